@@ -1,4 +1,10 @@
-/* Looking at tensors and moving their numbers in and out. */
+/* Looking at tensors and moving their numbers in and out.
+ *
+ * Every function decodes the handle first (record.c); a stale handle or a poisoned tensor sets
+ * the thread's error. Functions that return a size, a shape or a type have no value for an
+ * error: they return 0, an empty shape or float32, and the caller who must know asks
+ * ls_error_status(). Nothing here takes ownership of memory: ls_data lends a pointer that lives
+ * as long as the tensor's storage, the copies read or write memory of the caller's. */
 #include <string.h>
 
 #include "base/size.h"
@@ -12,6 +18,7 @@ static ls__record *look(const ls_tensor *t, const char *what, ls__tensors **tens
     return *tensors != NULL ? ls__record_sound(*tensors, t, what) : NULL;
 }
 
+/* 0 for a scalar and, with the error set, for a tensor that cannot be read. */
 int ls_ndim(const ls_tensor *t)
 {
     ls__tensors *tensors;
@@ -37,6 +44,7 @@ int64_t ls_size(const ls_tensor *t, int dim)
     return record->dim[at];
 }
 
+/* A copy of the sizes; the empty shape of a scalar, with the error set, when `t` cannot be read. */
 ls_shape ls_shape_of(const ls_tensor *t)
 {
     ls__tensors *tensors;
@@ -44,6 +52,8 @@ ls_shape ls_shape_of(const ls_tensor *t)
     return record != NULL ? ls__record_shape(record) : (ls_shape){0};
 }
 
+/* The product of all sizes: 1 for a scalar, 0 for an empty tensor or, with the error set, for
+ * one that cannot be read. */
 int64_t ls_numel(const ls_tensor *t)
 {
     ls__tensors *tensors;
@@ -59,6 +69,7 @@ ls_dtype ls_dtype_of(const ls_tensor *t)
     return record != NULL ? (ls_dtype)record->dtype : LS_FLOAT32;
 }
 
+/* Whether the elements lie row-major, one after the other, so that ls_data may be used. */
 bool ls_is_contiguous(const ls_tensor *t)
 {
     ls__tensors *tensors;
@@ -84,7 +95,8 @@ void *ls_data(ls_tensor *t)
     return ls__record_data(record);
 }
 
-/* A poisoned tensor's error becomes a status here; the value is any type as float64. */
+/* The value of a tensor of one element, of any type, as float64. A poisoned tensor's error
+ * becomes a status here. */
 ls_status ls_item(ls_tensor *t, double *value)
 {
     ls__tensors *tensors;
@@ -102,7 +114,8 @@ ls_status ls_item(ls_tensor *t, double *value)
     return LS_OK;
 }
 
-/* The caller states how much it has, so that a wrong type or shape on its side is seen here. */
+/* The caller of a copy states how much memory it has, so that a wrong type or shape on its side
+ * is seen here. */
 static ls_status check_bytes(const ls__record *record, const void *memory, size_t bytes,
                              const char *what)
 {
@@ -115,7 +128,7 @@ static ls_status check_bytes(const ls__record *record, const void *memory, size_
     return LS_OK;
 }
 
-/* Views of any strides: elements are gathered in row-major order. */
+/* Copies the elements in row-major order to `out`, whatever the strides. */
 ls_status ls_copy_out(ls_tensor *t, void *out, size_t bytes)
 {
     ls__tensors *tensors;
@@ -132,7 +145,8 @@ ls_status ls_copy_out(ls_tensor *t, void *out, size_t bytes)
     return LS_OK;
 }
 
-/* Writes through a view into the memory it shares; the counterpart of ls_copy_out. */
+/* Writes through a view into the memory it shares; the counterpart of ls_copy_out. Graphs that
+ * saved the elements become invalid. */
 ls_status ls_copy_in(ls_tensor *t, const void *in, size_t bytes)
 {
     ls__tensors *tensors;

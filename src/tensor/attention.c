@@ -1,17 +1,24 @@
-/* Scaled dot-product attention (Vaswani et al. 2017), flash-style: the kernel keeps no T x T
- * matrix.
+/* Scaled dot-product attention (Vaswani et al. 2017, section 3.2.1; shared key heads: Ainslie et
+ * al. 2023), flash-style: the kernel keeps no T x S matrix.
+ *
+ *   q [B,H,T,D], k and v [B,G,S,D], H a multiple of G; mask broadcasts to [B,H,T,S]
+ *   o = dropout(softmax(scale q k^T + mask)) v      [B,H,T,D], scale 1/sqrt(D) unless given
+ *   lse [B,H,T] = log of the softmax's denominator, from which backward recomputes the weights
+ *
+ * The formulas of the gradients stand in kernel/ref/attention.c.
  *
  * Note [No copies around attention]
- * q, k and v are usually slices of one product [B,T,3,H,D] and o goes on as [B,T,C], so the kernel
- * reads q, k, v where they lie and o is laid out as [B,T,H,D] (shown as [B,H,T,D]). In the other
- * direction the kernel writes dq, dk, dv with the strides of q, k, v, hence straight into the
- * gradient of the tensor they are views of: one edge to that base takes the place of three. This
- * needs views that do not overlap, which `apart` proves; else operands are copied first. */
+ * q, k and v are usually slices of one product [B,T,3,H,D] and o goes on as [B,T,C], so the
+ * kernel reads q, k, v where they lie and o is laid out as [B,T,H,D] (seen as [B,H,T,D]). In the
+ * other direction the kernel writes dq, dk, dv with the strides of q, k, v, hence straight into
+ * the gradient of the tensor they are views of: one edge to that base takes the place of three.
+ * This needs views that do not overlap, which `apart` proves; else operands are copied first. */
 #include <math.h>
 #include <string.h>
 
 #include <lockstep/ops.h>
 
+#include "base/assert.h"
 #include "base/options.h"
 #include "tensor/half.h"
 #include "tensor/rng_stream.h"
@@ -26,13 +33,14 @@ typedef struct attention_context {
     int64_t numel[3];   /* of edge i's gradient */
 } attention_context;
 
-typedef struct operand { /* q, k or v */
-    ls__dense held;
-    int64_t b, h, t;
-    bool copied;
+typedef struct operand { /* q, k or v, as the kernel reads it */
+    ls__dense held;      /* a reference to its memory; dropped after the call */
+    int64_t b, h, t;     /* strides of batch, head and time, in elements */
+    bool copied; /* the memory is a row-major copy, so its gradient takes an edge of its own */
 } operand;
 
-/* Heads may lie anywhere, since the kernel takes their strides; only the elements of a row must be
+/* Operand i with its strides, and a reference to its memory, which the caller drops. Heads may
+ * lie anywhere, since the kernel takes their strides; only the elements of a row must be
  * neighbours. `copy` asks for a row-major copy all the same. */
 static operand operand_of(ls__call *call, int i, bool copy)
 {
@@ -81,7 +89,8 @@ static bool apart(const ls__record *a, const ls__record *b, int64_t delta)
     return false;
 }
 
-/* Whether gradients of a and b, views of one base, can be written beside each other. */
+/* Whether gradients of a and b can be written beside each other: they go to different bases, or
+ * are views of one base, equally strided, that share no element. */
 static bool disjoint(const ls__record *a, const ls__record *b)
 {
     if (a->node == NULL || a->node != b->node) {
@@ -95,7 +104,7 @@ static bool disjoint(const ls__record *a, const ls__record *b)
 }
 
 /* The forward arguments with the pointers of this backward call; strides are those of the saved
- * operands. */
+ * operands. All memory stays the rule's. */
 static ls__attention arguments(const attention_context *c, ls__tensor_rule *r)
 {
     ls__attention a = c->args;
@@ -109,12 +118,13 @@ static ls__attention arguments(const attention_context *c, ls__tensor_rule *r)
     return a;
 }
 
+/* Bytes of an element of q, k, v, o and their gradients, which all have one type. */
 static size_t element_of(const ls__attention *a)
 {
     return a->half ? sizeof(ls__bfloat16) : sizeof(float);
 }
 
-/* memset for bfloat16, whose zero is all bits clear. */
+/* Clears elements of either type; for bfloat16 zero is all bits clear. */
 static void zero(const ls__kernels *k, const ls__attention *a, void *x, int64_t numel)
 {
     if (a->half) {
@@ -134,7 +144,8 @@ static void *gradient_at(const attention_context *c, ls__tensor_rule *r, int i, 
     return (char *)to->data + c->at[i] * (int64_t)element_of(&c->args);
 }
 
-/* Elements from the first to behind the last of operand i, which has gaps where it is a view. */
+/* Elements from the first to behind the last of operand i, which has gaps where it is a view: so
+ * much memory a gradient with the same strides takes. */
 static int64_t span_of(const attention_context *c, int i)
 {
     const ls__attention *a = &c->args;
@@ -151,8 +162,9 @@ static bool is_empty(const ls__attention *a)
     return a->batch * a->heads * a->time * a->dim == 0 || a->keys == 0;
 }
 
-/* The kernel always writes all three gradients; those that are not wanted go to one spare buffer of
- * the largest span. */
+/* dq, dk and dv from dy [B,T,H,D] and what was saved, each overwritten (beta 0). The kernel
+ * always writes all three; those that are not wanted go to one spare buffer of the largest span.
+ * An edge to a base that its views do not cover is cleared first. */
 static ls_status attention_backward(ls__tensor_rule *r)
 {
     const attention_context *c = r->node->context;
@@ -189,8 +201,10 @@ static ls_status attention_backward(ls__tensor_rule *r)
 
 static const ls__op attention_op = {.name = "attention", .backward = attention_backward};
 
-/* Replaces the three edges that ls__call_record made by whole-base ones where the kernel wrote in
- * place, merging those to the same base. */
+/* Replaces the three edges that ls__call_record made by whole-base ones where the kernel writes
+ * in place, merging those to the same base: edge i then has no target and c->edge[i] names the
+ * one that stands for it. `covered` counts the elements that views write in each base; the
+ * others are to be cleared. */
 static void merge_edges(const ls__call *call, ls__tensor_node *node, const operand o[3])
 {
     attention_context *c = node->context;
@@ -205,6 +219,7 @@ static void merge_edges(const ls__call *call, ls__tensor_node *node, const opera
             continue;
         }
         c->at[i] = in->offset - edge->to->offset;
+        LS_ASSERT(c->at[i] >= 0); /* a view begins within its base */
         c->numel[i] = edge->to->numel;
         edge->geometry = NULL;
         for (int j = 0; j < i; j++) {
@@ -250,14 +265,14 @@ static void geometry(ls__attention *a, const ls__call *call, const operand o[3])
 
 /* The settings of a call, beyond its operands. */
 typedef struct request {
-    bool causal;
-    double dropout, scale;
-    ls__dense mask; /* storage NULL: none */
+    bool causal;           /* query t sees keys 0 … t + S - T */
+    double dropout, scale; /* scale 0: 1/sqrt(D) */
+    ls__dense mask;        /* storage NULL: none */
     ls__strided mask_strides;
 } request;
 
-/* Fills in what the options add: scale, mask and dropout. Draws the stream's position for dropout,
- * so it must run once a call. */
+/* Fills in what the options add: scale, mask and dropout. Takes this call's position in the
+ * stream for dropout, so it must run once a call. */
 static void apply(ls__attention *a, const ls__call *call, const request *asked)
 {
     a->causal = asked->causal;
@@ -278,7 +293,8 @@ static void apply(ls__attention *a, const ls__call *call, const request *asked)
     }
 }
 
-/* Saves q, k, v, the output and lse, from which backward recomputes the weights. */
+/* Makes the node and saves q, k, v, the output, lse and the mask, from which backward recomputes
+ * the weights. Nothing is saved when no gradient is wanted. */
 static void record(ls__call *call, const ls__attention *a, const operand o[3], ls__record *out,
                    const ls__dense *lse, const ls__dense *mask)
 {
@@ -299,7 +315,8 @@ static void record(ls__call *call, const ls__attention *a, const operand o[3], l
     ls__node_save(node, SAVED_MASK, mask);
 }
 
-/* The operands are checked, the request is valid. Drops asked->mask. */
+/* The operation itself; the operands are checked, the request is valid. The result is made as
+ * [B,T,H,D] and returned as its view [B,H,T,D]. Drops asked->mask. */
 static ls_tensor *attend(ls__call *call, request *asked)
 {
     const ls__record *in = call->in[0];
@@ -319,7 +336,7 @@ static ls_tensor *attend(ls__call *call, request *asked)
     ls__dense work = ls__call_memory(call, call->k->attention_workspace(&a, false) + 64);
     ls__record *out = ls__call_output(call, laid_out, (ls_dtype)in->dtype);
     if (out != NULL && !is_empty(&a)) {
-        a.o = (float *)(void *)ls__record_data(out);
+        a.o = ls__record_floats(out);
         a.lse = lse.data;
         a.workspace = work.data;
         call->k->attention(&a, NULL);
@@ -336,7 +353,8 @@ static ls_tensor *attend(ls__call *call, request *asked)
     return ls_transpose(ls__call_finish(call, out), 1, 2);
 }
 
-/* All bfloat16 as they are, else float32. */
+/* Takes q, k and v as they are where all are bfloat16, else as float32. False with call->failed
+ * set where a type is neither. */
 static bool operands_fit(ls__call *call)
 {
     bool halves = true;
@@ -346,7 +364,8 @@ static bool operands_fit(ls__call *call)
     return halves || ls__call_float32(call);
 }
 
-/* Query heads share key heads in groups, so H must be a multiple of G. */
+/* q [B,H,T,D], k and v [B,G,S,D]: query heads share key heads in groups, so H must be a multiple
+ * of G. False with call->failed set. */
 static bool shapes_fit(ls__call *call, bool causal)
 {
     const ls__record *q = call->in[0], *k = call->in[1];
@@ -371,23 +390,24 @@ static bool shapes_fit(ls__call *call, bool causal)
     return true;
 }
 
-/* The comparison is written so that NaN fails it. */
+/* The comparison is written so that NaN fails it. False with call->failed set. */
 static bool numbers_fit(ls__call *call, const ls_attention_options *o)
 {
     if (!(o->dropout >= 0.0 && o->dropout <= 1.0)) {
-        (void)ls__call_fail(call, LS_ERR_INVALID, "dropout is %g; it is a probability in 0…1",
+        (void)ls__call_fail(call, LS_ERR_INVALID, "dropout is %g; give a probability from 0 to 1",
                             o->dropout);
         return false;
     }
     if (!isfinite(o->scale)) {
         (void)ls__call_fail(call, LS_ERR_INVALID,
-                            "scale is %g; give a finite one, or 0 for 1/sqrt(D)", o->scale);
+                            "scale is %g; give a finite number, or 0 for 1/sqrt(D)", o->scale);
         return false;
     }
     return true;
 }
 
-/* Seen as [B,H,T,S]; its rows lie in order. */
+/* Fills asked->mask with a reference to the mask's memory, whose strides are those of [B,H,T,S]
+ * (0 where it repeats); each row of S keys lies in order. False with call->failed set. */
 static bool read_mask(ls__call *call, ls_tensor *mask, request *asked)
 {
     ls__call one;
@@ -422,7 +442,8 @@ static bool read_mask(ls__call *call, ls_tensor *mask, request *asked)
     return one.failed == NULL;
 }
 
-/* All options are checked before any memory is taken. */
+/* As torch.nn.functional.scaled_dot_product_attention, with grouped key heads. All options are
+ * checked before any memory is taken. */
 ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v,
                         const ls_attention_options *options)
 {

@@ -1,22 +1,31 @@
-/* Batch normalisation; formulas in kernel/ref/batch_norm.c. The running statistics are buffers of
- * the caller's, changed in place in training; the gradient rule keeps the mean and deviation it
- * needs by itself, so a later forward does not disturb it. A residual that is added and ReLU are
- * part of the operation: the elements pass through memory once. */
+/* Batch normalisation (Ioffe & Szegedy 2015) over x [N,C,..]: for each channel over the elements
+ * of all samples
+ *
+ *     y = relu((x - mean) rstd w + b + residual), each part optional; rstd = 1 / sqrt(var + eps)
+ *
+ * Formulas of the gradients in kernel/ref/batch_norm.c. In training mean and variance are the
+ * batch's, in evaluation the running ones. Those are buffers of the caller's, changed in place
+ * in training; the gradient rule keeps the mean and deviation it needs by itself, so a later
+ * forward does not disturb it. A residual that is added and ReLU are part of the operation: the
+ * elements pass through memory once. */
 #include <lockstep/vision.h>
 
+#include "base/assert.h"
 #include "base/options.h"
 #include "tensor/op.h"
 
+/* SAVED_Y, the last, only with a ReLU; arrays of the others are SAVED_Y long. */
 enum { SAVED_X, SAVED_W, SAVED_MEAN, SAVED_RSTD, SAVED_Y };
 enum { EDGE_X, EDGE_W, EDGE_B, EDGE_R };
 
-typedef struct norm_context {
-    ls__image_layout layout;
-    int64_t batch, channels, pixels;
-    bool training, relu, half;
+typedef struct norm_context {        /* of x [N,C,..] */
+    ls__image_layout layout;         /* how x, y, the residual and their gradients lie */
+    int64_t batch, channels, pixels; /* N, C and the product of the other sizes */
+    bool training, relu, half;       /* half: elements of x's shape are bfloat16 */
 } norm_context;
 
-/* The part of the kernel's arguments that forward and backward share; pointers are the caller's. */
+/* The part of the kernel's arguments that forward and backward share; the caller fills in
+ * pointers, which stay its own. */
 static ls__batch_norm shape_of(const norm_context *c)
 {
     return (ls__batch_norm){.layout = c->layout,
@@ -28,7 +37,8 @@ static ls__batch_norm shape_of(const norm_context *c)
                             .relu = c->relu};
 }
 
-/* An empty batch has no gradient to sum, but dw and db must still be defined: zeros. */
+/* Reads x, w, mean, rstd and, with a ReLU, y; writes each gradient that is wanted with its own
+ * beta. An empty batch has no gradient to sum, but dw and db must still be defined: zeros. */
 static ls_status batch_norm_backward(ls__tensor_rule *r)
 {
     const norm_context *c = r->node->context;
@@ -70,7 +80,7 @@ static const ls__op batch_norm_op = {
 
 /* ---- checks ------------------------------------------------------------------------------- */
 
-/* False with call->failed set. */
+/* x [N,C,..], weight and bias [C] or NULL, residual as x or NULL. False with call->failed set. */
 static bool norm_shapes(ls__call *call)
 {
     const ls__record *x = call->in[EDGE_X];
@@ -98,7 +108,8 @@ static bool norm_shapes(ls__call *call)
     return true;
 }
 
-/* The record of a running statistic, which is written in place; NULL after a failure, too. */
+/* The record of a running statistic, which is written in place: float32 [C], contiguous, outside
+ * the graph. NULL where it was not given and, with call->failed set, where it does not fit. */
 static ls__record *running_of(ls__call *call, const char *name, ls_tensor *t)
 {
     if (t == NULL || call->failed != NULL) {
@@ -122,8 +133,8 @@ static ls__record *running_of(ls__call *call, const char *name, ls_tensor *t)
     return r;
 }
 
-/* False with call->failed set. Training on one element a channel is refused: the unbiased variance
- * would divide by zero. */
+/* Checks what does not depend on shapes alone. Training on one element a channel is refused: the
+ * unbiased variance would divide by zero. False with call->failed set. */
 static bool norm_arguments(ls__call *call, const norm_context *c, bool has_mean, bool has_var,
                            double momentum)
 {
@@ -132,50 +143,49 @@ static bool norm_arguments(ls__call *call, const norm_context *c, bool has_mean,
     }
     if (!c->training && (!has_mean || !has_var)) {
         (void)ls__call_fail(call, LS_ERR_INVALID,
-                            "evaluation without running_mean and running_var; give both, or train");
+                            "evaluation needs running_mean and running_var; give both, or set "
+                            "training");
     } else if (c->training && c->batch * c->pixels == 1) {
         (void)ls__call_fail(call, LS_ERR_INVALID,
-                            "x %s has one element a channel; training needs two at least, "
-                            "because it divides by their variance",
+                            "x %s has one element per channel; training needs at least two, "
+                            "because it divides by their standard deviation",
                             ls__record_print(call->in[EDGE_X]).text);
     } else if (!(momentum >= 0.0 && momentum <= 1.0)) {
-        (void)ls__call_fail(call, LS_ERR_INVALID, "momentum %g; give 0 to 1", momentum);
+        (void)ls__call_fail(call, LS_ERR_INVALID, "momentum is %g; give a number from 0 to 1",
+                            momentum);
     }
     return call->failed == NULL;
 }
 
 /* ---- the operation ------------------------------------------------------------------------ */
 
-typedef struct running {
+typedef struct running { /* statistics over batches, [C] each; the caller's, written in place */
     ls_tensor *handle[2];
     ls__record *record[2]; /* mean, variance; NULL: not kept */
     double momentum;
 } running;
 
-static float *data_of(const ls__record *record)
-{
-    return (float *)(void *)ls__record_data(record);
-}
-
-/* running = (1 - momentum) running + momentum batch, the variance unbiased; once a batch, also
- * where its forward pass runs again for its gradients. */
+/* running = (1 - momentum) running + momentum batch, the variance unbiased: once a batch, so not
+ * where a forward pass is replayed for its gradients. */
 static void update(const ls__call *call, const norm_context *c, const running *stats,
                    const float *mean, const float *variance)
 {
-    double count = (double)(c->batch * c->pixels), momentum = stats->momentum;
+    const double count = (double)(c->batch * c->pixels), momentum = stats->momentum;
+    LS_ASSERT(count > 1.0); /* norm_arguments refused one element a channel */
     const float *batch[2] = {mean, variance};
     const double share[2] = {momentum, momentum * count / (count - 1.0)};
     for (int i = 0; i < 2; i++) {
         if (stats->record[i] != NULL && ls__self.replay == NULL) {
-            call->k->axpby(data_of(stats->record[i]), batch[i], c->channels, (float)share[i],
-                           (float)(1.0 - momentum), NULL);
+            call->k->axpby(ls__record_floats(stats->record[i]), batch[i], c->channels,
+                           (float)share[i], (float)(1.0 - momentum), NULL);
             ls__tensor_changed(stats->handle[i]);
         }
     }
 }
 
-/* In training the statistics are those of the batch, and the running ones move; in evaluation the
- * running ones are copied, so that backward sees the values of this call. */
+/* Fills mean and rstd [C], then y. In training the statistics are those of the batch, and the
+ * running ones move; in evaluation the running ones are copied, so that backward sees the values
+ * of this call. */
 static void forward(const ls__call *call, const norm_context *c, const running *stats,
                     ls__batch_norm *n, float *mean, float *rstd, double eps)
 {
@@ -184,15 +194,16 @@ static void forward(const ls__call *call, const norm_context *c, const running *
         update(call, c, stats, mean, rstd);
         call->k->batch_norm_rstd(rstd, rstd, c->channels, eps, NULL);
     } else {
-        call->k->axpby(mean, data_of(stats->record[0]), c->channels, 1.0f, 0.0f, NULL);
-        call->k->batch_norm_rstd(rstd, data_of(stats->record[1]), c->channels, eps, NULL);
+        call->k->axpby(mean, ls__record_floats(stats->record[0]), c->channels, 1.0f, 0.0f, NULL);
+        call->k->batch_norm_rstd(rstd, ls__record_floats(stats->record[1]), c->channels, eps, NULL);
     }
     n->mean = mean;
     n->rstd = rstd;
     call->k->batch_norm(n, NULL);
 }
 
-/* A node of NULL means that backward will not run; nothing is kept then. */
+/* Keeps x, w, mean, rstd and, with a ReLU, y for backward. A node of NULL means that backward
+ * will not run; nothing is kept then. */
 static void save(ls__tensor_node *node, const norm_context *c, const ls__record *out,
                  const ls__dense saved[SAVED_Y])
 {
@@ -210,7 +221,8 @@ static void save(ls__tensor_node *node, const norm_context *c, const ls__record 
     }
 }
 
-/* x and the residual are read as bfloat16 where the channels lie last and all else is float32. */
+/* Whether the kernels take bfloat16 as it is: x and the residual, where the channels lie last
+ * and all else is float32. Other calls go through float32 copies. */
 static bool reads_half(const ls__call *call)
 {
     const ls__record *x = call->in[EDGE_X], *residual = call->in[EDGE_R];
@@ -222,7 +234,8 @@ static bool reads_half(const ls__call *call)
     return fits;
 }
 
-/* A view of channels last is computed in that layout, without a copy. */
+/* All operands are checked. An image of channels last is computed in that layout, without a
+ * copy, and its result lies so, too. */
 static ls_tensor *normalise(ls__call *call, const norm_context *c, const running *stats, double eps)
 {
     ls__batch_norm n = shape_of(c);
@@ -244,7 +257,7 @@ static ls_tensor *normalise(ls__call *call, const norm_context *c, const running
         n.w = saved[SAVED_W].data;
         n.b = b.data;
         n.residual = residual.data;
-        n.y = data_of(out);
+        n.y = ls__record_floats(out);
         n.workspace = work.data;
         forward(call, c, stats, &n, saved[SAVED_MEAN].data, saved[SAVED_RSTD].data, eps);
     }
@@ -258,7 +271,8 @@ static ls_tensor *normalise(ls__call *call, const norm_context *c, const running
     return ls__call_finish(call, out);
 }
 
-/* All operands are checked before the running statistics change, so a failed call leaves them. */
+/* As torch.nn.functional.batch_norm, with a residual and a ReLU. All operands are checked before
+ * the running statistics change, so a failed call leaves them. */
 ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                          const ls_batch_norm_options *options)
 {

@@ -1,7 +1,14 @@
 /* Arithmetic of two tensors that broadcast, and its gradients.
  *
- * The gradient of an operand that was repeated is the sum over its repetitions: dy (times a local
- * derivative) is first computed in the output's shape, then summed down to the operand's. */
+ *     add  y = a + b    da = dy       db = dy
+ *     sub  y = a - b    da = dy       db = -dy
+ *     mul  y = a b      da = dy b     db = dy a
+ *     div  y = a / b    da = dy / b   db = -dy a / b / b
+ *     max, min          dy goes to the operand that was taken, half to each of two equal ones
+ *
+ * The gradient of an operand that was repeated is the sum over its repetitions: dy (times a
+ * local derivative) is first computed in the output's shape, then summed down to the operand's.
+ * Such sums run in the order of the sum_dims kernel, whatever the number of threads. */
 #include <math.h>
 #include <string.h>
 
@@ -11,9 +18,9 @@
 
 enum { SAVED_A, SAVED_B };
 
-typedef struct binary_context {
+typedef struct binary_context { /* the geometry of a call; operands themselves are saved apart */
     ls__binary op;
-    ls_shape out;
+    ls_shape out; /* the shape that both were broadcast to */
     struct {
         ls_shape shape;      /* of the operand, ones put before: as many dims as the output */
         ls__strided strides; /* of its row-major elements, 0 where it repeats */
@@ -33,8 +40,9 @@ static ls__strided dense_strides(ls_shape shape)
     return out;
 }
 
-/* to = factor * (from summed down to operand i) + beta to. A scratch of the operand's size is
- * needed when factor is not 1. */
+/* to = factor * (from summed down to operand i) + beta to, with `from` in the output's shape. An
+ * operand that was not repeated needs no sum; a scratch of the operand's size is needed where it
+ * was and factor is not 1. */
 static ls_status sum_down(ls__tensor_rule *r, int i, const float *from, float factor)
 {
     const binary_context *c = r->node->context;
@@ -61,7 +69,8 @@ static ls_status sum_down(ls__tensor_rule *r, int i, const float *from, float fa
     return LS_OK;
 }
 
-/* out = op(dense, operand i), the operand repeated as it was in the forward pass. */
+/* out = op(dense, operand i), the operand repeated as it was in the forward pass. `out` and
+ * `dense` have the output's shape and may be the same memory. */
 static void times(ls__tensor_rule *r, ls__binary op, float *out, const float *dense, int i)
 {
     const binary_context *c = r->node->context;
@@ -69,7 +78,8 @@ static void times(ls__tensor_rule *r, ls__binary op, float *out, const float *de
                  c->out.dim, NULL);
 }
 
-/* d(ab)/da = b; d(a/b)/da = 1/b; d(a/b)/db = -(a/b)/b, computed as -dy a / b / b. */
+/* The gradient of operand i: d(ab)/da = b; d(a/b)/da = 1/b; d(a/b)/db = -(a/b)/b, computed as
+ * -dy a / b / b. `scratch` has the output's shape. */
 static ls_status product_backward_one(ls__tensor_rule *r, int i, float *scratch)
 {
     const binary_context *c = r->node->context;
@@ -83,8 +93,8 @@ static ls_status product_backward_one(ls__tensor_rule *r, int i, float *scratch)
     return sum_down(r, i, scratch, 1.0f);
 }
 
-/* dy itself where the operand was whole is handed on by the engine (`passes`); here are the
- * repeated and the subtracted ones. */
+/* The gradients of sums and differences that are not dy itself: of repeated and of subtracted
+ * operands. dy for a whole operand is handed on by the engine (`passes`). */
 static ls_status sum_backward(ls__tensor_rule *r)
 {
     const binary_context *c = r->node->context;
@@ -115,7 +125,7 @@ static bool is_extreme(ls__binary op)
     return op == LS__BINARY_MAX || op == LS__BINARY_MIN;
 }
 
-/* The rules that need the output's shape once more. */
+/* The frame of rules that need the output's shape once more: products, quotients, extremes. */
 static ls_status scratch_backward(ls__tensor_rule *r)
 {
     const binary_context *c = r->node->context;
@@ -171,8 +181,8 @@ static const ls__op *op_for(ls__binary op, unsigned whole)
     }
 }
 
-/* The operands' shapes are padded with ones at the left, so that all have as many dimensions as the
- * result. */
+/* Fills the geometry that backward needs. The operands' shapes are padded with ones at the left,
+ * so that all have as many dimensions as the result. */
 static void context_fill(binary_context *c, ls__binary op, const ls__record *out,
                          const ls__call *call)
 {
@@ -190,8 +200,8 @@ static void context_fill(binary_context *c, ls__binary op, const ls__record *out
     }
 }
 
-/* Only what a rule will read: the other factor of a product, the divisor, the dividend for the
- * divisor's gradient. */
+/* Saves only what a rule will read: the other factor of a product, the divisor, the dividend for
+ * the divisor's gradient, both operands of an extreme. */
 static void save_operands(ls__call *call, ls__tensor_node *node, ls__binary op)
 {
     for (int i = 0; i < 2; i++) {
@@ -218,6 +228,7 @@ typedef struct half_context {
     ls_dtype dtype[2];
 } half_context;
 
+/* An operand or the result in the form of the kernel for mixed types; borrowed from the record. */
 static ls__real real_of(const ls__record *record)
 {
     return (ls__real){.at = ls__record_data(record), .half = record->dtype == LS_BFLOAT16};
@@ -241,7 +252,8 @@ static void apply_halves(const ls__kernels *k, ls__binary op, ls__real out, ls__
     }
 }
 
-/* The gradient of operand i, which repeats: the sum of `from` over its repetitions. */
+/* The gradient of operand i, which repeats along leading dimensions: the sum of `from` over its
+ * repetitions, in float32, rounded once where the operand is bfloat16. */
 static ls_status sum_repeats(ls__tensor_rule *r, int i, ls__real from)
 {
     const half_context *c = r->node->context;
@@ -287,7 +299,8 @@ static ls_status half_product_backward(ls__tensor_rule *r, int i, ls__real dy)
     return status;
 }
 
-/* The type of each gradient is that of its operand, not that of the output. */
+/* The frame of sums and products of mixed types. The type of each gradient is that of its
+ * operand, not that of the output. */
 static ls_status half_backward(ls__tensor_rule *r)
 {
     const half_context *c = r->node->context;
@@ -307,12 +320,8 @@ static const ls__op half_adds[4] = {{.name = "add", .backward = half_backward},
                                     {.name = "add", .backward = half_backward, .passes = 3}};
 static const ls__op half_mul = {.name = "mul", .backward = half_backward};
 
-static bool is_float(const ls__record *x)
-{
-    return x->dtype == LS_FLOAT32 || x->dtype == LS_BFLOAT16;
-}
-
-/* Whether x is the last dimensions of `whole`, all but leading ones of 1. */
+/* Whether x has the last dimensions of `whole`, all but leading ones of 1, so that it repeats as
+ * a block. */
 static bool is_end_of(const ls__record *x, const ls__record *whole)
 {
     int skip = 0;
@@ -326,12 +335,15 @@ static bool is_end_of(const ls__record *x, const ls__record *whole)
     return fits;
 }
 
-/* Everything else takes the way of float32 copies. */
+/* Whether the kernel for mixed types takes this call: a sum or product of which at least one
+ * operand is bfloat16, both contiguous, and either alike or one the repeated end of the other.
+ * Everything else goes the path of float32 copies. */
 static bool takes_halves(const ls__call *call, ls__binary op)
 {
     const ls__record *x = call->in[0], *y = call->in[1];
     bool known = op == LS__BINARY_ADD || op == LS__BINARY_MUL;
-    if (!known || !is_float(x) || !is_float(y) || x->dtype + y->dtype == 2 * LS_FLOAT32 ||
+    if (!known || !ls__carries_gradients((ls_dtype)x->dtype) ||
+        !ls__carries_gradients((ls_dtype)y->dtype) || x->dtype + y->dtype == 2 * LS_FLOAT32 ||
         x->numel == 0 || y->numel == 0 || !ls__record_contiguous(x) || !ls__record_contiguous(y)) {
         return false;
     }
@@ -339,7 +351,8 @@ static bool takes_halves(const ls__call *call, ls__binary op)
     return ls__shape_equal(x, y) || (part->numel >= HALF_PART_MIN && is_end_of(part, whole));
 }
 
-/* The result is bfloat16 only if both operands are; a float32 operand keeps its precision. */
+/* The path without copies. The result is bfloat16 only if both operands are; a float32 operand
+ * keeps its precision. */
 static ls_tensor *binary_halves(ls__call *call, ls__binary op)
 {
     const ls__record *x = call->in[0], *y = call->in[1];
@@ -363,7 +376,8 @@ static ls_tensor *binary_halves(ls__call *call, ls__binary op)
     return ls__call_finish(call, out);
 }
 
-/* bfloat16 operands that lie well take a shorter way; all others meet in float32. */
+/* bfloat16 operands that lie well take a shorter path; all others are combined in float32, which
+ * the frame narrows again where both were bfloat16. */
 static ls_tensor *binary(const char *name, ls__binary op, ls_tensor *a, ls_tensor *b)
 {
     ls__call call;
@@ -384,10 +398,9 @@ static ls_tensor *binary(const char *name, ls__binary op, ls_tensor *a, ls_tenso
     }
     ls__record *out = ls__call_output(&call, shape, LS_FLOAT32);
     if (out != NULL && out->numel > 0) {
-        call.k->binary(op, (float *)(void *)ls__record_data(out),
-                       (const float *)(void *)ls__record_data(x), ls__shape_expand(x, shape),
-                       (const float *)(void *)ls__record_data(y), ls__shape_expand(y, shape),
-                       shape.ndim, shape.dim, NULL);
+        call.k->binary(op, ls__record_floats(out), ls__record_floats(x), ls__shape_expand(x, shape),
+                       ls__record_floats(y), ls__shape_expand(y, shape), shape.ndim, shape.dim,
+                       NULL);
     }
     unsigned whole =
         out == NULL ? 0 : (x->numel == out->numel ? 1u : 0u) | (y->numel == out->numel ? 2u : 0u);

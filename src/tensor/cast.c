@@ -1,5 +1,10 @@
 /* Changing the element type. float32 and bfloat16 carry gradients, so a cast between them is an
- * operation like others; one to or from another type leaves the graph. */
+ * operation like others, whose gradient is the cast back; a cast to or from another type leaves
+ * the graph.
+ *
+ * ls__call_cast serves other operations, too: the frame widens bfloat16 operands and narrows
+ * results with it (op.h, Note [bfloat16]). float32 to bfloat16 rounds to nearest even; the rules
+ * of all other pairs stand in convert.h. */
 #include "base/assert.h"
 #include "tensor/convert.h"
 #include "tensor/op.h"
@@ -8,17 +13,12 @@ typedef struct cast_context {
     int64_t numel;
 } cast_context;
 
-/* The types that take part in autograd; a cast to any other ends the graph. */
-static bool carries(ls_dtype dtype)
-{
-    return dtype == LS_FLOAT32 || dtype == LS_BFLOAT16;
-}
-
-/* The types differ: a gradient of the same type needs no conversion. */
+/* to = from + beta to between float32 and bfloat16. The types differ: a gradient of the same
+ * type needs no conversion. */
 void ls__cast_gradient(const ls__kernels *k, void *to, ls_dtype to_dtype, const void *from,
                        int64_t numel, float beta)
 {
-    LS_ASSERT(carries(to_dtype));
+    LS_ASSERT(ls__carries_gradients(to_dtype));
     if (to_dtype == LS_FLOAT32) {
         k->bfloat16_widen(to, from, numel, beta, NULL);
     } else {
@@ -26,7 +26,8 @@ void ls__cast_gradient(const ls__kernels *k, void *to, ls_dtype to_dtype, const 
     }
 }
 
-/* The gradient is cast back, added to the gradient there in float32. */
+/* dx is dy cast back to x's type; where it accumulates the sum is formed in float32 and rounded
+ * once. */
 static ls_status cast_backward(ls__tensor_rule *r)
 {
     const cast_context *c = r->node->context;
@@ -40,14 +41,15 @@ static const ls__op cast_op = {.name = "cast", .backward = cast_backward, .accum
 static void convert(const ls__kernels *k, ls__record *out, const ls__dense *from, ls_dtype dtype)
 {
     ls_dtype to = (ls_dtype)out->dtype;
-    if (carries(to) && carries(dtype)) {
+    if (ls__carries_gradients(to) && ls__carries_gradients(dtype)) {
         ls__cast_gradient(k, ls__record_data(out), to, from->data, out->numel, 0.0f);
     } else {
         ls__convert(ls__record_data(out), to, from->data, dtype, out->numel);
     }
 }
 
-/* A call within a call: it has one input and its own failure, which the outer call takes over. */
+/* A call within a call: it has one input and its own failure, which the outer call takes over.
+ * An image of channels last is converted as it lies. NULL after a failure. */
 ls__record *ls__call_cast(ls__call *call, ls__record *in, ls_dtype dtype)
 {
     ls__call one = {.name = call->name,
@@ -62,7 +64,7 @@ ls__record *ls__call_cast(ls__call *call, ls__record *in, ls_dtype dtype)
     if (out != NULL) {
         convert(one.k, out, &from, (ls_dtype)in->dtype);
     }
-    if (carries(dtype) && carries((ls_dtype)in->dtype)) {
+    if (ls__carries_gradients(dtype) && ls__carries_gradients((ls_dtype)in->dtype)) {
         ls__tensor_node *node = ls__call_record(&one, &cast_op, out, sizeof(cast_context));
         if (node != NULL) {
             ((cast_context *)node->context)->numel = out->numel;

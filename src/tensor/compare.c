@@ -1,5 +1,7 @@
-/* Comparisons and logic: two tensors that broadcast, the result of bool. Nothing here is part of a
- * graph. "Greater" is "less" with its operands exchanged, which is right for NaN, too. */
+/* Comparisons and logic: two tensors that broadcast, the result of bool. Nothing here is part of
+ * a graph: the result is constant almost everywhere. "Greater" is "less" with its operands
+ * exchanged, which is right for NaN, too: every comparison with it is false, and only "not
+ * equal" is true. */
 #include <lockstep/ops.h>
 
 #include "tensor/op.h"

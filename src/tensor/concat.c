@@ -16,7 +16,7 @@
 #define INPUTS_PER_NODE 2
 enum { EDGE_BEFORE = INPUTS_PER_NODE };
 
-typedef struct concat_context {
+typedef struct concat_context {                          /* one node of the chain */
     int64_t outer, row;                                  /* the result is [outer,row] */
     int64_t at[INPUTS_PER_NODE], width[INPUTS_PER_NODE]; /* an input is the columns from `at` on */
 } concat_context;
@@ -40,25 +40,21 @@ static ls_status concat_backward(ls__tensor_rule *r)
 static const ls__op concat_op = {
     .name = "concat", .backward = concat_backward, .passes = 1u << EDGE_BEFORE};
 
-static bool is_float(ls_dtype dtype)
-{
-    return dtype == LS_FLOAT32 || dtype == LS_BFLOAT16;
-}
-
-/* Adds tensor `record` to the sum of shapes; all but `dim` must agree. float32 with bfloat16 make
- * float32. */
+/* Adds tensor `record`, number i, to *shape and *dtype, those of the result so far; sizes must
+ * agree in every dimension but `dim`. float32 with bfloat16 make float32. False with
+ * call->failed set. */
 static bool joins(ls__call *call, ls_shape *shape, ls_dtype *dtype, const ls__record *record, int i,
                   int dim)
 {
-    bool promoted = is_float(*dtype) && is_float((ls_dtype)record->dtype);
+    bool promoted = ls__carries_gradients(*dtype) && ls__carries_gradients((ls_dtype)record->dtype);
     bool fits = record->ndim == shape->ndim && (record->dtype == *dtype || promoted);
     for (int d = 0; fits && d < shape->ndim; d++) {
         fits = d == dim || record->dim[d] == shape->dim[d];
     }
     if (!fits) {
         (void)ls__call_fail(call, LS_ERR_INVALID,
-                            "tensor %d is %s %s, those before make %s %s; all must have one type "
-                            "and agree in every dimension but %d",
+                            "tensor %d is %s %s, but the tensors before it make %s %s; all must "
+                            "have one type and agree in every dimension but %d",
                             i, ls_dtype_name((ls_dtype)record->dtype),
                             ls__record_print(record).text, ls_dtype_name(*dtype),
                             ls__shape_print(*shape).text, dim);
@@ -91,7 +87,8 @@ static bool joined_shape(ls__call *call, const char *name, ls_tensor *const *ten
     return true;
 }
 
-/* Copies one tensor to its columns of the result. */
+/* Copies input `input` of the call `one` to its columns of the result, which c->at and c->width
+ * name by `slot`. */
 static void copy_in(ls__call *one, int input, ls__record *out, const concat_context *c, int slot)
 {
     size_t element = ls_dtype_size((ls_dtype)out->dtype);
@@ -104,14 +101,15 @@ static void copy_in(ls__call *one, int input, ls__record *out, const concat_cont
     ls__dense_drop(&from);
 }
 
-/* float32 and bfloat16 may be joined; the narrower ones are cast, with a node. */
+/* A tensor to join as it is, or its cast where the result is float32 and it is bfloat16; the
+ * cast is a node. */
 static ls_tensor *typed(ls_tensor *t, ls_dtype dtype)
 {
     return ls_dtype_of(t) == dtype ? t : ls_cast(t, dtype);
 }
 
-/* Copies tensors [first,first+count) and records their node of the chain. Returns the columns done,
- * negative after a failure. */
+/* Copies tensors [first,first+count) to the columns from `done` on and records their node of the
+ * chain, whose result is `out` so far. Returns the columns done, negative after a failure. */
 static int64_t add_link(ls__call *call, ls_tensor *const *tensors, int count, ls__record *out,
                         int dim, int64_t done)
 {
@@ -176,6 +174,7 @@ static ls_tensor *concat(const char *name, ls_tensor *const *tensors, int count,
     return ls__call_finish(&call, out);
 }
 
+/* As torch.cat. The result is a copy; its memory is written once, input by input. */
 ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int dim)
 {
     return concat("concat", tensors, count, dim);

@@ -1,8 +1,15 @@
-/* Convolution over images: shapes here, the work in the kernel. The gradient of the bias is the sum
- * over all but the channels. Among bfloat16 tensors, and under autocast, as linear.c says. A
- * convolution over sequences is one over images of height 1. */
+/* Convolution over images and sequences: shapes here, the work in the kernel.
+ *
+ *     x [N,C,H,W] (in memory [N,H,W,C]), w [O,C/groups,kh,kw], b [O] -> y [N,O,H',W']
+ *     H' = floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1, and W' likewise
+ *
+ * The formulas of y, dx and dw stand in kernel/ref/conv.c; db is the sum of dy over all but the
+ * channels. A ReLU may be part of the operation; then backward first cuts dy where y is 0. Among
+ * bfloat16 tensors, and under autocast, products are of bfloat16 as linear.c says. A convolution
+ * over sequences [N,C,L] is one over images of height 1. */
 #include <lockstep/vision.h>
 
+#include "base/assert.h"
 #include "base/options.h"
 #include "tensor/conv.h"
 #include "tensor/half.h"
@@ -10,11 +17,12 @@
 enum { SAVED_X, SAVED_W, SAVED_Y };
 enum { EDGE_X, EDGE_W, EDGE_B };
 
-/* The workspace depends on the plan that the kernel will choose, so it is asked for with the very
- * arguments of the run. */
+/* Runs one pass with workspace for its duration. The workspace depends on the plan that the
+ * kernel will choose, so it is asked for with the very arguments of the run. */
 ls_status ls__conv2d_run(ls__tensors *tensors, const ls__kernels *k, const ls__conv2d *c,
                          ls__conv2d_pass pass, ls__conv2d_data *d)
 {
+    LS_ASSERT(c->batch > 0); /* kernels do not know empty batches */
     d->plans = tensors->plans;
     ls__storage *work = ls__storage_new(tensors, k->conv2d_workspace(c, pass, d) + 64);
     if (work == NULL) {
@@ -27,9 +35,9 @@ ls_status ls__conv2d_run(ls__tensors *tensors, const ls__kernels *k, const ls__c
 }
 
 typedef struct conv_context {
-    ls__conv2d shape;
-    bool relu;
-    bool half; /* x, w, y and dy are bfloat16 to the kernels */
+    ls__conv2d shape; /* all sizes, strides and paddings */
+    bool relu;        /* y went through ReLU and is saved for backward */
+    bool half;        /* x, w, y and dy are bfloat16 to the kernels */
 } conv_context;
 
 static int64_t pixels_of(const ls__conv2d *c) /* of y, in all images */
@@ -37,7 +45,8 @@ static int64_t pixels_of(const ls__conv2d *c) /* of y, in all images */
     return c->batch * c->out_height * c->out_width;
 }
 
-/* Without images all gradients are zeros, and kernels need not know empty batches. */
+/* Without images all gradients are zeros, unless they accumulate; kernels need not know empty
+ * batches. */
 static void backward_empty(ls__tensor_rule *r, const ls__conv2d *c)
 {
     const int64_t numel[] = {0, c->out * (c->in / c->groups) * c->kernel[0] * c->kernel[1], c->out};
@@ -48,7 +57,7 @@ static void backward_empty(ls__tensor_rule *r, const ls__conv2d *c)
     }
 }
 
-/* Into a gradient of either type. */
+/* Runs one pass of backward into a gradient of either type; `d` brings the operands. */
 static ls_status run_into(ls__tensor_rule *r, const conv_context *context, ls__conv2d_pass pass,
                           const ls__gradient *to, ls__conv2d_data *d)
 {
@@ -59,7 +68,8 @@ static ls_status run_into(ls__tensor_rule *r, const conv_context *context, ls__c
     return ls__conv2d_run(r->tensors, r->k, &context->shape, pass, d);
 }
 
-/* `dy` is r->dy, or the part of it that the ReLU lets pass. */
+/* db, dw and dx, each where it is wanted; `dy` [N,H',W',O] is r->dy, or the part of it that the
+ * ReLU lets pass. */
 static ls_status backward(ls__tensor_rule *r, const conv_context *context, const void *dy)
 {
     const ls__gradient *dx = &r->in[EDGE_X], *dw = &r->in[EDGE_W], *db = &r->in[EDGE_B];
@@ -80,7 +90,8 @@ static ls_status backward(ls__tensor_rule *r, const conv_context *context, const
     return LS_OK;
 }
 
-/* With a ReLU in the same pass the gradient is first cut where the result is 0. */
+/* With a ReLU in the same pass the gradient is first cut where the result is 0, into memory of
+ * this call's own. */
 static ls_status conv2d_backward(ls__tensor_rule *r)
 {
     const conv_context *context = r->node->context;
@@ -118,8 +129,8 @@ static const ls__op conv1d_op = {
 
 /* ---- shapes ------------------------------------------------------------------------------- */
 
-/* Input i as its caller gave it: a sequence has no height. */
-static ls__shape_text shown(const ls__call *call, int i)
+/* The shape of input i for messages, as its caller gave it: a sequence has no height. */
+static ls__shape_text given_shape(const ls__call *call, int i)
 {
     ls_shape shape = ls__record_shape(call->in[i]);
     if (call->name == conv1d_op.name) {
@@ -154,7 +165,8 @@ static bool check_options(ls__call *call, const ls_conv2d_options *o)
     return true;
 }
 
-/* False with call->failed set. */
+/* x [N,C,H,W], weight [O,C/groups,kh,kw], bias [O] or NULL; the groups divide C and O. False
+ * with call->failed set. */
 static bool check_shapes(ls__call *call, const ls_conv2d_options *o)
 {
     const ls__record *x = call->in[EDGE_X], *w = call->in[EDGE_W], *b = call->in[EDGE_B];
@@ -170,22 +182,23 @@ static bool check_shapes(ls__call *call, const ls_conv2d_options *o)
         (void)ls__call_fail(call, LS_ERR_INVALID,
                             "x %s with weight %s in %lld groups; the groups must divide the %lld "
                             "channels of x and the %lld outputs, and the weight's second dimension "
-                            "be the channels of a group",
-                            shown(call, EDGE_X).text, shown(call, EDGE_W).text,
+                            "must be the channels of a group",
+                            given_shape(call, EDGE_X).text, given_shape(call, EDGE_W).text,
                             (long long)o->groups, (long long)x->dim[1], (long long)w->dim[0]);
         return false;
     }
     if (b != NULL && (b->ndim != 1 || b->dim[0] != w->dim[0])) {
         (void)ls__call_fail(call, LS_ERR_INVALID,
                             "bias %s with weight %s: the bias must be [%lld], one for each output",
-                            ls__record_print(b).text, shown(call, EDGE_W).text,
+                            ls__record_print(b).text, given_shape(call, EDGE_W).text,
                             (long long)w->dim[0]);
         return false;
     }
     return true;
 }
 
-/* Outputs along an axis; false when the window does not fit into the padded image. */
+/* Number of outputs along an axis of `size` inputs, into *out. False with call->failed set when
+ * the window does not fit into the padded image. */
 static bool outputs(ls__call *call, const ls__conv2d *c, int axis, int64_t size, int64_t *out)
 {
     int64_t kernel = c->kernel[axis];
@@ -196,9 +209,9 @@ static bool outputs(ls__call *call, const ls__conv2d *c, int axis, int64_t size,
         (void)ls__call_fail(call, LS_ERR_INVALID,
                             "x %s with weight %s: a window of %lld elements, %lld apart, does not "
                             "fit into a %s of %lld with padding %lld",
-                            shown(call, EDGE_X).text, shown(call, EDGE_W).text, (long long)kernel,
-                            (long long)c->dilation[axis], axis_name(call, axis), (long long)size,
-                            (long long)c->padding[axis]);
+                            given_shape(call, EDGE_X).text, given_shape(call, EDGE_W).text,
+                            (long long)kernel, (long long)c->dilation[axis], axis_name(call, axis),
+                            (long long)size, (long long)c->padding[axis]);
         return false;
     }
     *out = (size + 2 * c->padding[axis] - window) / c->stride[axis] + 1;
@@ -233,7 +246,8 @@ typedef struct operands {
     ls__dense x, w, b;
 } operands;
 
-/* x with its channels last; the weight in its own order [O,C/groups,kh,kw]. */
+/* References to the kernel's operands, dropped by the caller: x with its channels last; the
+ * weight in its own order [O,C/groups,kh,kw]; the bias always float32. */
 static operands operands_of(ls__call *call, bool half)
 {
     ls__call_see_channels_last(call, EDGE_X);
@@ -242,7 +256,8 @@ static operands operands_of(ls__call *call, bool half)
                       .b = half ? ls__call_full(call, EDGE_B) : ls__call_dense(call, EDGE_B)};
 }
 
-/* NULL if there is no memory for the output; an empty batch has an output without elements and no work. */
+/* The output [N,H',W',O]. NULL if there is no memory for it; an empty batch has an output
+ * without elements and no work. */
 static ls__record *computed(ls__call *call, const conv_context *context, const operands *o)
 {
     const ls__conv2d *c = &context->shape;
@@ -264,7 +279,8 @@ static ls__record *computed(ls__call *call, const conv_context *context, const o
     return out;
 }
 
-/* x is needed for dw alone and w for dx alone; a frozen layer keeps neither. */
+/* x is needed for dw alone and w for dx alone, so a frozen layer keeps neither; y only with a
+ * ReLU. */
 static void save(ls__tensor_node *node, const conv_context *context, const operands *o,
                  const ls__record *out)
 {
@@ -281,7 +297,8 @@ static void save(ls__tensor_node *node, const conv_context *context, const opera
     }
 }
 
-/* The common path of both public functions; `op` names the one for messages and backward. */
+/* The common path of both public functions; `op` names the one for messages and backward.
+ * Operands are held until the node has its own references, then dropped. */
 static ls_tensor *convolved(const ls__op *op, ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                             const ls_conv2d_options *o)
 {
@@ -303,6 +320,8 @@ static ls_tensor *convolved(const ls__op *op, ls_tensor *x, ls_tensor *weight, l
     return ls__call_finish(&call, out);
 }
 
+/* As torch.nn.functional.conv2d, with an optional ReLU. Options are a copy: the caller's struct
+ * is not kept. */
 ls_tensor *ls_conv2d(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                      const ls_conv2d_options *options)
 {

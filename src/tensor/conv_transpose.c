@@ -27,6 +27,8 @@ static int64_t pixels_of(const ls__conv2d *c) /* of y, in all images */
     return c->batch * c->height * c->width;
 }
 
+/* Elements of the weight, of the convolution from y to x: [x channels, y channels / groups, kh,
+ * kw]. */
 static int64_t weights_of(const ls__conv2d *c)
 {
     return c->out * (c->in / c->groups) * c->kernel[0] * c->kernel[1];
@@ -56,8 +58,8 @@ static ls_status backward_bias(ls__tensor_rule *r, const ls__conv2d *c, bool hal
     return LS_OK;
 }
 
-/* A transposed convolution is the backward_x of an ordinary one, so its own gradients are the
- * forward pass (for x) and backward_w with x and dy exchanged. */
+/* dx, dw and db, each overwritten. A transposed convolution is the backward_x of an ordinary
+ * one, so its own gradients are the forward pass (for x) and backward_w with x and dy exchanged. */
 static ls_status conv_transpose_backward(ls__tensor_rule *r)
 {
     const transpose_context *context = r->node->context;
@@ -104,7 +106,7 @@ static bool check_axis(ls__call *call, const ls_conv_transpose2d_options *o, int
     return false;
 }
 
-/* False with call->failed set. */
+/* x [N,C,H,W], weight [C,O/groups,kh,kw], bias [O] or NULL. False with call->failed set. */
 static bool check_shapes(ls__call *call, int64_t groups)
 {
     const ls__record *x = call->in[EDGE_X], *w = call->in[EDGE_W], *b = call->in[EDGE_B];
@@ -134,7 +136,8 @@ static bool check_shapes(ls__call *call, int64_t groups)
     return true;
 }
 
-/* Size of y along an axis. */
+/* Size of y along an axis: (in - 1) stride - 2 padding + dilation (kernel - 1) + output_padding
+ * + 1. False with call->failed set where it is below 1 or beyond the limit. */
 static bool size_of(ls__call *call, const ls_conv_transpose2d_options *o, int axis, int64_t *out)
 {
     const int64_t in = call->in[EDGE_X]->dim[2 + axis], kernel = call->in[EDGE_W]->dim[2 + axis];
@@ -156,7 +159,8 @@ static bool size_of(ls__call *call, const ls_conv_transpose2d_options *o, int ax
     return false;
 }
 
-/* *c is the ordinary convolution whose gradient this is: its input is our output. */
+/* Fills *c, the ordinary convolution whose gradient this is: its input is our output. False with
+ * call->failed set. */
 static bool describe(ls__call *call, const ls_conv_transpose2d_options *o, ls__conv2d *c)
 {
     if (!check_axis(call, o, 0) || !check_axis(call, o, 1) || !check_shapes(call, o->groups)) {
@@ -190,7 +194,8 @@ static void add_bias(ls__call *call, const ls__conv2d *c, float *y, const float 
     }
 }
 
-/* With a bias, bfloat16 results pass through float32, so that they are rounded once. */
+/* out = the transposed convolution, plus the bias. With a bias, bfloat16 results pass through
+ * float32, so that they are rounded once. */
 static void compute(ls__call *call, const transpose_context *t, ls__record *out, const void *x,
                     const void *w, const float *b)
 {
@@ -215,6 +220,8 @@ static void compute(ls__call *call, const transpose_context *t, ls__record *out,
     ls__dense_drop(&sums);
 }
 
+/* As torch.nn.functional.conv_transpose2d: x [N,C,H,W], weight [C,O/groups,kh,kw], bias [O] or
+ * NULL. */
 ls_tensor *ls_conv_transpose2d(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                                const ls_conv_transpose2d_options *options)
 {

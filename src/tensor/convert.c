@@ -1,10 +1,14 @@
-/* Element types to and from float64. int64 values beyond 2^53 pass through int64 where both sides
- * are integers. */
+/* Element types to and from float64, one element at a time. All types but 64-bit integers pass
+ * through a double without loss; those integers are converted to each other directly where both
+ * sides are integers of 64 bits. float16 is done by arithmetic on its fields (IEEE 754 binary16:
+ * sign, 5 bits of exponent with bias 15, 10 bits of fraction), bfloat16 is the upper half of a
+ * float32, rounded to nearest even. */
 #include "tensor/convert.h"
 
 #include <math.h>
 #include <string.h>
 
+/* The float32 with these bits, as a double. */
 static double from_bits(uint32_t bits)
 {
     float value;
@@ -12,7 +16,9 @@ static double from_bits(uint32_t bits)
     return (double)value;
 }
 
-/* By arithmetic, not by a table: casts of float16 are rare (files, printing). */
+/* The value of a float16: fraction/2^24 for subnormals (exponent 0), (1 + fraction/1024)
+ * 2^(exponent - 15) for others, infinity or NaN at exponent 31. By arithmetic, not by a table:
+ * casts of float16 are rare (files, printing). */
 static double load_half(uint16_t half)
 {
     int exponent = half >> 10 & 31, fraction = half & 1023;
@@ -24,6 +30,9 @@ static double load_half(uint16_t half)
                          : sign * ldexp(1024 + fraction, exponent - 25);
 }
 
+/* The float16 nearest to `value`, ties to even; 65520 and above become infinity. The fraction is
+ * scaled to an integer of 10 or 11 bits first, so that one rounding serves normal and subnormal
+ * numbers. */
 static uint16_t store_half(double value)
 {
     uint16_t sign = signbit(value) ? 0x8000 : 0;
@@ -40,6 +49,8 @@ static uint16_t store_half(double value)
     return (uint16_t)(sign | (uint16_t)(scaled + ((exponent + 14) << 10)));
 }
 
+/* Rounded to nearest even by adding half of the last place that stays; NaN keeps its sign and is
+ * made quiet. */
 static uint16_t store_bfloat(float value)
 {
     uint32_t bits;
@@ -50,7 +61,8 @@ static uint16_t store_bfloat(float value)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* Conversion of a number outside the type's range is undefined in C, so it is saturated first. */
+/* Truncates towards zero within [low,high]; NaN gives 0. Conversion of a number outside the
+ * type's range is undefined in C, so it is saturated first. */
 static int64_t to_integer(double value, int64_t low, int64_t high)
 {
     if (isnan(value)) {
@@ -62,6 +74,7 @@ static int64_t to_integer(double value, int64_t low, int64_t high)
     return value >= (double)high ? high : (int64_t)value;
 }
 
+/* As to_integer with 0 and 2^64 - 1, neither of which a double's conversion may exceed. */
 static uint64_t to_unsigned(double value)
 {
     if (!(value > 0.0)) { /* NaN, too */
@@ -70,6 +83,7 @@ static uint64_t to_unsigned(double value)
     return value >= 0x1p64 ? UINT64_MAX : (uint64_t)value;
 }
 
+/* Element i of `from` as a double; 64-bit integers beyond 2^53 are rounded. */
 double ls__convert_load(const void *from, ls_dtype dtype, int64_t i)
 {
     switch (dtype) {
@@ -105,6 +119,7 @@ double ls__convert_load(const void *from, ls_dtype dtype, int64_t i)
     return 0.0;
 }
 
+/* Writes `value` as element i; integers truncate towards zero and saturate, NaN gives 0. */
 void ls__convert_store(void *to, ls_dtype dtype, int64_t i, double value)
 {
     switch (dtype) {
@@ -152,6 +167,7 @@ void ls__convert_store(void *to, ls_dtype dtype, int64_t i, double value)
     }
 }
 
+/* Converts once and copies, doubling the filled part: all elements get the same bits. */
 void ls__convert_fill(void *to, ls_dtype dtype, int64_t count, double value)
 {
     if (count == 0) {
@@ -159,11 +175,15 @@ void ls__convert_fill(void *to, ls_dtype dtype, int64_t count, double value)
     }
     const size_t bytes = ls_dtype_size(dtype), all = (size_t)count * bytes;
     ls__convert_store(to, dtype, 0, value);
-    for (size_t done = bytes; done < all; done *= 2) { /* doubles the filled part */
+    /* Each round copies the part that is filled already behind itself. */
+    for (size_t done = bytes; done < all; done *= 2) {
         memcpy((char *)to + done, to, done < all - done ? done : all - done);
     }
 }
 
+/* Converts count elements of any type to any other; `to` and `from` must not overlap. Pairs of
+ * integers that a double would not carry exactly, and the common int64 to int32, have loops of
+ * their own. */
 void ls__convert(void *to, ls_dtype to_dtype, const void *from, ls_dtype from_dtype, int64_t count)
 {
     if (to_dtype == from_dtype) {

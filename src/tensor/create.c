@@ -1,4 +1,8 @@
-/* Making tensors from nothing, from data and from random numbers. */
+/* Making tensors from nothing, from data and from random numbers. A new tensor belongs to the
+ * innermost scope; it has no node, so gradients begin only where ls_set_requires_grad says.
+ * ls_rand and ls_randn draw from the runtime's counter-based stream (rng_stream.h): which
+ * numbers they give depends on seed, step, rank's samples and the order of calls, never on
+ * threads. */
 #include <math.h>
 #include <string.h>
 
@@ -9,7 +13,8 @@
 #include "tensor/op.h"
 #include "tensor/rng_stream.h"
 
-/* A tensor from nothing: the frame of all constructors. *out is NULL after a failure. */
+/* The frame of all constructors: an uninitialised tensor of this shape. *out is its record, to
+ * be filled by the caller, or NULL after a failure, when the poisoned tensor is returned. */
 static ls_tensor *make(const char *name, ls_shape shape, ls_dtype dtype, ls__call *call,
                        ls__record **out)
 {
@@ -21,6 +26,7 @@ static ls_tensor *make(const char *name, ls_shape shape, ls_dtype dtype, ls__cal
     return ls__call_finish(call, *out);
 }
 
+/* The elements are whatever the memory held. */
 ls_tensor *ls_empty(ls_shape shape, ls_dtype dtype)
 {
     ls__call call;
@@ -28,6 +34,7 @@ ls_tensor *ls_empty(ls_shape shape, ls_dtype dtype)
     return make("empty", shape, dtype, &call, &out);
 }
 
+/* Zero is all bits clear in every type. */
 ls_tensor *ls_zeros(ls_shape shape, ls_dtype dtype)
 {
     ls__call call;
@@ -39,6 +46,7 @@ ls_tensor *ls_zeros(ls_shape shape, ls_dtype dtype)
     return t;
 }
 
+/* Every element is `value`, converted once. */
 static ls_tensor *filled(const char *name, ls_shape shape, ls_dtype dtype, double value)
 {
     ls__call call;
@@ -60,6 +68,8 @@ ls_tensor *ls_ones(ls_shape shape, ls_dtype dtype)
     return filled("ones", shape, dtype, 1.0);
 }
 
+/* Copies row-major elements from `data`, which the caller keeps; NULL is refused unless there
+ * are no elements. */
 ls_tensor *ls_from_data(const void *data, ls_shape shape, ls_dtype dtype)
 {
     ls__call call;
@@ -76,6 +86,8 @@ ls_tensor *ls_from_data(const void *data, ls_shape shape, ls_dtype dtype)
     return t;
 }
 
+/* A tensor over memory of the caller's, which must outlive it, its views and the graphs that
+ * save it, and is never freed here. The address must be aligned to the element. */
 ls_tensor *ls_from_memory(void *data, ls_shape shape, ls_dtype dtype)
 {
     ls__call call;
@@ -89,9 +101,13 @@ ls_tensor *ls_from_memory(void *data, ls_shape shape, ls_dtype dtype)
     }
     if (data == NULL || (uintptr_t)data % ls_dtype_size(dtype) != 0) {
         ls__record_free(call.tensors, out);
-        return ls__call_fail(&call, LS_ERR_INVALID,
-                             "data is at %p; give memory aligned to %zu bytes", data,
-                             ls_dtype_size(dtype));
+        return data == NULL
+                   ? ls__call_fail(&call, LS_ERR_INVALID,
+                                   "data is NULL for shape %s; give memory for its elements",
+                                   ls__shape_print(shape).text)
+                   : ls__call_fail(&call, LS_ERR_INVALID,
+                                   "data is at %p; give memory aligned to %zu bytes", data,
+                                   ls_dtype_size(dtype));
     }
     out->storage =
         ls__storage_borrow(call.tensors, data, (size_t)out->numel * ls_dtype_size(dtype));
@@ -103,6 +119,8 @@ ls_tensor *ls_from_memory(void *data, ls_shape shape, ls_dtype dtype)
 
 /* ---- rows of numbers ---------------------------------------------------------------------- */
 
+/* start, start + step, … below `end`; each element is computed from its index, so errors do not
+ * add up. The conditions are written so that NaN and a step of 0 fail them. */
 ls_tensor *ls_arange(double start, double end, double step, ls_dtype dtype)
 {
     ls__call call;
@@ -111,8 +129,8 @@ ls_tensor *ls_arange(double start, double end, double step, ls_dtype dtype)
     if (!(step != 0.0 && isfinite(count) && fabs(count) < 0x1p53) || (end - start) / step < 0.0) {
         return ls__call_begin(&call, "arange", 0, NULL)
                    ? ls__call_fail(&call, LS_ERR_INVALID,
-                                   "from %g to %g in steps of %g; give numbers and a step that "
-                                   "leads from the first to the second",
+                                   "from %.15g to %.15g in steps of %.15g; give finite numbers and "
+                                   "a step that leads from the first to the second",
                                    start, end, step)
                    : call.failed;
     }
@@ -123,7 +141,7 @@ ls_tensor *ls_arange(double start, double end, double step, ls_dtype dtype)
     return t;
 }
 
-/* From both ends to the middle, so that both are met exactly (as in PyTorch). */
+/* From both ends to the middle, so that both ends are met exactly (as in PyTorch). */
 ls_tensor *ls_linspace(double start, double end, int64_t count, ls_dtype dtype)
 {
     ls__call call;
@@ -138,6 +156,7 @@ ls_tensor *ls_linspace(double start, double end, int64_t count, ls_dtype dtype)
     return t;
 }
 
+/* Uniform in [0,1). */
 ls_tensor *ls_rand(ls_shape shape)
 {
     ls__call call;
@@ -145,12 +164,13 @@ ls_tensor *ls_rand(ls_shape shape)
     ls_tensor *t = make("rand", shape, LS_FLOAT32, &call, &out);
     if (out != NULL) {
         ls__rng_stream stream = ls__rng_stream_next(call.tensors->runtime, LS__RNG_VALUES, out);
-        call.k->random_uniform((float *)(void *)ls__record_data(out), out->numel, stream.first, 0.0,
-                               1.0, stream.seed, stream.id, NULL);
+        call.k->random_uniform(ls__record_floats(out), out->numel, stream.first, 0.0, 1.0,
+                               stream.seed, stream.id, NULL);
     }
     return t;
 }
 
+/* Normal with mean 0 and standard deviation 1. */
 ls_tensor *ls_randn(ls_shape shape)
 {
     ls__call call;
@@ -158,8 +178,8 @@ ls_tensor *ls_randn(ls_shape shape)
     ls_tensor *t = make("randn", shape, LS_FLOAT32, &call, &out);
     if (out != NULL) {
         ls__rng_stream stream = ls__rng_stream_next(call.tensors->runtime, LS__RNG_VALUES, out);
-        call.k->random_normal((float *)(void *)ls__record_data(out), out->numel, stream.first, 0.0,
-                              1.0, stream.seed, stream.id, NULL);
+        call.k->random_normal(ls__record_floats(out), out->numel, stream.first, 0.0, 1.0,
+                              stream.seed, stream.id, NULL);
     }
     return t;
 }

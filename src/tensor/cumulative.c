@@ -1,4 +1,6 @@
-/* Along one dimension: running sums, extremes and where they are. */
+/* Along one dimension: running sums, extremes and where they are. A tensor is seen as
+ * [outer,n,inner], n being the dimension; the kernels walk it in steps of `inner`, so no
+ * transposition is needed. Formulas in kernel/ref/cumulative.c; sums are float64 inside. */
 #include <lockstep/ops.h>
 
 #include "tensor/op.h"
@@ -15,6 +17,7 @@ static along_context along_of(const ls__record *in, int at)
                            .inner = ls__shape_product(in, at + 1, in->ndim)};
 }
 
+/* The shape of a result without dimension `dim`, or with 1 in its place. */
 static ls_shape without_dim(const ls__record *in, int dim, bool keepdim)
 {
     ls_shape shape = {0};
@@ -28,7 +31,8 @@ static ls_shape without_dim(const ls__record *in, int dim, bool keepdim)
 
 /* ---- running sums ------------------------------------------------------------------------- */
 
-/* Element i is in all sums from i on, so its gradient is the running sum from the end. */
+/* dx_i = dy_i + … + dy_{n-1}: element i is in all sums from i on, so its gradient is the running
+ * sum from the end. */
 static ls_status cumsum_backward(ls__tensor_rule *r)
 {
     const along_context *c = r->node->context;
@@ -39,6 +43,7 @@ static ls_status cumsum_backward(ls__tensor_rule *r)
 static const ls__op cumsum_op = {
     .name = "cumsum", .backward = cumsum_backward, .accumulates = true};
 
+/* y_i = x_0 + … + x_i along `dim`, of the shape of a. */
 ls_tensor *ls_cumsum(ls_tensor *a, int dim)
 {
     ls__call call;
@@ -51,8 +56,7 @@ ls_tensor *ls_cumsum(ls_tensor *a, int dim)
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
     if (out != NULL) {
-        call.k->cumsum((float *)(void *)ls__record_data(out), x.data, c.outer, c.n, c.inner, false,
-                       0.0f, NULL);
+        call.k->cumsum(ls__record_floats(out), x.data, c.outer, c.n, c.inner, false, 0.0f, NULL);
     }
     ls__tensor_node *node = ls__call_record(&call, &cumsum_op, out, sizeof c);
     if (node != NULL) {
@@ -88,7 +92,8 @@ static ls_status extreme_backward(ls__tensor_rule *r)
 static const ls__op max_op = {.name = "max_dim", .backward = extreme_backward, .accumulates = true};
 static const ls__op min_op = {.name = "min_dim", .backward = extreme_backward, .accumulates = true};
 
-/* The places are kept for backward even if only the values are asked for. */
+/* The frame of both extremes. The places are kept for backward even if only the values are asked
+ * for. */
 static ls_tensor *extreme(const ls__op *op, ls_tensor *a, int dim, bool keepdim, bool least)
 {
     ls__call call;
@@ -100,16 +105,17 @@ static ls_tensor *extreme(const ls__op *op, ls_tensor *a, int dim, bool keepdim,
     const ls__record *in = call.in[0];
     if (in->dim[at] == 0) {
         return ls__call_fail(&call, LS_ERR_INVALID,
-                             "dimension %d of %s is empty, so it has no extreme; give it elements",
-                             dim, ls__record_print(in).text);
+                             "dimension %d of %s is empty, so it has no %s element; give it "
+                             "elements",
+                             dim, ls__record_print(in).text, least ? "least" : "largest");
     }
     along_context c = along_of(in, at);
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out = ls__call_output(&call, without_dim(in, at, keepdim), LS_FLOAT32);
     ls__dense index = ls__call_memory(&call, (size_t)(c.outer * c.inner) * sizeof(int64_t));
     if (call.failed == NULL) {
-        call.k->extreme((float *)(void *)ls__record_data(out), index.data, x.data, c.outer, c.n,
-                        c.inner, least, NULL);
+        call.k->extreme(ls__record_floats(out), index.data, x.data, c.outer, c.n, c.inner, least,
+                        NULL);
     }
     ls__tensor_node *node = ls__call_record(&call, op, out, sizeof c);
     if (node != NULL) {
@@ -121,11 +127,15 @@ static ls_tensor *extreme(const ls__op *op, ls_tensor *a, int dim, bool keepdim,
     return ls__call_finish(&call, out);
 }
 
+/* The largest along `dim`; a NaN counts as the largest. Its gradient goes to the first place
+ * where it stands. */
 ls_tensor *ls_max_dim(ls_tensor *a, int dim, bool keepdim)
 {
     return extreme(&max_op, a, dim, keepdim, false);
 }
 
+/* The least along `dim`; a NaN counts as the least. Its gradient goes to the first place where
+ * it stands. */
 ls_tensor *ls_min_dim(ls_tensor *a, int dim, bool keepdim)
 {
     return extreme(&min_op, a, dim, keepdim, true);
@@ -133,6 +143,7 @@ ls_tensor *ls_min_dim(ls_tensor *a, int dim, bool keepdim)
 
 /* ---- argmax ------------------------------------------------------------------------------- */
 
+/* The index of the largest along `dim`, int64; it carries no gradient. */
 ls_tensor *ls_argmax(ls_tensor *a, int dim)
 {
     ls__call call;
@@ -144,7 +155,8 @@ ls_tensor *ls_argmax(ls_tensor *a, int dim)
     const ls__record *in = call.in[0];
     if (in->dim[at] == 0) {
         return ls__call_fail(&call, LS_ERR_INVALID,
-                             "dimension %d of %s is empty, so it has no largest; give it elements",
+                             "dimension %d of %s is empty, so it has no largest element; give it "
+                             "elements",
                              dim, ls__record_print(in).text);
     }
     along_context c = along_of(in, at);

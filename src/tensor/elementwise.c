@@ -1,4 +1,11 @@
-/* Functions of one tensor, element by element, and their derivatives. */
+/* Functions of one tensor, element by element, and their derivatives: y = f(x), dx = dy f'(x).
+ * Formulas in kernel/ref/elementwise.c.
+ *
+ * Four families share a frame each: plain functions (unary), those with a number that is part of
+ * the graph's constants (scale, add_scalar), those with two numbers (map), and dropout. Each
+ * saves the one operand that its derivative is written in, x or y, and nothing where the
+ * derivative needs neither. An image of channels last is read and written in its order of
+ * storage, without a copy. */
 #include <math.h>
 
 #include <lockstep/ops.h>
@@ -7,20 +14,17 @@
 #include "tensor/op.h"
 #include "tensor/rng_stream.h"
 
-static float *floats(const ls__record *record)
-{
-    return (float *)(void *)ls__record_data(record);
-}
-
 /* ---- y = f(x) ----------------------------------------------------------------------------- */
 
+/* What is saved: one of the two, see derivative_of_y. */
 enum { UNARY_X, UNARY_Y };
 
 typedef struct unary_context {
     ls__unary op;
 } unary_context;
 
-/* In bfloat16 where the operation was: both kernels compute in float32 inside. */
+/* dx = dy f'(x or y) + beta dx. In bfloat16 where the operation was: both kernels compute in
+ * float32 inside. */
 static ls_status unary_backward(ls__tensor_rule *r)
 {
     const unary_context *context = r->node->context;
@@ -47,14 +51,15 @@ static const ls__op unary_ops[LS__UNARY_COUNT] = {
 #undef UNARY
 };
 
-/* The derivative is written in y for some, in x for the others: only that one is saved. */
+/* Whether f' is written in y = f(x), as exp' = y, or in x: only that one is saved. */
 static bool derivative_of_y(ls__unary op)
 {
     return op == LS__UNARY_EXP || op == LS__UNARY_SQRT || op == LS__UNARY_TANH ||
            op == LS__UNARY_SIGMOID;
 }
 
-/* Saves x or y, whichever the derivative is written in; the negation needs neither. */
+/* The frame of all plain functions; bfloat16 goes to a kernel of its own. Saves x or y,
+ * whichever the derivative is written in; the negation needs neither. */
 static ls_tensor *unary(ls__unary op, ls_tensor *a)
 {
     ls__call call;
@@ -72,7 +77,7 @@ static ls_tensor *unary(ls__unary op, ls_tensor *a)
     if (out != NULL && half) {
         call.k->unary_bf16(op, (void *)ls__record_data(out), x.data, out->numel, NULL);
     } else if (out != NULL) {
-        call.k->unary(op, floats(out), x.data, out->numel, NULL);
+        call.k->unary(op, ls__record_floats(out), x.data, out->numel, NULL);
     }
     ls__tensor_node *node = ls__call_record(&call, &unary_ops[op], out, sizeof(unary_context));
     if (node != NULL) {
@@ -124,7 +129,8 @@ ls_tensor *ls_relu(ls_tensor *a)
     return unary(LS__UNARY_RELU, a);
 }
 
-/* The kind is a user's number, so it is checked before it chooses an operator. */
+/* x Phi(x), or its approximation by tanh. The kind is a user's number, so it is checked before
+ * it chooses an operator. */
 ls_tensor *ls_gelu(ls_tensor *a, ls_gelu_kind kind)
 {
     ls__call call;
@@ -169,7 +175,7 @@ typedef struct scale_context {
     float factor;
 } scale_context;
 
-/* The factor is a constant of the graph; nothing is saved. */
+/* dx = factor dy + beta dx. The factor is a constant of the graph; nothing is saved. */
 static ls_status scale_backward(ls__tensor_rule *r)
 {
     const scale_context *context = r->node->context;
@@ -179,7 +185,7 @@ static ls_status scale_backward(ls__tensor_rule *r)
 
 static const ls__op scale_op = {.name = "scale", .backward = scale_backward, .accumulates = true};
 
-/* Runs in the order of storage, so a transposed input needs no copy. */
+/* y = factor a. Runs in the order of storage, so an image of channels last needs no copy. */
 ls_tensor *ls_scale(ls_tensor *a, double factor)
 {
     ls__call call;
@@ -190,7 +196,7 @@ ls_tensor *ls_scale(ls_tensor *a, double factor)
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
     if (out != NULL) {
-        call.k->axpby(floats(out), x.data, out->numel, (float)factor, 0.0f, NULL);
+        call.k->axpby(ls__record_floats(out), x.data, out->numel, (float)factor, 0.0f, NULL);
     }
     ls__tensor_node *node = ls__call_record(&call, &scale_op, out, sizeof(scale_context));
     if (node != NULL) {
@@ -200,9 +206,10 @@ ls_tensor *ls_scale(ls_tensor *a, double factor)
     return ls__call_finish(&call, out);
 }
 
+/* Without a rule: dy is the gradient, and the engine hands it on. */
 static const ls__op add_scalar_op = {.name = "add_scalar", .passes = 1};
 
-/* Its gradient is that of the output itself. */
+/* y = a + value; its gradient is that of the output itself. */
 ls_tensor *ls_add_scalar(ls_tensor *a, double value)
 {
     ls__call call;
@@ -213,7 +220,7 @@ ls_tensor *ls_add_scalar(ls_tensor *a, double value)
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
     if (out != NULL) {
-        call.k->add_scalar(floats(out), x.data, out->numel, (float)value, NULL);
+        call.k->add_scalar(ls__record_floats(out), x.data, out->numel, (float)value, NULL);
     }
     (void)ls__call_record(&call, &add_scalar_op, out, 0);
     ls__dense_drop(&x);
@@ -224,9 +231,10 @@ ls_tensor *ls_add_scalar(ls_tensor *a, double value)
 
 typedef struct map_context {
     ls__map op;
-    double arg[2];
+    double arg[2]; /* p and q of ls__map; q is 0 where it has none */
 } map_context;
 
+/* dx = dy f'(x; p, q) + beta dx; the derivative is written in x for all of these functions. */
 static ls_status map_backward(ls__tensor_rule *r)
 {
     const map_context *c = r->node->context;
@@ -241,7 +249,8 @@ static const ls__op map_ops[LS__MAP_COUNT] = {
     [LS__MAP_HUBER] = {.name = "huber_loss", .backward = map_backward, .accumulates = true},
 };
 
-/* A NaN among the numbers would make every element NaN without a sign. */
+/* The frame of functions with two numbers. A NaN among the numbers is refused: it would make
+ * every element NaN without a sign of its cause. */
 static ls_tensor *map(ls_tensor *a, map_context c)
 {
     ls__call call;
@@ -256,7 +265,7 @@ static ls_tensor *map(ls_tensor *a, map_context c)
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
     if (out != NULL) {
-        call.k->map(c.op, c.arg, floats(out), x.data, out->numel, NULL);
+        call.k->map(c.op, c.arg, ls__record_floats(out), x.data, out->numel, NULL);
     }
     ls__tensor_node *node = ls__call_record(&call, &map_ops[c.op], out, sizeof c);
     if (node != NULL) {
@@ -267,11 +276,13 @@ static ls_tensor *map(ls_tensor *a, map_context c)
     return ls__call_finish(&call, out);
 }
 
+/* x^exponent; an exponent of 0 has a gradient of zeros. */
 ls_tensor *ls_pow_scalar(ls_tensor *a, double exponent)
 {
     return map(a, (map_context){LS__MAP_POW, {exponent, 0.0}});
 }
 
+/* min(max(x, low), high); the gradient passes where x lies within the limits, both included. */
 ls_tensor *ls_clamp(ls_tensor *a, double low, double high)
 {
     return map(a, (map_context){LS__MAP_CLAMP, {low, high}});
@@ -287,11 +298,12 @@ ls_tensor *ls__huber(ls_tensor *a, double delta)
 
 /* Nothing is saved: backward draws the same numbers again. */
 typedef struct dropout_context {
-    ls__rng_stream stream;
+    ls__rng_stream stream; /* element i takes word first + i of it */
     double p;
 } dropout_context;
 
-/* Forward and backward call it with one stream, so they drop the same elements. */
+/* out = (kept ? a / (1 - p) : 0) + beta out. Forward and backward call it with one stream, so
+ * they drop the same elements. */
 static void drop(const ls__kernels *k, bool half, void *out, const void *a, int64_t count,
                  const dropout_context *c, float beta)
 {
@@ -303,7 +315,8 @@ static void drop(const ls__kernels *k, bool half, void *out, const void *a, int6
     }
 }
 
-/* The same mask: it depends on the stream, not on later draws. */
+/* The same mask as in the forward pass: it depends on the stream and the element, not on later
+ * draws. */
 static ls_status dropout_backward(ls__tensor_rule *r)
 {
     drop(r->k, r->node->dtype == LS_BFLOAT16, r->in[0].data, r->dy, r->node->numel,
@@ -314,7 +327,8 @@ static ls_status dropout_backward(ls__tensor_rule *r)
 static const ls__op dropout_op = {
     .name = "dropout", .backward = dropout_backward, .accumulates = true};
 
-/* Draws from the runtime's stream for dropout; a recomputed forward replays the same draw. */
+/* Each element is 0 with probability p, else a / (1 - p). Draws from the runtime's stream for
+ * dropout; a recomputed forward replays the same draw. */
 ls_tensor *ls_dropout(ls_tensor *a, double p)
 {
     ls__call call;
@@ -326,7 +340,7 @@ ls_tensor *ls_dropout(ls_tensor *a, double p)
         return call.failed;
     }
     if (!(p >= 0.0 && p <= 1.0)) {
-        return ls__call_fail(&call, LS_ERR_INVALID, "p is %g; it is a probability in 0…1", p);
+        return ls__call_fail(&call, LS_ERR_INVALID, "p is %g; give a probability from 0 to 1", p);
     }
     const dropout_context c = {
         ls__rng_stream_next(call.tensors->runtime, LS__RNG_DROPOUT, call.in[0]), p};

@@ -1,4 +1,7 @@
-/* Rows of a table picked by index, and those of the identity (one-hot). */
+/* Rows of a table picked by index, and those of the identity (one-hot): weight [V,C], index of
+ * any shape S -> [S,C]. The gradient of the weight is dense, [V,C]; rows named several times sum
+ * their gradients in order of the index, so the sum is reproducible. Indices come from the user
+ * and are checked here, before a kernel follows them. */
 #include <string.h>
 
 #include <lockstep/ops.h>
@@ -9,16 +12,18 @@ enum { SAVED_INDEX };
 enum { EDGE_W, EDGE_INDEX };
 
 typedef struct embedding_context {
-    int64_t count, dim, vocab;
-    size_t index_bytes;
+    int64_t count, dim, vocab; /* indices; C; V */
+    size_t index_bytes;        /* 4 or 8 */
 } embedding_context;
 
+/* Index i of int32 or int64 elements. */
 static int64_t index_at(const void *index, size_t bytes, int64_t i)
 {
     return bytes == sizeof(int64_t) ? ((const int64_t *)index)[i] : ((const int32_t *)index)[i];
 }
 
-/* Checked in one pass before any kernel runs, because a kernel would read outside the table. */
+/* Checks all of an index in one pass before any kernel runs, because a kernel would read outside
+ * the table. The first bad one is named. False with call->failed set. */
 bool ls__call_indices(ls__call *call, int i, const ls__dense *index, int64_t limit)
 {
     const ls__record *in = call->in[i];
@@ -36,7 +41,8 @@ bool ls__call_indices(ls__call *call, int i, const ls__dense *index, int64_t lim
     return call->failed == NULL;
 }
 
-/* Rows that no index names get zeros; rows named twice get the sum, in order of the index. */
+/* dW [V,C]: rows that no index names get zeros unless the gradient accumulates; rows named twice
+ * get the sum, in order of the index. */
 static ls_status embedding_backward(ls__tensor_rule *r)
 {
     const embedding_context *c = r->node->context;
@@ -52,7 +58,8 @@ static ls_status embedding_backward(ls__tensor_rule *r)
 static const ls__op embedding_op = {
     .name = "embedding", .backward = embedding_backward, .accumulates = true};
 
-/* The indices are checked against the vocabulary here, because the kernel trusts them. */
+/* The rows [..,C] of the table. The indices are checked against the vocabulary here, because the
+ * kernel trusts them. NULL after a failure. */
 static ls__record *lookup(ls__call *call, const embedding_context *c, const ls__dense *weight,
                           const ls__dense *index)
 {
@@ -63,13 +70,14 @@ static ls__record *lookup(ls__call *call, const embedding_context *c, const ls__
     shape.dim[shape.ndim++] = c->dim;
     ls__record *out = ls__call_output(call, shape, LS_FLOAT32);
     if (out != NULL && out->numel > 0) {
-        call->k->embedding((float *)(void *)ls__record_data(out), weight->data, index->data,
-                           c->index_bytes, c->count, c->dim, NULL);
+        call->k->embedding(ls__record_floats(out), weight->data, index->data, c->index_bytes,
+                           c->count, c->dim, NULL);
     }
     return out;
 }
 
-/* The result has a dimension more than the index. */
+/* Whether the result, with one dimension more than the index, has not too many. False with
+ * call->failed set. */
 static bool takes_dim(ls__call *call, const ls__record *index)
 {
     if (index->ndim == LS_DIMS_MAX) {
@@ -80,7 +88,8 @@ static bool takes_dim(ls__call *call, const ls__record *index)
     return index->ndim < LS_DIMS_MAX;
 }
 
-/* The weight's gradient is dense; rows that no index names are zero. */
+/* As torch.nn.functional.embedding: weight [V,C], index of any shape. bfloat16 weights go
+ * through a float32 copy. */
 ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index)
 {
     ls__call call;
@@ -118,7 +127,8 @@ ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index)
 
 /* ---- one-hot ------------------------------------------------------------------------------ */
 
-/* Indices carry no gradient, so nothing is recorded. */
+/* int64 rows with a 1 at the index and 0 elsewhere. Indices carry no gradient, so nothing is
+ * recorded. */
 ls_tensor *ls_one_hot(ls_tensor *index, int64_t classes)
 {
     ls__call call;

@@ -1,11 +1,14 @@
-/* Recording the graph: leaves, edges and saved operands. */
+/* Recording the graph: leaves, edges and saved operands. See graph.h for the structs and Note
+ * [Views make no nodes]. Nodes live in their scope's arena and die with it; a leaf is counted,
+ * because a graph, a module and the gradient's reader may each be the last to use it. */
 #include "tensor/graph.h"
 
 #include <string.h>
 
 #include "base/assert.h"
 
-/* Runs when the last reference to the leaf goes, which may be a node's and not the parameter's. */
+/* Gives back what a leaf owns: hooks, gradient, its record, the parameter's elements. Runs when
+ * the last reference to the leaf goes, which may be a node's and not the parameter's. */
 static void leaf_fini(ls__storage *storage)
 {
     ls__leaf *leaf = storage->data;
@@ -21,8 +24,9 @@ static void leaf_fini(ls__storage *storage)
     ls__storage_unref(leaf->value);
 }
 
-/* The leaf is a storage of its own, counted like one, so that a graph may outlive the parameter's
- * handle. */
+/* Makes `record` a leaf with a gradient of its own shape to come. The leaf is a storage of its
+ * own, counted like one, so that a graph may outlive the parameter's handle; it holds the
+ * elements. */
 ls_status ls__leaf_new(ls__tensors *tensors, ls__record *record)
 {
     ls__storage *self = ls__storage_new(tensors, sizeof(ls__leaf));
@@ -48,7 +52,9 @@ ls_status ls__leaf_new(ls__tensors *tensors, ls__record *record)
     return LS_OK;
 }
 
-/* Called after a node was walked and, for those that never were, by the scope's end. */
+/* Drops what a node holds: saved operands, edges, its gradient. Called after a node was walked
+ * and, for those that never were, by the scope's end; the node itself stays in the arena,
+ * marked. */
 void ls__node_release(ls__tensor_node *node)
 {
     for (int i = 0; i < LS__SAVED_MAX; i++) {
@@ -65,7 +71,8 @@ void ls__node_release(ls__tensor_node *node)
     node->released = true;
 }
 
-/* Only a view of part of a base, or one in another order, needs a geometry. */
+/* The edge to `record`'s node, with a reference to it if that is a leaf. Only a view of part of
+ * a base, or one in another order, needs a geometry. False without memory. */
 bool ls__edge_to(ls__tensors *tensors, const ls__record *record, ls__edge *out)
 {
     *out = (ls__edge){0};

@@ -122,6 +122,12 @@ typedef struct ls__leaf {
     ls__leaf_hook *hooks; /* in order of addition */
 } ls__leaf;
 
+/* The types that take part in autograd; an operation that makes any other ends the graph. */
+static inline bool ls__carries_gradients(ls_dtype dtype)
+{
+    return dtype == LS_FLOAT32 || dtype == LS_BFLOAT16;
+}
+
 static inline bool ls__node_is_leaf(const ls__tensor_node *node)
 {
     return node->op == NULL;

@@ -1,5 +1,6 @@
-/* Group normalisation (Wu & He 2018): a layer norm of each group's elements, then one weight and
- * bias a channel. Composed of operations, which bring the gradients. */
+/* Group normalisation (Wu & He 2018): x [N,C,..] is cut into groups of C/groups channels; each
+ * group of each sample is normalised by its own mean and variance, then one weight and bias a
+ * channel, [C] each. Composed of reshape, layer norm, mul and add, which bring the gradients. */
 #include <lockstep/ops.h>
 
 #include "tensor/op.h"
@@ -42,8 +43,8 @@ static ls_tensor *by_channel(ls_tensor *p, int64_t channels, int ndim)
     return ls_reshape(p, shape);
 }
 
-/* A layer norm over each group's elements, composed of other operations, so it has no backward of
- * its own. */
+/* A layer norm over each group's elements, composed of other operations, so it has no backward
+ * of its own. The call only checks; each of the operations begins one of its own. */
 ls_tensor *ls_group_norm(ls_tensor *x, int64_t groups, ls_tensor *weight, ls_tensor *bias,
                          double eps)
 {

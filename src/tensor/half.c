@@ -1,7 +1,12 @@
-/* Autocast's switch, and operands of bfloat16 kernels; see half.h. */
+/* Autocast's switch, and the operands of bfloat16 kernels; see half.h. A product of bfloat16
+ * matrices sums in float32 and rounds each result once. Its operands are either bfloat16 tensors
+ * or, under ls_set_autocast, float32 tensors rounded for the product alone: those copies are
+ * outside the graph, so that the gradient of a float32 parameter is never rounded. */
 #include "tensor/half.h"
 
 #include <string.h>
+
+#include "base/assert.h"
 
 /* A state of the calling thread; returns the one before, for the caller to restore. */
 bool ls_set_autocast(bool enabled)
@@ -42,8 +47,9 @@ bool ls__call_autocast(ls__call *call)
     return true;
 }
 
-/* The copy is outside the graph, so the rule writes the gradient in the type of the tensor itself.
- * */
+/* Input i as `dtype`: the memory itself where it has that type, else a copy in fresh memory; the
+ * caller drops it. The copy is outside the graph, so the rule writes the gradient in the type of
+ * the tensor itself. */
 static ls__dense converted(ls__call *call, int i, ls_dtype dtype)
 {
     ls__dense own = ls__call_dense(call, i);
@@ -75,6 +81,7 @@ ls__dense ls__call_full(ls__call *call, int i)
  * the workspace costs no system call. */
 ls_status ls__gemm_half(ls__tensors *tensors, const ls__kernels *k, ls__gemm_bf16 *g)
 {
+    LS_ASSERT(g->batch >= 1);
     g->plans = tensors->plans;
     size_t bytes = k->gemm_bf16_workspace(g);
     ls__storage *work = bytes > 0 ? ls__storage_new(tensors, bytes) : NULL;
@@ -92,6 +99,7 @@ ls_status ls__gemm_half(ls__tensors *tensors, const ls__kernels *k, ls__gemm_bf1
 ls_status ls__sum_rows_half(ls__tensor_rule *r, const ls__gradient *to, const void *x, int64_t rows,
                             int64_t n)
 {
+    LS_ASSERT(to->data != NULL);
     if (to->dtype == LS_FLOAT32) {
         r->k->sum_rows_bf16(to->data, x, rows, n, to->beta, NULL);
         return LS_OK;

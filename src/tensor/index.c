@@ -1,6 +1,13 @@
-/* Elements and slices chosen by index. Indices are checked before a kernel follows them. */
+/* Elements and slices chosen by index. Indices are checked before a kernel follows them.
+ *
+ *     gather_dim    y[i] = a[i'],      i' = i with i'[dim] = index[i]; gradient: da[i'] += dy[i]
+ *     scatter_add   y = a, y[i'] += src[i]; gradient: da = dy, dsrc[i] = dy[i']
+ *     index_select  y[..,j,..] = a[..,index[j],..]; gradient: sums, as an embedding's
+ *
+ * Sums of elements that fall together are taken in order of the index, so they are reproducible. */
 #include <lockstep/ops.h>
 
+#include "base/assert.h"
 #include "tensor/indices.h"
 
 /* ---- element by element: gather_dim, scatter_add ------------------------------------------ */
@@ -9,14 +16,15 @@ enum { EDGE_A, EDGE_INDEX, EDGE_SRC };
 enum { SAVED_INDEX };
 
 typedef struct pick_context {
-    int ndim, dim;
+    int ndim, dim;              /* of the index; the dimension that it chooses along */
     int64_t shape[LS_DIMS_MAX]; /* of the index */
     size_t index_bytes;
     ls__strided indexed, plain; /* of a, and of the operand of the index' shape; row-major */
     int64_t a_numel, plain_numel;
 } pick_context;
 
-/* Row-major strides for a shape, whatever the record's own are. */
+/* Row-major strides for a shape, whatever the record's own are: operands are read through
+ * row-major copies where they do not lie so. */
 static ls__strided dense_strides(const ls__record *in)
 {
     ls__strided out = {{0}};
@@ -28,7 +36,8 @@ static ls__strided dense_strides(const ls__record *in)
     return out;
 }
 
-/* Everything backward needs, so that it does not look at tensors that may be gone. */
+/* The geometry of a call, row-major for all operands: everything backward needs, so that it does
+ * not look at tensors that may be gone. */
 static void context_fill(pick_context *c, const ls__record *a, const ls__record *index,
                          const ls__record *plain, int dim)
 {
@@ -44,9 +53,10 @@ static void context_fill(pick_context *c, const ls__record *a, const ls__record 
     c->plain_numel = plain->numel;
 }
 
-/* What both directions share; callers add the two sides. */
+/* The part of the kernel's arguments that both directions share; callers add the two sides. */
 static ls__pick arguments(const pick_context *c, const void *index)
 {
+    LS_ASSERT(c->dim >= 0 && c->dim < c->ndim);
     return (ls__pick){.ndim = c->ndim,
                       .dim = c->dim,
                       .shape = c->shape,
@@ -54,7 +64,8 @@ static ls__pick arguments(const pick_context *c, const void *index)
                       .index_bytes = c->index_bytes};
 }
 
-/* Gathers along the dimension: to[i] = from[index[i]], elements of `bytes`. */
+/* Gathers along the dimension: to[i] = from[index[i]], elements of `bytes`; `to` has the index'
+ * shape and `from` that of a. */
 static void pick(const ls__kernels *k, const pick_context *c, const void *index, void *to,
                  const void *from, size_t bytes)
 {
@@ -67,7 +78,7 @@ static void pick(const ls__kernels *k, const pick_context *c, const void *index,
     k->pick(&args, NULL);
 }
 
-/* Adds along the dimension: to[index[i]] += from[i], in the order of i. */
+/* Adds along the dimension: to[index[i]] += from[i], in the order of i; `to` has the shape of a. */
 static void put_add(const ls__kernels *k, const pick_context *c, const void *index, float *to,
                     const float *from)
 {
@@ -80,7 +91,8 @@ static void put_add(const ls__kernels *k, const pick_context *c, const void *ind
     k->put_add(&args, NULL);
 }
 
-/* An element that was picked twice gets the sum of both gradients. */
+/* da[i'] += dy[i] in order of i, so an element that was picked twice gets the sum of both
+ * gradients. Cleared first unless it accumulates. */
 static ls_status gather_backward(ls__tensor_rule *r)
 {
     const pick_context *c = r->node->context;
@@ -91,7 +103,8 @@ static ls_status gather_backward(ls__tensor_rule *r)
     return LS_OK;
 }
 
-/* dy reaches a as it is; elements of src that no index uses get nothing. */
+/* da is dy itself, which the engine hands on (`passes`); dsrc[i] = dy[i']. Elements of src that
+ * no index uses get nothing. */
 static ls_status scatter_backward(ls__tensor_rule *r)
 {
     const pick_context *c = r->node->context;
@@ -107,7 +120,9 @@ static const ls__op gather_op = {
 static const ls__op scatter_op = {
     .name = "scatter_add", .backward = scatter_backward, .passes = 1u << EDGE_A};
 
-/* Dimension, index and shapes; the other operands' types are checked by the callers. */
+/* Checks dimension, index and shapes: sizes of the index must not exceed a's except along the
+ * dimension. The other operands' types are checked by the callers. *at is the dimension counted
+ * from the left. False with call->failed set. */
 static bool picks(ls__call *call, int dim, int *at)
 {
     const ls__record *a = call->in[EDGE_A], *index = call->in[EDGE_INDEX];
@@ -127,8 +142,8 @@ static bool picks(ls__call *call, int dim, int *at)
     return fits;
 }
 
-/* As torch.gather: the index has the output's shape. A copy, so of any type; what ls__call_floats
- * does not widen has no gradient. */
+/* As torch.gather: y[i] = a[i'] with i'[dim] = index[i]; the index has the output's shape. A copy,
+ * so of any type; what ls__call_floats does not widen has no gradient. */
 ls_tensor *ls_gather_dim(ls_tensor *a, int dim, ls_tensor *index)
 {
     ls__call call;
@@ -159,8 +174,8 @@ ls_tensor *ls_gather_dim(ls_tensor *a, int dim, ls_tensor *index)
     return ls__call_finish(&call, out);
 }
 
-/* src may be larger than the index, as in torch.scatter_add; the rest is not read. False with
- * call->failed set. */
+/* src must be as large as the index or larger in every dimension, as in torch.scatter_add; the
+ * rest of it is not read. False with call->failed set. */
 static bool adds(ls__call *call)
 {
     const ls__record *a = call->in[EDGE_A];
@@ -187,14 +202,15 @@ static bool adds(ls__call *call)
     return fits;
 }
 
-/* Copies the input first, because the result is a new tensor. */
+/* The result of ls_scatter_add: a copy of the input, because the result is a new tensor, with
+ * src added. NULL after a failure. */
 static ls__record *scatter(ls__call *call, pick_context *c, int at, const ls__dense *chosen)
 {
     const ls__record *in = call->in[EDGE_A], *src = call->in[EDGE_SRC];
     ls__dense added = ls__call_dense(call, EDGE_SRC);
     ls__record *out = ls__call_output(call, ls__record_shape(in), LS_FLOAT32);
     if (out != NULL) {
-        float *to = (float *)(void *)ls__record_data(out);
+        float *to = ls__record_floats(out);
         call->k->gather(to, ls__record_data(in), ls__record_strided(in), in->ndim, in->dim,
                         sizeof(float), NULL);
         context_fill(c, in, call->in[EDGE_INDEX], src, at);
@@ -204,7 +220,8 @@ static ls__record *scatter(ls__call *call, pick_context *c, int at, const ls__de
     return out;
 }
 
-/* Indices may repeat; their values are added in order, so the sum is reproducible. */
+/* As torch.scatter_add. Indices may repeat; their values are added in order, so the sum is
+ * reproducible. */
 ls_tensor *ls_scatter_add(ls_tensor *a, int dim, ls_tensor *index, ls_tensor *src)
 {
     ls__call call;
@@ -234,10 +251,11 @@ ls_tensor *ls_scatter_add(ls_tensor *a, int dim, ls_tensor *index, ls_tensor *sr
 /* [outer,n,inner] by index [count] -> [outer,count,inner]: an embedding for each of outer. */
 typedef struct select_context {
     int64_t outer, n, inner, count;
-    size_t index_bytes;
+    size_t index_bytes; /* 4 or 8 */
 } select_context;
 
-/* Each of `outer` is a table of its own; elements picked twice get the sum. */
+/* da [outer,n,inner] from dy [outer,count,inner]: each of `outer` is a table of its own;
+ * elements picked twice get the sum, in order of the index. */
 static ls_status select_backward(ls__tensor_rule *r)
 {
     const select_context *c = r->node->context;
@@ -256,7 +274,7 @@ static ls_status select_backward(ls__tensor_rule *r)
 static const ls__op select_op = {
     .name = "index_select", .backward = select_backward, .accumulates = true};
 
-/* A lookup in each of `outer` tables. */
+/* The result of ls_index_select: a lookup in each of `outer` tables. NULL after a failure. */
 static ls__record *selected(ls__call *call, const select_context *c, int at, const ls__dense *from,
                             const ls__dense *chosen)
 {
@@ -267,14 +285,14 @@ static ls__record *selected(ls__call *call, const select_context *c, int at, con
     }
     ls__record *out = ls__call_output(call, shape, LS_FLOAT32);
     for (int64_t i = 0; out != NULL && i < c->outer; i++) {
-        call->k->embedding((float *)(void *)ls__record_data(out) + i * c->count * c->inner,
+        call->k->embedding(ls__record_floats(out) + i * c->count * c->inner,
                            (const float *)from->data + i * c->n * c->inner, chosen->data,
                            c->index_bytes, c->count, c->inner, NULL);
     }
     return out;
 }
 
-/* One index for all rows, where ls_gather_dim has one for each element. */
+/* As torch.index_select: one index for all rows, where ls_gather_dim has one for each element. */
 ls_tensor *ls_index_select(ls_tensor *a, int dim, ls_tensor *index)
 {
     ls__call call;

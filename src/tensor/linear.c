@@ -1,20 +1,26 @@
-/* y = f(x W^T + b) over all leading dimensions at once. dW and db go straight to where the
- * parameters' gradients live (a bucket): no temporary.
+/* y = f(x W^T + b) over all leading dimensions at once: x [..,in] is a matrix [rows,in], W
+ * [out,in], b [out] or NULL, y [..,out], f an activation or none.
+ *
+ *     z = x W^T + b, y = f(z);  dz = dy f'(z);  dx = dz W;  dW = dz^T x;  db = sum of dz over rows
+ *
+ * Bias and activation are applied by the product's kernel while its result lies in the cache. z
+ * is kept only where f' is written in it (GELU, SiLU); ReLU and tanh are differentiated from y.
+ * dW and db go straight to where the parameters' gradients live (a bucket): no temporary.
  *
  * A weight that is the transpose of a matrix [in,out] is read as it lies, and dW written so.
  *
  * Among bfloat16 tensors, and under autocast, the products are of bfloat16 matrices. Autocast's
- * casts are no nodes of the graph: this rule reads the rounded x and W and writes the gradients in
- * the types of the tensors themselves, so that of a float32 weight is not rounded on the way. */
+ * casts are no nodes of the graph: this rule reads the rounded x and W and writes the gradients
+ * in the types of the tensors themselves, so that of a float32 weight is not rounded on the way. */
 #include "tensor/half.h"
 
 enum { SAVED_X, SAVED_W, SAVED_Z };
 enum { EDGE_X, EDGE_W, EDGE_B };
 
 typedef struct linear_context {
-    int64_t rows, in, out;
-    bool half;   /* x, W and dY are bfloat16 to the products */
-    bool turned; /* W lies as [in,out] */
+    int64_t rows, in, out; /* the product is [rows,in] x [in,out] */
+    bool half;             /* x, W and dY are bfloat16 to the products */
+    bool transposed;       /* W lies as [in,out] */
     ls_activation activation;
 } linear_context;
 
@@ -33,7 +39,8 @@ static const ls__bfloat16 *dy_half(const ls__tensor_rule *r)
     return (const ls__bfloat16 *)(const void *)r->dy;
 }
 
-/* Into a gradient of either type. */
+/* Runs a bfloat16 product into a gradient of either type: sums are float32, and one rounding at
+ * the end where the gradient is bfloat16. */
 static ls_status product(ls__tensor_rule *r, const ls__gradient *to, ls__gemm_bf16 *g)
 {
     g->c = to->data;
@@ -43,30 +50,31 @@ static ls_status product(ls__tensor_rule *r, const ls__gradient *to, ls__gemm_bf
     return ls__gemm_half(r->tensors, r->k, g);
 }
 
-/* dX = dY W. A turned weight lies [in,out], so the product transposes the other way. */
+/* dX [rows,in] = dZ W, where r->dy is dZ by now. A transposed weight lies [in,out], so the product
+ * transposes the other way. */
 static ls_status backward_x(ls__tensor_rule *r, const linear_context *c)
 {
     const ls__gradient *dx = &r->in[EDGE_X];
     if (c->half) {
         return product(r, dx,
-                       &(ls__gemm_bf16){.trans_b = c->turned, /* dX = dY W */
+                       &(ls__gemm_bf16){.trans_b = c->transposed, /* dX = dY W */
                                         .m = c->rows,
                                         .n = c->in,
                                         .k = c->out,
                                         .a = dy_half(r),
                                         .lda = c->out,
                                         .b = r->saved[SAVED_W],
-                                        .ldb = c->turned ? c->out : c->in,
+                                        .ldb = c->transposed ? c->out : c->in,
                                         .ldc = c->in});
     }
-    ls__gemm g = {.trans_b = c->turned,
+    ls__gemm g = {.trans_b = c->transposed,
                   .m = c->rows,
                   .n = c->in,
                   .k = c->out,
                   .a = r->dy,
                   .lda = c->out,
                   .b = r->saved[SAVED_W],
-                  .ldb = c->turned ? c->out : c->in,
+                  .ldb = c->transposed ? c->out : c->in,
                   .c = dx->data,
                   .ldc = c->in,
                   .beta = dx->beta};
@@ -74,21 +82,21 @@ static ls_status backward_x(ls__tensor_rule *r, const linear_context *c)
     return LS_OK;
 }
 
-/* dW = dY^T X, or dW^T = X^T dY. */
+/* dW [out,in] = dZ^T X, or of a transposed weight dW^T [in,out] = X^T dZ; sums run over the rows. */
 static ls_status backward_w(ls__tensor_rule *r, const linear_context *c)
 {
     const ls__gradient *dw = &r->in[EDGE_W];
     const void *x = r->saved[SAVED_X];
-    int64_t m = c->turned ? c->in : c->out, n = c->turned ? c->out : c->in;
+    int64_t m = c->transposed ? c->in : c->out, n = c->transposed ? c->out : c->in;
     if (c->half) {
         return product(r, dw,
                        &(ls__gemm_bf16){.trans_a = true,
                                         .m = m,
                                         .n = n,
                                         .k = c->rows,
-                                        .a = c->turned ? x : dy_half(r),
+                                        .a = c->transposed ? x : dy_half(r),
                                         .lda = m,
-                                        .b = c->turned ? dy_half(r) : x,
+                                        .b = c->transposed ? dy_half(r) : x,
                                         .ldb = n,
                                         .ldc = n});
     }
@@ -96,9 +104,9 @@ static ls_status backward_w(ls__tensor_rule *r, const linear_context *c)
                   .m = m,
                   .n = n,
                   .k = c->rows,
-                  .a = c->turned ? x : r->dy,
+                  .a = c->transposed ? x : r->dy,
                   .lda = m,
-                  .b = c->turned ? r->dy : x,
+                  .b = c->transposed ? r->dy : x,
                   .ldb = n,
                   .c = dw->data,
                   .ldc = n,
@@ -109,7 +117,8 @@ static ls_status backward_w(ls__tensor_rule *r, const linear_context *c)
 
 /* ---- bias and activation ------------------------------------------------------------------ */
 
-/* dZ, and db in float32 where wanted. */
+/* dZ = dY f'(Z), and its column sums db in float32 where wanted, in one pass of the kernel. dz
+ * may be dY's memory. */
 static ls_status bend(const ls__tensor_rule *r, const linear_context *c, void *dz, float *db,
                       float beta)
 {
@@ -149,7 +158,8 @@ static ls_status sum_dy(const ls__tensor_rule *r, const linear_context *c, void 
     return LS_OK;
 }
 
-/* A bfloat16 bias has its gradient summed in float32 first. */
+/* db [out], and dZ before it, where there is an activation. A bfloat16 bias has its gradient
+ * summed in float32 first. */
 static ls_status backward_b(ls__tensor_rule *r, const linear_context *c, void *dz)
 {
     const ls__gradient *db = &r->in[EDGE_B];
@@ -168,7 +178,8 @@ static ls_status backward_b(ls__tensor_rule *r, const linear_context *c, void *d
     return status;
 }
 
-/* Sums over nothing: kernels need not know. */
+/* Without rows or outputs every sum is over nothing: gradients that are not accumulated become
+ * zeros. Kernels need not know empty operands. */
 static void backward_empty(ls__tensor_rule *r, const linear_context *c)
 {
     const int64_t numel[] = {c->rows * c->in, c->out * c->in, c->out};
@@ -191,7 +202,8 @@ static ls_status backward_products(ls__tensor_rule *r, const linear_context *c)
     return LS_OK;
 }
 
-/* dZ is written over dy where no other rule reads dy. */
+/* dZ first, then the three gradients from it. dZ is written over dy where no other rule reads
+ * dy, else into memory of this call's own. */
 static ls_status linear_backward(ls__tensor_rule *r)
 {
     const linear_context *c = r->node->context;
@@ -211,8 +223,10 @@ static ls_status linear_backward(ls__tensor_rule *r)
     }
     void *dz = own != NULL ? own->data : (void *)(uintptr_t)r->dy;
     ls_status status = backward_b(r, c, dz);
-    r->dy = dz;
-    status = status == LS_OK ? backward_products(r, c) : status;
+    if (status == LS_OK) {
+        r->dy = dz;
+        status = backward_products(r, c);
+    }
     ls__storage_unref(own);
     return status;
 }
@@ -263,7 +277,8 @@ typedef struct operands {
     void *out;
 } operands;
 
-/* Where the product goes, and the function that follows it. */
+/* The activation as the product's kernel takes it: in place, or from z into the result where z
+ * is kept. */
 static ls__activation then_of(const linear_context *c, const operands *o)
 {
     return (ls__activation){.on = c->activation != LS_ACTIVATION_NONE,
@@ -271,17 +286,18 @@ static ls__activation then_of(const linear_context *c, const operands *o)
                             .out = o->z.data != NULL ? o->out : NULL};
 }
 
-/* Bias and activation are part of the product, which applies them while C lies in the cache. */
+/* z or y [rows,out] in one product. Bias and activation are part of it; the kernel applies them
+ * while C lies in the cache. */
 static void forward(const ls__call *call, const linear_context *c, const operands *o)
 {
-    const ls__gemm g = {.trans_b = !c->turned,
+    const ls__gemm g = {.trans_b = !c->transposed,
                         .m = c->rows,
                         .n = c->out,
                         .k = c->in,
                         .a = o->x.data,
                         .lda = c->in,
                         .b = o->w.data,
-                        .ldb = c->turned ? c->out : c->in,
+                        .ldb = c->transposed ? c->out : c->in,
                         .c = o->z.data != NULL ? o->z.data : o->out,
                         .ldc = c->out,
                         .bias = o->b.data,
@@ -292,14 +308,14 @@ static void forward(const ls__call *call, const linear_context *c, const operand
 /* As forward, with products of bfloat16 and sums of float32. */
 static void forward_half(ls__call *call, const linear_context *c, const operands *o)
 {
-    ls__gemm_bf16 g = {.trans_b = !c->turned,
+    ls__gemm_bf16 g = {.trans_b = !c->transposed,
                        .m = c->rows,
                        .n = c->out,
                        .k = c->in,
                        .a = o->x.data,
                        .lda = c->in,
                        .b = o->w.data,
-                       .ldb = c->turned ? c->out : c->in,
+                       .ldb = c->transposed ? c->out : c->in,
                        .c = o->z.data != NULL ? o->z.data : o->out,
                        .ldc = c->out,
                        .half = true,
@@ -311,7 +327,8 @@ static void forward_half(ls__call *call, const linear_context *c, const operands
     }
 }
 
-/* The activation's argument is kept only where backward reads it. */
+/* The output, computed; NULL or call->failed after a failure. z is kept in o->z only where
+ * backward reads it. */
 static ls__record *computed(ls__call *call, const linear_context *c, ls_shape shape, operands *o)
 {
     ls__record *out = ls__call_output(call, shape, c->half ? LS_BFLOAT16 : LS_FLOAT32);
@@ -330,8 +347,8 @@ static ls__record *computed(ls__call *call, const linear_context *c, ls_shape sh
     return out;
 }
 
-/* x is kept only for the weight's gradient and w only for x's, since each costs memory until
- * backward. */
+/* Makes the node and saves operands. x is kept only for the weight's gradient and w only for
+ * x's, since each costs memory until backward. */
 static void record(ls__call *call, const linear_context *c, ls__record *out, operands *o)
 {
     ls__tensor_node *node = ls__call_record(call, &kinds[c->activation].node, out, sizeof *c);
@@ -347,8 +364,9 @@ static void record(ls__call *call, const linear_context *c, ls__record *out, ope
     ls__node_save(node, SAVED_Z, &o->z);
 }
 
-/* Sees a weight that is a transposed matrix as that matrix. */
-static bool see_turned(ls__call *call)
+/* Sees a weight that is a transposed matrix [in,out] as that matrix, in the call only; returns
+ * whether it did. A single row or column needs no transposing. */
+static bool see_transposed(ls__call *call)
 {
     ls__record *w = call->in[EDGE_W];
     if (w->ndim != 2 || w->stride[0] != 1 || w->stride[1] != w->dim[0] || w->dim[0] == 1 ||
@@ -363,7 +381,8 @@ static bool see_turned(ls__call *call)
     return true;
 }
 
-/* The shape is checked before the weight is seen turned: messages show it as the user gave it. */
+/* Checks all operands and completes *c; *shape is the output's. The shape is checked before the
+ * weight is seen transposed: messages show it as the user gave it. False with call->failed set. */
 static bool begin(ls__call *call, linear_context *c, ls_shape *shape)
 {
     if ((unsigned)c->activation >= sizeof kinds / sizeof *kinds) {
@@ -380,7 +399,7 @@ static bool begin(ls__call *call, linear_context *c, ls_shape *shape)
     c->in = call->in[EDGE_W]->dim[1];
     c->out = call->in[EDGE_W]->dim[0];
     c->rows = ls__shape_product(call->in[EDGE_X], 0, call->in[EDGE_X]->ndim - 1);
-    c->turned = see_turned(call);
+    c->transposed = see_transposed(call);
     return true;
 }
 
@@ -409,6 +428,7 @@ ls_tensor *ls_linear_activation(ls_tensor *x, ls_tensor *weight, ls_tensor *bias
     return ls__call_finish(&call, out);
 }
 
+/* The form without an activation, as torch.nn.functional.linear. */
 ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias)
 {
     return ls_linear_activation(x, weight, bias, LS_ACTIVATION_NONE);

@@ -1,9 +1,13 @@
-/* Losses: mean squared error, binary and other cross-entropy, negative log-likelihood.
+/* Losses: mean squared error, binary and other cross-entropy, negative log-likelihood. Each
+ * gives one float32 number, the mean over elements or over the rows that count; formulas in
+ * kernel/ref/loss.c. The kernels sum in float64.
  *
- * The mean over nothing is NaN and its gradients are zero, as in PyTorch: at the end of an epoch a
- * rank may hold no sample, and still takes part in the backward pass (ls_backward_weighted). */
+ * The mean over nothing is NaN and its gradients are zeros, as in PyTorch: at the end of an
+ * epoch a rank may hold no sample, and still takes part in the backward pass
+ * (ls_backward_weighted). */
 #include <lockstep/ops.h>
 
+#include "base/assert.h"
 #include "base/options.h"
 #include "tensor/indices.h"
 
@@ -11,11 +15,11 @@
 
 enum { SAVED_DIFFERENCE };
 
-typedef struct mse_context {
-    int64_t numel;
+typedef struct mse_context { /* of both losses by element */
+    int64_t numel;           /* the divisor of the mean */
 } mse_context;
 
-/* Both gradients are the difference, scaled; with opposite signs. */
+/* loss = mean((x - y)^2): dx = dloss 2 (x - y) / numel, dy = -dx. The difference was saved. */
 static ls_status mse_backward(ls__tensor_rule *r)
 {
     const mse_context *c = r->node->context;
@@ -31,7 +35,8 @@ static ls_status mse_backward(ls__tensor_rule *r)
 
 static const ls__op mse_op = {.name = "mse_loss", .backward = mse_backward, .accumulates = true};
 
-/* The difference is kept for backward: its gradient is a multiple of it. */
+/* mean((x - y)^2), float32. The difference is kept for backward: its gradient is a multiple of
+ * it. */
 ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y)
 {
     ls__call call;
@@ -44,10 +49,9 @@ ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y)
     ls__dense difference = ls__call_memory(&call, (size_t)a->numel * sizeof(float));
     ls__record *out = ls__call_output(&call, (ls_shape){0}, LS_FLOAT32);
     if (out != NULL) {
-        call.k->binary(LS__BINARY_SUB, difference.data, (const float *)(void *)ls__record_data(a),
-                       ls__record_strided(a), (const float *)(void *)ls__record_data(b),
-                       ls__record_strided(b), a->ndim, a->dim, NULL);
-        *(float *)(void *)ls__record_data(out) =
+        call.k->binary(LS__BINARY_SUB, difference.data, ls__record_floats(a), ls__record_strided(a),
+                       ls__record_floats(b), ls__record_strided(b), a->ndim, a->dim, NULL);
+        *ls__record_floats(out) =
             (float)(call.k->sum_squares(difference.data, a->numel) / (double)a->numel);
     }
     ls__tensor_node *node = ls__call_record(&call, &mse_op, out, sizeof(mse_context));
@@ -61,9 +65,11 @@ ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y)
 
 /* ---- binary cross-entropy ----------------------------------------------------------------- */
 
+/* The gradient for the logits, and the logits where the target wants a gradient. */
 enum { SAVED_DX, SAVED_X };
 
-/* The gradient for the logits was computed in the forward pass; the one for the target is -x. */
+/* The gradient for the logits, (sigmoid(x) - y) / numel, was computed in the forward pass and is
+ * scaled by dloss; the one for the target is -x dloss / numel. */
 static ls_status bce_backward(ls__tensor_rule *r)
 {
     const mse_context *c = r->node->context;
@@ -80,8 +86,8 @@ static ls_status bce_backward(ls__tensor_rule *r)
 static const ls__op bce_op = {
     .name = "bce_with_logits", .backward = bce_backward, .accumulates = true};
 
-/* The gradient is computed with the loss, where the sigmoid is at hand, and only scaled in
- * backward. */
+/* The mean over all elements, float32. The gradient is computed with the loss, where the sigmoid
+ * is at hand, and only scaled in backward. */
 ls_tensor *ls_bce_with_logits(ls_tensor *logits, ls_tensor *target)
 {
     ls__call call;
@@ -97,8 +103,7 @@ ls_tensor *ls_bce_with_logits(ls_tensor *logits, ls_tensor *target)
     }
     ls__record *out = ls__call_output(&call, (ls_shape){0}, LS_FLOAT32);
     if (out != NULL) {
-        *(float *)(void *)ls__record_data(out) =
-            (float)call.k->bce(dx.data, x.data, y.data, a->numel, NULL);
+        *ls__record_floats(out) = (float)call.k->bce(dx.data, x.data, y.data, a->numel, NULL);
     }
     ls__tensor_node *node = ls__call_record(&call, &bce_op, out, sizeof(mse_context));
     if (node != NULL) {
@@ -124,8 +129,9 @@ typedef struct cross_entropy_context {
     bool half; /* logits and their gradient are bfloat16 */
 } cross_entropy_context;
 
-/* Forward left the gradient of a loss with dy = 1. A loss that backward starts from has just that,
- * so the memory is handed over instead of copied. */
+/* Forward left the gradient of a loss with dy = 1. A loss that backward starts from has just
+ * that, so the memory is handed over (`gives`) instead of copied; any other is scaled into new
+ * memory. */
 static ls_status cross_entropy_backward(ls__tensor_rule *r)
 {
     const cross_entropy_context *c = r->node->context;
@@ -155,14 +161,15 @@ static const ls__op cross_entropy_op = CLASS_LOSS("cross_entropy");
 static const ls__op nll_op = CLASS_LOSS("nll_loss");
 #undef CLASS_LOSS
 
-typedef struct class_loss {
+typedef struct class_loss { /* one of the losses of classes, with its options */
     const ls__op *op;
     double (*run)(const ls__cross_entropy *args, ls_stream *stream);
     double smoothing;
     int64_t ignore; /* allowed among the targets */
 } class_loss;
 
-/* Classes are the last dimension. False with call->failed set. */
+/* logits [..,C] against target [..]: classes are the last dimension. False with call->failed
+ * set. */
 static bool cross_entropy_shapes(ls__call *call)
 {
     const ls__record *x = call->in[EDGE_LOGITS], *y = call->in[EDGE_TARGET];
@@ -180,8 +187,8 @@ static bool cross_entropy_shapes(ls__call *call)
     return fits;
 }
 
-/* All targets are checked before the kernel runs, which trusts them. An ignored target may have any
- * value. */
+/* All targets are checked before the kernel runs, which trusts them: each lies in [0,n) or is
+ * loss->ignore. False with call->failed set. */
 static bool targets_valid(ls__call *call, const class_loss *loss, const ls__dense *y, int64_t n)
 {
     const ls__record *target = call->in[EDGE_TARGET];
@@ -200,13 +207,15 @@ static bool targets_valid(ls__call *call, const class_loss *loss, const ls__dens
     return call->failed == NULL;
 }
 
-/* Forward computes the gradient at once when a graph is recorded, for softmax is at hand then. */
+/* The frame of the three losses of classes, whose checks are done. Forward computes the gradient
+ * at once when a graph is recorded, for softmax is at hand then. */
 static ls_tensor *class_loss_of(ls__call *call, const class_loss *loss)
 {
     const ls__record *in = call->in[EDGE_LOGITS], *wanted = call->in[EDGE_TARGET];
     const bool half = in->dtype == LS_BFLOAT16;
     call->narrow = false;
     ls__cross_entropy args = {.rows = wanted->numel, .n = in->dim[in->ndim - 1]};
+    LS_ASSERT(!half || args.n <= LS__HALF_LOGITS_MAX);
     ls__dense x = ls__call_dense(call, EDGE_LOGITS), y = ls__call_dense(call, EDGE_TARGET);
     ls__dense dx = {0};
     ls__record *out = NULL;
@@ -223,7 +232,7 @@ static ls_tensor *class_loss_of(ls__call *call, const class_loss *loss)
         args.index_bytes = ls_dtype_size((ls_dtype)wanted->dtype);
         args.smoothing = loss->smoothing;
         args.ignore = loss->ignore;
-        *(float *)(void *)ls__record_data(out) =
+        *ls__record_floats(out) =
             (float)(half ? call->k->cross_entropy_bf16(dx.data, x.data, &args, NULL)
                          : loss->run(&args, NULL));
     }
@@ -238,7 +247,8 @@ static ls_tensor *class_loss_of(ls__call *call, const class_loss *loss)
     return ls__call_finish(call, out);
 }
 
-/* Whether the kernel reads these logits as they are: bfloat16, and a row fits its buffer. */
+/* Whether the kernel reads these logits as they are: bfloat16, and a row fits its buffer. nll
+ * has no such kernel. */
 static bool reads_halves(const ls__call *call, const ls__op *op)
 {
     const ls__record *x = call->in[EDGE_LOGITS];
@@ -246,7 +256,8 @@ static bool reads_halves(const ls__call *call, const ls__op *op)
            x->dim[x->ndim - 1] <= LS__HALF_LOGITS_MAX;
 }
 
-/* The checks that the three losses of classes share. False with call->failed set. */
+/* The checks that the three losses of classes share: logits of a float type, targets that are
+ * indices, shapes that agree. False with call->failed set. */
 static bool class_loss_begin(ls__call *call, const ls__op *op, ls_tensor *logits, ls_tensor *target)
 {
     return ls__call_begin(call, op->name, 2, (ls_tensor *[]){logits, target}) &&

@@ -1,5 +1,11 @@
-/* Losses of two tensors element by element, made of operations: L1, Huber, smooth L1, the
- * Kullback-Leibler divergence. Like all losses they compute in float32 and give float32. */
+/* Losses of two tensors element by element, made of operations, which bring the gradients:
+ *
+ *     l1         mean |x - y|
+ *     huber      mean h(x - y), h(d) = d^2/2 where |d| <= delta, else delta (|d| - delta/2)
+ *     smooth l1  huber with delta = beta, over beta; l1 for beta 0
+ *     kl_div     y (log y - x), reduced as asked; x holds log-probabilities
+ *
+ * Like all losses they compute in float32 and give float32. */
 #include <math.h>
 
 #include <lockstep/ops.h>
@@ -8,7 +14,8 @@
 #include "tensor/elementwise.h"
 #include "tensor/op.h"
 
-/* Both tensors as float32. */
+/* Checks types and shapes under the loss' own name and replaces bfloat16 operands by float32
+ * casts, which are nodes of the graph. False with call->failed set. */
 static bool begin(ls__call *call, const char *name, ls_tensor **x, ls_tensor **y)
 {
     if (!ls__call_begin(call, name, 2, (ls_tensor *[]){*x, *y}) || !ls__call_float_types(call) ||

@@ -1,15 +1,22 @@
-/* Long short-term memory over a whole sequence: the weight is used once for every step of time, and
- * one node stands for all of them.
+/* Long short-term memory over a whole sequence: the weight is used once for every step of time,
+ * and one node stands for all of them. T steps, batch B, H cells:
  *
  *     gates [T,B,4H] = x W_ih^T + b, one product for all steps, is the caller's (ls_linear)
+ *     weight W [4H,H]; state [2,B,H], h and c before the first step, or NULL for zeros
  *     step t:  a_t = gates_t + h_{t-1} W^T,  (h_t, c_t) = cell(a_t, c_{t-1})
+ *     result [T+1,B,H]: h_1 … h_T, then c_T, so that a state can be carried on
  *
- * Where everything came as bfloat16, under autocast say, the products are of bfloat16 matrices: W
- * is rounded once for all steps, h and da before each; sums, gates and cells are float32.
+ * The cell and its gradient stand in kernel/ref/lstm.c. Saved for backward: acts [T,B,4H] (the
+ * gates behind their functions), cells [T,B,H], W, the result and the state.
  *
- * Backward goes through time from the end with one product a step, and makes dW with a single one
- * over all steps at once. The output holds the last c behind the hs, so that a state can be carried
- * on; everything a caller sees of it are views. */
+ * Backward goes through time from the end with one product a step:
+ *
+ *     dh = dy_t + da_{t+1} W;   da_t, dc = cell's gradient(dh, dc);   dgates = da [T,B,4H]
+ *     dW = da^T [h_0 … h_{T-1}], one product over all steps (two, if a state was given);
+ *     dstate = (da_1 W, dc)
+ *
+ * Where everything came as bfloat16, under autocast say, the products are of bfloat16 matrices:
+ * W is rounded once for all steps, h and da before each; sums, gates and cells are float32. */
 #include "tensor/half.h"
 
 enum { SAVED_GATES, SAVED_CELLS, SAVED_W, SAVED_OUT, SAVED_STATE };
@@ -20,20 +27,22 @@ typedef struct lstm_context {
     bool half;              /* products are of bfloat16; so is W as it is saved */
 } lstm_context;
 
-/* One step's elements of a [T,B,H]. */
+/* Elements of one step of a [T,B,H] tensor; a step of gates has four times as many. */
 static int64_t step_of(const lstm_context *c)
 {
     return c->batch * c->n;
 }
 
-/* Operands of products: `rounded` takes a left side as bfloat16. */
+/* What every product of a pass needs beside its operands. */
 typedef struct lstm_tools {
     ls__tensors *tensors;
     const ls__kernels *k;
-    ls__bfloat16 *rounded;
+    ls__bfloat16 *rounded; /* [B,4H] in backward, [B,H] in forward: a left side as bfloat16 */
 } lstm_tools;
 
-/* The left side is rounded into a buffer that all steps share, so they must run in order. */
+/* g's product with bfloat16 operands, added to C in float32. The left side is rounded into a
+ * buffer that all steps share, so steps must run in order; the right side, W, is bfloat16
+ * already. */
 static ls_status add_half_product(const lstm_tools *with, const ls__gemm *g)
 {
     with->k->bfloat16_narrow(with->rounded, g->a, g->m * g->k, 0.0f, NULL);
@@ -52,7 +61,8 @@ static ls_status add_half_product(const lstm_tools *with, const ls__gemm *g)
     return ls__gemm_half(with->tensors, with->k, &half);
 }
 
-/* out [B,m] += a [B,k] W with W [k,m], or W^T stored [m,k] */
+/* One step's product. To the gates: out [B,4H] += a [B,H] W^T (forward); back to the state: out
+ * [B,H] += a [B,4H] W (backward). W is [4H,H] in both. */
 static ls_status add_product(const lstm_tools *with, float *out, const float *a, const void *w,
                              const lstm_context *c, bool to_gates)
 {
@@ -77,7 +87,8 @@ static ls_status add_product(const lstm_tools *with, float *out, const float *a,
 
 /* ---- backward ----------------------------------------------------------------------------- */
 
-/* dW = da^T h + beta dW over `rows` rows of both. */
+/* dW [4H,H] = da^T h + beta dW over `rows` rows of da [rows,4H] and h [rows,H], which are
+ * rounded to bfloat16 in memory of this call's own. */
 static ls_status add_half_weight(ls__tensor_rule *r, const lstm_context *c, const float *da,
                                  const float *h, int64_t rows, float beta)
 {
@@ -107,7 +118,8 @@ static ls_status add_half_weight(ls__tensor_rule *r, const lstm_context *c, cons
     return status;
 }
 
-/* dW += dA^T h over some steps at once: one large product instead of one a step. */
+/* dW [4H,H] = da^T h + beta dW over the rows of some steps at once: one large product instead of
+ * one a step. */
 static ls_status add_weight(ls__tensor_rule *r, const lstm_context *c, const float *da,
                             const float *h, int64_t rows, float beta)
 {
@@ -129,8 +141,9 @@ static ls_status add_weight(ls__tensor_rule *r, const lstm_context *c, const flo
     return LS_OK;
 }
 
-/* Steps behind the first read the outputs before them; the first one reads the given state, which
- * lies elsewhere and takes a second product. */
+/* dW sums da_t^T h_{t-1} over all steps. From the second step on h_{t-1} is the result itself,
+ * so those steps are one product; the first one reads the given state, which lies elsewhere and
+ * takes a second product. */
 static ls_status backward_weight(ls__tensor_rule *r, const lstm_context *c, const float *da)
 {
     const float *state = r->saved[SAVED_STATE], *out = r->saved[SAVED_OUT];
@@ -149,7 +162,9 @@ static ls_status backward_weight(ls__tensor_rule *r, const lstm_context *c, cons
     return LS_OK;
 }
 
-/* Fills da [T,B,4H]; dc [B,H] becomes the gradient of the first c. */
+/* Fills da [T,B,4H] from the last step to the first. dh and dc [B,H] carry the gradients from
+ * step to step: dc starts as the gradient of the result's last part, c_T, and ends as that of c
+ * before the first step. */
 static ls_status backward_time(ls__tensor_rule *r, const lstm_context *c, const lstm_tools *with,
                                float *da, float *dc, float *dh)
 {
@@ -169,7 +184,8 @@ static ls_status backward_time(ls__tensor_rule *r, const lstm_context *c, const 
     return LS_OK;
 }
 
-/* The first step's gradients of h and c, which follow each other in the state. */
+/* The gradient of the state [2,B,H]: of h (da_1 W), then of c (dc), both accumulated where beta
+ * is 1. */
 static ls_status backward_state(ls__tensor_rule *r, const lstm_context *c, const lstm_tools *with,
                                 const float *da, const float *dc)
 {
@@ -185,7 +201,8 @@ static ls_status backward_state(ls__tensor_rule *r, const lstm_context *c, const
     return LS_OK;
 }
 
-/* With da for all steps in memory. */
+/* All gradients, once da [T,B,4H] has memory. Where dgates is accumulated, da is memory of its
+ * own and is added at the end; else da is dgates itself. */
 static ls_status backward_all(ls__tensor_rule *r, const lstm_context *c, const lstm_tools *with,
                               float *da, float *dc, float *dh)
 {
@@ -204,8 +221,8 @@ static ls_status backward_all(ls__tensor_rule *r, const lstm_context *c, const l
     return wanted ? backward_state(r, c, with, da, dc) : LS_OK;
 }
 
-/* From the last step to the first; dc and dh carry the gradients from step to step. The weight's
- * gradient is one product after the loop. */
+/* One block of workspace holds dc [B,H], dh [B,H], a rounded left side [B,4H] of bfloat16 and,
+ * where dgates cannot take it, da [T,B,4H]. */
 static ls_status lstm_backward(ls__tensor_rule *r)
 {
     const lstm_context *c = r->node->context;
@@ -229,7 +246,7 @@ static const ls__op lstm_op = {.name = "lstm", .backward = lstm_backward, .accum
 
 /* ---- forward ------------------------------------------------------------------------------ */
 
-/* False with call->failed set. */
+/* gates [T,B,4H], weight [4H,H], state [2,B,H] or NULL. False with call->failed set. */
 static bool lstm_shapes(ls__call *call)
 {
     const ls__record *gates = call->in[EDGE_GATES], *w = call->in[EDGE_W];
@@ -260,13 +277,15 @@ static bool lstm_shapes(ls__call *call)
     return true;
 }
 
-typedef struct lstm_memory {
+typedef struct lstm_memory {   /* of a forward pass; dropped at its end, what is saved excepted */
     ls__dense gates, w, state; /* inputs */
     ls__dense acts, cells;     /* [T,B,4H] gates behind their functions, [T,B,H] */
     ls__dense rounded;         /* [B,H] */
 } lstm_memory;
 
-/* Steps depend on each other; the threads share the work within each. */
+/* The gates are copied, then every step adds its product and applies the cell in place. Steps
+ * depend on each other; the threads share the work within each. `out` is [T+1,B,H], its last
+ * part the final c. */
 static ls_status forward(const ls__call *call, const lstm_context *c, const lstm_memory *m,
                          float *out)
 {
@@ -296,7 +315,8 @@ static ls_status forward(const ls__call *call, const lstm_context *c, const lstm
     return LS_OK;
 }
 
-/* The gates after their activations and all cell states: backward recomputes no step. */
+/* Keeps what backward reads, with references of the node's own: the gates after their
+ * activations and all cell states, so that backward recomputes no step. */
 static void save(ls__tensor_node *node, const lstm_context *c, const lstm_memory *m,
                  const ls__record *out)
 {
@@ -310,8 +330,8 @@ static void save(ls__tensor_node *node, const lstm_context *c, const lstm_memory
     ls__dense_drop(&result);
 }
 
-/* `gates` already contains the input's product and the bias for all steps: one large ls_linear
- * before the loop. */
+/* The result [T+1,B,H] holds all h and behind them the last c. `gates` already contains the
+ * input's product and the bias for all steps: one large ls_linear before the loop. */
 ls_tensor *ls_lstm(ls_tensor *gates, ls_tensor *weight, ls_tensor *state)
 {
     ls__call call;
@@ -331,7 +351,7 @@ ls_tensor *ls_lstm(ls_tensor *gates, ls_tensor *weight, ls_tensor *state)
     m.acts = ls__call_memory(&call, bytes);
     m.cells = ls__call_memory(&call, bytes / 4);
     ls__record *out = ls__call_output(&call, LS_SHAPE(c.time + 1, c.batch, c.n), LS_FLOAT32);
-    if (out != NULL && forward(&call, &c, &m, (float *)(void *)ls__record_data(out)) != LS_OK) {
+    if (out != NULL && forward(&call, &c, &m, ls__record_floats(out)) != LS_OK) {
         call.failed = ls__poison(call.tensors);
     }
     ls__tensor_node *node = ls__call_record(&call, &lstm_op, out, sizeof c);

@@ -1,8 +1,17 @@
-/* Matrix products: batched matmul with broadcasting, and linear.
+/* Batched matrix product with broadcasting: a [..,M,K] times b [..,K,N] is [..,M,N]; the leading
+ * (batch) dimensions broadcast as in element by element operations.
+ *
+ *     C = A B,   dA = dC B^T,   dB = A^T dC;   a gradient of an operand that was repeated is the sum
+ *     over its repetitions, in order of the batch
+ *
+ * A call takes four steps: `operand` finds how each matrix lies (row stride, transposed or not,
+ * steps between the matrices of the batch); `ls_matmul` decides whether the batch is `folded`;
+ * `run` breaks the batch into calls of the kernel; `multiply` makes one of them.
  *
  * Matrices whose rows or columns lie dense are read where they are (a transposed view costs
- * nothing); others are copied first. A batch of matrices times one matrix is folded into a single
- * product, as is the gradient of that one matrix: rows of all the batch at once.
+ * nothing); others are copied first. Folding: a batch of A's whose rows continue each other,
+ * times one B, is a single product of [batch M,K]; so is the gradient of that B, over the rows
+ * of all the batch at once.
  *
  * Among bfloat16 tensors, and under autocast, the products are of bfloat16 matrices; the rule
  * writes gradients in the types of the tensors, see linear.c. Offsets are in elements of either
@@ -15,26 +24,28 @@ enum { SAVED_A, SAVED_B };
 
 /* A [..,rows,cols] operand in the form that the kernel takes. */
 typedef struct matrix {
-    int64_t rows, cols;
-    bool trans; /* stored [cols,rows] */
-    int64_t ld;
+    int64_t rows, cols;          /* of op(X), as the product sees it */
+    bool trans;                  /* stored [cols,rows] */
+    int64_t ld;                  /* elements from a stored row to the next */
     int64_t stride[LS_DIMS_MAX]; /* of the output's batch dims, 0 where it repeats */
 } matrix;
 
-typedef struct matmul_context {
+typedef struct matmul_context { /* saved with the node: backward reads operands by it */
     matrix a, b;
-    int batch_dims;
+    int batch_dims; /* leading dimensions of the output, and their sizes and product: */
     int64_t batch_dim[LS_DIMS_MAX], batch;
     bool folded; /* b is one matrix and a's rows form one */
     bool half;   /* a, b and dy are bfloat16 to the products */
 } matmul_context;
 
+/* Operands of either type travel as addresses of floats; multiply_half casts them back. */
 static const float *floats_at(const void *data)
 {
     return data;
 }
 
-/* Whether the kernel can read the last two dims as they lie. */
+/* Whether the kernel can read the last two dimensions of `t` as they lie: row-major with some
+ * row stride, or the transpose of that. Fills m->trans and m->ld if so. */
 static bool dense_matrix(const ls__record *t, matrix *m)
 {
     int64_t row_stride = t->stride[t->ndim - 2], col_stride = t->stride[t->ndim - 1];
@@ -51,7 +62,8 @@ static bool dense_matrix(const ls__record *t, matrix *m)
     return false;
 }
 
-/* Fills `m` and holds its memory, which is a copy when the kernel cannot read `call->in[i]`. */
+/* Describes operand i in `m` and returns a reference to its memory: the tensor's own, or a copy
+ * when the kernel cannot read it or it must be rounded. The caller drops it. */
 static ls__dense operand(ls__call *call, int i, const matmul_context *c, matrix *m)
 {
     const ls__record *in = call->in[i];
@@ -84,7 +96,7 @@ static ls__dense operand(ls__call *call, int i, const matmul_context *c, matrix 
     return held;
 }
 
-/* a [..,M,K] lies as [batch*M,K]: its batch dims continue its rows. */
+/* Whether a [..,M,K] lies as [batch M,K]: its batch dimensions continue its rows. */
 static bool rows_continue(const matmul_context *c, const matrix *m)
 {
     int64_t expected = m->ld * m->rows;
@@ -145,7 +157,8 @@ static ls_status multiply_half(ls__tensors *tensors, const ls__kernels *k, const
                                           .stride_c = s->c});
 }
 
-/* The batch `s` steps by constant strides; run() has split others. */
+/* One call of the kernel, for a batch whose matrices follow each other by constant steps `s`;
+ * run() has split others. */
 static ls_status multiply(ls__tensors *tensors, const ls__kernels *k, const operands *o,
                           const steps *s)
 {
@@ -160,7 +173,8 @@ static ls_status multiply(ls__tensors *tensors, const ls__kernels *k, const oper
     return LS_OK;
 }
 
-/* The step between matrices when one stride serves the whole batch; false otherwise. */
+/* The step between matrices when one stride serves the whole batch, into *out; false otherwise.
+ * Batch dimensions of 1 do not count. */
 static bool single_stride(const matmul_context *c, const int64_t *stride, int64_t *out)
 {
     int64_t expected = 0;
@@ -182,7 +196,7 @@ static bool single_stride(const matmul_context *c, const int64_t *stride, int64_
     return true;
 }
 
-/* Offset of matrix i of a batch with broadcast dimensions, whose stride is 0. */
+/* Offset of matrix i of the batch, counted row-major; a repeated dimension has stride 0. */
 static int64_t batch_offset(const matmul_context *c, const int64_t *stride, int64_t i)
 {
     int64_t offset = 0;
@@ -204,13 +218,16 @@ static bool first_of_sum(const matmul_context *c, const int64_t *stride, int64_t
     return first;
 }
 
+/* The address `elements` further, of bfloat16 or float32. */
 static void *moved(const void *data, int64_t elements, bool half)
 {
     return (char *)(uintptr_t)data + elements * (half ? 2 : 4);
 }
 
-/* Most batches have one stride and take one call of the kernel; broadcasting in the middle of the
- * batch takes one call a matrix. */
+/* Runs the product over the batch. Most batches have one stride for each operand and take one
+ * call of the kernel; broadcasting in the middle of the batch, and sums over it, take one call a
+ * matrix, in order of the batch. The first matrix that lands on a place of C takes the caller's
+ * beta, later ones add. */
 static ls_status run(ls__tensors *tensors, const ls__kernels *k, const matmul_context *c,
                      const operands *o)
 {
@@ -235,7 +252,8 @@ static ls_status run(ls__tensors *tensors, const ls__kernels *k, const matmul_co
     return LS_OK;
 }
 
-/* Strides of row-major matrices of rows x cols, repeating where `like` does. */
+/* Steps between the matrices of a gradient: row-major like the operand itself, 0 along batch
+ * dimensions in which the operand was repeated and its gradient is a sum. */
 static void dense_batch(const matmul_context *c, const matrix *like, int64_t stride[LS_DIMS_MAX])
 {
     int64_t next = like->rows * like->cols;
@@ -246,7 +264,7 @@ static void dense_batch(const matmul_context *c, const matrix *like, int64_t str
     }
 }
 
-/* The output is dense, whatever the operands are. */
+/* Steps between the matrices of the output, which is row-major whatever the operands are. */
 static void output_batch(const matmul_context *c, int64_t stride[LS_DIMS_MAX])
 {
     int64_t next = c->a.rows * c->b.cols;
@@ -258,7 +276,8 @@ static void output_batch(const matmul_context *c, int64_t stride[LS_DIMS_MAX])
 
 /* ---- gradients ---------------------------------------------------------------------------- */
 
-/* Products over nothing are zero; kernels need not know. */
+/* Whether there is nothing to multiply for the gradient of input i, which has `numel` elements:
+ * it is then filled with zeros unless it accumulates. Kernels need not know empty operands. */
 static bool empty_product(ls__tensor_rule *r, int i, int64_t numel)
 {
     const matmul_context *c = r->node->context;
@@ -269,7 +288,7 @@ static bool empty_product(ls__tensor_rule *r, int i, int64_t numel)
     return empty;
 }
 
-/* Of the matrices as stored, without repetitions. */
+/* Elements of an operand as stored, without repetitions; those of its gradient, too. */
 static int64_t operand_numel(const matmul_context *c, const matrix *m)
 {
     int64_t numel = m->rows * m->cols;
@@ -305,7 +324,7 @@ static ls_status run_into(ls__tensor_rule *r, int i, const matrix *like, operand
     return status;
 }
 
-/* dA = dC op(B)^T */
+/* dA = dC op(B)^T. With b transposed in memory, its stored form is the one to multiply by. */
 static ls_status backward_a(ls__tensor_rule *r)
 {
     const matmul_context *c = r->node->context;
@@ -330,7 +349,7 @@ static ls_status backward_a(ls__tensor_rule *r)
     return run_into(r, 0, &c->a, &o);
 }
 
-/* dB = op(A)^T dC */
+/* dB = op(A)^T dC; over the rows of the whole batch at once where the product was folded. */
 static ls_status backward_b(ls__tensor_rule *r)
 {
     const matmul_context *c = r->node->context;
@@ -355,7 +374,8 @@ static ls_status backward_b(ls__tensor_rule *r)
     return run_into(r, 1, &c->b, &o);
 }
 
-/* dA = dC B^T and dB = A^T dC, each only where it is wanted. */
+/* Each gradient only where it is wanted; the memory is the engine's (graph.h, Note [Gradient
+ * rules]). */
 static ls_status matmul_backward(ls__tensor_rule *r)
 {
     if (r->in[0].data != NULL) {
@@ -372,7 +392,7 @@ static const ls__op matmul_op = {
 
 /* ---- forward ------------------------------------------------------------------------------ */
 
-/* *shape is the output's. False with call->failed set. */
+/* *shape is the output's, [..,M,N]. False with call->failed set. */
 static bool matmul_shape(ls__call *call, ls_shape *shape)
 {
     const ls__record *a = call->in[0], *b = call->in[1];
@@ -410,7 +430,8 @@ static bool matmul_shape(ls__call *call, ls_shape *shape)
     return true;
 }
 
-/* An inner dimension of 0 is a product of zeros, which the kernels need not know. */
+/* C of the whole batch. An inner dimension of 0 is a product of zeros, which the kernels need
+ * not know. */
 static ls_status forward(const ls__call *call, matmul_context *c, const ls__dense *a,
                          const ls__dense *b, ls__record *out)
 {
@@ -432,7 +453,7 @@ static ls_status forward(const ls__call *call, matmul_context *c, const ls__dens
                            .lda = c->a.ld,
                            .b = floats_at(b->data),
                            .ldb = c->b.ld,
-                           .c = (float *)(void *)ls__record_data(out),
+                           .c = ls__record_floats(out),
                            .ldc = c->b.cols},
                   .half = c->half,
                   .half_c = c->half,
@@ -452,6 +473,8 @@ static void context_fill(matmul_context *c, ls_shape shape, bool half)
     }
 }
 
+/* As torch.matmul for tensors of at least two dimensions. Each operand is saved only if the
+ * other one's gradient will read it. */
 ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b)
 {
     ls__call call;

@@ -1,18 +1,27 @@
-/* Normalisations over the last dimension: layer norm (Ba, Kiros & Hinton 2016) and root mean square
- * norm (Zhang & Sennrich 2019). */
+/* Normalisations over the last dimension: layer norm (Ba, Kiros & Hinton 2016) and root mean
+ * square norm (Zhang & Sennrich 2019). x [..,n] is seen as [rows,n]; weight and bias are [n] or
+ * NULL.
+ *
+ *     layer norm  y = (x - mean) rstd w + b      rms norm  y = x rstd w
+ *
+ * Gradients in kernel/ref/norm.c and rms_norm.c; mean and rstd [rows] are saved as float32 for
+ * either type of x. bfloat16 rows up to LS__HALF_ROW_MAX go to kernels of their own, longer ones
+ * through float32 copies. */
 #include <lockstep/ops.h>
 
+#include "base/assert.h"
 #include "tensor/op.h"
 
 enum { SAVED_X, SAVED_W, SAVED_MEAN, SAVED_RSTD };
 enum { EDGE_X, EDGE_W, EDGE_B };
 
 typedef struct norm_context {
-    int64_t rows, n;
+    int64_t rows, n; /* x is [rows,n] */
 } norm_context;
 
-/* dw and db share one beta in the kernel. Where they differ (a weight that is used twice with
- * another bias each time) db is summed aside. */
+/* dx, dw and db, each where wanted, with workspace for the sums over rows. dw and db share one
+ * beta in the kernel. Where they differ (a weight that is used twice with another bias each
+ * time) db is summed aside. */
 static ls_status layer_norm_backward(ls__tensor_rule *r)
 {
     const norm_context *c = r->node->context;
@@ -47,7 +56,8 @@ static ls_status layer_norm_backward(ls__tensor_rule *r)
 static const ls__op layer_norm_op = {
     .name = "layer_norm", .backward = layer_norm_backward, .accumulates = true};
 
-/* An empty row has no mean; everything else is divided by its number of elements. */
+/* An empty row has no mean, so n must be at least 1; weight and bias must be [n]. False with
+ * call->failed set. */
 static bool norm_shapes(ls__call *call)
 {
     const ls__record *x = call->in[EDGE_X];
@@ -70,7 +80,8 @@ static bool norm_shapes(ls__call *call)
     return true;
 }
 
-/* x of bfloat16 as it is, where a row fits the kernel's buffer and the parameters are float32. */
+/* Whether the bfloat16 kernels take x as it is: a row fits their buffer and the parameters are
+ * float32. */
 static bool reads_half(const ls__call *call)
 {
     const ls__record *x = call->in[EDGE_X];
@@ -81,7 +92,8 @@ static bool reads_half(const ls__call *call)
     return fits;
 }
 
-/* Over the last dimension. A bfloat16 input gives a bfloat16 output with float32 statistics. */
+/* Over the last dimension. A bfloat16 input gives a bfloat16 output with float32 statistics;
+ * weight and bias may be NULL. */
 ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, double eps)
 {
     ls__call call;
@@ -95,6 +107,7 @@ ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, doubl
     const bool half = in->dtype == LS_BFLOAT16;
     call.narrow = call.halves >> EDGE_X & 1u; /* the type of x */
     norm_context c = {.n = in->dim[in->ndim - 1]};
+    LS_ASSERT(c.n > 0 && (!half || c.n <= LS__HALF_ROW_MAX));
     c.rows = in->numel / c.n;
     ls__dense dx = ls__call_dense(&call, EDGE_X), dw = ls__call_dense(&call, EDGE_W);
     ls__dense db = ls__call_dense(&call, EDGE_B);
@@ -105,8 +118,8 @@ ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, doubl
         call.k->layer_norm_bf16((void *)ls__record_data(out), mean.data, rstd.data, dx.data,
                                 dw.data, db.data, c.rows, c.n, (float)eps, NULL);
     } else if (out != NULL) {
-        call.k->layer_norm((float *)(void *)ls__record_data(out), mean.data, rstd.data, dx.data,
-                           dw.data, db.data, c.rows, c.n, (float)eps, NULL);
+        call.k->layer_norm(ls__record_floats(out), mean.data, rstd.data, dx.data, dw.data, db.data,
+                           c.rows, c.n, (float)eps, NULL);
     }
     ls__tensor_node *node = ls__call_record(&call, &layer_norm_op, out, sizeof c);
     if (node != NULL) {
@@ -126,7 +139,7 @@ ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, doubl
 
 /* ---- root mean square --------------------------------------------------------------------- */
 
-/* layer_norm's workspace is enough: there is one sum less. */
+/* dx and dw, each where wanted. layer_norm's workspace is enough: there is one sum less. */
 static ls_status rms_norm_backward(ls__tensor_rule *r)
 {
     const norm_context *c = r->node->context;
@@ -152,7 +165,8 @@ static ls_status rms_norm_backward(ls__tensor_rule *r)
 static const ls__op rms_norm_op = {
     .name = "rms_norm", .backward = rms_norm_backward, .accumulates = true};
 
-/* A layer norm without the mean and the bias; over the last dimension. */
+/* Over the last dimension: a layer norm without the mean and the bias. weight [n] or NULL; the
+ * result has the type of x. */
 ls_tensor *ls_rms_norm(ls_tensor *x, ls_tensor *weight, double eps)
 {
     ls__call call;
@@ -171,8 +185,8 @@ ls_tensor *ls_rms_norm(ls_tensor *x, ls_tensor *weight, double eps)
         call.k->rms_norm_bf16((void *)ls__record_data(out), rstd.data, dx.data, dw.data, c.rows,
                               c.n, (float)eps, NULL);
     } else if (out != NULL) {
-        call.k->rms_norm((float *)(void *)ls__record_data(out), rstd.data, dx.data, dw.data, c.rows,
-                         c.n, (float)eps, NULL);
+        call.k->rms_norm(ls__record_floats(out), rstd.data, dx.data, dw.data, c.rows, c.n,
+                         (float)eps, NULL);
     }
     ls__tensor_node *node = ls__call_record(&call, &rms_norm_op, out, sizeof c);
     if (node != NULL) {

@@ -8,8 +8,10 @@
 #include "base/assert.h"
 #include "base/size.h"
 
-/* The first input that is not usable ends the call: an invalid handle is this call's error, a
- * poisoned tensor passes its own on. Everything after that is skipped because `failed` is set. */
+/* The first step of every operation: decodes the inputs into call->in, notes whether a node is
+ * due and starts the meter. The first input that is not usable ends the call: an invalid handle
+ * is this call's error, a poisoned tensor passes its own on. Everything after that is skipped
+ * because `failed` is set. */
 bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_tensor *const *inputs,
                              unsigned optional)
 {
@@ -52,8 +54,8 @@ bool ls__call_begin(ls__call *call, const char *name, int count, ls_tensor *cons
     return ls__call_begin_optional(call, name, count, inputs, 0);
 }
 
-/* The poisoned tensor of a call whose options were refused, before there is a call. A fixed one
- * where there is no runtime to own it. */
+/* The poisoned tensor of a call whose options were refused, with the error that is set already,
+ * before there is a call. A fixed one where there is no runtime to own it. */
 ls_tensor *ls__call_refused(void)
 {
     const ls_status refused = ls__fail_at_site(ls__self.status);
@@ -61,8 +63,9 @@ ls_tensor *ls__call_refused(void)
     return tensors != NULL ? ls__poison(tensors) : ls__poison_fixed(refused);
 }
 
-/* The message is written twice: once for this thread's error, with the caller's line before it, and
- * once into the poison, which carries it to whoever looks at the result. */
+/* Ends the call with a message, "name: …", and returns the poison. The message is written twice:
+ * once for this thread's error, with the caller's line before it, and once into the poison,
+ * which carries it to whoever looks at the result. */
 ls_tensor *ls__call_fail(ls__call *call, ls_status status, const char *format, ...)
 {
     char text[LS__MESSAGE_MAX];
@@ -76,7 +79,8 @@ ls_tensor *ls__call_fail(ls__call *call, ls_status status, const char *format, .
     return call->failed;
 }
 
-/* The error is set already. */
+/* For failures of functions that set the thread's error themselves: the first one becomes the
+ * poison. */
 static void call_failed(ls__call *call)
 {
     if (call->failed == NULL) {
@@ -84,8 +88,8 @@ static void call_failed(ls__call *call)
     }
 }
 
-/* A widened input belongs to the call, so it is freed in ls__call_finish; its cast is a node of the
- * graph and outlives it. */
+/* Widens the bfloat16 inputs of `which` and decides `narrow`. A widened input belongs to the
+ * call, so it is freed in ls__call_finish; its cast is a node of the graph and outlives it. */
 bool ls__call_floats(ls__call *call, unsigned which)
 {
     unsigned given = 0;
@@ -111,12 +115,12 @@ bool ls__call_floats(ls__call *call, unsigned which)
     return true;
 }
 
-/* Reported by argument, because the user sees arguments and not edges. */
+/* Checks all inputs that were given. Reported by argument, because the user sees arguments and
+ * not edges. False with call->failed set. */
 bool ls__call_float_types(ls__call *call)
 {
     for (int i = 0; i < call->count; i++) {
-        if (call->in[i] != NULL && call->in[i]->dtype != LS_FLOAT32 &&
-            call->in[i]->dtype != LS_BFLOAT16) {
+        if (call->in[i] != NULL && !ls__carries_gradients((ls_dtype)call->in[i]->dtype)) {
             (void)ls__call_fail(call, LS_ERR_INVALID,
                                 "argument %d is %s %s; it takes float32 or bfloat16: convert "
                                 "with ls_cast",
@@ -134,9 +138,11 @@ bool ls__call_float32(ls__call *call)
     return ls__call_floats(call, ~0u) && ls__call_float_types(call);
 }
 
-/* False with call->failed set. Values are checked later, by ls__call_indices. */
+/* False with call->failed set when input i is not an index. Values are checked later, by
+ * ls__call_indices. */
 bool ls__call_index(ls__call *call, int i)
 {
+    LS_ASSERT(i >= 0 && i < call->count && call->in[i] != NULL);
     ls_dtype dtype = (ls_dtype)call->in[i]->dtype;
     if (dtype == LS_INT32 || dtype == LS_INT64) {
         return true;
@@ -190,7 +196,8 @@ bool ls__call_broadcast(ls__call *call, ls_shape *out)
     return false;
 }
 
-/* Memory is not cleared: each operation writes every element of its result. */
+/* A new record with memory of its own, in the innermost scope; NULL with call->failed set.
+ * Memory is not cleared: each operation writes every element of its result. */
 ls__record *ls__call_output(ls__call *call, ls_shape shape, ls_dtype dtype)
 {
     if (call->failed != NULL) {
@@ -218,8 +225,9 @@ ls__record *ls__call_output(ls__call *call, ls_shape shape, ls_dtype dtype)
     return out;
 }
 
-/* The node comes along with the view (graph.h, Note [Views make no nodes]), but not where gradients
- * are switched off. */
+/* Another record over the same elements; the caller changes shape and strides. The node comes
+ * along with the view (graph.h, Note [Views make no nodes]), but not where gradients are
+ * switched off. */
 ls__record *ls__call_view(ls__call *call, const ls__record *of)
 {
     if (call->failed != NULL) {
@@ -235,8 +243,9 @@ ls__record *ls__call_view(ls__call *call, const ls__record *of)
     return out;
 }
 
-/* The scope owns the node from the moment it is linked, so a failure after that leaks nothing.
- * Inputs that were left out have no edge. */
+/* Makes the node of `out`, links it to the scope and gives it edges to the inputs; the caller
+ * fills its context and saves operands. The scope owns the node from the moment it is linked, so
+ * a failure after that leaks nothing. Inputs that were left out have no edge. */
 ls__tensor_node *ls__call_record(ls__call *call, const ls__op *op, ls__record *out,
                                  size_t context_bytes)
 {
@@ -274,8 +283,9 @@ ls__tensor_node *ls__call_record(ls__call *call, const ls__op *op, ls__record *o
     return node;
 }
 
-/* Order matters: the result is narrowed while its wide form is alive, the meter sees the inputs
- * before the widened ones are freed, and a view with channels first is made last. */
+/* The last step of every operation; takes `out` and returns its handle, or the poison. Order
+ * matters: the result is narrowed while its wide form is alive, the meter sees the inputs before
+ * the widened ones are freed, and a view with channels first is made last. */
 ls_tensor *ls__call_finish(ls__call *call, ls__record *out)
 {
     LS_ASSERT(call->failed != NULL || out != NULL);
@@ -313,8 +323,8 @@ void ls__call_see_channels_last(ls__call *call, int i)
     call->channels_last = true;
 }
 
-/* All inputs or none: operands that lie in different orders are brought together by their strides.
- * */
+/* For operations that go element by element: sees all inputs as [N,H,W,C], or none, since
+ * operands that lie in different orders are brought together by their strides. */
 void ls__call_as_stored(ls__call *call)
 {
     for (int i = 0; i < call->count; i++) {
@@ -329,8 +339,8 @@ void ls__call_as_stored(ls__call *call)
 
 /* ---- row-major operands ------------------------------------------------------------------- */
 
-/* Empty if the call has failed or fails now; callers may go on, since ls__call_finish returns the
- * failure. */
+/* Uninitialised workspace, dropped by the caller. Empty if the call has failed or fails now;
+ * callers may go on, since ls__call_finish returns the failure. */
 ls__dense ls__call_memory(ls__call *call, size_t bytes)
 {
     ls__dense dense = {0};
@@ -346,10 +356,12 @@ ls__dense ls__call_memory(ls__call *call, size_t bytes)
     return dense;
 }
 
-/* A parameter that is read in place is noted as a leaf, so that it is saved by its identity and
- * version and not held. */
+/* Row-major elements of input i: its own memory, referenced, or a copy; empty where the input
+ * was not given or the call has failed. The caller drops it. A parameter that is read in place
+ * is noted as a leaf, so that it is saved by its identity and version and not held. */
 ls__dense ls__call_dense(ls__call *call, int i)
 {
+    LS_ASSERT(i >= 0 && i < LS__INPUTS_MAX);
     const ls__record *in = call->in[i];
     ls__dense dense = {0};
     if (call->failed != NULL || in == NULL) {
@@ -372,7 +384,8 @@ ls__dense ls__call_dense(ls__call *call, int i)
     return dense;
 }
 
-/* A reference to the output's memory, to be saved in its node; ls__dense_drop gives it back. */
+/* A reference to the memory of a result or of an input that is read by strides; ls__dense_drop
+ * gives it back. */
 ls__dense ls__dense_of_output(const ls__record *out)
 {
     return (ls__dense){.storage = ls__storage_ref(out->storage),
@@ -380,15 +393,15 @@ ls__dense ls__dense_of_output(const ls__record *out)
                        .data = ls__record_data(out)};
 }
 
-/* Also for an empty one, and twice. */
+/* Gives the reference back; allowed for an empty one, and twice. */
 void ls__dense_drop(ls__dense *dense)
 {
     ls__storage_unref(dense->storage);
     *dense = (ls__dense){0};
 }
 
-/* The version is noted with the operand: a change in place before backward is an error that names
- * this input. */
+/* Takes a reference of its own, so the caller still drops `dense`. The version is noted with the
+ * operand: a change in place before backward is an error that names this input. */
 void ls__node_save(ls__tensor_node *node, int slot, const ls__dense *dense)
 {
     if (node == NULL || dense->storage == NULL) {

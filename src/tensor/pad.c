@@ -1,5 +1,6 @@
 /* Copies into a larger shape: around the elements a constant (pad), or the elements repeated
- * (expand). */
+ * (expand). Both allocate a result of the full size. The gradient of pad is a slice of dy, that
+ * of expand the sum of dy over the repetitions. */
 #include <lockstep/ops.h>
 
 #include "tensor/convert.h"
@@ -15,7 +16,7 @@ typedef struct pad_context {
     int64_t numel;            /* of the input */
 } pad_context;
 
-/* The gradient is the part of dy inside the padding. */
+/* The gradient is the part of dy inside the padding, copied out; the padding's own is dropped. */
 static ls_status pad_backward(ls__tensor_rule *r)
 {
     const pad_context *c = r->node->context;
@@ -29,12 +30,14 @@ static ls_status pad_backward(ls__tensor_rule *r)
 
 static const ls__op pad_op = {.name = "pad", .backward = pad_backward};
 
+/* max(x, 0): how far a side grows; of -x, how far it shrinks. */
 static int64_t above_0(int64_t x)
 {
     return x > 0 ? x : 0;
 }
 
-/* Pads dimension d by before[d] and after[d] where they are positive. */
+/* Pads dimension d by before[d] and after[d] where they are positive; negative ones were cut
+ * before. The result is filled with `value`, then the elements are copied into their place. */
 static ls_tensor *enlarged(ls_tensor *a, const int64_t *before, const int64_t *after, double value)
 {
     ls__call call;
@@ -126,7 +129,7 @@ typedef struct expand_context {
     uint8_t keep[LS_DIMS_MAX]; /* 0: the dimension is repeated */
 } expand_context;
 
-/* Repeated elements sum their gradients. */
+/* da sums dy over the repetitions, in the order of the sum_dims kernel. */
 static ls_status expand_backward(ls__tensor_rule *r)
 {
     const expand_context *c = r->node->context;
@@ -137,7 +140,8 @@ static ls_status expand_backward(ls__tensor_rule *r)
 static const ls__op expand_op = {
     .name = "expand", .backward = expand_backward, .accumulates = true};
 
-/* Fills in sizes of -1. False when `in` does not repeat to `shape`. */
+/* Whether `in` repeats to `shape`, aligned at the right: each size is its own, or its own is 1.
+ * Fills in sizes of -1, which stay as they are. */
 static bool read_expanded(const ls__record *in, ls_shape *shape)
 {
     const int added = shape->ndim - in->ndim;

@@ -1,4 +1,10 @@
-/* Pooling over images: the largest or the mean of each window. */
+/* Pooling over images: the largest or the mean of each window. x [N,C,H,W] -> y [N,C,H',W'], H'
+ * = floor((H + 2 padding - kernel) / stride) + 1; the adaptive form is given H' and W', and
+ * output i covers [floor(i H/H'), ceil((i+1) H/H')). Windows are cut to the image
+ * (ls__pool2d_window).
+ *
+ * The result keeps the layout of x. The gradient of a maximum goes to the first place where it
+ * stood, saved as an index into its plane; a mean spreads dy evenly over its window. */
 #include <lockstep/vision.h>
 
 #include "base/options.h"
@@ -8,11 +14,13 @@ enum { SAVED_INDEX };
 
 #define EXTENT_MAX ((int64_t)1 << 30) /* of sizes along one axis: their products are exact */
 
+/* Elements of x; kernels are not called for an image without any. */
 static int64_t numel_of(const ls__pool2d *p)
 {
     return p->batch * p->channels * p->height * p->width;
 }
 
+/* dy goes to the saved places; overlapping windows add up. */
 static ls_status max_backward(ls__tensor_rule *r)
 {
     const ls__pool2d *p = r->node->context;
@@ -23,6 +31,7 @@ static ls_status max_backward(ls__tensor_rule *r)
     return LS_OK;
 }
 
+/* Serves both kinds of average: the context says which windows the outputs have. */
 static ls_status avg_backward(ls__tensor_rule *r)
 {
     const ls__pool2d *p = r->node->context;
@@ -39,14 +48,16 @@ static const ls__op adaptive_op = {
 
 /* ---- shapes ------------------------------------------------------------------------------- */
 
-/* bfloat16 goes to the kernel as it is where the channels lie last. */
+/* bfloat16 goes to the kernel as it is where the channels lie last; all else as float32. False
+ * with call->failed set. */
 static bool take_input(ls__call *call)
 {
     const ls__record *x = call->in[0];
     return (x->dtype == LS_BFLOAT16 && ls__record_channels_last(x)) || ls__call_float32(call);
 }
 
-/* Positions within a plane are int32 in the kernels. */
+/* x [N,C,H,W] with elements in each plane, whose positions are int32 in the kernels. False with
+ * call->failed set. */
 static bool check_image(ls__call *call)
 {
     const ls__record *x = call->in[0];
@@ -170,6 +181,7 @@ static ls_tensor *average(ls__call *call, const ls__op *op, const ls__pool2d *p)
     return ls__call_finish(call, out);
 }
 
+/* As torch.nn.functional.avg_pool2d. */
 ls_tensor *ls_avg_pool2d(ls_tensor *x, const ls_pool2d_options *options)
 {
     LS__OPTIONS_OR(ls__call_refused(), ls_pool2d_options, o, options);

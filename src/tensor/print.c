@@ -2,12 +2,17 @@
  *
  *     tensor([[ 1.0000,  2.5000],
  *             [-3.0000,  4.0000]], float32 [2,2])
- */
+ *
+ * Two passes over the row-major elements: `measure` finds one format and one width for all
+ * cells, `elements` prints them with an odometer over the indices. Dimensions longer than 2
+ * EDGE_ITEMS show that many at each end, but only if the tensor has more than SUMMARISE_FROM
+ * elements. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "tensor/convert.h"
 #include "tensor/op.h"
 
@@ -17,18 +22,22 @@
 
 typedef struct printer {
     const ls__record *record;
-    const void *data; /* row-major */
-    bool summarised, fractions, scientific;
-    int width;
+    const void *data; /* row-major; borrowed from ls_print */
+    bool summarised;  /* long dimensions are shown by their ends only */
+    bool fractions;   /* some element is not a whole number: four decimals */
+    bool scientific;  /* four decimals and an exponent */
+    int width;        /* of the longest cell, in characters; others are padded on the left */
 } printer;
 
+/* Types whose cells have a decimal point. */
 static bool is_float(ls_dtype dtype)
 {
     return dtype == LS_FLOAT32 || dtype == LS_FLOAT64 || dtype == LS_FLOAT16 ||
            dtype == LS_BFLOAT16;
 }
 
-/* Integers of 64 bits are printed as they are, because a double does not hold all of them. */
+/* Writes element i as text without padding; returns its length. Integers of 64 bits are printed
+ * as they are, because a double does not hold all of them. */
 static int cell(const printer *p, int64_t i, char out[CELL_BYTES])
 {
     ls_dtype dtype = (ls_dtype)p->record->dtype;
@@ -55,14 +64,15 @@ static int cell(const printer *p, int64_t i, char out[CELL_BYTES])
                     value);
 }
 
-/* Whether index i of dimension d is left out. */
+/* Whether index i of dimension d falls into the gap of a summarised dimension. */
 static bool left_out(const printer *p, int d, int64_t i)
 {
     return p->summarised && p->record->dim[d] > 2 * EDGE_ITEMS && i >= EDGE_ITEMS &&
            i < p->record->dim[d] - EDGE_ITEMS;
 }
 
-/* As torch: exponents where the numbers differ much, and one width for all cells. */
+/* Sets format and width. As torch: exponents from 1e8 on and, if some number is not whole, below
+ * 1e-4 or where numbers differ by more than a factor of 1000. */
 static void measure(printer *p)
 {
     double largest = 0.0, smallest = INFINITY;
@@ -75,15 +85,17 @@ static void measure(printer *p)
             p->fractions = p->fractions || value != floor(value);
         }
     }
-    p->scientific = largest >= 1e8 || smallest < 1e-4 || largest > 1000.0 * smallest;
-    p->scientific = p->scientific && p->fractions;
+    p->scientific =
+        largest >= 1e8 || (p->fractions && (smallest < 1e-4 || largest > 1000.0 * smallest));
     for (int64_t i = 0; i < p->record->numel; i++) {
         int width = cell(p, i, text);
+        LS_ASSERT(width > 0 && width < CELL_BYTES); /* no cell was cut */
         p->width = width > p->width ? width : p->width;
     }
 }
 
-/* Below "tensor(" and one bracket for each outer dimension. */
+/* Aligns a new line with the elements of the line above: below "tensor(" and one bracket for
+ * each outer dimension. */
 static void indent(int changed)
 {
     fputs("        ", stdout);
@@ -92,8 +104,8 @@ static void indent(int changed)
     }
 }
 
-/* The separators before an element: brackets, commas, line breaks. `changed` is the outermost dimension
- * whose index moved; `gap`: some were left out. */
+/* Prints the text between two elements: brackets closed, a comma, line breaks, brackets opened.
+ * `changed` is the outermost dimension whose index moved; `gap`: some elements were left out. */
 static void separate(int ndim, int changed, bool gap)
 {
     if (changed == ndim - 1) {
@@ -134,7 +146,7 @@ static int advance(const printer *p, int64_t at[LS_DIMS_MAX], bool *gap)
     return -1;
 }
 
-/* Elements were gathered row-major before printing. */
+/* Position of the element `at` in the row-major data. */
 static int64_t flat_index(const printer *p, const int64_t at[LS_DIMS_MAX])
 {
     int64_t index = 0;
@@ -144,8 +156,8 @@ static int64_t flat_index(const printer *p, const int64_t at[LS_DIMS_MAX])
     return index;
 }
 
-/* Without recursion over the dimensions: a counter of LS_DIMS_MAX digits, whose carry says how many
- * brackets to close. */
+/* Prints all shown elements. There is no recursion over the dimensions: `at` is a counter of
+ * LS_DIMS_MAX digits, whose carry says how many brackets to close. */
 static void elements(const printer *p)
 {
     int64_t at[LS_DIMS_MAX] = {0};

@@ -14,7 +14,8 @@
 _Static_assert(sizeof(ls__record) <= LS__RECORD_BYTES, "a record fits its slot");
 _Static_assert(LS_DIMS_MAX == LS__KERNEL_DIMS_MAX, "kernels take every shape");
 
-/* Returned by operations when no record can be made; one for each reason. */
+/* Poisoned results of operations that cannot make a record, one for each reason. They lie in
+ * constant memory, at multiples of a slot as handles need, and their generation is 0. */
 typedef union fixed_record {
     ls__record record;
     char slot[LS__RECORD_BYTES];
@@ -59,7 +60,8 @@ static const char *fixed_at(const void *address)
 
 /* ---- slabs -------------------------------------------------------------------------------- */
 
-/* Under lock. */
+/* Adds the next slab, twice as large as the one before, and its records to the free ones. False
+ * when memory or the table of slabs is exhausted. Under lock. */
 static bool slab_add(ls__tensors *tensors)
 {
     int k = atomic_load_explicit(&tensors->slab_count, memory_order_relaxed);
@@ -85,7 +87,9 @@ static bool slab_add(ls__tensors *tensors)
     return true;
 }
 
-/* Newest slabs first: they are the largest, so most handles are found in the first comparison. */
+/* Whether `address` lies in a slab. Takes no lock: slabs are only added, and the count is
+ * published after a slab's fields. Newest slabs first: they are the largest, so most handles are
+ * found in the first comparison. */
 static bool is_record(ls__tensors *tensors, uintptr_t address)
 {
     int count = atomic_load_explicit(&tensors->slab_count, memory_order_acquire);
@@ -109,10 +113,11 @@ static const char *argument_text(int argument)
     return texts[argument >= 0 && argument <= 4 ? argument : 0];
 }
 
-/* Names the place where the tensor was made as long as its record was not used again. */
+/* Sets LS_ERR_STALE. Names the place where the tensor was made as long as its record was not
+ * used again; `record` is NULL for an address that is not a record's. */
 static void fail_stale(const ls__record *record, uintptr_t handle, const char *what, int argument)
 {
-    /* The record still remembers its last tensor until it is used again. */
+    /* The record keeps file and line of its last tensor until it is used again. */
     bool remembers = record != NULL && !(record->flags & LS__RECORD_LIVE) && record->file != NULL &&
                      (uint8_t)(record->generation - 1) == (uint8_t)(handle & GENERATION_MASK);
     if (remembers) {
@@ -129,7 +134,9 @@ static void fail_stale(const ls__record *record, uintptr_t handle, const char *w
     }
 }
 
-/* A handle is trusted only after its address is known to be a record: it may be any number. */
+/* Decodes a handle, in three steps: is its address a record's, is the record alive, is its
+ * generation the handle's? It is trusted only after the first, because a handle may be any
+ * number. */
 ls__record *ls__record_of(ls__tensors *tensors, const ls_tensor *handle, const char *what,
                           int argument)
 {
@@ -192,8 +199,9 @@ ls_status ls_tensor_status(const ls_tensor *t)
 
 /* ---- making and freeing ------------------------------------------------------------------- */
 
-/* Taken from the front of the FIFO and given back at its end, so that a generation returns as late
- * as possible (Note [Handles]). */
+/* A live record without storage, in this thread's innermost scope; NULL with the error set.
+ * Taken from the front of the FIFO and given back at its end, so that a generation returns as
+ * late as possible (Note [Handles]). */
 ls__record *ls__record_new(ls__tensors *tensors)
 {
     ls_scope *scope = ls__scope_current(tensors);
@@ -277,7 +285,8 @@ static void unlink_record(ls__tensors *tensors, ls__record *record)
     }
 }
 
-/* The generation changes before the record can be handed out again, so old handles are seen. */
+/* Ends a live record: out of its scope, references given back, appended to the free ones. The
+ * generation changes before the record can be handed out again, so old handles are seen. */
 void ls__record_free(ls__tensors *tensors, ls__record *record)
 {
     LS_ASSERT(record->flags & LS__RECORD_LIVE);
@@ -309,8 +318,8 @@ void ls__record_keep(ls__tensors *tensors, ls__record *record)
     pthread_mutex_unlock(&tensors->lock);
 }
 
-/* The text is kept in the record's storage: an error has its message even if a later one replaced
- * the thread's. */
+/* A new poisoned tensor with this thread's error. The text is kept in the record's storage: an
+ * error has its message even if a later one replaced the thread's. */
 ls_tensor *ls__poison(ls__tensors *tensors)
 {
     ls_status status = ls__self.status;

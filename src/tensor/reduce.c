@@ -1,4 +1,12 @@
-/* Sums, means and variances, over everything or some dimensions. */
+/* Sums, means and variances, over everything or some dimensions.
+ *
+ *     sum, mean            to a scalar; dx = dy, or dy / numel, in every place
+ *     sum_dims, mean_dims  over chosen dimensions; dx repeats dy (over the number of terms)
+ *     var_dims             sum (x - mean)^2 / (n or n - 1); dx = dy 2 (x - mean) / divisor
+ *
+ * Sums run in the fixed order of the kernels (kernel/cpu/reduce.c), so a result does not depend
+ * on the number of threads. bfloat16 inputs are summed as float32 and the result is rounded
+ * once. */
 #include <string.h>
 
 #include <lockstep/ops.h>
@@ -9,11 +17,11 @@
 /* ---- over everything ---------------------------------------------------------------------- */
 
 typedef struct total_context {
-    float factor; /* 1, or 1/numel */
-    int64_t numel;
+    float factor;  /* 1, or 1/numel */
+    int64_t numel; /* of the input */
 } total_context;
 
-/* Every element has the same gradient. */
+/* Every element has the same gradient, dy times 1 or 1/numel; the memory is overwritten. */
 static ls_status total_backward(ls__tensor_rule *r)
 {
     const total_context *c = r->node->context;
@@ -24,7 +32,8 @@ static ls_status total_backward(ls__tensor_rule *r)
 static const ls__op sum_op = {.name = "sum", .backward = total_backward};
 static const ls__op mean_op = {.name = "mean", .backward = total_backward};
 
-/* The sum is taken in float64 and rounded once. */
+/* The frame of both: the sum is taken in float64 by the kernel and rounded once, after the
+ * division of a mean. */
 static ls_tensor *total(const ls__op *op, ls_tensor *a, bool mean)
 {
     ls__call call;
@@ -36,7 +45,7 @@ static ls_tensor *total(const ls__op *op, ls_tensor *a, bool mean)
     ls__record *out = ls__call_output(&call, (ls_shape){0}, LS_FLOAT32);
     if (out != NULL) {
         double sum = numel > 0 ? call.k->sum(x.data, numel) : 0.0;
-        *(float *)(void *)ls__record_data(out) = (float)(mean ? sum / (double)numel : sum);
+        *ls__record_floats(out) = (float)(mean ? sum / (double)numel : sum);
     }
     ls__tensor_node *node = ls__call_record(&call, op, out, sizeof(total_context));
     if (node != NULL) {
@@ -47,11 +56,13 @@ static ls_tensor *total(const ls__op *op, ls_tensor *a, bool mean)
     return ls__call_finish(&call, out);
 }
 
+/* The sum of all elements, a scalar; 0 of an empty tensor. */
 ls_tensor *ls_sum(ls_tensor *a)
 {
     return total(&sum_op, a, false);
 }
 
+/* The mean of all elements, a scalar; NaN of an empty tensor. */
 ls_tensor *ls_mean(ls_tensor *a)
 {
     return total(&mean_op, a, true);
@@ -60,12 +71,13 @@ ls_tensor *ls_mean(ls_tensor *a)
 /* ---- over some dimensions ----------------------------------------------------------------- */
 
 typedef struct dims_context {
-    ls_shape in;
-    uint8_t keep[LS_DIMS_MAX];
-    float factor;
+    ls_shape in;               /* the input's */
+    uint8_t keep[LS_DIMS_MAX]; /* 0: summed over */
+    float factor;              /* 1, or 1 / terms of a mean */
 } dims_context;
 
-/* dx repeats dy (scaled) along the dimensions summed over. */
+/* dx repeats dy, scaled for a mean, along the dimensions summed over: a gather with stride 0
+ * there. */
 static ls_status dims_backward(ls__tensor_rule *r)
 {
     const dims_context *c = r->node->context;
@@ -95,7 +107,7 @@ static const ls__op mean_dim_op = {.name = "mean_dim", .backward = dims_backward
 static const ls__op sum_dims_op = {.name = "sum_dims", .backward = dims_backward};
 static const ls__op mean_dims_op = {.name = "mean_dims", .backward = dims_backward};
 
-/* The result's shape: dimensions summed over are gone, or 1. */
+/* The result's shape: dimensions summed over are gone or, with keepdim, 1. */
 static ls_shape without_dims(const ls__record *in, const uint8_t *keep, bool keepdim)
 {
     ls_shape shape = {0};
@@ -107,7 +119,7 @@ static ls_shape without_dims(const ls__record *in, const uint8_t *keep, bool kee
     return shape;
 }
 
-/* The kernel's form of a single dimension: every other one is kept. */
+/* The kernel's form of a single dimension: 1 for every other one, which is kept. */
 static void keep_but(uint8_t *keep, int dim)
 {
     for (int d = 0; d < LS_DIMS_MAX; d++) {
@@ -125,7 +137,8 @@ static int64_t terms_of(const ls__record *in, const uint8_t *keep)
     return terms;
 }
 
-/* `keep`: 0 for the dimensions in `dims`, or for all when it names none. */
+/* Sets keep[d] to 0 for the dimensions in `dims`, or for all when it names none. Negative ones
+ * count from the right. False with call->failed set when one is outside or named twice. */
 static bool read_dims(ls__call *call, ls_shape dims, uint8_t *keep)
 {
     const ls__record *in = call->in[0];
@@ -148,7 +161,8 @@ static bool read_dims(ls__call *call, ls_shape dims, uint8_t *keep)
     return valid;
 }
 
-/* The frame of them all, once `keep` is known; a mean has at least one term. */
+/* The frame of sums and means over dimensions, once `keep` is known; a mean has at least one
+ * term. Means multiply each sum by 1/terms in float32. */
 static ls_tensor *over(ls__call *call, const ls__op *op, const uint8_t *keep, bool keepdim,
                        bool mean)
 {
@@ -157,7 +171,7 @@ static ls_tensor *over(ls__call *call, const ls__op *op, const uint8_t *keep, bo
     ls__dense x = ls__call_dense(call, 0);
     ls__record *out = ls__call_output(call, without_dims(in, keep, keepdim), LS_FLOAT32);
     if (out != NULL && out->numel > 0) {
-        float *to = (float *)(void *)ls__record_data(out);
+        float *to = ls__record_floats(out);
         call->k->sum_dims(to, x.data, in->ndim, in->dim, keep, 0.0f, NULL);
         for (int64_t i = 0; mean && i < out->numel; i++) {
             to[i] *= factor;
@@ -173,7 +187,7 @@ static ls_tensor *over(ls__call *call, const ls__op *op, const uint8_t *keep, bo
     return ls__call_finish(call, out);
 }
 
-/* A mean over no elements would be NaN in every place and is refused. */
+/* One dimension. A mean over no elements would be NaN in every place and is refused. */
 static ls_tensor *over_dim(const ls__op *op, ls_tensor *a, int dim, bool keepdim, bool mean)
 {
     ls__call call;
@@ -192,17 +206,20 @@ static ls_tensor *over_dim(const ls__op *op, ls_tensor *a, int dim, bool keepdim
     return over(&call, op, keep, keepdim, mean);
 }
 
+/* One dimension; see ls_sum_dims for several. */
 ls_tensor *ls_sum_dim(ls_tensor *a, int dim, bool keepdim)
 {
     return over_dim(&sum_dim_op, a, dim, keepdim, false);
 }
 
+/* One dimension, which must not be empty. */
 ls_tensor *ls_mean_dim(ls_tensor *a, int dim, bool keepdim)
 {
     return over_dim(&mean_dim_op, a, dim, keepdim, true);
 }
 
-/* The first steps of operations over several dimensions. `least`: terms a result must have. */
+/* The first steps of operations over several dimensions: decodes a and fills `keep`. `least`:
+ * terms a result must have. False with call->failed set. */
 static bool begin_dims(ls__call *call, const char *name, ls_tensor *a, ls_shape dims, int64_t least,
                        uint8_t *keep)
 {
@@ -211,7 +228,7 @@ static bool begin_dims(ls__call *call, const char *name, ls_tensor *a, ls_shape 
     }
     if (terms_of(call->in[0], keep) < least) {
         (void)ls__call_fail(call, LS_ERR_INVALID,
-                            "dimensions %s of %s hold no elements; give them some",
+                            "dimensions %s of %s have no elements; give them at least one",
                             ls__shape_print(dims).text, ls__record_print(call->in[0]).text);
         return false;
     }
@@ -228,6 +245,7 @@ ls_tensor *ls_sum_dims(ls_tensor *a, ls_shape dims, bool keepdim)
                : call.failed;
 }
 
+/* As ls_sum_dims; dimensions without elements are refused. */
 ls_tensor *ls_mean_dims(ls_tensor *a, ls_shape dims, bool keepdim)
 {
     ls__call call;
@@ -242,11 +260,12 @@ ls_tensor *ls_mean_dims(ls_tensor *a, ls_shape dims, bool keepdim)
 enum { SAVED_X, SAVED_MEAN };
 
 typedef struct var_context {
-    int64_t rows, n;
-    double divisor;
+    int64_t rows, n; /* the input, its dimensions brought to the end, is [rows,n] */
+    double divisor;  /* n, or n - 1 of the unbiased form */
 } var_context;
 
-/* The part that passes through the mean is 0, see kernel/ref/cumulative.c. */
+/* dx = dy 2 (x - mean) / divisor; the part that passes through the mean is 0, see
+ * kernel/ref/cumulative.c. */
 static ls_status var_backward(ls__tensor_rule *r)
 {
     const var_context *c = r->node->context;
@@ -257,7 +276,7 @@ static ls_status var_backward(ls__tensor_rule *r)
 
 static const ls__op var_op = {.name = "var_dims", .backward = var_backward, .accumulates = true};
 
-/* Of rows: x [..,n] -> `shape`. */
+/* Variances of rows: x [..,n] -> `shape`, which has as many elements as x has rows. */
 static ls_tensor *var_last(ls_tensor *x, bool unbiased, ls_shape shape)
 {
     ls__call call;
@@ -272,8 +291,8 @@ static ls_tensor *var_last(ls_tensor *x, bool unbiased, ls_shape shape)
     ls__dense mean = ls__call_memory(&call, (size_t)c.rows * sizeof(float));
     ls__record *out = ls__call_output(&call, shape, LS_FLOAT32);
     if (out != NULL) {
-        call.k->variance((float *)(void *)ls__record_data(out), mean.data, dense.data, c.rows, c.n,
-                         c.divisor, NULL);
+        call.k->variance(ls__record_floats(out), mean.data, dense.data, c.rows, c.n, c.divisor,
+                         NULL);
     }
     ls__tensor_node *node = ls__call_record(&call, &var_op, out, sizeof c);
     if (node != NULL) {

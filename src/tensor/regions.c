@@ -1,4 +1,10 @@
-/* See regions.h. All of it under the lock of the tensors' pools. */
+/* Large blocks cut out of regions; see regions.h for the idea. A free piece is found in the bins
+ * by size: bin b holds pieces of 2^b … 2^(b+1) - 1 bytes, the last freed first. Pieces of a
+ * region are linked by address, so that neighbours are found when one becomes free; two free
+ * pieces never lie side by side.
+ *
+ * A piece is used (in no bin) or free (in its bin); its header goes to `unused` when it is
+ * joined with a neighbour. All of it runs under the lock of the tensors' pools. */
 #include "tensor/regions.h"
 
 #include "base/assert.h"
@@ -10,9 +16,9 @@
 #define GROWTH 8 /* a new region is an eighth of all regions: little is reserved in vain */
 #define HEADERS_A_SLAB 127
 
-struct ls__region {
-    ls__list link;
-    ls__list pieces; /* by address */
+struct ls__region {  /* one range from the system */
+    ls__list link;   /* in ls__regions.regions */
+    ls__list pieces; /* all of it, by address */
     void *memory;
     size_t bytes;
 };
@@ -22,6 +28,7 @@ struct ls__piece_slab {
     ls__piece piece[HEADERS_A_SLAB];
 };
 
+/* Nothing is reserved before the first block is asked for. */
 void ls__regions_init(ls__regions *r, const ls__env *env)
 {
     *r = (ls__regions){.env = env};
@@ -86,7 +93,8 @@ static ls__piece *tightest_in(ls__list *bin, size_t bytes)
     return best;
 }
 
-/* The first bin may hold pieces that are too small; every later one fits. */
+/* The smallest free piece of at least `bytes`, or NULL. The first bin may hold pieces that are
+ * too small; every later one fits. */
 static ls__piece *tightest(ls__regions *r, size_t bytes)
 {
     ls__piece *best = NULL;
@@ -129,7 +137,8 @@ static size_t region_bytes(const ls__regions *r, size_t bytes)
     return bytes > growth ? bytes : growth;
 }
 
-/* A free piece that is a whole new region. */
+/* A free piece that is a whole new region of `bytes`; NULL, with nothing taken, when the system
+ * refuses. */
 static ls__piece *region_new(ls__regions *r, size_t bytes)
 {
     ls__region *region = r->env->allocate(r->env, sizeof *region);
@@ -193,7 +202,9 @@ void ls__regions_fini(ls__regions *r)
 
 /* ---- pieces ------------------------------------------------------------------------------- */
 
-/* NULL if the system refuses even after unused regions were given back. The lock is the caller's. */
+/* A used piece of at least `bytes`, rounded up to pages; the rest of a larger one stays free.
+ * NULL if the system refuses even after unused regions were given back. The lock is the
+ * caller's. */
 ls__piece *ls__piece_get(ls__regions *r, size_t bytes)
 {
     bytes = ls__round_up(bytes, GRANULE);
@@ -214,7 +225,8 @@ ls__piece *ls__piece_get(ls__regions *r, size_t bytes)
     return piece;
 }
 
-/* Joined with both neighbours at once, so two free pieces never lie side by side. */
+/* Makes a used piece free. It is joined with both neighbours at once, so two free pieces never
+ * lie side by side. */
 void ls__piece_put(ls__regions *r, ls__piece *piece)
 {
     const ls__list *end = &piece->region->pieces;

@@ -1,8 +1,8 @@
 /* Large blocks: pieces of regions.
  *
  * A region is one range from the system. It is cut into pieces, free or in use, that lie side by
- * side; a free piece next to one that becomes free is joined with it. So gradients, which nobody
- * has between ls_optim_zero_grad and backward, and activations, which go as backward passes, take
+ * side; a free piece next to one that becomes free is joined with it. So gradients, which do not
+ * exist between ls_optim_zero_grad and backward, and activations, which go as backward passes, take
  * turns in the same memory though they are of different sizes. The tightest free piece is taken,
  * of equals the one freed last: a loop of equal steps finds everything where it was in the step
  * before and asks the system for nothing.

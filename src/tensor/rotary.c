@@ -1,5 +1,6 @@
-/* Rotary position embedding (Su et al. 2021). Nothing is saved: its gradient is the rotation back.
- */
+/* Rotary position embedding (Su et al. 2021, section 3.2.2): x [B,H,T,D], D even; element pairs
+ * (d, d + D/2) of the row at position p = first + t turn by the angle p base^(-2d/D). Formula in
+ * kernel/ref/rotary.c. Nothing is saved: its gradient is the rotation back. */
 #include <math.h>
 
 #include <lockstep/ops.h>
@@ -7,10 +8,11 @@
 #include "tensor/op.h"
 
 typedef struct rotary_context {
-    ls__rotary args; /* of the gradient: row-major, back; pointers are filled in when it runs */
+    /* Of the gradient: row-major, turning back; pointers are filled in when it runs. */
+    ls__rotary args;
 } rotary_context;
 
-/* A rotation's transpose is the rotation the other way. */
+/* dx is dy turned the other way, because a rotation's transpose is its inverse. dy is row-major. */
 static ls_status rotary_backward(ls__tensor_rule *r)
 {
     const rotary_context *c = r->node->context;
@@ -31,7 +33,8 @@ static ls_status rotary_backward(ls__tensor_rule *r)
 static const ls__op rotary_op = {
     .name = "rotary", .backward = rotary_backward, .accumulates = true};
 
-/* Pairs are (d, d + dim/2), so dim must be even. False with call->failed set. */
+/* x [B,H,T,D] with D even, since pairs are (d, d + D/2); a base above 1. False with call->failed
+ * set. */
 static bool rotary_valid(ls__call *call, int64_t first, double base)
 {
     const ls__record *in = call->in[0];
@@ -51,7 +54,7 @@ static bool rotary_valid(ls__call *call, int64_t first, double base)
     return true;
 }
 
-/* Strides of a dense [batch,heads,time,dim]. */
+/* Strides of a dense [B,H,T,D]. */
 static void row_major(ls__rotary *args)
 {
     args->x_t = args->dim;
@@ -59,7 +62,8 @@ static void row_major(ls__rotary *args)
     args->x_b = args->heads * args->x_h;
 }
 
-/* x is read where it lies, as long as its last dimension is in order. */
+/* A reference to x: its own memory as long as the last dimension is in order, with its strides
+ * in *args, else a copy. */
 static ls__dense operand(ls__call *call, ls__rotary *args)
 {
     const ls__record *in = call->in[0];
@@ -74,7 +78,7 @@ static ls__dense operand(ls__call *call, ls__rotary *args)
 }
 
 /* `first` is the position of the first row, for decoding with a cache of keys. A view from
- * ls_permute is read in place. */
+ * ls_permute is read in place; the result is row-major. */
 ls_tensor *ls_rotary(ls_tensor *x, int64_t first, double base)
 {
     ls__call call;
@@ -92,7 +96,7 @@ ls_tensor *ls_rotary(ls_tensor *x, int64_t first, double base)
     ls__record *out = ls__call_output(&call, ls__record_shape(in), LS_FLOAT32);
     if (out != NULL && out->numel > 0) {
         args.x = from.data;
-        args.y = (float *)(void *)ls__record_data(out);
+        args.y = ls__record_floats(out);
         args.workspace = work.data;
         call.k->rotary(&args, NULL);
     }

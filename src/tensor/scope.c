@@ -1,8 +1,12 @@
 /* Scopes: who owns the tensors and graph nodes that operations make.
  *
  * A thread's scopes form a stack; the innermost is ls__self.scope. Below all lies a root scope,
- * made when the thread makes a tensor outside any LS_SCOPE: its tensors live until ls_free or the
- * end of the runtime. Left scopes are pooled with their arenas, so entering one allocates nothing.
+ * made when the thread makes a tensor outside any LS_SCOPE: its tensors live until ls_free or
+ * the end of the runtime. Left scopes are pooled with their arenas, so entering one allocates
+ * nothing.
+ *
+ *     pooled (live false)  -- scope_push -->  live, on top of its thread's stack
+ *     live                 -- scope_pop  -->  cleared, pooled; a root scope is never popped
  */
 #include "tensor/graph.h"
 
@@ -32,7 +36,8 @@ static ls_scope *scope_make(ls__tensors *tensors)
     return scope;
 }
 
-/* The root scope is pushed the same way, below all that the user enters. */
+/* A pooled scope, or a new one, becomes the innermost of this thread. The root scope is pushed
+ * the same way, below all that the user enters. NULL with the error set. */
 static ls_scope *scope_push(ls__tensors *tensors, bool root)
 {
     pthread_mutex_lock(&tensors->lock);
@@ -89,7 +94,8 @@ void *ls__scope_alloc(ls__tensors *tensors, size_t bytes)
     return memory;
 }
 
-/* From the front, because freeing a record takes it out of the list. */
+/* Frees all tensors of the scope. From the front, because freeing a record takes it out of the
+ * list. */
 void ls__scope_forget(ls_scope *scope)
 {
     while (!ls__list_empty(&scope->records)) {
@@ -109,7 +115,8 @@ static void scope_clear(ls_scope *scope)
     ls__arena_rewind(&scope->arena, scope->start);
 }
 
-/* The innermost scope of this thread. */
+/* Leaves the innermost scope of this thread: frees its tensors and nodes and pools it with its
+ * arena. */
 static void scope_pop(void)
 {
     ls_scope *scope = ls__self.scope;

@@ -24,6 +24,7 @@ ls__shape_text ls__shape_print(ls_shape shape)
     return out;
 }
 
+/* A copy: the sizes without strides and offset. */
 ls_shape ls__record_shape(const ls__record *record)
 {
     ls_shape shape = {.ndim = record->ndim};
@@ -56,8 +57,8 @@ bool ls__shape_numel(ls_shape shape, int64_t *out)
     return true;
 }
 
-/* Strides are those of a row-major tensor; a dimension of 0 counts as 1, so that strides stay
- * distinct. */
+/* Sets sizes, dtype, count and row-major strides; no memory is taken. A dimension of 0 counts as
+ * 1 in the strides, so that they stay distinct. False with the error set after `what`. */
 bool ls__record_set_shape(ls__record *record, ls_shape shape, ls_dtype dtype, const char *what)
 {
     int64_t numel = 0;
@@ -76,8 +77,9 @@ bool ls__record_set_shape(ls__record *record, ls_shape shape, ls_dtype dtype, co
     if (!ls__shape_numel(shape, &numel) || !ls__bytes_of(numel, ls_dtype_size(dtype), &bytes) ||
         bytes > (size_t)PTRDIFF_MAX) {
         (void)ls__fail(LS_ERR_INVALID,
-                       "%s: shape %s: a dimension is negative or the size overflows", what,
-                       ls__shape_print(shape).text);
+                       "%s: shape %s: a size is negative, or the elements take more bytes than "
+                       "memory can address; give sizes of at least 0",
+                       what, ls__shape_print(shape).text);
         return false;
     }
     record->ndim = (uint8_t)shape.ndim;
@@ -92,7 +94,8 @@ bool ls__record_set_shape(ls__record *record, ls_shape shape, ls_dtype dtype, co
     return true;
 }
 
-/* Dimensions of 1 have no neighbours, so their strides mean nothing. */
+/* Whether the elements lie row-major without gaps. Dimensions of 1 have no neighbours, so their
+ * strides mean nothing. */
 bool ls__record_contiguous(const ls__record *record)
 {
     int64_t expected = 1;
@@ -113,6 +116,7 @@ ls__strided ls__record_strided(const ls__record *record)
     return out;
 }
 
+/* The same sizes in the same order; types and strides may differ. */
 bool ls__shape_equal(const ls__record *a, const ls__record *b)
 {
     bool equal = a->ndim == b->ndim;
@@ -122,7 +126,8 @@ bool ls__shape_equal(const ls__record *a, const ls__record *b)
     return equal;
 }
 
-/* As NumPy's rule: aligned at the right, a dimension of 1 repeats. */
+/* NumPy's rule: shapes are aligned at the right, a dimension of 1 repeats. False when two sizes
+ * differ and neither is 1; *out is then undefined. */
 bool ls__shape_broadcast(ls_shape a, ls_shape b, ls_shape *out)
 {
     out->ndim = a.ndim > b.ndim ? a.ndim : b.ndim;
@@ -137,7 +142,8 @@ bool ls__shape_broadcast(ls_shape a, ls_shape b, ls_shape *out)
     return true;
 }
 
-/* A repeated dimension is walked with stride 0. */
+/* Strides with which `record` is walked as `shape`: a repeated dimension has stride 0. The
+ * shapes must broadcast. */
 ls__strided ls__shape_expand(const ls__record *record, ls_shape shape)
 {
     ls__strided out = {{0}};
@@ -196,9 +202,11 @@ bool ls__shape_dim(const ls__record *record, int dim, int *out)
     return true;
 }
 
-/* Elements of dimensions [from,to); the product of all was checked when the record was made. */
+/* Elements of dimensions [from,to), 1 when there are none between; the product of all was
+ * checked when the record was made. */
 int64_t ls__shape_product(const ls__record *record, int from, int to)
 {
+    LS_ASSERT(from >= 0 && to <= LS_DIMS_MAX);
     int64_t product = 1;
     for (int d = from; d < to; d++) {
         product *= record->dim[d];
@@ -208,7 +216,7 @@ int64_t ls__shape_product(const ls__record *record, int from, int to)
 
 /* ---- images ------------------------------------------------------------------------------- */
 
-/* Dim d becomes the former dim from[d]. */
+/* Dim d becomes the former dim from[d]; sizes and strides move together. */
 static void reorder(ls__record *record, const int from[4])
 {
     LS_ASSERT(record->ndim == 4);

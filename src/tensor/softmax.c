@@ -1,15 +1,18 @@
-/* Softmax and its logarithm. The kernel works along the last dimension; another one is brought
- * there by a view and back by another, which costs one copy. */
+/* Softmax and its logarithm: y_j = exp(x_j - max) / sum exp(x - max) along one dimension;
+ * gradients in kernel/ref/norm.c, written in y alone. The kernel works along the last dimension,
+ * on [rows,n]; another one is brought there by a view and back by another, which costs one copy. */
+#include "base/assert.h"
 #include "tensor/op.h"
 
 enum { SAVED_Y };
 
 typedef struct softmax_context {
-    int64_t rows, n;
-    bool log;
+    int64_t rows, n; /* x is [rows,n] */
+    bool log;        /* the logarithm of softmax */
 } softmax_context;
 
-/* Reads y alone, so x need not be kept. */
+/* dx = y (dy - sum dy y), or dy - exp(y) sum dy of the logarithm. Reads y alone, so x need not
+ * be kept. */
 static ls_status softmax_backward(ls__tensor_rule *r)
 {
     const softmax_context *c = r->node->context;
@@ -28,14 +31,16 @@ static const ls__op softmax_op = {
 static const ls__op log_softmax_op = {
     .name = "log_softmax", .backward = softmax_backward, .accumulates = true};
 
-/* bfloat16 as it is, where a row fits the kernel's buffer; autocast wants float32 out of it. */
+/* Whether bfloat16 goes to a kernel of its own: a row fits its buffer, and autocast, which wants
+ * float32 out of it, is off. */
 static bool reads_half(const ls__record *in)
 {
     return in->dtype == LS_BFLOAT16 && !ls__self.autocast && in->ndim > 0 &&
            in->dim[in->ndim - 1] <= LS__HALF_ROW_MAX;
 }
 
-/* Over the last dimension, which the kernels need; softmax() brings others there. */
+/* Over the last dimension, which the kernels need. Under autocast the result is float32, as
+ * PyTorch's is. */
 static ls_tensor *along_last(const ls__op *op, ls_tensor *a, bool log)
 {
     ls__call call;
@@ -49,13 +54,14 @@ static ls_tensor *along_last(const ls__op *op, ls_tensor *a, bool log)
     call.narrow = call.narrow && !ls__self.autocast; /* which gives float32 here */
     const ls__record *in = call.in[0];
     softmax_context c = {.n = in->dim[in->ndim - 1], .log = log};
+    LS_ASSERT(!half || c.n <= LS__HALF_ROW_MAX);
     c.rows = ls__shape_product(in, 0, in->ndim - 1);
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out = ls__call_output(&call, ls__record_shape(in), (ls_dtype)in->dtype);
     if (out != NULL && out->numel > 0 && half) {
         call.k->softmax_bf16((void *)ls__record_data(out), x.data, c.rows, c.n, log, NULL);
     } else if (out != NULL && out->numel > 0) {
-        call.k->softmax((float *)(void *)ls__record_data(out), x.data, c.rows, c.n, log, NULL);
+        call.k->softmax(ls__record_floats(out), x.data, c.rows, c.n, log, NULL);
     }
     ls__tensor_node *node = ls__call_record(&call, op, out, sizeof c);
     if (node != NULL) {
@@ -68,7 +74,8 @@ static ls_tensor *along_last(const ls__op *op, ls_tensor *a, bool log)
     return ls__call_finish(&call, out);
 }
 
-/* Another dimension than the last is brought there by a view first. */
+/* Along dimension `dim`: another one than the last is exchanged with it by a view, before and
+ * after. */
 static ls_tensor *softmax(const ls__op *op, ls_tensor *a, int dim, bool log)
 {
     ls__call call;

@@ -1,4 +1,6 @@
-/* The tensor layer's state of one runtime: made at first use, freed by ls_finalize. */
+/* The tensor layer's state of one runtime: made at first use, freed by ls_finalize. It holds the
+ * pools of records, storages and scopes, the kernel table and the plans of kernels. All memory
+ * comes from the runtime's env table, behind a counter that tests read. */
 #include "tensor/tensor.h"
 
 #include "base/log.h"
@@ -19,7 +21,8 @@ static void counted_release(const ls__env *env, void *memory, size_t bytes)
     counted->real->release(counted->real, memory, bytes);
 }
 
-/* Tensors that are alive are not freed one by one: the pools give all memory back. */
+/* Called by ls_finalize. Tensors that are alive are not freed one by one: the pools give all
+ * memory back, and handles of this runtime become invalid. */
 static void tensors_free(ls_runtime *runtime, void *data)
 {
     ls__tensors *tensors = data;
@@ -61,7 +64,8 @@ static ls__tensors *tensors_new(ls_runtime *runtime)
     return tensors;
 }
 
-/* The loser of a race between two first tensors frees its own and uses the other's. */
+/* The pools of this thread's runtime. The loser of a race between two first tensors frees its
+ * own and uses the other's. NULL with the error set where there is no runtime or no memory. */
 ls__tensors *ls__tensors_get(const char *what)
 {
     ls_runtime *runtime = ls__runtime_get(what);

@@ -1,9 +1,13 @@
 /* Storages: counted memory from a caching allocator.
  *
- * Small blocks come in size classes, four to a power of two (at most a quarter is wasted), and go
- * back to their class's list, newest first, so a loop of equal steps finds warm memory and asks the
- * system for nothing. Large ones are pieces of regions (regions.h), whose memory serves blocks of
- * all sizes. When the system refuses, cached blocks are given back and it is asked again. */
+ * Small blocks come in size classes, four to a power of two (at most a quarter is wasted), and
+ * go back to their class's list, newest first, so a loop of equal steps finds warm memory and
+ * asks the system for nothing. Large ones are pieces of regions (regions.h), whose memory serves
+ * blocks of all sizes. When the system refuses, cached blocks are given back and it is asked
+ * again.
+ *
+ * A storage is a header (counted) and a block; the last reference returns both. Memory of a
+ * caller's, or of a bucket, is borrowed: its storage has a header only. */
 #include "tensor/tensor.h"
 
 #include <string.h>
@@ -21,13 +25,16 @@ struct ls__header_slab {
     ls__storage header[HEADERS_A_SLAB];
 };
 
+/* Memory on its way between a storage and the pools. */
 typedef struct block {
     void *data;
     ls__piece *piece; /* whose data it is; NULL: it is of a class */
     uint16_t size_class;
 } block;
 
-/* The class of `bytes` and, rounded up, its size. False when it is larger than any class. */
+/* The class of `bytes` and, rounded up, its size: with 2^log <= bytes, the next multiple of a
+ * quarter of 2^log. Large blocks are all CLASS_LARGE. False when the size is larger than any
+ * block. */
 static bool class_of(size_t bytes, uint16_t *size_class, size_t *rounded)
 {
     bytes = bytes < BLOCK_MIN ? BLOCK_MIN : bytes;
@@ -56,7 +63,7 @@ static size_t class_bytes(int size_class)
     return (size_t)(size_class % 4 + 4) << step;
 }
 
-/* Under lock. */
+/* Adds to the bytes of small blocks and computes what is reserved now, and its peak. Under lock. */
 static void count_reserved(ls__tensors *tensors, int64_t small_bytes)
 {
     ls_memory_stats *m = &tensors->memory;
@@ -65,7 +72,7 @@ static void count_reserved(ls__tensors *tensors, int64_t small_bytes)
     m->reserved_peak = m->reserved > m->reserved_peak ? m->reserved : m->reserved_peak;
 }
 
-/* Under lock. */
+/* Counts a block that was taken (bytes above 0) or given back (below 0). Under lock. */
 static void count_block(ls__tensors *tensors, int64_t bytes)
 {
     ls_memory_stats *m = &tensors->memory;
@@ -75,7 +82,7 @@ static void count_block(ls__tensors *tensors, int64_t bytes)
     m->allocated_peak = m->allocated > m->allocated_peak ? m->allocated : m->allocated_peak;
 }
 
-/* Under lock. */
+/* Gives the system all free small blocks and all regions in which nothing is used. Under lock. */
 static void release_cached(ls__tensors *tensors)
 {
     for (int i = 0; i < LS__SIZE_CLASSES; i++) {
@@ -91,7 +98,8 @@ static void release_cached(ls__tensors *tensors)
     count_reserved(tensors, 0);
 }
 
-/* Under lock. */
+/* A block of a class from the system, asked again after cached memory was given back. NULL when
+ * memory is out. Under lock. */
 static void *small_from_system(ls__tensors *tensors, size_t bytes)
 {
     void *data = tensors->env.table.allocate(&tensors->env.table, bytes);
@@ -103,7 +111,7 @@ static void *small_from_system(ls__tensors *tensors, size_t bytes)
     return data;
 }
 
-/* Under lock. */
+/* A large block, likewise. Under lock. */
 static ls__piece *piece_get(ls__tensors *tensors, size_t bytes)
 {
     ls__piece *piece = ls__piece_get(&tensors->regions, bytes);
@@ -115,7 +123,7 @@ static ls__piece *piece_get(ls__tensors *tensors, size_t bytes)
     return piece;
 }
 
-/* Under lock. No data: memory is out. */
+/* A block of the class, cached or new; no data when memory is out. Counts it. Under lock. */
 static block block_get(ls__tensors *tensors, uint16_t size_class, size_t bytes)
 {
     block b = {.size_class = size_class};
@@ -135,7 +143,7 @@ static block block_get(ls__tensors *tensors, uint16_t size_class, size_t bytes)
     return b;
 }
 
-/* Under lock. Borrowed memory is the caller's. */
+/* Gives a block back to its list or region; borrowed memory stays the caller's. Under lock. */
 static void block_put(ls__tensors *tensors, const block *b)
 {
     if (b->size_class == CLASS_LARGE) {
@@ -154,7 +162,8 @@ static block block_of(const ls__storage *storage)
     return (block){storage->data, storage->piece, storage->size_class};
 }
 
-/* Under lock. */
+/* A free header, from a new slab if need be; NULL when memory is out. Headers of a slab are
+ * given back together at the end. Under lock. */
 static ls__storage *header_get(ls__tensors *tensors)
 {
     if (tensors->free_headers == NULL) {
@@ -175,7 +184,8 @@ static ls__storage *header_get(ls__tensors *tensors)
     return storage;
 }
 
-/* The header may be an old one: every field is written. */
+/* Fills the header of a new storage with one reference. It may have been used before: every
+ * field is written. */
 static void header_init(ls__tensors *tensors, ls__storage *storage, const block *b, size_t bytes)
 {
     storage->data = b->data;
@@ -189,7 +199,8 @@ static void header_init(ls__tensors *tensors, ls__storage *storage, const block 
     atomic_store_explicit(&storage->refs, 1, memory_order_relaxed);
 }
 
-/* The lock is held once for header and block, and the message is written without it. */
+/* A header and a block, from the pools if they have them. The lock is held once for both, and
+ * the message is written without it. */
 ls__storage *ls__storage_new(ls__tensors *tensors, size_t bytes)
 {
     uint16_t size_class = 0;
@@ -240,7 +251,8 @@ ls_status ls__storage_move(ls__storage *storage, void *memory)
     uint16_t size_class = 0;
     size_t rounded = 0;
     if (memory == NULL && !class_of(storage->bytes, &size_class, &rounded)) {
-        return ls__fail(LS_ERR_MEMORY, "moving a tensor of %zu bytes", storage->bytes);
+        return ls__fail(LS_ERR_MEMORY, "moving a tensor of %zu bytes: more than any block has",
+                        storage->bytes);
     }
     pthread_mutex_lock(&tensors->lock);
     const block from = block_of(storage);
@@ -258,10 +270,14 @@ ls_status ls__storage_move(ls__storage *storage, void *memory)
     pthread_mutex_unlock(&tensors->lock);
     return to.data != NULL
                ? LS_OK
-               : ls__fail(LS_ERR_MEMORY, "moving a tensor of %zu bytes", storage->bytes);
+               : ls__fail(LS_ERR_MEMORY,
+                          "moving a tensor of %zu bytes: out of memory; free tensors or make "
+                          "batches smaller",
+                          storage->bytes);
 }
 
-/* NULL is allowed. Any thread may drop the last reference. */
+/* Drops a reference; the last one runs `fini`, then returns block and header. NULL is allowed.
+ * Any thread may drop the last reference. */
 void ls__storage_unref(ls__storage *storage)
 {
     if (storage == NULL) {

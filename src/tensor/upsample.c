@@ -1,9 +1,13 @@
-/* Images enlarged, or made smaller, by the nearest pixel or by lines between pixels. The inputs of
- * each output row and column are worked out here, once; the kernel follows them. */
+/* Images enlarged, or made smaller: x [N,C,H,W] -> y [N,C,H',W'], by the nearest pixel or
+ * linearly between pixels, as torch.nn.functional.interpolate. Output i of an axis stands at
+ * input position (i + 1/2) H/H' - 1/2, or i (H - 1)/(H' - 1) with aligned corners. The two
+ * inputs of each output row and column and their shares (taps) are worked out here, once; the
+ * kernel follows them. */
 #include <lockstep/vision.h>
 
 #include <math.h>
 
+#include "base/assert.h"
 #include "base/options.h"
 #include "tensor/op.h"
 
@@ -11,6 +15,7 @@ typedef struct upsample_context {
     ls__upsample2d shape; /* its taps stand in the node's scope */
 } upsample_context;
 
+/* Each input sums dy of the outputs that read it, with the same taps. */
 static ls_status upsample_backward(ls__tensor_rule *r)
 {
     const upsample_context *c = r->node->context;
@@ -25,7 +30,8 @@ static const ls__op upsample_op = {
 
 #define EXTENT_MAX ((int64_t)1 << 30) /* as those of convolutions */
 
-/* Of output and scale one must be given for each axis. False with call->failed set. */
+/* The size of y along an axis, into *out: given by itself, or floor(in scale). Exactly one of
+ * output and scale must be given for each axis. False with call->failed set. */
 static bool size_of(ls__call *call, const ls_upsample_options *o, int axis, int64_t *out)
 {
     const int64_t in = call->in[0]->dim[2 + axis];
@@ -43,7 +49,8 @@ static bool size_of(ls__call *call, const ls_upsample_options *o, int axis, int6
     return false;
 }
 
-/* Where output i of `outs` stands among `in` inputs; `scale` 0: outs / in. */
+/* Where output i of `outs` stands among `in` inputs, in units of inputs, never below 0; `scale`
+ * 0: outs / in. */
 static double position(const ls_upsample_options *o, int64_t i, int64_t in, int64_t outs,
                        double scale)
 {
@@ -55,7 +62,8 @@ static double position(const ls_upsample_options *o, int64_t i, int64_t in, int6
     return at > 0.0 ? at : 0.0;
 }
 
-/* The two inputs of an output row or column and the share of the second. */
+/* The two inputs of output i and the share of the second. Nearest is computed in whole numbers
+ * where no scale is given, so it is exact; then both inputs are one. */
 static ls__tap tap_of(const ls_upsample_options *o, int64_t i, int64_t in, int64_t outs,
                       double scale)
 {
@@ -68,6 +76,7 @@ static ls__tap tap_of(const ls_upsample_options *o, int64_t i, int64_t in, int64
     const double at = position(o, i, in, outs, scale);
     const int64_t from = (int64_t)at < last ? (int64_t)at : last;
     const float weight = from < last ? (float)(at - (double)from) : 0.0f;
+    LS_ASSERT(from >= 0 && weight >= 0.0f && weight <= 1.0f);
     return (ls__tap){from, weight > 0.0f ? from + 1 : from, weight};
 }
 
@@ -85,7 +94,8 @@ static const ls__tap *taps_of(ls__call *call, const ls_upsample_options *o, int 
     return taps;
 }
 
-/* False with call->failed set; otherwise *u is complete. The taps live as long as the scope. */
+/* Checks x and the options and completes *u. The taps live as long as the scope, hence as long
+ * as the node that saves them. False with call->failed set. */
 static bool describe(ls__call *call, const ls_upsample_options *o, ls__upsample2d *u)
 {
     const ls__record *x = call->in[0];
@@ -128,7 +138,7 @@ ls_tensor *ls_upsample(ls_tensor *x, const ls_upsample_options *options)
     ls__record *out = ls__call_output(
         &call, LS_SHAPE(u->batch, u->out_height, u->out_width, u->channels), LS_FLOAT32);
     if (out != NULL && out->numel > 0) {
-        call.k->upsample2d(u, (float *)(void *)ls__record_data(out), in.data, NULL);
+        call.k->upsample2d(u, ls__record_floats(out), in.data, NULL);
     }
     ls__tensor_node *node = ls__call_record(&call, &upsample_op, out, sizeof c);
     if (node != NULL) {

@@ -1,12 +1,15 @@
-/* Views: other shapes and strides over the same storage. They make no graph nodes; see Note [Views
- * make no nodes] in graph.h. */
+/* Views: other shapes and strides over the same storage. They make no graph nodes; see Note
+ * [Views make no nodes] in graph.h. A view holds a reference to the storage, so the elements
+ * live as long as any tensor over them; writing through one changes them all. Only ls_reshape
+ * may copy, where no strides show the elements in the asked order. */
 #include <string.h>
 
 #include "tensor/op.h"
 
 /* ---- reshape ------------------------------------------------------------------------------ */
 
-/* Fills in the one dim that is -1. False when the element counts cannot agree. */
+/* Fills in the one size that is -1 so that the elements fit. False when two are -1 or the
+ * element counts cannot agree. */
 static bool resolve_shape(const ls__record *in, ls_shape *shape)
 {
     int open = -1;
@@ -36,7 +39,8 @@ static bool resolve_shape(const ls__record *in, ls_shape *shape)
 
 static ls_tensor *clone_named(const char *name, ls_tensor *t, bool always);
 
-/* A view where the strides allow it, otherwise a copy. */
+/* A view where the strides allow it, otherwise a view of a row-major copy, which is a node of
+ * the graph. */
 ls_tensor *ls_reshape(ls_tensor *t, ls_shape shape)
 {
     ls__call call;
@@ -67,7 +71,8 @@ ls_tensor *ls_reshape(ls_tensor *t, ls_shape shape)
 
 /* ---- order of dimensions ------------------------------------------------------------------ */
 
-/* Dimension d of the result is dimension order[d] of the input. */
+/* The result's dimension d is dimension order[d] of the input; sizes and strides move together,
+ * no element does. */
 static ls_tensor *permuted(ls__call *call, const int *order)
 {
     const ls__record *in = call->in[0];
@@ -79,6 +84,7 @@ static ls_tensor *permuted(ls__call *call, const int *order)
     return ls__call_finish(call, out);
 }
 
+/* Exchanges two dimensions; no element moves. */
 ls_tensor *ls_transpose(ls_tensor *t, int dim0, int dim1)
 {
     ls__call call;
@@ -93,7 +99,7 @@ ls_tensor *ls_transpose(ls_tensor *t, int dim0, int dim1)
     return permuted(&call, order);
 }
 
-/* Checks that each dimension occurs once. */
+/* As torch.permute; checks that each dimension occurs once. Negative ones count from the right. */
 ls_tensor *ls_permute(ls_tensor *t, ls_shape order)
 {
     ls__call call;
@@ -118,7 +124,8 @@ ls_tensor *ls_permute(ls_tensor *t, ls_shape order)
     return permuted(&call, to);
 }
 
-/* A view of [start,end); an empty range is allowed. */
+/* A view of [start,end) along one dimension; an empty range is allowed. Only offset and size
+ * change. */
 ls_tensor *ls_slice(ls_tensor *t, int dim, int64_t start, int64_t end)
 {
     ls__call call;
@@ -142,7 +149,8 @@ ls_tensor *ls_slice(ls_tensor *t, int dim, int64_t start, int64_t end)
     return ls__call_finish(&call, out);
 }
 
-/* A view of the same memory that has no graph. */
+/* A view of the same memory that has no graph: gradients do not flow through it, writes are
+ * shared. */
 ls_tensor *ls_detach(ls_tensor *t)
 {
     ls__call call;
@@ -161,7 +169,8 @@ ls_tensor *ls_detach(ls_tensor *t)
 
 static const ls__op clone_op = {.name = "clone", .passes = 1};
 
-/* With `always` false a contiguous tensor is returned as it is. */
+/* A row-major copy under the caller's name. With `always` false a contiguous tensor is returned
+ * as it is. */
 static ls_tensor *clone_named(const char *name, ls_tensor *t, bool always)
 {
     ls__call call;

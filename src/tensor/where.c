@@ -1,8 +1,8 @@
-/* One of two by a condition; the three broadcast.
+/* One of two by a condition; the three broadcast: y = c ? a : b.
  *
  * The gradient of an operand is dy where it was chosen and 0 elsewhere, summed over its
- * repetitions.
- */
+ * repetitions. The condition, of bool, gets no gradient; it is the only operand that backward
+ * reads. */
 #include <string.h>
 
 #include <lockstep/ops.h>
@@ -13,12 +13,13 @@ enum { SAVED_CONDITION };
 enum { EDGE_CONDITION, EDGE_A, EDGE_B };
 
 typedef struct where_context {
-    ls_shape out;
-    ls__strided condition;
+    ls_shape out;                 /* the shape that all three broadcast to */
+    ls__strided condition;        /* of its row-major elements, 0 where it repeats */
     uint8_t keep[3][LS_DIMS_MAX]; /* dims in which an operand does not repeat */
 } where_context;
 
-/* Strides of the row-major elements of `in`, seen as `shape`. */
+/* Strides of row-major elements of `in`'s shape, whatever its own strides are, seen as `shape`:
+ * 0 where they repeat. */
 static ls__strided dense_strides(const ls__record *in, ls_shape shape)
 {
     ls__record dense = *in;
@@ -30,7 +31,9 @@ static ls__strided dense_strides(const ls__record *in, ls_shape shape)
     return ls__shape_expand(&dense, shape);
 }
 
-/* The condition chooses between dy and zeros; repeated elements are then summed. */
+/* For each operand: dy where it was chosen and zeros elsewhere, in memory of the output's shape,
+ * then summed down over its repetitions. A single zero with strides of 0 stands for the other
+ * operand. */
 static ls_status where_backward(ls__tensor_rule *r)
 {
     const where_context *c = r->node->context;
@@ -60,7 +63,7 @@ static ls_status where_backward(ls__tensor_rule *r)
 
 static const ls__op where_op = {.name = "where", .backward = where_backward, .accumulates = true};
 
-/* False with call->failed set. */
+/* condition of bool, a and b float32 by now. False with call->failed set. */
 static bool where_types(ls__call *call)
 {
     const ls__record *c = call->in[EDGE_CONDITION];
@@ -76,7 +79,7 @@ static bool where_types(ls__call *call)
     return false;
 }
 
-/* All three broadcast against each other. False with call->failed set. */
+/* *shape is what all three broadcast to. False with call->failed set. */
 static bool where_shape(ls__call *call, ls_shape *shape)
 {
     ls_shape both;
@@ -108,7 +111,8 @@ static void context_fill(where_context *c, const ls__call *call, ls_shape shape)
     }
 }
 
-/* Backward needs only the condition. */
+/* As torch.where. Backward needs only the condition, which must be bool; a and b are of a float
+ * type. */
 ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b)
 {
     ls__call call;
@@ -122,11 +126,9 @@ ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b)
     ls__dense c = ls__call_dense(&call, EDGE_CONDITION);
     ls__record *out = ls__call_output(&call, shape, LS_FLOAT32);
     if (out != NULL && out->numel > 0) {
-        call.k->where((float *)(void *)ls__record_data(out), c.data,
-                      dense_strides(call.in[EDGE_CONDITION], shape),
-                      (const float *)(void *)ls__record_data(x), ls__shape_expand(x, shape),
-                      (const float *)(void *)ls__record_data(y), ls__shape_expand(y, shape),
-                      shape.ndim, shape.dim, NULL);
+        call.k->where(ls__record_floats(out), c.data, dense_strides(call.in[EDGE_CONDITION], shape),
+                      ls__record_floats(x), ls__shape_expand(x, shape), ls__record_floats(y),
+                      ls__shape_expand(y, shape), shape.ndim, shape.dim, NULL);
     }
     ls__tensor_node *node = ls__call_record(&call, &where_op, out, sizeof(where_context));
     if (node != NULL) {

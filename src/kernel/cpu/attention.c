@@ -26,6 +26,9 @@
 #define SLOTS LS__ATTENTION_SLOTS
 #define PARALLEL_MIN_WORK (1 << 18) /* score elements times dim */
 
+/* The workspace of a thread (slot): K^T, a tile of scores and, in backward, V^T, the scores'
+ * gradients and a row of dropout's factors. Slots follow each other; behind them lie the float32
+ * heads of bfloat16 calls, one a thread. */
 typedef struct head { /* one (batch, head) and a slot of the workspace */
     int64_t index;    /* b H + h */
     const float *q, *k, *v, *d_o, *mask;
@@ -140,8 +143,9 @@ static ls__row row_of(const head *h, int64_t i, int64_t width)
     return (ls__row){h->index, i, width, h->mask, h->keep};
 }
 
-/* One tile of queries: scores, softmax by rows, then O = P V. Rows of P are not normalised; the
- * rows of O are scaled instead, which are shorter. */
+/* One tile of queries: S = q (scale K^T) [rows,nk], softmax by rows, then O = P V. Rows of P are
+ * not normalised; the rows of O are scaled instead, which are shorter. The sums of a product run
+ * over the depth in order (gemm_builtin.c), those of a row by lanes. */
 static void forward_tile(const ls__attention *a, const head *h, int64_t first)
 {
     int64_t rows = ls__min(TILE, a->time - first), nk = keys_of(a, h, first);
@@ -277,7 +281,8 @@ static void forward_head(const ls__attention *a, int64_t group, int64_t member)
 
 typedef void run_head(const ls__attention *a, int64_t group, int64_t member);
 
-/* All heads of a group, by either of the two. */
+/* All heads of a group, in order on this thread, by `run` (forward_head or backward_head) or on
+ * matrix tiles; of bfloat16 each head is widened before and narrowed after. */
 static void run_group(const ls__attention *a, int64_t group, bool backward, run_head *run)
 {
     if (LS__K(attention_is_tiled)(a)) {
@@ -330,7 +335,8 @@ void LS__K(attention)(const ls__attention *a, ls_stream *stream)
 
 /* ---- backward ----------------------------------------------------------------------------- */
 
-/* Scores become P, score gradients become scale dS, by rows. */
+/* Scores of query first + i become P, score gradients become scale dS; delta = sum of o dO over
+ * the head's elements, in float32. */
 static void gradient_row(const ls__attention *a, const head *h, int64_t first, int64_t i,
                          int64_t nk)
 {

@@ -6,8 +6,8 @@
  *
  *     S = T K^T    dP = dT V^T       K^T and V^T in pairs, once a group of heads
  *     o = P V      dQ = dS K         V and K in pairs
- *     dV^T += dT^T P                 the left side is the tile turned, the right side P in pairs;
- *     dK^T += T^T dS                 sums over the tiles stay [D,S], and are turned in the end
+ *     dV^T += dT^T P                 the left side is the tile transposed, the right side P in pairs;
+ *     dK^T += T^T dS                 sums over the tiles stay [D,S], and are transposed in the end
  *
  * Head sizes and keys are filled up to multiples of 32 with zeros.
  *
@@ -31,13 +31,13 @@ typedef struct slot { /* of a thread; keys and dim are rounded up */
     ls__bfloat16 *copy;           /* [keys,dim] while packing */
     ls__bfloat16 *q, *d_o;        /* [TILE,dim] */
     ls__bfloat16 *q_t, *d_o_t;    /* [dim,TILE] */
-    uint32_t *pairs;              /* [dim/2,TILE] while turning */
+    uint32_t *pairs;              /* [dim/2,TILE] while transposing */
     float *scores, *grads;        /* [TILE,keys] */
     ls__bfloat16 *left;           /* [TILE,keys]: P or dS */
     uint32_t *p_pairs, *ds_pairs; /* [TILE/2,keys] */
     float *out;                   /* [TILE,dim] */
     float *dk_t, *dv_t;           /* [dim,keys] */
-    float *wide;                  /* [keys,dim] while turning back */
+    float *wide;                  /* [keys,dim] while transposing back */
     float *keep;                  /* [keys] */
 } slot;
 
@@ -47,24 +47,24 @@ static int64_t rounded(int64_t n)
     return (n + TILE - 1) / TILE * TILE;
 }
 
-typedef struct room { /* the layout of a slot */
-    char *memory;     /* NULL: only the size is asked for */
+typedef struct layout { /* of a slot, as its parts are placed one after the other */
+    char *memory;       /* NULL: only the size is asked for */
     int64_t used;
-} room;
+} layout;
 
 /* The next `bytes`, all multiples of 64. */
-static void *part(room *r, int64_t bytes)
+static void *part(layout *r, int64_t bytes)
 {
     void *out = r->memory != NULL ? r->memory + r->used : NULL;
     r->used += bytes;
     return out;
 }
 
-/* Returns the bytes of it. */
+/* Places the parts of a slot in `memory` and returns their bytes; with NULL it only measures. */
 static int64_t slot_of(slot *s, const ls__attention *a, bool backward, void *memory)
 {
     const int64_t keys = rounded(a->keys), dim = rounded(a->dim);
-    room r = {memory, 0};
+    layout r = {memory, 0};
     *s = (slot){.keys = keys, .dim = dim};
     s->keys_t = part(&r, dim * keys * 2);
     s->rows = part(&r, dim * keys * 2);
@@ -90,6 +90,8 @@ static int64_t slot_of(slot *s, const ls__attention *a, bool backward, void *mem
     return r.used;
 }
 
+/* Whether the tiles take this call: bfloat16, enough queries to pay for packing, heads that fit,
+ * and a processor and system that allow the tiles. */
 bool LS__K(attention_is_tiled)(const ls__attention *a)
 {
     return a->half && a->time >= TIME_MIN && a->dim <= DIM_MAX && ls__tiles_usable();
@@ -105,7 +107,7 @@ size_t LS__K(attention_tiles_workspace)(const ls__attention *a, bool backward)
 
 /* ---- packing ------------------------------------------------------------------------------ */
 
-/* out [whole,dim] = x [rows, a's dim], zero beyond. */
+/* out [whole,dim] = x [rows, a's dim], dense, zero beyond both sizes. */
 static void copy_rows(const slot *s, ls__bfloat16 *out, const ls__bfloat16 *x, int64_t x_t,
                       int64_t rows, int64_t whole, int64_t dim)
 {
@@ -116,7 +118,8 @@ static void copy_rows(const slot *s, ls__bfloat16 *out, const ls__bfloat16 *x, i
     memset(out + rows * s->dim, 0, (size_t)((whole - rows) * s->dim) * sizeof *x);
 }
 
-/* Pairs of the rows of x [rows,dim]. */
+/* Pairs of the rows of x [rows,dim], as tiles.h wants a right side: row 2i in the lower halves
+ * of the words of out [rows/2,dim], row 2i + 1 in the upper ones. */
 static void pair_rows(uint32_t *restrict out, const ls__bfloat16 *restrict x, int64_t rows,
                       int64_t dim)
 {
@@ -129,8 +132,8 @@ static void pair_rows(uint32_t *restrict out, const ls__bfloat16 *restrict x, in
     }
 }
 
-/* out [dim,TILE] = x^T, by way of its pairs. */
-static void turn_tile(const slot *s, ls__bfloat16 *restrict out, const ls__bfloat16 *x)
+/* out [dim,TILE] = x^T, made through its pairs. */
+static void transpose_tile(const slot *s, ls__bfloat16 *restrict out, const ls__bfloat16 *x)
 {
     ls__transpose_bits(s->pairs, TILE, x, s->dim / 2, TILE, s->dim / 2);
     for (int64_t d = 0; d < s->dim / 2; d++) {
@@ -159,6 +162,7 @@ static ls__bfloat16 *halves_at(const float *x, int64_t at)
     return x != NULL ? (ls__bfloat16 *)(void *)(uintptr_t)x + at : NULL;
 }
 
+/* Head `member` of a group, as pointers to bfloat16; the memory is the caller's. */
 static head head_of(const ls__attention *a, int64_t group, int64_t member)
 {
     const ls__kernel_place at = ls__place_of(a, group, member);
@@ -308,7 +312,8 @@ static void add_gradient(const slot *s, float *sums, const ls__bfloat16 *tile_t,
                                        .accumulate = true});
 }
 
-/* scores become P, grads scale dS; zero beyond the queries. */
+/* By rows of a tile: scores become P, grads scale dS, and the left side of dQ's product is dS
+ * rounded; all zero beyond the queries. */
 static void gradient_rows(const ls__attention *a, const slot *s, const head *h, int64_t first,
                           int64_t nk)
 {
@@ -330,14 +335,14 @@ static void gradient_rows(const ls__attention *a, const slot *s, const head *h, 
 }
 
 /* The tile's queries and output gradients are needed in both directions, so each is copied once and
- * turned once. dk and dv grow transposed and are turned back when the group is done. */
+ * transposed once. dk and dv grow transposed and are transposed back when the group is done. */
 static void backward_tile(const ls__attention *a, const slot *s, const head *h, int64_t first)
 {
     const int64_t rows = ls__min(TILE, a->time - first), nk = keys_of(a, s, first);
     copy_rows(s, s->q, h->q + first * a->q_t, a->q_t, rows, TILE, a->dim);
     copy_rows(s, s->d_o, h->d_o + first * a->o_t, a->o_t, rows, TILE, a->dim);
-    turn_tile(s, s->q_t, s->q);
-    turn_tile(s, s->d_o_t, s->d_o);
+    transpose_tile(s, s->q_t, s->q);
+    transpose_tile(s, s->d_o_t, s->d_o);
     multiply_keys(s, s->q, s->keys_t, s->scores, nk);
     multiply_keys(s, s->d_o, s->values_t, s->grads, nk);
     gradient_rows(a, s, h, first, nk);
@@ -351,9 +356,9 @@ static void backward_tile(const ls__attention *a, const slot *s, const head *h, 
     }
 }
 
-/* out [keys,dim] = sums^T */
-static void store_turned(const ls__attention *a, const slot *s, ls__bfloat16 *out, int64_t out_t,
-                         const float *sums)
+/* Writes sums^T, the finished dK or dV [keys,dim] of a group, rounded once to bfloat16. */
+static void store_transposed(const ls__attention *a, const slot *s, ls__bfloat16 *out,
+                             int64_t out_t, const float *sums)
 {
     ls__transpose(s->wide, s->dim, sums, s->keys, s->dim, s->keys, 1.0f);
     for (int64_t t = 0; t < a->keys; t++) {
@@ -382,12 +387,12 @@ void LS__K(attention_tiles_group)(const ls__attention *a, int64_t group, bool ba
     }
     ls__tiles_end();
     if (backward) {
-        store_turned(a, &s, h.dk, a->k_t, s.dk_t);
-        store_turned(a, &s, h.dv, a->v_t, s.dv_t);
+        store_transposed(a, &s, h.dk, a->k_t, s.dk_t);
+        store_transposed(a, &s, h.dv, a->v_t, s.dv_t);
     }
 }
 
-#else
+#else /* an instruction set without the tiles: never chosen, so the others are never called */
 
 bool LS__K(attention_is_tiled)(const ls__attention *a)
 {

@@ -3,6 +3,7 @@
  * BLOCK elements and in float64 beyond, so their error does not grow with the batch. */
 #include <math.h>
 
+#include "base/assert.h"
 #include "kernel/cpu/batch_norm_last.h"
 
 #define BLOCK 2048
@@ -73,6 +74,7 @@ void LS__K(batch_norm_stats)(const ls__batch_norm *n, float *mean, float *varian
                              ls_stream *stream)
 {
     (void)stream;
+    LS_ASSERT(n->batch * n->pixels > 0);
     if (n->layout == LS__NHWC) {
         LS__K(norm_last_stats)(n, mean, variance);
         return;

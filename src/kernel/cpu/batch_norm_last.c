@@ -18,8 +18,8 @@
 #define PART_MIN 16384 /* elements */
 
 typedef struct grid {
-    int64_t rows, channels, parts;
-    bool parallel;
+    int64_t rows, channels, parts; /* x is [rows,channels], cut into parts of rows */
+    bool parallel;                 /* parts are shared among threads */
 } grid;
 
 /* The number of parts follows from the shape alone, so the sums are the same for any number of
@@ -116,7 +116,9 @@ LS__INLINE void add_rows(const ls__batch_norm *n, const grid *g, moments *m, int
     }
 }
 
-/* 64 channels are the usual width of a first layer, whose loop the compiler unrolls completely. */
+/* Mean and sum of squares about it of each channel over one part, to the part's place in the
+ * workspace. 64 channels are the usual width of a first layer, whose loop the compiler unrolls
+ * completely. */
 static void part_stats(const ls__batch_norm *n, const grid *g, int64_t part)
 {
     double *out = of_part(n, g, part);
@@ -258,7 +260,8 @@ LS__INLINE void sum_rows(const ls__batch_norm *n, double *dy_sum, double *dyx_su
     }
 }
 
-/* The part's sums are cleared first: the workspace holds whatever the caller left there. */
+/* Sums of g and g (x - mean) of one part, g being the gradient before the activation. They are
+ * cleared first: the workspace holds whatever the caller left there. */
 LS__INLINE void sum_part(const ls__batch_norm *n, const grid *g, float *kept, int64_t part,
                          const bool half)
 {

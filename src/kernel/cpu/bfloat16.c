@@ -1,5 +1,6 @@
 /* bfloat16 from and to float32: integer arithmetic that the compiler turns into vectors, so the
- * bits are the plain twin's on every instruction set. */
+ * bits are the plain twin's on every instruction set. Blocks of elements are shared among
+ * threads; each element stands alone. */
 #include "base/half.h"
 #include "kernel/cpu/isa.h"
 

@@ -1,5 +1,7 @@
-/* Comparisons of two operands: one function of a row for each type. The loops are written for any
- * strides; compilers make a second version of each for rows that lie dense. */
+/* Comparisons of two operands: out = op(a, b), bytes of 0 or 1, with broadcasting by strides;
+ * formulas in ref/compare.c. One function of a row for each type. The loops are written for any
+ * strides; compilers make a second version of each for rows that lie dense. Comparisons are C's,
+ * so any with NaN is false but "not equal". */
 #include "base/assert.h"
 #include "kernel/cpu/walk.h"
 

@@ -12,6 +12,7 @@
  */
 #include <string.h>
 
+#include "base/assert.h"
 #include "kernel/cpu/halves.h"
 #include "kernel/cpu/onednn.h"
 #include "kernel/cpu/taps.h"
@@ -21,6 +22,7 @@
 #define FEW_PIXELS 64
 #define LARGE_WEIGHT (1 << 20)
 
+/* What every step of a part needs; all memory is the caller's or the workspace. */
 typedef struct part { /* some images, one group */
     const ls__conv2d *c;
     int64_t in, out;       /* channels of the group */
@@ -52,7 +54,8 @@ static int64_t images_within(const ls__conv2d *c, int64_t max, int64_t one)
     return one > max ? 1 : ls__min(c->batch, max / one);
 }
 
-/* The shape alone decides, because the order of dw's sums follows from it. */
+/* Images of a part, at least one. The shape alone decides, because the order of dw's sums
+ * follows from it. */
 static int64_t images_of_part(const ls__conv2d *c, bool fused)
 {
     int64_t taps = c->kernel[0] * c->kernel[1] * (c->in / c->groups);
@@ -101,8 +104,8 @@ static void fill_taps(const part *p, float *to, const float *x, int64_t taps)
     }
 }
 
-/* One row of the column matrix: the taps of one output pixel, channels last, zeros where a tap lies
- * in the padding. */
+/* Row i of the column matrix [R,K]: the taps of one output pixel, channels last, zeros where a
+ * tap lies in the padding. */
 static void fill_row(const part *p, int64_t i)
 {
     const ls__conv2d *c = p->c;
@@ -122,7 +125,8 @@ static void fill_row(const part *p, int64_t i)
     }
 }
 
-/* The adjoint of fill_row: gradients of the taps are added to the pixels they were read from. */
+/* The adjoint of fill_row: gradients of the taps are added to the pixels of dx that they were
+ * read from, tap by tap. */
 static void add_row(const part *p, int64_t i)
 {
     const ls__conv2d *c = p->c;
@@ -141,7 +145,7 @@ static void add_row(const part *p, int64_t i)
     }
 }
 
-/* Each task writes rows of its own. */
+/* Makes col [R,K] of a part. Each task writes rows of its own. */
 static void fill_col(const part *p)
 {
     int64_t rows = p->images * p->pixels;
@@ -161,7 +165,7 @@ static void add_col(const part *p) /* windows overlap, so an image is one task *
 
 /* ---- w' ----------------------------------------------------------------------------------- */
 
-/* OIHW to [O,taps,I]: the order of channels in a row of the column matrix. */
+/* w' [O,taps,I] from w [O,I,taps]: the order of channels in a row of the column matrix. */
 static void pack_weight(const ls__conv2d *c, float *to, const float *w)
 {
     int64_t in = c->in / c->groups, taps = c->kernel[0] * c->kernel[1];
@@ -288,12 +292,15 @@ static size_t col_bytes(const ls__conv2d *c)
     return is_pointwise(c) ? 0 : (size_t)((count + 15) / 16 * 16) * sizeof(float);
 }
 
+/* Bytes: the column matrix of one part and w' of all groups; nothing where x itself is the
+ * matrix. */
 static size_t builtin_workspace(const ls__conv2d *c)
 {
     return col_bytes(c) + (is_pointwise(c) ? 0 : (size_t)ls__conv2d_weights(c) * sizeof(float));
 }
 
-/* Pointers that the pass does not use stay NULL. weight is the caller's to set. */
+/* The part from `image` on, of one group. Pointers that the pass does not use stay NULL; weight
+ * is the caller's to set. */
 static part part_of(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
                     int64_t image, int64_t group)
 {
@@ -324,6 +331,7 @@ static void prepare(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_
     }
 }
 
+/* One part, one group; `beta` as in the functions of the passes. */
 static void run_part(const part *p, ls__conv2d_pass pass, float beta)
 {
     switch (pass) {
@@ -343,6 +351,7 @@ static void run_part(const part *p, ls__conv2d_pass pass, float beta)
  * order, and threads share the work inside each. */
 void LS__K(conv2d_builtin)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d)
 {
+    LS_ASSERT(c->batch > 0 && c->groups > 0);
     bool direct = is_pointwise(c), to_w = pass == LS__CONV2D_BACKWARD_W;
     /* only read unless it is the output */
     float *given = to_w ? d->out : (void *)(uintptr_t)d->w;
@@ -447,6 +456,7 @@ void LS__K(conv2d)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_d
     }
 }
 
+/* Bytes, the larger of the two implementations' where oneDNN may still refuse to run. */
 size_t LS__K(conv2d_workspace)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d)
 {
     if (d->half) {

@@ -16,11 +16,14 @@ typedef struct shared { /* of the workspace, in floats */
     size_t bytes;       /* of all but the inner workspace */
 } shared;
 
+/* Rounded up to 64 bytes of float32. */
 static int64_t aligned(int64_t count)
 {
     return (count + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+/* How the workspace is divided: x, w and y of a part in float32, then the inner convolution's
+ * own. The number of images depends on the shape alone. */
 static shared share(const ls__conv2d *c)
 {
     int64_t x = c->in * c->height * c->width, y = c->out * c->out_height * c->out_width;
@@ -32,7 +35,8 @@ static shared share(const ls__conv2d *c)
     return s;
 }
 
-/* The float32 convolution of `images` of them. */
+/* The float32 convolution of a part: sets c->batch and returns its operands in the workspace,
+ * the output where the pass has it. */
 static ls__conv2d_data inner_of(ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
                                 const shared *s, int64_t images)
 {
@@ -47,6 +51,8 @@ static ls__conv2d_data inner_of(ls__conv2d *c, ls__conv2d_pass pass, const ls__c
     return inner;
 }
 
+/* Bytes for the largest of the inner calls: first and later parts differ in beta, the last one
+ * perhaps in its number of images. */
 size_t LS__K(conv2d_widened_workspace)(const ls__conv2d *c, ls__conv2d_pass pass,
                                        const ls__conv2d_data *d)
 {
@@ -68,6 +74,8 @@ size_t LS__K(conv2d_widened_workspace)(const ls__conv2d *c, ls__conv2d_pass pass
     return s.bytes + most;
 }
 
+/* Widens `count` elements from element `at` of `from` on; `to` is NULL for the operand that is
+ * the output. */
 static void widen_at(const void *to, const void *from, int64_t at, int64_t count)
 {
     if (to != NULL) {
@@ -76,7 +84,8 @@ static void widen_at(const void *to, const void *from, int64_t at, int64_t count
     }
 }
 
-/* Into the caller's output, from element `at` on. */
+/* Adds or copies a float32 result to the caller's output, from element `at` on; a bfloat16
+ * output is rounded here, once. */
 static void deliver(const ls__conv2d_data *d, const float *from, int64_t at, int64_t count)
 {
     if (d->half_out) {
@@ -86,6 +95,7 @@ static void deliver(const ls__conv2d_data *d, const float *from, int64_t at, int
     }
 }
 
+/* Parts run in order. dw is summed over them in float32 and delivered once, at the end. */
 void LS__K(conv2d_widened)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
                            ls_stream *stream)
 {

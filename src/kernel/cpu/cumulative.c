@@ -1,5 +1,8 @@
-/* Along one dimension: running sums, extremes, variance. Columns are taken COLUMNS at a time, so
- * that rows are read in order; running sums are in float64, from element to element. */
+/* Along one dimension of [outer,n,inner]: running sums, extremes, variance; formulas in
+ * ref/cumulative.c. Columns are taken COLUMNS at a time, so that rows are read in order; running
+ * sums are in float64, from element to element. A task owns its columns, or its row, so the
+ * number of threads changes no bit. */
+#include "base/assert.h"
 #include "kernel/cpu/isa.h"
 
 #define COLUMNS 64
@@ -23,6 +26,7 @@ static void cumsum_columns(float *out, const float *x, const columns *c, bool re
     }
 }
 
+/* A task is up to COLUMNS columns of one of `outer`. */
 void LS__K(cumsum)(float *out, const float *x, int64_t outer, int64_t n, int64_t inner,
                    bool reverse, float beta, ls_stream *stream)
 {
@@ -57,10 +61,13 @@ LS__INLINE void extreme_columns(float *best, int64_t *index, const float *x, con
     }
 }
 
+/* The places are always written, the values where out is not NULL. `least` is a constant in each
+ * instance of the loop. */
 void LS__K(extreme)(float *out, int64_t *index, const float *x, int64_t outer, int64_t n,
                     int64_t inner, bool least, ls_stream *stream)
 {
     (void)stream;
+    LS_ASSERT(n >= 1 || outer * inner == 0);
     int64_t parts = (inner + COLUMNS - 1) / COLUMNS;
     LS__PARALLEL_FOR(outer * n * inner >= LS__PARALLEL_MIN, int64_t task = 0, task < outer * parts,
                      task++, {
@@ -79,8 +86,9 @@ void LS__K(extreme)(float *out, int64_t *index, const float *x, int64_t outer, i
                      })
 }
 
-/* Two passes over a row that the first one brought into the cache: the difference of large sums
- * would lose small variances. */
+/* Mean and sum of squares of a row in float64, by lanes in the order of memory. Two passes over
+ * a row that the first one brought into the cache: the difference of large sums would lose small
+ * variances. */
 static void variance_row(float *out, float *mean, const float *x, int64_t n, double divisor)
 {
     double sum = 0.0, squares = 0.0;
@@ -97,14 +105,17 @@ static void variance_row(float *out, float *mean, const float *x, int64_t n, dou
     *mean = (float)m;
 }
 
+/* A task is a row. */
 void LS__K(variance)(float *out, float *mean, const float *x, int64_t rows, int64_t n,
                      double divisor, ls_stream *stream)
 {
     (void)stream;
+    LS_ASSERT(n >= 1 || rows == 0);
     LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++,
                      { variance_row(out + i, mean + i, x + i * n, n, divisor); })
 }
 
+/* dx = dy 2 (x - mean) / divisor + beta dx, in float32. */
 void LS__K(variance_backward)(float *dx, const float *dy, const float *x, const float *mean,
                               int64_t rows, int64_t n, double divisor, float beta,
                               ls_stream *stream)

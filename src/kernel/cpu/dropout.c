@@ -3,7 +3,7 @@
 #include "kernel/cpu/halves.h"
 #include "kernel/cpu/philox.h"
 
-typedef struct keep_rule {
+typedef struct keep_rule { /* an element is kept, times `scale`, where its word is large enough */
     uint32_t threshold;
     bool nothing; /* p = 1: the threshold would be 2^32 */
     float scale, beta;
@@ -38,7 +38,8 @@ static void words_from(uint32_t *out, uint64_t block, const ls__philox_key *key)
     }
 }
 
-/* Begins within a block of four words where the first element does. */
+/* Elements [0,count) of a block, element 0 being number `first` of the stream. Begins within a
+ * block of four words where the first element does. */
 static void range(float *out, const float *a, int64_t count, uint64_t first,
                   const ls__philox_key *key, keep_rule rule)
 {
@@ -66,6 +67,7 @@ static keep_rule rule_of(double p, float beta)
                        .beta = beta};
 }
 
+/* Element i takes word first + i of the stream, so blocks of any size give the same mask. */
 void LS__K(dropout)(float *out, const float *a, int64_t count, uint64_t first, double p,
                     uint64_t seed, uint64_t stream_id, float beta, ls_stream *stream)
 {
@@ -93,6 +95,7 @@ static void range_halves(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count
     }
 }
 
+/* The same words as for float32; widened, scaled in float32 and rounded once. */
 void LS__K(dropout_bf16)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, uint64_t first,
                          double p, uint64_t seed, uint64_t stream_id, float beta, ls_stream *stream)
 {

@@ -1,4 +1,6 @@
-/* Arithmetic of two operands with broadcasting, and the simple one-pass loops. */
+/* Arithmetic of two operands with broadcasting, and the simple one-pass loops; formulas in
+ * ref/elementwise.c. Every element is computed on its own in float32, so neither threads nor
+ * vectors change a bit. Large outputs are cut into blocks of LS__BLOCK elements, a task each. */
 #include "kernel/cpu/halves.h"
 #include "kernel/cpu/walk.h"
 
@@ -118,6 +120,7 @@ static void axpby_block(float *out, const float *a, int64_t count, float alpha, 
     }
 }
 
+/* out = alpha a + beta out, for any beta. */
 void LS__K(axpby)(float *out, const float *a, int64_t count, float alpha, float beta,
                   ls_stream *stream)
 {
@@ -126,6 +129,7 @@ void LS__K(axpby)(float *out, const float *a, int64_t count, float alpha, float 
                      { axpby_block(out + i, a + i, ls__min(LS__BLOCK, count - i), alpha, beta); })
 }
 
+/* One task of add_scalar. */
 static void add_block(float *out, const float *a, int64_t count, float value)
 {
 #pragma omp simd
@@ -134,6 +138,7 @@ static void add_block(float *out, const float *a, int64_t count, float value)
     }
 }
 
+/* out = a + value. */
 void LS__K(add_scalar)(float *out, const float *a, int64_t count, float value, ls_stream *stream)
 {
     (void)stream;
@@ -141,6 +146,7 @@ void LS__K(add_scalar)(float *out, const float *a, int64_t count, float value, l
                      { add_block(out + i, a + i, ls__min(LS__BLOCK, count - i), value); })
 }
 
+/* One task of fill. */
 static void fill_block(float *out, int64_t count, float value)
 {
 #pragma omp simd
@@ -149,6 +155,7 @@ static void fill_block(float *out, int64_t count, float value)
     }
 }
 
+/* Every element becomes `value`. */
 void LS__K(fill)(float *out, int64_t count, float value, ls_stream *stream)
 {
     (void)stream;
@@ -196,6 +203,7 @@ static void axpby_halves(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count
     }
 }
 
+/* As axpby, of bfloat16: float32 inside, rounded once an element. */
 void LS__K(axpby_bf16)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, float alpha,
                        float beta, ls_stream *stream)
 {

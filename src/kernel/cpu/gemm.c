@@ -6,7 +6,7 @@
  *
  * Note [A lying the other way]
  * dnnl_sgemm is slow where A is transposed and wide (weight gradients: 60 to 100 GF/s where the
- * plain product makes 120 to 130; 2.6.3, AVX-512). So such an A is turned piece by piece in a
+ * plain product makes 120 to 130; 2.6.3, AVX-512). So such an A is transposed piece by piece in a
  * buffer on the stack, which costs some 0.2 ns an element, and the plain product runs on the
  * pieces.
  */
@@ -19,11 +19,13 @@
 #define TINY_MAX 1024              /* the same where C is narrower than a vector */
 #define PART_MIN 256
 #define PART_MAX 512
-#define TURNED_ROWS 256 /* of C; with TURNED_DEPTH: 256 KiB of stack, half of most L2 caches */
-#define TURNED_DEPTH 256
+#define TRANSPOSED_ROWS                                                                            \
+    256 /* of C; with TRANSPOSED_DEPTH: 256 KiB of stack, half of most L2 caches */
+#define TRANSPOSED_DEPTH 256
 
-/* One product on this thread. Both kernels have a range of shapes where their call costs least; the
- * shape alone chooses, so the bits do not depend on the threads. */
+/* One product on this thread, C = op(A) op(B) + beta C; bias and activation come later. Both
+ * kernels have a range of shapes where their call costs least; the shape alone chooses, so the
+ * bits do not depend on the threads. */
 static void run(const ls__gemm *g)
 {
     int64_t work = g->m * g->n * g->k;
@@ -33,7 +35,8 @@ static void run(const ls__gemm *g)
     }
 }
 
-/* Where then.out is given, C keeps the value before the activation, which backward reads. */
+/* c += bias, out = op(c). Where then.out is given, C keeps the value before the activation,
+ * which backward reads. */
 static void finish_row(const ls__gemm *g, int64_t i)
 {
     float *c = g->c + i * g->ldc;
@@ -68,17 +71,17 @@ static void scale(const ls__gemm *g) /* k = 0: the product is zero */
     }
 }
 
-/* C[rows of g, n] = A^T B + beta C with g->m <= TURNED_ROWS; see Note [A lying the other way]. */
-static void run_turned(const ls__gemm *g)
+/* C[rows of g, n] = A^T B + beta C with g->m <= TRANSPOSED_ROWS; see Note [A lying the other way]. */
+static void run_transposed(const ls__gemm *g)
 {
-    _Alignas(64) float turned[TURNED_ROWS * TURNED_DEPTH];
-    for (int64_t p = 0; p < g->k; p += TURNED_DEPTH) {
+    _Alignas(64) float transposed[TRANSPOSED_ROWS * TRANSPOSED_DEPTH];
+    for (int64_t p = 0; p < g->k; p += TRANSPOSED_DEPTH) {
         ls__gemm piece = *g;
-        piece.k = ls__min(TURNED_DEPTH, g->k - p);
-        ls__transpose(turned, TURNED_DEPTH, g->a + p * g->lda, g->lda, piece.k, g->m, 1.0f);
+        piece.k = ls__min(TRANSPOSED_DEPTH, g->k - p);
+        ls__transpose(transposed, TRANSPOSED_DEPTH, g->a + p * g->lda, g->lda, piece.k, g->m, 1.0f);
         piece.trans_a = false;
-        piece.a = turned;
-        piece.lda = TURNED_DEPTH;
+        piece.a = transposed;
+        piece.lda = TRANSPOSED_DEPTH;
         piece.b = g->b + p * g->ldb;
         piece.beta = p > 0 ? 1.0f : g->beta;
         run(&piece);
@@ -86,7 +89,7 @@ static void run_turned(const ls__gemm *g)
 }
 
 /* Only oneDNN is slow this way; the built-in product reads A by strides. */
-static bool is_turned(const ls__gemm *g)
+static bool is_transposed(const ls__gemm *g)
 {
     return g->trans_a && !g->trans_b && ls__onednn_name() != NULL;
 }
@@ -119,18 +122,18 @@ static ls__gemm part_of(const ls__gemm *g, bool rows, int64_t from, int64_t coun
  * while it lies in the cache. */
 static void run_split(const ls__gemm *g)
 {
-    bool turned = is_turned(g), rows = turned || g->m >= g->n;
+    bool transposed = is_transposed(g), rows = transposed || g->m >= g->n;
     int64_t side = rows ? g->m : g->n;
     int64_t step = side / 4 < PART_MIN ? PART_MIN : ls__min(side / 4 / 64 * 64, PART_MAX);
-    if (turned) { /* an even number of equal parts: two threads or four have the same to do */
-        int64_t pairs = (side + 2 * TURNED_ROWS - 1) / (2 * TURNED_ROWS);
+    if (transposed) { /* an even number of equal parts: two threads or four have the same to do */
+        int64_t pairs = (side + 2 * TRANSPOSED_ROWS - 1) / (2 * TRANSPOSED_ROWS);
         step = ((side + 2 * pairs - 1) / (2 * pairs) + 15) / 16 * 16;
     }
     int64_t parts = (side + step - 1) / step;
     LS__PARALLEL_FOR(true, int64_t i = 0, i < parts, i++, {
         ls__gemm part = part_of(g, rows, i * step, ls__min(step, side - i * step));
-        if (turned) {
-            run_turned(&part);
+        if (transposed) {
+            run_transposed(&part);
         } else {
             run(&part);
         }

@@ -9,7 +9,7 @@
 
 #define ROW_BLOCK (16 * LS__ROWS)
 
-typedef struct buffers {
+typedef struct buffers { /* on the stack of the thread; a block of each operand as float32 */
     _Alignas(64) float b[LS__K_BLOCK * LS__PANEL];
     _Alignas(64) float a[LS__ROWS * LS__K_BLOCK];
     _Alignas(64) float c[ROW_BLOCK * LS__PANEL];

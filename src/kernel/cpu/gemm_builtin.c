@@ -33,7 +33,8 @@ static void pack_panel(float *packed, const ls__gemm *g, int64_t p0, int64_t k, 
     }
 }
 
-/* C[:, j0 : j0+width] += op(A)[:, p0 : p0+k] times one panel. */
+/* C[:, j0 : j0+width] = or += op(A)[:, p0 : p0+k] times one panel, tile by tile down the rows;
+ * the first block of k overwrites C unless beta is set. */
 static void run_panel(const ls__gemm *g, const float *panel, int64_t panel_row, int64_t p0,
                       int64_t k, int64_t j0, int64_t width)
 {

@@ -1,4 +1,7 @@
-/* Moving elements: strided to contiguous and back, and rows picked by an index. */
+/* Moving elements: strided to contiguous and back, and rows picked by an index. Strides are
+ * merged first (walk.h), so that most calls move a few long rows. embedding_backward has one
+ * owner for each range of rows of the table, so rows named twice are added in order of the
+ * index. */
 #include <string.h>
 
 #include "base/half.h"
@@ -22,7 +25,7 @@ COPY_ROW(uint16_t)
 COPY_ROW(uint32_t)
 COPY_ROW(uint64_t)
 
-/* By the size of an element alone: its type does not matter to a copy. */
+/* A row of elements of `bytes`; their type does not matter to a copy. */
 static void copy_strided(void *out, int64_t so, const void *in, int64_t si, int64_t count,
                          size_t bytes)
 {

@@ -1,4 +1,7 @@
-/* Losses in one pass over the logits, forward and gradient together; formulas in ref/loss.c. */
+/* Losses in one pass over the logits, forward and gradient together; formulas in ref/loss.c.
+ * logits [rows,n], targets [rows]. A row's exponentials are summed in float32 by lanes; losses
+ * of rows are added in float64 in the order of rows within up to LOSS_BLOCKS blocks, and the
+ * blocks in order. The blocks follow from the shape alone. */
 #include "base/assert.h"
 #include "kernel/cpu/halves.h"
 #include "kernel/cpu/vmath.h"
@@ -23,7 +26,8 @@ static double mean_shifted(const float *x, int64_t n, float max)
     return sum / (double)n;
 }
 
-/* Loss of one row; dx = (softmax - shares) * scale where wanted, dx may be x. */
+/* Loss of one row [n] in float64; dx = (softmax - shares) * scale where wanted, dx may be x. The
+ * largest logit is subtracted first, so that no exponential overflows. */
 LS__INLINE double loss_row(float *dx, const float *x, int64_t target, int64_t n,
                            const row_rule *rule)
 {
@@ -128,7 +132,8 @@ static double block_loss(const loss_rows *r, int64_t from, int64_t end, const ro
     return sum;
 }
 
-/* The blocks' sums are added in order in float64, whoever computed them. */
+/* The mean of the rows' losses. The blocks' sums are added in order in float64, whoever computed
+ * them. */
 static double mean_loss(const loss_rows *r)
 {
     const ls__cross_entropy *a = r->args;
@@ -153,6 +158,8 @@ double LS__K(cross_entropy)(const ls__cross_entropy *a, ls_stream *stream)
     return mean_loss(&(loss_rows){.args = a});
 }
 
+/* As cross_entropy_with; a row is widened into a buffer on the stack and its gradient rounded
+ * once. */
 double LS__K(cross_entropy_bf16)(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
                                  const ls__cross_entropy *args, ls_stream *stream)
 {
@@ -182,7 +189,8 @@ double LS__K(nll)(const ls__cross_entropy *a, ls_stream *stream)
     return sum / (double)count;
 }
 
-/* log(1 + e^-|x|) + max(x, 0) - x y: no exponential overflows. */
+/* Sum over one block of log(1 + e^-|x|) + max(x, 0) - x y, in float64 in the order of memory; no
+ * exponential overflows. dx = (s(x) - y) scale where wanted. */
 static double bce_block(float *dx, const float *x, const float *y, int64_t count, float scale)
 {
     double sum = 0.0;

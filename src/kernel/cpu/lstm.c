@@ -3,7 +3,8 @@
  * registers. */
 #include "kernel/cpu/vmath.h"
 
-/* gates holds i, f, g, o before their activations and after them: backward needs the latter only. */
+/* One row: i, f, g, o of n cells each, before their functions and after them on return; backward
+ * needs the latter only. `started` is false where c would be zeros. */
 LS__INLINE void step_row(float *gates, float *h, float *c_next, const float *c, const bool started,
                          int64_t n)
 {

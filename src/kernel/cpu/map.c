@@ -1,8 +1,9 @@
-/* Functions of an element and two numbers: powers, limits, Huber's loss. */
+/* Functions of an element and two numbers p and q: powers x^p, limits min(max(x, p), q), Huber's
+ * loss; formulas in ref/elementwise.c. The numbers are rounded to float32 once; each element is
+ * computed on its own. */
 #include "kernel/cpu/vmath.h"
 
-/* x^2 is the usual power; others go through libm, which compilers do not vectorise.
- */
+/* x^2 is the usual power; others go through libm, which compilers do not vectorise. */
 static void power(float *out, const float *a, int64_t count, float exponent)
 {
     if (exponent == 2.0f) {
@@ -27,6 +28,7 @@ static void limit(float *out, const float *a, int64_t count, float low, float hi
     }
 }
 
+/* x^2/2 up to delta, linear beyond it. */
 static void huber(float *out, const float *a, int64_t count, float delta)
 {
 #pragma omp simd
@@ -36,6 +38,7 @@ static void huber(float *out, const float *a, int64_t count, float delta)
     }
 }
 
+/* The operator is chosen once a block; gradients likewise. */
 void LS__K(map)(ls__map op, const double *arg, float *out, const float *a, int64_t count,
                 ls_stream *stream)
 {
@@ -53,12 +56,13 @@ void LS__K(map)(ls__map op, const double *arg, float *out, const float *a, int64
     })
 }
 
-/* A beta of 0 does not read the memory, which may hold NaN. */
+/* value + beta *to. A beta of 0 does not read the memory, which may hold NaN. */
 LS__INLINE float add(float value, float beta, const float *to)
 {
     return beta == 0.0f ? value : value + beta * *to;
 }
 
+/* dx = dy p x^(p-1); an exponent of 0 has a gradient of zeros, also at 0. */
 static void power_backward(float *dx, const float *dy, const float *x, int64_t count,
                            float exponent, float beta)
 {
@@ -75,6 +79,7 @@ static void power_backward(float *dx, const float *dy, const float *x, int64_t c
     }
 }
 
+/* dy passes where x lies within the limits, both included. */
 static void limit_backward(float *dx, const float *dy, const float *x, int64_t count, float low,
                            float high, float beta)
 {
@@ -85,6 +90,7 @@ static void limit_backward(float *dx, const float *dy, const float *x, int64_t c
     }
 }
 
+/* dy times x, limited to -delta … delta. */
 static void huber_backward(float *dx, const float *dy, const float *x, int64_t count, float delta,
                            float beta)
 {
@@ -96,6 +102,7 @@ static void huber_backward(float *dx, const float *dy, const float *x, int64_t c
     }
 }
 
+/* dx = dy f'(x) + beta dx; dx may be dy. */
 void LS__K(map_backward)(ls__map op, const double *arg, float *dx, const float *dy, const float *x,
                          int64_t count, float beta, ls_stream *stream)
 {

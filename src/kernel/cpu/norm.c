@@ -1,5 +1,10 @@
-/* Softmax and layer norm over the last dimension; formulas in ref/norm.c. Each row is read into the
- * first-level cache once and passed over there. */
+/* Softmax and layer norm over the last dimension of [rows,n]; formulas in ref/norm.c. Each row
+ * is read into the first-level cache once and passed over there; rows of bfloat16 are widened
+ * into a buffer on the stack and their results rounded once.
+ *
+ * Order of sums: those within a row are float32 by lanes; dw and db of layer norm are summed
+ * over the rows of a block in order, up to NORM_BLOCKS blocks whose number follows from the rows
+ * alone, and the blocks as sum_rows does (reduce.c). No order depends on the threads. */
 #include "base/assert.h"
 #include "kernel/cpu/halves.h"
 #include "kernel/cpu/vmath.h"
@@ -7,6 +12,7 @@
 #define NORM_BLOCKS 16 /* of rows, for the sums of layer_norm_backward */
 #define NORM_BLOCK_ROWS 32
 
+/* Exponentials are written and summed in one pass, then scaled. */
 static void softmax_row(float *out, const float *x, int64_t n)
 {
     float max = ls__row_max(x, n), sum = 0.0f;
@@ -23,6 +29,7 @@ static void softmax_row(float *out, const float *x, int64_t n)
     }
 }
 
+/* x - max - log(sum); the exponentials are not kept. */
 static void log_softmax_row(float *out, const float *x, int64_t n)
 {
     float max = ls__row_max(x, n), sum = 0.0f;
@@ -37,6 +44,7 @@ static void log_softmax_row(float *out, const float *x, int64_t n)
     }
 }
 
+/* One row of either type, n elements from element `at` on. */
 static void softmax_at(ls__real out, ls__real x, int64_t at, int64_t n, bool log)
 {
     _Alignas(64) float wide[LS__HALF_ROW_MAX];
@@ -51,6 +59,7 @@ static void softmax_at(ls__real out, ls__real x, int64_t at, int64_t n, bool log
     ls__real_written(wide, out, at, n);
 }
 
+/* A task is a row. */
 static void softmax_rows(ls__real out, ls__real x, int64_t rows, int64_t n, bool log)
 {
     LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++,
@@ -64,6 +73,7 @@ void LS__K(softmax)(float *out, const float *x, int64_t rows, int64_t n, bool lo
     softmax_rows(ls__real_of(out, false), ls__real_of(x, false), rows, n, log);
 }
 
+/* Each row is widened, so n is at most LS__HALF_ROW_MAX. */
 void LS__K(softmax_bf16)(ls__bfloat16 *out, const ls__bfloat16 *x, int64_t rows, int64_t n,
                          bool log, ls_stream *stream)
 {
@@ -71,6 +81,7 @@ void LS__K(softmax_bf16)(ls__bfloat16 *out, const ls__bfloat16 *x, int64_t rows,
     softmax_rows(ls__real_of(out, true), ls__real_of(x, true), rows, n, log);
 }
 
+/* dx of one row from dy and y; the sum runs in float32 by lanes. */
 LS__INLINE void softmax_backward_row(float *dx, const float *dy, const float *y, int64_t n,
                                      const bool log, float beta)
 {
@@ -91,7 +102,8 @@ typedef struct gradients { /* of rows of either type */
     float beta;
 } gradients;
 
-/* dx as it is, where it is added to. */
+/* Where dx of a row is written: in place, or a buffer, which holds dx as it is where it is added
+ * to. */
 LS__INLINE float *gradient_write(float *buffer, const gradients *g, int64_t at, int64_t n)
 {
     if (g->beta != 0.0f) {
@@ -100,6 +112,7 @@ LS__INLINE float *gradient_write(float *buffer, const gradients *g, int64_t at, 
     return ls__real_write(buffer, g->dx, at);
 }
 
+/* One row of either type. */
 static void softmax_backward_at(const gradients *g, int64_t at, int64_t n, bool log)
 {
     _Alignas(64) float wide[3][LS__HALF_ROW_MAX];
@@ -115,6 +128,7 @@ static void softmax_backward_at(const gradients *g, int64_t at, int64_t n, bool 
     ls__real_written(wide[0], g->dx, at, n);
 }
 
+/* A task is a row. */
 static void softmax_backward_rows(const gradients *g, int64_t rows, int64_t n, bool log)
 {
     LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++,
@@ -149,6 +163,8 @@ LS__INLINE void normalise_row(float *y, const float *x, const float *w, const fl
     }
 }
 
+/* Mean first, then squares about it, both in float32 by lanes; mean and rstd are outputs for
+ * backward. */
 static void layer_norm_row(float *y, float *mean, float *rstd, const float *x, const float *w,
                            const float *b, int64_t n, float eps)
 {
@@ -184,6 +200,7 @@ typedef struct norm_forward { /* y and x of either type */
     float eps;
 } norm_forward;
 
+/* Row i of either type. */
 static void layer_norm_at(const norm_forward *f, int64_t i)
 {
     _Alignas(64) float wide[LS__HALF_ROW_MAX];
@@ -195,12 +212,14 @@ static void layer_norm_at(const norm_forward *f, int64_t i)
     ls__real_written(wide, f->y, at, n);
 }
 
+/* A task is a row. */
 static void layer_norm_rows(const norm_forward *f)
 {
     LS__PARALLEL_FOR(f->rows * f->n >= LS__PARALLEL_MIN, int64_t i = 0, i < f->rows, i++,
                      { layer_norm_at(f, i); })
 }
 
+/* mean and rstd [rows] are outputs for backward. */
 void LS__K(layer_norm)(float *y, float *mean, float *rstd, const float *x, const float *w,
                        const float *b, int64_t rows, int64_t n, float eps, ls_stream *stream)
 {
@@ -209,6 +228,7 @@ void LS__K(layer_norm)(float *y, float *mean, float *rstd, const float *x, const
                                     rows, n, eps});
 }
 
+/* y and x of bfloat16; mean and rstd stay float32, because backward needs their digits. */
 void LS__K(layer_norm_bf16)(ls__bfloat16 *y, float *mean, float *rstd, const ls__bfloat16 *x,
                             const float *w, const float *b, int64_t rows, int64_t n, float eps,
                             ls_stream *stream)
@@ -218,7 +238,8 @@ void LS__K(layer_norm_bf16)(ls__bfloat16 *y, float *mean, float *rstd, const ls_
                                     rows, n, eps});
 }
 
-/* dx of one row; `weighted` says whether w is there. */
+/* dx of one row, g = dy w: rstd (g - mean(g) - h mean(g h)); both sums in float32 by lanes.
+ * `weighted` says whether w is there. */
 LS__INLINE void backward_row(float *dx, float beta, const float *dy, const float *x, const float *w,
                              const bool weighted, int64_t n, float mean, float rstd)
 {
@@ -250,16 +271,20 @@ LS__INLINE void add_weights(float *restrict dw, float *restrict db, const float 
     }
 }
 
+/* Blocks of rows for the sums of dw and db; the shape alone decides, since their order shows in
+ * the result. */
 static int64_t norm_blocks(int64_t rows)
 {
     return ls__min(NORM_BLOCKS, (rows + NORM_BLOCK_ROWS - 1) / NORM_BLOCK_ROWS);
 }
 
+/* Bytes: dw and db of each block. */
 size_t LS__K(layer_norm_workspace)(int64_t rows, int64_t n)
 {
     return (size_t)norm_blocks(rows) * (size_t)n * 2 * sizeof(float);
 }
 
+/* Of layer norm's backward pass, the same for all rows. */
 typedef struct norm_args {
     gradients g; /* dx.at NULL: not wanted */
     const float *mean, *rstd, *w;
@@ -299,6 +324,7 @@ static void backward_rows(const norm_args *a, int64_t from, int64_t end, float *
     }
 }
 
+/* dx of all rows and the blocks' sums in parallel, then dw and db from the sums. */
 static void norm_backward(const norm_args *args, float *dw, float *db, float beta_w, int64_t rows,
                           void *workspace, ls_stream *stream)
 {
@@ -316,6 +342,7 @@ static void norm_backward(const norm_args *args, float *dw, float *db, float bet
     }
 }
 
+/* dx, dw and db, each NULL where not wanted; workspace as layer_norm_workspace says. */
 void LS__K(layer_norm_backward)(float *dx, float beta_x, float *dw, float *db, float beta_w,
                                 const float *dy, const float *x, const float *mean,
                                 const float *rstd, const float *w, int64_t rows, int64_t n,
@@ -325,6 +352,7 @@ void LS__K(layer_norm_backward)(float *dx, float beta_x, float *dw, float *db, f
     norm_backward(&(norm_args){g, mean, rstd, w, n}, dw, db, beta_w, rows, workspace, stream);
 }
 
+/* dx, dy and x of bfloat16; dw and db are float32 sums. */
 void LS__K(layer_norm_backward_bf16)(ls__bfloat16 *dx, float beta_x, float *dw, float *db,
                                      float beta_w, const ls__bfloat16 *dy, const ls__bfloat16 *x,
                                      const float *mean, const float *rstd, const float *w,

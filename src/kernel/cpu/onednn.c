@@ -1,4 +1,6 @@
-/* Every call of oneDNN. Its API changed from 2 to 3; dnnl_sgemm is the same in both.
+/* Calls of oneDNN that are alike in its versions 2 and 3: the float32 product, the limit on its
+ * instructions, its name. Convolutions and bfloat16 products need version 2 (onednn_conv.c,
+ * onednn_bf16.c).
  *
  * dnnl_sgemm with several threads may cut the sum over k among them, which changes its bits with
  * the number of threads (seen in 2.6.3 for m = 96, n = 256, k = 4096). So it runs on one thread
@@ -39,8 +41,10 @@ void ls__onednn_limit(ls__cpu level)
         dnnl_cpu_isa_avx512_core_amx};
     if (dnnl_set_max_cpu_isa(most[level]) != dnnl_success &&
         (dnnl_get_effective_cpu_isa() & ~most[level]) != 0) {
-        LS__WARN("LOCKSTEP_CPU=%s: oneDNN had been used before and keeps to what it has chosen",
-                 ls__cpu_name(level));
+        LS__WARN(
+            "LOCKSTEP_CPU=%s: the program used oneDNN before this library, and oneDNN keeps the "
+            "instructions chosen then; make a tensor before the program uses oneDNN",
+            ls__cpu_name(level));
     }
 }
 
@@ -51,6 +55,7 @@ bool ls__onednn_has_tiles(void)
     return ((unsigned)dnnl_get_effective_cpu_isa() & tiles) == tiles;
 }
 
+/* Name and version of the library that the build found. */
 const char *ls__onednn_name(void)
 {
     return "oneDNN " TEXT(DNNL_VERSION_MAJOR) "." TEXT(DNNL_VERSION_MINOR) "." TEXT(

@@ -1,4 +1,4 @@
-/* The door to oneDNN: onednn.c where the build found the library, onednn_absent.c elsewhere. */
+/* The interface to oneDNN: onednn.c where the build found the library, onednn_absent.c elsewhere. */
 #ifndef LS_KERNEL_CPU_ONEDNN_H
 #define LS_KERNEL_CPU_ONEDNN_H
 

@@ -29,7 +29,8 @@
 
 enum { A, B, C, BIAS, SCRATCH, MEMORIES };
 
-typedef struct plan {
+typedef struct
+    plan { /* of one shape; kept in the table of plans (plans.h), used by one call at a time */
     dnnl_engine_t engine;
     dnnl_primitive_desc_t description;
     dnnl_primitive_t product;
@@ -43,9 +44,9 @@ typedef struct plan {
     } slot[SLOTS_MAX];
 } plan;
 
-typedef struct request {
-    ls__gemm_bf16 part;
-    int slots;
+typedef struct request { /* what a plan is made for */
+    ls__gemm_bf16 part;  /* its shape and types; pointers are not used, but whether bias is NULL */
+    int slots;           /* threads that will run it */
 } request;
 
 static bool is_ok(dnnl_status_t status)
@@ -99,6 +100,8 @@ static bool is_fast(dnnl_primitive_desc_t description)
            (strncmp(name, "brg", 3) == 0 || strncmp(name, "gemm:jit", 8) == 0);
 }
 
+/* The primitive for one part. False where oneDNN has none, or only its slow loop. A plan made in
+ * part is ended by plan_fini. */
 static bool make_product(plan *p, const ls__gemm_bf16 *g)
 {
     dnnl_matmul_desc_t wanted;
@@ -152,7 +155,7 @@ static void plan_fini(void *memory)
     }
 }
 
-/* In zeroed memory. */
+/* In zeroed memory; false where oneDNN has no fast kernel, and then nothing is left behind. */
 static bool plan_make(void *memory, const void *argument)
 {
     plan *p = memory;
@@ -180,7 +183,7 @@ static bool plan_make(void *memory, const void *argument)
 
 /* ---- running ------------------------------------------------------------------------------ */
 
-typedef struct job {
+typedef struct job { /* one call */
     const ls__gemm_bf16 *g;
     ls__gemm_cut cut;
     int64_t pieces;
@@ -189,6 +192,7 @@ typedef struct job {
     plan *own[2]; /* memory for those that the table does not give */
 } job;
 
+/* The request for the part that `piece` belongs to. */
 static request request_of(const job *j, int64_t piece)
 {
     return (request){.part = ls__gemm_piece(j->g, &j->cut, piece), .slots = j->slots};
@@ -284,7 +288,8 @@ static void point(dnnl_memory_t memory, const void *data)
     (void)dnnl_memory_set_data_handle(memory, (void *)(uintptr_t)data);
 }
 
-/* `slot` is the thread's own: its handles are changed here. */
+/* One piece on this thread, in `slot`, which is the thread's own: its handles are pointed at the
+ * piece's operands here. */
 static void run_piece(const job *j, int64_t at, int slot)
 {
     const plan *p = j->of[ls__gemm_cut_is_rest(&j->cut, at % j->cut.parts) ? 1 : 0];

@@ -1,27 +1,35 @@
-/* Convolutions through oneDNN 2.
+/* Convolutions through oneDNN 2: running them. onednn_conv_plan.c makes the plans, onednn_conv.h
+ * has their structs; formulas are those of kernel/ref/conv.c.
  *
- * Images come with their channels last, which most of its kernels take as they are. Weights go into
- * a blocked layout and back by its own reorders, images only where its kernels for channels last
- * are slow, a part of the work at a time:
+ * Images x [N,H,W,C] and y [N,H',W',O] come with their channels last, which most of its kernels
+ * take as they are. Weights [O,C/groups,kh,kw] go into a blocked layout and back by its own
+ * reorders, images only where its kernels for channels last are slow, a part of the work at a
+ * time:
  *
  *     x [part] --(reorder)--> x' --+
  *                                  +--convolution--> y' --(reorder)--> y [part]
  *     w ------once, reorder--> w'--+
  *
+ * A call takes these steps: ls__conv_plan_take obtains the plan; slot_point sets the memory
+ * handles of each thread to this call's memory; run reorders what all parts share, runs the
+ * parts on the threads, adds the sums of the parts and brings a shared output back;
+ * ls__conv_plan_give returns the plan. The caller owns operands and workspace, the table owns
+ * the plan:
+ *
+ *     workspace:  shared (copies of operands without parts, sums of dw)  |  slot 0  |  slot 1 …
+ *                 a slot holds a thread's copies of part operands and oneDNN's scratch memory
+ *
  * Note [Parts]
  * Forward and backward to x are cut into parts along the batch. Backward to w is cut along the
- * batch, too, each part with a sum of its own, and these are added up in order; where the weights
- * are large, along the output channels instead. How, the shape alone decides. Each part runs on one
- * thread with a primitive made for one thread, so the bits do not depend on the number of threads
- * (made for several, oneDNN 2.6.3 sums weight gradients in another order).
+ * batch, too, each part with a sum of its own, and these are added up in order; where the
+ * weights are large, along the output channels instead. How, the shape alone decides. Each part
+ * runs on one thread with a primitive made for one thread, so the bits do not depend on the
+ * number of threads (made for several, oneDNN 2.6.3 sums weight gradients in another order).
  *
  * Note [ReLU]
- * oneDNN's own, as a post-op, turns NaN into 0 and would hide that a training has failed. So ours
- * runs on each part when it is made, and parts are then as small as they may be: it is still in the
- * cache.
- *
- * All that is made for a shape is a plan, kept in the runtime's table (plans.h).
- */
+ * oneDNN's own, as a post-op, turns NaN into 0 and would hide that a training has failed. So
+ * ours runs on each part when it is made, and parts are then as small as they may be: it is
+ * still in the cache. */
 #include "kernel/cpu/onednn_conv.h"
 #include "base/assert.h"
 #include "kernel/cpu/onednn.h"
@@ -37,19 +45,21 @@ typedef ls__conv_slot slot;
 typedef ls__conv_request request;
 typedef ls__conv_plan plan;
 
-typedef struct job {
+typedef struct job { /* one call; all memory is the caller's */
     const plan *p;
     char *base[OPERANDS]; /* the caller's memory; inputs are only read through it */
     char *shared, *own;   /* workspace: of all parts, of a slot each */
     void (*relu)(void *y, int64_t count, bool half); /* NULL: none */
 } job;
 
+/* Points a handle at memory; nothing is allocated or copied. */
 static void set(dnnl_memory_t memory, void *data)
 {
     (void)dnnl_memory_set_data_handle(memory, data);
 }
 
-/* Sets the slot's handles to this call's memory; run_part moves those that change with the part. */
+/* Sets the handles of thread `index` to this call's memory, laid out as the head of the file
+ * draws it; run_part moves those that change with the part. */
 static void slot_point(const job *j, int index, float *bias)
 {
     const plan *p = j->p;
@@ -69,7 +79,8 @@ static void slot_point(const job *j, int index, float *bias)
     }
 }
 
-/* Cannot fail once primitive and memory are there: nothing is allocated. */
+/* Runs a primitive on this thread and waits for it. Cannot fail once primitive and memory are
+ * there: nothing is allocated. */
 static void execute(const slot *s, dnnl_primitive_t primitive, int count, const dnnl_exec_arg_t *of)
 {
     dnnl_status_t status = dnnl_primitive_execute(primitive, s->stream, count, of);
@@ -77,7 +88,8 @@ static void execute(const slot *s, dnnl_primitive_t primitive, int count, const 
     (void)dnnl_stream_wait(s->stream);
 }
 
-/* Inputs go to the layout that the kernel wants; the output comes back from it. */
+/* Brings operand i of a part, or of all, into the layout that the kernel wants; the output goes
+ * back from it to the caller's. */
 static void reorder(const job *j, const slot *s, int i)
 {
     bool back = i == j->p->output;
@@ -88,6 +100,8 @@ static void reorder(const job *j, const slot *s, int i)
     execute(s, j->p->operand[i].reorder, 2, arguments);
 }
 
+/* The convolution of one part, on the wanted layouts. oneDNN has other names for operands that
+ * are gradients. */
 static void convolve(const job *j, const slot *s)
 {
     static const int read[OPERANDS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST};
@@ -106,10 +120,12 @@ static void convolve(const job *j, const slot *s)
     execute(s, j->p->convolution, count, arguments);
 }
 
-/* `s` is the thread's own slot: its handles are moved to the part. */
+/* Part number `at`: points the handles at it, brings its inputs into layout, convolves, brings
+ * the output back, applies the ReLU. `s` is the thread's own slot. */
 static void run_part(const job *j, const slot *s, int64_t at)
 {
     const plan *p = j->p;
+    LS_ASSERT(at >= 0 && at < p->parts);
     for (int i = 0; i < OPERANDS; i++) {
         const operand *o = &p->operand[i];
         char *data = j->base[i] + at * o->stride;
@@ -137,7 +153,8 @@ static void run_part(const job *j, const slot *s, int64_t at)
     }
 }
 
-/* The sums of all parts into that of the first, in order. */
+/* Adds the parts' sums of dw into that of the first, in the order of the parts for every
+ * element. */
 static void add_parts(const job *j)
 {
     const plan *p = j->p;
@@ -153,7 +170,8 @@ static void add_parts(const job *j)
     })
 }
 
-/* The weight is reordered once, before the threads start, because all parts read it. */
+/* All parts. The weight is reordered once, before the threads start, because all parts read it;
+ * a shared output goes back once, after them. */
 static void run(const job *j)
 {
     const plan *p = j->p;

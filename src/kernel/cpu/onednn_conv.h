@@ -34,8 +34,8 @@ typedef struct ls__conv_request { /* a plan's shape and types */
 
 typedef struct ls__conv_plan {
     ls__conv_request of;
-    bool none; /* oneDNN has none */
-    ls__conv2d part;
+    bool none;       /* oneDNN has no kernel: a kept refusal */
+    ls__conv2d part; /* the convolution that one primitive computes */
     int64_t parts;
     int output; /* which operand */
     dnnl_engine_t engine;
@@ -50,8 +50,8 @@ typedef struct ls__conv_plan {
     ls__conv_slot slot[LS__CONV_SLOTS];
 } ls__conv_plan;
 
-/* The plan: of the table, or made into `own` where there is no table or it cannot give one now.
- * NULL: oneDNN has none. */
+/* Obtains the plan for `r`: from the table, or made into `own` (the caller's memory) where there is
+ * no table or another call uses the plan. NULL: oneDNN has no kernel for it. */
 ls__conv_plan *ls__conv_plan_take(ls__plans *plans, const ls__conv_request *r, ls__conv_plan *own);
 void ls__conv_plan_give(ls__plans *plans, ls__conv_plan *p, const ls__conv_plan *own);
 

@@ -1,8 +1,23 @@
-/* Plans of convolutions: the cut, the layouts and the primitives; see onednn_conv.c. */
+/* Plans of convolutions through oneDNN 2: the cut, the layouts and the primitives. onednn_conv.c
+ * runs them; see its Note [Parts].
+ *
+ * A plan is made for one ls__conv_request, its key: shape, pass, types, threads. The steps:
+ *
+ *     cut               which part of x [N,H,W,C], w, y [N,H',W',O] one primitive works on, how many
+ *                       parts there are, and their strides in the caller's memory
+ *     describe          the layouts given by the caller and those wanted of oneDNN ("any": its choice)
+ *     make_convolution  the primitive, for one thread; refused if only oneDNN's plain loops remain
+ *     make_reorder      for each operand whose two layouts differ
+ *     slot_make         a stream and memory handles for each thread
+ *
+ * ls__conv_plan_take lends a plan to one call, ls__conv_plan_give ends that. The table owns
+ * plans and ends them with plan_fini; a plan in the caller's `own` memory is ended by giving it
+ * back. */
 #include "kernel/cpu/onednn_conv.h"
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/size.h"
 #include "kernel/cpu/onednn.h"
 #include "kernel/cpu/threads.h"
@@ -24,6 +39,7 @@ typedef ls__conv_plan plan;
 #define FEW_PIXELS 64 /* of an output: below, forward is faster in blocks, reorders included */
 #define ALIGN 64
 
+/* The operand that a pass writes. */
 static int output_of(ls__conv2d_pass pass)
 {
     switch (pass) {
@@ -63,18 +79,21 @@ static int64_t channels_of_part(const ls__conv2d *c)
     return channels;
 }
 
+/* oneDNN's status as a truth. */
 static bool is_ok(dnnl_status_t status)
 {
     return status == dnnl_success;
 }
 
+/* The element type of operand i in the caller's memory. */
 static dnnl_data_type_t type_of(const plan *p, int i)
 {
     bool half = i == p->output ? p->of.half_out : p->of.half;
     return half ? dnnl_bf16 : dnnl_f32;
 }
 
-/* Of y perhaps some channels among all that lie in memory. */
+/* The caller's layout of x or y [N,H,W,channels] of one part; of y perhaps some channels among
+ * all that lie in memory. False where oneDNN refuses. */
 static bool describe_image(const plan *p, int i, dnnl_memory_desc_t *out)
 {
     const ls__conv2d *c = &p->part;
@@ -87,7 +106,8 @@ static bool describe_image(const plan *p, int i, dnnl_memory_desc_t *out)
     return is_ok(dnnl_memory_desc_init_by_strides(out, 4, dims, type_of(p, i), strides));
 }
 
-/* oneDNN wants the groups as a dimension of their own. */
+/* The caller's layout of w of one part: [O,I,kh,kw], or [groups,O/groups,I,kh,kw], since oneDNN
+ * wants the groups as a dimension of their own. */
 static bool describe_weight(const plan *p, dnnl_memory_desc_t *out)
 {
     const ls__conv2d *c = &p->part;
@@ -100,7 +120,8 @@ static bool describe_weight(const plan *p, dnnl_memory_desc_t *out)
     return is_ok(dnnl_memory_desc_init_by_tag(out, 5, dims, type_of(p, W), dnnl_abcde));
 }
 
-/* The caller's layout is kept, or oneDNN may choose. A sum that is not finished is float32. */
+/* The layout asked of oneDNN for operand i: the caller's where `keep`, else oneDNN's choice. A
+ * sum that is not finished is float32. */
 static bool describe_wanted(const plan *p, int i, operand *o, bool keep)
 {
     bool unfinished = i == p->output && (i == W || p->of.adds);
@@ -115,6 +136,8 @@ static bool describe_wanted(const plan *p, int i, operand *o, bool keep)
                                                      dnnl_format_tag_any));
 }
 
+/* All layouts of a part. Images keep their channels last unless a part has only some channels,
+ * or few pixels make blocked layouts faster, reorders included. */
 static bool describe(plan *p)
 {
     const ls__conv2d *c = &p->part;
@@ -134,7 +157,7 @@ static int64_t bytes_of(const plan *p, int i) /* of an element */
     return type_of(p, i) == dnnl_bf16 ? 2 : 4;
 }
 
-/* Cuts the work; see Note [Parts]. */
+/* Fills part, parts and strides; see Note [Parts]. An operand that all parts share has stride 0. */
 static void cut(plan *p)
 {
     ls__conv2d *c = &p->part;
@@ -313,6 +336,7 @@ static void plan_fini(void *of)
     }
 }
 
+/* A handle without memory; its address is set at each call. */
 static bool memory_new(const plan *p, dnnl_memory_t *out, const dnnl_memory_desc_t *d)
 {
     return is_ok(dnnl_memory_create(out, d, p->engine, DNNL_MEMORY_NONE));
@@ -365,6 +389,7 @@ static bool plan_make(void *of, const void *arg)
     cut(p);
     bool made = make_primitives(p);
     int slots = p->parts > 1 && p->of.threads <= LS__CONV_SLOTS ? p->of.threads : 1;
+    LS_ASSERT(p->parts >= 1 && slots <= LS__CONV_SLOTS);
     while (made && p->slots < slots) {
         made = slot_make(p, &p->slot[p->slots++]);
     }

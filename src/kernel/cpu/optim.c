@@ -31,7 +31,8 @@ static adam_factors factors_of(const ls__adamw_args *a)
     };
 }
 
-/* restrict: parameter, gradient and moments are four buffers, which the loop may vectorise over. */
+/* One task of a step; each element on its own. restrict: parameter, gradient and moments are
+ * four buffers, which the loop may vectorise over. */
 static void adamw_block(const ls__adamw_args *args, const adam_factors *f, int64_t from,
                         int64_t count)
 {
@@ -51,6 +52,7 @@ static void adamw_block(const ls__adamw_args *args, const adam_factors *f, int64
     }
 }
 
+/* Constants once, then blocks of elements, a task each. */
 void LS__K(adamw)(const ls__adamw_args *args, ls_stream *stream)
 {
     (void)stream;
@@ -70,7 +72,8 @@ static void sgd_plain(float *restrict param, const float *restrict grad, int64_t
     }
 }
 
-/* buffer = momentum buffer + gain g; along g + momentum buffer, or the buffer. */
+/* buffer = momentum buffer + gain g; the step goes along g + momentum buffer (Nesterov), or
+ * along the buffer. In the first step the buffer becomes g. */
 static void sgd_momentum(const ls__sgd_args *args, int64_t from, int64_t count)
 {
     float *restrict param = args->param + from;
@@ -90,6 +93,7 @@ static void sgd_momentum(const ls__sgd_args *args, int64_t from, int64_t count)
     }
 }
 
+/* With or without momentum, by blocks of elements. */
 void LS__K(sgd)(const ls__sgd_args *args, ls_stream *stream)
 {
     (void)stream;

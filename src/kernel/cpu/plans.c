@@ -1,4 +1,7 @@
-/* The table of plans; see plans.h. Chains by hash, and a stamp of the last use in each entry. */
+/* The table of plans; see plans.h. Entries hang in chains by the hash of their key; the count is
+ * bounded, and the entry used longest ago makes room. A plan's memory lies behind its entry, so
+ * that giving one back needs no search. One lock guards the table and is held while a plan is
+ * made. */
 #include "kernel/cpu/plans.h"
 
 #include <pthread.h>
@@ -10,22 +13,23 @@
 #define PLANS_MAX 512 /* ResNet-152 needs some 100; one takes some 10 KB and what oneDNN makes */
 #define CHAINS 256    /* a power of two */
 
+/* taken: from ls__plans_take to ls__plans_give, by one thread; free entries may be evicted. */
 typedef struct entry entry;
 struct entry {
-    entry *next;
+    entry *next; /* in its chain */
     ls__plan_key key;
     const ls__plan_kind *kind;
-    uint64_t used;
+    uint64_t used; /* the table's `now` when it was taken last */
     bool taken;
     _Alignas(64) unsigned char plan[];
 };
 
-struct ls__plans {
+struct ls__plans { /* one for each runtime */
     const ls__env *env;
     pthread_mutex_t lock; /* of everything below */
     entry *chain[CHAINS];
-    int count;
-    uint64_t now;
+    int count;    /* entries, taken ones included */
+    uint64_t now; /* takes so far: the clock of `used` */
 };
 
 /* NULL if there is no memory; every user of plans works without a store. */
@@ -63,7 +67,7 @@ void ls__plans_free(ls__plans *plans)
     plans->env->release(plans->env, plans, sizeof *plans);
 }
 
-/* FNV-1a over words. */
+/* The chain of a key: FNV-1a over its words, the upper half folded in. */
 static entry **chain_of(ls__plans *plans, const ls__plan_key *key)
 {
     uint64_t hash = 14695981039346656037u;
@@ -83,7 +87,8 @@ static entry *find(ls__plans *plans, const ls__plan_key *key)
     return e;
 }
 
-/* Frees the one used longest ago, where there are too many. */
+/* Frees the free entry that was used longest ago, where there are too many. If all are taken the
+ * table grows beyond its bound. Under lock. */
 static void make_room(ls__plans *plans)
 {
     entry **oldest = NULL;
@@ -125,7 +130,8 @@ static entry *add(ls__plans *plans, const ls__plan_key *key, const ls__plan_kind
     return e;
 }
 
-/* NULL where another thread works with the plan: the caller then does without one. */
+/* Lends the plan of `key` to the caller alone, made if need be. NULL where another thread works
+ * with the plan, it cannot be made or memory is out: the caller then makes one for itself. */
 void *ls__plans_take(ls__plans *plans, const ls__plan_key *key, const ls__plan_kind *kind,
                      const void *arg)
 {

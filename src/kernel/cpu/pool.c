@@ -1,8 +1,11 @@
-/* Pooling, plane by plane. The largest of each window is found a tap at a time for a whole row of
+/* Pooling of [N,C,H,W], plane by plane; formulas in ref/pool.c. Images with their channels last
+ * are pool_last.c's. The largest of each window is found a tap at a time for a whole row of
  * outputs, so that the lanes of a vector are outputs:
  *
  *     y[j] = max(y[j], x[row, j*stride + tap])    for all taps of the window, in its order
- */
+ *
+ * A plane is one task. Means are summed in float32, each row of a window by lanes, the rows in
+ * order; gradients are added in order of the outputs. */
 #include <math.h>
 #include <string.h>
 
@@ -26,6 +29,7 @@ static planes planes_of(const ls__pool2d *p)
     return all;
 }
 
+/* The first element of plane i in x or y. */
 static int64_t plane_at(const ls__pool2d *p, ls__image s, int64_t i)
 {
     return i / p->channels * s.n + i % p->channels * s.c;
@@ -192,6 +196,7 @@ LS__INLINE float sum_window(const float *x, ls__window rows, ls__window cols, in
     return sum;
 }
 
+/* Means of all windows of a plane. */
 static void avg_plane(const planes *all, float *y, const float *x)
 {
     const ls__pool2d *p = all->p;
@@ -206,6 +211,7 @@ static void avg_plane(const planes *all, float *y, const float *x)
     }
 }
 
+/* A task is a plane. */
 void LS__K(avg_pool2d)(const ls__pool2d *p, float *y, const float *x, ls_stream *stream)
 {
     (void)stream;
@@ -218,6 +224,7 @@ void LS__K(avg_pool2d)(const ls__pool2d *p, float *y, const float *x, ls_stream 
                      { avg_plane(&all, y + plane_at(p, all.y, i), x + plane_at(p, all.x, i)); })
 }
 
+/* dx += share over a window cut to the image. */
 LS__INLINE void add_window(float *dx, float share, ls__window rows, ls__window cols, int64_t row,
                            int64_t step)
 {
@@ -229,6 +236,7 @@ LS__INLINE void add_window(float *dx, float share, ls__window rows, ls__window c
     }
 }
 
+/* Each output spreads dy / divisor over its window, in order of the outputs. */
 static void avg_plane_backward(const planes *all, float *dx, const float *dy)
 {
     const ls__pool2d *p = all->p;
@@ -246,6 +254,7 @@ static void avg_plane_backward(const planes *all, float *dx, const float *dy)
     }
 }
 
+/* A task is a plane, because windows of a plane overlap. */
 void LS__K(avg_pool2d_backward)(const ls__pool2d *p, float *dx, float beta, const float *dy,
                                 ls_stream *stream)
 {

@@ -1,5 +1,6 @@
-/* Pooling of images with their channels last, of float32 or bfloat16: the lanes of a vector are
- * channels. Backward goes from place to place and asks the windows over it, so each element of dx
+/* Pooling of images with their channels last, [N,H,W,C] of float32 or bfloat16: the lanes of a
+ * vector are channels. Sums of a window and of a gradient are float32, in order of rows, then
+ * columns. Backward goes from place to place and asks the windows over it, so each element of dx
  * is written once; gradients are added in order of the outputs. */
 #include <math.h>
 
@@ -8,16 +9,18 @@
 
 #define TILE 64 /* channels of a task */
 
-typedef struct task { /* some channels of an image */
+typedef struct task { /* some channels of an image; the sums of a task are its own */
     const ls__pool2d *p;
     int64_t x, y, width; /* first elements; channels */
 } task;
 
+/* Up to TILE channels of an image are a task. */
 static int64_t tasks_of(const ls__pool2d *p)
 {
     return p->batch * ((p->channels + TILE - 1) / TILE);
 }
 
+/* Task number i, images first. */
 static task task_of(const ls__pool2d *p, int64_t i)
 {
     int64_t tiles = (p->channels + TILE - 1) / TILE, image = i / tiles, first = i % tiles * TILE;
@@ -27,6 +30,7 @@ static task task_of(const ls__pool2d *p, int64_t i)
                   .width = ls__min(TILE, p->channels - first)};
 }
 
+/* Starting the threads pays only above this many elements. */
 static bool is_parallel(const ls__pool2d *p)
 {
     return p->batch * p->channels * p->height * p->width >= LS__PARALLEL_MIN;
@@ -37,6 +41,7 @@ typedef struct outputs {
     int64_t from, end;
 } outputs;
 
+/* The inverse of ls__pool2d_window: which outputs' windows cover position `at`. */
 static outputs outputs_over(const ls__pool2d *p, int axis, int64_t at)
 {
     int64_t size = axis == 0 ? p->height : p->width;
@@ -49,6 +54,7 @@ static outputs outputs_over(const ls__pool2d *p, int axis, int64_t at)
                      ls__min(outs, (at + p->padding[axis]) / stride + 1)};
 }
 
+/* Elements of a window, with the padding where that counts. */
 static float divisor(const ls__pool2d *p, ls__window rows, ls__window cols)
 {
     return (float)(p->count_include_pad ? rows.padded * cols.padded
@@ -70,6 +76,7 @@ LS__INLINE void take(float *value, int32_t *index, const float *x, int64_t at, i
     }
 }
 
+/* The largest of every window, and its place unless index is NULL. */
 LS__INLINE void max_task(const task *t, float *y, int32_t *index, const float *x, const bool half)
 {
     const ls__pool2d *p = t->p;
@@ -111,6 +118,7 @@ void LS__K(max_last)(const ls__pool2d *p, float *y, int32_t *index, const float 
 
 /* ---- gradients ---------------------------------------------------------------------------- */
 
+/* Adds dy of one output to the channels whose maximum stands at `place`. */
 LS__INLINE void give(float *sum, const float *dy, const int32_t *index, int64_t at, int32_t place,
                      int64_t width, const bool half)
 {
@@ -120,6 +128,7 @@ LS__INLINE void give(float *sum, const float *dy, const int32_t *index, int64_t 
     }
 }
 
+/* Adds x / by, one position of all channels. */
 LS__INLINE void spread(float *sum, const float *dy, int64_t at, float by, int64_t width,
                        const bool half)
 {
@@ -143,6 +152,7 @@ LS__INLINE void give_from(const task *t, float *sum, const float *dy, const int3
     }
 }
 
+/* dx of some channels, place by place; rounded once where it is bfloat16. */
 LS__INLINE void backward_task(const task *t, float *dx, float beta, const float *dy,
                               const int32_t *index, const bool half)
 {
@@ -166,6 +176,7 @@ LS__INLINE void backward_task(const task *t, float *dx, float beta, const float 
     }
 }
 
+/* Of both kinds; index NULL: of a mean. */
 static void backward(const ls__pool2d *p, float *dx, float beta, const float *dy,
                      const int32_t *index)
 {
@@ -192,6 +203,7 @@ void LS__K(avg_last_backward)(const ls__pool2d *p, float *dx, float beta, const 
 
 /* ---- mean --------------------------------------------------------------------------------- */
 
+/* Sums of each window in order of rows, then columns, divided once. */
 LS__INLINE void avg_task(const task *t, float *y, const float *x, const bool half)
 {
     const ls__pool2d *p = t->p;

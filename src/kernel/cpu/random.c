@@ -9,6 +9,7 @@ typedef struct numbers {
     double from, times; /* number i is from + times x */
 } numbers;
 
+/* The upper 24 bits of a word over 2^24: in [0,1), exact in float32. */
 static void uniforms(float *out, const ls__philox_words *words)
 {
 #pragma omp simd
@@ -18,6 +19,7 @@ static void uniforms(float *out, const ls__philox_words *words)
     }
 }
 
+/* Two words make a pair of numbers (base/normal.h). */
 static void normals(float *out, const ls__philox_words *words)
 {
 #pragma omp simd
@@ -38,6 +40,8 @@ static void place(float *out, const float *x, int64_t count, double from, double
     }
 }
 
+/* Numbers [first,first+count) of the stream, a buffer of words at a time; begins within a block
+ * of four words where the first number does. */
 static void range(float *out, int64_t count, uint64_t first, const numbers *n)
 {
     _Alignas(64) float x[LS__PHILOX_WORDS];

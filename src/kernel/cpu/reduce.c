@@ -1,10 +1,16 @@
-/* Sums. Each has one association, fixed by the shape:
- *   sum, sum_squares  up to 64 equal blocks in float64, block sums added in order
- *   sum_rows          leaves of 16 rows, then a binary tree over the leaves (adjacent pairs first)
- *   sum_cols          each row as `sum`
- */
+/* Sums, and the gradient of an activation, which is summed over rows at once. Each sum has one
+ * order, fixed by shape and instruction set (the lanes of a vector):
+ *
+ *   sum, sum_squares  up to 64 equal blocks in float64 (by lanes), block sums added in order
+ *   sum_rows          x [rows,n] -> [n]: leaves of 16 rows, then a binary tree over the leaves
+ *                     (adjacent pairs first), float32
+ *   sum_cols          x [rows,n] -> [rows]: each row as `sum`
+ *   sum_dims          merged to one of these where possible, else the plain twin
+ *
+ * Neither the number of threads nor the tile of columns that a task works on changes it. */
 #include <string.h>
 
+#include "base/assert.h"
 #include "kernel/cpu/halves.h"
 
 #define SUM_BLOCKS 64
@@ -14,6 +20,7 @@
 #define CHUNK_BYTES (256 * 1024) /* of three matrices that lie beside each other in the L2 */
 #define CHUNK_ROWS_MAX (64 * LEAF_ROWS)
 
+/* out += x. */
 LS__INLINE void add_into(float *out, const float *x, int64_t width)
 {
 #pragma omp simd
@@ -59,17 +66,19 @@ LS__INLINE double sum_all(const float *x, int64_t count, const bool squares)
     return sum;
 }
 
+/* Float64, not rounded. */
 double LS__K(sum)(const float *x, int64_t count)
 {
     return sum_all(x, count, false);
 }
 
+/* Float64, not rounded: norms of whole models are sums of these. */
 double LS__K(sum_squares)(const float *x, int64_t count)
 {
     return sum_all(x, count, true);
 }
 
-/* acc[width] = sum of `rows` <= LEAF_ROWS rows. */
+/* acc[width] = sum of `rows` <= LEAF_ROWS rows, three at a time: (acc + a) + (b + c). */
 LS__INLINE void sum_leaf(float *restrict acc, const float *x, int64_t rows, int64_t n,
                          int64_t width)
 {
@@ -121,6 +130,7 @@ static void sum_tile(float *out, const matrix *m, int64_t at, int64_t width, flo
 {
     const int64_t rows = m->rows, n = m->n;
     float stack[LEVELS][TILE];
+    LS_ASSERT(width <= TILE && m->leaf >= 1 && m->leaf <= LEAF_ROWS);
     int depth = 0;
     int64_t leaf = 0;
     for (int64_t i = 0; i < rows; i += m->leaf, leaf++) {
@@ -146,6 +156,7 @@ static void sum_matrix(float *out, const matrix *m, float beta)
                      { sum_tile(out + j, m, j, ls__min(TILE, m->n - j), beta); })
 }
 
+/* As the head of the file says; columns are shared among the threads. */
 void LS__K(sum_rows)(float *out, const float *x, int64_t rows, int64_t n, float beta,
                      ls_stream *stream)
 {
@@ -154,6 +165,7 @@ void LS__K(sum_rows)(float *out, const float *x, int64_t rows, int64_t n, float 
     sum_matrix(out, &m, beta);
 }
 
+/* The same order of sums on widened elements; out is float32. */
 void LS__K(sum_rows_bf16)(float *out, const ls__bfloat16 *x, int64_t rows, int64_t n, float beta,
                           ls_stream *stream)
 {

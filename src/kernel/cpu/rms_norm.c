@@ -1,5 +1,7 @@
-/* Root mean square normalisation; formulas in ref/rms_norm.c. Rows are cut into blocks by shape
- * alone, each with its own sum for dw, as in layer norm (norm.c), whose workspace it shares. */
+/* Root mean square normalisation of rows [rows,n]; formulas in ref/rms_norm.c. Sums within a row
+ * are float32 by lanes. Rows are cut into blocks by shape alone, each with its own sum for dw,
+ * whose rows are added in order; the blocks' sums are added as sum_rows does. So are those of
+ * layer norm (norm.c), whose workspace it shares. */
 #include <math.h>
 #include <string.h>
 
@@ -57,12 +59,14 @@ static void rms_norm_at(const norm_forward *f, int64_t i)
     ls__real_written(wide, f->y, at, n);
 }
 
+/* A task is a row. */
 static void rms_norm_rows(const norm_forward *f)
 {
     LS__PARALLEL_FOR(f->rows * f->n >= LS__PARALLEL_MIN, int64_t i = 0, i < f->rows, i++,
                      { rms_norm_at(f, i); })
 }
 
+/* w may be NULL; rstd [rows] is an output for backward. */
 void LS__K(rms_norm)(float *y, float *rstd, const float *x, const float *w, int64_t rows, int64_t n,
                      float eps, ls_stream *stream)
 {
@@ -71,6 +75,7 @@ void LS__K(rms_norm)(float *y, float *rstd, const float *x, const float *w, int6
         &(norm_forward){ls__real_of(y, false), ls__real_of(x, false), rstd, w, rows, n, eps});
 }
 
+/* y and x of bfloat16, w and rstd float32; each element is rounded once. */
 void LS__K(rms_norm_bf16)(ls__bfloat16 *y, float *rstd, const ls__bfloat16 *x, const float *w,
                           int64_t rows, int64_t n, float eps, ls_stream *stream)
 {
@@ -169,6 +174,7 @@ void LS__K(rms_norm_backward)(float *dx, float beta_x, float *dw, float beta_w, 
                   dw, beta_w, rows, workspace);
 }
 
+/* dx, dy and x of bfloat16; dw is a float32 sum. */
 void LS__K(rms_norm_backward_bf16)(ls__bfloat16 *dx, float beta_x, float *dw, float beta_w,
                                    const ls__bfloat16 *dy, const ls__bfloat16 *x, const float *rstd,
                                    const float *w, int64_t rows, int64_t n, void *workspace,

@@ -1,8 +1,10 @@
-/* Rotary position embedding; formulas in ref/rotary.c. Sines and cosines of all positions are made
- * once a call, [T,D/2] each, by turning on from position to position in float64, afresh every
- * RESTART positions so that no error grows. */
+/* Rotary position embedding; formulas in ref/rotary.c. Sines and cosines of all positions are
+ * made once a call, [T,D/2] each, by turning on from position to position in float64, afresh
+ * every RESTART positions so that no error grows. The blocks of RESTART positions are tasks, so
+ * the tables' bits do not depend on the threads. */
 #include <math.h>
 
+#include "base/assert.h"
 #include "kernel/cpu/isa.h"
 
 #define RESTART 128
@@ -28,7 +30,8 @@ static void fill_column(float *c, float *s, int64_t half, int64_t from, int64_t 
     }
 }
 
-/* sign is -1 in backward: the inverse of a rotation is the rotation by the opposite angle. */
+/* One row of D = 2 half elements: pairs (d, d + half) turn. sign is -1 in backward: the inverse
+ * of a rotation is the rotation by the opposite angle. */
 LS__INLINE void rotate_row(float *restrict y, const float *x, const float *c, const float *s,
                            int64_t half, float sign, float beta)
 {
@@ -46,6 +49,7 @@ LS__INLINE void rotate_row(float *restrict y, const float *x, const float *c, co
 void LS__K(rotary)(const ls__rotary *r, ls_stream *stream)
 {
     (void)stream;
+    LS_ASSERT(r->dim % 2 == 0);
     int64_t half = r->dim / 2, rows = r->batch * r->heads * r->time;
     float *c = r->workspace, *s = c + r->time * half;
     int64_t blocks = (r->time + RESTART - 1) / RESTART;

@@ -1,4 +1,5 @@
-/* Which fast table this processor gets. */
+/* Which fast table this processor gets: that of the best instruction set (base/cpu.h), or of the
+ * level that LOCKSTEP_CPU names. */
 #include "kernel/cpu/onednn.h"
 #include "kernel/cpu/tables.h"
 #include "kernel/cpu/threads.h"
@@ -24,6 +25,7 @@ void ls__kernels_set_threads(int threads)
     ls__threads_set(threads > 1 ? threads : 1);
 }
 
+/* For reports; static text. */
 const char *ls__kernels_gemm_name(void)
 {
     const char *name = ls__onednn_name();

@@ -12,6 +12,7 @@
 #include <immintrin.h>
 #include <stdatomic.h>
 
+#include "base/assert.h"
 #include "kernel/cpu/onednn.h"
 
 #define TILES __attribute__((target("amx-tile,amx-bf16")))
@@ -40,6 +41,7 @@ TILES void ls__tiles_begin(void)
     _tile_loadconfig(&config);
 }
 
+/* Gives the tile state of this thread back. */
 TILES void ls__tiles_end(void)
 {
     _tile_release();
@@ -84,6 +86,7 @@ TILES static void run_block(const ls__tiles_product *p, int64_t i, int64_t j)
  * moving plain stores past loads of the tiles, which it does not see. */
 TILES void ls__tiles_run(const ls__tiles_product *p)
 {
+    LS_ASSERT((p->m | p->n | p->k) % LS__TILE_SIDE == 0);
     atomic_signal_fence(memory_order_seq_cst); /* tiles load memory that plain code has stored */
     for (int64_t i = 0; i < p->m; i += LS__TILE_SIDE) {
         for (int64_t j = 0; j < p->n; j += LS__TILE_SIDE) {

@@ -1,9 +1,11 @@
-/* Functions of one element, and their gradients. `op` is a constant where the loops are inlined, so
- * each case becomes one vector loop. */
+/* Functions of one element, and their gradients: y = f(x), dx = dy f'; formulas in
+ * ref/elementwise.c, approximations in vmath.h. `op` is a constant where the loops are inlined,
+ * so each case becomes one vector loop. Elements are computed on their own, in float32; of
+ * bfloat16 each is widened and rounded once. */
 #include "kernel/cpu/halves.h"
 #include "kernel/cpu/vmath.h"
 
-/* `op` is a constant where this is inlined. */
+/* f(x) in float32; `op` is a constant where this is inlined. NaN stays NaN. */
 LS__INLINE float value(const ls__unary op, float x)
 {
     switch (op) {
@@ -88,7 +90,8 @@ LS__INLINE void forward(const ls__unary op, float *out, const float *a, int64_t 
     }
 }
 
-/* Two loops, because the usual one (beta 0) must not read dx, which may hold anything. */
+/* dx = dy f'(z) + beta dx. Two loops, because the usual one (beta 0) must not read dx, which may
+ * hold anything. */
 LS__INLINE void backward(const ls__unary op, float *dx, const float *dy, const float *z,
                          int64_t count, float beta)
 {
@@ -147,6 +150,7 @@ void LS__K(unary_backward_block)(ls__unary op, float *dx, const float *dy, const
     }
 }
 
+/* By blocks of LS__BLOCK elements, a task each. */
 void LS__K(unary)(ls__unary op, float *out, const float *a, int64_t count, ls_stream *stream)
 {
     (void)stream;
@@ -155,7 +159,8 @@ void LS__K(unary)(ls__unary op, float *out, const float *a, int64_t count, ls_st
     })
 }
 
-/* x or y may be NULL where the operator does not read it. */
+/* dx = dy f' + beta dx, by blocks; dx may be dy. x or y may be NULL where the operator does not
+ * read it. */
 void LS__K(unary_backward)(ls__unary op, float *dx, const float *dy, const float *x, const float *y,
                            int64_t count, float beta, ls_stream *stream)
 {
@@ -199,6 +204,7 @@ LS__INLINE void forward_halves(const ls__unary op, ls__bfloat16 *out, const ls__
     }
 }
 
+/* One thread, as unary_block. */
 void LS__K(unary_block_bf16)(ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count)
 {
     switch (op) {
@@ -208,6 +214,7 @@ void LS__K(unary_block_bf16)(ls__unary op, ls__bfloat16 *out, const ls__bfloat16
     }
 }
 
+/* By blocks, as unary. */
 void LS__K(unary_bf16)(ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count,
                        ls_stream *stream)
 {
@@ -236,6 +243,7 @@ LS__INLINE void backward_halves(const ls__unary op, ls__bfloat16 *dx, const ls__
     }
 }
 
+/* One thread, as unary_backward_block. */
 void LS__K(unary_backward_block_bf16)(ls__unary op, ls__bfloat16 *dx, const ls__bfloat16 *dy,
                                       const ls__bfloat16 *z, int64_t count, float beta)
 {
@@ -246,6 +254,7 @@ void LS__K(unary_backward_block_bf16)(ls__unary op, ls__bfloat16 *dx, const ls__
     }
 }
 
+/* By blocks, as unary_backward. */
 void LS__K(unary_backward_bf16)(ls__unary op, ls__bfloat16 *dx, const ls__bfloat16 *dy,
                                 const ls__bfloat16 *x, const ls__bfloat16 *y, int64_t count,
                                 float beta, ls_stream *stream)

@@ -53,6 +53,7 @@ void LS__K(upsample2d)(const ls__upsample2d *u, float *y, const float *x, ls_str
     })
 }
 
+/* Adds an output's gradient to the inputs it was made of, by their shares. */
 static void pixel_backward(float *dx, const float *dy, const corner *c, int64_t channels)
 {
     for (int k = 0; k < c->count; k++) { /* one after the other: they may be one input */

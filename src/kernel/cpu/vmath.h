@@ -149,7 +149,7 @@ LS__INLINE ls__vec ls__vec_max(ls__vec a, ls__vec b)
 }
 
 /* The largest of x[n]; NaN is passed over (it reaches the result through the sum of exp). Written
- * out because a float maximum is no reduction that every compiler vectorises. */
+ * out because not every compiler vectorises a float maximum. */
 LS__INLINE float ls__row_max(const float *x, int64_t n)
 {
     ls__vec lanes = (ls__vec){0.0f} - INFINITY;

@@ -3,6 +3,7 @@
 #ifndef LS_KERNEL_CPU_WALK_H
 #define LS_KERNEL_CPU_WALK_H
 
+#include "base/assert.h"
 #include "kernel/cpu/isa.h"
 
 typedef struct ls__kernel_walk {
@@ -20,6 +21,7 @@ LS__INLINE bool ls__walk_joins(const ls__strided *s, int outer, int64_t stride, 
 static inline ls__kernel_walk ls__walk_of(int ndim, const int64_t *shape, ls__strided a,
                                           ls__strided b)
 {
+    LS_ASSERT(ndim >= 0 && ndim <= LS__KERNEL_DIMS_MAX);
     ls__kernel_walk w = {.ndim = 0};
     for (int d = 0; d < ndim; d++) {
         if (shape[d] == 1) {

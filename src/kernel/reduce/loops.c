@@ -1,10 +1,13 @@
 /* Leaf loops of reductions, compiled once for each instruction set (LS__REDUCE_TABLE names the
  * table). Straight loops only: what to combine in which order is reduce.c's business.
  *
- * `omp simd` states what the contract grants: an output equals an input or does not overlap it, so
- * no element depends on another and no alias check is needed. Stores are plain: non-temporal ones
- * halve the throughput on lines that were just read.
- */
+ * `omp simd` states what the contract grants: an output equals an input or does not overlap it,
+ * so no element depends on another and no alias check is needed. Stores are plain: non-temporal
+ * ones halve the throughput on lines that were just read.
+ *
+ * Bits do not depend on the instruction set: every element takes the same operations in the same
+ * order, and the build forbids contraction to fused multiply-adds (loops.h). The fused sums of 2
+ * to 8 float32 operands spell out the canonical tree of reduce.h, SUM_n being tree(0,n). */
 #include <stdint.h>
 
 #include "base/half.h"
@@ -97,7 +100,8 @@ CONVERT(bfloat16_narrow, uint16_t, float, ls__bfloat16_round)
  * nearest cache, long enough to read each stream a few cache lines at a time. */
 #define BLOCK 64
 
-/* Scales in place first: `block` is the caller's scratch memory. */
+/* Scales `block`, the root of the tree for elements [first,first+count), and writes it to every
+ * destination. `block` is the caller's scratch memory and is scaled in place. */
 static inline void store_block(const ls__reduce_args *args, const ls__reduce_scale *scale,
                                float *block, int64_t first, int64_t count)
 {
@@ -113,6 +117,8 @@ static inline void store_block(const ls__reduce_args *args, const ls__reduce_sca
     }
 }
 
+/* The canonical tree of n operands, n = 2 … 8: left subtrees have the largest power of two of
+ * operands below n, and the right one is tree(0, rest), moved. */
 #define S(k) s##k[first + i]
 #define SUM_2 (S(0) + S(1))
 #define SUM_3 (SUM_2 + S(2))
@@ -131,6 +137,8 @@ static inline void store_block(const ls__reduce_args *args, const ls__reduce_sca
 #define SOURCES_7 SOURCES_6 SOURCE(6)
 #define SOURCES_8 SOURCES_7 SOURCE(7)
 
+/* All operands of BLOCK elements at a time: read once, summed in registers, stored to every
+ * destination. The rest runs the same expression element by element. */
 #define FUSED_SUM(n)                                                                               \
     static void sum_##n(const ls__reduce_args *args, const ls__reduce_scale *scale)                \
     {                                                                                              \

@@ -1,12 +1,15 @@
 /* Reductions over raw memory: which loop runs on what, in the canonical order.
  *
- * Work goes in blocks that stay in the nearest cache. Within a block the tree is evaluated from the
- * left with a stack, as one counts in binary: operand i is pushed as a tree of one leaf, and while
- * the two topmost trees are of equal size they are combined. In the end the trees left (sizes
- * falling powers of two) are combined from the top. For 7 operands:
+ * Work goes in blocks that stay in the nearest cache. Within a block the tree is evaluated from
+ * the left with a stack, as one counts in binary: operand i is pushed as a tree of one leaf, and
+ * while the two topmost trees are of equal size they are combined. In the end the trees left
+ * (sizes falling powers of two) are combined from the top. For 7 operands:
  *
  *     0  01  01 2  0123  0123 4  0123 45  0123 45 6  ->  0123 456  ->  0123456
- */
+ *
+ * 16-bit floats are widened to float32 when they are pushed and rounded once when the root is
+ * stored; averages are divided at the root. Since elements are combined on their own, neither
+ * the block size nor the part of the data that a rank or a thread works on changes a bit. */
 #include "kernel/reduce/reduce.h"
 
 #include <math.h>
@@ -40,6 +43,7 @@ const ls__reduce_table *ls__reduce_table_of(ls__isa isa)
     }
 }
 
+/* The table of the instruction set in use. Reads the environment, so callers keep the answer. */
 const ls__reduce_table *ls__reduce_table_get(void)
 {
     return ls__reduce_table_of(ls__cpu_isa());
@@ -55,6 +59,7 @@ bool ls__reduce_supported(ls_dtype dtype, ls_reduce_op op)
     return op == LS_AVG || op == LS_PREMUL_SUM ? loops->scale != NULL : loops->combine[op] != NULL;
 }
 
+/* The type of partial sums: float32 for 16-bit floats, so that they are rounded only at the end. */
 ls_dtype ls__reduce_accumulator(ls_dtype dtype)
 {
     return dtype == LS_FLOAT16 || dtype == LS_BFLOAT16 ? LS_FLOAT32 : dtype;
@@ -75,7 +80,7 @@ static ls__reduce_scale scale_of(double divisor)
 
 /* ---- the tree over one block -------------------------------------------------------------- */
 
-typedef struct tree {
+typedef struct tree { /* the evaluation of one block; lies on the calling thread's stack */
     const ls__reduce_args *args;
     const ls__reduce_loops *loops;
     ls__reduce_scale scale;
@@ -88,15 +93,18 @@ typedef struct tree {
     _Alignas(64) unsigned char memory[DEPTH_MAX][BLOCK_BYTES];
 } tree;
 
-/* Whether operand s comes in the accumulator's type, as the partial results of algorithms do. */
+/* Whether operand s comes in the accumulator's type, as the partial results of algorithms do; it
+ * is then not widened. */
 static bool is_wide(const ls__reduce_args *args, int s)
 {
     return args->src_wide != NULL && args->src_wide[s];
 }
 
-/* An operand that needs no widening is used in place and not copied. */
+/* Pushes operand s as a tree of one leaf, widened where its type is narrower than the
+ * accumulator's. An operand that needs no widening is used in place and not copied. */
 static void push_leaf(tree *t, int s)
 {
+    LS_ASSERT(t->depth < DEPTH_MAX);
     const bool wide = is_wide(t->args, s);
     const unsigned char *src = t->args->src[s];
     const void *value =
@@ -131,14 +139,15 @@ static void combine_top(tree *t)
     t->stack[level].leaves += t->stack[level + 1].leaves;
 }
 
-/* Equal sizes mean that the two trees are siblings in the canonical tree. */
+/* Whether the two topmost trees have as many leaves: they are then siblings in the canonical
+ * tree. */
 static bool top_is_even(const tree *t)
 {
     return t->depth >= 2 && t->stack[t->depth - 1].leaves == t->stack[t->depth - 2].leaves;
 }
 
-/* Divides, narrows and writes to every destination. A destination may be a source: all operands of
- * the block have been read by now. */
+/* Divides once, narrows and writes to every destination. A destination may be a source: all
+ * operands of the block have been read by now. */
 static void store_root(tree *t)
 {
     const size_t bytes = (size_t)t->count * t->loops->accumulator_size;
@@ -180,7 +189,8 @@ static void reduce_block(tree *t)
 
 /* ---- the calls ---------------------------------------------------------------------------- */
 
-/* One operand and no division is a copy: bits are kept, even those of a signalling NaN. */
+/* One operand and no division is a copy: bits are kept, even those of a signalling NaN. Types
+ * are alike, which the caller has checked. */
 static void copy_all(const ls__reduce_args *args, size_t size)
 {
     for (int d = 0; d < args->dst_count; d++) {

@@ -38,6 +38,7 @@ static head head_of(const ls__attention *a, int64_t b, int64_t h)
     return out;
 }
 
+/* The sum of x[i] y[i] in float64, in the order of i. */
 static double dot(const float *x, const float *y, int64_t n)
 {
     double sum = 0.0;
@@ -133,7 +134,7 @@ static ls__attention widened(const ls__attention *a, float *part[PARTS])
     return w;
 }
 
-/* Between bfloat16 with strides and a part. */
+/* Widens a strided bfloat16 operand into the dense float32 `wide`, or with `narrow` rounds back. */
 static void convert(const ls__attention *a, int part, const void *half, int64_t s_b, int64_t s_h,
                     int64_t s_t, float *wide, bool narrow)
 {

@@ -20,12 +20,14 @@ static int64_t place(const ls__batch_norm *n, int64_t channel, int64_t i)
     return i / n->pixels * s.n + channel * s.c + i % n->pixels * s.w;
 }
 
+/* Element `at` of an operand of x's shape, of either type, as float64. */
 static double get(const ls__batch_norm *n, const float *x, int64_t at)
 {
     return ls__ref_read(x, n->half, at);
 }
 
-/* mean = sum x / count, variance = sum (x - mean)^2 / count: the biased one. */
+/* mean = sum x / count, variance = sum (x - mean)^2 / count, the biased one; [C] each. Two
+ * passes over each channel, samples first, then pixels. */
 void ls__ref_batch_norm_stats(const ls__batch_norm *n, float *mean, float *variance,
                               ls_stream *stream)
 {
@@ -118,6 +120,7 @@ void ls__ref_batch_norm_backward(const ls__batch_norm *n, ls_stream *stream)
     }
 }
 
+/* The plain loops keep their sums in locals. */
 size_t ls__ref_batch_norm_workspace(const ls__batch_norm *n)
 {
     (void)n;

@@ -1,7 +1,10 @@
-/* Comparisons of two operands of any type but the 16-bit floats. */
+/* Comparisons of two operands of any type but the 16-bit floats, element by element with
+ * broadcasting: out[i] = op(a[i], b[i]), 0 or 1. As in IEEE 754 every comparison with NaN is
+ * false but "not equal". */
 #include "kernel/ref/ref.h"
 
-/* A long double holds every number of every type: it has the 64 bits of an int64 or uint64. */
+/* Element i as a long double, which holds every number of every type here where it has the 64
+ * bits of an int64 or uint64, as on x86-64. */
 long double ls__ref_load(const void *from, ls_dtype dtype, int64_t i)
 {
     switch (dtype) {

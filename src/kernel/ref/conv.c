@@ -99,6 +99,7 @@ static double backward_w_at(const ls__conv2d *c, const ls__conv2d_data *d, int64
     return sum;
 }
 
+/* One output of a pass, at pixel `at`, in float64. */
 typedef double (*pixel_fn)(const ls__conv2d *c, const ls__conv2d_data *d, place at);
 
 /* `value` computes one output from the formula; each is stored once, plus beta times the value that
@@ -152,6 +153,7 @@ void ls__ref_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_
     }
 }
 
+/* Nothing: each output is one sum. */
 size_t ls__ref_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d)
 {
     (void)c, (void)pass, (void)d;

@@ -1,11 +1,13 @@
-/* Along one dimension: running sums, extremes, variance.
+/* Along one dimension of [outer,n,inner]: running sums, extremes, variance.
  *
- * variance:   v = sum (x - m)^2 / c, m = sum x / n;  gradient: dx = dy 2 (x - m) / c, because the
- *             part through m is sum (x - m) = 0
+ *   cumsum:     y_k = x_0 + … + x_k, or from the end; added in that order, in float64
+ *   extreme:    the first of the largest (or least) elements; the first NaN before all others
+ *   variance:   v = sum (x - m)^2 / c, m = sum x / n;  gradient: dx = dy 2 (x - m) / c, because the
+ *               part through m is sum (x - m) = 0
  */
 #include "kernel/ref/ref.h"
 
-/* Each column by itself, in the order of the sum. */
+/* Each column by itself, in the order of the sum; `reverse` starts at the end. */
 void ls__ref_cumsum(float *out, const float *x, int64_t outer, int64_t n, int64_t inner,
                     bool reverse, float beta, ls_stream *stream)
 {
@@ -28,7 +30,8 @@ static bool beyond(float x, float best, bool least)
     return !best_is_nan && (is_nan || (least ? x < best : x > best));
 }
 
-/* The first NaN wins; of equal elements the first one. */
+/* index [outer,inner] and, unless NULL, out: the first NaN wins; of equal elements the first
+ * one. */
 void ls__ref_extreme(float *out, int64_t *index, const float *x, int64_t outer, int64_t n,
                      int64_t inner, bool least, ls_stream *stream)
 {
@@ -46,7 +49,7 @@ void ls__ref_extreme(float *out, int64_t *index, const float *x, int64_t outer, 
     }
 }
 
-/* sum (x - mean)^2 / divisor, in two passes. */
+/* sum (x - mean)^2 / divisor of each row [n], in two passes; mean [rows] is an output, too. */
 void ls__ref_variance(float *out, float *mean, const float *x, int64_t rows, int64_t n,
                       double divisor, ls_stream *stream)
 {

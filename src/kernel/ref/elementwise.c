@@ -1,4 +1,11 @@
-/* Functions of one or two elements at a time, with libm in float64. */
+/* Functions of one or two elements at a time, with libm in float64 and one rounding at the end.
+ *
+ *   gelu        x Phi(x), Phi the normal distribution (Hendrycks & Gimpel 2016), or its tanh form
+ *   silu        x s(x), s the logistic function
+ *   huber       x^2/2 where |x| <= p, else p (|x| - p/2)
+ *   share       b's part in the gradient of max(a, b); 1/2 where both are equal
+ *
+ * A derivative is written in x or in y = f(x), whichever kernels.h says (unary_backward). */
 #include <math.h>
 
 #include "kernel/ref/ref.h"
@@ -8,13 +15,13 @@
 #define ONE_OVER_SQRT_TWO_PI 0.39894228040143267794
 #define GELU_CUBIC 0.044715 /* Hendrycks & Gimpel 2016, section 2 */
 
-/* Hendrycks & Gimpel 2016, section 2: the tanh form. */
+/* tanh(sqrt(2/pi) (x + 0.044715 x^3)): Hendrycks & Gimpel 2016, section 2. */
 static double gelu_tanh_inner(double x)
 {
     return tanh(SQRT_TWO_OVER_PI * (x + GELU_CUBIC * x * x * x));
 }
 
-/* float64 throughout, rounded once by the caller. */
+/* f(x); float64 throughout, rounded once by the caller. NaN stays NaN in all of them. */
 static double unary(ls__unary op, double x)
 {
     switch (op) {
@@ -95,6 +102,7 @@ static double derivative(ls__unary op, double x, double y)
     return 0.0;
 }
 
+/* out[i] = f(a[i]), rounded once; out may be a. */
 void ls__ref_unary(ls__unary op, float *out, const float *a, int64_t count, ls_stream *stream)
 {
     (void)stream;
@@ -114,6 +122,7 @@ void ls__ref_unary_backward(ls__unary op, float *dx, const float *dy, const floa
     }
 }
 
+/* f(x; p, q) with arg = {p, q}; NaN stays NaN. */
 static double map(ls__map op, const double *arg, double x)
 {
     const double above = x < arg[0] ? arg[0] : x; /* written so that NaN stays */
@@ -148,6 +157,7 @@ static double map_derivative(ls__map op, const double *arg, double x)
     return 0.0;
 }
 
+/* out[i] = f(a[i]; p, q), rounded once. */
 void ls__ref_map(ls__map op, const double *arg, float *out, const float *a, int64_t count,
                  ls_stream *stream)
 {
@@ -217,6 +227,7 @@ void ls__ref_axpby(float *out, const float *a, int64_t count, float alpha, float
     }
 }
 
+/* out = a + value, in float32. */
 void ls__ref_add_scalar(float *out, const float *a, int64_t count, float value, ls_stream *stream)
 {
     (void)stream;
@@ -225,6 +236,7 @@ void ls__ref_add_scalar(float *out, const float *a, int64_t count, float value, 
     }
 }
 
+/* Every element becomes `value`. */
 void ls__ref_fill(float *out, int64_t count, float value, ls_stream *stream)
 {
     (void)stream;

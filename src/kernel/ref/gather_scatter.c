@@ -1,4 +1,9 @@
-/* Choosing elements: by a condition, and by an index along one dimension. */
+/* Choosing elements: by a condition, and by an index along one dimension.
+ *
+ *   where    out = c ? a : b, the three broadcast by strides
+ *   pick     to[i] = from[i'], i' = i with i'[dim] = index[i]
+ *   put_add  to[i'] += from[i], in order of i
+ */
 #include <string.h>
 
 #include "kernel/ref/ref.h"

@@ -1,5 +1,7 @@
 /* Matrix product: C[i,j] = sum over p of op(A)[i,p] op(B)[p,j] + bias[j] + beta C[i,j], and a
- * function of that. */
+ * function of that. op(A) is [m,k], op(B) [k,n]; C lies row-major with row stride ldc. Sums are
+ * float64 in the order of p; C is rounded once, and the function reads the rounded value, as
+ * backward will. */
 #include "base/half.h"
 #include "kernel/ref/halves.h"
 #include "kernel/ref/ref.h"
@@ -42,6 +44,7 @@ void ls__ref_gemm_batch(const ls__gemm *g, int64_t batch, int64_t stride_a, int6
     }
 }
 
+/* Element [row,col] of op(X) of bfloat16. */
 static double half_element(const ls__bfloat16 *x, int64_t ld, bool trans, int64_t row, int64_t col)
 {
     return (double)ls__bfloat16_widen(trans ? x[col * ld + row] : x[row * ld + col]);
@@ -97,6 +100,7 @@ void ls__ref_gemm_bf16(const ls__gemm_bf16 *g, ls_stream *stream)
     }
 }
 
+/* Nothing: sums are locals. */
 size_t ls__ref_gemm_bf16_workspace(const ls__gemm_bf16 *g)
 {
     (void)g;

@@ -100,6 +100,7 @@ void ls__ref_activation_backward(const ls__activation_grad *g, ls_stream *stream
     }
 }
 
+/* Nothing: db is summed after dz, from memory. */
 size_t ls__ref_activation_backward_workspace(const ls__activation_grad *g)
 {
     (void)g;
@@ -148,6 +149,7 @@ void ls__ref_dropout_bf16(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t coun
     }
 }
 
+/* n bfloat16 elements as float32. */
 static void widen_row(float *out, const ls__bfloat16 *x, int64_t n)
 {
     for (int64_t j = 0; j < n; j++) {
@@ -155,6 +157,7 @@ static void widen_row(float *out, const ls__bfloat16 *x, int64_t n)
     }
 }
 
+/* The inverse, rounded to nearest even. */
 static void narrow_row(ls__bfloat16 *out, const float *x, int64_t n)
 {
     for (int64_t j = 0; j < n; j++) {

@@ -1,10 +1,12 @@
 /* Losses, float64 inside, over the rows (or elements) that count:
  *
  *   nll            mean of -x_i,target
- *   cross-entropy  of logits: nll of log softmax x; with smoothing e (Szegedy et al. 2016, section
- * 7) the target's share is 1 - e + e/n and every other class' e/n binary         mean of log(1 +
- * exp(x)) - x y, as max(x,0) - x y + log(1 + exp(-|x|))
- */
+ *   cross-entropy  of logits: nll of log softmax x; with smoothing e (Szegedy et al. 2016,
+ *                  section 7) the target's share is 1 - e + e/n and every other class' e/n
+ *   binary         mean of log(1 + exp(x)) - x y, as max(x,0) - x y + log(1 + exp(-|x|))
+ *
+ * Rows are added in order. Gradients are those of the mean: (softmax - share) / count for the
+ * logits, (s(x) - y) / count of the binary one, s being the logistic function. */
 #include <math.h>
 
 #include "kernel/ref/ref.h"

@@ -1,12 +1,18 @@
-/* One step of long short-term memory (Hochreiter & Schmidhuber 1997, with the forget gate of Gers
- * et al. 2000), gates in PyTorch's order i, f, g, o:
+/* One step of long short-term memory (Hochreiter & Schmidhuber 1997, with the forget gate of
+ * Gers et al. 2000). gates [rows,4n] in PyTorch's order i, f, g, o; h, c, c' [rows,n]:
  *
  *     c' = s(f) c + s(i) tanh(g)        h = s(o) tanh(c')        s: the logistic function
+ *
+ * With the gates behind their functions, t = tanh(c') and u = dc' + dh o (1 - t^2):
+ *
+ *     di = u g i (1 - i)    df = u c f (1 - f)    dg = u i (1 - g^2)    do = dh t o (1 - o)
+ *     dc = u f
  */
 #include <math.h>
 
 #include "kernel/ref/ref.h"
 
+/* 1 / (1 + e^-x). */
 static double logistic(double x)
 {
     return 1.0 / (1.0 + exp(-x));

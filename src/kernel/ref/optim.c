@@ -1,9 +1,13 @@
-/* Optimizer steps over a flat parameter, as PyTorch computes them.
+/* Optimizer steps over a flat parameter of `count` elements, as PyTorch computes them; g is the
+ * gradient, t the step from 1.
  *
- * Adam (Kingma & Ba 2015, algorithm 1), AdamW (Loshchilov & Hutter 2019, algorithm 2): decay
- * multiplies the parameter by 1 - lr*weight_decay instead of entering the gradient.
- * SGD with momentum: buf = momentum buf + (1 - dampening) g; Nesterov steps along g + momentum buf.
- */
+ *   Adam   m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2   (Kingma & Ba 2015,
+ *          x -= lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)   algorithm 1)
+ *   AdamW  (Loshchilov & Hutter 2019, algorithm 2): decay multiplies the parameter by
+ *          1 - lr weight_decay instead of entering the gradient
+ *   SGD    buf = momentum buf + (1 - dampening) g; Nesterov steps along g + momentum buf
+ *
+ * float64 inside; each stored number is rounded once. */
 #include <math.h>
 
 #include "kernel/ref/ref.h"

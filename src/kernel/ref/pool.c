@@ -1,13 +1,20 @@
-/* Pooling: the largest element or the mean of each window of each channel's plane. */
+/* Pooling: the largest element or the mean of each window of each channel's plane.
+ *
+ *   largest   y = the first largest of the window, a NaN before all; dy goes to its place
+ *   mean      y = sum of the window's elements inside the image / divisor; dx sums dy / divisor
+ *
+ * Sums run in order of rows, then columns; those of a gradient in order of the outputs. */
 #include <math.h>
 
 #include "kernel/ref/ref.h"
 
+/* Of x and dx, in the layout of p. */
 static ls__image strides_of_x(const ls__pool2d *p)
 {
     return ls__image_strides(p->layout, p->channels, p->height, p->width);
 }
 
+/* Of y, dy and the index. */
 static ls__image strides_of_y(const ls__pool2d *p)
 {
     return ls__image_strides(p->layout, p->channels, p->out_height, p->out_width);
@@ -134,6 +141,7 @@ void ls__ref_max_pool2d_backward(const ls__pool2d *p, float *dx, float beta, con
     })
 }
 
+/* y = the mean of each window. */
 void ls__ref_avg_pool2d(const ls__pool2d *p, float *y, const float *x, ls_stream *stream)
 {
     (void)stream;

@@ -1,6 +1,13 @@
-/* Sums over rows, columns, everything, or chosen dimensions; float64, in index order. */
+/* Sums over rows, columns, everything, or chosen dimensions; float64, in index order, rounded
+ * once.
+ *
+ *   add_rows  y[i,j] += bias[j]         sum_rows  out[j] = sum over i of x[i,j]
+ *   sum_cols  out[i] = sum over j of x[i,j]
+ *   sum_dims  out = the sum of x over the dimensions where keep is 0
+ */
 #include "kernel/ref/ref.h"
 
+/* The bias is added to every row. */
 void ls__ref_add_rows(float *y, const float *bias, int64_t rows, int64_t n, ls_stream *stream)
 {
     (void)stream;
@@ -35,6 +42,7 @@ void ls__ref_sum_cols(float *out, const float *x, int64_t rows, int64_t n, float
     }
 }
 
+/* In index order, not rounded to float32. */
 double ls__ref_sum(const float *x, int64_t count)
 {
     double sum = 0.0;

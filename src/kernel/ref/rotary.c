@@ -32,6 +32,7 @@ void ls__ref_rotary(const ls__rotary *r, ls_stream *stream)
     }
 }
 
+/* Nothing: angles are computed where they are used. */
 size_t ls__ref_rotary_workspace(const ls__rotary *r)
 {
     (void)r;

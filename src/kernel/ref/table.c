@@ -1,4 +1,4 @@
-/* The table of plain kernels. */
+/* The table of plain kernels: the oracle of tests, and LOCKSTEP_CPU=ref. */
 #include "kernel/ref/halves.h"
 #include "kernel/ref/ref.h"
 

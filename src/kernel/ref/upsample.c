@@ -1,5 +1,11 @@
-/* Images enlarged: each output is made of up to four inputs, as the taps of its row and column
- * say. The gradient of an input sums over the outputs that it is in. */
+/* Images enlarged, [N,H,W,C] -> [N,H',W',C]: each output is the sum of up to four inputs, those
+ * that the taps of its row and column name, times the product of both shares:
+ *
+ *   y[i,j] = sum over h in {from, next} of row i, w in {from, next} of column j of
+ *            share(h) share(w) x[h,w]
+ *
+ * The gradient of an input sums share times dy over the outputs that read it, in order of the
+ * outputs. */
 #include "kernel/ref/ref.h"
 
 /* The share of input (row, column) in an output. */

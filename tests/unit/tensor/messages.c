@@ -70,7 +70,8 @@ LOCAL_TEST(shape_mistakes_are_told_with_both_shapes_and_the_line)
            "attention: q [2,4,3], k [2,4,3], v [2,4,3]; q must be [B,H,T,D], k and v [B,G,S,D] "
            "with H a multiple of G");
     EXPECT(ls_zeros(LS_SHAPE(1, 2, 3, 4, 5, 6, 7, -8), LS_FLOAT32), LS_ERR_INVALID,
-           "zeros: shape [1,2,3,4,5,6,7,-8]: a dimension is negative or the size overflows");
+           "zeros: shape [1,2,3,4,5,6,7,-8]: a size is negative, or the elements take more bytes "
+           "than memory can address; give sizes of at least 0");
 }
 
 LOCAL_TEST(type_and_index_mistakes_name_the_element)
@@ -90,7 +91,7 @@ LOCAL_TEST(type_and_index_mistakes_name_the_element)
            "bfloat16 [..,C] and the target the same without the last dimension");
     EXPECT(ls_relu(i), LS_ERR_INVALID,
            "relu: argument 1 is int64 [2,2]; it takes float32 or bfloat16: convert with ls_cast");
-    EXPECT(ls_dropout(x, 1.5), LS_ERR_INVALID, "dropout: p is 1.5; it is a probability in 0…1");
+    EXPECT(ls_dropout(x, 1.5), LS_ERR_INVALID, "dropout: p is 1.5; give a probability from 0 to 1");
     EXPECT(ls_gelu(x, (ls_gelu_kind)9), LS_ERR_INVALID,
            "gelu: kind 9; give LS_GELU_ERF or LS_GELU_TANH");
     EXPECT(ls_softmax(ls_full(LS_SCALAR, LS_FLOAT32, 1), 0), LS_ERR_INVALID,

@@ -290,6 +290,9 @@ LOCAL_TEST(print_shows_what_torch_would)
     check_printed(ls_transpose(ls_cast(t, LS_INT32), 0, 1), "tensor([[ 1, -3],\n"
                                                             "        [ 2,  4]], int32 [2,2])\n");
     check_printed(ls_sum(t), "tensor(4.5000, float32 [])\n");
+    const float large[] = {1e30f, 2};
+    check_printed(ls_from_data(large, LS_SHAPE(2), LS_FLOAT32),
+                  "tensor([1.0000e+30, 2.0000e+00], float32 [2])\n");
     check_printed(counting(LS_SHAPE(1, 2, 1)), "tensor([[[0.],\n"
                                                "         [1.]]], float32 [1,2,1])\n");
     check_printed(ls_empty(LS_SHAPE(0), LS_FLOAT32), "tensor([], float32 [0])\n");
