@@ -185,7 +185,7 @@ def in_place_output(tensor):
 
 def count_is(what, tensors, size):
     if len(tensors) != size:
-        raise make_error(-1, f"{what}: a list of {len(tensors)} tensors; give a count for each of the "
+        raise make_error(-1, f"{what}: a list of {len(tensors)} tensors; give one for each of the "
                              f"{size} ranks")
 
 
