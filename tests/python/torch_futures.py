@@ -7,6 +7,7 @@ import datetime
 import pathlib
 import sys
 import threading
+import time
 
 import torch
 import torch.distributed as dist
@@ -135,6 +136,27 @@ def futures_of_many_operations_are_set_in_order():
         chain = chain.then(lambda f: f.value())
     assert chain.wait()[0].sum().item() == 3 * size()
     assert all(work.wait() for work in alone)
+
+
+@only(SEVERAL)
+def a_callback_waits_for_that_of_an_earlier_operation():
+    """Though its own operation had ended when the future was asked for."""
+    order, may_end = [], threading.Event()
+
+    def first_ends(future):
+        if rank() == 0:
+            may_end.wait(20)
+        order.append(0)
+    if rank() != 0:
+        time.sleep(0.3)  # rank 0 asks for a future that is not set yet
+    first = dist.all_reduce(torch.ones(3), async_op=True).get_future().then(first_ends)
+    second = dist.all_reduce(torch.ones(3), async_op=True)
+    while not second.is_completed():
+        time.sleep(0.001)
+    last = second.get_future().then(lambda future: order.append(1))
+    may_end.set()
+    torch.futures.wait_all([first, last])
+    assert order == [0, 1], order
 
 
 # ---- an abort in between ------------------------------------------------------------------------

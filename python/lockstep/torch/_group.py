@@ -92,8 +92,8 @@ class ProcessGroup(dist.ProcessGroup):
     def drop(self, work):
         self._kept.pop(work, None)
 
-    def complete(self, work):
-        self._completer.add(work, getattr(work, "letter", False))
+    def complete(self, work, ended):
+        self._completer.add(work, getattr(work, "letter", False), ended)
 
     # ---- reductions ----
 

@@ -102,10 +102,7 @@ class Work(_Work):
             if self._future is None:
                 self._inner = torch.futures.Future()
                 self._future = self._inner.then(self._resolved)
-                if self.is_completed():
-                    self._inner.set_result(None)
-                else:
-                    self._group.complete(self)
+                self._group.complete(self, self.is_completed())
                 self._group.drop(self)
         return self._future
 
@@ -131,10 +128,17 @@ class Completer:
     _here = threading.local()  # .ours: a thread that runs callbacks
 
     def __init__(self, name):
-        self._queue, self._thread, self._name = queue.SimpleQueue(), None, name
+        self._queue, self._thread, self._name = queue.Queue(), None, name
 
-    def add(self, work, alone):
-        if alone or getattr(self._here, "ours", False):
+    def add(self, work, alone, ended):
+        """A work that has ended is resolved here and now, unless an earlier one's callbacks are still
+        to run or running: ranks whose callbacks start collectives would start them in different
+        orders."""
+        apart = alone or getattr(self._here, "ours", False)
+        if ended and (apart or self._queue.unfinished_tasks == 0):
+            work.settle()
+            return
+        if apart:
             self._start(work.settle)
             return
         if self._thread is None:
@@ -159,9 +163,11 @@ class Completer:
         while True:
             work = self._queue.get()
             if work is None:
+                self._queue.task_done()
                 return
             work.settle()
             del work
+            self._queue.task_done()
 
     def stop(self):
         if self._thread is not None and self._thread is not threading.current_thread():
