@@ -66,7 +66,7 @@ LS__INLINE uint64_t key_of(const void *x, ls_dtype dtype, int64_t i)
     case LS_DTYPE_COUNT:
         break;
     }
-    LS_ASSERT(!"a dtype");
+    LS_ASSERT(dtype < LS_DTYPE_COUNT);
     return 0;
 }
 
