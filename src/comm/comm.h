@@ -70,7 +70,7 @@ struct ls__comm {
     _Atomic uint32_t stop;
     ls__env_thread *thread;
     uint64_t next_check_ns;   /* progress */
-    _Atomic uint32_t spin_ns; /* relaxed; Note [Patience]. 0: spinning does not help */
+    _Atomic uint32_t spin_ns; /* relaxed; Note [Back-off]. 0: spinning does not help */
     _Atomic uint32_t waits;   /* relaxed: of those without spinning */
     bool root_cause_logged;   /* progress */
     ls__list orphans;         /* progress: messages for groups this rank does not know yet */

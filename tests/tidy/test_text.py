@@ -59,7 +59,6 @@ def without_comments(text):
 
 # Folders in which a condition says what a pointer is compared with.
 POINTERS = ("src", "tools", "programs", "examples", "models", "bench")
-POINTERS_LATER = ("src/comm/engine",)
 
 
 @test

@@ -4,7 +4,7 @@
  * blocks whose lengths they do not know.
  *
  * In shared memory "direct" only reads what peers give (INPUT or STAGE) and writes its own OUTPUT:
- * Note [Shown blocks] in v_layout.c rests on it.
+ * Note [Published layouts] in v_layout.c rests on it.
  *
  * Cost: as with equal blocks; what counts is the rank with most to send or receive.
  */

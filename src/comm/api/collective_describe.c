@@ -169,11 +169,11 @@ void ls__collective_fill(ls_group *group, const ls__collective *args,
         work->user = args->made.user;
     }
     describe(group, args, options, work->algorithm, &work->descriptor);
-    work->shown = v && ls__v_layout_can(group, work);
+    work->has_layout = v && ls__v_layout_can(group, work);
     if (v) {
         ls__counts_fill(group, args, work);
     }
-    if (work->shown) {
+    if (work->has_layout) {
         ls__v_layout_describe(group, work);
     }
     work->by_message = ls__operation_is_p2p(args->operation);

@@ -143,17 +143,17 @@ ls_status ls_work_on_done(ls_work *work, void (*done)(void *arg, ls_status statu
     if (done == NULL) {
         return ls__fail(LS_ERR_INVALID, "ls_work_on_done: done is NULL; give a function");
     }
-    ls__told *told = &work->told;
-    if (atomic_exchange_explicit(&told->asked, 1, memory_order_relaxed) != 0) {
+    ls__user_callback *callback = &work->callback;
+    if (atomic_exchange_explicit(&callback->asked, 1, memory_order_relaxed) != 0) {
         return ls__fail(LS_ERR_STATE, "ls_work_on_done: this operation has a callback already; "
                                       "call what you need from that one");
     }
-    told->done = done;
-    told->arg = arg;
-    uint32_t none = LS__TOLD_NONE;
-    if (!atomic_compare_exchange_strong_explicit(&told->state, &none, LS__TOLD_SET,
+    callback->done = done;
+    callback->arg = arg;
+    uint32_t none = LS__CALLBACK_NONE;
+    if (!atomic_compare_exchange_strong_explicit(&callback->state, &none, LS__CALLBACK_SET,
                                                  memory_order_acq_rel, memory_order_acquire)) {
-        ls__call_back(done, arg, told->status);
+        ls__call_back(done, arg, callback->status);
     }
     return LS_OK;
 }

@@ -144,8 +144,8 @@ static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns, bool clo
     if (!closely) {
         return false;
     }
-    if (age > LS__STALL_NS && !work->told_stopped && ls__straggler_stopped(group, work)) {
-        work->told_stopped = true;
+    if (age > LS__STALL_NS && !work->stopped_reported && ls__straggler_stopped(group, work)) {
+        work->stopped_reported = true;
         ls__straggler_warn(group, work, now_ns);
     }
     if (age > LS__WARN_NS && !work->warned) {

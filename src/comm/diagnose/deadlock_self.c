@@ -106,7 +106,7 @@ static void put_p2p_wait(ls__comm *comm, const ls_work *work, ls__blocked_wait *
     }
     to->peer = work->group->member[work->descriptor.root].world_rank;
     if (work->operation == LS__OP_SEND) {
-        to->number = work->letter;
+        to->number = work->message_number;
     } else if (work->stage == LS__RECV_MATCH) {
         /* In this order; see Note [Why it is never wrong]. `view` was read before this look at the
          * receive, which changes only under the progress lock. */
@@ -168,7 +168,7 @@ static bool put_threads(ls__comm *comm, uint64_t now_ns, ls__blocked *out)
 static bool continues(const ls_work *work)
 {
     return work->done != NULL ||
-           atomic_load_explicit(&work->told.state, memory_order_acquire) == LS__TOLD_SET;
+           atomic_load_explicit(&work->callback.state, memory_order_acquire) == LS__CALLBACK_SET;
 }
 
 /* Needs comm->lock. Adds the operations whose end makes the engine call on: the first of a queue,
@@ -203,7 +203,7 @@ static void put_sends(const ls_group *group, const ls__list *works, ls__blocked 
                 (ls__blocked_message){.group = group->id,
                                       .peer = group->member[work->descriptor.root].world_rank,
                                       .tag = work->descriptor.tag,
-                                      .number = work->letter};
+                                      .number = work->message_number};
         } else if (work->operation == LS__OP_SEND) {
             out->sends_cut = 1;
         }

@@ -12,7 +12,7 @@
 void ls__announce_write(ls_group *group, ls_work *work, uint64_t key)
 {
     ls__line line = {.key = key};
-    if (work->shown) {
+    if (work->has_layout) {
         ls__v_layout_publish(group, work);
     }
     if (ls__is_one_shot(work)) {

@@ -13,9 +13,9 @@ typedef struct ls__backend {
      * An error is the caller's alone; no peer has heard of the operation. */
     ls_status (*prepare)(ls_group *group, ls_work *work);
     /* Called under the submission lock, in call order: may announce the operation early. Returns
-     * true when all members are there already, so that somebody must drive it now. */
+     * true when all members are there already, so that a thread must drive it now. */
     bool (*submit)(ls_group *group, ls_work *work);
-    /* Called by the holder of the progress token: moves the group's first operation on. Returns
+    /* Called by the holder of the progress lock: moves the group's first operation on. Returns
      * whether anything changed. */
     bool (*advance)(ls_group *group);
     /* Forgets the operation in progress after a failure; peers' memory is not touched again. */

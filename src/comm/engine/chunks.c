@@ -34,7 +34,7 @@ static int64_t per_line(const ls_work *work)
     return LS__CACHE_LINE >> __builtin_ctzll(work->element);
 }
 
-/* n / by, where by is mostly 1. */
+/* n / by, where by is mostly 1: a division takes some 5 ns. */
 static int64_t divide(int64_t n, int64_t by)
 {
     return by == 1 ? n : n / by;
@@ -47,6 +47,7 @@ int64_t ls__chunk_quantum(const ls_work *work, const ls__program *program, int64
     return (int64_t)ls__round_up((size_t)part, (size_t)per_line(work));
 }
 
+/* Where blocks are scattered, every one of them must fit into its part of the bytes. */
 int64_t ls__slice_max(const ls_work *work, const ls__program *program, size_t bytes)
 {
     const int64_t chunks = is_gather(work->operation) ? 1 : program->chunks;
@@ -58,6 +59,7 @@ int64_t ls__slice_max(const ls_work *work, const ls__program *program, size_t by
     return has_blocks(work->operation) ? quantum : quantum * chunks;
 }
 
+/* Chunks worth a message each, within bounds that keep the scratch small. */
 static size_t message_slice(const ls__program *program)
 {
     const size_t wanted = (size_t)program->chunks * LS__MESSAGE_CHUNK_BYTES;
@@ -66,10 +68,11 @@ static size_t message_slice(const ls__program *program)
                                             : wanted;
 }
 
+/* Registered operations are not cut: every rank reads its peers in place. */
 int64_t ls__slice_of(const ls_work *work, const ls__program *program)
 {
     if (ls__operation_is_v(work->operation) && !ls__operation_counts_known(work->operation) &&
-        !work->shown) {
+        !work->has_layout) {
         return work->count; /* the ends of a block must agree on its slices */
     }
     switch ((ls__memory)work->memory) {
@@ -94,6 +97,7 @@ int ls__slices_at_once(const ls_work *work, const ls__program *program)
     }
 }
 
+/* Grows and never shrinks, so a steady state allocates nothing. */
 bool ls__scratch_make(ls_group *group, const ls__program *program, int64_t quantum)
 {
     ls__exec *exec = group->exec;
@@ -158,6 +162,7 @@ static int64_t user_offset(const ls_work *work, const ls__run *run, ls__ref ref)
     return run->start + (offset < run->count ? offset : run->count);
 }
 
+/* Elements of a chunk of the slice; the last ones may be shorter, or empty. */
 static int64_t chunk_count(const ls_work *work, const ls__run *run, int chunk)
 {
     if (has_blocks(work->operation)) {
@@ -167,6 +172,7 @@ static int64_t chunk_count(const ls_work *work, const ls__run *run, int chunk)
     return left <= 0 ? 0 : left < run->quantum ? left : run->quantum;
 }
 
+/* `base` may be NULL where there are no elements. */
 static unsigned char *at(unsigned char *base, int64_t elements, size_t element)
 {
     return elements == 0 ? base : base + (size_t)elements * element;
@@ -185,7 +191,8 @@ unsigned char *ls__ref_at(const ls__exec *exec, const ls__run *run, ls__ref ref,
         }
     }
     if (work->memory == LS__MEMORY_REGISTERED && ref.buffer == LS__BUFFER_STAGE) {
-        ref.buffer = LS__BUFFER_INPUT; /* packed blocks are their own stage: Note [Shown blocks] */
+        ref.buffer =
+            LS__BUFFER_INPUT; /* packed blocks are their own stage: Note [Published layouts] */
     }
     switch ((ls__program_buffer)ref.buffer) {
     case LS__BUFFER_INPUT:

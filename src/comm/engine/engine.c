@@ -1,6 +1,6 @@
-/* Progress and waiting: who drives, how long one spins, where one sleeps. See engine.h.
+/* Progress and waiting: which thread drives, how long it spins, where it sleeps. See engine.h.
  *
- * Note [Patience]
+ * Note [Back-off]
  * A waiting driver first spins, but only where ranks do not outnumber the cores of the host:
  * elsewhere the peer it waits for may need the very core it spins on. Then it yields, which costs
  * about a microsecond and lets peers run, and then it sleeps. Short operations between ranks that
@@ -32,19 +32,21 @@
 #define SPIN_TRY_NS 3000u /* long enough for a peer that does not spin either */
 #define YIELD_NS 100000u
 #define TRY_EVERY 32       /* waits of those that do not spin, of which one does */
-#define YIELDS (1u << 16)  /* looks of who yields are counted from here */
+#define YIELDS (1u << 16)  /* looks of a thread that yields are counted from here */
 #define LOOKS_PER_CLOCK 8  /* looks between two looks at the clock */
 #define SHORT_NS 10000000u /* Note [Aside] */
 
+/* One wait of a thread. */
 typedef struct patience {
     ls__backoff left;
-    bool told; /* the activity record says that we are blocked */
+    bool reported; /* the activity record says that this thread is blocked */
     ls__phase former;
     ls__sleeper sleeper;
 } patience;
 
 /* ---- turns -------------------------------------------------------------------------------- */
 
+/* Connections are read even if no operation is pending: peers may send in advance. */
 bool ls__engine_turn(ls__comm *comm, bool thorough)
 {
     bool moved = false;
@@ -66,13 +68,14 @@ bool ls__engine_turn(ls__comm *comm, bool thorough)
     return moved || ls__comm_look(comm);
 }
 
-/* What a thread waits for: a work, or a counter that reaches 0. */
+/* The end of a wait: a work has ended, or a counter has reached 0. */
 typedef struct wish {
     const ls_work *work;
     const _Atomic uint32_t *pending;
     uint64_t until_ns; /* and no longer than this; 0: as long as it takes */
 } wish;
 
+/* Whether the wait may end. */
 static bool has_come(const ls__comm *comm, wish w)
 {
     if (w.until_ns != 0 && comm->env->now_ns(comm->env) >= w.until_ns) {
@@ -104,6 +107,7 @@ void ls__backoff_begin(ls__comm *comm, ls__backoff *p, uint64_t now_ns)
     p->yielded = false;
 }
 
+/* The clock is read only now and then while it spins. */
 bool ls__backoff_left(ls__comm *comm, ls__backoff *p)
 {
     const ls__env *env = comm->env;
@@ -125,6 +129,7 @@ bool ls__backoff_left(ls__comm *comm, ls__backoff *p)
     return true;
 }
 
+/* Doubles or halves the time to spin: Note [Back-off]. */
 void ls__backoff_rewarded(ls__comm *comm, ls__backoff *p)
 {
     if (p->since_ns != 0 && p->spin_ns > 0) {
@@ -138,12 +143,12 @@ void ls__backoff_rewarded(ls__comm *comm, ls__backoff *p)
     p->since_ns = 0;
 }
 
-/* Says that this thread is blocked, once a wait: in the activity record, and for deadlock.c, unless
- * it will go on by itself. */
-static void tell_blocked(ls__comm *comm, patience *p, wish w)
+/* Records that this thread is blocked, once in a wait: in the activity record, and for deadlock.c,
+ * unless the wait has an end of its own. */
+static void report_blocked(ls__comm *comm, patience *p, wish w)
 {
     const ls_work *work = w.work;
-    if (!p->told && work != NULL) {
+    if (!p->reported && work != NULL) {
         if (!ls__self.background && w.until_ns == 0) {
             p->sleeper = (ls__sleeper){.work = work, .since_ns = comm->env->now_ns(comm->env)};
             ls__lock_take(&comm->lock, comm->env);
@@ -155,11 +160,12 @@ static void tell_blocked(ls__comm *comm, patience *p, wish w)
         snprintf(detail, sizeof detail, "%s #%llu", ls__operation_name(work->operation),
                  (unsigned long long)d->sequence);
         p->former = ls__activity_enter(LS__PHASE_COLLECTIVE, detail);
-        p->told = true;
+        p->reported = true;
     }
 }
 
-static void forget_blocked(ls__comm *comm, patience *p)
+/* The wait is over: deadlock.c must not see it any more. */
+static void report_unblocked(ls__comm *comm, patience *p)
 {
     if (p->sleeper.work != NULL) {
         ls__lock_take(&comm->lock, comm->env);
@@ -178,7 +184,7 @@ static void park_on_bell(ls__comm *comm, uint32_t bell, uint64_t deadline_ns)
     }
 }
 
-/* Sleeps on the doorbell, with the token, unless a last look finds something to do. */
+/* Sleeps on the doorbell, with the progress lock, unless a last look finds something to do. */
 static void sleep_as_driver(ls__comm *comm, wish w)
 {
     const ls__env *env = comm->env;
@@ -196,18 +202,20 @@ static void sleep_as_driver(ls__comm *comm, wish w)
     }
 }
 
+/* progress lock; turns until the wait may end: spins, yields, sleeps. */
 static void drive(ls__comm *comm, wish w, patience *p)
 {
     while (!has_come(comm, w)) {
         if (ls__engine_turn(comm, false)) {
             ls__backoff_rewarded(comm, &p->left);
         } else if (!ls__backoff_left(comm, &p->left)) {
-            tell_blocked(comm, p, w);
+            report_blocked(comm, p, w);
             sleep_as_driver(comm, w);
         }
     }
 }
 
+/* Drives if no other thread does; else sleeps until the work has ended or the lock is free. */
 static void wait_for(ls__comm *comm, wish w, patience *p)
 {
     while (!has_come(comm, w)) {
@@ -215,7 +223,7 @@ static void wait_for(ls__comm *comm, wish w, patience *p)
             drive(comm, w, p);
             ls__progress_release(comm);
         } else if (!ls__backoff_left(comm, &p->left)) {
-            tell_blocked(comm, p, w);
+            report_blocked(comm, p, w);
             ls__ring(comm, comm->runtime->local_rank); /* the driver may not know this work yet */
             ls__progress_park(comm, w.work, w.until_ns);
         }
@@ -231,8 +239,8 @@ void ls__engine_wait(ls__comm *comm, ls_work *work, uint64_t until_ns)
                                   comm->env->now_ns(comm->env) - p.left.begun_ns,
                                   memory_order_relaxed);
     }
-    if (p.told) {
-        forget_blocked(comm, &p);
+    if (p.reported) {
+        report_unblocked(comm, &p);
         ls__activity_leave(p.former);
     }
 }
@@ -263,6 +271,7 @@ static void step_aside(ls__comm *comm, bool again)
     atomic_store_explicit(&comm->thread_away, LS__THREAD_HERE, memory_order_seq_cst);
 }
 
+/* progress lock, given back; moves everything that can move, then sleeps without the lock. */
 static void watch(ls__comm *comm)
 {
     const ls__env *env = comm->env;
@@ -274,7 +283,7 @@ static void watch(ls__comm *comm)
     if (now >= comm->next_check_ns) {
         ls__engine_check(comm, now);
     }
-    /* Sync: Note [Last arriver]; the token is given up before the sleep, so callers can drive. */
+    /* Sync: Note [Last arriver]; the lock is given up before the sleep, so callers can drive. */
     atomic_fetch_add_explicit(&me->sleepers, 1, memory_order_seq_cst);
     const uint32_t bell = atomic_load_explicit(&me->doorbell, memory_order_seq_cst);
     const bool moved = ls__engine_turn(comm, true);
@@ -282,12 +291,13 @@ static void watch(ls__comm *comm)
     ls__progress_release(comm);
     if (!moved && atomic_load_explicit(&comm->stop, memory_order_seq_cst) == 0) {
         now = env->now_ns(env);
-        /* Who sleeps in a poller does not hear the launcher ring: it looks for a verdict itself. */
+        /* The launcher's ring does not wake a poller: it looks for the root cause itself, in time. */
         park_on_bell(comm, bell, now + (busy || comm->remote != NULL ? LS__CHECK_NS : LS__BEAT_NS));
     }
     atomic_fetch_sub_explicit(&me->sleepers, 1, memory_order_relaxed);
 }
 
+/* The thread's life: drives while no caller does, else steps aside. */
 static void engine_main(void *arg)
 {
     ls__comm *comm = arg;
@@ -299,7 +309,7 @@ static void engine_main(void *arg)
             again = false;
             continue;
         }
-        /* A poller tells one thread: it was perhaps the driver's news. */
+        /* A poller reports an event to one thread: it may have been for the driver. */
         if (comm->remote != NULL && !again) {
             ls__ring(comm, comm->runtime->local_rank);
         }

@@ -2,8 +2,8 @@
  *
  *     IDLE ──first of the queue──▶ MEET ──all announced, descriptors equal──▶ RUN ──▶ IDLE
  *
- * Everything here belongs to the holder of the progress token, except submit and publish, which run
- * under the submission lock and use a binding of their own.
+ * Everything here belongs to the holder of the progress lock, except submit, which runs under the
+ * submission lock. An operation in one shot (one_shot.c) skips RUN: it is complete when it is met.
  *
  * Note [Slices]
  * A staged operation is cut into slices that take the two STAGE slots in turn, across operations.
@@ -42,6 +42,7 @@
 
 /* ---- fences ------------------------------------------------------------------------------- */
 
+/* The counter of a STAGE slot: which slice uses it, and how far the member is with it. */
 static _Atomic uint64_t *slice_word(const ls_group *group, int member, uint64_t slice)
 {
     return &group->member[member].control->slice[slice % LS__SLICE_SLOTS];
@@ -64,15 +65,18 @@ static bool slice_all_at(const ls_group *group, uint64_t slice, unsigned fences)
     return true;
 }
 
+/* This rank is at the fence of the slice; the last to come wakes the others. */
 static void slice_reach(ls_group *group, uint64_t slice, unsigned fences)
 {
-    atomic_store_explicit(slice_word(group, group->rank, slice), slice_value(slice, fences),
-                          memory_order_seq_cst);
+    _Atomic uint64_t *word = slice_word(group, group->rank, slice);
+    LS_ASSERT(atomic_load_explicit(word, memory_order_relaxed) < slice_value(slice, fences));
+    atomic_store_explicit(word, slice_value(slice, fences), memory_order_seq_cst);
     if (slice_all_at(group, slice, fences)) {
         ls__ring_members(group);
     }
 }
 
+/* A staged operation has its fences in the slice counters, all others in the stamp of the post. */
 static ls__result run_fence(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane)
 {
     const uint64_t sequence = group->exec->work->descriptor.sequence;
@@ -94,6 +98,7 @@ static ls__result run_fence(ls_group *group, ls__run *run, const ls__step *step,
 
 /* ---- lanes -------------------------------------------------------------------------------- */
 
+/* A bounded piece of one step. */
 static ls__result run_step(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane)
 {
     switch ((ls__step_kind)step->kind) {
@@ -146,6 +151,7 @@ static ls__result advance_run(ls_group *group, ls__run *run)
 
 /* ---- slices ------------------------------------------------------------------------------- */
 
+/* Whether all members have completed the slice that used the slot before: Note [Slices]. */
 static bool may_begin_slice(const ls_group *group)
 {
     const uint64_t next = group->slices + 1;
@@ -185,6 +191,7 @@ static bool begin_slice(ls_group *group, ls__run *run)
     return true;
 }
 
+/* Moves all slices in progress, and begins the next one where a run is free. */
 static bool advance_runs(ls_group *group)
 {
     ls__exec *exec = group->exec;
@@ -214,6 +221,7 @@ static bool runs_ended(const ls__exec *exec)
     return !active;
 }
 
+/* Peers wait for this rank in the operation, so its failure must end the group. */
 static void fail_here(ls_group *group, ls_status status)
 {
     char text[LS__FAILURE_MAX], operation[256];
@@ -228,6 +236,7 @@ static bool begin_run(ls_group *group)
 {
     ls__exec *exec = group->exec;
     ls_work *work = exec->work;
+    LS_ASSERT(exec->state == LS__EXEC_RUN);
     const ls__plan *plan = ls__select_announced(group, work);
     if (plan == NULL) {
         fail_here(group, ls__self.status);
@@ -273,6 +282,7 @@ static bool begin(ls_group *group)
     return group->exec->work != NULL;
 }
 
+/* Announces the work if there was no room for it when it was submitted. */
 static bool is_posted(ls_group *group, const ls_work *work)
 {
     ls__comm *comm = group->comm;
@@ -311,6 +321,7 @@ static bool all_met(ls_group *group)
     return true;
 }
 
+/* The operation has its result: peers may use this rank's post slot again, and the waiter wakes. */
 static void finish(ls_group *group)
 {
     ls__exec *exec = group->exec;
@@ -320,6 +331,7 @@ static void finish(ls_group *group)
         const int64_t count = work->count_of[1] ? work->count_of[1][group->rank] : work->count;
         ls__divide(work->output, count, work->dtype, work->divisor);
     }
+    LS_ASSERT(exec->state != LS__EXEC_IDLE);
     ls__count(&group->operations, 1);
     ls__post_finish(group, work->descriptor.sequence);
     ls__lock_take(&comm->lock, comm->env);
@@ -346,7 +358,7 @@ static ls__result advance_once(ls_group *group)
         if (exec->work->memory != LS__MEMORY_MESSAGES && ls__mismatch_check(group, exec->work)) {
             return LS__COMPLETE;
         }
-        if (exec->work->shown && ls__v_layout_differ(group, exec->work)) {
+        if (exec->work->has_layout && ls__v_layout_differ(group, exec->work)) {
             return LS__COMPLETE;
         }
         ls__flight_start(group->comm, exec->work);
@@ -404,6 +416,7 @@ static bool native_advance(ls_group *group)
     return moved;
 }
 
+/* lock; announces at once if there is room. True also where it must be announced later. */
 static bool native_submit(ls_group *group, ls_work *work)
 {
     if (group->next_post == NULL) {
@@ -413,6 +426,7 @@ static bool native_submit(ls_group *group, ls_work *work)
     return ready || group->size == 1 || !atomic_load_explicit(&work->posted, memory_order_relaxed);
 }
 
+/* After a failure: nothing of the operation in progress goes on. */
 static void native_reset(ls_group *group)
 {
     group->exec->work = NULL;

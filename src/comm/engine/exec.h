@@ -46,9 +46,9 @@ typedef enum ls__exec_state {
 struct ls__exec {
     ls__exec_state state;
     ls_work *work;    /* first of the group's queue */
-    int met;          /* members that have announced it */
+    int met;          /* members that have announced it, counted from member 0 */
     bool divide_last; /* the program reduces in several steps: divide at the end */
-    uint64_t refused; /* the operation whose operator said that it cannot; 0: none */
+    uint64_t refused; /* the operation whose operator has failed; 0: none */
     bool begun;       /* the first slice: an operation of no elements has one, too */
     int64_t next;     /* start of the first slice not begun */
     int64_t slice;    /* elements of a full slice */

@@ -1,4 +1,4 @@
-/* The sum of a step, made by the kernels or by the user's operator, which may say that it cannot. */
+/* The sum of a step, made by the kernels or by the user's operator, which may fail. */
 #include <stdio.h>
 
 #include "comm/diagnose/cause.h"
@@ -6,6 +6,7 @@
 #include "comm/engine/exec.h"
 #include "comm/group/group.h"
 
+/* Fails the group with the operator's own reason. */
 static void report_refusal(ls_group *group, const ls__descriptor *descriptor, const char *why)
 {
     char text[LS__FAILURE_MAX], operation[256];
@@ -16,7 +17,7 @@ static void report_refusal(ls_group *group, const ls__descriptor *descriptor, co
 }
 
 /* Note [Refusals]
- * An operator that cannot go on leaves its reason with the thread that runs it (ls_reduce_op_fail).
+ * An operator that fails leaves its reason with the thread that runs it (ls_reduce_op_fail).
  * The group fails here, before the step counts as done, so no result made of it is published. */
 bool ls__exec_reduce(ls_group *group, const ls_work *work, const ls__reduce_args *args)
 {

@@ -7,6 +7,7 @@
 #include "comm/engine/post.h"
 #include "comm/group/group.h"
 
+/* The lane stands behind the piece now. */
 static ls__result piece_done(ls__lane *lane, int64_t count, int64_t piece)
 {
     lane->moved += piece;
@@ -53,6 +54,7 @@ static void widen(const ls__exec *exec, const ls__reduce_table *table, unsigned 
  * all_reduce with slices of 128 KiB (1.03) and 512 KiB (1.03) instead of 256. */
 #define PAST_CACHES_BYTES ((int64_t)36 << 20)
 
+/* Note [Past the caches] */
 static bool passes_caches(const ls_work *work, const ls__step *step)
 {
     const bool blocks = ls__operation_has_blocks(work->operation, false);
@@ -60,6 +62,7 @@ static bool passes_caches(const ls_work *work, const ls__step *step)
     return step->kind == LS__STEP_PEER_READ && result >= PAST_CACHES_BYTES;
 }
 
+/* COPY and PEER_READ, which widens where a wide program copies into SCRATCH. */
 static ls__result run_copy(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane)
 {
     const ls__exec *exec = group->exec;
@@ -180,6 +183,7 @@ static int operands_of(const ls__program *program)
     }
 }
 
+/* Such a result has partial sums: the division must wait for the last one. */
 bool ls__reduces_in_steps(const ls__program *program)
 {
     for (int i = 0; i < program->step_count && !program->wide; i++) {

@@ -152,7 +152,7 @@ static bool is_at(const ls__post *post, uint64_t stamp)
 }
 
 /* Whether all come while one would spin or yield, and call it the same. */
-static bool meet(ls_group *group, const ls_work *work, uint64_t key, ls__backoff *patience)
+static bool meet(ls_group *group, const ls_work *work, uint64_t key, ls__backoff *backoff)
 {
     ls__comm *comm = group->comm;
     const uint64_t sequence = work->descriptor.sequence, stamp = ls__stamp(sequence, 1);
@@ -167,11 +167,11 @@ static bool meet(ls_group *group, const ls_work *work, uint64_t key, ls__backoff
             if (bare-- > 0) {
                 continue;
             }
-            if (patience->since_ns == 0) {
-                ls__backoff_begin(comm, patience, work->queued_ns);
+            if (backoff->since_ns == 0) {
+                ls__backoff_begin(comm, backoff, work->queued_ns);
             }
             if (atomic_load_explicit(&comm->pending, memory_order_relaxed) > 0 ||
-                !ls__backoff_left(comm, patience)) {
+                !ls__backoff_left(comm, backoff)) {
                 return false;
             }
         }
@@ -186,13 +186,13 @@ static bool meet(ls_group *group, const ls_work *work, uint64_t key, ls__backoff
 
 /* ---- ending ------------------------------------------------------------------------------- */
 
-static void finish(ls_group *group, const ls_work *work, const ls__backoff *patience)
+static void finish(ls_group *group, const ls_work *work, const ls__backoff *backoff)
 {
     ls__comm *comm = group->comm;
     uint64_t now = work->queued_ns;
-    if (patience->begun_ns != 0) { /* else it took no longer than looking at the clock */
+    if (backoff->begun_ns != 0) { /* else it took no longer than looking at the clock */
         now = comm->env->now_ns(comm->env);
-        ls__count(&group->wait_ns, now - patience->begun_ns);
+        ls__count(&group->wait_ns, now - backoff->begun_ns);
     }
     ls__count(&group->operations, 1);
     ls__post_finish(group, work->descriptor.sequence);
@@ -208,7 +208,7 @@ static ls_status wait_in_queue(ls_group *group, const ls_collective_options *opt
     const uint64_t sequence = work->descriptor.sequence;
     ls__lock_take(&comm->lock, comm->env);
     const int32_t failed = atomic_load_explicit(&group->failed, memory_order_acquire);
-    ls__progress_release(comm); /* while nothing is pending: nobody has to be called for it */
+    ls__progress_release(comm); /* while nothing is pending: no thread has to be called for it */
     if (failed == 0) {
         comm->inline_work = NULL; /* the next one takes another */
         atomic_store_explicit(&work->status, LS_IN_PROGRESS, memory_order_relaxed);
@@ -225,7 +225,7 @@ static ls_status wait_in_queue(ls_group *group, const ls_collective_options *opt
     if (failed != 0) {
         return ls__fail_again((ls_status)failed, ls__group_report_cause(group));
     }
-    (void)ls__post_reach(group, sequence, 1); /* wakes who sleeps, if all are there now */
+    (void)ls__post_reach(group, sequence, 1); /* wakes the sleepers, if all are there now */
     return ls_work_wait(work);
 }
 
@@ -245,15 +245,15 @@ bool ls__run_inline(ls_group *group, const ls__collective *args,
         ls__progress_release(comm);
         return false;
     }
-    ls__backoff patience = {0};
-    if (!meet(group, work, key, &patience)) {
+    ls__backoff backoff = {0};
+    if (!meet(group, work, key, &backoff)) {
         *status = wait_in_queue(group, options, work);
         return true;
     }
-    ls__backoff_rewarded(comm, &patience);
+    ls__backoff_rewarded(comm, &backoff);
     const bool sound = ls__one_shot_run(group, work);
     LS_ASSERT(sound); /* there is no operator of the user's to fail */
-    finish(group, work, &patience);
+    finish(group, work, &backoff);
     ls__progress_release(comm);
     if (!LS__PLANTED(WAKE)) {
         ls__ring_members(group);

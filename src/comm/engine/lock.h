@@ -1,5 +1,5 @@
-/* A lock for the threads of one process: one word, taken without a system call when nobody holds
- * it. For short sections only; nothing that can wait is ever done under it, and no lock of this
+/* A lock for the threads of one process: one word, taken without a system call when it is
+ * free. For short sections only; nothing that can wait is ever done under it, and no lock of this
  * kind lies in memory that another process sees. */
 #ifndef LS_COMM_ENGINE_LOCK_H
 #define LS_COMM_ENGINE_LOCK_H
@@ -8,7 +8,7 @@
 #include "base/env.h"
 
 typedef struct ls__lock {
-    _Atomic uint32_t word; /* 0 free, 1 held, 2 held and somebody may be parked on it */
+    _Atomic uint32_t word; /* 0 free, 1 held, 2 held and a thread may be parked on it */
 } ls__lock;
 
 void ls__lock_wait(ls__lock *lock, const ls__env *env);

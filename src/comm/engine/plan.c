@@ -10,6 +10,7 @@
  * of all ranks are of this form or none is, so that all choose alike (tests/unit/comm/program/plans.c).
  */
 #include "comm/engine/plan.h"
+#include "base/assert.h"
 #include "comm/engine/exec.h"
 #include "job/operation.h"
 
@@ -79,6 +80,7 @@ static bool is_one_shot(const ls__program *program, int first)
 void ls__plan_init(ls__plan *plan, const ls__program *program, bool announced)
 {
     const ls__operation operation = program->operation;
+    LS_ASSERT(program != NULL);
     const int first = announced ? after_fence(program) : 0;
     const bool in = ls__operation_has_blocks(operation, true);
     const bool out = ls__operation_has_blocks(operation, false);

@@ -7,8 +7,8 @@
  * and may then sleep; a rank that finishes an operation whose number is a multiple of ROOM_EVERY
  * looks at everybody's wants_room. Store and load are sequentially consistent on both sides, so one
  * of the two sees the other, where the number is such a multiple (the other stores are plain ones,
- * which take a fraction of the time). Looking only now and then is enough: who waits for operation
- * s - 8 to be finished has itself finished s - 1, so all have announced s - 1 and will finish up to
+ * which take a fraction of the time). Looking only now and then is enough: a rank that waits for
+ * operation s - 8 to be finished has itself finished s - 1, so all have announced s - 1 and will finish up to
  * there, and among s - 8 … s - 1 there is a multiple of ROOM_EVERY, which means as much as s - 8.
  */
 #include "comm/engine/post.h"
@@ -25,11 +25,13 @@
 _Static_assert(LS__SMALL_SLOTS >= 2 * ROOM_EVERY, "the argument of Note [Room]");
 _Static_assert(LS__WINDOW >= LS__SMALL_SLOTS, "the small stage is the tighter bound");
 
+/* The descriptor first: peers may read it as soon as the stamp follows. */
 void ls__post_write(ls_group *group, const ls__descriptor *d, ls__line *line)
 {
     ls__post *slot = ls__post_slot(group, group->rank, d->sequence);
     const uint64_t behind =
         d->sequence - atomic_load_explicit(&group->own->finished, memory_order_relaxed);
+    LS_ASSERT(behind > 0); /* operations finish in order, and this one has not begun */
     line->behind = behind < UINT16_MAX ? (uint16_t)behind : UINT16_MAX;
     slot->descriptor = *d;
     /* Last and in one piece: a peer that waits looks at the line all the time, and takes it away
@@ -37,6 +39,7 @@ void ls__post_write(ls_group *group, const ls__descriptor *d, ls__line *line)
     slot->line = *line;
 }
 
+/* In order of rank, so the same member is named until it comes. */
 int ls__post_missing(const ls_group *group, uint64_t sequence, uint64_t fences)
 {
     const uint64_t stamp = ls__stamp(sequence, fences);
@@ -54,8 +57,8 @@ bool ls__post_all_at(const ls_group *group, uint64_t sequence, uint64_t fences)
     return ls__post_missing(group, sequence, fences) < 0;
 }
 
-/* Whether all members of this host are there. Those of others come by message, to each rank at a
- * time of its own, and wake it: another rank may see them all before this one does. */
+/* Whether all members of this host are there. The stamps of remote members come by message, to each
+ * rank at a time of its own, and wake it: another rank may see them all before this one does. */
 static bool near_all_at(const ls_group *group, uint64_t sequence, uint64_t fences)
 {
     const uint64_t stamp = ls__stamp(sequence, fences);
@@ -69,10 +72,11 @@ static bool near_all_at(const ls_group *group, uint64_t sequence, uint64_t fence
     return true;
 }
 
+/* Note [Last arriver]: store, then look, then ring if all are there. */
 bool ls__post_reach(ls_group *group, uint64_t sequence, uint64_t fences)
 {
     _Atomic uint64_t *stamp = &ls__post_slot(group, group->rank, sequence)->stamp;
-    /* Sync: seq_cst; as a release it pairs with the acquire of whoever sees the fence reached. */
+    /* Sync: seq_cst; as a release it pairs with the acquire of the rank that sees the fence reached. */
     atomic_store_explicit(stamp, ls__stamp(sequence, fences), memory_order_seq_cst);
     const bool all = ls__post_all_at(group, sequence, fences);
     if ((all || (group->has_remote && near_all_at(group, sequence, fences))) &&
@@ -82,6 +86,7 @@ bool ls__post_reach(ls_group *group, uint64_t sequence, uint64_t fences)
     return all;
 }
 
+/* The last operation that every member has finished. */
 static uint64_t all_finished(const ls_group *group)
 {
     uint64_t least = UINT64_MAX;
@@ -94,6 +99,7 @@ static uint64_t all_finished(const ls_group *group)
     return least;
 }
 
+/* The members' own reports, which came with their announcements, save a look at their counters. */
 bool ls__post_room(ls_group *group, uint64_t sequence, uint64_t ahead)
 {
     if (sequence > group->room_until + ahead && group->room_until < group->finished_seen) {
@@ -105,9 +111,10 @@ bool ls__post_room(ls_group *group, uint64_t sequence, uint64_t ahead)
     return sequence <= group->room_until + ahead || LS__PLANTED(GENERATION);
 }
 
+/* Note [Room]: the wish is stored before the second look. */
 bool ls__post_has_room(ls_group *group, const ls_work *work)
 {
-    const bool small = ls__is_one_shot(work) || work->shown;
+    const bool small = ls__is_one_shot(work) || work->has_layout;
     const uint64_t ahead = small ? LS__SMALL_SLOTS : LS__WINDOW;
     const uint64_t sequence = work->descriptor.sequence;
     if (sequence <= group->room_until + ahead || LS__PLANTED(GENERATION)) {
@@ -124,6 +131,7 @@ bool ls__post_has_room(ls_group *group, const ls_work *work)
 
 void ls__post_finish(ls_group *group, uint64_t sequence)
 {
+    LS_ASSERT(sequence == atomic_load_explicit(&group->own->finished, memory_order_relaxed) + 1);
     if (sequence % ROOM_EVERY != 0) {
         atomic_store_explicit(&group->own->finished, sequence, memory_order_release);
         return;

@@ -8,22 +8,26 @@
 bool ls__post_all_at(const ls_group *group, uint64_t sequence, uint64_t fences);
 /* This rank is at the fence; whether all members are. */
 bool ls__post_reach(ls_group *group, uint64_t sequence, uint64_t fences);
-/* The first member that has not reached it; -1: all have. */
+/* The first member that has not reached the fence; -1: all have. */
 int ls__post_missing(const ls_group *group, uint64_t sequence, uint64_t fences);
 /* lock; whether the number may be announced, with so many of its slots: Note [Room] in post.c. A
  * rank that has no room is not rung for: it must ask by announcing. */
 bool ls__post_room(ls_group *group, uint64_t sequence, uint64_t ahead);
-void ls__post_finish(ls_group *group, uint64_t sequence); /* "finished", and wakes who wants room */
+void ls__post_finish(ls_group *group,
+                     uint64_t sequence); /* stores "finished"; wakes ranks that want room */
+/* The member's post of the operation. */
 static inline ls__post *ls__post_slot(const ls_group *group, int member, uint64_t sequence)
 {
     return &group->member[member].control->post[sequence % LS__WINDOW];
 }
 
+/* The member's slot of the small stage for the operation: LS__SMALL_BYTES. */
 static inline unsigned char *ls__small_stage(const ls_group *group, int member, uint64_t sequence)
 {
     return group->member[member].control->small[sequence % LS__SMALL_SLOTS];
 }
 
+/* Where the member has published the data of a one-shot operation. */
 static inline unsigned char *ls__small_place(const ls_group *group, int member, uint64_t sequence)
 {
     ls__post *post = ls__post_slot(group, member, sequence);

@@ -1,27 +1,30 @@
-/* The progress lock: whoever has it drives all operations of this rank. */
+/* The progress lock: its holder drives all operations of this rank. */
 #include "comm/engine/progress_lock.h"
+#include "base/assert.h"
 #include "comm/comm.h"
 #include "comm/engine/wake.h"
 #include "comm/engine/work.h"
 
-/* ---- the token ---------------------------------------------------------------------------- */
-
+/* First a plain look: an exchange would take the line from the holder each time. */
 bool ls__progress_try(ls__comm *comm)
 {
     return atomic_load_explicit(&comm->progress_lock, memory_order_relaxed) == 0 &&
            atomic_exchange_explicit(&comm->progress_lock, 1, memory_order_acquire) == 0;
 }
 
+/* The thread that stepped aside drives again. */
 void ls__engine_call_thread(ls__comm *comm)
 {
     atomic_fetch_add_explicit(&comm->thread_word, 1, memory_order_seq_cst);
     comm->env->wake(comm->env, &comm->thread_word, 1);
 }
 
+/* Another waiter may drive now; without one, the engine's thread must, if anything is pending. */
 void ls__progress_release(ls__comm *comm)
 {
-    /* Sync: releases all that the token guards. Sequentially consistent with the loads below: who
-     * wants the token counts itself first and looks at it afterwards. */
+    LS_ASSERT(atomic_load_explicit(&comm->progress_lock, memory_order_relaxed) == 1);
+    /* Sync: releases all that the lock guards. Sequentially consistent with the loads below: a waiter
+     * counts itself first and looks at the lock afterwards. */
     atomic_store_explicit(&comm->progress_lock, 0, memory_order_seq_cst);
     if (atomic_load_explicit(&comm->waiters, memory_order_seq_cst) > 0) {
         atomic_fetch_add_explicit(&comm->waiter_word, 1, memory_order_seq_cst);
@@ -37,14 +40,12 @@ void ls__progress_release(ls__comm *comm)
     }
 }
 
-/* A while from now, but no later than `until_ns` (0: that does not matter). */
 uint64_t ls__sleep_end(const ls__comm *comm, uint64_t until_ns)
 {
     const uint64_t end = comm->env->now_ns(comm->env) + LS__CHECK_NS;
     return until_ns != 0 && until_ns < end ? until_ns : end;
 }
 
-/* Parks until the token is free or `work` (may be NULL) has ended, or for a while. */
 void ls__progress_park(ls__comm *comm, const ls_work *work, uint64_t until_ns)
 {
     atomic_fetch_add_explicit(&comm->waiters, 1, memory_order_seq_cst);
@@ -57,6 +58,7 @@ void ls__progress_park(ls__comm *comm, const ls_work *work, uint64_t until_ns)
     atomic_fetch_sub_explicit(&comm->waiters, 1, memory_order_relaxed);
 }
 
+/* The holder may sleep with the lock, so it is rung for. */
 void ls__progress_take(ls__comm *comm)
 {
     while (!ls__progress_try(comm)) {

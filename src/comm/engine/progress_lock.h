@@ -1,4 +1,4 @@
-/* The progress lock: whoever has it drives all operations of this rank. */
+/* The progress lock: its holder drives all operations of this rank. */
 #ifndef LS_COMM_ENGINE_PROGRESS_LOCK_H
 #define LS_COMM_ENGINE_PROGRESS_LOCK_H
 
@@ -7,9 +7,9 @@
 /* Note [Aside]
  * While a caller drives, the engine's thread is away. Between ranks that share memory nothing needs
  * it when the caller leaves and nothing is pending. Connections do: what was sent may still wait
- * here for the network, and what peers send ahead must be read, or they wait. So with remote ranks
- * the thread is called back, but not after every short operation: it is away for a short time
- * first, which it ends by itself, and only who leaves after that calls it. */
+ * here for the network, and messages that peers send in advance must be read, or they wait. So with
+ * remote ranks the thread is called back, but not after every short operation: at first it is away
+ * for a short time, which it ends by itself, and only a caller that leaves after that calls it. */
 enum { LS__THREAD_HERE, LS__THREAD_AWAY_SHORT, LS__THREAD_AWAY };
 
 bool ls__progress_try(ls__comm *comm);

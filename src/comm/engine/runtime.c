@@ -168,7 +168,7 @@ static void close_comm(ls__comm *comm)
         if (group != comm->world) {
             LS__DEBUG("ls_finalize: group \"%s\" was not freed; it is freed now", group->name);
         }
-        group->handles = 0; /* of works that nobody waited for: nobody can any more */
+        group->handles = 0; /* of works without a waiter: none can come any more */
         ls__group_close(group);
     }
     ls__unexpected_release(comm);
@@ -255,8 +255,8 @@ static bool has_come(const ls__board_rank *place)
            atomic_load_explicit(&place->life, memory_order_acquire) >= LS__LIFE_JOINED;
 }
 
-/* ls_init has waited in vain: adds who of this host did not come, or is stopped, and tells the
- * launcher. */
+/* ls_init has run out of time: adds to the error the ranks of this host that are missing or stopped,
+ * and records it for the launcher. */
 static void explain_late(const ls__comm *comm)
 {
     const ls__board *board = comm->board;

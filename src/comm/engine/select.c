@@ -2,7 +2,7 @@
  * rank decides from what all have announced (equal operation, count and dtype, and whether each
  * one's buffers are registered), so all decide alike without a further message.
  *
- *     submitted   by messages only (asked for, or unequal blocks that cannot be shown)  MESSAGES
+ *     submitted   by messages only (asked for, or unequal blocks without a layout)      MESSAGES
  *                 small enough for the small stage                              one shot, STAGED
  *                 else with members on other hosts                                      MESSAGES
  *     announced   unequal blocks, packed by all                                       REGISTERED
@@ -26,7 +26,7 @@
 #include "comm/remote/remote.h"
 #include "comm/tune/choice.h"
 
-/* What else than memory tells plans apart: blocks that go with the announcement. */
+/* The column of a plan in the table: where the data travels, or that it goes with the announcement. */
 typedef enum plan_form {
     FORM_ONE_SHOT = LS__MEMORY_UNDECIDED, /* also the packed blocks of the v-variants */
     FORM_MESSAGES = LS__MEMORY_MESSAGES,
@@ -116,6 +116,7 @@ static const ls__plan *plan_for(ls_group *group, const ls_work *work, plan_form 
     return plan->program != NULL ? plan : NULL;
 }
 
+/* Their buffers lie in their heaps, as their descriptors say. */
 static bool all_registered(const ls_group *group, uint64_t sequence)
 {
     for (int r = 0; r < group->size; r++) {
@@ -144,7 +145,7 @@ static bool fits_one_shot(const ls_group *group, const ls_work *work)
     const bool other =
         work->algorithm != NULL && work->algorithm != default_of(work->operation, FORM_ONE_SHOT);
     const size_t bytes = (size_t)work->count * work->element;
-    return !other && !work->shown && bytes <= most_of(group, work) &&
+    return !other && !work->has_layout && bytes <= most_of(group, work) &&
            ls__tuning_one_shot(group, bytes);
 }
 
@@ -190,7 +191,7 @@ static bool needs_messages(const ls_group *group, const ls_work *work)
 {
     const bool staged = work->algorithm == NULL || (work->algorithm->memories & LS__IN_STAGED) != 0;
     return !staged || group->comm->forced == LS__MEMORY_MESSAGES ||
-           (ls__operation_is_v(work->operation) && !work->shown);
+           (ls__operation_is_v(work->operation) && !work->has_layout);
 }
 
 ls_status ls__select_submitted(ls_group *group, ls_work *work)
@@ -217,7 +218,7 @@ static plan_form announced_form(const ls_group *group, const ls_work *work)
     if (work->memory == LS__MEMORY_MESSAGES) {
         return FORM_MESSAGES;
     }
-    if (work->shown && ls__v_layout_packed(group, work)) {
+    if (work->has_layout && ls__v_layout_packed(group, work)) {
         return FORM_ONE_SHOT;
     }
     return fits && group->comm->forced != LS__MEMORY_STAGED &&

@@ -1,12 +1,13 @@
-/* Unequal blocks on one host: what ranks show each other, so that they can read blocks where they
- * are without a message.
+/* Unequal blocks on one host: ranks publish the layout of their blocks, so that peers can read a
+ * block where it lies without a message.
  *
- * Note [Shown blocks]
+ * Note [Published layouts]
  * The programs of the v-variants in shared memory only read what peers give, so it is enough to
- * know where each block of a peer's INPUT starts and how long it is. A rank shows that in a table
- * in its slot of the small stage, written before its announcement and so there when all have met;
- * the slot is used again only when all have finished the operation (Note [Room]). If the blocks fit
- * behind the table they are *packed* there, and the buffer they came from is not needed any more.
+ * know where each block of a peer's INPUT starts and how long it is. A rank writes that into a table
+ * in its slot of the small stage before it announces the operation, so the table is complete when
+ * all have announced; the slot is used again only when all have finished the operation (Note
+ * [Room]). If the blocks fit behind the table they are *packed* there, and the user's buffer is not
+ * needed any more.
  *
  *     all packed              one fence: the blocks are read from the small stage   (REGISTERED)
  *     packed or registered    read where they are; a last fence ends the reading    (REGISTERED)
@@ -18,7 +19,7 @@
  * Measured in turns with messages, 2 ranks on a busy machine: 0.3-0.8 of their time from 256 KB in
  * registered memory, 0.8 packed; packing against the last fence: 2.3 and 3.2 us at 2 KB, equal at
  * 16 KB. A gather_v or scatter_v of few bytes takes 1.2 times as long, since all meet; by messages
- * who sends runs ahead. */
+ * a sender runs ahead. */
 #include <string.h>
 
 #include "base/size.h"
@@ -30,26 +31,29 @@
 #include "comm/memory/control.h"
 #include "comm/memory/heap.h"
 
+/* One block of INPUT. */
 typedef struct place {
     int64_t count, offset; /* of a block of INPUT, in elements */
 } place;
 
-typedef struct shown {
+/* The table, at the start of the slot; packed blocks lie behind it, on a cache line. */
+typedef struct layout {
     int64_t longest; /* block on this rank, of INPUT or OUTPUT */
     int32_t packed;
     place block[];
-} shown;
+} layout;
 
 static size_t table_bytes(int size)
 {
-    return ls__round_up(sizeof(shown) + (size_t)size * sizeof(place), LS__CACHE_LINE);
+    return ls__round_up(sizeof(layout) + (size_t)size * sizeof(place), LS__CACHE_LINE);
 }
 
-static shown *table_of(const ls_group *group, int member, uint64_t sequence)
+static layout *table_of(const ls_group *group, int member, uint64_t sequence)
 {
-    return (shown *)(void *)ls__small_stage(group, member, sequence);
+    return (layout *)(void *)ls__small_stage(group, member, sequence);
 }
 
+/* Only conditions that are equal on all members: the tables are used by all or by none. */
 bool ls__v_layout_can(const ls_group *group, const ls_work *work)
 {
     const bool staged = work->algorithm == NULL || (work->algorithm->memories & LS__IN_STAGED) != 0;
@@ -60,6 +64,7 @@ bool ls__v_layout_can(const ls_group *group, const ls_work *work)
 
 /* ---- announcing --------------------------------------------------------------------------- */
 
+/* The input counts as registered if all bytes up to the end of its last block lie in the heap. */
 void ls__v_layout_describe(const ls_group *group, ls_work *work)
 {
     int64_t end = 0;
@@ -76,6 +81,7 @@ void ls__v_layout_describe(const ls_group *group, ls_work *work)
     d->output = 0;
 }
 
+/* Whether the blocks fit into the slot behind the table. Tests that force a path do not pack. */
 static bool fits(const ls_group *group, const ls_work *work)
 {
     const int64_t room = (int64_t)((LS__SMALL_BYTES - table_bytes(group->size)) / work->element);
@@ -109,9 +115,10 @@ static void pack(const ls_group *group, ls_work *work, unsigned char *to)
     work->descriptor.memory = LS__MEMORY_REGISTERED;
 }
 
+/* The offsets in the table are those after packing, as peers will use them. */
 void ls__v_layout_publish(ls_group *group, ls_work *work)
 {
-    shown *table = table_of(group, group->rank, work->descriptor.sequence);
+    layout *table = table_of(group, group->rank, work->descriptor.sequence);
     table->longest = work->count;
     table->packed = fits(group, work);
     if (table->packed) {
@@ -140,11 +147,12 @@ static int64_t expected(const ls_group *group, const ls_work *work, int peer)
     }
 }
 
+/* The two ends of a block must agree on its length before any byte of it is read. */
 bool ls__v_layout_differ(ls_group *group, ls_work *work)
 {
     const uint64_t sequence = work->descriptor.sequence;
     for (int r = 0; r < group->size; r++) {
-        const shown *table = table_of(group, r, sequence);
+        const layout *table = table_of(group, r, sequence);
         const int64_t wanted = r == group->rank ? -1 : expected(group, work, r);
         const int64_t given =
             table->block[work->operation == LS__OP_GATHER_V ? r : group->rank].count;

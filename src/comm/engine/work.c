@@ -10,6 +10,7 @@
 #include "comm/group/group.h"
 #include "comm/memory/packs.h"
 
+/* Adds a chunk of works; false: no memory for even one. */
 static bool grow_pool(ls__comm *comm)
 {
     for (int i = 0; i < LS__WORKS_PER_CHUNK; i++) {
@@ -24,6 +25,7 @@ static bool grow_pool(ls__comm *comm)
     return true;
 }
 
+/* The fields before the descriptor become zero; the descriptor keeps the last call site. */
 ls_work *ls__work_take(ls__comm *comm)
 {
     /* Most recently used first: it is still in the cache. */
@@ -39,7 +41,7 @@ ls_work *ls__work_take(ls__comm *comm)
     ls__list_init(&work->link);
     ls__list_init(&work->turn);
     work->stage = 0;
-    work->letter = 0;
+    work->message_number = 0;
     work->moved = 0;
     return work;
 }
@@ -56,6 +58,7 @@ uint64_t ls__work_deadline(const ls_group *group, const ls_collective_options *o
                                                              : group->comm->runtime->timeout_ms);
 }
 
+/* The board keeps a rank's last failure for the host agent's report. */
 void ls__work_survived(const ls__comm *comm, uint64_t queued_ns)
 {
     ls__board_rank *me = comm->me;
@@ -69,6 +72,7 @@ void ls__work_survived(const ls__comm *comm, uint64_t queued_ns)
     }
 }
 
+/* Callbacks nest: one may end another work, whose callback runs within it. */
 void ls__call_back(void (*done)(void *arg, ls_status status), void *arg, ls_status status)
 {
     const bool within = ls__self.in_callback; /* of another's end */
@@ -90,13 +94,13 @@ ls_status ls__work_may_wait(const char *what)
 }
 
 /* The user's callback, before any waiter can give the work back. */
-static void tell_user(ls_work *work, ls_status status)
+static void call_user(ls_work *work, ls_status status)
 {
-    ls__told *told = &work->told;
-    told->status = status;
-    if (atomic_exchange_explicit(&told->state, LS__TOLD_ENDED, memory_order_acq_rel) ==
-        LS__TOLD_SET) {
-        ls__call_back(told->done, told->arg, status);
+    ls__user_callback *callback = &work->callback;
+    callback->status = status;
+    if (atomic_exchange_explicit(&callback->state, LS__CALLBACK_ENDED, memory_order_acq_rel) ==
+        LS__CALLBACK_SET) {
+        ls__call_back(callback->done, callback->arg, status);
     }
 }
 
@@ -105,6 +109,7 @@ void ls__work_end(ls_work *work, ls_status status)
     ls_group *group = work->group;
     ls__comm *comm = group->comm;
     const bool detached = work->detached;
+    LS_ASSERT(status != LS_IN_PROGRESS);
     if (status == LS_OK) {
         ls__work_survived(comm, work->queued_ns);
     }
@@ -116,7 +121,7 @@ void ls__work_end(ls_work *work, ls_status status)
         ls__call_back(work->done, work->arg, status);
     }
     if (!detached) {
-        tell_user(work, status);
+        call_user(work, status);
     }
     if (work->by_message) {
         atomic_fetch_sub_explicit(&comm->by_message, 1, memory_order_relaxed);

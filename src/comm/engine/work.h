@@ -1,4 +1,5 @@
-/* A work: one operation in flight, and the handle of whoever waits for it. */
+/* A work: one operation in flight, and the handle of the thread that waits for it. Beside a field
+ * stands by whom it may be touched: lock, progress (the holder of the progress lock) or const, as in comm.h. */
 #ifndef LS_COMM_ENGINE_WORK_H
 #define LS_COMM_ENGINE_WORK_H
 
@@ -11,37 +12,41 @@
 typedef struct ls__comm ls__comm;
 typedef struct ls__plan ls__plan; /* plan.h */
 
-/* The user's callback (ls_work_on_done). Who brings `state` from NONE to SET has written the rest;
- * the engine brings it to ENDED when the operation ends, after it wrote the status. Sync: acquire
- * and release both ways. */
-typedef enum ls__told_state { LS__TOLD_NONE, LS__TOLD_SET, LS__TOLD_ENDED } ls__told_state;
-typedef struct ls__told {
+/* The user's callback (ls_work_on_done). The thread that brings `state` from NONE to SET has written
+ * the rest; the engine brings it to ENDED when the operation ends, after it wrote the status. If the
+ * thread comes too late, it calls the function itself. Sync: acquire and release both ways. */
+typedef enum ls__callback_state {
+    LS__CALLBACK_NONE,
+    LS__CALLBACK_SET,
+    LS__CALLBACK_ENDED
+} ls__callback_state;
+typedef struct ls__user_callback {
     _Atomic uint32_t state;
-    _Atomic uint32_t asked; /* somebody has called ls_work_on_done */
+    _Atomic uint32_t asked; /* ls_work_on_done was called: once only */
     ls_status status;
     void (*done)(void *arg, ls_status status);
     void *arg;
-} ls__told;
+} ls__user_callback;
 
 struct ls_work {
-    ls__list link; /* in the pool or a group's queue: lock; in a letter list: token */
-    ls__list turn; /* of a letter, in a list of ls__p2p; token */
+    ls__list link; /* in the pool or a group's queue: lock; in a list of ls__p2p: progress */
+    ls__list turn; /* progress; of a send or receive, in a list of ls__p2p */
     ls_group *group;
     _Atomic int32_t status; /* LS_IN_PROGRESS until the engine's release store; waiters acquire */
     bool detached;          /* const; nobody waits: the engine takes the handle back */
     bool by_message;        /* const; needs the message transport */
     _Atomic bool posted;    /* fence 0 is announced: release under lock, acquire */
-    bool warned;            /* token */
-    bool announced;         /* token: posted to far members because it has stalled */
-    bool monitored;         /* const; at the deadline all who have not come are named */
-    bool told_stopped;      /* token: a warning has named a stopped process */
-    bool shown;             /* const; unequal blocks that peers of this host read: v_layout.c */
+    bool warned;            /* progress; a warning has named the missing members */
+    bool announced;         /* progress; announced to remote members because it has stalled */
+    bool monitored;         /* const; the report at the deadline names all missing members */
+    bool stopped_reported;  /* progress; a warning has named a stopped process */
+    bool has_layout;        /* const; unequal blocks with a published layout: v_layout.c */
     uint8_t channels;       /* slices at the same time, if it runs by messages */
     uint8_t memory;       /* ls__memory; set at submission or by the holder of the progress lock */
     const ls__plan *plan; /* the same; NULL: not chosen yet */
     void (*done)(void *arg, ls_status status);
     void *arg;
-    ls__told told; /* the user's callback, if there is one */
+    ls__user_callback callback; /* the user's callback, if there is one */
     ls__operation operation;
     const ls__algorithm *algorithm; /* asked for by name; NULL: chosen */
     const void *input;
@@ -57,14 +62,14 @@ struct ls_work {
     double divisor;
     struct ls__pack *pack; /* holds the input, premultiplied; NULL: there is none */
     uint64_t queued_ns, started_ns, deadline_ns;
-    uint64_t gone_seen_ns; /* token: since when its peer is gone; Note [Leaving] in check.c */
+    uint64_t gone_seen_ns; /* progress; since when its peer is gone; Note [Leaving] in check.c */
     uint64_t flight;       /* number of its record */
     ls__descriptor descriptor;
-    /* send and recv; token */
-    uint8_t stage;   /* ls__p2p_stage */
-    uint64_t letter; /* number that its messages carry */
-    size_t moved;    /* bytes */
-    int64_t *table;  /* lock: memory of count_of and offset_of, kept; NULL: not needed yet */
+    /* Of send and receive; progress. */
+    uint8_t stage;           /* ls__p2p_stage */
+    uint64_t message_number; /* that its messages carry */
+    size_t moved;            /* bytes */
+    int64_t *table; /* lock: memory of count_of and offset_of, kept; NULL: not needed yet */
 };
 
 ls_work *ls__work_take(ls__comm *comm);            /* lock; NULL without memory */
@@ -72,11 +77,13 @@ void ls__work_give(ls__comm *comm, ls_work *work); /* lock */
 /* When an operation called at this time is given up. */
 uint64_t ls__work_deadline(const ls_group *group, const ls_collective_options *options,
                            uint64_t queued_ns);
-/* An operation came through that was called then: a failure before it is of the past. */
+/* An operation that was called at this time has succeeded: the program has survived any failure
+ * before it, so that failure will not be reported as the reason of its end. */
 void ls__work_survived(const ls__comm *comm, uint64_t queued_ns);
-/* Ends a work that is in no list any more: record, counters, callback, then its status. token */
+/* progress lock; ends a work that is in no list any more: flight record, counters, callback, then
+ * its status. A waiter may free the work from then on. */
 void ls__work_end(ls_work *work, ls_status status);
-/* LS_ERR_STATE in a callback: what it waited for would wait for it. */
+/* LS_ERR_STATE in a callback: a wait there would wait for itself. */
 ls_status ls__work_may_wait(const char *what);
 /* Calls a user's function, within which waiting is refused. */
 void ls__call_back(void (*done)(void *arg, ls_status status), void *arg, ls_status status);

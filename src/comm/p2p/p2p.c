@@ -150,7 +150,7 @@ static ls__message *compose(const ls_work *work, ls__message_kind kind)
         message->lane = 0;
         message->group = work->group->id;
         message->bytes = 0;
-        message->number = work->letter;
+        message->number = work->message_number;
         message->total = bytes_of(work);
         message->offset = 0;
     }
@@ -242,7 +242,7 @@ static void match(ls_work *recv, int from, const ls__message *message)
         return;
     }
     ls__list_remove(&recv->turn);
-    recv->letter = message->number;
+    recv->message_number = message->number;
     recv->stage = message->bytes == message->total ? LS__RECV_DATA : LS__RECV_ACCEPT;
     if (recv->stage == LS__RECV_ACCEPT) {
         make_ready(recv);
@@ -300,7 +300,8 @@ static void match_announced(ls_work *recv)
 /* Numbers are the sender's, so they identify a message only together with its peer. */
 static bool is_wanted(const ls_work *work, int from, uint64_t number, ls__p2p_stage stage)
 {
-    return work->letter == number && work->descriptor.root == from && work->stage == (uint8_t)stage;
+    return work->message_number == number && work->descriptor.root == from &&
+           work->stage == (uint8_t)stage;
 }
 
 /* Searches from both ends: messages are mostly received in the order in which they were sent, or
@@ -554,7 +555,7 @@ static bool collect_submitted(ls_group *group)
         ls_work *work = LS__LIST_ITEM(link, ls_work, link);
         const bool send = work->operation == LS__OP_SEND;
         work->stage = send ? LS__SEND_ANNOUNCE : LS__RECV_MATCH;
-        work->letter = send ? group->p2p->next++ : 0;
+        work->message_number = send ? group->p2p->next++ : 0;
         ls__list_push_back(send ? &group->p2p->sends : &group->p2p->recvs, &work->link);
         if (send) {
             make_ready(work);
