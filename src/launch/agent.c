@@ -15,6 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
+
 #define FIXED_ITEMS 2
 #define LINGER_MS 200      /* for output that is still in the pipes of ended ranks */
 #define ORPHAN_TERM_MS 200 /* for orphans, between SIGTERM and SIGKILL */
@@ -107,6 +109,7 @@ static ls_status set_up(ls__agent *agent)
 /* Makes the parts that ranks join with, once the layout of the world is known. */
 static ls_status prepare_ranks(ls__agent *agent)
 {
+    LS_ASSERT(!agent->gathering && agent->host.started == 0);
     LS_TRY(ls__host_agent_make_board(&agent->host, NULL));
     LS_TRY(seal_secret(agent));
     return agent->job->capture ? open_output(agent) : LS_OK;
@@ -151,7 +154,7 @@ static void ask_to_stop(ls__agent *agent, int number)
 {
     bool answered = false;
     if (agent->host.board == NULL) {
-        ls__agent_fail(agent, 128 + number, "stopped by signal %d (%s) before all nodes were there",
+        ls__agent_fail(agent, 128 + number, "stopped by signal %d (%s) before all nodes had joined",
                        number, ls__signal_name(number));
         return;
     }
@@ -165,8 +168,8 @@ static void ask_to_stop(ls__agent *agent, int number)
         }
     }
     if (answered && agent->output != NULL) {
-        ls__output_say(agent->output, "lockstep: asked to stop: the ranks finish their step; the "
-                                      "same once more stops them now");
+        ls__output_say(agent->output, "lockstep: stop requested: the ranks finish their step; "
+                                      "repeat the signal to stop them now");
     }
 }
 
@@ -254,6 +257,7 @@ static void end_overdue(ls__agent *agent, uint64_t now)
  * left. */
 static void end_orphans(ls__agent *agent, uint64_t now)
 {
+    LS_ASSERT(agent->host.running == 0);
     if (agent->linger_ns == LS__NEVER) {
         (void)agent->env->kill_children(agent->env, SIGTERM);
         agent->linger_ns = ls__deadline_after(agent->env, LINGER_MS);

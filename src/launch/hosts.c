@@ -73,7 +73,7 @@ bool ls__agent_gather(ls__agent *agent)
     }
     agent->host.world = *ls__nodes_world_of(agent->host.nodes);
     if (agent->host.world.world_size > LS__BOARD_RANKS_MAX) {
-        ls__agent_fail(agent, 1, "%d ranks: this release runs at most %d in a world",
+        ls__agent_fail(agent, 1, "a world of %d ranks is too large: this release runs at most %d",
                        agent->host.world.world_size, LS__BOARD_RANKS_MAX);
         return false;
     }
@@ -92,7 +92,7 @@ static ls__nodes_end decide(const ls__agent *agent)
         return end;
     }
     if (agent->host.stop_signal != 0) {
-        snprintf(end.text, sizeof end.text, "not restarted: asked to stop (%s)",
+        snprintf(end.text, sizeof end.text, "not restarted: a stop was requested (%s)",
                  ls__signal_name(agent->host.stop_signal));
         return end;
     }

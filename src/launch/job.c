@@ -231,7 +231,8 @@ static bool prepare(front *f, ls__job_result *result, int64_t delay_ms)
     }
     if (!wait_unless_stopped(f, delay_ms)) { /* the report was given already */
         snprintf(result->report, sizeof result->report,
-                 "lockstep: not restarted: asked to stop (%s)\n", ls__signal_name(f->stopped_by));
+                 "lockstep: not restarted: a stop was requested (%s)\n",
+                 ls__signal_name(f->stopped_by));
         return false;
     }
     return true;
@@ -256,7 +257,7 @@ static bool again(front *f, ls__job_result *result)
         return false;
     }
     if (asked_to_stop(f, result)) {
-        add_line(result, "lockstep: not restarted: asked to stop (%s)\n",
+        add_line(result, "lockstep: not restarted: a stop was requested (%s)\n",
                  ls__signal_name(f->stopped_by));
         return false;
     }
@@ -302,6 +303,6 @@ ls_status ls__job_run(const ls__env *env, const ls__job *job, ls__job_result *re
         env->signals_close(env, f.signals_fd, mask);
     }
     return error < 0
-               ? ls__fail(LS_ERR_SYSTEM, "starting %d ranks: %s", job->ranks, strerror(-error))
+               ? ls__fail(LS_ERR_SYSTEM, "cannot start %d ranks: %s", job->ranks, strerror(-error))
                : LS_OK;
 }

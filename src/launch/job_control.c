@@ -9,6 +9,7 @@
  *                                                       └──alone, deadline over──▶ root cause */
 #include <stdio.h>
 
+#include "base/assert.h"
 #include "base/log.h"
 #include "base/settings.h"
 #include "launch/agent.h"
@@ -39,7 +40,7 @@ static void report_continued(ls__agent *agent, int r, uint64_t now_ns)
 {
     char name[128], line[256];
     ls__board_name(agent->host.board, r, name, sizeof name);
-    snprintf(line, sizeof line, "lockstep: %s goes on after %.1f s", name,
+    snprintf(line, sizeof line, "lockstep: %s continues after %.1f s", name,
              (double)(now_ns - agent->rank[r].stopped_ns) * 1e-9);
     say(agent, line);
 }
@@ -71,7 +72,7 @@ static uint64_t wait_for(ls__agent *agent, int r, uint64_t now_ns)
     }
     char what[1024];
     ls__board_describe(agent->host.board, agent->env, r, what, sizeof what);
-    ls__agent_fail(agent, 1, "%s; all other ranks have ended, and it did not go on for %.1f s",
+    ls__agent_fail(agent, 1, "%s; all other ranks have ended, and it has not continued for %.1f s",
                    what, (double)(now_ns - agent->rank[r].stopped_ns) * 1e-9);
     return LS__NEVER;
 }
@@ -94,6 +95,7 @@ static uint64_t check_rank(ls__agent *agent, int r, uint64_t now_ns)
         rank->stopped_ns = now_ns;
         return now_ns + STOPPED_REPORT_MS * 1000000ull;
     }
+    LS_ASSERT(now_ns >= rank->stopped_ns);
     if (!rank->reported_stopped && now_ns >= report_ns) {
         rank->reported_stopped = true;
         report_stopped(agent, r);

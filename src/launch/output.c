@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/log.h"
 
 #define LINE_BYTES_MAX 8192 /* a longer one is written in several */
@@ -110,7 +111,7 @@ static ls_status open_logs(ls__output *output, const char *folder)
         error = s->log_fd < 0 ? s->log_fd : 0;
     }
     return error < 0
-               ? ls__fail(LS_ERR_SYSTEM, "--log-dir %s: %s; name a folder that can be written",
+               ? ls__fail(LS_ERR_SYSTEM, "--log-dir %s: %s; give a folder that can be written",
                           folder, strerror(-error))
                : LS_OK;
 }
@@ -157,7 +158,7 @@ ls_status ls__output_new(const ls__env *env, const ls__output_spec *spec, ls__ou
     int ranks = spec->ranks;
     ls__output *output = zeroed(env, sizeof *output);
     if (output == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "the output of %d ranks", ranks);
+        return ls__fail(LS_ERR_MEMORY, "no memory for the output of %d ranks", ranks);
     }
     output->env = env;
     output->ranks = ranks;
@@ -165,7 +166,7 @@ ls_status ls__output_new(const ls__env *env, const ls__output_spec *spec, ls__ou
     output->prefix = spec->prefix;
     ls_status status = LS_OK;
     if (!allocate_parts(output)) {
-        status = ls__fail(LS_ERR_MEMORY, "the output of %d ranks", ranks);
+        status = ls__fail(LS_ERR_MEMORY, "no memory for the output of %d ranks", ranks);
     }
     for (int i = 0; status == LS_OK && i < 2 * ranks; i++) {
         init_stream(&output->streams[i], i);
@@ -215,6 +216,7 @@ void ls__output_free(ls__output *output)
 /* Once per stream: a rank is started once per attempt, and each attempt has its own output. */
 void ls__output_attach(ls__output *output, int r, int which, int fd)
 {
+    LS_ASSERT(r >= 0 && r < output->ranks && output->streams[2 * r + which].fd < 0);
     output->streams[2 * r + which].fd = fd;
 }
 
@@ -260,6 +262,7 @@ static void put_prefix(const ls__output *output, sink *k, int rank)
 /* Keeps the last lines of a rank for the report. The oldest lines give way; a long line is cut. */
 static void remember(ls__output *output, const stream *s)
 {
+    LS_ASSERT(s->rank >= 0 && s->rank < output->ranks);
     char *tail = output->tails[s->rank];
     size_t bytes = s->length < TAIL_BYTES / 4 ? s->length : TAIL_BYTES / 4;
     size_t held = strlen(tail);
@@ -442,8 +445,9 @@ static void write_sink(ls__output *output, sink *k)
         k->broken = done == -EPIPE;
         k->start = k->end = 0;
         if (!k->broken && !k->warned) {
-            LS__WARN("standard %s: %s; what ranks print is lost until it can be written again",
-                     k->fd == 1 ? "output" : "error", strerror((int)-done));
+            LS__WARN(
+                "standard %s: %s; the output of the ranks is lost until it can be written again",
+                k->fd == 1 ? "output" : "error", strerror((int)-done));
             k->warned = true;
         }
         return;

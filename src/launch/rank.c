@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/settings.h"
 #include "launch/agent.h"
 
@@ -37,6 +38,7 @@ typedef struct start { /* what a rank is made of */
 /* Appends NAME=VALUE. VARIABLES_MAX leaves room for all that describe_rank sets. */
 static void LS__PRINTF(2, 3) set(variables *v, const char *format, ...)
 {
+    LS_ASSERT(v->count < VARIABLES_MAX);
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(v->text[v->count++], VARIABLE_BYTES, format, arguments);

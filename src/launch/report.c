@@ -53,6 +53,7 @@ static void take_cause(ls__agent *agent)
         return;
     }
     LS_ASSERT(f->text[0] != '\0' && agent->host.settle_ns == LS__NEVER);
+    LS_ASSERT(result->code == 0);
     result->culprit = f->failed_rank;
     result->code = f->job_code;
     snprintf(result->cause, sizeof result->cause, "%s", f->text);

@@ -22,6 +22,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
+
 #define DELAY_FIRST_MS 1000
 #define DELAY_MAX_MS 30000
 #define CODE_NOT_EXECUTABLE 126 /* the shell's */
@@ -198,7 +200,7 @@ static void say_same(const ls__job_failure *failure, ls__restart *out)
                  (unsigned long long)failure->updates);
     }
     snprintf(out->text, sizeof out->text,
-             "not restarted: the same failure twice%s; it would come again", where);
+             "not restarted: the same failure occurred twice%s; it would recur", where);
 }
 
 /* Why this failure alone is reason enough not to restart; NULL: it is not. */
@@ -214,12 +216,13 @@ static const char *reason_to_end(const ls__job_result *result)
     if (failure->before_init && (result->code == CODE_USAGE || result->code == CODE_USAGE_BSD)) {
         return "exit codes 2 and 64 before ls_init mean that a program was used wrongly";
     }
-    return recurs(failure->status) ? "it would come again" : NULL;
+    return recurs(failure->status) ? "it would recur" : NULL;
 }
 
 /* Remembers the failure in any case, for the comparison with the next. */
 ls__restart ls__restart_decide(ls__restarts *self, const ls__job_result *result, uint64_t now_ns)
 {
+    LS_ASSERT(result->code != 0 && self->max <= LS__RESTARTS_MAX);
     ls__restart out = {.again = false};
     int before = counted(self, now_ns);
     const char *why = reason_to_end(result);

@@ -12,7 +12,8 @@
 ls_status ls_spawn(int (*fn)(void *arg), void *arg, int n)
 {
     if (fn == NULL) {
-        return ls__fail(LS_ERR_INVALID, "ls_spawn: fn is NULL; give the function the ranks run");
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_spawn: fn is NULL; give the function that the ranks run");
     }
     if (n < 1 || n > LS__BOARD_RANKS_MAX) {
         return ls__fail(LS_ERR_INVALID, "ls_spawn: %d ranks; a host runs 1 to %d", n,

@@ -137,7 +137,7 @@ TEST(a_stopped_rank_that_goes_on_in_time_costs_nothing_but_time)
 {
     stop_plan plan = {.part = "lockstep: warning: rank 1 (host "};
     job j = run_script("", "stop reduce 1", stop_and_continue, &plan, NULL);
-    if (!plan.continued || j.status != 0 || job_find(&j, -1, "goes on after ") < 0) {
+    if (!plan.continued || j.status != 0 || job_find(&j, -1, "continues after ") < 0) {
         job_fail(&j, "the job should have gone on");
     }
     job_free(&j);

@@ -93,7 +93,7 @@ TEST(a_log_folder_is_made_with_what_is_above_it)
     check_script("$L run -n 2 --log-dir $PWD/x/y echo hi >/dev/null && tail -c 2 x/y/pids.json", 0,
                  "]\n");
     check_script("echo > file; $L run -n 2 --log-dir file true", 1,
-                 "--log-dir file: Not a directory; name a folder that can be written");
+                 "--log-dir file: Not a directory; give a folder that can be written");
 }
 
 TEST(too_few_descriptors_are_told_with_the_remedy)

@@ -188,7 +188,7 @@ TEST(who_waits_for_other_nodes_can_be_stopped)
     check(
         "$L run --nnodes 2 --node-rank 0 --rendezvous $R -n 1 true >out.0 2>&1 & P=$!; sleep 0.3\n"
         "kill -TERM $P; wait $P; echo \"status $?\"; cat out.0",
-        "stopped by signal 15 (SIGTERM) before all nodes were there", 1);
+        "stopped by signal 15 (SIGTERM) before all nodes had joined", 1);
 }
 
 TEST(all_nodes_restart_together)
@@ -199,7 +199,7 @@ TEST(all_nodes_restart_together)
           ": joined\n", 4);
     check(
         "nodes 2 --max-restarts 5 -n 1 sh -c 'test $RANK = 1 && { echo same; exit 7; }; sleep 30'",
-        "not restarted: the same failure twice; it would come again\n", 2);
+        "not restarted: the same failure occurred twice; it would recur\n", 2);
 }
 
 /* ---- not coming together --------------------------------------------------------------------- */

@@ -43,10 +43,10 @@ TEST(without_the_flag_nothing_is_started_again)
 TEST(the_same_failure_twice_is_not_tried_a_third_time)
 {
     check("$L run -n 2 --max-restarts 5 sh -c 'echo no such file; exit 7'", 7, 1,
-          "lockstep: not restarted: the same failure twice; it would come again\n");
+          "lockstep: not restarted: the same failure occurred twice; it would recur\n");
     /* in words that differ in process numbers, and after a resume that began at another step */
     check("$L run -n 2 --max-restarts 5 $W fail", 9, 1,
-          "lockstep: not restarted: the same failure twice at step 5; it would come again\n");
+          "lockstep: not restarted: the same failure occurred twice at step 5; it would recur\n");
 }
 
 TEST(different_failures_use_up_the_restarts_and_the_last_ones_status_is_given)
@@ -76,7 +76,7 @@ TEST(what_cannot_work_is_not_tried_again)
               "was used wrongly\n");
     }
     check("$L run -n 2 --max-restarts 3 $W mismatch", 1, 0,
-          "lockstep: not restarted: it would come again (LS_ERR_MISMATCH)\n");
+          "lockstep: not restarted: it would recur (LS_ERR_MISMATCH)\n");
 }
 
 TEST(the_run_keeps_its_number_and_each_attempt_its_logs)
@@ -116,14 +116,14 @@ TEST(a_wish_to_stop_while_waiting_for_the_next_attempt_ends_the_job)
           "2> err & p=$!\n"
           "until grep -qs 'in 2 s' err; do sleep 0.01; done; kill -TERM $p; wait $p; s=$?\n"
           "cat err; exit $s",
-          5, 3, "lockstep: not restarted: asked to stop (SIGTERM)\n");
+          5, 3, "lockstep: not restarted: a stop was requested (SIGTERM)\n");
 }
 
 TEST(a_program_that_dies_of_the_wish_to_stop_is_not_started_again)
 {
     check("$L run -n 2 --max-restarts 3 sh -c 'echo up > up$RANK; exec sleep 60' & p=$!\n"
           "until_file up0; until_file up1; kill -TERM $p; wait $p",
-          143, 0, "lockstep: not restarted: asked to stop (SIGTERM)\n");
+          143, 0, "lockstep: not restarted: a stop was requested (SIGTERM)\n");
 }
 
 TEST(wrong_values_are_refused)

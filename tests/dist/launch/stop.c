@@ -83,8 +83,8 @@ TEST(the_launcher_says_what_it_was_asked)
     test_output got = stop_script("$L run -n 2 $W train " FOR_EVER " & p=$!\n"
                                   "until_file up0; until_file up1; kill -TERM $p; wait $p");
     CHECK_INT(got.status, 0);
-    CHECK_CONTAINS(got.text, "lockstep: asked to stop: the ranks finish their step; the same once "
-                             "more stops them now\n");
+    CHECK_CONTAINS(got.text, "lockstep: stop requested: the ranks finish their step; repeat the "
+                             "signal to stop them now\n");
     CHECK_CONTAINS(got.text, "lockstep: stopped by signal 15 (SIGTERM); all ranks ended well\n");
     free(got.text);
 }
@@ -131,7 +131,7 @@ TEST(the_second_signal_ends_all_within_a_second)
                                   "echo took $(((e-b)/1000000)) ms; exit $s");
     CHECK_INT(got.status, 143);
     CHECK_CONTAINS(got.text, "second signal 15 (SIGTERM)");
-    CHECK_CONTAINS(got.text, "lockstep: not restarted: asked to stop (SIGTERM)\n");
+    CHECK_CONTAINS(got.text, "lockstep: not restarted: a stop was requested (SIGTERM)\n");
     CHECK(took_ms(got.text) < 1000 * test_within(1));
     free(got.text);
     got = stop_script("$W deaf " FOR_EVER " & p=$!\nuntil_file up0; kill -TERM $p; sleep 0.2\n"

@@ -21,7 +21,7 @@ static bool same(const ls__job_result *a, const ls__job_result *b)
     ls__restarts restarts = {.max = 5};
     CHECK(ls__restart_decide(&restarts, a, SECOND).again);
     ls__restart second = ls__restart_decide(&restarts, b, 2 * SECOND);
-    CHECK(second.again || strstr(second.text, "the same failure twice") != NULL);
+    CHECK(second.again || strstr(second.text, "the same failure occurred twice") != NULL);
     return !second.again;
 }
 
