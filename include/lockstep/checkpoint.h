@@ -1,5 +1,5 @@
-/* Checkpoints: the state that a job needs to continue after it ended, written so that the previous
- * checkpoint is never lost.
+/* Checkpoints: the state that a job needs to continue later, written in such a way that the
+ * previous checkpoint is never lost.
  *
  *     const ls_checkpoint_item items[] = {
  *         LS_ITEM("model", ls_ddp_module(net)), LS_ITEM("optim", optim),
@@ -12,27 +12,30 @@
  *     }
  *     LS_CHECK(ls_checkpoint_free(c));
  *
- * On the disk a checkpoint is a folder  DIR/step-00000120/  with
- *     state-00001-of-00004.safetensors …   tensors, shared out over the ranks by bytes (large ones
- *                                          in parts: blocks of rows, under one name in several
- *                                          files), so each rank writes one file, all at once
+ * On disk a checkpoint is a folder  DIR/step-00000120/  with these files:
+ *     state-00001-of-00004.safetensors …   tensors, distributed over the ranks by bytes (large ones
+ *                                          in blocks of rows, under one name in several files), so
+ *                                          that all ranks write at the same time, one file each
  *     scalars.json                         integers and numbers
- *     manifest.json                        written last: version, step, world size, size and
- *                                          SHA-256 of every file (`sha256sum` shows the same)
- *                                          and of itself, and where every part of a tensor lies
- * It is made in a temporary folder beside it and renamed when all of it is on the disk, so a name
- * that exists is complete. The newest `keep` stay. Files are data only; every size is checked
- * against the file before memory is taken. DIR/lock is held by the job that writes there.
+ *     manifest.json                        written last: version, step, world size, the size and
+ *                                          SHA-256 of every file (as `sha256sum` prints it) and of
+ *                                          itself, and the location of every part of a tensor
+ * A checkpoint is written to a temporary folder and renamed when it is completely on the disk, so a
+ * folder with such a name is complete. The newest `keep` checkpoints remain. Loading runs no code,
+ * and every size is compared with the file before memory is allocated. The job that writes holds a
+ * lock on DIR/lock.
  *
- * A checkpoint holds the values of the state visitors (state.h), under logical names, without
- * buckets or ranks.
- * Save between steps, when no gradient is pending: gradients are not saved.
- * - At the same number of ranks training goes on bit for bit.
- * - At another number no sample is lost or repeated: a loader's position is (epoch, samples of the
- *   epoch that are done), and the rest of the epoch is cut anew into steps of the new global batch,
- *   starting at that sample. If the rest is no whole number of steps, the last one is short, or
- *   dropped with drop_last, as at the end of any epoch. The batch of a *rank* is the program's
- *   affair: with more ranks the global batch grows unless it asks for less.
+ * A checkpoint contains the values of the state visitors (state.h) under logical names, without
+ * buckets or ranks. Save between steps, because gradients are not saved.
+ * - With the same number of ranks, training continues bit for bit.
+ * - With another number, no sample is lost or repeated: the position of a loader is (epoch, samples
+ *   of the epoch that were read), and the rest of the epoch is divided into steps of the new global
+ *   batch from that sample on. If the rest is not a whole number of steps, the last step is short,
+ *   or dropped with drop_last, as at the end of any epoch. The program chooses the batch of a
+ *   *rank*, so with more ranks the global batch grows unless the program reduces it.
+ *
+ * LS_ERR_SYSTEM (disk full, for example), LS_ERR_FORMAT and LS_ERR_NOT_FOUND name the path. An
+ * error of one rank is returned on all ranks.
  */
 #ifndef LOCKSTEP_CHECKPOINT_H
 #define LOCKSTEP_CHECKPOINT_H
@@ -46,11 +49,11 @@ extern "C" {
 
 typedef struct ls_checkpoint ls_checkpoint;
 
-/* One stateful object: `state` is called with `object` and `prefix`, as ls_module_state is. It is
- * called twice per save and per load and must show the same both times. LS_ITEM (lockstep.h) fills
- * one for modules, optimizers, loaders and runtimes. */
+/* One stateful object. `state` has the form of ls_module_state and is called with `object` and
+ * `prefix`, twice per save and per load; it must visit the same values both times. LS_ITEM
+ * (lockstep.h) initialises an item for modules, optimizers, loaders and runtimes. */
 typedef struct ls_checkpoint_item {
-    size_t size;        /* of this struct; the distance of items in a list */
+    size_t size;        /* of this struct, and the distance between two items of an array */
     const char *prefix; /* "model", "optim", "loader" … */
     void *object;
     ls_status (*state)(void *object, const char *prefix, const ls_state_visitor *visitor);
@@ -58,87 +61,91 @@ typedef struct ls_checkpoint_item {
 
 typedef struct ls_checkpoint_options {
     size_t size;
-    int keep;           /* newest complete checkpoints that stay; default 2, at least 1 */
-    bool async;         /* write from a copy, on a thread of its own; default true */
-    int64_t timeout_ms; /* for the slowest rank's disk; default an hour */
-    bool load_only;     /* nothing is made in the folder, not even a lock: ls_checkpoint_save is
+    int keep;           /* number of complete checkpoints that remain; default 2, at least 1 */
+    bool async;         /* a separate thread writes from a copy; default true */
+    int64_t timeout_ms; /* deadline for the slowest rank's disk; default one hour */
+    bool load_only;     /* creates nothing in the folder, not even a lock: ls_checkpoint_save is
                            refused, and a folder that does not exist is LS_ERR_NOT_FOUND; default
                            false */
-    bool partial;       /* ls_checkpoint_load takes what the items show and leaves the rest of the
-                           checkpoint alone: the model without its optimizer; default false */
+    bool partial;       /* ls_checkpoint_load loads only the values that the items visit and ignores
+                           the others (a model without its optimizer, for example); default false */
 } ls_checkpoint_options;
 #define LS_DEFAULTS_ls_checkpoint_options .keep = 2, .async = true, .timeout_ms = 3600000,
 LS_DEFAULTS_FUNCTION(checkpoint)
 
-/* Opens the folder; rank 0 makes it if it is missing, and removes incomplete files of a job that
- * died. Collective. While another job writes to the folder it can be opened for loading only; if a
- * checkpoint disappears meanwhile, load takes the newer one. Errors name the path. */
+/* Opens the folder. Rank 0 creates it if it does not exist, and removes incomplete files of a job
+ * that died. Collective; the group is borrowed. While another job writes to the folder it can be
+ * opened with load_only; if a checkpoint disappears meanwhile, ls_checkpoint_load uses a newer
+ * one. */
 LS_API ls_status ls_checkpoint_new(const char *folder, ls_group *group,
                                    const ls_checkpoint_options *options, ls_checkpoint **out);
 
-/* Saves all items as step `step` >= 0. Collective. With `async` it returns after the copy: of
- * 1/ranks of what is replicated, into memory kept from save to save. An error of the writing is
- * returned, with the same text on all ranks, by the next call, which does nothing else. At most one
- * is being written: a second save waits. Saving a step again replaces it. LS_ERR_STATE when the
- * folder holds a later step (another run's; a damaged one that load passed over is moved aside).
- * LS_ERR_MISMATCH when the ranks' items differ. */
+/* Saves items[count] as step `step` >= 0. Collective. With `async` it returns after it has copied
+ * this rank's share (1/ranks of replicated tensors) to memory that is reused by the next save. An
+ * error in writing is returned, with the same text on all ranks, by the next call, which then does
+ * nothing else. If the previous save is still being written, the call waits for it. Saving a step
+ * again replaces it. LS_ERR_STATE when the folder contains a later step of another run (a damaged
+ * one that ls_checkpoint_load skipped is renamed). LS_ERR_MISMATCH when the items of the ranks
+ * differ. */
 LS_API ls_status ls_checkpoint_save(ls_checkpoint *checkpoint, int64_t step,
                                     const ls_checkpoint_item *items, int count);
 
-/* Waits until everything is on the disk and committed by all ranks. Collective. */
+/* Waits until the last save is on the disk and all ranks have committed it. Collective. */
 LS_API ls_status ls_checkpoint_wait(ls_checkpoint *checkpoint);
 
-/* Loads the newest complete checkpoint into the items and says its step; collective, all ranks take
- * the same one. A damaged one is named in a warning and the one before it is taken; the next save
- * renames it to damaged-step-…. LS_ERR_NOT_FOUND when there is none at all, LS_ERR_FORMAT when none
- * is whole. LS_ERR_MISMATCH names a tensor or scalar whose shape or dtype differs, or that one side
- * lacks; nothing is changed then. */
+/* Loads the newest complete checkpoint into the items and sets *step. Collective; all ranks load
+ * the same checkpoint. If it is damaged, a warning names it, the previous one is loaded, and the
+ * next save renames the damaged one to damaged-step-…. LS_ERR_NOT_FOUND when there is no
+ * checkpoint, LS_ERR_FORMAT when all are damaged. LS_ERR_MISMATCH names a tensor or scalar whose
+ * shape or dtype differs, or that only one side has; nothing is changed then. */
 LS_API ls_status ls_checkpoint_load(ls_checkpoint *checkpoint, const ls_checkpoint_item *items,
                                     int count, int64_t *step);
 
-/* Waits for the writing to end, then frees, whatever it returns. Collective; NULL is allowed. */
+/* Waits for the last save and frees the object, also if it returns an error of that save.
+ * Collective; NULL is allowed. */
 LS_API ls_status ls_checkpoint_free(ls_checkpoint *checkpoint);
 
 /* ---- weights of other programs: safetensors -------------------------------------------------
  *
- * A file of named tensors as Hugging Face's libraries write and read them (format: README of
- * huggingface/safetensors). `path` is such a file, the index of a model in several files
- * (*.json, its "weight_map" says which tensor lies where), or a folder with model.safetensors or
- * model.safetensors.index.json. Only tensors are looked at; scalars of the items stay as they are.
- * Neither call is collective: each rank reads for itself, and one rank writes. */
+ * These functions read and write files of named tensors in the format of Hugging Face's libraries
+ * (specified in the README of huggingface/safetensors). `path` is such a file, the index of a model
+ * in several files (*.json, whose "weight_map" names the file of each tensor), or a folder with
+ * model.safetensors or model.safetensors.index.json. Scalars of the items are ignored. Neither call
+ * is collective: every rank reads by itself, and one rank writes. */
 
 typedef struct ls_safetensors_options {
     size_t size;
-    const char *prefix; /* stands in front of every name in the file and not here, with its dot:
-                           "model."; other names of the file are not looked at; default none */
-    bool
-        strict; /* a name that only one side has is an error; else it is left alone; default true */
-    /* The number-th (from 0) other name under which a file may hold `name`, if it does not hold
-     * `name` itself; false: there are no more. `prefix` is put before it. NULL: none. */
+    const char *prefix; /* precedes every name in the file but not the names here, with its dot:
+                           "model."; names without it are ignored; default none */
+    bool strict;        /* a name that only one side has is an error; otherwise it is ignored;
+                           default true */
+    /* Writes to out[bytes] alternative number `number` (from 0) for a `name` that the file does not
+     * contain, without `prefix`; returns false if there is none. NULL: no alternatives. */
     bool (*other_name)(void *arg, const char *name, int number, char *out, size_t bytes);
-    /* Asked for every name that only one side has, although `strict`: may it be? NULL: no. */
+    /* With `strict`, returns true to accept a name that only one side has. NULL: none is
+     * accepted. */
     bool (*allow)(void *arg, const char *name, bool in_file);
     void *arg;
 } ls_safetensors_options;
 #define LS_DEFAULTS_ls_safetensors_options .strict = true,
 LS_DEFAULTS_FUNCTION(safetensors)
 
-/* Loads tensors by name into what the items show (of a module: ls_module_load_safetensors in
- * lockstep.h). Shapes must be equal; float16, bfloat16 and float64 are converted if this side has
- * float32, other types must be equal. LS_ERR_MISMATCH lists tensors that are missing, unexpected or
- * of another shape; LS_ERR_FORMAT, LS_ERR_NOT_FOUND name the file. An error changes nothing. */
+/* Loads tensors by name into the items (for a module: ls_module_load_safetensors in lockstep.h).
+ * Shapes must be equal; float16, bfloat16 and float64 are converted to float32, other dtypes must
+ * be equal. LS_ERR_MISMATCH lists tensors that are missing, unexpected or of another shape;
+ * LS_ERR_FORMAT and LS_ERR_NOT_FOUND name the file. After an error nothing is changed. */
 LS_API ls_status ls_safetensors_load(const char *path, const ls_checkpoint_item *items, int count,
                                      const ls_safetensors_options *options);
 
-/* Writes all tensors of the items into one file, which appears under its name when it is whole; of
- * the options only `prefix` is used. A tensor of which this rank shows a slice is
- * LS_ERR_UNSUPPORTED: save a checkpoint. */
+/* Writes all tensors of the items into one file, which gets its name when it is complete. Of the
+ * options only `prefix` is used. A tensor of which this rank has only a slice is
+ * LS_ERR_UNSUPPORTED; save a checkpoint instead. */
 LS_API ls_status ls_safetensors_save(const char *path, const ls_checkpoint_item *items, int count,
                                      const ls_safetensors_options *options);
 
-/* The random state as an item: seed, parameters initialised so far, and the number of the step and
- * of the random operations in it. (Where the rank's samples lie in the step is not saved: the
- * loader sets it with each batch; a hand-written loop, with ls_step_begin.) */
+/* The random state as an item: the seed, the number of parameters initialised so far, the number of
+ * the step, and the number of random operations in the step. (The sample offset of ls_step_begin is
+ * not saved, because the loader, or the program, sets it with each batch.) */
 LS_API ls_status ls_runtime_state(ls_runtime *runtime, const char *prefix,
                                   const ls_state_visitor *visitor);
 

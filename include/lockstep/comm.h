@@ -1,25 +1,28 @@
-/* Collectives: groups of ranks and operations on them. No tensors, no autograd.
+/* Collectives: groups of ranks and operations on them, without tensors and autograd.
  *
- * Rules that hold for every operation below
+ * These rules hold for every operation below:
  * - All ranks of the group call the same operations in the same order. Each call carries a
  *   descriptor (operation, dtype, count, reduce-op, root, tag). Ranks compare descriptors *before*
- *   any number is combined; a difference is LS_ERR_MISMATCH on every rank, naming both sides.
+ *   any data is combined; a difference is LS_ERR_MISMATCH on every rank and names both sides.
  * - The last argument is `ls_work **work`. With NULL the call blocks until the operation is done;
- *   otherwise it returns at once and *work is a handle for ls_work_wait. Buffers must stay
- *   untouched until then. "Done" means that the result is here and that no peer will touch this
+ *   otherwise it returns at once, and *work is a handle for ls_work_wait. Buffers must not be
+ *   touched until then. "Done" means that the result is complete and that no peer will access this
  *   buffer again.
- * - A group that failed stays failed: every later call returns the root cause.
+ * - A group that failed stays failed: every later call returns the root cause. Errors of an
+ *   operation are LS_ERR_INVALID (arguments), LS_ERR_MISMATCH, LS_ERR_TIMEOUT, LS_ERR_PEER (a rank
+ *   died), LS_ERR_ABORTED and LS_ERR_MEMORY; after one of them the contents of `out` are undefined.
  * - Sums have one order of addition, a binary tree over the ranks (adjacent pairs first, split at
- *   the largest power of two). So neither size, slicing nor timing changes a bit, and every rank
- *   gets the same bytes. 16-bit floats accumulate in float32 and round once. A ring, selected by
- *   name, has an order of its own. If several NaNs meet, all ranks get the same one of them; the
- *   algorithm decides which.
- * - count is in elements; 0 is allowed. `options` NULL means defaults.
- * - Arguments stand in MPI's order: the memory that is sent, its counts, its offsets, the memory
- *   that is received, its counts, its offsets; then dtype, op, root, options, and last the place for
- *   the work or a result.
- * - in and out must not overlap, except exactly as "in place" of the operation says; anything else
+ *   the largest power of two). Neither size, slicing nor timing therefore changes a bit, and every
+ *   rank gets the same bytes. 16-bit floats accumulate in float32 and are rounded once. A ring,
+ *   selected by name, has a different order. If several NaNs are combined, all ranks get the same
+ *   one; the algorithm decides which one it is.
+ * - Counts and offsets are in elements; a count of 0 is allowed. `options` NULL means defaults.
+ * - Arguments are in MPI's order: the send buffer, its counts, its offsets; the receive buffer, its
+ *   counts, its offsets; then dtype, op, root, options, and last the pointer for the work or a
+ *   result.
+ * - `in` and `out` must not overlap, except as the operation's "in place" says; any other overlap
  *   is LS_ERR_INVALID.
+ * - Buffers are borrowed until the operation is done.
  *
  * Sources: Patarasuk & Yuan 2009 (bandwidth-optimal all-reduce); Thakur, Rabenseifner & Gropp 2005.
  */
@@ -37,24 +40,27 @@ typedef struct ls_work ls_work;
 
 /* ---- groups ------------------------------------------------------------------------------- */
 
-/* The group of all ranks; borrowed. NULL without a runtime. */
+/* The group of all ranks (MPI_COMM_WORLD); borrowed. NULL before ls_init. */
 LS_API ls_group *ls_world(void);
 
-LS_API int ls_group_rank(const ls_group *group); /* this process' rank in the group */
+/* This process's rank in the group, 0 … size-1; the number of its ranks; its name (borrowed). Local
+ * calls. Of a NULL group they are 0, 1 and "". */
+LS_API int ls_group_rank(const ls_group *group);
 LS_API int ls_group_size(const ls_group *group);
 LS_API const char *ls_group_name(const ls_group *group);
 
-/* Makes a group of parent ranks[0..count-1], in that order (MPI_Comm_create, new_group).
- * Collective over the *parent*; ranks outside get *out = NULL. ranks NULL duplicates the parent
- * (MPI_Comm_dup): the same ranks, whose operations neither wait for nor fail the parent's.
- * `name` appears in reports (copied; NULL: numbered). Returns new; free with ls_group_free. */
+/* Makes a group of the parent's ranks[0..count-1], in that order (MPI_Comm_create, new_group).
+ * Collective over the *parent*; ranks outside the new group get *out = NULL. With `ranks` NULL it
+ * duplicates the parent (MPI_Comm_dup): operations of the duplicate neither wait for those of the
+ * parent nor make them fail. `name` appears in reports (copied; NULL: a number). Free the group
+ * with ls_group_free. LS_ERR_MISMATCH when the ranks pass different lists. */
 LS_API ls_status ls_group_new(ls_group *parent, const int *ranks, int count, const char *name,
                               ls_group **out);
 
-/* Ranks of `parent` that give the same color, 0 or more, become a group, ordered by key and, where
- * keys are equal, by rank in the parent (MPI_Comm_split, ncclCommSplit). With LS_NO_COLOR a rank
- * gets *out = NULL. Ranks of one color give the same `name` (copied; NULL: numbered). Collective
- * over the parent; two exchanges, however many colors. Returns new; free with ls_group_free. */
+/* Ranks of `parent` that pass the same color, 0 or more, become a group, ordered by key and, for
+ * equal keys, by rank in the parent (MPI_Comm_split, ncclCommSplit). With LS_NO_COLOR a rank gets
+ * *out = NULL. Ranks of one color pass the same `name` (copied; NULL: a number). Collective over
+ * the parent; costs two exchanges for any number of colors. Free the group with ls_group_free. */
 #define LS_NO_COLOR (-1)
 LS_API ls_status ls_group_split(ls_group *parent, int color, int key, const char *name,
                                 ls_group **out);
@@ -64,40 +70,46 @@ LS_API ls_status ls_group_split(ls_group *parent, int color, int key, const char
  * later; the default is 1, or LOCKSTEP_CHANNELS. Collective: all ranks pass the same number. */
 LS_API ls_status ls_group_set_channels(ls_group *group, int channels);
 
-/* Which algorithms the group's operations use by size, a line an operation: "all_reduce
- * 0-64Ki:root, 64Ki-:direct", terminated and cut to `bytes`. Groups with ranks on several hosts
- * choose by the times that `lockstep tune` keeps in LOCKSTEP_TUNE_FILE of rank 0, else by default
- * figures of the cost model; "" for other groups, whose choice needs no timing. Sums keep their
- * association and so their bits. Local call. LOCKSTEP_TUNE=off keeps the built-in choice;
- * LOCKSTEP_ALGORITHM="all_reduce=0-4k:root,4k-:direct;broadcast=chain" asks for algorithms by size. */
+/* Writes to `out` which algorithms the group's operations use by size, one line per operation:
+ * "all_reduce 0-64Ki:root, 64Ki-:direct". The text is terminated and cut to `bytes`. Groups with
+ * ranks on several hosts choose by the times that `lockstep tune` writes to LOCKSTEP_TUNE_FILE of
+ * rank 0, or without them by the default figures of the cost model. Other groups need no timing,
+ * and their text is "". The order of addition, and with it every bit of a sum, is the same for all
+ * choices. Local call. LOCKSTEP_TUNE=off keeps the built-in choice;
+ * LOCKSTEP_ALGORITHM="all_reduce=0-4k:root,4k-:direct;broadcast=chain" selects algorithms by
+ * size. */
 LS_API ls_status ls_group_get_tuning(ls_group *group, char *out, size_t bytes);
 
-/* As ls_group_new, but collective over those ranks only, of which this must be one; others do not
- * call it (MPI_Comm_create_group; new_group with use_local_synchronization). Costs two messages a
- * rank through the first. */
+/* Like ls_group_new, but collective over the listed ranks only; the caller must be one of them, and
+ * other ranks do not call it (MPI_Comm_create_group; new_group with use_local_synchronization).
+ * Costs two messages per rank, which pass through the first one. */
 LS_API ls_status ls_group_new_among(ls_group *parent, const int *ranks, int count, const char *name,
                                     ls_group **out);
 
 /* One handle over `count` groups of the same ranks in the same order, such as duplicates:
  * collective k of the handle runs on groups[k % count], so several are in flight at once without
- * waiting for each other (Li et al. 2020, section 3.3). Letters go over groups[0]; an abort reaches
- * them all. The groups are borrowed: free the handle first, with ls_group_free, when its operations
- * have ended. Local call; every rank must make it with the same groups. */
+ * waiting for each other (Li et al. 2020, section 3.3). Point-to-point messages use groups[0]; an
+ * abort applies to all groups. The groups are borrowed: free the handle before them, with
+ * ls_group_free, when its operations have ended. Local call; every rank must make it with the same
+ * groups. */
 LS_API ls_status ls_group_round_robin(ls_group *const *groups, int count, const char *name,
                                       ls_group **out);
 
-/* Frees the group after its operations ended. Collective. NULL is allowed. */
+/* Waits for the group's operations and frees it (MPI_Comm_free). Collective; NULL is allowed. */
 LS_API ls_status ls_group_free(ls_group *group);
 
-/* Fails the group on every member with LS_ERR_ABORTED and `why`. Local call, remote effect. */
+/* Fails the group on every member with LS_ERR_ABORTED and the text `why` (copied; ncclCommAbort).
+ * Only the calling rank calls it; the others see the error at their next call. */
 LS_API ls_status ls_group_abort(ls_group *group, const char *why);
 
-/* LS_OK, or the first cause with which the group failed (ls_error_message is set to its text). */
+/* LS_OK, or the status with which the group failed; ls_error_message is set to the root cause.
+ * Local call (ncclCommGetAsyncError). */
 LS_API ls_status ls_group_status(ls_group *group);
 
-/* Memory that peers on this host can read in place: operations on it copy nothing. 64-byte aligned,
- * zeroed. Local call. Free with ls_group_dealloc; after an abort it is reused only once no live
- * peer can still touch it. */
+/* Memory that peers on this host can access directly, so operations on it copy nothing
+ * (ncclMemAlloc, MPI_Alloc_mem). It is aligned to 64 bytes and zeroed. Local call. LS_ERR_MEMORY
+ * when the heap is full (LOCKSTEP_HEAP_RESERVE). Free it with ls_group_dealloc (NULL is allowed);
+ * after an abort it is reused only when no live peer can still access it. */
 LS_API ls_status ls_group_alloc(ls_group *group, size_t bytes, void **out);
 LS_API ls_status ls_group_dealloc(ls_group *group, void *memory);
 
@@ -106,12 +118,12 @@ LS_API ls_status ls_group_dealloc(ls_group *group, void *memory);
 typedef struct ls_collective_options {
     size_t size;
     const char
-        *tag; /* what this is, for reports and comparison ("bucket 3: fc1.weight …"); copied */
-    int64_t timeout_ms; /* 0: the runtime's default */
-    ls_stream *stream;  /* NULL: host */
-    double divisor;     /* SUM only: divide the sum once by this; 0: do not. Ranks must agree */
-    /* NULL: chosen among those that keep the association of sums. Or its name: "direct" for all,
-     * "one_shot" for reductions of little data, "ring";
+        *tag; /* names the data in reports ("bucket 3: fc1.weight …"); ranks must agree; copied */
+    int64_t timeout_ms; /* deadline of this operation; 0: the runtime's default */
+    ls_stream *stream;  /* NULL: the host */
+    double divisor;     /* SUM only: divides the sum once; 0: no division. Ranks must agree */
+    /* NULL: the library chooses among the algorithms that keep the order of addition. A name
+     * selects one: "direct" (all operations), "one_shot" (reductions of little data), "ring";
      *   all_reduce      "recursive_doubling", "halving_doubling", "root", "full_exchange",
      *                   "tree_stages", "double_tree", "hierarchical"
      *   reduce_scatter  "recursive_halving", "pairwise"
@@ -119,68 +131,72 @@ typedef struct ls_collective_options {
      *   all_to_all      "pairwise", "bruck"; scans: "recursive_doubling"
      *   broadcast       "binomial", "scatter_all_gather", "chain"
      *   reduce, gather, scatter  "binomial"
-     * Ranks must agree. Sums by "ring", "double_tree" and, where hosts have different numbers of
+     * Ranks must agree. Sums by "ring", "double_tree" and, if hosts have different numbers of
      * ranks, "hierarchical" have the same bytes on every rank, but not those of the other
-     * algorithms; LS_ERR_INVALID lists the names of an operation. Costs: docs/algorithms.md. */
+     * algorithms. LS_ERR_INVALID lists the names of an operation. docs/algorithms.md has the
+     * costs. */
     const char *algorithm;
-    double factor; /* PREMUL_SUM only: this rank's. Default 1, which LS_OPTIONS sets. An all_reduce
-                      multiplies its output at the call; others copy their input */
+    double factor; /* PREMUL_SUM only: the factor of this rank; default 1. An all_reduce multiplies
+                      its output at the call; other operations copy their input */
 } ls_collective_options;
 #define LS_DEFAULTS_ls_collective_options .factor = 1,
 LS_DEFAULTS_FUNCTION(collective)
 
-/* *out becomes an operator of this rank that applies `fn` (MPI_Op_create), for every operation that
- * reduces and every dtype. Ranks that use it together must give it the same name, 1 to 23 bytes,
- * copied: operators are compared by name, and only programs that keep the order of ranks are
- * admitted. `fn` and `arg` must stay good until the operations that use them have ended. At most 64
- * at a time. Local call. Free with ls_reduce_op_free, which operations under way survive. */
+/* *out becomes an operator of this rank that applies `fn` (MPI_Op_create); it works with every
+ * operation that reduces and with every dtype. Ranks that use it together must give it the same
+ * name (1 to 23 bytes, copied), because operators are compared by name. Only algorithms that keep
+ * the order of ranks are used. `fn` and `arg` must stay valid until the operations that use them
+ * have ended. LS_ERR_LIMIT: more than 64 at a time. Local call. ls_reduce_op_free frees it;
+ * operations that are in flight continue. */
 LS_API ls_status ls_reduce_op_new(ls_reduce_fn fn, void *arg, const char *name, ls_reduce_op *out);
 LS_API ls_status ls_reduce_op_free(ls_reduce_op op);
 
-/* Reports from within an operator's `fn` that it cannot combine these values. The group of the
+/* Called inside an operator's `fn`: reports that it cannot combine these values. The group of the
  * operation fails on every member with LS_ERR_ABORTED, the operator's name and `why` (copied), and
- * no rank gets a result made from `into`; `fn` still has to return. LS_ERR_STATE outside `fn`. */
+ * no rank gets a result made from `into`. `fn` must still return. LS_ERR_STATE outside `fn`. */
 LS_API ls_status ls_reduce_op_fail(const char *why);
 
-/* out[count] becomes the reduction of in[count] over ranks (MPI_Allreduce, ncclAllReduce). In place
- * when in == out. Apart, programs read `in` and write `out` without a further pass, so `in` must
- * stay as it is until the operation has ended. */
+/* out[count] becomes the reduction of in[count] over all ranks (MPI_Allreduce, ncclAllReduce). In
+ * place when in == out. Separate buffers cost no extra pass: the algorithm reads `in` directly, so
+ * `in` must not change until the operation is done. */
 LS_API ls_status ls_all_reduce(ls_group *group, const void *in, void *out, int64_t count,
                                ls_dtype dtype, ls_reduce_op op,
                                const ls_collective_options *options, ls_work **work);
 
-/* out[count] becomes block `rank` of the reduction of in[size*count] (MPI_Reduce_scatter_block).
- * In place when out == in + rank*count elements; `in` is left unspecified then. */
+/* out[count] becomes block `rank` of the reduction of in[size*count] (MPI_Reduce_scatter_block,
+ * ncclReduceScatter). In place when out == in + rank*count elements; the rest of `in` is then
+ * undefined. */
 LS_API ls_status ls_reduce_scatter(ls_group *group, const void *in, void *out, int64_t count,
                                    ls_dtype dtype, ls_reduce_op op,
                                    const ls_collective_options *options, ls_work **work);
 
-/* out[size*count] becomes the blocks in[count] of all ranks in rank order (MPI_Allgather). In place
- * when in == out + rank*count elements. */
+/* out[size*count] becomes the blocks in[count] of all ranks in rank order (MPI_Allgather,
+ * ncclAllGather). In place when in == out + rank*count elements. */
 LS_API ls_status ls_all_gather(ls_group *group, const void *in, void *out, int64_t count,
                                ls_dtype dtype, const ls_collective_options *options,
                                ls_work **work);
 
-/* buf[count] of `root` is copied to every rank (MPI_Bcast). */
+/* buf[count] of rank `root` is copied to every rank (MPI_Bcast, ncclBroadcast). */
 LS_API ls_status ls_broadcast(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int root,
                               const ls_collective_options *options, ls_work **work);
 
-/* out[count] of `root` becomes the reduction of in[count] over ranks, with the bytes all_reduce
- * would give it (MPI_Reduce). In place on the root when in == out. Elsewhere `out` is not used and
- * may be NULL, and the call may return before the root has the result. */
+/* out[count] of rank `root` becomes the reduction of in[count] over all ranks, with the same bytes
+ * as ls_all_reduce gives (MPI_Reduce, ncclReduce). In place on the root when in == out. On other
+ * ranks `out` is not used and may be NULL, and the call may return before the root has the
+ * result. */
 LS_API ls_status ls_reduce(ls_group *group, const void *in, void *out, int64_t count,
                            ls_dtype dtype, ls_reduce_op op, int root,
                            const ls_collective_options *options, ls_work **work);
 
-/* out[size*count] of `root` becomes the blocks in[count] of all ranks in rank order (MPI_Gather).
- * In place on the root when in == out + root*count elements. Elsewhere `out` is not used and may be
- * NULL. */
+/* out[size*count] of rank `root` becomes the blocks in[count] of all ranks in rank order
+ * (MPI_Gather). In place on the root when in == out + root*count elements. On other ranks `out` is
+ * not used and may be NULL. */
 LS_API ls_status ls_gather(ls_group *group, const void *in, void *out, int64_t count,
                            ls_dtype dtype, int root, const ls_collective_options *options,
                            ls_work **work);
 
-/* out[count] becomes block `rank` of in[size*count] of `root` (MPI_Scatter). In place on the root
- * when out == in + root*count elements. Elsewhere `in` is not used and may be NULL. */
+/* out[count] becomes block `rank` of in[size*count] of rank `root` (MPI_Scatter). In place on the
+ * root when out == in + root*count elements. On other ranks `in` is not used and may be NULL. */
 LS_API ls_status ls_scatter(ls_group *group, const void *in, void *out, int64_t count,
                             ls_dtype dtype, int root, const ls_collective_options *options,
                             ls_work **work);
@@ -191,93 +207,99 @@ LS_API ls_status ls_all_to_all(ls_group *group, const void *in, void *out, int64
                                ls_dtype dtype, const ls_collective_options *options,
                                ls_work **work);
 
-/* The same with blocks of unequal lengths. Counts and offsets are in elements, copied; offsets
- * NULL: blocks lie one after the other. Blocks of no elements are fine. Where every rank gives all
- * counts they are compared before a number is combined; where only the two ends of a block know its
- * length, the receiver compares before it uses a byte. A difference is LS_ERR_MISMATCH, naming the
- * entry and both sides; a rank whose sends had already completed may see the error on its next
- * call. */
+/* The v-variants are the same operations with blocks of unequal lengths. Counts and offsets are in
+ * elements and are copied; with offsets NULL the blocks lie one after the other. A block may be
+ * empty. If every rank passes all counts, they are compared before any data is combined; if only
+ * the two ends of a block know its length, the receiver compares it before it uses a byte. A
+ * difference is LS_ERR_MISMATCH, which names the entry and both sides; a rank whose sends had
+ * already completed may see the error on its next call. */
 
-/* MPI_Alltoallv: in_counts[j] elements from in + in_offsets[j] go to rank j, where they become
- * out_counts[rank] elements at out_offsets[rank]. All four are [size]. In place when in == out,
- * with equal counts and offsets. */
+/* in_counts[j] elements at in + in_offsets[j] go to rank j, which receives them as its
+ * out_counts[rank] elements at out + out_offsets[rank] (MPI_Alltoallv). All four arrays are [size].
+ * In place when in == out, with equal counts and offsets. */
 LS_API ls_status ls_all_to_all_v(ls_group *group, const void *in, const int64_t *in_counts,
                                  const int64_t *in_offsets, void *out, const int64_t *out_counts,
                                  const int64_t *out_offsets, ls_dtype dtype,
                                  const ls_collective_options *options, ls_work **work);
 
-/* MPI_Allgatherv: counts[size], the same on all ranks; count == counts[rank]. Offsets may differ.
- * In place when in == out + offsets[rank] elements. */
+/* counts[r] elements of rank r become those at out + offsets[r] (MPI_Allgatherv). counts[size] is
+ * the same on all ranks, and count == counts[rank]; offsets may differ from rank to rank. In place
+ * when in == out + offsets[rank] elements. */
 LS_API ls_status ls_all_gather_v(ls_group *group, const void *in, int64_t count, void *out,
                                  const int64_t *counts, const int64_t *offsets, ls_dtype dtype,
                                  const ls_collective_options *options, ls_work **work);
 
-/* MPI_Reduce_scatter: out[counts[rank]]; block r of in lies at offsets[r]; counts as above. In
- * place when out == in + offsets[rank] elements; `in` is left unspecified then. */
+/* out[counts[rank]] becomes the reduction of block `rank` over all ranks; block r of `in` lies at
+ * offsets[r] (MPI_Reduce_scatter). counts[size] is the same on all ranks. In place when out == in +
+ * offsets[rank] elements; the rest of `in` is then undefined. */
 LS_API ls_status ls_reduce_scatter_v(ls_group *group, const void *in, const int64_t *counts,
                                      const int64_t *offsets, void *out, ls_dtype dtype,
                                      ls_reduce_op op, const ls_collective_options *options,
                                      ls_work **work);
 
-/* MPI_Gatherv: out, counts[size] and offsets are used on the root only. In place on the root when
- * in == out + offsets[root] elements. */
+/* in[count] of rank r becomes counts[r] elements at out + offsets[r] of rank `root` (MPI_Gatherv).
+ * out, counts[size] and offsets are used on the root only. In place on the root when in == out +
+ * offsets[root] elements. */
 LS_API ls_status ls_gather_v(ls_group *group, const void *in, int64_t count, void *out,
                              const int64_t *counts, const int64_t *offsets, ls_dtype dtype,
                              int root, const ls_collective_options *options, ls_work **work);
 
-/* MPI_Scatterv: in, counts[size] and offsets are used on the root only. In place on the root when
- * out == in + offsets[root] elements. */
+/* counts[r] elements at in + offsets[r] of rank `root` become out[count] of rank r (MPI_Scatterv).
+ * in, counts[size] and offsets are used on the root only. In place on the root when out == in +
+ * offsets[root] elements. */
 LS_API ls_status ls_scatter_v(ls_group *group, const void *in, const int64_t *counts,
                               const int64_t *offsets, void *out, int64_t count, ls_dtype dtype,
                               int root, const ls_collective_options *options, ls_work **work);
 
-/* out[count] of rank r becomes the reduction of in[count] of ranks 0 … r (MPI_Scan), in the
- * association of sums that these r+1 ranks would have among themselves; so the last rank gets the
- * bytes of all_reduce. In place when in == out. Not LS_AVG. */
+/* out[count] of rank r becomes the reduction of in[count] of ranks 0 … r (MPI_Scan). Sums have the
+ * order of addition of a group of these r+1 ranks, so the last rank gets the bytes of
+ * ls_all_reduce. In place when in == out. LS_AVG is LS_ERR_INVALID. */
 LS_API ls_status ls_scan(ls_group *group, const void *in, void *out, int64_t count, ls_dtype dtype,
                          ls_reduce_op op, const ls_collective_options *options, ls_work **work);
 
-/* The same of ranks 0 … r-1 (MPI_Exscan). Rank 0's `out` is left as it is, and may be NULL. */
+/* The same for ranks 0 … r-1 (MPI_Exscan). Rank 0's `out` is not changed and may be NULL. */
 LS_API ls_status ls_exscan(ls_group *group, const void *in, void *out, int64_t count,
                            ls_dtype dtype, ls_reduce_op op, const ls_collective_options *options,
                            ls_work **work);
 
-/* Returns when every rank has called it (MPI_Barrier). */
+/* Is done when every rank has called it (MPI_Barrier). */
 LS_API ls_status ls_barrier(ls_group *group, const ls_collective_options *options, ls_work **work);
 
-/* The same, blocking; when timeout_ms (0: the default) is over on one rank, the group fails with
- * LS_ERR_TIMEOUT on all, and the text names *all* ranks that had not come
- * (torch.distributed.monitored_barrier). */
+/* A blocking barrier that names all missing ranks (torch.distributed.monitored_barrier). If
+ * timeout_ms (0: the runtime's default) expires on one rank, the group fails on all ranks with
+ * LS_ERR_TIMEOUT, and the text names *every* rank that had not called it. */
 LS_API ls_status ls_monitored_barrier(ls_group *group, int64_t timeout_ms,
                                       const ls_collective_options *options);
 
-/* Whether any rank of `group` was asked to stop (ls_stop_requested), the same answer on all: for
- * loops without a reducer. Collective: an all-reduce of 4 bytes. */
+/* *stop says whether any rank of `group` received a stop request (see ls_stop_requested), with the
+ * same answer on all ranks; for training loops without a reducer. Collective; blocks for an
+ * all-reduce of 4 bytes. */
 LS_API ls_status ls_stop_agree(ls_group *group, bool *stop);
 
-/* Sends buf[count] to `peer`; matches its ls_recv with the same `tag`, in order (MPI_Send). Any
- * number may be in flight. tag >= 0. */
+/* Sends buf[count] to rank `peer` (MPI_Send, ncclSend). It matches the peer's ls_recv with the same
+ * `tag` >= 0, in the order of calls. Any number may be in flight. Not collective. */
 LS_API ls_status ls_send(ls_group *group, const void *buf, int64_t count, ls_dtype dtype, int peer,
                          int tag, const ls_collective_options *options, ls_work **work);
 
-/* Receives exactly count elements; another count or dtype is LS_ERR_MISMATCH on both sides. */
+/* Receives buf[count] from rank `peer` (MPI_Recv, ncclRecv). A message of another count or dtype is
+ * LS_ERR_MISMATCH on both sides. */
 LS_API ls_status ls_recv(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int peer,
                          int tag, const ls_collective_options *options, ls_work **work);
 
-/* Receives the first message with this tag from any rank (MPI_ANY_SOURCE). Messages of one pair
- * match in order; of several that have arrived the earliest is taken. Pass LS_ANY_SOURCE as `peer`
- * of ls_recv, where ls_work_source returns the sender, or make the blocking call, with the sender
- * in *source (NULL: not wanted). */
+/* Receives the first message with this tag from any rank (MPI_ANY_SOURCE). Messages between two
+ * ranks match in order; if several have arrived, the earliest is received. Either pass
+ * LS_ANY_SOURCE as `peer` to ls_recv, and ls_work_source returns the sender, or use this blocking
+ * call, which writes the sender to *source (may be NULL). */
 #define LS_ANY_SOURCE (-1)
 LS_API ls_status ls_recv_any(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int tag,
                              const ls_collective_options *options, int *source);
 
 /* ---- many buffers, one operation ----------------------------------------------------------- */
 
-/* ls_all_reduce or ls_broadcast of bufs[i][counts[i]] for i in 0 … n-1, as one operation (a group
- * call of NCCL, all_reduce_coalesced of PyTorch). Every rank gives the same counts. The lists are
- * copied. Buffers are packed into memory that the group keeps for the next call, as large as all of
- * them; buffers that lie one behind the other are used where they are. */
+/* ls_all_reduce or ls_broadcast, in place, of bufs[i][counts[i]] for i in 0 … n-1 as one operation
+ * (a group call of NCCL, all_reduce_coalesced of PyTorch). Every rank passes the same counts. The
+ * arrays `bufs` and `counts` are copied. Buffers are packed into a fusion buffer as large as all of
+ * them, which the group keeps for the next call; adjacent buffers are not packed. */
 LS_API ls_status ls_all_reduce_many(ls_group *group, void *const *bufs, const int64_t *counts,
                                     int n, ls_dtype dtype, ls_reduce_op op,
                                     const ls_collective_options *options, ls_work **work);
@@ -287,74 +309,78 @@ LS_API ls_status ls_broadcast_many(ls_group *group, void *const *bufs, const int
 
 /* ---- objects: bytes of any length ---------------------------------------------------------- */
 
-/* Lengths may differ from rank to rank and only the giver knows them (broadcast_object_list and its
- * kin in torch.distributed). Blocking. What comes back is new memory, not NULL even for length 0:
- * free it with ls_bytes_free. On an error nothing is returned. A rank that has no memory for what
- * comes fails the group with LS_ERR_MEMORY. Short objects (504 bytes) take one small operation,
- * longer ones a second, without a copy. */
+/* Lengths are in bytes and may differ from rank to rank; only the sender needs to know them
+ * (broadcast_object_list, gather_object, … of torch.distributed). These calls are collective and
+ * block. Results are new memory, not NULL even for length 0; free them with ls_bytes_free. On an
+ * error nothing is returned. If a rank has no memory for an object, the group fails with
+ * LS_ERR_MEMORY. Objects of at most 504 bytes need one small operation, longer ones a second one,
+ * without a copy. */
 
 typedef struct ls_bytes {
     void *data;
     size_t length;
 } ls_bytes;
 
-/* Root: gives *bytes and *length, and they stay its own. Others: get new memory in *bytes. */
+/* The root passes its object in *bytes and *length and keeps it. Other ranks get a copy of it in
+ * new memory. */
 LS_API ls_status ls_broadcast_bytes(ls_group *group, void **bytes, size_t *length, int root,
                                     const ls_collective_options *options);
 
-/* *out becomes the list [size] of what the ranks gave, in rank order; one ls_bytes_free(*out) frees
- * it all. */
+/* *out becomes the array [size] of the objects of all ranks, in rank order; ls_bytes_free(*out)
+ * frees the array and the objects. */
 LS_API ls_status ls_all_gather_bytes(ls_group *group, const void *bytes, size_t length,
                                      const ls_collective_options *options, ls_bytes **out);
 
-/* The same on the root; elsewhere *out = NULL. */
+/* The same on rank `root`; other ranks get *out = NULL. */
 LS_API ls_status ls_gather_bytes(ls_group *group, const void *bytes, size_t length, int root,
                                  const ls_collective_options *options, ls_bytes **out);
 
-/* in[size] of the root (elsewhere not used): rank r gets new memory with in[r]. */
+/* Rank r gets a copy of in[r] of rank `root` in new memory. in[size] is used on the root only. */
 LS_API ls_status ls_scatter_bytes(ls_group *group, const ls_bytes *in, int root,
                                   const ls_collective_options *options, void **bytes,
                                   size_t *length);
 
 /* ---- work --------------------------------------------------------------------------------- */
 
-/* Waits for the operation, returns its status and releases the handle; call once per handle. */
+/* Waits for the operation, returns its status and releases the handle (MPI_Wait). Call it once per
+ * handle. */
 LS_API ls_status ls_work_wait(ls_work *work);
 
-/* LS_IN_PROGRESS, or the operation's status; does not release the handle. */
+/* LS_IN_PROGRESS, or the operation's status. It does not block and does not release the handle. */
 LS_API ls_status ls_work_test(ls_work *work);
 
-/* The rank in its group from which a receive that has ended well came; LS_ANY_SOURCE before, or of
- * another operation. Ask before ls_work_wait, which releases the handle. */
+/* The rank in the group that sent the message of a completed receive; LS_ANY_SOURCE before
+ * completion and for other operations. Call it before ls_work_wait, which releases the handle. */
 LS_API int ls_work_source(const ls_work *work);
 
-/* Waits for at most this time, 0 or more. LS_IN_PROGRESS when it is over: the handle lives on.
- * Otherwise as ls_work_wait, and the handle is released. */
+/* Waits for at most timeout_ms >= 0. Returns LS_IN_PROGRESS when the time is over; the handle then
+ * stays valid. Otherwise it does the same as ls_work_wait, which releases the handle. */
 LS_API ls_status ls_work_wait_for(ls_work *work, int64_t timeout_ms);
 
-/* Fails the operation's *group* with LS_ERR_ABORTED and `why`, on every member: an operation cannot
- * be taken back alone, since peers count on it. The handle must still be waited for. Nothing
- * happens when the operation has ended before. */
+/* Fails the operation's *group* with LS_ERR_ABORTED and `why` on every member, because a single
+ * operation cannot be cancelled while peers depend on it. The handle must still be waited for. If
+ * the operation has already ended, nothing happens. */
 LS_API ls_status ls_work_abort(ls_work *work, const char *why);
 
-/* Has `done` called with the operation's status once it has ended: at once if it has, else before
- * any wait for this handle returns, on whatever thread moves operations on. It may start operations
- * but not wait for any (LS_ERR_STATE), nor use this handle, and must be short. Once per handle
- * (LS_ERR_STATE). The handle must still be waited for. */
+/* Registers a callback: `done` is called with the operation's status when it ends, or at once if it
+ * has ended. It runs before any wait for this handle returns, on any thread that drives the
+ * progress engine. It must be short; it may start operations, but not wait for any (LS_ERR_STATE)
+ * or use this handle. A second registration is LS_ERR_STATE. The handle must still be waited
+ * for. */
 LS_API ls_status ls_work_on_done(ls_work *work, void (*done)(void *arg, ls_status status),
                                  void *arg);
 
 /* ---- statistics --------------------------------------------------------------------------- */
 
-/* The engine's own counts since the group was made, including its measurements of links between
- * hosts (LOCKSTEP_TUNE). A message is one step that moves data between two ranks; reads and writes
- * of a peer's buffer in shared memory count as one each. */
+/* Counts of the engine since the group was made, including measurements of the links between hosts
+ * (`lockstep tune`). A message is one step that moves data between two ranks; a read or a write of
+ * a peer's buffer in shared memory counts as one message. */
 typedef struct ls_counters {
     size_t size; /* set to sizeof before the call */
     uint64_t operations;
     uint64_t messages;
     uint64_t bytes_sent;     /* bytes this rank wrote to or passed to peers */
-    uint64_t bytes_received; /* bytes this rank read or got from peers */
+    uint64_t bytes_received; /* bytes this rank read or received from peers */
     uint64_t wait_ns;        /* time callers were blocked in waits */
 } ls_counters;
 LS_API ls_status ls_group_get_counters(const ls_group *group, ls_counters *out);

@@ -1,21 +1,20 @@
-/* DistributedDataParallel: the one line that makes a training loop parallel (VLDB 2020,
+/* DistributedDataParallel: one line that makes a training loop data-parallel (Li et al., VLDB 2020,
  * section 3.1).
  *
  *     net = ls_ddp_new(net, ls_world(), NULL);
  *
- * Every rank holds a replica. The constructor compares the models and broadcasts rank 0's
- * parameters and buffers; afterwards ls_backward averages the gradients over the ranks, bucket by
- * bucket, while it is still running. Reading weights and evaluating need no wrapper and no
- * collective.
+ * Every rank has a replica of the model. The constructor compares the models and broadcasts the
+ * parameters and buffers of rank 0. Afterwards ls_backward averages the gradients over the ranks,
+ * bucket by bucket, while it is still running. Reading weights and evaluating the model need
+ * neither the wrapper nor a collective.
  *
- * Buffers (running statistics of batch norm) follow each rank's own batches in a forward pass; a
- * backward that synchronises makes them rank 0's everywhere, in one broadcast that runs beside it.
- * PyTorch broadcasts them before the next forward pass, so the values are the same; here they are
- * also equal on all ranks when the model is judged or saved after a step.
+ * Buffers (running statistics of batch norm) follow each rank's own batches in the forward pass. A
+ * synchronising backward sets them to those of rank 0, in one broadcast that runs concurrently.
+ * PyTorch broadcasts them before the next forward pass, with the same values; here they are also
+ * equal on all ranks when the model is evaluated or saved after a step.
  *
- * Gradients and parameters move once, in the first synchronised backward, into memory laid out in
- * the order in which gradients become ready: do not hold an ls_data pointer of a parameter across
- * it.
+ * The first synchronised backward moves gradients and parameters once, into memory in the order in
+ * which gradients become ready, so do not keep a pointer from ls_data of a parameter across it.
  */
 #ifndef LOCKSTEP_DDP_H
 #define LOCKSTEP_DDP_H
@@ -29,31 +28,35 @@ extern "C" {
 
 typedef struct ls_ddp_options {
     size_t size;
-    size_t bucket_bytes;       /* default 25 MiB; see ls_reducer_options */
-    size_t first_bucket_bytes; /* default 1 MiB */
-    bool broadcast_buffers;    /* default true; false: after the first time they are each rank's
-                                   own. The same on all ranks */
+    size_t bucket_bytes;       /* in bytes; default 25 MiB; see ls_reducer_options */
+    size_t first_bucket_bytes; /* in bytes; default 1 MiB */
+    bool broadcast_buffers;    /* default true; false: only the constructor broadcasts them. All
+                                  ranks must set the same */
 } ls_ddp_options;
 #define LS_DEFAULTS_ls_ddp_options                                                                 \
     .bucket_bytes = 25 << 20, .first_bucket_bytes = 1 << 20, .broadcast_buffers = true,
 LS_DEFAULTS_FUNCTION(ddp)
 
-/* Collective. Takes `module`: free the returned one only. NULL with ls_error_message on failure
- * (LS_ERR_MISMATCH names the parameter that differs and both sides; LS_ERR_STATE: it is wrapped
- * already, or part of another module); `module` is still yours then. Parameters that require no
- * gradients are broadcast and then left alone; ls_backward refuses one that begins to later. */
+/* Wraps `module` for data-parallel training over `group`
+ * (torch.nn.parallel.DistributedDataParallel). Collective. Takes `module`: free only the returned
+ * one. NULL with ls_error_message on failure, and the caller keeps `module`: LS_ERR_MISMATCH names
+ * the parameter that differs and both sides; LS_ERR_STATE means that the module is wrapped already
+ * or is part of another one. The group is borrowed. Parameters that require no gradients are
+ * broadcast and otherwise ignored; ls_backward refuses a parameter that requires gradients only
+ * later. */
 LS_API ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *options);
 
 LS_API ls_module *ls_ddp_module(ls_module *ddp); /* the wrapped module; borrowed */
 
-/* Whether the next backwards synchronise (require_backward_grad_sync); true at first. With false
- * gradients only accumulate locally; the first backward with true synchronises all of it. A module
- * that is not a DDP module accepts the call and ignores it, so one loop serves both. */
+/* Sets whether the next backward passes synchronise (require_backward_grad_sync); initially true.
+ * With false gradients accumulate locally; the first backward with true averages all of them. All
+ * ranks set the same. A module without a wrapper ignores the call, and ls_ddp_sync returns true for
+ * it, so one training loop serves both. */
 LS_API ls_status ls_ddp_set_sync(ls_module *ddp, bool sync);
 LS_API bool ls_ddp_sync(const ls_module *ddp);
 
-/* LS_NO_SYNC(net); : backwards from here to the end of the block do not synchronise (no_sync). The
- * last backward of a step belongs outside. A declaration, as LS_SCOPE is. */
+/* LS_NO_SYNC(net); disables synchronisation until the end of the block (no_sync). The last backward
+ * of a step must be outside the block. A declaration, like LS_SCOPE. */
 #if defined(__GNUC__)
 typedef struct ls_no_sync_ {
     ls_module *ddp;
@@ -74,11 +77,11 @@ static inline void ls_no_sync_cleanup_(const ls_no_sync_ *guard)
         ls_no_sync_enter_(net)
 #endif
 
-/* Communication of the last synchronised backward; see ls_reducer_stats. */
+/* Statistics of the last synchronised backward; see ls_reducer_stats. Local call. */
 LS_API ls_status ls_ddp_get_stats(const ls_module *ddp, ls_reducer_stats *out);
 
-/* Compares parameter hashes over the group: *identical is how many ranks hold the same bytes as the
- * group's rank 0, *hash that rank's. Collective. */
+/* Compares the parameters and buffers of all ranks by ls_module_hash: *identical becomes the number
+ * of ranks with the same hash as rank 0 of the group, *hash that hash. Collective. */
 LS_API ls_status ls_replicas_identical(ls_module *module, ls_group *group, int *identical,
                                        uint64_t *hash);
 

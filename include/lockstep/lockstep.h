@@ -1,7 +1,7 @@
-/* Everything: all headers of the framework. The lower levels are comm.h (collectives) and reducer.h
+/* Includes all headers of the framework. The lower levels are comm.h (collectives) and reducer.h
  * (bring your own backward); neither needs the levels above it. docs/api.md has the conventions.
  *
- * How a call fails, and how to see it
+ * How calls report errors:
  *
  *     returns                      failure                        check
  *     ls_status                    a negative status              LS_CHECK(call), LS_TRY(call)
@@ -9,10 +9,10 @@
  *     ls_tensor *, an operation    a poisoned tensor, not NULL    ls_tensor_status; or ls_item,
  *                                                                 ls_backward, which report it
  *     ls_module_add, _add_param    the parent fails               ls_module_status(parent)
- *     bool, ls_loader_next         false, as an epoch's end       ls_loader_status
+ *     bool, ls_loader_next         false, as at an epoch's end    ls_loader_status
  *     void                         cannot fail
  *
- * ls_error_message() has the words of this thread's last failure, ls_error_status() its code.
+ * ls_error_message() returns the text of this thread's last error, ls_error_status() its code.
  */
 #ifndef LOCKSTEP_LOCKSTEP_H
 #define LOCKSTEP_LOCKSTEP_H
@@ -72,17 +72,19 @@ static inline ls_status ls_item_runtime_(void *r, const char *prefix, const ls_s
 extern "C" {
 #endif
 
-/* Weights that other programs wrote, by name into a module, and the reverse: safetensors files, as
- * ls_safetensors_load and ls_safetensors_save (checkpoint.h) say. With DDP every rank loads. */
+/* Load the tensors of a safetensors file into a module by name, and save them; path, options and
+ * errors are those of ls_safetensors_load and ls_safetensors_save (checkpoint.h). Not collective:
+ * with DDP every rank loads, and one rank saves. */
 LS_API ls_status ls_module_load_safetensors(ls_module *module, const char *path,
                                             const ls_safetensors_options *options);
 LS_API ls_status ls_module_save_safetensors(ls_module *module, const char *path,
                                             const ls_safetensors_options *options);
 
-/* For bindings of other languages: fills *out, a struct of the type "ls_collective_options" say,
- * with its defaults, as far as its size reaches, which the caller sets first. C and C++ call
- * ls_collective_defaults(). LS_ERR_NOT_FOUND: a name that is not an option struct of these headers;
- * LS_ERR_INVALID: an impossible size. Works before ls_init. */
+/* For bindings of other languages: fills *out, a struct of type `type` ("ls_collective_options",
+ * for example), with its defaults. The caller sets its `size` first; fields beyond it are not
+ * written. C and C++ call ls_collective_defaults() instead. LS_ERR_NOT_FOUND when `type` is not an
+ * option struct of these headers, LS_ERR_INVALID for an impossible size. May be called before
+ * ls_init. */
 LS_API ls_status ls_options_defaults(const char *type, void *out);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* C++17 on top of the C interface: shapes from lists, a scope guard, handles that own. Everything
+/* C++17 on top of the C interface: shapes from lists, a scope guard, owning handles. Everything
  * else is called as in C; options start from ls_..._defaults().
  *
  *     lockstep::module net{ls_linear_new(784, 10, nullptr)};
@@ -12,9 +12,10 @@
  *         lockstep::check(ls_backward(loss));
  *     }
  *
- * A failure is an exception, lockstep::error, only where a function of this header is asked for
- * one: check and own. Nothing here has a state of its own or needs a library beside liblockstep.
- * Declare handles after the runtime and in the order of use: the last one declared is freed first.
+ * Functions of this header throw lockstep::error on failure; functions of C report errors as in C,
+ * and check and own turn their results into exceptions. Nothing here has a state or needs a library
+ * other than liblockstep. Declare handles after the runtime and in the order of use, because the
+ * last one declared is freed first.
  */
 #ifndef LOCKSTEP_LOCKSTEP_HPP
 #define LOCKSTEP_LOCKSTEP_HPP
@@ -31,7 +32,7 @@ namespace lockstep
 
 /* ---- errors ------------------------------------------------------------------------------- */
 
-/* A failed call: what() is ls_error_message() of that moment. */
+/* A failed call: what() is the status and ls_error_message() at the time of the throw. */
 class error : public std::runtime_error
 {
   public:
@@ -58,7 +59,7 @@ inline ls_status check(ls_status status)
     return status;
 }
 
-/* The value of a one-element tensor; throws. */
+/* The value of a one-element tensor; throws on failure. */
 inline double item(ls_tensor *t)
 {
     double value = 0.0;
@@ -68,7 +69,8 @@ inline double item(ls_tensor *t)
 
 /* ---- shapes ------------------------------------------------------------------------------- */
 
-/* LS_SHAPE of C: shape({2, 3}); shape({}) is a scalar's. More than LS_DIMS_MAX dimensions throw. */
+/* LS_SHAPE of C: shape({2, 3}); shape({}) is that of a scalar. Throws for more than LS_DIMS_MAX
+ * dimensions. */
 inline ls_shape shape(std::initializer_list<int64_t> dims)
 {
     if (dims.size() > LS_DIMS_MAX) {
@@ -101,7 +103,8 @@ class scope
     ls_scope *scope_;
 };
 
-/* LS_NO_GRAD and LS_AUTOCAST of C: a mode of this thread, put back at the end. */
+/* LS_NO_GRAD and LS_AUTOCAST of C: set a mode of this thread and restore it at the end of the
+ * block. */
 template <bool (*set)(bool)> class mode
 {
   public:
@@ -125,7 +128,7 @@ struct no_grad : mode<ls_set_grad_mode> {
 };
 using autocast = mode<ls_set_autocast>;
 
-/* ls_init … ls_finalize. Throws when the world cannot be joined. */
+/* ls_init and ls_finalize. Throws when the world cannot be joined. */
 class runtime
 {
   public:
@@ -141,7 +144,7 @@ class runtime
     runtime &operator=(const runtime &) = delete;
 };
 
-/* ---- handles that own ----------------------------------------------------------------------- */
+/* ---- owning handles -------------------------------------------------------------------------- */
 
 struct deleter {
     void operator()(ls_module *p) const noexcept
@@ -182,7 +185,7 @@ using loader = handle<ls_loader>;
 using tensor = handle<ls_tensor>;
 using group = handle<ls_group>;
 
-/* Takes what a constructor of C returned; throws when that is NULL. */
+/* Takes the result of a constructor of C; throws when it is NULL. */
 template <typename T> handle<T> own(T *made)
 {
     if (made == nullptr) {

@@ -1,7 +1,7 @@
-/* More operations on tensors: joining and picking, sums over any dimensions, and the parts of
- * transformers. Rules, poisoned tensors and layouts are those of tensor.h; names, parameters and
- * results are PyTorch's unless a comment says otherwise. Arguments are float32 or bfloat16 unless
- * noted, and gradients flow through all of these.
+/* More operations on tensors: comparisons, joining and indexing, reductions over any dimensions,
+ * sorting, the parts of transformers, and losses. Errors, poisoned tensors, dtypes and layouts are
+ * those of tensor.h; names, parameters and results are PyTorch's unless a comment says otherwise.
+ * Operations are differentiable unless a comment says "outside the graph".
  */
 #ifndef LOCKSTEP_OPS_H
 #define LOCKSTEP_OPS_H
@@ -19,153 +19,160 @@ LS_API ls_tensor *ls_silu(ls_tensor *a); /* a sigmoid(a) */
 LS_API ls_tensor *ls_sin(ls_tensor *a);
 LS_API ls_tensor *ls_cos(ls_tensor *a);
 LS_API ls_tensor *ls_pow_scalar(ls_tensor *a, double exponent);
-/* min(max(a, low), high); -INFINITY or INFINITY: no limit. The gradient passes from low to high,
- * both included. */
+/* min(max(a, low), high); -INFINITY or INFINITY means no limit. The gradient passes where low <= a
+ * <= high. */
 LS_API ls_tensor *ls_clamp(ls_tensor *a, double low, double high);
-/* The larger, or smaller, of each pair; a and b broadcast; NaN where one is. Of equal ones each gets
- * half of the gradient. */
+/* The larger, or smaller, element of each pair; a and b broadcast. The result is NaN if one of the
+ * two is. If both are equal, each gets half of the gradient. */
 LS_API ls_tensor *ls_maximum(ls_tensor *a, ls_tensor *b);
 LS_API ls_tensor *ls_minimum(ls_tensor *a, ls_tensor *b);
-/* condition (bool) ? a : b, element by element; the three broadcast. */
+/* condition (bool) ? a : b for each element; the three tensors broadcast. */
 LS_API ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b);
 
 /* ---- comparisons and logic ---------------------------------------------------------------- */
 
-/* a == b, !=, <, <=, >, >= element by element -> bool, for ls_where and others; a and b broadcast (a
- * number is ls_full(LS_SCALAR, dtype, number)). Of any one type but float16, or of float32 and
- * bfloat16. Comparisons with NaN are false, but ls_ne. Outside the graph. */
+/* a == b, a != b, a < b, a <= b, a > b, a >= b for each element -> bool, outside the graph. a and b
+ * broadcast; to compare with a number pass ls_full(LS_SCALAR, dtype, number). Both have the same
+ * dtype, any one except float16, or are float32 and bfloat16. Comparisons with NaN are false,
+ * except ls_ne. */
 LS_API ls_tensor *ls_eq(ls_tensor *a, ls_tensor *b);
 LS_API ls_tensor *ls_ne(ls_tensor *a, ls_tensor *b);
 LS_API ls_tensor *ls_lt(ls_tensor *a, ls_tensor *b);
 LS_API ls_tensor *ls_le(ls_tensor *a, ls_tensor *b);
 LS_API ls_tensor *ls_gt(ls_tensor *a, ls_tensor *b);
 LS_API ls_tensor *ls_ge(ls_tensor *a, ls_tensor *b);
-/* The same of "not zero": of bool, or of numbers. */
+/* Logic -> bool, outside the graph: numbers count as true if they are not 0. Dtypes as above. */
 LS_API ls_tensor *ls_logical_and(ls_tensor *a, ls_tensor *b);
 LS_API ls_tensor *ls_logical_or(ls_tensor *a, ls_tensor *b);
 LS_API ls_tensor *ls_logical_not(ls_tensor *a);
 
-/* ---- rows of numbers ---------------------------------------------------------------------- */
+/* ---- sequences of numbers ----------------------------------------------------------------- */
 
-/* [n] of any type: start, start + step, … below `end` (above it for a negative step), n = (end -
- * start) / step rounded up. To integers they are cut as ls_cast does. */
+/* [n] of any dtype: start, start + step, …, below `end` (for a negative step above it), where n is
+ * (end - start) / step rounded up. Values are converted to integers as ls_cast does. */
 LS_API ls_tensor *ls_arange(double start, double end, double step, ls_dtype dtype);
-/* [count] of any type: from start to end, both included, in equal steps. */
+/* [count] of any dtype: from start to end, both included, in equal steps. */
 LS_API ls_tensor *ls_linspace(double start, double end, int64_t count, ls_dtype dtype);
 
-/* ---- joining and picking ------------------------------------------------------------------ */
+/* ---- joining and indexing ----------------------------------------------------------------- */
 
-/* [..,n1,..] and [..,n2,..] … -> [..,n1+n2+…,..] along `dim` (torch.cat); of any one type, or of
- * float32 and bfloat16, which make float32. */
+/* [..,n1,..], [..,n2,..], … -> [..,n1+n2+…,..] along `dim` (torch.cat). All have the same dtype, or
+ * are float32 and bfloat16, which give float32. */
 LS_API ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int dim);
-/* Tensors of one shape [..] -> [..,count,..]: joined along a new dimension `dim` of the result, types
- * as ls_concat. */
+/* Joins tensors of one shape along a new dimension `dim` of the result: [..] -> [..,count,..].
+ * Dtypes as for ls_concat. */
 LS_API ls_tensor *ls_stack(ls_tensor *const *tensors, int count, int dim);
-/* `a` with `value` around it: before[i] elements in front of dimension i, after[i] behind it. Both
- * align at the right, and the dimensions in front of them stay: LS_SHAPE(top, left), LS_SHAPE(bottom,
- * right) pads images (torch.nn.functional.pad, whose list begins with the last dimension). Negative
- * numbers cut. Of any type; float32 and bfloat16 with gradients. */
+/* Puts the constant `value` around `a`: before[i] elements in front of dimension i, after[i] behind it
+ * (torch.nn.functional.pad, whose list begins with the last dimension). Both shapes align at the
+ * right, and dimensions in front of them stay: LS_SHAPE(top, left), LS_SHAPE(bottom, right) pads
+ * images. Negative numbers crop. Works for any dtype; float32 and bfloat16 have gradients. */
 LS_API ls_tensor *ls_pad(ls_tensor *a, ls_shape before, ls_shape after, double value);
-/* `a` repeated along its dimensions of 1, and along new ones before them, to `shape`; -1 leaves a
- * size as it is (torch.Tensor.expand, but a copy: no two elements of a tensor share memory). Of any
- * type. Operations of two tensors broadcast by themselves, without such a copy. */
+/* Repeats `a` along its dimensions of size 1, and along new leading dimensions, to `shape`; -1
+ * keeps a size (torch.Tensor.expand, but as a copy: no two elements of a tensor share memory). Works
+ * for any dtype. Operations of two tensors broadcast without this. */
 LS_API ls_tensor *ls_expand(ls_tensor *a, ls_shape shape);
-/* out[i] = the next sizes[i] elements of `a` along `dim`, views; the sizes add up to the dimension.
- * After an error all of `out` are poisoned. */
+/* out[i] becomes a view of the next sizes[i] elements of `a` along `dim`, for i in 0 … count-1; the
+ * sizes add up to the dimension (torch.split). After an error all of `out` are poisoned. */
 LS_API ls_status ls_split(ls_tensor *a, int dim, const int64_t *sizes, int count, ls_tensor **out);
-/* out[i,j,k] = a[index[i,j,k],j,k] for dim 0, and so on (torch.gather); `a` of any type, float32 and
- * bfloat16 with gradients. `index` (int32 or int64) has the same number of dimensions as `a`; every
- * dimension except `dim` must be no longer than a's. An index out of range is an error that names
- * it. */
+/* out[i,j,k] = a[index[i,j,k],j,k] for dim 0, and likewise for other dims (torch.gather). `a` has any
+ * dtype; float32 and bfloat16 have gradients. `index` (int32 or int64) has the same number of
+ * dimensions as `a`; every dimension except `dim` must be no longer than a's. The result has the
+ * shape of `index`. An index out of range is an error that names it. */
 LS_API ls_tensor *ls_gather_dim(ls_tensor *a, int dim, ls_tensor *index);
-/* A copy of `a` with out[index[i,j,k],j,k] += src[i,j,k] for dim 0, and so on, added in the order
- * of src. `index` is as above, and no dimension of it may be longer than that of src. */
+/* A copy of `a` with out[index[i,j,k],j,k] += src[i,j,k] for dim 0, and likewise for other dims
+ * (torch.scatter_add). Elements are added in the order of `src`. `index` is as above, and no
+ * dimension of it may be longer than that of `src`. */
 LS_API ls_tensor *ls_scatter_add(ls_tensor *a, int dim, ls_tensor *index, ls_tensor *src);
-/* a[..,n,..], index [m] int32 or int64 -> [..,m,..]. */
+/* Entries `index` [m] (int32 or int64) of a [..,n,..] along `dim` -> [..,m,..]. */
 LS_API ls_tensor *ls_index_select(ls_tensor *a, int dim, ls_tensor *index);
 
-/* index [..] int32 or int64 in [0,classes) -> [..,classes] int64: 1 at each index, else 0. */
+/* index [..] (int32 or int64) in [0,classes) -> [..,classes] int64: 1 at each index, otherwise 0.
+ * Outside the graph. */
 LS_API ls_tensor *ls_one_hot(ls_tensor *index, int64_t classes);
 
 /* ---- along and over dimensions ------------------------------------------------------------ */
 
-LS_API ls_tensor *ls_cumsum(ls_tensor *a, int dim);
-/* Over the dimensions named in `dims`, LS_SHAPE(0, -1) say; LS_SCALAR: over all. A mean or variance
- * over no elements is an error. */
+LS_API ls_tensor *ls_cumsum(ls_tensor *a, int dim); /* cumulative sum, of the same shape */
+/* Over the dimensions listed in `dims`, for example LS_SHAPE(0, -1); LS_SCALAR means over all. With
+ * keepdim they stay with size 1. A mean or variance over no elements is an error. */
 LS_API ls_tensor *ls_sum_dims(ls_tensor *a, ls_shape dims, bool keepdim);
 LS_API ls_tensor *ls_mean_dims(ls_tensor *a, ls_shape dims, bool keepdim);
-/* unbiased: divides by n - 1. */
+/* The variance; with `unbiased` the sum of squares is divided by n - 1, otherwise by n. */
 LS_API ls_tensor *ls_var_dims(ls_tensor *a, ls_shape dims, bool unbiased, bool keepdim);
-/* The largest, or smallest; NaN counts as such. The gradient goes to the first of equal ones. */
+/* The largest, or smallest, element along `dim`; NaN counts as both. The gradient goes to the first
+ * of equal elements. */
 LS_API ls_tensor *ls_max_dim(ls_tensor *a, int dim, bool keepdim);
 LS_API ls_tensor *ls_min_dim(ls_tensor *a, int dim, bool keepdim);
 
-/* The elements along `dim` in order, of any type (float32 and bfloat16 with gradients): the least
- * first or, `descending`, the largest; of equal ones the first stays first, NaN is the largest, as in
- * PyTorch with stable=True. *indices (NULL: not wanted): where they stood, int64. At most 2^32 - 1
- * along `dim`. */
+/* Sorts the elements along `dim`, the smallest first or, with `descending`, the largest first. `a`
+ * has any dtype; float32 and bfloat16 have gradients. The sort is stable, as in PyTorch with
+ * stable=True, and NaN counts as the largest. *indices (may be NULL) becomes their former positions,
+ * of the same shape, int64. `dim` has at most 2^32 - 1 elements. */
 LS_API ls_tensor *ls_sort(ls_tensor *a, int dim, bool descending, ls_tensor **indices);
-LS_API ls_tensor *ls_argsort(ls_tensor *a, int dim, bool descending); /* those indices alone */
-/* The first k of them, the largest first, or with `largest` false the least. */
+LS_API ls_tensor *ls_argsort(ls_tensor *a, int dim, bool descending); /* only the indices */
+/* The first k elements in descending order or, with `largest` false, in ascending order
+ * (torch.topk). */
 LS_API ls_tensor *ls_topk(ls_tensor *a, int64_t k, int dim, bool largest, ls_tensor **indices);
 
 /* ---- norms --------------------------------------------------------------------------------- */
 
-/* Group normalisation (Wu & He 2018): x [N,C,..] -> the same shape, the channels of each of `groups`
- * together with mean 0 and variance 1, then weight [C] and bias [C] (NULL: none). PyTorch's eps is
- * 1e-5. */
+/* Group normalisation (Wu & He 2018): x [N,C,..] -> the same shape. The channels of a sample are
+ * divided into `groups`, and each group is normalised to mean 0 and variance 1; then weight [C] and
+ * bias [C] (NULL: none) are applied. PyTorch's eps is 1e-5. */
 LS_API ls_tensor *ls_group_norm(ls_tensor *x, int64_t groups, ls_tensor *weight, ls_tensor *bias,
                                 double eps);
 
 /* ---- transformers ------------------------------------------------------------------------- */
 
-/* x / sqrt(mean(x^2) + eps) weight over the last dimension (Zhang & Sennrich 2019); x [..,C],
- * weight [C] or NULL. */
+/* Root mean square normalisation over the last dimension (Zhang & Sennrich 2019): x /
+ * sqrt(mean(x^2) + eps) * weight; x [..,C], weight [C] or NULL. */
 LS_API ls_tensor *ls_rms_norm(ls_tensor *x, ls_tensor *weight, double eps);
-/* Rotary position embedding (Su et al. 2021) in the form of GPT-NeoX and Llama: of x [B,H,T,D], D
- * even, the pair (x_d, x_{d+D/2}) is turned by (first + t) base^(-2d/D). `first` is the position of
- * t = 0. */
+/* Rotary position embedding (Su et al. 2021) in the form of GPT-NeoX and Llama: in x [B,H,T,D], D
+ * even, each pair (x_d, x_{d+D/2}) is rotated by the angle (first + t) base^(-2d/D), in radians.
+ * `first` is the position of t = 0. The result has the same shape. */
 LS_API ls_tensor *ls_rotary(ls_tensor *x, int64_t first, double base);
 
 typedef struct ls_attention_options {
     size_t size;
-    bool causal;     /* query t of T sees the keys 0 … t + S - T: the last query sees all */
+    bool causal;     /* query t of T attends to keys 0 … t + S - T, so the last one to all */
     ls_tensor *mask; /* NULL, or a float32 tensor that is added to the scores: broadcasts to
                         [B,H,T,S], its last dimension is S; -INFINITY hides a key; no gradient */
-    double dropout;  /* of the weights, as ls_dropout; leave it 0 in evaluation */
-    double scale;    /* of q k^T; 0: 1/sqrt(D) */
+    double dropout;  /* of the weights, as ls_dropout; pass 0 in evaluation */
+    double scale;    /* factor of q k^T; 0: 1/sqrt(D) */
 } ls_attention_options;
 #define LS_DEFAULTS_ls_attention_options
 LS_DEFAULTS_FUNCTION(attention)
-/* softmax(scale q k^T + mask) v: q [B,H,T,D], k and v [B,G,S,D] -> [B,H,T,D]; H is a multiple of G,
- * head h reads k and v of h G/H (torch's scaled_dot_product_attention with enable_gqa; grouped
- * queries: Ainslie et al. 2023). A query that sees no key gets 0. */
+/* softmax(scale q k^T + mask) v (Vaswani et al. 2017): q [B,H,T,D], k and v [B,G,S,D] -> [B,H,T,D].
+ * H is a multiple of G, and head h uses k and v of h G/H (torch's scaled_dot_product_attention with
+ * enable_gqa; grouped queries: Ainslie et al. 2023). A query without any visible key gets 0. */
 LS_API ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v,
                                const ls_attention_options *options);
 
-/* ---- losses: means -> a scalar, NaN over nothing ------------------------------------------ */
+/* ---- losses: a mean -> scalar float32, NaN if nothing counts ------------------------------ */
 
 typedef struct ls_cross_entropy_options {
     size_t size;
     double label_smoothing; /* in [0,1]: this share of the target is spread over all classes */
-    int64_t ignore_index;   /* rows with this target count for nothing */
+    int64_t ignore_index;   /* rows with this target are ignored; default -100 */
 } ls_cross_entropy_options;
 #define LS_DEFAULTS_ls_cross_entropy_options .ignore_index = -100,
 LS_DEFAULTS_FUNCTION(cross_entropy)
-/* logits [..,C], target [..] int32 or int64 in [0,C) or ignore_index -> the mean negative
- * log-likelihood of the rows that count, a scalar; over no rows NaN, as every mean (a rank without
- * samples: ls_backward_weighted, weight 0). */
+/* The mean negative log-likelihood of `target` [..] (int32 or int64, in [0,C) or ignore_index)
+ * under softmax(logits), logits [..,C], over the rows that are not ignored. On a rank without
+ * samples the result is NaN, as every mean; such a rank calls ls_backward_weighted with weight
+ * 0. */
 LS_API ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target,
                                    const ls_cross_entropy_options *options);
-/* log_probs [..,C], target [..] int32 or int64 in [0,C), or -100 for rows that do not count. */
+/* The mean of -log_probs[.., target]; log_probs [..,C], target [..] (int32 or int64) in [0,C), or
+ * -100 for rows that are ignored. */
 LS_API ls_tensor *ls_nll_loss(ls_tensor *log_probs, ls_tensor *target);
-/* Binary cross-entropy of sigmoid(logits) against target in [0,1]; shapes alike. */
+/* The mean binary cross-entropy of sigmoid(logits) and target in [0,1], of the same shape. */
 LS_API ls_tensor *ls_bce_with_logits(ls_tensor *logits, ls_tensor *target);
 
-/* Of x and y of one shape: the mean of |x - y|. */
+/* The mean of |x - y|; x and y have the same shape. */
 LS_API ls_tensor *ls_l1_loss(ls_tensor *x, ls_tensor *y);
-/* The mean of d^2/2 where |d| = |x - y| <= delta, else of delta (|d| - delta/2) (Huber 1964).
- * PyTorch's delta is 1. */
+/* The mean of d^2/2 if |d| <= delta, otherwise of delta (|d| - delta/2), with d = x - y (Huber
+ * 1964). PyTorch's delta is 1. */
 LS_API ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *y, double delta);
 /* Huber's loss with delta = beta, divided by beta; beta 0: ls_l1_loss. PyTorch's beta is 1. */
 LS_API ls_tensor *ls_smooth_l1_loss(ls_tensor *x, ls_tensor *y, double beta);
@@ -173,20 +180,20 @@ LS_API ls_tensor *ls_smooth_l1_loss(ls_tensor *x, ls_tensor *y, double beta);
 typedef enum ls_reduction {
     LS_REDUCTION_MEAN = 0, /* of all elements */
     LS_REDUCTION_SUM = 1,
-    LS_REDUCTION_NONE = 2,     /* each element's own */
+    LS_REDUCTION_NONE = 2,     /* no reduction: one result for each element */
     LS_REDUCTION_BATCHMEAN = 3 /* the sum, divided by the size of dimension 0 */
 } ls_reduction;
 
 typedef struct ls_kl_div_options {
     size_t size;
-    ls_reduction reduction; /* the divergence of distributions is LS_REDUCTION_BATCHMEAN */
-    bool log_target;        /* target holds logarithms, too */
+    ls_reduction reduction; /* LS_REDUCTION_BATCHMEAN gives the divergence of distributions */
+    bool log_target;        /* `target` also contains logarithms */
 } ls_kl_div_options;
 #define LS_DEFAULTS_ls_kl_div_options
 LS_DEFAULTS_FUNCTION(kl_div)
-/* The Kullback-Leibler divergence of the distribution x from target, of one shape: x holds the
- * logarithms of probabilities (ls_log_softmax), target probabilities; an element's is target (log
- * target - x), 0 where the target is 0 (torch.nn.functional.kl_div). */
+/* The Kullback-Leibler divergence of x from target, of the same shape (torch.nn.functional.kl_div).
+ * x contains logarithms of probabilities (ls_log_softmax), target probabilities. The term of an
+ * element is target (log target - x), or 0 if the target is 0. */
 LS_API ls_tensor *ls_kl_div(ls_tensor *x, ls_tensor *target, const ls_kl_div_options *options);
 
 #if !defined(LS_NO_SITES)

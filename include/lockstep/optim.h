@@ -1,8 +1,15 @@
-/* Optimizers and learning-rate schedules; formulas and defaults as in PyTorch.
+/* Optimizers and learning-rate schedules; formulas and defaults are PyTorch's.
  *
- * A parameter whose gradient is absent is skipped: its momentum does not decay. ls_optim_step
- * refuses (LS_ERR_STATE) when gradients of a DDP module were accumulated but never synchronised,
- * and when the last synchronisation failed.
+ * With g the gradient (plus weight_decay * p for SGD and Adam) and t the number of the step:
+ *     SGD    v = momentum v + (1 - dampening) g, at the first step v = g
+ *            p = p - lr v, or with nesterov p - lr (g + momentum v)  (Sutskever et al. 2013)
+ *     Adam   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
+ *            p = p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)  (Kingma & Ba 2015)
+ *     AdamW  p = p - lr weight_decay p first, then Adam's step  (Loshchilov & Hutter 2019)
+ *
+ * A parameter whose gradient is absent is skipped, and its momentum does not decay. Nothing in this
+ * header is collective: ranks that start from the same parameters and take the same steps stay
+ * identical.
  */
 #ifndef LOCKSTEP_OPTIM_H
 #define LOCKSTEP_OPTIM_H
@@ -23,7 +30,7 @@ typedef struct ls_sgd_options {
 #define LS_DEFAULTS_ls_sgd_options .lr = 1e-3,
 LS_DEFAULTS_FUNCTION(sgd)
 
-typedef struct ls_adam_options { /* also AdamW's, whose decay is decoupled (Loshchilov & Hutter) */
+typedef struct ls_adam_options { /* AdamW's options have the same fields */
     size_t size;
     double lr, beta1, beta2, eps, weight_decay;
 } ls_adam_options;
@@ -34,24 +41,32 @@ LS_DEFAULTS_FUNCTION(adam)
     .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 1e-2,
 LS_DEFAULTS_FUNCTION(adamw)
 
-/* The module is borrowed and must outlive the optimizer. NULL with ls_error_message on failure. */
+/* Optimizers of all parameters of `module` that require gradients. The module is borrowed: free the
+ * optimizer before it. NULL with ls_error_message on failure (LS_ERR_INVALID names the option). */
 LS_API ls_optim *ls_sgd_new(ls_module *module, const ls_sgd_options *options);
 LS_API ls_optim *ls_adam_new(ls_module *module, const ls_adam_options *options);
 LS_API ls_optim *ls_adamw_new(ls_module *module, const ls_adamw_options *options);
-LS_API void ls_optim_free(ls_optim *optim);
+LS_API void ls_optim_free(ls_optim *optim); /* NULL is allowed */
 
+/* Updates every parameter that has a gradient. LS_ERR_STATE, before anything is changed, when
+ * gradients of an ls_ddp_new module were accumulated but never averaged, or when the last
+ * ls_backward failed before all of them were averaged. */
 LS_API ls_status ls_optim_step(ls_optim *optim);
-/* Gradients become absent: the next backward overwrites them. Gradient memory outside DDP buckets
- * returns to the allocator until then; tensors from ls_grad become invalid (LS_ERR_STALE). */
+/* Makes all gradients absent, so the next backward overwrites them. Until then, gradient memory
+ * outside DDP buckets returns to the allocator, and tensors from ls_grad are invalid
+ * (LS_ERR_STALE). */
 LS_API void ls_optim_zero_grad(ls_optim *optim);
 LS_API void ls_optim_set_lr(ls_optim *optim, double lr);
 LS_API double ls_optim_lr(const ls_optim *optim);
+/* Passes hyperparameters, step numbers and moments to the visitor, under names that begin with
+ * `prefix` (state.h). */
 LS_API ls_status ls_optim_state(ls_optim *optim, const char *prefix,
                                 const ls_state_visitor *visitor);
 
-/* Learning rate as a pure function of the step: linear warm-up from 0 to `lr` over `warmup` steps
- * (step 0 uses lr/warmup), then constant, or a half cosine or a straight line down to `min_lr` at
- * step `total`. */
+/* The learning rate as a function of the step only: it rises linearly to `lr` over `warmup` steps
+ * (step 0 uses lr/warmup). After that it is constant, or falls along a half cosine (Loshchilov &
+ * Hutter 2017) or a straight line to `min_lr` at step `total`. Pass it to ls_optim_set_lr before
+ * each step. */
 typedef enum ls_schedule_kind {
     LS_SCHEDULE_CONSTANT = 0,
     LS_SCHEDULE_COSINE = 1,

@@ -1,7 +1,8 @@
-/* Random numbers: Philox4x32-10 (Salmon et al., SC 2011), counter-based.
+/* Random numbers: the counter-based generator Philox4x32-10 (Salmon et al., SC 2011).
  *
- * A value depends on (key, counter) alone: key = (seed, stream), counter = global element index. So
- * a number does not depend on the rank or thread that draws it, nor on the division of the work.
+ * A value depends only on the key (seed, stream) and the counter, which is the global element
+ * index. It therefore depends neither on the rank or thread that draws it, nor on how the work is
+ * divided. Drawing a number needs no runtime and cannot fail.
  */
 #ifndef LOCKSTEP_RANDOM_H
 #define LOCKSTEP_RANDOM_H
@@ -12,16 +13,19 @@
 extern "C" {
 #endif
 
-/* The raw block function: counter[4], key[2] -> out[4]; published test vectors hold. */
+/* The block function of Philox: counter[4], key[2] -> out[4]; tests hold it to the published
+ * vectors. */
 LS_API void ls_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 
-/* Uniform in [0,1) / standard normal (Box-Muller) number `index` of stream (seed, stream). */
+/* Number `index` of the stream (seed, stream): uniform in [0,1), or standard normal
+ * (Box-Muller). */
 LS_API float ls_random_uniform(uint64_t seed, uint64_t stream, uint64_t index);
 LS_API float ls_random_normal(uint64_t seed, uint64_t stream, uint64_t index);
 
-/* Where this rank's samples lie in the global batch of the current step: dropout counts elements
- * from `sample_offset` samples of `dim 0` on, and starts a new step's streams. The loader's batches
- * and ls_ddp set it; set it yourself in a hand-written loop. */
+/* The position of this rank's samples in the global batch of step `step`. Dropout counts elements
+ * from `sample_offset` samples (entries of dimension 0) on, and each step begins new random
+ * streams. ls_loader_next sets it. In a loop without a loader call it at the beginning of each
+ * step; the offset is the number of samples on the ranks before this one. Local call. */
 typedef struct ls_step_context {
     uint64_t step;
     int64_t sample_offset;

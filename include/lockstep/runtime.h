@@ -1,8 +1,9 @@
 /* The runtime: one per process (or per simulated rank), made by ls_init and current on its threads.
  *
- * ls_init finds out how the process was started: under `lockstep run` or ls_spawn it joins the
- * world of N ranks through the inherited descriptor; started bare it is a world of one, without a
- * socket. After fork() without exec() every call in the child returns LS_ERR_FORKED.
+ * ls_init detects how the process was started: under `lockstep run` or ls_spawn it joins the world
+ * of N ranks through an inherited descriptor, under another launcher (torchrun, mpirun, srun, …) by
+ * that launcher's variables (docs/launching.md). A process started by hand is a world of one rank,
+ * without a socket. After fork() without exec() every call in the child returns LS_ERR_FORKED.
  */
 #ifndef LOCKSTEP_RUNTIME_H
 #define LOCKSTEP_RUNTIME_H
@@ -27,71 +28,76 @@ typedef enum ls_log_level {
 typedef struct ls_init_options {
     size_t size;
     uint64_t seed;      /* of the random streams (parameters, dropout, samplers); default 0 */
-    int64_t timeout_ms; /* deadline of an operation that gives none; default LOCKSTEP_TIMEOUT or 300
-                           s */
+    int64_t timeout_ms; /* deadline of operations that set no other; default LOCKSTEP_TIMEOUT, or
+                           300 s */
     int threads; /* compute threads of this rank; 0: OMP_NUM_THREADS, else cores / local ranks */
     bool graceful_stop; /* the first SIGINT or SIGTERM, to `lockstep run` or to this process, does
-                           not end the program: it is asked to stop, see ls_stop_requested. Handlers
-                           of your own and ignored signals stay. Default false */
+                           not end the program but is a stop request, see ls_stop_requested.
+                           Existing handlers and ignored signals are kept. Default false */
 } ls_init_options;
 #define LS_DEFAULTS_ls_init_options
 LS_DEFAULTS_FUNCTION(init)
 
 /* Makes the runtime of this process and joins the world (MPI_Init, init_process_group). Collective.
- * Errors: LS_ERR_STATE when already initialised, LS_ERR_UNSUPPORTED when the environment asks for a
- * world this build cannot join, LS_ERR_TIMEOUT or LS_ERR_PEER when ranks are missing. */
+ * Errors: LS_ERR_STATE when it is already initialised, LS_ERR_UNSUPPORTED when the environment
+ * describes a world that this build cannot join, LS_ERR_AUTH when the secret is wrong,
+ * LS_ERR_TIMEOUT or LS_ERR_PEER when ranks are missing. */
 LS_API ls_status ls_init(const ls_init_options *options);
 
-/* Leaves the world and frees the runtime (MPI_Finalize). Waits for operations in flight. Every
- * group, module and kept tensor must have been freed; what is left is freed here, with a debug log
- * line. */
+/* Leaves the world and frees the runtime (MPI_Finalize). Collective; waits for operations in
+ * flight. Free every group, module and kept tensor before; objects that are left are freed here,
+ * with a debug log line. */
 LS_API ls_status ls_finalize(void);
 
 LS_API int ls_rank(void);             /* 0 … world_size-1; 0 without a runtime */
 LS_API int ls_world_size(void);       /* 1 without a runtime */
-LS_API int ls_local_rank(void);       /* rank among those on this host */
-LS_API int ls_local_world_size(void); /* ranks on this host */
+LS_API int ls_local_rank(void);       /* 0 … local_world_size-1, among the ranks of this host */
+LS_API int ls_local_world_size(void); /* number of ranks on this host */
 
-/* Whether the job was asked to stop (Ctrl-C, SIGTERM) and this program should leave its training
- * loop, save and finish; needs .graceful_stop. It is agreed on: what the last synchronising
- * backward of a reducer or ls_ddp over the whole world exchanged, or ls_stop_agree, so all ranks
- * read the same after the same step. Alone, it is this process' own, and may turn at any moment:
- * ask once a step. Local, costs a load. A second signal does not wait for it. */
+/* Whether the job received a stop request (Ctrl-C, SIGTERM), so that this program should leave its
+ * training loop, save and finish; requires .graceful_stop. Ranks agree about the answer in each
+ * synchronising backward of a reducer or ls_ddp_new over the whole world, or in ls_stop_agree, so
+ * all ranks see the same answer after the same step. In a world of one rank the answer can change
+ * at any moment, so call it once per step. Local call; costs one load. A second signal ends the
+ * job. */
 LS_API bool ls_stop_requested(void);
 
-/* Makes `runtime` current on the calling thread; NULL detaches. A thread made by the user attaches
- * before its first call and detaches before it ends. Attach it before other threads wait for what
- * it is to call: when all attached threads of a rank wait, the rank is taken to make no other call,
- * and if the ranks it waits for wait for it likewise, that is reported as a deadlock. */
+/* Makes `runtime` (of ls_runtime_current on another thread) current on the calling thread; NULL
+ * detaches the thread. A thread that the program creates attaches before its first call and
+ * detaches before it ends. Attach it before other threads wait for an operation that it starts: if
+ * all attached threads of a rank wait, the library assumes that the rank makes no other call, and
+ * if the ranks that it waits for also wait for it, this is reported as a deadlock. */
 LS_API ls_status ls_runtime_attach(ls_runtime *runtime);
 LS_API ls_runtime *ls_runtime_current(void); /* borrowed; NULL without one */
 
-/* Seed of the random streams; every rank must set the same (torch.manual_seed): the first
- * synchronised backward compares them. */
+/* Sets the seed of the random streams (torch.manual_seed). Every rank must set the same seed; the
+ * first synchronised backward compares them (LS_ERR_MISMATCH). Local call. */
 LS_API ls_status ls_manual_seed(uint64_t seed);
 
 /* Seconds of a monotonic clock with an arbitrary zero. */
 LS_API double ls_time(void);
 
-/* Prints one log line "[rank R] level: text" to stderr when `level` is enabled (LOCKSTEP_DEBUG). */
+/* Writes one log line "[rank R] level: text" to stderr, or to the log callback, when `level` is
+ * enabled (LOCKSTEP_DEBUG). `format` is printf's. */
 LS_API void ls_log_message(ls_log_level level, const char *format, ...) LS_PRINTF(2, 3);
 
-/* From now on every log line of this process that is enabled goes to `fn` instead of stderr:
- * `text` is the message without rank, level and newline, valid during the call. NULL: stderr again.
- * May be called at any time, also before ls_init and by any thread; `fn` is called by whichever
- * thread has something to say, several at a time, so it must be thread-safe, and short. When this
- * returns, the former function is not running and will not be called again. `fn` may log, but not
- * set the callback. */
+/* Sends every enabled log line of this process to `fn` instead of stderr; NULL restores stderr.
+ * `text` is the message without rank, level and newline, and is valid during the call. Any thread
+ * may set the callback at any time, also before ls_init. `fn` is called by any thread that logs, by
+ * several at the same time, so it must be thread-safe and short. When this function returns, the
+ * previous callback is not running and will not be called again. `fn` may log, but not set the
+ * callback. */
 typedef void (*ls_log_fn)(ls_log_level level, const char *text, void *arg);
 LS_API void ls_set_log_callback(ls_log_fn fn, void *arg);
 
-/* Frees memory that a function of this library returned to its caller: objects of comm.h, the ids
- * and texts of tokenizer.h. NULL is allowed; also after ls_finalize. */
+/* Frees memory that a function of this library returned to its caller: objects of comm.h, ids and
+ * texts of tokenizer.h. NULL is allowed. May be called after ls_finalize. */
 LS_API void ls_bytes_free(void *memory);
 
-/* Runs fn(arg) on n ranks, each a new process of this program made by fork (mp.spawn): call it
- * before ls_init; fn calls ls_init and ls_finalize itself. Blocks until all have ended. Returns
- * LS_OK when every rank returned 0, LS_ERR_PEER with the report of the first failure otherwise. */
+/* Runs fn(arg) on n ranks of this host, 1 to 256, each in a new process made by fork
+ * (torch.multiprocessing.spawn). Call it before ls_init; fn calls ls_init and ls_finalize itself.
+ * Blocks until all processes have ended. Returns LS_OK when fn returned 0 on every rank, otherwise
+ * LS_ERR_PEER with the report of the root cause. LS_ERR_STATE after ls_init. */
 LS_API ls_status ls_spawn(int (*fn)(void *arg), void *arg, int n);
 
 #ifdef __cplusplus

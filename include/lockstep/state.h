@@ -1,10 +1,11 @@
-/* The state visitor: how everything that must survive a restart shows itself (docs/design.md, D16).
+/* The state visitor, through which an object saves and loads its state (docs/design.md, D16).
  *
- * A stateful object has one `state` function that walks its members in a fixed order and calls the
- * visitor for each: named logical tensors (global shape and the local slice of it) and scalars. The
- * same walk saves and loads: `data` and `value` point at the live members, a saving visitor reads
- * them, a loading one writes them. Names are joined with dots ("exp_avg.layers.0.weight"); no name
- * contains a rank, a bucket or an address, so a checkpoint loads on another layout.
+ * A stateful object has one `state` function, which walks its members in a fixed order and calls
+ * the visitor for each of them: named logical tensors (a global shape and this rank's slice) and
+ * scalars. The same walk saves and loads: `data` and `value` point to the members, a saving visitor
+ * reads them, and a loading visitor writes them. Names are joined with dots
+ * ("exp_avg.layers.0.weight"). No name contains a rank, a bucket or an address, so a checkpoint can
+ * be loaded with another number of ranks.
  */
 #ifndef LOCKSTEP_STATE_H
 #define LOCKSTEP_STATE_H
@@ -17,7 +18,7 @@ extern "C" {
 
 #define LS_DIMS_MAX 8
 
-/* A logical tensor: `data` holds the slice [start, start+local) of the global shape, contiguous. The
+/* A logical tensor: `data` is the contiguous slice [start, start+local) of the global shape. The
  * struct has no size because it does not grow: more about a tensor would be the arguments of a
  * further function in ls_state_visitor, whose size says which functions it has. */
 typedef struct ls_state_tensor {
@@ -30,8 +31,9 @@ typedef struct ls_state_tensor {
 } ls_state_tensor;
 
 typedef struct ls_state_visitor ls_state_visitor;
+/* Each function returns LS_OK or an error, which ends the walk and is returned by `state`. */
 struct ls_state_visitor {
-    size_t size; /* of this struct: functions that it does not reach are not called */
+    size_t size; /* of this struct: functions beyond it are not called */
     void *self;
     ls_status (*tensor)(void *self, const char *name, const ls_state_tensor *tensor);
     ls_status (*int64)(void *self, const char *name, int64_t *value);

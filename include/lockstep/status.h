@@ -1,8 +1,8 @@
 /* Status codes and error messages.
  *
- * Every fallible call returns an ls_status: 0 is success, positive is "not yet", negative is an
- * error whose full text ls_error_message() holds for the calling thread until its next failing
- * call. The codes are pinned; ls_status_name gives their names.
+ * In an ls_status 0 is success, a positive value means "not finished", and a negative value is an
+ * error. ls_error_message() returns the text of the calling thread's last error until its next
+ * failing call. The values of the codes are fixed; ls_status_name returns their names.
  */
 #ifndef LOCKSTEP_STATUS_H
 #define LOCKSTEP_STATUS_H
@@ -29,7 +29,7 @@ extern "C" {
     X(LS_ERR_FORMAT, -10, "a file or message is malformed")                                        \
     X(LS_ERR_NOT_FOUND, -11, "no such file, key or name")                                          \
     X(LS_ERR_AUTH, -12, "a connection did not prove the job's secret")                             \
-    X(LS_ERR_LIMIT, -13, "a documented limit would be passed")                                     \
+    X(LS_ERR_LIMIT, -13, "a documented limit would be exceeded")                                   \
     X(LS_ERR_STALE, -14, "a handle outlived its scope")                                            \
     X(LS_ERR_FORKED, -15, "called in a child made by fork without exec")                           \
     X(LS_ERR_INTERNAL, -16, "a bug of the library: please report it")
@@ -43,24 +43,26 @@ typedef enum ls_status {
 /* "LS_ERR_PEER" ...; "unknown status" for other numbers. Static storage. */
 LS_API const char *ls_status_name(ls_status status);
 
-/* Message of the last failing call of this thread; "" if none failed. The text names the request,
- * the finding and the remedy. Valid until the thread's next call into the library. */
+/* Message of the last failing call of this thread; "" if no call failed. The text names the
+ * request, the problem and the remedy. Borrowed; valid until the thread's next call into the
+ * library. */
 LS_API const char *ls_error_message(void);
 
-/* Status of that call; LS_OK if none failed. A function that returned NULL or a poisoned tensor, or
- * false, tells its reason here. */
+/* Status of that call; LS_OK if no call failed. After a function returned NULL, a poisoned tensor
+ * or false, this is the reason. */
 LS_API ls_status ls_error_status(void);
 
-/* For modules and state of your own: sets that message and returns `status`, an error. A
- * constructor that returns NULL after it has words in ls_error_message as the library's have. */
+/* For your own modules and state: sets that message (printf's format; copied) and returns `status`,
+ * which must be an error. A constructor calls it before it returns NULL. */
 LS_API ls_status ls_fail(ls_status status, const char *format, ...) LS_PRINTF(2, 3);
 
-/* For constructors of your own that take options as the library's do (types.h, Note [Option
- * structs]): `into` holds the defaults of the struct `type` in `size` bytes and is overlaid with
- * *from, which may be NULL. LS_ERR_INVALID, in the name of `caller`, for an impossible size. */
+/* For your own constructors that take options as the library's do (types.h, Note [Option structs]):
+ * `into` holds the defaults of the struct `type`, which has `size` bytes. The fields of *from (may
+ * be NULL) are copied over them. An impossible size is LS_ERR_INVALID in the name of `caller`. */
 LS_API ls_status ls_options_read(void *into, size_t size, const void *from, const char *type,
                                  const char *caller);
-/* Declares `type name`, read so; returns `failed` from the function on an error. */
+/* Declares `type name` and fills it in this way; on an error it returns `failed` from the
+ * function. */
 #define LS_READ_OPTIONS(type, name, from, caller, failed)                                          \
     type name = *LS_OPTIONS(type, .size = sizeof(type));                                           \
     if (ls_options_read(&name, sizeof name, from, #type, caller) != LS_OK) {                       \
@@ -87,8 +89,8 @@ LS_API void ls_check_failed(ls_status status, const char *file, int line, const 
         }                                                                                          \
     } while (0)
 
-/* The status of a call, whichever of the two conventions it follows: a status is itself; a pointer
- * that a constructor returned is LS_OK, or the reason for which it is NULL. So both work:
+/* The status of a call that returns either a status or a new object: the status itself, or for a
+ * pointer LS_OK, or if it is NULL the reason. Both of these therefore work:
  *     LS_CHECK(ls_init(NULL));
  *     LS_CHECK(net = ls_linear_new(10, 10, NULL)); */
 static inline ls_status ls_status_of_status_(ls_status status)

@@ -1,8 +1,12 @@
 /* The store: small named values shared by the ranks of a job (torch.distributed.Store).
  *
- * The launcher owns it. Every connection has proven the job's secret; keys are at most
- * LS_STORE_KEY_MAX bytes, values at most LS_STORE_VALUE_MAX, the whole store LS_STORE_BYTES_MAX.
- * Every call has a deadline (timeout_ms; negative means the runtime's default).
+ * The host agent of node 0 serves it, and every connection has proven the job's secret. A key has 1
+ * to LS_STORE_KEY_MAX bytes, a value at most LS_STORE_VALUE_MAX bytes, the whole store at most
+ * LS_STORE_BYTES_MAX bytes; LS_ERR_LIMIT when a limit is exceeded. Keys and values are copied.
+ *
+ * No call is collective: each is one request of this rank. Every call has a deadline in
+ * milliseconds (negative: the runtime's default), after which it returns LS_ERR_TIMEOUT.
+ * LS_ERR_PEER when the store is gone or the job has failed.
  */
 #ifndef LOCKSTEP_STORE_H
 #define LOCKSTEP_STORE_H
@@ -19,26 +23,30 @@ extern "C" {
 
 typedef struct ls_store ls_store;
 
-/* The store of the current runtime; borrowed. A world of one has one too, in memory. */
+/* The store of the current runtime; borrowed. NULL before ls_init. A world of one rank has a store
+ * in its own memory. */
 LS_API ls_store *ls_runtime_store(void);
 
+/* Sets `key` to value[bytes], whether or not it exists. */
 LS_API ls_status ls_store_set(ls_store *store, const char *key, const void *value, size_t bytes,
                               int64_t timeout_ms);
 
 /* Waits until `key` exists and copies its value. `*bytes` is the capacity of `value` on entry and
- * the value's length on return; LS_ERR_LIMIT when it does not fit (nothing is copied). */
+ * the length of the value on return; LS_ERR_LIMIT when the value does not fit (nothing is
+ * copied). */
 LS_API ls_status ls_store_get(ls_store *store, const char *key, void *value, size_t *bytes,
                               int64_t timeout_ms);
 
-/* Adds to a decimal counter (0 when absent) and returns the new value. */
+/* Adds `amount` to a counter, which is 0 if the key does not exist; *result (may be NULL) becomes
+ * the new value. The value is stored as decimal text; LS_ERR_FORMAT when it is not a number. */
 LS_API ls_status ls_store_add(ls_store *store, const char *key, int64_t amount, int64_t *result,
                               int64_t timeout_ms);
 
 /* Waits until `key` exists. */
 LS_API ls_status ls_store_wait(ls_store *store, const char *key, int64_t timeout_ms);
 
-/* Sets `key` to `desired` if its value equals `expected` (an absent key equals a length of 0).
- * `*swapped` says whether it did. */
+/* Sets `key` to `desired` if its value equals `expected`; a key that does not exist equals a value
+ * of length 0. *swapped (may be NULL) says whether the value was set. */
 typedef struct ls_store_value {
     const void *data;
     size_t bytes;

@@ -1,23 +1,27 @@
 /* Tensors: strided views of reference-counted storage, made by operations, owned by scopes.
  *
- * Lifetime. A tensor made by an operation belongs to the innermost scope of its thread and dies
- * with it; ls_keep detaches it (then ls_free it). `LS_SCOPE;` opens a scope until the end of the
- * block of code. A tensor made outside any scope lives until ls_free or ls_finalize. A handle used
- * after its tensor died is an error (LS_ERR_STALE), not a crash. Tensors in a scope stay on its
- * thread; kept ones may be used by any thread, one at a time.
+ * Lifetime. A tensor made by an operation belongs to the innermost scope of its thread and is freed
+ * when the scope ends. ls_keep detaches it from the scope; then ls_free must free it. `LS_SCOPE;`
+ * opens a scope until the end of the block. A tensor made outside any scope lives until ls_free or
+ * ls_finalize. Using a handle after its tensor was freed is an error (LS_ERR_STALE), not a crash.
+ * Tensors in a scope may be used by its thread only; kept ones by any thread, one thread at a time.
  *
- * Errors. Operations never return NULL. A failed one returns a *poisoned* tensor which carries its
- * first error and passes it on, so ls_relu(ls_matmul(x, w)) needs no check per call; ls_item,
- * ls_backward, ls_tensor_status and data access report it.
+ * Errors. Operations never return NULL. A failed operation returns a *poisoned* tensor, which
+ * carries the first error through all further operations, so ls_relu(ls_matmul(x, w)) needs no
+ * check of each call; ls_item, ls_backward, ls_tensor_status and ls_data report the error. Errors
+ * of operations are LS_ERR_INVALID (shapes, dtypes, arguments), LS_ERR_STALE and LS_ERR_MEMORY. No
+ * operation is collective.
  *
- * Shapes stand in comments as [B,T,C]. Elementwise operations broadcast as NumPy and PyTorch do:
- * shapes align at the right, a dimension of 1 repeats. Layouts are row-major by default. More
- * operations stand in ops.h.
+ * Shapes are written as [B,T,C]. Elementwise operations broadcast as in NumPy and PyTorch: shapes
+ * are aligned at the right, and a dimension of 1 is repeated. Layouts are row-major by default.
+ * Names, parameters and results are PyTorch's unless a comment says otherwise. ops.h has more
+ * operations.
  *
- * Types. Every operation that takes float32 takes bfloat16, too: it computes in float32 and rounds
- * its result once, to nearest even. The result is bfloat16 where all inputs are, else float32
- * (PyTorch's promotion), but norms give the type of x, embeddings that of the weight, losses
- * float32. A gradient has the type of its tensor. Parameters of modules are float32.
+ * Types. Operations take float32 or bfloat16 unless a comment says otherwise. With bfloat16 they
+ * compute in float32 and round the result once, to nearest even. The result is bfloat16 if all
+ * inputs are, otherwise float32 (PyTorch's promotion); but norms return the type of x, embeddings
+ * that of the weight, and losses float32. A gradient has the type of its tensor. Parameters of
+ * modules are float32.
  */
 #ifndef LOCKSTEP_TENSOR_H
 #define LOCKSTEP_TENSOR_H
@@ -45,19 +49,19 @@ typedef struct ls_shape {
 
 /* ---- scopes ------------------------------------------------------------------------------- */
 
-LS_API ls_scope *ls_scope_enter(void); /* new innermost scope of this thread */
-/* Leaves it and the scopes inside it, and frees their tensors. */
+LS_API ls_scope *ls_scope_enter(void); /* opens the new innermost scope of this thread */
+/* Ends the scope and those inside it, and frees their tensors. */
 LS_API void ls_scope_leave(ls_scope *scope);
 
-/* LS_SCOPE; is a declaration: a scope from here to the end of the enclosing block of code.
+/* LS_SCOPE; is a declaration that opens a scope until the end of the enclosing block:
  *     for (int64_t step = 0; step < steps; step++) {
  *         LS_SCOPE;
  *         … if (loss is good enough) break;
  *     }
- * It hides no loop, so `break`, `continue`, `return` and `goto` do what they do without it, and
- * each of them leaves the scope on its way out of the block. Scopes nest. Needs the cleanup
- * attribute (gcc, clang); elsewhere call ls_scope_enter and ls_scope_leave. C++ programs may use
- * lockstep::scope (lockstep.hpp). */
+ * The macro contains no loop, so `break`, `continue`, `return` and `goto` have their usual meaning,
+ * and each of them ends the scope when it leaves the block. Scopes nest. The macro needs the
+ * cleanup attribute (gcc, clang); with other compilers call ls_scope_enter and ls_scope_leave. C++
+ * programs may use lockstep::scope (lockstep.hpp). */
 #if defined(__GNUC__)
 static inline void ls_scope_cleanup_(ls_scope **scope)
 {
@@ -67,36 +71,40 @@ static inline void ls_scope_cleanup_(ls_scope **scope)
     ls_scope *LS_ON_LINE(ls_scope_here_) LS_UNTIL_END_(ls_scope_cleanup_) = ls_scope_enter()
 #endif
 
-/* Moves `t` out of its scope: it lives until ls_free. The graph stays behind and dies with the
- * scope, so unless `t` is a leaf (a parameter) it no longer requires gradients. Returns t. */
+/* Moves `t` out of its scope, so that it lives until ls_free. The graph stays in the scope and is
+ * freed with it, so `t` no longer requires gradients unless it is a leaf (a parameter). Returns
+ * t. */
 LS_API ls_tensor *ls_keep(ls_tensor *t);
-/* Frees a kept tensor, or one of a scope early; NULL is allowed. */
+/* Frees a kept tensor, or a tensor of a scope before the scope ends; NULL is allowed. */
 LS_API void ls_free(ls_tensor *t);
 
 /* ---- making ------------------------------------------------------------------------------- */
 
-LS_API ls_tensor *ls_empty(ls_shape shape, ls_dtype dtype); /* not initialised */
+/* New tensors of any dtype. ls_empty leaves the elements uninitialised. */
+LS_API ls_tensor *ls_empty(ls_shape shape, ls_dtype dtype);
 LS_API ls_tensor *ls_zeros(ls_shape shape, ls_dtype dtype);
 LS_API ls_tensor *ls_ones(ls_shape shape, ls_dtype dtype);
 LS_API ls_tensor *ls_full(ls_shape shape, ls_dtype dtype, double value);
-LS_API ls_tensor *ls_from_data(const void *data, ls_shape shape, ls_dtype dtype); /* copies */
-/* A view of the caller's memory, which must outlive every use. */
+/* Copies row-major elements of `dtype` (torch.tensor). */
+LS_API ls_tensor *ls_from_data(const void *data, ls_shape shape, ls_dtype dtype);
+/* A view of the caller's memory (torch.from_numpy), which must outlive every use of the tensor. */
 LS_API ls_tensor *ls_from_memory(void *data, ls_shape shape, ls_dtype dtype);
-/* float32 uniform [0,1) and normal(0,1). Philox streams as ls_dropout's: each call of a step draws
- * its own, element counters start at the step context's sample offset. */
+/* float32, uniform in [0,1) and standard normal. Like ls_dropout, each call within a step uses its
+ * own Philox stream, in which elements are counted from the step's sample offset (random.h). */
 LS_API ls_tensor *ls_rand(ls_shape shape);
 LS_API ls_tensor *ls_randn(ls_shape shape);
 
 /* ---- mixed precision ---------------------------------------------------------------------- */
 
-/* LS_AUTOCAST(true); (torch.autocast("cpu", torch.bfloat16)): from here to the end of the block,
- * products (ls_linear, ls_matmul, ls_attention, ls_lstm, ls_conv2d) take float32 tensors as
- * bfloat16 and give bfloat16; softmax and losses give float32, all else follows the types it is
- * given. Parameters stay float32 and get float32 gradients, so they are the master weights, and
- * gradients need no scaling, for bfloat16 has the range of float32. Put the forward pass inside;
- * ls_backward follows what was recorded, ls_recompute runs again as it ran first. Of this thread;
- * blocks nest, and LS_AUTOCAST(false); switches it off. A declaration, as LS_SCOPE is. */
-LS_API bool ls_set_autocast(bool enabled); /* returns the former mode of this thread */
+/* LS_AUTOCAST(true); (torch.autocast("cpu", torch.bfloat16)): until the end of the block, products
+ * (ls_linear, ls_matmul, ls_attention, ls_lstm, ls_conv2d) convert float32 tensors to bfloat16 and
+ * return bfloat16. Softmax and losses return float32; all other operations follow the types of
+ * their arguments. Parameters stay float32 and get float32 gradients, so they are the master
+ * weights. Gradients need no scaling, because bfloat16 has the range of float32. Run the forward
+ * pass inside the block; ls_backward uses the recorded types, and ls_recompute repeats them. The
+ * mode belongs to the thread; blocks nest, and LS_AUTOCAST(false); disables it. A declaration, like
+ * LS_SCOPE. */
+LS_API bool ls_set_autocast(bool enabled); /* returns the previous mode of this thread */
 #if defined(__GNUC__)
 static inline void ls_autocast_cleanup_(const bool *before)
 {
@@ -107,39 +115,46 @@ static inline void ls_autocast_cleanup_(const bool *before)
         ls_set_autocast(enabled)
 #endif
 
-/* ---- looking ------------------------------------------------------------------------------ */
+/* ---- access ------------------------------------------------------------------------------- */
 
-LS_API ls_status ls_tensor_status(const ls_tensor *t); /* LS_OK, or the poison's first error */
+LS_API ls_status ls_tensor_status(const ls_tensor *t); /* LS_OK, or a poisoned tensor's error */
 LS_API int ls_ndim(const ls_tensor *t);
 LS_API int64_t ls_size(const ls_tensor *t, int dim); /* negative dim counts from the end */
 LS_API ls_shape ls_shape_of(const ls_tensor *t);
-LS_API int64_t ls_numel(const ls_tensor *t);
+LS_API int64_t ls_numel(const ls_tensor *t); /* number of elements */
 LS_API ls_dtype ls_dtype_of(const ls_tensor *t);
 LS_API bool ls_is_contiguous(const ls_tensor *t);
-/* First element of a contiguous host tensor; NULL with an error otherwise. Borrowed. */
+/* The first element of a contiguous tensor; borrowed while the tensor lives. NULL with an error set
+ * for other tensors. */
 LS_API void *ls_data(ls_tensor *t);
-LS_API ls_status ls_item(ls_tensor *t, double *value); /* of a one-element tensor */
-LS_API ls_status ls_copy_out(ls_tensor *t, void *out,
-                             size_t bytes); /* row-major; bytes must match */
+/* The value of a tensor with one element, of any dtype; LS_ERR_INVALID for other tensors. */
+LS_API ls_status ls_item(ls_tensor *t, double *value);
+/* Copy all elements out of, or into, a tensor of any dtype and layout: row-major, without
+ * conversion. `bytes` is the size of the caller's memory and must equal that of the elements. */
+LS_API ls_status ls_copy_out(ls_tensor *t, void *out, size_t bytes);
 LS_API ls_status ls_copy_in(ls_tensor *t, const void *in, size_t bytes);
-LS_API ls_status ls_print(ls_tensor *t); /* to stdout, torch-like, summarised when large */
+LS_API ls_status ls_print(ls_tensor *t); /* to stdout, like torch; large tensors are summarised */
 
 /* ---- views (no copy) and copies ----------------------------------------------------------- */
 
-LS_API ls_tensor *ls_reshape(ls_tensor *t,
-                             ls_shape shape); /* one dim may be -1; copies if it must */
+/* One dimension may be -1 and follows from the others. A view where the layout allows one,
+ * otherwise a copy. */
+LS_API ls_tensor *ls_reshape(ls_tensor *t, ls_shape shape);
 LS_API ls_tensor *ls_transpose(ls_tensor *t, int dim0, int dim1);
+/* Dimension i of the result is dimension order.dim[i] of t. */
 LS_API ls_tensor *ls_permute(ls_tensor *t, ls_shape order);
 LS_API ls_tensor *ls_slice(ls_tensor *t, int dim, int64_t start, int64_t end); /* [start,end) */
-LS_API ls_tensor *ls_contiguous(ls_tensor *t); /* t itself when it is already */
+LS_API ls_tensor *ls_contiguous(ls_tensor *t); /* t itself if it is row-major, otherwise a copy */
 LS_API ls_tensor *ls_clone(ls_tensor *t);
-LS_API ls_tensor *ls_detach(ls_tensor *t); /* same storage, outside the graph */
-/* Floats round to nearest even; to integers they are cut towards zero and saturate. Gradients pass
- * between float32 and bfloat16; a cast to or from another type leaves the graph. */
+LS_API ls_tensor *ls_detach(ls_tensor *t); /* a view of the same storage, outside the graph */
+/* To floats, values are rounded to nearest even; to integers, they are truncated towards zero and
+ * saturate. Gradients pass between float32 and bfloat16; a cast from or to another type leaves the
+ * graph. */
 LS_API ls_tensor *ls_cast(ls_tensor *t, ls_dtype dtype);
 
 /* ---- elementwise, broadcasting ------------------------------------------------------------ */
 
+/* The exact GELU, or its approximation by tanh (Hendrycks & Gimpel 2016). */
 typedef enum ls_gelu_kind { LS_GELU_ERF = 0, LS_GELU_TANH = 1 } ls_gelu_kind;
 
 LS_API ls_tensor *ls_add(ls_tensor *a, ls_tensor *b);
@@ -156,13 +171,15 @@ LS_API ls_tensor *ls_tanh(ls_tensor *a);
 LS_API ls_tensor *ls_sigmoid(ls_tensor *a);
 LS_API ls_tensor *ls_relu(ls_tensor *a);
 LS_API ls_tensor *ls_gelu(ls_tensor *a, ls_gelu_kind kind);
-/* Zeroes elements with probability p and scales the rest by 1/(1-p). Philox keyed by (seed, call
- * number in the step), counted by the *global* element index (see ls_step_context). */
+/* Sets elements to 0 with probability p in [0,1] and scales the others by 1/(1-p) (Srivastava et
+ * al. 2014). The random numbers are Philox's, keyed by (seed, number of the call within the step)
+ * and counted by the *global* element index (ls_step_context). Applies also in evaluation; the
+ * module of ls_dropout_new does not. */
 LS_API ls_tensor *ls_dropout(ls_tensor *a, double p);
 
 /* ---- products, reductions, fused operations ----------------------------------------------- */
 
-/* [..,M,K] x [..,K,N] -> [..,M,N]; leading dimensions broadcast. */
+/* a [..,M,K], b [..,K,N] -> [..,M,N]; the leading dimensions broadcast (torch.matmul). */
 LS_API ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b);
 /* x [..,I], weight [O,I], bias [O] or NULL -> [..,O] (torch.nn.functional.linear). */
 LS_API ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias);
@@ -174,29 +191,34 @@ typedef enum ls_activation {
     LS_ACTIVATION_SILU,
     LS_ACTIVATION_TANH
 } ls_activation;
-/* activation(ls_linear(x, weight, bias)) with bias and function in one pass over the product, and
- * one for the gradient of both. The numbers are those of the separate operations. The
+/* activation(ls_linear(x, weight, bias)), with bias and activation in one pass over the product and
+ * one pass for the gradients of both. The results are those of the separate operations. The
  * pre-activation is not stored when no graph is being recorded, nor for ReLU and tanh, whose
  * gradients need only the output. */
 LS_API ls_tensor *ls_linear_activation(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                                        ls_activation activation);
 LS_API ls_tensor *ls_sum(ls_tensor *a);  /* -> scalar */
-LS_API ls_tensor *ls_mean(ls_tensor *a); /* -> scalar; over nothing NaN, with zero gradients */
+LS_API ls_tensor *ls_mean(ls_tensor *a); /* -> scalar; NaN, with zero gradients, if `a` is empty */
+/* Over the dimension `dim` (negative: from the end), which is removed, or is 1 with keepdim. */
 LS_API ls_tensor *ls_sum_dim(ls_tensor *a, int dim, bool keepdim);
 LS_API ls_tensor *ls_mean_dim(ls_tensor *a, int dim, bool keepdim);
 LS_API ls_tensor *ls_softmax(ls_tensor *a, int dim);
 LS_API ls_tensor *ls_log_softmax(ls_tensor *a, int dim);
-/* x [..,C], weight and bias [C] (NULL: none); over the last dimension. */
+/* Layer normalisation over the last dimension (Ba et al. 2016): x [..,C], weight and bias [C]
+ * (NULL: none). PyTorch's eps is 1e-5. */
 LS_API ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, double eps);
-/* weight [V,C], index [..] int32 or int64 -> [..,C]; an index outside [0,V) is an error naming it.
- */
+/* Rows of weight [V,C] at index [..] (int32 or int64) -> [..,C]. An index outside [0,V) is an error
+ * that names it. */
 LS_API ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index);
-/* Long short-term memory (Hochreiter & Schmidhuber 1997) over a sequence, gates in the order i, f,
- * g, o: gates [T,B,4H] (x W_ih^T + b_ih + b_hh of all steps), weight [4H,H] (W_hh), state [2,B,H]
- * (h and c before the first step; NULL: zeros) -> [T+1,B,H]: h of every step, then the last c. */
+/* Long short-term memory (Hochreiter & Schmidhuber 1997) over a sequence of T steps. `gates`
+ * [T,B,4H] is x W_ih^T + b_ih + b_hh of all steps, with the gates in the order i, f, g, o; `weight`
+ * [4H,H] is W_hh; `state` [2,B,H] is h and c before the first step (NULL: zeros). Returns
+ * [T+1,B,H]: h of every step, then the last c. */
 LS_API ls_tensor *ls_lstm(ls_tensor *gates, ls_tensor *weight, ls_tensor *state);
-LS_API ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y); /* mean of squares -> scalar */
-LS_API ls_tensor *ls_argmax(ls_tensor *a, int dim);        /* int64; outside the graph */
+LS_API ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y); /* mean of (x - y)^2 -> scalar */
+/* The index of the first largest element along `dim`, which is removed -> int64, outside the
+ * graph. */
+LS_API ls_tensor *ls_argmax(ls_tensor *a, int dim);
 
 #if !defined(LS_NO_SITES)
 #define ls_empty(...) LS_AT(ls_empty(__VA_ARGS__))

@@ -1,14 +1,14 @@
-/* Tokenizers: text to the numbers that language models read, and back.
+/* Tokenizers convert text to token ids, the numbers that language models read, and back.
  *
- * Two kinds: bytes (256 tokens, a byte each), and byte-level byte-pair encoding as GPT-2 has it
- * (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, section 2.2; the
- * merges are those of Sennrich et al., "Neural Machine Translation of Rare Words with Subword
- * Units", ACL 2016), read from the files that Hugging Face's `tokenizers` and GPT-2 itself come in.
- * Ids are those of `tokenizers`' encode(text, add_special_tokens=False).
+ * There are two kinds: bytes (256 tokens, one for each byte), and the byte-level byte-pair encoding
+ * of GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, section
+ * 2.2; its merges: Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units",
+ * ACL 2016). The latter is read from the files of Hugging Face's `tokenizers` or of GPT-2 itself,
+ * and gives the ids of `tokenizers`' encode(text, add_special_tokens=False).
  *
- * A text is any bytes. An expression cuts it into words; the bytes of a word are merged pair by
- * pair, the pair of the lowest rank first, the leftmost of equal ones. Bytes that are not UTF-8
- * form words of their own, so decode(encode(text)) is exactly the text.
+ * A text may contain any bytes. A regular expression splits it into words; in a word pairs are
+ * merged, the pair of the lowest rank first, and the leftmost of equal pairs. Bytes that are not
+ * UTF-8 form separate words, so decode(encode(text)) is exactly the text. No call is collective.
  */
 #ifndef LOCKSTEP_TOKENIZER_H
 #define LOCKSTEP_TOKENIZER_H
@@ -21,38 +21,40 @@ extern "C" {
 
 typedef struct ls_tokenizer ls_tokenizer;
 
-/* Opens "bytes"; a folder with tokenizer.json, or with vocab.json and merges.txt; or a
- * tokenizer.json by its own name. Ids are below 2^22.
+/* Opens `path`: "bytes"; a folder with tokenizer.json, or with vocab.json and merges.txt; or the
+ * path of a tokenizer.json. Ids are below 2^22. ls_init must have been called. The tokenizer may be
+ * used by any number of threads at the same time.
  *
- * vocab.json + merges.txt are split by GPT-2's expression, and "<|endoftext|>" is special when the
- * vocabulary has it. Of a tokenizer.json are read: the model (BPE), the added tokens, and as
- * pre-tokenizer ByteLevel or a Split of a regular expression (isolated) followed by ByteLevel. Its
- * post-processor is ignored: adding tokens around a text is left to the caller.
+ * With vocab.json and merges.txt, GPT-2's expression splits the text, and "<|endoftext|>" is
+ * special if the vocabulary has it. Of a tokenizer.json, the model (BPE), the added tokens and the
+ * pre-tokenizer are read, which must be ByteLevel, or a Split by a regular expression (isolated)
+ * followed by ByteLevel. The post-processor is ignored, so the caller adds tokens around a text.
  *
- * Errors name file and place: LS_ERR_NOT_FOUND, LS_ERR_SYSTEM (unreadable), LS_ERR_FORMAT,
- * LS_ERR_UNSUPPORTED (another model, normalizer or pre-tokenizer; an expression in a build without
- * PCRE2), LS_ERR_LIMIT. ls_init must have been called. Returns a new object, for any number of
- * threads at a time. */
+ * NULL on failure; the message names the file and the position: LS_ERR_NOT_FOUND, LS_ERR_SYSTEM
+ * (unreadable), LS_ERR_FORMAT, LS_ERR_UNSUPPORTED (another model, normalizer or pre-tokenizer, or
+ * an expression in a build without PCRE2), LS_ERR_LIMIT. */
 LS_API ls_tokenizer *ls_tokenizer_new(const char *path);
 LS_API void ls_tokenizer_free(ls_tokenizer *tokenizer); /* NULL is allowed */
 
-/* One more than the highest id: the number of rows of an embedding. */
+/* The highest id plus one, that is, the number of rows of an embedding. */
 LS_API int64_t ls_tokenizer_count(const ls_tokenizer *tokenizer);
 
 /* The id of the token with this text, special or not; -1 if it does not exist. */
 LS_API int32_t ls_tokenizer_id(const ls_tokenizer *tokenizer, const char *token);
 
-/* The tokens of `bytes` bytes of text; ls_bytes_free(*ids). Special tokens in the text are
- * recognised, as `tokenizers` does, so never encode untrusted text together with special tokens of
- * your own. Cost: linear in the text, n log n within a word of n bytes. LS_ERR_INVALID: a byte
- * that the vocabulary has no token for, with its offset; LS_ERR_LIMIT: the expression gives up, or
- * a word of more than 2^30 bytes. On errors *ids is NULL. */
+/* Converts text[bytes] to *count ids in new memory, which ls_bytes_free(*ids) frees. Special tokens
+ * in the text are recognised, as in `tokenizers`, so never encode untrusted text together with your
+ * own special tokens. The cost is linear in the text, and n log n within a word of n bytes.
+ * LS_ERR_INVALID: the vocabulary has no token for a byte, whose offset the message names.
+ * LS_ERR_LIMIT: the expression exceeds its limits, or a word has more than 2^30 bytes. On an error
+ * *ids is NULL. */
 LS_API ls_status ls_tokenizer_encode(const ls_tokenizer *tokenizer, const char *text, size_t bytes,
                                      int32_t **ids, int64_t *count);
 
-/* The text of `count` tokens, special ones included; ls_bytes_free(*text). A 0 that is not counted
- * in *bytes stands behind it; the text itself may hold others, and need not be UTF-8 where tokens
- * are cut. LS_ERR_INVALID: an id that no token has. On errors *text is NULL. */
+/* Converts ids[count], special tokens included, to a text of *bytes bytes in new memory, which
+ * ls_bytes_free(*text) frees. A 0 byte, which is not counted, follows the text; the text itself may
+ * contain 0 bytes, and is not valid UTF-8 if the ids begin or end within a character.
+ * LS_ERR_INVALID: no token has the id. On an error *text is NULL. */
 LS_API ls_status ls_tokenizer_decode(const ls_tokenizer *tokenizer, const int32_t *ids,
                                      int64_t count, char **text, size_t *bytes);
 

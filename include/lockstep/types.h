@@ -1,7 +1,8 @@
 /* Types shared by every layer: element types, reduction operators, option structs, call sites.
  *
- * Nothing here allocates or fails. All enumerators are pinned: they travel on the wire and stand in
- * files, so a value is never renumbered and a removed one never reused.
+ * Nothing here allocates or fails. The values of all enumerators are fixed, because ranks exchange
+ * them and files contain them: none is ever renumbered, and the value of a removed one is not
+ * reused.
  */
 #ifndef LOCKSTEP_TYPES_H
 #define LOCKSTEP_TYPES_H
@@ -40,18 +41,18 @@ typedef enum ls_dtype {
     LS_DTYPE_COUNT = 13
 } ls_dtype;
 
-/* Reduction operators (MPI_Op, ncclRedOp_t). AVG divides the sum once, by the number of ranks;
- * integers towards zero, as C and NCCL do. PREMUL_SUM is the sum of each rank's values times its
- * own options.factor (ncclRedOpCreatePreMulSum), the products rounded to the dtype; of integers
- * the factor is a whole number.
+/* Reduction operators (MPI_Op, ncclRedOp_t). AVG divides the sum once by the number of ranks;
+ * integers are rounded towards zero, as in C and NCCL. PREMUL_SUM multiplies the values of each
+ * rank by that rank's options.factor and adds the products, which are rounded to the dtype
+ * (ncclRedOpCreatePreMulSum); for integers the factor must be a whole number.
  *
  *              sum product min max   avg   band bor bxor  premul_sum
  *   floats      x     x     x   x     x                       x
  *   integers    x     x     x   x     x     x    x   x        x     overflow wraps around
  *   bool       any   all   all any          all any odd             as PyTorch's NCCL backend
  *
- * An empty cell is LS_ERR_INVALID. ls_reduce_op_new makes operators with values of
- * LS_REDUCE_OP_USER and above. */
+ * An empty cell means LS_ERR_INVALID. The operators of ls_reduce_op_new have the values
+ * LS_REDUCE_OP_USER to LS_REDUCE_OP_USER_LAST. */
 typedef enum ls_reduce_op {
     LS_SUM = 0,
     LS_PRODUCT = 1,
@@ -67,10 +68,12 @@ typedef enum ls_reduce_op {
 } ls_reduce_op;
 #define LS_REDUCE_OP_USER_LAST 127
 
-/* into[i] = into[i] op right[i], i in [0,count): one element at a time, `into` of lower ranks than
- * `right`. Associative; it need not be commutative (MPI_User_function). Elements are of `dtype`;
- * 16-bit floats come as float32. Called on whatever thread moves the operation on, often on pieces
- * of it; of this library it may call ls_reduce_op_fail alone. `arg` is the user's. */
+/* A user-defined operator (MPI_User_function): into[i] = into[i] op right[i] for i in [0,count),
+ * where `into` comes from lower ranks than `right`. The operator must be associative; it need not
+ * be commutative. Elements are of `dtype`, but 16-bit floats are passed as float32. The function is
+ * called on any thread that drives the progress engine, often on parts of a buffer; the only
+ * function of this library that it may call is ls_reduce_op_fail. `arg` is that of
+ * ls_reduce_op_new. */
 typedef void (*ls_reduce_fn)(void *into, const void *right, int64_t count, ls_dtype dtype,
                              void *arg);
 
@@ -84,7 +87,8 @@ LS_API const char *ls_dtype_name(ls_dtype dtype);
  * ls_reduce_op_new. Static storage. */
 LS_API const char *ls_reduce_op_name(ls_reduce_op op);
 
-/* Where a start is ordered: NULL is the host. Only the host exists in this release. */
+/* The stream on which an operation is started; NULL is the host. Only the host exists in this
+ * release. */
 typedef struct ls_stream ls_stream;
 
 /* Note [Option structs]
@@ -93,17 +97,17 @@ typedef struct ls_stream ls_stream;
  *     ls_adamw_options o = ls_adamw_defaults(); o.lr = 3e-4;                    C and C++
  * Both write `size` and the defaults that are not zero (LS_DEFAULTS_<type>) before your fields, so
  * an explicit zero means zero, and a program built against an older header keeps working when the
- * struct grows at its end. A struct whose `size` is 0, or a number that no struct can have (less
- * than two words, more than 4096 bytes, not a whole number of words), is LS_ERR_INVALID: fields
- * would be ignored in silence otherwise. Structs that the library fills take their `size` from the
- * caller in the same way, and are filled as far as it reaches. Bindings that cannot call inline
- * functions use ls_options_defaults (lockstep.h).
+ * struct grows at its end. A `size` of 0, or an impossible one (less than two words, more than 4096
+ * bytes, not a whole number of words), is LS_ERR_INVALID, because fields would be ignored without
+ * an error otherwise. In structs that the library fills, the caller sets `size` in the same way,
+ * and the library fills the fields within it. Bindings that cannot call inline functions use
+ * ls_options_defaults (lockstep.h).
  *
- * In LS_OPTIONS your initialiser replaces a default, which -Woverride-init (of -Wextra) reports.
- * The pragma switches that warning off for the rest of the file, because no pragma inside the macro
- * works: gcc allows none in an expression, clang forgets it where LS_OPTIONS is an argument of
+ * In LS_OPTIONS your initialiser replaces a default, which -Woverride-init (part of -Wextra)
+ * reports. The pragma disables that warning for the rest of the file, because no pragma inside the
+ * macro works: gcc allows none in an expression, clang forgets it where LS_OPTIONS is an argument of
  * another macro (LS_AT), and in a statement expression compound literals among your values (`.mean
- * = (double[]){…}`) would die too early. A file that wants the warning uses ls_…_defaults and, after
+ * = (double[]){…}`) would die too early. A file that needs the warning uses ls_…_defaults and, after
  * the last include, `#pragma GCC diagnostic warning "-Woverride-init"`. */
 #ifndef __cplusplus
 #if defined(__clang__)
@@ -115,8 +119,8 @@ typedef struct ls_stream ls_stream;
     ((const type *)&(type){.size = sizeof(type), LS_DEFAULTS_##type __VA_ARGS__})
 #endif
 
-/* Defines ls_<name>_defaults() of ls_<name>_options. C++17 has designated initialisers as an
- * extension; they stand in the order of the fields. */
+/* Defines ls_<name>_defaults(), which returns an ls_<name>_options. In C++17 designated
+ * initialisers are an extension and must follow the order of the fields. */
 #if defined(__cplusplus) && defined(__GNUC__)
 #define LS_DEFAULTS_FUNCTION(name)                                                                 \
     _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wpragmas\"")                 \
@@ -136,14 +140,15 @@ typedef struct ls_stream ls_stream;
     }
 
 /* Note [Call sites]
- * Calls that can fail far from their cause are macros which first note the caller's file and line,
- * so that reports name the line in *your* program. A binding that calls the plain functions may
- * call ls_site_set itself or leave it. Define LS_NO_SITES to get no macros at all. */
+ * Calls that can fail far from their cause are macros that first record the caller's file and line,
+ * so that reports name the line in *your* program. A binding that calls the functions themselves may
+ * call ls_site_set before each (`file` is borrowed for as long as the program runs) or omit it.
+ * Define LS_NO_SITES to disable these macros. */
 LS_API void ls_site_set(const char *file, int line);
 #define LS_AT(call) (ls_site_set(__FILE__, __LINE__), call)
 
-/* For LS_SCOPE, LS_NO_GRAD, LS_AUTOCAST and their kin: a variable with a name of its own on every
- * line, so that blocks within blocks shadow nothing, on whose death `leave` is called. */
+/* For LS_SCOPE, LS_NO_GRAD, LS_AUTOCAST and similar macros: a variable whose name contains the line
+ * number, so that nested blocks shadow nothing, and at whose end of life `leave` is called. */
 #if defined(__GNUC__)
 #define LS_UNTIL_END_(leave) __attribute__((cleanup(leave), unused))
 #endif

@@ -1,4 +1,4 @@
-/* The version of these headers; ls_version is that of the library found at run time. */
+/* The version of these headers; ls_version returns that of the library that is loaded. */
 #ifndef LOCKSTEP_VERSION_H
 #define LOCKSTEP_VERSION_H
 

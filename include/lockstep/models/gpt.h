@@ -1,5 +1,6 @@
 /* A decoder-only transformer (Radford et al. 2019, "GPT-2"): token and position embeddings, blocks
- * of causal attention and an MLP with layer norms before them, a last norm and a linear head. */
+ * of causal attention and an MLP, each with a layer norm before it, a last layer norm and a linear
+ * head. */
 #ifndef LOCKSTEP_MODELS_GPT_H
 #define LOCKSTEP_MODELS_GPT_H
 
@@ -15,12 +16,12 @@ typedef struct ls_gpt_options {
     size_t size;
     int layers, heads;
     int64_t dim;     /* a multiple of heads */
-    int64_t context; /* most tokens of a sequence */
+    int64_t context; /* largest number of tokens in a sequence */
     int64_t vocab;
     double dropout;
-    double init_std; /* GPT-2's N(0, std), residual projections N(0, std/sqrt(2 layers)), biases 0;
-                        0: PyTorch's default initialisation */
-    bool recompute;  /* blocks keep their input only and run again in backward */
+    double init_std; /* as GPT-2: weights N(0, std), residual projections N(0, std/sqrt(2 layers)),
+                        biases 0; init_std 0: PyTorch's default initialisation */
+    bool recompute;  /* blocks keep only their input and run again in backward */
 } ls_gpt_options;
 #define LS_DEFAULTS_ls_gpt_options                                                                 \
     .layers = 4, .heads = 4, .dim = 128, .context = 64, .vocab = 256, .init_std = 0.02,
@@ -30,7 +31,8 @@ LS_DEFAULTS_FUNCTION(gpt)
  * failure. */
 LS_API ls_module *ls_gpt_new(const ls_gpt_options *options);
 
-/* Reading a text token by token; as ls_gpt2_cache_new and ls_gpt2_forward_cached in gpt2.h. */
+/* For generation token by token; the same as ls_gpt2_cache_new and ls_gpt2_forward_cached in
+ * gpt2.h. */
 LS_API ls_kv_cache *ls_gpt_cache_new(ls_module *model, int64_t batch);
 LS_API ls_status ls_gpt_forward_cached(ls_module *model, ls_kv_cache *cache, ls_tensor *x,
                                        int64_t last, ls_tensor **logits);

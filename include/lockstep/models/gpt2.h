@@ -23,16 +23,15 @@ extern "C" {
 
 typedef struct ls_gpt2_options {
     size_t size;
-    const char *variant; /* "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl": layers, heads and dim
-                            are theirs; NULL: as below */
+    const char *variant; /* "gpt2", "gpt2-medium", "gpt2-large" or "gpt2-xl" sets layers, heads and
+                            dim; NULL: the fields below */
     int layers, heads;
     int64_t dim; /* a multiple of heads */
     int64_t context, vocab;
-    double dropout;  /* of embeddings, of what each half of a block adds, and of the attention's
-                        weights; theirs was 0.1 */
-    double init_std; /* N(0, std), what is added to the residual N(0, std/sqrt(2 layers)) */
+    double dropout;  /* of embeddings, residual branches and attention weights; 0.1 in the paper */
+    double init_std; /* weights are N(0, std), residual projections N(0, std/sqrt(2 layers)) */
     double eps;      /* of the layer norms */
-    bool recompute;  /* blocks keep their input only and run again in backward */
+    bool recompute;  /* blocks keep only their input and run again in backward */
 } ls_gpt2_options;
 #define LS_DEFAULTS_ls_gpt2_options                                                                \
     .layers = 12, .heads = 12, .dim = 768, .context = 1024, .vocab = 50257, .init_std = 0.02,      \
@@ -43,31 +42,33 @@ LS_DEFAULTS_FUNCTION(gpt2)
  * failure. */
 LS_API ls_module *ls_gpt2_new(const ls_gpt2_options *options);
 
-/* For `batch` texts; ls_kv_cache_free it. NULL with ls_error_message on failure. */
+/* A cache for `batch` texts (kv_cache.h); free it with ls_kv_cache_free. NULL with ls_error_message
+ * on failure. */
 LS_API ls_kv_cache *ls_gpt2_cache_new(ls_module *model, int64_t batch);
-/* Reads on: x [B,T], the tokens that follow those in the cache -> *logits [B,last,vocab] of the
- * last `last` of them, in the caller's scope; without a graph. Of the plain model, in evaluation.
- * On an error the cache is as it was: LS_ERR_LIMIT when the context is full. */
+/* Reads the next tokens x [B,T] (int32 or int64), which follow those in the cache, and sets *logits
+ * to those of the last `last` of them, [B,last,vocab], in the caller's scope and outside the graph.
+ * `model` is the model without a wrapper, in evaluation mode. LS_ERR_LIMIT when the context is
+ * full. After an error the cache is unchanged. */
 LS_API ls_status ls_gpt2_forward_cached(ls_module *model, ls_kv_cache *cache, ls_tensor *x,
                                         int64_t last, ls_tensor **logits);
 
-/* What a model of this shape takes, before anything is allocated. */
+/* The memory that a model of this size needs, computed without allocating it. */
 typedef struct ls_gpt2_memory {
     int64_t parameters;      /* elements; the head is the token embedding and counts once */
     int64_t parameter_bytes; /* float32 */
     int64_t gradient_bytes;
-    int64_t activation_bytes; /* estimate: results kept from forward to backward */
-    int64_t total_bytes;      /* one SGD step without momentum */
+    int64_t activation_bytes; /* estimate: tensors kept from forward to backward */
+    int64_t total_bytes;      /* for one step of SGD without momentum */
 } ls_gpt2_memory;
-/* For `batch` sequences of `tokens`. All zero for a variant that does not exist. */
+/* For `batch` sequences of `tokens` tokens. All fields are 0 for a variant that does not exist. */
 LS_API ls_gpt2_memory ls_gpt2_memory_of(const ls_gpt2_options *options, int64_t batch,
                                         int64_t tokens);
 
-/* Prints each parameter's name, shape and size, the layers' once, and the sum. */
+/* Prints name, shape and size of each parameter, those of one layer only, and the sum. */
 LS_API void ls_gpt2_describe(const ls_gpt2_options *options, FILE *out);
 
-/* Loads a file, index or folder as transformers saves it, or as the hub holds GPT-2: there names
- * have no "transformer." in front, and the causal mask is stored beside the weights. */
+/* Loads a file, index or folder as transformers saves it (ls_safetensors_load). It also accepts
+ * names without "transformer.", and ignores a stored causal mask. */
 LS_API ls_status ls_gpt2_load(ls_module *model, const char *path);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* A language model of long short-term memory (Hochreiter & Schmidhuber 1997; Zaremba et al. 2014):
- * token embeddings, layers of cells, a linear head. The names of its parameters are those of
+/* A language model with long short-term memory (Hochreiter & Schmidhuber 1997; Zaremba et al.
+ * 2014): token embeddings, LSTM layers, a linear head. The names of its parameters are those of
  * PyTorch's word_language_model example: encoder.weight, rnn.weight_ih_l0 …, decoder.weight, .bias.
  */
 #ifndef LOCKSTEP_MODELS_LSTM_H
@@ -14,9 +14,9 @@ extern "C" {
 typedef struct ls_lstm_model_options {
     size_t size;
     int layers;
-    int64_t dim, hidden; /* of the embeddings, of the cells */
+    int64_t dim, hidden; /* widths of the embeddings and of the LSTM layers */
     int64_t vocab;
-    double dropout; /* of the embeddings and of what the cells say */
+    double dropout; /* of the embeddings and of the output of the LSTM layers */
 } ls_lstm_model_options;
 #define LS_DEFAULTS_ls_lstm_model_options .layers = 2, .dim = 200, .hidden = 200, .vocab = 256,
 LS_DEFAULTS_FUNCTION(lstm_model)

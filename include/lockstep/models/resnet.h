@@ -11,7 +11,7 @@ extern "C" {
 
 /* x [N,3,H,W] -> logits [N,classes]. The stem is ImageNet's (7 x 7 with stride 2, then pooling), or
  * with cifar_stem a 3 x 3 convolution that keeps the size. NULL with ls_error_message on failure,
- * another depth among it. */
+ * for example for another depth. */
 LS_API ls_module *ls_resnet_new(int depth, int64_t classes, bool cifar_stem);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /* A vision transformer (Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words"), with the names
- * and layouts of torchvision's VisionTransformer (vit_b_16 and its kin):
+ * and layouts of torchvision's VisionTransformer (vit_b_16, …):
  *
  *     class_token [1,1,C]     conv_proj.weight [C,3,p,p], .bias     encoder.pos_embedding [1,S,C]
  *     encoder.layers.encoder_layer_N.ln_1, .ln_2
@@ -20,11 +20,11 @@ typedef struct ls_vit_options { /* the defaults are vit_b_16 */
     size_t size;
     int layers, heads;
     int64_t dim;          /* a multiple of heads */
-    int64_t wide;         /* of the feed-forward layers */
-    int64_t image, patch; /* edges in pixels; image is a multiple of patch */
+    int64_t wide;         /* width of the feed-forward layers */
+    int64_t image, patch; /* edge lengths in pixels; image is a multiple of patch */
     int64_t channels, classes;
     double dropout;
-    bool recompute; /* layers keep their input only and run again in backward */
+    bool recompute; /* layers keep only their input and run again in backward */
 } ls_vit_options;
 #define LS_DEFAULTS_ls_vit_options                                                                 \
     .layers = 12, .heads = 12, .dim = 768, .wide = 3072, .image = 224, .patch = 16, .channels = 3, \
