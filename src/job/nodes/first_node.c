@@ -99,7 +99,7 @@ ls_status ls__first_open(ls__nodes *n)
 static void peer_free(ls__nodes *n, ls__nodes_peer *p)
 {
     ls__list_remove(&p->link);
-    ls__store_guest_free(p->guest);
+    ls__store_peer_free(p->store_peer);
     ls__frames_close(&p->frames);
     n->env->release(n->env, p, sizeof *p);
 }
@@ -234,8 +234,8 @@ static void take_frame(ls__nodes *n, ls__nodes_peer *p, const ls__wire_header *h
     }
     if (header->type < LS__NODE_FIRST) {
         p->frames.broken =
-            p->guest == NULL ||
-            !ls__store_guest_ask(p->guest, header->type, header->id, payload, header->length);
+            p->store_peer == NULL || !ls__store_peer_request(p->store_peer, header->type,
+                                                             header->id, payload, header->length);
         return;
     }
     json_t *object = ls__node_parse(payload, header->length);
@@ -254,8 +254,8 @@ static void note_lost(ls__nodes *n, ls__nodes_peer *p, const char *why)
     ls__failure_record f = {.kind = LS__FAILURE_LOST, .failed_rank = -1, .job_code = LOST_CODE};
     p->lost = true;
     ls__frames_close(&p->frames);
-    ls__store_guest_free(p->guest);
-    p->guest = NULL;
+    ls__store_peer_free(p->store_peer);
+    p->store_peer = NULL;
     if (n->state == LS__NODES_GATHERING || p->done || n->finishing) {
         return;
     }

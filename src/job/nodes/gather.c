@@ -304,7 +304,7 @@ void ls__gather_try(ls__nodes *n)
     (void)n->env->random_bytes(n->env, &n->world.job, sizeof n->world.job);
     LS__LIST_EACH (at, &n->peers) {
         ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
-        if (p->known && ls__store_server_host(n->store, answer, p, &p->guest) < 0) {
+        if (p->known && ls__store_server_host(n->store, answer, p, &p->store_peer) < 0) {
             ls__nodes_fail(n, "%s", ls_error_message());
             return;
         }

@@ -23,7 +23,7 @@ typedef struct ls__nodes_peer { /* at node 0: another node */
     int ranks, first_rank;
     int world_rank[LS__BOARD_RANKS_MAX]; /* where it said them */
     char host[64], address[LS__ADDRESS_MAX];
-    ls__store_guest *guest;
+    ls__store_peer *store_peer;
 } ls__nodes_peer;
 
 struct ls__nodes {

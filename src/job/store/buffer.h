@@ -1,17 +1,20 @@
-/* Bytes of a connection, in or out: filled at the end, taken from the start, growing up to a bound.
+/* The buffer of a connection, for one direction: bytes are added at the end and removed at the start.
+ * It grows by doubling up to a bound, because the other side decides how much it sends or leaves
+ * unread.
  */
 #ifndef LS_JOB_STORE_BUFFER_H
 #define LS_JOB_STORE_BUFFER_H
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/env.h"
 
 #define LS__BUFFER_FIRST 1024 /* first size */
 
 typedef struct ls__store_buffer {
     uint8_t *data;
-    size_t start, end, room;
+    size_t start, end, room; /* data[start … end) holds bytes; start <= end <= room */
 } ls__store_buffer;
 
 static inline void ls__store_buffer_free(const ls__env *env, ls__store_buffer *b)
@@ -22,11 +25,13 @@ static inline void ls__store_buffer_free(const ls__env *env, ls__store_buffer *b
     *b = (ls__store_buffer){NULL, 0, 0, 0};
 }
 
-/* Room for `bytes` more at the buffer's end; false past `max` or out of memory. */
+/* Makes room for `bytes` more at the end; the held bytes may move. False, and nothing changes: the
+ * buffer would exceed `max` or there is no memory. */
 static inline bool ls__store_buffer_reserve(const ls__env *env, ls__store_buffer *b, size_t bytes,
                                             size_t max)
 {
-    size_t held = b->end - b->start;
+    LS_ASSERT(b->start <= b->end && b->end <= b->room);
+    const size_t held = b->end - b->start;
     if (b->start > 0) {
         memmove(b->data, b->data + b->start, held);
         b->start = 0;

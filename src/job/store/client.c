@@ -1,45 +1,50 @@
 /* A rank's connection to the store.
  *
  * Calls of several threads share it: each sends its frame with a number of its own, and then one of
- * the waiting callers reads for all. So a thread that waits for a key for minutes does not keep
- * another from setting that key.
+ * the waiting callers reads for all. Therefore a thread that waits for a key for minutes does not
+ * keep another thread from setting that key.
  *
- *     caller A   send ─▶ reads: polls, receives, hands out replies … has its own: passes reading on
+ *     caller A   send ─▶ reads: polls, receives, delivers replies … has its own: passes reading on
  *     caller B   send ─▶ parks ……………………………… woken: its reply is there, or it reads now
  *
- * The server answers a waiting call when its time is up. Only when the server itself does not
- * answer, the caller gives up ANSWER_MS later; what comes after that is dropped by its number.
+ * The server answers a waiting call when the call's time is over. If the server itself does not
+ * answer, the caller gives up ANSWER_MS later; a reply that arrives after that matches no number and
+ * is dropped.
  */
 #include <errno.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "job/store/client.h"
 
-#define ANSWER_MS 5000 /* on top of a call's own time, for a launcher that gets no processor */
+#define ANSWER_MS 5000 /* in addition to a call's own time, for a busy host */
 #define FRAME_MAX (LS__WIRE_HEADER + LS__WIRE_PAYLOAD_MAX)
 #define FRAME_SMALL 512 /* frames up to this are built on the stack */
 
+/* A call that waits for its reply. It lives on the caller's stack and is in store->calls until the
+ * reply has been delivered or the caller has given up. Sync: store->lock. */
 typedef struct pending {
     ls__list link;
     uint64_t id;
-    _Atomic uint32_t news; /* parked on; bumped when something changed for this caller */
+    _Atomic uint32_t changes; /* the caller parks on it; incremented to wake the caller */
     bool done;
     ls_status status;
     ls__store_ask *ask;
     char message[512]; /* of a failure */
 } pending;
 
-static ls_status gone(void)
+static ls_status connection_lost(void)
 {
     return ls__fail(LS_ERR_PEER,
-                    "the connection to the job's store is lost: the process that keeps "
-                    "it (the launcher, or local rank 0) ended or dropped this rank");
+                    "the connection to the job's store is lost: the process that serves it (the "
+                    "launcher, or local rank 0) has ended or has dropped this rank");
 }
 
 /* ---- sending ------------------------------------------------------------------------------- */
 
-/* All of it by the deadline, or the connection is of no more use. Called with the lock. */
+/* Sends a whole frame before the deadline. Needs the lock. After a part of a frame the connection
+ * cannot be used for another one, so a deadline then breaks it. */
 static ls_status send_all(ls_store *store, const uint8_t *frame, size_t bytes, int fd,
                           uint64_t deadline)
 {
@@ -52,30 +57,31 @@ static ls_status send_all(ls_store *store, const uint8_t *frame, size_t bytes, i
         }
         if (put != -EAGAIN) {
             store->broken = true;
-            return gone();
+            return connection_lost();
         }
         ls__env_poll item = {.fd = store->fd, .want_write = true};
         int ready = env->poll(env, &item, 1, deadline);
         if (ready <= 0 && env->now_ns(env) >= deadline) {
             store->broken = sent > 0;
-            return ls__fail(LS_ERR_TIMEOUT, "the launcher does not take requests");
+            return ls__fail(LS_ERR_TIMEOUT, "the job's store did not accept the request");
         }
     }
     return LS_OK;
 }
 
+/* Small frames, which is nearly all of them, are built without an allocation. Needs the lock. */
 static ls_status send_request(ls_store *store, const ls__store_ask *ask, uint64_t id,
                               uint64_t deadline)
 {
     const ls__env *env = store->env;
     uint8_t small[FRAME_SMALL];
-    size_t bytes = ls__wire_request_bytes(&ask->request);
+    const size_t bytes = ls__wire_request_bytes(&ask->request);
     uint8_t *frame = bytes <= sizeof small ? small : env->allocate(env, bytes);
     if (frame == NULL) {
         return ls__fail(LS_ERR_MEMORY, "a request of %zu bytes", bytes);
     }
     ls__wire_request_write(frame, id, &ask->request);
-    ls_status status = send_all(store, frame, bytes, ask->put_fd, deadline);
+    const ls_status status = send_all(store, frame, bytes, ask->put_fd, deadline);
     if (frame != small) {
         env->release(env, frame, bytes);
     }
@@ -84,14 +90,20 @@ static ls_status send_request(ls_store *store, const ls__store_ask *ask, uint64_
 
 /* ---- receiving ----------------------------------------------------------------------------- */
 
-static void tell(ls_store *store, pending *p)
+/* Wakes one caller. Needs the lock: a caller that finds its reply returns, and `p` ends with it. */
+static void notify(ls_store *store, pending *p)
 {
-    atomic_fetch_add_explicit(&p->news, 1, memory_order_release);
-    store->env->wake(store->env, &p->news, 1);
+    /* Sync: release; pairs with the acquire in await. */
+    atomic_fetch_add_explicit(&p->changes, 1, memory_order_release);
+    store->env->wake(store->env, &p->changes, 1);
 }
 
+/* Copies a reply to its caller and wakes it. The value is copied only if it fits completely; the
+ * caller learns the length in any case. Statuses that this version does not know count as success,
+ * as no server sends them. */
 static void finish(ls_store *store, pending *p, const ls__wire_reply *reply)
 {
+    LS_ASSERT(!p->done);
     ls__store_ask *ask = p->ask;
     p->status =
         reply->status < 0 && reply->status >= LS_ERR_INTERNAL ? (ls_status)reply->status : LS_OK;
@@ -106,16 +118,17 @@ static void finish(ls_store *store, pending *p, const ls__wire_reply *reply)
             memcpy(ask->value, reply->value, reply->bytes);
         }
         if (ask->request.type == LS__WIRE_GET_FD) {
-            ask->got_fd = store->in_fd;
+            ask->received_fd = store->in_fd;
             store->in_fd = -1;
         }
     }
     p->done = true;
     ls__list_remove(&p->link);
-    tell(store, p);
+    notify(store, p);
 }
 
-/* Hands a reply to its caller; one that gave up is not there any more. */
+/* Delivers a reply to its caller. A caller that gave up has left the list; its reply is dropped, and
+ * so is a descriptor that no caller took. */
 static void deliver(ls_store *store, uint64_t id, const ls__wire_reply *reply)
 {
     LS__LIST_EACH (at, &store->calls) {
@@ -131,8 +144,8 @@ static void deliver(ls_store *store, uint64_t id, const ls__wire_reply *reply)
     }
 }
 
-/* Bytes of the frame at the front of the input: of its header while that is not complete. 0: it is
- * no frame. */
+/* The length of the frame at the start of the input; that of its header while the header is not
+ * complete. 0: the input is not a reply. */
 static size_t frame_bytes(const ls_store *store, ls__wire_header *header)
 {
     if (store->in_bytes < LS__WIRE_HEADER) {
@@ -142,27 +155,29 @@ static size_t frame_bytes(const ls_store *store, ls__wire_header *header)
     return sound ? LS__WIRE_HEADER + header->length : 0;
 }
 
-/* Receives up to the end of the frame now coming, so that a descriptor is always of this frame.
- * Returns whether there may be more to receive. */
+/* Receives at most up to the end of the current frame, so that a descriptor always belongs to this
+ * frame. Returns whether there may be more to receive. */
 static bool receive_part(ls_store *store)
 {
     ls__wire_header header;
     const ls__env *env = store->env;
     size_t bytes = frame_bytes(store, &header);
     int fd = -1;
-    ssize_t got =
+    LS_ASSERT(bytes >= store->in_bytes && bytes <= FRAME_MAX);
+    ssize_t received =
         env->recv(env, store->fd, store->in + store->in_bytes, bytes - store->in_bytes, &fd);
-    if (fd >= 0 && store->in_fd >= 0) {
+    if (fd >= 0 && store->in_fd >= 0) { /* a second one in a frame: the last one counts */
         env->close(env, store->in_fd);
     }
     store->in_fd = fd >= 0 ? fd : store->in_fd;
-    store->in_bytes += got > 0 ? (size_t)got : 0;
+    store->in_bytes += received > 0 ? (size_t)received : 0;
     bytes = frame_bytes(store, &header);
-    store->broken = bytes == 0 || got == 0 || (got < 0 && got != -EAGAIN);
-    return got > 0 && !store->broken;
+    store->broken = bytes == 0 || received == 0 || (received < 0 && received != -EAGAIN);
+    return received > 0 && !store->broken;
 }
 
-/* At most one frame: its caller may be the one that reads. */
+/* Receives and delivers at most one frame: the reply may be that of the reading caller, which must
+ * then stop reading and return. */
 static void receive(ls_store *store)
 {
     ls__wire_header header;
@@ -181,10 +196,12 @@ static void receive(ls_store *store)
     }
 }
 
-/* One turn of reading on behalf of all callers. Called with the lock, released while polling. */
+/* Polls and receives once on behalf of all callers. Needs the lock and releases it while polling;
+ * `reading` keeps the input with this thread meanwhile. */
 static void read_turn(ls_store *store, uint64_t deadline)
 {
     ls__env_poll item = {.fd = store->fd, .want_read = true};
+    LS_ASSERT(!store->reading);
     store->reading = true;
     ls__store_unlock(store);
     int ready = store->env->poll(store->env, &item, 1, deadline);
@@ -195,17 +212,20 @@ static void read_turn(ls_store *store, uint64_t deadline)
     }
 }
 
-/* The next caller reads; when nothing more can come, all see that. */
-static void pass_on(ls_store *store)
+/* Lets the next waiting caller read; wakes all of them when the connection is broken. Without this
+ * call the others would park forever once the reader has its own reply. */
+static void pass_reading_on(ls_store *store)
 {
     LS__LIST_EACH (at, &store->calls) {
-        tell(store, LS__LIST_ITEM(at, pending, link));
+        notify(store, LS__LIST_ITEM(at, pending, link));
         if (!store->broken) {
             return;
         }
     }
 }
 
+/* Waits for the reply of `p`, which is in store->calls: reads if no other caller does, parks
+ * otherwise. Needs the lock and returns with it. */
 static ls_status await(ls_store *store, pending *p, uint64_t deadline)
 {
     const ls__env *env = store->env;
@@ -214,31 +234,34 @@ static ls_status await(ls_store *store, pending *p, uint64_t deadline)
             read_turn(store, deadline);
             continue;
         }
-        uint32_t news = atomic_load_explicit(&p->news, memory_order_acquire);
+        /* Sync: acquire, read under the lock: a notification after the unlock makes park return. */
+        const uint32_t changes = atomic_load_explicit(&p->changes, memory_order_acquire);
         ls__store_unlock(store);
-        (void)env->park(env, &p->news, news, deadline);
+        (void)env->park(env, &p->changes, changes, deadline);
         (void)ls__store_lock(store, LS__NEVER);
     }
     ls__list_remove(&p->link);
     if (!store->reading) {
-        pass_on(store);
+        pass_reading_on(store);
     }
     if (p->done) {
         return p->status < 0 ? ls__fail(p->status, "%s", p->message) : LS_OK;
     }
-    return store->broken ? gone()
-                         : ls__fail(LS_ERR_TIMEOUT, "the launcher's store does not answer");
+    return store->broken ? connection_lost()
+                         : ls__fail(LS_ERR_TIMEOUT, "the job's store did not answer");
 }
 
+/* The deadline lies ANSWER_MS after the call's own: normally the server reports that the time is over,
+ * with a message that names the key. */
 ls_status ls__store_client_call(ls_store *store, ls__store_ask *ask)
 {
-    uint64_t deadline = ls__deadline_after(store->env, ask->timeout_ms + ANSWER_MS);
+    const uint64_t deadline = ls__deadline_after(store->env, ask->timeout_ms + ANSWER_MS);
     if (ls__store_lock(store, deadline) != 0) {
-        return ls__fail(LS_ERR_TIMEOUT, "the launcher does not take requests");
+        return ls__fail(LS_ERR_TIMEOUT, "the job's store did not accept the request");
     }
     pending p = {.id = ++store->next_id, .ask = ask};
     ls__list_init(&p.link);
-    ls_status status = store->broken ? gone() : send_request(store, ask, p.id, deadline);
+    ls_status status = store->broken ? connection_lost() : send_request(store, ask, p.id, deadline);
     if (status == LS_OK) {
         ls__list_push_back(&store->calls, &p.link);
         status = await(store, &p, deadline);
@@ -249,13 +272,14 @@ ls_status ls__store_client_call(ls_store *store, ls__store_ask *ask)
 
 /* ---- connecting ---------------------------------------------------------------------------- */
 
-/* Sends the secret and waits for the empty reply. */
-static ls_status say_hello(ls_store *store, const uint8_t *secret)
+/* Proves that this process knows the job's secret: sends it and waits for the empty reply. The server
+ * drops a connection without a reply if the secret is wrong. */
+static ls_status handshake(ls_store *store, const uint8_t *secret)
 {
     uint8_t hello[LS__WIRE_HELLO];
-    ls__store_ask nothing = {.got_fd = -1};
+    ls__store_ask nothing = {.put_fd = -1, .received_fd = -1};
     pending p = {.id = ++store->next_id, .ask = &nothing};
-    uint64_t deadline = ls__deadline_after(store->env, LS__STORE_HANDSHAKE_MS + ANSWER_MS);
+    const uint64_t deadline = ls__deadline_after(store->env, LS__STORE_HANDSHAKE_MS + ANSWER_MS);
     ls__wire_header_write(hello,
                           (ls__wire_header){LS__WIRE_HELLO_TYPE, p.id, LS__STORE_SECRET_BYTES});
     memcpy(hello + LS__WIRE_HEADER, secret, LS__STORE_SECRET_BYTES);
@@ -267,9 +291,11 @@ static ls_status say_hello(ls_store *store, const uint8_t *secret)
         status = await(store, &p, deadline);
     }
     ls__store_unlock(store);
-    return status < 0 ? ls__fail_within(LS_ERR_AUTH, "joining the launcher's store") : LS_OK;
+    return status < 0 ? ls__fail_within(LS_ERR_AUTH, "joining the job's store") : LS_OK;
 }
 
+/* No other thread knows the store before this function returns, but the handshake uses the common path
+ * for replies, so a server that closes the connection is reported as in any later call. */
 ls_status ls__store_connect(const ls__env *env, int fd, const uint8_t secret[32], ls_store **out)
 {
     ls_store *store = NULL;
@@ -281,9 +307,9 @@ ls_status ls__store_connect(const ls__env *env, int fd, const uint8_t secret[32]
     store->fd = fd;
     store->call = ls__store_client_call;
     store->in = env->allocate(env, FRAME_MAX);
-    status = store->in == NULL
-                 ? ls__fail(LS_ERR_MEMORY, "the store's client of %zu bytes", FRAME_MAX)
-                 : say_hello(store, secret);
+    status = store->in != NULL
+                 ? handshake(store, secret)
+                 : ls__fail(LS_ERR_MEMORY, "the store's client of %zu bytes", FRAME_MAX);
     if (status < 0) {
         ls__store_close(store);
         return status;

@@ -1,8 +1,13 @@
-/* The store of a world of one: the same table, in this process, shared by its threads. */
+/* The store of a world of one rank: the table of the server, in this process, shared by its threads.
+ *
+ * A waiting call tries, parks on `version`, which every successful call increments, and tries again.
+ * Only another thread can set the key, so the wait is rare, and waking all waiters is cheap enough.
+ */
 #include <errno.h>
 #include <limits.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "job/store/client.h"
 
@@ -20,12 +25,13 @@ ls_status ls__store_local(const ls__env *env, ls_store **out)
     return LS_OK;
 }
 
-/* A second descriptor of the same file: sent to ourselves. */
+/* A second descriptor of the same file. The env table has no dup, but a descriptor that is sent over
+ * a socket arrives as a new one. Returns it, or -errno. */
 static int duplicate(const ls__env *env, int fd)
 {
     int pair[2], copy = -1;
     char byte = 0;
-    int error = env->socket_pair(env, pair);
+    const int error = env->socket_pair(env, pair);
     if (error < 0) {
         return error;
     }
@@ -36,19 +42,21 @@ static int duplicate(const ls__env *env, int fd)
     return copy >= 0 ? copy : moved < 0 ? (int)moved : -EBADF;
 }
 
-static ls_status give_fd(ls_store *store, int fd, int *out)
+/* The caller of put_fd keeps its descriptor, and the caller of get_fd owns the one it receives, so
+ * both get a duplicate. */
+static ls_status duplicate_for(ls_store *store, int fd, int *out)
 {
     *out = duplicate(store->env, fd);
     return *out < 0 ? ls__fail(LS_ERR_SYSTEM, "descriptor %d: %s", fd, strerror(-*out)) : LS_OK;
 }
 
-/* LS_IN_PROGRESS: the key is not there yet. */
-static ls_status look(ls_store *store, ls__store_ask *ask, ls__store_key key)
+/* GET, WAIT and GET_FD. LS_IN_PROGRESS: the key does not exist yet. Needs the lock. */
+static ls_status read_key(ls_store *store, ls__store_ask *ask, ls__store_key key)
 {
     ls_store_value value;
     if (ask->request.type == LS__WIRE_GET_FD) {
-        int fd = ls__store_table_get_fd(store->table, key);
-        return fd < 0 ? LS_IN_PROGRESS : give_fd(store, fd, &ask->got_fd);
+        const int fd = ls__store_table_get_fd(store->table, key);
+        return fd < 0 ? LS_IN_PROGRESS : duplicate_for(store, fd, &ask->received_fd);
     }
     if (!ls__store_table_get(store->table, key, &value)) {
         return LS_IN_PROGRESS;
@@ -60,10 +68,12 @@ static ls_status look(ls_store *store, ls__store_ask *ask, ls__store_key key)
     return LS_OK;
 }
 
-static ls_status change(ls_store *store, ls__store_ask *ask, ls__store_key key)
+/* Executes one call on the table. LS_IN_PROGRESS: the call must wait. Needs the lock. */
+static ls_status execute(ls_store *store, ls__store_ask *ask, ls__store_key key)
 {
     const ls__wire_request *r = &ask->request;
-    ls_store_value first = {r->first, r->first_bytes}, second = {r->second, r->second_bytes};
+    const ls_store_value first = {r->first, r->first_bytes};
+    const ls_store_value second = {r->second, r->second_bytes};
     bool swapped = false;
     int fd = -1;
     switch (r->type) {
@@ -79,22 +89,27 @@ static ls_status change(ls_store *store, ls__store_ask *ask, ls__store_key key)
         ask->number = swapped;
         return LS_OK;
     case LS__WIRE_PUT_FD:
-        LS_TRY(give_fd(store, ask->put_fd, &fd));
+        LS_TRY(duplicate_for(store, ask->put_fd, &fd));
         return ls__store_table_put_fd(store->table, key, fd);
     default:
-        return look(store, ask, key);
+        return read_key(store, ask, key);
     }
 }
 
+/* Every successful call wakes all waiters, reads too: a world of one has few threads and fewer calls.
+ */
 ls_status ls__store_local_call(ls_store *store, ls__store_ask *ask)
 {
     const ls__env *env = store->env;
-    ls__store_key key = {ask->request.key, ask->request.key_bytes};
-    uint64_t deadline = ls__deadline_after(env, ask->timeout_ms);
+    const ls__store_key key = {ask->request.key, ask->request.key_bytes};
+    const uint64_t deadline = ls__deadline_after(env, ask->timeout_ms);
+    LS_ASSERT(store->table != NULL);
+    /* `last`: the deadline has passed, but the key may have been set since the last look. */
     for (bool last = false;; last = last || env->now_ns(env) >= deadline) {
         (void)ls__store_lock(store, LS__NEVER);
-        ls_status status = change(store, ask, key);
-        uint32_t version =
+        const ls_status status = execute(store, ask, key);
+        /* Sync: `lock`; the sequentially consistent order pairs with park, which compares again. */
+        const uint32_t version =
             status == LS_OK ? atomic_fetch_add(&store->version, 1) : atomic_load(&store->version);
         ls__store_unlock(store);
         if (status != LS_IN_PROGRESS) {

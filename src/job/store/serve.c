@@ -1,18 +1,19 @@
-/* The store's requests: answered at once, kept as a waiter until the key comes or its deadline
- * passes, or, on a host that does not hold the job's store, sent on to the one that does.
- * Descriptors are always passed here: they are worth something on this host only.
+/* The store's server: its requests. A request is answered at once, kept as a waiter until its key is
+ * set or its deadline passes, or, on a host without the job's store, sent on to node 0. Descriptors
+ * are always handled here: they mean nothing on another host.
  */
 #include <errno.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "job/store/server.h"
 
-#define OUT_MAX ((size_t)512 << 10) /* replies kept for a client that does not read */
+#define OUT_MAX ((size_t)512 << 10) /* bytes of replies kept for a peer that does not read */
 
 /* ---- replies ------------------------------------------------------------------------------- */
 
-/* Writes what the connection takes now. */
-void ls__store_flush(ls__store_server *server, ls__store_guest *c)
+/* A partial write leaves the rest in the buffer; the poll loop calls again when the peer reads. */
+void ls__store_flush(ls__store_server *server, ls__store_peer *c)
 {
     while (!c->lost && c->out.start < c->out.end) {
         ssize_t sent = server->env->send(server->env, c->fd, c->out.data + c->out.start,
@@ -25,16 +26,19 @@ void ls__store_flush(ls__store_server *server, ls__store_guest *c)
     }
 }
 
-void ls__store_reply_to(ls__store_server *server, ls__store_guest *c, uint64_t id,
+/* Replies to another host go to its link, those to a local rank into its buffer and as far as possible
+ * out at once. The bound on the buffer makes a peer that does not read lose its connection, because
+ * the others must not wait for it. */
+void ls__store_reply_to(ls__store_server *server, ls__store_peer *c, uint64_t id,
                         const ls__wire_reply *r)
 {
-    size_t bytes = LS__WIRE_HEADER + LS__WIRE_REPLY + r->bytes;
+    const size_t bytes = LS__WIRE_HEADER + LS__WIRE_REPLY + r->bytes;
     if (c->reply != NULL) {
         c->reply(c->reply_arg, id, r);
         return;
     }
     if (c->lost || !ls__store_buffer_reserve(server->env, &c->out, bytes, OUT_MAX)) {
-        c->lost = true; /* it does not read: the others must not wait for it */
+        c->lost = true;
         return;
     }
     ls__wire_reply_write(c->out.data + c->out.end, id, r);
@@ -42,9 +46,9 @@ void ls__store_reply_to(ls__store_server *server, ls__store_guest *c, uint64_t i
     ls__store_flush(server, c);
 }
 
-/* A reply with a descriptor is 40 bytes and goes out at once or not at all: a queued one would name
- * a descriptor that may be closed by then. */
-static void reply_fd(ls__store_server *server, ls__store_guest *c, uint64_t id, int fd)
+/* A reply with a descriptor has 40 bytes and is sent at once, or the peer is lost: a queued reply
+ * would name a descriptor that may be closed by the time it is sent. */
+static void reply_fd(ls__store_server *server, ls__store_peer *c, uint64_t id, int fd)
 {
     uint8_t frame[LS__WIRE_HEADER + LS__WIRE_REPLY];
     ls__wire_reply_write(frame, id, &(ls__wire_reply){LS_OK, 0, NULL, 0});
@@ -53,30 +57,30 @@ static void reply_fd(ls__store_server *server, ls__store_guest *c, uint64_t id, 
         server->env->send(server->env, c->fd, frame, sizeof frame, fd) != (ssize_t)sizeof frame;
 }
 
-static void reply_status(ls__store_server *server, ls__store_guest *c, uint64_t id,
-                         ls_status status)
+/* Sends a status without a value; of a failure, with this thread's message. */
+static void reply_status(ls__store_server *server, ls__store_peer *c, uint64_t id, ls_status status)
 {
     const char *text = status < 0 ? ls_error_message() : "";
     ls__store_reply_to(server, c, id, &(ls__wire_reply){status, 0, text, strlen(text)});
 }
 
-/* ---- waiting ----------------------------------------------------------------------------------
- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
-void ls__store_waiter_free(ls__store_server *server, ls__store_guest *c, ls__waiter *w)
+void ls__store_waiter_free(ls__store_server *server, ls__store_peer *c, ls__store_waiter *w)
 {
+    LS_ASSERT(c->waiters > 0);
     ls__list_remove(&w->link);
     c->waiters--;
     server->env->release(server->env, w, sizeof *w);
 }
 
-/* Answers a GET, WAIT or GET_FD if its key is there. */
-static bool answer(ls__store_server *server, ls__store_guest *c, uint64_t id, ls__wire_type type,
+/* Answers a GET, WAIT or GET_FD if its key exists. False: it must wait. */
+static bool answer(ls__store_server *server, ls__store_peer *c, uint64_t id, ls__wire_type type,
                    ls__store_key key)
 {
     ls_store_value value;
     if (type == LS__WIRE_GET_FD) {
-        int fd = ls__store_table_get_fd(server->table, key);
+        const int fd = ls__store_table_get_fd(server->table, key);
         if (fd >= 0) {
             reply_fd(server, c, id, fd);
         }
@@ -90,13 +94,14 @@ static bool answer(ls__store_server *server, ls__store_guest *c, uint64_t id, ls
     return true;
 }
 
+/* Answers all requests that wait for this key, after it was set. */
 static void wake_waiters(ls__store_server *server, ls__store_key key)
 {
     LS__LIST_EACH (each, &server->all) {
-        ls__store_guest *c = LS__LIST_ITEM(each, ls__store_guest, link);
+        ls__store_peer *c = LS__LIST_ITEM(each, ls__store_peer, link);
         LS__LIST_EACH (at, &c->waiting) {
-            ls__waiter *w = LS__LIST_ITEM(at, ls__waiter, link);
-            ls__store_key wanted = {w->key, w->key_bytes};
+            ls__store_waiter *w = LS__LIST_ITEM(at, ls__store_waiter, link);
+            const ls__store_key wanted = {w->key, w->key_bytes};
             if (w->upstream_id == 0 && w->key_bytes == key.bytes &&
                 memcmp(w->key, key.text, key.bytes) == 0 &&
                 answer(server, c, w->id, w->type, wanted)) {
@@ -106,14 +111,16 @@ static void wake_waiters(ls__store_server *server, ls__store_key key)
     }
 }
 
-static ls_status wait_for_key(ls__store_server *server, ls__store_guest *c, uint64_t id,
+/* Keeps a request as a waiter; the key is copied. One that waits at node 0 (upstream_id != 0) has no
+ * deadline here: node 0 watches it. A negative or huge time means no deadline. */
+static ls_status wait_for_key(ls__store_server *server, ls__store_peer *c, uint64_t id,
                               const ls__wire_request *r, uint64_t upstream_id)
 {
     if (c->waiters >= c->waiters_max) {
         return ls__fail(LS_ERR_LIMIT, "store key \"%.*s\": this rank waits for %d keys already",
                         (int)r->key_bytes, r->key, c->waiters);
     }
-    ls__waiter *w = server->env->allocate(server->env, sizeof *w);
+    ls__store_waiter *w = server->env->allocate(server->env, sizeof *w);
     if (w == NULL) {
         return ls__fail(LS_ERR_MEMORY, "waiting for store key \"%.*s\"", (int)r->key_bytes, r->key);
     }
@@ -130,10 +137,11 @@ static ls_status wait_for_key(ls__store_server *server, ls__store_guest *c, uint
     return LS_OK;
 }
 
-void ls__store_expire(ls__store_server *server, ls__store_guest *c, uint64_t now)
+/* The message says what to look at: the rank that should have set the key, or the deadline. */
+void ls__store_expire(ls__store_server *server, ls__store_peer *c, uint64_t now)
 {
     LS__LIST_EACH (at, &c->waiting) {
-        ls__waiter *w = LS__LIST_ITEM(at, ls__waiter, link);
+        ls__store_waiter *w = LS__LIST_ITEM(at, ls__store_waiter, link);
         if (w->deadline_ns <= now) {
             reply_status(server, c, w->id,
                          ls__fail(LS_ERR_TIMEOUT,
@@ -145,12 +153,14 @@ void ls__store_expire(ls__store_server *server, ls__store_guest *c, uint64_t now
     }
 }
 
+/* The message is copied. If there is no memory for it, requests continue to be served, and the ranks
+ * learn of the failure from the board. */
 void ls__store_server_fail(ls__store_server *server, const char *why)
 {
     if (server->failure != NULL) {
         return;
     }
-    size_t bytes = strlen(why);
+    const size_t bytes = strlen(why);
     server->failure = server->env->allocate(server->env, bytes + 1);
     if (server->failure == NULL) {
         return;
@@ -158,9 +168,9 @@ void ls__store_server_fail(ls__store_server *server, const char *why)
     server->failure_bytes = bytes;
     memcpy(server->failure, why, bytes + 1);
     LS__LIST_EACH (each, &server->all) {
-        ls__store_guest *c = LS__LIST_ITEM(each, ls__store_guest, link);
+        ls__store_peer *c = LS__LIST_ITEM(each, ls__store_peer, link);
         LS__LIST_EACH (at, &c->waiting) {
-            ls__waiter *w = LS__LIST_ITEM(at, ls__waiter, link);
+            ls__store_waiter *w = LS__LIST_ITEM(at, ls__store_waiter, link);
             ls__store_reply_to(
                 server, c, w->id,
                 &(ls__wire_reply){LS_ERR_PEER, 0, server->failure, server->failure_bytes});
@@ -169,15 +179,16 @@ void ls__store_server_fail(ls__store_server *server, const char *why)
     }
 }
 
-/* ---- the job's store on another host ----------------------------------------------------------
- */
+/* ---- the job's store on another host --------------------------------------------------------- */
 
-/* It answers in time, also that a deadline has passed; a lost connection to it fails the job. */
-static ls_status ask_upstream(ls__store_server *server, ls__store_guest *c, uint64_t id,
+/* Sends a request on to node 0, under a number of this server, and keeps it as a waiter. Node 0 always
+ * answers, if only with a timeout; when its link is lost, the job fails and so do all waiters. */
+static ls_status ask_upstream(ls__store_server *server, ls__store_peer *c, uint64_t id,
                               const ls__wire_request *r)
 {
     const ls__env *env = server->env;
-    size_t bytes = ls__wire_request_bytes(r);
+    const size_t bytes = ls__wire_request_bytes(r);
+    LS_ASSERT(server->upstream != NULL);
     uint8_t *frame = env->allocate(env, bytes);
     if (frame == NULL) {
         return ls__fail(LS_ERR_MEMORY, "a request of %zu bytes", bytes);
@@ -191,6 +202,7 @@ static ls_status ask_upstream(ls__store_server *server, ls__store_guest *c, uint
     return status;
 }
 
+/* Finds the waiter by the number of this server and answers with the peer's own number. */
 bool ls__store_server_answer(ls__store_server *server, uint64_t id, const uint8_t *payload,
                              size_t bytes)
 {
@@ -199,9 +211,9 @@ bool ls__store_server_answer(ls__store_server *server, uint64_t id, const uint8_
         return false;
     }
     LS__LIST_EACH (each, &server->all) {
-        ls__store_guest *c = LS__LIST_ITEM(each, ls__store_guest, link);
+        ls__store_peer *c = LS__LIST_ITEM(each, ls__store_peer, link);
         LS__LIST_EACH (at, &c->waiting) {
-            ls__waiter *w = LS__LIST_ITEM(at, ls__waiter, link);
+            ls__store_waiter *w = LS__LIST_ITEM(at, ls__store_waiter, link);
             if (w->upstream_id == id && id != 0) {
                 ls__store_reply_to(server, c, w->id, &r);
                 ls__store_waiter_free(server, c, w);
@@ -209,18 +221,20 @@ bool ls__store_server_answer(ls__store_server *server, uint64_t id, const uint8_
             }
         }
     }
-    return true; /* of a rank that has left */
+    return true; /* the rank that asked has left */
 }
 
 /* ---- requests ------------------------------------------------------------------------------ */
 
-static ls_status change(ls__store_server *server, ls__store_guest *c, const ls__wire_request *r,
+/* Executes a request that changes the table; *number is the result of ADD, COMPARE_SET, DELETE. */
+static ls_status change(ls__store_server *server, ls__store_peer *c, const ls__wire_request *r,
                         int64_t *number)
 {
-    ls__store_key key = {r->key, r->key_bytes};
-    ls_store_value first = {r->first, r->first_bytes}, second = {r->second, r->second_bytes};
+    const ls__store_key key = {r->key, r->key_bytes};
+    const ls_store_value first = {r->first, r->first_bytes};
+    const ls_store_value second = {r->second, r->second_bytes};
     bool swapped = false;
-    int fd = c->got_fd;
+    const int fd = c->received_fd;
     switch (r->type) {
     case LS__WIRE_SET:
         return ls__store_table_set(server->table, key, first);
@@ -234,7 +248,7 @@ static ls_status change(ls__store_server *server, ls__store_guest *c, const ls__
         *number = swapped;
         return LS_OK;
     case LS__WIRE_PUT_FD:
-        c->got_fd = -1;
+        c->received_fd = -1; /* the table takes it, on failure too */
         return fd < 0 ? ls__fail(LS_ERR_FORMAT, "store: no descriptor came with \"%.*s\"",
                                  (int)r->key_bytes, r->key)
                       : ls__store_table_put_fd(server->table, key, fd);
@@ -243,10 +257,13 @@ static ls_status change(ls__store_server *server, ls__store_guest *c, const ls__
     }
 }
 
-void ls__store_serve(ls__store_server *server, ls__store_guest *c, uint64_t id,
+/* In this order: a failed job answers everything at once; descriptors never leave the host; a host
+ * without the job's store sends everything else on; then reads are answered or wait, and changes are
+ * executed, which may answer the requests that wait for the key. */
+void ls__store_serve(ls__store_server *server, ls__store_peer *c, uint64_t id,
                      const ls__wire_request *r)
 {
-    ls__store_key key = {r->key, r->key_bytes};
+    const ls__store_key key = {r->key, r->key_bytes};
     ls_status status = LS_OK;
     int64_t number = 0;
     if (server->failure != NULL) {
@@ -257,7 +274,9 @@ void ls__store_serve(ls__store_server *server, ls__store_guest *c, uint64_t id,
     }
     const bool passes_fd = r->type == LS__WIRE_GET_FD || r->type == LS__WIRE_PUT_FD;
     if (passes_fd && c->reply != NULL) {
-        reply_status(server, c, id, ls__fail(LS_ERR_FORMAT, "descriptors stay on their host"));
+        reply_status(
+            server, c, id,
+            ls__fail(LS_ERR_FORMAT, "store: a descriptor cannot be passed to another host"));
         return;
     }
     if (server->upstream != NULL && !passes_fd) {

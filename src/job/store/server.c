@@ -1,23 +1,26 @@
-/* The store's server: connections and requests, driven by its owner's poll loop, never blocking.
+/* The store's server: its connections. The owner's poll loop drives it; it never blocks.
  *
- *   adopt ─▶ PENDING ──secret proven──▶ READY ──▶ requests: answered at once, or kept as a waiter
- *              │ 2 s, wrong, or a byte too many        until the key comes or its deadline passes
+ *   adopt ─▶ PENDING ──secret proved──▶ READY ──▶ requests: answered at once, or kept as a waiter
+ *              │ 2 s, wrong, or a byte too many        until the key is set or its deadline passes
  *              └──────────▶ dropped
  *
- * A connection is dropped, alone, when it breaks the protocol or does not read its replies. Nothing
- * it sends is looked at before the secret: of a pending one at most HELLO's 56 bytes are held. One
- * turn reads at most one buffer of a client, so a loud one does not delay the others.
+ * A connection that violates the protocol or does not read its replies is dropped, and no other
+ * connection notices. Before the proof nothing that a peer sends is interpreted, and at most the 56
+ * bytes of HELLO are held. One turn reads at most one buffer of each peer, so a peer that sends much
+ * does not delay the others.
  */
 #include <errno.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "job/store/server.h"
 
 #define IN_MAX (LS__WIRE_HEADER + LS__WIRE_PAYLOAD_MAX)
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
-/* Our own user, asked of a pair of our own: what a peer's must equal. */
+/* The user of this process as peer_uid reports it, which a peer's user must equal. In a user namespace
+ * that may differ from getuid(), so the function asks a socket pair of its own. */
 static int own_uid(const ls__env *env, uid_t *uid)
 {
     int pair[2];
@@ -31,6 +34,7 @@ static int own_uid(const ls__env *env, uid_t *uid)
     return error;
 }
 
+/* The user id is read before any connection exists, so that admit cannot fail for this reason. */
 ls_status ls__store_server_new(const ls__env *env, const uint8_t secret[32], ls__store_server **out)
 {
     ls__store_server *server = env->allocate(env, sizeof *server);
@@ -58,26 +62,31 @@ void ls__store_server_set_secret(ls__store_server *server, const uint8_t secret[
     memcpy(server->secret, secret, sizeof server->secret);
 }
 
-static void client_free(ls__store_server *server, ls__store_guest *c)
+/* Drops a peer with its waiting requests. No reply is sent. */
+static void client_free(ls__store_server *server, ls__store_peer *c)
 {
     const ls__env *env = server->env;
+    LS_ASSERT(c->server == server && server->clients > 0);
     LS__LIST_EACH (at, &c->waiting) {
-        ls__store_waiter_free(server, c, LS__LIST_ITEM(at, ls__waiter, link));
+        ls__store_waiter_free(server, c, LS__LIST_ITEM(at, ls__store_waiter, link));
     }
+    LS_ASSERT(c->waiters == 0);
     ls__list_remove(&c->link);
     server->clients--;
     server->pending -= !c->ready && !c->invited;
+    LS_ASSERT(server->pending >= 0);
     if (c->fd >= 0) {
         env->close(env, c->fd);
     }
-    if (c->got_fd >= 0) {
-        env->close(env, c->got_fd);
+    if (c->received_fd >= 0) {
+        env->close(env, c->received_fd);
     }
     ls__store_buffer_free(env, &c->in);
     ls__store_buffer_free(env, &c->out);
     env->release(env, c, sizeof *c);
 }
 
+/* Closes all connections; their ranks see the end of the stream. The secret is erased. */
 void ls__store_server_free(ls__store_server *server)
 {
     if (server == NULL) {
@@ -85,7 +94,7 @@ void ls__store_server_free(ls__store_server *server)
     }
     const ls__env *env = server->env;
     LS__LIST_EACH (at, &server->all) {
-        client_free(server, LS__LIST_ITEM(at, ls__store_guest, link));
+        client_free(server, LS__LIST_ITEM(at, ls__store_peer, link));
     }
     ls__store_table_free(server->table);
     if (server->failure != NULL) {
@@ -100,32 +109,35 @@ int ls__store_server_clients(const ls__store_server *server)
     return server->clients;
 }
 
+/* Whether a new connection may stay: the kernel names its user, and the bounds protect the owner from
+ * a peer that connects again and again. The secret is checked later, by read_hello. */
 static ls_status admit(ls__store_server *server, int fd, bool invited)
 {
     uid_t uid;
-    int error = server->env->peer_uid(server->env, fd, &uid);
+    const int error = server->env->peer_uid(server->env, fd, &uid);
     if (error < 0) {
-        return ls__fail(LS_ERR_AUTH, "store: a connection of an unknown user: %s",
+        return ls__fail(LS_ERR_AUTH, "store: the user of a connection is unknown: %s",
                         strerror(-error));
     }
     if (uid != server->uid) {
         return ls__fail(LS_ERR_AUTH, "store: a connection of user %ld was refused", (long)uid);
     }
-    bool crowded = !invited && server->pending >= LS__STORE_PENDING_MAX;
+    const bool crowded = !invited && server->pending >= LS__STORE_PENDING_MAX;
     if (crowded || server->clients >= LS__STORE_CLIENTS_MAX) {
         return ls__fail(
-            LS_ERR_LIMIT, "store: connection refused: %d of %d clients, %d of %d not yet proven",
+            LS_ERR_LIMIT, "store: connection refused: %d of %d clients, %d of %d unauthenticated",
             server->clients, LS__STORE_CLIENTS_MAX, server->pending, LS__STORE_PENDING_MAX);
     }
     return LS_OK;
 }
 
-static void guest_init(ls__store_server *server, ls__store_guest *c, int fd)
+/* New peers go to the end of the list; ls__store_server_turn relies on that. */
+static void peer_init(ls__store_server *server, ls__store_peer *c, int fd)
 {
     memset(c, 0, sizeof *c);
     c->server = server;
     c->fd = fd;
-    c->got_fd = -1;
+    c->received_fd = -1;
     c->deadline_ns = LS__NEVER;
     c->waiters_max = LS__STORE_WAITERS_MAX;
     ls__list_init(&c->waiting);
@@ -133,16 +145,17 @@ static void guest_init(ls__store_server *server, ls__store_guest *c, int fd)
     server->clients++;
 }
 
+/* Takes fd, on failure too. */
 static ls_status add_client(ls__store_server *server, int fd, bool invited)
 {
     const ls__env *env = server->env;
     ls_status status = admit(server, fd, invited);
-    ls__store_guest *c = status < 0 ? NULL : env->allocate(env, sizeof *c);
+    ls__store_peer *c = status < 0 ? NULL : env->allocate(env, sizeof *c);
     if (c == NULL) {
         env->close(env, fd);
         return status < 0 ? status : ls__fail(LS_ERR_MEMORY, "a store connection");
     }
-    guest_init(server, c, fd);
+    peer_init(server, c, fd);
     c->invited = invited;
     c->deadline_ns = invited ? LS__NEVER : ls__deadline_after(env, LS__STORE_HANDSHAKE_MS);
     server->pending += !invited;
@@ -159,19 +172,21 @@ ls_status ls__store_server_invite(ls__store_server *server, int fd)
     return add_client(server, fd, true);
 }
 
-/* A client with unread replies is not served: it must take them first. */
-static bool takes_replies(const ls__store_guest *c)
+/* Whether requests of this peer may be served. A peer with unread replies must read them first, so a
+ * peer that only sends cannot make the server collect replies without bound. */
+static bool takes_replies(const ls__store_peer *c)
 {
     return !c->lost && c->out.start == c->out.end;
 }
 
-/* One frame out of the input buffer; false when none is complete or the client is lost. */
-static bool serve_frame(ls__store_server *server, ls__store_guest *c)
+/* Serves one frame of the input buffer. False: no frame is complete, or the peer may not be served
+ * any more. */
+static bool serve_frame(ls__store_server *server, ls__store_peer *c)
 {
     ls__wire_header header;
     ls__wire_request request;
     ls__store_buffer *in = &c->in;
-    size_t held = in->end - in->start;
+    const size_t held = in->end - in->start;
     if (held < LS__WIRE_HEADER) {
         return false;
     }
@@ -179,7 +194,7 @@ static bool serve_frame(ls__store_server *server, ls__store_guest *c)
         c->lost = true;
         return false;
     }
-    size_t bytes = LS__WIRE_HEADER + header.length;
+    const size_t bytes = LS__WIRE_HEADER + header.length;
     if (held < bytes) {
         return false;
     }
@@ -193,7 +208,8 @@ static bool serve_frame(ls__store_server *server, ls__store_guest *c)
     return takes_replies(c);
 }
 
-static void serve_frames(ls__store_server *server, ls__store_guest *c)
+/* Serves all complete frames, or as many as the peer reads replies for. */
+static void serve_frames(ls__store_server *server, ls__store_peer *c)
 {
     while (takes_replies(c) && serve_frame(server, c)) {
     }
@@ -201,14 +217,16 @@ static void serve_frames(ls__store_server *server, ls__store_guest *c)
 
 /* ---- other hosts --------------------------------------------------------------------------- */
 
+/* Another host has proved the secret on its link (job/nodes) and speaks for all its ranks, hence the
+ * larger bound on its waiting requests. */
 ls_status ls__store_server_host(ls__store_server *server, ls__store_reply *reply, void *arg,
-                                ls__store_guest **out)
+                                ls__store_peer **out)
 {
-    ls__store_guest *c = server->env->allocate(server->env, sizeof *c);
+    ls__store_peer *c = server->env->allocate(server->env, sizeof *c);
     if (c == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "the store's side of another host");
+        return ls__fail(LS_ERR_MEMORY, "the store's entry for another host");
     }
-    guest_init(server, c, -1);
+    peer_init(server, c, -1);
     c->ready = c->invited = true;
     c->reply = reply;
     c->reply_arg = arg;
@@ -217,8 +235,9 @@ ls_status ls__store_server_host(ls__store_server *server, ls__store_reply *reply
     return LS_OK;
 }
 
-bool ls__store_guest_ask(ls__store_guest *c, uint16_t type, uint64_t id, const uint8_t *payload,
-                         size_t bytes)
+/* No buffer and no header here: the link of the host has its own (job/nodes/frames.c). */
+bool ls__store_peer_request(ls__store_peer *c, uint16_t type, uint64_t id, const uint8_t *payload,
+                            size_t bytes)
 {
     ls__wire_request request;
     request.type = (ls__wire_type)type;
@@ -229,7 +248,7 @@ bool ls__store_guest_ask(ls__store_guest *c, uint16_t type, uint64_t id, const u
     return true;
 }
 
-void ls__store_guest_free(ls__store_guest *c)
+void ls__store_peer_free(ls__store_peer *c)
 {
     if (c != NULL) {
         client_free(c->server, c);
@@ -244,7 +263,8 @@ void ls__store_server_set_upstream(ls__store_server *server, ls__store_ask_upstr
 
 /* ---- reading ------------------------------------------------------------------------------- */
 
-/* Equal in a time that does not depend on where they differ. */
+/* Compares in a time that does not depend on the position of a difference, so that a peer cannot find
+ * the secret byte by byte by measuring. */
 static bool equal_secret(const uint8_t *a, const uint8_t *b)
 {
     unsigned different = 0;
@@ -254,25 +274,30 @@ static bool equal_secret(const uint8_t *a, const uint8_t *b)
     return different == 0;
 }
 
-static ssize_t receive(ls__store_server *server, ls__store_guest *c, void *out, size_t room)
+/* Receives at most `room` bytes. Returns their number; 0: nothing arrived, or the peer is lost. A
+ * descriptor is accepted only from a ready peer, and only one for each frame. */
+static ssize_t receive(ls__store_server *server, ls__store_peer *c, void *out, size_t room)
 {
     int fd = -1;
-    ssize_t got = server->env->recv(server->env, c->fd, out, room, &fd);
-    if (fd >= 0 && (!c->ready || c->got_fd >= 0)) { /* not allowed, or one too many */
+    ssize_t received = server->env->recv(server->env, c->fd, out, room, &fd);
+    if (fd >= 0 && (!c->ready || c->received_fd >= 0)) {
         server->env->close(server->env, fd);
         c->lost = true;
         return 0;
     }
     if (fd >= 0) {
-        c->got_fd = fd;
+        c->received_fd = fd;
     }
-    c->lost = got == 0 || (got < 0 && got != -EAGAIN && got != -EINTR);
-    return got < 0 ? 0 : got;
+    c->lost = received == 0 || (received < 0 && received != -EAGAIN && received != -EINTR);
+    return received < 0 ? 0 : received;
 }
 
-static void read_hello(ls__store_server *server, ls__store_guest *c)
+/* The proof of a pending peer. Its bytes are collected in a buffer of exactly their length; wrong ones
+ * end the connection without an answer. An invited peer has its deadline from the first byte on. */
+static void read_hello(ls__store_server *server, ls__store_peer *c)
 {
     ls__wire_header header;
+    LS_ASSERT(!c->ready && c->hello_bytes < sizeof c->hello);
     c->hello_bytes +=
         (size_t)receive(server, c, c->hello + c->hello_bytes, sizeof c->hello - c->hello_bytes);
     if (c->deadline_ns == LS__NEVER) {
@@ -281,7 +306,7 @@ static void read_hello(ls__store_server *server, ls__store_guest *c)
     if (c->lost || c->hello_bytes < sizeof c->hello) {
         return;
     }
-    bool proven = equal_secret(c->hello + LS__WIRE_HEADER, server->secret);
+    const bool proven = equal_secret(c->hello + LS__WIRE_HEADER, server->secret);
     memset(c->hello + LS__WIRE_HEADER, 0, LS__STORE_SECRET_BYTES);
     if (!proven || !ls__wire_header_read(c->hello, &header) || header.type != LS__WIRE_HELLO_TYPE ||
         header.length != LS__STORE_SECRET_BYTES) {
@@ -293,22 +318,23 @@ static void read_hello(ls__store_server *server, ls__store_guest *c)
     ls__store_reply_to(server, c, header.id, &(ls__wire_reply){LS_OK, 0, NULL, 0});
 }
 
-/* Bytes that the frame being read still lacks, at least 1. */
-static size_t missing(const ls__store_guest *c)
+/* The number of bytes that the current frame still lacks, at least 1. */
+static size_t missing(const ls__store_peer *c)
 {
     ls__wire_header header;
-    size_t held = c->in.end - c->in.start;
+    const size_t held = c->in.end - c->in.start;
     if (held < LS__WIRE_HEADER) {
         return LS__WIRE_HEADER - held;
     }
     if (!ls__wire_header_read(c->in.data + c->in.start, &header)) {
         return 1;
     }
-    size_t bytes = LS__WIRE_HEADER + header.length;
+    const size_t bytes = LS__WIRE_HEADER + header.length;
     return bytes > held ? bytes - held : 1;
 }
 
-static void read_requests(ls__store_server *server, ls__store_guest *c)
+/* The buffer grows to the length of the current frame, never beyond one maximal frame. */
+static void read_requests(ls__store_server *server, ls__store_peer *c)
 {
     if (!ls__store_buffer_reserve(server->env, &c->in, missing(c), IN_MAX)) {
         c->lost = true;
@@ -320,28 +346,31 @@ static void read_requests(ls__store_server *server, ls__store_guest *c)
 
 /* ---- the owner's loop ---------------------------------------------------------------------- */
 
+/* Items stand in the order of the list, which ls__store_server_turn relies on. A peer with unread
+ * replies is polled for writing only. */
 int ls__store_server_poll(ls__store_server *server, ls__env_poll *items, int room,
                           uint64_t *deadline_ns)
 {
     int count = 0;
     LS__LIST_EACH (each, &server->all) {
-        ls__store_guest *c = LS__LIST_ITEM(each, ls__store_guest, link);
+        ls__store_peer *c = LS__LIST_ITEM(each, ls__store_peer, link);
         if (!c->ready && c->deadline_ns < *deadline_ns) {
             *deadline_ns = c->deadline_ns;
         }
         LS__LIST_EACH (at, &c->waiting) {
-            const ls__waiter *w = LS__LIST_ITEM(at, ls__waiter, link);
+            const ls__store_waiter *w = LS__LIST_ITEM(at, ls__store_waiter, link);
             *deadline_ns = w->deadline_ns < *deadline_ns ? w->deadline_ns : *deadline_ns;
         }
         if (count < room && c->fd >= 0) {
-            bool reads = takes_replies(c);
+            const bool reads = takes_replies(c);
             items[count++] = (ls__env_poll){.fd = c->fd, .want_read = reads, .want_write = !reads};
         }
     }
     return count;
 }
 
-static void client_turn(ls__store_server *server, ls__store_guest *c, const ls__env_poll *item)
+/* Acts on the polled events of one peer. */
+static void client_turn(ls__store_server *server, ls__store_peer *c, const ls__env_poll *item)
 {
     if (item->can_write) {
         ls__store_flush(server, c);
@@ -351,7 +380,7 @@ static void client_turn(ls__store_server *server, ls__store_guest *c, const ls__
         return;
     }
     if (!takes_replies(c)) {
-        c->lost = c->lost || item->hangup; /* gone, with replies unread */
+        c->lost = c->lost || item->hangup; /* it has left without reading its replies */
     } else if (c->ready) {
         read_requests(server, c);
     } else {
@@ -359,20 +388,21 @@ static void client_turn(ls__store_server *server, ls__store_guest *c, const ls__
     }
 }
 
+/* Peers are freed only here, after all events: a request of one peer may answer waiters of others. */
 void ls__store_server_turn(ls__store_server *server, const ls__env_poll *items, int count)
 {
-    uint64_t now = server->env->now_ns(server->env);
+    const uint64_t now = server->env->now_ns(server->env);
     int i = 0;
-    /* Clients stand in the order in which poll listed them; newer ones follow behind. */
+    /* Peers that were added since the poll stand behind the polled ones. */
     LS__LIST_EACH (at, &server->all) {
-        ls__store_guest *c = LS__LIST_ITEM(at, ls__store_guest, link);
+        ls__store_peer *c = LS__LIST_ITEM(at, ls__store_peer, link);
         if (i < count && items[i].fd == c->fd) {
             client_turn(server, c, &items[i]);
             i++;
         }
     }
     LS__LIST_EACH (at, &server->all) {
-        ls__store_guest *c = LS__LIST_ITEM(at, ls__store_guest, link);
+        ls__store_peer *c = LS__LIST_ITEM(at, ls__store_peer, link);
         ls__store_expire(server, c, now);
         if (c->lost || (!c->ready && c->deadline_ns <= now)) {
             client_free(server, c);

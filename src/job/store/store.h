@@ -1,6 +1,7 @@
-/* The store's two ends. Server: lives in the launcher's (or ls_spawn parent's) poll loop. Client: a
- * connection of one rank. Beside values it passes *descriptors* between ranks of a host: the broker
- * through which each rank's heap reaches its peers. */
+/* The two ends of the store. The server runs in the poll loop of the host agent: the launcher, the
+ * parent of ls_spawn, or a thread of local rank 0. The client is the connection of one rank. Besides
+ * values, the store passes *descriptors* between the ranks of a host: through it each rank's heap
+ * reaches its peers. */
 #ifndef LS_JOB_STORE_STORE_H
 #define LS_JOB_STORE_STORE_H
 
@@ -8,12 +9,12 @@
 
 #include "base/env.h"
 
-#define LS__STORE_CLIENTS_MAX 1024
-#define LS__STORE_PENDING_MAX 64 /* connections that have not proven the secret yet */
-#define LS__STORE_HANDSHAKE_MS 2000
+#define LS__STORE_CLIENTS_MAX 1024  /* several times the ranks of a host */
+#define LS__STORE_PENDING_MAX 64    /* connections that have not proved the secret yet */
+#define LS__STORE_HANDSHAKE_MS 2000 /* for the proof of the secret */
 #define LS__STORE_SECRET_BYTES 32
 #define LS__STORE_FDS_MAX 1024   /* descriptors held for put_fd */
-#define LS__STORE_WAITERS_MAX 64 /* of one client */
+#define LS__STORE_WAITERS_MAX 64 /* waiting requests of one client: one for each of its threads */
 
 /* ---- server ------------------------------------------------------------------------------- */
 
@@ -21,58 +22,67 @@ typedef struct ls__store_server ls__store_server;
 ls_status ls__store_server_new(const ls__env *env, const uint8_t secret[32],
                                ls__store_server **out);
 void ls__store_server_free(ls__store_server *server);
-/* Adopts a connected stream (takes fd) of an unauthenticated peer, which must prove the secret at once. */
+/* Adds a connected stream (takes fd, on failure too) of an unauthenticated peer, which must prove the
+ * secret at once. */
 ls_status ls__store_server_adopt(ls__store_server *server, int fd);
-/* The same for our end of a rank's connection: its time begins with its first byte, for a program
- * may work for long before ls_init, and it does not count as pending. */
+/* The same for a connection that the owner made for a rank that it starts. Its time for the proof
+ * begins with its first byte, because a program may work for long before ls_init, and it does not
+ * count as pending. */
 ls_status ls__store_server_invite(ls__store_server *server, int fd);
-/* For the owner's poll loop: writes up to `room` items, returns how many; *deadline_ns is lowered
- * to the next timed event. Then ls__store_server_turn with the polled items. Never blocks. */
+/* For the owner's poll loop: writes up to `room` items, returns their number, and lowers *deadline_ns
+ * to the next timed event. The owner then polls and passes the items, in the same order, to
+ * ls__store_server_turn. Neither call blocks. */
 int ls__store_server_poll(ls__store_server *server, ls__env_poll *items, int room,
                           uint64_t *deadline_ns);
 void ls__store_server_turn(ls__store_server *server, const ls__env_poll *items, int count);
 
-/* Before the first client has spoken: the secret was not known when the server was made. */
+/* Replaces the secret, before the first client sends: for an owner that learns it later. */
 void ls__store_server_set_secret(ls__store_server *server, const uint8_t secret[32]);
-/* From now on every waiter and every request is answered with LS_ERR_PEER and `why`: nobody waits
+/* Answers every waiting request and all further ones with LS_ERR_PEER and `why`, so that no rank waits
  * for a job that has failed. The first call counts. */
 void ls__store_server_fail(ls__store_server *server, const char *why);
-/* Connections now held, for tests and reports. */
+/* The number of peers, for tests and reports. */
 int ls__store_server_clients(const ls__store_server *server);
 
 /* ---- server: several hosts ------------------------------------------------------------------
- * The hosts' servers stand in a star: that of node 0 holds the values; those of the others send
- * their ranks' requests there and pass descriptors among their own ranks. How the bytes travel is
- * the owner's business (job/nodes). */
+ * The servers of the hosts form a star: that of node 0 holds the values; those of the other hosts
+ * send the requests of their ranks there, and pass descriptors among their own ranks. The owner
+ * transports the bytes (job/nodes). */
 
-typedef struct ls__store_guest ls__store_guest; /* another host, at node 0's server */
+typedef struct ls__store_peer ls__store_peer; /* here: another host, at the server of node 0 */
 struct ls__wire_reply;
-/* Called with the answer to a request, perhaps within ls__store_guest_ask. */
+/* Called with the answer to a request, possibly from within ls__store_peer_request. It must not free
+ * the peer. */
 typedef void ls__store_reply(void *arg, uint64_t id, const struct ls__wire_reply *reply);
-/* Called with a whole frame that is to reach node 0. */
+/* Called with a whole frame to be sent to node 0; the frame is borrowed for the call. */
 typedef void ls__store_ask_upstream(void *arg, const uint8_t *frame, size_t bytes);
 
+/* Adds another host, whose link has proved the secret. Its answers go to `reply`. */
 ls_status ls__store_server_host(ls__store_server *server, ls__store_reply *reply, void *arg,
-                                ls__store_guest **out);
-/* A frame that came from there; false: it is malformed. */
-bool ls__store_guest_ask(ls__store_guest *guest, uint16_t type, uint64_t id, const uint8_t *payload,
-                         size_t bytes);
-void ls__store_guest_free(ls__store_guest *guest); /* NULL is allowed */
+                                ls__store_peer **out);
+/* Serves a request that arrived from that host. False: it is malformed. */
+bool ls__store_peer_request(ls__store_peer *peer, uint16_t type, uint64_t id,
+                            const uint8_t *payload, size_t bytes);
+void ls__store_peer_free(ls__store_peer *peer); /* NULL is allowed */
 
+/* From now on the server sends requests to node 0 instead of serving them. */
 void ls__store_server_set_upstream(ls__store_server *server, ls__store_ask_upstream *ask,
                                    void *arg);
-/* The payload of a reply that came from node 0; false: it is malformed. */
+/* Passes on the payload of a reply from node 0. False: it is malformed. */
 bool ls__store_server_answer(ls__store_server *server, uint64_t id, const uint8_t *payload,
                              size_t bytes);
 
 /* ---- client ------------------------------------------------------------------------------- */
 
-/* Takes fd; sends the secret. Thread-safe: calls of several threads queue. */
+/* Takes fd, on failure too; proves the secret. Threads may share the store. */
 ls_status ls__store_connect(const ls__env *env, int fd, const uint8_t secret[32], ls_store **out);
-ls_status ls__store_local(const ls__env *env, ls_store **out); /* in memory, one process */
+/* A store in memory, for a world of one rank. */
+ls_status ls__store_local(const ls__env *env, ls_store **out);
+/* NULL is allowed. No call may be in progress. */
 void ls__store_close(ls_store *store);
 
-/* Publishes a descriptor under a key / waits for one; the caller keeps fd and owns *out. */
+/* put_fd publishes a descriptor under a key, and the caller keeps fd; get_fd waits for one, and the
+ * caller owns *out. */
 ls_status ls__store_put_fd(ls_store *store, const char *key, int fd, int64_t timeout_ms);
 ls_status ls__store_get_fd(ls_store *store, const char *key, int *out, int64_t timeout_ms);
 

@@ -1,8 +1,8 @@
-/* The store's table: chained hashing over entries that hold key and value in one block.
+/* The table of a store: chained hashing over entries that hold key and value in one block.
  *
- * Every byte counts towards LS_STORE_BYTES_MAX, a fixed cost per entry included, so a client that
- * only makes empty keys is bounded too. The hash is keyed with random bytes: a client cannot choose
- * keys that all fall into one chain.
+ * Every byte counts towards LS_STORE_BYTES_MAX, and so does a fixed cost per entry, so that a client
+ * which only makes empty keys is bounded too. The hash is keyed with random bytes: a client cannot
+ * choose keys that all fall into one chain.
  */
 #include "job/store/table.h"
 
@@ -13,11 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "base/list.h"
 
-#define BUCKETS 4096
-#define ENTRY_COST 128 /* bookkeeping charged per entry */
+#define BUCKETS 4096   /* chains stay short at the some thousand keys of a large job */
+#define ENTRY_COST 128 /* charged for each entry: its header and the allocator's overhead */
 
 typedef struct entry {
     ls__list link;
@@ -30,11 +31,12 @@ typedef struct entry {
 struct ls__store_table {
     const ls__env *env;
     uint64_t hash_key;
-    size_t bytes; /* charged so far */
-    int fds;
+    size_t bytes; /* charged so far: the blocks of all entries and ENTRY_COST for each */
+    int fds;      /* entries that hold a descriptor */
     ls__list bucket[BUCKETS];
 };
 
+/* The buckets are a fixed array: the bound on bytes also bounds the number of entries. */
 ls_status ls__store_table_new(const ls__env *env, ls__store_table **out)
 {
     ls__store_table *table = env->allocate(env, sizeof *table);
@@ -56,8 +58,10 @@ ls_status ls__store_table_new(const ls__env *env, ls__store_table **out)
     return LS_OK;
 }
 
+/* Removes an entry and closes its descriptor. */
 static void entry_free(ls__store_table *table, entry *e)
 {
+    LS_ASSERT(table->bytes >= e->block_bytes + ENTRY_COST && (e->fd < 0 || table->fds > 0));
     ls__list_remove(&e->link);
     table->bytes -= e->block_bytes + ENTRY_COST;
     if (e->fd >= 0) {
@@ -80,7 +84,8 @@ void ls__store_table_free(ls__store_table *table)
     table->env->release(table->env, table, sizeof *table);
 }
 
-/* FNV-1a from a random start, mixed at the end. */
+/* FNV-1a that starts from the random key and mixes the high bits down after each byte: the chain is
+ * chosen by low bits. */
 static ls__list *bucket_of(const ls__store_table *table, ls__store_key key)
 {
     uint64_t hash = table->hash_key;
@@ -91,6 +96,7 @@ static ls__list *bucket_of(const ls__store_table *table, ls__store_key key)
     return (ls__list *)&table->bucket[(hash ^ (hash >> 32)) % BUCKETS];
 }
 
+/* The entry of a value, or of a descriptor if `fd`; NULL: none. */
 static entry *find(const ls__store_table *table, ls__store_key key, bool fd)
 {
     ls__list *bucket = bucket_of(table, key);
@@ -104,12 +110,13 @@ static entry *find(const ls__store_table *table, ls__store_key key, bool fd)
     return NULL;
 }
 
-/* Adds an entry in the place of `old` (NULL: none); *out may be NULL. */
+/* Adds an entry and then removes `old` (may be NULL), so that a failure leaves the table as it was. */
 static ls_status replace(ls__store_table *table, ls__store_key key, ls_store_value value,
                          entry *old, int fd)
 {
-    size_t block = sizeof(entry) + key.bytes + value.bytes;
-    size_t freed = old == NULL ? 0 : old->block_bytes + ENTRY_COST;
+    LS_ASSERT(key.bytes >= 1 && key.bytes <= LS_STORE_KEY_MAX);
+    const size_t block = sizeof(entry) + key.bytes + value.bytes;
+    const size_t freed = old == NULL ? 0 : old->block_bytes + ENTRY_COST;
     if (table->bytes - freed + block + ENTRY_COST > LS_STORE_BYTES_MAX) {
         return ls__fail(
             LS_ERR_LIMIT,
@@ -138,6 +145,7 @@ static ls_status replace(ls__store_table *table, ls__store_key key, ls_store_val
     return LS_OK;
 }
 
+/* A value of the same length is overwritten in place: counters and flags need no allocation. */
 ls_status ls__store_table_set(ls__store_table *table, ls__store_key key, ls_store_value value)
 {
     entry *old = find(table, key, false);
@@ -150,6 +158,7 @@ ls_status ls__store_table_set(ls__store_table *table, ls__store_key key, ls_stor
     return replace(table, key, value, old, -1);
 }
 
+/* A missing key yields an empty value, which add and compare_set use. */
 bool ls__store_table_get(const ls__store_table *table, ls__store_key key, ls_store_value *out)
 {
     const entry *e = find(table, key, false);
@@ -190,6 +199,7 @@ static bool parse_counter(ls_store_value value, int64_t *out)
     return errno == 0 && end == text + value.bytes && (text[0] == '-' || isdigit((uint8_t)text[0]));
 }
 
+/* The counter stays text, as in c10d's store, so that ls_store_get reads it. */
 ls_status ls__store_table_add(ls__store_table *table, ls__store_key key, int64_t amount,
                               int64_t *result)
 {
@@ -206,16 +216,17 @@ ls_status ls__store_table_add(ls__store_table *table, ls__store_key key, int64_t
     if (__builtin_add_overflow(old, amount, &sum)) {
         return ls__fail(LS_ERR_LIMIT,
                         "adding %" PRId64 " to store key \"%.*s\", which is %" PRId64
-                        ", passes the range of int64",
+                        ", exceeds the range of int64",
                         amount, (int)key.bytes, key.text, old);
     }
     char text[24];
-    int length = snprintf(text, sizeof text, "%" PRId64, sum);
+    const int length = snprintf(text, sizeof text, "%" PRId64, sum);
     LS_TRY(ls__store_table_set(table, key, (ls_store_value){text, (size_t)length}));
     *result = sum;
     return LS_OK;
 }
 
+/* A missing key compares as an empty value, so that one of several ranks can create it. */
 ls_status ls__store_table_compare_set(ls__store_table *table, ls__store_key key,
                                       ls_store_value expected, ls_store_value desired,
                                       bool *swapped)
@@ -227,21 +238,21 @@ ls_status ls__store_table_compare_set(ls__store_table *table, ls__store_key key,
     return *swapped ? ls__store_table_set(table, key, desired) : LS_OK;
 }
 
+/* The number of descriptors is bounded because those of the process are. */
 ls_status ls__store_table_put_fd(ls__store_table *table, ls__store_key key, int fd)
 {
+    LS_ASSERT(fd >= 0);
     entry *old = find(table, key, true);
-    ls_status status = LS_OK;
-    if (old == NULL && table->fds >= LS__STORE_FDS_MAX) {
-        status = ls__fail(LS_ERR_LIMIT, "descriptor \"%.*s\": the store holds %d already",
-                          (int)key.bytes, key.text, table->fds);
-    } else {
-        status = replace(table, key, (ls_store_value){NULL, 0}, old, fd);
-    }
+    const bool full = old == NULL && table->fds >= LS__STORE_FDS_MAX;
+    const ls_status status =
+        full ? ls__fail(LS_ERR_LIMIT, "descriptor \"%.*s\": the store already holds %d descriptors",
+                        (int)key.bytes, key.text, table->fds)
+             : replace(table, key, (ls_store_value){NULL, 0}, old, fd);
     if (status < 0) {
         table->env->close(table->env, fd);
         return status;
     }
-    table->fds++;
+    table->fds++; /* entry_free has counted a replaced one */
     return LS_OK;
 }
 

@@ -5,8 +5,8 @@
  *                       second (the rest)
  *   reply payload       status i32 | flags u32 | number i64 | value or message (the rest)
  *
- * `id` is the client's; the reply carries it back. HELLO, the first frame of a connection, has the
- * job's secret as its payload and nothing of it is looked at before its 24 + 32 bytes are there.
+ * The client chooses `id`, and the reply carries it back. HELLO, the first frame of a connection, has
+ * the job's secret as its payload; the server interprets it only when all its 24 + 32 bytes are there.
  *
  *   type          number        first      second    reply: number   value
  *   SET                         value
@@ -72,6 +72,7 @@ typedef struct ls__wire_reply {
     size_t bytes;
 } ls__wire_reply;
 
+/* Little-endian integers of 1 to 8 bytes, at any alignment. */
 static inline void ls__wire_put(uint8_t *out, uint64_t value, int bytes)
 {
     for (int i = 0; i < bytes; i++) {
@@ -98,7 +99,7 @@ static inline void ls__wire_header_write(uint8_t out[LS__WIRE_HEADER], ls__wire_
     ls__wire_put(out + 20, 0, 4);
 }
 
-/* false: not a header of ours, or its payload would be too long. */
+/* False: it is not a header of this version, or its payload would be too long. */
 static inline bool ls__wire_header_read(const uint8_t in[LS__WIRE_HEADER], ls__wire_header *out)
 {
     out->type = (uint16_t)ls__wire_take(in + 6, 2);
@@ -108,7 +109,8 @@ static inline bool ls__wire_header_read(const uint8_t in[LS__WIRE_HEADER], ls__w
            ls__wire_take(in + 20, 4) == 0 && out->length <= LS__WIRE_PAYLOAD_MAX;
 }
 
-/* Splits a request's payload; false when its lengths do not fit it or a limit. */
+/* Splits the payload of a request, which the result then points into; the caller sets the type. False:
+ * its lengths contradict each other or exceed a limit, or the key contains a zero byte. */
 static inline bool ls__wire_request_read(const uint8_t *in, size_t bytes, ls__wire_request *out)
 {
     if (bytes < LS__WIRE_REQUEST) {
@@ -144,7 +146,7 @@ static inline uint8_t *ls__wire_append(uint8_t *to, const void *from, size_t byt
     return to + bytes;
 }
 
-/* Writes header and payload: ls__wire_request_bytes. */
+/* Writes header and payload, ls__wire_request_bytes in all. */
 static inline void ls__wire_request_write(uint8_t *out, uint64_t id,
                                           const ls__wire_request *request)
 {
