@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-/* The caller holds its rank's progress lock, so the record has one writer. The counts are not checked
- * here: those of a remote rank come from the network, and every reader checks its copy. */
+/* The caller holds its rank's progress lock, so the record has one writer. The counts are not
+ * checked here: those of a remote rank come from the network, and every reader checks its copy. */
 void ls__blocked_write(ls__blocked_record *record, const ls__blocked *blocked)
 {
     const uint32_t version = atomic_load_explicit(&record->version, memory_order_relaxed) | 1u;

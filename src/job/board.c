@@ -15,6 +15,8 @@
 #include "base/text.h"
 #include "job/operation.h"
 
+/* A new memfd reads as zeros, so only the fields that are not zero are written. The caller
+ * passes the descriptor on to the ranks. */
 ls_status ls__board_new(const ls__env *env, const ls__board_job *job, int *fd, ls__board **out)
 {
     LS_ASSERT(job->ranks >= 1 && job->ranks <= LS__BOARD_RANKS_MAX);
@@ -32,7 +34,7 @@ ls_status ls__board_new(const ls__env *env, const ls__board_job *job, int *fd, l
         return ls__fail(LS_ERR_SYSTEM, "mapping the job's board of %zu bytes: %s", bytes,
                         strerror(-error));
     }
-    ls__board *board = memory; /* a new memfd reads as zeros */
+    ls__board *board = memory;
     board->magic = LS__BOARD_MAGIC;
     board->version = LS__BOARD_VERSION;
     board->bytes = bytes;
@@ -75,6 +77,8 @@ static bool board_is_sound(const ls__board *board, size_t bytes)
            board->world_size >= board->ranks;
 }
 
+/* The descriptor was inherited, so the program may have closed or reused it; every property is
+ * checked before the memory is used. */
 ls_status ls__board_open(const ls__env *env, int fd, ls__board **out)
 {
     const int64_t size = env->shm_size(env, fd);
@@ -104,9 +108,9 @@ void ls__board_close(const ls__env *env, ls__board *board)
     }
 }
 
-/* Several processes may publish at once: when the host agent is a thread and dies, every rank of the
- * host stands in for it (parent_watch.c). The claim chooses one writer. If that one dies before its
- * last store, the board stays without a root cause, and the ranks end by their deadlines. */
+/* Several processes may publish at once: when the host agent is a thread and dies, every rank of
+ * the host stands in for it (parent_watch.c). The claim chooses one writer. If that one dies before
+ * its last store, the board stays without a root cause, and the ranks end by their deadlines. */
 bool ls__board_set_cause(ls__board *board, const ls__env *env, const ls__failure_record *cause)
 {
     uint32_t none = 0;
@@ -193,6 +197,8 @@ void ls__board_doing(const ls__board *board, const ls__env *env, int r, char *ou
     ls__board_record_doing(&board->rank[r], env, out, bytes);
 }
 
+/* Activity first, then the last operation. The activity may be torn if its writer died within
+ * it. */
 void ls__board_record_doing(const ls__board_rank *rank, const ls__env *env, char *out, size_t bytes)
 {
     ls__text to = {out, bytes};

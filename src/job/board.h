@@ -52,8 +52,8 @@ typedef enum ls__flight_state {
     LS__FLIGHT_FAILED = 4
 } ls__flight_state;
 
-/* One operation of the flight recorder. Writer: the rank's own threads; `state` is stored last, with
- * release. A reader may still see a record change under it, and must check every field. */
+/* One operation of the flight recorder. Writer: the rank's own threads; `state` is stored last,
+ * with release. A reader may still see a record change under it, and must check every field. */
 typedef struct ls__flight_record {
     _Atomic uint32_t state;
     /* Relaxed: with more operations in flight than records, the end of an old operation may race
@@ -95,7 +95,8 @@ typedef struct ls__board_rank {
     ls__flight_record flight[LS__FLIGHT_MAX];
 } ls__board_rank;
 
-/* The board of one host. The fields before the root cause do not change once the ranks have started.
+/* The board of one host. The fields before the root cause do not change once the ranks have
+ * started.
  */
 typedef struct ls__board {
     uint32_t magic, version;

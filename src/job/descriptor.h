@@ -1,5 +1,5 @@
-/* The descriptor: a rank's description of the next operation of a group. Ranks of one host publish it
- * with fence 0, ranks of several hosts send it at the head of every message. The descriptors are
+/* The descriptor: a rank's description of the next operation of a group. Ranks of one host publish
+ * it with fence 0, ranks of several hosts send it at the head of every message. The descriptors are
  * compared before any data are combined (docs/design.md, D4). Fixed size, versioned. */
 #ifndef LS_JOB_DESCRIPTOR_H
 #define LS_JOB_DESCRIPTOR_H

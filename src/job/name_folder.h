@@ -7,8 +7,8 @@
 
 #include "base/env.h"
 
-/* Call it after -EPERM of host_listen or host_connect. Sets the message, which names the owner of the
- * folder and the remedy; `within` is its subject, such as "ls_init". Returns LS_ERR_SYSTEM. */
+/* Call it after -EPERM of host_listen or host_connect. Sets the message, which names the owner of
+ * the folder and the remedy; `within` is its subject, such as "ls_init". Returns LS_ERR_SYSTEM. */
 ls_status ls__name_folder_fail(const ls__env *env, const char *within);
 
 #endif

@@ -132,8 +132,8 @@ static inline bool ls__operation_uses(ls__operation operation, bool input, int r
     }
 }
 
-/* Whether peers still read a rank's INPUT while the rank writes OUTPUT at the same positions. Such an
- * operation cannot run in place in registered memory; its input is staged. */
+/* Whether peers still read a rank's INPUT while the rank writes OUTPUT at the same positions. Such
+ * an operation cannot run in place in registered memory; its input is staged. */
 static inline bool ls__operation_reads_ahead(ls__operation operation)
 {
     const ls__operation_traits *traits = ls__operation_traits_of(operation);

@@ -1,7 +1,10 @@
-/* Node 0: its listeners, the other nodes, the failures that they report.
+/* Node 0: its listeners, the other nodes, and the failures that they report.
  *
- *     connect ──secret──▶ peer ──HELLO──▶ known ──all there──▶ WELCOME … DONE ──▶ END
- *                            └─ 5 s, or refused in words ─▶ gone
+ *     connect ──secret──▶ peer ──HELLO──▶ known ──all joined──▶ WELCOME … DONE ──▶ END
+ *                            └─ no HELLO in 5 s, or refused ─▶ freed
+ *
+ * A peer that is lost while nodes gather is freed and may connect again; later its loss is a
+ * failure of the job.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -14,20 +17,20 @@
 #include "job/nodes/internal.h"
 #include "job/nodes/secret_exchange.h"
 
-#define HELLO_MS 5000
-#define FINISH_MS 2000
-#define LOST_CODE 1
-#define WARN_MS 10000
+#define HELLO_MS 5000  /* for a peer's HELLO after its connection */
+#define FINISH_MS 2000 /* for the others to receive END and hang up */
+#define WARN_MS 10000  /* between two warnings about missing nodes */
 
 /* ---- opening ------------------------------------------------------------------------------- */
 
-static ls_status not_here(const ls__nodes *n)
+/* The rendezvous is an address of another host. The message lists the addresses it resolves to. */
+static ls_status not_this_host(const ls__nodes *n)
 {
     char addresses[256] = "";
     size_t used = 0;
     for (int i = 0; i < n->place.count && used < sizeof addresses; i++) {
-        int length = snprintf(addresses + used, sizeof addresses - used, "%s%s", i > 0 ? ", " : "",
-                              n->place.address[i]);
+        const int length = snprintf(addresses + used, sizeof addresses - used, "%s%s",
+                                    i > 0 ? ", " : "", n->place.address[i]);
         used += length > 0 ? (size_t)length : 0;
     }
     return ls__fail(LS_ERR_INVALID,
@@ -45,6 +48,8 @@ static ls_status open_listener(ls__nodes *n, const char *address)
     return LS_OK;
 }
 
+/* Without a secret from the user, node 0 makes one and serves it to processes of this user. The
+ * socket is named by the port, so a second job with this port is detected here. */
 static ls_status open_exchange(ls__nodes *n)
 {
     int error = n->env->random_bytes(n->env, n->secret, sizeof n->secret);
@@ -57,21 +62,23 @@ static ls_status open_exchange(ls__nodes *n)
         ls__secret_exchange_owner(n->env, n->place.port, owner, sizeof owner);
         return ls__fail(
             LS_ERR_SYSTEM,
-            "%s %s:%d: another job of this user meets there%s (%s): give each job a port "
-            "of its own",
+            "%s %s:%d: another job of this user uses this port%s (%s): give each job a port of "
+            "its own",
             n->place.from, n->place.host, n->place.port, owner, strerror(-n->exchange_fd));
     }
     (void)n->env->poller_add(n->env, n->poller, n->exchange_fd, 0);
     return LS_OK;
 }
 
-/* Only the place's own addresses; a name of this host may stand for several. */
+/* Listens on the addresses of the rendezvous that belong to this host; a name may resolve to
+ * several. Without a secret from the user only the loopback is safe, and other addresses are left
+ * out. */
 ls_status ls__first_open(ls__nodes *n)
 {
     char own[LS__NODES_LISTENERS][LS__ADDRESS_MAX];
     int count = ls__place_own(n->env, &n->place, own, LS__NODES_LISTENERS);
     if (count == 0) {
-        return not_here(n);
+        return not_this_host(n);
     }
     if (!n->has_secret) {
         LS_TRY(open_exchange(n));
@@ -80,7 +87,7 @@ ls_status ls__first_open(ls__nodes *n)
         if (!n->has_secret && !ls__address_is_loopback(own[i])) {
             continue;
         }
-        ls_status status = open_listener(n, own[i]);
+        const ls_status status = open_listener(n, own[i]);
         if (status < 0) {
             return ls__fail_within(status, "%s %s:%d", n->place.from, n->place.host, n->place.port);
         }
@@ -96,6 +103,7 @@ ls_status ls__first_open(ls__nodes *n)
     return LS_OK;
 }
 
+/* Removes a peer; requests of its ranks that wait in the store end with it. */
 static void peer_free(ls__nodes *n, ls__nodes_peer *p)
 {
     ls__list_remove(&p->link);
@@ -104,18 +112,20 @@ static void peer_free(ls__nodes *n, ls__nodes_peer *p)
     n->env->release(n->env, p, sizeof *p);
 }
 
-/* Who waits for the others is not left to find out by its own deadline. */
-static void send_home(ls__nodes *n)
+/* Refuses the nodes that have joined, when gathering ends without success: they would otherwise
+ * wait until their own deadlines. */
+static void dismiss_all(ls__nodes *n)
 {
-    const char *why = n->error[0] != '\0' ? n->error : "node 0 ended before all nodes were there";
-    ls__first_tell(n, NULL, LS__NODE_REFUSED, json_pack("{s:s s:b}", "text", why, "again", 0));
+    const char *why = n->error[0] != '\0' ? n->error : "node 0 ended before all nodes had joined";
+    ls__first_send_all(n, NULL, LS__NODE_REFUSED, json_pack("{s:s s:b}", "text", why, "again", 0));
     ls__first_flush(n);
 }
 
+/* Also called for a node that is not node 0, whose lists are empty. Lost nodes are freed here. */
 void ls__first_close(ls__nodes *n)
 {
     if (n->state == LS__NODES_GATHERING || n->state == LS__NODES_FAILED) {
-        send_home(n);
+        dismiss_all(n);
     }
     LS__LIST_EACH (at, &n->peers) {
         peer_free(n, LS__LIST_ITEM(at, ls__nodes_peer, link));
@@ -131,28 +141,32 @@ void ls__first_close(ls__nodes *n)
     }
 }
 
-/* ---- telling ------------------------------------------------------------------------------- */
+/* ---- sending ------------------------------------------------------------------------------- */
 
-void ls__first_tell(ls__nodes *n, const ls__nodes_peer *except, ls__node_type type, json_t *object)
+/* A frame that does not fit is dropped; the peer has stopped reading and is lost soon. */
+void ls__first_send_all(ls__nodes *n, const ls__nodes_peer *except, ls__node_type type,
+                        json_t *object)
 {
     LS__LIST_EACH (at, &n->peers) {
         ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         if (p->known && !p->lost && p != except) {
-            (void)ls__frames_say(&p->frames, type, json_incref(object));
+            (void)ls__frames_send(&p->frames, type, json_incref(object));
         }
     }
     json_decref(object);
 }
 
+/* Later failures are consequences, so the first announcement stays. */
 void ls__nodes_announce_cause(ls__nodes *n, const ls__failure_record *cause)
 {
     if (n->first && !n->has_cause) {
         n->cause = *cause;
         n->has_cause = true;
-        ls__first_tell(n, NULL, LS__NODE_CAUSE, ls__failure_pack(cause));
+        ls__first_send_all(n, NULL, LS__NODE_CAUSE, ls__failure_pack(cause));
     }
 }
 
+/* A lost node counts as done: its ranks cannot report any more, and the job must end. */
 bool ls__nodes_all_done(const ls__nodes *n, const char **tail)
 {
     LS__LIST_EACH (at, &n->peers) {
@@ -165,7 +179,7 @@ bool ls__nodes_all_done(const ls__nodes *n, const char **tail)
     return true;
 }
 
-/* END is written, and taken: the others hang up. */
+/* After END: the other nodes hang up when they have received it. */
 static void finish_turn(ls__nodes *n, uint64_t now)
 {
     bool left = true;
@@ -179,6 +193,7 @@ static void finish_turn(ls__nodes *n, uint64_t now)
     }
 }
 
+/* Waits up to FINISH_MS for the others, so that END is not lost with this process's sockets. */
 void ls__nodes_finish(ls__nodes *n, const ls__nodes_end *end)
 {
     if (n->finishing) {
@@ -186,23 +201,25 @@ void ls__nodes_finish(ls__nodes *n, const ls__nodes_end *end)
     }
     n->finishing = true;
     n->finish_ns = ls__deadline_after(n->env, FINISH_MS);
-    ls__first_tell(n, NULL, LS__NODE_END,
-                   json_pack("{s:b s:I s:s}", "again", end->again, "delay_ms",
-                             (json_int_t)end->delay_ms, "text", end->text));
-    finish_turn(n, n->env->now_ns(n->env)); /* nobody may be left, and then nothing wakes us */
+    ls__first_send_all(n, NULL, LS__NODE_END,
+                       json_pack("{s:b s:I s:s}", "again", end->again, "delay_ms",
+                                 (json_int_t)end->delay_ms, "text", end->text));
+    finish_turn(n, n->env->now_ns(n->env)); /* no node may be left, and then no event follows */
 }
 
-/* ---- hearing ------------------------------------------------------------------------------- */
+/* ---- receiving ----------------------------------------------------------------------------- */
 
+/* Passes a stop request on to all nodes but its sender. The number comes from another host. */
 static void take_stop(ls__nodes *n, ls__nodes_peer *p, const json_t *object)
 {
     int signal = (int)json_integer_value(json_object_get(object, "signal"));
     if (signal > 0 && signal < 65) {
         n->stop = signal;
-        ls__first_tell(n, p, LS__NODE_STOP, json_pack("{s:i}", "signal", signal));
+        ls__first_send_all(n, p, LS__NODE_STOP, json_pack("{s:i}", "signal", signal));
     }
 }
 
+/* A frame of an accepted node. Unknown types are ignored. */
 static void take_control(ls__nodes *n, ls__nodes_peer *p, int type, const json_t *object)
 {
     ls__failure_record f;
@@ -226,10 +243,11 @@ static void take_control(ls__nodes *n, ls__nodes_peer *p, int type, const json_t
     }
 }
 
+/* Requests to the store are valid from WELCOME on, when the peer has its entry in the store. */
 static void take_frame(ls__nodes *n, ls__nodes_peer *p, const ls__wire_header *header,
                        const uint8_t *payload)
 {
-    if (header->type == LS__NODE_BEAT || p->leaves) {
+    if (header->type == LS__NODE_HEARTBEAT || p->refused) {
         return;
     }
     if (header->type < LS__NODE_FIRST) {
@@ -249,9 +267,13 @@ static void take_frame(ls__nodes *n, ls__nodes_peer *p, const ls__wire_header *h
     json_decref(object);
 }
 
+/* The link is closed, and the peer stays in the list as lost. Its loss is a failure of the job,
+ * unless the node had finished. */
 static void note_lost(ls__nodes *n, ls__nodes_peer *p, const char *why)
 {
-    ls__failure_record f = {.kind = LS__FAILURE_LOST, .failed_rank = -1, .job_code = LOST_CODE};
+    ls__failure_record f = {
+        .kind = LS__FAILURE_LOST, .failed_rank = -1, .job_code = LS__NODES_LOST_CODE};
+    LS_ASSERT(p->known && !p->lost);
     p->lost = true;
     ls__frames_close(&p->frames);
     ls__store_peer_free(p->store_peer);
@@ -261,18 +283,20 @@ static void note_lost(ls__nodes *n, ls__nodes_peer *p, const char *why)
     }
     snprintf(
         f.text, sizeof f.text,
-        "node %d (host %s, %d rank%s from %d on) is lost: %s. Its launcher was killed, the host "
-        "is down, or the network between it and node 0 (host %s) is cut",
+        "node %d (host %s, %d rank%s, the first is rank %d) is lost: %s. Its launcher was killed, "
+        "the host is down, or the network between it and node 0 (host %s) is cut",
         p->node, p->host, p->ranks, p->ranks == 1 ? "" : "s", p->first_rank, why, n->host);
     ls__nodes_note(n, &f);
 }
 
-/* While all are awaited one that has gone may come again. */
+/* The link of a peer has ended. While nodes gather, the node may connect again, so it is
+ * forgotten. */
 static void drop(ls__nodes *n, ls__nodes_peer *p, const char *why)
 {
     if (!p->known || n->state == LS__NODES_GATHERING) {
         if (p->known) {
-            LS__WARN("node %d (host %s) has gone before all were there: %s", p->node, p->host, why);
+            LS__WARN("node %d (host %s) left before all nodes had joined: %s", p->node, p->host,
+                     why);
         }
         peer_free(n, p);
         return;
@@ -280,6 +304,8 @@ static void drop(ls__nodes *n, ls__nodes_peer *p, const char *why)
     note_lost(n, p, why);
 }
 
+/* Serves everything that has arrived, then checks the time. Frames that arrived before the end of
+ * the link are served first. */
 static void peer_turn(ls__nodes *n, ls__nodes_peer *p, uint64_t now)
 {
     ls__wire_header header;
@@ -294,20 +320,18 @@ static void peer_turn(ls__nodes *n, ls__nodes_peer *p, uint64_t now)
         }
         status = more ? ls__frames_turn(&p->frames) : status;
     }
+    char why[96];
     if (status < 0) {
         drop(n, p, ls_error_message());
-    } else if (p->known && now > p->frames.heard_ns &&
-               now - p->frames.heard_ns > LS__NODES_SILENT_MS * 1000000ull) {
-        char why[96];
-        snprintf(why, sizeof why, "nothing was heard of it for %.1f s",
-                 (double)(now - p->frames.heard_ns) * 1e-9);
+    } else if (p->known && ls__nodes_silent(&p->frames, now, why, sizeof why)) {
         drop(n, p, why);
-    } else if (!p->known && now >= p->deadline_ns) { /* one that was refused hangs up itself */
+    } else if (!p->known && now >= p->deadline_ns) { /* no HELLO, or it was refused and stays */
         drop(n, p, "");
     }
 }
 
-static void let_in(ls__nodes *n, ls__link *link)
+/* A connection whose handshake has begun; out of memory, it is closed and its node tries again. */
+static void accept_peer(ls__nodes *n, ls__link *link)
 {
     ls__nodes_peer *p = n->env->allocate(n->env, sizeof *p);
     if (p == NULL) {
@@ -324,16 +348,18 @@ static void let_in(ls__nodes *n, ls__link *link)
 
 /* ---- time ---------------------------------------------------------------------------------- */
 
-static void beat(ls__nodes *n, uint64_t now)
+/* To every accepted node that has received nothing else for a while. */
+static void send_heartbeats(ls__nodes *n, uint64_t now)
 {
     LS__LIST_EACH (at, &n->peers) {
         ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
-        if (p->known && !p->lost && now >= p->frames.said_ns + LS__NODES_BEAT_MS * 1000000ull) {
-            (void)ls__frames_say(&p->frames, LS__NODE_BEAT, NULL);
+        if (p->known && !p->lost) {
+            ls__nodes_heartbeat(&p->frames, now);
         }
     }
 }
 
+/* Ends the gathering when all nodes have joined or the time is over; warns from time to time. */
 static void gather_turn(ls__nodes *n, uint64_t now)
 {
     char missing[256];
@@ -345,7 +371,7 @@ static void gather_turn(ls__nodes *n, uint64_t now)
         ls__gather_missing(n, missing, sizeof missing);
         ls__nodes_fail(
             n,
-            "%s did not come to %s:%d within %lld s: start the same command on all hosts, "
+            "%s did not connect to %s:%d within %lld s: start the same command on all hosts, "
             "each with its own --node-rank; LOCKSTEP_TIMEOUT gives more time",
             missing, n->place.host, n->place.port, (long long)(n->timeout_ms / 1000));
     } else if (now >= n->warn_ns) {
@@ -355,6 +381,7 @@ static void gather_turn(ls__nodes *n, uint64_t now)
     }
 }
 
+/* peer_turn may free its peer, which LS__LIST_EACH allows. */
 void ls__first_turn(ls__nodes *n, uint64_t now)
 {
     if (n->exchange_fd >= 0) {
@@ -363,7 +390,7 @@ void ls__first_turn(ls__nodes *n, uint64_t now)
     for (int i = 0; i < n->listeners; i++) {
         for (ls__link *l = ls__listener_next(n->listener[i]); l != NULL;
              l = ls__listener_next(n->listener[i])) {
-            let_in(n, l);
+            accept_peer(n, l);
         }
     }
     LS__LIST_EACH (at, &n->peers) {
@@ -378,24 +405,27 @@ void ls__first_turn(ls__nodes *n, uint64_t now)
     if (n->finishing) {
         finish_turn(n, now);
     }
-    beat(n, now);
+    send_heartbeats(n, now);
 }
 
+/* Peers whose handshake is not complete have nothing to write yet. */
 void ls__first_flush(ls__nodes *n)
 {
     LS__LIST_EACH (at, &n->peers) {
         ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         if (!p->lost && p->frames.open) {
-            ls__frames_write(&p->frames); /* what broke shows in the next turn */
+            ls__frames_write(&p->frames); /* the next turn reports an error */
         }
     }
 }
 
+/* The earlier of two times; LS__NEVER is the largest. */
 static uint64_t least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
 
+/* The earliest time at which ls__first_turn has something to do without an event. */
 uint64_t ls__first_deadline(const ls__nodes *n)
 {
     uint64_t at = n->finishing ? n->finish_ns : LS__NEVER;
@@ -408,8 +438,7 @@ uint64_t ls__first_deadline(const ls__nodes *n)
     LS__LIST_EACH (each, &n->peers) {
         const ls__nodes_peer *p = LS__LIST_ITEM(each, ls__nodes_peer, link);
         if (p->known && !p->lost) {
-            at = least(at, p->frames.said_ns + LS__NODES_BEAT_MS * 1000000ull);
-            at = least(at, p->frames.heard_ns + (LS__NODES_SILENT_MS + 1) * 1000000ull);
+            at = least(at, ls__nodes_frames_deadline(&p->frames, true));
         } else if (!p->known) {
             at = least(at, p->deadline_ns);
         }

@@ -1,27 +1,37 @@
-/* Frames in and out of a link. */
+/* Frames in and out of a link: buffers in front of its byte stream.
+ *
+ * The owner alternates ls__frames_turn, which moves bytes, and ls__frames_next, which hands out
+ * frames in place. A frame is removed from the buffer by the next call, so nothing is copied. When
+ * the link ends, the frames before its end are handed out first: they may contain the reason.
+ */
 #include "job/nodes/frames.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 
 #define IN_MAX (2 * (LS__WIRE_HEADER + LS__WIRE_PAYLOAD_MAX))
-#define OUT_MAX                                                                                    \
-    ((size_t)64 << 20) /* as much as the store holds: a node that stops reading is lost */
+/* The size of the whole store: a node with more unread replies than that has stopped reading. */
+#define OUT_MAX ((size_t)64 << 20)
 #define READ_BYTES ((size_t)16 << 10)
-#define CONTROL_MAX ((size_t)32 << 10) /* of a frame of the nodes' own */
+#define CONTROL_MAX ((size_t)32 << 10) /* payload of a frame of the nodes' own */
 
+/* If the poller has no room, the owner's deadlines (a heartbeat per second) still drive the
+ * link, only more slowly, so the result is ignored. */
 void ls__frames_init(ls__frames *f, const ls__env *env, ls__link *link, int poller)
 {
+    LS_ASSERT(link != NULL);
     memset(f, 0, sizeof *f);
     f->env = env;
     f->link = link;
     f->poller = poller;
-    f->heard_ns = f->said_ns = env->now_ns(env);
+    f->received_ns = f->sent_ns = env->now_ns(env);
     (void)env->poller_add(env, poller, ls__link_fd(link), 0);
 }
 
+/* The times and flags stay readable; queued bytes are dropped. */
 void ls__frames_close(ls__frames *f)
 {
     if (f->link != NULL) {
@@ -33,22 +43,25 @@ void ls__frames_close(ls__frames *f)
     }
 }
 
+/* Removes the frame that was handed out last. */
 static void drop_taken(ls__frames *f)
 {
+    LS_ASSERT(f->taken <= f->in.end - f->in.start);
     f->in.start += f->taken;
     f->taken = 0;
 }
 
+/* Whether a complete frame is in the buffer. */
 static bool holds_frame(const ls__frames *f)
 {
     ls__wire_header header;
-    size_t held = f->in.end - f->in.start;
+    const size_t held = f->in.end - f->in.start;
     return held >= LS__WIRE_HEADER && ls__wire_header_read(f->in.data + f->in.start, &header) &&
            held >= LS__WIRE_HEADER + header.length;
 }
 
-/* What came before the end is taken first: it may say why. */
-static ls_status lost(ls__frames *f, ssize_t error)
+/* The link has ended. LS_OK as long as complete frames are left; then the failure. */
+static ls_status end_of_link(ls__frames *f, ssize_t error)
 {
     f->ended = true;
     f->reason = error;
@@ -59,23 +72,21 @@ static ls_status lost(ls__frames *f, ssize_t error)
                       : ls__fail(LS_ERR_PEER, "the connection broke: %s", strerror((int)-error));
 }
 
+/* An error is not reported here: the frames that arrived before it are read first (end_of_link). */
 void ls__frames_write(ls__frames *f)
 {
     while (!f->ended && f->out.start < f->out.end) {
         ls__env_span span = {f->out.data + f->out.start, f->out.end - f->out.start};
-        ssize_t sent = ls__link_send(f->link, &span, 1);
-        if (sent == -EAGAIN) {
-            return;
-        }
+        const ssize_t sent = ls__link_send(f->link, &span, 1);
         if (sent <= 0) {
-            return; /* what has come is read first; then the end shows there */
+            return; /* -EAGAIN: later; after an error the next read reports the end of the link */
         }
         f->out.start += (size_t)sent;
     }
     (void)ls__link_flush(f->link);
 }
 
-/* As much as fits: what remains is read once the frames that are there have been taken. */
+/* Reads as much as fits into the buffer; the rest is read after the owner has taken frames. */
 static ls_status fill(ls__frames *f)
 {
     drop_taken(f);
@@ -83,44 +94,46 @@ static ls_status fill(ls__frames *f)
         if (!ls__store_buffer_reserve(f->env, &f->in, READ_BYTES, IN_MAX)) {
             return ls__fail(LS_ERR_MEMORY, "receiving from another node");
         }
-        ssize_t got = ls__link_read(f->link, f->in.data + f->in.end, READ_BYTES);
-        if (got == -EAGAIN) {
+        ssize_t received = ls__link_read(f->link, f->in.data + f->in.end, READ_BYTES);
+        if (received == -EAGAIN) {
             return LS_OK;
         }
-        if (got <= 0) {
-            return lost(f, got);
+        if (received <= 0) {
+            return end_of_link(f, received);
         }
-        f->in.end += (size_t)got;
-        f->heard_ns = f->env->now_ns(f->env);
+        f->in.end += (size_t)received;
+        f->received_ns = f->env->now_ns(f->env);
     }
     return LS_OK;
 }
 
+/* Called again for a link that has ended, it drops the last frame and reports the end. */
 ls_status ls__frames_turn(ls__frames *f)
 {
     if (!f->open) {
-        ls_status status = ls__link_handshake(f->link);
+        const ls_status status = ls__link_handshake(f->link);
         if (status != LS_OK) {
             return status;
         }
         f->open = true;
-        f->heard_ns = f->env->now_ns(f->env);
+        f->received_ns = f->env->now_ns(f->env);
     }
     if (f->broken) {
         return ls__fail(LS_ERR_FORMAT, "the data is not a frame of this version");
     }
     if (f->ended) {
         drop_taken(f);
-        return lost(f, f->reason);
+        return end_of_link(f, f->reason);
     }
     ls__frames_write(f);
     return fill(f);
 }
 
+/* A malformed header makes the link broken; the next turn reports it. */
 bool ls__frames_next(ls__frames *f, ls__wire_header *header, const uint8_t **payload)
 {
     drop_taken(f);
-    size_t held = f->in.end - f->in.start;
+    const size_t held = f->in.end - f->in.start;
     const uint8_t *at = f->in.data + f->in.start;
     if (held < LS__WIRE_HEADER || f->broken) {
         return false;
@@ -134,45 +147,52 @@ bool ls__frames_next(ls__frames *f, ls__wire_header *header, const uint8_t **pay
     return true;
 }
 
-bool ls__frames_put(ls__frames *f, const uint8_t *frame, size_t bytes)
+/* Appends room for a frame of `bytes`, which the caller fills in at once. NULL: the link is closed,
+ * too much is queued, or there is no memory. */
+static uint8_t *append(ls__frames *f, size_t bytes)
 {
     if (f->link == NULL || !ls__store_buffer_reserve(f->env, &f->out, bytes, OUT_MAX)) {
-        return false;
+        return NULL;
     }
-    memcpy(f->out.data + f->out.end, frame, bytes);
+    uint8_t *at = f->out.data + f->out.end;
     f->out.end += bytes;
-    f->said_ns = f->env->now_ns(f->env);
-    return true;
+    f->sent_ns = f->env->now_ns(f->env);
+    return at;
+}
+
+bool ls__frames_put(ls__frames *f, const uint8_t *frame, size_t bytes)
+{
+    uint8_t *at = append(f, bytes);
+    if (at != NULL) {
+        memcpy(at, frame, bytes);
+    }
+    return at != NULL;
 }
 
 bool ls__frames_put_reply(ls__frames *f, uint64_t id, const ls__wire_reply *reply)
 {
-    size_t bytes = LS__WIRE_HEADER + LS__WIRE_REPLY + reply->bytes;
-    if (f->link == NULL || !ls__store_buffer_reserve(f->env, &f->out, bytes, OUT_MAX)) {
-        return false;
+    uint8_t *at = append(f, LS__WIRE_HEADER + LS__WIRE_REPLY + reply->bytes);
+    if (at != NULL) {
+        ls__wire_reply_write(at, id, reply);
     }
-    ls__wire_reply_write(f->out.data + f->out.end, id, reply);
-    f->out.end += bytes;
-    f->said_ns = f->env->now_ns(f->env);
-    return true;
+    return at != NULL;
 }
 
-bool ls__frames_say(ls__frames *f, ls__node_type type, json_t *object)
+/* An object that could not be packed or printed (no memory) arrives here as NULL, or leaves `text`
+ * NULL; the frame is then empty, or is not sent. */
+bool ls__frames_send(ls__frames *f, ls__node_type type, json_t *object)
 {
     char *text = object != NULL ? json_dumps(object, JSON_COMPACT) : NULL;
-    size_t bytes = text != NULL ? strlen(text) : 0;
-    bool fits = bytes <= CONTROL_MAX && (text != NULL || object == NULL) && f->link != NULL &&
-                ls__store_buffer_reserve(f->env, &f->out, LS__WIRE_HEADER + bytes, OUT_MAX);
-    if (fits) {
-        uint8_t *at = f->out.data + f->out.end;
+    const size_t bytes = text != NULL ? strlen(text) : 0;
+    const bool sound = bytes <= CONTROL_MAX && (text != NULL || object == NULL);
+    uint8_t *at = sound ? append(f, LS__WIRE_HEADER + bytes) : NULL;
+    if (at != NULL) {
         ls__wire_header_write(at, (ls__wire_header){(uint16_t)type, 0, (uint32_t)bytes});
         ls__wire_append(at + LS__WIRE_HEADER, text, bytes);
-        f->out.end += LS__WIRE_HEADER + bytes;
-        f->said_ns = f->env->now_ns(f->env);
     }
     free(text);
     json_decref(object);
-    return fits;
+    return at != NULL;
 }
 
 bool ls__frames_idle(const ls__frames *f)

@@ -1,23 +1,28 @@
-/* Node 0, until all are there: who may come, and the layout of the world.
+/* Node 0 while nodes gather: which nodes may join, and the layout of the world.
  *
- * Under our launcher nodes are numbered by --node-rank, or by arrival, and ranks follow each other
- * from node to node. Under other launchers each process knows its rank already, in any order: then
- * nodes only say which ranks they have, and the world is complete when each has come once.
+ * Under `lockstep run` nodes are numbered by --node-rank, or by arrival, and ranks are contiguous
+ * from node to node. Under other launchers each process already knows its rank, in any order: then
+ * a node lists the ranks that it has, and the world is complete when each rank is listed once.
+ *
+ * Everything in a HELLO comes from another host and is checked; a node that does not fit is refused
+ * with a message that both sides show.
  */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "job/nodes/internal.h"
 
-#define PROTOCOL 1
-#define REFUSE_MS 2000
+#define REFUSE_MS 2000 /* for a refused node to read the reason and hang up */
 
 /* ---- refusing ------------------------------------------------------------------------------ */
 
+/* Sends the reason; the peer then hangs up, or is dropped at the deadline. "again" means that the
+ * job is about to restart, and that the node should try again. */
 static void LS__PRINTF(3, 4) refuse(ls__nodes *n, ls__nodes_peer *p, const char *format, ...)
 {
     char text[768];
@@ -26,19 +31,21 @@ static void LS__PRINTF(3, 4) refuse(ls__nodes *n, ls__nodes_peer *p, const char 
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     LS__WARN("a node was refused: %s", text);
-    (void)ls__frames_say(&p->frames, LS__NODE_REFUSED,
-                         json_pack("{s:s s:b}", "text", text, "again", n->has_cause));
-    p->leaves = true;
+    (void)ls__frames_send(&p->frames, LS__NODE_REFUSED,
+                          json_pack("{s:s s:b}", "text", text, "again", n->has_cause));
+    p->refused = true;
     p->deadline_ns = ls__deadline_after(n->env, REFUSE_MS);
 }
 
 /* ---- hello --------------------------------------------------------------------------------- */
 
+/* The contents of HELLO that are not stored in the peer. world_size is 0 under `lockstep run`. */
 typedef struct hello {
     int protocol, nodes, node, ranks, world_size;
     char version[32], id[64];
 } hello;
 
+/* False: a field is missing, or the number of ranks is impossible. */
 static bool read_hello(const json_t *from, hello *out, ls__nodes_peer *p)
 {
     memset(out, 0, sizeof *out);
@@ -63,10 +70,10 @@ static bool read_hello(const json_t *from, hello *out, ls__nodes_peer *p)
     return true;
 }
 
-/* Whether it and node 0 mean the same job. */
+/* Whether the node and node 0 belong to the same job and agree on its size; else it is refused. */
 static bool same_job(ls__nodes *n, ls__nodes_peer *p, const hello *h)
 {
-    if (h->protocol != PROTOCOL || strcmp(h->version, n->version) != 0) {
+    if (h->protocol != LS__NODES_PROTOCOL || strcmp(h->version, n->version) != 0) {
         refuse(
             n, p,
             "host %s runs lockstep %s, node 0 (host %s) lockstep %s: install the same version on "
@@ -85,7 +92,7 @@ static bool same_job(ls__nodes *n, ls__nodes_peer *p, const hello *h)
     } else if (strcmp(h->id, n->id) != 0) {
         refuse(n, p,
                "host %s belongs to the job \"%s\", node 0 (host %s) to \"%s\": another job "
-               "meets at %s:%d; give each a port of its own",
+               "uses %s:%d; give each job a port of its own",
                p->host, h->id, n->host, n->id, n->place.host, n->place.port);
     } else {
         return true;
@@ -93,7 +100,8 @@ static bool same_job(ls__nodes *n, ls__nodes_peer *p, const hello *h)
     return false;
 }
 
-static const ls__nodes_peer *with_node(const ls__nodes *n, int node)
+/* The accepted node of that number; NULL: none. */
+static const ls__nodes_peer *find_node(const ls__nodes *n, int node)
 {
     LS__LIST_EACH (at, &n->peers) {
         const ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
@@ -104,6 +112,7 @@ static const ls__nodes_peer *with_node(const ls__nodes *n, int node)
     return NULL;
 }
 
+/* Node 0 and the accepted nodes. */
 static int nodes_known(const ls__nodes *n)
 {
     int count = 1;
@@ -113,22 +122,22 @@ static int nodes_known(const ls__nodes *n)
     return count;
 }
 
-/* A place among the nodes: its own, or any. */
-static bool place_node(ls__nodes *n, ls__nodes_peer *p, int node)
+/* Checks the node's number, -1 for any, which number_nodes replaces later. Else it is refused. */
+static bool assign_node(ls__nodes *n, ls__nodes_peer *p, int node)
 {
     if (nodes_known(n) >= n->wanted) {
         refuse(n, p,
-               "host %s comes as one more than the %d nodes of the job at %s:%d, all of which "
-               "are there: give each node its own --node-rank, and each job a port of its own",
+               "host %s is one node too many: all %d nodes of the job at %s:%d have joined; give "
+               "each node its own --node-rank, and each job a port of its own",
                p->host, n->wanted, n->place.host, n->place.port);
         return false;
     }
     if (node >= n->wanted || node < -1) {
-        refuse(n, p, "host %s has --node-rank %d, and --nnodes %d has ranks 0 to %d", p->host, node,
-               n->wanted, n->wanted - 1);
+        refuse(n, p, "host %s has --node-rank %d, but --nnodes %d allows only 0 to %d", p->host,
+               node, n->wanted, n->wanted - 1);
         return false;
     }
-    const ls__nodes_peer *same = node > 0 ? with_node(n, node) : NULL;
+    const ls__nodes_peer *same = node > 0 ? find_node(n, node) : NULL;
     if (node == 0 || same != NULL) {
         refuse(n, p, "two nodes have --node-rank %d: host %s and host %s; give each node its own",
                node, node == 0 ? n->host : same->host, p->host);
@@ -138,6 +147,7 @@ static bool place_node(ls__nodes *n, ls__nodes_peer *p, int node)
     return true;
 }
 
+/* The host that has listed this world rank; NULL: none so far. */
 static const char *host_of_rank(const ls__nodes *n, int rank)
 {
     for (int r = 0; r < n->ranks; r++) {
@@ -156,47 +166,53 @@ static const char *host_of_rank(const ls__nodes *n, int rank)
     return NULL;
 }
 
-static bool place_ranks(ls__nodes *n, ls__nodes_peer *p)
+/* Checks the ranks that a node listed, under other launchers; number_nodes numbers it once all
+ * nodes have joined, because a node that has joined may still leave. */
+static bool assign_ranks(ls__nodes *n, ls__nodes_peer *p)
 {
     for (int r = 0; r < p->ranks; r++) {
-        int rank = p->world_rank[r];
+        const int rank = p->world_rank[r];
         const char *host = rank >= 0 && rank < n->given_world ? host_of_rank(n, rank) : NULL;
         if (rank < 0 || rank >= n->given_world) {
-            refuse(n, p, "host %s has rank %d, and the world has ranks 0 to %d", p->host, rank,
+            refuse(n, p, "host %s has rank %d, but the world has ranks 0 to %d", p->host, rank,
                    n->given_world - 1);
             return false;
         }
         if (host != NULL) {
             refuse(n, p,
-                   "two processes are rank %d: one of host %s and one of host %s; is this the "
+                   "two processes are rank %d: one on host %s and one on host %s; is this the "
                    "port of another job?",
                    rank, host, p->host);
             return false;
         }
     }
-    p->node = nodes_known(n);
     return true;
 }
 
+/* A peer that is refused stays until it hangs up or REFUSE_MS has passed, so that the reason
+ * reaches it. The world may have become complete; gather_turn looks. */
 void ls__gather_hello(ls__nodes *n, ls__nodes_peer *p, const json_t *from)
 {
+    LS_ASSERT(!p->known && !p->refused);
     hello h;
     if (!read_hello(from, &h, p)) {
-        refuse(n, p, "the data from %s is not a greeting of this version",
+        refuse(n, p, "the data from %s is not a HELLO of this version",
                ls__link_peer(p->frames.link));
         return;
     }
     if (n->state != LS__NODES_GATHERING) {
-        refuse(n, p, "host %s comes late: the job at %s:%d runs, with all its nodes", p->host,
-               n->place.host, n->place.port);
+        refuse(n, p, "host %s is too late: the job at %s:%d already runs with all its nodes",
+               p->host, n->place.host, n->place.port);
         return;
     }
-    p->known =
-        same_job(n, p, &h) && (n->given_world != 0 ? place_ranks(n, p) : place_node(n, p, h.node));
+    p->known = same_job(n, p, &h) &&
+               (n->given_world != 0 ? assign_ranks(n, p) : assign_node(n, p, h.node));
 }
 
 /* ---- the world ----------------------------------------------------------------------------- */
 
+/* The ranks of this host and of the accepted nodes. assign_ranks keeps them distinct, so the number
+ * tells when the world is complete. */
 static int ranks_known(const ls__nodes *n)
 {
     int count = n->ranks;
@@ -207,24 +223,26 @@ static int ranks_known(const ls__nodes *n)
     return count;
 }
 
-/* Those without a number get the free ones, in order of arrival. */
+/* Nodes without a number get the free ones, in order of arrival. */
 static void number_nodes(ls__nodes *n)
 {
     int next = 1;
     LS__LIST_EACH (at, &n->peers) {
         ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         while (p->known && p->node < 0) {
-            p->node = with_node(n, next) == NULL ? next : -1;
+            p->node = find_node(n, next) == NULL ? next : -1;
             next++;
         }
     }
 }
 
+/* Assigns contiguous ranks in the order of the nodes; ranks that another launcher assigned stay. */
 static void number_ranks(ls__nodes *n)
 {
     int first = n->ranks;
     for (int node = 1; node < n->world.nodes; node++) {
-        ls__nodes_peer *p = (ls__nodes_peer *)(uintptr_t)with_node(n, node);
+        ls__nodes_peer *p = (ls__nodes_peer *)(uintptr_t)find_node(n, node);
+        LS_ASSERT(p != NULL);
         p->first_rank = n->given_world != 0 ? p->world_rank[0] : first;
         first += p->ranks;
     }
@@ -232,11 +250,12 @@ static void number_ranks(ls__nodes *n)
     n->world.world_size = first;
 }
 
+/* A port that is free at the moment, for the program's own use (MASTER_PORT); 0: none was found. */
 static int free_port(const ls__nodes *n, const char *address)
 {
     char text[LS__ADDRESS_MAX];
     int port = 0;
-    int fd = n->env->tcp_listen(n->env, address, 0);
+    const int fd = n->env->tcp_listen(n->env, address, 0);
     if (fd < 0 || n->env->tcp_name(n->env, fd, false, text, sizeof text, &port) < 0) {
         port = 0;
     }
@@ -246,7 +265,8 @@ static int free_port(const ls__nodes *n, const char *address)
     return port;
 }
 
-/* How the others reach this host: where one of them has reached it. */
+/* The address at which the others reach this host. If node 0 only knows loopback addresses, it is
+ * the local address of a connection from another host. */
 static void find_own_address(ls__nodes *n)
 {
     LS__LIST_EACH (at, &n->peers) {
@@ -264,39 +284,44 @@ static void find_own_address(ls__nodes *n)
     n->world.master_port = free_port(n, n->own);
 }
 
-static void welcome(ls__nodes *n, ls__nodes_peer *p)
+/* A node whose connection came over the loopback runs on this host and shares its address. */
+static void send_welcome(ls__nodes *n, ls__nodes_peer *p)
 {
     const ls__nodes_world *w = &n->world;
     char job[20];
-    /* One that came over the loopback is on this host, and reached by others as this one is. */
     if (p->address[0] == '\0' || ls__address_is_loopback(p->address)) {
         memcpy(p->address, n->own, sizeof p->address);
     }
     snprintf(job, sizeof job, "%016llx", (unsigned long long)w->job);
-    (void)ls__frames_say(&p->frames, LS__NODE_WELCOME,
-                         json_pack("{s:s s:i s:i s:i s:i s:i s:s s:s s:s s:i s:s}", "job", job,
-                                   "attempt", w->attempt, "nodes", w->nodes, "node", p->node,
-                                   "first_rank", p->first_rank, "world_size", w->world_size,
-                                   "run_id", w->run_id, "address", p->address, "master", w->master,
-                                   "master_port", w->master_port, "host", n->host));
+    (void)ls__frames_send(&p->frames, LS__NODE_WELCOME,
+                          json_pack("{s:s s:i s:i s:i s:i s:i s:s s:s s:s s:i s:s}", "job", job,
+                                    "attempt", w->attempt, "nodes", w->nodes, "node", p->node,
+                                    "first_rank", p->first_rank, "world_size", w->world_size,
+                                    "run_id", w->run_id, "address", p->address, "master", w->master,
+                                    "master_port", w->master_port, "host", n->host));
 }
 
+/* A reply of the store to a rank of that node. */
 static void answer(void *arg, uint64_t id, const ls__wire_reply *reply)
 {
     ls__nodes_peer *p = arg;
     p->frames.broken = !ls__frames_put_reply(&p->frames, id, reply) || p->frames.broken;
 }
 
+/* Whether all nodes have joined; under other launchers, whether all ranks have. */
 static bool complete(const ls__nodes *n)
 {
     return n->given_world != 0 ? ranks_known(n) == n->given_world : nodes_known(n) == n->wanted;
 }
 
+/* All store entries are made before the first WELCOME, so that either all nodes start or none
+ * does. */
 void ls__gather_try(ls__nodes *n)
 {
     if (!complete(n)) {
         return;
     }
+    LS_ASSERT(n->state == LS__NODES_GATHERING);
     n->world.nodes = nodes_known(n);
     number_nodes(n);
     number_ranks(n);
@@ -312,14 +337,15 @@ void ls__gather_try(ls__nodes *n)
     LS__LIST_EACH (at, &n->peers) {
         ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         if (p->known) {
-            welcome(n, p);
+            send_welcome(n, p);
         }
     }
     n->state = LS__NODES_RUNNING;
 }
 
-/* ---- who is missing ------------------------------------------------------------------------ */
+/* ---- missing nodes ------------------------------------------------------------------------- */
 
+/* Lists at most 8, under other launchers. */
 static void missing_ranks(const ls__nodes *n, ls__text *to)
 {
     int count = 0;
@@ -333,6 +359,9 @@ static void missing_ranks(const ls__nodes *n, ls__text *to)
     }
 }
 
+/* Lists at most 8. While accepted nodes wait for a number, the numbers of the missing ones are
+ * unknown.
+ */
 static void missing_nodes(const ls__nodes *n, ls__text *to)
 {
     int unnumbered = 0, count = 0;
@@ -340,13 +369,13 @@ static void missing_nodes(const ls__nodes *n, ls__text *to)
         const ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         unnumbered += p->known && p->node < 0;
     }
-    int missing = n->wanted - nodes_known(n);
+    const int missing = n->wanted - nodes_known(n);
     if (unnumbered > 0) {
         ls__text_add(to, "%d more node%s of %d", missing, missing == 1 ? "" : "s", n->wanted);
         return;
     }
     for (int node = 1; node < n->wanted; node++) {
-        if (with_node(n, node) == NULL && count++ < 8) {
+        if (find_node(n, node) == NULL && count++ < 8) {
             ls__text_add(to, "%s%d",
                          count > 1      ? ", "
                          : missing == 1 ? "node rank "

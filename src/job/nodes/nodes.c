@@ -1,4 +1,7 @@
-/* What both sides share: life, texts, findings. */
+/* The nodes of a job, as far as both sides share it: life, the owner's loop, heartbeats, failure
+ * records, and their form as JSON. The two sides are first_node.c with gather.c (node 0) and
+ * other_node.c.
+ */
 #include "job/nodes/internal.h"
 
 #include <errno.h>
@@ -6,12 +9,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
-static void adopt(ls__nodes *n, const ls__nodes_spec *spec)
+/* Copies the specification, so that the caller may free its own after the call. */
+static void init_from(ls__nodes *n, const ls__nodes_spec *spec)
 {
+    LS_ASSERT(spec->ranks >= 1 && spec->ranks <= LS__BOARD_RANKS_MAX && spec->place->count > 0);
     n->env = spec->env;
     n->store = spec->store;
     n->first = spec->first;
@@ -40,11 +46,13 @@ static void adopt(ls__nodes *n, const ls__nodes_spec *spec)
     n->poller = n->exchange_fd = -1;
 }
 
-/* Without a secret only processes of this user on this host can be distinguished from others. */
+/* Without a secret the kernel identifies the processes of this user, but only those on this
+ * host. */
 static ls_status check_secret(const ls__nodes *n)
 {
     if (n->has_secret || ls__place_is_loopback(&n->place)) {
-        return ls__link_available(n->link_spec.mode); /* now, not once another node comes */
+        /* Report a missing TLS now, not at the first connection. */
+        return ls__link_available(n->link_spec.mode);
     }
     return ls__fail(
         LS_ERR_AUTH,
@@ -54,6 +62,20 @@ static ls_status check_secret(const ls__nodes *n)
         n->place.from, n->place.host, n->place.port);
 }
 
+/* The steps of opening, each of which ls__nodes_close undoes. */
+static ls_status open_parts(ls__nodes *n)
+{
+    n->poller = n->env->poller_open(n->env);
+    if (n->poller < 0) {
+        return ls__fail(LS_ERR_SYSTEM, "a poller for the job's nodes: %s", strerror(-n->poller));
+    }
+    LS_TRY(check_secret(n));
+    LS_TRY(ls__interface_wanted(n->env, &n->has_interface, &n->interface));
+    return n->first ? ls__first_open(n) : ls__other_open(n);
+}
+
+/* Fails at once if nothing can succeed later: no poller, no secret, no such interface, no
+ * listener. */
 ls_status ls__nodes_open(const ls__nodes_spec *spec, ls__nodes **out)
 {
     const ls__env *env = spec->env;
@@ -62,17 +84,8 @@ ls_status ls__nodes_open(const ls__nodes_spec *spec, ls__nodes **out)
         return ls__fail(LS_ERR_MEMORY, "the job's nodes");
     }
     memset(n, 0, sizeof *n);
-    adopt(n, spec);
-    n->poller = env->poller_open(env);
-    ls_status status = n->poller < 0 ? ls__fail(LS_ERR_SYSTEM, "a poller for the job's nodes: %s",
-                                                strerror(-n->poller))
-                                     : check_secret(n);
-    if (status == LS_OK) {
-        status = ls__interface_wanted(env, &n->has_interface, &n->interface);
-    }
-    if (status == LS_OK) {
-        status = n->first ? ls__first_open(n) : ls__other_open(n);
-    }
+    init_from(n, spec);
+    const ls_status status = open_parts(n);
     if (status < 0) {
         ls__nodes_close(n);
         return status;
@@ -81,6 +94,7 @@ ls_status ls__nodes_open(const ls__nodes_spec *spec, ls__nodes **out)
     return LS_OK;
 }
 
+/* Serves both sides, as the parts of the other side are empty. The secret is erased. */
 void ls__nodes_close(ls__nodes *n)
 {
     if (n == NULL) {
@@ -101,6 +115,7 @@ void ls__nodes_fail(ls__nodes *n, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(n->error, sizeof n->error, format, arguments);
     va_end(arguments);
+    LS_ASSERT(n->state == LS__NODES_GATHERING || n->state == LS__NODES_FAILED);
     n->state = LS__NODES_FAILED;
 }
 
@@ -116,16 +131,17 @@ uint64_t ls__nodes_deadline(const ls__nodes *n)
     return n->first ? ls__first_deadline(n) : ls__other_deadline(n);
 }
 
-/* Which of them has news is not kept: all are looked at, they are few. */
+/* Consumes the poller's events. The turn then visits every link, as there are few. */
 static void drain(ls__nodes *n)
 {
     ls__env_ready ready[16];
-    int got;
+    int received;
     do {
-        got = n->env->poller_wait(n->env, n->poller, ready, 16, n->env->now_ns(n->env));
-    } while (got == 16);
+        received = n->env->poller_wait(n->env, n->poller, ready, 16, n->env->now_ns(n->env));
+    } while (received == 16);
 }
 
+/* Ends with a flush, so that the answers of this turn leave before the owner polls again. */
 void ls__nodes_turn(ls__nodes *n)
 {
     drain(n);
@@ -138,6 +154,7 @@ void ls__nodes_turn(ls__nodes *n)
     ls__nodes_flush(n);
 }
 
+/* The owner calls it before it polls: what its own calls have queued then leaves without delay. */
 void ls__nodes_flush(ls__nodes *n)
 {
     if (n->first) {
@@ -147,7 +164,7 @@ void ls__nodes_flush(ls__nodes *n)
     }
 }
 
-/* ---- looking ------------------------------------------------------------------------------- */
+/* ---- results ------------------------------------------------------------------------------- */
 
 ls__nodes_state ls__nodes_state_of(const ls__nodes *n)
 {
@@ -169,6 +186,7 @@ const uint8_t *ls__nodes_secret(const ls__nodes *n)
     return n->secret;
 }
 
+/* All links have the same protection; any of them answers for all. */
 const char *ls__nodes_protection(const ls__nodes *n)
 {
     LS__LIST_EACH (at, &n->peers) {
@@ -180,6 +198,7 @@ const char *ls__nodes_protection(const ls__nodes *n)
     return n->frames.link != NULL ? ls__link_protection(n->frames.link) : "";
 }
 
+/* A later request replaces one that the owner has not taken yet. */
 int ls__nodes_take_stop(ls__nodes *n)
 {
     int stop = n->stop;
@@ -202,8 +221,40 @@ const ls__nodes_end *ls__nodes_end_of(const ls__nodes *n)
     return n->has_end ? &n->end : NULL;
 }
 
-/* ---- saying -------------------------------------------------------------------------------- */
+/* ---- heartbeats ---------------------------------------------------------------------------- */
 
+#define NS_PER_MS 1000000ull
+
+/* Any frame shows that this side is alive, hence the time of the last one sent. */
+void ls__nodes_heartbeat(ls__frames *f, uint64_t now)
+{
+    if (now >= f->sent_ns + LS__NODES_HEARTBEAT_MS * NS_PER_MS) {
+        (void)ls__frames_send(f, LS__NODE_HEARTBEAT, NULL);
+    }
+}
+
+/* Anything that arrives counts as a sign of life, so a busy link needs no heartbeats. */
+bool ls__nodes_silent(const ls__frames *f, uint64_t now, char *why, size_t bytes)
+{
+    const uint64_t silent_ns = now > f->received_ns ? now - f->received_ns : 0;
+    if (silent_ns <= LS__NODES_SILENT_MS * NS_PER_MS) {
+        return false;
+    }
+    snprintf(why, bytes, "no heartbeat arrived from it for %.1f s", (double)silent_ns * 1e-9);
+    return true;
+}
+
+/* One millisecond later than the limit, so that the turn at the deadline finds the link silent. */
+uint64_t ls__nodes_frames_deadline(const ls__frames *f, bool watched)
+{
+    const uint64_t send_ns = f->sent_ns + LS__NODES_HEARTBEAT_MS * NS_PER_MS;
+    const uint64_t lost_ns = f->received_ns + (LS__NODES_SILENT_MS + 1) * NS_PER_MS;
+    return watched && lost_ns < send_ns ? lost_ns : send_ns;
+}
+
+/* ---- reporting ----------------------------------------------------------------------------- */
+
+/* The order of the kinds decides (job/failure.h). Of two equal ones the earlier stays. */
 void ls__nodes_note(ls__nodes *n, const ls__failure_record *f)
 {
     if (!n->has_failure || f->kind < n->failure.kind) {
@@ -212,31 +263,35 @@ void ls__nodes_note(ls__nodes *n, const ls__failure_record *f)
     }
 }
 
+/* From node 0 to all; from another node to node 0, which passes it on. */
 void ls__nodes_stop(ls__nodes *n, int signal)
 {
     if (n->first) {
-        ls__first_tell(n, NULL, LS__NODE_STOP, json_pack("{s:i}", "signal", signal));
+        ls__first_send_all(n, NULL, LS__NODE_STOP, json_pack("{s:i}", "signal", signal));
     } else {
-        (void)ls__frames_say(&n->frames, LS__NODE_STOP, json_pack("{s:i}", "signal", signal));
+        (void)ls__frames_send(&n->frames, LS__NODE_STOP, json_pack("{s:i}", "signal", signal));
     }
 }
 
+/* Node 0 keeps its own failure records (root_cause.c), so there the call does nothing. */
 void ls__nodes_report(ls__nodes *n, const ls__failure_record *f)
 {
     if (!n->first) {
-        (void)ls__frames_say(&n->frames, LS__NODE_FAILURE, ls__failure_pack(f));
+        (void)ls__frames_send(&n->frames, LS__NODE_FAILURE, ls__failure_pack(f));
     }
 }
 
+/* Node 0 learns the end of its own ranks without a frame. */
 void ls__nodes_done(ls__nodes *n, const char *tail)
 {
     if (!n->first) {
-        (void)ls__frames_say(&n->frames, LS__NODE_DONE, json_pack("{s:s}", "tail", tail));
+        (void)ls__frames_send(&n->frames, LS__NODE_DONE, json_pack("{s:s}", "tail", tail));
     }
 }
 
-/* ---- texts --------------------------------------------------------------------------------- */
+/* ---- JSON ---------------------------------------------------------------------------------- */
 
+/* NULL for everything that is not an object: the bytes come from another host. */
 json_t *ls__node_parse(const uint8_t *payload, size_t bytes)
 {
     json_t *object = json_loadb((const char *)payload, bytes, JSON_REJECT_DUPLICATES, NULL);
@@ -247,19 +302,21 @@ json_t *ls__node_parse(const uint8_t *payload, size_t bytes)
     return object;
 }
 
+/* Cut at the end of `out`: texts of other hosts have any length. */
 void ls__node_text(const json_t *from, const char *key, char *out, size_t bytes)
 {
     const char *text = json_string_value(json_object_get(from, key));
     snprintf(out, bytes, "%s", text != NULL ? text : "");
 }
 
-/* Output of programs may be anything; JSON is UTF-8. */
+/* A text as JSON, which must be UTF-8; the output of a program may be any bytes. */
 static json_t *loose_text(const char *text)
 {
     json_t *string = json_string(text);
     return string != NULL ? string : json_string("(its text is not UTF-8)");
 }
 
+/* The record of a failure as it travels between nodes; ls__failure_unpack reads it. */
 json_t *ls__failure_pack(const ls__failure_record *f)
 {
     return json_pack("{s:i s:i s:i s:i s:i s:i s:i s:b s:b s:b s:I s:I s:o}", "kind", (int)f->kind,
@@ -269,6 +326,7 @@ json_t *ls__failure_pack(const ls__failure_record *f)
                      "updates", (json_int_t)f->updates, "text", loose_text(f->text));
 }
 
+/* The kind is checked, because it is compared; a record without a text explains nothing. */
 bool ls__failure_unpack(const json_t *from, ls__failure_record *out)
 {
     int kind = 0, final = 0, stop = 0, before_init = 0;

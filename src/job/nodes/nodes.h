@@ -1,17 +1,18 @@
 /* The nodes of a job: one process on each host, in a star around node 0.
  *
  *                      ┌──────────── node 0: the store, the layout, the root cause
- *     node 1 ── link ──┤             listens at the rendezvous, and nowhere else
+ *     node 1 ── link ──┤             it alone listens, at the rendezvous
  *     node 2 ── link ──┘
  *
- * A node is the launcher's agent (src/launch) or, under other launchers, a thread of a host's first
- * rank (job/bootstrap/agent_thread.c). Over its link go its ranks' requests to the store, a
- * heartbeat a second both ways, stop requests, failures, and the root cause among them:
+ * A node is the launcher's agent (src/launch) or, under other launchers, a thread of local rank 0
+ * (job/bootstrap/agent_thread.c). Its link carries the requests of its ranks to the store, a
+ * heartbeat per second in both directions, stop requests, failure records, and the root cause:
  *
  *     HELLO ▸ WELCOME (the world's layout) ▸ … ▸ FAILURE ▸ CAUSE ▸ DONE ▸ END
  *
- * Node 0 decides which failure was the first; a node that hears nothing for LS__NODES_SILENT_MS has
- * lost the other side and says so. Driven by its owner's poll loop; nothing blocks; one thread.
+ * Node 0 decides which failure is the root cause. A node that receives nothing for
+ * LS__NODES_SILENT_MS considers the other side lost and reports that. The owner's poll loop drives
+ * it; no call blocks; all calls come from one thread.
  */
 #ifndef LS_JOB_NODES_NODES_H
 #define LS_JOB_NODES_NODES_H
@@ -23,14 +24,15 @@
 #include "job/store/store.h"
 
 #define LS__NODES_MAX 128
-#define LS__NODES_BEAT_MS 1000
+#define LS__NODES_HEARTBEAT_MS 1000
 #define LS__NODES_SILENT_MS 5000
 
+/* GATHERING ─▶ RUNNING ─▶ ENDED, or GATHERING ─▶ FAILED. */
 typedef enum ls__nodes_state {
-    LS__NODES_GATHERING,
-    LS__NODES_RUNNING, /* all nodes are there */
-    LS__NODES_ENDED,   /* END has come, or has reached everybody */
-    LS__NODES_FAILED   /* gathering failed: ls__nodes_error */
+    LS__NODES_GATHERING, /* waits for all nodes to join */
+    LS__NODES_RUNNING,   /* all nodes have joined */
+    LS__NODES_ENDED,     /* END was received, or node 0 has sent it to all others */
+    LS__NODES_FAILED     /* gathering failed: ls__nodes_error */
 } ls__nodes_state;
 
 typedef struct ls__nodes_spec {
@@ -53,7 +55,7 @@ typedef struct ls__nodes_spec {
     int64_t timeout_ms;                /* for all to come */
 } ls__nodes_spec;
 
-/* What all know once all are there. */
+/* The layout of the world, the same on all nodes once RUNNING. */
 typedef struct ls__nodes_world {
     uint64_t job;
     int attempt, nodes, node, first_rank, world_size;
@@ -74,7 +76,9 @@ typedef struct ls__nodes ls__nodes;
 ls_status ls__nodes_open(const ls__nodes_spec *spec, ls__nodes **out);
 void ls__nodes_close(ls__nodes *nodes); /* NULL is allowed */
 
-/* For the owner's loop: readable, or the deadline: then ls__nodes_turn. */
+/* For the owner's loop: call ls__nodes_turn when the descriptor is readable or the deadline has
+ * passed.
+ */
 int ls__nodes_fd(const ls__nodes *nodes);
 uint64_t ls__nodes_deadline(const ls__nodes *nodes);
 void ls__nodes_turn(ls__nodes *nodes);
@@ -84,32 +88,34 @@ void ls__nodes_flush(ls__nodes *nodes);
 ls__nodes_state ls__nodes_state_of(const ls__nodes *nodes);
 const char *ls__nodes_error(const ls__nodes *nodes);
 const ls__nodes_world *ls__nodes_world_of(const ls__nodes *nodes);
-/* The job's, once RUNNING. */
+/* The secret of the job, once RUNNING. */
 const uint8_t *ls__nodes_secret(const ls__nodes *nodes);
-/* "TLS 1.3, …", "plain": of a link between nodes, once RUNNING. */
+/* The protection of the links, once RUNNING: "TLS 1.3, …" or "plain". */
 const char *ls__nodes_protection(const ls__nodes *nodes);
 
-/* A signal that another node's user gave; 0: none. Each is returned once. */
+/* The signal of a stop request from another node; 0: none. Each is returned once. */
 int ls__nodes_take_stop(ls__nodes *nodes);
+/* Sends a stop request of this host's user to all other nodes. */
 void ls__nodes_stop(ls__nodes *nodes, int signal);
 
-/* The best that was found elsewhere: at node 0 what nodes report, or that one is lost; at another
- * that node 0 is lost. NULL: nothing. */
+/* The failure record from elsewhere that explains most: at node 0 those that nodes report, and lost
+ * nodes; at another node, the loss of node 0. NULL: none. */
 const ls__failure_record *ls__nodes_failure(const ls__nodes *nodes);
 /* Reports a failure to node 0, whose answer is the root cause. */
-void ls__nodes_report(ls__nodes *nodes, const ls__failure_record *finding);
-/* At node 0: this is the job's first failure. Once. */
+void ls__nodes_report(ls__nodes *nodes, const ls__failure_record *failure);
+/* At node 0: sends the root cause to all others. Only the first call counts. */
 void ls__nodes_announce_cause(ls__nodes *nodes, const ls__failure_record *cause);
-/* At the others: what node 0 said; NULL: nothing yet. */
+/* The root cause, as node 0 announced it; NULL: not yet. */
 const ls__failure_record *ls__nodes_cause(const ls__nodes *nodes);
 
-/* Nothing of this host runs any more; `tail`: the culprit's last lines, if it ran here, or "". */
+/* No rank of this host runs any more. `tail`: the last output lines of the failed rank if it ran
+ * here, else "". */
 void ls__nodes_done(ls__nodes *nodes, const char *tail);
-/* At node 0: all others have said so, or are lost; *tail: what came with it. */
+/* At node 0: whether all others are done or lost; *tail: the first text that came with it. */
 bool ls__nodes_all_done(const ls__nodes *nodes, const char **tail);
-/* At node 0: tells all; the state becomes ENDED when it is written. */
+/* At node 0: sends END to all; the state becomes ENDED when the others have hung up. */
 void ls__nodes_finish(ls__nodes *nodes, const ls__nodes_end *end);
-/* At the others, once ENDED: what node 0 decided; NULL: it is lost. */
+/* At the others, once ENDED: the decision of node 0; NULL: node 0 is lost. */
 const ls__nodes_end *ls__nodes_end_of(const ls__nodes *nodes);
 
 #endif

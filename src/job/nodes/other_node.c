@@ -1,30 +1,31 @@
-/* A node that is not node 0: comes to the rendezvous, greets, and then passes on what its ranks
- * ask.
+/* A node that is not node 0: connects to the rendezvous, sends HELLO, and then passes the store
+ * requests of its ranks on to node 0.
  *
- *     try the place's addresses in turn, every RETRY_MS ──▶ HELLO ──▶ WELCOME or REFUSED
+ *     try the addresses in turn, every RETRY_MS ──▶ HELLO ──▶ WELCOME or REFUSED
  *
- * Node 0 may start later, so "refused" is a reason to wait; a wrong secret is not.
+ * Node 0 may start later, so a refused TCP connection is a reason to try again; a wrong secret is
+ * not.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "job/nodes/internal.h"
 #include "job/nodes/secret_exchange.h"
 
-#define PROTOCOL 1
 #define RETRY_MS 200
-#define TRY_MS 5000 /* for one address to answer */
-#define WARN_MS 10000
-#define LINGER_MS 5000
-#define REBUFFS_MAX 3 /* a listener that is crowded closes connections, too, but not that often */
-#define LOST_CODE 1
+#define TRY_MS 5000         /* for one address to answer */
+#define WARN_MS 10000       /* between two warnings that node 0 is missing */
+#define LINGER_MS 5000      /* beyond the deadline, for node 0 to report the missing nodes */
+#define FAILED_PROOFS_MAX 3 /* a crowded listener also closes connections, but not that often */
 
-/* ---- coming -------------------------------------------------------------------------------- */
+/* ---- connecting ---------------------------------------------------------------------------- */
 
+/* Closes the link, if there is one; gather_turn tries the next address after RETRY_MS. */
 static void try_later(ls__nodes *n, const char *why)
 {
     snprintf(n->why, sizeof n->why, "%s", why);
@@ -33,33 +34,38 @@ static void try_later(ls__nodes *n, const char *why)
     n->retry_ns = ls__deadline_after(n->env, RETRY_MS);
 }
 
+/* The address for this try. */
 static const char *target(const ls__nodes *n)
 {
     return n->place.address[n->tries % n->place.count];
 }
 
+/* Whether this node has the secret. Without one from the user, node 0 on this host serves it. */
 static bool fetch_secret(ls__nodes *n)
 {
     if (n->has_secret) {
         return true;
     }
-    /* Anew for each try: the node 0 of a former attempt, with another, may have answered before. */
-    ls_status status = ls__secret_exchange_fetch(n->env, n->place.port, n->secret);
+    /* For each try again: the node 0 of a former attempt, with another secret, may have
+     * answered. */
+    const ls_status status = ls__secret_exchange_fetch(n->env, n->place.port, n->secret);
     if (status < 0) {
         ls__nodes_fail(n, "%s", ls_error_message());
     } else if (status == LS_IN_PROGRESS) {
-        try_later(n, "no node 0 of this user is there yet");
+        try_later(n, "no node 0 of this user listens yet");
     }
     return status == LS_OK;
 }
 
-static void come(ls__nodes *n)
+/* Starts a connection to the next address; link_turn continues it. */
+static void try_connect(ls__nodes *n)
 {
     char why[512];
     ls__link *link = NULL;
     if (!fetch_secret(n)) {
         return;
     }
+    LS_ASSERT(n->state == LS__NODES_GATHERING && n->frames.link == NULL);
     const char *from = n->has_interface ? n->interface.address : NULL;
     ls_status status = ls__link_connect(&n->link_spec, target(n), n->place.port, from, &link);
     if (status == LS_ERR_UNSUPPORTED) {
@@ -73,16 +79,18 @@ static void come(ls__nodes *n)
     }
     ls__frames_init(&n->frames, n->env, link, n->poller);
     n->retry_ns = ls__deadline_after(n->env, TRY_MS);
-    n->greeted = n->reached = false;
+    n->hello_sent = n->reached = false;
 }
 
+/* Only a failure that no retry can cure is reported here. */
 ls_status ls__other_open(ls__nodes *n)
 {
     n->warn_ns = ls__deadline_after(n->env, WARN_MS);
-    come(n);
+    try_connect(n);
     return n->state == LS__NODES_FAILED ? ls__fail(LS_ERR_AUTH, "%s", n->error) : LS_OK;
 }
 
+/* The world ranks of this host if another launcher assigned them; else an empty list. */
 static json_t *list_of_ranks(const ls__nodes *n)
 {
     json_t *list = json_array();
@@ -92,24 +100,26 @@ static json_t *list_of_ranks(const ls__nodes *n)
     return list;
 }
 
-/* Its address is the one it has come from: the way to node 0, which has proved to work. */
-static void greet(ls__nodes *n)
+/* The address in HELLO is the local one of this connection: the route to node 0 is known to
+ * work. */
+static void send_hello(ls__nodes *n)
 {
     char address[LS__ADDRESS_MAX] = "";
     (void)n->env->tcp_name(n->env, ls__link_fd(n->frames.link), false, address, sizeof address,
                            NULL);
-    (void)ls__frames_say(&n->frames, LS__NODE_HELLO,
-                         json_pack("{s:i s:s s:s s:i s:i s:i s:i s:o s:s s:s}", "protocol",
-                                   PROTOCOL, "version", n->version, "id", n->id, "nodes", n->wanted,
-                                   "node", n->node, "ranks", n->ranks, "world", n->given_world,
-                                   "world_rank", list_of_ranks(n), "host", n->host, "address",
-                                   address));
-    n->greeted = true;
+    (void)ls__frames_send(&n->frames, LS__NODE_HELLO,
+                          json_pack("{s:i s:s s:s s:i s:i s:i s:i s:o s:s s:s}", "protocol",
+                                    LS__NODES_PROTOCOL, "version", n->version, "id", n->id, "nodes",
+                                    n->wanted, "node", n->node, "ranks", n->ranks, "world",
+                                    n->given_world, "world_rank", list_of_ranks(n), "host", n->host,
+                                    "address", address));
+    n->hello_sent = true;
 }
 
-/* ---- hearing ------------------------------------------------------------------------------- */
+/* ---- receiving ----------------------------------------------------------------------------- */
 
-static void ask(void *arg, const uint8_t *frame, size_t bytes)
+/* The store's upstream: a request of a rank of this host. */
+static void send_upstream(void *arg, const uint8_t *frame, size_t bytes)
 {
     ls__nodes *n = arg;
     if (!n->lost) {
@@ -117,6 +127,8 @@ static void ask(void *arg, const uint8_t *frame, size_t bytes)
     }
 }
 
+/* The layout of the world. Its numbers come from another host and index arrays, so they are
+ * checked. */
 static void take_welcome(ls__nodes *n, const json_t *from)
 {
     ls__nodes_world *w = &n->world;
@@ -127,7 +139,7 @@ static void take_welcome(ls__nodes *n, const json_t *from)
         w->nodes < 2 || w->node < 1 || w->node >= w->nodes || w->first_rank < 0 ||
         w->world_size <= n->ranks ||
         (n->given_world == 0 && w->first_rank > w->world_size - n->ranks)) {
-        ls__nodes_fail(n, "%s %s:%d: the welcome of node 0 is not one of this version",
+        ls__nodes_fail(n, "%s %s:%d: the WELCOME of node 0 is not one of this version",
                        n->place.from, n->place.host, n->place.port);
         return;
     }
@@ -138,10 +150,11 @@ static void take_welcome(ls__nodes *n, const json_t *from)
     ls__node_text(from, "host", n->first_host, sizeof n->first_host);
     w->job = strtoull(job, NULL, 16);
     n->node = w->node;
-    ls__store_server_set_upstream(n->store, ask, n);
+    ls__store_server_set_upstream(n->store, send_upstream, n);
     n->state = LS__NODES_RUNNING;
 }
 
+/* "again": the job of node 0 is about to restart; this node waits for the next attempt. */
 static void take_refusal(ls__nodes *n, const json_t *from)
 {
     char text[768];
@@ -153,6 +166,7 @@ static void take_refusal(ls__nodes *n, const json_t *from)
     }
 }
 
+/* The job has ended on all hosts; node 0 has decided whether it starts again, and when. */
 static void take_end(ls__nodes *n, const json_t *from)
 {
     n->end.again = json_is_true(json_object_get(from, "again"));
@@ -162,6 +176,7 @@ static void take_end(ls__nodes *n, const json_t *from)
     n->state = LS__NODES_ENDED;
 }
 
+/* A frame of node 0. Unknown types are ignored. */
 static void take_control(ls__nodes *n, int type, const json_t *object)
 {
     switch (type) {
@@ -171,7 +186,9 @@ static void take_control(ls__nodes *n, int type, const json_t *object)
         }
         break;
     case LS__NODE_REFUSED:
-        take_refusal(n, object);
+        if (n->state == LS__NODES_GATHERING) {
+            take_refusal(n, object);
+        }
         break;
     case LS__NODE_STOP:
         n->stop = (int)json_integer_value(json_object_get(object, "signal"));
@@ -187,9 +204,10 @@ static void take_control(ls__nodes *n, int type, const json_t *object)
     }
 }
 
+/* A reply of the store, or a frame of the nodes' own. */
 static void take_frame(ls__nodes *n, const ls__wire_header *header, const uint8_t *payload)
 {
-    if (header->type == LS__NODE_BEAT) {
+    if (header->type == LS__NODE_HEARTBEAT) {
         return;
     }
     if (header->type == LS__WIRE_REPLY_TYPE) {
@@ -205,9 +223,12 @@ static void take_frame(ls__nodes *n, const ls__wire_header *header, const uint8_
 
 /* ---- losing node 0 ------------------------------------------------------------------------- */
 
-static void lose(ls__nodes *n, const char *why)
+/* The job has failed on this host; its ranks learn that from the board. */
+static void lose_node_0(ls__nodes *n, const char *why)
 {
-    ls__failure_record f = {.kind = LS__FAILURE_LOST, .failed_rank = -1, .job_code = LOST_CODE};
+    ls__failure_record f = {
+        .kind = LS__FAILURE_LOST, .failed_rank = -1, .job_code = LS__NODES_LOST_CODE};
+    LS_ASSERT(n->state == LS__NODES_RUNNING && !n->lost);
     n->lost = true;
     ls__frames_close(&n->frames);
     snprintf(
@@ -218,23 +239,29 @@ static void lose(ls__nodes *n, const char *why)
     ls__nodes_note(n, &f);
 }
 
+/* While nodes gather, this node tries again, unless the secret is wrong. A peer that rejects a
+ * secret only closes the connection, hence the count of connections that ended during the
+ * handshake. */
 static void link_ended(ls__nodes *n, ls_status status, const char *why)
 {
     char text[512];
     snprintf(text, sizeof text, "%s", why);
     if (n->state == LS__NODES_RUNNING) {
-        lose(n, text);
+        lose_node_0(n, text);
         return;
     }
-    n->rebuffs += n->reached && !n->frames.open;
-    if (n->state == LS__NODES_GATHERING && (status == LS_ERR_AUTH || n->rebuffs >= REBUFFS_MAX)) {
+    n->failed_proofs += n->reached && !n->frames.open;
+    if (n->state == LS__NODES_GATHERING &&
+        (status == LS_ERR_AUTH || n->failed_proofs >= FAILED_PROOFS_MAX)) {
         ls__nodes_fail(n, "%s %s:%d: %s", n->place.from, n->place.host, n->place.port, text);
     } else if (n->state == LS__NODES_GATHERING) {
         try_later(n, text);
     }
 }
 
-static void listen_to(ls__nodes *n)
+/* Drives the link: handshake, HELLO, then frames. A frame may close the link (a refusal, the end),
+ * so the link is checked again after each. */
+static void link_turn(ls__nodes *n)
 {
     ls__wire_header header;
     const uint8_t *payload = NULL;
@@ -243,8 +270,8 @@ static void listen_to(ls__nodes *n)
                                 n->env->tcp_connected(n->env, ls__link_fd(n->frames.link)) == 0);
     bool more = true;
     while (status == LS_OK && more && n->frames.link != NULL) {
-        if (!n->greeted) {
-            greet(n);
+        if (!n->hello_sent) {
+            send_hello(n);
         }
         more = false;
         while (n->frames.link != NULL && ls__frames_next(&n->frames, &header, &payload)) {
@@ -260,21 +287,23 @@ static void listen_to(ls__nodes *n)
 
 /* ---- time ---------------------------------------------------------------------------------- */
 
+/* Ends the gathering at the deadline; connects; gives up an address that does not answer; warns. */
 static void gather_turn(ls__nodes *n, uint64_t now)
 {
-    /* Node 0, if it was reached, knows better what is missing: it says so first. */
-    const uint64_t more = n->greeted && n->frames.link != NULL ? LINGER_MS * 1000000ull : 0;
+    /* Once HELLO was sent, node 0 reports the missing nodes by name, so this node waits for
+     * that. */
+    const uint64_t more = n->hello_sent && n->frames.link != NULL ? LINGER_MS * 1000000ull : 0;
     if (now >= n->deadline_ns + more) {
-        ls__nodes_fail(n,
-                       "%s %s:%d: node 0 could not be joined within %lld s: %s. Start the same "
-                       "command on node 0's host, or look whether the port is blocked between the "
-                       "two; LOCKSTEP_TIMEOUT gives more time",
-                       n->place.from, n->place.host, n->place.port,
-                       (long long)(n->timeout_ms / 1000),
-                       n->greeted && n->frames.link != NULL ? "it waits for other nodes" : n->why);
+        ls__nodes_fail(
+            n,
+            "%s %s:%d: node 0 could not be joined within %lld s: %s. Start the same "
+            "command on node 0's host, or check whether the port is blocked between the "
+            "two hosts; LOCKSTEP_TIMEOUT gives more time",
+            n->place.from, n->place.host, n->place.port, (long long)(n->timeout_ms / 1000),
+            n->hello_sent && n->frames.link != NULL ? "it waits for other nodes" : n->why);
     } else if (n->frames.link == NULL && now >= n->retry_ns) {
-        come(n);
-    } else if (n->frames.link != NULL && !n->greeted && now >= n->retry_ns) {
+        try_connect(n);
+    } else if (n->frames.link != NULL && !n->hello_sent && now >= n->retry_ns) {
         char why[192];
         snprintf(why, sizeof why, "%s:%d does not answer (no connection within %d s)", target(n),
                  n->place.port, TRY_MS / 1000);
@@ -282,47 +311,44 @@ static void gather_turn(ls__nodes *n, uint64_t now)
     }
     if (n->state == LS__NODES_GATHERING && now >= n->warn_ns) {
         LS__WARN("%s %s:%d: waiting for node 0%s%s", n->place.from, n->place.host, n->place.port,
-                 n->greeted ? ", which waits for other nodes" : ": ", n->greeted ? "" : n->why);
+                 n->hello_sent ? ", which waits for other nodes" : ": ",
+                 n->hello_sent ? "" : n->why);
         n->warn_ns = ls__deadline_after(n->env, WARN_MS);
     }
 }
 
+/* Heartbeats begin with HELLO: node 0 drops a connection without HELLO by itself.
+ * Silence of node 0 counts only once the job runs; before, gather_turn has its own deadline. */
 void ls__other_turn(ls__nodes *n, uint64_t now)
 {
     if (n->frames.link != NULL) {
-        listen_to(n);
+        link_turn(n);
     }
     if (n->state == LS__NODES_GATHERING) {
         gather_turn(n, now);
     }
-    if (n->frames.link == NULL || !n->greeted) {
+    if (n->frames.link == NULL || !n->hello_sent) {
         return;
     }
-    if (now >= n->frames.said_ns + LS__NODES_BEAT_MS * 1000000ull) {
-        (void)ls__frames_say(&n->frames, LS__NODE_BEAT, NULL);
-    }
-    if (n->state == LS__NODES_RUNNING && now > n->frames.heard_ns &&
-        now - n->frames.heard_ns > LS__NODES_SILENT_MS * 1000000ull) {
-        char why[96];
-        snprintf(why, sizeof why, "nothing was heard of it for %.1f s",
-                 (double)(now - n->frames.heard_ns) * 1e-9);
-        lose(n, why);
+    ls__nodes_heartbeat(&n->frames, now);
+    char why[96];
+    if (n->state == LS__NODES_RUNNING && ls__nodes_silent(&n->frames, now, why, sizeof why)) {
+        lose_node_0(n, why);
     }
 }
 
+/* The earliest time at which ls__other_turn has something to do without an event. */
 uint64_t ls__other_deadline(const ls__nodes *n)
 {
     uint64_t at = LS__NEVER;
     if (n->state == LS__NODES_GATHERING) {
         at = n->deadline_ns < n->warn_ns ? n->deadline_ns : n->warn_ns;
-        at = n->greeted && at == n->deadline_ns ? at + LINGER_MS * 1000000ull : at;
-        at = !n->greeted && n->retry_ns < at ? n->retry_ns : at;
+        at = n->hello_sent && at == n->deadline_ns ? at + LINGER_MS * 1000000ull : at;
+        at = !n->hello_sent && n->retry_ns < at ? n->retry_ns : at;
     }
-    if (n->frames.link != NULL && n->greeted) {
-        uint64_t say = n->frames.said_ns + LS__NODES_BEAT_MS * 1000000ull;
-        uint64_t hear = n->frames.heard_ns + (LS__NODES_SILENT_MS + 1) * 1000000ull;
-        at = say < at ? say : at;
-        at = n->state == LS__NODES_RUNNING && hear < at ? hear : at;
+    if (n->frames.link != NULL && n->hello_sent) {
+        const uint64_t next = ls__nodes_frames_deadline(&n->frames, n->state == LS__NODES_RUNNING);
+        at = next < at ? next : at;
     }
     return at;
 }

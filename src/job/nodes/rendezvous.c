@@ -1,4 +1,7 @@
-/* Names, addresses and interfaces. */
+/* The rendezvous: parsing and resolving HOST:PORT, choosing a network interface, and finding which
+ * of the addresses belong to this host. Everything here blocks at most in the system's resolver,
+ * before the nodes connect.
+ */
 #include "job/nodes/rendezvous.h"
 
 #include <errno.h>
@@ -11,20 +14,22 @@
 #include "base/settings.h"
 #include "base/text.h"
 
-#define INTERFACES_MAX 64
+#define INTERFACES_MAX 64 /* addresses of interfaces; a host with more is searched in part */
 
 /* ---- the place ----------------------------------------------------------------------------- */
 
+/* False for port 0 too: all nodes must know the port. */
 static bool parse_port(const char *text, int *port)
 {
     char *end = NULL;
     errno = 0;
-    long value = strtol(text, &end, 10);
+    const long value = strtol(text, &end, 10);
     *port = (int)value;
     return text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0 && value >= 1 &&
            value <= 65535;
 }
 
+/* The message for a rendezvous that cannot be parsed. */
 static ls_status not_a_place(const char *text, const char *from)
 {
     return ls__fail(LS_ERR_INVALID,
@@ -33,6 +38,7 @@ static ls_status not_a_place(const char *text, const char *from)
                     from, text);
 }
 
+/* An IPv6 address needs brackets: without them the last colon would be ambiguous. */
 ls_status ls__place_parse(const char *text, const char *from, ls__rendezvous_place *out)
 {
     memset(out, 0, sizeof *out);
@@ -41,10 +47,10 @@ ls_status ls__place_parse(const char *text, const char *from, ls__rendezvous_pla
         host = text + 1;
         end = strchr(text, ']');
     }
-    size_t bytes = end != NULL ? (size_t)(end - host) : 0;
+    const size_t bytes = end != NULL ? (size_t)(end - host) : 0;
     const char *port = end == NULL ? "" : text[0] == '[' && end[1] == ':' ? end + 2 : end + 1;
-    bool v6 = text[0] == '[' || end == NULL || memchr(host, ':', bytes) == NULL;
-    if (bytes == 0 || bytes >= sizeof out->host || !v6 || !parse_port(port, &out->port)) {
+    const bool unambiguous = text[0] == '[' || end == NULL || memchr(host, ':', bytes) == NULL;
+    if (bytes == 0 || bytes >= sizeof out->host || !unambiguous || !parse_port(port, &out->port)) {
         return not_a_place(text, from);
     }
     memcpy(out->host, host, bytes);
@@ -52,9 +58,11 @@ ls_status ls__place_parse(const char *text, const char *from, ls__rendezvous_pla
     return LS_OK;
 }
 
+/* The resolver of the system decides which addresses come first, and so which one is tried
+ * first. */
 ls_status ls__place_resolve(const ls__env *env, ls__rendezvous_place *place)
 {
-    int count = env->resolve(env, place->host, place->address, LS__PLACE_ADDRESSES);
+    const int count = env->resolve(env, place->host, place->address, LS__PLACE_ADDRESSES);
     if (count <= 0) {
         return ls__fail(LS_ERR_SYSTEM,
                         "%s %s:%d: the name \"%s\" cannot be resolved on this host (%s): give a "
@@ -66,12 +74,14 @@ ls_status ls__place_resolve(const ls__env *env, ls__rendezvous_place *place)
     return LS_OK;
 }
 
+/* By the text of a numeric address: 127/8, ::1, and 127/8 mapped to IPv6. */
 bool ls__address_is_loopback(const char *address)
 {
     return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0 ||
            strncmp(address, "::ffff:127.", 11) == 0;
 }
 
+/* False for a place that was not resolved: the caller then assumes a network. */
 bool ls__place_is_loopback(const ls__rendezvous_place *place)
 {
     for (int i = 0; i < place->count; i++) {
@@ -82,19 +92,23 @@ bool ls__place_is_loopback(const ls__rendezvous_place *place)
     return place->count > 0;
 }
 
+/* Not by the resolved addresses: the two ends of a link would choose different modes where a name
+ * resolves to the loopback on one of them only. */
 ls__link_mode ls__place_mode(const ls__rendezvous_place *place, bool plain)
 {
-    bool local = strcmp(place->host, "localhost") == 0 || ls__address_is_loopback(place->host);
+    const bool local =
+        strcmp(place->host, "localhost") == 0 || ls__address_is_loopback(place->host);
     return plain || local ? LS__LINK_PLAIN : LS__LINK_TLS;
 }
 
 /* ---- interfaces ---------------------------------------------------------------------------- */
 
-/* Whether a name fits one of a comma-separated list of prefixes, or of whole names. */
+/* Whether a name matches one of a comma-separated list of prefixes, or of whole names if
+ * `exact`. */
 static bool listed(const char *list, const char *name, bool exact)
 {
     for (const char *at = list; *at != '\0';) {
-        size_t bytes = strcspn(at, ",");
+        const size_t bytes = strcspn(at, ",");
         if (bytes > 0 && strncmp(at, name, bytes) == 0 && (!exact || name[bytes] == '\0')) {
             return true;
         }
@@ -103,6 +117,7 @@ static bool listed(const char *list, const char *name, bool exact)
     return false;
 }
 
+/* A link-local address is valid only together with an interface, which HOST:PORT does not name. */
 static bool link_local(const char *address)
 {
     return strncmp(address, "fe80", 4) == 0;
@@ -115,6 +130,7 @@ static int worth(const ls__env_interface *i)
            (strchr(i->address, ':') == NULL);
 }
 
+/* "eth0 (10.0.0.7), lo (127.0.0.1)", for an error message. */
 static void list_interfaces(const ls__env_interface *all, int count, char *out, size_t bytes)
 {
     ls__text to = {out, bytes};
@@ -124,16 +140,17 @@ static void list_interfaces(const ls__env_interface *all, int count, char *out, 
     }
 }
 
+/* Of the matching interfaces the one of the highest worth, the first of equals. */
 ls_status ls__interface_choose(const char *name, const char *wanted, const ls__env_interface *all,
                                int count, ls__env_interface *out)
 {
-    bool exclude = wanted[0] == '^';
+    const bool exclude = wanted[0] == '^';
     const char *list = wanted + exclude;
-    bool exact = list[0] == '=';
+    const bool exact = list[0] == '=';
     int best = -1;
     list += exact;
     for (int i = 0; i < count; i++) {
-        bool fits = listed(list, all[i].name, exact) != exclude;
+        const bool fits = listed(list, all[i].name, exact) != exclude;
         if (fits && (best < 0 || worth(&all[i]) > worth(&all[best]))) {
             best = i;
         }
@@ -141,14 +158,18 @@ ls_status ls__interface_choose(const char *name, const char *wanted, const ls__e
     if (best < 0) {
         char there[512];
         list_interfaces(all, count, there, sizeof there);
-        return ls__fail(LS_ERR_INVALID,
-                        "%s=%.60s fits no network interface of this host that is up; there are: %s",
-                        name, wanted, count > 0 ? there : "none");
+        return ls__fail(
+            LS_ERR_INVALID,
+            "%s=%.60s matches no network interface of this host that is up; the interfaces "
+            "are: %s",
+            name, wanted, count > 0 ? there : "none");
     }
     *out = all[best];
     return LS_OK;
 }
 
+/* The variables of gloo and NCCL are honoured too, so that a working cluster setup need not be
+ * repeated; the log says when one of them is used. */
 ls_status ls__interface_wanted(const ls__env *env, bool *set, ls__env_interface *out)
 {
     static const char *const names[] = {"LOCKSTEP_IFNAME", "GLOO_SOCKET_IFNAME",
@@ -160,11 +181,12 @@ ls_status ls__interface_wanted(const ls__env *env, bool *set, ls__env_interface 
         if (wanted == NULL) {
             continue;
         }
-        int count = env->interfaces(env, all, INTERFACES_MAX);
-        ls_status status = ls__interface_choose(names[i], wanted, all, count > 0 ? count : 0, out);
+        const int count = env->interfaces(env, all, INTERFACES_MAX);
+        const ls_status status =
+            ls__interface_choose(names[i], wanted, all, count > 0 ? count : 0, out);
         *set = status == LS_OK;
         if (i > 0 && status == LS_OK) {
-            LS__INFO("%s=%s is honoured: interface %s (LOCKSTEP_IFNAME is not set)", names[i],
+            LS__INFO("%s=%s selects the interface %s, because LOCKSTEP_IFNAME is not set", names[i],
                      wanted, out->name);
         }
         return status;
@@ -174,6 +196,7 @@ ls_status ls__interface_wanted(const ls__env *env, bool *set, ls__env_interface 
 
 /* ---- own addresses ------------------------------------------------------------------------- */
 
+/* Whether the list already has the address. */
 static bool among(const char *address, char (*all)[LS__ADDRESS_MAX], int count)
 {
     for (int i = 0; i < count; i++) {
@@ -184,8 +207,8 @@ static bool among(const char *address, char (*all)[LS__ADDRESS_MAX], int count)
     return false;
 }
 
-/* 127.0.1.1, the /etc/hosts entry that Debian makes for the host's name, is on no interface but
- * still this host's. */
+/* Every loopback address is: 127.0.1.1, which Debian writes into /etc/hosts for the name of the
+ * host, is on no interface. */
 static bool is_own(const char *address, const ls__env_interface *all, int count)
 {
     if (ls__address_is_loopback(address)) {
@@ -199,12 +222,15 @@ static bool is_own(const char *address, const ls__env_interface *all, int count)
     return false;
 }
 
+/* Whether it is a host name: neither "localhost" nor a numeric address. */
 static bool is_name(const char *host)
 {
     return strcmp(host, "localhost") != 0 && strspn(host, "0123456789.") != strlen(host) &&
            strchr(host, ':') == NULL;
 }
 
+/* First the addresses that the place resolves to. If they are all loopback although the place is a
+ * name, other hosts resolve that name to another address of this host, so the others are added. */
 int ls__place_own(const ls__env *env, const ls__rendezvous_place *place,
                   char (*out)[LS__ADDRESS_MAX], int room)
 {

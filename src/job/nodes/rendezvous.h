@@ -1,4 +1,4 @@
-/* Where the hosts of a job meet, and by which address each is reached.
+/* The rendezvous of a job, and the addresses at which its hosts reach each other.
  *
  *     HOST:PORT, [v6]:PORT        --rendezvous or a variable; names are resolved once
  *     LOCKSTEP_IFNAME             eth,ib   starts with one of these     ^docker,lo   none of these
@@ -18,9 +18,9 @@
 typedef struct ls__rendezvous_place {
     char host[LS__PLACE_HOST]; /* as given */
     int port;
-    char from[64]; /* what gave it: "--rendezvous", "MASTER_ADDR and MASTER_PORT" */
+    char from[64]; /* its source: "--rendezvous", "MASTER_ADDR and MASTER_PORT" */
     int count;
-    char address[LS__PLACE_ADDRESSES][LS__ADDRESS_MAX]; /* what it resolves to */
+    char address[LS__PLACE_ADDRESSES][LS__ADDRESS_MAX]; /* after ls__place_resolve */
 } ls__rendezvous_place;
 
 /* Splits "HOST:PORT"; `from` names the flag or variable in messages. */
@@ -28,22 +28,23 @@ ls_status ls__place_parse(const char *text, const char *from, ls__rendezvous_pla
 /* Fills in the addresses. Blocks as long as the system's resolver does. */
 ls_status ls__place_resolve(const ls__env *env, ls__rendezvous_place *place);
 bool ls__address_is_loopback(const char *address);
-/* Every address of it is one of the loopback. */
+/* Whether it was resolved, and to loopback addresses only. */
 bool ls__place_is_loopback(const ls__rendezvous_place *place);
 
-/* Links to a place named as the loopback cannot leave the host, and are plain; others only if the
- * user said so. By the text: what a name resolves to may differ from host to host. */
+/* Links to a place that is written as a loopback address cannot leave the host and are plain; other
+ * links are plain only on the user's request. The text decides, because a name may resolve to
+ * different addresses on different hosts. */
 ls__link_mode ls__place_mode(const ls__rendezvous_place *place, bool plain);
 
-/* The interface that LOCKSTEP_IFNAME or its fallbacks ask for; *set is false, and nothing chosen,
- * when none is set. An error lists the interfaces there are. */
+/* The interface that LOCKSTEP_IFNAME or its fallbacks select. *set is false, and *out unchanged, if
+ * no variable is set. An error lists the interfaces of the host. */
 ls_status ls__interface_wanted(const ls__env *env, bool *set, ls__env_interface *out);
 /* The same for a pattern `wanted` of the variable `name` among `count` interfaces. */
 ls_status ls__interface_choose(const char *name, const char *wanted, const ls__env_interface *all,
                                int count, ls__env_interface *out);
 
-/* The addresses among a place's that are this host's own. A name of this host that is only known as
- * one of the loopback (127.0.1.1) stands for the host's other addresses too. Returns how many. */
+/* The addresses of a place that belong to this host. A name of this host that resolves to the
+ * loopback only (127.0.1.1) stands for the host's other addresses too. Returns their number. */
 int ls__place_own(const ls__env *env, const ls__rendezvous_place *place,
                   char (*out)[LS__ADDRESS_MAX], int room);
 

@@ -1,4 +1,5 @@
-/* Reading and making the file. */
+/* Reading and creating the file of a secret. Copies of the secret on the stack are erased after
+ * use. */
 #include "job/nodes/secret.h"
 
 #include <errno.h>
@@ -10,6 +11,7 @@
 
 #define DIGITS (2 * LS__SECRET_FILE_BYTES)
 
+/* The value of a hexadecimal digit; -1: it is not one. */
 static int digit(char c)
 {
     return c >= '0' && c <= '9'   ? c - '0'
@@ -18,13 +20,14 @@ static int digit(char c)
                                   : -1;
 }
 
+/* 64 digits, and at most a newline: anything more suggests another file. */
 static bool parse(const char *text, size_t bytes, uint8_t *secret)
 {
     if (bytes < DIGITS || (bytes == DIGITS + 1 && text[DIGITS] != '\n') || bytes > DIGITS + 1) {
         return false;
     }
     for (size_t i = 0; i < LS__SECRET_FILE_BYTES; i++) {
-        int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
+        const int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
         if (high < 0 || low < 0) {
             return false;
         }
@@ -33,11 +36,12 @@ static bool parse(const char *text, size_t bytes, uint8_t *secret)
     return true;
 }
 
-/* Who else may read it could join the job. */
+/* Any user who can read the secret could join the job, so the file must be private, as ssh demands
+ * of its keys. */
 static ls_status check_owner(const ls__env *env, const char *path, const char *from)
 {
     ls__env_stat found;
-    int error = env->stat(env, path, true, &found);
+    const int error = env->stat(env, path, true, &found);
     if (error < 0) {
         return ls__fail(LS_ERR_SYSTEM, "%s %s: %s; `lockstep secret %s` makes one", from, path,
                         strerror(-error), path);
@@ -55,20 +59,21 @@ static ls_status check_owner(const ls__env *env, const char *path, const char *f
     return LS_OK;
 }
 
+/* Reads one byte more than a secret has, so that a longer file is detected. */
 ls_status ls__secret_read(const ls__env *env, const char *path, const char *from,
                           uint8_t secret[LS__SECRET_FILE_BYTES])
 {
     char text[DIGITS + 2];
     LS_TRY(check_owner(env, path, from));
-    int fd = env->open(env, path, O_RDONLY, 0);
-    ssize_t got = fd < 0 ? fd : env->read(env, fd, text, sizeof text);
+    const int fd = env->open(env, path, O_RDONLY, 0);
+    const ssize_t received = fd < 0 ? fd : env->read(env, fd, text, sizeof text);
     if (fd >= 0) {
         env->close(env, fd);
     }
-    if (got < 0) {
-        return ls__fail(LS_ERR_SYSTEM, "%s %s: %s", from, path, strerror((int)-got));
+    if (received < 0) {
+        return ls__fail(LS_ERR_SYSTEM, "%s %s: %s", from, path, strerror((int)-received));
     }
-    bool sound = parse(text, (size_t)got, secret);
+    const bool sound = parse(text, (size_t)received, secret);
     memset(text, 0, sizeof text);
     return sound ? LS_OK
                  : ls__fail(LS_ERR_FORMAT,
@@ -77,13 +82,14 @@ ls_status ls__secret_read(const ls__env *env, const char *path, const char *from
                             from, path);
 }
 
+/* O_EXCL: replacing a secret would lock out the nodes that have a copy of it. */
 ls_status ls__secret_create(const ls__env *env, const char *path)
 {
     static const char digits[] = "0123456789abcdef";
     uint8_t secret[LS__SECRET_FILE_BYTES];
     char text[DIGITS + 1];
-    int error = env->random_bytes(env, secret, sizeof secret);
-    int fd = error < 0 ? error : env->open(env, path, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    const int error = env->random_bytes(env, secret, sizeof secret);
+    const int fd = error < 0 ? error : env->open(env, path, O_WRONLY | O_CREAT | O_EXCL, 0600);
     if (fd < 0) {
         return ls__fail(LS_ERR_SYSTEM, "%s: %s%s", path, strerror(-fd),
                         fd == -EEXIST ? "; an existing secret is not replaced: remove it first, or "
@@ -95,7 +101,7 @@ ls_status ls__secret_create(const ls__env *env, const char *path)
         text[2 * i + 1] = digits[secret[i] & 15];
     }
     text[DIGITS] = '\n';
-    ssize_t put = env->write(env, fd, text, sizeof text);
+    const ssize_t put = env->write(env, fd, text, sizeof text);
     env->close(env, fd);
     memset(text, 0, sizeof text);
     memset(secret, 0, sizeof secret);

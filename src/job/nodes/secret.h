@@ -1,4 +1,4 @@
-/* The secret's file: 64 hexadecimal digits and a newline, readable by its owner alone. */
+/* The file of a job's secret: 64 hexadecimal digits and a newline, readable only by its owner. */
 #ifndef LS_JOB_NODES_SECRET_H
 #define LS_JOB_NODES_SECRET_H
 
@@ -11,7 +11,7 @@
 /* `from` names the flag or variable that gave the path. */
 ls_status ls__secret_read(const ls__env *env, const char *path, const char *from,
                           uint8_t secret[LS__SECRET_FILE_BYTES]);
-/* Makes a new file; one that exists is left alone and an error. */
+/* Creates a new file with a random secret. An existing file stays as it is, and the call fails. */
 ls_status ls__secret_create(const ls__env *env, const char *path);
 
 #endif

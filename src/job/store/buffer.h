@@ -1,6 +1,6 @@
-/* The buffer of a connection, for one direction: bytes are added at the end and removed at the start.
- * It grows by doubling up to a bound, because the other side decides how much it sends or leaves
- * unread.
+/* The buffer of a connection, for one direction: bytes are added at the end and removed at the
+ * start. It grows by doubling up to a bound, because the other side decides how much it sends or
+ * leaves unread.
  */
 #ifndef LS_JOB_STORE_BUFFER_H
 #define LS_JOB_STORE_BUFFER_H

@@ -8,8 +8,8 @@
  *     caller B   send ─▶ parks ……………………………… woken: its reply is there, or it reads now
  *
  * The server answers a waiting call when the call's time is over. If the server itself does not
- * answer, the caller gives up ANSWER_MS later; a reply that arrives after that matches no number and
- * is dropped.
+ * answer, the caller gives up ANSWER_MS later; a reply that arrives after that matches no number
+ * and is dropped.
  */
 #include <errno.h>
 #include <string.h>
@@ -127,8 +127,8 @@ static void finish(ls_store *store, pending *p, const ls__wire_reply *reply)
     notify(store, p);
 }
 
-/* Delivers a reply to its caller. A caller that gave up has left the list; its reply is dropped, and
- * so is a descriptor that no caller took. */
+/* Delivers a reply to its caller. A caller that gave up has left the list; its reply is dropped,
+ * and so is a descriptor that no caller took. */
 static void deliver(ls_store *store, uint64_t id, const ls__wire_reply *reply)
 {
     LS__LIST_EACH (at, &store->calls) {
@@ -251,8 +251,8 @@ static ls_status await(ls_store *store, pending *p, uint64_t deadline)
                          : ls__fail(LS_ERR_TIMEOUT, "the job's store did not answer");
 }
 
-/* The deadline lies ANSWER_MS after the call's own: normally the server reports that the time is over,
- * with a message that names the key. */
+/* The deadline lies ANSWER_MS after the call's own: normally the server reports that the time is
+ * over, with a message that names the key. */
 ls_status ls__store_client_call(ls_store *store, ls__store_ask *ask)
 {
     const uint64_t deadline = ls__deadline_after(store->env, ask->timeout_ms + ANSWER_MS);
@@ -272,8 +272,8 @@ ls_status ls__store_client_call(ls_store *store, ls__store_ask *ask)
 
 /* ---- connecting ---------------------------------------------------------------------------- */
 
-/* Proves that this process knows the job's secret: sends it and waits for the empty reply. The server
- * drops a connection without a reply if the secret is wrong. */
+/* Proves that this process knows the job's secret: sends it and waits for the empty reply. The
+ * server drops a connection without a reply if the secret is wrong. */
 static ls_status handshake(ls_store *store, const uint8_t *secret)
 {
     uint8_t hello[LS__WIRE_HELLO];
@@ -294,8 +294,8 @@ static ls_status handshake(ls_store *store, const uint8_t *secret)
     return status < 0 ? ls__fail_within(LS_ERR_AUTH, "joining the job's store") : LS_OK;
 }
 
-/* No other thread knows the store before this function returns, but the handshake uses the common path
- * for replies, so a server that closes the connection is reported as in any later call. */
+/* No other thread knows the store before this function returns, but the handshake uses the common
+ * path for replies, so a server that closes the connection is reported as in any later call. */
 ls_status ls__store_connect(const ls__env *env, int fd, const uint8_t secret[32], ls_store **out)
 {
     ls_store *store = NULL;

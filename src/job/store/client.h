@@ -47,8 +47,8 @@ ls_status ls__store_new(const ls__env *env, ls_store **out);
 int ls__store_lock(ls_store *store, uint64_t deadline_ns);
 void ls__store_unlock(ls_store *store);
 
-/* The two implementations of `call`: they block until the reply is there or the call's time is over,
- * and set the message of a failure. Any thread may call them. */
+/* The two implementations of `call`: they block until the reply is there or the call's time is
+ * over, and set the message of a failure. Any thread may call them. */
 ls_status ls__store_client_call(ls_store *store, ls__store_ask *ask);
 ls_status ls__store_local_call(ls_store *store, ls__store_ask *ask);
 

@@ -1,7 +1,9 @@
-/* The store of a world of one rank: the table of the server, in this process, shared by its threads.
+/* The store of a world of one rank: the table of the server, in this process, shared by its
+ * threads.
  *
- * A waiting call tries, parks on `version`, which every successful call increments, and tries again.
- * Only another thread can set the key, so the wait is rare, and waking all waiters is cheap enough.
+ * A waiting call tries, parks on `version`, which every successful call increments, and tries
+ * again. Only another thread can set the key, so the wait is rare, and waking all waiters is cheap
+ * enough.
  */
 #include <errno.h>
 #include <limits.h>
@@ -25,8 +27,8 @@ ls_status ls__store_local(const ls__env *env, ls_store **out)
     return LS_OK;
 }
 
-/* A second descriptor of the same file. The env table has no dup, but a descriptor that is sent over
- * a socket arrives as a new one. Returns it, or -errno. */
+/* A second descriptor of the same file. The env table has no dup, but a descriptor that is sent
+ * over a socket arrives as a new one. Returns it, or -errno. */
 static int duplicate(const ls__env *env, int fd)
 {
     int pair[2], copy = -1;
@@ -96,7 +98,8 @@ static ls_status execute(ls_store *store, ls__store_ask *ask, ls__store_key key)
     }
 }
 
-/* Every successful call wakes all waiters, reads too: a world of one has few threads and fewer calls.
+/* Every successful call wakes all waiters, reads too: a world of one has few threads and fewer
+ * calls.
  */
 ls_status ls__store_local_call(ls_store *store, ls__store_ask *ask)
 {

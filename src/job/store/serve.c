@@ -1,6 +1,6 @@
-/* The store's server: its requests. A request is answered at once, kept as a waiter until its key is
- * set or its deadline passes, or, on a host without the job's store, sent on to node 0. Descriptors
- * are always handled here: they mean nothing on another host.
+/* The store's server: its requests. A request is answered at once, kept as a waiter until its key
+ * is set or its deadline passes, or, on a host without the job's store, sent on to node 0.
+ * Descriptors are always handled here: they mean nothing on another host.
  */
 #include <errno.h>
 #include <string.h>
@@ -26,9 +26,9 @@ void ls__store_flush(ls__store_server *server, ls__store_peer *c)
     }
 }
 
-/* Replies to another host go to its link, those to a local rank into its buffer and as far as possible
- * out at once. The bound on the buffer makes a peer that does not read lose its connection, because
- * the others must not wait for it. */
+/* Replies to another host go to its link, those to a local rank into its buffer and as far as
+ * possible out at once. The bound on the buffer makes a peer that does not read lose its
+ * connection, because the others must not wait for it. */
 void ls__store_reply_to(ls__store_server *server, ls__store_peer *c, uint64_t id,
                         const ls__wire_reply *r)
 {
@@ -111,8 +111,8 @@ static void wake_waiters(ls__store_server *server, ls__store_key key)
     }
 }
 
-/* Keeps a request as a waiter; the key is copied. One that waits at node 0 (upstream_id != 0) has no
- * deadline here: node 0 watches it. A negative or huge time means no deadline. */
+/* Keeps a request as a waiter; the key is copied. One that waits at node 0 (upstream_id != 0) has
+ * no deadline here: node 0 watches it. A negative or huge time means no deadline. */
 static ls_status wait_for_key(ls__store_server *server, ls__store_peer *c, uint64_t id,
                               const ls__wire_request *r, uint64_t upstream_id)
 {
@@ -153,8 +153,8 @@ void ls__store_expire(ls__store_server *server, ls__store_peer *c, uint64_t now)
     }
 }
 
-/* The message is copied. If there is no memory for it, requests continue to be served, and the ranks
- * learn of the failure from the board. */
+/* The message is copied. If there is no memory for it, requests continue to be served, and the
+ * ranks learn of the failure from the board. */
 void ls__store_server_fail(ls__store_server *server, const char *why)
 {
     if (server->failure != NULL) {
@@ -181,8 +181,9 @@ void ls__store_server_fail(ls__store_server *server, const char *why)
 
 /* ---- the job's store on another host --------------------------------------------------------- */
 
-/* Sends a request on to node 0, under a number of this server, and keeps it as a waiter. Node 0 always
- * answers, if only with a timeout; when its link is lost, the job fails and so do all waiters. */
+/* Sends a request on to node 0, under a number of this server, and keeps it as a waiter. Node 0
+ * always answers, if only with a timeout; when its link is lost, the job fails and so do all
+ * waiters. */
 static ls_status ask_upstream(ls__store_server *server, ls__store_peer *c, uint64_t id,
                               const ls__wire_request *r)
 {
@@ -258,8 +259,8 @@ static ls_status change(ls__store_server *server, ls__store_peer *c, const ls__w
 }
 
 /* In this order: a failed job answers everything at once; descriptors never leave the host; a host
- * without the job's store sends everything else on; then reads are answered or wait, and changes are
- * executed, which may answer the requests that wait for the key. */
+ * without the job's store sends everything else on; then reads are answered or wait, and changes
+ * are executed, which may answer the requests that wait for the key. */
 void ls__store_serve(ls__store_server *server, ls__store_peer *c, uint64_t id,
                      const ls__wire_request *r)
 {

@@ -6,8 +6,8 @@
  *
  * A connection that violates the protocol or does not read its replies is dropped, and no other
  * connection notices. Before the proof nothing that a peer sends is interpreted, and at most the 56
- * bytes of HELLO are held. One turn reads at most one buffer of each peer, so a peer that sends much
- * does not delay the others.
+ * bytes of HELLO are held. One turn reads at most one buffer of each peer, so a peer that sends
+ * much does not delay the others.
  */
 #include <errno.h>
 #include <string.h>
@@ -19,8 +19,8 @@
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
-/* The user of this process as peer_uid reports it, which a peer's user must equal. In a user namespace
- * that may differ from getuid(), so the function asks a socket pair of its own. */
+/* The user of this process, which a peer's user must equal. It is read from a socket pair, so
+ * that both sides of the comparison come from the same call. */
 static int own_uid(const ls__env *env, uid_t *uid)
 {
     int pair[2];
@@ -109,8 +109,8 @@ int ls__store_server_clients(const ls__store_server *server)
     return server->clients;
 }
 
-/* Whether a new connection may stay: the kernel names its user, and the bounds protect the owner from
- * a peer that connects again and again. The secret is checked later, by read_hello. */
+/* Whether a new connection may stay: the kernel names its user, and the bounds protect the owner
+ * from a peer that connects again and again. The secret is checked later, by read_hello. */
 static ls_status admit(ls__store_server *server, int fd, bool invited)
 {
     uid_t uid;
@@ -172,8 +172,8 @@ ls_status ls__store_server_invite(ls__store_server *server, int fd)
     return add_client(server, fd, true);
 }
 
-/* Whether requests of this peer may be served. A peer with unread replies must read them first, so a
- * peer that only sends cannot make the server collect replies without bound. */
+/* Whether requests of this peer may be served. A peer with unread replies must read them first, so
+ * a peer that only sends cannot make the server collect replies without bound. */
 static bool takes_replies(const ls__store_peer *c)
 {
     return !c->lost && c->out.start == c->out.end;
@@ -217,8 +217,8 @@ static void serve_frames(ls__store_server *server, ls__store_peer *c)
 
 /* ---- other hosts --------------------------------------------------------------------------- */
 
-/* Another host has proved the secret on its link (job/nodes) and speaks for all its ranks, hence the
- * larger bound on its waiting requests. */
+/* Another host has proved the secret on its link (job/nodes) and speaks for all its ranks, hence
+ * the larger bound on its waiting requests. */
 ls_status ls__store_server_host(ls__store_server *server, ls__store_reply *reply, void *arg,
                                 ls__store_peer **out)
 {
@@ -263,8 +263,8 @@ void ls__store_server_set_upstream(ls__store_server *server, ls__store_ask_upstr
 
 /* ---- reading ------------------------------------------------------------------------------- */
 
-/* Compares in a time that does not depend on the position of a difference, so that a peer cannot find
- * the secret byte by byte by measuring. */
+/* Compares in a time that does not depend on the position of a difference, so that a peer cannot
+ * find the secret byte by byte by measuring. */
 static bool equal_secret(const uint8_t *a, const uint8_t *b)
 {
     unsigned different = 0;
@@ -292,8 +292,9 @@ static ssize_t receive(ls__store_server *server, ls__store_peer *c, void *out, s
     return received < 0 ? 0 : received;
 }
 
-/* The proof of a pending peer. Its bytes are collected in a buffer of exactly their length; wrong ones
- * end the connection without an answer. An invited peer has its deadline from the first byte on. */
+/* The proof of a pending peer. Its bytes are collected in a buffer of exactly their length; wrong
+ * ones end the connection without an answer. An invited peer has its deadline from the first byte
+ * on. */
 static void read_hello(ls__store_server *server, ls__store_peer *c)
 {
     ls__wire_header header;
@@ -388,7 +389,8 @@ static void client_turn(ls__store_server *server, ls__store_peer *c, const ls__e
     }
 }
 
-/* Peers are freed only here, after all events: a request of one peer may answer waiters of others. */
+/* Peers are freed only here, after all events: a request of one peer may answer waiters of
+ * others. */
 void ls__store_server_turn(ls__store_server *server, const ls__env_poll *items, int count)
 {
     const uint64_t now = server->env->now_ns(server->env);

@@ -1,4 +1,5 @@
-/* Shared by server.c (connections) and serve.c (requests). One thread, the owner's, calls all of it. */
+/* Shared by server.c (connections) and serve.c (requests). One thread, the owner's, calls all of
+ * it. */
 #ifndef LS_JOB_STORE_SERVER_H
 #define LS_JOB_STORE_SERVER_H
 

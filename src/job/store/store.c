@@ -1,9 +1,9 @@
 /* The public calls of the store. This file checks their arguments and names the call in error
  * messages; the answer comes from elsewhere.
  *
- * A call becomes an ls__store_ask, which goes through store->call: over the connection to the process
- * that serves the job's store (client.c), or, in a world of one rank, to a table in this process
- * (local.c).
+ * A call becomes an ls__store_ask, which goes through store->call: over the connection to the
+ * process that serves the job's store (client.c), or, in a world of one rank, to a table in this
+ * process (local.c).
  */
 #include <errno.h>
 #include <limits.h>
@@ -19,6 +19,7 @@
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
+/* The simulator and the tests give their own env, so memory comes from it. */
 ls_status ls__store_new(const ls__env *env, ls_store **out)
 {
     ls_store *store = env->allocate(env, sizeof *store);
@@ -56,8 +57,8 @@ void ls__store_close(ls_store *store)
 
 /* ---- the lock: a word to park on ----------------------------------------------------------- */
 
-/* The three-state mutex of Drepper, "Futexes Are Tricky" (mutex2), with a deadline. The env table has
- * park and wake but no mutex, so that the simulator can schedule every wait. */
+/* The three-state mutex of Drepper, "Futexes Are Tricky", with a deadline. The env table
+ * has park and wake but no mutex, so that the simulator can schedule every wait. */
 int ls__store_lock(ls_store *store, uint64_t deadline_ns)
 {
     uint32_t free = 0;
@@ -118,9 +119,10 @@ static ls_status check_value(const char *call, const char *key, ls_store_value v
     return LS_OK;
 }
 
-/* Makes the call. A negative timeout_ms means the runtime's. GET, WAIT and GET_FD carry their timeout
- * to the server, which answers when it is over. The messages of public calls ("ls_…") get name and
- * key in front; those of the library's own calls do not, as their keys mean nothing to a user. */
+/* Makes the call. A negative timeout_ms means the runtime's. GET, WAIT and GET_FD carry their
+ * timeout to the server, which answers when it is over. The messages of public calls ("ls_…") get
+ * name and key in front; those of the library's own calls do not, as their keys mean nothing to a
+ * user. */
 static ls_status call(ls_store *store, const char *name, ls__store_ask *ask, const char *key,
                       int64_t timeout_ms)
 {
@@ -156,8 +158,8 @@ ls_status ls_store_set(ls_store *store, const char *key, const void *value, size
     return call(store, "ls_store_set", &ask, key, timeout_ms);
 }
 
-/* A value that does not fit is not copied in part: *bytes becomes its length, and the caller can come
- * again with more room. */
+/* A value that does not fit is not copied in part: *bytes becomes its length, and the caller can
+ * come again with more room. */
 ls_status ls_store_get(ls_store *store, const char *key, void *value, size_t *bytes,
                        int64_t timeout_ms)
 {
@@ -232,7 +234,8 @@ ls_status ls_store_delete(ls_store *store, const char *key, bool *deleted, int64
     return LS_OK;
 }
 
-/* The two calls of the library's own: rank heaps travel as descriptors between the ranks of a host. */
+/* The two calls of the library's own: rank heaps travel as descriptors between the ranks of a
+ * host. */
 ls_status ls__store_put_fd(ls_store *store, const char *key, int fd, int64_t timeout_ms)
 {
     LS_TRY(check(store, "store put_fd", key));

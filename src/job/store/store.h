@@ -1,7 +1,7 @@
 /* The two ends of the store. The server runs in the poll loop of the host agent: the launcher, the
- * parent of ls_spawn, or a thread of local rank 0. The client is the connection of one rank. Besides
- * values, the store passes *descriptors* between the ranks of a host: through it each rank's heap
- * reaches its peers. */
+ * parent of ls_spawn, or a thread of local rank 0. The client is the connection of one rank.
+ * Besides values, the store passes *descriptors* between the ranks of a host: through it each
+ * rank's heap reaches its peers. */
 #ifndef LS_JOB_STORE_STORE_H
 #define LS_JOB_STORE_STORE_H
 
@@ -14,7 +14,7 @@
 #define LS__STORE_HANDSHAKE_MS 2000 /* for the proof of the secret */
 #define LS__STORE_SECRET_BYTES 32
 #define LS__STORE_FDS_MAX 1024   /* descriptors held for put_fd */
-#define LS__STORE_WAITERS_MAX 64 /* waiting requests of one client: one for each of its threads */
+#define LS__STORE_WAITERS_MAX 64 /* waiting requests of one client: its threads wait one each */
 
 /* ---- server ------------------------------------------------------------------------------- */
 
@@ -22,24 +22,24 @@ typedef struct ls__store_server ls__store_server;
 ls_status ls__store_server_new(const ls__env *env, const uint8_t secret[32],
                                ls__store_server **out);
 void ls__store_server_free(ls__store_server *server);
-/* Adds a connected stream (takes fd, on failure too) of an unauthenticated peer, which must prove the
- * secret at once. */
+/* Adds a connected stream (takes fd, on failure too) of an unauthenticated peer, which must prove
+ * the secret at once. */
 ls_status ls__store_server_adopt(ls__store_server *server, int fd);
 /* The same for a connection that the owner made for a rank that it starts. Its time for the proof
  * begins with its first byte, because a program may work for long before ls_init, and it does not
  * count as pending. */
 ls_status ls__store_server_invite(ls__store_server *server, int fd);
-/* For the owner's poll loop: writes up to `room` items, returns their number, and lowers *deadline_ns
- * to the next timed event. The owner then polls and passes the items, in the same order, to
- * ls__store_server_turn. Neither call blocks. */
+/* For the owner's poll loop: writes up to `room` items, returns their number, and lowers
+ * *deadline_ns to the next timed event. The owner then polls and passes the items, in the same
+ * order, to ls__store_server_turn. Neither call blocks. */
 int ls__store_server_poll(ls__store_server *server, ls__env_poll *items, int room,
                           uint64_t *deadline_ns);
 void ls__store_server_turn(ls__store_server *server, const ls__env_poll *items, int count);
 
 /* Replaces the secret, before the first client sends: for an owner that learns it later. */
 void ls__store_server_set_secret(ls__store_server *server, const uint8_t secret[32]);
-/* Answers every waiting request and all further ones with LS_ERR_PEER and `why`, so that no rank waits
- * for a job that has failed. The first call counts. */
+/* Answers every waiting request and all further ones with LS_ERR_PEER and `why`, so that no rank
+ * waits for a job that has failed. The first call counts. */
 void ls__store_server_fail(ls__store_server *server, const char *why);
 /* The number of peers, for tests and reports. */
 int ls__store_server_clients(const ls__store_server *server);
@@ -51,8 +51,8 @@ int ls__store_server_clients(const ls__store_server *server);
 
 typedef struct ls__store_peer ls__store_peer; /* here: another host, at the server of node 0 */
 struct ls__wire_reply;
-/* Called with the answer to a request, possibly from within ls__store_peer_request. It must not free
- * the peer. */
+/* Called with the answer to a request, possibly from within ls__store_peer_request. It must not
+ * free the peer. */
 typedef void ls__store_reply(void *arg, uint64_t id, const struct ls__wire_reply *reply);
 /* Called with a whole frame to be sent to node 0; the frame is borrowed for the call. */
 typedef void ls__store_ask_upstream(void *arg, const uint8_t *frame, size_t bytes);

@@ -1,8 +1,8 @@
 /* The table of a store: chained hashing over entries that hold key and value in one block.
  *
- * Every byte counts towards LS_STORE_BYTES_MAX, and so does a fixed cost per entry, so that a client
- * which only makes empty keys is bounded too. The hash is keyed with random bytes: a client cannot
- * choose keys that all fall into one chain.
+ * Every byte counts towards LS_STORE_BYTES_MAX, and so does a fixed cost per entry, so that a
+ * client which only makes empty keys is bounded too. The hash is keyed with random bytes: a client
+ * cannot choose keys that all fall into one chain.
  */
 #include "job/store/table.h"
 
@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "base/list.h"
 
-#define BUCKETS 4096   /* chains stay short at the some thousand keys of a large job */
+#define BUCKETS 4096   /* chains stay short with the few thousand keys of a large job */
 #define ENTRY_COST 128 /* charged for each entry: its header and the allocator's overhead */
 
 typedef struct entry {
@@ -71,6 +71,7 @@ static void entry_free(ls__store_table *table, entry *e)
     table->env->release(table->env, e, e->block_bytes);
 }
 
+/* NULL is allowed. Closes all descriptors in the table. */
 void ls__store_table_free(ls__store_table *table)
 {
     if (table == NULL) {
@@ -110,7 +111,8 @@ static entry *find(const ls__store_table *table, ls__store_key key, bool fd)
     return NULL;
 }
 
-/* Adds an entry and then removes `old` (may be NULL), so that a failure leaves the table as it was. */
+/* Adds an entry and then removes `old` (may be NULL), so that a failure leaves the table as it
+ * was. */
 static ls_status replace(ls__store_table *table, ls__store_key key, ls_store_value value,
                          entry *old, int fd)
 {

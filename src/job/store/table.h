@@ -1,5 +1,6 @@
-/* The table of a store: values and descriptors by key, bounded. The server and the store of a world of
- * one rank use it; it is not thread-safe. Every failure sets a message (ls__fail) that names the key.
+/* The table of a store: values and descriptors by key, bounded. The server and the store of a world
+ * of one rank use it; it is not thread-safe. Every failure sets a message (ls__fail) that names the
+ * key.
  */
 #ifndef LS_JOB_STORE_TABLE_H
 #define LS_JOB_STORE_TABLE_H
@@ -17,7 +18,8 @@ typedef struct ls__store_key {
 ls_status ls__store_table_new(const ls__env *env, ls__store_table **out);
 void ls__store_table_free(ls__store_table *table);
 
-/* Sets or replaces; key and value are copied. LS_ERR_LIMIT: the table would exceed LS_STORE_BYTES_MAX.
+/* Sets or replaces; key and value are copied. LS_ERR_LIMIT: the table would exceed
+ * LS_STORE_BYTES_MAX.
  */
 ls_status ls__store_table_set(ls__store_table *table, ls__store_key key, ls_store_value value);
 /* False: the key does not exist. The value is borrowed until the next change of the table. */

@@ -5,8 +5,9 @@
  *                       second (the rest)
  *   reply payload       status i32 | flags u32 | number i64 | value or message (the rest)
  *
- * The client chooses `id`, and the reply carries it back. HELLO, the first frame of a connection, has
- * the job's secret as its payload; the server interprets it only when all its 24 + 32 bytes are there.
+ * The client chooses `id`, and the reply carries it back. HELLO, the first frame of a connection,
+ * has the job's secret as its payload; the server interprets it only when all its 24 + 32 bytes are
+ * there.
  *
  *   type          number        first      second    reply: number   value
  *   SET                         value
@@ -109,8 +110,8 @@ static inline bool ls__wire_header_read(const uint8_t in[LS__WIRE_HEADER], ls__w
            ls__wire_take(in + 20, 4) == 0 && out->length <= LS__WIRE_PAYLOAD_MAX;
 }
 
-/* Splits the payload of a request, which the result then points into; the caller sets the type. False:
- * its lengths contradict each other or exceed a limit, or the key contains a zero byte. */
+/* Splits the payload of a request, which the result then points into; the caller sets the type.
+ * False: its lengths contradict each other or exceed a limit, or the key contains a zero byte. */
 static inline bool ls__wire_request_read(const uint8_t *in, size_t bytes, ls__wire_request *out)
 {
     if (bytes < LS__WIRE_REQUEST) {

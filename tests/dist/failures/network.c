@@ -101,7 +101,7 @@ static void check_cut(const job *j, const char *words, double seconds)
 TEST(a_full_partition_ends_all_ranks_with_a_named_error)
 {
     job j = run_with("mute $A $A0 $IP_B; mute $B $B0 $IP_A");
-    check_cut(&j, "nothing was heard of it for ", 8.0);
+    check_cut(&j, "no heartbeat arrived from it for ", 8.0);
     CHECK(count_lines(&j, "has sent no heartbeat for ") > 0); /* a warning before */
     job_free(&j);
 }
@@ -109,7 +109,7 @@ TEST(a_full_partition_ends_all_ranks_with_a_named_error)
 TEST(a_one_way_partition_ends_all_ranks_with_a_named_error)
 {
     job j = run_with("mute $B $B0 $IP_A");
-    check_cut(&j, "nothing was heard of it for ", 8.0);
+    check_cut(&j, "no heartbeat arrived from it for ", 8.0);
     job_free(&j);
 }
 
@@ -120,7 +120,7 @@ TEST(a_half_open_connection_is_found)
         job_fail(&j, "the launcher that lives did not end with a failure in time");
     }
     for (int r = 0; r < 2; r++) {
-        CHECK(job_find(&j, r, "nothing was heard of it for ") >= 0);
+        CHECK(job_find(&j, r, "no heartbeat arrived from it for ") >= 0);
     }
     job_free(&j);
 }

@@ -164,7 +164,7 @@ TEST(a_silent_node_is_lost_after_some_seconds)
           "P=$!\n"
           "until_file up.0; until_file up.1; A=$(pgrep -P $P); kill -STOP $A\n"
           "until grep -qs status out.0; do sleep 0.05; done; kill -CONT $A; wait; cat out.0",
-          "nothing was heard of it for ", 1);
+          "no heartbeat arrived from it for ", 1);
 }
 
 /* ---- stopping and restarting ----------------------------------------------------------------- */
@@ -207,9 +207,9 @@ TEST(all_nodes_restart_together)
 TEST(nodes_that_do_not_come_are_named)
 {
     check("export LOCKSTEP_TIMEOUT=1; node 4 0 -n 1 true & node 4 2 -n 1 true; wait; cat out.*",
-          "node ranks 1, 3 of 4 nodes did not come to 127.0.0.1:", 2);
+          "node ranks 1, 3 of 4 nodes did not connect to 127.0.0.1:", 2);
     check("export LOCKSTEP_TIMEOUT=1; node 2 1 -n 1 true; cat out.*",
-          "node 0 could not be joined within 1 s: no node 0 of this user is there yet", 1);
+          "node 0 could not be joined within 1 s: no node 0 of this user listens yet", 1);
 }
 
 TEST(nodes_that_do_not_fit_are_refused_in_words)
@@ -230,7 +230,7 @@ TEST(a_port_in_use_is_named)
 {
     check("export LOCKSTEP_TIMEOUT=1; node 2 0 -n 1 true & sleep 0.3\n"
           "$L run --nnodes 2 --node-rank 0 --rendezvous $R -n 1 true; wait",
-          "another job of this user meets there, process ", 1);
+          "another job of this user uses this port, process ", 1);
     check("$L secret a; export LOCKSTEP_TIMEOUT=1; FLAGS='--secret-file a'; node 2 0 -n 1 true & "
           "sleep 0.3\n"
           "$L run --nnodes 2 --node-rank 0 --rendezvous $R $FLAGS -n 1 true; wait",
@@ -270,7 +270,9 @@ TEST(names_and_interfaces_that_do_not_exist_are_named)
           "the name \"no.such.host.invalid\" cannot be resolved", 2);
     check("R=nowhere; nodes 2 -n 1 true", "is not of the form HOST:PORT", 2);
     check("LOCKSTEP_IFNAME=nope nodes 2 -n 1 true",
-          "LOCKSTEP_IFNAME=nope fits no network interface of this host that is up; there are: ", 2);
+          "LOCKSTEP_IFNAME=nope matches no network interface of this host that is up; the "
+          "interfaces are: ",
+          2);
     check("LOCKSTEP_IFNAME==lo nodes 2 -n 1 $M join", ": joined\n", 2);
 }
 

@@ -155,7 +155,40 @@ TEST(a_rank_that_comes_from_two_hosts_is_refused)
     }
     open_all(&s);
     until_state(&s, 1, LS__NODES_FAILED);
-    CHECK_CONTAINS(ls__nodes_error(s.nodes[1]), "two processes are rank 1: one of host h");
+    CHECK_CONTAINS(ls__nodes_error(s.nodes[1]), "two processes are rank 1: one on host h");
+    close_all(&s);
+}
+
+/* Node 1 joins, then node 2, then node 1 leaves and joins again with one more rank. */
+TEST(a_node_that_leaves_and_joins_again_gets_a_number_of_its_own)
+{
+    star s;
+    prepare(&s, 3);
+    static const int ranks[3][2] = {{0, -1}, {1, 3}, {2, -1}};
+    for (int k = 0; k < 3; k++) {
+        s.spec[k].nodes = 0;
+        s.spec[k].node = -1;
+        s.spec[k].ranks = 1;
+        s.spec[k].world_size = 4;
+        s.spec[k].world_rank = ranks[k];
+    }
+    for (int k = 0; k < 3; k++) {
+        CHECK_OK(ls__nodes_open(&s.spec[k], &s.nodes[k]));
+        for (int i = 0; i < 20; i++) {
+            turn_all(&s);
+        }
+    }
+    ls__nodes_close(s.nodes[1]);
+    s.nodes[1] = NULL;
+    for (int i = 0; i < 20; i++) {
+        turn_all(&s);
+    }
+    s.spec[1].ranks = 2;
+    CHECK_OK(ls__nodes_open(&s.spec[1], &s.nodes[1]));
+    for (int k = 0; k < 3; k++) {
+        until_state(&s, k, LS__NODES_RUNNING);
+    }
+    CHECK_INT(ls__nodes_world_of(s.nodes[1])->node + ls__nodes_world_of(s.nodes[2])->node, 3);
     close_all(&s);
 }
 
@@ -171,7 +204,7 @@ TEST(the_missing_ranks_of_dealt_out_worlds_are_named)
     s.spec[0].timeout_ms = 50;
     open_all(&s);
     until_state(&s, 0, LS__NODES_FAILED);
-    CHECK_CONTAINS(ls__nodes_error(s.nodes[0]), "ranks 1, 3, 4 did not come to 127.0.0.1:");
+    CHECK_CONTAINS(ls__nodes_error(s.nodes[0]), "ranks 1, 3, 4 did not connect to 127.0.0.1:");
     close_all(&s);
 }
 
@@ -300,7 +333,7 @@ TEST(a_link_that_ends_is_a_lost_node_on_both_sides)
     }
     CHECK_INT(ls__nodes_failure(s.nodes[0])->kind, LS__FAILURE_LOST);
     CHECK_CONTAINS(ls__nodes_failure(s.nodes[0])->text,
-                   "node 2 (host h, 3 ranks from 3 on) is lost");
+                   "node 2 (host h, 3 ranks, the first is rank 3) is lost");
     CHECK(ls__nodes_failure(s.nodes[1]) == NULL);
     ls__nodes_close(s.nodes[0]);
     s.nodes[0] = NULL;
