@@ -139,7 +139,7 @@ TEST(interfaces_are_chosen_in_nccls_syntax)
     CHECK_STR(chosen("^=eth0,docker0"), "10.1.0.1");
     CHECK_STR(chosen("lo"), "127.0.0.1");
     CHECK_STR(chosen("wlan"), "LS_ERR_INVALID");
-    CHECK_CONTAINS(ls_error_message(), "there are: lo (127.0.0.1), eth0 (10.0.0.1)");
+    CHECK_CONTAINS(ls_error_message(), "the interfaces are: lo (127.0.0.1), eth0 (10.0.0.1)");
 }
 
 TEST(gloos_and_nccls_variables_are_honoured_after_ours)
