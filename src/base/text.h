@@ -2,6 +2,7 @@
 #ifndef LS_BASE_TEXT_H
 #define LS_BASE_TEXT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/compiler.h"
@@ -12,5 +13,10 @@ typedef struct ls__text {
 } ls__text;
 
 void ls__text_add(ls__text *text, const char *format, ...) LS__PRINTF(2, 3);
+
+/* Bytes of the UTF-8 character that begins at `at`, of which `room` bytes can be read (RFC 3629: the
+ * shortest form, no surrogates, nothing above U+10FFFF); 0 when there is no valid one. */
+size_t ls__utf8_bytes(const char *at, size_t room);
+bool ls__utf8_valid(const char *text);
 
 #endif
