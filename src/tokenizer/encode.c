@@ -2,14 +2,16 @@
  *
  *     Hi<|endoftext|>there, you\xff!
  *     Hi │ <|endoftext|> │ there, you\xff!        special tokens
- *                          there, you │ \xff │ !  stretches of UTF-8, and bytes that are none
+ *                          there, you │ \xff │ !  stretches of UTF-8, and of other bytes
  *                          there │ , │  you       words, where the expression cuts
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "base/size.h"
+#include "base/text.h"
 #include "tokenizer/tokenizer.h"
 
 #define IDS_MIN ((int64_t)256)
@@ -27,12 +29,14 @@ static ls_status no_memory(size_t bytes)
 ls_status ls__encoder_init(ls__encoder *e, const ls_tokenizer *t)
 {
     *e = (ls__encoder){.t = t};
-    if (t->split) {
-        e->match = ls__split_match_new(t->split);
+    if (t->split == NULL) {
+        return LS_OK;
     }
-    return !t->split || e->match ? LS_OK : no_memory(0);
+    e->match = ls__split_match_new(t->split);
+    return e->match != NULL ? LS_OK : no_memory(0);
 }
 
+/* Also correct after a failed init. */
 void ls__encoder_fini(ls__encoder *e)
 {
     ls__split_match_free(e->match);
@@ -62,44 +66,16 @@ ls_status ls__encoder_put(ls__encoder *e, int32_t id)
 
 /* ---- UTF-8 -------------------------------------------------------------------------------- */
 
-/* Whether bytes 1 to bytes - 1 are continuation bytes; the caller has checked the room. */
-static bool goes_on(const unsigned char *at, size_t bytes)
-{
-    for (size_t i = 1; i < bytes; i++) {
-        if ((at[i] & 0xc0) != 0x80) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Bytes of the character that begins here (RFC 3629: the shortest form, no surrogates, nothing
- * above U+10FFFF), or 0 if the bytes are not valid UTF-8. */
-static size_t character(const unsigned char *at, size_t room)
-{
-    size_t bytes = *at < 0x80                  ? 1
-                   : *at >= 0xc2 && *at < 0xe0 ? 2
-                   : *at >= 0xe0 && *at < 0xf0 ? 3
-                   : *at >= 0xf0 && *at < 0xf5 ? 4
-                                               : 0;
-    if (bytes == 0 || bytes > room || !goes_on(at, bytes)) {
-        return 0;
-    }
-    bool wrong = (at[0] == 0xe0 && at[1] < 0xa0) || (at[0] == 0xed && at[1] > 0x9f) ||
-                 (at[0] == 0xf0 && at[1] < 0x90) || (at[0] == 0xf4 && at[1] > 0x8f);
-    return wrong ? 0 : bytes;
-}
-
-/* The end of the longest run from `from` on that is entirely UTF-8 or entirely not. *valid tells
- * which. Advances by at least one byte. */
+/* The end of the longest run that begins at `from` and is entirely UTF-8 or entirely not; *valid
+ * says which. Advances by at least one byte. */
 static size_t stretch(const char *text, size_t from, size_t bytes, bool *valid)
 {
-    const unsigned char *at = (const unsigned char *)text;
-    size_t length = character(at + from, bytes - from);
+    LS_ASSERT(from < bytes);
+    size_t length = ls__utf8_bytes(text + from, bytes - from);
     *valid = length > 0;
     while (from < bytes && (length > 0) == *valid) {
         from += *valid ? length : 1;
-        length = from < bytes ? character(at + from, bytes - from) : 0;
+        length = from < bytes ? ls__utf8_bytes(text + from, bytes - from) : 0;
     }
     return from;
 }
@@ -115,7 +91,7 @@ static ls_status encode_stretch(ls__encoder *e, const char *text, size_t bytes, 
         size_t begin, end;
         LS_TRY(ls__split_find(e->t->split, e->match, text, bytes, from, skew + e->offset, &begin,
                               &end));
-        if (begin > from) { /* what no match covers is a word, too */
+        if (begin > from) {
             LS_TRY(ls__encoder_word(e, text + from, begin - from, skew + from));
         }
         if (end > begin) {
@@ -130,7 +106,7 @@ static ls_status encode_stretch(ls__encoder *e, const char *text, size_t bytes, 
  * apart into byte tokens. */
 static ls_status encode_stretches(ls__encoder *e, const char *text, size_t bytes, size_t skew)
 {
-    if (!e->t->split) {
+    if (e->t->split == NULL) {
         return bytes > 0 ? ls__encoder_word(e, text, bytes, skew) : LS_OK;
     }
     for (size_t from = 0, end; from < bytes; from = end) {
@@ -249,16 +225,18 @@ ls_status ls__encoder_run(ls__encoder *e, const char *text, size_t bytes, bool b
 
 /* ---- public ------------------------------------------------------------------------------- */
 
-/* `given_needed` is false for an empty input, whose pointer may be NULL. */
-static ls_status check_arguments(const char *what, const void *tokenizer, const void *given,
-                                 bool given_needed)
+/* An empty input may be NULL. `name` is that of the input. */
+static ls_status check_arguments(const char *what, const void *tokenizer, const char *name,
+                                 const void *input, bool empty)
 {
     if (tokenizer == NULL) {
-        return ls__fail(LS_ERR_INVALID, "%s: the tokenizer is NULL", what);
+        return ls__fail(LS_ERR_INVALID,
+                        "%s: the tokenizer is NULL; check what ls_tokenizer_new returned", what);
     }
-    return given != NULL || !given_needed
-               ? LS_OK
-               : ls__fail(LS_ERR_INVALID, "%s: what is given is NULL", what);
+    if (input == NULL && !empty) {
+        return ls__fail(LS_ERR_INVALID, "%s: %s is NULL although its length is not 0", what, name);
+    }
+    return LS_OK;
 }
 
 /* The caller frees *ids with free(); it is not NULL on success, even for no tokens. */
@@ -268,14 +246,14 @@ ls_status ls_tokenizer_encode(const ls_tokenizer *t, const char *text, size_t by
     ls__encoder e;
     *ids = NULL;
     *count = 0;
-    LS_TRY(check_arguments("ls_tokenizer_encode", t, text, bytes > 0));
+    LS_TRY(check_arguments("ls_tokenizer_encode", t, "text", text, bytes == 0));
     ls_status status = ls__encoder_init(&e, t);
     if (status == LS_OK) {
         status = ls__encoder_run(&e, text, bytes, true);
     }
-    if (status == LS_OK && !e.ids) { /* no tokens: something to free all the same */
+    if (status == LS_OK && e.ids == NULL) { /* no tokens: the caller frees a pointer all the same */
         e.ids = malloc(sizeof *e.ids);
-        status = e.ids ? LS_OK : no_memory(bytes);
+        status = e.ids != NULL ? LS_OK : no_memory(bytes);
     }
     if (status == LS_OK) {
         *ids = e.ids;
@@ -300,10 +278,10 @@ static const char *text_of(const ls_tokenizer *t, int32_t id, size_t *bytes)
  * includes the terminating 0. */
 static ls_status measure(const ls_tokenizer *t, const int32_t *ids, int64_t count, size_t *bytes)
 {
-    *bytes = 1; /* the 0 behind */
+    *bytes = 1; /* the terminating 0 */
     for (int64_t i = 0; i < count; i++) {
         size_t length;
-        if (!text_of(t, ids[i], &length)) {
+        if (text_of(t, ids[i], &length) == NULL) {
             return ls__fail(LS_ERR_INVALID,
                             "ls_tokenizer_decode: token %lld of %lld is %d, which the vocabulary "
                             "of %lld does not have",
@@ -326,7 +304,7 @@ ls_status ls_tokenizer_decode(const ls_tokenizer *t, const int32_t *ids, int64_t
     size_t room, at = 0;
     *text = NULL;
     *bytes = 0;
-    LS_TRY(check_arguments("ls_tokenizer_decode", t, ids, count > 0));
+    LS_TRY(check_arguments("ls_tokenizer_decode", t, "ids", ids, count <= 0));
     LS_TRY(measure(t, ids, count, &room));
     char *out = malloc(room);
     if (out == NULL) {

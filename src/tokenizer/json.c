@@ -5,7 +5,7 @@
  *      "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
  *      "model": {"type": "BPE", "vocab": {"Ġ": 220, ...}, "merges": ["Ġ t", ["h", "e"], ...]}}
  *
- * What would change ids and is not read is refused, not passed over.
+ * An option that would change ids and is not implemented is refused, not ignored.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +20,9 @@ typedef struct reader {
     char *expression;
 } reader;
 
-/* ---- looking ------------------------------------------------------------------------------ */
+/* ---- access ------------------------------------------------------------------------------- */
 
+/* `part` names the field as it stands in the file. */
 static ls_status malformed(const reader *r, const char *part)
 {
     return ls__fail(LS_ERR_FORMAT, "tokenizer: \"%s\": %s is missing or malformed", r->path, part);
@@ -49,7 +50,7 @@ static ls_status check_model(const reader *r, const json_t *model)
     const char *set = NULL;
     if (*type != '\0' && strcmp(type, "BPE") != 0) {
         return ls__fail(LS_ERR_UNSUPPORTED,
-                        "tokenizer: \"%s\": the model is %.60s; only byte-level BPE is read",
+                        "tokenizer: \"%s\": the model is %.60s; only byte-level BPE is supported",
                         r->path, type);
     }
     set = json_number_value(json_object_get(model, "dropout")) > 0 ? "dropout" : set;
@@ -68,7 +69,7 @@ static ls_status check_model(const reader *r, const json_t *model)
 static ls_status read_merge(const reader *r, const json_t *merge, size_t rank)
 {
     char where[LS__WHERE_MAX];
-    (void)snprintf(where, sizeof where, "\"%.*s\", merge %zu", LS__PATH_SHOWN, r->path, rank);
+    (void)snprintf(where, sizeof where, "\"%.*s\", merge %zu", LS__PATH_QUOTED, r->path, rank);
     const char *whole = json_string_value(merge);
     const char *left = json_string_value(json_array_get(merge, 0));
     const char *right =
@@ -84,9 +85,10 @@ static ls_status read_merge(const reader *r, const json_t *merge, size_t rank)
         left = copy;
         right = copy + (space - whole) + 1;
     }
-    ls_status status = left != NULL && right != NULL && *left && *right && !strchr(right, ' ')
-                           ? ls__tokenizer_add_merge(r->t, where, left, right, (int64_t)rank)
-                           : ls__fail(LS_ERR_FORMAT, "tokenizer: %s: not two tokens", where);
+    ls_status status =
+        left != NULL && right != NULL && *left && *right && !strchr(right, ' ')
+            ? ls__tokenizer_add_merge(r->t, where, left, right, (int64_t)rank)
+            : ls__fail(LS_ERR_FORMAT, "tokenizer: %s: a merge must have two tokens", where);
     free(copy);
     return status;
 }
@@ -99,11 +101,10 @@ static ls_status read_model(const reader *r, const json_t *model)
     json_t *merge;
     const json_t *merges = json_object_get(model, "merges");
     if (!json_is_object(model)) {
-        return ls__fail(
-            LS_ERR_FORMAT,
-            "tokenizer: \"%s\" has no \"model\", so it is not a tokenizer.json; name one, "
-            "or the folder of vocab.json and merges.txt",
-            r->path);
+        return ls__fail(LS_ERR_FORMAT,
+                        "tokenizer: \"%s\" has no \"model\", so it is not a tokenizer.json; give a "
+                        "tokenizer.json, or the folder of vocab.json and merges.txt",
+                        r->path);
     }
     LS_TRY(check_model(r, model));
     LS_TRY(ls__read_vocab(r->t, r->path, json_object_get(model, "vocab")));
@@ -136,7 +137,7 @@ static ls_status read_added(const reader *r, const json_t *added, size_t number)
     char where[LS__WHERE_MAX];
     const json_t *id = json_object_get(added, "id");
     const char *content = text_of(added, "content");
-    (void)snprintf(where, sizeof where, "\"%.*s\", added token %zu", LS__PATH_SHOWN, r->path,
+    (void)snprintf(where, sizeof where, "\"%.*s\", added token %zu", LS__PATH_QUOTED, r->path,
                    number);
     if (!json_is_integer(id)) {
         return ls__fail(LS_ERR_FORMAT, "tokenizer: %s: it has no id", where);
@@ -154,6 +155,7 @@ static ls_status read_added(const reader *r, const json_t *added, size_t number)
                                      is_true(added, "normalized"));
 }
 
+/* A missing list is an empty one. */
 static ls_status read_all_added(const reader *r, const json_t *list)
 {
     size_t number;
@@ -173,7 +175,7 @@ static ls_status read_all_added(const reader *r, const json_t *list)
 static ls_status other_splitter(const reader *r)
 {
     return ls__fail(LS_ERR_UNSUPPORTED,
-                    "tokenizer: \"%s\": the pre_tokenizer is not supported; those that are: "
+                    "tokenizer: \"%s\": the pre_tokenizer is not supported; the supported ones are "
                     "ByteLevel, and a Split (a Regex, Isolated) followed by ByteLevel without an "
                     "expression of its own",
                     r->path);

@@ -4,11 +4,11 @@
  *     l o w er       until no pair has a rank
  *     lo w er
  *
- * Looking through the word for that pair again and again is quadratic, which a short word does not
- * mind and a long one does. Long words have their pairs in a heap; a merge makes two new pairs at
- * most, and a pair that has changed since it was noted is passed over when its turn comes, so a
- * word of n bytes takes n log n. A pair's merged text lies between fixed ends, so what was noted
- * is still true exactly if both sides still merge into the same token. Both ways give the same.
+ * Searching the word for that pair again and again is quadratic, which is cheap for a short word and
+ * not for a long one. Long words keep their pairs in a heap. A merge makes two new pairs at most,
+ * and a pair that has changed since it was put there is skipped when its turn comes, so a word of n
+ * bytes takes n log n. The merged text of a pair lies between fixed ends, so an entry is still valid
+ * exactly if both sides still merge into the same token. Both methods give the same tokens.
  */
 #include <stdlib.h>
 
@@ -24,7 +24,7 @@ static int32_t next_id(const ls__encoder *e, const ls__symbol *symbol)
     return symbol->after >= 0 ? e->symbols[symbol->after].id : -1;
 }
 
-/* The merge of this symbol with the next one, or NULL if the pair has no rank. */
+/* How this symbol merges with the next one, or NULL if the pair has no rank. */
 static const ls__merge *merge_at(const ls__encoder *e, int32_t at)
 {
     int32_t right = next_id(e, &e->symbols[at]);
@@ -35,6 +35,7 @@ static const ls__merge *merge_at(const ls__encoder *e, int32_t at)
  * to it. Both neighbours stay linked. */
 static void join(ls__encoder *e, int32_t at, int32_t id)
 {
+    LS_ASSERT(e->symbols[at].id >= 0 && e->symbols[at].after >= 0);
     ls__symbol *left = &e->symbols[at], *right = &e->symbols[left->after];
     left->id = id;
     left->after = right->after;
@@ -53,9 +54,8 @@ static bool is_before(const ls__candidate *a, const ls__candidate *b)
 }
 
 /* Adds the pair that begins at `at` to the heap, if it has a rank. The heap has room: a word of
- * n bytes notes n - 1 pairs at first and at most two more for each of n - 1 merges, while each
- * merge takes one out. */
-static void note(ls__encoder *e, int32_t at)
+ * n bytes has n - 1 pairs at first, and each of at most n - 1 merges adds two and takes one out. */
+static void push_pair(ls__encoder *e, int32_t at)
 {
     const ls__merge *merge = merge_at(e, at);
     if (merge == NULL) {
@@ -73,7 +73,8 @@ static void note(ls__encoder *e, int32_t at)
 /* Removes and returns the first candidate. The heap must not be empty. */
 static ls__candidate take_first(ls__encoder *e)
 {
-    ls__candidate first = e->heap[0], last = e->heap[--e->heap_count];
+    LS_ASSERT(e->heap_count > 0);
+    const ls__candidate first = e->heap[0], last = e->heap[--e->heap_count];
     size_t i = 0;
     for (size_t child = 1; child < e->heap_count; child = 2 * i + 1) {
         child += child + 1 < e->heap_count && is_before(&e->heap[child + 1], &e->heap[child]);
@@ -87,13 +88,13 @@ static ls__candidate take_first(ls__encoder *e)
     return first;
 }
 
-/* Candidates are never removed when they become stale; they are recognised when their turn
- * comes, because their pair no longer merges into the noted token. */
+/* Candidates are not removed when they become stale; they are recognised when their turn comes,
+ * because their pair no longer merges into the same token. */
 static void merge_long(ls__encoder *e, int32_t count)
 {
     e->heap_count = 0;
     for (int32_t at = 0; at + 1 < count; at++) {
-        note(e, at);
+        push_pair(e, at);
     }
     while (e->heap_count > 0) {
         ls__candidate best = take_first(e);
@@ -103,9 +104,9 @@ static void merge_long(ls__encoder *e, int32_t count)
         }
         join(e, best.at, best.id);
         if (e->symbols[best.at].before >= 0) {
-            note(e, e->symbols[best.at].before);
+            push_pair(e, e->symbols[best.at].before);
         }
-        note(e, best.at);
+        push_pair(e, best.at);
     }
 }
 

@@ -1,4 +1,5 @@
-/* Opening a tokenizer: which files a path means, then what encoding needs beyond their tables. */
+/* Opening a tokenizer: finds the files to which a path leads, reads them, and builds the tables that
+ * encoding needs beyond theirs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@ static ls_tokenizer *tokenizer_new(const ls__env *env)
     return t;
 }
 
+/* The caller makes sure that no thread encodes with it any more. */
 void ls_tokenizer_free(ls_tokenizer *t)
 {
     if (t != NULL) {
@@ -34,6 +36,7 @@ void ls_tokenizer_free(ls_tokenizer *t)
     }
 }
 
+/* The largest id plus 1: ids that no token has are counted. */
 int64_t ls_tokenizer_count(const ls_tokenizer *t)
 {
     return t != NULL ? t->vocab.count : 0;
@@ -52,7 +55,7 @@ int32_t ls_tokenizer_id(const ls_tokenizer *t, const char *token)
     return t != NULL && token != NULL ? ls__vocab_find(&t->vocab, token, bytes) : -1;
 }
 
-/* ---- what encoding needs ------------------------------------------------------------------ */
+/* ---- tables for encoding ------------------------------------------------------------------ */
 
 /* Sorts by first byte, and among equal first bytes the longest first: the order that added_at
  * relies on. */
@@ -99,7 +102,7 @@ static ls_status read_bytes(ls_tokenizer *t)
     return LS_OK;
 }
 
-/* Writes FOLDER/name into `path`, of PATH_BYTES, and tells whether it exists. */
+/* Writes FOLDER/name into `path`, of PATH_BYTES, and returns whether it exists. */
 static bool find(const ls__env *env, const char *folder, const char *name, char *path)
 {
     ls__env_stat stat;
@@ -123,13 +126,14 @@ static ls_status read_folder(ls_tokenizer *t, const char *folder, char **express
     bool vocab = find(t->env, folder, "vocab.json", path);
     if (!find(t->env, folder, "merges.txt", merges) || !vocab) {
         return ls__fail(LS_ERR_NOT_FOUND,
-                        "tokenizer: \"%s\" holds no tokenizer.json, and %s; name a folder with "
-                        "one, or with vocab.json and merges.txt",
+                        "tokenizer: \"%s\" holds no tokenizer.json, and %s; give a folder with "
+                        "tokenizer.json, or with vocab.json and merges.txt",
                         folder, vocab ? "vocab.json without merges.txt" : "no vocab.json");
     }
     LS_TRY(ls__tokenizer_read_pair(t, path, merges));
     *expression = strdup(LS__GPT2_EXPRESSION);
-    return *expression ? LS_OK : ls__fail(LS_ERR_MEMORY, "tokenizer: no memory for an expression");
+    return *expression != NULL ? LS_OK
+                               : ls__fail(LS_ERR_MEMORY, "tokenizer: no memory for an expression");
 }
 
 /* The expression is compiled last, so a malformed file is reported as such even by a build
@@ -156,8 +160,8 @@ ls_status ls__tokenizer_open(const ls__env *env, const char *path, ls_tokenizer 
     *out = NULL;
     if (path == NULL || !*path) {
         return ls__fail(LS_ERR_INVALID,
-                        "tokenizer: no path given; name a tokenizer.json, a folder that holds one, "
-                        "or \"bytes\"");
+                        "tokenizer: the path is missing; give a tokenizer.json, a folder that "
+                        "holds one, or \"bytes\"");
     }
     ls_tokenizer *t = tokenizer_new(env);
     if (t == NULL) {
@@ -173,6 +177,7 @@ ls_status ls__tokenizer_open(const ls__env *env, const char *path, ls_tokenizer 
     return LS_OK;
 }
 
+/* The public form: the runtime's env, and NULL with the error set. */
 ls_tokenizer *ls_tokenizer_new(const char *path)
 {
     ls_tokenizer *made = NULL;

@@ -22,7 +22,7 @@ ls_status ls__read_vocab(ls_tokenizer *t, const char *path, const json_t *vocab)
     const char *token;
     json_t *id;
     char where[LS__WHERE_MAX];
-    (void)snprintf(where, sizeof where, "\"%.*s\"", LS__PATH_SHOWN, path);
+    (void)snprintf(where, sizeof where, "\"%.*s\"", LS__PATH_QUOTED, path);
     if (!json_is_object(vocab) || json_object_size(vocab) == 0) {
         return ls__fail(LS_ERR_FORMAT,
                         "tokenizer: %s: the vocabulary is not an object of tokens and their ids",
@@ -76,7 +76,7 @@ static ls_status read_line(ls_tokenizer *t, const char *path, char *line, long n
     if (strncmp(line, "#version", 8) == 0) {
         return LS_OK;
     }
-    (void)snprintf(where, sizeof where, "\"%.*s\", line %ld (byte %zu)", LS__PATH_SHOWN, path,
+    (void)snprintf(where, sizeof where, "\"%.*s\", line %ld (byte %zu)", LS__PATH_QUOTED, path,
                    number, offset);
     char *right = cut_line(line);
     if (right == NULL) {
@@ -114,9 +114,10 @@ static ls_status read_merges_file(ls_tokenizer *t, const char *path)
     LS_TRY(ls__read_text(t->env, path, &text, &bytes));
     const char *zero = memchr(text, '\0', bytes);
     ls_status status =
-        zero ? ls__fail(LS_ERR_FORMAT, "tokenizer: \"%s\", byte %zu: a zero; is it a text file?",
-                        path, (size_t)(zero - text))
-             : read_merges(t, path, text, bytes);
+        zero != NULL
+            ? ls__fail(LS_ERR_FORMAT, "tokenizer: \"%s\": byte %zu is zero; is it a text file?",
+                       path, (size_t)(zero - text))
+            : read_merges(t, path, text, bytes);
     free(text);
     return status;
 }

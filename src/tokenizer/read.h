@@ -6,7 +6,7 @@
 
 #include "tokenizer/tokenizer.h"
 
-#define LS__PATH_SHOWN 400 /* bytes of a path in `where` */
+#define LS__PATH_QUOTED 400 /* bytes of a path in `where` */
 #define LS__WHERE_MAX 500
 
 /* A whole file, a 0 behind it; free(*text). */

@@ -1,4 +1,5 @@
-/* The build without PCRE2: no expression can be compiled, and whoever needs one is told so. */
+/* The build without PCRE2: no expression can be compiled, and opening a tokenizer that needs one
+ * fails with that reason. So the other functions are never reached with a split. */
 #include "base/assert.h"
 #include "base/error.h"
 #include "tokenizer/split.h"

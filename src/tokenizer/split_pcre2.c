@@ -1,8 +1,8 @@
 /* Regular expressions that cut a text into words: PCRE2, the only file that calls it.
  *
- * Vocabularies come with expressions for Oniguruma (`tokenizers`) or Python's regex. Where the same
- * text means something else to PCRE2 it is rewritten: \s is the property White_Space there, and one
- * character more (U+180E) here. What cannot be rewritten, sets within sets, is refused.
+ * Vocabularies come with expressions for Oniguruma (`tokenizers`) or Python's regex. Where PCRE2
+ * would read the same text differently it is rewritten: \s is the property White_Space there, and
+ * one character more (U+180E) here. Sets within sets cannot be rewritten and are refused.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -202,7 +202,7 @@ ls_status ls__split_find(const ls__split *split, ls__split_match *match, const c
             PCRE2_UCHAR reason[REASON_BYTES] = "";
             (void)pcre2_get_error_message(found, reason, sizeof reason);
             return ls__fail(LS_ERR_LIMIT,
-                            "tokenizer: the splitting expression gives up at byte %zu: %s",
+                            "tokenizer: the splitting expression fails at byte %zu of the text: %s",
                             from + skew, (const char *)reason);
         }
         if (place[1] > place[0]) {

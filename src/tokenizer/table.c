@@ -1,5 +1,6 @@
-/* What a vocabulary, a list of merges and one of special tokens may say, a row at a time. Whoever
- * reads a file calls these and gives the words that begin a message: the file and the place in it.
+/* The rows of a vocabulary, of a list of merges and of a list of special tokens: each is checked and
+ * entered into the tables. The reader of a file calls these functions and passes the beginning of
+ * their messages, `where`: the file and the place in it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +8,7 @@
 #include "base/error.h"
 #include "tokenizer/tokenizer.h"
 
-#define SHOWN_MAX 60 /* bytes of a token in a message */
+#define QUOTED_MAX 60 /* bytes of a token in a message */
 
 static ls_status no_memory(const char *where)
 {
@@ -19,9 +20,8 @@ static ls_status check_id(const char *where, const char *token, int64_t id)
 {
     if (id < 0 || id >= LS__TOKEN_IDS_MAX) {
         return ls__fail(id < 0 ? LS_ERR_FORMAT : LS_ERR_LIMIT,
-                        "tokenizer: %s: token \"%.*s\" has id %lld; ids from 0 to %lld are "
-                        "possible",
-                        where, SHOWN_MAX, token, (long long)id, (long long)LS__TOKEN_IDS_MAX - 1);
+                        "tokenizer: %s: token \"%.*s\" has id %lld; ids must be in 0…%lld", where,
+                        QUOTED_MAX, token, (long long)id, (long long)LS__TOKEN_IDS_MAX - 1);
     }
     if (*token == '\0') {
         return ls__fail(LS_ERR_FORMAT, "tokenizer: %s: token %lld is empty", where, (long long)id);
@@ -55,7 +55,7 @@ ls_status ls__tokenizer_add_token(ls_tokenizer *t, const char *where, const char
         return ls__fail(LS_ERR_FORMAT,
                         "tokenizer: %s: token \"%.*s\" has id %lld, which another token has; is "
                         "the file damaged?",
-                        where, SHOWN_MAX, token, (long long)id);
+                        where, QUOTED_MAX, token, (long long)id);
     }
     bool done = raw_of(token, &raw, &bytes, &of_alphabet) &&
                 ls__vocab_add(&t->vocab, (int32_t)id, raw, bytes, of_alphabet);
@@ -68,9 +68,9 @@ ls_status ls__tokenizer_add_token(ls_tokenizer *t, const char *where, const char
 static ls_status unknown_token(const char *where, const char *token)
 {
     return ls__fail(LS_ERR_FORMAT,
-                    "tokenizer: %s: \"%.*s\" is not a token of the vocabulary; do the two belong "
-                    "together?",
-                    where, SHOWN_MAX, token);
+                    "tokenizer: %s: \"%.*s\" is not a token of the vocabulary; do vocabulary and "
+                    "merges belong together?",
+                    where, QUOTED_MAX, token);
 }
 
 /* `both` has room for left and right one after the other, so that the merged token is looked up
@@ -91,10 +91,11 @@ static ls_status add_merge(ls_tokenizer *t, const char *where, const char *left,
         return unknown_token(where, left_id < 0 ? left : right);
     }
     if (id < 0) {
-        return ls__fail(LS_ERR_FORMAT,
-                        "tokenizer: %s: \"%.*s\" and \"%.*s\" merge into no token of the "
-                        "vocabulary; do the two belong together?",
-                        where, SHOWN_MAX, left, SHOWN_MAX, right);
+        return ls__fail(
+            LS_ERR_FORMAT,
+            "tokenizer: %s: \"%.*s\" and \"%.*s\" merge into a text that is not a token "
+            "of the vocabulary; do vocabulary and merges belong together?",
+            where, QUOTED_MAX, left, QUOTED_MAX, right);
     }
     bool done = ls__merges_set(&t->merges, ls__pair(left_id, right_id), (uint32_t)rank, id);
     return done ? LS_OK : no_memory(where);
@@ -134,9 +135,9 @@ static ls_status check_special(ls_tokenizer *t, const char *where, const char *t
     free(raw);
     if (!alike || (other >= 0 && other != id)) {
         return ls__fail(LS_ERR_FORMAT,
-                        "tokenizer: %s: \"%.*s\" has id %lld, in the vocabulary %s; is the file "
-                        "damaged?",
-                        where, SHOWN_MAX, text, (long long)id,
+                        "tokenizer: %s: \"%.*s\" has id %lld, but in the vocabulary %s; is the "
+                        "file damaged?",
+                        where, QUOTED_MAX, text, (long long)id,
                         alike ? "it has another" : "another token has it");
     }
     return LS_OK;

@@ -1,4 +1,4 @@
-/* What the files of src/tokenizer share.
+/* The types and functions that the files of src/tokenizer share.
  *
  *     open.c     which files; json.c and pair.c read them, row by row (table.c), into the tables of
  *                vocab.c

@@ -102,6 +102,7 @@ static bool grow_tokens(ls__vocab *vocab, int32_t id)
     return true;
 }
 
+/* Copies the text. After a failure the table may have grown, but it holds no new token. */
 bool ls__vocab_add(ls__vocab *vocab, int32_t id, const char *text, size_t bytes, bool listed)
 {
     LS_ASSERT(id >= 0 && id < LS__TOKEN_IDS_MAX);
@@ -171,6 +172,7 @@ static bool grow_merges(ls__merges *merges)
     return true;
 }
 
+/* A pair that is listed twice keeps the later rank and takes no second slot. */
 bool ls__merges_set(ls__merges *merges, uint64_t pair, uint32_t rank, int32_t id)
 {
     if (!grow_merges(merges)) {
