@@ -1,5 +1,5 @@
-/* Ranks tell each other how it went. One all_gather of a kilobyte a rank: the status, some words,
- * and the message of a failure; so a full disk on one rank is the same error on all.
+/* Ranks report to each other how their part went. One all_gather of a kilobyte a rank: the status,
+ * some words, and the message of a failure; so a full disk on one rank is the same error on all.
  */
 #include <stdio.h>
 #include <string.h>
@@ -20,26 +20,27 @@ ls_collective_options ls__checkpoint_options_of(const ls_checkpoint *c, const ch
  * thread's error. */
 ls_status ls__checkpoint_agree(ls_checkpoint *c, ls_status mine, const uint64_t *words, int count)
 {
-    LS_ASSERT(count <= LS__VERDICT_WORDS);
-    ls__verdict verdict = {.status = mine};
+    LS_ASSERT(count <= LS__REPORT_WORDS);
+    ls__checkpoint_report report = {.status = mine};
     const ls_collective_options options = ls__checkpoint_options_of(c, "checkpoint");
     for (int i = 0; i < count; i++) {
-        verdict.word[i] = words[i];
+        report.word[i] = words[i];
     }
     if (mine < 0) {
-        (void)snprintf(verdict.message, sizeof verdict.message, "%s", ls_error_message());
+        (void)snprintf(report.message, sizeof report.message, "%s", ls_error_message());
     }
     const bool counts = mine < 0 && mine != LS_ERR_FORMAT && mine != LS_ERR_NOT_FOUND;
-    if (counts) { /* load skips a damaged or missing checkpoint, so those two are not failures */
-        ls__group_record_failure(c->group, mine, verdict.message);
+    /* load skips a damaged or missing checkpoint, so those two are not failures of the job */
+    if (counts) {
+        ls__group_record_failure(c->group, mine, report.message);
     }
-    LS_TRY(ls_all_gather(c->group, &verdict, c->verdicts, (int64_t)sizeof verdict, LS_UINT8,
-                         &options, NULL));
+    LS_TRY(ls_all_gather(c->group, &report, c->reports, (int64_t)sizeof report, LS_UINT8, &options,
+                         NULL));
     if (counts) { /* again: the successful gather counts as recovery, but the failure stands */
-        ls__group_record_failure(c->group, mine, verdict.message);
+        ls__group_record_failure(c->group, mine, report.message);
     }
     for (int r = 0; r < c->size; r++) {
-        ls__verdict *v = &c->verdicts[r];
+        ls__checkpoint_report *v = &c->reports[r];
         v->message[sizeof v->message - 1] = '\0';
         if (v->status < 0) {
             return c->size == 1 ? ls__fail((ls_status)v->status, "%s", v->message)

@@ -1,5 +1,5 @@
-/* The public calls. Each first waits for the writing of the save before, and returns its error if
- * it had one; all that ranks must do alike is agreed on before anything depends on it.
+/* The public calls. Each first waits until the save before it is written, and returns that save's
+ * error if it failed. The ranks agree on every result that they must share before they act on it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,15 +17,16 @@ static ls_status check_options(const char *folder, const ls_checkpoint_options *
 {
     size_t length = folder != NULL ? strlen(folder) : 0;
     if (length == 0 || length >= LS__CHECKPOINT_FOLDER_MAX) {
-        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_new: a folder of 1 to %d bytes is needed",
-                        LS__CHECKPOINT_FOLDER_MAX - 1);
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_checkpoint_new: the path of the folder has %zu bytes; give 1 to %d",
+                        length, LS__CHECKPOINT_FOLDER_MAX - 1);
     }
     if (set->keep < 1) {
         return ls__fail(LS_ERR_INVALID, "ls_checkpoint_new: keep is %d; it must be at least 1",
                         set->keep);
     }
     if (set->timeout_ms < 1) {
-        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_new: timeout_ms is %lld; it must be > 0",
+        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_new: timeout_ms is %lld; it must be above 0",
                         (long long)set->timeout_ms);
     }
     return LS_OK;
@@ -64,7 +65,7 @@ static ls_status open_folder(ls_checkpoint *c)
     ls_status status = c->rank == 0 ? prepare_folder(c) : LS_OK;
     uint64_t words[2] = {c->lock_fd >= 0, (uint64_t)c->set.async};
     LS_TRY(ls__checkpoint_agree(c, status, words, 2));
-    c->writable = c->verdicts[0].word[0] != 0;
+    c->writable = c->reports[0].word[0] != 0;
     return LS_OK;
 }
 
@@ -84,8 +85,8 @@ static ls_checkpoint *allocate(ls_runtime *runtime, const char *folder, ls_group
     c->size = ls_group_size(group);
     c->lock_fd = -1;
     memcpy(c->folder, folder, strlen(folder) + 1);
-    c->verdicts = calloc((size_t)c->size, sizeof *c->verdicts);
-    if (!c->verdicts) {
+    c->reports = calloc((size_t)c->size, sizeof *c->reports);
+    if (c->reports == NULL) {
         env->release(env, c, sizeof *c);
         return NULL;
     }
@@ -101,7 +102,7 @@ static void release(ls_checkpoint *c)
     if (c->image) {
         env->release(env, c->image, c->image_room);
     }
-    free(c->verdicts);
+    free(c->reports);
     free(c->pieces);
     free(c->scalars);
     env->release(env, c, sizeof *c);
@@ -119,7 +120,8 @@ ls_status ls_checkpoint_new(const char *folder, ls_group *group,
         return ls__self.status;
     }
     if (group == NULL) {
-        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_new: the group is NULL");
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_checkpoint_new: the group is NULL; give one, such as ls_world()");
     }
     LS_TRY(check_options(folder, &given));
     ls_checkpoint *c = allocate(runtime, folder, group);
@@ -145,10 +147,11 @@ ls_status ls_checkpoint_new(const char *folder, ls_group *group,
 
 /* ---- saving ------------------------------------------------------------------------------- */
 
-/* The local half of a save: walk, plan, and the file without the tensors' bytes. It communicates
- * nothing, so ranks may fail here independently; the caller agrees on the result. */
+/* The local half of a save: walk, plan, and the file without the tensors' bytes. It does not
+ * communicate, so ranks may fail here independently; the caller agrees on the result. Sets words 1
+ * and 2 of the agreement: the hash of the table and a nonce. */
 static ls_status prepare(ls_checkpoint *c, ls__table *table, const ls_checkpoint_item *items,
-                         int count)
+                         int count, uint64_t words[3])
 {
     if (c->set.load_only) {
         return ls__fail(LS_ERR_STATE, "ls_checkpoint_save: \"%s\" was opened with load_only",
@@ -156,8 +159,8 @@ static ls_status prepare(ls_checkpoint *c, ls__table *table, const ls_checkpoint
     }
     if (!c->writable) {
         return ls__fail(LS_ERR_STATE,
-                        "ls_checkpoint_save: \"%s\" cannot be written: another job writes there, "
-                        "or its lock file may not be made; give another folder",
+                        "ls_checkpoint_save: cannot write to \"%s\": another job writes there, or "
+                        "its lock file cannot be created; give another folder",
                         c->folder);
     }
     if (c->step < 0) {
@@ -167,25 +170,29 @@ static ls_status prepare(ls_checkpoint *c, ls__table *table, const ls_checkpoint
     LS_TRY(ls__table_collect(table, items, count));
     LS_TRY(ls__plan_writers(table, c->rank, c->size));
     LS_TRY(ls__image_build(c, table));
-    return LS_OK;
+    LS_TRY(ls__table_hash(table, &words[1]));
+    return c->env->random_bytes(c->env, &words[2], sizeof words[2]) < 0
+               ? ls__fail(LS_ERR_SYSTEM, "ls_checkpoint_save: the system gave no random bytes")
+               : LS_OK;
 }
 
 /* Reads the words of the last agreement (step, hash of the table). All ranks see the same words,
  * hence all return the same result without another exchange. */
 static ls_status compare_ranks(const ls_checkpoint *c)
 {
-    const ls__verdict *v = c->verdicts;
+    const ls__checkpoint_report *v = c->reports;
     for (int r = 1; r < c->size; r++) {
         if (v[r].word[0] != v[0].word[0]) {
             return ls__fail(LS_ERR_MISMATCH,
-                            "ls_checkpoint_save: rank %d saves step %lld, rank 0 step %lld", r,
-                            (long long)v[r].word[0], (long long)v[0].word[0]);
+                            "ls_checkpoint_save: rank %d saves step %lld, rank 0 step %lld; give "
+                            "the same step on all ranks",
+                            r, (long long)v[r].word[0], (long long)v[0].word[0]);
         }
         if (v[r].word[1] != v[0].word[1]) {
             return ls__fail(LS_ERR_MISMATCH,
                             "ls_checkpoint_save: the items of ranks %d and 0 differ in a name, "
-                            "shape or scalar; what is replicated must be the same on all ranks (a "
-                            "loader at another place of the epoch?)",
+                            "shape or scalar; replicated state must be the same on all ranks (is "
+                            "a loader at another place of the epoch?)",
                             r);
         }
     }
@@ -198,19 +205,14 @@ static ls_status take_snapshot(ls_checkpoint *c, ls__table *table, const ls_chec
                                int count)
 {
     uint64_t words[3] = {(uint64_t)c->step, 0, 0};
-    ls_status status = prepare(c, table, items, count);
-    status = status == LS_OK ? ls__table_hash(table, &words[1]) : status;
-    if (status == LS_OK && c->env->random_bytes(c->env, &words[2], sizeof words[2]) < 0) {
-        status = ls__fail(LS_ERR_SYSTEM, "ls_checkpoint_save: no random bytes");
-    }
-    LS_TRY(ls__checkpoint_agree(c, status, words, 3));
+    LS_TRY(ls__checkpoint_agree(c, prepare(c, table, items, count, words), words, 3));
     LS_TRY(compare_ranks(c));
-    c->nonce = c->verdicts[0].word[2];
+    c->nonce = c->reports[0].word[2];
     c->copied = ls__table_copy(table, items, count, c->image);
     if (c->copied < 0) {
         memcpy(c->message, ls__self.message, sizeof c->message);
     }
-    return LS_OK; /* the others are told by the commit's first agreement */
+    return LS_OK; /* the others learn of a failed copy by the commit's first agreement */
 }
 
 /* The writer must be idle first: it owns the object, the group and the image while it runs. A
@@ -220,7 +222,8 @@ ls_status ls_checkpoint_save(ls_checkpoint *c, int64_t step, const ls_checkpoint
 {
     ls__table table;
     if (c == NULL || count < 0 || (count > 0 && items == NULL)) {
-        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_save: a checkpoint and items are needed");
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_checkpoint_save: the checkpoint or the items are missing; give both");
     }
     LS_TRY(ls__writer_join(c));
     c->step = step;
@@ -231,10 +234,13 @@ ls_status ls_checkpoint_save(ls_checkpoint *c, int64_t step, const ls_checkpoint
     return c->set.async ? ls__writer_start(c) : ls__checkpoint_commit(c);
 }
 
+/* Returns the error of the save that was being written, once. */
 ls_status ls_checkpoint_wait(ls_checkpoint *c)
 {
     if (c == NULL) {
-        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_wait: the checkpoint is NULL");
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_checkpoint_wait: the checkpoint is NULL; check what ls_checkpoint_new "
+                        "returned");
     }
     return ls__writer_join(c);
 }
@@ -276,7 +282,7 @@ static ls_status open_on_all(ls_checkpoint *c, int64_t step, ls__reading *readin
     }
     LS_TRY(ls__checkpoint_agree(c, status, words, LS__DIGEST_HEX / 8));
     for (int r = 1; r < c->size; r++) {
-        if (memcmp(c->verdicts[r].word, c->verdicts[0].word, sizeof words) != 0) {
+        if (memcmp(c->reports[r].word, c->reports[0].word, sizeof words) != 0) {
             return ls__fail(LS_ERR_FORMAT, "checkpoint: rank %d sees another manifest than rank 0",
                             r);
         }
@@ -318,7 +324,7 @@ static ls_status find_newest(ls_checkpoint *c, const int64_t *steps, int count,
             return status;
         }
         if (c->rank == 0) {
-            LS__WARN("checkpoint: step %lld in \"%s\" is damaged%s, the one before it is tried: %s",
+            LS__WARN("checkpoint: step %lld in \"%s\" is damaged%s; trying the one before it: %s",
                      (long long)*step, c->folder, c->writable ? "" : " or was just removed",
                      ls_error_message());
         }
@@ -327,10 +333,11 @@ static ls_status find_newest(ls_checkpoint *c, const int64_t *steps, int count,
         }
     }
     if (*newest < 0) {
-        return ls__fail(LS_ERR_NOT_FOUND, "checkpoint: there is none in \"%s\" (no step-… folder)",
-                        c->folder);
+        return ls__fail(LS_ERR_NOT_FOUND,
+                        "checkpoint: \"%s\" holds no checkpoint (no step-… folder)", c->folder);
     }
-    return ls__fail(LS_ERR_FORMAT, "checkpoint: none in \"%s\" is whole; the newest: %.1500s",
+    return ls__fail(LS_ERR_FORMAT,
+                    "checkpoint: no checkpoint in \"%s\" is complete; the newest: %.1500s",
                     c->folder, first);
 }
 
@@ -377,7 +384,9 @@ static ls_status load_from(ls_checkpoint *c, const ls__reading *reading, int64_t
     LS_TRY(ls__checkpoint_agree(c, fits, NULL, 0));
     ls_status status = ls__restore_apply(reading, items, count);
     if (status < 0) {
-        (void)ls__fail_within(status, "checkpoint: \"%s\" is loaded in part only, do not train on",
+        (void)ls__fail_within(status,
+                              "checkpoint: \"%s\" was loaded only in part; do not train with this "
+                              "state",
                               folder);
     }
     return ls__checkpoint_agree(c, status, NULL, 0);
@@ -392,8 +401,8 @@ ls_status ls_checkpoint_load(ls_checkpoint *c, const ls_checkpoint_item *items, 
     ls__reading reading = {0};
     if (c == NULL || step == NULL || count < 0 || (count > 0 && items == NULL)) {
         return ls__fail(LS_ERR_INVALID,
-                        "ls_checkpoint_load: a checkpoint, items and a place for the step are "
-                        "needed");
+                        "ls_checkpoint_load: the checkpoint, the items or the place for the step "
+                        "are missing; give all three");
     }
     LS_TRY(ls__writer_join(c));
     ls_status status = find_while_others_write(c, &reading, &found);
@@ -401,6 +410,8 @@ ls_status ls_checkpoint_load(ls_checkpoint *c, const ls_checkpoint_item *items, 
         status = load_from(c, &reading, found, items, count);
         ls__reading_close(c, &reading);
     }
-    *step = status == LS_OK ? found : *step;
+    if (status == LS_OK) {
+        *step = found;
+    }
     return status;
 }

@@ -1,5 +1,6 @@
 /* Walking the items: their names, shapes and scalars into a table, later their bytes into the
- * image. What a visitor shows is borrowed for the call, hence two walks.
+ * image. A tensor that a state function passes to the visitor is borrowed for that call, hence two
+ * walks.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 
 #include "base/options.h"
 #include "base/size.h"
+#include "base/text.h"
 #include "checkpoint/internal.h"
 #include "checkpoint/shape.h"
 
@@ -54,9 +56,15 @@ ls_status ls__table_add(ls__table *t, const ls__saved_entry *entry)
     size_t bytes = strlen(entry->name) + 1;
     if (bytes > NAME_MAX_BYTES || bytes == 1 || strcmp(entry->name, "__metadata__") == 0) {
         return ls__fail(LS_ERR_INVALID,
-                        "checkpoint: \"%.80s\" is not a name for state: it needs 1 to %d bytes and "
-                        "\"__metadata__\" is taken",
+                        "checkpoint: the name \"%.80s\" of a tensor or scalar cannot be used; give "
+                        "one of 1 to %d bytes other than \"__metadata__\"",
                         entry->name, NAME_MAX_BYTES - 1);
+    }
+    if (!ls__utf8_valid(entry->name)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "checkpoint: the name \"%.80s\" is not valid UTF-8, which safetensors "
+                        "files need; give another name",
+                        entry->name);
     }
     LS_TRY(make_room(t));
     char *name = ls__arena_alloc(&t->arena, bytes);
@@ -69,6 +77,7 @@ ls_status ls__table_add(ls__table *t, const ls__saved_entry *entry)
     return LS_OK;
 }
 
+/* By bytes, as a binary search expects. */
 static int by_name(const void *a, const void *b)
 {
     const ls__saved_entry *const *x = a, *const *y = b;
@@ -80,7 +89,7 @@ static int by_name(const void *a, const void *b)
 static ls_status sort_names(ls__table *t)
 {
     t->sorted = malloc(((size_t)t->count + 1) * sizeof(ls__saved_entry *));
-    if (!t->sorted) {
+    if (t->sorted == NULL) {
         return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory to sort %d names", t->count);
     }
     for (int i = 0; i < t->count; i++) {
@@ -90,7 +99,7 @@ static ls_status sort_names(ls__table *t)
     for (int i = 1; i < t->count; i++) {
         if (strcmp(t->sorted[i - 1]->name, t->sorted[i]->name) == 0) {
             return ls__fail(LS_ERR_INVALID,
-                            "checkpoint: two items show state named \"%.200s\"; give them "
+                            "checkpoint: two items have state named \"%.200s\"; give them "
                             "different prefixes",
                             t->sorted[i]->name);
         }
@@ -240,8 +249,8 @@ typedef struct copier {
 static ls_status changed(const char *name)
 {
     return ls__fail(LS_ERR_INVALID,
-                    "checkpoint: at \"%.200s\" a state function shows something else than a moment "
-                    "ago; do not change the items during a save",
+                    "checkpoint: at \"%.200s\" the state changed while it was saved; do not change "
+                    "the items during a save",
                     name);
 }
 

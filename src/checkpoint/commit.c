@@ -3,7 +3,7 @@
  *
  *   rank 0   makes .tmp-step-…                                          ── agree
  *   all      write, fsync and hash their file                           ── agree
- *   all      tell rank 0 what is in it
+ *   all      send rank 0 the list of tensors in it
  *   rank 0   writes scalars.json and manifest.json, fsyncs them and the folder,
  *            renames it to step-…, fsyncs the parent                    ── agree
  *   rank 0   removes the ones that are too old
@@ -37,9 +37,9 @@ static ls_status begin(ls_checkpoint *c, const char *path)
     return error < 0 ? ls__file_failed("cannot make the folder", path, error) : LS_OK;
 }
 
-/* ---- what the others wrote ---------------------------------------------------------------- */
+/* ---- the other ranks' files --------------------------------------------------------------- */
 
-/* One text for every allocation of the list, whoever needed it. */
+/* One text for all allocations of the list. */
 static ls_status no_memory(void)
 {
     return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory for the list of tensors");
@@ -86,7 +86,7 @@ static ls_status receive_rows(ls_checkpoint *c, int rank, size_t bytes, char **o
 {
     const ls_collective_options options = ls__checkpoint_options_of(c, "checkpoint: tensors");
     *out = malloc(bytes + 1);
-    if (!*out) {
+    if (*out == NULL) {
         (void)ls_group_abort(c->group, "no memory for the checkpoint's list of tensors");
         return no_memory();
     }
@@ -94,15 +94,15 @@ static ls_status receive_rows(ls_checkpoint *c, int rank, size_t bytes, char **o
     return ls_recv(c->group, *out, (int64_t)bytes, LS_UINT8, rank, 0, &options, NULL);
 }
 
-/* Reads size and hash of the rank's file from the verdicts of the last agreement, so no other
+/* Reads size and hash of the rank's file from the reports of the last agreement, so no other
  * agreement may come in between. */
 static ls_status add_rank(ls_checkpoint *c, json_t *manifest, int rank, const char *rows)
 {
     char name[LS__MANIFEST_FILE_NAME_MAX];
     uint8_t hash[LS__DIGEST_BYTES];
     ls__state_file_name(name, rank, c->size);
-    memcpy(hash, &c->verdicts[rank].word[2], sizeof hash);
-    if (!ls__manifest_add_file(manifest, name, (size_t)c->verdicts[rank].word[0], hash)) {
+    memcpy(hash, &c->reports[rank].word[2], sizeof hash);
+    if (!ls__manifest_add_file(manifest, name, (size_t)c->reports[rank].word[0], hash)) {
         return no_memory();
     }
     return add_rows(manifest, name, rows);
@@ -115,7 +115,7 @@ static ls_status gather(ls_checkpoint *c, json_t *manifest)
     ls_status status = manifest != NULL ? add_rank(c, manifest, 0, c->pieces) : no_memory();
     for (int r = 1; r < c->size; r++) {
         char *rows = NULL;
-        ls_status received = receive_rows(c, r, (size_t)c->verdicts[r].word[1], &rows);
+        ls_status received = receive_rows(c, r, (size_t)c->reports[r].word[1], &rows);
         status = received == LS_OK && status == LS_OK ? add_rank(c, manifest, r, rows) : status;
         free(rows);
         LS_TRY(received);
@@ -123,7 +123,7 @@ static ls_status gather(ls_checkpoint *c, json_t *manifest)
     return status;
 }
 
-/* The length already went with the verdict's words, so rank 0 posts a receive of just this size. */
+/* The length already went with the report's words, so rank 0 posts a receive of just this size. */
 static ls_status send_rows(ls_checkpoint *c)
 {
     const ls_collective_options options = ls__checkpoint_options_of(c, "checkpoint: tensors");
@@ -195,11 +195,10 @@ static ls_status write_own(ls_checkpoint *c, const char *temporary)
     ls_status status =
         ls__file_write(c->env, temporary, name, c->image, c->image_bytes, (uint8_t *)&words[2]);
     if (status == LS_ERR_NOT_FOUND && c->rank != 0) {
-        status =
-            ls__fail(LS_ERR_NOT_FOUND,
-                     "checkpoint: rank 0 has made \"%s\", but here it is not: give a folder on "
-                     "a file system that all hosts share",
-                     temporary);
+        status = ls__fail(LS_ERR_NOT_FOUND,
+                          "checkpoint: rank 0 has made \"%s\", but it does not exist here; give a "
+                          "folder on a file system that all hosts share",
+                          temporary);
     }
     if (status == LS_OK && words[1] > PIECES_BYTES_MAX) {
         status = ls__fail(LS_ERR_LIMIT, "checkpoint: the list of tensors is too long");
@@ -229,7 +228,7 @@ ls_status ls__checkpoint_commit(ls_checkpoint *c)
     if (c->rank == 0 && status == LS_OK) {
         ls__folder_prune(c);
     } else if (c->rank == 0) {
-        (void)ls__folder_remove(c, temporary); /* gone already if the rename was made */
+        (void)ls__folder_remove(c, temporary); /* does not exist any more after the rename */
     }
     return status;
 }

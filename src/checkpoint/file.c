@@ -70,7 +70,7 @@ ls_status ls__file_write(const ls__env *env, const char *folder, const char *nam
         return ls__file_failed("cannot write", path, wrote);
     }
     if (synced < 0 || closed < 0) {
-        return ls__file_failed("cannot bring to the disk", path, synced < 0 ? synced : closed);
+        return ls__file_failed("cannot sync to disk", path, synced < 0 ? synced : closed);
     }
     return hashed;
 }
@@ -84,7 +84,7 @@ ls_status ls__file_sync_folder(const ls__env *env, const char *path)
     }
     int synced = env->fsync(env, fd);
     (void)env->close(env, fd);
-    return synced < 0 ? ls__file_failed("cannot bring to the disk", path, synced) : LS_OK;
+    return synced < 0 ? ls__file_failed("cannot sync to disk", path, synced) : LS_OK;
 }
 
 /* ---- reading ------------------------------------------------------------------------------ */
@@ -123,7 +123,8 @@ ls_status ls__file_verify(const ls__env *env, const char *path, const ls__manife
     }
     env->release(env, chunk, CHUNK_BYTES);
     if (status == LS_OK && strcmp(hex, expected->hash) != 0) {
-        return ls__fail(LS_ERR_FORMAT, "checkpoint: the bytes of \"%s\" do not give its hash",
+        return ls__fail(LS_ERR_FORMAT,
+                        "checkpoint: the bytes of \"%s\" do not match its hash in the manifest",
                         path);
     }
     return status;

@@ -2,10 +2,10 @@
  *
  *   step-00000120               complete: made by a rename of a folder that was on the disk
  *   .tmp-step-00000120-<nonce>  being written, or left by a job that died
- *   .tmp-gone-00000120-<nonce>  was pruned: renamed first, so that half of one is never seen
- *   .old-step-00000120          stood in the way of a second save of its step; put back if the
- *                               new one did not come
- *   damaged-step-00000120       load passed over it; for people to look at
+ *   .tmp-gone-00000120-<nonce>  was pruned: renamed first, so that no reader sees half of one
+ *   .old-step-00000120          made way for a second save of its step; put back if that save was
+ *                               not completed
+ *   damaged-step-00000120       skipped by load; kept for people to look at
  *   lock                        held by rank 0 of the job that writes
  */
 #include <errno.h>
@@ -40,6 +40,7 @@ void ls__state_file_name(char out[LS__MANIFEST_FILE_NAME_MAX], int rank, int siz
                    size);
 }
 
+/* The path of a step's folder, or of one of its other names. */
 static void step_path(const ls_checkpoint *c, char out[LS__CHECKPOINT_PATH_MAX], const char *before,
                       int64_t step)
 {
@@ -103,6 +104,7 @@ static int add_step(void *arg, const char *name)
     return 0;
 }
 
+/* Without a difference that could overflow. */
 static int latest_first(const void *a, const void *b)
 {
     const int64_t *x = a, *y = b;
@@ -194,7 +196,7 @@ ls_status ls__folder_lock(ls_checkpoint *c, bool make)
     ls__path_join(path, c->folder, "lock");
     int fd = c->env->open(c->env, path, O_RDWR | (make ? O_CREAT : 0), 0666);
     if (fd == -EROFS || fd == -EACCES || (fd == -ENOENT && !make)) {
-        return LS_OK; /* to be read only, then; a save will say so */
+        return LS_OK; /* only for reading, then: ls_checkpoint_save reports that */
     }
     if (fd < 0) {
         return ls__file_failed("cannot open", path, fd);
@@ -252,7 +254,7 @@ int ls__folder_remove(const ls_checkpoint *c, const char *path)
 }
 
 /* For leftovers: a failure costs disk space but no data, so it is a warning. */
-static void remove_or_say(const ls_checkpoint *c, const char *path)
+static void remove_or_warn(const ls_checkpoint *c, const char *path)
 {
     int error = ls__folder_remove(c, path);
     if (error < 0) {
@@ -283,7 +285,7 @@ void ls__folder_prune(const ls_checkpoint *c)
             LS__WARN("checkpoint: \"%s\" is no longer needed but could not be renamed: %s", from,
                      strerror(-error));
         } else {
-            remove_or_say(c, gone);
+            remove_or_warn(c, gone);
         }
     }
     free(steps);
@@ -303,7 +305,7 @@ static void settle_old(const ls_checkpoint *c, const char *name)
         return;
     }
     if (c->env->stat(c->env, home, false, &found) == 0) {
-        remove_or_say(c, old);
+        remove_or_warn(c, old);
         return;
     }
     int error = c->env->rename(c->env, old, home);
@@ -312,11 +314,12 @@ static void settle_old(const ls_checkpoint *c, const char *name)
     }
 }
 
+/* What a job that died had not published. */
 static void remove_temporary(const ls_checkpoint *c, const char *name)
 {
     char path[LS__CHECKPOINT_PATH_MAX];
     ls__path_join(path, c->folder, name);
-    remove_or_say(c, path);
+    remove_or_warn(c, path);
 }
 
 /* One round is enough: what exceeds CLEAN_ROUND names is left to the next start. `settle` runs
@@ -345,7 +348,7 @@ void ls__folder_clean(const ls_checkpoint *c)
 
 /* ---- publishing --------------------------------------------------------------------------- */
 
-/* Whether the last load passed over this step as damaged: the interval is (after, last]. */
+/* Whether the last load skipped this step as damaged: the interval is (after, last]. */
 static bool was_skipped(const ls_checkpoint *c, int64_t step)
 {
     return step > c->skipped_after && step <= c->skipped_last;
@@ -365,22 +368,23 @@ ls_status ls__folder_check_later(const ls_checkpoint *c, int64_t step)
     free(steps);
     if (later >= 0) {
         return ls__fail(LS_ERR_STATE,
-                        "checkpoint: step %lld is to be saved, but \"%s\" holds step %lld, which "
-                        "is later: it seems another run's; load it and go on from there, or give "
+                        "checkpoint: cannot save step %lld, because \"%s\" holds the later step "
+                        "%lld, which seems to be of another run; load that one first, or give "
                         "another folder",
                         (long long)step, c->folder, (long long)later);
     }
     return LS_OK;
 }
 
+/* A rename within the folder. */
 static ls_status move(const ls_checkpoint *c, const char *from, const char *to)
 {
     int error = c->env->rename(c->env, from, to);
     return error < 0 ? ls__file_failed("cannot rename", from, error) : LS_OK;
 }
 
-/* A damaged checkpoint that load passed over must not come back as the newest one, nor push a
- * whole one out of `keep`. It is renamed, not removed: people may want to look at it. */
+/* A damaged checkpoint that load skipped must not come back as the newest one, nor push a complete
+ * one out of `keep`. It is renamed, not removed: people may want to look at it. */
 static ls_status move_skipped(const ls_checkpoint *c)
 {
     char from[LS__CHECKPOINT_PATH_MAX], to[LS__CHECKPOINT_PATH_MAX];
@@ -426,7 +430,7 @@ ls_status ls__folder_publish(ls_checkpoint *c, const char *temporary)
     }
     LS_TRY(ls__file_sync_folder(c->env, c->folder));
     if (replaces) {
-        remove_or_say(c, old);
+        remove_or_warn(c, old);
     }
     return LS_OK;
 }

@@ -13,6 +13,7 @@
 #include "checkpoint/internal.h"
 #include "checkpoint/shape.h"
 
+/* Names are valid UTF-8 (ls__table_add), so jansson fails only without memory. */
 static ls_status no_memory(const char *what)
 {
     return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory for %s", what);
@@ -39,9 +40,7 @@ static ls_status add_tensors(ls__table *table, size_t element, json_t *header, j
                       ls__shape_json(e->part.start, t->ndim), ls__shape_json(e->part.dim, t->ndim));
         if (piece == NULL || json_array_append_new(pieces, piece) != 0 ||
             !ls__safetensors_add(header, &saved, *at, e->part.bytes)) {
-            return ls__fail(LS_ERR_MEMORY,
-                            "checkpoint: no memory for the header, or \"%.200s\" is not UTF-8",
-                            e->name);
+            return no_memory("the header");
         }
         if (!ls__add_size(*at, e->part.bytes, at)) {
             return ls__fail(LS_ERR_LIMIT, "checkpoint: this rank's share is too large");
@@ -61,12 +60,12 @@ static ls_status make_image(ls_checkpoint *c, ls__table *table, const json_t *he
                         prefix, LS__SAFETENSORS_HEADER_MAX);
     }
     if (bytes > c->image_room) {
-        if (c->image) {
+        if (c->image != NULL) {
             c->env->release(c->env, c->image, c->image_room);
         }
         c->image_room = 0;
         c->image = c->env->allocate(c->env, bytes);
-        if (!c->image) {
+        if (c->image == NULL) {
             return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory for a copy of %zu bytes", bytes);
         }
         c->image_room = bytes;

@@ -1,10 +1,10 @@
-/* A checkpoint object: what its files share.
+/* A checkpoint object: the types and functions that its files share.
  *
  *   collect.c   walks the items into a table; copies them; writes them back
  *   plan.c      which rank writes which tensor, or part of one
  *   image.c     this rank's file, as bytes in memory: the snapshot
- *   agree.c     ranks tell each other how it went, and all return the same
- *   folder.c    names on the disk; what is stale, old or in the way
+ *   agree.c     ranks report their results to each other, and all return the same
+ *   folder.c    names on the disk; removes what is stale
  *   file.c      whole files: checked writes, fsync, hashes
  *   commit.c    the protocol that makes a checkpoint exist
  *   writer.c    the thread that runs it
@@ -30,7 +30,7 @@
 #define LS__CHECKPOINT_SCALARS "scalars.json"
 #define LS__CHECKPOINT_ARENA_CHUNK ((size_t)64 << 10)
 
-/* ---- the table of what is saved ----------------------------------------------------------- */
+/* ---- the table of the state --------------------------------------------------------------- */
 
 typedef enum ls__entry_type { LS__ENTRY_TENSOR, LS__ENTRY_INT64, LS__ENTRY_FLOAT64 } ls__entry_type;
 
@@ -88,13 +88,13 @@ int ls__part_cut(const ls__saved_entry *entry, int parts, int index, ls__part *o
 
 enum ls__checkpoint_state { LS__CHECKPOINT_IDLE, LS__CHECKPOINT_BUSY, LS__CHECKPOINT_STOP };
 
-#define LS__VERDICT_WORDS 12
-typedef struct ls__verdict {
+#define LS__REPORT_WORDS 12
+typedef struct ls__checkpoint_report {
     int32_t status;
     int32_t unused;
-    uint64_t word[LS__VERDICT_WORDS];
+    uint64_t word[LS__REPORT_WORDS];
     char message[920];
-} ls__verdict;
+} ls__checkpoint_report;
 
 struct ls_checkpoint {
     ls_runtime *runtime;
@@ -103,9 +103,9 @@ struct ls_checkpoint {
     int rank, size;
     char folder[LS__CHECKPOINT_PATH_MAX];
     ls_checkpoint_options set;
-    int lock_fd;           /* rank 0 while it may write; else -1 */
-    bool writable;         /* the same on all ranks */
-    ls__verdict *verdicts; /* [size], of the last agreement */
+    int lock_fd;                    /* rank 0 while it may write; else -1 */
+    bool writable;                  /* the same on all ranks */
+    ls__checkpoint_report *reports; /* [size], of the last agreement */
 
     int64_t skipped_after, skipped_last; /* steps that load passed over: (after, last] */
 
@@ -127,9 +127,9 @@ struct ls_checkpoint {
 
 /* ---- agree.c ------------------------------------------------------------------------------ */
 
-/* Every rank says how its part went (with ls_error_message when `mine` is an error) and up to
- * LS__VERDICT_WORDS words (NULL: none); all return the same status and text: that of the lowest
- * rank that failed. The words of all are in checkpoint->verdicts. */
+/* Every rank passes the status of its part (with ls_error_message when it is an error) and up to
+ * LS__REPORT_WORDS words (NULL: none); all return the same status and text: that of the lowest
+ * rank that failed. The words of all are in checkpoint->reports. */
 ls_status ls__checkpoint_agree(ls_checkpoint *c, ls_status mine, const uint64_t *words, int count);
 ls_collective_options ls__checkpoint_options_of(const ls_checkpoint *c, const char *tag);
 

@@ -1,8 +1,8 @@
 /* Opening one checkpoint for reading: manifest, sizes, hashes, headers, in this order, everything
  * before a byte of it is used. The files stay mapped; restore.c copies out of them.
  *
- * Hashing costs a second a gigabyte. Where all ranks are on one host they see the same pages, and
- * each checks its share of the files; elsewhere each checks what it will read, which is all.
+ * Hashing costs a second a gigabyte. If all ranks are on one host they see the same pages, and each
+ * checks its share of the files; otherwise each checks all files, because it may read from any.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -27,7 +27,8 @@ static ls_status read_manifest(const ls_checkpoint *c, const char *folder, int64
                                     : ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" is empty", path);
     c->env->unmap_file(c->env, text, bytes);
     if (status == LS_OK && r->manifest.step != step) {
-        return ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" is of step %lld", path,
+        return ls__fail(LS_ERR_FORMAT,
+                        "checkpoint: \"%s\" says step %lld, unlike the name of its folder", path,
                         (long long)r->manifest.step);
     }
     return status;
@@ -53,8 +54,8 @@ static ls_status map_file(const ls_checkpoint *c, const char *folder, ls__readin
         return ls__file_failed("cannot read", path, error);
     }
     if (r->mapped_bytes[i] != file->bytes) {
-        return ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" has %zu bytes; %zu were written", path,
-                        r->mapped_bytes[i], file->bytes);
+        return ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" has %zu bytes, but %zu were written",
+                        path, r->mapped_bytes[i], file->bytes);
     }
     return is_my_share(c, i) ? ls__file_verify(c->env, path, file) : LS_OK;
 }
@@ -66,7 +67,7 @@ static ls_status read_scalars(const char *path, const void *text, size_t bytes, 
     r->scalars = text != NULL ? json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error) : NULL;
     if (!json_is_object(r->scalars)) {
         return ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" is not a JSON object: %s", path,
-                        r->scalars ? "it is something else" : error.text);
+                        r->scalars != NULL ? "its root is not an object" : error.text);
     }
     return LS_OK;
 }
@@ -95,8 +96,8 @@ static ls_status check_pieces(const ls__reading *r, const char *folder)
             if (s == NULL || s->dtype != t->dtype || s->ndim != t->ndim ||
                 memcmp(s->dim, p->dim, (size_t)t->ndim * sizeof p->dim[0]) != 0) {
                 return ls__fail(LS_ERR_FORMAT,
-                                "checkpoint: \"%s/%s\" does not hold \"%.200s\" as the manifest "
-                                "says",
+                                "checkpoint: \"%s/%s\" does not hold \"%.200s\" in the shape and "
+                                "type that the manifest lists",
                                 folder, r->manifest.files[p->file].name, t->name);
             }
         }
@@ -112,7 +113,7 @@ static ls_status read_files(const ls_checkpoint *c, const char *folder, ls__read
     r->header = calloc(n + 1, sizeof *r->header);
     r->mapped = calloc(n + 1, sizeof *r->mapped);
     r->mapped_bytes = calloc(n + 1, sizeof *r->mapped_bytes);
-    if (!r->header || !r->mapped || !r->mapped_bytes) {
+    if (r->header == NULL || r->mapped == NULL || r->mapped_bytes == NULL) {
         return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory to read %zu files", n);
     }
     for (int i = 0; i < r->manifest.file_count; i++) {
@@ -121,7 +122,7 @@ static ls_status read_files(const ls_checkpoint *c, const char *folder, ls__read
     for (int i = 0; i < r->manifest.file_count; i++) {
         LS_TRY(parse_file(folder, r, i));
     }
-    if (!r->scalars) {
+    if (r->scalars == NULL) {
         return ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" has no " LS__CHECKPOINT_SCALARS, folder);
     }
     return check_pieces(r, folder);

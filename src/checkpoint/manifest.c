@@ -1,5 +1,5 @@
-/* Reading a manifest: the hash first, then every field, so that what comes out is consistent in
- * itself. Whether the files are as it says, load.c finds out. */
+/* Reading a manifest: the hash first, then every field, so that the result is consistent in itself.
+ * load.c compares it with the files. */
 #include "checkpoint/manifest.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "checkpoint/manifest_text.h"
 #include "checkpoint/shape.h"
 
-#define FILES_MAX 65536 /* more ranks than anybody has; looking for a name stays bearable */
+#define FILES_MAX 65536 /* far more than ranks; bounds the linear search for a name */
 
 typedef struct reader {
     const char *what;
@@ -30,6 +30,7 @@ static ls_status no_memory(const reader *r)
     return ls__fail(LS_ERR_MEMORY, "%s: no memory to read it", r->what);
 }
 
+/* Into the arena, because the JSON is freed after parsing. */
 static const char *copy_text(const reader *r, const char *text)
 {
     size_t bytes = strlen(text) + 1;
@@ -70,11 +71,11 @@ static ls_status check_hash(const reader *r, const char *text, size_t bytes)
     if (memcmp(text + LS__MANIFEST_HASH_AT, r->out->hash, LS__DIGEST_HEX) != 0) {
         if (is_version_1(text, bytes)) {
             return ls__fail(LS_ERR_UNSUPPORTED,
-                            "%s: is of format version 1, whose hash this library no longer knows; "
+                            "%s: it has format version 1, whose hash this library cannot check; "
                             "load and save it with the version that wrote it",
                             r->what);
         }
-        return ls__fail(LS_ERR_FORMAT, "%s: its bytes do not give its hash: it was damaged",
+        return ls__fail(LS_ERR_FORMAT, "%s: its bytes do not match its hash; it is damaged",
                         r->what);
     }
     return LS_OK;
@@ -99,8 +100,8 @@ static ls_status read_head(const reader *r, const json_t *root)
     }
     if (json_integer_value(version) > LS__MANIFEST_VERSION) {
         return ls__fail(LS_ERR_UNSUPPORTED,
-                        "%s: is of format version %lld, this library reads up to %d; use a newer "
-                        "one",
+                        "%s: it has format version %lld, but this library reads versions up to "
+                        "%d; use a newer library",
                         r->what, (long long)json_integer_value(version), LS__MANIFEST_VERSION);
     }
     if (!is_text(json_object_get(root, "hash_name"), LS__DIGEST_NAME)) {
@@ -225,8 +226,9 @@ static ls_status check_pieces(const reader *r, const ls__manifest_tensor *t)
         }
     }
     if (!good || sum != whole) {
-        return ls__fail(LS_ERR_FORMAT, "%s: the pieces of \"%.200s\" do not make up the whole",
-                        r->what, t->name);
+        return ls__fail(LS_ERR_FORMAT,
+                        "%s: the pieces of \"%.200s\" do not cover the tensor exactly", r->what,
+                        t->name);
     }
     return LS_OK;
 }
@@ -297,6 +299,7 @@ static ls_status read_tensors(const reader *r, const json_t *tensors)
     return LS_OK;
 }
 
+/* Binary search in the sorted list; NULL when no tensor has the name. */
 const ls__manifest_tensor *ls__manifest_find(const ls__manifest *m, const char *name)
 {
     const ls__manifest_tensor key = {.name = name};
@@ -320,14 +323,14 @@ ls_status ls__manifest_parse(const char *text, size_t bytes, const char *what, l
     *out = (ls__manifest){0};
     const reader r = {what, arena, out};
     if (bytes > LS__MANIFEST_BYTES_MAX) {
-        return ls__fail(LS_ERR_FORMAT, "%s: %zu bytes; at most %zu are allowed", what, bytes,
+        return ls__fail(LS_ERR_FORMAT, "%s: it has %zu bytes; at most %zu are allowed", what, bytes,
                         LS__MANIFEST_BYTES_MAX);
     }
     LS_TRY(check_hash(&r, text, bytes));
     json_error_t error;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL) {
-        return ls__fail(LS_ERR_FORMAT, "%s: is not JSON: %s", what, error.text);
+        return ls__fail(LS_ERR_FORMAT, "%s: it is not JSON: %s", what, error.text);
     }
     ls_status status = read_root(&r, root);
     json_decref(root);

@@ -78,7 +78,7 @@ static ls_status append_piece(json_t *pieces, const char *file, const ls_state_t
     return json_array_append_new(pieces, piece) == 0 ? LS_OK : no_memory();
 }
 
-/* The first rank that shows a name decides dtype and shape; every later one must agree with it. */
+/* The first rank that has a name decides dtype and shape; every later one must agree with it. */
 ls_status ls__manifest_add_piece(json_t *manifest, const char *file, const char *name,
                                  const ls_state_tensor *t)
 {
@@ -99,7 +99,8 @@ ls_status ls__manifest_add_piece(json_t *manifest, const char *file, const char 
         json_decref(fresh);
         if (!same) {
             return ls__fail(LS_ERR_MISMATCH,
-                            "checkpoint: ranks show \"%.200s\" with different dtypes or shapes",
+                            "checkpoint: ranks have \"%.200s\" with different dtypes or shapes; "
+                            "build the same model on every rank",
                             name);
         }
     }

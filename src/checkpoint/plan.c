@@ -20,7 +20,7 @@
 #define PARTS_A_RANK 8                    /* roughly; more balance better and take more names */
 #define PART_BYTES_MIN ((size_t)64 << 10) /* below, a part is not worth its line */
 
-typedef struct share { /* what a rank has to write so far */
+typedef struct share { /* the bytes that a rank has to write so far */
     size_t bytes;
     int rank;
 } share;
@@ -116,18 +116,19 @@ int ls__part_cut(const ls__saved_entry *e, int parts, int index, ls__part *out)
     return (int)(c.before * c.ranges);
 }
 
-/* ---- handing out --------------------------------------------------------------------------- */
+/* ---- assigning ----------------------------------------------------------------------------- */
 
 /* At most one part for each rank, since two parts on one rank would only add names. */
 static int parts_of(const planner *p, const ls__saved_entry *e)
 {
-    size_t wished = e->bytes / p->part_bytes + (e->bytes % p->part_bytes > 0);
-    return wished < 1 ? 1 : wished < (size_t)p->size ? (int)wished : p->size;
+    LS_ASSERT(p->part_bytes > 0);
+    const size_t parts = e->bytes / p->part_bytes + (e->bytes % p->part_bytes > 0);
+    return parts < 1 ? 1 : parts < (size_t)p->size ? (int)parts : p->size;
 }
 
 /* The first part goes to the rank with the fewest bytes, the second to the next, and so on.
  * Every rank computes all shares but keeps only its own part. */
-static void hand_out(planner *p, ls__saved_entry *e)
+static void assign(planner *p, ls__saved_entry *e)
 {
     ls__part part;
     int count = ls__part_cut(e, parts_of(p, e), 0, &part);
@@ -174,7 +175,7 @@ static void plan(planner *p, ls__table *table)
     for (int i = 0; i < p->tensors; i++) {
         ls__saved_entry *e = p->order[i];
         if (ls__tensor_is_whole(&e->tensor)) {
-            hand_out(p, e);
+            assign(p, e);
         } else {
             e->mine = true;
             whole_part(e, &e->part);
@@ -190,11 +191,11 @@ ls_status ls__plan_writers(ls__table *table, int rank, int size)
     p.shares = calloc((size_t)size, sizeof *p.shares);
     p.order = malloc(((size_t)table->count + 1) * sizeof(ls__saved_entry *));
     ls_status status = LS_OK;
-    if (p.shares && p.order) {
+    if (p.shares != NULL && p.order != NULL) {
         plan(&p, table);
     } else {
         status =
-            ls__fail(LS_ERR_MEMORY, "checkpoint: no memory to share out %d tensors", table->count);
+            ls__fail(LS_ERR_MEMORY, "checkpoint: no memory to assign %d tensors", table->count);
     }
     free(p.shares);
     free(p.order);

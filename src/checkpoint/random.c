@@ -1,5 +1,5 @@
-/* The random state of a runtime as an item. Random numbers are counters (D5), so it is a few
- * integers; those of seeds and streams are shown as the int64 of the same bits. */
+/* The random state of a runtime as an item. Random numbers come from counters (docs/design.md, D5),
+ * so the state is a few integers; unsigned ones are passed as the int64 of the same bits. */
 #include <stdio.h>
 
 #include "base/options.h"

@@ -1,6 +1,6 @@
 /* From an opened checkpoint into the items. First everything is compared, both ways; only then is
- * anything written. A tensor is put together from the pieces that meet the slice this rank shows,
- * so what N ranks saved in slices M ranks can load in others.
+ * anything written. A tensor is put together from the pieces that overlap this rank's slice of it, so
+ * slices that N ranks saved can be loaded by M ranks in other slices.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -52,8 +52,8 @@ static ls_status check_tensor(const ls__reading *from, const ls__saved_entry *e,
     if (saved == NULL) {
         return ls__fail(
             LS_ERR_MISMATCH,
-            "%s: this program has the tensor \"%.200s\", the checkpoint has not; " REMEDY, what,
-            e->name);
+            "%s: this program has the tensor \"%.200s\", but the checkpoint does not; " REMEDY,
+            what, e->name);
     }
     if (saved->dtype != t->dtype || saved->ndim != t->ndim ||
         memcmp(saved->dim, t->global, (size_t)t->ndim * sizeof t->global[0]) != 0) {
@@ -76,8 +76,8 @@ static ls_status check_scalar(const ls__reading *from, const ls__saved_entry *e,
     if (saved == NULL) {
         return ls__fail(
             LS_ERR_MISMATCH,
-            "%s: this program has the scalar \"%.200s\", the checkpoint has not; " REMEDY, what,
-            e->name);
+            "%s: this program has the scalar \"%.200s\", but the checkpoint does not; " REMEDY,
+            what, e->name);
     }
     if (e->type == LS__ENTRY_INT64 ? !read_int64(saved, &integer) : !read_float64(saved, &number)) {
         return ls__fail(LS_ERR_MISMATCH, "%s: \"%.200s\" is not a %s in the checkpoint; " REMEDY,
@@ -111,7 +111,7 @@ static ls_status check_rest(const ls__reading *from, const ls__table *table, con
     for (int i = 0; i < from->manifest.tensor_count; i++) {
         if (!table_has(table, from->manifest.tensors[i].name, true)) {
             return ls__fail(LS_ERR_MISMATCH,
-                            "%s: the checkpoint has the tensor \"%.200s\", this program has "
+                            "%s: the checkpoint has the tensor \"%.200s\", but this program does "
                             "not; " REMEDY,
                             what, from->manifest.tensors[i].name);
         }
@@ -120,7 +120,7 @@ static ls_status check_rest(const ls__reading *from, const ls__table *table, con
     {
         if (!table_has(table, name, false)) {
             return ls__fail(LS_ERR_MISMATCH,
-                            "%s: the checkpoint has the scalar \"%.200s\", this program has "
+                            "%s: the checkpoint has the scalar \"%.200s\", but this program does "
                             "not; " REMEDY,
                             what, name);
         }
@@ -149,13 +149,13 @@ ls_status ls__restore_check(const ls__reading *from, const ls_checkpoint_item *i
 
 /* ---- copying ------------------------------------------------------------------------------ */
 
-typedef struct box { /* where two boxes meet, in global coordinates */
+typedef struct box { /* the intersection of two boxes, in global coordinates */
     int64_t from[LS_DIMS_MAX], dim[LS_DIMS_MAX];
 } box;
 
 /* The intersection of a saved piece and the slice this rank shows; false if it is empty. For
  * ndim 0 both are the one element. */
-static bool meet(const ls__manifest_piece *p, const ls_state_tensor *t, box *out)
+static bool intersect(const ls__manifest_piece *p, const ls_state_tensor *t, box *out)
 {
     for (int i = 0; i < t->ndim; i++) {
         int64_t from = p->start[i] > t->start[i] ? p->start[i] : t->start[i];
@@ -208,8 +208,8 @@ static void copy_box(const ls__manifest_piece *p, const uint8_t *source, const l
 static ls_status changed(const char *name)
 {
     return ls__fail(LS_ERR_INVALID,
-                    "checkpoint: \"%.200s\" was not shown a moment ago; a state function must show "
-                    "the same each time",
+                    "checkpoint: a state function passed \"%.200s\" only in its second call; it "
+                    "must visit the same state each time",
                     name);
 }
 
@@ -239,7 +239,7 @@ static ls_status apply_tensor(void *self, const char *name, const ls_state_tenso
         }
         if (is_the_slice(p, tensor)) {
             memcpy(tensor->data, source, s->end - s->begin);
-        } else if (meet(p, tensor, &common)) {
+        } else if (intersect(p, tensor, &common)) {
             copy_box(p, source, tensor, &common);
         }
     }

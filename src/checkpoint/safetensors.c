@@ -1,4 +1,5 @@
-/* Reading and writing safetensors headers; jansson does the JSON, the rest is distrust. */
+/* Reading and writing safetensors headers. jansson parses the JSON; everything that a header claims
+ * is checked here, because the file may be hostile. */
 #include "checkpoint/safetensors.h"
 
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 #include "base/assert.h"
 #include "base/error.h"
 #include "base/size.h"
+#include "base/text.h"
 #include "checkpoint/shape.h"
 
 #define LENGTH_BYTES 8
@@ -58,13 +60,13 @@ static ls_status read_place(const json_t *offsets, const data *d, size_t bytes, 
     }
     if (t->begin > t->end || t->end > d->bytes) {
         return ls__fail(LS_ERR_FORMAT,
-                        "%s: \"%.80s\" is to be bytes %zu to %zu of its data, of which there are "
-                        "%zu from offset %zu on; it is truncated or damaged",
+                        "%s: \"%.80s\" claims bytes %zu to %zu of the data, which has %zu bytes "
+                        "from offset %zu; the file is truncated or damaged",
                         d->what, t->name, t->begin, t->end, d->bytes, d->begin);
     }
     if (t->end - t->begin != bytes) {
         return ls__fail(LS_ERR_FORMAT,
-                        "%s: \"%.80s\" at offset %zu has %zu bytes where its shape asks for %zu",
+                        "%s: \"%.80s\" at offset %zu has %zu bytes, but its shape needs %zu",
                         d->what, t->name, d->begin + t->begin, t->end - t->begin, bytes);
     }
     return LS_OK;
@@ -77,7 +79,8 @@ static ls_status read_tensor(const json_t *entry, const data *d, ls__safetensor 
     const json_t *offsets = json_object_get(entry, "data_offsets");
     size_t bytes = 0;
     if (!json_is_object(entry) || json_object_size(entry) != 3) {
-        return ls__fail(LS_ERR_FORMAT, "%s: \"%.80s\" has not just dtype, shape and data_offsets",
+        return ls__fail(LS_ERR_FORMAT,
+                        "%s: \"%.80s\" must have dtype, shape and data_offsets, and nothing else",
                         d->what, t->name);
     }
     if (!ls__shape_dtype_find(json_string_value(json_object_get(entry, "dtype")), &t->dtype)) {
@@ -86,8 +89,8 @@ static ls_status read_tensor(const json_t *entry, const data *d, ls__safetensor 
     if (!ls__shape_read(json_object_get(entry, "shape"), t->dim, &t->ndim) ||
         !ls__shape_bytes(t->dim, t->ndim, t->dtype, &bytes)) {
         return ls__fail(LS_ERR_FORMAT,
-                        "%s: the shape of \"%.80s\" is not at most %d dims from 0 on, of a size "
-                        "that can be",
+                        "%s: the shape of \"%.80s\" must have at most %d dimensions, none below "
+                        "0, and a size below 2^63 bytes",
                         d->what, t->name, LS_DIMS_MAX);
     }
     return read_place(offsets, d, bytes, t);
@@ -126,7 +129,7 @@ static ls_status check_places(ls__safetensors *f, const data *d)
         at = f->list[i].end;
     }
     if (at != d->bytes) {
-        return ls__fail(LS_ERR_FORMAT, "%s: %zu bytes behind the last tensor, from offset %zu on",
+        return ls__fail(LS_ERR_FORMAT, "%s: %zu bytes follow the last tensor, from offset %zu",
                         d->what, d->bytes - at, d->begin + at);
     }
     return LS_OK;
@@ -162,7 +165,7 @@ static ls_status read_entries(const json_t *root, const data *d, ls__arena *aren
         }
         ls__safetensor *t = &out->list[out->count++];
         t->name = copy_text(arena, key);
-        if (!t->name) {
+        if (t->name == NULL) {
             return ls__fail(LS_ERR_MEMORY, "%s: no memory for its names", d->what);
         }
         LS_TRY(read_tensor(entry, d, t));
@@ -188,15 +191,15 @@ ls_status ls__safetensors_parse(const void *file, size_t bytes, const char *what
     *out = (ls__safetensors){0};
     if (bytes < LENGTH_BYTES) {
         return ls__fail(LS_ERR_FORMAT,
-                        "%s: it ends at offset %zu, within the %d bytes that say how long its "
-                        "header is; it is truncated or no safetensors file",
+                        "%s: it ends at offset %zu, within the %d bytes that hold the length of "
+                        "its header; it is truncated or not a safetensors file",
                         what, bytes, LENGTH_BYTES);
     }
     const size_t length = load_length(file);
     if (length > LS__SAFETENSORS_HEADER_MAX || length > bytes - LENGTH_BYTES) {
         return ls__fail(LS_ERR_FORMAT,
-                        "%s: offset 0 claims a header of %zu bytes in a file of %zu, and at most "
-                        "%zu are allowed; it is truncated or no safetensors file",
+                        "%s: offset 0 claims a header of %zu bytes in a file of %zu (at most %zu "
+                        "are allowed); it is truncated or not a safetensors file",
                         what, length, bytes, LS__SAFETENSORS_HEADER_MAX);
     }
     const char *text = (const char *)file + LENGTH_BYTES;
@@ -237,12 +240,13 @@ const ls__safetensor *ls__safetensors_find(const ls__safetensors *file, const ch
 
 /* ---- writing ------------------------------------------------------------------------------ */
 
-/* Returns false without memory or if the name is not UTF-8; jansson does not tell which. */
+/* Returns false without memory. The name must be valid UTF-8, or jansson refuses it. */
 bool ls__safetensors_add(json_t *header, const ls__safetensor *t, size_t begin, size_t bytes)
 {
     json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", ls__shape_dtype_name(t->dtype),
                               "shape", ls__shape_json(t->dim, t->ndim), "data_offsets",
                               (json_int_t)begin, (json_int_t)(begin + bytes));
+    LS_ASSERT(ls__utf8_valid(t->name));
     return entry != NULL && json_object_set_new(header, t->name, entry) == 0;
 }
 

@@ -12,6 +12,7 @@ static const char *const dtype_names[LS_DTYPE_COUNT] = {
     [LS_BOOL] = "BOOL",   [LS_INT16] = "I16",   [LS_UINT16] = "U16",  [LS_UINT32] = "U32",
     [LS_UINT64] = "U64"};
 
+/* Every dtype of this library has a name there. */
 const char *ls__shape_dtype_name(ls_dtype dtype)
 {
     return dtype_names[dtype];

@@ -1,9 +1,9 @@
-/* Loading by name. First every name is looked for, under its own name and then under the others
- * that the caller knows for it, and all that does not fit is listed; only when nothing forbids it
- * are bytes copied, so an error changes nothing.
+/* Loading by name. First every name is searched in the files, under its own name and then under the
+ * alternatives that the caller knows, and every misfit is collected. Bytes are copied only after
+ * that has succeeded, so an error changes nothing.
  *
- *     walk 1: table of what the items show     -> pair: a tensor of the files, or none
- *     what no pair took                        -> unexpected
+ *     walk 1: table of the items' tensors     -> pair: a tensor of the files, or NULL
+ *     tensors of the files without a pair     -> unexpected
  *     walk 2: pair by pair into the live memory, widened where the file is narrower
  */
 #include <stdio.h>
@@ -100,14 +100,14 @@ static void check_fit(loading *l, const ls__saved_entry *e, const ls__safetensor
     bool same = there->ndim == here->ndim &&
                 memcmp(there->dim, here->global, (size_t)here->ndim * sizeof here->global[0]) == 0;
     if (!same || (there->dtype != here->dtype && !widens(there->dtype, here->dtype))) {
-        (void)snprintf(text, sizeof text, " is %s %s there and %s %s here",
+        (void)snprintf(text, sizeof text, " is %s %s in the file and %s %s here",
                        ls_dtype_name(there->dtype), ls__shape_text(there->dim, there->ndim, a),
                        ls_dtype_name(here->dtype), ls__shape_text(here->global, here->ndim, b));
         names_add(&l->misshapen, e->name, text);
     }
 }
 
-/* Whether the caller accepts that this name is on one side only. `in_file` tells which side. */
+/* Whether the caller accepts that this name is on one side only; `in_file` names the side. */
 static bool may_be(const loading *l, const char *name, bool in_file)
 {
     return !l->set.strict || (l->set.allow && l->set.allow(l->set.arg, name, in_file));
@@ -121,8 +121,8 @@ static ls_status pair_entry(loading *l, const ls__saved_entry *e, pair *out)
     bool *used = NULL;
     if (!ls__tensor_is_whole(&e->tensor)) {
         return ls__fail(LS_ERR_UNSUPPORTED,
-                        "ls_safetensors_load: of \"%.200s\" this rank shows a slice; load before "
-                        "the model is sharded, or use a checkpoint",
+                        "ls_safetensors_load: this rank has only a slice of \"%.200s\"; load "
+                        "before the model is sharded, or use a checkpoint",
                         e->name);
     }
     out->tensor = find(l, e->name, out, &used);
@@ -142,7 +142,7 @@ static ls_status pair_entry(loading *l, const ls__saved_entry *e, pair *out)
 }
 
 /* Names outside the prefix belong to another part of the model and are not reported. */
-static void note_unused(loading *l)
+static void collect_unused(loading *l)
 {
     const char *prefix = l->set.prefix ? l->set.prefix : "";
     for (int i = 0; i < l->files.count; i++) {
@@ -174,14 +174,14 @@ static ls_status check_any(const loading *l, const char *path)
     }
     return here != NULL
                ? ls__fail(LS_ERR_MISMATCH,
-                          "ls_safetensors_load: \"%.200s\" has no name of this model: one there "
-                          "is \"%.120s\", one here \"%.120s\"; see other_name and prefix",
+                          "ls_safetensors_load: \"%.200s\" shares no name with this model: one in "
+                          "the file is \"%.120s\", one here \"%.120s\"; see other_name and prefix",
                           path, there ? there : "", here)
                : LS_OK;
 }
 
 /* LS_OK if nothing was collected; nothing has been copied at this point. */
-static ls_status say_what_differs(const loading *l, const char *path)
+static ls_status report_misfits(const loading *l, const char *path)
 {
     char missing[LIST_TEXT + 64], unexpected[LIST_TEXT + 64], misshapen[LIST_TEXT + 64];
     names_say(&l->missing, "not in the file", missing, sizeof missing);
@@ -191,10 +191,10 @@ static ls_status say_what_differs(const loading *l, const char *path)
         return check_any(l, path);
     }
     return ls__fail(LS_ERR_MISMATCH,
-                    "ls_safetensors_load: \"%.200s\" is not of this model%s%s%s; build the model "
-                    "that it was saved from%s",
+                    "ls_safetensors_load: \"%.200s\" does not fit this model%s%s%s; build the "
+                    "model that it was saved from%s",
                     path, missing, unexpected, misshapen,
-                    misshapen[0] ? "" : ", or give strict = false to load what both have");
+                    misshapen[0] ? "" : ", or set strict = false to load only the common tensors");
 }
 
 /* Fails at once only for a slice or lack of memory; everything else is collected for one
@@ -202,7 +202,7 @@ static ls_status say_what_differs(const loading *l, const char *path)
 static ls_status pair_all(loading *l, const char *path)
 {
     l->pairs = calloc((size_t)l->table.count + 1, sizeof *l->pairs);
-    if (!l->pairs) {
+    if (l->pairs == NULL) {
         return ls__fail(LS_ERR_MEMORY, "ls_safetensors_load: no memory for %d names",
                         l->table.count);
     }
@@ -211,13 +211,13 @@ static ls_status pair_all(loading *l, const char *path)
             LS_TRY(pair_entry(l, &l->table.list[i], &l->pairs[i]));
         }
     }
-    note_unused(l);
-    return say_what_differs(l, path);
+    collect_unused(l);
+    return report_misfits(l, path);
 }
 
 /* ---- copying ------------------------------------------------------------------------------ */
 
-/* The file's bytes lie anywhere: nothing says that its header has a length that aligns them. */
+/* The file's bytes may be unaligned, because the length of its header is arbitrary. */
 static void widen(float *to, const uint8_t *from, ls_dtype dtype, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -244,8 +244,8 @@ static void widen(float *to, const uint8_t *from, ls_dtype dtype, size_t count)
 static ls_status changed(const char *name)
 {
     return ls__fail(LS_ERR_INVALID,
-                    "ls_safetensors_load: \"%.200s\" was not shown a moment ago; a state function "
-                    "must show the same each time",
+                    "ls_safetensors_load: a state function passed \"%.200s\" only in its second "
+                    "call; it must visit the same state each time",
                     name);
 }
 

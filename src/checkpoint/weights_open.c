@@ -1,8 +1,8 @@
 /* Opening: a path is a file, an index of files, or a folder with one of the two under the name that
  * Hugging Face's libraries give it. An index is
  *     {"metadata": {..}, "weight_map": {"h.0.attn.weight": "model-00001-of-00002.safetensors", ..}}
- * and as little trusted as the files: it names files of its own folder only, each of which must
- * hold what it says.
+ * and is trusted as little as the files: it may name only files of its own folder, and each must
+ * hold the tensors that the index lists for it.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -26,13 +26,14 @@ static ls_status open_file(ls__weights *w, const char *name, const char *path)
     if (error < 0) {
         return ls__file_failed("cannot read", path, error);
     }
-    w->count++; /* from here on it is closed with the others */
+    w->count++;
     LS_TRY(ls__safetensors_parse(file->mapped ? file->mapped : "", file->bytes, path, &w->arena,
                                  &file->header));
     file->used = ls__arena_alloc(&w->arena, (size_t)file->header.count + 1);
     return file->used ? LS_OK : no_memory(path);
 }
 
+/* One file without an index; it has no name of its own in messages about lists. */
 static ls_status open_single(ls__weights *w, const char *path)
 {
     w->files = ls__arena_alloc(&w->arena, sizeof *w->files);
@@ -89,7 +90,8 @@ static ls_status open_all(ls__weights *w, const char *index, json_t *map)
         const char *name = json_string_value(value);
         if (!is_plain_name(name)) {
             return ls__fail(LS_ERR_FORMAT,
-                            "\"%s\": weight_map of \"%.80s\" is not a name of a file beside it",
+                            "\"%s\": the weight_map of \"%.80s\" must be the name of a file in the "
+                            "same folder",
                             index, tensor);
         }
         if (!file_named(w, name)) {
@@ -101,8 +103,8 @@ static ls_status open_all(ls__weights *w, const char *index, json_t *map)
         const ls__weights_file *file = file_named(w, json_string_value(value));
         if (!ls__safetensors_find(&file->header, tensor)) {
             return ls__fail(LS_ERR_FORMAT,
-                            "\"%s\": it says that \"%.80s\" is in \"%s\", which has no such tensor",
-                            index, tensor, file->name);
+                            "\"%s\": it lists \"%.80s\" in \"%s\", which has no such tensor", index,
+                            tensor, file->name);
         }
     }
     return LS_OK;
@@ -147,15 +149,16 @@ static ls_status open_index(ls__weights *w, const char *path)
     if (root == NULL) {
         status = ls__fail(LS_ERR_FORMAT, "\"%s\" is not JSON: %s", path, error.text);
     } else if (!json_is_object(map)) {
-        status =
-            ls__fail(LS_ERR_FORMAT, "\"%s\" has no object \"weight_map\", as an index has", path);
+        status = ls__fail(LS_ERR_FORMAT, "\"%s\" is not an index: it has no object \"weight_map\"",
+                          path);
     }
     env->unmap_file(env, text, bytes);
     if (status == LS_OK) {
         status = open_all(w, path, map);
     }
     json_decref(root);
-    return status == LS_OK ? check_once(w, path) : status;
+    LS_TRY(status);
+    return check_once(w, path);
 }
 
 /* ---- what a path is ----------------------------------------------------------------------- */
@@ -194,7 +197,7 @@ ls_status ls__weights_open(const ls__env *env, const char *path, ls__weights *ou
     *out = (ls__weights){0};
     ls__arena_init(&out->arena, env, LS__CHECKPOINT_ARENA_CHUNK);
     if (path == NULL || path[0] == '\0' || strlen(path) >= LS__CHECKPOINT_FOLDER_MAX) {
-        return ls__fail(LS_ERR_INVALID, "safetensors: a path of 1 to %d bytes is needed",
+        return ls__fail(LS_ERR_INVALID, "safetensors: give a path of 1 to %d bytes",
                         LS__CHECKPOINT_FOLDER_MAX - 1);
     }
     int error = env->stat(env, path, true, &found);
@@ -207,6 +210,7 @@ ls_status ls__weights_open(const ls__env *env, const char *path, ls__weights *ou
     return ends_with(path, ".json") ? open_index(out, path) : open_single(out, path);
 }
 
+/* Also correct after a failed open. */
 void ls__weights_close(ls__weights *w)
 {
     const ls__env *env = w->arena.env;

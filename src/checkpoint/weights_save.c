@@ -2,8 +2,8 @@
  * to the disk, in walks over the items: one for the header, then one for each element size, since
  * tensors lie in the order of their element sizes (each then begins at a multiple of its own).
  *
- * __metadata__ says {"format": "pt"}: that the tensors are as PyTorch's are, row by row. Hugging
- * Face's libraries refuse a file that says no format.
+ * __metadata__ is {"format": "pt"}: the tensors are laid out as PyTorch's, row by row. Hugging
+ * Face's libraries refuse a file without a format.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,6 +13,7 @@
 
 #include "base/options.h"
 #include "base/size.h"
+#include "base/text.h"
 #include "checkpoint/shape.h"
 #include "checkpoint/weights.h"
 
@@ -42,8 +43,8 @@ static ls_status add_tensor(json_t *header, const ls__saved_entry *e, const char
     memcpy(saved.dim, t->global, sizeof saved.dim);
     if (!ls__tensor_is_whole(t)) {
         return ls__fail(LS_ERR_UNSUPPORTED,
-                        "ls_safetensors_save: of \"%.200s\" this rank shows a slice; save a "
-                        "checkpoint",
+                        "ls_safetensors_save: this rank has only a slice of \"%.200s\"; save a "
+                        "checkpoint instead",
                         e->name);
     }
     if (length < 0 || (size_t)length >= sizeof name) {
@@ -51,9 +52,7 @@ static ls_status add_tensor(json_t *header, const ls__saved_entry *e, const char
                         e->name, NAME_MAX_BYTES - 1);
     }
     if (!ls__safetensors_add(header, &saved, *at, e->bytes)) {
-        return ls__fail(LS_ERR_MEMORY,
-                        "ls_safetensors_save: no memory for the header, or \"%.200s\" is not UTF-8",
-                        e->name);
+        return ls__fail(LS_ERR_MEMORY, "ls_safetensors_save: no memory for the header");
     }
     if (!ls__add_size(*at, e->bytes, at)) {
         return ls__fail(LS_ERR_LIMIT, "ls_safetensors_save: the tensors are too large");
@@ -118,8 +117,8 @@ static ls_status write_header(const saving *s, const json_t *header)
 static ls_status changed(const char *name)
 {
     return ls__fail(LS_ERR_INVALID,
-                    "ls_safetensors_save: \"%.200s\" was not shown a moment ago; a state function "
-                    "must show the same each time",
+                    "ls_safetensors_save: a state function passed \"%.200s\" only in its second "
+                    "call; it must visit the same state each time",
                     name);
 }
 
@@ -177,32 +176,37 @@ static void folder_of(const char *path, char out[LS__CHECKPOINT_PATH_MAX])
     (void)snprintf(out, LS__CHECKPOINT_PATH_MAX, "%.*s", length, slash ? path : ".");
 }
 
-/* Closes the file and consumes `status`. The bytes are durable before the name exists; on
- * failure the temporary file is removed and an older file of the name stays. */
-static ls_status publish(saving *s, ls_status status)
+/* Writes the whole file and syncs it; the descriptor stays open. */
+static ls_status write_file(saving *s, const ls_checkpoint_item *items, int count,
+                            const json_t *header)
+{
+    LS_TRY(write_header(s, header));
+    LS_TRY(write_tensors(s, items, count));
+    const int synced = s->env->fsync(s->env, s->fd);
+    return synced < 0 ? ls__file_failed("cannot sync to disk", s->temporary, synced) : LS_OK;
+}
+
+/* Closes the file and gives it its name. A failed close counts, since network file systems report
+ * lost writes there. */
+static ls_status publish(const saving *s)
 {
     const ls__env *env = s->env;
     char folder[LS__CHECKPOINT_PATH_MAX];
-    int synced = status == LS_OK ? env->fsync(env, s->fd) : 0;
-    int closed = env->close(env, s->fd);
-    if (status == LS_OK && (synced < 0 || closed < 0)) {
-        status =
-            ls__file_failed("cannot bring to the disk", s->temporary, synced < 0 ? synced : closed);
+    const int closed = env->close(env, s->fd);
+    if (closed < 0) {
+        return ls__file_failed("cannot sync to disk", s->temporary, closed);
     }
-    if (status == LS_OK) {
-        int renamed = env->rename(env, s->temporary, s->path);
-        status = renamed < 0 ? ls__file_failed("cannot make", s->path, renamed) : LS_OK;
-    }
-    if (status < 0) {
-        (void)env->remove_file(env, s->temporary);
-        return status;
+    const int renamed = env->rename(env, s->temporary, s->path);
+    if (renamed < 0) {
+        return ls__file_failed("cannot make", s->path, renamed);
     }
     folder_of(s->path, folder);
     return ls__file_sync_folder(env, folder);
 }
 
 /* The temporary name carries the process id, so two processes that save to one path do not write
- * into one file; the later rename wins. */
+ * into one file; the later rename wins. The bytes are durable before the name exists; on failure an
+ * older file of the name stays. */
 static ls_status save(saving *s, const ls_checkpoint_item *items, int count, json_t *header,
                       const char *prefix)
 {
@@ -214,10 +218,19 @@ static ls_status save(saving *s, const ls_checkpoint_item *items, int count, jso
     if (s->fd < 0) {
         return ls__file_failed("cannot make", s->temporary, s->fd);
     }
-    ls_status status = write_header(s, header);
-    return publish(s, status == LS_OK ? write_tensors(s, items, count) : status);
+    ls_status status = write_file(s, items, count, header);
+    if (status < 0) {
+        (void)s->env->close(s->env, s->fd);
+    } else {
+        status = publish(s);
+    }
+    if (status < 0) {
+        (void)s->env->remove_file(s->env, s->temporary); /* fails after the rename, which is fine */
+    }
+    return status;
 }
 
+/* Local, not collective: rank 0 alone calls it. */
 ls_status ls_safetensors_save(const char *path, const ls_checkpoint_item *items, int count,
                               const ls_safetensors_options *options)
 {
@@ -227,8 +240,14 @@ ls_status ls_safetensors_save(const char *path, const ls_checkpoint_item *items,
         return ls__self.status;
     }
     if (path == NULL || path[0] == '\0' || strlen(path) >= LS__CHECKPOINT_FOLDER_MAX) {
-        return ls__fail(LS_ERR_INVALID, "ls_safetensors_save: a path of 1 to %d bytes is needed",
+        return ls__fail(LS_ERR_INVALID, "ls_safetensors_save: give a path of 1 to %d bytes",
                         LS__CHECKPOINT_FOLDER_MAX - 1);
+    }
+    if (given.prefix != NULL && !ls__utf8_valid(given.prefix)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_safetensors_save: the prefix \"%.80s\" is not valid UTF-8; give "
+                        "another one",
+                        given.prefix);
     }
     saving s = {.env = runtime->env, .path = path};
     ls__table_init(&s.table, runtime->env);

@@ -1,17 +1,19 @@
-/* The writer's thread: sleeps on `state`, runs the commit when a save was handed over, keeps its
- * error for the next public call. Made at the first asynchronous save, ended by close.
+/* The writer's thread: sleeps on `state`, runs the commit of a save, and keeps its error for the
+ * next public call. Started by the first asynchronous save, ended with the object.
+ *
+ *     IDLE ──(save: the user's thread)──▶ BUSY ──(written: the writer)──▶ IDLE ──(free)──▶ STOP
  */
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "checkpoint/internal.h"
 
 /* The release store publishes everything this side wrote; it pairs with the acquire loads below.
  * One waiter at most is parked: the user's thread or the writer's. */
 static void set_state(ls_checkpoint *c, uint32_t state)
 {
-    atomic_store_explicit(&c->state, state,
-                          memory_order_release); /* pairs with the acquires here */
+    atomic_store_explicit(&c->state, state, memory_order_release);
     c->env->wake(c->env, &c->state, 1);
 }
 
@@ -49,12 +51,14 @@ static void run(void *arg)
  * must not touch the object before joining. */
 ls_status ls__writer_start(ls_checkpoint *c)
 {
-    if (!c->thread) {
+    LS_ASSERT(atomic_load_explicit(&c->state, memory_order_relaxed) == LS__CHECKPOINT_IDLE);
+    if (c->thread == NULL) {
         int error = c->env->thread_start(c->env, "ls-checkpoint", run, c, &c->thread);
         if (error < 0) {
             c->thread = NULL;
             return ls__fail(LS_ERR_SYSTEM,
-                            "checkpoint: no thread could be started: %s; async = false needs none",
+                            "checkpoint: the writer thread could not be started: %s; async = false "
+                            "works without one",
                             strerror(-error));
         }
     }
@@ -77,7 +81,8 @@ ls_status ls__writer_join(ls_checkpoint *c)
 /* Call it after ls__writer_join: STOP would otherwise overwrite BUSY and the save would be lost. */
 void ls__writer_stop(ls_checkpoint *c)
 {
-    if (c->thread) {
+    LS_ASSERT(atomic_load_explicit(&c->state, memory_order_relaxed) == LS__CHECKPOINT_IDLE);
+    if (c->thread != NULL) {
         set_state(c, LS__CHECKPOINT_STOP);
         c->env->thread_join(c->env, c->thread);
         c->thread = NULL;

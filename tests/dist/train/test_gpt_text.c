@@ -190,8 +190,8 @@ TEST(what_cannot_be_resumed_is_answered_in_words_and_left_alone)
     for (int ranks = 0; ranks <= 2; ranks += 2) {
         check_refused(ranks, SMALL "--resume nowhere", 1, "nowhere\": No such file");
         check_refused(ranks, SMALL "--resume file", 1, "file\": Not a directory");
-        check_refused(ranks, SMALL "--resume empty", 1, "there is none in \"empty\"");
-        check_refused(ranks, SMALL "--resume other --save o", 1, "there is none in \"other\"");
+        check_refused(ranks, SMALL "--resume empty", 1, "\"empty\" holds no checkpoint");
+        check_refused(ranks, SMALL "--resume other --save o", 1, "\"other\" holds no checkpoint");
         check_refused(ranks, SMALL "--resume s --dim 64", 1, " and float32 [");
     }
     CHECK_INT(system_in("[ ! -e nowhere ] && [ ! -e o ] && [ -z \"$(ls -A empty)\" ] && "

@@ -391,7 +391,7 @@ TEST(what_differs_is_named_and_nothing_is_loaded)
     expect_mismatch(c, (other){.extra_dim = 1},
                     "\"mask\" is uint8 [7] in the checkpoint and uint8 [8] here");
     expect_mismatch(c, (other){.rename = "bias", .with = "bios"},
-                    "this program has the tensor \"bios\", the checkpoint has not");
+                    "this program has the tensor \"bios\", but the checkpoint does not");
     expect_mismatch(c, (other){.rename = "weight"}, "the checkpoint has the tensor \"weight\"");
     expect_mismatch(c, (other){.rename = "count", .with = "counts"},
                     "this program has the scalar \"counts\"");
@@ -423,7 +423,7 @@ TEST(a_part_of_a_checkpoint_is_loaded_where_that_is_asked_for)
     CHECK_INT(step, 2);
     CHECK(memcmp(&o.base, &expected, sizeof expected) == 0);
     expect_mismatch(c, (other){.rename = "bias", .with = "bios"},
-                    "this program has the tensor \"bios\", the checkpoint has not");
+                    "this program has the tensor \"bios\", but the checkpoint does not");
     CHECK_OK(ls_checkpoint_free(c));
     small_remove(folder);
     CHECK_OK(ls_finalize());
@@ -441,7 +441,7 @@ TEST(two_items_of_one_name_are_refused_and_infinities_come_back)
     small_fill(&a, 1);
     small_fill(&b, 1);
     CHECK_STATUS(ls_checkpoint_save(c, 3, two, 2), LS_ERR_INVALID);
-    CHECK_CONTAINS(ls_error_message(), "two items show state named");
+    CHECK_CONTAINS(ls_error_message(), "two items have state named");
     static const double odd[] = {1e308 * 10, -1e308 * 10, -0.0, 4.9e-324, 0.1};
     for (int i = 0; i < 5; i++) {
         a.rate = odd[i];
