@@ -1,4 +1,5 @@
-/* CIFAR-10 as a data set: one file, or the five training files or the test file of its folder. */
+/* CIFAR-10 as a data set: one file, or the five training files or the test file of its folder. The
+ * files are mapped; pixels become float32 when a sample is read. */
 #include "data/cifar.h"
 
 #include <lockstep/data.h>
@@ -7,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/runtime.h"
@@ -16,7 +18,8 @@
 #define CLASSES 10
 #define TRAINING_FILES 5
 
-/* `first` is indexed by file; the entry after the last file holds the total. */
+/* `first` is indexed by file; the entry after the last file holds the total. `files` counts those
+ * that are mapped. */
 typedef struct cifar {
     ls_dataset base;
     const ls__env *env;
@@ -25,17 +28,17 @@ typedef struct cifar {
     int files;
 } cifar;
 
-/* The two mistakes people make, told by the first bytes: the gzip magic, and a pickle of the
- * Python version. */
+/* The two usual mistakes, recognised by the first bytes: a file that is still compressed, and the
+ * pickle of the Python version. */
 static const char *other_format(const uint8_t *data, size_t bytes)
 {
     if (bytes >= 2 && data[0] == 0x1f && data[1] == 0x8b) {
         return "it is compressed: unpack it first";
     }
     if (bytes >= 2 && data[0] == 0x80 && data[1] >= 2 && data[1] <= 5) {
-        return "it is the version for Python: take the binary version";
+        return "it is the version for Python: give the binary version";
     }
-    return "it is damaged or another format";
+    return "it is damaged or has another format";
 }
 
 /* The format has no magic, so every label is read: a file of another kind fails at its first odd
@@ -83,6 +86,7 @@ static ls_status cifar_get(ls_dataset *self, int64_t index, void *x, void *y)
     while (index >= d->first[file + 1]) {
         file++;
     }
+    LS_ASSERT(file < d->files);
     const uint8_t *record = d->file[file].data + (index - d->first[file]) * LS__CIFAR_RECORD;
     float *pixels = x;
     *(int32_t *)y = record[0];
@@ -173,6 +177,7 @@ static ls_status make(const char *folder_or_file, bool train, ls_dataset **out)
     return LS_OK;
 }
 
+/* NULL with the error set; the loader's thread may read the result, because it does not change. */
 ls_dataset *ls_cifar10_dataset_new(const char *folder_or_file, bool train)
 {
     ls_dataset *made = NULL;

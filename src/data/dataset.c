@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/options.h"
 
+/* Any data set may be freed this way, also a user's; NULL is allowed. */
 void ls_dataset_free(ls_dataset *dataset)
 {
     if (dataset != NULL && dataset->free) {
@@ -31,6 +32,6 @@ ls_status ls__dataset_check(const ls_dataset *d, const char *what, int64_t index
     if (index >= 0 && index < d->count) {
         return LS_OK;
     }
-    return ls__fail(LS_ERR_INVALID, "%s: sample %lld asked, there are %lld; count from 0", what,
-                    (long long)index, (long long)d->count);
+    return ls__fail(LS_ERR_INVALID, "%s: there is no sample %lld; give 0 to %lld", what,
+                    (long long)index, (long long)d->count - 1);
 }

@@ -4,7 +4,8 @@
 
 #include <lockstep/data.h>
 
-/* Sample `index` as epoch `epoch` sees it: its own way where it depends on the epoch. */
+/* Sample `index` as it is in `epoch`. Data sets whose samples do not depend on the epoch (most) have
+ * no get_in_epoch. */
 static inline ls_status ls__dataset_get(ls_dataset *d, int64_t epoch, int64_t index, void *x,
                                         void *y)
 {

@@ -18,6 +18,7 @@
 #define IDX_UINT8 0x08
 #define IDX_HEADER_MAX (4 + 4 * LS_DIMS_MAX)
 
+/* One file; the data of sample i begin at header_bytes + i * each. */
 typedef struct idx_file {
     int ndim;
     int64_t dim[LS_DIMS_MAX];
@@ -26,6 +27,7 @@ typedef struct idx_file {
     ls__file file;
 } idx_file;
 
+/* Both files are read whole: MNIST and its kin are small. */
 typedef struct idx {
     ls_dataset base;
     const ls__env *env;
@@ -60,12 +62,12 @@ static ls_status parse_header(const char *path, const ls__file *head, idx_file *
     if (at[2] != IDX_UINT8) {
         return ls__fail(LS_ERR_UNSUPPORTED,
                         "IDX: \"%s\" has element type 0x%02x at offset 2; only 0x08, unsigned "
-                        "bytes, is read",
+                        "bytes, is supported",
                         path, at[2]);
     }
     if (at[3] < 1 || at[3] > LS_DIMS_MAX) {
         return ls__fail(LS_ERR_FORMAT,
-                        "IDX: \"%s\" claims %d dimensions at offset 3; 1…%d are possible", path,
+                        "IDX: \"%s\" claims %d dimensions at offset 3; there can be 1 to %d", path,
                         at[3], LS_DIMS_MAX);
     }
     out->ndim = at[3];
@@ -105,14 +107,14 @@ static ls_status check_size(const char *path, int64_t file_bytes, idx_file *out)
     }
     if (claimed + out->header_bytes != file_bytes) {
         return ls__fail(LS_ERR_FORMAT,
-                        "IDX: the header of \"%s\" claims %lld bytes of data, the file has %lld "
-                        "from offset %lld on; it is truncated or damaged",
+                        "IDX: the header of \"%s\" claims %lld bytes of data, but %lld follow from "
+                        "offset %lld; the file is truncated or damaged",
                         path, (long long)claimed, (long long)(file_bytes - out->header_bytes),
                         (long long)out->header_bytes);
     }
     if (claimed == 0) {
         return ls__fail(LS_ERR_INVALID,
-                        "IDX: \"%s\" holds no data (offset 4: %lld samples of %lld bytes); name "
+                        "IDX: \"%s\" holds no data (offset 4: %lld samples of %lld bytes); give "
                         "another file",
                         path, (long long)out->dim[0], (long long)out->each);
     }
@@ -209,7 +211,8 @@ static ls_status open_pair(const char *what, const char *images, const char *lab
         return ls__self.status;
     }
     if (images == NULL || !*images || labels == NULL || !*labels) {
-        return ls__fail(LS_ERR_INVALID, "IDX: name both a file of images and one of labels");
+        return ls__fail(LS_ERR_INVALID,
+                        "IDX: a path is missing; give a file of images and one of labels");
     }
     idx *d = calloc(1, sizeof *d);
     if (d == NULL) {
@@ -236,12 +239,14 @@ static ls_status open_pair(const char *what, const char *images, const char *lab
     return LS_OK;
 }
 
+/* Samples are rows of pixels, [H*W]. */
 ls_dataset *ls_idx_dataset_new(const char *images, const char *labels)
 {
     ls_dataset *made = NULL;
     return open_pair(__func__, images, labels, false, &made) == LS_OK ? made : NULL;
 }
 
+/* Samples are images, [C,H,W]. */
 ls_dataset *ls_idx_images_dataset_new(const char *images, const char *labels)
 {
     ls_dataset *made = NULL;

@@ -137,6 +137,7 @@ static ls_status deliver(ls_loader *l, ls_batch *batch)
     return LS_OK;
 }
 
+/* The error of a public call whose loader is NULL. */
 static ls_status no_loader(const char *what)
 {
     return ls__fail(LS_ERR_INVALID, "%s: the loader is NULL; check what ls_loader_new returned",
@@ -166,6 +167,7 @@ static bool advance(ls_loader *l, ls_batch *batch)
     return l->status == LS_OK;
 }
 
+/* The former batch is invalid from here on. */
 bool ls_loader_next(ls_loader *l, ls_batch *batch)
 {
     if (l == NULL) {
@@ -199,6 +201,7 @@ static void go_to(ls_loader *l, int64_t epoch, int64_t position)
     l->status = LS_OK;
 }
 
+/* Steps are counted with this job's number of ranks. */
 ls_status ls_loader_seek(ls_loader *l, int64_t epoch, int64_t step)
 {
     if (l == NULL) {
@@ -309,6 +312,7 @@ static bool make_memory(const ls_loader *l, size_t bytes, uint8_t **out)
     return *out != NULL;
 }
 
+/* The inverse of make_memory. */
 static void free_memory(const ls_loader *l, uint8_t *memory)
 {
     if (l->scatter != NULL) {
@@ -347,6 +351,7 @@ static ls_status make_slots(ls_loader *l, ls_feed feed)
     return LS_OK;
 }
 
+/* A shared feed without shuffling would give every rank the same samples. */
 static ls_status check_feed(ls_feed feed, const ls_sampler *sampler)
 {
     if (feed != LS_FEED_SPLIT && feed != LS_FEED_SHARED && feed != LS_FEED_SCATTER) {
@@ -435,6 +440,8 @@ ls_loader *ls_loader_new(ls_dataset *dataset, ls_sampler *sampler, const ls_load
     return make(dataset, sampler, &given, &made) == LS_OK ? made : NULL;
 }
 
+/* The reader is stopped first, because it writes into the slots. Data set and sampler stay the
+ * caller's. */
 void ls_loader_free(ls_loader *l)
 {
     if (l == NULL) {

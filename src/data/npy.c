@@ -18,6 +18,7 @@ typedef struct array {
     size_t row_bytes;
 } array;
 
+/* The data set; both arrays have the same number of rows. */
 typedef struct npy {
     ls_dataset base;
     const ls__env *env;
@@ -64,7 +65,7 @@ static ls_status open_array(const ls__env *env, const char *path, array *a)
                         path);
     }
     if (a->header.count == 0) {
-        return ls__fail(LS_ERR_INVALID, "npy: \"%s\" holds no elements; name another file", path);
+        return ls__fail(LS_ERR_INVALID, "npy: \"%s\" holds no elements; give another file", path);
     }
     a->row_bytes = (size_t)(a->header.count / a->header.dim[0]) * ls_dtype_size(a->header.dtype);
     return LS_OK;
@@ -97,6 +98,7 @@ static ls_status load(npy *d, const char *x, const char *y)
     return LS_OK;
 }
 
+/* On failure everything is released and *out is unchanged. */
 static ls_status make(const char *x, const char *y, ls_dataset **out)
 {
     ls_runtime *runtime = ls__runtime_get("ls_npy_dataset_new");
@@ -104,7 +106,7 @@ static ls_status make(const char *x, const char *y, ls_dataset **out)
         return ls__self.status;
     }
     if (x == NULL || !*x || y == NULL || !*y) {
-        return ls__fail(LS_ERR_INVALID, "npy: name both a file of x and one of y");
+        return ls__fail(LS_ERR_INVALID, "npy: a path is missing; give a file of x and one of y");
     }
     npy *d = calloc(1, sizeof *d);
     if (d == NULL) {
@@ -123,6 +125,7 @@ static ls_status make(const char *x, const char *y, ls_dataset **out)
     return LS_OK;
 }
 
+/* NULL with the error set. */
 ls_dataset *ls_npy_dataset_new(const char *x, const char *y)
 {
     ls_dataset *made = NULL;

@@ -1,4 +1,4 @@
-/* The header of .npy files: a cursor over the dictionary, which never leaves it. Every offset in a
+/* The header of .npy files: a cursor reads the dictionary and never leaves it. Every offset in a
  * message counts from the file's beginning. */
 #include "data/npy.h"
 
@@ -20,6 +20,7 @@ typedef struct cursor {
     size_t at, end;      /* of the header */
 } cursor;
 
+/* The keys of the dictionary, as bits, to see which have occurred. */
 typedef enum key { KEY_DESCR = 1, KEY_ORDER = 2, KEY_SHAPE = 4, KEY_ALL = 7 } key;
 
 typedef struct type {
@@ -27,6 +28,7 @@ typedef struct type {
     ls_dtype dtype;
 } type;
 
+/* NumPy's spelling: byte order, kind, bytes. */
 static const type types[] = {{"<f4", LS_FLOAT32}, {"<f8", LS_FLOAT64}, {"<f2", LS_FLOAT16},
                              {"|i1", LS_INT8},    {"|u1", LS_UINT8},   {"<i4", LS_INT32},
                              {"<i8", LS_INT64},   {"|b1", LS_BOOL},    {"<i2", LS_INT16},
@@ -135,9 +137,9 @@ static ls_status parse_descr(cursor *c, ls__npy *out)
                         c->path, descr, at);
     }
     return ls__fail(LS_ERR_UNSUPPORTED,
-                    "npy: \"%s\" holds elements of type '%s' (offset %zu); read are float16, "
-                    "float32, float64, bool, and int and uint of 8 to 64 bits: save "
-                    "array.astype('float32') or the like",
+                    "npy: \"%s\" holds elements of type '%s' (offset %zu); supported are float16, "
+                    "float32, float64, bool, and int and uint of 8 to 64 bits; save "
+                    "array.astype('float32'), for example",
                     c->path, descr, at);
 }
 
@@ -236,13 +238,13 @@ static ls_status parse_prefix(const uint8_t *data, size_t bytes, const char *pat
 {
     if (bytes < 10) {
         return ls__fail(LS_ERR_FORMAT,
-                        "npy: \"%s\" has %zu bytes, an array of NumPy at least 10; is the file "
+                        "npy: \"%s\" has %zu bytes, but a .npy file has at least 10; is the file "
                         "complete?",
                         path, bytes);
     }
     if (memcmp(data, MAGIC, MAGIC_BYTES) != 0) {
         return ls__fail(LS_ERR_FORMAT,
-                        "npy: \"%s\" begins with %02x %02x %02x %02x, an array of NumPy with "
+                        "npy: \"%s\" begins with %02x %02x %02x %02x, but a .npy file begins with "
                         "93 4e 55 4d%s",
                         path, data[0], data[1], data[2], data[3],
                         memcmp(data, "PK", 2) == 0 ? "; it is an archive (.npz): unzip it first"
@@ -250,7 +252,7 @@ static ls_status parse_prefix(const uint8_t *data, size_t bytes, const char *pat
     }
     if (data[6] < 1 || data[6] > 3 || data[7] != 0) {
         return ls__fail(LS_ERR_UNSUPPORTED,
-                        "npy: \"%s\" is of version %d.%d (offset 6); 1.0, 2.0 and 3.0 are read",
+                        "npy: \"%s\" has version %d.%d (offset 6); 1.0, 2.0 and 3.0 are supported",
                         path, data[6], data[7]);
     }
     const size_t begin = data[6] == 1 ? 10 : 12;
@@ -284,8 +286,8 @@ static ls_status check_size(const cursor *c, size_t bytes, ls__npy *out)
     }
     if (claimed != bytes - c->end) {
         return ls__fail(LS_ERR_FORMAT,
-                        "npy: the header of \"%s\" claims %zu bytes of elements, the file has %zu "
-                        "from offset %zu on; it is truncated or damaged",
+                        "npy: the header of \"%s\" claims %zu bytes of elements, but %zu follow "
+                        "from offset %zu; the file is truncated or damaged",
                         c->path, claimed, bytes - c->end, c->end);
     }
     out->begin = c->end;
@@ -307,7 +309,7 @@ static ls_status check_bools(const cursor *c, const ls__npy *array)
     return LS_OK;
 }
 
-/* `data` may be hostile and is only read. On failure *out must not be used. */
+/* `data` may be hostile; it is only read, never written. On failure *out must not be used. */
 ls_status ls__npy_parse(const uint8_t *data, size_t bytes, const char *path, ls__npy *out)
 {
     cursor c = {0};

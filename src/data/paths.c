@@ -9,7 +9,7 @@
 
 #define PATHS_MAX (1 << 20) /* bounds what a mistyped path such as "/" can cost */
 
-/* Entries that somebody took are NULL, which free accepts. */
+/* Entries that a caller has taken are NULL, which free accepts. */
 void ls__paths_free(ls__paths *list)
 {
     for (int i = 0; i < list->count; i++) {
@@ -64,6 +64,7 @@ char *ls__paths_join(const char *folder, const char *name)
     return path;
 }
 
+/* Points into `path`. */
 const char *ls__paths_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -100,6 +101,7 @@ static int list_entry(void *arg, const char *name)
     return at->status < 0;
 }
 
+/* By bytes, which does not depend on the locale. */
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);

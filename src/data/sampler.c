@@ -17,6 +17,7 @@
 
 #include <stdlib.h>
 
+#include "base/assert.h"
 #include "base/config.h"
 #include "base/error.h"
 #include "base/options.h"
@@ -104,8 +105,9 @@ static ls_status check(int64_t count, const ls_sampler *s)
     if (s->world_size < 1 || s->rank < 0 || s->rank >= s->world_size) {
         return ls__fail(
             LS_ERR_INVALID,
-            "sampler: rank %d of %d ranks is not valid; give 0 to one less than there are", s->rank,
-            s->world_size);
+            "sampler: rank %d of %d ranks is not valid; give at least 1 rank, and a rank below "
+            "their number",
+            s->rank, s->world_size);
     }
     if (count < s->world_size) {
         return ls__fail(LS_ERR_INVALID,
@@ -144,12 +146,12 @@ static ls_status make(int64_t count, const ls_sampler_options *given, ls_sampler
     if (made.steps == 0) {
         return ls__fail(LS_ERR_INVALID,
                         "sampler: %lld samples are less than one step of %d ranks x %lld, and the "
-                        "last partial step is dropped; take a smaller batch, fewer ranks or "
+                        "last partial step is dropped; give a smaller batch, fewer ranks or "
                         "drop_last = false",
                         (long long)count, made.world_size, (long long)made.batch);
     }
     *out = malloc(sizeof **out);
-    if (!*out) {
+    if (*out == NULL) {
         return ls__fail(LS_ERR_MEMORY, "sampler: no memory");
     }
     **out = made;
@@ -161,6 +163,7 @@ static ls_status make(int64_t count, const ls_sampler_options *given, ls_sampler
     return LS_OK;
 }
 
+/* NULL with the error set. */
 ls_sampler *ls_sampler_new(int64_t count, const ls_sampler_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_sampler_options, given, options);
@@ -181,6 +184,7 @@ void ls_sampler_free(ls_sampler *sampler)
     free(sampler);
 }
 
+/* Of one epoch. The getters below serve the loader. */
 int64_t ls_sampler_steps(const ls_sampler *sampler)
 {
     return sampler != NULL ? sampler->steps : 0;
@@ -191,11 +195,13 @@ int64_t ls__sampler_count(const ls_sampler *sampler)
     return sampler->count;
 }
 
+/* Samples of all ranks in a full step. */
 int64_t ls__sampler_global_batch(const ls_sampler *sampler)
 {
     return sampler->global_batch;
 }
 
+/* Samples of one rank in a full step. */
 int64_t ls__sampler_batch(const ls_sampler *sampler)
 {
     return sampler->batch;
@@ -231,6 +237,7 @@ void ls__sampler_set_seed(ls_sampler *sampler, uint64_t seed)
  * the first ranks get one sample more, and a rank may get none. */
 ls__sampler_span ls__sampler_span_of(const ls_sampler *s, int64_t position, int rank)
 {
+    LS_ASSERT(position >= 0 && rank >= 0 && rank < s->world_size);
     int64_t left = s->count - position;
     int64_t global = left < s->global_batch ? left : s->global_batch;
     if (left <= 0 || (s->drop_last && left < s->global_batch)) {
@@ -244,6 +251,7 @@ ls__sampler_span ls__sampler_span_of(const ls_sampler *s, int64_t position, int 
                               .offset = offset};
 }
 
+/* This rank's own span. */
 ls__sampler_span ls__sampler_span_at(const ls_sampler *s, int64_t position)
 {
     return ls__sampler_span_of(s, position, s->rank);
@@ -257,6 +265,7 @@ void ls__sampler_read(const ls_sampler *sampler, ls__sampler_order order, int64_
     const shuffle p = {.sampler = sampler,
                        .epoch = (uint64_t)epoch,
                        .stream = order == LS__SAMPLER_OWN ? (uint32_t)sampler->rank + 1 : 0};
+    LS_ASSERT(first >= 0 && count >= 0 && first + count <= sampler->count);
     for (int64_t i = 0; i < count; i++) {
         indices[i] = sample_at(&p, first + i);
     }

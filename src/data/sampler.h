@@ -12,11 +12,11 @@ typedef struct ls__sampler_span {
 } ls__sampler_span;
 
 /* Note [Positions]
- * A place in the order of samples is (epoch, position), where position counts the samples of all
- * ranks that the epoch has had. Unlike a step's number it means the same to any number of ranks and
- * any batch, so it is what a loader keeps and saves. Counted from the epoch's start positions are
- * multiples of the global batch; after a load at another rank count they need not be, and the rest
- * of the epoch is cut into steps from there on. */
+ * A place in the order of samples is (epoch, position), where position counts the samples of this
+ * epoch that all ranks together have used. Unlike a step's number it means the same for any number
+ * of ranks and any batch, so a loader keeps and saves it. Counted from the epoch's start, positions
+ * are multiples of the global batch; after a load at another rank count they need not be, and the
+ * rest of the epoch is cut into steps from there. */
 /* The step that begins at `position`; `global` is 0 when the epoch has no step left there. */
 ls__sampler_span ls__sampler_span_at(const ls_sampler *sampler, int64_t position);
 /* The same for another rank. */

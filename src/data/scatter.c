@@ -1,5 +1,5 @@
-/* Rank 0 reads for all; see scatter.h. Blocks are bytes, so that one path serves every dtype; what
- * the bytes mean was compared when the loader was made. */
+/* Rank 0 reads for all; see scatter.h. Blocks are bytes, so that one path serves every dtype; the
+ * ranks have compared shapes and dtypes when the loader was made. */
 #include "data/scatter.h"
 
 #include <lockstep/comm.h>
@@ -23,9 +23,9 @@ struct ls__scatter {
     int64_t *counts, *offsets; /* [ranks] of bytes */
 };
 
-/* What ranks must agree on. The struct travels as bytes between processes of one build, so it
- * needs no fixed layout. */
-typedef struct description { /* sent as it is */
+/* The properties that must be the same on all ranks. The struct travels as bytes between processes
+ * of one build, so it needs no fixed layout. */
+typedef struct description {
     int64_t count, batch;
     ls_shape x_shape, y_shape;
     int32_t x_dtype, y_dtype;
@@ -35,7 +35,7 @@ typedef struct description { /* sent as it is */
  * compared as bytes. */
 static void describe(const ls_dataset *d, int64_t batch, description *out)
 {
-    memset(out, 0, sizeof *out); /* it is compared as bytes */
+    memset(out, 0, sizeof *out);
     out->count = d->count;
     out->batch = batch;
     out->x_shape.ndim = d->x_shape.ndim;
@@ -66,7 +66,7 @@ static ls_status fail_differs(int rank, const description *other, const descript
 static ls_status compare(ls__scatter *s, const ls_dataset *dataset)
 {
     description mine, *all = calloc((size_t)s->ranks, sizeof *all);
-    if (!all) {
+    if (all == NULL) {
         return ls__fail(LS_ERR_MEMORY, "loader: no memory to compare %d ranks", s->ranks);
     }
     describe(dataset, ls__sampler_batch(s->sampler), &mine);
@@ -149,6 +149,7 @@ void ls__scatter_free(ls__scatter *s)
     free(s);
 }
 
+/* Rank 0 of the world is the root of every scatter. */
 bool ls__scatter_root(const ls__scatter *s)
 {
     return s->rank == 0;
@@ -213,11 +214,12 @@ static ls_status absent_get(ls_dataset *self, int64_t index, void *x, void *y)
     (void)x;
     (void)y;
     return ls__fail(LS_ERR_STATE,
-                    "shared data set: sample %lld asked, but rank 0 has the samples; make the "
-                    "loader with .feed = LS_FEED_SCATTER on all ranks",
+                    "shared data set: sample %lld cannot be read here, because rank 0 has all "
+                    "samples; make the loader with .feed = LS_FEED_SCATTER on all ranks",
                     (long long)index);
 }
 
+/* Owns nothing but itself. */
 static void absent_free(ls_dataset *self)
 {
     free(self);
@@ -228,7 +230,7 @@ static void absent_free(ls_dataset *self)
 static ls_status make_absent(const description *d, ls_dataset **out)
 {
     *out = calloc(1, sizeof **out);
-    if (!*out) {
+    if (*out == NULL) {
         return ls__fail(LS_ERR_MEMORY, "shared data set: no memory");
     }
     **out = (ls_dataset){.size = sizeof **out,
@@ -246,7 +248,7 @@ static ls_status make_absent(const description *d, ls_dataset **out)
  * because the others already wait. */
 static ls_status share(ls_dataset *mine, ls_dataset **out)
 {
-    if (!ls__runtime_get("ls_dataset_share")) {
+    if (ls__runtime_get("ls_dataset_share") == NULL) {
         return ls__self.status;
     }
     description d;
@@ -262,8 +264,8 @@ static ls_status share(ls_dataset *mine, ls_dataset **out)
                         LS_OPTIONS(ls_collective_options, .tag = "shared data set"), NULL));
     if (d.count < 0) {
         return ls__fail(LS_ERR_INVALID,
-                        "shared data set: rank 0 has none to share; see what its constructor "
-                        "returned there");
+                        "shared data set: rank 0 has no data set to share; check what its "
+                        "constructor returned there");
     }
     if (ls_rank() == 0) {
         *out = mine;
@@ -272,6 +274,7 @@ static ls_status share(ls_dataset *mine, ls_dataset **out)
     return make_absent(&d, out);
 }
 
+/* Rank 0 gets its own data set back, the others one without samples. */
 ls_dataset *ls_dataset_share(ls_dataset *dataset)
 {
     ls_dataset *shared = NULL;

@@ -1,6 +1,5 @@
-/* Files of tokens: the formats of shard.h told apart, and everything a header claims compared with
- * the file's size. Files that are something else and have a magic are refused by name: as raw
- * tokens they would be accepted and teach nonsense. */
+/* Files of tokens: tells the formats of shard.h apart, and compares everything that a header claims
+ * with the file's size. */
 #include "data/shard.h"
 
 #include <stdio.h>
@@ -9,7 +8,8 @@
 #include "base/error.h"
 #include "data/bytes.h"
 
-typedef struct form { /* one that llm.c writes */
+/* A format that llm.c writes. */
+typedef struct form {
     uint32_t magic, version;
     int token_bytes;
 } form;
@@ -30,9 +30,9 @@ static const other others[] = {
     {"\x1f\x8b\x08\x00", 4, "compressed; run gunzip first"},
     {"\x1f\x8b\x08\x08", 4, "compressed; run gunzip first"},
     {"\xc6\xd7\x34\x01", 4, "the weights of a model of llm.c"},
-    {"\xc7\xd7\x34\x01", 4, "numbers of llm.c to test against"},
+    {"\xc7\xd7\x34\x01", 4, "reference numbers for the tests of llm.c"},
     {"\xc8\xd7\x34\x01", 4, "a tokenizer of llm.c"},
-    {"\x8a\xd8\x34\x01", 4, "an evaluation of llm.c, whose tokens are no stream"},
+    {"\x8a\xd8\x34\x01", 4, "an evaluation set of llm.c, which is not a stream of tokens"},
 };
 
 /* Formats with a known magic are refused by name: as raw tokens they would be accepted, and the
@@ -67,9 +67,9 @@ static ls_status parse_raw(const uint8_t *data, size_t bytes, const char *path, 
 {
     if (bytes % 2 != 0) {
         return ls__fail(LS_ERR_FORMAT,
-                        "tokens: \"%s\" begins with %s at offset 0, no magic of llm.c, so its "
-                        "tokens are 2 bytes each, but the last, at offset %zu, has one; it is "
-                        "truncated or another format",
+                        "tokens: \"%s\" begins with %s, which is not a magic number of llm.c, so "
+                        "its tokens have 2 bytes each, but the last, at offset %zu, has one; it is "
+                        "truncated or has another format",
                         path, ls__shard_begins(data, bytes).text, bytes - 1);
     }
     *out = (ls__shard){.token_bytes = 2, .begin = 0, .count = (int64_t)(bytes / 2)};
@@ -89,20 +89,20 @@ static ls_status parse_form(const form *f, const uint8_t *data, size_t bytes, co
     const uint32_t version = ls__little_32(data + 4), count = ls__little_32(data + 8);
     if (version != f->version) {
         return ls__fail(LS_ERR_UNSUPPORTED,
-                        "tokens: \"%s\" has version %u at offset 4; of files with magic %u "
-                        "version %u is read",
+                        "tokens: \"%s\" has version %u at offset 4; of files with magic %u only "
+                        "version %u is supported",
                         path, version, f->magic, f->version);
     }
     const uint64_t claimed = (uint64_t)count * (uint64_t)f->token_bytes;
     if (claimed != bytes - LS__SHARD_HEADER) {
         return ls__fail(LS_ERR_FORMAT,
-                        "tokens: \"%s\" claims %u tokens at offset 8, %llu bytes, and has %zu from "
-                        "offset %d on; it is truncated or damaged",
+                        "tokens: \"%s\" claims %u tokens at offset 8, %llu bytes, but %zu follow "
+                        "from offset %d; it is truncated or damaged",
                         path, count, (unsigned long long)claimed, bytes - LS__SHARD_HEADER,
                         LS__SHARD_HEADER);
     }
     if (count == 0) {
-        return ls__fail(LS_ERR_INVALID, "tokens: \"%s\" holds no tokens; name another file", path);
+        return ls__fail(LS_ERR_INVALID, "tokens: \"%s\" holds no tokens; give another file", path);
     }
     *out = (ls__shard){.token_bytes = f->token_bytes, .begin = LS__SHARD_HEADER, .count = count};
     return LS_OK;
@@ -113,7 +113,7 @@ static ls_status parse_form(const form *f, const uint8_t *data, size_t bytes, co
 ls_status ls__shard_parse(const uint8_t *data, size_t bytes, const char *path, ls__shard *out)
 {
     if (bytes == 0) {
-        return ls__fail(LS_ERR_INVALID, "tokens: \"%s\" is empty; name a file of tokens", path);
+        return ls__fail(LS_ERR_INVALID, "tokens: \"%s\" is empty; give a file of tokens", path);
     }
     LS_TRY(check_other(data, bytes, path));
     for (size_t i = 0; bytes >= 4 && i < sizeof forms / sizeof forms[0]; i++) {

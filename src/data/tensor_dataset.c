@@ -10,6 +10,7 @@
 #include "base/size.h"
 #include "data/dataset.h"
 
+/* `x` and `y` keep the memory alive; samples are copied from the raw pointers. */
 typedef struct tensor_dataset {
     ls_dataset base;
     ls_tensor *x, *y;
@@ -55,12 +56,9 @@ static ls_status hold(const char *name, ls_tensor *t, ls_tensor **held, const ui
     }
     *held = ls_keep(ls_contiguous(ls_detach(t)));
     *data = ls_data(*held);
-    if (!*data && shape.dim[0] > 0) {
-        return ls_tensor_status(*held) < 0 ? ls_tensor_status(*held)
-                                           : ls__fail(LS_ERR_INVALID,
-                                                      "tensor data set: %s has no "
-                                                      "data",
-                                                      name);
+    if (*data == NULL && shape.dim[0] > 0) {
+        LS_TRY(ls_tensor_status(*held));
+        return ls__fail(LS_ERR_INVALID, "tensor data set: %s has no data", name);
     }
     *row = (ls_shape){.ndim = shape.ndim - 1};
     memcpy(row->dim, shape.dim + 1, (size_t)row->ndim * sizeof row->dim[0]);
@@ -86,6 +84,7 @@ static ls_status fill(tensor_dataset *d, ls_tensor *x, ls_tensor *y)
     return LS_OK;
 }
 
+/* On failure nothing is held and *out is unchanged. */
 static ls_status make(ls_tensor *x, ls_tensor *y, ls_dataset **out)
 {
     tensor_dataset *d = calloc(1, sizeof *d);
@@ -104,6 +103,7 @@ static ls_status make(ls_tensor *x, ls_tensor *y, ls_dataset **out)
     return LS_OK;
 }
 
+/* NULL with the error set. */
 ls_dataset *ls_tensor_dataset_new(ls_tensor *x, ls_tensor *y)
 {
     ls_dataset *made = NULL;

@@ -4,7 +4,8 @@
  *     sample   [x0 x1 … x(T-1)] xT        x = window[0…T), y = window[1…T]
  *                    [x0 x1 … x(T-1)] xT      starts are `stride` apart
  *
- * A window never crosses a file. Only the asked part of each file is used.
+ * A window never crosses a file. Of each file only one part is used, the training part or the
+ * held-out one, as the options say.
  */
 #include <lockstep/data.h>
 
@@ -18,7 +19,8 @@
 #include "data/paths.h"
 #include "data/windows.h"
 
-/* `part` points into `file`, which is kept as long as the data set lives. */
+/* A file and the part of it that is used. `part` points into `file`, which is kept as long as the
+ * data set lives. */
 typedef struct text_file {
     char *path;
     ls__file file;
@@ -26,6 +28,7 @@ typedef struct text_file {
     int64_t bytes;       /* of the part */
 } text_file;
 
+/* The data set; `bytes` counts those of all parts. */
 typedef struct text {
     ls_dataset base;
     const ls__env *env;
@@ -119,7 +122,7 @@ static ls_status check_options(const char *path, const ls_text_options *options,
     }
     LS_TRY(ls__windows_init(windows, "text", options->context, options->stride));
     if (!(options->held_out >= 0.0 && options->held_out <= 1.0)) {
-        return ls__fail(LS_ERR_INVALID, "text: held_out is %g; it is a share in 0…1",
+        return ls__fail(LS_ERR_INVALID, "text: held_out is %g; it must be a fraction in 0…1",
                         options->held_out);
     }
     if (options->part != LS_TEXT_TRAIN && options->part != LS_TEXT_HELD_OUT) {
@@ -186,6 +189,7 @@ static ls_status make(const char *path, const ls_text_options *given, ls_dataset
     return LS_OK;
 }
 
+/* NULL with the error set. */
 ls_dataset *ls_text_dataset_new(const char *path, const ls_text_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_text_options, given, options);
@@ -199,6 +203,7 @@ int ls_text_files(const ls_dataset *self)
     return self != NULL && self->free == text_free ? ((const text *)self)->count : 0;
 }
 
+/* Of all parts. */
 int64_t ls_text_bytes(const ls_dataset *self)
 {
     return self != NULL && self->free == text_free ? ((const text *)self)->bytes : 0;

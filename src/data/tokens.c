@@ -4,7 +4,7 @@
  *     sample   [x0 x1 … x(T-1)] xT        x = window[0…T), y = window[1…T]
  *
  * Shards are mapped: they may be larger than memory, and the ranks of a host share their pages.
- * Tokens are looked at when their sample is read, not before.
+ * Tokens are compared with the vocabulary when their sample is read, not before.
  */
 #include <lockstep/data.h>
 
@@ -27,6 +27,7 @@ typedef struct token_file {
     ls__shard shard;
 } token_file;
 
+/* The data set; `count` shards are open. */
 typedef struct tokens {
     ls_dataset base;
     const ls__env *env;
@@ -84,18 +85,18 @@ static ls_status fail_token(const tokens *t, const token_file *file, const uint8
         i++;
     }
     const uint8_t *at = window + i * file->shard.token_bytes;
-    if (file->shard.begin == 0) { /* it may be anything */
+    if (file->shard.begin == 0) {
         return ls__fail(LS_ERR_FORMAT,
-                        "tokens: \"%s\" has token %u at offset %lld, but tokens are below %u; it "
-                        "begins with %s, no magic of llm.c, so its tokens were taken to be 2 bytes "
-                        "each: is it such a file, and of this vocabulary?",
+                        "tokens: \"%s\" has token %u at offset %lld, but tokens must be below %u; "
+                        "it begins with %s, which is not a magic number of llm.c, so it was read "
+                        "as tokens of 2 bytes: is it such a file, and of this vocabulary?",
                         file->path, token_at(at, file->shard.token_bytes, 0),
                         (long long)(at - file->file.data), t->limit,
                         ls__shard_begins(file->file.data, file->file.bytes).text);
     }
     return ls__fail(LS_ERR_FORMAT,
-                    "tokens: \"%s\" has token %u at offset %lld, but tokens are below %u; is it "
-                    "the vocabulary that the file was written with?",
+                    "tokens: \"%s\" has token %u at offset %lld, but tokens must be below %u; was "
+                    "the file written with another vocabulary?",
                     file->path, token_at(at, file->shard.token_bytes, 0),
                     (long long)(at - file->file.data), t->limit);
 }
@@ -123,7 +124,7 @@ static ls_status add_file(tokens *t, char **path)
     LS_TRY(ls__file_map(t->env, "tokens", *path, &file->file));
     file->path = *path;
     *path = NULL;
-    t->count++; /* to be released, whatever it holds */
+    t->count++;
     LS_TRY(ls__shard_parse(file->file.data, file->file.bytes, file->path, &file->shard));
     ls__windows_add(&t->windows, file->shard.count);
     return LS_OK;
@@ -150,13 +151,13 @@ static const char *shard_of(const ls__paths *files, const char *part)
 }
 
 /* Keeps the shards of `part`. Without one, a folder must not hold both training and validation
- * shards: a model trained on all of them would be judged on its training text. */
+ * shards: a model trained on all of them would be evaluated on its training text. */
 static ls_status choose(const char *folder, const char *part, ls__paths *files)
 {
     const char *train = shard_of(files, "train"), *val = shard_of(files, "val");
     if (part == NULL && train != NULL && val != NULL) {
         return ls__fail(LS_ERR_INVALID,
-                        "tokens: \"%s\" holds text to learn from and to validate with (\"%s\", "
+                        "tokens: \"%s\" holds shards for training and for validation (\"%s\", "
                         "\"%s\"); choose by .part = \"train\" or \"val\"",
                         folder, ls__paths_name(train), ls__paths_name(val));
     }
@@ -274,6 +275,7 @@ static ls_status make(const char *path, const ls_tokens_options *given, ls_datas
     return LS_OK;
 }
 
+/* NULL with the error set. */
 ls_dataset *ls_tokens_dataset_new(const char *path, const ls_tokens_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_tokens_options, given, options);

@@ -1,13 +1,13 @@
 /* Images changed on their way: shifted, mirrored, normalised.
  *
- *     padded      0 0 0 0 0 0        a window of the image's own size, at a place drawn in
- *     by one      0 a b c d 0        0 … 2 * padding down and to the right, is what is shown
+ *     padded      0 0 0 0 0 0        the sample is a window of the image's own size, at a place
+ *     by one      0 a b c d 0        drawn in 0 … 2 * padding down and to the right
  *                 0 e f g h 0
  *                 0 0 0 0 0 0        (He et al. 2016, section 4.2; RandomCrop of torchvision)
  *
- * What is drawn is one block of Philox at (seed; epoch, index), so a sample looks the same
- * whichever rank reads it, in whatever order, before or after a restart, and otherwise in the next
- * epoch. The image is changed where it lies: nothing is stored, so any thread may read.
+ * The random choice is one block of Philox at (seed; epoch, index), so a sample looks the same
+ * whichever rank reads it, in whatever order, before or after a restart, and different in the next
+ * epoch. The image is changed in the caller's memory: nothing is stored, so any thread may read.
  */
 #include <lockstep/data.h>
 #include <lockstep/random.h>
@@ -23,6 +23,7 @@
 #define STREAM 0x7472616eu /* keeps these numbers apart from the sampler's of the same seed */
 #define PADDING_MAX (1 << 20)
 
+/* The data set around `images`, which it owns. */
 typedef struct transform {
     ls_dataset base;
     ls_dataset *images;
@@ -106,6 +107,7 @@ static void flip_plane(float *plane, int64_t height, int64_t width)
     }
 }
 
+/* (x - mean) / deviation, in float32. */
 static void normalise_plane(float *plane, int64_t pixels, float mean, float deviation)
 {
     for (int64_t i = 0; i < pixels; i++) {
@@ -150,8 +152,8 @@ static ls_status check(const ls_dataset *images, const ls_transform_options *o)
     int64_t numel = 0;
     if (images->x_dtype != LS_FLOAT32 || shape.ndim != 3 || !ls__shape_numel(shape, &numel)) {
         return ls__fail(LS_ERR_INVALID,
-                        "transform: samples are %s %s; it takes images, float32 [C,H,W] "
-                        "(ls_idx_images_dataset_new keeps the shape)",
+                        "transform: the samples are %s %s; give a data set of images, float32 "
+                        "[C,H,W] (ls_idx_images_dataset_new keeps the shape)",
                         ls_dtype_name(images->x_dtype), ls__shape_print(shape).text);
     }
     if (o->crop_padding < 0 || o->crop_padding > PADDING_MAX) {
@@ -203,7 +205,19 @@ static transform *make(ls_dataset *images, const ls_transform_options *o)
     return t;
 }
 
-/* Takes `images` in every case, so constructor calls can be nested without leaks. */
+static ls_status build(ls_dataset *images, const ls_transform_options *options, const char *caller,
+                       transform **out)
+{
+    ls_transform_options given = ls_transform_defaults();
+    LS_TRY(ls_options_read(&given, sizeof given, options, "ls_transform_options", caller));
+    LS_TRY(ls__dataset_check_size(images, caller));
+    LS_TRY(check(images, &given));
+    *out = make(images, &given);
+    return *out != NULL ? LS_OK : ls__fail(LS_ERR_MEMORY, "transform: no memory");
+}
+
+/* Takes `images` in every case, also on failure, so constructor calls can be nested without
+ * leaks. */
 ls_dataset *ls_transform_dataset_new(ls_dataset *images, const ls_transform_options *options)
 {
     if (images == NULL) {
@@ -211,17 +225,9 @@ ls_dataset *ls_transform_dataset_new(ls_dataset *images, const ls_transform_opti
                        "transform: the data set is NULL; check what its constructor returned");
         return NULL;
     }
-    ls_transform_options given = ls_transform_defaults();
-    ls_status status =
-        ls_options_read(&given, sizeof given, options, "ls_transform_options", __func__);
-    status = status == LS_OK ? ls__dataset_check_size(images, __func__) : status;
-    status = status == LS_OK ? check(images, &given) : status;
-    transform *t = status == LS_OK ? make(images, &given) : NULL;
-    if (t == NULL) {
-        if (status == LS_OK) {
-            (void)ls__fail(LS_ERR_MEMORY, "transform: no memory");
-        }
-        ls_dataset_free(images); /* it is taken, also when this fails */
+    transform *t = NULL;
+    if (build(images, options, __func__, &t) < 0) {
+        ls_dataset_free(images);
         return NULL;
     }
     return &t->base;

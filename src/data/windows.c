@@ -26,6 +26,7 @@ bool ls__windows_reserve(ls__windows *w, int files)
     return w->first != NULL;
 }
 
+/* Also after a failed reserve. */
 void ls__windows_fini(ls__windows *w)
 {
     free(w->first);
@@ -45,6 +46,7 @@ void ls__windows_add(ls__windows *w, int64_t items)
  * next one; the search returns the last file of that number, which has samples. */
 int64_t ls__windows_find(const ls__windows *w, int64_t index, int *file)
 {
+    LS_ASSERT(index >= 0 && index < w->count);
     int low = 0, high = w->files - 1;
     while (low < high) {
         int middle = low + (high - low + 1) / 2;
