@@ -1,5 +1,5 @@
-/* Do all ranks register the same gradients? One hash a rank first; only when hashes differ are the
- * tables themselves exchanged, to name the first difference on both sides. */
+/* Whether all ranks register the same gradients. Each rank sends a hash first; only when the hashes
+ * differ are the tables themselves exchanged, to name the first difference on both sides. */
 #include "reduce/compare.h"
 
 #include <stdio.h>
@@ -9,6 +9,7 @@
 
 #define ENTRY_BYTES 128 /* "name float32[10,256]", cut when longer */
 
+/* One rank's registration; sent as it is. */
 typedef struct summary {
     uint64_t hash; /* of the whole texts */
     int64_t count;

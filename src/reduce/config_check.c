@@ -1,7 +1,8 @@
-/* Do all ranks train the same thing? The seed, and what samplers and optimizers were made with
- * (base/config.h), compared once, when the first synchronised backward begins: by then all of it has
- * been made, and no optimizer has stepped on a wrong mean. Only where the group is the whole world:
- * the ranks of a smaller one may well have other samplers than the rest. */
+/* Whether all ranks train with the same configuration: the seed, and the settings of samplers,
+ * loaders and optimizers (base/config.h). They are compared once, when the first synchronised
+ * backward begins: by then all of them exist, and no optimizer has stepped on a wrong mean. Only
+ * where the group is the whole world: the ranks of a smaller one may well have other samplers than
+ * the rest. */
 #include "reduce/config_check.h"
 
 #include <stdio.h>

@@ -1,13 +1,14 @@
 /* The control exchange (docs/design.md, D7): the one small collective with which a synchronising
- * backward begins. Each rank tells its weight, its plan's version and a bitmap of the parameters
- * that will hold something; every rank combines the parts alike. So buckets used nowhere are not
- * sent, and a parameter unused everywhere keeps its gradient absent.
+ * backward begins. Each rank sends its weight, its plan's version and a bitmap of the parameters
+ * whose gradients will hold a contribution; every rank combines the parts alike. So buckets that no
+ * rank uses are not sent, and a parameter that no rank uses keeps its gradient absent.
  */
 #include "reduce/control.h"
 
 #include <math.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "comm/api/collective.h"
 #include "kernel/reduce/reduce.h"
 #include "reduce/reducer.h"
@@ -18,6 +19,7 @@ static ls__reduce_control *part(const ls_reducer *r, int rank)
     return (ls__reduce_control *)(void *)(r->control + (size_t)rank * r->control_bytes);
 }
 
+/* The bitmap behind a rank's part: bit i of the parameters. */
 static uint8_t *bitmap(const ls_reducer *r, int rank)
 {
     return (uint8_t *)(part(r, rank) + 1);
@@ -53,8 +55,8 @@ ls_status ls__control_start(ls_reducer *r)
     return ls__collective_start(r->group, &args, &r->control_work);
 }
 
-/* Checks what every rank must have in common at this point. All ranks see the same parts and reach
- * the same verdict, so no rank is left waiting. */
+/* Checks the values that every rank must have in common at this point. All ranks see the same parts
+ * and find the same error, so no rank is left waiting. */
 static ls_status compare_parts(const ls_reducer *r)
 {
     const ls__reduce_control *first = part(r, 0);
@@ -86,8 +88,8 @@ static ls_status compare_parts(const ls_reducer *r)
     return LS_OK;
 }
 
-/* Adds the weights of all ranks in the canonical association, so that the divisor has the same bits
- * on every rank. */
+/* Adds the weights of all ranks in the canonical order of summation, so that the divisor is bitwise
+ * identical on every rank. */
 static double global_weight(const ls_reducer *r)
 {
     const void *src[LS__REDUCE_OPERANDS_MAX];
@@ -107,15 +109,15 @@ static double global_weight(const ls_reducer *r)
     return sum;
 }
 
-/* A wish to stop is sent along, so that all ranks heed it after the same step. It counts only when
- * the group is the whole world: ranks outside the group would go on. */
+/* A stop request is sent along, so that all ranks stop after the same step. It counts only when the
+ * group is the whole world: ranks outside the group would go on. */
 static void agree_on_stop(ls_reducer *r)
 {
     uint32_t stop = 0;
     for (int rank = 0; rank < r->size && r->size == r->runtime->world_size; rank++) {
         stop = part(r, rank)->stop > stop ? part(r, rank)->stop : stop;
     }
-    if (stop != 0) { /* once heeded, always */
+    if (stop != 0) { /* never withdrawn */
         atomic_store_explicit(&r->runtime->stop_agreed, stop, memory_order_relaxed);
     }
 }
@@ -140,6 +142,7 @@ ls_status ls__control_finish(ls_reducer *r)
                         " >= 0",
                         r->name, weight);
     }
-    r->divisor = weight > 0.0 ? weight : 1.0; /* all weights 0: the gradients are sums of nothing */
+    r->divisor = weight > 0.0 ? weight : 1.0; /* all weights 0: all gradients are zero */
+    LS_ASSERT(r->divisor > 0.0);
     return LS_OK;
 }

@@ -13,8 +13,9 @@
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
 
-#define PARAM_BYTES_MAX 4096 /* a larger entry is not one */
+#define PARAM_BYTES_MAX 4096 /* a larger size was never set: the options are uninitialised */
 
+/* Into the arena; NULL without memory. */
 static char *copy_text(ls_reducer *r, const char *text)
 {
     size_t bytes = strlen(text) + 1;
@@ -89,12 +90,12 @@ static ls_reducer_param *entry_of(const ls_reducer *r, ls_reducer_param *params,
     return (ls_reducer_param *)(void *)((char *)params + (size_t)i * r->options.param_bytes);
 }
 
-/* Registers, compares and lays out; collective. A rank that fails tells the group before it
- * returns, so that its peers do not wait until the timeout. */
+/* Registers, compares and lays out; collective. A rank that fails alone (a bad parameter, no
+ * memory) fails the group with the reason before it returns, so that its peers do not wait until the
+ * timeout. A difference is found by every rank; failing the group then reports it to the launcher
+ * as the root cause. */
 static ls_status build(ls_reducer *r, ls_reducer_param *params, int count)
 {
-    /* A rank with a bad parameter, or without memory, fails the group with the reason, so that its
-     * peers hear of it instead of waiting. */
     ls_status status = alloc_tables(r, count);
     for (int i = 0; i < count && status == LS_OK; i++) {
         status = copy_param(r, i, entry_of(r, params, i));
@@ -104,8 +105,7 @@ static ls_status build(ls_reducer *r, ls_reducer_param *params, int count)
         return status;
     }
     status = ls__reducer_compare(r);
-    if (status <
-        0) { /* every rank finds it; the group is told so that the launcher hears the cause */
+    if (status < 0) {
         ls__group_fail(r->group, status, ls_error_message());
         return status;
     }

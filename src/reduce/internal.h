@@ -1,6 +1,6 @@
-/* The reducer's own structures; reducer.c tells the story, plan.c lays buckets out, control.c runs
- * the exchange that opens a synchronising backward, compare.c checks that all ranks registered
- * alike.
+/* The reducer's own structures. reducer.c is the state machine, plan.c lays buckets out, bucket.c
+ * keeps their contents, control.c runs the exchange that opens a synchronising backward, compare.c
+ * checks that all ranks registered alike, config_check.c that they train with the same settings.
  */
 #ifndef LS_REDUCE_INTERNAL_H
 #define LS_REDUCE_INTERNAL_H
@@ -32,7 +32,7 @@ typedef struct ls__reduce_param {
 
 /* The contents of a bucket's memory (docs/design.md, D8). */
 typedef enum ls__reduce_bucket_state {
-    LS__BUCKET_EMPTY,   /* nothing that counts */
+    LS__BUCKET_EMPTY,   /* no gradient is present; the numbers there do not count */
     LS__BUCKET_LOCAL,   /* this rank's sums since the last reduction */
     LS__BUCKET_REDUCED, /* the average over the ranks */
 } ls__reduce_bucket_state;
@@ -91,7 +91,7 @@ struct ls_reducer {
     ls_status failure;
     char failure_text[LS__MESSAGE_MAX];
     int next_launch; /* first bucket that was not launched */
-    bool launching;  /* a thread is starting an operation just now */
+    bool launching;  /* a thread is starting operations; Note [Launching] in reducer.c */
     bool overwrites; /* the caller overwrites absent gradients: zeroing is forgetting */
     bool weighted;
     double weight; /* local sum of w since the last reduction */

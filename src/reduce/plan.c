@@ -39,8 +39,8 @@ static void name_bucket(const ls_reducer *r, const ls__reduce_plan *plan, int in
 
 /* ---- which bucket a gradient goes to ------------------------------------------------------- */
 
-/* While buckets are filled: one is open for each type, and each has the position of its last
- * parameter, which decides when it can be reduced. */
+/* A bucket that is being filled. One is open for each type; the position of its last parameter
+ * decides when it can be reduced. */
 typedef struct draft_bucket {
     ls__reduce_bucket made;
     int last, index, placed;
@@ -186,10 +186,12 @@ void ls__plan_release(ls_reducer *r, ls__reduce_plan *plan)
  * back. */
 void *ls__reducer_grad(const ls_reducer *r, int param)
 {
+    LS_ASSERT(param >= 0 && param < r->param_count);
     const ls__reduce_param *p = &r->params[param];
-    return p->user ? p->user : r->plan.buckets[p->bucket].memory + p->offset;
+    return p->user != NULL ? p->user : r->plan.buckets[p->bucket].memory + p->offset;
 }
 
+/* Where ddp lays the parameter itself, in memory of the same layout. */
 ls__reduce_place ls__reducer_place(const ls_reducer *r, int param)
 {
     return (ls__reduce_place){r->params[param].bucket, r->params[param].offset};

@@ -11,8 +11,8 @@ void ls__plan_release(ls_reducer *r, ls__reduce_plan *plan);
 /* Where the gradient of `param` lives. */
 void *ls__reducer_grad(const ls_reducer *r, int param);
 
-/* The layout: bucket and offset in bytes of `param`'s gradient, and the size of a bucket. What lies
- * beside gradients (parameters, optimizer state) is laid out the same way. */
+/* The layout: bucket and offset in bytes of `param`'s gradient, and the size of a bucket.
+ * Parameters and optimizer state are laid out the same way. */
 typedef struct ls__reduce_place {
     int bucket;
     size_t offset;

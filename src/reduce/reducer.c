@@ -7,10 +7,10 @@
  *
  * Note [Launching]
  * Launches happen in three places: the thread that calls ready, the engine when the control
- * exchange completes, and wait. One at a time: `launching` is a token taken under the lock, while
- * the operation itself is started without it, because a start may complete at once and call back.
- * A thread that comes while the token is taken leaves; the holder looks again under the lock before
- * it gives the token up, so nothing that became ready meanwhile is overlooked.
+ * exchange completes, and wait. One thread at a time: it sets `launching` under the lock, but starts
+ * the operation without the lock, because a start may complete at once and call back. A thread that
+ * finds `launching` set leaves; the one that set it looks again under the lock before it clears it,
+ * so a bucket that became ready meanwhile is not overlooked.
  */
 
 #include "reduce/reducer.h"
@@ -23,16 +23,18 @@
 #include "base/options.h"
 #include "comm/api/collective.h"
 #include "comm/engine/lock.h"
-#include "kernel/reduce/reduce.h"
+#include "reduce/bucket.h"
 #include "reduce/config_check.h"
 #include "reduce/control.h"
 #include "reduce/plan.h"
 
+/* Before the first backward, so no lock is needed. */
 void ls__reducer_set_overwrites(ls_reducer *r)
 {
     r->overwrites = true;
 }
 
+/* Borrowed; it lives as long as the reducer. */
 ls_group *ls__reducer_group(const ls_reducer *r)
 {
     return r->group;
@@ -48,65 +50,6 @@ void ls__reducer_abort(ls_reducer *r, ls_status status, const char *message)
 }
 
 /* ---- a backward begins -------------------------------------------------------------------- */
-
-/* Puts reduced gradients aside and clears the bucket, which then collects only this rank's new
- * part; `settle` adds them back after the reduction (docs/design.md, D8). */
-static ls_status set_aside(ls_reducer *r, ls__reduce_bucket *bucket, const uint8_t *present)
-{
-    const ls__env *env = r->runtime->env;
-    if (bucket->carry == NULL) {
-        bucket->carry = env->allocate(env, bucket->bytes);
-        if (bucket->carry == NULL) {
-            return ls__fail(LS_ERR_MEMORY,
-                            "reducer \"%s\", %s: no memory to keep the reduced"
-                            " gradients; call zero_grad after each step",
-                            r->name, bucket->tag);
-        }
-    }
-    memset(bucket->carry, 0, bucket->bytes);
-    for (int i = 0; i < bucket->count; i++) {
-        int index = r->plan.order[bucket->first + i];
-        const ls__reduce_param *param = &r->params[index];
-        void *grad = ls__reducer_grad(r, index);
-        if (present == NULL || present[index]) {
-            memcpy((char *)bucket->carry + param->offset, grad, param->bytes);
-        }
-        memset(grad, 0, param->bytes);
-    }
-    LS_ASSERT(bucket->state == LS__BUCKET_REDUCED && !bucket->carried);
-    bucket->carried = true;
-    bucket->state = LS__BUCKET_LOCAL;
-    return LS_OK;
-}
-
-/* Updates the states of the buckets from the gradients that the caller says are present; NULL means
- * that the caller cannot tell, and every bucket that is not empty counts. */
-static ls_status look_at_present(ls_reducer *r, const uint8_t *present)
-{
-    bool any_local = false;
-    for (int b = 0; b < r->plan.count; b++) {
-        ls__reduce_bucket *bucket = &r->plan.buckets[b];
-        bool any = present == NULL && bucket->state != LS__BUCKET_EMPTY;
-        for (int i = 0; i < bucket->count; i++) {
-            int index = r->plan.order[bucket->first + i];
-            if (present != NULL) {
-                any = any || present[index];
-                r->params[index].local = r->params[index].local && present[index];
-            }
-            any_local = any_local || r->params[index].local;
-        }
-        if (!any) {
-            bucket->state = LS__BUCKET_EMPTY;
-            bucket->carried = false;
-        } else if (bucket->state == LS__BUCKET_REDUCED) {
-            LS_TRY(set_aside(r, bucket, present));
-        }
-    }
-    if (!any_local) {
-        r->weight = 0.0; /* nothing is accumulated: a new step */
-    }
-    return LS_OK;
-}
 
 /* Takes the lock, because the engine's thread changes the phase while a synchronising backward
  * runs. */
@@ -173,7 +116,7 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
     LS_READ_OPTIONS(ls_reducer_begin_options, given, options, "ls_reducer_begin", LS_ERR_INVALID);
     options = &given;
     LS_TRY(check_begin(r, options));
-    LS_TRY(look_at_present(r, present));
+    LS_TRY(ls__buckets_begin(r, present));
     if (r->weight > 0.0 && r->weighted != options->weighted) {
         return ls__fail(LS_ERR_STATE,
                         "reducer \"%s\": weighted and plain backwards are mixed in one step; use"
@@ -187,7 +130,8 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
         return LS_OK;
     }
     LS_TRY(ls__config_check(r));
-    /* From here on what this backward reaches counts as accumulated: the bitmap tells the peers. */
+    /* From here on the gradients that this backward reaches count as accumulated: the peers learn of
+     * them by the bitmap. */
     for (int i = 0; i < r->param_count; i++) {
         r->params[i].local = r->params[i].local || options->used == NULL || options->used[i];
     }
@@ -203,6 +147,7 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
     return status;
 }
 
+/* The public form, without knowledge of which gradients are present. */
 ls_status ls_reducer_begin(ls_reducer *r, const ls_reducer_begin_options *options)
 {
     if (r == NULL) {
@@ -259,49 +204,15 @@ static void bucket_done(void *reducer, ls_status status)
     atomic_store_explicit(&r->last_end_ns, env->now_ns(env), memory_order_relaxed);
 }
 
-/* Makes the bucket's memory hold exactly this rank's contribution: parameters without one are zero,
- * also when an old average lies there. */
-static void fill_bucket(ls_reducer *r, ls__reduce_bucket *bucket)
-{
-    for (int i = 0; i < bucket->count; i++) {
-        const ls__reduce_param *param = &r->params[r->plan.order[bucket->first + i]];
-        char *place = bucket->memory + param->offset;
-        if (!param->local) {
-            memset(place, 0, param->bytes);
-        } else if (param->user != NULL) {
-            memcpy(place, param->user, param->bytes);
-        }
-    }
-}
-
-/* The elements of the whole bucket. The gaps between parameters are reduced too; they hold
- * zeros. */
-static int64_t elements_of(const ls__reduce_bucket *bucket)
-{
-    return (int64_t)(bucket->bytes / ls_dtype_size(bucket->dtype));
-}
-
-/* Whether any rank has something for the bucket. The bitmaps are the same everywhere, so all ranks
- * skip the same buckets. */
-static bool bucket_used(const ls_reducer *r, const ls__reduce_bucket *bucket)
-{
-    for (int i = 0; i < bucket->count; i++) {
-        if (r->params[r->plan.order[bucket->first + i]].used) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Called with the launching token and without the lock; see Note [Launching]. */
+/* Called by the thread that set `launching`, without the lock; see Note [Launching]. */
 static ls_status launch(ls_reducer *r, ls__reduce_bucket *bucket)
 {
     const ls__env *env = r->runtime->env;
-    if (!bucket_used(r, bucket)) {
+    if (!ls__bucket_used(r, bucket)) {
         return LS_OK;
     }
     LS_ASSERT(bucket->pending == 0 && bucket->work == NULL);
-    fill_bucket(r, bucket);
+    ls__bucket_fill(r, bucket);
     if (atomic_load_explicit(&r->first_launch_ns, memory_order_relaxed) == 0) {
         atomic_store_explicit(&r->first_launch_ns, env->now_ns(env), memory_order_relaxed);
     }
@@ -311,7 +222,7 @@ static ls_status launch(ls_reducer *r, ls__reduce_bucket *bucket)
     const ls__collective args = {.operation = LS__OP_ALL_REDUCE,
                                  .input = bucket->memory,
                                  .output = bucket->memory,
-                                 .count = elements_of(bucket),
+                                 .count = ls__bucket_elements(bucket),
                                  .dtype = bucket->dtype,
                                  .op = LS_SUM,
                                  .options = &options,
@@ -320,8 +231,8 @@ static ls_status launch(ls_reducer *r, ls__reduce_bucket *bucket)
     return ls__collective_start(r->group, &args, &bucket->work);
 }
 
-/* Launches every bucket whose turn has come. May be called from any thread; a thread that finds the
- * token taken returns at once. */
+/* Launches every bucket whose turn has come. May be called from any thread; returns at once if
+ * another thread is launching. */
 void ls__reducer_advance(ls_reducer *r)
 {
     ls__lock_take(&r->lock, r->runtime->env);
@@ -329,6 +240,7 @@ void ls__reducer_advance(ls_reducer *r)
         ls__unlock(&r->lock, r->runtime->env);
         return;
     }
+    LS_ASSERT(r->next_launch >= 0 && r->next_launch <= r->plan.count);
     r->launching = true;
     while (r->phase == LS__REDUCER_RUNNING && r->next_launch < r->plan.count &&
            r->plan.buckets[r->next_launch].pending == 0) {
@@ -352,7 +264,7 @@ void ls__reducer_advance(ls_reducer *r)
     }
 }
 
-/* Outside a synchronising backward it only notes that the parameter holds a local sum. */
+/* Outside a synchronising backward it only records that the parameter holds a local sum. */
 ls_status ls_reducer_ready(ls_reducer *r, int param, ls_stream *stream)
 {
     if (r == NULL || param < 0 || param >= r->param_count || stream != NULL) {
@@ -476,35 +388,9 @@ static ls_status wait_buckets(ls_reducer *r)
     return first;
 }
 
-/* The buckets hold the averages. Adds back what was set aside, copies to gradients that live in the
- * caller's memory, and marks the buckets as reduced. */
-static void settle(ls_reducer *r)
-{
-    LS_ASSERT(r->phase == LS__REDUCER_RUNNING && r->next_launch == r->plan.count);
-    for (int b = 0; b < r->plan.count; b++) {
-        ls__reduce_bucket *bucket = &r->plan.buckets[b];
-        const bool carried = bucket->carried;
-        LS_ASSERT(bucket->pending == 0 && bucket->work == NULL);
-        if (carried) {
-            ls__reduce_into(bucket->memory, bucket->carry, elements_of(bucket), bucket->dtype,
-                            LS_SUM);
-            bucket->carried = false;
-        }
-        for (int i = 0; i < bucket->count; i++) {
-            ls__reduce_param *param = &r->params[r->plan.order[bucket->first + i]];
-            param->local = false;
-            if (param->user && (param->used || carried)) {
-                memcpy(param->user, bucket->memory + param->offset, param->bytes);
-            }
-        }
-        bucket->state = LS__BUCKET_REDUCED;
-    }
-    r->weight = 0.0;
-}
-
 /* comm_seconds spans the first launch to the last end; exposed_seconds is the part that this thread
  * spent waiting. */
-static void note_stats(ls_reducer *r, uint64_t wait_start_ns)
+static void record_stats(ls_reducer *r, uint64_t wait_start_ns)
 {
     const ls__env *env = r->runtime->env;
     uint64_t first = atomic_load_explicit(&r->first_launch_ns, memory_order_relaxed);
@@ -545,8 +431,8 @@ ls_status ls_reducer_wait(ls_reducer *r)
     ls_status buckets = wait_buckets(r);
     status = status < 0 ? status : buckets;
     if (status == LS_OK) {
-        settle(r);
-        note_stats(r, start);
+        ls__buckets_settle(r);
+        record_stats(r, start);
     }
     become_idle(r);
     return own[0] != '\0' ? ls__fail_again(status, own) : status;
@@ -561,17 +447,10 @@ ls_status ls_reducer_zero(ls_reducer *r)
                         r ? "a synchronising backward is under way; call ls_reducer_wait first"
                           : "the reducer is NULL; check what ls_reducer_new returned");
     }
-    for (int b = 0; b < r->plan.count; b++) {
-        r->plan.buckets[b].state = LS__BUCKET_EMPTY;
-        r->plan.buckets[b].carried = false;
+    for (int i = 0; i < r->param_count && !r->overwrites; i++) {
+        memset(ls__reducer_grad(r, i), 0, r->params[i].bytes);
     }
-    for (int i = 0; i < r->param_count; i++) {
-        r->params[i].local = false;
-        if (!r->overwrites) {
-            memset(ls__reducer_grad(r, i), 0, r->params[i].bytes);
-        }
-    }
-    r->weight = 0.0;
+    ls__buckets_forget(r);
     return LS_OK;
 }
 
@@ -581,6 +460,7 @@ bool ls_reducer_used(const ls_reducer *r, int param)
     return r != NULL && param >= 0 && param < r->param_count && r->params[param].used;
 }
 
+/* Of the last synchronised backward; the bytes of all buckets are counted here. */
 ls_status ls_reducer_get_stats(const ls_reducer *r, ls_reducer_stats *out)
 {
     if (r == NULL) {

@@ -1,5 +1,5 @@
-/* The reducer's calls for DistributedDataParallel beyond the public ones: tensors know which of
- * their gradients are present, and can be told to live elsewhere. */
+/* The reducer's calls for DistributedDataParallel beyond the public ones: ddp knows which gradients
+ * are present, and can move them to other memory. */
 #ifndef LS_REDUCE_REDUCER_H
 #define LS_REDUCE_REDUCER_H
 
@@ -9,8 +9,8 @@
  * zeroing. Set once, before the first backward. */
 void ls__reducer_set_overwrites(ls_reducer *r);
 
-/* ls_reducer_begin, told which gradients hold numbers just now ([count]; NULL: those it knows of).
- */
+/* ls_reducer_begin, with the knowledge which gradients hold numbers just now ([count]; NULL: those
+ * of which the reducer knows). */
 ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *options,
                             const uint8_t *present);
 

@@ -1,0 +1,24 @@
+/* What the memory of the buckets holds; see bucket.c. The caller is the thread that runs backward,
+ * except for ls__bucket_fill and the two questions, which the launching thread asks. */
+#ifndef LS_REDUCE_BUCKET_H
+#define LS_REDUCE_BUCKET_H
+
+#include "reduce/internal.h"
+
+/* A backward begins: sets reduced gradients aside and finds out which buckets are empty. `present`
+ * [param_count] says which gradients hold numbers; NULL: the caller does not know, and every bucket
+ * that is not empty counts. */
+ls_status ls__buckets_begin(ls_reducer *r, const uint8_t *present);
+/* The reduction has ended: the buckets hold averages. */
+void ls__buckets_settle(ls_reducer *r);
+/* Every gradient is absent: nothing in the buckets counts any more. */
+void ls__buckets_forget(ls_reducer *r);
+
+/* Makes the bucket's memory hold exactly this rank's contribution, right before its all-reduce. */
+void ls__bucket_fill(ls_reducer *r, ls__reduce_bucket *bucket);
+/* The elements of the whole bucket, gaps included. */
+int64_t ls__bucket_elements(const ls__reduce_bucket *bucket);
+/* Whether any rank contributes to the bucket in this backward. */
+bool ls__bucket_used(const ls_reducer *r, const ls__reduce_bucket *bucket);
+
+#endif
