@@ -1,6 +1,6 @@
 /* Rank 0's buffers on every rank, in one broadcast a step.
  *
- *   forward ──▶ backward ─────────────────────────────▶ step ──▶ judge, save, next forward
+ *   forward ──▶ backward ─────────────────────────────▶ step ──▶ evaluate, save, next forward
  *               begin: pack, start the broadcast   end: wait, unpack
  *
  * PyTorch's DDP broadcasts before a forward pass whose predecessor was to synchronise. Here it is
@@ -22,6 +22,7 @@
 
 #define ALIGNMENT 16
 
+/* Of the elements; buffers are contiguous. */
 static size_t bytes_of(const ls_tensor *buffer)
 {
     return (size_t)ls_numel(buffer) * ls_dtype_size(ls_dtype_of(buffer));

@@ -1,5 +1,5 @@
-/* Buffers of a replicated module: what forward passes change beside the parameters (running
- * statistics of batch norm), made rank 0's on every rank. See buffers.c. */
+/* Buffers of a replicated module: the tensors that forward passes change beside the parameters
+ * (running statistics of batch norm). Every rank gets rank 0's. See buffers.c. */
 #ifndef LS_DDP_BUFFERS_H
 #define LS_DDP_BUFFERS_H
 

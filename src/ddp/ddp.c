@@ -23,11 +23,15 @@
 #include "base/runtime.h"
 #include "base/size.h"
 #include "ddp/buffers.h"
+#include "ddp/replicas.h"
+#include "ddp/values.h"
 #include "nn/module.h"
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
 #include "tensor/shape.h"
 
+/* The wrapper. `grads` is the state of the gradients between two backwards: usable by an optimizer,
+ * accumulated on this rank only, or spoiled by a failure. */
 typedef struct ddp {
     ls_module base;
     ls_module *inner;
@@ -42,10 +46,8 @@ typedef struct ddp {
     int param_count, frozen_count;
     size_t tables_bytes;
     bool sync;
-    bool planned;  /* buckets lie in the observed order, parameters beside them */
-    char **values; /* [value_buckets] the parameters' memory, laid out as the gradients' */
-    int value_buckets;
-    size_t values_bytes;
+    bool planned; /* buckets lie in the observed order, parameters beside them */
+    ls__values values;
     ls__buffers buffers;
     bool synchronising; /* the backward under way does */
     enum { GRADS_USABLE, GRADS_LOCAL, GRADS_FAILED } grads;
@@ -64,11 +66,13 @@ static ddp *ddp_of(ls_module *module)
     return module != NULL && module->cls == &ddp_class ? (ddp *)module : NULL;
 }
 
+/* The same for getters. */
 static const ddp *ddp_of_const(const ls_module *module)
 {
     return module != NULL && module->cls == &ddp_class ? (const ddp *)module : NULL;
 }
 
+/* From the observer's callbacks back to the wrapper. */
 static ddp *ddp_of_observer(ls__observer *observer)
 {
     return LS__LIST_ITEM(observer, ddp, observer);
@@ -93,21 +97,23 @@ static ls_status ddp_forward(ls_module *self, ls_tensor *const *inputs, int inpu
  * it would stay local, and the replicas would drift apart. */
 static ls_status check_params(const ddp *d)
 {
-    const char *strange = NULL;
+    const char *outside = NULL;
     for (int i = 0; i < d->frozen_count; i++) {
-        strange = ls_requires_grad(d->frozen[i].value) ? d->frozen[i].name : strange;
+        outside = ls_requires_grad(d->frozen[i].value) ? d->frozen[i].name : outside;
     }
     for (int i = 0; i < d->param_count; i++) {
         ls_tensor *value = d->params[i].value;
-        bool ours = !ls_requires_grad(value) || ls__param_observer(value) == &d->observer;
-        strange = ours ? strange : d->params[i].name;
+        const bool ours = !ls_requires_grad(value) || ls__param_observer(value) == &d->observer;
+        outside = ours ? outside : d->params[i].name;
     }
-    return strange != NULL
-               ? ls__fail(LS_ERR_STATE,
-                          "ddp: parameter %s began to require gradients after ls_ddp_new, so "
-                          "they would not be averaged; thaw it before the model is wrapped",
-                          strange)
-               : LS_OK;
+    if (outside == NULL) {
+        return LS_OK;
+    }
+    return ls__fail(LS_ERR_STATE,
+                    "ddp: parameter %s began to require gradients after ls_ddp_new, so its "
+                    "gradients would not be averaged; let it require gradients before the model "
+                    "is wrapped",
+                    outside);
 }
 
 /* Runs before anything is computed. Buffers go first: from ls__reducer_begin on buckets may be
@@ -146,65 +152,6 @@ static void move_grad(void *arg, int param, void *memory)
     (void)ls__param_bind_grad(d->params[param].value, memory);
 }
 
-/* A parameter that is a view of a larger tensor cannot move and stays where it is, which costs only
- * the gathering in place. */
-static ls_status move_values_of(ddp *d, int bucket)
-{
-    for (int i = 0; i < d->param_count; i++) {
-        ls__reduce_place place = ls__reducer_place(d->reducer, i);
-        if (place.bucket == bucket) {
-            ls_status status =
-                ls__param_bind_value(d->params[i].value, d->values[bucket] + place.offset);
-            if (status < 0 && status != LS_ERR_UNSUPPORTED) {
-                return status;
-            }
-        }
-    }
-    return LS_OK;
-}
-
-/* Note [One layout]
- * Parameters get registered memory in the layout of their gradients, so that sharding can gather
- * them in place. Optimizer state is made at the first step, in the order of the parameters'
- * addresses, which is the same order. Parameters move bucket by bucket, and the memory they leave
- * returns to the system, so a model never lies in memory twice; gradients do for that moment. A
- * world of one moves nothing. A pointer from ls_data of a parameter that was taken before the first
- * synchronised backward is invalid after it. */
-static ls_status move_values(ddp *d)
-{
-    const ls__env *env = d->runtime->env;
-    int buckets = ls__reducer_buckets(d->reducer);
-    d->values_bytes = ((size_t)buckets + 1) * sizeof *d->values;
-    d->values = env->allocate(env, d->values_bytes);
-    if (d->values == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "ddp: no memory for a table of %d buckets", buckets);
-    }
-    for (int b = 0; b < buckets; b++) {
-        void *memory = NULL;
-        LS_TRY(ls_group_alloc(d->group, ls__reducer_bucket_bytes(d->reducer, b), &memory));
-        d->values[b] = memory;
-        d->value_buckets++;
-        LS_TRY(move_values_of(d, b));
-        LS_TRY(ls_memory_release_cached());
-    }
-    return LS_OK;
-}
-
-/* Parameters move back to memory of their own first, because the module outlives the wrapper. */
-static void free_values(ddp *d)
-{
-    for (int i = 0; i < d->param_count && d->values; i++) {
-        (void)ls__param_bind_value(d->params[i].value, NULL);
-    }
-    for (int b = 0; b < d->value_buckets; b++) {
-        (void)ls_group_dealloc(d->group, d->values[b]);
-    }
-    if (d->values != NULL) {
-        d->runtime->env->release(d->runtime->env, d->values, d->values_bytes);
-        d->values = NULL;
-    }
-}
-
 /* Lays buckets out in the order in which gradients became ready. With one rank there is nothing to
  * overlap. Two layouts exist for a while, so memory that activations have left is returned to the
  * system first. */
@@ -215,7 +162,8 @@ static ls_status lay_out(ddp *d)
     }
     LS_TRY(ls_memory_release_cached());
     LS_TRY(ls__reducer_replan(d->reducer, move_grad, d));
-    return move_values(d);
+    return ls__values_move(&d->values, d->runtime->env, d->group, d->reducer, d->params,
+                           d->param_count);
 }
 
 /* Waits for averages and buffers, and makes gradients present that only other ranks contributed to:
@@ -242,13 +190,13 @@ static ls_status on_end(ls__observer *self)
     return LS_OK;
 }
 
-/* The peers wait for this rank's gradients, so they are told of the failure at once. */
+/* The peers wait for this rank's gradients, so the failure is reported to them at once. */
 static void on_abort(ls__observer *self, ls_status status, const char *message)
 {
     ddp *d = ddp_of_observer(self);
     d->observer.armed = false;
     d->grads = GRADS_FAILED;
-    if (d->sync) { /* the peers must hear of it instead of waiting for our gradients */
+    if (d->sync) {
         ls__reducer_abort(d->reducer, status, message);
     }
     (void)ls__buffers_finish(&d->buffers); /* on its way or not, the group has failed */
@@ -275,50 +223,6 @@ static ls_status on_usable(ls__observer *self)
 }
 
 /* ---- making ------------------------------------------------------------------------------- */
-
-typedef struct broadcaster {
-    ls_group *group;
-} broadcaster;
-
-static ls_status broadcast_tensor(void *self, const char *name, const ls_state_tensor *tensor)
-{
-    const broadcaster *b = self;
-    int64_t count = 1;
-    for (int i = 0; i < tensor->ndim; i++) {
-        if (!ls__mul_int64(count, tensor->local[i], &count)) {
-            return ls__fail(LS_ERR_LIMIT, "ddp: %s has too many elements", name);
-        }
-    }
-    return ls_broadcast(b->group, tensor->data, count, tensor->dtype, 0,
-                        LS_OPTIONS(ls_collective_options, .tag = name), NULL);
-}
-
-static ls_status broadcast_int64(void *self, const char *name, int64_t *value)
-{
-    const broadcaster *b = self;
-    return ls_broadcast(b->group, value, 1, LS_INT64, 0,
-                        LS_OPTIONS(ls_collective_options, .tag = name), NULL);
-}
-
-static ls_status broadcast_float64(void *self, const char *name, double *value)
-{
-    const broadcaster *b = self;
-    return ls_broadcast(b->group, value, 1, LS_FLOAT64, 0,
-                        LS_OPTIONS(ls_collective_options, .tag = name), NULL);
-}
-
-/* Rank 0's state on every rank: parameters, buffers, and what module classes keep beside them. One
- * broadcast for each, in the order of the visitor. */
-static ls_status broadcast_state(ls_module *module, ls_group *group)
-{
-    broadcaster b = {group};
-    const ls_state_visitor visitor = {.size = sizeof(ls_state_visitor),
-                                      .self = &b,
-                                      .tensor = broadcast_tensor,
-                                      .int64 = broadcast_int64,
-                                      .float64 = broadcast_float64};
-    return ls_module_state(module, "", &visitor);
-}
 
 /* Registers the parameters with a new reducer. Collective; it fails on every rank when the models
  * differ. */
@@ -392,10 +296,11 @@ static ls_status list_params(ddp *d)
     return LS_OK;
 }
 
-/* From here on backward passes tell this wrapper, and gradients live in its buckets. A failure
+/* From here on backward passes notify this wrapper, and gradients live in its buckets. A failure
  * half-way is undone by tear_down. */
 static ls_status observe(ddp *d)
 {
+    LS_ASSERT(!d->observing && d->reducer != NULL);
     d->observer.param_count = d->param_count;
     d->observer.begin = on_begin;
     d->observer.ready = on_ready;
@@ -424,7 +329,7 @@ static ls_status set_up(ddp *d, const ls_ddp_options *options)
     }
     LS_TRY(list_params(d));
     LS_TRY(make_reducer(d, options));
-    LS_TRY(broadcast_state(d->inner, d->group));
+    LS_TRY(ls__replicas_broadcast(d->inner, d->group));
     if (options->broadcast_buffers && ls_group_size(d->group) > 1) {
         LS_TRY(ls__buffers_init(&d->buffers, d->runtime->env, d->inner,
                                 ls__reducer_group(d->reducer)));
@@ -436,7 +341,7 @@ static ls_status set_up(ddp *d, const ls_ddp_options *options)
  * again. Gradients keep their numbers. */
 static void tear_down(ddp *d)
 {
-    free_values(d);
+    ls__values_free(&d->values, d->params, d->param_count);
     for (int i = 0; d->observing && i < d->param_count; i++) {
         (void)ls__param_bind_grad(d->params[i].value, NULL);
         (void)ls__param_observe(d->params[i].value, NULL, -1);
@@ -455,6 +360,7 @@ static void tear_down(ddp *d)
     }
 }
 
+/* The class' destructor; the wrapped module is a child and is freed by its tree. */
 static void ddp_free(ls_module *self)
 {
     tear_down((ddp *)self);
@@ -468,8 +374,8 @@ ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *
         return NULL;
     }
     if (module == NULL || group == NULL) {
-        const bool failed =
-            module == NULL && ls__self.status < 0; /* the constructor, most likely */
+        /* The last error is most likely that of the module's constructor. */
+        const bool failed = module == NULL && ls__self.status < 0;
         (void)ls__fail(LS_ERR_INVALID,
                        "ls_ddp_new: the %s is NULL; give the module to replicate and its group"
                        " (ls_world())%s%s%s",
@@ -514,6 +420,7 @@ ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *
 
 /* ---- using -------------------------------------------------------------------------------- */
 
+/* A module without a wrapper is returned as it is. */
 ls_module *ls_ddp_module(ls_module *module)
 {
     ddp *d = ddp_of(module);
@@ -537,6 +444,7 @@ bool ls_ddp_sync(const ls_module *module)
     return d == NULL || d->sync;
 }
 
+/* Those of the reducer: of the last synchronised backward. */
 ls_status ls_ddp_get_stats(const ls_module *module, ls_reducer_stats *out)
 {
     const ddp *d = ddp_of_const(module);
@@ -545,33 +453,4 @@ ls_status ls_ddp_get_stats(const ls_module *module, ls_reducer_stats *out)
                         "ls_ddp_get_stats: the module is not a ddp; give what ls_ddp_new returned");
     }
     return ls_reducer_get_stats(d->reducer, out);
-}
-
-/* Collective; counts the ranks whose hash is that of rank 0. */
-ls_status ls_replicas_identical(ls_module *module, ls_group *group, int *identical, uint64_t *hash)
-{
-    ls_runtime *runtime = ls__runtime_get("ls_replicas_identical");
-    if (runtime == NULL || module == NULL || group == NULL || identical == NULL || hash == NULL) {
-        return runtime != NULL
-                   ? ls__fail(LS_ERR_INVALID, "ls_replicas_identical: an argument is NULL; give a "
-                                              "module, its group, and places for both results")
-                   : ls__self.status;
-    }
-    int size = ls_group_size(group);
-    size_t bytes = (size_t)size * sizeof(uint64_t);
-    uint64_t *all = runtime->env->allocate(runtime->env, bytes);
-    if (all == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "ls_replicas_identical: no memory for %d hashes", size);
-    }
-    uint64_t own = ls_module_hash(ls_ddp_module(module));
-    ls_status status = ls_all_gather(group, &own, all, 1, LS_INT64, NULL, NULL);
-    if (status == LS_OK) {
-        *hash = all[0];
-        *identical = 0;
-        for (int i = 0; i < size; i++) {
-            *identical += all[i] == all[0];
-        }
-    }
-    runtime->env->release(runtime->env, all, bytes);
-    return status;
 }

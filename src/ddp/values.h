@@ -1,0 +1,27 @@
+/* The memory of parameters, laid out like their gradients; see values.c. */
+#ifndef LS_DDP_VALUES_H
+#define LS_DDP_VALUES_H
+
+#include <lockstep/comm.h>
+#include <lockstep/nn.h>
+#include <lockstep/reducer.h>
+
+#include "base/env.h"
+
+/* All zero is a valid state: nothing was moved. */
+typedef struct ls__values {
+    const ls__env *env;
+    ls_group *group; /* borrowed */
+    char **memory;   /* [buckets] registered; NULL: nothing was moved */
+    int buckets;     /* of which memory was obtained */
+    size_t table_bytes;
+} ls__values;
+
+/* Moves params[count], which are the reducer's in its order, into memory of their own layout.
+ * Collective in that all ranks do it. After a failure ls__values_free undoes it. */
+ls_status ls__values_move(ls__values *v, const ls__env *env, ls_group *group,
+                          const ls_reducer *reducer, const ls_param *params, int count);
+/* Moves the parameters back to memory of their own, because the module outlives the wrapper. */
+void ls__values_free(ls__values *v, const ls_param *params, int count);
+
+#endif
