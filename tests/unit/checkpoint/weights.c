@@ -208,8 +208,8 @@ WEIGHTS_TEST(what_does_not_fit_is_listed_and_nothing_changes)
     CHECK_STATUS(ls_safetensors_load(other_file(), ITEM(&s), NULL), LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(), "1 not in the file: scalar");
     CHECK_CONTAINS(ls_error_message(), "1 only in the file: c");
-    CHECK_CONTAINS(ls_error_message(), "net.b is float32 [2,2] there and float32 [4] here");
-    CHECK_CONTAINS(ls_error_message(), "n is int32 [2] there and int64 [2] here");
+    CHECK_CONTAINS(ls_error_message(), "net.b is float32 [2,2] in the file and float32 [4] here");
+    CHECK_CONTAINS(ls_error_message(), "n is int32 [2] in the file and int64 [2] here");
     /* Shapes must fit, strict or not. */
     CHECK_STATUS(ls_safetensors_load(other_file(), ITEM(&s),
                                      LS_OPTIONS(ls_safetensors_options, .strict = false)),

@@ -95,8 +95,8 @@ TEST(cifar_10_is_read_from_its_folder_and_from_one_file)
     }
     check_cifar(test, 2, 6, 2);
     check_cifar(one, 3, 3, 3);
-    check_refused(train->get(train, 12, NULL, NULL), LS_ERR_INVALID, "12 asked", "12");
-    check_refused(train->get(train, -1, NULL, NULL), LS_ERR_INVALID, "-1 asked", "12");
+    check_refused(train->get(train, 12, NULL, NULL), LS_ERR_INVALID, "no sample 12", "0 to 11");
+    check_refused(train->get(train, -1, NULL, NULL), LS_ERR_INVALID, "no sample -1", "0 to 11");
     ls_dataset_free(train);
     ls_dataset_free(test);
     ls_dataset_free(one);
@@ -190,7 +190,7 @@ TEST(a_file_that_numpy_wrote_gives_its_numbers)
     CHECK(x[0] == 3.0f && x[1] == 4.5f && y == 0x0f0e0d0c0b0a0908);
     CHECK_OK(d->get(d, 0, x, &y));
     CHECK(x[0] == 1.0f && x[1] == 2.0f && y == 0x0706050403020100);
-    check_refused(d->get(d, 2, x, &y), LS_ERR_INVALID, "2 asked", "there are 2");
+    check_refused(d->get(d, 2, x, &y), LS_ERR_INVALID, "no sample 2", "0 to 1");
     ls_dataset_free(d);
     end();
 }
@@ -252,8 +252,8 @@ TEST(bad_npy_files_are_refused_with_name_and_offset)
     start();
     ls_dataset *d = NULL;
     const char *good = write_npy("good", 1, HEADER("<f4", "False", "(2,)"), 8);
-    check_refused(LS_STATUS_OF(d = ls_npy_dataset_new(NULL, good)), LS_ERR_INVALID, "name both",
-                  "");
+    check_refused(LS_STATUS_OF(d = ls_npy_dataset_new(NULL, good)), LS_ERR_INVALID,
+                  "a path is missing", "");
     check_refused(LS_STATUS_OF(d = ls_npy_dataset_new(scratch_at("none"), good)), LS_ERR_NOT_FOUND,
                   "none", "exist");
     check_refused(LS_STATUS_OF(d = ls_npy_dataset_new(scratch_folder(), good)), LS_ERR_INVALID,
@@ -264,7 +264,7 @@ TEST(bad_npy_files_are_refused_with_name_and_offset)
             LS_ERR_FORMAT, "bad\"", cut < 10 ? "at least 10" : "within its header of 128");
     }
     check_refused(LS_STATUS_OF(d = ls_npy_dataset_new(scratch_write("bad", of_numpy, 143), good)),
-                  LS_ERR_FORMAT, "bad\"", "16 bytes of elements, the file has 15 from offset 128");
+                  LS_ERR_FORMAT, "bad\"", "16 bytes of elements, but 15 follow from offset 128");
     check_refused(LS_STATUS_OF(d = ls_npy_dataset_new(
                                    scratch_write("bad", "PK\x03\x04 and the rest", 16), good)),
                   LS_ERR_FORMAT, "bad\"", ".npz");
@@ -357,7 +357,7 @@ TEST(shards_of_nanogpt_and_llm_c_are_told_apart_by_their_magic)
         CHECK(d->x_dtype == LS_INT32 && d->x_shape.ndim == 1 && d->x_shape.dim[0] == 5);
         check_window(d, 0, 4, 0, bytes);
         check_window(d, 18, 4, 90, bytes);
-        check_refused(d->get(d, 19, NULL, NULL), LS_ERR_INVALID, "19 asked", "there are 19");
+        check_refused(d->get(d, 19, NULL, NULL), LS_ERR_INVALID, "no sample 19", "0 to 18");
         ls_dataset_free(d);
     }
     end();
@@ -386,7 +386,7 @@ TEST(windows_of_tokens_never_cross_a_shard)
     ls_dataset_free(d);
     ls_dataset *none = NULL;
     check_refused(LS_STATUS_OF(none = ls_tokens_dataset_new(scratch_at("d"), NULL)), LS_ERR_INVALID,
-                  "validate", ".part");
+                  "validation", ".part");
     check_refused(LS_STATUS_OF(none = ls_tokens_dataset_new(
                                    scratch_at("d"), LS_OPTIONS(ls_tokens_options, .part = "test"))),
                   LS_ERR_NOT_FOUND, "d\"", "*test*.bin");
@@ -412,8 +412,8 @@ TEST(bad_shards_are_refused_with_name_and_offset)
     check_bad_tokens(scratch_write("head", file, 4), "head\"", LS_ERR_FORMAT, "ends at offset 4");
     check_bad_tokens(scratch_write("head", file, 1023), "head\"", LS_ERR_FORMAT, "offset 1023");
     check_bad_tokens(scratch_write("cut", file, 1024 + 19), "cut\"", LS_ERR_FORMAT,
-                     "20 bytes, and has 19 from offset 1024");
-    check_bad_tokens(scratch_write("more", file, 1024), "more\"", LS_ERR_FORMAT, "has 0");
+                     "20 bytes, but 19 follow from offset 1024");
+    check_bad_tokens(scratch_write("more", file, 1024), "more\"", LS_ERR_FORMAT, "0 follow");
     file[4] = 2;
     check_bad_tokens(scratch_write("version", file, 1044), "version\"", LS_ERR_UNSUPPORTED,
                      "version 2 at offset 4");

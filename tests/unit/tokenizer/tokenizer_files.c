@@ -99,7 +99,7 @@ TEST(malformed_files_are_refused_with_file_and_place)
     check_json(AB ",\"merges\":[\"a b\",\"a\"]", WHOLE, LS_ERR_FORMAT, "merge 1");
     check_json(AB ",\"merges\":[\"a  b\"]", WHOLE, LS_ERR_FORMAT, "merge 0");
     check_json(AB ",\"merges\":[\"a c\"]", WHOLE, LS_ERR_FORMAT, "\"c\" is not a token");
-    check_json(AB ",\"merges\":[\"b a\"]", WHOLE, LS_ERR_FORMAT, "merge into no token");
+    check_json(AB ",\"merges\":[\"b a\"]", WHOLE, LS_ERR_FORMAT, "merge into a text");
     check_json(GOOD, WHOLE "\"added_tokens\":[{\"id\":1,\"content\":\"c\"}],", LS_ERR_FORMAT,
                "another token has it");
     check_json(GOOD, WHOLE "\"added_tokens\":[{\"id\":7,\"content\":\"a\"}],", LS_ERR_FORMAT,
