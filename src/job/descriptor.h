@@ -5,7 +5,9 @@
 #define LS_JOB_DESCRIPTOR_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define LS__DESCRIPTOR_VERSION 4
 #define LS__TAG_MAX 96     /* text kept of a tag, for reports */
@@ -40,6 +42,17 @@ typedef struct ls__descriptor {
     char text[LS__TAG_MAX]; /* the tag itself */
 } ls__descriptor;
 
+/* A copy without the bytes behind an empty tag: compilers copy 192 bytes with plain moves, and the
+ * whole with an instruction that takes 8 ns to begin. */
+static inline void ls__descriptor_copy(ls__descriptor *to, const ls__descriptor *from)
+{
+    memcpy(to, from, offsetof(ls__descriptor, text));
+    to->text[0] = '\0';
+    if (from->text[0] != '\0') {
+        memcpy(to->text, from->text, sizeof to->text);
+    }
+}
+
 /* The hash of a tag, as descriptors carry it: FNV-1a, 64 bits (Fowler, Noll, Vo). */
 static inline uint64_t ls__tag_hash(const char *text)
 {
@@ -51,7 +64,7 @@ static inline uint64_t ls__tag_hash(const char *text)
 }
 
 /* The fields of a plain operation packed into one word without loss, so that two operations can be
- * compared with one instruction (inline.c). 0: a field is too large; compare the descriptors. */
+ * compared with one instruction (one_shot.c). 0: a field is too large; compare the descriptors. */
 static inline uint64_t ls__key_of(uint8_t operation, uint8_t reduce_op, uint8_t dtype, int32_t root,
                                   int64_t count)
 {

@@ -351,7 +351,7 @@ static bool has_wrong_calls(const ls__plan *plan)
     return false;
 }
 
-/* A small sum again and again, so that it runs inline (comm/engine/inline.c): before some operations
+/* A small sum again and again, so that it runs inline (comm/engine/one_shot.c): before some operations
  * of plans in which all ranks make the same calls. */
 static ls_status call_again(player *p, const flight *f)
 {

@@ -1,6 +1,6 @@
 /* The path of an operation from the public call to the engine:
  *
- *     check arguments ▸ run inline, if the call blocks and is small and plain (inline.c), else
+ *     check arguments ▸ run inline, if the call blocks and is small and plain (one_shot.c), else
  *     premultiply ▸ take a work ▸ describe it ▸ number and queue it
  *
  * Nothing is numbered before all arguments have been checked, so a refused call leaves no gap in
@@ -16,8 +16,8 @@
 #include "comm/api/v_counts.h"
 #include "comm/diagnose/cause.h"
 #include "comm/diagnose/flight.h"
-#include "comm/engine/inline.h"
 #include "comm/engine/lock.h"
+#include "comm/engine/one_shot.h"
 #include "comm/engine/post.h"
 #include "comm/engine/progress_lock.h"
 #include "comm/engine/wake.h"
@@ -54,7 +54,8 @@ static bool enqueue(ls_group *group, ls_work *work)
 
 /* Takes a work and queues it under one hold of comm->lock, so works are queued in the order of
  * their numbers. `detached`: no handle is returned, `done` is the only notice. *ready: the caller
- * must notify the engine. Without memory the group fails. */
+ * must notify the engine. On failure *out stays NULL and the call's packed input is given back;
+ * without memory the group fails. */
 static ls_status submit(ls_group *group, const ls__collective *args,
                         const ls_collective_options *options, bool detached, ls_work **out,
                         bool *ready)
@@ -84,17 +85,73 @@ static ls_status submit(ls_group *group, const ls__collective *args,
         *out = work;
     } else if (work != NULL) {
         ls__work_give(comm, work);
-    } else {
-        status = LS_ERR_MEMORY;
     }
     ls__unlock(&comm->lock, comm->env);
-    if (failed != 0) {
-        return ls__fail_again((ls_status)failed, ls__group_report_cause(group));
+    if (*out != NULL) {
+        return LS_OK;
     }
-    if (status != LS_OK) {
-        return ls__collective_no_memory(group, args);
+    if (args->pack != NULL) {
+        ls__pack_give(args->pack);
     }
+    return failed != 0 ? ls__fail_again((ls_status)failed, ls__group_report_cause(group))
+                       : ls__collective_no_memory(group, args);
+}
+
+static const ls_collective_options defaults = {.size = sizeof defaults,
+                                               LS_DEFAULTS_ls_collective_options};
+
+/* Runs the operation inline if it is small, plain and all members call it now; else the caller waits
+ * for it in the queue. */
+static ls_status run_blocking(ls_group *group, const ls__collective *args,
+                              const ls_collective_options *options)
+{
+    ls_work *work = NULL;
+    ls_status status = LS_OK;
+    if (!ls__run_inline(group, args, options, &status, &work)) {
+        bool ready = false;
+        status = submit(group, args, options, false, &work, &ready);
+        if (ready) { /* wakes a driver that sleeps */
+            ls__ring(group->comm, group->comm->runtime->local_rank);
+        }
+    }
+    return work != NULL ? ls_work_wait(work) : status;
+}
+
+static ls_status start_without_waiting(ls_group *group, const ls__collective *args,
+                                       const ls_collective_options *options, ls_work **work)
+{
+    ls_work *made = NULL;
+    bool ready = false;
+    LS_TRY(submit(group, args, options, work == NULL, &made, &ready));
+    if (work != NULL) {
+        *work = made;
+    }
+    ls__engine_notify(group->comm, ready);
     return LS_OK;
+}
+
+/* Starts a sound call on the group whose turn it is. `copy` is the call where it may be changed, for an
+ * input that must be multiplied first; else NULL. */
+static ls_status check_and_start(ls_group *handle, const ls__collective *args, ls__collective *copy,
+                                 const ls_collective_options *options, ls_work **work)
+{
+    const bool p2p = ls__operation_is_p2p(args->operation);
+    const bool blocking = work == NULL && args->done == NULL;
+    ls_group *group = ls__turns_group(handle, p2p);
+    const char *what = ls__operation_name(args->operation);
+    const ls_status sound = ls__collective_check(what, group, args, options);
+    if (sound < 0) {
+        return ls__fail_at_site(sound);
+    }
+    if (blocking) {
+        LS_TRY(ls__work_may_wait(what));
+    }
+    if (ls__operation_reduces(args->operation) && args->op == LS_PREMUL_SUM) {
+        LS_TRY(ls__premultiply(group, copy, options->factor));
+    }
+    ls__turns_pass(handle, p2p);
+    return blocking ? run_blocking(group, args, options)
+                    : start_without_waiting(group, args, options, work);
 }
 
 /* Waits here if the call blocks. On failure the operation was not started, and *work is NULL. */
@@ -115,48 +172,21 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
                        what);
         return ls__fail_at_site(LS_ERR_INVALID);
     }
-    const bool blocking = work == NULL && args->done == NULL;
-    LS_READ_OPTIONS(ls_collective_options, options, args->options, what,
-                    ls__fail_at_site(LS_ERR_INVALID));
-    ls_group *const handle = group;
-    group = ls__turns_group(handle, ls__operation_is_p2p(args->operation));
-    ls__collective call = *args;
-    if (ls__reduce_op_is_user(args->op)) { /* a copy: the user may free the operator meanwhile */
-        call.made = ls__operator_of(comm, args->op);
-    }
-    const ls_status sound = ls__collective_check(what, group, &call, &options);
-    if (sound < 0) {
-        return ls__fail_at_site(sound);
-    }
-    ls_status status = LS_OK;
-    if (blocking) {
-        LS_TRY(ls__work_may_wait(what));
-        if (handle == group && ls__run_inline(group, &call, &options, &status)) {
-            return status;
+    ls_collective_options given;
+    if (args->options != NULL) {
+        given = defaults;
+        if (ls_options_read(&given, sizeof given, args->options, "ls_collective_options", what) <
+            0) {
+            return ls__fail_at_site(LS_ERR_INVALID);
         }
     }
-    if (ls__operation_reduces(args->operation) && args->op == LS_PREMUL_SUM) {
-        LS_TRY(ls__premultiply(group, &call, options.factor));
+    const ls_collective_options *options = args->options != NULL ? &given : &defaults;
+    if (!ls__reduce_op_is_user(args->op) && args->op != LS_PREMUL_SUM) {
+        return check_and_start(group, args, NULL, options, work);
     }
-    ls__turns_pass(handle, ls__operation_is_p2p(args->operation));
-    ls_work *made = NULL;
-    bool ready = false;
-    status = submit(group, &call, &options, work == NULL && !blocking, &made, &ready);
-    if (status != LS_OK) {
-        if (call.pack != NULL && made == NULL) {
-            ls__pack_give(call.pack);
-        }
-        return status;
+    ls__collective copy = *args;
+    if (ls__reduce_op_is_user(args->op)) { /* the user may free the operator meanwhile */
+        copy.made = ls__operator_of(comm, args->op);
     }
-    if (blocking) {
-        if (ready) { /* wakes a driver that sleeps */
-            ls__ring(comm, comm->runtime->local_rank);
-        }
-        return ls_work_wait(made);
-    }
-    if (work != NULL) {
-        *work = made;
-    }
-    ls__engine_notify(comm, ready);
-    return LS_OK;
+    return check_and_start(group, &copy, &copy, options, work);
 }

@@ -7,6 +7,8 @@
 #include "comm/group/group.h"
 
 /* The float dtypes come first in the enum. */
+#define COUNT_FITS (UINT64_C(1) << 32) /* times any element and any number of ranks */
+
 static bool is_float(ls_dtype dtype)
 {
     return dtype <= LS_BFLOAT16;
@@ -82,7 +84,8 @@ static ls_status check_buffers(const char *what, const ls_group *group, const ls
     size_t input = 0, output = 0;
     if (ls__operation_is_v(args->operation) && args->count >= 0) {
         LS_TRY(ls__counts_check(what, group, args));
-    } else if (args->count < 0 || !ls__collective_bytes(group, args, &input, &output)) {
+    } else if ((uint64_t)args->count > COUNT_FITS &&
+               (args->count < 0 || !ls__collective_bytes(group, args, &input, &output))) {
         return ls__fail(LS_ERR_INVALID,
                         "%s on group \"%s\": count is %lld; give 0 or more elements, "
                         "as many as fit in memory",

@@ -38,7 +38,7 @@ uint64_t ls__flight_open(ls__comm *comm, const ls_group *group, const ls__descri
     store(&record->queued_ns, queued_ns);
     store(&record->started_ns, 0);
     store(&record->ended_ns, 0);
-    record->descriptor = *descriptor;
+    ls__descriptor_copy(&record->descriptor, descriptor);
     memcpy(record->group_name, group->name, sizeof record->group_name);
     atomic_store_explicit(&record->state, LS__FLIGHT_QUEUED, memory_order_release);
     atomic_store_explicit(&comm->me->flight_next, number + 1, memory_order_release);

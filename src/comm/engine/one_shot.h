@@ -17,5 +17,10 @@ void ls__one_shot_publish(ls_group *group, const ls_work *work, ls__line *line);
 /* progress lock; the steps after the fence, when all members have announced the same operation.
  * False: the user's operator failed, and so does the group; OUTPUT must not be used. */
 bool ls__one_shot_run(ls_group *group, const ls_work *work);
+/* A blocking call whose arguments have been checked. False: nothing was done, it must be submitted;
+ * else it has ended with *status, or a member is late, and
+ * the caller waits for *late. */
+bool ls__run_inline(ls_group *group, const ls__collective *args,
+                    const ls_collective_options *options, ls_status *status, ls_work **late);
 
 #endif

@@ -25,20 +25,6 @@
 _Static_assert(LS__SMALL_SLOTS >= 2 * ROOM_EVERY, "the argument of Note [Room]");
 _Static_assert(LS__WINDOW >= LS__SMALL_SLOTS, "the small stage is the tighter bound");
 
-/* The descriptor first: peers may read it as soon as the stamp follows. */
-void ls__post_write(ls_group *group, const ls__descriptor *d, ls__line *line)
-{
-    ls__post *slot = ls__post_slot(group, group->rank, d->sequence);
-    const uint64_t behind =
-        d->sequence - atomic_load_explicit(&group->own->finished, memory_order_relaxed);
-    LS_ASSERT(behind > 0); /* operations finish in order, and this one has not begun */
-    line->behind = behind < UINT16_MAX ? (uint16_t)behind : UINT16_MAX;
-    slot->descriptor = *d;
-    /* Last and in one piece: a peer that waits looks at the line all the time, and takes it away
-     * between two stores that are far from each other. */
-    slot->line = *line;
-}
-
 /* In order of rank, so the same member is named until it comes. */
 int ls__post_missing(const ls_group *group, uint64_t sequence, uint64_t fences)
 {

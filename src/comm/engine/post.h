@@ -3,6 +3,7 @@
 #ifndef LS_COMM_ENGINE_POST_H
 #define LS_COMM_ENGINE_POST_H
 
+#include "base/assert.h"
 #include "comm/group/group.h"
 
 bool ls__post_all_at(const ls_group *group, uint64_t sequence, uint64_t fences);
@@ -34,8 +35,20 @@ static inline unsigned char *ls__small_place(const ls_group *group, int member, 
     return post->line.in_line ? post->line.data : ls__small_stage(group, member, sequence);
 }
 
-/* Writes all that belongs to an announcement but the stamp, which must follow at once. lock */
-void ls__post_write(ls_group *group, const ls__descriptor *d, ls__line *line);
+/* lock; writes all that belongs to an announcement except the stamp, which must follow at once. */
+static inline void ls__post_write(ls_group *group, const ls__descriptor *d, ls__line *line)
+{
+    ls__post *slot = ls__post_slot(group, group->rank, d->sequence);
+    const uint64_t behind =
+        d->sequence - atomic_load_explicit(&group->own->finished, memory_order_relaxed);
+    LS_ASSERT(behind > 0); /* operations finish in order, and this one has not begun */
+    line->behind = behind < UINT16_MAX ? (uint16_t)behind : UINT16_MAX;
+    ls__descriptor_copy(&slot->descriptor, d);
+    /* Last and in one piece: a peer that waits looks at the line all the time, and takes it away
+     * between two stores that are far from each other. */
+    slot->line = *line;
+}
+
 /* lock; whether the work may be announced; if not, this rank is rung when it may. */
 bool ls__post_has_room(ls_group *group, const ls_work *work);
 

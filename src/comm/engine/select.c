@@ -146,7 +146,7 @@ static bool fits_one_shot(const ls_group *group, const ls_work *work)
         work->algorithm != NULL && work->algorithm != default_of(work->operation, FORM_ONE_SHOT);
     const size_t bytes = (size_t)work->count * work->element;
     return !other && !work->has_layout && bytes <= most_of(group, work) &&
-           ls__tuning_one_shot(group, bytes);
+           (group->tuning == NULL || ls__tuning_one_shot(group, bytes));
 }
 
 /* Whether all blocks fit into a slot of the small stage. */

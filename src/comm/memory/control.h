@@ -74,7 +74,7 @@ typedef struct ls__line {
  * not require that alignment, because cached control blocks, which no peer reads, lie anywhere;
  * blocks of the heap have it. */
 typedef struct ls__post {
-    /* Sync: seq_cst store (inline.c: release), acquire load */
+    /* Sync: seq_cst store (one_shot.c: release), acquire load */
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint64_t stamp;
     ls__line line; /* Note [One line] */
     unsigned char apart[LS__CACHE_LINE];

@@ -1,4 +1,4 @@
-/* Small blocking operations that are called again and again (src/comm/engine/inline.c), beside other
+/* Small blocking operations that are called again and again (src/comm/engine/one_shot.c), beside other
  * calls, late calls, other paths and wrong calls. */
 #include "test.h"
 
