@@ -15,6 +15,8 @@
 #include <sys/types.h>
 
 #define LS__NEVER UINT64_MAX
+#define LS__MAP_PHASES ((size_t)256 << 20)
+#define LS__MAP_ANYWHERE SIZE_MAX
 
 typedef struct ls__env ls__env;
 typedef struct ls__env_thread ls__env_thread;
@@ -162,8 +164,9 @@ struct ls__env {
     int (*shm_resize)(const ls__env *env, int fd, size_t bytes);           /* grows only */
     int64_t (*shm_size)(const ls__env *env, int fd); /* of such a memfd; -EINVAL: another fd */
     int (*shm_seal)(const ls__env *env, int fd);     /* its bytes never change again */
-    /* Maps `reserve` bytes, of which the file may have fewer yet. */
-    int (*shm_map)(const ls__env *env, int fd, size_t reserve, void **out);
+    /* Maps `reserve` bytes, of which the file may have fewer yet. The address is `phase` behind a
+     * multiple of LS__MAP_PHASES, or anywhere with LS__MAP_ANYWHERE. */
+    int (*shm_map)(const ls__env *env, int fd, size_t reserve, size_t phase, void **out);
     void (*shm_unmap)(const ls__env *env, void *memory, size_t reserve);
 
     /* TCP: streams that are non-blocking, close-on-exec and without delay. Addresses are numeric,

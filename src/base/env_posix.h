@@ -37,7 +37,7 @@ int ls__posix_shm_create(const ls__env *env, const char *name, size_t bytes);
 int ls__posix_shm_resize(const ls__env *env, int fd, size_t bytes);
 int64_t ls__posix_shm_size(const ls__env *env, int fd);
 int ls__posix_shm_seal(const ls__env *env, int fd);
-int ls__posix_shm_map(const ls__env *env, int fd, size_t reserve, void **out);
+int ls__posix_shm_map(const ls__env *env, int fd, size_t reserve, size_t phase, void **out);
 void ls__posix_shm_unmap(const ls__env *env, void *memory, size_t reserve);
 
 /* dir: kinds of files, folders */

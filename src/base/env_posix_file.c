@@ -191,13 +191,39 @@ int ls__posix_shm_seal(const ls__env *env LS__UNUSED, int fd)
     return rc != 0 ? -errno : 0;
 }
 
+/* Address space whose first address has this phase; MAP_FAILED with errno. The space around it goes
+ * back at once. */
+static void *reserve_at_phase(size_t bytes, size_t phase)
+{
+    const size_t all = bytes + 2 * LS__MAP_PHASES;
+    unsigned char *space =
+        mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (space == MAP_FAILED) {
+        return MAP_FAILED;
+    }
+    const size_t before = LS__MAP_PHASES - (uintptr_t)space % LS__MAP_PHASES + phase;
+    (void)munmap(space, before);
+    (void)munmap(space + before + bytes, all - before - bytes);
+    return space + before;
+}
+
 /* Reserves address space for later growth. The mapping is not inherited by fork: a child must not
  * touch memory that peers read. */
-int ls__posix_shm_map(const ls__env *env LS__UNUSED, int fd, size_t reserve, void **out)
+int ls__posix_shm_map(const ls__env *env LS__UNUSED, int fd, size_t reserve, size_t phase,
+                      void **out)
 {
-    void *memory = mmap(NULL, reserve, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-    if (memory == MAP_FAILED) {
+    void *at = phase == LS__MAP_ANYWHERE ? NULL : reserve_at_phase(reserve, phase);
+    if (at == MAP_FAILED) {
         return -errno;
+    }
+    void *memory = mmap(at, reserve, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_NORESERVE | (at != NULL ? MAP_FIXED : 0), fd, 0);
+    if (memory == MAP_FAILED) {
+        const int error = errno;
+        if (at != NULL) {
+            (void)munmap(at, reserve);
+        }
+        return -error;
     }
     if (madvise(memory, reserve, MADV_DONTFORK) != 0) {
         int error = errno;

@@ -28,7 +28,7 @@ ls_status ls__board_new(const ls__env *env, const ls__board_job *job, int *fd, l
                         strerror(-file));
     }
     void *memory = NULL;
-    const int error = env->shm_map(env, file, bytes, &memory);
+    const int error = env->shm_map(env, file, bytes, LS__MAP_ANYWHERE, &memory);
     if (error < 0) {
         env->close(env, file);
         return ls__fail(LS_ERR_SYSTEM, "mapping the job's board of %zu bytes: %s", bytes,
@@ -89,7 +89,7 @@ ls_status ls__board_open(const ls__env *env, int fd, ls__board **out)
         return not_a_board(fd, "its size is not that of a board");
     }
     void *memory = NULL;
-    const int error = env->shm_map(env, fd, (size_t)size, &memory);
+    const int error = env->shm_map(env, fd, (size_t)size, LS__MAP_ANYWHERE, &memory);
     if (error < 0) {
         return not_a_board(fd, strerror(-error));
     }

@@ -142,7 +142,8 @@ SYSTEM_CALL(thread_start,
             name, fn, arg, out)
 SYSTEM_CALL(shm_create, (const ls__env *env, const char *name, size_t bytes), name, bytes)
 SYSTEM_CALL(shm_resize, (const ls__env *env, int fd, size_t bytes), fd, bytes)
-SYSTEM_CALL(shm_map, (const ls__env *env, int fd, size_t reserve, void **out), fd, reserve, out)
+SYSTEM_CALL(shm_map, (const ls__env *env, int fd, size_t reserve, size_t phase, void **out), fd,
+            reserve, phase, out)
 SYSTEM_CALL(socket_pair, (const ls__env *env, int out[2]), out)
 
 FILE_CALL(open, (const ls__env *env, const char *path, int flags, int mode), path, flags, mode)

@@ -143,7 +143,8 @@ static int shm_seal(const ls__env *env LS__UNUSED, int fd)
     return o != NULL ? 0 : -EBADF;
 }
 
-static int shm_map(const ls__env *env LS__UNUSED, int fd, size_t reserve, void **out)
+static int shm_map(const ls__env *env LS__UNUSED, int fd, size_t reserve, size_t phase LS__UNUSED,
+                   void **out)
 {
     ls__sim_point();
     const ls__sim_object *o = ls__sim_fd(fd, LS__SIM_SHM);

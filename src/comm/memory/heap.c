@@ -30,13 +30,28 @@ static uint64_t nonce_of(uint64_t job, int rank)
     return x ^ x >> 31;
 }
 
+/* Note [Staggered heaps]
+ * The first-level data cache of AMD's Zen predicts the way of a line from a hash of its virtual
+ * address: bits 12^27, 13^26, 14^25, 15^20, 16^21, 17^22, 18^23, 19^24 (Lipp et al., "Take A Way",
+ * AsiaCCS 2020). Two lines with equal bits 6 to 11 and equal hash evict each other. Programs read the
+ * same offset in all heaps in step, so heaps that lie a multiple of 256 MiB apart, as large mappings
+ * do, would make every such read a miss. Hence the heap of rank r begins 2 MiB * r behind a multiple
+ * of 256 MiB: at every offset, bits 21 to 27 of two addresses differ while those below are equal, so
+ * the hashes differ, for up to 128 ranks; and huge pages remain possible. */
+#define STAGGER ((size_t)2 << 20)
+
+static size_t phase_of(int rank)
+{
+    return (size_t)rank * STAGGER % LS__MAP_PHASES;
+}
+
 /* Maps address space, half as much with every refusal. Pages exist only once touched. */
-static ls_status reserve_space(ls__heap *heap, size_t wanted)
+static ls_status reserve_space(ls__heap *heap, int rank, size_t wanted)
 {
     int error = -ENOMEM;
     for (size_t reserve = wanted; reserve >= RESERVE_MIN && error != 0; reserve /= 2) {
         void *memory = NULL;
-        error = heap->env->shm_map(heap->env, heap->fd, reserve, &memory);
+        error = heap->env->shm_map(heap->env, heap->fd, reserve, phase_of(rank), &memory);
         heap->base = memory;
         heap->reserve = reserve;
     }
@@ -79,7 +94,7 @@ static ls_status open_file(ls__heap *heap, const ls__heap_spec *spec)
                         strerror(-heap->fd));
     }
     heap->bytes = LS__HEAP_STEP;
-    return reserve_space(heap, spec->reserve);
+    return reserve_space(heap, spec->rank, spec->reserve);
 }
 
 /* Lays out header, world control block and rings; the rest is for blocks. */
@@ -131,7 +146,7 @@ static ls_status read_header(const ls__heap *heap, int fd, int rank, ls__heap_he
 {
     void *memory = NULL;
     const size_t bytes = ls__round_up(sizeof *out, LS__PAGE_ALIGN);
-    int error = heap->env->shm_map(heap->env, fd, bytes, &memory);
+    int error = heap->env->shm_map(heap->env, fd, bytes, LS__MAP_ANYWHERE, &memory);
     if (error != 0) {
         return ls__fail(LS_ERR_SYSTEM, "ls_init: cannot map the heap of rank %d: %s", rank,
                         strerror(-error));
@@ -168,7 +183,7 @@ static ls_status map_peer(ls__heap *heap, int fd, const ls__heap_spec *spec, int
     LS_TRY(read_header(heap, fd, rank, &header));
     LS_TRY(check_header(&header, spec, rank));
     void *memory = NULL;
-    int error = heap->env->shm_map(heap->env, fd, (size_t)header.reserve, &memory);
+    int error = heap->env->shm_map(heap->env, fd, (size_t)header.reserve, phase_of(rank), &memory);
     if (error != 0) {
         return ls__fail(
             LS_ERR_MEMORY,

@@ -55,11 +55,11 @@ TEST(a_word_in_shared_memory_wakes_another_process)
     void *memory = NULL;
     int fd = env()->shm_create(env(), "test", 4096);
     CHECK(fd >= 0);
-    CHECK_INT(env()->shm_map(env(), fd, 4096, &memory), 0);
+    CHECK_INT(env()->shm_map(env(), fd, 4096, LS__MAP_ANYWHERE, &memory), 0);
     pid_t pid = fork();
     if (pid == 0) { /* the mapping is not inherited; the descriptor is */
         void *own = NULL;
-        if (env()->shm_map(env(), fd, 4096, &own) == 0) {
+        if (env()->shm_map(env(), fd, 4096, LS__MAP_ANYWHERE, &own) == 0) {
             wake_when_told(own);
         }
         _exit(0);
@@ -77,7 +77,7 @@ TEST(shared_memory_grows_within_its_reserve_and_never_shrinks)
 {
     char *memory = NULL;
     int fd = env()->shm_create(env(), "test", 4096);
-    CHECK_INT(env()->shm_map(env(), fd, (size_t)1 << 36, (void **)&memory), 0);
+    CHECK_INT(env()->shm_map(env(), fd, (size_t)1 << 36, LS__MAP_ANYWHERE, (void **)&memory), 0);
     memory[0] = 1;
     CHECK_INT(env()->shm_resize(env(), fd, (size_t)1 << 20), 0);
     memory[(1 << 20) - 1] = 2;
@@ -86,6 +86,19 @@ TEST(shared_memory_grows_within_its_reserve_and_never_shrinks)
     CHECK(ftruncate(fd, 10) != 0); /* the seal */
     env()->shm_unmap(env(), memory, (size_t)1 << 36);
     CHECK((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
+}
+
+TEST(shared_memory_is_mapped_at_the_asked_phase)
+{
+    const size_t phases[] = {0, 4096, (size_t)2 << 20, LS__MAP_PHASES - 4096};
+    int fd = env()->shm_create(env(), "phase", 4096);
+    for (int i = 0; i < 4; i++) {
+        char *memory = NULL;
+        CHECK_INT(env()->shm_map(env(), fd, (size_t)1 << 36, phases[i], (void **)&memory), 0);
+        CHECK_INT((uintptr_t)memory % LS__MAP_PHASES, phases[i]);
+        memory[0] = 1;
+        env()->shm_unmap(env(), memory, (size_t)1 << 36);
+    }
 }
 
 /* Whether this process has a mapping of the memfd of that name. */
@@ -105,7 +118,7 @@ TEST(a_map_is_not_inherited_by_a_fork)
 {
     void *memory = NULL;
     int fd = env()->shm_create(env(), "not-inherited", 4096);
-    CHECK_INT(env()->shm_map(env(), fd, 4096, &memory), 0);
+    CHECK_INT(env()->shm_map(env(), fd, 4096, LS__MAP_ANYWHERE, &memory), 0);
     CHECK(is_mapped("memfd:not-inherited"));
     fflush(NULL);
     pid_t pid = fork();
