@@ -130,6 +130,15 @@ def pointers_are_compared_with_NULL():
             "python3 tests/tidy/dialect.py FILE rewrites these")
 
 
+CHAIN = re.compile(r"\b(\w+) = \1 == LS_OK \?")  # status = status == LS_OK ? f() : status
+
+
+@test
+def a_status_ends_a_function_early_and_is_not_chained():
+    none_of((f"{path}:{text.count(chr(10), 0, m.start()) + 1}" for path, text in texts(".c", ".h")
+             if path.parts[0] in POINTERS for m in CHAIN.finditer(text)), "return early, or use LS_TRY or goto")
+
+
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 NAMED = re.compile(r"(?<![\w/.>])([a-z][a-z0-9_]*\.[ch])\b")
 NOTE = re.compile(r"Notes? \[([^\]\n]+)\](?:\s+in\s+(?:\*\s+)?`?(?:[\w/]*/)?(\w+\.[ch]))?")
