@@ -69,7 +69,8 @@ static int run(void *arg)
         ls_status status = ls_checkpoint_wait(c);
         CHECK(j->cut == 4 ? status == LS_ERR_FORMAT : status == LS_OK);
         if (status < 0) {
-            CHECK_CONTAINS(ls_error_message(), "\"table\" do not make up the whole");
+            CHECK_CONTAINS(ls_error_message(),
+                           "the pieces of \"table\" do not cover the tensor exactly");
         }
     } else {
         CHECK_OK(ls_checkpoint_load(c, &item, 1, &step));
