@@ -3,6 +3,7 @@
  * are compared bit for bit with the canonical tree, written here a second time. */
 #include "test.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include <lockstep/comm.h>
@@ -279,6 +280,66 @@ static void sums_follow_the_tree(void)
 /* clang-format off */
 DIST_TEST(sums_have_the_bits_of_the_tree_on_3_ranks, 3) { sums_follow_the_tree(); }
 DIST_TEST(sums_have_the_bits_of_the_tree_on_6_ranks, 6) { sums_follow_the_tree(); }
+/* clang-format on */
+
+/* From 1 to 2, so that a term that is left out is as large as the others. */
+static float long_value(int rank, int64_t i)
+{
+    return 1.0f + (float)((uint32_t)(i * 2654435761 + rank * 40503) % 8388608u) / 8388608.0f;
+}
+
+/* Every element against float64: pieces, slices and chunks are at their largest here, and end in
+ * fewer elements than a vector has. */
+static void long_sum_is_near(ls_group *group, float *x, int64_t count, const char *algorithm)
+{
+    const int n = ls_group_size(group), rank = ls_group_rank(group);
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = long_value(rank, i);
+    }
+    CHECK_OK(ls_all_reduce(group, x, x, count, LS_FLOAT32, LS_SUM,
+                           LS_OPTIONS(ls_collective_options, .algorithm = algorithm), NULL));
+    for (int64_t i = 0; i < count; i++) {
+        double want = 0;
+        for (int r = 0; r < n; r++) {
+            want += (double)long_value(r, i);
+        }
+        if (!(fabs((double)x[i] - want) <= 1e-6)) { /* at most two roundings of a sum below 8 */
+            test_fail(__FILE__, __LINE__, "way %d, %s: element %lld of %lld is %.9g, must be %.9g",
+                      group->comm->forced, algorithm ? algorithm : "(chosen)", (long long)i,
+                      (long long)count, (double)x[i], want);
+        }
+    }
+}
+
+static void long_sums(void)
+{
+    static const int64_t counts[] = {200003, 262147, 1500007};
+    static const char *const algorithms[] = {NULL, "ring"};
+    const int64_t most = counts[2];
+    ls_group *group = ls_world();
+    float *private = malloc((size_t)most * sizeof *private);
+    void *registered = NULL;
+    CHECK(private != NULL);
+    CHECK_OK(ls_group_alloc(group, (size_t)most * sizeof(float), &registered));
+    for (int k = 0; k < 6; k++) {
+        const int64_t count = counts[k % 3];
+        const char *algorithm = algorithms[k / 3];
+        for (int way = LS__MEMORY_UNDECIDED; way <= LS__MEMORY_STAGED; way++) {
+            group->comm->forced = way;
+            long_sum_is_near(group, registered, count, algorithm);
+            long_sum_is_near(group, private, count, algorithm);
+        }
+    }
+    group->comm->forced = LS__MEMORY_UNDECIDED;
+    free(private);
+    CHECK_OK(ls_group_dealloc(group, registered));
+}
+
+/* clang-format off */
+DIST_TEST(long_sums_have_every_term_on_1_rank, 1) { long_sums(); }
+DIST_TEST(long_sums_have_every_term_on_2_ranks, 2) { long_sums(); }
+DIST_TEST(long_sums_have_every_term_on_3_ranks, 3) { long_sums(); }
+DIST_TEST(long_sums_have_every_term_on_4_ranks, 4) { long_sums(); }
 /* clang-format on */
 
 DIST_TEST(a_divisor_divides_the_sum_once, 3)

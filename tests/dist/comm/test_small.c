@@ -114,6 +114,11 @@ DIST_TEST(repeated_operations_of_5_are_right_every_time, 5)
     all_results();
 }
 
+DIST_TEST(repeated_operations_of_8_are_right_every_time, 8)
+{
+    all_results();
+}
+
 DIST_TEST(averages_are_divided_once, 3)
 {
     for (int i = 0; i < 10; i++) {
@@ -159,19 +164,31 @@ DIST_TEST(some_block_and_some_do_not, 3)
     }
 }
 
-DIST_TEST(who_comes_late_is_waited_for, 3)
+/* Every rank is the late one several times, whichever ranks its peers look at. */
+static void each_comes_late(void)
 {
     const struct timespec pause = {.tv_nsec = 2000000}; /* longer than anybody spins */
-    for (int round = 0; round < 12; round++) {
+    const int n = ls_world_size();
+    for (int round = 0; round < 4 * n; round++) {
         double x[2] = {ls_rank(), round};
-        if (round % 3 == ls_rank()) {
+        if (round % n == ls_rank()) {
             (void)nanosleep(&pause, NULL);
         }
         CHECK_OK(ls_all_reduce(ls_world(), x, x, 2, LS_FLOAT64, LS_SUM, NULL, NULL));
-        CHECK_NEAR(x[0], 3, 0);
-        CHECK_NEAR(x[1], 3 * round, 0);
+        CHECK_NEAR(x[0], n * (n - 1) / 2, 0);
+        CHECK_NEAR(x[1], n * round, 0);
     }
 }
+
+#define COMES_LATE(n)                                                                              \
+    DIST_TEST(who_comes_late_of_##n##_is_waited_for, n)                                            \
+    {                                                                                              \
+        each_comes_late();                                                                         \
+    }
+COMES_LATE(3)
+COMES_LATE(6)
+COMES_LATE(7)
+COMES_LATE(8)
 
 typedef struct worker {
     ls_runtime *runtime;

@@ -15,6 +15,7 @@
 #include "comm/engine/wake.h"
 #include "comm/remote/remote.h"
 #include "comm/transport/tcp_wire.h"
+#include "job/link/internal.h"
 #include "test.h"
 
 TEST_OF_TIMES
@@ -162,6 +163,105 @@ DIST_TEST(a_flipped_bit_is_seen, 2)
     CHECK_STATUS(status, LS_ERR_PEER);
     CHECK(ls_rank() == 1 || test_contains(ls_error_message(), "CRC-32C"));
 }
+
+/* ---- long payloads, which are received straight into their places ------------------------- */
+
+static unsigned char *struck; /* the byte that is changed on its way, in the sender's payload */
+
+/* Sends as the real table does, but a bit of the struck byte is flipped. */
+static ssize_t send_damaged(const ls__env *env, int fd, const ls__env_span *spans, int count)
+{
+    const ls__env *real = ls__env_posix();
+    bool hit = false;
+    (void)env;
+    for (int i = 0; i < count; i++) {
+        hit = hit || (uintptr_t)struck - (uintptr_t)spans[i].at < spans[i].bytes;
+    }
+    *struck ^= hit ? 4 : 0;
+    const ssize_t put = real->send_spans(real, fd, spans, count);
+    *struck ^= hit ? 4 : 0;
+    return put;
+}
+
+/* From now on this rank's frames to `peer` are damaged, after their checksums were computed. */
+static void damage_frames_to(int peer)
+{
+    static ls__env damaging;
+    damaging = *ls__env_posix();
+    damaging.send_spans = send_damaged;
+    ls__progress_take(comm_now());
+    for (int i = 0; i < ((ls__tcp *)comm_now()->remote->net)->connections; i++) {
+        connection_to(peer, i)->link->env = &damaging;
+    }
+    ls__progress_release(comm_now());
+}
+
+/* Whether the payload of a frame from `peer` was being received into its place. */
+static bool received_in_place(int peer)
+{
+    bool apart = false;
+    ls__progress_take(comm_now());
+    for (int i = 0; i < ((ls__tcp *)comm_now()->remote->net)->connections; i++) {
+        apart = apart || connection_to(peer, i)->apart;
+    }
+    ls__progress_release(comm_now());
+    return apart;
+}
+
+typedef ls_status transfer(unsigned char *x, int64_t bytes, ls_work **work); /* from rank 1 */
+
+static ls_status broadcast(unsigned char *x, int64_t bytes, ls_work **work)
+{
+    return ls_broadcast(ls_world(), x, bytes, LS_UINT8, 1, NULL, work);
+}
+
+static ls_status message(unsigned char *x, int64_t bytes, ls_work **work)
+{
+    return ls_rank() == 0 ? ls_recv(ls_world(), x, bytes, LS_UINT8, 1, 0, NULL, work)
+                          : ls_send(ls_world(), x, bytes, LS_UINT8, 0, 0, NULL, work);
+}
+
+/* Byte `at` of rank 1's data arrives damaged, so rank 0's operation must fail. The store says that
+ * rank 0 has called it, so that the place is known. */
+static void check_damaged(transfer *start, int64_t bytes, int64_t at)
+{
+    unsigned char *x = calloc(1, (size_t)bytes);
+    ls_work *work = NULL;
+    CHECK(x != NULL);
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    if (ls_rank() == 0) {
+        CHECK_OK(start(x, bytes, &work));
+        CHECK_OK(ls_store_set(ls_runtime_store(), "waits", "", 1, -1));
+        CHECK_STATUS(ls_work_wait(work), LS_ERR_PEER);
+        CHECK_CONTAINS(ls_error_message(), "CRC-32C");
+        CHECK(received_in_place(1));
+    } else {
+        struck = x + at;
+        damage_frames_to(0);
+        CHECK_OK(ls_store_wait(ls_runtime_store(), "waits", -1));
+        ls_status status = start(x, bytes, NULL);
+        while (status == LS_OK) {
+            status = ls_barrier(ls_world(), NULL, NULL);
+        }
+        CHECK_STATUS(status, LS_ERR_PEER);
+    }
+    free(x);
+}
+
+/* The shortest payload that has a place, its last byte, some within a frame, the end of a full one,
+ * and the end of many frames over all connections. Messages have a place beyond one frame. */
+#define DAMAGED(transfer, bytes, at)                                                               \
+    DIST_TEST(a_flipped_bit_is_seen_in_a_##transfer##_of_##bytes##_bytes, 2)                       \
+    {                                                                                              \
+        check_damaged(transfer, bytes, at);                                                        \
+    }
+DAMAGED(broadcast, 16384, 0)
+DAMAGED(broadcast, 16387, 16386)
+DAMAGED(broadcast, 70001, 35000)
+DAMAGED(broadcast, 262144, 262143)
+DAMAGED(broadcast, 3000017, 3000016)
+DAMAGED(message, 300000, 262144)
+DAMAGED(message, 3000017, 1500000)
 
 DIST_TEST(a_rank_that_leaves_has_delivered_everything, 3)
 {

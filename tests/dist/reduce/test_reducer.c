@@ -218,6 +218,30 @@ DIST_TEST(a_parameter_unused_on_one_rank_counts_as_zero_and_unused_everywhere_as
     CHECK_OK(ls_reducer_free(j.reducer));
 }
 
+/* The divisor of a plain backward is the number of ranks, also of those that used nothing. */
+DIST_TEST(ranks_that_use_no_parameter_count_in_the_mean, 4)
+{
+    static const uint8_t none[PARAMS] = {0};
+    job j;
+    job_new(&j, 8192);
+    const bool idle = ls_rank() % 2 == 1;
+    CHECK_OK(ls_reducer_begin(j.reducer,
+                              LS_OPTIONS(ls_reducer_begin_options, .used = idle ? none : NULL)));
+    for (int i = 0; i < PARAMS && !idle; i++) {
+        add_grad(&j, 0, i);
+        CHECK_OK(ls_reducer_ready(j.reducer, i, NULL));
+    }
+    CHECK_OK(ls_reducer_wait(j.reducer));
+    for (int i = 0; i < PARAMS; i++) {
+        CHECK(ls_reducer_used(j.reducer, i));
+        for (int64_t k = 0; k < COUNTS[i]; k++) {
+            const double want = ((double)number(0, 0, i, k) + (double)number(2, 0, i, k)) / 4.0;
+            CHECK_NEAR(((float *)j.params[i].grad)[k], want, 2e-6);
+        }
+    }
+    CHECK_OK(ls_reducer_free(j.reducer));
+}
+
 DIST_TEST(gradients_in_the_callers_own_memory_are_copied_both_ways, 2)
 {
     static float own[3000];

@@ -347,6 +347,84 @@ static void check_state_comes_back(net *n, ls_optim *o, int fields)
     CHECK(ls_finalize() == LS_OK);
 }
 
+/* ---- one step against a float64 twin ------------------------------------------------------ */
+
+static double *field(saved *s, const char *name)
+{
+    for (int i = 0; i < s->count; i++) {
+        if (strcmp(s->name[i], name) == 0) {
+            return s->value[i];
+        }
+    }
+    test_fail(__FILE__, __LINE__, "no field %s", name);
+}
+
+static void check_near_twin(const char *what, int64_t step, double got, double want)
+{
+    if (!(fabs(got - want) <= 2e-6 * fabs(want) + 1e-7)) {
+        test_fail(__FILE__, __LINE__, "%s after step %lld is %.9g, want %.9g", what,
+                  (long long)step, got, want);
+    }
+}
+
+/* Kingma & Ba 2015, algorithm 1, of w from the state `was`, which step `t` - 1 left. */
+static void check_step_of_w(saved *was, saved *now, int64_t t, int script, bool decoupled)
+{
+    const double lr = *field(was, "optim.lr"), decay = *field(was, "optim.weight_decay");
+    const double b1 = *field(was, "optim.beta1"), b2 = *field(was, "optim.beta2");
+    const double correction1 = 1 - pow(b1, (double)t), correction2 = 1 - pow(b2, (double)t);
+    for (int i = 0; i < 6; i++) {
+        const double p = field(was, "model.w")[i];
+        const double raw = (double)(float)(sin(0.7 * i + 1.3 * script) * (i + 1) / 6);
+        const double g = decoupled ? raw : raw + decay * p;
+        const double m = b1 * field(was, "optim.exp_avg.w")[i] + (1 - b1) * g;
+        const double v = b2 * field(was, "optim.exp_avg_sq.w")[i] + (1 - b2) * g * g;
+        const double kept = decoupled ? p - lr * decay * p : p;
+        const double step = m / correction1 / (sqrt(v / correction2) + 1e-8);
+        check_near_twin("exp_avg", t, field(now, "optim.exp_avg.w")[i], m);
+        check_near_twin("exp_avg_sq", t, field(now, "optim.exp_avg_sq.w")[i], v);
+        check_near_twin("w", t, field(now, "model.w")[i], kept - lr * step);
+    }
+    CHECK(*field(now, "optim.step.w") == (double)t);
+}
+
+/* Steps 1 to 70, then 1000 and a million, to which the state says that training has come. lr 0.1,
+ * so that a bias correction of step 60 in step 61 is seen: it changes w by 1 % of lr. */
+static void check_steps(net *n, ls_optim *o, bool decoupled)
+{
+    static saved was, now;
+    for (int script = 0; script < 72; script++) {
+        walk(&was, &n->base, o, false, false);
+        if (script >= 70) {
+            *field(&was, "optim.step.w") = script == 70 ? 999 : 999999;
+            walk(&was, &n->base, o, true, false);
+        }
+        const int64_t t = 1 + (int64_t)*field(&was, "optim.step.w");
+        give_gradients(n, script);
+        CHECK(ls_optim_step(o) == LS_OK);
+        ls_optim_zero_grad(o);
+        walk(&now, &n->base, o, false, false);
+        check_step_of_w(&was, &now, t, script, decoupled);
+    }
+    ls_optim_free(o);
+    ls_module_free(&n->base);
+    CHECK(ls_finalize() == LS_OK);
+}
+
+TEST(adam_corrects_its_bias_in_early_and_late_steps)
+{
+    net *n = start();
+    const ls_adam_options *options = LS_OPTIONS(ls_adam_options, .lr = 0.1, .weight_decay = 0.1);
+    check_steps(n, ls_adam_new(&n->base, options), false);
+}
+
+TEST(adamw_corrects_its_bias_in_early_and_late_steps)
+{
+    net *n = start();
+    const ls_adamw_options *options = LS_OPTIONS(ls_adamw_options, .lr = 0.1, .weight_decay = 0.1);
+    check_steps(n, ls_adamw_new(&n->base, options), true);
+}
+
 TEST(the_state_of_adamw_comes_back)
 {
     net *n = start();
