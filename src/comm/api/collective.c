@@ -173,14 +173,16 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
         return ls__fail_at_site(LS_ERR_INVALID);
     }
     ls_collective_options given;
-    if (args->options != NULL) {
+    const bool whole = args->options != NULL && args->options->size == sizeof given;
+    const ls_collective_options *options = whole ? args->options : &defaults;
+    if (args->options != NULL && !whole) { /* of another version, or wrong */
+        options = &given;
         given = defaults;
         if (ls_options_read(&given, sizeof given, args->options, "ls_collective_options", what) <
             0) {
             return ls__fail_at_site(LS_ERR_INVALID);
         }
     }
-    const ls_collective_options *options = args->options != NULL ? &given : &defaults;
     if (!ls__reduce_op_is_user(args->op) && args->op != LS_PREMUL_SUM) {
         return check_and_start(group, args, NULL, options, work);
     }

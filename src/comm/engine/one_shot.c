@@ -164,15 +164,12 @@ bool ls__one_shot_run(ls_group *group, const ls_work *work)
 
 /* ---- inline: announcing -------------------------------------------------------------------- */
 
-/* No option but a time to wait, whatever options there will be. */
-static bool is_default(const ls_collective_options *given)
+/* No option but a time to wait. */
+static bool is_default(const ls_collective_options *options)
 {
-    static const ls_collective_options defaults = {.size = sizeof defaults,
-                                                   LS_DEFAULTS_ls_collective_options};
-    ls_collective_options options = *given;
-    options.size = defaults.size;
-    options.timeout_ms = defaults.timeout_ms;
-    return memcmp(&options, &defaults, sizeof options) == 0;
+    _Static_assert(sizeof *options == 7 * sizeof(void *), "a new option must be looked at here");
+    return options->tag == NULL && options->algorithm == NULL && options->stream == NULL &&
+           options->divisor == 0 && options->factor == 1;
 }
 
 /* Whether the announcement's key says all that peers must know of the call. */
@@ -184,8 +181,7 @@ static bool is_plain(const ls_group *group, const ls__collective *args,
            comm->rules.hash == 0 && !ls__operation_is_p2p(args->operation) &&
            !ls__operation_is_v(args->operation) && (unsigned)args->op < LS_REDUCE_OP_COUNT &&
            args->op != LS_PREMUL_SUM && args->mark == 0 && !args->monitored &&
-           (uint64_t)args->count <= LS__SMALL_BYTES &&
-           (args->options == NULL || is_default(options));
+           (uint64_t)args->count <= LS__SMALL_BYTES && is_default(options);
 }
 
 static bool is_idle(const ls_group *group)
