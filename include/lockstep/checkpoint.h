@@ -34,6 +34,10 @@
  *   or dropped with drop_last, as at the end of any epoch. The program chooses the batch of a
  *   *rank*, so with more ranks the global batch grows unless the program reduces it.
  *
+ * A file system that hangs ends the wait for a save with LS_ERR_TIMEOUT after timeout_ms; the text
+ * names the file. The object can then only be freed; its thread and memory remain until the end of
+ * the process. (Opening and loading wait for the file system as long as it takes.)
+ *
  * LS_ERR_SYSTEM (disk full, for example), LS_ERR_FORMAT and LS_ERR_NOT_FOUND name the path. An
  * error of one rank is returned on all ranks.
  */
@@ -62,8 +66,8 @@ typedef struct ls_checkpoint_item {
 typedef struct ls_checkpoint_options {
     size_t size;
     int keep;           /* number of complete checkpoints that remain; default 2, at least 1 */
-    bool async;         /* a separate thread writes from a copy; default true */
-    int64_t timeout_ms; /* deadline for the slowest rank's disk; default one hour */
+    bool async;         /* ls_checkpoint_save returns while a thread still writes; default true */
+    int64_t timeout_ms; /* milliseconds: deadline for the slowest rank's disk; default one hour */
     bool load_only;     /* creates nothing in the folder, not even a lock: ls_checkpoint_save is
                            refused, and a folder that does not exist is LS_ERR_NOT_FOUND; default
                            false */

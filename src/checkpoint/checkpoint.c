@@ -231,7 +231,12 @@ ls_status ls_checkpoint_save(ls_checkpoint *c, int64_t step, const ls_checkpoint
     ls_status status = take_snapshot(c, &table, items, count);
     ls__table_fini(&table);
     LS_TRY(status);
-    return c->set.async ? ls__writer_start(c) : ls__checkpoint_commit(c);
+    status = ls__writer_start(c);
+    if (c->set.async) {
+        return status;
+    }
+    /* The thread has a deadline, which a system call on this one could not have. */
+    return status == LS_OK ? ls__writer_join(c) : ls__checkpoint_commit(c);
 }
 
 /* Returns the error of the save that was being written, once. */
@@ -246,7 +251,7 @@ ls_status ls_checkpoint_wait(ls_checkpoint *c)
 }
 
 /* The error of the last save is copied before the teardown, which may overwrite the thread's
- * message. The object is released whatever the status. */
+ * message. The object is released whatever the status, unless its thread hangs in it. */
 ls_status ls_checkpoint_free(ls_checkpoint *c)
 {
     if (c == NULL) {
@@ -255,6 +260,10 @@ ls_status ls_checkpoint_free(ls_checkpoint *c)
     char message[LS__MESSAGE_MAX];
     ls_status status = ls__writer_join(c);
     memcpy(message, ls__self.message, sizeof message);
+    if (ls__writer_lost(c)) {
+        (void)ls_group_free(c->group);          /* aborted: returns at once */
+        return ls__fail_again(status, message); /* the rest is in use by the thread that hangs */
+    }
     ls__writer_stop(c);
     ls_status freed = ls_group_free(c->group);
     release(c);

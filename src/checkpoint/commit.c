@@ -1,5 +1,4 @@
-/* The protocol that makes a checkpoint exist. On the writer's thread, or the user's when the save
- * is synchronous; all ranks run it alike.
+/* The protocol that makes a checkpoint exist. On the writer's thread; all ranks run it alike.
  *
  *   rank 0   makes .tmp-step-…                                          ── agree
  *   all      write, fsync and hash their file                           ── agree
@@ -7,6 +6,9 @@
  *   rank 0   writes scalars.json and manifest.json, fsyncs them and the folder,
  *            renames it to step-…, fsyncs the parent                    ── agree
  *   rank 0   removes the ones that are too old
+ *
+ * Each step at the file system stands between ls__disk_begin and ls__disk_end, without a message to
+ * another rank in between, so that a file system that hangs is told from a rank that is late.
  *
  * Until the rename nothing that exists is touched; whatever fails before, on any rank, ends in the
  * removal of the temporary folder and the same error on all ranks.
@@ -32,8 +34,13 @@ static ls_status begin(ls_checkpoint *c, const char *path)
     if (c->rank != 0) {
         return LS_OK;
     }
-    LS_TRY(ls__folder_check_later(c, c->step));
-    int error = c->env->make_folder(c->env, path);
+    ls__disk_begin(c, LS__DISK_FOLDER);
+    const ls_status free_step = ls__folder_check_later(c, c->step);
+    ls__disk_end(c);
+    LS_TRY(free_step);
+    ls__disk_begin(c, LS__DISK_TEMPORARY);
+    const int error = c->env->make_folder(c->env, path);
+    ls__disk_end(c);
     return error < 0 ? ls__file_failed("cannot make the folder", path, error) : LS_OK;
 }
 
@@ -145,13 +152,24 @@ static ls_status check_text(const ls_checkpoint *c, const char *text, size_t byt
     return status;
 }
 
+/* One file of rank 0 as one step at the file system. */
+static ls_status write_file(ls_checkpoint *c, ls__checkpoint_disk what, const char *temporary,
+                            const void *data, size_t bytes, uint8_t hash[LS__DIGEST_BYTES])
+{
+    const char *name = what == LS__DISK_SCALARS ? LS__CHECKPOINT_SCALARS : LS__MANIFEST_NAME;
+    ls__disk_begin(c, what);
+    const ls_status status = ls__file_write(c->env, temporary, name, data, bytes, hash);
+    ls__disk_end(c);
+    return status;
+}
+
 /* Written after every other file, so that its presence implies theirs. `manifest` gains the
  * entry of scalars.json. */
 static ls_status write_manifest(ls_checkpoint *c, const char *temporary, json_t *manifest)
 {
     uint8_t hash[LS__DIGEST_BYTES];
     size_t bytes = 0, length = strlen(c->scalars);
-    LS_TRY(ls__file_write(c->env, temporary, LS__CHECKPOINT_SCALARS, c->scalars, length, hash));
+    LS_TRY(write_file(c, LS__DISK_SCALARS, temporary, c->scalars, length, hash));
     if (!ls__manifest_add_file(manifest, LS__CHECKPOINT_SCALARS, length, hash)) {
         return no_memory();
     }
@@ -161,7 +179,7 @@ static ls_status write_manifest(ls_checkpoint *c, const char *temporary, json_t 
     }
     ls_status status = check_text(c, text, bytes);
     if (status == LS_OK) {
-        status = ls__file_write(c->env, temporary, LS__MANIFEST_NAME, text, bytes, hash);
+        status = write_file(c, LS__DISK_MANIFEST, temporary, text, bytes, hash);
     }
     free(text);
     return status;
@@ -178,8 +196,14 @@ static ls_status publish(ls_checkpoint *c, const char *temporary)
     }
     json_decref(manifest);
     LS_TRY(status);
-    LS_TRY(ls__file_sync_folder(c->env, temporary));
-    return ls__folder_publish(c, temporary);
+    ls__disk_begin(c, LS__DISK_TEMPORARY);
+    status = ls__file_sync_folder(c->env, temporary);
+    ls__disk_end(c);
+    LS_TRY(status);
+    ls__disk_begin(c, LS__DISK_FOLDER);
+    status = ls__folder_publish(c, temporary);
+    ls__disk_end(c);
+    return status;
 }
 
 /* ---- all ranks ---------------------------------------------------------------------------- */
@@ -192,8 +216,10 @@ static ls_status write_own(ls_checkpoint *c, const char *temporary)
     char name[LS__MANIFEST_FILE_NAME_MAX];
     uint64_t words[2 + LS__DIGEST_BYTES / 8] = {c->image_bytes, strlen(c->pieces)};
     ls__state_file_name(name, c->rank, c->size);
+    ls__disk_begin(c, LS__DISK_OWN);
     ls_status status =
         ls__file_write(c->env, temporary, name, c->image, c->image_bytes, (uint8_t *)&words[2]);
+    ls__disk_end(c);
     if (status == LS_ERR_NOT_FOUND && c->rank != 0) {
         status = ls__fail(LS_ERR_NOT_FOUND,
                           "checkpoint: rank 0 has made \"%s\", but it does not exist here; give a "
@@ -215,7 +241,7 @@ static ls_status write_all_files(ls_checkpoint *c, const char *temporary)
     return ls__checkpoint_agree(c, status, NULL, 0);
 }
 
-/* Collective, on the writer's thread or the user's. All ranks return the same status; on failure
+/* Collective, on the writer's thread (the user's where no thread could be started). All ranks return the same status; on failure
  * the temporary folder is removed and earlier checkpoints are unchanged. */
 ls_status ls__checkpoint_commit(ls_checkpoint *c)
 {
@@ -225,10 +251,14 @@ ls_status ls__checkpoint_commit(ls_checkpoint *c)
     if (status == LS_OK) {
         status = write_all_files(c, temporary);
     }
-    if (c->rank == 0 && status == LS_OK) {
-        ls__folder_prune(c);
-    } else if (c->rank == 0) {
-        (void)ls__folder_remove(c, temporary); /* does not exist any more after the rename */
+    if (c->rank == 0) {
+        ls__disk_begin(c, LS__DISK_FOLDER);
+        if (status == LS_OK) {
+            ls__folder_prune(c);
+        } else {
+            (void)ls__folder_remove(c, temporary); /* does not exist any more after the rename */
+        }
+        ls__disk_end(c);
     }
     return status;
 }

@@ -7,7 +7,7 @@
  *   folder.c    names on the disk; removes what is stale
  *   file.c      whole files: checked writes, fsync, hashes
  *   commit.c    the protocol that makes a checkpoint exist
- *   writer.c    the thread that runs it
+ *   writer.c    the thread that runs it, and the deadline of a file system that does not answer
  *   load.c      finds the newest whole one;  restore.c puts it into the items
  *
  * Who may touch what: between a save's copy and the end of its writing (`state` is BUSY) the
@@ -88,6 +88,18 @@ int ls__part_cut(const ls__saved_entry *entry, int parts, int index, ls__part *o
 
 enum ls__checkpoint_state { LS__CHECKPOINT_IDLE, LS__CHECKPOINT_BUSY, LS__CHECKPOINT_STOP };
 
+/* What the writing waits for at the file system; none while it computes or communicates. The value
+ * stands in the low bits of `disk`, the time of its begin in the others. */
+typedef enum ls__checkpoint_disk {
+    LS__DISK_NONE,
+    LS__DISK_FOLDER,    /* the object's folder: names in it are listed, renamed, removed */
+    LS__DISK_TEMPORARY, /* the new folder is made or synced */
+    LS__DISK_OWN,       /* this rank's file is written */
+    LS__DISK_SCALARS,
+    LS__DISK_MANIFEST,
+    LS__DISK_LOST = 7 /* the deadline passed: the thread that hangs there has lost the object */
+} ls__checkpoint_disk;
+
 #define LS__REPORT_WORDS 12
 typedef struct ls__checkpoint_report {
     int32_t status;
@@ -120,8 +132,9 @@ struct ls_checkpoint {
 
     ls__env_thread *thread; /* NULL until the first asynchronous save */
     _Atomic uint32_t
-        state;        /* Sync: release by who ends its turn, acquire by the other; parked on */
-    ls_status status; /* of the last writing, not yet returned */
+        state;             /* Sync: release by who ends its turn, acquire by the other; parked on */
+    _Atomic uint64_t disk; /* Sync: release by the writer, acquire by who waits; LOST by a CAS */
+    ls_status status;      /* of the last writing, not yet returned */
     char message[LS__MESSAGE_MAX];
 };
 
@@ -166,8 +179,13 @@ ls_status ls__file_verify(const ls__env *env, const char *path, const ls__manife
 
 ls_status ls__image_build(ls_checkpoint *c, ls__table *table); /* all but the tensors' bytes */
 ls_status ls__checkpoint_commit(ls_checkpoint *c);
+/* Around whatever the commit does with files. From the begin on the file system has timeout_ms;
+ * then the waiting thread takes the object, and the end does not return. */
+void ls__disk_begin(ls_checkpoint *c, ls__checkpoint_disk what);
+void ls__disk_end(ls_checkpoint *c);
 ls_status ls__writer_start(ls_checkpoint *c); /* hands the save to the thread */
 ls_status ls__writer_join(ls_checkpoint *c);  /* waits; returns and forgets its error */
+bool ls__writer_lost(const ls_checkpoint *c); /* its thread hangs and will never come back */
 void ls__writer_stop(ls_checkpoint *c);
 
 /* A checkpoint opened for reading. */

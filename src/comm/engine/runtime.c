@@ -354,6 +354,8 @@ ls_status ls_finalize(void)
         }
     }
     ls__self.runtime = NULL;
-    env->release(env, runtime, sizeof *runtime);
+    if (!runtime->kept) {
+        env->release(env, runtime, sizeof *runtime);
+    }
     return LS_OK;
 }

@@ -223,4 +223,110 @@ TEST(a_load_while_another_job_saves_finds_a_whole_one)
     CHECK(newer >= 3 && older >= 2);
 }
 
+/* ---- a file system that hangs ----------------------------------------------------------------- */
+
+#define SAID_BYTES 32768
+
+/* The call waits until the test writes a byte. */
+static void hang(void *arg)
+{
+    const int *pipe_of = arg;
+    char byte;
+    CHECK_INT(read(pipe_of[0], &byte, 1), 1);
+}
+
+/* The real disk may be slower than the deadline of this test. */
+static int count_fsync(const ls__env *env, int fd)
+{
+    (void)fd_fails(env, fd, "fsync");
+    return 0;
+}
+
+static void check_lost(const char *folder, ls_status status)
+{
+    CHECK_STATUS(status, LS_ERR_TIMEOUT);
+    CHECK_CONTAINS(ls_error_message(), folder);
+    CHECK_CONTAINS(ls_error_message(), "has not answered for 200 ms");
+}
+
+/* The n-th call of a save of step 2 hangs; whether there was one. The faults stay for the thread that
+ * hangs, and so does the object's lock. */
+static bool hang_once(const char *folder, bool async, int n, char *what)
+{
+    faults *f = calloc(1, sizeof *f);
+    int ends[2];
+    ls_checkpoint *c = NULL;
+    CHECK(f != NULL && pipe(ends) == 0);
+    faults_init(f, folder);
+    f->env.fsync = count_fsync;
+    CHECK_OK(ls__init_with(&f->env, NULL));
+    const ls_checkpoint_options *set =
+        LS_OPTIONS(ls_checkpoint_options, .async = async, .timeout_ms = 200);
+    CHECK_OK(ls_checkpoint_new(folder, ls_world(), set, &c));
+    CHECK_OK(small_save(c, 1));
+    CHECK_OK(ls_checkpoint_wait(c));
+    f->hook = hang;
+    f->hook_arg = ends;
+    faults_arm(f, FAULT_CALL, 0, n);
+    ls_status status = small_save(c, 2);
+    status = status == LS_OK ? ls_checkpoint_wait(c) : status;
+    if (status == LS_OK) {
+        f->at = 0;
+        CHECK(!f->hit);
+        CHECK_OK(ls_checkpoint_free(c));
+        CHECK_OK(ls_finalize());
+        free(f);
+        close(ends[0]);
+        close(ends[1]);
+        return false;
+    }
+    check_lost(folder, status);
+    snprintf(what + strlen(what), SAID_BYTES - strlen(what), "%s\n", ls_error_message());
+    check_lost(folder, small_save(c, 3)); /* no call waits a second time */
+    check_lost(folder, ls_checkpoint_wait(c));
+    check_lost(folder, ls_checkpoint_free(c));
+    CHECK_OK(ls_finalize());
+    CHECK_INT(write(ends[1], "", 1), 1); /* the thread comes back, and must touch nothing of us */
+    return true;
+}
+
+static void check_hangs(bool async)
+{
+    static char what[SAID_BYTES];
+    for (int n = 1;; n++) {
+        char folder[64];
+        CHECK(n < CALLS_MAX);
+        small_folder(folder);
+        const bool hung = hang_once(folder, async, n, what);
+        CHECK_OK(ls_init(NULL));
+        ls_checkpoint *c = NULL;
+        ls_status status;
+        CHECK_OK(ls_checkpoint_new(folder, ls_world(),
+                                   LS_OPTIONS(ls_checkpoint_options, .load_only = true), &c));
+        const int64_t step = small_load(c, &status);
+        CHECK_OK(status);
+        CHECK(step == 1 || step == 2);
+        CHECK_OK(ls_checkpoint_free(c));
+        CHECK_OK(ls_finalize());
+        small_remove(folder);
+        if (!hung) {
+            CHECK(n > 15);
+            break;
+        }
+    }
+    CHECK_CONTAINS(what, "state-00001-of-00001.safetensors\" has");
+    CHECK_CONTAINS(what, "scalars.json\" has");
+    CHECK_CONTAINS(what, "manifest.json\" has");
+}
+
+TEST(whichever_call_of_a_save_hangs_the_wait_ends_and_names_the_file)
+{
+    check_hangs(true);
+}
+
+TEST(a_synchronous_save_does_not_wait_longer_for_a_hung_disk)
+{
+    check_hangs(false);
+}
+
 TEST_MAIN
