@@ -11,6 +11,7 @@ enum {
     LS__BUG_FENCE,      /* a program's last fence is not waited for */
     LS__BUG_WAKE,       /* the last to arrive at a fence wakes nobody */
     LS__BUG_GENERATION, /* a slot is written while peers may still read what it held before */
+    LS__BUG_TAG,        /* tags are not compared */
     LS__BUG_COUNT
 };
 

@@ -191,6 +191,26 @@ static const char *judge_disk(const ls__plan *plan)
     return NULL;
 }
 
+/* A rank called something else than its peers. Every member takes part in the operations drawn for
+ * that, so whatever differs, a tag too, all of them must say an error. A call that is missing is not
+ * judged here: it may be the last. */
+static const char *judge_wrong_call(const ls__plan *plan)
+{
+    for (int i = 0; i < plan->faults; i++) {
+        const ls__fault *f = &plan->fault[i];
+        const bool differs = f->kind == LS__FAULT_WRONG && f->how != LS__WRONG_MISSING;
+        for (int r = 0; differs && f->done && r < plan->ranks; r++) {
+            const ls__rank_outcome *o = &plan->outcome[r];
+            if (o->reported && o->status == LS_OK && !was_lost(plan, r)) {
+                return wrong("rank %d called operation %d otherwise than its peers (difference %d),"
+                             " and rank %d ended well",
+                             f->rank, f->operation, (int)f->how, r);
+            }
+        }
+    }
+    return NULL;
+}
+
 static const char *judge_failed(const ls__plan *plan)
 {
     for (int r = 0; r < plan->ranks; r++) {
@@ -199,6 +219,10 @@ static const char *judge_failed(const ls__plan *plan)
             return wrong("rank %d ended without a report (operation %d); the job says: %s", r,
                          o->operation, plan->node[0].result.cause);
         }
+    }
+    const char *undetected = judge_wrong_call(plan);
+    if (undetected != NULL) {
+        return undetected;
     }
     const char *text = plan->faults > 1 || of_network(plan)    ? NULL
                        : plan->fault[0].kind == LS__FAULT_DISK ? judge_disk(plan)

@@ -110,6 +110,11 @@ TEST_OF(a_comparison_that_is_skipped_is_found, 0, 300)
     check_found("comparison", NULL);
 }
 
+TEST_OF(tags_that_are_not_compared_are_found, 0, 300)
+{
+    check_found("tag", NULL);
+}
+
 TEST_OF(a_deadline_that_is_not_looked_at_is_found, 0, 300)
 {
     check_found("deadline", NULL);

@@ -35,7 +35,7 @@ static const char usage[] =
     "  --log FILE      writes it there, with every switch between threads: the same for the same "
     "seed\n"
     "  --planted NAME  with a fault in the library, which should be found: comparison, deadline,\n"
-    "                  fence, wake or generation\n"
+    "                  fence, wake, generation or tag\n"
     "  --until-found   stops at the first failure; the status is 0 if there was one\n";
 
 typedef struct options {
@@ -86,8 +86,8 @@ static bool parse_number(const char *text, int low, int high, int *out)
 
 static bool parse_planted(const char *name)
 {
-    static const char *const names[LS__BUG_COUNT] = {"none",  "comparison", "deadline",
-                                                     "fence", "wake",       "generation"};
+    static const char *const names[LS__BUG_COUNT] = {"none", "comparison", "deadline", "fence",
+                                                     "wake", "generation", "tag"};
     for (int b = 0; b < LS__BUG_COUNT; b++) {
         if (strcmp(names[b], name) == 0) {
             ls__sim_planted = b;
