@@ -18,9 +18,10 @@ import statistics
 import subprocess
 import sys
 
+import torch_venv
+
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 WIDTHS = "256,1024,1800"  # 0.8, 13 and 39 MB of gradients
-INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def version_of(python):
@@ -34,10 +35,7 @@ def find_python(build):
     for python in (venv / "bin/python", sys.executable, "/usr/bin/python3"):
         if pathlib.Path(python).exists() and version_of(str(python)):
             return str(python)
-    print(f"installing PyTorch for the CPU into {venv}", flush=True)
-    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-    subprocess.run([venv / "bin/pip", "install", "-q", "numpy", "torch", "--extra-index-url", INDEX],
-                   check=True)
+    torch_venv.install(venv)
     return str(venv / "bin/python")
 
 

@@ -23,8 +23,9 @@ import subprocess
 import sys
 import time
 
+import torch_venv
+
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
-INDEX = "https://download.pytorch.org/whl/cpu"
 STEPS_MS = 400  # a turn takes about as long, and one step at least
 FIRST = 3  # steps whose losses are compared; they warm up, too
 # What the losses of three steps may differ by, relatively: sums are made in other orders.
@@ -66,10 +67,7 @@ def find_peers(options):
         venv = options.build / "torch-venv"
         python = str(venv / "bin/python")
         if not pathlib.Path(python).exists():
-            print(f"installing PyTorch for the CPU into {venv}", flush=True)
-            subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-            subprocess.run([venv / "bin/pip", "install", "-q", "numpy", "torch", "--extra-index-url",
-                            INDEX], check=True)
+            torch_venv.install(venv)
     peers = {}
     for p in dict.fromkeys(p for p in (python, options.old) if p):
         version, slow = look_at(p)
@@ -79,6 +77,7 @@ def find_peers(options):
             print(f"skipped: the torch of {p} multiplies with the reference BLAS; install "
                   "libopenblas0", flush=True)
         else:
+            torch_venv.warn_of_cuda(p)
             peers[p] = version
     return peers
 
@@ -217,6 +216,11 @@ def start_of(options, row, times, python=None):
     return found
 
 
+def with_peer(rows):
+    """Those that are written: a row without a peer has no ratio and is only printed."""
+    return [row for row in rows if row["peer"]]
+
+
 def starts(options, names, peers):
     for name in names:
         row = ROWS.get(name) or TINY[name]
@@ -230,9 +234,8 @@ def starts(options, names, peers):
                    "ratio": round(statistics.median(ratios), 2),
                    "spread": [round(ratios[0], 2), round(ratios[-1], 2)]}
         if name not in STARTS or not peers:
-            yield {"name": f"exec to the first step: {row[3]}", "peer": "", "peer_ms": None,
-                   "ours_ms": round(statistics.median(ours), 1), "ratio": None,
-                   "spread": [round(min(ours), 1), round(max(ours), 1)]}
+            yield {"name": f"exec to the first step: {row[3]}", "peer": "",
+                   "ours_ms": round(statistics.median(ours), 1)}
 
 
 # ---- what is printed --------------------------------------------------------------------------
@@ -302,8 +305,8 @@ def main():
     if not options.no_starts:
         print("\n" + START_HEAD, flush=True)
         for r in starts(options, options.rows, peers):
-            rows.append(r)
             print(start_line_of(r), flush=True)
+            rows += with_peer([r])
     (busy_after, own_after), seconds = busy_seconds(), time.time() - begin
     others = max(0.0, (busy_after - busy - (own_after - own)) / seconds)
     about = {"date": time.strftime("%Y-%m-%d"), "processor": processor(), "cores": os.cpu_count(),

@@ -44,8 +44,8 @@ def long_page(rows):
               f"{r['spread'][0]:.2f} to {r['spread'][1]:.2f}",
               f"{ms(r['ours_cpu_ms'])} / {ms(r['peer_cpu_ms'])}",
               f"{r['ours_peak_mb']:.0f} / {r['peer_peak_mb']:.0f}"] for r in rows if is_step(r)]
-    starts = [[r["name"].split(": ")[1], f"{r['ours_ms']:.0f}", f"{r['peer_ms']:.0f}" if r["peer"] else "",
-               r["peer"]] for r in rows if not is_step(r)]
+    starts = [[r["name"].split(": ")[1], f"{r['ours_ms']:.0f}", f"{r['peer_ms']:.0f}", r["peer"]]
+              for r in rows if not is_step(r)]
     page = conditions(rows) + "Medians; ratio = peer's time / Lockstep's time.\n\n" + table([LONG, *steps])
     if starts:
         page += "\n" + table([["from exec to the first step", "Lockstep ms", "peer ms", "peer"], *starts])

@@ -22,6 +22,7 @@ sys.dont_write_bytecode = True
 import compare
 import compare_training
 import table
+import torch_venv
 from session import Gone, Session
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-bench-")
@@ -296,13 +297,40 @@ def rows_of_training_become_two_tables():
              "ours_peak_mb": 100.0, "peer_peak_mb": 300.0,
              "conditions": {"date": "D", "processor": "P", "cores": 2, "others_cores": 0.9, "minutes": 3}}
             for net in ("MLP", "GPT") for threads in (1, 2) for peer in ("PyTorch 2", "PyTorch 1")]
-    rows.append({"name": "exec to the first step: GPT", "peer": "", "ours_ms": 42.0, "conditions": {}})
+    rows.append({"name": "exec to the first step: GPT", "peer": "PyTorch 2", "ours_ms": 42.0, "peer_ms": 4200.0,
+                 "conditions": {}})
     short, long = pages.short_page(rows), pages.long_page(rows)
     assert "| GPT | 10.00 | 12.50 | 1.25 | 10.00 | 12.50 | 1.25 | 100 / 300 |" in short, short
     assert short.count("\n| ") == 4 and "PyTorch 1" not in short and "not on a quiet machine" in short, short
-    assert long.count("1.20 to 1.30") == 8 and "| GPT | 42 |  |  |" in long, long
+    assert long.count("1.20 to 1.30") == 8 and "| GPT | 42 | 4200 | PyTorch 2 |" in long, long
     for name in ("README.md", "docs/performance.md"):
         assert pages.put_into((SOURCE / name).read_text(), "new\n").count("new\n") > 0
+
+
+@test
+def every_row_that_is_written_has_a_ratio():
+    former = compare_training.start_of
+    compare_training.start_of = lambda options, row, times, python=None: [20.0 if python else 10.0] * times
+    try:
+        for peers, names in (({}, []), ({"python": "2"}, [compare_training.ROWS["gpt"][3]])):
+            found = list(compare_training.starts(None, ["mlp", "gpt"], peers))
+            assert [compare_training.start_line_of(row).count("|") for row in found] == [5, 5], found
+            written = compare_training.with_peer(found)
+            assert [row["name"].split(": ")[1] for row in written] == names, written
+            assert all(row["ratio"] == 2.0 for row in written), written
+    finally:
+        compare_training.start_of = former
+
+
+@test
+def the_torch_that_is_installed_is_the_build_for_the_cpu():
+    assert f"torch=={torch_venv.VERSION}" in torch_venv.pip_arguments() and "+cpu" in torch_venv.VERSION
+    with tempfile.TemporaryDirectory() as folder:
+        python = pathlib.Path(folder) / "python"
+        for said, cuda in (("None", None), ("13.2", "13.2")):
+            python.write_text(f"#!/bin/sh\necho {said}\n")
+            python.chmod(0o755)
+            assert torch_venv.cuda_of(str(python)) == cuda
 
 
 @test

@@ -1,0 +1,43 @@
+"""A virtual environment with PyTorch for the CPU, for the comparisons that are given no interpreter.
+
+The version is pinned with "+cpu": of PyPI's index and the CPU's pip takes the higher version, and PyPI's
+builds carry CUDA, whose libraries would count as memory of the peer.
+"""
+
+import subprocess
+import sys
+
+INDEX = "https://download.pytorch.org/whl/cpu"
+VERSION = "2.13.0+cpu"  # of the tables in docs/performance.md
+CUDA = "import torch; print(torch.version.cuda)"
+
+
+def pip_arguments():
+    return ["install", "-q", "numpy", f"torch=={VERSION}", "--extra-index-url", INDEX]
+
+
+def cuda_of(python):
+    """The version of CUDA that its torch was built for; None: it is the CPU's build, or there is none."""
+    done = subprocess.run([python, "-c", CUDA], text=True, capture_output=True, cwd="/")
+    found = done.stdout.strip()
+    return found if done.returncode == 0 and found != "None" else None
+
+
+def warn_of_cuda(python):
+    """Says so where the memory column would count CUDA's libraries."""
+    cuda = cuda_of(python)
+    if cuda is not None:
+        print(f"warning: the torch of {python} is built for CUDA {cuda}: its memory includes CUDA's "
+              f"libraries; for the CPU's build: pip {' '.join(pip_arguments())}", flush=True)
+
+
+def install(venv):
+    """Makes the environment and ends the program if its torch is not the CPU's build."""
+    print(f"installing PyTorch {VERSION} into {venv}", flush=True)
+    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    subprocess.run([venv / "bin/pip", *pip_arguments()], check=True)
+    cuda = cuda_of(str(venv / "bin/python"))
+    if cuda is not None:
+        sys.exit(f"the torch that pip installed into {venv} is built for CUDA {cuda} and not for the CPU; "
+                 f"remove the folder and give an interpreter with the CPU's build (--python)")
+    print("torch.version.cuda is None: this is the build for the CPU", flush=True)
