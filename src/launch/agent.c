@@ -1,6 +1,6 @@
 /* The agent: one loop over all events of a job.
  *
- *     poll:  signals · the front's end · output · the host agent's items (job/agent)
+ *     poll:  signals · the end of front or guard · output · the host agent's items (job/agent)
  *     then:  events are served, failures are examined, and processes past their time are killed
  *
  *     ranks run ──root cause or last end──▶ ranks end (grace, SIGTERM, SIGKILL)
@@ -17,7 +17,7 @@
 
 #include "base/assert.h"
 
-#define FIXED_ITEMS 2
+#define FIXED_ITEMS 3
 #define LINGER_MS 200      /* for output that is still in the pipes of ended ranks */
 #define ORPHAN_TERM_MS 200 /* for orphans, between SIGTERM and SIGKILL */
 #define ORPHAN_LOOK_MS 20  /* between two looks at orphans that were killed */
@@ -280,7 +280,8 @@ static layout fill_items(ls__agent *agent, uint64_t *deadline)
     layout at = {.output = FIXED_ITEMS, .count = FIXED_ITEMS};
     ls__env_poll *items = agent->items;
     items[0] = (ls__env_poll){.fd = agent->signals_fd, .want_read = true};
-    items[1] = (ls__env_poll){.fd = agent->alone ? -1 : agent->parent_fd, .want_read = true};
+    items[1] = (ls__env_poll){.fd = agent->alone ? -1 : agent->front_fd, .want_read = true};
+    items[2] = (ls__env_poll){.fd = agent->alone ? -1 : agent->guard_fd, .want_read = true};
     if (agent->output != NULL) {
         at.count += ls__output_poll(agent->output, items + at.count, agent->item_room - at.count);
     }
@@ -295,7 +296,7 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* The front has ended, so no process reads a result: the ranks get no time to save their work. */
+/* The front or the guard has ended, so no process reads a result: the ranks get no time to save their work. */
 static void front_ended(ls__agent *agent)
 {
     agent->alone = true;
@@ -326,7 +327,7 @@ void ls__agent_turn(ls__agent *agent)
     if (items[0].can_read) {
         take_signals(agent);
     }
-    if (items[1].can_read) {
+    if (items[1].can_read || items[2].can_read) {
         front_ended(agent);
     }
     if (agent->output != NULL) {

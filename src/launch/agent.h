@@ -26,7 +26,8 @@ typedef struct ls__agent {
     int reaper_fd;      /* its end wakes the reaper; open as long as this process lives */
     ls__output *output; /* NULL: the ranks inherit ours */
 
-    int signals_fd, parent_fd;
+    int signals_fd;
+    int front_fd, guard_fd;    /* pidfds: with either of them the job ends */
     uint64_t stop_ns;          /* when the user's stop request came */
     uint64_t term_ns, kill_ns; /* when the remaining ranks get SIGTERM, SIGKILL */
     uint64_t stopped_ns;       /* when stopped ranks are checked again */

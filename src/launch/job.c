@@ -1,7 +1,13 @@
-/* The front: starts the agent, passes signals on, and waits for the result.
+/* The front: starts the guard and through it the agent, passes signals on, and waits for the result.
  *
  * It is the process that the user started and may kill. It owns only one child, one pipe and,
  * for `lockstep run`, the signals.
+ *
+ *     front ──▶ guard ──▶ agent ──▶ ranks ──▶ processes that they start
+ *
+ * The guard is an ancestor of all that the job starts, and adopts: whichever way a process has
+ * left its group, session or environment, it becomes the guard's child once agent and ranks are
+ * gone. So nothing is left even when front and agent are killed at once.
  *
  *     attempt: agent runs ──▶ result through the pipe ──code 0, or no restart──▶ returned
  *        ▲                                     └──restart decided──▶ delay ──┐
@@ -19,7 +25,6 @@
 
 #define FIXED_ITEMS 2
 #define ORPHAN_LOOK_MS 20
-#define REAPER_MS 150
 
 /* Passed on to the agent, except SIGCHLD: it may mean that the agent was stopped. */
 static const int forwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
@@ -28,7 +33,9 @@ static const int forwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCH
 typedef struct front {
     const ls__env *env;
     ls__job job;
-    pid_t pid; /* ours, which the agent watches */
+    pid_t pid; /* the front's, which the agent watches */
+    pid_t guard_pid;
+    int front_fd; /* in the guard: the front's pidfd */
     int result_fd;
     int signals_fd; /* -1: none */
     int stopped_by; /* the last signal that requests a stop or reports a closed terminal; 0: none */
@@ -56,8 +63,9 @@ static int agent_main(void *arg)
     agent->job = &f->job;
     agent->result = result;
     agent->restarts = &f->restarts;
-    agent->parent_fd = env->watch_parent(env, f->pid);
-    if (agent->parent_fd < 0) {
+    agent->front_fd = f->front_fd;
+    agent->guard_fd = env->watch_parent(env, f->guard_pid);
+    if (agent->guard_fd < 0) {
         return 1; /* it has ended already: so do we, before there is a rank */
     }
     ls__agent_run(agent);
@@ -65,7 +73,7 @@ static int agent_main(void *arg)
     return env->write(env, f->result_fd, result, sizeof *result) == (ssize_t)sizeof *result ? 0 : 1;
 }
 
-/* ---- in the caller's process ----------------------------------------------------------------- */
+/* ---- in the caller's process, and in the guard's --------------------------------------------- */
 
 /* The next signal, or -EAGAIN. Remembers a request to stop; a closed terminal does not replace
  * one. */
@@ -110,15 +118,12 @@ static bool agent_ended(front *f, pid_t pid, int pidfd)
     return items[0].can_read;
 }
 
-/* After the agent itself was killed. The kernel has killed its ranks, but not the processes that
- * these had started: they are children of this process by now, if it adopts. The reaper is one
- * of them and is given time for its work first, because this process may be killed at any moment
- * too. */
+/* After the agent or the guard was killed. The kernel has killed the ranks, but not the processes that
+ * these had started: they are children of this process by now, which adopts. */
 static void end_orphans(const ls__env *env)
 {
     ls__env_exit how;
     int rc = 0;
-    env->sleep_until(env, ls__deadline_after(env, REAPER_MS));
     while (rc != -ECHILD) {
         (void)env->kill_children(env, SIGKILL);
         env->sleep_until(env, ls__deadline_after(env, ORPHAN_LOOK_MS));
@@ -128,13 +133,10 @@ static void end_orphans(const ls__env *env)
     }
 }
 
-/* Without a whole result the agent was killed: its end is then the root cause, and final: a job
- * whose launcher was killed is not restarted. */
-static void read_result(const front *f, int fd, const ls__env_exit *how, ls__job_result *result)
+/* The end of the agent (or guard) is then the root cause, and final: a job whose launcher was killed
+ * is not restarted. */
+static void describe_kill(const front *f, const ls__env_exit *how, ls__job_result *result)
 {
-    if (f->env->read(f->env, fd, result, sizeof *result) == (ssize_t)sizeof *result) {
-        return;
-    }
     memset(result, 0, sizeof *result);
     result->culprit = -1;
     result->attempt = f->job.attempt;
@@ -147,45 +149,98 @@ static void read_result(const front *f, int fd, const ls__env_exit *how, ls__job
     snprintf(result->report, sizeof result->report, "lockstep: %s\n", result->cause);
 }
 
-/* Blocks until the agent has ended, and reaps it. */
-static void await_agent(front *f, pid_t pid, int pidfd, ls__env_exit *how)
+/* Runs `fn` in a helper process that keeps these descriptors, and passes signals on to it until it
+ * has ended and is reaped. */
+static int run_helper(front *f, int (*fn)(void *arg), const int *keep, int keep_count,
+                      ls__env_exit *how)
 {
     const ls__env *env = f->env;
+    int pidfd = -1;
+    pid_t pid = -1;
+    const ls__env_spawn spawn = {.fn = fn,
+                                 .arg = f,
+                                 .stdout_fd = -1,
+                                 .stderr_fd = -1,
+                                 .keep_fds = keep,
+                                 .keep_count = keep_count,
+                                 .helper = true};
+    const int error = env->spawn(env, &spawn, &pid, &pidfd);
+    if (error < 0) {
+        return error;
+    }
     while (!agent_ended(f, pid, pidfd)) {
     }
     *how = (ls__env_exit){.pid = pid};
     (void)env->wait_exit(env, pid, how);
-    if (how->signal != 0 && f->job.forward_signals) {
-        end_orphans(env);
-    }
+    env->close(env, pidfd);
+    return 0;
 }
 
-/* The write end of the pipe is closed here at once, so that the agent's end is its end. */
+/* In the guard: ends what a killed agent has left, then says so in the agent's place. The front may
+ * be gone too, so the write comes last. */
+static void stand_in(const front *f, int error, const ls__env_exit *how)
+{
+    const ls__env *env = f->env;
+    end_orphans(env);
+    ls__job_result *result = env->allocate(env, sizeof *result);
+    if (result == NULL) {
+        return;
+    }
+    describe_kill(f, how, result);
+    if (error < 0) {
+        snprintf(result->cause, sizeof result->cause, "cannot start %d ranks: %s", f->job.ranks,
+                 strerror(-error));
+        snprintf(result->report, sizeof result->report, "lockstep: %s\n", result->cause);
+    }
+    (void)env->write(env, f->result_fd, result, sizeof *result);
+    env->release(env, result, sizeof *result);
+}
+
+/* The main of the guard's process. It has signals of its own, because the front of ls_spawn passes
+ * none on, and the agent's stop is reported to its parent. */
+static int guard_main(void *arg)
+{
+    front f = *(const front *)arg; /* read before the first call: the front goes on */
+    const ls__env *env = f.env;
+    uint64_t mask = 0;
+    ls__env_exit how = {0};
+    f.front_fd = env->watch_parent(env, f.pid);
+    if (f.front_fd < 0) {
+        return 1;
+    }
+    (void)env->adopt_orphans(env);
+    f.guard_pid = env->pid(env);
+    f.signals_fd =
+        env->signals_open(env, forwarded, (int)(sizeof forwarded / sizeof *forwarded), &mask);
+    const int keep[] = {f.result_fd, f.front_fd};
+    const int error = run_helper(&f, agent_main, keep, 2, &how);
+    if (error < 0 || how.signal != 0) {
+        stand_in(&f, error, &how);
+    }
+    return 0;
+}
+
+/* ---- in the caller's process ----------------------------------------------------------------- */
+
+/* The guard's process has the write end of the pipe, so that the guard's end is the pipe's end. */
 static int run_attempt(front *f, ls__job_result *result)
 {
     const ls__env *env = f->env;
-    int pipe[2], pidfd = -1;
-    pid_t pid = -1;
+    int pipe[2];
     ls__env_exit how;
     int error = env->pipe(env, pipe);
     if (error < 0) {
         return error;
     }
     f->result_fd = pipe[1];
-    ls__env_spawn spawn = {.fn = agent_main,
-                           .arg = f,
-                           .stdout_fd = -1,
-                           .stderr_fd = -1,
-                           .keep_fds = &pipe[1],
-                           .keep_count = 1,
-                           .helper = true};
-    error = env->spawn(env, &spawn, &pid, &pidfd);
-    env->close(env, pipe[1]);
-    if (error >= 0) {
-        await_agent(f, pid, pidfd, &how);
-        read_result(f, pipe[0], &how, result);
-        env->close(env, pidfd);
+    error = run_helper(f, guard_main, &pipe[1], 1, &how);
+    if (error >= 0 && how.signal != 0 && f->job.forward_signals) {
+        end_orphans(env);
     }
+    if (error >= 0 && env->read(env, pipe[0], result, sizeof *result) != (ssize_t)sizeof *result) {
+        describe_kill(f, &how, result);
+    }
+    env->close(env, pipe[1]);
     env->close(env, pipe[0]);
     return error;
 }

@@ -1,8 +1,10 @@
-/* The reaper: a process that sleeps until front and agent have both ended.
+/* The reaper: a process that sleeps until the agent has ended without it.
  *
- *     front killed    the agent ends the job
- *     agent killed    the kernel kills the ranks; the front kills the processes that they had started
- *     both killed     the kernel kills the ranks; the reaper kills the processes that they had started
+ *     front killed            the agent ends the job
+ *     agent killed            the kernel kills the ranks; the guard (job.c) kills its descendants
+ *     guard killed            the agent ends the job; the front of `lockstep run` its descendants
+ *     guard and agent killed  the front of `lockstep run` kills its descendants; under ls_spawn, and
+ *                             when the front is killed too, the reaper kills what carries the mark
  *
  * It waits for the end of a pipe whose other end only the agent has, and then kills every
  * process that carries this job's number in its environment. When a job ends normally the agent

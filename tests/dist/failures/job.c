@@ -106,17 +106,28 @@ int job_processes(const job *j, pid_t *out, int room)
     return count;
 }
 
-pid_t job_agent(const job *j)
+static pid_t first_child(pid_t of)
 {
     char path[64];
     int pid = 0;
-    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)j->front, (int)j->front);
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)of, (int)of);
     FILE *file = fopen(path, "r");
     if (file != NULL) {
         pid = fscanf(file, "%d", &pid) == 1 ? pid : 0;
         fclose(file);
     }
     return pid;
+}
+
+pid_t job_guard(const job *j)
+{
+    return first_child(j->front);
+}
+
+pid_t job_agent(const job *j)
+{
+    const pid_t guard = job_guard(j);
+    return guard > 0 ? first_child(guard) : 0;
 }
 
 /* ---- running it ----------------------------------------------------------------------------- */

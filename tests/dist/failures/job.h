@@ -36,7 +36,8 @@ typedef struct job {
 void job_run(job *j, const char *const *argv);
 void job_free(job *j);
 
-pid_t job_agent(const job *j); /* the front's child; 0: none */
+pid_t job_guard(const job *j); /* the front's child; 0: none */
+pid_t job_agent(const job *j); /* the guard's child; 0: none */
 /* Processes whose environment has the job's mark, without the front. */
 int job_processes(const job *j, pid_t *out, int room);
 bool job_says(const job *j, const char *part);

@@ -16,19 +16,65 @@ TEST_OF_TIMES
 
 /* ---- running -------------------------------------------------------------------------------- */
 
-/* Four ranks of the victim; before it starts, each starts a process that belongs to nobody. */
+/* Tells the processes of this test's unmarked children from others: the time that they sleep. */
+static void unmarked_seconds(char out[32])
+{
+    snprintf(out, 32, "4%07d.25", (int)getpid());
+}
+
+/* Processes that sleep for so long; with `end` they are killed. */
+static int count_sleepers(const char *seconds, bool end)
+{
+    int count = 0;
+    DIR *proc = opendir("/proc");
+    for (struct dirent *e = proc ? readdir(proc) : NULL; e != NULL; e = readdir(proc)) {
+        char path[64], text[256] = "";
+        snprintf(path, sizeof path, "/proc/%.20s/cmdline", e->d_name);
+        FILE *file = atoi(e->d_name) > 0 ? fopen(path, "r") : NULL;
+        const size_t got = file != NULL ? fread(text, 1, sizeof text - 1, file) : 0;
+        if (file != NULL) {
+            fclose(file);
+        }
+        if (got > 6 && strcmp(text, "sleep") == 0 && strcmp(text + 6, seconds) == 0) {
+            count++;
+            (void)(end && kill((pid_t)atoi(e->d_name), SIGKILL));
+        }
+    }
+    if (proc != NULL) {
+        closedir(proc);
+    }
+    return count;
+}
+
+static void check_unmarked(const job *j)
+{
+    char seconds[32];
+    unmarked_seconds(seconds);
+    while (count_sleepers(seconds, false) > 0 && process_seconds() < j->ended + 1.0) {
+        usleep(5000);
+    }
+    if (count_sleepers(seconds, true) > 0) {
+        job_fail(j, "processes without the job's environment are left");
+    }
+}
+
+/* Four ranks of the victim; before it starts, each starts two processes that belong to nobody, one of
+ * them without the environment by which the launcher could know it. */
 static job run_script(const char *flags, const char *victim, void (*on_line)(job *, const char *),
                       void *arg, const char *const *settings)
 {
-    char script[4096], command[1024], program[1024];
+    char script[4096], command[1024], program[1024], seconds[32];
+    unmarked_seconds(seconds);
     snprintf(command, sizeof command, "%s", test_build_path("lockstep"));
     snprintf(program, sizeof program, "%s", test_build_path("tests/dist/failures/victim"));
     snprintf(script, sizeof script,
-             "exec %s run -n 4 %s sh -c 'setsid sleep 300 >/dev/null 2>&1 & exec %s %s saved'",
-             command, flags, program, victim);
+             "exec %s run -n 4 %s sh -c 'setsid sleep 300 >/dev/null 2>&1 & "
+             "env -i setsid sleep %s >/dev/null 2>&1 & exec %s %s saved'",
+             command, flags, seconds, program, victim);
     const char *argv[] = {"/bin/sh", "-c", script, NULL};
     job j = {.settings = settings, .deadline = 40, .on_line = on_line, .arg = arg};
     job_run(&j, argv);
+    check_unmarked(&j);
     return j;
 }
 
@@ -44,7 +90,7 @@ static bool all_started(const job *j)
 /* ---- killed --------------------------------------------------------------------------------- */
 
 typedef struct kill_plan {
-    bool front, agent;
+    bool front, guard, agent;
     int delay_ms;
     bool done;
 } kill_plan;
@@ -58,8 +104,11 @@ static void kill_launcher(job *j, const char *line)
     }
     plan->done = true;
     usleep((useconds_t)plan->delay_ms * 1000u);
-    const pid_t agent = job_agent(j);
-    CHECK(agent > 0);
+    const pid_t guard = job_guard(j), agent = job_agent(j);
+    CHECK(guard > 0 && agent > 0);
+    if (plan->guard) {
+        kill(guard, SIGKILL);
+    }
     if (plan->agent) {
         kill(agent, SIGKILL);
     }
@@ -101,6 +150,27 @@ TEST_OF(a_killed_agent_is_told_and_leaves_nothing, 0, 120)
 TEST_OF(front_and_agent_killed_at_once_leave_nothing, 0, 120)
 {
     job j = kill_it((kill_plan){.front = true, .agent = true});
+    CHECK_INT(j.status, 137);
+    job_free(&j);
+}
+
+TEST_OF(a_killed_guard_leaves_nothing, 0, 120)
+{
+    job j = kill_it((kill_plan){.guard = true});
+    CHECK_INT(j.status, 137);
+    job_free(&j);
+}
+
+TEST_OF(guard_and_agent_killed_at_once_leave_nothing, 0, 120)
+{
+    job j = kill_it((kill_plan){.guard = true, .agent = true});
+    CHECK_INT(j.status, 137);
+    job_free(&j);
+}
+
+TEST_OF(front_and_guard_killed_at_once_leave_nothing, 0, 120)
+{
+    job j = kill_it((kill_plan){.front = true, .guard = true});
     CHECK_INT(j.status, 137);
     job_free(&j);
 }
