@@ -141,7 +141,8 @@ TEST(a_node_whose_launcher_is_killed_is_named)
     static const char text[] =
         "node 2 0 -n 1 $M hold & $L run --nnodes 2 --node-rank 1 --rendezvous $R -n 1 $M hold & "
         "P=$!\n"
-        "until_file up.0; until_file up.1; A=$(pgrep -P $P); kill -9 $A; wait; cat out.0\n";
+        "until_file up.0; until_file up.1; A=$(pgrep -P $(pgrep -P $P)); kill -9 $A; wait; cat "
+        "out.0\n";
     check(text, "lockstep: node 1 (host", 1);
     check(text, "is lost: the connection was closed", 1);
     check(text, "status of node 0: 1\n", 1);
@@ -151,7 +152,8 @@ TEST(node_0s_launcher_killed_ends_the_others)
 {
     check("node 2 1 -n 1 $M hold & $L run --nnodes 2 --node-rank 0 --rendezvous $R -n 1 $M hold & "
           "P=$!\n"
-          "until_file up.0; until_file up.1; A=$(pgrep -P $P); kill -9 $A; wait; cat out.1",
+          "until_file up.0; until_file up.1; A=$(pgrep -P $(pgrep -P $P)); kill -9 $A; wait; cat "
+          "out.1",
           "lockstep: node 0 (host", 1);
 }
 
@@ -162,7 +164,7 @@ TEST(a_silent_node_is_lost_after_some_seconds)
     }
     check("node 2 0 -n 1 $M hold & $L run --nnodes 2 --node-rank 1 --rendezvous $R -n 1 $M hold & "
           "P=$!\n"
-          "until_file up.0; until_file up.1; A=$(pgrep -P $P); kill -STOP $A\n"
+          "until_file up.0; until_file up.1; A=$(pgrep -P $(pgrep -P $P)); kill -STOP $A\n"
           "until grep -qs status out.0; do sleep 0.05; done; kill -CONT $A; wait; cat out.0",
           "no heartbeat arrived from it for ", 1);
 }
