@@ -276,7 +276,8 @@ ls_status ls_checkpoint_free(ls_checkpoint *c)
  * error (no memory, a lost rank) would only repeat itself. */
 static bool is_damage(ls_status status)
 {
-    return status == LS_ERR_FORMAT || status == LS_ERR_SYSTEM || status == LS_ERR_NOT_FOUND;
+    return status == LS_ERR_FORMAT || status == LS_ERR_LIMIT || status == LS_ERR_SYSTEM ||
+           status == LS_ERR_NOT_FOUND;
 }
 
 /* Opens the checkpoint on all ranks; all or none succeed, and all have the same manifest. On

@@ -22,7 +22,10 @@
 #include "checkpoint/internal.h"
 #include "checkpoint/shape.h"
 
-#define PIECES_BYTES_MAX ((size_t)1 << 30)
+/* A rank's rows: an array and three shapes for each tensor. They are shorter than the entries of the
+ * manifest that are made of them. */
+static const ls__json_limit rows_limit = {LS__MANIFEST_BYTES_MAX, 2 * LS__JSON_VALUES_MAX,
+                                          2 * LS__JSON_CONTAINERS_MAX, 3};
 
 /* A failed copy is reported here, because this agreement is the first one after it. Rank 0 also
  * refuses a step older than the newest one, which would look like another run's. */
@@ -71,8 +74,8 @@ static bool read_row(const json_t *row, const char **name, ls_state_tensor *t)
 static ls_status add_rows(json_t *manifest, const char *file, const char *text)
 {
     size_t i;
-    json_t *row, *rows = json_loads(text, 0, NULL);
-    ls_status status = rows ? LS_OK : no_memory();
+    json_t *row, *rows = NULL;
+    ls_status status = ls__json_read(file, text, strlen(text), 0, &rows_limit, &rows);
     json_array_foreach(rows, i, row)
     {
         const char *name;
@@ -169,6 +172,8 @@ static ls_status write_manifest(ls_checkpoint *c, const char *temporary, json_t 
 {
     uint8_t hash[LS__DIGEST_BYTES];
     size_t bytes = 0, length = strlen(c->scalars);
+    LS_TRY(ls__json_check("checkpoint: scalars.json to be written", c->scalars, length,
+                          &ls__scalars_limit));
     LS_TRY(write_file(c, LS__DISK_SCALARS, temporary, c->scalars, length, hash));
     if (!ls__manifest_add_file(manifest, LS__CHECKPOINT_SCALARS, length, hash)) {
         return no_memory();
@@ -226,8 +231,9 @@ static ls_status write_own(ls_checkpoint *c, const char *temporary)
                           "folder on a file system that all hosts share",
                           temporary);
     }
-    if (status == LS_OK && words[1] > PIECES_BYTES_MAX) {
-        status = ls__fail(LS_ERR_LIMIT, "checkpoint: the list of tensors is too long");
+    if (status == LS_OK) {
+        status =
+            ls__json_check("checkpoint: the list of tensors", c->pieces, words[1], &rows_limit);
     }
     return ls__checkpoint_agree(c, status, words, 2 + LS__DIGEST_BYTES / 8);
 }

@@ -21,6 +21,7 @@
 
 #include "base/arena.h"
 #include "base/digest.h"
+#include "base/json.h"
 #include "base/runtime.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
@@ -28,6 +29,7 @@
 #define LS__CHECKPOINT_PATH_MAX 4096
 #define LS__CHECKPOINT_FOLDER_MAX 3840 /* leaves room for the names below it */
 #define LS__CHECKPOINT_SCALARS "scalars.json"
+extern const ls__json_limit ls__scalars_limit;
 #define LS__CHECKPOINT_ARENA_CHUNK ((size_t)64 << 10)
 
 /* ---- the table of the state --------------------------------------------------------------- */

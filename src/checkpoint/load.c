@@ -60,16 +60,16 @@ static ls_status map_file(const ls_checkpoint *c, const char *folder, ls__readin
     return is_my_share(c, i) ? ls__file_verify(c->env, path, file) : LS_OK;
 }
 
+/* One object of numbers and texts; a state has a scalar or two for each of its tensors at most. */
+const ls__json_limit ls__scalars_limit = {(size_t)64 << 20, (size_t)1 << 20, 1, 1};
+
 /* A missing or empty file is damage, not absence of scalars: the writer stores at least "{}". */
 static ls_status read_scalars(const char *path, const void *text, size_t bytes, ls__reading *r)
 {
-    json_error_t error = {.text = "it is empty"};
-    r->scalars = text != NULL ? json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error) : NULL;
-    if (!json_is_object(r->scalars)) {
-        return ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" is not a JSON object: %s", path,
-                        r->scalars != NULL ? "its root is not an object" : error.text);
-    }
-    return LS_OK;
+    LS_TRY(ls__json_read(path, text, bytes, 0, &ls__scalars_limit, &r->scalars));
+    return json_is_object(r->scalars)
+               ? LS_OK
+               : ls__fail(LS_ERR_FORMAT, "%s: its JSON is not an object", path);
 }
 
 /* Exactly one file holds JSON scalars; every other one listed must be a safetensors file. */

@@ -7,15 +7,21 @@
 
 #include "base/error.h"
 #include "base/size.h"
+#include "checkpoint/boxes.h"
 #include "checkpoint/manifest_text.h"
 #include "checkpoint/shape.h"
 
-#define FILES_MAX 65536 /* far more than ranks; bounds the linear search for a name */
+#define FILES_MAX 65536 /* far more than ranks */
+
+/* A piece is an object, a start and a shape: three containers, so 349,525 pieces. */
+static const ls__json_limit limit = {LS__MANIFEST_BYTES_MAX, LS__JSON_VALUES_MAX,
+                                     LS__JSON_CONTAINERS_MAX, 6};
 
 typedef struct reader {
     const char *what;
     ls__arena *arena;
     ls__manifest *out;
+    ls__boxes boxes;
 } reader;
 
 /* `part` names the field as it stands in the file; the hash matched, so the writer, not the
@@ -151,6 +157,12 @@ static ls_status read_file(const reader *r, const char *name, const json_t *entr
     return file->name ? LS_OK : no_memory(r);
 }
 
+static int by_file_name(const void *a, const void *b)
+{
+    const ls__manifest_file *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
 /* file_count grows with each complete entry, so a partial result is always consistent. */
 static ls_status read_files(const reader *r, const json_t *files)
 {
@@ -168,19 +180,19 @@ static ls_status read_files(const reader *r, const json_t *files)
         LS_TRY(read_file(r, name, entry, &r->out->files[r->out->file_count]));
         r->out->file_count++;
     }
+    qsort(r->out->files, (size_t)r->out->file_count, sizeof *r->out->files, by_file_name);
     return LS_OK;
 }
 
-/* Linear, with FILES_MAX as the bound; -1 also for a NULL name, which is a field missing in the
- * JSON. */
-int ls__manifest_file_find(const ls__manifest *manifest, const char *name)
+/* Binary search in the sorted list; -1 also for a NULL name, which is a field missing in the JSON. */
+static int find_file(const ls__manifest *m, const char *name)
 {
-    for (int i = 0; name != NULL && i < manifest->file_count; i++) {
-        if (strcmp(manifest->files[i].name, name) == 0) {
-            return i;
-        }
-    }
-    return -1;
+    const ls__manifest_file key = {.name = name};
+    const ls__manifest_file *found =
+        name == NULL || m->file_count == 0
+            ? NULL
+            : bsearch(&key, m->files, (size_t)m->file_count, sizeof key, by_file_name);
+    return found != NULL ? (int)(found - m->files) : -1;
 }
 
 /* ---- tensors ------------------------------------------------------------------------------ */
@@ -197,33 +209,19 @@ static bool piece_is_inside(const ls__manifest_tensor *t, const ls__manifest_pie
     return true;
 }
 
-/* Two boxes are disjoint if they are so along at least one dimension. A scalar (ndim 0) always
- * overlaps another one. */
-static bool pieces_overlap(const ls__manifest_tensor *t, const ls__manifest_piece *a,
-                           const ls__manifest_piece *b)
-{
-    for (int i = 0; i < t->ndim; i++) {
-        if (a->start[i] + a->dim[i] <= b->start[i] || b->start[i] + b->dim[i] <= a->start[i]) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Pieces that are disjoint, inside the tensor and together as large as it must cover it. The
- * test is quadratic in the pieces, whose number is at most that of the files. */
+/* Pieces that are inside the tensor cover it exactly if and only if each element is in one of them:
+ * the sum of the functions "is in this piece" is the function "is in the tensor". */
 static ls_status check_pieces(const reader *r, const ls__manifest_tensor *t)
 {
-    size_t whole = 0, sum = 0;
-    bool good = ls__shape_bytes(t->dim, t->ndim, t->dtype, &whole);
+    static const int64_t origin[LS_DIMS_MAX];
+    const uint64_t whole = ls__box_print(&r->boxes, origin, t->dim, t->ndim);
+    uint64_t sum = 0;
+    size_t bytes;
+    bool good = ls__shape_bytes(t->dim, t->ndim, t->dtype, &bytes);
     for (int i = 0; good && i < t->piece_count; i++) {
-        size_t bytes = 0;
-        good = piece_is_inside(t, &t->pieces[i]) &&
-               ls__shape_bytes(t->pieces[i].dim, t->ndim, t->dtype, &bytes) &&
-               ls__add_size(sum, bytes, &sum);
-        for (int k = 0; good && bytes > 0 && k < i; k++) {
-            good = !pieces_overlap(t, &t->pieces[i], &t->pieces[k]);
-        }
+        const ls__manifest_piece *p = &t->pieces[i];
+        good = piece_is_inside(t, p);
+        sum = ls__box_add(sum, ls__box_print(&r->boxes, p->start, p->dim, t->ndim));
     }
     if (!good || sum != whole) {
         return ls__fail(LS_ERR_FORMAT,
@@ -238,7 +236,7 @@ static ls_status read_piece(const reader *r, const json_t *entry, const ls__mani
                             ls__manifest_piece *piece)
 {
     int starts = 0, dims = 0;
-    piece->file = ls__manifest_file_find(r->out, json_string_value(json_object_get(entry, "file")));
+    piece->file = find_file(r->out, json_string_value(json_object_get(entry, "file")));
     if (piece->file < 0 ||
         !ls__shape_read(json_object_get(entry, "start"), piece->start, &starts) ||
         !ls__shape_read(json_object_get(entry, "shape"), piece->dim, &dims) || starts != t->ndim ||
@@ -321,17 +319,15 @@ ls_status ls__manifest_parse(const char *text, size_t bytes, const char *what, l
                              ls__manifest *out)
 {
     *out = (ls__manifest){0};
-    const reader r = {what, arena, out};
-    if (bytes > LS__MANIFEST_BYTES_MAX) {
-        return ls__fail(LS_ERR_FORMAT, "%s: it has %zu bytes; at most %zu are allowed", what, bytes,
-                        LS__MANIFEST_BYTES_MAX);
+    reader r = {what, arena, out, {{0}}};
+    json_t *root = NULL;
+    if (bytes > LS__MANIFEST_BYTES_MAX) { /* known before the hash, which takes time */
+        return ls__fail(LS_ERR_LIMIT, "%s: it has %zu bytes, but at most %zu are allowed", what,
+                        bytes, LS__MANIFEST_BYTES_MAX);
     }
     LS_TRY(check_hash(&r, text, bytes));
-    json_error_t error;
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    if (root == NULL) {
-        return ls__fail(LS_ERR_FORMAT, "%s: it is not JSON: %s", what, error.text);
-    }
+    r.boxes = ls__boxes_of(out->hash);
+    LS_TRY(ls__json_read(what, text, bytes, 0, &limit, &root));
     ls_status status = read_root(&r, root);
     json_decref(root);
     return status;

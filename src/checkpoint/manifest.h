@@ -17,6 +17,7 @@
 
 #include "base/arena.h"
 #include "base/digest.h"
+#include "base/json.h"
 
 #define LS__MANIFEST_NAME "manifest.json"
 #define LS__MANIFEST_BYTES_MAX ((size_t)64 << 20)
@@ -50,18 +51,17 @@ typedef struct ls__manifest { /* everything in the arena it was parsed into */
     int world_size;
     const char *library;
     char hash[LS__DIGEST_HEX + 1];
-    ls__manifest_file *files;
+    ls__manifest_file *files; /* sorted by name */
     int file_count;
     ls__manifest_tensor *tensors; /* sorted by name */
     int tensor_count;
 } ls__manifest;
 
 /* Checks the hash and everything else that can be known without the files. LS_ERR_FORMAT,
- * LS_ERR_MEMORY; LS_ERR_UNSUPPORTED: of a later version. */
+ * LS_ERR_LIMIT, LS_ERR_MEMORY; LS_ERR_UNSUPPORTED: of a later version. */
 ls_status ls__manifest_parse(const char *text, size_t bytes, const char *what, ls__arena *arena,
                              ls__manifest *out);
 const ls__manifest_tensor *ls__manifest_find(const ls__manifest *manifest, const char *name);
-int ls__manifest_file_find(const ls__manifest *manifest, const char *name); /* -1: none */
 
 /* A manifest without files and tensors; add them with the functions below, in any order. */
 json_t *ls__manifest_new(int64_t step, int world_size);

@@ -4,7 +4,8 @@
  *
  * Reference: the format's README (Hugging Face). Reading treats the file as hostile: its header is
  * at most 64 MiB, every offset is checked against the file's size, regions neither overlap nor
- * leave holes, no key stands twice, and a shape's bytes are those of its region.
+ * leave holes, no key stands twice, and a shape's bytes are those of its region. The header's JSON
+ * values are counted before it is parsed (base/json.h).
  */
 #ifndef LS_CHECKPOINT_SAFETENSORS_H
 #define LS_CHECKPOINT_SAFETENSORS_H
@@ -14,9 +15,13 @@
 #include <lockstep/state.h>
 
 #include "base/arena.h"
+#include "base/json.h"
 
 #define LS__SAFETENSORS_HEADER_MAX ((size_t)64 << 20) /* 100 MB in the reference */
+#define LS__SAFETENSORS_TEXT 8                        /* where the JSON begins */
 #define LS__SAFETENSORS_ALIGN 64                      /* where the tensors begin */
+
+extern const ls__json_limit ls__safetensors_limit; /* of a header */
 
 typedef struct ls__safetensor {
     const char *name;
@@ -32,7 +37,7 @@ typedef struct ls__safetensors {
 } ls__safetensors;
 
 /* Reads the header of a whole file in memory; names and list are put into `arena`. `what` names the
- * file in messages. LS_ERR_FORMAT or LS_ERR_MEMORY. */
+ * file in messages. LS_ERR_FORMAT, LS_ERR_LIMIT or LS_ERR_MEMORY. */
 ls_status ls__safetensors_parse(const void *file, size_t bytes, const char *what, ls__arena *arena,
                                 ls__safetensors *out);
 const ls__safetensor *ls__safetensors_find(const ls__safetensors *file, const char *name);

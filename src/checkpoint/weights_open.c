@@ -6,9 +6,14 @@
  */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "checkpoint/weights.h"
+
+/* A name for each tensor, and a few facts in "metadata". Models of 10^12 parameters have about
+ * 140,000 tensors. */
+static const ls__json_limit index_limit = {(size_t)64 << 20, (size_t)1 << 20, 1024, 8};
 
 static ls_status no_memory(const char *path)
 {
@@ -49,15 +54,21 @@ static bool is_plain_name(const char *name)
            strlen(name) < LS__CHECKPOINT_PATH_MAX - LS__CHECKPOINT_FOLDER_MAX;
 }
 
-/* Linear: indexes list tens of files, and LS__WEIGHTS_FILES_MAX bounds the worst case. */
-static ls__weights_file *file_named(const ls__weights *w, const char *name)
+/* A pair of names; both live in the JSON or in the arena. */
+typedef struct pair {
+    const char *tensor, *file;
+} pair;
+
+static int by_file(const void *a, const void *b)
 {
-    for (int i = 0; i < w->count; i++) {
-        if (strcmp(w->files[i].name, name) == 0) {
-            return &w->files[i];
-        }
-    }
-    return NULL;
+    const pair *x = a, *y = b;
+    return strcmp(x->file, y->file);
+}
+
+static int by_tensor(const void *a, const void *b)
+{
+    const pair *x = a, *y = b;
+    return strcmp(x->tensor, y->tensor);
 }
 
 /* The file lies beside the index, whatever the working folder is. `name` is borrowed from the
@@ -79,12 +90,12 @@ static ls_status open_listed(ls__weights *w, const char *index, const char *name
     return open_file(w, memcpy(kept, name, bytes), path);
 }
 
-/* Opens every file once and requires each tensor to be in the file that the index names. Two
- * passes, since a later entry may open the file that an earlier check would miss. */
-static ls_status open_all(ls__weights *w, const char *index, json_t *map)
+/* The index's entries, sorted by file. */
+static ls_status read_map(const char *index, json_t *map, pair *pairs)
 {
     const char *tensor;
     json_t *value;
+    size_t count = 0;
     json_object_foreach(map, tensor, value)
     {
         const char *name = json_string_value(value);
@@ -94,68 +105,115 @@ static ls_status open_all(ls__weights *w, const char *index, json_t *map)
                             "same folder",
                             index, tensor);
         }
-        if (!file_named(w, name)) {
-            LS_TRY(open_listed(w, index, name));
-        }
+        pairs[count++] = (pair){tensor, name};
     }
-    json_object_foreach(map, tensor, value)
-    {
-        const ls__weights_file *file = file_named(w, json_string_value(value));
-        if (!ls__safetensors_find(&file->header, tensor)) {
+    qsort(pairs, count, sizeof *pairs, by_file);
+    return LS_OK;
+}
+
+/* Opens every file once and requires each tensor to be in the file that the index names. */
+static ls_status open_pairs(ls__weights *w, const char *index, const pair *pairs, size_t count)
+{
+    size_t tensors = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (i == 0 || strcmp(pairs[i].file, pairs[i - 1].file) != 0) {
+            LS_TRY(open_listed(w, index, pairs[i].file));
+            tensors += (size_t)w->files[w->count - 1].header.count;
+        }
+        if (tensors > index_limit.values) { /* files may be links to one file */
+            return ls__fail(LS_ERR_LIMIT, "\"%s\": its files have more than %zu tensors", index,
+                            index_limit.values);
+        }
+        if (!ls__safetensors_find(&w->files[w->count - 1].header, pairs[i].tensor)) {
             return ls__fail(LS_ERR_FORMAT,
                             "\"%s\": it lists \"%.80s\" in \"%s\", which has no such tensor", index,
-                            tensor, file->name);
+                            pairs[i].tensor, pairs[i].file);
         }
     }
     return LS_OK;
+}
+
+static ls_status open_all(ls__weights *w, const char *index, json_t *map)
+{
+    const size_t count = json_object_size(map);
+    pair *pairs = malloc((count + 1) * sizeof *pairs);
+    if (pairs == NULL) {
+        return no_memory(index);
+    }
+    ls_status status = read_map(index, map, pairs);
+    if (status == LS_OK) {
+        status = open_pairs(w, index, pairs, count);
+    }
+    free(pairs);
+    return status;
+}
+
+/* All tensors of all files, each with its file. NULL without memory; free(). */
+static pair *list_tensors(const ls__weights *w, size_t *count)
+{
+    size_t all = 0;
+    for (int i = 0; i < w->count; i++) {
+        all += (size_t)w->files[i].header.count;
+    }
+    pair *pairs = malloc((all + 1) * sizeof *pairs);
+    *count = 0;
+    for (int i = 0; pairs != NULL && i < w->count; i++) {
+        for (int k = 0; k < w->files[i].header.count; k++) {
+            pairs[(*count)++] = (pair){w->files[i].header.list[k].name, w->files[i].name};
+        }
+    }
+    return pairs;
 }
 
 /* A tensor that two files hold is ambiguous, so the index is rejected. */
 static ls_status check_once(const ls__weights *w, const char *index)
 {
-    for (int i = 0; i < w->count; i++) {
-        for (int k = 0; k < w->files[i].header.count; k++) {
-            const char *name = w->files[i].header.list[k].name;
-            for (int other = 0; other < i; other++) {
-                if (ls__safetensors_find(&w->files[other].header, name)) {
-                    return ls__fail(LS_ERR_FORMAT, "\"%s\": \"%.80s\" is in \"%s\" and in \"%s\"",
-                                    index, name, w->files[other].name, w->files[i].name);
-                }
-            }
+    size_t count;
+    ls_status status = LS_OK;
+    pair *pairs = list_tensors(w, &count);
+    if (pairs == NULL) {
+        return no_memory(index);
+    }
+    qsort(pairs, count, sizeof *pairs, by_tensor);
+    for (size_t i = 1; status == LS_OK && i < count; i++) {
+        if (by_tensor(&pairs[i - 1], &pairs[i]) == 0) {
+            status = ls__fail(LS_ERR_FORMAT, "\"%s\": \"%.80s\" is in \"%s\" and in \"%s\"", index,
+                              pairs[i].tensor, pairs[i - 1].file, pairs[i].file);
         }
     }
-    return LS_OK;
+    free(pairs);
+    return status;
 }
 
-/* The JSON text is unmapped as soon as it is parsed. All file records are allocated at once,
- * because pointers to them are kept while more files open. */
-static ls_status open_index(ls__weights *w, const char *path)
+/* The JSON text is unmapped as soon as it is parsed. */
+static ls_status read_index(const ls__env *env, const char *path, json_t **root)
 {
-    const ls__env *env = w->arena.env;
     void *text = NULL;
     size_t bytes = 0;
-    json_error_t error = {.text = "it is empty"};
+    const int failed = env->map_file(env, path, &text, &bytes);
+    if (failed < 0) {
+        return ls__file_failed("cannot read", path, failed);
+    }
+    const ls_status status = ls__json_read(path, text, bytes, 0, &index_limit, root);
+    env->unmap_file(env, text, bytes);
+    return status;
+}
+
+/* All file records are allocated at once, because pointers to them are kept while more files open. */
+static ls_status open_index(ls__weights *w, const char *path)
+{
+    json_t *root = NULL;
     w->files = ls__arena_alloc(&w->arena, LS__WEIGHTS_FILES_MAX * sizeof *w->files);
     if (!w->files) {
         return no_memory(path);
     }
-    int failed = env->map_file(env, path, &text, &bytes);
-    if (failed < 0) {
-        return ls__file_failed("cannot read", path, failed);
-    }
-    json_t *root = text != NULL ? json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error) : NULL;
+    LS_TRY(read_index(w->arena.env, path, &root));
     json_t *map = json_object_get(root, "weight_map");
-    ls_status status = LS_OK;
-    if (root == NULL) {
-        status = ls__fail(LS_ERR_FORMAT, "\"%s\" is not JSON: %s", path, error.text);
-    } else if (!json_is_object(map)) {
-        status = ls__fail(LS_ERR_FORMAT, "\"%s\" is not an index: it has no object \"weight_map\"",
-                          path);
-    }
-    env->unmap_file(env, text, bytes);
-    if (status == LS_OK) {
-        status = open_all(w, path, map);
-    }
+    const ls_status status =
+        json_is_object(map)
+            ? open_all(w, path, map)
+            : ls__fail(LS_ERR_FORMAT, "\"%s\" is not an index: it has no object \"weight_map\"",
+                       path);
     json_decref(root);
     LS_TRY(status);
     return check_once(w, path);

@@ -98,17 +98,17 @@ static ls_status write_all(const saving *s, const void *from, size_t bytes)
 static ls_status write_header(const saving *s, const json_t *header)
 {
     const size_t prefix = ls__safetensors_prefix(header);
-    if (prefix > LS__SAFETENSORS_HEADER_MAX) {
-        return ls__fail(LS_ERR_LIMIT,
-                        "ls_safetensors_save: a header of %zu bytes; at most %zu are allowed",
-                        prefix, LS__SAFETENSORS_HEADER_MAX);
-    }
     uint8_t *bytes = s->env->allocate(s->env, prefix);
     if (bytes == NULL) {
         return ls__fail(LS_ERR_MEMORY, "ls_safetensors_save: no memory for the header");
     }
     ls__safetensors_write(header, bytes, prefix);
-    ls_status status = write_all(s, bytes, prefix);
+    ls_status status = ls__json_check("ls_safetensors_save: the header",
+                                      (const char *)bytes + LS__SAFETENSORS_TEXT,
+                                      prefix - LS__SAFETENSORS_TEXT, &ls__safetensors_limit);
+    if (status == LS_OK) {
+        status = write_all(s, bytes, prefix);
+    }
     s->env->release(s->env, bytes, prefix);
     return status;
 }

@@ -11,6 +11,7 @@
 
 #include "base/assert.h"
 #include "base/error.h"
+#include "base/json.h"
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
@@ -291,10 +292,15 @@ void ls__nodes_done(ls__nodes *n, const char *tail)
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
 
+/* WELCOME, the largest, has a value or two for each host and rank of the job. */
+static const ls__json_limit frame_limit = {LS__WIRE_PAYLOAD_MAX, (size_t)1 << 18, (size_t)1 << 16,
+                                           8};
+
 /* NULL for everything that is not an object: the bytes come from another host. */
 json_t *ls__node_parse(const uint8_t *payload, size_t bytes)
 {
-    json_t *object = json_loadb((const char *)payload, bytes, JSON_REJECT_DUPLICATES, NULL);
+    json_t *object = NULL;
+    (void)ls__json_read("nodes: a frame", (const char *)payload, bytes, 0, &frame_limit, &object);
     if (object != NULL && !json_is_object(object)) {
         json_decref(object);
         return NULL;

@@ -1,4 +1,5 @@
 /* The files of a tokenizer: what is read, and that every bad one is answered in words. */
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -222,6 +223,31 @@ TEST(damaged_files_do_no_harm)
     scratch_write("merges.txt", text, read_fixture("gpt2/merges.txt", text));
     damage("gpt2/vocab.json", "vocab.json", scratch_folder());
     damage("gpt2/merges.txt", "merges.txt", scratch_folder());
+    end();
+}
+
+/* 2.8 million merges "[]" in 8 MiB, for which jansson would take 0.4 GB. */
+TEST(a_tokenizer_of_empty_merges_takes_no_memory)
+{
+    static char text[8 << 20];
+    static const char head[] = "{\"model\":{\"merges\":[[]", tail[] = "]}}";
+    struct rusage before, after;
+    start();
+    memset(text, ' ', sizeof text);
+    memcpy(text, head, sizeof head - 1);
+    for (size_t at = sizeof head - 1; at + sizeof head < sizeof text; at += 3) {
+        memcpy(text + at, ",[]", 3);
+    }
+    memcpy(text + sizeof text - 3, tail, 3);
+    const char *path = scratch_write("tokenizer.json", text, sizeof text);
+    CHECK(getrusage(RUSAGE_SELF, &before) == 0);
+    CHECK_STATUS(LS_STATUS_OF(ls_tokenizer_new(path)), LS_ERR_LIMIT);
+    CHECK_CONTAINS(ls_error_message(), "tokenizer.json\": its JSON has ");
+    CHECK_CONTAINS(ls_error_message(), " objects and arrays, but at most 1048576 are allowed");
+    CHECK(getrusage(RUSAGE_SELF, &after) == 0);
+#if TEST_SLOWER == 1 /* a sanitizer takes memory of its own */
+    CHECK(after.ru_maxrss - before.ru_maxrss < 50 << 10);
+#endif
     end();
 }
 

@@ -1,0 +1,356 @@
+/* Files that are made to be expensive: whatever a file says, reading it takes memory and time in
+ * proportion to its size. Each test is a process of its own, so its peak of memory is its own. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "base/runtime.h"
+#include "checkpoint/boxes.h"
+#include "checkpoint/manifest_text.h"
+#include "checkpoint/weights.h"
+#include "scratch.h"
+
+#define BYTES ((size_t)16 << 20) /* jansson would take 0.7 to 1.3 GB for a text of this size */
+#define GROWTH ((long)100 << 10) /* KiB: the text itself, three times, and what the process has */
+
+static long peak_kib(void)
+{
+    struct rusage usage;
+    CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
+    return usage.ru_maxrss;
+}
+
+static double cpu_seconds(void)
+{
+    struct timespec now;
+    CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now) == 0);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* `head`, then `piece` as often as there is room, then `tail`. Not terminated. */
+static char *bomb(const char *head, const char *piece, const char *tail)
+{
+    char *text = malloc(BYTES);
+    const size_t one = strlen(piece), ends = strlen(head) + strlen(tail);
+    CHECK(text != NULL);
+    memset(text, ' ', BYTES);
+    memcpy(text, head, strlen(head));
+    for (size_t at = strlen(head); at + one + ends < BYTES; at += one) {
+        memcpy(text + at, piece, one);
+    }
+    memcpy(text + BYTES - strlen(tail), tail, strlen(tail));
+    return text;
+}
+
+static const ls__env *begin(void)
+{
+    static ls_runtime runtime;
+    scratch_begin();
+    ls__runtime_init(&runtime, ls__env_posix());
+    CHECK_OK(ls_runtime_attach(&runtime));
+    return ls__env_posix();
+}
+
+static void expect_refused(ls_status status, const char *file, long before)
+{
+    CHECK_STATUS(status, LS_ERR_LIMIT);
+    CHECK_CONTAINS(ls_error_message(), file);
+    CHECK_CONTAINS(ls_error_message(), ", but at most ");
+#if TEST_SLOWER == 1 /* a sanitizer takes memory of its own */
+    CHECK(peak_kib() - before < GROWTH);
+#else
+    (void)before;
+#endif
+}
+
+static void try_header(const char *head, const char *piece, const char *tail)
+{
+    const uint64_t length = BYTES;
+    ls__weights weights;
+    const ls__env *env = begin();
+    char *text = bomb(head, piece, tail), *file = malloc(BYTES + 8);
+    CHECK(file != NULL);
+    memcpy(file, &length, 8);
+    memcpy(file + 8, text, BYTES);
+    const char *path = scratch_write("m.safetensors", file, BYTES + 8);
+    const long before = peak_kib();
+    expect_refused(ls__weights_open(env, path, &weights), "m.safetensors", before);
+    ls__weights_close(&weights);
+    free(text);
+    free(file);
+    scratch_end();
+}
+
+TEST(a_header_of_empty_objects_takes_no_memory)
+{
+    try_header("{\"a\":[{}", ",{}", "]}");
+}
+
+TEST(a_header_of_empty_arrays_takes_no_memory)
+{
+    try_header("{\"a\":[[]", ",[]", "]}");
+}
+
+TEST(a_header_of_numbers_takes_no_memory)
+{
+    try_header("{\"a\":[1", ",1", "]}");
+}
+
+TEST(a_header_of_nested_arrays_takes_no_memory)
+{
+    try_header("{\"a\":", "[", "]}");
+}
+
+TEST(an_index_of_empty_objects_takes_no_memory)
+{
+    ls__weights weights;
+    const ls__env *env = begin();
+    char *text = bomb("{\"weight_map\":{},\"a\":[{}", ",{}", "]}");
+    const char *path = scratch_write("model.safetensors.index.json", text, BYTES);
+    const long before = peak_kib();
+    expect_refused(ls__weights_open(env, path, &weights), "index.json", before);
+    ls__weights_close(&weights);
+    free(text);
+    scratch_end();
+}
+
+/* Beyond the limit of bytes, where nothing is counted; the file has no blocks on the disk. */
+TEST(an_index_of_any_size_takes_no_memory)
+{
+    ls__weights weights;
+    const ls__env *env = begin();
+    const char *path = scratch_write("model.safetensors.index.json", "{}", 2);
+    char command[256];
+    (void)snprintf(command, sizeof command, "truncate -s 10G '%s'", path);
+    test_output out = test_run(command, 10);
+    CHECK_INT(out.status, 0);
+    free(out.text);
+    const long before = peak_kib();
+    expect_refused(ls__weights_open(env, path, &weights), "its JSON has 10737418240 bytes", before);
+    ls__weights_close(&weights);
+    scratch_end();
+}
+
+/* A file without data: `count` tensors of no elements, numbered from `first`. */
+static void write_empty_tensors(const char *name, int first, int count)
+{
+    char *text = malloc(16 + (size_t)count * 80), *at = text + 8;
+    CHECK(text != NULL);
+    for (int i = 0; i < count; i++) {
+        at += sprintf(at, "%s\"t%d\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}",
+                      i == 0 ? "{" : ",", first + i);
+    }
+    at += sprintf(at, "}");
+    const uint64_t length = (uint64_t)(at - text - 8);
+    memcpy(text, &length, 8);
+    (void)scratch_write(name, text, (size_t)(at - text));
+    free(text);
+}
+
+/* An index of files of equal numbers of tensors, of which it lists the first. */
+static const char *write_index(int files, int tensors, int distance)
+{
+    char name[32], *text = malloc(64 + (size_t)files * 64);
+    CHECK(text != NULL);
+    char *at = text + sprintf(text, "{\"weight_map\":{");
+    for (int f = 0; f < files; f++) {
+        (void)snprintf(name, sizeof name, "f%04d", f);
+        write_empty_tensors(name, f * distance, tensors);
+        at += sprintf(at, "%s\"t%d\":\"%s\"", f > 0 ? "," : "", f * distance, name);
+    }
+    at += sprintf(at, "}}");
+    const char *path = scratch_write("model.safetensors.index.json", text, (size_t)(at - text));
+    free(text);
+    return path;
+}
+
+/* The 40,000 tensors of 2,000 files were looked up in all files before, which took TIME. */
+TEST(an_index_of_many_files_takes_no_time)
+{
+    ls__weights weights;
+    const ls__env *env = begin();
+    const char *path = write_index(2000, 20, 20);
+    const double start = cpu_seconds();
+    CHECK_OK(ls__weights_open(env, path, &weights));
+    CHECK(cpu_seconds() - start < 1.5 * TEST_SLOWER);
+    CHECK_INT(weights.count, 2000);
+    ls__weights_close(&weights);
+    scratch_end();
+}
+
+TEST(a_tensor_of_two_files_is_refused)
+{
+    ls__weights weights;
+    const ls__env *env = begin();
+    CHECK_STATUS(ls__weights_open(env, write_index(3, 20, 19), &weights), LS_ERR_FORMAT);
+    CHECK_CONTAINS(ls_error_message(), "is in \"f000");
+    ls__weights_close(&weights);
+    scratch_end();
+}
+
+/* ---- manifests ------------------------------------------------------------------------------ */
+
+static ls_status parse(char *text, size_t bytes, ls__manifest *out)
+{
+    static ls__arena arena;
+    uint8_t hash[LS__DIGEST_BYTES];
+    char hex[LS__DIGEST_HEX + 1];
+    CHECK_OK(ls__manifest_hash(text, bytes, hash));
+    ls__digest_hex(hash, hex);
+    memcpy(text + LS__MANIFEST_HASH_AT, hex, LS__DIGEST_HEX);
+    ls__arena_init(&arena, ls__env_posix(), 1 << 16);
+    const ls_status status = ls__manifest_parse(text, bytes, "manifest.json", &arena, out);
+    ls__arena_fini(&arena); /* only counts and statuses are looked at afterwards */
+    return status;
+}
+
+#define ZEROS "0000000000000000000000000000000000000000000000000000000000000000"
+#define HEAD                                                                                       \
+    LS__MANIFEST_HEAD ZEROS                                                                        \
+        "\",\"format\":\"lockstep checkpoint\",\"version\":2,\"library\":\"x\","                   \
+        "\"step\":1,\"world_size\":1,\"hash_name\":\"sha256\","
+
+TEST(a_manifest_of_empty_objects_takes_no_memory)
+{
+    ls__manifest manifest;
+    const ls__env *env = begin();
+    (void)env;
+    char *text = bomb(HEAD "\"a\":[{}", ",{}", "]}");
+    const long before = peak_kib();
+    expect_refused(parse(text, BYTES, &manifest), "manifest.json", before);
+    free(text);
+    scratch_end();
+}
+
+/* `count` files, and two tensors each of which has a piece in every file, cut along the second
+ * dimension: no order of the first one tells such pieces apart. */
+static char *large_manifest(int count, int last_dim, size_t *bytes)
+{
+    char *text = malloc(400 + (size_t)count * 400);
+    CHECK(text != NULL);
+    char *at = text + sprintf(text, HEAD "\"files\":{");
+    for (int i = 0; i < count; i++) {
+        at += sprintf(at, "%s\"f%d\":{\"bytes\":1,\"hash\":\"" ZEROS "\"}", i > 0 ? "," : "", i);
+    }
+    at += sprintf(at, "},\"tensors\":{");
+    for (int t = 0; t < 2; t++) {
+        at += sprintf(at, "%s\"t%d\":{\"dtype\":\"F32\",\"shape\":[2,%d],\"pieces\":[",
+                      t ? "," : "", t, count);
+        for (int i = 0; i < count; i++) {
+            at += sprintf(at, "%s{\"file\":\"f%d\",\"start\":[0,%d],\"shape\":[2,%d]}",
+                          i ? "," : "", i, i, i < count - 1 ? 1 : last_dim);
+        }
+        at += sprintf(at, "]}");
+    }
+    at += sprintf(at, "}}");
+    *bytes = (size_t)(at - text);
+    return text;
+}
+
+/* 20,000 files and 40,000 pieces took 6 s of comparisons; they take 0.1 s. */
+TEST(a_manifest_of_many_files_and_pieces_takes_no_time)
+{
+    size_t bytes;
+    ls__manifest manifest;
+    const ls__env *env = begin();
+    (void)env;
+    char *text = large_manifest(20000, 1, &bytes);
+    const double start = cpu_seconds();
+    CHECK_OK(parse(text, bytes, &manifest));
+    CHECK(cpu_seconds() - start < 1.5 * TEST_SLOWER);
+    CHECK_INT(manifest.file_count, 20000);
+    CHECK_INT(manifest.tensor_count, 2);
+    free(text);
+    text = large_manifest(20000, 2, &bytes);
+    CHECK_STATUS(parse(text, bytes, &manifest), LS_ERR_FORMAT);
+    free(text);
+    scratch_end();
+}
+
+/* ---- pieces --------------------------------------------------------------------------------- */
+
+#define SIDE 3
+
+typedef struct box {
+    int64_t start[3], dim[3];
+} box;
+
+/* The plain twin: counts for each element the boxes that hold it. */
+static bool tiles(const box *list, int count)
+{
+    int held[SIDE][SIDE][SIDE] = {0};
+    for (int b = 0; b < count; b++) {
+        for (int64_t i = 0; i < SIDE * SIDE * SIDE; i++) {
+            const int64_t at[3] = {i / (SIDE * SIDE), i / SIDE % SIDE, i % SIDE};
+            bool in = true;
+            for (int d = 0; d < 3; d++) {
+                in &= at[d] >= list[b].start[d] && at[d] < list[b].start[d] + list[b].dim[d];
+            }
+            held[at[0]][at[1]][at[2]] += in;
+        }
+    }
+    for (int i = 0; i < SIDE * SIDE * SIDE; i++) {
+        if (held[i / (SIDE * SIDE)][i / SIDE % SIDE][i % SIDE] != 1) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool prints_tile(const box *list, int count)
+{
+    const ls__boxes boxes = ls__boxes_of("0123456789abcdef" ZEROS);
+    static const int64_t origin[3], side[3] = {SIDE, SIDE, SIDE};
+    uint64_t sum = 0;
+    for (int b = 0; b < count; b++) {
+        sum = ls__box_add(sum, ls__box_print(&boxes, list[b].start, list[b].dim, 3));
+    }
+    return sum == ls__box_print(&boxes, origin, side, 3);
+}
+
+static uint32_t next_random(uint32_t *x)
+{
+    *x = *x * 1664525u + 1013904223u;
+    return *x >> 8;
+}
+
+/* Cuts boxes of a tiling in two, so that the result is a tiling; then changes it, mostly. */
+static int draw(uint32_t *x, box *list, int cuts)
+{
+    int count = 1;
+    list[0] = (box){{0, 0, 0}, {SIDE, SIDE, SIDE}};
+    for (int i = 0; i < cuts; i++) {
+        const uint32_t which = next_random(x) % (uint32_t)count, d = next_random(x) % 3;
+        const int64_t left = next_random(x) % (uint32_t)(list[which].dim[d] + 1);
+        list[count] = list[which];
+        list[count].start[d] += left;
+        list[count].dim[d] -= left;
+        list[which].dim[d] = left;
+        count++;
+    }
+    for (uint32_t i = next_random(x) % 3; i > 0; i--) {
+        box *b = &list[next_random(x) % (uint32_t)count];
+        const uint32_t d = next_random(x) % 3;
+        b->start[d] = next_random(x) % SIDE;
+        b->dim[d] = next_random(x) % (uint32_t)(SIDE - b->start[d] + 1);
+    }
+    return count;
+}
+
+TEST(fingerprints_tell_tilings_from_overlaps_and_holes)
+{
+    box list[9];
+    uint32_t x = (uint32_t)test_seed();
+    int good = 0, bad = 0;
+    for (int i = 0; i < 20000; i++) {
+        const int count = draw(&x, list, (int)(next_random(&x) % 9));
+        const bool want = tiles(list, count);
+        CHECK(prints_tile(list, count) == want);
+        good += want;
+        bad += !want;
+    }
+    CHECK(good > 1000 && bad > 1000);
+}
+
+TEST_MAIN
