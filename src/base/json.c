@@ -89,6 +89,9 @@ ls_status ls__json_read(const char *what, const char *text, size_t bytes, size_t
     }
     LS_TRY(ls__json_check(what, text, bytes, limit));
     *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    if (*root == NULL && error.line < 0) { /* jansson has not begun */
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory to read it", what);
+    }
     return *root != NULL
                ? LS_OK
                : ls__fail(LS_ERR_FORMAT, "%s: its JSON is malformed at offset %zu (line %d): %s",

@@ -221,7 +221,7 @@ static ls_status check_pieces(const reader *r, const ls__manifest_tensor *t)
     for (int i = 0; good && i < t->piece_count; i++) {
         const ls__manifest_piece *p = &t->pieces[i];
         good = piece_is_inside(t, p);
-        sum = ls__box_add(sum, ls__box_print(&r->boxes, p->start, p->dim, t->ndim));
+        sum = !good ? sum : ls__box_add(sum, ls__box_print(&r->boxes, p->start, p->dim, t->ndim));
     }
     if (!good || sum != whole) {
         return ls__fail(LS_ERR_FORMAT,

@@ -165,16 +165,16 @@ static const char *write_index(int files, int tensors, int distance)
     return path;
 }
 
-/* The 40,000 tensors of 2,000 files were looked up in all files before, which took TIME. */
+/* 80,000 tensors, each looked up in all 4,000 files, took 3.8 s. */
 TEST(an_index_of_many_files_takes_no_time)
 {
     ls__weights weights;
     const ls__env *env = begin();
-    const char *path = write_index(2000, 20, 20);
+    const char *path = write_index(4000, 20, 20);
     const double start = cpu_seconds();
     CHECK_OK(ls__weights_open(env, path, &weights));
     CHECK(cpu_seconds() - start < 1.5 * TEST_SLOWER);
-    CHECK_INT(weights.count, 2000);
+    CHECK_INT(weights.count, 4000);
     ls__weights_close(&weights);
     scratch_end();
 }
@@ -248,21 +248,21 @@ static char *large_manifest(int count, int last_dim, size_t *bytes)
     return text;
 }
 
-/* 20,000 files and 40,000 pieces took 6 s of comparisons; they take 0.1 s. */
+/* 40,000 files and 80,000 pieces took 7.5 s of comparisons. */
 TEST(a_manifest_of_many_files_and_pieces_takes_no_time)
 {
     size_t bytes;
     ls__manifest manifest;
     const ls__env *env = begin();
     (void)env;
-    char *text = large_manifest(20000, 1, &bytes);
+    char *text = large_manifest(40000, 1, &bytes);
     const double start = cpu_seconds();
     CHECK_OK(parse(text, bytes, &manifest));
     CHECK(cpu_seconds() - start < 1.5 * TEST_SLOWER);
-    CHECK_INT(manifest.file_count, 20000);
+    CHECK_INT(manifest.file_count, 40000);
     CHECK_INT(manifest.tensor_count, 2);
     free(text);
-    text = large_manifest(20000, 2, &bytes);
+    text = large_manifest(40000, 2, &bytes);
     CHECK_STATUS(parse(text, bytes, &manifest), LS_ERR_FORMAT);
     free(text);
     scratch_end();
