@@ -1,3 +1,4 @@
+/* Fingerprints of boxes: products of random numbers modulo a Mersenne prime. */
 #include "checkpoint/boxes.h"
 
 #include <stdlib.h>

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "base/runtime.h"
+#include "base/text.h"
 #include "checkpoint/boxes.h"
 #include "checkpoint/manifest_text.h"
 #include "checkpoint/weights.h"
@@ -135,32 +136,36 @@ TEST(an_index_of_any_size_takes_no_memory)
 /* A file without data: `count` tensors of no elements, numbered from `first`. */
 static void write_empty_tensors(const char *name, int first, int count)
 {
-    char *text = malloc(16 + (size_t)count * 80), *at = text + 8;
+    const size_t room = 16 + (size_t)count * 80;
+    char *text = malloc(room);
     CHECK(text != NULL);
+    ls__text to = {text + 8, room - 8};
     for (int i = 0; i < count; i++) {
-        at += sprintf(at, "%s\"t%d\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}",
-                      i == 0 ? "{" : ",", first + i);
+        ls__text_add(&to, "%s\"t%d\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}",
+                     i == 0 ? "{" : ",", first + i);
     }
-    at += sprintf(at, "}");
-    const uint64_t length = (uint64_t)(at - text - 8);
+    ls__text_add(&to, "%s", "}");
+    const uint64_t length = (uint64_t)(to.at - text - 8);
     memcpy(text, &length, 8);
-    (void)scratch_write(name, text, (size_t)(at - text));
+    (void)scratch_write(name, text, (size_t)(to.at - text));
     free(text);
 }
 
 /* An index of files of equal numbers of tensors, of which it lists the first. */
 static const char *write_index(int files, int tensors, int distance)
 {
-    char name[32], *text = malloc(64 + (size_t)files * 64);
+    const size_t room = 64 + (size_t)files * 64;
+    char name[32], *text = malloc(room);
     CHECK(text != NULL);
-    char *at = text + sprintf(text, "{\"weight_map\":{");
+    ls__text to = {text, room};
+    ls__text_add(&to, "{\"weight_map\":{");
     for (int f = 0; f < files; f++) {
         (void)snprintf(name, sizeof name, "f%04d", f);
         write_empty_tensors(name, f * distance, tensors);
-        at += sprintf(at, "%s\"t%d\":\"%s\"", f > 0 ? "," : "", f * distance, name);
+        ls__text_add(&to, "%s\"t%d\":\"%s\"", f > 0 ? "," : "", f * distance, name);
     }
-    at += sprintf(at, "}}");
-    const char *path = scratch_write("model.safetensors.index.json", text, (size_t)(at - text));
+    ls__text_add(&to, "%s", "}}");
+    const char *path = scratch_write("model.safetensors.index.json", text, (size_t)(to.at - text));
     free(text);
     return path;
 }
@@ -227,24 +232,26 @@ TEST(a_manifest_of_empty_objects_takes_no_memory)
  * dimension: no order of the first one tells such pieces apart. */
 static char *large_manifest(int count, int last_dim, size_t *bytes)
 {
-    char *text = malloc(400 + (size_t)count * 400);
+    const size_t room = 600 + (size_t)count * 400;
+    char *text = malloc(room);
     CHECK(text != NULL);
-    char *at = text + sprintf(text, HEAD "\"files\":{");
+    ls__text to = {text, room};
+    ls__text_add(&to, HEAD "\"files\":{");
     for (int i = 0; i < count; i++) {
-        at += sprintf(at, "%s\"f%d\":{\"bytes\":1,\"hash\":\"" ZEROS "\"}", i > 0 ? "," : "", i);
+        ls__text_add(&to, "%s\"f%d\":{\"bytes\":1,\"hash\":\"" ZEROS "\"}", i > 0 ? "," : "", i);
     }
-    at += sprintf(at, "},\"tensors\":{");
+    ls__text_add(&to, "},\"tensors\":{");
     for (int t = 0; t < 2; t++) {
-        at += sprintf(at, "%s\"t%d\":{\"dtype\":\"F32\",\"shape\":[2,%d],\"pieces\":[",
-                      t ? "," : "", t, count);
+        ls__text_add(&to, "%s\"t%d\":{\"dtype\":\"F32\",\"shape\":[2,%d],\"pieces\":[",
+                     t ? "," : "", t, count);
         for (int i = 0; i < count; i++) {
-            at += sprintf(at, "%s{\"file\":\"f%d\",\"start\":[0,%d],\"shape\":[2,%d]}",
-                          i ? "," : "", i, i, i < count - 1 ? 1 : last_dim);
+            ls__text_add(&to, "%s{\"file\":\"f%d\",\"start\":[0,%d],\"shape\":[2,%d]}",
+                         i ? "," : "", i, i, i < count - 1 ? 1 : last_dim);
         }
-        at += sprintf(at, "]}");
+        ls__text_add(&to, "%s", "]}");
     }
-    at += sprintf(at, "}}");
-    *bytes = (size_t)(at - text);
+    ls__text_add(&to, "%s", "}}");
+    *bytes = (size_t)(to.at - text);
     return text;
 }
 
