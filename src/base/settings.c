@@ -38,7 +38,8 @@ static const ls__setting table[] = {
      "parts of an operation between hosts that are under way at once, 1 to 4"},
     {"LOCKSTEP_ALGORITHM", "chosen",
      "algorithms by operation and size, as \"all_reduce=0-4k:recursive_doubling,4k-:direct;"
-     "broadcast=chain\"; docs/algorithms.md has all"},
+     "broadcast=chain\"; docs/algorithms.md has all; a sum by one that is not \"exact\" there has "
+     "other bits for other sizes, as of DDP's buckets"},
     {"LOCKSTEP_TUNE", "auto",
      "off: groups on several hosts use the built-in choice of algorithms, not measured times"},
     {"LOCKSTEP_TUNE_FILE", "lockstep/tuning in XDG_CACHE_HOME or ~/.cache",

@@ -100,7 +100,7 @@ TEST(a_seed_gives_the_same_event_log_to_the_last_byte)
 static void check_found(const char *bug, const char *ranks)
 {
     char arguments[96];
-    snprintf(arguments, sizeof arguments, "--until-found --planted %s --seeds 1-10000%s", bug,
+    snprintf(arguments, sizeof arguments, "--until-found --planted %s --seeds 1-30000%s", bug,
              is_long() || ranks == NULL ? "" : ranks);
     check_good(arguments, 290);
 }
