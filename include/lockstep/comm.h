@@ -75,9 +75,9 @@ LS_API ls_status ls_group_set_channels(ls_group *group, int channels);
  * ranks on several hosts choose by the times that `lockstep tune` writes to LOCKSTEP_TUNE_FILE of
  * rank 0, or without them by the default figures of the cost model. Other groups need no timing,
  * and their text is "". The order of addition, and with it every bit of a sum, is the same for all
- * choices. Local call. LOCKSTEP_TUNE=off keeps the built-in choice;
+ * choices of the library. Local call. LOCKSTEP_TUNE=off keeps the built-in choice;
  * LOCKSTEP_ALGORITHM="all_reduce=0-4k:root,4k-:direct;broadcast=chain" selects algorithms by
- * size. */
+ * size, also those that change the bits of a sum (ls_collective_options.algorithm). */
 LS_API ls_status ls_group_get_tuning(ls_group *group, char *out, size_t bytes);
 
 /* Like ls_group_new, but collective over the listed ranks only; the caller must be one of them, and
