@@ -13,7 +13,7 @@
 #include <lockstep/status.h>
 
 /* The largest text of a kind. It follows from the largest true file of that kind, and bounds the
- * memory: 4 million values, of which 1 million are containers, take at most 0.7 GB. */
+ * memory: 4 million values, of which 1 million are containers, take at most 1.1 GB. */
 typedef struct ls__json_limit {
     size_t bytes;
     size_t values;     /* at any depth, containers included */
