@@ -217,7 +217,7 @@ def start_of(options, row, times, python=None):
 
 
 def with_peer(rows):
-    """Those that are written: a row without a peer has no ratio and is only printed."""
+    """The rows to write. A row without a peer has no ratio, so it is only printed."""
     return [row for row in rows if row["peer"]]
 
 

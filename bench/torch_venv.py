@@ -1,7 +1,7 @@
-"""A virtual environment with PyTorch for the CPU, for the comparisons that are given no interpreter.
+"""A virtual environment with a CPU build of PyTorch, for comparisons without a given interpreter.
 
-The version is pinned with "+cpu": of PyPI's index and the CPU's pip takes the higher version, and PyPI's
-builds carry CUDA, whose libraries would count as memory of the peer.
+The version is pinned with "+cpu". Without it pip takes the higher version of PyPI's index and the CPU index,
+and PyPI's builds contain CUDA, whose libraries would count as memory of the peer.
 """
 
 import subprocess
@@ -17,14 +17,14 @@ def pip_arguments():
 
 
 def cuda_of(python):
-    """The version of CUDA that its torch was built for; None: it is the CPU's build, or there is none."""
+    """The CUDA version of an interpreter's torch. None for a CPU build, and without torch."""
     done = subprocess.run([python, "-c", CUDA], text=True, capture_output=True, cwd="/")
     found = done.stdout.strip()
     return found if done.returncode == 0 and found != "None" else None
 
 
 def warn_of_cuda(python):
-    """Says so where the memory column would count CUDA's libraries."""
+    """Warns that the memory column would count CUDA's libraries."""
     cuda = cuda_of(python)
     if cuda is not None:
         print(f"warning: the torch of {python} is built for CUDA {cuda}: its memory includes CUDA's "
@@ -32,10 +32,11 @@ def warn_of_cuda(python):
 
 
 def install(venv):
-    """Makes the environment and ends the program if its torch is not the CPU's build."""
+    """Makes the environment. Ends the program unless its torch can be imported and is a CPU build."""
     print(f"installing PyTorch {VERSION} into {venv}", flush=True)
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     subprocess.run([venv / "bin/pip", *pip_arguments()], check=True)
+    subprocess.run([venv / "bin/python", "-c", CUDA], check=True, stdout=subprocess.DEVNULL, cwd="/")
     cuda = cuda_of(str(venv / "bin/python"))
     if cuda is not None:
         sys.exit(f"the torch that pip installed into {venv} is built for CUDA {cuda} and not for the CPU; "

@@ -9,9 +9,11 @@
 #include "comm/group/group.h"
 #include "comm/memory/control.h"
 
-void ls__announce_write(ls_group *group, ls_work *work, uint64_t key)
+/* lock; writes all that belongs to the work's announcement, its data too, but not the stamp, which
+ * must follow at once. */
+static void write_post(ls_group *group, ls_work *work)
 {
-    ls__line line = {.key = key};
+    ls__line line = {.key = ls__descriptor_key(group->comm, &work->descriptor)};
     if (work->has_layout) {
         ls__v_layout_publish(group, work);
     }
@@ -28,7 +30,7 @@ bool ls__post_flush(ls_group *group)
            ls__post_has_room(group, group->next_post)) {
         ls_work *work = group->next_post;
         const uint64_t sequence = work->descriptor.sequence;
-        ls__announce_write(group, work, ls__descriptor_key(group->comm, &work->descriptor));
+        write_post(group, work);
         ready = ls__post_reach(group, sequence, 1) || work->memory == LS__MEMORY_MESSAGES ||
                 group->has_remote || ready;
         /* Sync: release; pairs with the acquire in exec.c's is_posted. */
