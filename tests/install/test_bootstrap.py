@@ -1,7 +1,9 @@
-"""scripts/bootstrap where things are missing: a PATH of links, and an apt-get that only notes."""
+"""scripts/bootstrap where things are missing: a PATH of links, and an apt-get, dnf or apk that only
+notes how it was called."""
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -11,13 +13,13 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from tap import SOURCE, Skip, run, test
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-bootstrap-")
-TOOLS = ("sh env id sed echo cat gcc g++ make meson ninja pkg-config python3").split()
+TOOLS = ("sh env id sed echo cat gcc g++ make meson ninja pkg-config python3 pgrep").split()
 
 
 class Machine:
     """A folder of links to this machine's tools but `missing`, run as root or as somebody else."""
 
-    def __init__(self, name, missing, root=True, sudo=False, apt=True, fails=False):
+    def __init__(self, name, missing, root=True, sudo=False, manager="apt-get", fails=False):
         self.bin = pathlib.Path(SCRATCH.name) / name
         self.log = self.bin / "log"
         self.bin.mkdir()
@@ -26,9 +28,9 @@ class Machine:
                 (self.bin / tool).symlink_to(shutil.which(tool))
         self.program("id", f"echo {0 if root else 1000}")
         self.program("apt-cache", "exit 0")
-        if apt:
+        if manager:
             end = 'case "$*" in *install*) exit 100;; esac' if fails else ""
-            self.program("apt-get", f'echo "$DEBIAN_FRONTEND $*" >> {self.log}\n{end}')
+            self.program(manager, f'echo "$DEBIAN_FRONTEND $*" >> {self.log}\n{end}')
         if sudo:
             self.program("sudo", f'echo sudo >> {self.log}; exec "$@"')
 
@@ -97,10 +99,52 @@ def without_sudo_the_command_to_ask_for_is_told():
 
 
 @test
-def without_apt_the_missing_are_told():
+def without_a_known_manager_the_missing_are_told():
     complete()
-    status, output, _ = Machine("other", ["meson"], apt=False).bootstrap()
-    assert status == 1 and "no apt-get here" in output and output.endswith(" meson\n"), output
+    status, output, _ = Machine("other", ["meson", "pgrep"], manager=None).bootstrap()
+    assert status == 1 and "there is no apt-get, dnf or apk" in output, output
+    assert output.endswith(": meson pgrep\n"), output
+
+
+@test
+def every_manager_is_asked_in_its_own_words():
+    complete()
+    words = {"dnf": ("install", "gcc-c++ meson ninja-build procps-ng jansson-devel openssl-devel pcre2-devel"),
+             "apk": ("add", "g++ meson samurai procps jansson-dev openssl-dev pcre2-dev")}
+    for manager, (verb, packages) in words.items():
+        machine = Machine(manager, ["g++", "meson", "ninja", "pgrep"], manager=manager)
+        machine.program("pkg-config", "exit 1")
+        status, output, asked = machine.bootstrap()
+        assert status == 0 and f"installing with {manager}: {packages}\n" in output, output
+        assert asked.splitlines()[-1].split()[-len(packages.split()) - 1:] == [verb, *packages.split()], asked
+
+
+@test
+def an_administrator_is_told_the_words_of_the_manager():
+    complete()
+    for manager, command in (("dnf", "dnf install meson"), ("apk", "apk add meson")):
+        machine = Machine(f"plain-{manager}", ["meson"], root=False, manager=manager)
+        status, output, asked = machine.bootstrap()
+        assert status == 1 and asked == "" and output.endswith(f"    {command}\n"), output
+
+
+@test
+def a_static_link_that_needs_more_libraries_gets_their_headers():
+    complete()
+    machine = Machine("static", [])
+    machine.program("pkg-config", """case "$*" in *--static*) echo -lcrypto -lz -lnone;; esac""")
+    with_zlib = any(pathlib.Path(p, "zlib.h").exists() for p in ("/usr/include", "/usr/local/include"))
+    assert ("zlib1g-dev" in machine.bootstrap()[2]) == (not with_zlib)
+
+
+@test
+def every_thing_that_is_looked_for_has_a_package_of_each_manager():
+    script = (SOURCE / "scripts/bootstrap").read_text()
+    rows = [line.split() for line in script.split("packages='")[1].split("'")[0].strip().splitlines()]
+    assert all(len(row) == 4 for row in rows), rows
+    looked_for = script.split("\nlook() {")[1].split("\n}")[0]
+    needed = re.findall(r"\bneed ([a-z0-9+-]+)", looked_for)
+    assert sorted(needed) == sorted(row[0] for row in rows), (needed, rows)
 
 
 @test

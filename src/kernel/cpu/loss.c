@@ -79,7 +79,7 @@ static double loss_row_half(ls__bfloat16 *dx, const ls__bfloat16 *x, int64_t tar
                             const row_rule *rule)
 {
     _Alignas(64) float wide[LS__HALF_LOGITS_MAX];
-    LS_ASSERT(n <= LS__HALF_LOGITS_MAX);
+    LS_ASSERT(n > 0 && n <= LS__HALF_LOGITS_MAX);
     ls__halves_widen(wide, x, n);
     double loss = loss_row(dx != NULL ? wide : NULL, wide, target, n, rule);
     if (dx != NULL) {

@@ -217,7 +217,7 @@ void ls__ref_layer_norm_backward_bf16(ls__bfloat16 *dx, float beta_x, float *dw,
                                       int64_t rows, int64_t n, void *workspace, ls_stream *stream)
 {
     float wide_dx[LS__HALF_ROW_MAX], wide_dy[LS__HALF_ROW_MAX], wide_x[LS__HALF_ROW_MAX];
-    LS_ASSERT(n <= LS__HALF_ROW_MAX);
+    LS_ASSERT(n > 0 && n <= LS__HALF_ROW_MAX);
     for (int64_t i = 0; i < rows; i++) {
         float *to = dx != NULL ? wide_dx : NULL;
         if (dx != NULL && beta_x != 0.0f) {
@@ -253,7 +253,7 @@ void ls__ref_rms_norm_backward_bf16(ls__bfloat16 *dx, float beta_x, float *dw, f
                                     void *workspace, ls_stream *stream)
 {
     float wide_dx[LS__HALF_ROW_MAX], wide_dy[LS__HALF_ROW_MAX], wide_x[LS__HALF_ROW_MAX];
-    LS_ASSERT(n <= LS__HALF_ROW_MAX);
+    LS_ASSERT(n > 0 && n <= LS__HALF_ROW_MAX);
     for (int64_t i = 0; i < rows; i++) {
         if (dx != NULL && beta_x != 0.0f) {
             widen_row(wide_dx, dx + i * n, n);
