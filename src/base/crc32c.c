@@ -164,13 +164,13 @@ uint32_t ls__crc32c(uint32_t crc, const void *data, size_t bytes)
 /* By name, since the compilers' intrinsics ask for a flag that holds for a whole file. */
 static uint32_t add_word(uint32_t crc, uint64_t word)
 {
-    __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1" : "+r"(crc) : "r"(word));
+    __asm__(".arch_extension\tcrc\n\tcrc32cx\t%w0, %w0, %x1" : "+r"(crc) : "r"(word));
     return crc;
 }
 
 static uint32_t add_byte(uint32_t crc, unsigned char byte)
 {
-    __asm__(".arch_extension crc\n\tcrc32cb %w0, %w0, %w1" : "+r"(crc) : "r"(byte));
+    __asm__(".arch_extension\tcrc\n\tcrc32cb\t%w0, %w0, %w1" : "+r"(crc) : "r"(byte));
     return crc;
 }
 

@@ -15,6 +15,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -100,10 +101,11 @@ static bool set_inherited(int fd, bool inherited)
     return fcntl(fd, F_SETFD, flags) == 0;
 }
 
-/* Makes all descriptors but the standard ones close-on-exec, then the kept ones inheritable. */
+/* Makes all descriptors but the standard ones close-on-exec, then the kept ones inheritable. musl
+ * has no function for the first system call. */
 static bool mark_descriptors(const ls__env_spawn *spawn)
 {
-    if (close_range(FIRST_FREE_FD, ~0u, CLOSE_RANGE_CLOEXEC) != 0) {
+    if (syscall(SYS_close_range, FIRST_FREE_FD, ~0u, CLOSE_RANGE_CLOEXEC) != 0) {
         long open_max = sysconf(_SC_OPEN_MAX); /* a kernel before 5.11 */
         for (int fd = FIRST_FREE_FD; fd < open_max; fd++) {
             (void)set_inherited(fd, false);

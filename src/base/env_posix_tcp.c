@@ -70,13 +70,19 @@ static int print(const struct sockaddr *from, socklen_t length, char *out, size_
     return 0;
 }
 
-/* May block for as long as the resolver takes. Returns how many addresses were written. */
+/* May block for as long as the resolver takes. Returns how many addresses were written. "localhost"
+ * is the loopback interface even where no file and no server says so, as in a bare container (RFC
+ * 6761, section 6.3). */
 int ls__posix_resolve(const ls__env *env LS__UNUSED, const char *name, char (*out)[LS__ADDRESS_MAX],
                       int room)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     struct addrinfo *found = NULL;
-    int rc = getaddrinfo(name, NULL, &hints, &found);
+    const int rc = getaddrinfo(name, NULL, &hints, &found);
+    if (rc != 0 && strcmp(name, "localhost") == 0 && room > 0) {
+        snprintf(out[0], LS__ADDRESS_MAX, "127.0.0.1");
+        return 1;
+    }
     if (rc != 0) {
         return rc == EAI_AGAIN ? -EAGAIN : rc == EAI_MEMORY ? -ENOMEM : -ENOENT;
     }

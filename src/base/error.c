@@ -104,14 +104,13 @@ ls_status ls_fail(ls_status status, const char *format, ...)
 /* errno is read first, because formatting may change it. */
 ls_status ls__fail_errno(const char *format, ...)
 {
-    int number = errno;
-    char buffer[128];
+    const int number = errno;
     draft d = {.used = 0};
     va_list args;
     va_start(args, format);
     draft_add_list(&d, format, args);
     va_end(args);
-    draft_add(&d, ": %s", strerror_r(number, buffer, sizeof buffer));
+    draft_add(&d, ": %s", strerror(number));
     keep(LS_ERR_SYSTEM, d.text);
     return LS_ERR_SYSTEM;
 }
