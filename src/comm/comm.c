@@ -82,19 +82,21 @@ ls_store *ls_runtime_store(void)
 void ls__comm_config(const ls__comm *comm, char *out, size_t bytes)
 {
     const char *hosts = ls__setting_get("LOCKSTEP_HOSTS");
-    char rules[64] = "";
-    if (comm->rules.hash != 0 || comm->tune != LS__TUNE_AUTO) {
-        static const char *const modes[] = {"auto", "off"};
-        snprintf(rules, sizeof rules, ", tune=%s, LOCKSTEP_ALGORITHM=(%016" PRIx64 ")",
-                 modes[comm->tune], comm->rules.hash);
+    const char *rules = ls__setting_get("LOCKSTEP_ALGORITHM");
+    char chosen[160] = ""; /* the hash stands for the end of a long text */
+    if (comm->rules.hash != 0) {
+        snprintf(chosen, sizeof chosen, ", LOCKSTEP_ALGORITHM=%.80s (%016" PRIx64 ")",
+                 rules != NULL ? rules : "", comm->rules.hash);
     }
     snprintf(out, bytes,
-             "lockstep %s, cpu=%s%s, check=%s, channels=%d, layout %d.%d.%zu.%zu%s%.60s%s",
-             ls_version(), ls__cpu_name(ls__cpu_level()),
-             ls__cpu_strict() ? ", deterministic=strict" : "", comm->strict ? "strict" : "default",
-             comm->channels, LS__HEAP_VERSION, LS__DESCRIPTOR_VERSION, sizeof(ls__control_block),
-             sizeof(ls__heap_header), hosts != NULL ? ", LOCKSTEP_HOSTS=" : "",
-             hosts != NULL ? hosts : "", rules);
+             "version=%s, layout=%d.%d.%zu.%zu, LOCKSTEP_CPU=%s%s, LOCKSTEP_CHECK=%s, "
+             "LOCKSTEP_CHANNELS=%d, LOCKSTEP_TUNE=%s%s%.60s%s",
+             ls_version(), LS__HEAP_VERSION, LS__DESCRIPTOR_VERSION, sizeof(ls__control_block),
+             sizeof(ls__heap_header), ls__cpu_name(ls__cpu_level()),
+             ls__cpu_strict() ? ", LOCKSTEP_DETERMINISTIC=strict" : "",
+             comm->strict ? "strict" : "default", comm->channels,
+             comm->tune == LS__TUNE_AUTO ? "auto" : "off", hosts != NULL ? ", LOCKSTEP_HOSTS=" : "",
+             hosts != NULL ? hosts : "", chosen);
 }
 
 /* ---- hosts --------------------------------------------------------------------------- */

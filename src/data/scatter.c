@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/runtime.h"
+#include "comm/api/collective.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
 #include "tensor/shape.h"
@@ -75,6 +76,7 @@ static ls_status compare(ls__scatter *s, const ls_dataset *dataset)
     for (int r = 1; status == LS_OK && r < s->ranks; r++) {
         if (memcmp(&all[r], &all[0], sizeof all[0]) != 0) {
             status = fail_differs(r, &all[r], &all[0]);
+            ls__group_record_failure(s->group, status, ls_error_message());
         }
     }
     free(all);

@@ -108,6 +108,17 @@ static void count_pending(ls_reducer *r, const uint8_t *used)
     }
 }
 
+/* Every rank finds the same mismatch. It fails the group all the same, so that the launcher names it
+ * as the root cause, and not the exit code of the rank that ended first. */
+static ls_status check_config(ls_reducer *r)
+{
+    const ls_status status = ls__config_check(r);
+    if (status == LS_ERR_MISMATCH) {
+        ls__group_fail(r->group, status, ls_error_message());
+    }
+    return status;
+}
+
 /* Local work first, then the exchange: a failure before ls__control_start leaves the reducer
  * idle. */
 ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *options,
@@ -129,7 +140,7 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
     if (options->local) {
         return LS_OK;
     }
-    LS_TRY(ls__config_check(r));
+    LS_TRY(check_config(r));
     /* From here on the gradients that this backward reaches count as accumulated: the peers learn of
      * them by the bitmap. */
     for (int i = 0; i < r->param_count; i++) {

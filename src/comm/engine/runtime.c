@@ -12,6 +12,7 @@
 
 #include <lockstep/version.h>
 
+#include "base/assert.h"
 #include "base/cpu.h"
 #include "base/log.h"
 #include "base/options.h"
@@ -255,8 +256,8 @@ static bool has_come(const ls__board_rank *place)
            atomic_load_explicit(&place->life, memory_order_acquire) >= LS__LIFE_JOINED;
 }
 
-/* ls_init has run out of time: adds to the error the ranks of this host that are missing or stopped,
- * and records it for the launcher. */
+/* ls_init has run out of time: adds to the error the ranks of this host that are missing or
+ * stopped. */
 static void explain_late(const ls__comm *comm)
 {
     const ls__board *board = comm->board;
@@ -269,7 +270,20 @@ static void explain_late(const ls__comm *comm)
             break;
         }
     }
-    ls__comm_record_failure(comm, LS_ERR_TIMEOUT, ls_error_message());
+}
+
+/* Records the failure of ls_init for the launcher, whose report otherwise knows an exit code only.
+ * LS_ERR_PEER is another rank's failure, which the launcher has recorded itself. */
+static void record_failed_init(const ls__comm *comm, ls_status status)
+{
+    LS_ASSERT(status < 0);
+    if (comm->me == NULL || status == LS_ERR_PEER) {
+        return;
+    }
+    if (status == LS_ERR_TIMEOUT) {
+        explain_late(comm);
+    }
+    ls__comm_record_failure(comm, status, ls_error_message());
 }
 
 static ls_status start(ls_runtime *runtime, const ls_init_options *options)
@@ -283,10 +297,8 @@ static ls_status start(ls_runtime *runtime, const ls_init_options *options)
         return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for the runtime");
     }
     ls_status status = open_comm(comm, options->threads);
-    if (status == LS_ERR_TIMEOUT && comm->board != NULL) {
-        explain_late(comm);
-    }
     if (status != LS_OK) {
+        record_failed_init(comm, status);
         close_comm(comm);
         return status;
     }

@@ -223,10 +223,13 @@ static ls_status check_what(const plan *p, const char *tag)
 {
     for (int i = 1; i < p->count; i++) {
         if (p->offers[p->ranks[i]].what != p->offers[p->ranks[0]].what) {
-            return ls__fail(LS_ERR_MISMATCH,
-                            "ls_group_new_among: rank %d asks for another name or other ranks than "
-                            "rank %d; this rank asks for: %.200s; give the same on each of them",
-                            p->ranks[i], p->ranks[0], tag);
+            const ls_status status =
+                ls__fail(LS_ERR_MISMATCH,
+                         "ls_group_new_among: rank %d asks for another name or other ranks than "
+                         "rank %d; this rank asks for: %.200s; give the same on each of them",
+                         p->ranks[i], p->ranks[0], tag);
+            ls__group_record_failure(p->parent, status, ls_error_message());
+            return status;
         }
     }
     return LS_OK;

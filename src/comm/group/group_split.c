@@ -66,11 +66,14 @@ static ls_status check_names(const division *d)
         for (int k = r + 1; a->color >= 0 && k < d->parent->size; k++) {
             const request *b = &d->request[k];
             if (b->color == a->color && strncmp(a->name, b->name, sizeof a->name) != 0) {
-                return ls__fail(LS_ERR_MISMATCH,
-                                "ls_group_split of group \"%s\": of color %d rank %d names the "
-                                "group \"%.31s\", rank %d \"%.31s\"; give ranks of one color the "
-                                "same name",
-                                d->parent->name, (int)a->color, r, a->name, k, b->name);
+                const ls_status status =
+                    ls__fail(LS_ERR_MISMATCH,
+                             "ls_group_split of group \"%s\": of color %d rank %d names the "
+                             "group \"%.31s\", rank %d \"%.31s\"; give ranks of one color the "
+                             "same name",
+                             d->parent->name, (int)a->color, r, a->name, k, b->name);
+                ls__group_record_failure(d->parent, status, ls_error_message());
+                return status;
             }
         }
     }

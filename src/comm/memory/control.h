@@ -50,7 +50,7 @@
 
 #define LS__HEAP_MAGIC 0x4c534850u /* "LSHP" */
 #define LS__HEAP_VERSION 1
-#define LS__CONFIG_MAX 192
+#define LS__CONFIG_MAX 320
 
 #define LS__WINDOW 64         /* operations a rank may post ahead of its slowest peer */
 #define LS__FENCE_BITS 24     /* of a stamp; 16 million fences are 1 TB in slices */

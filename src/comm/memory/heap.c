@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "base/error.h"
 #include "base/size.h"
+#include "comm/diagnose/settings.h"
 #include "comm/engine/lock.h"
 #include "comm/memory/blocks.h"
 #include "comm/memory/control.h"
@@ -168,10 +169,10 @@ static ls_status check_header(const ls__heap_header *header, const ls__heap_spec
             rank, header->magic, header->version);
     }
     if (strncmp(header->config, spec->config, sizeof header->config - 1) != 0) {
-        return ls__fail(LS_ERR_MISMATCH,
-                        "ls_init: ranks are set up differently: rank %d has \"%s\", rank %d has "
-                        "\"%.*s\"; start all ranks with the same build and LOCKSTEP_* settings",
-                        spec->rank, spec->config, rank, (int)sizeof header->config, header->config);
+        char theirs[LS__CONFIG_MAX];
+        snprintf(theirs, sizeof theirs, "%.*s", (int)sizeof header->config - 1, header->config);
+        return ls__settings_differ((ls__settings_side){spec->rank, spec->config},
+                                   (ls__settings_side){rank, theirs});
     }
     return LS_OK;
 }

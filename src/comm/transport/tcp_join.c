@@ -11,6 +11,7 @@
 
 #include "base/assert.h"
 #include "base/error.h"
+#include "comm/diagnose/settings.h"
 #include "comm/transport/tcp_wire.h"
 #include "job/link/listener.h"
 
@@ -110,10 +111,8 @@ static ls_status read_card(const joining *j, int peer, char text[CARD_MAX], card
     }
     snprintf(out->address, sizeof out->address, "%s", address);
     if (strcmp(out->config, j->spec->config) != 0) {
-        return ls__fail(LS_ERR_MISMATCH,
-                        "ls_init: ranks are set up differently: rank %d has \"%s\", rank %d has "
-                        "\"%s\"; start all ranks with the same build and LOCKSTEP_* settings",
-                        j->spec->rank, j->spec->config, peer, out->config);
+        return ls__settings_differ((ls__settings_side){j->spec->rank, j->spec->config},
+                                   (ls__settings_side){peer, out->config});
     }
     return LS_OK;
 }

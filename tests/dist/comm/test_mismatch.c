@@ -293,20 +293,21 @@ static void every_rank_finds(difference d)
 
 TEST(another_version_of_the_library_is_named_with_both)
 {
-    every_rank_finds((difference){NULL, NULL, "\"lockstep " LS_VERSION ",", "\"lockstep 0.0.9,"});
+    every_rank_finds((difference){NULL, NULL, "version=" LS_VERSION ",", "version=0.0.9;"});
 }
 
 TEST(settings_that_must_agree_are_named_with_both)
 {
-    every_rank_finds((difference){"LOCKSTEP_CHECK", "strict", "check=default", "check=strict"});
+    every_rank_finds((difference){"LOCKSTEP_CHECK", "strict", "LOCKSTEP_CHECK=default",
+                                  "LOCKSTEP_CHECK=strict"});
 }
 
 TEST(other_kernels_are_named_with_both)
 {
     const char *other = ls__cpu_level() == LS__CPU_REF ? "base" : "ref";
     char want[32];
-    snprintf(want, sizeof want, "cpu=%s", other);
-    every_rank_finds((difference){"LOCKSTEP_CPU", other, "cpu=", want});
+    snprintf(want, sizeof want, "LOCKSTEP_CPU=%s", other);
+    every_rank_finds((difference){"LOCKSTEP_CPU", other, "LOCKSTEP_CPU=", want});
 }
 
 /* The others may hear of the barrier before they hear of the abort. */

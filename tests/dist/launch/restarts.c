@@ -79,6 +79,43 @@ TEST(what_cannot_work_is_not_tried_again)
           "lockstep: not restarted: it would recur (LS_ERR_MISMATCH)\n");
 }
 
+/* A setting that a rank and another rank have differently: the launcher's first line has `cause`. */
+static void check_settings(const char *command, const char *cause)
+{
+    char text[512];
+    snprintf(text, sizeof text, "$L run -n 3 --max-restarts 3 %s 2>&1 | grep ^lockstep: | head -3",
+             command);
+    test_output got = script_with("", text, SECONDS);
+    const char *end = strchr(got.text, '\n'), *found = strstr(got.text, cause);
+    if (found == NULL || end == NULL || found > end ||
+        count_of(got.text, "lockstep: restart ") > 0) {
+        test_fail(__FILE__, __LINE__, "%s\nwant \"%s\" in the first line: %s", text, cause,
+                  got.text);
+    }
+    CHECK_CONTAINS(got.text, "lockstep: not restarted: it would recur (LS_ERR_MISMATCH)\n");
+    free(got.text);
+}
+
+TEST(settings_that_differ_are_the_root_cause_and_are_not_tried_again)
+{
+    check_settings("$W differ lr", "rank 0 made SGD of 2 parameters, lr 0.1");
+    check_settings("$W differ optimizer", "rank 1 made Adam of 2 parameters, lr 0.1");
+    check_settings("$W differ seed", "rank 0 has seed 0 and rank 1 has seed 7");
+    check_settings("$W differ batch", "rank 1 made a sampler of 24 samples, batch 3");
+    check_settings("$W differ data", "rank 1 made a sampler of 20 samples, batch 2");
+    check_settings("$W differ names", "rank 0 names the group \"even\", rank 1 \"odd\"");
+}
+
+TEST(variables_that_differ_are_the_root_cause_and_are_not_tried_again)
+{
+    check_settings("sh -c 'if [ $RANK = 2 ]; then export LOCKSTEP_CPU=ref; else export "
+                   "LOCKSTEP_CPU=base; fi; exec $W train 2'",
+                   "LOCKSTEP_CPU=base, rank 2 has LOCKSTEP_CPU=ref; start all ranks");
+    check_settings(
+        "sh -c '[ $RANK = 1 ] && export LOCKSTEP_ALGORITHM=all_reduce=ring; exec $W train 2'",
+        "rank 1 has LOCKSTEP_ALGORITHM=all_reduce=ring (");
+}
+
 TEST(the_run_keeps_its_number_and_each_attempt_its_logs)
 {
     test_output got = script_with(

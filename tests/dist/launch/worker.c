@@ -9,6 +9,8 @@
  *     worker fail           rank 1 fails at step 5 of every attempt; resumes from ./saved
  *     worker kill           the same by SIGKILL, at another step each time
  *     worker mismatch       ranks reduce different counts
+ *     worker differ WHAT    rank 1 trains with another seed, batch, data (their number), lr or
+ *                           optimizer, or splits the world with another name
  */
 #include <signal.h>
 #include <stdbool.h>
@@ -146,6 +148,42 @@ static int mismatch(void)
     return status < 0 ? 1 : 0;
 }
 
+/* ---- settings that differ ------------------------------------------------------------------- */
+
+static const char *differs; /* the setting that rank 1 has otherwise */
+
+static bool other(const char *what)
+{
+    return ls_rank() == 1 && strcmp(differs, what) == 0;
+}
+
+static void make_optimizer(ls_module *net)
+{
+    const double lr = other("lr") ? 0.2 : 0.1;
+    const ls_optim *optim = other("optimizer")
+                                ? ls_adam_new(net, LS_OPTIONS(ls_adam_options, .lr = lr))
+                                : ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = lr));
+    LS_CHECK(LS_STATUS_OF(optim));
+}
+
+/* Everything that a trainer makes, with one difference; then the first step. */
+static int differ(void)
+{
+    ls_group *part = NULL;
+    const ls_sampler *sampler = ls_sampler_new(
+        other("data") ? 20 : 24, LS_OPTIONS(ls_sampler_options, .batch = other("batch") ? 3 : 2));
+    LS_CHECK(LS_STATUS_OF(sampler));
+    if (other("seed")) {
+        ls_manual_seed(7);
+    }
+    make_optimizer(ls_linear_new(4, 2, NULL));
+    if (strcmp(differs, "names") == 0) {
+        LS_CHECK(ls_group_split(ls_world(), 0, 0, other("names") ? "odd" : "even", &part));
+    }
+    train_step(0);
+    return 0;
+}
+
 static int run(int argc, char **argv)
 {
     int steps = argc > 2 ? atoi(argv[2]) : STEPS;
@@ -153,6 +191,10 @@ static int run(int argc, char **argv)
         return mismatch();
     }
     LS_CHECK(ls_reducer_new(ls_world(), &param, 1, NULL, &reducer));
+    if (mode_is("differ")) {
+        differs = argv[2];
+        return differ();
+    }
     bool fails = mode_is("mend") || mode_is("fail") || mode_is("kill");
     int status = fails ? fail() : train(steps);
     LS_CHECK(ls_reducer_free(reducer));
