@@ -74,6 +74,7 @@ typedef struct ls__bench_operation {
 /* Print, and return an exit status. The first has the arguments behind "cost-table". */
 int ls__bench_cost_table(int argc, char **argv);
 int ls__bench_page(void);
+int ls__bench_lines(void);
 int ls__bench_tuner(int argc, char **argv); /* the arguments behind "tuner" */
 int ls__bench_protections(int argc, char **argv);
 int ls__bench_step(int argc, char **argv); /* argv[0] is "step" */

@@ -10,6 +10,12 @@ static int page(int argc, char **argv)
     return argc == 0 ? ls__bench_page() : 2;
 }
 
+static int lines(int argc, char **argv)
+{
+    (void)argv;
+    return argc == 0 ? ls__bench_lines() : 2;
+}
+
 static const struct {
     const char *name, *about;
     int (*run)(int argc, char **argv); /* the arguments behind the name */
@@ -18,6 +24,7 @@ static const struct {
     {"cost-table", "[-n K]: the lectures' table of steps and bandwidths, counted",
      ls__bench_cost_table},
     {"tuner", "[--json FILE]: the chosen algorithm beside the best, at all sizes", ls__bench_tuner},
+    {"lines", "what a cache line costs that two cores write and read", lines},
     {"protections", "[-n N]: the cost of protections over a bare loop", ls__bench_protections},
 };
 

@@ -3,8 +3,12 @@
  */
 #include "base/copy.h"
 
+#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "base/compiler.h"
+#include "base/cpu.h"
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -43,6 +47,38 @@ static size_t copy_lines(unsigned char *to, const unsigned char *from, size_t by
 }
 #endif
 
+#define PIECE_BYTES ((size_t)8 << 10) /* claimed while it is in the first-level cache */
+
+/* Whether this processor needs it; found out once, by whoever asks first. */
+static bool claims(void)
+{
+    static _Atomic int known; /* 0: not yet; else 1 + the answer */
+    int answer = atomic_load_explicit(&known, memory_order_relaxed);
+    if (answer == 0) {
+        answer = 1 + ls__cpu_claims_lines();
+        atomic_store_explicit(&known, answer, memory_order_relaxed);
+    }
+    return answer > 1;
+}
+
+/* Stores the first word of each line back, atomically, since another reader may do the same. */
+static void claim(const unsigned char *line, const unsigned char *end)
+{
+    for (; line < end; line += LS__CACHE_LINE) {
+        _Atomic uint64_t *word = (_Atomic uint64_t *)(uintptr_t)line;
+        const uint64_t same = atomic_load_explicit(word, memory_order_relaxed);
+        atomic_store_explicit(word, same, memory_order_relaxed);
+    }
+}
+
+void ls__claim_lines(const void *at, size_t bytes)
+{
+    if (claims()) {
+        const uintptr_t first = (uintptr_t)at & ~(uintptr_t)(LS__CACHE_LINE - 1);
+        claim((const unsigned char *)first, (const unsigned char *)at + bytes);
+    }
+}
+
 /* Head and tail outside whole lines are copied normally. */
 void ls__copy_past_caches(void *to, const void *from, size_t bytes)
 {
@@ -53,4 +89,24 @@ void ls__copy_past_caches(void *to, const void *from, size_t bytes)
     memcpy(out, in, head);
     const size_t done = head + copy_lines(out + head, in + head, bytes - head);
     memcpy(out + done, in + done, bytes - done);
+}
+
+/* As memcpy or past the caches. */
+static void copy(void *to, const void *from, size_t bytes, bool past_caches)
+{
+    if (past_caches) {
+        ls__copy_past_caches(to, from, bytes);
+    } else {
+        memcpy(to, from, bytes);
+    }
+}
+
+void ls__copy_and_claim(void *to, const void *from, size_t bytes, bool past_caches)
+{
+    const size_t most = claims() ? PIECE_BYTES : bytes;
+    for (size_t done = 0; done < bytes; done += most) {
+        const size_t piece = bytes - done < most ? bytes - done : most;
+        copy((unsigned char *)to + done, (const unsigned char *)from + done, piece, past_caches);
+        ls__claim_lines((const unsigned char *)from + done, piece);
+    }
 }

@@ -42,6 +42,13 @@ static bool has_tiles(void)
            (saved & TILE_STATE) == TILE_STATE;
 }
 
+/* Measured on Zen 4; Intel's processors do not need it. */
+bool ls__cpu_claims_lines(void)
+{
+    __builtin_cpu_init();
+    return __builtin_cpu_is("amd");
+}
+
 ls__isa ls__cpu_best(void)
 {
     __builtin_cpu_init();
@@ -52,6 +59,11 @@ ls__isa ls__cpu_best(void)
 }
 #else
 static bool has_tiles(void)
+{
+    return false;
+}
+
+bool ls__cpu_claims_lines(void)
 {
     return false;
 }

@@ -62,6 +62,16 @@ static bool passes_caches(const ls_work *work, const ls__step *step)
     return step->kind == LS__STEP_PEER_READ && result >= PAST_CACHES_BYTES;
 }
 
+/* Whether a staged operation claims what it has read of its peers, who write it again: Note [Claimed
+ * lines] in base/copy.h. Where several ranks of a core read a line, claims take it from each other
+ * (broadcast of 10 MB, 4 and 6 ranks on 2 cores: 1.16 and 1.28 times as long). */
+static bool claims_reads(const ls_work *work)
+{
+    return work->memory == LS__MEMORY_STAGED &&
+           (work->group->size == 2 || work->group->comm->may_spin ||
+            ls__operation_has_blocks(work->operation, true));
+}
+
 /* COPY and PEER_READ, which widens where a wide program copies into SCRATCH. */
 static ls__result run_copy(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane)
 {
@@ -86,7 +96,10 @@ static ls__result run_copy(ls_group *group, ls__run *run, const ls__step *step, 
     } else {
         unsigned char *at = to + moved * wide;
         const size_t bytes = (size_t)piece * wide;
-        if (passes_caches(exec->work, step)) {
+        const bool past_caches = passes_caches(exec->work, step);
+        if (step->kind == LS__STEP_PEER_READ && claims_reads(exec->work)) {
+            ls__copy_and_claim(at, from + moved * wide, bytes, past_caches);
+        } else if (past_caches) {
             ls__copy_past_caches(at, from + moved * wide, bytes);
         } else {
             memcpy(at, from + moved * wide, bytes);
@@ -135,6 +148,20 @@ static int64_t bind_reduce(ls__exec *exec, const ls__run *run, const ls__step *s
     return count;
 }
 
+/* Claims what a staged REDUCE has read of peers and not written: Note [Claimed lines]. */
+static void claim_sources(const ls__exec *exec, const ls__run *run, const ls__step *step,
+                          int64_t count)
+{
+    const ls__ref *dst = run->program->refs + step->first_dst;
+    const ls__ref *src = run->program->refs + step->first_src;
+    const bool into_stage = step->dst_count > 1;
+    for (int i = 0; i < step->src_count && !into_stage && dst->buffer != LS__BUFFER_STAGE; i++) {
+        if (src[i].buffer == LS__BUFFER_STAGE && src[i].rank != run->program->rank) {
+            ls__claim_lines(exec->src[i], (size_t)count * exec->work->element);
+        }
+    }
+}
+
 /* In a wide program what goes to SCRATCH is a partial sum, and what does not is final. */
 static ls__result run_reduce(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane)
 {
@@ -166,6 +193,9 @@ static ls__result run_reduce(ls_group *group, ls__run *run, const ls__step *step
                                   .table = group->comm->kernels};
     if (!ls__exec_reduce(group, work, &args)) {
         return LS__BLOCKED;
+    }
+    if (claims_reads(work)) {
+        claim_sources(exec, run, step, piece);
     }
     return piece_done(lane, count, piece);
 }

@@ -30,6 +30,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/copy.h"
 #include "base/options.h"
 #include "base/planted.h"
 #include "base/size.h"
@@ -113,6 +114,19 @@ static const unsigned char *source_of(const ls_group *group, const ls_work *work
                : own_block(work, ref);
 }
 
+/* Note [Claimed lines] in base/copy.h. What lies beside the stamp is not claimed: its peers look at
+ * that line until it comes. */
+static void claim_sources(const ls_group *group, const ls_work *work, const ls__step *step)
+{
+    const ls__ref *refs = work->plan->program->refs;
+    for (int i = 0; i < step->src_count; i++) {
+        const ls__ref ref = refs[step->first_src + i];
+        if (ref.rank != group->rank && ref.buffer == LS__BUFFER_STAGE) {
+            ls__claim_lines(group->exec->src[i], bytes_of(work));
+        }
+    }
+}
+
 static bool run_step(ls_group *group, const ls_work *work, const ls__step *step)
 {
     const ls__ref *refs = work->plan->program->refs;
@@ -146,9 +160,12 @@ static bool run_step(ls_group *group, const ls_work *work, const ls__step *step)
             return ls__exec_reduce(group, work, &args);
         }
         ls__reduce(&args);
-        return true;
+    } else {
+        copy_block(work, work->output, dst, from[0]);
     }
-    copy_block(work, work->output, dst, from[0]);
+    if (bytes > LS__LINE_BYTES && (group->size == 2 || group->comm->may_spin)) {
+        claim_sources(group, work, step);
+    }
     return true;
 }
 

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/copy.h"
 #include "base/size.h"
 
 #define RING_SLOTS 8
@@ -108,11 +109,13 @@ static const ls__message *shm_peek(ls__transport *t, int peer, const void **payl
 static void shm_release(ls__transport *t, int peer)
 {
     shm_transport *self = (shm_transport *)t;
+    ring *from = ring_of(self->heap, peer, self->heap->rank);
     _Atomic uint64_t *consumed = &ring_of(self->heap, self->heap->rank, peer)->consumed;
     const uint64_t before = atomic_load_explicit(consumed, memory_order_relaxed);
+    const unsigned char *slot = from->slot[before % RING_SLOTS];
+    ls__claim_lines(slot, sizeof(ls__message) + ((const ls__message *)(const void *)slot)->bytes);
     atomic_store_explicit(consumed, before + 1, memory_order_seq_cst);
-    const uint64_t sent = atomic_load_explicit(&ring_of(self->heap, peer, self->heap->rank)->sent,
-                                               memory_order_seq_cst);
+    const uint64_t sent = atomic_load_explicit(&from->sent, memory_order_seq_cst);
     if (sent - before >= RING_SLOTS) {
         self->ring(self->arg, peer);
     }

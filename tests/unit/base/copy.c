@@ -31,4 +31,24 @@ TEST(a_copy_past_the_caches_is_the_same_bytes_at_every_border)
     }
 }
 
+/* Whether or not this processor needs the claims, source and destination keep their bytes. */
+TEST(a_copy_that_claims_lines_changes_its_destination_only)
+{
+    static unsigned char in[40000], before[sizeof in], out[sizeof in];
+    for (size_t i = 0; i < sizeof in; i++) {
+        in[i] = (unsigned char)(i * 11 + i / 251);
+    }
+    memcpy(before, in, sizeof in);
+    for (size_t bytes = 1; bytes < sizeof in - 200; bytes = bytes * 3 + 7) {
+        for (int past = 0; past < 2; past++) {
+            memset(out, UNTOUCHED, sizeof out);
+            ls__copy_and_claim(out + 3, in + 61, bytes, past != 0);
+            CHECK(out[2] == UNTOUCHED && out[3 + bytes] == UNTOUCHED);
+            CHECK(memcmp(out + 3, in + 61, bytes) == 0);
+            ls__claim_lines(in + 5, bytes);
+            CHECK(memcmp(in, before, sizeof in) == 0);
+        }
+    }
+}
+
 TEST_MAIN
