@@ -10,7 +10,7 @@
  * only programs with a DIST_TEST link; NULL in the others. */
 extern int test_run_ranks(const test_case *test) __attribute__((weak));
 
-/* Whether some process of the running test has called SKIP. */
-bool test_was_skipped(void);
+/* How many processes of the running test have called SKIP. */
+int test_skips(void);
 
 #endif

@@ -11,6 +11,7 @@
 
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,19 +24,20 @@
 #include "processes.h"
 
 #define ORPHAN_GRACE_MS 2000
-#define TIMES_TRIES 3
+#define PARTS_MAX 32
 
-/* Written by a test or a rank of it, read by the program. */
+/* Written by a test's processes, read by the program, which shares this memory with them. */
 typedef struct report {
-    volatile int skipped;
+    _Atomic int skipped; /* processes that called SKIP */
     char reason[256];
+    _Atomic int parts; /* of `part`, with which SKIP_PART was called */
+    char part[PARTS_MAX][160];
 } report;
 
 static struct {
     test_case *first, **last;
     report *report;
     uint64_t seed;
-    bool times; /* see TEST_OF_TIMES */
 } tests;
 
 void test_register(test_case *test)
@@ -45,11 +47,6 @@ void test_register(test_case *test)
     }
     *tests.last = test;
     tests.last = &test->next;
-}
-
-void test_of_times(void)
-{
-    tests.times = getenv("TEST_TIMES") == NULL && getenv("TEST_LONG") == NULL;
 }
 
 void test_fail(const char *file, int line, const char *format, ...)
@@ -67,16 +64,42 @@ void test_fail(const char *file, int line, const char *format, ...)
     _exit(1);
 }
 
+/* Ranks of a DIST_TEST skip together: one waits here until all others do. If another one fails
+ * instead, ls_spawn ends those that wait, and the failure is the test's result. */
 void test_skip(const char *reason)
 {
-    snprintf(tests.report->reason, sizeof tests.report->reason, "%s", reason);
-    tests.report->skipped = 1;
+    report *r = tests.report;
+    snprintf(r->reason, sizeof r->reason, "%s", reason);
+    atomic_fetch_add(&r->skipped, 1);
+    while (atomic_load(&r->skipped) < ls_world_size()) {
+        usleep(1000);
+    }
     _exit(TEST_EXIT_SKIPPED);
 }
 
-bool test_was_skipped(void)
+int test_skips(void)
 {
-    return tests.report->skipped != 0;
+    return atomic_load(&tests.report->skipped);
+}
+
+void test_skip_part(const char *format, ...)
+{
+    report *r = tests.report;
+    char text[sizeof r->part[0]];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    const int parts = atomic_load(&r->parts);
+    for (int i = 0; i < parts && i < PARTS_MAX; i++) {
+        if (strcmp(r->part[i], text) == 0) {
+            return;
+        }
+    }
+    const int mine = atomic_fetch_add(&r->parts, 1);
+    if (mine < PARTS_MAX) {
+        memcpy(r->part[mine], text, sizeof text);
+    }
 }
 
 uint64_t test_seed(void)
@@ -148,11 +171,16 @@ static void show_output(int output)
 
 static void explain(char *why, size_t room, int status, int orphans)
 {
-    if (WIFSIGNALED(status)) {
+    const int code = WIFSIGNALED(status) ? -1 : WEXITSTATUS(status);
+    const bool skipped = atomic_load(&tests.report->skipped) > 0;
+    if (code < 0) {
         snprintf(why, room, "killed by signal %d (%s)", WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
-    } else if (WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != TEST_EXIT_SKIPPED) {
-        snprintf(why, room, "exit status %d", WEXITSTATUS(status));
+    } else if (code != 0 && !(code == TEST_EXIT_SKIPPED && skipped)) {
+        snprintf(why, room, "exit status %d", code);
+    } else if (code == 0 && skipped) {
+        snprintf(why, room, "a process of it called SKIP (%.80s), but the test went on",
+                 tests.report->reason);
     } else if (orphans > 0) {
         snprintf(why, room, "left %d process%s behind", orphans, orphans == 1 ? "" : "es");
     }
@@ -179,48 +207,41 @@ static void run_test(const test_case *test, int output, char *why, size_t room)
     explain(why, room, status, orphans);
 }
 
-/* Runs it, again where that is allowed and it failed; returns what the last try printed. */
-static int try_test(const test_case *test, char *why, size_t room)
+/* Parts of a test that did not run here; tests/run counts and lists them. */
+static void show_parts(void)
 {
-    int output = -1;
-    for (int tries = tests.times ? TIMES_TRIES : 1; tries > 0; tries--) {
-        why[0] = '\0';
-        output = memfd_create("test output", MFD_CLOEXEC);
-        tests.report->skipped = 0;
-        run_test(test, output, why, room);
-        if (why[0] == '\0' || tries == 1) {
-            break;
-        }
-        printf("# AGAIN %s: %s\n", test->name, why);
-        show_output(output);
+    const int parts = atomic_load(&tests.report->parts);
+    for (int i = 0; i < parts && i < PARTS_MAX; i++) {
+        printf("# PART SKIP %s\n", tests.report->part[i]);
     }
-    return output;
+    if (parts > PARTS_MAX) {
+        printf("# PART SKIP and %d more\n", parts - PARTS_MAX);
+    }
 }
 
 static bool run_and_print(const test_case *test, int number)
 {
-    char why[128] = "";
-    double begin = process_seconds();
-    int output = try_test(test, why, sizeof why);
-    bool skipped = why[0] == '\0' && tests.report->skipped != 0;
-    printf("%s %d - %s", why[0] == '\0' ? "ok" : "not ok", number, test->name);
-    if (skipped) {
+    char why[192] = "";
+    const double begin = process_seconds();
+    const int output = memfd_create("test output", MFD_CLOEXEC);
+    memset(tests.report, 0, sizeof *tests.report);
+    run_test(test, output, why, sizeof why);
+    const bool passed = why[0] == '\0';
+    printf("%s %d - %s", passed ? "ok" : "not ok", number, test->name);
+    if (passed && atomic_load(&tests.report->skipped) > 0) {
         printf(" # SKIP %s", tests.report->reason);
     }
     printf("\n");
-    if (why[0] != '\0') {
+    show_parts();
+    if (!passed || getenv("TEST_VERBOSE") != NULL) {
         show_output(output);
-        printf("# %s: %s\n", test->name, why);
+        printf("# %s: %s (%.3f s)\n", test->name, passed ? "passed" : why,
+               process_seconds() - begin);
     } else {
-        if (getenv("TEST_VERBOSE") != NULL) {
-            show_output(output);
-            printf("# %.3f s\n", process_seconds() - begin);
-        } else {
-            close(output);
-        }
+        close(output);
     }
     fflush(stdout);
-    return why[0] == '\0';
+    return passed;
 }
 
 static uint64_t choose_seed(void)
@@ -246,6 +267,7 @@ static bool selected(const test_case *test, const char *wanted)
 int test_main(int argc, char **argv)
 {
     const char *wanted = argc > 1 ? argv[1] : "";
+    const bool bail = getenv("TEST_BAIL") != NULL; /* the first failure is enough */
     int count = 0, number = 0, failed = 0;
     tests.seed = choose_seed();
     tests.report =
@@ -256,7 +278,7 @@ int test_main(int argc, char **argv)
     }
     printf("1..%d\n# TEST_SEED=%llu\n", count, (unsigned long long)tests.seed);
     for (const test_case *t = tests.first; t != NULL; t = t->next) {
-        if (selected(t, wanted)) {
+        if (selected(t, wanted) && !(failed > 0 && bail)) {
             failed += !run_and_print(t, ++number);
         }
     }

@@ -5,10 +5,11 @@
  *     TEST_MAIN
  *
  * A test's name is a sentence. A failing CHECK prints file, line and values, and ends that test (in
- * a DIST_TEST: that rank with status 1). SKIP("reason") ends a test as skipped. The program takes
- * an optional substring that selects tests. TEST_SEED seeds tests that draw random cases; it is
- * printed. A test named helper_… is skipped unless asked for by that name: one that others run in a
- * process of its own (test_run) with another environment. TEST_VERBOSE=1 shows all output.
+ * a DIST_TEST: that rank with status 1). SKIP("reason") ends a test as skipped; in a DIST_TEST all
+ * ranks must call it. The program takes an optional substring that selects tests. TEST_SEED seeds
+ * tests that draw random cases; it is printed. A test named helper_… is skipped unless asked for by
+ * that name: one that others run in a process of its own (test_run) with another environment.
+ * TEST_VERBOSE=1 shows all output, TEST_BAIL=1 ends the program with its first failure.
  */
 #ifndef TEST_H
 #define TEST_H
@@ -46,6 +47,7 @@ int test_main(int argc, char **argv);
 
 _Noreturn void test_fail(const char *file, int line, const char *format, ...) LS_PRINTF(3, 4);
 _Noreturn void test_skip(const char *reason);
+void test_skip_part(const char *format, ...) LS_PRINTF(1, 2);
 uint64_t test_seed(void);
 /* Path of a file in the build (tools, examples) or source tree, in static storage of the call. */
 const char *test_build_path(const char *relative);
@@ -80,6 +82,9 @@ test_output test_run(const char *command, int deadline_seconds);
     }
 
 #define SKIP(reason) test_skip(reason)
+/* A part of the test cannot run here (say, for a processor without the instructions), the rest goes
+ * on; tests/run counts such parts and lists them. The same words count once a test. */
+#define SKIP_PART(...) test_skip_part(__VA_ARGS__)
 #define CHECK(x)                                                                                   \
     do {                                                                                           \
         if (!(x)) {                                                                                \
@@ -132,17 +137,6 @@ test_output test_run(const char *command, int deadline_seconds);
         }                                                                                          \
     } while (0)
 bool test_contains(const char *text, const char *part);
-
-/* The tests of this program watch processes come, go and miss deadlines of some seconds. Other work
- * on the machine may hold one of them up for as long, so that something else happens than was
- * meant: what fails is run again, twice at most, and said to have been ("AGAIN"). Not with
- * TEST_LONG. */
-void test_of_times(void);
-#define TEST_OF_TIMES                                                                              \
-    __attribute__((constructor)) static void test_of_times_here(void)                              \
-    {                                                                                              \
-        test_of_times();                                                                           \
-    }
 
 /* An environment variable of all tests of this program. */
 #define TEST_SETTING(id, name, value)                                                              \

@@ -7,8 +7,6 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
-TEST_OF_TIMES
-
 /* Rank 0 takes `each` letters of every other rank; large ones go by ACCEPT and DATA. */
 static void take_all(int each, int64_t count, int tag)
 {

@@ -10,8 +10,6 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
-TEST_OF_TIMES
-
 static ls_group *group_of(const int *ranks, int count, const char *name)
 {
     ls_group *group = NULL;

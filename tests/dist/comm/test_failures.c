@@ -16,8 +16,6 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
-TEST_OF_TIMES
-
 /* ---- mismatches --------------------------------------------------------------------------- */
 
 typedef struct attempt { /* one rank's call */

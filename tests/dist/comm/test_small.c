@@ -15,8 +15,6 @@
 #include "comm/memory/control.h"
 #include "values.h"
 
-TEST_OF_TIMES
-
 TEST_SETTING(tune, "LOCKSTEP_TUNE", "off") /* what is counted here is the operations' own */
 
 enum { LINE = 40, MOST = LS__SMALL_BYTES, TIMES = 4 };

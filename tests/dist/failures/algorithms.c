@@ -8,8 +8,6 @@
 #include "comm/program/program.h"
 #include "strike.h"
 
-TEST_OF_TIMES
-
 #define SHORT_RUNS 6
 #define LONG_KILLS 12 /* of each algorithm; stops and mismatches: 2 and 4 */
 

@@ -10,8 +10,6 @@
 #include "job.h"
 #include "processes.h"
 
-TEST_OF_TIMES
-
 #define RANKS 4
 
 /* ---- running -------------------------------------------------------------------------------- */

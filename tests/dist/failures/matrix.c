@@ -14,8 +14,6 @@
 #include "job.h"
 #include "processes.h"
 
-TEST_OF_TIMES
-
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 6.0
 #else

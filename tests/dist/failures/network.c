@@ -9,8 +9,6 @@
 #include "job.h"
 #include "processes.h"
 
-TEST_OF_TIMES
-
 #define RANKS 4
 #define PORT "29400"
 

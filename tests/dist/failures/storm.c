@@ -10,8 +10,6 @@
 #include "processes.h"
 #include "strike.h"
 
-TEST_OF_TIMES
-
 #define RUNS_LONG 500
 #define RUNS_SHORT 6
 #define BOTH_MS 3 /* two that die closer to each other are both the first */

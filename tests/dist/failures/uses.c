@@ -10,8 +10,6 @@
 #include "processes.h"
 #include "strike.h"
 
-TEST_OF_TIMES
-
 #define SHORT_RUNS 8
 #define TIMEOUT_SECONDS 3 /* what peers of a stopped rank wait, on a quiet machine */
 

@@ -6,8 +6,6 @@
 
 #include "script.h"
 
-TEST_OF_TIMES
-
 /* ---- streams --------------------------------------------------------------------------------- */
 
 TEST(a_program_started_with_closed_streams_keeps_them_out_of_shared_memory)

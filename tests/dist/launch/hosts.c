@@ -13,8 +13,6 @@
 
 #include "script.h"
 
-TEST_OF_TIMES
-
 #define SECONDS 50
 
 static void need_namespaces(void)

@@ -6,8 +6,6 @@
 
 #include "script.h"
 
-TEST_OF_TIMES
-
 #define SECONDS 40
 
 /* `nodes M COMMAND…` runs COMMAND (behind `lockstep run`, ending in the program) as nodes 0 … M-1

@@ -7,8 +7,6 @@
 
 #include "script.h"
 
-TEST_OF_TIMES
-
 #define SECONDS 40
 
 /* `ranks N COMMAND…` sets torchrun's variables by hand for N processes, `hosts COMMAND…` for 2

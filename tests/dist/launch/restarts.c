@@ -6,8 +6,6 @@
 
 #include "script.h"
 
-TEST_OF_TIMES
-
 #define SECONDS 40
 
 /* Runs, and wants this status, so many restarts, and `last` among the output. */

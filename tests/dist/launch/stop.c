@@ -6,8 +6,6 @@
 
 #include "script.h"
 
-TEST_OF_TIMES
-
 #define SECONDS 40
 #define FOR_EVER "1000000"
 #define RANKS_MAX 4

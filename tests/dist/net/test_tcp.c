@@ -18,8 +18,6 @@
 #include "job/link/internal.h"
 #include "test.h"
 
-TEST_OF_TIMES
-
 __attribute__((constructor)) static void on_hosts_of_their_own(void)
 {
     setenv("LOCKSTEP_HOSTS", "64", 1);

@@ -9,8 +9,6 @@
 
 #include "script.h"
 
-TEST_OF_TIMES
-
 static double now(void)
 {
     struct timespec t;

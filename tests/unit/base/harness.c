@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "test.h"
@@ -50,7 +50,7 @@ TEST(helper_exits_with_an_error)
     _exit(3);
 }
 
-TEST(helper_skips)
+TEST(helper_is_skipped)
 {
     SKIP("there is no moon");
 }
@@ -67,32 +67,24 @@ TEST(helper_leaves_a_process)
     }
 }
 
-static int *tries; /* of helper_fails_at_first, shared by the processes that are its tries */
-
-__attribute__((constructor)) static void count_tries(void)
+TEST(helper_exits_as_if_skipped)
 {
-    tries = mmap(NULL, sizeof *tries, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (getenv("HELPER_OF_TIMES") != NULL) {
-        test_of_times();
+    _exit(77);
+}
+
+TEST(helper_skips_in_a_child_only)
+{
+    if (fork() == 0) {
+        SKIP("the child saw no moon");
     }
+    wait(NULL);
 }
 
-TEST(helper_fails_at_first)
+TEST(helper_skips_parts)
 {
-    CHECK_INT(++*tries, 3);
-}
-
-TEST(a_test_of_times_is_run_again_and_says_so)
-{
-    CHECK(unsetenv("TEST_LONG") == 0 && unsetenv("TEST_TIMES") == 0);
-    CHECK_CONTAINS(tap_of("fails_at_first", 1), "not ok 1 - helper_fails_at_first\n");
-    CHECK(setenv("HELPER_OF_TIMES", "1", 1) == 0);
-    const char *tap = tap_of("fails_at_first", 0);
-    CHECK_CONTAINS(tap, "# AGAIN helper_fails_at_first: exit status 1\n");
-    CHECK_CONTAINS(tap, "got 2, want 3\n");
-    CHECK_CONTAINS(tap, "\nok 1 - helper_fails_at_first\n");
-    CHECK(setenv("TEST_LONG", "1", 1) == 0);
-    CHECK_CONTAINS(tap_of("fails_at_first", 1), "not ok 1 - helper_fails_at_first\n");
+    SKIP_PART("no %s here", "amx");
+    SKIP_PART("no %s here", "amx");
+    SKIP_PART("no sve");
 }
 
 TEST(a_passing_test_is_ok)
@@ -117,26 +109,51 @@ TEST(a_crash_and_an_odd_exit_are_failures)
     CHECK_CONTAINS(tap, "not ok 1 - helper_crashes\n");
     tap = tap_of("exits_with_an_error", 1);
     CHECK_CONTAINS(tap, "not ok 1");
-    CHECK_CONTAINS(tap, "exit status 3\n");
+    CHECK_CONTAINS(tap, "exit status 3");
 }
 
 TEST(a_skipped_test_says_why)
 {
-    CHECK_CONTAINS(tap_of("skips", 0), "ok 1 - helper_skips # SKIP there is no moon\n");
+    CHECK_CONTAINS(tap_of("is_skipped", 0), "ok 1 - helper_is_skipped # SKIP there is no moon\n");
+}
+
+TEST(only_who_calls_skip_and_ends_by_it_is_skipped)
+{
+    const char *tap = tap_of("exits_as_if_skipped", 1);
+    CHECK_CONTAINS(tap, "not ok 1 - helper_exits_as_if_skipped\n");
+    CHECK_CONTAINS(tap, "exit status 77");
+    tap = tap_of("skips_in_a_child_only", 1);
+    CHECK_CONTAINS(tap, "not ok 1 - helper_skips_in_a_child_only\n");
+    CHECK_CONTAINS(tap, "called SKIP (the child saw no moon), but the test went on");
+}
+
+TEST(parts_that_do_not_run_are_told_once_each)
+{
+    CHECK_CONTAINS(tap_of("skips_parts", 0),
+                   "ok 1 - helper_skips_parts\n# PART SKIP no amx here\n# PART SKIP no sve\n");
+}
+
+TEST(the_first_failure_ends_a_program_that_shall_bail)
+{
+    CHECK_CONTAINS(tap_of("fails_a", 1), "not ok 2 - helper_fails_a_status\n");
+    CHECK(setenv("TEST_BAIL", "1", 1) == 0);
+    const char *tap = tap_of("fails_a", 1);
+    CHECK_CONTAINS(tap, "not ok 1 - helper_fails_a_check\n");
+    CHECK(strstr(tap, "helper_fails_a_status") == NULL);
 }
 
 TEST(a_test_that_hangs_is_ended_at_its_deadline)
 {
     const char *tap = tap_of("hangs", 1);
     CHECK_CONTAINS(tap, "not ok 1 - helper_hangs\n");
-    CHECK_CONTAINS(tap, "not finished after 1 s\n");
+    CHECK_CONTAINS(tap, "not finished after 1 s");
 }
 
 TEST(a_process_left_behind_is_a_failure_and_is_ended)
 {
     const char *tap = tap_of("leaves_a_process", 1);
     CHECK_CONTAINS(tap, "not ok 1 - helper_leaves_a_process\n");
-    CHECK_CONTAINS(tap, "left 1 process behind\n");
+    CHECK_CONTAINS(tap, "left 1 process behind");
 }
 
 TEST(a_command_that_hangs_is_ended_and_keeps_what_it_printed)

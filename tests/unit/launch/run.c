@@ -5,8 +5,6 @@
 
 #include "script.h"
 
-TEST_OF_TIMES
-
 /* ---- status and report ----------------------------------------------------------------------- */
 
 TEST(status_0_when_every_rank_ends_with_0)
