@@ -14,7 +14,7 @@ DATA      ?= examples/data/pride_and_prejudice.txt
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training install clean format tidy sanitize variants fuzz
+.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training install clean format tidy sanitize sanitize-fast variants fuzz mutate
 
 all: build
 
@@ -26,7 +26,8 @@ help:
 	@echo "make tidy | format      the tests of form; clang-format"
 	@echo "make bench | bench-network | bench-dev      measurements; those for developers"
 	@echo "make compare-collectives | compare-torch-backend | compare-training      beside other systems"
-	@echo "make sanitize | variants | fuzz      other builds"
+	@echo "make sanitize | sanitize-fast | variants | fuzz      other builds"
+	@echo "make mutate             plants changes in the sources, one at a time, and looks whether a test notices (ARGS=)"
 	@echo "make clean"
 
 $(BUILD)/build.ninja:
@@ -38,10 +39,9 @@ build: $(BUILD)/build.ninja
 test: build
 	tests/run --build $(BUILD)
 
-# Also what is random, slow or violent, and other builds: sanitizers, variants. Times are held to what is promised
-# (TEST_TIMES), so the machine should have no other work.
+# Also what is random, slow or violent, and other builds: sanitizers, variants.
 test-long: build
-	TEST_SEED=random TEST_LONG=1 TEST_TIMES=1 tests/run --build $(BUILD)
+	TEST_SEED=random TEST_LONG=1 tests/run --build $(BUILD)
 	$(MAKE) variants
 	TEST_SEED=random $(MAKE) sanitize TEST_LONG=1
 
@@ -89,7 +89,7 @@ install: $(BUILD)/build.ninja
 	@[ -n "$(DESTDIR)" ] || ldconfig 2>/dev/null || true # so that the library is found at once
 
 clean:
-	rm -rf build build-asan build-tsan build-fuzz build-plain build-clang
+	rm -rf build build-asan build-asan-fast build-tsan build-fuzz build-plain build-clang build-mutate
 
 format:
 	clang-format-14 -i $(C_FILES)
@@ -125,6 +125,20 @@ sanitize: build-asan/build.ninja build-tsan/build.ninja
 	ninja -C build-tsan
 	asan=0; tests/run --build build-asan --programs-only || asan=1; \
 	    tests/run --build build-tsan --programs-only && exit $$asan
+
+# Hours on two cores; goes on where it was left. ARGS="--only optim --more 10": see tests/mutate/run.
+mutate:
+	tests/mutate/run $(ARGS)
+
+# What CI runs: -O1 and no debug information, so that the build takes minutes, and the programs that take seconds.
+sanitize-fast: export UBSAN_OPTIONS = halt_on_error=1:print_stacktrace=1
+sanitize-fast: export ASAN_OPTIONS = handle_segv=0
+sanitize-fast: build-asan-fast/build.ninja
+	ninja -C build-asan-fast tests/all
+	tests/run --build build-asan-fast --programs-only --fast
+
+build-asan-fast/build.ninja:
+	meson setup build-asan-fast --buildtype=plain -Doptimization=1 -Ddebug=false -Db_sanitize=address,undefined
 
 # Parsers of files under libFuzzer, SECONDS each; what they find is left in build-fuzz.
 FUZZERS = safetensors manifest handshake npy shard cifar idx tokenizer merges

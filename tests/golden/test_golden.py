@@ -20,7 +20,8 @@ from tap import BUILD, SOURCE, run, test
 
 HERE = pathlib.Path(__file__).resolve().parent
 COMMAND = str(BUILD / "lockstep")
-CASE_SECONDS = 30
+CASE_SECONDS = 60
+SHORT_DEADLINE, LONG_DEADLINE = "2", "40"  # seconds, of the jobs' LOCKSTEP_TIMEOUT
 UPDATE = os.environ.get("UPDATE_GOLDEN") == "1"
 SET_BY_OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS")
 PLAIN = {name: value for name, value in os.environ.items()
@@ -76,11 +77,15 @@ def output_of(command, **environment):
 
 
 def case_of(program, name, ranks, hosts):
+    """The deadline is short only where the agreed words say that it passed: on a busy machine it
+    would otherwise strike a case that is about something else."""
     if int(ranks) <= 1:
         text, status = output_of([program, name])
     else:
+        agreed = expected(os.path.basename(program)).partition(f"== {name}\n")[2].partition("\n== ")[0]
+        deadline = SHORT_DEADLINE if "LS_ERR_TIMEOUT" in agreed else LONG_DEADLINE
         text, status = output_of([COMMAND, "run", "-n", ranks, program, name],
-                                 LOCKSTEP_TIMEOUT="2", LOCKSTEP_HOSTS=hosts)
+                                 LOCKSTEP_TIMEOUT=deadline, LOCKSTEP_HOSTS=hosts)
     return name, normal(text) + (f"status {status}\n" if status != 0 else "")
 
 
@@ -132,9 +137,13 @@ def shown(case, text):
     return f"== {case}\n{text}\n"
 
 
-def check(name, calls):
+def expected(name):
     path = HERE / "expected" / f"{name}.txt"
-    want = path.read_text() if path.exists() else ""
+    return path.read_text() if path.exists() else ""
+
+
+def check(name, calls):
+    path, want = HERE / "expected" / f"{name}.txt", expected(name)
     results = at_a_time(calls)
     got = "".join(shown(*result) for result in results)
     if UPDATE:

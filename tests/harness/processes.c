@@ -22,16 +22,6 @@
 #define ORPHAN_POLL_MS 5
 #define OUTPUT_BYTES_MAX ((size_t)64 << 20)
 
-double process_load(void)
-{
-    double load = 0;
-    const double cores = (double)sysconf(_SC_NPROCESSORS_ONLN);
-    if (getloadavg(&load, 1) != 1 || load < cores) {
-        return 1.0;
-    }
-    return load / cores;
-}
-
 double process_seconds(void)
 {
     struct timespec t;

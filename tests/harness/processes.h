@@ -7,10 +7,6 @@
 
 double process_seconds(void); /* monotonic */
 
-/* How many processes want each core, at least 1: who is killed or woken then waits as long as that
- * many slices of the scheduler. */
-double process_load(void);
-
 /* Reaps pid; false when it still runs after deadline_ms. */
 bool process_wait(pid_t pid, int deadline_ms, int *status);
 

@@ -6,7 +6,15 @@
 #include <string.h>
 
 #define SECONDS 30
+#define LATE_SECONDS_MAX 15
 #define SCRIPT_BYTES 8192
+
+/* A deadline that shall pass, but not before what comes in time has come. */
+static int late_seconds(void)
+{
+    const double seconds = 2.0 * test_slow_down() * TEST_SLOWER;
+    return seconds < LATE_SECONDS_MAX ? (int)seconds : LATE_SECONDS_MAX;
+}
 
 test_output script_with(const char *definitions, const char *text, int seconds)
 {
@@ -15,14 +23,15 @@ test_output script_with(const char *definitions, const char *text, int seconds)
     snprintf(programs, sizeof programs, "%s", test_build_path("programs"));
     snprintf(member, sizeof member, "%s", test_build_path("tests/dist/launch/member"));
     snprintf(worker, sizeof worker, "%s", test_build_path("tests/dist/launch/worker"));
-    snprintf(
-        command, sizeof command,
-        "L=%s; E=%s; P=%s; M=%s; W=%s; D=$(mktemp -d); trap 'rm -rf $D' EXIT; export L E P M W D\n"
-        "cd $D; umask 077\n"
-        "until_file() { until [ -s $1 ]; do sleep 0.01; done; }\n"
-        "until_gone() { for p in \"$@\"; do while kill -0 $p 2>/dev/null; do sleep 0.01; "
-        "done; done; }\n%s\n%s",
-        test_build_path("lockstep"), examples, programs, member, worker, definitions, text);
+    snprintf(command, sizeof command,
+             "L=%s; E=%s; P=%s; M=%s; W=%s; LATE=%d; D=$(mktemp -d); trap 'rm -rf $D' EXIT\n"
+             "export L E P M W D\n"
+             "cd $D; umask 077\n"
+             "until_file() { until [ -s $1 ]; do sleep 0.01; done; }\n"
+             "until_gone() { for p in \"$@\"; do while kill -0 $p 2>/dev/null; do sleep 0.01; "
+             "done; done; }\n%s\n%s",
+             test_build_path("lockstep"), examples, programs, member, worker, late_seconds(),
+             definitions, text);
     return test_run(command, seconds);
 }
 

@@ -5,7 +5,9 @@
 #include "test.h"
 
 /* Runs a shell script in a new folder $D, removed afterwards; $L is the command, $E the folder of
- * the examples. `until_file F` waits for F to hold something, `until_gone PID …` for processes. */
+ * the examples. `until_file F` waits for F to hold something, `until_gone PID …` for processes.
+ * $LATE is a deadline in seconds, as short as this machine now allows, for tests in which it
+ * passes. */
 test_output script(const char *text);
 
 /* The same behind `definitions` of shell functions and variables, with more time. $M and $W are the

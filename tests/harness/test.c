@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "noise.h"
 #include "processes.h"
 
 #define ORPHAN_GRACE_MS 2000
@@ -32,6 +33,11 @@ typedef struct report {
     char reason[256];
     _Atomic int parts; /* of `part`, with which SKIP_PART was called */
     char part[PARTS_MAX][160];
+    noise noise;          /* of the machine while the test runs */
+    _Atomic int promises; /* that were asked for; of all, the one that came closest to its limit: */
+    struct {
+        double took, promised, allowed;
+    } closest;
 } report;
 
 static struct {
@@ -107,11 +113,35 @@ uint64_t test_seed(void)
     return tests.seed;
 }
 
-double test_within(double promised)
+bool test_is_within(double took, double promised)
 {
-    const double others = 25.0; /* below a test's own deadline */
-    return getenv("TEST_TIMES") != NULL ? promised * TEST_SLOWER
-                                        : (promised + others) * TEST_SLOWER;
+    report *r = tests.report;
+    const double allowed = TEST_SLOWER * noise_allows(&r->noise, promised);
+    const double before = r->closest.allowed > 0 ? r->closest.took / r->closest.allowed : -1.0;
+    atomic_fetch_add(&r->promises, 1);
+    if (took / allowed > before) { /* several ranks may ask at once: one of them is shown */
+        r->closest.took = took;
+        r->closest.promised = promised;
+        r->closest.allowed = allowed;
+    }
+    return took >= 0.0 && took <= allowed;
+}
+
+double test_slow_down(void)
+{
+    return noise_slow_down(&tests.report->noise);
+}
+
+void test_check_within(const char *file, int line, const char *what, double took, double promised)
+{
+    const noise *n = &tests.report->noise;
+    if (!test_is_within(took, promised)) {
+        test_fail(file, line,
+                  "%s: %.3f s, promised within %.3f s; this machine now (slow-down %.2f, wake-ups "
+                  "within %.1f ms) is allowed %.3f s",
+                  what, took, promised, noise_slow_down(n), 1e3 * noise_wake_up(n),
+                  TEST_SLOWER * noise_allows(n, promised));
+    }
 }
 
 bool test_contains(const char *text, const char *part)
@@ -190,13 +220,17 @@ static void explain(char *why, size_t room, int status, int orphans)
 static void run_test(const test_case *test, int output, char *why, size_t room)
 {
     fflush(NULL);
+    const pid_t sampler = noise_start(&tests.report->noise);
     pid_t pid = fork();
     if (pid == 0) {
         test_process(test, output);
     }
     setpgid(pid, pid);
     int status = 0;
-    if (!process_wait(pid, test->deadline * 1000, &status)) {
+    const bool in_time = process_wait(pid, test->deadline * 1000, &status);
+    kill(sampler, SIGKILL);
+    waitpid(sampler, NULL, 0);
+    if (!in_time) {
         snprintf(why, room, "not finished after %d s", test->deadline);
         kill(-pid, SIGKILL);
         waitpid(pid, &status, 0);
@@ -219,6 +253,19 @@ static void show_parts(void)
     }
 }
 
+/* The promise of a test that came closest to its limit; tests/run lists the closest of all. */
+static void show_promises(void)
+{
+    const report *r = tests.report;
+    if (r->promises > 0) {
+        printf(
+            "# WITHIN %.3f s of %.3f s promised, %.3f s allowed: slow-down %.2f, wake-ups within "
+            "%.1f ms, the closest of %d\n",
+            r->closest.took, r->closest.promised, r->closest.allowed, noise_slow_down(&r->noise),
+            1e3 * noise_wake_up(&r->noise), r->promises);
+    }
+}
+
 static bool run_and_print(const test_case *test, int number)
 {
     char why[192] = "";
@@ -233,6 +280,7 @@ static bool run_and_print(const test_case *test, int number)
     }
     printf("\n");
     show_parts();
+    show_promises();
     if (!passed || getenv("TEST_VERBOSE") != NULL) {
         show_output(output);
         printf("# %s: %s (%.3f s)\n", test->name, passed ? "passed" : why,

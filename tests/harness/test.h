@@ -29,10 +29,13 @@
 #endif
 #define TEST_DEADLINE_SECONDS (120 * TEST_SLOWER) /* beside ten times the work the machine has */
 
-/* How long something may take, in seconds, that is promised within `promised`. With TEST_TIMES=1,
- * on a machine without other work, just that. Else other work may hold anything up for seconds;
- * then only what ends by itself is told from what a deadline of the library (300 s) would end. */
-double test_within(double promised);
+/* Whether something that is promised within `promised` seconds, and took `took`, was in time on this
+ * machine as it is now: its noise is measured beside every test (noise.c). Shown behind the test's
+ * result. Sanitizers have TEST_SLOWER times as long. */
+bool test_is_within(double took, double promised);
+/* 1: a process that computes has a core to itself; 3: it gets a third of one. */
+double test_slow_down(void);
+void test_check_within(const char *file, int line, const char *what, double took, double promised);
 
 typedef struct test_case {
     const char *name;
@@ -128,6 +131,8 @@ test_output test_run(const char *command, int deadline_seconds);
             test_fail(__FILE__, __LINE__, "%s is \"%s\", want \"%s\"", #got, check_got_, (want));  \
         }                                                                                          \
     } while (0)
+/* `took` seconds are within what is `promised`, see test_is_within */
+#define CHECK_WITHIN(took, promised) test_check_within(__FILE__, __LINE__, #took, took, promised)
 /* `text` contains `part` */
 #define CHECK_CONTAINS(text, part)                                                                 \
     do {                                                                                           \

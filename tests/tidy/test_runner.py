@@ -15,6 +15,11 @@ CRASHING = "echo 1..3; echo 'ok 1 - g'; echo 'last words'; kill -SEGV $$"
 LYING = "echo 1..1; echo 'ok 1 - h'; exit 5"
 
 
+def runner(*arguments):
+    return subprocess.run([SOURCE / "tests/run", *arguments], text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT)
+
+
 def run_programs(*scripts):
     """(exit status, output) of tests/run on a build with these programs."""
     with tempfile.TemporaryDirectory() as folder:
@@ -26,8 +31,7 @@ def run_programs(*scripts):
             program.chmod(0o755)
         listed = "\n".join(str(p) for p in sorted(tests.iterdir()))
         (tests / "programs.txt").write_text(listed + "\n")
-        done = subprocess.run([SOURCE / "tests/run", "--build", folder, "--programs-only"],
-                              text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = runner("--build", folder, "--programs-only")
         return done.returncode, done.stdout
 
 
@@ -45,7 +49,7 @@ def all_passing_ends_with_the_sum_and_status_0():
 def a_skip_is_counted_and_its_reason_shown_above():
     status, output = run_programs(SKIPPING)
     assert status == 0 and last_line(output) == "1 passed, 0 failed, 1 skipped", output
-    assert "c: no moon" in output.splitlines()[-2], output
+    assert "skipped tests/program0: c: no moon\n" in output, output
 
 
 @test
@@ -56,10 +60,27 @@ def a_failure_is_counted_and_shown():
 
 
 @test
-def what_had_to_be_run_again_is_listed():
-    status, output = run_programs("echo 1..1; echo '# AGAIN i: exit status 1'; echo 'ok 1 - i'")
+def a_part_that_cannot_run_and_the_closest_promise_are_told():
+    status, output = run_programs("echo 1..1; echo 'ok 1 - i'; echo '# PART SKIP no amx'; "
+                                  "echo '# WITHIN 0.300 s of 0.500 s promised, 0.600 s allowed: slow-down 1.20'")
     assert status == 0 and last_line(output) == "1 passed, 0 failed, 0 skipped", output
-    assert "run again tests/program0: i: exit status 1" in output.splitlines()[-2], output
+    assert "skipped in part tests/program0: i: no amx\n" in output, output
+    assert "promised time at 50% of its limit: tests/program0: i: 0.300 s of 0.500 s promised" in output, output
+    assert "; parts that cannot run here: 1\n" in output, output
+
+
+@test
+def a_test_counts_once_and_each_of_its_variants_is_told():
+    with tempfile.TemporaryDirectory() as folder:
+        program = pathlib.Path(folder) / "tests/dist/comm/p"
+        program.parent.mkdir(parents=True)
+        program.write_text(f"#!/bin/sh\n{GOOD}\n")
+        program.chmod(0o755)
+        (pathlib.Path(folder) / "tests/programs.txt").write_text(f"{program}\n")
+        output = runner("--build", folder, "--programs-only").stdout
+    assert last_line(output) == "6 passed, 0 failed, 0 skipped", output
+    assert ("2 tests in 6 variants: 2 in C (1 program), 2 of them also over TCP, 2 over TCP and shared memory, "
+            "0 in Python (0 programs)\n") in output, output
 
 
 @test

@@ -137,7 +137,7 @@ static void try_disagreement(const disagreement *d, int way)
     group->comm->forced = way;
     const double begin = ls_time();
     const ls_status status = make_call(group, ls_rank() == 1 ? &d->odd : &d->usual, buf);
-    CHECK(ls_time() - begin < test_within(3));
+    CHECK_WITHIN(ls_time() - begin, 3);
     group->comm->forced = 0;
     CHECK_STATUS(status, LS_ERR_MISMATCH);
     const char *text = ls_error_message();
@@ -188,7 +188,7 @@ DIST_TEST(ranks_that_differ_are_told_though_a_third_never_comes, 3)
         const double begin = ls_time();
         CHECK_STATUS(ls_all_reduce(group, x, x, 4 + ls_rank(), LS_FLOAT32, LS_SUM, NULL, NULL),
                      LS_ERR_MISMATCH);
-        CHECK(ls_time() - begin < test_within(3));
+        CHECK_WITHIN(ls_time() - begin, 3);
         CHECK_CONTAINS(ls_error_message(), "rank 0 has float32[4] sum");
         CHECK_CONTAINS(ls_error_message(), "rank 1 has float32[5] sum");
     }
@@ -290,7 +290,7 @@ DIST_TEST(an_operation_behind_a_patient_one_keeps_its_own_deadline, 2)
         CHECK_STATUS(ls_all_reduce(group, &y, &y, 1, LS_FLOAT32, LS_MAX,
                                    LS_OPTIONS(ls_collective_options, .timeout_ms = 300), NULL),
                      LS_ERR_TIMEOUT);
-        CHECK(ls_time() - begin < test_within(3));
+        CHECK_WITHIN(ls_time() - begin, 3);
         CHECK_CONTAINS(ls_error_message(), "all_reduce #2 on group \"pair\" did not finish");
         CHECK_CONTAINS(ls_error_message(), "rank 1 has not called it");
         CHECK_STATUS(ls_work_wait(patient), LS_ERR_TIMEOUT);
@@ -383,7 +383,7 @@ static int leaves_early(void *arg)
     }
     const double begin = ls_time();
     CHECK_STATUS(ls_all_reduce(ls_world(), &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_PEER);
-    CHECK(ls_time() - begin < test_within(2));
+    CHECK_WITHIN(ls_time() - begin, 2);
     CHECK_CONTAINS(ls_error_message(), "rank 1");
     LS_CHECK(ls_finalize());
     return 0;
@@ -588,7 +588,7 @@ TEST(the_death_of_a_rank_is_told_to_all_with_one_text)
     for (int r = 0; r < 4; r++) {
         if (r != 1) {
             CHECK(w->right[r]);
-            CHECK(w->heard[r] - w->died < test_within(1));
+            CHECK_WITHIN(w->heard[r] - w->died, 1);
             CHECK_CONTAINS(w->text[r], "rank 1");
             CHECK(strcmp(w->text[r], w->text[0]) == 0);
         }

@@ -556,7 +556,7 @@ static void check_survivors(const shared *s)
                           s->text[r][t], text);
             }
         }
-        if (r != s->victim && s->ended[r] - s->killed_at > test_within(1)) {
+        if (r != s->victim && !test_is_within(s->ended[r] - s->killed_at, 1)) {
             test_fail(__FILE__, __LINE__, "rank %d ended %.3f s after the kill", r,
                       s->ended[r] - s->killed_at);
         }
@@ -580,7 +580,7 @@ static void kill_storm(int ranks, uint64_t seed)
     CHECK(waitpid(helper, NULL, 0) == helper);
     CHECK(atomic_load(&s->killed));
     CHECK_STATUS(status, LS_ERR_PEER);
-    CHECK(ended - s->killed_at < test_within(1.5));
+    CHECK_WITHIN(ended - s->killed_at, 1.5);
     check_survivors(s);
     for (int r = 0; r < ranks; r++) {
         const int pid = atomic_load(&s->pid[r]);

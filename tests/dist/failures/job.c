@@ -18,6 +18,7 @@
 #include "processes.h"
 
 #define TEXT_BYTES ((size_t)4 << 20)
+#define REAP_SECONDS 10.0
 #define LEFT_SECONDS 1.0 /* what is killed takes a moment to be gone */
 
 /* ---- looking at it -------------------------------------------------------------------------- */
@@ -117,6 +118,18 @@ static pid_t first_child(pid_t of)
         fclose(file);
     }
     return pid;
+}
+
+void job_kill_first(const job *j, int rank)
+{
+    const double begin = process_seconds();
+    kill(j->pid[rank], SIGKILL);
+    while (kill(j->pid[rank], 0) == 0) { /* a zombie until it is reaped */
+        if (process_seconds() > begin + REAP_SECONDS) {
+            job_fail(j, "the agent does not reap a rank that was killed");
+        }
+        usleep(100);
+    }
 }
 
 pid_t job_guard(const job *j)

@@ -36,6 +36,9 @@ typedef struct job {
 void job_run(job *j, const char *const *argv);
 void job_free(job *j);
 
+/* Kills a rank and waits until the agent has reaped it: of whatever dies later, the agent knows. */
+void job_kill_first(const job *j, int rank);
+
 pid_t job_guard(const job *j); /* the front's child; 0: none */
 pid_t job_agent(const job *j); /* the guard's child; 0: none */
 /* Processes whose environment has the job's mark, without the front. */

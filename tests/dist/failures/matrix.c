@@ -12,14 +12,7 @@
 #include <string.h>
 
 #include "job.h"
-#include "processes.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 6.0
-#else
-#define SANITIZED 1.0
-#endif
-#define SLOWER (SANITIZED * process_load()) /* times: what a sanitizer and other processes cost */
 #define REPORT_SECONDS 0.5
 #define NAME_SECONDS 5.0    /* a stopped rank is named */
 #define TIMEOUT_SECONDS 3.0 /* what its peers wait */
@@ -158,10 +151,10 @@ static const char *cause_of(const job *j, int *line)
     return "";
 }
 
-/* What is promised within `seconds`, here and now. */
-static double within(double seconds)
+/* Whether a line came in time after the fault. */
+static bool came_within(const job *j, int line, double promised)
 {
-    return getenv("TEST_TIMES") != NULL ? seconds * SLOWER : test_within(seconds);
+    return line >= 0 && test_is_within(j->came[line] - j->struck, promised);
 }
 
 static void check_cause(const cell *c, const job *j, const char *cause)
@@ -179,7 +172,7 @@ static void check_cause(const cell *c, const job *j, const char *cause)
 }
 
 /* Every survivor said the cause in the launcher's words, and in time. */
-static void check_survivors(const cell *c, const job *j, const char *cause, double limit)
+static void check_survivors(const cell *c, const job *j, const char *cause)
 {
     for (int r = 0; r < c->ranks; r++) {
         if (r == c->victim) {
@@ -191,7 +184,7 @@ static void check_survivors(const cell *c, const job *j, const char *cause, doub
             snprintf(what, sizeof what, "rank %d did not report the launcher's cause", r);
             complain(c, j, what);
         }
-        if (j->came[line] - j->struck > limit) {
+        if (!came_within(j, line, REPORT_SECONDS)) {
             snprintf(what, sizeof what, "rank %d reported after %.3f s", r,
                      j->came[line] - j->struck);
             complain(c, j, what);
@@ -215,14 +208,14 @@ static void check_death(const cell *c, const job *j)
     check_cause(c, j, cause);
     /* Ranks that compute do not end by themselves. */
     const double ending = is_at(c, "compute") ? 0.4 : 0.0;
-    if (j->came[line] - j->struck > within(REPORT_SECONDS + ending)) {
+    if (!came_within(j, line, REPORT_SECONDS + ending)) {
         complain(c, j, "the launcher's report came late");
     }
     if (is_at(c, "survived") && !job_says(j, "lockstep: note: ")) {
         complain(c, j, "the failure that was survived is not mentioned");
     }
     if (survivors_report(c)) {
-        check_survivors(c, j, cause, within(REPORT_SECONDS));
+        check_survivors(c, j, cause);
     }
 }
 
@@ -246,7 +239,7 @@ static void check_stop(const cell *c, const job *j)
             continue;
         }
         int line = find_naming(c, j, r);
-        if (line < 0 || j->came[line] - j->struck > within(NAME_SECONDS)) {
+        if (!came_within(j, line, NAME_SECONDS)) {
             complain(c, j, "the stopped rank is not named by all in time");
         }
     }
@@ -257,7 +250,8 @@ static void check_stop(const cell *c, const job *j)
     const char *cause = cause_of(j, &line);
     char name[32];
     snprintf(name, sizeof name, "rank %d", c->victim);
-    if (strstr(cause, name) == NULL || j->ended - j->struck > within(TIMEOUT_SECONDS + 2.5)) {
+    if (strstr(cause, name) == NULL ||
+        !test_is_within(j->ended - j->struck, TIMEOUT_SECONDS + 2.5)) {
         complain(c, j, "the deadline's report names another rank, or came late");
     }
 }
@@ -271,7 +265,7 @@ static void check_oom(const cell *c, const job *j)
     if (j->status == 0 || strstr(cause, name) == NULL) {
         complain(c, j, "the report does not name the rank that lacks memory");
     }
-    if (j->came[line] - j->struck > within(1.0)) {
+    if (!came_within(j, line, 1.0)) {
         complain(c, j, "the report came late");
     }
 }

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "processes.h"
 #include "strike.h"
 
 #define SHORT_RUNS 8
@@ -61,7 +60,7 @@ static void run_one(const use *u, way how, int transport)
 {
     run r = {.use = u, .strike = strike_draw(&dice, how), .transport = transport};
     char command[1024], program[1024], ranks[8], wrong[8], timeout[64], hosts[64];
-    const int seconds = how == STOP ? (int)(TIMEOUT_SECONDS * process_load()) : 60;
+    const int seconds = how == STOP ? (int)(TIMEOUT_SECONDS * test_slow_down()) : 60;
     snprintf(command, sizeof command, "%s", test_build_path("lockstep"));
     snprintf(program, sizeof program, "%s", test_build_path("tests/dist/failures/mixer"));
     snprintf(ranks, sizeof ranks, "%d", r.strike.ranks);

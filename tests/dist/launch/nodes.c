@@ -9,7 +9,9 @@
 #define SECONDS 40
 
 /* `nodes M COMMAND…` runs COMMAND (behind `lockstep run`, ending in the program) as nodes 0 … M-1
- * and prints each one's output and status; $R is a rendezvous that is free. */
+ * and prints each one's output and status; $R is a rendezvous that is free. `waiting K FILE …` runs
+ * `true` as node K of 3 that shall not come together, its output in FILE and its launcher in $P;
+ * `until_said FILE WORDS` waits for its words. */
 static test_output nodes_script(const char *text)
 {
     return script_with(
@@ -17,6 +19,9 @@ static test_output nodes_script(const char *text)
         "node() { m=$1; k=$2; shift 2\n"
         "  $L run --nnodes $m --node-rank $k --rendezvous $R $FLAGS \"$@\" >out.$k 2>&1\n"
         "  echo \"status of node $k: $?\" >>out.$k; }\n"
+        "waiting() { $L run --nnodes 3 --node-rank $1 --rendezvous $R $FLAGS -n 1 true >$2 2>&1 & "
+        "P=$!; }\n"
+        "until_said() { until grep -qs \"$2\" $1; do sleep 0.02; done; }\n"
         "nodes() { m=$1; shift; for k in $(seq 1 $((m-1))); do node $m $k \"$@\" & done\n"
         "  node $m 0 \"$@\"; wait; cat out.*; }",
         text, SECONDS);
@@ -185,10 +190,9 @@ TEST(a_signal_to_one_node_stops_all)
 
 TEST(who_waits_for_other_nodes_can_be_stopped)
 {
-    check(
-        "$L run --nnodes 2 --node-rank 0 --rendezvous $R -n 1 true >out.0 2>&1 & P=$!; sleep 0.3\n"
-        "kill -TERM $P; wait $P; echo \"status $?\"; cat out.0",
-        "stopped by signal 15 (SIGTERM) before all nodes had joined", 1);
+    check("waiting 0 out.0; until_said out.0 'waiting for node'\n"
+          "kill -TERM $P; wait $P; echo \"status $?\"; cat out.0",
+          "stopped by signal 15 (SIGTERM) before all nodes had joined", 1);
 }
 
 TEST(all_nodes_restart_together)
@@ -206,42 +210,57 @@ TEST(all_nodes_restart_together)
 
 TEST(nodes_that_do_not_come_are_named)
 {
-    check("export LOCKSTEP_TIMEOUT=1; node 4 0 -n 1 true & node 4 2 -n 1 true; wait; cat out.*",
+    check("export LOCKSTEP_TIMEOUT=$LATE; node 4 0 -n 1 true & node 4 2 -n 1 true; wait; cat out.*",
           "node ranks 1, 3 of 4 nodes did not connect to 127.0.0.1:", 2);
     check("export LOCKSTEP_TIMEOUT=1; node 2 1 -n 1 true; cat out.*",
           "node 0 could not be joined within 1 s: no node 0 of this user listens yet", 1);
 }
 
+/* Two of the nodes do not fit; whichever comes second is refused. The others are stopped then. */
+static void check_refused(const char *text, const char *part)
+{
+    char whole[1024];
+    snprintf(whole, sizeof whole,
+             "waiting 0 out.0; A=$P; %s\nuntil_said out.0 refused; kill -TERM $A; wait; "
+             "cat out.0",
+             text);
+    check(whole, part, 1);
+}
+
 TEST(nodes_that_do_not_fit_are_refused_in_words)
 {
-    check("export LOCKSTEP_TIMEOUT=1; node 3 0 -n 1 true & node 3 1 -n 1 true & sleep 0.4\n"
-          "$L run --nnodes 3 --node-rank 1 --rendezvous $R -n 1 true; wait; cat out.0",
-          "two nodes have --node-rank 1: host", 2);
-    check("export LOCKSTEP_TIMEOUT=1; node 3 0 -n 1 true & sleep 0.2\n"
-          "$L run --nnodes 2 --node-rank 1 --rendezvous $R -n 1 true; wait; cat out.0",
-          "was started with --nnodes 2, node 0 (host", 2);
-    check(
-        "export LOCKSTEP_TIMEOUT=1; FLAGS='--rdzv-id blue'; node 2 0 -n 1 true & sleep 0.2\n"
-        "$L run --nnodes 2 --node-rank 1 --rendezvous $R --rdzv_id red -n 1 true; wait; cat out.0",
-        "belongs to the job \"red\", node 0 (host", 2);
+    check_refused("waiting 1 out.1; waiting 1 out.2", "two nodes have --node-rank 1: host");
+    check_refused("$L run --nnodes 2 --node-rank 1 --rendezvous $R -n 1 true >out.1 2>&1 &",
+                  "was started with --nnodes 2, node 0 (host");
+    check_refused("FLAGS='--rdzv_id red'; waiting 1 out.1",
+                  "belongs to the job \"red\", node 0 (host");
+    check("waiting 0 out.0; A=$P; FLAGS='--rdzv_id red'; waiting 1 out.1; wait $P; kill -TERM $A\n"
+          "wait; cat out.1",
+          "belongs to the job \"red\", node 0 (host", 1);
+}
+
+/* Both want to be node 0; whichever comes second is refused. */
+static void check_port_in_use(const char *setup, const char *part)
+{
+    char whole[1024];
+    snprintf(whole, sizeof whole,
+             "%s; waiting 0 out.0; A=$P; waiting 0 out.1; B=$P\n"
+             "until grep -qs 'uses th' out.0 out.1; do sleep 0.02; done; kill -TERM $A $B; wait; "
+             "cat out.0 out.1",
+             setup);
+    check(whole, part, 1);
 }
 
 TEST(a_port_in_use_is_named)
 {
-    check("export LOCKSTEP_TIMEOUT=1; node 2 0 -n 1 true & sleep 0.3\n"
-          "$L run --nnodes 2 --node-rank 0 --rendezvous $R -n 1 true; wait",
-          "another job of this user uses this port, process ", 1);
-    check("$L secret a; export LOCKSTEP_TIMEOUT=1; FLAGS='--secret-file a'; node 2 0 -n 1 true & "
-          "sleep 0.3\n"
-          "$L run --nnodes 2 --node-rank 0 --rendezvous $R $FLAGS -n 1 true; wait",
-          "another process uses the port", 1);
+    check_port_in_use("true", "another job of this user uses this port, process ");
+    check_port_in_use("$L secret a; FLAGS='--secret-file a'", "another process uses the port");
 }
 
 TEST(another_secret_is_refused)
 {
-    check("$L secret a; $L secret b; export LOCKSTEP_TIMEOUT=2\n"
-          "FLAGS='--secret-file a'; node 2 0 -n 1 true & sleep 0.2\n"
-          "FLAGS='--secret-file b'; node 2 1 -n 1 true; cat out.1; wait",
+    check("$L secret a; $L secret b; FLAGS='--secret-file a'; waiting 0 out.0; A=$P\n"
+          "FLAGS='--secret-file b'; waiting 1 out.1; wait $P; kill -TERM $A; cat out.1; wait",
           "secret", 1);
     check("$L secret a; FLAGS='--secret-file a'; nodes 2 -n 1 $M join", ": joined\n", 2);
 }

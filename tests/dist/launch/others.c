@@ -10,7 +10,8 @@
 #define SECONDS 40
 
 /* `ranks N COMMAND…` sets torchrun's variables by hand for N processes, `hosts COMMAND…` for 2
- * hosts of 2. */
+ * hosts of 2. `go R FILE &` runs rank R of 3 as $!, its output in FILE; `until_joined PID` waits
+ * until another process has connected to one that listens. */
 static test_output others_script(const char *text)
 {
     char piped[4096];
@@ -20,6 +21,11 @@ static test_output others_script(const char *text)
         "P=$($M port); export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
         "rank() { r=$1; n=$2; shift 2; RANK=$r WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 "
         "MASTER_PORT=$P \"$@\"; }\n"
+        "go() { export RANK=$1 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$P; exec $M join >$2 "
+        "2>&1; }\n"
+        "until_joined() { until for i in $(ls -l /proc/$1/fd | sed -n "
+        "'s/.*socket:.\\([0-9]*\\).$/\\1/p'); "
+        "do grep \" 03 *$i ./\" /proc/net/unix; done | grep -q /; do sleep 0.02; done; }\n"
         "ranks() { n=$1; shift; for r in $(seq 1 $((n-1))); do rank $r $n \"$@\" & done\n"
         "  rank 0 $n \"$@\"; wait; }\n"
         "hosts() { for r in 0 1 2 3; do RANK=$r WORLD_SIZE=4 LOCAL_RANK=$((r/2)) "
@@ -229,11 +235,11 @@ TEST(ranks_that_do_not_come_are_named)
           "local rank 0 of this host did not start its agent", 1);
 }
 
+/* Whichever process of rank 1 comes second is refused. */
 TEST(processes_that_do_not_fit_are_refused_in_words)
 {
-    check("export LOCKSTEP_TIMEOUT=2; rank 0 3 $E/01_hello_all_reduce >/dev/null 2>&1 & "
-          "rank 1 3 $E/01_hello_all_reduce >/dev/null 2>&1 & sleep 0.5\n"
-          "rank 1 3 $E/01_hello_all_reduce 2>&1; wait",
+    check("go 0 a & A=$!; go 1 b & B=$!; go 1 c & C=$!\n"
+          "until grep -qs 'two processes' b c; do sleep 0.02; done; kill -9 $A $B $C; cat b c",
           "two processes claim to be local rank 1 of this host", 1);
 }
 
@@ -278,7 +284,9 @@ TEST(another_user_who_makes_the_folder_first_is_named_at_once)
 TEST(a_name_left_by_a_killed_process_is_used_again)
 {
     need_users();
-    check(USERS "rank 0 2 as $U $M join & sleep 0.5; kill -9 $!; ls /tmp/lockstep-$U | wc -l\n"
+    check(USERS "rank 0 2 as $U $M join & until ls /tmp/lockstep-$U/* >/dev/null 2>&1; do sleep "
+                "0.02; done\n"
+                "kill -9 $(pgrep -u $U); wait; ls /tmp/lockstep-$U/* >/dev/null || exit 1\n"
                 "for r in 0 1; do rank $r 2 as $U $M join & J=\"$J $!\"; done; wait $J\n"
                 "rmdir /tmp/lockstep-$U",
           ": joined\n", 2);
@@ -286,9 +294,8 @@ TEST(a_name_left_by_a_killed_process_is_used_again)
 
 TEST(a_rank_that_dies_at_start_up_ends_the_wait)
 {
-    check("rank 1 3 sh -c 'echo $$ >pid; exec $M join' & until_file pid\n"
-          "rank 0 3 $M join & sleep 0.5; kill -9 $(cat pid); wait",
-          "rank 1 (host", 1);
+    check("go 0 a & A=$!; go 1 b & B=$!; until_joined $A; kill -9 $B; wait; cat a", "rank 1 (host",
+          1);
 }
 
 TEST_MAIN

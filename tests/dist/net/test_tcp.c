@@ -77,7 +77,7 @@ TEST(frames_keep_their_order_over_1_3_and_8_connections)
 /* Both ends name the same pair, within the second that a launcher is given to know better. */
 static void check_named(double begin, const char *why)
 {
-    CHECK(ls_time() - begin < test_within(3));
+    CHECK_WITHIN(ls_time() - begin, 3);
     CHECK_CONTAINS(ls_error_message(), "the connection between rank ");
     CHECK_CONTAINS(ls_error_message(), why);
 }

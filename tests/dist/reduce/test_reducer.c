@@ -111,23 +111,59 @@ AVERAGES(6)
 AVERAGES(7)
 AVERAGES(8)
 
-DIST_TEST(bucket_size_does_not_change_a_bit, 3)
+/* ---- the size of buckets changes no bit ---------------------------------------------------- */
+
+enum { ROUNDS = 4, ELEMENTS = 17 + 1 + 1024 + 3000 + 5 + 64 + 1023 + 129 };
+
+/* All gradients after each of some steps: of plain means, or of sums over uneven shares, of which
+ * the last rank's is empty now and then. Buckets are made anew in ready order after the first. */
+static void record_steps(size_t bucket_bytes, bool weighted, float *out)
 {
-    static const size_t sizes[] = {0, 100, 5000, 1 << 20};
-    float first[3000];
-    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-        job j;
-        job_new(&j, sizes[s]);
-        CHECK_OK(ls_reducer_begin(j.reducer, NULL));
-        run_backward(&j, 0);
+    job j;
+    job_new(&j, bucket_bytes);
+    for (int round = 0; round < ROUNDS; round++) {
+        const bool empty = ls_rank() == ls_world_size() - 1 && round % 2 == 1;
+        CHECK_OK(ls_reducer_begin(
+            j.reducer, LS_OPTIONS(ls_reducer_begin_options, .weighted = weighted,
+                                  .weight = empty ? 0.0 : 3.0 + 4.0 * ls_rank() + round)));
+        run_backward(&j, round);
         CHECK_OK(ls_reducer_wait(j.reducer));
-        if (s == 0) {
-            memcpy(first, j.params[4].grad, sizeof first);
+        for (int i = 0; i < PARAMS; i++) {
+            memcpy(out, j.params[i].grad, (size_t)COUNTS[i] * sizeof *out);
+            out += COUNTS[i];
         }
-        CHECK(memcmp(first, j.params[4].grad, sizeof first) == 0);
-        CHECK_OK(ls_reducer_free(j.reducer));
+        CHECK_OK(ls_reducer_zero(j.reducer));
+    }
+    CHECK_OK(ls_reducer_free(j.reducer));
+}
+
+static void bucket_size_changes_no_bit(void)
+{
+    static const size_t sizes[] = {0, 100, 5000, 12000, 1 << 20};
+    static float first[ROUNDS * ELEMENTS], other[ROUNDS * ELEMENTS];
+    for (int weighted = 0; weighted < 2; weighted++) {
+        record_steps(sizes[0], weighted != 0, first);
+        for (size_t s = 1; s < sizeof sizes / sizeof *sizes; s++) {
+            record_steps(sizes[s], weighted != 0, other);
+            for (int e = 0; e < ROUNDS * ELEMENTS; e++) {
+                if (memcmp(&first[e], &other[e], sizeof first[e]) != 0) {
+                    test_fail(__FILE__, __LINE__, "step %d, element %d: %a, in buckets of %zu: %a",
+                              e / ELEMENTS, e % ELEMENTS, (double)first[e], sizes[s],
+                              (double)other[e]);
+                }
+            }
+        }
     }
 }
+#define BUCKETS(n)                                                                                 \
+    DIST_TEST(bucket_size_changes_no_bit_of_any_step_over_##n##_ranks, n)                          \
+    {                                                                                              \
+        bucket_size_changes_no_bit();                                                              \
+    }
+BUCKETS(2)
+BUCKETS(3)
+BUCKETS(4)
+BUCKETS(5)
 
 DIST_TEST(local_backwards_add_up_and_the_synchronising_one_averages_all, 3)
 {

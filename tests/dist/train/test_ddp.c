@@ -75,23 +75,65 @@ static double loss_backward(ls_module *m, int step, int64_t first, int64_t count
     return value;
 }
 
-static uint64_t train(size_t bucket_bytes, int steps, double *losses)
+/* How a network is trained: everything but its data. */
+typedef struct recipe {
+    size_t bucket_bytes;
+    int steps;
+    bool uneven;     /* rank r has r + 1 parts of a batch, the loss is weighted with its rows */
+    double max_norm; /* 0: no clipping */
+} recipe;
+
+/* The rows of this rank's share begin at *first; returns their number. */
+static int64_t share_of(const recipe *how, int64_t *first)
+{
+    const int64_t n = ls_world_size(), r = ls_rank();
+    const int64_t parts = how->uneven ? n * (n + 1) / 2 : n;
+    const int64_t before = how->uneven ? r * (r + 1) / 2 : r;
+    const int64_t after = how->uneven ? before + r + 1 : before + 1;
+    *first = BATCH * before / parts;
+    return BATCH * after / parts - *first;
+}
+
+/* A step of a module on `count` rows; *norm is that of the gradients before clipping. */
+static double step_once(net *n, ls_module *m, ls_optim *optim, const recipe *how, int step,
+                        int64_t first, int64_t count, double *norm)
+{
+    n->use_spare = step % 3 != 0;
+    const double loss = loss_backward(m, step, first, count, how->uneven ? (double)count : -1.0);
+    if (how->max_norm > 0.0) {
+        CHECK_OK(ls_clip_grad_norm(m, how->max_norm, norm));
+    }
+    CHECK_OK(ls_optim_step(optim));
+    ls_optim_zero_grad(optim);
+    return loss;
+}
+
+/* The mean of the ranks' losses over all rows. */
+static double over_ranks(double loss, int64_t count)
+{
+    double sum[2] = {loss * (double)count, (double)count};
+    CHECK_OK(ls_all_reduce(ls_world(), sum, sum, 2, LS_FLOAT64, LS_SUM, NULL, NULL));
+    return sum[0] / sum[1];
+}
+
+static uint64_t train(const recipe *how, double *losses)
 {
     CHECK_OK(ls_manual_seed(1));
     net *n = net_new(HIDDEN);
-    ls_module *ddp =
-        ls_ddp_new(&n->base, ls_world(), LS_OPTIONS(ls_ddp_options, .bucket_bytes = bucket_bytes));
+    ls_module *ddp = ls_ddp_new(&n->base, ls_world(),
+                                LS_OPTIONS(ls_ddp_options, .bucket_bytes = how->bucket_bytes,
+                                           .first_bucket_bytes = how->bucket_bytes / 3));
     CHECK(ddp);
     ls_optim *optim = ls_adamw_new(ddp, LS_OPTIONS(ls_adamw_options, .lr = 1e-2));
-    int64_t share = BATCH / ls_world_size();
-    for (int step = 0; step < steps; step++) {
-        n->use_spare = step % 3 != 0;
-        losses[step] = loss_backward(ddp, step, ls_rank() * share, share, -1.0);
-        CHECK_OK(ls_optim_step(optim));
-        ls_optim_zero_grad(optim);
-        CHECK_OK(ls_all_reduce(ls_world(), &losses[step], &losses[step], 1, LS_FLOAT64, LS_AVG,
-                               NULL, NULL));
+    int64_t first, count = share_of(how, &first);
+    bool clipped = false;
+    for (int step = 0; step < how->steps; step++) {
+        double norm = 0.0;
+        const double loss = step_once(n, ddp, optim, how, step, first, count, &norm);
+        losses[step] = over_ranks(loss, count);
+        clipped = clipped || norm > how->max_norm;
     }
+    CHECK(how->max_norm == 0.0 || clipped);
     int identical = 0;
     uint64_t hash = 0;
     CHECK_OK(ls_replicas_identical(ddp, ls_world(), &identical, &hash));
@@ -101,30 +143,34 @@ static uint64_t train(size_t bucket_bytes, int steps, double *losses)
     return hash;
 }
 
-static void train_alone(int steps, double *losses)
+static void train_alone(const recipe *how, double *losses)
 {
     CHECK_OK(ls_manual_seed(1));
     net *n = net_new(HIDDEN);
     ls_optim *optim = ls_adamw_new(&n->base, LS_OPTIONS(ls_adamw_options, .lr = 1e-2));
-    for (int step = 0; step < steps; step++) {
-        n->use_spare = step % 3 != 0;
-        losses[step] = loss_backward(&n->base, step, 0, BATCH, -1.0);
-        CHECK_OK(ls_optim_step(optim));
-        ls_optim_zero_grad(optim);
+    const recipe whole = {.max_norm = how->max_norm};
+    for (int step = 0; step < how->steps; step++) {
+        double norm;
+        losses[step] = step_once(n, &n->base, optim, &whole, step, 0, BATCH, &norm);
     }
     ls_optim_free(optim);
     ls_module_free(&n->base);
 }
 
-static void workers_equal_one_process(void)
+static void equal_one_process(const recipe *how)
 {
     double together[STEPS], alone[STEPS];
-    (void)train(4096, STEPS, together);
-    train_alone(STEPS, alone);
-    for (int step = 0; step < STEPS; step++) {
+    (void)train(how, together);
+    train_alone(how, alone);
+    for (int step = 0; step < how->steps; step++) {
         CHECK_NEAR(together[step], alone[step], 1e-5 * fabs(alone[step]));
     }
-    CHECK(alone[STEPS - 1] < 0.5 * alone[0]);
+    CHECK(alone[how->steps - 1] < 0.5 * alone[0]);
+}
+
+static void workers_equal_one_process(void)
+{
+    equal_one_process(&(recipe){.bucket_bytes = 4096, .steps = STEPS});
 }
 #define EQUAL(n)                                                                                   \
     DIST_TEST(losses_of_100_steps_with_##n##_workers_equal_those_of_one_process, n)                \
@@ -138,14 +184,47 @@ EQUAL(4)
 EQUAL(6)
 EQUAL(8)
 
-DIST_TEST(the_same_run_twice_and_other_bucket_sizes_give_the_same_bits, 4)
+/* Gradients are clipped in most steps, and every rank has another number of rows. */
+static void uneven_workers_that_clip_equal_one_process(void)
 {
-    double losses[20];
-    uint64_t first = train(4096, 20, losses);
-    CHECK(train(4096, 20, losses) == first);
-    CHECK(train(0, 20, losses) == first);
-    CHECK(train(1 << 20, 20, losses) == first);
+    equal_one_process(
+        &(recipe){.bucket_bytes = 4096, .steps = STEPS, .uneven = true, .max_norm = 0.5});
 }
+#define UNEVEN(n)                                                                                  \
+    DIST_TEST(uneven_shares_over_##n##_workers_and_clipping_equal_one_process, n)                  \
+    {                                                                                              \
+        uneven_workers_that_clip_equal_one_process();                                              \
+    }
+UNEVEN(2)
+UNEVEN(3)
+UNEVEN(4)
+UNEVEN(6)
+
+static void same_bits_in_any_buckets(void)
+{
+    static const size_t bytes[] = {4096, 0, 10000, 1 << 20};
+    double losses[20];
+    for (int kind = 0; kind < 2; kind++) {
+        recipe how = {.bucket_bytes = 4096,
+                      .steps = 20,
+                      .uneven = kind == 1,
+                      .max_norm = kind == 1 ? 0.5 : 0.0};
+        const uint64_t first = train(&how, losses);
+        for (size_t b = 0; b < sizeof bytes / sizeof *bytes; b++) {
+            how.bucket_bytes = bytes[b];
+            CHECK(train(&how, losses) == first);
+        }
+    }
+}
+#define SAME(n)                                                                                    \
+    DIST_TEST(the_same_run_twice_and_in_other_buckets_gives_the_same_bits_on_##n##_ranks, n)       \
+    {                                                                                              \
+        same_bits_in_any_buckets();                                                                \
+    }
+SAME(2)
+SAME(3)
+SAME(4)
+SAME(5)
 
 DIST_TEST(parameters_lie_beside_each_other_as_their_gradients_do, 2)
 {

@@ -71,7 +71,7 @@ static ending run_victim(const char *place, int rank, int ranks)
 static void check_death(const char *place, const char *cause, const char *doing)
 {
     ending e = run_victim(place, 2, 4);
-    if (e.seconds < 0.0 || e.seconds > test_within(1) || e.out.status == 0) {
+    if (!test_is_within(e.seconds, 1) || e.out.status == 0) {
         test_fail(__FILE__, __LINE__, "%s: status %d, %.2f s after the death\n%s", place,
                   e.out.status, e.seconds, e.out.text);
     }
@@ -132,7 +132,7 @@ TEST(a_victim_of_any_rank_is_named)
         snprintf(who, sizeof who, "rank %d (", rank);
         CHECK_CONTAINS(e.out.text, who);
         CHECK_CONTAINS(e.out.text, "SIGKILL");
-        CHECK(e.seconds >= 0.0 && e.seconds <= test_within(1));
+        CHECK_WITHIN(e.seconds, 1);
         free(e.out.text);
     }
 }

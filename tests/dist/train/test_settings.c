@@ -79,7 +79,7 @@ static int try_difference(void *arg)
     CHECK_OK(ls_init(NULL));
     const double begin = ls_time();
     const ls_status status = train(ls_rank() == 1 ? &d->odd : &usual, text, sizeof text);
-    CHECK(ls_time() - begin < test_within(3));
+    CHECK_WITHIN(ls_time() - begin, 3);
     if (status != LS_ERR_MISMATCH) {
         test_fail(__FILE__, __LINE__, "\"%s\" wanted, %s: %s", d->says[0], ls_status_name(status),
                   text);
