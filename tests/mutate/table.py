@@ -16,7 +16,7 @@ class Folder:
     over: tuple = ()
 
 
-COMM = ("tests/unit/comm/", "tests/dist/comm/", "tests/dist/net/", "tests/unit/launch/", "tests/dist/reduce/", "tests/sim/")
+COMM = ("tests/unit/comm/", "tests/dist/comm/", "tests/dist/net/", "tests/dist/reduce/", "tests/sim/", "tests/unit/launch/")
 FOLDERS = {
     "comm": Folder(75, COMM, ("tests/dist/comm/",)),
     "reduce": Folder(25, ("tests/dist/reduce/", "tests/dist/train/", "tests/sim/"), ("tests/dist/reduce/",)),

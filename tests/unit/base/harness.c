@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "processes.h"
 #include "test.h"
 
 /* Runs `helper` of this program; returns its TAP, kept until this test's process ends. */
@@ -87,6 +88,17 @@ TEST(helper_skips_parts)
     SKIP_PART("no sve");
 }
 
+TEST(helper_breaks_a_promise)
+{
+    CHECK_WITHIN(1000.0, 0.5);
+}
+
+TEST(helper_keeps_a_promise)
+{
+    CHECK_WITHIN(0.1, 0.5);
+    CHECK_WITHIN(0.4, 0.5);
+}
+
 TEST(a_passing_test_is_ok)
 {
     CHECK_CONTAINS(tap_of("passes", 0), "1..1\n");
@@ -131,6 +143,33 @@ TEST(parts_that_do_not_run_are_told_once_each)
 {
     CHECK_CONTAINS(tap_of("skips_parts", 0),
                    "ok 1 - helper_skips_parts\n# PART SKIP no amx here\n# PART SKIP no sve\n");
+}
+
+TEST(a_broken_promise_fails_and_the_closest_one_is_told)
+{
+    CHECK_CONTAINS(tap_of("breaks_a_promise", 1), "1000.0: 1000.000 s, promised within 0.500 s");
+    CHECK_CONTAINS(tap_of("keeps_a_promise", 0), "# WITHIN 0.400 s of 0.500 s promised, ");
+}
+
+/* Busy processes on all cores: what computes beside them has less than a half of one. */
+TEST(other_work_widens_what_is_allowed)
+{
+    enum { TIMES = 3 };
+    const long busy = TIMES * sysconf(_SC_NPROCESSORS_ONLN);
+    for (long i = 0; i < busy; i++) {
+        if (fork() == 0) {
+            for (;;) {
+            }
+        }
+    }
+    const double begin = process_seconds();
+    while (test_slow_down() < TIMES - 1 && process_seconds() - begin < 60) {
+        usleep(10000);
+    }
+    CHECK(test_slow_down() >= TIMES - 1);
+    CHECK(test_is_within(1.5, 1.0));
+    CHECK(!test_is_within(200.0, 1.0));
+    processes_kill_children();
 }
 
 TEST(the_first_failure_ends_a_program_that_shall_bail)
