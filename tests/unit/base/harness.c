@@ -168,7 +168,6 @@ TEST(other_work_widens_what_is_allowed)
     }
     CHECK(test_slow_down() >= TIMES - 1);
     CHECK(test_is_within(1.5, 1.0));
-    CHECK(!test_is_within(200.0, 1.0));
     processes_kill_children();
 }
 
