@@ -4,6 +4,7 @@ The version is pinned with "+cpu". Without it pip takes the higher version of Py
 and PyPI's builds contain CUDA, whose libraries would count as memory of the peer.
 """
 
+import pathlib
 import subprocess
 import sys
 
@@ -42,3 +43,7 @@ def install(venv):
         sys.exit(f"the torch that pip installed into {venv} is built for CUDA {cuda} and not for the CPU; "
                  f"remove the folder and give an interpreter with the CPU's build (--python)")
     print("torch.version.cuda is None: this is the build for the CPU", flush=True)
+
+
+if __name__ == "__main__":
+    install(pathlib.Path(sys.argv[1]))

@@ -1,18 +1,21 @@
-"""Lockstep's collectives beside Open MPI, MPICH and gloo, in turns in one run.
+"""Lockstep's collectives beside those of MPI libraries, oneCCL and gloo, in turns in one run.
 
 For each number of ranks and each size every contender is asked once per round (session.py: all are
 alive, those whose turn it is not are asleep), in another order each round. A cell is the median of
 the rounds' medians; the ratio is the peer's time over ours, the median over the rounds, with the
-lowest and the highest. The peer of a row is the best one by its median. Rules of a sample:
-contender.h; settings: contenders.py. A new peer is a class there and a program that answers the commands of
-contender.h.
+lowest and the highest. The peer of a row is the best of all by its median. A peer that takes more
+than twice the best peer's time in the first round takes no part in the others. Rules of a sample:
+contender.h; who takes part: contenders.py; with which settings: settings.py. A new peer is a class in
+contenders.py and a program that answers the commands of contender.h.
 
     compare.py [--ranks 2,4,6] [--sizes 4,64,1M] [--parts all_reduce,others,floor,launch]
-               [--rounds 5] [--minutes 12] [--peers openmpi,mpich,gloo] [--untuned] [--json FILE]
+               [--rounds 5] [--minutes 12] [--peers openmpi5,intelmpi,gloo] [--untuned] [--json FILE]
                [--build FOLDER] [--python INTERPRETER]
+    compare.py --sweep [--ranks 2,4,6] [--peers ...] [--operations all_reduce,all_gather,...]
 
-When the minutes are over (a busy machine), what is left is measured in one round, from 100 MB not at all.
---ranks or --sizes alone measure all_reduce only. `make compare-collectives` installs the peers first.
+When the minutes are over (a busy machine), the rest is measured in fewer rounds, from 100 MB not at all.
+--ranks or --sizes alone measure all_reduce only. --sweep finds the peers' best settings and writes them
+into this folder's table. `make compare-collectives` installs the peers first.
 """
 
 import argparse
@@ -28,15 +31,20 @@ import tempfile
 import time
 
 import contenders
+import launches
 from session import Failed, Gone, Session, launch_ms
+from settings import Table, processor
+import sweep
 
 HERE = pathlib.Path(__file__).resolve().parent
 RANKS = [2, 4, 6]
 SIZES = "4,64,1Ki,16Ki,64Ki,1M,10M,100M,1000M"
 OTHERS = ["all_gather", "broadcast", "reduce_scatter"]
 OTHER_SIZES = "1M,10M"
+OPERATIONS = ["all_reduce", *OTHERS]
 PARTS = ["all_reduce", "others", "floor", "launch"]
 WARMUPS, SAMPLES = 5, 9
+SLOW = 2  # times the best peer's time: no further rounds
 UNITS = {"": 1, "B": 1, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 
@@ -68,8 +76,10 @@ def parse(arguments):
     parser.add_argument("--sizes", type=list_of(parse_size))
     parser.add_argument("--parts", type=list_of(one_of(PARTS)))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--peers", type=list_of(one_of(list(contenders.ALL)[1:])),
-                        default=list(contenders.ALL)[1:])
+    parser.add_argument("--peers", type=list_of(one_of(contenders.PEERS)),
+                        default=contenders.PEERS)
+    parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--operations", type=list_of(one_of(OPERATIONS)), default=OPERATIONS)
     parser.add_argument("--minutes", type=float, default=12.0)
     parser.add_argument("--untuned", action="store_true")
     parser.add_argument("--json")
@@ -88,7 +98,7 @@ def parse(arguments):
 
 
 def interpreter(build):
-    own = pathlib.Path(build) / "peers/venv/bin/python"
+    own = pathlib.Path(build) / "torch-venv/bin/python"
     return str(own) if own.exists() else "/usr/bin/python3"
 
 
@@ -99,14 +109,14 @@ def size_name(size):
     return f"{size} B"
 
 
-def rounds_of(op, size, wanted):
-    """Large ones are few: one round of a gigabyte takes a minute."""
-    few = size >= 10**8 or op in OTHERS
-    return min(wanted, 1 if size >= 10**9 else 3 if few else wanted)
+def rounds_of(size, wanted):
+    """Large ones are few: a turn at a gigabyte takes ten seconds."""
+    return min(wanted, 3) if size >= 10**8 else wanted
 
 
 def samples_of(size):
-    return (3, 0) if size >= 10**9 else (SAMPLES, 800 if size >= 10**8 else 100)
+    """Warm-ups, samples, and milliseconds after which no further sample begins."""
+    return (1, 1, 0) if size >= 10**9 else (WARMUPS, SAMPLES, 800 if size >= 10**8 else 100)
 
 
 def has_memory(ranks, size):
@@ -122,35 +132,44 @@ class Field:
     def __init__(self, options, scratch):
         self.options, self.scratch = options, scratch
         self.deadline = time.monotonic() + options.minutes * 60
-        everybody = [contenders.ALL[name](options.build, options.python)
-                     for name in ["lockstep"] + options.peers]
+        everybody = [contenders.ALL[key](options.build, options.python)
+                     for key in ["lockstep"] + options.peers]
         for contender in everybody:
             if contender.missing():
-                print(f"# without {contender.name}: {contender.missing()}", flush=True)
+                print(f"# without {contender.key}: {contender.missing()}", flush=True)
         self.all = [c for c in everybody if not c.missing()]
-        self.labels = {c.name: c.name if c.name == "Lockstep" else f"{c.name} {c.version()}"
+        self.labels = {c.key: c.name if c.key == "lockstep" else f"{c.name} {c.version()}"
                        for c in self.all}
         self.sessions = {}
 
-    def session(self, contender, ranks, size):
-        environment = contender.environment(ranks, size, not self.options.untuned)
-        key = (contender.name, ranks, tuple(sorted(environment.items())))
+    def key(self, contender, ranks, op, size):
+        environment = contender.environment(ranks, op, size, not self.options.untuned)
+        return contender.key, ranks, tuple(sorted(environment.items()))
+
+    def session(self, contender, ranks, op, size):
+        key = self.key(contender, ranks, op, size)
         if key not in self.sessions:
             command = contender.command(ranks, "FOLDER")
-            self.sessions[key] = Session(command, ranks, environment, self.scratch)
+            self.sessions[key] = Session(command, ranks, dict(key[2]), self.scratch)
         return key, self.sessions[key]
+
+    def keep(self, ranks, cells):
+        """Ends the sessions that none of these cells needs."""
+        needed = {self.key(contender, ranks, op, size) for contender in self.all for op, size in cells}
+        for key in set(self.sessions) - needed:
+            self.sessions.pop(key).end()
 
     def ask(self, contender, registered, ranks, op, size):
         """One turn: the median of its samples, or None when it cannot."""
-        samples, budget = samples_of(size)
+        warmups, samples, budget = samples_of(size)
         buffers = "registered" if registered else "private"
-        key, session = self.session(contender, ranks, size)
+        key, session = self.session(contender, ranks, op, size)
         try:
-            found, _ = session.ask(f"{op} {size} {buffers} {WARMUPS} {samples} {budget}")
+            found, _ = session.ask(f"{op} {size} {buffers} {warmups} {samples} {budget}")
         except Failed as failure:
-            if contender.name == "Lockstep":
+            if contender.key == "lockstep":
                 raise SystemExit(f"compare.py: Lockstep: {op} {ranks} x {size_name(size)}: {failure}")
-            print(f"# {contender.name}: {op} {ranks} x {size_name(size)}: {failure}", flush=True)
+            print(f"# {self.labels[contender.key]}: {op} {ranks} x {size_name(size)}: {failure}", flush=True)
             if isinstance(failure, Gone):
                 self.sessions.pop(key).end()
             return None
@@ -165,20 +184,29 @@ class Field:
         self.sessions.clear()
 
 
+def leave(found):
+    """The peers that are too slow for further rounds."""
+    peers = {key: median_ms(rounds) for key, rounds in found.items() if key[0] != "lockstep"}
+    return [key for key, ms in peers.items() if ms > SLOW * min(peers.values())]
+
+
 def measure(field, ranks, op, size):
-    """{(contender, registered): one list of samples a round}; who failed once is left out."""
+    """{(contender's key, registered): one list of samples a round}; who failed once is left out."""
     turns = [(c, r) for c in field.all for r in c.registered]
-    found = {(c.name, r): [] for c, r in turns}
-    rounds = 1 if field.late() else rounds_of(op, size, field.options.rounds)
-    for k in range(rounds):
+    found = {(c.key, r): [] for c, r in turns}
+    wanted = rounds_of(size, field.options.rounds)
+    for k in range(wanted if not field.late() else min(wanted, 2)):
+        turns = [(c, r) for c, r in turns if (c.key, r) in found]
+        slow = leave(found) if k > 0 else []
         for contender, registered in turns[k % len(turns):] + turns[:k % len(turns)]:
-            key = (contender.name, registered)
-            if key in found:
-                samples = field.ask(contender, registered, ranks, op, size)
-                if samples is None:
-                    del found[key]
-                else:
-                    found[key].append(samples)
+            key = (contender.key, registered)
+            if key in slow:
+                continue
+            samples = field.ask(contender, registered, ranks, op, size)
+            if samples is None:
+                del found[key]
+            else:
+                found[key].append(samples)
     return found
 
 
@@ -187,10 +215,7 @@ def median_ms(rounds):
 
 
 def paired(ours, peer):
-    """Ratio, lowest, highest: of rounds, or with a single round of all samples."""
-    if len(ours) == 1:
-        ratio = statistics.median(peer[0]) / statistics.median(ours[0])
-        return ratio, min(peer[0]) / max(ours[0]), max(peer[0]) / min(ours[0])
+    """Ratio, lowest, highest over the rounds."""
     ratios = [statistics.median(p) / statistics.median(o) for o, p in zip(ours, peer)]
     return statistics.median(ratios), min(ratios), max(ratios)
 
@@ -204,13 +229,14 @@ def make_row(name, peer, ours, theirs, **more):
 
 def rows_of(field, ranks, op, size, found):
     """Two rows: our buffers registered and private, each beside the best peer."""
-    peers = {name: rounds for (name, registered), rounds in found.items() if name != "Lockstep"}
+    peers = {key: rounds for (key, registered), rounds in found.items() if key != "lockstep"}
     if not peers:
         return []
-    best = min(peers, key=lambda name: median_ms(peers[name]))
-    all_ms = {field.labels[name]: median_ms(rounds) for name, rounds in peers.items()}
+    most = max(map(len, peers.values()))
+    best = min((key for key in peers if len(peers[key]) == most), key=lambda key: median_ms(peers[key]))
+    all_ms = {field.labels[key]: median_ms(rounds) for key, rounds in peers.items()}
     return [make_row(f"{op} {ranks} x {size_name(size)}, {'registered' if r else 'private'}",
-                     field.labels[best], found["Lockstep", r], peers[best], operation=op,
+                     field.labels[best], found["lockstep", r], peers[best], operation=op,
                      ranks=ranks, bytes=size, buffers="registered" if r else "private",
                      peers_ms=all_ms)
             for r in (True, False)]
@@ -224,13 +250,17 @@ def ratio_text(row):
     return f"{row['ratio']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]"
 
 
-LINE = "{:26} {:>11} {:>11} {:>11}  {:22} {:>20} {:>20}"
+def rounds_text(row):
+    return f"({row['rounds']})"
+
+
+LINE = "{:26} {:>11} {:>11} {:>11}  {:22} {:>20} {:>20} {:>4}"
 
 
 def print_header():
-    print("# float32, sum; medians of rounds; ratio = best peer / ours [lowest, highest round]")
+    print("# float32, sum; medians of rounds; ratio = best peer / ours [lowest, highest of the rounds in ()]")
     print(LINE.format("# operation, ranks x size", "registered", "private", "best peer", "", "ratio registered",
-                      "ratio private"), flush=True)
+                      "ratio private", "()"), flush=True)
 
 
 def print_cell(rows):
@@ -238,20 +268,23 @@ def print_cell(rows):
     print(LINE.format(f"{private['operation']} {private['ranks']} x {size_name(private['bytes'])}",
                       time_text(registered["ours_ms"]), time_text(private["ours_ms"]),
                       time_text(private["peer_ms"]), private["peer"], ratio_text(registered),
-                      ratio_text(private)), flush=True)
+                      ratio_text(private), rounds_text(private)), flush=True)
 
 
 def cells(options):
     found = [("all_reduce", size) for size in options.sizes if "all_reduce" in options.parts]
     if "others" in options.parts:
         found += [(op, size) for op in OTHERS for size in list_of(parse_size)(OTHER_SIZES)]
-    return found
+    return [(op, size) for op, size in found if op in options.operations]
 
 
 def compare(field, ranks):
     """All cells of one number of ranks, with the same sessions."""
     rows = []
-    for op, size in cells(field.options):
+    left = cells(field.options)
+    for op, size in list(left):
+        field.keep(ranks, left)
+        left.pop(0)
         if not has_memory(ranks, size):
             print(f"# {op} {ranks} x {size_name(size)}: left out, too little memory", flush=True)
             continue
@@ -290,28 +323,29 @@ def compare_floor(field):
     return rows
 
 
+def launch_row(what, peer, ours, theirs, ranks):
+    row = make_row(f"launch of {ranks} ranks to the first all_reduce, {what}", peer, ours, theirs,
+                   operation="launch", ranks=ranks, bytes=4, buffers="private", program=what)
+    print(f"{what}: ours {time_text(row['ours_ms'])}, {peer} {time_text(row['peer_ms'])}, ratio {ratio_text(row)} "
+          f"{rounds_text(row)}", flush=True)
+    return row
+
+
 def compare_launch(field):
-    ranks, rounds = 8, field.options.rounds
-    print(f"\n# from the launcher's start to the first finished all-reduce, {ranks} ranks")
-    found = {contender.name: [] for contender in field.all}
-    for k in range(rounds):
-        for contender in field.all:
-            if contender.name == "gloo" and k > 0:
-                continue  # it takes seconds
-            environment = contender.environment(ranks, 4, not field.options.untuned)
-            try:
-                found[contender.name].append([launch_ms(contender.command(ranks, "--once"),
-                                                        environment)])
-            except Failed as failure:
-                print(f"# {contender.name}: launch: {failure}", flush=True)
-    rows = []
-    for name, times in found.items():
-        if times and name != "Lockstep":
-            rows.append(make_row(f"launch of {ranks} ranks to the first all_reduce",
-                                 field.labels[name], found["Lockstep"][:len(times)], times,
-                                 operation="launch", ranks=ranks, bytes=4, buffers="private"))
-            print(f"ours {time_text(rows[-1]['ours_ms'])}, {field.labels[name]} "
-                  f"{time_text(rows[-1]['peer_ms'])}, ratio {ratio_text(rows[-1])}", flush=True)
+    """C programs beside C programs, Python beside Python, in turns."""
+    ranks, rows = 8, []
+    print(f"\n# from the launcher's start to the end of the first all-reduce, {ranks} ranks; medians of "
+          f"{field.options.rounds} starts")
+    for what, starters in launches.of(field, ranks).items():
+        found = {name: [] for name in starters}
+        for _ in range(field.options.rounds):
+            for name, (command, environment) in starters.items():
+                try:
+                    found[name].append([launch_ms(command, environment)])
+                except Failed as failure:
+                    print(f"# {name}: launch: {failure}", flush=True)
+        ours = found.pop("Lockstep")
+        rows += [launch_row(what, name, ours, times, ranks) for name, times in found.items() if len(times) == len(ours)]
     return rows
 
 
@@ -327,20 +361,20 @@ def own_s():
     return sum(u.ru_utime + u.ru_stime for u in used)
 
 
-def processor():
-    with open("/proc/cpuinfo") as file:
-        found = re.search(r"model name\s*: (.*)", file.read())
-    return found.group(1) if found else "unknown processor"
+def settings_text():
+    """Where the peers' settings come from."""
+    machine = Table.of_this_machine().machine
+    return f"best of a sweep ({machine['processor']}, {machine['cores']} cores, {machine['date']})"
 
 
-def conditions(start, busy, own, options):
+def conditions(start, busy, own, options, labels):
     """What the rows must be read with: the machine, and how much others used of it meanwhile."""
     passed = time.monotonic() - start
     others = max(0.0, (busy_s() - busy - (own_s() - own)) / passed)
     return {"processor": processor(), "cores": os.cpu_count(), "others_cores": round(others, 2),
             "seconds": round(passed), "date": time.strftime("%Y-%m-%d"),
             "command": options.command,
-            "settings": "defaults" if options.untuned else "best known"}
+            "settings": "defaults" if options.untuned else settings_text(), "peers": labels}
 
 
 def main():
@@ -350,6 +384,9 @@ def main():
     with tempfile.TemporaryDirectory(prefix="lockstep-peers-") as scratch:
         field = Field(options, scratch)
         print("# " + ", ".join(field.labels.values()))
+        if options.sweep:
+            return sweep.sweep(field.all, options, scratch)
+        print("# settings of the peers: " + ("defaults" if options.untuned else settings_text()))
         try:
             if cells(options):
                 print_header()
@@ -361,7 +398,7 @@ def main():
             rows += compare_floor(field)
         if "launch" in options.parts:
             rows += compare_launch(field)
-    machine = conditions(start, busy, own, options)
+    machine = conditions(start, busy, own, options, list(field.labels.values())[1:])
     rows = [{**row, "conditions": machine} for row in rows]
     pathlib.Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
     print(f"\n# {machine['processor']}, {machine['cores']} cores, {machine['seconds']} s; other "

@@ -1,107 +1,136 @@
-"""Who takes part, and with which settings: the best ones found for each size (sweeps on a 2-core
-Sapphire Rapids; `compare.py --untuned` takes the defaults instead).
+"""Who takes part: how each library is started, and in which environment.
 
-Open MPI 4.1: shared memory's eager, rendezvous and fragment limits at 128 KiB; from 0.5 MB a
-segmented ring (algorithm 5) with two ranks, Rabenseifner's (6) with more, and from 10 MB the ring in
-segments of 512 or 128 KiB. Single copy (CMA) is its default where the system allows it. When ranks
-outnumber cores it yields by itself.
-MPICH 4.0: recursive doubling to 1 KB, UCX's rendezvous from 128 KB above. More ranks than cores is
-what it has no remedy for: it spins.
-All of them, ours too, with huge pages (glibc's tunable) from 10 MB, where they help everybody; below
-they hurt. gloo: no setting found that helps; ranks are forked, one thread each, over loopback.
+Settings are those of the table of this machine's processor (settings.py), found by `compare.py --sweep`
+for each peer, operation, number of ranks and size; `compare.py --untuned` takes the defaults instead.
+gloo has no setting that torch passes on, so it has no rows there. Ours gets huge pages for private
+memory (glibc's tunable) from 10 MB on, as its peers do wherever their sweep found them faster.
+
+MPI libraries of Debian are found by their names; those of PyPI lie in virtual environments below the
+build (prepare installs them), one each, because their programs have the same names.
 """
 
 import functools
+import os
 import re
 import shutil
 import subprocess
 
-HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-ROOT_MAY = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # in containers
+from settings import HUGE_PAGES, Table
 
-
-def openmpi_settings(ranks, size):
-    found = {**ROOT_MAY}
-    for limit in ("eager_limit", "rndv_eager_limit", "max_send_size"):
-        found[f"OMPI_MCA_btl_vader_{limit}"] = "131072"
-    if size >= 500_000:
-        large = size >= 10_000_000
-        ring = large or ranks == 2
-        segment = 262144 if not large else 524288 if ranks == 2 else 131072
-        found["OMPI_MCA_coll_tuned_use_dynamic_rules"] = "1"
-        found["OMPI_MCA_coll_tuned_allreduce_algorithm"] = "5" if ring else "6"
-        if ring:
-            found["OMPI_MCA_coll_tuned_allreduce_algorithm_segmentsize"] = str(segment)
-    return found
-
-
-def mpich_settings(ranks, size):
-    if size <= 1024:
-        return {"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "recursive_doubling"}
-    return {"UCX_RNDV_THRESH": "128K"} if size < 1_000_000 else {}
+# What Open MPI asks for in containers, where everybody is root.
+ROOT_MAY = {f"{who}_ALLOW_RUN_AS_ROOT{more}": "1" for who in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
 
 
 class Contender:
-    name = ""
+    key = name = ""
     registered = (False,)  # which memory its buffers are in
 
-    def __init__(self, build, python):
-        self.build, self.python = build, python
+    def __init__(self, build, python, table=None):
+        self.build, self.python = os.path.abspath(build), python
+        self.table = table or Table.of_this_machine()
 
     def missing(self):
         """Why it cannot take part, or None."""
-        program = self.command(1, "FOLDER")[0]
-        return None if shutil.which(program) else f"there is no {program}"
+        command = self.command(1, "FOLDER")
+        return next((f"there is no {program}" for program in (command[0], self.program())
+                     if shutil.which(program) is None), None)
 
-    def settings(self, ranks, size):
+    def program(self):
+        return f"{self.build}/peers/{self.key}"
+
+    def always(self):
+        """Without which it does not run, tuned or not."""
         return {}
 
-    def environment(self, ranks, size, tuned=True):
-        found = dict(self.settings(ranks, size)) if tuned else {}
-        return {**found, **HUGE_PAGES} if tuned and size >= 10_000_000 else found
+    def environment(self, ranks, op, size, tuned=True):
+        return {**self.always(), **(self.table.best(self.key, op, ranks, size) if tuned else {})}
 
 
 class Lockstep(Contender):
-    name = "Lockstep"
+    key, name = "lockstep", "Lockstep"
     registered = (True, False)
 
     def command(self, ranks, *arguments):
-        return [f"{self.build}/lockstep", "run", "-n", str(ranks), f"{self.build}/peers/lockstep",
-                *arguments]
+        return [f"{self.build}/lockstep", "run", "-n", str(ranks), self.program(), *arguments]
+
+    def environment(self, ranks, op, size, tuned=True):
+        return dict(HUGE_PAGES) if tuned and size >= 10_000_000 else {}
 
 
-class OpenMPI(Contender):
-    name = "Open MPI"
-
-    def command(self, ranks, *arguments):
-        return ["mpirun.openmpi", "--oversubscribe", "-n", str(ranks),
-                f"{self.build}/peers/openmpi", *arguments]
-
-    def settings(self, ranks, size):
-        return openmpi_settings(ranks, size)
-
-    def environment(self, ranks, size, tuned=True):
-        return {**ROOT_MAY, **super().environment(ranks, size, tuned)}
-
-    def version(self):
-        return said_by(r"\((?:Open MPI|OpenRTE)\) (\S+)", "mpirun.openmpi", "--version")
-
-
-class MPICH(Contender):
-    name = "MPICH"
+class OpenMPI4(Contender):
+    key, name = "openmpi4", "Open MPI"
+    launcher, version_of = "mpirun.openmpi", r"\((?:Open MPI|OpenRTE)\) (\S+)"
+    flags = ("--oversubscribe",)
 
     def command(self, ranks, *arguments):
-        return ["mpiexec.mpich", "-n", str(ranks), f"{self.build}/peers/mpich", *arguments]
+        return [self.launcher, *self.flags, "-n", str(ranks), self.program(), *arguments]
 
-    def settings(self, ranks, size):
-        return mpich_settings(ranks, size)
+    def always(self):
+        return ROOT_MAY
 
     def version(self):
-        return said_by(r"Version: *(\S+)", "mpiexec.mpich", "--version")
+        return said_by(self.version_of, self.launcher, "--version")
+
+
+class FromPyPI(Contender):
+    """An MPI whose launcher lies in a virtual environment."""
+    folder, flags, version_of = "", (), r"Version:? *(\S+)"
+
+    @property
+    def launcher(self):
+        return f"{self.build}/peers/{self.folder}/bin/mpiexec"
+
+    command = OpenMPI4.command
+
+    def version(self):
+        return said_by(self.version_of, self.launcher, "--version")
+
+
+class OpenMPI5(FromPyPI):
+    key, name, folder = "openmpi5", "Open MPI", "openmpi5-pypi"
+    flags = ("--oversubscribe", "--bind-to", "none")  # it refuses more ranks than cores when it binds
+    version_of = r"mpi[a-z]+ \(Open MPI\) (\S+)"
+    always = OpenMPI4.always
+
+
+class MPICH4(OpenMPI4):
+    key, name = "mpich4", "MPICH"
+    launcher, flags, version_of = "mpiexec.mpich", (), r"Version: *(\S+)"
+    always = Contender.always
+
+
+class MPICH5(FromPyPI):
+    key, name, folder = "mpich5", "MPICH", "mpich5-pypi"
+
+
+class IntelMPI(FromPyPI):
+    key, name, folder = "intelmpi", "Intel MPI", "intel-pypi"
+    version_of = r"Version (\d\S*)"
+
+    @property
+    def launcher(self):
+        return f"{self.build}/peers/{self.folder}/bin/mpiexec.hydra"
+
+    def always(self):
+        return {"I_MPI_ROOT": f"{self.build}/peers/{self.folder}"}
+
+
+class OneCCL(IntelMPI):
+    key, name = "oneccl", "oneCCL"
+
+    def always(self):
+        return {**super().always(), "CCL_ROOT": super().always()["I_MPI_ROOT"], "CCL_LOG_LEVEL": "error"}
+
+    def version(self):
+        python = f"{self.build}/peers/{self.folder}/bin/python"
+        return said_by(r"(\S+)", python, "-c", "from importlib.metadata import version; print(version('oneccl'))")
 
 
 class Gloo(Contender):
-    name = "gloo"
+    key, name = "gloo", "gloo"
+
+    def program(self):
+        return self.python
 
     def command(self, ranks, *arguments):
         return [self.python, f"{HERE}/gloo.py", *arguments, str(ranks)]
@@ -109,22 +138,21 @@ class Gloo(Contender):
     def missing(self):
         return None if self.version() != "torch ?" else f"{self.python} has no torch"
 
-    def environment(self, ranks, size, tuned=True):
-        return {}  # one session for all sizes: importing torch takes seconds
-
     def version(self):
         return "torch " + said_by(r"(\S+)", self.python, "-c",
                                   "import torch; print(torch.__version__)")
 
 
 HERE = __file__.rpartition("/")[0] or "."
-ALL = {"lockstep": Lockstep, "openmpi": OpenMPI, "mpich": MPICH, "gloo": Gloo}
+ALL = {kind.key: kind for kind in (Lockstep, OpenMPI4, OpenMPI5, MPICH4, MPICH5, IntelMPI, OneCCL, Gloo)}
+PEERS = [key for key in ALL if key != "lockstep"]
 
 
 @functools.cache
 def said_by(pattern, *command):
     try:
-        text = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+        text = subprocess.run(command, capture_output=True, text=True, timeout=120,
+                              env={**os.environ, **ROOT_MAY}).stdout
     except OSError:
         return "?"
     found = re.search(pattern, text)

@@ -1,7 +1,6 @@
 """gloo as a contender, through PyTorch (torch.distributed, backend "gloo", CPU tensors).
 
     gloo.py FOLDER RANKS     answers the commands of contender.h, by the same rules
-    gloo.py --once RANKS     torch.multiprocessing.spawn, one small sum; prints when all had it
 
 The ranks are forked after one `import torch`, which takes seconds.
 """
@@ -146,29 +145,8 @@ def serve(rank, ranks, folder):
     dist.destroy_process_group()
 
 
-def once(rank, ranks, store):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=ranks, init_method=f"file://{store}")
-    x = torch.ones(1)
-    dist.all_reduce(x)
-    at = maximum(time.monotonic())[0]
-    assert x.item() == ranks
-    if rank == 0:
-        print(int(at * 1e9), flush=True)
-    dist.destroy_process_group()
-
-
-def spawn(ranks):
-    import tempfile
-    import torch.multiprocessing
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(once, args=(ranks, folder + "/store"), nprocs=ranks)
-
-
 def main():
     ranks = int(sys.argv[2])
-    if sys.argv[1] == "--once":
-        return spawn(ranks)
     children = []
     for rank in range(ranks):
         child = os.fork()

@@ -20,7 +20,8 @@ class Gone(Failed):
 class Session:
     """One contender with all its ranks, asleep between two commands."""
 
-    def __init__(self, command, ranks, environment, scratch):
+    def __init__(self, command, ranks, environment, scratch, answer_s=ANSWER_S):
+        self.answer_s = answer_s
         self.folder = tempfile.mkdtemp(dir=scratch)
         names = [f"in.{rank}" for rank in range(ranks)] + ["out"]
         for name in names:
@@ -41,24 +42,24 @@ class Session:
         """The samples of one command, in milliseconds, and how many calls each held."""
         for pipe in self.pipes[:-1]:
             os.write(pipe, (line + "\n").encode())
-        answer, deadline = b"", time.monotonic() + ANSWER_S
+        answer, deadline = b"", time.monotonic() + self.answer_s
         while not answer.endswith(b"\n"):
             if select.select([self.pipes[-1]], [], [], 0.5)[0]:
                 answer += os.read(self.pipes[-1], 65536)
             elif self.process.poll() is not None:
                 raise Gone(f"ended with status {self.process.returncode}: {self.last_words()}")
             elif time.monotonic() > deadline:
-                raise Gone(f"no answer to '{line}' for {ANSWER_S} s")
+                raise Gone(f"no answer to '{line}' for {self.answer_s} s")
         words = answer.decode().split()
         if words[0] != "ok":
             raise Failed(" ".join(words[1:]))
         return [float(word) for word in words[2:]], int(words[1])
 
-    def end(self):
+    def end(self, patience_s=20):
         for pipe in self.pipes[:-1]:
             os.write(pipe, b"quit\n")
         try:
-            self.process.wait(timeout=20)
+            self.process.wait(timeout=patience_s)
         except subprocess.TimeoutExpired:
             self.process.terminate()  # the launchers pass it on to their ranks
             try:
