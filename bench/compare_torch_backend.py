@@ -2,7 +2,10 @@
 """A DDP training step of PyTorch over gloo and over Lockstep: the same model in the same processes,
 in turns of a few steps; a third contender trains without communication. A step's time is that of its
 slowest rank, a turn counts with its median. The ratio is made within each pair of turns that follow
-each other, so that what else the machine does weighs on both; its median and quartiles are printed.
+each other, so that what else the machine does weighs on both; its median is printed, with the quartiles
+of all turns and their number (with fewer than 9 turns the lowest and the highest ratio, marked by a star).
+Both train the same steps from the same weights: if the ranks' losses after the last one differ by more than
+sums in another order explain, no ratio is printed and the command fails.
 
     bench/compare_torch_backend.py --build build [--python PYTHON] [--ranks 2,4] [--seconds 35]
 
@@ -18,9 +21,12 @@ import statistics
 import subprocess
 import sys
 
+import conditions
+from compare_training import range_of, range_text
 import torch_venv
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
+TOLERANCE = 1e-3  # of a loss, relatively: float32 sums in other orders, over hundreds of steps
 WIDTHS = "256,1024,1800"  # 0.8, 13 and 39 MB of gradients
 
 
@@ -60,16 +66,24 @@ def measured(options, ranks):
         sys.exit(f"the job of {ranks} ranks ended with {job.returncode}:\n{''.join(said)}")
 
 
+def differing(losses):
+    """Why the two did not train the same; None: they did."""
+    pairs = list(zip(losses["gloo"], losses["lockstep"]))
+    if all(abs(g - l) <= TOLERANCE * abs(g) for g, l in pairs):
+        return None
+    return f"the ranks' losses are {losses['gloo']} over gloo, {losses['lockstep']} over Lockstep"
+
+
 def row(ranks, found):
     turns = found["turns"]
     ratios = sorted(g / l for g, l in zip(turns["gloo"], turns["lockstep"]))
-    low, _, high = statistics.quantiles(ratios, n=4)
+    low, high, kind = range_of(ratios)
     ms = {name: round(statistics.median(times), 3) for name, times in turns.items()}
     return {"name": f"{ranks} ranks, {found['bytes'] / 1e6:.1f} MB of gradients",
             "ours_ms": ms["lockstep"], "peer": "gloo", "peer_ms": ms["gloo"],
             "alone_ms": ms["alone"], "ratio": round(statistics.median(ratios), 3),
-            "quartiles": [round(low, 3), round(high, 3)], "turns": len(ratios),
-            "steps": found["steps"]}
+            "spread": [round(low, 3), round(high, 3)], "spread_is": kind, "turns": len(ratios),
+            "steps": found["steps"], "losses": found["losses"]}
 
 
 def main():
@@ -85,17 +99,23 @@ def main():
     options.python = options.python or find_python(options.build)
     print(f"PyTorch {version_of(options.python)}, {os.cpu_count()} cores, a thread a rank. "
           "Milliseconds a step; ratio: gloo's by Lockstep's, in pairs of turns.\n\n"
-          "| a DDP step | Lockstep | gloo | no communication | ratio | quartiles | turns |\n"
+          "| a DDP step | Lockstep | gloo | no communication | ratio | range | turns |\n"
           "|---|---|---|---|---|---|---|", flush=True)
-    rows = []
+    rows, problems, watch = [], [], conditions.Watch()
     for ranks in map(int, options.ranks.split(",")):
         for found in measured(options, ranks):
             r = row(ranks, found)
+            if why := differing(found["losses"]):
+                problems.append(f"{r['name']}: not compared: {why}")
+                continue
             rows.append(r)
             print(f"| {r['name']} | {r['ours_ms']:.2f} | {r['peer_ms']:.2f} | {r['alone_ms']:.2f} | "
-                  f"{r['ratio']:.2f} | {r['quartiles'][0]:.2f}-{r['quartiles'][1]:.2f} | "
-                  f"{r['turns']} |", flush=True)
-    (options.build / "compare-torch-backend.json").write_text(json.dumps(rows, indent=1) + "\n")
+                  f"{r['ratio']:.2f} | {range_text(r)} | {r['turns']} |", flush=True)
+    about = watch.conditions()
+    (options.build / "compare-torch-backend.json").write_text(
+        json.dumps([{**r, "conditions": about} for r in rows], indent=1) + "\n")
+    sys.exit("\n".join(problems) if problems else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -2,10 +2,14 @@
 """A training step in one process beside PyTorch eager, in turns in one run: forward, loss, backward and
 update of the same network from the same weights over the same batch (formulas: nets.c). All contenders
 of a row are alive, those whose turn it is not are asleep. A turn counts with the median of its steps;
-the ratio, the peer's time by ours, is made within each pair of turns that follow each other; median and
-quartiles are printed, with the CPU time of a step and the most memory a process had while it trained
-(its libraries included). Contenders whose first losses differ are not compared. Image networks run in
-PyTorch in both memory formats, of which the faster counts.
+the ratio, the peer's time by ours, is made within each pair of turns that follow each other. Printed are
+the median, the range of the ratios (their quartiles if there are at least 9 turns, else the lowest and the
+highest) and the number of turns, with the CPU time of a step and the most memory a process had while it
+trained (its libraries included). Contenders whose first losses differ are not compared.
+
+PyTorch runs with its defaults and tuned (the fused optimizer where it has one, huge pages), image networks
+in both memory formats as well; the fastest of these counts. Variants whose first steps take more than 1.3
+times as long as the fastest one's take no turns.
 
     bench/compare_training.py --build build [--python PYTHON] [--old PYTHON] [--rows mlp,gpt] [--threads 1,2]
 
@@ -17,16 +21,20 @@ import argparse
 import json
 import os
 import pathlib
-import resource
 import statistics
 import subprocess
 import sys
 import time
 
+import conditions
 import torch_venv
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 STEPS_MS = 400  # a turn takes about as long, and one step at least
+QUARTILES = 9  # turns from which on quartiles say something; with fewer the range is given
+SLOW = 1.3  # times the fastest variant of a peer: not the one that will count
+# What gives PyTorch's tensors huge pages: glibc's allocator and PyTorch's own.
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "THP_MEM_ALLOC_ENABLE": "1"}
 FIRST = 3  # steps whose losses are compared; they warm up, too
 # What the losses of three steps may differ by, relatively: sums are made in other orders.
 TOLERANCE = {"float32": (1e-4, 1e-3, 2e-3), "bfloat16": (2e-2, 4e-2, 8e-2)}
@@ -34,12 +42,14 @@ TOLERANCE = {"float32": (1e-4, 1e-3, 2e-3), "bfloat16": (2e-2, 4e-2, 8e-2)}
 ROWS = {
     "mlp": ("mlp", 64, "float32", "MLP 784-512-512-10, batch 64"),
     "gpt": ("gpt", 8, "float32", "GPT 6 layers, d 384, T 256, V 8192, batch 8"),
-    "gpt-bf16": ("gpt", 8, "bfloat16", "the same, bfloat16"),
+    "gpt-bf16": ("gpt", 8, "bfloat16", "the same GPT, bfloat16"),
     "gpt2": ("gpt2", 1, "float32", "GPT-2 small, T 512, batch 1"),
     "bert": ("bert", 2, "float32", "BERT base, s 128, batch 2"),
     "resnet18-cifar": ("resnet18-cifar", 32, "float32", "ResNet-18, CIFAR stem, batch 32"),
     "resnet18": ("resnet18", 8, "float32", "ResNet-18, 224 x 224, batch 8"),
+    "resnet18-bf16": ("resnet18", 8, "bfloat16", "ResNet-18, 224 x 224, batch 8, bfloat16"),
     "resnet50": ("resnet50", 4, "float32", "ResNet-50, 224 x 224, batch 4"),
+    "resnet50-bf16": ("resnet50", 4, "bfloat16", "ResNet-50, 224 x 224, batch 4, bfloat16"),
 }
 TINY = {"mlp-tiny": ("mlp-tiny", 4, "float32", "MLP 12-8-8-4, batch 4"),
         "gpt-tiny": ("gpt-tiny", 2, "float32", "GPT 2 layers, d 32, T 16, V 64, batch 2")}
@@ -89,9 +99,9 @@ class Refused(Exception):
 
 
 class Contender:
-    def __init__(self, name, command, threads):
+    def __init__(self, name, command, threads, more=()):
         env = dict(os.environ, OMP_NUM_THREADS=str(threads), LOCKSTEP_THREADS=str(threads),
-                   OPENBLAS_CORETYPE="SkylakeX", PYTHONWARNINGS="ignore")
+                   OPENBLAS_CORETYPE="SkylakeX", PYTHONWARNINGS="ignore", **dict(more))
         self.name, self.turns, self.cpu = name, [], []
         begin = time.perf_counter()
         self.process = subprocess.Popen(command, env=env, text=True, stdin=subprocess.PIPE,
@@ -126,31 +136,46 @@ class Contender:
         self.process.wait()
 
 
-def command_of(options, row, start, python=None, threads=None, layout=()):
+def command_of(options, row, start, python=None, threads=None, flags=()):
     name, batch, dtype, _ = row
     if python is None:
         return [str(options.build / "bench/contender_training"), name, str(batch), dtype, start]
     return [python, str(SOURCE / "bench/training/contender_torch.py"), name, str(batch), dtype, start,
-            str(threads), *layout]
+            str(threads), *flags]
+
+
+def variants_of(row, version):
+    """{name: (flags, variables)} of a peer: its defaults and tuned, images in both memory formats."""
+    layouts = ((), ("channels_last",)) if row[0].startswith("resnet") else ((),)
+    return {f"PyTorch {version}" + (", NHWC" if layout else "") + (", tuned" if tuned else ""):
+            (layout + (("fused",) if tuned else ()), HUGE_PAGES if tuned else {})
+            for layout in layouts for tuned in (False, True)}
+
+
+def without_slow(group):
+    """Ends the variants that cannot be the fastest, after their first steps."""
+    fastest = min((c.ms for c in group), default=0)
+    for contender in group:
+        if contender.ms > SLOW * fastest:
+            contender.end()
+    return [c for c in group if c.ms <= SLOW * fastest]
 
 
 def launch(options, row, threads, peers):
-    """Ours, and those of each peer (the faster will count)."""
+    """Ours, and those of each peer (the fastest will count)."""
     ours = Contender("Lockstep", command_of(options, row, "formula"), threads)
-    layouts = ((), ("channels_last",)) if row[0].startswith("resnet") else ((),)
     others = []
     for python, version in peers.items():
         group = []
-        for layout in layouts:
-            name = f"PyTorch {version}" + (", NHWC" if layout else "")
-            command = command_of(options, row, "formula", python, threads, layout)
+        for name, (flags, variables) in variants_of(row, version).items():
+            command = command_of(options, row, "formula", python, threads, flags)
             try:
-                group.append(Contender(name, command, threads))
+                group.append(Contender(name, command, threads, variables))
                 group[-1].warm_up()
             except Refused as refused:
                 group = [c for c in group if c.process.poll() is None]
                 print(f"skipped: {row[3]}: {refused}", flush=True)
-        others += [group] if group else []
+        others += [without_slow(group)] if group else []
     ours.warm_up()
     return ours, others
 
@@ -167,18 +192,33 @@ def differing(row, ours, peer):
 
 # ---- rows -------------------------------------------------------------------------------------
 
-def row_of(row, threads, ours, peer):
+def range_of(ratios):
+    """(low, high, what they are)."""
+    if len(ratios) < QUARTILES:
+        return min(ratios), max(ratios), "lowest to highest"
+    low, _, high = statistics.quantiles(ratios, n=4)
+    return low, high, "quartiles"
+
+
+def row_of(row, threads, ours, peer, variants=()):
     ratios = [p / o for p, o in zip(peer.turns, ours.turns)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
+    low, high, kind = range_of(ratios)
     return {"name": f"{row[3]}, {threads} thread{'s' if threads > 1 else ''}", "peer": peer.name,
             "net": row[3], "threads": threads,
             "ours_ms": round(statistics.median(ours.turns), 4),
-            "peer_ms": round(statistics.median(peer.turns), 4), "ratio": round(middle, 3),
-            "spread": [round(low, 3), round(high, 3)],
+            "peer_ms": round(statistics.median(peer.turns), 4), "ratio": round(statistics.median(ratios), 3),
+            "spread": [round(low, 3), round(high, 3)], "spread_is": kind,
+            "variants_ms": {c.name: round(statistics.median(c.turns), 4) for c in variants},
             "ours_cpu_ms": round(statistics.median(ours.cpu), 4),
             "peer_cpu_ms": round(statistics.median(peer.cpu), 4),
             "ours_peak_mb": round(ours.peak_mb, 1), "peer_peak_mb": round(peer.peak_mb, 1),
             "loss": ours.losses[0], "peer_loss": peer.losses[0], "turns": len(ratios)}
+
+
+def turns_of(options, round_s):
+    """As many as --seconds allow; where that is nearly enough for quartiles, enough."""
+    fitting = round(options.seconds / round_s)
+    return min(options.turns, max(3, fitting, QUARTILES if fitting > QUARTILES / 2 else 0))
 
 
 def measure(options, row, threads, peers):
@@ -189,7 +229,7 @@ def measure(options, row, threads, peers):
     rows = []
     if not problems:
         round_s = sum(c.steps * c.ms for c in all_of_them) / 1e3
-        for _ in range(min(options.turns, max(3, round(options.seconds / round_s)))):
+        for _ in range(turns_of(options, round_s)):
             for contender in list(all_of_them):
                 try:
                     contender.turn()
@@ -200,7 +240,8 @@ def measure(options, row, threads, peers):
                     all_of_them.remove(contender)
                     groups = [[c for c in group if c is not contender] for group in groups]
         for group in filter(None, groups):
-            rows.append(row_of(row, threads, ours, min(group, key=lambda c: statistics.median(c.turns))))
+            best = min(group, key=lambda c: statistics.median(c.turns))
+            rows.append(row_of(row, threads, ours, best, group))
     for contender in all_of_them:
         contender.end()
     return rows, [f"{row[3]}: not compared: {why}" for why in problems]
@@ -231,7 +272,7 @@ def starts(options, names, peers):
             yield {"name": f"exec to the first step: {row[3]}", "peer": f"PyTorch {version}",
                    "ours_ms": round(statistics.median(ours), 1),
                    "peer_ms": round(statistics.median(theirs), 1),
-                   "ratio": round(statistics.median(ratios), 2),
+                   "ratio": round(statistics.median(ratios), 2), "starts": [len(ours), len(theirs)],
                    "spread": [round(ratios[0], 2), round(ratios[-1], 2)]}
         if name not in STARTS or not peers:
             yield {"name": f"exec to the first step: {row[3]}", "peer": "",
@@ -240,33 +281,25 @@ def starts(options, names, peers):
 
 # ---- what is printed --------------------------------------------------------------------------
 
-HEAD = ("| a training step | Lockstep ms | peer ms | peer | ratio | quartiles | CPU ms, ours / peer "
-        "| peak MB, ours / peer |\n|---|---|---|---|---|---|---|---|")
-START_HEAD = "| from exec to the first step | Lockstep ms | peer ms | peer |\n|---|---|---|---|"
+HEAD = (f"Range of the ratios: quartiles from {QUARTILES} turns on, with fewer the lowest and the highest (*).\n"
+        "| a training step | Lockstep ms | peer ms | peer | ratio | range | turns | CPU ms, ours / peer "
+        "| peak MB, ours / peer |\n|---|---|---|---|---|---|---|---|---|")
+START_HEAD = "| from exec to the first step | Lockstep ms | peer ms | peer | starts |\n|---|---|---|---|---|"
+
+
+def range_text(row):
+    return f"{row['spread'][0]:.2f} to {row['spread'][1]:.2f}" + ("" if row["spread_is"] == "quartiles" else " *")
 
 
 def line_of(r):
     return (f"| {r['name']} | {r['ours_ms']:.2f} | {r['peer_ms']:.2f} | {r['peer']} | {r['ratio']:.2f} | "
-            f"{r['spread'][0]:.2f}-{r['spread'][1]:.2f} | {r['ours_cpu_ms']:.1f} / {r['peer_cpu_ms']:.1f} | "
+            f"{range_text(r)} | {r['turns']} | {r['ours_cpu_ms']:.1f} / {r['peer_cpu_ms']:.1f} | "
             f"{r['ours_peak_mb']:.0f} / {r['peer_peak_mb']:.0f} |")
 
 
 def start_line_of(r):
-    peer = f"{r['peer_ms']:.0f} | {r['peer']}" if r["peer"] else "| "
+    peer = f"{r['peer_ms']:.0f} | {r['peer']} | {r['starts'][0]}, {r['starts'][1]}" if r["peer"] else "| | "
     return f"| {r['name'].split(': ')[1]} | {r['ours_ms']:.0f} | {peer} |"
-
-
-def processor():
-    with open("/proc/cpuinfo") as file:
-        return next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "?")
-
-
-def busy_seconds():
-    """Of all processors, of everybody; and of this process and its children that have ended."""
-    user, nice, system = map(int, open("/proc/stat").readline().split()[1:4])
-    own = sum(t for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-              for t in resource.getrusage(who)[:2])
-    return (user + nice + system) / os.sysconf("SC_CLK_TCK"), own
 
 
 def parse():
@@ -291,7 +324,7 @@ def parse():
 def main():
     options = parse()
     peers = find_peers(options)
-    (busy, own), begin, rows, problems = busy_seconds(), time.time(), [], []
+    watch, rows, problems = conditions.Watch(), [], []
     print(HEAD, flush=True)
     for name in options.rows:
         for threads in map(int, options.threads.split(",")):
@@ -307,13 +340,10 @@ def main():
         for r in starts(options, options.rows, peers):
             print(start_line_of(r), flush=True)
             rows += with_peer([r])
-    (busy_after, own_after), seconds = busy_seconds(), time.time() - begin
-    others = max(0.0, (busy_after - busy - (own_after - own)) / seconds)
-    about = {"date": time.strftime("%Y-%m-%d"), "processor": processor(), "cores": os.cpu_count(),
-             "others_cores": round(others, 2), "minutes": round(seconds / 60)}
+    about = watch.conditions()
     (options.build / "compare-training.json").write_text(
         json.dumps([{**row, "conditions": about} for row in rows], indent=1) + "\n")
-    print(f"\n{seconds / 60:.0f} minutes; other programs kept {others:.2f} processors busy", flush=True)
+    print(f"\n{about['minutes']} minutes; other programs kept {about['others_cores']:.2f} processors busy", flush=True)
     sys.exit("\n".join(problems) if problems else 0)
 
 

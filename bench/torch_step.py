@@ -31,17 +31,22 @@ class Contender:
         self.turns = []  # milliseconds a step
 
     def step(self, x, y):
+        """Milliseconds, and the loss."""
         dist.barrier()
         begin = time.perf_counter()
         self.optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(self.net(x), y).backward()
+        loss = torch.nn.functional.cross_entropy(self.net(x), y)
+        loss.backward()
         self.optimizer.step()
-        return (time.perf_counter() - begin) * 1e3
+        return (time.perf_counter() - begin) * 1e3, loss.item()
 
     def turn(self, x, y, steps):
-        """The median over steps of the slowest rank's time."""
-        times = torch.tensor([self.step(x, y) for _ in range(steps)])
+        """The median over steps of the slowest rank's time. Keeps the losses of the ranks' last step."""
+        times, losses = map(torch.tensor, zip(*(self.step(x, y) for _ in range(steps))))
         dist.all_reduce(times, dist.ReduceOp.MAX)
+        last = [torch.zeros(1) for _ in range(dist.get_world_size())]
+        dist.all_gather(last, losses[-1:].float())
+        self.losses = [loss.item() for loss in last]
         return times.median().item()
 
 
@@ -65,7 +70,7 @@ def measure(width, groups, options):
         for contender in order:
             contender.turns.append(contender.turn(x, y, steps))
         turn += 1
-    return {"bytes": contenders[0].bytes, "steps": steps,
+    return {"bytes": contenders[0].bytes, "steps": steps, "losses": {c.name: c.losses for c in contenders},
             "turns": {c.name: c.turns for c in contenders}}
 
 

@@ -20,23 +20,23 @@ into this folder's table. `make compare-collectives` installs the peers first.
 
 import argparse
 import json
-import os
 import pathlib
 import re
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent)]
+import conditions
 import contenders
 import launches
 from session import Failed, Gone, Session, launch_ms
-from settings import Table, processor
+from settings import Table
 import sweep
 
-HERE = pathlib.Path(__file__).resolve().parent
 RANKS = [2, 4, 6]
 SIZES = "4,64,1Ki,16Ki,64Ki,1M,10M,100M,1000M"
 OTHERS = ["all_gather", "broadcast", "reduce_scatter"]
@@ -349,37 +349,15 @@ def compare_launch(field):
     return rows
 
 
-def busy_s():
-    """Seconds of all cores that were not idle since the machine started."""
-    with open("/proc/stat") as file:
-        user, nice, system, _, _, irq, softirq, steal = map(int, file.readline().split()[1:9])
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-
-
-def own_s():
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(u.ru_utime + u.ru_stime for u in used)
-
-
 def settings_text():
     """Where the peers' settings come from."""
     machine = Table.of_this_machine().machine
     return f"best of a sweep ({machine['processor']}, {machine['cores']} cores, {machine['date']})"
 
 
-def conditions(start, busy, own, options, labels):
-    """What the rows must be read with: the machine, and how much others used of it meanwhile."""
-    passed = time.monotonic() - start
-    others = max(0.0, (busy_s() - busy - (own_s() - own)) / passed)
-    return {"processor": processor(), "cores": os.cpu_count(), "others_cores": round(others, 2),
-            "seconds": round(passed), "date": time.strftime("%Y-%m-%d"),
-            "command": options.command,
-            "settings": "defaults" if options.untuned else settings_text(), "peers": labels}
-
-
 def main():
     options = parse(sys.argv[1:])
-    start, busy, own = time.monotonic(), busy_s(), own_s()
+    watch = conditions.Watch()
     rows = []
     with tempfile.TemporaryDirectory(prefix="lockstep-peers-") as scratch:
         field = Field(options, scratch)
@@ -398,7 +376,8 @@ def main():
             rows += compare_floor(field)
         if "launch" in options.parts:
             rows += compare_launch(field)
-    machine = conditions(start, busy, own, options, list(field.labels.values())[1:])
+    machine = {**watch.conditions(), "command": options.command, "peers": list(field.labels.values())[1:],
+               "settings": "defaults" if options.untuned else settings_text()}
     rows = [{**row, "conditions": machine} for row in rows]
     pathlib.Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
     print(f"\n# {machine['processor']}, {machine['cores']} cores, {machine['seconds']} s; other "

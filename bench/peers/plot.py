@@ -1,6 +1,6 @@
-"""The all_reduce table of docs/performance.md as a picture.
+"""The all_reduce table of docs/performance.md as a picture, for one kind of processor.
 
-    bench/peers/plot.py docs/performance.md docs/images/all_reduce.svg
+    bench/peers/plot.py docs/performance.md docs/images/all_reduce-amd.svg amd
 
 Three panels, for 2, 4 and 6 ranks; x is the size of the buffer, y how many times faster than the best of the peers,
 both logarithmic. A point is the ratio of the table's row, its bar the range over the rounds.
@@ -11,9 +11,12 @@ import pathlib
 import re
 import sys
 
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent)]
+import pages
+
 ROW = re.compile(r"^\| (\d+) × (\d+) (B|KB|MB) \| [^|]+\| [^|]+\| [^|]+\| ([\d.]+) \[([\d.]+), ([\d.]+)\] \| "
-                 r"([\d.]+) \[([\d.]+), ([\d.]+)\] \|$", re.MULTILINE)
-CONDITIONS = re.compile(r"^Measured on (\S+) with `make compare-collectives[^`]*` \((.+?); ", re.MULTILINE)
+                 r"([\d.]+) \[([\d.]+), ([\d.]+)\] \|(?: \d+ \|)?$", re.MULTILINE)
+CONDITIONS = re.compile(r"^Measured on (\S+)(?: at commit \S+)? with `make compare-collectives[^`]*` \((.+?); ", re.MULTILINE)
 BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20}
 PANEL_WIDTH, PANEL_HEIGHT, LEFT, TOP, GAP = 250, 240, 46, 76, 22
 Y_LOW, Y_HIGH, TICKS = 0.25, 16.0, (0.5, 1, 2, 4, 8, 16)
@@ -81,7 +84,7 @@ def picture(page):
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
              f'height="{height}" font-family="Helvetica, Arial, DejaVu Sans, sans-serif">',
              f'<rect width="{width}" height="{height}" fill="#fff"/>',
-             text(LEFT, 20, "all_reduce, float32, one host: speed relative to the best of Open MPI, MPICH and gloo", 14,
+             text(LEFT, 20, "all_reduce, float32, one host: speed relative to the best tuned peer", 14,
                   "start", "#222", "bold")]
     for i, ranks in enumerate(worlds):
         mine = [r for r in rows if r[0] == ranks]
@@ -100,9 +103,10 @@ def picture(page):
 
 
 def main():
-    if len(sys.argv) != 3:
+    if len(sys.argv) != 4:
         raise SystemExit(__doc__)
-    pathlib.Path(sys.argv[2]).write_text(picture(pathlib.Path(sys.argv[1]).read_text()))
+    page = pages.part_of(pathlib.Path(sys.argv[1]).read_text(), "compare-collectives", sys.argv[3])
+    pathlib.Path(sys.argv[2]).write_text(picture(page))
 
 
 if __name__ == "__main__":

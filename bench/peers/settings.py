@@ -5,29 +5,23 @@ each peer, operation, number of ranks and size with the variables of the environ
 there, their time, and that of the defaults. A size between two rows takes the nearer one's.
 `compare.py --sweep` writes it.
 
-What is tried is bounded: all algorithms that a library has for an operation, then each of its settings
-of shared memory, waiting and binding with the best algorithm, then huge pages.
+What is tried is bounded: huge pages, on top of them (if they helped) each algorithm that a library has for
+the operation, and on top of the best one its settings of shared memory, waiting and binding.
 """
 
 import json
 import math
 import pathlib
 import re
+import sys
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent)]
+from conditions import processor
+from pages import kind_of
 
 HERE = pathlib.Path(__file__).resolve().parent
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 HUGE_FROM = 10**6  # bytes: below, all measured sizes got slower by them
-
-
-def processor():
-    with open("/proc/cpuinfo") as file:
-        found = re.search(r"model name\s*: (.*)", file.read())
-    return found.group(1) if found else "unknown processor"
-
-
-def kind_of(name):
-    """The name of a processor's tables: amd, intel, other."""
-    return next((kind for kind in ("amd", "intel") if kind in name.lower()), "other")
 
 
 class Table:

@@ -7,6 +7,7 @@ takes the place of the best one only if it is 3 % faster. Candidates that fail o
 import os
 import time
 
+import conditions
 from session import Failed, Session
 import settings
 
@@ -58,14 +59,13 @@ def sweep_operation(contender, ranks, operation, scratch):
         return time_all(contender, ranks, operation, sizes, variables, scratch)
     defaults = measure(sizes_of(operation), {})
     best = {size: (ms, {}) for size, ms in defaults.items()}
-    algorithms = list(settings.ALGORITHMS[contender.key](operation))
-    for_defaults = {size: value for size, value in best.items()}
-    for candidate in algorithms:  # algorithms exclude each other: each by itself
-        found = dict(for_defaults)
+    improve(best, settings.huge_pages(), measure)
+    base = dict(best)
+    for candidate in settings.ALGORITHMS[contender.key](operation):  # they exclude each other: each on the base
+        found = dict(base)
         improve(found, [candidate], measure)
         best = {size: min(best[size], found[size], key=lambda pair: pair[0]) for size in best}
     improve(best, settings.OTHERS[contender.key](), measure)
-    improve(best, settings.huge_pages(), measure)
     for size, (ms, variables) in best.items():
         yield {"peer": contender.key, "operation": operation, "ranks": ranks, "bytes": size, "settings": variables,
                "us": round(ms * 1e3, 3), "default_us": round(defaults[size] * 1e3, 3)}
@@ -75,10 +75,10 @@ def sweep(contenders, options, scratch):
     """All peers that have settings; the table is written after each operation, so a sweep may be ended."""
     start = time.monotonic()
     table = settings.Table.of_this_machine()
-    if table.machine.get("processor") != settings.processor():
+    if table.machine.get("processor") != conditions.processor():
         table = settings.Table(table.path)
-    table.machine = {"processor": settings.processor(), "cores": os.cpu_count(), "date": time.strftime("%Y-%m-%d"),
-                     "command": "bench/peers/compare.py --sweep", "versions": table.machine.get("versions", {})}
+    table.machine = {"processor": conditions.processor(), "cores": os.cpu_count(), "date": time.strftime("%Y-%m-%d"),
+                     "commit": conditions.commit(), "command": "bench/peers/compare.py --sweep", "versions": table.machine.get("versions", {})}
     for contender in contenders:
         if contender.key not in settings.ALGORITHMS:
             continue

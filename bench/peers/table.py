@@ -1,11 +1,10 @@
 """The rows of compare.py as tables in Markdown.
 
     table.py build/compare-collectives.json                    prints them
-    table.py build/compare-collectives.json --into docs/performance.md
-                                   writes them between the two lines
-                                   <!-- compare-collectives --> and <!-- end of compare-collectives -->
-
-plot.py draws the README's picture from the page.
+    table.py build/compare-collectives.json --into README.md docs/performance.md
+                 writes a picture's line and the ratios of large buffers into the first, the tables into
+                 the second, between the marker lines of the processor that they were measured on
+                 (../pages.py), and draws the picture (plot.py) into docs/images
 """
 
 import argparse
@@ -14,9 +13,10 @@ import pathlib
 import sys
 
 from compare import ratio_text, size_name, time_text
+import pages
+import plot
 
-BEGIN, END = "<!-- compare-collectives -->", "<!-- end of compare-collectives -->"
-BUSY = 0.15  # cores that others used; more is no quiet machine
+NAME = "compare-collectives"
 MEASURED = ("all_reduce", "all_gather", "broadcast", "reduce_scatter")
 
 
@@ -31,17 +31,16 @@ def pairs(rows, operations):
 
 
 def table(cells, with_operation):
-    head = ["operation, ranks × size" if with_operation else "ranks × size", "ours, registered", "ours, private", "best peer", "ratio, registered",
-            "ratio, private"]
-    lines = [head, ["---"] * len(head)]
+    lines = [["operation, ranks × size" if with_operation else "ranks × size", "ours, registered", "ours, private",
+              "best peer", "ratio, registered", "ratio, private", "rounds"]]
     for registered, private in cells:
         name = f"{private['ranks']} × {size_name(private['bytes'])}"
         if with_operation:
             name = f"{private['operation']} {name}"
         lines.append([name, time_text(registered["ours_ms"]), time_text(private["ours_ms"]),
                       f"{time_text(private['peer_ms'])} {private['peer']}", ratio_text(registered),
-                      ratio_text(private)])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+                      ratio_text(private), str(private["rounds"])])
+    return pages.table(lines).rstrip("\n")
 
 
 def sentences(rows):
@@ -52,24 +51,33 @@ def sentences(rows):
         each = ", ".join(f"{row['ranks']} ranks {1.0 / row['ratio']:.2f}" for row in floor)
         found.append(f"An all-reduce of {size_name(floor[0]['bytes'])} in registered memory takes, as a "
                      f"multiple of the same memory traffic without any communication: {each}.")
-    if launch:
-        each = ", ".join(f"{row['peer']} {time_text(row['peer_ms'])}" for row in launch)
-        found.append(f"From the launcher's start to the first finished all-reduce of "
-                     f"{launch[0]['ranks']} ranks: Lockstep {time_text(launch[0]['ours_ms'])}, {each}.")
+    for program in dict.fromkeys(row["program"] for row in launch):
+        same = [row for row in launch if row["program"] == program]
+        each = ", ".join(f"{row['peer']} {time_text(row['peer_ms'])}" for row in same)
+        found.append(f"From the launcher's start to the end of the first all-reduce of {same[0]['ranks']} ranks, "
+                     f"{program} (medians of {same[0]['rounds']} starts): Lockstep {time_text(same[0]['ours_ms'])}, "
+                     f"{each}.")
     return found
 
 
 def conditions(row):
     about = row["conditions"]
-    quiet = about["others_cores"] <= BUSY
-    load = "nothing else ran" if quiet else (
-        f"**not on a quiet machine**: others kept {about['others_cores']:.2f} cores busy, from which peers "
-        "that spin suffer most, so the ratios are not to be relied on")
-    return (f"Measured on {about['date']} with `{about['command']}` ({about['processor']}, "
-            f"{about['cores']} cores; {load}). float32 sums, every result checked; medians; ratio = the "
-            "best of Open MPI, MPICH and gloo (at the best settings known for each size) over ours, "
-            "with the lowest and the highest round. *Registered* is memory from `ls_group_alloc`, where "
-            "gradients live; *private* is any other.")
+    return (f"Measured on {about['date']} at commit {about['commit']} with `{about['command']}` "
+            f"({pages.machine(about)}). float32 sums, every result checked. A round is a turn of every contender, a turn "
+            "counts with the median of its samples; times are medians of the rounds. Ratio = the best peer's time / ours, "
+            "the median of the rounds, in brackets the lowest and the highest round. Peers: "
+            f"{', '.join(about['peers'])}, with these settings: {about['settings']}. *Registered* is memory from "
+            "`ls_group_alloc`, where gradients live; *private* is any other.")
+
+
+def short_page(rows):
+    """The part of README.md: the picture, and where and when it was measured."""
+    about = rows[0]["conditions"]
+    kind = pages.kind_of(about["processor"])
+    return (f"![Three plots of the speed of all_reduce relative to the best tuned peer, for 2, 4 and 6 ranks, on "
+            f"{about['processor']}](docs/images/all_reduce-{kind}.svg)\n\nMeasured on {about['date']} at commit "
+            f"{about['commit']} with `{about['command']}` ({pages.machine(about)}). Peers: {', '.join(about['peers'])}; "
+            f"settings: {about['settings']}.\n")
 
 
 def page(rows):
@@ -86,24 +94,20 @@ def page(rows):
     return "\n\n".join(parts + sentences(rows)) + "\n"
 
 
-def put_into(text, part):
-    """`text` with what stands between the two lines replaced."""
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise SystemExit(f"table.py: the page needs the lines {BEGIN} and {END}, once and in this order")
-    return text[:text.index(BEGIN) + len(BEGIN)] + "\n" + part + text[text.index(END):]
-
-
 def main():
     parser = argparse.ArgumentParser(prog="table.py", usage=__doc__)
     parser.add_argument("rows")
-    parser.add_argument("--into")
+    parser.add_argument("--into", nargs=2, type=pathlib.Path)
     options = parser.parse_args()
-    part = page(json.loads(pathlib.Path(options.rows).read_text()))
+    rows = json.loads(pathlib.Path(options.rows).read_text())
+    part = page(rows)
     if options.into is None:
-        sys.stdout.write(part)
-    else:
-        target = pathlib.Path(options.into)
-        target.write_text(put_into(target.read_text(), part))
+        return print(short_page(rows), part, sep="\n", end="")
+    kind = pages.kind_of(rows[0]["conditions"]["processor"])
+    for target, text in zip(options.into, (short_page(rows), part)):
+        target.write_text(pages.put_into(target.read_text(), NAME, kind, text))
+    picture = options.into[1].parent / f"images/all_reduce-{kind}.svg"
+    picture.write_text(plot.picture(part))
 
 
 if __name__ == "__main__":

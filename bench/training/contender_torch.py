@@ -1,7 +1,9 @@
 """PyTorch eager as a contender of bench/compare_training.py: the networks, batches and optimizers of
 ../nets.c, and the answers of ours.c. Works with 1.13 and 2.x.
 
-    contender_torch.py NAME BATCH float32|bfloat16 formula|own THREADS [channels_last]
+    contender_torch.py NAME BATCH float32|bfloat16 formula|own THREADS [channels_last] [fused]
+
+"fused" takes the optimizer's fused kernel, where it has one for the CPU.
 
 Parameters have the names they have there (torchvision's, Hugging Face's), and by these their values.
 """
@@ -296,7 +298,13 @@ def peak_mb():
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) / 1024
 
 
-def build(name, formula, channels_last):
+def fused_kernel(wanted):
+    """Fused AdamW and SGD exist for the CPU since 2.4."""
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    return {"fused": True} if wanted and version >= (2, 4) else {}
+
+
+def build(name, formula, channels_last, fused):
     net = NETS[name]()
     net.p = {n: parameter(n, shape, formula) for n, shape in net.shapes.items()}
     if channels_last:
@@ -306,8 +314,8 @@ def build(name, formula, channels_last):
     if hasattr(net, "buffers"):
         net.buffers()
     if net.sgd:
-        return net, torch.optim.SGD(net.p.values(), lr=2e-5, momentum=0.9)
-    return net, torch.optim.AdamW(net.p.values(), lr=1e-4)
+        return net, torch.optim.SGD(net.p.values(), lr=2e-5, momentum=0.9, **fused_kernel(fused))
+    return net, torch.optim.AdamW(net.p.values(), lr=1e-4, **fused_kernel(fused))
 
 
 def step(net, optimizer, x, y, bfloat16):
@@ -323,11 +331,11 @@ def step(net, optimizer, x, y, bfloat16):
 
 
 def main():
-    name, count, dtype, start, threads, *layout = sys.argv[1:]
+    name, count, dtype, start, threads, *flags = sys.argv[1:]
     torch.set_num_threads(int(threads))
     torch.manual_seed(0)
-    channels_last = layout == ["channels_last"]
-    net, optimizer = build(name, start == "formula", channels_last)
+    channels_last = "channels_last" in flags
+    net, optimizer = build(name, start == "formula", channels_last, "fused" in flags)
     x, y = net.batch(int(count))
     if channels_last:
         x = x.contiguous(memory_format=torch.channels_last)

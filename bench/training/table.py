@@ -2,25 +2,25 @@
 
     table.py build/compare-training.json                     prints both
     table.py build/compare-training.json --into README.md docs/performance.md
-                 writes the short one into the first, the long one into the second, between the two
-                 lines <!-- compare-training --> and <!-- end of compare-training -->
+                 writes the short one into the first, the long one into the second, between the
+                 marker lines of the processor that the rows were measured on (../pages.py)
 """
 
 import argparse
 import json
 import pathlib
+import sys
 
-BEGIN, END = "<!-- compare-training -->", "<!-- end of compare-training -->"
-BUSY = 0.15  # cores that other programs used; above this the machine does not count as quiet
-LONG = ["a training step", "threads", "Lockstep ms", "peer ms", "peer", "ratio", "quartiles", "CPU ms, ours / peer",
-        "peak MB, ours / peer"]
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent)]
+import pages
+
+NAME = "compare-training"
+LONG = ["a training step", "threads", "Lockstep ms", "peer ms", "peer", "ratio", "range", "turns",
+        "CPU ms, ours / peer", "peak MB, ours / peer"]
 SHORT = ["a training step", "1 thread, ms", "PyTorch ms", "ratio", "2 threads, ms", "PyTorch ms", "ratio",
          "peak MB, ours / PyTorch"]
-
-
-def table(lines):
-    lines = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+RULE = ("PyTorch ran with its defaults and tuned (fused optimizer, huge pages), image networks in both memory formats as "
+        "well; the fastest counts and is named. ")
 
 
 def ms(value):
@@ -31,24 +31,28 @@ def is_step(row):
     return "threads" in row
 
 
+def range_text(row):
+    return f"{row['spread'][0]:.2f} to {row['spread'][1]:.2f}" + ("" if row["spread_is"] == "quartiles" else " *")
+
+
 def conditions(rows):
     about = rows[0]["conditions"]
-    load = "nothing else ran" if about["others_cores"] <= BUSY else (
-        f"**not on a quiet machine**: others kept {about['others_cores']:.2f} cores busy")
-    return (f"Measured on {about['date']} with `make compare-training` in {about['minutes']} minutes "
-            f"({about['processor']}, {about['cores']} cores; {load}). ")
+    return (f"Measured on {about['date']} at commit {about['commit']} with `make compare-training` in "
+            f"{about['minutes']} minutes ({pages.machine(about)}). ")
 
 
 def long_page(rows):
     steps = [[r["net"], str(r["threads"]), ms(r["ours_ms"]), ms(r["peer_ms"]), r["peer"], f"{r['ratio']:.2f}",
-              f"{r['spread'][0]:.2f} to {r['spread'][1]:.2f}",
-              f"{ms(r['ours_cpu_ms'])} / {ms(r['peer_cpu_ms'])}",
+              range_text(r), str(r["turns"]), f"{ms(r['ours_cpu_ms'])} / {ms(r['peer_cpu_ms'])}",
               f"{r['ours_peak_mb']:.0f} / {r['peer_peak_mb']:.0f}"] for r in rows if is_step(r)]
-    starts = [[r["name"].split(": ")[1], f"{r['ours_ms']:.0f}", f"{r['peer_ms']:.0f}", r["peer"]]
-              for r in rows if not is_step(r)]
-    page = conditions(rows) + "Medians; ratio = peer's time / Lockstep's time.\n\n" + table([LONG, *steps])
+    starts = [[r["name"].split(": ")[1], f"{r['ours_ms']:.0f}", f"{r['peer_ms']:.0f}", r["peer"],
+               f"{r['starts'][0]}, {r['starts'][1]}"] for r in rows if not is_step(r)]
+    page = conditions(rows) + RULE + ("Medians of the turns; ratio = peer's time / Lockstep's time in each pair of turns; "
+                                      "range: the quartiles of the ratios, or (*) with fewer than 9 turns the lowest "
+                                      "and the highest.\n\n") + pages.table([LONG, *steps])
     if starts:
-        page += "\n" + table([["from exec to the first step", "Lockstep ms", "peer ms", "peer"], *starts])
+        page += "\n" + pages.table([["from exec to the first step", "Lockstep ms", "peer ms", "peer",
+                                     "starts, ours, peer's"], *starts])
     return page
 
 
@@ -66,14 +70,9 @@ def short_page(rows):
             line += [ms(r["ours_ms"]), ms(r["peer_ms"]), f"{r['ratio']:.2f}"] if r else ["", "", ""]
         last = cells[1] or cells[0]
         lines.append(line + [f"{last['ours_peak_mb']:.0f} / {last['peer_peak_mb']:.0f}" if last else ""])
-    return conditions(rows) + f"Compared with {newest}; ratio = PyTorch's time / Lockstep's time.\n\n" + table(lines)
-
-
-def put_into(text, part):
-    """`text` with everything between the two marker lines replaced."""
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise SystemExit(f"table.py: the page needs the lines {BEGIN} and {END}, once and in this order")
-    return text[:text.index(BEGIN) + len(BEGIN)] + "\n" + part + text[text.index(END):]
+    turns = [r["turns"] for r in steps]
+    return (conditions(rows) + f"Compared with {newest}. " + RULE + "Ratio = PyTorch's time / Lockstep's time, the median "
+            f"of {min(turns)} to {max(turns)} pairs of turns.\n\n" + pages.table(lines))
 
 
 def main():
@@ -85,8 +84,9 @@ def main():
     parts = (short_page(rows), long_page(rows))
     if options.into is None:
         print(*parts, sep="\n", end="")
+    kind = pages.kind_of(rows[0]["conditions"]["processor"])
     for path, part in zip(options.into or (), parts):
-        path.write_text(put_into(path.read_text(), part))
+        path.write_text(pages.put_into(path.read_text(), NAME, kind, part))
 
 
 if __name__ == "__main__":

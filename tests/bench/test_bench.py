@@ -20,7 +20,12 @@ PEERS = SOURCE / "bench/peers"
 sys.path[:0] = [str(PEERS), str(PEERS.parent)]
 sys.dont_write_bytecode = True
 import compare
+import compare_torch_backend
 import compare_training
+import contenders
+import pages
+import settings
+import sweep
 import table
 import torch_venv
 from session import Gone, Session
@@ -102,12 +107,13 @@ def load(path):
 
 class FieldOfNumbers:
     """What compare.rows_of needs of a field."""
-    labels = {"Open MPI": "Open MPI 4", "MPICH": "MPICH 4"}
+    labels = {"openmpi4": "Open MPI 4", "mpich4": "MPICH 4", "oneccl": "oneCCL 1"}
 
 
 def made_up_rows():
-    found = {("Lockstep", True): [[1.0], [2.0], [1.0]], ("Lockstep", False): [[2.0], [2.0], [2.0]],
-             ("Open MPI", False): [[4.0], [4.0], [5.0]], ("MPICH", False): [[3.0], [9.0], [9.0]]}
+    found = {("lockstep", True): [[1.0], [2.0], [1.0]], ("lockstep", False): [[2.0], [2.0], [2.0]],
+             ("openmpi4", False): [[4.0], [4.0], [5.0]], ("mpich4", False): [[3.0], [9.0], [9.0]],
+             ("oneccl", False): [[3.5]]}  # left after the first round
     return compare.rows_of(FieldOfNumbers, 2, "all_reduce", 10**6, found)
 
 
@@ -119,19 +125,104 @@ def a_row_has_the_best_peer_and_the_ratio_of_each_round():
     assert (registered["ratio"], registered["ratio_low"], registered["ratio_high"]) == (4.0, 2.0, 5.0)
     assert registered["spread"] == 3.0 / 4.0 and private["ratio"] == 2.0
     assert {"name", "peer", "ours_ms", "peer_ms", "ratio", "spread"} <= set(private)
+    assert private["rounds"] == 3 and private["peers_ms"]["oneCCL 1"] == 3.5
+
+
+class FieldOfAnswers:
+    """What compare.measure needs of a field: every turn answers with the contender's milliseconds."""
+
+    def __init__(self, ms, failing=()):
+        self.all = [contenders.ALL[key]("build", "python", settings.Table(None)) for key in ms]
+        self.ms, self.failing, self.options = ms, failing, argparse.Namespace(rounds=5)
+
+    def ask(self, contender, registered, ranks, op, size):
+        return None if contender.key in self.failing else [self.ms[contender.key]]
+
+    def late(self):
+        return False
+
+
+@test
+def a_peer_of_twice_the_best_ones_time_leaves_after_the_first_round():
+    field = FieldOfAnswers({"lockstep": 9.0, "openmpi5": 1.0, "mpich5": 1.9, "gloo": 2.1, "oneccl": 1.0}, {"oneccl"})
+    for size, rounds in ((1000, 5), (10**8, 3), (10**9, 3)):
+        found = compare.measure(field, 2, "all_reduce", size)
+        assert {key: len(turns) for key, turns in found.items()} == {
+            ("lockstep", True): rounds, ("lockstep", False): rounds, ("openmpi5", False): rounds,
+            ("mpich5", False): rounds, ("gloo", False): 1}, found
+
+
+@test
+def settings_are_those_of_the_nearest_row_of_the_operation():
+    rows = [{"peer": "mpich5", "operation": operation, "ranks": ranks, "bytes": size, "settings": {"V": f"{ranks} {size}"}}
+            for operation, ranks, size in (("all_reduce", 2, 64), ("all_reduce", 2, 10**6), ("all_reduce", 6, 64),
+                                           ("broadcast", 2, 10**6))]
+    known = settings.Table(None, {"machine": {}, "rows": rows})
+    for ranks, size, want in ((2, 4, "2 64"), (2, 65536, "2 1000000"), (2, 10**9, "2 1000000"), (8, 10**9, "6 64")):
+        assert known.best("mpich5", "all_reduce", ranks, size) == {"V": want}, (ranks, size)
+    assert known.best("mpich5", "broadcast", 6, 4) == {"V": "2 1000000"}
+    assert known.best("mpich5", "all_gather", 2, 4) == known.best("mpich4", "all_reduce", 2, 4) == {}
+
+
+@test
+def the_tables_of_settings_name_their_machine_and_are_never_slower_than_defaults():
+    for path in sorted(PEERS.glob("settings-*.json")):
+        known = settings.Table(path, json.loads(path.read_text()))
+        assert known.machine["processor"] and known.machine["cores"], path
+        assert pages.kind_of(known.machine["processor"]) in path.name, path
+        slower = [row for row in known.rows.values() if row["us"] > row["default_us"]]
+        none_of([str(row) for row in slower], "settings that are slower than the defaults")
+
+
+@test
+def a_sweep_takes_the_fastest_settings_of_each_size():
+    def measure(sizes, variables):
+        ms = {(): 10.0, ("a",): 6.0, ("b",): 5.9, ("a", "c"): 9.0}
+        found = {size: ms.get(tuple(variables), 20.0) for size in sizes}
+        return {size: 4.0 if size > 5 and "c" in variables else time for size, time in found.items()}
+    best = {1: (10.0, {}), 9: (10.0, {})}
+    sweep.improve(best, [({"a": "1"}, settings.ANY), ({"c": "1"}, settings.ANY)], measure)
+    assert best == {1: (6.0, {"a": "1"}), 9: (4.0, {"a": "1", "c": "1"})}, best
+    best = {1: (6.0, {}), 9: (6.0, {})}
+    sweep.improve(best, [({"b": "1"}, (0, 5))], measure)  # 2 % faster is noise; the size 9 is not asked
+    assert best == {1: (6.0, {}), 9: (6.0, {})}, best
+
+
+@test
+def every_peer_with_settings_has_candidates_for_every_operation():
+    for key in contenders.PEERS:
+        if key != "gloo":
+            for operation in compare.OPERATIONS:
+                tried = [variables for variables, _ in settings.ALGORITHMS[key](operation)]
+                assert len(tried) > 1 and len({str(v) for v in tried}) == len(tried), (key, operation)
+            assert all(variables for variables, _ in settings.OTHERS[key]()), key
 
 
 @test
 def the_table_stands_between_its_two_lines():
-    about = {"processor": "P", "cores": 2, "others_cores": 1.0, "seconds": 1, "date": "D", "command": "C",
-             "settings": "S"}
-    part = table.page([{**row, "conditions": about} for row in made_up_rows()])
-    assert "| 2 × 1 MB | 1 ms | 2 ms | 4 ms Open MPI 4 | 4.00 [2.00, 5.00] | 2.00 [2.00, 2.50] |" in part
-    assert "not on a quiet machine" in part and "`C`" in part
-    page = f"a\n{table.BEGIN}\nold\n{table.END}\nb\n"
-    assert table.put_into(page, part) == f"a\n{table.BEGIN}\n{part}{table.END}\nb\n"
-    kept = (SOURCE / "docs/performance.md").read_text()
-    assert table.put_into(kept, part) != kept
+    about = {"processor": "P of AMD", "cores": 2, "others_cores": 1.0, "seconds": 1, "date": "D", "command": "C",
+             "settings": "S", "peers": ["Open MPI 4", "MPICH 4"], "commit": "abc"}
+    rows = [{**row, "conditions": about} for row in made_up_rows()]
+    launch = {"operation": "launch", "program": "Python programs", "ranks": 8, "rounds": 5, "ours_ms": 2.0, "peer": "T",
+              "peer_ms": 3.0}
+    part = table.page(rows + [launch])
+    assert "| 2 × 1 MB | 1 ms | 2 ms | 4 ms Open MPI 4 | 4.00 [2.00, 5.00] | 2.00 [2.00, 2.50] | 3 |" in part, part
+    assert "**not quiet**" in part and "`C`" in part and "Open MPI 4, MPICH 4, with these settings: S" in part
+    assert "Python programs (medians of 5 starts): Lockstep 2 ms, T 3 ms." in part, part
+    assert "docs/images/all_reduce-amd.svg" in table.short_page(rows)
+    for name in ("README.md", "docs/performance.md"):
+        kept = (SOURCE / name).read_text()
+        for kind in ("amd", "intel"):
+            written = pages.put_into(kept, table.NAME, kind, part)
+            assert pages.part_of(written, table.NAME, kind) == f"\n{part}", (name, kind)
+            other = "amd" if kind == "intel" else "intel"
+            assert pages.part_of(written, table.NAME, other) == pages.part_of(kept, table.NAME, other)
+
+
+@test
+def processors_have_one_name_in_pages_and_files():
+    for name, kind in (("AMD EPYC", "amd"), ("Intel(R) Xeon(R) Processor", "intel"), ("Neoverse-N1", "other")):
+        assert pages.kind_of(name) == kind
 
 
 @test
@@ -286,25 +377,64 @@ def training_is_compared_in_pairs_of_turns():
                                     TrainedContender("PyTorch 2", [3.0, 4.0, 4.0]))
     assert (found["ratio"], found["ours_ms"], found["peer_ms"]) == (2.0, 2.0, 4.0), found
     assert {"name", "peer", "ours_ms", "peer_ms", "ratio", "spread"} <= set(found)
+    assert (found["spread"], found["spread_is"], found["turns"]) == ([1.0, 3.0], "lowest to highest", 3), found
     assert compare_training.line_of(found).count("|") == compare_training.HEAD.splitlines()[1].count("|")
+    many = compare_training.row_of(row, 2, TrainedContender("Lockstep", [1.0] * 9),
+                                   TrainedContender("PyTorch 2", [float(i) for i in range(1, 10)]))
+    assert (many["spread"], many["spread_is"]) == ([2.5, 7.5], "quartiles"), many
+    assert "2.50 to 7.50 |" in compare_training.line_of(many) and "3.00 * |" in compare_training.line_of(found)
+
+
+@test
+def a_peer_runs_with_its_defaults_and_tuned():
+    assert list(compare_training.variants_of(compare_training.ROWS["gpt"], "2")) == ["PyTorch 2", "PyTorch 2, tuned"]
+    images = compare_training.variants_of(compare_training.ROWS["resnet50"], "2")
+    assert list(images) == ["PyTorch 2", "PyTorch 2, tuned", "PyTorch 2, NHWC", "PyTorch 2, NHWC, tuned"]
+    assert images["PyTorch 2, NHWC"] == (("channels_last",), {})
+    flags, variables = images["PyTorch 2, NHWC, tuned"]
+    assert flags == ("channels_last", "fused") and "THP_MEM_ALLOC_ENABLE" in variables
+
+
+@test
+def only_variants_that_may_be_the_fastest_take_turns():
+    class Started:
+        def __init__(self, ms):
+            self.ms, self.ended = ms, False
+
+        def end(self):
+            self.ended = True
+    group = [Started(ms) for ms in (1.0, 1.2, 1.4)]
+    assert compare_training.without_slow(group) == group[:2] and [c.ended for c in group] == [False, False, True]
+
+
+@test
+def short_rows_have_turns_enough_for_quartiles():
+    options = argparse.Namespace(turns=11, seconds=25)
+    for round_s, turns in ((0.8, 11), (2.6, 10), (3.0, 9), (5.0, 9), (6.0, 4), (30.0, 3)):
+        assert compare_training.turns_of(options, round_s) == turns, round_s
 
 
 @test
 def rows_of_training_become_two_tables():
-    pages = load("training/table.py")
+    training = load("training/table.py")
     rows = [{"name": f"{net}, {threads} threads", "net": net, "threads": threads, "peer": peer, "ours_ms": 10.0,
              "peer_ms": 12.5, "ratio": 1.25, "spread": [1.2, 1.3], "ours_cpu_ms": 10.0, "peer_cpu_ms": 12.0,
-             "ours_peak_mb": 100.0, "peer_peak_mb": 300.0,
-             "conditions": {"date": "D", "processor": "P", "cores": 2, "others_cores": 0.9, "minutes": 3}}
+             "ours_peak_mb": 100.0, "peer_peak_mb": 300.0, "turns": 3 if net == "GPT" else 9,
+             "spread_is": "lowest to highest" if net == "GPT" else "quartiles",
+             "conditions": {"date": "D", "processor": "P", "cores": 2, "others_cores": 0.9, "minutes": 3,
+                            "commit": "abc"}}
             for net in ("MLP", "GPT") for threads in (1, 2) for peer in ("PyTorch 2", "PyTorch 1")]
     rows.append({"name": "exec to the first step: GPT", "peer": "PyTorch 2", "ours_ms": 42.0, "peer_ms": 4200.0,
-                 "conditions": {}})
-    short, long = pages.short_page(rows), pages.long_page(rows)
+                 "starts": [5, 3], "conditions": {}})
+    short, long = training.short_page(rows), training.long_page(rows)
     assert "| GPT | 10.00 | 12.50 | 1.25 | 10.00 | 12.50 | 1.25 | 100 / 300 |" in short, short
-    assert short.count("\n| ") == 4 and "PyTorch 1" not in short and "not on a quiet machine" in short, short
-    assert long.count("1.20 to 1.30") == 8 and "| GPT | 42 | 4200 | PyTorch 2 |" in long, long
+    assert short.count("\n| ") == 4 and "PyTorch 1" not in short and "**not quiet**" in short, short
+    assert "3 to 9 pairs of turns" in short, short
+    assert long.count("| 1.20 to 1.30 | 9 |") == 4 and long.count("| 1.20 to 1.30 * | 3 |") == 4, long
+    assert "| GPT | 42 | 4200 | PyTorch 2 | 5, 3 |" in long, long
     for name in ("README.md", "docs/performance.md"):
-        assert pages.put_into((SOURCE / name).read_text(), "new\n").count("new\n") > 0
+        for kind in ("amd", "intel"):
+            assert "new" in pages.put_into((SOURCE / name).read_text(), training.NAME, kind, "new")
 
 
 @test
@@ -314,7 +444,7 @@ def every_row_that_is_written_has_a_ratio():
     try:
         for peers, names in (({}, []), ({"python": "2"}, [compare_training.ROWS["gpt"][3]])):
             found = list(compare_training.starts(None, ["mlp", "gpt"], peers))
-            assert [compare_training.start_line_of(row).count("|") for row in found] == [5, 5], found
+            assert [compare_training.start_line_of(row).count("|") for row in found] == [6, 6], found
             written = compare_training.with_peer(found)
             assert [row["name"].split(": ")[1] for row in written] == names, written
             assert all(row["ratio"] == 2.0 for row in written), written
@@ -342,6 +472,18 @@ def contenders_with_other_losses_or_parameters_are_not_compared():
     other = TrainedContender("peer", [1.0])
     other.parameters = 8
     assert "8 parameters" in compare_training.differing(row, ours, other)
+
+
+@test
+def losses_over_gloo_and_lockstep_must_be_equal():
+    same = {"gloo": [2.0, 1.0], "lockstep": [2.001, 1.0], "alone": [9.0, 9.0]}
+    assert compare_torch_backend.differing(same) is None
+    for wrong in ([2.01, 1.0], [2.0, float("nan")]):
+        assert "over Lockstep" in compare_torch_backend.differing({**same, "lockstep": wrong})
+    found = {"turns": {"gloo": [4.0, 6.0, 8.0], "lockstep": [2.0, 2.0, 2.0], "alone": [1.0, 1.0, 1.0]}, "bytes": 10**6,
+             "steps": 3, "losses": same}
+    row = compare_torch_backend.row(2, found)
+    assert (row["ratio"], row["spread"], row["spread_is"], row["turns"]) == (3.0, [2.0, 4.0], "lowest to highest", 3), row
 
 
 run()

@@ -14,6 +14,8 @@ import demo
 import plot
 
 PAGE = (SOURCE / "docs/performance.md").read_text()
+PARTS = {kind: part for kind in ("amd", "intel")
+         if "ranks × size" in (part := plot.pages.part_of(PAGE, "compare-collectives", kind))}
 
 
 def texts_of(svg):
@@ -21,19 +23,22 @@ def texts_of(svg):
 
 
 @test
-def the_plot_is_that_of_the_table():
-    assert (IMAGES / "all_reduce.svg").read_text() == plot.picture(PAGE), \
-        "run bench/peers/plot.py docs/performance.md docs/images/all_reduce.svg"
+def the_plots_are_those_of_the_tables():
+    assert PARTS
+    for kind, part in PARTS.items():
+        assert (IMAGES / f"all_reduce-{kind}.svg").read_text() == plot.picture(part), \
+            f"run bench/peers/plot.py docs/performance.md docs/images/all_reduce-{kind}.svg {kind}"
 
 
 @test
-def the_plot_has_every_row_of_the_table_and_follows_it():
-    rows = plot.rows_of(PAGE)
-    assert len(rows) == 27 and {r[0] for r in rows} == {2, 4, 6}, rows
-    svg = plot.picture(PAGE)
-    assert svg.count("<circle") == 2 * len(rows) + len(plot.SERIES)
-    ratio = f"{rows[5][3][0]:.2f} ["
-    assert PAGE.count(f"| {ratio}") >= 1 and plot.picture(PAGE.replace(f"| {ratio}", "| 1.50 [", 1)) != svg
+def a_plot_has_every_row_of_its_table_and_follows_it():
+    for part in PARTS.values():
+        rows = plot.rows_of(part)
+        assert len(rows) == 27 and {r[0] for r in rows} == {2, 4, 6}, rows
+        svg = plot.picture(part)
+        assert svg.count("<circle") == 2 * len(rows) + len(plot.SERIES)
+        ratio = f"{rows[5][3][0]:.2f} ["
+        assert part.count(f"| {ratio}") >= 1 and plot.picture(part.replace(f"| {ratio}", "| 1.50 [", 1)) != svg
 
 
 @test
