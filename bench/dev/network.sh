@@ -1,5 +1,5 @@
 #!/bin/sh
-# All-reduce between two hosts at RATE beside what the wire allows, and over the loopback:
+# All-reduce between two hosts at RATE beside what the wire allows, and beside MPI and gloo:
 #
 #     bench/dev/network.sh BUILD [RATE [SAMPLES]]       default 1gbit, 7
 #
@@ -19,14 +19,14 @@ for k in 0 1; do
     ip netns add ${name}h$k
     ip -n ${name}h$k link set lo up
 done
-ip -n ${name}h0 link add a0 type veth peer name b0 netns ${name}h1
-ip -n ${name}h0 addr add 10.98.1.1/24 dev a0
-ip -n ${name}h1 addr add 10.98.1.2/24 dev b0
-ip -n ${name}h0 link set a0 up
-ip -n ${name}h1 link set b0 up
+ip -n ${name}h0 link add wire type veth peer name wire netns ${name}h1
+ip -n ${name}h0 addr add 10.98.1.1/24 dev wire
+ip -n ${name}h1 addr add 10.98.1.2/24 dev wire
+ip -n ${name}h0 link set wire up
+ip -n ${name}h1 link set wire up
 if [ "$rate" != none ]; then
-    ip netns exec ${name}h0 tc qdisc add dev a0 root tbf rate "$rate" burst 256k latency 20ms
-    ip netns exec ${name}h1 tc qdisc add dev b0 root tbf rate "$rate" burst 256k latency 20ms
+    ip netns exec ${name}h0 tc qdisc add dev wire root tbf rate "$rate" burst 256k latency 20ms
+    ip netns exec ${name}h1 tc qdisc add dev wire root tbf rate "$rate" burst 256k latency 20ms
 fi
 "$lockstep" secret "$dir/secret"
 
@@ -44,4 +44,8 @@ for n in ${RANKS:-1 2}; do
         node 0 $n --data-plane $plane | sed 's/^\[0\] //'
         wait
     done
+    if [ -n "${PEERS-yes}" ]; then # in turns with ours; PEERS= leaves them out
+        python3 "$(dirname "$0")/network_peers.py" "$build" "$name" "$dir/secret" $n ${ROUNDS:-3} \
+            ${PEER_SIZES:-1000000 10000000}
+    fi
 done

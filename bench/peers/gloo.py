@@ -1,10 +1,12 @@
 """gloo as a contender, through PyTorch (torch.distributed, backend "gloo", CPU tensors).
 
-    gloo.py FOLDER RANKS     answers the commands of contender.h, by the same rules
+    gloo.py FOLDER RANKS [NETWORK:INTERFACE...]     answers the commands of contender.h, by the same rules
 
+NETWORK: a host's network namespace, as a file; each host gets an equal share of the ranks.
 The ranks are forked after one `import torch`, which takes seconds.
 """
 
+import ctypes
 import math
 import os
 import sys
@@ -145,12 +147,22 @@ def serve(rank, ranks, folder):
     dist.destroy_process_group()
 
 
+def move_to(host):
+    network, _, interface = host.partition(":")
+    with open(network) as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0) != 0:
+            raise OSError(ctypes.get_errno(), f"setns {network}")
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
+
+
 def main():
-    ranks = int(sys.argv[2])
+    ranks, hosts = int(sys.argv[2]), sys.argv[3:]
     children = []
     for rank in range(ranks):
         child = os.fork()
         if child == 0:
+            if hosts:
+                move_to(hosts[rank * len(hosts) // ranks])
             serve(rank, ranks, sys.argv[1])
             os._exit(0)
         children.append(child)
