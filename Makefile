@@ -1,8 +1,8 @@
 # The front door; meson and ninja do the work. `make help` lists what there is.
 #   BUILD=build BUILDTYPE=release   where and how (debug, release …)
 #   DATA=PATH N=4 ARGS=…            what `make demo` trains on, with how many workers, further flags
-#   RANKS=2,4 SIZES=1M,10M          of `make compare-collectives`; without them everything, 12 minutes
-#   PYTHON=                         an interpreter with torch, for gloo; else the system's
+#   RANKS=2,4 SIZES=1M,10M          of `make compare-collectives`; without them everything, 15 minutes
+#   PYTHON=                         an interpreter with torch, for gloo; else PyTorch is installed below BUILD
 #   PYTHON_OLD=, ROW=mlp,gpt        of `make compare-training`: a second one, some rows
 #   PREFIX=/usr/local LIBDIR=lib    where `make install` puts it (below DESTDIR, if set)
 
@@ -54,7 +54,7 @@ bench: build
 	$(BUILD)/lockstep bench all-reduce -n $(or $(N),2) --sizes 1M,10M,100M \
 	    --buffers registered --json $(BUILD)/bench-all-reduce.json $(ARGS)
 
-# Beside Open MPI, MPICH and gloo, which it installs where they are missing.
+# Beside MPI libraries, oneCCL and gloo, which it installs where they are missing.
 compare-collectives: build
 	PYTHON=$(PYTHON) bench/peers/prepare $(BUILD)
 	python3 bench/peers/compare.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) $(if $(RANKS),--ranks $(RANKS)) \

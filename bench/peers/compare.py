@@ -9,7 +9,7 @@ contender.h; who takes part: contenders.py; with which settings: settings.py. A 
 contenders.py and a program that answers the commands of contender.h.
 
     compare.py [--ranks 2,4,6] [--sizes 4,64,1M] [--parts all_reduce,others,floor,launch]
-               [--rounds 5] [--minutes 12] [--peers openmpi5,intelmpi,gloo] [--untuned] [--json FILE]
+               [--rounds 5] [--minutes 15] [--peers openmpi5,intelmpi,gloo] [--untuned] [--json FILE]
                [--build FOLDER] [--python INTERPRETER]
     compare.py --sweep [--ranks 2,4,6] [--peers ...] [--operations all_reduce,all_gather,...]
 
@@ -80,7 +80,7 @@ def parse(arguments):
                         default=contenders.PEERS)
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--operations", type=list_of(one_of(OPERATIONS)), default=OPERATIONS)
-    parser.add_argument("--minutes", type=float, default=12.0)
+    parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--untuned", action="store_true")
     parser.add_argument("--json")
     parser.add_argument("--build", default="build")
