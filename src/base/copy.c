@@ -47,7 +47,15 @@ static size_t copy_lines(unsigned char *to, const unsigned char *from, size_t by
 }
 #endif
 
-#define PIECE_BYTES ((size_t)8 << 10) /* claimed while it is in the first-level cache */
+/* The C library copies with the processor's own string instruction up to a size that depends on the
+ * processor, and with vectors above it, which took 1.3 times as long for a copy of 10 MB that lay in
+ * another core's caches (Zen 4: 2 MiB at once 700 to 850 us, 32 to 512 KiB 530 to 600 us). */
+#ifndef PIECE_BYTES
+#define PIECE_BYTES ((size_t)256 << 10)
+#endif
+#ifndef CLAIMED_BYTES
+#define CLAIMED_BYTES ((size_t)8 << 10) /* claimed while it is in the first-level cache */
+#endif
 
 /* Whether this processor needs it; found out once, by whoever asks first. */
 static bool claims(void)
@@ -80,7 +88,7 @@ void ls__claim_lines(const void *at, size_t bytes)
 }
 
 /* Head and tail outside whole lines are copied normally. */
-void ls__copy_past_caches(void *to, const void *from, size_t bytes)
+static void copy_past_caches(void *to, const void *from, size_t bytes)
 {
     unsigned char *out = to;
     const unsigned char *in = from;
@@ -91,22 +99,21 @@ void ls__copy_past_caches(void *to, const void *from, size_t bytes)
     memcpy(out + done, in + done, bytes - done);
 }
 
-/* As memcpy or past the caches. */
-static void copy(void *to, const void *from, size_t bytes, bool past_caches)
+void ls__copy(void *to, const void *from, size_t bytes, unsigned how)
 {
-    if (past_caches) {
-        ls__copy_past_caches(to, from, bytes);
-    } else {
-        memcpy(to, from, bytes);
-    }
-}
-
-void ls__copy_and_claim(void *to, const void *from, size_t bytes, bool past_caches)
-{
-    const size_t most = claims() ? PIECE_BYTES : bytes;
+    const bool claiming = (how & LS__COPY_CLAIM) != 0 && claims();
+    const size_t most = claiming ? CLAIMED_BYTES : PIECE_BYTES;
     for (size_t done = 0; done < bytes; done += most) {
         const size_t piece = bytes - done < most ? bytes - done : most;
-        copy((unsigned char *)to + done, (const unsigned char *)from + done, piece, past_caches);
-        ls__claim_lines((const unsigned char *)from + done, piece);
+        unsigned char *out = (unsigned char *)to + done;
+        const unsigned char *in = (const unsigned char *)from + done;
+        if ((how & LS__COPY_PAST_CACHES) != 0) {
+            copy_past_caches(out, in, piece);
+        } else {
+            memcpy(out, in, piece);
+        }
+        if (claiming) {
+            ls__claim_lines(in, piece);
+        }
     }
 }

@@ -1,13 +1,16 @@
-/* Copying what is not looked at again soon. */
+/* Copies of much memory, and lines that two cores write in turn. */
 #ifndef LS_BASE_COPY_H
 #define LS_BASE_COPY_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
-/* As memcpy, but what is written goes to memory past the caches, which are neither asked for it
- * first nor filled with it. Faster where the destination is in no cache, and slower where it is. */
-void ls__copy_past_caches(void *to, const void *from, size_t bytes);
+/* What is written goes to memory past the caches, which are neither asked for it first nor filled
+ * with it. Faster where the destination is in no cache, and slower where it is. */
+#define LS__COPY_PAST_CACHES 1u
+#define LS__COPY_CLAIM 2u /* ls__claim_lines of what is read, while it is in the nearest cache */
+
+/* As memcpy, in pieces; `how` is 0 or a sum of the above. */
+void ls__copy(void *to, const void *from, size_t bytes, unsigned how);
 
 /* Note [Claimed lines]
  * On AMD's Zen 4 a line that this core has written and another core has read since takes 28 ns to
@@ -19,7 +22,5 @@ void ls__copy_past_caches(void *to, const void *from, size_t bytes);
  *
  * Where ls__cpu_claims_lines() is false, it does nothing. */
 void ls__claim_lines(const void *at, size_t bytes);
-/* Copies and claims, piece by piece, while they are in the nearest cache. */
-void ls__copy_and_claim(void *to, const void *from, size_t bytes, bool past_caches);
 
 #endif

@@ -96,14 +96,10 @@ static ls__result run_copy(ls_group *group, ls__run *run, const ls__step *step, 
     } else {
         unsigned char *at = to + moved * wide;
         const size_t bytes = (size_t)piece * wide;
+        const bool claims = step->kind == LS__STEP_PEER_READ && claims_reads(exec->work);
         const bool past_caches = passes_caches(exec->work, step);
-        if (step->kind == LS__STEP_PEER_READ && claims_reads(exec->work)) {
-            ls__copy_and_claim(at, from + moved * wide, bytes, past_caches);
-        } else if (past_caches) {
-            ls__copy_past_caches(at, from + moved * wide, bytes);
-        } else {
-            memcpy(at, from + moved * wide, bytes);
-        }
+        ls__copy(at, from + moved * wide, bytes,
+                 (claims ? LS__COPY_CLAIM : 0) | (past_caches ? LS__COPY_PAST_CACHES : 0));
     }
     return piece_done(lane, count, piece);
 }

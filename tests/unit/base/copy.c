@@ -15,7 +15,7 @@ static void check_copy(size_t to, size_t from, size_t bytes)
         in[i] = (unsigned char)(i * 7 + i / 256 + 1);
     }
     memset(out, UNTOUCHED, sizeof out);
-    ls__copy_past_caches(out + to, in + from, bytes);
+    ls__copy(out + to, in + from, bytes, LS__COPY_PAST_CACHES);
     for (size_t i = 0; i < ROOM; i++) {
         const bool inside = i >= to && i < to + bytes;
         CHECK(out[i] == (inside ? in[from + (i - to)] : UNTOUCHED));
@@ -40,9 +40,9 @@ TEST(a_copy_that_claims_lines_changes_its_destination_only)
     }
     memcpy(before, in, sizeof in);
     for (size_t bytes = 1; bytes < sizeof in - 200; bytes = bytes * 3 + 7) {
-        for (int past = 0; past < 2; past++) {
+        for (unsigned past = 0; past <= LS__COPY_PAST_CACHES; past++) {
             memset(out, UNTOUCHED, sizeof out);
-            ls__copy_and_claim(out + 3, in + 61, bytes, past != 0);
+            ls__copy(out + 3, in + 61, bytes, LS__COPY_CLAIM | past);
             CHECK(out[2] == UNTOUCHED && out[3 + bytes] == UNTOUCHED);
             CHECK(memcmp(out + 3, in + 61, bytes) == 0);
             ls__claim_lines(in + 5, bytes);
