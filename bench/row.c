@@ -3,8 +3,8 @@
  *
  * A sample runs from the moment the first rank starts to the moment the last one ends, on the
  * host's one monotonic clock, and holds as many operations as it takes to move some megabytes, back
- * to back. Data is written anew before every sample, so both contenders find it in the caches as
- * far as it fits there, as gradients are.
+ * to back. Each rank writes its data anew before every sample, so both contenders find it in that
+ * rank's caches as far as it fits there, as gradients are.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -26,6 +26,7 @@ typedef struct sampler {
     int64_t in_count, out_count;
     float *stream[LS__BENCH_RANKS_MAX]; /* the floor's: this rank's chunk of everyone's stream */
     int64_t chunk;                      /* elements of that chunk */
+    float *whole;                       /* this rank's stream */
 } sampler;
 
 static double now_ms(void)
@@ -119,9 +120,7 @@ static ls_status sample(const sampler *s, double *time_ms, double *floor_ms, int
         *floor_ms = 0.0;
         return LS_OK;
     }
-    for (int r = 0; r < s->ranks; r++) {
-        ls__bench_fill(s->data, r, s->stream[r], s->chunk);
-    }
+    ls__bench_fill(s->data, s->rank, s->whole, s->call.count);
     return run_together(s, true, floor_ms);
 }
 
@@ -153,6 +152,7 @@ static void share_floor(sampler *s, void *shared)
     const int64_t count = s->call.count, each = (count + s->ranks - 1) / s->ranks;
     const int64_t first = each * s->rank < count ? each * s->rank : count;
     s->chunk = count - first < each ? count - first : each;
+    s->whole = (float *)shared + (int64_t)s->rank * count;
     for (int r = 0; r < s->ranks; r++) {
         s->stream[r] = (float *)shared + (int64_t)r * count + first;
     }

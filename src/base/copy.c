@@ -63,7 +63,7 @@ static bool claims(void)
     static _Atomic int known; /* 0: not yet; else 1 + the answer */
     int answer = atomic_load_explicit(&known, memory_order_relaxed);
     if (answer == 0) {
-        answer = 1 + ls__cpu_claims_lines();
+        answer = 1 + ls__cpu_is_amd();
         atomic_store_explicit(&known, answer, memory_order_relaxed);
     }
     return answer > 1;

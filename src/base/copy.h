@@ -20,7 +20,7 @@ void ls__copy(void *to, const void *from, size_t bytes, unsigned how);
  * read, by storing a word of it back: 0.6 ns a line. The word keeps its value, so readers may claim
  * a line at the same time; the owner must not write it before they have ended.
  *
- * Where ls__cpu_claims_lines() is false, it does nothing. */
+ * Other processors do not need it: there it does nothing. */
 void ls__claim_lines(const void *at, size_t bytes);
 
 #endif

@@ -42,8 +42,7 @@ static bool has_tiles(void)
            (saved & TILE_STATE) == TILE_STATE;
 }
 
-/* Measured on Zen 4; Intel's processors do not need it. */
-bool ls__cpu_claims_lines(void)
+bool ls__cpu_is_amd(void)
 {
     __builtin_cpu_init();
     return __builtin_cpu_is("amd");
@@ -63,7 +62,7 @@ static bool has_tiles(void)
     return false;
 }
 
-bool ls__cpu_claims_lines(void)
+bool ls__cpu_is_amd(void)
 {
     return false;
 }

@@ -36,8 +36,8 @@ ls__isa ls__cpu_isa(void);
 /* LOCKSTEP_DETERMINISTIC=strict: results must not depend on the number of threads. A kernel that is
  * faster where they may asks this. */
 bool ls__cpu_strict(void);
-/* Whether a line that another core has read is slow to write again (Note [Claimed lines], copy.h). */
-bool ls__cpu_claims_lines(void);
+/* Note [Claimed lines] in copy.h; and a pause is short enough for the shortest waits (one_shot.c). */
+bool ls__cpu_is_amd(void);
 /* Refuses a value of the two that is unknown or not to be had. */
 ls_status ls__cpu_check(void);
 const char *ls__isa_name(ls__isa isa);   /* "base", "avx2", "avx512" */

@@ -24,6 +24,11 @@
  * of two that come last at the same time both may see the other late; each that has seen all then
  * looks for sleepers (after its fence, so Note [Last arriver] holds). The record behind the unlock
  * instead of before it: 0.35 us instead of 0.32 (2 ranks, 4 bytes).
+ *
+ * Note [Bare looks]
+ * A pause between two looks at a line takes some 10 ns on AMD's processors and 40 on Intel's. With
+ * it 4 bytes take 5 % less there (2 ranks, Zen 4: 0.20 to 0.19 us): looks that were made ahead
+ * need not be thrown away when the line changes.
  */
 #include "comm/engine/one_shot.h"
 
@@ -306,6 +311,9 @@ static bool meet(ls_group *group, const ls_work *work, uint64_t key, ls__backoff
         const ls__post *post = ls__post_slot(group, r, sequence);
         while (!is_at(post, stamp)) {
             if (bare-- > 0) {
+                if (comm->short_pause) {
+                    LS__PAUSE();
+                }
                 continue;
             }
             if (backoff->since_ns == 0) {

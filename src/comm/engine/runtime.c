@@ -127,6 +127,7 @@ static void adopt_boot(ls__comm *comm)
     runtime->activity = &comm->me->activity;
     runtime->stop = &boot->board->stop;
     comm->may_spin = boot->local_size > 1 && comm->env->cores(comm->env) >= boot->local_size;
+    comm->short_pause = ls__cpu_is_amd();
 }
 
 static ls_status open_transport(ls__comm *comm)
