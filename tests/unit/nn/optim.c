@@ -39,6 +39,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "optim/optim.h"
 #include "tensor/tensor.h"
 
 #define TOLERANCE 2e-6 /* 20 roundings of values below 1 in float32, on both sides */
@@ -461,6 +462,40 @@ TEST(state_loads_into_an_optimizer_that_never_stepped)
     ls_optim_free(o);
     ls_module_free(&n->base);
     CHECK(ls_finalize() == LS_OK);
+}
+
+/* With data parallelism that is the order of the buckets: each one's state is in one piece. */
+TEST(state_lies_in_the_order_of_the_parameters_addresses)
+{
+    enum { COUNT = 8 };
+    static const int order[COUNT] = {3, 0, 6, 1, 7, 2, 5, 4}; /* neither up nor down */
+    static const char *const names[COUNT] = {"a", "b", "c", "d", "e", "f", "g", "h"};
+    ls_tensor *made[COUNT];
+    CHECK_OK(ls_init(NULL));
+    for (int i = 0; i < COUNT; i++) {
+        made[i] = ls_ones(LS_SHAPE(40), LS_FLOAT32);
+    }
+    ls_module *m = ls_module_new(sizeof *m, &net_class);
+    ls_tensor *sum = ls_zeros(LS_SHAPE(40), LS_FLOAT32);
+    for (int i = 0; i < COUNT; i++) {
+        sum = ls_add(sum, ls_module_add_param(m, names[i], made[order[i]]));
+    }
+    ls_optim *o = ls_adam_new(m, NULL);
+    CHECK_OK(ls_backward(ls_mean(sum)));
+    CHECK_OK(ls_optim_step(o));
+    bool rises = true;
+    for (int i = 0; i < COUNT; i++) {
+        for (int k = 0; k < i; k++) {
+            const bool above = ls_data(o->params[i].value) > ls_data(o->params[k].value);
+            rises = rises && above;
+            CHECK((o->params[i].state[0] > o->params[k].state[0]) == above);
+            CHECK((o->params[i].state[1] > o->params[k].state[1]) == above);
+        }
+    }
+    CHECK(!rises);
+    ls_optim_free(o);
+    ls_module_free(m);
+    CHECK_OK(ls_finalize());
 }
 
 TEST_MAIN

@@ -6,17 +6,6 @@
 
 #include "sets.h"
 
-/* Of the short run all numbers up to 24, then those around powers of two and the last. */
-static bool is_chosen(int size)
-{
-    static const int larger[] = {31, 32, 33, 48, 63, RANKS_MAX};
-    bool chosen = size <= 24 || getenv("TEST_LONG") != NULL;
-    for (size_t i = 0; i < sizeof larger / sizeof *larger; i++) {
-        chosen = chosen || size == larger[i];
-    }
-    return chosen;
-}
-
 static int check_every_memory(const ls__algorithm *algorithm, int size, int root, int capacity)
 {
     int checked = 0;
@@ -40,14 +29,12 @@ TEST(every_algorithm_is_right_for_1_to_64_ranks_with_room_for_one_message)
     const ls__algorithm *const *algorithms = ls__algorithms(&count);
     for (int a = 0; a < count; a++) {
         for (int size = 1; size <= RANKS_MAX; size++) {
-            checked += is_chosen(size)
-                           ? check_every_memory(algorithms[a], size, (size * 7 / 3) % size, 1)
-                           : 0;
+            checked += check_every_memory(algorithms[a], size, (size * 7 / 3) % size, 1);
         }
     }
     printf("# %d sets of programs\n", checked);
     /* eight operations directly in three memories, four one_shot, five over messages only */
-    CHECK(checked >= 33 * 30);
+    CHECK(checked >= 33 * RANKS_MAX);
 }
 
 /* Where programs differ in place. Registered memory has none in place then. */
@@ -61,8 +48,7 @@ TEST(programs_for_ranks_in_place_are_right_on_all_ranks_and_on_some_with_and_wit
         const int size = 1 + i % RANKS_MAX,
                   m = LS__MEMORY_MESSAGES + (size % 2 == 0 ? 0 : size % 3);
         ls__program *programs[RANKS_MAX];
-        if (!is_chosen(size) || !ls__operation_reads_ahead(algorithm->operation) ||
-            m == LS__MEMORY_REGISTERED ||
+        if (!ls__operation_reads_ahead(algorithm->operation) || m == LS__MEMORY_REGISTERED ||
             !generate_bound(algorithm, (ls__memory)m, size, 0, in_place[size / 2 % 4], NULL,
                             programs)) {
             continue;
@@ -71,7 +57,7 @@ TEST(programs_for_ranks_in_place_are_right_on_all_ranks_and_on_some_with_and_wit
         free_all(programs, size);
         checked++;
     }
-    CHECK(checked >= 7 * 30 / 2);
+    CHECK(checked >= 7 * RANKS_MAX / 2);
 }
 
 /* The ranks of a host, by pattern: neighbours in sixes, in eights, every third one, in fours but
@@ -99,9 +85,6 @@ TEST(hierarchies_are_right_on_hosts_of_any_shape_and_exact_where_they_are_aligne
         const int size = 1 + i / 5, pattern = i % 5;
         int host[RANKS_MAX];
         ls__program *programs[RANKS_MAX];
-        if (!is_chosen(size)) {
-            continue;
-        }
         for (int r = 0; r < size; r++) {
             host[r] = host_of(pattern, r);
         }
