@@ -1,6 +1,4 @@
-/* Calls of oneDNN that are alike in its versions 2 and 3: the float32 product, the limit on its
- * instructions, its name. Convolutions and bfloat16 products need version 2 (onednn_conv.c,
- * onednn_bf16.c).
+/* The float32 product of oneDNN, the limit on its instructions, its name.
  *
  * dnnl_sgemm with several threads may cut the sum over k among them, which changes its bits with
  * the number of threads (seen in 2.6.3 for m = 96, n = 256, k = 4096). So it runs on one thread
@@ -48,11 +46,21 @@ void ls__onednn_limit(ls__cpu level)
     }
 }
 
+/* An instruction set is the bits of those that it includes. */
+static bool includes(dnnl_cpu_isa_t set)
+{
+    return ((unsigned)dnnl_get_effective_cpu_isa() & (unsigned)set) == (unsigned)set;
+}
+
 /* oneDNN asks the system for the tiles before it says that it has them. */
 bool ls__onednn_has_tiles(void)
 {
-    const unsigned tiles = dnnl_cpu_isa_avx512_core_amx;
-    return ((unsigned)dnnl_get_effective_cpu_isa() & tiles) == tiles;
+    return includes(dnnl_cpu_isa_avx512_core_amx);
+}
+
+bool ls__onednn_has_bf16(void)
+{
+    return includes(dnnl_cpu_isa_avx512_core_bf16);
 }
 
 /* Name and version of the library that the build found. */

@@ -12,7 +12,7 @@ static inline int64_t ls__conv2d_weights(const ls__conv2d *c) /* elements */
     return c->out * (c->in / c->groups) * c->kernel[0] * c->kernel[1];
 }
 
-/* onednn_conv.c, for oneDNN 2, or onednn_conv_absent.c. The same bits for any number of threads;
+/* onednn_conv.c, or onednn_absent.c. The same bits for any number of threads;
  * false: not available, nothing was done. `relu` runs on one thread, in place, where d->relu. */
 bool ls__onednn_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
                        void (*relu)(void *y, int64_t count, bool half));
@@ -21,11 +21,12 @@ size_t ls__onednn_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass,
 /* Instructions above `level` are not used from now on. To be called before all others; if the
  * program has used oneDNN on its own before, the limit may come too late, and a warning says so. */
 void ls__onednn_limit(ls__cpu level);
-/* onednn_bf16.c, for oneDNN 2, or onednn_bf16_absent.c: likewise. */
+/* onednn_bf16.c, or onednn_absent.c: likewise. */
 bool ls__onednn_gemm_bf16(const ls__gemm_bf16 *g);
 size_t ls__onednn_gemm_bf16_workspace(const ls__gemm_bf16 *g);
 /* Whether it may use matrix tiles of bfloat16; then the process may, too. */
 bool ls__onednn_has_tiles(void);
+bool ls__onednn_has_bf16(void);    /* likewise instructions for bfloat16 */
 const char *ls__onednn_name(void); /* "oneDNN 2.6.3", or NULL */
 
 #endif

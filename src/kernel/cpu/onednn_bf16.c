@@ -1,4 +1,4 @@
-/* Products of bfloat16 matrices through oneDNN 2, which has kernels for processors with bfloat16
+/* Products of bfloat16 matrices through oneDNN, which has kernels for processors with bfloat16
  * instructions, AMX best of all.
  *
  * A plan is one primitive for the shape of a part, made for one thread, and what each thread needs
@@ -13,14 +13,13 @@
  * still several times as fast as float32. Without bfloat16 instructions it would widen and be
  * slower than the built-in product.
  */
-#include <oneapi/dnnl/dnnl.h>
-
 #include <string.h>
 
 #include "base/assert.h"
 #include "base/size.h"
 #include "kernel/cpu/gemm_cut.h"
 #include "kernel/cpu/onednn.h"
+#include "kernel/cpu/onednn_api.h"
 #include "kernel/cpu/plans.h"
 #include "kernel/cpu/threads.h"
 
@@ -60,8 +59,9 @@ static bool is_ok(dnnl_status_t status)
 static bool describe_matrix(dnnl_memory_desc_t *out, int64_t rows, int64_t cols, int64_t ld,
                             bool trans, dnnl_data_type_t type)
 {
-    const dnnl_dims_t dims = {rows, cols}, strides = {trans ? 1 : ld, trans ? ld : 1};
-    return is_ok(dnnl_memory_desc_init_by_strides(out, 2, dims, type, strides));
+    const ls__layout_shape shape = {2, {rows, cols}, type};
+    const dnnl_dims_t strides = {trans ? 1 : ld, trans ? ld : 1};
+    return ls__layout_strided(out, &shape, strides);
 }
 
 /* Layouts are the caller's own, so no reorder runs before or after the product. */
@@ -82,7 +82,7 @@ static bool describe_extras(dnnl_primitive_attr_t attributes, bool adds)
     bool made =
         is_ok(dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user));
     if (made && adds) {
-        made = is_ok(dnnl_post_ops_create(&sum)) && is_ok(dnnl_post_ops_append_sum(sum, 1.0f)) &&
+        made = is_ok(dnnl_post_ops_create(&sum)) && ls__append_sum(sum) &&
                is_ok(dnnl_primitive_attr_set_post_ops(attributes, sum));
     }
     if (sum != NULL) {
@@ -95,7 +95,7 @@ static bool describe_extras(dnnl_primitive_attr_t attributes, bool adds)
 static bool is_fast(dnnl_primitive_desc_t description)
 {
     const char *name = NULL;
-    return dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core_bf16 &&
+    return ls__onednn_has_bf16() &&
            is_ok(dnnl_primitive_desc_query(description, dnnl_query_impl_info_str, 0, &name)) &&
            (strncmp(name, "brg", 3) == 0 || strncmp(name, "gemm:jit", 8) == 0);
 }
@@ -104,15 +104,14 @@ static bool is_fast(dnnl_primitive_desc_t description)
  * part is ended by plan_fini. */
 static bool make_product(plan *p, const ls__gemm_bf16 *g)
 {
-    dnnl_matmul_desc_t wanted;
+    const ls__matmul_layouts layouts = {&p->layout[A], &p->layout[B],
+                                        p->biased ? &p->layout[BIAS] : NULL, &p->layout[C]};
     dnnl_primitive_attr_t attributes = NULL;
-    bool made =
-        is_ok(dnnl_matmul_desc_init(&wanted, &p->layout[A], &p->layout[B],
-                                    p->biased ? &p->layout[BIAS] : NULL, &p->layout[C])) &&
-        is_ok(dnnl_primitive_attr_create(&attributes)) &&
-        describe_extras(attributes, g->beta != 0.0f) &&
-        is_ok(dnnl_primitive_desc_create(&p->description, &wanted, attributes, p->engine, NULL)) &&
-        is_fast(p->description) && is_ok(dnnl_primitive_create(&p->product, p->description));
+    bool made = is_ok(dnnl_primitive_attr_create(&attributes)) &&
+                describe_extras(attributes, g->beta != 0.0f) &&
+                ls__describe_matmul(&p->description, &layouts, attributes, p->engine) &&
+                is_fast(p->description) &&
+                is_ok(dnnl_primitive_create(&p->product, p->description));
     if (attributes != NULL) {
         (void)dnnl_primitive_attr_destroy(attributes);
     }
@@ -126,8 +125,7 @@ static bool make_slot(plan *p, int at)
     bool made =
         is_ok(dnnl_stream_create(&p->slot[at].stream, p->engine, dnnl_stream_default_flags));
     for (int i = 0; made && i < MEMORIES; i++) {
-        made = is_ok(
-            dnnl_memory_create(&p->slot[at].memory[i], &p->layout[i], p->engine, DNNL_MEMORY_NONE));
+        made = ls__memory_new(&p->slot[at].memory[i], &p->layout[i], p->engine);
     }
     return made;
 }
@@ -143,6 +141,9 @@ static void plan_fini(void *memory)
         if (p->slot[i].stream != NULL) {
             (void)dnnl_stream_destroy(p->slot[i].stream);
         }
+    }
+    for (int i = 0; i < MEMORIES; i++) {
+        ls__layout_fini(&p->layout[i]);
     }
     if (p->product != NULL) {
         (void)dnnl_primitive_destroy(p->product);
@@ -165,12 +166,11 @@ static bool plan_make(void *memory, const void *argument)
     p->slots = r->slots;
     ls__threads_set(1); /* for one thread, whatever the caller has */
     bool made = is_ok(dnnl_engine_create(&p->engine, dnnl_cpu, 0)) && describe(p, &r->part) &&
-                make_product(p, &r->part);
+                make_product(p, &r->part) &&
+                ls__layout_chosen(&p->layout[SCRATCH], p->description, dnnl_query_scratchpad_md);
     ls__threads_set(threads);
     if (made) {
-        p->layout[SCRATCH] =
-            *dnnl_primitive_desc_query_md(p->description, dnnl_query_scratchpad_md, 0);
-        p->scratch_bytes = ls__round_up(dnnl_memory_desc_get_size(&p->layout[SCRATCH]), ALIGN);
+        p->scratch_bytes = ls__round_up(ls__layout_bytes(&p->layout[SCRATCH]), ALIGN);
     }
     for (int i = 0; made && i < p->slots; i++) {
         made = make_slot(p, i);

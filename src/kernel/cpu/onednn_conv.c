@@ -1,4 +1,4 @@
-/* Convolutions through oneDNN 2: running them. onednn_conv_plan.c makes the plans, onednn_conv.h
+/* Convolutions through oneDNN: running them. onednn_conv_plan.c makes the plans, onednn_conv.h
  * has their structs; formulas are those of kernel/ref/conv.c.
  *
  * Images x [N,H,W,C] and y [N,H',W',O] come with their channels last, which most of its kernels

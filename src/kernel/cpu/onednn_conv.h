@@ -4,8 +4,7 @@
 #ifndef LS_KERNEL_CPU_ONEDNN_CONV_H
 #define LS_KERNEL_CPU_ONEDNN_CONV_H
 
-#include <oneapi/dnnl/dnnl.h>
-
+#include "kernel/cpu/onednn_api.h"
 #include "kernel/cpu/plans.h"
 
 #define LS__CONV_SLOTS 64 /* threads that run parts */
@@ -13,7 +12,8 @@
 enum { LS__CONV_X, LS__CONV_W, LS__CONV_Y, LS__CONV_OPERANDS };
 
 typedef struct ls__conv_operand {
-    dnnl_memory_desc_t given, wanted; /* the caller's layout, and the primitive's, of one part */
+    ls__layout_shape shape;           /* of one part, as the caller has it */
+    dnnl_memory_desc_t given, wanted; /* the caller's layout, and the primitive's */
     dnnl_primitive_t reorder;         /* to `wanted`, or back from it; NULL: they are one */
     int64_t stride;                   /* from part to part in the caller's memory, in bytes */
     size_t copy_bytes;                /* of one in the wanted layout; 0 without a reorder */

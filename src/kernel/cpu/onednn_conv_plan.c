@@ -1,4 +1,4 @@
-/* Plans of convolutions through oneDNN 2: the cut, the layouts and the primitives. onednn_conv.c
+/* Plans of convolutions through oneDNN: the cut, the layouts and the primitives. onednn_conv.c
  * runs them; see its Note [Parts].
  *
  * A plan is made for one ls__conv_request, its key: shape, pass, types, threads. The steps:
@@ -94,62 +94,64 @@ static dnnl_data_type_t type_of(const plan *p, int i)
 
 /* The caller's layout of x or y [N,H,W,channels] of one part; of y perhaps some channels among
  * all that lie in memory. False where oneDNN refuses. */
-static bool describe_image(const plan *p, int i, dnnl_memory_desc_t *out)
+static bool describe_image(const plan *p, int i, operand *o)
 {
     const ls__conv2d *c = &p->part;
     const bool x = i == X;
     int64_t channels = x ? c->in : c->out, all = x ? c->in : p->of.conv.out;
     int64_t height = x ? c->height : c->out_height, width = x ? c->width : c->out_width;
     ls__image s = ls__image_strides(LS__NHWC, all, height, width);
-    const dnnl_dims_t dims = {c->batch, channels, height, width};
     const dnnl_dims_t strides = {s.n, s.c, s.h, s.w};
-    return is_ok(dnnl_memory_desc_init_by_strides(out, 4, dims, type_of(p, i), strides));
+    o->shape = (ls__layout_shape){4, {c->batch, channels, height, width}, type_of(p, i)};
+    return ls__layout_strided(&o->given, &o->shape, strides);
 }
 
 /* The caller's layout of w of one part: [O,I,kh,kw], or [groups,O/groups,I,kh,kw], since oneDNN
  * wants the groups as a dimension of their own. */
-static bool describe_weight(const plan *p, dnnl_memory_desc_t *out)
+static bool describe_weight(const plan *p, operand *o)
 {
     const ls__conv2d *c = &p->part;
-    int64_t in = c->in / c->groups;
+    int64_t in = c->in / c->groups, rows = c->kernel[0], columns = c->kernel[1];
     if (c->groups == 1) {
-        const dnnl_dims_t dims = {c->out, in, c->kernel[0], c->kernel[1]};
-        return is_ok(dnnl_memory_desc_init_by_tag(out, 4, dims, type_of(p, W), dnnl_abcd));
+        o->shape = (ls__layout_shape){4, {c->out, in, rows, columns}, type_of(p, W)};
+        return ls__layout_tagged(&o->given, &o->shape, dnnl_abcd);
     }
-    const dnnl_dims_t dims = {c->groups, c->out / c->groups, in, c->kernel[0], c->kernel[1]};
-    return is_ok(dnnl_memory_desc_init_by_tag(out, 5, dims, type_of(p, W), dnnl_abcde));
+    o->shape =
+        (ls__layout_shape){5, {c->groups, c->out / c->groups, in, rows, columns}, type_of(p, W)};
+    return ls__layout_tagged(&o->given, &o->shape, dnnl_abcde);
 }
 
-/* The layout asked of oneDNN for operand i: the caller's where `keep`, else oneDNN's choice. A
- * sum that is not finished is float32. */
-static bool describe_wanted(const plan *p, int i, operand *o, bool keep)
+/* The layout asked of oneDNN for operand i, of numbers of `type`: images keep their channels last
+ * unless a part has only some channels, for no kernel takes one image this way, the other that; or
+ * few pixels make blocked layouts faster, reorders included. The rest is oneDNN's choice. */
+static bool describe_wanted(const plan *p, int i, dnnl_data_type_t type, dnnl_memory_desc_t *out)
 {
-    bool unfinished = i == p->output && (i == W || p->of.adds);
-    dnnl_data_type_t type = unfinished ? dnnl_f32 : type_of(p, i);
-    o->wanted = o->given;
-    if (keep && type == o->given.data_type) {
-        return true;
-    }
-    const int64_t *dims = o->given.dims;
-    return keep ? is_ok(dnnl_memory_desc_init_by_tag(&o->wanted, 4, dims, type, dnnl_acdb))
-                : is_ok(dnnl_memory_desc_init_by_tag(&o->wanted, o->given.ndims, dims, type,
-                                                     dnnl_format_tag_any));
+    const ls__conv2d *c = &p->part;
+    const bool blocks = c->out != p->of.conv.out || (p->of.pass == LS__CONV2D_FORWARD &&
+                                                     c->out_height * c->out_width <= FEW_PIXELS);
+    ls__layout_shape shape = p->operand[i].shape;
+    shape.type = type;
+    return ls__layout_tagged(out, &shape, i == W || blocks ? dnnl_format_tag_any : dnnl_acdb);
 }
 
-/* All layouts of a part. Images keep their channels last unless a part has only some channels,
- * or few pixels make blocked layouts faster, reorders included. */
+/* A sum that is not finished is float32. */
+static dnnl_data_type_t wanted_type(const plan *p, int i)
+{
+    const bool unfinished = i == p->output && (i == W || p->of.adds);
+    return unfinished ? dnnl_f32 : type_of(p, i);
+}
+
+/* All layouts of a part. */
 static bool describe(plan *p)
 {
-    const ls__conv2d *c = &p->part;
-    const dnnl_dims_t channels = {c->out};
+    const ls__layout_shape bias = {1, {p->part.out}, dnnl_f32};
     operand *o = p->operand;
-    bool blocks =
-        c->out != p->of.conv.out || /* and no kernel takes one image this way, the other that */
-        (p->of.pass == LS__CONV2D_FORWARD && c->out_height * c->out_width <= FEW_PIXELS);
-    return describe_image(p, X, &o[X].given) && describe_weight(p, &o[W].given) &&
-           describe_image(p, Y, &o[Y].given) && describe_wanted(p, X, &o[X], !blocks) &&
-           describe_wanted(p, W, &o[W], false) && describe_wanted(p, Y, &o[Y], !blocks) &&
-           is_ok(dnnl_memory_desc_init_by_tag(&p->bias, 1, channels, dnnl_f32, dnnl_a));
+    bool made = describe_image(p, X, &o[X]) && describe_weight(p, &o[W]) &&
+                describe_image(p, Y, &o[Y]) && ls__layout_tagged(&p->bias, &bias, dnnl_a);
+    for (int i = 0; made && i < OPERANDS; i++) {
+        made = describe_wanted(p, i, wanted_type(p, i), &o[i].wanted);
+    }
+    return made;
 }
 
 static int64_t bytes_of(const plan *p, int i) /* of an element */
@@ -182,28 +184,51 @@ static void cut(plan *p)
 }
 
 /* oneDNN counts the gaps of a dilation, not its steps. */
-static bool describe_pass(dnnl_convolution_desc_t *out, const plan *p, ls__conv2d_pass pass,
-                          const dnnl_memory_desc_t of[OPERANDS])
+static ls__conv_layouts layouts_of(const plan *p)
 {
     const ls__conv2d *c = &p->part;
-    const dnnl_dims_t strides = {c->stride[0], c->stride[1]};
-    const dnnl_dims_t dilation = {c->dilation[0] - 1, c->dilation[1] - 1}; /* gaps */
-    const dnnl_dims_t padding = {c->padding[0], c->padding[1]};
-    switch (pass) {
-    case LS__CONV2D_FORWARD:
-        return is_ok(dnnl_dilated_convolution_forward_desc_init(
-            out, dnnl_forward_training, dnnl_convolution_direct, &of[X], &of[W],
-            p->of.biased ? &p->bias : NULL, &of[Y], strides, dilation, padding, padding));
-    case LS__CONV2D_BACKWARD_X:
-        return is_ok(dnnl_dilated_convolution_backward_data_desc_init(
-            out, dnnl_convolution_direct, &of[X], &of[W], &of[Y], strides, dilation, padding,
-            padding));
-    case LS__CONV2D_BACKWARD_W:
-        break;
+    const operand *o = p->operand;
+    return (ls__conv_layouts){.x = &o[X].wanted,
+                              .w = &o[W].wanted,
+                              .bias = p->of.biased ? &p->bias : NULL,
+                              .y = &o[Y].wanted,
+                              .stride = {c->stride[0], c->stride[1]},
+                              .gaps = {c->dilation[0] - 1, c->dilation[1] - 1},
+                              .padding = {c->padding[0], c->padding[1]}};
+}
+
+/* The forward pass that a backward one belongs to: the same layouts, of the types that one has. */
+static bool describe_hint(const plan *p, dnnl_primitive_attr_t attributes,
+                          dnnl_primitive_desc_t *out)
+{
+    ls__conv_layouts of = layouts_of(p);
+    dnnl_memory_desc_t input;
+    if (!describe_wanted(p, p->output, p->of.half ? dnnl_bf16 : dnnl_f32, &input)) {
+        return false;
     }
-    return is_ok(dnnl_dilated_convolution_backward_weights_desc_init(
-        out, dnnl_convolution_direct, &of[X], &of[W], NULL, &of[Y], strides, dilation, padding,
-        padding));
+    *(p->output == X ? &of.x : &of.w) = &input;
+    bool made = ls__describe_conv_forward(out, &of, attributes, p->engine);
+    ls__layout_fini(&input);
+    return made;
+}
+
+static bool describe_pass(plan *p, dnnl_primitive_attr_t attributes)
+{
+    const ls__conv_layouts of = layouts_of(p);
+    dnnl_primitive_desc_t hint = NULL;
+    if (p->of.pass == LS__CONV2D_FORWARD) {
+        return ls__describe_conv_forward(&p->description, &of, attributes, p->engine);
+    }
+    bool made = describe_hint(p, attributes, &hint);
+    if (made && p->of.pass == LS__CONV2D_BACKWARD_X) {
+        made = ls__describe_conv_backward_x(&p->description, &of, hint, attributes, p->engine);
+    } else if (made) {
+        made = ls__describe_conv_backward_w(&p->description, &of, hint, attributes, p->engine);
+    }
+    if (hint != NULL) {
+        (void)dnnl_primitive_desc_destroy(hint);
+    }
+    return made;
 }
 
 /* oneDNN's plain loops take any layout and a hundred times as long. Without bfloat16 instructions
@@ -211,40 +236,21 @@ static bool describe_pass(dnnl_convolution_desc_t *out, const plan *p, ls__conv2
 static bool is_fast(const plan *p, dnnl_primitive_desc_t description)
 {
     const char *name = NULL;
-    return (!p->of.half || dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core_bf16) &&
+    return (!p->of.half || ls__onednn_has_bf16()) &&
            is_ok(dnnl_primitive_desc_query(description, dnnl_query_impl_info_str, 0,
                                            (void *)&name)) &&
            strncmp(name, "ref", 3) != 0;
 }
 
-/* The primitive; backward ones are chosen with a forward one as a hint, of the types that one has.
- */
+/* The primitive, for one thread, whose scratch memory is the caller's. */
 static bool make_convolution(plan *p)
 {
-    dnnl_convolution_desc_t forward, own;
-    dnnl_memory_desc_t layout[OPERANDS];
-    for (int i = 0; i < OPERANDS; i++) {
-        layout[i] = p->operand[i].wanted;
-    }
-    dnnl_primitive_desc_t hint = NULL;
     dnnl_primitive_attr_t attributes = NULL;
-    bool backward = p->of.pass != LS__CONV2D_FORWARD;
     bool made =
         is_ok(dnnl_primitive_attr_create(&attributes)) &&
         is_ok(dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user)) &&
-        describe_pass(&own, p, p->of.pass, layout);
-    layout[p->output].data_type = p->of.half ? dnnl_bf16 : dnnl_f32;
-    if (made && backward) {
-        made = describe_pass(&forward, p, LS__CONV2D_FORWARD, layout) &&
-               is_ok(dnnl_primitive_desc_create(&hint, &forward, attributes, p->engine, NULL));
-    }
-    made = made &&
-           is_ok(dnnl_primitive_desc_create(&p->description, &own, attributes, p->engine, hint)) &&
-           is_fast(p, p->description) &&
-           is_ok(dnnl_primitive_create(&p->convolution, p->description));
-    if (hint != NULL) {
-        (void)dnnl_primitive_desc_destroy(hint);
-    }
+        describe_pass(p, attributes) && is_fast(p, p->description) &&
+        is_ok(dnnl_primitive_create(&p->convolution, p->description));
     if (attributes != NULL) {
         (void)dnnl_primitive_attr_destroy(attributes);
     }
@@ -255,7 +261,7 @@ static bool make_convolution(plan *p)
 static bool add_sum(dnnl_primitive_attr_t attributes)
 {
     dnnl_post_ops_t sum = NULL;
-    bool added = is_ok(dnnl_post_ops_create(&sum)) && is_ok(dnnl_post_ops_append_sum(sum, 1.0f)) &&
+    bool added = is_ok(dnnl_post_ops_create(&sum)) && ls__append_sum(sum) &&
                  is_ok(dnnl_primitive_attr_set_post_ops(attributes, sum));
     if (sum != NULL) {
         (void)dnnl_post_ops_destroy(sum);
@@ -271,14 +277,13 @@ static bool make_reorder(plan *p, int i)
     const dnnl_memory_desc_t *from = back ? &o->wanted : &o->given;
     const dnnl_memory_desc_t *to = back ? &o->given : &o->wanted;
     bool adds = back && p->of.adds;
-    if (dnnl_memory_desc_equal(from, to) && !adds && !(back && p->summed)) {
+    if (ls__layout_equal(from, to) && !adds && !(back && p->summed)) {
         return true;
     }
     dnnl_primitive_attr_t attributes = NULL;
     dnnl_primitive_desc_t description = NULL;
     bool made = is_ok(dnnl_primitive_attr_create(&attributes)) && (!adds || add_sum(attributes)) &&
-                is_ok(dnnl_reorder_primitive_desc_create(&description, from, p->engine, to,
-                                                         p->engine, attributes)) &&
+                ls__describe_reorder(&description, from, to, attributes, p->engine) &&
                 is_ok(dnnl_primitive_create(&o->reorder, description));
     if (description != NULL) {
         (void)dnnl_primitive_desc_destroy(description);
@@ -286,19 +291,20 @@ static bool make_reorder(plan *p, int i)
     if (attributes != NULL) {
         (void)dnnl_primitive_attr_destroy(attributes);
     }
-    o->copy_bytes = ls__round_up(dnnl_memory_desc_get_size(&o->wanted), ALIGN);
+    o->copy_bytes = ls__round_up(ls__layout_bytes(&o->wanted), ALIGN);
     return made;
 }
 
-/* The layout oneDNN chose for operand i. */
-static const dnnl_memory_desc_t *chosen(const plan *p, int i)
+/* Puts the layout that oneDNN chose for operand i in the place of the wish. */
+static bool choose(plan *p, int i)
 {
     static const dnnl_query_t read[OPERANDS] = {dnnl_query_src_md, dnnl_query_weights_md,
                                                 dnnl_query_dst_md};
     static const dnnl_query_t gradient[OPERANDS] = {
         dnnl_query_diff_src_md, dnnl_query_diff_weights_md, dnnl_query_diff_dst_md};
-    dnnl_query_t what = ls__conv_is_gradient(p, i) ? gradient[i] : read[i];
-    return dnnl_primitive_desc_query_md(p->description, what, 0);
+    const dnnl_query_t which = ls__conv_is_gradient(p, i) ? gradient[i] : read[i];
+    ls__layout_fini(&p->operand[i].wanted);
+    return ls__layout_chosen(&p->operand[i].wanted, p->description, which);
 }
 
 /* Also for a slot that was made in part. */
@@ -323,10 +329,15 @@ static void plan_fini(void *of)
         slot_fini(&p->slot[i]);
     }
     for (int i = 0; i < OPERANDS; i++) {
-        if (p->operand[i].reorder != NULL) {
-            (void)dnnl_primitive_destroy(p->operand[i].reorder);
+        operand *o = &p->operand[i];
+        if (o->reorder != NULL) {
+            (void)dnnl_primitive_destroy(o->reorder);
         }
+        ls__layout_fini(&o->given);
+        ls__layout_fini(&o->wanted);
     }
+    ls__layout_fini(&p->bias);
+    ls__layout_fini(&p->scratch);
     (void)dnnl_primitive_destroy(p->convolution);
     if (p->description != NULL) {
         (void)dnnl_primitive_desc_destroy(p->description);
@@ -336,22 +347,16 @@ static void plan_fini(void *of)
     }
 }
 
-/* A handle without memory; its address is set at each call. */
-static bool memory_new(const plan *p, dnnl_memory_t *out, const dnnl_memory_desc_t *d)
-{
-    return is_ok(dnnl_memory_create(out, d, p->engine, DNNL_MEMORY_NONE));
-}
-
 /* A stream and handles of one thread; threads must not share handles, whose data pointers change. */
 static bool slot_make(const plan *p, slot *s)
 {
     bool made = is_ok(dnnl_stream_create(&s->stream, p->engine, dnnl_stream_default_flags));
     for (int i = 0; made && i < OPERANDS; i++) {
-        made = memory_new(p, &s->given[i], &p->operand[i].given) &&
-               memory_new(p, &s->wanted[i], &p->operand[i].wanted);
+        made = ls__memory_new(&s->given[i], &p->operand[i].given, p->engine) &&
+               ls__memory_new(&s->wanted[i], &p->operand[i].wanted, p->engine);
     }
-    return made && memory_new(p, &s->scratch, &p->scratch) &&
-           (!p->of.biased || memory_new(p, &s->bias, &p->bias));
+    return made && ls__memory_new(&s->scratch, &p->scratch, p->engine) &&
+           (!p->of.biased || ls__memory_new(&s->bias, &p->bias, p->engine));
 }
 
 /* Primitives are made for one thread, except the reorders of operands that all parts share. */
@@ -359,17 +364,16 @@ static bool make_primitives(plan *p)
 {
     int threads = p->of.threads;
     ls__threads_set(1);
-    bool made =
-        is_ok(dnnl_engine_create(&p->engine, dnnl_cpu, 0)) && describe(p) && make_convolution(p);
+    bool made = is_ok(dnnl_engine_create(&p->engine, dnnl_cpu, 0)) && describe(p) &&
+                make_convolution(p) &&
+                ls__layout_chosen(&p->scratch, p->description, dnnl_query_scratchpad_md);
     if (made) {
-        p->scratch = *dnnl_primitive_desc_query_md(p->description, dnnl_query_scratchpad_md, 0);
-        p->slot_bytes = ls__round_up(dnnl_memory_desc_get_size(&p->scratch), ALIGN);
+        p->slot_bytes = ls__round_up(ls__layout_bytes(&p->scratch), ALIGN);
     }
     for (int i = 0; made && i < OPERANDS; i++) {
         operand *o = &p->operand[i];
-        o->wanted = *chosen(p, i);
         ls__threads_set(o->stride == 0 ? threads : 1);
-        made = make_reorder(p, i);
+        made = choose(p, i) && make_reorder(p, i);
         if (i == W && p->summed) {
             p->sum_bytes = o->copy_bytes;
             p->shared_bytes += o->copy_bytes * (size_t)p->parts;

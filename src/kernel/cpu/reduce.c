@@ -5,7 +5,8 @@
  *   sum_rows          x [rows,n] -> [n]: leaves of 16 rows, then a binary tree over the leaves
  *                     (adjacent pairs first), float32
  *   sum_cols          x [rows,n] -> [rows]: each row as `sum`
- *   sum_dims          merged to one of these where possible, else the plain twin
+ *   sum_dims          merged to one of these where possible; else float64 in the order of the index,
+ *                     but for a last dimension that is summed, which goes by lanes
  *
  * Neither the number of threads nor the tile of columns that a task works on changes it. */
 #include <string.h>
@@ -266,8 +267,104 @@ static int merge(int ndim, const int64_t *shape, const uint8_t *keep, int64_t *o
     return n;
 }
 
-/* [K], [S], [K,S], [S,K] and [K,S,K] after merging (K kept, S summed) are rows or columns; longer
- * alternations are rare and go to the plain loop. */
+/* ---- sums over chosen dimensions ---------------------------------------------------------- */
+
+typedef struct dim_walk { /* over some of the dims of a contiguous array */
+    int ndim;
+    int64_t size[LS__KERNEL_DIMS_MAX], stride[LS__KERNEL_DIMS_MAX];
+    int64_t count; /* of positions */
+} dim_walk;
+
+/* The dims before the last that are kept, or those that are summed. */
+static dim_walk walk_of(int ndim, const int64_t *size, const bool *kept, bool want_kept)
+{
+    dim_walk w = {.count = 1};
+    for (int d = 0; d < ndim - 1; d++) {
+        if (kept[d] == want_kept) {
+            w.size[w.ndim] = size[d];
+            w.stride[w.ndim] = 1;
+            for (int e = d + 1; e < ndim; e++) {
+                w.stride[w.ndim] *= size[e];
+            }
+            w.count *= size[d];
+            w.ndim++;
+        }
+    }
+    return w;
+}
+
+/* Where position i lies; once for each row of the last dimension, so a division does no harm. */
+static int64_t walk_at(const dim_walk *w, int64_t i)
+{
+    int64_t at = 0;
+    for (int d = w->ndim - 1; d >= 0; d--) {
+        at += i % w->size[d] * w->stride[d];
+        i /= w->size[d];
+    }
+    return at;
+}
+
+LS__INLINE void store_sum(float *out, double sum, float beta)
+{
+    *out = beta == 0.0f ? (float)sum : (float)(sum + (double)beta * (double)*out);
+}
+
+/* The last dimension is kept: `width` <= TILE of its columns, rows added in the order of the index. */
+static void sum_rows_at(float *out, const float *x, const dim_walk *summed, int64_t width,
+                        float beta)
+{
+    double acc[TILE] = {0.0};
+    for (int64_t i = 0; i < summed->count; i++) {
+        const float *row = x + walk_at(summed, i);
+#pragma omp simd
+        for (int64_t j = 0; j < width; j++) {
+            acc[j] += (double)row[j];
+        }
+    }
+    for (int64_t j = 0; j < width; j++) {
+        store_sum(&out[j], acc[j], beta);
+    }
+}
+
+/* Any alternation of kept and summed dims. A task is some columns, or one sum, so the threads do not
+ * change the bits. */
+static void sum_alternation(float *out, const float *x, int ndim, const int64_t *size,
+                            const bool *kept, float beta)
+{
+    const dim_walk outer = walk_of(ndim, size, kept, true),
+                   summed = walk_of(ndim, size, kept, false);
+    const int64_t n = size[ndim - 1], tiles = kept[ndim - 1] ? (n + TILE - 1) / TILE : 1;
+    const bool parallel = outer.count * summed.count * n >= LS__PARALLEL_MIN;
+    LS__PARALLEL_FOR(parallel, int64_t i = 0, i < outer.count * tiles, i++, {
+        const float *from = x + walk_at(&outer, i / tiles);
+        const int64_t column = i % tiles * TILE;
+        double sum = 0.0;
+        if (kept[ndim - 1]) {
+            sum_rows_at(out + i / tiles * n + column, from + column, &summed,
+                        ls__min(TILE, n - column), beta);
+            continue;
+        }
+        for (int64_t j = 0; j < summed.count; j++) {
+            sum += sum_block(from + walk_at(&summed, j), n, false);
+        }
+        store_sum(&out[i], sum, beta);
+    })
+}
+
+/* [K,S,K]: each [S,K] as sum_rows; the threads share all of them. */
+static void sum_middle(float *out, const float *x, const int64_t *size, float beta)
+{
+    const matrix m = {{.at = (void *)(uintptr_t)x}, size[1], size[2], LEAF_ROWS};
+    const int64_t tiles = (m.n + TILE - 1) / TILE;
+    LS__PARALLEL_FOR(size[0] * m.rows * m.n >= LS__PARALLEL_MIN, int64_t i = 0, i < size[0] * tiles,
+                     i++, {
+                         const int64_t at = i / tiles, column = i % tiles * TILE;
+                         sum_tile(out + at * m.n + column, &m, at * m.rows * m.n + column,
+                                  ls__min(TILE, m.n - column), beta);
+                     })
+}
+
+/* After merging [K], [S], [K,S], [S,K] and [K,S,K] are rows or columns (K kept, S summed). */
 void LS__K(sum_dims)(float *out, const float *x, int ndim, const int64_t *shape,
                      const uint8_t *keep, float beta, ls_stream *stream)
 {
@@ -285,11 +382,8 @@ void LS__K(sum_dims)(float *out, const float *x, int ndim, const int64_t *shape,
     } else if (n == 2) {
         LS__K(sum_rows)(out, x, size[0], size[1], beta, stream);
     } else if (n == 3 && kept[0]) {
-        for (int64_t i = 0; i < size[0]; i++) {
-            LS__K(sum_rows)
-            (out + i * size[2], x + i * size[1] * size[2], size[1], size[2], beta, stream);
-        }
+        sum_middle(out, x, size, beta);
     } else {
-        ls__kernels_ref()->sum_dims(out, x, ndim, shape, keep, beta, stream);
+        sum_alternation(out, x, n, size, kept, beta);
     }
 }
