@@ -80,6 +80,18 @@ static void print_features(void)
     }
 }
 
+/* Which code computes what, and why where something faster exists. */
+static void print_paths(void)
+{
+    ls__kernel_path path[LS__KERNEL_PATHS];
+    const int count = ls__kernels_paths(path);
+    for (int i = 0; i < count; i++) {
+        const char *because = path[i].because;
+        printf("  %-24s %s%s%s\n", path[i].family, path[i].path, because != NULL ? ": " : "",
+               because != NULL ? because : "");
+    }
+}
+
 static void print_machine(void)
 {
     const ls__env *env = ls__env_posix();
@@ -90,8 +102,7 @@ static void print_machine(void)
     printf("cores              %d\n", env->cores(env));
     printf("kernels            %s (the processor has %s)\n", ls__cpu_name(ls__cpu_level()),
            ls__cpu_name(ls__cpu_best_level()));
-    printf("matrix products    %s; of bfloat16: %s\n", ls__kernels_gemm_name(), BUILD_BFLOAT16);
-    printf("convolutions       %s\n", BUILD_CONVOLUTIONS);
+    print_paths();
     printf("transports         shm (ranks of one host), tcp (between hosts), tls %s\n", BUILD_TLS);
 }
 

@@ -174,8 +174,10 @@ int main(int argc, char **argv)
         b.index[i] = i * 31 % b.vocab;
     }
     ls__kernels_set_threads(1);
+    ls__kernel_path path[LS__KERNEL_PATHS];
+    (void)ls__kernels_paths(path);
     printf("# %s, products by %s; rows %lld, dim %lld, context %lld, heads %lld\n", b.k->name,
-           ls__kernels_gemm_name(), (long long)b.rows, (long long)b.dim, (long long)b.context,
+           path[0].path, (long long)b.rows, (long long)b.dim, (long long)b.context,
            (long long)b.heads);
     linear(&b, "qkv", b.dim, 3 * b.dim);
     linear(&b, "proj", b.dim, b.dim);

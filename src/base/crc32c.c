@@ -145,15 +145,26 @@ static bool has_wide(void)
     return __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512bw");
 }
 
+static bool has_fast(void)
+{
+    return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
+}
+
 /* All three paths give the same sum. */
 uint32_t ls__crc32c(uint32_t crc, const void *data, size_t bytes)
 {
     if (bytes >= FOLD && has_wide()) {
         return widest(crc, data, bytes);
     }
-    return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul")
-               ? fast(crc, data, bytes)
-               : ls__crc32c_plain(crc, data, bytes);
+    return has_fast() ? fast(crc, data, bytes) : ls__crc32c_plain(crc, data, bytes);
+}
+
+const char *ls__crc32c_path(void)
+{
+    if (has_wide()) {
+        return "built-in, carry-less products of AVX-512";
+    }
+    return has_fast() ? "built-in, CRC instructions of SSE4.2" : "a table";
 }
 
 #elif defined(__aarch64__)
@@ -196,11 +207,21 @@ uint32_t ls__crc32c(uint32_t crc, const void *data, size_t bytes)
                                                   : ls__crc32c_plain(crc, data, bytes);
 }
 
+const char *ls__crc32c_path(void)
+{
+    return (getauxval(AT_HWCAP) & HAS_CRC32) != 0 ? "built-in, CRC instructions" : "a table";
+}
+
 #else
 
 uint32_t ls__crc32c(uint32_t crc, const void *data, size_t bytes)
 {
     return ls__crc32c_plain(crc, data, bytes);
+}
+
+const char *ls__crc32c_path(void)
+{
+    return "a table";
 }
 
 #endif

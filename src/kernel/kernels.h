@@ -543,6 +543,15 @@ const ls__kernels *ls__kernels_cpu(void);
 
 /* Threads the fast kernels may use for calls from the calling thread. */
 void ls__kernels_set_threads(int threads);
-const char *ls__kernels_gemm_name(void); /* "oneDNN 2.6.3" or "built-in" */
+
+/* The code that computes a family of kernels here, as ls__kernels_cpu() would choose it. */
+typedef struct ls__kernel_path {
+    const char *family;  /* "products, bfloat16" */
+    char path[64];       /* "oneDNN 3.7.2, AVX-512 BF16" */
+    const char *because; /* why it is not a faster one; NULL: none is known */
+} ls__kernel_path;
+
+#define LS__KERNEL_PATHS 9
+int ls__kernels_paths(ls__kernel_path out[LS__KERNEL_PATHS]); /* how many */
 
 #endif

@@ -6,12 +6,14 @@
  */
 #include <oneapi/dnnl/dnnl.h>
 
+#include <stdatomic.h>
+#include <stdio.h>
+
 #include "base/log.h"
 #include "kernel/cpu/onednn.h"
 #include "kernel/cpu/threads.h"
 
-#define TEXT_(x) #x
-#define TEXT(x) TEXT_(x)
+#define WORTH_A_WORD 0x1p24 /* multiply-adds: from some 0.3 ms on */
 
 /* One thread: the caller has cut the product already. The thread count is restored on return. False
  * if oneDNN refuses, and C is then unchanged. */
@@ -63,9 +65,46 @@ bool ls__onednn_has_bf16(void)
     return includes(dnnl_cpu_isa_avx512_core_bf16);
 }
 
-/* Name and version of the library that the build found. */
 const char *ls__onednn_name(void)
 {
-    return "oneDNN " TEXT(DNNL_VERSION_MAJOR) "." TEXT(DNNL_VERSION_MINOR) "." TEXT(
-        DNNL_VERSION_PATCH);
+    return "oneDNN";
+}
+
+/* float32 uses nothing beyond AVX-512. */
+static const char *instructions(bool half)
+{
+    if (half && ls__onednn_has_tiles()) {
+        return ", AMX";
+    }
+    if (includes(dnnl_cpu_isa_avx512_core)) {
+        return half ? ", AVX-512 BF16" : ", AVX-512";
+    }
+    if (includes(dnnl_cpu_isa_avx2)) {
+        return ", AVX2";
+    }
+    return includes(dnnl_cpu_isa_sse41) ? ", SSE4.1" : ""; /* not x86 */
+}
+
+/* The version of the library that was loaded, which may be newer than the headers. */
+bool ls__onednn_path(bool half, char *text, size_t room)
+{
+    const dnnl_version_t *v = dnnl_version();
+    (void)snprintf(text, room, "oneDNN %d.%d.%d%s", v->major, v->minor, v->patch,
+                   instructions(half));
+    return !half || ls__onednn_has_bf16();
+}
+
+/* Without AVX2 or instructions for bfloat16 nobody expects oneDNN's best. */
+void ls__onednn_refused(const char *what, double work, bool half)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    char name[64];
+    if (work < WORTH_A_WORD || !includes(dnnl_cpu_isa_avx2) ||
+        !ls__onednn_path(half, name, sizeof name) ||
+        atomic_flag_test_and_set_explicit(&said, memory_order_relaxed)) {
+        return;
+    }
+    LS__WARN("%s has no fast kernel for %s: the built-in loops compute it, perhaps several times "
+             "slower (other shapes are not reported)",
+             name, what);
 }

@@ -27,6 +27,12 @@ size_t ls__onednn_gemm_bf16_workspace(const ls__gemm_bf16 *g);
 /* Whether it may use matrix tiles of bfloat16; then the process may, too. */
 bool ls__onednn_has_tiles(void);
 bool ls__onednn_has_bf16(void);    /* likewise instructions for bfloat16 */
-const char *ls__onednn_name(void); /* "oneDNN 2.6.3", or NULL */
+const char *ls__onednn_name(void); /* "oneDNN", or NULL */
+/* "oneDNN 3.7.2, AVX-512": the version that runs and the instructions it uses for float32 or, `half`,
+ * bfloat16. False where it does not serve these. */
+bool ls__onednn_path(bool half, char *text, size_t room);
+/* oneDNN has no fast kernel for `what`, of so many multiply-adds. Where it was to have one and the
+ * work is worth a word, that is logged, once a process. */
+void ls__onednn_refused(const char *what, double work, bool half);
 
 #endif

@@ -53,3 +53,14 @@ const char *ls__onednn_name(void)
 {
     return NULL;
 }
+
+bool ls__onednn_path(bool half, char *text, size_t room)
+{
+    (void)half, (void)text, (void)room;
+    return false;
+}
+
+void ls__onednn_refused(const char *what, double work, bool half)
+{
+    (void)what, (void)work, (void)half;
+}

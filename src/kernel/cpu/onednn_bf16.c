@@ -13,6 +13,7 @@
  * still several times as fast as float32. Without bfloat16 instructions it would widen and be
  * slower than the built-in product.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -251,6 +252,16 @@ static void give(ls__plans *plans, plan *p, const plan *own)
     }
 }
 
+/* A transposed matrix is named so, since oneDNN's kernels differ there. */
+static void report_refusal(const ls__gemm_bf16 *g)
+{
+    char what[128];
+    (void)snprintf(what, sizeof what, "a product of bfloat16, [%lld,%lld]%s x [%lld,%lld]%s",
+                   (long long)g->m, (long long)g->k, g->trans_a ? " transposed" : "",
+                   (long long)g->k, (long long)g->n, g->trans_b ? " transposed" : "");
+    ls__onednn_refused(what, (double)g->m * (double)g->n * (double)g->k, true);
+}
+
 /* False if oneDNN refuses a part; the plans obtained so far are still end()'s to give back. */
 static bool begin(job *j)
 {
@@ -258,6 +269,7 @@ static bool begin(job *j)
         request r = request_of(j, i == 0 ? 0 : j->cut.parts - 1);
         j->of[i] = take(j->g->plans, &r, j->own[i]);
         if (j->of[i] == NULL) {
+            report_refusal(&r.part);
             return false;
         }
     }

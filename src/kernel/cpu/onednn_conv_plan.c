@@ -15,6 +15,7 @@
  * back. */
 #include "kernel/cpu/onednn_conv.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -385,6 +386,22 @@ static bool make_primitives(plan *p)
     return made;
 }
 
+static void report_refusal(const request *r)
+{
+    static const char *const passes[] = {"forward", "backward to x", "backward to w"};
+    const ls__conv2d *c = &r->conv;
+    char what[192];
+    (void)snprintf(what, sizeof what,
+                   "a convolution of %s %s, x [%lld,%lld,%lld,%lld], w [%lld,%lld,%lld,%lld]",
+                   r->half ? "bfloat16" : "float32", passes[r->pass], (long long)c->batch,
+                   (long long)c->in, (long long)c->height, (long long)c->width, (long long)c->out,
+                   (long long)(c->in / c->groups), (long long)c->kernel[0],
+                   (long long)c->kernel[1]);
+    ls__onednn_refused(
+        what, (double)ls__conv2d_weights(c) * (double)(c->batch * c->out_height * c->out_width),
+        r->half);
+}
+
 /* A plan that oneDNN refuses is kept too, with `none` set, so that it is asked only once. */
 static bool plan_make(void *of, const void *arg)
 {
@@ -398,6 +415,7 @@ static bool plan_make(void *of, const void *arg)
         made = slot_make(p, &p->slot[p->slots++]);
     }
     if (!made) {
+        report_refusal(&p->of);
         plan_fini(p);
         *p = (plan){.none = true};
     }

@@ -10,8 +10,7 @@
 #include "base/assert.h"
 #include "base/env.h"
 
-#define PLANS_MAX 512 /* ResNet-152 needs some 100; one takes some 10 KB and what oneDNN makes */
-#define CHAINS 256    /* a power of two */
+#define CHAINS 256 /* a power of two */
 
 /* taken: from ls__plans_take to ls__plans_give, by one thread; free entries may be evicted. */
 typedef struct entry entry;
@@ -92,7 +91,7 @@ static entry *find(ls__plans *plans, const ls__plan_key *key)
 static void make_room(ls__plans *plans)
 {
     entry **oldest = NULL;
-    for (int i = 0; plans->count >= PLANS_MAX && i < CHAINS; i++) {
+    for (int i = 0; plans->count >= LS__PLANS_MAX && i < CHAINS; i++) {
         for (entry **at = &plans->chain[i]; *at != NULL; at = &(*at)->next) {
             if (!(*at)->taken && (oldest == NULL || (*at)->used < (*oldest)->used)) {
                 oldest = at;

@@ -9,6 +9,8 @@
 
 #include "kernel/kernels.h"
 
+/* ResNet-152 needs some 100. One takes some 10 KB and what oneDNN makes. */
+#define LS__PLANS_MAX 512
 #define LS__PLAN_KEY 24
 
 /* Keys of convolutions end with 0, others with their kind. */

@@ -24,10 +24,3 @@ void ls__kernels_set_threads(int threads)
 {
     ls__threads_set(threads > 1 ? threads : 1);
 }
-
-/* For reports; static text. */
-const char *ls__kernels_gemm_name(void)
-{
-    const char *name = ls__onednn_name();
-    return name != NULL ? name : "built-in";
-}

@@ -280,4 +280,6 @@ TEST(the_gradient_of_an_activation_is_that_of_the_kernels_one_by_one)
     }
 }
 
+TEST_BFLOAT16_PATHS
+
 TEST_MAIN

@@ -196,4 +196,6 @@ TEST(attention_keeps_large_scores_finite)
     problem_free(&p);
 }
 
+TEST_BFLOAT16_PATHS
+
 TEST_MAIN

@@ -289,4 +289,6 @@ TEST(a_convolution_by_hand)
     check_same_bits("dx", dx, want_dx, 4);
 }
 
+TEST_BFLOAT16_PATHS
+
 TEST_MAIN

@@ -177,4 +177,6 @@ TEST(a_cut_product_of_bfloat16_agrees_with_the_plain_twin)
     }
 }
 
+TEST_BFLOAT16_PATHS
+
 TEST_MAIN

@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernel/cpu/onednn.h"
 #include "kernel/cpu/tables.h"
+#include "kernel/cpu/tiles.h"
 #include "kernel/kernels.h"
 #include "test.h"
 
@@ -18,6 +20,43 @@ static inline const ls__kernels *variant(int isa)
     const ls__variant *found = ls__variant_of_isa((ls__isa)isa);
     return found != NULL && isa <= (int)ls__cpu_best() ? found->kernels : NULL;
 }
+
+/* Each program says which instruction sets it did not test. */
+static inline void check_variant_is_there(ls__isa isa, const char *reason)
+{
+    CHECK(ls__variant_of_isa(LS__ISA_BASE) != NULL);
+    if (variant((int)isa) == NULL) {
+        SKIP(reason);
+    }
+    CHECK_STR(variant((int)isa)->name + strlen("cpu "), isa == LS__ISA_V3 ? "v3" : "v4");
+}
+
+TEST(the_variant_for_avx2_is_tested)
+{
+    check_variant_is_there(LS__ISA_V3, "no AVX2 here: its kernels did not run");
+}
+
+TEST(the_variant_for_avx512_is_tested)
+{
+    check_variant_is_there(LS__ISA_V4, "no AVX-512 here: its kernels did not run");
+}
+
+/* In programs whose kernels have paths of their own for bfloat16. */
+#define TEST_BFLOAT16_PATHS                                                                        \
+    TEST(products_of_bfloat16_instructions_are_tested)                                             \
+    {                                                                                              \
+        if (!ls__onednn_has_bf16()) {                                                              \
+            SKIP("no AVX-512 BF16 here, or no oneDNN: its products did not run");                  \
+        }                                                                                          \
+        CHECK(ls__cpu_best() == LS__ISA_V4);                                                       \
+    }                                                                                              \
+    TEST(matrix_tiles_are_tested)                                                                  \
+    {                                                                                              \
+        if (!ls__tiles_usable()) {                                                                 \
+            SKIP("no AMX here, or no oneDNN: matrix tiles did not run");                           \
+        }                                                                                          \
+        CHECK(ls__cpu_best_level() == LS__CPU_AMX);                                                \
+    }
 
 /* Mean cross-entropy without smoothing, over all rows. */
 static inline double cross_entropy_of(const ls__kernels *k, float *dlogits, const float *logits,

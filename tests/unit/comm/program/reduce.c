@@ -262,6 +262,25 @@ static void check_two_steps(bench *b, ls_dtype dtype, ls__isa isa, int64_t count
     }
 }
 
+/* Each instruction set that the tests above left out. */
+static void check_table_is_there(ls__isa isa, const char *reason)
+{
+    CHECK(ls__reduce_table_of(LS__ISA_BASE) != NULL);
+    if (ls__reduce_table_of(isa) == NULL) {
+        SKIP(reason);
+    }
+}
+
+TEST(loops_for_avx2_are_tested)
+{
+    check_table_is_there(LS__ISA_V3, "no AVX2 here: its loops did not run");
+}
+
+TEST(loops_for_avx512_are_tested)
+{
+    check_table_is_there(LS__ISA_V4, "no AVX-512 here: its loops did not run");
+}
+
 TEST(partial_sums_that_stay_wide_are_rounded_once)
 {
     bench b = bench_new();
