@@ -331,6 +331,33 @@ DIST_TEST(stepping_on_gradients_that_were_never_synchronised_is_refused, 2)
     ls_module_free(ddp);
 }
 
+/* One part of a model is wrapped, the other one trains on each rank alone. */
+DIST_TEST(an_optimizer_steps_over_wrapped_and_plain_parameters, 2)
+{
+    CHECK_OK(ls_manual_seed(1));
+    net *n = net_new(HIDDEN);
+    ls_module *outer = ls_module_new(sizeof *outer, &net_class);
+    ls_module *ddp = ls_module_add(outer, "wrapped", ls_ddp_new(&n->base, ls_world(), NULL));
+    ls_module *plain = ls_module_add(outer, "plain", ls_linear_new(OUT, OUT, NULL));
+    ls_optim *optim = ls_sgd_new(outer, NULL);
+    const uint64_t before = ls_module_hash(plain), wrapped = ls_module_hash(ddp);
+    {
+        LS_SCOPE;
+        ls_tensor *x, *y;
+        rows(0, ls_rank() * 4, 4, &x, &y);
+        ls_tensor *out = ls_forward(plain, ls_forward(ddp, x));
+        CHECK_OK(ls_backward(ls_cross_entropy(out, y, NULL)));
+    }
+    CHECK_OK(ls_optim_step(optim));
+    CHECK(ls_module_hash(plain) != before && ls_module_hash(ddp) != wrapped);
+    int identical = 0;
+    uint64_t hash = 0;
+    CHECK_OK(ls_replicas_identical(ddp, ls_world(), &identical, &hash));
+    CHECK_INT(identical, 2);
+    ls_optim_free(optim);
+    ls_module_free(outer);
+}
+
 DIST_TEST(a_parameter_used_on_one_rank_only_gets_its_mean_and_unused_ones_stay_absent, 2)
 {
     CHECK_OK(ls_manual_seed(1));
