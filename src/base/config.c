@@ -28,3 +28,51 @@ void ls__config_note(const char *format, ...)
     (void)snprintf(entry->file, sizeof entry->file, "%s", tail);
     entry->line = ls__self.line;
 }
+
+const double *ls__config_value(const ls__config *config, const char *name)
+{
+    for (int i = 0; i < config->changes; i++) {
+        if (strncmp(config->change[i].name, name, LS__CONFIG_NAME) == 0) {
+            return &config->change[i].value;
+        }
+    }
+    return NULL;
+}
+
+void ls__config_set(const char *name, double value)
+{
+    ls_runtime *runtime = ls__self.runtime;
+    LS_ASSERT(strlen(name) < LS__CONFIG_NAME);
+    if (runtime == NULL) {
+        return;
+    }
+    ls__config *config = &runtime->config;
+    double *known = (double *)ls__config_value(config, name);
+    if (known != NULL) {
+        *known = value;
+    } else if (config->changes < LS__CONFIG_CHANGES_MAX) {
+        ls__config_change *change = &config->change[config->changes++];
+        (void)snprintf(change->name, sizeof change->name, "%s", name);
+        change->value = value;
+    }
+}
+
+/* FNV-1a of name and value. */
+static uint64_t hash_of(const ls__config_change *change)
+{
+    const unsigned char *bytes = (const unsigned char *)change;
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < sizeof *change; i++) {
+        hash = (hash ^ bytes[i]) * 0x100000001b3u;
+    }
+    return hash;
+}
+
+uint64_t ls__config_change_hash(const ls__config *config)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < config->changes; i++) {
+        sum += hash_of(&config->change[i]);
+    }
+    return sum;
+}

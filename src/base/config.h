@@ -10,8 +10,10 @@
 
 #include "base/compiler.h"
 
-#define LS__CONFIG_ENTRIES_MAX 16 /* entries: bounds the exchange, 3.6 kB a rank */
+#define LS__CONFIG_ENTRIES_MAX 16 /* entries: bounds the exchange, 4.4 kB a rank */
+#define LS__CONFIG_CHANGES_MAX 16 /* settings that may change */
 #define LS__CONFIG_TEXT 160
+#define LS__CONFIG_NAME 40
 #define LS__CONFIG_FILE 60
 
 /* Sent to peers as it is, so unused bytes are zero. */
@@ -21,13 +23,29 @@ typedef struct ls__config_entry {
     int32_t line;
 } ls__config_entry;
 
+/* A setting that may change in the run, with its latest value. */
+typedef struct ls__config_change {
+    char name[LS__CONFIG_NAME];
+    double value;
+} ls__config_change;
+
 typedef struct ls__config {
-    int32_t count;
+    int32_t count, changes;
     ls__config_entry entry[LS__CONFIG_ENTRIES_MAX];
+    ls__config_change change[LS__CONFIG_CHANGES_MAX];
 } ls__config;
 
 /* Adds an entry to the current runtime's configuration. Does nothing without a runtime, nor once
  * the table is full: further entries are not compared. */
 void ls__config_note(const char *format, ...) LS__PRINTF(1, 2);
+
+/* Sets a setting that may change in the run: the learning rate, the largest norm of clipping, the
+ * type of products. Every synchronised backward compares their hash, so ranks that differ are found
+ * in the step that follows. Does nothing without a runtime, nor once the table is full. */
+void ls__config_set(const char *name, double value);
+/* Does not depend on the order in which the settings were first set. */
+uint64_t ls__config_change_hash(const ls__config *config);
+/* The value of a setting; NULL: it was never set. */
+const double *ls__config_value(const ls__config *config, const char *name);
 
 #endif

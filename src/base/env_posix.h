@@ -39,6 +39,7 @@ int64_t ls__posix_shm_size(const ls__env *env, int fd);
 int ls__posix_shm_seal(const ls__env *env, int fd);
 int ls__posix_shm_map(const ls__env *env, int fd, size_t reserve, size_t phase, void **out);
 void ls__posix_shm_unmap(const ls__env *env, void *memory, size_t reserve);
+size_t ls__posix_address_space(const ls__env *env);
 
 /* dir: kinds of files, folders */
 int ls__posix_stat(const ls__env *env, const char *path, bool follow, ls__env_stat *out);
@@ -68,6 +69,7 @@ int ls__posix_tcp_listen(const ls__env *env, const char *address, int port);
 int ls__posix_tcp_accept(const ls__env *env, int fd, char *address, size_t bytes);
 int ls__posix_tcp_connect(const ls__env *env, const char *address, int port, const char *from);
 int ls__posix_tcp_connected(const ls__env *env, int fd);
+int64_t ls__posix_tcp_unanswered_ms(const ls__env *env, int fd);
 int ls__posix_tcp_name(const ls__env *env, int fd, bool peer, char *address, size_t bytes,
                        int *port);
 ssize_t ls__posix_send_spans(const ls__env *env, int fd, const ls__env_span *spans, int count);
@@ -92,6 +94,7 @@ pid_t ls__posix_pid(const ls__env *env);
 pid_t ls__posix_starter(const ls__env *env, const char *name);
 uid_t ls__posix_uid(const ls__env *env);
 int ls__posix_watch_process(const ls__env *env, pid_t pid);
+bool ls__posix_process_traced(const ls__env *env, pid_t pid);
 int ls__posix_process_state(const ls__env *env, pid_t pid);
 
 /* stop: SIGINT and SIGTERM as a wish */

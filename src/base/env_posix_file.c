@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -232,6 +233,29 @@ int ls__posix_shm_map(const ls__env *env LS__UNUSED, int fd, size_t reserve, siz
     }
     *out = memory;
     return 0;
+}
+
+/* Pages that this process has mapped, from the first number of statm; 0: /proc is not there. */
+static unsigned long long mapped_pages(void)
+{
+    unsigned long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    if (file != NULL) {
+        pages = fscanf(file, "%llu", &pages) == 1 ? pages : 0;
+        (void)fclose(file);
+    }
+    return pages;
+}
+
+/* What the limit of `ulimit -v` leaves. */
+size_t ls__posix_address_space(const ls__env *env LS__UNUSED)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+        return SIZE_MAX;
+    }
+    const unsigned long long mapped = mapped_pages() * (unsigned long long)sysconf(_SC_PAGESIZE);
+    return mapped < limit.rlim_cur ? (size_t)(limit.rlim_cur - mapped) : 0;
 }
 
 /* The whole reservation, also where the file has not grown into it. */

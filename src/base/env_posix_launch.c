@@ -182,6 +182,22 @@ int ls__posix_process_state(const ls__env *env LS__UNUSED, pid_t pid)
     return error < 0 ? error : is_ending(&found) ? 'K' : found.state;
 }
 
+/* TracerPid of /proc/PID/status is not 0. */
+bool ls__posix_process_traced(const ls__env *env LS__UNUSED, pid_t pid)
+{
+    char path[64], text[2048];
+    snprintf(path, sizeof path, "/proc/%ld/status", (long)pid);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return false;
+    }
+    const ssize_t got = read(fd, text, sizeof text - 1);
+    (void)close(fd);
+    text[got > 0 ? got : 0] = '\0';
+    const char *at = strstr(text, "\nTracerPid:");
+    return at != NULL && strtol(at + strlen("\nTracerPid:"), NULL, 10) != 0;
+}
+
 /* Whether a process was started with a variable: `name` followed by `end`, which is '=' for any
  * value, or 0 when `name` is the whole entry. A process whose environment may not be read counts as
  * one without it. */

@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -13,6 +14,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -217,6 +219,18 @@ int ls__posix_tcp_connected(const ls__env *env LS__UNUSED, int fd)
         return 0;
     }
     return errno == ENOTCONN ? -EINPROGRESS : -errno;
+}
+
+int64_t ls__posix_tcp_unanswered_ms(const ls__env *env LS__UNUSED, int fd)
+{
+    struct tcp_info info = {0};
+    socklen_t bytes = sizeof info;
+    int queued = 0; /* bytes that were not acknowledged, or could not be sent at all */
+    if (ioctl(fd, SIOCOUTQ, &queued) != 0 || queued == 0 ||
+        getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) {
+        return 0;
+    }
+    return (int64_t)info.tcpi_last_ack_recv;
 }
 
 /* The numeric address and port of one end of a stream. */

@@ -165,3 +165,11 @@ int64_t ls__memory_available(const ls__env *env)
     const int64_t allowed = ls__setting_int("LOCKSTEP_MEMORY", UNKNOWN, 0, INT64_MAX / MIB);
     return smaller(left, allowed < 0 ? UNKNOWN : allowed * MIB);
 }
+
+/* /proc/vmstat counts the kills of the whole host, those inside control groups included. */
+int64_t ls__memory_oom_kills(const ls__env *env)
+{
+    char text[FILE_BYTES];
+    return read_file(env, "/proc/vmstat", text, sizeof text) ? number_of(text, "oom_kill")
+                                                             : UNKNOWN;
+}

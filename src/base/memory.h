@@ -4,6 +4,9 @@
 
 #include "base/env.h"
 
+/* How many processes of this host the kernel has killed so far because memory was short; -1: not
+ * known. */
+int64_t ls__memory_oom_kills(const ls__env *env);
 /* See ls_memory_available. */
 int64_t ls__memory_available(const ls__env *env);
 

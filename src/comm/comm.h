@@ -32,6 +32,7 @@ struct ls__comm {
     ls_runtime *runtime;
     const ls__env *env;
     ls__boot boot;
+    ls__arrival arrival; /* in ls_init: the wait for the other ranks */
     ls__board *board;
     ls__board_rank *me; /* this rank's record on the board */
     ls__heap heap;

@@ -19,6 +19,7 @@
 
 #include "autograd/param.h"
 #include "base/assert.h"
+#include "base/config.h"
 #include "base/options.h"
 #include "base/runtime.h"
 #include "base/size.h"
@@ -87,6 +88,9 @@ static ls_status ddp_forward(ls_module *self, ls_tensor *const *inputs, int inpu
     ddp *d = (ddp *)self;
     const bool counts = !ls__self.no_grad && ls__self.replay == NULL; /* a replay is of backward */
     d->observer.armed = d->observer.armed || counts;
+    if (counts) {
+        ls__config_set("autocast", ls__self.autocast);
+    }
     (void)ls_forward_many(d->inner, inputs, input_count, outputs, output_count);
     return LS_OK;
 }

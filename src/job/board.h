@@ -169,6 +169,8 @@ bool ls__board_set_cause(ls__board *board, const ls__env *env, const ls__failure
 
 /* Whether the process of local rank r is stopped by a signal or held by a debugger. */
 bool ls__board_stopped(const ls__board *board, const ls__env *env, int r);
+/* Whether a debugger is attached to it, whatever its state. */
+bool ls__board_traced(const ls__board *board, const ls__env *env, int r);
 /* Whether it has ended and its launcher has not reaped it yet: the launcher itself is stopped. */
 bool ls__board_unreaped(const ls__board *board, const ls__env *env, int r);
 

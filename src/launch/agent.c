@@ -315,7 +315,8 @@ static void take_remote_stop(ls__agent *agent)
 }
 
 /* One turn: waits for events or the next deadline, then serves every part. While nodes gather
- * there is no rank, so failures are not examined. */
+ * there is no rank, and while ranks are started the next one follows at once, so failures are not
+ * examined. */
 void ls__agent_turn(ls__agent *agent)
 {
     const ls__env *env = agent->env;
@@ -323,6 +324,7 @@ void ls__agent_turn(ls__agent *agent)
     uint64_t deadline =
         least(least(agent->kill_ns, agent->stopped_ns), least(agent->term_ns, agent->linger_ns));
     const layout at = fill_items(agent, &deadline);
+    deadline = agent->starting ? env->now_ns(env) : deadline;
     (void)env->poll(env, agent->items, at.count, deadline);
     if (items[0].can_read) {
         take_signals(agent);
@@ -335,7 +337,7 @@ void ls__agent_turn(ls__agent *agent)
     }
     ls__host_agent_turn(&agent->host, items + at.host, at.count - at.host);
     take_remote_stop(agent);
-    if (agent->gathering) {
+    if (agent->gathering || agent->starting) {
         return;
     }
     ls__agent_conclude(agent);
@@ -386,6 +388,24 @@ static void run(ls__agent *agent)
     }
 }
 
+/* Starts the ranks, with a turn of the loop after each: those that run already find their store
+ * served, however long the start of the others takes. A stop request ends it, because later ranks
+ * would not get the signal. */
+static bool start_ranks(ls__agent *agent)
+{
+    bool sound = true;
+    LS_ASSERT(agent->host.started == 0 && agent->host.stop_signal == 0);
+    agent->starting = true;
+    for (int r = 0;
+         sound && r < agent->job->ranks && !agent->host.has_cause && agent->host.stop_signal == 0;
+         r++) {
+        sound = ls__agent_start_rank(agent, r);
+        ls__agent_turn(agent);
+    }
+    agent->starting = false;
+    return sound;
+}
+
 /* Each step runs only if all before it succeeded; the loop runs in any case, since ranks may
  * exist. */
 void ls__agent_run(ls__agent *agent)
@@ -404,9 +424,7 @@ void ls__agent_run(ls__agent *agent)
     if (sound) {
         ls__agent_start_reaper(agent);
     }
-    for (int r = 0; sound && r < agent->job->ranks; r++) {
-        sound = ls__agent_start_rank(agent, r);
-    }
+    sound = sound && start_ranks(agent);
     if (sound) {
         ls__agent_write_pids(agent);
     }

@@ -19,6 +19,7 @@ typedef struct ls__agent {
     ls__host_agent host;
     int cores;
     bool gathering;               /* nodes are missing: there is no rank and no board */
+    bool starting;                /* ranks are being started: a turn does not wait */
     const ls__restarts *restarts; /* the front's count of restarts */
 
     ls__agent_rank rank[LS__BOARD_RANKS_MAX];

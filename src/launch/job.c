@@ -142,10 +142,17 @@ static void describe_kill(const front *f, const ls__env_exit *how, ls__job_resul
     result->attempt = f->job.attempt;
     result->code = how->signal != 0 ? 128 + how->signal : 1;
     result->failure.final = true;
-    snprintf(
-        result->cause, sizeof result->cause,
-        "the launcher's agent (process %d) was killed by signal %d (%s), and the ranks with it",
-        (int)how->pid, how->signal, ls__signal_name(how->signal));
+    if (how->signal != 0) {
+        snprintf(
+            result->cause, sizeof result->cause,
+            "the launcher's agent (process %d) was killed by signal %d (%s), and the ranks with it",
+            (int)how->pid, how->signal, ls__signal_name(how->signal));
+    } else {
+        snprintf(result->cause, sizeof result->cause,
+                 "the launcher's agent (process %d) ended with code %d before it could start a "
+                 "rank; check that /dev/null and /proc exist (ls /dev/null /proc/self)",
+                 (int)how->pid, how->code);
+    }
     snprintf(result->report, sizeof result->report, "lockstep: %s\n", result->cause);
 }
 
@@ -336,6 +343,19 @@ static int run_attempts(front *f, ls__job_result *result)
     return error;
 }
 
+/* The processes of a job are found in /proc, so without it nothing could be ended reliably. A system
+ * without /proc is refused before there is a process. */
+static ls_status check_system(const ls__env *env)
+{
+    const int state = env->process_state(env, env->pid(env));
+    return state >= 0 ? LS_OK
+                      : ls__fail(LS_ERR_SYSTEM,
+                                 "the launcher finds the processes of a job in /proc, but cannot "
+                                 "read its own entry there (%s): mount it (mount -t proc proc "
+                                 "/proc), in a chroot as well",
+                                 strerror(-state));
+}
+
 /* Adopts orphans only where it owns the signals: a program that calls ls_spawn keeps its
  * children to itself. */
 ls_status ls__job_run(const ls__env *env, const ls__job *job, ls__job_result *result)
@@ -343,6 +363,7 @@ ls_status ls__job_run(const ls__env *env, const ls__job *job, ls__job_result *re
     LS_ASSERT(job->ranks >= 1 && job->ranks <= LS__BOARD_RANKS_MAX);
     LS_ASSERT(job->max_restarts >= 0 && job->max_restarts <= LS__RESTARTS_MAX);
     uint64_t mask = 0;
+    LS_TRY(check_system(env));
     front f = {.env = env,
                .job = *job,
                .pid = env->pid(env),

@@ -7,6 +7,7 @@
  */
 #include <math.h>
 
+#include "base/config.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
@@ -20,6 +21,27 @@ static float *gradient(const ls__module_item *item, int64_t *count)
     return grad != NULL ? ls_data(grad) : NULL;
 }
 
+/* The error for a norm that is not finite: names the first parameter whose gradient made it so. */
+static ls_status fail_norm(const ls__kernels *kernels, const ls__module_item *item, int items,
+                           double norm)
+{
+    const char *first = NULL;
+    int odd = 0;
+    int64_t count;
+    for (int i = 0; i < items; i++) {
+        float *grad = gradient(&item[i], &count);
+        if (grad != NULL && !isfinite(kernels->sum_squares(grad, count))) {
+            first = first != NULL ? first : item[i].name;
+            odd++;
+        }
+    }
+    return ls__fail(
+        LS_ERR_INVALID,
+        "clip_grad_norm: the gradients' norm is %g (not finite in %d of the parameters, "
+        "first in %.200s); look for a division by zero, or lower the learning rate",
+        norm, odd, first != NULL ? first : "");
+}
+
 /* A norm that is not finite changes nothing, so that the caller may skip the step. */
 ls_status ls_clip_grad_norm(ls_module *module, double max_norm, double *norm)
 {
@@ -30,6 +52,9 @@ ls_status ls_clip_grad_norm(ls_module *module, double max_norm, double *norm)
     const ls__kernels *kernels = tensors->kernels;
     if (!(max_norm >= 0.0)) {
         return ls__fail(LS_ERR_INVALID, "clip_grad_norm: max_norm is %g; give one >= 0", max_norm);
+    }
+    if (isfinite(max_norm)) { /* else the caller only wants to know the norm, maybe on one rank */
+        ls__config_set("the largest norm of ls_clip_grad_norm", max_norm);
     }
     int items = 0;
     int64_t count;
@@ -47,10 +72,7 @@ ls_status ls_clip_grad_norm(ls_module *module, double max_norm, double *norm)
         *norm = total;
     }
     if (!isfinite(total)) {
-        return ls__fail(LS_ERR_INVALID,
-                        "clip_grad_norm: the gradients' norm is %g; look for a division by zero, "
-                        "or lower the learning rate",
-                        total);
+        return fail_norm(kernels, item, items, total);
     }
     double factor = max_norm / (total + NORM_EPS);
     for (int i = 0; factor < 1.0 && i < items; i++) {

@@ -71,8 +71,10 @@ static ls_status list_params(ls_optim *o, ls_module *module)
 
 /* Notes name, parameters and hyper-parameters for the comparison in reduce/config_check.c: ranks
  * whose optimizers differ drift apart although their gradients are equal. */
-static void note_config(const ls_optim *o)
+static void note_config(ls_optim *o)
 {
+    (void)snprintf(o->lr_name, sizeof o->lr_name, "the learning rate of %s #%d", o->cls->name,
+                   ++o->runtime->optimizers);
     char hyper[LS__CONFIG_TEXT] = "";
     ls__text to = {hyper, sizeof hyper};
     for (int h = 0; h < o->cls->hyper_count; h++) {
@@ -279,6 +281,7 @@ ls_status ls_optim_step(ls_optim *o)
         return ls__self.status;
     }
     o->kernels = tensors->kernels;
+    ls__config_set(o->lr_name, o->hyper[0]);
     ls__phase former = ls__activity_enter(LS__PHASE_OPTIMIZER, o->cls->name);
     ls_status status = step(o);
     if (status < 0) {

@@ -5,6 +5,8 @@
 
 #include <lockstep/optim.h>
 
+#include "base/config.h"
+
 #include "kernel/kernels.h"
 
 #define LS__OPTIM_HYPER_MAX 6
@@ -35,8 +37,9 @@ struct ls_optim {
     int state_count; /* of the class' state tensors, how many this one keeps */
     ls__optim_param *params;
     int count;
-    int64_t steps_max; /* of its parameters: how far training has come */
-    void *memory;      /* of all state; NULL until the first step */
+    char lr_name[LS__CONFIG_NAME]; /* for the comparison of the ranks, see base/config.h */
+    int64_t steps_max;             /* of its parameters: how far training has come */
+    void *memory;                  /* of all state; NULL until the first step */
     size_t memory_bytes;
 };
 

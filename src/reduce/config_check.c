@@ -100,3 +100,69 @@ ls_status ls__config_check(ls_reducer *r)
     r->config_checked = status == LS_OK;
     return status;
 }
+
+/* ---- settings that may change in the run -------------------------------------------------- */
+
+/* "0.001", or that the rank never set it. */
+static const char *put_value(const double *value, char out[32])
+{
+    (void)snprintf(out, 32, value != NULL ? "%.9g" : "not set", value != NULL ? *value : 0.0);
+    return out;
+}
+
+/* The first setting of one rank that the other has otherwise, or has not. */
+static const char *first_change(const ls__config *of, const ls__config *in)
+{
+    for (int i = 0; i < of->changes; i++) {
+        const double *value = ls__config_value(in, of->change[i].name);
+        if (value == NULL || memcmp(value, &of->change[i].value, sizeof *value) != 0) {
+            return of->change[i].name;
+        }
+    }
+    return NULL;
+}
+
+/* Every rank finds the same pair. */
+static ls_status name_change(const ls_reducer *r, const ls__config *all)
+{
+    char ours[32], theirs[32];
+    for (int rank = 1; rank < r->size; rank++) {
+        const char *name = first_change(&all[0], &all[rank]);
+        name = name != NULL ? name : first_change(&all[rank], &all[0]);
+        if (name != NULL) {
+            return ls__fail(
+                LS_ERR_MISMATCH,
+                "reducer \"%s\": the ranks train with different settings: %s is %s on "
+                "rank 0 and %s on rank %d; set the same on every rank in every step, or "
+                "the replicas drift apart",
+                r->name, name, put_value(ls__config_value(&all[0], name), ours),
+                put_value(ls__config_value(&all[rank], name), theirs), rank);
+        }
+    }
+    return ls__fail(LS_ERR_MISMATCH,
+                    "reducer \"%s\": the ranks had different settings (learning rate, clipping or "
+                    "type of products) in this step; set the same on every rank in every step",
+                    r->name);
+}
+
+ls_status ls__config_name_change(const ls_reducer *r)
+{
+    const ls__env *env = r->runtime->env;
+    size_t bytes = 0;
+    if (!ls__bytes_of(r->size, sizeof(ls__config), &bytes)) {
+        return ls__fail(LS_ERR_LIMIT, "reducer \"%s\": too many ranks to compare", r->name);
+    }
+    ls__config *all = env->allocate(env, bytes);
+    if (all == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory to compare settings", r->name);
+    }
+    const ls__config own = r->runtime->config;
+    ls_status status =
+        ls_all_gather(r->group, &own, all, sizeof own, LS_UINT8,
+                      LS_OPTIONS(ls_collective_options, .tag = "settings that differ"), NULL);
+    if (status == LS_OK) {
+        status = name_change(r, all);
+    }
+    env->release(env, all, bytes);
+    return status;
+}

@@ -6,5 +6,8 @@
 
 /* Collective, once; LS_ERR_MISMATCH names the first difference. */
 ls_status ls__config_check(ls_reducer *r);
+/* Names the setting of which the control exchange found that it differs. Collective; returns
+ * LS_ERR_MISMATCH, or the failure of the exchange. */
+ls_status ls__config_name_change(const ls_reducer *r);
 
 #endif

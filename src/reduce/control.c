@@ -34,6 +34,7 @@ ls_status ls__control_start(ls_reducer *r)
                                 .plan_version = r->plan.version,
                                 .weighted = r->weighted,
                                 .reductions = r->stats.reductions,
+                                .settings = ls__config_change_hash(&r->runtime->config),
                                 .stop = ls__stop_wanted(r->runtime)};
     uint8_t *bits = bitmap(r, r->rank);
     memset(bits, 0, ((size_t)r->param_count + 7) / 8);
@@ -88,6 +89,15 @@ static ls_status compare_parts(const ls_reducer *r)
     return LS_OK;
 }
 
+/* Settings that may change in the run, such as the learning rate. Which one differs is found out
+ * when the backward has ended (config_check.c): here only the engine may be running. */
+static void compare_settings(ls_reducer *r)
+{
+    for (int rank = 1; rank < r->size && r->size == r->runtime->world_size; rank++) {
+        r->settings_differ = r->settings_differ || part(r, rank)->settings != part(r, 0)->settings;
+    }
+}
+
 /* Adds the weights of all ranks in the canonical order of summation, so that the divisor is bitwise
  * identical on every rank. */
 static double global_weight(const ls_reducer *r)
@@ -127,6 +137,7 @@ static void agree_on_stop(ls_reducer *r)
 ls_status ls__control_finish(ls_reducer *r)
 {
     LS_TRY(compare_parts(r));
+    compare_settings(r);
     agree_on_stop(r);
     for (int i = 0; i < r->param_count; i++) {
         bool used = false;

@@ -64,6 +64,7 @@ typedef struct ls__reduce_control {
     uint32_t plan_version;
     uint32_t weighted;
     uint64_t reductions; /* synchronised backwards so far */
+    uint64_t settings;   /* hash of the settings that may change in the run */
     uint32_t stop;       /* the signal by which this rank was asked to stop; 0: none */
     uint32_t reserved;
 } ls__reduce_control;
@@ -100,7 +101,9 @@ struct ls_reducer {
     int ready_count;  /* … in this backward */
 
     bool config_checked;
-    char *control; /* registered: size parts of control_bytes each */
+    bool settings_differ; /* of those that may change in the run; found by the control exchange */
+    bool nonfinite_reported; /* owned by the thread that launches */
+    char *control;           /* registered: size parts of control_bytes each */
     size_t control_bytes;
     ls_work *control_work;
 

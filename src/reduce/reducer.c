@@ -26,6 +26,7 @@
 #include "reduce/bucket.h"
 #include "reduce/config_check.h"
 #include "reduce/control.h"
+#include "reduce/nonfinite.h"
 #include "reduce/plan.h"
 
 /* Before the first backward, so no lock is needed. */
@@ -224,6 +225,7 @@ static ls_status launch(ls_reducer *r, ls__reduce_bucket *bucket)
     }
     LS_ASSERT(bucket->pending == 0 && bucket->work == NULL);
     ls__bucket_fill(r, bucket);
+    ls__nonfinite_look(r, bucket);
     if (atomic_load_explicit(&r->first_launch_ns, memory_order_relaxed) == 0) {
         atomic_store_explicit(&r->first_launch_ns, env->now_ns(env), memory_order_relaxed);
     }
@@ -446,6 +448,10 @@ ls_status ls_reducer_wait(ls_reducer *r)
         record_stats(r, start);
     }
     become_idle(r);
+    if (status == LS_OK && r->settings_differ) {
+        status = ls__config_name_change(r);
+        ls__group_fail(r->group, status, ls_error_message());
+    }
     return own[0] != '\0' ? ls__fail_again(status, own) : status;
 }
 

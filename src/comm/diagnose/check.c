@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/planted.h"
 #include "comm/diagnose/cause.h"
 #include "comm/diagnose/check.h"
@@ -122,6 +123,25 @@ static bool is_late(const ls_work *work, uint64_t now_ns)
     return now_ns >= work->deadline_ns && !LS__PLANTED(DEADLINE);
 }
 
+/* Whether the deadline begins anew because a debugger is attached to a rank of this host: its user
+ * looks at the program and would lose it. */
+static bool is_debugged(ls_group *group, ls_work *work, uint64_t now_ns)
+{
+    ls__comm *comm = group->comm;
+    for (int r = 0; r < comm->board->ranks; r++) {
+        if (ls__board_traced(comm->board, comm->env, r)) {
+            char name[128];
+            ls__board_name(comm->board, r, name, sizeof name);
+            work->deadline_ns = ls__time_after(now_ns, comm->runtime->timeout_ms);
+            LS__WARN("a debugger is attached to %s: the deadline of %s #%llu begins anew", name,
+                     ls__operation_name((ls__operation)work->descriptor.operation),
+                     (unsigned long long)work->descriptor.sequence);
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Looks at one operation. True: the group was failed. `closely`: also warns of stragglers. */
 static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns, bool closely)
 {
@@ -137,7 +157,7 @@ static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns, bool clo
     if (member_gone(group, work, now_ns)) {
         return true;
     }
-    if (is_late(work, now_ns)) {
+    if (is_late(work, now_ns) && !is_debugged(group, work, now_ns)) {
         ls__straggler_fail(group, work, now_ns);
         return true;
     }

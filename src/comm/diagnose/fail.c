@@ -19,6 +19,7 @@
 #include "comm/memory/heap.h"
 #include "comm/p2p/p2p.h"
 #include "comm/remote/remote.h"
+#include "comm/transport/tcp.h"
 
 /* ---- taking over -------------------------------------------------------------------------- */
 
@@ -107,6 +108,8 @@ static bool own_claim_is_late(ls_group *group)
     char text[LS__FAILURE_MAX];
     if (has_root_cause(comm)) {
         adopt_cause(group, LS_ERR_PEER, comm->board->root_cause_text);
+    } else if (ls__tcp_damaged(comm->remote->net, group->member[0].world_rank)) {
+        adopt_cause(group, group->claim_status, group->claim_text); /* this rank found the cause */
     } else if (comm->env->now_ns(comm->env) - group->claim_ns > LS__GRACE_NS) {
         snprintf(text, sizeof text, "%.*s (unconfirmed: rank %d did not answer)",
                  (int)sizeof text - 64, group->claim_text, group->member[0].world_rank);

@@ -92,13 +92,14 @@ static ls_status open_heap(ls__comm *comm)
     const ls__heap_spec spec = {
         .rank = runtime->rank,
         .size = runtime->world_size,
+        .here = runtime->local_size,
         .job = comm->board->job,
         .ring_bytes = ls__shm_ring_bytes(runtime->world_size),
         .config = config,
         .reserve = (size_t)ls__setting_int("LOCKSTEP_HEAP_RESERVE", 64, 1, 4096) * GIB};
     LS_TRY(ls__heap_init(&comm->heap, comm->env, &spec));
     LS_TRY(ls__remote_open(comm));
-    return ls__heap_join(&comm->heap, comm->boot.store, &spec, runtime->timeout_ms);
+    return ls__heap_join(&comm->heap, comm->boot.store, &spec, &comm->arrival);
 }
 
 static ls_status refuse_world(const ls__boot *boot)
@@ -146,6 +147,8 @@ static ls_status open_comm(ls__comm *comm, int threads)
     LS_TRY(ls__bootstrap(comm->env, comm->runtime->timeout_ms, &comm->boot));
     LS_TRY(refuse_world(&comm->boot));
     adopt_boot(comm);
+    ls__arrival_begin(&comm->arrival, comm->env, comm->board, comm->runtime->local_rank,
+                      comm->runtime->timeout_ms);
     comm->runtime->threads = threads_of(comm->env, threads, comm->boot.local_size);
     if (comm->runtime->rank == 0) { /* one speaks for all: the launcher gives all the same */
         (void)ls__settings_check();
@@ -251,20 +254,12 @@ static ls__comm *comm_new(ls_runtime *runtime)
 
 /* ---- the public calls --------------------------------------------------------------------- */
 
-static bool has_come(const ls__board_rank *place)
-{
-    return atomic_load_explicit(&place->activity.since_ns, memory_order_relaxed) != 0 ||
-           atomic_load_explicit(&place->life, memory_order_acquire) >= LS__LIFE_JOINED;
-}
-
-/* ls_init has run out of time: adds to the error the ranks of this host that are missing or
- * stopped. */
+/* ls_init has run out of time with all ranks there: adds those of this host that are stopped. */
 static void explain_late(const ls__comm *comm)
 {
     const ls__board *board = comm->board;
     for (int r = 0; r < board->ranks; r++) {
-        const bool stopped = ls__board_stopped(board, comm->env, r);
-        if (stopped || !has_come(&board->rank[r])) {
+        if (ls__board_stopped(board, comm->env, r)) {
             char what[768];
             ls__board_describe(board, comm->env, r, what, sizeof what);
             (void)ls__fail(LS_ERR_TIMEOUT, "%s; %s", ls_error_message(), what);
@@ -281,7 +276,7 @@ static void record_failed_init(const ls__comm *comm, ls_status status)
     if (comm->me == NULL || status == LS_ERR_PEER) {
         return;
     }
-    if (status == LS_ERR_TIMEOUT) {
+    if (status == LS_ERR_TIMEOUT && !comm->arrival.explained) {
         explain_late(comm);
     }
     ls__comm_record_failure(comm, status, ls_error_message());

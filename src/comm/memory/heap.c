@@ -18,7 +18,8 @@
 #include "comm/memory/control.h"
 #include "job/store/store.h"
 
-#define RESERVE_MIN ((size_t)256 << 20) /* less than this is not worth starting with */
+#define RESERVE_MIN ((size_t)128 << 20) /* less than this is not worth starting with */
+#define SPACE_FOR_HEAPS 2 /* of a limited address space heaps take one part in so many */
 #define KEY_MAX 32
 
 /* splitmix64's finaliser: heaps of two ranks of one job, or of two jobs, do not get the same number
@@ -46,10 +47,42 @@ static size_t phase_of(int rank)
     return (size_t)rank * STAGGER % LS__MAP_PHASES;
 }
 
+/* The address space to ask for. Every rank of the host maps the heaps of all, so under a limit
+ * (ulimit -v) each heap gets its share of the half that heaps may take; the rest is for tensors,
+ * threads and libraries. */
+static size_t fit_limit(const ls__env *env, const ls__heap_spec *spec)
+{
+    const size_t room = env->address_space != NULL ? env->address_space(env) : SIZE_MAX;
+    LS_ASSERT(spec->here >= 1);
+    const size_t share = room / SPACE_FOR_HEAPS / (size_t)spec->here;
+    if (share >= spec->reserve) {
+        return spec->reserve;
+    }
+    const size_t whole = share / LS__HEAP_STEP * LS__HEAP_STEP;
+    return whole > RESERVE_MIN ? whole : RESERVE_MIN;
+}
+
+/* `bytes` of address space for the heap of a rank were refused. */
+static ls_status fail_space(const ls__heap *heap, int rank, size_t bytes, int error)
+{
+    const ls__env *env = heap->env;
+    const size_t left = env->address_space != NULL ? env->address_space(env) : SIZE_MAX;
+    char limit[96] = "";
+    if (left != SIZE_MAX) {
+        (void)snprintf(limit, sizeof limit, " (%zu MiB are left of the limit of virtual memory)",
+                       left >> 20);
+    }
+    return ls__fail(LS_ERR_MEMORY,
+                    "ls_init: cannot reserve %zu MiB of address space for the shared heap of rank "
+                    "%d: %s%s; raise the limit (ulimit -v unlimited), or start fewer ranks",
+                    bytes >> 20, rank, strerror(-error), limit);
+}
+
 /* Maps address space, half as much with every refusal. Pages exist only once touched. */
 static ls_status reserve_space(ls__heap *heap, int rank, size_t wanted)
 {
     int error = -ENOMEM;
+    LS_ASSERT(wanted >= RESERVE_MIN);
     for (size_t reserve = wanted; reserve >= RESERVE_MIN && error != 0; reserve /= 2) {
         void *memory = NULL;
         error = heap->env->shm_map(heap->env, heap->fd, reserve, phase_of(rank), &memory);
@@ -58,10 +91,7 @@ static ls_status reserve_space(ls__heap *heap, int rank, size_t wanted)
     }
     if (error != 0) {
         heap->base = NULL;
-        return ls__fail(LS_ERR_MEMORY,
-                        "ls_init: cannot reserve %zu MiB of address space for the shared heap: %s; "
-                        "raise the limit of virtual memory (ulimit -v)",
-                        RESERVE_MIN >> 20, strerror(-error));
+        return fail_space(heap, rank, RESERVE_MIN, error);
     }
     return LS_OK;
 }
@@ -95,7 +125,7 @@ static ls_status open_file(ls__heap *heap, const ls__heap_spec *spec)
                         strerror(-heap->fd));
     }
     heap->bytes = LS__HEAP_STEP;
-    return reserve_space(heap, spec->rank, spec->reserve);
+    return reserve_space(heap, spec->rank, fit_limit(heap->env, spec));
 }
 
 /* Lays out header, world control block and rings; the rest is for blocks. */
@@ -186,11 +216,7 @@ static ls_status map_peer(ls__heap *heap, int fd, const ls__heap_spec *spec, int
     void *memory = NULL;
     int error = heap->env->shm_map(heap->env, fd, (size_t)header.reserve, phase_of(rank), &memory);
     if (error != 0) {
-        return ls__fail(
-            LS_ERR_MEMORY,
-            "ls_init: cannot reserve %llu MiB of address space for the heap of rank %d: %s; "
-            "lower LOCKSTEP_HEAP_RESERVE",
-            (unsigned long long)header.reserve >> 20, rank, strerror(-error));
+        return fail_space(heap, rank, (size_t)header.reserve, error);
     }
     heap->peer[rank] = (ls__heap_peer){.base = memory, .reserve = (size_t)header.reserve};
     return LS_OK;
@@ -198,7 +224,7 @@ static ls_status map_peer(ls__heap *heap, int fd, const ls__heap_spec *spec, int
 
 /* Publishes first and reads afterwards, so ranks wait for each other without an order. */
 ls_status ls__heap_join(ls__heap *heap, ls_store *store, const ls__heap_spec *spec,
-                        int64_t timeout_ms)
+                        ls__arrival *arrival)
 {
     bool alone = true;
     for (int r = 0; r < spec->size; r++) {
@@ -209,7 +235,7 @@ ls_status ls__heap_join(ls__heap *heap, ls_store *store, const ls__heap_spec *sp
     }
     char key[KEY_MAX];
     snprintf(key, sizeof key, "heap/%d", spec->rank);
-    LS_TRY(ls__store_put_fd(store, key, heap->fd, timeout_ms));
+    LS_TRY(ls__store_put_fd(store, key, heap->fd, ls__arrival_left_ms(arrival)));
     for (int i = 1; i < spec->size; i++) { /* from the right neighbour on: spread over the peers */
         const int rank = (spec->rank + i) % spec->size;
         int fd = -1;
@@ -217,7 +243,13 @@ ls_status ls__heap_join(ls__heap *heap, ls_store *store, const ls__heap_spec *sp
             continue;
         }
         snprintf(key, sizeof key, "heap/%d", rank);
-        ls_status status = ls__store_get_fd(store, key, &fd, timeout_ms);
+        ls_status status;
+        do {
+            status = ls__store_get_fd(store, key, &fd, ls__arrival_slice_ms(arrival));
+        } while (ls__arrival_goes_on(arrival, status, rank));
+        if (status == LS_ERR_TIMEOUT) {
+            return status;
+        }
         if (status != LS_OK) {
             return ls__fail_within(status, "ls_init: waiting for rank %d", rank);
         }
@@ -257,7 +289,7 @@ static ls_status take_block(ls__heap *heap, size_t bytes, size_t *offset, size_t
         return ls__fail(
             LS_ERR_MEMORY,
             "cannot allocate %zu bytes of shared memory: the heap of %zu MiB is full; raise "
-            "LOCKSTEP_HEAP_RESERVE or free some",
+            "LOCKSTEP_HEAP_RESERVE and the limit of virtual memory (ulimit -v), or free some",
             bytes, heap->reserve >> 20);
     }
     ls_status status = grow_to(heap, *offset + bytes);

@@ -11,6 +11,7 @@
 #include <lockstep/store.h>
 
 #include "base/env.h"
+#include "comm/diagnose/arrival.h"
 #include "comm/engine/lock.h"
 #include "comm/memory/blocks.h"
 #include "comm/memory/control.h"
@@ -38,18 +39,19 @@ typedef struct ls__heap {
 } ls__heap;
 
 typedef struct ls__heap_spec {
-    int rank, size;     /* in the world, all on this host */
+    int rank, size;     /* in the world */
+    int here;           /* ranks of this host, whose heaps are mapped */
     uint64_t job;       /* number of the job, for the nonce */
     size_t ring_bytes;  /* of the transport's area */
     const char *config; /* compared with every peer's */
-    size_t reserve;     /* bytes of address space to ask for; halved until the system grants it */
+    size_t reserve;     /* bytes of address space to ask for; less if a limit demands it */
 } ls__heap_spec;
 
 /* Makes the own heap; ls__heap_fini also after a failure. */
 ls_status ls__heap_init(ls__heap *heap, const ls__env *env, const ls__heap_spec *spec);
 /* Publishes it and maps every peer's. LS_ERR_MISMATCH when a peer's configuration differs. */
 ls_status ls__heap_join(ls__heap *heap, ls_store *store, const ls__heap_spec *spec,
-                        int64_t timeout_ms);
+                        ls__arrival *arrival);
 void ls__heap_fini(ls__heap *heap);
 
 /* Aligned to LS__BLOCK_ALIGN (large blocks to a page), zeroed. Thread-safe. */

@@ -491,11 +491,22 @@ static void give_up(ls__comm *comm, int r, const char *why)
     LS_ASSERT(!rank->given_up);
     rank->given_up = true;
     ls__comm_describe(comm, r, doing, sizeof doing);
-    snprintf(text, sizeof text,
-             "the connection between rank %d and rank %d broke (%s), and no launcher has reported "
-             "why: %s; check that host and the network between (unconfirmed)",
-             comm->runtime->rank, r, why, doing);
-    ls__comm_record_failure(comm, LS_ERR_PEER, text);
+    const bool damaged = ls__tcp_damaged(comm->remote->net, r);
+    if (damaged) {
+        snprintf(text, sizeof text,
+                 "the connection between rank %d (host %.63s) and rank %d (host %.63s) delivered "
+                 "damaged data (%s)",
+                 comm->runtime->rank, comm->board->host, r, rank->host, why);
+    } else {
+        snprintf(text, sizeof text,
+                 "the connection between rank %d (host %.63s) and rank %d broke (%s), and no "
+                 "launcher has reported why: %s; check that host and the network between "
+                 "(unconfirmed)",
+                 comm->runtime->rank, comm->board->host, r, why, doing);
+    }
+    /* Damage is found by one side alone. The other sees a connection that was closed, which as a
+     * lost peer explains less (job/agent/root_cause.c). */
+    ls__comm_record_failure(comm, damaged ? LS_ERR_SYSTEM : LS_ERR_PEER, text);
     LS__LIST_EACH (at, &comm->groups) {
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);
         if (has_member(group, r) &&
@@ -507,14 +518,15 @@ static void give_up(ls__comm *comm, int r, const char *why)
 }
 
 /* A rank is given up only some time after its connection broke, since the launcher usually reports
- * the reason. Silence leads to a warning only: the process may be stopped. */
+ * the reason; but at once where damaged data is the reason. Silence leads to a warning only, since
+ * the process may be stopped, unless its host is silent too. */
 static void check_rank(ls__comm *comm, int r, uint64_t now_ns)
 {
     ls__remote_rank *rank = &comm->remote->rank[r];
     const char *broken = comm->transport->broken(comm->transport, r);
     if (broken != NULL && rank->left_ns == 0 && !rank->given_up) {
         rank->broken_ns = rank->broken_ns == 0 ? now_ns : rank->broken_ns;
-        if (now_ns - rank->broken_ns > LS__GRACE_NS) {
+        if (now_ns - rank->broken_ns > LS__GRACE_NS || ls__tcp_damaged(comm->remote->net, r)) {
             give_up(comm, r, broken);
         }
         return;
@@ -528,6 +540,8 @@ static void check_rank(ls__comm *comm, int r, uint64_t now_ns)
         rank->silent = true;
         ls__comm_describe(comm, r, what, sizeof what);
         LS__WARN("%s", what);
+    } else if (silent && rank->silent) {
+        (void)ls__tcp_give_up(comm->remote->net, r);
     } else if (!silent && rank->silent) {
         LS__WARN("rank %d sends heartbeats again", r);
         rank->silent = false;

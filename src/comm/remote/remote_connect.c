@@ -146,6 +146,16 @@ ls_status ls__remote_open(ls__comm *comm)
 
 /* ---- doorbells ---------------------------------------------------------------------------- */
 
+/* Waits for the event of a local rank. */
+static ls_status get_bell(ls__comm *comm, int rank, const char *key, int *out)
+{
+    ls_status status;
+    do {
+        status = ls__store_get_fd(comm->boot.store, key, out, ls__arrival_slice_ms(&comm->arrival));
+    } while (ls__arrival_goes_on(&comm->arrival, status, rank));
+    return status;
+}
+
 /* Sleepers of this host wait in a poller, so a store to shared memory does not wake them: each rank
  * has an event beside its doorbell, which the local ranks pass to each other by the store. */
 static ls_status share_bells(ls__comm *comm)
@@ -169,8 +179,7 @@ static ls_status share_bells(ls__comm *comm)
         const int local = ls__board_local(comm->board, r);
         if (local >= 0 && local != own && !remote->is[r]) {
             snprintf(key, sizeof key, "bell/%d", r);
-            LS_TRY(ls__store_get_fd(comm->boot.store, key, &remote->bell[local],
-                                    comm->runtime->timeout_ms));
+            LS_TRY(get_bell(comm, r, key, &remote->bell[local]));
         }
     }
     return LS_OK;
@@ -185,6 +194,11 @@ static void learn(void *arg, int peer, const char *about)
     if (sscanf(about, "%d %d %63s", &pid, &rank->first, rank->host) == 3) {
         atomic_store_explicit(&rank->record->pid, pid, memory_order_relaxed);
     }
+    /* Until its first heartbeat: it publishes its address in ls_init. */
+    ls__activity *activity = &rank->record->activity;
+    const ls__env *env = ((ls__comm *)arg)->env;
+    atomic_store_explicit(&activity->phase, LS__PHASE_START, memory_order_relaxed);
+    atomic_store_explicit(&activity->since_ns, env->now_ns(env), memory_order_relaxed);
 }
 
 /* On failure both transports are closed. */
@@ -215,6 +229,7 @@ ls_status ls__remote_connect(ls__comm *comm, ls__transport *host)
         .about = about,
         .config = config,
         .board = comm->board,
+        .arrival = &comm->arrival,
         .timeout_ms = comm->runtime->timeout_ms};
     ls_status status = ls__tcp_transport_new(&spec, learn, comm, &comm->remote->net);
     if (status == LS_OK) {

@@ -44,6 +44,14 @@ void ls__tcp_set_broken(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connecti
     }
 }
 
+/* The same where the bytes that arrived prove it: the peer will only find a closed connection. */
+void ls__tcp_set_damaged(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connection *c,
+                         const char *why)
+{
+    peer->is_damaged = peer->is_damaged || !peer->is_broken;
+    ls__tcp_set_broken(tcp, peer, c, why);
+}
+
 /* Text for the result of a read or write that ended a connection: 0 at end of stream, else
  * -errno. */
 const char *ls__tcp_reason(ssize_t error)
@@ -140,6 +148,32 @@ static void tcp_return_buffers(ls__transport *t, uint32_t group)
             ls__tcp_in_return_buffers(&tcp->peer[r].connection[i], group);
         }
     }
+}
+
+bool ls__tcp_damaged(const ls__transport *t, int rank)
+{
+    return tcp_of((ls__transport *)t)->peer[rank].is_damaged;
+}
+
+/* A network that has swallowed all packets of a pair for a while: the heartbeats of this rank are
+ * acknowledged by the other host's system, even if the process there is stopped. */
+bool ls__tcp_give_up(ls__transport *t, int rank)
+{
+    ls__tcp *tcp = tcp_of(t);
+    ls__tcp_peer *peer = &tcp->peer[rank];
+    for (int i = 0; i < tcp->connections && !peer->is_broken; i++) {
+        const ls__tcp_connection *c = &peer->connection[i];
+        const int64_t ms = c->link != NULL && tcp->env->tcp_unanswered_ms != NULL
+                               ? tcp->env->tcp_unanswered_ms(tcp->env, ls__link_fd(c->link))
+                               : 0;
+        if (ms > LS__TCP_UNANSWERED_MS) {
+            char why[96];
+            (void)snprintf(why, sizeof why, "the host there has acknowledged no packet for %.1f s",
+                           (double)ms * 1e-3);
+            ls__tcp_set_broken(tcp, peer, c, why);
+        }
+    }
+    return peer->is_broken;
 }
 
 /* Messages that have arrived already may still be peeked. */

@@ -12,11 +12,13 @@
 
 #include <lockstep/store.h>
 
+#include "comm/diagnose/arrival.h"
 #include "comm/transport/transport.h"
 #include "job/board.h"
 #include "job/link/link.h"
 
 #define LS__TCP_CONNECTIONS_MAX 8
+#define LS__TCP_UNANSWERED_MS 5000 /* the limit of the links between launchers, too */
 #define LS__TCP_PAYLOAD ((size_t)256 << 10)
 
 typedef struct ls__tcp_spec {
@@ -30,6 +32,7 @@ typedef struct ls__tcp_spec {
     const char *about;      /* of this process: "host h, pid 12" */
     const char *config;     /* compared with every peer's */
     const ls__board *board; /* of this host: its root cause ends the joining; may be NULL */
+    ls__arrival *arrival;   /* the wait for the other ranks, begun by the caller */
     int64_t timeout_ms;
 } ls__tcp_spec;
 
@@ -46,6 +49,11 @@ void ls__tcp_sleep(ls__transport *t, uint64_t deadline_ns);
 ls_status ls__tcp_watch_bell(ls__transport *t, int bell); /* once; a descriptor of event_open */
 /* Whether frames wait here for the network. */
 bool ls__tcp_unsent(const ls__transport *t);
+/* Whether the pair broke because damaged data arrived here. */
+bool ls__tcp_damaged(const ls__transport *t, int peer);
+/* For a peer from which nothing has been heard: breaks the pair if the network is at fault. Returns
+ * whether it is broken now. */
+bool ls__tcp_give_up(ls__transport *t, int peer);
 /* Time at which the last byte of `peer` arrived. */
 uint64_t ls__tcp_heard(const ls__transport *t, int peer);
 

@@ -99,7 +99,12 @@ static bool receive(ls__tcp *tcp, ls__tcp_peer *peer, ls__tcp_connection *c)
         return true;
     }
     c->can_read = false;
-    if (got != -EAGAIN) {
+    if (got == -EBADMSG) {
+        ls__tcp_set_damaged(
+            tcp, peer, c,
+            "a TLS record arrived damaged; look for bad memory or a bad network card "
+            "on either host");
+    } else if (got != -EAGAIN) {
         ls__tcp_set_broken(tcp, peer, c, ls__tcp_reason(got));
     }
     return false;
@@ -184,8 +189,8 @@ static bool has_frame(ls__tcp *tcp, int rank, ls__tcp_connection *c)
     ls__tcp_peer *peer = &tcp->peer[rank];
     while (!c->checked) {
         if (received(c) >= sizeof(ls__frame) && !head_is_sound(frame_of(c))) {
-            ls__tcp_set_broken(tcp, peer, c,
-                               "the data is not a frame (damaged, or not sent by a rank)");
+            ls__tcp_set_damaged(tcp, peer, c,
+                                "the data is not a frame (damaged, or not sent by a rank)");
             return false;
         }
         if (received(c) >= HEAD && !c->asked) {
@@ -194,7 +199,7 @@ static bool has_frame(ls__tcp *tcp, int rank, ls__tcp_connection *c)
         if (is_whole(c)) {
             c->checked = is_sound(c);
             if (!c->checked) {
-                ls__tcp_set_broken(
+                ls__tcp_set_damaged(
                     tcp, peer, c,
                     "a frame arrived damaged (CRC-32C); look for bad memory or a bad network "
                     "card on either host");

@@ -93,7 +93,14 @@ static ls_status read_card(const joining *j, int peer, char text[CARD_MAX], card
     char key[32];
     size_t bytes = CARD_MAX - 1;
     snprintf(key, sizeof key, "net/%d", peer);
-    ls_status status = ls_store_get(j->spec->store, key, text, &bytes, j->spec->timeout_ms);
+    ls_status status;
+    do {
+        status =
+            ls_store_get(j->spec->store, key, text, &bytes, ls__arrival_slice_ms(j->spec->arrival));
+    } while (ls__arrival_goes_on(j->spec->arrival, status, peer));
+    if (status == LS_ERR_TIMEOUT) {
+        return status;
+    }
     if (status != LS_OK) {
         return ls__fail_within(status, "ls_init: waiting for rank %d", peer);
     }

@@ -64,6 +64,7 @@ typedef struct ls__tcp_peer {
     int current;                /* connection of the message that was peeked */
     uint64_t heard_ns;
     bool is_broken;
+    bool is_damaged; /* because what arrived was not what was sent */
     char broken[192];
 } ls__tcp_peer;
 
@@ -77,6 +78,8 @@ typedef struct ls__tcp {
 } ls__tcp;
 
 /* tcp.c */
+void ls__tcp_set_damaged(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connection *c,
+                         const char *why);
 void ls__tcp_set_broken(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connection *c,
                         const char *why);
 void ls__tcp_refresh(ls__tcp_connection *c); /* takes over readiness found by polling */

@@ -36,7 +36,12 @@ ls_status ls__tuning_share(ls__comm *comm)
         bytes = strlen(comm->timed);
         return ls_store_set(comm->boot.store, KEY, comm->timed, bytes, comm->runtime->timeout_ms);
     }
-    LS_TRY(ls_store_get(comm->boot.store, KEY, comm->timed, &bytes, comm->runtime->timeout_ms));
+    ls_status status;
+    do {
+        status = ls_store_get(comm->boot.store, KEY, comm->timed, &bytes,
+                              ls__arrival_slice_ms(&comm->arrival));
+    } while (ls__arrival_goes_on(&comm->arrival, status, 0));
+    LS_TRY(status);
     comm->timed[bytes] = '\0';
     return LS_OK;
 }

@@ -8,6 +8,7 @@
 #include <signal.h>
 
 #include "base/assert.h"
+#include "base/memory.h"
 #include "job/agent/host_agent.h"
 
 #define READY_MAX 16
@@ -45,6 +46,8 @@ void ls__host_agent_note_end(ls__host_agent *a, int r, const ls__env_exit *how)
     LS_ASSERT(!rank->ended && (how != NULL) == (a->launcher == NULL));
     rank->exit = how != NULL ? *how : (ls__env_exit){.pid = rank->pid};
     rank->life = (ls__life)atomic_load_explicit(&a->board->rank[r].life, memory_order_acquire);
+    rank->no_memory =
+        how != NULL && how->signal == SIGKILL && ls__memory_oom_kills(a->env) > a->oom_kills;
     rank->ended = true;
     rank->ended_ns = a->env->now_ns(a->env);
     rank->order = rank->order != 0 ? rank->order : ++a->ends;

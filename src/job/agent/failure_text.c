@@ -42,6 +42,15 @@ static void say_when(const ls__host_agent *a, int r, char *out, size_t bytes)
     snprintf(out, bytes, "while %s", doing);
 }
 
+/* Where a signal comes from, if that is known. */
+static const char *note_of(const ls__host_agent_rank *rank)
+{
+    if (rank->no_memory) {
+        return ": the kernel killed it because memory was short";
+    }
+    return rank->exit.signal == SIGHUP ? ": the terminal was closed" : "";
+}
+
 /* What the end of rank r looked like from outside. Under another launcher only that launcher
  * knows the exit status; the board shows merely that ls_finalize was not reached. */
 void ls__failure_say_end(const ls__host_agent *a, int r, char *out, size_t bytes)
@@ -56,8 +65,8 @@ void ls__failure_say_end(const ls__host_agent *a, int r, char *out, size_t bytes
                  "%s ended without ls_finalize %s; its launcher (%s) knows the exit status", name,
                  when, a->launcher);
     } else if (rank->exit.signal != 0) {
-        snprintf(out, bytes, "%s was killed by signal %d (%s) %s", name, rank->exit.signal,
-                 ls__signal_name(rank->exit.signal), when);
+        snprintf(out, bytes, "%s was killed by signal %d (%s%s) %s", name, rank->exit.signal,
+                 ls__signal_name(rank->exit.signal), note_of(rank), when);
     } else if (rank->exit.code != 0) {
         snprintf(out, bytes, "%s exited with code %d %s", name, rank->exit.code, when);
     } else if (rank->life == LS__LIFE_JOINED) {

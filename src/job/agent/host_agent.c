@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/memory.h"
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
@@ -52,6 +53,7 @@ ls_status ls__host_agent_init(ls__host_agent *a, const ls__env *env, const char 
         return ls__fail(LS_ERR_SYSTEM, "cannot watch the processes of the ranks: %s",
                         strerror(-a->ends_fd));
     }
+    a->oom_kills = ls__memory_oom_kills(env);
     LS_TRY(ls__store_server_new(env, a->secret, &a->store));
     return lay_out(a, attempt);
 }

@@ -31,6 +31,7 @@ typedef struct ls__host_agent_rank { /* by local rank */
     int order;         /* 1: the first to end, or to be killed; 0: not known to do either */
     ls__life life;     /* on the board when it ended */
     ls__env_exit exit; /* how it ended; only a parent knows */
+    bool no_memory;    /* SIGKILL, and the kernel has killed a process for lack of memory */
 } ls__host_agent_rank;
 
 typedef struct ls__host_agent {
@@ -52,9 +53,10 @@ typedef struct ls__host_agent {
 
     ls__host_agent_rank rank[LS__BOARD_RANKS_MAX];
     int started, running;
-    int ends_fd;     /* a poller of the ranks' pidfds */
-    int ends;        /* orders given */
-    int stop_signal; /* the user's stop request; 0: none. The owner sets it */
+    int ends_fd;       /* a poller of the ranks' pidfds */
+    int ends;          /* orders given */
+    int stop_signal;   /* the user's stop request; 0: none. The owner sets it */
+    int64_t oom_kills; /* of this host by the kernel, before the ranks were started */
 
     bool has_cause;
     ls__failure_record cause; /* the root cause */

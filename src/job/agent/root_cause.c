@@ -192,17 +192,23 @@ static void settle_on(ls__host_agent *a, const ls__failure_record *f)
 }
 
 /* For failures that the owner of the agent finds itself. They are certain, so they become the
- * root cause without settling; the first host learns of them too. */
+ * root cause without settling; the first host learns of them too. Once there are several hosts the
+ * text says on which of them it happened, because all of them show it. */
 void ls__host_agent_fail(ls__host_agent *a, const ls__failure_record *f)
 {
     if (a->has_cause) {
         return;
     }
+    ls__failure_record named = *f;
+    if (a->nodes != NULL && a->board != NULL) {
+        snprintf(named.text, sizeof named.text, "node %d (host %s): %.900s", a->world.node, a->name,
+                 f->text);
+    }
     if (a->nodes != NULL && !a->first) {
-        ls__nodes_report(a->nodes, f);
+        ls__nodes_report(a->nodes, &named);
         ls__nodes_flush(a->nodes);
     }
-    settle_on(a, f);
+    settle_on(a, &named);
 }
 
 /* ---- looking for it -------------------------------------------------------------------------- */
@@ -293,6 +299,31 @@ static void describe_notified(const ls__host_agent *a, int r, ls__failure_record
              place->reported_text);
 }
 
+/* A rank of this host whose process is stopped while others ran into their deadline; -1: none is. A
+ * debugger that holds a rank stops it too. */
+static int stopped_rank(const ls__host_agent *a)
+{
+    for (int r = 0; r < a->started; r++) {
+        if (!a->rank[r].ended && ls__board_stopped(a->board, a->env, r)) {
+            return r;
+        }
+    }
+    return -1;
+}
+
+/* The deadline of a rank has passed because another one is stopped: the record names that one,
+ * which could not report anything itself. */
+static void describe_stopped(const ls__host_agent *a, int stopped, ls__failure_record *out)
+{
+    char what[512], waiter[sizeof out->text];
+    ls__board_describe(a->board, a->env, stopped, what, sizeof what);
+    snprintf(waiter, sizeof waiter, "%s", out->text);
+    out->failed_rank = a->board->rank[stopped].world_rank;
+    out->pid = a->rank[stopped].pid;
+    snprintf(out->text, sizeof out->text, "%s; meanwhile %.*s", what,
+             (int)(sizeof out->text - strlen(what) - 16), waiter);
+}
+
 /* The best explanation that this host has, given that something has failed, here or elsewhere.
  * False: this host knows of no failure. */
 static bool look_here(const ls__host_agent *a, bool failed_elsewhere, ls__failure_record *out)
@@ -317,6 +348,10 @@ static bool look_here(const ls__host_agent *a, bool failed_elsewhere, ls__failur
         describe_notified(a, culprit, out);
     } else if (culprit >= 0) {
         describe(a, culprit, ended, kind, out);
+    }
+    const int stopped = kind == LS__FAILURE_WAITED ? stopped_rank(a) : -1;
+    if (culprit >= 0 && stopped >= 0 && out->status == LS_ERR_TIMEOUT) {
+        describe_stopped(a, stopped, out);
     }
     LS_ASSERT(culprit < 0 || kind < LS__FAILURE_NONE);
     return culprit >= 0;

@@ -14,6 +14,7 @@
 #include "job/name_folder.h"
 
 #define RETRY_MS 20   /* between two attempts to listen by a name that is in use */
+#define BUSY_MS 3000  /* how long a name may be in use: its owner listens only while ranks gather */
 #define FIXED_ITEMS 2 /* of the poll loop: the event and the listener */
 #define LEAVE_MS 2000 /* after a failure: time for the others to read the root cause */
 
@@ -133,17 +134,19 @@ static void run(void *arg)
 /* ---- life ---------------------------------------------------------------------------------- */
 
 /* The name may still be held by the ranks of a former job that are about to end, so a name in
- * use is tried again until the deadline. The message then names the process that holds it. */
+ * use is tried again for a while. The message then names the process that holds it. */
 static ls_status listen_by_name(ls__agent_thread *t)
 {
     const ls__env *env = t->host.env;
+    const uint64_t busy_ns = ls__deadline_after(env, BUSY_MS);
+    const uint64_t deadline = busy_ns < t->deadline_ns ? busy_ns : t->deadline_ns;
     do {
         t->listen_fd = env->host_listen(env, t->name);
         if (t->listen_fd != -EADDRINUSE) {
             break;
         }
         env->sleep_until(env, ls__deadline_after(env, RETRY_MS));
-    } while (env->now_ns(env) < t->deadline_ns);
+    } while (env->now_ns(env) < deadline);
     if (t->listen_fd >= 0) {
         return LS_OK;
     }

@@ -8,7 +8,7 @@
 #include "job/bootstrap/local_rendezvous.h"
 
 #define LS__NEWCOMERS_MAX 64
-#define LS__GATHER_WARN_MS 10000
+#define LS__GATHER_WARN_MS 5000
 
 typedef struct ls__local_rank { /* a rank of this host, until all are present; by local rank */
     bool joined;

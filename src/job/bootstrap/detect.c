@@ -150,8 +150,9 @@ static ls_status read_numbers(const source *s, const rule *r, ls__detected *out)
 /* ---- the job ------------------------------------------------------------------------------- */
 
 /* A text that is the same for all ranks of the job on this host and differs between jobs: the
- * values of the rule's variables. If none is set, the process that started the ranks identifies
- * the job. GROUP_RANK alone identifies no job, since every job has it. */
+ * values of the rule's variables. If none is set, the process that started the ranks and the size
+ * of the world identify the job; otherwise ranks that were given different sizes shall meet, so that
+ * the difference is named. GROUP_RANK alone identifies no job, since every job has it. */
 static void read_job(const source *s, const rule *r, ls__detected *out)
 {
     size_t used = 0;
@@ -167,7 +168,7 @@ static void read_job(const source *s, const rule *r, ls__detected *out)
     }
     if (used < sizeof out->job) {
         snprintf(out->job + used, sizeof out->job - used, "%d/%d/%d",
-                 any ? 0 : s->starter(s->arg, r->rank), out->size, out->attempt);
+                 any ? 0 : s->starter(s->arg, r->rank), any ? 0 : out->size, out->attempt);
     }
 }
 

@@ -59,6 +59,12 @@ static void adopt(const ls__env *env, const ls__detected *detected, const ls__lo
     atomic_store_explicit(&place->life, LS__LIFE_JOINED, memory_order_release);
 }
 
+static int64_t left_ms(const ls__env *env, uint64_t deadline_ns)
+{
+    const uint64_t now = env->now_ns(env);
+    return deadline_ns > now ? (int64_t)((deadline_ns - now) / 1000000u) : 0;
+}
+
 /* On failure the parts in *out stay open; the caller closes them with ls__bootstrap_close. */
 static ls_status join(const ls__env *env, const ls__detected *detected, uint64_t deadline_ns,
                       ls__boot *out)
@@ -66,7 +72,7 @@ static ls_status join(const ls__env *env, const ls__detected *detected, uint64_t
     ls__local_joined met;
     LS_TRY(ls__local_join(env, detected, deadline_ns, &met));
     LS_TRY(open_board(env, &met, &out->board));
-    LS_TRY(ls__store_connect(env, met.fd, met.secret, &out->store));
+    LS_TRY(ls__store_connect(env, met.fd, met.secret, left_ms(env, deadline_ns), &out->store));
     if (detected->local_rank > 0 && met.host_pid > 0) {
         LS_TRY(
             ls__parent_watch_start(env, met.host_pid, out->board, detected->launcher, &out->watch));

@@ -157,7 +157,7 @@ static ls_status read_secret(const ls__env *env, int fd, uint8_t secret[LS__SECR
 
 /* The descriptor must be a socket (peer_uid fails otherwise) before the secret is sent over it. */
 static ls_status connect_store(const ls__env *env, const inherited *in,
-                               uint8_t secret[LS__SECRET_BYTES], ls_store **out)
+                               uint8_t secret[LS__SECRET_BYTES], int64_t timeout_ms, ls_store **out)
 {
     uid_t uid;
     if (env->peer_uid(env, in->store, &uid) < 0) {
@@ -168,14 +168,13 @@ static ls_status connect_store(const ls__env *env, const inherited *in,
                         in->store);
     }
     LS_TRY(read_secret(env, in->secret, secret));
-    return ls__store_connect(env, in->store, secret, out);
+    return ls__store_connect(env, in->store, secret, timeout_ms, out);
 }
 
 /* Closes the descriptors of board and secret only on success: after a failure the program may
  * correct its variables and call ls_init again. */
 ls_status ls__bootstrap_launcher(const ls__env *env, int64_t timeout_ms, ls__boot *out)
 {
-    (void)timeout_ms; /* the handshake has its own, shorter one */
     const char *text = ls__setting_get("LOCKSTEP_BOOTSTRAP");
     const char *chosen = ls__setting_get("LOCKSTEP_LAUNCHER");
     inherited in = {0};
@@ -196,7 +195,7 @@ ls_status ls__bootstrap_launcher(const ls__env *env, int64_t timeout_ms, ls__boo
     if (status < 0) {
         goto fail_board;
     }
-    status = connect_store(env, &in, out->secret, &out->store);
+    status = connect_store(env, &in, out->secret, timeout_ms, &out->store);
     if (status < 0) {
         goto fail_claim;
     }

@@ -11,6 +11,7 @@
 
 #include "base/assert.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "job/link/internal.h"
 
 /* How long a connection keeps its place when others wait for one. A silent peer goes first; a peer
@@ -20,6 +21,7 @@
 #define GREETED_NS 25000000u
 #define PROVEN_NS 1000000000u
 #define READY_ROOM 64
+#define TOLD_MAX 4 /* different refusals that are reported */
 
 _Static_assert(sizeof(ls__link) <= LS__LISTENER_BYTES, "the cost of an unauthenticated peer");
 
@@ -36,6 +38,8 @@ struct ls__listener {
     int fd, poller, port;
     bool more; /* a connection may wait in the kernel's queue, of which no event will come */
     uint64_t again_ns; /* with `more`: when to accept again */
+    int told;          /* warnings about peers that were refused */
+    char refusal[256]; /* the last of them */
     pending pending[LS__LISTENER_PENDING];
 };
 
@@ -206,6 +210,20 @@ static bool accept_all(ls__listener *listener)
     }
 }
 
+/* The peer learns the reason or finds the connection closed; the user of this side would see nothing
+ * and wait for a node that cannot join. Few warnings only: strangers may come by the thousand. */
+static void tell_refusal(ls__listener *listener)
+{
+    const char *why = ls_error_message();
+    const char *reason = why + strcspn(why, " "); /* behind the address, whose port varies */
+    if (listener->told < TOLD_MAX &&
+        strncmp(reason, listener->refusal, sizeof listener->refusal - 1) != 0) {
+        listener->told++;
+        snprintf(listener->refusal, sizeof listener->refusal, "%s", reason);
+        LS__WARN("port %d: a connection was refused: %s", listener->port, why);
+    }
+}
+
 /* Advances every handshake, and closes those that failed or took too long. Returns the first
  * link whose proof is complete, or NULL; the next call continues with the rest. */
 static ls__link *drive_all(ls__listener *listener)
@@ -219,6 +237,9 @@ static ls__link *drive_all(ls__listener *listener)
         }
         if (p->link != NULL &&
             (status < 0 || now >= ls__time_after(p->since_ns, LS__LISTENER_MS))) {
+            if (status == LS_ERR_AUTH) {
+                tell_refusal(listener);
+            }
             ls__link_close(detach(listener, p));
         }
     }

@@ -19,7 +19,7 @@
 
 #define HELLO_MS 5000  /* for a peer's HELLO after its connection */
 #define FINISH_MS 2000 /* for the others to receive END and hang up */
-#define WARN_MS 10000  /* between two warnings about missing nodes */
+#define WARN_MS 5000   /* between two warnings about missing nodes */
 
 /* ---- opening ------------------------------------------------------------------------------- */
 

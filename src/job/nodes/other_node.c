@@ -19,7 +19,7 @@
 
 #define RETRY_MS 200
 #define TRY_MS 5000         /* for one address to answer */
-#define WARN_MS 10000       /* between two warnings that node 0 is missing */
+#define WARN_MS 5000        /* between two warnings that node 0 is missing */
 #define LINGER_MS 5000      /* beyond the deadline, for node 0 to report the missing nodes */
 #define FAILED_PROOFS_MAX 3 /* a crowded listener also closes connections, but not that often */
 
@@ -287,6 +287,18 @@ static void link_turn(ls__nodes *n)
 
 /* ---- time ---------------------------------------------------------------------------------- */
 
+/* Why node 0 has not been joined. No try may have failed yet: then a connection is open, over which
+ * nothing has come. */
+static const char *why_not_joined(const ls__nodes *n)
+{
+    if (n->hello_sent && n->frames.link != NULL) {
+        return "it waits for other nodes";
+    }
+    return n->why[0] != '\0' ? n->why
+                             : "a program listens there, but has not proved to be node 0 of a job "
+                               "(another program may use the port)";
+}
+
 /* Ends the gathering at the deadline; connects; gives up an address that does not answer; warns. */
 static void gather_turn(ls__nodes *n, uint64_t now)
 {
@@ -294,13 +306,12 @@ static void gather_turn(ls__nodes *n, uint64_t now)
      * that. */
     const uint64_t more = n->hello_sent && n->frames.link != NULL ? LINGER_MS * 1000000ull : 0;
     if (now >= n->deadline_ns + more) {
-        ls__nodes_fail(
-            n,
-            "%s %s:%d: node 0 could not be joined within %lld s: %s. Start the same "
-            "command on node 0's host, or check whether the port is blocked between the "
-            "two hosts; LOCKSTEP_TIMEOUT gives more time",
-            n->place.from, n->place.host, n->place.port, (long long)(n->timeout_ms / 1000),
-            n->hello_sent && n->frames.link != NULL ? "it waits for other nodes" : n->why);
+        ls__nodes_fail(n,
+                       "%s %s:%d: node 0 could not be joined within %lld s: %s. Start the same "
+                       "command on node 0's host, or check whether the port is blocked between the "
+                       "two hosts; LOCKSTEP_TIMEOUT gives more time",
+                       n->place.from, n->place.host, n->place.port,
+                       (long long)(n->timeout_ms / 1000), why_not_joined(n));
     } else if (n->frames.link == NULL && now >= n->retry_ns) {
         try_connect(n);
     } else if (n->frames.link != NULL && !n->hello_sent && now >= n->retry_ns) {
@@ -310,9 +321,8 @@ static void gather_turn(ls__nodes *n, uint64_t now)
         try_later(n, why);
     }
     if (n->state == LS__NODES_GATHERING && now >= n->warn_ns) {
-        LS__WARN("%s %s:%d: waiting for node 0%s%s", n->place.from, n->place.host, n->place.port,
-                 n->hello_sent ? ", which waits for other nodes" : ": ",
-                 n->hello_sent ? "" : n->why);
+        LS__WARN("%s %s:%d: waiting for node 0: %s", n->place.from, n->place.host, n->place.port,
+                 why_not_joined(n));
         n->warn_ns = ls__deadline_after(n->env, WARN_MS);
     }
 }

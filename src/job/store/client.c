@@ -272,14 +272,28 @@ ls_status ls__store_client_call(ls_store *store, ls__store_ask *ask)
 
 /* ---- connecting ---------------------------------------------------------------------------- */
 
+/* A server that is slow says nothing against the secret, so its silence keeps its own status. */
+static ls_status fail_handshake(ls_status status, int64_t timeout_ms)
+{
+    LS_ASSERT(status < 0);
+    return status == LS_ERR_TIMEOUT
+               ? ls__fail(status,
+                          "joining the job's store: the process that serves it (the launcher, or "
+                          "local rank 0) did not answer within %g s; check that it is not stopped, "
+                          "start fewer ranks on this host, or raise LOCKSTEP_TIMEOUT",
+                          (double)timeout_ms * 1e-3)
+               : ls__fail_within(LS_ERR_AUTH, "joining the job's store");
+}
+
 /* Proves that this process knows the job's secret: sends it and waits for the empty reply. The
- * server drops a connection without a reply if the secret is wrong. */
-static ls_status handshake(ls_store *store, const uint8_t *secret)
+ * server drops a connection without a reply if the secret is wrong. On a busy host the server may
+ * still be starting ranks, so the wait is as long as any other of ls_init. */
+static ls_status handshake(ls_store *store, const uint8_t *secret, int64_t timeout_ms)
 {
     uint8_t hello[LS__WIRE_HELLO];
     ls__store_ask nothing = {.put_fd = -1, .received_fd = -1};
     pending p = {.id = ++store->next_id, .ask = &nothing};
-    const uint64_t deadline = ls__deadline_after(store->env, LS__STORE_HANDSHAKE_MS + ANSWER_MS);
+    const uint64_t deadline = ls__deadline_after(store->env, timeout_ms);
     ls__wire_header_write(hello,
                           (ls__wire_header){LS__WIRE_HELLO_TYPE, p.id, LS__STORE_SECRET_BYTES});
     memcpy(hello + LS__WIRE_HEADER, secret, LS__STORE_SECRET_BYTES);
@@ -291,12 +305,13 @@ static ls_status handshake(ls_store *store, const uint8_t *secret)
         status = await(store, &p, deadline);
     }
     ls__store_unlock(store);
-    return status < 0 ? ls__fail_within(LS_ERR_AUTH, "joining the job's store") : LS_OK;
+    return status < 0 ? fail_handshake(status, timeout_ms) : LS_OK;
 }
 
 /* No other thread knows the store before this function returns, but the handshake uses the common
  * path for replies, so a server that closes the connection is reported as in any later call. */
-ls_status ls__store_connect(const ls__env *env, int fd, const uint8_t secret[32], ls_store **out)
+ls_status ls__store_connect(const ls__env *env, int fd, const uint8_t secret[32],
+                            int64_t timeout_ms, ls_store **out)
 {
     ls_store *store = NULL;
     ls_status status = ls__store_new(env, &store);
@@ -308,7 +323,7 @@ ls_status ls__store_connect(const ls__env *env, int fd, const uint8_t secret[32]
     store->call = ls__store_client_call;
     store->in = env->allocate(env, FRAME_MAX);
     status = store->in != NULL
-                 ? handshake(store, secret)
+                 ? handshake(store, secret, timeout_ms)
                  : ls__fail(LS_ERR_MEMORY, "the store's client of %zu bytes", FRAME_MAX);
     if (status < 0) {
         ls__store_close(store);

@@ -74,8 +74,10 @@ bool ls__store_server_answer(ls__store_server *server, uint64_t id, const uint8_
 
 /* ---- client ------------------------------------------------------------------------------- */
 
-/* Takes fd, on failure too; proves the secret. Threads may share the store. */
-ls_status ls__store_connect(const ls__env *env, int fd, const uint8_t secret[32], ls_store **out);
+/* Takes fd, on failure too; proves the secret. LS_ERR_AUTH: the server dropped the connection;
+ * LS_ERR_TIMEOUT: it did not answer. Threads may share the store. */
+ls_status ls__store_connect(const ls__env *env, int fd, const uint8_t secret[32],
+                            int64_t timeout_ms, ls_store **out);
 /* A store in memory, for a world of one rank. */
 ls_status ls__store_local(const ls__env *env, ls_store **out);
 /* NULL is allowed. No call may be in progress. */

@@ -130,6 +130,20 @@ TEST(reset_connections_of_ranks_end_all_with_a_named_error)
     job_free(&j);
 }
 
+/* The launchers' link lives on, so no heartbeat of theirs is missing. Before the deadline of 20 s. */
+TEST(a_cut_of_the_data_links_alone_ends_all_with_the_link_named)
+{
+    job j = run_with("cut() { ip -n $1 rule add pref 10 ipproto tcp $2 " PORT " lookup main && "
+                     "ip -n $1 rule add pref 11 ipproto tcp blackhole || echo no rules; }\n"
+                     "cut $A sport; cut $B dport");
+    if (count_lines(&j, "no rules") > 0) {
+        SKIP("this kernel has no rules by port");
+    }
+    check_cut(&j, "has acknowledged no packet for ", 12.0);
+    CHECK(count_lines(&j, "10.77.0.") > 0);
+    job_free(&j);
+}
+
 TEST(a_reset_connection_of_launchers_ends_all_with_a_named_error)
 {
     job j = run_with("ip netns exec $A ss -K dst $IP_B sport = :" PORT " >/dev/null");

@@ -37,7 +37,7 @@ TEST(ranks_with_other_kernels_do_not_train_together)
 {
     check_script("$L run -n 2 sh -c 'LOCKSTEP_CPU=$([ $RANK = 0 ] && echo ref || echo base) exec "
                  "$E/01_hello_all_reduce'",
-                 1, "cpu=base");
+                 1, "LOCKSTEP_CPU=base");
 }
 
 TEST(the_log_at_info_says_what_every_rank_is)

@@ -7,6 +7,7 @@
  *                          and print the root cause
  *     member squat UID ADDRESS PORT N   as user 65534: takes a name by which N ranks of user UID
  *                          might meet, as releases before 0.2 did; a file squats appears
+ *     member early         joins, and says which ranks had been started by then
  *     member hold          all meet; then a file up.RANK appears and they wait for go.RANK
  */
 #include <fcntl.h>
@@ -109,6 +110,17 @@ static void exchange_descriptors(const ls__env *env)
     }
     require(here == boot.local_size, "as many as stand on the board");
     env->close(env, fd);
+}
+
+static int early(void)
+{
+    int started = 0;
+    for (int r = 0; r < boot.local_size; r++) {
+        started += atomic_load(&boot.board->rank[r].life) != LS__LIFE_EMPTY;
+    }
+    printf("joined %s\n",
+           started < boot.local_size ? "while others were started" : "after the last start");
+    return 0;
 }
 
 static int join(const ls__env *env)
@@ -221,6 +233,7 @@ int main(int argc, char **argv)
     must(ls__bootstrap(env, TIMEOUT_MS, &boot), "bootstrap");
     int status = strcmp(mode, "die") == 0 && argc > 3 ? die(atoi(argv[2]), argv[3])
                  : strcmp(mode, "hold") == 0          ? hold()
+                 : strcmp(mode, "early") == 0         ? early()
                                                       : join(env);
     fflush(stdout);
     ls__bootstrap_close(env, &boot);

@@ -135,8 +135,9 @@ TEST(the_last_lines_of_another_nodes_rank_reach_node_0)
 
 TEST(a_program_that_cannot_be_started_on_one_node_ends_all)
 {
-    check_verdict("node 2 1 -n 1 ./nothing & node 2 0 -n 1 sleep 30; wait; cat out.*", 2, 127,
-                  "cannot start \"./nothing\"");
+    check("node 2 1 -n 1 ./nothing & node 2 0 -n 1 sleep 30; wait; cat out.*",
+          "): cannot start \"./nothing\": no such program", 2);
+    check("node 2 1 -n 1 ./nothing & node 2 0 -n 1 sleep 30; wait; cat out.*", ": 127\n", 2);
 }
 
 TEST(a_node_whose_launcher_is_killed_is_named)
@@ -257,11 +258,28 @@ TEST(a_port_in_use_is_named)
     check_port_in_use("$L secret a; FLAGS='--secret-file a'", "another process uses the port");
 }
 
+TEST(trouble_of_a_node_is_reported_with_its_name_on_all_nodes)
+{
+    check("node 2 1 -n 1 ./nothing & node 2 0 -n 1 sleep 20; wait; cat out.*",
+          "lockstep: node 1 (host ", 2);
+    check("node 2 0 -n 1 ./nothing & node 2 1 -n 1 sleep 20; wait; cat out.*",
+          "lockstep: node 0 (host ", 2);
+    /* its launcher is killed */
+    check(
+        "$L run --nnodes 2 --node-rank 1 --rendezvous $R -n 1 sh -c 'echo > up1; exec sleep 20' & "
+        "p=$!\n(until_file up1; kill -KILL $p) & node 2 0 -n 1 sleep 20; wait; cat out.0",
+        ": the launcher was killed", 1);
+}
+
 TEST(another_secret_is_refused)
 {
     check("$L secret a; $L secret b; FLAGS='--secret-file a'; waiting 0 out.0; A=$P\n"
           "FLAGS='--secret-file b'; waiting 1 out.1; wait $P; kill -TERM $A; cat out.1; wait",
           "secret", 1);
+    check("$L secret a; $L secret b; export LOCKSTEP_TIMEOUT=2\n"
+          "FLAGS='--secret-file a'; node 2 0 -n 1 true & sleep 0.2\n"
+          "FLAGS='--secret-file b'; node 2 1 -n 1 true; wait; cat out.0",
+          " does not know this job's secret: give every node the same --secret-file", 1);
     check("$L secret a; FLAGS='--secret-file a'; nodes 2 -n 1 $M join", ": joined\n", 2);
 }
 

@@ -144,6 +144,22 @@ TEST(a_torch_script_runs_under_our_launcher)
 /* ---- variables by hand --------------------------------------------------------------------------
  */
 
+TEST(rank_0_that_is_started_twice_is_named)
+{
+    check("(export RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$P; exec $M join) & p=$!\n"
+          "sleep 0.3; rank 0 2 $M join; kill $p; wait",
+          "already gathers the ranks of a job with these settings", 1);
+}
+
+TEST(sizes_of_the_world_that_differ_are_named)
+{
+    check(
+        "(export RANK=0 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$P; exec $M join) & p=$!\n"
+        "rank 1 2 $M join; kill $p; wait",
+        "rank 1 of 2, local rank 1 of 2, does not match local rank 0 of this host, which expects 3",
+        1);
+}
+
 TEST(torchruns_variables_by_hand_make_a_world)
 {
     check("ranks 3 $M join", ": joined\n", 3);

@@ -246,6 +246,35 @@ static void check_damaged(transfer *start, int64_t bytes, int64_t at)
     free(x);
 }
 
+/* The sender sees a connection that the receiver has closed; the job's root cause is the damage, not
+ * that. */
+static int ends_by_damage(void *arg)
+{
+    static unsigned char x[50000];
+    const int sender = *(const int *)arg;
+    CHECK_OK(ls_init(NULL));
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    if (ls_rank() == sender) {
+        struck = x + 20000;
+        damage_frames_to(1 - sender);
+    }
+    ls_status status = LS_OK;
+    while (status == LS_OK) {
+        status = ls_broadcast(ls_world(), x, sizeof x, LS_UINT8, sender, NULL, NULL);
+    }
+    return 1;
+}
+
+TEST(damaged_data_is_the_root_cause_of_the_job)
+{
+    for (int sender = 0; sender < 2; sender++) {
+        CHECK_STATUS(ls_spawn(ends_by_damage, &sender, 2), LS_ERR_PEER);
+        CHECK_CONTAINS(ls_error_message(), "delivered damaged data");
+        CHECK_CONTAINS(ls_error_message(), "a frame arrived damaged (CRC-32C)");
+        CHECK(!test_contains(ls_error_message(), "closed by the other side"));
+    }
+}
+
 /* The shortest payload that has a place, its last byte, some within a frame, the end of a full one,
  * and the end of many frames over all connections. Messages have a place beyond one frame. */
 #define DAMAGED(transfer, bytes, at)                                                               \

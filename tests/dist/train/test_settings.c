@@ -1,5 +1,6 @@
 /* Settings in which ranks must not differ though no shape or count tells so: each difference is an
  * error on all ranks at the first synchronised backward, with both values and both call sites. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -99,6 +100,168 @@ TEST(every_setting_that_differs_is_named_on_all_ranks)
     for (size_t i = 0; i < sizeof differences / sizeof *differences; i++) {
         CHECK_OK(ls_spawn(try_difference, (void *)(uintptr_t)&differences[i], 2 + (int)i % 2));
     }
+}
+
+/* ---- settings that change in the run -------------------------------------------------------- */
+
+typedef enum change { RATE, NORM, NO_CLIP, AUTOCAST, NOTHING } change;
+
+/* A step; `odd` is what this rank does otherwise in it. */
+static ls_status step(ls_module *net, ls_optim *optim, change odd)
+{
+    LS_SCOPE;
+    LS_AUTOCAST(odd == AUTOCAST);
+    ls_tensor *x = ls_ones(LS_SHAPE(2, IN), LS_FLOAT32);
+    LS_TRY(ls_backward(ls_mean(ls_forward(net, x))));
+    if (odd != NO_CLIP) {
+        CHECK_OK(ls_clip_grad_norm(net, odd == NORM ? 2.0 : 1.0, NULL));
+    }
+    ls_optim_set_lr(optim, odd == RATE ? 0.5 : 0.25);
+    return ls_optim_step(optim);
+}
+
+typedef struct change_case {
+    change odd; /* of rank 1, in step 1 */
+    int found;  /* in this step */
+    const char *says;
+} change_case;
+
+static int try_change(void *arg)
+{
+    const change_case *c = arg;
+    CHECK_OK(ls_init(NULL));
+    ls_module *net = ls_ddp_new(ls_linear_new(IN, 1, NULL), ls_world(), NULL);
+    ls_optim *optim = ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.125));
+    ls_status status = LS_OK;
+    int at = 0;
+    while (at < 4) {
+        status = step(net, optim, ls_rank() == 1 && at >= 1 ? c->odd : NOTHING);
+        if (status < 0) {
+            break;
+        }
+        at++;
+    }
+    if (at != c->found || (status != LS_OK) != (c->odd != NOTHING)) {
+        test_fail(__FILE__, __LINE__, "\"%s\" wanted in step %d; step %d, %s: %s", c->says,
+                  c->found, at, ls_status_name(status), ls_error_message());
+    }
+    if (status < 0) {
+        CHECK_INT(status, LS_ERR_MISMATCH);
+        CHECK_CONTAINS(ls_error_message(), c->says);
+    }
+    ls_optim_free(optim);
+    ls_module_free(net);
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL)); /* the process goes on */
+    CHECK_OK(ls_finalize());
+    return 0;
+}
+
+TEST(a_setting_that_comes_to_differ_is_named_in_the_next_step)
+{
+    static const change_case cases[] = {
+        {RATE, 2, "the learning rate of SGD #1 is 0.25 on rank 0 and 0.5 on rank 1"},
+        {NORM, 2, "the largest norm of ls_clip_grad_norm is 1 on rank 0 and 2 on rank 1"},
+        {AUTOCAST, 1, "autocast is 0 on rank 0 and 1 on rank 1"},
+        {NOTHING, 4, ""}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CHECK_OK(ls_spawn(try_change, (void *)(uintptr_t)&cases[i], 2 + (int)i % 2));
+    }
+}
+
+static int clip_on_one_rank(void *arg)
+{
+    (void)arg;
+    CHECK_OK(ls_init(NULL));
+    ls_module *net = ls_ddp_new(ls_linear_new(IN, 1, NULL), ls_world(), NULL);
+    ls_optim *optim = ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.125));
+    CHECK_OK(step(net, optim, ls_rank() == 1 ? NO_CLIP : NOTHING));
+    CHECK_STATUS(step(net, optim, NOTHING), LS_ERR_MISMATCH);
+    CHECK_CONTAINS(ls_error_message(),
+                   "the largest norm of ls_clip_grad_norm is 1 on rank 0 and not set on rank 1");
+    ls_optim_free(optim);
+    ls_module_free(net);
+    CHECK_OK(ls_finalize());
+    return 0;
+}
+
+TEST(clipping_on_one_rank_alone_is_named)
+{
+    CHECK_OK(ls_spawn(clip_on_one_rank, NULL, 2));
+}
+
+/* Only rank 0 wants to know the norm: legal. */
+static int norm_on_one_rank(void *arg)
+{
+    double norm = 0.0;
+    (void)arg;
+    CHECK_OK(ls_init(NULL));
+    ls_module *net = ls_ddp_new(ls_linear_new(IN, 1, NULL), ls_world(), NULL);
+    for (int i = 0; i < 3; i++) {
+        LS_SCOPE;
+        CHECK_OK(ls_backward(ls_mean(ls_forward(net, ls_ones(LS_SHAPE(2, IN), LS_FLOAT32)))));
+        if (ls_rank() == 0) {
+            CHECK_OK(ls_clip_grad_norm(net, INFINITY, &norm));
+            CHECK(norm > 0.0);
+        }
+    }
+    ls_module_free(net);
+    CHECK_OK(ls_finalize());
+    return 0;
+}
+
+TEST(the_norm_alone_may_be_asked_on_one_rank)
+{
+    CHECK_OK(ls_spawn(norm_on_one_rank, NULL, 2));
+}
+
+/* ---- NaN ------------------------------------------------------------------------------------ */
+
+static char warned[2048];
+
+static void keep_warning(ls_log_level level, const char *text, void *arg)
+{
+    (void)arg;
+    if (level == LS_LOG_WARN) {
+        (void)snprintf(warned + strlen(warned), sizeof warned - strlen(warned), "%s\n", text);
+    }
+}
+
+static int nan_on_rank_2(void *arg)
+{
+    (void)arg;
+    CHECK_OK(ls_init(NULL));
+    ls_set_log_callback(keep_warning, NULL);
+    ls_module *net = ls_ddp_new(ls_linear_new(IN, 1, NULL), ls_world(), NULL);
+    ls_optim *optim = ls_sgd_new(net, NULL);
+    for (int i = 0; i < 3; i++) {
+        LS_SCOPE;
+        const double factor = i == 1 && ls_rank() == 2 ? NAN : 1.0;
+        ls_tensor *x = ls_ones(LS_SHAPE(2, IN), LS_FLOAT32);
+        CHECK_OK(ls_backward(ls_scale(ls_mean(ls_forward(net, x)), factor)));
+        const ls_status status = ls_clip_grad_norm(net, 1.0, NULL);
+        CHECK_INT(status, i == 1 ? LS_ERR_INVALID : LS_OK);
+        if (i == 1) {
+            CHECK_CONTAINS(
+                ls_error_message(),
+                "the gradients' norm is nan (not finite in 2 of the parameters, first in weight)");
+        }
+        ls_optim_zero_grad(optim);
+    }
+    ls_optim_free(optim);
+    CHECK_INT(strlen(warned) > 0, ls_rank() == 2);
+    if (ls_rank() == 2) {
+        CHECK_CONTAINS(warned, "is not finite on rank 2 (element 0 of ");
+        CHECK_CONTAINS(warned, "in synchronised backward 1;");
+        CHECK(strchr(warned, '\n') == warned + strlen(warned) - 1); /* once */
+    }
+    ls_module_free(net);
+    CHECK_OK(ls_finalize());
+    return 0;
+}
+
+TEST(nan_on_one_rank_is_named_with_rank_and_parameter_before_it_is_averaged)
+{
+    CHECK_OK(ls_spawn(nan_on_rank_2, NULL, 3));
 }
 
 /* Legal: a sampler of one rank's own, optimizers of equal settings, another number of backward

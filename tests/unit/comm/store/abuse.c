@@ -92,7 +92,7 @@ TEST(a_wrong_secret_is_dropped_at_once)
         CHECK(dropped_within(fd, 1000));
         close(fd);
         ls_store *store = NULL;
-        CHECK_STATUS(ls__store_connect(s.env, stranger(&s), secret, &store), LS_ERR_AUTH);
+        CHECK_STATUS(ls__store_connect(s.env, stranger(&s), secret, 10000, &store), LS_ERR_AUTH);
     }
     check_served(good, "k");
     CHECK_INT(serving_count(&s), 1);

@@ -59,7 +59,7 @@ ls_store *serving_client(serving *s)
     ls_status status;
     int fd = serving_socket(s, &status);
     CHECK_OK(status);
-    CHECK_OK(ls__store_connect(s->env, fd, s->secret, &store));
+    CHECK_OK(ls__store_connect(s->env, fd, s->secret, 10000, &store));
     return store;
 }
 
