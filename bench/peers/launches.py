@@ -23,7 +23,7 @@ def python_programs(field, ranks):
     bridge = {**quiet, "PYTHONPATH": str(HERE.parent.parent / "python"), "LOCKSTEP_LIBRARY": f"{build}/src"}
     return {"Lockstep": ([f"{build}/lockstep", "run", "-n", str(ranks), python, "-m", "lockstep.torch", program,
                           "lockstep"], bridge),
-            f"torchrun, gloo ({field.labels['gloo']})":
+            f"torchrun, {field.labels['gloo']}":
                 ([python, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), program, "gloo"], quiet)}
 
 
