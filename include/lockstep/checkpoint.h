@@ -78,9 +78,10 @@ typedef struct ls_checkpoint_options {
 LS_DEFAULTS_FUNCTION(checkpoint)
 
 /* Opens the folder. Rank 0 creates it if it does not exist, and removes incomplete files of a job
- * that died. Collective; the group is borrowed. While another job writes to the folder it can be
- * opened with load_only; if a checkpoint disappears meanwhile, ls_checkpoint_load uses a newer
- * one. */
+ * that died. Collective; the group is borrowed. LS_ERR_STATE while another job writes to the folder,
+ * with the process and the host of that job's rank 0; the lock of a job that died does not count.
+ * Such a folder can be opened with load_only; if a checkpoint disappears meanwhile,
+ * ls_checkpoint_load uses a newer one. */
 LS_API ls_status ls_checkpoint_new(const char *folder, ls_group *group,
                                    const ls_checkpoint_options *options, ls_checkpoint **out);
 
@@ -98,9 +99,11 @@ LS_API ls_status ls_checkpoint_save(ls_checkpoint *checkpoint, int64_t step,
 LS_API ls_status ls_checkpoint_wait(ls_checkpoint *checkpoint);
 
 /* Loads the newest complete checkpoint into the items and sets *step. Collective; all ranks load
- * the same checkpoint. If it is damaged, a warning names it, the previous one is loaded, and the
- * next save renames the damaged one to damaged-step-…. LS_ERR_NOT_FOUND when there is no
- * checkpoint, LS_ERR_FORMAT when all are damaged. LS_ERR_MISMATCH names a tensor or scalar whose
+ * the same checkpoint. If it is damaged (a file is missing, or its bytes are not those that were
+ * written), a warning names it, the previous one is loaded, and the next save renames the damaged one
+ * to damaged-step-…, of which the newest two remain. LS_ERR_SYSTEM when a file cannot be read now (no
+ * descriptor, no permission, an error of the disk): this may pass, so no older checkpoint is loaded.
+ * LS_ERR_NOT_FOUND when there is no checkpoint, LS_ERR_FORMAT when all are damaged. LS_ERR_MISMATCH names a tensor or scalar whose
  * shape or dtype differs, or that only one side has; nothing is changed then. */
 LS_API ls_status ls_checkpoint_load(ls_checkpoint *checkpoint, const ls_checkpoint_item *items,
                                     int count, int64_t *step);

@@ -137,6 +137,8 @@ struct ls__env {
     int (*list)(const ls__env *env, const char *path, int (*each)(void *arg, const char *name),
                 void *arg);
 
+    /* Bytes that this user may still write to the file system of `path`. */
+    int (*free_bytes)(const ls__env *env, const char *path, uint64_t *out);
     int (*remove_file)(const ls__env *env, const char *path);
     int (*remove_folder)(const ls__env *env, const char *path); /* an empty one */
     /* Locks a file until `fd` is closed or the process ends; -EAGAIN: another process has it. */

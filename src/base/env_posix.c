@@ -87,6 +87,7 @@ static const ls__env posix = {
     .kill_marked = ls__posix_kill_marked,
     .allow_descriptors = ls__posix_allow_descriptors,
     .make_folder = ls__posix_make_folder,
+    .free_bytes = ls__posix_free_bytes,
     .host_name = ls__posix_host_name,
     .free_port = ls__posix_free_port,
     .is_terminal = ls__posix_is_terminal,

@@ -114,6 +114,7 @@ int ls__posix_kill_children(const ls__env *env, int signal);
 int ls__posix_kill_marked(const ls__env *env, const char *variable, int signal);
 int ls__posix_allow_descriptors(const ls__env *env, int count);
 int ls__posix_make_folder(const ls__env *env, const char *path);
+int ls__posix_free_bytes(const ls__env *env, const char *path, uint64_t *out);
 int ls__posix_host_name(const ls__env *env, char *out, size_t bytes);
 int ls__posix_free_port(const ls__env *env);
 bool ls__posix_is_terminal(const ls__env *env, int fd);

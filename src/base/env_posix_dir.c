@@ -8,6 +8,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 /* Devices, sockets and pipes are all LS__ENV_OTHER: nobody may read them as data. */
@@ -61,6 +62,18 @@ int ls__posix_list(const ls__env *env, const char *path, int (*each)(void *arg, 
     }
     (void)closedir(folder);
     return result;
+}
+
+/* Without the blocks that are reserved for root; quotas are not counted. */
+int ls__posix_free_bytes(const ls__env *env, const char *path, uint64_t *out)
+{
+    (void)env;
+    struct statvfs info;
+    if (statvfs(path, &info) != 0) {
+        return -errno;
+    }
+    *out = (uint64_t)info.f_bavail * info.f_frsize;
+    return 0;
 }
 
 /* A symbolic link itself is removed, not its target. */

@@ -42,31 +42,33 @@ static void unlock(ls_checkpoint *c)
     }
 }
 
-/* Runs on rank 0 only. The lock is taken even for load_only where a lock file exists: cleaning
- * is safe only while no other job writes. A reader gives the lock back at once. */
+/* Runs on rank 0 only. Cleaning is safe only while no other job writes, so a reader cleans if it
+ * finds the lock free, and gives it back at once. */
 static ls_status prepare_folder(ls_checkpoint *c)
 {
-    const bool make = !c->set.load_only;
-    LS_TRY(make ? ls__folder_make(c) : ls__folder_is_there(c));
-    LS_TRY(ls__folder_lock(c, make));
+    if (c->set.load_only) {
+        LS_TRY(ls__folder_is_there(c));
+        ls__folder_try_lock(c);
+    } else {
+        LS_TRY(ls__folder_make(c));
+        LS_TRY(ls__folder_lock(c));
+    }
     if (c->lock_fd >= 0) {
         ls__folder_clean(c);
     }
-    if (!make) {
+    if (c->set.load_only) {
         unlock(c);
     }
     return LS_OK;
 }
 
-/* Rank 0 prepares the folder; all ranks learn whether this job may write there. The second word
- * is not compared; it only travels along. */
+/* Rank 0 prepares the folder, and all ranks learn how that went. The word is not compared; it only
+ * travels along. */
 static ls_status open_folder(ls_checkpoint *c)
 {
     ls_status status = c->rank == 0 ? prepare_folder(c) : LS_OK;
-    uint64_t words[2] = {c->lock_fd >= 0, (uint64_t)c->set.async};
-    LS_TRY(ls__checkpoint_agree(c, status, words, 2));
-    c->writable = c->reports[0].word[0] != 0;
-    return LS_OK;
+    const uint64_t async = (uint64_t)c->set.async;
+    return ls__checkpoint_agree(c, status, &async, 1);
 }
 
 /* The group is not stored: the object later gets a group of its own, so that its operations
@@ -155,12 +157,6 @@ static ls_status prepare(ls_checkpoint *c, ls__table *table, const ls_checkpoint
 {
     if (c->set.load_only) {
         return ls__fail(LS_ERR_STATE, "ls_checkpoint_save: \"%s\" was opened with load_only",
-                        c->folder);
-    }
-    if (!c->writable) {
-        return ls__fail(LS_ERR_STATE,
-                        "ls_checkpoint_save: cannot write to \"%s\": another job writes there, or "
-                        "its lock file cannot be created; give another folder",
                         c->folder);
     }
     if (c->step < 0) {
@@ -272,12 +268,12 @@ ls_status ls_checkpoint_free(ls_checkpoint *c)
 
 /* ---- loading ------------------------------------------------------------------------------ */
 
-/* With these errors an older checkpoint may still be whole, so the search goes on. Any other
- * error (no memory, a lost rank) would only repeat itself. */
+/* With these errors the files themselves are wrong, so an older checkpoint is tried. Any other error
+ * (no memory, no descriptor, no permission, a disk that cannot be read now, a lost rank) may pass:
+ * the checkpoint may be whole, and training that went on from an older one would set it aside. */
 static bool is_damage(ls_status status)
 {
-    return status == LS_ERR_FORMAT || status == LS_ERR_LIMIT || status == LS_ERR_SYSTEM ||
-           status == LS_ERR_NOT_FOUND;
+    return status == LS_ERR_FORMAT || status == LS_ERR_LIMIT || status == LS_ERR_NOT_FOUND;
 }
 
 /* Opens the checkpoint on all ranks; all or none succeed, and all have the same manifest. On
@@ -335,7 +331,7 @@ static ls_status find_newest(ls_checkpoint *c, const int64_t *steps, int count,
         }
         if (c->rank == 0) {
             LS__WARN("checkpoint: step %lld in \"%s\" is damaged%s; trying the one before it: %s",
-                     (long long)*step, c->folder, c->writable ? "" : " or was just removed",
+                     (long long)*step, c->folder, c->set.load_only ? " or was just removed" : "",
                      ls_error_message());
         }
         if (first[0] == '\0') {
@@ -378,7 +374,7 @@ static ls_status find_while_others_write(ls_checkpoint *c, ls__reading *reading,
     do {
         before = newest;
         status = list_and_find(c, reading, step, &newest);
-    } while (!c->writable && status == LS_ERR_FORMAT && newest > before);
+    } while (c->set.load_only && status == LS_ERR_FORMAT && newest > before);
     return status;
 }
 

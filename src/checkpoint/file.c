@@ -48,6 +48,22 @@ static int write_all(const ls__env *env, int fd, const uint8_t *at, size_t bytes
     return 0;
 }
 
+/* On a full disk the user needs the numbers. The free bytes are those of the folder's file system,
+ * after the part that was written. */
+ls_status ls__file_write_failed(const ls__env *env, const char *folder, const char *path,
+                                size_t bytes, int error)
+{
+    uint64_t room = 0;
+    if (error != -ENOSPC || env->free_bytes(env, folder, &room) < 0) {
+        return ls__file_failed("cannot write", path, error);
+    }
+    return ls__fail(
+        LS_ERR_SYSTEM,
+        "checkpoint: cannot write \"%s\": %s: the file needs %zu bytes, and %llu more are "
+        "free there; remove files, or give a folder on another file system",
+        path, strerror(-error), bytes, (unsigned long long)room);
+}
+
 /* O_EXCL: the temporary folder is new, so an existing file means that another job works there.
  * The descriptor is closed on every path, and a failed close counts, since network file systems
  * report lost writes there. */
@@ -62,12 +78,12 @@ ls_status ls__file_write(const ls__env *env, const char *folder, const char *nam
         return ls__file_failed("cannot make", path, fd);
     }
     ls__digest_init(&hash);
-    int wrote = write_all(env, fd, data, bytes, &hash);
+    const int wrote = write_all(env, fd, data, bytes, &hash);
     int synced = wrote < 0 ? 0 : env->fsync(env, fd);
     int closed = env->close(env, fd);
     ls_status hashed = ls__digest_end(&hash, out);
     if (wrote < 0) {
-        return ls__file_failed("cannot write", path, wrote);
+        return ls__file_write_failed(env, folder, path, bytes, wrote);
     }
     if (synced < 0 || closed < 0) {
         return ls__file_failed("cannot sync to disk", path, synced < 0 ? synced : closed);
@@ -89,6 +105,25 @@ ls_status ls__file_sync_folder(const ls__env *env, const char *path)
 
 /* ---- reading ------------------------------------------------------------------------------ */
 
+/* Something else than a file in its place is damage, as a missing file is. All other errors say
+ * nothing about the file, so no older checkpoint is tried; the user decides. */
+ls_status ls__file_read_failed(const char *path, int error)
+{
+    if (error == -EINVAL || error == -ENOTDIR || error == -ELOOP || error == -EISDIR ||
+        error == -ENXIO) {
+        return ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" is not a regular file", path);
+    }
+    if (error == -ENOENT) {
+        return ls__file_failed("cannot read", path, error);
+    }
+    return ls__fail(
+        LS_ERR_SYSTEM,
+        "checkpoint: cannot read \"%s\": %s; the checkpoint may be whole, so no older one "
+        "was loaded. Remove the cause and start again; if the file is lost for good, "
+        "move its step-... folder away to load the one before it",
+        path, strerror(-error));
+}
+
 /* Reads through `read` rather than the mapping, so that a bad sector is an error and not SIGBUS.
  * `chunk` holds CHUNK_BYTES. */
 static ls_status hash_file(const ls__env *env, int fd, const char *path, uint8_t *chunk,
@@ -103,7 +138,7 @@ static ls_status hash_file(const ls__env *env, int fd, const char *path, uint8_t
     }
     LS_TRY(ls__digest_end(&hash, out));
     ls__digest_hex(out, hex);
-    return got < 0 ? ls__file_failed("cannot read", path, (int)got) : LS_OK;
+    return got < 0 ? ls__file_read_failed(path, (int)got) : LS_OK;
 }
 
 /* The size was compared by the caller already. A wrong hash is LS_ERR_FORMAT, which lets load go
@@ -117,7 +152,7 @@ ls_status ls__file_verify(const ls__env *env, const char *path, const ls__manife
     }
     int fd = env->open(env, path, O_RDONLY, 0);
     ls_status status =
-        fd < 0 ? ls__file_failed("cannot read", path, fd) : hash_file(env, fd, path, chunk, hex);
+        fd < 0 ? ls__file_read_failed(path, fd) : hash_file(env, fd, path, chunk, hex);
     if (fd >= 0) {
         (void)env->close(env, fd);
     }

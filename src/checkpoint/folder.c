@@ -5,8 +5,8 @@
  *   .tmp-gone-00000120-<nonce>  was pruned: renamed first, so that no reader sees half of one
  *   .old-step-00000120          made way for a second save of its step; put back if that save was
  *                               not completed
- *   damaged-step-00000120       skipped by load; kept for people to look at
- *   lock                        held by rank 0 of the job that writes
+ *   damaged-step-00000120       skipped by load; the newest DAMAGED_KEPT stay for people to look at
+ *   lock                        held by rank 0 of the job that writes; says which process that is
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,6 +22,11 @@
 #define OLD ".old-"
 #define DAMAGED "damaged-"
 #define STEPS_MAX 1000000
+#define DAMAGED_KEPT 2 /* each may be as large as a checkpoint */
+#define OWNER_BYTES 160
+#define LOCK_TRIES                                                                                 \
+    10 /* a reader holds the lock while it cleans, and a killed job until it is gone */
+#define LOCK_PAUSE_MS 100
 #define CLEAN_ROUND                                                                                \
     64 /* names collected before they are removed: not while the folder is listed                  \
         */
@@ -59,25 +64,27 @@ void ls__folder_temporary(const ls_checkpoint *c, char out[LS__CHECKPOINT_PATH_M
     ls__path_join(out, c->folder, name);
 }
 
-/* The step of "step-00000120", or -1 for another name. The spelling must be ours exactly:
- * otherwise a path built from the number would not lead back to the folder. */
-static int64_t step_of(const char *name)
+/* The step of "step-00000120" behind a prefix, or -1 for another name. The spelling must be ours
+ * exactly: otherwise a path built from the number would not lead back to the folder. */
+static int64_t step_of(const char *name, const char *before)
 {
     char again[64];
-    if (strncmp(name, STEP, strlen(STEP)) != 0) {
+    const size_t skip = strlen(before);
+    if (strncmp(name, before, skip) != 0 || strncmp(name + skip, STEP, strlen(STEP)) != 0) {
         return -1;
     }
-    long long step = strtoll(name + strlen(STEP), NULL, 10);
+    const long long step = strtoll(name + skip + strlen(STEP), NULL, 10);
     if (step < 0) {
         return -1;
     }
-    ls__step_name(again, "", step);
+    ls__step_name(again, before, step);
     return strcmp(again, name) == 0 ? step : -1;
 }
 
 /* ---- steps -------------------------------------------------------------------------------- */
 
 typedef struct step_list {
+    const char *before; /* the prefix of the names that count */
     int64_t *list;
     int count, room;
 } step_list;
@@ -87,7 +94,7 @@ typedef struct step_list {
 static int add_step(void *arg, const char *name)
 {
     step_list *s = arg;
-    int64_t step = step_of(name);
+    int64_t step = step_of(name, s->before);
     if (step < 0) {
         return 0;
     }
@@ -111,10 +118,11 @@ static int latest_first(const void *a, const void *b)
     return (*x < *y) - (*x > *y);
 }
 
-/* The caller frees *steps, which is NULL for an empty folder. */
-ls_status ls__folder_steps(const ls_checkpoint *c, int64_t **steps, int *count)
+/* The caller frees *steps, which is NULL if there are none. */
+static ls_status steps_named(const ls_checkpoint *c, const char *before, int64_t **steps,
+                             int *count)
 {
-    step_list s = {0};
+    step_list s = {.before = before};
     int error = c->env->list(c->env, c->folder, add_step, &s);
     *steps = NULL;
     *count = 0;
@@ -128,6 +136,11 @@ ls_status ls__folder_steps(const ls_checkpoint *c, int64_t **steps, int *count)
     *steps = s.list;
     *count = s.count;
     return LS_OK;
+}
+
+ls_status ls__folder_steps(const ls_checkpoint *c, int64_t **steps, int *count)
+{
+    return steps_named(c, "", steps, count);
 }
 
 /* ---- making and locking ------------------------------------------------------------------- */
@@ -188,26 +201,92 @@ ls_status ls__folder_is_there(const ls_checkpoint *c)
     return error < 0 ? ls__file_failed("cannot load from", c->folder, error) : LS_OK;
 }
 
-/* LS_OK with lock_fd still -1 means: read only. The kernel drops the lock when the process dies,
- * so no stale lock can remain. */
-ls_status ls__folder_lock(ls_checkpoint *c, bool make)
+/* Written over the former owner's line, which is as long, so that a reader never sees a part of
+ * each. The lock holds without it: a full disk only costs the name in another job's error. */
+static void sign_lock(const ls_checkpoint *c, int fd)
 {
-    char path[LS__CHECKPOINT_PATH_MAX];
-    ls__path_join(path, c->folder, "lock");
-    int fd = c->env->open(c->env, path, O_RDWR | (make ? O_CREAT : 0), 0666);
-    if (fd == -EROFS || fd == -EACCES || (fd == -ENOENT && !make)) {
-        return LS_OK; /* only for reading, then: ls_checkpoint_save reports that */
+    char host[64] = "", line[OWNER_BYTES + 1];
+    if (c->env->host_name(c->env, host, sizeof host) < 0) {
+        (void)snprintf(host, sizeof host, "?");
     }
-    if (fd < 0) {
-        return ls__file_failed("cannot open", path, fd);
+    (void)snprintf(line, sizeof line, "process %d on host %.63s", (int)c->env->pid(c->env), host);
+    const size_t length = strlen(line);
+    memset(line + length, ' ', OWNER_BYTES - length);
+    line[OWNER_BYTES - 1] = '\n';
+    (void)c->env->write(c->env, fd, line, OWNER_BYTES);
+}
+
+/* Who holds the lock, for an error text: the line that sign_lock wrote, without its end. */
+static void read_owner(const ls_checkpoint *c, int fd, char out[OWNER_BYTES + 1])
+{
+    const ssize_t got = c->env->read(c->env, fd, out, OWNER_BYTES);
+    size_t length = got > 0 ? (size_t)got : 0;
+    for (size_t i = 0; i < length; i++) {
+        out[i] = (unsigned char)out[i] < ' ' ? ' ' : out[i]; /* it may be anybody's file */
     }
+    while (length > 0 && out[length - 1] == ' ') {
+        length--;
+    }
+    out[length] = '\0';
+    if (length == 0) {
+        (void)snprintf(out, OWNER_BYTES + 1, "another process");
+    }
+}
+
+/* 0, or why not after some time. */
+static int try_lock(const ls_checkpoint *c, int fd)
+{
     int error = c->env->lock_file(c->env, fd);
+    for (int i = 1; i < LOCK_TRIES && error == -EAGAIN; i++) {
+        c->env->sleep_until(c->env, ls__deadline_after(c->env, LOCK_PAUSE_MS));
+        error = c->env->lock_file(c->env, fd);
+    }
+    return error;
+}
+
+/* Refused when another process holds the lock. The kernel drops the lock when its process dies, on
+ * whatever host, so the lock of a dead job never refuses anybody; its line in the file is only
+ * replaced. */
+ls_status ls__folder_lock(ls_checkpoint *c)
+{
+    char path[LS__CHECKPOINT_PATH_MAX], owner[OWNER_BYTES + 1];
+    ls__path_join(path, c->folder, "lock");
+    const int fd = c->env->open(c->env, path, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
+    if (fd < 0) {
+        return ls__fail(
+            LS_ERR_SYSTEM,
+            "ls_checkpoint_new: cannot write to \"%s\": the file \"lock\" in it: %s; give "
+            "a folder that can be written to, or set load_only to read from it",
+            c->folder, strerror(-fd));
+    }
+    const int error = try_lock(c, fd);
     if (error == 0) {
+        sign_lock(c, fd);
         c->lock_fd = fd;
         return LS_OK;
     }
+    read_owner(c, fd, owner);
     (void)c->env->close(c->env, fd);
-    return error == -EAGAIN ? LS_OK : ls__file_failed("cannot lock", path, error);
+    return error != -EAGAIN ? ls__file_failed("cannot lock", path, error)
+                            : ls__fail(LS_ERR_STATE,
+                                       "ls_checkpoint_new: \"%s\" is in use: %s writes to it; wait "
+                                       "until that job has ended, give another folder, or set "
+                                       "load_only to read from it",
+                                       c->folder, owner);
+}
+
+/* For load_only: whether no job writes to the folder, so that what a dead one left may be removed.
+ * The lock is kept until the caller has done that. */
+void ls__folder_try_lock(ls_checkpoint *c)
+{
+    char path[LS__CHECKPOINT_PATH_MAX];
+    ls__path_join(path, c->folder, "lock");
+    const int fd = c->env->open(c->env, path, O_RDWR | O_NOFOLLOW, 0);
+    if (fd >= 0 && c->env->lock_file(c->env, fd) == 0) {
+        c->lock_fd = fd;
+    } else if (fd >= 0) {
+        (void)c->env->close(c->env, fd);
+    }
 }
 
 /* ---- removing ----------------------------------------------------------------------------- */
@@ -263,20 +342,20 @@ static void remove_or_warn(const ls_checkpoint *c, const char *path)
     }
 }
 
-/* Keeps the newest `keep` steps. A step is renamed before its files are removed, so no reader
- * finds half of one under its final name. Failures are warnings: the new checkpoint is complete
- * already. */
-void ls__folder_prune(const ls_checkpoint *c)
+/* Keeps the newest `keep` steps of a prefix. A step is renamed before its files are removed, so no
+ * reader finds half of one under its final name. Failures are warnings: the new checkpoint is
+ * complete already. */
+static void prune(const ls_checkpoint *c, const char *before, int keep)
 {
     int64_t *steps;
     int count;
     char name[128], from[LS__CHECKPOINT_PATH_MAX], gone[LS__CHECKPOINT_PATH_MAX];
-    if (ls__folder_steps(c, &steps, &count) < 0) {
+    if (steps_named(c, before, &steps, &count) < 0) {
         LS__WARN("checkpoint: older ones were not removed: %s", ls_error_message());
         return;
     }
-    for (int i = c->set.keep; i < count; i++) {
-        step_path(c, from, "", steps[i]);
+    for (int i = keep; i < count; i++) {
+        step_path(c, from, before, steps[i]);
         (void)snprintf(name, sizeof name, TEMPORARY "gone-%08lld-%016llx", (long long)steps[i],
                        (unsigned long long)c->nonce);
         ls__path_join(gone, c->folder, name);
@@ -291,6 +370,13 @@ void ls__folder_prune(const ls_checkpoint *c)
     free(steps);
 }
 
+/* Damaged ones too: a disk that fails again and again must not fill up with them. */
+void ls__folder_prune(const ls_checkpoint *c)
+{
+    prune(c, "", c->set.keep);
+    prune(c, DAMAGED, DAMAGED_KEPT);
+}
+
 /* ---- after a job that died ---------------------------------------------------------------- */
 
 /* A second save of a step was cut off: the first one is put back unless the second one was
@@ -301,7 +387,7 @@ static void settle_old(const ls_checkpoint *c, const char *name)
     ls__env_stat found;
     ls__path_join(old, c->folder, name);
     ls__path_join(home, c->folder, name + strlen(OLD));
-    if (step_of(name + strlen(OLD)) < 0) {
+    if (step_of(name + strlen(OLD), "") < 0) {
         return;
     }
     if (c->env->stat(c->env, home, false, &found) == 0) {

@@ -118,7 +118,6 @@ struct ls_checkpoint {
     char folder[LS__CHECKPOINT_PATH_MAX];
     ls_checkpoint_options set;
     int lock_fd;                    /* rank 0 while it may write; else -1 */
-    bool writable;                  /* the same on all ranks */
     ls__checkpoint_report *reports; /* [size], of the last agreement */
 
     int64_t skipped_after, skipped_last; /* steps that load passed over: (after, last] */
@@ -157,11 +156,11 @@ void ls__state_file_name(char out[LS__MANIFEST_FILE_NAME_MAX], int rank, int siz
 /* The steps whose folders exist, latest first; malloc. */
 ls_status ls__folder_steps(const ls_checkpoint *c, int64_t **steps, int *count);
 ls_status ls__folder_make(const ls_checkpoint *c); /* with its parents */
-/* Sets lock_fd; not where the folder is read-only, or somebody else writes. `make`: the file. */
-ls_status ls__folder_lock(ls_checkpoint *c, bool make);
+ls_status ls__folder_lock(ls_checkpoint *c);       /* sets lock_fd */
+void ls__folder_try_lock(ls_checkpoint *c);        /* sets lock_fd unless somebody writes there */
 ls_status ls__folder_is_there(const ls_checkpoint *c);
 void ls__folder_clean(const ls_checkpoint *c); /* what a dead job left; says what it could not */
-void ls__folder_prune(const ls_checkpoint *c); /* all but the newest `keep` */
+void ls__folder_prune(const ls_checkpoint *c); /* all but the newest ones */
 /* Removes a folder and the files in it; 0 or the first -errno. */
 int ls__folder_remove(const ls_checkpoint *c, const char *path);
 void ls__folder_temporary(const ls_checkpoint *c, char out[LS__CHECKPOINT_PATH_MAX]);
@@ -170,6 +169,9 @@ ls_status ls__folder_check_later(const ls_checkpoint *c, int64_t step);
 ls_status ls__folder_publish(ls_checkpoint *c, const char *temporary);
 
 ls_status ls__file_failed(const char *what, const char *path, int error); /* error: -errno */
+ls_status ls__file_write_failed(const ls__env *env, const char *folder, const char *path,
+                                size_t bytes, int error);
+ls_status ls__file_read_failed(const char *path, int error); /* FORMAT and NOT_FOUND: damage */
 /* Creates the file, writes all, fsyncs, and says the hash. */
 ls_status ls__file_write(const ls__env *env, const char *folder, const char *name, const void *data,
                          size_t bytes, uint8_t hash[LS__DIGEST_BYTES]);

@@ -21,7 +21,7 @@ static ls_status read_manifest(const ls_checkpoint *c, const char *folder, int64
     ls__path_join(path, folder, LS__MANIFEST_NAME);
     int error = c->env->map_file(c->env, path, &text, &bytes);
     if (error < 0) {
-        return ls__file_failed("cannot read", path, error);
+        return ls__file_read_failed(path, error);
     }
     ls_status status = text != NULL ? ls__manifest_parse(text, bytes, path, &r->arena, &r->manifest)
                                     : ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" is empty", path);
@@ -51,7 +51,7 @@ static ls_status map_file(const ls_checkpoint *c, const char *folder, ls__readin
     ls__path_join(path, folder, file->name);
     int error = c->env->map_file(c->env, path, &r->mapped[i], &r->mapped_bytes[i]);
     if (error < 0) {
-        return ls__file_failed("cannot read", path, error);
+        return ls__file_read_failed(path, error);
     }
     if (r->mapped_bytes[i] != file->bytes) {
         return ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" has %zu bytes, but %zu were written",

@@ -25,6 +25,7 @@ typedef struct saving {
     const char *path;
     char temporary[LS__CHECKPOINT_PATH_MAX];
     int fd;
+    size_t bytes;   /* of the whole file */
     size_t element; /* bytes of those this walk writes */
     int at;         /* in this walk */
 } saving;
@@ -62,7 +63,7 @@ static ls_status add_tensor(json_t *header, const ls__saved_entry *e, const char
 
 /* The order must equal that of write_tensors: larger elements first, and the order of the walk
  * within a size. */
-static ls_status add_all(const saving *s, json_t *header, const char *prefix)
+static ls_status add_all(saving *s, json_t *header, const char *prefix)
 {
     size_t at = 0;
     for (size_t element = 8; element > 0; element /= 2) {
@@ -73,10 +74,19 @@ static ls_status add_all(const saving *s, json_t *header, const char *prefix)
             }
         }
     }
+    s->bytes = at + ls__safetensors_prefix(header);
     return LS_OK;
 }
 
 /* ---- writing ------------------------------------------------------------------------------ */
+
+/* The folder of a path, "." without one. */
+static void folder_of(const char *path, char out[LS__CHECKPOINT_PATH_MAX])
+{
+    const char *slash = strrchr(path, '/');
+    int length = slash != NULL ? (int)(slash - path) + (slash == path) : 1;
+    (void)snprintf(out, LS__CHECKPOINT_PATH_MAX, "%.*s", length, slash ? path : ".");
+}
 
 /* Continues short writes. A write of zero bytes is an I/O error, since repeating it might never
  * end. */
@@ -86,7 +96,10 @@ static ls_status write_all(const saving *s, const void *from, size_t bytes)
     while (bytes > 0) {
         ssize_t put = s->env->write(s->env, s->fd, at, bytes);
         if (put <= 0) {
-            return ls__file_failed("cannot write", s->temporary, put < 0 ? (int)put : -EIO);
+            char folder[LS__CHECKPOINT_PATH_MAX];
+            folder_of(s->path, folder);
+            return ls__file_write_failed(s->env, folder, s->temporary, s->bytes,
+                                         put < 0 ? (int)put : -EIO);
         }
         at += put;
         bytes -= (size_t)put;
@@ -168,14 +181,6 @@ static ls_status write_tensors(saving *s, const ls_checkpoint_item *items, int c
 
 /* ---- the file ----------------------------------------------------------------------------- */
 
-/* The folder of a path, "." without one. */
-static void folder_of(const char *path, char out[LS__CHECKPOINT_PATH_MAX])
-{
-    const char *slash = strrchr(path, '/');
-    int length = slash != NULL ? (int)(slash - path) + (slash == path) : 1;
-    (void)snprintf(out, LS__CHECKPOINT_PATH_MAX, "%.*s", length, slash ? path : ".");
-}
-
 /* Writes the whole file and syncs it; the descriptor stays open. */
 static ls_status write_file(saving *s, const ls_checkpoint_item *items, int count,
                             const json_t *header)
@@ -205,7 +210,8 @@ static ls_status publish(const saving *s)
 }
 
 /* The temporary name carries the process id, so two processes that save to one path do not write
- * into one file; the later rename wins. The bytes are durable before the name exists; on failure an
+ * into one file; the later rename wins. It is a new file: nobody's link in a shared folder is followed.
+ * The bytes are durable before the name exists; on failure an
  * older file of the name stays. */
 static ls_status save(saving *s, const ls_checkpoint_item *items, int count, json_t *header,
                       const char *prefix)
@@ -214,7 +220,8 @@ static ls_status save(saving *s, const ls_checkpoint_item *items, int count, jso
     LS_TRY(add_all(s, header, prefix));
     (void)snprintf(s->temporary, sizeof s->temporary, "%s.%d.part", s->path,
                    (int)s->env->pid(s->env));
-    s->fd = s->env->open(s->env, s->temporary, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    (void)s->env->remove_file(s->env, s->temporary); /* left by a process that died, if any */
+    s->fd = s->env->open(s->env, s->temporary, O_WRONLY | O_CREAT | O_EXCL, 0666);
     if (s->fd < 0) {
         return ls__file_failed("cannot make", s->temporary, s->fd);
     }

@@ -69,6 +69,7 @@ int ls__sim_env_lock_file(const ls__env *env, int fd);
 int ls__sim_env_map_file(const ls__env *env, const char *path, void **out, size_t *bytes);
 void ls__sim_env_unmap_file(const ls__env *env, void *memory, size_t bytes);
 int ls__sim_env_make_folder(const ls__env *env, const char *path);
+int ls__sim_env_free_bytes(const ls__env *env, const char *path, uint64_t *out);
 
 /* Of the instrumented library: see instrument.h. */
 void ls__sim_atomic_point(void);

@@ -460,6 +460,7 @@ const ls__env ls__sim_env = {
     .kill_children = ls__sim_env_kill_children,
     .allow_descriptors = allow_descriptors,
     .make_folder = ls__sim_env_make_folder,
+    .free_bytes = ls__sim_env_free_bytes,
     .host_name = host_name,
     .free_port = free_port,
     .is_terminal = is_terminal,

@@ -3,6 +3,7 @@
  * folder: what is refused, moved aside, replaced, locked. */
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include "small.h"
 
@@ -257,22 +258,78 @@ TEST(a_later_step_of_another_run_refuses_a_save_and_stays)
 
 TEST(while_a_job_writes_another_may_only_load_and_cleans_nothing)
 {
-    char folder[64], path[256];
+    char folder[64], path[256], process[64];
     ls_checkpoint *second = NULL;
     CHECK_OK(ls_init(NULL));
     ls_checkpoint *c = open_two(folder);
     (void)snprintf(path, sizeof path, "%s/.tmp-step-00000009-1", folder);
     CHECK_INT(mkdir(path, 0777), 0);
-    CHECK_OK(ls_checkpoint_new(folder, ls_world(), NULL, &second));
+    CHECK_STATUS(ls_checkpoint_new(folder, ls_world(), NULL, &second), LS_ERR_STATE);
+    (void)snprintf(process, sizeof process, "\" is in use: process %d on host ", (int)getpid());
+    CHECK_CONTAINS(ls_error_message(), folder);
+    CHECK_CONTAINS(ls_error_message(), process);
+    CHECK(second == NULL);
+    CHECK_OK(ls_checkpoint_new(folder, ls_world(),
+                               LS_OPTIONS(ls_checkpoint_options, .load_only = true), &second));
     CHECK_INT(small_count(folder, ".tmp"), 1);
     expect_step(second, 2);
     CHECK_STATUS(small_save(second, 3), LS_ERR_STATE);
-    CHECK_CONTAINS(ls_error_message(), "another job");
     CHECK_OK(ls_checkpoint_free(second));
     CHECK_OK(ls_checkpoint_free(c));
     CHECK_OK(ls_checkpoint_new(folder, ls_world(), NULL, &c));
     small_check_tidy(folder);
     CHECK_OK(small_save(c, 3));
+    CHECK_OK(ls_checkpoint_free(c));
+    small_remove(folder);
+    CHECK_OK(ls_finalize());
+}
+
+static int open_and_die(void *arg)
+{
+    ls_checkpoint *c = NULL;
+    CHECK_OK(ls_init(NULL));
+    CHECK_OK(ls_checkpoint_new(arg, ls_world(), NULL, &c));
+    CHECK_OK(small_save(c, 1));
+    CHECK_OK(ls_checkpoint_wait(c));
+    return kill(getpid(), SIGKILL);
+}
+
+TEST(the_lock_of_a_process_that_died_refuses_nobody)
+{
+    char folder[64];
+    int status = 0;
+    ls_checkpoint *c = NULL;
+    small_folder(folder);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        _exit(open_and_die(folder));
+    }
+    CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
+    CHECK_OK(ls_init(NULL));
+    CHECK_OK(ls_checkpoint_new(folder, ls_world(), NULL, &c));
+    expect_step(c, 1);
+    CHECK_OK(ls_checkpoint_free(c));
+    small_remove(folder);
+    CHECK_OK(ls_finalize());
+}
+
+/* Each round damages the newest checkpoint and saves the next one. */
+TEST(damaged_checkpoints_do_not_pile_up)
+{
+    char folder[64], command[256];
+    hush();
+    CHECK_OK(ls_init(NULL));
+    ls_checkpoint *c = open_two(folder);
+    for (int step = 2; step < 9; step++) {
+        (void)snprintf(command, sizeof command, "echo >> %%s/step-%08d/scalars.json", step);
+        run(command, folder);
+        expect_step(c, step - 1);
+        CHECK_OK(small_save(c, step)); /* again, as training from step - 1 comes to it */
+        CHECK_OK(small_save(c, step + 1));
+        CHECK_INT(small_count(folder, "damaged-step-"), step < 3 ? 1 : 2);
+    }
+    CHECK_INT(small_count(folder, "damaged-step-00000008"), 1);
+    small_check_tidy(folder);
     CHECK_OK(ls_checkpoint_free(c));
     small_remove(folder);
     CHECK_OK(ls_finalize());

@@ -73,6 +73,30 @@ TEST(whichever_call_of_a_save_finds_the_disk_full_a_whole_checkpoint_stays)
     fail_every_call(FAULT_ERROR, ENOSPC, false);
 }
 
+TEST(a_full_disk_is_told_in_bytes)
+{
+    static faults f;
+    char folder[64], path[128];
+    small s = {0};
+    small_folder(folder);
+    faults_init(&f, folder);
+    CHECK_OK(ls__init_with(&f.env, NULL));
+    ls_checkpoint *c = open_it(folder, false);
+    faults_arm(&f, FAULT_ERROR, ENOSPC, 4); /* list, make_folder, open, write */
+    CHECK_STATUS(small_save(c, 1), LS_ERR_SYSTEM);
+    CHECK(strcmp(f.what, "write") == 0);
+    CHECK_CONTAINS(ls_error_message(), "No space left on device: the file needs 395 bytes, and ");
+    CHECK_CONTAINS(ls_error_message(), " more are free there");
+    CHECK_OK(ls_checkpoint_free(c));
+    (void)snprintf(path, sizeof path, "%s/w.safetensors", folder);
+    faults_arm(&f, FAULT_ERROR, ENOSPC, 3); /* remove_file, open, write */
+    CHECK_STATUS(ls_safetensors_save(path, SMALL_ITEM(&s), NULL), LS_ERR_SYSTEM);
+    CHECK_CONTAINS(ls_error_message(), "No space left on device: the file needs 395 bytes, and ");
+    CHECK_INT(small_count(folder, "w.safe"), 0);
+    CHECK_OK(ls_finalize());
+    small_remove(folder);
+}
+
 TEST(a_short_write_is_continued)
 {
     fail_every_call(FAULT_SHORT, 0, false);
@@ -102,38 +126,52 @@ TEST(the_order_is_files_manifest_folder_rename_parent)
     small_remove(folder);
 }
 
-/* Opening and loading: a named error, or the bytes of one of the two. */
-TEST(whichever_call_of_open_and_load_fails_what_loads_is_whole)
+/* Whichever call of opening and loading fails for a passing reason: the newest checkpoint loads, or an
+ * error with the reason ends the load. Never is the older one loaded, and never the newest one set
+ * aside. */
+static void fail_every_call_of_a_load(int error)
 {
     static faults f;
     char folder[64];
-    int newest = 0, older = 0, errors = 0;
+    int newest = 0, errors = 0;
+    ls_checkpoint *c = NULL;
     small_folder(folder);
     faults_init(&f, folder);
     CHECK_OK(ls__init_with(&f.env, NULL));
-    ls_checkpoint *c = open_it(folder, false);
+    c = open_it(folder, false);
     CHECK_OK(small_save(c, 1));
     CHECK_OK(small_save(c, 2));
     CHECK_OK(ls_checkpoint_free(c));
     f.hit = true;
     for (int n = 1; f.hit; n++) {
         CHECK(n < CALLS_MAX);
-        faults_arm(&f, FAULT_ERROR, EIO, n);
+        faults_arm(&f, FAULT_ERROR, error, n);
         ls_status status = ls_checkpoint_new(folder, ls_world(), NULL, &c);
-        int64_t step = status < 0 ? -1 : small_load(c, &status);
+        const int64_t step = status < 0 ? -1 : small_load(c, &status);
         f.at = 0;
         if (status < 0) {
+            CHECK_STATUS(status, LS_ERR_SYSTEM);
             CHECK_CONTAINS(ls_error_message(), folder);
+            CHECK_CONTAINS(ls_error_message(), strerror(error));
         }
         errors += status < 0;
         newest += step == 2;
-        older += step == 1;
+        CHECK(step == 2 || status < 0);
         CHECK_OK(ls_checkpoint_free(c));
     }
-    CHECK(errors > 2 && older > 4 && newest >= 1);
+    CHECK(errors > 6 && newest >= 1);
+    CHECK_INT(small_count(folder, "damaged-"), 0);
     CHECK_INT(load_fresh(folder), 2);
     CHECK_OK(ls_finalize());
     small_remove(folder);
+}
+
+TEST(a_passing_reason_ends_a_load_and_sets_no_checkpoint_aside)
+{
+    static const int passing[] = {EIO, EMFILE, ENFILE, EACCES, ENOMEM, ESTALE};
+    for (size_t i = 0; i < sizeof passing / sizeof passing[0]; i++) {
+        fail_every_call_of_a_load(passing[i]);
+    }
 }
 
 /* ---- signals, and another job that writes -----------------------------------------------------
