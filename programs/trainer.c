@@ -9,13 +9,15 @@
  */
 #include "trainer.h"
 
+#include "resumed.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define SHOW_SECONDS 0.25 /* between two updates of the live line */
-#define ITEMS 4
+#define ITEMS 5
 
 /* Measurements of a rank since the last report. Their mean over the ranks is the same on all ranks,
  * so all ranks agree when the next report is due. */
@@ -39,6 +41,7 @@ struct trainer {
     ls_loader *loader;
     ls_module *net; /* wrapped */
     ls_optim *optim;
+    run_settings settings; /* of this run */
     ls_schedule_options schedule;
     ls_checkpoint *checkpoint; /* with --save */
     ls_checkpoint_item items[ITEMS];
@@ -112,14 +115,25 @@ static void wrap(trainer *t)
     if (!t->optim) {
         give_up(EXIT_FAILURE, "%s", ls_error_message());
     }
-    ls_schedule_kind kind = strcmp(s->schedule, "constant") == 0 ? LS_SCHEDULE_CONSTANT
-                            : strcmp(s->schedule, "linear") == 0 ? LS_SCHEDULE_LINEAR
-                                                                 : LS_SCHEDULE_COSINE;
-    t->schedule = *LS_OPTIONS(ls_schedule_options, .kind = kind, .lr = s->lr, .min_lr = s->min_lr,
-                              .warmup = s->warmup, .total = s->steps);
+    t->settings = settings_of(s);
+    t->schedule = schedule_of(&t->settings);
 }
 
 /* ---- checkpoints -------------------------------------------------------------------------- */
+
+/* After a load that left the checkpoint's settings in place of this run's. What optimizer, sampler
+ * and random state brought along continues; the schedule is this run's. */
+static void settle(trainer *t, const run_settings *mine)
+{
+    if (ls_rank() == 0) {
+        print_differences(&t->settings, mine, t->start, t->set->steps);
+    }
+    t->settings.steps = mine->steps;
+    t->settings.schedule = mine->schedule;
+    t->settings.warmup = mine->warmup;
+    t->settings.lr = mine->lr;
+    t->settings.min_lr = mine->min_lr;
+}
 
 /* If --save and --resume name the same folder, it may be empty, so that one command line both
  * starts and restarts a job. Otherwise an empty folder is an error, and nothing is created in
@@ -127,6 +141,7 @@ static void wrap(trainer *t)
 static void resume(trainer *t)
 {
     ls_checkpoint *from = t->checkpoint;
+    const run_settings mine = t->settings;
     if (from == NULL) {
         must(ls_checkpoint_new(t->set->resume, ls_world(),
                                LS_OPTIONS(ls_checkpoint_options, .load_only = true), &from));
@@ -147,13 +162,17 @@ static void resume(trainer *t)
                      status == LS_OK ? "going on" : "nothing to go on from, starting",
                      (long long)t->start);
     }
+    if (status == LS_OK) {
+        settle(t, &mine);
+    }
 }
 
 static void open_checkpoints(trainer *t)
 {
     const ls_checkpoint_item items[ITEMS] = {
         LS_ITEM("model", ls_ddp_module(t->net)), LS_ITEM("optim", t->optim),
-        LS_ITEM("loader", t->loader), LS_ITEM("random", ls_runtime_current())};
+        LS_ITEM("loader", t->loader), LS_ITEM("random", ls_runtime_current()),
+        (ls_checkpoint_item){sizeof(ls_checkpoint_item), "run", &t->settings, run_settings_state}};
     for (int i = 0; i < ITEMS; i++) {
         t->items[i] = items[i];
     }
@@ -464,13 +483,15 @@ static void print_summary(const trainer *t, const char *note)
     char took[32], all[32], speed[32];
     const report *r = &t->report;
     double units = (double)(r->done - t->start) * units_of_step(t);
-    (void)printf(
-        "trained %lld steps in %s, %s %s, in %s: %s %s/s, exposed communication %.1f %% of "
-        "the time\n",
-        (long long)(r->done - t->start), t->set->dtype, amount(units, all, sizeof all),
-        t->task.unit, duration(t->seconds, took, sizeof took),
-        amount(units / t->seconds, speed, sizeof speed), t->task.unit,
-        100.0 * r->exposed / fmax(r->seconds, 1e-9));
+    if (r->done > t->start) {
+        (void)printf(
+            "trained %lld steps in %s, %s %s, in %s: %s %s/s, exposed communication %.1f %% of "
+            "the time\n",
+            (long long)(r->done - t->start), t->set->dtype, amount(units, all, sizeof all),
+            t->task.unit, duration(t->seconds, took, sizeof took),
+            amount(units / t->seconds, speed, sizeof speed), t->task.unit,
+            100.0 * r->exposed / fmax(r->seconds, 1e-9));
+    }
     print_scores(t);
     (void)printf("%s%s\n", note ? " " : "", note ? note : "");
     (void)printf("replicas identical: %d of %d (hash %016llx)\n", t->identical, ls_world_size(),

@@ -11,7 +11,8 @@
 /* Defaults that follow from other options. */
 static void complete(trainer_options *o)
 {
-    o->warmup = o->warmup < 0 ? (o->steps * 8 + 99) / 100 : o->warmup;
+    o->schedule_steps = o->schedule_steps < 0 ? o->steps : o->schedule_steps;
+    o->warmup = o->warmup < 0 ? (o->schedule_steps * 8 + 99) / 100 : o->warmup;
     o->min_lr = o->min_lr < 0.0 ? o->lr / 10.0 : o->min_lr;
 }
 
@@ -28,9 +29,12 @@ void trainer_read_options(const cli_command *own, trainer_options *o, int argc, 
          .value_name = "NAME",
          .help = "learning rate over the steps: constant, or linear or cosine down to --min-lr"},
         {"min-lr", CLI_NUMBER, &o->min_lr, .low = -1, .high = 1e3,
-         .help = "learning rate of the last step; -1: a tenth of --lr"},
+         .help = "learning rate at the end of the schedule; -1: a tenth of --lr"},
+        {"schedule-steps", CLI_COUNT, &o->schedule_steps, .low = -1, .high = 1e12,
+         .help = "steps of the schedule; -1: --steps. Runs that divide one training among them "
+                 "(--save, --resume) need the same number: its steps in all"},
         {"warmup", CLI_COUNT, &o->warmup, .low = -1, .high = 1e12,
-         .help = "steps of warm-up; -1: 8 % of --steps"},
+         .help = "steps of warm-up; -1: 8 % of --schedule-steps"},
         {"momentum", CLI_NUMBER, &o->momentum, .low = 0, .high = 1, .help = "momentum of sgd"},
         {"beta2", CLI_NUMBER, &o->beta2, .low = 0, .high = 0.999999999,
          .help = "decay of adamw's second moment"},

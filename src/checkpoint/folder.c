@@ -229,7 +229,7 @@ static void read_owner(const ls_checkpoint *c, int fd, char out[OWNER_BYTES + 1]
     }
     out[length] = '\0';
     if (length == 0) {
-        (void)snprintf(out, OWNER_BYTES + 1, "another process");
+        (void)snprintf(out, OWNER_BYTES + 1, "another job");
     }
 }
 

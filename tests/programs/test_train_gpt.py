@@ -71,6 +71,47 @@ def a_resumed_run_ends_with_the_same_bits():
     assert hash_of(rest) == hash_of(whole) and judged(rest)[-1] == judged(whole)[-1]
 
 
+@test
+def a_training_in_two_runs_on_one_schedule_ends_with_the_same_bits():
+    flags = ("--batch", 2, "--eval-windows", 10)
+    whole = train(1, *flags, "--steps", 8)
+    train(1, *flags, "--steps", 4, "--schedule-steps", 8, "--save", "halves")
+    rest = train(1, *flags, "--steps", 8, "--save", "halves", "--resume", "halves")
+    assert hash_of(rest) == hash_of(whole)
+    assert "schedule" not in rest and "has no effect" not in rest, rest
+
+
+@test
+def a_run_that_goes_on_says_what_differs():
+    flags = ("--batch", 2, "--eval-windows", 10, "--save", "differs", "--resume", "differs")
+    train(1, *flags, "--steps", 4, "--lr", 1e-3)
+    rest = train(1, *flags, "--steps", 6, "--lr", 1e-3, "--seed", 7, "--weight-decay", 0.3)
+    assert ("the schedule of the checkpoint's run was cosine from 0.001 to 0.0001 over 4 steps, 1 of them warm-up; "
+            "this run's is cosine from 0.001 to 0.0001 over 6 steps, 1 of them warm-up: the learning rate goes on at "
+            "0.000411 instead of 0.0001. ") in rest, rest
+    assert "the checkpoint's --seed 0 continues; --seed 7 has no effect" in rest, rest
+    assert "the checkpoint's --weight-decay 0.1 continues; --weight-decay 0.3 has no effect" in rest, rest
+    done = train(1, *flags, "--steps", 6, "--lr", 1e-3)
+    assert "the checkpoint is at step 6; --steps 6 leaves nothing to do\n" in done, done
+    assert "has no effect" not in done and "trained" not in done, done
+    assert hash_of(done) == hash_of(rest)
+
+
+@test
+def a_folder_that_a_job_saves_to_is_refused_at_the_start():
+    import fcntl
+    (FOLDER / "busy").mkdir()
+    with open(FOLDER / "busy" / "lock", "w") as lock:
+        lock.write("process 4711 on host far\n")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused = subprocess.run([BUILD / "programs/train_gpt", "--data", text(), *map(str, SMALL), "--steps", "3",
+                                  "--save", "busy"], cwd=FOLDER, capture_output=True, text=True)
+    assert refused.returncode == 1, refused
+    assert '"busy" is in use: process 4711 on host far writes to it' in refused.stderr, refused
+    assert "before training" not in refused.stdout, refused
+
+
 def shard(path, tokens):
     """As llm.c writes them: a header of 256 int32, then uint16."""
     head = struct.pack("<3i", 20240520, 1, len(tokens)).ljust(1024, b"\0")
