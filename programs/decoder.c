@@ -1,6 +1,7 @@
 /* See decoder.h. */
 #include "decoder.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,8 @@ bool decoder_is_gpt2(const char *model)
 
 /* ---- config.json -------------------------------------------------------------------------- */
 
-#define COUNT_MAX (1 << 24) /* the largest count is the size of a vocabulary */
+#define CONFIG_BYTES_MAX (1 << 20) /* true ones have a few thousand */
+#define COUNT_MAX (1 << 24)        /* the largest count is the size of a vocabulary */
 
 /* Gives up if the number is missing or not plausible. */
 static int64_t count_in(const json_t *config, const char *name, const char *path)
@@ -76,18 +78,38 @@ static bool config_of(const char *weights, char *path, size_t bytes)
     return length > 0 && (size_t)length < bytes && access(path, F_OK) == 0;
 }
 
+/* jansson takes up to 80 times the bytes of a text, so a longer one is not read. json_decref(). */
+static json_t *read_config(const char *path)
+{
+    json_error_t error;
+    char *text = malloc(CONFIG_BYTES_MAX + 1);
+    FILE *file = fopen(path, "rb");
+    const size_t bytes =
+        file != NULL && text != NULL ? fread(text, 1, CONFIG_BYTES_MAX + 1, file) : 0;
+    if (file == NULL || text == NULL || ferror(file)) {
+        give_up(EXIT_FAILURE, "\"%s\" cannot be read: %s", path, strerror(errno));
+    }
+    if (bytes > CONFIG_BYTES_MAX) {
+        give_up(EXIT_FAILURE, "\"%s\" has more than %d bytes; is it a config.json?", path,
+                CONFIG_BYTES_MAX);
+    }
+    json_t *config = json_loadb(text, bytes, 0, &error);
+    if (config == NULL) {
+        give_up(EXIT_FAILURE, "\"%s\", line %d: %s", path, error.line, error.text);
+    }
+    (void)fclose(file);
+    free(text);
+    return config;
+}
+
 /* Accepts only what ls_gpt2_new computes; anything else would load and give wrong numbers. */
 bool decoder_read_config(const char *weights, decoder_shape *shape)
 {
     char path[1024];
-    json_error_t error;
     if (!config_of(weights, path, sizeof path)) {
         return false;
     }
-    json_t *config = json_load_file(path, 0, &error);
-    if (config == NULL) {
-        give_up(EXIT_FAILURE, "\"%s\", line %d: %s", path, error.line, error.text);
-    }
+    json_t *config = read_config(path);
     expect(config, "model_type", "gpt2", path);
     expect(config, "activation_function", "gelu_new", path);
     expect_switch(config, "tie_word_embeddings", true, path);

@@ -42,11 +42,19 @@ LS_DEFAULTS_FUNCTION(ddp)
  * one. NULL with ls_error_message on failure, and the caller keeps `module`: LS_ERR_MISMATCH names
  * the parameter that differs and both sides; LS_ERR_STATE means that the module is wrapped already
  * or is part of another one. The group is borrowed. Parameters that require no gradients are
- * broadcast and otherwise ignored; ls_backward refuses a parameter that requires gradients only
- * later. */
+ * broadcast and otherwise ignored. A parameter may be frozen later (ls_set_requires_grad, on all
+ * ranks alike) and thawed before a forward pass. ls_backward refuses, by name, a parameter that
+ * required no gradients here and does later, and one that was added later; see ls_ddp_unwrap. */
 LS_API ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *options);
 
 LS_API ls_module *ls_ddp_module(ls_module *ddp); /* the wrapped module; borrowed */
+
+/* Takes the wrapper off: frees it and returns the wrapped module, which belongs to the caller again.
+ * Collective. Optimizers of the module remain usable, but nothing averages its gradients any more. To
+ * change which parameters require gradients, or to add layers: unwrap, change, wrap again, and make a
+ * new optimizer. A module without a wrapper is returned as it is; NULL with LS_ERR_STATE for a ddp
+ * that is part of another module. */
+LS_API ls_module *ls_ddp_unwrap(ls_module *ddp);
 
 /* Sets whether the next backward passes synchronise (require_backward_grad_sync); initially true.
  * With false gradients accumulate locally; the first backward with true averages all of them. All

@@ -49,8 +49,10 @@ LS_API ls_optim *ls_adamw_new(ls_module *module, const ls_adamw_options *options
 LS_API void ls_optim_free(ls_optim *optim); /* NULL is allowed */
 
 /* Updates every parameter that has a gradient. LS_ERR_STATE, before anything is changed, when
- * gradients of an ls_ddp_new module were accumulated but never averaged, or when the last
- * ls_backward failed before all of them were averaged. */
+ * gradients of an ls_ddp_new module were accumulated but never averaged, when the last
+ * ls_backward failed before all of them were averaged, or when only some of the parameters belong to
+ * an ls_ddp_new in a world of several ranks: the others would drift apart. If none do, and no
+ * collective ran since the last step, a warning says so once. */
 LS_API ls_status ls_optim_step(ls_optim *optim);
 /* Makes all gradients absent, so the next backward overwrites them. Until then, gradient memory
  * outside DDP buckets returns to the allocator, and tensors from ls_grad are invalid
@@ -66,7 +68,7 @@ LS_API ls_status ls_optim_state(ls_optim *optim, const char *prefix,
 /* The learning rate as a function of the step only: it rises linearly to `lr` over `warmup` steps
  * (step 0 uses lr/warmup). After that it is constant, or falls along a half cosine (Loshchilov &
  * Hutter 2017) or a straight line to `min_lr` at step `total`. Pass it to ls_optim_set_lr before
- * each step. */
+ * each step. A negative step counts as step 0. */
 typedef enum ls_schedule_kind {
     LS_SCHEDULE_CONSTANT = 0,
     LS_SCHEDULE_COSINE = 1,

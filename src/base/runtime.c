@@ -72,6 +72,39 @@ void ls__runtime_init(ls_runtime *runtime, const ls__env *env)
     runtime->log_level = ls__log_level_setting(NULL);
     runtime->activity = &runtime->own_activity;
     runtime->stop = &runtime->own_stop;
+    ls__list_init(&runtime->guests);
+}
+
+/* Guests are few and long-lived; one lock serves all runtimes. */
+static pthread_mutex_t guests_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void ls__runtime_enter(ls_runtime *runtime, ls__runtime_guest *guest)
+{
+    LS_ASSERT(guest->runtime == NULL);
+    (void)pthread_mutex_lock(&guests_lock);
+    guest->runtime = runtime;
+    ls__list_push_back(&runtime->guests, &guest->link);
+    (void)pthread_mutex_unlock(&guests_lock);
+}
+
+void ls__runtime_leave(ls__runtime_guest *guest)
+{
+    (void)pthread_mutex_lock(&guests_lock);
+    if (guest->runtime != NULL) {
+        ls__list_remove(&guest->link);
+        guest->runtime = NULL;
+    }
+    (void)pthread_mutex_unlock(&guests_lock);
+}
+
+void ls__runtime_dismiss(ls_runtime *runtime)
+{
+    (void)pthread_mutex_lock(&guests_lock);
+    for (ls__list *at = ls__list_pop_front(&runtime->guests); at != NULL;
+         at = ls__list_pop_front(&runtime->guests)) {
+        LS__LIST_ITEM(at, ls__runtime_guest, link)->runtime = NULL;
+    }
+    (void)pthread_mutex_unlock(&guests_lock);
 }
 
 /* Release: pairs with the deadlock detection, which compares the count with the threads that

@@ -12,6 +12,7 @@
 #include "base/config.h"
 #include "base/env.h"
 #include "base/error.h"
+#include "base/list.h"
 
 enum ls__layer {
     LS__LAYER_COMM,
@@ -21,8 +22,15 @@ enum ls__layer {
     LS__LAYER_COUNT
 };
 
+/* An object of the user's that lives in a runtime and may be freed after it. */
+typedef struct ls__runtime_guest {
+    ls__list link;
+    ls_runtime *runtime; /* NULL once the runtime has ended: nothing of it can be used any more */
+} ls__runtime_guest;
+
 struct ls_runtime {
     const ls__env *env;
+    ls__list guests;           /* Sync: the lock in runtime.c */
     _Atomic uint32_t attached; /* threads of the user. Sync: release, acquire */
     int pid;                   /* of the process that made it: differs after a fork */
     int rank, world_size, local_rank, local_size;
@@ -72,11 +80,12 @@ typedef struct ls__thread {
     bool no_grad;     /* autograd's mode of this thread */
     bool autocast;    /* products of float32 are made in bfloat16 */
     bool skip_init;   /* initial values are not drawn (nn.h) */
-    ls__draws *replay; /* a forward pass runs again for its gradients (ls_recompute): it draws what
+    ls__draws *replay;  /* a forward pass runs again for its gradients (ls_recompute): it draws what
                           it drew then, and what it counts is counted already; NULL: none does */
-    int modules;       /* forward passes of modules under way, one within the other */
-    char *refusal;     /* while an operator of the user's runs: why it cannot; "": it can */
-    void *scope;       /* tensor's innermost scope of this thread */
+    int modules;        /* forward passes of modules under way, one within the other */
+    char *refusal;      /* while an operator of the user's runs: why it cannot; "": it can */
+    uint64_t exchanges; /* blocking collectives and waits of this thread so far */
+    void *scope;        /* tensor's innermost scope of this thread */
     struct ls__meter *meter; /* is told of each operation (tensor/meter.h); NULL: none */
     char message[LS__MESSAGE_MAX];
 } ls__thread;
@@ -86,6 +95,12 @@ extern _Thread_local ls__thread ls__self;
 /* Fills the common part with the defaults of a world of one and the environment's settings
  * (LOCKSTEP_TIMEOUT, LOCKSTEP_DEBUG); everything else is zero. */
 void ls__runtime_init(ls_runtime *runtime, const ls__env *env);
+
+/* ls_finalize calls `leave` for all guests that are left, so that an object can tell that its runtime
+ * has ended, also when another one was made since. */
+void ls__runtime_enter(ls_runtime *runtime, ls__runtime_guest *guest);
+void ls__runtime_leave(ls__runtime_guest *guest); /* a second call does nothing */
+void ls__runtime_dismiss(ls_runtime *runtime);
 
 /* The signal by which this rank alone was asked to stop; 0: none, or it does not answer. */
 uint32_t ls__stop_wanted(const ls_runtime *runtime);

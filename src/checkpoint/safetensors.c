@@ -188,6 +188,11 @@ static size_t load_length(const uint8_t *at)
     return (size_t)length;
 }
 
+size_t ls__safetensors_header_bytes(const void *file, size_t bytes)
+{
+    return bytes < LENGTH_BYTES ? 0 : load_length(file);
+}
+
 /* `file` is hostile input. It is borrowed: names are copied, but begin and end are offsets into
  * it. On failure `out` is empty. */
 ls_status ls__safetensors_parse(const void *file, size_t bytes, const char *what, ls__arena *arena,

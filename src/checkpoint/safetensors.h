@@ -45,6 +45,8 @@ const ls__safetensor *ls__safetensors_find(const ls__safetensors *file, const ch
 /* Adds a tensor of `bytes` at `begin` (from the end of the header) to the JSON of a header. */
 bool ls__safetensors_add(json_t *header, const ls__safetensor *tensor, size_t begin, size_t bytes);
 /* Bytes of the file before the tensors, and those bytes. */
+size_t ls__safetensors_header_bytes(const void *file,
+                                    size_t bytes); /* as it claims; 0: too short */
 size_t ls__safetensors_prefix(const json_t *header);
 void ls__safetensors_write(const json_t *header, uint8_t *out, size_t prefix);
 

@@ -15,6 +15,9 @@
 #define LS__WEIGHTS_INDEX_NAME "model.safetensors.index.json"
 #define LS__WEIGHTS_FILES_MAX 4096 /* a file of an index holds some gigabytes; bounds its lists */
 
+/* Of all files of an index together, since they may be links to one; bounds the time of parsing them. */
+#define LS__WEIGHTS_HEADERS_MAX (2 * LS__SAFETENSORS_HEADER_MAX)
+
 typedef struct ls__weights_file {
     const char *name; /* as the index says it; "" without one */
     void *mapped;
@@ -25,6 +28,7 @@ typedef struct ls__weights_file {
 
 typedef struct ls__weights {
     ls__arena arena;
+    size_t header_bytes;     /* of all files so far */
     ls__weights_file *files; /* in the arena */
     int count;
 } ls__weights;

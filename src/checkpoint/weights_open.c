@@ -32,6 +32,17 @@ static ls_status open_file(ls__weights *w, const char *name, const char *path)
         return ls__file_failed("cannot read", path, error);
     }
     w->count++;
+    const size_t header = ls__safetensors_header_bytes(file->mapped, file->bytes);
+    if (header <= LS__SAFETENSORS_HEADER_MAX) { /* a larger one is refused by the parser */
+        w->header_bytes += header;
+    }
+    if (w->header_bytes > LS__WEIGHTS_HEADERS_MAX) {
+        return ls__fail(
+            LS_ERR_LIMIT,
+            "\"%s\": the headers of the index's files up to this one have %zu bytes; at most "
+            "%zu are read",
+            path, w->header_bytes, LS__WEIGHTS_HEADERS_MAX);
+    }
     LS_TRY(ls__safetensors_parse(file->mapped ? file->mapped : "", file->bytes, path, &w->arena,
                                  &file->header));
     file->used = ls__arena_alloc(&w->arena, (size_t)file->header.count + 1);

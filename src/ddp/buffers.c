@@ -75,6 +75,14 @@ void ls__buffers_fini(ls__buffers *b)
     *b = (ls__buffers){0};
 }
 
+void ls__buffers_drop(ls__buffers *b)
+{
+    if (b->list != NULL) {
+        b->env->release(b->env, b->list, b->list_bytes);
+    }
+    *b = (ls__buffers){0};
+}
+
 /* Rank 0 packs its values; the others only receive. Without buffers nothing is sent. */
 ls_status ls__buffers_start(ls__buffers *b)
 {

@@ -23,6 +23,7 @@ typedef struct ls__buffers {
  * do it. Frees nothing when it fails: fini does. */
 ls_status ls__buffers_init(ls__buffers *b, const ls__env *env, ls_module *module, ls_group *group);
 void ls__buffers_fini(ls__buffers *b);
+void ls__buffers_drop(ls__buffers *b); /* the table only, after the runtime has ended */
 
 /* Begins to broadcast rank 0's; they must not change until finish, which waits and puts them in
  * place. A finish without a start does nothing. */

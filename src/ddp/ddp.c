@@ -37,7 +37,9 @@ typedef struct ddp {
     ls_module base;
     ls_module *inner;
     ls_runtime *runtime;
-    ls_group *group; /* borrowed: the user's */
+    const ls__env *env;
+    ls__runtime_guest guest; /* tells that the runtime has ended */
+    ls_group *group;         /* borrowed: the user's */
     ls_reducer *reducer;
     ls__observer observer;
     bool observing;
@@ -79,6 +81,28 @@ static ddp *ddp_of_observer(ls__observer *observer)
     return LS__LIST_ITEM(observer, ddp, observer);
 }
 
+/* A parameter gets a gradient of its own when it begins to require gradients. One that did so when
+ * the model was wrapped, was frozen since, and is thawed now, has its place in a bucket. */
+static ls_status adopt(ddp *d, int i)
+{
+    LS_TRY(ls__param_observe(d->params[i].value, &d->observer, i));
+    LS_TRY(ls__param_set_name(d->params[i].value, d->params[i].name));
+    LS_TRY(ls__param_bind_grad(d->params[i].value, ls__reducer_grad(d->reducer, i)));
+    return ls__param_set_grad_present(d->params[i].value, false);
+}
+
+/* Before a graph is recorded: gradients of this forward pass are averaged. */
+static ls_status adopt_thawed(ddp *d)
+{
+    for (int i = 0; i < d->param_count; i++) {
+        ls_tensor *value = d->params[i].value;
+        if (ls_requires_grad(value) && ls__param_observer(value) != &d->observer) {
+            LS_TRY(adopt(d, i));
+        }
+    }
+    return LS_OK;
+}
+
 /* Takes and gives what the wrapped module does. A failure is in the outputs, which the wrapped
  * module's call has poisoned. Arms the observer: a backward is due, unless no graph is recorded or
  * this is a replay within a backward. */
@@ -87,6 +111,9 @@ static ls_status ddp_forward(ls_module *self, ls_tensor *const *inputs, int inpu
 {
     ddp *d = (ddp *)self;
     const bool counts = !ls__self.no_grad && ls__self.replay == NULL; /* a replay is of backward */
+    if (counts) {
+        LS_TRY(adopt_thawed(d));
+    }
     d->observer.armed = d->observer.armed || counts;
     if (counts) {
         ls__config_set("autocast", ls__self.autocast);
@@ -97,27 +124,51 @@ static ls_status ddp_forward(ls_module *self, ls_tensor *const *inputs, int inpu
 
 /* ---- the observer ------------------------------------------------------------------------- */
 
-/* A parameter that began to require gradients after wrapping has its gradient outside the buckets:
- * it would stay local, and the replicas would drift apart. */
-static ls_status check_params(const ddp *d)
+/* Why a parameter is not averaged, if it should be. */
+static ls_status fail_outside(const char *name, const char *what)
 {
-    const char *outside = NULL;
+    return ls__fail(
+        LS_ERR_STATE,
+        "ddp: parameter %s %s after ls_ddp_new, so its gradients would not be averaged; "
+        "change the model before it is wrapped, or take the wrapper off with "
+        "ls_ddp_unwrap, and make a new one and a new optimizer",
+        name, what);
+}
+
+/* The first parameter of the tree that the wrapper does not know. */
+static ls_status fail_added(ddp *d)
+{
+    int items = 0;
+    const char *name = "of the model";
+    const ls__module_item *item = ls__module_items(d->inner, &items);
+    for (int i = 0; i < items; i++) {
+        bool known = item[i].buffer;
+        for (int k = 0; k < d->param_count && !known; k++) {
+            known = d->params[k].value == item[i].value;
+        }
+        for (int k = 0; k < d->frozen_count && !known; k++) {
+            known = d->frozen[k].value == item[i].value;
+        }
+        if (!known) {
+            name = item[i].name;
+            break;
+        }
+    }
+    return fail_outside(name, "was added");
+}
+
+/* A gradient outside the buckets would stay local, and the replicas would drift apart. */
+static ls_status check_params(ddp *d)
+{
+    if (ls_module_param_count(d->inner) != d->param_count + d->frozen_count) {
+        return fail_added(d);
+    }
     for (int i = 0; i < d->frozen_count; i++) {
-        outside = ls_requires_grad(d->frozen[i].value) ? d->frozen[i].name : outside;
+        if (ls_requires_grad(d->frozen[i].value)) {
+            return fail_outside(d->frozen[i].name, "began to require gradients");
+        }
     }
-    for (int i = 0; i < d->param_count; i++) {
-        ls_tensor *value = d->params[i].value;
-        const bool ours = !ls_requires_grad(value) || ls__param_observer(value) == &d->observer;
-        outside = ours ? outside : d->params[i].name;
-    }
-    if (outside == NULL) {
-        return LS_OK;
-    }
-    return ls__fail(LS_ERR_STATE,
-                    "ddp: parameter %s began to require gradients after ls_ddp_new, so its "
-                    "gradients would not be averaged; let it require gradients before the model "
-                    "is wrapped",
-                    outside);
+    return LS_OK;
 }
 
 /* Runs before anything is computed. Buffers go first: from ls__reducer_begin on buckets may be
@@ -166,8 +217,7 @@ static ls_status lay_out(ddp *d)
     }
     LS_TRY(ls_memory_release_cached());
     LS_TRY(ls__reducer_replan(d->reducer, move_grad, d));
-    return ls__values_move(&d->values, d->runtime->env, d->group, d->reducer, d->params,
-                           d->param_count);
+    return ls__values_move(&d->values, d->env, d->group, d->reducer, d->params, d->param_count);
 }
 
 /* Waits for averages and buffers, and makes gradients present that only other ranks contributed to:
@@ -232,7 +282,7 @@ static ls_status on_usable(ls__observer *self)
  * differ. */
 static ls_status make_reducer(ddp *d, const ls_ddp_options *options)
 {
-    const ls__env *env = d->runtime->env;
+    const ls__env *env = d->env;
     size_t n = (size_t)d->param_count;
     size_t bytes = n * (sizeof(ls_reducer_param) + sizeof(ls__shape_text));
     ls_reducer_param *entries = env->allocate(env, bytes);
@@ -263,7 +313,7 @@ static ls_status make_reducer(ddp *d, const ls_ddp_options *options)
  * borrow names and tensors. Frozen parameters are broadcast once and not reduced. */
 static ls_status list_params(ddp *d)
 {
-    const ls__env *env = d->runtime->env;
+    const ls__env *env = d->env;
     int items = 0;
     if (!ls__module_items(d->inner, &items)) {
         return ls__self.status;
@@ -314,10 +364,7 @@ static ls_status observe(ddp *d)
     LS_TRY(ls__observer_add(&d->observer));
     d->observing = true;
     for (int i = 0; i < d->param_count; i++) {
-        LS_TRY(ls__param_observe(d->params[i].value, &d->observer, i));
-        LS_TRY(ls__param_set_name(d->params[i].value, d->params[i].name));
-        LS_TRY(ls__param_bind_grad(d->params[i].value, ls__reducer_grad(d->reducer, i)));
-        LS_TRY(ls__param_set_grad_present(d->params[i].value, false));
+        LS_TRY(adopt(d, i));
     }
     return LS_OK;
 }
@@ -335,16 +382,31 @@ static ls_status set_up(ddp *d, const ls_ddp_options *options)
     LS_TRY(make_reducer(d, options));
     LS_TRY(ls__replicas_broadcast(d->inner, d->group));
     if (options->broadcast_buffers && ls_group_size(d->group) > 1) {
-        LS_TRY(ls__buffers_init(&d->buffers, d->runtime->env, d->inner,
-                                ls__reducer_group(d->reducer)));
+        LS_TRY(ls__buffers_init(&d->buffers, d->env, d->inner, ls__reducer_group(d->reducer)));
     }
     return observe(d);
+}
+
+/* After ls_finalize: groups, tensors and observers are gone, and only tables are left. */
+static void free_tables(ddp *d)
+{
+    ls__values_drop(&d->values);
+    ls__buffers_drop(&d->buffers);
+    (void)ls_reducer_free(d->reducer);
+    if (d->params != NULL) {
+        d->env->release(d->env, d->params, d->tables_bytes);
+    }
 }
 
 /* Undoes what set_up did, as far as it got, so that the wrapped module works without the wrapper
  * again. Gradients keep their numbers. */
 static void tear_down(ddp *d)
 {
+    if (d->guest.runtime == NULL) {
+        free_tables(d);
+        return;
+    }
+    ls__runtime_leave(&d->guest);
     ls__values_free(&d->values, d->params, d->param_count);
     for (int i = 0; d->observing && i < d->param_count; i++) {
         (void)ls__param_bind_grad(d->params[i].value, NULL);
@@ -359,7 +421,7 @@ static void tear_down(ddp *d)
     (void)ls_reducer_free(d->reducer);
     d->reducer = NULL;
     if (d->params != NULL) {
-        d->runtime->env->release(d->runtime->env, d->params, d->tables_bytes);
+        d->env->release(d->env, d->params, d->tables_bytes);
         d->params = NULL;
     }
 }
@@ -404,6 +466,8 @@ ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *
     }
     d->inner = module;
     d->runtime = runtime;
+    d->env = runtime->env;
+    ls__runtime_enter(runtime, &d->guest);
     d->group = group;
     d->sync = true;
     ls_status status = set_up(d, &given);
@@ -429,6 +493,23 @@ ls_module *ls_ddp_module(ls_module *module)
 {
     ddp *d = ddp_of(module);
     return d != NULL ? d->inner : module;
+}
+
+/* Parameters and gradients move to memory of their own; names that the wrapper gave out stay valid. */
+ls_module *ls_ddp_unwrap(ls_module *module)
+{
+    ddp *d = ddp_of(module);
+    if (d == NULL) {
+        return module;
+    }
+    if (module->entries->parent != NULL) {
+        (void)ls__fail(LS_ERR_STATE,
+                       "ls_ddp_unwrap: the ddp is part of a %s; only a ddp that is not part of "
+                       "another module can be taken off",
+                       ls__module_name(module->entries->parent));
+        return NULL;
+    }
+    return ls__module_unwrap(module);
 }
 
 /* Takes effect at the next backward; a module without a wrapper ignores it. */

@@ -69,3 +69,11 @@ void ls__values_free(ls__values *v, const ls_param *params, int count)
     v->env->release(v->env, v->memory, v->table_bytes);
     *v = (ls__values){0};
 }
+
+void ls__values_drop(ls__values *v)
+{
+    if (v->memory != NULL) {
+        v->env->release(v->env, v->memory, v->table_bytes);
+    }
+    *v = (ls__values){0};
+}

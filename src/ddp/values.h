@@ -23,5 +23,7 @@ ls_status ls__values_move(ls__values *v, const ls__env *env, ls_group *group,
                           const ls_reducer *reducer, const ls_param *params, int count);
 /* Moves the parameters back to memory of their own, because the module outlives the wrapper. */
 void ls__values_free(ls__values *v, const ls_param *params, int count);
+/* Frees the table only, after the runtime has ended. */
+void ls__values_drop(ls__values *v);
 
 #endif

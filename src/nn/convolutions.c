@@ -31,7 +31,8 @@ ls_module *ls_conv1d_new(int64_t in, int64_t out, int64_t kernel,
                          const ls_conv1d_layer_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_conv1d_layer_options, given, options);
-    if (!ls__layer_groups_fit("Conv1d", in, out, kernel, given.groups)) {
+    if (!ls__layer_groups_fit("Conv1d", in, out, kernel, given.groups) ||
+        !ls__layer_window_fits("Conv1d", given.stride, given.padding, given.dilation)) {
         return NULL;
     }
     conv1d *self = ls_module_new(sizeof *self, &conv1d_class);
@@ -71,7 +72,8 @@ ls_module *ls_conv_transpose2d_new(int64_t in, int64_t out, int64_t kernel,
                                    const ls_conv_transpose2d_layer_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_conv_transpose2d_layer_options, given, options);
-    if (!ls__layer_groups_fit("ConvTranspose2d", in, out, kernel, given.groups)) {
+    if (!ls__layer_groups_fit("ConvTranspose2d", in, out, kernel, given.groups) ||
+        !ls__layer_window_fits("ConvTranspose2d", given.stride, given.padding, given.dilation)) {
         return NULL;
     }
     conv_transpose2d *self = ls_module_new(sizeof *self, &transpose_class);

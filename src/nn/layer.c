@@ -21,6 +21,18 @@ bool ls__layer_groups_fit(const char *layer, int64_t in, int64_t out, int64_t ke
     return true;
 }
 
+/* Here and not only in the first forward pass, which may be in another function. */
+bool ls__layer_window_fits(const char *layer, int64_t stride, int64_t padding, int64_t dilation)
+{
+    if (padding < 0) {
+        (void)ls__fail(LS_ERR_INVALID, "%s: padding is %lld; it must be at least 0", layer,
+                       (long long)padding);
+        return false;
+    }
+    return ls__layer_positive(layer, "stride", stride) &&
+           ls__layer_positive(layer, "dilation", dilation);
+}
+
 /* Both are drawn from U(-b, b) with b = 1/sqrt(inputs of one output): PyTorch's
  * kaiming_uniform(a = sqrt(5)). Inputs are counted as PyTorch does, weight.size(1) times the window,
  * so within a group. */
@@ -33,6 +45,9 @@ void ls__layer_add_weights(ls_module *module, ls_tensor **weight, ls_tensor **bi
     }
     const double bound = 1.0 / sqrt(inputs);
     *weight = ls__layer_param(module, "weight", shape);
+    if (module->status < 0) {
+        return; /* the bias alone may take as long as a hang */
+    }
     ls__layer_note(module, ls_fill_uniform(*weight, -bound, bound));
     if (bias != NULL) {
         *bias = ls__layer_param(module, "bias", LS_SHAPE(out));

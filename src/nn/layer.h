@@ -45,6 +45,9 @@ static inline ls_tensor *ls__layer_param(ls_module *module, const char *name, ls
 bool ls__layer_groups_fit(const char *layer, int64_t in, int64_t out, int64_t kernel,
                           int64_t groups);
 
+/* Whether a window of these numbers can move at all; false with the error set. */
+bool ls__layer_window_fits(const char *layer, int64_t stride, int64_t padding, int64_t dilation);
+
 /* Adds "weight" and, unless `bias` is NULL, "bias" [out], with PyTorch's initial values for linear
  * and convolution layers. */
 void ls__layer_add_weights(ls_module *module, ls_tensor **weight, ls_tensor **bias, ls_shape shape,

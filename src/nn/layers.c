@@ -277,6 +277,11 @@ static const ls_module_class sequential_class =
 /* Takes the children, also when one is NULL or failed: the sequential then has failed as well. */
 ls_module *ls_sequential_new(ls_module **children, int count)
 {
+    if (count < 0 || (count > 0 && children == NULL)) {
+        (void)ls__fail(LS_ERR_INVALID, "Sequential: %d modules at %p; give an array of the modules",
+                       count, (void *)children);
+        return NULL;
+    }
     ls_module *self = ls_module_new(sizeof *self, &sequential_class);
     for (int i = 0; i < count; i++) {
         char name[16];

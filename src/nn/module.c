@@ -65,6 +65,10 @@ void *ls_module_new(size_t bytes, const ls_module_class *cls)
     module->cls = cls;
     module->entries = entries;
     module->training = true;
+    entries->has_tensors = ls__self.runtime != NULL;
+    if (entries->has_tensors) {
+        ls__runtime_enter(ls__self.runtime, &entries->guest);
+    }
     return module;
 }
 
@@ -340,6 +344,7 @@ static void free_memory(ls_module *module)
             free_memory(e->list[i].child);
         }
     }
+    ls__runtime_leave(&e->guest);
     ls__items_free(e->cache);
     ls__module_hooks_free(module);
     free(e->message);
@@ -348,9 +353,40 @@ static void free_memory(ls_module *module)
     free(module);
 }
 
+/* The names that the wrapper's lists gave out are promised to live as long as the root, which the
+ * wrapped module is from here on. */
+static void keep_names(ls_module *module, ls__item_list *lists)
+{
+    ls__item_list **end = &module->entries->cache;
+    while (*end != NULL) {
+        end = &(*end)->older;
+    }
+    *end = lists;
+    for (; lists != NULL; lists = lists->older) {
+        lists->entries = -1; /* never taken for a list of this tree */
+    }
+}
+
+ls_module *ls__module_unwrap(ls_module *wrapper)
+{
+    struct ls__module_entries *e = wrapper->entries;
+    LS_ASSERT(e->parent == NULL && e->count == 1 && e->list[0].kind == LS__ENTRY_CHILD);
+    ls_module *module = e->list[0].child;
+    if (wrapper->cls->free != NULL) {
+        wrapper->cls->free(wrapper);
+    }
+    module->entries->parent = NULL;
+    keep_names(module, e->cache);
+    e->cache = NULL;
+    e->count = 0;
+    free_memory(wrapper);
+    return module;
+}
+
 /* Classes release their own resources first, while their tensors still exist; then each tensor is
  * freed once, however many modules share it; then the tree. Without memory for the list, the
- * tensors stay with the runtime, which frees them at its end. */
+ * tensors stay with the runtime, which frees them at its end; after its end, a handle may be that of
+ * another runtime's tensor. */
 void ls_module_free(ls_module *module)
 {
     if (module == NULL) {
@@ -363,8 +399,9 @@ void ls_module_free(ls_module *module)
     }
     int count = 0;
     const ls__module_item *items = ls__module_items(module, &count);
+    const bool ended = module->entries->has_tensors && module->entries->guest.runtime == NULL;
     free_resources(module);
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count && !ended; i++) {
         ls_free(items[i].value);
     }
     free_memory(module);

@@ -4,6 +4,8 @@
 
 #include <lockstep/nn.h>
 
+#include "base/runtime.h"
+
 #define LS__MODULE_DEPTH_MAX 64  /* bounds the recursion over nested modules */
 #define LS__MODULE_NAME_MAX 63   /* of one part; a dotted name has at most DEPTH_MAX parts */
 #define LS__CLASS_BYTES_MAX 4096 /* a larger size was never set: the class is uninitialised */
@@ -44,11 +46,17 @@ struct ls__module_entries {
     ls__item_list *cache;
     char *message;          /* of the first failure */
     ls__module_hook *hooks; /* on its forward, in order of addition */
+    bool has_tensors;       /* it was made in a runtime */
+    ls__runtime_guest guest;
 };
 
 /* All distinct parameters and buffers below `module`, in order of addition (depth first). Cached:
  * allocates only when the tree grew since the last call. NULL with an error when memory is out. */
 const ls__module_item *ls__module_items(ls_module *module, int *count);
+
+/* Frees a wrapper, whose only entry is the module it wraps, and returns that module, which is then a
+ * root of its own. */
+ls_module *ls__module_unwrap(ls_module *wrapper);
 
 void ls__items_free(ls__item_list *list); /* and the older ones; NULL is allowed */
 

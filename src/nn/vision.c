@@ -30,7 +30,8 @@ ls_module *ls_conv2d_new(int64_t in, int64_t out, int64_t kernel,
                          const ls_conv2d_layer_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_conv2d_layer_options, given, options);
-    if (!ls__layer_groups_fit("Conv2d", in, out, kernel, given.groups)) {
+    if (!ls__layer_groups_fit("Conv2d", in, out, kernel, given.groups) ||
+        !ls__layer_window_fits("Conv2d", given.stride, given.padding, given.dilation)) {
         return NULL;
     }
     conv2d *self = ls_module_new(sizeof *self, &conv2d_class);

@@ -15,6 +15,7 @@
 #include "autograd/param.h"
 #include "base/assert.h"
 #include "base/config.h"
+#include "base/log.h"
 #include "base/options.h"
 #include "base/runtime.h"
 #include "base/size.h"
@@ -102,7 +103,9 @@ ls_optim *ls__optim_new(ls_module *module, const ls__optim_class *cls, const dou
     }
     LS_ASSERT(cls->hyper_count <= LS__OPTIM_HYPER_MAX && state_count <= LS__OPTIM_STATE_MAX);
     o->cls = cls;
-    o->runtime = tensors->runtime;
+    o->env = tensors->runtime->env;
+    o->exchanges = ls__self.exchanges;
+    ls__runtime_enter(tensors->runtime, &o->guest);
     o->state_count = state_count;
     memcpy(o->hyper, hyper, (size_t)cls->hyper_count * sizeof *hyper);
     if (list_params(o, module) < 0) {
@@ -113,14 +116,15 @@ ls_optim *ls__optim_new(ls_module *module, const ls__optim_class *cls, const dou
     return o;
 }
 
-/* The parameters are the module's and stay as they are. */
+/* The parameters are the module's and stay as they are. Also after ls_finalize. */
 void ls_optim_free(ls_optim *o)
 {
     if (o == NULL) {
         return;
     }
+    ls__runtime_leave(&o->guest);
     if (o->memory != NULL) {
-        o->runtime->env->release(o->runtime->env, o->memory, o->memory_bytes);
+        o->env->release(o->env, o->memory, o->memory_bytes);
     }
     free(o->params);
     free(o);
@@ -184,7 +188,7 @@ static ls_status allocate_state(ls_optim *o)
     if (o->memory || o->state_count == 0) {
         return LS_OK;
     }
-    const ls__env *env = o->runtime->env;
+    const ls__env *env = o->env;
     size_t total = 0, bytes = 0;
     for (int i = 0; i < o->count; i++) {
         LS_TRY(state_bytes(o, &o->params[i], &bytes));
@@ -206,18 +210,60 @@ static ls_status allocate_state(ls_optim *o)
 
 /* ---- stepping ----------------------------------------------------------------------------- */
 
+/* Some parameters belong to an ls_ddp_new and some do not: nobody means that. */
+static ls_status fail_half_wrapped(const char *inside, const char *outside)
+{
+    return ls__fail(
+        LS_ERR_STATE,
+        "ls_optim_step: parameter %s has a gradient of this rank only, because it does not "
+        "belong to the ls_ddp_new that %s belongs to, so the replicas would drift apart; "
+        "wrap the whole model after its last layer was added, or give parameters that "
+        "differ by rank on purpose an optimizer of their own",
+        outside, inside);
+}
+
+/* Averaging by hand takes an exchange between two steps; a program without one has most likely
+ * forgotten the wrapper. Once for each process: ranks may train models of their own on purpose. */
+static void warn_unwrapped(ls_optim *o)
+{
+    static atomic_bool warned;
+    const int ranks = o->guest.runtime->world_size;
+    const bool exchanged = ls__self.exchanges != o->exchanges;
+    if (ranks > 1 && !exchanged && !atomic_exchange_explicit(&warned, true, memory_order_relaxed)) {
+        LS__WARN(
+            "ls_optim_step: %d ranks train, but the gradients of this %s were not averaged: its "
+            "module is not wrapped by ls_ddp_new, and no collective ran since the last step. "
+            "Replicas of one model drift apart this way",
+            ranks, o->cls->name);
+    }
+}
+
 /* Gradients that belong to a reducer are final only when it says so. Neighbouring parameters
  * usually share an observer, which is then asked only once. */
-static ls_status check_synchronised(const ls_optim *o)
+static ls_status check_synchronised(ls_optim *o)
 {
     ls__observer *asked = NULL;
+    const char *inside = NULL, *outside = NULL;
     for (int i = 0; i < o->count; i++) {
-        ls__observer *observer = ls__param_observer(o->params[i].value);
+        const ls__optim_param *param = &o->params[i];
+        if (!ls_requires_grad(param->value)) {
+            continue; /* frozen */
+        }
+        ls__observer *observer = ls__param_observer(param->value);
         if (observer != NULL && observer != asked && observer->usable) {
             LS_TRY(observer->usable(observer));
         }
         asked = observer;
+        inside = observer != NULL ? param->name : inside;
+        outside = observer == NULL && ls__param_grad_present(param->value) ? param->name : outside;
     }
+    if (inside != NULL && outside != NULL && o->guest.runtime->world_size > 1) {
+        return fail_half_wrapped(inside, outside);
+    }
+    if (inside == NULL && outside != NULL) {
+        warn_unwrapped(o);
+    }
+    o->exchanges = ls__self.exchanges;
     return LS_OK;
 }
 
@@ -226,11 +272,12 @@ static ls_status check_synchronised(const ls_optim *o)
 static ls_status update(ls_optim *o, ls__optim_param *param)
 {
     ls_status status = ls_tensor_status(param->value);
-    if (status < 0) { /* the parameter's name died with the module */
-        return ls__fail(status,
-                        "ls_optim_step: the module of this %s was freed before it; free the "
-                        "optimizer first",
-                        o->cls->name);
+    if (status < 0) { /* the parameter's name may have died with the module */
+        return ls__fail(
+            status,
+            "ls_optim_step: a parameter of this %s was freed, alone or with its module; "
+            "free the optimizer first",
+            o->cls->name);
     }
     ls_tensor *grad = ls_grad(param->value);
     if (grad == NULL) {
@@ -280,6 +327,12 @@ ls_status ls_optim_step(ls_optim *o)
     if (tensors == NULL) {
         return ls__self.status;
     }
+    if (o->guest.runtime != tensors->runtime) {
+        return ls__fail(LS_ERR_STATE,
+                        "ls_optim_step: this %s was made before ls_finalize; make a new "
+                        "module and a new optimizer after ls_init",
+                        o->cls->name);
+    }
     o->kernels = tensors->kernels;
     ls__config_set(o->lr_name, o->hyper[0]);
     ls__phase former = ls__activity_enter(LS__PHASE_OPTIMIZER, o->cls->name);
@@ -288,7 +341,7 @@ ls_status ls_optim_step(ls_optim *o)
         (void)ls__fail_at_site(status);
     }
     ls__activity_leave(former);
-    atomic_store_explicit(&o->runtime->activity->updates, (uint64_t)o->steps_max,
+    atomic_store_explicit(&tensors->runtime->activity->updates, (uint64_t)o->steps_max,
                           memory_order_relaxed);
     return status;
 }

@@ -6,7 +6,7 @@
 #include <lockstep/optim.h>
 
 #include "base/config.h"
-
+#include "base/runtime.h"
 #include "kernel/kernels.h"
 
 #define LS__OPTIM_HYPER_MAX 6
@@ -31,7 +31,9 @@ typedef struct ls__optim_class {
 
 struct ls_optim {
     const ls__optim_class *cls;
-    ls_runtime *runtime;
+    ls__runtime_guest guest;
+    const ls__env *env;
+    uint64_t exchanges; /* of the thread, at the last step */
     const ls__kernels *kernels;
     double hyper[LS__OPTIM_HYPER_MAX];
     int state_count; /* of the class' state tensors, how many this one keeps */

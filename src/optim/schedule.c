@@ -13,6 +13,7 @@
 double ls_schedule_lr(int64_t step, const ls_schedule_options *options)
 {
     LS__OPTIONS_OR(NAN, ls_schedule_options, o, options);
+    step = step < 0 ? 0 : step;
     if (step < o.warmup) {
         return o.lr * (double)(step + 1) / (double)o.warmup;
     }

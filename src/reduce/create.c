@@ -152,6 +152,7 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
     }
     memset(r, 0, sizeof *r);
     r->runtime = runtime;
+    ls__runtime_enter(runtime, &r->guest);
     r->options = given;
     ls__arena_init(&r->arena, runtime->env, 1 << 14);
     r->name = copy_text(r, r->options.name ? r->options.name : "reducer");
@@ -176,12 +177,31 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
     return LS_OK;
 }
 
+/* Of a reducer whose runtime has ended: its group and buckets ended with it, and so did whatever ran
+ * in them. */
+static ls_status free_after_runtime(ls_reducer *r)
+{
+    const ls__env *env = r->arena.env;
+    for (int i = 0; i < r->plan.count; i++) {
+        const ls__reduce_bucket *bucket = &r->plan.buckets[i];
+        if (bucket->carry != NULL) {
+            env->release(env, bucket->carry, bucket->bytes);
+        }
+    }
+    ls__arena_fini(&r->arena);
+    env->release(env, r, sizeof *r);
+    return LS_OK;
+}
+
 /* A backward under way is aborted first and waited for, because its operations still write to the
  * buckets. */
 ls_status ls_reducer_free(ls_reducer *r)
 {
     if (r == NULL) {
         return LS_OK;
+    }
+    if (r->guest.runtime == NULL) {
+        return free_after_runtime(r);
     }
     if (r->phase == LS__REDUCER_CONTROL || r->phase == LS__REDUCER_RUNNING) {
         ls__reducer_abort(r, LS_ERR_STATE, "the reducer was freed before ls_reducer_wait");
@@ -192,7 +212,9 @@ ls_status ls_reducer_free(ls_reducer *r)
         (void)ls_group_dealloc(r->group, r->control);
     }
     ls_status status = r->group ? ls_group_free(r->group) : LS_OK;
+    const ls__env *env = r->arena.env;
+    ls__runtime_leave(&r->guest);
     ls__arena_fini(&r->arena);
-    r->runtime->env->release(r->runtime->env, r, sizeof *r);
+    env->release(env, r, sizeof *r);
     return status;
 }

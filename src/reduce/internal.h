@@ -78,7 +78,8 @@ typedef enum ls__reducer_phase {
 
 struct ls_reducer {
     ls_runtime *runtime;
-    ls_group *group; /* our own duplicate */
+    ls__runtime_guest guest; /* tells that the runtime has ended */
+    ls_group *group;         /* our own duplicate */
     char *name;
     int rank, size;
     ls__reduce_param *params;

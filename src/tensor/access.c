@@ -104,6 +104,10 @@ ls_status ls_item(ls_tensor *t, double *value)
     if (record == NULL) {
         return ls__self.status;
     }
+    if (value == NULL) {
+        return ls__fail(LS_ERR_INVALID,
+                        "item: the place for the value is NULL; give the address of a double");
+    }
     if (record->numel != 1) {
         return ls__fail(LS_ERR_INVALID,
                         "item: the tensor %s has %lld elements; give one of exactly one, or use "

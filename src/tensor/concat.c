@@ -148,8 +148,10 @@ static bool some_given(ls__call *call, const char *name, ls_tensor *const *tenso
     if (!ls__call_begin(call, name, 0, NULL)) {
         return false;
     }
-    if (count < 1 || tensors == NULL) {
+    if (count < 1) {
         (void)ls__call_fail(call, LS_ERR_INVALID, "%d tensors; give at least one", count);
+    } else if (tensors == NULL) {
+        (void)ls__call_fail(call, LS_ERR_INVALID, "the array of the %d tensors is NULL", count);
     }
     return call->failed == NULL;
 }
@@ -243,6 +245,11 @@ ls_status ls_split(ls_tensor *a, int dim, const int64_t *sizes, int count, ls_te
     ls__call call;
     int at = 0;
     int64_t start = 0;
+    if (out == NULL) {
+        return ls__fail(LS_ERR_INVALID,
+                        "split: the place for the %d parts is NULL; give an array of %d", count,
+                        count);
+    }
     bool ok = ls__call_begin(&call, "split", 1, &a) && ls__call_dim(&call, dim, &at);
     if (ok && !sizes_fit(call.in[0], at, sizes, count)) {
         (void)ls__call_fail(&call, LS_ERR_INVALID,

@@ -163,6 +163,7 @@ static ls_status read_all_added(const reader *r, const json_t *list)
     if (list != NULL && !json_is_null(list) && !json_is_array(list)) {
         return malformed(r, "\"added_tokens\"");
     }
+    r->t->listed += (int64_t)json_array_size(list);
     json_array_foreach(list, number, added)
     {
         LS_TRY(read_added(r, added, number));

@@ -20,6 +20,7 @@ static ls_tokenizer *tokenizer_new(const ls__env *env)
         t->env = env;
         t->unknown_id = -1;
         ls__vocab_init(&t->vocab, env);
+        ls__merges_init(&t->merges, env);
     }
     return t;
 }

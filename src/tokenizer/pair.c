@@ -28,6 +28,7 @@ ls_status ls__read_vocab(ls_tokenizer *t, const char *path, const json_t *vocab)
                         "tokenizer: %s: the vocabulary is not an object of tokens and their ids",
                         where);
     }
+    t->listed += (int64_t)json_object_size(vocab);
     json_object_foreach((json_t *)vocab, token, id)
     {
         if (!json_is_integer(id)) {

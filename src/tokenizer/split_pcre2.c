@@ -15,12 +15,19 @@
 #define SPACE "\\p{Z}\\t-\\r\\x{85}"
 #define REASON_BYTES 160
 
+/* The expression comes from a file that anybody may have written, the text perhaps too. For one word a
+ * true expression backtracks less often than the word has characters. */
+#define MATCH_LIMIT 10000000    /* backtrackings in one search: some tenths of a second */
+#define DEPTH_LIMIT 1000000     /* of those that are kept at one time */
+#define HEAP_LIMIT (256u << 10) /* KiB for them, where PCRE2 by itself allows 20 GB */
+
 struct ls__split {
     pcre2_code *code;
 };
 
 struct ls__split_match {
     pcre2_match_data *data;
+    pcre2_match_context *limits;
 };
 
 /* ---- rewriting ---------------------------------------------------------------------------- */
@@ -153,14 +160,19 @@ void ls__split_free(ls__split *split)
 /* PCRE2's match data is written by every match, so threads must not share it. */
 ls__split_match *ls__split_match_new(const ls__split *split)
 {
-    ls__split_match *match = malloc(sizeof *match);
-    if (match != NULL) {
-        match->data = pcre2_match_data_create_from_pattern(split->code, NULL);
+    ls__split_match *match = calloc(1, sizeof *match);
+    if (match == NULL) {
+        return NULL;
     }
-    if (match != NULL && !match->data) {
-        free(match);
-        match = NULL;
+    match->data = pcre2_match_data_create_from_pattern(split->code, NULL);
+    match->limits = pcre2_match_context_create(NULL);
+    if (match->data == NULL || match->limits == NULL) {
+        ls__split_match_free(match);
+        return NULL;
     }
+    (void)pcre2_set_match_limit(match->limits, MATCH_LIMIT);
+    (void)pcre2_set_depth_limit(match->limits, DEPTH_LIMIT);
+    (void)pcre2_set_heap_limit(match->limits, HEAP_LIMIT);
     return match;
 }
 
@@ -168,6 +180,7 @@ void ls__split_match_free(ls__split_match *match)
 {
     if (match != NULL) {
         pcre2_match_data_free(match->data);
+        pcre2_match_context_free(match->limits);
         free(match);
     }
 }
@@ -178,10 +191,10 @@ static int find(const ls__split *split, ls__split_match *match, const char *text
                 size_t from)
 {
     int found = pcre2_match(split->code, (PCRE2_SPTR)text, bytes, from, PCRE2_NO_UTF_CHECK,
-                            match->data, NULL);
+                            match->data, match->limits);
     if (found == PCRE2_ERROR_JIT_STACKLIMIT) { /* the interpreter has the heap */
         found = pcre2_match(split->code, (PCRE2_SPTR)text, bytes, from,
-                            PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match->data, NULL);
+                            PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match->data, match->limits);
     }
     return found;
 }

@@ -16,12 +16,16 @@ static ls_status no_memory(const char *where)
 }
 
 /* The upper bound limits the table, which is indexed by id; the file may be hostile. */
-static ls_status check_id(const char *where, const char *token, int64_t id)
+static ls_status check_id(const ls_tokenizer *t, const char *where, const char *token, int64_t id)
 {
-    if (id < 0 || id >= LS__TOKEN_IDS_MAX) {
+    const int64_t most = LS__TOKEN_IDS_FREE + LS__TOKEN_IDS_EACH * t->listed;
+    const int64_t ids = most < LS__TOKEN_IDS_MAX ? most : LS__TOKEN_IDS_MAX;
+    if (id < 0 || id >= ids) {
         return ls__fail(id < 0 ? LS_ERR_FORMAT : LS_ERR_LIMIT,
-                        "tokenizer: %s: token \"%.*s\" has id %lld; ids must be in 0…%lld", where,
-                        QUOTED_MAX, token, (long long)id, (long long)LS__TOKEN_IDS_MAX - 1);
+                        "tokenizer: %s: token \"%.*s\" has id %lld; in a file of %lld tokens ids "
+                        "must be in 0…%lld",
+                        where, QUOTED_MAX, token, (long long)id, (long long)t->listed,
+                        (long long)ids - 1);
     }
     if (*token == '\0') {
         return ls__fail(LS_ERR_FORMAT, "tokenizer: %s: token %lld is empty", where, (long long)id);
@@ -50,7 +54,7 @@ ls_status ls__tokenizer_add_token(ls_tokenizer *t, const char *where, const char
     char *raw = NULL;
     size_t bytes = 0;
     bool of_alphabet = false;
-    LS_TRY(check_id(where, token, id));
+    LS_TRY(check_id(t, where, token, id));
     if (ls__vocab_get(&t->vocab, id) != NULL) {
         return ls__fail(LS_ERR_FORMAT,
                         "tokenizer: %s: token \"%.*s\" has id %lld, which another token has; is "
@@ -149,7 +153,7 @@ ls_status ls__tokenizer_add_special(ls_tokenizer *t, const char *where, const ch
                                     int64_t id, bool second)
 {
     size_t bytes = strlen(text);
-    LS_TRY(check_id(where, text, id));
+    LS_TRY(check_id(t, where, text, id));
     LS_TRY(check_special(t, where, text, id));
     if (!ls__vocab_get(&t->vocab, id) &&
         !ls__vocab_add(&t->vocab, (int32_t)id, text, bytes, false)) {

@@ -16,9 +16,14 @@
 
 #include "base/arena.h"
 #include "base/env.h"
+#include "base/siphash.h"
 #include "tokenizer/split.h"
 
 #define LS__TOKEN_IDS_MAX ((int64_t)1 << 22) /* the largest vocabularies have 2^18 */
+/* The table of ids has a place for each id below the largest, so a file of few tokens may have only
+ * this many ids, and this many more for each token. */
+#define LS__TOKEN_IDS_FREE ((int64_t)1 << 16)
+#define LS__TOKEN_IDS_EACH 16
 #define LS__WORD_BYTES_MAX ((size_t)1 << 30) /* places in a word are int32 */
 
 /* ---- vocab.c ------------------------------------------------------------------------------ */
@@ -33,6 +38,8 @@ typedef struct ls__vocab {
     ls__arena arena;
     ls__token *tokens; /* [count], by id */
     int64_t count, capacity;
+    ls__siphash_key
+        key;        /* of the slots: the texts come from a file that anybody may have written */
     int32_t *slots; /* open addressing by text: id + 1, 0: free */
     size_t slot_count, used;
 } ls__vocab;
@@ -52,6 +59,7 @@ typedef struct ls__merge {
 } ls__merge;
 
 typedef struct ls__merges {
+    uint64_t key;     /* random and odd: a pair's slot is a product with it (Dietzfelbinger 1997) */
     ls__merge *slots; /* open addressing by pair */
     size_t slot_count, used;
 } ls__merges;
@@ -63,6 +71,7 @@ static inline uint64_t ls__pair(int32_t left, int32_t right)
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
+void ls__merges_init(ls__merges *merges, const ls__env *env);
 void ls__merges_fini(ls__merges *merges);
 /* A pair that is there already gets the new rank. False: no memory. */
 bool ls__merges_set(ls__merges *merges, uint64_t pair, uint32_t rank, int32_t id);
@@ -92,6 +101,7 @@ struct ls_tokenizer {
     bool whole_words;  /* a word that is a token is not merged (`ignore_merges`) */
     ls__vocab vocab;
     ls__merges merges;
+    int64_t listed;       /* rows of the file that have an id, which bound the ids */
     int32_t byte_id[256]; /* of a byte alone; -1: none */
     int32_t unknown_id;   /* of bytes that have none themselves; -1: they are errors */
     ls__added *added;     /* by first byte, and of one first byte the longest first */
@@ -140,8 +150,9 @@ typedef struct ls__encoder {
     char *padded;            /* a text with a space before it */
     size_t padded_room;
     size_t offset; /* of the text in a larger one, for messages; set by the caller */
-    bool begins;   /* of the text that is encoded now */
-    int32_t *ids;  /* the result */
+    uint64_t deadline_ns;
+    bool begins;  /* of the text that is encoded now */
+    int32_t *ids; /* the result */
     int64_t count, capacity;
 } ls__encoder;
 

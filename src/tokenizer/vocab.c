@@ -12,28 +12,12 @@
 
 /* ---- texts -------------------------------------------------------------------------------- */
 
-/* Spreads the high bits into the low ones, which select the slot. */
-static size_t mix(uint64_t x)
-{
-    x ^= x >> 32;
-    x *= 0x9e3779b97f4a7c15u;
-    return (size_t)(x ^ x >> 29);
-}
-
-/* The length starts the hash, so that texts of zeros of different length differ. */
-static size_t hash_text(const char *text, size_t bytes)
-{
-    uint64_t hash = bytes;
-    for (size_t i = 0; i < bytes; i++) {
-        hash = (hash ^ (unsigned char)text[i]) * 0x100000001b3u; /* FNV-1a */
-    }
-    return mix(hash);
-}
-
+/* Without random numbers the key is known, and all works as well. */
 void ls__vocab_init(ls__vocab *vocab, const ls__env *env)
 {
     *vocab = (ls__vocab){0};
     ls__arena_init(&vocab->arena, env, ARENA_CHUNK);
+    (void)env->random_bytes(env, &vocab->key, sizeof vocab->key);
 }
 
 /* The object is not reset; it must not be used again. */
@@ -48,7 +32,7 @@ void ls__vocab_fini(ls__vocab *vocab)
  * the slots are free. */
 static size_t slot_of(const ls__vocab *vocab, const char *text, size_t bytes)
 {
-    size_t at = hash_text(text, bytes) & (vocab->slot_count - 1);
+    size_t at = (size_t)ls__siphash(&vocab->key, text, bytes) & (vocab->slot_count - 1);
     while (vocab->slots[at] != 0) {
         const ls__token *there = &vocab->tokens[vocab->slots[at] - 1];
         if (there->bytes == bytes && memcmp(there->text, text, bytes) == 0) {
@@ -137,10 +121,18 @@ void ls__merges_fini(ls__merges *merges)
     free(merges->slots);
 }
 
-/* Same probing as slot_of; takes the array as an argument because grow_merges fills a new one. */
-static size_t pair_slot(const ls__merge *slots, size_t slot_count, uint64_t pair)
+void ls__merges_init(ls__merges *merges, const ls__env *env)
 {
-    size_t at = mix(pair) & (slot_count - 1);
+    *merges = (ls__merges){0};
+    (void)env->random_bytes(env, &merges->key, sizeof merges->key);
+    merges->key |= 1;
+}
+
+/* Same probing as slot_of; takes the array as an argument because grow_merges fills a new one. Ids
+ * have at most 22 bits, so the product's bits from 32 on depend on all of the pair. */
+static size_t pair_slot(uint64_t key, const ls__merge *slots, size_t slot_count, uint64_t pair)
+{
+    size_t at = (size_t)(pair * key >> 32) & (slot_count - 1);
     while (slots[at].pair != pair && slots[at].pair != LS__NO_PAIR) {
         at = (at + 1) & (slot_count - 1);
     }
@@ -163,7 +155,7 @@ static bool grow_merges(ls__merges *merges)
     }
     for (size_t i = 0; i < merges->slot_count; i++) {
         if (merges->slots[i].pair != LS__NO_PAIR) {
-            grown[pair_slot(grown, count, merges->slots[i].pair)] = merges->slots[i];
+            grown[pair_slot(merges->key, grown, count, merges->slots[i].pair)] = merges->slots[i];
         }
     }
     free(merges->slots);
@@ -178,7 +170,8 @@ bool ls__merges_set(ls__merges *merges, uint64_t pair, uint32_t rank, int32_t id
     if (!grow_merges(merges)) {
         return false;
     }
-    ls__merge *slot = &merges->slots[pair_slot(merges->slots, merges->slot_count, pair)];
+    ls__merge *slot =
+        &merges->slots[pair_slot(merges->key, merges->slots, merges->slot_count, pair)];
     merges->used += slot->pair == LS__NO_PAIR;
     *slot = (ls__merge){pair, rank, id};
     return true;
@@ -189,6 +182,7 @@ const ls__merge *ls__merges_find(const ls__merges *merges, uint64_t pair)
     if (merges->slot_count == 0) {
         return NULL;
     }
-    const ls__merge *slot = &merges->slots[pair_slot(merges->slots, merges->slot_count, pair)];
+    const ls__merge *slot =
+        &merges->slots[pair_slot(merges->key, merges->slots, merges->slot_count, pair)];
     return slot->pair == pair ? slot : NULL;
 }

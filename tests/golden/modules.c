@@ -287,6 +287,30 @@ GOLDEN(a_step_without_synchronisation)
     SHOW(ls_optim_step(optim));
 }
 
+GOLDEN(a_layer_added_after_wrapping)
+{
+    ls_module *layers[] = {ls_linear_new(2, 2, NULL)};
+    ls_module *inner = ls_sequential_new(layers, 1);
+    ls_module *net = ls_ddp_new(inner, ls_world(), NULL);
+    (void)ls_module_add(inner, "1", ls_linear_new(2, 2, NULL));
+    SHOW(one_backward(net));
+}
+
+GOLDEN(unwrapped_within_another_module)
+{
+    ls_module *layers[] = {ls_ddp_new(ls_linear_new(2, 2, NULL), ls_world(), NULL)};
+    MUST(ls_module_status(ls_sequential_new(layers, 1)));
+    SHOW_NULL(ls_ddp_unwrap(layers[0]));
+}
+
+GOLDEN(layers_that_cannot_be)
+{
+    SHOW_NULL(ls_sequential_new(NULL, 3));
+    SHOW_NULL(ls_conv2d_new(1, 1, 3, LS_OPTIONS(ls_conv2d_layer_options, .stride = 0)));
+    SHOW_NULL(ls_conv1d_new(1, 1, 3, LS_OPTIONS(ls_conv1d_layer_options, .padding = -1)));
+    SHOW_NULL(ls_linear_new((int64_t)1 << 31, (int64_t)1 << 31, NULL));
+}
+
 GOLDEN(thawed_after_wrapping)
 {
     ls_module *inner = ls_linear_new(2, 2, NULL);

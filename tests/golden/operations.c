@@ -19,6 +19,8 @@ GOLDEN(joining_and_cutting)
     const int64_t sizes[] = {1, 3};
     ls_tensor *a = f32(4, 3), *out[2], *all[] = {a, a, f32(4, 2), ls_cast(a, LS_INT32)};
     SHOW_TENSOR(ls_concat(all, 0, 0));
+    SHOW_TENSOR(ls_concat(NULL, 2, 0));
+    SHOW(ls_split(a, 1, sizes, 2, NULL));
     SHOW_TENSOR(ls_concat(all, 3, 0));
     SHOW_TENSOR(ls_concat(all + 2, 2, 1));
     SHOW_TENSOR(ls_concat(all, 2, 2));

@@ -88,6 +88,7 @@ GOLDEN(looking_at_tensors)
     ls_tensor *t = f32(LS_SHAPE(2, 3));
     SHOW_NULL(ls_data(ls_transpose(t, 0, 1)));
     SHOW(ls_item(t, &value));
+    SHOW(ls_item(t, NULL));
     SHOW(ls_copy_in(t, &value, sizeof value));
     SHOW(ls_copy_out(t, NULL, 24));
     printf("ls_size(t, 2) is %lld\n    %s\n", (long long)ls_size(t, 2), ls_error_message());

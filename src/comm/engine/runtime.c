@@ -356,6 +356,7 @@ ls_status ls_finalize(void)
     }
     LS_TRY(ls__work_may_wait("ls_finalize"));
     const ls__env *env = runtime->env;
+    ls__runtime_dismiss(runtime);
     for (int l = LS__LAYER_COUNT - 1; l >= 0; l--) {
         if (runtime->layer[l].data != NULL && runtime->layer[l].free != NULL) {
             runtime->layer[l].free(runtime, runtime->layer[l].data);
