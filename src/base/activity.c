@@ -55,7 +55,6 @@ ls__phase ls__activity_enter(ls__phase phase, const char *detail)
     }
     LS_ASSERT(phase <= LS__PHASE_EXIT);
     ls__activity *a = runtime->activity;
-    ls__self.exchanges += phase == LS__PHASE_COLLECTIVE;
     ls__phase former = (ls__phase)atomic_load_explicit(&a->phase, memory_order_relaxed);
     uint32_t sequence = atomic_load_explicit(&a->sequence, memory_order_relaxed);
     /* Sync: odd before the fields (this fence pairs with the reader's acquire fence). */

@@ -11,6 +11,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/mapped.h"
+
 /* Devices, sockets and pipes are all LS__ENV_OTHER: nobody may read them as data. */
 static ls__env_kind kind_of(mode_t mode)
 {
@@ -135,6 +137,9 @@ int ls__posix_map_file(const ls__env *env, const char *path, void **out, size_t 
     }
     int rc = map_descriptor(fd, out, bytes);
     (void)close(fd);
+    if (rc == 0 && *out != NULL) {
+        ls__mapped_add(*out, *bytes, path);
+    }
     return rc;
 }
 
@@ -143,6 +148,7 @@ void ls__posix_unmap_file(const ls__env *env, void *memory, size_t bytes)
 {
     (void)env;
     if (memory != NULL) {
+        ls__mapped_remove(memory);
         (void)munmap(memory, bytes);
     }
 }

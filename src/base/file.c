@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/patient.h"
+#include "base/runtime.h"
 #include "base/size.h"
 
 #define CAPACITY_MIN ((size_t)4096)
@@ -18,14 +20,38 @@ ls_status ls__file_fail(int negative_errno, const char *what, const char *path)
     if (negative_errno == -ENOENT || negative_errno == -ENOTDIR) {
         return ls__fail(LS_ERR_NOT_FOUND, "%s: \"%s\" does not exist; check the path", what, path);
     }
+    if (negative_errno == -ETIMEDOUT) {
+        return ls__fail(
+            LS_ERR_TIMEOUT,
+            "%s: \"%s\": the file system has not answered in time (LOCKSTEP_TIMEOUT); check "
+            "the disk, or the server that it is mounted from",
+            what, path);
+    }
     errno = -negative_errno;
     return ls__fail_errno("%s: \"%s\" cannot be read", what, path);
 }
 
-ls_status ls__file_stat(const ls__env *env, const char *what, const char *path, ls__env_stat *out)
+/* Files of a job's are opened and read within its deadline. */
+static ls__patient *patient_for(const ls__env *env)
+{
+    const ls_runtime *runtime = ls__self.runtime;
+    return runtime != NULL && runtime->env == env ? ls__patient_new(env, runtime->timeout_ms)
+                                                  : NULL;
+}
+
+static ls_status stat_file(const ls__env *env, const char *what, const char *path,
+                           ls__env_stat *out)
 {
     int error = env->stat(env, path, true, out);
     return error < 0 ? ls__file_fail(error, what, path) : LS_OK;
+}
+
+ls_status ls__file_stat(const ls__env *env, const char *what, const char *path, ls__env_stat *out)
+{
+    ls__patient *patient = patient_for(env);
+    const ls_status status = stat_file(ls__patient_env(patient, env), what, path, out);
+    ls__patient_free(patient);
+    return status;
 }
 
 /* Replaces the buffer by a larger one and keeps its contents. env has no realloc, so old and new
@@ -81,7 +107,7 @@ static ls_status fill(const ls__env *env, const char *what, const char *path, in
 static ls_status stat_regular(const ls__env *env, const char *what, const char *path,
                               ls__env_stat *stat)
 {
-    LS_TRY(ls__file_stat(env, what, path, stat));
+    LS_TRY(stat_file(env, what, path, stat));
     if (stat->kind != LS__ENV_FILE) {
         return ls__fail(LS_ERR_INVALID,
                         "%s: \"%s\" is not a regular file; give the path of a regular file", what,
@@ -91,8 +117,8 @@ static ls_status stat_regular(const ls__env *env, const char *what, const char *
 }
 
 /* On failure *out is empty. A file that grows during the call is read to its new end. */
-ls_status ls__file_read(const ls__env *env, const char *what, const char *path, size_t bytes_max,
-                        ls__file *out)
+static ls_status read_file(const ls__env *env, const char *what, const char *path, size_t bytes_max,
+                           ls__file *out)
 {
     *out = (ls__file){0};
     ls__env_stat stat;
@@ -114,9 +140,18 @@ ls_status ls__file_read(const ls__env *env, const char *what, const char *path, 
     return status;
 }
 
+ls_status ls__file_read(const ls__env *env, const char *what, const char *path, size_t bytes_max,
+                        ls__file *out)
+{
+    ls__patient *patient = patient_for(env);
+    const ls_status status = read_file(ls__patient_env(patient, env), what, path, bytes_max, out);
+    ls__patient_free(patient);
+    return status;
+}
+
 /* An empty file has data NULL and bytes 0, since mmap refuses a length of 0. Truncating the file
  * while it is mapped raises SIGBUS on access. */
-ls_status ls__file_map(const ls__env *env, const char *what, const char *path, ls__file *out)
+static ls_status map_file(const ls__env *env, const char *what, const char *path, ls__file *out)
 {
     *out = (ls__file){.mapped = true};
     ls__env_stat stat;
@@ -129,6 +164,14 @@ ls_status ls__file_map(const ls__env *env, const char *what, const char *path, l
     }
     out->data = memory;
     return LS_OK;
+}
+
+ls_status ls__file_map(const ls__env *env, const char *what, const char *path, ls__file *out)
+{
+    ls__patient *patient = patient_for(env);
+    const ls_status status = map_file(ls__patient_env(patient, env), what, path, out);
+    ls__patient_free(patient);
+    return status;
 }
 
 /* Also correct for a zeroed ls__file, and resets to one. */

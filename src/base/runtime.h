@@ -84,7 +84,7 @@ typedef struct ls__thread {
                           it drew then, and what it counts is counted already; NULL: none does */
     int modules;        /* forward passes of modules under way, one within the other */
     char *refusal;      /* while an operator of the user's runs: why it cannot; "": it can */
-    uint64_t exchanges; /* blocking collectives and waits of this thread so far */
+    uint64_t exchanges; /* operations on groups that this thread has begun */
     void *scope;        /* tensor's innermost scope of this thread */
     struct ls__meter *meter; /* is told of each operation (tensor/meter.h); NULL: none */
     char message[LS__MESSAGE_MAX];

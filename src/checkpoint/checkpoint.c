@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/options.h"
+#include "base/patient.h"
 #include "base/size.h"
 #include "checkpoint/internal.h"
 
@@ -42,9 +43,23 @@ static void unlock(ls_checkpoint *c)
     }
 }
 
+/* From here to be_hasty calls about files end after timeout_ms. */
+static ls__patient *be_patient(ls_checkpoint *c)
+{
+    ls__patient *patient = ls__patient_new(c->env, c->set.timeout_ms);
+    c->files = ls__patient_env(patient, c->env);
+    return patient;
+}
+
+static void be_hasty(ls_checkpoint *c, ls__patient *patient)
+{
+    c->files = c->env;
+    ls__patient_free(patient);
+}
+
 /* Runs on rank 0 only. Cleaning is safe only while no other job writes, so a reader cleans if it
  * finds the lock free, and gives it back at once. */
-static ls_status prepare_folder(ls_checkpoint *c)
+static ls_status prepare_now(ls_checkpoint *c)
 {
     if (c->set.load_only) {
         LS_TRY(ls__folder_is_there(c));
@@ -60,6 +75,14 @@ static ls_status prepare_folder(ls_checkpoint *c)
         unlock(c);
     }
     return LS_OK;
+}
+
+static ls_status prepare_folder(ls_checkpoint *c)
+{
+    ls__patient *patient = be_patient(c);
+    const ls_status status = prepare_now(c);
+    be_hasty(c, patient);
+    return status;
 }
 
 /* Rank 0 prepares the folder, and all ranks learn how that went. The word is not compared; it only
@@ -83,6 +106,7 @@ static ls_checkpoint *allocate(ls_runtime *runtime, const char *folder, ls_group
     memset(c, 0, sizeof *c);
     c->runtime = runtime;
     c->env = env;
+    c->files = env;
     c->rank = ls_group_rank(group);
     c->size = ls_group_size(group);
     c->lock_fd = -1;
@@ -411,11 +435,13 @@ ls_status ls_checkpoint_load(ls_checkpoint *c, const ls_checkpoint_item *items, 
                         "are missing; give all three");
     }
     LS_TRY(ls__writer_join(c));
+    ls__patient *patient = be_patient(c);
     ls_status status = find_while_others_write(c, &reading, &found);
     if (status == LS_OK) {
         status = load_from(c, &reading, found, items, count);
         ls__reading_close(c, &reading);
     }
+    be_hasty(c, patient);
     if (status == LS_OK) {
         *step = found;
     }

@@ -22,6 +22,13 @@ void ls__path_join(char out[LS__CHECKPOINT_PATH_MAX], const char *folder, const 
  * checkpoint. */
 ls_status ls__file_failed(const char *what, const char *path, int error)
 {
+    if (error == -ETIMEDOUT) {
+        return ls__fail(
+            LS_ERR_TIMEOUT,
+            "checkpoint: %s \"%s\": the file system has not answered in time; check the "
+            "disk, or the server that it is mounted from",
+            what, path);
+    }
     return ls__fail(error == -ENOENT ? LS_ERR_NOT_FOUND : LS_ERR_SYSTEM,
                     "checkpoint: %s \"%s\": %s", what, path, strerror(-error));
 }
@@ -113,7 +120,7 @@ ls_status ls__file_read_failed(const char *path, int error)
         error == -ENXIO) {
         return ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" is not a regular file", path);
     }
-    if (error == -ENOENT) {
+    if (error == -ENOENT || error == -ETIMEDOUT) {
         return ls__file_failed("cannot read", path, error);
     }
     return ls__fail(

@@ -123,7 +123,7 @@ static ls_status steps_named(const ls_checkpoint *c, const char *before, int64_t
                              int *count)
 {
     step_list s = {.before = before};
-    int error = c->env->list(c->env, c->folder, add_step, &s);
+    int error = c->files->list(c->files, c->folder, add_step, &s);
     *steps = NULL;
     *count = 0;
     if (error < 0) {
@@ -153,8 +153,8 @@ static ls_status make_one(const ls_checkpoint *c, const char *path)
     char above[LS__CHECKPOINT_PATH_MAX];
     ls__env_stat found;
     const char *slash = strrchr(path, '/');
-    const bool is_new = c->env->stat(c->env, path, true, &found) == -ENOENT;
-    const int error = c->env->make_folder(c->env, path);
+    const bool is_new = c->files->stat(c->files, path, true, &found) == -ENOENT;
+    const int error = c->files->make_folder(c->files, path);
     if (error < 0) {
         return ls__file_failed("cannot make the folder", path, error);
     }
@@ -163,7 +163,7 @@ static ls_status make_one(const ls_checkpoint *c, const char *path)
     }
     const size_t length = slash == NULL ? 0 : slash == path ? 1 : (size_t)(slash - path);
     (void)snprintf(above, sizeof above, "%.*s", (int)length, path);
-    const ls_status status = ls__file_sync_folder(c->env, length == 0 ? "." : above);
+    const ls_status status = ls__file_sync_folder(c->files, length == 0 ? "." : above);
     if (status != LS_OK) {
         LS__WARN(
             "checkpoint: the name of the new folder \"%s\" may be lost when the power fails: %s",
@@ -194,7 +194,7 @@ ls_status ls__folder_make(const ls_checkpoint *c)
 ls_status ls__folder_is_there(const ls_checkpoint *c)
 {
     ls__env_stat found;
-    int error = c->env->stat(c->env, c->folder, true, &found);
+    int error = c->files->stat(c->files, c->folder, true, &found);
     if (error == 0 && found.kind != LS__ENV_FOLDER) {
         error = -ENOTDIR;
     }
@@ -206,20 +206,21 @@ ls_status ls__folder_is_there(const ls_checkpoint *c)
 static void sign_lock(const ls_checkpoint *c, int fd)
 {
     char host[64] = "", line[OWNER_BYTES + 1];
-    if (c->env->host_name(c->env, host, sizeof host) < 0) {
+    if (c->files->host_name(c->files, host, sizeof host) < 0) {
         (void)snprintf(host, sizeof host, "?");
     }
-    (void)snprintf(line, sizeof line, "process %d on host %.63s", (int)c->env->pid(c->env), host);
+    (void)snprintf(line, sizeof line, "process %d on host %.63s", (int)c->files->pid(c->files),
+                   host);
     const size_t length = strlen(line);
     memset(line + length, ' ', OWNER_BYTES - length);
     line[OWNER_BYTES - 1] = '\n';
-    (void)c->env->write(c->env, fd, line, OWNER_BYTES);
+    (void)c->files->write(c->files, fd, line, OWNER_BYTES);
 }
 
 /* Who holds the lock, for an error text: the line that sign_lock wrote, without its end. */
 static void read_owner(const ls_checkpoint *c, int fd, char out[OWNER_BYTES + 1])
 {
-    const ssize_t got = c->env->read(c->env, fd, out, OWNER_BYTES);
+    const ssize_t got = c->files->read(c->files, fd, out, OWNER_BYTES);
     size_t length = got > 0 ? (size_t)got : 0;
     for (size_t i = 0; i < length; i++) {
         out[i] = (unsigned char)out[i] < ' ' ? ' ' : out[i]; /* it may be anybody's file */
@@ -236,10 +237,10 @@ static void read_owner(const ls_checkpoint *c, int fd, char out[OWNER_BYTES + 1]
 /* 0, or why not after some time. */
 static int try_lock(const ls_checkpoint *c, int fd)
 {
-    int error = c->env->lock_file(c->env, fd);
+    int error = c->files->lock_file(c->files, fd);
     for (int i = 1; i < LOCK_TRIES && error == -EAGAIN; i++) {
-        c->env->sleep_until(c->env, ls__deadline_after(c->env, LOCK_PAUSE_MS));
-        error = c->env->lock_file(c->env, fd);
+        c->files->sleep_until(c->files, ls__deadline_after(c->files, LOCK_PAUSE_MS));
+        error = c->files->lock_file(c->files, fd);
     }
     return error;
 }
@@ -251,7 +252,10 @@ ls_status ls__folder_lock(ls_checkpoint *c)
 {
     char path[LS__CHECKPOINT_PATH_MAX], owner[OWNER_BYTES + 1];
     ls__path_join(path, c->folder, "lock");
-    const int fd = c->env->open(c->env, path, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
+    const int fd = c->files->open(c->files, path, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
+    if (fd == -ETIMEDOUT) {
+        return ls__file_failed("cannot open", path, fd);
+    }
     if (fd < 0) {
         return ls__fail(
             LS_ERR_SYSTEM,
@@ -266,7 +270,7 @@ ls_status ls__folder_lock(ls_checkpoint *c)
         return LS_OK;
     }
     read_owner(c, fd, owner);
-    (void)c->env->close(c->env, fd);
+    (void)c->files->close(c->files, fd);
     return error != -EAGAIN ? ls__file_failed("cannot lock", path, error)
                             : ls__fail(LS_ERR_STATE,
                                        "ls_checkpoint_new: \"%s\" is in use: %s writes to it; wait "
@@ -281,11 +285,11 @@ void ls__folder_try_lock(ls_checkpoint *c)
 {
     char path[LS__CHECKPOINT_PATH_MAX];
     ls__path_join(path, c->folder, "lock");
-    const int fd = c->env->open(c->env, path, O_RDWR | O_NOFOLLOW, 0);
-    if (fd >= 0 && c->env->lock_file(c->env, fd) == 0) {
+    const int fd = c->files->open(c->files, path, O_RDWR | O_NOFOLLOW, 0);
+    if (fd >= 0 && c->files->lock_file(c->files, fd) == 0) {
         c->lock_fd = fd;
     } else if (fd >= 0) {
-        (void)c->env->close(c->env, fd);
+        (void)c->files->close(c->files, fd);
     }
 }
 
@@ -313,7 +317,7 @@ static int take_name(void *arg, const char *name)
  * collected in rounds, since removing entries while listing them gives unspecified results. */
 int ls__folder_remove(const ls_checkpoint *c, const char *path)
 {
-    const ls__env *env = c->env;
+    const ls__env *env = c->files;
     char file[LS__CHECKPOINT_PATH_MAX];
     names found;
     int more;
@@ -359,7 +363,7 @@ static void prune(const ls_checkpoint *c, const char *before, int keep)
         (void)snprintf(name, sizeof name, TEMPORARY "gone-%08lld-%016llx", (long long)steps[i],
                        (unsigned long long)c->nonce);
         ls__path_join(gone, c->folder, name);
-        int error = c->env->rename(c->env, from, gone);
+        int error = c->files->rename(c->files, from, gone);
         if (error < 0) {
             LS__WARN("checkpoint: \"%s\" is no longer needed but could not be renamed: %s", from,
                      strerror(-error));
@@ -390,11 +394,11 @@ static void settle_old(const ls_checkpoint *c, const char *name)
     if (step_of(name + strlen(OLD), "") < 0) {
         return;
     }
-    if (c->env->stat(c->env, home, false, &found) == 0) {
+    if (c->files->stat(c->files, home, false, &found) == 0) {
         remove_or_warn(c, old);
         return;
     }
-    int error = c->env->rename(c->env, old, home);
+    int error = c->files->rename(c->files, old, home);
     if (error < 0) {
         LS__WARN("checkpoint: \"%s\" could not be renamed back: %s", old, strerror(-error));
     }
@@ -414,7 +418,7 @@ static void clean_names(const ls_checkpoint *c, const char *prefix,
                         void (*settle)(const ls_checkpoint *c, const char *name))
 {
     names found = {.prefix = prefix};
-    int error = c->env->list(c->env, c->folder, take_name, &found);
+    int error = c->files->list(c->files, c->folder, take_name, &found);
     if (error < 0) {
         LS__WARN("checkpoint: \"%s\" could not be searched for what a job left: %s", c->folder,
                  strerror(-error));
@@ -465,7 +469,7 @@ ls_status ls__folder_check_later(const ls_checkpoint *c, int64_t step)
 /* A rename within the folder. */
 static ls_status move(const ls_checkpoint *c, const char *from, const char *to)
 {
-    int error = c->env->rename(c->env, from, to);
+    int error = c->files->rename(c->files, from, to);
     return error < 0 ? ls__file_failed("cannot rename", from, error) : LS_OK;
 }
 
@@ -503,18 +507,18 @@ ls_status ls__folder_publish(ls_checkpoint *c, const char *temporary)
         LS_TRY(move_skipped(c));
         c->skipped_last = c->skipped_after;
     }
-    bool replaces = c->env->stat(c->env, final, false, &found) == 0;
+    bool replaces = c->files->stat(c->files, final, false, &found) == 0;
     if (replaces) {
         LS_TRY(move(c, final, old));
     }
     ls_status status = move(c, temporary, final);
     if (status < 0) {
-        if (replaces && c->env->rename(c->env, old, final) < 0) {
+        if (replaces && c->files->rename(c->files, old, final) < 0) {
             LS__WARN("checkpoint: \"%s\" will be put back when the folder is opened next", old);
         }
         return status;
     }
-    LS_TRY(ls__file_sync_folder(c->env, c->folder));
+    LS_TRY(ls__file_sync_folder(c->files, c->folder));
     if (replaces) {
         remove_or_warn(c, old);
     }

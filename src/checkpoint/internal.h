@@ -113,6 +113,9 @@ typedef struct ls__checkpoint_report {
 struct ls_checkpoint {
     ls_runtime *runtime;
     const ls__env *env;
+    const ls__env
+        *files;      /* for calls about files: `env`, or a patient one while the folder is opened
+                             and a checkpoint loaded; a save has the writer's deadline */
     ls_group *group; /* our own */
     int rank, size;
     char folder[LS__CHECKPOINT_PATH_MAX];

@@ -19,13 +19,13 @@ static ls_status read_manifest(const ls_checkpoint *c, const char *folder, int64
     void *text = NULL;
     size_t bytes = 0;
     ls__path_join(path, folder, LS__MANIFEST_NAME);
-    int error = c->env->map_file(c->env, path, &text, &bytes);
+    int error = c->files->map_file(c->files, path, &text, &bytes);
     if (error < 0) {
         return ls__file_read_failed(path, error);
     }
     ls_status status = text != NULL ? ls__manifest_parse(text, bytes, path, &r->arena, &r->manifest)
                                     : ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" is empty", path);
-    c->env->unmap_file(c->env, text, bytes);
+    c->files->unmap_file(c->files, text, bytes);
     if (status == LS_OK && r->manifest.step != step) {
         return ls__fail(LS_ERR_FORMAT,
                         "checkpoint: \"%s\" says step %lld, unlike the name of its folder", path,
@@ -49,7 +49,7 @@ static ls_status map_file(const ls_checkpoint *c, const char *folder, ls__readin
     char path[LS__CHECKPOINT_PATH_MAX];
     const ls__manifest_file *file = &r->manifest.files[i];
     ls__path_join(path, folder, file->name);
-    int error = c->env->map_file(c->env, path, &r->mapped[i], &r->mapped_bytes[i]);
+    int error = c->files->map_file(c->files, path, &r->mapped[i], &r->mapped_bytes[i]);
     if (error < 0) {
         return ls__file_read_failed(path, error);
     }
@@ -57,7 +57,7 @@ static ls_status map_file(const ls_checkpoint *c, const char *folder, ls__readin
         return ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" has %zu bytes, but %zu were written",
                         path, r->mapped_bytes[i], file->bytes);
     }
-    return is_my_share(c, i) ? ls__file_verify(c->env, path, file) : LS_OK;
+    return is_my_share(c, i) ? ls__file_verify(c->files, path, file) : LS_OK;
 }
 
 /* One object of numbers and texts; a state has a scalar or two for each of its tensors at most. */
@@ -145,7 +145,7 @@ ls_status ls__reading_open(const ls_checkpoint *c, int64_t step, ls__reading *r)
 void ls__reading_close(const ls_checkpoint *c, ls__reading *r)
 {
     for (int i = 0; r->mapped && r->mapped_bytes && i < r->manifest.file_count; i++) {
-        c->env->unmap_file(c->env, r->mapped[i], r->mapped_bytes[i]);
+        c->files->unmap_file(c->files, r->mapped[i], r->mapped_bytes[i]);
     }
     free(r->header);
     free(r->mapped);

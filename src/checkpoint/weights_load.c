@@ -12,6 +12,7 @@
 
 #include "base/half.h"
 #include "base/options.h"
+#include "base/patient.h"
 #include "checkpoint/shape.h"
 #include "checkpoint/weights.h"
 
@@ -319,9 +320,11 @@ ls_status ls_safetensors_load(const char *path, const ls_checkpoint_item *items,
     }
     l->set = given;
     ls__table_init(&l->table, runtime->env);
-    ls_status status = load(l, runtime->env, path, items, count);
+    ls__patient *patient = ls__patient_new(runtime->env, runtime->timeout_ms);
+    ls_status status = load(l, ls__patient_env(patient, runtime->env), path, items, count);
     ls__table_fini(&l->table);
     ls__weights_close(&l->files);
+    ls__patient_free(patient);
     free(l->pairs);
     free(l);
     return status;

@@ -65,7 +65,8 @@ struct ls__output {
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
-/* A descriptor, or -errno. */
+/* A descriptor, or -errno. The file is a new one: in a folder that others can write to, a link there
+ * could lead to any file of this user's, and a pipe would stop the job. */
 static int open_log(const ls__env *env, const char *folder, int r, int which)
 {
     char path[4096];
@@ -79,7 +80,8 @@ static int open_log(const ls__env *env, const char *folder, int r, int which)
     if (length < 0 || (size_t)length >= sizeof path) {
         return -ENAMETOOLONG;
     }
-    return env->open(env, path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    (void)env->remove_file(env, path); /* of an earlier run, or somebody's link or pipe */
+    return env->open(env, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
 }
 
 /* Makes a folder with its parents, as mkdir -p. */

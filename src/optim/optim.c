@@ -254,8 +254,11 @@ static ls_status check_synchronised(ls_optim *o)
             LS_TRY(observer->usable(observer));
         }
         asked = observer;
-        inside = observer != NULL ? param->name : inside;
-        outside = observer == NULL && ls__param_grad_present(param->value) ? param->name : outside;
+        if (observer != NULL) {
+            inside = inside == NULL ? param->name : inside;
+        } else if (outside == NULL && ls__param_grad_present(param->value)) {
+            outside = param->name;
+        }
     }
     if (inside != NULL && outside != NULL && o->guest.runtime->world_size > 1) {
         return fail_half_wrapped(inside, outside);

@@ -98,6 +98,23 @@ def a_run_that_goes_on_says_what_differs():
 
 
 @test
+def a_shard_that_is_shortened_during_training_is_named():
+    path = FOLDER / "shortened.bin"
+    shard(path, [i % 251 for i in range(400000)])
+    job = subprocess.Popen([BUILD / "lockstep", "run", "-n", "2", BUILD / "programs/train_gpt", "--data", path,
+                            *map(str, SMALL), "--steps", "1000000", "--batch", "2", "--eval-windows", "2"],
+                           cwd=FOLDER, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for line in job.stdout:
+        if "step 1/" in line or "step 2/" in line or " loss " in line and "step" in line:
+            break
+    os.truncate(path, 4096)
+    printed = job.communicate(timeout=120)[0]
+    assert job.returncode != 0
+    assert f'"{path}" was shortened, or cannot be read any more' in printed, printed
+    assert "signal 7" in printed, printed
+
+
+@test
 def a_folder_that_a_job_saves_to_is_refused_at_the_start():
     import fcntl
     (FOLDER / "busy").mkdir()

@@ -137,6 +137,7 @@ static ls_status check_and_start(ls_group *handle, const ls__collective *args, l
 {
     const bool p2p = ls__operation_is_p2p(args->operation);
     const bool blocking = work == NULL && args->done == NULL;
+    ls__self.exchanges++;
     ls_group *group = ls__turns_group(handle, p2p);
     const char *what = ls__operation_name(args->operation);
     const ls_status sound = ls__collective_check(what, group, args, options);

@@ -285,7 +285,8 @@ static int replace(const ls__env *env, const char *path, const char *text)
 {
     char temporary[PATH_MAX_BYTES + 32];
     snprintf(temporary, sizeof temporary, "%s.%d", path, (int)env->pid(env));
-    const int fd = env->open(env, temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    (void)env->remove_file(env, temporary); /* left by a process that died, or somebody's link */
+    const int fd = env->open(env, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
     if (fd < 0) {
         return fd;
     }

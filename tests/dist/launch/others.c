@@ -297,6 +297,27 @@ TEST(another_user_who_makes_the_folder_first_is_named_at_once)
     check(text, "at once", 1);
 }
 
+/* A job on one host has no names at all: memory and sockets are passed by descriptor. */
+TEST(another_user_who_takes_every_name_does_not_touch_a_job_of_one_host)
+{
+    need_users();
+    check(USERS "as 65534 mkdir -m 777 /tmp/lockstep-$U; $M squat $U 127.0.0.1 $P 2 & S=$!\n"
+                "until_file squats; as $U $L run -n 2 $M join; kill $S; rmdir /tmp/lockstep-$U",
+          ": joined\n", 2);
+}
+
+TEST(another_user_on_the_port_of_the_rendezvous_is_found_at_once)
+{
+    need_users();
+    check(USERS "as 65534 python3 -c 'import socket, sys, time; s = socket.socket(); "
+                "s.bind((\"127.0.0.1\", int(sys.argv[1]))); s.listen(); print(\"listens\", "
+                "flush=True); time.sleep(20)' $P > listens & S=$!\n"
+                "until grep -q listens listens; do sleep 0.05; done; T=$(date +%s)\n"
+                "as $U $L run --nnodes 2 --node-rank 0 --rendezvous 127.0.0.1:$P -n 1 true\n"
+                "kill $S; [ $(($(date +%s) - T)) -lt 10 ] && echo at once",
+          "at once", 1);
+}
+
 TEST(a_name_left_by_a_killed_process_is_used_again)
 {
     need_users();

@@ -1,6 +1,9 @@
 /* The n-th call about files fails, for n = 1, 2, 3 … until a save succeeds untouched: after each,
  * the newest complete checkpoint loads with its own bytes, the old one was never lost, the error is
  * a named one, and the next open leaves nothing temporary. */
+#include <lockstep/data.h>
+#include <lockstep/tokenizer.h>
+
 #include "faults.h"
 
 /* One save with the fault; returns the step that loads afterwards. */
@@ -360,6 +363,93 @@ static void check_hangs(bool async)
 TEST(whichever_call_of_a_save_hangs_the_wait_ends_and_names_the_file)
 {
     check_hangs(true);
+}
+
+/* The n-th call of opening and loading hangs; whether there was one. */
+static bool hang_a_load(const char *folder, int n)
+{
+    faults *f = calloc(1, sizeof *f);
+    int ends[2];
+    ls_checkpoint *c = NULL;
+    int64_t step = -1;
+    CHECK(f != NULL && pipe(ends) == 0);
+    faults_init(f, folder);
+    f->hook = hang;
+    f->hook_arg = ends;
+    CHECK_OK(ls__init_with(&f->env, NULL));
+    faults_arm(f, FAULT_CALL, 0, n);
+    ls_status status = ls_checkpoint_new(folder, ls_world(),
+                                         LS_OPTIONS(ls_checkpoint_options, .timeout_ms = 200), &c);
+    if (status == LS_OK) {
+        step = small_load(c, &status);
+    }
+    f->at = 0;
+    if (status < 0) {
+        CHECK_STATUS(status, LS_ERR_TIMEOUT);
+        CHECK_CONTAINS(ls_error_message(), folder);
+        CHECK_CONTAINS(ls_error_message(), "the file system has not answered in time");
+    }
+    CHECK(status < 0 || step == 2);
+    CHECK_OK(ls_checkpoint_free(c));
+    CHECK_OK(ls_finalize());
+    CHECK_INT(write(ends[1], "", 1), 1); /* the thread comes back, and must touch nothing of us */
+    return f->hit;
+}
+
+TEST(whichever_call_of_a_load_hangs_it_ends_and_names_the_path)
+{
+    char folder[64];
+    int n = 1;
+    small_folder(folder);
+    CHECK_OK(ls_init(NULL));
+    ls_checkpoint *c = open_it(folder, false);
+    CHECK_OK(small_save(c, 1));
+    CHECK_OK(small_save(c, 2));
+    CHECK_OK(ls_checkpoint_free(c));
+    CHECK_OK(ls_finalize());
+    while (hang_a_load(folder, n)) {
+        CHECK(++n < CALLS_MAX);
+    }
+    CHECK(n > 10);
+    small_remove(folder);
+}
+
+/* A job's own deadline holds for weights and data. */
+static void hang_a_file(const char *folder, const char *path, int n)
+{
+    faults *f = calloc(1, sizeof *f);
+    int ends[2];
+    small s = {0};
+    CHECK(f != NULL && pipe(ends) == 0);
+    faults_init(f, folder);
+    f->hook = hang;
+    f->hook_arg = ends;
+    CHECK_OK(ls__init_with(&f->env, LS_OPTIONS(ls_init_options, .timeout_ms = 200)));
+    faults_arm(f, FAULT_CALL, 0, n);
+    CHECK_STATUS(ls_safetensors_load(path, SMALL_ITEM(&s), NULL), LS_ERR_TIMEOUT);
+    CHECK_CONTAINS(ls_error_message(), path);
+    faults_arm(f, FAULT_CALL, 0, n);
+    CHECK(ls_tokenizer_new(path) == NULL && ls_error_status() == LS_ERR_TIMEOUT);
+    CHECK_CONTAINS(ls_error_message(), path);
+    faults_arm(f, FAULT_CALL, 0, n);
+    CHECK(ls_tokens_dataset_new(path, NULL) == NULL && ls_error_status() == LS_ERR_TIMEOUT);
+    CHECK_CONTAINS(ls_error_message(), path);
+    f->at = 0;
+    CHECK_OK(ls_finalize());
+    CHECK_INT(write(ends[1], "123", 3), 3);
+}
+
+TEST(a_hung_disk_ends_the_load_of_weights_and_data)
+{
+    char folder[64], path[128];
+    small_folder(folder);
+    (void)snprintf(path, sizeof path, "%s/file", folder);
+    FILE *file = fopen(path, "wb");
+    CHECK(file != NULL && fprintf(file, "something") > 0 && fclose(file) == 0);
+    for (int n = 1; n <= 2; n++) { /* stat; map or open */
+        hang_a_file(folder, path, n);
+    }
+    small_remove(folder);
 }
 
 TEST(a_synchronous_save_does_not_wait_longer_for_a_hung_disk)
