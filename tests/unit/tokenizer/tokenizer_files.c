@@ -251,4 +251,62 @@ TEST(a_tokenizer_of_empty_merges_takes_no_memory)
     end();
 }
 
+/* A tokenizer of the letter a, with this expression; NULL without PCRE2. */
+static ls_tokenizer *open_expression(const char *expression)
+{
+    char text[1024];
+    const int bytes = snprintf(
+        text, sizeof text,
+        "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\","
+        "\"pattern\":"
+        "{\"Regex\":\"%s\"},\"behavior\":\"Isolated\",\"invert\":false},{\"type\":\"ByteLevel\","
+        "\"use_regex\":false}]},\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
+        expression);
+    return open_path(scratch_write("tokenizer.json", text, (size_t)bytes));
+}
+
+/* Expressions whose searches take time that grows with a power of the text, or memory with its length:
+ * PCRE2's own limits allow 20 GB. */
+TEST(expressions_made_to_be_slow_end_with_an_error)
+{
+    static const char *const slow[] = {"(a+)+$b", "(?:a|aa)+$b", "((a*)*)*b", "(a(?=.*b))+|a+?c"};
+    static char text[1 << 20];
+    struct rusage before, after;
+    memset(text, 'a', sizeof text);
+    start();
+    for (size_t i = 0; i < sizeof slow / sizeof *slow; i++) {
+        ls_tokenizer *t = open_expression(slow[i]);
+        int32_t *ids = NULL;
+        int64_t count = 0;
+        CHECK(getrusage(RUSAGE_SELF, &before) == 0);
+        CHECK_STATUS(ls_tokenizer_encode(t, text, sizeof text, &ids, &count), LS_ERR_LIMIT);
+        CHECK_CONTAINS(ls_error_message(), "the splitting expression ");
+        CHECK(getrusage(RUSAGE_SELF, &after) == 0);
+        CHECK(after.ru_utime.tv_sec - before.ru_utime.tv_sec < 30 * TEST_SLOWER);
+#if TEST_SLOWER == 1
+        CHECK(after.ru_maxrss - before.ru_maxrss < 400 << 10);
+#endif
+        ls_tokenizer_free(t);
+    }
+    end();
+}
+
+/* GPT-2's expression takes one word of any length. */
+TEST(a_text_without_spaces_takes_time_in_proportion)
+{
+    static char text[4 << 20];
+    struct rusage before, after;
+    memset(text, 'a', sizeof text);
+    start();
+    ls_tokenizer *t = open_expression(" ?\\\\p{L}+|\\\\s+(?!\\\\S)|\\\\s+");
+    CHECK(getrusage(RUSAGE_SELF, &before) == 0);
+    tokens got = encode(t, text, sizeof text);
+    CHECK(getrusage(RUSAGE_SELF, &after) == 0);
+    CHECK_INT(got.count, sizeof text);
+    CHECK(after.ru_utime.tv_sec - before.ru_utime.tv_sec < 10 * TEST_SLOWER);
+    ls_bytes_free(got.ids);
+    ls_tokenizer_free(t);
+    end();
+}
+
 TEST_MAIN
