@@ -48,27 +48,6 @@ static ls__patient *patient_of(const ls__env *env)
     return (ls__patient *)(uintptr_t)env;
 }
 
-/* The thread. A result that nobody waits for is dropped, with the descriptor or mapping in it. */
-static void run(void *arg)
-{
-    ls__patient *p = arg;
-    for (;;) {
-        uint32_t state = atomic_load_explicit(&p->state, memory_order_acquire);
-        if (state == STOP) {
-            return;
-        }
-        if (state != ASKED) {
-            (void)p->real->park(p->real, &p->state, state, LS__NEVER);
-            continue;
-        }
-        p->result = p->fn(p);
-        if (atomic_compare_exchange_strong_explicit(&p->state, &state, IDLE, memory_order_release,
-                                                    memory_order_relaxed)) {
-            p->real->wake(p->real, &p->state, 1);
-        }
-    }
-}
-
 /* Sync: the CAS decides whether the result came in time. */
 static ssize_t ask(ls__patient *p, asked_fn fn)
 {
@@ -362,6 +341,43 @@ static int patient_host_name(const ls__env *env, char *out, size_t bytes)
 {
     const ls__env *real = patient_of(env)->real;
     return real->host_name(real, out, bytes);
+}
+
+/* After the deadline nobody uses the descriptor or the mapping any more. The caller's own close was
+ * refused, since it might have hung as well. */
+static void drop(ls__patient *p)
+{
+    if (p->fn == do_open && p->result >= 0) {
+        (void)p->real->close(p->real, (int)p->result);
+    } else if (p->fn == do_map && p->result >= 0) {
+        p->real->unmap_file(p->real, p->mapped, p->bytes);
+    } else if (p->fn == do_read || p->fn == do_write || p->fn == do_fsync ||
+               p->fn == do_lock_file) {
+        (void)p->real->close(p->real, p->fd);
+    }
+}
+
+/* The thread. */
+static void run(void *arg)
+{
+    ls__patient *p = arg;
+    for (;;) {
+        uint32_t state = atomic_load_explicit(&p->state, memory_order_acquire);
+        if (state == STOP) {
+            return;
+        }
+        if (state != ASKED) {
+            (void)p->real->park(p->real, &p->state, state, LS__NEVER);
+            continue;
+        }
+        p->result = p->fn(p);
+        if (atomic_compare_exchange_strong_explicit(&p->state, &state, IDLE, memory_order_release,
+                                                    memory_order_relaxed)) {
+            p->real->wake(p->real, &p->state, 1);
+        } else {
+            drop(p);
+        }
+    }
 }
 
 /* ---- the object ----------------------------------------------------------------------------- */

@@ -22,7 +22,7 @@
 #define LS__TOKEN_IDS_MAX ((int64_t)1 << 22) /* the largest vocabularies have 2^18 */
 /* The table of ids has a place for each id below the largest, so a file of few tokens may have only
  * this many ids, and this many more for each token. */
-#define LS__TOKEN_IDS_FREE ((int64_t)1 << 16)
+#define LS__TOKEN_IDS_FREE ((int64_t)1 << 18)
 #define LS__TOKEN_IDS_EACH 16
 #define LS__WORD_BYTES_MAX ((size_t)1 << 30) /* places in a word are int32 */
 

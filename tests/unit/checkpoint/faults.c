@@ -220,10 +220,15 @@ TEST(a_wish_to_stop_at_any_call_of_an_asynchronous_save_lets_it_end)
     check_stop(true);
 }
 
+static ls_runtime *job_runtime;
+
+/* On the thread that makes the calls about files. */
 static void save_two_more(void *arg)
 {
+    CHECK_OK(ls_runtime_attach(job_runtime));
     CHECK_OK(small_save(arg, 3));
     CHECK_OK(small_save(arg, 4));
+    CHECK_OK(ls_runtime_attach(NULL));
 }
 
 /* Steps 1 and 2 are listed; then, at any moment of the load, 3 and 4 come and 1 and 2 go. */
@@ -240,6 +245,7 @@ TEST(a_load_while_another_job_saves_finds_a_whole_one)
         small_folder(folder);
         faults_init(&f, folder);
         CHECK_OK(ls__init_with(&f.env, NULL));
+        job_runtime = ls_runtime_current();
         ls_checkpoint *writer = open_it(folder, false);
         CHECK_OK(small_save(writer, 1));
         CHECK_OK(small_save(writer, 2));

@@ -269,7 +269,7 @@ static ls_tokenizer *open_expression(const char *expression)
  * PCRE2's own limits allow 20 GB. */
 TEST(expressions_made_to_be_slow_end_with_an_error)
 {
-    static const char *const slow[] = {"(a+)+$b", "(?:a|aa)+$b", "((a*)*)*b", "(a(?=.*b))+|a+?c"};
+    static const char *const slow[] = {"(a+)+$b", "(?:a|aa)+(?=[^a])", "(a*)*(?=[^a])"};
     static char text[1 << 20];
     struct rusage before, after;
     memset(text, 'a', sizeof text);
