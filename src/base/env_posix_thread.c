@@ -127,6 +127,7 @@ int ls__posix_thread_start(const ls__env *env LS__UNUSED, const char *name, void
     memcpy(thread->name, name, strnlen(name, THREAD_NAME_MAX - 1));
     sigset_t all, before;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* of this thread's own access; blocked, it kills without a handler */
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&thread->thread, NULL, thread_main, thread);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
