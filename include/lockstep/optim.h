@@ -49,10 +49,10 @@ LS_API ls_optim *ls_adamw_new(ls_module *module, const ls_adamw_options *options
 LS_API void ls_optim_free(ls_optim *optim); /* NULL is allowed */
 
 /* Updates every parameter that has a gradient. LS_ERR_STATE, before anything is changed, when
- * gradients of an ls_ddp_new module were accumulated but never averaged, when the last
- * ls_backward failed before all of them were averaged, or when only some of the parameters belong to
- * an ls_ddp_new in a world of several ranks: the others would drift apart. If none do, and no
- * collective ran since the last step, a warning says so once. */
+ * gradients of an ls_ddp_new module were accumulated but never averaged, or when the last
+ * ls_backward failed before all of them were averaged. In a world of several ranks a warning says
+ * once that only some of the parameters belong to an ls_ddp_new, or that none do and no operation
+ * on a group ran since the last step: what is not averaged drifts apart. */
 LS_API ls_status ls_optim_step(ls_optim *optim);
 /* Makes all gradients absent, so the next backward overwrites them. Until then, gradient memory
  * outside DDP buckets returns to the allocator, and tensors from ls_grad are invalid

@@ -210,16 +210,20 @@ static ls_status allocate_state(ls_optim *o)
 
 /* ---- stepping ----------------------------------------------------------------------------- */
 
-/* Some parameters belong to an ls_ddp_new and some do not: nobody means that. */
-static ls_status fail_half_wrapped(const char *inside, const char *outside)
+/* Some parameters belong to an ls_ddp_new and some do not, which few programs mean. Once for each
+ * process. */
+static void warn_half_wrapped(const ls_optim *o, const char *inside, const char *outside)
 {
-    return ls__fail(
-        LS_ERR_STATE,
-        "ls_optim_step: parameter %s has a gradient of this rank only, because it does not "
-        "belong to the ls_ddp_new that %s belongs to, so the replicas would drift apart; "
-        "wrap the whole model after its last layer was added, or give parameters that "
-        "differ by rank on purpose an optimizer of their own",
-        outside, inside);
+    static atomic_bool warned;
+    if (o->guest.runtime->world_size > 1 &&
+        !atomic_exchange_explicit(&warned, true, memory_order_relaxed)) {
+        LS__WARN(
+            "ls_optim_step: parameter %s has a gradient of this rank only, because it does not "
+            "belong to the ls_ddp_new that %s belongs to, so it drifts apart from the other "
+            "ranks'; wrap the whole model after its last layer was added, unless each rank has "
+            "a part of its own on purpose",
+            outside, inside);
+    }
 }
 
 /* Averaging by hand takes an exchange between two steps; a program without one has most likely
@@ -260,8 +264,8 @@ static ls_status check_synchronised(ls_optim *o)
             outside = param->name;
         }
     }
-    if (inside != NULL && outside != NULL && o->guest.runtime->world_size > 1) {
-        return fail_half_wrapped(inside, outside);
+    if (inside != NULL && outside != NULL) {
+        warn_half_wrapped(o, inside, outside);
     }
     if (inside == NULL && outside != NULL) {
         warn_unwrapped(o);
