@@ -12,6 +12,9 @@ enum {
     LS__BUG_WAKE,       /* the last to arrive at a fence wakes nobody */
     LS__BUG_GENERATION, /* a slot is written while peers may still read what it held before */
     LS__BUG_TAG,        /* tags are not compared */
+    LS__BUG_DAMAGE,     /* the checksum of a frame is not looked at */
+    LS__BUG_WORDS,      /* a signal that killed a rank is told as an exit */
+    LS__BUG_OPERATOR,   /* the largest of int16 is the smallest */
     LS__BUG_COUNT
 };
 

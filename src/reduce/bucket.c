@@ -48,8 +48,9 @@ static ls_status set_aside(ls_reducer *r, ls__reduce_bucket *bucket, const uint8
     return LS_OK;
 }
 
-/* Without a local sum anywhere, a new step begins, and the weights of the micro-batches start from
- * zero. */
+/* Where the gradients' owner tells which are present and none is, a new step begins, and the weights
+ * of the micro-batches start from zero. Without that knowledge ls_reducer_zero and the end of a
+ * synchronised backward begin it: a micro-batch that reached no parameter counts as well. */
 ls_status ls__buckets_begin(ls_reducer *r, const uint8_t *present)
 {
     bool any_local = false;
@@ -71,7 +72,7 @@ ls_status ls__buckets_begin(ls_reducer *r, const uint8_t *present)
             LS_TRY(set_aside(r, bucket, present));
         }
     }
-    if (!any_local) {
+    if (!any_local && present != NULL) {
         r->weight = 0.0;
     }
     return LS_OK;

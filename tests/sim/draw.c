@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "comm/program/program.h"
+#include "kernel/reduce/reduce.h"
 #include "sim/scenario.h"
 
 #define OPERATIONS_MIN 20
@@ -10,8 +11,8 @@
 const char *ls__fault_name(ls__fault_kind kind)
 {
     static const char *const names[LS__FAULT_KINDS] = {
-        "slow",  "stall", "freeze", "kill",    "exit", "wrong", "abort", "memory", "agent",
-        "front", "reset", "cut",    "one way", "gap",  "host",  "disk",  "power"};
+        "slow",  "stall", "freeze",  "kill", "exit", "wrong", "abort", "memory", "agent", "front",
+        "reset", "cut",   "one way", "gap",  "host", "flip",  "stop",  "disk",   "power"};
     return names[kind];
 }
 
@@ -176,6 +177,43 @@ static void draw_others(ls__plan *plan, uint64_t seed)
     }
 }
 
+static bool reduces(ls__plan_kind kind)
+{
+    return kind == LS__PLAN_ALL_REDUCE || kind == LS__PLAN_REDUCE_SCATTER ||
+           kind == LS__PLAN_REDUCE || kind == LS__PLAN_SCAN || kind == LS__PLAN_EXSCAN ||
+           kind == LS__PLAN_REDUCE_SCATTER_V;
+}
+
+/* An operator that the dtype has; scans have no average. */
+static ls_reduce_op draw_operator(const ls__plan_operation *o, ls__sim_random *r)
+{
+    for (;;) {
+        const ls_reduce_op op = (ls_reduce_op)ls__sim_below(r, LS_REDUCE_OP_COUNT);
+        const bool scan = o->kind == LS__PLAN_SCAN || o->kind == LS__PLAN_EXSCAN;
+        if (ls__reduce_supported(o->dtype, op) && !(scan && op == LS_AVG)) {
+            return op;
+        }
+    }
+}
+
+/* In two thirds of the seeds half of the operations has another dtype and operator than a sum of
+ * float32; from dice of its own, as draw_others. */
+static void draw_types(ls__plan *plan, uint64_t seed)
+{
+    ls__sim_random r = {seed * 0xe7037ed1a0b428dbu + 23};
+    const bool some = ls__sim_below(&r, 3) != 0;
+    for (int i = 0; i < plan->operations; i++) {
+        ls__plan_operation *o = &plan->operation[i];
+        const bool divides = o->kind == LS__PLAN_DIVIDED || o->kind == LS__PLAN_DOUBLING;
+        o->divisor = divides ? 3 : 0;
+        if (!some || ls__sim_below(&r, 2) == 0) {
+            continue;
+        }
+        o->dtype = (ls_dtype)ls__sim_below(&r, divides ? LS_BFLOAT16 + 1 : LS_DTYPE_COUNT);
+        o->op = reduces(o->kind) ? draw_operator(o, &r) : LS_SUM;
+    }
+}
+
 static bool may_be_wrong(const ls__plan *plan, int i, ls__plan_wrong how)
 {
     const ls__plan_operation *o = &plan->operation[i];
@@ -191,7 +229,7 @@ static void draw_fault(ls__plan *plan, ls__sim_random *r, ls__fault *f)
     /* How often each kind, in the order of the enum. */
     static const int often[LS__FAULT_KINDS] = {3, 3, 2, 8, 3, 5, 2, 3, 1, 1, 4, 2, 2, 3, 2};
     int sum = 0, drawn = 0;
-    const int kinds = plan->hosts > 1 ? LS__FAULT_DISK : LS__FAULT_RESET;
+    const int kinds = plan->hosts > 1 ? LS__FAULT_FLIP : LS__FAULT_RESET;
     for (int k = 0; k < kinds; k++) {
         sum += often[k];
     }
@@ -277,6 +315,58 @@ static void draw_saves(ls__plan *plan, uint64_t seed)
     f->code = (int)ls__sim_below(&r, 2);
 }
 
+/* On a fifth of the single hosts most operations are small sums, one started right after the other,
+ * so that fast ranks come to where they would overwrite what slow ones still read
+ * (comm/engine/post.c); from dice of its own, as draw_saves. */
+static void draw_burst(ls__plan *plan, uint64_t seed)
+{
+    ls__sim_random r = {seed * 0x1d8e4e27c47d124fu + 37};
+    if (ls__sim_below(&r, 5) != 0 || plan->hosts > 1) {
+        return;
+    }
+    for (int i = (int)ls__sim_below(&r, 6); i < plan->operations; i++) {
+        ls__plan_operation *o = &plan->operation[i];
+        if (!is_called_wrongly(plan, i)) {
+            o->kind = LS__PLAN_ALL_REDUCE;
+            o->group = 0;
+            o->count = 20 + (int64_t)ls__sim_below(&r, 200);
+            o->wait = false;
+            o->burst = true;
+        }
+    }
+}
+
+/* In a sixth of the seeds with several hosts the first fault becomes a damaged frame; from dice of
+ * its own, as draw_saves. */
+static void draw_flip(ls__plan *plan, uint64_t seed)
+{
+    ls__sim_random r = {seed * 0x589965cc75374cc3u + 29};
+    if (ls__sim_below(&r, 6) != 0 || plan->hosts == 1 || plan->saves) {
+        return;
+    }
+    plan->fault[0] = (ls__fault){.kind = LS__FAULT_FLIP};
+    plan->fault[0].rank = (int)ls__sim_below(&r, (uint64_t)plan->ranks);
+    plan->fault[0].call = 1 + ls__sim_below(&r, (uint64_t)40 << ls__sim_below(&r, 7));
+}
+
+/* A fifth of the jobs trains between its operations, and a third of those is asked to stop; from
+ * dice of its own, as draw_saves. */
+static void draw_training(ls__plan *plan, uint64_t seed)
+{
+    ls__sim_random r = {seed * 0x2545f4914f6cdd1du + 31};
+    const bool stops = ls__sim_below(&r, 3) == 0;
+    plan->trains = ls__sim_below(&r, 5) == 0;
+    plan->train_every = 3 + (int)ls__sim_below(&r, 8);
+    if (!plan->trains || !stops || plan->saves || plan->fault[0].kind == LS__FAULT_FLIP) {
+        return;
+    }
+    plan->fault[0] = (ls__fault){.kind = LS__FAULT_STOP};
+    plan->fault[0].rank = (int)ls__sim_below(&r, (uint64_t)plan->ranks);
+    /* Early: a request that finds the ranks in ls_finalize ends them. */
+    plan->fault[0].operation = (int)ls__sim_below(&r, (uint64_t)plan->operations / 2);
+    plan->faults = 1;
+}
+
 void ls__plan_draw(ls__plan *plan, uint64_t seed, int ranks)
 {
     ls__sim_random r = {seed * 0xd6e8feb86659fd93u + 7};
@@ -298,6 +388,10 @@ void ls__plan_draw(ls__plan *plan, uint64_t seed, int ranks)
     }
     draw_pace(plan, &r);
     draw_saves(plan, seed);
+    draw_flip(plan, seed);
+    draw_training(plan, seed);
     draw_others(plan, seed);
+    draw_burst(plan, seed);
     draw_algorithms(plan, seed);
+    draw_types(plan, seed);
 }

@@ -25,7 +25,8 @@ static bool is_grave(const ls__plan *plan)
 {
     for (int i = 0; i < plan->faults; i++) {
         const ls__fault_kind kind = plan->fault[i].kind;
-        if (kind != LS__FAULT_SLOW && kind != LS__FAULT_STALL && kind != LS__FAULT_GAP) {
+        if (kind != LS__FAULT_SLOW && kind != LS__FAULT_STALL && kind != LS__FAULT_GAP &&
+            kind != LS__FAULT_STOP) {
             return true;
         }
     }
@@ -59,9 +60,16 @@ static const char *judge_good(const ls__plan *plan)
                          r, (double)o->longest_ns * 1e-6, o->longest);
         }
     }
+    for (int r = 1; r < plan->ranks; r++) {
+        if (plan->outcome[r].stopped_at != plan->outcome[0].stopped_at) {
+            return wrong("rank 0 stopped after step %lld, rank %d after step %lld",
+                         (long long)plan->outcome[0].stopped_at, r,
+                         (long long)plan->outcome[r].stopped_at);
+        }
+    }
     for (int h = 0; h < plan->hosts; h++) {
         const ls__plan_node *n = &plan->node[h];
-        if (n->status != LS_OK || n->result.code != 0) {
+        if (n->status != LS_OK || (n->result.code != 0 && !has_fault(plan, LS__FAULT_STOP))) {
             return wrong("the job should have ended well, host %d says: %s", h, n->result.cause);
         }
     }
@@ -121,7 +129,8 @@ static int culprit_of(const ls__plan *plan)
 static bool times_out(const ls__plan *plan)
 {
     const ls__fault_kind kind = plan->fault[0].kind;
-    return kind == LS__FAULT_FREEZE || (kind == LS__FAULT_WRONG && (plan->groups || plan->saves));
+    return kind == LS__FAULT_FREEZE ||
+           (kind == LS__FAULT_WRONG && (plan->groups || plan->saves || plan->trains));
 }
 
 /* A rank was stopped for longer than the deadline: groups find that out for themselves. */
@@ -211,6 +220,27 @@ static const char *judge_wrong_call(const ls__plan *plan)
     return NULL;
 }
 
+/* Each rank that failed, and each launcher, names a fault that was planted. */
+static const char *judge_words(const ls__plan *plan)
+{
+    for (int r = 0; r < plan->ranks; r++) {
+        const ls__rank_outcome *o = &plan->outcome[r];
+        if (o->reported && o->status != LS_OK && !was_lost(plan, r) &&
+            !ls__plan_names_cause(plan, o->text, o->at_ns)) {
+            return wrong("rank %d names nothing that was planted: \"%s\"", r, o->text);
+        }
+    }
+    for (int h = 0; h < plan->hosts; h++) {
+        const ls__plan_node *n = &plan->node[h];
+        if (n->ended && n->result.code != 0 &&
+            !ls__plan_names_cause(plan, n->result.cause, n->ended_ns)) {
+            return wrong("the launcher of host %d names nothing that was planted: \"%s\"", h,
+                         n->result.cause);
+        }
+    }
+    return NULL;
+}
+
 static const char *judge_failed(const ls__plan *plan)
 {
     for (int r = 0; r < plan->ranks; r++) {
@@ -230,6 +260,10 @@ static const char *judge_failed(const ls__plan *plan)
                                                                : judge_texts(plan);
     if (text != NULL) {
         return text;
+    }
+    const char *words = judge_words(plan);
+    if (words != NULL) {
+        return words;
     }
     for (int i = 0; i < plan->faults && plan->faults == 1; i++) {
         const ls__fault *f = &plan->fault[i];

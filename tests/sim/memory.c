@@ -14,7 +14,7 @@
 #include "base/assert.h"
 
 #define ARENA_BYTES ((size_t)8 << 30)
-#define ARENA_KEEP ((size_t)48 << 20) /* more is given back to the system between worlds */
+#define ARENA_KEEP ((size_t)128 << 20) /* more is given back to the system between worlds */
 #define HEAD_BYTES 64
 #define FILL_MAX 512 /* bytes of a block that are filled at most */
 #define MAGIC 0x5ca1ab1eu
@@ -249,10 +249,11 @@ static void clean(slab *s, size_t bytes)
             (void)madvise(s->at + at, pages * PAGE, MADV_DONTNEED);
             continue;
         }
-        for (size_t p = 0; p < pages; p++) {
-            if ((there[p] & 1) != 0) {
-                memset(s->at + at + p * PAGE, 0, PAGE);
-            }
+        const unsigned char *page = memchr(there, 1, pages);
+        while (page != NULL) {
+            const size_t p = (size_t)(page - there);
+            memset(s->at + at + p * PAGE, 0, PAGE);
+            page = memchr(page + 1, 1, pages - p - 1);
         }
     }
     s->used = false;

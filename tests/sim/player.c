@@ -1,6 +1,7 @@
 /* A rank of the simulated job: what a user's program would be. It runs the plan's script, keeps
  * several operations in flight, compares every result, and says how it ended. */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,8 +11,7 @@
 #include "base/options.h"
 #include "sim/scenario.h"
 
-#define FLIGHTS 10
-#define CHECKED 400 /* elements compared, of larger results */
+#define FLIGHTS 12
 
 typedef struct flight {
     const ls__plan_operation *operation; /* NULL: none */
@@ -19,7 +19,7 @@ typedef struct flight {
     ls_group *group;
     int rank, size;
     int64_t in_count, out_count;
-    float *in, *out;
+    void *in, *out;
     size_t in_bytes, out_bytes; /* allocated */
     bool in_shared, out_shared;
     ls_work *work, *other;
@@ -35,6 +35,7 @@ typedef struct player {
     ls_group *group[LS__PLAN_GROUPS]; /* NULL: not a member */
     flight flight[FLIGHTS];
     ls__saver saver;
+    ls__trainer trainer;
     ls_status status;
     const ls__fault *wrong; /* of the operation being started; NULL: none */
 } player;
@@ -66,8 +67,8 @@ static ls__fault *own_fault(const player *p, int operation)
 {
     for (int i = 0; i < p->plan->faults; i++) {
         ls__fault *f = &p->plan->fault[i];
-        const bool own =
-            f->kind == LS__FAULT_EXIT || f->kind == LS__FAULT_WRONG || f->kind == LS__FAULT_ABORT;
+        const bool own = f->kind == LS__FAULT_EXIT || f->kind == LS__FAULT_WRONG ||
+                         f->kind == LS__FAULT_ABORT || f->kind == LS__FAULT_STOP;
         if (own && f->rank == p->rank && f->operation == operation) {
             return f;
         }
@@ -77,10 +78,10 @@ static ls__fault *own_fault(const player *p, int operation)
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-static float *take_memory(player *p, int64_t count, size_t *bytes, bool *shared)
+static void *take_memory(player *p, int64_t count, ls_dtype dtype, size_t *bytes, bool *shared)
 {
     void *memory = NULL;
-    *bytes = count > 0 ? (size_t)count * sizeof(float) : 1;
+    *bytes = count > 0 ? (size_t)count * ls_dtype_size(dtype) : 1;
     *shared = ls__sim_below(&p->dice, 3) != 0;
     if (*shared) {
         const ls_status status = ls_group_alloc(ls_world(), *bytes, &memory);
@@ -96,7 +97,7 @@ static float *take_memory(player *p, int64_t count, size_t *bytes, bool *shared)
     return memory;
 }
 
-static void give_memory(float *memory, size_t bytes, bool shared)
+static void give_memory(void *memory, size_t bytes, bool shared)
 {
     if (memory == NULL) {
         return;
@@ -144,51 +145,67 @@ static void count_elements(flight *f)
     }
 }
 
-static float wanted(const flight *f, int64_t i)
+static void wanted(const flight *f, int64_t i, void *out)
 {
     const ls__plan_operation *o = f->operation;
     const int root = o->root % f->size;
     switch (o->kind) {
     case LS__PLAN_ALL_REDUCE:
     case LS__PLAN_REDUCE:
-        return ls__oracle_sum(o->id, i, f->size);
     case LS__PLAN_DIVIDED:
     case LS__PLAN_DOUBLING:
-        return ls__oracle_sum(o->id, i, f->size) / 3.0f;
+        ls__oracle_reduced(o, i, f->size, out);
+        break;
     case LS__PLAN_REDUCE_SCATTER:
-        return ls__oracle_sum(o->id, f->rank * o->count + i, f->size);
+        ls__oracle_reduced(o, f->rank * o->count + i, f->size, out);
+        break;
     case LS__PLAN_ALL_GATHER:
     case LS__PLAN_GATHER:
-        return ls__oracle_value(o->id, (int)(i / o->count), i % o->count);
+        ls__oracle_value(o, (int)(i / o->count), i % o->count, out);
+        break;
     case LS__PLAN_BROADCAST:
     case LS__PLAN_BINOMIAL:
-        return ls__oracle_value(o->id, root, i);
+        ls__oracle_value(o, root, i, out);
+        break;
     case LS__PLAN_SCATTER:
-        return ls__oracle_value(o->id, root, f->rank * o->count + i);
+        ls__oracle_value(o, root, f->rank * o->count + i, out);
+        break;
     case LS__PLAN_ALL_TO_ALL:
-        return ls__oracle_value(o->id, (int)(i / o->count), f->rank * o->count + i % o->count);
+        ls__oracle_value(o, (int)(i / o->count), f->rank * o->count + i % o->count, out);
+        break;
     case LS__PLAN_SCAN:
-        return ls__oracle_sum(o->id, i, f->rank + 1);
+        ls__oracle_reduced(o, i, f->rank + 1, out);
+        break;
     case LS__PLAN_EXSCAN:
-        return ls__oracle_sum(o->id, i, f->rank);
+        ls__oracle_reduced(o, i, f->rank, out);
+        break;
     default: /* EXCHANGE */
-        return ls__oracle_value(o->id, (f->rank + f->size - root) % f->size, i);
+        ls__oracle_value(o, (f->rank + f->size - root) % f->size, i, out);
+    }
+}
+
+static void fill(const flight *f)
+{
+    const size_t size = ls_dtype_size(f->operation->dtype);
+    for (int64_t i = 0; i < f->in_count; i++) {
+        ls__oracle_value(f->operation, f->rank, i, (unsigned char *)f->in + (size_t)i * size);
+    }
+    if (is_uneven(f)) {
+        ls__uneven_fill(f->operation, &f->uneven, f->in);
     }
 }
 
 static bool prepare(player *p, flight *f)
 {
+    const ls_dtype dtype = f->operation->dtype;
     count_elements(f);
-    f->in = take_memory(p, f->in_count, &f->in_bytes, &f->in_shared);
+    f->in = take_memory(p, f->in_count, dtype, &f->in_bytes, &f->in_shared);
     f->out = NULL;
     if (f->in != NULL && !in_place(f)) {
-        f->out = take_memory(p, f->out_count, &f->out_bytes, &f->out_shared);
+        f->out = take_memory(p, f->out_count, dtype, &f->out_bytes, &f->out_shared);
     }
-    for (int64_t i = 0; f->in != NULL && i < f->in_count; i++) {
-        f->in[i] = ls__oracle_value(f->operation->id, f->rank, i);
-    }
-    if (f->in != NULL && is_uneven(f)) {
-        ls__uneven_fill(f->operation, &f->uneven, f->in);
+    if (f->in != NULL) {
+        fill(f);
     }
     return p->status == LS_OK;
 }
@@ -199,30 +216,43 @@ static ls_status start_other(player *p, flight *f, int64_t count, const ls_colle
     const int root = o->root % f->size;
     const int to = (f->rank + root) % f->size, back = (f->rank + f->size - root) % f->size;
     const int from = o->kind == LS__PLAN_ANY_SOURCE ? LS_ANY_SOURCE : back, tag = f->number;
-    float *out = f->out != NULL ? f->out : f->in;
+    void *out = f->out != NULL ? f->out : f->in;
+    const ls_dtype t = o->dtype;
     (void)p;
     if (is_uneven(f)) {
-        return ls__uneven_start(&f->uneven, f->group, f->in, f->out, with, &f->work);
+        return ls__uneven_start(o, &f->uneven, f->group, f->in, f->out, with, &f->work);
     }
     switch (o->kind) {
     case LS__PLAN_ALL_TO_ALL:
-        return ls_all_to_all(f->group, f->in, out, count, LS_FLOAT32, with, &f->work);
+        return ls_all_to_all(f->group, f->in, out, count, t, with, &f->work);
     case LS__PLAN_SCAN:
-        return ls_scan(f->group, f->in, out, count, LS_FLOAT32, LS_SUM, with, &f->work);
+        return ls_scan(f->group, f->in, out, count, t, o->op, with, &f->work);
     case LS__PLAN_EXSCAN:
-        return ls_exscan(f->group, f->in, out, count, LS_FLOAT32, LS_SUM, with, &f->work);
+        return ls_exscan(f->group, f->in, out, count, t, o->op, with, &f->work);
     case LS__PLAN_REDUCE:
-        return ls_reduce(f->group, f->in, f->out, count, LS_FLOAT32, LS_SUM, root, with, &f->work);
+        return ls_reduce(f->group, f->in, f->out, count, t, o->op, root, with, &f->work);
     case LS__PLAN_GATHER:
-        return ls_gather(f->group, f->in, f->out, count, LS_FLOAT32, root, with, &f->work);
+        return ls_gather(f->group, f->in, f->out, count, t, root, with, &f->work);
     case LS__PLAN_SCATTER:
-        return ls_scatter(f->group, f->in, f->out, count, LS_FLOAT32, root, with, &f->work);
+        return ls_scatter(f->group, f->in, f->out, count, t, root, with, &f->work);
     case LS__PLAN_BARRIER:
         return ls_barrier(f->group, with, &f->work);
     default:
-        LS_TRY(ls_send(f->group, f->in, count, LS_FLOAT32, to, tag, NULL, &f->work));
-        return ls_recv(f->group, f->out, o->count, LS_FLOAT32, from, tag, NULL, &f->other);
+        LS_TRY(ls_send(f->group, f->in, count, t, to, tag, NULL, &f->work));
+        return ls_recv(f->group, f->out, o->count, t, from, tag, NULL, &f->other);
     }
+}
+
+/* Of the same size and with at least the same operators. */
+static ls_dtype other_dtype(ls_dtype t)
+{
+    static const ls_dtype others[LS_DTYPE_COUNT] = {
+        [LS_FLOAT32] = LS_INT32,    [LS_FLOAT64] = LS_INT64, [LS_FLOAT16] = LS_BFLOAT16,
+        [LS_BFLOAT16] = LS_FLOAT16, [LS_INT8] = LS_UINT8,    [LS_UINT8] = LS_INT8,
+        [LS_INT32] = LS_UINT32,     [LS_INT64] = LS_UINT64,  [LS_BOOL] = LS_UINT8,
+        [LS_INT16] = LS_UINT16,     [LS_UINT16] = LS_INT16,  [LS_UINT32] = LS_INT32,
+        [LS_UINT64] = LS_INT64};
+    return others[t];
 }
 
 /* The call, with what the plan wants wrong about it. */
@@ -231,11 +261,11 @@ static ls_status start(player *p, flight *f)
     const ls__plan_operation *o = f->operation;
     const ls__plan_wrong how = p->wrong != NULL ? p->wrong->how : LS__WRONG_KINDS;
     const int64_t count = how == LS__WRONG_COUNT ? o->count - 1 : o->count;
-    const ls_dtype dtype = how == LS__WRONG_DTYPE ? LS_INT32 : LS_FLOAT32;
-    const ls_reduce_op op = how == LS__WRONG_OP ? LS_MAX : LS_SUM;
-    const bool divides = o->kind == LS__PLAN_DIVIDED || o->kind == LS__PLAN_DOUBLING;
+    const ls_dtype dtype = how == LS__WRONG_DTYPE ? other_dtype(o->dtype) : o->dtype;
+    const ls_reduce_op op = how != LS__WRONG_OP ? o->op : o->op == LS_MAX ? LS_MIN : LS_MAX;
     ls_collective_options with = {.size = sizeof with,
-                                  .divisor = divides ? 3 : 0,
+                                  .divisor = o->divisor,
+                                  .factor = ls__oracle_factor(f->rank),
                                   .tag = how == LS__WRONG_TAG ? "another" : NULL,
                                   .algorithm = o->algorithm};
     if (how == LS__WRONG_OPERATION) {
@@ -267,34 +297,33 @@ static ls_status start(player *p, flight *f)
     }
 }
 
-static void check_uneven(const player *p, const flight *f)
+static void say_wrong_bits(const player *p, const flight *f, int64_t i)
 {
-    const int64_t i = ls__uneven_wrong(f->operation, &f->uneven, f->out, CHECKED);
-    if (i >= 0) {
-        ls__sim_stop("wrong bits: operation %d (%s of up to %lld on a group of %d) on rank %d: "
-                     "element %lld",
-                     f->number, ls__plan_kind_name(f->operation->kind),
-                     (long long)f->operation->count, f->size, p->rank, (long long)i);
-    }
+    const ls__plan_operation *o = f->operation;
+    ls__sim_stop("wrong bits: operation %d (%s of %s, %s, by %s, of %lld on a group of %d) on rank "
+                 "%d: element %lld",
+                 f->number, ls__plan_kind_name(o->kind), ls_dtype_name(o->dtype),
+                 ls_reduce_op_name(o->op), o->algorithm != NULL ? o->algorithm : "choice",
+                 (long long)o->count, f->size, p->rank, (long long)i);
 }
 
+/* Every element. */
 static void check_result(const player *p, const flight *f)
 {
+    const unsigned char *out = f->out != NULL ? f->out : f->in;
+    const size_t size = ls_dtype_size(f->operation->dtype);
     if (is_uneven(f)) {
-        check_uneven(p, f);
+        const int64_t bad = ls__uneven_wrong(f->operation, &f->uneven, out);
+        if (bad >= 0) {
+            say_wrong_bits(p, f, bad);
+        }
         return;
     }
-    const float *out = f->out != NULL ? f->out : f->in;
-    const int64_t step = f->out_count / CHECKED + 1;
-    for (int64_t i = 0; i < f->out_count; i += step) {
-        const float want = wanted(f, i);
-        if (memcmp(&out[i], &want, sizeof want) != 0) {
-            ls__sim_stop("wrong bits: operation %d (%s by %s of %lld on a group of %d) on rank %d: "
-                         "element %lld is %.9g, must be %.9g",
-                         f->number, ls__plan_kind_name(f->operation->kind),
-                         f->operation->algorithm != NULL ? f->operation->algorithm : "choice",
-                         (long long)f->operation->count, f->size, p->rank, (long long)i,
-                         (double)out[i], (double)want);
+    for (int64_t i = 0; i < f->out_count; i++) {
+        unsigned char want[sizeof(double)];
+        wanted(f, i, want);
+        if (memcmp(out + (size_t)i * size, want, size) != 0) {
+            say_wrong_bits(p, f, i);
             return;
         }
     }
@@ -351,26 +380,30 @@ static bool has_wrong_calls(const ls__plan *plan)
     return false;
 }
 
-/* A small sum again and again, so that it runs inline (comm/engine/one_shot.c): before some operations
- * of plans in which all ranks make the same calls. */
+/* A small reduction again and again, so that it runs inline (comm/engine/one_shot.c): before some
+ * operations of plans in which all ranks make the same calls. */
 static ls_status call_again(player *p, const flight *f)
 {
     const ls__plan_operation *o = f->operation;
     const int count = o->id % 2 == 0 ? AGAIN : AGAIN_COUNT;
-    for (int n = 0; n < AGAIN && o->id % 3 == 0 && !has_wrong_calls(p->plan); n++) {
-        float x[AGAIN_COUNT];
+    const size_t size = ls_dtype_size(o->dtype);
+    const bool again = o->id % 3 == 0 && !o->burst && !has_wrong_calls(p->plan);
+    for (int n = 0; n < AGAIN && again; n++) {
+        _Alignas(double) unsigned char x[AGAIN_COUNT * sizeof(double)];
         for (int i = 0; i < count; i++) {
-            x[i] = ls__oracle_value(o->id, f->rank, i);
+            ls__oracle_value(o, f->rank, i, x + (size_t)i * size);
         }
         const uint64_t begun = ls__sim->now_ns;
-        LS_TRY(ls_all_reduce(f->group, x, x, count, LS_FLOAT32, LS_SUM, NULL, NULL));
+        LS_TRY(ls_all_reduce(f->group, x, x, count, o->dtype, o->op,
+                             LS_OPTIONS(ls_collective_options, .divisor = o->divisor,
+                                        .factor = ls__oracle_factor(f->rank)),
+                             NULL));
         note_wait(p, ls__sim->now_ns - begun, f->number);
         for (int i = 0; i < count; i++) {
-            const float want = ls__oracle_sum(o->id, i, f->size);
-            if (memcmp(&x[i], &want, sizeof want) != 0) {
-                ls__sim_stop("wrong bits: call %d before operation %d: element %d is %.9g, must be "
-                             "%.9g on rank %d",
-                             n, f->number, i, (double)x[i], (double)want, p->rank);
+            unsigned char want[sizeof(double)];
+            ls__oracle_reduced(o, i, f->size, want);
+            if (memcmp(x + (size_t)i * size, want, size) != 0) {
+                say_wrong_bits(p, f, -1 - i);
             }
         }
     }
@@ -430,7 +463,8 @@ static ls_status make_groups(player *p)
 static void play_operation(player *p, int number)
 {
     const ls__plan_operation *o = &p->plan->operation[number];
-    flight *f = &p->flight[ls__sim_below(&p->dice, FLIGHTS)];
+    flight *f =
+        &p->flight[o->burst ? (uint64_t)number % FLIGHTS : ls__sim_below(&p->dice, FLIGHTS)];
     p->outcome->operation = number;
     if (f->operation != NULL) {
         land(p, f);
@@ -446,7 +480,7 @@ static void play_operation(player *p, int number)
     f->rank = ls_group_rank(f->group);
     f->size = ls_group_size(f->group);
     if (!failed(p, call_again(p, f)) && prepare(p, f) && !failed(p, start(p, f)) &&
-        (o->wait || ls__sim_below(&p->dice, 6) == 0)) {
+        (o->wait || (!o->burst && ls__sim_below(&p->dice, 6) == 0))) {
         land(p, f);
     }
 }
@@ -455,12 +489,16 @@ static void play_operation(player *p, int number)
 static bool play_fault(player *p, ls__fault *f)
 {
     f->done = true;
+    f->at_ns = ls__sim->now_ns;
     switch (f->kind) {
     case LS__FAULT_EXIT:
         p->outcome->reported = true;
         ls__sim_die(ls__sim_current(), ls__sim_exited(f->code));
         ls__sim_switch(); /* never comes back */
         return true;
+    case LS__FAULT_STOP:
+        ls__sim_kill(p->plan->node[p->plan->host_of[p->rank]].front, SIGTERM);
+        return false;
     case LS__FAULT_ABORT:
         (void)failed(p, ls_group_abort(p->group[p->plan->operation[f->operation].group],
                                        "the simulation wants it"));
@@ -469,6 +507,21 @@ static bool play_fault(player *p, ls__fault *f)
         p->wrong = f;
         return f->how == LS__WRONG_MISSING;
     }
+}
+
+/* True: all ranks have agreed to stop. */
+static bool train(player *p, int operation)
+{
+    bool stop = false;
+    if (!p->plan->trains || p->status != LS_OK || (operation + 1) % p->plan->train_every != 0) {
+        return false;
+    }
+    const uint64_t begun = ls__sim->now_ns;
+    if (!failed(p, ls__trainer_step(&p->trainer, &stop)) && stop) {
+        p->outcome->stopped_at = p->trainer.steps;
+    }
+    note_wait(p, ls__sim->now_ns - begun, operation);
+    return stop;
 }
 
 static void play(player *p)
@@ -482,8 +535,14 @@ static void play(player *p)
         if (p->plan->saves && p->status == LS_OK && (i + 1) % p->plan->save_every == 0) {
             (void)failed(p, ls__saver_save(&p->saver, i + 1));
         }
+        if (train(p, i)) {
+            break;
+        }
     }
     land_all(p);
+    if (p->plan->trains && p->status == LS_OK) {
+        (void)failed(p, ls__trainer_end(&p->trainer));
+    }
     if (p->plan->saves && p->status == LS_OK) {
         (void)failed(p, ls__saver_end(&p->saver));
     }
@@ -526,17 +585,20 @@ int ls__player_main(void *arg)
     p->outcome->began = true;
     p->dice.state = plan->seed ^ (uint64_t)(p->rank + 1) << 40;
     snprintf(p->outcome->process->name, sizeof p->outcome->process->name, "rank %d", p->rank);
-    if (failed(p, ls_init(LS_OPTIONS(ls_init_options, .timeout_ms = plan->timeout_ms)))) {
+    if (failed(p, ls_init(LS_OPTIONS(ls_init_options, .timeout_ms = plan->timeout_ms,
+                                     .graceful_stop = plan->trains)))) {
         return 1;
     }
     if (!failed(p, make_groups(p)) &&
-        (!plan->saves || !failed(p, ls__saver_begin(&p->saver, plan)))) {
+        (!plan->saves || !failed(p, ls__saver_begin(&p->saver, plan))) &&
+        (!plan->trains || !failed(p, ls__trainer_begin(&p->trainer, plan, p->rank)))) {
         play(p);
     }
     /* A program that failed may leave, or end as LS_CHECK does. With several groups, and a
      * checkpoint has one, it ends: a collective free would only confuse those who still work in the
      * others. */
-    const bool alone = !plan->groups && (!plan->saves || plan->fault[0].kind == LS__FAULT_DISK);
+    const bool alone =
+        !plan->groups && !plan->trains && (!plan->saves || plan->fault[0].kind == LS__FAULT_DISK);
     if (p->status == LS_OK || (alone && ls__sim_below(&p->dice, 2) == 0)) {
         leave(p);
     }

@@ -19,7 +19,7 @@ static void fill(ls__saved *s, int64_t step)
 {
     memset(s, 0, sizeof *s);
     for (int i = 0; i < LS__SAVED_ROWS * 3; i++) {
-        s->weight[i] = ls__oracle_value((uint64_t)step, 0, i);
+        s->weight[i] = ls__oracle_float((uint64_t)step, 0, i);
     }
     s->count = -step;
     s->rate = (double)step / 3.0;

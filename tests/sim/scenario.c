@@ -63,10 +63,44 @@ static void reset_one(ls__fault *f, ls__sim_process *p)
     }
 }
 
-static void strike(ls__fault *f, ls__sim_process *p)
+static bool is_rank(const ls__plan *plan, const ls__sim_process *p)
+{
+    for (int r = 0; r < plan->ranks; r++) {
+        if (plan->outcome[r].process == p) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* On a connection of the process to a rank of another host. */
+static void flip_one(const ls__plan *plan, ls__fault *f, ls__sim_process *p)
+{
+    ls__sim_channel *found = NULL;
+    for (int fd = 0, seen = 0; fd < p->fds; fd++) {
+        const ls__sim_object *o = p->fd[fd];
+        if (o != NULL && o->kind == LS__SIM_STREAM && o->tcp && !o->connecting && o->error == 0 &&
+            o->out->reader != NULL && is_rank(plan, o->out->reader->opener) &&
+            ls__sim_below(&ls__sim->random, (uint64_t)++seen) == 0) {
+            found = o->out;
+        }
+    }
+    if (found != NULL) {
+        f->flip.drawn = ls__sim_draw(&ls__sim->random);
+        found->flip = &f->flip;
+        f->armed = true;
+    }
+}
+
+static void strike(const ls__plan *plan, ls__fault *f, ls__sim_process *p)
 {
     f->done = true;
+    f->at_ns = ls__sim->now_ns;
     switch (f->kind) {
+    case LS__FAULT_FLIP:
+        f->done = false; /* but when the bit is read */
+        flip_one(plan, f, p);
+        break;
     case LS__FAULT_CUT:
     case LS__FAULT_ONE_WAY:
     case LS__FAULT_GAP:
@@ -102,6 +136,7 @@ static ls__sim_process *target(const ls__plan *plan, const ls__fault *f)
     case LS__FAULT_EXIT:
     case LS__FAULT_WRONG:
     case LS__FAULT_ABORT:
+    case LS__FAULT_STOP:
     case LS__FAULT_DISK:
     case LS__FAULT_POWER:
         return NULL; /* they come by themselves */
@@ -119,11 +154,14 @@ static void watch(void *arg, ls__sim_process *p)
     ls__plan *plan = arg;
     for (int i = 0; i < plan->faults; i++) {
         ls__fault *f = &plan->fault[i];
-        if (f->armed && p->fail_allocation == 0) {
+        if (f->armed && !f->done && f->kind == LS__FAULT_FLIP) {
+            f->done = f->flip.read;
+            f->at_ns = f->flip.read_ns;
+        } else if (f->armed && !f->done && p->fail_allocation == 0) {
             f->done = true;
         }
         if (!f->done && !f->armed && target(plan, f) == p && p->calls >= f->call) {
-            strike(f, p);
+            strike(plan, f, p);
         }
     }
 }
@@ -136,7 +174,10 @@ static int front_main(void *arg)
 {
     ls__plan_node *node = arg;
     ls__plan *plan = node->plan;
-    ls__job job = {.ranks = plan->on_host[node->host], .fn = node->main, .arg = plan};
+    ls__job job = {.ranks = plan->on_host[node->host],
+                   .fn = node->main,
+                   .arg = plan,
+                   .forward_signals = plan->trains};
     if (plan->hosts > 1) {
         job.nodes = plan->hosts;
         job.node = node->host;
@@ -147,6 +188,7 @@ static int front_main(void *arg)
     }
     node->status = ls__job_run(&ls__sim_env, &job, &node->result);
     node->ended = true;
+    node->ended_ns = ls__sim->now_ns;
     ls__sim_note("the job ends on host %d: code %d, culprit %d: %s%s", node->host,
                  node->result.code, node->result.culprit, node->result.cause,
                  node->status < 0 ? ls_error_message() : "");

@@ -50,7 +50,11 @@ typedef struct ls__plan_operation {
     int group;
     int64_t count;
     int root;
+    ls_dtype dtype;
+    ls_reduce_op op;
+    int divisor;           /* of floats; 0: none */
     bool wait;             /* at once, by every rank; otherwise each as its own dice fall */
+    bool burst;            /* started at once after the one before, by every rank */
     const char *algorithm; /* by name; NULL: chosen */
 } ls__plan_operation;
 
@@ -81,6 +85,9 @@ typedef enum ls__fault_kind {
     LS__FAULT_ONE_WAY, /* one does not reach the other */
     LS__FAULT_GAP,     /* the same as CUT for a moment that nobody may take amiss */
     LS__FAULT_HOST,    /* a host is gone without a word */
+    LS__FAULT_FLIP,    /* one bit of a frame between two ranks is another one */
+    /* Of jobs that train. */
+    LS__FAULT_STOP, /* the user asks the job to stop: no fault */
     /* Of jobs that save checkpoints. */
     LS__FAULT_DISK,  /* a call fails */
     LS__FAULT_POWER, /* all hosts at once; the disk keeps what was brought to it */
@@ -96,7 +103,9 @@ typedef struct ls__fault {
     uint64_t call;      /* KILL, STALL, …: at the rank's call of the env table of this number */
     uint64_t for_ns;    /* STALL, FREEZE */
     int host, other;    /* of several hosts */
+    ls__sim_flip flip;  /* FLIP */
     bool armed, done;
+    uint64_t at_ns; /* done: since when; 0: not known */
 } ls__fault;
 
 typedef struct ls__rank_outcome {
@@ -108,7 +117,8 @@ typedef struct ls__rank_outcome {
     int operation; /* how far it came */
     uint64_t at_ns;
     bool finalized;
-    size_t bytes; /* allocated at the end */
+    int64_t stopped_at; /* step of training after which a stop was agreed on; 0: none was */
+    size_t bytes;       /* allocated at the end */
     int fds;
     uint64_t longest_ns; /* that a call waited */
     int longest;         /* which operation */
@@ -128,6 +138,8 @@ typedef struct ls__plan {
     bool saves, save_async;
     int save_every;               /* operations */
     int64_t confirmed, attempted; /* steps; 0: none */
+    bool trains;
+    int train_every; /* operations */
     int64_t timeout_ms;
     ls__rank_outcome outcome[LS__PLAN_RANKS_MAX];
     struct ls__plan_node { /* what `lockstep run` is on each host */
@@ -136,6 +148,7 @@ typedef struct ls__plan {
         int (*main)(void *arg); /* of its ranks */
         ls__sim_process *front;
         bool ended;
+        uint64_t ended_ns;
         ls_status status;
         ls__job_result result;
     } node[LS__SIM_HOSTS_MAX];
@@ -170,13 +183,31 @@ ls_status ls__saver_save(ls__saver *saver, int64_t step);
 ls_status ls__saver_end(ls__saver *saver);
 int ls__resume_main(void *plan); /* the main of a rank of the second job */
 
+/* trainer.c */
+#define LS__TRAINED 5
+
+typedef struct ls__trainer {
+    ls__plan *plan;
+    int rank;
+    struct ls_reducer *reducer;
+    void *grad[LS__TRAINED];
+    int64_t steps;
+    ls__sim_random dice;
+} ls__trainer;
+
+ls_status ls__trainer_begin(ls__trainer *trainer, ls__plan *plan, int rank);
+ls_status ls__trainer_step(ls__trainer *trainer, bool *stop); /* checks every gradient */
+ls_status ls__trainer_end(ls__trainer *trainer);
+
 /* oracle.c */
-#define LS__ORACLE_WHOLE                                                                           \
-    (1ull                                                                                          \
-     << 63) /* in an id: small whole numbers, any sum of which is exact                       \
-                  */
-float ls__oracle_value(uint64_t id, int rank, int64_t i);
-float ls__oracle_sum(uint64_t id, int64_t i, int ranks);
+/* In an id: small whole numbers, any sum or product of which is exact. */
+#define LS__ORACLE_WHOLE (1ull << 63)
+
+float ls__oracle_float(uint64_t id, int rank, int64_t i);
+/* One element of the operation's dtype: rank's input, and its reduction over ranks 0 to ranks - 1. */
+void ls__oracle_value(const ls__plan_operation *o, int rank, int64_t i, void *out);
+void ls__oracle_reduced(const ls__plan_operation *o, int64_t i, int ranks, void *out);
+double ls__oracle_factor(int rank); /* of PREMUL_SUM */
 /* uneven.c: blocks of unequal lengths. */
 typedef struct ls__uneven {
     ls__operation operation;
@@ -191,12 +222,14 @@ typedef struct ls__uneven {
 ls__operation ls__uneven_operation(ls__plan_kind kind); /* LS__OP_COUNT: no v-variant */
 /* Points into itself: not to be copied. */
 void ls__uneven_lay_out(const ls__plan_operation *o, int rank, int size, ls__uneven *u);
-void ls__uneven_fill(const ls__plan_operation *o, const ls__uneven *u, float *in);
-ls_status ls__uneven_start(const ls__uneven *u, ls_group *g, const float *in, float *out,
-                           const ls_collective_options *with, ls_work **work);
-/* An element that is wrong, of at most some `checked` in a block; -1: none. */
-int64_t ls__uneven_wrong(const ls__plan_operation *o, const ls__uneven *u, const float *out,
-                         int64_t checked);
+void ls__uneven_fill(const ls__plan_operation *o, const ls__uneven *u, void *in);
+ls_status ls__uneven_start(const ls__plan_operation *o, const ls__uneven *u, ls_group *g,
+                           const void *in, void *out, const ls_collective_options *with,
+                           ls_work **work);
+/* The first element that is wrong; -1: none is. */
+int64_t ls__uneven_wrong(const ls__plan_operation *o, const ls__uneven *u, const void *out);
+/* texts.c: whether an error that was told at that time names a fault that had struck by then. */
+bool ls__plan_names_cause(const ls__plan *plan, const char *text, uint64_t at_ns);
 /* judge.c: NULL: all is as it must be. */
 const char *ls__plan_judge(ls__plan *plan);
 

@@ -45,7 +45,8 @@ TEST(seeds_that_found_bugs_hold)
 {
     static const char *const seeds[] = {
         "818",   "906",  /* no memory for a one-shot program: zeros were added */
-        "87",            /* a poller told the engine's thread what the driver waited for */
+        "87",            /* a poller told the engine's thread what the driver waited for; and a
+                            micro-batch that reached no parameter lost its weight */
         "46",    "92",   /* ls_init waited for the connections of a dead rank */
         "1555",          /* the last of a host at a fence was not the last it saw */
         "34",    "241",  /* whose failure it was got lost between hosts */
@@ -54,6 +55,7 @@ TEST(seeds_that_found_bugs_hold)
         "126",   "1307", /* the name of a new checkpoint folder was not on the disk */
         "73615",         /* all ranks of node 0 failed last, and the job ended with 0 */
         "2012",  "3818", /* memory was left when a checkpoint's ranks were lost */
+        "344",   "630",  /* a damaged frame was told as a connection that was closed */
     };
     for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
         char arguments[64];
@@ -96,43 +98,56 @@ TEST(a_seed_gives_the_same_event_log_to_the_last_byte)
     free(text[1]);
 }
 
-/* Within 10,000 seeds; by default of as many ranks as find it soonest (NULL: as the seed draws). */
-static void check_found(const char *bug, const char *ranks)
+static void check_found(const char *bug)
 {
     char arguments[96];
-    snprintf(arguments, sizeof arguments, "--until-found --planted %s --seeds 1-30000%s", bug,
-             is_long() || ranks == NULL ? "" : ranks);
+    snprintf(arguments, sizeof arguments, "--until-found --planted %s --seeds 1-2000", bug);
     check_good(arguments, 290);
 }
 
 TEST_OF(a_comparison_that_is_skipped_is_found, 0, 300)
 {
-    check_found("comparison", NULL);
+    check_found("comparison");
 }
 
 TEST_OF(tags_that_are_not_compared_are_found, 0, 300)
 {
-    check_found("tag", NULL);
+    check_found("tag");
 }
 
 TEST_OF(a_deadline_that_is_not_looked_at_is_found, 0, 300)
 {
-    check_found("deadline", NULL);
+    check_found("deadline");
 }
 
 TEST_OF(a_fence_that_is_left_out_is_found, 0, 300)
 {
-    check_found("fence", NULL);
+    check_found("fence");
 }
 
 TEST_OF(a_wake_up_that_is_lost_is_found, 0, 300)
 {
-    check_found("wake", NULL);
+    check_found("wake");
 }
 
 TEST_OF(a_slot_of_another_generation_is_found, 0, 300)
 {
-    check_found("generation", " --ranks 3");
+    check_found("generation");
+}
+
+TEST_OF(a_frame_whose_damage_is_not_noticed_is_found, 0, 300)
+{
+    check_found("damage");
+}
+
+TEST_OF(a_failure_in_the_words_of_another_is_found, 0, 300)
+{
+    check_found("words");
+}
+
+TEST_OF(an_operator_that_is_wrong_for_one_dtype_is_found, 0, 300)
+{
+    check_found("operator");
 }
 
 TEST_MAIN

@@ -138,6 +138,16 @@ typedef struct ls__sim_right { /* a descriptor on its way, with the byte at `at`
     ls__sim_object *object;
 } ls__sim_right;
 
+/* A bit on its way that is to change: of the next frame (comm/transport/tcp_wire.h) that is written
+ * after it was set up. */
+typedef struct ls__sim_flip {
+    uint64_t drawn;             /* decides which bit */
+    bool set;                   /* it has a place */
+    uint64_t at, end;           /* the byte; end of the frame */
+    bool read;                  /* the byte has been read */
+    uint64_t read_ns, whole_ns; /* whole: the frame */
+} ls__sim_flip;
+
 /* One direction of a stream. Bytes are numbered from 0 on. */
 typedef struct ls__sim_channel {
     unsigned char *data; /* a ring of `room` bytes, a power of two */
@@ -150,6 +160,7 @@ typedef struct ls__sim_channel {
     bool lost;                       /* what is written arrives nowhere */
     uint64_t last_ns;                /* arrival of the last byte */
     ls__sim_object *reader, *writer; /* NULL: gone */
+    ls__sim_flip *flip;              /* NULL: all bits arrive as they are */
 } ls__sim_channel;
 
 typedef struct ls__sim_watch { /* of a poller */

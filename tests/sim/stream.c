@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "comm/transport/tcp_wire.h"
 
 #define ROOM_FIRST 1024
 
@@ -59,6 +60,65 @@ static void ring_get(ls__sim_channel *c, unsigned char *out, size_t bytes)
     memcpy(out, c->data + at, first);
     memcpy(out + first, c->data, bytes - first);
     c->read += bytes;
+}
+
+/* ---- damage -------------------------------------------------------------------------------- */
+
+/* A frame begins here: one of its bits is chosen. A third of them each in its head, in the message's
+ * head, and anywhere. */
+static void place_flip(ls__sim_channel *c, const void *in, size_t bytes)
+{
+    ls__frame frame;
+    ls__sim_random r = {c->flip->drawn};
+    if (c->flip->set || bytes < sizeof frame) {
+        return;
+    }
+    memcpy(&frame, in, sizeof frame);
+    if (frame.magic != LS__FRAME_MAGIC) {
+        return;
+    }
+    const size_t head = sizeof frame, message = sizeof(ls__message), all = frame.bytes;
+    const uint64_t where = ls__sim_below(&r, 3);
+    const uint64_t byte = where == 0   ? ls__sim_below(&r, head)
+                          : where == 1 ? head + ls__sim_below(&r, message)
+                                       : ls__sim_below(&r, all);
+    c->flip->set = true;
+    c->flip->at = c->written + byte;
+    c->flip->end = c->written + all;
+    c->flip->drawn = ls__sim_below(&r, 8);
+    ls__sim_note("bit %d of byte %llu of a frame of %zu bytes flips", (int)c->flip->drawn,
+                 (unsigned long long)byte, all);
+}
+
+/* The bytes from `from` on have just been put into the ring. */
+static void damage(ls__sim_channel *c, uint64_t from)
+{
+    const ls__sim_flip *f = c->flip;
+    if (f->set && f->at >= from && f->at < c->written) {
+        c->data[f->at & (c->room - 1)] ^= (unsigned char)(1u << f->drawn);
+    }
+}
+
+/* Before a read, which may be one of several of a call: whoever has the whole damaged frame must not
+ * ask for more. */
+static void look_for_damage(ls__sim_channel *c, size_t bytes)
+{
+    ls__sim_flip *f = c->flip;
+    const uint64_t now = ls__sim->now_ns;
+    if (!f->set) {
+        return;
+    }
+    if (f->whole_ns != 0 && now > f->whole_ns) {
+        ls__sim_stop("a frame was damaged %lld bytes before its end, and its reader reads on",
+                     (long long)(f->end - f->at));
+    }
+    if (!f->read && f->at < c->read + bytes) {
+        f->read = true;
+        f->read_ns = now;
+    }
+    if (f->whole_ns == 0 && f->end <= c->read + bytes) {
+        f->whole_ns = now;
+    }
 }
 
 static size_t room_of(const ls__sim_channel *c)
@@ -248,6 +308,9 @@ ssize_t ls__sim_stream_read(ls__sim_object *s, void *out, size_t bytes, ls__sim_
     take = s->out != NULL ? shortened(take) : take; /* a pipe gives what is there */
     *right = right_at(c, c->read);
     const bool was_full = room_of(c) == 0;
+    if (c->flip != NULL) {
+        look_for_damage(c, take);
+    }
     ring_get(c, out, take);
     if (c->writer != NULL && was_full) {
         ls__sim_changed(c->writer);
@@ -277,7 +340,14 @@ ssize_t ls__sim_stream_write(ls__sim_object *s, const void *in, size_t bytes, ls
         right->refs++;
         ls__list_push_back(&c->rights, &r->link);
     }
+    if (c->flip != NULL) {
+        place_flip(c, in, bytes);
+    }
+    const uint64_t from = c->written;
     ring_put(c, in, put);
+    if (c->flip != NULL) {
+        damage(c, from);
+    }
     send_over(s, c->written);
     return (ssize_t)put;
 }

@@ -71,39 +71,45 @@ static int64_t place_of(int rank, int64_t k)
     return (int64_t)rank << PLACE_SHIFT | k;
 }
 
-void ls__uneven_fill(const ls__plan_operation *o, const ls__uneven *u, float *in)
+void ls__uneven_fill(const ls__plan_operation *o, const ls__uneven *u, void *in)
 {
     const bool long_in = ls__operation_has_blocks(u->operation, true);
+    const size_t size = ls_dtype_size(o->dtype);
     for (int r = 0; r < u->blocks[0]; r++) {
+        unsigned char *block = (unsigned char *)in + (size_t)u->offset[0][r] * size;
         for (int64_t k = 0; k < u->count[0][r]; k++) {
-            in[u->offset[0][r] + k] =
-                ls__oracle_value(o->id, u->rank, place_of(long_in ? r : 0, k));
+            ls__oracle_value(o, u->rank, place_of(long_in ? r : 0, k), block + (size_t)k * size);
         }
     }
 }
 
-static float wanted(const ls__plan_operation *o, const ls__uneven *u, int block, int64_t k)
+static void wanted(const ls__plan_operation *o, const ls__uneven *u, int block, int64_t k,
+                   void *out)
 {
     switch (u->operation) {
     case LS__OP_ALL_TO_ALL_V:
-        return ls__oracle_value(o->id, block, place_of(u->rank, k));
+        ls__oracle_value(o, block, place_of(u->rank, k), out);
+        break;
     case LS__OP_REDUCE_SCATTER_V:
-        return ls__oracle_sum(o->id, place_of(u->rank, k), u->size);
+        ls__oracle_reduced(o, place_of(u->rank, k), u->size, out);
+        break;
     case LS__OP_SCATTER_V:
-        return ls__oracle_value(o->id, u->root, place_of(u->rank, k));
+        ls__oracle_value(o, u->root, place_of(u->rank, k), out);
+        break;
     default:
-        return ls__oracle_value(o->id, block, k);
+        ls__oracle_value(o, block, k, out);
     }
 }
 
-int64_t ls__uneven_wrong(const ls__plan_operation *o, const ls__uneven *u, const float *out,
-                         int64_t checked)
+int64_t ls__uneven_wrong(const ls__plan_operation *o, const ls__uneven *u, const void *out)
 {
+    const size_t size = ls_dtype_size(o->dtype);
     for (int b = 0; b < u->blocks[1]; b++) {
-        const int64_t step = u->count[1][b] / checked + 1;
-        for (int64_t k = 0; k < u->count[1][b]; k += step) {
-            const float want = wanted(o, u, b, k);
-            if (memcmp(&out[u->offset[1][b] + k], &want, sizeof want) != 0) {
+        const unsigned char *block = (const unsigned char *)out + (size_t)u->offset[1][b] * size;
+        for (int64_t k = 0; k < u->count[1][b]; k++) {
+            unsigned char want[sizeof(double)];
+            wanted(o, u, b, k, want);
+            if (memcmp(block + (size_t)k * size, want, size) != 0) {
                 return u->offset[1][b] + k;
             }
         }
@@ -111,10 +117,11 @@ int64_t ls__uneven_wrong(const ls__plan_operation *o, const ls__uneven *u, const
     return -1;
 }
 
-ls_status ls__uneven_start(const ls__uneven *u, ls_group *g, const float *in, float *out,
-                           const ls_collective_options *with, ls_work **work)
+ls_status ls__uneven_start(const ls__plan_operation *o, const ls__uneven *u, ls_group *g,
+                           const void *in, void *out, const ls_collective_options *with,
+                           ls_work **work)
 {
-    const ls_dtype t = LS_FLOAT32;
+    const ls_dtype t = o->dtype;
     switch (u->operation) {
     case LS__OP_ALL_TO_ALL_V:
         return ls_all_to_all_v(g, in, u->count[0], u->offsets[0], out, u->count[1], u->offsets[1],
@@ -122,7 +129,7 @@ ls_status ls__uneven_start(const ls__uneven *u, ls_group *g, const float *in, fl
     case LS__OP_ALL_GATHER_V:
         return ls_all_gather_v(g, in, u->own, out, u->count[1], u->offsets[1], t, with, work);
     case LS__OP_REDUCE_SCATTER_V:
-        return ls_reduce_scatter_v(g, in, u->count[0], u->offsets[0], out, t, LS_SUM, with, work);
+        return ls_reduce_scatter_v(g, in, u->count[0], u->offsets[0], out, t, o->op, with, work);
     case LS__OP_GATHER_V:
         return ls_gather_v(g, in, u->own, out, u->count[1], u->offsets[1], t, u->root, with, work);
     default:

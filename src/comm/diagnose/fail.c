@@ -96,6 +96,14 @@ static bool claim_is_stuck(ls_group *group)
     return has_root_cause(comm) || now - group->claim_seen_ns > LS__GRACE_NS;
 }
 
+/* Data from member 0 arrives damaged, so its answer would never be read; it has been sent the claim. */
+static bool no_answer_can_come(const ls_group *group)
+{
+    const ls__comm *comm = group->comm;
+    return ls__remote_is_damaged(comm, group->member[0].world_rank) &&
+           atomic_load_explicit(&group->claim, memory_order_acquire) == LS__CLAIM_SENT;
+}
+
 /* Member 0 is remote and has not answered this rank's claim. Returns whether the group has failed
  * by now. */
 static bool own_claim_is_late(ls_group *group)
@@ -108,8 +116,8 @@ static bool own_claim_is_late(ls_group *group)
     char text[LS__FAILURE_MAX];
     if (has_root_cause(comm)) {
         adopt_cause(group, LS_ERR_PEER, comm->board->root_cause_text);
-    } else if (ls__tcp_damaged(comm->remote->net, group->member[0].world_rank)) {
-        adopt_cause(group, group->claim_status, group->claim_text); /* this rank found the cause */
+    } else if (no_answer_can_come(group)) {
+        adopt_cause(group, group->claim_status, group->claim_text);
     } else if (comm->env->now_ns(comm->env) - group->claim_ns > LS__GRACE_NS) {
         snprintf(text, sizeof text, "%.*s (unconfirmed: rank %d did not answer)",
                  (int)sizeof text - 64, group->claim_text, group->member[0].world_rank);

@@ -482,31 +482,41 @@ static bool has_member(const ls_group *group, int world_rank)
     return ls__member_of(group, world_rank) >= 0;
 }
 
-/* Fails every group that contains a rank which cannot be reached any more. Unconfirmed, because
- * only a launcher can distinguish a dead process from a broken network. */
+bool ls__remote_is_damaged(const ls__comm *comm, int rank)
+{
+    return ls__tcp_damage(comm->remote->net, rank) != NULL;
+}
+
+/* Why rank r is given up. A broken connection is unconfirmed, because only a launcher can
+ * distinguish a dead process from a broken network; damaged data needs no confirmation. */
+static void describe_loss(ls__comm *comm, int r, const char *why, char text[LS__FAILURE_MAX])
+{
+    char doing[512];
+    if (ls__remote_is_damaged(comm, r)) {
+        snprintf(text, LS__FAILURE_MAX, "data from rank %d arrived damaged at rank %d (%s)", r,
+                 comm->runtime->rank, why);
+        return;
+    }
+    ls__comm_describe(comm, r, doing, sizeof doing);
+    snprintf(
+        text, LS__FAILURE_MAX,
+        "the connection between rank %d (host %.63s) and rank %d broke (%s), and no launcher has "
+        "reported why: %s; check that host and the network between (unconfirmed)",
+        comm->runtime->rank, comm->board->host, r, why, doing);
+}
+
+/* Fails every group that contains a rank which cannot be reached any more. */
 static void give_up(ls__comm *comm, int r, const char *why)
 {
     ls__remote_rank *rank = &comm->remote->rank[r];
-    char text[LS__FAILURE_MAX], doing[512];
+    char text[LS__FAILURE_MAX];
     LS_ASSERT(!rank->given_up);
     rank->given_up = true;
-    ls__comm_describe(comm, r, doing, sizeof doing);
-    const bool damaged = ls__tcp_damaged(comm->remote->net, r);
-    if (damaged) {
-        snprintf(text, sizeof text,
-                 "the connection between rank %d (host %.63s) and rank %d (host %.63s) delivered "
-                 "damaged data (%s)",
-                 comm->runtime->rank, comm->board->host, r, rank->host, why);
-    } else {
-        snprintf(text, sizeof text,
-                 "the connection between rank %d (host %.63s) and rank %d broke (%s), and no "
-                 "launcher has reported why: %s; check that host and the network between "
-                 "(unconfirmed)",
-                 comm->runtime->rank, comm->board->host, r, why, doing);
-    }
-    /* Damage is found by one side alone. The other sees a connection that was closed, which as a
-     * lost peer explains less (job/agent/root_cause.c). */
-    ls__comm_record_failure(comm, damaged ? LS_ERR_SYSTEM : LS_ERR_PEER, text);
+    describe_loss(comm, r, why, text);
+    /* Damage is found by one side alone. A lost peer, which the other side may see, explains less
+     * (job/agent/root_cause.c). */
+    ls__comm_record_failure(comm, ls__remote_is_damaged(comm, r) ? LS_ERR_SYSTEM : LS_ERR_PEER,
+                            text);
     LS__LIST_EACH (at, &comm->groups) {
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);
         if (has_member(group, r) &&
@@ -517,16 +527,33 @@ static void give_up(ls__comm *comm, int r, const char *why)
     atomic_store_explicit(&rank->record->life, LS__LIFE_DEAD, memory_order_release);
 }
 
+/* Rank r is given up at once after damage; at the next check it has been told, and its connections
+ * end. */
+static void check_damaged(ls__comm *comm, int r, const char *damage)
+{
+    const ls__remote_rank *rank = &comm->remote->rank[r];
+    if (rank->left_ns == 0 && !rank->given_up) {
+        give_up(comm, r, damage);
+    } else {
+        ls__tcp_end_damaged(comm->remote->net, r);
+    }
+}
+
 /* A rank is given up only some time after its connection broke, since the launcher usually reports
- * the reason; but at once where damaged data is the reason. Silence leads to a warning only, since
+ * the reason. Silence leads to a warning only, since
  * the process may be stopped, unless its host is silent too. */
 static void check_rank(ls__comm *comm, int r, uint64_t now_ns)
 {
     ls__remote_rank *rank = &comm->remote->rank[r];
     const char *broken = comm->transport->broken(comm->transport, r);
+    const char *damage = ls__tcp_damage(comm->remote->net, r);
+    if (damage != NULL && broken == NULL) {
+        check_damaged(comm, r, damage);
+        return;
+    }
     if (broken != NULL && rank->left_ns == 0 && !rank->given_up) {
         rank->broken_ns = rank->broken_ns == 0 ? now_ns : rank->broken_ns;
-        if (now_ns - rank->broken_ns > LS__GRACE_NS || ls__tcp_damaged(comm->remote->net, r)) {
+        if (now_ns - rank->broken_ns > LS__GRACE_NS) {
             give_up(comm, r, broken);
         }
         return;

@@ -104,5 +104,7 @@ void ls__remote_send_blocked(ls__comm *comm, const ls__blocked *blocked);
 void ls__remote_send_left(ls_group *group, ls__message_kind kind); /* QUIET, LEFT */
 /* Sends beats and looks for silence and broken connections; called ten times a second. */
 void ls__remote_check(ls__comm *comm, uint64_t now_ns);
+/* Whether data from this remote rank arrived damaged, so that no more is read from it. */
+bool ls__remote_is_damaged(const ls__comm *comm, int rank);
 
 #endif

@@ -29,6 +29,14 @@ static void close_link(ls__tcp *tcp, ls__tcp_connection *c)
     }
 }
 
+static void end_pair(ls__tcp *tcp, ls__tcp_peer *peer)
+{
+    peer->is_broken = true;
+    for (int i = 0; i < tcp->connections; i++) {
+        close_link(tcp, &peer->connection[i]);
+    }
+}
+
 /* All connections of the pair end with the first one, so the other side notices at once. Frames
  * that have arrived completely can still be used. The first reason is kept. */
 void ls__tcp_set_broken(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connection *c,
@@ -37,19 +45,34 @@ void ls__tcp_set_broken(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connecti
     if (peer->is_broken) {
         return;
     }
-    snprintf(peer->broken, sizeof peer->broken, "%.60s: %s", ls__link_peer(c->link), why);
-    peer->is_broken = true;
-    for (int i = 0; i < tcp->connections; i++) {
-        close_link(tcp, &peer->connection[i]);
+    if (!peer->is_damaged) {
+        snprintf(peer->broken, sizeof peer->broken, "%.60s: %s", ls__link_peer(c->link), why);
+    }
+    end_pair(tcp, peer);
+}
+
+/* What arrived is not what a rank sends. No more is read from this peer, but frames to it are still
+ * sent, because it must learn this cause instead of an end of its connection. */
+void ls__tcp_set_damaged(ls__tcp_peer *peer, const ls__tcp_connection *c, const char *why)
+{
+    if (!peer->is_broken && !peer->is_damaged) {
+        snprintf(peer->broken, sizeof peer->broken, "%.60s: %s", ls__link_peer(c->link), why);
+        peer->is_damaged = true;
     }
 }
 
-/* The same where the bytes that arrived prove it: the peer will only find a closed connection. */
-void ls__tcp_set_damaged(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connection *c,
-                         const char *why)
+const char *ls__tcp_damage(const ls__transport *t, int peer)
 {
-    peer->is_damaged = peer->is_damaged || !peer->is_broken;
-    ls__tcp_set_broken(tcp, peer, c, why);
+    const ls__tcp_peer *p = &((const ls__tcp *)t)->peer[peer];
+    return p->is_damaged ? p->broken : NULL;
+}
+
+/* The damage has been told, so the connections can end. */
+void ls__tcp_end_damaged(ls__transport *t, int peer)
+{
+    ls__tcp *tcp = tcp_of(t);
+    LS_ASSERT(tcp->peer[peer].is_damaged);
+    end_pair(tcp, &tcp->peer[peer]);
 }
 
 /* Text for the result of a read or write that ended a connection: 0 at end of stream, else
@@ -148,11 +171,6 @@ static void tcp_return_buffers(ls__transport *t, uint32_t group)
             ls__tcp_in_return_buffers(&tcp->peer[r].connection[i], group);
         }
     }
-}
-
-bool ls__tcp_damaged(const ls__transport *t, int rank)
-{
-    return tcp_of((ls__transport *)t)->peer[rank].is_damaged;
 }
 
 /* A network that has swallowed all packets of a pair for a while: the heartbeats of this rank are

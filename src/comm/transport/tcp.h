@@ -49,12 +49,14 @@ void ls__tcp_sleep(ls__transport *t, uint64_t deadline_ns);
 ls_status ls__tcp_watch_bell(ls__transport *t, int bell); /* once; a descriptor of event_open */
 /* Whether frames wait here for the network. */
 bool ls__tcp_unsent(const ls__transport *t);
-/* Whether the pair broke because damaged data arrived here. */
-bool ls__tcp_damaged(const ls__transport *t, int peer);
 /* For a peer from which nothing has been heard: breaks the pair if the network is at fault. Returns
  * whether it is broken now. */
 bool ls__tcp_give_up(ls__transport *t, int peer);
 /* Time at which the last byte of `peer` arrived. */
 uint64_t ls__tcp_heard(const ls__transport *t, int peer);
+/* How data from the peer arrived damaged; NULL: it did not. Such a peer can still be sent to, until
+ * ls__tcp_end_damaged. */
+const char *ls__tcp_damage(const ls__transport *t, int peer);
+void ls__tcp_end_damaged(ls__transport *t, int peer);
 
 #endif

@@ -64,8 +64,8 @@ typedef struct ls__tcp_peer {
     int current;                /* connection of the message that was peeked */
     uint64_t heard_ns;
     bool is_broken;
-    bool is_damaged; /* because what arrived was not what was sent */
-    char broken[192];
+    bool is_damaged;  /* what arrived cannot have been sent: no more is read */
+    char broken[192]; /* why, of either */
 } ls__tcp_peer;
 
 typedef struct ls__tcp {
@@ -78,10 +78,9 @@ typedef struct ls__tcp {
 } ls__tcp;
 
 /* tcp.c */
-void ls__tcp_set_damaged(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connection *c,
-                         const char *why);
 void ls__tcp_set_broken(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connection *c,
                         const char *why);
+void ls__tcp_set_damaged(ls__tcp_peer *peer, const ls__tcp_connection *c, const char *why);
 void ls__tcp_refresh(ls__tcp_connection *c); /* takes over readiness found by polling */
 const char *ls__tcp_reason(ssize_t error);   /* 0: closed; else -errno */
 

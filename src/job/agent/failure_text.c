@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "base/assert.h"
+#include "base/planted.h"
 #include "job/agent/host_agent.h"
 
 /* The name in the language of the user's shell and manual pages; "a signal" for the real-time
@@ -64,7 +65,7 @@ void ls__failure_say_end(const ls__host_agent *a, int r, char *out, size_t bytes
         snprintf(out, bytes,
                  "%s ended without ls_finalize %s; its launcher (%s) knows the exit status", name,
                  when, a->launcher);
-    } else if (rank->exit.signal != 0) {
+    } else if (rank->exit.signal != 0 && !LS__PLANTED(WORDS)) {
         snprintf(out, bytes, "%s was killed by signal %d (%s%s) %s", name, rank->exit.signal,
                  ls__signal_name(rank->exit.signal), note_of(rank), when);
     } else if (rank->exit.code != 0) {

@@ -322,9 +322,10 @@ ls_status ls__store_connect(const ls__env *env, int fd, const uint8_t secret[32]
     store->fd = fd;
     store->call = ls__store_client_call;
     store->in = env->allocate(env, FRAME_MAX);
-    status = store->in != NULL
-                 ? handshake(store, secret, timeout_ms)
-                 : ls__fail(LS_ERR_MEMORY, "the store's client of %zu bytes", FRAME_MAX);
+    status =
+        store->in != NULL
+            ? handshake(store, secret, timeout_ms)
+            : ls__fail(LS_ERR_MEMORY, "no memory for the store's client (%zu bytes)", FRAME_MAX);
     if (status < 0) {
         ls__store_close(store);
         return status;

@@ -39,16 +39,16 @@ ls_status ls__store_server_new(const ls__env *env, const uint8_t secret[32], ls_
 {
     ls__store_server *server = env->allocate(env, sizeof *server);
     if (server == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "the store of %zu bytes", sizeof *server);
+        return ls__fail(LS_ERR_MEMORY, "no memory for the store (%zu bytes)", sizeof *server);
     }
     memset(server, 0, sizeof *server);
     server->env = env;
     memcpy(server->secret, secret, sizeof server->secret);
     ls__list_init(&server->all);
     int error = own_uid(env, &server->uid);
-    ls_status status = error < 0
-                           ? ls__fail(LS_ERR_SYSTEM, "a socket for the store: %s", strerror(-error))
-                           : ls__store_table_new(env, &server->table);
+    ls_status status = error < 0 ? ls__fail(LS_ERR_SYSTEM, "cannot open a socket for the store: %s",
+                                            strerror(-error))
+                                 : ls__store_table_new(env, &server->table);
     if (status < 0) {
         env->release(env, server, sizeof *server);
         return status;

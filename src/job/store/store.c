@@ -24,7 +24,8 @@ ls_status ls__store_new(const ls__env *env, ls_store **out)
 {
     ls_store *store = env->allocate(env, sizeof *store);
     if (store == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "the store's client of %zu bytes", sizeof *store);
+        return ls__fail(LS_ERR_MEMORY, "no memory for the store's client (%zu bytes)",
+                        sizeof *store);
     }
     memset(store, 0, sizeof *store);
     store->env = env;

@@ -128,8 +128,8 @@ static ls_status replace(ls__store_table *table, ls__store_key key, ls_store_val
     }
     entry *e = table->env->allocate(table->env, block);
     if (e == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "store key \"%.*s\": %zu bytes", (int)key.bytes, key.text,
-                        block);
+        return ls__fail(LS_ERR_MEMORY, "store key \"%.*s\": no memory for its %zu bytes",
+                        (int)key.bytes, key.text, block);
     }
     e->block_bytes = block;
     e->key_bytes = key.bytes;

@@ -17,6 +17,7 @@
 
 #include "base/assert.h"
 #include "base/half.h"
+#include "base/planted.h"
 #include "kernel/reduce/loops.h"
 
 #define BLOCK 256    /* elements; 12 blocks of 8-byte elements are 24 KiB */
@@ -127,7 +128,9 @@ static void combine_top(tree *t)
     const int level = t->depth - 1;
     const void *left = t->stack[level].value, *right = t->stack[level + 1].value;
     if (t->args->user.fn == NULL) {
-        t->loops->combine[t->args->op](t->memory[level], left, right, t->count);
+        const bool planted = LS__PLANTED(OPERATOR) && t->args->dtype == LS_INT16;
+        t->loops->combine[planted && t->args->op == LS_MAX ? LS_MIN : t->args->op](
+            t->memory[level], left, right, t->count);
     } else {
         if (left != t->memory[level]) {
             memcpy(t->memory[level], left, (size_t)t->count * t->loops->accumulator_size);

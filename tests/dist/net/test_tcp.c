@@ -269,7 +269,7 @@ TEST(damaged_data_is_the_root_cause_of_the_job)
 {
     for (int sender = 0; sender < 2; sender++) {
         CHECK_STATUS(ls_spawn(ends_by_damage, &sender, 2), LS_ERR_PEER);
-        CHECK_CONTAINS(ls_error_message(), "delivered damaged data");
+        CHECK_CONTAINS(ls_error_message(), "arrived damaged at rank");
         CHECK_CONTAINS(ls_error_message(), "a frame arrived damaged (CRC-32C)");
         CHECK(!test_contains(ls_error_message(), "closed by the other side"));
     }

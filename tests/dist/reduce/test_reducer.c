@@ -227,6 +227,37 @@ DIST_TEST(weighted_means_are_exact_however_uneven_the_shares, 4)
     CHECK_OK(ls_reducer_free(j.reducer));
 }
 
+/* Its weight must stay with the step, though it left no gradient behind. */
+DIST_TEST(a_micro_batch_that_reaches_no_parameter_counts_in_the_mean, 2)
+{
+    job j;
+    job_new(&j, 8192);
+    uint8_t none[PARAMS] = {0};
+    if (ls_rank() == 1) {
+        CHECK_OK(
+            ls_reducer_begin(j.reducer, LS_OPTIONS(ls_reducer_begin_options, .local = true,
+                                                   .used = none, .weighted = true, .weight = 3.0)));
+        CHECK_OK(ls_reducer_wait(j.reducer));
+    }
+    CHECK_OK(ls_reducer_begin(
+        j.reducer, LS_OPTIONS(ls_reducer_begin_options, .weighted = true, .weight = 1.0)));
+    for (int i = 0; i < PARAMS; i++) {
+        float *grad = j.params[i].grad;
+        for (int64_t k = 0; k < COUNTS[i]; k++) {
+            grad[k] = number(ls_rank(), 0, i, k);
+        }
+        CHECK_OK(ls_reducer_ready(j.reducer, i, NULL));
+    }
+    CHECK_OK(ls_reducer_wait(j.reducer));
+    for (int i = 0; i < PARAMS; i++) {
+        for (int64_t k = 0; k < COUNTS[i]; k++) {
+            const double want = ((double)number(0, 0, i, k) + (double)number(1, 0, i, k)) / 5.0;
+            CHECK_NEAR(((float *)j.params[i].grad)[k], want, 2e-6);
+        }
+    }
+    CHECK_OK(ls_reducer_free(j.reducer));
+}
+
 DIST_TEST(a_parameter_unused_on_one_rank_counts_as_zero_and_unused_everywhere_as_absent, 3)
 {
     job j;
