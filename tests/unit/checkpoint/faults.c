@@ -5,6 +5,7 @@
 #include <lockstep/tokenizer.h>
 
 #include "faults.h"
+#include "says.h"
 
 /* One save with the fault; returns the step that loads afterwards. */
 static int64_t one_save(faults *f, int n, const char *folder, int64_t step, ls_status *status)
@@ -293,7 +294,10 @@ static void check_lost(const char *folder, ls_status status)
 {
     CHECK_STATUS(status, LS_ERR_TIMEOUT);
     CHECK_CONTAINS(ls_error_message(), folder);
-    CHECK_CONTAINS(ls_error_message(), "has not answered for 200 ms");
+    CHECK_SAYS(ls_error_message(),
+               "checkpoint: the file system of \"%s\" has not answered for %lld ms (timeout_ms) "
+               "while step %lld was saved; that save is lost, complete checkpoints are unchanged. "
+               "Check the disk, or the server that it is mounted from, then start the job again");
 }
 
 /* The n-th call of a save of step 2 hangs; whether there was one. The faults stay for the thread that

@@ -9,6 +9,7 @@
 #include "job/link/internal.h"
 #include "job/link/listener.h"
 #include "meet.h"
+#include "says.h"
 #include "test.h"
 
 /* The status with which a client of `spec` ends at a door of `at`. */
@@ -53,7 +54,10 @@ TEST(another_secret_purpose_or_job_stays_outside)
     CHECK_INT(try(&at, &other), LS_OK);
     other = spec_of(LS__LINK_PLAIN, wrong_secret, "data", 7);
     CHECK_INT(try(&at, &other), LS_ERR_PEER); /* the door says nothing: it closes */
-    CHECK_CONTAINS(ls_error_message(), "do both sides use the same secret?");
+    CHECK_SAYS(ls_error_message(), "connection with %s: %s");
+    CHECK_SAYS(
+        ls_error_message(),
+        "the other side closed it during the handshake (do both sides use the same secret?)");
     other = spec_of(LS__LINK_PLAIN, right_secret, "store", 7);
     CHECK_INT(try(&at, &other), LS_ERR_PEER);
     other = spec_of(LS__LINK_PLAIN, right_secret, "data", 8);
@@ -131,8 +135,8 @@ TEST(what_the_door_says_is_worth_nothing_when_sent_back)
     ls__listener_close(door);
 }
 
-/* A "server" that sends the client's own messages back proves nothing to it. */
-TEST(a_mirror_is_no_door)
+/* How a client ends whose "server" sends its own messages back, changed. */
+static ls_status meet_a_mirror(void (*change)(ls__proof_hello *hello))
 {
     const ls__env *env = ls__env_posix();
     const ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
@@ -148,17 +152,67 @@ TEST(a_mirror_is_no_door)
         in = in < 0 ? env->tcp_accept(env, fd, NULL, 0) : in;
         const ssize_t got = in >= 0 ? env->recv(env, in, bytes, sizeof bytes, NULL) : 0;
         if (got > 0) {
-            ((ls__proof_hello *)(void *)bytes)->client = 0;
+            change((ls__proof_hello *)(void *)bytes);
             CHECK_INT(env->send(env, in, bytes, (size_t)got, -1), got);
-            /* Its nonce is taken for the server's; the code that comes back is the client's. */
         }
         status = ls__link_handshake(client);
     }
-    CHECK_INT(status, LS_ERR_AUTH);
-    CHECK_CONTAINS(ls_error_message(), "does not know this job's secret");
     ls__link_close(client);
     env->close(env, in);
     env->close(env, fd);
+    return status;
+}
+
+/* Its nonce is taken for the server's; the code that comes back is the client's. */
+static void turn_side(ls__proof_hello *hello)
+{
+    hello->client = 0;
+}
+
+static void spoil(ls__proof_hello *hello)
+{
+    hello->client = 0;
+    hello->magic ^= 1;
+}
+
+static void renew(ls__proof_hello *hello)
+{
+    hello->client = 0;
+    hello->version++;
+}
+
+TEST(a_mirror_is_no_door)
+{
+    CHECK_INT(meet_a_mirror(turn_side), LS_ERR_AUTH);
+    CHECK_SAYS(ls_error_message(),
+               "%s does not know this job's secret: give every node the same --secret-file");
+    CHECK_INT(meet_a_mirror(spoil), LS_ERR_AUTH);
+    CHECK_SAYS(ls_error_message(), "the data from %s is not a greeting of Lockstep");
+    CHECK_INT(meet_a_mirror(renew), LS_ERR_AUTH);
+    CHECK_SAYS(ls_error_message(), "%s uses version %d of the handshake, this side version %d: "
+                                   "install the same Lockstep on every host");
+}
+
+TEST(a_link_to_nobody_says_so_and_stays_failed)
+{
+    const ls__env *env = ls__env_posix();
+    const ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
+    char own[LS__ADDRESS_MAX];
+    int port = 0;
+    const int fd = env->tcp_listen(env, "127.0.0.1", 0);
+    CHECK_INT(env->tcp_name(env, fd, false, own, sizeof own, &port), 0);
+    env->close(env, fd); /* now nobody listens there */
+    ls__link *client = NULL;
+    CHECK_OK(ls__link_connect(&spec, "127.0.0.1", port, NULL, &client));
+    ls_status status = LS_IN_PROGRESS;
+    while (status == LS_IN_PROGRESS) {
+        status = ls__link_handshake(client);
+    }
+    CHECK_STATUS(status, LS_ERR_PEER);
+    CHECK_SAYS(ls_error_message(), "cannot connect to %s: %s");
+    CHECK_STATUS(ls__link_handshake(client), LS_ERR_STATE);
+    CHECK_SAYS(ls_error_message(), "the connection with %s has failed before");
+    ls__link_close(client);
 }
 
 TEST(plain_against_tls_is_said_to_the_one_who_came)
@@ -170,8 +224,10 @@ TEST(plain_against_tls_is_said_to_the_one_who_came)
     const ls__link_spec tls = spec_of(LS__LINK_TLS, right_secret, "data", 7);
     CHECK_INT(try(&plain, &tls), LS_ERR_AUTH);
     CHECK_CONTAINS(ls_error_message(), "wants no encryption, this side TLS");
+    CHECK_SAYS(ls_error_message(), "no encryption");
     CHECK_INT(try(&tls, &plain), LS_ERR_AUTH);
-    CHECK_CONTAINS(ls_error_message(), "give every node the same --data-plane");
+    CHECK_SAYS(ls_error_message(),
+               "%s wants %s, this side %s: give every node the same --data-plane");
     const ls__link_spec wrong = spec_of(LS__LINK_TLS, wrong_secret, "data", 7);
     CHECK_INT(try(&tls, &wrong), LS_ERR_PEER);
     CHECK_INT(try(&tls, &tls), LS_OK);
@@ -490,10 +546,13 @@ TEST(a_port_in_use_is_said)
     ls__listener *door = door_of(&spec), *second = NULL;
     CHECK_STATUS(ls__listener_open(&spec, "127.0.0.1", ls__listener_port(door), &second),
                  LS_ERR_SYSTEM);
-    CHECK_CONTAINS(ls_error_message(), "another process uses the port");
-    CHECK_CONTAINS(ls_error_message(), "choose another one");
+    CHECK_SAYS(ls_error_message(),
+               "cannot listen on %s port %d: another process uses the port; choose another one, or "
+               "end that process (`ss -ltnp` names it)");
     CHECK_STATUS(ls__listener_open(&spec, "203.0.113.9", 0, &second), LS_ERR_SYSTEM);
-    CHECK_CONTAINS(ls_error_message(), "no interface of this host has that address");
+    CHECK_SAYS(ls_error_message(),
+               "cannot listen on %s port %d: no interface of this host has that address; use an "
+               "address of this host, or choose an interface by LOCKSTEP_IFNAME");
     ls__listener_close(door);
 }
 
