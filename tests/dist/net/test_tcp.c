@@ -209,6 +209,15 @@ static void damage_frames_to(int peer)
     ls__progress_release(comm_now());
 }
 
+/* The connections go on sending, so the payload may be freed only after this. */
+static void damage_no_more(void)
+{
+    static unsigned char unsent;
+    ls__progress_take(comm_now());
+    struck = &unsent;
+    ls__progress_release(comm_now());
+}
+
 /* Whether the payload of a frame from `peer` was being received into its place. */
 static bool received_in_place(int peer)
 {
@@ -258,6 +267,7 @@ static void check_damaged(transfer *start, int64_t bytes, int64_t at)
         }
         CHECK_STATUS(status, LS_ERR_PEER);
         check_damage_named();
+        damage_no_more();
     }
     free(x);
 }
