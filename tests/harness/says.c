@@ -1,3 +1,4 @@
+/* Whether a text holds what a printf format of the library can have made. */
 #include "says.h"
 
 #include <string.h>

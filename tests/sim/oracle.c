@@ -199,3 +199,14 @@ void ls__oracle_reduced(const ls__plan_operation *o, int64_t i, int ranks, void 
     const int by = o->op == LS_AVG ? ranks : o->divisor;
     put(o->dtype, by != 0 ? divided(o->dtype, waiting[0], by) : waiting[0], out);
 }
+
+ls_dtype ls__oracle_other_dtype(ls_dtype t)
+{
+    static const ls_dtype others[LS_DTYPE_COUNT] = {
+        [LS_FLOAT32] = LS_INT32,    [LS_FLOAT64] = LS_INT64, [LS_FLOAT16] = LS_BFLOAT16,
+        [LS_BFLOAT16] = LS_FLOAT16, [LS_INT8] = LS_UINT8,    [LS_UINT8] = LS_INT8,
+        [LS_INT32] = LS_UINT32,     [LS_INT64] = LS_UINT64,  [LS_BOOL] = LS_UINT8,
+        [LS_INT16] = LS_UINT16,     [LS_UINT16] = LS_INT16,  [LS_UINT32] = LS_INT32,
+        [LS_UINT64] = LS_INT64};
+    return others[t];
+}

@@ -243,25 +243,13 @@ static ls_status start_other(player *p, flight *f, int64_t count, const ls_colle
     }
 }
 
-/* Of the same size and with at least the same operators. */
-static ls_dtype other_dtype(ls_dtype t)
-{
-    static const ls_dtype others[LS_DTYPE_COUNT] = {
-        [LS_FLOAT32] = LS_INT32,    [LS_FLOAT64] = LS_INT64, [LS_FLOAT16] = LS_BFLOAT16,
-        [LS_BFLOAT16] = LS_FLOAT16, [LS_INT8] = LS_UINT8,    [LS_UINT8] = LS_INT8,
-        [LS_INT32] = LS_UINT32,     [LS_INT64] = LS_UINT64,  [LS_BOOL] = LS_UINT8,
-        [LS_INT16] = LS_UINT16,     [LS_UINT16] = LS_INT16,  [LS_UINT32] = LS_INT32,
-        [LS_UINT64] = LS_INT64};
-    return others[t];
-}
-
 /* The call, with what the plan wants wrong about it. */
 static ls_status start(player *p, flight *f)
 {
     const ls__plan_operation *o = f->operation;
     const ls__plan_wrong how = p->wrong != NULL ? p->wrong->how : LS__WRONG_KINDS;
     const int64_t count = how == LS__WRONG_COUNT ? o->count - 1 : o->count;
-    const ls_dtype dtype = how == LS__WRONG_DTYPE ? other_dtype(o->dtype) : o->dtype;
+    const ls_dtype dtype = how == LS__WRONG_DTYPE ? ls__oracle_other_dtype(o->dtype) : o->dtype;
     const ls_reduce_op op = how != LS__WRONG_OP ? o->op : o->op == LS_MAX ? LS_MIN : LS_MAX;
     ls_collective_options with = {.size = sizeof with,
                                   .divisor = o->divisor,

@@ -208,6 +208,8 @@ float ls__oracle_float(uint64_t id, int rank, int64_t i);
 void ls__oracle_value(const ls__plan_operation *o, int rank, int64_t i, void *out);
 void ls__oracle_reduced(const ls__plan_operation *o, int64_t i, int ranks, void *out);
 double ls__oracle_factor(int rank); /* of PREMUL_SUM */
+/* Of the same size and with at least the same operators. */
+ls_dtype ls__oracle_other_dtype(ls_dtype dtype);
 /* uneven.c: blocks of unequal lengths. */
 typedef struct ls__uneven {
     ls__operation operation;
