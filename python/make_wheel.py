@@ -1,15 +1,27 @@
-"""Builds the package (PEP 517): a wheel is a zip archive of the files and three notes about them.
+"""Builds the package: a wheel is a zip archive of the files and a few notes about them.
 
-Nothing is compiled and nothing is needed, so `pip install ./python` works without a network.
+There are two kinds. `pip install ./python` (PEP 517) packs the Python files alone, so nothing is
+compiled or downloaded; the library is found where it was built or installed. `python3
+python/make_wheel.py [FOLDER]` also builds the library and the command `lockstep` and packs them, so
+that the one file is all that another machine has to install.
+
+That build has what the collectives need: OpenSSL (TLS between hosts, hashes) and Jansson, linked
+statically. It leaves out OpenMP, oneDNN and PCRE2, which only training in C uses.
 """
 
 import base64
 import hashlib
+import io
 import pathlib
+import platform
+import re
+import subprocess
+import sys
 import tarfile
 import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
 NAME = "lockstep"
 METADATA = """Metadata-Version: 2.1
 Name: lockstep
@@ -24,9 +36,16 @@ Requires-Dist: torch; extra == "torch"
 Description-Content-Type: text/markdown
 
 {readme}"""
-WHEEL = "Wheel-Version: 1.0\nGenerator: make_wheel\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+WHEEL = "Wheel-Version: 1.0\nGenerator: make_wheel\nRoot-Is-Purelib: {pure}\nTag: {tag}\n"
 # PyTorch from 2.5 on calls it at `import torch`, so that it knows the backend's name.
 ENTRY_POINTS = "[torch.backends]\nlockstep = lockstep.torch:register\n"
+PURE = "py3-none-any"
+
+SETUP = ["--buildtype=release", "-Dprefer_static=true", "-Dc_link_args=-Wl,--exclude-libs,ALL",
+         "-Dtls=enabled", "-Dopenmp=disabled", "-Donednn=disabled", "-Dpcre2=disabled"]
+LIBRARY = "liblockstep.so.0.2"  # as _library.py looks for it
+LICENSES = {"openssl": "/usr/share/doc/libssl-dev/copyright",
+            "jansson": "/usr/share/doc/libjansson-dev/copyright"}
 
 
 def _version():
@@ -35,32 +54,42 @@ def _version():
     return values["__version__"]
 
 
-def _notes():
-    """The notes that stand in the .dist-info folder: {name: text}."""
-    text = METADATA.format(version=_version(), readme=(HERE / "README.md").read_text())
-    return {"METADATA": text, "WHEEL": WHEEL, "entry_points.txt": ENTRY_POINTS}
+def _metadata():
+    return METADATA.format(version=_version(), readme=(HERE / "README.md").read_text())
 
 
-def _write(folder, files):
-    """The archive of {name: bytes}, with the list of hashes at its end."""
+def _sources():
+    """{path in the package: file}"""
+    found = [*(HERE / NAME).rglob("*.py"), *(HERE / NAME).rglob("py.typed")]
+    return {p.relative_to(HERE).as_posix(): p for p in sorted(found)}
+
+
+def _write(folder, files, tag=PURE):
+    """The archive of {name: bytes}, with the notes and the list of hashes at its end."""
     info = f"{NAME}-{_version()}.dist-info"
-    files.update({f"{info}/{name}": text.encode() for name, text in _notes().items()})
+    notes = {"METADATA": _metadata(), "entry_points.txt": ENTRY_POINTS,
+             "WHEEL": WHEEL.format(pure=str(tag == PURE).lower(), tag=tag)}
+    files.update({f"{info}/{name}": text.encode() for name, text in notes.items()})
     lines = []
     for name, data in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         lines.append(f"{name},sha256={digest},{len(data)}\n")
-    lines.append(f"{info}/RECORD,,\n")
-    path = pathlib.Path(folder) / f"{NAME}-{_version()}-py3-none-any.whl"
+    files[f"{info}/RECORD"] = ("".join(lines) + f"{info}/RECORD,,\n").encode()
+    path = pathlib.Path(folder) / f"{NAME}-{_version()}-{tag}.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():
-            archive.writestr(name, data)
-        archive.writestr(f"{info}/RECORD", "".join(lines))
+            entry = zipfile.ZipInfo(name)  # of 1980, so that equal files make equal wheels
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (0o755 if "/scripts/" in name else 0o644) << 16
+            archive.writestr(entry, data)
     return path.name
 
 
+# ---- what pip calls -----------------------------------------------------------------------------
+
+
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    return _write(wheel_directory, {p.relative_to(HERE).as_posix(): p.read_bytes()
-                                    for p in sorted((HERE / NAME).rglob("*.py"))})
+    return _write(wheel_directory, {name: p.read_bytes() for name, p in _sources().items()})
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
@@ -74,6 +103,62 @@ def build_sdist(sdist_directory, config_settings=None):
     with tarfile.open(path, "w:gz") as archive:
         for name in ("pyproject.toml", "make_wheel.py", "README.md"):
             archive.add(HERE / name, f"{base}/{name}")
-        for file in sorted((HERE / NAME).rglob("*.py")):
-            archive.add(file, f"{base}/{file.relative_to(HERE).as_posix()}")
+        for name, file in _sources().items():
+            archive.add(file, f"{base}/{name}")
+        note = tarfile.TarInfo(f"{base}/PKG-INFO")
+        note.size = len(_metadata().encode())
+        archive.addfile(note, io.BytesIO(_metadata().encode()))
     return path.name
+
+
+# ---- the wheel with the library -----------------------------------------------------------------
+
+
+def _compile(build):
+    if not (build / "build.ninja").exists():
+        subprocess.run(["meson", "setup", build, ROOT, *SETUP], check=True)
+    subprocess.run(["ninja", "-C", build, f"src/{LIBRARY}.0", "lockstep"], check=True)
+
+
+def _platform(*files):
+    """The tag of the oldest glibc that has every function these files call."""
+    names = subprocess.run(["objdump", "-T", *files], check=True, text=True,
+                           capture_output=True).stdout
+    found = {tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_(\d+\.\d+)", names)}
+    major, minor = max(found)
+    return f"manylinux_{major}_{minor}_{platform.machine()}"
+
+
+def _needed(file):
+    """The shared libraries that a file asks the dynamic linker for."""
+    text = subprocess.run(["objdump", "-p", file], check=True, text=True, capture_output=True).stdout
+    return set(re.findall(r"NEEDED +(\S+)", text))
+
+
+def _check_needed(*files):
+    """Every Linux with glibc has these; anything else would be missing on another machine."""
+    allowed = re.compile(r"(libc|libm|libpthread|libdl|librt|ld-linux\S*)\.so\.\d+")
+    for file in files:
+        more = sorted(n for n in _needed(file) if not allowed.fullmatch(n))
+        if more:
+            sys.exit(f"{file} needs {', '.join(more)}, which a wheel cannot take for granted; install "
+                     "the static library of each (Debian: libssl-dev, libjansson-dev) and build again")
+
+
+def build_binary_wheel(folder, build=ROOT / "build" / "wheel"):
+    """A wheel with the library and the command; its name."""
+    _compile(build)
+    library, command = build / "src" / LIBRARY, build / "lockstep"
+    _check_needed(library, command)
+    files = {name: p.read_bytes() for name, p in _sources().items()}
+    files[f"{NAME}/{LIBRARY}"] = library.read_bytes()
+    files[f"{NAME}-{_version()}.data/scripts/lockstep"] = command.read_bytes()
+    for name, path in LICENSES.items():
+        if pathlib.Path(path).exists():
+            files[f"{NAME}-{_version()}.dist-info/licenses/{name}"] = pathlib.Path(path).read_bytes()
+    return _write(folder, files, f"py3-none-{_platform(library, command)}")
+
+
+if __name__ == "__main__":
+    target = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build")
+    print(target / build_binary_wheel(target))

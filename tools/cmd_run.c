@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/settings.h"
 #include "commands.h"
@@ -101,7 +102,7 @@ static int take_data_plane(const cli_command *command, const cli_option *o, cons
                : cli_wrong(command, "--data-plane is \"%s\"; give tls or plain", text);
 }
 
-/* torchrun's -m runs a module by itself; here the program is the interpreter. */
+/* torchrun's -m runs a module by itself; here the interpreter is named. */
 static int refuse_module(const cli_command *command, const cli_option *o, const char *text)
 {
     (void)o;
@@ -179,6 +180,10 @@ static const cli_command command = {
         "ended, and the root cause is reported once. The exit status is that of the failed rank,\n"
         "or 128 + the number of the signal that ended it.\n"
         "\n"
+        "A Python script (a name that ends in .py) that is not executable is run by python3, or "
+        "by\n"
+        "the interpreter that LOCKSTEP_PYTHON names.\n"
+        "\n"
         "No restart happens if the same failure occurs twice at the same step, if ranks disagree,\n"
         "or if the program cannot be started. The program resumes from its own last checkpoint.\n"
         "\n"
@@ -230,6 +235,32 @@ static int check_nodes(void)
     return 0;
 }
 
+/* Whether PROGRAM is a Python script that cannot be executed by its name. */
+static bool is_script(const char *program)
+{
+    const char *dot = strrchr(program, '.');
+    return dot != NULL && strcmp(dot, ".py") == 0 && access(program, R_OK) == 0 &&
+           (strchr(program, '/') == NULL || access(program, X_OK) != 0);
+}
+
+/* The command of a rank: `program`, or for a script the interpreter before it, without a buffer
+ * between its output and the launcher (torchrun's `python -u`). NULL without memory; the process
+ * keeps it to its end. */
+static const char *const *rank_argv(int count, char **program)
+{
+    if (!is_script(program[0])) {
+        return (const char *const *)program;
+    }
+    const char **argv = calloc((size_t)count + 3, sizeof *argv);
+    if (argv != NULL) {
+        const char *python = ls__setting_get("LOCKSTEP_PYTHON");
+        argv[0] = python != NULL ? python : "python3";
+        argv[1] = "-u";
+        memcpy(argv + 2, program, (size_t)count * sizeof *argv);
+    }
+    return argv;
+}
+
 /* Prints the failure and the time of the next attempt, before the wait for it. */
 static void tell(const ls__job_result *failed)
 {
@@ -258,7 +289,11 @@ int cmd_run(int argc, char **argv)
         return status;
     }
     (void)ls__settings_check();
-    job->argv = (const char *const *)(argv + program);
+    job->argv = rank_argv(argc - program, argv + program);
+    if (job->argv == NULL) {
+        fprintf(stderr, "lockstep: no memory for the command line\n");
+        return 1;
+    }
     job->capture =
         job->ranks > 1 || job->nodes > 1 || job->log_dir != NULL || job->max_restarts > 0;
     ls__job_result result;

@@ -8,78 +8,24 @@ is attached that never waits: no deadlock is claimed then, and deadlines hold as
 """
 
 import atexit
+import collections
 import ctypes
 import os
 import sys
 import threading
 import time
+import weakref
 
+from . import _end
+from ._errors import (AbortedError, Error, InvalidError, MismatchError, PeerError, StillRunning,
+                      TimeoutError, failures, make_error, note_failure, raise_last,
+                      still_running)
 from ._library import Counters, InitOptions, Options, library
 
 __all__ = []
 
 IN_PROGRESS = 1
 ANY_SOURCE = -1  # as the peer of a receive: whoever sends first
-
-# ---- errors -------------------------------------------------------------------------------------
-
-
-class Error(RuntimeError):
-    """A call failed; the text is ls_error_message's. `status` is its number, `name` its name."""
-
-    status = 0
-
-    @property
-    def name(self):
-        return library().ls_status_name(self.status).decode()
-
-
-class InvalidError(Error, ValueError):
-    """An argument is not acceptable."""
-
-
-class TimeoutError(Error, TimeoutError):  # the builtin, too: `except TimeoutError` catches it
-    """The deadline passed."""
-
-
-class StillRunning(TimeoutError):
-    """A wait with a time of its own was over before the operation, which goes on."""
-
-
-class PeerError(Error):
-    """Another rank died, left or failed."""
-
-
-class MismatchError(Error):
-    """Ranks disagree about an operation."""
-
-
-class AbortedError(Error):
-    """The group was aborted."""
-
-
-_KINDS = {-1: InvalidError, -4: TimeoutError, -5: PeerError, -6: MismatchError, -7: AbortedError}
-
-
-def make_error(status, text):
-    error = _KINDS.get(status, Error)(text)
-    error.status = status
-    return error
-
-
-def raise_last(status):
-    text = library().ls_error_message().decode("utf-8", "replace")
-    raise make_error(status, text) from next(
-        (failures.pop(known) for known in list(failures) if status == -7 and known in text), None)
-
-
-failures = {}  # text: what an operator of the user's has raised here, until that is told
-
-
-def note_failure(text, error):
-    if len(failures) < 16:
-        failures.setdefault(text, error)
-
 
 # ---- calls and threads --------------------------------------------------------------------------
 
@@ -91,6 +37,7 @@ class _State:
     world = None
     guard = None    # (thread, the Event that ends it)
     helpers = 0     # threads of our own, which make no calls of the user's
+    waiting = False  # whether the thread that called init waits in the library
     lock = threading.RLock()
 
 
@@ -149,9 +96,26 @@ def _stand_guard(runtime, ready, end):
     lib.ls_runtime_attach(None)
 
 
+def several_threads():
+    """Whether the program has threads beside ours, which may call at the same time."""
+    return threading.active_count() > 1 + state.helpers
+
+
+def wait(function, *arguments):
+    """Calls a function that waits for other ranks; Ctrl-C ends it (_end.py)."""
+    before_waiting()
+    if threading.get_ident() != state.owner:
+        return call(function, *arguments)
+    state.waiting = True
+    try:
+        return call(function, *arguments)
+    finally:
+        state.waiting = False
+
+
 def before_waiting():
     """Called before a wait: with several threads, the guard has to stand."""
-    if state.guard is None and threading.active_count() > 1 + state.helpers:
+    if state.guard is None and several_threads():
         with state.lock:
             if state.guard is None and state.runtime is not None:
                 ready, end = threading.Event(), threading.Event()
@@ -181,14 +145,16 @@ def init(seed=0, timeout=None, threads=0, graceful_stop=False):
     state.runtime = lib.ls_runtime_current()
     state.owner, state.pid = threading.get_ident(), os.getpid()
     state.world = Group(lib.ls_world(), owned=False)
+    _end.watch()
 
 
 def finalize():
-    """Leaves the world. Waits for operations in flight; groups that were not freed are freed."""
-    if state.runtime is None:
+    """Leaves the world. Waits for operations in flight; groups that were not freed are freed. In a
+    process that was forked from a rank there is nothing to leave."""
+    if not is_initialized():
         return
-    for work in list(_left):
-        work.forget()
+    while _left:
+        _left.popleft().forget()
     if state.guard is not None:
         thread, end = state.guard
         end.set()
@@ -279,7 +245,8 @@ def make_options(tag=None, timeout_ms=0, algorithm=None, divisor=0.0, factor=1.0
 
 # ---- works --------------------------------------------------------------------------------------
 
-_left = set()  # works nobody waits for any more, kept while their operations use the buffers
+_left = collections.deque()  # works nobody waits for any more, while their operations use the buffers
+_LOOKED_AT = 4  # of them at each start: more than are added, so that they do not pile up
 
 
 class _Left:
@@ -288,22 +255,30 @@ class _Left:
     def __init__(self, handle, buffers):
         self.handle, self.buffers = handle, buffers
 
+    def ended(self):
+        try:
+            return call(library().ls_work_test, self.handle) != IN_PROGRESS
+        except Error:
+            return True
+
     def forget(self):
         try:
             call(library().ls_work_wait, self.handle)
         except Error:
             pass  # the group has failed; its next call says so
-        _left.discard(self)
 
 
 def _reap():
-    for work in list(_left):
+    """Releases those that have ended, of the few that were looked at longest ago."""
+    for _ in range(min(_LOOKED_AT, len(_left))):
         try:
-            ended = call(library().ls_work_test, work.handle) != IN_PROGRESS
-        except Error:
-            ended = True
-        if ended:
+            work = _left.popleft()
+        except IndexError:
+            return  # another thread did it
+        if work.ended():
             work.forget()
+        else:
+            _left.append(work)
 
 
 class Work:
@@ -321,7 +296,6 @@ class Work:
         in seconds, only so long: then StillRunning is raised, and the operation goes on."""
         with self._lock:
             if self._handle is not None:
-                before_waiting()
                 try:
                     self._wait_for(timeout)
                 except StillRunning:
@@ -338,11 +312,9 @@ class Work:
         if self._wants_source:
             self._find_source(timeout)
         if timeout is None:
-            call(lib.ls_work_wait, self._handle)
-        elif call(lib.ls_work_wait_for, self._handle, int(timeout * 1000)) == IN_PROGRESS:
-            error = StillRunning(f"the operation has not ended after {timeout:g} s; it goes on")
-            error.status = -4
-            raise error
+            wait(lib.ls_work_wait, self._handle)
+        elif wait(lib.ls_work_wait_for, self._handle, int(timeout * 1000)) == IN_PROGRESS:
+            raise still_running(timeout)
 
     def keep_source(self):
         """Has `source` hold the rank that a receive from any rank came from, once it has ended."""
@@ -379,28 +351,37 @@ class Work:
 
     def __del__(self):
         if self._handle is not None and is_initialized() and not sys.is_finalizing():
-            _left.add(_Left(self._handle, self._buffers))
+            _left.append(_Left(self._handle, self._buffers))
+
+
+_starting = collections.defaultdict(threading.Lock)  # of each group: one thread starts at a time
 
 
 def start(function, arguments, options=None, buffers=None, result=None):
-    """Starts an operation whose last arguments are options and work."""
+    """Starts an operation whose last arguments are options and work; the first one is the group."""
     if _left:
         _reap()
     handle = ctypes.c_void_p()
-    call(function, *arguments, options, ctypes.byref(handle))
+    with _starting[arguments[0]]:
+        call(function, *arguments, options, ctypes.byref(handle))
     return Work(handle.value, buffers, result)
 
 
 def run(function, arguments, options=None, buffers=None, result=None, async_op=False):
-    """The same; without async_op in one call, which ends with the operation."""
+    """The same; without async_op in one call, which ends with the operation. With several threads
+    it is started and waited for: the others may start theirs meanwhile."""
     if async_op:
         return start(function, arguments, options, buffers, result)
-    before_waiting()
-    call(function, *arguments, options, None)
+    if several_threads():
+        return start(function, arguments, options, buffers, result).wait()
+    wait(function, *arguments, options, None)
     return result
 
 
 # ---- groups -------------------------------------------------------------------------------------
+
+
+groups = weakref.WeakSet()  # those that were not freed
 
 
 class Group:
@@ -409,6 +390,7 @@ class Group:
     def __init__(self, handle, owned=True):
         lib = library()
         self._handle, self._owned = handle, owned
+        groups.add(self)
         self.rank = lib.ls_group_rank(handle)
         self.size = lib.ls_group_size(handle)
         self.name = lib.ls_group_name(handle).decode("utf-8", "replace")
@@ -425,8 +407,7 @@ class Group:
     def new_among(self, ranks, name=None):
         """A group of these ranks of this one; only they call it."""
         out = ctypes.c_void_p()
-        before_waiting()
-        call(library().ls_group_new_among, self.handle, (ctypes.c_int * len(ranks))(*ranks),
+        wait(library().ls_group_new_among, self.handle, (ctypes.c_int * len(ranks))(*ranks),
              len(ranks), name.encode() if name is not None else None, ctypes.byref(out))
         return Group(out.value)
 
@@ -434,8 +415,7 @@ class Group:
         """Ranks that give the same color (0 or more) become a group, in the order of their keys;
         with color None a rank gets None. Every rank of this group calls it."""
         out = ctypes.c_void_p()
-        before_waiting()
-        call(library().ls_group_split, self.handle, -1 if color is None else color, key,
+        wait(library().ls_group_split, self.handle, -1 if color is None else color, key,
              name.encode() if name is not None else None, ctypes.byref(out))
         return Group(out.value) if out.value is not None else None
 
@@ -444,16 +424,14 @@ class Group:
         calls it; those not among `ranks` get None."""
         out = ctypes.c_void_p()
         numbers = (ctypes.c_int * len(ranks))(*ranks) if ranks is not None else None
-        before_waiting()
-        call(library().ls_group_new, self.handle, numbers, len(ranks) if ranks is not None else 0,
+        wait(library().ls_group_new, self.handle, numbers, len(ranks) if ranks is not None else 0,
              name.encode() if name is not None else None, ctypes.byref(out))
         return Group(out.value) if out.value is not None else None
 
     def set_channels(self, channels):
         """How many parts of one operation between hosts are under way at the same time, 1 to 4;
         every rank gives the same."""
-        before_waiting()
-        call(library().ls_group_set_channels, self.handle, channels)
+        wait(library().ls_group_set_channels, self.handle, channels)
 
     def tuning(self):
         """Which algorithms operations use by size: {"all_reduce": "0-64Ki:root,64Ki-:direct", ...};
@@ -465,9 +443,10 @@ class Group:
     def free(self):
         """Frees the group; every rank of it calls this."""
         if self._handle is not None and self._owned and state.runtime is not None:
-            before_waiting()
             handle, self._handle = self._handle, None
-            call(library().ls_group_free, handle)
+            groups.discard(self)
+            _starting.pop(handle, None)
+            wait(library().ls_group_free, handle)
 
     def abort(self, why="no reason was given"):
         """Fails the group on every rank; who waits gets an AbortedError with `why`."""
@@ -484,14 +463,12 @@ class Group:
 
     def monitored_barrier(self, timeout=None):
         """A barrier that fails, on every rank, with the numbers of all ranks that had not come."""
-        before_waiting()
-        call(library().ls_monitored_barrier, self.handle, milliseconds(timeout), None)
+        wait(library().ls_monitored_barrier, self.handle, milliseconds(timeout), None)
 
     def stop_agree(self):
         """Whether any rank was asked to stop; the same answer on all."""
         stop = ctypes.c_bool()
-        before_waiting()
-        call(library().ls_stop_agree, self.handle, ctypes.byref(stop))
+        wait(library().ls_stop_agree, self.handle, ctypes.byref(stop))
         return stop.value
 
     def counters(self):

@@ -1,8 +1,8 @@
 """Finds liblockstep, loads it once, and says what its functions take.
 
-It is looked for where LOCKSTEP_LIBRARY says (a file, or a folder that holds it); else beside these
-files, where a source tree has its build; else where pkg-config and the dynamic linker look. A
-library whose version does not fit this package is refused.
+It is looked for where LOCKSTEP_LIBRARY says (a file, or a folder that holds it); else among these
+files, where a wheel may bring it; else where a source tree has its build; else where pkg-config and
+the dynamic linker look. A library whose version does not fit this package is refused.
 """
 
 import ctypes
@@ -142,6 +142,9 @@ def _places():
         path = pathlib.Path(given)
         yield (path / FILE if path.is_dir() else path), "LOCKSTEP_LIBRARY"
         return
+    brought = pathlib.Path(__file__).resolve().parent / FILE
+    if brought.exists():
+        yield brought, "the wheel"
     beside = _beside()
     if beside is not None:
         yield beside / FILE, "the source tree's build"
@@ -169,6 +172,9 @@ def _open():
 
 
 def _check_version(library, path):
+    if not hasattr(library, "ls_version"):
+        raise ImportError(f"lockstep: {path} is not a library of Lockstep: it has no ls_version; set "
+                          f"LOCKSTEP_LIBRARY to {FILE} or its folder")
     library.ls_version.restype = ctypes.c_char_p
     found = library.ls_version().decode()
     if found.split(".")[:2] != __version__.split(".")[:2]:

@@ -356,8 +356,7 @@ def recv_any(array, tag=0, group=None, timeout=None):
     """Receives into `array` from whoever sends with this tag first; returns that rank."""
     group, source = _of(group), ctypes.c_int()
     _check("recv_any", array, writable=True)
-    _core.before_waiting()
-    _core.call(library().ls_recv_any, group.handle, _at(array), array.size,
+    _core.wait(library().ls_recv_any, group.handle, _at(array), array.size,
                _dtype("recv_any", array), tag, _options({"timeout": timeout}), ctypes.byref(source))
     return source.value
 

@@ -30,8 +30,7 @@ def _options(timeout, tag):
 
 
 def _call(function, *arguments):
-    _core.before_waiting()
-    _core.call(function, *arguments)
+    _core.wait(function, *arguments)
 
 
 def _given(data):

@@ -53,6 +53,10 @@ static const ls__setting table[] = {
      "listed (0,0,1), and share no memory between hosts"},
     {"LOCKSTEP_BOOTSTRAP", "", "set by the launcher: the descriptors a rank joins its job with"},
     {"LOCKSTEP_LIBRARY", "", "for the Python package: the library, a file or its folder"},
+    {"LOCKSTEP_PYTHON", "python3", "the interpreter that `lockstep run script.py` uses"},
+    {"LOCKSTEP_TORCH_AS", "",
+     "for the Python package: the backend, such as gloo, whose groups Lockstep makes (set by "
+     "`python -m lockstep.torch --as`)"},
     {"RANK", "0", "set by the launcher: this rank in the world"},
     {"WORLD_SIZE", "1", "set by the launcher: number of ranks"},
     {"LOCAL_RANK", "0", "set by the launcher: this rank among those of its host"},

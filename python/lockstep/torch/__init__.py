@@ -8,6 +8,7 @@ ones, or without installing, `import lockstep.torch` makes the name known, as do
 """
 
 import functools
+import os
 
 __all__ = ["register"]
 
@@ -75,6 +76,9 @@ def register():
     _for_groups_of_ours(dist, "monitored_barrier", _monitored_barrier)
     if not hasattr(dist.ProcessGroup, "shutdown"):
         _for_groups_of_ours(dist, "destroy_process_group", _destroy)
+    from . import _alias
+    if os.environ.get(_alias.VARIABLE):  # of the process that started this one
+        _alias.stand_in_for(os.environ[_alias.VARIABLE])
 
 
 register()

@@ -116,15 +116,20 @@ class Outputs:
     def __init__(self, what, tensors, like):
         same_sizes(what, tensors, like)
         self.tensors, self.flat = tensors, adjacent(tensors)
-        self.copied = self.flat is None
+        self.copied, self.length = self.flat is None, like.numel()
         if self.copied:
             self.flat = torch.empty(len(tensors) * like.numel(), dtype=like.dtype)
 
     def finish(self, _):
         if self.copied:
-            with torch.no_grad():
-                for tensor, part in zip(self.tensors, self.flat.chunk(len(self.tensors))):
-                    tensor.copy_(part.view(tensor.shape))
+            for tensor, part in zip(self.tensors, self.flat.split(self.length)):
+                put(tensor, part.view(tensor.shape))
+
+
+def put(tensor, values):
+    """Brings a result to the caller's tensor, on whatever thread."""
+    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+        tensor.copy_(values)
 
 
 def dense(tensor):
@@ -146,10 +151,7 @@ def in_place(tensor):
         return tensor, None
     copy = tensor.detach().contiguous()
 
-    def finish(_):
-        with torch.no_grad():
-            tensor.copy_(copy)
-    return copy, finish
+    return copy, lambda _: put(tensor, copy)
 
 
 def both(*finishes):
@@ -176,11 +178,20 @@ def in_place_output(tensor):
     if tensor.is_contiguous():
         return tensor.detach(), None
     out = torch.empty(tensor.shape, dtype=tensor.dtype)
+    return out, lambda _: put(tensor, out)
 
-    def finish(_):
-        with torch.no_grad():
-            tensor.copy_(out)
-    return out, finish
+
+def some(what, tensors):
+    if len(tensors) == 0:
+        raise make_error(-1, f"{what}: a list without tensors; give at least one")
+    return tensors
+
+
+def first_of(what, rows, size):
+    """The tensors for all ranks: PyTorch gives a list of them, or a list that holds that list."""
+    row = rows if len(rows) > 0 and isinstance(rows[0], torch.Tensor) else some(what, rows)[0]
+    count_is(what, row, size)
+    return list(row)
 
 
 def count_is(what, tensors, size):

@@ -5,6 +5,7 @@ waits for one operation after the other; most programs never start it.
 """
 
 import datetime
+import os
 import queue
 import threading
 import time
@@ -34,14 +35,21 @@ class Work(_Work):
         super().__init__()
         self._group, self._parts, self._result, self._finish = group, parts, result, finish
         self._error, self._ended, self._future, self._source = None, False, None, None
-        self._mutex = threading.RLock()
+        self._mutex, self._span = threading.RLock(), None
         if KEEP:
             group.keep(self)
 
     # ---- waiting ----
 
+    def record(self, span):
+        """Has the group's thread end this span of PyTorch's profile when the operation ends."""
+        self._span = span
+        self.get_future()
+
     def _wait(self, timeout=None):
         """Ends the work; its error is kept."""
+        if self._span is not None and not Completer.here():
+            return self._wait_recorded(timeout)
         with self._mutex:
             if self._ended:
                 return
@@ -56,6 +64,15 @@ class Work(_Work):
             except Exception as error:
                 self._error = error
             self._ended, self._parts, self._finish = True, (), None
+            if self._span is not None:
+                self._span.__exit__(None, None, None)
+
+    def _wait_recorded(self, timeout):
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self._ended:
+            if end is not None and time.monotonic() > end:
+                raise _core.still_running(timeout)
+            time.sleep(2e-5)
 
     def wait(self, timeout=None):
         self._wait(seconds_of(timeout))
@@ -111,10 +128,9 @@ class Work(_Work):
         that waits in the library takes turns in moving operations on, and so the processor from
         the backward pass (with 2 and 4 ranks on 2 cores and 13 MB of gradients a step took 1.2 and
         1.3 times as long)."""
-        pause = 2e-5
+        begun = time.monotonic()
         while not all(part.done() for part in self._parts):
-            time.sleep(pause)
-            pause = min(1.3 * pause, 2e-4)
+            time.sleep(min(max(2e-5, 0.05 * (time.monotonic() - begun)), 5e-3))
         self._wait()
         self._inner.set_result(None)
 
@@ -127,14 +143,20 @@ class Completer:
 
     _here = threading.local()  # .ours: a thread that runs callbacks
 
+    @classmethod
+    def here(cls):
+        """Whether the calling thread is one that resolves futures."""
+        return getattr(cls._here, "ours", False)
+
     def __init__(self, name):
         self._queue, self._thread, self._name = queue.Queue(), None, name
+        self._pid = os.getpid()
 
     def add(self, work, alone, ended):
         """A work that has ended is resolved here and now, unless an earlier one's callbacks are still
         to run or running: ranks whose callbacks start collectives would start them in different
         orders."""
-        apart = alone or getattr(self._here, "ours", False)
+        apart = alone or self.here()
         if ended and (apart or self._queue.unfinished_tasks == 0):
             work.settle()
             return
@@ -170,6 +192,8 @@ class Completer:
             self._queue.task_done()
 
     def stop(self):
+        if self._pid != os.getpid():
+            return  # the thread is of the process that this one was forked from
         if self._thread is not None and self._thread is not threading.current_thread():
             self._queue.put(None)
             self._thread.join()
