@@ -51,8 +51,8 @@ def pythons_with(*modules):
 def environment(**more):
     kept = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_") or k in (
         "LOCKSTEP_HOSTS", "LOCKSTEP_DEBUG")}
-    return dict(kept, PYTHONPATH=str(SOURCE / "python"), LOCKSTEP_LIBRARY=str(BUILD / "src"),
-                OMP_NUM_THREADS="1", **more)
+    return dict(dict(kept, PYTHONPATH=str(SOURCE / "python"), LOCKSTEP_LIBRARY=str(BUILD / "src"),
+                     OMP_NUM_THREADS="1"), **more)
 
 
 def free_port():

@@ -7,7 +7,8 @@ import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
 import cases
-from jobs import (LONG, SOURCE, Job, by_environment, by_lockstep, by_torchrun, pythons_with,
+from jobs import (LONG, SOURCE, Job, by_environment, by_lockstep, by_torchrun, environment,
+                  pythons_with,
                   skipped, tests_of)
 from tap import run, test
 
@@ -37,7 +38,10 @@ def tests_with(python, version):
     tests_of(Job("torch_train.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
     tests_of(Job("torch_options.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
     tests_of(Job("torch_futures.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
+    tests_of(Job("torch_programs.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
     if LONG:
+        tests_of(Job("torch_programs.py", python, 4, LOCKSTEP_HOSTS="2", **QUIET),
+                 f" ({label}, 4 ranks of two hosts)")
         tests_of(Job("torch_options.py", python, 4, **QUIET), f" ({label}, 4 ranks)")
         tests_of(Job("torch_futures.py", python, 4, **QUIET), f" ({label}, 4 ranks)")
         tests_of(Job("torch_futures.py", python, 3, by_environment, LOCKSTEP_HOSTS="64", **QUIET),
@@ -107,6 +111,60 @@ except ValueError as error:
     print("refused:", error)
 """
 
+BESIDE = """
+import torch, torch.distributed as dist, lockstep.torch
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+one = dist.new_group([1, 2], backend="lockstep") if FIRST == "some" else dist.new_group(backend="lockstep")
+if rank in (1, 2) or FIRST == "all":
+    tensor = torch.tensor([float(rank)])
+    dist.all_reduce(tensor, group=one)
+    assert tensor.item() == 3, tensor
+    dist.broadcast(tensor, 2, group=one)
+if FIRST == "some" and rank in (1, 2):
+    try:
+        dist.new_group([0, 1, 2], backend="lockstep", use_local_synchronization=True)
+    except ValueError as error:
+        print("refused:", error, flush=True)
+dist.barrier()
+dist.destroy_process_group()
+print("done", flush=True)
+"""
+
+RAISES = """
+import time, torch, torch.distributed as dist, lockstep.torch
+dist.init_process_group("lockstep")
+dist.all_reduce(torch.ones(3))
+if dist.get_rank() == 1:
+    import atexit
+    atexit.register(time.sleep, 3)  # the process ends later
+    raise KeyError("no such key in the data")
+begin = time.monotonic()
+try:
+    dist.all_reduce(torch.ones(3))
+except RuntimeError as error:
+    print(f"heard in time: {time.monotonic() - begin < 2.5}: {error}", flush=True)
+"""
+
+INTERRUPT = """
+import os, signal, sys, time, torch, torch.distributed as dist, lockstep.torch
+dist.init_process_group("lockstep")
+dist.barrier()
+if dist.get_rank() == 0:
+    import threading
+    if os.fork() == 0:
+        time.sleep(1)
+        os.kill(os.getppid(), signal.SIGINT)
+        os._exit(0)
+    try:
+        dist.all_reduce(torch.ones(3))  # rank 1 does not come
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        os._exit(0)
+else:
+    time.sleep(20)
+"""
+
 LOSSES = """
 import sys, torch, torch.distributed as dist, lockstep.torch
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -165,6 +223,44 @@ if PYTHONS:
         heard = [line for line in output.splitlines() if "heard after" in line]
         assert any(": rank 1 (host" in line and "signal 9" in line for line in heard), output
 
+
+    @test
+    def a_group_of_this_backend_beside_a_default_group_of_gloo():
+        for first in ("all", "some"):
+            status, output = scripted(f"FIRST = {first!r}\n" + BESIDE, 3, PYTHON, by_environment)
+            assert status == 0 and output.count("done") == 3, output
+            assert output.count("refused: new_group: ranks 0 are not in") == (first == "some") * 2
+
+    @test
+    def an_exception_that_nobody_catches_reaches_the_others_with_its_text():
+        _, output = scripted(RAISES, 2, PYTHON)
+        heard = [line for line in output.splitlines() if "heard in time: True" in line]
+        assert heard and "no such key in the data" in heard[0], output
+
+    @test
+    def ctrl_c_ends_a_wait():
+        _, output = scripted(INTERRUPT, 2, PYTHON)
+        assert "interrupted" in output, output
+
+    @test
+    def lockstep_stands_in_for_gloo_in_a_program_that_names_it():
+        text = LOSSES.replace("BACKEND", "gloo") + "print('asked for', name)\n"
+        text = text.replace("dist.destroy_process_group()", "name = dist.get_backend(), "
+                            "type(dist.distributed_c10d._get_default_group()).__module__\n"
+                            "dist.destroy_process_group()")
+        with tempfile.TemporaryDirectory(prefix="lockstep-torch-") as folder:
+            path = pathlib.Path(folder) / "program.py"
+            path.write_text(text)
+            status, output = by_lockstep(2, [PYTHON, "-m", "lockstep.torch", "--as", "gloo", path],
+                                         **QUIET)
+        assert status == 0 and "asked for ('gloo', 'lockstep.torch._group')" in output, output
+
+    @test
+    def a_library_that_is_not_lockstep_is_refused_in_words():
+        import subprocess
+        done = subprocess.run([PYTHON, "-c", "import lockstep; lockstep.init()"], text=True,
+                              capture_output=True, env=environment(LOCKSTEP_LIBRARY="/lib/x86_64-linux-gnu/libm.so.6"))
+        assert "is not a library of Lockstep" in done.stderr, done.stderr
 
 if PYTHONS and LONG:
     @test

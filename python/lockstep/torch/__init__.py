@@ -24,11 +24,11 @@ def _make(options, _):
 
     timeout = seconds_of(options.timeout)
     ranks = list(options.global_ranks_in_group)
-    if not ranks:  # the default group
-        leave = _meet.join(options.store, options.group_rank, options.group_size, timeout)
-        group = _core.world().new(name="default_pg")
+    if not ranks or not _core.is_initialized():  # the default group, or the first of this backend
+        leave = _meet.join(options.store, options.group_rank, options.group_size, timeout, ranks)
+        group = _core.world().new(name=str(options.group_id)[:30] if ranks else "default_pg")
         return ProcessGroup(group, options.store, timeout, leave)
-    group = _core.world().new_among(ranks, str(options.group_id)[:30])
+    group = _core.world().new_among(_meet.numbers_of(ranks), str(options.group_id)[:30])
     return ProcessGroup(group, options.store, timeout, leave=False)
 
 
@@ -61,6 +61,21 @@ def _destroy(theirs, group, given):
         each.shutdown()
 
 
+def _let_join_wait():
+    """A DDP that joins uneven inputs hands a work to code in C++, which keeps no Python object: it gets
+    a work in C++ of the same future."""
+    import torch
+    from torch.distributed.algorithms.join import Join
+    from ._work import Work
+    theirs, wrap = Join.notify_join_context, torch._C._distributed_c10d._create_work_from_future
+
+    @functools.wraps(theirs)
+    def notify_join_context(joinable):
+        work = theirs(joinable)
+        return wrap(work.get_future()) if isinstance(work, Work) else work
+    Join.notify_join_context = staticmethod(notify_join_context)
+
+
 def register():
     """Makes "lockstep" known to torch.distributed; more than once does nothing."""
     global _registered
@@ -76,6 +91,7 @@ def register():
     _for_groups_of_ours(dist, "monitored_barrier", _monitored_barrier)
     if not hasattr(dist.ProcessGroup, "shutdown"):
         _for_groups_of_ours(dist, "destroy_process_group", _destroy)
+    _let_join_wait()
     from . import _alias
     if os.environ.get(_alias.VARIABLE):  # of the process that started this one
         _alias.stand_in_for(os.environ[_alias.VARIABLE])

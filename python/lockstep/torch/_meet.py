@@ -79,17 +79,31 @@ def _environment(variables):
                 os.environ[name] = value
 
 
-def by_launcher():
-    return "LOCKSTEP_BOOTSTRAP" in os.environ and os.environ.get("LOCKSTEP_LAUNCHER",
-                                                                  "lockstep") == "lockstep"
+_members = []  # PyTorch's numbers of the ranks in Lockstep's world; empty: all, equally numbered
 
 
-def join(store, rank, size, timeout):
+def numbers_of(ranks):
+    """The numbers in Lockstep's world of ranks of PyTorch's."""
+    absent = [r for r in ranks if _members and r not in _members]
+    if absent:
+        raise make_error(-1, f"new_group: ranks {', '.join(map(str, absent))} are not in Lockstep's "
+                             f"world, which the first lockstep group made of ranks "
+                             f"{', '.join(map(str, _members))}; make the first one of all ranks")
+    return [_members.index(r) for r in ranks] if _members else ranks
+
+
+def by_launcher(size):
+    return (os.environ.get("LOCKSTEP_LAUNCHER", "lockstep") == "lockstep"
+            and "LOCKSTEP_BOOTSTRAP" in os.environ and os.environ.get("WORLD_SIZE") == str(size))
+
+
+def join(store, rank, size, timeout, ranks=()):
     """Makes the world, or checks the one that is there: PyTorch's rank must be Lockstep's. Says
     whether it was made here and is to be left again."""
     made = False
     if not _core.is_initialized():
-        if by_launcher():
+        _members[:] = ranks
+        if by_launcher(size):
             _core.init(timeout=timeout)  # its descriptors are good for one world, which is kept
         else:
             job, hosts = _tell_and_ask(store, rank, size)

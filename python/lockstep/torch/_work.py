@@ -47,9 +47,17 @@ class Work(_Work):
         self.get_future()
 
     def _wait(self, timeout=None):
-        """Ends the work; its error is kept."""
-        if self._span is not None and not Completer.here():
-            return self._wait_recorded(timeout)
+        """Has the work ended; its error is kept."""
+        if self._span is None:
+            self._end(timeout)
+            return
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self._ended:  # the group's thread ends it
+            if end is not None and time.monotonic() > end:
+                raise _core.still_running(timeout)
+            time.sleep(2e-5)
+
+    def _end(self, timeout=None):
         with self._mutex:
             if self._ended:
                 return
@@ -63,16 +71,9 @@ class Work(_Work):
                 raise
             except Exception as error:
                 self._error = error
-            self._ended, self._parts, self._finish = True, (), None
             if self._span is not None:
                 self._span.__exit__(None, None, None)
-
-    def _wait_recorded(self, timeout):
-        end = None if timeout is None else time.monotonic() + timeout
-        while not self._ended:
-            if end is not None and time.monotonic() > end:
-                raise _core.still_running(timeout)
-            time.sleep(2e-5)
+            self._ended, self._parts, self._finish = True, (), None
 
     def wait(self, timeout=None):
         self._wait(seconds_of(timeout))
@@ -85,8 +86,8 @@ class Work(_Work):
         self.wait()
 
     def is_completed(self):
-        if not self._ended and all(part.done() for part in self._parts):
-            self._wait()
+        if not self._ended and self._span is None and all(part.done() for part in self._parts):
+            self._end()
         return self._ended
 
     def is_success(self):
@@ -131,7 +132,7 @@ class Work(_Work):
         begun = time.monotonic()
         while not all(part.done() for part in self._parts):
             time.sleep(min(max(2e-5, 0.05 * (time.monotonic() - begun)), 5e-3))
-        self._wait()
+        self._end()
         self._inner.set_result(None)
 
 
