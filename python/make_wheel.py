@@ -5,13 +5,15 @@ compiled or downloaded; the library is found where it was built or installed. `p
 python/make_wheel.py [FOLDER]` also builds the library and the command `lockstep` and packs them, so
 that the one file is all that another machine has to install.
 
-That build has what the collectives need: OpenSSL (TLS between hosts, hashes) and Jansson, linked
-statically. It leaves out OpenMP, oneDNN and PCRE2, which only training in C uses.
+That build has what the collectives need: OpenSSL (TLS between hosts, hashes), linked statically, and
+Jansson, whose shared library lies beside it, because Debian's static one is not for shared libraries.
+It leaves out OpenMP, oneDNN and PCRE2, which only training in C uses.
 """
 
 import base64
 import hashlib
 import io
+import os
 import pathlib
 import platform
 import re
@@ -39,11 +41,14 @@ Description-Content-Type: text/markdown
 WHEEL = "Wheel-Version: 1.0\nGenerator: make_wheel\nRoot-Is-Purelib: {pure}\nTag: {tag}\n"
 # PyTorch from 2.5 on calls it at `import torch`, so that it knows the backend's name.
 ENTRY_POINTS = "[torch.backends]\nlockstep = lockstep.torch:register\n"
+COMMAND = "\n[console_scripts]\nlockstep = lockstep._command:main\n"  # where the wheel brings it
 PURE = "py3-none-any"
 
-SETUP = ["--buildtype=release", "-Dprefer_static=true", "-Dc_link_args=-Wl,--exclude-libs,ALL",
-         "-Dtls=enabled", "-Dopenmp=disabled", "-Donednn=disabled", "-Dpcre2=disabled"]
+SETUP = ["--buildtype=release", "-Dprefer_static=true",
+         "-Dc_link_args=-Wl,--exclude-libs,ALL,-rpath,$ORIGIN,-s", "-Dtls=enabled", "-Dopenmp=disabled",
+         "-Donednn=disabled", "-Dpcre2=disabled"]
 LIBRARY = "liblockstep.so.0.2"  # as _library.py looks for it
+JANSSON = "libjansson.so.4"
 LICENSES = {"openssl": "/usr/share/doc/libssl-dev/copyright",
             "jansson": "/usr/share/doc/libjansson-dev/copyright"}
 
@@ -67,7 +72,7 @@ def _sources():
 def _write(folder, files, tag=PURE):
     """The archive of {name: bytes}, with the notes and the list of hashes at its end."""
     info = f"{NAME}-{_version()}.dist-info"
-    notes = {"METADATA": _metadata(), "entry_points.txt": ENTRY_POINTS,
+    notes = {"METADATA": _metadata(), "entry_points.txt": ENTRY_POINTS + COMMAND * (tag != PURE),
              "WHEEL": WHEEL.format(pure=str(tag == PURE).lower(), tag=tag)}
     files.update({f"{info}/{name}": text.encode() for name, text in notes.items()})
     lines = []
@@ -80,7 +85,7 @@ def _write(folder, files, tag=PURE):
         for name, data in files.items():
             entry = zipfile.ZipInfo(name)  # of 1980, so that equal files make equal wheels
             entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = (0o755 if "/scripts/" in name else 0o644) << 16
+            entry.external_attr = (0o100755 if data[:4] == b"\x7fELF" else 0o100644) << 16
             archive.writestr(entry, data)
     return path.name
 
@@ -114,16 +119,25 @@ def build_sdist(sdist_directory, config_settings=None):
 # ---- the wheel with the library -----------------------------------------------------------------
 
 
+def _asked(*command):
+    return subprocess.run(command, check=True, text=True, capture_output=True).stdout.strip()
+
+
 def _compile(build):
+    """Jansson is named to the linker by its file, or meson would take the static one."""
     if not (build / "build.ninja").exists():
-        subprocess.run(["meson", "setup", build, ROOT, *SETUP], check=True)
+        build.mkdir(parents=True, exist_ok=True)
+        version = _asked("pkg-config", "--modversion", "jansson")
+        (build / "jansson.pc").write_text(f"Name: jansson\nDescription: shared\nVersion: {version}\n"
+                                          f"Libs: -l:{JANSSON}\n")
+        subprocess.run(["meson", "setup", build, ROOT, *SETUP], check=True,
+                       env=dict(os.environ, PKG_CONFIG_PATH=str(build)))
     subprocess.run(["ninja", "-C", build, f"src/{LIBRARY}.0", "lockstep"], check=True)
 
 
 def _platform(*files):
     """The tag of the oldest glibc that has every function these files call."""
-    names = subprocess.run(["objdump", "-T", *files], check=True, text=True,
-                           capture_output=True).stdout
+    names = _asked("objdump", "-T", *files)
     found = {tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_(\d+\.\d+)", names)}
     major, minor = max(found)
     return f"manylinux_{major}_{minor}_{platform.machine()}"
@@ -131,32 +145,31 @@ def _platform(*files):
 
 def _needed(file):
     """The shared libraries that a file asks the dynamic linker for."""
-    text = subprocess.run(["objdump", "-p", file], check=True, text=True, capture_output=True).stdout
-    return set(re.findall(r"NEEDED +(\S+)", text))
+    return set(re.findall(r"NEEDED +(\S+)", _asked("objdump", "-p", file)))
 
 
 def _check_needed(*files):
     """Every Linux with glibc has these; anything else would be missing on another machine."""
     allowed = re.compile(r"(libc|libm|libpthread|libdl|librt|ld-linux\S*)\.so\.\d+")
     for file in files:
-        more = sorted(n for n in _needed(file) if not allowed.fullmatch(n))
+        more = sorted(n for n in _needed(file) - {JANSSON} if not allowed.fullmatch(n))
         if more:
             sys.exit(f"{file} needs {', '.join(more)}, which a wheel cannot take for granted; install "
-                     "the static library of each (Debian: libssl-dev, libjansson-dev) and build again")
+                     "its static library (Debian: libssl-dev) and build again")
 
 
 def build_binary_wheel(folder, build=ROOT / "build" / "wheel"):
     """A wheel with the library and the command; its name."""
     _compile(build)
-    library, command = build / "src" / LIBRARY, build / "lockstep"
-    _check_needed(library, command)
+    jansson = pathlib.Path(_asked("pkg-config", "--variable=libdir", "jansson")) / JANSSON
+    brought = {LIBRARY: build / "src" / LIBRARY, "lockstep": build / "lockstep", JANSSON: jansson}
+    _check_needed(*brought.values())
     files = {name: p.read_bytes() for name, p in _sources().items()}
-    files[f"{NAME}/{LIBRARY}"] = library.read_bytes()
-    files[f"{NAME}-{_version()}.data/scripts/lockstep"] = command.read_bytes()
+    files.update({f"{NAME}/{name}": p.read_bytes() for name, p in brought.items()})
     for name, path in LICENSES.items():
         if pathlib.Path(path).exists():
             files[f"{NAME}-{_version()}.dist-info/licenses/{name}"] = pathlib.Path(path).read_bytes()
-    return _write(folder, files, f"py3-none-{_platform(library, command)}")
+    return _write(folder, files, f"py3-none-{_platform(*brought.values())}")
 
 
 if __name__ == "__main__":

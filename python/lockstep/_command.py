@@ -1,0 +1,10 @@
+"""The command `lockstep` of a wheel that brings it."""
+
+import os
+import pathlib
+import sys
+
+
+def main():
+    path = pathlib.Path(__file__).resolve().parent / "lockstep"
+    os.execv(path, ["lockstep", *sys.argv[1:]])
