@@ -17,7 +17,7 @@ def _translated(asked, name):
                     for device, colon, backend in parts)
 
 
-def _world_map(c10d):
+def groups_of(c10d):
     """Every group's (backend, store)."""
     return c10d._world.pg_map if hasattr(c10d, "_world") else c10d._pg_map
 
@@ -34,7 +34,7 @@ def stand_in_for(name):
     def helper(size, rank, ranks, backend, *arguments, **named):
         made = theirs(size, rank, ranks, _translated(backend, name), *arguments, **named)
         group = made[0] if isinstance(made, tuple) else made
-        pairs = _world_map(c10d)
+        pairs = groups_of(c10d)
         if isinstance(group, ProcessGroup) and group in pairs:
             pairs[group] = (backend, pairs[group][1])
         return made

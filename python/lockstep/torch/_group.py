@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from .. import _core
 from .._core import library, make_error
+from . import _alias
 from ._calls import backends_of
 from ._operations import Operations
 from ._tensors import both, factor_of
@@ -120,15 +121,15 @@ class ProcessGroup(Operations, dist.ProcessGroup):
     # ---- what PyTorch asks ----
 
     def getBackendName(self):
-        return "lockstep"
+        return "lockstep"  # also in the place of another one: of "gloo" DDP asks what is in C++
 
     name = _get_backend_name = getBackendName
 
     @property
     def called(self):
         """What the program calls the backend: another name when it stands in for it (_alias.py)."""
-        world = getattr(dist.distributed_c10d, "_world", None)
-        return str(world.pg_map.get(self, ["lockstep"])[0]) if world is not None else "lockstep"
+        asked = _alias.groups_of(dist.distributed_c10d).get(self, ["lockstep"])[0]
+        return str(asked).partition(",")[0].rpartition(":")[2]  # of "cpu:gloo,cuda:nccl" gloo
 
     # PyTorch keeps these with a backend in C++, which there is none of here.
     def setGroupName(self, name):
