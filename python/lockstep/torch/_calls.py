@@ -15,7 +15,7 @@ _profiling = torch.autograd._profiler_enabled
 def asked(kind, opts, timeout=None, **values):
     """Options of PyTorch's `kind`: those given, or made of the values that a call gives instead, as in
     broadcast(tensor, root=0). The first value may stand in the place of the options."""
-    if isinstance(opts, kind):
+    if isinstance(opts, kind) or hasattr(opts, "timeout"):
         return opts
     if opts is None and timeout is None and all(value is None for value in values.values()):
         return kind() if "rootRank" in values else None

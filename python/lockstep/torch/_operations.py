@@ -327,7 +327,7 @@ class Operations:
         work._source = peer
         return work
 
-    @operation("recv")
+    @operation("recvAnySource")
     def recv_anysource(self, tensors, tag=0):
         out, finish = in_place_output(only_one("recv", as_list(tensors)))
         count, dtype = moved(out)
