@@ -61,9 +61,11 @@ static void linear(const bench *b, const char *name, int64_t in, int64_t out)
 {
     double flops = 2.0 * (double)(b->rows * in * out);
     char label[64];
-    ls__gemm forward = {false, true, b->rows, out, in, b->x, in, b->w, in, b->y, out, 0.0f};
-    ls__gemm dx = {false, false, b->rows, in, out, b->y, out, b->w, in, b->out, in, 0.0f};
-    ls__gemm dw = {true, false, out, in, b->rows, b->y, out, b->x, in, b->out, in, 1.0f};
+    ls__gemm forward = {false, true, b->rows, out, in,   b->x, in,
+                        b->w,  in,   b->y,    out, 0.0f, NULL, {0}};
+    ls__gemm dx = {false, false, b->rows, in, out,  b->y, out,
+                   b->w,  in,    b->out,  in, 0.0f, NULL, {0}};
+    ls__gemm dw = {true, false, out, in, b->rows, b->y, out, b->x, in, b->out, in, 1.0f, NULL, {0}};
     snprintf(label, sizeof label, "%s forward", name);
     TIME(b, label, flops, b->k->gemm(&forward, NULL));
     snprintf(label, sizeof label, "%s dX", name);
