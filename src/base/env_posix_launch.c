@@ -114,10 +114,12 @@ int ls__posix_watch_parent(const ls__env *env LS__UNUSED, pid_t parent)
     return fd;
 }
 
-/* Grandchildren whose parent ends become children of this process, so that none escapes the job. */
+/* Grandchildren whose parent ends become children of this process, so that none escapes the job.
+ * Linux has done so since 3.4; EINVAL comes from an emulator that does not pass it on (qemu-user 7),
+ * whose jobs shall run nevertheless. */
 int ls__posix_adopt_orphans(const ls__env *env LS__UNUSED)
 {
-    return prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 ? -errno : 0;
+    return prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 && errno != EINVAL ? -errno : 0;
 }
 
 /* Any child, an adopted one too. */
