@@ -14,7 +14,7 @@ DATA      ?= examples/data/pride_and_prejudice.txt
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training install clean format tidy sanitize sanitize-fast variants fuzz mutate
+.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training install clean format tidy sanitize sanitize-fast variants fuzz mutate images
 
 all: build
 
@@ -28,6 +28,7 @@ help:
 	@echo "make compare-collectives | compare-torch-backend | compare-training      beside other systems"
 	@echo "make sanitize | sanitize-fast | variants | fuzz      other builds"
 	@echo "make mutate             plants changes in the sources, one at a time, and looks whether a test notices (ARGS=)"
+	@echo "make images             both of README's commands in bare Debian systems; aarch64 (root)"
 	@echo "make clean"
 
 $(BUILD)/build.ninja:
@@ -44,6 +45,17 @@ test-long: build
 	TEST_SEED=random TEST_LONG=1 tests/run --build $(BUILD)
 	$(MAKE) variants
 	TEST_SEED=random $(MAKE) sanitize TEST_LONG=1
+	$(MAKE) images
+
+# README's two commands in a bare Debian 12 and 13, and an emulated aarch64; as root, from the network. Where an
+# image cannot be made a line says SKIP and why.
+images:
+	@failed=0; \
+	image() { env COMMANDS="$$2" PERSON="$$3" scripts/bare-image $$1; s=$$?; [ $$s = 0 ] || [ $$s = 77 ] || failed=1; }; \
+	image bookworm "./demo ./check" root; \
+	image trixie "./demo ./check" somebody; \
+	image bookworm scripts/test-aarch64 root; \
+	exit $$failed
 
 # Trains a small GPT on the text in DATA with N workers.
 demo: $(BUILD)/build.ninja
