@@ -75,7 +75,7 @@ static ls_status list_params(ls_optim *o, ls_module *module)
 static void note_config(ls_optim *o)
 {
     (void)snprintf(o->lr_name, sizeof o->lr_name, "the learning rate of %s #%d", o->cls->name,
-                   ++o->runtime->optimizers);
+                   ++o->guest.runtime->optimizers);
     char hyper[LS__CONFIG_TEXT] = "";
     ls__text to = {hyper, sizeof hyper};
     for (int h = 0; h < o->cls->hyper_count; h++) {

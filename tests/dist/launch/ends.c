@@ -7,7 +7,6 @@
 
 #include "script.h"
 
-TEST_OF_TIMES;
 
 /* The launcher's first line, which is the headline of its report, has `part`. */
 static void check_headline(const char *text, const char *part)

@@ -7,7 +7,6 @@
 
 #include "script.h"
 
-TEST_OF_TIMES;
 
 /* ---- many ranks on a busy host --------------------------------------------------------------- */
 
