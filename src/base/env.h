@@ -170,8 +170,7 @@ struct ls__env {
      * multiple of LS__MAP_PHASES, or anywhere with LS__MAP_ANYWHERE. */
     int (*shm_map)(const ls__env *env, int fd, size_t reserve, size_t phase, void **out);
     void (*shm_unmap)(const ls__env *env, void *memory, size_t reserve);
-    /* Bytes of address space that this process may still map; SIZE_MAX: no limit is set. NULL in
-     * tables without such a limit. */
+    /* Bytes of address space that this process may still map; SIZE_MAX: no limit is set. */
     size_t (*address_space)(const ls__env *env);
 
     /* TCP: streams that are non-blocking, close-on-exec and without delay. Addresses are numeric,
@@ -181,10 +180,10 @@ struct ls__env {
     /* Begins to connect, from the address `from` unless NULL; returns the descriptor. */
     int (*tcp_connect)(const ls__env *env, const char *address, int port, const char *from);
     int (*tcp_connected)(const ls__env *env, int fd); /* 0, -EINPROGRESS or why not */
-    /* The numeric addresses of both ends; *port is the own one. */
     /* Milliseconds since the peer's system has last acknowledged anything, while bytes that were sent
-     * await that; else 0. The process of the peer has no part in it. NULL: not known. */
+     * await that; else 0. The process of the peer has no part in it. */
     int64_t (*tcp_unanswered_ms)(const ls__env *env, int fd);
+    /* The numeric addresses of both ends; *port is the own one. */
     int (*tcp_name)(const ls__env *env, int fd, bool peer, char *address, size_t bytes, int *port);
     ssize_t (*send_spans)(const ls__env *env, int fd, const ls__env_span *spans, int count);
     /* Fills one room after the other, with one call; as recv. */
@@ -219,10 +218,10 @@ struct ls__env {
     uid_t (*uid)(const ls__env *env);
     /* A descriptor that becomes readable when a process, of this user, ends; -ESRCH: it has. */
     int (*watch_process)(const ls__env *env, pid_t pid);
+    /* Whether a debugger is attached to a process. */
+    bool (*process_traced)(const ls__env *env, pid_t pid);
     /* The state of a process, by the letter of /proc: 'R', 'S', 'D', 'T' stopped, 't' held by a
      * debugger, 'Z' ended and not reaped; 'K': it is about to end; -ENOENT: no such process. */
-    /* Whether a debugger is attached to a process. NULL: not known. */
-    bool (*process_traced)(const ls__env *env, pid_t pid);
     int (*process_state)(const ls__env *env, pid_t pid);
 
     /* Stop requests. catch_stop: SIGINT and SIGTERM are recorded instead of ending the process, if

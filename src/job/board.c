@@ -241,7 +241,7 @@ bool ls__board_stopped(const ls__board *board, const ls__env *env, int r)
 bool ls__board_traced(const ls__board *board, const ls__env *env, int r)
 {
     const int pid = atomic_load_explicit(&board->rank[r].pid, memory_order_relaxed);
-    return pid > 0 && env->process_traced != NULL && env->process_traced(env, pid);
+    return pid > 0 && env->process_traced(env, pid);
 }
 
 bool ls__board_unreaped(const ls__board *board, const ls__env *env, int r)

@@ -155,6 +155,11 @@ static int shm_map(const ls__env *env LS__UNUSED, int fd, size_t reserve, size_t
     return 0;
 }
 
+static size_t address_space(const ls__env *env LS__UNUSED)
+{
+    return SIZE_MAX;
+}
+
 static void shm_unmap(const ls__env *env LS__UNUSED, void *memory LS__UNUSED,
                       size_t reserve LS__UNUSED)
 {
@@ -292,6 +297,17 @@ static int process_state(const ls__env *env LS__UNUSED, pid_t pid)
     return p->ended ? 'Z' : p->stopped ? 'T' : 'S';
 }
 
+static bool process_traced(const ls__env *env LS__UNUSED, pid_t pid LS__UNUSED)
+{
+    return false;
+}
+
+/* The network of the simulator loses whole connections only, which reads and writes report. */
+static int64_t tcp_unanswered_ms(const ls__env *env LS__UNUSED, int fd LS__UNUSED)
+{
+    return 0;
+}
+
 static uid_t uid(const ls__env *env LS__UNUSED)
 {
     return 1000;
@@ -420,11 +436,13 @@ const ls__env ls__sim_env = {
     .shm_size = shm_size,
     .shm_seal = shm_seal,
     .shm_map = shm_map,
+    .address_space = address_space,
     .shm_unmap = shm_unmap,
     .tcp_listen = ls__sim_env_tcp_listen,
     .tcp_accept = ls__sim_env_tcp_accept,
     .tcp_connect = ls__sim_env_tcp_connect,
     .tcp_connected = ls__sim_env_tcp_connected,
+    .tcp_unanswered_ms = tcp_unanswered_ms,
     .tcp_name = ls__sim_env_tcp_name,
     .send_spans = ls__sim_env_send_spans,
     .recv_rooms = ls__sim_env_recv_rooms,
@@ -444,6 +462,7 @@ const ls__env ls__sim_env = {
     .pid = pid,
     .starter = starter,
     .process_state = process_state,
+    .process_traced = process_traced,
     .uid = uid,
     .watch_process = ls__sim_env_watch_process,
     .catch_stop = catch_stop,

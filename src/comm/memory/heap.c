@@ -52,7 +52,7 @@ static size_t phase_of(int rank)
  * threads and libraries. */
 static size_t fit_limit(const ls__env *env, const ls__heap_spec *spec)
 {
-    const size_t room = env->address_space != NULL ? env->address_space(env) : SIZE_MAX;
+    const size_t room = env->address_space(env);
     LS_ASSERT(spec->here >= 1);
     const size_t share = room / SPACE_FOR_HEAPS / (size_t)spec->here;
     if (share >= spec->reserve) {
@@ -66,7 +66,7 @@ static size_t fit_limit(const ls__env *env, const ls__heap_spec *spec)
 static ls_status fail_space(const ls__heap *heap, int rank, size_t bytes, int error)
 {
     const ls__env *env = heap->env;
-    const size_t left = env->address_space != NULL ? env->address_space(env) : SIZE_MAX;
+    const size_t left = env->address_space(env);
     char limit[96] = "";
     if (left != SIZE_MAX) {
         (void)snprintf(limit, sizeof limit, " (%zu MiB are left of the limit of virtual memory)",
@@ -247,7 +247,7 @@ ls_status ls__heap_join(ls__heap *heap, ls_store *store, const ls__heap_spec *sp
         do {
             status = ls__store_get_fd(store, key, &fd, ls__arrival_slice_ms(arrival));
         } while (ls__arrival_goes_on(arrival, status, rank));
-        if (status == LS_ERR_TIMEOUT) {
+        if (status == LS_ERR_TIMEOUT || status == LS_ERR_MISMATCH) {
             return status;
         }
         if (status != LS_OK) {

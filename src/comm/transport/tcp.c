@@ -181,9 +181,8 @@ bool ls__tcp_give_up(ls__transport *t, int rank)
     ls__tcp_peer *peer = &tcp->peer[rank];
     for (int i = 0; i < tcp->connections && !peer->is_broken; i++) {
         const ls__tcp_connection *c = &peer->connection[i];
-        const int64_t ms = c->link != NULL && tcp->env->tcp_unanswered_ms != NULL
-                               ? tcp->env->tcp_unanswered_ms(tcp->env, ls__link_fd(c->link))
-                               : 0;
+        const int64_t ms =
+            c->link != NULL ? tcp->env->tcp_unanswered_ms(tcp->env, ls__link_fd(c->link)) : 0;
         if (ms > LS__TCP_UNANSWERED_MS) {
             char why[96];
             (void)snprintf(why, sizeof why, "the host there has acknowledged no packet for %.1f s",

@@ -98,7 +98,7 @@ static ls_status read_card(const joining *j, int peer, char text[CARD_MAX], card
         status =
             ls_store_get(j->spec->store, key, text, &bytes, ls__arrival_slice_ms(j->spec->arrival));
     } while (ls__arrival_goes_on(j->spec->arrival, status, peer));
-    if (status == LS_ERR_TIMEOUT) {
+    if (status == LS_ERR_TIMEOUT || status == LS_ERR_MISMATCH) {
         return status;
     }
     if (status != LS_OK) {

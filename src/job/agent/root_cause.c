@@ -184,7 +184,9 @@ static void settle_on(ls__host_agent *a, const ls__failure_record *f)
         (void)ls__board_set_cause(a->board, a->env, f);
     }
     if (a->store != NULL) {
-        ls__store_server_fail(a->store, f->text);
+        /* A mismatch is an error of all ranks, also of one that has not found it yet. */
+        const bool common = f->status == LS_ERR_MISMATCH;
+        ls__store_server_fail(a->store, common ? LS_ERR_MISMATCH : LS_ERR_PEER, f->text);
     }
     if (a->nodes != NULL && a->first) {
         ls__nodes_announce_cause(a->nodes, f);

@@ -155,8 +155,9 @@ void ls__store_expire(ls__store_server *server, ls__store_peer *c, uint64_t now)
 
 /* The message is copied. If there is no memory for it, requests continue to be served, and the
  * ranks learn of the failure from the board. */
-void ls__store_server_fail(ls__store_server *server, const char *why)
+void ls__store_server_fail(ls__store_server *server, ls_status status, const char *why)
 {
+    LS_ASSERT(status < 0);
     if (server->failure != NULL) {
         return;
     }
@@ -165,15 +166,16 @@ void ls__store_server_fail(ls__store_server *server, const char *why)
     if (server->failure == NULL) {
         return;
     }
+    server->failure_status = status;
     server->failure_bytes = bytes;
     memcpy(server->failure, why, bytes + 1);
     LS__LIST_EACH (each, &server->all) {
         ls__store_peer *c = LS__LIST_ITEM(each, ls__store_peer, link);
         LS__LIST_EACH (at, &c->waiting) {
             ls__store_waiter *w = LS__LIST_ITEM(at, ls__store_waiter, link);
-            ls__store_reply_to(
-                server, c, w->id,
-                &(ls__wire_reply){LS_ERR_PEER, 0, server->failure, server->failure_bytes});
+            ls__store_reply_to(server, c, w->id,
+                               &(ls__wire_reply){server->failure_status, 0, server->failure,
+                                                 server->failure_bytes});
             ls__store_waiter_free(server, c, w);
         }
     }
@@ -270,7 +272,7 @@ void ls__store_serve(ls__store_server *server, ls__store_peer *c, uint64_t id,
     if (server->failure != NULL) {
         ls__store_reply_to(
             server, c, id,
-            &(ls__wire_reply){LS_ERR_PEER, 0, server->failure, server->failure_bytes});
+            &(ls__wire_reply){server->failure_status, 0, server->failure, server->failure_bytes});
         return;
     }
     const bool passes_fd = r->type == LS__WIRE_GET_FD || r->type == LS__WIRE_PUT_FD;

@@ -54,6 +54,7 @@ struct ls__store_server {
     ls__list all;
     char *failure; /* the message with which every request fails; NULL: the job has not failed */
     size_t failure_bytes;
+    ls_status failure_status;
     ls__store_ask_upstream *upstream; /* sends a request to node 0; NULL: this is the job's store */
     void *upstream_arg;
     uint64_t upstream_id; /* of the last request sent to node 0 */

@@ -38,9 +38,9 @@ void ls__store_server_turn(ls__store_server *server, const ls__env_poll *items, 
 
 /* Replaces the secret, before the first client sends: for an owner that learns it later. */
 void ls__store_server_set_secret(ls__store_server *server, const uint8_t secret[32]);
-/* Answers every waiting request and all further ones with LS_ERR_PEER and `why`, so that no rank
- * waits for a job that has failed. The first call counts. */
-void ls__store_server_fail(ls__store_server *server, const char *why);
+/* Answers every waiting request and all further ones with `status` and `why`, so that no rank waits
+ * for a job that has failed. The first call counts. */
+void ls__store_server_fail(ls__store_server *server, ls_status status, const char *why);
 /* The number of peers, for tests and reports. */
 int ls__store_server_clients(const ls__store_server *server);
 

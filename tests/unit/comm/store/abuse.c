@@ -327,8 +327,8 @@ TEST(a_failed_job_answers_every_waiter_with_its_cause)
     pthread_create(&thread, NULL, wait_for_ever, &w);
     usleep(50000);
     pthread_mutex_lock(&s.mutex);
-    ls__store_server_fail(s.server, "rank 2 was killed");
-    ls__store_server_fail(s.server, "a later cause");
+    ls__store_server_fail(s.server, LS_ERR_PEER, "rank 2 was killed");
+    ls__store_server_fail(s.server, LS_ERR_PEER, "a later cause");
     pthread_mutex_unlock(&s.mutex);
     pthread_join(thread, NULL);
     CHECK_INT(w.status, LS_ERR_PEER);
