@@ -47,7 +47,7 @@ struct ls_runtime {
     _Atomic uint32_t stop_agreed; /* by all ranks; see ls_stop_requested. Sync: relaxed; a reader
                                      has waited for the exchange that wrote it */
     ls__config config;            /* must be the same on all ranks */
-    int optimizers;               /* made so far, for their names in `config` */
+    int optimizers;               /* that have stepped on averaged gradients; names in `config` */
     bool kept; /* ls_finalize does not free it: a thread that hangs in a system call may read it */
     ls_log_level log_level;
     ls__activity *activity; /* never NULL; in the job's board when there is one */

@@ -74,8 +74,6 @@ static ls_status list_params(ls_optim *o, ls_module *module)
  * whose optimizers differ drift apart although their gradients are equal. */
 static void note_config(ls_optim *o)
 {
-    (void)snprintf(o->lr_name, sizeof o->lr_name, "the learning rate of %s #%d", o->cls->name,
-                   ++o->guest.runtime->optimizers);
     char hyper[LS__CONFIG_TEXT] = "";
     ls__text to = {hyper, sizeof hyper};
     for (int h = 0; h < o->cls->hyper_count; h++) {
@@ -242,6 +240,18 @@ static void warn_unwrapped(ls_optim *o)
     }
 }
 
+/* The next backward compares it (reduce/config_check.c). Only of an optimizer whose gradients are
+ * averaged: a rank may have others by itself. They are numbered in the order of their first steps,
+ * which is the same on all ranks. */
+static void show_lr(ls_optim *o)
+{
+    if (o->lr_name[0] == '\0') {
+        (void)snprintf(o->lr_name, sizeof o->lr_name, "the learning rate of %s #%d", o->cls->name,
+                       ++o->guest.runtime->optimizers);
+    }
+    ls__config_set(o->lr_name, o->hyper[0]);
+}
+
 /* Gradients that belong to a reducer are final only when it says so. Neighbouring parameters
  * usually share an observer, which is then asked only once. */
 static ls_status check_synchronised(ls_optim *o)
@@ -271,6 +281,9 @@ static ls_status check_synchronised(ls_optim *o)
         warn_unwrapped(o);
     }
     o->exchanges = ls__self.exchanges;
+    if (inside != NULL) {
+        show_lr(o);
+    }
     return LS_OK;
 }
 
@@ -341,7 +354,6 @@ ls_status ls_optim_step(ls_optim *o)
                         o->cls->name);
     }
     o->kernels = tensors->kernels;
-    ls__config_set(o->lr_name, o->hyper[0]);
     ls__phase former = ls__activity_enter(LS__PHASE_OPTIMIZER, o->cls->name);
     ls_status status = step(o);
     if (status < 0) {

@@ -200,7 +200,7 @@ def ranks_with_libraries_of_two_versions_are_told_both():
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert done.returncode != 0, done.stdout
         assert "ranks are set up differently" in done.stdout, done.stdout
-        assert "lockstep 0.2.0" in done.stdout and "lockstep 0.0.9" in done.stdout, done.stdout
+        assert "version=0.2.0" in done.stdout and "version=0.0.9" in done.stdout, done.stdout
 
 
 # ---- training with what is installed ---------------------------------------------------------

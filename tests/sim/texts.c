@@ -5,13 +5,14 @@
 
 #include "sim/scenario.h"
 
-#define PHRASES_MAX 16
+#define PHRASES_MAX 20
 
 /* What a wait says whose other side does not come. */
 #define WAITS                                                                                      \
     "did not finish within", "(waited up to", "no connection between rank",                        \
-        "could not be joined within", "did not connect to", "did not answer",                      \
-        "no heartbeat arrived from it", "has sent no heartbeat", "the connection was closed"
+        "could not be joined within", "did not come within", "did not connect to",                 \
+        "did not answer", "no heartbeat arrived from it", "has sent no heartbeat",                 \
+        "the connection was closed"
 /* What a connection says that ends, and what stands behind it. */
 #define LINKS                                                                                      \
     "Connection reset by peer", "closed by the other side", "Connection refused",                  \

@@ -96,7 +96,7 @@ TEST(a_log_folder_is_made_with_what_is_above_it)
 
 TEST(too_few_descriptors_are_told_with_the_remedy)
 {
-    check_script("ulimit -n 64; $L run -n 200 true", 1,
+    check_script("ulimit -n 64; $L run -n 200 sleep 20", 1,
                  "Too many open files; raise the limit of open files (ulimit -n)");
 }
 

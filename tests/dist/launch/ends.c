@@ -7,7 +7,6 @@
 
 #include "script.h"
 
-
 /* The launcher's first line, which is the headline of its report, has `part`. */
 static void check_headline(const char *text, const char *part)
 {

@@ -7,7 +7,6 @@
 
 #include "script.h"
 
-
 /* ---- many ranks on a busy host --------------------------------------------------------------- */
 
 TEST(the_store_answers_while_ranks_are_started)

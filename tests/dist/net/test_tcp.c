@@ -79,10 +79,10 @@ TEST(frames_keep_their_order_over_1_3_and_8_connections)
 static void check_named(double begin, const char *why)
 {
     CHECK_WITHIN(ls_time() - begin, 3);
-    CHECK_SAYS(
-        ls_error_message(),
-        "the connection between rank %d and rank %d broke (%s), and no launcher has reported "
-        "why: %s; check that host and the network between (unconfirmed)");
+    CHECK_SAYS(ls_error_message(),
+               "the connection between rank %d (host %.63s) and rank %d broke (%s), and no "
+               "launcher has reported why: %s; check that host and the network between "
+               "(unconfirmed)");
     CHECK_CONTAINS(ls_error_message(), why);
 }
 
