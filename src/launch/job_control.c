@@ -84,7 +84,8 @@ static uint64_t check_rank(ls__agent *agent, int r, uint64_t now_ns)
     const bool ended = agent->host.rank[r].ended;
     const uint64_t report_ns = rank->stopped_ns + STOPPED_REPORT_MS * 1000000ull;
     if (ended || !ls__board_stopped(agent->host.board, agent->env, r)) {
-        if (!ended && rank->reported_stopped) {
+        const bool ending = agent->kill_ns != LS__NEVER; /* it may be killed and not reaped yet */
+        if (!ended && !ending && rank->reported_stopped) {
             report_continued(agent, r, now_ns);
         }
         rank->stopped_ns = 0;
