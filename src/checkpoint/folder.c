@@ -202,8 +202,9 @@ ls_status ls__folder_is_there(const ls_checkpoint *c)
 }
 
 /* Written over the former owner's line, which is as long, so that a reader never sees a part of
- * each. The lock holds without it: a full disk only costs the name in another job's error. */
-static void sign_lock(const ls_checkpoint *c, int fd)
+ * each. The lock holds without it: a full disk only costs the name in another job's error. Returns
+ * what the write did; after -ETIMEDOUT the descriptor belongs to the call that hangs. */
+static ssize_t sign_lock(const ls_checkpoint *c, int fd)
 {
     char host[64] = "", line[OWNER_BYTES + 1];
     if (c->files->host_name(c->files, host, sizeof host) < 0) {
@@ -214,7 +215,7 @@ static void sign_lock(const ls_checkpoint *c, int fd)
     const size_t length = strlen(line);
     memset(line + length, ' ', OWNER_BYTES - length);
     line[OWNER_BYTES - 1] = '\n';
-    (void)c->files->write(c->files, fd, line, OWNER_BYTES);
+    return c->files->write(c->files, fd, line, OWNER_BYTES);
 }
 
 /* Who holds the lock, for an error text: the line that sign_lock wrote, without its end. */
@@ -265,7 +266,9 @@ ls_status ls__folder_lock(ls_checkpoint *c)
     }
     const int error = try_lock(c, fd);
     if (error == 0) {
-        sign_lock(c, fd);
+        if (sign_lock(c, fd) == -ETIMEDOUT) {
+            return ls__file_failed("cannot write", path, -ETIMEDOUT);
+        }
         c->lock_fd = fd;
         return LS_OK;
     }
