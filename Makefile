@@ -14,7 +14,7 @@ DATA      ?= examples/data/pride_and_prejudice.txt
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training install clean format tidy sanitize sanitize-fast variants fuzz mutate images
+.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets install clean format tidy sanitize sanitize-fast variants fuzz mutate images
 
 all: build
 
@@ -26,6 +26,7 @@ help:
 	@echo "make tidy | format      the tests of form; clang-format"
 	@echo "make bench | bench-network | bench-dev      measurements; those for developers"
 	@echo "make compare-collectives | compare-torch-backend | compare-training      beside other systems"
+	@echo "make compare-buckets                        automatic buckets beside a sweep of sizes"
 	@echo "make sanitize | sanitize-fast | variants | fuzz      other builds"
 	@echo "make mutate             plants changes in the sources, one at a time, and looks whether a test notices (ARGS=)"
 	@echo "make images             both of README's commands in bare Debian systems; aarch64 (root)"
@@ -84,6 +85,10 @@ compare-training: build
 	bench/compare_training.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) \
 	    $(if $(PYTHON_OLD),--old $(PYTHON_OLD)) $(if $(ROW),--rows $(ROW)) $(ARGS)
 
+# Automatic buckets beside fixed sizes, over shared memory, TCP and, as root, 1 Gbit/s.
+compare-buckets: build
+	bench/compare_buckets.py --build $(BUILD) $(ARGS)
+
 # Developers' benches, build/bench/dev/: kernels, links, tuner, protections, counts of algorithms.
 bench-dev: $(BUILD)/build.ninja
 	ninja -C $(BUILD) bench-dev
@@ -138,7 +143,7 @@ sanitize: build-asan/build.ninja build-tsan/build.ninja
 	asan=0; tests/run --build build-asan --programs-only || asan=1; \
 	    tests/run --build build-tsan --programs-only && exit $$asan
 
-# Hours on two cores; goes on where it was left. ARGS="--only optim --more 10": see tests/mutate/run.
+# An hour or two on one core; goes on where it was left. ARGS="--only optim --more 10": see tests/mutate/run.
 mutate:
 	tests/mutate/run $(ARGS)
 
@@ -146,7 +151,7 @@ mutate:
 sanitize-fast: export UBSAN_OPTIONS = halt_on_error=1:print_stacktrace=1
 sanitize-fast: export ASAN_OPTIONS = handle_segv=0
 sanitize-fast: build-asan-fast/build.ninja
-	ninja -C build-asan-fast lockstep tests/unit/checkpoint/saver tests/unit/nn/foreign tests/dist/net/stranger \
+	ninja -C build-asan-fast lockstep examples/01_hello_all_reduce tests/unit/checkpoint/saver tests/unit/nn/foreign \
 	    $$(tests/run --build build-asan-fast --programs-only --fast --list)
 	tests/run --build build-asan-fast --programs-only --fast
 

@@ -8,6 +8,7 @@
  *     floor.c      which of floor_loop.c's variants runs
  *     which.c      the algorithm that ran
  *     step.c       training steps of nets.c   profile.c their operations    peak.c the machine
+ *     ddp.c        training steps under DDP   ddp_report.c                  its rows
  *
  * Developers' measurements lie in dev/: closed forms and docs/algorithms.md, the tuner, protections,
  * kernels, links.
@@ -77,7 +78,15 @@ int ls__bench_page(void);
 int ls__bench_lines(void);
 int ls__bench_tuner(int argc, char **argv); /* the arguments behind "tuner" */
 int ls__bench_protections(int argc, char **argv);
-int ls__bench_step(int argc, char **argv); /* argv[0] is "step" */
+int ls__bench_step(int argc, char **argv);    /* argv[0] is "step" */
+int ls__bench_ddp_run(int argc, char **argv); /* argv[0] is "ddp" */
+/* Whether the rows can be written, before they are measured: false after it printed why. NULL: true. */
+bool ls__bench_can_write(const char *path);
+/* For processes to be spawned: "shm", "tcp" or NULL, as the environment says. */
+bool ls__bench_set_transport(const char *transport, int ranks);
+struct json_t *ls__bench_machine(void); /* jansson's; of a row */
+/* Takes the list; false after it printed why: also where it has not `count` rows, for want of memory. */
+bool ls__bench_dump(struct json_t *rows, int count, const char *path);
 /* Memory, zeroed, that ranks to be spawned and this process see alike; NULL: there is none. */
 void *ls__bench_share(size_t bytes);
 

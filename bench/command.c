@@ -57,7 +57,7 @@ static int run_rank(void *arg)
 }
 
 /* Told before an hour of measuring, not after it. */
-static bool can_write(const char *path)
+bool ls__bench_can_write(const char *path)
 {
     FILE *file = path != NULL ? fopen(path, "a") : NULL;
     if (path != NULL && file == NULL) {
@@ -78,16 +78,16 @@ static size_t floor_bytes(const ls__bench_options *options)
 }
 
 /* Ranks that are taken to be on a host each have nothing but TCP between them. */
-static bool set_transport(const ls__bench_options *options)
+bool ls__bench_set_transport(const char *transport, int ranks)
 {
-    if (options->transport == NULL) {
+    if (transport == NULL) {
         return true;
     }
-    if (strcmp(options->transport, "shm") == 0) {
+    if (strcmp(transport, "shm") == 0) {
         return unsetenv("LOCKSTEP_HOSTS") == 0;
     }
     char hosts[16];
-    snprintf(hosts, sizeof hosts, "%d", options->ranks);
+    snprintf(hosts, sizeof hosts, "%d", ranks);
     return setenv("LOCKSTEP_HOSTS", hosts, 1) == 0;
 }
 
@@ -100,7 +100,7 @@ void bench_print_names(void)
         at += *at == ','; /* and the blank behind it */
     }
     printf("\n");
-    printf("step\n");
+    printf("ddp\nstep\n");
 }
 
 /* argv[0] is "bench". */
@@ -111,11 +111,15 @@ int cmd_bench(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "step") == 0) {
         return ls__bench_step(argc - 1, argv + 1);
     }
+    if (argc > 1 && strcmp(argv[1], "ddp") == 0) {
+        return ls__bench_ddp_run(argc - 1, argv + 1);
+    }
     const int status = ls__bench_parse(argc, argv, &options, &done);
     if (status != 0 || done) {
         return status;
     }
-    if (!can_write(options.json) || !set_transport(&options)) {
+    if (!ls__bench_can_write(options.json) ||
+        !ls__bench_set_transport(options.transport, options.ranks)) {
         return 1;
     }
     const size_t bytes = floor_bytes(&options);

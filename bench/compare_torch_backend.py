@@ -22,7 +22,8 @@ import subprocess
 import sys
 
 import conditions
-from compare_training import range_of, range_text
+from compare_training import range_of
+from pages import range_text
 import torch_venv
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent

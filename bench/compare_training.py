@@ -27,6 +27,7 @@ import sys
 import time
 
 import conditions
+from pages import range_text
 import torch_venv
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
@@ -193,7 +194,7 @@ def differing(row, ours, peer):
 # ---- rows -------------------------------------------------------------------------------------
 
 def range_of(ratios):
-    """(low, high, what they are)."""
+    """The two ends of a row's range, and which ends they are."""
     if len(ratios) < QUARTILES:
         return min(ratios), max(ratios), "lowest to highest"
     low, _, high = statistics.quantiles(ratios, n=4)
@@ -258,7 +259,7 @@ def start_of(options, row, times, python=None):
 
 
 def with_peer(rows):
-    """The rows to write. A row without a peer has no ratio, so it is only printed."""
+    """The rows that go into the file: those with a peer, and so a ratio. All are printed."""
     return [row for row in rows if row["peer"]]
 
 
@@ -287,10 +288,6 @@ HEAD = (f"Range of the ratios: quartiles from {QUARTILES} turns on, with fewer t
 START_HEAD = "| from exec to the first step | Lockstep ms | peer ms | peer | starts |\n|---|---|---|---|---|"
 
 
-def range_text(row):
-    return f"{row['spread'][0]:.2f} to {row['spread'][1]:.2f}" + ("" if row["spread_is"] == "quartiles" else " *")
-
-
 def line_of(r):
     return (f"| {r['name']} | {r['ours_ms']:.2f} | {r['peer_ms']:.2f} | {r['peer']} | {r['ratio']:.2f} | "
             f"{range_text(r)} | {r['turns']} | {r['ours_cpu_ms']:.1f} / {r['peer_cpu_ms']:.1f} | "
@@ -317,7 +314,7 @@ def parse():
     options.build, options.rows = options.build.resolve(), options.rows.split(",")
     unknown = [row for row in options.rows if row not in ROWS | TINY]
     if unknown:
-        parser.error(f"--rows: there is no {unknown[0]}; there are {', '.join(ROWS)}")
+        parser.error(f"--rows: {unknown[0]} is unknown; choose from {', '.join(ROWS)}")
     return options
 
 

@@ -1,5 +1,5 @@
-"""What the rows of a comparison must be read with: the machine, the commit, and how much of the machine
-other programs used meanwhile."""
+"""The conditions of a comparison, which its rows carry: the machine, the commit, and how many cores other
+programs kept busy meanwhile."""
 
 import os
 import pathlib

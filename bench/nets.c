@@ -182,7 +182,7 @@ static ls_status fill_all(ls_module *model)
     const int count = ls_module_param_count(model);
     ls_param *params = calloc((size_t)count + 1, sizeof *params);
     if (params == NULL) {
-        return ls_fail(LS_ERR_MEMORY, "net_open: no memory for %d parameters", count);
+        return ls_fail(LS_ERR_MEMORY, "no memory");
     }
     (void)ls_module_params(model, params, count);
     ls_status status = LS_OK;
@@ -190,7 +190,7 @@ static ls_status fill_all(ls_module *model)
         const size_t bytes = (size_t)ls_numel(params[p].value) * sizeof(float);
         float *values = malloc(bytes + 1);
         if (values == NULL) {
-            status = ls_fail(LS_ERR_MEMORY, "net_open: no memory for %s", params[p].name);
+            status = ls_fail(LS_ERR_MEMORY, "no memory");
             break;
         }
         fill(&params[p], values);
@@ -254,7 +254,7 @@ static ls_tensor *make_y(const net *n, int64_t batch)
 
 /* ---- training ----------------------------------------------------------------------------- */
 
-static ls_optim *make_optim(const net *n, ls_module *model)
+ls_optim *net_optim(const net *n, ls_module *model)
 {
     return n->sgd ? ls_sgd_new(model, LS_OPTIONS(ls_sgd_options, .lr = 2e-5, .momentum = 0.9))
                   : ls_adamw_new(model, LS_OPTIONS(ls_adamw_options, .lr = 1e-4));
@@ -273,7 +273,7 @@ ls_status net_open(net_run *run, const net *n, int64_t batch, bool formula)
     }
     status = ls_module_status(run->model);
     status = status < 0 || !formula ? status : fill_all(run->model);
-    run->optim = status < 0 ? NULL : make_optim(n, run->model);
+    run->optim = status < 0 ? NULL : net_optim(n, run->model);
     return status == LS_OK && run->optim == NULL ? LS_ERR_INVALID : status;
 }
 

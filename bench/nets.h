@@ -43,6 +43,8 @@ typedef struct net_run { /* a network in training, always on the same batch */
  * After a failure, too, net_close frees what there is. */
 ls_status net_open(net_run *run, const net *n, int64_t batch, bool formula);
 void net_close(net_run *run);
+/* The optimizer with which it is trained; NULL on failure. */
+ls_optim *net_optim(const net *n, ls_module *model);
 /* The loss of the batch, in the caller's scope. */
 ls_tensor *net_loss(const net_run *run);
 /* Zeroes gradients, forward, loss, backward, update. */

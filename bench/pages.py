@@ -32,6 +32,11 @@ def machine(about):
     return f"{about['processor']}, {about['cores']} cores; {load}"
 
 
+def range_text(row):
+    """The range of a row's ratios; a star: from the lowest to the highest, not the quartiles."""
+    return f"{row['spread'][0]:.2f} to {row['spread'][1]:.2f}" + ("" if row["spread_is"] == "quartiles" else " *")
+
+
 def put_into(text, name, kind, part):
     """`text` with everything between the two marker lines replaced."""
     begin, end = markers(name, kind)

@@ -60,7 +60,7 @@ void ls__bench_print_row(const ls__bench_options *options, const ls__bench_row *
     fflush(stdout);
 }
 
-static json_t *machine_json(void)
+json_t *ls__bench_machine(void)
 {
     char cpu[256];
     processor_name(cpu, sizeof cpu);
@@ -95,18 +95,23 @@ static json_t *row_json(const ls__bench_options *options, const ls__bench_row *r
     return out;
 }
 
+bool ls__bench_dump(json_t *rows, int count, const char *path)
+{
+    const bool written =
+        (int)json_array_size(rows) == count && json_dump_file(rows, path, JSON_INDENT(2)) == 0;
+    json_decref(rows);
+    if (!written) {
+        fprintf(stderr, "lockstep bench: cannot write to %s\n", path);
+    }
+    return written;
+}
+
 bool ls__bench_write_json(const ls__bench_options *options, const ls__bench_row *rows, int count)
 {
-    json_t *list = json_array(), *machine = machine_json();
+    json_t *list = json_array(), *machine = ls__bench_machine();
     for (int i = 0; i < count; i++) {
         json_array_append_new(list, row_json(options, &rows[i], machine));
     }
-    const bool written = (int)json_array_size(list) == count &&
-                         json_dump_file(list, options->json, JSON_INDENT(2)) == 0;
-    json_decref(list);
     json_decref(machine);
-    if (!written) {
-        fprintf(stderr, "lockstep bench: cannot write the rows to %s\n", options->json);
-    }
-    return written;
+    return ls__bench_dump(list, count, options->json);
 }

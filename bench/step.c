@@ -35,7 +35,7 @@ typedef struct measured {
     ls__profile profile;
 } measured;
 
-/* ---- what is asked for -------------------------------------------------------------------- */
+/* ---- options ------------------------------------------------------------------------------- */
 
 static asked given;
 static int64_t threads, batch, step_count;
@@ -171,7 +171,7 @@ static ls_status run_steps(const asked *a, net_run *run, measured *m)
     }
     LS_TRY(ls_memory_reset_peaks());
     if (a->profile && !ls__profile_start(&m->profile, env)) {
-        return ls_fail(LS_ERR_MEMORY, "bench step: no memory for a profile");
+        return ls_fail(LS_ERR_MEMORY, "no memory");
     }
     const uint64_t before = ls__tensor_allocations(ls__self.runtime);
     ls_status status = LS_OK;
@@ -284,7 +284,7 @@ static bool write_json(const asked *a, const measured *m)
     const bool written = all != NULL && json_dump_file(all, a->json, JSON_INDENT(1)) == 0;
     json_decref(all);
     if (!written) {
-        fprintf(stderr, "lockstep bench step: cannot write to %s\n", a->json);
+        fprintf(stderr, "lockstep bench: cannot write to %s\n", a->json);
     }
     return written;
 }
@@ -306,28 +306,17 @@ static ls_status measure(const asked *a, measured *m)
     return status;
 }
 
-/* Told before the steps, not after them. */
-static bool can_write(const char *path)
-{
-    FILE *file = path != NULL ? fopen(path, "a") : NULL;
-    if (path != NULL && file == NULL) {
-        fprintf(stderr, "lockstep bench step: cannot write to %s\n", path);
-        return false;
-    }
-    return file == NULL || fclose(file) == 0;
-}
-
 int ls__bench_step(int argc, char **argv)
 {
     asked a = {0};
     const int ended = parse(argc, argv, &a);
-    if (ended >= 0 || !can_write(a.json)) {
+    if (ended >= 0 || !ls__bench_can_write(a.json)) {
         return ended >= 0 ? ended : 1;
     }
     int failed = 0;
     measured *m = calloc(1, sizeof *m);
     if (m == NULL) {
-        fprintf(stderr, "lockstep bench step: no memory for %d steps\n", a.steps);
+        fprintf(stderr, "no memory\n");
         return 1;
     }
     if (ls_init(LS_OPTIONS(ls_init_options, .threads = a.threads)) < 0 || measure(&a, m) < 0) {

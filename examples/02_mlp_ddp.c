@@ -78,7 +78,7 @@ static double accuracy(ls_module *net, ls_dataset *data)
     float *x = malloc(TEST_BATCH * (size_t)data->x_shape.dim[0] * sizeof *x);
     int32_t *y = malloc(TEST_BATCH * sizeof *y);
     if (x == NULL || y == NULL) {
-        fprintf(stderr, "no memory for a batch of images\n");
+        fprintf(stderr, "no memory\n");
         exit(1);
     }
     ls_module_train(net, false);

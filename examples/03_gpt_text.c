@@ -57,7 +57,7 @@ static void train(const settings *s, ls_module *net, ls_optim *optim, ls_loader 
         ls_tensor *logits = ls_forward(net, batch.x); /* [B,T,256] */
         ls_tensor *loss = ls_cross_entropy(logits, batch.y, NULL);
         LS_CHECK(ls_backward(loss)); /* gradients are averaged over the ranks while it runs */
-        LS_CHECK(ls_clip_grad_norm(net, 1.0, NULL));
+        LS_CHECK(ls_clip_grad_norm(net, 1.0, NULL, NULL));
         ls_optim_set_lr(optim, ls_schedule_lr(step, schedule));
         LS_CHECK(ls_optim_step(optim));
         ls_optim_zero_grad(optim);
@@ -344,6 +344,8 @@ int main(int argc, char **argv)
     LS_CHECK(ls_module_status(net));
     ls_optim *optim = ls_adamw_new(
         net, LS_OPTIONS(ls_adamw_options, .lr = s.lr, .beta2 = 0.99, .weight_decay = 0.1));
+    LS_CHECK(ls_optim_add_group(optim, ls_select_vectors, NULL, /* biases and norms do not decay */
+                                LS_OPTIONS(ls_optim_group_options, .weight_decay = 0)));
 
     if (ls_rank() == 0) {
         printf("%s: %lld bytes to learn from, %lld held out\n", s.data,

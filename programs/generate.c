@@ -183,7 +183,7 @@ static void read_prompt(writer *w)
     must(ls_tokenizer_encode(w->tokenizer, s->prompt, strlen(s->prompt), &ids, &w->length));
     w->text = calloc((size_t)(w->length + s->tokens + 1), sizeof *w->text);
     if (!w->text) {
-        give_up(EXIT_FAILURE, "no memory for %lld tokens", (long long)s->tokens);
+        give_up(EXIT_FAILURE, "no memory");
     }
     if (w->length > 0) {
         memcpy(w->text, ids, (size_t)w->length * sizeof *ids);

@@ -136,7 +136,7 @@ ls_status masked_tokens_new(ls_dataset *windows, const masking *set, ls_dataset 
     masked *m = calloc(1, sizeof *m);
     if (m == NULL) {
         ls_dataset_free(windows);
-        return ls_fail(LS_ERR_MEMORY, "masked tokens: no memory");
+        return ls_fail(LS_ERR_MEMORY, "no memory");
     }
     m->windows = windows;
     m->set = *set;

@@ -86,7 +86,7 @@ static void write_line(step_log *log, int64_t step, const char *dtype, const num
     }
     char *line = good ? json_dumps(object, JSON_REAL_PRECISION(DIGITS)) : NULL;
     if (line == NULL) {
-        give_up(EXIT_FAILURE, "no memory for a line of JSON");
+        give_up(EXIT_FAILURE, "no memory");
     }
     step_log_add(log, "%s", line);
     free(line);

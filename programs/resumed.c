@@ -69,7 +69,7 @@ ls_status run_settings_state(void *object, const char *prefix, const ls_state_vi
 static void print_kept(const char *flag, double saved, double now)
 {
     if (saved != now) {
-        (void)printf("the checkpoint's %s %.10g continues; %s %.10g has no effect\n", flag, saved,
+        (void)printf("the checkpoint's %s %.10g is kept; %s %.10g has no effect\n", flag, saved,
                      flag, now);
     }
 }

@@ -164,7 +164,7 @@ tensorboard *tensorboard_open(const char *folder, int64_t start)
     tensorboard *board = calloc(1, sizeof *board);
     message event;
     if (board == NULL) {
-        give_up(EXIT_FAILURE, "no memory to write for TensorBoard");
+        give_up(EXIT_FAILURE, "no memory");
     }
     open_file(board, folder);
     start_event(&event, 0);

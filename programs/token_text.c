@@ -75,7 +75,7 @@ ls_status token_text_new(const ls_dataset *text, const ls_tokenizer *tokenizer, 
     token_text *t = calloc(1, sizeof *t + files * sizeof t->file[0]);
     *out = NULL;
     if (t == NULL) {
-        return ls_fail(LS_ERR_MEMORY, "text: no memory for %zu files", files);
+        return ls_fail(LS_ERR_MEMORY, "no memory");
     }
     t->context = context;
     t->stride = stride;

@@ -47,7 +47,8 @@ static settings read_flags(int argc, char **argv)
                   .dim = 192,
                   .heads = 3,
                   .images = {.normalise = "none"},
-                  .train = {TRAINER_DEFAULTS.steps = 1000, .batch = 32, .lr = 0.1, .optim = "sgd"}};
+                  .train = {TRAINER_DEFAULTS.steps = 1000, .batch = 32, .lr = 0.1, .optim = "sgd",
+                            .decay = "all"}};
     const cli_option options[] = {
         {"model", CLI_CHOICE, &s.model, .choices = MODELS, .value_name = "NAME",
          .help = "mlp, cnn, vit, alexnet, resnet18, resnet50, resnet152 or vit_b_16"},

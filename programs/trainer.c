@@ -39,6 +39,8 @@ struct trainer {
     trainer_task task;
     ls_sampler *sampler;
     ls_loader *loader;
+    int64_t micro;  /* backward passes of a step */
+    double *losses; /* [micro] of them */
     ls_module *net; /* wrapped */
     ls_optim *optim;
     run_settings settings; /* of this run */
@@ -70,16 +72,45 @@ static ls_feed feed_of(const trainer_options *s)
                                              : LS_FEED_SPLIT;
 }
 
+static bool has_shards(const trainer_options *s)
+{
+    return strcmp(s->exact, "layout") == 0;
+}
+
+int64_t trainer_micro_batches(const trainer_options *s)
+{
+    const int64_t ranks = ls_world_size();
+    if (!has_shards(s)) {
+        return s->accum;
+    }
+    if (s->accum != 1) {
+        give_up(EXIT_FAILURE, "--exact layout divides a step into --shards; leave --accum out");
+    }
+    if ((s->shards & (s->shards - 1)) != 0 || s->shards % ranks != 0) {
+        give_up(EXIT_FAILURE,
+                "--exact layout: %lld shards on %lld ranks; both must be powers of two, and the "
+                "ranks at most as many as the shards",
+                (long long)s->shards, (long long)ranks);
+    }
+    return s->shards / ranks;
+}
+
+static int shards_of(const trainer_options *s)
+{
+    return has_shards(s) ? (int)s->shards : 0;
+}
+
 static void open_loader(trainer *t)
 {
     const trainer_options *s = t->set;
+    const int64_t batch = has_shards(s) ? s->batch * t->micro : s->batch;
     must(LS_STATUS_OF(
         t->sampler = ls_sampler_new(t->task.data->count,
-                                    LS_OPTIONS(ls_sampler_options, .batch = s->batch,
+                                    LS_OPTIONS(ls_sampler_options, .batch = batch,
                                                .drop_last = true, .seed = (uint64_t)s->seed))));
-    must(
-        LS_STATUS_OF(t->loader = ls_loader_new(t->task.data, t->sampler,
-                                               LS_OPTIONS(ls_loader_options, .feed = feed_of(s)))));
+    must(LS_STATUS_OF(t->loader = ls_loader_new(t->task.data, t->sampler,
+                                                LS_OPTIONS(ls_loader_options, .feed = feed_of(s),
+                                                           .shards = shards_of(s)))));
 }
 
 static ls_optim *make_optim(const trainer *t)
@@ -91,6 +122,15 @@ static ls_optim *make_optim(const trainer *t)
     }
     return ls_adamw_new(t->net, LS_OPTIONS(ls_adamw_options, .lr = s->lr, .beta2 = s->beta2,
                                            .weight_decay = s->weight_decay));
+}
+
+/* As GPT-2 and BERT were trained; every model here has biases or norms. */
+static void group_params(const trainer *t)
+{
+    if (strcmp(t->set->decay, "matrices") == 0) {
+        must(ls_optim_add_group(t->optim, ls_select_vectors, NULL,
+                                LS_OPTIONS(ls_optim_group_options, .weight_decay = 0)));
+    }
 }
 
 /* Each rank reads the weights by itself. */
@@ -109,12 +149,16 @@ static void wrap(trainer *t)
     LS_CHECK(ls_module_status(t->task.net));
     load_weights(t);
     t->net = ls_ddp_new(t->task.net, ls_world(),
-                        LS_OPTIONS(ls_ddp_options, .bucket_bytes = (size_t)s->bucket_bytes));
+                        LS_OPTIONS(ls_ddp_options,
+                                   .bucket_bytes = s->bucket_bytes < 0 ? LS_BUCKET_BYTES_AUTO
+                                                                       : (size_t)s->bucket_bytes,
+                                   .shards = shards_of(s)));
     LS_CHECK(ls_module_status(t->net));
     t->optim = make_optim(t);
     if (!t->optim) {
         give_up(EXIT_FAILURE, "%s", ls_error_message());
     }
+    group_params(t);
     t->settings = settings_of(s);
     t->schedule = schedule_of(&t->settings);
 }
@@ -201,10 +245,15 @@ trainer *trainer_new(const trainer_options *options, const trainer_task *task)
 {
     trainer *t = calloc(1, sizeof *t);
     if (t == NULL) {
-        give_up(EXIT_FAILURE, "no memory to train");
+        give_up(EXIT_FAILURE, "no memory");
     }
     t->set = options;
     t->task = *task;
+    t->micro = trainer_micro_batches(options);
+    t->losses = calloc((size_t)t->micro, sizeof *t->losses);
+    if (t->losses == NULL) {
+        give_up(EXIT_FAILURE, "no memory");
+    }
     open_loader(t);
     wrap(t);
     open_checkpoints(t);
@@ -222,7 +271,7 @@ void trainer_introduce(const trainer_options *options, const char *model, ls_mod
 {
     (void)printf("%s: %lld parameters; %d rank%s x %lld %s x %lld\n", model,
                  (long long)ls_module_numel(net), ls_world_size(), ls_world_size() == 1 ? "" : "s",
-                 (long long)options->batch, units, (long long)options->accum);
+                 (long long)options->batch, units, (long long)trainer_micro_batches(options));
     (void)fflush(stdout);
 }
 
@@ -254,28 +303,54 @@ static ls_tensor *loss_of(const trainer *t, const ls_batch *batch)
     return loss;
 }
 
+/* The mean in the order of a binary tree, which that over the ranks continues: with --exact layout it
+ * does not depend on their number. Overwrites the values. */
+static double mean_of(double *values, int64_t count)
+{
+    int64_t left = count;
+    while (left > 1) {
+        const int64_t pairs = left / 2;
+        for (int64_t i = 0; i < pairs; i++) {
+            values[i] = values[2 * i] + values[2 * i + 1];
+        }
+        if (left % 2 != 0) {
+            values[pairs] = values[left - 1];
+        }
+        left = pairs + left % 2;
+    }
+    return values[0] / (double)count;
+}
+
+/* Forward and backward of one micro-batch; only the last one of a step communicates. Shards are averaged
+ * by the reducer, other micro-batches here. */
+static double micro_batch(trainer *t, bool last)
+{
+    ls_batch batch = {.size = sizeof batch};
+    const double share = has_shards(t->set) ? 1.0 : 1.0 / (double)t->micro;
+    double loss = 0.0;
+    next_batch(t, &batch);
+    LS_CHECK(ls_ddp_set_sync(t->net, last));
+    {
+        LS_SCOPE;
+        ls_tensor *mean = loss_of(t, &batch);
+        LS_CHECK(ls_backward(ls_scale(mean, share)));
+        LS_CHECK(ls_item(mean, &loss));
+    }
+    return loss;
+}
+
 /* Returns this rank's mean loss over the micro-batches of the step; *norm becomes the gradient's
  * norm, or -1 without clipping. */
 static double train_step(trainer *t, int64_t step, double *norm)
 {
     const trainer_options *s = t->set;
-    double loss = 0.0;
-    for (int64_t k = 0; k < s->accum; k++) {
-        ls_batch batch = {.size = sizeof batch};
-        double part = 0.0;
-        next_batch(t, &batch);
-        LS_CHECK(ls_ddp_set_sync(t->net, k == s->accum - 1)); /* only the last one communicates */
-        {
-            LS_SCOPE;
-            ls_tensor *mean = loss_of(t, &batch);
-            LS_CHECK(ls_backward(ls_scale(mean, 1.0 / (double)s->accum)));
-            LS_CHECK(ls_item(mean, &part));
-        }
-        loss += part / (double)s->accum;
+    for (int64_t k = 0; k < t->micro; k++) {
+        t->losses[k] = micro_batch(t, k == t->micro - 1);
     }
+    const double loss = mean_of(t->losses, t->micro);
     *norm = -1.0;
     if (s->clip > 0.0) {
-        LS_CHECK(ls_clip_grad_norm(t->net, s->clip, norm));
+        LS_CHECK(ls_clip_grad_norm(t->net, s->clip, NULL, norm));
     }
     ls_optim_set_lr(t->optim, ls_schedule_lr(step, &t->schedule));
     LS_CHECK(ls_optim_step(t->optim));
@@ -285,9 +360,9 @@ static double train_step(trainer *t, int64_t step, double *norm)
 
 static double exposed_seconds(const trainer *t)
 {
-    ls_reducer_stats stats = {.size = sizeof stats};
+    ls_ddp_stats stats = {.size = sizeof stats};
     LS_CHECK(ls_ddp_get_stats(t->net, &stats));
-    return stats.exposed_seconds;
+    return stats.exposed.last;
 }
 
 /* ---- reporting ---------------------------------------------------------------------------- */
@@ -295,7 +370,7 @@ static double exposed_seconds(const trainer *t)
 /* The tokens or images of a step, over all ranks. */
 static double units_of_step(const trainer *t)
 {
-    return (double)(t->set->batch * t->set->accum * t->task.units * ls_world_size());
+    return (double)(t->set->batch * t->micro * t->task.units * ls_world_size());
 }
 
 /* Means over the ranks; collective. */
@@ -510,6 +585,7 @@ int trainer_end(trainer *t, const char *note)
     ls_module_free(t->net);
     ls_loader_free(t->loader);
     ls_sampler_free(t->sampler);
+    free(t->losses);
     free(t);
     return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -24,19 +24,24 @@
 
 /* Each field has the name of its option, with _ for - (export_to: --export). */
 typedef struct trainer_options {
-    int64_t steps, schedule_steps, batch, accum, warmup, seed, bucket_bytes, eval_every, every;
+    int64_t steps, schedule_steps, batch, accum, warmup, seed, bucket_bytes, eval_every, every,
+        shards;
     double lr, min_lr, momentum, beta2, weight_decay, clip;
-    const char *schedule, *optim, *dtype, *feed;
+    const char *schedule, *optim, *decay, *dtype, *feed, *exact;
     const char *init, *export_to, *save, *resume, *log, *tensorboard, *log_losses;
 } trainer_options;
 /* Defaults that all programs share; the others each program chooses. */
 #define TRAINER_DEFAULTS                                                                           \
-    .schedule_steps = -1, .accum = 1, .warmup = -1, .bucket_bytes = 25 << 20, .every = 200,        \
+    .schedule_steps = -1, .accum = 1, .warmup = -1, .bucket_bytes = -1, .every = 200,              \
     .min_lr = -1.0, .momentum = 0.9, .beta2 = 0.999, .schedule = "cosine", .optim = "adamw",       \
-    .dtype = "float32", .feed = "split",
+    .decay = "matrices", .dtype = "float32", .feed = "split", .exact = "run", .shards = 8,
 
 /* Reads the command's own options and those of the trainer; see read_options. */
 void trainer_read_options(const cli_command *own, trainer_options *options, int argc, char **argv);
+
+/* The backward passes of a rank in a step: --accum, or with --exact layout its part of --shards. After
+ * trainer_init; ends the program when the shards cannot be divided. */
+int64_t trainer_micro_batches(const trainer_options *options);
 
 /* ---- training ----------------------------------------------------------------------------- */
 

@@ -16,6 +16,21 @@ static void complete(trainer_options *o)
     o->min_lr = o->min_lr < 0.0 ? o->lr / 10.0 : o->min_lr;
 }
 
+/* The command's own options, and then those that all have. */
+static void read_with(const cli_command *own, const cli_option *shared, int count, int argc,
+                      char **argv)
+{
+    cli_option all[OPTIONS_MAX];
+    cli_command command = *own;
+    assert(own->count + count <= OPTIONS_MAX);
+    memcpy(all, own->options, (size_t)own->count * sizeof *all);
+    memcpy(all + own->count, shared, (size_t)count * sizeof *all);
+    command.options = all;
+    command.count += count;
+    command.ranked = true;
+    read_options(&command, argc, argv);
+}
+
 void trainer_read_options(const cli_command *own, trainer_options *o, int argc, char **argv)
 {
     const cli_option shared[] = {
@@ -40,17 +55,25 @@ void trainer_read_options(const cli_command *own, trainer_options *o, int argc, 
          .help = "decay of adamw's second moment"},
         {"weight-decay", CLI_NUMBER, &o->weight_decay, .low = 0, .high = 1e3,
          .help = "weight decay"},
+        {"decay", CLI_CHOICE, &o->decay, .choices = "matrices|all", .value_name = "NAME",
+         .help = "parameters that decay: all, or matrices, without biases and norms"},
         {"clip", CLI_NUMBER, &o->clip, .low = 0, .high = 1e9,
          .help = "largest norm of the gradient; 0: no limit"},
         {"dtype", CLI_CHOICE, &o->dtype, .choices = "float32|bf16",
          .help = "bf16: products in bfloat16, weights in float32"},
         {"seed", CLI_COUNT, &o->seed, .low = 0, .high = 9e15,
          .help = "seed of weights, order and dropout"},
-        {"bucket-bytes", CLI_COUNT, &o->bucket_bytes, .low = 0, .high = 1e12,
-         .help = "size of a gradient bucket"},
+        {"bucket-bytes", CLI_COUNT, &o->bucket_bytes, .low = -1, .high = 1e12,
+         .help = "bytes of a gradient bucket; -1: Lockstep chooses"},
         {"feed", CLI_CHOICE, &o->feed, .choices = "split|shared|scatter", .value_name = "NAME",
          .help = "split: each rank reads its part of an epoch; shared: each reads all of it; "
                  "scatter: rank 0 reads for all"},
+        {"exact", CLI_CHOICE, &o->exact, .choices = "run|layout", .value_name = "NAME",
+         .help = "layout: equal bits on 1, 2, 4, ... ranks, up to --shards; --batch is then the "
+                 "samples "
+                 "of a shard. run: for equal numbers of ranks"},
+        {"shards", CLI_COUNT, &o->shards, .low = 1, .high = 65536,
+         .help = "shards of a step with --exact layout, over all ranks: a power of two"},
         {"eval-every", CLI_COUNT, &o->eval_every, .low = 0, .high = 1e12,
          .help = "steps between evaluations; 0: none"},
         {"init", CLI_TEXT, &o->init, .value_name = "PATH",
@@ -71,15 +94,6 @@ void trainer_read_options(const cli_command *own, trainer_options *o, int argc, 
         {"log-losses", CLI_TEXT, &o->log_losses, .value_name = "FILE",
          .help = "write the mean loss of all ranks for each step; --resume continues it"},
     };
-    cli_option all[OPTIONS_MAX];
-    cli_command command = *own;
-    const int more = (int)(sizeof shared / sizeof shared[0]);
-    assert(own->count + more <= OPTIONS_MAX);
-    memcpy(all, own->options, (size_t)own->count * sizeof *all);
-    memcpy(all + own->count, shared, sizeof shared);
-    command.options = all;
-    command.count += more;
-    command.ranked = true;
-    read_options(&command, argc, argv);
+    read_with(own, shared, (int)(sizeof shared / sizeof shared[0]), argc, argv);
     complete(o);
 }

@@ -180,9 +180,8 @@ static const cli_command command = {
         "ended, and the root cause is reported once. The exit status is that of the failed rank,\n"
         "or 128 + the number of the signal that ended it.\n"
         "\n"
-        "A Python script (a name that ends in .py) that is not executable is run by python3, or "
-        "by\n"
-        "the interpreter that LOCKSTEP_PYTHON names.\n"
+        "A Python script (a name that ends in .py) that is not executable is run by python3,\n"
+        "or by the interpreter that LOCKSTEP_PYTHON names.\n"
         "\n"
         "No restart happens if the same failure occurs twice at the same step, if ranks disagree,\n"
         "or if the program cannot be started. The program resumes from its own last checkpoint.\n"
@@ -291,7 +290,7 @@ int cmd_run(int argc, char **argv)
     (void)ls__settings_check();
     job->argv = rank_argv(argc - program, argv + program);
     if (job->argv == NULL) {
-        fprintf(stderr, "lockstep: no memory for the command line\n");
+        fprintf(stderr, "no memory\n");
         return 1;
     }
     job->capture =

@@ -15,6 +15,7 @@ int cmd_generate(int argc, char **argv); /* cmd_train.c */
 int cmd_info(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_secret(int argc, char **argv);
+int cmd_trace(int argc, char **argv);
 int cmd_train(int argc, char **argv);
 int cmd_tune(int argc, char **argv);
 

@@ -135,7 +135,7 @@ ls_status shards_begin(shards *s, const ls__env *env, const char *folder, const 
     }
     LS_TRY(sweep_folder(s, UNNAMED, true, &found)); /* of a run that was interrupted */
     s->buffer = malloc(BUFFER_BYTES);
-    return s->buffer ? LS_OK : ls__fail(LS_ERR_MEMORY, "data tokens: no memory for a buffer");
+    return s->buffer ? LS_OK : ls__fail(LS_ERR_MEMORY, "no memory");
 }
 
 /* ---- writing ------------------------------------------------------------------------------ */
@@ -170,7 +170,8 @@ static void put_number(uint8_t *at, uint32_t number, int bytes)
     }
 }
 
-/* Makes the next shard under its temporary name, with room for the header. */
+/* Makes the next shard under its temporary name, with room for the header. It is a new file: what an
+ * interrupted run left is gone, and a link of somebody's is not followed. */
 static ls_status start_one(shards *s)
 {
     char path[PATH_BYTES];
@@ -179,7 +180,7 @@ static ls_status start_one(shards *s)
                         SHARDS_MAX);
     }
     path_of(s, s->count, UNNAMED, path);
-    s->fd = s->env->open(s->env, path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    s->fd = s->env->open(s->env, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
     if (s->fd < 0) {
         return failed("make", path, s->fd);
     }

@@ -118,7 +118,7 @@ static ls_status find_sources(maker *m)
     }
     m->sources = calloc((size_t)m->paths.count + 1, sizeof *m->sources);
     if (!m->sources) {
-        return ls__fail(LS_ERR_MEMORY, WHAT ": no memory for %d files", m->paths.count);
+        return ls__fail(LS_ERR_MEMORY, WHAT ": no memory");
     }
     for (int i = 0; i < m->paths.count; i++) {
         LS_TRY(add_source(m, m->paths.path[i]));
@@ -236,7 +236,7 @@ static ls_status start(maker *m)
     m->slot_count = 2 * (uint32_t)wanted;
     m->slots = calloc(m->slot_count, sizeof *m->slots);
     if (!m->slots) {
-        return ls__fail(LS_ERR_MEMORY, WHAT ": no memory for %d threads", wanted);
+        return ls__fail(LS_ERR_MEMORY, WHAT ": no memory");
     }
     for (uint32_t i = 0; i < m->slot_count; i++) {
         atomic_store_explicit(&m->slots[i].turn, i, memory_order_relaxed);

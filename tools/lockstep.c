@@ -26,6 +26,7 @@ static const command commands[] = {
     {"data", cmd_data, "convert text to token shards"},
     {"bench", cmd_bench, "measure collectives and training steps"},
     {"tune", cmd_tune, "time the links between hosts to choose algorithms"},
+    {"trace", cmd_trace, "summarise the trace of a job, written by LOCKSTEP_TRACE"},
     {"info", cmd_info, "print library, processor, limits and settings"},
     {"env", cmd_env, "print which world a program started here would join, and why"},
     {"secret", cmd_secret, "make the secret that the hosts of a job share"},

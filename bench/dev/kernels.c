@@ -146,8 +146,9 @@ static void rest(const bench *b)
     TIME(b, "embedding", 0, k->embedding(b->out, b->x, b->index, 8, rows, dim, NULL));
     TIME(b, "embedding backward", 0,
          k->embedding_backward(b->out, b->x, b->index, 8, rows, dim, vocab, NULL));
-    ls__adamw_args adam = {rows * dim, b->out, b->y, b->z, b->x, 1e-3,
-                           0.9,        0.95,   1e-8, 0.1,  3,    true};
+    ls__step_part part = {.count = rows * dim, .param = b->out, .state = {b->y, b->z}};
+    part.grad.at = b->x, part.lr = 1e-3, part.weight_decay = 0.1, part.step = 3;
+    ls__adamw_args adam = {&part, 1, 0.9, 0.95, 1e-8, true};
     TIME(b, "AdamW [rows*dim]", 0, k->adamw(&adam, NULL));
     TIME(b, "sum of squares [rows*dim]", 0, (void)k->sum_squares(b->x, rows * dim));
 }

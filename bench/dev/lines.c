@@ -1,6 +1,6 @@
-/* `measure lines`: what a cache line costs that travels between two cores (Note [Claimed lines] in
- * base/copy.h). One process writes 128 KiB, another one touches it, the first writes it again; the
- * time of each is printed in ns a line, the median of 61 rounds. */
+/* `measure lines`: the time to write a cache line that another core has written, read, or read and
+ * claimed (Note [Claimed lines] in base/copy.h). One process writes 128 KiB, another one touches it,
+ * the first writes it again; printed are both processes' times in ns a line, medians of 61 rounds. */
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -24,7 +24,7 @@ static const struct {
     {"cost-table", "[-n K]: the lectures' table of steps and bandwidths, counted",
      ls__bench_cost_table},
     {"tuner", "[--json FILE]: the chosen algorithm beside the best, at all sizes", ls__bench_tuner},
-    {"lines", "what a cache line costs that two cores write and read", lines},
+    {"lines", "the time of a cache line that two cores write and read in turn", lines},
     {"protections", "[-n N]: the cost of protections over a bare loop", ls__bench_protections},
 };
 

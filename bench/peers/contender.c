@@ -13,6 +13,7 @@
 #define SAMPLES_MIN 3
 #define SAMPLE_BYTES 16000000 /* moved by a sample's operations */
 #define CALLS_MAX 40
+#define WARMUP_MS 40.0
 #define CALLS_SLOW 3 /* where no call is done in a millisecond, though it moves little */
 
 typedef struct command {
@@ -130,14 +131,27 @@ static double run(const bench *b, int calls)
     return span[0] + span[1];
 }
 
+/* Whether the warm-ups have taken WARMUP_MS on any rank; all ranks find the same. */
+static bool is_warm(const bench *b, double start)
+{
+    double taken[2] = {now_ms() - start, 0.0};
+    b->self->maximum(taken, 2);
+    return taken[0] >= WARMUP_MS;
+}
+
 /* Warm-ups, of which the fastest tells how many calls a sample holds: as many as move some
- * megabytes, but so few that sums of sums stay finite. */
+ * megabytes, but so few that sums of sums stay finite. The ranks have just been woken: the system
+ * needs some milliseconds until each has a core, and samples of small sizes take less in all. */
 static void warm_up(bench *b)
 {
     prepare(b);
     double fastest = INFINITY;
-    for (int i = 0; i < b->command.warmups; i++) {
+    const double start = now_ms();
+    for (int i = 0; i < b->command.warmups || !is_warm(b, start); i++) {
         fastest = fmin(fastest, run(b, 1));
+        if (i % CALLS_MAX == CALLS_MAX - 1) { /* sums of sums grow */
+            prepare(b);
+        }
     }
     const int64_t bytes = b->out_count * (int64_t)sizeof(float);
     const double finite = b->self->ranks > 1 ? 33.0 / log10(b->self->ranks) : CALLS_MAX;

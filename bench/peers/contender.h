@@ -9,6 +9,8 @@
  * and rank 0 answers "ok CALLS" and the samples in milliseconds, or "error" and why. The rules are
  * here, once for all contenders in C (gloo.py has the same in Python):
  *
+ * - The samples follow WARMUPS operations, and as many more as 40 ms hold: the ranks have just been
+ *   woken, and the system needs some milliseconds until each runs on a core of its own.
  * - A sample runs from the first rank's start to the last one's end, on the host's monotonic clock,
  *   and holds CALLS operations back to back; samples end when MILLISECONDS are over, but not before
  *   the third.

@@ -2,8 +2,9 @@
 
 Settings are those of the table of this machine's processor (settings.py), found by `compare.py --sweep`
 for each peer, operation, number of ranks and size; `compare.py --untuned` takes the defaults instead.
-gloo has no setting that torch passes on, so it has no rows there. Ours gets huge pages for private
-memory (glibc's tunable) from 10 MB on, as its peers do wherever their sweep found them faster.
+The table has no rows for gloo, because PyTorch gives programs no access to gloo's settings. Lockstep's
+private buffers have huge pages from 10 MB on (glibc's tunable); a peer's have them where its sweep found
+them faster.
 
 MPI libraries of Debian are found by their names; those of PyPI lie in virtual environments below the
 build (prepare installs them), one each, because their programs have the same names.

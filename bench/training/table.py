@@ -31,10 +31,6 @@ def is_step(row):
     return "threads" in row
 
 
-def range_text(row):
-    return f"{row['spread'][0]:.2f} to {row['spread'][1]:.2f}" + ("" if row["spread_is"] == "quartiles" else " *")
-
-
 def conditions(rows):
     about = rows[0]["conditions"]
     return (f"Measured on {about['date']} at commit {about['commit']} with `make compare-training` in "
@@ -43,7 +39,7 @@ def conditions(rows):
 
 def long_page(rows):
     steps = [[r["net"], str(r["threads"]), ms(r["ours_ms"]), ms(r["peer_ms"]), r["peer"], f"{r['ratio']:.2f}",
-              range_text(r), str(r["turns"]), f"{ms(r['ours_cpu_ms'])} / {ms(r['peer_cpu_ms'])}",
+              pages.range_text(r), str(r["turns"]), f"{ms(r['ours_cpu_ms'])} / {ms(r['peer_cpu_ms'])}",
               f"{r['ours_peak_mb']:.0f} / {r['peer_peak_mb']:.0f}"] for r in rows if is_step(r)]
     starts = [[r["name"].split(": ")[1], f"{r['ours_ms']:.0f}", f"{r['peer_ms']:.0f}", r["peer"],
                f"{r['starts'][0]}, {r['starts'][1]}"] for r in rows if not is_step(r)]

@@ -34,9 +34,8 @@
  *   or dropped with drop_last, as at the end of any epoch. The program chooses the batch of a
  *   *rank*, so with more ranks the global batch grows unless the program reduces it.
  *
- * A file system that hangs ends the wait for a save with LS_ERR_TIMEOUT after timeout_ms; the text
- * names the file. The object can then only be freed; its thread and memory remain until the end of
- * the process. (Opening and loading wait for the file system as long as it takes.)
+ * A file system that hangs ends a call with LS_ERR_TIMEOUT after timeout_ms; the text names the file.
+ * The object can then only be freed; a thread and its memory remain until the end of the process.
  *
  * LS_ERR_SYSTEM (disk full, for example), LS_ERR_FORMAT and LS_ERR_NOT_FOUND name the path. An
  * error of one rank is returned on all ranks.
@@ -103,8 +102,9 @@ LS_API ls_status ls_checkpoint_wait(ls_checkpoint *checkpoint);
  * written), a warning names it, the previous one is loaded, and the next save renames the damaged one
  * to damaged-step-…, of which the newest two remain. LS_ERR_SYSTEM when a file cannot be read now (no
  * descriptor, no permission, an error of the disk): this may pass, so no older checkpoint is loaded.
- * LS_ERR_NOT_FOUND when there is no checkpoint, LS_ERR_FORMAT when all are damaged. LS_ERR_MISMATCH names a tensor or scalar whose
- * shape or dtype differs, or that only one side has; nothing is changed then. */
+ * LS_ERR_NOT_FOUND if the folder has no checkpoint, LS_ERR_FORMAT if all are damaged. LS_ERR_MISMATCH
+ * names a tensor or scalar whose shape or dtype differs, or that only one side has; nothing is
+ * changed then. */
 LS_API ls_status ls_checkpoint_load(ls_checkpoint *checkpoint, const ls_checkpoint_item *items,
                                     int count, int64_t *step);
 

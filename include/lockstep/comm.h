@@ -343,7 +343,7 @@ LS_API ls_status ls_scatter_bytes(ls_group *group, const ls_bytes *in, int root,
 /* ---- work --------------------------------------------------------------------------------- */
 
 /* Waits for the operation, returns its status and releases the handle (MPI_Wait). Call it once per
- * handle. */
+ * handle: a second call is LS_ERR_INVALID, unless another operation has got the handle meanwhile. */
 LS_API ls_status ls_work_wait(ls_work *work);
 
 /* LS_IN_PROGRESS, or the operation's status. It does not block and does not release the handle. */

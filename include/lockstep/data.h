@@ -176,6 +176,10 @@ typedef struct ls_loader_options {
     size_t size;
     int prefetch; /* batches that a thread reads ahead; default 2; 0: ls_loader_next reads them */
     ls_feed feed; /* default LS_FEED_SPLIT */
+    int shards; /* of a step, over all ranks; default 0. See ls_ddp_options.shards: the rank's batch
+                     is handed out in shards/ranks calls, in equal parts, each with the step's
+                     number and its own sample offset (random.h). The state can be saved only
+                     between steps. Not with SHARED, nor with a shorter last step */
 } ls_loader_options;
 #define LS_DEFAULTS_ls_loader_options .prefetch = 2,
 LS_DEFAULTS_FUNCTION(loader)
@@ -194,7 +198,10 @@ typedef struct ls_batch {
  * borrowed: free the loader before them. Collective with LS_FEED_SCATTER. */
 LS_API ls_loader *ls_loader_new(ls_dataset *dataset, ls_sampler *sampler,
                                 const ls_loader_options *options);
-LS_API void ls_loader_free(ls_loader *loader); /* NULL is allowed */
+/* NULL is allowed. If the data set's get function hangs in the loader's thread for longer than the job's
+ * timeout, a warning is logged, and the memory of the loader and of the data set stays allocated
+ * (ls_dataset_free then does nothing). */
+LS_API void ls_loader_free(ls_loader *loader);
 /* Fills *batch with the next batch and sets the step context of random.h. False at the end of an
  * epoch, after which the next call begins the next epoch, or on an error (ls_loader_status), such
  * as LS_ERR_INVALID for an impossible batch->size. */

@@ -9,12 +9,13 @@
  * Freeing a module frees its children and parameters. A constructor that fails returns NULL with
  * ls_error_message set. Adding a NULL child with ls_module_add marks the parent as failed, which
  * ls_module_status reports, so a constructor needs only one check at its end. Nothing in this
- * header is collective.
+ * header is collective, except ls_clip_grad_norm with a group.
  */
 #ifndef LOCKSTEP_NN_H
 #define LOCKSTEP_NN_H
 
 #include <lockstep/autograd.h>
+#include <lockstep/comm.h>
 #include <lockstep/vision.h>
 
 #ifdef __cplusplus
@@ -62,8 +63,8 @@ LS_API ls_status ls_module_status(const ls_module *module);
 /* Adds `child`, which the parent then owns, and returns it. The name (copied) must not contain a
  * dot; a wrapper uses "", so that names below it are the same as without the wrapper. */
 LS_API ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *child);
-/* Adds `value` (contiguous, float32) as a parameter: the module keeps it and makes it require
- * gradients. Returns the parameter. A buffer may have any dtype and requires no gradients. An
+/* Adds `value` (contiguous, float32 or bfloat16) as a parameter: the module keeps it and makes it
+ * require gradients. Returns the parameter. A buffer may have any dtype and requires no gradients. An
  * unsuitable tensor (NULL, wrong dtype, not contiguous) marks the module as failed;
  * ls_module_status reports it. */
 LS_API ls_tensor *ls_module_add_param(ls_module *module, const char *name, ls_tensor *value);
@@ -121,6 +122,13 @@ LS_API int ls_module_param_count(ls_module *module);
 /* Fills at most out[count] in order of addition; returns the number of parameters. */
 LS_API int ls_module_params(ls_module *module, ls_param *out, int count);
 LS_API int64_t ls_module_numel(ls_module *module); /* number of elements of all parameters */
+
+/* Chooses among the parameters of a module (ls_optim_add_group): true selects the one called
+ * `name`, as in ls_param. */
+typedef bool (*ls_select_fn)(void *arg, const char *name, const ls_tensor *param);
+/* Selects parameters with fewer than two dimensions: biases, and the scales and shifts of norms.
+ * `arg` is not used. */
+LS_API bool ls_select_vectors(void *arg, const char *name, const ls_tensor *param);
 
 /* Passes parameters, buffers and the classes' further state to the visitor, under dotted names that
  * begin with `prefix` (state.h). */
@@ -194,6 +202,26 @@ LS_API ls_module *ls_batch_norm2d_new(int64_t channels, double eps, double momen
 /* ls_relu(ls_add(ls_forward(layer, x), residual)) in one pass over memory; residual NULL: none.
  * `layer` must be one that ls_batch_norm2d_new made. */
 LS_API ls_tensor *ls_batch_norm2d_relu(ls_module *layer, ls_tensor *x, ls_tensor *residual);
+/* From now on all batch norm layers of `net` train with the statistics of the batches of all ranks
+ * of `group` (torch.nn.SyncBatchNorm.convert_sync_batchnorm; Ioffe & Szegedy 2015 over the union of
+ * the ranks' elements): outputs, gradients and running statistics are those of one process with the
+ * concatenated batch, for x [N,C,..] of float32 or bfloat16 in either layout. N and the image may
+ * differ from rank to rank, and N may be 0: a rank counts by its elements. Running statistics have
+ * the same bits on all ranks. Gradients of weight and bias are sums over this rank's elements, as
+ * without it, for ls_ddp_new to average. Evaluation uses the running statistics and exchanges
+ * nothing.
+ *
+ *     LS_CHECK(ls_sync_batch_norm_convert(net, ls_world()));
+ *     net = ls_ddp_new(net, ls_world(), NULL);
+ *
+ * Collective, and so are from then on every training forward of such a layer, backward through it
+ * (an all_gather of 2 channels + 1, and one of 2 channels, float64) and freeing the model: all ranks
+ * run the same layers in the same order, those without data on an empty batch. The group is
+ * duplicated. A group of one rank, and a model without batch norm, change nothing; converting again
+ * takes the new group. LS_ERR_INVALID for NULL; LS_ERR_STATE for a model that is wrapped already.
+ * ls_ddp_options.shards and ls_ddp_join are refused with it, and a backward of weight 0 must not
+ * lead through ls_recompute. */
+LS_API ls_status ls_sync_batch_norm_convert(ls_module *net, ls_group *group);
 /* See ls_max_pool2d, ls_avg_pool2d and ls_adaptive_avg_pool2d; the same numbers for both axes. */
 LS_API ls_module *ls_max_pool2d_new(int64_t kernel, int64_t stride, int64_t padding);
 LS_API ls_module *ls_avg_pool2d_new(int64_t kernel, int64_t stride, int64_t padding);
@@ -238,8 +266,19 @@ LS_API ls_module *ls_group_norm_new(int64_t groups, int64_t channels,
 
 /* ---- initialisation ----------------------------------------------------------------------- */
 
-/* These functions fill a tensor in place. Random values depend on the seed and on the number of
- * parameters initialised so far, so equal programs initialise equally on every rank. */
+/* These functions fill a tensor in place. Element i of a parameter is number i of a random stream
+ * (random.h) that depends on the seed and on the parameter's name in the model, as ls_module_params
+ * gives it: fnv1a64("blocks.3.qkv.weight") modulo 2^62. So the values do not depend on the other
+ * parameters that a rank has made: layers 3 to 5 of a model, under the same names, are equal to those
+ * of the whole model. Two models of one seed whose parameters have the same names and shapes begin
+ * equally; for two that differ, change the seed in between (ls_manual_seed) or give them a common
+ * parent. A second fill of a parameter draws the same numbers again.
+ *
+ * The name is complete only when the model is, so values are drawn when they are first used; the
+ * seed is that of the time of the fill. If a program reads the values of a layer before it adds the
+ * layer to a parent, the name at that time counts. A parameter that several modules share has the
+ * name under which it was added first. A tensor that is not a parameter when its values are first
+ * used gets the next of the runtime's streams, in the order of the fills. */
 
 LS_API ls_status ls_fill_uniform(ls_tensor *t, double low, double high);
 LS_API ls_status ls_fill_normal(ls_tensor *t, double mean, double std);
@@ -256,9 +295,8 @@ LS_API ls_status ls_fill_kaiming_normal(ls_tensor *weight, bool fan_out);
  *         LS_SKIP_INIT(path != NULL);
  *         net = ls_gpt2_new(NULL);
  *     }
- * Drawing takes most of the time in which a large model is made. Constants are still set, and the
- * random streams advance, so later draws get the values that they would get without this mode. The
- * mode belongs to the thread; blocks nest, and false keeps the mode of the enclosing block. A
+ * Drawing takes most of the time until a large model is ready. Constants are still set. The mode
+ * belongs to the thread; blocks nest, and false keeps the mode of the enclosing block. A
  * declaration, like LS_SCOPE. */
 LS_API bool ls_set_skip_init(bool skip); /* returns the previous mode of this thread */
 #if defined(__GNUC__)
@@ -277,14 +315,30 @@ static inline void ls_skip_init_cleanup_(const bool *before)
         ls_skip_init_enter_(skip)
 #endif
 
-/* Scales all gradients of the module so that their common 2-norm is at most max_norm (torch's
- * clip_grad_norm_); *norm (may be NULL) becomes the norm before scaling. Call it after ls_backward
- * has averaged the gradients. A NaN or infinite norm is LS_ERR_INVALID and changes nothing. */
-LS_API ls_status ls_clip_grad_norm(ls_module *module, double max_norm, double *norm);
+typedef struct ls_clip_grad_norm_options {
+    size_t size;
+    ls_group *group; /* of ranks that hold different parameters of one model (tensor, pipeline or
+                        expert parallel): the norm is that of the gradients of all of them. NULL:
+                        this rank holds all parameters, as with data parallelism */
+    ls_select_fn replicated; /* selects the parameters that every rank of `group` holds, with equal
+                                gradients: they count once. Called in every call. NULL: none */
+    void *arg;               /* of `replicated` */
+} ls_clip_grad_norm_options;
+#define LS_DEFAULTS_ls_clip_grad_norm_options
+LS_DEFAULTS_FUNCTION(clip_grad_norm)
+
+/* Scales all gradients of the module, float32 and bfloat16, so that their common 2-norm is at most
+ * max_norm (torch's clip_grad_norm_); *norm (may be NULL) becomes the norm before scaling. Call it
+ * after ls_backward has averaged the gradients. With options->group it is collective over the group
+ * (one all_reduce of 8 bytes), and the norm has the same bits on all its ranks; give all the same
+ * max_norm. A NaN or infinite norm is LS_ERR_INVALID, on all ranks, and changes nothing. */
+LS_API ls_status ls_clip_grad_norm(ls_module *module, double max_norm,
+                                   const ls_clip_grad_norm_options *options, double *norm);
 
 #if !defined(LS_NO_SITES)
 #define ls_forward(...) LS_AT(ls_forward(__VA_ARGS__))
 #define ls_forward_many(...) LS_AT(ls_forward_many(__VA_ARGS__))
+#define ls_clip_grad_norm(...) LS_AT(ls_clip_grad_norm(__VA_ARGS__))
 #define ls_recompute(...) LS_AT(ls_recompute(__VA_ARGS__))
 #define ls_recompute_many(...) LS_AT(ls_recompute_many(__VA_ARGS__))
 #endif

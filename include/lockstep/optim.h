@@ -7,7 +7,10 @@
  *            p = p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)  (Kingma & Ba 2015)
  *     AdamW  p = p - lr weight_decay p first, then Adam's step  (Loshchilov & Hutter 2019)
  *
- * A parameter whose gradient is absent is skipped, and its momentum does not decay. Nothing in this
+ * A parameter whose gradient is absent is skipped, and its momentum does not decay. A bfloat16
+ * parameter has a float32 master copy in the optimizer's state, which takes the steps; the parameter
+ * becomes its rounded value. A parameter that the program writes itself (weights that are loaded) is
+ * where the next step begins. Nothing in this
  * header is collective: ranks that start from the same parameters and take the same steps stay
  * identical.
  */
@@ -48,17 +51,40 @@ LS_API ls_optim *ls_adam_new(ls_module *module, const ls_adam_options *options);
 LS_API ls_optim *ls_adamw_new(ls_module *module, const ls_adamw_options *options);
 LS_API void ls_optim_free(ls_optim *optim); /* NULL is allowed */
 
+/* A group of parameters with settings of its own (torch's param_groups). */
+typedef struct ls_optim_group_options {
+    size_t size;
+    double lr_scale;     /* the group's learning rate is lr_scale times the optimizer's, so that a
+                            schedule holds for all groups; default 1 */
+    double weight_decay; /* default LS_OPTIM_DECAY: the optimizer's */
+} ls_optim_group_options;
+#define LS_OPTIM_DECAY (-1.0)
+#define LS_DEFAULTS_ls_optim_group_options .lr_scale = 1.0, .weight_decay = LS_OPTIM_DECAY,
+LS_DEFAULTS_FUNCTION(optim_group)
+/* Makes a group of the parameters that `select` selects. GPT-2 and BERT train without weight decay
+ * on biases and norms:
+ *     LS_CHECK(ls_optim_add_group(optim, ls_select_vectors, NULL,
+ *                                 LS_OPTIONS(ls_optim_group_options, .weight_decay = 0)));
+ * `select` is called once for each parameter of the optimizer, with `arg`, during this call only.
+ * Parameters in no group have the optimizer's settings. LS_ERR_STATE after the first step, or if a
+ * parameter is in a group already; LS_ERR_INVALID if no parameter is selected, or for an option out
+ * of range; in both cases nothing changes. Add the same groups on all ranks, and before a checkpoint
+ * is loaded: it contains the groups' settings, not their parameters. A checkpoint without groups, of
+ * an older version, leaves the settings of the groups as they are. */
+LS_API ls_status ls_optim_add_group(ls_optim *optim, ls_select_fn select, void *arg,
+                                    const ls_optim_group_options *options);
+
 /* Updates every parameter that has a gradient. LS_ERR_STATE, before anything is changed, when
  * gradients of an ls_ddp_new module were accumulated but never averaged, or when the last
  * ls_backward failed before all of them were averaged. In a world of several ranks a warning says
  * once that only some of the parameters belong to an ls_ddp_new, or that none do and no operation
- * on a group ran since the last step: what is not averaged drifts apart. */
+ * on a group ran since the last step: without averages the replicas drift apart. */
 LS_API ls_status ls_optim_step(ls_optim *optim);
 /* Makes all gradients absent, so the next backward overwrites them. Until then, gradient memory
  * outside DDP buckets returns to the allocator, and tensors from ls_grad are invalid
  * (LS_ERR_STALE). */
 LS_API void ls_optim_zero_grad(ls_optim *optim);
-LS_API void ls_optim_set_lr(ls_optim *optim, double lr);
+LS_API void ls_optim_set_lr(ls_optim *optim, double lr); /* groups follow, by their lr_scale */
 LS_API double ls_optim_lr(const ls_optim *optim);
 /* Passes hyperparameters, step numbers and moments to the visitor, under names that begin with
  * `prefix` (state.h). */
@@ -89,6 +115,7 @@ LS_API double ls_schedule_lr(int64_t step, const ls_schedule_options *options);
 #define ls_optim_step(...) LS_AT(ls_optim_step(__VA_ARGS__))
 #define ls_sgd_new(...) LS_AT(ls_sgd_new(__VA_ARGS__))
 #define ls_adam_new(...) LS_AT(ls_adam_new(__VA_ARGS__))
+#define ls_optim_add_group(...) LS_AT(ls_optim_add_group(__VA_ARGS__))
 #define ls_adamw_new(...) LS_AT(ls_adamw_new(__VA_ARGS__))
 #endif
 

@@ -22,10 +22,14 @@ LS_API void ls_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint
 LS_API float ls_random_uniform(uint64_t seed, uint64_t stream, uint64_t index);
 LS_API float ls_random_normal(uint64_t seed, uint64_t stream, uint64_t index);
 
-/* The position of this rank's samples in the global batch of step `step`. Dropout counts elements
- * from `sample_offset` samples (entries of dimension 0) on, and each step begins new random
- * streams. ls_loader_next sets it. In a loop without a loader call it at the beginning of each
- * step; the offset is the number of samples on the ranks before this one. Local call. */
+/* The position of this rank's samples in the global batch of step `step`. Dropout and other random
+ * operations draw from a stream that depends on the seed, the step, the dotted path of the module
+ * whose forward function runs ("blocks.3.drop"; outside of modules the path is empty), and the
+ * number of the module's draw in this step. They count elements from `sample_offset` samples
+ * (entries of dimension 0) on. So the masks depend neither on the number of ranks nor on the other
+ * modules that a rank has. ls_loader_next sets the context. In a loop without a loader call it at
+ * the beginning of each step; the offset is the number of samples on the ranks before this one.
+ * Without any call the draws of a module are counted on from step to step. Local call. */
 typedef struct ls_step_context {
     uint64_t step;
     int64_t sample_offset;

@@ -11,6 +11,10 @@
  * order of registration (Li et al., VLDB 2020, section 3.2.3), the first of them with a smaller
  * cap. 16-bit gradients are added in float32 over the ranks and rounded once.
  *
+ * A gradient may be added over other ranks than it is divided by: the experts of a mixture are added
+ * over the ranks that hold the same expert, and divided by the number of all ranks of the batch
+ * (ls_reducer_param: reduce_group, batch_group, divisor).
+ *
  * The reducer does not broadcast parameters: before the first step make them equal on all ranks,
  * for example with ls_broadcast_many from rank 0. It owns a duplicate of the group, so other
  * collectives on the group do not interfere with it.
@@ -34,19 +38,50 @@ typedef struct ls_reducer_param {
     ls_dtype dtype;    /* float32, float64, float16 or bfloat16; a bucket holds one type */
     void *grad;        /* NULL: ls_reducer_new sets it to memory inside the bucket (no copies). Not
                           NULL: your memory; ls_reducer_ready reads it, ls_reducer_wait writes it */
+    ls_group *reduce_group; /* whose gradients are added; a part of the reducer's group with this
+                               rank in it. Default NULL: the reducer's group. Its ranks register the
+                               same parameters of the group in the same order; other ranks need not
+                               have them. Borrowed for the reducer's lifetime */
+    ls_group *batch_group;  /* by whose number of ranks, or sum of weights, the sum is divided;
+                               equal on all ranks of reduce_group. Default NULL: the reducer's */
+    double divisor; /* not 0: the sum is divided by this instead; 1: it stays a sum. Default 0 */
+    int bucket;     /* from 1: parameters with the same number and the same groups and type share a
+                       bucket, however large. Default 0: Lockstep chooses. For all or for none */
 } ls_reducer_param;
+
+/* When gradients are reduced, and in which pieces. All modes give the same bits. */
+typedef enum ls_reduce_mode {
+    LS_REDUCE_OVERLAP = 0,  /* buckets, each as soon as its last gradient is ready */
+    LS_REDUCE_BUCKETED = 1, /* buckets, after backward */
+    LS_REDUCE_FLAT = 2,     /* one bucket for each type and group, after backward */
+    LS_REDUCE_NAIVE = 3     /* one all-reduce for each gradient, after backward */
+} ls_reduce_mode;
+
+/* As bucket_bytes: Lockstep chooses where buckets end. It begins with 25 MiB, measures when gradients are
+ * ready and how long all-reduces of other sizes take in the first 25 synchronised backwards, and divides the
+ * gradients so that the last bucket ends first. All ranks divide alike, and no bit of a result depends
+ * on it. The other modes keep 25 MiB. */
+#define LS_BUCKET_BYTES_AUTO SIZE_MAX
 
 typedef struct ls_reducer_options {
     size_t size;
-    size_t bucket_bytes;       /* cap of a bucket; default 25 MiB, 0: one bucket per parameter */
+    size_t bucket_bytes;       /* cap of a bucket; default LS_BUCKET_BYTES_AUTO; 0: one bucket per
+                                  parameter */
     size_t first_bucket_bytes; /* cap of the first bucket, whose reduction thus starts early;
                                   default 1 MiB */
     const char *name;          /* appears in reports; copied */
     size_t param_bytes;        /* sizeof(ls_reducer_param), the distance between two entries, so
                                   that the struct can grow */
+    ls_reduce_mode mode; /* default LS_REDUCE_OVERLAP; the others are there to be compared with
+                                  it. FLAT and NAIVE ignore the sizes of buckets */
+    ls_dtype
+        wire_dtype; /* LS_BFLOAT16: float32 gradients are sent as bfloat16, half the bytes. Each
+                            rank's contribution and the average are rounded to 8 bits of precision
+                            (a relative error of 2^-8 each); they stay float32 in memory, and equal on
+                            all ranks. Default LS_FLOAT32: sent as they are */
 } ls_reducer_options;
 #define LS_DEFAULTS_ls_reducer_options                                                             \
-    .bucket_bytes = 25 << 20, .first_bucket_bytes = 1 << 20,                                       \
+    .bucket_bytes = LS_BUCKET_BYTES_AUTO, .first_bucket_bytes = 1 << 20,                           \
     .param_bytes = sizeof(ls_reducer_param),
 LS_DEFAULTS_FUNCTION(reducer)
 
@@ -67,6 +102,12 @@ typedef struct ls_reducer_begin_options {
     bool weighted; /* gradients are sums of w*g, and the result is divided once by the global sum of
                       w over micro-batches and ranks. All backwards of a step set the same */
     double weight; /* with `weighted`: w of this micro-batch, in samples or tokens; >= 0 */
+    bool joined; /* this rank has run out of data: it adds nothing but gradients that it accumulated
+                      before, and takes the other ranks' form (weighted or plain). No parameter becomes
+                      ready; not with `local` */
+    bool
+        divide_by_live; /* with `joined`: plain gradients are divided by the number of ranks that have
+                            data, not of all; equal on all ranks that joined */
 } ls_reducer_begin_options;
 #define LS_DEFAULTS_ls_reducer_begin_options
 LS_DEFAULTS_FUNCTION(reducer_begin)
@@ -94,6 +135,35 @@ LS_API ls_status ls_reducer_zero(ls_reducer *reducer);
 /* Whether any rank used parameter number `param` in the last synchronised backward. Local call. */
 LS_API bool ls_reducer_used(const ls_reducer *reducer, int param);
 
+/* One gradient in the last synchronised backward: the gradient-ready timeline. Times are seconds since
+ * ls_reducer_begin on this rank; -1 for what did not happen. */
+typedef struct ls_reducer_event {
+    size_t size;
+    const char *name; /* of the parameter; valid until ls_reducer_free */
+    int64_t count;
+    ls_dtype dtype;
+    int bucket;      /* in the order of launching */
+    double ready;    /* ls_reducer_ready was called */
+    double launched; /* the all-reduce of its bucket was started … */
+    double reduced;  /* … and has ended */
+} ls_reducer_event;
+/* Local call; LS_ERR_STATE during a backward. */
+LS_API ls_status ls_reducer_get_event(ls_reducer *reducer, int param, ls_reducer_event *out);
+
+/* One bucket as divided in the last backward. Times are seconds since ls_reducer_begin on this rank, as
+ * in ls_reducer_event. */
+typedef struct ls_reducer_bucket {
+    size_t size;
+    uint64_t bytes;
+    int params;              /* so many gradients */
+    const char *first_param; /* the names of the first and last of them; valid until … */
+    const char *last_param;  /* … ls_reducer_free */
+    double launched, reduced;
+} ls_reducer_bucket;
+/* Bucket number `bucket` in the order of launching, from 0 to ls_reducer_stats.buckets - 1. Local call;
+ * LS_ERR_STATE during a backward. */
+LS_API ls_status ls_reducer_get_bucket(ls_reducer *reducer, int bucket, ls_reducer_bucket *out);
+
 typedef struct ls_reducer_stats {
     size_t size; /* set to sizeof before the call */
     int buckets;
@@ -101,7 +171,17 @@ typedef struct ls_reducer_stats {
     uint64_t bucket_bytes;   /* bytes of all buckets */
     double comm_seconds;     /* last backward: from the first launch to the last completion */
     double exposed_seconds;  /* last backward: time for which ls_reducer_wait blocked */
-    uint64_t gradient_bytes; /* last backward: bytes of the buckets that were reduced */
+    uint64_t gradient_bytes; /* last backward: bytes of the buckets that were reduced, as sent */
+    double backward_seconds; /* last backward: from ls_reducer_begin to ls_reducer_wait */
+    /* What each rank did in the step before without waiting for others: from the end of one
+       ls_reducer_wait to the begin of the next, 0 in the first step. The slowest rank of the
+       reducer's group is the one that the others wait for */
+    int slowest_rank;
+    double slowest_seconds, fastest_seconds;
+    int live_ranks;         /* last backward: ranks that had data; 0: all have joined */
+    char slowest_name[128]; /* of slowest_rank, as reports name it: "rank 2 (host a, pid 12)" */
+    bool automatic;         /* Lockstep chooses where buckets end … */
+    bool settled;           /* … and has ended its search */
 } ls_reducer_stats;
 /* Local call. */
 LS_API ls_status ls_reducer_get_stats(const ls_reducer *reducer, ls_reducer_stats *out);

@@ -56,8 +56,10 @@ LS_API int ls_local_world_size(void); /* number of ranks on this host */
 
 /* Whether the job received a stop request (Ctrl-C, SIGTERM), so that this program should leave its
  * training loop, save and finish; requires .graceful_stop. Ranks agree about the answer in each
- * synchronising backward of a reducer or ls_ddp_new over the whole world, or in ls_stop_agree, so
- * all ranks see the same answer after the same step. In a world of one rank the answer can change
+ * synchronising backward of a reducer or ls_ddp_new, or in ls_stop_agree, so all of them see the same
+ * answer after the same step. Of several groups the largest counts on each rank. Where ranks of
+ * different groups depend on each other, as the stages of a pipeline, call ls_stop_agree in each step
+ * for a group that has all of them. In a world of one rank the answer can change
  * at any moment, so call it once per step. Local call; costs one load. A second signal ends the
  * job. */
 LS_API bool ls_stop_requested(void);
@@ -70,8 +72,9 @@ LS_API bool ls_stop_requested(void);
 LS_API ls_status ls_runtime_attach(ls_runtime *runtime);
 LS_API ls_runtime *ls_runtime_current(void); /* borrowed; NULL without one */
 
-/* Sets the seed of the random streams (torch.manual_seed). Every rank must set the same seed; the
- * first synchronised backward compares them (LS_ERR_MISMATCH). Local call. */
+/* Sets the seed of the random streams (torch.manual_seed) for parameters that are filled and random
+ * operations that run from now on; random.h says which number each of them draws. Every rank must
+ * set the same seed; the first synchronised backward compares them (LS_ERR_MISMATCH). Local call. */
 LS_API ls_status ls_manual_seed(uint64_t seed);
 
 /* Seconds of a monotonic clock with an arbitrary zero. */

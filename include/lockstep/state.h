@@ -38,6 +38,9 @@ struct ls_state_visitor {
     ls_status (*tensor)(void *self, const char *name, const ls_state_tensor *tensor);
     ls_status (*int64)(void *self, const char *name, int64_t *value);
     ls_status (*float64)(void *self, const char *name, double *value);
+    /* A number that older files do not contain: a loading visitor leaves it as it is if it does not
+     * find it. NULL: float64 is called instead. */
+    ls_status (*optional_float64)(void *self, const char *name, double *value);
 };
 
 #ifdef __cplusplus

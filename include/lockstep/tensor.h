@@ -133,6 +133,13 @@ LS_API ls_status ls_item(ls_tensor *t, double *value);
  * conversion. `bytes` is the size of the caller's memory and must equal that of the elements. */
 LS_API ls_status ls_copy_out(ls_tensor *t, void *out, size_t bytes);
 LS_API ls_status ls_copy_in(ls_tensor *t, const void *in, size_t bytes);
+
+/* Says that `t` is the part of a larger tensor of shape `whole` whose first element has the indices
+ * `first`, for tensor parallelism: ls_fill_uniform, ls_fill_normal and ls_fill_kaiming_normal then
+ * give `t` the values that the whole tensor would have there. Call it before the values are used.
+ * LS_ERR_INVALID if the part does not lie within the whole or `t` is a view; LS_ERR_STATE if the
+ * values were used. */
+LS_API ls_status ls_tensor_set_part(ls_tensor *t, ls_shape whole, ls_shape first);
 LS_API ls_status ls_print(ls_tensor *t); /* to stdout, like torch; large tensors are summarised */
 
 /* ---- views (no copy) and copies ----------------------------------------------------------- */

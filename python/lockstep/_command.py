@@ -5,6 +5,6 @@ import pathlib
 import sys
 
 
-def main():
+def main() -> None:
     path = pathlib.Path(__file__).resolve().parent / "lockstep"
     os.execv(path, ["lockstep", *sys.argv[1:]])

@@ -7,6 +7,8 @@ thread that has not called yet is not known to it, so as soon as there are sever
 is attached that never waits: no deadlock is claimed then, and deadlines hold as ever.
 """
 
+from __future__ import annotations
+
 import atexit
 import collections
 import ctypes
@@ -15,6 +17,7 @@ import sys
 import threading
 import time
 import weakref
+from typing import (Any, Callable, DefaultDict, Deque, Dict, List, Optional, Sequence, Set, Tuple)
 
 from . import _end
 from ._errors import (AbortedError, Error, InvalidError, MismatchError, PeerError, StillRunning,
@@ -31,22 +34,22 @@ ANY_SOURCE = -1  # as the peer of a receive: whoever sends first
 
 
 class _State:
-    runtime = None  # ls_runtime *, as a number
-    owner = 0       # the thread that called init, attached for good
+    runtime: Optional[int] = None  # ls_runtime *
+    owner = 0  # the thread that called init, attached for good
     pid = 0
-    world = None
-    guard = None    # (thread, the Event that ends it)
-    helpers = 0     # threads of our own, which make no calls of the user's
+    world: Any = None  # a Group, while there is a runtime
+    guard: Optional[Tuple[threading.Thread, threading.Event]] = None  # with what ends it
+    helpers = 0  # threads of our own, which make no calls of the user's
     waiting = False  # whether the thread that called init waits in the library
     lock = threading.RLock()
 
 
 state = _State()
-combining = set()  # threads that run an operator of the user's, inside the library
-_later = []        # calls that had to wait until they do not
+combining: Set[int] = set()  # threads that run an operator of the user's, inside the library
+_later: List[Callable[[], Any]] = []  # calls that had to wait until they do not
 
 
-def call(function, *arguments):
+def call(function: Any, *arguments: Any) -> int:
     """Calls a function of the library on whatever thread; raises on an error."""
     if combining and threading.get_ident() in combining:
         raise make_error(-8, "an operator of the user's must not call lockstep: it runs on the "
@@ -96,12 +99,12 @@ def _stand_guard(runtime, ready, end):
     lib.ls_runtime_attach(None)
 
 
-def several_threads():
+def several_threads() -> bool:
     """Whether the program has threads beside ours, which may call at the same time."""
     return threading.active_count() > 1 + state.helpers
 
 
-def wait(function, *arguments):
+def wait(function: Any, *arguments: Any) -> int:
     """Calls a function that waits for other ranks; Ctrl-C ends it (_end.py)."""
     before_waiting()
     if threading.get_ident() != state.owner:
@@ -113,7 +116,7 @@ def wait(function, *arguments):
         state.waiting = False
 
 
-def before_waiting():
+def before_waiting() -> None:
     """Called before a wait: with several threads, the guard has to stand."""
     if state.guard is None and several_threads():
         with state.lock:
@@ -130,7 +133,8 @@ def before_waiting():
 # ---- the runtime --------------------------------------------------------------------------------
 
 
-def init(seed=0, timeout=None, threads=0, graceful_stop=False):
+def init(seed: int = 0, timeout: Optional[float] = None, threads: int = 0,
+         graceful_stop: bool = False) -> None:
     """Joins the world of ranks that this process was started in (`lockstep run`, torchrun, mpirun,
     srun, ...), or makes a world of one. `timeout`: deadline of operations, in seconds."""
     if is_initialized():
@@ -148,7 +152,7 @@ def init(seed=0, timeout=None, threads=0, graceful_stop=False):
     _end.watch()
 
 
-def finalize():
+def finalize() -> None:
     """Leaves the world. Waits for operations in flight; groups that were not freed are freed. In a
     process that was forked from a rank there is nothing to leave."""
     if not is_initialized():
@@ -168,7 +172,7 @@ def finalize():
         raise_last(status)
 
 
-def is_initialized():
+def is_initialized() -> bool:
     return state.runtime is not None and state.pid == os.getpid()
 
 
@@ -183,22 +187,22 @@ def _at_exit():
             print(f"lockstep: {error}", file=sys.stderr)
 
 
-def rank():
+def rank() -> int:
     """This process' rank in the world; 0 without a runtime."""
     return state.world.rank if state.runtime is not None else 0
 
 
-def world_size():
+def world_size() -> int:
     """Number of ranks; 1 without a runtime."""
     return state.world.size if state.runtime is not None else 1
 
 
-def local_rank():
+def local_rank() -> int:
     """This process' rank among those on this host."""
     return _ask("ls_local_rank", 0)
 
 
-def local_world_size():
+def local_world_size() -> int:
     """Number of ranks on this host."""
     return _ask("ls_local_world_size", 1)
 
@@ -211,12 +215,12 @@ def _ask(name, otherwise):
     return answer[0]
 
 
-def stop_requested():
+def stop_requested() -> bool:
     """Whether the job was asked to stop (Ctrl-C, SIGTERM); needs init(graceful_stop=True)."""
     return bool(_ask("ls_stop_requested", False))
 
 
-def version():
+def version() -> str:
     """The version of the library that was found."""
     return library().ls_version().decode()
 
@@ -224,7 +228,7 @@ def version():
 # ---- options ------------------------------------------------------------------------------------
 
 
-def milliseconds(seconds):
+def milliseconds(seconds: Optional[float]) -> int:
     """0 is the library's default; a time too short to count is one millisecond."""
     if seconds is None:
         return 0
@@ -245,7 +249,7 @@ def make_options(tag=None, timeout_ms=0, algorithm=None, divisor=0.0, factor=1.0
 
 # ---- works --------------------------------------------------------------------------------------
 
-_left = collections.deque()  # works nobody waits for any more, while their operations use the buffers
+_left: Deque[_Left] = collections.deque()  # works nobody waits for any more, while their operations use the buffers
 _LOOKED_AT = 4  # of them at each start: more than are added, so that they do not pile up
 
 
@@ -286,12 +290,15 @@ class Work:
 
     A work that is dropped goes on by itself."""
 
-    def __init__(self, handle, buffers=None, result=None):
+    source: Optional[int]  # of a receive from any rank, once it has ended: the sender
+
+    def __init__(self, handle: Any, buffers: Any = None, result: Any = None) -> None:
         self._handle, self._buffers, self._result = handle, buffers, result
-        self._error, self.source, self._wants_source = None, None, False
+        self._error: Optional[Error] = None
+        self.source, self._wants_source = None, False
         self._lock = threading.Lock()
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: Optional[float] = None) -> Any:
         """Waits for the end and returns the operation's result (its output array). With a timeout,
         in seconds, only so long: then StillRunning is raised, and the operation goes on."""
         with self._lock:
@@ -316,7 +323,7 @@ class Work:
         elif wait(lib.ls_work_wait_for, self._handle, int(timeout * 1000)) == IN_PROGRESS:
             raise still_running(timeout)
 
-    def keep_source(self):
+    def keep_source(self) -> None:
         """Has `source` hold the rank that a receive from any rank came from, once it has ended."""
         self._wants_source = True
 
@@ -330,14 +337,14 @@ class Work:
             pause = min(pause * 1.5, 1e-3)
         self.source = lib.ls_work_source(self._handle)
 
-    def abort(self, why="no reason was given"):
+    def abort(self, why: str = "no reason was given") -> None:
         """Fails the operation's group on every rank, unless it has ended: it cannot be taken back
         alone. wait() still has to be called, and raises AbortedError with `why`."""
         with self._lock:
             if self._handle is not None:
                 call(library().ls_work_abort, self._handle, why.encode())
 
-    def done(self):
+    def done(self) -> bool:
         """Whether it has ended; an error is raised by wait."""
         if not self._lock.acquire(blocking=False):
             return False  # another thread waits for it
@@ -354,7 +361,7 @@ class Work:
             _left.append(_Left(self._handle, self._buffers))
 
 
-_starting = collections.defaultdict(threading.Lock)  # of each group: one thread starts at a time
+_starting: DefaultDict[int, threading.Lock] = collections.defaultdict(threading.Lock)  # of each group: one thread starts at a time
 
 
 def start(function, arguments, options=None, buffers=None, result=None):
@@ -381,13 +388,17 @@ def run(function, arguments, options=None, buffers=None, result=None, async_op=F
 # ---- groups -------------------------------------------------------------------------------------
 
 
-groups = weakref.WeakSet()  # those that were not freed
+groups: weakref.WeakSet[Group] = weakref.WeakSet()  # those that were not freed
 
 
 class Group:
     """Ranks that run operations together. `world()` is the one of all."""
 
-    def __init__(self, handle, owned=True):
+    rank: int  # of this process in the group
+    size: int
+    name: str
+
+    def __init__(self, handle: Any, owned: bool = True) -> None:
         lib = library()
         self._handle, self._owned = handle, owned
         groups.add(self)
@@ -395,23 +406,24 @@ class Group:
         self.size = lib.ls_group_size(handle)
         self.name = lib.ls_group_name(handle).decode("utf-8", "replace")
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<lockstep.Group {self.name!r}: rank {self.rank} of {self.size}>"
 
     @property
-    def handle(self):
+    def handle(self) -> int:
         if self._handle is None or state.runtime is None:
             raise make_error(-8, f"group {self.name!r} was freed")
         return self._handle
 
-    def new_among(self, ranks, name=None):
+    def new_among(self, ranks: Sequence[int], name: Optional[str] = None) -> Group:
         """A group of these ranks of this one; only they call it."""
         out = ctypes.c_void_p()
         wait(library().ls_group_new_among, self.handle, (ctypes.c_int * len(ranks))(*ranks),
              len(ranks), name.encode() if name is not None else None, ctypes.byref(out))
         return Group(out.value)
 
-    def split(self, color, key=0, name=None):
+    def split(self, color: Optional[int], key: int = 0,
+              name: Optional[str] = None) -> Optional[Group]:
         """Ranks that give the same color (0 or more) become a group, in the order of their keys;
         with color None a rank gets None. Every rank of this group calls it."""
         out = ctypes.c_void_p()
@@ -419,7 +431,8 @@ class Group:
              name.encode() if name is not None else None, ctypes.byref(out))
         return Group(out.value) if out.value is not None else None
 
-    def new(self, ranks=None, name=None):
+    def new(self, ranks: Optional[Sequence[int]] = None,
+            name: Optional[str] = None) -> Optional[Group]:
         """A group of these ranks of this one, in that order; None: of all. Every rank of this group
         calls it; those not among `ranks` get None."""
         out = ctypes.c_void_p()
@@ -428,19 +441,19 @@ class Group:
              name.encode() if name is not None else None, ctypes.byref(out))
         return Group(out.value) if out.value is not None else None
 
-    def set_channels(self, channels):
+    def set_channels(self, channels: int) -> None:
         """How many parts of one operation between hosts are under way at the same time, 1 to 4;
         every rank gives the same."""
         wait(library().ls_group_set_channels, self.handle, channels)
 
-    def tuning(self):
+    def tuning(self) -> Dict[str, str]:
         """Which algorithms operations use by size: {"all_reduce": "0-64Ki:root,64Ki-:direct", ...};
         empty where nothing was measured, as on one host."""
         text = ctypes.create_string_buffer(1 << 14)
         call(library().ls_group_get_tuning, self.handle, text, len(text))
         return dict(line.split(maxsplit=1) for line in text.value.decode().splitlines())
 
-    def free(self):
+    def free(self) -> None:
         """Frees the group; every rank of it calls this."""
         if self._handle is not None and self._owned and state.runtime is not None:
             handle, self._handle = self._handle, None
@@ -448,34 +461,34 @@ class Group:
             _starting.pop(handle, None)
             wait(library().ls_group_free, handle)
 
-    def abort(self, why="no reason was given"):
+    def abort(self, why: str = "no reason was given") -> None:
         """Fails the group on every rank; who waits gets an AbortedError with `why`."""
         call(library().ls_group_abort, self.handle, why.encode())
 
-    def check(self):
+    def check(self) -> None:
         """Raises the error with which the group failed, if it did."""
         call(library().ls_group_status, self.handle)
 
-    def barrier(self, timeout=None, async_op=False):
+    def barrier(self, timeout: Optional[float] = None, async_op: bool = False) -> Any:
         """Returns when every rank has called it."""
         return run(library().ls_barrier, (self.handle,), make_options(timeout_ms=milliseconds(timeout)),
                    async_op=async_op)
 
-    def monitored_barrier(self, timeout=None):
+    def monitored_barrier(self, timeout: Optional[float] = None) -> None:
         """A barrier that fails, on every rank, with the numbers of all ranks that had not come."""
         wait(library().ls_monitored_barrier, self.handle, milliseconds(timeout), None)
 
-    def stop_agree(self):
+    def stop_agree(self) -> bool:
         """Whether any rank was asked to stop; the same answer on all."""
         stop = ctypes.c_bool()
         wait(library().ls_stop_agree, self.handle, ctypes.byref(stop))
         return stop.value
 
-    def counters(self):
+    def counters(self) -> Dict[str, int]:
         """What the engine has counted for this group: {name: number}."""
         out = Counters(size=ctypes.sizeof(Counters))
         call(library().ls_group_get_counters, self.handle, ctypes.byref(out))
-        return {name: getattr(out, name) for name, _ in Counters._fields_[1:]}
+        return {field[0]: getattr(out, field[0]) for field in Counters._fields_[1:]}
 
 
 class RoundRobin(Group):
@@ -483,7 +496,7 @@ class RoundRobin(Group):
     k % count, so that several are in flight without waiting for each other. Letters go over the
     first. The groups are borrowed: free this one first."""
 
-    def __init__(self, groups, name=None):
+    def __init__(self, groups: Sequence[Group], name: Optional[str] = None) -> None:
         handles, out = (ctypes.c_void_p * len(groups))(*[g.handle for g in groups]), ctypes.c_void_p()
         call(library().ls_group_round_robin, handles, len(groups),
              name.encode() if name is not None else None, ctypes.byref(out))
@@ -491,7 +504,7 @@ class RoundRobin(Group):
         self.groups = list(groups)
 
 
-def world():
+def world() -> Group:
     """The group of all ranks."""
     if state.runtime is None:
         raise make_error(-8, "lockstep is not initialised in this process; call lockstep.init() "
@@ -508,7 +521,7 @@ OPERATORS = {"sum": 0, "product": 1, "min": 2, "max": 3, "avg": 4, "band": 5, "b
 BYTES = DTYPES["uint8"]
 
 
-def operator(name):
+def operator(name: Any) -> int:
     """The number of one of OPERATORS, or of a lockstep.numpy.Operator."""
     try:
         return OPERATORS[name] if isinstance(name, str) else name.number

@@ -1,4 +1,4 @@
-"""How a rank ends otherwise than by the end of its program: the others learn it at once and in words.
+"""Ends of a rank before the end of its program, of which the other ranks learn at once, with the reason.
 
 - An exception that nobody catches fails the groups with its text, before the process ends.
 - Ctrl-C is heard while the main thread waits in the library. Python runs its handler only after the
@@ -12,10 +12,11 @@ import sys
 import threading
 import time
 import traceback
+from typing import Any
 
 _PATIENCE = 0.2  # seconds in which a wait may end by itself before Ctrl-C ends it
 
-_former_hook = None
+_former_hook: Any = None
 _written = None  # the end of the pipe into which Python writes signals, once they are watched
 
 

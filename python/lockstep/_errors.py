@@ -1,5 +1,10 @@
 """The exceptions, and how a status of the library becomes one."""
 
+from __future__ import annotations
+
+import builtins
+from typing import Dict, NoReturn
+
 from ._library import library
 
 
@@ -9,7 +14,7 @@ class Error(RuntimeError):
     status = 0
 
     @property
-    def name(self):
+    def name(self) -> str:
         return library().ls_status_name(self.status).decode()
 
 
@@ -17,7 +22,7 @@ class InvalidError(Error, ValueError):
     """An argument is not acceptable."""
 
 
-class TimeoutError(Error, TimeoutError):  # the builtin, too: `except TimeoutError` catches it
+class TimeoutError(Error, builtins.TimeoutError):  # the builtin, too: `except TimeoutError` catches it
     """The deadline passed."""
 
 
@@ -40,7 +45,7 @@ class AbortedError(Error):
 _KINDS = {-1: InvalidError, -4: TimeoutError, -5: PeerError, -6: MismatchError, -7: AbortedError}
 
 
-def make_error(status, text):
+def make_error(status: int, text: str) -> Error:
     if status == -4 and "timed out" not in text.lower():
         text = f"timed out: {text}"  # the words that programs of PyTorch look for
     error = _KINDS.get(status, Error)(text)
@@ -48,21 +53,21 @@ def make_error(status, text):
     return error
 
 
-def still_running(seconds):
+def still_running(seconds: float) -> StillRunning:
     error = StillRunning(f"timed out: the operation has not ended after {seconds:g} s; it goes on")
     error.status = -4
     return error
 
 
-def raise_last(status):
+def raise_last(status: int) -> NoReturn:
     text = library().ls_error_message().decode("utf-8", "replace")
     raise make_error(status, text) from next(
         (failures.pop(known) for known in list(failures) if status == -7 and known in text), None)
 
 
-failures = {}  # text: what an operator of the user's has raised here, until that is told
+failures: Dict[str, BaseException] = {}  # text: what an operator of the user's has raised here, until that is told
 
 
-def note_failure(text, error):
+def note_failure(text: str, error: BaseException) -> None:
     if len(failures) < 16:
         failures.setdefault(text, error)

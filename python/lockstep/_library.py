@@ -5,17 +5,20 @@ files, where a wheel may bring it; else where a source tree has its build; else 
 the dynamic linker look. A library whose version does not fit this package is refused.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import pathlib
 import subprocess
 import threading
+from typing import Any
 
 from ._version import __version__
 
 FILE = "liblockstep.so.0.2"
 
-_library = None
+_library: Any = None
 _lock = threading.Lock()
 
 
@@ -173,7 +176,7 @@ def _open():
 
 def _check_version(library, path):
     if not hasattr(library, "ls_version"):
-        raise ImportError(f"lockstep: {path} is not a library of Lockstep: it has no ls_version; set "
+        raise ImportError(f"lockstep: {path} is not Lockstep's library: it has no symbol ls_version; set "
                           f"LOCKSTEP_LIBRARY to {FILE} or its folder")
     library.ls_version.restype = ctypes.c_char_p
     found = library.ls_version().decode()
@@ -194,7 +197,7 @@ def _declare(library, path):
         function.restype, function.argtypes = result, arguments
 
 
-def library():
+def library() -> Any:
     """The library; loaded at the first call."""
     global _library
     if _library is None:

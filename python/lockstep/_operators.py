@@ -6,10 +6,13 @@ that Python has never seen; its argument is the operator's key in a table that d
 operation's group on every rank, with its text, and is the cause of the error that this rank raises.
 """
 
+from __future__ import annotations
+
 import ctypes
 import threading
 import traceback
 import weakref
+from typing import Any, Callable, Optional
 
 import numpy
 
@@ -19,7 +22,7 @@ from ._core import library, make_error
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int,
                              ctypes.c_void_p)
 _NUMPY = {number: numpy.dtype(name) for name, number in _core.DTYPES.items() if name != "bfloat16"}
-_made = weakref.WeakValueDictionary()  # by key
+_made: weakref.WeakValueDictionary[int, Operator] = weakref.WeakValueDictionary()  # by key
 
 
 class _Memory:
@@ -73,11 +76,13 @@ class Operator:
 
     _keys = iter(range(1, 1 << 62))
 
-    def __init__(self, function, name=None):
+    def __init__(self, function: Callable[[numpy.ndarray, numpy.ndarray], Any],
+                 name: Optional[str] = None) -> None:
         if not callable(function):
             raise make_error(-1, f"Operator: {type(function).__name__} is not a function; give one of "
                                  "two arrays")
-        self.function, self.name = function, name or getattr(function, "__name__", "")
+        self.function: Callable[..., Any] = function
+        self.name = str(name or getattr(function, "__name__", ""))
         self._runtime, self._key, number = _core.state.runtime, next(self._keys), ctypes.c_int()
         self._number = None
         _core.call(library().ls_reduce_op_new, ctypes.cast(_call, ctypes.c_void_p), self._key,
@@ -86,12 +91,12 @@ class Operator:
         _made[self._key] = self
 
     @property
-    def number(self):
+    def number(self) -> int:
         if self._number is None or self._runtime != _core.state.runtime:
             raise make_error(-8, f"operator {self.name!r} was freed")
         return self._number
 
-    def free(self):
+    def free(self) -> None:
         """Frees it; operations under way keep it. One that is dropped is freed by itself."""
         number, self._number = self._number, None
         if number is not None and self._runtime == _core.state.runtime:
@@ -101,5 +106,5 @@ class Operator:
         if getattr(self, "_number", None) is not None:
             self.free()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<lockstep.numpy.Operator {self.name!r}>"

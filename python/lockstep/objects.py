@@ -10,18 +10,23 @@ pickle is code of the rank that sent it: ranks of a job trust each other (docs/l
 others are kept out).
 """
 
+from __future__ import annotations
+
 import ctypes
 import pickle
+from typing import Any, Iterable, List, Optional, Union
 
 from . import _core
-from ._core import library, make_error
+from ._core import Group, library, make_error
 from ._library import Bytes
 
 __all__ = ["all_gather", "all_gather_bytes", "broadcast", "broadcast_bytes", "gather",
            "gather_bytes", "scatter", "scatter_bytes"]
 
+Buffer = Union[bytes, bytearray, memoryview]
 
-def _of(group):
+
+def _of(group: Optional[Group]) -> Group:
     return group if group is not None else _core.world()
 
 
@@ -39,7 +44,7 @@ def _given(data):
     return data, ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value, len(data)
 
 
-def _taken(address, length):
+def _taken(address: Any, length: int) -> bytes:
     """The bytes in memory of the library's, which is freed."""
     try:
         return ctypes.string_at(address, length)
@@ -47,7 +52,7 @@ def _taken(address, length):
         library().ls_bytes_free(address)
 
 
-def _list(out, size):
+def _list(out: ctypes.c_void_p, size: int) -> Any:
     """The list in memory of the library's, which is freed at once."""
     if out.value is None:
         return None
@@ -61,7 +66,8 @@ def _list(out, size):
 # ---- bytes --------------------------------------------------------------------------------------
 
 
-def broadcast_bytes(data=None, root=0, group=None, timeout=None, tag=None):
+def broadcast_bytes(data: Optional[Buffer] = None, root: int = 0, group: Optional[Group] = None,
+                    timeout: Optional[float] = None, tag: Optional[str] = None) -> bytes:
     """The bytes of `root`, on every rank; what others give is not looked at."""
     group = _of(group)
     here = group.rank == root
@@ -73,7 +79,8 @@ def broadcast_bytes(data=None, root=0, group=None, timeout=None, tag=None):
     return keep if here else _taken(at, number.value)
 
 
-def all_gather_bytes(data, group=None, timeout=None, tag=None):
+def all_gather_bytes(data: Buffer, group: Optional[Group] = None, timeout: Optional[float] = None,
+                     tag: Optional[str] = None) -> List[bytes]:
     """What each rank gave, in rank order."""
     group, out = _of(group), ctypes.c_void_p()
     keep, address, length = _given(data)
@@ -83,7 +90,9 @@ def all_gather_bytes(data, group=None, timeout=None, tag=None):
     return _list(out, group.size)
 
 
-def gather_bytes(data, root=0, group=None, timeout=None, tag=None):
+def gather_bytes(data: Buffer, root: int = 0, group: Optional[Group] = None,
+                 timeout: Optional[float] = None,
+                 tag: Optional[str] = None) -> Optional[List[bytes]]:
     """The same on `root`; None elsewhere."""
     group, out = _of(group), ctypes.c_void_p()
     keep, address, length = _given(data)
@@ -93,7 +102,9 @@ def gather_bytes(data, root=0, group=None, timeout=None, tag=None):
     return _list(out, group.size)
 
 
-def scatter_bytes(parts=None, root=0, group=None, timeout=None, tag=None):
+def scatter_bytes(parts: Optional[Iterable[Buffer]] = None, root: int = 0,
+                  group: Optional[Group] = None, timeout: Optional[float] = None,
+                  tag: Optional[str] = None) -> bytes:
     """parts[rank] of the root's list, which only the root gives."""
     group = _of(group)
     given, table = [], None
@@ -102,7 +113,7 @@ def scatter_bytes(parts=None, root=0, group=None, timeout=None, tag=None):
         if len(given) != group.size:
             raise make_error(-1, f"scatter_bytes: {len(given)} parts; the root gives one for each of "
                                  f"the {group.size} ranks")
-        table = (Bytes * group.size)(*[(address, length) for _, address, length in given])
+        table = (Bytes * group.size)(*[Bytes(address, length) for _, address, length in given])
     at, number = ctypes.c_void_p(), ctypes.c_size_t()
     _call(library().ls_scatter_bytes, group.handle, table, root,
           _options(timeout, tag), ctypes.byref(at), ctypes.byref(number))
@@ -113,7 +124,8 @@ def scatter_bytes(parts=None, root=0, group=None, timeout=None, tag=None):
 # ---- whatever pickle knows ----------------------------------------------------------------------
 
 
-def broadcast(thing=None, root=0, group=None, timeout=None, tag=None):
+def broadcast(thing: Any = None, root: int = 0, group: Optional[Group] = None,
+              timeout: Optional[float] = None, tag: Optional[str] = None) -> Any:
     """The object of `root`, on every rank; the root gets its own."""
     group = _of(group)
     if group.rank == root:
@@ -122,18 +134,21 @@ def broadcast(thing=None, root=0, group=None, timeout=None, tag=None):
     return pickle.loads(broadcast_bytes(None, root, group, timeout, tag))
 
 
-def all_gather(thing, group=None, timeout=None, tag=None):
+def all_gather(thing: Any, group: Optional[Group] = None, timeout: Optional[float] = None,
+               tag: Optional[str] = None) -> List[Any]:
     """The objects of all ranks, in rank order."""
     return [pickle.loads(b) for b in all_gather_bytes(pickle.dumps(thing), group, timeout, tag)]
 
 
-def gather(thing, root=0, group=None, timeout=None, tag=None):
+def gather(thing: Any, root: int = 0, group: Optional[Group] = None,
+           timeout: Optional[float] = None, tag: Optional[str] = None) -> Optional[List[Any]]:
     """The same on `root`; None elsewhere."""
     parts = gather_bytes(pickle.dumps(thing), root, group, timeout, tag)
     return None if parts is None else [pickle.loads(b) for b in parts]
 
 
-def scatter(things=None, root=0, group=None, timeout=None, tag=None):
+def scatter(things: Optional[Iterable[Any]] = None, root: int = 0, group: Optional[Group] = None,
+            timeout: Optional[float] = None, tag: Optional[str] = None) -> Any:
     """things[rank] of the root's list, which only the root gives."""
     parts = None if things is None else [pickle.dumps(thing) for thing in things]
     return pickle.loads(scatter_bytes(parts, root, group, timeout, tag))

@@ -20,7 +20,7 @@ static size_t gradient_bytes(const ls__tensor_node *node)
 /* Whether the first gradient has arrived: the next one is then added instead of written over it. */
 static bool present(ls__tensor_node *to)
 {
-    return ls__node_is_leaf(to) ? ls__leaf_of(to)->present : to->grad != NULL;
+    return ls__node_is_leaf(to) ? *ls__leaf_of(to)->present : to->grad != NULL;
 }
 
 /* to = from + (adds ? to : 0), both of one type */
@@ -62,7 +62,7 @@ static void *gradient_memory(ls__autograd_pass *pass, ls__tensor_node *to)
 static void mark_present(ls__tensor_node *to)
 {
     if (ls__node_is_leaf(to)) {
-        ls__leaf_of(to)->present = true;
+        *ls__leaf_of(to)->present = true;
     }
 }
 
@@ -205,7 +205,7 @@ ls_status ls__target_close(ls__autograd_pass *pass, const ls__tensor_node *node,
 /* Makes an absent gradient of a leaf present and zero. */
 static ls_status zero_grad_of(ls__tensors *tensors, ls__leaf *leaf)
 {
-    if (leaf->present) {
+    if (*leaf->present) {
         return LS_OK;
     }
     if (leaf->grad == NULL) {
@@ -215,7 +215,7 @@ static ls_status zero_grad_of(ls__tensors *tensors, ls__leaf *leaf)
         }
     }
     ls__fill_zero(tensors->kernels, leaf->grad->data, (ls_dtype)leaf->node.dtype, leaf->node.numel);
-    leaf->present = true;
+    *leaf->present = true;
     return LS_OK;
 }
 

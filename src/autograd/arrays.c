@@ -3,6 +3,8 @@
  * results, or all carry the error. */
 #include "autograd/arrays.h"
 
+#include "tensor/fill.h"
+
 /* The outputs are checked before anything runs, because ls__arrays_poison writes to them after a
  * failure. */
 ls_status ls__arrays_check(const char *name, ls_tensor *const *inputs, int input_count,
@@ -35,6 +37,7 @@ ls_status ls__arrays_input(ls__tensors *tensors, const char *name, ls_tensor *co
     if (record->status < 0) {
         return ls_tensor_status(inputs[i]);
     }
+    ls__fill_settle(record->storage);
     *out = record;
     return LS_OK;
 }

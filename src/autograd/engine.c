@@ -25,6 +25,7 @@
 #include "base/activity.h"
 #include "base/assert.h"
 #include "base/half.h"
+#include "base/trace.h"
 #include "tensor/meter.h"
 #include "tensor/shape.h"
 
@@ -219,6 +220,9 @@ static ls_status run_node(ls__autograd_pass *pass, ls__tensor_node *node)
  * or a function gave no gradient. */
 static ls_status skip_node(ls__autograd_pass *pass, const ls__tensor_node *node)
 {
+    if (node->op->skipped != NULL) {
+        LS_TRY(node->op->skipped(node));
+    }
     for (int i = 0; i < LS__EDGES_MAX; i++) {
         LS_TRY(ls__accumulate_nothing(pass, node->edge[i].to));
     }
@@ -275,7 +279,9 @@ ls_status ls__pass_run(ls__autograd_pass *pass, const ls__autograd_pile *order)
 {
     for (int64_t i = 0; i < order->count; i++) {
         ls__tensor_node *node = order->at[i];
-        (void)ls__activity_enter(LS__PHASE_BACKWARD, detail_of(node));
+        const char *detail = detail_of(node), *name = ls__node_name(node);
+        (void)ls__activity_enter(LS__PHASE_BACKWARD, detail);
+        const uint64_t traced = ls__trace_begin();
         ls__meter *meter = ls__self.meter;
         const ls__metered metered = meter != NULL ? ls__meter_enter(meter) : (ls__metered){0};
         free_within(pass, node);
@@ -283,6 +289,7 @@ ls_status ls__pass_run(ls__autograd_pass *pass, const ls__autograd_pile *order)
         if (LS__UNLIKELY(meter != NULL)) {
             meter->backward(meter, node, ls__meter_leave(meter, &metered));
         }
+        ls__trace_end(traced, LS__TRACE_NODE, name, detail != name ? detail : NULL);
         ls__node_release(node);
     }
     return LS_OK;
@@ -364,6 +371,7 @@ static ls_status backward(const char *name, ls_tensor *loss, bool weighted, doub
     }
     pass.number = ls__autograd_number(pass.autograd);
     ls__phase former = ls__activity_enter(LS__PHASE_BACKWARD, "");
+    const uint64_t traced = ls__trace_begin();
     ls_status status = prepare(&pass, loss);
     if (status < 0) {
         (void)ls__fail_at_site(status);
@@ -378,6 +386,7 @@ static ls_status backward(const char *name, ls_tensor *loss, bool weighted, doub
     ls__node_unref(pass.root.to);
     ls__storage_unref(pass.order.memory);
     ls__storage_unref(pass.freed);
+    ls__trace_end(traced, LS__TRACE_BACKWARD, name, NULL);
     ls__activity_leave(former);
     return status;
 }

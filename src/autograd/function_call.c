@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "tensor/fill.h"
+
 /* Runs when the last reference is dropped: by the graph, or by `apply` when no graph was
  * recorded. */
 static void call_fini(ls__storage *storage)
@@ -69,6 +71,7 @@ ls_status ls_function_save(ls_function_call *call, ls_tensor *t)
         return ls__fail(LS_ERR_LIMIT, "%s: it saves more than %d tensors; ls_concat some",
                         call->function->name, LS_FUNCTION_SAVED_MAX);
     }
+    ls__fill_settle(record->storage);
     ls__function_saved *s = &call->saved[call->saved_count++];
     *s = (ls__function_saved){.record = *record,
                               .check.version = ls__storage_version(record->storage)};

@@ -32,11 +32,10 @@ static double weight_of(int64_t i)
     return 2.0 * (double)ls_random_uniform(UINT64_C(0x67726164), 0, (uint64_t)i) - 1.0;
 }
 
-/* Random operations are numbered within a step; setting the number back makes dropout draw the same
- * mask in every evaluation. */
+/* Every place counts its draws anew, so dropout draws the same mask in every evaluation. */
 static ls_tensor *call_fn(check *c)
 {
-    c->tensors->runtime->calls_in_step = c->calls;
+    ls__draws_restart(c->tensors->runtime, c->calls);
     return c->fn(c->inputs, c->arg);
 }
 

@@ -34,6 +34,8 @@ struct ls__observer {
     /* Whether an optimizer may use the gradients now: LS_OK, or LS_ERR_STATE in words when they
      * were accumulated but never synchronised or the last synchronisation failed. NULL: always. */
     ls_status (*usable)(ls__observer *self);
+    /* An optimizer has updated its parameters, which took so long. NULL: nobody asks. */
+    void (*stepped)(ls__observer *self, uint64_t ns);
 };
 
 ls_status ls__observer_add(ls__observer *observer);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "autograd/param.h"
+#include "tensor/fill.h"
 #include "tensor/op.h"
 
 /* ---- public ------------------------------------------------------------------------------- */
@@ -27,7 +28,7 @@ static void forget_leaf(ls__record *record)
 ls_tensor *ls_set_requires_grad(ls_tensor *t, bool requires_grad)
 {
     ls__call call;
-    if (!ls__call_begin(&call, "set_requires_grad", 1, &t)) {
+    if (!ls__call_begin_unread(&call, "set_requires_grad", t)) {
         return call.failed;
     }
     ls__record *record = call.in[0];
@@ -109,7 +110,7 @@ ls_tensor *ls_grad(ls_tensor *t)
 {
     ls__tensors *tensors;
     ls__leaf *leaf = leaf_at(t, "grad", &tensors);
-    if (leaf == NULL || !leaf->present) {
+    if (leaf == NULL || !*leaf->present) {
         return NULL;
     }
     if (leaf->grad_record == NULL && !make_grad_record(tensors, leaf)) {
@@ -152,7 +153,7 @@ ls_status ls__param_set_name(ls_tensor *param, const char *name)
 }
 
 /* The tensor that ls_grad returned follows to the new memory, so its handle stays valid. */
-ls_status ls__param_bind_grad(ls_tensor *param, void *memory)
+ls_status ls__param_bind_grad(ls_tensor *param, void *memory, bool *present)
 {
     ls__tensors *tensors;
     ls__leaf *leaf = leaf_at(param, "param_bind_grad", &tensors);
@@ -165,11 +166,14 @@ ls_status ls__param_bind_grad(ls_tensor *param, void *memory)
     if (bound == NULL) {
         return ls__self.status;
     }
-    if (leaf->present && bytes > 0 && bound->data != leaf->grad->data) {
+    if (*leaf->present && bytes > 0 && bound->data != leaf->grad->data) {
         memcpy(bound->data, leaf->grad->data, bytes);
     }
     ls__storage_unref(leaf->grad);
     leaf->grad = bound;
+    present = present != NULL ? present : &leaf->own_present;
+    *present = *leaf->present;
+    leaf->present = present;
     if (leaf->grad_record != NULL) {
         ls__storage_unref(leaf->grad_record->storage);
         leaf->grad_record->storage = ls__storage_ref(bound);
@@ -188,9 +192,9 @@ ls_status ls__param_bind_value(ls_tensor *param, void *memory)
     }
     size_t bytes = (size_t)ls_numel(param) * ls_dtype_size((ls_dtype)record->dtype);
     if (!ls__record_contiguous(record) || record->offset != 0 || record->storage->bytes != bytes) {
-        return ls__fail(LS_ERR_UNSUPPORTED,
-                        "a parameter that is a view of a larger tensor stays where it is");
+        return LS_ERR_UNSUPPORTED; /* a view stays where it is, without words: callers expect it */
     }
+    ls__fill_settle(record->storage);
     return ls__storage_move(record->storage, memory);
 }
 
@@ -226,7 +230,7 @@ ls_status ls__param_set_grad_present(ls_tensor *param, bool present)
         }
         memset(leaf->grad->data, 0, leaf->grad->bytes);
     }
-    leaf->present = present;
+    *leaf->present = present;
     if (!present) {
         release_grad(tensors, leaf);
     }
@@ -237,5 +241,5 @@ bool ls__param_grad_present(const ls_tensor *param)
 {
     ls__tensors *tensors;
     const ls__leaf *leaf = leaf_at(param, "param_grad_present", &tensors);
-    return leaf != NULL && leaf->present;
+    return leaf != NULL && *leaf->present;
 }

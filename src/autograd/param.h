@@ -14,9 +14,10 @@ ls_status ls__param_set_name(ls_tensor *param, const char *name);
 /* The observer `param` belongs to, or NULL. Optimizers ask its `usable` before they step. */
 ls__observer *ls__param_observer(const ls_tensor *param);
 
-/* Lets the gradient of `param` live at `memory` (numel elements of its dtype, which outlives it or
- * is bound anew); a present gradient is copied there. NULL: autograd's own memory again. */
-ls_status ls__param_bind_grad(ls_tensor *param, void *memory);
+/* Lets the gradient of `param` live at `memory` (numel elements of its dtype); a present gradient is
+ * copied there. From now on *present says whether it is there. Both outlive the parameter, or it is
+ * bound anew. NULL: autograd's own again. */
+ls_status ls__param_bind_grad(ls_tensor *param, void *memory, bool *present);
 /* Moves the elements of `param` to `memory` (NULL: back to memory of its own); every view of it
  * follows. LS_ERR_UNSUPPORTED, and nothing moves, for a parameter that is part of a larger tensor.
  */

@@ -23,7 +23,6 @@
 #include "autograd/segment.h"
 #include "base/assert.h"
 #include "tensor/op.h"
-#include "tensor/rng_stream.h"
 
 typedef struct context {
     const char *name;
@@ -132,11 +131,13 @@ static ls_status run_in_scope(ls__tensors *tensors, ls__segment *p, ls_tensor *c
 {
     const ls__autograd_mode before = ls__autograd_mode_get();
     ls_scope *scope = ls_scope_enter();
+    p->log.outer = before.record;
+    ls__self.record = &p->log;
     const ls_status status = run_first(tensors, p, inputs);
     ls_scope_leave(scope);
-    p->drawn = ls__draws_take(tensors->runtime, 0).calls - p->draws.calls;
+    p->log.outer = NULL;
     ls__autograd_mode_set(&before);
-    return status;
+    return status < 0 ? status : p->log.status;
 }
 
 /* ---- recording it ------------------------------------------------------------------------- */

@@ -73,14 +73,16 @@ static ls_status wrap_inputs(ls__tensors *tensors, const ls__segment *p, ls_tens
 /* Calls the function as in the first run: with the same mode, random numbers and line. The thread's
  * mode is restored on every path. */
 static ls_status call_again(ls__autograd_pass *pass, const ls__tensor_node *node,
-                            const ls__segment *p, ls__draws *draws, ls__record **y)
+                            const ls__segment *p, ls__draw_log *log, ls__record **y)
 {
     ls_tensor *inputs[LS_CALL_TENSORS_MAX];
     const ls__autograd_mode before = ls__autograd_mode_get();
-    *draws = p->draws;
+    *log = p->log;
+    log->next = 0;
     ls__self.no_grad = false;
     ls__self.autocast = p->autocast;
-    ls__self.replay = draws;
+    ls__self.record = NULL;
+    ls__self.replay = log;
     ls__self.file = node->file;
     ls__self.line = node->line;
     ls_status status = wrap_inputs(pass->tensors, p, inputs);
@@ -170,11 +172,11 @@ static ls_status make_graph(ls__autograd_pass *pass, ls__tensor_node *node, ls_s
 {
     const ls__segment *p = node->saved[LS__JOINT_OWN].storage->data;
     ls__record *y[LS_CALL_TENSORS_MAX];
-    ls__draws draws;
+    ls__draw_log log;
     LS_TRY(check_unchanged(pass, node, p));
     walk->border = ls__nodes_made(pass->tensors);
-    LS_TRY(call_again(pass, node, p, &draws, y));
-    if (draws.calls - p->draws.calls != p->drawn) {
+    LS_TRY(call_again(pass, node, p, &log, y));
+    if (log.next != log.count) {
         return fail_differs(pass, node, "drew other random numbers");
     }
     LS_TRY(find_roots(pass, node, p, y, walk, roots));

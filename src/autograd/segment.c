@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "tensor/op.h"
-#include "tensor/rng_stream.h"
 
 /* Runs when the joint dies, or without one at the end of the call. A node among the outputs is held
  * only between the first run and wrap_results. */
@@ -19,6 +18,7 @@ static void segment_fini(ls__storage *storage)
         ls__node_unref(p->output[i].y.node);
         ls__storage_unref(p->output[i].links);
     }
+    ls__storage_unref(p->log.ids);
 }
 
 /* One block of memory holds the struct and its two arrays. Draws and autocast are noted now, as the
@@ -40,7 +40,7 @@ ls__storage *ls__segment_new(ls__tensors *tensors, const ls__segment_callee *f, 
     p->output_count = output_count;
     p->input = (ls__segment_argument *)(void *)(p + 1);
     p->output = (ls__segment_outcome *)(void *)((char *)p->input + inputs);
-    p->draws = ls__draws_take(tensors->runtime, 0);
+    ls__draw_log_init(&p->log, tensors->runtime);
     p->autocast = ls__self.autocast;
     storage->fini = segment_fini;
     return storage;

@@ -5,6 +5,7 @@
 #include <lockstep/autograd.h>
 
 #include "tensor/graph.h"
+#include "tensor/rng_stream.h"
 
 typedef struct ls__segment_callee { /* one of the two functions */
     ls_recompute_fn one;
@@ -34,8 +35,7 @@ typedef struct ls__segment_outcome { /* of the first run, after its scope was le
 
 typedef struct ls__segment { /* in a storage, which the joint owns */
     ls__segment_callee callee;
-    ls__draws draws; /* where random operations stood before the first run */
-    uint64_t drawn;  /* operations that drew */
+    ls__draw_log log; /* what the first run drew */
     bool autocast;
     int input_count, output_count;
     ls__segment_argument *input;

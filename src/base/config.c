@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/hash.h"
 #include "base/runtime.h"
 
 /* Of a path that is too long the end is kept, which names the file. */
@@ -29,14 +30,21 @@ void ls__config_note(const char *format, ...)
     entry->line = ls__self.line;
 }
 
-const double *ls__config_value(const ls__config *config, const char *name)
+/* The place of a setting in the table; -1: it was never set. */
+static int find(const ls__config *config, const char *name)
 {
     for (int i = 0; i < config->changes; i++) {
         if (strncmp(config->change[i].name, name, LS__CONFIG_NAME) == 0) {
-            return &config->change[i].value;
+            return i;
         }
     }
-    return NULL;
+    return -1;
+}
+
+const double *ls__config_value(const ls__config *config, const char *name)
+{
+    const int at = find(config, name);
+    return at >= 0 ? &config->change[at].value : NULL;
 }
 
 void ls__config_set(const char *name, double value)
@@ -47,9 +55,9 @@ void ls__config_set(const char *name, double value)
         return;
     }
     ls__config *config = &runtime->config;
-    double *known = (double *)ls__config_value(config, name);
-    if (known != NULL) {
-        *known = value;
+    const int at = find(config, name);
+    if (at >= 0) {
+        config->change[at].value = value;
     } else if (config->changes < LS__CONFIG_CHANGES_MAX) {
         ls__config_change *change = &config->change[config->changes++];
         (void)snprintf(change->name, sizeof change->name, "%s", name);
@@ -57,22 +65,11 @@ void ls__config_set(const char *name, double value)
     }
 }
 
-/* FNV-1a of name and value. */
-static uint64_t hash_of(const ls__config_change *change)
-{
-    const unsigned char *bytes = (const unsigned char *)change;
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < sizeof *change; i++) {
-        hash = (hash ^ bytes[i]) * 0x100000001b3u;
-    }
-    return hash;
-}
-
 uint64_t ls__config_change_hash(const ls__config *config)
 {
     uint64_t sum = 0;
     for (int i = 0; i < config->changes; i++) {
-        sum += hash_of(&config->change[i]);
+        sum += ls__hash_bytes(LS__HASH_START, &config->change[i], sizeof config->change[i]);
     }
     return sum;
 }

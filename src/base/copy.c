@@ -50,24 +50,8 @@ static size_t copy_lines(unsigned char *to, const unsigned char *from, size_t by
 /* The C library copies with the processor's own string instruction up to a size that depends on the
  * processor, and with vectors above it, which took 1.3 times as long for a copy of 10 MB that lay in
  * another core's caches (Zen 4: 2 MiB at once 700 to 850 us, 32 to 512 KiB 530 to 600 us). */
-#ifndef PIECE_BYTES
 #define PIECE_BYTES ((size_t)256 << 10)
-#endif
-#ifndef CLAIMED_BYTES
 #define CLAIMED_BYTES ((size_t)8 << 10) /* claimed while it is in the first-level cache */
-#endif
-
-/* Whether this processor needs it; found out once, by whoever asks first. */
-static bool claims(void)
-{
-    static _Atomic int known; /* 0: not yet; else 1 + the answer */
-    int answer = atomic_load_explicit(&known, memory_order_relaxed);
-    if (answer == 0) {
-        answer = 1 + ls__cpu_is_amd();
-        atomic_store_explicit(&known, answer, memory_order_relaxed);
-    }
-    return answer > 1;
-}
 
 /* Stores the first word of each line back, atomically, since another reader may do the same. */
 static void claim(const unsigned char *line, const unsigned char *end)
@@ -81,7 +65,7 @@ static void claim(const unsigned char *line, const unsigned char *end)
 
 void ls__claim_lines(const void *at, size_t bytes)
 {
-    if (claims()) {
+    if (ls__cpu_is_amd()) {
         const uintptr_t first = (uintptr_t)at & ~(uintptr_t)(LS__CACHE_LINE - 1);
         claim((const unsigned char *)first, (const unsigned char *)at + bytes);
     }
@@ -101,7 +85,7 @@ static void copy_past_caches(void *to, const void *from, size_t bytes)
 
 void ls__copy(void *to, const void *from, size_t bytes, unsigned how)
 {
-    const bool claiming = (how & LS__COPY_CLAIM) != 0 && claims();
+    const bool claiming = (how & LS__COPY_CLAIM) != 0 && ls__cpu_is_amd();
     const size_t most = claiming ? CLAIMED_BYTES : PIECE_BYTES;
     for (size_t done = 0; done < bytes; done += most) {
         const size_t piece = bytes - done < most ? bytes - done : most;

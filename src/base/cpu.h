@@ -36,7 +36,7 @@ ls__isa ls__cpu_isa(void);
 /* LOCKSTEP_DETERMINISTIC=strict: results must not depend on the number of threads. A kernel that is
  * faster where they may asks this. */
 bool ls__cpu_strict(void);
-/* Note [Claimed lines] in copy.h; and a pause is short enough for the shortest waits (one_shot.c). */
+/* Two paths ask: Note [Claimed lines] in copy.h, Note [Bare looks] in comm/engine/one_shot.c. */
 bool ls__cpu_is_amd(void);
 /* Refuses a value of the two that is unknown or not to be had. */
 ls_status ls__cpu_check(void);

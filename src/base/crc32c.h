@@ -9,6 +9,6 @@
 uint32_t ls__crc32c(uint32_t crc, const void *data, size_t bytes);
 /* The same by a table; what processors without the instruction run. */
 uint32_t ls__crc32c_plain(uint32_t crc, const void *data, size_t bytes);
-const char *ls__crc32c_path(void); /* what large data takes here: "CRC32 and PCLMULQDQ" */
+const char *ls__crc32c_path(void); /* for reports: the code that sums large data here */
 
 #endif

@@ -4,9 +4,10 @@
  *     $XDG_RUNTIME_DIR/lockstep    if that folder is this user's own; after `su` the variable still
  *                                  names the other user's
  *     /run/user/UID/lockstep       the same folder, where the variable is not set (mpirun, cron)
- *     /tmp/lockstep-UID            otherwise. If it is another user's, no other folder is tried:
- *                                  processes that choose at different moments would not find each
- *                                  other
+ *     /tmp/lockstep-UID            otherwise
+ *     /tmp/lockstep-UID.RANDOM     where another user has made that one first: who listens takes or
+ *                                  makes a folder of such a name, who connects tries all that are
+ *                                  this user's, since processes may choose at different moments
  *
  * Names count within a network namespace, as ports do: its number is a part of the file's name.
  */
@@ -26,7 +27,8 @@
 #include "base/env_posix.h"
 
 #define BACKLOG 128
-#define OTHERS 077 /* permissions of everybody else */
+#define SPARE_MAX 64 /* bytes of the name of a spare folder */
+#define OTHERS 077   /* permissions of everybody else */
 #define OTHERS_WRITE 022
 
 /* ---- the folder ------------------------------------------------------------------------------ */
@@ -73,8 +75,8 @@ static int open_in_session(const char *session, ls__env_folder *out)
     return fd;
 }
 
-/* Tries the three folders in order. On -EPERM `out` holds the owner of the one that was refused, for
- * the error text. */
+/* Tries the first three folders in order. On -EPERM `out` holds the owner of the one that was refused,
+ * for the error text. */
 static int open_folder(ls__env_folder *out)
 {
     char session[64];
@@ -108,6 +110,66 @@ int ls__posix_name_folder(const ls__env *env LS__UNUSED, ls__env_folder *out)
     return fd < 0 ? fd : 0;
 }
 
+/* ---- spare folders --------------------------------------------------------------------------- */
+
+typedef int each_spare(void *arg, int folder, const char *name);
+
+/* Calls each() with every spare folder of this user until one returns 0 or more, which is the result;
+ * else the last error, -ENOENT without any. The descriptor is closed afterwards. Entries that are other
+ * users' cost a stat each. */
+static int try_spares(each_spare *each, void *arg)
+{
+    char prefix[SPARE_MAX];
+    struct stat found;
+    int result = -ENOENT;
+    const int length = snprintf(prefix, sizeof prefix, "lockstep-%ld.", (long)geteuid());
+    DIR *all = opendir("/tmp");
+    for (struct dirent *e = NULL; all != NULL && result < 0 && (e = readdir(all)) != NULL;) {
+        if (strncmp(e->d_name, prefix, (size_t)length) != 0 ||
+            fstatat(dirfd(all), e->d_name, &found, AT_SYMLINK_NOFOLLOW) != 0 ||
+            !is_own(&found, OTHERS)) {
+            continue;
+        }
+        const int fd = open_own(dirfd(all), e->d_name);
+        if (fd >= 0) {
+            result = each(arg, fd, e->d_name);
+            (void)close(fd);
+        }
+    }
+    if (all != NULL) {
+        (void)closedir(all);
+    }
+    return result;
+}
+
+/* Keeps the least name, so that listeners of one job mostly agree. */
+static int keep_least(void *arg, int folder LS__UNUSED, const char *name)
+{
+    char *least = arg;
+    if (least[0] == '\0' || strcmp(name, least) < 0) {
+        snprintf(least, SPARE_MAX, "%s", name);
+    }
+    return -ENOENT; /* look at all */
+}
+
+/* Opens the spare folder to listen in, which is made if there is none. */
+static int open_spare(void)
+{
+    char name[SPARE_MAX] = "", path[SPARE_MAX + 8];
+    uint64_t random = 0;
+    (void)try_spares(keep_least, name);
+    if (name[0] == '\0') {
+        if (ls__posix_random_bytes(NULL, &random, sizeof random) != 0) {
+            return -EPERM;
+        }
+        snprintf(name, sizeof name, "lockstep-%ld.%016llx", (long)geteuid(),
+                 (unsigned long long)random);
+    }
+    snprintf(path, sizeof path, "/tmp/%s", name);
+    const int fd = open_own(AT_FDCWD, path);
+    return fd < 0 ? -EPERM : fd;
+}
+
 /* ---- sockets in it --------------------------------------------------------------------------- */
 
 typedef struct place { /* of a name */
@@ -116,30 +178,42 @@ typedef struct place { /* of a name */
     struct sockaddr_un address; /* through the folder's descriptor: whatever its path's length */
 } place;
 
-/* On success out->folder is open and the caller's to close; a name must be short and without a
- * slash. */
-static int find_place(const char *name, place *out)
+static bool is_name(const char *name)
 {
-    ls__env_folder folder;
+    return name[0] != '\0' && strlen(name) <= LS__HOST_NAME_MAX && strchr(name, '/') == NULL;
+}
+
+/* The place of a name in an open folder, which stays the caller's to close. */
+static int place_in(int folder, const char *name, place *out)
+{
     struct stat network = {.st_ino = 0};
     memset(out, 0, sizeof *out);
-    if (name[0] == '\0' || strlen(name) > LS__HOST_NAME_MAX || strchr(name, '/') != NULL) {
-        return -EINVAL;
-    }
-    out->folder = open_folder(&folder);
-    if (out->folder < 0) {
-        return out->folder;
-    }
+    out->folder = folder;
     (void)stat("/proc/self/ns/net", &network);
     snprintf(out->file, sizeof out->file, "%s.%llu", name, (unsigned long long)network.st_ino);
     out->address.sun_family = AF_UNIX;
     const int length = snprintf(out->address.sun_path, sizeof out->address.sun_path,
                                 "/proc/self/fd/%d/%s", out->folder, out->file);
-    if (length >= (int)sizeof out->address.sun_path) {
-        (void)close(out->folder);
-        return -ENAMETOOLONG;
+    return length >= (int)sizeof out->address.sun_path ? -ENAMETOOLONG : 0;
+}
+
+/* For listening. On success out->folder is open and the caller's to close. */
+static int find_place(const char *name, place *out)
+{
+    ls__env_folder refused;
+    if (!is_name(name)) {
+        return -EINVAL;
     }
-    return 0;
+    int folder = open_folder(&refused);
+    folder = folder == -EPERM ? open_spare() : folder;
+    if (folder < 0) {
+        return folder;
+    }
+    const int error = place_in(folder, name, out);
+    if (error < 0) {
+        (void)close(folder);
+    }
+    return error;
 }
 
 /* A non-blocking stream, above the standard descriptors. */
@@ -199,15 +273,31 @@ int ls__posix_host_listen(const ls__env *env LS__UNUSED, const char *name)
     return error < 0 ? error : fd;
 }
 
-/* The file goes before the socket closes, under the lock: nobody can find a name without a
- * listener. */
-void ls__posix_host_unlisten(const ls__env *env LS__UNUSED, int fd, const char *name)
+static int remove_name(void *arg, int folder, const char *spare LS__UNUSED)
 {
     place p;
-    if (find_place(name, &p) == 0) {
-        (void)flock(p.folder, LOCK_EX);
-        (void)unlinkat(p.folder, p.file, 0);
-        (void)close(p.folder);
+    int error = place_in(folder, arg, &p);
+    if (error == 0) {
+        (void)flock(folder, LOCK_EX);
+        error = unlinkat(folder, p.file, 0) == 0 ? 0 : -errno;
+        (void)flock(folder, LOCK_UN);
+    }
+    return error;
+}
+
+/* The file goes before the socket closes, under the lock: nobody can find a name without a
+ * listener. It lies in a spare folder if the first one was not this user's when it was made. */
+void ls__posix_host_unlisten(const ls__env *env LS__UNUSED, int fd, const char *name)
+{
+    ls__env_folder refused;
+    char copy[LS__HOST_NAME_MAX + 1];
+    snprintf(copy, sizeof copy, "%s", name);
+    const int folder = open_folder(&refused);
+    if (folder < 0 || remove_name(copy, folder, NULL) < 0) {
+        (void)try_spares(remove_name, copy);
+    }
+    if (folder >= 0) {
+        (void)close(folder);
     }
     (void)close(fd);
 }
@@ -222,15 +312,29 @@ int ls__posix_host_accept(const ls__env *env LS__UNUSED, int fd)
     return ls__posix_above_standard(got);
 }
 
+static int connect_in(void *arg, int folder, const char *spare LS__UNUSED)
+{
+    place p;
+    const int error = place_in(folder, arg, &p);
+    return error < 0 ? error : connect_to(&p);
+}
+
 /* Does not wait: -EAGAIN when the listener's queue is full. */
 int ls__posix_host_connect(const ls__env *env LS__UNUSED, const char *name)
 {
-    place p;
-    const int error = find_place(name, &p);
-    if (error < 0) {
-        return error;
+    ls__env_folder refused;
+    char copy[LS__HOST_NAME_MAX + 1];
+    if (!is_name(name)) {
+        return -EINVAL;
     }
-    const int fd = connect_to(&p);
-    (void)close(p.folder);
+    snprintf(copy, sizeof copy, "%s", name);
+    const int folder = open_folder(&refused);
+    int fd = folder < 0 ? folder : connect_in(copy, folder, NULL);
+    if (fd == -EPERM || fd == -ENOENT || fd == -ECONNREFUSED) {
+        fd = try_spares(connect_in, copy);
+    }
+    if (folder >= 0) {
+        (void)close(folder);
+    }
     return fd;
 }

@@ -7,10 +7,10 @@
 #include <fcntl.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "base/patient.h"
 #include "base/runtime.h"
-#include "base/size.h"
 
 #define CAPACITY_MIN ((size_t)4096)
 
@@ -35,8 +35,9 @@ ls_status ls__file_fail(int negative_errno, const char *what, const char *path)
 static ls__patient *patient_for(const ls__env *env)
 {
     const ls_runtime *runtime = ls__self.runtime;
-    return runtime != NULL && runtime->env == env ? ls__patient_new(env, runtime->timeout_ms)
-                                                  : NULL;
+    return runtime != NULL && runtime->env == env
+               ? ls__patient_new(env, runtime->timeout_ms, LS__PATIENT_HEAD)
+               : NULL;
 }
 
 static ls_status stat_file(const ls__env *env, const char *what, const char *path,
@@ -80,11 +81,8 @@ static ls_status fill(const ls__env *env, const char *what, const char *path, in
 {
     while (file->bytes < bytes_max) {
         if (file->bytes == file->capacity) {
-            size_t doubled;
-            if (!ls__mul_size(file->capacity, 2, &doubled)) {
-                return ls__fail(LS_ERR_LIMIT, "%s: \"%s\" is too large", what, path);
-            }
-            LS_TRY(reserve(env, what, path, doubled, file));
+            LS_ASSERT(file->capacity <= SIZE_MAX / 2); /* it is a block of memory */
+            LS_TRY(reserve(env, what, path, 2 * file->capacity, file));
         }
         size_t room = file->capacity - file->bytes;
         size_t want = room < bytes_max - file->bytes ? room : bytes_max - file->bytes;

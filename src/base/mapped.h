@@ -1,14 +1,16 @@
-/* Which files are mapped where, for the last words of a process that reads beyond the end of one.
+/* The table of mapped files, from which a process that SIGBUS ends learns the file to name.
  *
- * A file that is shortened while it is mapped, or whose disk fails, kills whoever reads the pages that
- * are gone by SIGBUS. The process cannot go on, but it can say which file it was: a handler looks the
- * address up here, writes a line to standard error, and lets the signal do what it would have done. */
+ * A process that reads pages of a mapped file gets SIGBUS if the file was shortened meanwhile, or if
+ * its disk fails. It cannot go on, but it can name the file: a handler looks the address up here,
+ * writes a line to standard error, and lets the signal take its course. env_posix_dir.c adds and
+ * removes files as it maps and unmaps them. */
 #ifndef LS_BASE_MAPPED_H
 #define LS_BASE_MAPPED_H
 
 #include <stddef.h>
 
-/* Nothing is noted without memory. The first call installs the handler, unless the program has one. */
+/* Without memory the file is not named. The first call installs the handler, unless the program has
+ * one. */
 void ls__mapped_add(const void *memory, size_t bytes, const char *path);
 void ls__mapped_remove(const void *memory);
 

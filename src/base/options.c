@@ -2,6 +2,8 @@
  * directions copy only the part that the caller's and the library's version of the struct share. */
 #include "base/options.h"
 
+#include <stddef.h>
+
 #include "base/assert.h"
 #include "base/error.h"
 
@@ -78,4 +80,14 @@ ls_status ls__visitor_check(const ls_state_visitor *visitor, const char *caller)
                         visitor->size);
     }
     return LS_OK;
+}
+
+/* A visitor of an older header ends before the function. */
+ls_status ls__visit_optional(const ls_state_visitor *visitor, const char *name, double *value)
+{
+    const size_t end =
+        offsetof(ls_state_visitor, optional_float64) + sizeof visitor->optional_float64;
+    const bool has = visitor->size >= end && visitor->optional_float64 != NULL;
+    return has ? visitor->optional_float64(visitor->self, name, value)
+               : visitor->float64(visitor->self, name, value);
 }

@@ -35,6 +35,9 @@ ls_status ls__struct_fill(void *out, const void *from, size_t size, const char *
 /* LS_ERR_INVALID for a visitor that is NULL or of an impossible size. */
 ls_status ls__visitor_check(const ls_state_visitor *visitor, const char *caller);
 
+/* Calls optional_float64, or float64 where the visitor does not have it. */
+ls_status ls__visit_optional(const ls_state_visitor *visitor, const char *name, double *value);
+
 /* Reads the options of a public function that returns a status; or a pointer or tensor. */
 #define LS__OPTIONS(type, name, from) LS_READ_OPTIONS(type, name, from, __func__, LS_ERR_INVALID)
 #define LS__OPTIONS_OR(failed, type, name, from) LS_READ_OPTIONS(type, name, from, __func__, failed)

@@ -4,8 +4,8 @@
  *                                  └──(caller: the deadline)──▶ LOST   the thread owns the object
  *     IDLE ──(free)──▶ STOP
  *
- * Everything that the thread touches lies in the object, so that a caller may go on, and free its own
- * memory, while a call still hangs: paths are copied in, bytes and names copied out. */
+ * Everything that the thread touches lies in the object, so that a caller may go on, and free its
+ * own memory, while a call still hangs: paths and bytes are copied in, bytes and names out. */
 #include "base/patient.h"
 
 #include <errno.h>
@@ -17,30 +17,58 @@
 #define PATH_BYTES 4200
 #define BUFFER_BYTES ((size_t)1 << 20) /* what one read or write takes at most */
 #define NAMES_MAX ((size_t)64 << 20)   /* bytes of the names in a folder */
+#define AHEAD_BYTES ((size_t)16 << 20) /* of a mapped file, read in one call */
+#define PAGE_BYTES 4096                /* or a part of one */
 
 enum { IDLE, ASKED, LOST, STOP };
 
-typedef int (*asked_fn)(ls__patient *p);
+typedef enum patient_call {
+    CLOSE,
+    FREE_BYTES,
+    FSYNC,
+    LIST,
+    LOCK_FILE,
+    MAKE_FOLDER,
+    MAP_FILE,
+    OPEN,
+    READ,
+    READ_AHEAD, /* of a mapped file */
+    REMOVE_FILE,
+    REMOVE_FOLDER,
+    RENAME,
+    STAT,
+    WRITE
+} patient_call;
+
+/* A call with its arguments and results. */
+typedef struct request {
+    patient_call call;
+    const char *path, *to; /* NULL: the call has none */
+    const void *in;        /* WRITE */
+    int fd, flags, mode;
+    bool follow;
+    size_t bytes; /* READ, WRITE: how many are asked for; MAP_FILE: how many there are */
+    void *mapped;
+    size_t from, end; /* READ_AHEAD: of the mapped bytes */
+    ls__env_stat stat;
+    uint64_t room;
+    ssize_t result;
+} request;
 
 struct ls__patient {
     ls__env table; /* first: calls get its address */
     const ls__env *real;
     int64_t timeout_ms;
+    size_t ahead;
+    uint64_t until_ns; /* the deadline of all calls since ls__patient_renew; 0: each has its own */
     ls__env_thread *thread;
     _Atomic uint32_t state; /* Sync: release by who ends its turn, acquire by the other */
 
-    asked_fn fn; /* the call, and its arguments and results */
-    ssize_t result;
-    char path[PATH_BYTES], other[PATH_BYTES];
-    int fd, flags, mode;
-    bool follow;
-    size_t bytes;
-    void *mapped;
-    ls__env_stat stat;
-    uint64_t room;
-    char *names; /* of a listing, each ended by 0; malloc */
+    request request;
+    char path[PATH_BYTES], to[PATH_BYTES];
+    uint8_t *buffer; /* [BUFFER_BYTES]; malloc, from the first READ or WRITE on */
+    char *names;     /* of LIST, each ended by 0; malloc */
     size_t names_bytes, names_room;
-    uint8_t *buffer; /* [BUFFER_BYTES]; malloc, from the first read or write on */
 };
 
 static ls__patient *patient_of(const ls__env *env)
@@ -48,269 +76,202 @@ static ls__patient *patient_of(const ls__env *env)
     return (ls__patient *)(uintptr_t)env;
 }
 
+/* The object is the thread's from then on: nothing may be written to it. */
+static bool is_lost(const ls__patient *p)
+{
+    return atomic_load_explicit(&p->state, memory_order_relaxed) == LOST;
+}
+
+/* ---- the caller's side ------------------------------------------------------------------------ */
+
+static bool adopt_path(char own[PATH_BYTES], const char **path)
+{
+    if (*path == NULL) {
+        return true;
+    }
+    const size_t bytes = strlen(*path) + 1;
+    if (bytes > PATH_BYTES) {
+        return false;
+    }
+    *path = memcpy(own, *path, bytes);
+    return true;
+}
+
+/* Copies what the request points to into the object. */
+static int adopt(ls__patient *p, const request *given)
+{
+    p->request = *given;
+    request *r = &p->request;
+    if (!adopt_path(p->path, &r->path) || !adopt_path(p->to, &r->to)) {
+        return -ENAMETOOLONG;
+    }
+    if (r->call != READ && r->call != WRITE) {
+        return 0;
+    }
+    p->buffer = p->buffer != NULL ? p->buffer : malloc(BUFFER_BYTES);
+    if (p->buffer == NULL) {
+        return -ENOMEM;
+    }
+    r->bytes = r->bytes < BUFFER_BYTES ? r->bytes : BUFFER_BYTES;
+    if (r->call == WRITE) {
+        memcpy(p->buffer, r->in, r->bytes);
+    }
+    return 0;
+}
+
 /* Sync: the CAS decides whether the result came in time. */
-static ssize_t ask(ls__patient *p, asked_fn fn)
+static bool await(ls__patient *p)
 {
     const ls__env *real = p->real;
-    if (atomic_load_explicit(&p->state, memory_order_relaxed) == LOST) {
-        return -ETIMEDOUT;
-    }
-    LS_ASSERT(atomic_load_explicit(&p->state, memory_order_relaxed) == IDLE);
-    const uint64_t deadline = ls__deadline_after(real, p->timeout_ms);
-    p->fn = fn;
-    atomic_store_explicit(&p->state, ASKED, memory_order_release);
-    real->wake(real, &p->state, 1);
+    const uint64_t deadline =
+        p->until_ns != 0 ? p->until_ns : ls__deadline_after(real, p->timeout_ms);
     while (atomic_load_explicit(&p->state, memory_order_acquire) == ASKED) {
         uint32_t asked = ASKED;
         if (real->now_ns(real) >= deadline &&
             atomic_compare_exchange_strong_explicit(&p->state, &asked, LOST, memory_order_acquire,
                                                     memory_order_acquire)) {
-            return -ETIMEDOUT;
+            return false;
         }
         (void)real->park(real, &p->state, ASKED, deadline);
     }
-    return p->result;
-}
-
-static bool copy_path(char to[PATH_BYTES], const char *path)
-{
-    const size_t bytes = strlen(path) + 1;
-    if (bytes > PATH_BYTES) {
-        return false;
-    }
-    memcpy(to, path, bytes);
     return true;
 }
 
-/* The object is the thread's from then on: nothing may be written to it. */
-static bool is_lost(ls__patient *p)
+/* Puts the results into *r; returns that of the call, or -ETIMEDOUT with *r as it was. */
+static ssize_t ask(const ls__env *env, request *r)
 {
-    return atomic_load_explicit(&p->state, memory_order_relaxed) == LOST;
-}
-
-/* Asks for a call about one path. */
-static int ask_path(ls__patient *p, const char *path, asked_fn fn)
-{
+    ls__patient *p = patient_of(env);
     if (is_lost(p)) {
         return -ETIMEDOUT;
     }
-    return copy_path(p->path, path) ? (int)ask(p, fn) : -ENAMETOOLONG;
+    LS_ASSERT(atomic_load_explicit(&p->state, memory_order_relaxed) == IDLE);
+    const int error = adopt(p, r);
+    if (error < 0) {
+        return error;
+    }
+    atomic_store_explicit(&p->state, ASKED, memory_order_release);
+    p->real->wake(p->real, &p->state, 1);
+    if (!await(p)) {
+        return -ETIMEDOUT;
+    }
+    *r = p->request;
+    return r->result;
 }
 
-/* ---- paths ---------------------------------------------------------------------------------- */
+/* ---- the entries of the table ----------------------------------------------------------------- */
 
-#define PATH_CALL(name)                                                                            \
-    static int do_##name(ls__patient *p)                                                           \
-    {                                                                                              \
-        return p->real->name(p->real, p->path);                                                    \
-    }                                                                                              \
-    static int patient_##name(const ls__env *env, const char *path)                                \
-    {                                                                                              \
-        return ask_path(patient_of(env), path, do_##name);                                         \
-    }
-PATH_CALL(make_folder)
-PATH_CALL(remove_file)
-PATH_CALL(remove_folder)
-
-static int do_rename(ls__patient *p)
+static int patient_make_folder(const ls__env *env, const char *path)
 {
-    return p->real->rename(p->real, p->path, p->other);
+    return (int)ask(env, &(request){.call = MAKE_FOLDER, .path = path});
+}
+
+static int patient_remove_file(const ls__env *env, const char *path)
+{
+    return (int)ask(env, &(request){.call = REMOVE_FILE, .path = path});
+}
+
+static int patient_remove_folder(const ls__env *env, const char *path)
+{
+    return (int)ask(env, &(request){.call = REMOVE_FOLDER, .path = path});
 }
 
 static int patient_rename(const ls__env *env, const char *from, const char *to)
 {
-    ls__patient *p = patient_of(env);
-    if (is_lost(p)) {
-        return -ETIMEDOUT;
-    }
-    return copy_path(p->other, to) ? ask_path(p, from, do_rename) : -ENAMETOOLONG;
-}
-
-static int do_stat(ls__patient *p)
-{
-    return p->real->stat(p->real, p->path, p->follow, &p->stat);
+    return (int)ask(env, &(request){.call = RENAME, .path = from, .to = to});
 }
 
 static int patient_stat(const ls__env *env, const char *path, bool follow, ls__env_stat *out)
 {
-    ls__patient *p = patient_of(env);
-    if (is_lost(p)) {
-        return -ETIMEDOUT;
-    }
-    p->follow = follow;
-    const int result = ask_path(p, path, do_stat);
+    request r = {.call = STAT, .path = path, .follow = follow};
+    const int result = (int)ask(env, &r);
     if (result >= 0) {
-        *out = p->stat;
+        *out = r.stat;
     }
     return result;
-}
-
-static int do_free_bytes(ls__patient *p)
-{
-    return p->real->free_bytes(p->real, p->path, &p->room);
 }
 
 static int patient_free_bytes(const ls__env *env, const char *path, uint64_t *out)
 {
-    ls__patient *p = patient_of(env);
-    const int result = ask_path(p, path, do_free_bytes);
-    *out = result >= 0 ? p->room : 0;
+    request r = {.call = FREE_BYTES, .path = path};
+    const int result = (int)ask(env, &r);
+    *out = r.room;
     return result;
-}
-
-static int do_map(ls__patient *p)
-{
-    return p->real->map_file(p->real, p->path, &p->mapped, &p->bytes);
-}
-
-static int patient_map_file(const ls__env *env, const char *path, void **out, size_t *bytes)
-{
-    ls__patient *p = patient_of(env);
-    const int result = ask_path(p, path, do_map);
-    if (result >= 0) {
-        *out = p->mapped;
-        *bytes = p->bytes;
-    }
-    return result;
-}
-
-/* ---- listing -------------------------------------------------------------------------------- */
-
-static int keep_name(void *arg, const char *name)
-{
-    ls__patient *p = arg;
-    const size_t bytes = strlen(name) + 1;
-    if (p->names_bytes + bytes > p->names_room) {
-        const size_t room = 2 * (p->names_room + bytes);
-        char *grown = room <= NAMES_MAX ? realloc(p->names, room) : NULL;
-        if (grown == NULL) {
-            return -ENOMEM;
-        }
-        p->names = grown;
-        p->names_room = room;
-    }
-    memcpy(p->names + p->names_bytes, name, bytes);
-    p->names_bytes += bytes;
-    return 0;
-}
-
-static int do_list(ls__patient *p)
-{
-    p->names_bytes = 0;
-    return p->real->list(p->real, p->path, keep_name, p);
 }
 
 /* The caller's function runs on its own thread, after the listing. */
 static int patient_list(const ls__env *env, const char *path,
                         int (*each)(void *arg, const char *name), void *arg)
 {
-    ls__patient *p = patient_of(env);
-    int result = ask_path(p, path, do_list);
+    const ls__patient *p = patient_of(env);
+    int result = (int)ask(env, &(request){.call = LIST, .path = path});
     for (size_t at = 0; result == 0 && at < p->names_bytes; at += strlen(p->names + at) + 1) {
         result = each(arg, p->names + at);
     }
     return result;
 }
 
-/* ---- descriptors ---------------------------------------------------------------------------- */
-
-static int do_open(ls__patient *p)
+/* Piece by piece; `mapped` is the request that has mapped the file. */
+static int read_ahead(const ls__env *env, const request *mapped)
 {
-    return p->real->open(p->real, p->path, p->flags, p->mode);
+    const size_t ahead = patient_of(env)->ahead;
+    const size_t bytes = mapped->bytes < ahead ? mapped->bytes : ahead;
+    int result = 0;
+    for (size_t from = 0; result >= 0 && from < bytes; from += AHEAD_BYTES) {
+        const size_t end = bytes - from < AHEAD_BYTES ? bytes : from + AHEAD_BYTES;
+        request r = {.call = READ_AHEAD,
+                     .mapped = mapped->mapped,
+                     .bytes = mapped->bytes,
+                     .from = from,
+                     .end = end};
+        result = (int)ask(env, &r);
+    }
+    return result;
+}
+
+static int patient_map_file(const ls__env *env, const char *path, void **out, size_t *bytes)
+{
+    request r = {.call = MAP_FILE, .path = path};
+    int result = (int)ask(env, &r);
+    result = result < 0 ? result : read_ahead(env, &r);
+    if (result >= 0) {
+        *out = r.mapped;
+        *bytes = r.bytes;
+    }
+    return result;
 }
 
 static int patient_open(const ls__env *env, const char *path, int flags, int mode)
 {
-    ls__patient *p = patient_of(env);
-    if (is_lost(p)) {
-        return -ETIMEDOUT;
-    }
-    p->flags = flags;
-    p->mode = mode;
-    return ask_path(p, path, do_open);
+    return (int)ask(env, &(request){.call = OPEN, .path = path, .flags = flags, .mode = mode});
 }
 
-#define FD_CALL(name, call)                                                                        \
-    static int do_##name(ls__patient *p)                                                           \
-    {                                                                                              \
-        return p->real->call(p->real, p->fd);                                                      \
-    }                                                                                              \
-    static int patient_##name(const ls__env *env, int fd)                                          \
-    {                                                                                              \
-        ls__patient *p = patient_of(env);                                                          \
-        if (is_lost(p)) {                                                                          \
-            return -ETIMEDOUT;                                                                     \
-        }                                                                                          \
-        p->fd = fd;                                                                                \
-        return (int)ask(p, do_##name);                                                             \
-    }
-FD_CALL(close, close)
-FD_CALL(fsync, fsync)
-FD_CALL(lock_file, lock_file)
-
-/* A buffer of the object's own: the kernel may still fill it when the caller has gone on. */
-static bool take_buffer(ls__patient *p, int fd, size_t bytes)
+static int patient_close(const ls__env *env, int fd)
 {
-    p->fd = fd;
-    p->bytes = bytes < BUFFER_BYTES ? bytes : BUFFER_BYTES;
-    p->buffer = p->buffer != NULL ? p->buffer : malloc(BUFFER_BYTES);
-    return p->buffer != NULL;
+    return (int)ask(env, &(request){.call = CLOSE, .fd = fd});
 }
 
-static int do_read(ls__patient *p)
+static int patient_fsync(const ls__env *env, int fd)
 {
-    return (int)p->real->read(p->real, p->fd, p->buffer, p->bytes);
+    return (int)ask(env, &(request){.call = FSYNC, .fd = fd});
+}
+
+static int patient_lock_file(const ls__env *env, int fd)
+{
+    return (int)ask(env, &(request){.call = LOCK_FILE, .fd = fd});
 }
 
 static ssize_t patient_read(const ls__env *env, int fd, void *out, size_t bytes)
 {
-    ls__patient *p = patient_of(env);
-    if (is_lost(p)) {
-        return -ETIMEDOUT;
-    }
-    const ssize_t got = take_buffer(p, fd, bytes) ? ask(p, do_read) : -ENOMEM;
+    const ssize_t got = ask(env, &(request){.call = READ, .fd = fd, .bytes = bytes});
     if (got > 0) {
-        memcpy(out, p->buffer, (size_t)got);
+        memcpy(out, patient_of(env)->buffer, (size_t)got);
     }
     return got;
 }
 
-static int do_write(ls__patient *p)
-{
-    return (int)p->real->write(p->real, p->fd, p->buffer, p->bytes);
-}
-
 static ssize_t patient_write(const ls__env *env, int fd, const void *in, size_t bytes)
 {
-    ls__patient *p = patient_of(env);
-    if (is_lost(p)) {
-        return -ETIMEDOUT;
-    }
-    if (!take_buffer(p, fd, bytes)) {
-        return -ENOMEM;
-    }
-    memcpy(p->buffer, in, p->bytes);
-    return ask(p, do_write);
-}
-
-/* ---- calls that do not wait for a file -------------------------------------------------------- */
-
-static uint64_t patient_now_ns(const ls__env *env)
-{
-    const ls__env *real = patient_of(env)->real;
-    return real->now_ns(real);
-}
-
-static void patient_sleep_until(const ls__env *env, uint64_t deadline_ns)
-{
-    const ls__env *real = patient_of(env)->real;
-    real->sleep_until(real, deadline_ns);
-}
-
-static int patient_random_bytes(const ls__env *env, void *out, size_t bytes)
-{
-    const ls__env *real = patient_of(env)->real;
-    return real->random_bytes(real, out, bytes);
+    return ask(env, &(request){.call = WRITE, .fd = fd, .in = in, .bytes = bytes});
 }
 
 static void *patient_allocate(const ls__env *env, size_t bytes)
@@ -331,33 +292,89 @@ static void patient_unmap_file(const ls__env *env, void *memory, size_t bytes)
     real->unmap_file(real, memory, bytes);
 }
 
-static pid_t patient_pid(const ls__env *env)
+/* ---- the thread ------------------------------------------------------------------------------- */
+
+static int keep_name(void *arg, const char *name)
 {
-    const ls__env *real = patient_of(env)->real;
-    return real->pid(real);
+    ls__patient *p = arg;
+    const size_t bytes = strlen(name) + 1;
+    if (p->names_bytes + bytes > p->names_room) {
+        const size_t room = 2 * (p->names_room + bytes);
+        char *grown = room <= NAMES_MAX ? realloc(p->names, room) : NULL;
+        if (grown == NULL) {
+            return -ENOMEM;
+        }
+        p->names = grown;
+        p->names_room = room;
+    }
+    memcpy(p->names + p->names_bytes, name, bytes);
+    p->names_bytes += bytes;
+    return 0;
 }
 
-static int patient_host_name(const ls__env *env, char *out, size_t bytes)
+static int touch_pages(const request *r)
 {
-    const ls__env *real = patient_of(env)->real;
-    return real->host_name(real, out, bytes);
+    const volatile char *bytes = r->mapped;
+    for (size_t at = r->from; at < r->end; at += PAGE_BYTES) {
+        (void)bytes[at];
+    }
+    return 0;
+}
+
+static ssize_t perform(ls__patient *p)
+{
+    const ls__env *real = p->real;
+    request *r = &p->request;
+    switch (r->call) {
+    case CLOSE:
+        return real->close(real, r->fd);
+    case FREE_BYTES:
+        return real->free_bytes(real, r->path, &r->room);
+    case FSYNC:
+        return real->fsync(real, r->fd);
+    case LIST:
+        p->names_bytes = 0;
+        return real->list(real, r->path, keep_name, p);
+    case LOCK_FILE:
+        return real->lock_file(real, r->fd);
+    case MAKE_FOLDER:
+        return real->make_folder(real, r->path);
+    case MAP_FILE:
+        return real->map_file(real, r->path, &r->mapped, &r->bytes);
+    case OPEN:
+        return real->open(real, r->path, r->flags, r->mode);
+    case READ:
+        return real->read(real, r->fd, p->buffer, r->bytes);
+    case READ_AHEAD:
+        return touch_pages(r);
+    case REMOVE_FILE:
+        return real->remove_file(real, r->path);
+    case REMOVE_FOLDER:
+        return real->remove_folder(real, r->path);
+    case RENAME:
+        return real->rename(real, r->path, r->to);
+    case STAT:
+        return real->stat(real, r->path, r->follow, &r->stat);
+    case WRITE:
+        break;
+    }
+    return real->write(real, r->fd, p->buffer, r->bytes);
 }
 
 /* After the deadline nobody uses the descriptor or the mapping any more. The caller's own close was
  * refused, since it might have hung as well. */
-static void drop(ls__patient *p)
+static void drop(const ls__patient *p)
 {
-    if (p->fn == do_open && p->result >= 0) {
-        (void)p->real->close(p->real, (int)p->result);
-    } else if (p->fn == do_map && p->result >= 0) {
-        p->real->unmap_file(p->real, p->mapped, p->bytes);
-    } else if (p->fn == do_read || p->fn == do_write || p->fn == do_fsync ||
-               p->fn == do_lock_file) {
-        (void)p->real->close(p->real, p->fd);
+    const request *r = &p->request;
+    if (r->call == OPEN && r->result >= 0) {
+        (void)p->real->close(p->real, (int)r->result);
+    } else if ((r->call == MAP_FILE || r->call == READ_AHEAD) && r->result >= 0) {
+        p->real->unmap_file(p->real, r->mapped, r->bytes);
+    } else if (r->call == READ || r->call == WRITE || r->call == FSYNC || r->call == LOCK_FILE) {
+        (void)p->real->close(p->real, r->fd);
     }
 }
 
-/* The thread. */
 static void run(void *arg)
 {
     ls__patient *p = arg;
@@ -370,7 +387,7 @@ static void run(void *arg)
             (void)p->real->park(p->real, &p->state, state, LS__NEVER);
             continue;
         }
-        p->result = p->fn(p);
+        p->request.result = perform(p);
         if (atomic_compare_exchange_strong_explicit(&p->state, &state, IDLE, memory_order_release,
                                                     memory_order_relaxed)) {
             p->real->wake(p->real, &p->state, 1);
@@ -380,12 +397,9 @@ static void run(void *arg)
     }
 }
 
-/* ---- the object ----------------------------------------------------------------------------- */
+/* ---- the object ------------------------------------------------------------------------------- */
 
 static const ls__env patient_table = {
-    .now_ns = patient_now_ns,
-    .sleep_until = patient_sleep_until,
-    .random_bytes = patient_random_bytes,
     .allocate = patient_allocate,
     .release = patient_release,
     .read = patient_read,
@@ -403,11 +417,9 @@ static const ls__env patient_table = {
     .map_file = patient_map_file,
     .unmap_file = patient_unmap_file,
     .make_folder = patient_make_folder,
-    .pid = patient_pid,
-    .host_name = patient_host_name,
 };
 
-ls__patient *ls__patient_new(const ls__env *real, int64_t timeout_ms)
+ls__patient *ls__patient_new(const ls__env *real, int64_t timeout_ms, size_t ahead)
 {
     ls__patient *p = calloc(1, sizeof *p);
     if (p == NULL) {
@@ -416,6 +428,7 @@ ls__patient *ls__patient_new(const ls__env *real, int64_t timeout_ms)
     p->table = patient_table;
     p->real = real;
     p->timeout_ms = timeout_ms;
+    p->ahead = ahead;
     if (real->thread_start(real, "ls-files", run, p, &p->thread) < 0) {
         free(p);
         return NULL;
@@ -435,6 +448,13 @@ void ls__patient_free(ls__patient *p)
     free(p->names);
     free(p->buffer);
     free(p);
+}
+
+void ls__patient_renew(ls__patient *p)
+{
+    if (p != NULL && !is_lost(p)) {
+        p->until_ns = ls__deadline_after(p->real, p->timeout_ms);
+    }
 }
 
 const ls__env *ls__patient_env(ls__patient *p, const ls__env *real)

@@ -177,6 +177,14 @@ int ls_local_world_size(void)
     return ls__self.runtime != NULL ? ls__self.runtime->local_size : 1;
 }
 
+/* The places find their round outdated when they draw next. */
+void ls__draws_restart(ls_runtime *runtime, uint64_t first)
+{
+    runtime->draw_round++;
+    runtime->draw_first = first;
+    runtime->calls_in_step = first;
+}
+
 /* Must be called alike on every rank; counters restart, so that equal seeds give equal runs. */
 ls_status ls_manual_seed(uint64_t seed)
 {
@@ -186,7 +194,7 @@ ls_status ls_manual_seed(uint64_t seed)
     }
     runtime->seed = seed;
     runtime->param_streams = 0;
-    runtime->calls_in_step = 0;
+    ls__draws_restart(runtime, 0);
     return LS_OK;
 }
 
@@ -198,7 +206,7 @@ void ls_step_begin(ls_step_context context)
     if (runtime != NULL) {
         runtime->step = context.step;
         runtime->sample_offset = context.sample_offset;
-        runtime->calls_in_step = 0;
+        ls__draws_restart(runtime, 0);
         atomic_store_explicit(&runtime->activity->step, context.step + 1, memory_order_relaxed);
     }
 }
@@ -213,6 +221,35 @@ uint32_t ls__stop_wanted(const ls_runtime *runtime)
     int caught = runtime->env->caught_stop(runtime->env);
     return caught != 0 ? (uint32_t)caught
                        : atomic_load_explicit(runtime->stop, memory_order_relaxed);
+}
+
+#define AGREEMENT_HASH ((UINT64_C(1) << 40) - 1)
+
+uint64_t ls__agreement_key(int size, uint64_t hash)
+{
+    hash &= AGREEMENT_HASH;
+    return (uint64_t)size << 40 | (hash != 0 ? hash : 1);
+}
+
+void ls__agreement_join(ls_runtime *runtime, uint64_t key)
+{
+    uint64_t now = atomic_load_explicit(&runtime->agreement, memory_order_relaxed);
+    uint64_t then = now;
+    do {
+        if (now >> 40 < key >> 40) {
+            then = key;
+        } else if (now >> 40 == key >> 40 && now != key) {
+            then = now & ~AGREEMENT_HASH; /* two of one size */
+        } else {
+            return;
+        }
+    } while (!atomic_compare_exchange_weak_explicit(&runtime->agreement, &now, then,
+                                                    memory_order_relaxed, memory_order_relaxed));
+}
+
+void ls__agreement_leave(ls_runtime *runtime)
+{
+    atomic_store_explicit(&runtime->agreement, 0, memory_order_relaxed);
 }
 
 /* With several ranks the request counts only once all have agreed (reduce/control.c): otherwise

@@ -10,6 +10,7 @@
 
 #include "base/activity.h"
 #include "base/config.h"
+#include "base/draws.h"
 #include "base/env.h"
 #include "base/error.h"
 #include "base/list.h"
@@ -37,34 +38,32 @@ struct ls_runtime {
     int threads;            /* compute threads of this rank */
     int64_t timeout_ms;     /* default deadline of an operation */
     uint64_t seed;          /* owned by the user's thread between steps */
-    uint64_t param_streams; /* parameters initialised so far: the stream of the next one's values */
+    uint64_t param_streams; /* tensors filled so far that were not parameters (nn/init.c) */
     uint64_t step;          /* of the step context; see ls_step_begin */
     int64_t sample_offset;
-    uint64_t calls_in_step; /* random operations since ls_step_begin: the stream of the next one */
-    bool graceful_stop;     /* a wish to stop is answered and does not kill */
+    ls__draw_place outside; /* what is drawn outside of all modules */
+    uint64_t
+        draw_round; /* raised where places begin to count anew (Note [Random numbers by path]) */
+    uint64_t draw_first;          /* the number from which they count in this round */
+    uint64_t calls_in_step;       /* above all numbers drawn in this round. Sync: relaxed */
+    bool graceful_stop;           /* a wish to stop is answered and does not kill */
     const _Atomic uint32_t *stop; /* the launcher's wish: a signal's number, 0: none. Never NULL */
     _Atomic uint32_t own_stop;    /* where there is no board; stays 0 */
     _Atomic uint32_t stop_agreed; /* by all ranks; see ls_stop_requested. Sync: relaxed; a reader
                                      has waited for the exchange that wrote it */
+    _Atomic uint64_t agreement;   /* Note [Agreement]. Sync: relaxed; written between steps */
     ls__config config;            /* must be the same on all ranks */
     int optimizers;               /* that have stepped on averaged gradients; names in `config` */
-    bool kept; /* ls_finalize does not free it: a thread that hangs in a system call may read it */
     ls_log_level log_level;
     ls__activity *activity; /* never NULL; in the job's board when there is one */
     ls__activity own_activity;
+    struct ls__trace *trace; /* of LOCKSTEP_TRACE (base/trace.h); NULL: nothing is recorded */
     struct {
         void *data;
         void (*free)(ls_runtime *runtime,
                      void *data); /* called by ls_finalize, highest layer first */
     } layer[LS__LAYER_COUNT];
 };
-
-/* Where random operations stand: what ls_step_begin sets, and each operation moves on. */
-typedef struct ls__draws {
-    uint64_t seed, step;
-    int64_t sample_offset;
-    uint64_t calls; /* as calls_in_step */
-} ls__draws;
 
 #define LS__REFUSAL_MAX 512 /* bytes of a reason */
 
@@ -80,12 +79,15 @@ typedef struct ls__thread {
     bool no_grad;     /* autograd's mode of this thread */
     bool autocast;    /* products of float32 are made in bfloat16 */
     bool skip_init;   /* initial values are not drawn (nn.h) */
-    ls__draws *replay;  /* a forward pass runs again for its gradients (ls_recompute): it draws what
-                          it drew then, and what it counts is counted already; NULL: none does */
-    int modules;        /* forward passes of modules under way, one within the other */
-    char *refusal;      /* while an operator of the user's runs: why it cannot; "": it can */
-    uint64_t exchanges; /* operations on groups that this thread has begun */
-    void *scope;        /* tensor's innermost scope of this thread */
+    struct ls__draw_log *record; /* of the innermost segment whose first run is under way */
+    struct ls__draw_log *replay; /* a forward pass runs again for its gradients (ls_recompute): it
+                                   draws what it drew then; NULL: none does */
+    int modules;                 /* forward passes of modules under way, one within the other */
+    ls__draw_place *drawing;     /* of the innermost of them; NULL: none */
+    char *refusal;           /* while an operator of the user's runs: why it cannot; "": it can */
+    uint64_t exchanges;      /* operations on groups that this thread has begun */
+    void *scope;             /* tensor's innermost scope of this thread */
+    uint16_t trace_thread;   /* the number of this thread in the trace; 0: none yet */
     struct ls__meter *meter; /* is told of each operation (tensor/meter.h); NULL: none */
     char message[LS__MESSAGE_MAX];
 } ls__thread;
@@ -96,6 +98,9 @@ extern _Thread_local ls__thread ls__self;
  * (LOCKSTEP_TIMEOUT, LOCKSTEP_DEBUG); everything else is zero. */
 void ls__runtime_init(ls_runtime *runtime, const ls__env *env);
 
+/* Every place counts its draws from `first` on. Owned by the user's thread between steps. */
+void ls__draws_restart(ls_runtime *runtime, uint64_t first);
+
 /* ls_finalize calls `leave` for all guests that are left, so that an object can tell that its runtime
  * has ended, also when another one was made since. */
 void ls__runtime_enter(ls_runtime *runtime, ls__runtime_guest *guest);
@@ -104,6 +109,15 @@ void ls__runtime_dismiss(ls_runtime *runtime);
 
 /* The signal by which this rank alone was asked to stop; 0: none, or it does not answer. */
 uint32_t ls__stop_wanted(const ls_runtime *runtime);
+
+/* Note [Agreement]
+ * The ranks of a group agree on stop requests and compare their settings if the group is, on each of
+ * them, the largest one in which a reducer or ls_stop_agree synchronises. In a smaller one they would
+ * stop before ranks that they meet elsewhere, and may well have other samplers than those. Where a
+ * rank has two largest groups neither counts. A group's key is its size and a hash of its ranks. */
+uint64_t ls__agreement_key(int size, uint64_t hash);
+void ls__agreement_join(ls_runtime *runtime, uint64_t key);
+void ls__agreement_leave(ls_runtime *runtime); /* the others that still synchronise join again */
 
 /* ls_runtime_attach for a thread of the library, which is not counted as one of the user's. */
 void ls__runtime_attach_background(ls_runtime *runtime);

@@ -1,5 +1,11 @@
 /* Ranks report to each other how their part went. One all_gather of a kilobyte a rank: the status,
  * some words, and the message of a failure; so a full disk on one rank is the same error on all.
+ *
+ * Note [Deadline of the disk]
+ * Calls about files go through a patient table (base/patient.h), because those on a file system that
+ * hangs never return. Between two agreements a rank works on files alone while the others may wait
+ * for it already, so all its calls from one agreement to the next share a deadline that is earlier
+ * than theirs: all ranks then return the error that names the file.
  */
 #include <stdio.h>
 #include <string.h>
@@ -39,6 +45,7 @@ ls_status ls__checkpoint_agree(ls_checkpoint *c, ls_status mine, const uint64_t 
     if (counts) { /* again: the successful gather counts as recovery, but the failure stands */
         ls__group_record_failure(c->group, mine, report.message);
     }
+    ls__patient_renew(c->patient);
     for (int r = 0; r < c->size; r++) {
         ls__checkpoint_report *v = &c->reports[r];
         v->message[sizeof v->message - 1] = '\0';

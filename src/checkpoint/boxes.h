@@ -1,4 +1,5 @@
-/* Whether boxes tile a larger box exactly, in time linear in their number.
+/* Whether boxes tile a larger box exactly, in time linear in their number: as the pieces of a tensor
+ * in a manifest must (manifest.c), of which a hostile file may list some 350,000.
  *
  * A box [s, e) has the indicator function 1(x) = product over dimensions d of (H(x_d - s_d) -
  * H(x_d - e_d)), where H is the unit step. Multiplied out, it is a signed sum of steps at the box's

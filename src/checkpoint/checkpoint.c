@@ -6,9 +6,10 @@
 
 #include "base/log.h"
 #include "base/options.h"
-#include "base/patient.h"
 #include "base/size.h"
 #include "checkpoint/internal.h"
+
+#define MARGIN 8 /* the disk has this part of timeout_ms less than ranks that wait for this one */
 
 /* ---- opening ------------------------------------------------------------------------------ */
 
@@ -38,28 +39,14 @@ static ls_status check_options(const char *folder, const ls_checkpoint_options *
 static void unlock(ls_checkpoint *c)
 {
     if (c->lock_fd >= 0) {
-        (void)c->env->close(c->env, c->lock_fd);
+        (void)c->files->close(c->files, c->lock_fd);
         c->lock_fd = -1;
     }
 }
 
-/* From here to be_hasty calls about files end after timeout_ms. */
-static ls__patient *be_patient(ls_checkpoint *c)
-{
-    ls__patient *patient = ls__patient_new(c->env, c->set.timeout_ms);
-    c->files = ls__patient_env(patient, c->env);
-    return patient;
-}
-
-static void be_hasty(ls_checkpoint *c, ls__patient *patient)
-{
-    c->files = c->env;
-    ls__patient_free(patient);
-}
-
 /* Runs on rank 0 only. Cleaning is safe only while no other job writes, so a reader cleans if it
  * finds the lock free, and gives it back at once. */
-static ls_status prepare_now(ls_checkpoint *c)
+static ls_status prepare_folder(ls_checkpoint *c)
 {
     if (c->set.load_only) {
         LS_TRY(ls__folder_is_there(c));
@@ -77,18 +64,11 @@ static ls_status prepare_now(ls_checkpoint *c)
     return LS_OK;
 }
 
-static ls_status prepare_folder(ls_checkpoint *c)
-{
-    ls__patient *patient = be_patient(c);
-    const ls_status status = prepare_now(c);
-    be_hasty(c, patient);
-    return status;
-}
-
 /* Rank 0 prepares the folder, and all ranks learn how that went. The word is not compared; it only
  * travels along. */
 static ls_status open_folder(ls_checkpoint *c)
 {
+    ls__patient_renew(c->patient);
     ls_status status = c->rank == 0 ? prepare_folder(c) : LS_OK;
     const uint64_t async = (uint64_t)c->set.async;
     return ls__checkpoint_agree(c, status, &async, 1);
@@ -96,7 +76,8 @@ static ls_status open_folder(ls_checkpoint *c)
 
 /* The group is not stored: the object later gets a group of its own, so that its operations
  * never interleave with the user's. Returns NULL without memory, with no error set. */
-static ls_checkpoint *allocate(ls_runtime *runtime, const char *folder, ls_group *group)
+static ls_checkpoint *allocate(ls_runtime *runtime, const char *folder, ls_group *group,
+                               const ls_checkpoint_options *set)
 {
     const ls__env *env = runtime->env;
     ls_checkpoint *c = env->allocate(env, sizeof *c);
@@ -106,7 +87,7 @@ static ls_checkpoint *allocate(ls_runtime *runtime, const char *folder, ls_group
     memset(c, 0, sizeof *c);
     c->runtime = runtime;
     c->env = env;
-    c->files = env;
+    c->set = *set;
     c->rank = ls_group_rank(group);
     c->size = ls_group_size(group);
     c->lock_fd = -1;
@@ -116,6 +97,8 @@ static ls_checkpoint *allocate(ls_runtime *runtime, const char *folder, ls_group
         env->release(env, c, sizeof *c);
         return NULL;
     }
+    c->patient = ls__patient_new(env, set->timeout_ms - set->timeout_ms / MARGIN, SIZE_MAX);
+    c->files = ls__patient_env(c->patient, env);
     return c;
 }
 
@@ -125,6 +108,7 @@ static void release(ls_checkpoint *c)
 {
     const ls__env *env = c->env;
     unlock(c);
+    ls__patient_free(c->patient);
     if (c->image) {
         env->release(env, c->image, c->image_room);
     }
@@ -150,12 +134,11 @@ ls_status ls_checkpoint_new(const char *folder, ls_group *group,
                         "ls_checkpoint_new: the group is NULL; give one, such as ls_world()");
     }
     LS_TRY(check_options(folder, &given));
-    ls_checkpoint *c = allocate(runtime, folder, group);
+    ls_checkpoint *c = allocate(runtime, folder, group, &given);
     if (c == NULL) {
         (void)ls_group_abort(group, "ls_checkpoint_new: no memory");
         return ls__fail(LS_ERR_MEMORY, "ls_checkpoint_new: no memory");
     }
-    c->set = given;
     ls_status status = ls_group_new(group, NULL, 0, "checkpoint", &c->group);
     if (status == LS_OK) {
         status = open_folder(c);
@@ -251,12 +234,7 @@ ls_status ls_checkpoint_save(ls_checkpoint *c, int64_t step, const ls_checkpoint
     ls_status status = take_snapshot(c, &table, items, count);
     ls__table_fini(&table);
     LS_TRY(status);
-    status = ls__writer_start(c);
-    if (c->set.async) {
-        return status;
-    }
-    /* The thread has a deadline, which a system call on this one could not have. */
-    return status == LS_OK ? ls__writer_join(c) : ls__checkpoint_commit(c);
+    return c->set.async ? ls__writer_start(c) : ls__checkpoint_commit(c);
 }
 
 /* Returns the error of the save that was being written, once. */
@@ -271,7 +249,7 @@ ls_status ls_checkpoint_wait(ls_checkpoint *c)
 }
 
 /* The error of the last save is copied before the teardown, which may overwrite the thread's
- * message. The object is released whatever the status, unless its thread hangs in it. */
+ * message. The object is released whatever the status. */
 ls_status ls_checkpoint_free(ls_checkpoint *c)
 {
     if (c == NULL) {
@@ -280,10 +258,6 @@ ls_status ls_checkpoint_free(ls_checkpoint *c)
     char message[LS__MESSAGE_MAX];
     ls_status status = ls__writer_join(c);
     memcpy(message, ls__self.message, sizeof message);
-    if (ls__writer_lost(c)) {
-        (void)ls_group_free(c->group);          /* aborted: returns at once */
-        return ls__fail_again(status, message); /* the rest is in use by the thread that hangs */
-    }
     ls__writer_stop(c);
     ls_status freed = ls_group_free(c->group);
     release(c);
@@ -435,13 +409,12 @@ ls_status ls_checkpoint_load(ls_checkpoint *c, const ls_checkpoint_item *items, 
                         "are missing; give all three");
     }
     LS_TRY(ls__writer_join(c));
-    ls__patient *patient = be_patient(c);
+    ls__patient_renew(c->patient);
     ls_status status = find_while_others_write(c, &reading, &found);
     if (status == LS_OK) {
         status = load_from(c, &reading, found, items, count);
         ls__reading_close(c, &reading);
     }
-    be_hasty(c, patient);
     if (status == LS_OK) {
         *step = found;
     }

@@ -190,6 +190,13 @@ static ls_status collect_float64(void *self, const char *name, double *value)
         self, &(ls__saved_entry){.name = name, .type = LS__ENTRY_FLOAT64, .float64 = *value});
 }
 
+static ls_status collect_optional(void *self, const char *name, double *value)
+{
+    const ls__saved_entry entry = {
+        .name = name, .type = LS__ENTRY_FLOAT64, .float64 = *value, .optional = true};
+    return ls__table_add(self, &entry);
+}
+
 /* The first walk. Afterwards the table owns all names and the items are no longer referenced. */
 ls_status ls__table_collect(ls__table *table, const ls_checkpoint_item *items, int count)
 {
@@ -197,7 +204,8 @@ ls_status ls__table_collect(ls__table *table, const ls_checkpoint_item *items, i
                                       .self = table,
                                       .tensor = collect_tensor,
                                       .int64 = collect_int64,
-                                      .float64 = collect_float64};
+                                      .float64 = collect_float64,
+                                      .optional_float64 = collect_optional};
     LS_TRY(ls__items_visit(items, count, &visitor));
     return sort_names(table);
 }

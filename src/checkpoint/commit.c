@@ -1,4 +1,5 @@
-/* The protocol that makes a checkpoint exist. On the writer's thread; all ranks run it alike.
+/* The protocol that makes a checkpoint exist. On the writer's thread, or the user's when the save
+ * is synchronous; all ranks run it alike.
  *
  *   rank 0   makes .tmp-step-…                                          ── agree
  *   all      write, fsync and hash their file                           ── agree
@@ -6,9 +7,6 @@
  *   rank 0   writes scalars.json and manifest.json, fsyncs them and the folder,
  *            renames it to step-…, fsyncs the parent                    ── agree
  *   rank 0   removes the ones that are too old
- *
- * Each step at the file system stands between ls__disk_begin and ls__disk_end, without a message to
- * another rank in between, so that a file system that hangs is told from a rank that is late.
  *
  * Until the rename nothing that exists is touched; whatever fails before, on any rank, ends in the
  * removal of the temporary folder and the same error on all ranks.
@@ -37,13 +35,8 @@ static ls_status begin(ls_checkpoint *c, const char *path)
     if (c->rank != 0) {
         return LS_OK;
     }
-    ls__disk_begin(c, LS__DISK_FOLDER);
-    const ls_status free_step = ls__folder_check_later(c, c->step);
-    ls__disk_end(c);
-    LS_TRY(free_step);
-    ls__disk_begin(c, LS__DISK_TEMPORARY);
-    const int error = c->env->make_folder(c->env, path);
-    ls__disk_end(c);
+    LS_TRY(ls__folder_check_later(c, c->step));
+    const int error = c->files->make_folder(c->files, path);
     return error < 0 ? ls__file_failed("cannot make the folder", path, error) : LS_OK;
 }
 
@@ -155,17 +148,6 @@ static ls_status check_text(const ls_checkpoint *c, const char *text, size_t byt
     return status;
 }
 
-/* One file of rank 0 as one step at the file system. */
-static ls_status write_file(ls_checkpoint *c, ls__checkpoint_disk what, const char *temporary,
-                            const void *data, size_t bytes, uint8_t hash[LS__DIGEST_BYTES])
-{
-    const char *name = what == LS__DISK_SCALARS ? LS__CHECKPOINT_SCALARS : LS__MANIFEST_NAME;
-    ls__disk_begin(c, what);
-    const ls_status status = ls__file_write(c->env, temporary, name, data, bytes, hash);
-    ls__disk_end(c);
-    return status;
-}
-
 /* Written after every other file, so that its presence implies theirs. `manifest` gains the
  * entry of scalars.json. */
 static ls_status write_manifest(ls_checkpoint *c, const char *temporary, json_t *manifest)
@@ -174,7 +156,7 @@ static ls_status write_manifest(ls_checkpoint *c, const char *temporary, json_t 
     size_t bytes = 0, length = strlen(c->scalars);
     LS_TRY(ls__json_check("checkpoint: scalars.json to be written", c->scalars, length,
                           &ls__scalars_limit));
-    LS_TRY(write_file(c, LS__DISK_SCALARS, temporary, c->scalars, length, hash));
+    LS_TRY(ls__file_write(c->files, temporary, LS__CHECKPOINT_SCALARS, c->scalars, length, hash));
     if (!ls__manifest_add_file(manifest, LS__CHECKPOINT_SCALARS, length, hash)) {
         return no_memory();
     }
@@ -184,7 +166,7 @@ static ls_status write_manifest(ls_checkpoint *c, const char *temporary, json_t 
     }
     ls_status status = check_text(c, text, bytes);
     if (status == LS_OK) {
-        status = write_file(c, LS__DISK_MANIFEST, temporary, text, bytes, hash);
+        status = ls__file_write(c->files, temporary, LS__MANIFEST_NAME, text, bytes, hash);
     }
     free(text);
     return status;
@@ -201,14 +183,8 @@ static ls_status publish(ls_checkpoint *c, const char *temporary)
     }
     json_decref(manifest);
     LS_TRY(status);
-    ls__disk_begin(c, LS__DISK_TEMPORARY);
-    status = ls__file_sync_folder(c->env, temporary);
-    ls__disk_end(c);
-    LS_TRY(status);
-    ls__disk_begin(c, LS__DISK_FOLDER);
-    status = ls__folder_publish(c, temporary);
-    ls__disk_end(c);
-    return status;
+    LS_TRY(ls__file_sync_folder(c->files, temporary));
+    return ls__folder_publish(c, temporary);
 }
 
 /* ---- all ranks ---------------------------------------------------------------------------- */
@@ -221,10 +197,8 @@ static ls_status write_own(ls_checkpoint *c, const char *temporary)
     char name[LS__MANIFEST_FILE_NAME_MAX];
     uint64_t words[2 + LS__DIGEST_BYTES / 8] = {c->image_bytes, strlen(c->pieces)};
     ls__state_file_name(name, c->rank, c->size);
-    ls__disk_begin(c, LS__DISK_OWN);
     ls_status status =
-        ls__file_write(c->env, temporary, name, c->image, c->image_bytes, (uint8_t *)&words[2]);
-    ls__disk_end(c);
+        ls__file_write(c->files, temporary, name, c->image, c->image_bytes, (uint8_t *)&words[2]);
     if (status == LS_ERR_NOT_FOUND && c->rank != 0) {
         status = ls__fail(LS_ERR_NOT_FOUND,
                           "checkpoint: rank 0 has made \"%s\", but it does not exist here; give a "
@@ -247,24 +221,21 @@ static ls_status write_all_files(ls_checkpoint *c, const char *temporary)
     return ls__checkpoint_agree(c, status, NULL, 0);
 }
 
-/* Collective, on the writer's thread (the user's where no thread could be started). All ranks return the same status; on failure
- * the temporary folder is removed and earlier checkpoints are unchanged. */
+/* Collective. All ranks return the same status; on failure the temporary folder is removed and
+ * earlier checkpoints are unchanged. */
 ls_status ls__checkpoint_commit(ls_checkpoint *c)
 {
     char temporary[LS__CHECKPOINT_PATH_MAX];
     ls__folder_temporary(c, temporary);
+    ls__patient_renew(c->patient);
     ls_status status = ls__checkpoint_agree(c, begin(c, temporary), NULL, 0);
     if (status == LS_OK) {
         status = write_all_files(c, temporary);
     }
-    if (c->rank == 0) {
-        ls__disk_begin(c, LS__DISK_FOLDER);
-        if (status == LS_OK) {
-            ls__folder_prune(c);
-        } else {
-            (void)ls__folder_remove(c, temporary); /* does not exist any more after the rename */
-        }
-        ls__disk_end(c);
+    if (c->rank == 0 && status == LS_OK) {
+        ls__folder_prune(c);
+    } else if (c->rank == 0) {
+        (void)ls__folder_remove(c, temporary); /* does not exist any more after the rename */
     }
     return status;
 }

@@ -24,12 +24,11 @@
 #define STEPS_MAX 1000000
 #define DAMAGED_KEPT 2 /* each may be as large as a checkpoint */
 #define OWNER_BYTES 160
-#define LOCK_TRIES                                                                                 \
-    10 /* a reader holds the lock while it cleans, and a killed job until it is gone */
+/* A reader holds the lock while it cleans, and a killed job until it is gone. */
+#define LOCK_TRIES 10
 #define LOCK_PAUSE_MS 100
-#define CLEAN_ROUND                                                                                \
-    64 /* names collected before they are removed: not while the folder is listed                  \
-        */
+/* Names collected before they are removed, which must not happen while the folder is listed. */
+#define CLEAN_ROUND 64
 
 /* Eight digits keep the names sorted in a listing; larger steps simply get longer names.
  * `before` is one of the prefixes above or "". */
@@ -207,11 +206,10 @@ ls_status ls__folder_is_there(const ls_checkpoint *c)
 static ssize_t sign_lock(const ls_checkpoint *c, int fd)
 {
     char host[64] = "", line[OWNER_BYTES + 1];
-    if (c->files->host_name(c->files, host, sizeof host) < 0) {
+    if (c->env->host_name(c->env, host, sizeof host) < 0) {
         (void)snprintf(host, sizeof host, "?");
     }
-    (void)snprintf(line, sizeof line, "process %d on host %.63s", (int)c->files->pid(c->files),
-                   host);
+    (void)snprintf(line, sizeof line, "process %d on host %.63s", (int)c->env->pid(c->env), host);
     const size_t length = strlen(line);
     memset(line + length, ' ', OWNER_BYTES - length);
     line[OWNER_BYTES - 1] = '\n';
@@ -240,7 +238,7 @@ static int try_lock(const ls_checkpoint *c, int fd)
 {
     int error = c->files->lock_file(c->files, fd);
     for (int i = 1; i < LOCK_TRIES && error == -EAGAIN; i++) {
-        c->files->sleep_until(c->files, ls__deadline_after(c->files, LOCK_PAUSE_MS));
+        c->env->sleep_until(c->env, ls__deadline_after(c->env, LOCK_PAUSE_MS));
         error = c->files->lock_file(c->files, fd);
     }
     return error;

@@ -7,7 +7,7 @@
  *   folder.c    names on the disk; removes what is stale
  *   file.c      whole files: checked writes, fsync, hashes
  *   commit.c    the protocol that makes a checkpoint exist
- *   writer.c    the thread that runs it, and the deadline of a file system that does not answer
+ *   writer.c    the thread that runs it
  *   load.c      finds the newest whole one;  restore.c puts it into the items
  *
  * Who may touch what: between a save's copy and the end of its writing (`state` is BUSY) the
@@ -22,6 +22,7 @@
 #include "base/arena.h"
 #include "base/digest.h"
 #include "base/json.h"
+#include "base/patient.h"
 #include "base/runtime.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
@@ -52,6 +53,7 @@ typedef struct ls__saved_entry {
     size_t offset;
     int64_t int64;
     double float64;
+    bool optional; /* a checkpoint may not contain it */
 } ls__saved_entry;
 
 typedef struct ls__table {
@@ -90,18 +92,6 @@ int ls__part_cut(const ls__saved_entry *entry, int parts, int index, ls__part *o
 
 enum ls__checkpoint_state { LS__CHECKPOINT_IDLE, LS__CHECKPOINT_BUSY, LS__CHECKPOINT_STOP };
 
-/* What the writing waits for at the file system; none while it computes or communicates. The value
- * stands in the low bits of `disk`, the time of its begin in the others. */
-typedef enum ls__checkpoint_disk {
-    LS__DISK_NONE,
-    LS__DISK_FOLDER,    /* the object's folder: names in it are listed, renamed, removed */
-    LS__DISK_TEMPORARY, /* the new folder is made or synced */
-    LS__DISK_OWN,       /* this rank's file is written */
-    LS__DISK_SCALARS,
-    LS__DISK_MANIFEST,
-    LS__DISK_LOST = 7 /* the deadline passed: the thread that hangs there has lost the object */
-} ls__checkpoint_disk;
-
 #define LS__REPORT_WORDS 12
 typedef struct ls__checkpoint_report {
     int32_t status;
@@ -113,10 +103,9 @@ typedef struct ls__checkpoint_report {
 struct ls_checkpoint {
     ls_runtime *runtime;
     const ls__env *env;
-    const ls__env
-        *files;      /* for calls about files: `env`, or a patient one while the folder is opened
-                             and a checkpoint loaded; a save has the writer's deadline */
-    ls_group *group; /* our own */
+    ls__patient *patient; /* Note [Deadline of the disk] in agree.c */
+    const ls__env *files; /* its table, for calls about files */
+    ls_group *group;      /* our own */
     int rank, size;
     char folder[LS__CHECKPOINT_PATH_MAX];
     ls_checkpoint_options set;
@@ -136,9 +125,8 @@ struct ls_checkpoint {
 
     ls__env_thread *thread; /* NULL until the first asynchronous save */
     _Atomic uint32_t
-        state;             /* Sync: release by who ends its turn, acquire by the other; parked on */
-    _Atomic uint64_t disk; /* Sync: release by the writer, acquire by who waits; LOST by a CAS */
-    ls_status status;      /* of the last writing, not yet returned */
+        state;        /* Sync: release by who ends its turn, acquire by the other; parked on */
+    ls_status status; /* of the last writing, not yet returned */
     char message[LS__MESSAGE_MAX];
 };
 
@@ -186,13 +174,8 @@ ls_status ls__file_verify(const ls__env *env, const char *path, const ls__manife
 
 ls_status ls__image_build(ls_checkpoint *c, ls__table *table); /* all but the tensors' bytes */
 ls_status ls__checkpoint_commit(ls_checkpoint *c);
-/* Around whatever the commit does with files. From the begin on the file system has timeout_ms;
- * then the waiting thread takes the object, and the end does not return. */
-void ls__disk_begin(ls_checkpoint *c, ls__checkpoint_disk what);
-void ls__disk_end(ls_checkpoint *c);
 ls_status ls__writer_start(ls_checkpoint *c); /* hands the save to the thread */
 ls_status ls__writer_join(ls_checkpoint *c);  /* waits; returns and forgets its error */
-bool ls__writer_lost(const ls_checkpoint *c); /* its thread hangs and will never come back */
 void ls__writer_stop(ls_checkpoint *c);
 
 /* A checkpoint opened for reading. */

@@ -6,7 +6,8 @@
 #include "checkpoint/internal.h"
 
 /* One function serves saving and loading: the visitor may change the value, which is written
- * back in both cases. */
+ * back in both cases. In both, draws are counted from the same number on, so that the run that saves
+ * and the one that resumes draw the same, also where the program begins no steps. */
 ls_status ls_runtime_state(ls_runtime *runtime, const char *prefix, const ls_state_visitor *visitor)
 {
     if (runtime == NULL) {
@@ -35,5 +36,6 @@ ls_status ls_runtime_state(ls_runtime *runtime, const char *prefix, const ls_sta
         LS_TRY(visitor->int64(visitor->self, name, &value));
         *field[i].value = (uint64_t)value;
     }
+    ls__draws_restart(runtime, runtime->calls_in_step);
     return LS_OK;
 }

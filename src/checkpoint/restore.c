@@ -73,6 +73,9 @@ static ls_status check_scalar(const ls__reading *from, const ls__saved_entry *e,
     const json_t *saved = json_object_get(from->scalars, e->name);
     int64_t integer;
     double number;
+    if (saved == NULL && e->optional) {
+        return LS_OK;
+    }
     if (saved == NULL) {
         return ls__fail(
             LS_ERR_MISMATCH,
@@ -258,6 +261,14 @@ static ls_status apply_float64(void *self, const char *name, double *value)
     return read_float64(json_object_get(from->scalars, name), value) ? LS_OK : changed(name);
 }
 
+/* A checkpoint of an older version does not contain the value, which stays as it is. */
+static ls_status apply_optional(void *self, const char *name, double *value)
+{
+    const ls__reading *from = self;
+    const bool there = json_object_get(from->scalars, name) != NULL;
+    return there ? apply_float64(self, name, value) : LS_OK;
+}
+
 /* Run it only after ls__restore_check succeeded on all ranks. An error here leaves the items
  * partly overwritten. */
 ls_status ls__restore_apply(const ls__reading *from, const ls_checkpoint_item *items, int count)
@@ -266,6 +277,7 @@ ls_status ls__restore_apply(const ls__reading *from, const ls_checkpoint_item *i
                                       .self = (void *)(uintptr_t)from,
                                       .tensor = apply_tensor,
                                       .int64 = apply_int64,
-                                      .float64 = apply_float64};
+                                      .float64 = apply_float64,
+                                      .optional_float64 = apply_optional};
     return ls__items_visit(items, count, &visitor);
 }

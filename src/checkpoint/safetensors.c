@@ -154,13 +154,10 @@ static ls_status read_entries(const json_t *root, const data *d, ls__arena *aren
     const char *key;
     json_t *entry;
     size_t room;
-    if (!json_is_object(root)) {
-        return ls__fail(LS_ERR_FORMAT, "%s: the header is not a JSON object", d->what);
-    }
+    LS_ASSERT(json_is_object(root)); /* it begins with a brace */
     if (!ls__mul_size(json_object_size(root) + 1, sizeof *out->list, &room) ||
         !(out->list = ls__arena_alloc(arena, room))) {
-        return ls__fail(LS_ERR_MEMORY, "%s: no memory for %zu tensors", d->what,
-                        json_object_size(root));
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory to read it", d->what);
     }
     json_object_foreach((json_t *)(uintptr_t)root, key, entry)
     {
@@ -171,7 +168,7 @@ static ls_status read_entries(const json_t *root, const data *d, ls__arena *aren
         ls__safetensor *t = &out->list[out->count++];
         t->name = copy_text(arena, key);
         if (t->name == NULL) {
-            return ls__fail(LS_ERR_MEMORY, "%s: no memory for its names", d->what);
+            return ls__fail(LS_ERR_MEMORY, "%s: no memory to read it", d->what);
         }
         LS_TRY(read_tensor(entry, d, t));
     }

@@ -320,7 +320,7 @@ ls_status ls_safetensors_load(const char *path, const ls_checkpoint_item *items,
     }
     l->set = given;
     ls__table_init(&l->table, runtime->env);
-    ls__patient *patient = ls__patient_new(runtime->env, runtime->timeout_ms);
+    ls__patient *patient = ls__patient_new(runtime->env, runtime->timeout_ms, SIZE_MAX);
     ls_status status = load(l, ls__patient_env(patient, runtime->env), path, items, count);
     ls__table_fini(&l->table);
     ls__weights_close(&l->files);

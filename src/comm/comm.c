@@ -7,6 +7,7 @@
 #include <lockstep/version.h>
 
 #include "base/cpu.h"
+#include "base/hash.h"
 #include "base/settings.h"
 #include "base/text.h"
 #include "comm/group/group.h"
@@ -90,13 +91,14 @@ void ls__comm_config(const ls__comm *comm, char *out, size_t bytes)
     }
     snprintf(out, bytes,
              "version=%s, layout=%d.%d.%zu.%zu, LOCKSTEP_CPU=%s%s, LOCKSTEP_CHECK=%s, "
-             "LOCKSTEP_CHANNELS=%d, LOCKSTEP_TUNE=%s%s%.60s%s",
+             "LOCKSTEP_CHANNELS=%d, LOCKSTEP_TUNE=%s%s%.60s%s%s",
              ls_version(), LS__HEAP_VERSION, LS__DESCRIPTOR_VERSION, sizeof(ls__control_block),
              sizeof(ls__heap_header), ls__cpu_name(ls__cpu_level()),
              ls__cpu_strict() ? ", LOCKSTEP_DETERMINISTIC=strict" : "",
              comm->strict ? "strict" : "default", comm->channels,
              comm->tune == LS__TUNE_AUTO ? "auto" : "off", hosts != NULL ? ", LOCKSTEP_HOSTS=" : "",
-             hosts != NULL ? hosts : "", chosen);
+             hosts != NULL ? hosts : "", chosen,
+             ls__setting_get("LOCKSTEP_TRACE") != NULL ? ", LOCKSTEP_TRACE" : "");
 }
 
 /* ---- hosts --------------------------------------------------------------------------- */
@@ -126,4 +128,13 @@ int ls__member_of(const ls_group *group, int world_rank)
         }
     }
     return -1;
+}
+
+uint64_t ls__group_agreement(const ls_group *group)
+{
+    uint64_t hash = LS__HASH_START;
+    for (int i = 0; i < group->size; i++) {
+        hash = ls__hash_bytes(hash, &group->member[i].world_rank, sizeof(int));
+    }
+    return ls__agreement_key(group->size, hash);
 }

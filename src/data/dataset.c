@@ -1,13 +1,42 @@
 /* The calls that all data sets share: freeing one, and checking a sample's number. */
 #include "data/dataset.h"
 
+#include <pthread.h>
+
 #include "base/error.h"
 #include "base/options.h"
+
+#define KEPT_MAX 64 /* of a process whose disk hangs; it is about to end */
+
+/* Data sets in which a thread hangs: they live until the process ends. */
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+static const ls_dataset *kept[KEPT_MAX];
+static int kept_count;
+
+void ls__dataset_keep(const ls_dataset *dataset)
+{
+    pthread_mutex_lock(&kept_lock);
+    if (kept_count < KEPT_MAX) {
+        kept[kept_count++] = dataset;
+    }
+    pthread_mutex_unlock(&kept_lock);
+}
+
+static bool is_kept(const ls_dataset *dataset)
+{
+    bool found = false;
+    pthread_mutex_lock(&kept_lock);
+    for (int i = 0; i < kept_count; i++) {
+        found = found || kept[i] == dataset;
+    }
+    pthread_mutex_unlock(&kept_lock);
+    return found;
+}
 
 /* Any data set may be freed this way, also a user's; NULL is allowed. */
 void ls_dataset_free(ls_dataset *dataset)
 {
-    if (dataset != NULL && dataset->free) {
+    if (dataset != NULL && dataset->free && !is_kept(dataset)) {
         dataset->free(dataset);
     }
 }

@@ -14,6 +14,10 @@ static inline ls_status ls__dataset_get(ls_dataset *d, int64_t epoch, int64_t in
                                               : d->get(d, index, x, y);
 }
 
+/* From now on ls_dataset_free does nothing with it: a thread that cannot be ended may still read from
+ * it. */
+void ls__dataset_keep(const ls_dataset *dataset);
+
 /* LS_ERR_INVALID for a data set whose struct has an impossible size, or ends before `free`. */
 ls_status ls__dataset_check_size(const ls_dataset *d, const char *caller);
 /* LS_ERR_INVALID if sample `index` does not exist; `what` begins the message. */

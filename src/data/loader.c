@@ -16,9 +16,11 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/log.h"
 #include "base/options.h"
 #include "base/runtime.h"
 #include "base/size.h"
+#include "base/trace.h"
 #include "data/dataset.h"
 #include "data/prefetch.h"
 #include "data/scatter.h"
@@ -37,6 +39,10 @@ struct ls_loader {
     int64_t epoch, position;    /* of the next batch; without a step there, the end is due */
     int64_t batches;            /* handed out so far: see Note [Numbers of batches] */
     bool held;                  /* the user holds a slot */
+    int parts, part;            /* of a rank's batch: its shards; the one handed out last */
+    ls_batch whole;             /* with parts: the batch that is held */
+    ls__prefetch_slot *slot;    /* … where it lies, … */
+    ls_step_context context;    /* … and its place in the global batch */
     ls_tensor *x_held, *y_held; /* as these tensors */
     ls_tensor *x_part, *y_part; /* views of a short batch, until the next call */
     ls_status status;           /* a failure stays until the next seek or load */
@@ -71,20 +77,26 @@ static ls_status take_slot(ls_loader *l, ls__prefetch_slot **out)
     return ls__scatter_run(l->scatter, l->position, (*out)->x, (*out)->y);
 }
 
-/* Returns the slot that the user held to the reader, which overwrites it with another batch. The
- * tensors count as changed, so that a graph that saved them fails instead of computing gradients
- * from the new numbers. */
-static void release_slot(ls_loader *l)
+/* Ends the tensors of the last call. They count as changed, so that a graph that saved them fails
+ * instead of computing gradients from other numbers. */
+static void end_tensors(ls_loader *l)
 {
-    if (!l->held) {
-        return;
-    }
     ls__tensor_changed(l->x_held);
     ls__tensor_changed(l->y_held);
     ls_free(l->x_part);
     ls_free(l->y_part);
     l->x_part = l->y_part = NULL;
+}
+
+/* Returns the slot that the user held to the reader, which overwrites it with another batch. */
+static void release_slot(ls_loader *l)
+{
+    if (!l->held) {
+        return;
+    }
+    end_tensors(l);
     l->held = false;
+    l->part = 0;
     ls__prefetch_release(&l->ring);
 }
 
@@ -96,13 +108,15 @@ static ls_shape batched(int64_t count, ls_shape sample)
     return shape;
 }
 
-/* Makes tensors over the first `count` samples of a slot; the caller frees both, also on failure. */
-static ls_status view(const ls_loader *l, ls__prefetch_slot *at, int64_t count, ls_tensor **x,
-                      ls_tensor **y)
+/* Makes tensors over `count` samples of a slot; the caller frees both, also on failure. */
+static ls_status view(const ls_loader *l, ls__prefetch_slot *at, int64_t first, int64_t count,
+                      ls_tensor **x, ls_tensor **y)
 {
     const ls_dataset *d = l->dataset;
-    *x = ls_keep(ls_from_memory(at->x, batched(count, d->x_shape), d->x_dtype));
-    *y = ls_keep(ls_from_memory(at->y, batched(count, d->y_shape), d->y_dtype));
+    uint8_t *const xs = at->x + (size_t)first * l->ring.x_bytes;
+    uint8_t *const ys = at->y + (size_t)first * l->ring.y_bytes;
+    *x = ls_keep(ls_from_memory(xs, batched(count, d->x_shape), d->x_dtype));
+    *y = ls_keep(ls_from_memory(ys, batched(count, d->y_shape), d->y_dtype));
     LS_TRY(ls_tensor_status(*x));
     return ls_tensor_status(*y);
 }
@@ -128,13 +142,49 @@ static ls_status deliver(ls_loader *l, ls_batch *batch)
                         .step = ls__prefetch_step(&l->ring, l->position)};
     batch->last = ls__sampler_span_at(l->sampler, l->position + span.global).global == 0;
     if (span.count != l->batch) {
-        LS_TRY(view(l, at, span.count, &l->x_part, &l->y_part));
+        LS_TRY(view(l, at, 0, span.count, &l->x_part, &l->y_part));
         batch->x = l->x_held = l->x_part;
         batch->y = l->y_held = l->y_part;
     }
-    ls_step_begin((ls_step_context){.step = (uint64_t)l->batches++, .sample_offset = span.offset});
+    l->slot = at;
+    l->context = (ls_step_context){.step = (uint64_t)l->batches++, .sample_offset = span.offset};
+    ls_step_begin(l->context);
     l->position += span.global;
     return LS_OK;
+}
+
+/* Hands out one of the parts of the batch that is held. All have the step's number, and each its own
+ * place among the samples: random operations draw what they would for the whole batch. */
+static ls_status deliver_part(ls_loader *l, ls_batch *batch)
+{
+    const int64_t count = l->batch / l->parts, first = l->part * count;
+    LS_ASSERT(l->held && l->whole.count == l->batch);
+    end_tensors(l);
+    LS_TRY(view(l, l->slot, first, count, &l->x_part, &l->y_part));
+    *batch = l->whole;
+    batch->x = l->x_held = l->x_part;
+    batch->y = l->y_held = l->y_part;
+    batch->count = count;
+    batch->last = l->whole.last && l->part == l->parts - 1;
+    ls_step_begin((ls_step_context){.step = l->context.step,
+                                    .sample_offset = l->context.sample_offset + first});
+    return LS_OK;
+}
+
+/* The next batch of the rank, or its first part. */
+static ls_status deliver_first(ls_loader *l, ls_batch *batch)
+{
+    LS_TRY(deliver(l, batch));
+    if (l->parts == 1) {
+        return LS_OK;
+    }
+    l->whole = *batch;
+    return deliver_part(l, batch);
+}
+
+static bool in_parts(const ls_loader *l)
+{
+    return l->held && l->part + 1 < l->parts;
 }
 
 /* The error of a public call whose loader is NULL. */
@@ -151,14 +201,21 @@ static bool advance(ls_loader *l, ls_batch *batch)
         (void)ls__fail_again(l->status, l->message);
         return false;
     }
-    release_slot(l);
-    if (ls__sampler_span_at(l->sampler, l->position).global == 0) {
+    const bool more = in_parts(l);
+    if (more) {
+        l->part++;
+    } else {
+        release_slot(l);
+    }
+    if (!more && ls__sampler_span_at(l->sampler, l->position).global == 0) {
         l->position = 0;
         l->epoch++;
         return false;
     }
     ls__phase former = ls__activity_enter(LS__PHASE_DATA, "batch");
-    l->status = deliver(l, batch);
+    const uint64_t traced = ls__trace_begin();
+    l->status = more ? deliver_part(l, batch) : deliver_first(l, batch);
+    ls__trace_end(traced, LS__TRACE_LOADER, "batch", NULL);
     ls__activity_leave(former);
     if (l->status < 0) {
         (void)snprintf(l->message, sizeof l->message, "%s", ls_error_message());
@@ -192,13 +249,14 @@ ls_status ls_loader_status(const ls_loader *loader)
 }
 
 /* Moves to a position and clears a failure; batches that were read ahead are dropped. */
-static void go_to(ls_loader *l, int64_t epoch, int64_t position)
+static ls_status go_to(ls_loader *l, int64_t epoch, int64_t position)
 {
-    ls__prefetch_stop(&l->ring);
+    LS_TRY(ls__prefetch_stop(&l->ring));
     release_slot(l);
     l->epoch = epoch;
     l->position = position;
     l->status = LS_OK;
+    return LS_OK;
 }
 
 /* Steps are counted with this job's number of ranks. */
@@ -216,7 +274,7 @@ ls_status ls_loader_seek(ls_loader *l, int64_t epoch, int64_t step)
     }
     /* Behind the last step: the last may be short, so the product may pass the count. */
     int64_t position = step * ls__sampler_global_batch(l->sampler);
-    go_to(l, epoch, position < count ? position : count);
+    LS_TRY(go_to(l, epoch, position < count ? position : count));
     l->batches = epoch * steps + step;
     return LS_OK;
 }
@@ -249,6 +307,12 @@ ls_status ls_loader_state(ls_loader *l, const char *prefix, const ls_state_visit
         return no_loader("ls_loader_state");
     }
     LS_TRY(ls__visitor_check(visitor, __func__));
+    if (in_parts(l)) {
+        return ls__fail(LS_ERR_STATE,
+                        "loader: %d of this rank's %d shards of the step were handed out; save and "
+                        "load between steps",
+                        l->part + 1, l->parts);
+    }
     int64_t epoch = l->epoch, position = l->position, seed = (int64_t)ls__sampler_seed(l->sampler);
     int64_t count = ls__sampler_count(l->sampler), batches = l->batches;
     struct {
@@ -276,7 +340,7 @@ ls_status ls_loader_state(ls_loader *l, const char *prefix, const ls_state_visit
         (uint64_t)seed == ls__sampler_seed(l->sampler)) {
         return LS_OK;
     }
-    go_to(l, epoch, position);
+    LS_TRY(go_to(l, epoch, position));
     ls__sampler_set_seed(l->sampler, (uint64_t)seed);
     return LS_OK;
 }
@@ -288,7 +352,13 @@ static ls_status sample_bytes(const char *name, ls_shape shape, ls_dtype dtype, 
                               size_t *one, size_t *all)
 {
     int64_t count = 1;
-    bool fits = shape.ndim >= 0 && shape.ndim < LS_DIMS_MAX;
+    bool fits = true;
+    if (shape.ndim < 0 || shape.ndim >= LS_DIMS_MAX) {
+        return ls__fail(LS_ERR_INVALID,
+                        "loader: samples of the data set's %s have %d dimensions and a batch has "
+                        "one more; give samples of 0 to %d",
+                        name, shape.ndim, LS_DIMS_MAX - 1);
+    }
     for (int i = 0; fits && i < shape.ndim; i++) {
         fits = ls__mul_int64(count, shape.dim[i], &count);
     }
@@ -345,7 +415,7 @@ static ls_status make_slots(ls_loader *l, ls_feed feed)
                         l->ring.slot_count, x_all + y_all);
     }
     for (int i = 0; i < l->ring.slot_count; i++) {
-        LS_TRY(view(l, &l->ring.slots[i], l->batch, &l->ring.slots[i].x_full,
+        LS_TRY(view(l, &l->ring.slots[i], 0, l->batch, &l->ring.slots[i].x_full,
                     &l->ring.slots[i].y_full));
     }
     return LS_OK;
@@ -368,6 +438,33 @@ static ls_status check_feed(ls_feed feed, const ls_sampler *sampler)
     return LS_OK;
 }
 
+/* All shards of all steps have equally many samples, and belong to the ranks in their order. */
+static ls_status check_shards(int shards, ls_feed feed, const ls_sampler *sampler)
+{
+    const int ranks = ls__sampler_ranks(sampler);
+    if (shards == 0) {
+        return LS_OK;
+    }
+    if (shards < 0 || shards % ranks != 0 || ls__sampler_batch(sampler) % (shards / ranks) != 0) {
+        return ls__fail(LS_ERR_INVALID,
+                        "loader: a step of %d ranks x %lld samples cannot be divided into %d equal "
+                        "shards that belong to one rank each; give a multiple of the ranks, and a "
+                        "batch that is a multiple of shards/ranks",
+                        ranks, (long long)ls__sampler_batch(sampler), shards);
+    }
+    if (!ls__sampler_even(sampler)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "loader: the last step of an epoch has fewer samples, so its shards would "
+                        "not be equal; make the sampler with .drop_last = true");
+    }
+    if (feed == LS_FEED_SHARED) {
+        return ls__fail(LS_ERR_INVALID,
+                        "loader: LS_FEED_SHARED gives each rank a shuffle of its own, so shards "
+                        "would depend on the ranks; give LS_FEED_SPLIT or LS_FEED_SCATTER");
+    }
+    return LS_OK;
+}
+
 static ls_status check_new(const ls_dataset *dataset, const ls_sampler *sampler,
                            const ls_loader_options *given)
 {
@@ -381,7 +478,8 @@ static ls_status check_new(const ls_dataset *dataset, const ls_sampler *sampler,
         return ls__fail(LS_ERR_INVALID, "loader: prefetch is %d; it must be in 0…%d",
                         given->prefetch, PREFETCH_MAX);
     }
-    return check_feed(given->feed, sampler);
+    LS_TRY(check_feed(given->feed, sampler));
+    return check_shards(given->shards, given->feed, sampler);
 }
 
 /* A rank that is fed by rank 0 neither reads nor needs more than one slot. */
@@ -391,6 +489,7 @@ static void set_up(ls_loader *l, ls_dataset *dataset, ls_sampler *sampler,
     const bool scatter = given->feed == LS_FEED_SCATTER, fed = scatter && ls_rank() != 0;
     l->dataset = dataset;
     l->sampler = sampler;
+    l->parts = given->shards > 0 ? given->shards / ls__sampler_ranks(sampler) : 1;
     l->batch = ls__sampler_batch(sampler);
     l->room = scatter && !fed ? ls__sampler_global_batch(sampler) : l->batch;
     l->ring.dataset = dataset;
@@ -440,14 +539,19 @@ ls_loader *ls_loader_new(ls_dataset *dataset, ls_sampler *sampler, const ls_load
     return make(dataset, sampler, &given, &made) == LS_OK ? made : NULL;
 }
 
-/* The reader is stopped first, because it writes into the slots. Data set and sampler stay the
- * caller's. */
+/* The reader is stopped first, because it writes into the slots; one that hangs keeps them, and the
+ * data set. Data set and sampler stay the caller's. */
 void ls_loader_free(ls_loader *l)
 {
     if (l == NULL) {
         return;
     }
-    ls__prefetch_stop(&l->ring);
+    if (ls__prefetch_stop(&l->ring) < 0) {
+        LS__WARN("ls_loader_free: %s; the loader and its data set are not freed",
+                 ls_error_message());
+        ls__dataset_keep(l->dataset);
+        return;
+    }
     release_slot(l);
     for (int i = 0; l->ring.slots != NULL && i < l->ring.slot_count; i++) {
         ls_free(l->ring.slots[i].x_full);

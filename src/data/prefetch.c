@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/trace.h"
 #include "data/dataset.h"
 
 /* ---- reading one batch -------------------------------------------------------------------- */
@@ -30,8 +31,13 @@ static void next_position(const ls__prefetch *p, int64_t *epoch, int64_t *positi
     }
 }
 
+static bool is_to_stop(const ls__prefetch *p)
+{
+    return atomic_load_explicit(&p->stop, memory_order_acquire) != 0;
+}
+
 /* Failure is recorded in the slot, because the user's thread reports it. With `all_ranks` the
- * blocks of the ranks follow each other. */
+ * blocks of the ranks follow each other. A batch that nobody will take may be left half read. */
 static void read_batch(ls__prefetch *p, ls__prefetch_slot *at, int64_t epoch, int64_t position)
 {
     const ls__sampler_span span = ls__sampler_span_at(p->sampler, position);
@@ -39,7 +45,7 @@ static void read_batch(ls__prefetch *p, ls__prefetch_slot *at, int64_t epoch, in
     LS_ASSERT(span.global > 0); /* both sides go to the next epoch at the end of one */
     at->status = LS_OK;
     ls__sampler_read(p->sampler, p->order, epoch, span.first, count, p->indices);
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < count && !is_to_stop(p); i++) {
         at->status =
             ls__dataset_get(p->dataset, epoch, p->indices[i], at->x + (size_t)i * p->x_bytes,
                             at->y + (size_t)i * p->y_bytes);
@@ -69,7 +75,7 @@ static bool reader_wait(ls__prefetch *p)
 {
     for (;;) {
         const uint32_t event = atomic_load_explicit(&p->freed_event, memory_order_acquire);
-        if (atomic_load_explicit(&p->stop, memory_order_acquire)) {
+        if (is_to_stop(p)) {
             return false;
         }
         if (reader_may_fill(p)) {
@@ -85,6 +91,7 @@ static void signal_event(const ls__prefetch *p, _Atomic uint32_t *event)
     p->env->wake(p->env, event, 1);
 }
 
+/* Once it is to stop it looks at neither sampler nor data set: where a read hung, they may be gone. */
 static void reader_run(void *arg)
 {
     ls__prefetch *p = arg;
@@ -93,13 +100,20 @@ static void reader_run(void *arg)
     while (!failed && reader_wait(p)) {
         const uint32_t filled = atomic_load_explicit(&p->filled, memory_order_relaxed);
         ls__prefetch_slot *at = &p->slots[filled % (uint32_t)p->slot_count];
+        const uint64_t traced = ls__trace_begin();
         read_batch(p, at, p->reader_epoch, p->reader_position);
+        ls__trace_end(traced, LS__TRACE_READ, "read a batch", NULL);
+        if (is_to_stop(p)) {
+            break;
+        }
         failed = at->status < 0;
         next_position(p, &p->reader_epoch, &p->reader_position);
         atomic_store_explicit(&p->filled, filled + 1, memory_order_release);
         signal_event(p, &p->filled_event);
     }
     (void)ls_runtime_attach(NULL);
+    atomic_store_explicit(&p->ended, 1, memory_order_release); /* pairs with wait_ended */
+    p->env->wake(p->env, &p->ended, 1);
 }
 
 /* No reader runs here, so the counters need no order: starting a thread gives it. */
@@ -107,6 +121,7 @@ static ls_status reader_start(ls__prefetch *p, int64_t epoch, int64_t position)
 {
     LS_ASSERT(p->reader == NULL);
     atomic_store_explicit(&p->stop, 0, memory_order_relaxed);
+    atomic_store_explicit(&p->ended, 0, memory_order_relaxed);
     atomic_store_explicit(&p->filled, 0, memory_order_relaxed);
     atomic_store_explicit(&p->freed, 0, memory_order_relaxed);
     p->reader_epoch = epoch;
@@ -122,15 +137,33 @@ static ls_status reader_start(ls__prefetch *p, int64_t epoch, int64_t position)
     return LS_OK;
 }
 
-void ls__prefetch_stop(ls__prefetch *p)
+static ls_status wait_ended(ls__prefetch *p)
+{
+    const uint64_t deadline = ls__deadline_after(p->env, p->runtime->timeout_ms);
+    while (atomic_load_explicit(&p->ended, memory_order_acquire) == 0) {
+        if (p->env->now_ns(p->env) >= deadline) {
+            return ls__fail(
+                LS_ERR_TIMEOUT,
+                "loader: the data set's get function has not returned for %lld ms; look "
+                "at it, and at the disk that it reads from",
+                (long long)p->runtime->timeout_ms);
+        }
+        (void)p->env->park(p->env, &p->ended, 0, deadline);
+    }
+    return LS_OK;
+}
+
+ls_status ls__prefetch_stop(ls__prefetch *p)
 {
     if (p->reader == NULL) {
-        return;
+        return LS_OK;
     }
     atomic_store_explicit(&p->stop, 1, memory_order_release);
     signal_event(p, &p->freed_event);
+    LS_TRY(wait_ended(p));
     p->env->thread_join(p->env, p->reader);
     p->reader = NULL;
+    return LS_OK;
 }
 
 /* ---- the user's side ---------------------------------------------------------------------- */

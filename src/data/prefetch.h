@@ -42,6 +42,8 @@ typedef struct ls__prefetch {
     _Atomic uint32_t filled; /* Sync: release by the reader, acquire by the user's thread */
     _Atomic uint32_t freed;  /* Sync: release by the user's thread, acquire by the reader */
     _Atomic uint32_t stop;   /* Sync: release by the user's thread, acquire by the reader */
+    _Atomic uint32_t
+        ended; /* Sync: release by the reader, which does no more; acquire by the other */
     _Atomic uint32_t filled_event, freed_event; /* Sync: bumped after a change, parked on */
 } ls__prefetch;
 
@@ -56,7 +58,8 @@ ls_status ls__prefetch_take(ls__prefetch *p, int64_t epoch, int64_t position,
 /* The slot taken last may be filled again. */
 void ls__prefetch_release(ls__prefetch *p);
 /* Ends the reader and forgets the batches it has read ahead; before a step out of order is taken,
- * and before the slots are freed. */
-void ls__prefetch_stop(ls__prefetch *p);
+ * and before the slots are freed. LS_ERR_TIMEOUT: the data set holds the reader for longer than the
+ * job's timeout, so it still uses the data set and all that is here. */
+ls_status ls__prefetch_stop(ls__prefetch *p);
 
 #endif

@@ -217,6 +217,12 @@ int ls__sampler_ranks(const ls_sampler *sampler)
     return sampler->world_size;
 }
 
+/* Also after a resume in the middle of an epoch: with drop_last, what is left of it is dropped. */
+bool ls__sampler_even(const ls_sampler *sampler)
+{
+    return sampler->drop_last || sampler->count % sampler->global_batch == 0;
+}
+
 bool ls__sampler_shuffles(const ls_sampler *sampler)
 {
     return sampler->shuffle;

@@ -233,7 +233,7 @@ static ls_status make_absent(const description *d, ls_dataset **out)
 {
     *out = calloc(1, sizeof **out);
     if (*out == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "shared data set: no memory");
+        return ls__fail(LS_ERR_MEMORY, "loader: no memory");
     }
     **out = (ls_dataset){.size = sizeof **out,
                          .count = d->count,

@@ -10,12 +10,16 @@
  * is equal on all ranks without asking. Micro-batches that do not synchronise leave buffers alone,
  * as in PyTorch.
  *
+ * While ranks have run out of data (join.c), the lowest one with data takes rank 0's place from the step
+ * after the one in which rank 0 has joined: a rank's own buffers follow its own batches only.
+ *
  * Only bytes that differ are written: a constant (a mask, say) that another graph has saved stays
  * as that graph saw it. */
 #include "ddp/buffers.h"
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/runtime.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -83,14 +87,11 @@ void ls__buffers_drop(ls__buffers *b)
     *b = (ls__buffers){0};
 }
 
-/* Rank 0 packs its values; the others only receive. Without buffers nothing is sent. */
-ls_status ls__buffers_start(ls__buffers *b)
+ls_status ls__buffers_note(ls__buffers *b)
 {
     char *at = b->flat;
-    if (b->count == 0) {
-        return LS_OK;
-    }
-    for (int i = 0; i < b->count && ls_group_rank(b->group) == 0; i++) {
+    LS_ASSERT(b->work == NULL);
+    for (int i = 0; i < b->count; i++) {
         const void *data = ls_data(b->list[i]);
         if (data == NULL) {
             return ls__self.status;
@@ -98,23 +99,15 @@ ls_status ls__buffers_start(ls__buffers *b)
         memcpy(at, data, bytes_of(b->list[i]));
         at += rounded(bytes_of(b->list[i]));
     }
-    return ls_broadcast(b->group, b->flat, (int64_t)b->bytes, LS_UINT8, 0,
-                        LS_OPTIONS(ls_collective_options, .tag = "buffers of the module"),
-                        &b->work);
+    return LS_OK;
 }
 
-/* Rank 0 keeps its own values; the others write only the buffers that differ. */
-ls_status ls__buffers_finish(ls__buffers *b)
+/* Writes only the buffers that differ. */
+ls_status ls__buffers_take_back(ls__buffers *b)
 {
     const char *at = b->flat;
-    if (b->work == NULL) {
-        return LS_OK;
-    }
-    ls_status status = ls_work_wait(b->work);
-    b->work = NULL;
-    LS_TRY(status);
-    for (int i = 0; i < b->count && ls_group_rank(b->group) != 0; i++) {
-        size_t bytes = bytes_of(b->list[i]);
+    for (int i = 0; i < b->count; i++) {
+        const size_t bytes = bytes_of(b->list[i]);
         void *data = ls_data(b->list[i]);
         if (data == NULL) {
             return ls__self.status;
@@ -126,4 +119,32 @@ ls_status ls__buffers_finish(ls__buffers *b)
         at += rounded(bytes);
     }
     return LS_OK;
+}
+
+/* The root packs its values; the others only receive. Without buffers nothing is sent. */
+ls_status ls__buffers_start(ls__buffers *b, int root)
+{
+    LS_ASSERT(b->work == NULL);
+    b->root = root;
+    if (b->count == 0) {
+        return LS_OK;
+    }
+    if (ls_group_rank(b->group) == root) {
+        LS_TRY(ls__buffers_note(b));
+    }
+    return ls_broadcast(b->group, b->flat, (int64_t)b->bytes, LS_UINT8, root,
+                        LS_OPTIONS(ls_collective_options, .tag = "buffers of the module"),
+                        &b->work);
+}
+
+/* The root keeps its own values. */
+ls_status ls__buffers_finish(ls__buffers *b)
+{
+    if (b->work == NULL) {
+        return LS_OK;
+    }
+    const ls_status status = ls_work_wait(b->work);
+    b->work = NULL;
+    LS_TRY(status);
+    return ls_group_rank(b->group) != b->root ? ls__buffers_take_back(b) : LS_OK;
 }

@@ -1,5 +1,5 @@
 /* Buffers of a replicated module: the tensors that forward passes change beside the parameters
- * (running statistics of batch norm). Every rank gets rank 0's. See buffers.c. */
+ * (running statistics of batch norm). Every rank gets one rank's, rank 0's as a rule. See buffers.c. */
 #ifndef LS_DDP_BUFFERS_H
 #define LS_DDP_BUFFERS_H
 
@@ -15,6 +15,7 @@ typedef struct ls__buffers {
     int count; /* 0: there is nothing to do */
     size_t list_bytes;
     char *flat; /* [bytes] all of them in a row, registered */
+    int root;   /* whose values the others get */
     size_t bytes;
     ls_work *work; /* under way */
 } ls__buffers;
@@ -25,9 +26,14 @@ ls_status ls__buffers_init(ls__buffers *b, const ls__env *env, ls_module *module
 void ls__buffers_fini(ls__buffers *b);
 void ls__buffers_drop(ls__buffers *b); /* the table only, after the runtime has ended */
 
-/* Begins to broadcast rank 0's; they must not change until finish, which waits and puts them in
+/* Packs this rank's values; they must not be on their way. */
+ls_status ls__buffers_note(ls__buffers *b);
+/* Gives the buffers the values that were noted last. */
+ls_status ls__buffers_take_back(ls__buffers *b);
+
+/* Begins to broadcast those of `root`; they must not change until finish, which waits and puts them in
  * place. A finish without a start does nothing. */
-ls_status ls__buffers_start(ls__buffers *b);
+ls_status ls__buffers_start(ls__buffers *b, int root);
 ls_status ls__buffers_finish(ls__buffers *b);
 
 #endif

@@ -24,75 +24,48 @@
 #include "base/runtime.h"
 #include "base/size.h"
 #include "ddp/buffers.h"
+#include "ddp/layout.h"
 #include "ddp/replicas.h"
+#include "ddp/stats.h"
 #include "ddp/values.h"
+#include "ddp/wrapper.h"
+#include "nn/batch_norm.h"
 #include "nn/module.h"
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
+#include "reduce/shards.h"
 #include "tensor/shape.h"
-
-/* The wrapper. `grads` is the state of the gradients between two backwards: usable by an optimizer,
- * accumulated on this rank only, or spoiled by a failure. */
-typedef struct ddp {
-    ls_module base;
-    ls_module *inner;
-    ls_runtime *runtime;
-    const ls__env *env;
-    ls__runtime_guest guest; /* tells that the runtime has ended */
-    ls_group *group;         /* borrowed: the user's */
-    ls_reducer *reducer;
-    ls__observer observer;
-    bool observing;
-    ls_param *params; /* [param_count] those that require gradients */
-    ls_param *frozen; /* [frozen_count] the others */
-    uint8_t *present; /* [param_count] which gradients hold numbers as a backward begins */
-    int param_count, frozen_count;
-    size_t tables_bytes;
-    bool sync;
-    bool planned; /* buckets lie in the observed order, parameters beside them */
-    ls__values values;
-    ls__buffers buffers;
-    bool synchronising; /* the backward under way does */
-    enum { GRADS_USABLE, GRADS_LOCAL, GRADS_FAILED } grads;
-} ddp;
 
 static ls_status ddp_forward(ls_module *self, ls_tensor *const *inputs, int input_count,
                              ls_tensor **outputs, int output_count);
 static void ddp_free(ls_module *self);
 
-static const ls_module_class ddp_class =
+const ls_module_class ls__ddp_class =
     LS_MODULE_CLASS(.name = "ddp", .forward_many = ddp_forward, .free = ddp_free);
 
-/* NULL for a module of another class, so that the public calls also work on unwrapped modules. */
-static ddp *ddp_of(ls_module *module)
-{
-    return module != NULL && module->cls == &ddp_class ? (ddp *)module : NULL;
-}
-
-/* The same for getters. */
-static const ddp *ddp_of_const(const ls_module *module)
-{
-    return module != NULL && module->cls == &ddp_class ? (const ddp *)module : NULL;
-}
-
 /* From the observer's callbacks back to the wrapper. */
-static ddp *ddp_of_observer(ls__observer *observer)
+static ls__ddp *ddp_of_observer(ls__observer *observer)
 {
-    return LS__LIST_ITEM(observer, ddp, observer);
+    return LS__LIST_ITEM(observer, ls__ddp, observer);
+}
+
+static ls_status bind_grad(ls__ddp *d, int i, void *memory)
+{
+    return ls__param_bind_grad(d->params[i].value, memory, ls__reducer_present(d->reducer, i));
 }
 
 /* A parameter gets a gradient of its own when it begins to require gradients. One that did so when
  * the model was wrapped, was frozen since, and is thawed now, has its place in a bucket. */
-static ls_status adopt(ddp *d, int i)
+static ls_status adopt(ls__ddp *d, int i)
 {
     LS_TRY(ls__param_observe(d->params[i].value, &d->observer, i));
     LS_TRY(ls__param_set_name(d->params[i].value, d->params[i].name));
-    LS_TRY(ls__param_bind_grad(d->params[i].value, ls__reducer_grad(d->reducer, i)));
+    LS_TRY(bind_grad(d, i, ls__reducer_grad(d->reducer, i)));
     return ls__param_set_grad_present(d->params[i].value, false);
 }
 
 /* Before a graph is recorded: gradients of this forward pass are averaged. */
-static ls_status adopt_thawed(ddp *d)
+static ls_status adopt_thawed(ls__ddp *d)
 {
     for (int i = 0; i < d->param_count; i++) {
         ls_tensor *value = d->params[i].value;
@@ -109,7 +82,7 @@ static ls_status adopt_thawed(ddp *d)
 static ls_status ddp_forward(ls_module *self, ls_tensor *const *inputs, int input_count,
                              ls_tensor **outputs, int output_count)
 {
-    ddp *d = (ddp *)self;
+    ls__ddp *d = (ls__ddp *)self;
     const bool counts = !ls__self.no_grad && ls__self.replay == NULL; /* a replay is of backward */
     if (counts) {
         LS_TRY(adopt_thawed(d));
@@ -118,7 +91,9 @@ static ls_status ddp_forward(ls_module *self, ls_tensor *const *inputs, int inpu
     if (counts) {
         ls__config_set("autocast", ls__self.autocast);
     }
+    const uint64_t begun = d->env->now_ns(d->env);
     (void)ls_forward_many(d->inner, inputs, input_count, outputs, output_count);
+    d->stats.forward_ns += counts ? d->env->now_ns(d->env) - begun : 0;
     return LS_OK;
 }
 
@@ -136,7 +111,7 @@ static ls_status fail_outside(const char *name, const char *what)
 }
 
 /* The first parameter of the tree that the wrapper does not know. */
-static ls_status fail_added(ddp *d)
+static ls_status fail_added(ls__ddp *d)
 {
     int items = 0;
     const char *name = "of the model";
@@ -158,7 +133,7 @@ static ls_status fail_added(ddp *d)
 }
 
 /* A gradient outside the buckets would stay local, and the replicas would drift apart. */
-static ls_status check_params(ddp *d)
+static ls_status check_params(ls__ddp *d)
 {
     if (ls_module_param_count(d->inner) != d->param_count + d->frozen_count) {
         return fail_added(d);
@@ -171,99 +146,159 @@ static ls_status check_params(ddp *d)
     return LS_OK;
 }
 
-/* Runs before anything is computed. Buffers go first: from ls__reducer_begin on buckets may be
- * launched by any thread, and the order of operations must be the same on every rank. */
+/* Now and then the ranks compare their parameters (reduce/replica.c). */
+static void hash_params(ls__ddp *d)
+{
+    const ls_reducer_stats *now = ls__reducer_figures(d->reducer);
+    if (d->local || d->check_every == 0 || now->reductions % (uint64_t)d->check_every != 0) {
+        return;
+    }
+    for (int i = 0; i < d->param_count; i++) {
+        const ls_tensor *value = d->params[i].value;
+        d->hashes[i] = ls__hash_bytes(0, ls_data(d->params[i].value),
+                                      (size_t)ls_numel(value) * ls_dtype_size(ls_dtype_of(value)));
+    }
+    ls__reducer_show_hashes(d->reducer, d->hashes);
+}
+
+/* An optimizer may step on the sums of a weighted local backward, which nobody else divides. */
+static void divide_local(ls__ddp *d)
+{
+    if (d->local) {
+        d->divided = ls__reducer_weights(d->reducer);
+        ls__reducer_scale_local(d->reducer, d->divided > 0.0 ? 1.0 / d->divided : 1.0);
+    }
+}
+
+/* A further micro-batch is added to sums. */
+static void undo_divide_local(ls__ddp *d)
+{
+    ls__reducer_scale_local(d->reducer, d->divided > 0.0 ? d->divided : 1.0);
+    d->divided = 0.0;
+}
+
+/* Buffers go first: from ls__reducer_begin on buckets may be launched by any thread, and the order of
+ * operations must be the same on every rank. */
+ls_status ls__ddp_begin(ls__ddp *d, const ls_reducer_begin_options *options)
+{
+    LS_TRY(check_params(d));
+    if (!options->local) {
+        LS_TRY(ls__in_backward_begin(d));
+    }
+    for (int i = 0; i < d->param_count; i++) {
+        if (!ls_requires_grad(d->params[i].value)) { /* frozen since */
+            *ls__reducer_present(d->reducer, i) = false;
+        }
+    }
+    d->synchronising = !options->local;
+    d->backward_begun_ns = d->env->now_ns(d->env);
+    d->observer.armed = false;
+    d->grads = d->synchronising ? GRADS_FAILED : GRADS_LOCAL; /* until end says otherwise */
+    LS_TRY(ls__layout_begin(d));
+    if (d->synchronising) {
+        hash_params(d);
+        LS_TRY(ls__buffers_start(&d->buffers, ls__reducer_first_live(d->reducer)));
+    }
+    undo_divide_local(d);
+    return ls__reducer_begin(d->reducer, options);
+}
+
+/* Runs before anything is computed. */
 static ls_status on_begin(ls__observer *self, const ls__backward_info *info)
 {
-    ddp *d = ddp_of_observer(self);
-    LS_TRY(check_params(d));
-    for (int i = 0; i < d->param_count; i++) {
-        d->present[i] =
-            ls_requires_grad(d->params[i].value) && ls__param_grad_present(d->params[i].value);
-    }
-    d->synchronising = d->sync;
-    d->observer.armed = false;
-    d->grads = d->sync ? GRADS_FAILED : GRADS_LOCAL; /* until end says otherwise */
-    if (d->sync) {
-        LS_TRY(ls__buffers_start(&d->buffers));
-    }
-    return ls__reducer_begin(d->reducer,
-                             LS_OPTIONS(ls_reducer_begin_options, .local = !d->sync,
-                                        .used = info->used, .weighted = info->weighted,
-                                        .weight = info->weight),
-                             d->present);
+    ls__ddp *d = ddp_of_observer(self);
+    const bool local = d->shards ? !ls__shards_last(d->reducer) : !d->sync;
+    return ls__ddp_begin(d, LS_OPTIONS(ls_reducer_begin_options, .local = local, .used = info->used,
+                                       .weighted = info->weighted, .weight = info->weight));
 }
 
 /* The gradient lies in its bucket already; nothing is copied. */
 static ls_status on_ready(ls__observer *self, int index)
 {
-    return ls_reducer_ready(ddp_of_observer(self)->reducer, index, NULL);
+    const ls__ddp *d = ddp_of_observer(self);
+    LS_TRY(ls_reducer_ready(d->reducer, index, NULL));
+    return ls__reducer_poll(d->reducer);
 }
 
 /* Called by ls__reducer_replan while both layouts exist; a gradient that is present is copied. */
 static void move_grad(void *arg, int param, void *memory)
 {
-    ddp *d = arg;
-    (void)ls__param_bind_grad(d->params[param].value, memory);
+    (void)bind_grad(arg, param, memory);
 }
 
 /* Lays buckets out in the order in which gradients became ready. With one rank there is nothing to
  * overlap. Two layouts exist for a while, so memory that activations have left is returned to the
  * system first. */
-static ls_status lay_out(ddp *d)
+ls_status ls__ddp_lay_out(ls__ddp *d)
 {
-    if (ls_group_size(d->group) == 1) {
+    if (d->planned || ls_group_size(d->group) == 1) {
         return LS_OK;
     }
+    d->planned = true;
     LS_TRY(ls_memory_release_cached());
     LS_TRY(ls__reducer_replan(d->reducer, move_grad, d));
-    return ls__values_move(&d->values, d->env, d->group, d->reducer, d->params, d->param_count);
+    return ls__values_move(&d->values, d->env, d->reducer, d->params, d->param_count);
 }
 
-/* Waits for averages and buffers, and makes gradients present that only other ranks contributed to:
- * every rank's optimizer must step the same parameters. */
-static ls_status on_end(ls__observer *self)
+/* Waits for averages and buffers. */
+ls_status ls__ddp_end(ls__ddp *d)
 {
-    ddp *d = ddp_of_observer(self);
     if (!d->synchronising) {
+        divide_local(d);
+        ls__layout_end(d);
+        d->stats.backward_ns += d->env->now_ns(d->env) - d->backward_begun_ns;
         return LS_OK;
     }
     LS_ASSERT(d->grads == GRADS_FAILED); /* since on_begin */
     LS_TRY(ls_reducer_wait(d->reducer));
     LS_TRY(ls__buffers_finish(&d->buffers));
-    for (int i = 0; i < d->param_count; i++) {
-        if (ls_reducer_used(d->reducer, i)) {
-            LS_TRY(ls__param_set_grad_present(d->params[i].value, true));
-        }
-    }
-    if (!d->planned) {
-        d->planned = true;
-        LS_TRY(lay_out(d));
-    }
+    ls__step_ended(&d->stats, d->env, d->reducer);
+    const bool planned = d->planned || ls_group_size(d->group) == 1;
+    LS_TRY(ls__ddp_lay_out(d));
+    LS_TRY(ls__in_backward_end(d, !planned));
     d->grads = GRADS_USABLE;
     return LS_OK;
+}
+
+static ls_status on_end(ls__observer *self)
+{
+    return ls__ddp_end(ddp_of_observer(self));
 }
 
 /* The peers wait for this rank's gradients, so the failure is reported to them at once. */
 static void on_abort(ls__observer *self, ls_status status, const char *message)
 {
-    ddp *d = ddp_of_observer(self);
+    ls__ddp *d = ddp_of_observer(self);
     d->observer.armed = false;
     d->grads = GRADS_FAILED;
-    if (d->sync) {
+    ls__norm_sync_abort(ls__norm_sync_in(d->inner), message); /* they may be in its backward */
+    if (d->sync || d->shards) {
         ls__reducer_abort(d->reducer, status, message);
     }
     (void)ls__buffers_finish(&d->buffers); /* on its way or not, the group has failed */
 }
 
+/* Told by optimizers after they stepped. */
+static void on_stepped(ls__observer *self, uint64_t ns)
+{
+    ddp_of_observer(self)->stats.optimizer_ns += ns;
+}
+
 /* Asked by optimizers before they step. */
 static ls_status on_usable(ls__observer *self)
 {
-    const ddp *d = ddp_of_observer(self);
+    ls__ddp *d = ddp_of_observer(self);
     switch (d->grads) {
     case GRADS_USABLE:
         return LS_OK;
     case GRADS_LOCAL:
+        if (d->local) {
+            d->diverged = true;
+            return LS_OK;
+        }
+        if (d->shards) {
+            return ls__layout_fail_early(d);
+        }
         return ls__fail(LS_ERR_STATE,
                         "ls_optim_step: the gradients were accumulated on this rank and never"
                         " averaged: every backward since the last step ran without synchronisation;"
@@ -280,7 +315,7 @@ static ls_status on_usable(ls__observer *self)
 
 /* Registers the parameters with a new reducer. Collective; it fails on every rank when the models
  * differ. */
-static ls_status make_reducer(ddp *d, const ls_ddp_options *options)
+static ls_status make_reducer(ls__ddp *d, const ls_ddp_options *options)
 {
     const ls__env *env = d->env;
     size_t n = (size_t)d->param_count;
@@ -292,15 +327,24 @@ static ls_status make_reducer(ddp *d, const ls_ddp_options *options)
     ls__shape_text *shapes = (ls__shape_text *)(void *)(entries + n);
     for (size_t i = 0; i < n; i++) {
         shapes[i] = ls__shape_print(ls_shape_of(d->params[i].value));
+        ls_ddp_place place = {.size = sizeof place};
+        if (options->place != NULL) {
+            options->place(options->place_arg, d->params[i].name, d->params[i].value, &place);
+        }
         entries[i] = (ls_reducer_param){.name = d->params[i].name,
                                         .shape = shapes[i].text,
                                         .count = ls_numel(d->params[i].value),
-                                        .dtype = ls_dtype_of(d->params[i].value)};
+                                        .dtype = ls_dtype_of(d->params[i].value),
+                                        .reduce_group = place.reduce_group,
+                                        .batch_group = place.batch_group,
+                                        .divisor = place.divisor,
+                                        .bucket = place.bucket};
     }
     ls_status status =
         ls_reducer_new(d->group, entries, d->param_count,
                        LS_OPTIONS(ls_reducer_options, .bucket_bytes = options->bucket_bytes,
-                                  .first_bucket_bytes = options->first_bucket_bytes, .name = "ddp"),
+                                  .first_bucket_bytes = options->first_bucket_bytes, .name = "ddp",
+                                  .mode = options->mode, .wire_dtype = options->wire_dtype),
                        &d->reducer);
     env->release(env, entries, bytes);
     if (status == LS_OK) {
@@ -311,7 +355,7 @@ static ls_status make_reducer(ddp *d, const ls_ddp_options *options)
 
 /* Lists the parameters that require gradients in d->params and the others in d->frozen; both only
  * borrow names and tensors. Frozen parameters are broadcast once and not reduced. */
-static ls_status list_params(ddp *d)
+static ls_status list_params(ls__ddp *d)
 {
     const ls__env *env = d->env;
     int items = 0;
@@ -320,13 +364,13 @@ static ls_status list_params(ddp *d)
     }
     int all = ls_module_param_count(d->inner);
     size_t n = (size_t)all + 1;
-    d->tables_bytes = n * (2 * sizeof *d->params + sizeof *d->present);
+    d->tables_bytes = n * (2 * sizeof *d->params + sizeof *d->hashes);
     d->params = env->allocate(env, d->tables_bytes);
     if (d->params == NULL) {
         return ls__fail(LS_ERR_MEMORY, "no memory for %d parameters", all);
     }
     d->frozen = d->params + n;
-    d->present = (uint8_t *)(d->frozen + n);
+    d->hashes = (uint64_t *)(void *)(d->frozen + n);
     (void)ls_module_params(d->inner, d->params, all);
     for (int i = 0; i < all; i++) {
         if (!ls_requires_grad(d->params[i].value)) {
@@ -352,7 +396,7 @@ static ls_status list_params(ddp *d)
 
 /* From here on backward passes notify this wrapper, and gradients live in its buckets. A failure
  * half-way is undone by tear_down. */
-static ls_status observe(ddp *d)
+static ls_status observe(ls__ddp *d)
 {
     LS_ASSERT(!d->observing && d->reducer != NULL);
     d->observer.param_count = d->param_count;
@@ -361,6 +405,7 @@ static ls_status observe(ddp *d)
     d->observer.end = on_end;
     d->observer.abort = on_abort;
     d->observer.usable = on_usable;
+    d->observer.stepped = on_stepped;
     LS_TRY(ls__observer_add(&d->observer));
     d->observing = true;
     for (int i = 0; i < d->param_count; i++) {
@@ -371,7 +416,7 @@ static ls_status observe(ddp *d)
 
 /* Collective. A rank whose module failed to build aborts the group, because its peers already wait
  * in make_reducer. */
-static ls_status set_up(ddp *d, const ls_ddp_options *options)
+static ls_status set_up(ls__ddp *d, const ls_ddp_options *options)
 {
     ls_status built = ls_module_status(d->inner);
     if (built < 0) {
@@ -380,16 +425,22 @@ static ls_status set_up(ddp *d, const ls_ddp_options *options)
     }
     LS_TRY(list_params(d));
     LS_TRY(make_reducer(d, options));
-    LS_TRY(ls__replicas_broadcast(d->inner, d->group));
-    if (options->broadcast_buffers && ls_group_size(d->group) > 1) {
+    const ls_status sent = ls__replicas_broadcast(d->inner, d->reducer, d->params, d->param_count);
+    if (sent < 0) { /* the peers wait in the broadcast */
+        ls__reducer_abort(d->reducer, sent, ls_error_message());
+        return sent;
+    }
+    LS_TRY(ls__layout_set(d, options));
+    if (options->broadcast_buffers && (d->shards || ls_group_size(d->group) > 1)) {
         LS_TRY(ls__buffers_init(&d->buffers, d->env, d->inner, ls__reducer_group(d->reducer)));
     }
     return observe(d);
 }
 
 /* After ls_finalize: groups, tensors and observers are gone, and only tables are left. */
-static void free_tables(ddp *d)
+static void free_tables(ls__ddp *d)
 {
+    ls__in_backward_drop(d);
     ls__values_drop(&d->values);
     ls__buffers_drop(&d->buffers);
     (void)ls_reducer_free(d->reducer);
@@ -400,16 +451,17 @@ static void free_tables(ddp *d)
 
 /* Undoes what set_up did, as far as it got, so that the wrapped module works without the wrapper
  * again. Gradients keep their numbers. */
-static void tear_down(ddp *d)
+static void tear_down(ls__ddp *d)
 {
     if (d->guest.runtime == NULL) {
         free_tables(d);
         return;
     }
     ls__runtime_leave(&d->guest);
-    ls__values_free(&d->values, d->params, d->param_count);
+    ls__in_backward_drop(d);
+    ls__values_free(&d->values, d->reducer, d->params, d->param_count);
     for (int i = 0; d->observing && i < d->param_count; i++) {
-        (void)ls__param_bind_grad(d->params[i].value, NULL);
+        (void)ls__param_bind_grad(d->params[i].value, NULL, NULL);
         (void)ls__param_observe(d->params[i].value, NULL, -1);
         (void)ls__param_set_name(d->params[i].value, NULL);
     }
@@ -429,7 +481,7 @@ static void tear_down(ddp *d)
 /* The class' destructor; the wrapped module is a child and is freed by its tree. */
 static void ddp_free(ls_module *self)
 {
-    tear_down((ddp *)self);
+    tear_down((ls__ddp *)self);
 }
 
 /* Takes the module only on success. After a failure the caller still owns it. */
@@ -460,7 +512,15 @@ ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *
         return NULL;
     }
     LS__OPTIONS_OR(NULL, ls_ddp_options, given, options);
-    ddp *d = ls_module_new(sizeof *d, &ddp_class);
+    if (given.check_every < 0) {
+        (void)ls__fail(LS_ERR_INVALID,
+                       "ls_ddp_new: check_every is %d; give a number of steps, or 0 "
+                       "for never",
+                       given.check_every);
+        (void)ls__fail_at_site(LS_ERR_INVALID);
+        return NULL;
+    }
+    ls__ddp *d = ls_module_new(sizeof *d, &ls__ddp_class);
     if (d == NULL) {
         return NULL;
     }
@@ -470,6 +530,7 @@ ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *
     ls__runtime_enter(runtime, &d->guest);
     d->group = group;
     d->sync = true;
+    d->check_every = given.check_every;
     ls_status status = set_up(d, &given);
     if (status < 0) {
         (void)ls__fail_within(status, "ls_ddp_new");
@@ -484,58 +545,4 @@ ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *
      * round. */
     (void)ls_module_add(&d->base, "", module);
     return &d->base;
-}
-
-/* ---- using -------------------------------------------------------------------------------- */
-
-/* A module without a wrapper is returned as it is. */
-ls_module *ls_ddp_module(ls_module *module)
-{
-    ddp *d = ddp_of(module);
-    return d != NULL ? d->inner : module;
-}
-
-/* Parameters and gradients move to memory of their own; names that the wrapper gave out stay valid. */
-ls_module *ls_ddp_unwrap(ls_module *module)
-{
-    ddp *d = ddp_of(module);
-    if (d == NULL) {
-        return module;
-    }
-    if (module->entries->parent != NULL) {
-        (void)ls__fail(LS_ERR_STATE,
-                       "ls_ddp_unwrap: the ddp is part of a %s; only a ddp that is not part of "
-                       "another module can be taken off",
-                       ls__module_name(module->entries->parent));
-        return NULL;
-    }
-    return ls__module_unwrap(module);
-}
-
-/* Takes effect at the next backward; a module without a wrapper ignores it. */
-ls_status ls_ddp_set_sync(ls_module *module, bool sync)
-{
-    ddp *d = ddp_of(module);
-    if (d != NULL) {
-        d->sync = sync;
-    }
-    return LS_OK;
-}
-
-/* A module without a wrapper always counts as synchronised. */
-bool ls_ddp_sync(const ls_module *module)
-{
-    const ddp *d = ddp_of_const(module);
-    return d == NULL || d->sync;
-}
-
-/* Those of the reducer: of the last synchronised backward. */
-ls_status ls_ddp_get_stats(const ls_module *module, ls_reducer_stats *out)
-{
-    const ddp *d = ddp_of_const(module);
-    if (d == NULL) {
-        return ls__fail(LS_ERR_INVALID,
-                        "ls_ddp_get_stats: the module is not a ddp; give what ls_ddp_new returned");
-    }
-    return ls_reducer_get_stats(d->reducer, out);
 }

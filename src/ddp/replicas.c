@@ -1,57 +1,172 @@
 /* Replicas: rank 0's state becomes that of all ranks when a module is wrapped, and hashes tell
- * whether the replicas are still equal later. */
+ * whether the replicas are still equal later. A parameter that is summed over a smaller group becomes
+ * that of its rank 0. */
 #include "ddp/replicas.h"
+
+#include <string.h>
 
 #include <lockstep/ddp.h>
 
+#include "base/hash.h"
 #include "base/runtime.h"
 #include "base/size.h"
+#include "reduce/reducer.h"
 
-/* Behind the visitor's functions, which receive and send in place. */
+/* ---- rank 0's state on all ranks ------------------------------------------------------------- */
+
+/* What a walk over the state does; see ls__replicas_broadcast. */
+typedef enum walk_pass { MEASURE, PACK, UNPACK, EACH } walk_pass;
+
+/* The memory of one group's part of the state. */
+typedef struct bundle {
+    ls_group *group; /* the reducer's */
+    char *memory;    /* registered, [bytes] */
+    size_t bytes;    /* grows while the walk measures; afterwards where the walk stands */
+} bundle;
+
+/* Behind the visitor's functions. */
 typedef struct broadcaster {
-    ls_group *group;
+    const ls_reducer *reducer;
+    const ls_param *params; /* the reducer's, in the order of the visitor … */
+    int count, next;        /* … and the next to come */
+    walk_pass pass;
+    uint64_t hash; /* of the names and sizes that are alike on all ranks */
+    bundle bundles[LS__DOMAINS_MAX];
 } broadcaster;
 
-/* The whole tensor: each rank shows its replica. */
-static ls_status broadcast_tensor(void *self, const char *name, const ls_state_tensor *tensor)
+/* Of a parameter of the reducer's; 0 for what is alike on all ranks: buffers, frozen parameters. */
+static int bundle_of(broadcaster *b, const char *name)
 {
-    const broadcaster *b = self;
+    if (b->next < b->count && strcmp(name, b->params[b->next].name) == 0) {
+        return ls__reducer_param_domain(b->reducer, b->next++);
+    }
+    return 0;
+}
+
+/* One tensor or number, which every rank meets in the same place of its walk. */
+static ls_status meet(broadcaster *b, const char *name, void *data, size_t bytes)
+{
+    const int index = bundle_of(b, name);
+    bundle *to = &b->bundles[index];
+    const size_t at = to->bytes;
+    if (b->pass == EACH) {
+        return ls_broadcast(to->group, data, (int64_t)bytes, LS_UINT8, 0,
+                            LS_OPTIONS(ls_collective_options, .tag = name), NULL);
+    }
+    to->bytes += ls__round_up(bytes, LS__CACHE_LINE);
+    if (b->pass == MEASURE && index == 0) {
+        b->hash = ls__hash_bytes(b->hash, name, strlen(name) + 1);
+        b->hash = ls__hash_bytes(b->hash, &bytes, sizeof bytes);
+    }
+    if (bytes > 0 && b->pass == PACK && ls_group_rank(to->group) == 0) {
+        memcpy(to->memory + at, data, bytes);
+    }
+    if (bytes > 0 && b->pass == UNPACK && ls_group_rank(to->group) > 0) {
+        memcpy(data, to->memory + at, bytes);
+    }
+    return LS_OK;
+}
+
+/* The whole tensor: each rank shows its replica. */
+static ls_status meet_tensor(void *self, const char *name, const ls_state_tensor *tensor)
+{
     int64_t count = 1;
+    size_t bytes = 0;
     for (int i = 0; i < tensor->ndim; i++) {
         if (!ls__mul_int64(count, tensor->local[i], &count)) {
             return ls__fail(LS_ERR_LIMIT, "ddp: %s has too many elements", name);
         }
     }
-    return ls_broadcast(b->group, tensor->data, count, tensor->dtype, 0,
-                        LS_OPTIONS(ls_collective_options, .tag = name), NULL);
+    if (!ls__bytes_of(count, ls_dtype_size(tensor->dtype), &bytes)) {
+        return ls__fail(LS_ERR_LIMIT, "ddp: %s has too many elements", name);
+    }
+    return meet(self, name, tensor->data, bytes);
 }
 
-static ls_status broadcast_int64(void *self, const char *name, int64_t *value)
+static ls_status meet_int64(void *self, const char *name, int64_t *value)
 {
-    const broadcaster *b = self;
-    return ls_broadcast(b->group, value, 1, LS_INT64, 0,
-                        LS_OPTIONS(ls_collective_options, .tag = name), NULL);
+    return meet(self, name, value, sizeof *value);
 }
 
-static ls_status broadcast_float64(void *self, const char *name, double *value)
+static ls_status meet_float64(void *self, const char *name, double *value)
 {
-    const broadcaster *b = self;
-    return ls_broadcast(b->group, value, 1, LS_FLOAT64, 0,
-                        LS_OPTIONS(ls_collective_options, .tag = name), NULL);
+    return meet(self, name, value, sizeof *value);
 }
 
-/* One broadcast for each tensor and number, in the order of the visitor, which is the same on all
- * ranks: make_reducer has compared their models before. */
-ls_status ls__replicas_broadcast(ls_module *module, ls_group *group)
+/* One walk over the module, from the start of every bundle. */
+static ls_status walk(broadcaster *b, ls_module *module, walk_pass pass)
 {
-    broadcaster b = {group};
-    const ls_state_visitor visitor = {.size = sizeof(ls_state_visitor),
-                                      .self = &b,
-                                      .tensor = broadcast_tensor,
-                                      .int64 = broadcast_int64,
-                                      .float64 = broadcast_float64};
+    const ls_state_visitor visitor = {.size = sizeof visitor,
+                                      .self = b,
+                                      .tensor = meet_tensor,
+                                      .int64 = meet_int64,
+                                      .float64 = meet_float64};
+    b->pass = pass;
+    b->next = 0;
+    for (int d = 0; d < ls__reducer_domains(b->reducer); d++) {
+        b->bundles[d].bytes = 0;
+    }
     return ls_module_state(module, "", &visitor);
 }
+
+/* Parameters were compared when the reducer was made, buffers and frozen parameters were not: where
+ * they differ, one broadcast for each names the first. */
+static ls_status check_alike(broadcaster *b, ls_module *module)
+{
+    uint64_t extremes[2] = {b->hash, ~b->hash};
+    LS_TRY(ls_all_reduce(b->bundles[0].group, extremes, extremes, 2, LS_UINT64, LS_MAX,
+                         LS_OPTIONS(ls_collective_options, .tag = "buffers"), NULL));
+    return extremes[0] == ~extremes[1] ? LS_OK : walk(b, module, EACH);
+}
+
+/* One operation for each group. */
+static ls_status broadcast_bundles(broadcaster *b, ls_module *module)
+{
+    const int count = ls__reducer_domains(b->reducer);
+    for (int d = 0; d < count; d++) {
+        bundle *part = &b->bundles[d];
+        void *memory = NULL;
+        if (part->bytes > 0) {
+            LS_TRY(ls_group_alloc(part->group, part->bytes, &memory));
+        }
+        part->memory = memory;
+    }
+    LS_TRY(walk(b, module, PACK));
+    for (int d = 0; d < count; d++) {
+        const bundle *part = &b->bundles[d];
+        if (part->bytes > 0) {
+            LS_TRY(ls_broadcast(part->group, part->memory, (int64_t)part->bytes, LS_UINT8, 0,
+                                LS_OPTIONS(ls_collective_options, .tag = "the model"), NULL));
+        }
+    }
+    return walk(b, module, UNPACK);
+}
+
+/* Measures, packs, broadcasts, unpacks. The packs are freed before the first gradient is written, so
+ * they do not raise the largest amount of memory that training takes. */
+ls_status ls__replicas_broadcast(ls_module *module, const ls_reducer *reducer,
+                                 const ls_param *params, int count)
+{
+    broadcaster b = {.reducer = reducer, .params = params, .count = count};
+    if (ls_group_size(ls__reducer_group(reducer)) == 1) {
+        return LS_OK;
+    }
+    for (int d = 0; d < ls__reducer_domains(reducer); d++) {
+        b.bundles[d].group = ls__reducer_domain_group(reducer, d);
+    }
+    LS_TRY(walk(&b, module, MEASURE));
+    LS_TRY(check_alike(&b, module));
+    (void)walk(&b, module, MEASURE); /* it has succeeded before */
+    const ls_status status = broadcast_bundles(&b, module);
+    for (int d = 0; d < ls__reducer_domains(reducer); d++) {
+        if (b.bundles[d].memory != NULL) {
+            (void)ls_group_dealloc(b.bundles[d].group, b.bundles[d].memory);
+        }
+    }
+    return status;
+}
+
+/* ---- are they equal? ------------------------------------------------------------------------- */
 
 /* Collective; counts the ranks whose hash is that of rank 0. A wrapper has the hash of its module,
  * because the names of both are the same. */

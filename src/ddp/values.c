@@ -1,8 +1,9 @@
 /* Note [One layout]
  * Parameters get registered memory in the layout of their gradients, so that sharding can gather
  * them in place. Optimizer state is made at the first step, in the order of the parameters'
- * addresses, which is the same order. Parameters move bucket by bucket, and the memory they leave
- * returns to the system, so a model never lies in memory twice; gradients do for that moment. A
+ * addresses, which is the same order. Parameters move one after the other; registered memory takes
+ * pages only as it is written, and the memory they leave returns to the system, so a model never lies
+ * in memory twice; gradients do for that moment. A
  * world of one moves nothing. A pointer from ls_data of a parameter that was taken before the first
  * synchronised backward is invalid after it. */
 #include "ddp/values.h"
@@ -14,48 +15,46 @@
 #include "base/error.h"
 #include "reduce/plan.h"
 
-/* Moves the parameters of one bucket. A parameter that is a view of a larger tensor cannot move and
- * stays where it is, which costs only the gathering in place. */
-static ls_status move_bucket(const ls__values *v, const ls_reducer *reducer, const ls_param *params,
-                             int count, int bucket)
+#define RELEASE_BYTES ((size_t)32 << 20) /* moved between two returns of memory to the system */
+
+/* Moves a parameter to its place. One that is a view of a larger tensor cannot move and stays where it
+ * is, which costs only the gathering in place. */
+static ls_status move(const ls__values *v, const ls_reducer *reducer, ls_tensor *param, int i)
 {
-    for (int i = 0; i < count; i++) {
-        const ls__reduce_place place = ls__reducer_place(reducer, i);
-        if (place.bucket != bucket) {
-            continue;
-        }
-        const ls_status status =
-            ls__param_bind_value(params[i].value, v->memory[bucket] + place.offset);
-        if (status < 0 && status != LS_ERR_UNSUPPORTED) {
-            return status;
-        }
-    }
-    return LS_OK;
+    const ls__reduce_place place = ls__reducer_place(reducer, i);
+    const ls_status status = ls__param_bind_value(param, v->memory[place.region] + place.offset);
+    return status == LS_ERR_UNSUPPORTED ? LS_OK : status;
 }
 
-ls_status ls__values_move(ls__values *v, const ls__env *env, ls_group *group,
-                          const ls_reducer *reducer, const ls_param *params, int count)
+ls_status ls__values_move(ls__values *v, const ls__env *env, const ls_reducer *reducer,
+                          const ls_param *params, int count)
 {
-    const int buckets = ls__reducer_buckets(reducer);
-    LS_ASSERT(v->memory == NULL && v->buckets == 0); /* once for each wrapper */
-    *v = (ls__values){
-        .env = env, .group = group, .table_bytes = ((size_t)buckets + 1) * sizeof *v->memory};
+    const int regions = ls__reducer_regions(reducer);
+    size_t moved = 0;
+    LS_ASSERT(v->memory == NULL && v->regions == 0); /* once for each wrapper */
+    *v = (ls__values){.env = env, .table_bytes = ((size_t)regions + 1) * sizeof *v->memory};
     v->memory = env->allocate(env, v->table_bytes);
     if (v->memory == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "ddp: no memory for a table of %d buckets", buckets);
+        return ls__fail(LS_ERR_MEMORY, "ddp: no memory for a table of %d regions", regions);
     }
-    for (int b = 0; b < buckets; b++) {
+    for (; v->regions < regions; v->regions++) {
         void *memory = NULL;
-        LS_TRY(ls_group_alloc(group, ls__reducer_bucket_bytes(reducer, b), &memory));
-        v->memory[b] = memory;
-        v->buckets++;
-        LS_TRY(move_bucket(v, reducer, params, count, b));
-        LS_TRY(ls_memory_release_cached());
+        LS_TRY(ls_group_alloc(ls__reducer_region_group(reducer, v->regions),
+                              ls__reducer_region_bytes(reducer, v->regions), &memory));
+        v->memory[v->regions] = memory;
     }
-    return LS_OK;
+    for (int i = 0; i < count; i++) {
+        LS_TRY(move(v, reducer, params[i].value, i));
+        moved += (size_t)ls_numel(params[i].value) * ls_dtype_size(ls_dtype_of(params[i].value));
+        if (moved >= RELEASE_BYTES) {
+            LS_TRY(ls_memory_release_cached());
+            moved = 0;
+        }
+    }
+    return ls_memory_release_cached();
 }
 
-void ls__values_free(ls__values *v, const ls_param *params, int count)
+void ls__values_free(ls__values *v, const ls_reducer *reducer, const ls_param *params, int count)
 {
     if (v->memory == NULL) {
         return;
@@ -63,8 +62,8 @@ void ls__values_free(ls__values *v, const ls_param *params, int count)
     for (int i = 0; i < count; i++) {
         (void)ls__param_bind_value(params[i].value, NULL);
     }
-    for (int b = 0; b < v->buckets; b++) {
-        (void)ls_group_dealloc(v->group, v->memory[b]);
+    for (int i = 0; i < v->regions; i++) {
+        (void)ls_group_dealloc(ls__reducer_region_group(reducer, i), v->memory[i]);
     }
     v->env->release(v->env, v->memory, v->table_bytes);
     *v = (ls__values){0};

@@ -11,18 +11,17 @@
 /* All zero is a valid state: nothing was moved. */
 typedef struct ls__values {
     const ls__env *env;
-    ls_group *group; /* borrowed */
-    char **memory;   /* [buckets] registered; NULL: nothing was moved */
-    int buckets;     /* of which memory was obtained */
+    char **memory; /* [regions] registered; NULL: nothing was moved */
+    int regions;   /* of which memory was obtained */
     size_t table_bytes;
 } ls__values;
 
 /* Moves params[count], which are the reducer's in its order, into memory of their own layout.
  * Collective in that all ranks do it. After a failure ls__values_free undoes it. */
-ls_status ls__values_move(ls__values *v, const ls__env *env, ls_group *group,
-                          const ls_reducer *reducer, const ls_param *params, int count);
+ls_status ls__values_move(ls__values *v, const ls__env *env, const ls_reducer *reducer,
+                          const ls_param *params, int count);
 /* Moves the parameters back to memory of their own, because the module outlives the wrapper. */
-void ls__values_free(ls__values *v, const ls_param *params, int count);
+void ls__values_free(ls__values *v, const ls_reducer *reducer, const ls_param *params, int count);
 /* Frees the table only, after the runtime has ended. */
 void ls__values_drop(ls__values *v);
 

@@ -63,7 +63,8 @@ static ls_status not_a_board(int fd, const char *found)
 {
     return ls__fail(LS_ERR_INVALID,
                     "descriptor %d should be the job's board, but %s: start the program with "
-                    "`lockstep run` and do not close or reuse inherited descriptors",
+                    "`lockstep run`, call ls_init once in a process (and ls_runtime_attach in "
+                    "further threads), and do not close or reuse inherited descriptors",
                     fd, found);
 }
 

@@ -29,7 +29,7 @@ typedef struct ls__descriptor {
     int64_t count;
     int32_t root;      /* or the peer; 0 for operations without one */
     int32_t tag;       /* of send/recv; of a collective, ls__collective.mark, compared as well */
-    uint64_t tag_hash; /* ls__tag_hash of options.tag */
+    uint64_t tag_hash; /* ls__hash_text of options.tag */
     double divisor;
     uint64_t input, output; /* registered memory: offsets in the publisher's heap; not compared */
     uint64_t counts_hash;   /* of the v-variants in which every rank gives all counts; else 0 */
@@ -51,16 +51,6 @@ static inline void ls__descriptor_copy(ls__descriptor *to, const ls__descriptor 
     if (from->text[0] != '\0') {
         memcpy(to->text, from->text, sizeof to->text);
     }
-}
-
-/* The hash of a tag, as descriptors carry it: FNV-1a, 64 bits (Fowler, Noll, Vo). */
-static inline uint64_t ls__tag_hash(const char *text)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (; *text != '\0'; text++) {
-        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
-    }
-    return hash;
 }
 
 /* The fields of a plain operation packed into one word without loss, so that two operations can be

@@ -203,8 +203,13 @@ typedef struct ls__batch_norm { /* x [N,C,pixels] or [N,pixels,C] */
     void *workspace; /* batch_norm_workspace bytes, aligned to 64; for statistics, too */
     /* backward */
     const float *dy;
-    const float *out;                /* with relu: y */
-    bool training;                   /* mean and rstd came from x, so dx sees them move */
+    const float *out; /* with relu: y */
+    bool training;    /* mean and rstd came from x, so dx sees them move */
+    const double
+        *sums; /* [2,C] of dy and of dy (x - mean) rstd over the `count` elements a channel,
+                           here and elsewhere, that mean and rstd are of; NULL: all are here. With
+                           sums only dx is written */
+    int64_t count;
     float *dx, *dw, *db, *dresidual; /* each NULL where not wanted */
     float beta_x, beta_w, beta_b, beta_residual;
 } ls__batch_norm;
@@ -303,21 +308,33 @@ typedef struct ls__cross_entropy { /* of logits [rows,n] against class indices *
     int64_t ignore; /* rows with this target count for nothing */
 } ls__cross_entropy;
 
-typedef struct ls__adamw_args {
+/* What an optimizer step updates: a parameter, or a range of one. A bfloat16 parameter has a float32
+ * master copy, which takes the steps; the parameter becomes its rounded value. Where the master copy
+ * does not round to the parameter (before the first step, or because something else has written the
+ * parameter), the step begins from the parameter. */
+typedef struct ls__step_part {
     int64_t count;
-    float *param, *exp_avg, *exp_avg_sq;
-    const float *grad;
-    double lr, beta1, beta2, eps, weight_decay;
-    int64_t step;   /* from 1 */
+    float *param;          /* or its master copy */
+    ls__bfloat16 *rounded; /* the parameter that `param` is the master copy of; NULL: none */
+    ls__real grad;
+    float *state[2]; /* adamw: exp_avg, exp_avg_sq. sgd: momentum_buffer; NULL without momentum */
+    double lr, weight_decay;
+    int64_t step; /* from 1 */
+} ls__step_part;
+
+/* All parts in one call: their elements together are shared evenly among the threads. */
+typedef struct ls__adamw_args {
+    const ls__step_part *parts;
+    int64_t part_count;
+    double beta1, beta2, eps;
     bool decoupled; /* AdamW; false: Adam (decay added to the gradient) */
 } ls__adamw_args;
 
 typedef struct ls__sgd_args {
-    int64_t count;
-    float *param, *momentum_buffer; /* NULL without momentum */
-    const float *grad;
-    double lr, momentum, dampening, weight_decay;
-    bool nesterov, first; /* first: momentum_buffer = grad */
+    const ls__step_part *parts; /* step 1: momentum_buffer = grad */
+    int64_t part_count;
+    double momentum, dampening;
+    bool nesterov;
 } ls__sgd_args;
 
 typedef struct ls__kernels {
@@ -339,6 +356,7 @@ typedef struct ls__kernels {
                      ls_stream *stream);
     double (*sum)(const float *x, int64_t count); /* float64 accumulation, fixed order */
     double (*sum_squares)(const float *x, int64_t count);
+    double (*sum_squares_bf16)(const ls__bfloat16 *x, int64_t count);
 
     /* out = op(a), same layout, out may be a */
     void (*unary)(ls__unary op, float *out, const float *a, int64_t count, ls_stream *stream);

@@ -296,7 +296,8 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* The front or the guard has ended, so no process reads a result: the ranks get no time to save their work. */
+/* The front or the guard has ended, so no process reads a result: the ranks get no time to save
+ * their work. */
 static void front_ended(ls__agent *agent)
 {
     agent->alone = true;

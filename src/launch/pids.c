@@ -25,10 +25,11 @@ static json_t *describe(const ls__agent *agent)
     return rows;
 }
 
-/* The text and a newline. 0, or -errno. */
+/* The text and a newline, in a new file: a link of somebody's could lead to any other. 0, or -errno. */
 static int write_text(const ls__env *env, const char *path, const char *text)
 {
-    int fd = env->open(env, path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    (void)env->remove_file(env, path); /* left by an agent that was killed */
+    const int fd = env->open(env, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
     if (fd < 0) {
         return fd;
     }

@@ -7,6 +7,7 @@
 
 #include "autograd/arrays.h"
 #include "base/assert.h"
+#include "base/trace.h"
 #include "nn/hooks.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -15,31 +16,42 @@
  * the caller's line and not one inside the module. */
 typedef struct frame {
     ls__phase former;
+    ls__draw_place *drawing;
     const char *file;
     int line;
+    uint64_t traced;
 } frame;
 
 /* Must be paired with leave on the same thread. The count of modules marks tensors that backward
  * may free on its way. */
-static frame enter(const ls_module *module)
+static frame enter(ls_module *module)
 {
     const frame f = {.former = ls__activity_enter(LS__PHASE_FORWARD, ls__module_name(module)),
+                     .drawing = ls__self.drawing,
                      .file = ls__self.file,
-                     .line = ls__self.line};
+                     .line = ls__self.line,
+                     .traced = ls__trace_begin()};
     ls__self.modules++;
+    ls__self.drawing = &module->entries->draws;
     return f;
 }
 
 /* The results of the outermost module belong to its caller, so backward does not free them
  * (autograd's Note [Within modules]). */
-static void leave(const frame *f, ls_tensor *const *outputs, int count)
+static void leave(const frame *f, const ls_module *module, ls_tensor *const *outputs, int count)
 {
     LS_ASSERT(ls__self.modules > 0);
+    ls__trace_end(f->traced,
+                  ls__self.replay != NULL ? LS__TRACE_RECOMPUTE
+                  : ls__self.modules > 1  ? LS__TRACE_MODULE
+                                          : LS__TRACE_FORWARD,
+                  ls__module_name(module), module->cls->name);
     if (--ls__self.modules == 0) {
         for (int i = 0; i < count; i++) {
             ls__tensor_give_out(outputs[i]);
         }
     }
+    ls__self.drawing = f->drawing;
     ls__self.file = f->file;
     ls__self.line = f->line;
     ls__activity_leave(f->former);
@@ -124,7 +136,7 @@ static ls_status call(ls_module *module, ls_tensor *const *inputs, int input_cou
     }
     const frame f = enter(module);
     const ls_status status = call_hooked(module, inputs, input_count, outputs, output_count);
-    leave(&f, outputs, status < 0 ? 0 : output_count);
+    leave(&f, module, outputs, status < 0 ? 0 : output_count);
     return status < 0 && ls__self.modules == 0 ? ls__fail_at_site(status) : status;
 }
 

@@ -34,7 +34,7 @@ static uint64_t finish(uint64_t hash)
 
 /* The last piece is padded with zeros; the length is mixed in, so that padding cannot stand for
  * data. */
-static uint64_t mix_bytes(uint64_t hash, const void *data, size_t bytes)
+uint64_t ls__hash_bytes(uint64_t hash, const void *data, size_t bytes)
 {
     const uint8_t *at = data;
     uint64_t word[4], lane[4] = {hash, hash + PRIME_1, hash + PRIME_2, hash + PRIME_3};
@@ -65,8 +65,8 @@ uint64_t ls_module_hash(ls_module *module)
     for (int i = 0; i < count; i++) {
         ls_tensor *value = items[i].value;
         size_t bytes = (size_t)ls_numel(value) * ls_dtype_size(ls_dtype_of(value));
-        hash = mix_bytes(hash, items[i].name, strlen(items[i].name));
-        hash = mix_bytes(hash, ls_data(value), bytes);
+        hash = ls__hash_bytes(hash, items[i].name, strlen(items[i].name));
+        hash = ls__hash_bytes(hash, ls_data(value), bytes);
     }
     return hash;
 }

@@ -1,26 +1,21 @@
-/* Initial values. Every call takes the next stream of the runtime's seed, so a parameter's values
- * depend on (seed, how many were initialised before it) and its elements' indices: the same on
- * every rank, whatever the thread count. What LS_SKIP_INIT leaves out is counted all the same.
+/* Initial values. They are noted here and drawn later, under the parameter's name in the model
+ * (tensor/fill.h): the same on every rank, whatever the thread count and whatever other parameters
+ * the rank has.
  */
 #include <lockstep/nn.h>
 
 #include <math.h>
 
+#include "tensor/fill.h"
 #include "tensor/shape.h"
 
-/* Keeps these streams apart from those of dropout and ls_rand, whose numbers have bit 62 or 63. */
-#define PARAM_STREAMS ((uint64_t)0x7061726d << 24) /* "parm" */
-
-/* A tensor that is about to be filled, and the random stream from which. */
+/* A tensor that is about to be filled. */
 typedef struct target {
-    float *data;
-    int64_t count;
     ls__tensors *tensors;
-    uint64_t stream;
+    ls__record *record;
 } target;
 
-/* Checks `t` and takes the next stream for it, also when the fill is then skipped: parameters made
- * later get the same numbers either way. */
+/* Checks `t`, and says that its elements change. */
 static ls_status prepare(const char *what, ls_tensor *t, target *out)
 {
     out->tensors = ls__tensors_get(what);
@@ -32,14 +27,13 @@ static ls_status prepare(const char *what, ls_tensor *t, target *out)
         return ls__fail(LS_ERR_UNSUPPORTED, "%s: the tensor is %s; give one of float32", what,
                         ls_dtype_name(ls_dtype_of(t)));
     }
-    out->count = ls_numel(t);
-    out->data = ls_data(t);
-    if (out->data == NULL && out->count > 0) {
+    if (!ls_is_contiguous(t)) {
+        (void)ls_data(t); /* says why */
         return ls__fail_within(ls__self.status, "%s", what);
     }
-    out->stream = PARAM_STREAMS + out->tensors->runtime->param_streams++;
+    out->record = ls__record_sound(out->tensors, t, what);
     ls__tensor_changed(t);
-    return LS_OK;
+    return out->record != NULL ? LS_OK : ls__self.status;
 }
 
 /* A mode of the calling thread; returns the former one. */
@@ -50,29 +44,24 @@ bool ls_set_skip_init(bool skip)
     return before;
 }
 
-/* Element i is number i of the stream, so threads can fill parts of it independently. */
-ls_status ls_fill_uniform(ls_tensor *t, double low, double high)
+/* Element i is number i of the parameter's stream. */
+static ls_status fill(const char *what, ls_tensor *t, bool normal, double from, double to)
 {
     target at = {0};
-    LS_TRY(prepare("ls_fill_uniform", t, &at));
-    if (ls__self.skip_init) {
-        return LS_OK;
-    }
-    at.tensors->kernels->random_uniform(at.data, at.count, 0, low, high, at.tensors->runtime->seed,
-                                        at.stream, NULL);
-    return LS_OK;
+    LS_TRY(prepare(what, t, &at));
+    const ls__fill given = {
+        .normal = normal, .from = from, .to = to, .seed = at.tensors->runtime->seed};
+    return ls__fill_note(at.tensors, at.record, ls__self.skip_init ? NULL : &given);
+}
+
+ls_status ls_fill_uniform(ls_tensor *t, double low, double high)
+{
+    return fill("ls_fill_uniform", t, false, low, high);
 }
 
 ls_status ls_fill_normal(ls_tensor *t, double mean, double std)
 {
-    target at = {0};
-    LS_TRY(prepare("ls_fill_normal", t, &at));
-    if (ls__self.skip_init) {
-        return LS_OK;
-    }
-    at.tensors->kernels->random_normal(at.data, at.count, 0, mean, std, at.tensors->runtime->seed,
-                                       at.stream, NULL);
-    return LS_OK;
+    return fill("ls_fill_normal", t, true, mean, std);
 }
 
 /* Not subject to ls_set_skip_init: it costs little, and draws nothing. */
@@ -80,7 +69,8 @@ ls_status ls_fill_constant(ls_tensor *t, double value)
 {
     target at = {0};
     LS_TRY(prepare("ls_fill_constant", t, &at));
-    at.tensors->kernels->fill(at.data, at.count, (float)value, NULL);
+    ls__fill_cancel(at.record);
+    at.tensors->kernels->fill(ls__record_floats(at.record), at.record->numel, (float)value, NULL);
     return LS_OK;
 }
 
@@ -88,9 +78,13 @@ ls_status ls_fill_constant(ls_tensor *t, double value)
  * one output (fan_in), or into which one input goes (fan_out). */
 ls_status ls_fill_kaiming_normal(ls_tensor *weight, bool fan_out)
 {
-    LS_TRY(ls_tensor_status(weight));
-    ls_shape shape = ls_shape_of(weight);
-    int64_t numel = ls_numel(weight), side = fan_out ? 1 : 0; /* the other side of the weight */
+    target at = {0};
+    LS_TRY(prepare("ls_fill_kaiming_normal", weight, &at));
+    const ls_shape shape = ls__fill_whole(at.record);
+    int64_t numel = 1, side = fan_out ? 1 : 0; /* the other side of the weight */
+    for (int d = 0; d < shape.ndim; d++) {
+        numel *= shape.dim[d];
+    }
     if (shape.ndim < 2 || numel == 0) {
         return ls__fail(LS_ERR_INVALID,
                         "ls_fill_kaiming_normal: the weight is %s; it must be [out,in,..] with "

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/runtime.h"
 #include "nn/hooks.h"
+#include "tensor/fill.h"
 
 /* ---- building ----------------------------------------------------------------------------- */
 
@@ -48,6 +49,23 @@ static ls_status check_class(size_t bytes, const ls_module_class *cls)
     return LS_OK;
 }
 
+/* The hash of a module's dotted path, from the root down. A root's path is empty. */
+static uint64_t path_of(const ls__draw_place *place)
+{
+    const struct ls__module_entries *up[LS__MODULE_DEPTH_MAX + 1];
+    int depth = 0;
+    const struct ls__module_entries *at = LS__LIST_ITEM(place, struct ls__module_entries, draws);
+    for (; at->parent != NULL; at = at->parent->entries) {
+        LS_ASSERT(depth <= LS__MODULE_DEPTH_MAX);
+        up[depth++] = at;
+    }
+    uint64_t path = LS__PATH_NONE;
+    while (depth > 0) {
+        path = ls__path_add(path, up[--depth]->name);
+    }
+    return path;
+}
+
 /* The memory is zeroed, which is the initial state of a class' own members. */
 void *ls_module_new(size_t bytes, const ls_module_class *cls)
 {
@@ -65,6 +83,7 @@ void *ls_module_new(size_t bytes, const ls_module_class *cls)
     module->cls = cls;
     module->entries = entries;
     module->training = true;
+    entries->draws.path = path_of;
     entries->has_tensors = ls__self.runtime != NULL;
     if (entries->has_tensors) {
         ls__runtime_enter(ls__self.runtime, &entries->guest);
@@ -254,8 +273,8 @@ ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *child)
     return child;
 }
 
-/* Whether `value` can become a parameter or buffer. Parameters must be contiguous float32, because
- * optimizers and the reducer read their memory directly. */
+/* Whether `value` can become a parameter or buffer. Parameters must be contiguous and of a type that
+ * carries gradients, because optimizers and the reducer read their memory directly. */
 static ls_status check_tensor(const ls_module *module, ls__entry_kind kind, const char *name,
                               const ls_tensor *value)
 {
@@ -267,11 +286,12 @@ static ls_status check_tensor(const ls_module *module, ls__entry_kind kind, cons
                         "ls_contiguous of it",
                         ls__module_name(module), what, name);
     }
-    if (kind == LS__ENTRY_PARAM && ls_dtype_of(value) != LS_FLOAT32) {
+    const ls_dtype dtype = ls_dtype_of(value);
+    if (kind == LS__ENTRY_PARAM && dtype != LS_FLOAT32 && dtype != LS_BFLOAT16) {
         return ls__fail(LS_ERR_INVALID,
-                        "module %s: parameter \"%s\": the tensor is %s; parameters are float32 "
-                        "(ls_cast), others can be buffers",
-                        ls__module_name(module), name, ls_dtype_name(ls_dtype_of(value)));
+                        "module %s: parameter \"%s\": the tensor is %s; parameters are float32 or "
+                        "bfloat16 (ls_cast), others can be buffers",
+                        ls__module_name(module), name, ls_dtype_name(dtype));
     }
     return LS_OK;
 }
@@ -304,6 +324,10 @@ static ls_tensor *add_tensor(ls_module *module, ls__entry_kind kind, const char 
         return value;
     }
     made->tensor = ls_keep(value);
+    if (kind == LS__ENTRY_PARAM && ls__fill_own(value, &module->entries->draws, name) < 0) {
+        ls__module_fail(module, ls__self.status);
+        return value;
+    }
     return kind == LS__ENTRY_PARAM ? ls_set_requires_grad(made->tensor, true) : made->tensor;
 }
 
@@ -402,6 +426,7 @@ void ls_module_free(ls_module *module)
     const bool ended = module->entries->has_tensors && module->entries->guest.runtime == NULL;
     free_resources(module);
     for (int i = 0; i < count && !ended; i++) {
+        ls__fill_disown(items[i].value);
         ls_free(items[i].value);
     }
     free_memory(module);

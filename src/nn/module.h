@@ -46,6 +46,7 @@ struct ls__module_entries {
     ls__item_list *cache;
     char *message;          /* of the first failure */
     ls__module_hook *hooks; /* on its forward, in order of addition */
+    ls__draw_place draws;   /* what its forward draws; its path names its parameters' streams */
     bool has_tensors;       /* it was made in a runtime */
     ls__runtime_guest guest;
 };
@@ -68,5 +69,8 @@ void ls__module_fail(ls_module *module, ls_status status);
 
 /* Writes prefix.name; LS_ERR_LIMIT when it does not fit. An empty or NULL prefix adds nothing. */
 ls_status ls__state_name(char *out, size_t bytes, const char *prefix, const char *name);
+
+/* Goes on with a hash over more bytes (hash.c). */
+uint64_t ls__hash_bytes(uint64_t hash, const void *data, size_t bytes);
 
 #endif

@@ -15,7 +15,7 @@ ls_status ls__state_name(char *out, size_t bytes, const char *prefix, const char
     bool dot = has_prefix && *name; /* the child of a wrapper has no name of its own */
     int length = snprintf(out, bytes, "%s%s%s", has_prefix ? prefix : "", dot ? "." : "", name);
     if (length < 0 || (size_t)length >= bytes) {
-        return ls__fail(LS_ERR_LIMIT, "state: the name \"%s.%s\" is longer than %zu bytes",
+        return ls__fail(LS_ERR_LIMIT, "state: the name \"%.60s.%.60s\" is longer than %zu bytes",
                         has_prefix ? prefix : "", name, bytes - 1);
     }
     return LS_OK;

@@ -1,11 +1,10 @@
-/* The layers of images: convolution, batch norm, pooling, flatten. Parameters, names, shapes and
+/* The layers of images: convolution, pooling, flatten; batch norm is in batch_norm.c. Parameters, names, shapes and
  * initial distributions are PyTorch's; kernels, strides and paddings of layers are square, those of
  * the operations need not be. */
 #include <lockstep/vision.h>
 
 #include "base/options.h"
 #include "nn/layer.h"
-#include "tensor/tensor.h"
 
 /* ---- convolution -------------------------------------------------------------------------- */
 
@@ -47,90 +46,6 @@ ls_module *ls_conv2d_new(int64_t in, int64_t out, int64_t kernel,
     ls__layer_add_weights(&self->base, &self->weight, given.bias ? &self->bias : NULL,
                           LS_SHAPE(out, in / given.groups, kernel, kernel), out);
     return ls__layer_finished(&self->base);
-}
-
-/* ---- batch norm --------------------------------------------------------------------------- */
-
-/* `residual` and `relu` are set only while ls_batch_norm2d_relu calls the layer. */
-typedef struct batch_norm {
-    ls_module base;
-    ls_tensor *weight, *bias, *mean, *var, *batches;
-    double eps, momentum;
-    ls_tensor *residual;
-    bool relu;
-} batch_norm;
-
-/* A replay of a recomputed segment must not count the batch a second time. */
-static ls_tensor *batch_norm_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W], same */
-{
-    batch_norm *self = (batch_norm *)m;
-    int64_t *batches = m->training && !ls_recomputing() ? ls_data(self->batches) : NULL;
-    if (batches) {
-        ++*batches;
-        ls__tensor_changed(self->batches);
-    }
-    return ls_batch_norm(x, self->weight, self->bias,
-                         LS_OPTIONS(ls_batch_norm_options, .running_mean = self->mean,
-                                    .running_var = self->var, .training = m->training,
-                                    .momentum = self->momentum, .eps = self->eps,
-                                    .residual = self->residual, .relu = self->relu));
-}
-
-static const ls_module_class batch_norm_class =
-    LS_MODULE_CLASS(.name = "BatchNorm2d", .forward = batch_norm_forward);
-
-/* The running statistics are buffers: they are saved and broadcast, but not optimized. */
-ls_module *ls_batch_norm2d_new(int64_t channels, double eps, double momentum)
-{
-    if (!ls__layer_positive("BatchNorm2d", "channels", channels)) {
-        return NULL;
-    }
-    if (!(eps > 0.0) || !(momentum >= 0.0 && momentum <= 1.0)) {
-        (void)ls__fail(LS_ERR_INVALID,
-                       "BatchNorm2d: eps %g, momentum %g; eps must be above 0, the momentum 0 to 1",
-                       eps, momentum);
-        return NULL;
-    }
-    batch_norm *self = ls_module_new(sizeof *self, &batch_norm_class);
-    if (self == NULL) {
-        return NULL;
-    }
-    ls_module *m = &self->base;
-    ls_shape shape = LS_SHAPE(channels);
-    self->eps = eps;
-    self->momentum = momentum;
-    self->weight = ls_module_add_param(m, "weight", ls_ones(shape, LS_FLOAT32));
-    self->bias = ls_module_add_param(m, "bias", ls_zeros(shape, LS_FLOAT32));
-    self->mean = ls_module_add_buffer(m, "running_mean", ls_zeros(shape, LS_FLOAT32));
-    self->var = ls_module_add_buffer(m, "running_var", ls_ones(shape, LS_FLOAT32));
-    self->batches = ls_module_add_buffer(m, "num_batches_tracked", ls_zeros(LS_SCALAR, LS_INT64));
-    return ls__layer_finished(m);
-}
-
-/* The residual travels in the module for the duration of the call, so that hooks and the activity
- * record see an ordinary forward. Two threads must not call one layer at once. */
-ls_tensor *ls_batch_norm2d_relu(ls_module *layer, ls_tensor *x, ls_tensor *residual)
-{
-    if (layer != NULL && layer->cls != &batch_norm_class) {
-        ls_status status = ls__fail(LS_ERR_INVALID,
-                                    "batch_norm2d_relu: the module is a %s; give what "
-                                    "ls_batch_norm2d_new made",
-                                    layer->cls->name);
-        (void)ls__fail_at_site(status);
-        ls__tensors *tensors = ls__tensors_get("batch_norm2d_relu");
-        return tensors != NULL ? ls__poison(tensors) : ls__poison_fixed(status);
-    }
-    batch_norm *self = (batch_norm *)layer;
-    if (self != NULL) {
-        self->residual = residual;
-        self->relu = true;
-    }
-    ls_tensor *y = ls_forward(layer, x);
-    if (self != NULL) {
-        self->residual = NULL;
-        self->relu = false;
-    }
-    return y;
 }
 
 /* ---- pooling ------------------------------------------------------------------------------ */

@@ -13,38 +13,32 @@
 enum { HYPER_LR, HYPER_BETA1, HYPER_BETA2, HYPER_EPS, HYPER_DECAY, HYPER_COUNT };
 
 /* One kernel serves both forms; `decoupled` selects AdamW's decay. */
-static void update(const ls_optim *o, ls__optim_param *param, float *value, const float *grad,
-                   bool decoupled)
+static void update(const ls_optim *o, const ls__step_part *parts, int64_t count, bool decoupled)
 {
-    const ls__adamw_args args = {.count = param->count,
-                                 .param = value,
-                                 .exp_avg = param->state[0],
-                                 .exp_avg_sq = param->state[1],
-                                 .grad = grad,
-                                 .lr = o->hyper[HYPER_LR],
+    const ls__adamw_args args = {.parts = parts,
+                                 .part_count = count,
                                  .beta1 = o->hyper[HYPER_BETA1],
                                  .beta2 = o->hyper[HYPER_BETA2],
                                  .eps = o->hyper[HYPER_EPS],
-                                 .weight_decay = o->hyper[HYPER_DECAY],
-                                 .step = param->steps,
                                  .decoupled = decoupled};
     o->kernels->adamw(&args, NULL);
 }
 
 /* The two entries of the classes below. */
-static void adam_update(const ls_optim *o, ls__optim_param *param, float *value, const float *grad)
+static void adam_update(const ls_optim *o, const ls__step_part *parts, int64_t count)
 {
-    update(o, param, value, grad, false);
+    update(o, parts, count, false);
 }
 
-static void adamw_update(const ls_optim *o, ls__optim_param *param, float *value, const float *grad)
+static void adamw_update(const ls_optim *o, const ls__step_part *parts, int64_t count)
 {
-    update(o, param, value, grad, true);
+    update(o, parts, count, true);
 }
 
 static const ls__optim_class adam_class = {
     .name = "Adam",
     .hyper_count = HYPER_COUNT,
+    .decay = HYPER_DECAY,
     .hyper_name = {"lr", "beta1", "beta2", "eps", "weight_decay"},
     .state_name = {"exp_avg", "exp_avg_sq"},
     .update = adam_update};
@@ -52,6 +46,7 @@ static const ls__optim_class adam_class = {
 static const ls__optim_class adamw_class = {
     .name = "AdamW",
     .hyper_count = HYPER_COUNT,
+    .decay = HYPER_DECAY,
     .hyper_name = {"lr", "beta1", "beta2", "eps", "weight_decay"},
     .state_name = {"exp_avg", "exp_avg_sq"},
     .update = adamw_update};

@@ -1,10 +1,11 @@
 /* The common part of the optimizers. One optimizer is a class: names of its hyper-parameters and of
- * its state, and a function that updates one parameter. */
+ * its state, and a function that updates any number of parts in one call. */
 #ifndef LS_OPTIM_OPTIM_H
 #define LS_OPTIM_OPTIM_H
 
 #include <lockstep/optim.h>
 
+#include "autograd/observers.h"
 #include "base/config.h"
 #include "base/runtime.h"
 #include "kernel/kernels.h"
@@ -16,29 +17,52 @@ typedef struct ls__optim_param {
     const char *name; /* the module's */
     ls_tensor *value; /* the module's */
     int64_t count;
+    bool half;                         /* bfloat16 */
+    bool chosen;                       /* by the last ls_optim_add_group */
+    int group;                         /* 0: none, which has the optimizer's settings */
     int64_t steps;                     /* updates so far; PyTorch's state["step"] */
+    uint64_t round;                    /* the last one in which it was updated */
+    bool updated;                      /* by the last ls__optim_step_ranges that named it */
     float *state[LS__OPTIM_STATE_MAX]; /* within the optimizer's memory, [count] each */
+    float *master;                     /* of a bfloat16 parameter; likewise, see ls__step_part */
 } ls__optim_param;
+
+typedef struct ls__optim_group {
+    double lr_scale, weight_decay; /* as in ls_optim_group_options */
+} ls__optim_group;
+
+/* Elements [from, from + count) of a parameter. */
+typedef struct ls__optim_range {
+    int param;
+    int64_t from, count;
+} ls__optim_range;
 
 typedef struct ls__optim_class {
     const char *name;
     int hyper_count; /* hyper[0] is the learning rate */
+    int decay;       /* hyper[decay] is the weight decay */
     const char *hyper_name[LS__OPTIM_HYPER_MAX];
     const char *state_name[LS__OPTIM_STATE_MAX];
-    /* `steps` counts this update already */
-    void (*update)(const ls_optim *optim, ls__optim_param *param, float *value, const float *grad);
+    void (*update)(const ls_optim *optim, const ls__step_part *parts, int64_t count);
 } ls__optim_class;
 
 struct ls_optim {
     const ls__optim_class *cls;
     ls__runtime_guest guest;
     const ls__env *env;
-    uint64_t exchanges; /* of the thread, at the last step */
+    uint64_t exchanges;     /* of the thread, at the last step */
+    ls__observer *observer; /* of its first parameter that has one; during a step */
     const ls__kernels *kernels;
     double hyper[LS__OPTIM_HYPER_MAX];
     int state_count; /* of the class' state tensors, how many this one keeps */
     ls__optim_param *params;
     int count;
+    ls__optim_group *groups; /* [group_count]; group g is groups[g - 1] */
+    int group_count;
+    uint64_t round;                /* steps begun, each with any number of ls__optim_step_ranges */
+    ls__optim_range *whole;        /* [count]: every parameter */
+    ls__step_part *parts;          /* [part_room]: of the call that runs */
+    int64_t part_room;             /* at least count */
     char lr_name[LS__CONFIG_NAME]; /* for the comparison of the ranks, see base/config.h */
     int64_t steps_max;             /* of its parameters: how far training has come */
     void *memory;                  /* of all state; NULL until the first step */
@@ -52,5 +76,26 @@ ls_optim *ls__optim_new(ls_module *module, const ls__optim_class *cls, const dou
 /* Whether a hyper-parameter lies in [low, high); says so when not. */
 ls_status ls__optim_check(const char *optim, const char *name, double value, double low,
                           double high);
+
+/* The error of a public call whose optimizer is NULL. */
+ls_status ls__optim_missing(const char *call);
+
+/* group.c: the settings of a parameter. */
+double ls__optim_lr_of(const ls_optim *o, const ls__optim_param *param);
+double ls__optim_decay_of(const ls_optim *o, const ls__optim_param *param);
+
+/* state.c: does nothing after the first call. */
+ls_status ls__optim_allocate_state(ls_optim *o);
+
+/* step.c: shows the learning rate to the comparison of the ranks' settings, of an optimizer whose
+ * gradients are averaged. */
+void ls__optim_show_lr(ls_optim *o);
+
+/* step.c: an optimizer step in several calls, for one that is sharded or runs bucket by bucket.
+ * ls__optim_begin opens a step; every ls__optim_step_ranges until the next one belongs to it. A
+ * parameter's step count rises once in a step, however many of its ranges are updated; ranges of a
+ * step must not overlap. Nothing is updated unless the checks of all ranges of the call pass. */
+ls_status ls__optim_begin(ls_optim *o);
+ls_status ls__optim_step_ranges(ls_optim *o, const ls__optim_range *ranges, int64_t count);
 
 #endif

@@ -12,25 +12,21 @@
 
 enum { HYPER_LR, HYPER_MOMENTUM, HYPER_DAMPENING, HYPER_DECAY, HYPER_NESTEROV, HYPER_COUNT };
 
-/* Without momentum no state exists, and momentum_buffer is NULL. */
-static void sgd_update(const ls_optim *o, ls__optim_param *param, float *value, const float *grad)
+/* Without momentum no state exists, and each part's momentum buffer is NULL. */
+static void sgd_update(const ls_optim *o, const ls__step_part *parts, int64_t count)
 {
-    const ls__sgd_args args = {.count = param->count,
-                               .param = value,
-                               .momentum_buffer = param->state[0],
-                               .grad = grad,
-                               .lr = o->hyper[HYPER_LR],
+    const ls__sgd_args args = {.parts = parts,
+                               .part_count = count,
                                .momentum = o->hyper[HYPER_MOMENTUM],
                                .dampening = o->hyper[HYPER_DAMPENING],
-                               .weight_decay = o->hyper[HYPER_DECAY],
-                               .nesterov = o->hyper[HYPER_NESTEROV] != 0.0,
-                               .first = param->steps == 1};
+                               .nesterov = o->hyper[HYPER_NESTEROV] != 0.0};
     o->kernels->sgd(&args, NULL);
 }
 
 static const ls__optim_class sgd_class = {
     .name = "SGD",
     .hyper_count = HYPER_COUNT,
+    .decay = HYPER_DECAY,
     .hyper_name = {"lr", "momentum", "dampening", "weight_decay", "nesterov"},
     .state_name = {"momentum_buffer"},
     .update = sgd_update};

@@ -1,13 +1,17 @@
-/* What the memory of the buckets holds (docs/design.md, D8).
+/* What the memory of gradients holds (docs/design.md, D8).
  *
- *     EMPTY ──(a backward)──▶ LOCAL ──(reduction)──▶ REDUCED
+ *     absent ──(a backward)──▶ local ──(reduction)──▶ reduced        present: local or reduced
  *
- * zero_grad makes a bucket EMPTY. A backward that finds it REDUCED, because zero_grad was not
- * called, sets the averages aside (carry) and makes it LOCAL; they are added to the new averages
- * after the reduction.
+ * zero_grad makes gradients absent. A backward that finds one reduced, because zero_grad was not
+ * called, sets the average aside (carried) and collects only this rank's new part; the average is
+ * added to the new one after the reduction.
  *
- * Only LOCAL sums may be reduced: averages that took part a second time would be counted once for
- * each rank. */
+ * Only local sums may be reduced: averages that took part a second time would be counted once for
+ * each rank.
+ *
+ * `present` of a parameter is the only record of whether its gradient is there. Autograd sets it when
+ * it writes the first part, and zero_grad clears it; a caller without autograd says so by
+ * ls_reducer_ready and ls_reducer_zero. */
 #include "reduce/bucket.h"
 
 #include <string.h>
@@ -15,64 +19,51 @@
 #include "base/assert.h"
 #include "kernel/reduce/reduce.h"
 #include "reduce/plan.h"
+#include "reduce/reducer.h"
+#include "reduce/shards.h"
 
 /* ---- a backward begins -------------------------------------------------------------------- */
 
-/* Puts reduced gradients aside and clears the bucket, which then collects only this rank's new
- * part; ls__buckets_settle adds them back after the reduction (docs/design.md, D8). */
-static ls_status set_aside(ls_reducer *r, ls__reduce_bucket *bucket, const uint8_t *present)
+/* Puts a reduced gradient aside and clears its place; ls__buckets_settle adds it back. */
+static ls_status set_aside(ls_reducer *r, int index)
 {
     const ls__env *env = r->runtime->env;
-    if (bucket->carry == NULL) {
-        bucket->carry = env->allocate(env, bucket->bytes);
-        if (bucket->carry == NULL) {
+    ls__reduce_param *param = &r->params[index];
+    ls__reduce_region *region = &r->plan.regions[param->region];
+    if (region->carry == NULL) {
+        region->carry = env->allocate(env, region->bytes);
+        if (region->carry == NULL) {
             return ls__fail(LS_ERR_MEMORY,
                             "reducer \"%s\", %s: no memory to keep the reduced"
                             " gradients; call zero_grad after each step",
-                            r->name, bucket->tag);
+                            r->name, param->name);
         }
     }
-    memset(bucket->carry, 0, bucket->bytes);
-    for (int i = 0; i < bucket->count; i++) {
-        int index = r->plan.order[bucket->first + i];
-        const ls__reduce_param *param = &r->params[index];
-        void *grad = ls__reducer_grad(r, index);
-        if (present == NULL || present[index]) {
-            memcpy((char *)bucket->carry + param->offset, grad, param->bytes);
-        }
-        memset(grad, 0, param->bytes);
-    }
-    LS_ASSERT(bucket->state == LS__BUCKET_REDUCED && !bucket->carried);
-    bucket->carried = true;
-    bucket->state = LS__BUCKET_LOCAL;
+    void *grad = ls__reducer_grad(r, index);
+    memcpy(region->carry + param->offset, grad, param->bytes);
+    memset(grad, 0, param->bytes);
+    memset(region->memory + param->offset, 0, param->bytes); /* where `grad` is the caller's */
+    param->carried = true;
     return LS_OK;
 }
 
-/* Where the gradients' owner tells which are present and none is, a new step begins, and the weights
- * of the micro-batches start from zero. Without that knowledge ls_reducer_zero and the end of a
- * synchronised backward begin it: a micro-batch that reached no parameter counts as well. */
-ls_status ls__buckets_begin(ls_reducer *r, const uint8_t *present)
+/* Where absent gradients are overwritten and none is local, a new step begins, and the weights of the
+ * micro-batches start from zero. Otherwise ls_reducer_zero and the end of a synchronised backward
+ * begin it: a micro-batch that reached no parameter counts as well. */
+ls_status ls__buckets_begin(ls_reducer *r)
 {
     bool any_local = false;
-    for (int b = 0; b < r->plan.count; b++) {
-        ls__reduce_bucket *bucket = &r->plan.buckets[b];
-        bool any = present == NULL && bucket->state != LS__BUCKET_EMPTY;
-        for (int i = 0; i < bucket->count; i++) {
-            int index = r->plan.order[bucket->first + i];
-            if (present != NULL) {
-                any = any || present[index];
-                r->params[index].local = r->params[index].local && present[index];
-            }
-            any_local = any_local || r->params[index].local;
+    for (int i = 0; i < r->param_count; i++) {
+        ls__reduce_param *param = &r->params[i];
+        if (!param->present) {
+            param->local = false;
+            param->carried = false;
+        } else if (!param->local && !param->carried) {
+            LS_TRY(set_aside(r, i));
         }
-        if (!any) {
-            bucket->state = LS__BUCKET_EMPTY;
-            bucket->carried = false;
-        } else if (bucket->state == LS__BUCKET_REDUCED) {
-            LS_TRY(set_aside(r, bucket, present));
-        }
+        any_local = any_local || param->local;
     }
-    if (!any_local && present != NULL) {
+    if (!any_local && r->overwrites) {
         r->weight = 0.0;
     }
     return LS_OK;
@@ -80,26 +71,33 @@ ls_status ls__buckets_begin(ls_reducer *r, const uint8_t *present)
 
 /* ---- a bucket is launched ----------------------------------------------------------------- */
 
+char *ls__bucket_memory(const ls_reducer *r, const ls__reduce_bucket *bucket)
+{
+    return r->plan.regions[bucket->region].memory + bucket->offset;
+}
+
 /* Makes the bucket's memory hold exactly this rank's contribution: parameters without one are zero,
  * also when an old average lies there. */
 void ls__bucket_fill(ls_reducer *r, ls__reduce_bucket *bucket)
 {
+    char *memory = r->plan.regions[bucket->region].memory;
     for (int i = 0; i < bucket->count; i++) {
         const ls__reduce_param *param = &r->params[r->plan.order[bucket->first + i]];
-        char *place = bucket->memory + param->offset;
+        char *place = memory + param->offset;
         if (!param->local) {
             memset(place, 0, param->bytes);
         } else if (param->user != NULL) {
             memcpy(place, param->user, param->bytes);
+        } else {
+            ls__shards_add(r, r->plan.order[bucket->first + i], place);
         }
     }
 }
 
-/* The elements of the whole bucket. The gaps between parameters are reduced too; they hold
- * zeros. */
-int64_t ls__bucket_elements(const ls__reduce_bucket *bucket)
+/* The gaps between parameters are reduced too; they hold zeros. */
+int64_t ls__bucket_elements(const ls_reducer *r, const ls__reduce_bucket *bucket)
 {
-    return (int64_t)(bucket->bytes / ls_dtype_size(bucket->dtype));
+    return (int64_t)(bucket->bytes / ls_dtype_size(r->plan.regions[bucket->region].key.dtype));
 }
 
 /* Whether any rank has something for the bucket. The bitmaps are the same everywhere, so all ranks
@@ -116,41 +114,65 @@ bool ls__bucket_used(const ls_reducer *r, const ls__reduce_bucket *bucket)
 
 /* ---- the backward ends -------------------------------------------------------------------- */
 
-/* The buckets hold the averages. Adds back what was set aside, copies to gradients that live in the
- * caller's memory, and marks the buckets as reduced. */
+/* The bucket holds averages. Adds back what was set aside, copies to gradients that live in the
+ * caller's memory. A gradient to which only other ranks contributed is present as well: every rank's
+ * optimizer must step the same parameters. */
+void ls__bucket_settle(ls_reducer *r, const ls__reduce_bucket *bucket)
+{
+    const ls__reduce_region *region = &r->plan.regions[bucket->region];
+    LS_ASSERT(bucket->work == NULL && bucket->pending == 0);
+    for (int i = 0; i < bucket->count; i++) {
+        ls__reduce_param *param = &r->params[r->plan.order[bucket->first + i]];
+        char *place = region->memory + param->offset;
+        LS_ASSERT(param->ready);
+        if (param->carried) {
+            ls__reduce_into(place, region->carry + param->offset, param->count, param->key.dtype,
+                            LS_SUM);
+        }
+        if (param->user != NULL && (param->used || param->carried)) {
+            memcpy(param->user, place, param->bytes);
+        }
+        param->present = param->present || param->used;
+        param->carried = false;
+        param->local = false;
+    }
+}
+
+/* A new step begins. */
 void ls__buckets_settle(ls_reducer *r)
 {
-    LS_ASSERT(r->phase == LS__REDUCER_RUNNING && r->next_launch == r->plan.count);
-    for (int b = 0; b < r->plan.count; b++) {
-        ls__reduce_bucket *bucket = &r->plan.buckets[b];
-        const bool carried = bucket->carried;
-        LS_ASSERT(bucket->pending == 0 && bucket->work == NULL);
-        if (carried) {
-            ls__reduce_into(bucket->memory, bucket->carry, ls__bucket_elements(bucket),
-                            bucket->dtype, LS_SUM);
-            bucket->carried = false;
-        }
-        for (int i = 0; i < bucket->count; i++) {
-            ls__reduce_param *param = &r->params[r->plan.order[bucket->first + i]];
-            param->local = false;
-            if (param->user && (param->used || carried)) {
-                memcpy(param->user, bucket->memory + param->offset, param->bytes);
-            }
-        }
-        bucket->state = LS__BUCKET_REDUCED;
-    }
+    LS_ASSERT(r->phase == LS__REDUCER_RUNNING && r->next_launch == r->plan.count &&
+              r->next_end == r->plan.count);
+    ls__shards_forget(r);
     r->weight = 0.0;
 }
 
 /* The memory itself is overwritten or zeroed by whoever puts the next gradient there. */
 void ls__buckets_forget(ls_reducer *r)
 {
-    for (int b = 0; b < r->plan.count; b++) {
-        r->plan.buckets[b].state = LS__BUCKET_EMPTY;
-        r->plan.buckets[b].carried = false;
-    }
     for (int i = 0; i < r->param_count; i++) {
+        r->params[i].present = false;
+        r->params[i].carried = false;
         r->params[i].local = false;
     }
     r->weight = 0.0;
+}
+
+/* ---- local steps --------------------------------------------------------------------------- */
+
+double ls__reducer_weights(const ls_reducer *r)
+{
+    return r->weighted ? r->weight : 0.0;
+}
+
+void ls__reducer_scale_local(ls_reducer *r, double factor)
+{
+    LS_ASSERT(r->phase != LS__REDUCER_CONTROL && r->phase != LS__REDUCER_RUNNING);
+    for (int i = 0; i < r->param_count && factor != 1.0; i++) {
+        const ls__reduce_param *param = &r->params[i];
+        if (param->local && param->present) {
+            void *grad = ls__reducer_grad(r, i);
+            ls__scale(grad, grad, param->count, param->key.dtype, factor);
+        }
+    }
 }

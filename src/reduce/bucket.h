@@ -5,11 +5,11 @@
 
 #include "reduce/internal.h"
 
-/* A backward begins: sets reduced gradients aside and finds out which buckets are empty. `present`
- * [param_count] says which gradients hold numbers; NULL: the caller does not know, and every bucket
- * that is not empty counts. */
-ls_status ls__buckets_begin(ls_reducer *r, const uint8_t *present);
-/* The reduction has ended: the buckets hold averages. */
+/* A backward begins: sets reduced gradients aside, and forgets what was discarded. */
+ls_status ls__buckets_begin(ls_reducer *r);
+/* The bucket's reduction has ended: it holds averages. */
+void ls__bucket_settle(ls_reducer *r, const ls__reduce_bucket *bucket);
+/* All buckets were settled. */
 void ls__buckets_settle(ls_reducer *r);
 /* Every gradient is absent: nothing in the buckets counts any more. */
 void ls__buckets_forget(ls_reducer *r);
@@ -17,7 +17,8 @@ void ls__buckets_forget(ls_reducer *r);
 /* Makes the bucket's memory hold exactly this rank's contribution, right before its all-reduce. */
 void ls__bucket_fill(ls_reducer *r, ls__reduce_bucket *bucket);
 /* The elements of the whole bucket, gaps included. */
-int64_t ls__bucket_elements(const ls__reduce_bucket *bucket);
+int64_t ls__bucket_elements(const ls_reducer *r, const ls__reduce_bucket *bucket);
+char *ls__bucket_memory(const ls_reducer *r, const ls__reduce_bucket *bucket);
 /* Whether any rank contributes to the bucket in this backward. */
 bool ls__bucket_used(const ls_reducer *r, const ls__reduce_bucket *bucket);
 

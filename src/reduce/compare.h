@@ -4,7 +4,7 @@
 
 #include "reduce/internal.h"
 
-/* Collective; LS_ERR_MISMATCH names the first difference. */
-ls_status ls__reducer_compare(ls_reducer *r);
+/* Collective over the domain; LS_ERR_MISMATCH names the first difference. */
+ls_status ls__reducer_compare(ls_reducer *r, const ls__reduce_domain *domain);
 
 #endif

@@ -1,17 +1,16 @@
 /* Whether all ranks train with the same configuration: the seed, and the settings of samplers,
  * loaders and optimizers (base/config.h). They are compared once, when the first synchronised
- * backward begins: by then all of them exist, and no optimizer has stepped on a wrong mean. Only
- * where the group is the whole world: the ranks of a smaller one may well have other samplers than
- * the rest. */
+ * backward begins: by then all of them exist, and no optimizer has stepped on a wrong mean. Only in
+ * a group in which all of its ranks agree (Note [Agreement], base/runtime.h). */
 #include "reduce/config_check.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "base/size.h"
+#include "reduce/domain.h"
 
 typedef struct own_config { /* sent as it is */
-    uint64_t seed;
+    uint64_t seed, agreement;
     ls__config config;
 } own_config;
 
@@ -28,11 +27,11 @@ static void put_site(const ls__config_entry *entry, char *out, size_t bytes)
 static ls_status name_seeds(const ls_reducer *r, const own_config *all, int rank)
 {
     return ls__fail(LS_ERR_MISMATCH,
-                    "reducer \"%s\": rank 0 has seed %llu and rank %d has seed %llu; give every "
+                    "reducer \"%s\": rank %d has seed %llu and rank %d has seed %llu; give every "
                     "rank the same (ls_init, ls_manual_seed): random numbers are drawn for each "
                     "sample of the global batch, so ranks differ by themselves",
-                    r->name, (unsigned long long)all[0].seed, rank,
-                    (unsigned long long)all[rank].seed);
+                    r->name, ls__reducer_rank(r, 0), (unsigned long long)all[0].seed,
+                    ls__reducer_rank(r, rank), (unsigned long long)all[rank].seed);
 }
 
 /* Returns the error for the first sampler, loader or optimizer that differs; a rank may also have
@@ -48,16 +47,26 @@ static ls_status name_entry(const ls_reducer *r, const own_config *all, int rank
     put_site(theirs, other, sizeof other);
     return ls__fail(
         LS_ERR_MISMATCH,
-        "reducer \"%s\": the ranks are set up differently: rank 0 made %.*s%s, rank %d "
+        "reducer \"%s\": the ranks are set up differently: rank %d made %.*s%s, rank %d "
         "made %.*s%s; make the same samplers, loaders and optimizers on every rank, in the same "
         "order",
-        r->name, LS__CONFIG_TEXT, ours->text, site, rank, LS__CONFIG_TEXT, theirs->text, other);
+        r->name, ls__reducer_rank(r, 0), LS__CONFIG_TEXT, ours->text, site,
+        ls__reducer_rank(r, rank), LS__CONFIG_TEXT, theirs->text, other);
+}
+
+static bool all_agree_here(const ls_reducer *r, const own_config *all)
+{
+    bool agree = true;
+    for (int rank = 0; rank < r->size; rank++) {
+        agree = agree && all[rank].agreement == r->agreement;
+    }
+    return agree;
 }
 
 /* Entries are compared as text, in the order in which they were made. */
 static ls_status compare(const ls_reducer *r, const own_config *all)
 {
-    for (int rank = 1; rank < r->size; rank++) {
+    for (int rank = 1; rank < r->size && all_agree_here(r, all); rank++) {
         if (all[rank].seed != all[0].seed) {
             return name_seeds(r, all, rank);
         }
@@ -74,31 +83,38 @@ static ls_status compare(const ls_reducer *r, const own_config *all)
     return LS_OK;
 }
 
-/* Does nothing once it has succeeded, nor in a group that is smaller than the world. */
-ls_status ls__config_check(ls_reducer *r)
+/* Brings the configurations of all ranks together, for `judge` to compare. */
+static ls_status gather(const ls_reducer *r, const char *tag,
+                        ls_status (*judge)(const ls_reducer *r, const own_config *all))
 {
     const ls__env *env = r->runtime->env;
-    size_t bytes = 0;
-    if (r->config_checked || r->size != r->runtime->world_size) {
-        return LS_OK;
-    }
-    if (!ls__bytes_of(r->size, sizeof(own_config), &bytes)) {
-        return ls__fail(LS_ERR_LIMIT, "reducer \"%s\": too many ranks to compare", r->name);
-    }
+    const size_t bytes = (size_t)r->size * sizeof(own_config);
     own_config *all = env->allocate(env, bytes);
     if (all == NULL) {
         return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory to compare settings", r->name);
     }
-    const own_config own = {.seed = r->runtime->seed, .config = r->runtime->config};
-    ls_status status =
-        ls_all_gather(r->group, &own, all, sizeof own, LS_UINT8,
-                      LS_OPTIONS(ls_collective_options, .tag = "settings of all ranks"), NULL);
+    const own_config own = {.seed = r->runtime->seed,
+                            .agreement =
+                                atomic_load_explicit(&r->runtime->agreement, memory_order_relaxed),
+                            .config = r->runtime->config};
+    ls_status status = ls_all_gather(r->group, &own, all, sizeof own, LS_UINT8,
+                                     LS_OPTIONS(ls_collective_options, .tag = tag), NULL);
     if (status == LS_OK) {
-        status = compare(r, all);
+        status = judge(r, all);
     }
     env->release(env, all, bytes);
-    r->config_checked = status == LS_OK;
     return status;
+}
+
+/* Does nothing once it has succeeded. */
+ls_status ls__config_check(ls_reducer *r)
+{
+    if (r->config_checked) {
+        return LS_OK;
+    }
+    LS_TRY(gather(r, "settings of all ranks", compare));
+    r->config_checked = true;
+    return LS_OK;
 }
 
 /* ---- settings that may change in the run -------------------------------------------------- */
@@ -123,20 +139,21 @@ static const char *first_change(const ls__config *of, const ls__config *in)
 }
 
 /* Every rank finds the same pair. */
-static ls_status name_change(const ls_reducer *r, const ls__config *all)
+static ls_status name_change(const ls_reducer *r, const own_config *all)
 {
     char ours[32], theirs[32];
     for (int rank = 1; rank < r->size; rank++) {
-        const char *name = first_change(&all[0], &all[rank]);
-        name = name != NULL ? name : first_change(&all[rank], &all[0]);
+        const ls__config *low = &all[0].config, *high = &all[rank].config;
+        const char *name = first_change(low, high);
+        name = name != NULL ? name : first_change(high, low);
         if (name != NULL) {
             return ls__fail(
                 LS_ERR_MISMATCH,
                 "reducer \"%s\": the ranks train with different settings: %s is %s on "
-                "rank 0 and %s on rank %d; set the same on every rank in every step, or "
+                "rank %d and %s on rank %d; set the same on every rank in every step, or "
                 "the replicas drift apart",
-                r->name, name, put_value(ls__config_value(&all[0], name), ours),
-                put_value(ls__config_value(&all[rank], name), theirs), rank);
+                r->name, name, put_value(ls__config_value(low, name), ours), ls__reducer_rank(r, 0),
+                put_value(ls__config_value(high, name), theirs), ls__reducer_rank(r, rank));
         }
     }
     return ls__fail(LS_ERR_MISMATCH,
@@ -147,22 +164,5 @@ static ls_status name_change(const ls_reducer *r, const ls__config *all)
 
 ls_status ls__config_name_change(const ls_reducer *r)
 {
-    const ls__env *env = r->runtime->env;
-    size_t bytes = 0;
-    if (!ls__bytes_of(r->size, sizeof(ls__config), &bytes)) {
-        return ls__fail(LS_ERR_LIMIT, "reducer \"%s\": too many ranks to compare", r->name);
-    }
-    ls__config *all = env->allocate(env, bytes);
-    if (all == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory to compare settings", r->name);
-    }
-    const ls__config own = r->runtime->config;
-    ls_status status =
-        ls_all_gather(r->group, &own, all, sizeof own, LS_UINT8,
-                      LS_OPTIONS(ls_collective_options, .tag = "settings that differ"), NULL);
-    if (status == LS_OK) {
-        status = name_change(r, all);
-    }
-    env->release(env, all, bytes);
-    return status;
+    return gather(r, "settings that differ", name_change);
 }

@@ -1,17 +1,17 @@
 /* Making and freeing a reducer: copies the registration, compares it over the ranks, lays out the
- * buckets.
- *
- * Note [An abort reaches one group]
- * The reducer works in a duplicate of the user's group. A poisoned loss fails that duplicate on all
- * ranks, and the user's own group stays usable, for example to report the failure. */
+ * gradients. */
+#include <math.h>
 #include <string.h>
 
 #include "base/options.h"
 #include "base/size.h"
 #include "comm/api/collective.h"
 #include "reduce/compare.h"
+#include "reduce/domain.h"
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
+#include "reduce/shards.h"
+#include "reduce/wire.h"
 
 #define PARAM_BYTES_MAX 4096 /* a larger size was never set: the options are uninitialised */
 
@@ -26,11 +26,43 @@ static char *copy_text(ls_reducer *r, const char *text)
     return copy;
 }
 
-/* Checks one registered parameter and copies its texts into the arena: the caller may free them. */
-static ls_status copy_param(ls_reducer *r, int i, const ls_reducer_param *from)
+/* The texts go to the arena: the caller may free them. */
+static ls_status copy_texts(ls_reducer *r, ls__reduce_param *to, const ls_reducer_param *from)
+{
+    to->name = copy_text(r, from->name);
+    to->shape = from->shape ? copy_text(r, from->shape) : NULL;
+    if (to->name == NULL || (from->shape && to->shape == NULL)) {
+        return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory for parameter names", r->name);
+    }
+    return LS_OK;
+}
+
+/* The caller's buckets: for all parameters or for none. */
+static ls_status check_map(const ls_reducer *r, int count, const ls_reducer_param *from)
+{
+    if (from->bucket < 0 || from->bucket > count) {
+        return ls__fail(LS_ERR_INVALID,
+                        "reducer \"%s\": parameter %s is in bucket %d; number buckets from 1 to at "
+                        "most %d, or give 0 for all parameters and let Lockstep choose",
+                        r->name, from->name, from->bucket, count);
+    }
+    if ((from->bucket > 0) != (r->params[0].map > 0)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "reducer \"%s\": parameter %s is in bucket %d and parameter %s in bucket "
+                        "%d (0: Lockstep chooses); give buckets for all parameters or for none",
+                        r->name, r->params[0].name, r->params[0].map, from->name, from->bucket);
+    }
+    return LS_OK;
+}
+
+/* Checks and copies one registered parameter. */
+static ls_status copy_param(ls_reducer *r, int i, int count, const ls_reducer_param *from)
 {
     ls__reduce_param *to = &r->params[i];
-    *to = (ls__reduce_param){.count = from->count, .dtype = from->dtype, .user = from->grad};
+    *to = (ls__reduce_param){.count = from->count,
+                             .key = {.dtype = from->dtype, .divisor = from->divisor},
+                             .map = from->bucket,
+                             .user = from->grad};
     if (from->name == NULL || from->name[0] == '\0') {
         return ls__fail(LS_ERR_INVALID, "reducer \"%s\": parameter %d has no name; give it one",
                         r->name, i);
@@ -42,26 +74,25 @@ static ls_status copy_param(ls_reducer *r, int i, const ls_reducer_param *from)
                         " float32, float64, float16 or bfloat16",
                         r->name, from->name, (long long)from->count, ls_dtype_name(from->dtype));
     }
-    to->name = copy_text(r, from->name);
-    to->shape = from->shape ? copy_text(r, from->shape) : NULL;
-    if (to->name == NULL || (from->shape && to->shape == NULL)) {
-        return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory for parameter names", r->name);
+    if (!isfinite(from->divisor) || from->divisor < 0) {
+        return ls__fail(LS_ERR_INVALID,
+                        "reducer \"%s\": parameter %s has the divisor %g; give a positive number, "
+                        "or 0 for that of its batch group",
+                        r->name, from->name, from->divisor);
     }
-    return LS_OK;
+    LS_TRY(copy_texts(r, to, from));
+    LS_TRY(check_map(r, count, from));
+    LS_TRY(ls__domain_find(r, from->name, from->reduce_group, &to->key.domain));
+    return ls__batch_find(r, from->name, from->batch_group, &to->key.batch);
 }
 
-/* Allocates what the comparison needs; the buckets follow in lay_out. One extra element keeps an
+/* Allocates what the comparison needs; the regions follow in lay_out. One extra element keeps an
  * empty model from allocating nothing. */
 static ls_status alloc_tables(ls_reducer *r, int count)
 {
     r->param_count = count;
     r->params = ls__arena_alloc(&r->arena, ((size_t)count + 1) * sizeof *r->params);
     r->ready_order = ls__arena_alloc(&r->arena, ((size_t)count + 1) * sizeof *r->ready_order);
-    r->control_bytes =
-        ls__round_up(sizeof(ls__reduce_control) + ((size_t)count + 7) / 8, LS__CACHE_LINE);
-    void *control = NULL;
-    LS_TRY(ls_group_alloc(r->group, r->control_bytes * (size_t)r->size, &control));
-    r->control = control;
     if (r->params == NULL || r->ready_order == NULL) {
         return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory for %d parameters", r->name,
                         count);
@@ -81,7 +112,8 @@ static ls_status lay_out(ls_reducer *r, int count)
     for (int i = 0; i < count; i++) {
         order[i] = count - 1 - i;
     }
-    return ls__plan_make(r, order, 1, &r->plan);
+    LS_TRY(ls__plan_make(r, order, 1, &r->plan));
+    return ls__automatic_start(r);
 }
 
 /* Entry i of the caller's array, whose entries may be shorter or longer than this version's. */
@@ -90,25 +122,49 @@ static ls_reducer_param *entry_of(const ls_reducer *r, ls_reducer_param *params,
     return (ls_reducer_param *)(void *)((char *)params + (size_t)i * r->options.param_bytes);
 }
 
-/* Registers, compares and lays out; collective. A rank that fails alone (a bad parameter, no
- * memory) fails the group with the reason before it returns, so that its peers do not wait until the
- * timeout. A difference is found by every rank; failing the group then reports it to the launcher
- * as the root cause. */
+/* Copies the registration, and notes the groups that it names. */
+static ls_status enter(ls_reducer *r, ls_reducer_param *params, int count)
+{
+    LS_TRY(alloc_tables(r, count));
+    for (int i = 0; i < count; i++) {
+        LS_TRY(copy_param(r, i, count, entry_of(r, params, i)));
+    }
+    r->automatic.on = r->automatic.on && r->size > 1 && (count == 0 || r->params[0].map == 0);
+    return LS_OK;
+}
+
+static ls_status meet(ls_reducer *r)
+{
+    return ls_barrier(r->group, LS_OPTIONS(ls_collective_options, .tag = "ls_reducer_new"), NULL);
+}
+
+/* Registers, compares and lays out; collective. A rank that fails alone (a bad parameter, no memory)
+ * fails the groups with the reason before it returns, so that its peers do not wait until the
+ * timeout. They learn of it at the barrier at the latest, before groups are made that only some of
+ * them take part in. A difference is found by every rank; failing the group then reports it to the
+ * launcher as the root cause. */
 static ls_status build(ls_reducer *r, ls_reducer_param *params, int count)
 {
-    ls_status status = alloc_tables(r, count);
-    for (int i = 0; i < count && status == LS_OK; i++) {
-        status = copy_param(r, i, entry_of(r, params, i));
-    }
+    ls_status status = enter(r, params, count);
     if (status < 0) {
         ls__reducer_abort(r, status, ls_error_message());
         return status;
     }
-    status = ls__reducer_compare(r);
+    LS_TRY(meet(r));
+    status = ls__domains_open(r);
+    status = status < 0 ? status : ls__domains_fill(r);
     if (status < 0) {
-        ls__group_fail(r->group, status, ls_error_message());
+        ls__reducer_abort(r, status, ls_error_message());
         return status;
     }
+    for (int d = 0; d < r->domain_count && status == LS_OK; d++) {
+        status = ls__reducer_compare(r, &r->domains[d]);
+    }
+    if (status < 0) {
+        ls__reducer_fail(r, status, ls_error_message());
+        return status;
+    }
+    LS_TRY(meet(r)); /* a difference in another domain fails this rank, too */
     status = lay_out(r, count);
     if (status < 0) {
         ls__reducer_abort(r, status, ls_error_message());
@@ -118,6 +174,27 @@ static ls_status build(ls_reducer *r, ls_reducer_param *params, int count)
         entry_of(r, params, i)->grad = ls__reducer_grad(r, i);
     }
     return LS_OK;
+}
+
+/* A mode without buckets of its own is one with the smallest or the largest. */
+static ls_status apply_mode(ls_reducer_options *options)
+{
+    switch (options->mode) {
+    case LS_REDUCE_OVERLAP:
+    case LS_REDUCE_BUCKETED:
+        return LS_OK;
+    case LS_REDUCE_FLAT:
+        options->bucket_bytes = options->first_bucket_bytes = SIZE_MAX / 2;
+        return LS_OK;
+    case LS_REDUCE_NAIVE:
+        options->bucket_bytes = options->first_bucket_bytes = 0;
+        return LS_OK;
+    }
+    return ls__fail(
+        LS_ERR_INVALID,
+        "ls_reducer_new: mode is %d; give one of LS_REDUCE_OVERLAP, LS_REDUCE_BUCKETED, "
+        "LS_REDUCE_FLAT and LS_REDUCE_NAIVE",
+        (int)options->mode);
 }
 
 /* A rank that cannot even make the duplicate aborts the user's group: no other group exists yet
@@ -145,6 +222,10 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
                         "default",
                         given.param_bytes);
     }
+    LS_TRY(apply_mode(&given));
+    LS_TRY(ls__wire_check(&given));
+    const bool automatic = given.bucket_bytes == LS_BUCKET_BYTES_AUTO;
+    given.bucket_bytes = automatic ? LS__START_BYTES : given.bucket_bytes;
     ls_reducer *r = runtime->env->allocate(runtime->env, sizeof *r);
     if (r == NULL) {
         (void)ls_group_abort(group, "ls_reducer_new: no memory"); /* the others would wait */
@@ -154,18 +235,17 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
     r->runtime = runtime;
     ls__runtime_enter(runtime, &r->guest);
     r->options = given;
+    r->automatic.on = automatic && given.mode == LS_REDUCE_OVERLAP;
     ls__arena_init(&r->arena, runtime->env, 1 << 14);
     r->name = copy_text(r, r->options.name ? r->options.name : "reducer");
     ls_status status = LS_OK;
     if (r->name != NULL) {
-        status = ls_group_new(group, NULL, 0, r->name, &r->group);
+        status = ls__domains_init(r, group);
     } else {
         (void)ls_group_abort(group, "ls_reducer_new: no memory");
         status = ls__fail(LS_ERR_MEMORY, "ls_reducer_new: no memory");
     }
     if (status == LS_OK) {
-        r->rank = ls_group_rank(r->group);
-        r->size = ls_group_size(r->group);
         status = build(r, params, count);
     }
     if (status < 0) {
@@ -173,28 +253,30 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
         return status;
     }
     r->stats.buckets = r->plan.count;
+    ls__agreement_join(runtime, r->agreement);
     *out = r;
     return LS_OK;
 }
 
-/* Of a reducer whose runtime has ended: its group and buckets ended with it, and so did whatever ran
+/* Of a reducer whose runtime has ended: its groups and regions ended with it, and so did whatever ran
  * in them. */
 static ls_status free_after_runtime(ls_reducer *r)
 {
     const ls__env *env = r->arena.env;
-    for (int i = 0; i < r->plan.count; i++) {
-        const ls__reduce_bucket *bucket = &r->plan.buckets[i];
-        if (bucket->carry != NULL) {
-            env->release(env, bucket->carry, bucket->bytes);
+    for (int i = 0; i < r->plan.region_count; i++) {
+        const ls__reduce_region *region = &r->plan.regions[i];
+        if (region->carry != NULL) {
+            env->release(env, region->carry, region->bytes);
         }
     }
+    ls__shards_free(r);
     ls__arena_fini(&r->arena);
     env->release(env, r, sizeof *r);
     return LS_OK;
 }
 
 /* A backward under way is aborted first and waited for, because its operations still write to the
- * buckets. */
+ * regions. */
 ls_status ls_reducer_free(ls_reducer *r)
 {
     if (r == NULL) {
@@ -207,13 +289,12 @@ ls_status ls_reducer_free(ls_reducer *r)
         ls__reducer_abort(r, LS_ERR_STATE, "the reducer was freed before ls_reducer_wait");
         (void)ls_reducer_wait(r);
     }
+    ls__agreement_leave(r->runtime);
     ls__plan_release(r, &r->plan);
-    if (r->control != NULL) {
-        (void)ls_group_dealloc(r->group, r->control);
-    }
-    ls_status status = r->group ? ls_group_free(r->group) : LS_OK;
+    const ls_status status = ls__domains_free(r);
     const ls__env *env = r->arena.env;
     ls__runtime_leave(&r->guest);
+    ls__shards_free(r);
     ls__arena_fini(&r->arena);
     env->release(env, r, sizeof *r);
     return status;

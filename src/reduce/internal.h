@@ -1,6 +1,8 @@
-/* The reducer's own structures. reducer.c is the state machine, plan.c lays buckets out, bucket.c
- * keeps their contents, control.c runs the exchange that opens a synchronising backward, compare.c
- * checks that all ranks registered alike, config_check.c that they train with the same settings.
+/* The reducer's own structures. reducer.c is the state machine, domain.c keeps the groups, plan.c lays
+ * gradients out in regions and buckets, automatic.c chooses the buckets' sizes (boundaries.c: the
+ * search), bucket.c keeps their contents, control.c runs the exchange
+ * that opens a synchronising backward, compare.c checks that all ranks registered alike,
+ * config_check.c that they train with the same settings.
  */
 #ifndef LS_REDUCE_INTERNAL_H
 #define LS_REDUCE_INTERNAL_H
@@ -12,53 +14,120 @@
 #include "base/arena.h"
 #include "base/runtime.h"
 #include "comm/engine/lock.h"
+#include "reduce/automatic.h"
+#include "reduce/reducer.h"
 
 #define LS__PARAMS_MAX (1 << 20) /* parameters of one reducer: bounds the control exchange */
 #define LS__PARAM_ALIGN ((size_t)64)
 #define LS__REDUCE_DTYPES 4 /* float32, float64, float16, bfloat16: the first of ls_dtype */
 
+/* A group over which gradients are added up (docs/design.md, D8). Domain 0 is the reducer's own
+ * group, in which the ranks also tell each other their weights, plans and settings. */
+typedef struct ls__reduce_domain {
+    ls_group *given;  /* the caller's group, which tells domains apart */
+    ls_group *group;  /* our own duplicate; of a round-robin group a handle over … */
+    ls_group **turns; /* … [turn_count] duplicates */
+    int turn_count;
+    int rank, size;
+    int *params; /* [param_count] in order of registration */
+    int param_count;
+    char *control; /* registered: size parts of control_bytes each */
+    size_t control_bytes;
+    ls_work *control_work;
+    bool differs; /* the replicas, in this backward */
+} ls__reduce_domain;
+
+/* The ranks whose number, or whose weights, a sum is divided by. */
+typedef struct ls__reduce_batch {
+    const ls_group *given;
+    int *ranks; /* [size] of the reducer's group */
+    int size;
+    double divisor; /* of this backward */
+} ls__reduce_batch;
+
+/* What is reduced together: gradients with the same key share a region. */
+typedef struct ls__reduce_key {
+    ls_dtype dtype;
+    int domain, batch; /* numbers in the reducer's tables */
+    double divisor;    /* 0: the batch's */
+} ls__reduce_key;
+
 typedef struct ls__reduce_param {
     char *name, *shape;
     int64_t count;
-    ls_dtype dtype;
     size_t bytes;
-    void *user;    /* the caller's own gradient memory, or NULL: it lives in the bucket */
-    int bucket;    /* where it lies … */
-    size_t offset; /* … and the offset of its gradient there, in bytes */
-    bool ready;    /* in this backward */
-    bool local;    /* holds something accumulated and not reduced yet */
-    bool used;     /* reached on some rank in the last synchronised backward */
+    ls__reduce_key key;
+    int map;       /* the caller's bucket, from 1; 0: Lockstep chooses */
+    void *user;    /* the caller's own gradient memory, or NULL: it lives in its region */
+    int region;    /* where its gradient lies … */
+    size_t offset; /* … and where in that region, in bytes */
+    int bucket;
+    bool present;      /* a gradient is there. Autograd and optimizers ask this flag: param.h */
+    bool local;        /* it holds something accumulated and not reduced yet */
+    bool carried;      /* an earlier average of it is set aside; see bucket.c */
+    bool ready;        /* in this backward */
+    bool used;         /* reached on some rank in the last synchronised backward */
+    uint64_t ready_ns; /* in the last synchronised backward; 0: not reached */
 } ls__reduce_param;
 
-/* The contents of a bucket's memory (docs/design.md, D8). */
-typedef enum ls__reduce_bucket_state {
-    LS__BUCKET_EMPTY,   /* no gradient is present; the numbers there do not count */
-    LS__BUCKET_LOCAL,   /* this rank's sums since the last reduction */
-    LS__BUCKET_REDUCED, /* the average over the ranks */
-} ls__reduce_bucket_state;
+/* The memory of all gradients with one key. */
+typedef struct ls__reduce_region {
+    ls__reduce_key key;
+    char *memory; /* registered with the domain's group */
+    size_t bytes;
+    char *wire;  /* registered; what is sent in place of `memory`, see wire.c. NULL: `memory` */
+    char *carry; /* [bytes] averages that are set aside; allocated when first needed */
+} ls__reduce_region;
+
+/* The smallest part of a region that is never divided between buckets. Its size is a multiple of
+ * 64 bytes for each rank of the domain, so that every bucket can be divided evenly among them. */
+typedef struct ls__reduce_cell {
+    int region;
+    size_t offset, bytes;
+    int first, count; /* its parameters: plan.order[first … first+count) */
+    int last;         /* position in plan.sequence of the one that becomes ready last */
+} ls__reduce_cell;
 
 typedef struct ls__reduce_bucket {
-    char *memory; /* registered with the group */
-    size_t bytes;
-    int first, count; /* its parameters: plan.order[first … first+count) */
-    int pending;      /* parameters that are not ready yet in this backward */
-    ls_dtype dtype;   /* of all of them */
-    ls__reduce_bucket_state state;
-    void *carry; /* set-aside reduced gradients, allocated when first needed; see set_aside */
-    bool carried;
+    int region;
+    size_t offset, bytes; /* in the region */
+    int first, count;     /* its parameters: plan.order[first … first+count) */
+    int last;             /* as a cell's */
+    int pending;          /* parameters that are not ready yet in this backward */
     ls_work *work;
+    uint64_t launched_ns;
+    uint64_t flow;       /* its arrow in a trace */
+    uint64_t reduced_ns; /* written by the engine before the work ends */
+    const ls__env *env;
     char tag[LS__MESSAGE_MAX / 16];
 } ls__reduce_bucket;
 
 typedef struct ls__reduce_plan {
-    int *sequence; /* [param_count] parameters in the order from which the buckets were filled */
-    int *order;    /* [param_count] in bucket order: the same, where all are of one type */
-    ls__reduce_bucket *buckets;
-    int count;
-    uint32_t version; /* of the layout; ranks must agree */
+    int *sequence; /* [param_count] parameters in the order in which they become ready */
+    int *order;    /* [param_count] in the order in which they lie: region by region */
+    ls__reduce_region *regions;
+    int region_count;
+    ls__reduce_cell *cells; /* region by region */
+    int cell_count;
+    ls__reduce_bucket *buckets; /* [cell_count], of which … */
+    int count;                  /* … so many, in the order in which they are launched */
+    uint32_t version;           /* of the layout; ranks must agree */
 } ls__reduce_plan;
 
-/* One rank's part of the control exchange; the used bitmap follows. */
+/* What a rank says of itself in the control exchange. */
+typedef enum ls__reduce_flag {
+    LS__REDUCE_JOINED = 1, /* it has run out of data … */
+    LS__REDUCE_LIVE = 2,  /* … and sums are to be divided by the number of ranks that have data */
+    LS__REDUCE_DIFFER = 4 /* its replica may differ from the others' */
+} ls__reduce_flag;
+/* How regions are divided into buckets: the first field that is set decides. */
+typedef struct ls__reduce_division {
+    const bool *ends;          /* [cell_count] a bucket ends behind such a cell */
+    int parts;                 /* a bucket has at most so great a part of its region … */
+    size_t first_bytes, bytes; /* … or so many bytes; the first one of a region fewer */
+} ls__reduce_division;
+
+/* One rank's part of a domain's control exchange; the bitmap of used parameters follows. */
 typedef struct ls__reduce_control {
     double weight;
     uint32_t plan_version;
@@ -66,7 +135,10 @@ typedef struct ls__reduce_control {
     uint64_t reductions; /* synchronised backwards so far */
     uint64_t settings;   /* hash of the settings that may change in the run */
     uint32_t stop;       /* the signal by which this rank was asked to stop; 0: none */
-    uint32_t reserved;
+    uint32_t flags;      /* ls__reduce_flag */
+    uint64_t agreement;  /* in which group this rank agrees; Note [Agreement] */
+    double busy_seconds; /* of the step before, waits left out */
+    uint64_t replica;    /* hash of the domain's parameters; 0: not looked at in this step */
 } ls__reduce_control;
 
 typedef enum ls__reducer_phase {
@@ -76,16 +148,34 @@ typedef enum ls__reducer_phase {
     LS__REDUCER_FAILED
 } ls__reducer_phase;
 
+#define LS__SHARD_LEVELS 16
+
+/* The shards of a step (shards.h). */
+typedef struct ls__reduce_shards {
+    int of_rank; /* that this rank computes in a step; 0: steps have no shards */
+    int done;    /* in this step */
+    int levels;  /* log2(of_rank) */
+    char *sums;  /* [levels][bytes] sums of 1, 2, 4, … shards that wait for their neighbours */
+    size_t bytes;
+    size_t *offset; /* [param_count] of a gradient within a sum */
+    bool *held;     /* [param_count] reached by a shard of this step that is done */
+    double weights[LS__SHARD_LEVELS];
+} ls__reduce_shards;
+
 struct ls_reducer {
     ls_runtime *runtime;
     ls__runtime_guest guest; /* tells that the runtime has ended */
-    ls_group *group;         /* our own duplicate */
-    char *name;
+    ls_group *group;         /* domain 0's, with its rank and size */
     int rank, size;
+    char *name;
     ls__reduce_param *params;
     int param_count;
+    ls__reduce_domain domains[LS__DOMAINS_MAX];
+    int domain_count;
+    ls__reduce_batch batches[LS__DOMAINS_MAX];
+    int batch_count;
     ls__reduce_plan plan;
-    ls__arena arena; /* names, parameters, plans */
+    ls__arena arena; /* names, parameters, tables, plans */
     ls_reducer_options options;
 
     ls__lock lock; /* guards what follows; never held while an operation is started */
@@ -93,23 +183,30 @@ struct ls_reducer {
     ls_status failure;
     char failure_text[LS__MESSAGE_MAX];
     int next_launch; /* first bucket that was not launched */
+    int next_end;    /* first bucket whose end was not waited for; the thread of backward owns it */
     bool launching;  /* a thread is starting operations; Note [Launching] in reducer.c */
+    bool held;       /* by the mode, until all gradients are ready */
     bool overwrites; /* the caller overwrites absent gradients: zeroing is forgetting */
     bool weighted;
     double weight; /* local sum of w since the last reduction */
-    double divisor;
+    ls__reduce_shards shards;
+    uint32_t flags;   /* ls__reduce_flag of this rank, in this backward */
+    bool differ;      /* the replicas may, in the backwards to come */
+    int first_live;   /* lowest rank that had data in the last synchronised backward; 0: none */
+    int exchanges;    /* lock: control exchanges under way */
     int *ready_order; /* [param_count] parameters in the order in which they became ready … */
     int ready_count;  /* … in this backward */
 
+    ls__reduced_fn reduced; /* NULL: nobody asks */
+    void *reduced_arg;
+    ls__automatic automatic;
+    const uint64_t *hashes; /* [param_count] of the parameters themselves; NULL: not now */
+    uint64_t agreement;     /* the key of the reducer's group */
+    bool agrees;            /* all of its ranks agree in it, as of the last control exchange */
     bool config_checked;
     bool settings_differ; /* of those that may change in the run; found by the control exchange */
-    bool nonfinite_reported; /* owned by the thread that launches */
-    char *control;           /* registered: size parts of control_bytes each */
-    size_t control_bytes;
-    ls_work *control_work;
-
-    _Atomic uint64_t first_launch_ns,
-        last_end_ns; /* relaxed: read after the works were waited for */
+    bool nonfinite_reported;     /* owned by the thread that launches */
+    uint64_t begin_ns, ended_ns; /* of the last synchronised backward, its wait included */
     uint64_t gradient_bytes;
     ls_reducer_stats stats;
 };

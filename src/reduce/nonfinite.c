@@ -14,38 +14,54 @@
 #include "comm/comm.h"
 #include "comm/group/group.h"
 
-#define ENDS 16 /* elements at each end: a cache line of float32 */
+#define ENDS 16    /* elements at each end: a cache line of float32 */
+#define BLOCK 4096 /* elements between two looks at what was found */
 
-/* IEEE 754: all bits of the exponent are set in NaN and infinity, and in no number. */
-static bool is_finite(const char *at, ls_dtype dtype)
+/* IEEE 754: all bits of the exponent are set in NaN and infinity, and in no number. Adding the lowest of
+ * them then carries into the place of the sign. */
+#define HOLDS_NONFINITE(name, type, exponent, lowest)                                              \
+    static bool name##_holds_nonfinite(const void *at, int64_t count)                              \
+    {                                                                                              \
+        const type *x = at;                                                                        \
+        type found = 0;                                                                            \
+        for (int64_t i = 0; i < count; i++) {                                                      \
+            found |= (type)((x[i] & (exponent)) + (lowest));                                       \
+        }                                                                                          \
+        return (found >> (8 * sizeof found - 1)) != 0;                                             \
+    }
+HOLDS_NONFINITE(float64, uint64_t, 0x7ff0000000000000u, 0x0010000000000000u)
+HOLDS_NONFINITE(float32, uint32_t, 0x7f800000u, 0x00800000u)
+HOLDS_NONFINITE(float16, uint16_t, 0x7c00u, 0x0400u)
+HOLDS_NONFINITE(bfloat16, uint16_t, 0x7f80u, 0x0080u)
+
+static bool holds_nonfinite(const char *at, ls_dtype dtype, int64_t count)
 {
-    uint64_t wide;
-    uint32_t single;
-    uint16_t half;
     switch (dtype) {
     case LS_FLOAT64:
-        memcpy(&wide, at, sizeof wide);
-        return (wide & 0x7ff0000000000000u) != 0x7ff0000000000000u;
+        return float64_holds_nonfinite(at, count);
     case LS_FLOAT32:
-        memcpy(&single, at, sizeof single);
-        return (single & 0x7f800000u) != 0x7f800000u;
+        return float32_holds_nonfinite(at, count);
     case LS_FLOAT16:
-        memcpy(&half, at, sizeof half);
-        return (half & 0x7c00u) != 0x7c00u;
+        return float16_holds_nonfinite(at, count);
     default:
         LS_ASSERT(dtype == LS_BFLOAT16);
-        memcpy(&half, at, sizeof half);
-        return (half & 0x7f80u) != 0x7f80u;
+        return bfloat16_holds_nonfinite(at, count);
     }
 }
 
-/* The first element in [from, to) that is not finite; -1: all are. */
+/* The first element in [from, to) that is not finite; -1: all are. Block by block, and within the block
+ * that holds one element by element. */
 static int64_t find(const char *gradient, ls_dtype dtype, int64_t from, int64_t to)
 {
     const size_t bytes = ls_dtype_size(dtype);
-    for (int64_t i = from; i < to; i++) {
-        if (!is_finite(gradient + (size_t)i * bytes, dtype)) {
-            return i;
+    for (int64_t step = BLOCK; from < to;) {
+        const int64_t count = to - from < step ? to - from : step;
+        if (!holds_nonfinite(gradient + (size_t)from * bytes, dtype, count)) {
+            from += count;
+        } else if (count == 1) {
+            return from;
+        } else {
+            step = 1;
         }
     }
     return -1;
@@ -56,10 +72,10 @@ static int64_t look(const ls__reduce_param *param, const char *gradient, bool al
 {
     const int64_t count = param->count;
     if (all || count <= 2 * ENDS) {
-        return find(gradient, param->dtype, 0, count);
+        return find(gradient, param->key.dtype, 0, count);
     }
-    const int64_t at = find(gradient, param->dtype, 0, ENDS);
-    return at >= 0 ? at : find(gradient, param->dtype, count - ENDS, count);
+    const int64_t at = find(gradient, param->key.dtype, 0, ENDS);
+    return at >= 0 ? at : find(gradient, param->key.dtype, count - ENDS, count);
 }
 
 static void report(ls_reducer *r, const ls__reduce_param *param, int64_t at)
@@ -80,9 +96,10 @@ static void report(ls_reducer *r, const ls__reduce_param *param, int64_t at)
 void ls__nonfinite_look(ls_reducer *r, const ls__reduce_bucket *bucket)
 {
     const bool all = r->group->comm->strict;
+    const char *memory = r->plan.regions[bucket->region].memory;
     for (int i = 0; i < bucket->count && !r->nonfinite_reported; i++) {
         const ls__reduce_param *param = &r->params[r->plan.order[bucket->first + i]];
-        const int64_t at = param->local ? look(param, bucket->memory + param->offset, all) : -1;
+        const int64_t at = param->local ? look(param, memory + param->offset, all) : -1;
         if (at >= 0) {
             r->nonfinite_reported = true;
             report(r, param, at);

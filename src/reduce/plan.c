@@ -1,31 +1,160 @@
-/* How gradients are laid out in buckets.
+/* How gradients are laid out.
  *
  *   registration order:   embed  fc1.w fc1.b   fc2.w fc2.b
  *   backward finishes:    fc2.b  fc2.w fc1.b   fc1.w embed
- *   buckets:            [ fc2.b | fc2.w fc1.b fc1.w | embed ]     the first is small, so that the
- *                                                                 first reduction starts early
+ *   region:             | fc2.b fc2.w | fc1.b | fc1.w | embed |     cells
+ *   buckets:            [             ][              ][      ]     the first is small, so that the
+ *                                                                   first reduction starts early
  *
- * A bucket holds gradients of one type; where there are several, one bucket of each is open while
- * they are filled, and buckets stand in the order of their last parameters, which is that in which
- * they can be reduced.
+ * A region holds the gradients of one type that are summed over one group and divided by the same
+ * number, in one piece of memory. It is a row of cells, and a bucket is some neighbouring cells: a
+ * boundary between buckets can move to any border of a cell, and no gradient moves. Cells are padded
+ * to 64 bytes for each rank of the group; parameters start on 64-byte borders. All gaps hold zeros
+ * and stay zero. Buckets are launched in the order of their last parameters, which is that in which
+ * they can be reduced; buckets of one group have the same order on all of its ranks.
  *
  * The order is the reverse of registration (VLDB 2020, section 3.2.3) until one synchronised
- * backward has shown the real one. Parameters start on 64-byte borders; the gaps hold zeros and
- * stay zero.
+ * backward has shown the real one.
  */
 #include "reduce/plan.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"
 #include "base/size.h"
+#include "reduce/wire.h"
 
-/* The tag that error messages and traces show: "bucket 3:" and as many names as fit. */
-static void name_bucket(const ls_reducer *r, const ls__reduce_plan *plan, int index)
+#define CELL_BYTES ((size_t)64 << 10) /* at most, unless a parameter is larger */
+
+/* ---- the order ----------------------------------------------------------------------------- */
+
+static bool same_key(const ls__reduce_key *a, const ls__reduce_key *b)
+{
+    return a->dtype == b->dtype && a->domain == b->domain && a->batch == b->batch &&
+           memcmp(&a->divisor, &b->divisor, sizeof a->divisor) == 0;
+}
+
+/* A parameter's place in the layout: region by region, in the caller's buckets if there are any,
+ * in the order in which gradients become ready. */
+typedef struct ordered {
+    int region, mapped, position, param;
+} ordered;
+
+static int by_place(const void *a, const void *b)
+{
+    const ordered *x = a, *y = b;
+    if (x->region != y->region) {
+        return x->region < y->region ? -1 : 1;
+    }
+    if (x->mapped != y->mapped) {
+        return x->mapped < y->mapped ? -1 : 1;
+    }
+    return (x->position > y->position) - (x->position < y->position);
+}
+
+/* The region of a key; a new one where there is none yet. */
+static int region_for(ls__reduce_plan *plan, const ls__reduce_key *key)
+{
+    for (int i = 0; i < plan->region_count; i++) {
+        if (same_key(&plan->regions[i].key, key)) {
+            return i;
+        }
+    }
+    plan->regions[plan->region_count].key = *key;
+    return plan->region_count++;
+}
+
+/* Fills plan->order and params[].region. `places` and `seen` are scratch for each
+ * parameter and one more; seen[k] becomes 1 + the position of the first parameter of the caller's bucket k. */
+static void order_params(ls_reducer *r, ls__reduce_plan *plan, ordered *places, int *seen)
+{
+    for (int i = 0; i < r->param_count; i++) {
+        ls__reduce_param *param = &r->params[plan->sequence[i]];
+        param->region = region_for(plan, &param->key);
+        if (param->map > 0 && seen[param->map] == 0) {
+            seen[param->map] = 1 + i;
+        }
+        places[i] =
+            (ordered){param->region, param->map > 0 ? seen[param->map] : 0, i, plan->sequence[i]};
+    }
+    qsort(places, (size_t)r->param_count, sizeof *places, by_place);
+    for (int i = 0; i < r->param_count; i++) {
+        plan->order[i] = places[i].param;
+    }
+}
+
+/* ---- cells --------------------------------------------------------------------------------- */
+
+/* No bucket is smaller than a cell, so cells are as small as the buckets' caps. */
+static size_t cell_cap(const ls_reducer *r)
+{
+    size_t cap = CELL_BYTES;
+    cap = r->options.bucket_bytes < cap ? r->options.bucket_bytes : cap;
+    return r->options.first_bucket_bytes < cap ? r->options.first_bucket_bytes : cap;
+}
+
+/* The size of the last cell becomes final. */
+static void close_cell(ls_reducer *r, ls__reduce_plan *plan)
+{
+    if (plan->cell_count > 0) {
+        ls__reduce_cell *cell = &plan->cells[plan->cell_count - 1];
+        ls__reduce_region *region = &plan->regions[cell->region];
+        const size_t unit = LS__CACHE_LINE * (size_t)r->domains[region->key.domain].size;
+        cell->bytes = (cell->bytes + unit - 1) / unit * unit;
+        region->bytes = cell->offset + cell->bytes;
+    }
+}
+
+/* Cuts the regions into cells, and places the parameters in them. */
+static void fill_cells(ls_reducer *r, ls__reduce_plan *plan)
+{
+    const size_t cap = cell_cap(r);
+    int map = 0;
+    for (int i = 0; i < r->param_count; i++) {
+        ls__reduce_param *param = &r->params[plan->order[i]];
+        const size_t bytes = ls__round_up(param->bytes, LS__PARAM_ALIGN);
+        ls__reduce_cell *cell = plan->cell_count > 0 ? &plan->cells[plan->cell_count - 1] : NULL;
+        if (cell == NULL || cell->region != param->region || param->map != map ||
+            cell->bytes + bytes > cap) {
+            close_cell(r, plan);
+            cell = &plan->cells[plan->cell_count++];
+            *cell = (ls__reduce_cell){
+                .region = param->region, .offset = plan->regions[param->region].bytes, .first = i};
+            map = param->map;
+        }
+        param->offset = cell->offset + cell->bytes;
+        cell->bytes += bytes;
+        cell->count++;
+    }
+    close_cell(r, plan);
+}
+
+/* Sets cells[].last. */
+static void find_last(const ls_reducer *r, ls__reduce_plan *plan, int *position)
+{
+    for (int i = 0; i < r->param_count; i++) {
+        position[plan->sequence[i]] = i;
+    }
+    for (int c = 0; c < plan->cell_count; c++) {
+        ls__reduce_cell *cell = &plan->cells[c];
+        for (int i = 0; i < cell->count; i++) {
+            const int at = position[plan->order[cell->first + i]];
+            cell->last = at > cell->last ? at : cell->last;
+        }
+    }
+}
+
+/* ---- buckets ------------------------------------------------------------------------------- */
+
+/* The tag that error messages and traces show: "bucket 3:" and as many names as fit. `number`: among
+ * the buckets of its domain. The ranks of a domain number them alike, although they may launch buckets
+ * of other domains in between. */
+static void name_bucket(const ls_reducer *r, const ls__reduce_plan *plan, int index, int number)
 {
     ls__reduce_bucket *bucket = &plan->buckets[index];
-    size_t used = (size_t)snprintf(bucket->tag, sizeof bucket->tag, "bucket %d:", index);
+    size_t used = (size_t)snprintf(bucket->tag, sizeof bucket->tag, "bucket %d:", number);
     for (int i = 0; i < bucket->count; i++) {
         const char *name = r->params[plan->order[bucket->first + i]].name;
         if (used + strlen(name) + sizeof " (+1000000)" >= sizeof bucket->tag) {
@@ -37,127 +166,146 @@ static void name_bucket(const ls_reducer *r, const ls__reduce_plan *plan, int in
     }
 }
 
-/* ---- which bucket a gradient goes to ------------------------------------------------------- */
-
-/* A bucket that is being filled. One is open for each type; the position of its last parameter
- * decides when it can be reduced. */
-typedef struct draft_bucket {
-    ls__reduce_bucket made;
-    int last, index, placed;
-} draft_bucket;
-
-typedef struct draft {
-    draft_bucket *bucket; /* in order of opening */
-    int count;
-    int open[LS__REDUCE_DTYPES]; /* by type; -1: none is */
-} draft;
-
-/* Only bucket 0 may be smaller, so that the first reduction starts early. */
-static size_t cap_of(const ls_reducer *r, int bucket)
+static int by_last(const void *a, const void *b)
 {
-    return bucket == 0 && r->options.first_bucket_bytes < r->options.bucket_bytes
-               ? r->options.first_bucket_bytes
-               : r->options.bucket_bytes;
+    const ls__reduce_bucket *x = a, *y = b;
+    return (x->last > y->last) - (x->last < y->last);
 }
 
-/* Returns the open bucket of the parameter's type, or opens a new one when it is full. A parameter
- * larger than the cap gets a bucket of its own. */
-static draft_bucket *bucket_for(const ls_reducer *r, draft *d, const ls__reduce_param *param)
+/* The most bytes of a bucket; `first`: the first one of its region. */
+static size_t cap_of(const ls__reduce_plan *plan, const ls__reduce_division *division, int region,
+                     bool first)
 {
-    LS_ASSERT(param->dtype < LS__REDUCE_DTYPES);
-    const int open = d->open[param->dtype];
-    if (open >= 0 && d->bucket[open].made.bytes + param->bytes <= cap_of(r, open)) {
-        return &d->bucket[open];
+    if (division->parts > 0) {
+        return plan->regions[region].bytes / (size_t)division->parts;
     }
-    d->open[param->dtype] = d->count;
-    d->bucket[d->count].made.dtype = param->dtype;
-    return &d->bucket[d->count++];
+    return first && division->first_bytes < division->bytes ? division->first_bytes
+                                                            : division->bytes;
 }
 
-/* Assigns every parameter a draft bucket and an offset. `last` ends up as the position at which the
- * bucket becomes complete. */
-static void fill_draft(ls_reducer *r, const int *sequence, draft *d)
+/* Whether cell c belongs to the bucket that is being filled. */
+static bool fits(const ls_reducer *r, const ls__reduce_plan *plan,
+                 const ls__reduce_division *division, const ls__reduce_bucket *bucket, int c)
 {
-    for (int i = 0; i < r->param_count; i++) {
-        ls__reduce_param *param = &r->params[sequence[i]];
-        draft_bucket *bucket = bucket_for(r, d, param);
-        param->bucket = (int)(bucket - d->bucket);
-        param->offset = bucket->made.bytes;
-        bucket->made.bytes += ls__round_up(param->bytes, LS__PARAM_ALIGN);
-        bucket->made.count++;
-        bucket->last = i;
+    const ls__reduce_cell *cell = &plan->cells[c];
+    const int map = r->params[plan->order[cell->first]].map;
+    if (bucket->region != cell->region) {
+        return false;
     }
+    if (map > 0) {
+        return map == r->params[plan->order[bucket->first]].map;
+    }
+    if (division->ends != NULL) {
+        return !division->ends[c - 1];
+    }
+    return bucket->bytes + cell->bytes <=
+           cap_of(plan, division, bucket->region, bucket->offset == 0);
 }
 
-/* Numbers the buckets in the order in which they can be reduced, and lists the parameters of each
- * side by side in plan->order. Launching strictly in this order needs no agreement between
- * ranks. */
-static void sort_draft(ls_reducer *r, draft *d, ls__reduce_plan *plan)
+/* Makes buckets of neighbouring cells. The first of a region may be smaller, so that its reduction
+ * starts early. */
+static void fill_buckets(ls_reducer *r, ls__reduce_plan *plan, const ls__reduce_division *division)
 {
-    int first = 0;
-    for (int i = 0; i < r->param_count; i++) {
-        draft_bucket *bucket = &d->bucket[r->params[plan->sequence[i]].bucket];
-        if (bucket->last == i) {
-            bucket->index = plan->count;
-            bucket->made.first = first;
-            first += bucket->made.count;
-            plan->buckets[plan->count++] = bucket->made;
+    ls__reduce_bucket *bucket = NULL;
+    plan->count = 0;
+    for (int c = 0; c < plan->cell_count; c++) {
+        const ls__reduce_cell *cell = &plan->cells[c];
+        if (bucket == NULL || !fits(r, plan, division, bucket, c)) {
+            bucket = &plan->buckets[plan->count++];
+            *bucket = (ls__reduce_bucket){
+                .region = cell->region, .offset = cell->offset, .first = cell->first};
+        }
+        bucket->bytes += cell->bytes;
+        bucket->count += cell->count;
+        bucket->last = cell->last > bucket->last ? cell->last : bucket->last;
+    }
+    if (plan->count > 0) { /* not for an empty model, whose tables are NULL */
+        qsort(plan->buckets, (size_t)plan->count, sizeof *plan->buckets, by_last);
+    }
+    int named[LS__DOMAINS_MAX] = {0};
+    for (int b = 0; b < plan->count; b++) {
+        name_bucket(r, plan, b, named[plan->regions[plan->buckets[b].region].key.domain]++);
+        for (int i = 0; i < plan->buckets[b].count; i++) {
+            r->params[plan->order[plan->buckets[b].first + i]].bucket = b;
         }
     }
-    LS_ASSERT(first == r->param_count && plan->count == d->count);
-    for (int i = 0; i < r->param_count; i++) {
-        ls__reduce_param *param = &r->params[plan->sequence[i]];
-        draft_bucket *bucket = &d->bucket[param->bucket];
-        param->bucket = bucket->index;
-        plan->order[bucket->made.first + bucket->placed++] = plan->sequence[i];
-    }
+}
+
+void ls__reducer_divide(ls_reducer *r, const ls__reduce_division *division)
+{
+    LS_ASSERT(r->phase == LS__REDUCER_IDLE);
+    fill_buckets(r, &r->plan, division);
+    r->plan.version++;
+    r->stats.buckets = r->plan.count;
 }
 
 /* ---- the plan ------------------------------------------------------------------------------ */
 
 /* All arrays lie in the arena: a reducer makes two plans at most. */
-static ls_status alloc_plan(ls_reducer *r, ls__reduce_plan *plan, draft *d)
+static ls_status alloc_plan(ls_reducer *r, ls__reduce_plan *plan)
 {
-    const size_t n = (size_t)r->param_count;
+    const size_t n = (size_t)r->param_count + 1; /* not nothing for an empty model */
     plan->sequence = ls__arena_alloc(&r->arena, n * sizeof *plan->sequence);
     plan->order = ls__arena_alloc(&r->arena, n * sizeof *plan->order);
+    plan->regions = ls__arena_alloc(&r->arena, n * sizeof *plan->regions);
+    plan->cells = ls__arena_alloc(&r->arena, n * sizeof *plan->cells);
     plan->buckets = ls__arena_alloc(&r->arena, n * sizeof *plan->buckets);
-    d->bucket = ls__arena_alloc(&r->arena, n * sizeof *d->bucket);
-    if (plan->sequence == NULL || plan->order == NULL || plan->buckets == NULL ||
-        d->bucket == NULL) {
+    if (plan->sequence == NULL || plan->order == NULL || plan->regions == NULL ||
+        plan->cells == NULL || plan->buckets == NULL) {
         return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory for the plan of %d parameters",
                         r->name, r->param_count);
     }
     return LS_OK;
 }
 
-/* Collective in effect: memory is registered with the group. A failure half-way is undone by
- * ls__plan_release. */
-static ls_status alloc_buckets(ls_reducer *r, ls__reduce_plan *plan)
+/* Decides where everything lies; no memory for gradients yet. */
+static ls_status draw(ls_reducer *r, ls__reduce_plan *plan)
 {
-    for (int i = 0; i < plan->count; i++) {
-        name_bucket(r, plan, i);
+    const ls__arena_mark mark = ls__arena_mark_get(&r->arena);
+    const size_t n = (size_t)r->param_count + 1;
+    ordered *places = ls__arena_alloc(&r->arena, n * sizeof *places);
+    int *scratch = ls__arena_alloc(&r->arena, n * sizeof *scratch);
+    if (places == NULL || scratch == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory for the plan of %d parameters",
+                        r->name, r->param_count);
+    }
+    order_params(r, plan, places, scratch);
+    fill_cells(r, plan);
+    find_last(r, plan, scratch);
+    fill_buckets(r, plan,
+                 &(ls__reduce_division){.first_bytes = r->options.first_bucket_bytes,
+                                        .bytes = r->options.bucket_bytes});
+    ls__arena_rewind(&r->arena, mark);
+    return LS_OK;
+}
+
+/* Collective in effect: memory is registered with the groups. A failure half-way is undone by
+ * ls__plan_release. */
+static ls_status alloc_regions(ls_reducer *r, ls__reduce_plan *plan)
+{
+    for (int i = 0; i < plan->region_count; i++) {
         void *memory = NULL;
-        const ls_status status = ls_group_alloc(r->group, plan->buckets[i].bytes, &memory);
+        const ls_status status = ls_group_alloc(r->domains[plan->regions[i].key.domain].group,
+                                                plan->regions[i].bytes, &memory);
         if (status < 0) {
-            return ls__fail_within(status, "reducer \"%s\", %s", r->name, plan->buckets[i].tag);
+            return ls__fail_within(status, "reducer \"%s\", %s gradients", r->name,
+                                   ls_dtype_name(plan->regions[i].key.dtype));
         }
-        plan->buckets[i].memory = memory;
+        plan->regions[i].memory = memory;
+        LS_TRY(ls__wire_open(r, &plan->regions[i]));
     }
     return LS_OK;
 }
 
-/* `out` is written only on success. params[].bucket and .offset are overwritten in any case, so a
+/* `out` is written only on success. The places of the parameters are overwritten in any case, so a
  * failure leaves the old plan unusable. */
 ls_status ls__plan_make(ls_reducer *r, const int *order, uint32_t version, ls__reduce_plan *out)
 {
     ls__reduce_plan plan = {.version = version};
-    draft d = {.open = {-1, -1, -1, -1}};
-    LS_TRY(alloc_plan(r, &plan, &d));
+    LS_TRY(alloc_plan(r, &plan));
     memcpy(plan.sequence, order, (size_t)r->param_count * sizeof *order);
-    fill_draft(r, plan.sequence, &d);
-    sort_draft(r, &d, &plan);
-    const ls_status status = alloc_buckets(r, &plan);
+    LS_TRY(draw(r, &plan));
+    const ls_status status = alloc_regions(r, &plan);
     if (status < 0) {
         ls__plan_release(r, &plan);
         return status;
@@ -170,89 +318,133 @@ ls_status ls__plan_make(ls_reducer *r, const int *order, uint32_t version, ls__r
 void ls__plan_release(ls_reducer *r, ls__reduce_plan *plan)
 {
     const ls__env *env = r->runtime->env;
-    for (int i = 0; i < plan->count; i++) {
-        ls__reduce_bucket *bucket = &plan->buckets[i];
-        if (bucket->memory != NULL) {
-            (void)ls_group_dealloc(r->group, bucket->memory);
+    for (int i = 0; i < plan->region_count; i++) {
+        ls__reduce_region *region = &plan->regions[i];
+        if (region->memory != NULL) {
+            (void)ls_group_dealloc(r->domains[region->key.domain].group, region->memory);
         }
-        if (bucket->carry != NULL) {
-            env->release(env, bucket->carry, bucket->bytes);
+        ls__wire_close(r, region);
+        if (region->carry != NULL) {
+            env->release(env, region->carry, region->bytes);
         }
     }
-    plan->count = 0;
+    plan->region_count = 0;
 }
 
-/* The caller's own memory takes precedence; its numbers are then copied into the bucket and
+/* The caller's own memory takes precedence; its numbers are then copied into the region and
  * back. */
 void *ls__reducer_grad(const ls_reducer *r, int param)
 {
     LS_ASSERT(param >= 0 && param < r->param_count);
     const ls__reduce_param *p = &r->params[param];
-    return p->user != NULL ? p->user : r->plan.buckets[p->bucket].memory + p->offset;
+    return p->user != NULL ? p->user : r->plan.regions[p->region].memory + p->offset;
+}
+
+bool *ls__reducer_present(ls_reducer *r, int param)
+{
+    LS_ASSERT(param >= 0 && param < r->param_count);
+    return &r->params[param].present;
 }
 
 /* Where ddp lays the parameter itself, in memory of the same layout. */
 ls__reduce_place ls__reducer_place(const ls_reducer *r, int param)
 {
-    return (ls__reduce_place){r->params[param].bucket, r->params[param].offset};
+    return (ls__reduce_place){r->params[param].region, r->params[param].offset};
 }
 
-int ls__reducer_buckets(const ls_reducer *r)
+int ls__reducer_regions(const ls_reducer *r)
 {
-    return r->plan.count;
+    return r->plan.region_count;
 }
 
-size_t ls__reducer_bucket_bytes(const ls_reducer *r, int bucket)
+size_t ls__reducer_region_bytes(const ls_reducer *r, int region)
 {
-    return r->plan.buckets[bucket].bytes;
+    return r->plan.regions[region].bytes;
 }
 
-/* Fills `order` with rank 0's ready order on every rank; parameters that never became ready follow
- * in the old order. Collective. */
-static ls_status agree_order(ls_reducer *r, int *order)
+ls_group *ls__reducer_region_group(const ls_reducer *r, int region)
 {
-    bool *seen = ls__arena_alloc(&r->arena, (size_t)r->param_count * sizeof *seen);
-    if (seen == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory to lay buckets out", r->name);
-    }
+    return r->domains[r->plan.regions[region].key.domain].group;
+}
+
+ls_dtype ls__reducer_region_dtype(const ls_reducer *r, int region)
+{
+    return r->plan.regions[region].key.dtype;
+}
+
+/* ---- the observed order -------------------------------------------------------------------- */
+
+/* Fills `order` with this rank's ready order; parameters that never became ready follow in the old
+ * order. */
+static void own_order(const ls_reducer *r, int *order, bool *seen)
+{
     int n = 0;
     for (int i = 0; i < r->ready_count; i++) {
         order[n++] = r->ready_order[i];
         seen[r->ready_order[i]] = true;
     }
     for (int i = 0; i < r->param_count; i++) {
-        int param = r->plan.order[i];
+        const int param = r->plan.sequence[i];
         if (!seen[param]) {
             order[n++] = param;
         }
     }
     LS_ASSERT(n == r->param_count);
-    return ls_broadcast(r->group, order, n, LS_INT32, 0, NULL, NULL);
 }
 
-/* Only between backwards, and collective. Returns early on all ranks alike when the order is the
- * one in use. `moved` is called while both layouts exist, so that gradients can be copied. */
+/* Gives the domain's parameters, where they stand in `order`, the order of its rank 0. Ranks number
+ * the parameters of a domain alike, but not all parameters. `number` and `agreed`: [param_count] of
+ * scratch. Collective. */
+static ls_status agree_order(ls_reducer *r, int d, int *order, int *number, int *agreed)
+{
+    const ls__reduce_domain *domain = &r->domains[d];
+    int n = 0;
+    for (int i = 0; i < domain->param_count; i++) {
+        number[domain->params[i]] = i;
+    }
+    for (int i = 0; i < r->param_count; i++) {
+        if (r->params[order[i]].key.domain == d) {
+            agreed[n++] = number[order[i]];
+        }
+    }
+    LS_ASSERT(n == domain->param_count);
+    LS_TRY(ls_broadcast(domain->group, agreed, n, LS_INT32, 0, NULL, NULL));
+    n = 0;
+    for (int i = 0; i < r->param_count; i++) {
+        if (r->params[order[i]].key.domain == d) {
+            order[i] = domain->params[agreed[n++]];
+        }
+    }
+    return LS_OK;
+}
+
+/* Only between backwards, and collective. Where the order is the one in use, nothing moves. `moved` is
+ * called while both layouts exist, so that gradients can be copied. */
 ls_status ls__reducer_replan(ls_reducer *r, void (*moved)(void *arg, int param, void *memory),
                              void *arg)
 {
-    int *order = ls__arena_alloc(&r->arena, (size_t)r->param_count * sizeof *order);
-    if (order == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory to lay buckets out", r->name);
+    const size_t n = (size_t)r->param_count + 1;
+    int *order = ls__arena_alloc(&r->arena, 3 * n * sizeof *order);
+    bool *seen = ls__arena_alloc(&r->arena, n * sizeof *seen);
+    if (order == NULL || seen == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory for the plan of %d parameters",
+                        r->name, r->param_count);
     }
-    LS_TRY(agree_order(r, order));
+    own_order(r, order, seen);
+    for (int d = 0; d < r->domain_count; d++) {
+        LS_TRY(agree_order(r, d, order, order + n, order + 2 * n));
+    }
     if (memcmp(order, r->plan.sequence, (size_t)r->param_count * sizeof *order) == 0) {
+        r->plan.version++;
         return LS_OK;
     }
     ls__reduce_plan old = r->plan;
     ls__reduce_plan plan;
     LS_TRY(ls__plan_make(r, order, old.version + 1, &plan));
-    for (int i = 0; i < plan.count; i++) {
-        plan.buckets[i].state = old.buckets[0].state;
-    }
     r->plan = plan;
     for (int i = 0; i < r->param_count; i++) {
         moved(arg, i, ls__reducer_grad(r, i));
     }
     ls__plan_release(r, &old);
-    return LS_OK;
+    return ls__automatic_start(r);
 }

@@ -21,13 +21,20 @@
 
 #include "base/assert.h"
 #include "base/options.h"
+#include "base/trace.h"
 #include "comm/api/collective.h"
+#include "comm/diagnose/flight.h"
 #include "comm/engine/lock.h"
 #include "reduce/bucket.h"
 #include "reduce/config_check.h"
 #include "reduce/control.h"
+#include "reduce/domain.h"
 #include "reduce/nonfinite.h"
 #include "reduce/plan.h"
+#include "reduce/replica.h"
+#include "reduce/shards.h"
+#include "reduce/stats.h"
+#include "reduce/wire.h"
 
 /* Before the first backward, so no lock is needed. */
 void ls__reducer_set_overwrites(ls_reducer *r)
@@ -41,20 +48,31 @@ ls_group *ls__reducer_group(const ls_reducer *r)
     return r->group;
 }
 
-/* Peers learn of the failure at once, and their operations in this group end with `status` and this
- * text. */
+/* The same on every rank: all saw the same exchange. */
+int ls__reducer_first_live(const ls_reducer *r)
+{
+    return r->first_live;
+}
+
+void ls__reducer_set_differ(ls_reducer *r, bool differ)
+{
+    r->differ = differ;
+}
+
+/* Peers learn of the failure at once, and their operations in these groups end with `status` and
+ * this text. */
 void ls__reducer_abort(ls_reducer *r, ls_status status, const char *message)
 {
     char text[LS__MESSAGE_MAX];
     (void)snprintf(text, sizeof text, "rank %d failed: %s", r->rank, message);
-    ls__group_fail(r->group, status, text);
+    ls__reducer_fail(r, status, text);
 }
 
 /* ---- a backward begins -------------------------------------------------------------------- */
 
 /* Takes the lock, because the engine's thread changes the phase while a synchronising backward
  * runs. */
-static bool is_idle(ls_reducer *r)
+bool ls__reducer_is_idle(ls_reducer *r)
 {
     ls__lock_take(&r->lock, r->runtime->env);
     bool idle = r->phase == LS__REDUCER_IDLE;
@@ -74,12 +92,21 @@ static void become_idle(ls_reducer *r)
 /* A group that failed earlier stays failed; its error is returned again. */
 static ls_status check_begin(ls_reducer *r, const ls_reducer_begin_options *options)
 {
-    LS_TRY(ls_group_status(r->group));
-    if (!is_idle(r)) {
+    for (int d = 0; d < r->domain_count; d++) {
+        LS_TRY(ls_group_status(r->domains[d].group));
+    }
+    if (!ls__reducer_is_idle(r)) {
         return ls__fail(LS_ERR_STATE,
                         "reducer \"%s\": ls_reducer_begin while a synchronising backward is under"
                         " way; call ls_reducer_wait first",
                         r->name);
+    }
+    if (options->joined && options->local) {
+        return ls__fail(
+            LS_ERR_INVALID,
+            "reducer \"%s\": a backward of a rank that has joined cannot be local; give "
+            "joined or local",
+            r->name);
     }
     if (!(options->weight >= 0.0) || isinf(options->weight)) {
         return ls__fail(LS_ERR_INVALID, "reducer \"%s\": the weight is %g; give a finite one >= 0",
@@ -88,25 +115,53 @@ static ls_status check_begin(ls_reducer *r, const ls_reducer_begin_options *opti
     return LS_OK;
 }
 
+/* Whether this backward reaches the parameter; that of a rank without data reaches none. */
+static bool reaches(const ls_reducer_begin_options *options, int param)
+{
+    return !options->joined && (options->used == NULL || options->used[param]);
+}
+
 /* Resets what belongs to one backward. A parameter that will not be reached counts as ready from
  * the start. */
-static void count_pending(ls_reducer *r, const uint8_t *used)
+static void count_pending(ls_reducer *r, const ls_reducer_begin_options *options)
 {
     r->ready_count = 0;
-    r->next_launch = 0;
+    r->next_launch = r->next_end = 0;
     r->gradient_bytes = 0;
-    atomic_store_explicit(&r->first_launch_ns, 0, memory_order_relaxed);
-    atomic_store_explicit(&r->last_end_ns, 0, memory_order_relaxed);
     for (int b = 0; b < r->plan.count; b++) {
-        r->plan.buckets[b].pending = 0;
-        r->plan.buckets[b].work = NULL;
+        ls__reduce_bucket *bucket = &r->plan.buckets[b];
+        bucket->pending = 0;
+        bucket->work = NULL;
+        bucket->launched_ns = bucket->reduced_ns = 0;
+        bucket->env = r->runtime->env;
     }
     for (int i = 0; i < r->param_count; i++) {
         ls__reduce_param *param = &r->params[i];
-        bool reached = used == NULL || used[i];
+        const bool reached = reaches(options, i);
         param->ready = !reached;
+        param->ready_ns = 0;
         r->plan.buckets[param->bucket].pending += reached;
     }
+}
+
+/* One more micro-batch; a rank without data counts none. */
+static ls_status count_weight(ls_reducer *r, const ls_reducer_begin_options *options)
+{
+    r->flags = r->differ ? LS__REDUCE_DIFFER : 0;
+    if (options->joined) {
+        r->flags |= LS__REDUCE_JOINED | (options->divide_by_live ? LS__REDUCE_LIVE : 0);
+        return LS_OK;
+    }
+    if ((r->weight > 0.0 || r->shards.done > 0) && r->weighted != options->weighted) {
+        return ls__fail(LS_ERR_STATE,
+                        "reducer \"%s\": weighted and plain backwards are mixed in one step; use"
+                        " one form for all of its micro-batches",
+                        r->name);
+    }
+    r->weighted = options->weighted;
+    r->weight += options->weighted ? options->weight : 1.0;
+    r->weight = options->local ? r->weight : ls__shards_weight(r, r->weight);
+    return LS_OK;
 }
 
 /* Every rank finds the same mismatch. It fails the group all the same, so that the launcher names it
@@ -115,51 +170,65 @@ static ls_status check_config(ls_reducer *r)
 {
     const ls_status status = ls__config_check(r);
     if (status == LS_ERR_MISMATCH) {
-        ls__group_fail(r->group, status, ls_error_message());
+        ls__reducer_fail(r, status, ls_error_message());
     }
     return status;
 }
 
+/* The exchange could not be started in all domains: peers must not wait for it. */
+static void abandon(ls_reducer *r, ls_status status)
+{
+    char text[LS__MESSAGE_MAX];
+    memcpy(text, ls_error_message(), sizeof text);
+    ls__reducer_fail(r, status, text);
+    (void)ls__control_wait(r);
+    become_idle(r);
+    (void)ls__fail_again(status, text);
+}
+
 /* Local work first, then the exchange: a failure before ls__control_start leaves the reducer
  * idle. */
-ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *options,
-                            const uint8_t *present)
+ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *options)
 {
     LS_READ_OPTIONS(ls_reducer_begin_options, given, options, "ls_reducer_begin", LS_ERR_INVALID);
     options = &given;
     LS_TRY(check_begin(r, options));
-    LS_TRY(ls__buckets_begin(r, present));
-    if (r->weight > 0.0 && r->weighted != options->weighted) {
-        return ls__fail(LS_ERR_STATE,
-                        "reducer \"%s\": weighted and plain backwards are mixed in one step; use"
-                        " one form for all of its micro-batches",
-                        r->name);
+    LS_TRY(ls__shards_check(r));
+    LS_TRY(ls__buckets_begin(r));
+    LS_TRY(count_weight(r, options));
+    if (!options->local) {
+        ls__automatic_divide(r);
     }
-    count_pending(r, options->used);
-    r->weighted = options->weighted;
-    r->weight += options->weighted ? options->weight : 1.0;
+    count_pending(r, options);
     if (options->local) {
         return LS_OK;
     }
+    ls__agreement_join(r->runtime, r->agreement);
     LS_TRY(check_config(r));
     /* From here on the gradients that this backward reaches count as accumulated: the peers learn of
      * them by the bitmap. */
     for (int i = 0; i < r->param_count; i++) {
-        r->params[i].local = r->params[i].local || options->used == NULL || options->used[i];
+        r->params[i].local = r->params[i].local || reaches(options, i) || ls__shards_held(r, i);
     }
     ls__lock_take(&r->lock, r->runtime->env);
     LS_ASSERT(r->phase == LS__REDUCER_IDLE && r->next_launch == 0 && !r->launching);
     r->phase = LS__REDUCER_CONTROL;
     r->failure = LS_OK;
+    r->begin_ns = r->runtime->env->now_ns(r->runtime->env);
+    if (LS__UNLIKELY(r->runtime->trace != NULL) && !r->overwrites) {
+        ls__trace_pass(r->runtime->trace, r->begin_ns);
+    }
+    r->exchanges = r->domain_count;
+    r->held = r->options.mode != LS_REDUCE_OVERLAP;
     ls__unlock(&r->lock, r->runtime->env);
-    ls_status status = ls__control_start(r);
+    const ls_status status = ls__control_start(r);
     if (status < 0) {
-        become_idle(r);
+        abandon(r, status);
     }
     return status;
 }
 
-/* The public form, without knowledge of which gradients are present. */
+/* The public form: says where a mistake was made. */
 ls_status ls_reducer_begin(ls_reducer *r, const ls_reducer_begin_options *options)
 {
     if (r == NULL) {
@@ -167,7 +236,7 @@ ls_status ls_reducer_begin(ls_reducer *r, const ls_reducer_begin_options *option
             LS_ERR_INVALID,
             "ls_reducer_begin: the reducer is NULL; check what ls_reducer_new returned");
     }
-    const ls_status status = ls__reducer_begin(r, options, NULL);
+    const ls_status status = ls__reducer_begin(r, options);
     return status == LS_ERR_STATE || status == LS_ERR_INVALID ? ls__fail_at_site(status) : status;
 }
 
@@ -187,7 +256,7 @@ static void open_launches(ls_reducer *r)
     }
 }
 
-/* Runs on the thread that completes the exchange, often the engine's. A mismatch fails the group
+/* Runs on the thread that completes an exchange, often the engine's; the last one opens the launches. A mismatch fails the group
  * here, because this rank may still be computing and would reach ls_reducer_wait only later. */
 void ls__reducer_control_done(void *reducer, ls_status status)
 {
@@ -196,24 +265,26 @@ void ls__reducer_control_done(void *reducer, ls_status status)
         return; /* wait reports it */
     }
     ls__lock_take(&r->lock, r->runtime->env);
-    open_launches(r);
-    ls_status failure = r->failure;
+    LS_ASSERT(r->exchanges > 0);
+    const bool last = --r->exchanges == 0;
+    if (last) {
+        open_launches(r);
+    }
+    const ls_status failure = last ? r->failure : LS_OK;
     ls__unlock(&r->lock, r->runtime->env);
     if (failure < 0) {
-        ls__group_fail(r->group, failure, r->failure_text);
-        return;
+        ls__reducer_fail(r, failure, r->failure_text);
+    } else if (last) {
+        ls__reducer_advance(r);
     }
-    ls__reducer_advance(r);
 }
 
-/* The last of these marks the end of communication in the statistics; errors are reported by
- * ls_reducer_wait. */
-static void bucket_done(void *reducer, ls_status status)
+/* For the timeline; errors are reported by ls_reducer_wait. */
+static void bucket_done(void *arg, ls_status status)
 {
-    ls_reducer *r = reducer;
+    ls__reduce_bucket *bucket = arg;
     (void)status;
-    const ls__env *env = r->runtime->env;
-    atomic_store_explicit(&r->last_end_ns, env->now_ns(env), memory_order_relaxed);
+    bucket->reduced_ns = bucket->env->now_ns(bucket->env);
 }
 
 /* Called by the thread that set `launching`, without the lock; see Note [Launching]. */
@@ -226,22 +297,26 @@ static ls_status launch(ls_reducer *r, ls__reduce_bucket *bucket)
     LS_ASSERT(bucket->pending == 0 && bucket->work == NULL);
     ls__bucket_fill(r, bucket);
     ls__nonfinite_look(r, bucket);
-    if (atomic_load_explicit(&r->first_launch_ns, memory_order_relaxed) == 0) {
-        atomic_store_explicit(&r->first_launch_ns, env->now_ns(env), memory_order_relaxed);
-    }
-    r->gradient_bytes += bucket->bytes;
+    bucket->launched_ns = env->now_ns(env);
+    const ls__reduce_wire wire = ls__wire_send(r, bucket);
+    r->gradient_bytes += wire.bytes;
+    const ls__reduce_key *key = &r->plan.regions[bucket->region].key;
     const ls_collective_options options = {
-        .size = sizeof options, .tag = bucket->tag, .divisor = r->divisor};
+        .size = sizeof options,
+        .tag = bucket->tag,
+        .divisor = key->divisor != 0 ? key->divisor : r->batches[key->batch].divisor};
     const ls__collective args = {.operation = LS__OP_ALL_REDUCE,
-                                 .input = bucket->memory,
-                                 .output = bucket->memory,
-                                 .count = ls__bucket_elements(bucket),
-                                 .dtype = bucket->dtype,
+                                 .input = wire.memory,
+                                 .output = wire.memory,
+                                 .count = ls__bucket_elements(r, bucket),
+                                 .dtype = wire.dtype,
                                  .op = LS_SUM,
                                  .options = &options,
                                  .done = bucket_done,
-                                 .arg = r};
-    return ls__collective_start(r->group, &args, &bucket->work);
+                                 .arg = bucket};
+    LS_TRY(ls__collective_start(r->domains[key->domain].group, &args, &bucket->work));
+    bucket->flow = r->runtime->trace != NULL ? ls__flight_flow(bucket->work) : 0;
+    return LS_OK;
 }
 
 /* Launches every bucket whose turn has come. May be called from any thread; returns at once if
@@ -255,7 +330,7 @@ void ls__reducer_advance(ls_reducer *r)
     }
     LS_ASSERT(r->next_launch >= 0 && r->next_launch <= r->plan.count);
     r->launching = true;
-    while (r->phase == LS__REDUCER_RUNNING && r->next_launch < r->plan.count &&
+    while (r->phase == LS__REDUCER_RUNNING && !r->held && r->next_launch < r->plan.count &&
            r->plan.buckets[r->next_launch].pending == 0) {
         ls__reduce_bucket *bucket = &r->plan.buckets[r->next_launch];
         ls__unlock(&r->lock, r->runtime->env);
@@ -273,7 +348,7 @@ void ls__reducer_advance(ls_reducer *r)
     const ls_status failure = r->phase == LS__REDUCER_FAILED ? r->failure : LS_OK;
     ls__unlock(&r->lock, r->runtime->env);
     if (failure < 0) { /* the peers wait for buckets that were not launched */
-        ls__group_fail(r->group, failure, r->failure_text);
+        ls__reducer_fail(r, failure, r->failure_text);
     }
 }
 
@@ -287,18 +362,19 @@ ls_status ls_reducer_ready(ls_reducer *r, int param, ls_stream *stream)
                         param, r ? r->param_count : 0, r ? r->param_count - 1 : 0);
     }
     ls__reduce_param *p = &r->params[param];
+    const uint64_t now = r->runtime->env->now_ns(r->runtime->env);
     ls__lock_take(&r->lock, r->runtime->env);
     if (r->phase == LS__REDUCER_IDLE) {
         p->local = true;
-        if (r->plan.buckets[p->bucket].state == LS__BUCKET_EMPTY) {
-            r->plan.buckets[p->bucket].state = LS__BUCKET_LOCAL;
-        }
+        p->present = true;
         ls__unlock(&r->lock, r->runtime->env);
         return LS_OK;
     }
     bool twice = p->ready;
     if (!twice) {
         p->ready = true;
+        p->present = true;
+        p->ready_ns = now;
         LS_ASSERT(r->plan.buckets[p->bucket].pending > 0 && r->ready_count < r->param_count);
         r->plan.buckets[p->bucket].pending--;
         r->ready_order[r->ready_count++] = param;
@@ -332,21 +408,17 @@ static ls_status check_all_ready(ls_reducer *r)
     return LS_OK;
 }
 
-/* Waits for the exchange. open_launches may have run in the callback already; then this only reads
+/* Waits for the exchanges. open_launches may have run in the callback already; then this only reads
  * its result. */
 static ls_status wait_control(ls_reducer *r)
 {
-    ls_status status = ls_work_wait(r->control_work);
-    r->control_work = NULL;
-    if (status < 0) {
-        return status;
-    }
+    LS_TRY(ls__control_wait(r));
     ls__lock_take(&r->lock, r->runtime->env);
     open_launches(r);
-    status = r->failure;
+    const ls_status status = r->failure;
     ls__unlock(&r->lock, r->runtime->env);
     if (status < 0) { /* every rank finds the same; the abort is for operations in flight */
-        ls__group_fail(r->group, status, r->failure_text);
+        ls__reducer_fail(r, status, r->failure_text);
         return ls__fail_again(status, r->failure_text);
     }
     return LS_OK;
@@ -385,33 +457,71 @@ static void stop_launching(ls_reducer *r)
     ls__unlock(&r->lock, env);
 }
 
-/* Waits for every bucket, also after a failure: the operations read and write bucket memory until
- * they end. Returns the first error. */
-static ls_status wait_buckets(ls_reducer *r)
+/* Waits for the bucket's all-reduce, if there is one; `ok`: its averages are wanted. */
+static ls_status end_bucket(ls_reducer *r, ls__reduce_bucket *bucket, bool ok)
 {
-    ls_status first = LS_OK;
-    for (int b = 0; b < r->plan.count; b++) {
-        ls__reduce_bucket *bucket = &r->plan.buckets[b];
-        if (bucket->work != NULL) {
-            ls_status status = ls_work_wait(bucket->work);
-            bucket->work = NULL;
-            first = first < 0 ? first : status;
-        }
+    const bool sent = bucket->work != NULL;
+    const ls_status status = sent ? ls_work_wait(bucket->work) : LS_OK;
+    bucket->work = NULL;
+    if (status < 0 || !ok) {
+        return status;
     }
-    return first;
+    if (sent) {
+        ls__wire_receive(r, bucket);
+    }
+    ls__bucket_settle(r, bucket);
+    return r->reduced != NULL
+               ? r->reduced(r->reduced_arg, &r->plan.order[bucket->first], bucket->count)
+               : LS_OK;
 }
 
-/* comm_seconds spans the first launch to the last end; exposed_seconds is the part that this thread
- * spent waiting. */
-static void record_stats(ls_reducer *r, uint64_t wait_start_ns)
+/* The thread of backward owns next_end; the bucket's work was set before next_launch passed it. */
+ls_status ls__reducer_poll(ls_reducer *r)
 {
-    const ls__env *env = r->runtime->env;
-    uint64_t first = atomic_load_explicit(&r->first_launch_ns, memory_order_relaxed);
-    uint64_t last = atomic_load_explicit(&r->last_end_ns, memory_order_relaxed);
-    r->stats.reductions++;
-    r->stats.comm_seconds = last > first ? (double)(last - first) * 1e-9 : 0.0;
-    r->stats.exposed_seconds = (double)(env->now_ns(env) - wait_start_ns) * 1e-9;
-    r->stats.gradient_bytes = r->gradient_bytes;
+    while (r->reduced != NULL) {
+        ls__lock_take(&r->lock, r->runtime->env);
+        const bool launched = r->phase == LS__REDUCER_RUNNING && r->next_end < r->next_launch;
+        ls__unlock(&r->lock, r->runtime->env);
+        ls__reduce_bucket *bucket = &r->plan.buckets[launched ? r->next_end : 0];
+        if (!launched || (bucket->work != NULL && ls_work_test(bucket->work) == LS_IN_PROGRESS)) {
+            return LS_OK;
+        }
+        r->next_end++;
+        LS_TRY(end_bucket(r, bucket, true));
+    }
+    return LS_OK;
+}
+
+void ls__reducer_on_reduced(ls_reducer *r, ls__reduced_fn reduced, void *arg)
+{
+    LS_ASSERT(r->phase != LS__REDUCER_CONTROL && r->phase != LS__REDUCER_RUNNING);
+    r->reduced = reduced;
+    r->reduced_arg = arg;
+}
+
+/* Waits for every bucket, also after a failure: the operations read and write bucket memory until
+ * they end. Returns the first error. */
+static ls_status wait_buckets(ls_reducer *r, bool ok)
+{
+    ls_status first = LS_OK;
+    char text[LS__MESSAGE_MAX];
+    for (; r->next_end < r->plan.count; r->next_end++) {
+        const ls_status status = end_bucket(r, &r->plan.buckets[r->next_end], ok && first == LS_OK);
+        if (status < 0 && first == LS_OK) { /* peers in other domains would wait */
+            first = status;
+            memcpy(text, ls_error_message(), sizeof text);
+            ls__reducer_fail(r, status, text);
+        }
+    }
+    return first < 0 ? ls__fail_again(first, text) : LS_OK;
+}
+
+/* Backward has ended, so the modes that do not overlap may begin. */
+static void release_held(ls_reducer *r)
+{
+    ls__lock_take(&r->lock, r->runtime->env);
+    r->held = false;
+    ls__unlock(&r->lock, r->runtime->env);
 }
 
 /* Every path waits for the exchange and for all launched buckets before the reducer becomes idle.
@@ -422,10 +532,11 @@ ls_status ls_reducer_wait(ls_reducer *r)
         return ls__fail(LS_ERR_INVALID,
                         "ls_reducer_wait: the reducer is NULL; check what ls_reducer_new returned");
     }
-    if (is_idle(r)) {
+    if (ls__reducer_is_idle(r)) {
         return LS_OK; /* a local backward */
     }
     uint64_t start = r->runtime->env->now_ns(r->runtime->env);
+    const uint64_t traced = ls__trace_begin();
     char own[LS__MESSAGE_MAX] = ""; /* this rank's mistake; the waits below overwrite the error */
     ls_status status = check_all_ready(r);
     if (status < 0) {
@@ -433,6 +544,7 @@ ls_status ls_reducer_wait(ls_reducer *r)
         memcpy(own, ls_error_message(), sizeof own);
         ls__reducer_abort(r, status, own);
     }
+    release_held(r);
     ls_status control = wait_control(r);
     status = status < 0 ? status : control;
     if (status == LS_OK) {
@@ -441,16 +553,26 @@ ls_status ls_reducer_wait(ls_reducer *r)
     if (status < 0) {
         stop_launching(r);
     }
-    ls_status buckets = wait_buckets(r);
+    ls_status buckets = wait_buckets(r, status == LS_OK);
+    ls__trace_end(traced, LS__TRACE_EXPOSED, "wait for buckets", r->name);
+    if (LS__UNLIKELY(traced != 0) && !r->overwrites) { /* else autograd's */
+        ls__trace_end(r->begin_ns, LS__TRACE_BACKWARD, "backward", r->name);
+    }
     status = status < 0 ? status : buckets;
     if (status == LS_OK) {
         ls__buckets_settle(r);
-        record_stats(r, start);
+        ls__stats_record(r, start);
     }
     become_idle(r);
     if (status == LS_OK && r->settings_differ) {
         status = ls__config_name_change(r);
-        ls__group_fail(r->group, status, ls_error_message());
+        ls__reducer_fail(r, status, ls_error_message());
+    }
+    if (status == LS_OK) {
+        status = ls__replica_check(r);
+    }
+    if (status == LS_OK) {
+        status = ls__automatic_measure(r);
     }
     return own[0] != '\0' ? ls__fail_again(status, own) : status;
 }
@@ -459,7 +581,7 @@ ls_status ls_reducer_wait(ls_reducer *r)
  * cleared. */
 ls_status ls_reducer_zero(ls_reducer *r)
 {
-    if (r == NULL || !is_idle(r)) {
+    if (r == NULL || !ls__reducer_is_idle(r)) {
         return ls__fail(LS_ERR_STATE, "ls_reducer_zero: %s",
                         r ? "a synchronising backward is under way; call ls_reducer_wait first"
                           : "the reducer is NULL; check what ls_reducer_new returned");
@@ -475,18 +597,4 @@ ls_status ls_reducer_zero(ls_reducer *r)
 bool ls_reducer_used(const ls_reducer *r, int param)
 {
     return r != NULL && param >= 0 && param < r->param_count && r->params[param].used;
-}
-
-/* Of the last synchronised backward; the bytes of all buckets are counted here. */
-ls_status ls_reducer_get_stats(const ls_reducer *r, ls_reducer_stats *out)
-{
-    if (r == NULL) {
-        return ls__fail(LS_ERR_INVALID,
-                        "ls_reducer_get_stats: the reducer is NULL; give a reducer");
-    }
-    ls_reducer_stats now = r->stats;
-    for (int b = 0; b < r->plan.count; b++) {
-        now.bucket_bytes += r->plan.buckets[b].bytes;
-    }
-    return ls__struct_fill(out, &now, sizeof now, "ls_reducer_stats", "ls_reducer_get_stats");
 }

@@ -9,17 +9,49 @@
  * zeroing. Set once, before the first backward. */
 void ls__reducer_set_overwrites(ls_reducer *r);
 
-/* ls_reducer_begin, with the knowledge which gradients hold numbers just now ([count]; NULL: those
- * of which the reducer knows). */
-ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *options,
-                            const uint8_t *present);
+/* ls_reducer_begin; an error does not name the caller's line. */
+ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *options);
 
 /* The group of its operations, a duplicate of the user's, whose order of operations is the
- * reducer's: buckets may be launched from ls__reducer_begin to ls_reducer_wait. */
+ * reducer's: buckets may be launched from ls_reducer_begin to ls_reducer_wait. */
 ls_group *ls__reducer_group(const ls_reducer *r);
+
+/* The lowest rank that had data in the last synchronised backward; 0 before the first one, and when
+ * all ranks had joined. */
+int ls__reducer_first_live(const ls_reducer *r);
+
+/* Multiplies gradients that were accumulated and not reduced by `factor`. */
+void ls__reducer_scale_local(ls_reducer *r, double factor);
+/* The sum of the weights by which they were multiplied; 0: they are plain. */
+double ls__reducer_weights(const ls_reducer *r);
+/* Says in the following control exchanges whether the replicas may differ; ranks must agree. */
+void ls__reducer_set_differ(ls_reducer *r, bool differ);
+
+/* The groups over which gradients are added up, as duplicates: 0 has all ranks of the reducer. */
+#define LS__DOMAINS_MAX 64 /* different reduce groups, and batch groups, of one reducer */
+int ls__reducer_domains(const ls_reducer *r);
+ls_group *ls__reducer_domain_group(const ls_reducer *r, int domain);
+int ls__reducer_param_domain(const ls_reducer *r, int param);
+
+/* Compares the parameters of all ranks in the next synchronised backward: hashes[count], which must
+ * live until it has ended. ls_reducer_wait returns LS_ERR_MISMATCH when they differ. */
+void ls__reducer_show_hashes(ls_reducer *r, const uint64_t *hashes);
+
+/* Called for each bucket whose averages are in place, in the order of launching, by the thread that
+ * calls ls__reducer_poll, which does not wait, and ls_reducer_wait; both return its failure. */
+typedef ls_status (*ls__reduced_fn)(void *arg, const int *params, int count);
+void ls__reducer_on_reduced(ls_reducer *r, ls__reduced_fn reduced, void *arg); /* NULL: nobody */
+ls_status ls__reducer_poll(ls_reducer *r);
 
 /* Fails the reducer's group on all ranks with this cause. */
 void ls__reducer_abort(ls_reducer *r, ls_status status, const char *message);
+
+/* The figures of the last synchronised backward as they are kept, for each step: ls_reducer_get_stats
+ * also adds up bytes and names a rank. */
+const ls_reducer_stats *ls__reducer_figures(const ls_reducer *r);
+
+/* Whether no synchronising backward is under way. */
+bool ls__reducer_is_idle(ls_reducer *r);
 
 /* Launches the buckets that can be launched; call it without the lock. */
 void ls__reducer_advance(ls_reducer *r);

@@ -9,6 +9,7 @@
 
 #include "base/size.h"
 #include "tensor/convert.h"
+#include "tensor/fill.h"
 #include "tensor/op.h"
 
 /* The sound record of `t`, or NULL with the error set. */
@@ -92,6 +93,7 @@ void *ls_data(ls_tensor *t)
                        ls__record_print(record).text);
         return NULL;
     }
+    ls__fill_settle(record->storage);
     return ls__record_data(record);
 }
 
@@ -114,6 +116,7 @@ ls_status ls_item(ls_tensor *t, double *value)
                         "ls_copy_out",
                         ls__record_print(record).text, (long long)record->numel);
     }
+    ls__fill_settle(record->storage);
     *value = ls__convert_load(ls__record_data(record), (ls_dtype)record->dtype, 0);
     return LS_OK;
 }
@@ -141,6 +144,7 @@ ls_status ls_copy_out(ls_tensor *t, void *out, size_t bytes)
         return ls__self.status;
     }
     LS_TRY(check_bytes(record, out, bytes, "copy_out"));
+    ls__fill_settle(record->storage);
     if (bytes > 0) {
         tensors->kernels->gather(out, ls__record_data(record), ls__record_strided(record),
                                  record->ndim, record->dim, ls_dtype_size((ls_dtype)record->dtype),
@@ -159,6 +163,7 @@ ls_status ls_copy_in(ls_tensor *t, const void *in, size_t bytes)
         return ls__self.status;
     }
     LS_TRY(check_bytes(record, in, bytes, "copy_in"));
+    ls__fill_cancel(record);
     if (bytes > 0) {
         tensors->kernels->scatter(ls__record_data(record), ls__record_strided(record), in,
                                   record->ndim, record->dim, ls_dtype_size((ls_dtype)record->dtype),

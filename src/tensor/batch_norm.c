@@ -7,21 +7,25 @@
  * batch's, in evaluation the running ones. Those are buffers of the caller's, changed in place
  * in training; the gradient rule keeps the mean and deviation it needs by itself, so a later
  * forward does not disturb it. A residual that is added and ReLU are part of the operation: the
- * elements pass through memory once. */
-#include <lockstep/vision.h>
+ * elements pass through memory once. With the statistics of several ranks' batches see
+ * batch_norm_sync.c. */
+#include "tensor/batch_norm.h"
 
 #include "base/assert.h"
 #include "base/options.h"
+#include "tensor/fill.h"
 #include "tensor/op.h"
 
-/* SAVED_Y, the last, only with a ReLU; arrays of the others are SAVED_Y long. */
-enum { SAVED_X, SAVED_W, SAVED_MEAN, SAVED_RSTD, SAVED_Y };
+/* SAVED_Y only with a ReLU, SAVED_SYNC only over ranks; arrays of the others are SAVED_Y long. */
+enum { SAVED_X, SAVED_W, SAVED_MEAN, SAVED_RSTD, SAVED_Y, SAVED_SYNC };
 enum { EDGE_X, EDGE_W, EDGE_B, EDGE_R };
 
 typedef struct norm_context {        /* of x [N,C,..] */
     ls__image_layout layout;         /* how x, y, the residual and their gradients lie */
     int64_t batch, channels, pixels; /* N, C and the product of the other sizes */
+    int64_t count;                   /* elements a channel that the statistics are of */
     bool training, relu, half;       /* half: elements of x's shape are bfloat16 */
+    ls__norm_sync *sync;             /* NULL: the statistics are of this rank's elements */
 } norm_context;
 
 /* The part of the kernel's arguments that forward and backward share; the caller fills in
@@ -43,7 +47,7 @@ static ls_status batch_norm_backward(ls__tensor_rule *r)
 {
     const norm_context *c = r->node->context;
     ls__batch_norm n = shape_of(c);
-    if (c->batch * c->pixels == 0) {
+    if (c->batch * c->pixels == 0 && c->sync == NULL) {
         for (int i = EDGE_W; i <= EDGE_B; i++) {
             if (r->in[i].data != NULL && r->in[i].beta == 0.0f && c->channels > 0) {
                 r->k->fill(r->in[i].data, c->channels, 0.0f, NULL);
@@ -65,6 +69,10 @@ static ls_status batch_norm_backward(ls__tensor_rule *r)
     n.dresidual = r->in[EDGE_R].data;
     n.beta_residual = r->in[EDGE_R].beta;
     n.out = r->saved[SAVED_Y];
+    if (c->sync != NULL) {
+        const bool wants_dx = r->node->edge[EDGE_X].to != NULL;
+        return ls__norm_sync_backward(c->sync, r->k, &n, c->count, wants_dx);
+    }
     ls__storage *work = ls__storage_new(r->tensors, r->k->batch_norm_workspace(&n));
     if (work == NULL) {
         return ls__self.status;
@@ -75,8 +83,19 @@ static ls_status batch_norm_backward(ls__tensor_rule *r)
     return LS_OK;
 }
 
-static const ls__op batch_norm_op = {
-    .name = "batch_norm", .backward = batch_norm_backward, .accumulates = true};
+/* A rank whose samples have weight 0 adds nothing to the sums that other ranks wait for. */
+static ls_status batch_norm_skipped(const ls__tensor_node *node)
+{
+    const norm_context *c = node->context;
+    return c->sync != NULL && node->edge[EDGE_X].to != NULL
+               ? ls__norm_sync_skip(c->sync, c->channels)
+               : LS_OK;
+}
+
+static const ls__op batch_norm_op = {.name = "batch_norm",
+                                     .backward = batch_norm_backward,
+                                     .skipped = batch_norm_skipped,
+                                     .accumulates = true};
 
 /* ---- checks ------------------------------------------------------------------------------- */
 
@@ -121,6 +140,7 @@ static ls__record *running_of(ls__call *call, const char *name, ls_tensor *t)
         call->failed = ls__poison(call->tensors);
         return NULL;
     }
+    ls__fill_settle(r->storage);
     if (r->dtype != LS_FLOAT32 || r->ndim != 1 || r->dim[0] != x->dim[1] || r->node != NULL ||
         !ls__record_contiguous(r)) {
         (void)ls__call_fail(call, LS_ERR_INVALID,
@@ -145,7 +165,7 @@ static bool norm_arguments(ls__call *call, const norm_context *c, bool has_mean,
         (void)ls__call_fail(call, LS_ERR_INVALID,
                             "evaluation needs running_mean and running_var; give both, or set "
                             "training");
-    } else if (c->training && c->batch * c->pixels == 1) {
+    } else if (c->training && c->sync == NULL && c->batch * c->pixels == 1) {
         (void)ls__call_fail(call, LS_ERR_INVALID,
                             "x %s has one element per channel; training needs at least two, "
                             "because it divides by their standard deviation",
@@ -170,8 +190,8 @@ typedef struct running { /* statistics over batches, [C] each; the caller's, wri
 static void update(const ls__call *call, const norm_context *c, const running *stats,
                    const float *mean, const float *variance)
 {
-    const double count = (double)(c->batch * c->pixels), momentum = stats->momentum;
-    LS_ASSERT(count > 1.0); /* norm_arguments refused one element a channel */
+    const double count = (double)c->count, momentum = stats->momentum;
+    LS_ASSERT(count > 1.0); /* one element a channel was refused */
     const float *batch[2] = {mean, variance};
     const double share[2] = {momentum, momentum * count / (count - 1.0)};
     for (int i = 0; i < 2; i++) {
@@ -183,14 +203,39 @@ static void update(const ls__call *call, const norm_context *c, const running *s
     }
 }
 
+/* Mean and variance [C] of the batch, or of all ranks' batches. An empty batch on all of them has
+ * none, and changes nothing; false for that, or with call->failed set. */
+static bool batch_stats(ls__call *call, norm_context *c, const ls__batch_norm *n, float *mean,
+                        float *variance)
+{
+    c->count = c->batch * c->pixels;
+    if (c->count > 0 && c->channels > 0) {
+        call->k->batch_norm_stats(n, mean, variance, NULL);
+    }
+    if (c->sync == NULL) {
+        return true;
+    }
+    if (ls__norm_sync_stats(c->sync, c->channels, mean, variance, &c->count) < 0) {
+        call->failed = ls__poison(call->tensors);
+    } else if (c->count == 1) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "the %d ranks have one element per channel together; training needs at "
+                            "least two, because it divides by their standard deviation",
+                            c->sync->ranks);
+    }
+    return call->failed == NULL && c->count > 0;
+}
+
 /* Fills mean and rstd [C], then y. In training the statistics are those of the batch, and the
  * running ones move; in evaluation the running ones are copied, so that backward sees the values
  * of this call. */
-static void forward(const ls__call *call, const norm_context *c, const running *stats,
-                    ls__batch_norm *n, float *mean, float *rstd, double eps)
+static void forward(ls__call *call, norm_context *c, const running *stats, ls__batch_norm *n,
+                    float *mean, float *rstd, double eps)
 {
     if (c->training) {
-        call->k->batch_norm_stats(n, mean, rstd, NULL);
+        if (!batch_stats(call, c, n, mean, rstd) || c->channels == 0) {
+            return;
+        }
         update(call, c, stats, mean, rstd);
         call->k->batch_norm_rstd(rstd, rstd, c->channels, eps, NULL);
     } else {
@@ -199,7 +244,9 @@ static void forward(const ls__call *call, const norm_context *c, const running *
     }
     n->mean = mean;
     n->rstd = rstd;
-    call->k->batch_norm(n, NULL);
+    if (c->batch * c->pixels > 0) {
+        call->k->batch_norm(n, NULL);
+    }
 }
 
 /* Keeps x, w, mean, rstd and, with a ReLU, y for backward. A node of NULL means that backward
@@ -213,6 +260,10 @@ static void save(ls__tensor_node *node, const norm_context *c, const ls__record 
     *(norm_context *)node->context = *c;
     for (int i = 0; i < SAVED_Y; i++) {
         ls__node_save(node, i, &saved[i]);
+    }
+    if (c->sync != NULL) {
+        const ls__dense sync = {.storage = c->sync->self, .data = c->sync};
+        ls__node_save(node, SAVED_SYNC, &sync);
     }
     if (c->relu) {
         ls__dense y = ls__dense_of_output(out);
@@ -236,7 +287,7 @@ static bool reads_half(const ls__call *call)
 
 /* All operands are checked. An image of channels last is computed in that layout, without a
  * copy, and its result lies so, too. */
-static ls_tensor *normalise(ls__call *call, const norm_context *c, const running *stats, double eps)
+static ls_tensor *normalise(ls__call *call, norm_context *c, const running *stats, double eps)
 {
     ls__batch_norm n = shape_of(c);
     if (c->layout == LS__NHWC) {
@@ -252,7 +303,7 @@ static ls_tensor *normalise(ls__call *call, const norm_context *c, const running
     ls__dense work = ls__call_memory(call, call->k->batch_norm_workspace(&n));
     ls__record *out = ls__call_output(call, ls__record_shape(call->in[EDGE_X]),
                                       c->half ? LS_BFLOAT16 : LS_FLOAT32);
-    if (out != NULL && out->numel > 0) {
+    if (out != NULL && (out->numel > 0 || c->sync != NULL)) {
         n.x = saved[SAVED_X].data;
         n.w = saved[SAVED_W].data;
         n.b = b.data;
@@ -273,8 +324,8 @@ static ls_tensor *normalise(ls__call *call, const norm_context *c, const running
 
 /* As torch.nn.functional.batch_norm, with a residual and a ReLU. All operands are checked before
  * the running statistics change, so a failed call leaves them. */
-ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
-                         const ls_batch_norm_options *options)
+ls_tensor *ls__batch_norm_over(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                               const ls_batch_norm_options *options, ls__norm_sync *sync)
 {
     LS__OPTIONS_OR(ls__call_refused(), ls_batch_norm_options, o, options);
     ls__call call;
@@ -291,7 +342,8 @@ ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                       .channels = in->dim[1],
                       .training = o.training,
                       .relu = o.relu,
-                      .half = in->dtype == LS_BFLOAT16};
+                      .half = in->dtype == LS_BFLOAT16,
+                      .sync = o.training ? sync : NULL};
     c.pixels = ls__shape_product(in, 2, in->ndim);
     running stats = {.handle = {o.running_mean, o.running_var}, .momentum = o.momentum};
     stats.record[0] = running_of(&call, "running_mean", o.running_mean);
@@ -300,4 +352,10 @@ ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
         return call.failed;
     }
     return normalise(&call, &c, &stats, o.eps);
+}
+
+ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                         const ls_batch_norm_options *options)
+{
+    return ls__batch_norm_over(x, weight, bias, options, NULL);
 }

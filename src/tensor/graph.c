@@ -37,6 +37,7 @@ ls_status ls__leaf_new(ls__tensors *tensors, ls__record *record)
     memset(leaf, 0, sizeof *leaf);
     self->fini = leaf_fini;
     leaf->self = self;
+    leaf->present = &leaf->own_present;
     leaf->value = ls__storage_ref(record->storage);
     leaf->node.number =
         atomic_fetch_add_explicit(&tensors->nodes_made, 1, memory_order_relaxed) + 1;

@@ -75,6 +75,9 @@ typedef struct ls__tensor_rule { /* one call of a gradient rule */
 typedef struct ls__op {
     const char *name;
     ls_status (*backward)(ls__tensor_rule *rule);
+    /* Called instead where no gradient flows through the node, as in a backward of weight 0: the part
+     * that other ranks wait for. NULL: there is not one. */
+    ls_status (*skipped)(const ls__tensor_node *node);
     uint8_t passes;   /* bit i: the gradient of input i is dy */
     bool accumulates; /* the rule honours beta 1 */
     bool gives;       /* the rule fills in[0].give instead of in[0].data */
@@ -113,7 +116,8 @@ typedef struct ls__leaf {
     ls__storage *self;  /* this struct's own memory: its count is the leaf's */
     ls__storage *value; /* the parameter's numbers, at node.offset; borrowed: the record owns it */
     ls__storage *grad;  /* NULL: none yet */
-    bool present;       /* grad holds a gradient */
+    bool *present; /* whether grad holds a gradient: own_present, or where a reducer keeps it */
+    bool own_present;
     ls__record *grad_record; /* returned by ls_grad; made at first use */
     ls_shape shape;
     void *observer; /* ls__observer */

@@ -7,13 +7,15 @@
 
 #include "base/assert.h"
 #include "base/size.h"
+#include "base/trace.h"
+#include "tensor/fill.h"
 
 /* The first step of every operation: decodes the inputs into call->in, notes whether a node is
  * due and starts the meter. The first input that is not usable ends the call: an invalid handle
  * is this call's error, a poisoned tensor passes its own on. Everything after that is skipped
  * because `failed` is set. */
-bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_tensor *const *inputs,
-                             unsigned optional)
+static bool begin(ls__call *call, const char *name, int count, ls_tensor *const *inputs,
+                  unsigned optional)
 {
     LS_ASSERT(count >= 0 && count <= LS__INPUTS_MAX);
     *call = (ls__call){.name = name, .count = count};
@@ -24,6 +26,7 @@ bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_ten
     }
     call->k = call->tensors->kernels;
     call->meter = ls__self.meter;
+    call->traced = ls__self.modules == 0 ? ls__trace_begin() : 0;
     if (LS__UNLIKELY(call->meter != NULL)) {
         call->metered = ls__meter_enter(call->meter);
     }
@@ -46,6 +49,26 @@ bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_ten
         call->grad = call->grad || (record->node != NULL && !ls__self.no_grad);
     }
     return true;
+}
+
+bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_tensor *const *inputs,
+                             unsigned optional)
+{
+    if (!begin(call, name, count, inputs, optional)) {
+        return false;
+    }
+    for (int i = 0; i < count; i++) {
+        if (call->in[i] != NULL) {
+            ls__fill_settle(call->in[i]->storage);
+        }
+    }
+    return true;
+}
+
+/* A parameter may be marked while its values are not drawn yet. */
+bool ls__call_begin_unread(ls__call *call, const char *name, ls_tensor *input)
+{
+    return begin(call, name, 1, &input, 0);
 }
 
 /* No argument may be NULL; ls__call_begin_optional allows it. */
@@ -297,6 +320,7 @@ ls_tensor *ls__call_finish(ls__call *call, ls__record *out)
     if (LS__UNLIKELY(call->meter != NULL) && call->failed == NULL) {
         call->meter->forward(call->meter, call, out, ls__meter_leave(call->meter, &call->metered));
     }
+    ls__trace_end(call->traced, LS__TRACE_FORWARD, call->name, NULL);
     for (int i = 0; i < call->count; i++) {
         if (call->widened[i] != NULL) {
             ls__record_free(call->tensors, call->widened[i]);

@@ -50,12 +50,15 @@ typedef struct ls__call {
     uint64_t node;    /* number of its node; 0: none */
     ls__meter *meter; /* NULL: not measured */
     ls__metered metered;
+    uint64_t traced; /* begin of its span in a trace; 0: none */
 } ls__call;
 
 /* `optional` inputs (bit i) may be NULL. */
 bool ls__call_begin(ls__call *call, const char *name, int count, ls_tensor *const *inputs);
 bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_tensor *const *inputs,
                              unsigned optional);
+/* For an operation that does not read its input's elements. */
+bool ls__call_begin_unread(ls__call *call, const char *name, ls_tensor *input);
 /* The poisoned result of an operation whose options were refused, with the error that is set. */
 ls_tensor *ls__call_refused(void);
 /* Poisons the result: "FILE:LINE: name: …". Returns it. */

@@ -10,6 +10,7 @@
  * caller's, or of a bucket, is borrowed: its storage has a header only. */
 #include "tensor/tensor.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -195,6 +196,8 @@ static void header_init(ls__tensors *tensors, ls__storage *storage, const block 
     storage->owner = tensors;
     storage->fini = NULL;
     storage->next = NULL;
+    storage->initial = NULL;
+    atomic_store_explicit(&storage->unfilled, false, memory_order_relaxed);
     atomic_store_explicit(&storage->version, 0, memory_order_relaxed);
     atomic_store_explicit(&storage->refs, 1, memory_order_relaxed);
 }
@@ -250,9 +253,9 @@ ls_status ls__storage_move(ls__storage *storage, void *memory)
     ls__tensors *tensors = storage->owner;
     uint16_t size_class = 0;
     size_t rounded = 0;
-    if (memory == NULL && !class_of(storage->bytes, &size_class, &rounded)) {
-        return ls__fail(LS_ERR_MEMORY, "moving a tensor of %zu bytes: more than any block has",
-                        storage->bytes);
+    if (memory == NULL) { /* a tensor that exists has a class */
+        const bool known = class_of(storage->bytes, &size_class, &rounded);
+        LS_ASSERT(known);
     }
     pthread_mutex_lock(&tensors->lock);
     const block from = block_of(storage);
@@ -292,6 +295,8 @@ void ls__storage_unref(ls__storage *storage)
     if (storage->fini != NULL) {
         storage->fini(storage);
     }
+    free(storage->initial);
+    storage->initial = NULL;
     ls__tensors *tensors = storage->owner;
     const block b = block_of(storage);
     pthread_mutex_lock(&tensors->lock);
@@ -319,6 +324,7 @@ void ls__storages_fini(ls__tensors *tensors)
         tensors->header_slabs = slab->next;
         for (int i = 0; i < HEADERS_A_SLAB; i++) {
             ls__storage *storage = &slab->header[i];
+            free(storage->initial);
             if (storage->data != NULL && storage->size_class < LS__SIZE_CLASSES) {
                 tensors->env.table.release(&tensors->env.table, storage->data,
                                            class_bytes(storage->size_class));

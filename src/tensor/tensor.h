@@ -23,6 +23,7 @@
 #include <stdatomic.h>
 
 #include "base/arena.h"
+#include "base/compiler.h"
 #include "base/list.h"
 #include "base/runtime.h"
 #include "kernel/kernels.h"
@@ -38,12 +39,14 @@ struct ls__storage {
     _Atomic int32_t refs;     /* Sync: atomic; the last unref frees */
     _Atomic uint32_t version; /* Sync: atomic; raised by every change in place */
     uint16_t size_class;      /* of the block; LS__STORAGE_BORROWED: the caller's memory */
+    _Atomic bool unfilled;    /* values are noted in `initial` and not drawn yet. Sync: fill.h */
     void *data;
     ls__piece *piece; /* whose data it is; NULL: not a large block */
     size_t bytes;     /* asked for */
     ls__tensors *owner;
     void (*fini)(ls__storage *storage); /* before the block is given back; NULL: nothing */
     ls__storage *next;                  /* in the list of free headers */
+    struct ls__initial *initial;        /* of a parameter (fill.h); NULL: nothing is known */
 };
 
 #define LS__STORAGE_BORROWED UINT16_MAX

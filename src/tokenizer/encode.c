@@ -86,29 +86,16 @@ static size_t stretch(const char *text, size_t from, size_t bytes, bool *valid)
 
 /* ---- words -------------------------------------------------------------------------------- */
 
-/* The expression may be made to be slow: each search is limited, and so is the time of all. Checked
- * every so many words, since the clock costs as much as a short word. */
-static ls_status check_time(const ls__encoder *e, size_t at)
-{
-    const ls__env *env = e->t->env;
-    return env->now_ns(env) < e->deadline_ns
-               ? LS_OK
-               : ls__fail(
-                     LS_ERR_LIMIT,
-                     "tokenizer: the splitting expression is too slow for this text: it has come "
-                     "to byte %zu; is the tokenizer's file from a source that you trust?",
-                     at);
-}
-
 /* `text` is valid UTF-8, which PCRE2 relies on. `skew` is the place of `text` in the whole text,
- * used only in messages. Text between matches becomes words of its own. */
+ * used only in messages. Text between matches becomes words of its own. Searches that find a word at
+ * once do not look at the clock, which costs as much as a short word. */
 static ls_status encode_stretch(ls__encoder *e, const char *text, size_t bytes, size_t skew)
 {
     size_t from = 0;
     for (unsigned word = 0; from < bytes; word++) {
         size_t begin, end;
         if (word % WORDS_A_LOOK == 0) {
-            LS_TRY(check_time(e, skew + e->offset + from));
+            LS_TRY(ls__split_check_time(e->match, skew + e->offset + from));
         }
         LS_TRY(ls__split_find(e->t->split, e->match, text, bytes, from, skew + e->offset, &begin,
                               &end));
@@ -228,9 +215,12 @@ ls_status ls__encoder_run(ls__encoder *e, const char *text, size_t bytes, bool b
 {
     e->count = 0;
     e->begins = begins;
-    e->deadline_ns = e->t->env->now_ns(e->t->env) + GRACE_NS + bytes * BYTE_NS;
     if (e->t->bytes_only) {
         return encode_bytes(e, text, bytes);
+    }
+    if (e->match != NULL) {
+        const ls__env *env = e->t->env;
+        ls__split_limit_time(e->match, env, env->now_ns(env) + GRACE_NS + bytes * BYTE_NS);
     }
     for (size_t from = 0; from < bytes;) {
         size_t begin;

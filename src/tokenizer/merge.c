@@ -155,7 +155,7 @@ static ls_status reserve(ls__encoder *e, size_t bytes, size_t offset)
     e->room = e->symbols && e->heap ? room : 0;
     return e->room > 0
                ? LS_OK
-               : ls__fail(LS_ERR_MEMORY, "tokenizer: no memory for a word of %zu bytes", bytes);
+               : ls__fail(LS_ERR_MEMORY, "tokenizer: no memory for the tokens of %zu bytes", bytes);
 }
 
 /* With `ignore_merges`, a word that is a token as a whole is not merged from bytes. Otherwise

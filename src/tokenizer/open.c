@@ -133,8 +133,9 @@ static ls_status read_folder(ls_tokenizer *t, const char *folder, char **express
     }
     LS_TRY(ls__tokenizer_read_pair(t, path, merges));
     *expression = strdup(LS__GPT2_EXPRESSION);
-    return *expression != NULL ? LS_OK
-                               : ls__fail(LS_ERR_MEMORY, "tokenizer: no memory for an expression");
+    return *expression != NULL
+               ? LS_OK
+               : ls__fail(LS_ERR_MEMORY, "tokenizer: \"%s\": no memory to read it", folder);
 }
 
 /* The expression is compiled last, so a malformed file is reported as such even by a build

@@ -31,6 +31,20 @@ void ls__split_match_free(ls__split_match *match)
     LS_ASSERT(match == NULL);
 }
 
+void ls__split_limit_time(ls__split_match *match, const ls__env *env, uint64_t deadline_ns)
+{
+    (void)env;
+    (void)deadline_ns;
+    LS_ASSERT(match == NULL);
+}
+
+ls_status ls__split_check_time(const ls__split_match *match, size_t at)
+{
+    (void)at;
+    LS_ASSERT(match == NULL);
+    return LS_OK;
+}
+
 ls_status ls__split_find(const ls__split *split, ls__split_match *match, const char *text,
                          size_t bytes, size_t from, size_t skew, size_t *begin, size_t *end)
 {

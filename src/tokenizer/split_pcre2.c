@@ -16,8 +16,12 @@
 #define REASON_BYTES 160
 
 /* The expression comes from a file that anybody may have written, the text perhaps too. For one word a
- * true expression backtracks less often than the word has characters. */
-#define MATCH_LIMIT 10000000    /* backtrackings in one search: some tenths of a second */
+ * true expression backtracks less often than the word has characters. PCRE2 counts anew for each place
+ * at which a match might begin, so a search tries few places at a time, with the low limit, and where
+ * that does not do one place alone: no two looks at the clock are further apart than this takes. */
+#define MATCH_LIMIT 10000000    /* backtrackings at one place: some tenths of a second */
+#define MATCH_LIMIT_LOW 10000   /* at each of several */
+#define PLACES 64               /* bytes of the text in which they lie */
 #define DEPTH_LIMIT 1000000     /* of those that are kept at one time */
 #define HEAP_LIMIT (256u << 10) /* KiB for them, where PCRE2 by itself allows 20 GB */
 
@@ -28,6 +32,8 @@ struct ls__split {
 struct ls__split_match {
     pcre2_match_data *data;
     pcre2_match_context *limits;
+    const ls__env *env;
+    uint64_t deadline_ns;
 };
 
 /* ---- rewriting ---------------------------------------------------------------------------- */
@@ -102,9 +108,10 @@ static ls_status compile(const char *expression, const char *path, pcre2_code **
     PCRE2_SIZE at = 0;
     PCRE2_UCHAR reason[REASON_BYTES] = "";
     *code = pcre2_compile((PCRE2_SPTR)expression, PCRE2_ZERO_TERMINATED,
-                          PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &at, NULL);
+                          PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT,
+                          &error, &at, NULL);
     if (!*code && error == PCRE2_ERROR_HEAP_FAILED) {
-        return ls__fail(LS_ERR_MEMORY, "tokenizer: \"%s\": no memory for its expression", path);
+        return ls__fail(LS_ERR_MEMORY, "tokenizer: \"%s\": no memory to read it", path);
     }
     if (!*code) {
         (void)pcre2_get_error_message(error, reason, sizeof reason);
@@ -129,7 +136,7 @@ ls_status ls__split_new(const char *expression, const char *path, ls__split **ou
     rewriting w = {.at = expression, .to = rewritten};
     ls_status status = LS_OK;
     if (rewritten == NULL || split == NULL) {
-        status = ls__fail(LS_ERR_MEMORY, "tokenizer: \"%s\": no memory for its expression", path);
+        status = ls__fail(LS_ERR_MEMORY, "tokenizer: \"%s\": no memory to read it", path);
     } else if (!rewrite(&w)) {
         status = ls__fail(LS_ERR_UNSUPPORTED,
                           "tokenizer: \"%s\": its splitting expression has a set within a set, "
@@ -170,7 +177,6 @@ ls__split_match *ls__split_match_new(const ls__split *split)
         ls__split_match_free(match);
         return NULL;
     }
-    (void)pcre2_set_match_limit(match->limits, MATCH_LIMIT);
     (void)pcre2_set_depth_limit(match->limits, DEPTH_LIMIT);
     (void)pcre2_set_heap_limit(match->limits, HEAP_LIMIT);
     return match;
@@ -185,11 +191,39 @@ void ls__split_match_free(ls__split_match *match)
     }
 }
 
-/* Returns PCRE2's result. The JIT's stack is small and fixed; a match too deep for it is
- * repeated by the interpreter. */
-static int find(const ls__split *split, ls__split_match *match, const char *text, size_t bytes,
-                size_t from)
+void ls__split_limit_time(ls__split_match *match, const ls__env *env, uint64_t deadline_ns)
 {
+    match->env = env;
+    match->deadline_ns = deadline_ns;
+}
+
+ls_status ls__split_check_time(const ls__split_match *match, size_t at)
+{
+    return match->env->now_ns(match->env) < match->deadline_ns
+               ? LS_OK
+               : ls__fail(
+                     LS_ERR_LIMIT,
+                     "tokenizer: the splitting expression is too slow for this text: it has come "
+                     "to byte %zu; is the tokenizer's file from a source that you trust?",
+                     at);
+}
+
+/* The first character at or after `at`. */
+static size_t character_at(const char *text, size_t bytes, size_t at)
+{
+    while (at < bytes && (text[at] & 0xc0) == 0x80) {
+        at++;
+    }
+    return at < bytes ? at : bytes;
+}
+
+/* A match that begins in [from, to); PCRE2's result. The JIT's stack is small and fixed; a match too
+ * deep for it is repeated by the interpreter. */
+static int find(const ls__split *split, ls__split_match *match, const char *text, size_t bytes,
+                size_t from, size_t to, uint32_t limit)
+{
+    (void)pcre2_set_match_limit(match->limits, limit);
+    (void)pcre2_set_offset_limit(match->limits, to - 1);
     int found = pcre2_match(split->code, (PCRE2_SPTR)text, bytes, from, PCRE2_NO_UTF_CHECK,
                             match->data, match->limits);
     if (found == PCRE2_ERROR_JIT_STACKLIMIT) { /* the interpreter has the heap */
@@ -207,9 +241,17 @@ ls_status ls__split_find(const ls__split *split, ls__split_match *match, const c
     const PCRE2_SIZE *place = pcre2_get_ovector_pointer(match->data);
     *begin = *end = bytes;
     while (from < bytes) {
-        int found = find(split, match, text, bytes, from);
+        size_t to = character_at(text, bytes, from + PLACES);
+        int found = find(split, match, text, bytes, from, to, MATCH_LIMIT_LOW);
+        if (found == PCRE2_ERROR_MATCHLIMIT) {
+            LS_TRY(ls__split_check_time(match, from + skew));
+            to = character_at(text, bytes, from + 1);
+            found = find(split, match, text, bytes, from, to, MATCH_LIMIT);
+        }
         if (found == PCRE2_ERROR_NOMATCH) {
-            return LS_OK;
+            LS_TRY(ls__split_check_time(match, from + skew));
+            from = to;
+            continue;
         }
         if (found < 0) {
             PCRE2_UCHAR reason[REASON_BYTES] = "";
@@ -223,9 +265,7 @@ ls_status ls__split_find(const ls__split *split, ls__split_match *match, const c
             *end = place[1];
             return LS_OK;
         }
-        for (from = place[0] + 1; from < bytes && (text[from] & 0xc0) == 0x80; from++) {
-            /* to the next character */
-        }
+        from = character_at(text, bytes, place[0] + 1);
     }
     return LS_OK;
 }

@@ -150,9 +150,8 @@ typedef struct ls__encoder {
     char *padded;            /* a text with a space before it */
     size_t padded_room;
     size_t offset; /* of the text in a larger one, for messages; set by the caller */
-    uint64_t deadline_ns;
-    bool begins;  /* of the text that is encoded now */
-    int32_t *ids; /* the result */
+    bool begins;   /* of the text that is encoded now */
+    int32_t *ids;  /* the result */
     int64_t count, capacity;
 } ls__encoder;
 

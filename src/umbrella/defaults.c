@@ -13,6 +13,7 @@
     X(attention)                                                                                   \
     X(batch_norm)                                                                                  \
     X(checkpoint)                                                                                  \
+    X(clip_grad_norm)                                                                              \
     X(collective)                                                                                  \
     X(conv1d)                                                                                      \
     X(conv1d_layer)                                                                                \
@@ -22,6 +23,8 @@
     X(conv_transpose2d_layer)                                                                      \
     X(cross_entropy)                                                                               \
     X(ddp)                                                                                         \
+    X(ddp_average)                                                                                 \
+    X(ddp_join)                                                                                    \
     X(gradcheck)                                                                                   \
     X(group_norm)                                                                                  \
     X(init)                                                                                        \
@@ -29,6 +32,7 @@
     X(layer_norm)                                                                                  \
     X(linear)                                                                                      \
     X(loader)                                                                                      \
+    X(optim_group)                                                                                 \
     X(pool2d)                                                                                      \
     X(reducer)                                                                                     \
     X(reducer_begin)                                                                               \

@@ -14,6 +14,7 @@ import sys
 import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from sentences import sentence
 from tap import BUILD, SOURCE, Skip, command, none_of, run, test
 
 PEERS = SOURCE / "bench/peers"
@@ -74,6 +75,40 @@ def a_row_says_over_what_and_by_which_algorithm():
     assert (row["transport"], row["algorithm"], row["buffers"], row["op"]) == \
         ("tcp", "ring", "private", "max"), row
     assert "floor_ms" not in row, row
+
+
+def ddp_rows(*arguments):
+    """The rows of small steps under DDP."""
+    path = pathlib.Path(SCRATCH.name) / "ddp.json"
+    command(BUILD / "lockstep", "bench", "ddp", "--model", "mlp-tiny", "--steps", "4", "--rounds", "2", "--json", path,
+            *arguments)
+    return json.loads(path.read_text())
+
+
+@test
+def every_mode_of_ddp_is_timed_and_its_parts_add_up():
+    for ranks, transport in ((1, "shm"), (2, "shm"), (2, "tcp"), (5, "shm")):
+        rows = ddp_rows("-n", str(ranks), "--transport", transport, "--buckets", "0.001,auto")
+        assert [(row["mode"], row["buckets"]) for row in rows] == [
+            ("naive", "-"), ("flat", "-"), ("bucketed", "0.001"), ("overlap", "0.001"), ("overlap", "auto"),
+            ("local", "-")], rows
+        for row in rows:
+            parts = sum(row[part]["mean_ms"] for part in ("forward", "backward", "exposed", "optimizer"))
+            assert parts <= row["step"]["mean_ms"] * 1.001 and parts >= row["step"]["mean_ms"] * 0.5, row
+            assert row["ranks"] == ranks and len(row["round_ms"]) == 2 and row["transport"] == transport
+            assert 0 <= row["hidden_share"] <= 1 and 0 <= row["comm_frac"] < 1
+            if row["mode"] == "local":
+                assert row["wire"]["mean_ms"] == row["exposed"]["mean_ms"] == 0 and row["bucket_bytes"] == []
+            else:
+                assert len(row["bucket_bytes"]) >= (6 if row["mode"] == "naive" else 1)
+        assert len(rows[0]["bucket_bytes"]) == 6 and len(rows[1]["bucket_bytes"]) == 1
+
+
+@test
+def the_ranks_of_a_job_take_part_in_a_bench_of_ddp():
+    output = command(BUILD / "lockstep", "run", "-n", "3", BUILD / "lockstep", "bench", "ddp", "--model", "mlp-tiny",
+                     "--mode", "flat", "--steps", "2")
+    assert ", 3 ranks; means" in output and output.count("  flat ") == 1, output
 
 
 @test
@@ -325,7 +360,7 @@ def a_profile_counts_the_work_of_a_small_perceptron():
         ("linear_relu", "forward"): (2, 2 * 4 * wide), ("linear_relu", "backward"): (2, 2 * 4 * (2 * wide - 12 * 8)),
         ("linear", "forward"): (1, 2 * 4 * last), ("linear", "backward"): (1, 2 * 4 * 2 * last),
         ("cross_entropy", "forward"): (1, 0), ("cross_entropy", "backward"): (1, 0), ("AdamW", "update"): (1, 0), ("zero_grad", "update"): (1, 0),
-        ("between operations", ""): (1 / 3, 0)}, found
+        (sentence("between operations"), ""): (1 / 3, 0)}, found
     moved = {(row["operation"], row["pass"]): row["bytes"] for row in found["rows"]}
     assert moved["linear_relu", "forward"] == 4 * (4 * (12 + 8 + 8 + 8) + wide + 16), moved
     assert moved["linear", "forward"] == 4 * (4 * (8 + 4) + last + 4), moved

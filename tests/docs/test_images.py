@@ -1,5 +1,6 @@
 """The pictures of the README are drawn from what was measured and recorded, and from nothing else."""
 
+import json
 import pathlib
 import re
 import sys
@@ -12,6 +13,7 @@ IMAGES = SOURCE / "docs/images"
 sys.path[:0] = [str(IMAGES), str(SOURCE / "bench/peers")]
 import demo
 import plot
+import trace
 
 PAGE = (SOURCE / "docs/performance.md").read_text()
 PARTS = {kind: part for kind in ("amd", "intel")
@@ -55,6 +57,14 @@ def the_recording_shows_a_falling_loss_a_killed_rank_and_the_report():
     assert f"rank {demo.KILLED} (host" in words and f"pid {pid}) was killed by signal 9" in words, words
     model, trigram = re.search(r"held-out loss ([\d.]+) \(trigram ([\d.]+)\)", words).groups()
     assert float(model) < float(trigram) and "replicas identical: 4 of 4" in words, words
+
+
+@test
+def the_step_is_that_of_the_trace():
+    assert (IMAGES / "trace.svg").read_text() == trace.draw(), "run docs/images/trace.py draw"
+    spans = json.loads((IMAGES / "trace.json").read_text())["spans"]
+    assert {(s[0], s[2]) for s in spans} >= {(r, c) for r in (0, 1) for c in ("forward", "backward", "bucket", "wire")}
+    assert trace.draw().count("<title>") == len(spans) > 50
 
 
 run()

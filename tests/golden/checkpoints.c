@@ -1,5 +1,7 @@
 /* Mistakes with checkpoints, and files that somebody damaged. */
+#include <fcntl.h>
 #include <math.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include "golden.h"
@@ -143,6 +145,32 @@ GOLDEN(state_that_changes_while_it_is_saved)
     (void)ls_checkpoint_free(c);
 }
 
+GOLDEN(state_that_changes_while_it_is_loaded)
+{
+    int64_t step;
+    const ls_checkpoint_item item = {sizeof(ls_checkpoint_item), "", value, show_another_tensor};
+    tensor_name = "first";
+    saved(5);
+    ls_checkpoint *c = opened();
+    walks = 0;
+    SHOW(ls_checkpoint_load(c, &item, 1, &step));
+    (void)ls_checkpoint_free(c);
+}
+
+GOLDEN(a_folder_that_another_job_has_locked)
+{
+    ls_checkpoint *c = NULL;
+    saved(5);
+    char path[256];
+    (void)snprintf(path, sizeof path, "%s/lock", golden_folder());
+    const int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    if (fd < 0 || flock(fd, LOCK_EX) != 0) {
+        exit(3);
+    }
+    SHOW(ls_checkpoint_new(golden_folder(), ls_world(), NULL, &c));
+    (void)close(fd);
+}
+
 GOLDEN(a_folder_of_another_run)
 {
     saved(9);
@@ -196,6 +224,25 @@ GOLDEN(damaged_files)
     saved(5);
     (void)unlink(part("state-00001-of-00001.safetensors"));
     show_load("a file missing");
+    saved(5);
+    (void)unlink(part("scalars.json"));
+    if (mkdir(part("scalars.json"), 0700) != 0) {
+        exit(3);
+    }
+    show_load("a folder in the place of a file");
+}
+
+GOLDEN(a_damaged_one_that_may_have_been_removed)
+{
+    int64_t step;
+    ls_checkpoint *c = NULL;
+    saved(4);
+    saved(5);
+    (void)unlink(part("scalars.json"));
+    MUST(ls_checkpoint_new(golden_folder(), ls_world(),
+                           LS_OPTIONS(ls_checkpoint_options, .load_only = true), &c));
+    SHOW(ls_checkpoint_load(c, items, 1, &step));
+    (void)ls_checkpoint_free(c);
 }
 
 GOLDEN(a_damaged_one_and_one_before)
@@ -204,6 +251,56 @@ GOLDEN(a_damaged_one_and_one_before)
     saved(5);
     (void)unlink(part("scalars.json"));
     show_load("the one before is taken");
+}
+
+/* A manifest whose hash is right again after `change`. */
+static void remade(void (*change)(json_t *manifest))
+{
+    char zeros[LS__DIGEST_HEX + 1];
+    json_error_t error;
+    size_t bytes;
+    saved(5);
+    json_t *manifest = json_load_file(part("manifest.json"), 0, &error);
+    change(manifest);
+    memset(zeros, '0', LS__DIGEST_HEX);
+    zeros[LS__DIGEST_HEX] = '\0';
+    (void)json_object_set_new(manifest, "hash", json_string(zeros));
+    char *text = ls__manifest_text(manifest, &bytes);
+    (void)golden_file("step-00000005/manifest.json", text, bytes);
+    free(text);
+    json_decref(manifest);
+}
+
+static void list_scalars(json_t *manifest)
+{
+    uint8_t hash[LS__DIGEST_BYTES];
+    ls__digest digest;
+    ls__digest_init(&digest);
+    ls__digest_add(&digest, "[]", 2);
+    (void)ls__digest_end(&digest, hash);
+    (void)golden_file("step-00000005/scalars.json", "[]", 2);
+    (void)ls__manifest_add_file(manifest, "scalars.json", 2, hash);
+}
+
+static void drop_scalars(json_t *manifest)
+{
+    (void)json_object_del(json_object_get(manifest, "files"), "scalars.json");
+}
+
+static void rename_type(json_t *manifest)
+{
+    json_t *tensor = json_object_get(json_object_get(manifest, "tensors"), "weight");
+    (void)json_object_set_new(tensor, "dtype", json_string("I64"));
+}
+
+GOLDEN(a_manifest_that_was_written_wrongly)
+{
+    remade(list_scalars);
+    show_load("scalars that are a list");
+    remade(drop_scalars);
+    show_load("no scalars");
+    remade(rename_type);
+    show_load("another type than the file's");
 }
 
 GOLDEN(a_checkpoint_under_another_name)
@@ -337,6 +434,12 @@ static void show_manifest(const char *what, const char *rest, bool hash_right)
 
 GOLDEN(manifests)
 {
+    json_t *made = ls__manifest_new(1, 2);
+    ls_state_tensor w = {.dtype = LS_FLOAT32, .ndim = 1, .global = {4}, .local = {4}};
+    MUST(ls__manifest_add_piece(made, "a", "w", &w));
+    w.global[0] = 5;
+    SHOW(ls__manifest_add_piece(made, "b", "w", &w));
+    json_decref(made);
 #define HEAD(version) "\"format\":\"lockstep checkpoint\",\"version\":" version ","
 #define REST "\"hash_name\":\"" LS__DIGEST_NAME "\",\"library\":\"0\",\"step\":1,\"world_size\":1,"
 #define BLOB "\"files\":{\"f\":{\"bytes\":4,\"hash\":\"" ZEROS "\"}},"
@@ -360,10 +463,15 @@ GOLDEN(manifests)
     show_manifest("a tensor", HEAD("2") REST BLOB "\"tensors\":{\"w\":{}}}", true);
     show_manifest("a piece",
                   HEAD("2") REST BLOB
-                  "\"tensors\":{\"w\":{\"dtype\":\"float32\",\"shape\":[1],\"pieces\":[{}]}}}",
+                  "\"tensors\":{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"pieces\":[{}]}}}",
                   true);
     show_manifest("pieces",
                   HEAD("2") REST BLOB
-                  "\"tensors\":{\"w\":{\"dtype\":\"float32\",\"shape\":[1],\"pieces\":[]}}}",
+                  "\"tensors\":{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"pieces\":[]}}}",
+                  true);
+    show_manifest("pieces beside the tensor",
+                  HEAD("2") REST BLOB
+                  "\"tensors\":{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"pieces\":["
+                  "{\"file\":\"f\",\"start\":[1],\"shape\":[1]}]}}}",
                   true);
 }

@@ -214,7 +214,8 @@ static ls_status set_float(void *self, const char *name, double *value)
 
 GOLDEN(a_position_of_another_data_set)
 {
-    static const ls_state_visitor visitor = {sizeof(ls_state_visitor), NULL, NULL, set, set_float};
+    static const ls_state_visitor visitor = {
+        .size = sizeof(ls_state_visitor), .int64 = set, .float64 = set_float};
     bring[0] = 99;
     SHOW(ls_loader_state(loader_of(numbers(10)), "loader", &visitor));
     bring[0] = 0;

@@ -263,10 +263,43 @@ static ls_status use_ddp(void)
     return status;
 }
 
+/* Two gradients of a megabyte wait in sums. */
+static ls_status use_shards(void)
+{
+    ls_module *net = ls_linear_new(512, 512, NULL), *ddp = NULL;
+    ls_status status = ls_module_status(net);
+    if (status == LS_OK) {
+        status = LS_STATUS_OF(
+            ddp = ls_ddp_new(net, ls_world(), LS_OPTIONS(ls_ddp_options, .shards = 4)));
+    }
+    ls_module_free(ddp != NULL ? ddp : net);
+    return status;
+}
+
 GOLDEN_BARE(of_ddp)
 {
     golden_fail_each(GOLDEN_MEMORY, use_ddp);
     golden_fail_each(GOLDEN_MALLOC, use_ddp);
+    golden_fail_each(GOLDEN_MEMORY, use_shards);
+}
+
+/* So many parameters that each table has a block of memory of its own. */
+static ls_status use_reducers(void)
+{
+    enum { COUNT = 5000 };
+    static ls_reducer_param params[COUNT];
+    ls_reducer *r = NULL;
+    for (int i = 0; i < COUNT; i++) {
+        params[i] = (ls_reducer_param){.name = "p", .count = 1, .dtype = LS_FLOAT32};
+    }
+    LS_TRY(ls_reducer_new(ls_world(), params, COUNT, LS_OPTIONS(ls_reducer_options, .name = "many"),
+                          &r));
+    return ls_reducer_free(r);
+}
+
+GOLDEN_BARE(of_reducers)
+{
+    golden_fail_each(GOLDEN_MEMORY, use_reducers);
 }
 
 static ls_status use_checkpoints(void)

@@ -72,6 +72,12 @@ GOLDEN(layers)
     SHOW_NULL(ls_dropout_new(2.0));
     SHOW_NULL(ls_gelu_new((ls_gelu_kind)7));
     SHOW(ls_fill_uniform(ls_zeros(LS_SHAPE(2), LS_INT32), 0, 1));
+    ls_tensor *part = ls_zeros(LS_SHAPE(4, 5), LS_FLOAT32);
+    SHOW(ls_tensor_set_part(part, LS_SHAPE(4, 8), LS_SHAPE(0, 4)));
+    SHOW(ls_tensor_set_part(ls_slice(part, 0, 0, 2), LS_SHAPE(4, 5), LS_SHAPE(0, 0)));
+    MUST(ls_fill_uniform(part, 0, 1));
+    MUST(ls_data(part) != NULL ? LS_OK : LS_ERR_INVALID);
+    SHOW(ls_tensor_set_part(part, LS_SHAPE(8, 5), LS_SHAPE(0, 0)));
 }
 
 GOLDEN(running_a_module)
@@ -178,8 +184,8 @@ static ls_status take_float(void *self, const char *name, double *value)
 GOLDEN(state)
 {
     char prefix[300];
-    static const ls_state_visitor visitor = {sizeof(ls_state_visitor), NULL, take, take_int,
-                                             take_float};
+    static const ls_state_visitor visitor = {
+        .size = sizeof(ls_state_visitor), .tensor = take, .int64 = take_int, .float64 = take_float};
     ls_module *net = ls_linear_new(2, 2, NULL);
     ls_optim *optim = ls_sgd_new(net, NULL);
     memset(prefix, 'x', sizeof prefix - 1);
@@ -190,6 +196,40 @@ GOLDEN(state)
     SHOW(ls_runtime_state(ls_runtime_current(), "random", NULL));
     SHOW(ls_runtime_state(NULL, "random", &visitor));
     SHOW(ls_runtime_state(ls_runtime_current(), prefix, &visitor));
+}
+
+GOLDEN(state_under_a_name_that_is_too_long)
+{
+    static char prefix[5000];
+    static const ls_state_visitor visitor = {
+        .size = sizeof(ls_state_visitor), .tensor = take, .int64 = take_int, .float64 = take_float};
+    memset(prefix, 'x', sizeof prefix - 1);
+    SHOW(ls_module_state(ls_linear_new(2, 2, NULL), prefix, &visitor));
+}
+
+GOLDEN(more_wrapped_modules_than_one_pass_takes)
+{
+    ls_tensor *sum = ls_zeros(LS_SHAPE(1, 1), LS_FLOAT32);
+    for (int i = 0; i < 65; i++) {
+        ls_module *net = ls_ddp_new(ls_linear_new(1, 1, NULL), ls_world(), NULL);
+        sum = ls_add(sum, ls_forward(net, ls_ones(LS_SHAPE(1, 1), LS_FLOAT32)));
+    }
+    SHOW(ls_backward(ls_mean(sum)));
+}
+
+GOLDEN_BARE(a_module_that_is_null)
+{
+    SHOW(ls_module_status(NULL));
+}
+
+GOLDEN_BARE(an_optimizer_of_a_former_runtime)
+{
+    MUST(ls_init(NULL));
+    ls_optim *optim = ls_sgd_new(ls_linear_new(2, 2, NULL), NULL);
+    MUST(ls_finalize());
+    MUST(ls_init(NULL));
+    SHOW(ls_optim_step(optim));
+    MUST(ls_finalize());
 }
 
 /* ---- optimizers ------------------------------------------------------------------------------ */
@@ -212,6 +252,30 @@ GOLDEN(making_optimizers)
     SHOW_NULL(ls_adamw_new(NULL, NULL));
 }
 
+static bool select_none(void *arg, const char *name, const ls_tensor *param)
+{
+    (void)arg, (void)name, (void)param;
+    return false;
+}
+
+GOLDEN(groups_of_parameters)
+{
+    ls_module *net = ls_linear_new(2, 2, NULL);
+    ls_optim *optim = ls_sgd_new(net, NULL);
+    SHOW(ls_optim_add_group(NULL, ls_select_vectors, NULL, NULL));
+    SHOW(ls_optim_add_group(optim, NULL, NULL, NULL));
+    SHOW(ls_optim_add_group(optim, select_none, NULL, NULL));
+    SHOW(ls_optim_add_group(optim, ls_select_vectors, NULL,
+                            LS_OPTIONS(ls_optim_group_options, .lr_scale = -1)));
+    SHOW(ls_optim_add_group(optim, ls_select_vectors, NULL,
+                            LS_OPTIONS(ls_optim_group_options, .weight_decay = -2)));
+    MUST(ls_optim_add_group(optim, ls_select_vectors, NULL, NULL));
+    SHOW(ls_optim_add_group(optim, ls_select_vectors, NULL, NULL));
+    MUST(ls_backward(ls_mean(ls_forward(net, ls_ones(LS_SHAPE(1, 2), LS_FLOAT32)))));
+    MUST(ls_optim_step(optim));
+    SHOW(ls_optim_add_group(optim, ls_select_vectors, NULL, NULL));
+}
+
 GOLDEN(stepping)
 {
     SHOW(ls_optim_step(NULL));
@@ -224,8 +288,15 @@ GOLDEN(stepping)
 GOLDEN(clipping)
 {
     double norm;
-    SHOW(ls_clip_grad_norm(with_gradient(1), -1, &norm));
-    SHOW(ls_clip_grad_norm(with_gradient(NAN), 1, &norm));
+    SHOW(ls_clip_grad_norm(with_gradient(1), -1, NULL, &norm));
+    SHOW(ls_clip_grad_norm(with_gradient(NAN), 1, NULL, &norm));
+    SHOW(ls_clip_grad_norm(
+        with_gradient(NAN), 1,
+        LS_OPTIONS(ls_clip_grad_norm_options, .group = ls_world(), .replicated = ls_select_vectors),
+        &norm));
+    SHOW(ls_clip_grad_norm(with_gradient(1), 1,
+                           LS_OPTIONS(ls_clip_grad_norm_options, .replicated = ls_select_vectors),
+                           &norm));
 }
 
 /* ---- ddp in a world of one ------------------------------------------------------------------- */
@@ -246,7 +317,7 @@ GOLDEN(wrapping)
     wrapped = ls_ddp_new(shared, ls_world(), NULL);
     SHOW_NULL(ls_ddp_new(twice, ls_world(), NULL));
     SHOW_NULL(ls_ddp_new(wrapped, ls_world(), NULL));
-    ls_reducer_stats stats = {.size = sizeof stats};
+    ls_ddp_stats stats = {.size = sizeof stats};
     SHOW(ls_ddp_get_stats(owner, &stats));
     stats.size = 0;
     SHOW(ls_ddp_get_stats(wrapped, &stats));

@@ -222,6 +222,7 @@ GOLDEN(functions_of_ones_own)
 
 GOLDEN(what_can_require_gradients)
 {
+    SHOW_NULL(ls_grad(ls_relu(ls_set_requires_grad(ls_ones(LS_SHAPE(2), LS_FLOAT32), true))));
     ls_tensor *p = leaf();
     SHOW_TENSOR(ls_set_requires_grad(ls_relu(p), false));
     SHOW_TENSOR(ls_set_requires_grad(ls_zeros(LS_SHAPE(2), LS_INT32), true));

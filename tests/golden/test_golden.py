@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from tap import BUILD, SOURCE, run, test
@@ -22,6 +23,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 COMMAND = str(BUILD / "lockstep")
 CASE_SECONDS = 60
 SHORT_DEADLINE, LONG_DEADLINE = "2", "40"  # seconds, of the jobs' LOCKSTEP_TIMEOUT
+GIVEN, GIVING = set(), threading.Lock()  # ports
 UPDATE = os.environ.get("UPDATE_GOLDEN") == "1"
 SET_BY_OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS")
 PLAIN = {name: value for name, value in os.environ.items()
@@ -90,9 +92,15 @@ def case_of(program, name, ranks, hosts):
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return str(s.getsockname()[1])
+    """A port that no other case has been given, since cases run beside each other."""
+    while True:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = str(s.getsockname()[1])
+        with GIVING:
+            if port not in GIVEN:
+                GIVEN.add(port)
+                return port
 
 
 def command_of(line):

@@ -206,11 +206,12 @@ LOCAL_TEST(every_run_adds_in_the_same_order)
 LOCAL_TEST(gradient_is_written_where_it_is_bound)
 {
     float bucket[8] = {NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+    bool present = true, moved = false;
     ls_tensor *w = leaf(LS_SHAPE(2, 3), 1), *x = ls_ones(LS_SHAPE(4, 3), LS_FLOAT32);
-    CHECK_OK(ls__param_bind_grad(w, bucket + 1));
-    CHECK(ls_grad(w) == NULL);
+    CHECK_OK(ls__param_bind_grad(w, bucket + 1, &present));
+    CHECK(ls_grad(w) == NULL && !present);
     CHECK_OK(ls_backward(ls_sum(ls_linear(x, w, NULL)))); /* overwrites the NaN: beta 0 */
-    CHECK(ls_data(ls_grad(w)) == bucket + 1);
+    CHECK(ls_data(ls_grad(w)) == bucket + 1 && present);
     CHECK_NEAR(bucket[1], 4, 0);
     CHECK_NEAR(bucket[6], 4, 0);
     CHECK(isnan(bucket[0]) && isnan(bucket[7]));
@@ -218,10 +219,11 @@ LOCAL_TEST(gradient_is_written_where_it_is_bound)
     CHECK_NEAR(bucket[6], 8, 0);
     float other[6];
     ls_tensor *grad = ls_grad(w);
-    CHECK_OK(ls__param_bind_grad(w, other)); /* a present one moves along, and its view */
+    CHECK_OK(ls__param_bind_grad(w, other, &moved)); /* a present one moves along, and its view */
+    CHECK(moved);
     CHECK_NEAR(other[5], 8, 0);
     CHECK(ls_data(grad) == other);
-    CHECK_OK(ls__param_bind_grad(w, NULL));
+    CHECK_OK(ls__param_bind_grad(w, NULL, NULL));
     memset(other, 0, sizeof other);
     CHECK_NEAR(grad_at(w, 3), 8, 0);
     ls_free(grad); /* borrowed: nothing */

@@ -2,7 +2,7 @@
 #ifndef TEST_SCRIPT_H
 #define TEST_SCRIPT_H
 
-#include "test.h"
+#include "says.h"
 
 /* Runs a shell script in a new folder $D, removed afterwards; $L is the command, $E the folder of
  * the examples. `until_file F` waits for F to hold something, `until_gone PID …` for processes.
@@ -14,7 +14,7 @@ test_output script(const char *text);
  * member and the worker of tests/dist/launch. */
 test_output script_with(const char *definitions, const char *text, int seconds);
 
-/* Its status is `status` and its output contains `part`. */
+/* Its status is `status` and its output holds `part`, which may be a format of the library (says.h). */
 void check_script(const char *text, int status, const char *part);
 
 /* How often `part` stands in `text`. */

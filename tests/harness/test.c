@@ -221,6 +221,7 @@ static void explain(char *why, size_t room, int status, int orphans)
 static void run_test(const test_case *test, int output, char *why, size_t room)
 {
     fflush(NULL);
+    setenv("TEST_NAME", test->name, 1); /* tests/mutate notes what each one runs */
     const pid_t sampler = noise_start(&tests.report->noise);
     pid_t pid = fork();
     if (pid == 0) {

@@ -12,6 +12,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "harness"), str(HERE.parent / "python")]
+from sentences import says, sentence
 from tap import BUILD, SOURCE, Skip, command, run, test
 from jobs import pythons_with
 
@@ -21,7 +22,9 @@ SHAPE = ("--layers", 1, "--dim", 16, "--heads", 2, "--context", 16)
 TEXT = "abcdefghijklmnopqrstuvwxyz\n" * 40
 
 THEIRS = """
-import pathlib, sys, torch, transformers
+import pathlib, sys
+sys.modules["torchvision"] = None  # its compiled part may be for another PyTorch; GPT-2 needs none of it
+import torch, transformers
 torch.set_num_threads(1)
 torch.manual_seed(5)
 folder, vocab, tokens, *prompts = sys.argv[1:]
@@ -162,7 +165,7 @@ def a_signal_ends_it_after_a_whole_character_with_what_was_written():
         rest, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
     assert (begun + rest).decode("utf-8").endswith("\n")
-    assert said.startswith(b"stopped by a signal; "), said
+    says(said.decode(), "stopped by a signal;")
 
 
 @test
@@ -174,10 +177,17 @@ def what_cannot_be_is_refused_in_words():
     (FOLDER / "torn/config.json").write_text('{"model_type": ')
     (FOLDER / "relu").mkdir(exist_ok=True)
     (FOLDER / "relu/config.json").write_text('{"model_type": "gpt2", "activation_function": "relu"}')
+    (FOLDER / "long").mkdir(exist_ok=True)
+    (FOLDER / "long/config.json").write_text('{"model_type": "gpt2"}' + " " * (1 << 20))
     for name, width in (("wide", 10**7), ("wider", 10**12)):
         (FOLDER / name).mkdir(exist_ok=True)
         (FOLDER / name / "config.json").write_text(json.dumps(dict(
             model_type="gpt2", n_layer=1, n_head=2, n_embd=width, n_positions=16, vocab_size=256)))
+    (FOLDER / "odd").mkdir(exist_ok=True)
+    (FOLDER / "odd/config.json").write_text(json.dumps(dict(
+        model_type="gpt2", n_layer=1, n_head=2, n_embd=4, n_positions=16, vocab_size=256, scale_attn_by_inverse_layer_idx=True)))
+    (FOLDER / "long").mkdir(exist_ok=True)
+    (FOLDER / "long/config.json").write_text(" " * (1 << 21))
     for status, words, *flags in (
             (2, "no model given: use --weights"),
             (2, "no model given: use --weights", "--weights", "a", "--checkpoint", "b"),
@@ -190,15 +200,21 @@ def what_cannot_be_is_refused_in_words():
             (1, '"nowhere', "--weights", "nowhere"),
             (1, "[256,16] in the checkpoint and float32 [256,32] here", *trained(), "--dim", 32),
             (1, '"model_type" is "bert"; only "gpt2" is supported', "--weights", "bert"),
+            (1, sentence('"%s": "%s" is "%s"; only "%s" is supported'), "--weights", "bert"),
             (1, '"activation_function" is "relu"', "--weights", "relu"),
             (1, "torn/config.json\", line 1", "--weights", "torn"),
-            (1, "1 layers, width 10000000 and 256 tokens, as config.json says, takes", "--weights", "wide", "--tokenizer", "bytes"),
+            (1, sentence("a GPT-2 of %lld layers, width %lld and %lld tokens, as config.json says, takes %.2f GB, and %.2f GB "
+                      "of memory are left; is it damaged?"), "--weights", "wide", "--tokenizer", "bytes"),
             (1, '"n_embd" is missing or not a count', "--weights", "wider", "--tokenizer", "bytes"),
+            (1, sentence('"%s": "%s" is missing or not a count; is it a GPT-2\'s?'), "--weights", "wider", "--tokenizer", "bytes"),
+            (1, sentence('"%s": "%s" is not %s, which this GPT-2 does not compute'), "--weights", "odd", "--tokenizer", "bytes"),
+            (1, sentence('"%s" has more than %d bytes; is it a config.json?'), "--weights", "long", "--tokenizer", "bytes"),
             (1, "the prompt has token 122, the model has 100 tokens", "--weights", "run.safetensors", *SHAPE, "--vocab",
              100, "--prompt", "z")):
         done = generate(*flags, status=status)
-        assert words in done.stderr.decode(), (flags, done.stderr)
+        says(done.stderr.decode(), words)
         assert not done.stdout, done.stdout
+    says(generate("--weights", "long", status=1).stderr.decode(), '"%s" has more than %d bytes; is it a config.json?')
 
 
 @test
@@ -206,7 +222,8 @@ def several_ranks_are_refused():
     done = subprocess.run([BUILD / "lockstep", "run", "-n", "2", BUILD / "programs/generate", *map(str, trained())],
                           cwd=FOLDER, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, timeout=60)
-    assert done.returncode == 2 and "2 ranks were started; one writes a text" in done.stdout, done.stdout
+    assert done.returncode == 2, done.stdout
+    says(done.stdout, "%d ranks were started; one writes a text: run it without lockstep run")
 
 
 run()

@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
-from jobs import LONG, SOURCE, Job, environment, pythons_with, skipped, tests_of
-from tap import BUILD, Skip, run, test
+from jobs import LONG, SOURCE, Job, by_lockstep, environment, pythons_with, skipped, tests_of
+from tap import BUILD, Skip, none_of, run, test
 
 PYTHONS = pythons_with("numpy")
 
@@ -94,6 +94,36 @@ def the_package_installs_into_a_virtual_environment():
         out = subprocess.run([python, "-c", code], env=dict(env, PKG_CONFIG_PATH=folder), cwd="/",
                              text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
         assert folder in out and "0.2" in out, out
+
+
+def blocks(heading):
+    """The Python programs under a heading of docs/python.md."""
+    import re
+    text = (SOURCE / "docs/python.md").read_text()
+    section = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.M | re.S).group(1)
+    return re.findall(r"^```python\n(.*?)^```$", section, re.M | re.S)
+
+
+@test
+def the_documentation_names_every_function():
+    text = (SOURCE / "docs/python.md").read_text()
+    for module in ("numpy", "objects"):
+        names = ask(f"import lockstep.{module} as m; print(*m.__all__)").split() if module == "objects" or PYTHONS else []
+        none_of([name for name in names if f"`{name}" not in text and f".{name}(" not in text],
+                f"functions of lockstep.{module} that docs/python.md does not name")
+
+
+@test
+def the_program_of_the_documentation_runs():
+    import tempfile
+    if not PYTHONS:
+        raise Skip("no Python with numpy was found")
+    program, = blocks("NumPy")
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+        file.write(program + "assert a[0] == 1 and rows.shape == (2, 1000), (a, rows)\nprint('right')\n")
+        file.flush()
+        status, output = by_lockstep(2, [PYTHONS[0][0], file.name])
+    assert status == 0 and output.count("right") == 2, output
 
 
 if not PYTHONS:

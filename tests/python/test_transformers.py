@@ -93,7 +93,9 @@ def python_with_all():
 
 
 def script(python, text, *arguments):
-    return command(python, "-W", "ignore", "-c", text, *arguments)
+    """Without torchvision, whose compiled part may be for another PyTorch; these models need none of it."""
+    hide = 'import sys\nsys.modules["torchvision"] = None\n'
+    return command(python, "-W", "ignore", "-c", hide + text, *arguments)
 
 
 def distance(lines, what):

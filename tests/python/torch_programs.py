@@ -170,13 +170,15 @@ def a_future_that_waits_costs_little():
     group, rank = dist.new_group(), dist.get_rank()
     if rank == 0:
         future = dist.all_reduce(torch.ones(4), group=group, async_op=True).get_future()
-        begun, used = time.monotonic(), time.process_time()
-        time.sleep(2)
-        share = (time.process_time() - used) / (time.monotonic() - begun)
+        shares = []
+        for _ in range(8):  # the least: beside other work the same looks take longer
+            begun, used = time.monotonic(), time.process_time()
+            time.sleep(0.4)
+            shares.append((time.process_time() - used) / (time.monotonic() - begun))
         dist.barrier()
         dist.all_reduce(torch.ones(1))
         future.wait()
-        assert share < 0.02, share
+        assert min(shares) < 0.1, shares  # one that does not sleep takes a core; looks take 1 to 4 % of one
     else:
         dist.barrier()
         dist.all_reduce(torch.ones(4), group=group)

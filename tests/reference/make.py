@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the numbers beside this script: 50 steps of training, computed by PyTorch in float64.
+"""Writes the numbers beside this script: 50 steps of training (100 with groups of parameters), computed by
+PyTorch in float64.
 
     python3 tests/reference/make.py [NET...]        needs PyTorch; the stored numbers are 2.13's
 
-NET.safetensors holds, for SGD with momentum and for AdamW, the losses of all steps (float64) and the
+NET.safetensors holds, for SGD with momentum, for AdamW and for AdamW with groups of parameters (of gpt and
+bert), the losses of all steps (float64) and the
 gradients of the first and the last step (rounded to float32 once). Weights and batches are no random
 numbers but those of formula.py, which formula.c has too; every weight is a float32, so that both sides
 start from the same. `ranks` workers see equal shares of each batch. That shows only where a share's
@@ -27,11 +29,25 @@ import torch.nn.functional as F
 
 from formula import value, whole
 
-STEPS, BATCH, BATCHES = 50, 12, 4  # step s trains on batch s % BATCHES of BATCH samples
+BATCH, BATCHES = 12, 4  # step s trains on batch s % BATCHES of BATCH samples
 RANKS = (1, 2, 3, 4)
-OPTIMIZERS = {
-    "sgd": lambda params: torch.optim.SGD(params, lr=0.02, momentum=0.9, weight_decay=1e-3),
-    "adamw": lambda params: torch.optim.AdamW(params, lr=3e-3),
+
+
+def adamw_with_groups(p):
+    """No decay of biases and norms, half the learning rate for embeddings."""
+    vectors = [v for v in p.values() if v.dim() < 2]
+    embeddings = [v for name, v in p.items()
+                  if v.dim() > 1 and ("embeddings" in name or name in ("tokens.weight", "positions"))]
+    taken = {id(v) for v in vectors + embeddings}
+    return torch.optim.AdamW([{"params": [v for v in p.values() if id(v) not in taken]},
+                              {"params": vectors, "weight_decay": 0.0},
+                              {"params": embeddings, "lr": 1.5e-3}], lr=3e-3, weight_decay=0.1)
+
+
+OPTIMIZERS = {  # and the number of steps
+    "sgd": (lambda p: torch.optim.SGD(p.values(), lr=0.02, momentum=0.9, weight_decay=1e-3), 50),
+    "adamw": (lambda p: torch.optim.AdamW(p.values(), lr=3e-3), 50),
+    "groups": (adamw_with_groups, 100),
 }
 KINK = 2e-6
 nearest_kink = math.inf
@@ -135,6 +151,7 @@ class Mlp:  # models/mlp.c
 
 
 class Gpt:  # models/gpt.c
+    groups = True
     C, V, T, LAYERS, HEADS = 12, 16, 8, 2, 2
     shapes = {"tokens.weight": (V, C), "positions": (T, C)}
     for i in range(LAYERS):
@@ -206,6 +223,7 @@ class Resnet:  # two basic blocks, the second with a stride and a projection
 
 
 class Bert:  # Hugging Face's names; keys have biases whose true gradient is zero
+    groups = True
     C, V, T, LAYERS, HEADS, WIDE, MASK = 12, 16, 8, 2, 2, 24, 0
     shapes = {"bert.embeddings.word_embeddings.weight": (V, C),
               "bert.embeddings.position_embeddings.weight": (T, C),
@@ -277,16 +295,17 @@ NETS = {"mlp": Mlp, "gpt": Gpt, "cnn": Cnn, "resnet": Resnet, "bert": Bert, "lst
 def train(net, optimizer, ranks):
     """Losses of all steps, and the gradients of the first and the last."""
     p = {name: parameter(name, shape) for name, shape in net.shapes.items()}
-    optim = OPTIMIZERS[optimizer](p.values())
+    make, steps = OPTIMIZERS[optimizer]
+    optim = make(p)
     losses, gradients, share = [], [], BATCH // ranks
-    for step in range(STEPS):
+    for step in range(steps):
         first = step % BATCHES * BATCH
         shares = [range(first + r * share, first + (r + 1) * share) for r in range(ranks)]
         loss = sum(net.loss(p, samples) for samples in shares) / ranks
         optim.zero_grad()
         loss.backward()
         losses.append(loss.item())
-        if step in (0, STEPS - 1):
+        if step in (0, steps - 1):
             gradients.append({name: v.grad.clone() for name, v in p.items()})
         optim.step()
     return losses, *gradients
@@ -299,6 +318,8 @@ def numbers(net):
     for ranks in RANKS if by_ranks else (1,):
         prefix = f"{ranks}/" if by_ranks else ""
         for optimizer in OPTIMIZERS:
+            if optimizer == "groups" and not getattr(net, "groups", False):
+                continue
             losses, start, end = train(net, optimizer, ranks)
             print(f"  {prefix}{optimizer}: loss {losses[0]:.4f} to {losses[-1]:.4f}, smallest gradient of the "
                   f"last step {min(g.norm().item() for g in end.values()):.2g}")

@@ -50,7 +50,7 @@ static ls_tensor *gpt_loss(ls_module *net, int64_t first, int64_t count)
     return next_token_loss(net, first, count, CONTEXT);
 }
 
-const reference_net gpt_net = {.name = "gpt", .make = gpt_make, .loss = gpt_loss};
+const reference_net gpt_net = {.name = "gpt", .groups = true, .make = gpt_make, .loss = gpt_loss};
 
 static ls_module *lstm_make(void)
 {

@@ -35,4 +35,5 @@ static ls_tensor *hidden_loss(ls_module *net, int64_t first, int64_t count)
     return ls_cross_entropy(said, ls_from_data(token, LS_SHAPE(hidden), LS_INT32), NULL);
 }
 
-const reference_net bert_net = {.name = "bert", .make = bert_make, .loss = hidden_loss};
+const reference_net bert_net = {
+    .name = "bert", .groups = true, .make = bert_make, .loss = hidden_loss};

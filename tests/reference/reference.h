@@ -10,11 +10,12 @@
 
 #include "test.h"
 
-enum { STEPS = 50, BATCH = 12, BATCHES = 4 }; /* step s trains on batch s % BATCHES */
+enum { BATCH = 12, BATCHES = 4 }; /* step s trains on batch s % BATCHES */
 
 typedef struct reference_net {
     const char *name;
     bool by_ranks; /* what a rank sees enters its statistics: numbers for every count of ranks */
+    bool groups;   /* also with groups of parameters */
     ls_module *(*make)(void);
     ls_tensor *(*loss)(ls_module *net, int64_t first, int64_t count); /* of consecutive samples */
 } reference_net;

@@ -362,7 +362,7 @@ static void draw_training(ls__plan *plan, uint64_t seed)
     }
     plan->fault[0] = (ls__fault){.kind = LS__FAULT_STOP};
     plan->fault[0].rank = (int)ls__sim_below(&r, (uint64_t)plan->ranks);
-    /* Early: a request that finds the ranks in ls_finalize ends them. */
+    /* Early: a request that finds a rank behind ls_finalize ends it. */
     plan->fault[0].operation = (int)ls__sim_below(&r, (uint64_t)plan->operations / 2);
     plan->faults = 1;
 }

@@ -1,4 +1,4 @@
-/* What an error may say: the words for each planted fault. A text names a fault when it holds one of
+/* The words with which an error may name each planted fault, for judge.c. A text names a fault when it holds one of
  * its phrases, some of them together with the rank; and when the fault had struck by then. */
 #include <stdio.h>
 #include <string.h>
@@ -7,13 +7,13 @@
 
 #define PHRASES_MAX 20
 
-/* What a wait says whose other side does not come. */
+/* Errors of a wait whose other side does not come. */
 #define WAITS                                                                                      \
     "did not finish within", "(waited up to", "no connection between rank",                        \
         "could not be joined within", "did not come within", "did not connect to",                 \
         "did not answer", "no heartbeat arrived from it", "has sent no heartbeat",                 \
         "the connection was closed"
-/* What a connection says that ends, and what stands behind it. */
+/* Errors of a connection that ends, and of the store behind it. */
 #define LINKS                                                                                      \
     "Connection reset by peer", "closed by the other side", "Connection refused",                  \
         "the connection to the job's store is lost"

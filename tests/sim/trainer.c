@@ -5,7 +5,6 @@
 
 #include <lockstep/reducer.h>
 
-#include "base/options.h"
 #include "sim/scenario.h"
 
 #define PARAMS LS__TRAINED

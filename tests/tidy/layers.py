@@ -8,13 +8,14 @@ not reachable is forbidden, siblings (nn and data; tensor and comm) among it.
 ARROWS = {
     "base": [],
     "kernel/reduce": ["base"],
-    "job": ["base"],  # membership: store, links, nodes, bootstrap, board
+    "trace": ["base"],  # the file of LOCKSTEP_TRACE
+    "job": ["trace"],  # membership: store, links, nodes, bootstrap, board
     "comm": ["job", "kernel/reduce"],
     "reduce": ["comm", "kernel/reduce"],
     "kernel": ["base"],  # ref, cpu, cuda
     "tensor": ["base", "kernel"],
     "autograd": ["tensor"],
-    "nn": ["autograd"],
+    "nn": ["autograd", "comm"],  # a norm over the ranks of a group
     "optim": ["nn"],  # an optimizer is made for a module
     "data": ["autograd", "comm"],  # rank 0 may feed the others
     "tokenizer": ["base"],

@@ -108,7 +108,7 @@ def golden_lines():
 
 @functools.cache
 def compared():
-    """Sentences that a test compares whole: CHECK_SAYS and SAYS in C, says() in Python."""
+    """Sentences that a test compares whole: CHECK_SAYS and SAYS in C, says() and sentence() in Python."""
     found = set()
     for path in (SOURCE / "tests").rglob("*.c"):
         text = path.read_text()
@@ -118,9 +118,9 @@ def compared():
                     found.update(line.strip() for line in unescape(literal).split("\n"))
     for path in (SOURCE / "tests").rglob("test_*.py"):
         text = path.read_text()
-        if "says(" in text:
+        if "says(" in text or "sentence(" in text:
             for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "says":
+                if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("says", "sentence"):
                     found.update(a.value.strip() for a in node.args if isinstance(a, ast.Constant))
     return found
 

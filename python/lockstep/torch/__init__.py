@@ -9,6 +9,7 @@ ones, or without installing, `import lockstep.torch` makes the name known, as do
 
 import functools
 import os
+from typing import Any
 
 __all__ = ["register"]
 
@@ -76,7 +77,7 @@ def _let_join_wait():
     Join.notify_join_context = staticmethod(notify_join_context)
 
 
-def register():
+def register() -> None:
     """Makes "lockstep" known to torch.distributed; more than once does nothing."""
     global _registered
     import torch.distributed as dist
@@ -85,7 +86,7 @@ def register():
     _registered = True
     import inspect
     known = inspect.signature(dist.Backend.register_backend).parameters
-    more = {"devices": ["cpu"]} if "devices" in known else {}
+    more: Any = {"devices": ["cpu"]} if "devices" in known else {}
     dist.Backend.register_backend("lockstep", _make, extended_api=True, **more)
     # PyTorch keeps this one to its own backend, by name.
     _for_groups_of_ours(dist, "monitored_barrier", _monitored_barrier)

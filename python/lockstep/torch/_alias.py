@@ -1,7 +1,7 @@
 """Lets groups of this backend stand in for those of another one, for programs that ask for gloo and
 accept no other name on the CPU (Accelerate, transformers' Trainer).
 
-Such a group is made by Lockstep and goes on being called what the program asked for.
+Lockstep makes such a group, and the group keeps the name that the program asked for.
 """
 
 import functools

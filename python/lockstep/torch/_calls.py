@@ -1,5 +1,5 @@
-"""What surrounds every operation of the group: PyTorch's two ways of giving options, its profiler, and
-tensors of another device.
+"""Code around every operation of the group (_operations.py): PyTorch's two ways of giving options, its
+profiler, and tensors of another device.
 """
 
 import functools

@@ -1,5 +1,7 @@
 """The process group: what PyTorch asks of one, beside the operations (_operations.py)."""
 
+from __future__ import annotations
+
 import datetime
 import itertools
 import types
@@ -63,7 +65,7 @@ class ProcessGroup(Operations, dist.ProcessGroup):
 
     def _start(self, name, arguments, opts, buffers, now=False):
         function, arguments = getattr(library(), name), (self._ls.handle, *arguments)
-        if now and not _core.several_threads():  # which may share the group
+        if now:
             return _core.run(function, arguments, self._options(opts))
         return _core.start(function, arguments, self._options(opts), buffers)
 
@@ -121,7 +123,7 @@ class ProcessGroup(Operations, dist.ProcessGroup):
     # ---- what PyTorch asks ----
 
     def getBackendName(self):
-        return "lockstep"  # also in the place of another one: of "gloo" DDP asks what is in C++
+        return "lockstep"  # also in the place of another one: for "gloo" DDP calls functions in C++
 
     name = _get_backend_name = getBackendName
 
@@ -131,7 +133,7 @@ class ProcessGroup(Operations, dist.ProcessGroup):
         asked = _alias.groups_of(dist.distributed_c10d).get(self, ["lockstep"])[0]
         return str(asked).partition(",")[0].rpartition(":")[2]  # of "cpu:gloo,cuda:nccl" gloo
 
-    # PyTorch keeps these with a backend in C++, which there is none of here.
+    # PyTorch keeps these with a backend in C++; here there is none.
     def setGroupName(self, name):
         self._name = name
 
@@ -190,7 +192,7 @@ class ProcessGroup(Operations, dist.ProcessGroup):
         return _C10D.Backend.Options("lockstep", timeout)
 
     @property
-    def lockstep_group(self):
+    def lockstep_group(self) -> _core.Group:
         """The Lockstep group below."""
         return self._ls
 
@@ -252,6 +254,7 @@ class _Gone:
 
 # In the order in which they were made, which their members have in common: freeing one waits for
 # the others.
-_living, _numbers = weakref.WeakValueDictionary(), itertools.count()
+_living: weakref.WeakValueDictionary[int, ProcessGroup] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
 _UNSET = (torch._C._distributed_c10d._DEFAULT_PG_TIMEOUT.total_seconds()
           if hasattr(torch._C._distributed_c10d, "_DEFAULT_PG_TIMEOUT") else 1800.0)

@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import socket
+from typing import List
 
 from .. import _core
 from .._core import make_error
@@ -79,7 +80,7 @@ def _environment(variables):
                 os.environ[name] = value
 
 
-_members = []  # PyTorch's numbers of the ranks in Lockstep's world; empty: all, equally numbered
+_members: List[int] = []  # PyTorch's numbers of the ranks in Lockstep's world; empty: all, equally numbered
 
 
 def numbers_of(ranks):

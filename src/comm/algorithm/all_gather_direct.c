@@ -31,7 +31,7 @@ static void emit_reads(ls__builder *b, const ls__program_spec *spec, ls__program
 {
     for (int k = 1; k < spec->size; k++) {
         const int p = (spec->rank + k) % spec->size;
-        (void)ls__builder_peer_read(b, 0, recv_block(spec, p), ls__ref_of(from, p, p));
+        (void)ls__builder_peer_copy(b, 0, recv_block(spec, p), ls__ref_of(from, p, p));
     }
 }
 

@@ -1,10 +1,11 @@
 /* broadcast "direct": the root hands its buffer to every other rank.
  *
  *     messages     the root sends to each peer in turn
- *     registered   fence 0 ▸ every peer reads the root's INPUT ▸ fence 1
+ *     registered   fence 0 ▸ rank r copies chunk r of the root's INPUT to every OUTPUT ▸ fence 1
  *     staged       the root copies into its STAGE ▸ fence 0 ▸ every peer reads it
  *
- * Cost: one step; the root sends n-1 buffers by messages, each peer reads one in memory. Staged,
+ * Cost: one step; the root sends n-1 buffers by messages. In registered memory all ranks share the
+ * n-1 copies, the root too: between 2 ranks each copies a half. Staged, each peer reads one buffer;
  * peers only read, so one fence is enough (Note [One fence]) and "one_shot" is the same program.
  */
 #include "base/error.h"
@@ -27,33 +28,53 @@ static void emit_messages(ls__builder *b, const ls__program_spec *spec)
     }
 }
 
-static void emit_memory(ls__builder *b, const ls__program_spec *spec)
+/* Every rank copies the chunk of its number, for itself first. */
+static void emit_registered(ls__builder *b, const ls__program_spec *spec)
 {
-    const bool staged = spec->memory == LS__MEMORY_STAGED;
-    const ls__ref shared = whole(staged ? LS__BUFFER_STAGE : LS__BUFFER_INPUT, spec->root);
-    if (staged && spec->rank == spec->root) {
-        (void)ls__builder_copy(b, 0, shared, whole(LS__BUFFER_INPUT, spec->root));
+    const ls__ref from = ls__ref_of(LS__BUFFER_INPUT, spec->root, spec->rank);
+    (void)ls__builder_fence(b, 0);
+    for (int k = 0; k < spec->size; k++) {
+        const int p = (spec->rank + k) % spec->size;
+        if (p != spec->root) {
+            (void)ls__builder_peer_copy(b, 0, ls__ref_of(LS__BUFFER_OUTPUT, p, spec->rank), from);
+        }
+    }
+    (void)ls__builder_fence(b, 0);
+}
+
+static void emit_staged(ls__builder *b, const ls__program_spec *spec)
+{
+    const ls__ref stage = whole(LS__BUFFER_STAGE, spec->root);
+    if (spec->rank == spec->root) {
+        (void)ls__builder_copy(b, 0, stage, whole(LS__BUFFER_INPUT, spec->root));
     }
     (void)ls__builder_fence(b, 0);
     if (spec->rank != spec->root) {
-        (void)ls__builder_peer_read(b, 0, whole(LS__BUFFER_OUTPUT, spec->rank), shared);
+        (void)ls__builder_peer_copy(b, 0, whole(LS__BUFFER_OUTPUT, spec->rank), stage);
     }
-    if (!staged) {
-        (void)ls__builder_fence(b, 0);
+}
+
+/* In place: onto itself. */
+static void emit_own(ls__builder *b, const ls__program_spec *spec, int chunks)
+{
+    for (int c = 0; c < chunks && spec->rank == spec->root; c++) {
+        (void)ls__builder_copy(b, 0, ls__ref_of(LS__BUFFER_OUTPUT, spec->root, c),
+                               ls__ref_of(LS__BUFFER_INPUT, spec->root, c));
     }
 }
 
 static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__program **out)
 {
     ls__builder *b = ls__builder_new(spec, env, "direct");
-    if (spec->rank == spec->root) { /* in place: onto itself */
-        (void)ls__builder_copy(b, 0, whole(LS__BUFFER_OUTPUT, spec->root),
-                               whole(LS__BUFFER_INPUT, spec->root));
-    }
+    const int chunks = spec->memory == LS__MEMORY_REGISTERED ? spec->size : 1;
+    ls__builder_chunks(b, chunks, 0);
+    emit_own(b, spec, chunks);
     if (spec->size > 1 && spec->memory == LS__MEMORY_MESSAGES) {
         emit_messages(b, spec);
+    } else if (spec->size > 1 && spec->memory == LS__MEMORY_REGISTERED) {
+        emit_registered(b, spec);
     } else if (spec->size > 1) {
-        emit_memory(b, spec);
+        emit_staged(b, spec);
     }
     return ls__builder_finish(b, true, out);
 }

@@ -32,7 +32,7 @@ static void emit_root(ls__builder *b, const ls__program_spec *spec)
         if (spec->memory == LS__MEMORY_MESSAGES) {
             (void)ls__builder_recv(b, 0, to, p);
         } else {
-            (void)ls__builder_peer_read(b, 0, to, block(from, p, p));
+            (void)ls__builder_peer_copy(b, 0, to, block(from, p, p));
         }
     }
     emit_copy(b, spec, LS__BUFFER_OUTPUT);

@@ -32,7 +32,7 @@ static void emit_peer(ls__builder *b, const ls__program_spec *spec)
     if (spec->memory == LS__MEMORY_MESSAGES) {
         (void)ls__builder_recv(b, 0, to, spec->root);
     } else {
-        (void)ls__builder_peer_read(b, 0, to, ls__ref_of(from, spec->root, spec->rank));
+        (void)ls__builder_peer_copy(b, 0, to, ls__ref_of(from, spec->root, spec->rank));
     }
 }
 

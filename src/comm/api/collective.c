@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "base/options.h"
 #include "base/size.h"
+#include "base/trace.h"
 #include "comm/api/operators.h"
 #include "comm/api/v_counts.h"
 #include "comm/diagnose/cause.h"
@@ -81,6 +82,7 @@ static ls_status submit(ls_group *group, const ls__collective *args,
     }
     if (work != NULL && status == LS_OK) {
         group->handles += detached ? 0 : 1;
+        work->held = !detached;
         *ready = enqueue(group, work);
         *out = work;
     } else if (work != NULL) {
@@ -151,8 +153,13 @@ static ls_status check_and_start(ls_group *handle, const ls__collective *args, l
         LS_TRY(ls__premultiply(group, copy, options->factor));
     }
     ls__turns_pass(handle, p2p);
-    return blocking ? run_blocking(group, args, options)
-                    : start_without_waiting(group, args, options, work);
+    if (!blocking) {
+        return start_without_waiting(group, args, options, work);
+    }
+    const uint64_t traced = ls__trace_begin();
+    const ls_status status = run_blocking(group, args, options);
+    ls__trace_end(traced, LS__TRACE_EXPOSED, what, group->name);
+    return status;
 }
 
 /* Waits here if the call blocks. On failure the operation was not started, and *work is NULL. */

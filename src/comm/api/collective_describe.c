@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/hash.h"
 #include "comm/api/collective.h"
 #include "comm/api/v_counts.h"
 #include "comm/engine/select.h"
@@ -112,7 +113,7 @@ static void describe(const ls_group *group, const ls__collective *args,
     d->tag = !p2p ? args->mark : args->own_tag ? OWN_TAG : args->tag;
     d->divisor = options->divisor;
     if (options->tag != NULL) {
-        d->tag_hash = ls__tag_hash(options->tag);
+        d->tag_hash = ls__hash_text(options->tag);
         put_head(d->text, sizeof d->text, options->tag);
     }
     if (!ls__operation_is_v(args->operation) && registered(group, args, d)) {

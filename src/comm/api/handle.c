@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "base/assert.h"
+#include "base/trace.h"
 #include "comm/api/collective.h"
 #include "comm/diagnose/cause.h"
 #include "comm/diagnose/mismatch.h"
@@ -29,6 +30,7 @@ static void end_handle(ls__comm *comm, ls_work *work)
 {
     ls_group *group = work->group;
     ls__lock_take(&comm->lock, comm->env);
+    work->held = false;
     ls__work_give(comm, work);
     LS_ASSERT(group->handles > 0);
     group->handles--;
@@ -39,13 +41,20 @@ static void end_handle(ls__comm *comm, ls_work *work)
     }
 }
 
-/* The runtime; NULL with the error set: ls_init was not called, or the handle is NULL. */
+/* The runtime; NULL with the error set: ls_init was not called, or there is no handle. A handle that
+ * was given back is noticed until another operation gets it: works stay with the runtime. */
 static ls__comm *comm_of(const char *what, const ls_work *work)
 {
     ls__comm *comm = ls__comm_get(what);
     if (comm != NULL && work == NULL) {
         (void)ls__fail(LS_ERR_INVALID,
                        "%s: the handle is NULL; a call with `work` NULL has already waited", what);
+        return NULL;
+    }
+    if (comm != NULL && !work->held) {
+        (void)ls__fail(LS_ERR_INVALID,
+                       "%s: a wait has released this handle already; wait once for each operation",
+                       what);
         return NULL;
     }
     return comm;
@@ -74,7 +83,9 @@ ls_status ls_work_wait(ls_work *work)
         return ls__self.status;
     }
     LS_TRY(ls__work_may_wait("ls_work_wait"));
+    const uint64_t traced = ls__trace_begin();
     ls__engine_wait(comm, work, 0);
+    ls__trace_end(traced, LS__TRACE_EXPOSED, "wait", ls__operation_name(work->operation));
     const ls_status status = report(work, status_of(work));
     end_handle(comm, work);
     return status;

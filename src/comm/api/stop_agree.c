@@ -4,9 +4,11 @@
 
 #include "base/options.h"
 #include "comm/comm.h"
+#include "comm/group/group.h"
+#include "comm/group/round_robin.h"
 
-/* The maximum over all ranks, so a request that reached one rank stops all. Only an agreement of
- * the world is kept for ls_finalize and the launcher. */
+/* The maximum over all ranks, so a request that reached one rank stops all. It is kept for
+ * ls_stop_requested if the group is the one that agrees; Note [Agreement]. */
 ls_status ls_stop_agree(ls_group *group, bool *stop)
 {
     ls_runtime *runtime = ls__runtime_get("ls_stop_agree");
@@ -16,10 +18,12 @@ ls_status ls_stop_agree(ls_group *group, bool *stop)
     if (stop == NULL) {
         return ls__fail(LS_ERR_INVALID, "ls_stop_agree: stop is NULL; give a bool for the answer");
     }
+    const uint64_t key = group != NULL ? ls__group_agreement(ls__turns_at(group, 0)) : 0;
+    ls__agreement_join(runtime, key);
     int32_t wanted = (int32_t)ls__stop_wanted(runtime);
     LS_TRY(ls_all_reduce(group, &wanted, &wanted, 1, LS_INT32, LS_MAX,
                          LS_OPTIONS(ls_collective_options, .tag = "stop"), NULL));
-    if (wanted != 0 && ls_group_size(group) == runtime->world_size) {
+    if (wanted != 0 && atomic_load_explicit(&runtime->agreement, memory_order_relaxed) == key) {
         atomic_store_explicit(&runtime->stop_agreed, (uint32_t)wanted, memory_order_relaxed);
     }
     *stop = wanted != 0;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/trace.h"
 #include "comm/diagnose/flight.h"
 #include "comm/engine/one_shot.h"
 #include "comm/group/group.h"
@@ -67,6 +68,48 @@ void ls__flight_start(ls__comm *comm, const ls_work *work)
     }
 }
 
+/* The operation as a span of the trace. A collective begins when all ranks have announced it. */
+static void add_span(ls__trace *trace, const ls__flight_record *record, uint64_t flow,
+                     uint64_t now_ns)
+{
+    const ls__descriptor *d = &record->descriptor;
+    const ls__operation operation = (ls__operation)d->operation;
+    const uint64_t queued = atomic_load_explicit(&record->queued_ns, memory_order_relaxed);
+    const uint64_t started = atomic_load_explicit(&record->started_ns, memory_order_relaxed);
+    const bool p2p = ls__operation_is_p2p(operation);
+    if (!atomic_load_explicit(&trace->on, memory_order_relaxed)) {
+        return;
+    }
+    const uint64_t begin = p2p || started == 0 ? queued : started;
+    const ls__trace_span span = {.kind = !p2p                       ? LS__TRACE_WIRE
+                                         : operation == LS__OP_SEND ? LS__TRACE_SEND
+                                                                    : LS__TRACE_RECV,
+                                 .begin_ns = begin,
+                                 .end_ns = now_ns > begin ? now_ns : begin,
+                                 .flow = flow,
+                                 .bytes = (uint64_t)d->count * ls_dtype_size((ls_dtype)d->dtype),
+                                 .name = ls__operation_name(operation),
+                                 .detail = d->text[0] != '\0' ? d->text : record->group_name};
+    ls__trace_add(trace, &span);
+}
+
+/* Equal at both ends of a message, and at a bucket and its all-reduce. */
+uint64_t ls__flight_flow(const ls_work *work)
+{
+    const ls_group *group = work->group;
+    const uint64_t here = (uint64_t)group->comm->runtime->rank;
+    if (!ls__operation_is_p2p(work->operation)) {
+        return ls__trace_flow(group->id, work->descriptor.sequence, here);
+    }
+    if (work->descriptor.root < 0 || work->descriptor.root >= group->size) {
+        return 0; /* a receive from any rank that has failed */
+    }
+    const uint64_t there = (uint64_t)group->member[work->descriptor.root].world_rank;
+    const bool sent = work->operation == LS__OP_SEND;
+    const uint64_t pair = sent ? here << 32 | there : there << 32 | here;
+    return ls__trace_flow(group->id | UINT64_C(1) << 63, pair, work->message_number);
+}
+
 /* `now_ns` is the caller's reading of the clock, which its counters use as well. */
 void ls__flight_close(ls__comm *comm, const ls_work *work, ls_status status, uint64_t now_ns)
 {
@@ -75,6 +118,9 @@ void ls__flight_close(ls__comm *comm, const ls_work *work, ls_status status, uin
         store(&record->ended_ns, now_ns);
         atomic_store_explicit(&record->state, status == LS_OK ? LS__FLIGHT_DONE : LS__FLIGHT_FAILED,
                               memory_order_release);
+        if (LS__UNLIKELY(comm->runtime->trace != NULL)) {
+            add_span(comm->runtime->trace, record, ls__flight_flow(work), now_ns);
+        }
     }
 }
 
@@ -87,4 +133,7 @@ void ls__flight_end(ls__comm *comm, uint64_t number, ls_status status, uint64_t 
     store(&record->ended_ns, now_ns);
     atomic_store_explicit(&record->state, status == LS_OK ? LS__FLIGHT_DONE : LS__FLIGHT_FAILED,
                           memory_order_release);
+    if (LS__UNLIKELY(comm->runtime->trace != NULL)) {
+        add_span(comm->runtime->trace, record, 0, now_ns);
+    }
 }

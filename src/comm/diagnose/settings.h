@@ -1,4 +1,5 @@
-/* The error of two ranks that start with different settings. */
+/* The error of two ranks that start with different settings: on one host heap.c finds them, between
+ * hosts tcp_join.c. */
 #ifndef LS_COMM_DIAGNOSE_SETTINGS_H
 #define LS_COMM_DIAGNOSE_SETTINGS_H
 

@@ -365,6 +365,7 @@ static ls_status go_on_in_queue(ls_group *group, const ls_collective_options *op
         work->deadline_ns = ls__work_deadline(group, options, work->queued_ns);
         atomic_store_explicit(&work->posted, true, memory_order_relaxed);
         group->handles++;
+        work->held = true;
         atomic_fetch_add_explicit(&comm->pending, 1, memory_order_seq_cst);
         atomic_fetch_add_explicit(&group->pending, 1, memory_order_seq_cst);
         ls__list_push_front(&group->queue, &work->link);

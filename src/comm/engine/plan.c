@@ -37,7 +37,7 @@ static bool publishes(const ls__program *program, const ls__step *step)
 static bool combines(const ls__program *program, const ls__step *step)
 {
     const bool kind = step->kind == LS__STEP_COPY || step->kind == LS__STEP_REDUCE ||
-                      step->kind == LS__STEP_PEER_READ || step->kind == LS__STEP_PEER_REDUCE;
+                      step->kind == LS__STEP_PEER_COPY || step->kind == LS__STEP_PEER_REDUCE;
     bool whole = kind && step->dst_count == 1 &&
                  is_own(program, program->refs[step->first_dst], LS__BUFFER_OUTPUT);
     for (int i = 0; whole && i < step->src_count; i++) {

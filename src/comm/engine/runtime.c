@@ -20,6 +20,7 @@
 #include "base/text.h"
 #include "comm/diagnose/cause.h"
 #include "comm/diagnose/deadlock.h"
+#include "comm/diagnose/trace.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/init.h"
 #include "comm/engine/wake.h"
@@ -104,10 +105,7 @@ static ls_status open_heap(ls__comm *comm)
 
 static ls_status refuse_world(const ls__boot *boot)
 {
-    if (boot->local_size > LS__BOARD_RANKS_MAX) {
-        return ls__fail(LS_ERR_LIMIT, "ls_init: %d ranks on this host; at most %d fit",
-                        boot->local_size, LS__BOARD_RANKS_MAX);
-    }
+    LS_ASSERT(boot->local_size <= LS__BOARD_RANKS_MAX); /* the board was made for them */
     if (boot->world_size > LS__PROGRAM_RANKS_MAX) {
         return ls__fail(LS_ERR_LIMIT, "ls_init: a world of %d ranks; at most %d can be one",
                         boot->world_size, LS__PROGRAM_RANKS_MAX);
@@ -161,13 +159,26 @@ static ls_status open_comm(ls__comm *comm, int threads)
     LS_TRY(open_transport(comm));
     LS_TRY(ls__tuning_share(comm));
     LS_TRY(open_world(comm));
+    LS_TRY(ls__comm_trace_open(comm));
     return ls__engine_start(comm);
+}
+
+/* Last, while the board is still there: a request that finds this rank on its way out of the job
+ * shall not end it. */
+static void leave_stops(ls__comm *comm)
+{
+    if (comm->runtime->graceful_stop) {
+        atomic_store_explicit(&comm->me->stops_itself, 0, memory_order_release);
+        comm->env->release_stop(comm->env);
+        comm->runtime->graceful_stop = false;
+    }
 }
 
 /* Undoes open_comm, as far as it came. */
 static void close_comm(ls__comm *comm)
 {
     ls__engine_stop(comm);
+    ls__comm_trace_close(comm);
     LS__LIST_EACH (at, &comm->groups) {
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);
         if (group != comm->world) {
@@ -190,6 +201,7 @@ static void close_comm(ls__comm *comm)
     ls__arena_fini(&comm->works);
     comm->runtime->activity = &comm->runtime->own_activity;
     comm->runtime->stop = &comm->runtime->own_stop;
+    leave_stops(comm);
     if (comm->boot.board != NULL) {
         ls__bootstrap_close(comm->env, &comm->boot);
     }
@@ -204,22 +216,13 @@ static void answer_stops(ls__comm *comm)
     atomic_store_explicit(&comm->me->stops_itself, 1, memory_order_release);
 }
 
-static void leave_stops(ls__comm *comm)
-{
-    if (comm->runtime->graceful_stop) {
-        atomic_store_explicit(&comm->me->stops_itself, 0, memory_order_release);
-        comm->env->release_stop(comm->env);
-        comm->runtime->graceful_stop = false;
-    }
-}
-
 /* ---- leaving ------------------------------------------------------------------------------ */
 
 static void free_comm(ls_runtime *runtime, void *data)
 {
     ls__comm *comm = data;
     (void)ls__activity_enter(LS__PHASE_EXIT, NULL);
-    leave_stops(comm);
+    ls__comm_trace_leave(comm);
     ls__engine_drain(comm, &comm->pending);
     ls__remote_leave(comm);
     /* Sync: release, after the last operation; pairs with the peers' look at this rank's life. */
@@ -304,6 +307,7 @@ static ls_status start(ls_runtime *runtime, const ls_init_options *options)
         answer_stops(comm);
     }
     atomic_store_explicit(&comm->me->life, LS__LIFE_JOINED, memory_order_release);
+    ls__comm_trace_begin(comm);
     (void)ls__activity_enter(LS__PHASE_USER, NULL);
     LS__INFO(
         "lockstep %s: rank %d of %d, process %d, %d compute thread%s, %s kernels, deadline %g s",
@@ -363,8 +367,6 @@ ls_status ls_finalize(void)
         }
     }
     ls__self.runtime = NULL;
-    if (!runtime->kept) {
-        env->release(env, runtime, sizeof *runtime);
-    }
+    env->release(env, runtime, sizeof *runtime);
     return LS_OK;
 }

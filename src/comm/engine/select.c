@@ -95,10 +95,7 @@ static ls__program *generate(ls_group *group, const ls_work *work, plan_form for
                                    .host = hosts_of(group, host)};
     const ls__algorithm *algorithm = named(group, work);
     algorithm = algorithm != NULL ? algorithm : default_of(work->operation, form);
-    if (algorithm == NULL) {
-        (void)ls__fail(LS_ERR_UNSUPPORTED, "no program for it exists");
-        return NULL;
-    }
+    LS_ASSERT(algorithm != NULL); /* each operation has a direct one */
     ls__program *program = NULL;
     return algorithm->generate(&spec, group->comm->env, &program) == LS_OK ? program : NULL;
 }

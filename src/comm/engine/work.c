@@ -126,7 +126,8 @@ void ls__work_end(ls_work *work, ls_status status)
     if (work->by_message) {
         atomic_fetch_sub_explicit(&comm->by_message, 1, memory_order_relaxed);
     }
-    atomic_fetch_sub_explicit(&group->pending, 1, memory_order_relaxed);
+    /* Sync: release; pairs with the acquire of ls_group_free, which waits for 0 (engine.c). */
+    atomic_fetch_sub_explicit(&group->pending, 1, memory_order_release);
     /* Sync: seq_cst; pairs with ls__progress_release's waker, which asks whether anything is left. */
     atomic_fetch_sub_explicit(&comm->pending, 1, memory_order_seq_cst);
     if (detached) {

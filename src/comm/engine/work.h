@@ -34,6 +34,7 @@ struct ls_work {
     ls_group *group;
     _Atomic int32_t status; /* LS_IN_PROGRESS until the engine's release store; waiters acquire */
     bool detached;          /* const; nobody waits: the engine takes the handle back */
+    bool held;              /* lock; the user has the handle and has not waited yet */
     bool by_message;        /* const; needs the message transport */
     _Atomic bool posted;    /* fence 0 is announced: release under lock, acquire */
     bool warned;            /* progress; a warning has named the missing members */

@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/size.h"
@@ -113,7 +114,7 @@ static void mark_alive(ls__comm *comm, offer *o)
  * others would wait for it otherwise. *control is the new control block, or NULL. */
 static offer make_offer(ls__comm *comm, const ls_group *group, const char *tag, void **control)
 {
-    offer o = {.what = ls__tag_hash(tag)};
+    offer o = {.what = ls__hash_text(tag)};
     uint64_t offset = group != NULL ? NO_HEAP : NO_MEMORY;
     *control = NULL;
     (void)ls__reclaim_settle(comm);

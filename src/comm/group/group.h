@@ -82,6 +82,7 @@ struct ls_group {
 };
 
 int ls__member_of(const ls_group *group, int world_rank); /* comm.c; -1: not a member */
+uint64_t ls__group_agreement(const ls_group *group);      /* its key, base/runtime.h; comm.c */
 
 /* A group to be made. ls__group_create is collective over the parent (with `among`: over `ranks`)
  * and called between begin_making and end_making, so by one thread at a time. */

@@ -189,7 +189,7 @@ typedef struct operands {
 /* Whether the step may touch memory of other ranks. */
 static bool is_peer_kind(ls__step_kind kind)
 {
-    return kind == LS__STEP_PEER_READ || kind == LS__STEP_PEER_REDUCE;
+    return kind == LS__STEP_PEER_COPY || kind == LS__STEP_PEER_REDUCE;
 }
 
 /* Appends one step to a lane and returns its index within the lane. After a mistake the program is
@@ -262,13 +262,13 @@ int ls__builder_copy(ls__builder *b, int lane, ls__ref dst, ls__ref src)
                &(operands){.dst = &dst, .dst_count = 1, .src = &src, .src_count = 1});
 }
 
-/* The destination always belongs to this rank. */
-int ls__builder_peer_read(ls__builder *b, int lane, ls__ref dst, ls__ref src)
+/* The destination may be a peer's, too. */
+int ls__builder_peer_copy(ls__builder *b, int lane, ls__ref dst, ls__ref src)
 {
-    if (b != NULL && dst.rank != b->spec.rank) {
-        fail(b, LS_ERR_INTERNAL, "peer_read of rank %d writes to rank %d", b->spec.rank, dst.rank);
+    if (b != NULL && dst.rank == b->spec.rank && src.rank == b->spec.rank) {
+        fail(b, LS_ERR_INTERNAL, "peer_copy of rank %d names memory of no peer", b->spec.rank);
     }
-    return add(b, lane, LS__STEP_PEER_READ, -1,
+    return add(b, lane, LS__STEP_PEER_COPY, -1,
                &(operands){.dst = &dst, .dst_count = 1, .src = &src, .src_count = 1});
 }
 

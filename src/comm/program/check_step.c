@@ -18,7 +18,7 @@ bool ls__check_fail(ls__checker *c, const char *format, ...)
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
     const ls__program *p = c->programs[0];
-    static const char *const memories[] = {"messages", "registered", "staged"};
+    static const char *const memories[] = {"undecided", "messages", "registered", "staged"};
     c->status = ls__fail(LS_ERR_MISMATCH, "%s %s (%d ranks, %s, %s): %s", p->algorithm,
                          ls__operation_name(p->operation), c->size, memories[p->memory],
                          c->in_place ? "in place" : "out of place", text);
@@ -303,7 +303,7 @@ static bool run_recv(ls__checker *c, ls__check_thread *t, const ls__step *step)
     return write_ref(c, t, dst, value);
 }
 
-/* COPY and PEER_READ. A copy may widen; only a reduce rounds. */
+/* COPY and PEER_COPY. A copy may widen; only a reduce rounds. */
 static bool run_copy(ls__checker *c, ls__check_thread *t)
 {
     const ls__ref src = src_of(c, t, 0), dst = dst_of(c, t, 0);
@@ -377,7 +377,7 @@ bool ls__check_run_step(ls__checker *c, ls__check_thread *t)
     case LS__STEP_RECV_REDUCE:
         return run_recv(c, t, step);
     case LS__STEP_COPY:
-    case LS__STEP_PEER_READ:
+    case LS__STEP_PEER_COPY:
         return run_copy(c, t);
     case LS__STEP_REDUCE:
     case LS__STEP_PEER_REDUCE:

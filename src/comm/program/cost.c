@@ -78,7 +78,7 @@ static void visit(depths *d, const ls__step *step)
     case LS__STEP_RECV_REDUCE:
         store(d, step, depth_of_recv(d, step));
         break;
-    case LS__STEP_PEER_READ:
+    case LS__STEP_PEER_COPY:
     case LS__STEP_PEER_REDUCE:
         store(d, step, depth_of_sources(d, step) + 1);
         break;

@@ -36,7 +36,7 @@ static void put(text *t, const char *format, ...)
 const char *ls__step_kind_name(ls__step_kind kind)
 {
     static const char *const names[] = {"send",   "recv",      "recv_reduce", "copy",
-                                        "reduce", "peer_read", "peer_reduce", "fence"};
+                                        "reduce", "peer_copy", "peer_reduce", "fence"};
     return (unsigned)kind <= LS__STEP_FENCE ? names[kind] : "invalid";
 }
 

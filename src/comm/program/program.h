@@ -34,7 +34,7 @@
  *   RECV_REDUCE  from peer, combined into dst[0]: dst = op(dst, received)
  *   COPY         dst[0] = src[0], both own
  *   REDUCE       every dst = tree(src in order), all own
- *   PEER_READ    dst[0] (own) = src[0] of a peer
+ *   PEER_COPY    dst[0] = src[0], of which one at least is a peer's
  *   PEER_REDUCE  every dst = tree(src in order); refs may be of any rank on the host
  *   FENCE        all ranks of the group have reached fence number `fence`. Fence 0 also publishes
  *                and compares descriptors: before it no byte of a peer may be read (D4).
@@ -56,7 +56,7 @@ typedef enum ls__step_kind {
     LS__STEP_RECV_REDUCE,
     LS__STEP_COPY,
     LS__STEP_REDUCE,
-    LS__STEP_PEER_READ,
+    LS__STEP_PEER_COPY,
     LS__STEP_PEER_REDUCE,
     LS__STEP_FENCE
 } ls__step_kind;
@@ -168,7 +168,7 @@ int ls__builder_copy(ls__builder *b, int lane, ls__ref dst, ls__ref src);
 int ls__builder_reduce(ls__builder *b, int lane, const ls__ref *dst, int dst_count,
                        const ls__ref *src,
                        int src_count); /* REDUCE, or PEER_REDUCE if a ref is a peer's */
-int ls__builder_peer_read(ls__builder *b, int lane, ls__ref dst, ls__ref src);
+int ls__builder_peer_copy(ls__builder *b, int lane, ls__ref dst, ls__ref src);
 int ls__builder_fence(ls__builder *b, int lane);
 /* The last step added to `lane` waits for step `step` of `other`. */
 void ls__builder_after(ls__builder *b, int lane, int other, int step);

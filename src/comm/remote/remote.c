@@ -492,9 +492,11 @@ bool ls__remote_is_damaged(const ls__comm *comm, int rank)
 static void describe_loss(ls__comm *comm, int r, const char *why, char text[LS__FAILURE_MAX])
 {
     char doing[512];
-    if (ls__remote_is_damaged(comm, r)) {
-        snprintf(text, LS__FAILURE_MAX, "data from rank %d arrived damaged at rank %d (%s)", r,
-                 comm->runtime->rank, why);
+    const bool here = ls__remote_is_damaged(comm, r);
+    if (here || ls__tcp_peer_says_damaged(comm->remote->net, r)) {
+        const int rank = comm->runtime->rank;
+        snprintf(text, LS__FAILURE_MAX, "data from rank %d arrived damaged at rank %d (%s)",
+                 here ? r : rank, here ? rank : r, why);
         return;
     }
     ls__comm_describe(comm, r, doing, sizeof doing);
@@ -513,8 +515,8 @@ static void give_up(ls__comm *comm, int r, const char *why)
     LS_ASSERT(!rank->given_up);
     rank->given_up = true;
     describe_loss(comm, r, why, text);
-    /* Damage is found by one side alone. A lost peer, which the other side may see, explains less
-     * (job/agent/root_cause.c). */
+    /* The side where data arrived damaged found the root cause. A lost peer, which the other side
+     * may see, explains less (job/agent/root_cause.c). */
     ls__comm_record_failure(comm, ls__remote_is_damaged(comm, r) ? LS_ERR_SYSTEM : LS_ERR_PEER,
                             text);
     LS__LIST_EACH (at, &comm->groups) {
@@ -540,8 +542,8 @@ static void check_damaged(ls__comm *comm, int r, const char *damage)
 }
 
 /* A rank is given up only some time after its connection broke, since the launcher usually reports
- * the reason. Silence leads to a warning only, since
- * the process may be stopped, unless its host is silent too. */
+ * the reason, unless damage is the reason. Silence leads to a warning only, since the process may be stopped, unless its host is
+ * silent too. */
 static void check_rank(ls__comm *comm, int r, uint64_t now_ns)
 {
     ls__remote_rank *rank = &comm->remote->rank[r];
@@ -553,7 +555,8 @@ static void check_rank(ls__comm *comm, int r, uint64_t now_ns)
     }
     if (broken != NULL && rank->left_ns == 0 && !rank->given_up) {
         rank->broken_ns = rank->broken_ns == 0 ? now_ns : rank->broken_ns;
-        if (now_ns - rank->broken_ns > LS__GRACE_NS) {
+        if (damage != NULL || ls__tcp_peer_says_damaged(comm->remote->net, r) ||
+            now_ns - rank->broken_ns > LS__GRACE_NS) {
             give_up(comm, r, broken);
         }
         return;

@@ -13,6 +13,7 @@
 #include "comm/transport/tcp_wire.h"
 
 #define READY_ROOM 64
+#define ALERT_READS 2048 /* of 8 KiB: more than the buffers of a socket hold */
 
 static ls__tcp *tcp_of(ls__transport *t)
 {
@@ -37,6 +38,24 @@ static void end_pair(ls__tcp *tcp, ls__tcp_peer *peer)
     }
 }
 
+/* Whether the peer has ended the pair because a TLS record arrived damaged there. Its alert may lie
+ * behind data, on a connection other than the one that broke first. The data read here belongs to
+ * frames that end with the pair. */
+static bool peer_says_damaged(const ls__tcp *tcp, const ls__tcp_peer *peer)
+{
+    unsigned char lost[8192];
+    for (int i = 0; i < tcp->connections; i++) {
+        ssize_t got = 1;
+        for (int reads = 0; got > 0 && reads < ALERT_READS; reads++) {
+            got = ls__link_read(peer->connection[i].link, lost, sizeof lost);
+        }
+        if (got == -EREMOTEIO) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* All connections of the pair end with the first one, so the other side notices at once. Frames
  * that have arrived completely can still be used. The first reason is kept. */
 void ls__tcp_set_broken(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connection *c,
@@ -46,7 +65,9 @@ void ls__tcp_set_broken(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connecti
         return;
     }
     if (!peer->is_damaged) {
-        snprintf(peer->broken, sizeof peer->broken, "%.60s: %s", ls__link_peer(c->link), why);
+        peer->says_damaged = peer_says_damaged(tcp, peer);
+        snprintf(peer->broken, sizeof peer->broken, "%.60s: %s", ls__link_peer(c->link),
+                 peer->says_damaged ? LS__TCP_DAMAGED_RECORD : why);
     }
     end_pair(tcp, peer);
 }
@@ -65,6 +86,11 @@ const char *ls__tcp_damage(const ls__transport *t, int peer)
 {
     const ls__tcp_peer *p = &((const ls__tcp *)t)->peer[peer];
     return p->is_damaged ? p->broken : NULL;
+}
+
+bool ls__tcp_peer_says_damaged(const ls__transport *t, int peer)
+{
+    return ((const ls__tcp *)t)->peer[peer].says_damaged;
 }
 
 /* The damage has been told, so the connections can end. */

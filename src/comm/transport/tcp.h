@@ -58,5 +58,7 @@ uint64_t ls__tcp_heard(const ls__transport *t, int peer);
  * ls__tcp_end_damaged. */
 const char *ls__tcp_damage(const ls__transport *t, int peer);
 void ls__tcp_end_damaged(ls__transport *t, int peer);
+/* Whether the pair is broken because data from here arrived damaged at the peer. */
+bool ls__tcp_peer_says_damaged(const ls__transport *t, int peer);
 
 #endif

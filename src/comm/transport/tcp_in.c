@@ -101,10 +101,7 @@ static bool receive(ls__tcp *tcp, ls__tcp_peer *peer, ls__tcp_connection *c)
     }
     c->can_read = false;
     if (got == -EBADMSG) {
-        ls__tcp_set_damaged(
-            peer, c,
-            "a TLS record arrived damaged; look for bad memory or a bad network card "
-            "on either host");
+        ls__tcp_set_damaged(peer, c, LS__TCP_DAMAGED_RECORD);
     } else if (got != -EAGAIN) {
         ls__tcp_set_broken(tcp, peer, c, ls__tcp_reason(got));
     }

@@ -64,8 +64,9 @@ typedef struct ls__tcp_peer {
     int current;                /* connection of the message that was peeked */
     uint64_t heard_ns;
     bool is_broken;
-    bool is_damaged;  /* what arrived cannot have been sent: no more is read */
-    char broken[192]; /* why, of either */
+    bool is_damaged;   /* what arrived cannot have been sent: no more is read */
+    bool says_damaged; /* broken because the peer says so of what it was sent */
+    char broken[192];  /* why, of either */
 } ls__tcp_peer;
 
 typedef struct ls__tcp {
@@ -76,6 +77,9 @@ typedef struct ls__tcp {
     const bool *remote; /* [size], copied */
     ls__tcp_peer *peer; /* [size] */
 } ls__tcp;
+
+#define LS__TCP_DAMAGED_RECORD                                                                     \
+    "a TLS record arrived damaged; look for bad memory or a bad network card on either host"
 
 /* tcp.c */
 void ls__tcp_set_broken(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connection *c,

@@ -164,12 +164,10 @@ const char *ls__tuning_name(ls_group *group, ls__operation operation, int64_t by
 {
     const ls__tune_table *table = NULL;
     if (table_of(group, &table) != LS_OK || table == NULL) {
-        return "(built in)";
+        return "built-in";
     }
     const ls__algorithm *found = ls__tune_find(table, operation, bytes);
-    return bytes <= table->one_shot ? "(with announcement)"
-           : found != NULL          ? found->name
-                                    : "(built in)";
+    return bytes <= table->one_shot ? "announced" : found != NULL ? found->name : "built-in";
 }
 
 /* An empty text stands for a group that is not tuned. */

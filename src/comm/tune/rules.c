@@ -9,6 +9,7 @@
 
 #include "base/assert.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/settings.h"
 #include "comm/api/collective.h"
 
@@ -195,7 +196,7 @@ ls_status ls__rules_read(ls__rules *rules)
     const char *text = ls__setting_get("LOCKSTEP_ALGORITHM");
     if (text != NULL) {
         LS_TRY(ls__rules_parse(rules, text));
-        rules->hash = ls__tag_hash(text);
+        rules->hash = ls__hash_text(text);
     }
     return LS_OK;
 }

@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "base/memory.h"
+#include "trace/file.h"
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
@@ -79,12 +80,34 @@ static void close_fd(const ls__env *env, int fd)
     }
 }
 
+static int trace_part(void *arg, int rank)
+{
+    const ls__host_agent *a = arg;
+    char key[32];
+    snprintf(key, sizeof key, "trace/%d", rank);
+    return ls__store_server_fd(a->store, key);
+}
+
+/* Of the ranks that have ended; also after a failure, when a trace is worth most. */
+static void write_trace(ls__host_agent *a)
+{
+    if (a->store != NULL && a->board != NULL) {
+        const ls__trace_job job = {.world_size = a->world.world_size,
+                                   .node = a->world.node,
+                                   .attempt = a->world.attempt,
+                                   .part = trace_part,
+                                   .arg = a};
+        ls__trace_collect(a->env, &job);
+    }
+}
+
 /* The secret is erased before the memory may be reused. */
 void ls__host_agent_fini(ls__host_agent *a)
 {
     if (a->env == NULL) {
         return;
     }
+    write_trace(a);
     ls__nodes_close(a->nodes);
     ls__store_server_free(a->store);
     ls__board_close(a->env, a->board);

@@ -33,7 +33,9 @@
 #define SETTLE_MS 50
 #define SETTLE_DYING_MS 200 /* for a rank that was killed first and ends last */
 #define SETTLE_NODES_MS 200
-#define NEAR_MS 2000 /* an end that long after a noted failure may have another cause */
+#define NEAR_MS                                                                                    \
+    3000 /* an end that long after a noted failure may have another cause; ls_finalize
+                        alone waits 2 s for ranks that it cannot reach */
 #define UNKNOWN_CODE 1
 
 /* ---- kinds of failure ----------------------------------------------------------------------- */

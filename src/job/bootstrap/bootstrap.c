@@ -14,6 +14,8 @@
 #include "base/settings.h"
 #include "job/bootstrap/agent_thread.h"
 #include "job/bootstrap/parent_watch.h"
+#include "job/store/store.h"
+#include "trace/file.h"
 
 /* ---- a number of ranks, but no rank -------------------------------------------------------- */
 
@@ -80,18 +82,23 @@ static const method methods[] = {ls__bootstrap_launcher, ls__bootstrap_others, r
 /* On failure *out is zeros: a method closes what it had opened before it returns an error. */
 ls_status ls__bootstrap(const ls__env *env, int64_t timeout_ms, ls__boot *out)
 {
-    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+    ls_status status = LS_IN_PROGRESS;
+    for (size_t i = 0; status == LS_IN_PROGRESS; i++) {
+        LS_ASSERT(i < sizeof methods / sizeof *methods); /* the last one applies always */
         memset(out, 0, sizeof *out);
-        ls_status status = methods[i](env, timeout_ms, out);
-        if (status < 0) {
-            memset(out, 0, sizeof *out);
-        }
-        if (status != LS_IN_PROGRESS) {
-            LS_ASSERT(status < 0 || (out->store != NULL && out->board != NULL));
-            return status;
-        }
+        status = methods[i](env, timeout_ms, out);
     }
-    return ls__fail(LS_ERR_INTERNAL, "ls_init: no bootstrap method applies");
+    if (status < 0) {
+        memset(out, 0, sizeof *out);
+    }
+    LS_ASSERT(status < 0 || (out->store != NULL && out->board != NULL));
+    return status;
+}
+
+static int trace_part(void *arg, int rank)
+{
+    (void)rank; /* the only one */
+    return ls__store_local_fd(arg, "trace/0");
 }
 
 /* The order matters: first the board shows that this rank has left, so that its end is not taken
@@ -102,6 +109,10 @@ void ls__bootstrap_close(const ls__env *env, ls__boot *boot)
     if (boot->board != NULL) {
         atomic_store_explicit(&boot->board->rank[boot->local_rank].life, LS__LIFE_LEFT,
                               memory_order_release);
+    }
+    if (boot->board_private) {
+        const ls__trace_job job = {.world_size = 1, .part = trace_part, .arg = boot->store};
+        ls__trace_collect(env, &job);
     }
     ls__store_close(boot->store);
     ls__parent_watch_end(boot->watch);

@@ -11,27 +11,19 @@
 #include <lockstep/version.h>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "job/name_folder.h"
 
 #define RETRY_MS 10 /* between two attempts to connect */
 /* Local rank 0, whose deadline is the same, needs a moment more to name the missing ranks. */
 #define MORE_MS 3000
 
-/* FNV-1a, 64 bits: the description of a job is longer than a socket's name may be. */
-static uint64_t hash_of(const char *text)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (; *text != '\0'; text++) {
-        hash = (hash ^ (uint8_t)*text) * 0x100000001b3u;
-    }
-    return hash;
-}
-
-/* The same for all ranks of the job on this host, and different for every other job. */
+/* The same for all ranks of the job on this host, and different for every other job. A hash, since
+ * the description of a job is longer than a socket's name may be. */
 void ls__local_name(const ls__detected *detected, char *out, size_t bytes)
 {
     snprintf(out, bytes, "%.16s-%016llx", detected->launcher,
-             (unsigned long long)hash_of(detected->job));
+             (unsigned long long)ls__hash_text(detected->job));
 }
 
 /* The name could have been taken by another user's process; the kernel attests the owner. */

@@ -49,8 +49,8 @@ int ls__link_fd(const ls__link *link); /* to be watched */
 bool ls__link_wants_write(const ls__link *link);
 
 /* On an open link. Bytes read; 0: the peer has closed; -EAGAIN; -errno. From TLS also -EBADMSG (the
- * bytes were changed on their way), -EPROTO, and -ECONNRESET: the stream was cut off, or the peer's
- * process is gone. */
+ * bytes were changed on their way), -EREMOTEIO (the peer says so of bytes from here), -EPROTO, and
+ * -ECONNRESET: the stream was cut off, or the peer's process is gone. */
 ssize_t ls__link_read(ls__link *link, void *out, size_t bytes);
 /* The same into several rooms, one after the other. */
 ssize_t ls__link_read_rooms(ls__link *link, const ls__env_room *rooms, int count);

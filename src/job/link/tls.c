@@ -280,7 +280,9 @@ static int reason_of(ls__tls *tls, int result)
     } else if (tls->ended) {
         tls->broken = -ECONNRESET;
     } else {
-        tls->broken = reason == SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC ? -EBADMSG : -EPROTO;
+        tls->broken = reason == SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC ? -EBADMSG
+                      : reason == SSL_R_SSLV3_ALERT_BAD_RECORD_MAC        ? -EREMOTEIO
+                                                                          : -EPROTO;
     }
     return tls->broken;
 }

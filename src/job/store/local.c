@@ -27,6 +27,12 @@ ls_status ls__store_local(const ls__env *env, ls_store **out)
     return LS_OK;
 }
 
+int ls__store_local_fd(const ls_store *store, const char *key)
+{
+    LS_ASSERT(store->table != NULL);
+    return ls__store_table_get_fd(store->table, (ls__store_key){key, strlen(key)});
+}
+
 /* A second descriptor of the same file. The env table has no dup, but a descriptor that is sent
  * over a socket arrives as a new one. Returns it, or -errno. */
 static int duplicate(const ls__env *env, int fd)

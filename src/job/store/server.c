@@ -104,6 +104,11 @@ void ls__store_server_free(ls__store_server *server)
     env->release(env, server, sizeof *server);
 }
 
+int ls__store_server_fd(const ls__store_server *server, const char *key)
+{
+    return ls__store_table_get_fd(server->table, (ls__store_key){key, strlen(key)});
+}
+
 int ls__store_server_clients(const ls__store_server *server)
 {
     return server->clients;

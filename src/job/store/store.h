@@ -41,6 +41,8 @@ void ls__store_server_set_secret(ls__store_server *server, const uint8_t secret[
 /* Answers every waiting request and all further ones with `status` and `why`, so that no rank waits
  * for a job that has failed. The first call counts. */
 void ls__store_server_fail(ls__store_server *server, ls_status status, const char *why);
+/* The descriptor that a rank has published under `key`, borrowed; -1: none. For the owner. */
+int ls__store_server_fd(const ls__store_server *server, const char *key);
 /* The number of peers, for tests and reports. */
 int ls__store_server_clients(const ls__store_server *server);
 
@@ -80,6 +82,8 @@ ls_status ls__store_connect(const ls__env *env, int fd, const uint8_t secret[32]
                             int64_t timeout_ms, ls_store **out);
 /* A store in memory, for a world of one rank. */
 ls_status ls__store_local(const ls__env *env, ls_store **out);
+/* As ls__store_server_fd, of a store in memory when no other thread uses it any more. */
+int ls__store_local_fd(const ls_store *store, const char *key);
 /* NULL is allowed. No call may be in progress. */
 void ls__store_close(ls_store *store);
 

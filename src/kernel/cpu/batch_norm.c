@@ -238,9 +238,12 @@ static void backward(const ls__batch_norm *n, int64_t c)
 {
     runs r = runs_of(n, c);
     float mean = n->mean[c];
-    double rstd = (double)n->rstd[c], count = (double)(n->batch * n->pixels);
+    const int64_t here = n->batch * n->pixels;
+    double rstd = (double)n->rstd[c], count = (double)(n->sums != NULL ? n->count : here);
     sums s = {0.0, 0.0};
-    if (n->dw != NULL || n->db != NULL || n->training) {
+    if (n->sums != NULL) {
+        s = (sums){n->sums[c], n->sums[n->channels + c] / rstd};
+    } else if (n->dw != NULL || n->db != NULL || n->training) {
         s = sums_of(n, &r, mean);
     }
     if (n->dw != NULL) {

@@ -343,7 +343,10 @@ static void finish_channels(const ls__batch_norm *n, const grid *g, bool summed)
 {
     float *a = of_channels(n, g, 0), *b = of_channels(n, g, 1), *c0 = of_channels(n, g, 2);
     for (int64_t c = 0; c < g->channels; c++) {
-        double rstd = (double)n->rstd[c], count = (double)g->rows, dy = 0.0, dyx = 0.0;
+        const double rstd = (double)n->rstd[c];
+        const double count = (double)(n->sums != NULL ? n->count : g->rows);
+        double dy = n->sums != NULL ? n->sums[c] : 0.0;
+        double dyx = n->sums != NULL ? n->sums[g->channels + c] / rstd : 0.0;
         for (int64_t part = 0; summed && part < g->parts; part++) {
             dy += of_part(n, g, part)[c];
             dyx += of_part(n, g, part)[g->channels + c];
@@ -366,7 +369,7 @@ static void finish_channels(const ls__batch_norm *n, const grid *g, bool summed)
 LS__INLINE void backward(const ls__batch_norm *n, const bool half)
 {
     grid g = grid_of(n);
-    bool summed = n->dw != NULL || n->db != NULL || n->training;
+    const bool summed = n->sums == NULL && (n->dw != NULL || n->db != NULL || n->training);
     float *kept = summed && n->beta_residual == 0.0f ? n->dresidual : NULL;
     if (summed) {
         LS__PARALLEL_FOR(g.parallel, int64_t part = 0, part < g.parts, part++,

@@ -91,7 +91,7 @@ static void run_transposed(const ls__gemm *g)
 /* Only oneDNN is slow this way; the built-in product reads A by strides. */
 static bool is_transposed(const ls__gemm *g)
 {
-    return g->trans_a && !g->trans_b && ls__onednn_name() != NULL;
+    return g->trans_a && !g->trans_b && ls__onednn_present();
 }
 
 /* Smaller products would lose more by packing the other operand again than threads gain. */

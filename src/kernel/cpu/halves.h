@@ -83,6 +83,7 @@ void LS__K(binary_bf16)(ls__binary op, ls__real out, ls__real a, ls__real b, int
                         ls_stream *stream);
 void LS__K(axpby_bf16)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, float alpha,
                        float beta, ls_stream *stream);
+double LS__K(sum_squares_bf16)(const ls__bfloat16 *x, int64_t count);
 void LS__K(sum_rows_bf16)(float *out, const ls__bfloat16 *x, int64_t rows, int64_t n, float beta,
                           ls_stream *stream);
 double LS__K(cross_entropy_bf16)(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,

@@ -17,6 +17,7 @@ static const ls__kernels kernels = {
     .sum_cols = LS__K(sum_cols),
     .sum = LS__K(sum),
     .sum_squares = LS__K(sum_squares),
+    .sum_squares_bf16 = LS__K(sum_squares_bf16),
     .unary = LS__K(unary),
     .unary_backward = LS__K(unary_backward),
     .activation_backward = LS__K(activation_backward),

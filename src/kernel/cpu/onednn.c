@@ -1,4 +1,4 @@
-/* The float32 product of oneDNN, the limit on its instructions, its name.
+/* The float32 product of oneDNN, the limit on its instructions, and what it has here.
  *
  * dnnl_sgemm with several threads may cut the sum over k among them, which changes its bits with
  * the number of threads (seen in 2.6.3 for m = 96, n = 256, k = 4096). So it runs on one thread
@@ -65,9 +65,9 @@ bool ls__onednn_has_bf16(void)
     return includes(dnnl_cpu_isa_avx512_core_bf16);
 }
 
-const char *ls__onednn_name(void)
+bool ls__onednn_present(void)
 {
-    return "oneDNN";
+    return true;
 }
 
 /* float32 uses nothing beyond AVX-512. */

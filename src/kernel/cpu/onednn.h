@@ -26,8 +26,8 @@ bool ls__onednn_gemm_bf16(const ls__gemm_bf16 *g);
 size_t ls__onednn_gemm_bf16_workspace(const ls__gemm_bf16 *g);
 /* Whether it may use matrix tiles of bfloat16; then the process may, too. */
 bool ls__onednn_has_tiles(void);
-bool ls__onednn_has_bf16(void);    /* likewise instructions for bfloat16 */
-const char *ls__onednn_name(void); /* "oneDNN", or NULL */
+bool ls__onednn_has_bf16(void); /* likewise instructions for bfloat16 */
+bool ls__onednn_present(void);  /* in this build */
 /* "oneDNN 3.7.2, AVX-512": the version that runs and the instructions it uses for float32 or, `half`,
  * bfloat16. False where it does not serve these. */
 bool ls__onednn_path(bool half, char *text, size_t room);

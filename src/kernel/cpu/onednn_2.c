@@ -1,9 +1,6 @@
 /* oneDNN 2: layouts are values; an operation is described before its primitive. See onednn_api.h. */
 #include "kernel/cpu/onednn_api.h"
 
-/* Whether oneDNN did it; if not it has left *out alone, which may hold anything. */
-#define MADE(out, call) ((call) == dnnl_success || (*(out) = NULL, false))
-
 bool ls__layout_strided(dnnl_memory_desc_t *out, const ls__layout_shape *shape,
                         const dnnl_dims_t strides)
 {
@@ -44,7 +41,7 @@ void ls__layout_fini(dnnl_memory_desc_t *layout)
 
 bool ls__memory_new(dnnl_memory_t *out, const dnnl_memory_desc_t *layout, dnnl_engine_t engine)
 {
-    return MADE(out, dnnl_memory_create(out, layout, engine, DNNL_MEMORY_NONE));
+    return LS__DNNL_MADE(out, dnnl_memory_create(out, layout, engine, DNNL_MEMORY_NONE));
 }
 
 bool ls__append_sum(dnnl_post_ops_t to)
@@ -57,14 +54,15 @@ bool ls__describe_matmul(dnnl_primitive_desc_t *out, const ls__matmul_layouts *o
 {
     dnnl_matmul_desc_t wanted;
     return dnnl_matmul_desc_init(&wanted, of->a, of->b, of->bias, of->c) == dnnl_success &&
-           MADE(out, dnnl_primitive_desc_create(out, &wanted, attributes, engine, NULL));
+           LS__DNNL_MADE(out, dnnl_primitive_desc_create(out, &wanted, attributes, engine, NULL));
 }
 
 bool ls__describe_reorder(dnnl_primitive_desc_t *out, const dnnl_memory_desc_t *from,
                           const dnnl_memory_desc_t *to, dnnl_primitive_attr_t attributes,
                           dnnl_engine_t engine)
 {
-    return MADE(out, dnnl_reorder_primitive_desc_create(out, from, engine, to, engine, attributes));
+    return LS__DNNL_MADE(
+        out, dnnl_reorder_primitive_desc_create(out, from, engine, to, engine, attributes));
 }
 
 bool ls__describe_conv_forward(dnnl_primitive_desc_t *out, const ls__conv_layouts *of,
@@ -74,7 +72,7 @@ bool ls__describe_conv_forward(dnnl_primitive_desc_t *out, const ls__conv_layout
     return dnnl_dilated_convolution_forward_desc_init(
                &wanted, dnnl_forward_training, dnnl_convolution_direct, of->x, of->w, of->bias,
                of->y, of->stride, of->gaps, of->padding, of->padding) == dnnl_success &&
-           MADE(out, dnnl_primitive_desc_create(out, &wanted, attributes, engine, NULL));
+           LS__DNNL_MADE(out, dnnl_primitive_desc_create(out, &wanted, attributes, engine, NULL));
 }
 
 bool ls__describe_conv_backward_x(dnnl_primitive_desc_t *out, const ls__conv_layouts *of,
@@ -85,7 +83,8 @@ bool ls__describe_conv_backward_x(dnnl_primitive_desc_t *out, const ls__conv_lay
     return dnnl_dilated_convolution_backward_data_desc_init(
                &wanted, dnnl_convolution_direct, of->x, of->w, of->y, of->stride, of->gaps,
                of->padding, of->padding) == dnnl_success &&
-           MADE(out, dnnl_primitive_desc_create(out, &wanted, attributes, engine, forward));
+           LS__DNNL_MADE(out,
+                         dnnl_primitive_desc_create(out, &wanted, attributes, engine, forward));
 }
 
 bool ls__describe_conv_backward_w(dnnl_primitive_desc_t *out, const ls__conv_layouts *of,
@@ -96,5 +95,6 @@ bool ls__describe_conv_backward_w(dnnl_primitive_desc_t *out, const ls__conv_lay
     return dnnl_dilated_convolution_backward_weights_desc_init(
                &wanted, dnnl_convolution_direct, of->x, of->w, NULL, of->y, of->stride, of->gaps,
                of->padding, of->padding) == dnnl_success &&
-           MADE(out, dnnl_primitive_desc_create(out, &wanted, attributes, engine, forward));
+           LS__DNNL_MADE(out,
+                         dnnl_primitive_desc_create(out, &wanted, attributes, engine, forward));
 }

@@ -1,28 +1,25 @@
 /* oneDNN 3: layouts are handles; primitives are described in one call. See onednn_api.h. */
 #include "kernel/cpu/onednn_api.h"
 
-/* Whether oneDNN did it; if not it has left *out alone, which may hold anything. */
-#define MADE(out, call) ((call) == dnnl_success || (*(out) = NULL, false))
-
 bool ls__layout_strided(dnnl_memory_desc_t *out, const ls__layout_shape *shape,
                         const dnnl_dims_t strides)
 {
-    return MADE(out, dnnl_memory_desc_create_with_strides(out, shape->ndims, shape->dims,
-                                                          shape->type, strides));
+    return LS__DNNL_MADE(out, dnnl_memory_desc_create_with_strides(out, shape->ndims, shape->dims,
+                                                                   shape->type, strides));
 }
 
 bool ls__layout_tagged(dnnl_memory_desc_t *out, const ls__layout_shape *shape,
                        dnnl_format_tag_t tag)
 {
-    return MADE(out,
-                dnnl_memory_desc_create_with_tag(out, shape->ndims, shape->dims, shape->type, tag));
+    return LS__DNNL_MADE(
+        out, dnnl_memory_desc_create_with_tag(out, shape->ndims, shape->dims, shape->type, tag));
 }
 
 /* The primitive's description owns what it answers, so that is copied. */
 bool ls__layout_chosen(dnnl_memory_desc_t *out, dnnl_primitive_desc_t of, dnnl_query_t which)
 {
     const_dnnl_memory_desc_t lent = dnnl_primitive_desc_query_md(of, which, 0);
-    return MADE(out, dnnl_memory_desc_clone(out, lent));
+    return LS__DNNL_MADE(out, dnnl_memory_desc_clone(out, lent));
 }
 
 bool ls__layout_equal(const dnnl_memory_desc_t *a, const dnnl_memory_desc_t *b)
@@ -45,7 +42,7 @@ void ls__layout_fini(dnnl_memory_desc_t *layout)
 
 bool ls__memory_new(dnnl_memory_t *out, const dnnl_memory_desc_t *layout, dnnl_engine_t engine)
 {
-    return MADE(out, dnnl_memory_create(out, *layout, engine, DNNL_MEMORY_NONE));
+    return LS__DNNL_MADE(out, dnnl_memory_create(out, *layout, engine, DNNL_MEMORY_NONE));
 }
 
 bool ls__append_sum(dnnl_post_ops_t to)
@@ -57,42 +54,44 @@ bool ls__describe_matmul(dnnl_primitive_desc_t *out, const ls__matmul_layouts *o
                          dnnl_primitive_attr_t attributes, dnnl_engine_t engine)
 {
     const_dnnl_memory_desc_t bias = of->bias != NULL ? *of->bias : NULL;
-    return MADE(out, dnnl_matmul_primitive_desc_create(out, engine, *of->a, *of->b, bias, *of->c,
-                                                       attributes));
+    return LS__DNNL_MADE(out, dnnl_matmul_primitive_desc_create(out, engine, *of->a, *of->b, bias,
+                                                                *of->c, attributes));
 }
 
 bool ls__describe_reorder(dnnl_primitive_desc_t *out, const dnnl_memory_desc_t *from,
                           const dnnl_memory_desc_t *to, dnnl_primitive_attr_t attributes,
                           dnnl_engine_t engine)
 {
-    return MADE(out,
-                dnnl_reorder_primitive_desc_create(out, *from, engine, *to, engine, attributes));
+    return LS__DNNL_MADE(
+        out, dnnl_reorder_primitive_desc_create(out, *from, engine, *to, engine, attributes));
 }
 
 bool ls__describe_conv_forward(dnnl_primitive_desc_t *out, const ls__conv_layouts *of,
                                dnnl_primitive_attr_t attributes, dnnl_engine_t engine)
 {
     const_dnnl_memory_desc_t bias = of->bias != NULL ? *of->bias : NULL;
-    return MADE(out,
-                dnnl_convolution_forward_primitive_desc_create(
-                    out, engine, dnnl_forward_training, dnnl_convolution_direct, *of->x, *of->w,
-                    bias, *of->y, of->stride, of->gaps, of->padding, of->padding, attributes));
+    return LS__DNNL_MADE(out, dnnl_convolution_forward_primitive_desc_create(
+                                  out, engine, dnnl_forward_training, dnnl_convolution_direct,
+                                  *of->x, *of->w, bias, *of->y, of->stride, of->gaps, of->padding,
+                                  of->padding, attributes));
 }
 
 bool ls__describe_conv_backward_x(dnnl_primitive_desc_t *out, const ls__conv_layouts *of,
                                   dnnl_primitive_desc_t forward, dnnl_primitive_attr_t attributes,
                                   dnnl_engine_t engine)
 {
-    return MADE(out, dnnl_convolution_backward_data_primitive_desc_create(
-                         out, engine, dnnl_convolution_direct, *of->x, *of->w, *of->y, of->stride,
-                         of->gaps, of->padding, of->padding, forward, attributes));
+    return LS__DNNL_MADE(out,
+                         dnnl_convolution_backward_data_primitive_desc_create(
+                             out, engine, dnnl_convolution_direct, *of->x, *of->w, *of->y,
+                             of->stride, of->gaps, of->padding, of->padding, forward, attributes));
 }
 
 bool ls__describe_conv_backward_w(dnnl_primitive_desc_t *out, const ls__conv_layouts *of,
                                   dnnl_primitive_desc_t forward, dnnl_primitive_attr_t attributes,
                                   dnnl_engine_t engine)
 {
-    return MADE(out, dnnl_convolution_backward_weights_primitive_desc_create(
-                         out, engine, dnnl_convolution_direct, *of->x, *of->w, NULL, *of->y,
-                         of->stride, of->gaps, of->padding, of->padding, forward, attributes));
+    return LS__DNNL_MADE(out,
+                         dnnl_convolution_backward_weights_primitive_desc_create(
+                             out, engine, dnnl_convolution_direct, *of->x, *of->w, NULL, *of->y,
+                             of->stride, of->gaps, of->padding, of->padding, forward, attributes));
 }

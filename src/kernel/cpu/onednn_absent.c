@@ -49,9 +49,9 @@ bool ls__onednn_has_bf16(void)
     return false;
 }
 
-const char *ls__onednn_name(void)
+bool ls__onednn_present(void)
 {
-    return NULL;
+    return false;
 }
 
 bool ls__onednn_path(bool half, char *text, size_t room)

@@ -16,6 +16,10 @@
 
 #define LS__LAYOUT_DIMS 5 /* a weight with groups has the most */
 
+/* For onednn_2.c and onednn_3.c: whether oneDNN did it; if not it has left *out alone, which may hold
+ * anything. */
+#define LS__DNNL_MADE(out, call) ((call) == dnnl_success || (*(out) = NULL, false))
+
 typedef struct ls__layout_shape { /* dims[ndims], of numbers of `type` */
     int ndims;
     dnnl_dims_t dims;

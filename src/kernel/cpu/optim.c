@@ -1,8 +1,106 @@
-/* Optimizer steps: one pass over the flat bucket, float32 inside as PyTorch's; formulas in
- * ref/optim.c. */
+/* Optimizer steps, float32 inside as PyTorch's; formulas in ref/optim.c.
+ *
+ * A call has many parts, some of a few elements. Their elements are numbered through, and each thread
+ * takes an equal share of the numbers, wherever the parts begin and end:
+ *
+ *     parts    |   weight   |b|      weight      |b|
+ *     threads  |     0     |     1     |     2     |
+ *
+ * Each element stands alone, so the cut does not show in the result.
+ */
 #include <math.h>
 
-#include "kernel/cpu/isa.h"
+#include "kernel/cpu/halves.h"
+
+#define SHARE_UNIT 16 /* elements; shares begin at multiples: 64 bytes of one cache line */
+
+/* Updates elements [from, from + count) of one part. */
+typedef void step_range(const void *args, const ls__step_part *part, int64_t from, int64_t count);
+
+/* Updates the elements [first, end) of all parts together. */
+static void step_share(const ls__step_part *parts, int64_t part_count, int64_t first, int64_t end,
+                       step_range *step, const void *args)
+{
+    int64_t at = 0; /* the number of the part's first element */
+    for (int64_t i = 0; i < part_count && at < end; at += parts[i].count, i++) {
+        const int64_t from = first > at ? first - at : 0;
+        const int64_t to = ls__min(end - at, parts[i].count);
+        if (from < to) {
+            step(args, &parts[i], from, to - from);
+        }
+    }
+}
+
+/* Where share `index` of `shares` begins. The division comes first: a product could overflow. */
+static int64_t share_begin(int64_t total, int64_t index, int64_t shares)
+{
+    const int64_t begin = total / shares * index + total % shares * index / shares;
+    return index == shares ? total : begin / SHARE_UNIT * SHARE_UNIT;
+}
+
+static void step_all(const ls__step_part *parts, int64_t part_count, step_range *step,
+                     const void *args)
+{
+    int64_t total = 0;
+    for (int64_t i = 0; i < part_count; i++) {
+        total += parts[i].count;
+    }
+    const int64_t shares = total >= LS__PARALLEL_MIN ? ls__threads_own() : 1;
+    LS__PARALLEL_FOR(shares > 1, int64_t i = 0, i < shares, i++, {
+        step_share(parts, part_count, share_begin(total, i, shares),
+                   share_begin(total, i + 1, shares), step, args);
+    })
+}
+
+/* Operands of a loop over float32. */
+typedef struct operands {
+    float *param, *state[2];
+    const float *grad;
+} operands;
+
+static operands operands_at(const ls__step_part *part, int64_t from, const float *grad)
+{
+    return (operands){.param = part->param + from,
+                      .state = {part->state[0] != NULL ? part->state[0] + from : NULL,
+                                part->state[1] != NULL ? part->state[1] + from : NULL},
+                      .grad = grad};
+}
+
+/* Where a master copy does not round to its parameter, it becomes the parameter. */
+static void refresh(float *restrict master, const ls__bfloat16 *restrict rounded, int64_t count)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        const bool stale = ls__bfloat16_round(master[i]) != rounded[i];
+        master[i] = stale ? ls__bfloat16_widen(rounded[i]) : master[i];
+    }
+}
+
+/* One loop of a step, over float32 operands. */
+typedef void step_loop(const void *factors, const operands *on, int64_t count);
+
+/* Runs the loop over elements [from, from + count) of the part, by blocks where its gradient or its
+ * parameter is bfloat16. */
+static void run(step_loop *loop, const void *factors, const ls__step_part *part, int64_t from,
+                int64_t count)
+{
+    _Alignas(64) float wide[LS__HALF_BLOCK];
+    const bool half = part->grad.half || part->rounded != NULL;
+    const int64_t step = half ? LS__HALF_BLOCK : count;
+    for (int64_t end = from + count; from < end; from += step) {
+        const int64_t n = ls__min(step, end - from);
+        const operands on = operands_at(part, from, ls__real_read(wide, part->grad, from, n));
+        if (part->rounded != NULL) {
+            refresh(on.param, part->rounded + from, n);
+        }
+        loop(factors, &on, n);
+        if (part->rounded != NULL) {
+            ls__halves_narrow(part->rounded + from, on.param, n);
+        }
+    }
+}
+
+/* ---- Adam and AdamW ------------------------------------------------------------------------- */
 
 typedef struct adam_factors { /* constants of a step, rounded once */
     float beta1, one_minus_beta1, beta2, one_minus_beta2;
@@ -13,34 +111,32 @@ typedef struct adam_factors { /* constants of a step, rounded once */
     float eps;
 } adam_factors;
 
-/* Everything that is the same for all elements, computed once in float64: 1 - beta2^t loses digits
- * in float32. */
-static adam_factors factors_of(const ls__adamw_args *a)
+/* Everything that is the same for all elements of a part, computed once in float64: 1 - beta2^t
+ * loses digits in float32. */
+static adam_factors adam_factors_of(const ls__adamw_args *a, const ls__step_part *part)
 {
-    double t = (double)a->step;
+    const double t = (double)part->step;
     return (adam_factors){
         .beta1 = (float)a->beta1,
         .one_minus_beta1 = (float)(1.0 - a->beta1),
         .beta2 = (float)a->beta2,
         .one_minus_beta2 = (float)(1.0 - a->beta2),
-        .keep = a->decoupled ? (float)(1.0 - a->lr * a->weight_decay) : 1.0f,
-        .decay = a->decoupled ? 0.0f : (float)a->weight_decay,
-        .step = (float)(a->lr / (1.0 - pow(a->beta1, t))),
+        .keep = a->decoupled ? (float)(1.0 - part->lr * part->weight_decay) : 1.0f,
+        .decay = a->decoupled ? 0.0f : (float)part->weight_decay,
+        .step = (float)(part->lr / (1.0 - pow(a->beta1, t))),
         .root_factor = (float)(1.0 / sqrt(1.0 - pow(a->beta2, t))),
         .eps = (float)a->eps,
     };
 }
 
-/* One task of a step; each element on its own. restrict: parameter, gradient and moments are
- * four buffers, which the loop may vectorise over. */
-static void adamw_block(const ls__adamw_args *args, const adam_factors *f, int64_t from,
-                        int64_t count)
+/* restrict: parameter, gradient and moments are four buffers, which the loop may vectorise over. */
+static void adamw_loop(const void *factors, const operands *on, int64_t count)
 {
-    float *restrict param = args->param + from;
-    float *restrict exp_avg = args->exp_avg + from;
-    float *restrict exp_avg_sq = args->exp_avg_sq + from;
-    const float *restrict grad = args->grad + from;
-    const adam_factors c = *f;
+    float *restrict param = on->param;
+    float *restrict exp_avg = on->state[0];
+    float *restrict exp_avg_sq = on->state[1];
+    const float *restrict grad = on->grad;
+    const adam_factors c = *(const adam_factors *)factors;
 #pragma omp simd
     for (int64_t i = 0; i < count; i++) {
         float g = grad[i] + c.decay * param[i];
@@ -52,59 +148,74 @@ static void adamw_block(const ls__adamw_args *args, const adam_factors *f, int64
     }
 }
 
-/* Constants once, then blocks of elements, a task each. */
+static void adamw_range(const void *args, const ls__step_part *part, int64_t from, int64_t count)
+{
+    const adam_factors factors = adam_factors_of(args, part);
+    run(adamw_loop, &factors, part, from, count);
+}
+
 void LS__K(adamw)(const ls__adamw_args *args, ls_stream *stream)
 {
     (void)stream;
-    adam_factors factors = factors_of(args);
-    LS__PARALLEL_FOR(args->count >= LS__PARALLEL_MIN, int64_t i = 0, i < args->count,
-                     i += LS__BLOCK,
-                     { adamw_block(args, &factors, i, ls__min(LS__BLOCK, args->count - i)); })
+    step_all(args->parts, args->part_count, adamw_range, args);
+}
+
+/* ---- SGD ------------------------------------------------------------------------------------ */
+
+typedef struct sgd_factors {
+    float lr, decay, momentum, gain;
+    float along_g, along_b; /* the step goes along g + momentum buffer (Nesterov), or the buffer */
+    bool first;             /* the buffer may hold anything, and becomes g */
+} sgd_factors;
+
+static sgd_factors sgd_factors_of(const ls__sgd_args *a, const ls__step_part *part)
+{
+    const bool first = part->step == 1;
+    return (sgd_factors){.lr = (float)part->lr,
+                         .decay = (float)part->weight_decay,
+                         .momentum = (float)a->momentum,
+                         .gain = first ? 1.0f : (float)(1.0 - a->dampening),
+                         .along_g = a->nesterov ? 1.0f : 0.0f,
+                         .along_b = a->nesterov ? (float)a->momentum : 1.0f,
+                         .first = first};
 }
 
 /* Without momentum there is no third buffer to read. */
-static void sgd_plain(float *restrict param, const float *restrict grad, int64_t count, float lr,
-                      float decay)
+static void sgd_plain_loop(const void *factors, const operands *on, int64_t count)
 {
+    float *restrict param = on->param;
+    const float *restrict grad = on->grad;
+    const sgd_factors c = *(const sgd_factors *)factors;
 #pragma omp simd
     for (int64_t i = 0; i < count; i++) {
-        param[i] -= lr * (grad[i] + decay * param[i]);
+        param[i] -= c.lr * (grad[i] + c.decay * param[i]);
     }
 }
 
-/* buffer = momentum buffer + gain g; the step goes along g + momentum buffer (Nesterov), or
- * along the buffer. In the first step the buffer becomes g. */
-static void sgd_momentum(const ls__sgd_args *args, int64_t from, int64_t count)
+/* buffer = momentum buffer + gain g. */
+static void sgd_momentum_loop(const void *factors, const operands *on, int64_t count)
 {
-    float *restrict param = args->param + from;
-    float *restrict buffer = args->momentum_buffer + from;
-    const float *restrict grad = args->grad + from;
-    float lr = (float)args->lr, decay = (float)args->weight_decay;
-    float momentum = (float)args->momentum;
-    float gain = args->first ? 1.0f : (float)(1.0 - args->dampening);
-    float along_g = args->nesterov ? 1.0f : 0.0f, along_b = args->nesterov ? momentum : 1.0f;
-    bool first = args->first; /* the buffer may hold anything then */
+    float *restrict param = on->param;
+    float *restrict buffer = on->state[0];
+    const float *restrict grad = on->grad;
+    const sgd_factors c = *(const sgd_factors *)factors;
 #pragma omp simd
     for (int64_t i = 0; i < count; i++) {
-        float g = grad[i] + decay * param[i];
-        float b = first ? g : momentum * buffer[i] + gain * g;
+        float g = grad[i] + c.decay * param[i];
+        float b = c.first ? g : c.momentum * buffer[i] + c.gain * g;
         buffer[i] = b;
-        param[i] -= lr * (along_g * g + along_b * b);
+        param[i] -= c.lr * (c.along_g * g + c.along_b * b);
     }
 }
 
-/* With or without momentum, by blocks of elements. */
+static void sgd_range(const void *args, const ls__step_part *part, int64_t from, int64_t count)
+{
+    const sgd_factors factors = sgd_factors_of(args, part);
+    run(part->state[0] != NULL ? sgd_momentum_loop : sgd_plain_loop, &factors, part, from, count);
+}
+
 void LS__K(sgd)(const ls__sgd_args *args, ls_stream *stream)
 {
     (void)stream;
-    LS__PARALLEL_FOR(args->count >= LS__PARALLEL_MIN, int64_t i = 0, i < args->count,
-                     i += LS__BLOCK, {
-                         int64_t count = ls__min(LS__BLOCK, args->count - i);
-                         if (args->momentum_buffer != NULL) {
-                             sgd_momentum(args, i, count);
-                         } else {
-                             sgd_plain(args->param + i, args->grad + i, count, (float)args->lr,
-                                       (float)args->weight_decay);
-                         }
-                     })
+    step_all(args->parts, args->part_count, sgd_range, args);
 }

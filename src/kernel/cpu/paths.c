@@ -1,5 +1,5 @@
-/* Which code computes each family of kernels here, and why where a faster one exists: for
- * `lockstep info` and reports of bugs. It asks the same questions as the kernels do when they
+/* The code that computes each family of kernels on this machine, and where a faster one exists the
+ * reason for it: for `lockstep info` and reports of bugs. It asks the same questions as the kernels do when they
  * choose (gemm.c, gemm_bf16.c, conv.c, attention_tiles.c). */
 #include <stdio.h>
 
@@ -51,7 +51,7 @@ static const char *why_widened(ls__cpu level, ls__cpu best)
     if (level == LS__CPU_REF) {
         return ASKED_REF;
     }
-    if (ls__onednn_name() == NULL) {
+    if (!ls__onednn_present()) {
         return "this build has no oneDNN";
     }
     return level < best && level < LS__CPU_AVX512
@@ -70,8 +70,8 @@ static const char *why_untiled(ls__cpu level, ls__cpu best)
     if (level < best) {
         return ASKED_LESS;
     }
-    return ls__onednn_name() == NULL ? "this build has no oneDNN, which requests the tiles (AMX)"
-                                     : "this build or this oneDNN does not use the tiles (AMX)";
+    return ls__onednn_present() ? "this build or this oneDNN does not use the tiles (AMX)"
+                                : "this build has no oneDNN, which requests the tiles (AMX)";
 }
 
 /* Appends a line; `because` NULL: nothing faster is known. */

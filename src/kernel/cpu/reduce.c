@@ -38,13 +38,14 @@ void LS__K(add_rows)(float *y, const float *bias, int64_t rows, int64_t n, ls_st
                      { add_into(y + i * n, bias, n); })
 }
 
-/* float64: a block may be long. */
-LS__INLINE double sum_block(const float *x, int64_t count, const bool squares)
+/* Elements [from,end); float64, because a block may be long. */
+LS__INLINE double sum_block(const float *x, int64_t from, int64_t end, const bool half,
+                            const bool squares)
 {
     double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < count; i++) {
-        double v = (double)x[i];
+    for (int64_t i = from; i < end; i++) {
+        double v = (double)ls__get(x, i, half);
         sum += squares ? v * v : v;
     }
     return sum;
@@ -52,13 +53,12 @@ LS__INLINE double sum_block(const float *x, int64_t count, const bool squares)
 
 /* The blocks follow from the count alone and are added in order, so the sum is the same for any
  * number of threads. */
-LS__INLINE double sum_all(const float *x, int64_t count, const bool squares)
+LS__INLINE double sum_all(const float *x, int64_t count, const bool half, const bool squares)
 {
     double partial[SUM_BLOCKS];
     int64_t blocks = ls__min(SUM_BLOCKS, (count + LS__BLOCK - 1) / LS__BLOCK);
     LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < blocks, i++, {
-        int64_t from = count * i / blocks, end = count * (i + 1) / blocks;
-        partial[i] = sum_block(x + from, end - from, squares);
+        partial[i] = sum_block(x, count * i / blocks, count * (i + 1) / blocks, half, squares);
     })
     double sum = 0.0;
     for (int64_t i = 0; i < blocks; i++) {
@@ -70,13 +70,19 @@ LS__INLINE double sum_all(const float *x, int64_t count, const bool squares)
 /* Float64, not rounded. */
 double LS__K(sum)(const float *x, int64_t count)
 {
-    return sum_all(x, count, false);
+    return sum_all(x, count, false, false);
 }
 
 /* Float64, not rounded: norms of whole models are sums of these. */
 double LS__K(sum_squares)(const float *x, int64_t count)
 {
-    return sum_all(x, count, true);
+    return sum_all(x, count, false, true);
+}
+
+/* The squares of bfloat16 are exact in float64. */
+double LS__K(sum_squares_bf16)(const ls__bfloat16 *x, int64_t count)
+{
+    return sum_all((const float *)(const void *)x, count, true, true);
 }
 
 /* acc[width] = sum of `rows` <= LEAF_ROWS rows, three at a time: (acc + a) + (b + c). */
@@ -242,7 +248,7 @@ void LS__K(sum_cols)(float *out, const float *x, int64_t rows, int64_t n, float 
 {
     (void)stream;
     LS__PARALLEL_FOR(rows > 1 && rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++, {
-        float sum = (float)sum_all(x + i * n, n, false);
+        float sum = (float)sum_all(x + i * n, n, false, false);
         out[i] = beta == 0.0f ? sum : sum + beta * out[i];
     })
 }
@@ -345,7 +351,7 @@ static void sum_alternation(float *out, const float *x, int ndim, const int64_t 
             continue;
         }
         for (int64_t j = 0; j < summed.count; j++) {
-            sum += sum_block(from + walk_at(&summed, j), n, false);
+            sum += sum_block(from + walk_at(&summed, j), 0, n, false, false);
         }
         store_sum(&out[i], sum, beta);
     })

@@ -82,9 +82,9 @@ static double dy_at(const ls__batch_norm *n, int64_t at)
  * means are constants and drop out. */
 static void backward_x(const ls__batch_norm *n, int64_t c, double sum_dy, double sum_dyh)
 {
-    int64_t count = n->batch * n->pixels;
+    const int64_t here = n->batch * n->pixels, count = n->sums != NULL ? n->count : here;
     double w = n->w != NULL ? (double)n->w[c] : 1.0, rstd = (double)n->rstd[c];
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < here; i++) {
         int64_t at = place(n, c, i);
         double h = (get(n, n->x, at) - (double)n->mean[c]) * rstd, g = dy_at(n, at);
         if (n->training) {
@@ -110,6 +110,10 @@ void ls__ref_batch_norm_backward(const ls__batch_norm *n, ls_stream *stream)
         }
         if (n->db != NULL) {
             ls__ref_store(&n->db[c], sum_dy, n->beta_b);
+        }
+        if (n->sums != NULL) {
+            sum_dy = n->sums[c];
+            sum_dyh = n->sums[n->channels + c];
         }
         if (n->dx != NULL) {
             backward_x(n, c, sum_dy, sum_dyh);

@@ -62,6 +62,16 @@ double ls__ref_sum_squares(const float *x, int64_t count)
     return sum;
 }
 
+double ls__ref_sum_squares_bf16(const ls__bfloat16 *x, int64_t count)
+{
+    double sum = 0.0;
+    for (int64_t i = 0; i < count; i++) {
+        const double v = (double)ls__bfloat16_widen(x[i]);
+        sum += v * v;
+    }
+    return sum;
+}
+
 /* Splits shape into the dims kept and the dims summed over, each with its strides in x. */
 static int split(int ndim, const int64_t *shape, const uint8_t *keep, bool want_kept,
                  int64_t *out_shape, ls__strided *out_strides)

@@ -22,6 +22,7 @@ void ls__ref_sum_cols(float *out, const float *x, int64_t rows, int64_t n, float
                       ls_stream *stream);
 double ls__ref_sum(const float *x, int64_t count);
 double ls__ref_sum_squares(const float *x, int64_t count);
+double ls__ref_sum_squares_bf16(const ls__bfloat16 *x, int64_t count);
 void ls__ref_sum_dims(float *out, const float *x, int ndim, const int64_t *shape,
                       const uint8_t *keep, float beta, ls_stream *stream);
 

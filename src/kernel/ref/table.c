@@ -13,6 +13,7 @@ static const ls__kernels table = {
     .sum_cols = ls__ref_sum_cols,
     .sum = ls__ref_sum,
     .sum_squares = ls__ref_sum_squares,
+    .sum_squares_bf16 = ls__ref_sum_squares_bf16,
     .unary = ls__ref_unary,
     .unary_backward = ls__ref_unary_backward,
     .activation_backward = ls__ref_activation_backward,

@@ -3,6 +3,7 @@
  * but the folder; what the parts computed they leave in files beside it. */
 #include <math.h>
 
+#include "optim/optim.h"
 #include "work.h"
 
 typedef struct part {
@@ -245,7 +246,7 @@ static void check_every_field(void)
     CHECK_OK(ls_checkpoint_save(c, 2, w.items, WORK_ITEMS));
     uint64_t saved = work_hash_of(w.items, WORK_ITEMS);
     int fields = flip(&w, -1, name, sizeof name), flipped = 0;
-    CHECK_INT(fields, 4 + 2 + 5 + 4 * 3 + 5 + 4);
+    CHECK_INT(fields, 4 + 2 + 5 + 2 + 4 * 3 + 5 + 4);
     for (int i = 0; i < fields; i++) {
         (void)flip(&w, i, name, sizeof name);
         CHECK((work_hash_of(w.items, WORK_ITEMS) == saved) == (name[0] == '\0'));
@@ -269,6 +270,56 @@ DIST_TEST(every_field_of_the_state_that_changes_comes_back_on_1, 1)
 DIST_TEST(every_field_of_the_state_that_changes_comes_back_on_3, 3)
 {
     check_every_field();
+}
+
+/* ---- checkpoints of versions without groups of parameters ---------------------------------- */
+
+static ls_optim *optim_with_group(ls_module *net, bool group)
+{
+    ls_optim *optim = ls_adamw_new(net, NULL);
+    CHECK(optim != NULL);
+    if (group) {
+        CHECK_OK(ls_optim_add_group(
+            optim, ls_select_vectors, NULL,
+            LS_OPTIONS(ls_optim_group_options, .lr_scale = 0.5, .weight_decay = 0.25)));
+    }
+    return optim;
+}
+
+static void save_and_load(const char *folder, bool saved_group, bool group, ls_status want)
+{
+    ls_checkpoint *c = NULL;
+    int64_t step = 0;
+    ls_module *net = ls_linear_new(2, 2, NULL);
+    ls_optim *saved = optim_with_group(net, saved_group), *o = optim_with_group(net, group);
+    const ls_checkpoint_item old = LS_ITEM("optim", saved), item = LS_ITEM("optim", o);
+    ls_optim_set_lr(saved, 0.75);
+    CHECK_OK(ls_checkpoint_new(folder, ls_world(), NULL, &c));
+    CHECK_OK(ls_checkpoint_save(c, 1, &old, 1));
+    CHECK_STATUS(ls_checkpoint_load(c, &item, 1, &step), want);
+    CHECK(ls_optim_lr(o) == (want == LS_OK ? 0.75 : 1e-3));
+    for (int i = 0; i < o->group_count; i++) {
+        CHECK(o->groups[i].lr_scale == 0.5 && o->groups[i].weight_decay == 0.25);
+    }
+    CHECK_OK(ls_checkpoint_free(c));
+    ls_optim_free(saved);
+    ls_optim_free(o);
+    ls_module_free(net);
+}
+
+DIST_TEST(a_checkpoint_without_groups_leaves_those_of_the_program, 1)
+{
+    const char *folder = folder_new();
+    save_and_load(folder, false, true, LS_OK);
+    folder_remove(folder);
+}
+
+DIST_TEST(a_checkpoint_with_groups_needs_those_groups, 1)
+{
+    const char *folder = folder_new();
+    save_and_load(folder, true, false, LS_ERR_MISMATCH);
+    CHECK_CONTAINS(ls_error_message(), "the checkpoint has the scalar \"optim.group.1.");
+    folder_remove(folder);
 }
 
 TEST_MAIN

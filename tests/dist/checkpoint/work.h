@@ -89,6 +89,8 @@ static inline void work_open(work *w, uint64_t seed, int64_t batch)
     CHECK(w->net);
     w->optim = ls_adamw_new(w->net, LS_OPTIONS(ls_adamw_options, .lr = 1e-2));
     CHECK(w->optim);
+    CHECK_OK(ls_optim_add_group(w->optim, ls_select_vectors, NULL,
+                                LS_OPTIONS(ls_optim_group_options, .weight_decay = 0)));
     const ls_checkpoint_item items[WORK_ITEMS] = {
         LS_ITEM("model", ls_ddp_module(w->net)), LS_ITEM("optim", w->optim),
         LS_ITEM("loader", w->loader), LS_ITEM("random", ls_runtime_current())};

@@ -56,6 +56,15 @@ DIST_TEST(a_rank_may_find_its_own_letter, 1)
     CHECK_INT(y, 42);
 }
 
+DIST_TEST(a_receive_that_cannot_start_says_so_and_has_no_source, 1)
+{
+    int32_t x = 0;
+    int from = -5;
+    CHECK_STATUS(ls_recv_any(ls_world(), NULL, 1, LS_INT32, 3, NULL, &from), LS_ERR_INVALID);
+    CHECK_INT(from, LS_ANY_SOURCE);
+    CHECK_STATUS(ls_recv_any(ls_world(), &x, -1, LS_INT32, 3, NULL, NULL), LS_ERR_INVALID);
+}
+
 /* Receives match in the order in which they were posted, whether they name a rank or not. */
 DIST_TEST(named_and_open_receives_of_one_tag_keep_their_order, 2)
 {

@@ -86,6 +86,34 @@ DIST_TEST(a_circle_of_three_pairs_is_named, 3)
     same_text(ls_error_message(), 3);
 }
 
+/* Of a long path the end is told, since a file's own name matters; and where the names of a circle do not
+ * all fit, the remedy does. */
+DIST_TEST(a_report_with_long_names_keeps_the_ends_of_paths_and_the_remedy, 4)
+{
+    static const char *const path =
+        "/a/folder/with/a/long/name/in/another/folder/with/a/long/name/and/so/on/model.c";
+    static const char *const tag =
+        "the gradients of the embedding, the attention and the last layers of the second stage";
+    const int pair[4][2] = {{0, 1}, {1, 2}, {2, 3}, {0, 3}};
+    float x = 1;
+    char kept[LS__FILE_MAX + 16];
+    ls_group *group[4];
+    for (int i = 0; i < 4; i++) {
+        group[i] = group_of(pair[i], 2, "a group whose name is long, too");
+    }
+    const double begin = ls_time();
+    ls_site_set(path, 70 + ls_rank());
+    told_in_time(ls_all_reduce(group[ls_rank()], &x, &x, 1, LS_FLOAT32, LS_SUM,
+                               LS_OPTIONS(ls_collective_options, .tag = tag), NULL),
+                 begin);
+    snprintf(kept, sizeof kept, " at %s:70 (host ", path + strlen(path) - (LS__FILE_MAX - 1));
+    CHECK_CONTAINS(ls_error_message(), kept);
+    CHECK(strlen(ls_error_message()) > LS__FAILURE_MAX - 10); /* it was cut */
+    CHECK(strlen(ls_error_message()) < LS__FAILURE_MAX);
+    CHECK_CONTAINS(ls_error_message(), " or start them with a work handle and wait later");
+    same_text(ls_error_message(), 4);
+}
+
 DIST_TEST(a_receive_whose_send_comes_after_a_collective_is_a_deadlock, 2)
 {
     float x = 1;

@@ -222,31 +222,6 @@ DIST_TEST(groups_of_different_ranks_are_refused, 2)
 
 /* ---- missing ranks ------------------------------------------------------------------------ */
 
-/* Calls that differ in nothing but their place in the program. */
-static int call_from_two_places(void *arg)
-{
-    float x = 1;
-    setenv("LOCKSTEP_CHECK", arg, 1);
-    CHECK_OK(ls_init(NULL));
-    ls_site_set("train.c", 80 + ls_rank());
-    const ls_status status = ls_all_reduce(ls_world(), &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL);
-    if (strcmp(arg, "strict") == 0) {
-        CHECK_STATUS(status, LS_ERR_MISMATCH);
-        CHECK_CONTAINS(ls_error_message(), "at train.c:80");
-        CHECK_CONTAINS(ls_error_message(), "at train.c:81");
-    } else {
-        CHECK_OK(status);
-    }
-    CHECK_OK(ls_finalize());
-    return 0;
-}
-
-TEST(calls_from_other_places_are_a_mismatch_only_where_checks_are_strict)
-{
-    CHECK_OK(ls_spawn(call_from_two_places, (void *)(uintptr_t) "strict", 2));
-    CHECK_OK(ls_spawn(call_from_two_places, (void *)(uintptr_t) "", 2));
-}
-
 DIST_TEST(a_missing_call_times_out_and_names_the_rank, 3)
 {
     float x = 1;
@@ -261,7 +236,13 @@ DIST_TEST(a_missing_call_times_out_and_names_the_rank, 3)
         CHECK_CONTAINS(ls_error_message(), "(host ");
     }
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
-    CHECK_STATUS(ls_all_reduce(group, &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_TIMEOUT);
+    ls_status status = ls_all_reduce(group, &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL);
+    if (ls_rank() == 1 &&
+        status == LS_OK) { /* its peers' parts came before the failure's message */
+        CHECK(x == 3);
+        status = ls_all_reduce(group, &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL);
+    }
+    CHECK_STATUS(status, LS_ERR_TIMEOUT);
 }
 
 DIST_TEST(a_timeout_beyond_the_clock_is_no_timeout, 2)

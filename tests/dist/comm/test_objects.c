@@ -2,10 +2,14 @@
  * give; lengths around the part that travels first, none, and many pieces. */
 #include "test.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <lockstep/comm.h>
+
+#include "base/env.h"
+#include "comm/engine/init.h"
 
 static const size_t lengths[] = {0, 1, 503, 504, 505, 4096, 70001, 3000017};
 enum { LENGTHS = sizeof lengths / sizeof *lengths };
@@ -161,7 +165,47 @@ DIST_TEST(arguments_are_checked_before_anything_is_sent, 1)
     CHECK_STATUS(ls_all_gather_bytes(ls_world(), NULL, 3, NULL, &list), LS_ERR_INVALID);
     CHECK_STATUS(ls_gather_bytes(NULL, "x", 1, 0, NULL, &list), LS_ERR_INVALID);
     CHECK_STATUS(ls_scatter_bytes(ls_world(), NULL, 0, NULL, &bytes, &length), LS_ERR_INVALID);
+    const ls_bytes nothing = {.data = NULL, .length = 3};
+    CHECK_STATUS(ls_scatter_bytes(ls_world(), &nothing, 0, NULL, &bytes, &length), LS_ERR_INVALID);
     ls_bytes_free(NULL);
+}
+
+static _Atomic int64_t held; /* bytes */
+
+static void *held_allocate(const ls__env *env, size_t bytes)
+{
+    (void)env;
+    atomic_fetch_add(&held, (int64_t)bytes);
+    return ls__env_posix()->allocate(ls__env_posix(), bytes);
+}
+
+static void held_release(const ls__env *env, void *memory, size_t bytes)
+{
+    (void)env;
+    atomic_fetch_sub(&held, (int64_t)bytes);
+    ls__env_posix()->release(ls__env_posix(), memory, bytes);
+}
+
+static int alone_main(void *arg)
+{
+    static ls__env env;
+    (void)arg;
+    env = *ls__env_posix();
+    env.allocate = held_allocate;
+    env.release = held_release;
+    CHECK_OK(ls__init_with(&env, NULL));
+    all_rounds(); /* makes pools */
+    const int64_t before = atomic_load(&held);
+    CHECK(before > 0);
+    all_rounds();
+    CHECK_INT(atomic_load(&held), before);
+    CHECK_OK(ls_finalize());
+    return 0;
+}
+
+TEST(an_object_call_gives_its_memory_back)
+{
+    CHECK_OK(ls_spawn(alone_main, NULL, 1));
 }
 
 TEST_MAIN

@@ -1,5 +1,6 @@
 /* The tuner in jobs: all ranks use one table, sums keep their bits, and what the user asks for by
  * size is done. In shared memory there is nothing to be tuned. */
+#include "says.h"
 #include "test.h"
 
 #include <stdio.h>
@@ -238,10 +239,18 @@ TEST(a_job_chooses_by_the_times_that_the_command_has_kept)
     CHECK_CONTAINS(out.text, "recursive_doubling");
     free(out.text);
     read_text(file, times, sizeof times);
-    CHECK_CONTAINS(times, "lockstep tuning 1\nfrom ");
+    CHECK_SAYS(times, "lockstep tuning 1");
+    CHECK_SAYS(times, "from %s, %d cores, %s, %d channels, hosts");
     CHECK_CONTAINS(times, " hosts 0,1,2\tdirect ");
     shown(folder, settings, tuned, sizeof tuned);
     CHECK(strcmp(strstr(plain, "bits "), strstr(tuned, "bits ")) == 0);
+    snprintf(command, sizeof command, "LOCKSTEP_DEBUG=info LOCKSTEP_HOSTS=64 %s %s run -n 3 %s",
+             settings, test_build_path("lockstep"),
+             test_build_path("examples/01_hello_all_reduce"));
+    const test_output logged = test_run(command, 60);
+    CHECK_SAYS(logged.text, "group \"%s\" uses these algorithms by size in bytes (%s):");
+    CHECK_SAYS(logged.text, "from the times in the tuning file");
+    free(logged.text);
     CHECK(sscanf(times, "lockstep tuning 1\n%127[^\t]", key) == 1);
     best_is_root(key, line, sizeof line);
     write_text(file, line);
@@ -254,6 +263,27 @@ TEST(a_job_chooses_by_the_times_that_the_command_has_kept)
     CHECK(unlink(file) == 0);
     snprintf(file, sizeof file, "%s/in", folder);
     CHECK(rmdir(file) == 0 && rmdir(folder) == 0);
+}
+
+/* What `lockstep tune` says under these settings. */
+static void check_tune(const char *settings, const char *says)
+{
+    char command[512];
+    snprintf(command, sizeof command, "env %s LOCKSTEP_HOSTS=64 %s run -n 2 %s tune", settings,
+             test_build_path("lockstep"), test_build_path("lockstep"));
+    const test_output out = test_run(command, 60);
+    CHECK_INT(out.status, 1);
+    CHECK_SAYS(out.text, says);
+    free(out.text);
+}
+
+TEST(times_that_cannot_be_kept_are_told)
+{
+    check_tune("LOCKSTEP_TUNE_FILE=/dev/null/times",
+               SAYS("cannot write the times to %s: %s; set LOCKSTEP_TUNE_FILE to another file"));
+    check_tune("-u LOCKSTEP_TUNE_FILE -u XDG_CACHE_HOME -u HOME",
+               SAYS("no file is known for the times, since HOME is not set; set LOCKSTEP_TUNE_FILE "
+                    "to a file"));
 }
 
 TEST_MAIN

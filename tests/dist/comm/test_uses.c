@@ -15,6 +15,39 @@
 #include "comm/group/group.h"
 #include "comm/p2p/p2p.h"
 
+/* ---- joining ------------------------------------------------------------------------------ */
+
+/* The descriptors by which the process joined are closed. */
+static void check_joined_before(void)
+{
+    CHECK_STATUS(ls_init(NULL), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "call ls_init once in a process (and ls_runtime_attach in "
+                                       "further threads)");
+}
+
+static void *init_in_a_thread(void *arg)
+{
+    check_joined_before();
+    return arg;
+}
+
+static int init_again(void *arg)
+{
+    pthread_t thread;
+    (void)arg;
+    CHECK_OK(ls_init(NULL));
+    CHECK_INT(pthread_create(&thread, NULL, init_in_a_thread, NULL), 0);
+    CHECK_INT(pthread_join(thread, NULL), 0);
+    CHECK_OK(ls_finalize());
+    check_joined_before();
+    return 0;
+}
+
+TEST(a_second_ls_init_of_a_process_is_refused_in_words)
+{
+    CHECK_OK(ls_spawn(init_again, NULL, 2));
+}
+
 /* ---- letters ------------------------------------------------------------------------------ */
 
 enum { LETTERS = 600, LONGEST = 70001 };

@@ -1,4 +1,5 @@
 /* Handles: waiting for a while, callbacks of the user's, giving operations up. */
+#include "says.h"
 #include "test.h"
 
 #include <pthread.h>
@@ -47,6 +48,20 @@ DIST_TEST(a_wait_for_a_while_ends_in_time_and_the_handle_lives_on, 3)
     }
     CHECK_OK(ls_work_wait_for(work, 50000)); /* releases it */
     CHECK_INT(x, 3);
+}
+
+DIST_TEST(a_second_wait_is_refused, 2)
+{
+    int32_t x = 1;
+    ls_work *work = NULL;
+    CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, LS_SUM, NULL, &work));
+    CHECK_OK(ls_work_wait(work));
+    CHECK_STATUS(ls_work_wait(work), LS_ERR_INVALID);
+    CHECK_SAYS(ls_error_message(),
+               "%s: a wait has released this handle already; wait once for each operation");
+    CHECK_STATUS(ls_work_wait_for(work, 0), LS_ERR_INVALID);
+    CHECK_STATUS(ls_work_test(work), LS_ERR_INVALID);
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
 }
 
 DIST_TEST(an_ended_operation_needs_no_time, 2)

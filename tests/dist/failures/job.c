@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "processes.h"
+#include "says.h"
 
 #define TEXT_BYTES ((size_t)4 << 20)
 #define REAP_SECONDS 10.0
@@ -26,7 +27,7 @@
 bool job_says(const job *j, const char *part)
 {
     for (int i = 0; i < j->lines; i++) {
-        if (strstr(j->line[i], part) != NULL) {
+        if (test_count_said(j->line[i], part) > 0) {
             return true;
         }
     }
@@ -37,7 +38,7 @@ bool job_all_say(const job *j, const char *part, const char *who)
 {
     bool told = false;
     for (int i = 0; i < j->lines; i++) {
-        const bool says = strstr(j->line[i], part) != NULL;
+        const bool says = test_count_said(j->line[i], part) > 0;
         if (says && strstr(j->line[i], who) == NULL) {
             return false;
         }
@@ -52,7 +53,8 @@ int job_find(const job *j, int r, const char *part)
     snprintf(prefix, sizeof prefix, "[%d] ", r);
     const char *wanted = r < 0 ? "lockstep: " : prefix;
     for (int i = 0; i < j->lines; i++) {
-        if (strncmp(j->line[i], wanted, strlen(wanted)) == 0 && strstr(j->line[i], part) != NULL) {
+        if (strncmp(j->line[i], wanted, strlen(wanted)) == 0 &&
+            test_count_said(j->line[i], part) > 0) {
             return i;
         }
     }

@@ -9,6 +9,7 @@
 
 #include "job.h"
 #include "processes.h"
+#include "says.h"
 
 #define RANKS 4
 
@@ -141,7 +142,9 @@ TEST_OF(a_killed_agent_is_told_and_leaves_nothing, 0, 120)
 {
     job j = kill_it((kill_plan){.agent = true});
     CHECK_INT(j.status, 137);
-    CHECK(job_find(&j, -1, "was killed by signal 9 (SIGKILL), and the ranks with it") >= 0);
+    CHECK(job_find(&j, -1,
+                   SAYS("the launcher's agent (process %d) was killed by signal %d (%s), and the "
+                        "ranks with it")) >= 0);
     job_free(&j);
 }
 
@@ -205,7 +208,8 @@ TEST(a_stopped_rank_that_goes_on_in_time_costs_nothing_but_time)
 {
     stop_plan plan = {.part = "lockstep: warning: rank 1 (host "};
     job j = run_script("", "stop reduce 1", stop_and_continue, &plan, NULL);
-    if (!plan.continued || j.status != 0 || job_find(&j, -1, "continues after ") < 0) {
+    if (!plan.continued || j.status != 0 ||
+        job_find(&j, -1, SAYS("lockstep: %s continues after %.1f s")) < 0) {
         job_fail(&j, "the job should have gone on");
     }
     job_free(&j);
@@ -268,7 +272,10 @@ TEST(a_death_that_a_stopped_agent_does_not_see_is_found_by_the_ranks)
     blind_plan plan = {0};
     job j = run_script("", "none forever 0", kill_behind_its_back, &plan, NULL);
     if (j.status == 0 || job_find(&j, -1, "rank 1 (host ") < 0 ||
-        !job_says(&j, "the launcher has not reported it")) {
+        !job_says(&j, SAYS("ended (unconfirmed: the launcher has not reported it)")) ||
+        !job_says(
+            &j, SAYS("the launcher's agent (process %d) is stopped (state T; `kill -CONT %d` lets "
+                     "it go on): until then no failure is reported and no output shown"))) {
         job_fail(&j, "the death is not reported");
     }
     job_free(&j);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "job.h"
+#include "says.h"
 
 #define REPORT_SECONDS 0.5
 #define NAME_SECONDS 5.0    /* a stopped rank is named */
@@ -211,7 +212,8 @@ static void check_death(const cell *c, const job *j)
     if (!came_within(j, line, REPORT_SECONDS + ending)) {
         complain(c, j, "the launcher's report came late");
     }
-    if (is_at(c, "survived") && !job_says(j, "lockstep: note: ")) {
+    if (is_at(c, "survived") &&
+        !job_says(j, SAYS("note: %.0f s earlier rank %d failed and continued: %.800s"))) {
         complain(c, j, "the failure that was survived is not mentioned");
     }
     if (survivors_report(c)) {

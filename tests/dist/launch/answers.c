@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "script.h"
 
@@ -92,12 +93,53 @@ TEST(a_log_folder_is_made_with_what_is_above_it)
                  "]\n");
     check_script("echo > file; $L run -n 2 --log-dir file true", 1,
                  "--log-dir file: Not a directory; give a folder that can be written");
+    check_script("$L run -n 1 --max-restarts 1 --log-dir $(printf %05000d 0) true", 1,
+                 SAYS("--log-dir: the name is too long; give a shorter one"));
+    check_script("mkdir -p l/pids.json; $L run -n 1 --log-dir l true 2>&1", 0,
+                 SAYS("%s was not written: %s"));
+}
+
+TEST(output_that_cannot_be_written_is_told_once)
+{
+    check_script(
+        "$L run -n 2 sh -c 'echo some; echo more' 2>&1 >/dev/full; true", 0,
+        SAYS("standard %s: %s; the output of the ranks is lost until it can be written again"));
+}
+
+/* A rank that is not the process that the launcher started. */
+TEST(descriptors_that_somebody_closed_are_named)
+{
+    if (access("/bin/bash", X_OK) != 0) {
+        SKIP("no bash, whose shell closes any descriptor");
+    }
+    check_script(
+        "$L run -n 1 bash -c 'IFS=: read v s b x <<< $LOCKSTEP_BOOTSTRAP; exec {x}<&-; exec "
+        "$E/01_hello_all_reduce'",
+        1,
+        SAYS("ls_init: descriptor %d should hold the job's secret, but it is closed, used by "
+             "something else or was read before: only the process that the launcher started "
+             "can join"));
+    check_script(
+        "$L run -n 1 bash -c 'IFS=: read v s b x <<< $LOCKSTEP_BOOTSTRAP; exec {s}<&-; exec "
+        "$E/01_hello_all_reduce'",
+        1,
+        SAYS("ls_init: descriptor %d should be the connection to the launcher, but it is "
+             "closed or used by something else: only the process that the launcher started "
+             "can join"));
 }
 
 TEST(too_few_descriptors_are_told_with_the_remedy)
 {
     check_script("ulimit -n 64; $L run -n 200 sleep 20", 1,
-                 "Too many open files; raise the limit of open files (ulimit -n)");
+                 SAYS("raise the limit of open files (ulimit -n), or start fewer ranks"));
+}
+
+TEST(info_shows_the_instructions_and_the_limits)
+{
+    check_script("grep -q amx_bf16 /proc/cpuinfo || echo AMX BF16; $L info", 0, SAYS("AMX BF16"));
+    check_script("ulimit -n 321; $L info", 0, "open files         321\n");
+    check_script("$L info", 0, SAYS("open files"));
+    check_script("$L info", 0, SAYS("address space"));
 }
 
 /* ---- examples and programs ------------------------------------------------------------------- */

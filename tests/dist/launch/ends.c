@@ -11,12 +11,10 @@
 static void check_headline(const char *text, const char *part)
 {
     test_output got = script_with("", text, 60);
-    const char *first = strstr(got.text, "lockstep: rank ");
-    const char *end = first != NULL ? strchr(first, '\n') : NULL;
-    const char *found = first != NULL ? strstr(first, part) : NULL;
-    if (end == NULL || found == NULL || found > end) {
-        test_fail(__FILE__, __LINE__, "want \"%s\" in the headline: %s", part, got.text);
-    }
+    char *first = strstr(got.text, "lockstep: rank ");
+    CHECK(first != NULL);
+    first[strcspn(first, "\n")] = '\0';
+    CHECK_SAYS(first, part);
     free(got.text);
 }
 
@@ -33,7 +31,7 @@ TEST(a_closed_terminal_is_named)
 {
     check_headline("$L run -n 2 sh -c 'echo up > up$RANK; exec sleep 20' & p=$!\n"
                    "until_file up0; until_file up1; kill -HUP $p; wait $p",
-                   "was killed by signal 1 (SIGHUP: the terminal was closed) ");
+                   SAYS(": the terminal was closed"));
 }
 
 /* Version 1 of control groups, or 2; status 77: neither can be used here. */
@@ -54,8 +52,7 @@ TEST(a_rank_that_the_kernel_kills_because_memory_is_short_is_told_from_others)
         SKIP("a control group of memory needs root and the controller");
     }
     CHECK_INT(got.status, 137);
-    CHECK_CONTAINS(got.text, "was killed by signal 9 (SIGKILL: the kernel killed it because memory "
-                             "was short) ");
+    CHECK_SAYS(got.text, ": the kernel killed it because memory was short");
     free(got.text);
     check_headline("$L run -n 2 sh -c '[ $RANK = 0 ] && exec sleep 20; kill -KILL $$'",
                    "was killed by signal 9 (SIGKILL) ");

@@ -218,6 +218,19 @@ TEST(all_nodes_restart_together)
         "not restarted: the same failure occurred twice; it would recur\n", 2);
 }
 
+TEST(a_world_that_is_too_large_is_refused_on_all_nodes)
+{
+    check("nodes 2 -n 200 true",
+          SAYS("a world of %d ranks is too large: this release runs at most %d"), 2);
+}
+
+TEST(each_node_says_where_its_ranks_are)
+{
+    check("nodes 2 -n 2 true",
+          SAYS("lockstep: node %d of %d (host %s, %s): ranks %d to %d of %d; between nodes: %s"),
+          2);
+}
+
 /* ---- not coming together --------------------------------------------------------------------- */
 
 TEST(nodes_that_do_not_come_are_named)
@@ -285,7 +298,7 @@ TEST(trouble_of_a_node_is_reported_with_its_name_on_all_nodes)
     check(
         "$L run --nnodes 2 --node-rank 1 --rendezvous $R -n 1 sh -c 'echo > up1; exec sleep 20' & "
         "p=$!\n(until_file up1; kill -KILL $p) & node 2 0 -n 1 sleep 20; wait; cat out.0",
-        ": the launcher was killed", 1);
+        SAYS("the launcher was killed"), 1);
 }
 
 TEST(another_secret_is_refused)

@@ -11,7 +11,7 @@
 
 /* `ranks N COMMAND…` sets torchrun's variables by hand for N processes, `hosts COMMAND…` for 2
  * hosts of 2. `go R FILE &` runs rank R of 3 as $!, its output in FILE; `until_joined PID` waits
- * until another process has connected to one that listens. */
+ * until another rank has joined the one that listens, which then watches its process. */
 static test_output others_script(const char *text)
 {
     char piped[4096];
@@ -23,9 +23,8 @@ static test_output others_script(const char *text)
         "MASTER_PORT=$P \"$@\"; }\n"
         "go() { export RANK=$1 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$P; exec $M join >$2 "
         "2>&1; }\n"
-        "until_joined() { until for i in $(ls -l /proc/$1/fd 2>/dev/null | sed -n "
-        "'s/.*socket:.\\([0-9]*\\).$/\\1/p'); "
-        "do grep \" 03 *$i /\" /proc/net/unix; done | grep -q /; do sleep 0.02; done; }\n"
+        "until_joined() { until ls -l /proc/$1/fd 2>/dev/null | grep -q pidfd; do sleep 0.02; done; "
+        "}\n"
         "ranks() { n=$1; shift; for r in $(seq 1 $((n-1))); do rank $r $n \"$@\" & done\n"
         "  rank 0 $n \"$@\"; wait; }\n"
         "hosts() { for r in 0 1 2 3; do RANK=$r WORLD_SIZE=4 LOCAL_RANK=$((r/2)) "
@@ -218,7 +217,8 @@ TEST(the_command_says_which_rule_fired)
 TEST(a_death_is_named_by_all_though_nobody_launched_them)
 {
     check("ranks 4 $M die 2 kill 2>&1", "rank 2 (host", 3);
-    check("ranks 4 $M die 1 exit 2>&1", "ended without ls_finalize while", 3);
+    check("ranks 4 $M die 1 exit 2>&1",
+          SAYS("%s ended without ls_finalize %s; its launcher (%s) knows the exit status"), 3);
 }
 
 /* The root cause is chosen and told alike, whoever started the ranks and whichever of them dies. */
@@ -249,14 +249,35 @@ TEST(ranks_that_do_not_come_are_named)
     check("RANK=1 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$P LOCKSTEP_TIMEOUT=1 "
           "$E/01_hello_all_reduce 2>&1",
           "local rank 0 of this host did not start its agent", 1);
+    check("RANK=0 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$P LOCKSTEP_TIMEOUT=6 "
+          "$E/01_hello_all_reduce 2>&1",
+          SAYS("ls_init: %s: waiting for local rank %s of this host (%s)"), 1);
 }
 
 /* Whichever process of rank 1 comes second is refused. */
 TEST(processes_that_do_not_fit_are_refused_in_words)
 {
-    check("go 0 a & A=$!; go 1 b & B=$!; go 1 c & C=$!\n"
-          "until grep -qs 'two processes' b c; do sleep 0.02; done; kill -9 $A $B $C; cat b c",
-          "two processes claim to be local rank 1 of this host", 1);
+    check(
+        "go 0 a & A=$!; go 1 b & B=$!; go 1 c & C=$!\n"
+        "until grep -qs 'two processes' b c; do sleep 0.02; done; kill -9 $A $B $C; cat b c",
+        SAYS("ls_init: two processes claim to be local rank %d of this host (%s): process %d (rank "
+             "%d) was the first; start one process per rank"),
+        1);
+    check(
+        "go 0 a & A=$!; until ls -d /proc/$A >/dev/null; do :; done; sleep 0.3; go 0 b & B=$!\n"
+        "wait $B; kill -9 $A; cat b",
+        SAYS("ls_init: %s, but process %ld already gathers the ranks of a job with these settings "
+             "on this host (%s): either two jobs use the same settings, or two processes are local "
+             "rank 0; give each job its own MASTER_PORT"),
+        1);
+    check("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$P $M join >a 2>&1 & A=$!\n"
+          "sleep 0.3; RANK=1 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$P $M join; kill -9 $A",
+          SAYS("ls_init: rank %d of %d, local rank %d of %d, does not match local rank 0 of this "
+               "host, which expects %d of %d ranks here; give all ranks of the job the same sizes"),
+          1);
+    check("RANK=1 WORLD_SIZE=2000 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2000 MASTER_ADDR=127.0.0.1 "
+          "MASTER_PORT=$P $M join",
+          SAYS("ls_init: %s, but %d ranks on this host are too many; a host runs at most %d"), 1);
 }
 
 /* ---- another user -------------------------------------------------------------------------------
@@ -284,17 +305,31 @@ TEST(another_user_who_takes_the_predictable_name_does_not_stop_a_job)
           ": joined\n", 3);
 }
 
-TEST(another_user_who_makes_the_folder_first_is_named_at_once)
+/* Nor by spare folders that are not this user's, or lead elsewhere. */
+TEST(another_user_who_makes_the_folder_first_does_not_stop_a_job)
 {
     need_users();
-    const char *text =
-        USERS "as 65534 mkdir -m 777 /tmp/lockstep-$U; T=$(date +%s)\n"
-              "rank 0 2 as $U $M join; rank 1 2 as $U $M join\n"
-              "as $U $L run --nnodes 2 --node-rank 0 --rendezvous 127.0.0.1:$P -n 1 true\n"
-              "as $U $L run --nnodes 2 --node-rank 1 --rendezvous 127.0.0.1:$P -n 1 true\n"
-              "rmdir /tmp/lockstep-$U; [ $(($(date +%s) - T)) -lt 10 ] && echo at once";
-    check(text, "belongs to uid 65534 and has mode 0777", 4);
-    check(text, "at once", 1);
+    const char *text = USERS
+        "as 65534 mkdir -m 777 /tmp/lockstep-$U /tmp/lockstep-$U.0; as 65534 ln -s /tmp "
+        "/tmp/lockstep-$U.1\n"
+        "for r in 0 1 2; do rank $r 3 as $U $M join & J=\"$J $!\"; done; wait $J\n"
+        "for k in 0 1; do as $U $L run --nnodes 2 --node-rank $k --rendezvous 127.0.0.1:$P -n 1 "
+        "$M join & K=\"$K $!\"; done; wait $K\n"
+        "rm -r /tmp/lockstep-$U /tmp/lockstep-$U.0 /tmp/lockstep-$U.1\n"
+        "rmdir /tmp/lockstep-$U.* && echo one folder and nothing left in it";
+    check(text, ": joined\n", 5);
+    check(text, "nothing left", 1);
+}
+
+/* The folder is another user's when the first rank comes, and gone when the others do. */
+TEST(another_user_who_takes_the_folder_away_again_does_not_stop_a_job)
+{
+    need_users();
+    check(USERS "as 65534 mkdir -m 777 /tmp/lockstep-$U; rank 0 2 as $U $M join & J=$!\n"
+                "until ls /tmp/lockstep-$U.*/* >/dev/null 2>&1; do sleep 0.02; done\n"
+                "as 65534 rmdir /tmp/lockstep-$U; rank 1 2 as $U $M join; wait $J\n"
+                "rm -r /tmp/lockstep-$U.*; rmdir /tmp/lockstep-$U",
+          ": joined\n", 2);
 }
 
 /* A job on one host has no names at all: memory and sockets are passed by descriptor. */
@@ -329,9 +364,17 @@ TEST(a_name_left_by_a_killed_process_is_used_again)
           ": joined\n", 2);
 }
 
+TEST(what_was_detected_is_logged)
+{
+    check("export LOCKSTEP_DEBUG=info; ranks 2 $M join",
+          SAYS("ls_init: %s: started by %s, rank %d of %d, local rank %d of %d"), 2);
+}
+
 TEST(a_rank_that_dies_at_start_up_ends_the_wait)
 {
-    check("go 0 a & A=$!; go 1 b & B=$!; until_joined $A; kill -9 $B; wait; cat a", "rank 1 (host",
+    check("go 0 a & A=$!; go 1 b & B=$!; until_joined $A; kill -9 $B; wait; cat a",
+          SAYS("ls_init: rank %d (host %s, pid %d) ended before all ranks had joined; its launcher "
+               "(%s) knows the exit status"),
           1);
 }
 

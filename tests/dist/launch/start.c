@@ -54,9 +54,13 @@ TEST(ranks_start_under_a_limit_of_virtual_memory)
 
 TEST(a_launcher_that_does_not_answer_is_named_after_the_deadline)
 {
-    check_script("$L run -n 1 sh -c 'kill -STOP $PPID; LOCKSTEP_TIMEOUT=1 $E/01_hello_all_reduce "
-                 ">out 2>&1; kill -CONT $PPID; cat out' 2>&1",
-                 0, "the launcher, or local rank 0) did not answer within 1 s; check that it");
+    check_script(
+        "$L run -n 1 sh -c 'kill -STOP $PPID; LOCKSTEP_TIMEOUT=1 $E/01_hello_all_reduce "
+        ">out 2>&1; kill -CONT $PPID; cat out' 2>&1",
+        0,
+        SAYS("joining the job's store: the process that serves it (the launcher, or local "
+             "rank 0) did not answer within %g s; check that it is not stopped, start fewer "
+             "ranks on this host, or raise LOCKSTEP_TIMEOUT"));
 }
 
 /* ---- ranks that do not come ------------------------------------------------------------------ */
@@ -70,11 +74,12 @@ TEST(a_rank_that_does_not_come_is_named_in_a_warning_and_in_the_error)
     CHECK_INT(got.status, 1);
     CHECK_INT(count_of(got.text, "[0] [rank 0] warning: ls_init has waited for 5."), 1);
     CHECK_INT(count_of(got.text, "[rank 2] warning"), 0); /* one speaks for all */
+    CHECK_SAYS(got.text, "ls_init has waited for %.1f s for %d of %d ranks: %s");
     CHECK_CONTAINS(got.text, " s for 1 of 3 ranks: rank 1 (host ");
     CHECK_CONTAINS(got.text, "in its own code before ls_init");
     CHECK_CONTAINS(got.text, "failed: ls_init: 1 of 3 ranks did not come within 7.");
-    CHECK_CONTAINS(got.text,
-                   "start every rank and let each call ls_init, or raise LOCKSTEP_TIMEOUT");
+    CHECK_SAYS(got.text, "ls_init: %d of %d ranks did not come within %.1f s: %s; start every rank "
+                         "and let each call ls_init, or raise LOCKSTEP_TIMEOUT");
     CHECK_INT(count_of(got.text, "heap/"), 0);
     free(got.text);
 }
@@ -107,18 +112,24 @@ static void check_without(const char *taken, const char *part)
     if (got.status != 1) {
         test_fail(__FILE__, __LINE__, "%s: status %d: %s", taken, got.status, got.text);
     }
-    CHECK_CONTAINS(got.text, part);
+    CHECK_SAYS(got.text, part);
     free(got.text);
 }
 
 TEST(without_proc_the_launcher_says_so_and_ends)
 {
-    check_without("umount -l /proc", "mount it (mount -t proc proc /proc), in a chroot as well");
+    check_without("umount -l /proc",
+                  SAYS("the launcher finds the processes of a job in /proc, but cannot read its "
+                       "own entry there "
+                       "(%s): mount it (mount -t proc proc /proc), in a chroot as well"));
 }
 
 TEST(without_dev_null_the_launcher_says_so_and_ends)
 {
-    check_without("mount -t tmpfs none /dev", "check that /dev/null and /proc exist");
+    check_without(
+        "mount -t tmpfs none /dev",
+        SAYS("the launcher's agent (process %d) ended with code %d before it could start a rank; "
+             "check that /dev/null and /proc exist (ls /dev/null /proc/self)"));
 }
 
 TEST_MAIN

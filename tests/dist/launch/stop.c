@@ -116,6 +116,15 @@ TEST(a_program_that_did_not_ask_for_it_gets_the_signal)
     free(got.text);
 }
 
+TEST(a_rank_in_ls_finalize_ends_well_although_the_job_is_asked_to_stop)
+{
+    test_output got = stop_script("$L run -n 2 $W leave & p=$!\n"
+                                  "until_file up0; kill -TERM $p; wait $p");
+    CHECK_INT(got.status, 0);
+    CHECK_CONTAINS(got.text, "lockstep: stopped by signal 15 (SIGTERM); all ranks ended well\n");
+    free(got.text);
+}
+
 static int took_ms(const char *text)
 {
     CHECK_CONTAINS(text, "took ");

@@ -9,6 +9,7 @@
  *     worker fail           rank 1 fails at step 5 of every attempt; resumes from ./saved
  *     worker kill           the same by SIGKILL, at another step each time
  *     worker mismatch       ranks reduce different counts
+ *     worker leave          rank 0 is in ls_finalize when the wish to stop comes (after up0)
  *     worker differ WHAT    rank 1 trains with another seed, batch, data (their number), lr or
  *                           optimizer, or splits the world with another name
  */
@@ -22,6 +23,9 @@
 
 #include <lockstep/lockstep.h>
 #include <lockstep/reducer.h>
+
+#include "base/runtime.h"
+#include "comm/comm.h"
 
 enum { COUNT = 1000, STEPS = 10, FATAL_STEP = 5, SAVED_STEP = 3, FAILURE = 9 };
 
@@ -148,6 +152,28 @@ static int mismatch(void)
     return status < 0 ? 1 : 0;
 }
 
+/* Rank 0 waits in ls_finalize for the end of an operation that rank 1 starts only once the job was
+ * asked to stop. */
+static int leave(void)
+{
+    const ls__comm *comm = ls__comm_get("worker");
+    static ls_work *never_waited;
+    if (ls_rank() == 0) {
+        LS_CHECK(ls_all_reduce(ls_world(), weights, weights, 10, LS_FLOAT32, LS_SUM, NULL,
+                               &never_waited));
+        return 0;
+    }
+    while (atomic_load(&comm->board->rank[0].activity.phase) != LS__PHASE_EXIT) {
+        work();
+    }
+    touch("up", 0);
+    while (ls__stop_wanted(comm->runtime) == 0) {
+        work();
+    }
+    LS_CHECK(ls_all_reduce(ls_world(), weights, weights, 10, LS_FLOAT32, LS_SUM, NULL, NULL));
+    return 0;
+}
+
 /* ---- settings that differ ------------------------------------------------------------------- */
 
 static const char *differs; /* the setting that rank 1 has otherwise */
@@ -189,6 +215,9 @@ static int run(int argc, char **argv)
     int steps = argc > 2 ? atoi(argv[2]) : STEPS;
     if (mode_is("mismatch")) {
         return mismatch();
+    }
+    if (mode_is("leave")) {
+        return leave();
     }
     LS_CHECK(ls_reducer_new(ls_world(), &param, 1, NULL, &reducer));
     if (mode_is("differ")) {

@@ -116,6 +116,25 @@ DIST_TEST(a_connection_that_is_reset_is_named_by_all, 3)
     CHECK(strcmp(texts[0], texts[1]) == 0 && strcmp(texts[1], texts[2]) == 0);
 }
 
+/* Its activity is known by its heartbeats, two a second. */
+DIST_TEST(a_rank_of_another_host_that_computes_is_said_to_be_in_its_own_code, 2)
+{
+    float x = 1;
+    const ls__env *env = comm_now()->env;
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    CHECK_OK(ls_barrier(ls_world(), LS_OPTIONS(ls_collective_options, .tag = "second"), NULL));
+    if (ls_rank() == 1) {
+        env->sleep_until(env, env->now_ns(env) + 3000000000u);
+        return;
+    }
+    CHECK_STATUS(ls_all_reduce(ls_world(), &x, &x, 1, LS_FLOAT32, LS_SUM,
+                               LS_OPTIONS(ls_collective_options, .timeout_ms = 2000), NULL),
+                 LS_ERR_TIMEOUT);
+    CHECK_CONTAINS(ls_error_message(), "rank 1 (host ");
+    CHECK_CONTAINS(ls_error_message(), "in its own code for ");
+    CHECK_CONTAINS(ls_error_message(), "last operation: barrier #2 \"second\" of group \"world\"");
+}
+
 /* Bytes that no frame is made of: rank 1 writes into the stream to rank 0. */
 DIST_TEST(what_is_no_frame_ends_the_connection_with_words, 2)
 {

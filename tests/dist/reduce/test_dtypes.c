@@ -168,6 +168,62 @@ AVERAGES(2)
 AVERAGES(3)
 AVERAGES(4)
 
+/* ---- one element that is not finite ---------------------------------------------------------- */
+
+static char warned[1024];
+
+static void keep_warning(ls_log_level level, const char *text, void *arg)
+{
+    (void)arg;
+    if (level == LS_LOG_WARN) {
+        (void)snprintf(warned, sizeof warned, "%s", text);
+    }
+}
+
+/* Element `bad` of gradient `which` on rank 1 alone is NaN or infinite. */
+static void check_found(int which, int64_t bad, double value)
+{
+    char part[128];
+    job j;
+    warned[0] = '\0';
+    job_new(&j, 4500);
+    CHECK_OK(ls_reducer_begin(j.reducer, NULL));
+    for (int i = 0; i < PARAMS; i++) {
+        for (int64_t k = 0; k < KINDS[i].count; k++) {
+            put(KINDS[i].dtype, j.params[i].grad, k,
+                i == which && k == bad && ls_rank() == 1 ? value : -2.0);
+        }
+        CHECK_OK(ls_reducer_ready(j.reducer, i, NULL));
+    }
+    CHECK_OK(ls_reducer_wait(j.reducer));
+    (void)snprintf(part, sizeof part,
+                   "gradient of p%d is not finite on rank 1 (element %lld of %lld)", which,
+                   (long long)bad, (long long)KINDS[which].count);
+    CHECK(test_contains(warned, part) == (ls_rank() == 1));
+    job_free(&j);
+}
+
+static int find_every_one(void *arg)
+{
+    (void)arg;
+    setenv("LOCKSTEP_CHECK", "strict", 1);
+    CHECK_OK(ls_init(NULL));
+    ls_set_log_callback(keep_warning, NULL);
+    for (int i = 0; i < PARAMS; i++) {
+        for (int64_t k = 0; k < KINDS[i].count; k += 1 + KINDS[i].count / 5) {
+            check_found(i, k, NAN);
+            check_found(i, KINDS[i].count - 1 - k, k % 2 == 0 ? INFINITY : -INFINITY);
+        }
+    }
+    CHECK_OK(ls_finalize());
+    return 0;
+}
+
+TEST(one_element_that_is_not_finite_is_found_wherever_it_lies_where_checks_are_strict)
+{
+    CHECK_OK(ls_spawn(find_every_one, NULL, 2));
+}
+
 /* Whatever lay reduced in a bucket is added back after the new part was reduced, in its type. */
 DIST_TEST(a_reduced_gradient_of_any_type_is_carried_over_the_next_backward, 2)
 {

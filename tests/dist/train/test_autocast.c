@@ -97,4 +97,67 @@ DIST_TEST(two_replicas_under_autocast_stay_equal_to_the_last_bit, 2)
     train_both();
 }
 
+/* ---- parameters that are bfloat16 themselves --------------------------------------------------- */
+
+enum { WIDE = 40, MIXED_STEPS = 20 };
+
+typedef struct mixed { /* w bfloat16, b float32 */
+    ls_module base;
+    ls_tensor *w, *b;
+} mixed;
+
+static ls_tensor *mixed_forward(ls_module *m, ls_tensor *x)
+{
+    const mixed *self = (const mixed *)m;
+    return ls_mul(ls_add(ls_cast(self->w, LS_FLOAT32), self->b), x);
+}
+
+static const ls_module_class mixed_class =
+    LS_MODULE_CLASS(.name = "mixed", .forward = mixed_forward);
+
+static mixed *make_mixed(void)
+{
+    LS_SCOPE;
+    mixed *m = ls_module_new(sizeof *m, &mixed_class);
+    CHECK(m != NULL);
+    m->w = ls_module_add_param(&m->base, "w", ls_ones(LS_SHAPE(WIDE), LS_BFLOAT16));
+    m->b = ls_module_add_param(&m->base, "b", ls_ones(LS_SHAPE(WIDE), LS_FLOAT32));
+    CHECK_OK(ls_module_status(&m->base));
+    return m;
+}
+
+/* The gradient of both parameters is `scale` times small multiples of 1/4: exact in bfloat16. */
+static void train_mixed(ls_module *net, double scale)
+{
+    ls_optim *optim = ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.001));
+    CHECK(optim != NULL);
+    for (int step = 0; step < MIXED_STEPS; step++) {
+        float x[WIDE];
+        for (int i = 0; i < WIDE; i++) {
+            x[i] = (float)(scale * 0.25 * ((i + 3 * step) % 5 - 2));
+        }
+        LS_SCOPE;
+        ls_tensor *input = ls_from_data(x, LS_SHAPE(WIDE), LS_FLOAT32);
+        CHECK_OK(ls_backward(ls_sum(ls_forward(net, input))));
+        CHECK_OK(ls_clip_grad_norm(net, 1.0, NULL, NULL));
+        CHECK_OK(ls_optim_step(optim));
+        ls_optim_zero_grad(optim);
+    }
+    ls_optim_free(optim);
+}
+
+/* Ranks 0 and 1 with gradients g and 3 g train as one process with 2 g. */
+DIST_TEST(bfloat16_parameters_under_ddp_train_as_in_one_process, 2)
+{
+    mixed *twin = make_mixed(), *inner = make_mixed();
+    ls_module *net = ls_ddp_new(&inner->base, ls_world(), NULL);
+    CHECK(net != NULL);
+    train_mixed(&twin->base, 2.0);
+    train_mixed(net, 1.0 + 2.0 * ls_rank());
+    CHECK(memcmp(ls_data(inner->w), ls_data(twin->w), WIDE * sizeof(uint16_t)) == 0);
+    CHECK(memcmp(ls_data(inner->b), ls_data(twin->b), WIDE * sizeof(float)) == 0);
+    ls_module_free(net);
+    ls_module_free(&twin->base);
+}
+
 TEST_MAIN

@@ -1,4 +1,5 @@
 /* The examples as a reader starts them. */
+#include "says.h"
 #include "test.h"
 
 #include <stdio.h>
@@ -132,6 +133,10 @@ TEST(the_other_examples_say_that_all_ranks_agree)
         check_says(ranks, "04_bring_your_own_backward", "", "on every rank: yes");
         check_says(ranks, "05_gradient_accumulation", "", "largest relative difference of a step");
     }
+    test_output out = run(5, "04_bring_your_own_backward", "");
+    CHECK_INT(out.status, 2);
+    CHECK_SAYS(out.text, "the batch of %d samples does not divide by %d ranks");
+    free(out.text);
     end();
 }
 

@@ -77,7 +77,7 @@ static void check_death(const char *place, const char *cause, const char *doing)
     }
     CHECK_CONTAINS(e.out.text, "rank 2");
     CHECK_CONTAINS(e.out.text, cause);
-    CHECK_CONTAINS(e.out.text, doing);
+    CHECK_SAYS(e.out.text, doing);
     free(e.out.text);
 }
 
@@ -88,7 +88,7 @@ TEST(a_rank_killed_in_the_forward_pass_is_named_by_all_within_a_second)
 
 TEST(a_rank_killed_in_the_backward_pass_is_named_by_all_within_a_second)
 {
-    check_death("backward", "SIGKILL", "in the backward pass");
+    check_death("backward", "SIGKILL", SAYS("in the backward pass"));
 }
 
 TEST(a_rank_killed_inside_a_collective_is_named_by_all_within_a_second)

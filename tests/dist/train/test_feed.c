@@ -155,6 +155,24 @@ DIST_TEST(ranks_that_expect_other_samples_are_named_on_all, 3)
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
 }
 
+DIST_TEST(a_shared_data_set_has_rank_0s_shapes_and_types, 2)
+{
+    numbers n = make_numbers(-1);
+    n.base.x_shape = LS_SHAPE(2, 5);
+    n.base.x_dtype = LS_INT32;
+    n.base.y_dtype = LS_BFLOAT16;
+    ls_dataset *d = NULL;
+    CHECK_OK(d = ls_dataset_share(ls_rank() == 0 ? &n.base : NULL));
+    CHECK_INT(d->count, COUNT);
+    CHECK(d->x_shape.ndim == 2 && d->x_shape.dim[0] == 2 && d->x_shape.dim[1] == 5);
+    CHECK_INT(d->y_shape.ndim, 0);
+    CHECK_INT(d->x_dtype, LS_INT32);
+    CHECK_INT(d->y_dtype, LS_BFLOAT16);
+    if (ls_rank() != 0) {
+        ls_dataset_free(d);
+    }
+}
+
 DIST_TEST(a_data_set_that_rank_0_has_not_cannot_be_shared, 2)
 {
     ls_dataset *d = NULL;

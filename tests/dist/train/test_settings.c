@@ -6,6 +6,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "says.h"
 #include "test.h"
 
 enum { IN = 4, COUNT = 24 };
@@ -16,6 +17,7 @@ typedef struct setup { /* one rank's */
     uint64_t order;
     bool shuffle;
     double rate, decay;
+    double bias_decay; /* of a group; 0: there is none */
     bool sgd, second_sampler;
     int passes;
 } setup;
@@ -39,6 +41,11 @@ static ls_status train(const setup *s, char *text, size_t bytes)
                              : ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = s->rate,
                                                             .weight_decay = s->decay));
     CHECK(optim != NULL);
+    if (s->bias_decay > 0.0) {
+        CHECK_OK(
+            ls_optim_add_group(optim, ls_select_vectors, NULL,
+                               LS_OPTIONS(ls_optim_group_options, .weight_decay = s->bias_decay)));
+    }
     ls_status status = LS_OK;
     for (int pass = 0; pass < s->passes && status == LS_OK; pass++) {
         ls_ddp_set_sync(net, pass == s->passes - 1);
@@ -67,6 +74,9 @@ static const difference differences[] = {
     {{USUAL, .shuffle = false}, {"seed 5, shuffled at", "seed 5 at", "same samplers"}},
     {{USUAL, .rate = 0.25}, {"lr 0.125", "lr 0.25", "optimizers on every rank"}},
     {{USUAL, .decay = 0.5}, {"weight_decay 0", "weight_decay 0.5", "optimizers on every rank"}},
+    {{USUAL, .bias_decay = 0.25},
+     {"rank 0 made nothing of the kind", "a group of 1 parameters of AdamW, bias the first, ",
+      "lr_scale 1, weight_decay 0.25 at"}},
     {{USUAL, .sgd = true}, {"rank 0 made AdamW of", "rank 1 made SGD of", "in the same order"}},
     {{USUAL, .second_sampler = true}, {"rank 0 made AdamW", "a sampler of 24", "same order"}},
     {{USUAL, .passes = 3}, {"rank 0 adds up 1 backward", "rank 1 3", "use ls_backward_weighted"}},
@@ -114,7 +124,7 @@ static ls_status step(ls_module *net, ls_optim *optim, change odd)
     ls_tensor *x = ls_ones(LS_SHAPE(2, IN), LS_FLOAT32);
     LS_TRY(ls_backward(ls_mean(ls_forward(net, x))));
     if (odd != NO_CLIP) {
-        CHECK_OK(ls_clip_grad_norm(net, odd == NORM ? 2.0 : 1.0, NULL));
+        CHECK_OK(ls_clip_grad_norm(net, odd == NORM ? 2.0 : 1.0, NULL, NULL));
     }
     ls_optim_set_lr(optim, odd == RATE ? 0.5 : 0.25);
     return ls_optim_step(optim);
@@ -148,6 +158,12 @@ static int try_change(void *arg)
     if (status < 0) {
         CHECK_INT(status, LS_ERR_MISMATCH);
         CHECK_CONTAINS(ls_error_message(), c->says);
+        CHECK(c->odd != RATE ||
+              test_count_said(ls_error_message(), SAYS("the learning rate of %s #%d")) == 1);
+        CHECK_SAYS(
+            ls_error_message(),
+            "reducer \"%s\": the ranks train with different settings: %s is %s on rank %d and %s "
+            "on rank %d; set the same on every rank in every step, or the replicas drift apart");
     }
     ls_optim_free(optim);
     ls_module_free(net);
@@ -178,6 +194,7 @@ static int clip_on_one_rank(void *arg)
     CHECK_STATUS(step(net, optim, NOTHING), LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(),
                    "the largest norm of ls_clip_grad_norm is 1 on rank 0 and not set on rank 1");
+    CHECK_SAYS(ls_error_message(), "the largest norm of ls_clip_grad_norm");
     ls_optim_free(optim);
     ls_module_free(net);
     CHECK_OK(ls_finalize());
@@ -200,7 +217,7 @@ static int norm_on_one_rank(void *arg)
         LS_SCOPE;
         CHECK_OK(ls_backward(ls_mean(ls_forward(net, ls_ones(LS_SHAPE(2, IN), LS_FLOAT32)))));
         if (ls_rank() == 0) {
-            CHECK_OK(ls_clip_grad_norm(net, INFINITY, &norm));
+            CHECK_OK(ls_clip_grad_norm(net, INFINITY, NULL, &norm));
             CHECK(norm > 0.0);
         }
     }
@@ -238,7 +255,7 @@ static int nan_on_rank_2(void *arg)
         const double factor = i == 1 && ls_rank() == 2 ? NAN : 1.0;
         ls_tensor *x = ls_ones(LS_SHAPE(2, IN), LS_FLOAT32);
         CHECK_OK(ls_backward(ls_scale(ls_mean(ls_forward(net, x)), factor)));
-        const ls_status status = ls_clip_grad_norm(net, 1.0, NULL);
+        const ls_status status = ls_clip_grad_norm(net, 1.0, NULL, NULL);
         CHECK_INT(status, i == 1 ? LS_ERR_INVALID : LS_OK);
         if (i == 1) {
             CHECK_CONTAINS(
@@ -252,6 +269,12 @@ static int nan_on_rank_2(void *arg)
     if (ls_rank() == 2) {
         CHECK_CONTAINS(warned, "is not finite on rank 2 (element 0 of ");
         CHECK_CONTAINS(warned, "in synchronised backward 1;");
+        CHECK_SAYS(
+            warned,
+            "reducer \"%s\": the gradient of %.200s is not finite on rank %d (element %lld of "
+            "%lld) before it is averaged, in synchronised backward %llu; the average will not be "
+            "finite on any rank: look for a division by zero or a logarithm of 0, or lower the "
+            "learning rate");
         CHECK(strchr(warned, '\n') == warned + strlen(warned) - 1); /* once */
     }
     ls_module_free(net);

@@ -87,6 +87,7 @@ int posix_memalign(void **out, size_t alignment, size_t bytes)
 #endif
 
 enum { VOCAB = 50, DIM = 32, CONTEXT = 16, BATCH = 4, WARM_UP = 8, STEPS = 30 };
+enum { SEARCH = 40 }; /* steps in which automatic buckets settle */
 
 static ls_tensor *attend(ls_module *self, ls_tensor *x)
 {
@@ -98,7 +99,7 @@ static ls_tensor *attend(ls_module *self, ls_tensor *x)
 }
 static const ls_module_class attend_class = LS_MODULE_CLASS(.name = "attend", .forward = attend);
 
-static ls_module *make_net(void)
+static ls_module *make_net(size_t bucket_bytes, ls_dtype wire)
 {
     ls_module *layers[] = {ls_embedding_new(VOCAB, DIM),
                            ls_layer_norm_new(DIM, NULL),
@@ -108,7 +109,7 @@ static ls_module *make_net(void)
                            ls_dropout_new(0.1),
                            ls_linear_new(4 * DIM, VOCAB, NULL)};
     return ls_ddp_new(ls_sequential_new(layers, 7), ls_world(),
-                      LS_OPTIONS(ls_ddp_options, .bucket_bytes = 8192));
+                      LS_OPTIONS(ls_ddp_options, .bucket_bytes = bucket_bytes, .wire_dtype = wire));
 }
 
 /* Its inner part runs again in backward. */
@@ -170,6 +171,8 @@ static ls_dataset *make_data(void)
     return data;
 }
 
+static bool joined; /* all ranks but 0 have no data */
+
 static void train_steps(ls_module *net, ls_optim *optim, ls_loader *loader, int steps)
 {
     for (int step = 0; step < steps;) {
@@ -180,30 +183,42 @@ static void train_steps(ls_module *net, ls_optim *optim, ls_loader *loader, int 
         }
         {
             LS_SCOPE;
-            ls_tensor *loss = ls_cross_entropy(ls_forward(net, batch.x), batch.y, NULL);
-            CHECK_OK(ls_backward(loss));
+            bool more = !joined || ls_rank() == 0;
+            if (more) {
+                ls_tensor *loss = ls_cross_entropy(ls_forward(net, batch.x), batch.y, NULL);
+                CHECK_OK(ls_backward(loss));
+            } else {
+                CHECK_OK(ls_ddp_join(net, NULL, &more));
+            }
+            CHECK(more);
         }
-        CHECK_OK(ls_clip_grad_norm(net, 1.0, NULL));
+        CHECK_OK(ls_clip_grad_norm(net, 1.0, NULL, NULL));
         CHECK_OK(ls_optim_step(optim));
         ls_optim_zero_grad(optim);
+        if (ls_ddp_local(net)) {
+            CHECK_OK(ls_ddp_average(net, LS_OPTIONS(ls_ddp_average_options, .optim = optim)));
+        }
         step++;
     }
 }
 
+static bool in_backward;
+
 /* Takes both. */
-static void steady_state(ls_module *net, ls_dataset *data)
+static void steady_state(ls_module *net, ls_dataset *data, int warm_up)
 {
     if (SANITIZED) {
         SKIP("the sanitizer replaces the allocator");
     }
     CHECK(net);
     ls_optim *optim = ls_adamw_new(net, NULL);
+    CHECK_OK(in_backward ? ls_ddp_step_in_backward(net, optim) : LS_OK);
     ls_memory_stats warm = {.size = sizeof warm}, later = warm;
     ls_sampler *sampler = NULL;
     ls_loader *loader = NULL;
     CHECK_OK(sampler = ls_sampler_new(data->count, LS_OPTIONS(ls_sampler_options, .batch = BATCH)));
     CHECK_OK(loader = ls_loader_new(data, sampler, NULL));
-    train_steps(net, optim, loader, WARM_UP);
+    train_steps(net, optim, loader, warm_up);
     long before = atomic_load(&allocations);
     CHECK(before > 0); /* the counter works */
     CHECK_OK(ls_memory_get_stats(&warm));
@@ -220,28 +235,58 @@ static void steady_state(ls_module *net, ls_dataset *data)
 
 DIST_TEST(a_training_step_of_one_process_allocates_nothing, 1)
 {
-    steady_state(make_net(), make_data());
+    steady_state(make_net(8192, LS_FLOAT32), make_data(), WARM_UP);
 }
 
 DIST_TEST(a_training_step_of_four_workers_allocates_nothing, 4)
 {
-    steady_state(make_net(), make_data());
+    steady_state(make_net(8192, LS_FLOAT32), make_data(), WARM_UP);
+}
+
+DIST_TEST(nor_does_one_with_buckets_that_lockstep_chose, 2)
+{
+    steady_state(make_net(LS_BUCKET_BYTES_AUTO, LS_FLOAT32), make_data(), SEARCH);
 }
 
 DIST_TEST(nor_does_one_under_autocast, 2)
 {
     (void)ls_set_autocast(true);
-    steady_state(make_net(), make_data());
+    steady_state(make_net(8192, LS_FLOAT32), make_data(), WARM_UP);
+}
+
+DIST_TEST(nor_does_one_with_bfloat16_on_the_wire, 2)
+{
+    steady_state(make_net(8192, LS_BFLOAT16), make_data(), WARM_UP);
+}
+
+DIST_TEST(nor_does_one_with_the_optimizer_in_backward, 2)
+{
+    in_backward = true;
+    steady_state(make_net(8192, LS_FLOAT32), make_data(), WARM_UP);
+}
+
+DIST_TEST(nor_does_one_of_a_rank_without_data, 4)
+{
+    joined = true;
+    steady_state(make_net(8192, LS_FLOAT32), make_data(), WARM_UP);
+}
+
+DIST_TEST(nor_does_a_local_step_with_its_average, 2)
+{
+    ls_module *net = make_image_net();
+    CHECK_OK(ls_ddp_set_local(net, true));
+    CHECK_OK(ls_ddp_set_sync(net, false));
+    steady_state(net, make_images(), WARM_UP);
 }
 
 DIST_TEST(a_training_step_over_images_allocates_nothing, 1)
 {
-    steady_state(make_image_net(), make_images());
+    steady_state(make_image_net(), make_images(), WARM_UP);
 }
 
 DIST_TEST(nor_do_two_workers_who_share_running_statistics, 2)
 {
-    steady_state(make_image_net(), make_images());
+    steady_state(make_image_net(), make_images(), WARM_UP);
 }
 
 TEST_MAIN

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/runtime.h"
+#include "says.h"
 #include "test.h"
 
 typedef struct pinned {
@@ -48,7 +49,7 @@ TEST(every_status_code_has_its_pinned_number_and_name)
     }
 #define COUNT(name, value, text) +1
     CHECK_INT(0 LS_STATUS_TABLE(COUNT), sizeof statuses / sizeof *statuses);
-    CHECK(strcmp(ls_status_name((ls_status)-99), "unknown status") == 0);
+    CHECK(strcmp(ls_status_name((ls_status)-99), SAYS("unknown status")) == 0);
     CHECK(strcmp(ls_status_name((ls_status)2), "unknown status") == 0);
 }
 

@@ -264,6 +264,11 @@ TEST(while_a_job_writes_another_may_only_load_and_cleans_nothing)
     ls_checkpoint *second = NULL;
     CHECK_OK(ls_init(NULL));
     ls_checkpoint *c = open_two(folder);
+    char owner[256] = "";
+    (void)snprintf(path, sizeof path, "%s/lock", folder);
+    FILE *lock = fopen(path, "rb");
+    CHECK(lock != NULL && fgets(owner, sizeof owner, lock) != NULL && fgetc(lock) == EOF);
+    CHECK(fclose(lock) == 0 && owner[strlen(owner) - 1] == '\n');
     (void)snprintf(path, sizeof path, "%s/.tmp-step-00000009-1", folder);
     CHECK_INT(mkdir(path, 0777), 0);
     CHECK_STATUS(ls_checkpoint_new(folder, ls_world(), NULL, &second), LS_ERR_STATE);
@@ -425,8 +430,11 @@ static ls_status other_state(void *object, const char *prefix, const ls_state_vi
 {
     other *o = object;
     o->inner = visitor;
-    const ls_state_visitor mine = {sizeof(ls_state_visitor), o, other_tensor, other_int64,
-                                   other_float64};
+    const ls_state_visitor mine = {.size = sizeof(ls_state_visitor),
+                                   .self = o,
+                                   .tensor = other_tensor,
+                                   .int64 = other_int64,
+                                   .float64 = other_float64};
     return small_state(&o->base, prefix, &mine);
 }
 

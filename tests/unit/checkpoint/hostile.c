@@ -4,12 +4,14 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/runtime.h"
 #include "base/text.h"
 #include "checkpoint/boxes.h"
 #include "checkpoint/manifest_text.h"
 #include "checkpoint/weights.h"
+#include "says.h"
 #include "scratch.h"
 
 #define BYTES ((size_t)16 << 20) /* jansson would take 0.7 to 1.3 GB for a text of this size */
@@ -151,7 +153,8 @@ static void write_empty_tensors(const char *name, int first, int count)
     free(text);
 }
 
-/* An index of files of equal numbers of tensors, of which it lists the first. */
+/* An index of files of equal numbers of tensors, of which it lists the first. 0 tensors: all files are
+ * names of the file "one", which is written before. */
 static const char *write_index(int files, int tensors, int distance)
 {
     const size_t room = 64 + (size_t)files * 64;
@@ -161,7 +164,11 @@ static const char *write_index(int files, int tensors, int distance)
     ls__text_add(&to, "{\"weight_map\":{");
     for (int f = 0; f < files; f++) {
         (void)snprintf(name, sizeof name, "f%04d", f);
-        write_empty_tensors(name, f * distance, tensors);
+        if (tensors > 0) {
+            write_empty_tensors(name, f * distance, tensors);
+        } else {
+            CHECK(link(scratch_at("one"), scratch_at(name)) == 0);
+        }
         ls__text_add(&to, "%s\"t%d\":\"%s\"", f > 0 ? "," : "", f * distance, name);
     }
     ls__text_add(&to, "%s", "}}");
@@ -190,6 +197,53 @@ TEST(a_tensor_of_two_files_is_refused)
     const ls__env *env = begin();
     CHECK_STATUS(ls__weights_open(env, write_index(3, 20, 19), &weights), LS_ERR_FORMAT);
     CHECK_CONTAINS(ls_error_message(), "is in \"f000");
+    ls__weights_close(&weights);
+    scratch_end();
+}
+
+/* Each file is within the limits of one, and all are the same on the disk. */
+TEST(an_index_of_files_that_together_have_too_many_tensors_is_refused)
+{
+    ls__weights weights;
+    const ls__env *env = begin();
+    write_empty_tensors("one", 0, 65536);
+    CHECK_STATUS(ls__weights_open(env, write_index(17, 0, 1), &weights), LS_ERR_LIMIT);
+    CHECK_SAYS(ls_error_message(), "\"%s\": its files have more than %zu tensors");
+    ls__weights_close(&weights);
+    scratch_end();
+}
+
+TEST(an_index_of_files_whose_headers_are_too_large_together_is_refused)
+{
+    ls__weights weights;
+    const ls__env *env = begin();
+    char *file = malloc(LS__SAFETENSORS_HEADER_MAX + 8);
+    static const char head[] = "{\"t0\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},"
+                               "\"t1\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},"
+                               "\"t2\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}";
+    const uint64_t length = LS__SAFETENSORS_HEADER_MAX;
+    CHECK(file != NULL);
+    memset(file, ' ', LS__SAFETENSORS_HEADER_MAX + 8); /* which a header may end with */
+    memcpy(file, &length, 8);
+    memcpy(file + 8, head, sizeof head - 1);
+    (void)scratch_write("one", file, LS__SAFETENSORS_HEADER_MAX + 8);
+    free(file);
+    CHECK_STATUS(ls__weights_open(env, write_index(3, 0, 1), &weights), LS_ERR_LIMIT);
+    CHECK_SAYS(ls_error_message(),
+               "\"%s\": the headers of the index's files up to this one have %zu "
+               "bytes; at most %zu are read");
+    CHECK_CONTAINS(ls_error_message(), "f0002\"");
+    ls__weights_close(&weights);
+    scratch_end();
+}
+
+TEST(an_index_of_too_many_files_is_refused)
+{
+    ls__weights weights;
+    const ls__env *env = begin();
+    const char *path = write_index(LS__WEIGHTS_FILES_MAX + 1, 1, 1);
+    CHECK_STATUS(ls__weights_open(env, path, &weights), LS_ERR_LIMIT);
+    CHECK_SAYS(ls_error_message(), "\"%s\": its weight_map names more than %d files");
     ls__weights_close(&weights);
     scratch_end();
 }

@@ -1,4 +1,4 @@
-/* What lies between the kernels and the library they call: the table of plans is bounded and loses
+/* The code between the kernels and oneDNN: the table of plans is bounded and loses
  * nothing however many shapes come; the library serves the shapes it is used for, and a refusal is
  * said once; the paths that are reported are those taken. */
 #include <lockstep/runtime.h>
@@ -6,6 +6,7 @@
 #include "base/env.h"
 #include "kernel/cpu/plans.h"
 #include "kernel_test.h"
+#include "says.h"
 
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -82,7 +83,7 @@ TEST(more_shapes_than_plans_are_kept_neither_pile_up_nor_leak)
         }
         held[round] = bytes_held();
     }
-    CHECK(ls__onednn_name() == NULL || c.most == 1 + LS__PLANS_MAX);
+    CHECK(!ls__onednn_present() || c.most == 1 + LS__PLANS_MAX);
     /* The library keeps primitives of its own, fewer than these rounds made: a plan that kept a
      * hundred bytes would show. */
     if (llabs(held[2] - held[1]) > SHAPES * 100) {
@@ -139,7 +140,7 @@ static bool is_served(const ls__conv2d *c, ls__conv2d_pass pass, bool half)
  * without a word. */
 TEST(the_library_serves_convolutions_of_known_networks)
 {
-    if (ls__onednn_name() == NULL || ls__cpu_best() < LS__ISA_V3) {
+    if (!ls__onednn_present() || ls__cpu_best() < LS__ISA_V3) {
         SKIP("no oneDNN here, or no AVX2");
     }
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
@@ -192,13 +193,15 @@ static void count_line(ls_log_level level, const char *line, void *arg)
 {
     (void)arg;
     CHECK(level == LS_LOG_WARN);
-    CHECK_CONTAINS(line, "has no fast kernel for this");
+    CHECK_SAYS(line,
+               "%s has no fast kernel for %s: the built-in loops compute it, perhaps several times "
+               "slower (other shapes are not reported)");
     lines++;
 }
 
 TEST(a_refusal_is_logged_once_where_the_work_is_worth_it)
 {
-    if (ls__onednn_name() == NULL || ls__cpu_best() < LS__ISA_V3) {
+    if (!ls__onednn_present() || ls__cpu_best() < LS__ISA_V3) {
         SKIP("no oneDNN here, or no AVX2");
     }
     ls_set_log_callback(count_line, NULL);
@@ -227,8 +230,8 @@ TEST(reported_paths_are_those_of_the_build_and_the_processor)
 {
     const ls__kernel_path full = path_of("products, float32");
     const ls__kernel_path half = path_of("convolutions, bfloat16");
-    CHECK_CONTAINS(full.path, ls__onednn_name() != NULL ? "oneDNN" : "built-in");
-    CHECK((full.because == NULL) == (ls__onednn_name() != NULL && ls__cpu_best() == LS__ISA_V4));
+    CHECK_CONTAINS(full.path, ls__onednn_present() ? "oneDNN" : "built-in");
+    CHECK((full.because == NULL) == (ls__onednn_present() && ls__cpu_best() == LS__ISA_V4));
     CHECK_CONTAINS(half.path, ls__onednn_has_bf16() ? "oneDNN" : "built-in");
     CHECK((half.because == NULL) == ls__onednn_has_bf16());
     CHECK((path_of("attention, bfloat16").because == NULL) == ls__tiles_usable());
@@ -237,15 +240,71 @@ TEST(reported_paths_are_those_of_the_build_and_the_processor)
 TEST(reported_paths_say_what_a_setting_leaves_out)
 {
     CHECK(setenv("LOCKSTEP_CPU", "ref", 1) == 0);
-    CHECK_STR(path_of("all other operations").path, "plain loops");
+    CHECK_STR(path_of(SAYS("all other operations")).path, "plain loops");
     CHECK_STR(path_of("products, float32").because, "LOCKSTEP_CPU=ref");
     if (ls__cpu_best() < LS__ISA_V4) {
         SKIP("no AVX-512 here to be left out");
     }
     CHECK(setenv("LOCKSTEP_CPU", "avx2", 1) == 0);
     CHECK_STR(path_of("all other operations").path, "built-in, AVX2");
-    CHECK_STR(path_of("all other operations").because, "LOCKSTEP_CPU asks for no more");
+    CHECK_STR(path_of("all other operations").because, SAYS("LOCKSTEP_CPU asks for no more"));
     CHECK_CONTAINS(path_of("products, bfloat16").path, "built-in, AVX2");
+}
+
+static bool is_one_of(const char *text, const char *const *list)
+{
+    while (*list != NULL && strcmp(text, *list) != 0) {
+        list++;
+    }
+    return *list != NULL;
+}
+
+TEST(reported_paths_and_reasons_are_from_a_closed_list)
+{
+    static const char *const families[] = {SAYS("products, float32"),
+                                           SAYS("products, bfloat16"),
+                                           SAYS("convolutions, float32"),
+                                           SAYS("convolutions, bfloat16"),
+                                           SAYS("attention, float32"),
+                                           SAYS("attention, bfloat16"),
+                                           SAYS("all other operations"),
+                                           SAYS("sums between ranks"),
+                                           SAYS("CRC-32C"),
+                                           NULL};
+    static const char *const paths[] = {
+        SAYS("plain loops"),
+        SAYS("built-in, AVX2"),
+        SAYS("built-in, AVX-512"),
+        SAYS("built-in, instructions that every processor of this kind has"),
+        SAYS("built-in, matrix tiles (AMX)"),
+        SAYS("built-in, carry-less products of AVX-512"),
+        SAYS("built-in, CRC instructions of SSE4.2"),
+        SAYS("built-in, CRC instructions"),
+        "a table",
+        NULL};
+    static const char *const reasons[] = {
+        SAYS("LOCKSTEP_CPU asks for no more"),
+        "LOCKSTEP_CPU=ref",
+        SAYS("the processor has no AVX-512"),
+        SAYS("the processor has no AVX2"),
+        SAYS("this build has no oneDNN"),
+        SAYS("the processor has no instructions for bfloat16 (AVX-512 BF16)"),
+        SAYS("the processor has no matrix tiles (AMX)"),
+        SAYS("this build has no oneDNN, which requests the tiles (AMX)"),
+        SAYS("this build or this oneDNN does not use the tiles (AMX)"),
+        NULL};
+    static const char *const settings[] = {"ref", "base", "avx2", "avx512", "amx"};
+    for (size_t s = 0; s < sizeof settings / sizeof *settings; s++) {
+        ls__kernel_path path[LS__KERNEL_PATHS];
+        CHECK(setenv("LOCKSTEP_CPU", settings[s], 1) == 0);
+        const int count = ls__kernels_paths(path);
+        CHECK_INT(count, LS__KERNEL_PATHS);
+        for (int i = 0; i < count; i++) {
+            CHECK(is_one_of(path[i].family, families));
+            CHECK(is_one_of(path[i].path, paths) || test_contains(path[i].path, "oneDNN"));
+            CHECK(path[i].because == NULL || is_one_of(path[i].because, reasons));
+        }
+    }
 }
 
 TEST_MAIN

@@ -61,9 +61,10 @@ TEST(losses_and_steps_by_hand)
     CHECK_NEAR(d[4], (0.5 - 1.0) / 2.0, 1e-7);
 
     float param = 1.0f, m = 0.0f, v = 0.0f, grad = 0.5f; /* the first step goes by lr */
-    ls__adamw_args adam = {.count = 1, .param = &param, .exp_avg = &m, .exp_avg_sq = &v};
-    adam.grad = &grad, adam.lr = 0.1, adam.beta1 = 0.9, adam.beta2 = 0.99, adam.step = 1;
-    adam.weight_decay = 0.5, adam.decoupled = true;
+    ls__step_part part = {.count = 1, .param = &param, .state = {&m, &v}, .step = 1};
+    part.grad.at = &grad, part.lr = 0.1, part.weight_decay = 0.5;
+    ls__adamw_args adam = {.parts = &part, .part_count = 1, .decoupled = true};
+    adam.beta1 = 0.9, adam.beta2 = 0.99;
     k->adamw(&adam, NULL);
     CHECK_NEAR(param, 1.0 - 0.05 - 0.1, 1e-6);
     CHECK_NEAR(m, 0.05, 1e-7);
@@ -71,8 +72,9 @@ TEST(losses_and_steps_by_hand)
 
     float buffer = 2.0f;
     param = 1.0f;
-    ls__sgd_args sgd = {.count = 1, .param = &param, .momentum_buffer = &buffer, .grad = &grad};
-    sgd.lr = 0.1, sgd.momentum = 0.5, sgd.weight_decay = 1.0, sgd.nesterov = true;
+    part = (ls__step_part){.count = 1, .param = &param, .state = {&buffer}, .step = 2};
+    part.grad.at = &grad, part.lr = 0.1, part.weight_decay = 1.0;
+    ls__sgd_args sgd = {.parts = &part, .part_count = 1, .momentum = 0.5, .nesterov = true};
     k->sgd(&sgd, NULL); /* g = 1.5, buffer = 2.5, along 1.5 + 1.25 */
     CHECK_NEAR(buffer, 2.5, 1e-7);
     CHECK_NEAR(param, 1.0 - 0.275, 1e-7);

@@ -266,10 +266,11 @@ static int64_t adamw(const ls__kernels *k, const inputs *in, float *out)
             m[i] = 0.1f * in->y[i];
             v[i] = 0.01f + 0.01f * fabsf(in->z[i]);
         }
-        ls__adamw_args args = {.count = count, .param = param, .exp_avg = m, .exp_avg_sq = v};
-        args.grad = in->w;
-        args.lr = 1e-2, args.beta1 = 0.9, args.beta2 = 0.95, args.eps = 1e-8;
-        args.weight_decay = 0.1, args.step = 7, args.decoupled = decoupled != 0;
+        ls__step_part part = {.count = count, .param = param, .state = {m, v}};
+        part.grad.at = (void *)(uintptr_t)in->w;
+        part.lr = 1e-2, part.weight_decay = 0.1, part.step = 7;
+        ls__adamw_args args = {.parts = &part, .part_count = 1, .decoupled = decoupled != 0};
+        args.beta1 = 0.9, args.beta2 = 0.95, args.eps = 1e-8;
         k->adamw(&args, NULL);
     }
     return at;
@@ -284,10 +285,11 @@ static int64_t sgd(const ls__kernels *k, const inputs *in, float *out)
             param[i] = in->x[i];
             buffer[i] = kind == 3 ? NAN : in->y[i]; /* first: not read */
         }
-        ls__sgd_args args = {.count = count, .param = param, .grad = in->w, .lr = 0.1};
-        args.momentum_buffer = kind == 0 ? NULL : buffer;
-        args.momentum = 0.9, args.dampening = kind == 2 ? 0.5 : 0.0, args.weight_decay = 0.01;
-        args.nesterov = kind == 4, args.first = kind == 3;
+        ls__step_part part = {.count = count, .param = param, .lr = 0.1, .weight_decay = 0.01};
+        part.grad.at = (void *)(uintptr_t)in->w;
+        part.state[0] = kind == 0 ? NULL : buffer, part.step = kind == 3 ? 1 : 2;
+        ls__sgd_args args = {.parts = &part, .part_count = 1, .nesterov = kind == 4};
+        args.momentum = 0.9, args.dampening = kind == 2 ? 0.5 : 0.0;
         k->sgd(&args, NULL);
     }
     return at;

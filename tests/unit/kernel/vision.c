@@ -233,18 +233,38 @@ TEST(pooling_agrees_with_the_plain_twin)
 
 typedef struct normed {
     float *stats, *y, *dx, *dwb, *dr; /* stats: mean, variance, rstd; dwb: dw, db */
+    float *over; /* dx with sums that are given, over three times as many elements */
 } normed;
+
+/* Backward of x alone, as of a batch of which other elements lie elsewhere. */
+static void run_over(const ls__kernels *k, ls__batch_norm n, float *dx)
+{
+    double *sums = allocate((size_t)(2 * n.channels) * sizeof *sums);
+    for (int64_t i = 0; i < 2 * n.channels; i++) {
+        sums[i] = (double)(i % 5) - 1.5;
+    }
+    n.sums = sums;
+    n.count = 3 * n.batch * n.pixels;
+    n.dx = dx;
+    n.dw = n.db = n.dresidual = NULL;
+    k->batch_norm_backward(&n, NULL);
+    free(sums);
+}
 
 static normed run_norm(const ls__kernels *k, ls__batch_norm n, const float *wb)
 {
     int64_t c = n.channels, numel = n.batch * c * n.pixels;
-    normed out = {filled(3 * c, NAN), filled(numel, NAN), output_before(numel, n.beta_x),
-                  output_before(2 * c, n.beta_w), output_before(numel, n.beta_residual)};
+    normed out = {filled(3 * c, NAN),
+                  filled(numel, NAN),
+                  output_before(numel, n.beta_x),
+                  output_before(2 * c, n.beta_w),
+                  output_before(numel, n.beta_residual),
+                  output_before(numel, n.beta_x)};
     float *x = copied(n.x, numel, n.half), *dy = copied(n.dy, numel, n.half);
     float *cut = copied(n.out, numel, n.half);
     float *residual = n.residual != NULL ? copied(n.residual, numel, n.half) : NULL;
-    float *of_type[] = {out.y, out.dx, out.dr};
-    for (int i = 0; n.half && i < 3; i++) {
+    float *of_type[] = {out.y, out.dx, out.dr, out.over};
+    for (int i = 0; n.half && i < 4; i++) {
         make_halves(of_type[i], numel);
     }
     n.x = x, n.dy = dy, n.out = cut, n.residual = residual;
@@ -265,10 +285,11 @@ static normed run_norm(const ls__kernels *k, ls__batch_norm n, const float *wb)
     n.dresidual = n.residual != NULL ? out.dr : NULL;
     k->batch_norm(&n, NULL);
     k->batch_norm_backward(&n, NULL);
+    run_over(k, n, out.over);
     for (int i = 0; i < CANARY; i++) {
         CHECK_INT(work[bytes + (size_t)i], 0xff);
     }
-    for (int i = 0; n.half && i < 3; i++) {
+    for (int i = 0; n.half && i < 4; i++) {
         make_floats(of_type[i], numel);
     }
     free(work), free(x), free(dy), free(cut), free(residual);
@@ -277,7 +298,7 @@ static normed run_norm(const ls__kernels *k, ls__batch_norm n, const float *wb)
 
 static void normed_free(normed *n)
 {
-    free(n->stats), free(n->y), free(n->dx), free(n->dwb), free(n->dr);
+    free(n->stats), free(n->y), free(n->dx), free(n->dwb), free(n->dr), free(n->over);
 }
 
 static void compare_norm(const ls__batch_norm *n, const normed *got, const normed *want)
@@ -287,6 +308,7 @@ static void compare_norm(const ls__batch_norm *n, const normed *got, const norme
     check_close("statistics", got->stats, want->stats, 3 * c, 1e-5, 1e-6);
     check_close("normalised", got->y, want->y, c * count, 1e-5 + rtol, 2e-5);
     check_close("gradient of x", got->dx, want->dx, c * count, 1e-4 + rtol, 1e-4);
+    check_close("gradient of x, sums given", got->over, want->over, c * count, 1e-4 + rtol, 1e-4);
     check_close("gradient of weights", got->dwb, want->dwb, 2 * c, 1e-5, atol * 32);
     if (n->residual != NULL) {
         check_close("gradient of the residual", got->dr, want->dr, c * count, 1e-6 + rtol, 1e-6);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "launch/restart.h"
+#include "says.h"
 #include "test.h"
 
 #define SECOND 1000000000ull
@@ -124,6 +125,20 @@ TEST(wrong_use_is_not_tried_again_unless_the_library_was_at_work)
         CHECK(ls__restart_decide(&restarts, &early, SECOND).again == !usage);
         restarts = (ls__restarts){.max = 5};
         CHECK(ls__restart_decide(&restarts, &later, SECOND).again);
+    }
+}
+
+TEST(the_step_at_which_a_failure_recurs_is_told)
+{
+    for (int updates = 0; updates < 2; updates++) {
+        ls__restarts restarts = {.max = 5};
+        ls__job_result result = failure("x", updates ? 0 : 6);
+        result.failure.updates = updates ? 6 : 0;
+        CHECK(ls__restart_decide(&restarts, &result, SECOND).again);
+        const ls__restart next = ls__restart_decide(&restarts, &result, SECOND);
+        CHECK(!next.again);
+        CHECK_INT(test_count_said(next.text, SAYS(" at step %llu")), !updates);
+        CHECK_INT(test_count_said(next.text, SAYS(" after optimizer step %llu")), updates);
     }
 }
 

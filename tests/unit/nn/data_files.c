@@ -221,6 +221,8 @@ TEST(malformed_idx_files_are_refused_in_words)
     for (size_t cut = 4; cut < 16; cut++) { /* within the header */
         check_bad_images(images_head, cut, 0, LS_ERR_FORMAT, "truncated");
     }
+    check_bad_images(BYTES(0, 0, 8, 3, 1, 2, 3, 4, 0, 0, 0, 1, 0, 0, 0, 1), 3, LS_ERR_FORMAT,
+                     "claims 16909060 bytes");
     check_bad_images(images_head, 16, 29, LS_ERR_FORMAT, "truncated");
     check_bad_images(images_head, 16, 31, LS_ERR_FORMAT, "31");
     check_bad_images(BYTES(0x1f, 0x8b, 8, 0), 20, LS_ERR_FORMAT, "gunzip");
@@ -229,6 +231,7 @@ TEST(malformed_idx_files_are_refused_in_words)
     check_bad_images(BYTES(0, 0, 8, 0), 4, LS_ERR_FORMAT, "0 dimensions");
     check_bad_images(BYTES(0, 0, 8, 9), 90, LS_ERR_FORMAT, "9 dimensions");
     check_bad_images(BYTES(0, 0, 8, 1, 0xff, 0xff, 0xff, 0xff), 4, LS_ERR_FORMAT, "4294967295");
+    check_bad_images(BYTES(0, 0, 8, 1, 0x12, 0x34, 0x56, 0x78), 4, LS_ERR_FORMAT, "305419896");
     check_bad_images(
         BYTES(0, 0, 8, 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff),
         4, LS_ERR_FORMAT, "overflow");

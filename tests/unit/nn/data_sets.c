@@ -278,6 +278,8 @@ TEST(bad_npy_files_are_refused_with_name_and_offset)
     check_bad_npy(HEADER(">f4", "False", "(2,)"), 8, LS_ERR_UNSUPPORTED, "big-endian");
     check_bad_npy(HEADER("<c8", "False", "(2,)"), 16, LS_ERR_UNSUPPORTED, "'<c8' (offset 20)");
     check_bad_npy(HEADER("|O", "False", "(2,)"), 4, LS_ERR_UNSUPPORTED, "'|O'");
+    check_bad_npy(HEADER("<abcdefghijklmnopqrstuvw", "False", "(2,)"), 4, LS_ERR_UNSUPPORTED,
+                  "'<abcdefghijklmn'"); /* cut */
     check_bad_npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }", 8,
                   LS_ERR_UNSUPPORTED, "records");
     check_bad_npy(HEADER("<f4", "False", "(1, 1, 1, 1, 1, 1, 1, 1, 1)"), 4, LS_ERR_UNSUPPORTED,
@@ -390,6 +392,24 @@ TEST(windows_of_tokens_never_cross_a_shard)
     check_refused(LS_STATUS_OF(none = ls_tokens_dataset_new(
                                    scratch_at("d"), LS_OPTIONS(ls_tokens_options, .part = "test"))),
                   LS_ERR_NOT_FOUND, "d\"", "*test*.bin");
+    end();
+}
+
+/* As many as the list of paths has room for at first, so that a step beyond its end is seen. */
+TEST(shards_of_the_other_part_are_left_out)
+{
+    char name[32];
+    start();
+    CHECK(mkdir(scratch_at("d"), 0700) == 0);
+    for (int f = 0; f < 16; f++) {
+        (void)snprintf(name, sizeof name, "d/x_%s_%06d.bin", f % 4 == 3 ? "val" : "train", f);
+        (void)write_shard(name, 0, 0, f, 6);
+    }
+    ls_dataset *d = open_tokens(scratch_at("d"), 5, 0, "train");
+    CHECK_INT(d->count, 12);
+    check_window(d, 3, 4, 0, 2);
+    check_window(d, 11, 14, 0, 2);
+    ls_dataset_free(d);
     end();
 }
 

@@ -95,7 +95,7 @@ static void step(const network *n, ls_module *net, ls_optim *optim)
     }
     logits = ls_reshape(logits, LS_SHAPE(n->targets, n->outputs));
     CHECK_OK(ls_backward(ls_cross_entropy(logits, y, NULL)));
-    CHECK_OK(ls_clip_grad_norm(net, 1.0, NULL));
+    CHECK_OK(ls_clip_grad_norm(net, 1.0, NULL, NULL));
     CHECK_OK(ls_optim_step(optim));
     ls_optim_zero_grad(optim);
 }

@@ -1,8 +1,13 @@
 /* The loader against direct reads in the sampler's order. */
+#include "says.h"
 #include "test.h"
 
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <lockstep/lockstep.h>
 
@@ -150,6 +155,113 @@ TEST(a_failing_read_reaches_the_caller_with_its_words)
         ls_sampler_free(s);
     }
     CHECK(ls_finalize() == LS_OK);
+}
+
+TEST(samples_of_too_many_dimensions_are_refused)
+{
+    CHECK(ls_init(NULL) == LS_OK);
+    numbers d = make_numbers(10);
+    ls_sampler *s = make_sampler(10, 2, 0, 1);
+    const int dims[] = {-1, LS_DIMS_MAX};
+    for (size_t i = 0; i < 2; i++) {
+        d.base.x_shape = (ls_shape){.ndim = dims[i], .dim = {1, 1, 1, 1, 1, 1, 1, 1}};
+        CHECK(ls_loader_new(&d.base, s, NULL) == NULL);
+        CHECK_INT(ls_error_status(), LS_ERR_INVALID);
+        CHECK_SAYS(ls_error_message(), "loader: samples of the data set's %s have %d dimensions "
+                                       "and a batch has one more; give samples of 0 to %d");
+    }
+    ls_sampler_free(s);
+    CHECK(ls_finalize() == LS_OK);
+}
+
+/* ---- a data set that hangs ------------------------------------------------------------------- */
+
+static atomic_int hung, let_go, freed;
+
+static ls_status hang(ls_dataset *self, int64_t index, void *x, void *y)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    for (atomic_store(&hung, 1); atomic_load(&let_go) == 0;) {
+        (void)nanosleep(&pause, NULL);
+    }
+    atomic_store(&hung, 0);
+    return numbers_get(self, index, x, y);
+}
+
+static void note_free(ls_dataset *self)
+{
+    (void)self;
+    atomic_fetch_add(&freed, 1);
+}
+
+static char warned[512];
+
+static void keep_warning(ls_log_level level, const char *text, void *arg)
+{
+    (void)arg;
+    if (level == LS_LOG_WARN) {
+        (void)snprintf(warned, sizeof warned, "%s", text);
+    }
+}
+
+static void *kept_set(numbers *d)
+{
+    ls_sampler *s = make_sampler(12, 3, 0, 1);
+    ls_loader *l = make_loader(d, s, 1);
+    ls_batch b = {.size = sizeof b};
+    CHECK(!ls_loader_next(l, &b));
+    CHECK_STATUS(ls_loader_status(l), LS_ERR_TIMEOUT);
+    CHECK_STATUS(ls_loader_seek(l, 0, 2), LS_ERR_TIMEOUT);
+    CHECK_SAYS(ls_error_message(),
+               "loader: the data set's get function has not returned for %lld ms; "
+               "look at it, and at the disk that it reads from");
+    const double begin = ls_time();
+    ls_set_log_callback(keep_warning, NULL);
+    ls_loader_free(l);
+    CHECK_WITHIN(ls_time() - begin, 2);
+    CHECK_SAYS(warned, "ls_loader_free: %s; the loader and its data set are not freed");
+    ls_dataset_free(&d->base);
+    CHECK_INT(atomic_load(&freed), 0); /* a thread still reads from it */
+    ls_sampler_free(s);
+    return l;
+}
+
+TEST(a_loader_whose_data_set_hangs_is_freed_in_time_and_leaves_the_data_set_to_it)
+{
+    CHECK_OK(ls_init(LS_OPTIONS(ls_init_options, .timeout_ms = 300)));
+    numbers d = make_numbers(12), other = make_numbers(12);
+    d.base.get = hang;
+    d.base.free = other.base.free = note_free;
+    static const void *volatile left; /* seen by a leak checker until the end */
+    left = kept_set(&d);
+    ls_dataset_free(&other.base);
+    CHECK_INT(atomic_load(&freed), 1);
+    CHECK_OK(ls_finalize());
+    atomic_store(&let_go, 1); /* the disk answers after all: the thread ends, and touches nothing */
+    while (atomic_load(&hung) != 0) {
+        sched_yield();
+    }
+    (void)left;
+}
+
+/* A disk that answers late: the loader goes on from the next seek. */
+TEST(a_loader_goes_on_when_its_data_set_has_answered_late)
+{
+    CHECK_OK(ls_init(LS_OPTIONS(ls_init_options, .timeout_ms = 300)));
+    numbers d = make_numbers(12);
+    d.base.get = hang;
+    ls_sampler *s = make_sampler(12, 3, 0, 1);
+    ls_loader *l = make_loader(&d, s, 1);
+    ls_batch b = {.size = sizeof b};
+    CHECK(!ls_loader_next(l, &b));
+    CHECK_STATUS(ls_loader_seek(l, 0, 2), LS_ERR_TIMEOUT);
+    atomic_store(&let_go, 1);
+    CHECK_OK(ls_loader_seek(l, 0, 2));
+    CHECK(ls_loader_next(l, &b));
+    check_batch(&b, s, 0, 2);
+    ls_loader_free(l);
+    ls_sampler_free(s);
+    CHECK_OK(ls_finalize());
 }
 
 TEST(seeking_goes_anywhere_and_the_loader_stops_at_any_point)

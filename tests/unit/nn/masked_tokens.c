@@ -1,6 +1,7 @@
 /* Which tokens the BERT example masks: how many, where, what becomes of them, and that it depends
  * on seed, epoch and index alone. Chances are held against their expectation, at 5 standard
  * deviations of draws that are the same in every run. */
+#include "says.h"
 #include "test.h"
 
 #include <math.h>
@@ -191,6 +192,8 @@ TEST(a_window_without_specials_around_it_keeps_its_length)
     s.base.x_dtype = LS_FLOAT32;
     s.freed = 0;
     CHECK_STATUS(masked_tokens_new(&s.base, &m, &data), LS_ERR_INVALID);
+    CHECK_SAYS(ls_error_message(),
+               "masked tokens: samples have %d dimensions; give windows of tokens, int32 [T]");
     CHECK(!data && s.freed == 1);
 }
 

@@ -30,95 +30,9 @@
  *
  * b has no gradient in every third step: it must be left alone, its momentum and step count too.
  */
-#include "test.h"
+#include "optim_net.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <lockstep/lockstep.h>
-
-#include "optim/optim.h"
 #include "tensor/tensor.h"
-
-#define TOLERANCE 2e-6 /* 20 roundings of values below 1 in float32, on both sides */
-
-typedef struct net {
-    ls_module base;
-    ls_tensor *w, *b;
-} net;
-
-static ls_tensor *net_forward(ls_module *m, ls_tensor *x)
-{
-    (void)m;
-    return x;
-}
-
-static const ls_module_class net_class = LS_MODULE_CLASS(.name = "net", .forward = net_forward);
-
-static net *make_net(void)
-{
-    float w[6], b[2] = {0.5f, -0.25f};
-    for (int i = 0; i < 6; i++) {
-        w[i] = (float)(0.1 * i - 0.3);
-    }
-    net *n = ls_module_new(sizeof *n, &net_class);
-    n->w = ls_module_add_param(&n->base, "w", ls_from_data(w, LS_SHAPE(2, 3), LS_FLOAT32));
-    n->b = ls_module_add_param(&n->base, "b", ls_from_data(b, LS_SHAPE(2), LS_FLOAT32));
-    LS_CHECK(ls_module_status(&n->base));
-    return n;
-}
-
-/* Gives the parameters the gradients of the script: those of a sum of products. */
-static void give_gradients(net *n, int step)
-{
-    float gw[6], gb[2];
-    for (int i = 0; i < 6; i++) {
-        gw[i] = (float)(sin(0.7 * i + 1.3 * step) * (i + 1) / 6);
-    }
-    for (int i = 0; i < 2; i++) {
-        gb[i] = (float)cos(step + i);
-    }
-    LS_SCOPE;
-    ls_tensor *loss = ls_sum(ls_mul(n->w, ls_from_data(gw, LS_SHAPE(2, 3), LS_FLOAT32)));
-    if (step % 3 != 1) {
-        ls_tensor *of_b = ls_mul(n->b, ls_from_data(gb, LS_SHAPE(2), LS_FLOAT32));
-        loss = ls_add(loss, ls_sum(of_b));
-    }
-    CHECK(ls_backward(loss) == LS_OK);
-}
-
-static void run_steps(net *n, ls_optim *o, int from, int to)
-{
-    for (int step = from; step < to; step++) {
-        give_gradients(n, step);
-        if (step == 10) {
-            ls_optim_set_lr(o, 0.5 * ls_optim_lr(o));
-        }
-        CHECK(ls_optim_step(o) == LS_OK);
-        ls_optim_zero_grad(o);
-        CHECK(ls_grad(n->w) == NULL && ls_grad(n->b) == NULL);
-    }
-}
-
-static void values_of(net *n, float out[8])
-{
-    CHECK(ls_copy_out(n->w, out, 6 * sizeof *out) == LS_OK);
-    CHECK(ls_copy_out(n->b, out + 6, 2 * sizeof *out) == LS_OK);
-}
-
-static void check_values(net *n, const float expected[8])
-{
-    float got[8];
-    values_of(n, got);
-    for (int i = 0; i < 8; i++) {
-        if (!(fabs((double)got[i] - (double)expected[i]) <= TOLERANCE)) {
-            test_fail(__FILE__, __LINE__, "value %d is %.9g, PyTorch has %.9g", i, (double)got[i],
-                      (double)expected[i]);
-        }
-    }
-}
 
 static void check_twenty_steps(net *n, ls_optim *o, const float expected[8])
 {
@@ -128,12 +42,6 @@ static void check_twenty_steps(net *n, ls_optim *o, const float expected[8])
     ls_optim_free(o);
     ls_module_free(&n->base);
     CHECK(ls_finalize() == LS_OK);
-}
-
-static net *start(void)
-{
-    CHECK(ls_init(NULL) == LS_OK);
-    return make_net();
 }
 
 TEST(sgd_takes_pytorchs_steps)
@@ -237,264 +145,160 @@ TEST(a_step_after_the_first_allocates_nothing)
     CHECK(ls_finalize() == LS_OK);
 }
 
-/* ---- the state visitor: save all, disturb all, load all ----------------------------------- */
+/* ---- groups of parameters --------------------------------------------------------------------- */
 
-#define FIELDS_MAX 64
-
-typedef struct saved {
-    int count, at;
-    bool loading, flipping;
-    char name[FIELDS_MAX][64];
-    double value[FIELDS_MAX][8];
-} saved;
-
-static void visit(saved *s, const char *name, int index, double *live)
-{
-    if (s->flipping) {
-        *live = *live == 0.0 ? 3.0 : -*live;
-    } else if (s->loading) {
-        CHECK(strcmp(name, s->name[s->at]) == 0);
-        *live = s->value[s->at][index];
-    } else {
-        CHECK(s->at < FIELDS_MAX && strlen(name) < 64);
-        (void)snprintf(s->name[s->at], sizeof s->name[0], "%s", name);
-        s->value[s->at][index] = *live;
-    }
-}
-
-static ls_status on_tensor(void *self, const char *name, const ls_state_tensor *t)
-{
-    saved *s = self;
-    int64_t count = 1;
-    for (int d = 0; d < t->ndim; d++) {
-        CHECK_INT(t->local[d], t->global[d]);
-        CHECK_INT(t->start[d], 0);
-        count *= t->local[d];
-    }
-    CHECK(t->dtype == LS_FLOAT32 && count <= 8);
-    for (int i = 0; i < (int)count; i++) {
-        double value = (double)((float *)t->data)[i];
-        visit(s, name, i, &value);
-        ((float *)t->data)[i] = (float)value;
-    }
-    s->at++;
-    return LS_OK;
-}
-
-static ls_status on_int64(void *self, const char *name, int64_t *live)
-{
-    saved *s = self;
-    double value = (double)*live;
-    visit(s, name, 0, &value);
-    *live = (int64_t)value;
-    s->at++;
-    return LS_OK;
-}
-
-static ls_status on_float64(void *self, const char *name, double *live)
-{
-    saved *s = self;
-    visit(s, name, 0, live);
-    s->at++;
-    return LS_OK;
-}
-
-static void walk(saved *s, ls_module *m, ls_optim *o, bool loading, bool flipping)
-{
-    const ls_state_visitor visitor = {sizeof(ls_state_visitor), s, on_tensor, on_int64, on_float64};
-    s->at = 0;
-    s->loading = loading;
-    s->flipping = flipping;
-    CHECK(ls_module_state(m, "model", &visitor) == LS_OK);
-    CHECK(ls_optim_state(o, "optim", &visitor) == LS_OK);
-    s->count = s->at;
-}
-
-static bool has_field(const saved *s, const char *name)
-{
-    for (int i = 0; i < s->count; i++) {
-        if (strcmp(s->name[i], name) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static void check_state_comes_back(net *n, ls_optim *o, int fields)
-{
-    static saved before, flipped, after;
-    run_steps(n, o, 0, 9);
-    walk(&before, &n->base, o, false, false);
-    CHECK_INT(before.count, fields);
-    CHECK(has_field(&before, "model.w") && has_field(&before, "optim.lr"));
-    CHECK(has_field(&before, "optim.step.b"));
-    float want[8], got[8];
-    run_steps(n, o, 9, 20);
-    values_of(n, want);
-
-    walk(&flipped, &n->base, o, false, true); /* every field of the live objects changes */
-    walk(&flipped, &n->base, o, false, false);
-    for (int i = 0; i < before.count; i++) {
-        CHECK(memcmp(flipped.value[i], before.value[i], sizeof before.value[i]) != 0);
-    }
-    walk(&before, &n->base, o, true, false);
-    walk(&after, &n->base, o, false, false);
-    CHECK(memcmp(after.value, before.value, sizeof before.value) == 0);
-    run_steps(n, o, 9, 20); /* the second half again, from the loaded state */
-    values_of(n, got);
-    CHECK(memcmp(got, want, sizeof want) == 0);
-    ls_optim_free(o);
-    ls_module_free(&n->base);
-    CHECK(ls_finalize() == LS_OK);
-}
-
-/* ---- one step against a float64 twin ------------------------------------------------------ */
-
-static double *field(saved *s, const char *name)
-{
-    for (int i = 0; i < s->count; i++) {
-        if (strcmp(s->name[i], name) == 0) {
-            return s->value[i];
-        }
-    }
-    test_fail(__FILE__, __LINE__, "no field %s", name);
-}
-
-static void check_near_twin(const char *what, int64_t step, double got, double want)
-{
-    if (!(fabs(got - want) <= 2e-6 * fabs(want) + 1e-7)) {
-        test_fail(__FILE__, __LINE__, "%s after step %lld is %.9g, want %.9g", what,
-                  (long long)step, got, want);
-    }
-}
-
-/* Kingma & Ba 2015, algorithm 1, of w from the state `was`, which step `t` - 1 left. */
-static void check_step_of_w(saved *was, saved *now, int64_t t, int script, bool decoupled)
-{
-    const double lr = *field(was, "optim.lr"), decay = *field(was, "optim.weight_decay");
-    const double b1 = *field(was, "optim.beta1"), b2 = *field(was, "optim.beta2");
-    const double correction1 = 1 - pow(b1, (double)t), correction2 = 1 - pow(b2, (double)t);
-    for (int i = 0; i < 6; i++) {
-        const double p = field(was, "model.w")[i];
-        const double raw = (double)(float)(sin(0.7 * i + 1.3 * script) * (i + 1) / 6);
-        const double g = decoupled ? raw : raw + decay * p;
-        const double m = b1 * field(was, "optim.exp_avg.w")[i] + (1 - b1) * g;
-        const double v = b2 * field(was, "optim.exp_avg_sq.w")[i] + (1 - b2) * g * g;
-        const double kept = decoupled ? p - lr * decay * p : p;
-        const double step = m / correction1 / (sqrt(v / correction2) + 1e-8);
-        check_near_twin("exp_avg", t, field(now, "optim.exp_avg.w")[i], m);
-        check_near_twin("exp_avg_sq", t, field(now, "optim.exp_avg_sq.w")[i], v);
-        check_near_twin("w", t, field(now, "model.w")[i], kept - lr * step);
-    }
-    CHECK(*field(now, "optim.step.w") == (double)t);
-}
-
-/* Steps 1 to 70, then 1000 and a million, to which the state says that training has come. lr 0.1,
- * so that a bias correction of step 60 in step 61 is seen: it changes w by 1 % of lr. */
-static void check_steps(net *n, ls_optim *o, bool decoupled)
-{
-    static saved was, now;
-    for (int script = 0; script < 72; script++) {
-        walk(&was, &n->base, o, false, false);
-        if (script >= 70) {
-            *field(&was, "optim.step.w") = script == 70 ? 999 : 999999;
-            walk(&was, &n->base, o, true, false);
-        }
-        const int64_t t = 1 + (int64_t)*field(&was, "optim.step.w");
-        give_gradients(n, script);
-        CHECK(ls_optim_step(o) == LS_OK);
-        ls_optim_zero_grad(o);
-        walk(&now, &n->base, o, false, false);
-        check_step_of_w(&was, &now, t, script, decoupled);
-    }
-    ls_optim_free(o);
-    ls_module_free(&n->base);
-    CHECK(ls_finalize() == LS_OK);
-}
-
-TEST(adam_corrects_its_bias_in_early_and_late_steps)
+/* The script with optim = make([{"params": [w]}, {"params": [b], "lr": lr / 2, "weight_decay": 0}], …),
+ * and all rates halved in step 10. */
+TEST(groups_take_pytorchs_steps)
 {
     net *n = start();
-    const ls_adam_options *options = LS_OPTIONS(ls_adam_options, .lr = 0.1, .weight_decay = 0.1);
-    check_steps(n, ls_adam_new(&n->base, options), false);
+    ls_optim *o =
+        ls_adamw_new(&n->base, LS_OPTIONS(ls_adamw_options, .lr = 0.02, .weight_decay = 0.1));
+    CHECK_OK(
+        ls_optim_add_group(o, ls_select_vectors, NULL,
+                           LS_OPTIONS(ls_optim_group_options, .lr_scale = 0.5, .weight_decay = 0)));
+    check_twenty_steps(n, o,
+                       (const float[]){-0.334002852f, -0.258060515f, -0.144870311f, -0.0207272787f,
+                                       0.109745368f, 0.260457009f, 0.486782223f, -0.250297636f});
+    n = start();
+    o = ls_sgd_new(&n->base,
+                   LS_OPTIONS(ls_sgd_options, .lr = 0.05, .momentum = 0.9, .weight_decay = 0.1));
+    CHECK_OK(
+        ls_optim_add_group(o, ls_select_vectors, NULL,
+                           LS_OPTIONS(ls_optim_group_options, .lr_scale = 0.5, .weight_decay = 0)));
+    check_twenty_steps(n, o,
+                       (const float[]){-0.220912814f, -0.200731695f, -0.142513722f, -0.0140800597f,
+                                       0.168134764f, 0.340222478f, 0.456819147f, -0.20912075f});
 }
 
-TEST(adamw_corrects_its_bias_in_early_and_late_steps)
+/* Selects the parameter of this name, and counts the calls. */
+typedef struct by_name {
+    const char *name;
+    int calls;
+} by_name;
+
+static bool select_by_name(void *arg, const char *name, const ls_tensor *param)
 {
-    net *n = start();
-    const ls_adamw_options *options = LS_OPTIONS(ls_adamw_options, .lr = 0.1, .weight_decay = 0.1);
-    check_steps(n, ls_adamw_new(&n->base, options), true);
+    by_name *by = arg;
+    by->calls++;
+    return ls_tensor_status(param) == LS_OK && strcmp(name, by->name) == 0;
 }
 
-TEST(the_state_of_adamw_comes_back)
+TEST(a_group_with_the_defaults_changes_nothing)
 {
     net *n = start();
-    /* 2 parameters; 5 hyper-parameters; per parameter a step count and two moments */
-    check_state_comes_back(n, ls_adamw_new(&n->base, LS_OPTIONS(ls_adamw_options, .lr = 0.02)),
-                           2 + 5 + 2 * 3);
-}
-
-TEST(the_state_of_sgd_comes_back)
-{
-    net *n = start();
-    check_state_comes_back(n,
-                           ls_sgd_new(&n->base, LS_OPTIONS(ls_sgd_options, .lr = 0.02,
-                                                           .momentum = 0.9, .nesterov = true)),
-                           2 + 5 + 2 * 2);
-}
-
-TEST(state_loads_into_an_optimizer_that_never_stepped)
-{
-    net *n = start();
-    static saved before;
+    by_name w = {"w", 0};
     float want[8], got[8];
     ls_optim *o = ls_adamw_new(&n->base, LS_OPTIONS(ls_adamw_options, .lr = 0.02));
     run_steps(n, o, 0, 5);
-    walk(&before, &n->base, o, false, false);
-    run_steps(n, o, 5, 9);
     values_of(n, want);
     ls_optim_free(o);
-    o = ls_adamw_new(&n->base, NULL);
-    walk(&before, &n->base, o, true, false);
-    run_steps(n, o, 5, 9);
+    ls_module_free(&n->base);
+    n = make_net();
+    o = ls_adamw_new(&n->base, LS_OPTIONS(ls_adamw_options, .lr = 0.02));
+    CHECK_OK(ls_optim_add_group(o, select_by_name, &w, NULL));
+    CHECK_INT(w.calls, 2);
+    run_steps(n, o, 0, 5);
     values_of(n, got);
     CHECK(memcmp(got, want, sizeof want) == 0);
     ls_optim_free(o);
     ls_module_free(&n->base);
-    CHECK(ls_finalize() == LS_OK);
+    CHECK_OK(ls_finalize());
 }
 
-/* With data parallelism that is the order of the buckets: each one's state is in one piece. */
-TEST(state_lies_in_the_order_of_the_parameters_addresses)
+TEST(a_senseless_group_is_refused_by_name_and_changes_nothing)
 {
-    enum { COUNT = 8 };
-    static const int order[COUNT] = {3, 0, 6, 1, 7, 2, 5, 4}; /* neither up nor down */
-    static const char *const names[COUNT] = {"a", "b", "c", "d", "e", "f", "g", "h"};
-    ls_tensor *made[COUNT];
-    CHECK_OK(ls_init(NULL));
-    for (int i = 0; i < COUNT; i++) {
-        made[i] = ls_ones(LS_SHAPE(40), LS_FLOAT32);
+    net *n = start();
+    by_name w = {"w", 0}, none = {"fc1", 0};
+    ls_optim *o = ls_adamw_new(&n->base, NULL);
+    CHECK_STATUS(ls_optim_add_group(NULL, ls_select_vectors, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_optim_add_group(o, NULL, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_optim_add_group(o, select_by_name, &none, NULL), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "none of the 2 parameters of this AdamW is selected");
+    const ls_optim_group_options *bad[] = {LS_OPTIONS(ls_optim_group_options, .lr_scale = -1),
+                                           LS_OPTIONS(ls_optim_group_options, .lr_scale = NAN),
+                                           LS_OPTIONS(ls_optim_group_options, .weight_decay = -0.5),
+                                           LS_OPTIONS(ls_optim_group_options, .weight_decay = NAN)};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        CHECK_STATUS(ls_optim_add_group(o, select_by_name, &w, bad[i]), LS_ERR_INVALID);
     }
-    ls_module *m = ls_module_new(sizeof *m, &net_class);
-    ls_tensor *sum = ls_zeros(LS_SHAPE(40), LS_FLOAT32);
-    for (int i = 0; i < COUNT; i++) {
-        sum = ls_add(sum, ls_module_add_param(m, names[i], made[order[i]]));
-    }
-    ls_optim *o = ls_adam_new(m, NULL);
-    CHECK_OK(ls_backward(ls_mean(sum)));
-    CHECK_OK(ls_optim_step(o));
-    bool rises = true;
-    for (int i = 0; i < COUNT; i++) {
-        for (int k = 0; k < i; k++) {
-            const bool above = ls_data(o->params[i].value) > ls_data(o->params[k].value);
-            rises = rises && above;
-            CHECK((o->params[i].state[0] > o->params[k].state[0]) == above);
-            CHECK((o->params[i].state[1] > o->params[k].state[1]) == above);
-        }
-    }
-    CHECK(!rises);
+    CHECK_INT(o->group_count, 0);
+    CHECK_OK(ls_optim_add_group(o, select_by_name, &w, NULL));
+    CHECK_STATUS(ls_optim_add_group(o, select_by_name, &w, NULL), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "w is in group 1 of this AdamW already");
+    CHECK_INT(o->group_count, 1);
+    CHECK_INT(o->params[1].group, 0);
+    run_steps(n, o, 0, 1);
+    CHECK_STATUS(ls_optim_add_group(o, ls_select_vectors, NULL, NULL), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "has stepped already");
     ls_optim_free(o);
-    ls_module_free(m);
+    ls_module_free(&n->base);
+    CHECK_OK(ls_finalize());
+}
+
+/* ---- steps in several calls ------------------------------------------------------------------- */
+
+/* Updates both halves of each parameter (the first half of w ends within a row), in one call or in
+ * one for each half. */
+static void step_halves(ls_optim *o, bool in_two_calls)
+{
+    const ls__optim_range halves[] = {{0, 0, 2}, {1, 1, 1}, {0, 2, 4}, {1, 0, 1}};
+    CHECK_OK(ls__optim_begin(o));
+    if (in_two_calls) {
+        CHECK_OK(ls__optim_step_ranges(o, halves, 2));
+        CHECK_OK(ls__optim_step_ranges(o, halves + 2, 2));
+    } else {
+        CHECK_OK(ls__optim_step_ranges(o, halves, 4));
+    }
+}
+
+static ls_optim *make_optim(net *n, int kind)
+{
+    switch (kind) {
+    case 0:
+        return ls_sgd_new(&n->base, NULL);
+    case 1:
+        return ls_sgd_new(&n->base, LS_OPTIONS(ls_sgd_options, .lr = 0.05, .momentum = 0.9));
+    case 2:
+        return ls_adam_new(&n->base, LS_OPTIONS(ls_adam_options, .weight_decay = 0.1));
+    default:
+        return ls_adamw_new(&n->base, NULL);
+    }
+}
+
+static void compare_halves(int kind, bool in_two_calls)
+{
+    net *whole = make_net(), *halves = make_net();
+    ls_optim *of_whole = make_optim(whole, kind), *of_halves = make_optim(halves, kind);
+    for (int step = 0; step < 12; step++) {
+        float want[8], got[8];
+        give_gradients(whole, step);
+        give_gradients(halves, step);
+        CHECK_OK(ls_optim_step(of_whole));
+        step_halves(of_halves, in_two_calls);
+        values_of(whole, want);
+        values_of(halves, got);
+        CHECK(memcmp(got, want, sizeof want) == 0);
+        for (int i = 0; i < 2; i++) {
+            CHECK_INT(of_halves->params[i].steps, of_whole->params[i].steps);
+        }
+        ls_optim_zero_grad(of_whole);
+        ls_optim_zero_grad(of_halves);
+    }
+    CHECK_INT(of_whole->params[1].steps, 8); /* b has no gradient in every third step */
+    ls_optim_free(of_whole);
+    ls_optim_free(of_halves);
+    ls_module_free(&whole->base);
+    ls_module_free(&halves->base);
+}
+
+TEST(stepping_two_halves_of_each_parameter_equals_stepping_it_whole)
+{
+    CHECK_OK(ls_init(NULL));
+    for (int kind = 0; kind < 4; kind++) {
+        compare_halves(kind, false);
+        compare_halves(kind, true);
+    }
     CHECK_OK(ls_finalize());
 }
 

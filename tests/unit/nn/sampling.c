@@ -1,5 +1,6 @@
 /* What programs/generate draws from: the distribution against a plain twin that ranks tokens by
  * counting, and the pieces of text it writes. */
+#include "says.h"
 #include "test.h"
 
 #include <math.h>
@@ -124,6 +125,9 @@ TEST(extreme_numbers_stay_numbers)
                  LS_ERR_INVALID);
     CHECK_STATUS(sampling_candidates(&(sampling){0.0, 0, 1.0}, none, 2, got, &count),
                  LS_ERR_INVALID);
+    CHECK_SAYS(ls_error_message(),
+               "sampling: the logits of %lld tokens contain NaN or infinity; check "
+               "that the training did not diverge");
 }
 
 TEST(what_is_drawn_follows_the_distribution)

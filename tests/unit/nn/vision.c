@@ -50,7 +50,11 @@ static const seen *state_of(ls_module *net)
 {
     static seen s;
     s = (seen){0};
-    const ls_state_visitor visitor = {sizeof(ls_state_visitor), &s, see_tensor, see_int, see_float};
+    const ls_state_visitor visitor = {.size = sizeof(ls_state_visitor),
+                                      .self = &s,
+                                      .tensor = see_tensor,
+                                      .int64 = see_int,
+                                      .float64 = see_float};
     CHECK_OK(ls_module_state(net, "", &visitor));
     return &s;
 }
@@ -403,7 +407,7 @@ static void train(const training *t)
             CHECK_OK(ls_backward(mean));
             CHECK_OK(ls_item(mean, &loss));
         }
-        CHECK_OK(ls_clip_grad_norm(net, 1e30, &norm));
+        CHECK_OK(ls_clip_grad_norm(net, 1e30, NULL, &norm));
         CHECK_OK(ls_optim_step(optim));
         ls_optim_zero_grad(optim);
         check_step(t, step, loss, norm);

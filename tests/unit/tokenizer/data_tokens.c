@@ -195,11 +195,15 @@ TEST(a_run_that_fails_leaves_what_was_there_and_nothing_of_its_own)
 
 TEST(two_runs_do_not_write_into_one_folder)
 {
+    const test_output found = test_run("command -v flock", 10);
+    free(found.text);
+    if (found.status != 0) {
+        SKIP("no flock");
+    }
     scratch_begin();
-    run("command -v flock > $F/at || { echo another process writes shards; exit 1; }; printf a > "
-        "a; "
-        "flock $F $L data tokens a --tokenizer bytes --out $F",
-        1, "another process writes shards");
+    run("printf a > a; flock $F $L data tokens a --tokenizer bytes --out $F", 1,
+        SAYS("data tokens: another process writes shards into \"%s\"; wait for it, or give another "
+             "folder"));
     scratch_end();
 }
 
@@ -208,6 +212,10 @@ TEST(texts_that_cannot_be_had_are_told)
     scratch_begin();
     run("$L data tokens nothing --tokenizer bytes --out $F", 1, "\"nothing\" does not exist");
     run(": > a; mkdir d; $L data tokens a d --tokenizer bytes --out $F", 1, "there is no text");
+    run(": > a; mkdir -p d; $L data tokens a d --tokenizer bytes --out $F", 1,
+        SAYS(" and the others"));
+    run("echo a > a; $L data tokens a --tokenizer bytes --out $(printf %05000d 0)", 1,
+        SAYS("data tokens: the folder's name is too long"));
     run("echo a > a; $L data tokens a --tokenizer bytes --out $F/no/where", 1, "cannot make");
     run("echo a > a; $L data tokens a --tokenizer bytes --out a", 1, "\"a\"");
     run("echo a > a; $L data tokens a --tokenizer no/where --out $F", 1, "no/where");

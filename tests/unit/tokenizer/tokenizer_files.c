@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "common.h"
+#include "says.h"
 #include "scratch.h"
 #include "tokenizer/tokenizer.h"
 
@@ -159,16 +160,26 @@ TEST(expressions_that_are_none_or_cannot_be_had_are_refused)
                                 "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"%s\"},\"behavior\":"
                                 "\"%s\",\"invert\":false},"
                                 "{\"type\":\"ByteLevel\",\"use_regex\":false}]},";
-    static const char *const tried[][3] = {{"(a", "Isolated", "splitting expression"},
-                                           {"[a[b]]", "Isolated", "expression"},
-                                           {"[a&&b]", "Isolated", "expression"},
-                                           {"a", "Removed", "pre_tokenizer"}};
+    static const char *const tried[][3] = {
+        {"(a", "Isolated",
+         SAYS("tokenizer: \"%s\": its splitting expression is not valid: %s, at byte %zu of "
+              "%.300s")},
+        {"[a[b]]", "Isolated",
+         SAYS("tokenizer: \"%s\": its splitting expression has a set within a set, which is not "
+              "supported: %.300s")},
+        {"[a&&b]", "Isolated", "expression"},
+        {"a", "Removed", "pre_tokenizer"}};
     for (int i = 0; i < 4; i++) {
         char beside[512];
         (void)snprintf(beside, sizeof beside, split, tried[i][0], tried[i][1]);
         CHECK(open_json(GOOD, beside) < 0);
-        if (!strstr(ls_error_message(), "has no PCRE2")) {
-            CHECK_CONTAINS(ls_error_message(), tried[i][2]);
+        if (strstr(ls_error_message(), "has no PCRE2") != NULL) {
+            CHECK_SAYS(
+                ls_error_message(),
+                "tokenizer: \"%s\" splits by a regular expression, and this build has no "
+                "PCRE2; install libpcre2-dev and build again, or use the tokenizer \"bytes\"");
+        } else {
+            CHECK_SAYS(ls_error_message(), tried[i][2]);
         }
     }
     end();
@@ -280,7 +291,14 @@ TEST(expressions_made_to_be_slow_end_with_an_error)
         int64_t count = 0;
         CHECK(getrusage(RUSAGE_SELF, &before) == 0);
         CHECK_STATUS(ls_tokenizer_encode(t, text, sizeof text, &ids, &count), LS_ERR_LIMIT);
-        CHECK_CONTAINS(ls_error_message(), "the splitting expression ");
+        const char *said = ls_error_message();
+        CHECK_INT(
+            test_count_said(said, SAYS("tokenizer: the splitting expression fails at byte %zu of "
+                                       "the text: %s")) +
+                test_count_said(said, SAYS("tokenizer: the splitting expression is too slow for "
+                                           "this text: it has come to byte %zu; is the "
+                                           "tokenizer's file from a source that you trust?")),
+            1);
         CHECK(getrusage(RUSAGE_SELF, &after) == 0);
         CHECK(after.ru_utime.tv_sec - before.ru_utime.tv_sec < 30 * TEST_SLOWER);
 #if TEST_SLOWER == 1
@@ -288,6 +306,61 @@ TEST(expressions_made_to_be_slow_end_with_an_error)
 #endif
         ls_tokenizer_free(t);
     }
+    end();
+}
+
+/* A clock that is ten seconds later at each look. */
+static uint64_t now_hastily(const ls__env *env)
+{
+    static uint64_t now;
+    (void)env;
+    return now += (uint64_t)10000000000;
+}
+
+/* Every word takes so long that no search reaches its own limit. */
+TEST(a_text_that_takes_too_long_ends_with_an_error)
+{
+    ls__env hasty = *ls__env_posix();
+    static char text[10000];
+    int32_t *ids = NULL;
+    int64_t count = 0;
+    hasty.now_ns = now_hastily;
+    memset(text, 'a', sizeof text);
+    start();
+    ls_tokenizer *t = open_expression("a");
+    t->env = &hasty;
+    CHECK_STATUS(ls_tokenizer_encode(t, text, sizeof text, &ids, &count), LS_ERR_LIMIT);
+    CHECK_SAYS(ls_error_message(),
+               "tokenizer: the splitting expression is too slow for this text: it has "
+               "come to byte %zu; is the tokenizer's file from a source that you trust?");
+    CHECK(ids == NULL && count == 0);
+    t->env = ls__env_posix();
+    tokens got = encode(t, text, sizeof text);
+    CHECK_INT(got.count, sizeof text);
+    ls_bytes_free(got.ids);
+    ls_tokenizer_free(t);
+    end();
+}
+
+/* At each of the text's characters this takes 4 million steps and finds nothing, which stays below the
+ * limit of a search that begins at one character. */
+TEST(one_search_through_a_long_text_ends_with_an_error)
+{
+    static char text[1 << 16];
+    ls__env hasty = *ls__env_posix();
+    int32_t *ids = NULL;
+    int64_t count = 0;
+    struct rusage before, after;
+    hasty.now_ns = now_hastily;
+    memset(text, 'a', sizeof text);
+    start();
+    ls_tokenizer *t = open_expression("(?:a|a){21}(?=[^a])");
+    t->env = &hasty;
+    CHECK(getrusage(RUSAGE_SELF, &before) == 0);
+    CHECK_STATUS(ls_tokenizer_encode(t, text, sizeof text, &ids, &count), LS_ERR_LIMIT);
+    CHECK(getrusage(RUSAGE_SELF, &after) == 0);
+    CHECK(after.ru_utime.tv_sec - before.ru_utime.tv_sec < 10 * TEST_SLOWER);
+    ls_tokenizer_free(t);
     end();
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "job/bootstrap/detect.h"
+#include "says.h"
 #include "test.h"
 
 static const char *recorded(void *arg, const char *name)
@@ -240,7 +241,11 @@ TEST(numbers_that_cannot_be_are_refused_with_their_variable)
                  LS_ERR_INVALID);
     CHECK_CONTAINS(ls_error_message(), "LOCAL_RANK=2");
     CHECK_STATUS(DETECT(&f, "RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0"), LS_ERR_INVALID);
-    CHECK_CONTAINS(ls_error_message(), "LOCAL_WORLD_SIZE");
+    CHECK_SAYS(
+        ls_error_message(),
+        "ls_init: %s is set, but no variable gives the number of ranks on this host: set RANK, "
+        "WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE for each process, or "
+        "LOCKSTEP_LAUNCHER=none to run alone");
     CHECK_STATUS(DETECT(&f, "SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2",
                         "SLURM_PROCID=0", "SLURM_LOCALID=0", "SLURM_NODEID=0",
                         "SLURM_STEP_TASKS_PER_NODE=oops"),

@@ -1,4 +1,5 @@
 /* Addresses, interfaces, the secret's file: what hosts meet by. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,8 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "job/name_folder.h"
 #include "job/nodes/rendezvous.h"
 #include "job/nodes/secret.h"
+#include "says.h"
 #include "test.h"
 
 /* ---- HOST:PORT --------------------------------------------------------------------------------
@@ -206,6 +209,60 @@ TEST(a_secret_is_read_back_and_only_from_a_sound_file)
     CHECK_STATUS(ls__secret_read(env, path, "--secret-file", a), LS_ERR_AUTH);
     CHECK_CONTAINS(ls_error_message(), "mode 0604");
     CHECK(unlink(path) == 0 && rmdir(folder) == 0);
+}
+
+static void keep(ls_log_level level, const char *text, void *arg)
+{
+    (void)level;
+    (void)snprintf(arg, 256, "%s", text);
+}
+
+TEST(an_interface_that_another_library_was_told_is_used_and_logged)
+{
+    bool set = false;
+    char text[256] = "";
+    ls__env_interface found;
+    CHECK(setenv("GLOO_SOCKET_IFNAME", "lo", 1) == 0 && setenv("LOCKSTEP_DEBUG", "info", 1) == 0);
+    ls_set_log_callback(keep, text);
+    CHECK_OK(ls__interface_wanted(ls__env_posix(), &set, &found));
+    ls_set_log_callback(NULL, NULL);
+    CHECK(set);
+    CHECK_STR(found.name, "lo");
+    CHECK_SAYS(text, "%s=%s selects the interface %s, because LOCKSTEP_IFNAME is not set");
+}
+
+/* ---- the folder of names --------------------------------------------------------------------- */
+
+static int no_folder(const ls__env *env, ls__env_folder *out)
+{
+    (void)env;
+    *out = (ls__env_folder){.path = "/run/user/1"};
+    return -EIO;
+}
+
+static int anothers_folder(const ls__env *env, ls__env_folder *out)
+{
+    (void)env;
+    *out = (ls__env_folder){.path = "/tmp/lockstep-1", .uid = 4711, .mode = 0777};
+    return -EPERM;
+}
+
+TEST(a_folder_of_names_that_cannot_be_used_is_said_with_its_path)
+{
+    ls__env env = *ls__env_posix();
+    env.name_folder = no_folder;
+    CHECK_STATUS(ls__name_folder_fail(&env, "ls_init"), LS_ERR_SYSTEM);
+    CHECK_CONTAINS(ls_error_message(), "/run/user/1");
+    CHECK_SAYS(ls_error_message(), "%s: the folder %s, which holds the socket names of this user, "
+                                   "cannot be used: %s");
+    env.name_folder = anothers_folder;
+    CHECK_STATUS(ls__name_folder_fail(&env, "ls_init"), LS_ERR_SYSTEM);
+    CHECK_CONTAINS(ls_error_message(), "belongs to uid 4711 and has mode 0777");
+    CHECK_SAYS(
+        ls_error_message(),
+        "%s: the folder %s, which holds the socket names of this user (uid %ld), belongs to uid "
+        "%ld and has mode %04o; it must belong to this user and have mode 0700: remove it, or "
+        "set XDG_RUNTIME_DIR to a folder of this user for all ranks");
 }
 
 TEST_MAIN

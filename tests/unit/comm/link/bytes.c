@@ -197,6 +197,7 @@ TEST(a_byte_put_in_by_somebody_else_ends_an_encrypted_link)
         open_pair(&spec, &client, &in);
         CHECK_INT(send(ls__link_fd(client), kind == 0 ? record : junk, 40, MSG_NOSIGNAL), 40);
         CHECK_INT(ls__link_read(in, &byte, 1), kind == 0 ? -EBADMSG : -EPROTO);
+        CHECK_INT(ls__link_read(client, &byte, 1), kind == 0 ? -EREMOTEIO : -EPROTO);
         const ls__env_span span = {"x", 1};
         CHECK(ls__link_send(in, &span, 1) < 0);
         ls__link_close(client);

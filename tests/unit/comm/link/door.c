@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <lockstep/runtime.h>
+
 #include "job/link/internal.h"
 #include "job/link/listener.h"
 #include "meet.h"
@@ -215,6 +217,12 @@ TEST(a_link_to_nobody_says_so_and_stays_failed)
     ls__link_close(client);
 }
 
+static void keep(ls_log_level level, const char *text, void *arg)
+{
+    (void)level;
+    snprintf(arg, 512, "%s", text);
+}
+
 TEST(plain_against_tls_is_said_to_the_one_who_came)
 {
     if (!has_tls()) {
@@ -222,6 +230,11 @@ TEST(plain_against_tls_is_said_to_the_one_who_came)
     }
     const ls__link_spec plain = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
     const ls__link_spec tls = spec_of(LS__LINK_TLS, right_secret, "data", 7);
+    char warned[512] = "";
+    ls_set_log_callback(keep, warned);
+    CHECK_INT(try(&plain, &tls), LS_ERR_AUTH);
+    CHECK_SAYS(warned, "port %d: a connection was refused: %s");
+    ls_set_log_callback(NULL, NULL);
     CHECK_INT(try(&plain, &tls), LS_ERR_AUTH);
     CHECK_CONTAINS(ls_error_message(), "wants no encryption, this side TLS");
     CHECK_SAYS(ls_error_message(), "no encryption");

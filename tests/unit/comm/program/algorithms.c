@@ -203,15 +203,15 @@ TEST(buffers_that_only_the_root_has_are_known)
 {
     planted p = plant(LS__OP_REDUCE, "direct", LS__MEMORY_MESSAGES, 3);
     *dst_of(&p, 2, step_of(&p, 2, LS__STEP_REDUCE, 0), 0) = (ls__ref){LS__BUFFER_OUTPUT, 2, 2};
-    expect(&p, "only the root has");
+    expect(&p, "direct reduce (3 ranks, messages, ");
 
     p = plant(LS__OP_SCATTER, "direct", LS__MEMORY_REGISTERED, 3);
-    src_of(&p, 1, step_of(&p, 1, LS__STEP_PEER_READ, 0), 0)->rank = 2;
+    src_of(&p, 1, step_of(&p, 1, LS__STEP_PEER_COPY, 0), 0)->rank = 2;
     expect(&p, "only the root has");
 
     p = plant(LS__OP_GATHER, "direct", LS__MEMORY_STAGED, 3);
-    src_of(&p, 0, step_of(&p, 0, LS__STEP_PEER_READ, 0), 0)->rank = 2; /* its STAGE.1 is empty */
-    expect(&p, "where nothing was written");
+    src_of(&p, 0, step_of(&p, 0, LS__STEP_PEER_COPY, 0), 0)->rank = 2; /* its STAGE.1 is empty */
+    expect(&p, "gather (3 ranks, staged, ");
 }
 
 TEST(blocks_that_reach_the_wrong_rank_are_caught)
@@ -250,7 +250,7 @@ TEST(checker_rejects_blocks_for_another_rank)
 {
     for (size_t m = 0; m < 3; m++) {
         planted p = plant(LS__OP_ALL_TO_ALL, "direct", memories[m], 5);
-        ls__step *step = step_of(&p, 2, m == 0 ? LS__STEP_SEND : LS__STEP_PEER_READ, 1);
+        ls__step *step = step_of(&p, 2, m == 0 ? LS__STEP_SEND : LS__STEP_PEER_COPY, 1);
         src_of(&p, 2, step, 0)->chunk = m == 0 ? 2 : 1;
         expect(&p, "without the data of rank");
     }
@@ -380,6 +380,28 @@ TEST(pairwise_sums_wait_for_the_last_block)
     ls__step *step = step_of(&p, 3, LS__STEP_REDUCE, 0);
     *src_of(&p, 3, step, 1) = *src_of(&p, 3, step, 0);
     expect(&p, "contribution of rank 0 counted 2 times");
+}
+
+static void *no_memory(const ls__env *env, size_t bytes)
+{
+    (void)env;
+    (void)bytes;
+    return NULL;
+}
+
+TEST(a_program_without_memory_is_an_error_of_its_generator)
+{
+    ls__env poor = *ls__env_posix();
+    poor.allocate = no_memory;
+    for (int o = 0; o < LS__OP_COUNT; o++) {
+        const ls__algorithm *direct = ls__algorithm_find((ls__operation)o, "direct");
+        const ls__program_spec spec = {(ls__operation)o, LS__MEMORY_MESSAGES, 0, 2, 0, false, NULL};
+        ls__program *program = NULL;
+        if (direct != NULL) {
+            CHECK_STATUS(direct->generate(&spec, &poor, &program), LS_ERR_MEMORY);
+            CHECK(program == NULL);
+        }
+    }
 }
 
 TEST_MAIN

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "says.h"
 #include "sets.h"
 
 static int check_every_memory(const ls__algorithm *algorithm, int size, int root, int capacity)
@@ -172,11 +173,14 @@ TEST(checker_rejects_a_contribution_that_counts_twice_and_one_that_is_missing)
 TEST(checker_rejects_a_dropped_fence)
 {
     /* one rank drops its last fence: the others wait for ever */
-    planted p = plant(LS__OP_BROADCAST, "direct", LS__MEMORY_REGISTERED, 3);
+    planted p = plant(LS__OP_SCATTER, "direct", LS__MEMORY_REGISTERED, 3);
     remove_step(&p, 1, step_of(&p, 1, LS__STEP_FENCE, 1));
     expect(&p, "deadlock: fence 1 is never reached by rank 1");
 
-    /* … and its peers still touch its buffer when it is done */
+    /* … and its peers still touch its buffers when it is done */
+    p = plant(LS__OP_BROADCAST, "direct", LS__MEMORY_REGISTERED, 3);
+    remove_step(&p, 1, step_of(&p, 1, LS__STEP_FENCE, 1));
+    expect(&p, "race on output[1].0: rank 0 (lane 0) may still touch it when rank 1 is done");
     p = plant(LS__OP_ALL_REDUCE, "direct", LS__MEMORY_REGISTERED, 3);
     remove_step(&p, 1, step_of(&p, 1, LS__STEP_FENCE, 1));
     expect(&p, "race on input[1].0: rank 0 (lane 0) may still touch it when rank 1 is done");
@@ -321,7 +325,7 @@ TEST(checker_rejects_memory_that_a_rank_cannot_see)
     expect(&p, "memory that it cannot access");
 
     p = plant(LS__OP_ALL_GATHER, "direct", LS__MEMORY_REGISTERED, 3);
-    src_of(&p, 0, step_of(&p, 0, LS__STEP_PEER_READ, 0), 0)->chunk = 0;
+    src_of(&p, 0, step_of(&p, 0, LS__STEP_PEER_COPY, 0), 0)->chunk = 0;
     expect(&p, "does not exist");
 }
 
@@ -416,7 +420,7 @@ static const closed_form forms[] = {
     {LS__OP_ALL_GATHER, "direct", LS__MEMORY_REGISTERED, 1, 0, 1, false},
     {LS__OP_ALL_GATHER, "direct", LS__MEMORY_STAGED, 1, 0, 1, false},
     {LS__OP_BROADCAST, "direct", LS__MEMORY_MESSAGES, 1, 1, 0, true},
-    {LS__OP_BROADCAST, "direct", LS__MEMORY_REGISTERED, 0, 0, 0, true},
+    {LS__OP_BROADCAST, "direct", LS__MEMORY_REGISTERED, 1, 1, 0, false},
     {LS__OP_BARRIER, "direct", LS__MEMORY_REGISTERED, 0, 0, 0, false},
 };
 
@@ -448,48 +452,148 @@ TEST(programs_print_one_step_a_line)
                          "lane 0: peer_reduce output[*].2 = input[0].2 + input[1].2 + input[2].2\n"
                          "lane 0: fence 1\n");
     CHECK_STATUS(ls__program_print(p.programs[2], text, 20), LS_ERR_LIMIT);
+    CHECK_SAYS(ls_error_message(), "the program's text has %zu bytes, room is for %zu");
     free_all(p.programs, 3);
     p = plant(LS__OP_ALL_REDUCE, "direct", LS__MEMORY_MESSAGES, 2);
     CHECK_OK(ls__program_print(p.programs[0], text, sizeof text));
     CHECK_CONTAINS(text, "lane 0: send input[0].1 to 1\n");
     CHECK_CONTAINS(text, "lane 1: recv scratch[0].1 from 1\n");
     CHECK_CONTAINS(text, "(after lane 1 step 0)\n");
+    CHECK_SAYS(text, " (after lane %d step %d)");
     free_all(p.programs, 2);
+}
+
+/* What an algorithm says of memory for which it has no program. */
+static const char *refusal_of(ls__operation operation, const char *name, bool in_place)
+{
+    const ls__algorithm *algorithm = ls__algorithm_find(operation, name);
+    const ls__program_spec spec = {operation, LS__MEMORY_REGISTERED, 0, 2, 0, in_place, NULL};
+    ls__program *program = NULL;
+    CHECK(algorithm != NULL);
+    CHECK_STATUS(algorithm->generate(&spec, ls__env_posix(), &program), LS_ERR_UNSUPPORTED);
+    CHECK(program == NULL);
+    return ls_error_message();
+}
+
+TEST(algorithms_refuse_memory_for_which_they_have_no_program)
+{
+    CHECK_SAYS(refusal_of(LS__OP_ALL_GATHER, "one_shot", false),
+               "all_gather one_shot runs through staged memory only");
+    CHECK_SAYS(refusal_of(LS__OP_ALL_REDUCE, "one_shot", false),
+               "all_reduce one_shot runs through staged memory only");
+    CHECK_SAYS(refusal_of(LS__OP_BROADCAST, "one_shot", false),
+               "broadcast one_shot runs through staged memory only");
+    CHECK_SAYS(refusal_of(LS__OP_REDUCE, "one_shot", false),
+               "reduce one_shot runs through staged memory only");
+    CHECK_SAYS(refusal_of(LS__OP_ALL_TO_ALL, "direct", true), "all_to_all in place is staged");
+    CHECK_SAYS(refusal_of(LS__OP_SCAN, "direct", true), "%s in place is staged");
+}
+
+static void *no_memory(const ls__env *env, size_t bytes)
+{
+    (void)env;
+    (void)bytes;
+    return NULL;
+}
+
+TEST(programs_of_too_many_steps_are_not_counted)
+{
+    enum { SIZE = 200 };
+    static ls__program *programs[SIZE];
+    static ls__program_totals totals;
+    const ls__algorithm *ring = ls__algorithm_find(LS__OP_ALL_REDUCE, "ring");
+    for (int r = 0; r < SIZE; r++) {
+        const ls__program_spec spec = {
+            LS__OP_ALL_REDUCE, LS__MEMORY_MESSAGES, r, SIZE, 0, false, NULL};
+        CHECK_OK(ring->generate(&spec, ls__env_posix(), &programs[r]));
+    }
+    CHECK_STATUS(ls__programs_count(programs, SIZE, &totals), LS_ERR_LIMIT);
+    CHECK_SAYS(ls_error_message(), "%s %s of %d ranks has %d steps; at most %d are counted");
+    ls__env poor = *ls__env_posix();
+    poor.allocate = no_memory;
+    programs[0]->env = &poor;
+    CHECK_STATUS(ls__programs_count(programs, SIZE, &totals), LS_ERR_MEMORY);
+    CHECK_SAYS(ls_error_message(), "no memory to count a program of %d ranks");
+    for (int r = 0; r < SIZE; r++) {
+        ls__program_free(programs[r]);
+    }
 }
 
 /* ---- the builder -------------------------------------------------------------------------- */
 
+static const ls__program_spec pair = {LS__OP_ALL_REDUCE, LS__MEMORY_MESSAGES, 0, 2, 0, false, NULL};
+static const ls__ref own = {LS__BUFFER_INPUT, 0, 0}, remote = {LS__BUFFER_INPUT, 1, 0};
+
+/* What finishing says of the mistake of a builder, whose program there is none of. */
+static const char *mistake_of(ls__builder *b, ls_status want)
+{
+    ls__program *program = NULL;
+    CHECK_STATUS(ls__builder_finish(b, true, &program), want);
+    CHECK(program == NULL);
+    return ls_error_message();
+}
+
+static ls__builder *wrong(void)
+{
+    return ls__builder_new(&pair, ls__env_posix(), "wrong");
+}
+
 TEST(builder_keeps_the_first_mistake_until_the_end)
 {
-    const ls__program_spec spec = {LS__OP_ALL_REDUCE, LS__MEMORY_MESSAGES, 0, 2, 0, false, NULL};
-    const ls__ref own = {LS__BUFFER_INPUT, 0, 0}, remote = {LS__BUFFER_INPUT, 1, 0};
-    ls__program *program = NULL;
-    ls__builder *b = ls__builder_new(&spec, ls__env_posix(), "wrong");
+    ls__builder *b = wrong();
     (void)ls__builder_send(b, 0, own, 0);
     (void)ls__builder_copy(b, 0, own, remote);
-    CHECK_STATUS(ls__builder_finish(b, true, &program), LS_ERR_INTERNAL);
-    CHECK_CONTAINS(ls_error_message(), "exchanges a message with rank 0");
-    CHECK(program == NULL);
+    CHECK_SAYS(mistake_of(b, LS_ERR_INTERNAL), "rank %d of %d exchanges a message with rank %d");
+}
 
-    b = ls__builder_new(&spec, ls__env_posix(), "wrong");
+TEST(builder_names_refs_to_what_a_step_may_not_touch)
+{
+    ls__builder *b = wrong();
     (void)ls__builder_copy(b, 0, own, remote);
-    CHECK_STATUS(ls__builder_finish(b, true, &program), LS_ERR_INTERNAL);
-    CHECK_CONTAINS(ls_error_message(), "names memory of rank 1");
-
-    b = ls__builder_new(&spec, ls__env_posix(), "wrong");
+    CHECK_SAYS(mistake_of(b, LS_ERR_INTERNAL), "a step of rank %d names memory of rank %d");
+    b = wrong();
     (void)ls__builder_copy(b, 0, own, (ls__ref){LS__BUFFER_INPUT, 0, 1});
-    CHECK_STATUS(ls__builder_finish(b, true, &program), LS_ERR_INTERNAL);
-    CHECK_CONTAINS(ls_error_message(), "names chunk 1 of 1");
+    CHECK_SAYS(mistake_of(b, LS_ERR_INTERNAL), "a ref names chunk %d of %lld");
+    b = wrong();
+    (void)ls__builder_copy(b, 0, own, (ls__ref){LS__BUFFER_INPUT, 2, 0});
+    CHECK_SAYS(mistake_of(b, LS_ERR_INTERNAL), "a ref names buffer %d of rank %d of %d");
+    b = wrong();
+    (void)ls__builder_peer_copy(b, 0, own, own);
+    CHECK_SAYS(mistake_of(b, LS_ERR_INTERNAL), "peer_copy of rank %d names memory of no peer");
+    b = wrong();
+    (void)ls__builder_reduce(b, 0, &own, 1, NULL, 0);
+    CHECK_SAYS(mistake_of(b, LS_ERR_INTERNAL), "reduce of %d operands to %d places");
+}
 
-    b = ls__builder_new(&spec, ls__env_posix(), "wrong");
+TEST(builder_names_waits_for_steps_that_are_not_there)
+{
+    ls__builder *b = wrong();
     (void)ls__builder_copy(b, 0, own, own);
     ls__builder_after(b, 0, 1, 0);
-    CHECK_STATUS(ls__builder_finish(b, true, &program), LS_ERR_INTERNAL);
-    CHECK_CONTAINS(ls_error_message(), "waits for step 0 of lane 1, which has 0");
+    CHECK_SAYS(mistake_of(b, LS_ERR_INTERNAL),
+               "lane %d waits for step %d of lane %d, which has %d");
+    b = wrong();
+    (void)ls__builder_copy(b, 0, own, own);
+    ls__builder_after(b, 0, 0, 0);
+    CHECK_SAYS(mistake_of(b, LS_ERR_INTERNAL), "lane %d cannot wait for step %d of lane %d");
+    b = wrong(); /* the last step of a lane may be waited for */
+    ls__program *program = NULL;
+    (void)ls__builder_copy(b, 1, own, own);
+    (void)ls__builder_copy(b, 0, own, own);
+    ls__builder_after(b, 0, 1, 0);
+    CHECK_OK(ls__builder_finish(b, true, &program));
+    ls__program_free(program);
+}
 
+TEST(builder_names_sizes_that_no_program_has)
+{
     const ls__program_spec outside = {LS__OP_ALL_REDUCE, LS__MEMORY_MESSAGES, 2, 2, 0, false, NULL};
-    b = ls__builder_new(&outside, ls__env_posix(), "wrong");
-    CHECK_STATUS(ls__builder_finish(b, true, &program), LS_ERR_INVALID);
+    ls__builder *b = ls__builder_new(&outside, ls__env_posix(), "wrong");
+    CHECK_SAYS(mistake_of(b, LS_ERR_INVALID),
+               "rank %d and root %d of %d ranks: at most %d ranks, counted from 0");
+    b = wrong();
+    ls__builder_chunks(b, 0, 0);
+    CHECK_SAYS(mistake_of(b, LS_ERR_INVALID), "%d chunks and %d scratch slots");
 }
 
 TEST_MAIN

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "job/store/wire.h"
+#include "says.h"
 #include "serving.h"
 #include "test.h"
 
@@ -93,6 +94,7 @@ TEST(a_wrong_secret_is_dropped_at_once)
         close(fd);
         ls_store *store = NULL;
         CHECK_STATUS(ls__store_connect(s.env, stranger(&s), secret, 10000, &store), LS_ERR_AUTH);
+        CHECK_SAYS(ls_error_message(), "joining the job's store");
     }
     check_served(good, "k");
     CHECK_INT(serving_count(&s), 1);
@@ -157,6 +159,8 @@ TEST(of_200_strangers_only_64_are_held)
         fds[i] = serving_socket(&s, &status);
         refused += status == LS_ERR_LIMIT;
     }
+    CHECK_SAYS(ls_error_message(),
+               "store: connection refused: %d of %d clients, %d of %d unauthenticated");
     CHECK_INT(refused, 200 - LS__STORE_PENDING_MAX);
     check_served(good, "k");
     CHECK_INT(serving_count(&s), LS__STORE_PENDING_MAX + 1);
@@ -233,22 +237,44 @@ TEST(malformed_frames_drop_their_sender_only)
     serving_end(&s);
 }
 
-TEST(an_unknown_request_is_answered_with_an_error)
+/* What the server answers on this connection next: its status, and its words in `text`. */
+static ls_status answer_on(int fd, uint64_t *id, char text[512])
 {
-    serving s;
-    serving_begin(&s);
-    int fd = insider(&s);
-    uint8_t frame[256];
-    ls__wire_request request = {.type = (ls__wire_type)99, .key = "key", .key_bytes = 3};
-    ls__wire_request_write(frame, 7, &request);
-    put(fd, frame, ls__wire_request_bytes(&request));
+    uint8_t frame[LS__WIRE_HEADER + LS__WIRE_REPLY + 512] = {0};
     ssize_t got = -1;
     for (int i = 0; got <= 0 && i < 1000; i++) {
-        got = recv(fd, frame, sizeof frame, 0);
+        got = recv(fd, frame, sizeof frame - 1, 0);
         usleep(1000);
     }
     CHECK(got > LS__WIRE_HEADER + LS__WIRE_REPLY);
-    CHECK_INT((int32_t)ls__wire_take(frame + LS__WIRE_HEADER, 4), LS_ERR_FORMAT);
+    snprintf(text, 512, "%s", (const char *)frame + LS__WIRE_HEADER + LS__WIRE_REPLY);
+    *id = ls__wire_take(frame + 8, 8);
+    return (ls_status)(int32_t)ls__wire_take(frame + LS__WIRE_HEADER, 4);
+}
+
+static void ask(int fd, uint64_t id, ls__wire_type type, const char *key)
+{
+    uint8_t frame[256];
+    const ls__wire_request request = {
+        .type = type, .number = 60000, .key = key, .key_bytes = strlen(key)};
+    ls__wire_request_write(frame, id, &request);
+    put(fd, frame, ls__wire_request_bytes(&request));
+}
+
+TEST(requests_that_cannot_be_served_are_answered_with_an_error)
+{
+    serving s;
+    uint64_t id;
+    char text[512];
+    serving_begin(&s);
+    int fd = insider(&s);
+    ask(fd, 7, (ls__wire_type)99, "key");
+    CHECK_INT(answer_on(fd, &id, text), LS_ERR_FORMAT);
+    CHECK_INT(id, 7);
+    CHECK_SAYS(text, "store: unknown request %d");
+    ask(fd, 8, LS__WIRE_PUT_FD, "key");
+    CHECK_INT(answer_on(fd, &id, text), LS_ERR_FORMAT);
+    CHECK_SAYS(text, "store: no descriptor came with \"%.*s\"");
     close(fd);
     serving_end(&s);
 }
@@ -281,23 +307,15 @@ TEST(waiters_of_one_client_are_bounded)
     serving s;
     serving_begin(&s);
     int fd = insider(&s);
-    uint8_t frame[256];
-    char key[32];
+    char key[32], text[512];
     for (int i = 0; i <= LS__STORE_WAITERS_MAX; i++) {
-        int length = snprintf(key, sizeof key, "never %d", i);
-        ls__wire_request request = {
-            .type = LS__WIRE_WAIT, .number = 60000, .key = key, .key_bytes = (size_t)length};
-        ls__wire_request_write(frame, (uint64_t)i, &request);
-        put(fd, frame, ls__wire_request_bytes(&request));
+        snprintf(key, sizeof key, "never %d", i);
+        ask(fd, (uint64_t)i, LS__WIRE_WAIT, key);
     }
-    ssize_t got = -1;
-    for (int i = 0; got <= 0 && i < 1000; i++) {
-        got = recv(fd, frame, sizeof frame, 0);
-        usleep(1000);
-    }
-    CHECK(got > LS__WIRE_HEADER);
-    CHECK_INT(ls__wire_take(frame + 8, 8), LS__STORE_WAITERS_MAX); /* the one too many */
-    CHECK_INT((int32_t)ls__wire_take(frame + LS__WIRE_HEADER, 4), LS_ERR_LIMIT);
+    uint64_t id;
+    CHECK_INT(answer_on(fd, &id, text), LS_ERR_LIMIT);
+    CHECK_INT(id, LS__STORE_WAITERS_MAX); /* the one too many */
+    CHECK_SAYS(text, "store key \"%.*s\": this rank waits for %d keys already");
     close(fd);
     serving_end(&s);
 }
@@ -351,6 +369,9 @@ TEST(the_servers_end_is_an_error_for_its_clients)
     pthread_join(thread, NULL);
     CHECK_INT(w.status, LS_ERR_PEER);
     CHECK_STATUS(ls_store_set(w.store, "k", "", 0, MS), LS_ERR_PEER);
+    CHECK_SAYS(ls_error_message(),
+               "the connection to the job's store is lost: the process that serves it (the "
+               "launcher, or local rank 0) has ended or has dropped this rank");
     ls__store_close(w.store);
 }
 

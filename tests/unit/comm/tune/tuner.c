@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "comm/comm.h"
 #include "comm/tune/cache.h"
 #include "comm/tune/rules.h"
 #include "comm/tune/tune.h"
@@ -293,6 +294,54 @@ TEST(figures_come_from_the_layout_else_from_another_else_from_the_model)
     }
     CHECK(memcmp(&figures, &other, sizeof other) != 0);
     CHECK(memcmp(&other, &ls__tune_default_figures, sizeof other) != 0);
+}
+
+static int name_a(const ls__env *env, char *out, size_t bytes)
+{
+    (void)env;
+    return snprintf(out, bytes, "a") == 1 ? 0 : -1;
+}
+
+static int two_cores(const ls__env *env)
+{
+    (void)env;
+    return 2;
+}
+
+static const ls__env *at_host_a(void)
+{
+    static ls__env env;
+    env = *ls__env_posix();
+    env.host_name = name_a;
+    env.cores = two_cores;
+    return &env;
+}
+
+/* What rank 0 reads for all ranks: this host's lines, each whole or not at all. */
+TEST(lines_of_this_host_are_read_as_far_as_they_fit_whole)
+{
+    static const char first[] = "from a, 2 cores, tls, 1 channels, hosts 0,1\tdirect 1 2 3 4\n";
+    static const char both[] = "from a, 2 cores, tls, 1 channels, hosts 0,1\tdirect 1 2 3 4\n"
+                               "from a, 2 cores, tls, 1 channels, hosts 0,0\tdirect 5 6 7 8\n";
+    char path[] = "/tmp/lockstep-tuning-XXXXXX", out[400];
+    ls__comm *comm = calloc(1, sizeof *comm);
+    FILE *file = fdopen(mkstemp(path), "w");
+    CHECK(comm != NULL && file != NULL);
+    comm->env = at_host_a();
+    comm->channels = 1;
+    CHECK(
+        fprintf(file,
+                "lockstep tuning 1\nfrom b, 2 cores, tls, 1 channels, hosts 0,1\tring 1 2 3 4\n%s",
+                both) > 0);
+    CHECK(fclose(file) == 0 && setenv("LOCKSTEP_TUNE_FILE", path, 1) == 0);
+    ls__tune_read_file(comm, out, sizeof both);
+    CHECK_STR(out, both);
+    ls__tune_read_file(comm, out, sizeof both - 1);
+    CHECK_STR(out, first);
+    ls__tune_read_file(comm, out, sizeof first - 1);
+    CHECK_STR(out, "");
+    CHECK(unsetenv("LOCKSTEP_TUNE_FILE") == 0 && remove(path) == 0);
+    free(comm);
 }
 
 TEST_MAIN

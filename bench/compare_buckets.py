@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Automatic buckets beside an exhaustive sweep of fixed sizes: `lockstep bench ddp` in turns, with all sizes
+alive in one job, over shared memory, over TCP of one host, and at 1 Gbit/s between two network namespaces with
+`tc tbf`, which this script makes and removes. Each row is a link and a network. Its ratio is the best fixed
+size's time by that of automatic buckets, made within each turn (above 1: automatic ones are faster); the best
+size is the one with the least median over all turns, so it has chance on its side. The range is that of the
+turns' ratios: quartiles from 9 turns on, else the lowest and the highest.
+
+    bench/compare_buckets.py --build build [--models mlp,resnet18-cifar] [--links shm,tcp,1gbit]
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import conditions
+from pages import range_text
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent
+QUARTILES = 9
+TARGET = 1 / 1.03  # automatic buckets take at most 3 % longer than the sweep's best
+# MB. 1000: all gradients but the first 1 MiB of each type in one bucket.
+SIZES = ("0", "0.25", "0.5", "1", "2", "5", "10", "25", "1000")
+STEPS = {"mlp": 20, "mlp-tiny": 20}  # of a turn; of the others 3
+PORT = 29417
+
+
+class Refused(Exception):
+    """This link cannot be measured here."""
+
+
+def arguments(options, model, path):
+    steps = str(STEPS.get(model, 3))
+    return [str(options.build / "lockstep"), "bench", "ddp", "--model", model, "--mode", "overlap", "--buckets",
+            ",".join(options.sizes) + ",auto", "--steps", steps, "--rounds", str(options.rounds), "--warmup", "2",
+            "--json", str(path)]
+
+
+def run(command, **more):
+    done = subprocess.run(command, text=True, capture_output=True, **more)
+    if done.returncode != 0:
+        raise Refused(f"{' '.join(command[:4])}: {done.stderr.strip()[-300:]}")
+    return done.stdout
+
+
+def over(transport):
+    def measure(options, model, path):
+        run([*arguments(options, model, path), "-n", "2", "--transport", transport])
+    return measure
+
+
+# ---- 1 Gbit/s ---------------------------------------------------------------------------------
+
+class Wire:
+    """Two network namespaces with a link between them that carries no more than the rate."""
+
+    def __init__(self, rate):
+        self.names = [f"lsbucket{os.getpid()}h{k}" for k in range(2)]
+        self.rate = rate
+
+    def __enter__(self):
+        missing = [tool for tool in ("ip", "tc", "nsenter") if shutil.which(tool) is None]
+        if missing or os.geteuid() != 0:
+            raise Refused(f"needs root and {', '.join(missing) or 'ip, tc, nsenter'}")
+        try:
+            self.make()
+        except Refused:
+            self.__exit__()
+            raise
+        return self
+
+    def make(self):
+        a, b = self.names
+        for name in self.names:
+            run(["ip", "netns", "add", name])
+            run(["ip", "-n", name, "link", "set", "lo", "up"])
+        run(["ip", "-n", a, "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", b])
+        for k, name in enumerate(self.names):
+            run(["ip", "-n", name, "addr", "add", f"10.98.2.{k + 1}/24", "dev", "wire"])
+            run(["ip", "-n", name, "link", "set", "wire", "up"])
+            run(["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "wire", "root", "tbf", "rate", self.rate,
+                 "burst", "256k", "latency", "20ms"])
+
+    def __exit__(self, *_):
+        for name in self.names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+    def node(self, options, k, secret, command):
+        return ["nsenter", f"--net=/run/netns/{self.names[k]}", str(options.build / "lockstep"), "run", "--nnodes", "2",
+                "--node-rank", str(k), "--rendezvous", f"10.98.2.1:{PORT}", "--secret-file", secret, "-n", "1",
+                *command]
+
+
+def over_wire(rate):
+    def measure(options, model, path):
+        with Wire(rate) as wire, tempfile.TemporaryDirectory(prefix="lockstep-buckets-") as folder:
+            secret = f"{folder}/secret"
+            run([str(options.build / "lockstep"), "secret", secret])
+            command = arguments(options, model, path)
+            other = subprocess.Popen(wire.node(options, 1, secret, command), stdout=subprocess.DEVNULL,
+                                     stderr=subprocess.DEVNULL)
+            try:
+                run(wire.node(options, 0, secret, command))
+                other.wait(30)
+            finally:
+                other.kill()
+                other.wait()
+    return measure
+
+
+LINKS = {"shm": ("shared memory, 2 ranks", over("shm")), "tcp": ("TCP of one host, 2 ranks", over("tcp")),
+         "1gbit": ("1 Gbit/s, 2 hosts", over_wire("1gbit"))}
+
+# ---- rows -------------------------------------------------------------------------------------
+
+
+def row_of(title, model, found):
+    """The automatic row beside the best of the others."""
+    automatic = next(row for row in found if row["buckets"] == "auto")
+    fixed = [row for row in found if row["buckets"] != "auto"]
+    best = min(fixed, key=lambda row: statistics.median(row["round_ms"]))
+    ratios = [b / a for b, a in zip(best["round_ms"], automatic["round_ms"])]
+    if len(ratios) >= QUARTILES:
+        low, _, high = statistics.quantiles(ratios, n=4)
+    else:
+        low, high = min(ratios), max(ratios)
+    return {"name": f"{model}, {title}", "peer": f"fixed, {best['buckets']} MB", "model": model, "link": title,
+            "ours_ms": round(statistics.median(automatic["round_ms"]), 4),
+            "peer_ms": round(statistics.median(best["round_ms"]), 4), "ratio": round(statistics.median(ratios), 3),
+            "spread": [round(low, 3), round(high, 3)],
+            "spread_is": "quartiles" if len(ratios) >= QUARTILES else "lowest to highest", "turns": len(ratios),
+            "buckets": automatic["bucket_bytes"], "hidden_share": automatic["hidden_share"],
+            "comm_frac": automatic["comm_frac"],
+            "sweep_ms": {row["buckets"]: round(statistics.median(row["round_ms"]), 4) for row in fixed}}
+
+
+def missed(row):
+    """Whether even the range's upper end is slower than the target."""
+    return row["ratio"] < TARGET and row["spread"][1] < 1.0
+
+
+HEAD = ("Ratio: time of the best fixed size by that of automatic buckets.\n"
+        "| a training step | automatic ms | buckets | best fixed ms | size | ratio | range | turns |\n"
+        "|---|---|---|---|---|---|---|---|")
+
+
+def line_of(row):
+    return (f"| {row['name']} | {row['ours_ms']:.2f} | {len(row['buckets'])} | {row['peer_ms']:.2f} | {row['peer']} | "
+            f"{row['ratio']:.3f} | {range_text(row)} | {row['turns']} |")
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=SOURCE / "build")
+    parser.add_argument("--models", default="mlp,resnet18-cifar")
+    parser.add_argument("--links", default=",".join(LINKS), help=", ".join(LINKS))
+    parser.add_argument("--sizes", default=",".join(SIZES), help="MB of the sweep")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each size, up to 10")
+    options = parser.parse_args()
+    options.build = options.build.resolve()
+    options.models, options.links = options.models.split(","), options.links.split(",")
+    options.sizes = options.sizes.split(",")
+    unknown = [link for link in options.links if link not in LINKS]
+    if unknown:
+        parser.error(f"--links: {unknown[0]} is unknown; choose from {', '.join(LINKS)}")
+    return options
+
+
+def main():
+    options = parse()
+    os.environ.setdefault("LOCKSTEP_THREADS", "1")  # of each rank; the ranks share the cores
+    watch, rows = conditions.Watch(), []
+    print(HEAD, flush=True)
+    path = options.build / "bench-ddp.json"
+    for link in options.links:
+        for model in options.models:
+            title, measure = LINKS[link]
+            try:
+                measure(options, model, path)
+            except Refused as refused:
+                print(f"SKIP {model}, {title}: {refused}", flush=True)
+                continue
+            rows.append(row_of(title, model, json.loads(path.read_text())))
+            print(line_of(rows[-1]), flush=True)
+    about = watch.conditions()
+    (options.build / "compare-buckets.json").write_text(
+        json.dumps([{**row, "conditions": about} for row in rows], indent=1) + "\n")
+    print(f"\n{about['minutes']} minutes; other programs kept {about['others_cores']:.2f} processors busy", flush=True)
+    late = [row["name"] for row in rows if missed(row)]
+    sys.exit(f"slower than the target of 3 % beyond the range of the turns: {'; '.join(late)}" if late else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+/* The rows of `lockstep bench ddp`, for people and as JSON. */
+#include <jansson.h>
+#include <stdio.h>
+
+#include "ddp.h"
+
+enum { STEP, FORWARD, BACKWARD, WIRE, EXPOSED, OPTIMIZER };
+const char *const ls__bench_ddp_parts[BENCH_DDP_PARTS] = {"step", "forward", "backward",
+                                                          "wire", "exposed", "optimizer"};
+
+const char *ls__bench_ddp_mode(const ls__bench_ddp_contender *c)
+{
+    static const char *const names[] = {"overlap", "bucketed", "flat", "naive"};
+    return c->mode == BENCH_DDP_LOCAL ? "local" : names[c->mode];
+}
+
+const char *ls__bench_ddp_size(const ls__bench_ddp_contender *c, char out[32])
+{
+    const bool has_size = c->mode == LS_REDUCE_OVERLAP || c->mode == LS_REDUCE_BUCKETED;
+    if (!has_size || c->bucket_bytes == LS_BUCKET_BYTES_AUTO) {
+        return has_size ? "auto" : "-";
+    }
+    (void)snprintf(out, 32, "%g", (double)c->bucket_bytes * 1e-6);
+    return out;
+}
+
+/* Of the wire's time, that behind backward. */
+static double hidden_share(const ls__bench_ddp_contender *c)
+{
+    return c->mean[WIRE] > c->mean[EXPOSED] ? 1.0 - c->mean[EXPOSED] / c->mean[WIRE] : 0.0;
+}
+
+static double comm_frac(const ls__bench_ddp_contender *c)
+{
+    return c->mean[STEP] > 0.0 ? c->mean[EXPOSED] / c->mean[STEP] : 0.0;
+}
+
+void ls__bench_ddp_print(const ls__bench_ddp *b)
+{
+    printf("# %s: %s, batch %d, %.1f million parameters, %d rank%s%s%s; means and standard "
+           "deviations of %d steps in %d turns\n",
+           b->net->name, b->net->about, b->batch, b->parameters * 1e-6, b->ranks,
+           b->ranks == 1 ? "" : "s", b->transport != NULL ? ", over " : "",
+           b->transport != NULL ? b->transport : "", b->steps * b->rounds, b->rounds);
+    printf("# %-8s %7s %5s", "mode", "size", "count");
+    for (int p = 0; p < BENCH_DDP_PARTS; p++) {
+        printf(" %10s %7s", ls__bench_ddp_parts[p], "dev");
+    }
+    printf(" %7s %7s\n# %-8s %7s %5s", "hidden", "comm", "", "(MB)", "");
+    for (int p = 0; p < BENCH_DDP_PARTS; p++) {
+        printf(" %10s %7s", "(ms)", "(ms)");
+    }
+    printf(" %7s %7s\n", "(%)", "(%)");
+    for (int i = 0; i < b->count; i++) {
+        const ls__bench_ddp_contender *c = &b->contender[i];
+        char size[32];
+        printf("  %-8s %7s %5d", ls__bench_ddp_mode(c), ls__bench_ddp_size(c, size), c->buckets);
+        for (int p = 0; p < BENCH_DDP_PARTS; p++) {
+            printf(" %10.3f %7.3f", c->mean[p] * 1e3, c->deviation[p] * 1e3);
+        }
+        printf(" %7.1f %7.1f\n", hidden_share(c) * 100.0, comm_frac(c) * 100.0);
+    }
+}
+
+static json_t *list_of(const double *values, int count, double factor)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < count; i++) {
+        json_array_append_new(list, json_real(values[i] * factor));
+    }
+    return list;
+}
+
+static json_t *row_of(const ls__bench_ddp *b, const ls__bench_ddp_contender *c, json_t *machine)
+{
+    char size[32];
+    json_t *bytes = json_array();
+    for (int i = 0; i < c->buckets && i < BENCH_DDP_BUCKETS; i++) {
+        json_array_append_new(bytes, json_integer((json_int_t)c->bytes[i]));
+    }
+    json_t *row =
+        json_pack("{s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:i, s:i, s:o, s:f, s:f, s:o, s:O}", "name",
+                  "ddp", "model", b->net->name, "batch", b->batch, "ranks", b->ranks, "transport",
+                  b->transport != NULL ? b->transport : "default", "mode", ls__bench_ddp_mode(c),
+                  "buckets", ls__bench_ddp_size(c, size), "steps", b->steps, "rounds", b->rounds,
+                  "bucket_bytes", bytes, "hidden_share", hidden_share(c), "comm_frac", comm_frac(c),
+                  "round_ms", list_of(c->medians, b->rounds, 1e3), "machine", machine);
+    for (int p = 0; row != NULL && p < BENCH_DDP_PARTS; p++) {
+        json_object_set_new(row, ls__bench_ddp_parts[p],
+                            json_pack("{s:f, s:f}", "mean_ms", c->mean[p] * 1e3, "deviation_ms",
+                                      c->deviation[p] * 1e3));
+    }
+    return row;
+}
+
+bool ls__bench_ddp_write(const ls__bench_ddp *b)
+{
+    json_t *list = json_array(), *machine = ls__bench_machine();
+    for (int i = 0; i < b->count; i++) {
+        json_array_append_new(list, row_of(b, &b->contender[i], machine));
+    }
+    json_decref(machine);
+    return ls__bench_dump(list, b->count, b->json);
+}

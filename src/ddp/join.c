@@ -1,0 +1,88 @@
+/* Uneven inputs: a rank without data takes part in the backwards of the others.
+ *
+ *   rank 0   backward  backward  join      join
+ *   rank 1   backward  join      join      join
+ *   rank 2   backward  backward  backward  join ──▶ no rank has data: all leave
+ *   divided by   3         3         3          initial world size, or
+ *                3         2         1          ranks with data, or the sum of weights
+ *
+ * The control exchange that begins a backward says who has joined, so the ranks with data need no
+ * call, and no exchange is added. A rank that has joined contributes zeros and gets the averages, with
+ * which it steps like all others; so replicas and optimizers are equal after every step, and no
+ * weights need to be sent at the end. */
+#include <string.h>
+
+#include "base/config.h"
+#include "base/options.h"
+#include "ddp/wrapper.h"
+#include "nn/batch_norm.h"
+#include "reduce/reducer.h"
+
+/* A backward that reaches nothing. A failure is told to the peers, as in ls_backward. */
+static ls_status take_part(ls__ddp *d, const ls_ddp_join_options *options)
+{
+    ls_status status =
+        ls__ddp_begin(d, LS_OPTIONS(ls_reducer_begin_options, .joined = true,
+                                    .divide_by_live = !options->divide_by_initial_world_size));
+    if (status == LS_OK) {
+        status = ls__ddp_end(d);
+    }
+    if (status < 0) {
+        char message[LS__MESSAGE_MAX];
+        memcpy(message, ls_error_message(), sizeof message);
+        ls__reducer_abort(d->reducer, status, message);
+        (void)ls__buffers_finish(&d->buffers);
+        return ls__fail_again(status, message);
+    }
+    return LS_OK;
+}
+
+/* A module without a wrapper has nobody to wait for. */
+ls_status ls_ddp_join(ls_module *module, const ls_ddp_join_options *options, bool *more)
+{
+    if (module == NULL || more == NULL) {
+        const ls_status status =
+            ls__fail(LS_ERR_INVALID,
+                     "ls_ddp_join: an argument is NULL; give a module and a place for *more");
+        return ls__fail_at_site(status);
+    }
+    LS__OPTIONS(ls_ddp_join_options, given, options);
+    ls__ddp *d = ls__ddp_of(module);
+    *more = false;
+    if (d == NULL) {
+        return LS_OK;
+    }
+    if (d->shards) {
+        const ls_status status =
+            ls__fail(LS_ERR_UNSUPPORTED,
+                     "ls_ddp_join: every step has all of its shards on the ranks to which "
+                     "they belong; give all ranks equally many batches");
+        return ls__fail_at_site(status);
+    }
+    ls__norm_sync *sync = ls__norm_sync_in(d->inner);
+    if (sync != NULL) { /* the others wait in it for the forward pass of this rank */
+        const ls_status status = ls__fail(
+            LS_ERR_UNSUPPORTED,
+            "ls_ddp_join: batch norm takes the statistics of all ranks "
+            "(ls_sync_batch_norm_convert), and a rank that has joined runs no forward pass; "
+            "give all ranks equally many batches, which may be empty, or leave one of "
+            "them out");
+        ls__norm_sync_abort(sync, ls_error_message());
+        return ls__fail_at_site(status);
+    }
+    if (d->local) {
+        const ls_status status = ls__fail(
+            LS_ERR_STATE, "ls_ddp_join: the replicas may differ (ls_ddp_set_local), so nobody "
+                          "waits for this rank in each step; call ls_ddp_average with the "
+                          "weight 0 where the others call it");
+        return ls__fail_at_site(status);
+    }
+    ls__config_set("autocast",
+                   ls__self.autocast); /* as a forward pass does, which may never come */
+    const ls__phase former = ls__activity_enter(LS__PHASE_BACKWARD, "ls_ddp_join");
+    const ls_status status = take_part(d, &given);
+    ls__activity_leave(former);
+    LS_TRY(status);
+    *more = ls__reducer_figures(d->reducer)->live_ranks > 0;
+    return LS_OK;
+}

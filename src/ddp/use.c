@@ -1,0 +1,93 @@
+/* Using a wrapper: its modes, taking it off, statistics. All of them also take a module without a
+ * wrapper, so that one training loop serves both, except those that would have nothing to say. */
+#include "base/options.h"
+#include "ddp/wrapper.h"
+
+ls__ddp *ls__ddp_of(ls_module *module)
+{
+    return module != NULL && module->cls == &ls__ddp_class ? (ls__ddp *)module : NULL;
+}
+
+/* The same for getters. */
+static const ls__ddp *ddp_of_const(const ls_module *module)
+{
+    return module != NULL && module->cls == &ls__ddp_class ? (const ls__ddp *)module : NULL;
+}
+
+/* A module without a wrapper is returned as it is. */
+ls_module *ls_ddp_module(ls_module *module)
+{
+    ls__ddp *d = ls__ddp_of(module);
+    return d != NULL ? d->inner : module;
+}
+
+/* Parameters and gradients move to memory of their own; names that the wrapper gave out stay valid. */
+ls_module *ls_ddp_unwrap(ls_module *module)
+{
+    ls__ddp *d = ls__ddp_of(module);
+    if (d == NULL) {
+        return module;
+    }
+    if (module->entries->parent != NULL) {
+        (void)ls__fail(LS_ERR_STATE,
+                       "ls_ddp_unwrap: the ddp is part of a %s; only a ddp that is not part of "
+                       "another module can be taken off",
+                       ls__module_name(module->entries->parent));
+        return NULL;
+    }
+    return ls__module_unwrap(module);
+}
+
+/* Takes effect at the next backward; a module without a wrapper ignores it. */
+ls_status ls_ddp_set_sync(ls_module *module, bool sync)
+{
+    ls__ddp *d = ls__ddp_of(module);
+    if (d != NULL) {
+        d->sync = sync;
+    }
+    return LS_OK;
+}
+
+/* A module without a wrapper always counts as synchronised. */
+bool ls_ddp_sync(const ls_module *module)
+{
+    const ls__ddp *d = ddp_of_const(module);
+    return d == NULL || d->sync;
+}
+
+/* The error of a call that needs a wrapper. */
+static ls_status no_ddp(const char *what)
+{
+    return ls__fail(LS_ERR_INVALID, "%s: the module is not a ddp; give what ls_ddp_new returned",
+                    what);
+}
+
+ls_status ls_ddp_get_stats(const ls_module *module, ls_ddp_stats *out)
+{
+    const ls__ddp *d = ddp_of_const(module);
+    if (d == NULL) {
+        return no_ddp("ls_ddp_get_stats");
+    }
+    ls_ddp_stats now = d->stats.shown;
+    now.reduce.size = sizeof now.reduce;
+    LS_TRY(ls_reducer_get_stats(d->reducer, &now.reduce));
+    return ls__struct_fill(out, &now, sizeof now, "ls_ddp_stats", "ls_ddp_get_stats");
+}
+
+ls_reducer *ls_ddp_reducer(ls_module *module)
+{
+    const ls__ddp *d = ls__ddp_of(module);
+    if (d == NULL) {
+        (void)no_ddp("ls_ddp_reducer");
+    }
+    return d != NULL ? d->reducer : NULL;
+}
+
+ls_status ls_ddp_timeline(ls_module *module, char *out, size_t bytes, size_t *needed)
+{
+    const ls__ddp *d = ls__ddp_of(module);
+    if (d == NULL) {
+        return no_ddp("ls_ddp_timeline");
+    }
+    return ls__timeline_print(d->reducer, d->param_count, out, bytes, needed);
+}

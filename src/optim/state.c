@@ -1,0 +1,166 @@
+/* The state of an optimizer: its memory, and the visitor.
+ *
+ * State is allocated at the first step (docs/design.md, D9: addresses of gradients are final by then),
+ * in one piece, every tensor of it starting on a cache line.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/options.h"
+#include "base/size.h"
+#include "nn/module.h"
+#include "optim/optim.h"
+#include "tensor/tensor.h"
+
+#define STATE_ALIGN 64 /* a cache line; what env's allocate promises */
+#define STATE_NAME_MAX 4352
+
+/* The bytes of one state tensor, rounded up to whole cache lines. Nothing overflows: its parameter
+ * lies in memory, with at least half as many bytes. */
+static size_t state_bytes(const ls__optim_param *param)
+{
+    return ls__round_up((size_t)param->count * sizeof(float), STATE_ALIGN);
+}
+
+/* How many such tensors a parameter has. */
+static int tensors_of(const ls_optim *o, const ls__optim_param *param)
+{
+    return o->state_count + (param->half ? 1 : 0);
+}
+
+/* For sorting parameters by where they lie. */
+typedef struct placed {
+    const void *address; /* of the parameter's elements */
+    ls__optim_param *param;
+} placed;
+
+/* Compares as integers would, without a difference that could overflow. */
+static int by_address(const void *a, const void *b)
+{
+    const placed *x = a, *y = b;
+    return (x->address > y->address) - (x->address < y->address);
+}
+
+/* State lies in the order of the parameters' addresses: with data parallelism this is the order of
+ * the buckets, so one bucket's parameters, gradients and state are each in one piece. */
+static ls_status place_state(ls_optim *o, uint8_t *at)
+{
+    placed *order = calloc((size_t)o->count, sizeof *order);
+    if (order == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory to lay its state out", o->cls->name);
+    }
+    for (int i = 0; i < o->count; i++) {
+        order[i] = (placed){ls_data(o->params[i].value), &o->params[i]};
+    }
+    qsort(order, (size_t)o->count, sizeof *order, by_address);
+    for (int s = 0; s <= o->state_count; s++) {
+        for (int i = 0; i < o->count; i++) {
+            ls__optim_param *param = order[i].param;
+            if (s >= tensors_of(o, param)) {
+                continue;
+            }
+            *(s < o->state_count ? &param->state[s] : &param->master) = (float *)(void *)at;
+            at += state_bytes(param);
+        }
+    }
+    LS_ASSERT(at <= (uint8_t *)o->memory + o->memory_bytes);
+    free(order);
+    return LS_OK;
+}
+
+/* 0 for SGD without momentum and without bfloat16 parameters. */
+static size_t total_bytes(const ls_optim *o)
+{
+    size_t total = 0;
+    for (int i = 0; i < o->count; i++) {
+        total += (size_t)tensors_of(o, &o->params[i]) * state_bytes(&o->params[i]);
+    }
+    return total;
+}
+
+/* Zeros are the initial state of every class; a master copy of zeros becomes its parameter. */
+ls_status ls__optim_allocate_state(ls_optim *o)
+{
+    const ls__env *env = o->env;
+    const size_t total = total_bytes(o);
+    if (o->memory != NULL || total == 0) {
+        return LS_OK;
+    }
+    uint8_t *at = env->allocate(env, total);
+    if (at == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory for %zu bytes of state", o->cls->name, total);
+    }
+    o->memory = at;
+    o->memory_bytes = total;
+    memset(at, 0, total);
+    return place_state(o, at);
+}
+
+/* ---- the visitor ---------------------------------------------------------------------------- */
+
+/* Names are PyTorch's: "exp_avg.layers.0.weight" below the prefix. */
+static ls_status visit_tensor(const ls__optim_param *param, const char *kind, float *data,
+                              const char *prefix, const ls_state_visitor *visitor)
+{
+    char part[STATE_NAME_MAX], name[STATE_NAME_MAX];
+    const ls_shape shape = ls_shape_of(param->value);
+    LS_TRY(ls__state_name(part, sizeof part, kind, param->name));
+    LS_TRY(ls__state_name(name, sizeof name, prefix, part));
+    ls_state_tensor seen = {.dtype = LS_FLOAT32, .ndim = shape.ndim, .data = data};
+    memcpy(seen.global, shape.dim, (size_t)shape.ndim * sizeof shape.dim[0]);
+    memcpy(seen.local, shape.dim, (size_t)shape.ndim * sizeof shape.dim[0]);
+    return visitor->tensor(visitor->self, name, &seen);
+}
+
+/* The parameter's own step count, its state, and the master copy of a bfloat16 parameter. */
+static ls_status visit_param(const ls_optim *o, ls__optim_param *param, const char *prefix,
+                             const ls_state_visitor *visitor)
+{
+    char part[STATE_NAME_MAX], name[STATE_NAME_MAX];
+    LS_TRY(ls__state_name(part, sizeof part, "step", param->name));
+    LS_TRY(ls__state_name(name, sizeof name, prefix, part));
+    LS_TRY(visitor->int64(visitor->self, name, &param->steps));
+    for (int s = 0; s < o->state_count; s++) {
+        LS_TRY(visit_tensor(param, o->cls->state_name[s], param->state[s], prefix, visitor));
+    }
+    return param->half ? visit_tensor(param, "master", param->master, prefix, visitor) : LS_OK;
+}
+
+/* "group.1.lr_scale", "group.1.weight_decay". Optional: checkpoints of versions without groups. */
+static ls_status visit_group(ls_optim *o, int group, const char *prefix,
+                             const ls_state_visitor *visitor)
+{
+    char part[64], name[STATE_NAME_MAX];
+    ls__optim_group *g = &o->groups[group];
+    (void)snprintf(part, sizeof part, "group.%d.lr_scale", group + 1);
+    LS_TRY(ls__state_name(name, sizeof name, prefix, part));
+    LS_TRY(ls__visit_optional(visitor, name, &g->lr_scale));
+    (void)snprintf(part, sizeof part, "group.%d.weight_decay", group + 1);
+    LS_TRY(ls__state_name(name, sizeof name, prefix, part));
+    return ls__visit_optional(visitor, name, &g->weight_decay);
+}
+
+/* State that no step has made yet is shown as zeros with step 0, which means the same, so that a
+ * loading visitor finds the memory it needs. */
+ls_status ls_optim_state(ls_optim *o, const char *prefix, const ls_state_visitor *visitor)
+{
+    char name[STATE_NAME_MAX];
+    if (o == NULL) {
+        return ls__optim_missing("ls_optim_state");
+    }
+    LS_TRY(ls__visitor_check(visitor, __func__));
+    LS_TRY(ls__optim_allocate_state(o));
+    for (int i = 0; i < o->cls->hyper_count; i++) {
+        LS_TRY(ls__state_name(name, sizeof name, prefix, o->cls->hyper_name[i]));
+        LS_TRY(visitor->float64(visitor->self, name, &o->hyper[i]));
+    }
+    for (int i = 0; i < o->group_count; i++) {
+        LS_TRY(visit_group(o, i, prefix, visitor));
+    }
+    for (int i = 0; i < o->count; i++) {
+        LS_TRY(visit_param(o, &o->params[i], prefix, visitor));
+    }
+    return LS_OK;
+}

@@ -1,0 +1,275 @@
+/* Stepping: the checks of a step, and the parts that one call of a kernel updates together.
+ *
+ * Gradients are read where they live. After the first step nothing is allocated.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "autograd/param.h"
+#include "base/assert.h"
+#include "base/log.h"
+#include "base/size.h"
+#include "base/trace.h"
+#include "optim/optim.h"
+#include "tensor/tensor.h"
+
+/* Some parameters belong to an ls_ddp_new and some do not, which few programs mean. Once for each
+ * process. */
+static void warn_half_wrapped(const ls_optim *o, const char *inside, const char *outside)
+{
+    static atomic_bool warned;
+    if (o->guest.runtime->world_size > 1 &&
+        !atomic_exchange_explicit(&warned, true, memory_order_relaxed)) {
+        LS__WARN(
+            "ls_optim_step: parameter %s has a gradient of this rank only, because it does not "
+            "belong to the ls_ddp_new that %s belongs to, so it drifts apart from the other "
+            "ranks'; wrap the whole model after its last layer was added, unless each rank has "
+            "a part of its own on purpose",
+            outside, inside);
+    }
+}
+
+/* Averaging by hand takes an exchange between two steps; a program without one has most likely
+ * forgotten the wrapper. Once for each process: ranks may train models of their own on purpose. */
+static void warn_unwrapped(ls_optim *o)
+{
+    static atomic_bool warned;
+    const int ranks = o->guest.runtime->world_size;
+    const bool exchanged = ls__self.exchanges != o->exchanges;
+    if (ranks > 1 && !exchanged && !atomic_exchange_explicit(&warned, true, memory_order_relaxed)) {
+        LS__WARN(
+            "ls_optim_step: %d ranks train, but the gradients of this %s were not averaged: its "
+            "module is not wrapped by ls_ddp_new, and no collective ran since the last step. "
+            "Replicas of one model drift apart this way",
+            ranks, o->cls->name);
+    }
+}
+
+/* The next backward compares it (reduce/config_check.c). Only of an optimizer whose gradients are
+ * averaged: a rank may have others by itself. They are numbered in the order of their first steps,
+ * which is the same on all ranks. */
+void ls__optim_show_lr(ls_optim *o)
+{
+    if (o->lr_name[0] == '\0') {
+        (void)snprintf(o->lr_name, sizeof o->lr_name, "the learning rate of %s #%d", o->cls->name,
+                       ++o->guest.runtime->optimizers);
+    }
+    ls__config_set(o->lr_name, o->hyper[0]);
+}
+
+/* Gradients that belong to a reducer are final only when it says so. Neighbouring parameters
+ * usually share an observer, which is then asked only once. */
+static ls_status check_synchronised(ls_optim *o)
+{
+    ls__observer *asked = NULL;
+    const char *inside = NULL, *outside = NULL;
+    o->observer = NULL;
+    for (int i = 0; i < o->count; i++) {
+        const ls__optim_param *param = &o->params[i];
+        if (!ls_requires_grad(param->value)) {
+            continue; /* frozen */
+        }
+        ls__observer *observer = ls__param_observer(param->value);
+        if (observer != NULL && observer != asked && observer->usable) {
+            LS_TRY(observer->usable(observer));
+        }
+        asked = observer;
+        o->observer = o->observer != NULL ? o->observer : observer;
+        if (observer != NULL) {
+            inside = inside == NULL ? param->name : inside;
+        } else if (outside == NULL && ls__param_grad_present(param->value)) {
+            outside = param->name;
+        }
+    }
+    if (inside != NULL && outside != NULL) {
+        warn_half_wrapped(o, inside, outside);
+    }
+    if (inside == NULL && outside != NULL) {
+        warn_unwrapped(o);
+    }
+    o->exchanges = ls__self.exchanges;
+    if (inside != NULL) {
+        ls__optim_show_lr(o);
+    }
+    return LS_OK;
+}
+
+/* Room for the parts of a call. Only a call of more ranges than any before allocates. */
+static ls_status make_room(ls_optim *o, int64_t count)
+{
+    size_t bytes;
+    if (count <= o->part_room) {
+        return LS_OK;
+    }
+    ls__step_part *parts =
+        ls__bytes_of(count, sizeof *parts, &bytes) ? realloc(o->parts, bytes) : NULL;
+    if (parts == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory to update %lld ranges", o->cls->name,
+                        (long long)count);
+    }
+    o->parts = parts;
+    o->part_room = count;
+    return LS_OK;
+}
+
+/* Where a parameter's numbers and its gradient's lie. */
+typedef struct operands {
+    bool present; /* an absent gradient differs from zero: momentum does not decay */
+    void *value;
+    ls__real grad;
+} operands;
+
+static ls_status find_operands(const ls_optim *o, const ls__optim_param *param, operands *out)
+{
+    const ls_status status = ls_tensor_status(param->value);
+    *out = (operands){0};
+    if (status < 0) { /* the parameter's name may have died with the module */
+        return ls__fail(
+            status,
+            "ls_optim_step: a parameter of this %s was freed, alone or with its module; "
+            "free the optimizer first",
+            o->cls->name);
+    }
+    ls_tensor *grad = ls_requires_grad(param->value) ? ls_grad(param->value) : NULL;
+    if (grad == NULL) {
+        return LS_OK;
+    }
+    *out = (operands){true, ls_data(param->value), {ls_data(grad), param->half}};
+    LS_ASSERT((ls_dtype_of(grad) == LS_BFLOAT16) == param->half); /* as autograd makes them */
+    if ((out->value == NULL || out->grad.at == NULL) && param->count > 0) {
+        return ls__fail_within(ls__self.status, "%s step: %s", o->cls->name, param->name);
+    }
+    return LS_OK;
+}
+
+/* What the kernel receives of a range. */
+static ls__step_part part_of(const ls_optim *o, const ls__optim_param *param, const operands *at,
+                             const ls__optim_range *range)
+{
+    const size_t skipped =
+        (size_t)range->from * (param->half ? sizeof(ls__bfloat16) : sizeof(float));
+    void *value = (char *)at->value + skipped;
+    ls__step_part part = {.count = range->count,
+                          .param = param->half ? param->master + range->from : value,
+                          .rounded = param->half ? value : NULL,
+                          .grad = {(char *)at->grad.at + skipped, at->grad.half},
+                          .lr = ls__optim_lr_of(o, param),
+                          .weight_decay = ls__optim_decay_of(o, param),
+                          .step = param->steps + (param->round != o->round ? 1 : 0)};
+    for (int s = 0; s < o->state_count; s++) {
+        part.state[s] = param->state[s] + range->from;
+    }
+    return part;
+}
+
+/* Appends a range to the parts of the call, unless its gradient is absent. */
+static ls_status add_part(ls_optim *o, const ls__optim_range *range, int64_t *count)
+{
+    ls__optim_param *param = &o->params[range->param];
+    operands at;
+    LS_ASSERT(range->from >= 0 && range->count >= 0 && range->count <= param->count - range->from);
+    LS_TRY(find_operands(o, param, &at));
+    param->updated = at.present;
+    if (!at.present || range->count == 0) {
+        return LS_OK;
+    }
+    LS_ASSERT(o->state_count == 0 || param->state[0] != NULL); /* ls__optim_begin came first */
+    o->parts[(*count)++] = part_of(o, param, &at, range);
+    return LS_OK;
+}
+
+/* The parameter's version changes, so a graph that still needs the old values reports it. */
+static void count_step(ls_optim *o, ls__optim_param *param)
+{
+    if (!param->updated) {
+        return;
+    }
+    if (param->round != o->round) {
+        param->round = o->round;
+        param->steps++;
+    }
+    o->steps_max = param->steps > o->steps_max ? param->steps : o->steps_max;
+    ls__tensor_changed(param->value);
+}
+
+/* The tensors of the optimizer's runtime, which it may have outlived; NULL with the error set. */
+static const ls__tensors *find_tensors(const ls_optim *o)
+{
+    const ls__tensors *tensors = ls__tensors_get("ls_optim_step");
+    if (tensors != NULL && o->guest.runtime != tensors->runtime) {
+        (void)ls__fail(LS_ERR_STATE,
+                       "ls_optim_step: this %s was made before ls_finalize; make a new "
+                       "module and a new optimizer after ls_init",
+                       o->cls->name);
+        return NULL;
+    }
+    return tensors;
+}
+
+ls_status ls__optim_begin(ls_optim *o)
+{
+    const ls__tensors *tensors = find_tensors(o);
+    if (tensors == NULL) {
+        return ls__self.status;
+    }
+    LS_TRY(ls__optim_check(o->cls->name, "lr", o->hyper[0], 0.0, INFINITY)); /* set_lr takes any */
+    LS_TRY(ls__optim_allocate_state(o));
+    o->kernels = tensors->kernels;
+    o->round++;
+    return LS_OK;
+}
+
+ls_status ls__optim_step_ranges(ls_optim *o, const ls__optim_range *ranges, int64_t count)
+{
+    int64_t parts = 0;
+    LS_ASSERT(o->round > 0); /* ls__optim_begin came first */
+    LS_TRY(make_room(o, count));
+    for (int64_t i = 0; i < count; i++) {
+        LS_ASSERT(ranges[i].param >= 0 && ranges[i].param < o->count);
+        LS_TRY(add_part(o, &ranges[i], &parts));
+    }
+    LS_ASSERT(parts <= o->part_room);
+    o->cls->update(o, o->parts, parts);
+    for (int64_t i = 0; i < count; i++) {
+        count_step(o, &o->params[ranges[i].param]);
+    }
+    return LS_OK;
+}
+
+/* Nothing is updated unless all checks pass. */
+static ls_status step(ls_optim *o)
+{
+    LS_TRY(check_synchronised(o));
+    LS_TRY(ls__optim_begin(o));
+    return ls__optim_step_ranges(o, o->whole, o->count);
+}
+
+/* The activity record receives the number of updates, so that a report can tell how far this rank
+ * has come. */
+ls_status ls_optim_step(ls_optim *o)
+{
+    if (o == NULL) {
+        return ls__optim_missing("ls_optim_step");
+    }
+    if (find_tensors(o) == NULL) {
+        return ls__self.status;
+    }
+    const ls__phase former = ls__activity_enter(LS__PHASE_OPTIMIZER, o->cls->name);
+    const uint64_t begun = o->env->now_ns(o->env);
+    const uint64_t traced = ls__trace_begin();
+    const ls_status status = step(o);
+    if (status < 0) {
+        (void)ls__fail_at_site(status);
+    } else if (o->observer != NULL && o->observer->stepped != NULL) {
+        o->observer->stepped(o->observer, o->env->now_ns(o->env) - begun);
+    }
+    ls__trace_end(traced, LS__TRACE_OPTIMIZER, o->cls->name, NULL);
+    if (LS__UNLIKELY(o->guest.runtime->trace != NULL)) {
+        ls__trace_step(o->guest.runtime->trace, o->env->now_ns(o->env));
+    }
+    ls__activity_leave(former);
+    atomic_store_explicit(&o->guest.runtime->activity->updates, (uint64_t)o->steps_max,
+                          memory_order_relaxed);
+    return status;
+}

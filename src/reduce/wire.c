@@ -1,0 +1,98 @@
+/* bfloat16 on the wire, float32 in memory (torch's bf16_compress_hook).
+ *
+ *     region   float32  ──round──▶  wire  bfloat16  ──all_reduce──▶  wire  ──widen──▶  region
+ *
+ * Each rank's contribution is rounded to 8 bits of precision, the sum over the ranks is made in
+ * float32, divided, and rounded once more, so the bytes of all ranks stay equal. A gradient that is
+ * summed in several micro-batches is still summed in float32, and so is one that was set aside. Of a
+ * group of one rank nothing is sent, and nothing rounded. */
+#include "reduce/wire.h"
+
+#include "base/assert.h"
+#include "kernel/reduce/reduce.h"
+#include "reduce/bucket.h"
+
+ls_status ls__wire_check(const ls_reducer_options *options)
+{
+    if (options->wire_dtype == LS_FLOAT32 || options->wire_dtype == LS_BFLOAT16) {
+        return LS_OK;
+    }
+    return ls__fail(
+        LS_ERR_INVALID,
+        "ls_reducer_new: wire_dtype is %s; give LS_BFLOAT16, or LS_FLOAT32 for no change",
+        ls_dtype_name(options->wire_dtype));
+}
+
+ls_status ls__wire_open(ls_reducer *r, ls__reduce_region *region)
+{
+    ls_group *group = r->domains[region->key.domain].group;
+    if (r->options.wire_dtype == region->key.dtype || region->key.dtype != LS_FLOAT32 ||
+        ls_group_size(group) == 1) {
+        return LS_OK;
+    }
+    void *memory = NULL;
+    const size_t elements = region->bytes / sizeof(float);
+    const ls_status status =
+        ls_group_alloc(group, elements * ls_dtype_size(r->options.wire_dtype), &memory);
+    if (status < 0) {
+        return ls__fail_within(status, "reducer \"%s\", %s gradients", r->name,
+                               ls_dtype_name(r->options.wire_dtype));
+    }
+    region->wire = memory;
+    return LS_OK;
+}
+
+void ls__wire_close(ls_reducer *r, ls__reduce_region *region)
+{
+    if (region->wire != NULL) {
+        (void)ls_group_dealloc(r->domains[region->key.domain].group, region->wire);
+        region->wire = NULL;
+    }
+}
+
+/* Where the bucket lies in the memory that is sent. */
+static void *place_of(const ls_reducer *r, const ls__reduce_bucket *bucket)
+{
+    const ls__reduce_region *region = &r->plan.regions[bucket->region];
+    return region->wire + bucket->offset / sizeof(float) * ls_dtype_size(r->options.wire_dtype);
+}
+
+ls__reduce_wire ls__wire_send(const ls_reducer *r, const ls__reduce_bucket *bucket)
+{
+    const ls__reduce_region *region = &r->plan.regions[bucket->region];
+    const void *from = ls__bucket_memory(r, bucket);
+    if (region->wire == NULL) {
+        return (ls__reduce_wire){ls__bucket_memory(r, bucket), region->key.dtype, bucket->bytes};
+    }
+    void *to = place_of(r, bucket);
+    const ls_dtype dtype = r->options.wire_dtype;
+    const bool wide = true;
+    const int64_t count = ls__bucket_elements(r, bucket);
+    LS_ASSERT(ls__reduce_accumulator(dtype) == region->key.dtype);
+    ls__reduce(&(ls__reduce_args){.dst = &to,
+                                  .dst_count = 1,
+                                  .src = &from,
+                                  .src_count = 1,
+                                  .count = count,
+                                  .dtype = dtype,
+                                  .op = LS_SUM,
+                                  .src_wide = &wide});
+    return (ls__reduce_wire){to, dtype, (size_t)count * ls_dtype_size(dtype)};
+}
+
+void ls__wire_receive(const ls_reducer *r, const ls__reduce_bucket *bucket)
+{
+    if (r->plan.regions[bucket->region].wire == NULL) {
+        return;
+    }
+    const void *from = place_of(r, bucket);
+    void *to = ls__bucket_memory(r, bucket);
+    ls__reduce(&(ls__reduce_args){.dst = &to,
+                                  .dst_count = 1,
+                                  .src = &from,
+                                  .src_count = 1,
+                                  .count = ls__bucket_elements(r, bucket),
+                                  .dtype = r->options.wire_dtype,
+                                  .op = LS_SUM,
+                                  .dst_wide = true});
+}

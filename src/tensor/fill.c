@@ -1,0 +1,238 @@
+/* First values of parameters; the idea is in fill.h. */
+#include "tensor/fill.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/assert.h"
+#include "tensor/rng_stream.h"
+#include "tensor/shape.h"
+
+/* Serves all runtimes: values are drawn once in the life of a parameter. */
+static pthread_mutex_t fill_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Made at first use, freed with the storage. NULL with the error set. */
+static ls__initial *initial_of(ls__storage *storage)
+{
+    if (storage->initial == NULL) {
+        storage->initial = calloc(1, sizeof *storage->initial);
+    }
+    if (storage->initial == NULL) {
+        (void)ls__fail(LS_ERR_MEMORY, "a parameter: out of memory for its name");
+    }
+    return storage->initial;
+}
+
+static bool covers_storage(const ls__record *record)
+{
+    const size_t bytes = (size_t)record->numel * ls_dtype_size((ls_dtype)record->dtype);
+    return record->offset == 0 && bytes == record->storage->bytes && ls__record_contiguous(record);
+}
+
+/* ---- drawing ------------------------------------------------------------------------------ */
+
+typedef struct source {
+    const ls__kernels *k;
+    const ls__fill *fill;
+    uint64_t id;
+} source;
+
+/* The stream of a parameter is the hash of its dotted name. */
+static uint64_t id_of(const ls__initial *initial, const ls__fill *fill)
+{
+    return initial == NULL || initial->owner == NULL
+               ? fill->unowned_id
+               : ls__rng_id(LS__RNG_INITIAL,
+                            ls__path_add(ls__place_path(initial->owner), initial->name));
+}
+
+static void draw_run(const source *s, float *out, int64_t count, uint64_t index)
+{
+    (s->fill->normal ? s->k->random_normal : s->k->random_uniform)(
+        out, count, index, s->fill->from, s->fill->to, s->fill->seed, s->id, NULL);
+}
+
+/* The number of elements of a part that lie one after the other in the whole, too. */
+static int64_t run_of(const ls__initial *part)
+{
+    int64_t run = 1;
+    for (int d = part->shape.ndim - 1; d >= 0; d--) {
+        run *= part->shape.dim[d];
+        if (part->shape.dim[d] != part->whole.dim[d]) {
+            break;
+        }
+    }
+    return run;
+}
+
+/* The index in the whole of element `at` of the part. */
+static uint64_t index_in_whole(const ls__initial *part, int64_t at)
+{
+    uint64_t index = 0, stride = 1;
+    for (int d = part->shape.ndim - 1; d >= 0; d--) {
+        index += (uint64_t)(at % part->shape.dim[d] + part->first.dim[d]) * stride;
+        stride *= (uint64_t)part->whole.dim[d];
+        at /= part->shape.dim[d];
+    }
+    return index;
+}
+
+/* Elements [begin, begin + count) of the storage. */
+static void draw(const ls__storage *storage, const ls__fill *fill, int64_t begin, int64_t count)
+{
+    const ls__initial *initial = storage->initial;
+    const source s = {storage->owner->kernels, fill, id_of(initial, fill)};
+    float *out = (float *)storage->data;
+    if (initial == NULL || !initial->part) {
+        draw_run(&s, out + begin, count, (uint64_t)begin);
+        return;
+    }
+    const int64_t run = run_of(initial);
+    for (int64_t at = begin; at < begin + count;) {
+        const int64_t left = run - at % run, all = begin + count - at;
+        const int64_t take = left < all ? left : all;
+        draw_run(&s, out + at, take, index_in_whole(initial, at));
+        at += take;
+    }
+}
+
+/* Two threads may read a new model at once: the first draws, the other waits. */
+void ls__fill_draw(ls__storage *storage)
+{
+    (void)pthread_mutex_lock(&fill_lock);
+    if (atomic_load_explicit(&storage->unfilled, memory_order_relaxed)) {
+        LS_ASSERT(storage->initial != NULL);
+        draw(storage, &storage->initial->fill, 0, (int64_t)(storage->bytes / sizeof(float)));
+        storage->initial->drawn = true;
+        atomic_store_explicit(&storage->unfilled, false, memory_order_release);
+    }
+    (void)pthread_mutex_unlock(&fill_lock);
+}
+
+/* ---- noting ------------------------------------------------------------------------------- */
+
+ls_status ls__fill_note(ls__tensors *tensors, const ls__record *record, const ls__fill *fill)
+{
+    ls__storage *storage = record->storage;
+    const bool owned = storage->initial != NULL && storage->initial->owner != NULL;
+    const uint64_t stream = tensors->runtime->param_streams;
+    tensors->runtime->param_streams += owned ? 0 : 1;
+    if (fill == NULL) {
+        return LS_OK;
+    }
+    ls__fill given = *fill;
+    given.unowned_id = ls__rng_id(LS__RNG_INITIAL, stream);
+    if (!covers_storage(record)) {
+        ls__fill_settle(storage);
+        draw(storage, &given, record->offset, record->numel);
+        return LS_OK;
+    }
+    ls__initial *initial = initial_of(storage);
+    if (initial == NULL) {
+        return ls__self.status;
+    }
+    initial->fill = given;
+    initial->drawn = false;
+    atomic_store_explicit(&storage->unfilled, true, memory_order_release);
+    return LS_OK;
+}
+
+/* Only a part of the elements: the others are still due. */
+void ls__fill_cancel(const ls__record *record)
+{
+    if (covers_storage(record)) {
+        atomic_store_explicit(&record->storage->unfilled, false, memory_order_release);
+    } else {
+        ls__fill_settle(record->storage);
+    }
+}
+
+/* ---- whose it is -------------------------------------------------------------------------- */
+
+static ls__record *sound(const ls_tensor *t, const char *what)
+{
+    ls__tensors *tensors = ls__tensors_get(what);
+    return tensors != NULL ? ls__record_sound(tensors, t, what) : NULL;
+}
+
+/* A shared parameter has the name that it got first. */
+ls_status ls__fill_own(ls_tensor *t, const ls__draw_place *owner, const char *name)
+{
+    const ls__record *record = sound(t, "module_add_param");
+    ls__initial *initial = record != NULL ? initial_of(record->storage) : NULL;
+    if (initial == NULL) {
+        return ls__self.status;
+    }
+    if (initial->owner == NULL) {
+        (void)snprintf(initial->name, sizeof initial->name, "%s", name);
+        initial->owner = owner;
+    }
+    return LS_OK;
+}
+
+/* Values that are still due would get the name of a module that no longer exists, so they are drawn
+ * now, if anything but the module can read them. */
+void ls__fill_disown(ls_tensor *t)
+{
+    const ls__record *record = sound(t, "module_free");
+    if (record != NULL && record->storage->initial != NULL) {
+        if (!ls__storage_sole(record->storage)) {
+            ls__fill_settle(record->storage);
+        }
+        record->storage->initial->owner = NULL;
+    }
+}
+
+/* ---- parts -------------------------------------------------------------------------------- */
+
+ls_shape ls__fill_whole(const ls__record *record)
+{
+    const ls__initial *initial = record->storage->initial;
+    return initial != NULL && initial->part && covers_storage(record) ? initial->whole
+                                                                      : ls__record_shape(record);
+}
+
+/* Whether the part lies in the whole. */
+static ls_status check_part(const ls__record *record, ls_shape whole, ls_shape first)
+{
+    bool fits = whole.ndim == record->ndim && first.ndim == record->ndim;
+    for (int d = 0; fits && d < record->ndim; d++) {
+        fits = first.dim[d] >= 0 && whole.dim[d] >= record->dim[d] &&
+               first.dim[d] <= whole.dim[d] - record->dim[d];
+    }
+    if (!fits) {
+        return ls__fail(LS_ERR_INVALID,
+                        "tensor_set_part: a tensor of %s does not lie in one of %s from %s on; "
+                        "give the shape of the whole and the indices of the part's first element",
+                        ls__record_print(record).text, ls__shape_print(whole).text,
+                        ls__shape_print(first).text);
+    }
+    return LS_OK;
+}
+
+/* Values that are noted but not drawn yet become those of the part. */
+ls_status ls_tensor_set_part(ls_tensor *t, ls_shape whole, ls_shape first)
+{
+    const ls__record *record = sound(t, "tensor_set_part");
+    if (record == NULL) {
+        return ls__self.status;
+    }
+    LS_TRY(check_part(record, whole, first));
+    if (!covers_storage(record)) {
+        return ls__fail(LS_ERR_INVALID, "tensor_set_part: the tensor is a view of another; give a "
+                                        "tensor with elements of its own");
+    }
+    ls__initial *initial = initial_of(record->storage);
+    if (initial == NULL) {
+        return ls__self.status;
+    }
+    if (initial->drawn) {
+        return ls__fail(LS_ERR_STATE, "tensor_set_part: the tensor's values were drawn and read "
+                                      "already; call it before they are used");
+    }
+    initial->part = true;
+    initial->shape = ls__record_shape(record);
+    initial->whole = whole;
+    initial->first = first;
+    return LS_OK;
+}

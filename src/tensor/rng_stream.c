@@ -1,0 +1,112 @@
+/* Streams of random operations; the idea is in base/draws.h. */
+#include "tensor/rng_stream.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+
+#define NUMBER_MASK ((UINT64_C(1) << LS__DRAW_NUMBER_BITS) - 1)
+
+/* The finaliser of splitmix64 (Steele, Lea and Flood 2014): every bit of x reaches every bit. */
+static uint64_t mix(uint64_t x)
+{
+    x += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+
+/* Keeps calls_in_step above every number drawn, for the checkpoint. */
+static void note_number(ls_runtime *runtime, uint64_t number)
+{
+    uint64_t seen = __atomic_load_n(&runtime->calls_in_step, __ATOMIC_RELAXED);
+    while (seen <= number &&
+           !__atomic_compare_exchange_n(&runtime->calls_in_step, &seen, number + 1, true,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
+/* Takes the next number of the place. Relaxed: threads that draw at once in one place get numbers
+ * of their own, in whatever order. */
+static uint64_t number_next(ls_runtime *runtime, ls__draw_place *place)
+{
+    const uint64_t round = runtime->draw_round << LS__DRAW_NUMBER_BITS;
+    uint64_t seen = atomic_load_explicit(&place->drawn, memory_order_relaxed), mine;
+    do {
+        const bool current = (seen & ~NUMBER_MASK) == round;
+        mine = current ? seen : round | (runtime->draw_first & NUMBER_MASK);
+    } while (!atomic_compare_exchange_weak_explicit(&place->drawn, &seen, mine + 1,
+                                                    memory_order_relaxed, memory_order_relaxed));
+    note_number(runtime, mine & NUMBER_MASK);
+    return mine & NUMBER_MASK;
+}
+
+/* The stream of a draw in this place, in this step. */
+static uint64_t id_next(ls_runtime *runtime, ls__rng_use use)
+{
+    ls__draw_place *place = ls__self.drawing != NULL ? ls__self.drawing : &runtime->outside;
+    const uint64_t number = number_next(runtime, place);
+    return ls__rng_id(use, mix(ls__place_path(place) ^ mix(runtime->step ^ mix(number))));
+}
+
+void ls__draw_log_init(ls__draw_log *log, const ls_runtime *runtime)
+{
+    const ls__draw_log *replay = ls__self.replay;
+    *log = (ls__draw_log){.seed = replay != NULL ? replay->seed : runtime->seed,
+                          .sample_offset =
+                              replay != NULL ? replay->sample_offset : runtime->sample_offset};
+}
+
+/* Room for one more: twice the memory when it is full. False without memory. */
+static bool reserve(ls__draw_log *log, ls__tensors *tensors)
+{
+    const size_t used = (size_t)log->count * sizeof(uint64_t);
+    if (log->ids != NULL && used < log->ids->bytes) {
+        return true;
+    }
+    ls__storage *grown = ls__storage_new(tensors, used > 0 ? 2 * used : 32 * sizeof(uint64_t));
+    if (grown == NULL) {
+        return false;
+    }
+    if (log->ids != NULL) {
+        memcpy(grown->data, log->ids->data, used);
+    }
+    ls__storage_unref(log->ids);
+    log->ids = grown;
+    return true;
+}
+
+/* Every segment around the draw will run again, so each records it. */
+static void record(uint64_t id)
+{
+    for (ls__draw_log *log = ls__self.record; log != NULL; log = log->outer) {
+        ls__tensors *tensors = ls__tensors_get("recompute");
+        if (tensors == NULL || !reserve(log, tensors)) {
+            log->status = ls__self.status;
+            continue;
+        }
+        ((uint64_t *)log->ids->data)[log->count++] = id;
+    }
+}
+
+/* What the first run drew at this point. A run that draws more than it is found out by its number
+ * of draws. */
+static uint64_t id_again(ls__draw_log *replay)
+{
+    const int64_t at = replay->next++;
+    LS_ASSERT(at >= 0);
+    return at < replay->count ? ((const uint64_t *)replay->ids->data)[at] : 0;
+}
+
+ls__rng_stream ls__rng_stream_next(ls_runtime *runtime, ls__rng_use use, const ls__record *shape)
+{
+    const int64_t samples = shape->ndim > 0 ? shape->dim[0] : 1;
+    const int64_t per_sample = samples > 0 ? shape->numel / samples : 0;
+    ls__draw_log *replay = ls__self.replay;
+    const int64_t offset = replay != NULL ? replay->sample_offset : runtime->sample_offset;
+    const uint64_t id = replay != NULL ? id_again(replay) : id_next(runtime, use);
+    record(id);
+    return (ls__rng_stream){.seed = replay != NULL ? replay->seed : runtime->seed,
+                            .id = id,
+                            .first = (uint64_t)offset * (uint64_t)per_sample};
+}

@@ -1,0 +1,39 @@
+"""Which tests concern a folder of src, and how many changes are planted there by default.
+
+A test program is chosen by the beginning of its name; `over` adds a run over TCP and one over both
+transports, as in tests/run. For comm these would take most of the time: tests/dist/net is over TCP.
+"""
+
+from dataclasses import dataclass
+
+SEED = 12
+
+
+@dataclass(frozen=True)
+class Folder:
+    count: int
+    tests: tuple
+    over: tuple = ()
+
+
+COMM = ("tests/unit/comm/", "tests/dist/comm/", "tests/dist/net/")
+FOLDERS = {
+    "optim": Folder(20, ("tests/unit/nn/", "tests/dist/checkpoint/", "tests/dist/train/", "tests/reference/")),
+    "data": Folder(25, ("tests/unit/api/", "tests/unit/nn/", "tests/unit/tokenizer/", "tests/fuzz/", "tests/dist/train/")),
+    "checkpoint": Folder(30, ("tests/unit/checkpoint/", "tests/unit/nn/", "tests/fuzz/", "tests/dist/checkpoint/")),
+    "reduce": Folder(25, ("tests/dist/reduce/", "tests/dist/train/"), ("tests/dist/reduce/",)),
+    "kernel": Folder(30, ("tests/unit/kernel/", "tests/unit/tensor/", "tests/grad/", "tests/unit/nn/", "tests/reference/")),
+    "comm": Folder(75, COMM),
+}
+
+# Programs that tests start, which must be built too: test program's folder -> targets.
+STARTED = {
+    "tests/dist/net/": ("tests/dist/net/stranger",),
+    "tests/dist/train/": ("tests/dist/train/victim", "programs"),
+    "tests/unit/checkpoint/": ("tests/unit/checkpoint/saver",),
+    "tests/unit/launch/": ("programs",),
+    "tests/unit/nn/": ("tests/unit/nn/foreign",),
+}
+
+# Not in the mutation's build, or not run by this processor; their own tests skip as well.
+NOT_HERE = ("onednn", "attention_tiles", "tiles_x86", "_absent", "variants_plain")
