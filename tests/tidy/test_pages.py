@@ -1,4 +1,4 @@
-"""The pages tell of what is there: files, folders, targets and flags that they name exist."""
+"""The pages tell of what is there: files, folders, names of the code, targets and flags that they name exist."""
 
 import pathlib
 import re
@@ -49,6 +49,36 @@ def the_check_sees_what_is_missing():
     known = ["src/comm/engine/exec.c"]
     assert exists("exec.c", known) and exists("comm/", known) and exists("src/comm/engine/exec.c", known)
     assert not exists("xec.c", known) and not exists("omm/", known)
+
+
+OF_CODE = re.compile(r"\b(?:ls_|ls__|LS_|LS__|LOCKSTEP_)\w*[^\W_]\b")
+PLACES = re.compile(r"ls_(?:set_)?(?:noun|thing)")  # docs/api.md shows with these how names are made
+
+
+def code_of(text):
+    """What a page prints as code: `words` and blocks."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    blocks += re.findall(r"^    .*$", text, re.MULTILINE)
+    return "\n".join(blocks + re.findall(r"`([^`\n]+)`", text))
+
+
+def unknown_names(text, known):
+    return sorted({name for name in OF_CODE.findall(code_of(text)) if name not in known and not PLACES.match(name)})
+
+
+@test
+def names_of_the_code_that_the_pages_use_exist():
+    # The changelog also names what was removed.
+    sources = [f for f in files() if f.endswith((".c", ".h", ".hpp", ".py", ".build"))]
+    known = {word for f in sources for word in re.findall(r"\w+", (SOURCE / f).read_text())}
+    none_of((f"{name}: {word}" for name in PAGES_OF_NOW if name != "CHANGELOG.md"
+             for word in unknown_names(page(name), known)), "named, not there")
+
+
+@test
+def the_check_of_names_sees_what_is_missing():
+    text = "`ls_was(x)` and `ls_is`\n```c\nLS_GONE;\n```\nls_prose"
+    assert unknown_names(text, {"ls_is"}) == ["LS_GONE", "ls_was"], unknown_names(text, {"ls_is"})
 
 
 @test
