@@ -78,6 +78,27 @@ test_output test_run(const char *command, int deadline_seconds);
 /* With a number of ranks (0: plain) and a deadline of its own. */
 #define TEST_OF(name, ranks, deadline) TEST_REGISTER_(name, ranks, deadline)
 #define DIST_TEST(name, ranks) TEST_REGISTER_(name, ranks, TEST_DEADLINE_SECONDS)
+/* The same test on each of up to eight numbers of ranks:
+ *     DIST_TESTS(sums_of_, _ranks_are_exact, 1, 2, 4) { … }
+ * has the tests sums_of_1_ranks_are_exact, sums_of_2_ranks_are_exact and so on. */
+#define DIST_TESTS(before, after, ...)                                                             \
+    static void before##n##after(void);                                                            \
+    TEST_NUMBERS_(__VA_ARGS__, TEST_8_, TEST_7_, TEST_6_, TEST_5_, TEST_4_, TEST_3_, TEST_2_,      \
+                  TEST_1_, 0)                                                                      \
+    (before, after, __VA_ARGS__, 0) static void before##n##after(void)
+#define TEST_NUMBERS_(a, b, c, d, e, f, g, h, name, ...) name
+#define TEST_1_(before, after, ranks, ...)                                                         \
+    DIST_TEST(before##ranks##after, ranks)                                                         \
+    {                                                                                              \
+        before##n##after();                                                                        \
+    }
+#define TEST_2_(b, a, n, ...) TEST_1_(b, a, n, 0) TEST_1_(b, a, __VA_ARGS__)
+#define TEST_3_(b, a, n, ...) TEST_1_(b, a, n, 0) TEST_2_(b, a, __VA_ARGS__)
+#define TEST_4_(b, a, n, ...) TEST_1_(b, a, n, 0) TEST_3_(b, a, __VA_ARGS__)
+#define TEST_5_(b, a, n, ...) TEST_1_(b, a, n, 0) TEST_4_(b, a, __VA_ARGS__)
+#define TEST_6_(b, a, n, ...) TEST_1_(b, a, n, 0) TEST_5_(b, a, __VA_ARGS__)
+#define TEST_7_(b, a, n, ...) TEST_1_(b, a, n, 0) TEST_6_(b, a, __VA_ARGS__)
+#define TEST_8_(b, a, n, ...) TEST_1_(b, a, n, 0) TEST_7_(b, a, __VA_ARGS__)
 #define TEST_MAIN                                                                                  \
     int main(int argc, char **argv)                                                                \
     {                                                                                              \

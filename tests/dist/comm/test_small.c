@@ -163,7 +163,7 @@ DIST_TEST(some_block_and_some_do_not, 3)
 }
 
 /* Every rank is the late one several times, whichever ranks its peers look at. */
-static void each_comes_late(void)
+DIST_TESTS(who_comes_late_of_, _is_waited_for, 3, 6, 7, 8)
 {
     const struct timespec pause = {.tv_nsec = 2000000}; /* longer than anybody spins */
     const int n = ls_world_size();
@@ -177,16 +177,6 @@ static void each_comes_late(void)
         CHECK_NEAR(x[1], n * round, 0);
     }
 }
-
-#define COMES_LATE(n)                                                                              \
-    DIST_TEST(who_comes_late_of_##n##_is_waited_for, n)                                            \
-    {                                                                                              \
-        each_comes_late();                                                                         \
-    }
-COMES_LATE(3)
-COMES_LATE(6)
-COMES_LATE(7)
-COMES_LATE(8)
 
 typedef struct worker {
     ls_runtime *runtime;

@@ -143,26 +143,13 @@ static uint64_t bits_with(size_t bucket_bytes)
     return j.bits;
 }
 
-static void found_alike_and_no_bit_changes(void)
+DIST_TESTS(automatic_buckets_are_alike_and_change_no_bit_over_, _ranks, 1, 2, 3, 4, 5, 6, 7, 8)
 {
     const uint64_t bits = bits_with(LS_BUCKET_BYTES_AUTO);
     CHECK(bits == bits_with(25 << 20));
     CHECK(bits == bits_with(0));
     CHECK(bits == bits_with(100000));
 }
-#define FOUND(n)                                                                                   \
-    DIST_TEST(automatic_buckets_are_alike_and_change_no_bit_over_##n##_ranks, n)                   \
-    {                                                                                              \
-        found_alike_and_no_bit_changes();                                                          \
-    }
-FOUND(1)
-FOUND(2)
-FOUND(3)
-FOUND(4)
-FOUND(5)
-FOUND(6)
-FOUND(7)
-FOUND(8)
 
 /* ---- the caller's choice ------------------------------------------------------------------ */
 

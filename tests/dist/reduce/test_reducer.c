@@ -82,7 +82,7 @@ static void check_mean(const job *j, int first, int last, const char *what)
     }
 }
 
-static void averages_in_any_ready_order(void)
+DIST_TESTS(averages_in_any_ready_order_over_, _ranks, 1, 2, 3, 4, 5, 6, 7, 8)
 {
     for (size_t bucket_bytes = 0; bucket_bytes < 40000; bucket_bytes += 6000) {
         job j;
@@ -97,19 +97,6 @@ static void averages_in_any_ready_order(void)
         CHECK_OK(ls_reducer_free(j.reducer));
     }
 }
-#define AVERAGES(n)                                                                                \
-    DIST_TEST(averages_in_any_ready_order_over_##n##_ranks, n)                                     \
-    {                                                                                              \
-        averages_in_any_ready_order();                                                             \
-    }
-AVERAGES(1)
-AVERAGES(2)
-AVERAGES(3)
-AVERAGES(4)
-AVERAGES(5)
-AVERAGES(6)
-AVERAGES(7)
-AVERAGES(8)
 
 /* ---- the size of buckets changes no bit ---------------------------------------------------- */
 
@@ -137,7 +124,7 @@ static void record_steps(size_t bucket_bytes, bool weighted, float *out)
     CHECK_OK(ls_reducer_free(j.reducer));
 }
 
-static void bucket_size_changes_no_bit(void)
+DIST_TESTS(bucket_size_changes_no_bit_of_any_step_over_, _ranks, 2, 3, 4, 5)
 {
     static const size_t sizes[] = {0, 100, 5000, 12000, 1 << 20};
     static float first[ROUNDS * ELEMENTS], other[ROUNDS * ELEMENTS];
@@ -155,15 +142,6 @@ static void bucket_size_changes_no_bit(void)
         }
     }
 }
-#define BUCKETS(n)                                                                                 \
-    DIST_TEST(bucket_size_changes_no_bit_of_any_step_over_##n##_ranks, n)                          \
-    {                                                                                              \
-        bucket_size_changes_no_bit();                                                              \
-    }
-BUCKETS(2)
-BUCKETS(3)
-BUCKETS(4)
-BUCKETS(5)
 
 DIST_TEST(local_backwards_add_up_and_the_synchronising_one_averages_all, 3)
 {

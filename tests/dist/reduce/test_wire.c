@@ -94,7 +94,7 @@ static void check_equal(const ls_reducer_param params[PARAMS])
     }
 }
 
-static void averages_are_rounded(void)
+DIST_TESTS(averages_of_, _ranks_are_rounded_to_bfloat16_alike, 1, 2, 3, 4, 5, 8)
 {
     ls_reducer_param params[PARAMS];
     float own[3];
@@ -114,18 +114,6 @@ static void averages_are_rounded(void)
         CHECK_OK(ls_reducer_free(r));
     }
 }
-
-#define RANKS(n)                                                                                   \
-    DIST_TEST(averages_of_##n##_ranks_are_rounded_to_bfloat16_alike, n)                            \
-    {                                                                                              \
-        averages_are_rounded();                                                                    \
-    }
-RANKS(1)
-RANKS(2)
-RANKS(3)
-RANKS(4)
-RANKS(5)
-RANKS(8)
 
 /* What is summed on the rank, before and after the average, stays float32: 1 + 2^-12 would be 1. */
 DIST_TEST(sums_in_memory_stay_float32, 2)

@@ -166,39 +166,19 @@ static void equal_one_process(const recipe *how)
     CHECK(alone[how->steps - 1] < 0.5 * alone[0]);
 }
 
-static void workers_equal_one_process(void)
+DIST_TESTS(losses_of_100_steps_with_, _workers_equal_those_of_one_process, 1, 2, 3, 4, 6, 8)
 {
     equal_one_process(&(recipe){.bucket_bytes = 4096, .steps = STEPS});
 }
-#define EQUAL(n)                                                                                   \
-    DIST_TEST(losses_of_100_steps_with_##n##_workers_equal_those_of_one_process, n)                \
-    {                                                                                              \
-        workers_equal_one_process();                                                               \
-    }
-EQUAL(1)
-EQUAL(2)
-EQUAL(3)
-EQUAL(4)
-EQUAL(6)
-EQUAL(8)
 
 /* Gradients are clipped in most steps, and every rank has another number of rows. */
-static void uneven_workers_that_clip_equal_one_process(void)
+DIST_TESTS(uneven_shares_over_, _workers_and_clipping_equal_one_process, 2, 3, 4, 6)
 {
     equal_one_process(
         &(recipe){.bucket_bytes = 4096, .steps = STEPS, .uneven = true, .max_norm = 0.5});
 }
-#define UNEVEN(n)                                                                                  \
-    DIST_TEST(uneven_shares_over_##n##_workers_and_clipping_equal_one_process, n)                  \
-    {                                                                                              \
-        uneven_workers_that_clip_equal_one_process();                                              \
-    }
-UNEVEN(2)
-UNEVEN(3)
-UNEVEN(4)
-UNEVEN(6)
 
-static void same_bits_in_any_buckets(void)
+DIST_TESTS(the_same_run_twice_and_in_other_buckets_gives_the_same_bits_on_, _ranks, 2, 3, 4, 5)
 {
     static const size_t bytes[] = {4096, 0, 10000, 1 << 20};
     double losses[20];
@@ -214,15 +194,6 @@ static void same_bits_in_any_buckets(void)
         }
     }
 }
-#define SAME(n)                                                                                    \
-    DIST_TEST(the_same_run_twice_and_in_other_buckets_gives_the_same_bits_on_##n##_ranks, n)       \
-    {                                                                                              \
-        same_bits_in_any_buckets();                                                                \
-    }
-SAME(2)
-SAME(3)
-SAME(4)
-SAME(5)
 
 DIST_TEST(parameters_lie_beside_each_other_as_their_gradients_do, 2)
 {

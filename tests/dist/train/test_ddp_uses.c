@@ -140,14 +140,10 @@ DIST_TEST(a_data_set_smaller_than_a_batch_trains_as_one_process_does, 3)
     ranks_equal_one(7, 24, 0.0);
 }
 
-#define DROPS(n)                                                                                   \
-    DIST_TEST(dropout_on_##n##_ranks_drops_what_one_process_drops, n)                              \
-    {                                                                                              \
-        ranks_equal_one(40, 16, 0.4);                                                              \
-    }
-DROPS(1)
-DROPS(2)
-DROPS(4)
+DIST_TESTS(dropout_on_, _ranks_drops_what_one_process_drops, 1, 2, 4)
+{
+    ranks_equal_one(40, 16, 0.4);
+}
 
 /* ---- parts of a model --------------------------------------------------------------------- */
 

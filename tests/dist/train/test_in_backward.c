@@ -98,7 +98,7 @@ static void compare(recipe how)
     CHECK(train(&how) == plain);
 }
 
-static void sweep(void)
+DIST_TESTS(steps_in_backward_of_, _ranks_have_the_bits_of_steps_after_it, 1, 2, 3, 4, 8)
 {
     for (int adam = 0; adam < 2; adam++) {
         for (int mode = LS_REDUCE_OVERLAP; mode <= LS_REDUCE_NAIVE; mode++) {
@@ -109,17 +109,6 @@ static void sweep(void)
         compare((recipe){.adam = adam == 1, .micro_batches = 1, .weighted = true, .uneven = true});
     }
 }
-
-#define RANKS(n)                                                                                   \
-    DIST_TEST(steps_in_backward_of_##n##_ranks_have_the_bits_of_steps_after_it, n)                 \
-    {                                                                                              \
-        sweep();                                                                                   \
-    }
-RANKS(1)
-RANKS(2)
-RANKS(3)
-RANKS(4)
-RANKS(8)
 
 /* ---- it is in backward ----------------------------------------------------------------------- */
 

@@ -260,21 +260,14 @@ static void compare(const share *data, rule by, ls_group *half)
     ls_module_free(ddp);
 }
 
-#define RANKS(n)                                                                                   \
-    DIST_TEST(uneven_data_on_##n##_ranks_teach_what_one_process_learns, n)                         \
-    {                                                                                              \
-        for (int s = 0; s < SHARES; s++) {                                                         \
-            compare(&shares[s], BY_WEIGHT, NULL);                                                  \
-            compare(&shares[s], BY_ALL, NULL);                                                     \
-            compare(&shares[s], BY_LIVE, NULL);                                                    \
-        }                                                                                          \
+DIST_TESTS(uneven_data_on_, _ranks_teach_what_one_process_learns, 1, 2, 3, 4, 5, 8)
+{
+    for (int s = 0; s < SHARES; s++) {
+        compare(&shares[s], BY_WEIGHT, NULL);
+        compare(&shares[s], BY_ALL, NULL);
+        compare(&shares[s], BY_LIVE, NULL);
     }
-RANKS(1)
-RANKS(2)
-RANKS(3)
-RANKS(4)
-RANKS(5)
-RANKS(8)
+}
 
 /* In a job of its own: whatever forward passes note of a rank's settings is missing. */
 DIST_TEST(a_rank_that_never_has_data_trains_from_the_first_step, 2)

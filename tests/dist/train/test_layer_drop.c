@@ -148,7 +148,7 @@ static uint64_t train(dropping how, bool adam, ls_reduce_mode mode)
 }
 
 /* All modes give the same bits. */
-static void sweep(void)
+DIST_TESTS(dropped_layers_of_, _ranks_train_as_in_one_process, 1, 2, 3, 4, 8)
 {
     for (int how = ALIKE; how <= APART; how++) {
         const uint64_t first = train((dropping)how, false, LS_REDUCE_OVERLAP);
@@ -158,16 +158,5 @@ static void sweep(void)
         (void)train((dropping)how, true, LS_REDUCE_OVERLAP);
     }
 }
-
-#define RANKS(n)                                                                                   \
-    DIST_TEST(dropped_layers_of_##n##_ranks_train_as_in_one_process, n)                            \
-    {                                                                                              \
-        sweep();                                                                                   \
-    }
-RANKS(1)
-RANKS(2)
-RANKS(3)
-RANKS(4)
-RANKS(8)
 
 TEST_MAIN

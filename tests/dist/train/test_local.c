@@ -205,7 +205,7 @@ static void compare(const recipe *how)
     ls_module_free(ddp);
 }
 
-static void sweep(void)
+DIST_TESTS(local_steps_of_, _ranks_are_those_of_a_twin, 2, 3, 4, 5, 8)
 {
     for (int every = 1; every <= 4; every *= 2) {
         compare(&(recipe){.every = every, .micro_batches = 1});
@@ -215,17 +215,6 @@ static void sweep(void)
         compare(&(recipe){.every = every, .micro_batches = 2, .gradients = true, .weighted = true});
     }
 }
-
-#define RANKS(n)                                                                                   \
-    DIST_TEST(local_steps_of_##n##_ranks_are_those_of_a_twin, n)                                   \
-    {                                                                                              \
-        sweep();                                                                                   \
-    }
-RANKS(2)
-RANKS(3)
-RANKS(4)
-RANKS(5)
-RANKS(8)
 
 DIST_TEST(local_steps_of_one_rank_are_plain_steps, 1)
 {

@@ -55,16 +55,11 @@ static uint64_t operations_of(int blocks)
     return count;
 }
 
-#define RANKS(n)                                                                                   \
-    DIST_TEST(a_model_of_any_size_reaches_##n##_ranks_in_one_operation, n)                         \
-    {                                                                                              \
-        const uint64_t small = operations_of(1);                                                   \
-        CHECK_INT(operations_of(30), small);                                                       \
-    }
-RANKS(2)
-RANKS(3)
-RANKS(4)
-RANKS(8)
+DIST_TESTS(a_model_of_any_size_reaches_, _ranks_in_one_operation, 2, 3, 4, 8)
+{
+    const uint64_t small = operations_of(1);
+    CHECK_INT(operations_of(30), small);
+}
 
 /* The head belongs to even and to odd ranks apart: its first values are those of each half's rank 0. */
 static void place_head(void *arg, const char *name, const ls_tensor *param, ls_ddp_place *place)
