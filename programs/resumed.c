@@ -4,6 +4,7 @@
 #include "resumed.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define KINDS 3
@@ -31,7 +32,8 @@ run_settings settings_of(const trainer_options *o)
                           .min_lr = o->min_lr,
                           .momentum = sgd ? o->momentum : 0.0,
                           .beta2 = sgd ? 0.0 : o->beta2,
-                          .weight_decay = o->weight_decay};
+                          .weight_decay = o->weight_decay,
+                          .decay_all = strcmp(o->decay, "all") == 0};
 }
 
 ls_schedule_options schedule_of(const run_settings *s)
@@ -62,7 +64,11 @@ ls_status run_settings_state(void *object, const char *prefix, const ls_state_vi
         LS_TRY(field[i].whole != NULL ? visitor->int64(visitor->self, name, field[i].whole)
                                       : visitor->float64(visitor->self, name, field[i].number));
     }
-    return LS_OK;
+    char name[128];
+    (void)snprintf(name, sizeof name, "%s.decay-all", prefix);
+    return visitor->optional_float64 != NULL
+               ? visitor->optional_float64(visitor->self, name, &s->decay_all)
+               : visitor->float64(visitor->self, name, &s->decay_all);
 }
 
 /* A setting whose saved value came with the state. */
@@ -121,4 +127,19 @@ void print_differences(const run_settings *saved, const run_settings *now, int64
     print_kept("--momentum", saved->momentum, now->momentum);
     print_kept("--beta2", saved->beta2, now->beta2);
     print_kept("--weight-decay", saved->weight_decay, now->weight_decay);
+    if (saved->decay_all > now->decay_all) {
+        (void)printf("biases and norms decayed in the checkpoint's run; in this one they do not "
+                     "(--decay matrices). --decay all goes on as before\n");
+    }
+}
+
+/* A group of the checkpoint that this run's optimizer has not is a mismatch of its scalars. */
+void must_resume(ls_status status)
+{
+    if (status == LS_ERR_MISMATCH && strstr(ls_error_message(), "\"optim.group.") != NULL) {
+        give_up(EXIT_FAILURE,
+                "%s. Biases and norms did not decay in the checkpoint's run: give --decay matrices",
+                ls_error_message());
+    }
+    must(status);
 }

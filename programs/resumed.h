@@ -12,6 +12,7 @@
 typedef struct run_settings {
     int64_t steps, schedule, warmup, seed; /* steps: of the schedule */
     double lr, min_lr, momentum, beta2, weight_decay;
+    double decay_all; /* 1: biases and norms decay, too; as in checkpoints that do not say it */
 } run_settings;
 
 run_settings settings_of(const trainer_options *options);
@@ -23,6 +24,9 @@ ls_status run_settings_state(void *object, const char *prefix, const ls_state_vi
  * of the two settings applies; and that nothing is left to do. For rank 0. */
 void print_differences(const run_settings *saved, const run_settings *now, int64_t step,
                        int64_t steps);
+
+/* As must, for the status of the load; names the flag by which groups of parameters differ. */
+void must_resume(ls_status status);
 
 /* The schedule of a run's settings. */
 ls_schedule_options schedule_of(const run_settings *settings);

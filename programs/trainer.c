@@ -177,6 +177,7 @@ static void settle(trainer *t, const run_settings *mine)
     t->settings.warmup = mine->warmup;
     t->settings.lr = mine->lr;
     t->settings.min_lr = mine->min_lr;
+    t->settings.decay_all = mine->decay_all;
 }
 
 /* If --save and --resume name the same folder, it may be empty, so that one command line both
@@ -190,13 +191,16 @@ static void resume(trainer *t)
         must(ls_checkpoint_new(t->set->resume, ls_world(),
                                LS_OPTIONS(ls_checkpoint_options, .load_only = true), &from));
     }
+    t->settings.decay_all = 1; /* of a checkpoint that does not say it */
     ls_status status = ls_checkpoint_load(from, t->items, ITEMS, &t->start);
     if (status == LS_ERR_NOT_FOUND && from != t->checkpoint) {
         give_up(EXIT_FAILURE, "--resume: %s; without --resume training starts anew",
                 ls_error_message());
     }
-    if (status != LS_ERR_NOT_FOUND) {
-        must(status);
+    if (status == LS_ERR_NOT_FOUND) {
+        t->settings = mine;
+    } else {
+        must_resume(status);
     }
     if (from != t->checkpoint) {
         must(ls_checkpoint_free(from));

@@ -1,5 +1,6 @@
 """programs/train_gpt: it learns text, alike on any number of ranks, and goes on to the bit."""
 
+import hashlib
 import json
 import math
 import os
@@ -96,6 +97,41 @@ def a_run_that_goes_on_says_what_differs():
     assert "the checkpoint is at step 6; --steps 6 leaves nothing to do\n" in done, done
     assert "has no effect" not in done and "trained" not in done, done
     assert hash_of(done) == hash_of(rest)
+
+
+def without_groups(folder):
+    """Makes the checkpoint one of a version that had no groups of parameters; the manifest's hash is of its text with
+    zeros in the hash's place."""
+    path = folder / "manifest.json"
+    content = json.loads(path.read_text())
+    for name in ("optim.group.1.lr_scale", "optim.group.1.weight_decay", "run.decay-all"):
+        del content["scalars"][name]
+    content["hash"] = "0" * 64
+    text = json.dumps(content, separators=(",", ":"))
+    path.write_text(text.replace("0" * 64, hashlib.sha256(text.encode()).hexdigest(), 1))
+
+
+@test
+def a_run_that_goes_on_with_other_groups_says_so():
+    flags = ("--batch", 2, "--eval-windows", 10, "--schedule-steps", 8, "--save", "groups", "--resume", "groups")
+    said = ("biases and norms decayed in the checkpoint's run; in this one they do not (--decay matrices). "
+            "--decay all goes on as before\n")
+    printed = train(2, *flags, "--steps", 2)
+    assert "decayed" not in printed, printed
+    printed = train(1, *flags, "--steps", 4)
+    assert "decayed" not in printed, printed
+    done = subprocess.run([BUILD / "programs/train_gpt", "--data", text(), *map(str, (*SMALL, *flags, "--steps", 6)),
+                           "--decay", "all"], cwd=FOLDER, text=True, capture_output=True, timeout=60)
+    assert done.returncode == 1
+    says(done.stderr, "%s. Biases and norms did not decay in the checkpoint's run: give --decay matrices")
+    without_groups(FOLDER / "groups" / "step-00000004")
+    printed = train(1, *flags, "--steps", 6)
+    assert said in printed, printed
+    shutil.rmtree(FOLDER / "groups")
+    train(1, *flags, "--steps", 2, "--decay", "all")
+    printed = train(1, *flags, "--steps", 4, "--decay", "all")
+    assert "decayed" not in printed, printed
+    assert said in train(1, *flags, "--steps", 6)
 
 
 @test
@@ -289,7 +325,7 @@ def wrong_flags_and_unusable_text_are_refused_in_words():
             (2, '--dtype is "half"; give float32 or bf16', "--data", text(), "--dtype", "half"),
             (1, 'error: tokens: "words.bin" has token 65535 at offset 0', "--data", "words.bin", "--format", "tokens",
              "--held-out", "words.bin", *SMALL),
-            (1, '"nowhere" does not exist', "--data", "nowhere"),
+            (1, 'cannot read "nowhere": no such file or folder', "--data", "nowhere"),
             (1, "shorter than a window", "--data", "short")):
         done = subprocess.run([BUILD / "programs/train_gpt", *map(str, flags)], cwd=FOLDER, text=True,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
