@@ -141,7 +141,7 @@ static void check_mean(const job *j, int round, double divisor)
     }
 }
 
-static void averages_of_every_type(void)
+DIST_TESTS(gradients_of_every_float_type_are_averaged_over_, _ranks, 1, 2, 3, 4)
 {
     for (int64_t bucket_bytes = 0; bucket_bytes < 20000; bucket_bytes += 4500) {
         job j;
@@ -158,15 +158,6 @@ static void averages_of_every_type(void)
         job_free(&j);
     }
 }
-#define AVERAGES(n)                                                                                \
-    DIST_TEST(gradients_of_every_float_type_are_averaged_over_##n##_ranks, n)                      \
-    {                                                                                              \
-        averages_of_every_type();                                                                  \
-    }
-AVERAGES(1)
-AVERAGES(2)
-AVERAGES(3)
-AVERAGES(4)
 
 /* ---- one element that is not finite ---------------------------------------------------------- */
 
@@ -222,6 +213,43 @@ static int find_every_one(void *arg)
 TEST(one_element_that_is_not_finite_is_found_wherever_it_lies_where_checks_are_strict)
 {
     CHECK_OK(ls_spawn(find_every_one, NULL, 2));
+}
+
+/* One row, or one column, of a matrix as rank 1 alone computes it. */
+static void check_line(ls_dtype dtype, int row, int column)
+{
+    enum { ROWS = 70, COLUMNS = 50 };
+    char part[128];
+    const int64_t first = row >= 0 ? row * COLUMNS : column;
+    ls_reducer *r = NULL;
+    ls_reducer_param param = {
+        .name = "matrix", .shape = "[70,5,10]", .count = ROWS * COLUMNS, .dtype = dtype};
+    CHECK_OK(ls_reducer_new(ls_world(), &param, 1, NULL, &r));
+    warned[0] = '\0';
+    CHECK_OK(ls_reducer_begin(r, NULL));
+    for (int64_t k = 0; k < param.count; k++) {
+        const bool bad = k / COLUMNS == row || k % COLUMNS == column;
+        put(dtype, param.grad, k, bad && ls_rank() == 1 ? NAN : 1.0);
+    }
+    CHECK_OK(ls_reducer_ready(r, 0, NULL));
+    CHECK_OK(ls_reducer_wait(r));
+    (void)snprintf(part, sizeof part,
+                   "gradient of matrix is not finite on rank 1 (element %lld of 3500)",
+                   (long long)first);
+    CHECK(test_contains(warned, part) == (ls_rank() == 1));
+    CHECK_OK(ls_reducer_free(r));
+}
+
+DIST_TEST(a_row_or_a_column_that_is_not_finite_is_found_wherever_it_lies, 2)
+{
+    const ls_dtype types[] = {LS_FLOAT64, LS_BFLOAT16, LS_FLOAT16, LS_FLOAT32};
+    ls_set_log_callback(keep_warning, NULL);
+    for (int t = 0; t < 4; t++) {
+        for (int at = 0; at < 50; at += 7) {
+            check_line(types[t], at + 20, -1);
+            check_line(types[t], -1, at);
+        }
+    }
 }
 
 /* Whatever lay reduced in a bucket is added back after the new part was reduced, in its type. */
