@@ -5,7 +5,6 @@
  */
 #include "base/error.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,20 +98,6 @@ ls_status ls_fail(ls_status status, const char *format, ...)
     va_end(args);
     keep(status, d.text);
     return status;
-}
-
-/* errno is read first, because formatting may change it. */
-ls_status ls__fail_errno(const char *format, ...)
-{
-    const int number = errno;
-    draft d = {.used = 0};
-    va_list args;
-    va_start(args, format);
-    draft_add_list(&d, format, args);
-    va_end(args);
-    draft_add(&d, ": %s", strerror(number));
-    keep(LS_ERR_SYSTEM, d.text);
-    return LS_ERR_SYSTEM;
 }
 
 /* The message already set may itself be an argument: it is formatted aside first. */

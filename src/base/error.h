@@ -10,8 +10,6 @@
 #define LS__MESSAGE_MAX 2048 /* a report with both sides of a mismatch fits */
 
 ls_status ls__fail(ls_status status, const char *format, ...) LS__PRINTF(2, 3);
-/* The same with ": strerror(errno)" appended; LS_ERR_SYSTEM. */
-ls_status ls__fail_errno(const char *format, ...) LS__PRINTF(1, 2);
 /* Puts "context: " before the message already set; returns status unchanged. */
 ls_status ls__fail_within(ls_status status, const char *format, ...) LS__PRINTF(2, 3);
 /* Puts the line of the user's program before this thread's message, where the call was one that

@@ -15,20 +15,21 @@
 #define CAPACITY_MIN ((size_t)4096)
 
 /* ENOTDIR counts as missing: some part of the path does not exist as a folder. */
-ls_status ls__file_fail(int negative_errno, const char *what, const char *path)
+ls_status ls__file_fail(int negative_errno, const char *what, const char *tried, const char *path)
 {
     if (negative_errno == -ENOENT || negative_errno == -ENOTDIR) {
-        return ls__fail(LS_ERR_NOT_FOUND, "%s: \"%s\" does not exist; check the path", what, path);
+        return ls__fail(LS_ERR_NOT_FOUND, "%s: %s \"%s\": no such file or folder; check the path",
+                        what, tried, path);
     }
     if (negative_errno == -ETIMEDOUT) {
-        return ls__fail(
-            LS_ERR_TIMEOUT,
-            "%s: \"%s\": the file system has not answered in time (LOCKSTEP_TIMEOUT); check "
-            "the disk, or the server that it is mounted from",
-            what, path);
+        return ls__fail(LS_ERR_TIMEOUT,
+                        "%s: %s \"%s\": the file system has not answered in time "
+                        "(LOCKSTEP_TIMEOUT, or a checkpoint's "
+                        "timeout_ms); check the disk, or the server that it is mounted from",
+                        what, tried, path);
     }
-    errno = -negative_errno;
-    return ls__fail_errno("%s: \"%s\" cannot be read", what, path);
+    return ls__fail(LS_ERR_SYSTEM, "%s: %s \"%s\": %s", what, tried, path,
+                    strerror(-negative_errno));
 }
 
 /* Files of a job's are opened and read within its deadline. */
@@ -44,7 +45,7 @@ static ls_status stat_file(const ls__env *env, const char *what, const char *pat
                            ls__env_stat *out)
 {
     int error = env->stat(env, path, true, out);
-    return error < 0 ? ls__file_fail(error, what, path) : LS_OK;
+    return error < 0 ? ls__file_fail(error, what, "cannot read", path) : LS_OK;
 }
 
 ls_status ls__file_stat(const ls__env *env, const char *what, const char *path, ls__env_stat *out)
@@ -91,7 +92,7 @@ static ls_status fill(const ls__env *env, const char *what, const char *path, in
             continue;
         }
         if (got < 0) {
-            return ls__file_fail((int)got, what, path);
+            return ls__file_fail((int)got, what, "cannot read", path);
         }
         if (got == 0) {
             break;
@@ -125,7 +126,7 @@ static ls_status read_file(const ls__env *env, const char *what, const char *pat
     size_t guess = (size_t)stat.bytes < bytes_max ? (size_t)stat.bytes + 1 : bytes_max;
     int fd = env->open(env, path, O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0) {
-        return ls__file_fail(fd, what, path);
+        return ls__file_fail(fd, what, "cannot read", path);
     }
     ls_status status = reserve(env, what, path, guess < CAPACITY_MIN ? CAPACITY_MIN : guess, out);
     if (status == LS_OK) {
@@ -158,7 +159,7 @@ static ls_status map_file(const ls__env *env, const char *what, const char *path
     int error = env->map_file(env, path, &memory, &out->bytes);
     if (error < 0) {
         *out = (ls__file){0};
-        return ls__file_fail(error, what, path);
+        return ls__file_fail(error, what, "cannot read", path);
     }
     out->data = memory;
     return LS_OK;

@@ -26,7 +26,9 @@ ls_status ls__file_read(const ls__env *env, const char *what, const char *path, 
 ls_status ls__file_map(const ls__env *env, const char *what, const char *path, ls__file *out);
 void ls__file_release(const ls__env *env, ls__file *file);
 
-/* ls__fail with "what: path: text" for a negative errno of the table. */
-ls_status ls__file_fail(int negative_errno, const char *what, const char *path);
+/* ls__fail with "what: tried "path": reason" for a negative errno of the table; `tried` is "cannot read",
+ * "cannot make", and so on. A missing file is LS_ERR_NOT_FOUND, one of a file system that hangs
+ * LS_ERR_TIMEOUT, any other LS_ERR_SYSTEM. */
+ls_status ls__file_fail(int negative_errno, const char *what, const char *tried, const char *path);
 
 #endif

@@ -37,7 +37,7 @@ static ls_status begin(ls_checkpoint *c, const char *path)
     }
     LS_TRY(ls__folder_check_later(c, c->step));
     const int error = c->files->make_folder(c->files, path);
-    return error < 0 ? ls__file_failed("cannot make the folder", path, error) : LS_OK;
+    return error < 0 ? ls__file_fail(error, "checkpoint", "cannot make the folder", path) : LS_OK;
 }
 
 /* ---- the other ranks' files --------------------------------------------------------------- */

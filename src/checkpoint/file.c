@@ -18,21 +18,6 @@ void ls__path_join(char out[LS__CHECKPOINT_PATH_MAX], const char *folder, const 
     (void)snprintf(out, LS__CHECKPOINT_PATH_MAX, "%s/%s", folder, name);
 }
 
-/* A missing file has its own status, because load treats it as damage and tries an older
- * checkpoint. */
-ls_status ls__file_failed(const char *what, const char *path, int error)
-{
-    if (error == -ETIMEDOUT) {
-        return ls__fail(
-            LS_ERR_TIMEOUT,
-            "checkpoint: %s \"%s\": the file system has not answered in time; check the "
-            "disk, or the server that it is mounted from",
-            what, path);
-    }
-    return ls__fail(error == -ENOENT ? LS_ERR_NOT_FOUND : LS_ERR_SYSTEM,
-                    "checkpoint: %s \"%s\": %s", what, path, strerror(-error));
-}
-
 /* ---- writing ------------------------------------------------------------------------------ */
 
 /* Hashes each chunk right before it is written, while it is in the cache. A write of zero bytes
@@ -62,7 +47,7 @@ ls_status ls__file_write_failed(const ls__env *env, const char *folder, const ch
 {
     uint64_t room = 0;
     if (error != -ENOSPC || env->free_bytes(env, folder, &room) < 0) {
-        return ls__file_failed("cannot write", path, error);
+        return ls__file_fail(error, "checkpoint", "cannot write", path);
     }
     return ls__fail(
         LS_ERR_SYSTEM,
@@ -82,7 +67,7 @@ ls_status ls__file_write(const ls__env *env, const char *folder, const char *nam
     ls__path_join(path, folder, name);
     int fd = env->open(env, path, O_WRONLY | O_CREAT | O_EXCL, 0666);
     if (fd < 0) {
-        return ls__file_failed("cannot make", path, fd);
+        return ls__file_fail(fd, "checkpoint", "cannot make", path);
     }
     ls__digest_init(&hash);
     const int wrote = write_all(env, fd, data, bytes, &hash);
@@ -93,7 +78,8 @@ ls_status ls__file_write(const ls__env *env, const char *folder, const char *nam
         return ls__file_write_failed(env, folder, path, bytes, wrote);
     }
     if (synced < 0 || closed < 0) {
-        return ls__file_failed("cannot sync to disk", path, synced < 0 ? synced : closed);
+        return ls__file_fail(synced < 0 ? synced : closed, "checkpoint", "cannot sync to disk",
+                             path);
     }
     return hashed;
 }
@@ -103,11 +89,11 @@ ls_status ls__file_sync_folder(const ls__env *env, const char *path)
 {
     int fd = env->open(env, path, O_RDONLY | O_DIRECTORY, 0);
     if (fd < 0) {
-        return ls__file_failed("cannot open", path, fd);
+        return ls__file_fail(fd, "checkpoint", "cannot open", path);
     }
     int synced = env->fsync(env, fd);
     (void)env->close(env, fd);
-    return synced < 0 ? ls__file_failed("cannot sync to disk", path, synced) : LS_OK;
+    return synced < 0 ? ls__file_fail(synced, "checkpoint", "cannot sync to disk", path) : LS_OK;
 }
 
 /* ---- reading ------------------------------------------------------------------------------ */
@@ -121,7 +107,7 @@ ls_status ls__file_read_failed(const char *path, int error)
         return ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" is not a regular file", path);
     }
     if (error == -ENOENT || error == -ETIMEDOUT) {
-        return ls__file_failed("cannot read", path, error);
+        return ls__file_fail(error, "checkpoint", "cannot read", path);
     }
     return ls__fail(
         LS_ERR_SYSTEM,

@@ -127,7 +127,7 @@ static ls_status steps_named(const ls_checkpoint *c, const char *before, int64_t
     *count = 0;
     if (error < 0) {
         free(s.list);
-        return ls__file_failed("cannot list", c->folder, error);
+        return ls__file_fail(error, "checkpoint", "cannot list", c->folder);
     }
     if (s.count > 0) {
         qsort(s.list, (size_t)s.count, sizeof *s.list, latest_first);
@@ -155,7 +155,7 @@ static ls_status make_one(const ls_checkpoint *c, const char *path)
     const bool is_new = c->files->stat(c->files, path, true, &found) == -ENOENT;
     const int error = c->files->make_folder(c->files, path);
     if (error < 0) {
-        return ls__file_failed("cannot make the folder", path, error);
+        return ls__file_fail(error, "checkpoint", "cannot make the folder", path);
     }
     if (!is_new) {
         return LS_OK;
@@ -197,7 +197,7 @@ ls_status ls__folder_is_there(const ls_checkpoint *c)
     if (error == 0 && found.kind != LS__ENV_FOLDER) {
         error = -ENOTDIR;
     }
-    return error < 0 ? ls__file_failed("cannot load from", c->folder, error) : LS_OK;
+    return error < 0 ? ls__file_fail(error, "checkpoint", "cannot load from", c->folder) : LS_OK;
 }
 
 /* Written over the former owner's line, which is as long, so that a reader never sees a part of
@@ -253,7 +253,7 @@ ls_status ls__folder_lock(ls_checkpoint *c)
     ls__path_join(path, c->folder, "lock");
     const int fd = c->files->open(c->files, path, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
     if (fd == -ETIMEDOUT) {
-        return ls__file_failed("cannot open", path, fd);
+        return ls__file_fail(fd, "checkpoint", "cannot open", path);
     }
     if (fd < 0) {
         return ls__fail(
@@ -265,14 +265,14 @@ ls_status ls__folder_lock(ls_checkpoint *c)
     const int error = try_lock(c, fd);
     if (error == 0) {
         if (sign_lock(c, fd) == -ETIMEDOUT) {
-            return ls__file_failed("cannot write", path, -ETIMEDOUT);
+            return ls__file_fail(-ETIMEDOUT, "checkpoint", "cannot write", path);
         }
         c->lock_fd = fd;
         return LS_OK;
     }
     read_owner(c, fd, owner);
     (void)c->files->close(c->files, fd);
-    return error != -EAGAIN ? ls__file_failed("cannot lock", path, error)
+    return error != -EAGAIN ? ls__file_fail(error, "checkpoint", "cannot lock", path)
                             : ls__fail(LS_ERR_STATE,
                                        "ls_checkpoint_new: \"%s\" is in use: %s writes to it; wait "
                                        "until that job has ended, give another folder, or set "
@@ -471,7 +471,7 @@ ls_status ls__folder_check_later(const ls_checkpoint *c, int64_t step)
 static ls_status move(const ls_checkpoint *c, const char *from, const char *to)
 {
     int error = c->files->rename(c->files, from, to);
-    return error < 0 ? ls__file_failed("cannot rename", from, error) : LS_OK;
+    return error < 0 ? ls__file_fail(error, "checkpoint", "cannot rename", from) : LS_OK;
 }
 
 /* A damaged checkpoint that load skipped must not come back as the newest one, nor push a complete

@@ -21,6 +21,7 @@
 
 #include "base/arena.h"
 #include "base/digest.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/patient.h"
 #include "base/runtime.h"
@@ -159,7 +160,6 @@ ls_status ls__folder_check_later(const ls_checkpoint *c, int64_t step);
 /* Gives the temporary folder its name and makes that last. */
 ls_status ls__folder_publish(ls_checkpoint *c, const char *temporary);
 
-ls_status ls__file_failed(const char *what, const char *path, int error); /* error: -errno */
 ls_status ls__file_write_failed(const ls__env *env, const char *folder, const char *path,
                                 size_t bytes, int error);
 ls_status ls__file_read_failed(const char *path, int error); /* FORMAT and NOT_FOUND: damage */

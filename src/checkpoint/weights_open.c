@@ -29,7 +29,7 @@ static ls_status open_file(ls__weights *w, const char *name, const char *path)
     *file = (ls__weights_file){.name = name};
     int error = env->map_file(env, path, &file->mapped, &file->bytes);
     if (error < 0) {
-        return ls__file_failed("cannot read", path, error);
+        return ls__file_fail(error, "checkpoint", "cannot read", path);
     }
     w->count++;
     const size_t header = ls__safetensors_header_bytes(file->mapped, file->bytes);
@@ -203,7 +203,7 @@ static ls_status read_index(const ls__env *env, const char *path, json_t **root)
     size_t bytes = 0;
     const int failed = env->map_file(env, path, &text, &bytes);
     if (failed < 0) {
-        return ls__file_failed("cannot read", path, failed);
+        return ls__file_fail(failed, "checkpoint", "cannot read", path);
     }
     const ls_status status = ls__json_read(path, text, bytes, 0, &index_limit, root);
     env->unmap_file(env, text, bytes);
@@ -271,7 +271,7 @@ ls_status ls__weights_open(const ls__env *env, const char *path, ls__weights *ou
     }
     int error = env->stat(env, path, true, &found);
     if (error < 0) {
-        return ls__file_failed("cannot read", path, error);
+        return ls__file_fail(error, "checkpoint", "cannot read", path);
     }
     if (found.kind == LS__ENV_FOLDER) {
         return open_folder(out, path);

@@ -188,7 +188,8 @@ static ls_status write_file(saving *s, const ls_checkpoint_item *items, int coun
     LS_TRY(write_header(s, header));
     LS_TRY(write_tensors(s, items, count));
     const int synced = s->env->fsync(s->env, s->fd);
-    return synced < 0 ? ls__file_failed("cannot sync to disk", s->temporary, synced) : LS_OK;
+    return synced < 0 ? ls__file_fail(synced, "checkpoint", "cannot sync to disk", s->temporary)
+                      : LS_OK;
 }
 
 /* Closes the file and gives it its name. A failed close counts, since network file systems report
@@ -199,11 +200,11 @@ static ls_status publish(const saving *s)
     char folder[LS__CHECKPOINT_PATH_MAX];
     const int closed = env->close(env, s->fd);
     if (closed < 0) {
-        return ls__file_failed("cannot sync to disk", s->temporary, closed);
+        return ls__file_fail(closed, "checkpoint", "cannot sync to disk", s->temporary);
     }
     const int renamed = env->rename(env, s->temporary, s->path);
     if (renamed < 0) {
-        return ls__file_failed("cannot make", s->path, renamed);
+        return ls__file_fail(renamed, "checkpoint", "cannot make", s->path);
     }
     folder_of(s->path, folder);
     return ls__file_sync_folder(env, folder);
@@ -223,7 +224,7 @@ static ls_status save(saving *s, const ls_checkpoint_item *items, int count, jso
     (void)s->env->remove_file(s->env, s->temporary); /* left by a process that died, if any */
     s->fd = s->env->open(s->env, s->temporary, O_WRONLY | O_CREAT | O_EXCL, 0666);
     if (s->fd < 0) {
-        return ls__file_failed("cannot make", s->temporary, s->fd);
+        return ls__file_fail(s->fd, "checkpoint", "cannot make", s->temporary);
     }
     ls_status status = write_file(s, items, count, header);
     if (status < 0) {

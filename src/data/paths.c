@@ -88,7 +88,7 @@ static int list_entry(void *arg, const char *name)
     ls__env_stat stat;
     int error = path != NULL ? at->env->stat(at->env, path, false, &stat) : 0;
     if (error < 0) {
-        at->status = ls__file_fail(error, at->what, path);
+        at->status = ls__file_fail(error, at->what, "cannot read", path);
         free(path);
         return 1;
     }
@@ -116,7 +116,7 @@ ls_status ls__paths_find(const ls__env *env, const char *what, const char *root,
     for (int i = 0; status == LS_OK && i < folders.count; i++) {
         listing at = {env, what, folders.path[i], files, &folders, LS_OK};
         int error = env->list(env, folders.path[i], list_entry, &at);
-        status = error < 0 ? ls__file_fail(error, what, folders.path[i]) : at.status;
+        status = error < 0 ? ls__file_fail(error, what, "cannot read", folders.path[i]) : at.status;
     }
     ls__paths_free(&folders);
     if (status == LS_OK && files->count > 1) {

@@ -194,8 +194,3 @@ bool ls__frames_send(ls__frames *f, ls__node_type type, json_t *object)
     json_decref(object);
     return at != NULL;
 }
-
-bool ls__frames_idle(const ls__frames *f)
-{
-    return f->out.start == f->out.end && (f->link == NULL || !ls__link_wants_write(f->link));
-}

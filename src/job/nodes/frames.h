@@ -58,7 +58,5 @@ bool ls__frames_put_reply(ls__frames *f, uint64_t id, const struct ls__wire_repl
 bool ls__frames_send(ls__frames *f, ls__node_type type, json_t *object);
 /* Writes queued frames as far as the link accepts them now. */
 void ls__frames_write(ls__frames *f);
-/* Whether everything queued has been written. */
-bool ls__frames_idle(const ls__frames *f);
 
 #endif

@@ -14,8 +14,6 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
-#define LS__LAYOUT_DIMS 5 /* a weight with groups has the most */
-
 /* For onednn_2.c and onednn_3.c: whether oneDNN did it; if not it has left *out alone, which may hold
  * anything. */
 #define LS__DNNL_MADE(out, call) ((call) == dnnl_success || (*(out) = NULL, false))

@@ -172,7 +172,8 @@ TEST(unusable_data_is_answered_in_words_on_every_number_of_ranks)
     write_text("short", 8);
     write_text("empty", 0);
     for (int ranks = 0; ranks <= 3; ranks += 3) {
-        check_refused(ranks, "--data nowhere", 0, "\"nowhere\" does not exist");
+        check_refused(ranks, "--data nowhere", 0,
+                      "cannot read \"nowhere\": no such file or folder");
         check_refused(ranks, "--data empty", 0, "\"empty\" is empty");
         check_refused(ranks, "--data short --context 400", 0, "shorter than a window");
         check_refused(ranks, "--data text --batch 100000", 0, "less than one step");

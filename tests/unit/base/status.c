@@ -1,7 +1,6 @@
 /* Status codes are pinned; messages are whole and survive being built from one another. */
 #include <lockstep/lockstep.h>
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,13 +119,6 @@ TEST(a_message_may_be_built_from_the_former_one)
     ls__fail_again(LS_ERR_TIMEOUT, ls_error_message() + 6);
     CHECK(strcmp(ls_error_message(), "(inner)") == 0);
     CHECK_INT(ls__self.status, LS_ERR_TIMEOUT);
-}
-
-TEST(a_system_error_names_the_errno)
-{
-    errno = ENOENT;
-    CHECK_INT(ls__fail_errno("opening %s", "/no/such"), LS_ERR_SYSTEM);
-    CHECK(strcmp(ls_error_message(), "opening /no/such: No such file or directory") == 0);
 }
 
 TEST(a_message_too_long_is_cut_with_an_ellipsis_and_stays_a_string)

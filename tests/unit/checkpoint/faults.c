@@ -308,14 +308,18 @@ static int count_fsync(const ls__env *env, int fd)
     return 0;
 }
 
+static void check_hung_file(void)
+{
+    CHECK_SAYS(ls_error_message(),
+               "%s: %s \"%s\": the file system has not answered in time (LOCKSTEP_TIMEOUT, or a "
+               "checkpoint's timeout_ms); check the disk, or the server that it is mounted from");
+}
+
 static void check_lost(const char *folder, ls_status status)
 {
     CHECK_STATUS(status, LS_ERR_TIMEOUT);
     CHECK_CONTAINS(ls_error_message(), folder);
-    CHECK_SAYS(
-        ls_error_message(),
-        "checkpoint: %s \"%s\": the file system has not answered in time; check the disk, or "
-        "the server that it is mounted from");
+    check_hung_file();
 }
 
 /* The n-th call of a save of step 2 hangs; whether there was one. Once the step is complete, a call
@@ -421,9 +425,7 @@ static bool hang_a_load(const char *folder, int n)
     if (status < 0) {
         CHECK_STATUS(status, LS_ERR_TIMEOUT);
         CHECK_CONTAINS(ls_error_message(), folder);
-        CHECK_SAYS(ls_error_message(),
-                   "checkpoint: %s \"%s\": the file system has not answered in "
-                   "time; check the disk, or the server that it is mounted from");
+        check_hung_file();
     }
     CHECK(status < 0 || step == 2);
     CHECK_OK(ls_checkpoint_free(c));
@@ -470,9 +472,7 @@ static void hang_a_file(const char *folder, const char *path, int n)
     faults_arm(f, FAULT_CALL, 0, n);
     CHECK(ls_tokenizer_new(path) == NULL && ls_error_status() == LS_ERR_TIMEOUT);
     CHECK_CONTAINS(ls_error_message(), path);
-    CHECK_SAYS(ls_error_message(), "%s: \"%s\": the file system has not answered in time "
-                                   "(LOCKSTEP_TIMEOUT); check the disk, or the server that it is "
-                                   "mounted from");
+    check_hung_file();
     faults_arm(f, FAULT_CALL, 0, n);
     CHECK(ls_tokens_dataset_new(path, NULL) == NULL && ls_error_status() == LS_ERR_TIMEOUT);
     CHECK_CONTAINS(ls_error_message(), path);

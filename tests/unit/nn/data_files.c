@@ -112,7 +112,7 @@ TEST(bad_text_is_refused_by_name)
     start();
     ls_dataset *d = NULL;
     check_refused(LS_STATUS_OF(d = ls_text_dataset_new(scratch_at("none"), NULL)), LS_ERR_NOT_FOUND,
-                  "none", "does not exist");
+                  "none", "no such file or folder");
     check_refused(LS_STATUS_OF(d = ls_text_dataset_new("", NULL)), LS_ERR_INVALID, "path", "");
     check_refused(LS_STATUS_OF(d = ls_text_dataset_new("/dev/null", NULL)), LS_ERR_INVALID,
                   "/dev/null", "regular");

@@ -210,7 +210,8 @@ TEST(two_runs_do_not_write_into_one_folder)
 TEST(texts_that_cannot_be_had_are_told)
 {
     scratch_begin();
-    run("$L data tokens nothing --tokenizer bytes --out $F", 1, "\"nothing\" does not exist");
+    run("$L data tokens nothing --tokenizer bytes --out $F", 1,
+        "cannot read \"nothing\": no such file or folder");
     run(": > a; mkdir d; $L data tokens a d --tokenizer bytes --out $F", 1, "there is no text");
     run(": > a; mkdir -p d; $L data tokens a d --tokenizer bytes --out $F", 1,
         SAYS(" and the others"));
