@@ -18,14 +18,14 @@
 ls_status ls__file_fail(int negative_errno, const char *what, const char *tried, const char *path)
 {
     if (negative_errno == -ENOENT || negative_errno == -ENOTDIR) {
-        return ls__fail(LS_ERR_NOT_FOUND, "%s: %s \"%s\": no such file or folder; check the path",
-                        what, tried, path);
+        return ls__fail(LS_ERR_NOT_FOUND, "%s: %s \"%s\": %s; check the path", what, tried, path,
+                        strerror(-negative_errno));
     }
     if (negative_errno == -ETIMEDOUT) {
         return ls__fail(LS_ERR_TIMEOUT,
                         "%s: %s \"%s\": the file system has not answered in time "
-                        "(LOCKSTEP_TIMEOUT, or a checkpoint's "
-                        "timeout_ms); check the disk, or the server that it is mounted from",
+                        "(LOCKSTEP_TIMEOUT, or a checkpoint's timeout_ms); check the disk, or the "
+                        "server that it is mounted from",
                         what, tried, path);
     }
     return ls__fail(LS_ERR_SYSTEM, "%s: %s \"%s\": %s", what, tried, path,

@@ -173,12 +173,11 @@ def what_cannot_be_is_refused_in_words():
     trained()
     (FOLDER / "bert").mkdir(exist_ok=True)
     (FOLDER / "bert/config.json").write_text('{"model_type": "bert"}')
+    (FOLDER / "bare/config.json").mkdir(parents=True, exist_ok=True)
     (FOLDER / "torn").mkdir(exist_ok=True)
     (FOLDER / "torn/config.json").write_text('{"model_type": ')
     (FOLDER / "relu").mkdir(exist_ok=True)
     (FOLDER / "relu/config.json").write_text('{"model_type": "gpt2", "activation_function": "relu"}')
-    (FOLDER / "long").mkdir(exist_ok=True)
-    (FOLDER / "long/config.json").write_text('{"model_type": "gpt2"}' + " " * (1 << 20))
     for name, width in (("wide", 10**7), ("wider", 10**12)):
         (FOLDER / name).mkdir(exist_ok=True)
         (FOLDER / name / "config.json").write_text(json.dumps(dict(
@@ -198,6 +197,7 @@ def what_cannot_be_is_refused_in_words():
             (2, '--stop is "nothing", which is not a token', *trained(), "--stop", "nothing"),
             (1, '"nowhere"', "--checkpoint", "nowhere"),
             (1, '"nowhere', "--weights", "nowhere"),
+            (1, sentence('"%s" cannot be read: %s'), "--weights", "bare", "--tokenizer", "bytes"),
             (1, "[256,16] in the checkpoint and float32 [256,32] here", *trained(), "--dim", 32),
             (1, '"model_type" is "bert"; only "gpt2" is supported', "--weights", "bert"),
             (1, sentence('"%s": "%s" is "%s"; only "%s" is supported'), "--weights", "bert"),

@@ -461,7 +461,7 @@ def a_file_that_is_no_trace_is_refused_in_words():
                         "LOCKSTEP_TRACE_EVENTS was too small for one")
     other.write_text(written([event("step", 0, 5, step=0)]).read_text().replace('"ts"', '"ts" "ts"'))
     assert "its JSON is malformed" in refused(other)
-    assert '": no such file or folder' in refused(FOLDER / "missing.json")
+    assert '": No such file or directory' in refused(FOLDER / "missing.json")
 
 
 @test

@@ -169,7 +169,7 @@ TEST(a_mistake_that_all_ranks_find_is_told_by_the_first)
     static const char *const wrong[] = {"--data nowhere", "--data .", "--steps 0",
                                         "--data /dev/null"};
     static const char *const words[] = {
-        "error: text: cannot read \"nowhere\": no such file or folder; check the path",
+        "error: text: cannot read \"nowhere\": No such file or directory; check the path",
         "error: text: \".\" holds no regular file; name a file or a folder with files in it",
         ("lockstep train gpt: --steps is \"0\"; give a whole number from 1 to 1000000000000; see "
          "lockstep "
@@ -188,12 +188,13 @@ TEST(a_mistake_that_all_ranks_find_is_told_by_the_first)
 
 TEST(a_rank_that_alone_finds_a_mistake_tells_it)
 {
-    check_script("echo some text > some; for i in 1 2 3 4 5 6 7 8 9; do cat some some > more; "
-                 "mv more some; done\n"
-                 "$L run -n 2 sh -c '[ $RANK = 0 ] || cd /; exec $P/train_gpt --data some'",
-                 1,
-                 "lockstep:   | error: text: cannot read \"some\": no such file or folder; check "
-                 "the path\n");
+    check_script(
+        "echo some text > some; for i in 1 2 3 4 5 6 7 8 9; do cat some some > more; "
+        "mv more some; done\n"
+        "$L run -n 2 sh -c '[ $RANK = 0 ] || cd /; exec $P/train_gpt --data some'",
+        1,
+        "lockstep:   | error: text: cannot read \"some\": No such file or directory; check "
+        "the path\n");
 }
 
 TEST(more_ranks_than_the_data_feeds_are_refused)

@@ -173,7 +173,7 @@ TEST(unusable_data_is_answered_in_words_on_every_number_of_ranks)
     write_text("empty", 0);
     for (int ranks = 0; ranks <= 3; ranks += 3) {
         check_refused(ranks, "--data nowhere", 0,
-                      "cannot read \"nowhere\": no such file or folder");
+                      "cannot read \"nowhere\": No such file or directory");
         check_refused(ranks, "--data empty", 0, "\"empty\" is empty");
         check_refused(ranks, "--data short --context 400", 0, "shorter than a window");
         check_refused(ranks, "--data text --batch 100000", 0, "less than one step");

@@ -112,7 +112,7 @@ TEST(bad_text_is_refused_by_name)
     start();
     ls_dataset *d = NULL;
     check_refused(LS_STATUS_OF(d = ls_text_dataset_new(scratch_at("none"), NULL)), LS_ERR_NOT_FOUND,
-                  "none", "no such file or folder");
+                  "none", "No such file or directory");
     check_refused(LS_STATUS_OF(d = ls_text_dataset_new("", NULL)), LS_ERR_INVALID, "path", "");
     check_refused(LS_STATUS_OF(d = ls_text_dataset_new("/dev/null", NULL)), LS_ERR_INVALID,
                   "/dev/null", "regular");
@@ -210,9 +210,9 @@ TEST(malformed_idx_files_are_refused_in_words)
     write_idx("images", images_head, 16, 30);
     write_idx("labels", labels_head, 8, 5);
     check_refused(LS_STATUS_OF(d = ls_idx_dataset_new(scratch_at("none"), scratch_at("labels"))),
-                  LS_ERR_NOT_FOUND, "none", "exist");
+                  LS_ERR_NOT_FOUND, "none", "No such file");
     check_refused(LS_STATUS_OF(d = ls_idx_dataset_new(scratch_at("images"), scratch_at("gone"))),
-                  LS_ERR_NOT_FOUND, "gone", "exist");
+                  LS_ERR_NOT_FOUND, "gone", "No such file");
     check_refused(LS_STATUS_OF(d = ls_idx_dataset_new(scratch_at("images"), NULL)), LS_ERR_INVALID,
                   "labels", "");
     check_refused(LS_STATUS_OF(d = ls_idx_dataset_new(scratch_folder(), scratch_at("labels"))),

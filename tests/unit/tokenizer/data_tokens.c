@@ -211,7 +211,7 @@ TEST(texts_that_cannot_be_had_are_told)
 {
     scratch_begin();
     run("$L data tokens nothing --tokenizer bytes --out $F", 1,
-        "cannot read \"nothing\": no such file or folder");
+        "cannot read \"nothing\": No such file or directory");
     run(": > a; mkdir d; $L data tokens a d --tokenizer bytes --out $F", 1, "there is no text");
     run(": > a; mkdir -p d; $L data tokens a d --tokenizer bytes --out $F", 1,
         SAYS(" and the others"));
