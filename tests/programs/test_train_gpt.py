@@ -99,16 +99,22 @@ def a_run_that_goes_on_says_what_differs():
     assert hash_of(done) == hash_of(rest)
 
 
+def hash_of_file(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def without_groups(folder):
-    """Makes the checkpoint one of a version that had no groups of parameters; the manifest's hash is of its text with
-    zeros in the hash's place."""
-    path = folder / "manifest.json"
-    content = json.loads(path.read_text())
+    """Makes the checkpoint one of a version that had no groups of parameters. The manifest has the hash of the scalars,
+    and first its own: that of its text with zeros in the place of the hash."""
+    scalars, manifest = folder / "scalars.json", folder / "manifest.json"
+    content, bytes_before, hash_before = json.loads(scalars.read_text()), scalars.stat().st_size, hash_of_file(scalars)
     for name in ("optim.group.1.lr_scale", "optim.group.1.weight_decay", "run.decay-all"):
-        del content["scalars"][name]
-    content["hash"] = "0" * 64
-    text = json.dumps(content, separators=(",", ":"))
-    path.write_text(text.replace("0" * 64, hashlib.sha256(text.encode()).hexdigest(), 1))
+        del content[name]
+    scalars.write_text(json.dumps(content).ljust(bytes_before))
+    text = manifest.read_text()
+    assert hash_before in text
+    text = text.replace(hash_before, hash_of_file(scalars)).replace(json.loads(text)["hash"], "0" * 64)
+    manifest.write_text(text.replace("0" * 64, hashlib.sha256(text.encode()).hexdigest(), 1))
 
 
 @test
@@ -325,7 +331,7 @@ def wrong_flags_and_unusable_text_are_refused_in_words():
             (2, '--dtype is "half"; give float32 or bf16', "--data", text(), "--dtype", "half"),
             (1, 'error: tokens: "words.bin" has token 65535 at offset 0', "--data", "words.bin", "--format", "tokens",
              "--held-out", "words.bin", *SMALL),
-            (1, 'cannot read "nowhere": no such file or folder', "--data", "nowhere"),
+            (1, 'cannot read "nowhere": No such file or directory', "--data", "nowhere"),
             (1, "shorter than a window", "--data", "short")):
         done = subprocess.run([BUILD / "programs/train_gpt", *map(str, flags)], cwd=FOLDER, text=True,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
