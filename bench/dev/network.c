@@ -4,9 +4,10 @@
  *     network ADDRESS PORT SAMPLES SIZE…     every rank, as a program of `lockstep run`
  *
  * Two hosts that sum a buffer must each send one buffer and receive one, however many ranks they
- * have. So the floor is what plain sockets between rank 0 and the last rank need to carry the buffer
- * both ways at once: over 1, 2 or 4 connections, of which the fastest counts. Floors and all-reduce are
- * measured in turns; a sample is the slowest rank's. The time of processors is that of all ranks together, for a byte of one rank's buffer.
+ * have. So the floor is what plain sockets between rank 0 and the last rank need to carry the
+ * buffer both ways at once: over 1, 2 or 4 connections, of which the fastest counts. Floors and
+ * all-reduce are measured in turns; a sample is the slowest rank's. The time of processors is that
+ * of all ranks together, for a byte of one rank's buffer.
  */
 #include <arpa/inet.h>
 #include <errno.h>

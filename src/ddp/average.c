@@ -195,10 +195,7 @@ ls_status ls_ddp_average(ls_module *module, const ls_ddp_average_options *option
     }
     status = ls_group_size(d->group) > 1 ? average_all(d, &given) : LS_OK;
     if (status < 0) {
-        char message[LS__MESSAGE_MAX];
-        memcpy(message, ls_error_message(), sizeof message);
-        ls__reducer_abort(d->reducer, status, message);
-        return ls__fail_again(status, message);
+        return ls__ddp_give_up(d, status);
     }
     d->diverged = false;
     return LS_OK;
@@ -211,17 +208,15 @@ ls_status ls_ddp_set_local(ls_module *module, bool local)
         return LS_OK;
     }
     if (local && d->shards) {
-        const ls_status status =
-            ls__fail(LS_ERR_UNSUPPORTED, "ls_ddp_set_local: local steps depend on the number of "
-                                         "ranks; make the ddp without shards");
-        return ls__fail_at_site(status);
+        return ls__fail_at_site(ls__fail(LS_ERR_UNSUPPORTED,
+                                         "ls_ddp_set_local: local steps depend on the number of "
+                                         "ranks; make the ddp without shards"));
     }
     if (!local && d->diverged) {
-        const ls_status status = ls__fail(
+        return ls__fail_at_site(ls__fail(
             LS_ERR_STATE,
             "ls_ddp_set_local: optimizers have stepped on gradients of single ranks, so the "
-            "replicas differ; call ls_ddp_average with their state first");
-        return ls__fail_at_site(status);
+            "replicas differ; call ls_ddp_average with their state first"));
     }
     d->local = local;
     ls__reducer_set_differ(d->reducer, local);

@@ -105,9 +105,7 @@ ls_status ls_ddp_step_in_backward(ls_module *module, ls_optim *optim)
 {
     ls__ddp *d = ls__ddp_of(module);
     if (d == NULL) {
-        return ls__fail_at_site(
-            ls__fail(LS_ERR_INVALID, "%s: the module is not a ddp; give what ls_ddp_new returned",
-                     "ls_ddp_step_in_backward"));
+        return ls__fail_at_site(ls__ddp_missing("ls_ddp_step_in_backward"));
     }
     LS_ASSERT(ls__reducer_is_idle(d->reducer));
     ls__in_backward_drop(d);

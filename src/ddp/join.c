@@ -10,7 +10,6 @@
  * call, and no exchange is added. A rank that has joined contributes zeros and gets the averages, with
  * which it steps like all others; so replicas and optimizers are equal after every step, and no
  * weights need to be sent at the end. */
-#include <string.h>
 
 #include "base/config.h"
 #include "base/options.h"
@@ -27,24 +26,16 @@ static ls_status take_part(ls__ddp *d, const ls_ddp_join_options *options)
     if (status == LS_OK) {
         status = ls__ddp_end(d);
     }
-    if (status < 0) {
-        char message[LS__MESSAGE_MAX];
-        memcpy(message, ls_error_message(), sizeof message);
-        ls__reducer_abort(d->reducer, status, message);
-        (void)ls__buffers_finish(&d->buffers);
-        return ls__fail_again(status, message);
-    }
-    return LS_OK;
+    return status < 0 ? ls__ddp_give_up(d, status) : LS_OK;
 }
 
 /* A module without a wrapper has nobody to wait for. */
 ls_status ls_ddp_join(ls_module *module, const ls_ddp_join_options *options, bool *more)
 {
     if (module == NULL || more == NULL) {
-        const ls_status status =
+        return ls__fail_at_site(
             ls__fail(LS_ERR_INVALID,
-                     "ls_ddp_join: an argument is NULL; give a module and a place for *more");
-        return ls__fail_at_site(status);
+                     "ls_ddp_join: an argument is NULL; give a module and a place for *more"));
     }
     LS__OPTIONS(ls_ddp_join_options, given, options);
     ls__ddp *d = ls__ddp_of(module);
@@ -53,11 +44,10 @@ ls_status ls_ddp_join(ls_module *module, const ls_ddp_join_options *options, boo
         return LS_OK;
     }
     if (d->shards) {
-        const ls_status status =
+        return ls__fail_at_site(
             ls__fail(LS_ERR_UNSUPPORTED,
                      "ls_ddp_join: every step has all of its shards on the ranks to which "
-                     "they belong; give all ranks equally many batches");
-        return ls__fail_at_site(status);
+                     "they belong; give all ranks equally many batches"));
     }
     ls__norm_sync *sync = ls__norm_sync_in(d->inner);
     if (sync != NULL) { /* the others wait in it for the forward pass of this rank */
@@ -71,11 +61,10 @@ ls_status ls_ddp_join(ls_module *module, const ls_ddp_join_options *options, boo
         return ls__fail_at_site(status);
     }
     if (d->local) {
-        const ls_status status = ls__fail(
+        return ls__fail_at_site(ls__fail(
             LS_ERR_STATE, "ls_ddp_join: the replicas may differ (ls_ddp_set_local), so nobody "
                           "waits for this rank in each step; call ls_ddp_average with the "
-                          "weight 0 where the others call it");
-        return ls__fail_at_site(status);
+                          "weight 0 where the others call it"));
     }
     ls__config_set("autocast",
                    ls__self.autocast); /* as a forward pass does, which may never come */

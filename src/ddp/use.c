@@ -1,7 +1,11 @@
 /* Using a wrapper: its modes, taking it off, statistics. All of them also take a module without a
  * wrapper, so that one training loop serves both, except those that would have nothing to say. */
+#include <string.h>
+
+#include "base/error.h"
 #include "base/options.h"
 #include "ddp/wrapper.h"
+#include "reduce/reducer.h"
 
 ls__ddp *ls__ddp_of(ls_module *module)
 {
@@ -55,18 +59,27 @@ bool ls_ddp_sync(const ls_module *module)
     return d == NULL || d->sync;
 }
 
-/* The error of a call that needs a wrapper. */
-static ls_status no_ddp(const char *what)
+ls_status ls__ddp_missing(const char *caller)
 {
     return ls__fail(LS_ERR_INVALID, "%s: the module is not a ddp; give what ls_ddp_new returned",
-                    what);
+                    caller);
+}
+
+/* The message is copied because failing the groups may set others. */
+ls_status ls__ddp_give_up(ls__ddp *d, ls_status status)
+{
+    char message[LS__MESSAGE_MAX];
+    memcpy(message, ls_error_message(), sizeof message);
+    ls__reducer_abort(d->reducer, status, message);
+    (void)ls__buffers_finish(&d->buffers); /* on its way or not, the group has failed */
+    return ls__fail_again(status, message);
 }
 
 ls_status ls_ddp_get_stats(const ls_module *module, ls_ddp_stats *out)
 {
     const ls__ddp *d = ddp_of_const(module);
     if (d == NULL) {
-        return no_ddp("ls_ddp_get_stats");
+        return ls__ddp_missing("ls_ddp_get_stats");
     }
     ls_ddp_stats now = d->stats.shown;
     now.reduce.size = sizeof now.reduce;
@@ -78,7 +91,7 @@ ls_reducer *ls_ddp_reducer(ls_module *module)
 {
     const ls__ddp *d = ls__ddp_of(module);
     if (d == NULL) {
-        (void)no_ddp("ls_ddp_reducer");
+        (void)ls__ddp_missing("ls_ddp_reducer");
     }
     return d != NULL ? d->reducer : NULL;
 }
@@ -87,7 +100,7 @@ ls_status ls_ddp_timeline(ls_module *module, char *out, size_t bytes, size_t *ne
 {
     const ls__ddp *d = ls__ddp_of(module);
     if (d == NULL) {
-        return no_ddp("ls_ddp_timeline");
+        return ls__ddp_missing("ls_ddp_timeline");
     }
     return ls__timeline_print(d->reducer, d->param_count, out, bytes, needed);
 }

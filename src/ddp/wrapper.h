@@ -51,6 +51,10 @@ extern const ls_module_class ls__ddp_class;
 
 /* The wrapper of a module; NULL: it has none. */
 ls__ddp *ls__ddp_of(ls_module *module);
+/* The error of a call that needs one. */
+ls_status ls__ddp_missing(const char *caller);
+/* The peers' operations with this rank end with the message of its failure, which is returned again. */
+ls_status ls__ddp_give_up(ls__ddp *d, ls_status status);
 
 /* Lays parameters and gradients out in the observed order, once; collective. */
 ls_status ls__ddp_lay_out(ls__ddp *d);

@@ -54,7 +54,8 @@ void ls__agent_turn(ls__agent *agent); /* agent.c: one turn of the loop */
 bool ls__agent_start_rank(ls__agent *agent, int r);
 
 #define LS__JOB_NUMBER_MAX 40
-/* reaper.c: a process that outlives front and agent, and kills every process that carries the job's number. */
+/* reaper.c: a process that outlives front and agent, and kills every process that carries the job's
+ * number. */
 void ls__agent_start_reaper(ls__agent *agent);
 /* Of this attempt on this host; in the environment of every rank. */
 void ls__agent_number(const ls__agent *agent, char out[LS__JOB_NUMBER_MAX]);

@@ -1,6 +1,6 @@
-/* The layers of images: convolution, pooling, flatten; batch norm is in batch_norm.c. Parameters, names, shapes and
- * initial distributions are PyTorch's; kernels, strides and paddings of layers are square, those of
- * the operations need not be. */
+/* The layers of images: convolution, pooling, flatten; batch norm is in batch_norm.c. Parameters,
+ * names, shapes and initial distributions are PyTorch's; kernels, strides and paddings of layers
+ * are square, those of the operations need not be. */
 #include <lockstep/vision.h>
 
 #include "base/options.h"

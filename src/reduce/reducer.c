@@ -256,8 +256,8 @@ static void open_launches(ls_reducer *r)
     }
 }
 
-/* Runs on the thread that completes an exchange, often the engine's; the last one opens the launches. A mismatch fails the group
- * here, because this rank may still be computing and would reach ls_reducer_wait only later. */
+/* Runs on the thread that completes an exchange, often the engine's; the last one opens the launches.
+ * A mismatch fails the group here, because this rank may still be computing. */
 void ls__reducer_control_done(void *reducer, ls_status status)
 {
     ls_reducer *r = reducer;
@@ -447,8 +447,8 @@ static void stop_launching(ls_reducer *r)
 {
     const ls__env *env = r->runtime->env;
     ls__lock_take(&r->lock, env);
-    r->phase = LS__REDUCER_FAILED;
     LS_ASSERT(r->phase != LS__REDUCER_IDLE);
+    r->phase = LS__REDUCER_FAILED;
     while (r->launching) {
         ls__unlock(&r->lock, env);
         env->yield(env);

@@ -124,7 +124,8 @@ void ls__flight_close(ls__comm *comm, const ls_work *work, ls_status status, uin
     }
 }
 
-/* An inline operation is the only one in flight when it opens and closes its record, so the record cannot be overwritten between. */
+/* An inline operation is the only one in flight when it opens and closes its record, so the record
+ * cannot be overwritten between. */
 void ls__flight_end(ls__comm *comm, uint64_t number, ls_status status, uint64_t now_ns)
 {
     ls__flight_record *record = record_of(comm, number);

@@ -542,8 +542,8 @@ static void check_damaged(ls__comm *comm, int r, const char *damage)
 }
 
 /* A rank is given up only some time after its connection broke, since the launcher usually reports
- * the reason, unless damage is the reason. Silence leads to a warning only, since the process may be stopped, unless its host is
- * silent too. */
+ * the reason, unless damage is the reason. Silence leads to a warning only, since the process may
+ * be stopped, unless its host is silent too. */
 static void check_rank(ls__comm *comm, int r, uint64_t now_ns)
 {
     ls__remote_rank *rank = &comm->remote->rank[r];
