@@ -38,12 +38,10 @@ def tests_with(python, version):
     tests_of(Job("torch_train.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
     tests_of(Job("torch_options.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
     tests_of(Job("torch_futures.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
-    if major(version) >= 2:  # 1.13 has no profiler for spans, nor groups of two backends
-        tests_of(Job("torch_programs.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
-    if LONG and major(version) >= 2:
+    tests_of(Job("torch_programs.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
+    if LONG:
         tests_of(Job("torch_programs.py", python, 4, LOCKSTEP_HOSTS="2", **QUIET),
                  f" ({label}, 4 ranks of two hosts)")
-    if LONG:
         tests_of(Job("torch_options.py", python, 4, **QUIET), f" ({label}, 4 ranks)")
         tests_of(Job("torch_futures.py", python, 4, **QUIET), f" ({label}, 4 ranks)")
         tests_of(Job("torch_futures.py", python, 3, by_environment, LOCKSTEP_HOSTS="64", **QUIET),

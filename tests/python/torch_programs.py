@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
 from cases import case, only, raises, run
-from torch_train import SHARE, batch, net, share
+from torch_train import NEW, SHARE, batch, net, share
 
 import lockstep
 import lockstep.torch
@@ -153,6 +153,8 @@ def a_forked_child_destroys_the_group_and_ends():
 
 @case
 def profiles_show_the_operations():
+    if not NEW:
+        return  # 1.13's profiles show no spans of a backend written in Python
     with torch.autograd.profiler.profile() as profile:
         dist.all_reduce(torch.ones(5))
         dist.broadcast(torch.ones(5), 0, async_op=True).wait()
