@@ -1,11 +1,10 @@
 /* NaN and infinity in one rank's gradient.
  *
- * Reading all gradients once more would cost small models several percent of a step, so three lines of
- * each gradient are read. In the gradient of a product, dW[i][j] = sum of dy[s][i] x[s][j], an element
- * of dy that is not finite reaches all of row i and one of x all of column j (embeddings and
- * convolutions alike), so the first row and the first column show it, and of a vector both ends. An
- * element that is alone, because it overflowed, is found with LOCKSTEP_CHECK=strict, which reads
- * everything. */
+ * Reading all gradients once more would cost memory traffic, so only three lines of each are read. In
+ * the gradient of a product, dW[i][j] = sum of dy[s][i] x[s][j], an element of dy that is not finite
+ * reaches all of row i and one of x all of column j (embeddings and convolutions alike), so the first
+ * row and the first column show it, and of a vector both ends. An element that is alone, because it
+ * overflowed, is found with LOCKSTEP_CHECK=strict, which reads everything. */
 #include "reduce/nonfinite.h"
 
 #include <stdio.h>

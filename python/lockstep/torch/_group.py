@@ -187,9 +187,10 @@ class ProcessGroup(Operations, dist.ProcessGroup):
     def options(self):
         """What the group was made with, as the groups of backends in C++ have it."""
         timeout = datetime.timedelta(seconds=self._timeout)
-        if not hasattr(_C10D.Backend, "Options"):
+        options = getattr(getattr(_C10D, "Backend", None), "Options", None)
+        if options is None:  # before PyTorch 2.0
             return types.SimpleNamespace(backend="lockstep", _timeout=timeout)
-        return _C10D.Backend.Options("lockstep", timeout)
+        return options("lockstep", timeout)
 
     @property
     def lockstep_group(self) -> _core.Group:
