@@ -118,7 +118,7 @@ def a_monitored_barrier_takes_the_time_it_is_given():
         raises(ValueError, lambda: group.monitored_barrier(timeout), "timeout")
     if rank == 0:
         begun = time.monotonic()
-        raises(RuntimeError, lambda: dist.monitored_barrier(group, 0.3), "timed out", "0.3 s", "1")
+        raises(RuntimeError, lambda: dist.monitored_barrier(group, 0.3), "timed out", "did not come within", "1")
         assert 0.2 < time.monotonic() - begun < 20
     dist.barrier()
 
