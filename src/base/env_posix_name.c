@@ -142,12 +142,14 @@ static int try_spares(each_spare *each, void *arg)
     return result;
 }
 
-/* Keeps the least name, so that listeners of one job mostly agree. */
+/* Keeps the least name, so that listeners of one job mostly agree. A longer one than this library makes
+ * is not used. */
 static int keep_least(void *arg, int folder LS__UNUSED, const char *name)
 {
     char *least = arg;
-    if (least[0] == '\0' || strcmp(name, least) < 0) {
-        snprintf(least, SPARE_MAX, "%s", name);
+    const size_t size = strlen(name) + 1;
+    if (size <= SPARE_MAX && (least[0] == '\0' || strcmp(name, least) < 0)) {
+        memcpy(least, name, size);
     }
     return -ENOENT; /* look at all */
 }
