@@ -56,7 +56,7 @@ static ls_module *model(int first, int end, bool recompute)
     }
     ls_module *blocks = ls_sequential_new(NULL, 0);
     for (int i = first; i < end; i++) {
-        char name[8];
+        char name[12];
         (void)snprintf(name, sizeof name, "%d", i);
         (void)ls_module_add(blocks, name, block_new(recompute));
     }
