@@ -317,19 +317,11 @@ static void check_result(const player *p, const flight *f)
     }
 }
 
-static void note_wait(player *p, uint64_t took, int number)
-{
-    if (took > p->outcome->longest_ns) {
-        p->outcome->longest_ns = took;
-        p->outcome->longest = number;
-    }
-}
-
 static ls_status wait_for(player *p, ls_work *work, int number)
 {
-    const uint64_t begun = ls__sim->now_ns;
+    const ls__wait_begin begun = ls__wait_begins();
     const ls_status status = work != NULL ? ls_work_wait(work) : LS_OK;
-    note_wait(p, ls__sim->now_ns - begun, number);
+    ls__wait_ends(p->outcome, begun, number);
     return status;
 }
 
@@ -381,12 +373,12 @@ static ls_status call_again(player *p, const flight *f)
         for (int i = 0; i < count; i++) {
             ls__oracle_value(o, f->rank, i, x + (size_t)i * size);
         }
-        const uint64_t begun = ls__sim->now_ns;
+        const ls__wait_begin begun = ls__wait_begins();
         LS_TRY(ls_all_reduce(f->group, x, x, count, o->dtype, o->op,
                              LS_OPTIONS(ls_collective_options, .divisor = o->divisor,
                                         .factor = ls__oracle_factor(f->rank)),
                              NULL));
-        note_wait(p, ls__sim->now_ns - begun, f->number);
+        ls__wait_ends(p->outcome, begun, f->number);
         for (int i = 0; i < count; i++) {
             unsigned char want[sizeof(double)];
             ls__oracle_reduced(o, i, f->size, want);
@@ -504,11 +496,11 @@ static bool train(player *p, int operation)
     if (!p->plan->trains || p->status != LS_OK || (operation + 1) % p->plan->train_every != 0) {
         return false;
     }
-    const uint64_t begun = ls__sim->now_ns;
+    const ls__wait_begin begun = ls__wait_begins();
     if (!failed(p, ls__trainer_step(&p->trainer, &stop)) && stop) {
         p->outcome->stopped_at = p->trainer.steps;
     }
-    note_wait(p, ls__sim->now_ns - begun, operation);
+    ls__wait_ends(p->outcome, begun, operation);
     return stop;
 }
 

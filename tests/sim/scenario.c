@@ -92,6 +92,26 @@ static void flip_one(const ls__plan *plan, ls__fault *f, ls__sim_process *p)
     }
 }
 
+ls__wait_begin ls__wait_begins(void)
+{
+    return (ls__wait_begin){ls__sim->now_ns, ls__sim->idle_ns};
+}
+
+/* Keeps the longest of a rank's waits. */
+void ls__wait_ends(ls__rank_outcome *o, ls__wait_begin begun, int operation)
+{
+    const uint64_t took = ls__sim->now_ns - begun.now_ns;
+    const uint64_t idle = ls__sim->idle_ns - begun.idle_ns;
+    if (took > o->longest_ns) {
+        o->longest_ns = took;
+        o->longest = operation;
+    }
+    if (idle > o->idlest_ns) {
+        o->idlest_ns = idle;
+        o->idlest = operation;
+    }
+}
+
 static void strike(const ls__plan *plan, ls__fault *f, ls__sim_process *p)
 {
     f->done = true;

@@ -121,8 +121,17 @@ typedef struct ls__rank_outcome {
     size_t bytes;       /* allocated at the end */
     int fds;
     uint64_t longest_ns; /* that a call waited */
-    int longest;         /* which operation */
+    uint64_t idlest_ns;  /* the same, of the time in which all threads of the world slept */
+    int longest, idlest; /* which operations */
 } ls__rank_outcome;
+
+/* When a wait began. */
+typedef struct ls__wait_begin {
+    uint64_t now_ns, idle_ns;
+} ls__wait_begin;
+
+ls__wait_begin ls__wait_begins(void);
+void ls__wait_ends(ls__rank_outcome *o, ls__wait_begin begun, int operation);
 
 typedef struct ls__plan {
     uint64_t seed;

@@ -216,7 +216,10 @@ static bool jump(void)
                      (double)world.limit_ns * 1e-9);
         return false;
     }
-    world.now_ns = next > world.now_ns ? next : world.now_ns;
+    if (next > world.now_ns) {
+        world.idle_ns += next - world.now_ns;
+        world.now_ns = next;
+    }
     return true;
 }
 

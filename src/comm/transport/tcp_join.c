@@ -3,7 +3,8 @@
  * Every rank opens a listener, publishes its address, and reads the addresses of all remote ranks:
  * a rank that has read them knows that all listeners are open. It then connects to the lower ranks
  * and accepts the higher ones. After the handshake, which proves that the peer knows the job's
- * secret, one HELLO says which connection this is.
+ * secret, one HELLO says which connection this is, and one byte answers it. A connection that is reset
+ * before the answer has come is made again: else its other side would wait for it until the deadline.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -15,7 +16,8 @@
 #include "comm/transport/tcp_wire.h"
 #include "job/link/listener.h"
 
-#define HELLO_MAGIC 0x4c534845u /* "LSHE" */
+#define HELLO_MAGIC 0x4c534846u /* "LSHF"; "LSHE" was not answered */
+#define WELCOME 'W'
 #define CARD_MAX 512
 #define RETRY_NS 50000000u
 #define LOOK_NS 50000000u    /* between two looks at the board, which wakes no poller */
@@ -35,6 +37,7 @@ typedef struct attempt { /* a link that is to become a connection */
     ls__link *link;      /* NULL: to be made again, or taken over by the transport */
     int peer, index;     /* of a link that this rank makes; -1: accepted */
     bool proven;         /* the handshake is complete */
+    bool greeted;        /* this rank's HELLO is sent, and not answered yet */
     size_t got;          /* bytes of `greeting` */
     hello greeting;
     char address[LS__ADDRESS_MAX]; /* of a link that this rank makes, for another attempt */
@@ -172,6 +175,7 @@ static void retry_later(joining *j, attempt *k)
 {
     snprintf(j->refused, sizeof j->refused, "%s", ls_error_message());
     drop(j, k);
+    k->proven = k->greeted = false;
     k->retry_ns = j->env->now_ns(j->env) + RETRY_NS;
 }
 
@@ -214,6 +218,15 @@ static ls_status take_in(joining *j, attempt *k, int peer, int index)
     return ls__tcp_adopt(j->tcp, peer, index, link);
 }
 
+/* `error` is negative, or 0: the peer closed the connection. */
+static ls_status greet_later(joining *j, attempt *k, ssize_t error)
+{
+    (void)ls__fail(LS_ERR_PEER, "ls_init: greeting rank %d: %s", k->peer,
+                   error < 0 ? strerror((int)-error) : "closed by the other side");
+    retry_later(j, k);
+    return LS_OK;
+}
+
 /* Only the connecting side says which connection this is. */
 static ls_status send_hello(joining *j, attempt *k)
 {
@@ -227,11 +240,30 @@ static ls_status send_hello(joining *j, attempt *k)
     const ls__env_span span = {.at = &h, .bytes = sizeof h};
     const ssize_t put = ls__link_send(k->link, &span, 1); /* an empty socket has room for it */
     if (put != (ssize_t)sizeof h) {
-        return ls__fail(LS_ERR_PEER, "ls_init: greeting rank %d: %s", k->peer,
-                        put < 0 ? strerror((int)-put) : "no room");
+        return greet_later(j, k, put < 0 ? put : -ENOBUFS);
     }
     (void)ls__link_flush(k->link);
-    return take_in(j, k, k->peer, k->index);
+    k->greeted = true;
+    return LS_OK;
+}
+
+static ls_status read_welcome(joining *j, attempt *k)
+{
+    unsigned char word;
+    const ssize_t got = ls__link_read(k->link, &word, 1);
+    if (got == -EAGAIN) {
+        return LS_OK;
+    }
+    return got <= 0 ? greet_later(j, k, got) : take_in(j, k, k->peer, k->index);
+}
+
+/* The answer to a HELLO. If the connection is lost now, its first use finds that. */
+static void send_welcome(attempt *k)
+{
+    const unsigned char word = WELCOME;
+    const ls__env_span span = {.at = &word, .bytes = 1};
+    (void)ls__link_send(k->link, &span, 1); /* an empty socket has room for it */
+    (void)ls__link_flush(k->link);
 }
 
 /* Whether this HELLO is one that this rank still waits for. */
@@ -240,8 +272,7 @@ static bool is_welcome(const joining *j, const hello *h)
     return h->magic == HELLO_MAGIC && h->to == j->spec->rank && h->from > j->spec->rank &&
            h->from < j->spec->size && j->spec->remote[h->from] && h->index >= 0 &&
            h->index < j->tcp->connections && h->connections == (uint32_t)j->tcp->connections &&
-           h->generation == j->spec->generation && h->job == j->spec->link.job &&
-           j->tcp->peer[h->from].connection[h->index].link == NULL;
+           h->generation == j->spec->generation && h->job == j->spec->link.job;
 }
 
 /* Reads as much of the HELLO as has arrived. LS_OK does not mean that it is complete. A peer that
@@ -268,6 +299,11 @@ static ls_status read_hello(joining *j, attempt *k)
                         ls__link_peer(k->link), (int)k->greeting.index, (int)k->greeting.from,
                         (int)k->greeting.to, k->greeting.generation);
     }
+    if (j->tcp->peer[k->greeting.from].connection[k->greeting.index].link != NULL) {
+        drop(j, k); /* its answer was lost, so the connection is broken: its first use says so */
+        return LS_OK;
+    }
+    send_welcome(k);
     return take_in(j, k, k->greeting.from, k->greeting.index);
 }
 
@@ -288,7 +324,10 @@ static ls_status advance(joining *j, attempt *k)
         }
         k->proven = true;
     }
-    return k->index >= 0 ? send_hello(j, k) : read_hello(j, k);
+    if (k->index < 0) {
+        return read_hello(j, k);
+    }
+    return k->greeted ? read_welcome(j, k) : send_hello(j, k);
 }
 
 /* Takes authenticated links from the listener. More links than there are missing connections cannot
