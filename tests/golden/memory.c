@@ -4,7 +4,11 @@
 
 #include "golden.h"
 
+#include "base/digest.h"
 #include "comm/engine/init.h"
+#include "comm/tune/tune.h"
+#include "job/bootstrap/agent_thread.h"
+#include "job/bootstrap/parent_watch.h"
 
 static void fail_init(golden_fault kind)
 {
@@ -28,6 +32,60 @@ GOLDEN_BARE(of_a_runtime)
     fail_init(GOLDEN_MEMORY);
     fail_init(GOLDEN_MALLOC);
     fail_init(GOLDEN_SYSTEM);
+}
+
+GOLDEN_BARE(of_a_trace)
+{
+    char path[300];
+    (void)snprintf(path, sizeof path, "%s/trace.json", golden_folder());
+    (void)setenv("LOCKSTEP_TRACE", path, 1);
+    fail_init(GOLDEN_MEMORY);
+    fail_init(GOLDEN_SYSTEM);
+}
+
+/* The agent of a host that another launcher started; its thread never starts. */
+static void fail_agent(golden_fault kind, int calls)
+{
+    const ls__detected torchrun = {
+        .launcher = "torchrun", .size = 1, .local_size = 1, .job = "golden"};
+    for (int n = 1; n <= calls; n++) {
+        ls__agent_thread *agent = NULL;
+        const ls__env *env = golden_env();
+        golden_fail(kind, n);
+        golden_show_once(
+            ls__agent_thread_start(env, &torchrun, ls__deadline_after(env, 1000), &agent));
+        golden_fail(kind, 0);
+    }
+}
+
+GOLDEN_BARE(of_the_agent_of_another_launcher)
+{
+    fail_agent(GOLDEN_MEMORY, 4);
+    fail_agent(GOLDEN_SYSTEM, 4);
+}
+
+/* What only jobs of several ranks or hosts reach, called by itself. */
+static ls_status use_parts_of_jobs(void)
+{
+    static const ls__layout far = {.size = 2, .host = {0, 1}};
+    uint8_t code[LS__MAC_BYTES];
+    ls__counts counts;
+    ls__parent_watch *watch = NULL;
+    ls_memory_stats stats = {.size = sizeof stats};
+    LS_TRY(ls_memory_get_stats(&stats)); /* makes what the first tensor makes */
+    LS_TRY(ls__mac("key", 3, "text", 4, code));
+    LS_TRY(
+        ls__tune_count(ls__algorithm_find(LS__OP_ALL_REDUCE, "ring"), &far, golden_env(), &counts));
+    LS_TRY(ls__parent_watch_start(golden_env(), getpid(), NULL, "torchrun", &watch));
+    ls__parent_watch_end(watch);
+    return LS_OK;
+}
+
+GOLDEN_BARE(of_parts_of_jobs)
+{
+    golden_fail_each(GOLDEN_MEMORY, use_parts_of_jobs);
+    golden_fail_each(GOLDEN_MALLOC, use_parts_of_jobs);
+    golden_fail_each(GOLDEN_SYSTEM, use_parts_of_jobs);
 }
 
 static ls_status use_tensors(void)

@@ -13,7 +13,7 @@ import tempfile
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness"),
                 str(pathlib.Path(__file__).resolve().parent)]
 sys.dont_write_bytecode = True
-from sentences import says
+from sentences import says, sentence
 from tap import BUILD, Skip, command, none_of, run, test
 
 import trace_format
@@ -96,7 +96,7 @@ def the_wait_for_buckets_lies_within_backward_and_names_are_those_of_the_model()
     trace = trace_of(2, STEPS)
     for rank in (0, 1):
         backwards = spans(trace, "backward", rank)
-        waits = [e for e in spans(trace, "exposed", rank) if e["name"] == "wait for buckets"]
+        waits = [e for e in spans(trace, "exposed", rank) if e["name"] == sentence("wait for buckets")]
         assert len(waits) == STEPS and all(any(within(w, b) for b in backwards) for w in waits), waits
     of = {e["args"].get("of") for e in spans(trace, "operation")}
     assert {"0.weight", "2.0.weight", "3.weight"} <= of, of

@@ -74,6 +74,20 @@ def a_resumed_run_ends_with_the_same_bits():
 
 
 @test
+def a_log_of_losses_that_is_none_is_refused_by_a_run_that_goes_on():
+    flags = ("--batch", 2, "--eval-windows", 10, "--save", "logged")
+    train(0, *flags, "--steps", 2)
+    (FOLDER / "letter").write_text("Dear rank,\n")
+    for path, words in (("letter", sentence("holds something else than steps; give another file")),
+                        ("/dev/null", sentence("cannot be cut behind the step to go on from"))):
+        arguments = [BUILD / "programs/train_gpt", "--data", text(), *SMALL, *flags, "--steps", 4, "--resume", "logged",
+                     "--log-losses", path]
+        done = subprocess.run(list(map(str, arguments)), cwd=FOLDER, text=True, capture_output=True, timeout=100)
+        assert done.returncode == 1, done
+        says(done.stdout + done.stderr, words)
+
+
+@test
 def a_training_in_two_runs_on_one_schedule_ends_with_the_same_bits():
     flags = ("--batch", 2, "--eval-windows", 10)
     whole = train(1, *flags, "--steps", 8)

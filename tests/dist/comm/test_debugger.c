@@ -1,5 +1,6 @@
 /* A rank under a debugger: its peers wait beyond their deadlines, with a warning. */
 #include <signal.h>
+#include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
@@ -7,6 +8,8 @@
 
 #include <lockstep/comm.h>
 
+#include "comm/group/group.h"
+#include "says.h"
 #include "test.h"
 
 /* A tracer that neither stops the process nor reads it. Returns its number; 0: not allowed. */
@@ -29,6 +32,16 @@ static pid_t trace_me(int seconds)
     return byte ? tracer : 0;
 }
 
+static char warned[1000];
+
+static void keep_warning(ls_log_level level, const char *text, void *arg)
+{
+    (void)arg;
+    if (level == LS_LOG_WARN) {
+        (void)snprintf(warned, sizeof warned, "%s", text);
+    }
+}
+
 DIST_TEST(the_deadline_begins_anew_while_a_debugger_is_attached, 2)
 {
     int traced = 1;
@@ -45,7 +58,12 @@ DIST_TEST(the_deadline_begins_anew_while_a_debugger_is_attached, 2)
     if (ls_rank() == 1) {
         sleep(1); /* at a breakpoint, say */
     }
+    ls_set_log_callback(keep_warning, NULL);
     CHECK_OK(ls_barrier(ls_world(), LS_OPTIONS(ls_collective_options, .timeout_ms = 300), NULL));
+    ls_set_log_callback(NULL, NULL);
+    if (ls_rank() == 0 && !ls_world()->has_remote) {
+        CHECK_SAYS(warned, "a debugger is attached to %s: the deadline of %s #%llu begins anew");
+    }
     if (tracer > 0) { /* a leak checker cannot look at a process that is traced */
         CHECK(kill(tracer, SIGKILL) == 0 && waitpid(tracer, NULL, 0) == tracer);
     }

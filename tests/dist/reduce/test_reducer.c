@@ -1,12 +1,16 @@
 /* The reducer against a plain twin: every rank knows what every other rank's gradients were (they
  * are drawn from a counter), so it can add them up by itself in float64. */
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <lockstep/random.h>
 #include <lockstep/reducer.h>
 
+#include "comm/engine/init.h"
+#include "reduce/plan.h"
+#include "reduce/reducer.h"
 #include "test.h"
 
 enum { PARAMS = 9 };
@@ -427,6 +431,72 @@ DIST_TEST(weighted_on_one_rank_and_plain_on_another_is_a_mismatch, 2)
     CHECK_STATUS(ls_reducer_wait(j.reducer), LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(), "rank 1 runs a weighted backward and rank 0 a plain one");
     (void)ls_reducer_free(j.reducer);
+}
+
+/* Those that another division had, which began long before, do not count. */
+DIST_TEST(times_are_those_of_the_buckets_that_there_are, 2)
+{
+    const ls__env *env = ls__env_posix();
+    const ls__reduce_division whole = {.first_bytes = SIZE_MAX, .bytes = SIZE_MAX};
+    ls_reducer_stats stats = {.size = sizeof stats};
+    uint64_t begin = 0;
+    job j;
+    job_new(&j, 6000);
+    for (int round = 0; round < 2; round++) {
+        begin = env->now_ns(env);
+        CHECK_OK(ls_reducer_begin(j.reducer, NULL));
+        run_backward(&j, round);
+        CHECK_OK(ls_reducer_wait(j.reducer));
+        CHECK_OK(ls_reducer_zero(j.reducer));
+        if (round == 0) {
+            ls__reducer_divide(j.reducer, &whole);
+        }
+    }
+    const double passed = (double)(env->now_ns(env) - begin) * 1e-9;
+    CHECK_OK(ls_reducer_get_stats(j.reducer, &stats));
+    CHECK(stats.buckets == 1 && stats.comm_seconds > 0.0);
+    CHECK(stats.comm_seconds <= passed);
+    CHECK_OK(ls_reducer_free(j.reducer));
+}
+
+/* ---- after the end ------------------------------------------------------------------------ */
+
+static _Atomic long long held; /* bytes of the env's memory that are not given back */
+
+static void *count_allocate(const ls__env *env, size_t bytes)
+{
+    (void)env;
+    void *memory = ls__env_posix()->allocate(ls__env_posix(), bytes);
+    atomic_fetch_add(&held, memory != NULL ? (long long)bytes : 0);
+    return memory;
+}
+
+static void count_release(const ls__env *env, void *memory, size_t bytes)
+{
+    (void)env;
+    atomic_fetch_sub(&held, memory != NULL ? (long long)bytes : 0);
+    ls__env_posix()->release(ls__env_posix(), memory, bytes);
+}
+
+/* Also the gradients that it has set aside. */
+TEST(a_reducer_that_is_freed_after_finalize_leaves_no_memory)
+{
+    ls__env counting = *ls__env_posix();
+    ls_reducer_param param = {.name = "w", .count = 5, .dtype = LS_FLOAT32};
+    ls_reducer *r = NULL;
+    counting.allocate = count_allocate;
+    counting.release = count_release;
+    CHECK_OK(ls__init_with(&counting, NULL));
+    CHECK_OK(ls_reducer_new(ls_world(), &param, 1, NULL, &r));
+    for (int round = 0; round < 2; round++) {
+        CHECK_OK(ls_reducer_begin(r, NULL));
+        CHECK_OK(ls_reducer_ready(r, 0, NULL));
+        CHECK_OK(ls_reducer_wait(r));
+    }
+    CHECK_OK(ls_finalize());
+    CHECK(held > 0);
+    CHECK_OK(ls_reducer_free(r));
+    CHECK_INT(held, 0);
 }
 
 TEST_MAIN

@@ -1,6 +1,7 @@
 /* The state of optimizers: what a checkpoint saves comes back, each step from the state before it
  * agrees with a float64 twin, bfloat16 parameters have master copies in it. */
 #include "optim_net.h"
+#include "says.h"
 
 #include <stdio.h>
 
@@ -448,6 +449,24 @@ TEST(state_lies_in_the_order_of_the_parameters_addresses)
     CHECK(!rises);
     ls_optim_free(o);
     ls_module_free(m);
+    CHECK_OK(ls_finalize());
+}
+
+TEST(ranges_that_no_memory_can_hold_change_nothing)
+{
+    const ls__optim_range whole = {.param = 0, .count = 6};
+    float before[8], after[8];
+    net *n = start();
+    ls_optim *o = ls_adam_new(&n->base, NULL);
+    give_gradients(n, 0);
+    values_of(n, before);
+    CHECK_OK(ls__optim_begin(o));
+    CHECK_STATUS(ls__optim_step_ranges(o, &whole, INT64_MAX / 2), LS_ERR_MEMORY);
+    CHECK_SAYS(ls_error_message(), "%s: no memory to update %lld ranges");
+    values_of(n, after);
+    CHECK(memcmp(before, after, sizeof before) == 0);
+    ls_optim_free(o);
+    ls_module_free(&n->base);
     CHECK_OK(ls_finalize());
 }
 

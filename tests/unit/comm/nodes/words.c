@@ -7,6 +7,7 @@
 #include <lockstep/runtime.h>
 
 #include "job/nodes/internal.h"
+#include "job/nodes/secret_exchange.h"
 #include "says.h"
 #include "test.h"
 #include "turns.h"
@@ -355,6 +356,33 @@ TEST(without_memory_or_descriptors_a_node_does_not_open)
     CHECK_SAYS(ls_error_message(), "the job's nodes");
     blocks_left = -1;
     close_all(&s);
+}
+
+/* ---- a secret without a file ----------------------------------------------------------------- */
+
+static int another_uid(const ls__env *env, int fd, uid_t *uid)
+{
+    const int error = ls__env_posix()->peer_uid(ls__env_posix(), fd, uid);
+    (void)env;
+    *uid += 1;
+    return error;
+}
+
+TEST(a_secret_is_not_taken_from_another_user)
+{
+    ls__env env = *ls__env_posix();
+    const int port = env.free_port(&env);
+    uint8_t secret[LS__SECRET_EXCHANGE_BYTES];
+    const int fd = ls__secret_exchange_open(&env, port);
+    CHECK(fd >= 0);
+    env.peer_uid = another_uid;
+    CHECK_STATUS(ls__secret_exchange_fetch(&env, port, secret), LS_ERR_AUTH);
+    CHECK_SAYS(
+        ls_error_message(),
+        "node 0 at port %d of this host gave no secret (%s): only processes of its own user may "
+        "join without one; give all nodes the same --secret-file");
+    CHECK_SAYS(ls_error_message(), "it belongs to another user");
+    ls__secret_exchange_close(&env, fd, port);
 }
 
 TEST_MAIN
