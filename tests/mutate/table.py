@@ -1,10 +1,11 @@
-"""Makes survivors.md from the results of tests/mutate/run and the answers to survivors.
+"""Keeps the results of tests/mutate/run, and makes survivors.md from them and the answers to survivors.
 
-answers.txt has a line for each survivor that no test needs to kill: its key, "equivalent" (no promised
-behaviour changes) or "accepted" (it does, and no test is worth it), and why.
+planted.txt has a line for each planted change: its key, outcome, the number of tests that run it and of
+those that were left out, the budget in seconds, and the test that noticed. answers.txt has a line for each
+survivor that no test needs to kill: its key, "equivalent" (no promised behaviour changes) or "accepted" (it
+does, and no test is worth it), and why.
 """
 
-import json
 import pathlib
 import sys
 
@@ -12,19 +13,41 @@ sys.dont_write_bytecode = True
 from folders import FOLDERS
 
 HERE = pathlib.Path(__file__).resolve().parent
+PLANTED = HERE / "planted.txt"
 KINDS = ("equivalent", "accepted")
 HEAD = """# Planted changes that no test noticed, and why
 
 `make mutate` plants changes in the sources, one at a time, and runs the tests that run the changed line
-(`tests/mutate/run`). This page is written by it, from its results and from `answers.txt`.
+(`tests/mutate/run`). This page is written by it, from its results (`planted.txt`) and from `answers.txt`. The results
+of a first run, over all folders, are lost; the answers to its survivors are kept.
 
 """
 
 
-def results(path):
-    """The results by key; a later line replaces an earlier one."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return {entry["key"]: entry for entry in map(json.loads, lines)}
+def entry_of(folder, site, outcome, tests, left, budget_s, by):
+    return {"key": site.key, "folder": folder, "path": site.path, "line": site.line, "rule": site.rule,
+            "before": site.before.strip(), "after": site.after.strip(), "outcome": outcome, "tests": tests,
+            "left": left, "budget": budget_s, "by": by}
+
+
+def line_of(entry):
+    return " ".join(str(entry[name]) for name in ("key", "outcome", "tests", "left", "budget", "by")).rstrip() + "\n"
+
+
+def results(sites):
+    """{key: entry}; of `sites`, {key: (folder, site)}, so without the changes of lines that are no more. A later
+    line replaces an earlier one."""
+    found = {}
+    for line in PLANTED.read_text().splitlines() if PLANTED.exists() else []:
+        key, outcome, tests, left, budget, *by = line.split(" ", 5)
+        if key in sites:
+            found[key] = entry_of(*sites[key], outcome, int(tests), int(left), float(budget), "".join(by))
+    return found
+
+
+def keep(entry):
+    with PLANTED.open("a") as file:
+        file.write(line_of(entry))
 
 
 def answers():
@@ -83,6 +106,7 @@ def survivor_table(entries, answered):
 
 def write(done):
     answered = answers()
+    PLANTED.write_text("".join(sorted(map(line_of, done.values()))))
     left = [entry for entry in done.values() if entry["outcome"] in ("survived", "undecided")]
     left.sort(key=lambda entry: (list(FOLDERS).index(entry["folder"]), entry["path"], entry["key"]))
     unknown = sorted(set(answered) - {entry["key"] for entry in left})
