@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "commands.h"
 #include "job/bootstrap/detect.h"
+#include "job/bootstrap/share.h"
 #include "tools/cli/cli.h"
 
 static const cli_command command = {
@@ -31,6 +32,10 @@ static void print(const ls__detected *found)
         printf("world        one rank, which waits for no other\n");
     } else if (found->local_size == found->size) {
         printf("rendezvous   a socket in a folder of this user\n");
+    } else if (ls__share_way(found) != NULL &&
+               strcmp(found->rendezvous_from, "LOCKSTEP_RENDEZVOUS") != 0) {
+        printf("rendezvous   rank 0's host; ls_init shares its address by %s\n",
+               ls__share_way(found));
     } else if (found->rendezvous[0] != '\0') {
         printf("rendezvous   %s, from %s\n", found->rendezvous, found->rendezvous_from);
     } else {

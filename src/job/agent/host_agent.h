@@ -88,7 +88,8 @@ void ls__host_agent_conclude(ls__host_agent *a);
 
 typedef struct ls__host_agent_hosts {
     const char *rendezvous, *rendezvous_from; /* HOST:PORT, and the flag or variable that gave it */
-    const char *secret_file, *secret_from;    /* NULL: none, and then only the loopback */
+    const char *secret_file, *secret_from;    /* NULL: none */
+    const uint8_t *secret;       /* used without a file; NULL: none, and then only the loopback */
     const ls__nodes_spec *nodes; /* number of hosts, time limit …; hosts.c adds the rest */
     bool plain;                  /* the user's choice for links that leave the host */
 } ls__host_agent_hosts;

@@ -4,6 +4,7 @@
  *     then       failures and stop requests travel                           job/nodes carries them
  *     leave      DONE to the first host, END from it                         so that all end alike */
 #include <stdio.h>
+#include <string.h>
 
 #include <lockstep/version.h>
 
@@ -21,11 +22,13 @@ ls_status ls__host_agent_join_hosts(ls__host_agent *a, const ls__host_agent_host
     LS_TRY(ls__place_resolve(a->env, &place));
     if (hosts->secret_file != NULL) {
         LS_TRY(ls__secret_read(a->env, hosts->secret_file, hosts->secret_from, a->secret));
+    } else if (hosts->secret != NULL) {
+        memcpy(a->secret, hosts->secret, sizeof a->secret);
     }
     ls__nodes_spec spec = *hosts->nodes;
     spec.env = a->env;
     spec.store = a->store;
-    spec.secret = hosts->secret_file != NULL ? a->secret : NULL;
+    spec.secret = hosts->secret_file != NULL || hosts->secret != NULL ? a->secret : NULL;
     spec.mode = ls__place_mode(&place, hosts->plain);
     spec.place = &place;
     spec.ranks = a->ranks;

@@ -264,9 +264,13 @@ static ls_status open_nodes(ls__agent_thread *t)
                                         .rendezvous_from = t->detected.rendezvous_from,
                                         .secret_file = ls__setting_get("LOCKSTEP_SECRET_FILE"),
                                         .secret_from = "LOCKSTEP_SECRET_FILE",
+                                        .secret =
+                                            t->detected.has_secret ? t->detected.secret : NULL,
                                         .nodes = &nodes,
                                         .plain = plane != NULL && strcmp(plane, "plain") == 0};
-    return ls__host_agent_join_hosts(&t->host, &hosts);
+    const ls_status status = ls__host_agent_join_hosts(&t->host, &hosts);
+    memset(t->detected.secret, 0, sizeof t->detected.secret);
+    return status;
 }
 
 /* ---- beginning ----------------------------------------------------------------------------- */

@@ -14,6 +14,7 @@
 #include "base/settings.h"
 #include "job/bootstrap/agent_thread.h"
 #include "job/bootstrap/parent_watch.h"
+#include "job/pmi/pmi.h"
 #include "job/store/store.h"
 #include "trace/file.h"
 
@@ -118,5 +119,6 @@ void ls__bootstrap_close(const ls__env *env, ls__boot *boot)
     ls__parent_watch_end(boot->watch);
     ls__agent_thread_end(boot->agent);
     ls__board_close(env, boot->board);
+    ls__pmi_end(env);
     memset(boot, 0, sizeof *boot);
 }

@@ -157,7 +157,9 @@ static void read_job(const source *s, const rule *r, ls__detected *out)
 {
     size_t used = 0;
     bool any = false;
-    const char *restarts = value_of(s, "TORCHELASTIC_RESTART_COUNT");
+    const char *restarts =
+        value_of(s, strcmp(r->launcher, "slurm") == 0 ? "SLURM_RESTART_COUNT"
+                                                      : "TORCHELASTIC_RESTART_COUNT");
     out->attempt = restarts != NULL ? atoi(restarts) : 0;
     for (int i = 0; i < JOB_PARTS && r->job[i] != NULL && used < sizeof out->job; i++) {
         const char *value = value_of(s, r->job[i]);
@@ -241,10 +243,17 @@ static bool is_slurm_step(const source *s)
     return step != NULL && end != step && number < SLURM_SPECIAL_STEPS;
 }
 
+/* srun --mpi=pmi2 and flux set PMI_RANK and PMI_SIZE too, but no local rank; their own variables do. */
+static bool is_bare_pmi(const source *s, const rule *r)
+{
+    return strcmp(r->launcher, "hydra") == 0 && value_of(s, r->local_rank) == NULL &&
+           (is_slurm_step(s) || value_of(s, "FLUX_TASK_RANK") != NULL);
+}
+
 /* Whether the rule's launcher started this process, judging by its variables. */
 static bool fits(const source *s, const rule *r)
 {
-    return value_of(s, r->rank) != NULL && value_of(s, r->size) != NULL &&
+    return value_of(s, r->rank) != NULL && value_of(s, r->size) != NULL && !is_bare_pmi(s, r) &&
            (strcmp(r->launcher, "slurm") != 0 || is_slurm_step(s));
 }
 

@@ -18,6 +18,8 @@
 
 #include <lockstep/status.h>
 
+#include "job/nodes/secret.h"
+
 typedef struct ls__detect_source { /* the source of variables; tests supply recorded ones */
     const char *(*get)(void *arg, const char *name); /* a variable; NULL: not set, or empty */
     /* The process that set `name` for this one: tells jobs apart where no variable does. */
@@ -33,6 +35,8 @@ typedef struct ls__detected {
     char job[384];        /* the same for all ranks of the job on this host, and only for them */
     char rendezvous[320]; /* HOST:PORT for several hosts; "": not known */
     char rendezvous_from[64]; /* what gave it */
+    bool has_secret;          /* share.h: rank 0 has shared one */
+    uint8_t secret[LS__SECRET_FILE_BYTES];
 } ls__detected;
 
 ls_status ls__detect(const ls__detect_source *around, ls__detected *out);

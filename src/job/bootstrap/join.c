@@ -14,6 +14,7 @@
 #include "job/bootstrap/local_rendezvous.h"
 #include "job/bootstrap/methods.h"
 #include "job/bootstrap/parent_watch.h"
+#include "job/bootstrap/share.h"
 
 /* The limit is the board's; it is checked here, where the message can say which variables gave
  * it. */
@@ -97,10 +98,13 @@ ls_status ls__bootstrap_others(const ls__env *env, int64_t timeout_ms, ls__boot 
              detected.launcher, detected.rank, detected.size, detected.local_rank,
              detected.local_size);
     uint64_t deadline = ls__deadline_after(env, timeout_ms);
+    LS_TRY(ls__share_rendezvous(env, deadline, &detected));
     if (detected.local_rank == 0) {
         LS_TRY(ls__agent_thread_start(env, &detected, deadline, &out->agent));
     }
     ls_status status = join(env, &detected, deadline, out);
+    ls__share_end(env, &detected);
+    memset(detected.secret, 0, sizeof detected.secret);
     if (status < 0) {
         char text[LS__MESSAGE_MAX];
         snprintf(text, sizeof text, "%s", ls_error_message());

@@ -250,21 +250,6 @@ static void number_ranks(ls__nodes *n)
     n->world.world_size = first;
 }
 
-/* A port that is free at the moment, for the program's own use (MASTER_PORT); 0: none was found. */
-static int free_port(const ls__nodes *n, const char *address)
-{
-    char text[LS__ADDRESS_MAX];
-    int port = 0;
-    const int fd = n->env->tcp_listen(n->env, address, 0);
-    if (fd < 0 || n->env->tcp_name(n->env, fd, false, text, sizeof text, &port) < 0) {
-        port = 0;
-    }
-    if (fd >= 0) {
-        n->env->close(n->env, fd);
-    }
-    return port;
-}
-
 /* The address at which the others reach this host. If node 0 only knows loopback addresses, it is
  * the local address of a connection from another host. */
 static void find_own_address(ls__nodes *n)
@@ -281,7 +266,7 @@ static void find_own_address(ls__nodes *n)
     }
     snprintf(n->world.address, sizeof n->world.address, "%s", n->own);
     snprintf(n->world.master, sizeof n->world.master, "%s", n->own);
-    n->world.master_port = free_port(n, n->own);
+    n->world.master_port = ls__free_port_at(n->env, n->own);
 }
 
 /* A node whose connection came over the loopback runs on this host and shares its address. */

@@ -58,11 +58,29 @@ ls_status ls__place_parse(const char *text, const char *from, ls__rendezvous_pla
     return LS_OK;
 }
 
+/* The host of a place is a name, an address, or several of them with commas in between. Returns how
+ * many addresses there are, or -errno if no part of the list can be resolved. */
+static int resolve_list(const ls__env *env, ls__rendezvous_place *place)
+{
+    int found = 0, error = -ENOENT;
+    for (const char *at = place->host; *at != '\0';) {
+        char name[LS__PLACE_HOST];
+        const size_t bytes = strcspn(at, ",");
+        snprintf(name, sizeof name, "%.*s", (int)bytes, at);
+        const int count =
+            env->resolve(env, name, place->address + found, LS__PLACE_ADDRESSES - found);
+        found += count > 0 ? count : 0;
+        error = count < 0 ? count : error;
+        at += bytes + (at[bytes] == ',');
+    }
+    return found > 0 ? found : error;
+}
+
 /* The resolver of the system decides which addresses come first, and so which one is tried
  * first. */
 ls_status ls__place_resolve(const ls__env *env, ls__rendezvous_place *place)
 {
-    const int count = env->resolve(env, place->host, place->address, LS__PLACE_ADDRESSES);
+    const int count = resolve_list(env, place);
     if (count <= 0) {
         return ls__fail(LS_ERR_SYSTEM,
                         "%s %s:%d: the name \"%s\" cannot be resolved on this host (%s): give a "
@@ -251,4 +269,18 @@ int ls__place_own(const ls__env *env, const ls__rendezvous_place *place,
         }
     }
     return found;
+}
+
+int ls__free_port_at(const ls__env *env, const char *address)
+{
+    char text[LS__ADDRESS_MAX];
+    int port = 0;
+    const int fd = env->tcp_listen(env, address, 0);
+    if (fd < 0 || env->tcp_name(env, fd, false, text, sizeof text, &port) < 0) {
+        port = 0;
+    }
+    if (fd >= 0) {
+        env->close(env, fd);
+    }
+    return port;
 }

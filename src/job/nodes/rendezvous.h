@@ -48,4 +48,7 @@ ls_status ls__interface_choose(const char *name, const char *wanted, const ls__e
 int ls__place_own(const ls__env *env, const ls__rendezvous_place *place,
                   char (*out)[LS__ADDRESS_MAX], int room);
 
+/* A port that is free at `address` of this host at the moment; 0: none was found. */
+int ls__free_port_at(const ls__env *env, const char *address);
+
 #endif

@@ -21,7 +21,7 @@ static int digit(char c)
 }
 
 /* 64 digits, and at most a newline: anything more suggests another file. */
-static bool parse(const char *text, size_t bytes, uint8_t *secret)
+bool ls__secret_parse(const char *text, size_t bytes, uint8_t secret[LS__SECRET_FILE_BYTES])
 {
     if (bytes < DIGITS || (bytes == DIGITS + 1 && text[DIGITS] != '\n') || bytes > DIGITS + 1) {
         return false;
@@ -73,7 +73,7 @@ ls_status ls__secret_read(const ls__env *env, const char *path, const char *from
     if (received < 0) {
         return ls__fail(LS_ERR_SYSTEM, "%s %s: %s", from, path, strerror((int)-received));
     }
-    const bool sound = parse(text, (size_t)received, secret);
+    const bool sound = ls__secret_parse(text, (size_t)received, secret);
     memset(text, 0, sizeof text);
     return sound ? LS_OK
                  : ls__fail(LS_ERR_FORMAT,
@@ -82,29 +82,38 @@ ls_status ls__secret_read(const ls__env *env, const char *path, const char *from
                             from, path);
 }
 
-/* O_EXCL: replacing a secret would lock out the nodes that have a copy of it. */
-ls_status ls__secret_create(const ls__env *env, const char *path)
+ls_status ls__secret_draw(const ls__env *env, char text[DIGITS + 1])
 {
     static const char digits[] = "0123456789abcdef";
     uint8_t secret[LS__SECRET_FILE_BYTES];
-    char text[DIGITS + 1];
     const int error = env->random_bytes(env, secret, sizeof secret);
-    const int fd = error < 0 ? error : env->open(env, path, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    for (size_t i = 0; i < sizeof secret; i++) {
+        text[2 * i] = digits[secret[i] >> 4];
+        text[2 * i + 1] = digits[secret[i] & 15];
+    }
+    text[DIGITS] = '\0';
+    memset(secret, 0, sizeof secret);
+    return error < 0
+               ? ls__fail(LS_ERR_SYSTEM, "cannot draw the secret of the job: %s", strerror(-error))
+               : LS_OK;
+}
+
+/* O_EXCL: replacing a secret would lock out the nodes that have a copy of it. */
+ls_status ls__secret_create(const ls__env *env, const char *path)
+{
+    char text[DIGITS + 1];
+    LS_TRY(ls__secret_draw(env, text));
+    const int fd = env->open(env, path, O_WRONLY | O_CREAT | O_EXCL, 0600);
     if (fd < 0) {
         return ls__fail(LS_ERR_SYSTEM, "%s: %s%s", path, strerror(-fd),
                         fd == -EEXIST ? "; an existing secret is not replaced: remove it first, or "
                                         "use it"
                                       : "");
     }
-    for (size_t i = 0; i < sizeof secret; i++) {
-        text[2 * i] = digits[secret[i] >> 4];
-        text[2 * i + 1] = digits[secret[i] & 15];
-    }
     text[DIGITS] = '\n';
     const ssize_t put = env->write(env, fd, text, sizeof text);
     env->close(env, fd);
     memset(text, 0, sizeof text);
-    memset(secret, 0, sizeof secret);
     return put == (ssize_t)sizeof text
                ? LS_OK
                : ls__fail(LS_ERR_SYSTEM, "%s: %s", path, strerror(put < 0 ? (int)-put : EIO));

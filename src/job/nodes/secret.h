@@ -11,6 +11,9 @@
 /* `from` names the flag or variable that gave the path. */
 ls_status ls__secret_read(const ls__env *env, const char *path, const char *from,
                           uint8_t secret[LS__SECRET_FILE_BYTES]);
+/* Draws a new one, as text with a 0 at its end; and reads such a text. */
+ls_status ls__secret_draw(const ls__env *env, char text[2 * LS__SECRET_FILE_BYTES + 1]);
+bool ls__secret_parse(const char *text, size_t bytes, uint8_t secret[LS__SECRET_FILE_BYTES]);
 /* Creates a new file with a random secret. An existing file stays as it is, and the call fails. */
 ls_status ls__secret_create(const ls__env *env, const char *path);
 

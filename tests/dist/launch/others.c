@@ -182,15 +182,42 @@ TEST(ranks_dealt_out_to_hosts_by_turns_meet)
 
 TEST(a_step_of_srun_on_two_hosts_meets_at_its_first_node)
 {
-    check("step() { SLURM_JOB_ID=$P SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_NODEID=$1 "
+    check("export HOME=$D; step() { SLURM_JOB_ID=$P SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 "
+          "SLURM_NODEID=$1 "
           "SLURM_STEP_TASKS_PER_NODE='2(x2)' SLURM_STEP_NODELIST=localhost,other[1-2] "
           "SLURM_LOCALID=$2 SLURM_PROCID=$(($1 * 2 + $2)) $M join; }\n"
           "for n in 0 1; do for l in 0 1; do step $n $l & done; done; wait",
-          "of 4, local 1 of 2, at 127.0.0.1, plain: joined\n", 2);
+          "protected: joined\n", 4);
     check("for l in 0 1; do SLURM_JOB_ID=$P SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_NODEID=0 "
           "SLURM_STEP_TASKS_PER_NODE=2 SLURM_STEP_NODELIST=node7 SLURM_LOCALID=$l SLURM_PROCID=$l "
           "$E/01_hello_all_reduce & done; wait",
           "2 of 2 ranks hold", 1);
+}
+
+/* Where rank 0's address and secret do not reach this rank, the error says why and what to set. */
+TEST(sharing_that_fails_is_told_with_the_remedy)
+{
+#define SHARING                                                                                    \
+    SAYS("ls_init: %s, but the address of rank 0 and the secret of the job could not be shared "   \
+         "by %s (%s): set LOCKSTEP_RENDEZVOUS=HOST:PORT (rank 0's host and a free port there) "    \
+         "and LOCKSTEP_SECRET_FILE=FILE (made by `lockstep secret FILE`) for all ranks")
+    static const char step[] =
+        "export LOCKSTEP_TIMEOUT=1 HOME=$D SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 "
+        "SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE='1(x2)' SLURM_STEP_NODELIST=n[1-2] "
+        "SLURM_LOCALID=0 SLURM_PROCID=1\nF=.lockstep/slurm-7.0.0.; mkdir .lockstep\n";
+    char text[2048];
+    snprintf(text, sizeof text, "%s$M join", step);
+    check(text, SHARING, 1);
+    check(text, "did not write", 1);
+    snprintf(text, sizeof text, "%sumask 022; echo v1/1/ >$F; $M join", step);
+    check(text, "is not this user's alone (mode 0644", 1);
+    snprintf(text, sizeof text, "%secho v9/1/ >$F; $M join", step);
+    check(text, "rank 0 uses another version of Lockstep", 1);
+    snprintf(text, sizeof text, "%sunset HOME; $M join", step);
+    check(text, "HOME is not set", 1);
+    check("export LOCKSTEP_TIMEOUT=2 PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1\n"
+          "PMI_FD=9 $M join",
+          "shared by PMI (cmd=init: ", 1);
 }
 
 TEST(the_shell_of_a_batch_job_waits_for_nobody)

@@ -118,6 +118,26 @@ TEST(mpich_and_intel_mpi)
     CHECK_STR(f.rendezvous, ""); /* asked for in words when the hosts are to meet */
 }
 
+/* srun --mpi=pmi2 and flux set PMI_RANK and PMI_SIZE as well, but not the local rank. */
+TEST(pmi_variables_of_another_launcher_are_not_hydras)
+{
+    ls__detected f;
+    CHECK_OK(DETECT(&f, "PMI_FD=11", "PMI_RANK=3", "PMI_SIZE=4", "SLURM_JOB_ID=7",
+                    "SLURM_STEP_ID=0", "SLURM_PROCID=3", "SLURM_STEP_NUM_TASKS=4",
+                    "SLURM_LOCALID=1", "SLURM_NODEID=1", "SLURM_STEP_TASKS_PER_NODE=2(x2)",
+                    "SLURM_STEP_NODELIST=n[1-2]", "SLURM_RESTART_COUNT=2"));
+    CHECK_STR(f.launcher, "slurm");
+    check_place(&f, 3, 4, 1, 2);
+    CHECK_INT(f.attempt, 2);
+    CHECK_OK(DETECT(&f, "PMI_RANK=1", "PMI_SIZE=2", "FLUX_TASK_RANK=1", "FLUX_JOB_SIZE=2"));
+    CHECK_STR(f.launcher, "flux");
+    /* Hydra within an allocation of Slurm */
+    CHECK_OK(DETECT(&f, "PMI_RANK=3", "PMI_SIZE=4", "MPI_LOCALNRANKS=2", "MPI_LOCALRANKID=1",
+                    "SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_PROCID=1",
+                    "SLURM_STEP_NUM_TASKS=2"));
+    CHECK_STR(f.launcher, "hydra");
+}
+
 TEST(mvapich_flux_and_jsrun)
 {
     ls__detected f;

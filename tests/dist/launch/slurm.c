@@ -1,0 +1,196 @@
+/* Two hosts under real launchers: a Slurm cluster of two nodes that scripts/slurm-two-nodes makes for
+ * each test, and mpirun of Open MPI and MPICH between the same two hosts. Nothing is set by hand: rank
+ * 0 shares its address and the job's secret through the launcher. The tests with a time limit of
+ * Slurm (a minute) and with a node that fails run with TEST_LONG=1. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "script.h"
+
+#define SECONDS 60
+#define LONG_SECONDS 400
+#define NOT_HERE 77 /* status of scripts/slurm-two-nodes */
+
+/* `$TWO_NODES/hosts.mpi` and so on are made by the scripts themselves. A home of its own keeps the
+ * user's folder clean. The small model trains at some hundred steps a second. */
+#define DEFINITIONS                                                                                \
+    "export HOME=$D OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "                    \
+    "LOCKSTEP_TIMEOUT=%d\n"                                                                        \
+    "export PATH=${L%%/*}:$PATH O='--data text --layers 1 --dim 32 --heads 2 --context 32 "        \
+    "--batch 2'\n"                                                                                 \
+    "seq 3000 >text; sed -n '/^#!\\/bin\\/bash$/,/^```$/p' %s | sed '$d' >job.sh\n"                \
+    "cat >inside <<'END'\n%s\nEND\n%s %s bash ./inside"
+
+/* Runs a script on node n1. */
+static test_output cluster(const char *option, const char *text, int seconds)
+{
+    char script_text[8192], two_nodes[1024], page[1024];
+    snprintf(two_nodes, sizeof two_nodes, "%s", test_source_path("scripts/slurm-two-nodes"));
+    snprintf(page, sizeof page, "%s", test_source_path("docs/launching.md"));
+    snprintf(script_text, sizeof script_text, DEFINITIONS, SECONDS / 2, page, text, two_nodes,
+             option);
+    test_output got = script_with("umask 022", script_text, seconds);
+    if (got.status == NOT_HERE) {
+        SKIP(got.text);
+    }
+    return got;
+}
+
+static test_output slurm(const char *text)
+{
+    return cluster("", text, SECONDS);
+}
+
+static test_output hosts(const char *text)
+{
+    return cluster("--hosts", text, SECONDS);
+}
+
+static void need_long(void)
+{
+    if (getenv("TEST_LONG") == NULL) {
+        SKIP("TEST_LONG=1 runs it");
+    }
+}
+
+static void need(const char *program)
+{
+    char command[256];
+    snprintf(command, sizeof command, "command -v %s >/dev/null", program);
+    test_output got = test_run(command, SECONDS);
+    free(got.text);
+    if (got.status != 0) {
+        SKIP("no such launcher is installed");
+    }
+}
+
+/* ---- srun ----------------------------------------------------------------------------------- */
+
+/* Four ranks on two nodes sum and train; the links are encrypted although nobody made a secret. */
+static void check_step(const char *mpi, const char *way)
+{
+    char text[1024];
+    snprintf(text, sizeof text,
+             "R='srun -N2 -n4 --ntasks-per-node=2 --mpi=%s'; $R lockstep env | sort -u\n$R "
+             "$E/01_hello_all_reduce\n"
+             "$R $M join\n$R $W train 5; ls -A $HOME/.lockstep",
+             mpi);
+    test_output got = slurm(text);
+    CHECK_INT(got.status, strcmp(mpi, "none") == 0 ? 0 : got.status);
+    CHECK_CONTAINS(got.text, way);
+    CHECK_CONTAINS(got.text, "4 of 4 ranks hold the right sums");
+    CHECK_INT(count_of(got.text, "at 10.98.0.1, protected: joined\n"), 2);
+    CHECK_INT(count_of(got.text, "at 10.98.0.2, protected: joined\n"), 2);
+    CHECK_INT(count_of(got.text, "ended after step 5 of 5"), 4);
+    CHECK_INT(count_of(got.text, "slurm-"), 0); /* the file of the secret is gone */
+    free(got.text);
+}
+
+TEST(a_step_of_srun_meets_over_pmix)
+{
+    check_step("pmix", "ls_init shares its address by PMIx\n");
+}
+
+TEST(a_step_of_srun_meets_over_pmi2)
+{
+    check_step("pmi2", "ls_init shares its address by PMI\n");
+}
+
+TEST(a_step_of_srun_without_pmi_meets_by_a_private_file)
+{
+    check_step("none", "ls_init shares its address by a file in the home folder\n");
+}
+
+/* The user's own choice goes before it, and needs neither PMI nor a shared home. */
+TEST(a_step_of_srun_takes_the_secret_that_is_set)
+{
+    check_count(slurm,
+                "lockstep secret s; export LOCKSTEP_SECRET_FILE=$PWD/s; unset HOME\n"
+                "srun -N2 -n4 --mpi=none $M join",
+                ", protected: joined\n", 4);
+    check_count(slurm,
+                "lockstep secret s; export LOCKSTEP_SECRET_FILE=$PWD/s "
+                "LOCKSTEP_RENDEZVOUS=10.98.0.1:29400\nsrun -N2 -n4 --mpi=pmix lockstep env",
+                "rendezvous   10.98.0.1:29400, from LOCKSTEP_RENDEZVOUS", 4);
+}
+
+/* ---- mpirun --------------------------------------------------------------------------------- */
+
+/* The launcher's own arguments for two hosts that are reached by a script in the place of ssh. */
+#define OPEN_MPI                                                                                   \
+    "printf 'n1 slots=2\\nn2 slots=2\\n' >h; R=\"mpirun.openmpi --hostfile h --mca plm_rsh_agent " \
+    "$TWO_NODES/rsh --mca oob_tcp_if_include 10.98.0.0/24 -x LOCKSTEP_TIMEOUT -n 4\"\n"
+#define MPICH                                                                                      \
+    "printf 'n1:2\\nn2:2\\n' >h; R=\"mpirun.mpich -f h -launcher rsh -launcher-exec "              \
+    "$TWO_NODES/rsh -n 4\"\n"
+#define PROGRAMS "$R $E/01_hello_all_reduce; $R $M join; $R $W train 5"
+
+static void check_mpirun(const char *text)
+{
+    test_output got = hosts(text);
+    CHECK_CONTAINS(got.text, "4 of 4 ranks hold the right sums");
+    CHECK_INT(count_of(got.text, "at 10.98.0.1, protected: joined\n"), 2);
+    CHECK_INT(count_of(got.text, "at 10.98.0.2, protected: joined\n"), 2);
+    CHECK_INT(count_of(got.text, "ended after step 5 of 5"), 4);
+    CHECK_INT(got.status, 0);
+    free(got.text);
+}
+
+TEST(open_mpis_mpirun_starts_ranks_on_two_hosts)
+{
+    need("mpirun.openmpi");
+    check_mpirun(OPEN_MPI PROGRAMS);
+}
+
+TEST(mpichs_mpirun_starts_ranks_on_two_hosts)
+{
+    need("mpirun.mpich");
+    check_mpirun(MPICH PROGRAMS);
+}
+
+/* ---- time limit, failure -------------------------------------------------------------------- */
+
+/* The batch script of docs/launching.md as it stands there, on text of its own. `until_over` waits for
+ * the end of the job, also while it is queued again. `reference` is the same training at one go. */
+#define BATCH                                                                                      \
+    "export RUN=$PWD/run; T=\"$O --every 500 --steps $STEPS\"\n"                                   \
+    "reference() { lockstep run -n 4 lockstep train gpt $T --log-losses whole >/dev/null 2>&1; "   \
+    "}\n"                                                                                          \
+    "submit() { sbatch -o out \"$@\" job.sh $T --log-losses losses; }\n"                           \
+    "until_over() { while [ -n \"$(squeue -h)\" ]; do sleep 0.5; done; cat out; }\n"               \
+    "until_steps() { until [ \"$(cat losses 2>/dev/null | wc -l)\" -gt $1 ]; do sleep 0.2; done; " \
+    "}\n"                                                                                          \
+    "compare() { cmp losses whole && echo the same $(wc -l <losses) losses; }\n"
+
+TEST(a_batch_job_goes_on_after_its_time_limit)
+{
+    need_long();
+    test_output got = cluster("",
+                              "STEPS=24000\n" BATCH
+                              "submit --time=1 --signal=B:TERM@50; until_over; reference; compare",
+                              LONG_SECONDS);
+    CHECK_CONTAINS(got.text, "the same 24000 losses");
+    CHECK(count_of(got.text, "stopping on request") + count_of(got.text, "resumed") >= 1);
+    CHECK_INT(count_of(got.text, "replicas identical: 4 of 4"),
+              1 + count_of(got.text, "going on from"));
+    free(got.text);
+}
+
+/* Every process of node 2 dies, slurmd among them: the ranks of node 1 name it, and the job is queued
+ * until there is a slurmd again. */
+TEST(a_batch_job_goes_on_after_a_node_has_failed)
+{
+    need_long();
+    test_output got = cluster(
+        "",
+        "STEPS=12000\n" BATCH
+        "submit; until_steps 2000; $TWO_NODES/kill-node 2; sleep 3; $TWO_NODES/start-slurmd 2\n"
+        "until_over; reference; compare",
+        LONG_SECONDS);
+    CHECK_CONTAINS(got.text, "the same 12000 losses");
+    free(got.text);
+}
+
+TEST_MAIN
