@@ -206,17 +206,20 @@ TEST(sharing_that_fails_is_told_with_the_remedy)
         "SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE='1(x2)' SLURM_STEP_NODELIST=n[1-2] "
         "SLURM_LOCALID=0 SLURM_PROCID=1\nF=.lockstep/slurm-7.0.0.; mkdir .lockstep\n";
     char text[2048];
-    snprintf(text, sizeof text, "%s$M join", step);
+    snprintf(text, sizeof text, "%s$E/01_hello_all_reduce", step);
     check(text, SHARING, 1);
-    check(text, "did not write", 1);
-    snprintf(text, sizeof text, "%sumask 022; echo v1/1/ >$F; $M join", step);
-    check(text, "is not this user's alone (mode 0644", 1);
-    snprintf(text, sizeof text, "%secho v9/1/ >$F; $M join", step);
-    check(text, "rank 0 uses another version of Lockstep", 1);
-    snprintf(text, sizeof text, "%sunset HOME; $M join", step);
-    check(text, "HOME is not set", 1);
+    check(text,
+          SAYS("rank 0's host did not write %.120s within the deadline, or the hosts do not share "
+               "this folder"),
+          1);
+    snprintf(text, sizeof text, "%sumask 022; echo v1/1/ >$F; $E/01_hello_all_reduce", step);
+    check(text, SAYS("%.150s is not this user's alone (mode %04o, owner %ld)"), 1);
+    snprintf(text, sizeof text, "%secho v9/1/ >$F; $E/01_hello_all_reduce", step);
+    check(text, SAYS("rank 0 uses another version of Lockstep"), 1);
+    snprintf(text, sizeof text, "%sunset HOME; $E/01_hello_all_reduce", step);
+    check(text, SAYS("HOME is not set"), 1);
     check("export LOCKSTEP_TIMEOUT=2 PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1\n"
-          "PMI_FD=9 $M join",
+          "PMI_FD=9 $E/01_hello_all_reduce",
           "shared by PMI (cmd=init: ", 1);
 }
 
