@@ -1,6 +1,7 @@
 /* `lockstep run`: N ranks of a program on this host, or on each of several. */
 #include <errno.h>
 #include <limits.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -203,6 +204,63 @@ static const cli_command command = {
         "MASTER_ADDR:MASTER_PORT is for the program's own use. Each rank computes with cores / N\n"
         "threads, unless OMP_NUM_THREADS is set. The standard input of ranks is empty.\n"};
 
+/* ---- options from the environment ------------------------------------------------------------- */
+
+/* torchrun reads its options from such variables, so Kubeflow sets them. */
+static const char *const variables[][2] = {
+    {"PET_NNODES", "--nnodes"},
+    {"PET_NODE_RANK", "--node-rank"},
+    {"PET_NPROC_PER_NODE", "--nproc-per-node"},
+    {"PET_MAX_RESTARTS", "--max-restarts"},
+    {"PET_RDZV_ENDPOINT", "--rdzv-endpoint"},
+    {"PET_MASTER_ADDR", "--master-addr"},
+    {"PET_MASTER_PORT", "--master-port"},
+};
+#define VARIABLES ((int)(sizeof variables / sizeof *variables))
+
+/* The command line with these options before its own, which so win. NULL without memory; the process
+ * keeps it to its end. */
+static char **with_variables(int *argc, char **argv)
+{
+    char **all = calloc((size_t)*argc + 2 * VARIABLES + 1, sizeof *all);
+    int count = 1;
+    if (all == NULL) {
+        return NULL;
+    }
+    all[0] = argv[0];
+    for (int i = 0; i < VARIABLES; i++) {
+        const char *value = ls__setting_get(variables[i][0]);
+        if (value != NULL) {
+            all[count++] = (char *)(uintptr_t)variables[i][1];
+            all[count++] = (char *)(uintptr_t)value;
+        }
+    }
+    memcpy(all + count, argv + 1, (size_t)*argc * sizeof *argv); /* with the NULL at its end */
+    *argc += count - 1;
+    return all;
+}
+
+/* A wrong value may be one that the user has never written. */
+static void say_variables(void)
+{
+    for (int i = 0; i < VARIABLES; i++) {
+        const char *value = ls__setting_get(variables[i][0]);
+        if (value != NULL) {
+            fprintf(stderr, "lockstep run: %s=%s was taken as %s\n", variables[i][0], value,
+                    variables[i][1]);
+        }
+    }
+}
+
+/* Kubernetes numbers the pods of an Indexed Job, also where each of them is a job of its own here. */
+static int take_index(void)
+{
+    const char *index = ls__setting_get("JOB_COMPLETION_INDEX");
+    static const cli_option option = {"node-rank", CLI_READ, &given.job.node, .low = 0,
+                                      .high = LS__NODES_MAX - 1};
+    return index != NULL && !given.node_given ? take_node(&command, &option, index) : 0;
+}
+
 /* Checks the options for several hosts and joins torchrun's --master-addr and --master-port to one
  * address. Returns 0 or the exit status. */
 static int check_nodes(void)
@@ -214,6 +272,10 @@ static int check_nodes(void)
         return given.node_given && job->node > 0
                    ? cli_wrong(&command, "--node-rank needs --nnodes, the number of hosts")
                    : 0;
+    }
+    const int status = take_index();
+    if (status != 0) {
+        return status;
     }
     if (given.node_given && job->node >= job->nodes) {
         return cli_wrong(&command,
@@ -270,8 +332,16 @@ int cmd_run(int argc, char **argv)
 {
     given = (asked){.job = {.forward_signals = true, .on_restart = tell}};
     ls__job *job = &given.job;
+    argv = with_variables(&argc, argv);
+    if (argv == NULL) {
+        fprintf(stderr, "no memory\n");
+        return 1;
+    }
     const int program = cli_parse(&command, argc, argv);
     if (program < 0) {
+        if (program < -1) {
+            say_variables();
+        }
         return -1 - program;
     }
     if (job->ranks == 0) {

@@ -158,6 +158,59 @@ TEST(mpichs_mpirun_starts_ranks_on_two_hosts)
     check_mpirun(MPICH PROGRAMS);
 }
 
+/* ---- Kubernetes ----------------------------------------------------------------------------- */
+
+/* The script of examples/kubernetes/train.yaml on two hosts that stand for the pods; a line of
+ * /etc/hosts is the name that the headless service gives pod 0. One pod is asked to stop. */
+TEST(pods_of_an_indexed_job_go_on_after_a_drain)
+{
+    char text[4096];
+    const char *yaml = test_source_path("examples/kubernetes/train.yaml");
+    snprintf(
+        text, sizeof text,
+        "sed -n '/^        - |$/,/^        volumeMounts/s/^          //p' %s >pod.sh\n"
+        "grep -c -e 'completions: 2$' -e 'parallelism: 2$' -e 'run --nnodes 2 ' %s\n"
+        "echo 10.98.0.1 train-0.train >>$TWO_NODES/hosts; lockstep secret secret\n"
+        "export RANKS=2 DATA=text RUN=run STEPS=4000 SECRET=secret OPTIONS=\"${O#*text}\"\n"
+        "pod() { $TWO_NODES/on $(($1+1)) env JOB_COMPLETION_INDEX=$1 sh -c \"$(cat pod.sh)\"; }\n"
+        "both() { pod 0 >0.out 2>&1 & P=$!; pod 1 >1.out 2>&1 & Q=$!; }\n"
+        "ended() { wait $P; p=$?; wait $Q; echo pods ended: $p $?; }\n"
+        "both; until [ \"$(cat run.losses 2>/dev/null | wc -l)\" -gt 100 ]; do sleep 0.1; done\n"
+        "kill -TERM $(pgrep -P $Q || echo $Q); ended; both; ended; tail -n 3 0.out\n"
+        "lockstep run -n 4 lockstep train gpt --data text --steps 4000 $OPTIONS --log-losses w "
+        ">/dev/null 2>&1; cmp w run.losses && echo the same losses",
+        yaml, yaml);
+    test_output got = cluster("--hosts", text, SECONDS);
+    CHECK_CONTAINS(got.text, "3\n");
+    CHECK_CONTAINS(got.text, "pods ended: 75 75\n");
+    CHECK_CONTAINS(got.text, "pods ended: 0 0\n");
+    CHECK_CONTAINS(got.text, "the same losses\n");
+    free(got.text);
+}
+
+/* What the environment gives, what the command line gives, and the number of hosts that results: the
+ * world is complete only if all agree. */
+TEST(options_come_from_kubeflows_variables)
+{
+    static const char *const cases[][2] = {
+        {"PET_NNODES=2 PET_NODE_RANK=$k PET_NPROC_PER_NODE=2 PET_MASTER_ADDR=127.0.0.1 "
+         "PET_MASTER_PORT=$P",
+         ""},
+        {"PET_NNODES=2:2 PET_NODE_RANK=$k PET_RDZV_ENDPOINT=127.0.0.1:$P PET_MAX_RESTARTS=1",
+         "-n 2"},
+        {"JOB_COMPLETION_INDEX=$k PET_NNODES=7", "--nnodes 2 --rendezvous 127.0.0.1:$P -n 2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[1024];
+        snprintf(text, sizeof text,
+                 "P=$($M port); for k in 0 1; do %s $L run %s $E/01_hello_all_reduce & done; wait",
+                 cases[i][0], cases[i][1]);
+        check_count(script, text, "4 of 4 ranks hold the right sums", 1);
+    }
+    check_script("JOB_COMPLETION_INDEX=5 $L run -n 2 $E/01_hello_all_reduce", 0, "2 of 2 ranks");
+    check_script("PET_NNODES=x $L run -n 2 true", 2, SAYS("lockstep run: %s=%s was taken as %s"));
+}
+
 /* ---- time limit, failure -------------------------------------------------------------------- */
 
 /* The batch script of docs/launching.md as it stands there, on text of its own. `until_over` waits for
