@@ -8,7 +8,7 @@
  *     cmd=get kvsname=K key=…                       cmd=get_result rc=0 … value=…
  *
  * Source: "PMI: A Scalable Parallel Process-Management Interface for Extreme-Scale Systems" (Balaji et
- * al., EuroMPI 2010), and MPICH's simple_pmi.c, whose requests these are.
+ * al., EuroMPI 2010), and the requests of MPICH's own client.
  *
  * After `finalize` the process manager closes the socket: an MPI in this process could no longer use
  * it. */

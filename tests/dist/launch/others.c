@@ -197,17 +197,17 @@ TEST(a_step_of_srun_on_two_hosts_meets_at_its_first_node)
 /* Where rank 0's address and secret do not reach this rank, the error says why and what to set. */
 TEST(sharing_that_fails_is_told_with_the_remedy)
 {
-#define SHARING                                                                                    \
-    SAYS("ls_init: %s, but the address of rank 0 and the secret of the job could not be shared "   \
-         "by %s (%s): set LOCKSTEP_RENDEZVOUS=HOST:PORT (rank 0's host and a free port there) "    \
-         "and LOCKSTEP_SECRET_FILE=FILE (made by `lockstep secret FILE`) for all ranks")
+    static const char sharing[] =
+        SAYS("ls_init: %s, but the address of rank 0 and the secret of the job could not be shared "
+             "by %s (%s): set LOCKSTEP_RENDEZVOUS=HOST:PORT (rank 0's host and a free port there) "
+             "and LOCKSTEP_SECRET_FILE=FILE (made by `lockstep secret FILE`) for all ranks");
     static const char step[] =
         "export LOCKSTEP_TIMEOUT=1 HOME=$D SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 "
         "SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE='1(x2)' SLURM_STEP_NODELIST=n[1-2] "
         "SLURM_LOCALID=0 SLURM_PROCID=1\nF=.lockstep/slurm-7.0.0.; mkdir .lockstep\n";
     char text[2048];
     snprintf(text, sizeof text, "%s$E/01_hello_all_reduce", step);
-    check(text, SHARING, 1);
+    check(text, sharing, 1);
     check(text,
           SAYS("rank 0's host did not write %.120s within the deadline, or the hosts do not share "
                "this folder"),
