@@ -73,8 +73,8 @@ static void check_step(const char *mpi, const char *way)
 {
     char text[1024];
     snprintf(text, sizeof text,
-             "R='srun -N2 -n4 --ntasks-per-node=2 --mpi=%s'; $R lockstep env | sort -u\n$R "
-             "$E/01_hello_all_reduce\n"
+             "R='srun -N2 -n4 --ntasks-per-node=2 --mpi=%s'; $R lockstep env | sort -u\n"
+             "LOCKSTEP_DEBUG=info $R $E/01_hello_all_reduce\n"
              "$R $M join\n$R $W train 5; ls -A $HOME/.lockstep",
              mpi);
     test_output got = slurm(text);
