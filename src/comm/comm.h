@@ -80,6 +80,13 @@ struct ls__comm {
     int first_peer;           /* progress: the peer whose messages are read first */
 };
 
+/* Whether the ranks of this host outnumber the cores of one of them. Unlike may_spin it is the same on
+ * all of them. */
+static inline bool ls__is_crowded(const ls__comm *comm)
+{
+    return comm->boot.local_size > comm->heap.cores;
+}
+
 ls__comm *ls__comm_get(const char *what); /* of the current runtime; NULL with the error set */
 /* What ranks must agree on, as text. */
 void ls__comm_config(const ls__comm *comm, char *out, size_t bytes);

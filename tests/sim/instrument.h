@@ -86,6 +86,9 @@ void ls__sim_free(void *memory);
 #define realloc ls__sim_realloc
 #define free ls__sim_free
 
+/* Slices so short that operations of the simulation have several. */
+#define LS__SLICE_BYTES ((size_t)4 << 10)
+
 extern int ls__sim_planted; /* LS__BUG_…; 0: none */
 #define LS__PLANTED(bug) (ls__sim_planted == LS__BUG_##bug)
 

@@ -147,6 +147,11 @@ TEST_OF(a_failure_in_the_words_of_another_is_found, 0, 300)
     check_found("words");
 }
 
+TEST_OF(a_stage_slot_that_is_used_again_too_early_is_found, 0, 300)
+{
+    check_found("slot");
+}
+
 TEST_OF(an_operator_that_is_wrong_for_one_dtype_is_found, 0, 300)
 {
     check_found("operator");

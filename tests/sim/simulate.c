@@ -41,7 +41,7 @@ static const char usage[] =
     "  --log FILE      writes it there, with every switch between threads: the same for the same "
     "seed\n"
     "  --planted NAME  with a fault in the library, which should be found: comparison, deadline,\n"
-    "                  fence, wake, generation, tag, damage, words or operator\n"
+    "                  fence, wake, generation, tag, damage, words, operator or slot\n"
     "  --until-found   stops at the first failure; the status is 0 if there was one\n";
 
 typedef struct options {
@@ -94,7 +94,7 @@ static bool parse_planted(const char *name, options *o)
 {
     static const char *const names[LS__BUG_COUNT] = {"none",  "comparison", "deadline", "fence",
                                                      "wake",  "generation", "tag",      "damage",
-                                                     "words", "operator"};
+                                                     "words", "operator",   "slot"};
     for (int b = 0; b < LS__BUG_COUNT; b++) {
         if (strcmp(names[b], name) == 0) {
             ls__sim_planted = b;

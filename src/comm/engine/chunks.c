@@ -85,11 +85,19 @@ int64_t ls__slice_of(const ls_work *work, const ls__program *program)
     }
 }
 
+/* Note [Slices]; all ranks find the same. */
+static int stage_slots(const ls_work *work, const ls__program *program)
+{
+    const bool many = work->count > 2 * ls__slice_of(work, program);
+    const bool ahead = work->operation == LS__OP_BROADCAST && !ls__is_crowded(work->group->comm);
+    return many && ahead ? LS__SLICE_SLOTS : 2;
+}
+
 int ls__slices_at_once(const ls_work *work, const ls__program *program)
 {
     switch ((ls__memory)work->memory) {
     case LS__MEMORY_STAGED:
-        return LS__SLICE_SLOTS;
+        return stage_slots(work, program);
     case LS__MEMORY_MESSAGES:
         return work->channels > program->overlap ? work->channels : program->overlap;
     default:
@@ -200,7 +208,8 @@ unsigned char *ls__ref_at(const ls__exec *exec, const ls__run *run, ls__ref ref,
     case LS__BUFFER_OUTPUT:
         return at(exec->output[ref.rank], user_offset(work, run, ref), element);
     case LS__BUFFER_STAGE:
-        return at(exec->stage[ref.rank] + (run->slice % LS__SLICE_SLOTS) * LS__SLICE_BYTES,
+        return at(exec->stage[ref.rank] +
+                      (size_t)ls__stage_slot(exec, run->slice) * LS__SLICE_BYTES,
                   is_gather(work->operation) ? 0 : ref.chunk * run->quantum, element);
     case LS__BUFFER_SCRATCH:
         if (work->count_of[0] == NULL) {

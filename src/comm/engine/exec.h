@@ -28,7 +28,7 @@ typedef struct ls__lane {
 /* A program over one slice of the operation. */
 typedef struct ls__run {
     bool active;
-    int slot;        /* its index in exec->run: the channel, or the STAGE slot */
+    int slot;        /* its index in exec->run, and of its part of the scratch */
     uint64_t number; /* of all runs of the group, from 1 */
     const ls__program *program;
     int64_t start, count; /* the slice, in elements (of each block, where there are blocks) */
@@ -62,6 +62,14 @@ struct ls__exec {
     size_t scratch_bytes, scratch_each;
     size_t scratch_element; /* bytes; Note [Wide programs] */
 };
+
+_Static_assert(LS__RUNS_MAX >= LS__SLICE_SLOTS, "a run for each slot");
+
+/* The STAGE slot that a slice of the operation in progress takes: Note [Slices]. */
+static inline int ls__stage_slot(const ls__exec *exec, uint64_t slice)
+{
+    return (int)(slice % (uint64_t)exec->runs);
+}
 
 /* Whether a step of another lane must be complete first. */
 static inline bool ls__step_waits(const ls__run *run, const ls__step *step)

@@ -127,11 +127,22 @@ static bool all_registered(const ls_group *group, uint64_t sequence)
 /* Bytes up to which a contribution goes in one shot. Of a sum everybody then reads all of it, where
  * direct would read a part twice: with registered memory, 2 and 8 ranks on 2 cores, one shot of 8
  * and 16 KB takes 2.4 and 3.0, 15.6 and 20.1 us, direct 1.3 and 1.7, 20.7 and 16.2; in private
- * memory they are equal there. Whose memory is registered is not known yet. */
+ * memory they are equal there. Whose memory is registered is not known yet.
+ *
+ * Where ranks outnumber the cores, each of direct's two fences costs switches between the ranks of a
+ * core, and one shot has one fence: direct takes 1.2, 1.3 and 1.4 times as long for 16 KB of registered
+ * memory (4, 6 and 8 ranks on 2 cores, Zen 5, medians of 7 rounds), 2.0 times as long in private
+ * memory. What everybody reads grows with the ranks, so not beyond those measured. */
+#define SWITCHING_RANKS 8
+
 static size_t most_of(const ls_group *group, const ls_work *work)
 {
     const size_t most = group->has_remote ? LS__REMOTE_SMALL : LS__SMALL_BYTES;
-    const size_t sum = group->size == 2 ? LS__SMALL_BYTES / 4 : LS__SMALL_BYTES / 2;
+    const bool switches =
+        !group->has_remote && group->size <= SWITCHING_RANKS && ls__is_crowded(group->comm);
+    const size_t sum = group->size == 2 ? LS__SMALL_BYTES / 4
+                       : switches       ? LS__SMALL_BYTES
+                                        : LS__SMALL_BYTES / 2;
     return work->operation == LS__OP_ALL_REDUCE && work->algorithm == NULL && sum < most ? sum
                                                                                          : most;
 }

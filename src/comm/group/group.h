@@ -59,12 +59,13 @@ struct ls_group {
     uint64_t room_until;         /* lock: every member has finished this one (a lower bound) */
     uint64_t finished_seen;      /* progress: every member has finished this one (reported) */
     uint64_t slices;             /* progress: STAGE slices used so far */
-    ls__exec *exec;              /* progress */
-    ls__p2p *p2p;                /* progress */
-    ls__turns *turns;            /* const; not NULL: this is only a handle over several groups */
-    ls__tune_table *tuning;      /* lock until the first operation, then const; NULL: not tuned */
-    ls__list packs;              /* lock: memory of operations on many buffers, not in use */
-    ls__plan *plans;             /* lock: [ls__select_plans]; program NULL: not made yet */
+    uint64_t slot_slice[LS__SLICE_SLOTS]; /* progress: the last one of each slot; 0: none */
+    ls__exec *exec;                       /* progress */
+    ls__p2p *p2p;                         /* progress */
+    ls__turns *turns;       /* const; not NULL: this is only a handle over several groups */
+    ls__tune_table *tuning; /* lock until the first operation, then const; NULL: not tuned */
+    ls__list packs;         /* lock: memory of operations on many buffers, not in use */
+    ls__plan *plans;        /* lock: [ls__select_plans]; program NULL: not made yet */
     /* The root cause. Text first, then failed with release; readers acquire. */
     _Atomic int32_t failed; /* 0 or an ls_status */
     char failure[LS__FAILURE_MAX];

@@ -24,8 +24,8 @@
  * whole descriptor lies behind it, for all other operations and for reports, and not in the line
  * that processors fetch along with this one.
  *
- * The slices of a staged operation alternate between two STAGE slots and use one counter each
- * (`slice`), because a rank may be at fence 0 of a slice before fence 1 of the one before it.
+ * The slices of a staged operation take STAGE slots in turn and use one counter each (`slice`),
+ * because a rank may be at fence 0 of a slice before fence 1 of the one before it.
  *
  * Note [Last arriver]
  * Whoever reaches a fence stores its stamp and then looks at the stamps of all members; if all are
@@ -58,8 +58,10 @@
 #define LS__SMALL_BYTES 16384 /* a rank's contribution to a one-shot operation */
 #define LS__LINE_BYTES 40     /* of these, what fits beside the stamp */
 #define LS__LINE_PAIR (2 * LS__CACHE_LINE)
-#define LS__SLICE_SLOTS 2
+#define LS__SLICE_SLOTS 4 /* of which an operation takes as many as Note [Slices] says */
+#ifndef LS__SLICE_BYTES   /* smaller in the simulation */
 #define LS__SLICE_BYTES ((size_t)256 << 10) /* fits two ranks' slices in a second-level cache */
+#endif
 #define LS__GROUP_SLOTS 1024 /* most groups at a time; their ids differ modulo this */
 
 typedef struct ls__line {
@@ -115,6 +117,7 @@ typedef struct ls__heap_header {
     uint64_t world;   /* offset of the world's control block */
     uint64_t rings;   /* offset of the rings */
     int64_t pid;      /* of the owner, as it sees itself */
+    int32_t cores;    /* that the owner may use */
     char config[LS__CONFIG_MAX]; /* the settings on which all ranks must agree, as text */
     /* The newest group id of each residue that this rank has left for good / has failed and stopped
      * touching. Sync: release, pairs with acquire before memory is used again. */

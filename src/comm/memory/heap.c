@@ -150,6 +150,7 @@ static ls_status lay_out(ls__heap *heap, const ls__heap_spec *spec)
     header->version = LS__HEAP_VERSION;
     header->nonce = nonce_of(spec->job, spec->rank);
     header->pid = heap->env->pid(heap->env);
+    header->cores = heap->cores = heap->env->cores(heap->env);
     header->reserve = heap->reserve;
     header->world = world;
     header->rings = rings;
@@ -219,6 +220,7 @@ static ls_status map_peer(ls__heap *heap, int fd, const ls__heap_spec *spec, int
         return fail_space(heap, rank, (size_t)header.reserve, error);
     }
     heap->peer[rank] = (ls__heap_peer){.base = memory, .reserve = (size_t)header.reserve};
+    heap->cores = header.cores < heap->cores ? header.cores : heap->cores;
     return LS_OK;
 }
 

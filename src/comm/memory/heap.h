@@ -34,7 +34,8 @@ typedef struct ls__heap {
     size_t bytes;   /* of the file */
     ls__lock lock;  /* of blocks and bytes */
     ls__blocks blocks;
-    int quarantined;     /* blocks held back. Sync: lock */
+    int quarantined; /* blocks held back. Sync: lock */
+    int cores;       /* the fewest that a rank of this host may use: all of them find the same */
     ls__heap_peer *peer; /* [size]; [rank] is this heap itself */
 } ls__heap;
 

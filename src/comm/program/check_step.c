@@ -39,8 +39,8 @@ bool ls__check_fail_at(ls__checker *c, const ls__check_thread *t, const char *fo
 
 /* ---- memory ------------------------------------------------------------------------------- */
 
-/* In place, INPUT and OUTPUT share cells. STAGE has two slots taken in turn by slices. A SCRATCH
- * slot is one cell, whichever chunk it holds. */
+/* In place, INPUT and OUTPUT share cells. STAGE has two slots taken in turn by slices, the
+ * fewest that an operation has. A SCRATCH slot is one cell, whichever chunk it holds. */
 ls__cell *ls__check_cell(ls__checker *c, ls__ref ref, int slice)
 {
     const int n = c->chunks;
