@@ -214,18 +214,20 @@ TEST(options_come_from_kubeflows_variables)
 /* ---- time limit, failure -------------------------------------------------------------------- */
 
 /* The batch script of docs/launching.md as it stands there, on text of its own. `until_over` waits for
- * the end of the job, also while it is queued again. `reference` is the same training at one go. */
+ * the end of the job, without the two minutes that Slurm waits before it starts a job again. `reference` is the same training at one go. */
 #define BATCH                                                                                      \
     "export RUN=$PWD/run; T=\"$O --every 500 --steps $STEPS\"\n"                                   \
     "reference() { lockstep run -n 4 lockstep train gpt $T --log-losses whole >/dev/null 2>&1; "   \
     "}\n"                                                                                          \
-    "submit() { sbatch -o out \"$@\" job.sh $T --log-losses losses; }\n"                           \
-    "until_over() { while [ -n \"$(squeue -h)\" ]; do sleep 0.5; done; cat out; }\n"               \
+    "submit() { J=$(sbatch --parsable -o out \"$@\" job.sh $T --log-losses losses); }\n"           \
+    "until_over() { while [ -n \"$(squeue -h)\" ]; do sleep 0.5; [ -z \"$(squeue -h -t PD)\" ] "   \
+    "|| "                                                                                          \
+    "scontrol update JobId=$J StartTime=now; done; cat out; }\n"                                   \
     "until_steps() { until [ \"$(cat losses 2>/dev/null | wc -l)\" -gt $1 ]; do sleep 0.2; done; " \
     "}\n"                                                                                          \
     "compare() { cmp losses whole && echo the same $(wc -l <losses) losses; }\n"
 
-TEST(a_batch_job_goes_on_after_its_time_limit)
+TEST_OF(a_batch_job_goes_on_after_its_time_limit, 0, LONG_SECONDS)
 {
     need_long();
     test_output got = cluster("",
@@ -233,15 +235,13 @@ TEST(a_batch_job_goes_on_after_its_time_limit)
                               "submit --time=1 --signal=B:TERM@50; until_over; reference; compare",
                               LONG_SECONDS);
     CHECK_CONTAINS(got.text, "the same 24000 losses");
-    CHECK(count_of(got.text, "stopping on request") + count_of(got.text, "resumed") >= 1);
-    CHECK_INT(count_of(got.text, "replicas identical: 4 of 4"),
-              1 + count_of(got.text, "going on from"));
+    CHECK(count_of(got.text, "as a signal asked") >= 1);
     free(got.text);
 }
 
 /* Every process of node 2 dies, slurmd among them: the ranks of node 1 name it, and the job is queued
  * until there is a slurmd again. */
-TEST(a_batch_job_goes_on_after_a_node_has_failed)
+TEST_OF(a_batch_job_goes_on_after_a_node_has_failed, 0, LONG_SECONDS)
 {
     need_long();
     test_output got = cluster(
