@@ -10,6 +10,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -316,12 +317,25 @@ static int milliseconds_to(const ls__env *env, uint64_t deadline_ns)
     return left < 1000000 ? (int)left : 1000000;
 }
 
+/* Sleeps until something is ready or a deadline of less than a millisecond, which epoll_wait would
+ * round up. */
+static void wait_briefly(const ls__env *env, int poller, uint64_t deadline_ns)
+{
+    const uint64_t now = env->now_ns(env);
+    if (deadline_ns > now && deadline_ns - now < 1000000) {
+        struct pollfd watched = {.fd = poller, .events = POLLIN};
+        const struct timespec left = {.tv_nsec = (long)(deadline_ns - now)};
+        (void)ppoll(&watched, 1, &left, NULL);
+    }
+}
+
 /* Returns 0 at the deadline, and also early after a signal. */
 int ls__posix_poller_wait(const ls__env *env, int poller, ls__env_ready *out, int room,
                           uint64_t deadline_ns)
 {
     struct epoll_event events[SPANS_MAX];
     const int most = room < SPANS_MAX ? room : SPANS_MAX;
+    wait_briefly(env, poller, deadline_ns);
     int got = epoll_wait(poller, events, most, milliseconds_to(env, deadline_ns));
     if (got < 0) {
         return errno == EINTR ? 0 : -errno;

@@ -1,5 +1,7 @@
-/* DIST_TEST: the body of a test on N ranks, each a process started by ls_spawn. */
+/* DIST_TEST: the body of a test on N ranks, each a process started by ls_spawn; or, with
+ * TEST_MPI=openmpi or mpich, by that MPI's mpirun, with their data over it. */
 #include <stdio.h>
+#include <unistd.h>
 
 #include "harness.h"
 
@@ -13,8 +15,35 @@ static int rank_main(void *arg)
     return 0;
 }
 
+int test_rank(const test_case *test)
+{
+    return rank_main((void *)(uintptr_t)test);
+}
+
+/* mpirun starts this program again, once a rank, with TEST_RANK_OF instead of TEST_MPI. Does not
+ * return. */
+static void run_under_mpirun(const test_case *test, const char *mpi)
+{
+    char command[2048];
+    const bool open = strcmp(mpi, "openmpi") == 0;
+    snprintf(command, sizeof command,
+             "unset TEST_MPI; export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+             "OMPI_MCA_mpi_yield_when_idle=1 LOCKSTEP_DATA_PLANE=mpi TEST_RANK_OF=%s "
+             "LOCKSTEP_MPI=%s; exec mpirun.%s %s -n %d /proc/%d/exe",
+             test->name,
+             test_build_path(open ? "src/comm/mpi/liblockstep_mpi_openmpi.so"
+                                  : "src/comm/mpi/liblockstep_mpi_mpich.so"),
+             mpi, open ? "-q --oversubscribe" : "", test->ranks, (int)getppid());
+    (void)execl("/bin/sh", "sh", "-c", command, NULL);
+    _exit(127);
+}
+
 int test_run_ranks(const test_case *test)
 {
+    const char *mpi = getenv("TEST_MPI");
+    if (mpi != NULL) {
+        run_under_mpirun(test, mpi);
+    }
     ls_status status = ls_spawn(rank_main, (void *)(uintptr_t)test, test->ranks);
     if (test_skips() == test->ranks) { /* of some alone: another failed, and that counts */
         return TEST_EXIT_SKIPPED;

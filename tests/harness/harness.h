@@ -10,6 +10,9 @@
  * only programs with a DIST_TEST link; NULL in the others. */
 extern int test_run_ranks(const test_case *test) __attribute__((weak));
 
+/* One rank of the test, in a process that mpirun has started. */
+extern int test_rank(const test_case *test) __attribute__((weak));
+
 /* How many processes of the running test have called SKIP. */
 int test_skips(void);
 

@@ -78,7 +78,7 @@ void test_skip(const char *reason)
     report *r = tests.report;
     snprintf(r->reason, sizeof r->reason, "%s", reason);
     atomic_fetch_add(&r->skipped, 1);
-    while (atomic_load(&r->skipped) < ls_world_size()) {
+    while (atomic_load(&r->skipped) < ls_world_size() && getenv("TEST_RANK_OF") == NULL) {
         usleep(1000);
     }
     _exit(TEST_EXIT_SKIPPED);
@@ -311,8 +311,22 @@ static uint64_t choose_seed(void)
 /* A helper_… is run by another test, in a process with another environment, by its name only. */
 static bool selected(const test_case *test, const char *wanted)
 {
+    if (getenv("TEST_MPI") != NULL && test->ranks < 2) {
+        return false; /* only those with ranks run over MPI */
+    }
     bool helper = strncmp(test->name, "helper_", 7) == 0;
     return strstr(test->name, wanted) != NULL && (!helper || strncmp(wanted, "helper_", 7) == 0);
+}
+
+/* As a rank under mpirun (dist.c), whose SKIP needs no other process. */
+static int run_rank_of(const char *name)
+{
+    for (const test_case *t = tests.first; t != NULL; t = t->next) {
+        if (strcmp(t->name, name) == 0) {
+            return test_rank(t);
+        }
+    }
+    return 1;
 }
 
 int test_main(int argc, char **argv)
@@ -323,6 +337,9 @@ int test_main(int argc, char **argv)
     tests.seed = choose_seed();
     tests.report =
         mmap(NULL, sizeof *tests.report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (getenv("TEST_RANK_OF") != NULL) {
+        return run_rank_of(getenv("TEST_RANK_OF"));
+    }
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     for (const test_case *t = tests.first; t != NULL; t = t->next) {
         count += selected(t, wanted);
@@ -333,5 +350,5 @@ int test_main(int argc, char **argv)
             failed += !run_and_print(t, ++number);
         }
     }
-    return failed == 0 && count > 0 ? 0 : 1;
+    return failed == 0 && (count > 0 || getenv("TEST_MPI") != NULL) ? 0 : 1;
 }

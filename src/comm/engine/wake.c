@@ -3,6 +3,7 @@
 #include "comm/engine/wake.h"
 #include "comm/group/group.h"
 #include "comm/remote/remote.h"
+#include "comm/transport/mpi.h"
 #include "comm/transport/tcp.h"
 
 void ls__ring(ls__comm *comm, int local)
@@ -37,8 +38,15 @@ void ls__remote_ring(ls__comm *comm, int local)
     }
 }
 
+/* MPI works only while it is called, so the sleep is short as long as operations are in flight. */
 void ls__remote_sleep(ls__comm *comm, uint32_t bell, uint64_t deadline_ns)
 {
+    const ls__transport *mpi = comm->remote->mpi;
+    if (mpi != NULL) {
+        const bool pending = atomic_load_explicit(&comm->pending, memory_order_seq_cst) > 0;
+        const uint64_t end = comm->env->now_ns(comm->env) + ls__mpi_sleep_ns(mpi, pending);
+        deadline_ns = end < deadline_ns ? end : deadline_ns;
+    }
     if (atomic_load_explicit(&comm->me->doorbell, memory_order_seq_cst) == bell) {
         ls__tcp_sleep(comm->remote->net, deadline_ns);
     }

@@ -443,12 +443,17 @@ static void send_beats(ls__comm *comm, uint64_t now)
     }
 }
 
-/* No message of this rank follows, except answers. */
+/* No message of this rank follows, except answers. Over MPI a rank that has left is not told: it
+ * receives no more. */
 void ls__remote_send_bye(ls__comm *comm)
 {
     const ls__message head = {.kind = LS__MESSAGE_BYE};
+    comm->remote->leaving = true;
     for (int r = 0; r < comm->runtime->world_size; r++) {
-        if (comm->remote->is[r]) {
+        ls__remote_rank *rank = &comm->remote->rank[r];
+        if (comm->remote->mpi != NULL && rank->left_ns != 0) {
+            rank->bye_seen = true;
+        } else if (comm->remote->is[r]) {
             (void)ls__remote_send(comm, r, &head, NULL);
         }
     }

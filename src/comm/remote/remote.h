@@ -52,9 +52,11 @@ struct ls__remote {
     int count;             /* of remote ranks */
     bool *is;              /* [world size] */
     ls__remote_rank *rank; /* [world size]; empty for local ranks */
-    ls__transport *net;
-    int *bell; /* [board ranks] events that wake the ranks of this host */
+    ls__transport *net;    /* TCP; with MPI it carries control only */
+    ls__transport *mpi;    /* NULL: TCP carries the data, too; owned by comm->transport, as net */
+    int *bell;             /* [board ranks] events that wake the ranks of this host */
     uint64_t next_beat_ns;
+    bool leaving; /* this rank has said BYE */
 };
 
 /* remote_connect.c. Called after the own heap is made and before the peers' are mapped: finds the

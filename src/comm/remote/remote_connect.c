@@ -19,9 +19,11 @@
 #include "comm/engine/progress_lock.h"
 #include "comm/memory/control.h"
 #include "comm/memory/heap.h"
+#include "comm/mpi/load.h"
 #include "comm/p2p/p2p.h"
 #include "comm/remote/remote.h"
 #include "comm/transport/mixed.h"
+#include "comm/transport/mpi.h"
 #include "comm/transport/tcp.h"
 #include "job/store/store.h"
 
@@ -201,10 +203,87 @@ static void learn(void *arg, int peer, const char *about)
     atomic_store_explicit(&activity->since_ns, env->now_ns(env), memory_order_relaxed);
 }
 
-/* On failure both transports are closed. */
-ls_status ls__remote_connect(ls__comm *comm, ls__transport *host)
+/* Whether MPI has to be abandoned: the launcher has announced a root cause, or a connection broke
+ * without a farewell. While this rank leaves, others that have left may close theirs. */
+static bool mpi_has_failed(void *arg)
 {
-    LS_ASSERT(comm->remote != NULL && comm->remote->net == NULL);
+    const ls__comm *comm = arg;
+    ls__transport *net = comm->remote->net;
+    if (atomic_load_explicit(&comm->board->root_cause, memory_order_acquire) != 0) {
+        return true;
+    }
+    for (int r = 0; r < comm->runtime->world_size && !comm->remote->leaving; r++) {
+        if (comm->remote->is[r] && comm->remote->rank[r].left_ns == 0 &&
+            net->broken(net, r) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Initialises MPI. Before the connections are made: the system closes the descriptors of a process
+ * that dies in their order, and MPI must not notice a death first. */
+static ls_status open_mpi(ls__comm *comm, const ls__mpi_table **table, ls__mpi **mpi)
+{
+    const char *plane = ls__setting_get("LOCKSTEP_DATA_PLANE");
+    char error[LS__MPI_ERROR_MAX] = "";
+    if (plane == NULL || strcmp(plane, "mpi") != 0) {
+        return LS_OK;
+    }
+    const int rank = comm->runtime->rank, size = comm->runtime->world_size;
+    LS_TRY(ls__mpi_load(table));
+    *mpi = (*table)->open(ls__mpi_requests(size), comm->runtime->timeout_ms, error);
+    if (*mpi == NULL) {
+        return ls__fail(LS_ERR_STATE, "ls_init: LOCKSTEP_DATA_PLANE=mpi: %s", error);
+    }
+    const int mpi_rank = (*table)->rank(*mpi), mpi_size = (*table)->size(*mpi);
+    if (mpi_rank == rank && mpi_size == size) {
+        return LS_OK;
+    }
+    (*table)->close(*mpi, true);
+    *mpi = NULL;
+    return ls__fail(
+        LS_ERR_STATE,
+        "ls_init: LOCKSTEP_DATA_PLANE=mpi: this process is rank %d of %d, but rank %d of "
+        "%d in MPI; start it by the mpirun of this MPI, or by srun, and nothing else",
+        rank, size, mpi_rank, mpi_size);
+}
+
+/* Waits until MPI has made the communicator, which needs all ranks, and puts it over TCP. */
+static ls_status connect_mpi(ls__comm *comm, const ls__mpi_table *table, ls__mpi *mpi)
+{
+    ls__remote *remote = comm->remote;
+    const ls__env *env = comm->env;
+    char error[LS__MPI_ERROR_MAX] = "";
+    int ready = 0;
+    while (ready == 0) {
+        if (mpi_has_failed(comm) || ls__arrival_left_ms(&comm->arrival) <= 0) {
+            return ls__fail(LS_ERR_TIMEOUT, "ls_init: MPI has not connected all ranks: one of them "
+                                            "has not come, or has failed");
+        }
+        ready = table->ready(mpi, error);
+        if (ready == 0) {
+            ls__tcp_sleep(remote->net, env->now_ns(env) + LS__MPI_POLL_MAX_NS);
+        }
+    }
+    if (ready < 0) {
+        return ls__fail(LS_ERR_SYSTEM, "ls_init: %s", error);
+    }
+    const ls__mpi_spec spec = {.env = env,
+                               .table = table,
+                               .mpi = mpi,
+                               .rank = comm->runtime->rank,
+                               .size = comm->runtime->world_size,
+                               .remote = remote->is,
+                               .control = remote->net,
+                               .failed = mpi_has_failed,
+                               .arg = comm};
+    return ls__mpi_transport_new(&spec, &remote->mpi);
+}
+
+/* Connects to all remote ranks by TCP. */
+static ls_status connect_tcp(ls__comm *comm)
+{
     const ls__boot *boot = &comm->boot;
     const bool inside =
         boot->address[0] == '\0'; /* pretended hosts: all traffic stays on this one */
@@ -231,22 +310,47 @@ ls_status ls__remote_connect(ls__comm *comm, ls__transport *host)
         .board = comm->board,
         .arrival = &comm->arrival,
         .timeout_ms = comm->runtime->timeout_ms};
-    ls_status status = ls__tcp_transport_new(&spec, learn, comm, &comm->remote->net);
-    if (status == LS_OK) {
-        status = ls__mixed_transport_new(comm->env, host, comm->remote->net, comm->remote->is,
-                                         spec.size, &comm->transport);
-    }
-    if (status != LS_OK) {
-        host->close(host);
-        if (comm->remote->net != NULL) {
-            comm->remote->net->close(comm->remote->net);
-            comm->remote->net = NULL;
-        }
-        return status;
-    }
+    LS_TRY(ls__tcp_transport_new(&spec, learn, comm, &comm->remote->net));
     comm->remote->net->place = ls__message_place;
     comm->remote->net->place_arg = comm;
-    return share_bells(comm);
+    return LS_OK;
+}
+
+/* Makes comm->transport of the one inside the host and the one between hosts. */
+static ls_status connect_all(ls__comm *comm, ls__transport *host)
+{
+    ls__remote *remote = comm->remote;
+    const ls__mpi_table *table = NULL;
+    ls__mpi *mpi = NULL;
+    LS_TRY(open_mpi(comm, &table, &mpi));
+    ls_status status = connect_tcp(comm);
+    if (status == LS_OK && mpi != NULL) {
+        status = connect_mpi(comm, table, mpi);
+    }
+    if (mpi != NULL && status != LS_OK) {
+        table->close(mpi, true);
+    }
+    LS_TRY(status);
+    return ls__mixed_transport_new(comm->env, host, remote->mpi != NULL ? remote->mpi : remote->net,
+                                   remote->is, comm->runtime->world_size, &comm->transport);
+}
+
+/* On failure all transports are closed. */
+ls_status ls__remote_connect(ls__comm *comm, ls__transport *host)
+{
+    ls__remote *remote = comm->remote;
+    LS_ASSERT(remote != NULL && remote->net == NULL);
+    const ls_status status = connect_all(comm, host);
+    ls__transport *net = remote->mpi != NULL ? remote->mpi : remote->net; /* which owns the other */
+    if (status == LS_OK) {
+        return share_bells(comm);
+    }
+    host->close(host);
+    if (net != NULL) {
+        net->close(net);
+    }
+    remote->net = remote->mpi = NULL;
+    return status;
 }
 
 /* ---- leaving ------------------------------------------------------------------------------ */
@@ -264,11 +368,22 @@ static bool all_seen(const ls__comm *comm)
     return true;
 }
 
+/* Whether MPI still sends to a rank that has not left; who has may not call MPI again. */
+static bool mpi_unsent(const ls__comm *comm)
+{
+    const ls__remote *remote = comm->remote;
+    bool any = false;
+    for (int r = 0; remote->mpi != NULL && r < comm->runtime->world_size; r++) {
+        any = any || (remote->rank[r].left_ns == 0 && ls__mpi_unsent(remote->mpi, r));
+    }
+    return any;
+}
+
 /* Whether a peer may still need data of this rank: a slow or stopped one reads late. After a
  * failure no peer waits for it. */
 static bool has_unsent(const ls__comm *comm)
 {
-    bool any = ls__tcp_unsent(comm->remote->net);
+    bool any = ls__tcp_unsent(comm->remote->net) || mpi_unsent(comm);
     for (int r = 0; r < comm->runtime->world_size; r++) {
         any = any || (!ls__list_empty(&comm->remote->rank[r].waiting) &&
                       comm->transport->broken(comm->transport, r) == NULL);
@@ -294,9 +409,11 @@ void ls__remote_leave(ls__comm *comm)
     }
     (void)ls__remote_turn(comm);
     ls__remote_send_bye(comm);
-    for (uint64_t now = begin; !all_seen(comm) && now < deadline; now = env->now_ns(env)) {
+    for (uint64_t now = begin; (!all_seen(comm) || mpi_unsent(comm)) && now < deadline;
+         now = env->now_ns(env)) {
         if (!ls__engine_turn(comm, true)) {
-            ls__tcp_sleep(comm->remote->net, now + LS__CHECK_NS / 10);
+            const bool mpi = comm->remote->mpi != NULL; /* works only while it is called */
+            ls__tcp_sleep(comm->remote->net, now + (mpi ? LS__MPI_POLL_MAX_NS : LS__CHECK_NS / 10));
         }
         if (has_unsent(comm) && now < latest) {
             deadline = now + LS__REMOTE_BYE_NS;

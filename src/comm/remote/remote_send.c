@@ -7,10 +7,18 @@
 #include "comm/p2p/p2p.h"
 #include "comm/remote/remote.h"
 
+/* Control stays on TCP where MPI carries the data. BYE is not control: it follows the data. */
+static bool is_control(uint32_t kind)
+{
+    return ls__remote_kind(kind) && kind != LS__MESSAGE_POST && kind != LS__MESSAGE_FINISHED &&
+           kind != LS__MESSAGE_BYE && kind != LS__MESSAGE_BYE_SEEN;
+}
+
 /* Copies head and payload into a slot of the transport. False: no slot now. */
 bool ls__remote_put(ls__comm *comm, int peer, const ls__message *head, const void *payload)
 {
-    ls__transport *t = comm->transport;
+    ls__transport *t =
+        comm->remote->is[peer] && is_control(head->kind) ? comm->remote->net : comm->transport;
     ls__message *message = t->reserve(t, peer);
     if (message == NULL) {
         return false;

@@ -1,0 +1,121 @@
+/* Data over MPI (LOCKSTEP_DATA_PLANE=mpi) under mpirun of Open MPI and MPICH, where they are
+ * installed: the choice of the MPI in words, and a rank that dies, which the others name. */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "script.h"
+
+#define SECONDS 40
+
+/* `over MPI N COMMAND…` runs N ranks, each on a pretended host, with their data over MPI. */
+static test_output over_mpi(const char *text)
+{
+    char definitions[2048];
+    snprintf(definitions, sizeof definitions,
+             "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
+             "export OMPI_MCA_mpi_yield_when_idle=1 LOCKSTEP_HOSTS=64 LOCKSTEP_DATA_PLANE=mpi\n"
+             "over() { m=$1; n=$2; shift 2; LOCKSTEP_MPI=%s_$m.so mpirun.$m "
+             "$([ $m = mpich ] || echo -q --oversubscribe) -n $n \"$@\"; }\n"
+             "exec 2>&1",
+             test_build_path("src/comm/mpi/liblockstep_mpi"));
+    return script_with(definitions, text, SECONDS);
+}
+
+static void need(const char *mpi)
+{
+    char command[256];
+    snprintf(command, sizeof command, "command -v mpirun.%s >/dev/null && test -e %s_%s.so", mpi,
+             test_build_path("src/comm/mpi/liblockstep_mpi"), mpi);
+    test_output got = test_run(command, SECONDS);
+    free(got.text);
+    if (got.status != 0) {
+        SKIP("no mpirun of this MPI, or no plug-in (apt-get install libopenmpi-dev libmpich-dev "
+             "mpich, then build)");
+    }
+}
+
+static void sums_are_right(const char *mpi)
+{
+    char text[256];
+    need(mpi);
+    snprintf(text, sizeof text, "over %s 4 $E/01_hello_all_reduce; echo status $?", mpi);
+    check_count(over_mpi, text, "4 of 4 ranks hold the right sums", 1);
+    check_count(over_mpi, text, "status 0", 1);
+}
+
+TEST(four_ranks_sum_over_open_mpi)
+{
+    sums_are_right("openmpi");
+}
+
+TEST(four_ranks_sum_over_mpich)
+{
+    sums_are_right("mpich");
+}
+
+/* Not over MPICH: its UCX may abort a rank that is inside MPI when another one dies. */
+TEST(a_dead_rank_is_named_over_open_mpi)
+{
+    char text[1024];
+    need("openmpi");
+    snprintf(text, sizeof text,
+             "cat > rank <<'END'\n"
+             "run='%s all_reduce ring -1'\n"
+             "if [ $OMPI_COMM_WORLD_RANK = 2 ]; then\n"
+             "    (sleep 1; kill -9 $$) & exec $run\n"
+             "fi\n"
+             "$run; sleep 1\n"
+             "END\n"
+             "over openmpi 4 --enable-recovery sh rank",
+             test_build_path("tests/dist/failures/looper"));
+    check_count(over_mpi, text, "] error: rank 2 (", 3);
+}
+
+TEST(the_library_and_the_command_are_linked_with_no_mpi)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "ldd $L %s | grep libmp; echo none",
+             test_build_path("src/liblockstep.so"));
+    check_count(over_mpi, text, "libmp", 0);
+}
+
+TEST(without_an_mpi_the_error_says_what_to_do)
+{
+    check_script("export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi; $L run -n 2 "
+                 "$E/01_hello_all_reduce",
+                 1,
+                 SAYS("ls_init: LOCKSTEP_DATA_PLANE=mpi, but this process does not run under an "
+                      "MPI: start it by mpirun or srun, or set LOCKSTEP_MPI=openmpi or mpich"));
+}
+
+TEST(another_mpi_and_a_missing_plug_in_are_named)
+{
+    check_script(
+        "export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi LOCKSTEP_MPI=lam; $L run -n 2 "
+        "$E/01_hello_all_reduce",
+        1, SAYS("ls_init: LOCKSTEP_MPI=%.60s; give openmpi, mpich, or the path of a plug-in"));
+    check_script(
+        "export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi LOCKSTEP_MPI=/none.so; $L run -n 2 "
+        "$E/01_hello_all_reduce",
+        1,
+        SAYS("ls_init: the plug-in for MPI \"%.200s\" cannot be loaded (%.300s); build "
+             "Lockstep where that MPI's mpicc is installed"));
+}
+
+/* MPICH starts as a world of one without its mpirun. */
+TEST(ranks_that_are_no_ranks_of_mpi_are_refused)
+{
+    char text[1024];
+    need("mpich");
+    snprintf(text, sizeof text,
+             "export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi LOCKSTEP_MPI=%s; $L run -n 2 "
+             "$E/01_hello_all_reduce",
+             test_build_path("src/comm/mpi/liblockstep_mpi_mpich.so"));
+    check_script(
+        text, 1,
+        SAYS("ls_init: LOCKSTEP_DATA_PLANE=mpi: this process is rank %d of %d, but rank %d "
+             "of %d in MPI; start it by the mpirun of this MPI, or by srun, and nothing "
+             "else"));
+}
+
+TEST_MAIN
