@@ -239,18 +239,20 @@ TEST_OF(a_batch_job_goes_on_after_its_time_limit, 0, LONG_SECONDS)
     free(got.text);
 }
 
-/* Every process of node 2 dies, slurmd among them: the ranks of node 1 name it, and the job is queued
- * until there is a slurmd again. */
+/* Every process of node 2 dies, slurmd among them: the ranks of node 1 name the node, and Slurm queues
+ * the job again when it finds the node down. */
 TEST_OF(a_batch_job_goes_on_after_a_node_has_failed, 0, LONG_SECONDS)
 {
     need_long();
     test_output got = cluster(
         "",
-        "STEPS=12000\n" BATCH
-        "submit; until_steps 2000; $TWO_NODES/kill-node 2; sleep 3; $TWO_NODES/start-slurmd 2\n"
+        "STEPS=8000\n" BATCH "submit; until_steps 2000; $TWO_NODES/kill-node 2\n"
+        "until sinfo -h -n n2 -o %T | grep -q down; do sleep 0.2; done; $TWO_NODES/start-slurmd 2\n"
         "until_over; reference; compare",
         LONG_SECONDS);
-    CHECK_CONTAINS(got.text, "the same 12000 losses");
+    CHECK(count_of(got.text, "node 1 (host n2, 2 ranks, the first is rank 2) is lost") >= 2);
+    CHECK_CONTAINS(got.text, "going on at step");
+    CHECK_CONTAINS(got.text, "the same 8000 losses");
     free(got.text);
 }
 
