@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/settings.h"
 
@@ -53,6 +54,13 @@ static bool has_mpi(bool *initialised)
     return false;
 }
 
+/* Whether ls_init will load an MPI next, for the data between hosts (comm/mpi). */
+static bool carries_data(void)
+{
+    const char *plane = ls__setting_get("LOCKSTEP_DATA_PLANE");
+    return plane != NULL && strcmp(plane, "mpi") == 0;
+}
+
 static struct open_end { /* Sync: ls_init and ls_finalize, which are one thread's */
     bool pmix, wire;
 } left_open;
@@ -99,7 +107,7 @@ bool ls__pmi_broadcast(const ls__env *env, int rank, char value[LS__PMI_VALUE],
               : ls__pmi_wire_broadcast(env, wire_fd(), rank, key, value, deadline_ns, reason))) {
         return false;
     }
-    if (has_mpi(&initialised)) {
+    if (has_mpi(&initialised) || carries_data()) {
         left_open = opened;
     } else {
         end(env, &opened);

@@ -158,6 +158,44 @@ TEST(mpichs_mpirun_starts_ranks_on_two_hosts)
     check_mpirun(MPICH PROGRAMS);
 }
 
+/* The MPI that carries the data is initialised after the hosts have met over the same connection to
+ * the process manager, which must be open for it then. */
+#define OVER_MPI                                                                                   \
+    "export LOCKSTEP_DATA_PLANE=mpi LOCKSTEP_DEBUG=info OMPI_MCA_btl_tcp_if_include=10.98.0.0/24 " \
+    "OMPI_MCA_btl=tcp,self OMPI_MCA_mpi_yield_when_idle=1\n"
+
+static void check_over_mpi(test_output (*run)(const char *text), const char *mpi,
+                           const char *command)
+{
+    char text[2048];
+    const char *plugin = test_build_path("src/comm/mpi/liblockstep_mpi");
+    snprintf(text, sizeof text, "%s_%s.so", plugin, mpi);
+    if (access(text, R_OK) != 0) {
+        SKIP("no plug-in for this MPI (apt-get install libopenmpi-dev libmpich-dev, then build)");
+    }
+    snprintf(text, sizeof text, OVER_MPI "export LOCKSTEP_MPI=%s_%s.so\n%s", plugin, mpi, command);
+    test_output got = run(text);
+    CHECK_CONTAINS(got.text, "4 of 4 ranks hold the right sums");
+    CHECK_INT(got.status, 0);
+    free(got.text);
+}
+
+TEST(open_mpi_carries_the_data_between_hosts_that_met_over_pmix)
+{
+    need("mpirun.openmpi");
+    check_over_mpi(hosts, "openmpi",
+                   OPEN_MPI "$R -x LOCKSTEP_DATA_PLANE -x LOCKSTEP_MPI -x LOCKSTEP_DEBUG "
+                            "$E/01_hello_all_reduce");
+    check_over_mpi(slurm, "openmpi",
+                   "LOCKSTEP_DEBUG=info srun -N2 -n4 --mpi=pmix $E/01_hello_all_reduce");
+}
+
+TEST(mpich_carries_the_data_between_hosts_that_met_over_pmi)
+{
+    need("mpirun.mpich");
+    check_over_mpi(hosts, "mpich", MPICH "$R $E/01_hello_all_reduce");
+}
+
 /* ---- Kubernetes ----------------------------------------------------------------------------- */
 
 /* The script of examples/kubernetes/train.yaml on two hosts that stand for the pods; a line of
