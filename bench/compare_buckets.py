@@ -6,7 +6,7 @@ size's time by that of automatic buckets, made within each turn (above 1: automa
 size is the one with the least median over all turns, so it has chance on its side. The range is that of the
 turns' ratios: quartiles from 9 turns on, else the lowest and the highest.
 
-    bench/compare_buckets.py --build build [--models mlp,resnet18-cifar] [--links shm,tcp,1gbit]
+    bench/compare_buckets.py --build build [--models mlp,resnet18-cifar,gpt] [--links shm,tcp,1gbit] [--keep]
 """
 
 import argparse
@@ -27,7 +27,10 @@ QUARTILES = 9
 TARGET = 1 / 1.03  # automatic buckets take at most 3 % longer than the sweep's best
 # MB. 1000: all gradients but the first 1 MiB of each type in one bucket.
 SIZES = ("0", "0.25", "0.5", "1", "2", "5", "10", "25", "1000")
-STEPS = {"mlp": 20, "mlp-tiny": 20}  # of a turn; of the others 3
+# Steps of a turn and samples of a step of a rank; of the other networks 2 and their own. Batches are so
+# small that communication shows.
+STEPS = {"mlp": 20, "mlp-tiny": 20}
+BATCHES = {"resnet18-cifar": 4, "gpt": 1}
 PORT = 29417
 
 
@@ -36,10 +39,10 @@ class Refused(Exception):
 
 
 def arguments(options, model, path):
-    steps = str(STEPS.get(model, 3))
-    return [str(options.build / "lockstep"), "bench", "ddp", "--model", model, "--mode", "overlap", "--buckets",
-            ",".join(options.sizes) + ",auto", "--steps", steps, "--rounds", str(options.rounds), "--warmup", "2",
-            "--json", str(path)]
+    batch = ["--batch", str(BATCHES[model])] if model in BATCHES else []
+    return [str(options.build / "lockstep"), "bench", "ddp", "--model", model, *batch, "--mode", "overlap", "--buckets",
+            ",".join(options.sizes) + ",auto", "--steps", str(STEPS.get(model, 2)), "--rounds", str(options.rounds),
+            "--warmup", "2", "--json", str(path)]
 
 
 def run(command, **more):
@@ -136,7 +139,7 @@ def row_of(title, model, found):
             "spread": [round(low, 3), round(high, 3)],
             "spread_is": "quartiles" if len(ratios) >= QUARTILES else "lowest to highest", "turns": len(ratios),
             "buckets": automatic["bucket_bytes"], "hidden_share": automatic["hidden_share"],
-            "comm_frac": automatic["comm_frac"],
+            "comm_frac": automatic["comm_frac"], "search": automatic.get("search"),
             "sweep_ms": {row["buckets"]: round(statistics.median(row["round_ms"]), 4) for row in fixed}}
 
 
@@ -155,13 +158,22 @@ def line_of(row):
             f"{row['ratio']:.3f} | {range_text(row)} | {row['turns']} |")
 
 
+def write(options, rows):
+    """After each row, so that a run that is cut short leaves those that it has."""
+    path = options.build / "compare-buckets.json"
+    former = json.loads(path.read_text()) if options.keep and path.exists() else []
+    names = {row["name"] for row in rows}
+    path.write_text(json.dumps([row for row in former if row["name"] not in names] + rows, indent=1) + "\n")
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=SOURCE / "build")
-    parser.add_argument("--models", default="mlp,resnet18-cifar")
+    parser.add_argument("--models", default="mlp,resnet18-cifar,gpt")
     parser.add_argument("--links", default=",".join(LINKS), help=", ".join(LINKS))
     parser.add_argument("--sizes", default=",".join(SIZES), help="MB of the sweep")
     parser.add_argument("--rounds", type=int, default=9, help="turns of each size, up to 10")
+    parser.add_argument("--keep", action="store_true", help="other rows of compare-buckets.json stay: for runs of parts")
     options = parser.parse_args()
     options.build = options.build.resolve()
     options.models, options.links = options.models.split(","), options.links.split(",")
@@ -186,11 +198,10 @@ def main():
             except Refused as refused:
                 print(f"SKIP {model}, {title}: {refused}", flush=True)
                 continue
-            rows.append(row_of(title, model, json.loads(path.read_text())))
+            rows.append({**row_of(title, model, json.loads(path.read_text())), "conditions": watch.conditions()})
+            write(options, rows)
             print(line_of(rows[-1]), flush=True)
     about = watch.conditions()
-    (options.build / "compare-buckets.json").write_text(
-        json.dumps([{**row, "conditions": about} for row in rows], indent=1) + "\n")
     print(f"\n{about['minutes']} minutes; other programs kept {about['others_cores']:.2f} processors busy", flush=True)
     late = [row["name"] for row in rows if missed(row)]
     sys.exit(f"slower than the target of 3 % beyond the range of the turns: {'; '.join(late)}" if late else 0)

@@ -12,13 +12,14 @@
 #include "base/runtime.h"
 #include "tools/cli/cli.h"
 
-#define SEARCH 26 /* steps in which automatic buckets settle */
+#define SEARCH_MAX 1000 /* steps in which automatic buckets settle */
 
 /* ---- options ------------------------------------------------------------------------------- */
 
 static ls__bench_ddp given;
 static int64_t ranks, batch, steps, rounds, warmups;
-static const char *modes, *sizes;
+static const char *modes, *sizes, *wires;
+static ls_dtype wire; /* of the contenders that are being added */
 
 static int parse_model(const cli_command *command, const cli_option *o, const char *text)
 {
@@ -39,6 +40,8 @@ static const cli_option options[] = {
      .help = "naive, flat, bucketed, overlap, local (no communication)"},
     {"buckets", CLI_TEXT, &sizes, .value_name = "LIST",
      .help = "sizes of buckets in MB, or auto: of bucketed and overlap"},
+    {"wire", CLI_TEXT, &wires, .value_name = "LIST",
+     .help = "types in which float32 gradients travel: float32, bfloat16"},
     {"ranks", CLI_COUNT, &ranks, .low = 1, .high = LS__BENCH_RANKS_MAX, .letter = 'n',
      .help = "ranks on this host"},
     {"transport", CLI_CHOICE, &given.transport, .choices = "shm|tcp",
@@ -49,7 +52,7 @@ static const cli_option options[] = {
     {"steps", CLI_COUNT, &steps, .low = 1, .high = 1000, .help = "timed steps of a turn"},
     {"rounds", CLI_COUNT, &rounds, .low = 1, .high = 10, .help = "turns of each"},
     {"warmup", CLI_COUNT, &warmups, .low = 1, .high = 1000,
-     .help = "steps before them; 26 at least where buckets are automatic"},
+     .help = "steps before them; more where automatic buckets are still searched for"},
     {"json", CLI_TEXT, &given.json, .value_name = "FILE", .help = "also write the rows to FILE"},
 };
 
@@ -71,7 +74,8 @@ static int add(int mode, size_t bytes)
     if (given.count == BENCH_DDP_CONTENDERS) {
         return cli_wrong(&command, "--mode and --buckets: more than %d rows", BENCH_DDP_CONTENDERS);
     }
-    given.contender[given.count++] = (ls__bench_ddp_contender){.mode = mode, .bucket_bytes = bytes};
+    given.contender[given.count++] =
+        (ls__bench_ddp_contender){.mode = mode, .wire = wire, .bucket_bytes = bytes};
     return 0;
 }
 
@@ -123,13 +127,24 @@ static int add_mode(int unused, const char *text)
     case LS_REDUCE_NAIVE:
         return add(LS_REDUCE_NAIVE, 0);
     case LS_REDUCE_NAIVE + 1:
-        return add(BENCH_DDP_LOCAL, 0);
+        return wire == LS_FLOAT32 ? add(BENCH_DDP_LOCAL, 0) : 0;
     default:
         return cli_wrong(&command,
                          "--mode: \"%s\" is not known; there is naive, flat, bucketed, overlap, "
                          "local",
                          text);
     }
+}
+
+static int add_wire(int unused, const char *text)
+{
+    const int choice = cli_choice("float32|bfloat16", text);
+    (void)unused;
+    if (choice < 0) {
+        return cli_wrong(&command, "--wire: \"%s\" is not known; there is float32, bfloat16", text);
+    }
+    wire = choice == 0 ? LS_FLOAT32 : LS_BFLOAT16;
+    return each(modes, add_mode, 0);
 }
 
 /* -1, or the status to end with. */
@@ -143,6 +158,7 @@ static int parse(int argc, char **argv)
     warmups = 3;
     modes = "naive,flat,bucketed,overlap,local";
     sizes = "auto";
+    wires = "float32";
     const int first = cli_parse(&command, argc, argv);
     if (first < 0) {
         return -1 - first;
@@ -155,7 +171,7 @@ static int parse(int argc, char **argv)
     given.steps = (int)steps;
     given.rounds = (int)rounds;
     given.warmups = (int)warmups;
-    const int status = each(modes, add_mode, 0);
+    const int status = each(wires, add_wire, 0);
     if (status == 0 && given.count == 0) {
         return cli_wrong(&command, "--buckets auto is for --mode overlap; give bucketed a size");
     }
@@ -175,10 +191,10 @@ static ls_status open_contender(const ls__bench_ddp *b, ls__bench_ddp_contender 
     const bool local = c->mode == BENCH_DDP_LOCAL;
     ls_optim_free(c->run.optim);
     c->run.optim = NULL;
-    ls_module *ddp =
-        ls_ddp_new(c->run.model, ls_world(),
-                   LS_OPTIONS(ls_ddp_options, .bucket_bytes = c->bucket_bytes,
-                              .mode = local ? LS_REDUCE_OVERLAP : (ls_reduce_mode)c->mode));
+    ls_module *ddp = ls_ddp_new(
+        c->run.model, ls_world(),
+        LS_OPTIONS(ls_ddp_options, .bucket_bytes = c->bucket_bytes, .wire_dtype = c->wire,
+                   .mode = local ? LS_REDUCE_OVERLAP : (ls_reduce_mode)c->mode));
     if (ddp == NULL) {
         return ls_error_status();
     }
@@ -231,14 +247,27 @@ static ls_status turn(const ls__bench_ddp *b, ls__bench_ddp_contender *c)
     return LS_OK;
 }
 
+/* Whether Lockstep still looks for the contender's buckets. */
+static ls_status searches(const ls__bench_ddp_contender *c, bool *still)
+{
+    ls_reducer_stats stats = {.size = sizeof stats};
+    if (c->mode != BENCH_DDP_LOCAL) {
+        LS_TRY(ls_reducer_get_stats(ls_ddp_reducer(c->run.model), &stats));
+    }
+    *still = stats.automatic && !stats.settled;
+    return LS_OK;
+}
+
+/* Steps in which buckets are searched for are timed, but for the first, which makes memory. */
 static ls_status warm_up(const ls__bench_ddp *b, ls__bench_ddp_contender *c)
 {
-    double unused[BENCH_DDP_PARTS];
-    const bool searches =
-        c->bucket_bytes == LS_BUCKET_BYTES_AUTO && c->mode == LS_REDUCE_OVERLAP && b->ranks > 1;
-    const int count = searches && b->warmups < SEARCH ? SEARCH : b->warmups;
-    for (int s = 0; s < count; s++) {
-        LS_TRY(step(c, unused));
+    double parts[BENCH_DDP_PARTS];
+    bool still = true;
+    for (int s = 0; s < b->warmups || (still && s < SEARCH_MAX); s++) {
+        LS_TRY(step(c, parts));
+        LS_TRY(searches(c, &still));
+        c->search_steps += still && s > 0;
+        c->search_mean += still && s > 0 ? (parts[0] - c->search_mean) / c->search_steps : 0.0;
     }
     return LS_OK;
 }

@@ -15,8 +15,11 @@ enum {
 
 typedef struct ls__bench_ddp_contender {
     int mode;            /* an ls_reduce_mode, or BENCH_DDP_LOCAL */
+    ls_dtype wire;       /* in which float32 gradients travel */
     size_t bucket_bytes; /* of bucketed and overlap */
     net_run run;
+    int search_steps;                   /* in which automatic buckets were searched for … */
+    double search_mean;                 /* … in seconds */
     int steps;                          /* timed so far */
     double (*seconds)[BENCH_DDP_PARTS]; /* [steps] means over the ranks */
     double mean[BENCH_DDP_PARTS], deviation[BENCH_DDP_PARTS];

@@ -11,7 +11,11 @@ const char *const ls__bench_ddp_parts[BENCH_DDP_PARTS] = {"step", "forward", "ba
 const char *ls__bench_ddp_mode(const ls__bench_ddp_contender *c)
 {
     static const char *const names[] = {"overlap", "bucketed", "flat", "naive"};
-    return c->mode == BENCH_DDP_LOCAL ? "local" : names[c->mode];
+    static const char *const halves[] = {"overlap/bf16", "bucketed/bf16", "flat/bf16",
+                                         "naive/bf16"};
+    return c->mode == BENCH_DDP_LOCAL ? "local"
+           : c->wire == LS_BFLOAT16   ? halves[c->mode]
+                                      : names[c->mode];
 }
 
 const char *ls__bench_ddp_size(const ls__bench_ddp_contender *c, char out[32])
@@ -42,7 +46,7 @@ void ls__bench_ddp_print(const ls__bench_ddp *b)
            b->net->name, b->net->about, b->batch, b->parameters * 1e-6, b->ranks,
            b->ranks == 1 ? "" : "s", b->transport != NULL ? ", over " : "",
            b->transport != NULL ? b->transport : "", b->steps * b->rounds, b->rounds);
-    printf("# %-8s %7s %5s", "mode", "size", "count");
+    printf("# %-14s %7s %5s", "mode", "size", "count");
     for (int p = 0; p < BENCH_DDP_PARTS; p++) {
         printf(" %10s %7s", ls__bench_ddp_parts[p], "dev");
     }
@@ -54,7 +58,7 @@ void ls__bench_ddp_print(const ls__bench_ddp *b)
     for (int i = 0; i < b->count; i++) {
         const ls__bench_ddp_contender *c = &b->contender[i];
         char size[32];
-        printf("  %-8s %7s %5d", ls__bench_ddp_mode(c), ls__bench_ddp_size(c, size), c->buckets);
+        printf("  %-14s %7s %5d", ls__bench_ddp_mode(c), ls__bench_ddp_size(c, size), c->buckets);
         for (int p = 0; p < BENCH_DDP_PARTS; p++) {
             printf(" %10.3f %7.3f", c->mean[p] * 1e3, c->deviation[p] * 1e3);
         }
@@ -85,6 +89,11 @@ static json_t *row_of(const ls__bench_ddp *b, const ls__bench_ddp_contender *c, 
                   "buckets", ls__bench_ddp_size(c, size), "steps", b->steps, "rounds", b->rounds,
                   "bucket_bytes", bytes, "hidden_share", hidden_share(c), "comm_frac", comm_frac(c),
                   "round_ms", list_of(c->medians, b->rounds, 1e3), "machine", machine);
+    if (row != NULL && c->search_steps > 0) {
+        json_object_set_new(
+            row, "search",
+            json_pack("{s:i, s:f}", "steps", c->search_steps, "mean_ms", c->search_mean * 1e3));
+    }
     for (int p = 0; row != NULL && p < BENCH_DDP_PARTS; p++) {
         json_object_set_new(row, ls__bench_ddp_parts[p],
                             json_pack("{s:f, s:f}", "mean_ms", c->mean[p] * 1e3, "deviation_ms",

@@ -57,10 +57,10 @@ typedef enum ls_reduce_mode {
     LS_REDUCE_NAIVE = 3     /* one all-reduce for each gradient, after backward */
 } ls_reduce_mode;
 
-/* As bucket_bytes: Lockstep chooses where buckets end. It begins with 25 MiB, measures when gradients are
- * ready and how long all-reduces of other sizes take in the first 25 synchronised backwards, and divides the
- * gradients so that the last bucket ends first. All ranks divide alike, and no bit of a result depends
- * on it. The other modes keep 25 MiB. */
+/* As bucket_bytes: Lockstep chooses where buckets end. In the first 56 to 141 synchronised backwards it takes
+ * turns with several divisions, the first of 25 MiB, measures when gradients are ready and how long all-reduces
+ * take, and keeps the division whose last bucket ends first. All ranks divide alike, and no bit of a result
+ * depends on it. The other modes keep 25 MiB. */
 #define LS_BUCKET_BYTES_AUTO SIZE_MAX
 
 typedef struct ls_reducer_options {

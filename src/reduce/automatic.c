@@ -1,13 +1,16 @@
 /* Sizes of buckets that Lockstep chooses (docs/design.md, D9), unless the caller did.
  *
- *     25 MiB ──▶ a quarter of a region ──▶ a sixteenth ──▶ found ──▶ settled      6 steps each
+ *     tried    A B C  C B A  …          25 MiB, a quarter of a region, a sixteenth
+ *     compared A B C D E  E D C B A …   with two that the times of the first stage lead to
+ *              A D  D A  …              those that were not clearly slower; then one stays
  *
- * The first divisions are there to be measured: when each cell becomes ready, and how long
- * all-reduces of different sizes take. From these, brought together over the ranks of a domain, every
- * rank computes the same boundaries (boundaries.c). The division that was found is measured as well,
- * and gives way to the best of the tried ones if it is slower: the model knows nothing of the cores
- * and of the memory that backward and all-reduce share. Boundaries move without moving gradients and
- * change no bit of a sum (D5), so all of these steps count in training.
+ * A round is a backward with each division, and the next round goes back, so that a slow moment of the
+ * machine meets all of them, and one that becomes slower is no advantage to the first. The tried divisions are there to be measured: when each cell becomes ready, and how
+ * long all-reduces of different sizes take. From these, brought together over the ranks of a domain,
+ * every rank computes the same boundaries (boundaries.c). The model knows nothing of the cores and of the
+ * memory that backward and all-reduce share; so all divisions are then compared by the time from begin to
+ * end, round by round. Boundaries move without moving gradients and change no bit of a sum (D5), so all
+ * of these steps count in training.
  *
  * A cell is ready when it is on the last rank, and a division's all-reduces take as long as on the rank
  * that saw the least of them, since the others waited for that rank. What one more all-reduce costs is
@@ -25,14 +28,28 @@
 #include "base/log.h"
 #include "reduce/plan.h"
 
-#define MARGIN                                                                                     \
-    1.25 /* by which links are taken to be slower than measured: they have worse moments */
-#define SLACK 0.005 /* of the predicted end: fewer buckets, hence less work, are worth it */
-#define WORSE 1.02  /* by which the found division may be slower than a tried one: noise */
 #define TAG "sizes of buckets"
+/* So much of a division's time takes the one that replaces it. Above, that is noise, and a division
+ * that was searched for stays. */
+#define FASTER 0.985f
 #define SMALL 9 /* all-reduces of one number that are timed */
 
 static const int parts[LS__TRIED] = {0, 4, 16};
+
+/* What is searched for: links may be slower than measured, since they have worse moments, and by a part
+ * of the predicted end it may be later with fewer buckets, hence less work. */
+static const struct {
+    double margin, slack;
+} searches[LS__FOUND] = {{1.25, 0.005}, {1.0, 0.05}};
+
+/* Rounds of a stage that count, and by what ratio a division is slower than the fastest if it takes
+ * part in no further stage. */
+static const struct {
+    int rounds;
+    double slower;
+} stages[] = {
+    {LS__DIVISION_SAMPLES, 0.0}, {LS__DIVISION_SAMPLES, 1.05}, {LS__COMPARED_SAMPLES, 1.0}};
+enum { STAGES = sizeof stages / sizeof *stages };
 
 /* ---- measuring ----------------------------------------------------------------------------- */
 
@@ -52,9 +69,14 @@ ls_status ls__automatic_start(ls_reducer *r)
         return LS_OK;
     }
     *a = (ls__automatic){.on = true};
+    for (int t = 0; t < LS__TRIED; t++) {
+        a->kept[t] = true;
+    }
     a->tried = take(r, (size_t)r->domain_count, sizeof *a->tried, &failed);
     a->ready = take(r, n, sizeof *a->ready, &failed);
-    a->ends = take(r, n, sizeof *a->ends, &failed);
+    for (int f = 0; f < LS__FOUND; f++) {
+        a->ends[f] = take(r, n, sizeof *a->ends[f], &failed);
+    }
     a->places = take(r, n, sizeof *a->places, &failed);
     a->cells = take(r, n, sizeof *a->cells, &failed);
     a->place_ends = take(r, n, sizeof *a->place_ends, &failed);
@@ -109,17 +131,18 @@ static void record_buckets(ls_reducer *r, int sample)
     }
 }
 
-static float median(const float *samples)
+/* Of up to LS__COMPARED_SAMPLES. */
+static float median(const float *samples, int count)
 {
-    float sorted[LS__DIVISION_SAMPLES];
-    for (int i = 0; i < LS__DIVISION_SAMPLES; i++) {
+    float sorted[LS__COMPARED_SAMPLES];
+    for (int i = 0; i < count; i++) {
         int at = i;
         for (; at > 0 && sorted[at - 1] > samples[i]; at--) {
             sorted[at] = sorted[at - 1];
         }
         sorted[at] = samples[i];
     }
-    return sorted[LS__DIVISION_SAMPLES / 2];
+    return sorted[count / 2];
 }
 
 /* ---- searching ----------------------------------------------------------------------------- */
@@ -156,7 +179,8 @@ static ls_status time_small(ls_reducer *r, int d, float *seconds)
                              LS_OPTIONS(ls_collective_options, .tag = TAG), NULL));
         samples[i] = (float)((double)(env->now_ns(env) - begin) * 1e-9);
     }
-    *seconds = median(samples + SMALL - LS__DIVISION_SAMPLES); /* the first ones meet late ranks */
+    *seconds = median(samples + SMALL - LS__DIVISION_SAMPLES,
+                      LS__DIVISION_SAMPLES); /* the first ones meet late ranks */
     return LS_OK;
 }
 
@@ -166,11 +190,11 @@ static ls_status share(ls_reducer *r, int d, int cells)
 {
     ls__automatic *a = &r->automatic;
     for (int k = 0; k < cells; k++) {
-        a->shared[k] = median(a->ready[a->places[k].cell]);
+        a->shared[k] = median(a->ready[a->places[k].cell], LS__DIVISION_SAMPLES);
     }
     LS_TRY(time_small(r, d, &a->shared[cells]));
     for (int t = 0; t < LS__TRIED; t++) {
-        a->shared[cells + 1 + t] = -median(a->tried[d].seconds[t]);
+        a->shared[cells + 1 + t] = -median(a->tried[d].seconds[t], LS__DIVISION_SAMPLES);
     }
     return ls_all_reduce(r->domains[d].group, a->shared, a->shared, cells + 1 + LS__TRIED,
                          LS_FLOAT32, LS_MAX, LS_OPTIONS(ls_collective_options, .tag = TAG), NULL);
@@ -192,7 +216,7 @@ static ls__boundary_cost fit(const ls_reducer *r, int d, const float *shared)
 }
 
 /* Where a run of the domain's cells ends, so does a bucket in each of its regions. */
-static void mark_ends(ls_reducer *r, int cells)
+static void mark_ends(ls_reducer *r, int cells, bool *ends)
 {
     ls__automatic *a = &r->automatic;
     for (int i = 0; i < r->plan.region_count; i++) {
@@ -200,11 +224,11 @@ static void mark_ends(ls_reducer *r, int cells)
     }
     for (int k = 0; k < cells; k++) {
         const int cell = a->places[k].cell;
-        a->ends[cell] = false;
+        ends[cell] = false;
         a->latest[r->plan.cells[cell].region] = cell;
         for (int i = 0; a->place_ends[k] && i < r->plan.region_count; i++) {
             if (a->latest[i] >= 0) {
-                a->ends[a->latest[i]] = true;
+                ends[a->latest[i]] = true;
                 a->latest[i] = -1;
             }
         }
@@ -227,95 +251,140 @@ static ls_status find(ls_reducer *r, int d)
     const int count = list_cells(r, d);
     LS_TRY(share(r, d, count));
     const ls__boundary_cost cost = fit(r, d, a->shared + count);
-    const ls__boundary_cost slower = {MARGIN * cost.each * regions_of(r, d), MARGIN * cost.byte};
     for (int k = 0; k < count; k++) {
         a->cells[k] = (ls__boundary_cell){(double)a->shared[k],
                                           (double)r->plan.cells[a->places[k].cell].bytes};
     }
-    (void)ls__boundaries_find(a->cells, count, &slower, SLACK, a->place_ends);
-    mark_ends(r, count);
+    for (int f = 0; f < LS__FOUND; f++) {
+        const ls__boundary_cost slower = {searches[f].margin * cost.each * regions_of(r, d),
+                                          searches[f].margin * cost.byte};
+        (void)ls__boundaries_find(a->cells, count, &slower, searches[f].slack, a->place_ends);
+        mark_ends(r, count, a->ends[f]);
+    }
     a->cost = d == 0 ? cost : a->cost;
     return LS_OK;
 }
 
-/* ---- settling ------------------------------------------------------------------------------ */
+/* ---- comparing ----------------------------------------------------------------------------- */
 
-static void report(const ls_reducer *r, double found_s, double tried_s)
+/* By what the division's backwards take longer than another's: the median over pairs of rounds, there
+ * and back. */
+static float ratio(const float *took, const float *other, int rounds)
 {
+    float ratios[LS__COMPARED_SAMPLES / 2];
+    for (int s = 0; s < rounds / 2; s++) {
+        const float whole = other[2 * s] + other[2 * s + 1];
+        ratios[s] = whole > 0.0f ? (took[2 * s] + took[2 * s + 1]) / whole : 1.0f;
+    }
+    return median(ratios, rounds / 2);
+}
+
+/* The first of the kept divisions from this one on, up or down; -1: there is none. */
+static int kept_from(const ls__automatic *a, int division, int step)
+{
+    while (division >= 0 && division < LS__DIVISIONS && !a->kept[division]) {
+        division += step;
+    }
+    return division < LS__DIVISIONS ? division : -1;
+}
+
+static void report(const ls_reducer *r, int rounds)
+{
+    const ls__automatic *a = &r->automatic;
     if (r->rank == 0) {
-        LS__INFO("reducer \"%s\": the buckets found by measured times took %.3f ms from begin to "
-                 "end, the best of those tried before %.3f ms, and the faster ones stay; an "
+        LS__INFO("reducer \"%s\": buckets of division %d stay, with %.3f ms from begin to end; an "
                  "all-reduce takes %.3f ms and %.3f ms a MB",
-                 r->name, found_s * 1e3, tried_s * 1e3, r->automatic.cost.each * 1e3,
-                 r->automatic.cost.byte * 1e9);
+                 r->name, a->next + 1, (double)median(a->took[a->next], rounds) * 1e3,
+                 a->cost.each * 1e3, a->cost.byte * 1e9);
     }
 }
 
-/* Chooses between the division that was found and the tried ones. In each backward the rank that
- * began last counts, which had to wait for nobody. Collective. */
-static ls_status settle(ls_reducer *r)
+/* Chooses among the kept divisions. In each backward the rank that began last counts, which had to wait
+ * for nobody. Collective. */
+static ls_status compare(ls_reducer *r)
 {
     ls__automatic *a = &r->automatic;
-    float shared[LS__TRIED + 1][LS__DIVISION_SAMPLES];
-    for (int t = 0; t <= LS__TRIED; t++) {
-        for (int s = 0; s < LS__DIVISION_SAMPLES; s++) {
-            shared[t][s] = -a->took[t][s];
-        }
+    const int rounds = stages[a->stage].rounds;
+    LS_TRY(ls_all_reduce(r->group, a->took, a->took, LS__DIVISIONS * LS__COMPARED_SAMPLES,
+                         LS_FLOAT32, LS_MIN, LS_OPTIONS(ls_collective_options, .tag = TAG), NULL));
+    int best = kept_from(a, LS__TRIED, 1), kept = 0;
+    best = best >= 0 ? best : kept_from(a, 0, 1);
+    for (int t = 0; t < LS__DIVISIONS; t++) {
+        best = a->kept[t] && ratio(a->took[t], a->took[best], rounds) < FASTER ? t : best;
     }
-    LS_TRY(ls_all_reduce(r->group, shared, shared, (LS__TRIED + 1) * LS__DIVISION_SAMPLES,
-                         LS_FLOAT32, LS_MAX, LS_OPTIONS(ls_collective_options, .tag = TAG), NULL));
-    int best = 0;
-    for (int t = 1; t < LS__TRIED; t++) {
-        best = median(shared[t]) > median(shared[best]) ? t : best;
+    for (int t = 0; t < LS__DIVISIONS; t++) {
+        a->kept[t] = a->kept[t] &&
+                     ((double)ratio(a->took[t], a->took[best], rounds) <= stages[a->stage].slower ||
+                      t == best);
+        kept += a->kept[t];
     }
-    const double found_s = -(double)median(shared[LS__TRIED]),
-                 best_s = -(double)median(shared[best]);
-    a->division = found_s <= WORSE * best_s ? LS__TRIED : best;
-    a->due = a->division != LS__TRIED;
-    a->settled = true;
-    report(r, found_s, best_s);
+    a->settled = a->stage == STAGES - 1 || kept == 1;
+    if (a->settled) {
+        a->next = best;
+        report(r, rounds);
+    }
     return LS_OK;
 }
 
-/* All ranks count the same backwards, so they come to the exchanges together. The first backward with
- * a division is left out: memory and programs of new sizes are made in it. */
+/* ---- stages -------------------------------------------------------------------------------- */
+
+/* All rounds are done. */
+static ls_status end_stage(ls_reducer *r)
+{
+    ls__automatic *a = &r->automatic;
+    if (a->stage > 0) {
+        LS_TRY(compare(r));
+    }
+    for (int d = 0; d < r->domain_count && a->stage == 0; d++) {
+        LS_TRY(find(r, d));
+    }
+    for (int t = LS__TRIED; t < LS__DIVISIONS && a->stage == 0; t++) {
+        a->kept[t] = true;
+    }
+    a->stage++;
+    a->round = 0;
+    return LS_OK;
+}
+
+/* All ranks count the same backwards, so they come to the exchanges together. The first round of a stage
+ * is left out: in the first backward with a division memory and programs of new sizes are made. */
 ls_status ls__automatic_measure(ls_reducer *r)
 {
     ls__automatic *a = &r->automatic;
-    if (!a->on || a->settled || a->backwards++ == 0) {
+    if (!a->on || a->settled) {
         return LS_OK;
     }
-    const int sample = a->backwards - 2;
-    a->took[a->division][sample] = since_begin(r, r->ended_ns);
-    if (a->division < LS__TRIED) {
+    const int sample = a->round - 1;
+    if (sample >= 0) {
+        a->took[a->division][sample] = since_begin(r, r->ended_ns);
+    }
+    if (sample >= 0 && a->stage == 0) {
         record_ready(r, sample);
         record_buckets(r, sample);
     }
-    if (sample < LS__DIVISION_SAMPLES - 1) {
+    const int step = a->round % 2 == 0 ? 1 : -1;
+    a->next = kept_from(a, a->division + step, step);
+    if (a->next >= 0) {
         return LS_OK;
     }
-    a->backwards = 0;
-    if (a->division == LS__TRIED) {
-        return settle(r);
+    a->next = a->division; /* the next round goes back */
+    if (++a->round <= stages[a->stage].rounds) {
+        return LS_OK;
     }
-    a->due = true;
-    a->division++;
-    for (int d = 0; d < r->domain_count && a->division == LS__TRIED; d++) {
-        LS_TRY(find(r, d));
-    }
+    LS_TRY(end_stage(r));
+    a->next = a->settled ? a->next : kept_from(a, 0, 1);
     return LS_OK;
 }
 
 void ls__automatic_divide(ls_reducer *r)
 {
     ls__automatic *a = &r->automatic;
-    if (!a->due) {
+    if (!a->on || a->next == a->division) {
         return;
     }
-    a->due = false;
-    LS_ASSERT(a->on && a->division >= 0 && a->division <= LS__TRIED);
-    if (a->division == LS__TRIED) {
-        ls__reducer_divide(r, &(ls__reduce_division){.ends = a->ends});
+    a->division = a->next;
+    if (a->division >= LS__TRIED) {
+        ls__reducer_divide(r, &(ls__reduce_division){.ends = a->ends[a->division - LS__TRIED]});
     } else {
         ls__reducer_divide(r, &(ls__reduce_division){.parts = parts[a->division],
                                                      .first_bytes = r->options.first_bucket_bytes,

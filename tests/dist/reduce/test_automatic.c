@@ -5,7 +5,6 @@
 #include <string.h>
 #include <time.h>
 
-#include <lockstep/random.h>
 #include <lockstep/reducer.h>
 
 #include "says.h"
@@ -17,7 +16,8 @@ __attribute__((constructor)) static void ask_for_info(void)
     setenv("LOCKSTEP_DEBUG", "info", 1);
 }
 
-enum { PARAMS = 12, SEARCH = 24, ROUNDS = SEARCH + 3, ELEMENTS = PARAMS * 20000 };
+/* Three divisions are measured in 7 rounds, five are compared in 7, and up to five in 17. */
+enum { PARAMS = 12, EARLIEST = 3 * 7 + 5 * 7, LATEST = EARLIEST + 5 * 17, ROUNDS = LATEST + 3 };
 
 typedef struct job {
     ls_reducer *reducer;
@@ -28,7 +28,7 @@ typedef struct job {
 
 static int64_t count_of(int i)
 {
-    return i % 4 == 3 ? 20000 : 100 * (i + 1); /* some take a cell of their own */
+    return i % 4 == 3 ? 17000 : 100 * (i + 1); /* some take a cell of their own */
 }
 
 /* `mapped`: parameter i is in the caller's bucket 1 + i % 3. */
@@ -47,11 +47,13 @@ static void job_new(job *j, size_t bucket_bytes, ls_reduce_mode mode, bool mappe
         LS_OPTIONS(ls_reducer_options, .bucket_bytes = bucket_bytes, .mode = mode), &j->reducer));
 }
 
+/* Numbers whose sums depend on the order of adding. */
 static void add_gradient(const job *j, int round, int i)
 {
-    const uint64_t stream = (uint64_t)(round * PARAMS + i);
+    uint64_t state = (uint64_t)((round * PARAMS + i) * 8 + ls_rank());
     for (int64_t k = 0; k < count_of(i); k++) {
-        const float x = ls_random_normal((uint64_t)ls_rank() + 1, stream, (uint64_t)k);
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        const float x = (float)(int32_t)(state >> 32) * 0x1p-31f;
         if (j->params[i].dtype == LS_FLOAT32) {
             ((float *)j->params[i].grad)[k] += x;
         } else {
@@ -113,7 +115,7 @@ static uint64_t division_of(const job *j)
 
 static void check_alike(const job *j)
 {
-    uint64_t own = division_of(j), all[16] = {0};
+    uint64_t own = 2 * division_of(j) + stats_of(j).settled, all[16] = {0};
     CHECK_OK(ls_all_gather(ls_world(), &own, all, 1, LS_UINT64, NULL, NULL));
     for (int rank = 0; rank < ls_world_size(); rank++) {
         CHECK(all[rank] == own);
@@ -132,7 +134,8 @@ static uint64_t bits_with(size_t bucket_bytes)
     for (int round = 0; round < ROUNDS; round++) {
         CHECK(stats_of(&j).automatic ==
               (bucket_bytes == LS_BUCKET_BYTES_AUTO && ls_world_size() > 1));
-        CHECK(stats_of(&j).settled == (stats_of(&j).automatic && round >= SEARCH));
+        CHECK(!stats_of(&j).settled || (stats_of(&j).automatic && round >= EARLIEST));
+        CHECK(stats_of(&j).settled || !stats_of(&j).automatic || round < LATEST);
         run_round(&j, round);
         check_alike(&j);
     }
@@ -143,12 +146,11 @@ static uint64_t bits_with(size_t bucket_bytes)
     return j.bits;
 }
 
-DIST_TESTS(automatic_buckets_are_alike_and_change_no_bit_over_, _ranks, 1, 2, 3, 4, 5, 6, 7, 8)
+DIST_TESTS(automatic_buckets_are_alike_and_change_no_bit_over_, _ranks, 1, 2, 3, 5, 8)
 {
     const uint64_t bits = bits_with(LS_BUCKET_BYTES_AUTO);
     CHECK(bits == bits_with(25 << 20));
-    CHECK(bits == bits_with(0));
-    CHECK(bits == bits_with(100000));
+    CHECK(bits == bits_with(ls_world_size() % 2 == 0 ? 0 : 100000));
 }
 
 /* ---- the caller's choice ------------------------------------------------------------------ */
@@ -196,7 +198,7 @@ static char logged[1000];
 static void keep_log(ls_log_level level, const char *text, void *arg)
 {
     (void)arg;
-    if (level == LS_LOG_INFO && strstr(text, "buckets") != NULL) {
+    if (level == LS_LOG_INFO && strstr(text, "buckets of") != NULL) {
         snprintf(logged, sizeof logged, "%s", text);
     }
 }
@@ -207,11 +209,25 @@ static void sleep_ms(int ms)
     nanosleep(&time, NULL);
 }
 
+enum { LARGE = 3, COUNT = 2000000 };
+
+/* A backward in which rank 0 computes each gradient for so long; the other rank learns of it. */
+static void large_round(ls_reducer *reducer, int ms)
+{
+    CHECK_OK(ls_reducer_begin(reducer, NULL));
+    for (int i = LARGE - 1; i >= 0; i--) {
+        sleep_ms(ls_rank() == 0 ? ms : 0);
+        CHECK_OK(ls_reducer_ready(reducer, i, NULL));
+    }
+    CHECK_OK(ls_reducer_wait(reducer));
+    CHECK_OK(ls_reducer_zero(reducer));
+}
+
 /* Large gradients that become ready long after each other: the wire is idle meanwhile, so the
- * last one goes alone. The pause between them is measured in the first backward, which has none. */
+ * last one goes alone. The pause between them is measured in the first backward, which has none: it is short,
+ * so that the all-reduces matter beside it over shared memory, too. */
 DIST_TEST(gradients_that_are_ready_early_do_not_wait_for_the_last_one, 2)
 {
-    enum { LARGE = 3, COUNT = 2000000 };
     ls_set_log_callback(keep_log, NULL);
     ls_reducer *reducer = NULL;
     ls_reducer_param params[LARGE];
@@ -224,30 +240,25 @@ DIST_TEST(gradients_that_are_ready_early_do_not_wait_for_the_last_one, 2)
     ls_reducer_stats stats = {.size = sizeof stats};
     CHECK_OK(ls_reducer_get_stats(reducer, &stats));
     CHECK_INT(stats.buckets, 1);
-    for (int round = 0, pause_ms = 0; round < ROUNDS; round++) {
-        CHECK_OK(ls_reducer_begin(reducer, NULL));
-        for (int i = LARGE - 1; i >= 0; i--) {
-            sleep_ms(ls_rank() == 0 ? pause_ms : 0); /* the other rank learns of it */
-            CHECK_OK(ls_reducer_ready(reducer, i, NULL));
-        }
-        CHECK_OK(ls_reducer_wait(reducer));
+    for (int round = 0, pause_ms = 0; round < ROUNDS && !stats.settled; round++) {
+        large_round(reducer, pause_ms);
         CHECK_OK(ls_reducer_get_stats(reducer, &stats));
         const int twice_one = (int)(stats.comm_seconds * 1e3 * 2 / LARGE);
-        pause_ms = round > 0 ? pause_ms : twice_one > 20 ? twice_one : 20;
-        CHECK_OK(ls_reducer_zero(reducer));
+        pause_ms = round > 0 ? pause_ms : twice_one > 2 ? twice_one : 2;
     }
-    CHECK_OK(ls_reducer_get_stats(reducer, &stats));
     CHECK(stats.settled);
+    large_round(reducer, 0); /* with the buckets that stay */
+    CHECK_OK(ls_reducer_get_stats(reducer, &stats));
     ls_reducer_bucket last = {.size = sizeof last};
     CHECK_OK(ls_reducer_get_bucket(reducer, stats.buckets - 1, &last));
     CHECK_INT(last.params, 1);
+    CHECK_OK(ls_reducer_free(reducer));
     ls_set_log_callback(NULL, NULL);
     if (ls_rank() == 0) {
-        CHECK_SAYS(logged, "reducer \"%s\": the buckets found by measured times took %.3f ms from "
-                           "begin to end, the best of those tried before %.3f ms, and the faster "
-                           "ones stay; an all-reduce takes %.3f ms and %.3f ms a MB");
+        CHECK_SAYS(logged,
+                   "reducer \"%s\": buckets of division %d stay, with %.3f ms from begin to end; "
+                   "an all-reduce takes %.3f ms and %.3f ms a MB");
     }
-    CHECK_OK(ls_reducer_free(reducer));
 }
 
 TEST_MAIN
