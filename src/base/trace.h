@@ -17,7 +17,7 @@
 #include "base/runtime.h"
 
 #define LS__TRACE_MAGIC 0x4c535452u /* "LSTR" */
-#define LS__TRACE_VERSION 1
+#define LS__TRACE_VERSION 2
 #define LS__TRACE_TEXT 48
 #define LS__TRACE_PATH_MAX 512
 #define LS__TRACE_EVENTS_MIN 64
@@ -36,8 +36,9 @@ typedef enum ls__trace_kind {
     LS__TRACE_NODE,    /* an operation of backward */
     LS__TRACE_EXPOSED, /* the thread waits for communication */
     LS__TRACE_OPTIMIZER,
-    LS__TRACE_BUCKET, /* from the launch of a bucket until it is reduced */
-    LS__TRACE_WIRE,   /* a collective, from the moment when all ranks have announced it */
+    LS__TRACE_CHECKPOINT, /* a save; on a thread of its own, or within the save, the writing */
+    LS__TRACE_BUCKET,     /* from the launch of a bucket until it is reduced */
+    LS__TRACE_WIRE,       /* a collective, from the moment when all ranks have announced it */
     LS__TRACE_SEND,
     LS__TRACE_RECV,
     LS__TRACE_KINDS

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/size.h"
+#include "base/trace.h"
 #include "checkpoint/internal.h"
 
 #define MARGIN 8 /* the disk has this part of timeout_ms less than ranks that wait for this one */
@@ -220,14 +221,9 @@ static ls_status take_snapshot(ls_checkpoint *c, ls__table *table, const ls_chec
 
 /* The writer must be idle first: it owns the object, the group and the image while it runs. A
  * failed earlier save is reported here and this one is not started. */
-ls_status ls_checkpoint_save(ls_checkpoint *c, int64_t step, const ls_checkpoint_item *items,
-                             int count)
+static ls_status save(ls_checkpoint *c, int64_t step, const ls_checkpoint_item *items, int count)
 {
     ls__table table;
-    if (c == NULL || count < 0 || (count > 0 && items == NULL)) {
-        return ls__fail(LS_ERR_INVALID,
-                        "ls_checkpoint_save: the checkpoint or the items are missing; give both");
-    }
     LS_TRY(ls__writer_join(c));
     c->step = step;
     ls__table_init(&table, c->env);
@@ -235,6 +231,19 @@ ls_status ls_checkpoint_save(ls_checkpoint *c, int64_t step, const ls_checkpoint
     ls__table_fini(&table);
     LS_TRY(status);
     return c->set.async ? ls__writer_start(c) : ls__checkpoint_commit(c);
+}
+
+ls_status ls_checkpoint_save(ls_checkpoint *c, int64_t step, const ls_checkpoint_item *items,
+                             int count)
+{
+    if (c == NULL || count < 0 || (count > 0 && items == NULL)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_checkpoint_save: the checkpoint or the items are missing; give both");
+    }
+    const uint64_t traced = ls__trace_begin();
+    const ls_status status = save(c, step, items, count);
+    ls__trace_end(traced, LS__TRACE_CHECKPOINT, "save", c->folder);
+    return status;
 }
 
 /* Returns the error of the save that was being written, once. */

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "base/size.h"
+#include "base/trace.h"
 #include "checkpoint/internal.h"
 #include "checkpoint/shape.h"
 
@@ -226,6 +227,7 @@ static ls_status write_all_files(ls_checkpoint *c, const char *temporary)
 ls_status ls__checkpoint_commit(ls_checkpoint *c)
 {
     char temporary[LS__CHECKPOINT_PATH_MAX];
+    const uint64_t traced = ls__trace_begin();
     ls__folder_temporary(c, temporary);
     ls__patient_renew(c->patient);
     ls_status status = ls__checkpoint_agree(c, begin(c, temporary), NULL, 0);
@@ -237,5 +239,6 @@ ls_status ls__checkpoint_commit(ls_checkpoint *c)
     } else if (c->rank == 0) {
         (void)ls__folder_remove(c, temporary); /* does not exist any more after the rename */
     }
+    ls__trace_end(traced, LS__TRACE_CHECKPOINT, "write", c->folder);
     return status;
 }

@@ -30,6 +30,7 @@ static const struct {
     [LS__TRACE_NODE] = {"operation", 0, NULL, false, false},
     [LS__TRACE_EXPOSED] = {"exposed", 0, NULL, false, false},
     [LS__TRACE_OPTIMIZER] = {"optimizer", 0, NULL, false, false},
+    [LS__TRACE_CHECKPOINT] = {"checkpoint", 0, NULL, false, false},
     [LS__TRACE_BUCKET] = {"bucket", 1, "buckets", true, false},
     [LS__TRACE_WIRE] = {"wire", 2, "engine", false, true},
     [LS__TRACE_SEND] = {"send", 3, "messages", true, false},
@@ -39,8 +40,8 @@ static const struct {
 typedef struct tracks {
     uint64_t end_ns[4][LANES_MAX]; /* of the last span on it */
     int used[4];
-    bool reads[UINT8_MAX + 1]; /* a thread that has made batches */
-    int threads;               /* the highest number */
+    const char *names[UINT8_MAX + 1]; /* of threads with a task of their own */
+    int threads;                      /* the highest number */
 } tracks;
 
 /* The number of the span's track; -1: all tracks of its kind are taken. */
@@ -49,7 +50,10 @@ static int track_of(tracks *t, const ls__trace_event *event)
     const int class = kinds[event->kind].lanes;
     if (class == 0) {
         t->threads = event->thread > t->threads ? event->thread : t->threads;
-        t->reads[event->thread & UINT8_MAX] |= event->kind == LS__TRACE_READ;
+        const char **name = &t->names[event->thread & UINT8_MAX];
+        *name = event->kind == LS__TRACE_READ         ? "loader"
+                : event->kind == LS__TRACE_CHECKPOINT ? "checkpoint"
+                                                      : *name;
         return event->thread;
     }
     for (int i = 0; i < LANES_MAX; i++) {
@@ -140,8 +144,9 @@ static void write_tracks(ls__trace_out *out, int rank, const tracks *t)
 {
     char name[64];
     for (int i = 1; i <= t->threads; i++) {
-        const char *kind = t->reads[i & UINT8_MAX] ? "loader" : "thread";
-        (void)snprintf(name, sizeof name, i == 1 ? "training" : "%s %d", kind, i);
+        const char *kind = t->names[i & UINT8_MAX];
+        (void)snprintf(name, sizeof name, i == 1 ? "training" : "%s %d",
+                       kind != NULL ? kind : "thread", i);
         write_name(out, rank, i, name);
     }
     for (int kind = LS__TRACE_BUCKET; kind <= LS__TRACE_SEND; kind++) {

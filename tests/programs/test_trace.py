@@ -105,6 +105,20 @@ def the_wait_for_buckets_lies_within_backward_and_names_are_those_of_the_model()
 
 
 @test
+def a_save_has_a_span_and_its_writing_one_on_a_thread_of_its_own():
+    trace = trace_of(2, STEPS, "save", FOLDER / "checkpoints")
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in of_phase(trace, "M") if e["name"] == "thread_name"}
+    for rank in (0, 1):
+        saves = spans(trace, "checkpoint", rank)
+        of = {name: [e for e in saves if e["name"] == name] for name in ("save", "write")}
+        assert len(of["save"]) == len(of["write"]) == STEPS, saves
+        assert {e["args"]["of"][-11:] for e in saves} == {"checkpoints"}, saves
+        assert {names[rank, e["tid"]] for e in of["save"]} == {"training"}, names
+        assert all(names[rank, e["tid"]].startswith("checkpoint ") for e in of["write"]), names
+        assert all(s["ts"] < end(w) for s, w in zip(of["save"], of["write"])), saves
+
+
+@test
 def a_program_with_gradients_of_its_own_has_steps_too():
     path = FOLDER / "own.json"
     command(BUILD / "lockstep", "run", "-n", "2", BUILD / "examples/04_bring_your_own_backward",

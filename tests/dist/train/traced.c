@@ -1,6 +1,7 @@
 /* A training program with something of everything that a trace shows, for tests/programs/test_trace.py.
  *
  *     traced STEPS [END RANK STEP]
+ *     traced STEPS save FOLDER      one checkpoint after each step
  *     END: how RANK ends in STEP: kill (SIGKILL), exit (status 3, without ls_finalize)
  *
  * Each step reads a batch ahead, runs a data-parallel model with a part that is recomputed, passes a
@@ -62,8 +63,8 @@ static void train_step(ls_module *net, ls_optim *optim, ls_loader *loader, int64
     usleep(PAUSE_US);
 }
 
-/* The data of all ranks, and what trains on them. */
-static void train(int64_t steps, const char *how, int rank, int64_t last)
+/* The data of all ranks, and what trains on them. `folder`: of checkpoints, or NULL. */
+static void train(int64_t steps, const char *folder, const char *how, int rank, int64_t last)
 {
     LS_SCOPE;
     ls_dataset *data = ls_tensor_dataset_new(ls_ones(LS_SHAPE(SAMPLES, IN), LS_FLOAT32),
@@ -72,12 +73,21 @@ static void train(int64_t steps, const char *how, int rank, int64_t last)
     ls_loader *loader = ls_loader_new(data, sampler, NULL);
     ls_module *net = net_new();
     ls_optim *optim = ls_adamw_new(net, NULL);
+    ls_checkpoint *checkpoint = NULL;
+    if (folder != NULL) {
+        LS_CHECK(ls_checkpoint_new(folder, ls_world(), NULL, &checkpoint));
+    }
     for (int64_t step = 0; step < steps; step++) {
         if (ls_rank() == rank && step == last) {
             end_here(how);
         }
         train_step(net, optim, loader, step);
+        if (checkpoint != NULL) {
+            const ls_checkpoint_item item = LS_ITEM("net", net);
+            LS_CHECK(ls_checkpoint_save(checkpoint, step, &item, 1));
+        }
     }
+    LS_CHECK(ls_checkpoint_free(checkpoint));
     ls_optim_free(optim);
     ls_module_free(net);
     ls_loader_free(loader);
@@ -90,7 +100,7 @@ int main(int argc, char **argv)
     const int64_t steps = argc > 1 ? strtoll(argv[1], NULL, 10) : 5;
     const bool ends = argc > 4;
     LS_CHECK(ls_init(NULL));
-    train(steps, ends ? argv[2] : "", ends ? atoi(argv[3]) : -1,
+    train(steps, argc == 4 ? argv[3] : NULL, ends ? argv[2] : "", ends ? atoi(argv[3]) : -1,
           ends ? strtoll(argv[4], NULL, 10) : -1);
     return ls_finalize() == LS_OK ? 0 : 1;
 }
