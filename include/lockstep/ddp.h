@@ -75,7 +75,8 @@ LS_DEFAULTS_FUNCTION(ddp)
  *
  * ls_ddp_new refuses what has no such promise: other numbers of ranks, parameters that are not float32,
  * `place`, wire_dtype, broadcast_buffers = false, and an algorithm in LOCKSTEP_ALGORITHM that is not exact;
- * ls_ddp_join and ls_ddp_set_local are refused as well. The promise holds for one execution path:
+ * ls_ddp_join and ls_ddp_set_local are refused as well, and so is a model whose batch norm takes the
+ * statistics of all ranks (ls_sync_batch_norm_convert; LS_ERR_UNSUPPORTED). The promise holds for one execution path:
  * processors with the same instruction sets, one build. A loss that itself depends on other ranks is
  * the caller's matter. */
 
@@ -174,8 +175,10 @@ LS_DEFAULTS_FUNCTION(ddp_join)
  * the first one did. Gradients that this rank accumulated without synchronisation before it ran out
  * of data take part. Call it once for each synchronising backward of the other ranks, whether
  * ls_ddp_sync is true or not. Other collectives of a step (ls_metric_mean, ls_clip_grad_norm with a
- * group) need this rank, too: leave them out of the branch with data. Without a wrapper *more becomes
- * false. Collective. */
+ * group) need this rank, too: leave them out of the branch with data. With ls_sync_batch_norm_convert it
+ * is refused (LS_ERR_UNSUPPORTED, LS_ERR_ABORTED on the other ranks): a rank that has joined runs no
+ * forward pass, for which the others wait. Give it an empty batch of weight 0 instead. Without a wrapper
+ * *more becomes false. Collective. */
 LS_API ls_status ls_ddp_join(ls_module *ddp, const ls_ddp_join_options *options, bool *more);
 
 /* ---- local steps ---------------------------------------------------------------------------- */

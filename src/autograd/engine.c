@@ -221,7 +221,7 @@ static ls_status run_node(ls__autograd_pass *pass, ls__tensor_node *node)
 static ls_status skip_node(ls__autograd_pass *pass, const ls__tensor_node *node)
 {
     if (node->op->skipped != NULL) {
-        LS_TRY(node->op->skipped(node));
+        LS_TRY(node->op->skipped(pass, node));
     }
     for (int i = 0; i < LS__EDGES_MAX; i++) {
         LS_TRY(ls__accumulate_nothing(pass, node->edge[i].to));

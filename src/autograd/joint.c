@@ -153,7 +153,15 @@ static ls_status output_run(ls__autograd_pass *pass, ls__tensor_node *node)
     return LS_OK;
 }
 
-static const ls__op output_op = {.name = "output", .run = output_run};
+static ls_status output_skipped(ls__autograd_pass *pass, const ls__tensor_node *node)
+{
+    const output_context *c = node->context;
+    (void)pass;
+    ls__joint_outputs_of(c->joint)->at[c->index].skipped = true;
+    return LS_OK;
+}
+
+static const ls__op output_op = {.name = "output", .run = output_run, .skipped = output_skipped};
 
 /* The new node is younger than the joint, so a pass reaches it first. */
 ls__tensor_node *ls__joint_add_output(ls__tensors *tensors, ls__tensor_node *joint, int i,

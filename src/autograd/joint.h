@@ -20,6 +20,7 @@ typedef struct ls__joint_links {
 typedef struct ls__joint_output { /* as it arrives */
     ls__storage *grad;            /* NULL: the loss does not depend on it */
     ls__storage *links;           /* of its node; NULL: none, or no gradient came */
+    bool skipped;                 /* in a backward of weight 0 no gradient comes */
 } ls__joint_output;
 
 typedef struct ls__joint_outputs {

@@ -22,6 +22,7 @@
 #include "autograd/mode.h"
 #include "autograd/segment.h"
 #include "base/assert.h"
+#include "tensor/batch_norm.h"
 #include "tensor/op.h"
 
 typedef struct context {
@@ -107,7 +108,9 @@ static ls_status run_first(ls__tensors *tensors, ls__segment *p, ls_tensor *cons
     ls__record *y[LS_CALL_TENSORS_MAX];
     bool reached[LS_CALL_TENSORS_MAX] = {false};
     const uint64_t border = ls__nodes_made(tensors);
+    const uint64_t exchanges = ls__norm_sync_begun();
     LS_TRY(ls__segment_call(tensors, p, inputs, y));
+    p->exchanges = ls__norm_sync_begun() != exchanges;
     for (int i = 0; i < p->output_count; i++) {
         ls__segment_outcome *out = &p->output[i];
         const bool made = ls__node_inside(y[i]->node, border);

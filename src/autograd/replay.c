@@ -229,4 +229,47 @@ static ls_status recompute_run(ls__autograd_pass *pass, ls__tensor_node *node)
     return status;
 }
 
-const ls__op ls__recompute_op = {.name = "recompute", .run = recompute_run};
+/* The exchanges of the second run, and of the backward through it, without gradients. */
+static ls_status exchange_again(ls__autograd_pass *pass, const ls__tensor_node *node,
+                                ls__autograd_walk *walk)
+{
+    const ls__segment *p = node->saved[LS__JOINT_OWN].storage->data;
+    ls__record *y[LS_CALL_TENSORS_MAX];
+    ls__draw_log log;
+    walk->border = ls__nodes_made(pass->tensors);
+    LS_TRY(call_again(pass, node, p, &log, y));
+    for (int i = 0; i < p->output_count; i++) {
+        if (ls__joint_outputs_of(node)->at[i].skipped &&
+            ls__node_inside(y[i]->node, walk->border)) {
+            LS_TRY(ls__walk_add(walk, y[i]->node));
+        }
+    }
+    LS_TRY(ls__walk_run(walk));
+    for (int64_t i = 0; i < walk->order.count; i++) {
+        const ls__op *op = walk->order.at[i]->op;
+        LS_TRY(op->skipped != NULL ? op->skipped(pass, walk->order.at[i]) : LS_OK);
+    }
+    return LS_OK;
+}
+
+/* With weight 0 there is nothing to compute, but the other ranks run the function again, and where it has
+ * batch norm over the ranks they wait for this one. */
+static ls_status recompute_skipped(ls__autograd_pass *pass, const ls__tensor_node *node)
+{
+    const ls__segment *p = node->saved[LS__JOINT_OWN].storage->data;
+    if (!p->exchanges) {
+        return LS_OK;
+    }
+    ls__autograd_walk walk = {.name = pass->name,
+                              .tensors = pass->tensors,
+                              .number = ls__autograd_number(pass->autograd)};
+    ls_scope *scope = ls_scope_enter();
+    const ls_status status =
+        ls__self.scope == scope ? exchange_again(pass, node, &walk) : ls__self.status;
+    ls__walk_fini(&walk);
+    ls_scope_leave(scope);
+    return status;
+}
+
+const ls__op ls__recompute_op = {
+    .name = "recompute", .run = recompute_run, .skipped = recompute_skipped};

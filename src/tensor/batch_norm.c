@@ -84,9 +84,10 @@ static ls_status batch_norm_backward(ls__tensor_rule *r)
 }
 
 /* A rank whose samples have weight 0 adds nothing to the sums that other ranks wait for. */
-static ls_status batch_norm_skipped(const ls__tensor_node *node)
+static ls_status batch_norm_skipped(ls__autograd_pass *pass, const ls__tensor_node *node)
 {
     const norm_context *c = node->context;
+    (void)pass;
     return c->sync != NULL && node->edge[EDGE_X].to != NULL
                ? ls__norm_sync_skip(c->sync, c->channels)
                : LS_OK;

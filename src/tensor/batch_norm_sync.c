@@ -62,6 +62,13 @@ static void fill_block(double *block, int64_t channels, const float *mean, const
     }
 }
 
+static _Thread_local uint64_t begun;
+
+uint64_t ls__norm_sync_begun(void)
+{
+    return begun;
+}
+
 ls_status ls__norm_sync_stats(ls__norm_sync *sync, int64_t channels, float *mean, float *variance,
                               int64_t *count)
 {
@@ -72,6 +79,7 @@ ls_status ls__norm_sync_stats(ls__norm_sync *sync, int64_t channels, float *mean
     }
     double *own = memory->data, *all = own + block, total = 0.0;
     fill_block(own, channels, mean, variance, *count);
+    begun++;
     const ls_status status = sync->gather(sync, own, all, block, "statistics of batch norm");
     for (int i = 0; status == LS_OK && i < sync->ranks; i++) {
         total += all[i * block];
