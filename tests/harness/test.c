@@ -329,9 +329,21 @@ static int run_rank_of(const char *name)
     return 1;
 }
 
+static int list(const char *wanted)
+{
+    int count = 0;
+    for (const test_case *t = tests.first; t != NULL; t = t->next) {
+        count += selected(t, wanted) && printf("%s\n", t->name) > 0;
+    }
+    return count > 0 ? 0 : 1;
+}
+
 int test_main(int argc, char **argv)
 {
     const char *wanted = argc > 1 ? argv[1] : "";
+    if (getenv("TEST_LIST") != NULL) {
+        return list(wanted);
+    }
     const bool bail = getenv("TEST_BAIL") != NULL; /* the first failure is enough */
     int count = 0, number = 0, failed = 0;
     tests.seed = choose_seed();

@@ -9,7 +9,8 @@
  * ranks must call it. The program takes an optional substring that selects tests. TEST_SEED seeds
  * tests that draw random cases; it is printed. A test named helper_… is skipped unless asked for by
  * that name: one that others run in a process of its own (test_run) with another environment.
- * TEST_VERBOSE=1 shows all output, TEST_BAIL=1 ends the program with its first failure.
+ * TEST_VERBOSE=1 shows all output, TEST_BAIL=1 ends the program with its first failure,
+ * TEST_LIST=1 prints the names of the selected tests and runs none.
  */
 #ifndef TEST_H
 #define TEST_H

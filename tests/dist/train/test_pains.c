@@ -1,30 +1,8 @@
 /* Programs that PyTorch answers with an error or a hang, named after the thread that reported them.
- * Most have their tests elsewhere:
+ * Most have their tests elsewhere: the table below, which a test compares with those that run.
  *
- *   a rank is missing, in a hang that blames the waiters     comm/test_failures: a_missing_call_times_out…;
- *     pytorch 46874, 54232, 118369; marin 7344               comm/test_deadlock; train/test_join: an_operation…
- *   collectives that differ: NCCL 296, 1417; pytorch 58224   comm/test_mismatch, train/test_settings
- *   unused parameters: pytorch 22219, 68862; yolov9 559;     train/test_layer_drop, train/test_ddp: a_parameter_used_on…
- *     Cutie 125; GLiNER 165; CT3D 5; byol 92
- *   ready only once, under recomputation: Lightning 4033;    train/test_recompute
- *     ibot 30; FocalNet 4; TopoMLP 25; ms-swift 3171
- *   interfaces: gloo 70, 335; aws-do-eks 51, 69              launch/hosts: the_interface_asked_for…
- *   the cause is hidden, corpses: ColossalAI 3571;           train/test_failures, failures/launcher, failures/matrix
- *     pytorch 67742, 76287, 113231, 147064; slide2vec 131
- *   uneven inputs: pytorch 38174, 42577, 56755;              train/test_join, train/test_ddp_uses: an_epoch_that_ends…
- *     PyMarlin 80; Lightning 20404
- *   not the mean of one process: transformers 34191, 34242;  train/test_ddp: a_weighted_backward…; train/test_gpt_text
- *     trl 3231, 5619; fairseq2 430; torchtune 1917
- *   other bits in another run: pytorch 36871; NCCL 446       train/test_gpt_text: the_same_run_and_other_buckets…
- *   gradients twice in memory: pytorch 41954; d2go 526       train/test_ddp: parameters_lie_beside_each_other…
- *   which rank is slow: Horovod 867; pytorch 71303;          train/test_stats: the_rank_that_the_others_wait_for…
- *     dlrover 678; traceml 165
- *   a checkpoint knows the number of ranks: verl 2265;       checkpoint/test_slices, launch/stop: a_job_whose_rank…
- *     gpt-neox 1158; prime-rl 827, 1092; Megatron 2829
- *
- * pytorch 57448 (join with SyncBatchNorm) is refused: test_sync_batch_norm. pytorch 97106, 137260 (slow
- * start), 127964, 159942 (pipelines) and gloo 158, 169, 248 (slow on CPU) are not errors: see
- * docs/performance.md. */
+ * pytorch 97106, 137260 (slow start), 127964, 159942 (pipelines) and gloo 158, 169, 248 (slow on CPU) are
+ * not errors: see docs/performance.md. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,6 +10,85 @@
 #include <lockstep/lockstep.h>
 
 #include "test.h"
+
+typedef struct pain {
+    const char *threads;        /* what happened there, and where */
+    const char *program, *name; /* the test: its program below tests/dist, and itself */
+} pain;
+
+static const pain pains[] = {
+    {"a rank is missing, in a hang that blames the waiters: pytorch 46874, 54232, 118369; marin "
+     "7344",
+     "comm/comm_test_failures", "a_missing_call_times_out_and_names_the_rank"},
+    {"the same, in a circle of waits", "comm/comm_test_deadlock",
+     "groups_called_in_another_order_are_a_named_deadlock"},
+    {"the same, after data has ended on one rank", "train/test_join",
+     "an_operation_that_a_joined_rank_does_not_reach_ends_in_words"},
+    {"collectives that differ: NCCL 296, 1417; pytorch 58224", "comm/comm_test_mismatch",
+     "every_row_is_named_on_every_path_of_two_ranks"},
+    {"settings that differ", "train/test_settings",
+     "every_setting_that_differs_is_named_on_all_ranks"},
+    {"unused parameters: pytorch 22219, 68862; yolov9 559; Cutie 125; GLiNER 165; CT3D 5; byol 92",
+     "train/test_ddp",
+     "a_parameter_used_on_one_rank_only_gets_its_mean_and_unused_ones_stay_absent"},
+    {"unused layers", "train/test_layer_drop", "dropped_layers_of_4_ranks_train_as_in_one_process"},
+    {"ready only once, under recomputation: Lightning 4033; ibot 30; FocalNet 4; TopoMLP 25; "
+     "ms-swift 3171",
+     "train/test_recompute",
+     "three_replicas_with_recomputed_parts_end_with_the_bits_of_those_without"},
+    {"interfaces: gloo 70, 335; aws-do-eks 51, 69", "launch/launch_hosts",
+     "the_interface_asked_for_is_the_one_others_are_told"},
+    {"the cause is hidden: ColossalAI 3571; pytorch 67742, 76287, 113231, 147064; slide2vec 131",
+     "train/test_failures", "a_rank_killed_inside_a_collective_is_named_by_all_within_a_second"},
+    {"corpses", "failures/failures_launcher",
+     "a_death_that_a_stopped_agent_does_not_see_is_found_by_the_ranks"},
+    {"uneven inputs: pytorch 38174, 42577, 56755; PyMarlin 80; Lightning 20404", "train/test_join",
+     "a_rank_that_never_has_data_trains_from_the_first_step"},
+    {"an epoch's last batch", "train/test_ddp_uses",
+     "an_epoch_that_ends_with_fewer_samples_than_ranks_trains_as_one_process_does"},
+    {"not the mean of one process: transformers 34191, 34242; trl 3231, 5619; fairseq2 430; "
+     "torchtune 1917",
+     "train/test_ddp", "a_weighted_backward_is_the_exact_mean_over_uneven_shares"},
+    {"the same, with micro-batches", "train/test_gpt_text",
+     "micro_batches_of_two_workers_equal_one_process"},
+    {"other bits in another run: pytorch 36871; NCCL 446", "train/test_gpt_text",
+     "the_same_run_and_other_buckets_give_the_same_bits"},
+    {"gradients twice in memory: pytorch 41954; d2go 526", "train/test_ddp",
+     "parameters_lie_beside_each_other_as_their_gradients_do"},
+    {"which rank is slow: Horovod 867; pytorch 71303; dlrover 678; traceml 165", "train/test_stats",
+     "the_rank_that_the_others_wait_for_is_named"},
+    {"a checkpoint knows the number of ranks: verl 2265; gpt-neox 1158; prime-rl 827, 1092; "
+     "Megatron 2829",
+     "checkpoint/test_slices", "what_n_ranks_save_in_slices_m_ranks_load_in_others"},
+    {"the same, after a failure", "launch/launch_stop",
+     "a_job_whose_rank_is_killed_goes_on_from_its_checkpoint"},
+    {"join with SyncBatchNorm, a hang, which is refused: pytorch 57448",
+     "train/test_sync_batch_norm", "a_rank_that_joins_is_refused_and_the_others_hear_of_it"},
+};
+
+/* The program has the test under this very name, so tests/run runs it with all others of that program. */
+static void check_runs(const pain *row)
+{
+    char command[1200], line[300];
+    snprintf(command, sizeof command, "TEST_LIST=1 %s/%s %s", test_build_path("tests/dist"),
+             row->program, row->name);
+    snprintf(line, sizeof line, "\n%s\n", row->name);
+    test_output out = test_run(command, 60);
+    char all[20000];
+    snprintf(all, sizeof all, "\n%s", out.text);
+    if (out.status != 0 || strstr(all, line) == NULL) {
+        test_fail(__FILE__, __LINE__, "%s has no test %s, which shows \"%s\":\n%s", row->program,
+                  row->name, row->threads, out.text);
+    }
+    free(out.text);
+}
+
+TEST(each_row_of_the_table_has_its_test)
+{
+    for (size_t i = 0; i < sizeof pains / sizeof *pains; i++) {
+        check_runs(&pains[i]);
+    }
+}
 
 enum { IN = 6, HIDDEN = 8, OUT = 3, SHARE = 4, STEPS = 4 };
 
