@@ -137,7 +137,7 @@ typedef struct ls_attention_options {
     bool causal;     /* query t of T attends to keys 0 … t + S - T, so the last one to all */
     ls_tensor *mask; /* NULL, or a float32 tensor that is added to the scores: broadcasts to
                         [B,H,T,S], its last dimension is S; -INFINITY hides a key; no gradient */
-    double dropout;  /* of the weights, as ls_dropout; pass 0 in evaluation */
+    double dropout;  /* of the weights, as ls_dropout, counted by [B,H,T,S]; pass 0 in evaluation */
     double scale;    /* factor of q k^T; 0: 1/sqrt(D) */
 } ls_attention_options;
 #define LS_DEFAULTS_ls_attention_options

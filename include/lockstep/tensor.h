@@ -180,7 +180,7 @@ LS_API ls_tensor *ls_relu(ls_tensor *a);
 LS_API ls_tensor *ls_gelu(ls_tensor *a, ls_gelu_kind kind);
 /* Sets elements to 0 with probability p in [0,1] and scales the others by 1/(1-p) (Srivastava et
  * al. 2014). The random numbers are Philox's, keyed by (seed, number of the call within the step)
- * and counted by the *global* element index (ls_step_context). Applies also in evaluation; the
+ * and counted by the *global* element index, of slices by samples (ls_step_context). Applies also in evaluation; the
  * module of ls_dropout_new does not. */
 LS_API ls_tensor *ls_dropout(ls_tensor *a, double p);
 
