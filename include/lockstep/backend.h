@@ -1,0 +1,215 @@
+/* Backends: plug-ins that move the data of a group's operations, such as MPI or NCCL.
+ *
+ * Control is native, data is the backend's. For every operation of a group the library numbers it,
+ * compares the descriptors of all ranks, watches its deadline and the other ranks, and reports
+ * failures, as it does without a plug-in. A backend only moves the bytes:
+ *
+ *     library   compare descriptors ▸ start ▸ test, test, test … ▸ result to the caller
+ *     backend                         start   moves data      done
+ *
+ * A plug-in is a shared object that exports one function, `ls_backend_plugin`. It needs only this
+ * header and must not link the library. It says what it can promise (ls_backend_capabilities); the
+ * library refuses everything else in words and never asks the plug-in for it. docs/backends.md
+ * describes how to write one, tests/plugins/loop.c is an example.
+ *
+ * Rules for all functions of a plug-in:
+ * - The library makes one call at a time into a plug-in, from any thread, so
+ *   MPI_THREAD_SERIALIZED suffices. Threads of the plug-in's own are allowed.
+ * - No function blocks on another rank. Those that may need other ranks return LS_IN_PROGRESS and
+ *   are called again, not later than `poll_us` microseconds afterwards.
+ * - A function that fails returns a negative ls_status and writes the reason to `error`, of
+ *   LS_BACKEND_ERROR_MAX bytes, as one line without a full stop: "send to rank 3: no route".
+ * - Structs grow at their ends. Each begins with `size`, written by the side that makes it; the
+ *   other side reads no field beyond it.
+ */
+#ifndef LOCKSTEP_BACKEND_H
+#define LOCKSTEP_BACKEND_H
+
+#include <lockstep/status.h>
+#include <lockstep/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The version of this interface. A plug-in of another version is refused. */
+#define LS_BACKEND_VERSION 1
+
+#define LS_BACKEND_ERROR_MAX 512    /* bytes of an error's text */
+#define LS_BACKEND_ADDRESS_MAX 1024 /* bytes that each rank may contribute to connect */
+
+/* What a group may be asked to do. Buffers are as for the functions of the same names in comm.h. A
+ * barrier has no data and never reaches a backend. */
+typedef enum ls_backend_kind {
+    LS_BACKEND_ALL_REDUCE = 0,
+    LS_BACKEND_REDUCE_SCATTER = 1,
+    LS_BACKEND_ALL_GATHER = 2,
+    LS_BACKEND_BROADCAST = 3,
+    LS_BACKEND_SEND = 5,
+    LS_BACKEND_RECV = 6,
+    LS_BACKEND_REDUCE = 7,
+    LS_BACKEND_GATHER = 8,
+    LS_BACKEND_SCATTER = 9,
+    LS_BACKEND_ALL_TO_ALL = 10,
+    LS_BACKEND_SCAN = 11,
+    LS_BACKEND_EXSCAN = 12,
+    LS_BACKEND_ALL_TO_ALL_V = 13,
+    LS_BACKEND_ALL_GATHER_V = 14,
+    LS_BACKEND_REDUCE_SCATTER_V = 15,
+    LS_BACKEND_GATHER_V = 16,
+    LS_BACKEND_SCATTER_V = 17
+} ls_backend_kind;
+
+/* What a backend promises beyond moving data. */
+typedef enum ls_backend_flag {
+    /* Sums are added in the library's order: a binary tree over the ranks, adjacent pairs first,
+     * split at the largest power of two; 16-bit floats accumulate in float32 and are rounded once. */
+    LS_BACKEND_CANONICAL = 1 << 0,
+    /* `abort` ends operations in flight, and their buffers are not touched any more. */
+    LS_BACKEND_ABORTABLE = 1 << 1,
+    /* `alloc` makes memory that the backend reaches directly. */
+    LS_BACKEND_REGISTERED = 1 << 2,
+    /* `stream` of an operation may be other than NULL. */
+    LS_BACKEND_STREAMS = 1 << 3,
+    /* It applies operators that the program defines (ls_reduce_op_new). */
+    LS_BACKEND_USER_OPS = 1 << 4,
+    /* `transport` moves messages, over which the library runs its own programs. */
+    LS_BACKEND_PROGRAMS = 1 << 5
+} ls_backend_flag;
+
+/* Kinds of memory in which buffers may lie. */
+typedef enum ls_backend_memory { LS_BACKEND_HOST = 1 << 0 } ls_backend_memory;
+
+typedef struct ls_backend_capabilities {
+    size_t size;
+    uint32_t flags;      /* of ls_backend_flag */
+    uint32_t memory;     /* of ls_backend_memory */
+    uint32_t operations; /* bit 1 << k for every ls_backend_kind k that it carries. SEND and RECV
+                            together or not at all */
+    uint32_t dtypes;     /* bit 1 << d for every ls_dtype d that it reduces. Operations that do not
+                            reduce move bytes, whatever their dtype */
+    uint32_t reduce_ops; /* bit 1 << op for every ls_reduce_op. The library itself makes LS_AVG of
+                            LS_SUM and a division, and LS_PREMUL_SUM of a multiplication and LS_SUM:
+                            these two bits are ignored */
+    uint32_t poll_us;    /* the library calls `test` at least this often while an operation is in
+                            flight: 50 to 200; smaller and larger numbers become these limits */
+    uint32_t
+        address_bytes; /* that each rank contributes to `connect`, 0 to LS_BACKEND_ADDRESS_MAX */
+} ls_backend_capabilities;
+
+/* A group that is to be opened. Pointers are valid during the call. */
+typedef struct ls_backend_group_spec {
+    size_t size;
+    const char *name;      /* for texts */
+    uint64_t job;          /* a number of the job, the same on all its ranks */
+    uint32_t id;           /* of the group: job, generation and id are never used twice together */
+    uint32_t generation;   /* how often the job was restarted */
+    int rank, ranks;       /* of this process in the group, and how many there are */
+    const int *world_rank; /* [ranks] */
+    const int *host;       /* [ranks] ranks with equal numbers share a host */
+    int64_t timeout_ms;    /* after which the library gives up */
+} ls_backend_group_spec;
+
+/* An operation to be started. The struct and its arrays are valid until `test` has returned another
+ * status than LS_IN_PROGRESS, or `abort` or `close` has returned; the buffers too. */
+typedef struct ls_backend_operation {
+    size_t size;
+    ls_backend_kind kind;
+    ls_dtype dtype;
+    ls_reduce_op op;   /* operations that reduce; LS_REDUCE_OP_USER: `combine` */
+    int root;          /* SEND, RECV: the peer, a rank of the group */
+    uint64_t sequence; /* of the group, growing; SEND and RECV: see `message` */
+    uint64_t message;  /* SEND, RECV: number of the message between the two ranks in this
+                           direction, the same on both sides, each used once */
+    const void *input; /* NULL on ranks that have none; equal to `output`, or to this rank's block
+                           of it, in place, as in comm.h */
+    void *output;      /* NULL on ranks that have none */
+    int64_t count;     /* elements, of each block where there are blocks; SEND, RECV: of all */
+    size_t element;    /* bytes of one */
+    /* v-variants: elements and places of the blocks of the input [0] and the output [1], each
+     * [ranks]; else NULL */
+    const int64_t *counts[2], *offsets[2];
+    ls_stream *stream;    /* NULL: the host */
+    ls_reduce_fn combine; /* of a user's operator; NULL otherwise */
+    void *combine_arg;
+} ls_backend_operation;
+
+/* Messages between the ranks of the world, for LS_BACKEND_PROGRAMS: the library's programs, its
+ * announcements and its heartbeats between hosts travel as such messages. Between two ranks messages
+ * arrive complete, unchanged and in order. */
+typedef struct ls_backend_transport {
+    size_t size;
+    size_t message_max; /* bytes */
+    /* As `open` and `connect` of the backend, for the world. */
+    ls_status (*open)(const ls_backend_group_spec *world, void *address, void **transport,
+                      char *error);
+    ls_status (*connect)(void *transport, const void *addresses, char *error);
+    /* Sends the two parts as one message to a world rank. They stay unchanged until `test` has
+     * returned another status than LS_IN_PROGRESS for the request, or `cancel` has returned. */
+    ls_status (*send)(void *transport, int peer, const void *head, size_t head_bytes,
+                      const void *payload, size_t payload_bytes, void **request, char *error);
+    /* Receives the next message of a world rank into `buffer`, which has message_max bytes. */
+    ls_status (*recv)(void *transport, int peer, void *buffer, void **request, char *error);
+    /* LS_OK: the request has ended and is gone; *bytes is the length of a received message. */
+    ls_status (*test)(void *transport, void *request, size_t *bytes, char *error);
+    void (*cancel)(void *transport, void *request); /* its buffers are not touched any more */
+    void (*close)(void *transport);
+} ls_backend_transport;
+
+/* The table of a plug-in. Functions marked "may be NULL" are optional. */
+typedef struct ls_backend {
+    size_t size;
+    uint32_t version; /* LS_BACKEND_VERSION */
+    const char *name; /* lower-case letters, digits and _; the file is ls_backend_NAME.so */
+
+    /* Once a process, before all others: what the backend can do in this process. It may load
+     * further libraries and fail, for example because they are missing. */
+    ls_status (*describe)(ls_backend_capabilities *out, char *error);
+
+    /* Begins to open a group: makes *group and writes this rank's address, capabilities.address_bytes
+     * bytes, to `address`. Nothing of another rank is needed. */
+    ls_status (*open)(const ls_backend_group_spec *spec, void *address, void **group, char *error);
+    /* Called with the addresses of all ranks, [ranks][address_bytes], until it returns LS_OK: the
+     * group can be used; or an error. All ranks of the group call it at about the same time, so it
+     * may make a collective call of its own library, such as MPI_Comm_create_group. */
+    ls_status (*connect)(void *group, const void *addresses, char *error);
+    /* Frees the group; no operation is in flight unless the group has failed. Local. */
+    void (*close)(void *group);
+
+    /* Starts an operation, whose descriptors agree on all ranks. All ranks start the collectives of
+     * a group in the same order, one after the other has ended; several SEND and RECV may be in
+     * flight. *request is what `test` gets. */
+    ls_status (*start)(void *group, const ls_backend_operation *operation, void **request,
+                       char *error);
+    /* LS_OK: it has ended on this rank, and the request is gone. An error fails the group on all
+     * ranks, with this text as the root cause. */
+    ls_status (*test)(void *group, void *request, char *error);
+    /* ABORTABLE: the group has failed. When it returns, all requests are gone, and no buffer is
+     * touched any more. Else it may be NULL; then buffers of operations in flight stay in use. */
+    void (*abort)(void *group);
+    /* A rank of the group for which the request waits, or -1; for reports. May be NULL. */
+    int (*awaited)(void *group, void *request);
+
+    /* REGISTERED, else NULL: memory, aligned to 64 bytes and zeroed. */
+    ls_status (*alloc)(void *group, size_t bytes, void **out, char *error);
+    void (*dealloc)(void *group, void *memory, size_t bytes);
+
+    /* PROGRAMS, else NULL. */
+    const ls_backend_transport *transport;
+
+    /* At the end of the process's use, after all groups have been closed. May be NULL. */
+    void (*unload)(void);
+} ls_backend;
+
+/* The function that a plug-in exports. Returns its table, in static storage, or NULL if it does not
+ * have the requested version. */
+typedef const ls_backend *(*ls_backend_plugin_fn)(uint32_t version);
+#define LS_BACKEND_SYMBOL "ls_backend_plugin"
+#if defined(LS_BACKEND_PLUGIN) /* define it in the plug-in's source */
+__attribute__((visibility("default"))) const ls_backend *ls_backend_plugin(uint32_t version);
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif
