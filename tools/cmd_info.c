@@ -248,11 +248,12 @@ static int print_tuning(void)
 
 /* ---- the command --------------------------------------------------------------------------- */
 
-static bool tuning, variables;
+static bool tuning, variables, backends;
 
 static const cli_option options[] = {
     {"variables", CLI_SWITCH, &variables, .help = "list all variables with meaning and default"},
     {"tuning", CLI_SWITCH, &tuning, .help = "show the algorithms in use, and what was measured"},
+    {"backends", CLI_SWITCH, &backends, .help = "show what native and each plug-in can do"},
 };
 
 static const cli_command command = {
@@ -269,6 +270,9 @@ int cmd_info(int argc, char **argv)
     }
     if (tuning) {
         return print_tuning();
+    }
+    if (backends) {
+        return print_backends();
     }
     if (!variables) {
         print_build();

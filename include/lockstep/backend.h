@@ -93,8 +93,9 @@ typedef struct ls_backend_capabilities {
                             these two bits are ignored */
     uint32_t poll_us;    /* the library calls `test` at least this often while an operation is in
                             flight: 50 to 200; smaller and larger numbers become these limits */
-    uint32_t
-        address_bytes; /* that each rank contributes to `connect`, 0 to LS_BACKEND_ADDRESS_MAX */
+    uint32_t address_bytes; /* that each rank contributes to `connect`: at most
+                               LS_BACKEND_ADDRESS_MAX */
+    uint32_t reserved;      /* 0 */
 } ls_backend_capabilities;
 
 /* A group that is to be opened. Pointers are valid during the call. */
@@ -110,8 +111,9 @@ typedef struct ls_backend_group_spec {
     int64_t timeout_ms;    /* after which the library gives up */
 } ls_backend_group_spec;
 
-/* An operation to be started. The struct and its arrays are valid until `test` has returned another
- * status than LS_IN_PROGRESS, or `abort` or `close` has returned; the buffers too. */
+/* An operation to be started. The struct and its arrays are valid during the call: a plug-in copies
+ * what it keeps. The buffers are the plug-in's until `test` has returned another status than
+ * LS_IN_PROGRESS, or `abort` has returned. */
 typedef struct ls_backend_operation {
     size_t size;
     ls_backend_kind kind;

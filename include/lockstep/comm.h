@@ -57,6 +57,28 @@ LS_API const char *ls_group_name(const ls_group *group);
 LS_API ls_status ls_group_new(ls_group *parent, const int *ranks, int count, const char *name,
                               ls_group **out);
 
+typedef struct ls_group_options {
+    size_t size;
+    const int *ranks; /* as of ls_group_new; NULL: all of the parent's */
+    int count;
+    const char *name;
+    /* What moves the data of the group's operations (backend.h): "native", or the name or path of a
+     * plug-in, such as "mpi". NULL: the parent's; the world's is LOCKSTEP_BACKEND. All ranks must ask
+     * for the same one. */
+    const char *backend;
+    bool canonical_sums; /* refuse a backend that does not add in the order described above */
+} ls_group_options;
+#define LS_DEFAULTS_ls_group_options
+LS_DEFAULTS_FUNCTION(group)
+
+/* ls_group_new with options. LS_ERR_NOT_FOUND, LS_ERR_UNSUPPORTED or another error of the plug-in, on
+ * all ranks alike, when one of them cannot use the backend. */
+LS_API ls_status ls_group_new_with(ls_group *parent, const ls_group_options *options,
+                                   ls_group **out);
+
+/* The name of the group's backend (borrowed); "native" of a NULL group. Local call. */
+LS_API const char *ls_group_backend(const ls_group *group);
+
 /* Ranks of `parent` that pass the same color, 0 or more, become a group, ordered by key and, for
  * equal keys, by rank in the parent (MPI_Comm_split, ncclCommSplit). With LS_NO_COLOR a rank gets
  * *out = NULL. Ranks of one color pass the same `name` (copied; NULL: a number). Collective over

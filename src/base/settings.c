@@ -45,6 +45,10 @@ static const ls__setting table[] = {
      "algorithms by operation and size, as \"all_reduce=0-4k:recursive_doubling,4k-:direct;"
      "broadcast=chain\"; docs/algorithms.md has all; a sum by one that is not \"exact\" there has "
      "other bits for other sizes, as of DDP's buckets"},
+    {"LOCKSTEP_BACKEND", "native",
+     "the backend that moves the data of operations, a plug-in's name or path; docs/backends.md"},
+    {"LOCKSTEP_BACKEND_PATH", "",
+     "folders of plug-ins, separated by colons, before lockstep/backends beside the library"},
     {"LOCKSTEP_TUNE", "auto",
      "off: groups on several hosts use the built-in choice of algorithms, not measured times"},
     {"LOCKSTEP_TUNE_FILE", "lockstep/tuning in XDG_CACHE_HOME or ~/.cache",

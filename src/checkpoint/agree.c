@@ -40,8 +40,8 @@ ls_status ls__checkpoint_agree(ls_checkpoint *c, ls_status mine, const uint64_t 
     if (counts) {
         ls__group_record_failure(c->group, mine, report.message);
     }
-    LS_TRY(ls_all_gather(c->group, &report, c->reports, (int64_t)sizeof report, LS_UINT8, &options,
-                         NULL));
+    LS_TRY(LS__AS_CONTROL(ls_all_gather(c->group, &report, c->reports, (int64_t)sizeof report,
+                                        LS_UINT8, &options, NULL)));
     if (counts) { /* again: the successful gather counts as recovery, but the failure stands */
         ls__group_record_failure(c->group, mine, report.message);
     }

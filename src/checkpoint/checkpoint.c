@@ -309,7 +309,7 @@ static ls_status next_step(ls_checkpoint *c, const int64_t *steps, int count, in
 {
     const ls_collective_options options = ls__checkpoint_options_of(c, "checkpoint: which step");
     *step = c->rank == 0 && k < count ? steps[k] : -1;
-    return ls_broadcast(c->group, step, 1, LS_INT64, 0, &options, NULL);
+    return LS__AS_CONTROL(ls_broadcast(c->group, step, 1, LS_INT64, 0, &options, NULL));
 }
 
 /* Finds the newest checkpoint that is whole; *step is its step. The steps passed over are noted

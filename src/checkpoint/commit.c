@@ -95,7 +95,8 @@ static ls_status receive_rows(ls_checkpoint *c, int rank, size_t bytes, char **o
         return no_memory();
     }
     (*out)[bytes] = '\0';
-    return ls_recv(c->group, *out, (int64_t)bytes, LS_UINT8, rank, 0, &options, NULL);
+    return LS__AS_CONTROL(
+        ls_recv(c->group, *out, (int64_t)bytes, LS_UINT8, rank, 0, &options, NULL));
 }
 
 /* Reads size and hash of the rank's file from the reports of the last agreement, so no other
@@ -131,7 +132,8 @@ static ls_status gather(ls_checkpoint *c, json_t *manifest)
 static ls_status send_rows(ls_checkpoint *c)
 {
     const ls_collective_options options = ls__checkpoint_options_of(c, "checkpoint: tensors");
-    return ls_send(c->group, c->pieces, (int64_t)strlen(c->pieces), LS_UINT8, 0, 0, &options, NULL);
+    return LS__AS_CONTROL(
+        ls_send(c->group, c->pieces, (int64_t)strlen(c->pieces), LS_UINT8, 0, 0, &options, NULL));
 }
 
 /* ---- rank 0's part ------------------------------------------------------------------------ */

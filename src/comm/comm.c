@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/settings.h"
 #include "base/text.h"
+#include "comm/backend/plugin.h"
 #include "comm/group/group.h"
 #include "comm/memory/control.h"
 #include "comm/remote/remote.h"
@@ -85,6 +86,8 @@ void ls__comm_config(const ls__comm *comm, char *out, size_t bytes)
     const char *hosts = ls__setting_get("LOCKSTEP_HOSTS");
     const char *rules = ls__setting_get("LOCKSTEP_ALGORITHM");
     const char *plane = ls__setting_get("LOCKSTEP_DATA_PLANE");
+    const char *backend = ls__setting_get("LOCKSTEP_BACKEND");
+    const bool native = ls__backend_is_native(backend);
     char chosen[160] = ""; /* the hash stands for the end of a long text */
     if (comm->rules.hash != 0) {
         snprintf(chosen, sizeof chosen, ", LOCKSTEP_ALGORITHM=%.80s (%016" PRIx64 ")",
@@ -92,14 +95,14 @@ void ls__comm_config(const ls__comm *comm, char *out, size_t bytes)
     }
     snprintf(out, bytes,
              "version=%s, layout=%d.%d.%zu.%zu, LOCKSTEP_CPU=%s%s, LOCKSTEP_CHECK=%s, "
-             "LOCKSTEP_CHANNELS=%d, LOCKSTEP_TUNE=%s%s%.60s%s%s%s",
+             "LOCKSTEP_CHANNELS=%d, LOCKSTEP_TUNE=%s%s%.60s%s%.40s%s%s%s",
              ls_version(), LS__HEAP_VERSION, LS__DESCRIPTOR_VERSION, sizeof(ls__control_block),
              sizeof(ls__heap_header), ls__cpu_name(ls__cpu_level()),
              ls__cpu_strict() ? ", LOCKSTEP_DETERMINISTIC=strict" : "",
              comm->strict ? "strict" : "default", comm->channels,
              comm->tune == LS__TUNE_AUTO ? "auto" : "off", hosts != NULL ? ", LOCKSTEP_HOSTS=" : "",
-             hosts != NULL ? hosts : "", chosen,
-             ls__setting_get("LOCKSTEP_TRACE") != NULL ? ", LOCKSTEP_TRACE" : "",
+             hosts != NULL ? hosts : "", native ? "" : ", LOCKSTEP_BACKEND=", native ? "" : backend,
+             chosen, ls__setting_get("LOCKSTEP_TRACE") != NULL ? ", LOCKSTEP_TRACE" : "",
              plane != NULL && strcmp(plane, "mpi") == 0 ? ", LOCKSTEP_DATA_PLANE=mpi" : "");
 }
 

@@ -62,6 +62,7 @@ struct ls__comm {
     uint32_t next_group;    /* changed with both locks, read with either; known ids are lower */
     ls__list sleepers;      /* lock: waiting threads, except the library's own */
     ls__deadlock *deadlock; /* progress: memory of the detection; NULL until a wait is long */
+    ls__list plugins;       /* lock-free: only the thread that makes a group; ls__plugin */
     ls__list held;          /* lock: freed groups that a member may still touch (ls__reclaim) */
 
     _Atomic uint32_t progress_lock; /* acquire by exchange, released seq_cst */
@@ -71,13 +72,15 @@ struct ls__comm {
     _Atomic uint32_t thread_word, thread_away;
     _Atomic uint32_t stop;
     ls__env_thread *thread;
-    uint64_t next_check_ns;   /* progress */
-    _Atomic uint32_t spin_ns; /* relaxed; Note [Back-off]. 0: spinning does not help */
-    _Atomic uint32_t waits;   /* relaxed: of those without spinning */
-    bool root_cause_logged;   /* progress */
-    ls__list orphans;         /* progress: messages for groups this rank does not know yet */
-    ls__list unexpected_free; /* progress: memory of unexpected messages, not in use */
-    int first_peer;           /* progress: the peer whose messages are read first */
+    _Atomic uint32_t requests; /* progress, read by any: operations that plug-ins have in flight */
+    _Atomic uint64_t poll_ns;  /* relaxed: how often plug-ins want to be tested; 0: there is none */
+    uint64_t next_check_ns;    /* progress */
+    _Atomic uint32_t spin_ns;  /* relaxed; Note [Back-off]. 0: spinning does not help */
+    _Atomic uint32_t waits;    /* relaxed: of those without spinning */
+    bool root_cause_logged;    /* progress */
+    ls__list orphans;          /* progress: messages for groups this rank does not know yet */
+    ls__list unexpected_free;  /* progress: memory of unexpected messages, not in use */
+    int first_peer;            /* progress: the peer whose messages are read first */
 };
 
 /* Whether the ranks of this host outnumber the cores of one of them. Unlike may_spin it is the same on

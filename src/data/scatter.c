@@ -9,6 +9,7 @@
 
 #include "base/runtime.h"
 #include "comm/api/collective.h"
+#include "comm/backend/plugin_group.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
 #include "tensor/shape.h"
@@ -71,8 +72,9 @@ static ls_status compare(ls__scatter *s, const ls_dataset *dataset)
         return ls__fail(LS_ERR_MEMORY, "loader: no memory to compare %d ranks", s->ranks);
     }
     describe(dataset, ls__sampler_batch(s->sampler), &mine);
-    ls_status status = ls_all_gather(s->group, &mine, all, (int64_t)sizeof mine, LS_UINT8,
-                                     LS_OPTIONS(ls_collective_options, .tag = "loader"), NULL);
+    ls_status status =
+        LS__AS_CONTROL(ls_all_gather(s->group, &mine, all, (int64_t)sizeof mine, LS_UINT8,
+                                     LS_OPTIONS(ls_collective_options, .tag = "loader"), NULL));
     for (int r = 1; status == LS_OK && r < s->ranks; r++) {
         if (memcmp(&all[r], &all[0], sizeof all[0]) != 0) {
             status = fail_differs(r, &all[r], &all[0]);
@@ -161,7 +163,7 @@ bool ls__scatter_root(const ls__scatter *s)
 ls_status ls__scatter_alloc(ls__scatter *s, size_t bytes, uint8_t **out)
 {
     void *memory = NULL;
-    LS_TRY(ls_group_alloc(s->group, bytes, &memory));
+    LS_TRY(ls__group_memory(s->group, bytes, &memory));
     *out = memory;
     return LS_OK;
 }
@@ -262,8 +264,9 @@ static ls_status share(ls_dataset *mine, ls_dataset **out)
         ls__shape_numel(mine->x_shape, &numel) && ls__shape_numel(mine->y_shape, &numel)) {
         describe(mine, 0, &d);
     }
-    LS_TRY(ls_broadcast(ls_world(), &d, (int64_t)sizeof d, LS_UINT8, 0,
-                        LS_OPTIONS(ls_collective_options, .tag = "shared data set"), NULL));
+    LS_TRY(LS__AS_CONTROL(ls_broadcast(ls_world(), &d, (int64_t)sizeof d, LS_UINT8, 0,
+                                       LS_OPTIONS(ls_collective_options, .tag = "shared data set"),
+                                       NULL)));
     if (d.count < 0) {
         return ls__fail(LS_ERR_INVALID,
                         "shared data set: rank 0 has no data set to share; check what its "

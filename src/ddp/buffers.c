@@ -21,6 +21,7 @@
 
 #include "base/assert.h"
 #include "base/runtime.h"
+#include "comm/backend/plugin_group.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
@@ -60,7 +61,7 @@ ls_status ls__buffers_init(ls__buffers *b, const ls__env *env, ls_module *module
     }
     void *memory = NULL;
     if (b->count > 0) {
-        LS_TRY(ls_group_alloc(group, b->bytes, &memory));
+        LS_TRY(ls__group_memory(group, b->bytes, &memory));
     }
     b->flat = memory;
     return LS_OK;

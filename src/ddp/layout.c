@@ -7,11 +7,22 @@
 
 #include "base/config.h"
 #include "base/error.h"
+#include "comm/group/group.h"
+#include "comm/group/round_robin.h"
 #include "nn/batch_norm.h"
 #include "reduce/shards.h"
 
-static ls_status check_options(ls_module *net, const ls_ddp_options *options)
+static ls_status check_options(const ls__ddp *d, const ls_ddp_options *options)
 {
+    ls_module *net = d->inner;
+    const ls_group *group = ls__turns_at(d->group, 0);
+    if ((group->can->flags & LS_BACKEND_CANONICAL) == 0) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "shards: backend \"%s\" adds in an order of its own, so bits would depend "
+                        "on the number "
+                        "of ranks; use a group of backend \"native\"",
+                        ls_group_backend(group));
+    }
     if (ls__norm_sync_in(net) != NULL) {
         return ls__fail(
             LS_ERR_UNSUPPORTED,
@@ -44,7 +55,7 @@ ls_status ls__layout_set(ls__ddp *d, const ls_ddp_options *options)
     if (options->shards == 0) {
         return LS_OK;
     }
-    LS_TRY(check_options(d->inner, options));
+    LS_TRY(check_options(d, options));
     LS_TRY(ls__shards_set(d->reducer, options->shards));
     ls__config_note("ddp with %d shards", options->shards);
     d->shards = true;

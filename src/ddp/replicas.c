@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/runtime.h"
 #include "base/size.h"
+#include "comm/backend/plugin_group.h"
 #include "reduce/reducer.h"
 
 /* ---- rank 0's state on all ranks ------------------------------------------------------------- */
@@ -114,8 +115,9 @@ static ls_status walk(broadcaster *b, ls_module *module, walk_pass pass)
 static ls_status check_alike(broadcaster *b, ls_module *module)
 {
     uint64_t extremes[2] = {b->hash, ~b->hash};
-    LS_TRY(ls_all_reduce(b->bundles[0].group, extremes, extremes, 2, LS_UINT64, LS_MAX,
-                         LS_OPTIONS(ls_collective_options, .tag = "buffers"), NULL));
+    LS_TRY(
+        LS__AS_CONTROL(ls_all_reduce(b->bundles[0].group, extremes, extremes, 2, LS_UINT64, LS_MAX,
+                                     LS_OPTIONS(ls_collective_options, .tag = "buffers"), NULL)));
     return extremes[0] == ~extremes[1] ? LS_OK : walk(b, module, EACH);
 }
 
@@ -127,7 +129,7 @@ static ls_status broadcast_bundles(broadcaster *b, ls_module *module)
         bundle *part = &b->bundles[d];
         void *memory = NULL;
         if (part->bytes > 0) {
-            LS_TRY(ls_group_alloc(part->group, part->bytes, &memory));
+            LS_TRY(ls__group_memory(part->group, part->bytes, &memory));
         }
         part->memory = memory;
     }
@@ -187,7 +189,7 @@ ls_status ls_replicas_identical(ls_module *module, ls_group *group, int *identic
         return ls__fail(LS_ERR_MEMORY, "ls_replicas_identical: no memory for %d hashes", size);
     }
     const uint64_t own = ls_module_hash(module);
-    ls_status status = ls_all_gather(group, &own, all, 1, LS_INT64, NULL, NULL);
+    ls_status status = LS__AS_CONTROL(ls_all_gather(group, &own, all, 1, LS_INT64, NULL, NULL));
     if (status == LS_OK) {
         *hash = all[0];
         *identical = 0;

@@ -13,6 +13,7 @@
 #include "autograd/param.h"
 #include "base/assert.h"
 #include "base/error.h"
+#include "comm/backend/plugin_group.h"
 #include "reduce/plan.h"
 
 #define RELEASE_BYTES ((size_t)32 << 20) /* moved between two returns of memory to the system */
@@ -39,8 +40,8 @@ ls_status ls__values_move(ls__values *v, const ls__env *env, const ls_reducer *r
     }
     for (; v->regions < regions; v->regions++) {
         void *memory = NULL;
-        LS_TRY(ls_group_alloc(ls__reducer_region_group(reducer, v->regions),
-                              ls__reducer_region_bytes(reducer, v->regions), &memory));
+        LS_TRY(ls__group_memory(ls__reducer_region_group(reducer, v->regions),
+                                ls__reducer_region_bytes(reducer, v->regions), &memory));
         v->memory[v->regions] = memory;
     }
     for (int i = 0; i < count; i++) {

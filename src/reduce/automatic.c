@@ -196,8 +196,9 @@ static ls_status share(ls_reducer *r, int d, int cells)
     for (int t = 0; t < LS__TRIED; t++) {
         a->shared[cells + 1 + t] = -median(a->tried[d].seconds[t], LS__DIVISION_SAMPLES);
     }
-    return ls_all_reduce(r->domains[d].group, a->shared, a->shared, cells + 1 + LS__TRIED,
-                         LS_FLOAT32, LS_MAX, LS_OPTIONS(ls_collective_options, .tag = TAG), NULL);
+    return LS__AS_CONTROL(ls_all_reduce(r->domains[d].group, a->shared, a->shared,
+                                        cells + 1 + LS__TRIED, LS_FLOAT32, LS_MAX,
+                                        LS_OPTIONS(ls_collective_options, .tag = TAG), NULL));
 }
 
 /* What an all-reduce of the domain costs. `shared`: behind the cells. */
@@ -305,8 +306,9 @@ static ls_status compare(ls_reducer *r)
 {
     ls__automatic *a = &r->automatic;
     const int rounds = stages[a->stage].rounds;
-    LS_TRY(ls_all_reduce(r->group, a->took, a->took, LS__DIVISIONS * LS__COMPARED_SAMPLES,
-                         LS_FLOAT32, LS_MIN, LS_OPTIONS(ls_collective_options, .tag = TAG), NULL));
+    LS_TRY(LS__AS_CONTROL(ls_all_reduce(
+        r->group, a->took, a->took, LS__DIVISIONS * LS__COMPARED_SAMPLES, LS_FLOAT32, LS_MIN,
+        LS_OPTIONS(ls_collective_options, .tag = TAG), NULL)));
     int best = kept_from(a, LS__TRIED, 1), kept = 0;
     best = best >= 0 ? best : kept_from(a, 0, 1);
     for (int t = 0; t < LS__DIVISIONS; t++) {

@@ -149,8 +149,8 @@ static ls_status exchange_tables(const ls_reducer *r, const ls__reduce_domain *d
         describe(r, &r->params[domain->params[i]], own + (size_t)i * ENTRY_BYTES, ENTRY_BYTES);
     }
     char *tables = own + own_bytes;
-    ls_status status =
-        ls_all_gather(domain->group, own, tables, (int64_t)own_bytes, LS_UINT8, NULL, NULL);
+    ls_status status = LS__AS_CONTROL(
+        ls_all_gather(domain->group, own, tables, (int64_t)own_bytes, LS_UINT8, NULL, NULL));
     if (status == LS_OK) {
         status = name_difference(r, domain, tables, all, longest);
     }
@@ -170,7 +170,8 @@ ls_status ls__reducer_compare(ls_reducer *r, const ls__reduce_domain *domain)
     if (all == NULL) {
         return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory to compare models", r->name);
     }
-    LS_TRY(ls_all_gather(domain->group, &own, all, sizeof own, LS_UINT8, NULL, NULL));
+    LS_TRY(
+        LS__AS_CONTROL(ls_all_gather(domain->group, &own, all, sizeof own, LS_UINT8, NULL, NULL)));
     for (int rank = 1; rank < domain->size; rank++) {
         if (all[rank].hash != all[0].hash) {
             return exchange_tables(r, domain, all);

@@ -97,8 +97,9 @@ static ls_status gather(const ls_reducer *r, const char *tag,
                             .agreement =
                                 atomic_load_explicit(&r->runtime->agreement, memory_order_relaxed),
                             .config = r->runtime->config};
-    ls_status status = ls_all_gather(r->group, &own, all, sizeof own, LS_UINT8,
-                                     LS_OPTIONS(ls_collective_options, .tag = tag), NULL);
+    ls_status status =
+        LS__AS_CONTROL(ls_all_gather(r->group, &own, all, sizeof own, LS_UINT8,
+                                     LS_OPTIONS(ls_collective_options, .tag = tag), NULL));
     if (status == LS_OK) {
         status = judge(r, all);
     }

@@ -75,6 +75,7 @@ static ls_status start_in(ls_reducer *r, ls__reduce_domain *domain)
                                  .output = domain->control,
                                  .count = (int64_t)domain->control_bytes,
                                  .dtype = LS_UINT8,
+                                 .control = true,
                                  .options = &options,
                                  .done = ls__reducer_control_done,
                                  .arg = r};

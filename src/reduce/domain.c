@@ -18,6 +18,7 @@
 
 #include "base/assert.h"
 #include "base/size.h"
+#include "comm/backend/plugin_group.h"
 #include "comm/diagnose/fail.h"
 #include "comm/group/group.h"
 #include "comm/group/round_robin.h"
@@ -165,8 +166,8 @@ ls_status ls__domains_fill(ls_reducer *r)
         domain->control_bytes =
             ls__round_up(sizeof(ls__reduce_control) + (n + 7) / 8, LS__CACHE_LINE);
         void *control = NULL;
-        LS_TRY(
-            ls_group_alloc(domain->group, domain->control_bytes * (size_t)domain->size, &control));
+        LS_TRY(ls__group_memory(domain->group, domain->control_bytes * (size_t)domain->size,
+                                &control));
         domain->control = control;
         domain->params = ls__arena_alloc(&r->arena, (n + 1) * sizeof *domain->params);
         if (domain->params == NULL) {

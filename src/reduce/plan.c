@@ -24,6 +24,7 @@
 
 #include "base/assert.h"
 #include "base/size.h"
+#include "comm/backend/plugin_group.h"
 #include "reduce/wire.h"
 
 #define CELL_BYTES ((size_t)64 << 10) /* at most, unless a parameter is larger */
@@ -285,8 +286,8 @@ static ls_status alloc_regions(ls_reducer *r, ls__reduce_plan *plan)
 {
     for (int i = 0; i < plan->region_count; i++) {
         void *memory = NULL;
-        const ls_status status = ls_group_alloc(r->domains[plan->regions[i].key.domain].group,
-                                                plan->regions[i].bytes, &memory);
+        const ls_status status = ls__group_memory(r->domains[plan->regions[i].key.domain].group,
+                                                  plan->regions[i].bytes, &memory);
         if (status < 0) {
             return ls__fail_within(status, "reducer \"%s\", %s gradients", r->name,
                                    ls_dtype_name(plan->regions[i].key.dtype));
@@ -408,7 +409,7 @@ static ls_status agree_order(ls_reducer *r, int d, int *order, int *number, int 
         }
     }
     LS_ASSERT(n == domain->param_count);
-    LS_TRY(ls_broadcast(domain->group, agreed, n, LS_INT32, 0, NULL, NULL));
+    LS_TRY(LS__AS_CONTROL(ls_broadcast(domain->group, agreed, n, LS_INT32, 0, NULL, NULL)));
     n = 0;
     for (int i = 0; i < r->param_count; i++) {
         if (r->params[order[i]].key.domain == d) {

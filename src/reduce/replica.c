@@ -83,8 +83,9 @@ static ls_status find_difference(const ls_reducer *r, const ls__reduce_domain *d
     for (size_t i = 0; i < n; i++) {
         own[i] = r->hashes[domain->params[i]];
     }
-    ls_status status = ls_all_gather(domain->group, own, own + n, (int64_t)n, LS_UINT64,
-                                     LS_OPTIONS(ls_collective_options, .tag = "replicas"), NULL);
+    ls_status status =
+        LS__AS_CONTROL(ls_all_gather(domain->group, own, own + n, (int64_t)n, LS_UINT64,
+                                     LS_OPTIONS(ls_collective_options, .tag = "replicas"), NULL));
     if (status == LS_OK) {
         status = name_difference(r, domain, own + n);
     }

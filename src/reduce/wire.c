@@ -9,6 +9,7 @@
 #include "reduce/wire.h"
 
 #include "base/assert.h"
+#include "comm/backend/plugin_group.h"
 #include "kernel/reduce/reduce.h"
 #include "reduce/bucket.h"
 
@@ -33,7 +34,7 @@ ls_status ls__wire_open(ls_reducer *r, ls__reduce_region *region)
     void *memory = NULL;
     const size_t elements = region->bytes / sizeof(float);
     const ls_status status =
-        ls_group_alloc(group, elements * ls_dtype_size(r->options.wire_dtype), &memory);
+        ls__group_memory(group, elements * ls_dtype_size(r->options.wire_dtype), &memory);
     if (status < 0) {
         return ls__fail_within(status, "reducer \"%s\", %s gradients", r->name,
                                ls_dtype_name(r->options.wire_dtype));

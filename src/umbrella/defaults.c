@@ -15,6 +15,7 @@
     X(checkpoint)                                                                                  \
     X(clip_grad_norm)                                                                              \
     X(collective)                                                                                  \
+    X(group)                                                                                       \
     X(conv1d)                                                                                      \
     X(conv1d_layer)                                                                                \
     X(conv2d)                                                                                      \

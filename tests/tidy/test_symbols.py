@@ -76,6 +76,16 @@ def so_are_those_of_the_models():
 
 
 @test
+def library_and_command_link_no_engine_of_others():
+    """MPI and CUDA come by plug-ins (lockstep/backend.h)."""
+    for path in (library(), BUILD / "lockstep"):
+        linked = command("ldd", path)
+        none_of(re.findall(r"lib(?:mpi|open-pal|open-rte|pmix|pmi|ucp|ucs|cuda|cudart|nccl|cudnn|cublas)\w*\.so\S*",
+                           linked), f"linked by {path.name}")
+        assert "libc" in linked or "musl" in linked, linked
+
+
+@test
 def the_headers_declare_what_they_seem_to():
     assert {"ls_init", "ls_all_reduce", "ls_status_name", "ls_check_failed"} <= declared()
 

@@ -57,6 +57,7 @@ typedef struct ls__collective {
     int32_t mark;      /* collectives: a number on which ranks must agree as well; 0: none */
     ls__operator made; /* a copy of the operator, if `op` is user-defined */
     struct ls__pack *pack; /* the operation gives it back at its end; NULL: none */
+    bool control;          /* what the library exchanges for itself: native on every backend */
     bool monitored;        /* barrier: a timeout names all missing ranks; its mark is 1 */
     const ls_collective_options *options; /* borrowed for the call; NULL: defaults */
     void (*done)(void *arg, ls_status status);

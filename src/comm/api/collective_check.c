@@ -4,6 +4,7 @@
 #include "comm/api/collective.h"
 #include "comm/api/overlap.h"
 #include "comm/api/v_counts.h"
+#include "comm/backend/plugin_group.h"
 #include "comm/group/group.h"
 
 /* The float dtypes come first in the enum. */
@@ -178,11 +179,7 @@ ls_status ls__collective_check(const char *what, const ls_group *group, const ls
         return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": tag %d is negative; give 0 or more",
                         what, group->name, args->tag);
     }
-    if (options->stream != NULL) {
-        return ls__fail(LS_ERR_UNSUPPORTED,
-                        "%s on group \"%s\": streams need a device; pass stream = NULL", what,
-                        group->name);
-    }
+    LS_TRY(ls__promise_check(what, group, args, options));
     if (options->timeout_ms < 0) {
         return ls__fail(
             LS_ERR_INVALID,

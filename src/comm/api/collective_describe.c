@@ -63,7 +63,7 @@ static const ls__algorithm *asked_for(const ls_group *group, const ls__collectiv
         return ls__algorithm_find(args->operation, name);
     }
     const ls__rules *rules = &group->comm->rules;
-    if (rules->hash == 0 || args->operation >= LS__OP_COUNT) {
+    if (rules->hash == 0 || args->operation >= LS__OP_COUNT || group->plugin != NULL) {
         return NULL;
     }
     size_t input = 0, output = 0;
@@ -163,6 +163,8 @@ void ls__collective_fill(ls_group *group, const ls__collective *args,
     work->monitored = args->monitored;
     work->algorithm = asked_for(group, args, options->algorithm);
     work->pack = args->pack;
+    work->stream = options->stream;
+    work->control = args->control;
     work->divisor = work->divisor != 0 ? work->divisor : options->divisor;
     work->queued_ns = comm->env->now_ns(comm->env);
     work->deadline_ns = ls__work_deadline(group, options, work->queued_ns);

@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/trace.h"
 #include "comm/api/collective.h"
+#include "comm/backend/plugin_group.h"
 #include "comm/diagnose/cause.h"
 #include "comm/diagnose/mismatch.h"
 #include "comm/engine/engine.h"
@@ -137,6 +138,7 @@ ls_status ls_work_abort(ls_work *work, const char *why)
     if (status_of(work) != LS_IN_PROGRESS) {
         return LS_OK;
     }
+    LS_TRY(ls__promise_abort("ls_work_abort", work->group));
     char text[LS__FAILURE_MAX], operation[256];
     ls__operation_text(work->group, &work->descriptor, operation, sizeof operation);
     snprintf(text, sizeof text, "%s was aborted by rank %d: %s", operation, comm->runtime->rank,

@@ -21,8 +21,8 @@ ls_status ls_stop_agree(ls_group *group, bool *stop)
     const uint64_t key = group != NULL ? ls__group_agreement(ls__turns_at(group, 0)) : 0;
     ls__agreement_join(runtime, key);
     int32_t wanted = (int32_t)ls__stop_wanted(runtime);
-    LS_TRY(ls_all_reduce(group, &wanted, &wanted, 1, LS_INT32, LS_MAX,
-                         LS_OPTIONS(ls_collective_options, .tag = "stop"), NULL));
+    LS_TRY(LS__AS_CONTROL(ls_all_reduce(group, &wanted, &wanted, 1, LS_INT32, LS_MAX,
+                                        LS_OPTIONS(ls_collective_options, .tag = "stop"), NULL)));
     if (wanted != 0 && atomic_load_explicit(&runtime->agreement, memory_order_relaxed) == key) {
         atomic_store_explicit(&runtime->stop_agreed, (uint32_t)wanted, memory_order_relaxed);
     }

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "comm/backend/plugin_group.h"
 #include "comm/diagnose/cause.h"
 #include "comm/diagnose/mismatch.h"
 #include "comm/engine/post.h"
@@ -169,6 +170,9 @@ static void waiting_text(const ls_group *group, const ls_work *work, char *out, 
     const ls__straggler m = ls__straggler_find(group, work, true);
     size_t used = 0;
     snprintf(out, bytes, "all ranks have called it and are as far as this one");
+    if (m.count == 0 && work->memory == LS__MEMORY_BACKEND) {
+        ls__plugin_awaited(group, work, out, bytes);
+    }
     for (int i = 0; i < m.count && used < bytes; i++) {
         char what[512];
         describe_missing(group, m.member[i], what, sizeof what);

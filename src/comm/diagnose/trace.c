@@ -26,12 +26,14 @@
 
 static ls_status send_bytes(const ls__comm *comm, int peer, const void *bytes, size_t count)
 {
-    return ls_send(comm->world, bytes, (int64_t)count, LS_UINT8, peer, TAG, NULL, NULL);
+    return LS__AS_CONTROL(
+        ls_send(comm->world, bytes, (int64_t)count, LS_UINT8, peer, TAG, NULL, NULL));
 }
 
 static ls_status recv_bytes(const ls__comm *comm, int peer, void *bytes, size_t count)
 {
-    return ls_recv(comm->world, bytes, (int64_t)count, LS_UINT8, peer, TAG, NULL, NULL);
+    return LS__AS_CONTROL(
+        ls_recv(comm->world, bytes, (int64_t)count, LS_UINT8, peer, TAG, NULL, NULL));
 }
 
 /* Whether a rank is on another host than this one. */

@@ -20,6 +20,9 @@ static void write_post(ls_group *group, ls_work *work)
     if (ls__is_one_shot(work)) {
         ls__one_shot_publish(group, work, &line);
     }
+    if (work->memory == LS__MEMORY_BACKEND) {
+        line.one_shot = 1; /* no data goes with it, but members on other hosts are told */
+    }
     ls__post_write(group, &work->descriptor, &line);
 }
 

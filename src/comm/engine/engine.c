@@ -19,6 +19,7 @@
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "comm/backend/plugin_group.h"
 #include "comm/diagnose/check.h"
 #include "comm/diagnose/fail.h"
 #include "comm/engine/engine.h"
@@ -174,13 +175,15 @@ static void report_unblocked(ls__comm *comm, patience *p)
     }
 }
 
-/* Until the doorbell has another value than `bell`, or something comes from another host. */
+/* Until the doorbell has another value than `bell`, or something comes from another host, or a
+ * plug-in wants to be tested. */
 static void park_on_bell(ls__comm *comm, uint32_t bell, uint64_t deadline_ns)
 {
-    if (comm->remote != NULL) {
+    const uint64_t end_ns = ls__plugin_poll_end(comm, deadline_ns);
+    if (comm->remote != NULL && end_ns == deadline_ns) {
         ls__remote_sleep(comm, bell, deadline_ns);
-    } else {
-        (void)comm->env->park(comm->env, &comm->me->doorbell, bell, deadline_ns);
+    } else { /* a poller's time is in milliseconds: too coarse for a plug-in */
+        (void)comm->env->park(comm->env, &comm->me->doorbell, bell, end_ns);
     }
 }
 

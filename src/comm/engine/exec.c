@@ -28,6 +28,7 @@
 
 #include "base/assert.h"
 #include "base/planted.h"
+#include "comm/backend/plugin_group.h"
 #include "comm/diagnose/cause.h"
 #include "comm/diagnose/fail.h"
 #include "comm/diagnose/flight.h"
@@ -256,6 +257,22 @@ static void fail_here(ls_group *group, ls_status status)
     ls__group_cause(group, status, text);
 }
 
+/* Hands the operation to the group's plug-in; false: the group was failed. */
+static bool begin_in_plugin(ls_group *group)
+{
+    ls__exec *exec = group->exec;
+    const ls_work *work = exec->work;
+    const ls_status status = ls__plugin_start(group, exec->work);
+    if (status != LS_OK) {
+        fail_here(group, status);
+        return false;
+    }
+    exec->divide_last =
+        work->divisor != 0 &&
+        ls__operation_uses(work->operation, false, group->rank, work->descriptor.root);
+    return true;
+}
+
 /* Chooses the program and binds it; false: the group was failed. */
 static bool begin_run(ls_group *group)
 {
@@ -366,6 +383,21 @@ static void finish(ls_group *group)
     ls__work_end(work, LS_OK);
 }
 
+/* Asks the plug-in whether the operation has ended. */
+static ls__result advance_in_plugin(ls_group *group)
+{
+    const ls_status status = ls__plugin_test(group);
+    if (status == LS_IN_PROGRESS) {
+        return LS__BLOCKED;
+    }
+    if (status == LS_OK) {
+        finish(group);
+    } else {
+        fail_here(group, status);
+    }
+    return LS__COMPLETE;
+}
+
 /* One transition; LS__BLOCKED when nothing could be done. */
 static ls__result advance_once(ls_group *group)
 {
@@ -394,8 +426,14 @@ static ls__result advance_once(ls_group *group)
             return LS__COMPLETE;
         }
         exec->state = LS__EXEC_RUN;
+        if (exec->work->memory == LS__MEMORY_BACKEND) {
+            return begin_in_plugin(group) ? LS__MOVED : LS__COMPLETE;
+        }
         return begin_run(group) ? LS__MOVED : LS__COMPLETE;
     case LS__EXEC_RUN: {
+        if (exec->work->memory == LS__MEMORY_BACKEND) {
+            return advance_in_plugin(group);
+        }
         const bool moved = advance_runs(group);
         if (runs_ended(exec)) {
             if (exec->work->memory == LS__MEMORY_MESSAGES &&
@@ -454,6 +492,9 @@ static bool native_submit(ls_group *group, ls_work *work)
 /* After a failure: nothing of the operation in progress goes on. */
 static void native_reset(ls_group *group)
 {
+    if (group->plugin != NULL) {
+        ls__plugin_reset(group);
+    }
     group->exec->work = NULL;
     group->exec->state = LS__EXEC_IDLE;
     for (int i = 0; i < LS__RUNS_MAX; i++) {
@@ -488,6 +529,7 @@ static ls__exec *exec_new(const ls__env *env, int size)
 static void native_close(ls_group *group)
 {
     const ls__env *env = group->comm->env;
+    ls__plugin_close(group);
     ls__p2p_close(group);
     if (group->exec != NULL && group->exec->scratch != NULL) {
         env->release(env, group->exec->scratch, group->exec->scratch_bytes);

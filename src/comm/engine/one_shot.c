@@ -199,11 +199,12 @@ static bool is_plain(const ls_group *group, const ls__collective *args,
                      const ls_collective_options *options)
 {
     const ls__comm *comm = group->comm;
-    return !group->has_remote && comm->forced == LS__MEMORY_UNDECIDED && !comm->strict &&
-           comm->rules.hash == 0 && !ls__operation_is_p2p(args->operation) &&
-           !ls__operation_is_v(args->operation) && (unsigned)args->op < LS_REDUCE_OP_COUNT &&
-           args->op != LS_PREMUL_SUM && args->mark == 0 && !args->monitored &&
-           (uint64_t)args->count <= LS__SMALL_BYTES && is_default(options);
+    return (group->plugin == NULL || args->control) && !group->has_remote &&
+           comm->forced == LS__MEMORY_UNDECIDED && !comm->strict && comm->rules.hash == 0 &&
+           !ls__operation_is_p2p(args->operation) && !ls__operation_is_v(args->operation) &&
+           (unsigned)args->op < LS_REDUCE_OP_COUNT && args->op != LS_PREMUL_SUM &&
+           args->mark == 0 && !args->monitored && (uint64_t)args->count <= LS__SMALL_BYTES &&
+           is_default(options);
 }
 
 static bool is_idle(const ls_group *group)

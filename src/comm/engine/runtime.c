@@ -18,6 +18,7 @@
 #include "base/options.h"
 #include "base/settings.h"
 #include "base/text.h"
+#include "comm/backend/plugin_group.h"
 #include "comm/diagnose/cause.h"
 #include "comm/diagnose/deadlock.h"
 #include "comm/diagnose/trace.h"
@@ -187,6 +188,7 @@ static void close_comm(ls__comm *comm)
         group->handles = 0; /* of works without a waiter: none can come any more */
         ls__group_close(group);
     }
+    ls__plugins_unload(comm);
     ls__unexpected_release(comm);
     ls__reclaim_clear(comm);
     ls__deadlock_close(comm);
@@ -248,6 +250,7 @@ static ls__comm *comm_new(ls_runtime *runtime)
         ls__list_init(&comm->pool);
         ls__list_init(&comm->sleepers);
         ls__list_init(&comm->held);
+        ls__list_init(&comm->plugins);
         ls__list_init(&comm->orphans);
         ls__list_init(&comm->unexpected_free);
         ls__arena_init(&comm->works, comm->env, WORKS_CHUNK_BYTES);
@@ -285,6 +288,20 @@ static void record_failed_init(const ls__comm *comm, ls_status status)
     ls__comm_record_failure(comm, status, ls_error_message());
 }
 
+/* The world's data travels by the backend of LOCKSTEP_BACKEND. The ranks talk about it by operations of
+ * the world, for which the runtime must be there. */
+static ls_status give_backend(ls__comm *comm)
+{
+    const char *backend = ls__setting_get("LOCKSTEP_BACKEND");
+    if (ls__backend_is_native(backend)) {
+        return LS_OK;
+    }
+    comm->runtime->layer[LS__LAYER_COMM].data = comm;
+    const ls_status status = ls__plugin_attach(comm->world, backend);
+    comm->runtime->layer[LS__LAYER_COMM].data = NULL;
+    return status;
+}
+
 static ls_status start(ls_runtime *runtime, const ls_init_options *options)
 {
     runtime->seed = options->seed;
@@ -296,6 +313,9 @@ static ls_status start(ls_runtime *runtime, const ls_init_options *options)
         return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for the runtime");
     }
     ls_status status = open_comm(comm, options->threads);
+    if (status == LS_OK) {
+        status = give_backend(comm);
+    }
     if (status != LS_OK) {
         record_failed_init(comm, status);
         close_comm(comm);

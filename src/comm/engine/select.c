@@ -16,6 +16,7 @@
 #include "comm/engine/select.h"
 #include "base/assert.h"
 #include "base/error.h"
+#include "comm/backend/plugin_group.h"
 #include "comm/engine/exec.h"
 #include "comm/engine/lock.h"
 #include "comm/engine/plan.h"
@@ -205,6 +206,10 @@ static bool needs_messages(const ls_group *group, const ls_work *work)
 ls_status ls__select_submitted(ls_group *group, ls_work *work)
 {
     LS_ASSERT(work->memory == LS__MEMORY_UNDECIDED && !ls__operation_is_p2p(work->operation));
+    if (ls__plugin_carries(group, work->operation, work->control)) {
+        work->memory = LS__MEMORY_BACKEND;
+        return LS_OK;
+    }
     LS_TRY(ls__tuning_decide(group));
     const bool alone = group->size == 1;
     if (needs_messages(group, work) && (!alone || ls__operation_is_v(work->operation))) {

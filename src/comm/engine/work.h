@@ -36,6 +36,8 @@ struct ls_work {
     bool detached;          /* const; nobody waits: the engine takes the handle back */
     bool held;              /* lock; the user has the handle and has not waited yet */
     bool by_message;        /* const; needs the message transport */
+    bool control;           /* const; the library's own: no plug-in moves its data */
+    bool carried;           /* progress; a plug-in has its bytes in flight (send and recv) */
     _Atomic bool posted;    /* fence 0 is announced: release under lock, acquire */
     bool warned;            /* progress; a warning has named the missing members */
     bool announced;         /* progress; announced to remote members because it has stalled */
@@ -61,6 +63,8 @@ struct ls_work {
     ls_reduce_op op; /* AVG has become SUM with a divisor, PREMUL_SUM and the user's SUM */
     ls__reduce_user user;
     double divisor;
+    ls_stream *stream;
+    void *request;         /* progress; of a plug-in (send and recv) */
     struct ls__pack *pack; /* holds the input, premultiplied; NULL: there is none */
     uint64_t queued_ns, started_ns, deadline_ns;
     uint64_t gone_seen_ns; /* progress; since when its peer is gone; Note [Leaving] in check.c */

@@ -19,6 +19,7 @@ static ls_status range_of(ls_group *group, int channels, int32_t *least, int32_t
                           .count = 2,
                           .dtype = LS_INT32,
                           .op = LS_MAX,
+                          .control = true,
                           .options =
                               LS_OPTIONS(ls_collective_options, .tag = "ls_group_set_channels")},
         NULL);

@@ -28,6 +28,7 @@
 #include "base/options.h"
 #include "base/size.h"
 #include "comm/api/collective.h"
+#include "comm/backend/plugin_group.h"
 #include "comm/diagnose/cause.h"
 #include "comm/diagnose/fail.h"
 #include "comm/engine/engine.h"
@@ -82,9 +83,13 @@ static ls_status check_ranks(const ls_group *parent, const int *ranks, int count
 
 /* The text on which all ranks must agree, as the tag of the exchange: "new group "tp" of ranks
  * 0,1,2". A list that is cut off still differs in most cases by its start. */
-static void put_tag(char *tag, size_t bytes, const char *name, const int *ranks, int count)
+static void put_tag(char *tag, size_t bytes, const ls__group_creation *f, const int *ranks,
+                    int count)
 {
-    size_t used = (size_t)snprintf(tag, bytes, "new group \"%s\" of ranks ", name ? name : "");
+    const char *name = f->name != NULL ? f->name : "";
+    size_t used = (size_t)snprintf(tag, bytes, "new group \"%s\"%s%.60s of ranks ", name,
+                                   f->backend != NULL ? " on backend " : "",
+                                   f->backend != NULL ? f->backend : "");
     for (int i = 0; i < count && used < bytes; i++) {
         used += (size_t)snprintf(tag + used, bytes - used, "%s%d", i == 0 ? "" : ",", ranks[i]);
     }
@@ -255,6 +260,7 @@ static ls_status exchange(const plan *p, const offer *mine, const char *tag)
                           .output = p->offers,
                           .count = sizeof *mine,
                           .dtype = LS_UINT8,
+                          .control = true,
                           .options = LS_OPTIONS(ls_collective_options, .tag = tag)},
         NULL);
 }
@@ -315,6 +321,32 @@ static int rank_in(const int *ranks, int count, int rank)
     return -1;
 }
 
+/* The backend that was asked for, or the parent's. Collective over the new group; without its backend
+ * it is freed again. */
+static ls_status give_backend(const ls_group *parent, const ls__group_creation *f, ls_group *group,
+                              ls_group **out)
+{
+    const bool inherits = f->backend == NULL;
+    const char *asked = !inherits                ? f->backend
+                        : parent->plugin != NULL ? parent->plugin->plugin->asked
+                                                 : NULL;
+    ls_status status = ls__backend_is_native(asked) ? LS_OK : ls__plugin_attach(group, asked);
+    if (status == LS_OK && f->canonical && (group->can->flags & LS_BACKEND_CANONICAL) == 0) {
+        status = ls__fail(LS_ERR_UNSUPPORTED,
+                          "group \"%s\" shall add in the library's order, and backend \"%s\" does "
+                          "not; use backend \"native\", or leave canonical_sums false",
+                          group->name, ls__backend_name(group));
+    }
+    if (status != LS_OK) {
+        char why[LS__MESSAGE_MAX];
+        snprintf(why, sizeof why, "%s", ls_error_message());
+        (void)ls_group_free(group);
+        *out = NULL;
+        return ls__fail(status, "%s", why);
+    }
+    return LS_OK;
+}
+
 /* One allocation holds the offers, the lists and the tag. A rank that lacks even this memory cannot
  * take part in the exchange, so it fails the parent instead. */
 ls_status ls__group_create(ls_group *parent, const ls__group_creation *f, ls_group **out)
@@ -345,11 +377,11 @@ ls_status ls__group_create(ls_group *parent, const ls__group_creation *f, ls_gro
     ls_status status = f->tag != NULL ? LS_OK : check_ranks(parent, p.ranks, p.count);
     if (status == LS_OK) {
         p.rank = rank_in(p.ranks, p.count, parent->rank);
-        put_tag(tag, TAG_ROOM, f->name, p.ranks, p.count);
+        put_tag(tag, TAG_ROOM, f, p.ranks, p.count);
         status = make(&p, f->tag != NULL ? f->tag : tag, out);
     }
     env->release(env, memory, bytes);
-    return status;
+    return status == LS_OK && *out != NULL ? give_backend(parent, f, *out, out) : status;
 }
 
 /* Only one group is made at a time on each rank: two threads that make groups from different
@@ -384,9 +416,7 @@ void ls__group_end_making(ls__comm *comm)
     ls__unlock(&comm->lock, comm->env);
 }
 
-/* Collective over the parent. */
-ls_status ls_group_new(ls_group *parent, const int *ranks, int count, const char *name,
-                       ls_group **out)
+static ls_status new_group(ls_group *parent, const ls__group_creation *f, ls_group **out)
 {
     ls__comm *comm = ls__comm_get("ls_group_new");
     if (comm == NULL) {
@@ -400,10 +430,30 @@ ls_status ls_group_new(ls_group *parent, const int *ranks, int count, const char
     }
     *out = NULL;
     LS_TRY(ls__group_begin_making(parent));
-    const ls__group_creation f = {.ranks = ranks, .count = count, .name = name};
-    const ls_status status = ls__group_create(parent, &f, out);
+    const ls_status status = ls__group_create(parent, f, out);
     ls__group_end_making(comm);
     return status;
+}
+
+/* Collective over the parent. */
+ls_status ls_group_new(ls_group *parent, const int *ranks, int count, const char *name,
+                       ls_group **out)
+{
+    return new_group(parent, &(ls__group_creation){.ranks = ranks, .count = count, .name = name},
+                     out);
+}
+
+/* Collective over the parent. */
+ls_status ls_group_new_with(ls_group *parent, const ls_group_options *given, ls_group **out)
+{
+    LS_READ_OPTIONS(ls_group_options, options, given, "ls_group_new_with", LS_ERR_INVALID);
+    return new_group(parent,
+                     &(ls__group_creation){.ranks = options.ranks,
+                                           .count = options.count,
+                                           .name = options.name,
+                                           .backend = options.backend,
+                                           .canonical = options.canonical_sums},
+                     out);
 }
 
 /* ---- ending ------------------------------------------------------------------------------- */
@@ -461,6 +511,7 @@ ls_status ls_group_abort(ls_group *group, const char *why)
         return ls__fail(LS_ERR_INVALID,
                         "ls_group_abort: the group is NULL; give one that this rank is in");
     }
+    LS_TRY(ls__promise_abort("ls_group_abort", group));
     char text[LS__FAILURE_MAX];
     snprintf(text, sizeof text, "group \"%s\" was aborted by rank %d: %s", group->name,
              comm->runtime->rank, why != NULL ? why : "no reason was given");
@@ -491,76 +542,4 @@ ls_status ls_group_status(ls_group *group)
         }
     }
     return LS_OK;
-}
-
-/* ---- queries ------------------------------------------------------------------------------- */
-
-/* NULL with the error set before ls_init and after ls_finalize. */
-ls_group *ls_world(void)
-{
-    ls__comm *comm = ls__comm_get("ls_world");
-    return comm != NULL ? comm->world : NULL;
-}
-
-/* Without a group: the one rank of a program that runs alone. */
-int ls_group_rank(const ls_group *group)
-{
-    return group != NULL ? group->rank : 0;
-}
-
-int ls_group_size(const ls_group *group)
-{
-    return group != NULL ? group->size : 1;
-}
-
-const char *ls_group_name(const ls_group *group)
-{
-    return group != NULL ? group->name : "";
-}
-
-/* Local. The heap is shared by all groups of this rank; the group only documents the user's
- * purpose. */
-ls_status ls_group_alloc(ls_group *group, size_t bytes, void **out)
-{
-    ls__comm *comm = ls__comm_get("ls_group_alloc");
-    if (comm == NULL) {
-        return ls__self.status;
-    }
-    if (group == NULL || out == NULL) {
-        return ls__fail(LS_ERR_INVALID,
-                        "ls_group_alloc: %s is NULL; give the group whose ranks use the memory and "
-                        "a place for its address",
-                        group == NULL ? "the group" : "out");
-    }
-    *out = NULL;
-    return ls__heap_alloc(&comm->heap, bytes, out);
-}
-
-/* While a failed group may still touch buffers, freed blocks stay in quarantine. */
-ls_status ls_group_dealloc(ls_group *group, void *memory)
-{
-    ls__comm *comm = ls__comm_get("ls_group_dealloc");
-    if (comm == NULL || memory == NULL) {
-        return comm == NULL ? ls__self.status : LS_OK;
-    }
-    (void)group; /* the heap is the rank's; a failure of any group may concern this block */
-    return ls__heap_free(&comm->heap, memory, ls__reclaim_settle(comm));
-}
-
-/* A handle over several groups shows their sum. */
-ls_status ls_group_get_counters(const ls_group *group, ls_counters *out)
-{
-    if (group == NULL) {
-        return ls__fail(LS_ERR_INVALID, "ls_group_get_counters: the group is NULL; give a group");
-    }
-    ls_counters now = {.size = sizeof now};
-    for (int i = 0; i < ls__turns_count(group); i++) {
-        const ls_group *one = ls__turns_at(group, i);
-        now.operations += atomic_load_explicit(&one->operations, memory_order_relaxed);
-        now.messages += atomic_load_explicit(&one->messages, memory_order_relaxed);
-        now.bytes_sent += atomic_load_explicit(&one->bytes_sent, memory_order_relaxed);
-        now.bytes_received += atomic_load_explicit(&one->bytes_received, memory_order_relaxed);
-        now.wait_ns += atomic_load_explicit(&one->wait_ns, memory_order_relaxed);
-    }
-    return ls__struct_fill(out, &now, sizeof now, "ls_counters", "ls_group_get_counters");
 }

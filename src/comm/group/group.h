@@ -3,6 +3,8 @@
 #ifndef LS_COMM_GROUP_GROUP_H
 #define LS_COMM_GROUP_GROUP_H
 
+#include <lockstep/backend.h>
+
 #include "comm/comm.h"
 #include "comm/engine/backend.h"
 #include "comm/engine/work.h"
@@ -11,6 +13,7 @@
 #define LS__GROUP_NAME_MAX 32
 
 typedef struct ls__exec ls__exec;
+typedef struct ls__plugin_group ls__plugin_group; /* backend/plugin_group.h */
 typedef struct ls__p2p ls__p2p;
 typedef struct ls__turns ls__turns;           /* round_robin.c */
 typedef struct ls__tune_table ls__tune_table; /* tune/tune.h */
@@ -38,6 +41,9 @@ struct ls_group {
     ls__list link; /* in comm->groups. Changed with lock and progress lock, read with either */
     ls__comm *comm;
     const ls__backend *backend;
+    ls__plugin_group *plugin;           /* moves the data of operations; NULL: the library does. */
+    const ls_backend_capabilities *can; /* what its backend promises. Both const from the first
+                                           operation of the user's on */
     char name[LS__GROUP_NAME_MAX];
     uint32_t id;
     int rank, size;
@@ -90,10 +96,12 @@ uint64_t ls__group_agreement(const ls_group *group);      /* its key, base/runti
 typedef struct ls__group_creation {
     const int *ranks; /* of the parent; NULL: all */
     int count;
-    const char *name; /* NULL: numbered */
-    const char *tag;  /* of the exchange, equal on all ranks of the parent; NULL: name and ranks.
+    const char *name;    /* NULL: numbered */
+    const char *tag;     /* of the exchange, equal on all ranks of the parent; NULL: name and ranks.
                          With a tag the ranks may make different groups, or none */
-    bool among;       /* collective over these ranks only */
+    bool among;          /* collective over these ranks only */
+    const char *backend; /* NULL: the parent's */
+    bool canonical;      /* refuse a backend whose sums have another order */
 } ls__group_creation;
 ls_status ls__group_create(ls_group *parent, const ls__group_creation *creation, ls_group **out);
 typedef struct ls__group_exchange { /* among some ranks of a group */

@@ -21,6 +21,7 @@ static ls_status transfer(ls_group *parent, ls__operation operation, void *bytes
                           .dtype = LS_UINT8,
                           .root = peer,
                           .own_tag = true,
+                          .control = true,
                           .options = LS_OPTIONS(ls_collective_options, .tag = tag)},
         NULL);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "comm/backend/plugin.h"
 #include "comm/engine/lock.h"
 #include "comm/engine/plan.h"
 #include "comm/engine/select.h"
@@ -115,6 +116,7 @@ ls_status ls__group_make(ls__comm *comm, const ls__group_spec *spec, bool caches
     }
     group->comm = comm;
     group->backend = &ls__backend_native;
+    group->can = &ls__native_can;
     group->rank = spec->rank;
     group->size = spec->size;
     group->channels = comm->channels;

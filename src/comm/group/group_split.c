@@ -35,6 +35,7 @@ static ls_status exchange(const division *d, int color, int key)
                           .output = d->request,
                           .count = sizeof mine,
                           .dtype = LS_UINT8,
+                          .control = true,
                           .options =
                               LS_OPTIONS(ls_collective_options, .tag = "ls_group_split: colors")},
         NULL);

@@ -138,6 +138,8 @@ ls_status ls_group_round_robin(ls_group *const *groups, int count, const char *n
     handle->has_remote = groups[0]->has_remote;
     handle->member = groups[0]->member;
     handle->backend = groups[0]->backend;
+    handle->plugin = groups[0]->plugin;
+    handle->can = groups[0]->can;
     ls__list_init(&handle->packs);
     snprintf(handle->name, sizeof handle->name, "%s", name != NULL ? name : "round robin");
     *out = handle;

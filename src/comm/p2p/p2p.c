@@ -20,6 +20,7 @@
 
 #include "base/assert.h"
 #include "base/size.h"
+#include "comm/backend/plugin_group.h"
 #include "comm/diagnose/cause.h"
 #include "comm/diagnose/flight.h"
 #include "comm/engine/lock.h"
@@ -35,57 +36,6 @@
 static size_t payload_max(ls__comm *comm, int peer)
 {
     return comm->transport->payload_max(comm->transport, peer);
-}
-
-/* Called while a group is made; the state of messages needs memory, the streams are allocated when
- * the first program uses messages. */
-ls_status ls__p2p_open(ls_group *group)
-{
-    const ls__env *env = group->comm->env;
-    ls__p2p *p2p = env->allocate(env, sizeof *p2p);
-    ls__list *ready = env->allocate(env, (size_t)group->size * sizeof *ready);
-    if (p2p == NULL || ready == NULL) {
-        if (p2p != NULL) {
-            env->release(env, p2p, sizeof *p2p);
-        }
-        return ls__fail(LS_ERR_MEMORY, "no memory for a group of %d ranks", group->size);
-    }
-    *p2p = (ls__p2p){.next = 1, .ready = ready};
-    ls__list_init(&p2p->sends);
-    ls__list_init(&p2p->recvs);
-    ls__list_init(&p2p->announced);
-    ls__list_init(&p2p->credits_due);
-    for (int i = 0; i < LS__TAG_BUCKETS; i++) {
-        ls__list_init(&p2p->open[i]);
-        ls__list_init(&p2p->kept[i]);
-    }
-    for (int r = 0; r < group->size; r++) {
-        ls__list_init(&ready[r]);
-    }
-    group->p2p = p2p;
-    return LS_OK;
-}
-
-/* Every work of the group has ended. Unexpected messages that no receive ever matched return to the
- * runtime's free list. */
-void ls__p2p_close(ls_group *group)
-{
-    ls__p2p *p2p = group->p2p;
-    const ls__env *env = group->comm->env;
-    if (p2p == NULL) {
-        return;
-    }
-    ls__unexpected_drop_all(group->comm, &p2p->announced);
-    const size_t streams = ls__stream_count(group);
-    for (size_t i = 0; p2p->streams != NULL && i < streams; i++) {
-        ls__unexpected_drop_all(group->comm, &p2p->streams[i].early);
-    }
-    if (p2p->streams != NULL) {
-        env->release(env, p2p->streams, streams * sizeof *p2p->streams);
-    }
-    env->release(env, p2p->ready, (size_t)group->size * sizeof *p2p->ready);
-    env->release(env, p2p, sizeof *p2p);
-    group->p2p = NULL;
 }
 
 /* ---- both ends ---------------------------------------------------------------------------- */
@@ -124,6 +74,12 @@ static void leave_ready(ls_work *work)
 static ls__list *bucket_of(ls__list *buckets, int32_t tag)
 {
     return &buckets[(uint32_t)tag * UINT32_C(0x9e3779b1) >> (32 - LS__TAG_BUCKETS_LOG)];
+}
+
+/* Whether a plug-in moves the bytes of this message. */
+static bool is_carried(const ls_work *work)
+{
+    return ls__plugin_carries(work->group, work->operation, work->control);
 }
 
 /* Completes a send (its DONE has arrived) or a receive (its DONE has been sent). */
@@ -358,7 +314,9 @@ static bool take_for_group(ls_group *group, int world_rank, const ls__message *m
         return true;
     case LS__MESSAGE_DONE:
         work = find(&group->p2p->sends, from, message->number, LS__SEND_WAIT);
-        if (work != NULL) {
+        if (work != NULL && work->carried) {
+            work->moved = bytes_of(work); /* ends with its request */
+        } else if (work != NULL) {
             end_message(work);
         }
         return true;
@@ -480,16 +438,35 @@ static bool push_announce(ls_work *work)
     }
     leave_ready(work);
     message->descriptor = work->descriptor;
-    commit_payload(message, work, bytes_of(work) <= most ? bytes_of(work) : 0);
+    const bool along = bytes_of(work) <= most && !is_carried(work);
+    commit_payload(message, work, along ? bytes_of(work) : 0);
     work->stage = LS__SEND_WAIT;
     ls__flight_start(work->group->comm, work);
     return true;
+}
+
+/* A plug-in has moved the bytes of this message. */
+static void end_in_plugin(ls_work *work)
+{
+    const bool whole = work->moved == bytes_of(work); /* of a send: DONE has come */
+    work->moved = bytes_of(work);
+    if (work->operation == LS__OP_RECV) {
+        work->stage = LS__RECV_DONE;
+        make_ready(work);
+    } else if (whole) {
+        end_message(work);
+    }
 }
 
 /* Sends as many pieces as there are slots; *moved is set even if more are left. */
 static bool push_data(ls_work *work, bool *moved)
 {
     LS_ASSERT(work->stage == LS__SEND_STREAM);
+    if (is_carried(work)) {
+        leave_ready(work);
+        work->stage = LS__SEND_WAIT;
+        return ls__plugin_message(work);
+    }
     const size_t most = payload_max(work->group->comm, peer_of(work));
     while (work->moved < bytes_of(work)) {
         ls__message *message = compose(work, LS__MESSAGE_DATA);
@@ -518,6 +495,9 @@ static bool push_answer(ls_work *work)
     commit(work);
     if (accept) {
         work->stage = LS__RECV_DATA; /* empty messages come with their announcement */
+        if (is_carried(work)) {
+            return ls__plugin_message(work);
+        }
     } else {
         end_message(work);
     }
@@ -576,6 +556,9 @@ static bool push_group(ls_group *group)
         while (went && !ls__list_empty(&p2p->ready[r])) {
             went = push(LS__LIST_ITEM(p2p->ready[r].next, ls_work, turn), &moved);
         }
+    }
+    if (p2p->carried > 0) {
+        moved = ls__plugin_messages(group, end_in_plugin) || moved;
     }
     return ls__stream_flush(group) || moved;
 }

@@ -68,6 +68,8 @@ struct ls__p2p {
     int ready_count;
     uint64_t next;               /* number of the next send */
     uint64_t warned_ns;          /* time of the last warning about one of the messages */
+    ls__list in_plugin;          /* works whose bytes a plug-in has in flight, through `turn` */
+    uint32_t carried;            /* how many */
     uint32_t borrowed;           /* of sends: pieces that the transport still reads */
     ls__program_stream *streams; /* [ls__stream_count]; NULL until a program uses messages */
     int early;                   /* unexpected pieces of all streams */

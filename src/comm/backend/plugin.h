@@ -1,0 +1,38 @@
+/* Plug-ins (lockstep/backend.h): finding, loading and checking one. */
+#ifndef LS_COMM_BACKEND_PLUGIN_H
+#define LS_COMM_BACKEND_PLUGIN_H
+
+#include <lockstep/backend.h>
+
+#include "base/list.h"
+
+#define LS__BACKEND_NATIVE "native"
+#define LS__BACKEND_NAME_MAX 32
+#define LS__BACKEND_PATH_MAX 512
+#define LS__BACKEND_FILE "ls_backend_%s.so"
+#define LS__BACKEND_POLL_MIN_US 50
+#define LS__BACKEND_POLL_MAX_US 200
+
+typedef struct ls__plugin {
+    ls__list link; /* comm->plugins; lock */
+    const ls_backend *table;
+    ls_backend_capabilities can;
+    char asked[LS__BACKEND_PATH_MAX]; /* the name or path by which it was asked for */
+    char path[LS__BACKEND_PATH_MAX];
+} ls__plugin;
+
+/* What the native backend promises: everything but streams. */
+extern const ls_backend_capabilities ls__native_can;
+
+/* Loads the plug-in of this name or path, checks its table and asks what it can do. Errors name the
+ * file and say what to do: LS_ERR_NOT_FOUND, LS_ERR_UNSUPPORTED, LS_ERR_INVALID, or the plug-in's. */
+ls_status ls__plugin_load(const char *asked, ls__plugin *out);
+void ls__plugin_unload(ls__plugin *plugin);
+
+/* Whether `asked` means the native backend: NULL, "" or "native". */
+bool ls__backend_is_native(const char *asked);
+
+/* Writes the i-th folder in which plug-ins are looked for; false: there are no more. */
+bool ls__plugin_folder(int i, char *out, size_t bytes);
+
+#endif

@@ -1,0 +1,265 @@
+/* A group's plug-in: its operations, its memory, its end. Nothing here starts an operation of the
+ * library: that is plugin_open.c's. */
+#include "comm/backend/plugin_group.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/log.h"
+#include "comm/engine/lock.h"
+#include "comm/engine/progress_lock.h"
+#include "comm/group/group.h"
+#include "comm/p2p/p2p.h"
+
+typedef struct ls__plugin_block { /* registered memory */
+    ls__list link;
+    void *at;
+    size_t bytes;
+} ls__plugin_block;
+
+const char *ls__backend_name(const ls_group *group)
+{
+    return group->plugin != NULL ? group->plugin->plugin->table->name : LS__BACKEND_NATIVE;
+}
+
+/* ---- closing ------------------------------------------------------------------------------- */
+
+void ls__plugin_part_free(ls_group *group, ls__plugin_group *part)
+{
+    if (part->group != NULL) {
+        part->plugin->table->close(part->group);
+    }
+    group->comm->env->release(group->comm->env, part, sizeof *part);
+}
+
+/* Without an abort the plug-in may still use what belongs to requests in flight: then it keeps its
+ * group. */
+void ls__plugin_close(ls_group *group)
+{
+    ls__plugin_group *part = group->plugin;
+    if (part == NULL) {
+        return;
+    }
+    for (ls__list *at = ls__list_pop_front(&part->blocks); at != NULL;
+         at = ls__list_pop_front(&part->blocks)) {
+        ls__plugin_block *block = LS__LIST_ITEM(at, ls__plugin_block, link);
+        if (part->group != NULL) {
+            part->plugin->table->dealloc(part->group, block->at, block->bytes);
+        }
+        group->comm->env->release(group->comm->env, block, sizeof *block);
+    }
+    group->plugin = NULL;
+    ls__plugin_part_free(group, part);
+}
+
+/* ---- operations --------------------------------------------------------------------------- */
+
+/* The count of this rank's own block, where the other side has blocks of all lengths. */
+static int64_t count_of(const ls_group *group, const ls_work *work)
+{
+    if (!ls__operation_is_v(work->operation)) {
+        return work->count;
+    }
+    for (int side = 0; side < 2; side++) {
+        if (ls__operation_is_short(work->operation, side == 0)) {
+            return work->count_of[side][group->rank];
+        }
+    }
+    return 0; /* all_to_all_v */
+}
+
+static ls_backend_operation describe(const ls_group *group, const ls_work *work)
+{
+    const ls__operation operation = work->operation;
+    const bool message = ls__operation_is_p2p(operation);
+    ls_backend_operation o = {.size = sizeof o,
+                              .kind = (ls_backend_kind)operation,
+                              .dtype = work->dtype,
+                              .op = work->user.fn != NULL ? LS_REDUCE_OP_USER : work->op,
+                              .root = work->descriptor.root,
+                              .sequence = work->descriptor.sequence,
+                              .message = work->message_number,
+                              .count = count_of(group, work),
+                              .element = work->element,
+                              .stream = work->stream,
+                              .combine = work->user.fn,
+                              .combine_arg = work->user.arg};
+    for (int side = 0; side < 2; side++) {
+        const bool input = side == 0;
+        const bool uses = message ? (operation == LS__OP_SEND) == input
+                                  : ls__operation_uses(operation, input, group->rank, o.root);
+        if (uses && input) {
+            o.input = work->input;
+        } else if (uses) {
+            o.output = work->output;
+        }
+        if (ls__operation_is_v(operation) && ls__operation_has_blocks(operation, input)) {
+            o.counts[side] = work->count_of[side];
+            o.offsets[side] = work->offset_of[side];
+        }
+    }
+    return o;
+}
+
+/* The text of a failure of the plug-in; the status is an error in any case. */
+static ls_status fail_of(const ls_group *group, ls_status status, const char *error)
+{
+    const ls_status failed = status < 0 ? status : LS_ERR_INTERNAL;
+    return ls__fail(failed, "backend \"%s\": %s", ls__backend_name(group),
+                    error[0] != '\0' ? error : ls_status_name(failed));
+}
+
+ls_status ls__plugin_start(ls_group *group, ls_work *work)
+{
+    ls__plugin_group *part = group->plugin;
+    const bool message = ls__operation_is_p2p(work->operation);
+    char error[LS_BACKEND_ERROR_MAX] = "";
+    const ls_backend_operation o = describe(group, work);
+    void **request = message ? &work->request : &part->request;
+    LS_ASSERT(message || !part->started);
+    const ls_status status = part->plugin->table->start(part->group, &o, request, error);
+    if (status != LS_OK) {
+        return fail_of(group, status, error);
+    }
+    part->started = part->started || !message;
+    atomic_fetch_add_explicit(&group->comm->requests, 1, memory_order_relaxed);
+    return LS_OK;
+}
+
+/* LS_IN_PROGRESS, or its end. */
+static ls_status test(ls_group *group, void *request)
+{
+    ls__plugin_group *part = group->plugin;
+    char error[LS_BACKEND_ERROR_MAX] = "";
+    const ls_status status = part->plugin->table->test(part->group, request, error);
+    if (status == LS_IN_PROGRESS) {
+        return status;
+    }
+    atomic_fetch_sub_explicit(&group->comm->requests, 1, memory_order_relaxed);
+    return status == LS_OK ? LS_OK : fail_of(group, status, error);
+}
+
+ls_status ls__plugin_test(ls_group *group)
+{
+    LS_ASSERT(group->plugin->started);
+    const ls_status status = test(group, group->plugin->request);
+    group->plugin->started = status == LS_IN_PROGRESS;
+    return status;
+}
+
+ls_status ls__plugin_test_message(ls_work *work)
+{
+    return test(work->group, work->request);
+}
+
+/* Of a backend that cannot abort, the buffers of requests in flight stay in use, and with them
+ * memory that the library has lent: none of it is given to others any more. */
+void ls__plugin_reset(ls_group *group)
+{
+    ls__plugin_group *part = group->plugin;
+    ls__comm *comm = group->comm;
+    const uint32_t mine = (part->started ? 1 : 0) + group->p2p->carried;
+    atomic_fetch_sub_explicit(&comm->requests, mine, memory_order_relaxed);
+    part->started = false;
+    group->p2p->carried = 0;
+    if (mine == 0) {
+        return;
+    }
+    if ((group->can->flags & LS_BACKEND_ABORTABLE) != 0) {
+        part->plugin->table->abort(part->group);
+        return;
+    }
+    part->group = NULL; /* it is not closed either: the plug-in may still work in it */
+    ls__lock_take(&comm->lock, comm->env);
+    comm->frozen = true;
+    ls__unlock(&comm->lock, comm->env);
+    LS__WARN(
+        "group \"%s\" has failed, and backend \"%s\" cannot abort: it may write to the buffers "
+        "of operations in flight until this process ends; do not free or use them",
+        group->name, ls__backend_name(group));
+}
+
+/* ---- reports ------------------------------------------------------------------------------ */
+
+void ls__plugin_awaited(const ls_group *group, const ls_work *work, char *out, size_t bytes)
+{
+    const ls__plugin_group *part = group->plugin;
+    const bool message = ls__operation_is_p2p(work->operation);
+    void *request = message ? work->request : part->request;
+    int member = -1;
+    if (part->plugin->table->awaited != NULL && (message || part->started)) {
+        member = part->plugin->table->awaited(part->group, request);
+    }
+    const int me = group->member[group->rank].world_rank;
+    if (member < 0 || member >= group->size || member == group->rank) {
+        snprintf(out, bytes,
+                 "all ranks have called it, and backend \"%s\" has not ended it on rank %d",
+                 ls__backend_name(group), me);
+        return;
+    }
+    char who[512];
+    ls__comm_describe(group->comm, group->member[member].world_rank, who, sizeof who);
+    snprintf(out, bytes, "all ranks have called it, and backend \"%s\" waits on rank %d for %s",
+             ls__backend_name(group), me, who);
+}
+
+/* ---- memory ------------------------------------------------------------------------------- */
+
+static ls_status alloc_block(ls_group *group, size_t bytes, void **out)
+{
+    ls__comm *comm = group->comm;
+    ls__plugin_group *part = group->plugin;
+    char error[LS_BACKEND_ERROR_MAX] = "";
+    ls__plugin_block *block = comm->env->allocate(comm->env, sizeof *block);
+    if (block == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "no memory for %zu bytes of backend \"%s\"", bytes,
+                        ls__backend_name(group));
+    }
+    *block = (ls__plugin_block){.bytes = bytes};
+    ls__progress_take(comm);
+    const ls_status status = part->plugin->table->alloc(part->group, bytes, &block->at, error);
+    ls__progress_release(comm);
+    if (status != LS_OK) {
+        comm->env->release(comm->env, block, sizeof *block);
+        return fail_of(group, status, error);
+    }
+    ls__lock_take(&comm->lock, comm->env);
+    ls__list_push_back(&part->blocks, &block->link);
+    ls__unlock(&comm->lock, comm->env);
+    *out = block->at;
+    return LS_OK;
+}
+
+ls_status ls__group_memory(ls_group *group, size_t bytes, void **out)
+{
+    return group->plugin != NULL && (group->can->flags & LS_BACKEND_REGISTERED) != 0
+               ? alloc_block(group, bytes, out)
+               : ls__heap_alloc(&group->comm->heap, bytes, out);
+}
+
+bool ls__plugin_dealloc(ls_group *group, void *memory)
+{
+    ls__plugin_block *found = NULL;
+    if (group->plugin == NULL) {
+        return false;
+    }
+    ls__comm *comm = group->comm;
+    ls__lock_take(&comm->lock, comm->env);
+    LS__LIST_EACH (at, &group->plugin->blocks) {
+        ls__plugin_block *block = LS__LIST_ITEM(at, ls__plugin_block, link);
+        found = block->at == memory ? block : found;
+    }
+    if (found != NULL) {
+        ls__list_remove(&found->link);
+    }
+    ls__unlock(&comm->lock, comm->env);
+    if (found == NULL) {
+        return false;
+    }
+    ls__progress_take(comm);
+    group->plugin->plugin->table->dealloc(group->plugin->group, found->at, found->bytes);
+    ls__progress_release(comm);
+    comm->env->release(comm->env, found, sizeof *found);
+    return true;
+}

@@ -1,0 +1,79 @@
+/* The part of a group whose data a plug-in moves. The group keeps its control blocks, its numbers,
+ * its descriptors and its failures; only the phase RUN of an operation (exec.c) is the plug-in's.
+ *
+ *     ls__plugin_attach   open ▸ all_gather of addresses (native) ▸ connect … ▸ agreement (native)
+ *     ls__plugin_start    when all members have announced the same operation
+ *     ls__plugin_test     at every turn of the engine, at least every poll_us
+ *
+ * Calls into a plug-in are made by the holder of the progress lock, one at a time. */
+#ifndef LS_COMM_BACKEND_PLUGIN_GROUP_H
+#define LS_COMM_BACKEND_PLUGIN_GROUP_H
+
+#include "comm/backend/plugin.h"
+#include "comm/group/group.h"
+
+typedef struct ls__plugin_group {
+    ls__plugin *plugin;
+    void *group;     /* the plug-in's own; NULL: not opened */
+    void *request;   /* progress: of the collective in progress */
+    bool started;    /* progress: there is one */
+    ls__list blocks; /* lock: registered memory, ls__plugin_block */
+} ls__plugin_group;
+
+/* The name of the group's backend. */
+const char *ls__backend_name(const ls_group *group);
+
+/* Makes the group's data travel by this backend (a name or a path; the group is native so far).
+ * Collective over the group, blocking. Fails alike on all ranks. */
+ls_status ls__plugin_attach(ls_group *group, const char *asked);
+/* Frees the part of a group, and closes what the plug-in has of it. */
+void ls__plugin_part_free(ls_group *group, ls__plugin_group *part);
+void ls__plugin_close(ls_group *group);  /* progress lock; local */
+void ls__plugins_unload(ls__comm *comm); /* when the runtime closes */
+
+/* Whether the plug-in of the group moves the operation's data: not that of a barrier, and not what
+ * the library exchanges for itself, which is control. */
+static inline bool ls__plugin_carries(const ls_group *group, ls__operation operation, bool control)
+{
+    return group->plugin != NULL && operation != LS__OP_BARRIER && !control;
+}
+
+/* progress lock; errors are those of the operation, with the text set. */
+ls_status ls__plugin_start(ls_group *group, ls_work *work);
+ls_status ls__plugin_test(ls_group *group);
+ls_status ls__plugin_test_message(ls_work *work);
+/* progress lock; the group has failed: ends all requests, or leaves their buffers to the plug-in. */
+void ls__plugin_reset(ls_group *group);
+/* " … waits for rank 2"; appended to a report of an operation that all ranks have called. */
+void ls__plugin_awaited(const ls_group *group, const ls_work *work, char *out, size_t bytes);
+
+/* plugin_messages.c; progress lock. The bytes of a send or receive that has been matched: whether
+ * they were handed to the plug-in (else the group has failed). */
+bool ls__plugin_message(ls_work *work);
+/* Tests those in flight, calls `ended` for each that has its bytes; whether there was one. */
+bool ls__plugin_messages(ls_group *group, void (*ended)(ls_work *work));
+
+/* Whichever memory the group's operations work best on: registered if the backend has it, else that
+ * of the heap. ls_group_dealloc frees both. */
+ls_status ls__group_memory(ls_group *group, size_t bytes, void **out);
+/* Frees a block of the plug-in's memory; false: it is not one. */
+bool ls__plugin_dealloc(ls_group *group, void *memory);
+
+/* promise.c: refuses in words what the group's backend does not promise. */
+ls_status ls__promise_check(const char *what, const ls_group *group, const ls__collective *args,
+                            const ls_collective_options *options);
+ls_status ls__promise_abort(const char *what, const ls_group *group);
+ls_status ls__promise_memory(const ls_group *group);
+
+/* When the thread that holds the progress lock must look again; `end_ns` if nothing is in flight. */
+static inline uint64_t ls__plugin_poll_end(const ls__comm *comm, uint64_t end_ns)
+{
+    const uint64_t poll_ns = atomic_load_explicit(&comm->poll_ns, memory_order_relaxed);
+    if (poll_ns == 0 || atomic_load_explicit(&comm->requests, memory_order_relaxed) == 0) {
+        return end_ns;
+    }
+    const uint64_t poll_end = comm->env->now_ns(comm->env) + poll_ns;
+    return poll_end < end_ns ? poll_end : end_ns;
+}
+
+#endif

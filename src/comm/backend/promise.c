@@ -1,0 +1,96 @@
+/* What a group's backend does not promise is refused in words, at the call and before the operation
+ * has a number: no peer has heard of it, and the group stays usable. */
+#include "base/error.h"
+#include "comm/api/collective.h"
+#include "comm/backend/plugin_group.h"
+#include "comm/group/group.h"
+
+static bool has_bit(uint32_t set, int bit)
+{
+    return (set >> bit & 1) != 0;
+}
+
+/* The dtype and the operator of an operation that reduces. */
+static ls_status check_reduction(const char *what, const ls_group *group,
+                                 const ls__collective *args)
+{
+    const char *name = ls__backend_name(group);
+    const bool user = ls__reduce_op_is_user(args->op);
+    const bool summed = args->op == LS_AVG || args->op == LS_PREMUL_SUM;
+    if (!has_bit(group->can->dtypes, (int)args->dtype)) {
+        return ls__fail(
+            LS_ERR_UNSUPPORTED,
+            "%s on group \"%s\": backend \"%s\" does not reduce %s; convert the values, "
+            "or use a group of backend \"native\"",
+            what, group->name, name, ls_dtype_name(args->dtype));
+    }
+    if (user && (group->can->flags & LS_BACKEND_USER_OPS) == 0) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "%s on group \"%s\": backend \"%s\" does not apply operators of "
+                        "ls_reduce_op_new; use a group of backend \"native\"",
+                        what, group->name, name);
+    }
+    if (!user && !has_bit(group->can->reduce_ops, (int)(summed ? LS_SUM : args->op))) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "%s on group \"%s\": backend \"%s\" does not reduce by %s; use a group of "
+                        "backend \"native\"",
+                        what, group->name, name, ls_reduce_op_name(args->op));
+    }
+    return LS_OK;
+}
+
+/* Of operations whose data the plug-in moves. */
+static ls_status check_carried(const char *what, const ls_group *group, const ls__collective *args,
+                               const ls_collective_options *options)
+{
+    const char *name = ls__backend_name(group);
+    if (!has_bit(group->can->operations, (int)args->operation)) {
+        return ls__fail(
+            LS_ERR_UNSUPPORTED,
+            "%s on group \"%s\": backend \"%s\" does not have it; use a group of backend "
+            "\"native\"",
+            what, group->name, name);
+    }
+    if (options->algorithm != NULL) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "%s on group \"%s\": backend \"%s\" chooses its algorithms itself; pass "
+                        "algorithm = NULL",
+                        what, group->name, name);
+    }
+    return ls__operation_reduces(args->operation) ? check_reduction(what, group, args) : LS_OK;
+}
+
+ls_status ls__promise_check(const char *what, const ls_group *group, const ls__collective *args,
+                            const ls_collective_options *options)
+{
+    if (options->stream != NULL && (group->can->flags & LS_BACKEND_STREAMS) == 0) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "%s on group \"%s\": backend \"%s\" has no streams; pass stream = NULL",
+                        what, group->name, ls__backend_name(group));
+    }
+    return ls__plugin_carries(group, args->operation, args->control)
+               ? check_carried(what, group, args, options)
+               : LS_OK;
+}
+
+ls_status ls__promise_abort(const char *what, const ls_group *group)
+{
+    return (group->can->flags & LS_BACKEND_ABORTABLE) != 0
+               ? LS_OK
+               : ls__fail(
+                     LS_ERR_UNSUPPORTED,
+                     "%s of group \"%s\": backend \"%s\" cannot end operations in flight; wait "
+                     "for them, or give them a timeout_ms",
+                     what, group->name, ls__backend_name(group));
+}
+
+ls_status ls__promise_memory(const ls_group *group)
+{
+    return (group->can->flags & LS_BACKEND_REGISTERED) != 0
+               ? LS_OK
+               : ls__fail(
+                     LS_ERR_UNSUPPORTED,
+                     "ls_group_alloc of group \"%s\": backend \"%s\" has no registered memory; "
+                     "use malloc, or a group of backend \"native\"",
+                     group->name, ls__backend_name(group));
+}

@@ -1,0 +1,181 @@
+/* How a plug-in is found, loaded, checked and shown; and what is said of one that cannot be used. */
+#include "test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <lockstep/backend.h>
+#include <lockstep/comm.h>
+
+#include "comm/backend/plugin.h"
+#include "job/operation.h"
+#include "says.h"
+
+#define LOOP test_build_path("tests/plugins/ls_backend_loop.so")
+
+/* ---- what is printed ----------------------------------------------------------------------- */
+
+/* The two columns of a row: "yes" or "-". */
+static void check_row(const char *text, const char *what, bool native, bool loop)
+{
+    char row[64];
+    snprintf(row, sizeof row, "\n%-22s  %-8s  %-8s\n", what, native ? "yes" : "-",
+             loop ? "yes" : "-");
+    CHECK_CONTAINS(text, row);
+}
+
+TEST(info_prints_what_each_backend_promises)
+{
+    char command[1024];
+    ls__plugin plugin;
+    CHECK_OK(ls__plugin_load(LOOP, &plugin));
+    snprintf(command, sizeof command, "LOCKSTEP_BACKEND_PATH=%s %s info --backends",
+             test_build_path("tests/plugins"), test_build_path("lockstep"));
+    test_output run = test_run(command, 30);
+    CHECK_INT(run.status, 0);
+    for (int k = 0; k < LS__OP_COUNT; k++) {
+        if (k != LS__OP_BARRIER) {
+            check_row(run.text, ls__operation_name(k), true, plugin.can.operations >> k & 1);
+        }
+    }
+    for (int d = 0; d < LS_DTYPE_COUNT; d++) {
+        check_row(run.text, ls_dtype_name(d), true, plugin.can.dtypes >> d & 1);
+    }
+    check_row(run.text, "canonical sums", true, false);
+    check_row(run.text, "abort", true, false);
+    check_row(run.text, "registered memory", true, false);
+    check_row(run.text, "host memory", true, true);
+    CHECK_CONTAINS(run.text, "not usable         backend \""); /* ls_backend_empty.so */
+    free(run.text);
+}
+
+/* Runs a test of this program with variables. */
+static test_output run_helper(const char *variables, const char *helper)
+{
+    char command[1024];
+    snprintf(command, sizeof command, "%s %s %s", variables,
+             test_build_path("tests/dist/comm/comm_test_backend_loading"), helper);
+    return test_run(command, 60);
+}
+
+/* ---- a plug-in that cannot be used --------------------------------------------------------- */
+
+static const char *refusal(const char *backend, const char *broken, ls_status want)
+{
+    ls_group *group = NULL;
+    setenv("LOOP_BROKEN", broken, 1);
+    CHECK_STATUS(
+        ls_group_new_with(ls_world(), LS_OPTIONS(ls_group_options, .backend = backend), &group),
+        want);
+    CHECK(group == NULL);
+    return ls_error_message();
+}
+
+DIST_TEST(a_plug_in_that_cannot_be_used_is_named_with_its_path, 2)
+{
+    CHECK_SAYS(refusal(LOOP, "version", LS_ERR_UNSUPPORTED),
+               "backend \"%s\": %s is of another version than %d; build it with this library's "
+               "lockstep/backend.h");
+    CHECK_SAYS(refusal(LOOP, "half", LS_ERR_UNSUPPORTED),
+               "backend \"%s\": %s is incomplete, it lacks %s; install a complete build");
+    CHECK_SAYS(refusal(LOOP, "abort", LS_ERR_UNSUPPORTED),
+               "promises to abort, and has no \"abort\"");
+    CHECK_SAYS(refusal(LOOP, "memory", LS_ERR_UNSUPPORTED),
+               "promises registered memory, and has no \"alloc\" or no \"dealloc\"");
+    CHECK_SAYS(refusal(LOOP, "programs", LS_ERR_UNSUPPORTED),
+               "promises to run programs, and has no \"transport\"");
+    CHECK_SAYS(refusal(LOOP, "messages", LS_ERR_UNSUPPORTED),
+               "carries one of send and recv without the other");
+    CHECK_SAYS(refusal(LOOP, "address", LS_ERR_UNSUPPORTED),
+               "needs more bytes for an address than LS_BACKEND_ADDRESS_MAX");
+    CHECK_SAYS(ls_error_message(), "backend \"%s\": %s %s; install a complete build");
+    CHECK_SAYS(refusal(LOOP, "absent", LS_ERR_NOT_FOUND),
+               "backend \"%s\" (%s) cannot be used by this process: %s");
+    CHECK_SAYS(
+        refusal(test_build_path("tests/plugins/ls_backend_empty.so"), "", LS_ERR_UNSUPPORTED),
+        "backend \"%s\": %s is no plug-in, it does not export ls_backend_plugin");
+    CHECK_SAYS(refusal("/nowhere/ls_backend_loop.so", "", LS_ERR_NOT_FOUND),
+               "backend \"%s\" cannot be loaded: %s");
+    CHECK_SAYS(
+        refusal("MPI", "", LS_ERR_INVALID),
+        "backend \"%s\" is neither a name (lower-case letters, digits and _) nor a path with "
+        "a \"/\"");
+    CHECK_SAYS(ls_error_message(), "group \"%s\" cannot have backend \"%s\": rank %d: %s");
+    CHECK_SAYS(
+        refusal(LOOP, ls_rank() == 1 ? "other" : "", LS_ERR_MISMATCH),
+        "group \"%s\" cannot have backend \"%s\": it promises something else on rank %d than on "
+        "rank %d; install the same plug-in on all hosts");
+    int32_t x = 1; /* the world goes on */
+    CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
+}
+
+DIST_TEST(helper_connect, 2)
+{
+    ls_group *group = NULL;
+    CHECK_STATUS(
+        ls_group_new_with(ls_world(), LS_OPTIONS(ls_group_options, .backend = LOOP), &group),
+        LS_ERR_TIMEOUT);
+    CHECK_SAYS(ls_error_message(), "it has not connected the ranks within %s s");
+}
+
+TEST(a_plug_in_that_does_not_connect_ends_at_the_deadline)
+{
+    test_output run = run_helper("LOCKSTEP_TIMEOUT=2 LOOP_BROKEN=connect", "helper_connect");
+    if (run.status != 0) {
+        test_fail(__FILE__, __LINE__, "%s", run.text);
+    }
+    free(run.text);
+}
+
+TEST(a_file_of_the_right_name_that_is_no_library_is_named)
+{
+    char folder[] = "/tmp/lockstep-bogus-XXXXXX", path[64];
+    CHECK(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/ls_backend_bogus.so", folder);
+    FILE *file = fopen(path, "w");
+    CHECK(file != NULL && fputs("no library", file) >= 0 && fclose(file) == 0);
+    ls__plugin plugin;
+    setenv("LOCKSTEP_BACKEND_PATH", folder, 1);
+    const ls_status status = ls__plugin_load("bogus", &plugin);
+    (void)remove(path);
+    (void)remove(folder);
+    CHECK_INT(status, LS_ERR_UNSUPPORTED);
+    CHECK_SAYS(ls_error_message(), "backend \"%s\": %s cannot be loaded: %s");
+}
+
+static void world_is_carried(void)
+{
+    double x = ls_rank() + 1;
+    CHECK(strcmp(ls_group_backend(ls_world()), "loop") == 0);
+    CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_FLOAT64, LS_SUM, NULL, NULL));
+    CHECK(x == 3.0);
+    bool stop = true;
+    CHECK_OK(ls_stop_agree(ls_world(), &stop)); /* control: int32 max */
+    CHECK(!stop);
+}
+
+DIST_TEST(helper_world, 2)
+{
+    world_is_carried();
+}
+
+TEST(the_environment_chooses_the_backend_of_the_world)
+{
+    char variables[600];
+    snprintf(variables, sizeof variables,
+             "TEST_VERBOSE=1 LOCKSTEP_BACKEND=loop LOCKSTEP_BACKEND_PATH=/nowhere:%s",
+             test_build_path("tests/plugins"));
+    test_output run = run_helper(variables, "helper_world");
+    if (run.status != 0) {
+        test_fail(__FILE__, __LINE__, "%s", run.text);
+    }
+    free(run.text);
+    run = run_helper("TEST_VERBOSE=1 LOCKSTEP_BACKEND=loop LOCKSTEP_BACKEND_PATH=/nowhere",
+                     "helper_world");
+    CHECK(run.status != 0);
+    CHECK_SAYS(run.text, "backend \"%s\": there is no ls_backend_%s.so in %s; install the plug-in, "
+                         "or give its folder in LOCKSTEP_BACKEND_PATH, or its path as the backend");
+    free(run.text);
+}
+
+TEST_MAIN

@@ -1,0 +1,6 @@
+/* A shared object that is no plug-in. */
+int ls_backend_empty(void);
+int ls_backend_empty(void)
+{
+    return 0;
+}
