@@ -18,6 +18,7 @@
 #define LOCKSTEP_LOCKSTEP_H
 
 #include <lockstep/autograd.h>
+#include <lockstep/backend.h>
 #include <lockstep/checkpoint.h>
 #include <lockstep/comm.h>
 #include <lockstep/data.h>

@@ -425,10 +425,9 @@ static ls_status loop_describe(ls_backend_capabilities *out, char *error)
     return LS_OK;
 }
 
-static unsigned long long number_of(const char *name, unsigned long long fallback)
+static uint64_t number_of(const char *name, uint64_t fallback)
 {
-    const char *text = getenv(name);
-    return text != NULL ? strtoull(text, NULL, 10) : fallback;
+    return getenv(name) != NULL ? strtoull(getenv(name), NULL, 10) : fallback;
 }
 
 static ls_status loop_open(const ls_backend_group_spec *spec, void *out, void **group, char *error)
@@ -595,6 +594,7 @@ const ls_backend *ls_backend_plugin(uint32_t version)
                                .start = loop_start,
                                .test = loop_test,
                                .awaited = loop_awaited};
+    table.size = sizeof table - (is_broken("short") ? sizeof(void *) : 0);
     table.test = is_broken("half") ? NULL : loop_test;
     return version == LS_BACKEND_VERSION && !is_broken("version") ? &table : NULL;
 }

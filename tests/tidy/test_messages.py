@@ -25,6 +25,7 @@ SILENT_FILES = (
     "src/comm/program/check",  # the checker of programs, which only tests call
     "bench/dev/",         # for the developers of the library; tests/docs/test_algorithms.py reads its tables
     "bench/report.c",
+    "tools/info_backends.c",  # a table on stdout
     "bench/peers/",       # programs that answer compare.py
     "bench/training/",    # a program that answers compare_training.py
 )

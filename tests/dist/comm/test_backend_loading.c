@@ -78,6 +78,7 @@ DIST_TEST(a_plug_in_that_cannot_be_used_is_named_with_its_path, 2)
                "lockstep/backend.h");
     CHECK_SAYS(refusal(LOOP, "half", LS_ERR_UNSUPPORTED),
                "backend \"%s\": %s is incomplete, it lacks %s; install a complete build");
+    CHECK_SAYS(refusal(LOOP, "short", LS_ERR_UNSUPPORTED), "the end of its table");
     CHECK_SAYS(refusal(LOOP, "abort", LS_ERR_UNSUPPORTED),
                "promises to abort, and has no \"abort\"");
     CHECK_SAYS(refusal(LOOP, "memory", LS_ERR_UNSUPPORTED),
@@ -95,10 +96,10 @@ DIST_TEST(a_plug_in_that_cannot_be_used_is_named_with_its_path, 2)
         refusal(test_build_path("tests/plugins/ls_backend_empty.so"), "", LS_ERR_UNSUPPORTED),
         "backend \"%s\": %s is no plug-in, it does not export ls_backend_plugin");
     CHECK_SAYS(refusal("/nowhere/ls_backend_loop.so", "", LS_ERR_NOT_FOUND),
-               "backend \"%s\" cannot be loaded: %s");
+               "backend \"%s\" cannot be loaded: %.300s");
     CHECK_SAYS(
         refusal("MPI", "", LS_ERR_INVALID),
-        "backend \"%s\" is neither a name (lower-case letters, digits and _) nor a path with "
+        "backend \"%.100s\" is neither a name (lower-case letters, digits and _) nor a path with "
         "a \"/\"");
     CHECK_SAYS(ls_error_message(), "group \"%s\" cannot have backend \"%s\": rank %d: %s");
     CHECK_SAYS(
@@ -115,7 +116,7 @@ DIST_TEST(helper_connect, 2)
     CHECK_STATUS(
         ls_group_new_with(ls_world(), LS_OPTIONS(ls_group_options, .backend = LOOP), &group),
         LS_ERR_TIMEOUT);
-    CHECK_SAYS(ls_error_message(), "it has not connected the ranks within %s s");
+    CHECK_SAYS(ls_error_message(), "it has not connected the ranks within %.1f s");
 }
 
 TEST(a_plug_in_that_does_not_connect_ends_at_the_deadline)
@@ -140,7 +141,7 @@ TEST(a_file_of_the_right_name_that_is_no_library_is_named)
     (void)remove(path);
     (void)remove(folder);
     CHECK_INT(status, LS_ERR_UNSUPPORTED);
-    CHECK_SAYS(ls_error_message(), "backend \"%s\": %s cannot be loaded: %s");
+    CHECK_SAYS(ls_error_message(), "backend \"%s\": %s cannot be loaded: %.300s");
 }
 
 static void world_is_carried(void)

@@ -97,7 +97,7 @@ DIST_TEST(a_missing_wait_poisons_the_loss, 2)
     double losses[STEPS];
     setenv("LOOP_FAULT", "early:1:6", 1);
     train(LOOP, false, losses);
-    CHECK((ls_rank() == 1) == (losses[STEPS - 1] != losses[STEPS - 1])); /* NaN */
+    CHECK(losses[STEPS - 1] != losses[STEPS - 1]); /* NaN, which the next average spreads */
 }
 
 DIST_TEST(layouts_of_equal_bits_need_the_order_of_sums, 2)
