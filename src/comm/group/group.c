@@ -87,9 +87,9 @@ static void put_tag(char *tag, size_t bytes, const ls__group_creation *f, const 
                     int count)
 {
     const char *name = f->name != NULL ? f->name : "";
-    size_t used = (size_t)snprintf(tag, bytes, "new group \"%s\"%s%.60s of ranks ", name,
-                                   f->backend != NULL ? " by " : "",
-                                   f->backend != NULL ? f->backend : "");
+    size_t used =
+        (size_t)snprintf(tag, bytes, "new group \"%s\"%s%.60s of ranks ", name,
+                         f->backend != NULL ? " by " : "", f->backend != NULL ? f->backend : "");
     for (int i = 0; i < count && used < bytes; i++) {
         used += (size_t)snprintf(tag + used, bytes - used, "%s%d", i == 0 ? "" : ",", ranks[i]);
     }
