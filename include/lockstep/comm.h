@@ -73,8 +73,7 @@ LS_DEFAULTS_FUNCTION(group)
 
 /* ls_group_new with options. LS_ERR_NOT_FOUND, LS_ERR_UNSUPPORTED or another error of the plug-in, on
  * all ranks alike, when one of them cannot use the backend. */
-LS_API ls_status ls_group_new_with(ls_group *parent, const ls_group_options *options,
-                                   ls_group **out);
+LS_API ls_status ls_group_create(ls_group *parent, const ls_group_options *options, ls_group **out);
 
 /* The name of the group's backend (borrowed); "native" of a NULL group. Local call. */
 LS_API const char *ls_group_backend(const ls_group *group);

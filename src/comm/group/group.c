@@ -444,9 +444,9 @@ ls_status ls_group_new(ls_group *parent, const int *ranks, int count, const char
 }
 
 /* Collective over the parent. */
-ls_status ls_group_new_with(ls_group *parent, const ls_group_options *given, ls_group **out)
+ls_status ls_group_create(ls_group *parent, const ls_group_options *given, ls_group **out)
 {
-    LS_READ_OPTIONS(ls_group_options, options, given, "ls_group_new_with", LS_ERR_INVALID);
+    LS_READ_OPTIONS(ls_group_options, options, given, "ls_group_create", LS_ERR_INVALID);
     return new_group(parent,
                      &(ls__group_creation){.ranks = options.ranks,
                                            .count = options.count,

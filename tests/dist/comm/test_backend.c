@@ -24,8 +24,8 @@ enum { RANKS_MAX = 4, ROOM = 4096 };
 static ls_group *loop_group(const char *name)
 {
     ls_group *group = NULL;
-    CHECK_OK(ls_group_new_with(
-        ls_world(), LS_OPTIONS(ls_group_options, .name = name, .backend = LOOP), &group));
+    CHECK_OK(ls_group_create(ls_world(),
+                             LS_OPTIONS(ls_group_options, .name = name, .backend = LOOP), &group));
     CHECK(strcmp(ls_group_backend(group), "loop") == 0);
     return group;
 }
@@ -266,7 +266,7 @@ DIST_TEST(groups_inherit_their_backend, 2)
     CHECK_OK(ls_group_new(loop, NULL, 0, "duplicate", &child[0]));
     CHECK_OK(ls_group_split(loop, 0, ls_rank(), "split", &child[1]));
     CHECK_OK(ls_group_new_among(loop, both, 2, "among", &child[2]));
-    CHECK_OK(ls_group_new_with(loop, LS_OPTIONS(ls_group_options, .backend = "native"), &child[3]));
+    CHECK_OK(ls_group_create(loop, LS_OPTIONS(ls_group_options, .backend = "native"), &child[3]));
     CHECK_OK(ls_group_round_robin(child, 2, "turns", &turns));
     CHECK(strcmp(ls_group_backend(turns), "loop") == 0);
     CHECK(strcmp(ls_group_backend(ls_world()), "native") == 0);
@@ -288,7 +288,7 @@ DIST_TEST(ranks_that_ask_for_different_backends_are_told, 2)
     ls_group *group = NULL;
     const char *backend = ls_rank() == 0 ? "native" : LOOP;
     CHECK_STATUS(
-        ls_group_new_with(ls_world(), LS_OPTIONS(ls_group_options, .backend = backend), &group),
+        ls_group_create(ls_world(), LS_OPTIONS(ls_group_options, .backend = backend), &group),
         LS_ERR_MISMATCH);
     CHECK(strstr(ls_error_message(), " by native") != NULL);
     CHECK(group == NULL);
@@ -346,7 +346,7 @@ DIST_TEST(what_a_backend_does_not_promise_is_refused_in_words, 2)
     CHECK_SAYS(ls_error_message(),
                "%s on group \"%s\": backend \"%s\" has no streams; pass stream = NULL");
     CHECK_STATUS(
-        ls_group_new_with(loop, LS_OPTIONS(ls_group_options, .canonical_sums = true), &other),
+        ls_group_create(loop, LS_OPTIONS(ls_group_options, .canonical_sums = true), &other),
         LS_ERR_UNSUPPORTED);
     CHECK_SAYS(ls_error_message(),
                "group \"%s\" shall add in the library's order, and backend \"%s\" does not; use "

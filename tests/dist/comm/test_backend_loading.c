@@ -65,7 +65,7 @@ static const char *refusal(const char *backend, const char *broken, ls_status wa
     ls_group *group = NULL;
     setenv("LOOP_BROKEN", broken, 1);
     CHECK_STATUS(
-        ls_group_new_with(ls_world(), LS_OPTIONS(ls_group_options, .backend = backend), &group),
+        ls_group_create(ls_world(), LS_OPTIONS(ls_group_options, .backend = backend), &group),
         want);
     CHECK(group == NULL);
     return ls_error_message();
@@ -113,9 +113,8 @@ DIST_TEST(a_plug_in_that_cannot_be_used_is_named_with_its_path, 2)
 DIST_TEST(helper_connect, 2)
 {
     ls_group *group = NULL;
-    CHECK_STATUS(
-        ls_group_new_with(ls_world(), LS_OPTIONS(ls_group_options, .backend = LOOP), &group),
-        LS_ERR_TIMEOUT);
+    CHECK_STATUS(ls_group_create(ls_world(), LS_OPTIONS(ls_group_options, .backend = LOOP), &group),
+                 LS_ERR_TIMEOUT);
     CHECK_SAYS(ls_error_message(), "it has not connected the ranks within %.1f s");
 }
 

@@ -15,8 +15,7 @@ enum { STEPS = 12, ROWS = 6, IN = 8, OUT = 3 };
 static ls_group *group_of(const char *backend)
 {
     ls_group *group = NULL;
-    CHECK_OK(
-        ls_group_new_with(ls_world(), LS_OPTIONS(ls_group_options, .backend = backend), &group));
+    CHECK_OK(ls_group_create(ls_world(), LS_OPTIONS(ls_group_options, .backend = backend), &group));
     return group;
 }
 

@@ -186,6 +186,13 @@ static ls_status use_gradcheck(const ls_gradcheck_options *o)
     return ls_gradcheck(square, &x, 1, NULL, o);
 }
 
+static ls_status use_group(const ls_group_options *o)
+{
+    ls_group *group = NULL;
+    LS_TRY(ls_group_create(ls_world(), o, &group));
+    return ls_group_free(group);
+}
+
 static ls_status use_collective(const ls_collective_options *o)
 {
     float one = 1.0f;
@@ -332,6 +339,7 @@ typedef struct row {
     X(ddp_average, LEAST, )                                                                        \
     X(ddp_join, LEAST, )                                                                           \
     X(gradcheck, LEAST, )                                                                          \
+    X(group, LEAST, )                                                                              \
     X(group_norm, LEAST, )                                                                         \
     X(init, LEAST, )                                                                               \
     X(kl_div, LEAST, )                                                                             \
