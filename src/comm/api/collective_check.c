@@ -179,7 +179,9 @@ ls_status ls__collective_check(const char *what, const ls_group *group, const ls
         return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": tag %d is negative; give 0 or more",
                         what, group->name, args->tag);
     }
-    LS_TRY(ls__promise_check(what, group, args, options));
+    if (group->plugin != NULL || options->stream != NULL) { /* native has all else */
+        LS_TRY(ls__promise_check(what, group, args, options));
+    }
     if (options->timeout_ms < 0) {
         return ls__fail(
             LS_ERR_INVALID,

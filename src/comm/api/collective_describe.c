@@ -165,6 +165,7 @@ void ls__collective_fill(ls_group *group, const ls__collective *args,
     work->pack = args->pack;
     work->stream = options->stream;
     work->control = args->control;
+    work->carried = false;
     work->divisor = work->divisor != 0 ? work->divisor : options->divisor;
     work->queued_ns = comm->env->now_ns(comm->env);
     work->deadline_ns = ls__work_deadline(group, options, work->queued_ns);

@@ -36,8 +36,6 @@ struct ls_work {
     bool detached;          /* const; nobody waits: the engine takes the handle back */
     bool held;              /* lock; the user has the handle and has not waited yet */
     bool by_message;        /* const; needs the message transport */
-    bool control;           /* const; the library's own: no plug-in moves its data */
-    bool carried;           /* progress; a plug-in has its bytes in flight (send and recv) */
     _Atomic bool posted;    /* fence 0 is announced: release under lock, acquire */
     bool warned;            /* progress; a warning has named the missing members */
     bool announced;         /* progress; announced to remote members because it has stalled */
@@ -63,8 +61,6 @@ struct ls_work {
     ls_reduce_op op; /* AVG has become SUM with a divisor, PREMUL_SUM and the user's SUM */
     ls__reduce_user user;
     double divisor;
-    ls_stream *stream;
-    void *request;         /* progress; of a plug-in (send and recv) */
     struct ls__pack *pack; /* holds the input, premultiplied; NULL: there is none */
     uint64_t queued_ns, started_ns, deadline_ns;
     uint64_t gone_seen_ns; /* progress; since when its peer is gone; Note [Leaving] in check.c */
@@ -75,6 +71,11 @@ struct ls_work {
     uint64_t message_number; /* that its messages carry */
     size_t moved;            /* bytes */
     int64_t *table; /* lock: memory of count_of and offset_of, kept; NULL: not needed yet */
+    /* Of groups with a plug-in; set by ls__collective_fill. */
+    bool control; /* const; the library's own: no plug-in moves its data */
+    bool carried; /* progress; a plug-in has its bytes in flight (send and recv) */
+    ls_stream *stream;
+    void *request; /* progress; of the plug-in (send and recv) */
 };
 
 ls_work *ls__work_take(ls__comm *comm);            /* lock; NULL without memory */

@@ -41,9 +41,6 @@ struct ls_group {
     ls__list link; /* in comm->groups. Changed with lock and progress lock, read with either */
     ls__comm *comm;
     const ls__backend *backend;
-    ls__plugin_group *plugin;           /* moves the data of operations; NULL: the library does. */
-    const ls_backend_capabilities *can; /* what its backend promises. Both const from the first
-                                           operation of the user's on */
     char name[LS__GROUP_NAME_MAX];
     uint32_t id;
     int rank, size;
@@ -86,6 +83,10 @@ struct ls_group {
     char claim_text[LS__FAILURE_MAX];
     /* Counters: written by the holder of the progress lock, read by any thread, relaxed. */
     _Atomic uint64_t operations, messages, bytes_sent, bytes_received, wait_ns;
+    /* Behind what the fast path of small operations touches. */
+    ls__plugin_group *plugin;           /* moves the data of operations; NULL: the library does. */
+    const ls_backend_capabilities *can; /* what its backend promises. Both const from the first
+                                           operation of the user's on */
 };
 
 int ls__member_of(const ls_group *group, int world_rank); /* comm.c; -1: not a member */
