@@ -152,6 +152,7 @@ sanitize-fast: export UBSAN_OPTIONS = halt_on_error=1:print_stacktrace=1
 sanitize-fast: export ASAN_OPTIONS = handle_segv=0
 sanitize-fast: build-asan-fast/build.ninja
 	ninja -C build-asan-fast lockstep examples/01_hello_all_reduce tests/unit/checkpoint/saver tests/unit/nn/foreign \
+	    tests/plugins/ls_backend_loop.so tests/plugins/ls_backend_empty.so \
 	    $$(tests/run --build build-asan-fast --programs-only --fast --list)
 	tests/run --build build-asan-fast --programs-only --fast
 

@@ -53,11 +53,14 @@ static size_t copy_lines(unsigned char *to, const unsigned char *from, size_t by
 #define PIECE_BYTES ((size_t)256 << 10)
 #define CLAIMED_BYTES ((size_t)8 << 10) /* claimed while it is in the first-level cache */
 
-/* Stores the first word of each line back, atomically, since another reader may do the same. */
-static void claim(const unsigned char *line, const unsigned char *end)
+/* Stores a word of each line back, atomically, since another reader may do the same. The first line
+ * may have begun as somebody else's memory, so only words inside the range are stored. */
+static void claim(const unsigned char *at, const unsigned char *end)
 {
-    for (; line < end; line += LS__CACHE_LINE) {
-        _Atomic uint64_t *word = (_Atomic uint64_t *)(uintptr_t)line;
+    const size_t word_bytes = sizeof(uint64_t);
+    uintptr_t next = ((uintptr_t)at + word_bytes - 1) & ~(uintptr_t)(word_bytes - 1);
+    for (; next + word_bytes <= (uintptr_t)end; next = (next | (LS__CACHE_LINE - 1)) + 1) {
+        _Atomic uint64_t *word = (_Atomic uint64_t *)next;
         const uint64_t same = atomic_load_explicit(word, memory_order_relaxed);
         atomic_store_explicit(word, same, memory_order_relaxed);
     }
@@ -66,8 +69,7 @@ static void claim(const unsigned char *line, const unsigned char *end)
 void ls__claim_lines(const void *at, size_t bytes)
 {
     if (ls__cpu_is_amd()) {
-        const uintptr_t first = (uintptr_t)at & ~(uintptr_t)(LS__CACHE_LINE - 1);
-        claim((const unsigned char *)first, (const unsigned char *)at + bytes);
+        claim(at, (const unsigned char *)at + bytes);
     }
 }
 

@@ -2,6 +2,8 @@
 #include "base/copy.h"
 
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "test.h"
 
@@ -49,6 +51,21 @@ TEST(a_copy_that_claims_lines_changes_its_destination_only)
             CHECK(memcmp(in, before, sizeof in) == 0);
         }
     }
+}
+
+/* The rest of its first and its last line may be memory that somebody else writes. */
+TEST(a_claim_stores_nothing_outside_its_range)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    unsigned char *memory = mmap(NULL, 3 * page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                                 0); /* a store is a SIGSEGV */
+    CHECK(memory != MAP_FAILED);
+    CHECK(mprotect(memory + page, page, PROT_READ | PROT_WRITE) == 0);
+    ls__claim_lines(memory + page - 7, 7 + page + 7);
+    for (size_t from = 1; from < 64; from++) {
+        ls__claim_lines(memory + from, 7);
+    }
+    CHECK(munmap(memory, 3 * page) == 0);
 }
 
 TEST_MAIN

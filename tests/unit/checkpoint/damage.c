@@ -359,7 +359,7 @@ TEST(opening_to_load_makes_nothing_and_refuses_what_is_no_folder)
     CHECK_STATUS(ls_checkpoint_new(path, ls_world(), &load_only, &c), LS_ERR_NOT_FOUND);
     CHECK_CONTAINS(ls_error_message(), path);
     run("touch %s/none", folder);
-    CHECK_STATUS(ls_checkpoint_new(path, ls_world(), &load_only, &c), LS_ERR_SYSTEM);
+    CHECK_STATUS(ls_checkpoint_new(path, ls_world(), &load_only, &c), LS_ERR_NOT_FOUND);
     CHECK_CONTAINS(ls_error_message(), "Not a directory");
     small_remove(folder);
     CHECK_OK(ls_finalize());

@@ -109,7 +109,7 @@ TEST(bad_cifar_10_files_are_refused_with_name_and_offset)
     ls_dataset *d = NULL;
     uint8_t bytes[2 * RECORD] = {0};
     check_refused(LS_STATUS_OF(d = ls_cifar10_dataset_new(scratch_at("none"), true)),
-                  LS_ERR_NOT_FOUND, "none", "exist");
+                  LS_ERR_NOT_FOUND, "none", "No such file");
     check_refused(LS_STATUS_OF(d = ls_cifar10_dataset_new("", true)), LS_ERR_INVALID, "no path",
                   "");
     check_refused(LS_STATUS_OF(d = ls_cifar10_dataset_new("/dev/null", true)), LS_ERR_INVALID,
@@ -137,9 +137,9 @@ TEST(bad_cifar_10_files_are_refused_with_name_and_offset)
         (void)write_cifar(name, f, 1);
     }
     check_refused(LS_STATUS_OF(d = ls_cifar10_dataset_new(scratch_folder(), true)),
-                  LS_ERR_NOT_FOUND, "data_batch_5.bin\" does", "test_batch.bin");
+                  LS_ERR_NOT_FOUND, "data_batch_5.bin\": No such file", "test_batch.bin");
     check_refused(LS_STATUS_OF(d = ls_cifar10_dataset_new(scratch_folder(), false)),
-                  LS_ERR_NOT_FOUND, "test_batch.bin\" does", "");
+                  LS_ERR_NOT_FOUND, "test_batch.bin\": No such file", "");
     CHECK(d == NULL);
     end();
 }
@@ -255,7 +255,7 @@ TEST(bad_npy_files_are_refused_with_name_and_offset)
     check_refused(LS_STATUS_OF(d = ls_npy_dataset_new(NULL, good)), LS_ERR_INVALID,
                   "a path is missing", "");
     check_refused(LS_STATUS_OF(d = ls_npy_dataset_new(scratch_at("none"), good)), LS_ERR_NOT_FOUND,
-                  "none", "exist");
+                  "none", "No such file");
     check_refused(LS_STATUS_OF(d = ls_npy_dataset_new(scratch_folder(), good)), LS_ERR_INVALID,
                   scratch_folder(), "regular");
     for (size_t cut = 0; cut < 128; cut++) {
@@ -424,7 +424,7 @@ TEST(bad_shards_are_refused_with_name_and_offset)
 {
     start();
     uint8_t file[1024 + 20] = {0x88, 0xd8, 0x34, 0x01, 1, 0, 0, 0, 10};
-    check_bad_tokens(scratch_at("none"), "none", LS_ERR_NOT_FOUND, "exist");
+    check_bad_tokens(scratch_at("none"), "none", LS_ERR_NOT_FOUND, "No such file");
     check_bad_tokens("", "", LS_ERR_INVALID, "no path");
     check_bad_tokens(scratch_write("empty", "", 0), "empty\"", LS_ERR_INVALID, "is empty");
     check_bad_tokens(scratch_write("odd", "abc", 3), "odd\"", LS_ERR_FORMAT, "offset 2");
