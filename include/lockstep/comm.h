@@ -63,7 +63,7 @@ typedef struct ls_group_options {
     int count;
     const char *name;
     /* What moves the data of the group's operations (backend.h): "native", or the name or path of a
-     * plug-in, such as "mpi". NULL: the parent's; the world's is LOCKSTEP_BACKEND. All ranks must ask
+     * plug-in, such as "loop". NULL: the parent's; the world's is LOCKSTEP_BACKEND. All ranks must ask
      * for the same one. */
     const char *backend;
     bool canonical_sums; /* refuse a backend that does not add in the order described above */
