@@ -306,9 +306,9 @@ static ls_status compare(ls_reducer *r)
 {
     ls__automatic *a = &r->automatic;
     const int rounds = stages[a->stage].rounds;
-    LS_TRY(LS__AS_CONTROL(ls_all_reduce(
-        r->group, a->took, a->took, LS__DIVISIONS * LS__COMPARED_SAMPLES, LS_FLOAT32, LS_MIN,
-        LS_OPTIONS(ls_collective_options, .tag = TAG), NULL)));
+    LS_TRY(LS__AS_CONTROL(ls_all_reduce(r->group, a->took, a->took,
+                                        LS__DIVISIONS * LS__COMPARED_SAMPLES, LS_FLOAT32, LS_MIN,
+                                        LS_OPTIONS(ls_collective_options, .tag = TAG), NULL)));
     int best = kept_from(a, LS__TRIED, 1), kept = 0;
     best = best >= 0 ? best : kept_from(a, 0, 1);
     for (int t = 0; t < LS__DIVISIONS; t++) {
