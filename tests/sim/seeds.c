@@ -100,61 +100,62 @@ TEST(a_seed_gives_the_same_event_log_to_the_last_byte)
     free(text[1]);
 }
 
-static void check_found(const char *bug)
+static void check_found(const char *bug, int seeds)
 {
     char arguments[96];
-    snprintf(arguments, sizeof arguments, "--until-found --planted %s --seeds 1-2000", bug);
+    snprintf(arguments, sizeof arguments, "--until-found --planted %s --seeds 1-%d", bug, seeds);
     check_good(arguments, 290);
 }
 
 TEST_OF(a_comparison_that_is_skipped_is_found, 0, 300)
 {
-    check_found("comparison");
+    check_found("comparison", 2000);
 }
 
 TEST_OF(tags_that_are_not_compared_are_found, 0, 300)
 {
-    check_found("tag");
+    check_found("tag", 2000);
 }
 
 TEST_OF(a_deadline_that_is_not_looked_at_is_found, 0, 300)
 {
-    check_found("deadline");
+    check_found("deadline", 2000);
 }
 
 TEST_OF(a_fence_that_is_left_out_is_found, 0, 300)
 {
-    check_found("fence");
+    check_found("fence", 2000);
 }
 
 TEST_OF(a_wake_up_that_is_lost_is_found, 0, 300)
 {
-    check_found("wake");
+    check_found("wake", 2000);
 }
 
 TEST_OF(a_slot_of_another_generation_is_found, 0, 300)
 {
-    check_found("generation");
+    check_found("generation", 2000);
 }
 
 TEST_OF(a_frame_whose_damage_is_not_noticed_is_found, 0, 300)
 {
-    check_found("damage");
+    check_found("damage", 2000);
 }
 
 TEST_OF(a_failure_in_the_words_of_another_is_found, 0, 300)
 {
-    check_found("words");
+    check_found("words", 2000);
 }
 
+/* Rare: two staged operations follow each other while a peer still reads the first one's slots. */
 TEST_OF(a_stage_slot_that_is_used_again_too_early_is_found, 0, 300)
 {
-    check_found("slot");
+    check_found("slot", 12000);
 }
 
 TEST_OF(an_operator_that_is_wrong_for_one_dtype_is_found, 0, 300)
 {
-    check_found("operator");
+    check_found("operator", 2000);
 }
 
 TEST_MAIN
