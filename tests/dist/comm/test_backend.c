@@ -254,6 +254,9 @@ DIST_TEST(messages_travel_by_the_plug_in, 3)
     size_t length = ls_rank() == 0 ? sizeof "an object" : 0;
     CHECK_OK(ls_broadcast_bytes(loop, &bytes, &length, 0, NULL));
     CHECK(strcmp(bytes, "an object") == 0);
+    if (ls_rank() != 0) {
+        ls_bytes_free(bytes);
+    }
     CHECK_OK(ls_group_free(loop));
 }
 
