@@ -8,8 +8,8 @@
  *     backend                         start   moves data      done
  *
  * A plug-in is a shared object that exports one function, `ls_backend_plugin`. It needs only this
- * header and must not link the library. It says what it can promise (ls_backend_capabilities); the
- * library refuses everything else in words and never asks the plug-in for it. docs/backends.md
+ * header and must not link the library. It lists its promises (ls_backend_capabilities); the
+ * library refuses all other requests with an error and does not pass them to the plug-in. docs/backends.md
  * describes how to write one, tests/plugins/loop.c is an example.
  *
  * Rules for all functions of a plug-in:

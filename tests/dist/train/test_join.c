@@ -188,17 +188,6 @@ static int twin_epoch(twin *w, const share *data, int ranks, rule by)
 
 /* ---- the ranks ---------------------------------------------------------------------------- */
 
-static void backward_of(ls_module *ddp, int b, rule by)
-{
-    LS_SCOPE;
-    float x[ROWS_MAX * IN], t[ROWS_MAX * OUT];
-    const int rows = batch_of(ls_rank(), b, x, t);
-    ls_tensor *y = ls_forward(ddp, ls_from_data(x, LS_SHAPE(rows, IN), LS_FLOAT32));
-    ls_tensor *e = ls_sub(y, ls_from_data(t, LS_SHAPE(rows, OUT), LS_FLOAT32));
-    ls_tensor *loss = ls_mean(ls_mul(e, e));
-    CHECK_OK(by == BY_WEIGHT ? ls_backward_weighted(loss, rows) : ls_backward(loss));
-}
-
 /* The loop of ddp.h. */
 static int epoch(ls_module *ddp, ls_optim *optim, const share *data, rule by)
 {
@@ -207,7 +196,7 @@ static int epoch(ls_module *ddp, ls_optim *optim, const share *data, rule by)
     for (int step = 0;; step++) {
         bool more = step < data->batches(ls_rank(), ls_world_size());
         if (more) {
-            backward_of(ddp, step, by);
+            (void)backward_of(ddp, step, by == BY_WEIGHT);
         } else {
             CHECK_OK(ls_ddp_join(ddp, options, &more));
         }
@@ -298,10 +287,10 @@ static int steps_of_two(ls_module *ddp, ls_optim *optim, rule by)
         bool more = 2 * step + 1 < batches;
         if (2 * step < batches) {
             LS_NO_SYNC(ddp);
-            backward_of(ddp, 2 * step, by);
+            (void)backward_of(ddp, 2 * step, by == BY_WEIGHT);
         }
         if (more) {
-            backward_of(ddp, 2 * step + 1, by);
+            (void)backward_of(ddp, 2 * step + 1, by == BY_WEIGHT);
         } else {
             CHECK_OK(ls_ddp_join(ddp, NULL, &more));
         }
@@ -421,7 +410,7 @@ DIST_TEST(an_operation_that_a_joined_rank_does_not_reach_ends_in_words, 2)
     CHECK_OK(ls_module_status(ddp));
     bool more = true;
     float sum = 1.0f;
-    backward_of(ddp, 0, BY_ALL);
+    (void)backward_of(ddp, 0, false);
     const ls_status status =
         ls_rank() == 0 ? ls_ddp_join(ddp, NULL, &more)
                        : ls_all_reduce(ls_world(), &sum, &sum, 1, LS_FLOAT32, LS_SUM, NULL, NULL);

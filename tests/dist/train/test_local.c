@@ -124,18 +124,6 @@ static void twin_step(replica *w, const recipe *how, int ranks, int step)
 
 /* ---- the ranks ---------------------------------------------------------------------------- */
 
-static int backward_of(ls_module *ddp, int b, bool weighted)
-{
-    LS_SCOPE;
-    float x[ROWS_MAX * IN], t[ROWS_MAX * OUT];
-    const int rows = batch_of(ls_rank(), b, x, t);
-    ls_tensor *y = ls_forward(ddp, ls_from_data(x, LS_SHAPE(rows, IN), LS_FLOAT32));
-    ls_tensor *e = ls_sub(y, ls_from_data(t, LS_SHAPE(rows, OUT), LS_FLOAT32));
-    ls_tensor *loss = ls_mean(ls_mul(e, e));
-    CHECK_OK(weighted ? ls_backward_weighted(loss, rows) : ls_backward(loss));
-    return rows;
-}
-
 /* Returns its rows. */
 static int step_of(ls_module *ddp, ls_optim *optim, const recipe *how, int step)
 {
