@@ -1,16 +1,14 @@
 /* Sizes of buckets that Lockstep chooses (docs/design.md, D9), unless the caller did.
  *
- *     tried    A B C  C B A  …          25 MiB, a quarter of a region, a sixteenth
- *     compared A B C D E  E D C B A …   with two that the times of the first stage lead to
- *              A D  D A  …              those that were not clearly slower; then one stays
+ *     tried      25 MiB, a quarter of a region, a sixteenth: each in turn (turns.c)
+ *     found      two others, from what the tried ones measured (boundaries.c)
+ *     compared   all of them, each in turn; then one stays
  *
- * A round is a backward with each division, and the next round goes back, so that a slow moment of the
- * machine meets all of them, and one that becomes slower is no advantage to the first. The tried divisions are there to be measured: when each cell becomes ready, and how
- * long all-reduces of different sizes take. From these, brought together over the ranks of a domain,
- * every rank computes the same boundaries (boundaries.c). The model knows nothing of the cores and of the
- * memory that backward and all-reduce share; so all divisions are then compared by the time from begin to
- * end, round by round. Boundaries move without moving gradients and change no bit of a sum (D5), so all
- * of these steps count in training.
+ * The tried divisions are there to be measured: when each cell becomes ready, and how long all-reduces of
+ * different sizes take. From these, brought together over the ranks of a domain, every rank computes the
+ * same boundaries. The model knows nothing of the cores and of the memory that backward and all-reduce
+ * share; so all divisions are then compared by the time from begin to end. Boundaries move without moving
+ * gradients and change no bit of a sum (D5), so all of these steps count in training.
  *
  * A cell is ready when it is on the last rank, and a division's all-reduces take as long as on the rank
  * that saw the least of them, since the others waited for that rank. What one more all-reduce costs is
@@ -29,27 +27,15 @@
 #include "reduce/plan.h"
 
 #define TAG "sizes of buckets"
-/* So much of a division's time takes the one that replaces it. Above, that is noise, and a division
- * that was searched for stays. */
-#define FASTER 0.985f
 #define SMALL 9 /* all-reduces of one number that are timed */
 
 static const int parts[LS__TRIED] = {0, 4, 16};
 
-/* What is searched for: links may be slower than measured, since they have worse moments, and by a part
- * of the predicted end it may be later with fewer buckets, hence less work. */
+/* Each search takes links for `margin` times as slow as measured, since they have worse moments, and
+ * accepts an end that is later by the part `slack` if it needs fewer buckets, hence less work. */
 static const struct {
     double margin, slack;
 } searches[LS__FOUND] = {{1.25, 0.005}, {1.0, 0.05}};
-
-/* Rounds of a stage that count, and by what ratio a division is slower than the fastest if it takes
- * part in no further stage. */
-static const struct {
-    int rounds;
-    double slower;
-} stages[] = {
-    {LS__DIVISION_SAMPLES, 0.0}, {LS__DIVISION_SAMPLES, 1.05}, {LS__COMPARED_SAMPLES, 1.0}};
-enum { STAGES = sizeof stages / sizeof *stages };
 
 /* ---- measuring ----------------------------------------------------------------------------- */
 
@@ -69,9 +55,7 @@ ls_status ls__automatic_start(ls_reducer *r)
         return LS_OK;
     }
     *a = (ls__automatic){.on = true};
-    for (int t = 0; t < LS__TRIED; t++) {
-        a->kept[t] = true;
-    }
+    ls__turns_start(&a->turns);
     a->tried = take(r, (size_t)r->domain_count, sizeof *a->tried, &failed);
     a->ready = take(r, n, sizeof *a->ready, &failed);
     for (int f = 0; f < LS__FOUND; f++) {
@@ -131,20 +115,6 @@ static void record_buckets(ls_reducer *r, int sample)
     }
 }
 
-/* Of up to LS__COMPARED_SAMPLES. */
-static float median(const float *samples, int count)
-{
-    float sorted[LS__COMPARED_SAMPLES];
-    for (int i = 0; i < count; i++) {
-        int at = i;
-        for (; at > 0 && sorted[at - 1] > samples[i]; at--) {
-            sorted[at] = sorted[at - 1];
-        }
-        sorted[at] = samples[i];
-    }
-    return sorted[count / 2];
-}
-
 /* ---- searching ----------------------------------------------------------------------------- */
 
 static int by_last(const void *a, const void *b)
@@ -179,8 +149,8 @@ static ls_status time_small(ls_reducer *r, int d, float *seconds)
                              LS_OPTIONS(ls_collective_options, .tag = TAG), NULL));
         samples[i] = (float)((double)(env->now_ns(env) - begin) * 1e-9);
     }
-    *seconds = median(samples + SMALL - LS__DIVISION_SAMPLES,
-                      LS__DIVISION_SAMPLES); /* the first ones meet late ranks */
+    *seconds = ls__samples_median(samples + SMALL - LS__DIVISION_SAMPLES,
+                                  LS__DIVISION_SAMPLES); /* the first ones meet late ranks */
     return LS_OK;
 }
 
@@ -190,11 +160,12 @@ static ls_status share(ls_reducer *r, int d, int cells)
 {
     ls__automatic *a = &r->automatic;
     for (int k = 0; k < cells; k++) {
-        a->shared[k] = median(a->ready[a->places[k].cell], LS__DIVISION_SAMPLES);
+        a->shared[k] = ls__samples_median(a->ready[a->places[k].cell], LS__DIVISION_SAMPLES);
     }
     LS_TRY(time_small(r, d, &a->shared[cells]));
     for (int t = 0; t < LS__TRIED; t++) {
-        a->shared[cells + 1 + t] = -median(a->tried[d].seconds[t], LS__DIVISION_SAMPLES);
+        a->shared[cells + 1 + t] =
+            -ls__samples_median(a->tried[d].seconds[t], LS__DIVISION_SAMPLES);
     }
     return LS__AS_CONTROL(ls_all_reduce(r->domains[d].group, a->shared, a->shared,
                                         cells + 1 + LS__TRIED, LS_FLOAT32, LS_MAX,
@@ -266,129 +237,65 @@ static ls_status find(ls_reducer *r, int d)
     return LS_OK;
 }
 
-/* ---- comparing ----------------------------------------------------------------------------- */
+/* ---- stages -------------------------------------------------------------------------------- */
 
-/* By what the division's backwards take longer than another's: the median over pairs of rounds, there
- * and back. */
-static float ratio(const float *took, const float *other, int rounds)
-{
-    float ratios[LS__COMPARED_SAMPLES / 2];
-    for (int s = 0; s < rounds / 2; s++) {
-        const float whole = other[2 * s] + other[2 * s + 1];
-        ratios[s] = whole > 0.0f ? (took[2 * s] + took[2 * s + 1]) / whole : 1.0f;
-    }
-    return median(ratios, rounds / 2);
-}
-
-/* The first of the kept divisions from this one on, up or down; -1: there is none. */
-static int kept_from(const ls__automatic *a, int division, int step)
-{
-    while (division >= 0 && division < LS__DIVISIONS && !a->kept[division]) {
-        division += step;
-    }
-    return division < LS__DIVISIONS ? division : -1;
-}
-
-static void report(const ls_reducer *r, int rounds)
+static void report(const ls_reducer *r)
 {
     const ls__automatic *a = &r->automatic;
     if (r->rank == 0) {
         LS__INFO("reducer \"%s\": buckets of division %d stay, with %.3f ms from begin to end; an "
                  "all-reduce takes %.3f ms and %.3f ms a MB",
-                 r->name, a->next + 1, (double)median(a->took[a->next], rounds) * 1e3,
+                 r->name, a->turns.division + 1, (double)ls__turns_median(&a->turns) * 1e3,
                  a->cost.each * 1e3, a->cost.byte * 1e9);
     }
 }
 
-/* Chooses among the kept divisions. In each backward the rank that began last counts, which had to wait
- * for nobody. Collective. */
-static ls_status compare(ls_reducer *r)
-{
-    ls__automatic *a = &r->automatic;
-    const int rounds = stages[a->stage].rounds;
-    LS_TRY(LS__AS_CONTROL(ls_all_reduce(r->group, a->took, a->took,
-                                        LS__DIVISIONS * LS__COMPARED_SAMPLES, LS_FLOAT32, LS_MIN,
-                                        LS_OPTIONS(ls_collective_options, .tag = TAG), NULL)));
-    int best = kept_from(a, LS__TRIED, 1), kept = 0;
-    best = best >= 0 ? best : kept_from(a, 0, 1);
-    for (int t = 0; t < LS__DIVISIONS; t++) {
-        best = a->kept[t] && ratio(a->took[t], a->took[best], rounds) < FASTER ? t : best;
-    }
-    for (int t = 0; t < LS__DIVISIONS; t++) {
-        a->kept[t] = a->kept[t] &&
-                     ((double)ratio(a->took[t], a->took[best], rounds) <= stages[a->stage].slower ||
-                      t == best);
-        kept += a->kept[t];
-    }
-    a->settled = a->stage == STAGES - 1 || kept == 1;
-    if (a->settled) {
-        a->next = best;
-        report(r, rounds);
-    }
-    return LS_OK;
-}
-
-/* ---- stages -------------------------------------------------------------------------------- */
-
-/* All rounds are done. */
+/* In each backward the rank that began last counts, which had to wait for nobody. Collective. */
 static ls_status end_stage(ls_reducer *r)
 {
     ls__automatic *a = &r->automatic;
-    if (a->stage > 0) {
-        LS_TRY(compare(r));
+    if (a->turns.stage > 0) {
+        LS_TRY(LS__AS_CONTROL(ls_all_reduce(
+            r->group, a->turns.took, a->turns.took, LS__DIVISIONS * LS__COMPARED_SAMPLES,
+            LS_FLOAT32, LS_MIN, LS_OPTIONS(ls_collective_options, .tag = TAG), NULL)));
     }
-    for (int d = 0; d < r->domain_count && a->stage == 0; d++) {
+    for (int d = 0; d < r->domain_count && a->turns.stage == 0; d++) {
         LS_TRY(find(r, d));
     }
-    for (int t = LS__TRIED; t < LS__DIVISIONS && a->stage == 0; t++) {
-        a->kept[t] = true;
+    ls__turns_choose(&a->turns);
+    if (a->turns.settled) {
+        report(r);
     }
-    a->stage++;
-    a->round = 0;
     return LS_OK;
 }
 
-/* All ranks count the same backwards, so they come to the exchanges together. The first round of a stage
- * is left out: in the first backward with a division memory and programs of new sizes are made. */
+/* All ranks count the same backwards, so they come to the exchanges together. */
 ls_status ls__automatic_measure(ls_reducer *r)
 {
     ls__automatic *a = &r->automatic;
-    if (!a->on || a->settled) {
+    if (!a->on || a->turns.settled) {
         return LS_OK;
     }
-    const int sample = a->round - 1;
-    if (sample >= 0) {
-        a->took[a->division][sample] = since_begin(r, r->ended_ns);
-    }
-    if (sample >= 0 && a->stage == 0) {
+    const int sample = ls__turns_sample(&a->turns);
+    if (sample >= 0 && a->turns.stage == 0) {
         record_ready(r, sample);
         record_buckets(r, sample);
     }
-    const int step = a->round % 2 == 0 ? 1 : -1;
-    a->next = kept_from(a, a->division + step, step);
-    if (a->next >= 0) {
-        return LS_OK;
-    }
-    a->next = a->division; /* the next round goes back */
-    if (++a->round <= stages[a->stage].rounds) {
-        return LS_OK;
-    }
-    LS_TRY(end_stage(r));
-    a->next = a->settled ? a->next : kept_from(a, 0, 1);
-    return LS_OK;
+    return ls__turns_took(&a->turns, since_begin(r, r->ended_ns)) ? end_stage(r) : LS_OK;
 }
 
 void ls__automatic_divide(ls_reducer *r)
 {
     ls__automatic *a = &r->automatic;
-    if (!a->on || a->next == a->division) {
+    const int next = a->turns.division;
+    if (!a->on || next == a->division) {
         return;
     }
-    a->division = a->next;
-    if (a->division >= LS__TRIED) {
-        ls__reducer_divide(r, &(ls__reduce_division){.ends = a->ends[a->division - LS__TRIED]});
+    a->division = next;
+    if (next >= LS__TRIED) {
+        ls__reducer_divide(r, &(ls__reduce_division){.ends = a->ends[next - LS__TRIED]});
     } else {
-        ls__reducer_divide(r, &(ls__reduce_division){.parts = parts[a->division],
+        ls__reducer_divide(r, &(ls__reduce_division){.parts = parts[next],
                                                      .first_bytes = r->options.first_bucket_bytes,
                                                      .bytes = r->options.bucket_bytes});
     }

@@ -5,12 +5,8 @@
 #include <lockstep/reducer.h>
 
 #include "reduce/boundaries.h"
+#include "reduce/turns.h"
 
-#define LS__TRIED 3 /* divisions that are measured before others are searched for */
-#define LS__FOUND 2 /* divisions that the search finds */
-#define LS__DIVISIONS (LS__TRIED + LS__FOUND)
-#define LS__DIVISION_SAMPLES 6  /* synchronised backwards with each that count; one more does not */
-#define LS__COMPARED_SAMPLES 16 /* as many at most when they are compared; both are even */
 #define LS__START_BYTES                                                                            \
     ((size_t)25 << 20) /* PyTorch's cap: a bucket before anything was measured */
 
@@ -28,13 +24,8 @@ typedef struct ls__cell_place {
 /* The arrays lie in the reducer's arena. The thread that trains owns it. */
 typedef struct ls__automatic {
     bool on;      /* Lockstep chooses */
-    bool settled; /* it has chosen */
     int division; /* in use: a tried one, or from LS__TRIED on one that was found */
-    int next;     /* that of the next synchronised backward */
-    int stage;    /* 0: the tried ones are measured; then those of `kept` are compared … */
-    int round;    /* … with one backward each in a round */
-    bool kept[LS__DIVISIONS];
-    float took[LS__DIVISIONS][LS__COMPARED_SAMPLES];
+    ls__turns turns;
     ls__tried *tried;                     /* [domain_count] */
     float (*ready)[LS__DIVISION_SAMPLES]; /* [cell_count] seconds since ls_reducer_begin */
     bool *ends[LS__FOUND];                /* [cell_count] of the divisions that were found */

@@ -78,7 +78,7 @@ ls_status ls_reducer_get_stats(const ls_reducer *r, ls_reducer_stats *out)
     }
     ls_reducer_stats now = r->stats;
     now.automatic = r->automatic.on;
-    now.settled = r->automatic.settled;
+    now.settled = r->automatic.turns.settled;
     name_slowest(r, &now);
     for (int i = 0; i < r->plan.region_count; i++) {
         now.bucket_bytes += r->plan.regions[i].bytes;
