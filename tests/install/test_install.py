@@ -106,7 +106,10 @@ def compile_example(source):
     shutil.copy(source, folder)
     package = "lockstep-models" if "<lockstep/models/" in source.read_text() else "lockstep"
     flags = pkg_config("--cflags", "--libs", package=package).split()
-    command("gcc", "-Wall", "-Wextra", "-Werror", source.name, "-o", source.stem, *flags,
+    compiler = "mpicc" if "<lockstep/mpi.h>" in source.read_text() else "gcc"
+    if shutil.which(compiler) is None:
+        return None
+    command(compiler, "-Wall", "-Wextra", "-Werror", source.name, "-o", source.stem, *flags,
             cwd=folder)
     return folder / source.stem
 

@@ -97,7 +97,8 @@ def public_headers_include_only_those_of_their_own_or_lower_layers():
 @test
 def the_umbrella_includes_every_public_header():
     names = {name for _, name in includes(SOURCE / "include/lockstep/lockstep.h")}
-    there = {f"lockstep/{p.name}" for p in (SOURCE / "include/lockstep").glob("*.h")} - {"lockstep/lockstep.h"}
+    there = {f"lockstep/{p.name}" for p in (SOURCE / "include/lockstep").glob("*.h")}
+    there -= {"lockstep/lockstep.h", "lockstep/mpi.h"}  # the latter needs the program's own mpi.h
     none_of(names ^ there, "in one and not the other")
 
 
