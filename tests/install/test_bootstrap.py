@@ -40,8 +40,8 @@ class Machine:
         path.write_text(f"#!/bin/sh\n{body}\n")
         path.chmod(0o755)
 
-    def bootstrap(self):
-        environment = {k: v for k, v in os.environ.items() if k != "CC"}
+    def bootstrap(self, **more):
+        environment = dict({k: v for k, v in os.environ.items() if k != "CC"}, **more)
         done = subprocess.run(["/bin/sh", SOURCE / "scripts/bootstrap"], text=True,
                               env=dict(environment, PATH=str(self.bin)), stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
@@ -81,6 +81,15 @@ def libraries_that_are_missing_or_too_old_are_installed():
     assert machine.bootstrap()[2].rstrip().endswith("--no-install-recommends libssl-dev")
     machine.program("pkg-config", "exit 1")
     assert machine.bootstrap()[2].rstrip().endswith("libjansson-dev libssl-dev libpcre2-dev")
+
+
+@test
+def a_compiler_without_openmp_gets_its_headers():
+    complete()
+    machine = Machine("clang", [])
+    machine.program("somecc", 'case "$*" in *-fopenmp*) exit 1;; esac')
+    assert machine.bootstrap()[2] == ""
+    assert machine.bootstrap(CC="somecc -m64")[2].rstrip().endswith("libomp-dev")
 
 
 @test
