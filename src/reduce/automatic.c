@@ -243,10 +243,13 @@ static void report(const ls_reducer *r)
 {
     const ls__automatic *a = &r->automatic;
     if (r->rank == 0) {
-        LS__INFO("reducer \"%s\": buckets of division %d stay, with %.3f ms from begin to end; an "
-                 "all-reduce takes %.3f ms and %.3f ms a MB",
-                 r->name, a->turns.division + 1, (double)ls__turns_median(&a->turns) * 1e3,
-                 a->cost.each * 1e3, a->cost.byte * 1e9);
+        LS__INFO(
+            "reducer \"%s\": buckets of division %d stay, with %.3f ms from begin to end; an "
+            "all-reduce takes %.3f ms and %.3f ms a MB; the search took %d backwards and %.1f ms "
+            "longer than as many with this division",
+            r->name, a->turns.division + 1, (double)ls__turns_median(&a->turns) * 1e3,
+            a->cost.each * 1e3, a->cost.byte * 1e9, a->turns.backwards,
+            ls__turns_cost(&a->turns) * 1e3);
     }
 }
 

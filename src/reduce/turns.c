@@ -44,6 +44,11 @@ float ls__turns_median(const ls__turns *t)
     return ls__samples_median(t->took[t->division], stages[t->stage].rounds);
 }
 
+double ls__turns_cost(const ls__turns *t)
+{
+    return t->seconds - t->backwards * (double)ls__turns_median(t);
+}
+
 void ls__turns_start(ls__turns *t)
 {
     *t = (ls__turns){0};
@@ -69,6 +74,8 @@ static int kept_from(const ls__turns *t, int division, int step)
 bool ls__turns_took(ls__turns *t, float seconds)
 {
     const int sample = ls__turns_sample(t);
+    t->backwards++;
+    t->seconds += (double)seconds;
     if (sample >= 0) {
         t->took[t->division][sample] = seconds;
     }

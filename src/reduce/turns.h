@@ -11,10 +11,12 @@
 #define LS__COMPARED_SAMPLES 16 /* as many at most when they are compared; both are even */
 
 typedef struct ls__turns {
-    int division; /* of the backward that comes next, or the one that stays */
-    bool settled; /* it stays */
-    int stage;    /* 0: the tried ones are measured; then those of `kept` are compared … */
-    int round;    /* … with one backward each in a round */
+    int division;   /* of the backward that comes next, or the one that stays */
+    bool settled;   /* it stays */
+    int stage;      /* 0: the tried ones are measured; then those of `kept` are compared … */
+    int round;      /* … with one backward each in a round */
+    int backwards;  /* all of them, also those that do not count */
+    double seconds; /* which they took on this rank */
     bool kept[LS__DIVISIONS];
     float took[LS__DIVISIONS][LS__COMPARED_SAMPLES]; /* seconds */
 } ls__turns;
@@ -28,8 +30,10 @@ int ls__turns_sample(const ls__turns *t);
 bool ls__turns_took(ls__turns *t, float seconds);
 /* Begins the next stage, or settles. */
 void ls__turns_choose(ls__turns *t);
-/* Of all samples of the division that stays. */
+/* Of the last stage's samples of the division that stays. */
 float ls__turns_median(const ls__turns *t);
+/* Seconds that the search took longer than as many backwards with the division that stays. */
+double ls__turns_cost(const ls__turns *t);
 
 /* Of up to LS__COMPARED_SAMPLES. */
 float ls__samples_median(const float *samples, int count);

@@ -14,6 +14,7 @@ typedef float (*machine_fn)(int division, int step, int of, const float *seconds
 
 typedef struct outcome {
     int division, steps;
+    double cost;
     char order[STEPS_MAX + 1]; /* a letter for each backward */
 } outcome;
 
@@ -33,6 +34,7 @@ static outcome search(machine_fn machine, const float *seconds)
     }
     CHECK(t.settled);
     o.division = t.division;
+    o.cost = ls__turns_cost(&t);
     return o;
 }
 
@@ -120,6 +122,8 @@ TEST(clearly_slower_divisions_are_compared_no_further)
     CHECK_INT(o.division, 3);
     CHECK_INT(o.steps, LS__TRIED * 7 + LS__DIVISIONS * 7 + 2 * 17);
     CHECK(strncmp(o.order + LS__TRIED * 7 + LS__DIVISIONS * 7, "BDDBBD", 6) == 0);
+    /* 14 each with A and C, 7 with E, of 1 s more than D; B's 31 of 0.01 s more */
+    CHECK_NEAR(o.cost, 28 + 7 + 31 * 0.01, 1e-4);
 }
 
 /* Times of 0, of a clock that is too coarse. */
