@@ -26,9 +26,9 @@ void ls__exec_bind(const ls_group *group, ls__exec *exec)
     const ls_work *work = exec->work;
     const uint64_t sequence = work->descriptor.sequence;
     for (int r = 0; r < group->size && work->memory == LS__MEMORY_REGISTERED; r++) {
-        const ls__descriptor *d = &ls__post_slot(group, r, sequence)->descriptor;
-        exec->input[r] = group->member[r].base + d->input;
-        exec->output[r] = group->member[r].base + d->output;
+        const ls__line *line = &ls__post_slot(group, r, sequence)->line;
+        exec->input[r] = group->member[r].base + line->input;
+        exec->output[r] = group->member[r].base + line->output;
     }
     for (int r = 0; r < group->size; r++) {
         exec->stage[r] = group->member[r].control->stage[0];

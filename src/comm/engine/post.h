@@ -43,6 +43,11 @@ static inline void ls__post_write(ls_group *group, const ls__descriptor *d, ls__
         d->sequence - atomic_load_explicit(&group->own->finished, memory_order_relaxed);
     LS_ASSERT(behind > 0); /* operations finish in order, and this one has not begun */
     line->behind = behind < UINT16_MAX ? (uint16_t)behind : UINT16_MAX;
+    line->memory = d->memory;
+    if (!line->in_line) {
+        line->input = d->input;
+        line->output = d->output;
+    }
     ls__descriptor_copy(&slot->descriptor, d);
     /* Last and in one piece: a peer that waits looks at the line all the time, and takes it away
      * between two stores that are far from each other. */

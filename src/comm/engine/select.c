@@ -118,7 +118,7 @@ static const ls__plan *plan_for(ls_group *group, const ls_work *work, plan_form 
 static bool all_registered(const ls_group *group, uint64_t sequence)
 {
     for (int r = 0; r < group->size; r++) {
-        if (ls__post_slot(group, r, sequence)->descriptor.memory != LS__MEMORY_REGISTERED) {
+        if (ls__post_slot(group, r, sequence)->line.memory != LS__MEMORY_REGISTERED) {
             return false;
         }
     }

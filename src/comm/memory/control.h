@@ -19,7 +19,8 @@
  * Note [One line]
  * A cache line takes 0.1 us from core to core, a good part of a small operation. So the line of the
  * stamp holds all that peers need of a plain operation: that it was announced, its key, a few
- * numbers of data, and how far its rank has finished, which shows the others that there is room.
+ * numbers of data or the places of registered buffers, and how far its rank has finished, which
+ * shows the others that there is room.
  * It is written in one piece, because a peer that reads it takes the line away from the writer. The
  * whole descriptor lies behind it, for all other operations and for reports, and not in the line
  * that processors fetch along with this one.
@@ -69,7 +70,13 @@ typedef struct ls__line {
     uint32_t one_shot; /* 1 + bytes that a one-shot operation publishes; 0: another operation */
     uint16_t behind;   /* operations from `finished` to this one; UINT16_MAX: that or more */
     uint8_t in_line;   /* the published bytes are in `data`; else in the small stage */
-    LS__ALIGNED(8) unsigned char data[LS__LINE_BYTES]; /* of any dtype */
+    uint8_t memory;    /* of the descriptor */
+    union {
+        LS__ALIGNED(8) unsigned char data[LS__LINE_BYTES]; /* of any dtype */
+        struct {
+            uint64_t input, output; /* of the descriptor; not in_line */
+        };
+    };
 } ls__line;
 
 /* Processors fetch lines in pairs, so the line of the stamp has a pair for itself. The type does
