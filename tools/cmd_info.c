@@ -104,6 +104,7 @@ static void print_machine(void)
            ls__cpu_name(ls__cpu_best_level()));
     print_paths();
     printf("transports         shm (ranks of one host), tcp (between hosts), tls %s\n", BUILD_TLS);
+    print_mpi();
 }
 
 /* The setting is the word in brackets: "always [madvise] never". */

@@ -24,6 +24,7 @@ int command_run(int argc, char **argv);
 void command_print_names(void); /* one line per command: name, tab, summary */
 
 int print_backends(void); /* info_backends.c: `lockstep info --backends` */
+void print_mpi(void);     /* info_backends.c: the plug-ins that carry data over MPI */
 
 /* The processor's name according to the kernel; "unknown" if there is none. processor.c */
 void processor_name(char *out, size_t bytes);

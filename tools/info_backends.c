@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "comm/backend/mpi_choice.h"
 #include "comm/backend/plugin.h"
 #include "commands.h"
 #include "job/operation.h"
@@ -54,11 +55,17 @@ static void add_folder(backends *all, const char *folder)
         snprintf(all->name[all->count], sizeof all->name[0], "%s", name);
         snprintf(all->path[all->count], sizeof all->path[0], "%s", path);
         all->can[all->count++] = plugin.can;
-        ls__plugin_unload(&plugin);
+        ls__plugin_unload(&plugin, false);
     }
     if (open != NULL) {
         (void)closedir(open);
     }
+}
+
+static int width_of(const backends *all, int i)
+{
+    const int length = (int)strlen(all->name[i]);
+    return length > 8 ? length : 8;
 }
 
 /* One row: whether each backend has the bit. */
@@ -68,7 +75,7 @@ static void print_row(const backends *all, const char *what, size_t field, int b
     for (int i = 0; i < all->count; i++) {
         uint32_t set = 0;
         memcpy(&set, (const char *)&all->can[i] + field, sizeof set);
-        printf("  %-8s", (set >> bit & 1) != 0 ? "yes" : "-");
+        printf("  %-*s", width_of(all, i), (set >> bit & 1) != 0 ? "yes" : "-");
     }
     printf("\n");
 }
@@ -81,6 +88,24 @@ static void print_flags(const backends *all)
         print_row(all, flags[f], offsetof(ls_backend_capabilities, flags), f);
     }
     print_row(all, "host memory", offsetof(ls_backend_capabilities, memory), 0);
+}
+
+/* The plug-ins that carry the data between hosts, and why one cannot. */
+void print_mpi(void)
+{
+    static const char *const names[] = {"openmpi", "mpich"};
+    for (int i = 0; i < (int)(sizeof names / sizeof *names); i++) {
+        char backend[LS__BACKEND_NAME_MAX];
+        ls__plugin plugin;
+        snprintf(backend, sizeof backend, LS__BACKEND_MPI "_%s", names[i]);
+        const bool usable = ls__plugin_load(backend, &plugin) == LS_OK;
+        printf("  mpi (%s)%*s %s%s\n", names[i], 18 - (int)strlen(names[i]), "",
+               usable ? "LOCKSTEP_DATA_PLANE=mpi, " : "",
+               usable ? plugin.path : ls_error_message());
+        if (usable) {
+            ls__plugin_unload(&plugin, false);
+        }
+    }
 }
 
 int print_backends(void)
@@ -100,7 +125,7 @@ int print_backends(void)
     }
     printf("\n%-22s", "");
     for (int i = 0; i < all.count; i++) {
-        printf("  %-8s", all.name[i]);
+        printf("  %-*s", width_of(&all, i), all.name[i]);
     }
     printf("\n");
     for (int k = 0; k < LS__OP_COUNT; k++) {

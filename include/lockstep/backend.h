@@ -73,7 +73,7 @@ typedef enum ls_backend_flag {
     LS_BACKEND_STREAMS = 1 << 3,
     /* It applies operators that the program defines (ls_reduce_op_new). */
     LS_BACKEND_USER_OPS = 1 << 4,
-    /* `transport` moves messages, over which the library runs its own programs. */
+    /* `transport` moves messages between hosts, over which the library runs its own programs. */
     LS_BACKEND_PROGRAMS = 1 << 5
 } ls_backend_flag;
 
@@ -96,6 +96,8 @@ typedef struct ls_backend_capabilities {
     uint32_t address_bytes; /* that each rank contributes to `connect`: at most
                                LS_BACKEND_ADDRESS_MAX */
     uint32_t reserved;      /* 0 */
+    int64_t count_max; /* elements of an input or an output of one operation, to the end of its last
+                          block; 0: any number */
 } ls_backend_capabilities;
 
 /* A group that is to be opened. Pointers are valid during the call. */
@@ -109,6 +111,7 @@ typedef struct ls_backend_group_spec {
     const int *world_rank; /* [ranks] */
     const int *host;       /* [ranks] ranks with equal numbers share a host */
     int64_t timeout_ms;    /* after which the library gives up */
+    int world_ranks;       /* how many ranks the job has */
 } ls_backend_group_spec;
 
 /* An operation to be started. The struct and its arrays are valid during the call: a plug-in copies
@@ -136,33 +139,41 @@ typedef struct ls_backend_operation {
     void *combine_arg;
 } ls_backend_operation;
 
-/* Messages between the ranks of the world, for LS_BACKEND_PROGRAMS: the library's programs, its
- * announcements and its heartbeats between hosts travel as such messages. Between two ranks messages
- * arrive complete, unchanged and in order. */
+/* Messages between the ranks of the job, for LS_BACKEND_PROGRAMS: the steps of the library's programs
+ * and its announcements (LOCKSTEP_DATA_PLANE). Heartbeats and root causes stay on the library's own
+ * connections. Between two ranks messages arrive complete, unchanged and in order.
+ *
+ * Requests are numbers from 0 to requests - 1, chosen by the library: each names at most one send or
+ * receive in flight, so a plug-in keeps an array of them and allocates nothing for a message. */
 typedef struct ls_backend_transport {
     size_t size;
-    size_t message_max; /* bytes */
-    /* As `open` and `connect` of the backend, for the world. */
-    ls_status (*open)(const ls_backend_group_spec *world, void *address, void **transport,
+    /* Opens the transport of all ranks, `world`. The only function that may wait for other ranks: it
+     * is called in ls_init, before these have connections to each other. */
+    ls_status (*open)(const ls_backend_group_spec *world, int requests, void **transport,
                       char *error);
-    ls_status (*connect)(void *transport, const void *addresses, char *error);
-    /* Sends the two parts as one message to a world rank. They stay unchanged until `test` has
-     * returned another status than LS_IN_PROGRESS for the request, or `cancel` has returned. */
-    ls_status (*send)(void *transport, int peer, const void *head, size_t head_bytes,
-                      const void *payload, size_t payload_bytes, void **request, char *error);
-    /* Receives the next message of a world rank into `buffer`, which has message_max bytes. */
-    ls_status (*recv)(void *transport, int peer, void *buffer, void **request, char *error);
-    /* LS_OK: the request has ended and is gone; *bytes is the length of a received message. */
-    ls_status (*test)(void *transport, void *request, size_t *bytes, char *error);
-    void (*cancel)(void *transport, void *request); /* its buffers are not touched any more */
-    void (*close)(void *transport);
+    /* Called until it returns LS_OK: messages can be sent to all ranks; or an error. */
+    ls_status (*connect)(void *transport, char *error);
+    /* Sends `message`, which stays unchanged until `poll` has stored the request. */
+    ls_status (*send)(void *transport, int request, int peer, const void *message, size_t bytes,
+                      char *error);
+    /* Receives the next message of a peer, of up to `bytes` bytes. Messages fill the buffers in the
+     * order of the calls. */
+    ls_status (*receive)(void *transport, int request, int peer, void *buffer, size_t bytes,
+                         char *error);
+    /* Moves messages, and stores the requests that have ended, in any order, and the bytes of each
+     * that received; both arrays have room for all. Returns how many, or a negative ls_status. */
+    int (*poll)(void *transport, int *ended, size_t *received, char *error);
+    /* `failed`: the job has failed, and a rank may be dead. Then no other function of the transport is
+     * called any more, and the library never frees the memory of requests in flight. */
+    void (*close)(void *transport, bool failed);
 } ls_backend_transport;
 
 /* The table of a plug-in. Functions marked "may be NULL" are optional. */
 typedef struct ls_backend {
     size_t size;
     uint32_t version; /* LS_BACKEND_VERSION */
-    const char *name; /* lower-case letters, digits and _; the file is ls_backend_NAME.so */
+    const char *name; /* lower-case letters, digits and _; the file is ls_backend_NAME.so, or, for
+                         "mpi", which depends on the MPI, ls_backend_mpi_openmpi.so or _mpich.so */
 
     /* Once a process, before all others: what the backend can do in this process. It may load
      * further libraries and fail, for example because they are missing. */
@@ -173,10 +184,12 @@ typedef struct ls_backend {
     ls_status (*open)(const ls_backend_group_spec *spec, void *address, void **group, char *error);
     /* Called with the addresses of all ranks, [ranks][address_bytes], until it returns LS_OK: the
      * group can be used; or an error. All ranks of the group call it at about the same time, so it
-     * may make a collective call of its own library, such as MPI_Comm_create_group. */
+     * may make a collective call of its own library, such as MPI_Comm_create_group, which waits until
+     * the other ranks have called it, too. */
     ls_status (*connect)(void *group, const void *addresses, char *error);
-    /* Frees the group; no operation is in flight unless the group has failed. Local. */
-    void (*close)(void *group);
+    /* Frees the group. Local. `failed`: the group has failed, and a rank may be dead; otherwise no
+     * operation is in flight. A failed group whose operations could not be aborted is not closed. */
+    void (*close)(void *group, bool failed);
 
     /* Starts an operation, whose descriptors agree on all ranks. All ranks start the collectives of
      * a group in the same order, one after the other has ended; several SEND and RECV may be in
@@ -199,8 +212,9 @@ typedef struct ls_backend {
     /* PROGRAMS, else NULL. */
     const ls_backend_transport *transport;
 
-    /* At the end of the process's use, after all groups have been closed. May be NULL. */
-    void (*unload)(void);
+    /* At the end of the process's use, in ls_finalize, after all groups and the transport have been
+     * closed. `failed`: the job has failed, and a rank may be dead. May be NULL. */
+    void (*unload)(bool failed);
 } ls_backend;
 
 /* The function that a plug-in exports. Returns its table, in static storage, or NULL if it does not

@@ -31,8 +31,8 @@ static void run_under_mpirun(const test_case *test, const char *mpi)
              "OMPI_MCA_mpi_yield_when_idle=1 LOCKSTEP_DATA_PLANE=mpi TEST_RANK_OF=%s "
              "LOCKSTEP_MPI=%s; exec mpirun.%s %s -n %d /proc/%d/exe",
              test->name,
-             test_build_path(open ? "src/comm/mpi/liblockstep_mpi_openmpi.so"
-                                  : "src/comm/mpi/liblockstep_mpi_mpich.so"),
+             test_build_path(open ? "src/comm/mpi/ls_backend_mpi_openmpi.so"
+                                  : "src/comm/mpi/ls_backend_mpi_mpich.so"),
              mpi, open ? "-q --oversubscribe" : "", test->ranks, (int)getppid());
     (void)execl("/bin/sh", "sh", "-c", command, NULL);
     _exit(127);

@@ -488,8 +488,9 @@ static ls_status loop_connect(void *group, const void *addresses, char *error)
     return LS_OK;
 }
 
-static void loop_close(void *group)
+static void loop_close(void *group, bool failed)
 {
+    (void)failed;
     loop_group *g = group;
     atomic_store(&g->stop, 1);
     for (int t = 0; t < g->threads; t++) {
@@ -566,9 +567,8 @@ static ls_status loop_start(void *group, const ls_backend_operation *op, void **
 
 static ls_status loop_test(void *group, void *request_, char *error)
 {
-    (void)group;
     request *q = request_;
-    const ls_status status = (ls_status)atomic_load(&q->status);
+    const ls_status status = group != NULL ? (ls_status)atomic_load(&q->status) : LS_ERR_INTERNAL;
     if (status == LS_IN_PROGRESS) {
         return status;
     }

@@ -4,6 +4,8 @@
  * Libraries are never unloaded from memory: those that plug-ins are made for (MPI) leave threads and
  * handlers behind. */
 #include "comm/backend/plugin.h"
+#include "comm/backend/mpi_choice.h"
+#include "comm/backend/plugin_folder.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -37,19 +39,26 @@ bool ls__backend_is_native(const char *asked)
 
 /* ---- finding ------------------------------------------------------------------------------ */
 
-/* The folder "lockstep/backends" beside the library, or beside the program that contains it. */
+/* The folder "lockstep/backends" beside the library; for a program that contains the library, such as
+ * the command, where the installation has it. */
 static bool own_folder(char *out, size_t bytes)
 {
-    Dl_info info;
-    const char *end = NULL;
-    if (dladdr((const void *)&ls__native_can, &info) != 0 && info.dli_fname != NULL) {
-        end = strrchr(info.dli_fname, '/');
-    }
-    if (end == NULL) {
+    char self[LS__BACKEND_PATH_MAX - 64] = "";
+    Dl_info info = {0};
+    (void)dladdr((const void *)&ls__native_can, &info);
+    const bool library = info.dli_fname != NULL && strstr(info.dli_fname, ".so") != NULL;
+    if (library) {
+        snprintf(self, sizeof self, "%s", info.dli_fname);
+    } else if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) {
         return false;
     }
-    return snprintf(out, bytes, "%.*s/lockstep/backends", (int)(end - info.dli_fname),
-                    info.dli_fname) < (int)bytes;
+    char *slash = strrchr(self, '/');
+    if (slash == NULL) {
+        return false;
+    }
+    *slash = '\0';
+    return snprintf(out, bytes, "%s/%s" LS__PLUGIN_FOLDER, self,
+                    library ? "" : LS__PROGRAM_TO_LIBRARY "/") < (int)bytes;
 }
 
 /* First those of LOCKSTEP_BACKEND_PATH, separated by colons, then the library's own. */
@@ -136,6 +145,12 @@ static const char *missing(const ls_backend *t)
                                  : NULL;
 }
 
+static bool is_whole(const ls_backend_transport *t)
+{
+    return t != NULL && t->size >= sizeof *t && t->open != NULL && t->connect != NULL &&
+           t->send != NULL && t->receive != NULL && t->poll != NULL && t->close != NULL;
+}
+
 /* A promise that the table cannot keep; NULL: there is none. */
 static const char *broken_promise(const ls_backend *t, const ls_backend_capabilities *can)
 {
@@ -147,8 +162,8 @@ static const char *broken_promise(const ls_backend *t, const ls_backend_capabili
     if ((can->flags & LS_BACKEND_REGISTERED) != 0 && (t->alloc == NULL || t->dealloc == NULL)) {
         return "promises registered memory, and has no \"alloc\" or no \"dealloc\"";
     }
-    if ((can->flags & LS_BACKEND_PROGRAMS) != 0 && t->transport == NULL) {
-        return "promises to run programs, and has no \"transport\"";
+    if ((can->flags & LS_BACKEND_PROGRAMS) != 0 && !is_whole(t->transport)) {
+        return "promises to run programs, and has no whole \"transport\"";
     }
     if (both != 0 && both != messages) {
         return "carries one of send and recv without the other";
@@ -202,9 +217,14 @@ static ls_status ask(const char *asked, ls__plugin *p)
 
 ls_status ls__plugin_load(const char *asked, ls__plugin *out)
 {
+    char chosen[LS__BACKEND_PATH_MAX];
     LS_ASSERT(!ls__backend_is_native(asked));
     memset(out, 0, sizeof *out);
     snprintf(out->asked, sizeof out->asked, "%s", asked);
+    if (strcmp(asked, LS__BACKEND_MPI) == 0) {
+        LS_TRY(ls__mpi_choose(chosen, sizeof chosen));
+        asked = chosen;
+    }
     void *library = open_library(asked, out);
     if (library == NULL) {
         return ls__self.status;
@@ -222,9 +242,9 @@ ls_status ls__plugin_load(const char *asked, ls__plugin *out)
     return ask(asked, out);
 }
 
-void ls__plugin_unload(ls__plugin *plugin)
+void ls__plugin_unload(ls__plugin *plugin, bool failed)
 {
     if (plugin->table->unload != NULL) {
-        plugin->table->unload();
+        plugin->table->unload(failed);
     }
 }

@@ -9,7 +9,7 @@
 #define LS__BACKEND_NATIVE "native"
 #define LS__BACKEND_NAME_MAX 32
 #define LS__BACKEND_PATH_MAX 512
-#define LS__BACKEND_FILE "ls_backend_%s.so"
+#define LS__BACKEND_FILE "ls_backend_%.31s.so"
 #define LS__BACKEND_POLL_MIN_US 50
 #define LS__BACKEND_POLL_MAX_US 200
 
@@ -24,10 +24,10 @@ typedef struct ls__plugin {
 /* What the native backend promises: everything but streams. */
 extern const ls_backend_capabilities ls__native_can;
 
-/* Loads the plug-in of this name or path, checks its table and asks what it can do. Errors name the
+/* Loads the plug-in of this name ("mpi": that of the MPI under which the process runs) or path, checks its table and asks what it can do. Errors name the
  * file and say what to do: LS_ERR_NOT_FOUND, LS_ERR_UNSUPPORTED, LS_ERR_INVALID, or the plug-in's. */
 ls_status ls__plugin_load(const char *asked, ls__plugin *out);
-void ls__plugin_unload(ls__plugin *plugin);
+void ls__plugin_unload(ls__plugin *plugin, bool failed);
 
 /* Whether `asked` means the native backend: NULL, "" or "native". */
 bool ls__backend_is_native(const char *asked);

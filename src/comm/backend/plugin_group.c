@@ -25,10 +25,10 @@ const char *ls__backend_name(const ls_group *group)
 
 /* ---- closing ------------------------------------------------------------------------------- */
 
-void ls__plugin_part_free(ls_group *group, ls__plugin_group *part)
+void ls__plugin_part_free(ls_group *group, ls__plugin_group *part, bool failed)
 {
     if (part->group != NULL) {
-        part->plugin->table->close(part->group);
+        part->plugin->table->close(part->group, failed);
     }
     group->comm->env->release(group->comm->env, part, sizeof *part);
 }
@@ -50,7 +50,8 @@ void ls__plugin_close(ls_group *group)
         group->comm->env->release(group->comm->env, block, sizeof *block);
     }
     group->plugin = NULL;
-    ls__plugin_part_free(group, part);
+    ls__plugin_part_free(group, part,
+                         atomic_load_explicit(&group->failed, memory_order_relaxed) != 0);
 }
 
 /* ---- operations --------------------------------------------------------------------------- */

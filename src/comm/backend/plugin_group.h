@@ -27,9 +27,13 @@ const char *ls__backend_name(const ls_group *group);
  * Collective over the group, blocking. Fails alike on all ranks. */
 ls_status ls__plugin_attach(ls_group *group, const char *asked);
 /* Frees the part of a group, and closes what the plug-in has of it. */
-void ls__plugin_part_free(ls_group *group, ls__plugin_group *part);
-void ls__plugin_close(ls_group *group);  /* progress lock; local */
-void ls__plugins_unload(ls__comm *comm); /* when the runtime closes */
+void ls__plugin_part_free(ls_group *group, ls__plugin_group *part, bool failed);
+void ls__plugin_close(ls_group *group); /* progress lock; local */
+/* When the runtime closes, and no transport uses them any more. */
+void ls__plugins_unload(ls__comm *comm, bool failed);
+/* The runtime's plug-in of this name or path, loaded at its first use. Called by the thread that makes
+ * groups, or in ls_init. */
+ls_status ls__plugin_of(ls__comm *comm, const char *asked, ls__plugin **out);
 
 /* Whether the plug-in of the group moves the operation's data: not that of a barrier, and not what
  * the library exchanges for itself, which is control. */

@@ -23,8 +23,7 @@ typedef struct hello {
 
 /* ---- plug-ins of the runtime -------------------------------------------------------------- */
 
-/* Loads it at its first use. */
-static ls_status plugin_of(ls__comm *comm, const char *asked, ls__plugin **out)
+ls_status ls__plugin_of(ls__comm *comm, const char *asked, ls__plugin **out)
 {
     LS__LIST_EACH (at, &comm->plugins) {
         ls__plugin *p = LS__LIST_ITEM(at, ls__plugin, link);
@@ -51,12 +50,12 @@ static ls_status plugin_of(ls__comm *comm, const char *asked, ls__plugin **out)
     return LS_OK;
 }
 
-void ls__plugins_unload(ls__comm *comm)
+void ls__plugins_unload(ls__comm *comm, bool failed)
 {
     for (ls__list *at = ls__list_pop_front(&comm->plugins); at != NULL;
          at = ls__list_pop_front(&comm->plugins)) {
         ls__plugin *p = LS__LIST_ITEM(at, ls__plugin, link);
-        ls__plugin_unload(p);
+        ls__plugin_unload(p, failed);
         comm->env->release(comm->env, p, sizeof *p);
     }
 }
@@ -76,7 +75,7 @@ static ls_status open_part(const opening *o, hello *mine)
     ls_group *group = o->group;
     ls__comm *comm = group->comm;
     int world_rank[LS__PROGRAM_RANKS_MAX], host[LS__PROGRAM_RANKS_MAX];
-    LS_TRY(plugin_of(comm, o->asked, &o->part->plugin));
+    LS_TRY(ls__plugin_of(comm, o->asked, &o->part->plugin));
     for (int r = 0; r < group->size; r++) {
         world_rank[r] = group->member[r].world_rank;
         host[r] = comm->remote != NULL ? ls__comm_host_of(comm, world_rank[r]) : 0;
@@ -90,7 +89,8 @@ static ls_status open_part(const opening *o, hello *mine)
                                         .ranks = group->size,
                                         .world_rank = world_rank,
                                         .host = host,
-                                        .timeout_ms = comm->runtime->timeout_ms};
+                                        .timeout_ms = comm->runtime->timeout_ms,
+                                        .world_ranks = comm->runtime->world_size};
     mine->can = o->part->plugin->can;
     ls__progress_take(comm);
     const ls_status status =
@@ -227,7 +227,7 @@ ls_status ls__plugin_attach(ls_group *group, const char *asked)
         group->can = &o.part->plugin->can;
         ls__unlock(&comm->lock, env);
     } else {
-        ls__plugin_part_free(group, o.part);
+        ls__plugin_part_free(group, o.part, true);
     }
     ls__progress_release(comm);
     env->release(env, o.hello, bytes);

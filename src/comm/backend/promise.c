@@ -39,6 +39,38 @@ static ls_status check_reduction(const char *what, const ls_group *group,
     return LS_OK;
 }
 
+/* Elements from the start of the input [0] or output [1] to the end of its last block. */
+static int64_t extent(const ls_group *group, const ls__collective *args, int side)
+{
+    const bool blocks = ls__operation_has_blocks(args->operation, side == 0);
+    if (!blocks || args->counts[side] == NULL) {
+        return blocks ? args->count * group->size : args->count;
+    }
+    int64_t next = 0, most = 0;
+    for (int r = 0; r < group->size; r++) {
+        const int64_t at = args->offsets[side] != NULL ? args->offsets[side][r] : next;
+        next = at + args->counts[side][r];
+        most = next > most ? next : most;
+    }
+    return most;
+}
+
+static ls_status check_counts(const char *what, const ls_group *group, const ls__collective *args)
+{
+    const int64_t limit = group->can->count_max;
+    for (int side = 0; side < 2 && limit > 0; side++) {
+        const int64_t count = extent(group, args, side);
+        if (count > limit && ls__collective_uses(group, args, side == 0)) {
+            return ls__fail(LS_ERR_UNSUPPORTED,
+                            "%s on group \"%s\": backend \"%s\" moves at most %lld elements of a "
+                            "buffer at a time, and this one has %lld; split it",
+                            what, group->name, ls__backend_name(group), (long long)limit,
+                            (long long)count);
+        }
+    }
+    return LS_OK;
+}
+
 /* Of operations whose data the plug-in moves. */
 static ls_status check_carried(const char *what, const ls_group *group, const ls__collective *args,
                                const ls_collective_options *options)
@@ -57,6 +89,7 @@ static ls_status check_carried(const char *what, const ls_group *group, const ls
                         "algorithm = NULL",
                         what, group->name, name);
     }
+    LS_TRY(check_counts(what, group, args));
     return ls__operation_reduces(args->operation) ? check_reduction(what, group, args) : LS_OK;
 }
 

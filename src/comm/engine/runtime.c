@@ -178,6 +178,11 @@ static void leave_stops(ls__comm *comm)
 /* Undoes open_comm, as far as it came. */
 static void close_comm(ls__comm *comm)
 {
+    const bool failed =
+        comm->board != NULL &&
+        (atomic_load_explicit(&comm->board->root_cause, memory_order_acquire) != 0 ||
+         (comm->world != NULL &&
+          atomic_load_explicit(&comm->world->failed, memory_order_relaxed) != 0));
     ls__engine_stop(comm);
     ls__comm_trace_close(comm);
     LS__LIST_EACH (at, &comm->groups) {
@@ -188,7 +193,6 @@ static void close_comm(ls__comm *comm)
         group->handles = 0; /* of works without a waiter: none can come any more */
         ls__group_close(group);
     }
-    ls__plugins_unload(comm);
     ls__unexpected_release(comm);
     ls__reclaim_clear(comm);
     ls__deadlock_close(comm);
@@ -196,6 +200,7 @@ static void close_comm(ls__comm *comm)
         comm->transport->close(comm->transport);
     }
     ls__remote_close(comm);
+    ls__plugins_unload(comm, failed);
     if (comm->heap.env != NULL) {
         ls__heap_fini(&comm->heap);
     }

@@ -14,12 +14,13 @@
 #include "base/assert.h"
 #include "base/settings.h"
 #include "base/size.h"
+#include "comm/backend/mpi_choice.h"
+#include "comm/backend/plugin_group.h"
 #include "comm/comm.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/progress_lock.h"
 #include "comm/memory/control.h"
 #include "comm/memory/heap.h"
-#include "comm/mpi/load.h"
 #include "comm/p2p/p2p.h"
 #include "comm/remote/remote.h"
 #include "comm/transport/mixed.h"
@@ -223,51 +224,56 @@ static bool mpi_has_failed(void *arg)
 
 /* Initialises MPI. Before the connections are made: the system closes the descriptors of a process
  * that dies in their order, and MPI must not notice a death first. */
-static ls_status open_mpi(ls__comm *comm, const ls__mpi_table **table, ls__mpi **mpi)
+static ls_status open_mpi(ls__comm *comm, const ls_backend_transport **table, void **mpi)
 {
     const char *plane = ls__setting_get("LOCKSTEP_DATA_PLANE");
-    char error[LS__MPI_ERROR_MAX] = "";
-    if (plane == NULL || strcmp(plane, "mpi") != 0) {
+    const int size = comm->runtime->world_size;
+    int world_rank[LS__PROGRAM_RANKS_MAX], host[LS__PROGRAM_RANKS_MAX];
+    char error[LS_BACKEND_ERROR_MAX] = "";
+    ls__plugin *plugin = NULL;
+    if (plane == NULL || strcmp(plane, LS__BACKEND_MPI) != 0) {
         return LS_OK;
     }
-    const int rank = comm->runtime->rank, size = comm->runtime->world_size;
-    LS_TRY(ls__mpi_load(table));
-    *mpi = (*table)->open(ls__mpi_requests(size), comm->runtime->timeout_ms, error);
-    if (*mpi == NULL) {
-        return ls__fail(LS_ERR_STATE, "ls_init: LOCKSTEP_DATA_PLANE=mpi: %s", error);
+    LS_TRY(ls__plugin_of(comm, LS__BACKEND_MPI, &plugin));
+    *table = plugin->table->transport;
+    for (int r = 0; r < size; r++) {
+        world_rank[r] = r;
+        host[r] = ls__comm_host_of(comm, r);
     }
-    const int mpi_rank = (*table)->rank(*mpi), mpi_size = (*table)->size(*mpi);
-    if (mpi_rank == rank && mpi_size == size) {
-        return LS_OK;
-    }
-    (*table)->close(*mpi, true);
-    *mpi = NULL;
-    return ls__fail(
-        LS_ERR_STATE,
-        "ls_init: LOCKSTEP_DATA_PLANE=mpi: this process is rank %d of %d, but rank %d of "
-        "%d in MPI; start it by the mpirun of this MPI, or by srun, and nothing else",
-        rank, size, mpi_rank, mpi_size);
+    const ls_backend_group_spec world = {.size = sizeof world,
+                                         .name = "world",
+                                         .job = comm->board->job,
+                                         .generation = comm->board->generation,
+                                         .rank = comm->runtime->rank,
+                                         .ranks = size,
+                                         .world_rank = world_rank,
+                                         .host = host,
+                                         .timeout_ms = comm->runtime->timeout_ms,
+                                         .world_ranks = size};
+    const ls_status status = (*table)->open(&world, ls__mpi_requests(size), mpi, error);
+    return status == LS_OK ? LS_OK
+                           : ls__fail(status, "ls_init: LOCKSTEP_DATA_PLANE=mpi: %s", error);
 }
 
 /* Waits until MPI has made the communicator, which needs all ranks, and puts it over TCP. */
-static ls_status connect_mpi(ls__comm *comm, const ls__mpi_table *table, ls__mpi *mpi)
+static ls_status connect_mpi(ls__comm *comm, const ls_backend_transport *table, void *mpi)
 {
     ls__remote *remote = comm->remote;
     const ls__env *env = comm->env;
-    char error[LS__MPI_ERROR_MAX] = "";
-    int ready = 0;
-    while (ready == 0) {
+    char error[LS_BACKEND_ERROR_MAX] = "";
+    ls_status status = LS_IN_PROGRESS;
+    while (status == LS_IN_PROGRESS) {
         if (mpi_has_failed(comm) || ls__arrival_left_ms(&comm->arrival) <= 0) {
             return ls__fail(LS_ERR_TIMEOUT, "ls_init: MPI has not connected all ranks: one of them "
                                             "has not come, or has failed");
         }
-        ready = table->ready(mpi, error);
-        if (ready == 0) {
+        status = table->connect(mpi, error);
+        if (status == LS_IN_PROGRESS) {
             ls__tcp_sleep(remote->net, env->now_ns(env) + LS__MPI_POLL_MAX_NS);
         }
     }
-    if (ready < 0) {
-        return ls__fail(LS_ERR_SYSTEM, "ls_init: %s", error);
+    if (status != LS_OK) {
+        return ls__fail(status, "ls_init: LOCKSTEP_DATA_PLANE=mpi: %s", error);
     }
     const ls__mpi_spec spec = {.env = env,
                                .table = table,
@@ -320,8 +326,8 @@ static ls_status connect_tcp(ls__comm *comm)
 static ls_status connect_all(ls__comm *comm, ls__transport *host)
 {
     ls__remote *remote = comm->remote;
-    const ls__mpi_table *table = NULL;
-    ls__mpi *mpi = NULL;
+    const ls_backend_transport *table = NULL;
+    void *mpi = NULL;
     LS_TRY(open_mpi(comm, &table, &mpi));
     ls_status status = connect_tcp(comm);
     if (status == LS_OK && mpi != NULL) {

@@ -35,9 +35,9 @@ typedef struct mpi_transport {
     ls__transport base;
     ls__mpi_spec with;
     bool abandoned;
-    char broken[LS__MPI_ERROR_MAX]; /* what MPI failed with; "": nothing */
-    _Atomic uint32_t pause_ns;      /* relaxed: the next sleep, while operations are in flight */
-    int *ended;                     /* [requests]: for poll, as the next */
+    char broken[LS_BACKEND_ERROR_MAX]; /* what MPI failed with; "": nothing */
+    _Atomic uint32_t pause_ns;         /* relaxed: the next sleep, while operations are in flight */
+    int *ended;                        /* [requests]: for poll, as the next */
     size_t *received;
     mpi_peer peer[]; /* [size] */
 } mpi_transport;
@@ -69,12 +69,12 @@ static void set_broken(mpi_transport *self, const char *why)
 /* Posts the receive of a slot again. */
 static void post(mpi_transport *self, int rank, int slot)
 {
-    char error[LS__MPI_ERROR_MAX];
+    char error[LS_BACKEND_ERROR_MAX];
     mpi_peer *peer = &self->peer[rank];
     peer->ended[slot] = false;
     if (!self->abandoned &&
-        !self->with.table->receive(self->with.mpi, rank * 2 * SLOTS + slot, rank,
-                                   slot_at(peer, slot), SLOT_BYTES, error)) {
+        self->with.table->receive(self->with.mpi, rank * 2 * SLOTS + slot, rank,
+                                  slot_at(peer, slot), SLOT_BYTES, error) != LS_OK) {
         set_broken(self, error);
     }
 }
@@ -104,7 +104,7 @@ static void mpi_commit(ls__transport *t, int rank)
 {
     mpi_transport *self = of(t);
     mpi_peer *peer = &self->peer[rank];
-    char error[LS__MPI_ERROR_MAX];
+    char error[LS_BACKEND_ERROR_MAX];
     if (self->abandoned) {
         self->with.control->commit(self->with.control, rank);
         return;
@@ -114,8 +114,8 @@ static void mpi_commit(ls__transport *t, int rank)
     LS_ASSERT(peer->queued - peer->sent < SLOTS && message->bytes <= PAYLOAD);
     peer->ended[slot] = false;
     peer->queued++;
-    if (!self->with.table->send(self->with.mpi, rank * 2 * SLOTS + slot, rank, message,
-                                sizeof *message + message->bytes, error)) {
+    if (self->with.table->send(self->with.mpi, rank * 2 * SLOTS + slot, rank, message,
+                               sizeof *message + message->bytes, error) != LS_OK) {
         set_broken(self, error);
     }
 }
@@ -175,7 +175,7 @@ static void check_message(mpi_transport *self, int rank, int slot, size_t bytes)
 /* MPI may end requests in any order; messages are taken in theirs. */
 static bool poll_mpi(mpi_transport *self)
 {
-    char error[LS__MPI_ERROR_MAX];
+    char error[LS_BACKEND_ERROR_MAX];
     const int count = self->with.table->poll(self->with.mpi, self->ended, self->received, error);
     if (count < 0) {
         set_broken(self, error);

@@ -9,8 +9,9 @@
 #define LS_COMM_TRANSPORT_MPI_H
 
 #include "comm/diagnose/arrival.h"
-#include "comm/mpi/table.h"
 #include "comm/transport/transport.h"
+
+#include <lockstep/backend.h>
 
 #define LS__MPI_POLL_MIN_NS 50000u  /* MPI works only while it is called: the longest sleep */
 #define LS__MPI_POLL_MAX_NS 200000u /* … when nothing has moved for a while */
@@ -18,8 +19,8 @@
 
 typedef struct ls__mpi_spec {
     const ls__env *env;
-    const ls__mpi_table *table;
-    ls__mpi *mpi; /* owned from here on; opened with ls__mpi_requests */
+    const ls_backend_transport *table;
+    void *mpi; /* the plug-in's; owned from here on; opened with ls__mpi_requests */
     int rank, size;
     const bool *remote;     /* [size] */
     ls__transport *control; /* TCP; owned from here on */

@@ -54,11 +54,14 @@ static bool has_mpi(bool *initialised)
     return false;
 }
 
-/* Whether ls_init will load an MPI next, for the data between hosts (comm/mpi). */
+/* Whether ls_init will load an MPI next, for the data between hosts or for that of groups
+ * (comm/mpi). */
 static bool carries_data(void)
 {
     const char *plane = ls__setting_get("LOCKSTEP_DATA_PLANE");
-    return plane != NULL && strcmp(plane, "mpi") == 0;
+    const char *backend = ls__setting_get("LOCKSTEP_BACKEND");
+    return (plane != NULL && strcmp(plane, "mpi") == 0) ||
+           (backend != NULL && strcmp(backend, "mpi") == 0);
 }
 
 static struct open_end { /* Sync: ls_init and ls_finalize, which are one thread's */

@@ -17,7 +17,7 @@ static test_output over_mpi(const char *text)
              "over() { m=$1; n=$2; shift 2; LOCKSTEP_MPI=%s_$m.so mpirun.$m "
              "$([ $m = mpich ] || echo -q --oversubscribe) -n $n \"$@\"; }\n"
              "exec 2>&1",
-             test_build_path("src/comm/mpi/liblockstep_mpi"));
+             test_build_path("src/comm/mpi/ls_backend_mpi"));
     return script_with(definitions, text, SECONDS);
 }
 
@@ -25,7 +25,7 @@ static void need(const char *mpi)
 {
     char command[256];
     snprintf(command, sizeof command, "command -v mpirun.%s >/dev/null && test -e %s_%s.so", mpi,
-             test_build_path("src/comm/mpi/liblockstep_mpi"), mpi);
+             test_build_path("src/comm/mpi/ls_backend_mpi"), mpi);
     test_output got = test_run(command, SECONDS);
     free(got.text);
     if (got.status != 0) {
@@ -81,25 +81,28 @@ TEST(the_library_and_the_command_are_linked_with_no_mpi)
 
 TEST(without_an_mpi_the_error_says_what_to_do)
 {
-    check_script("export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi; $L run -n 2 "
-                 "$E/01_hello_all_reduce",
-                 1,
-                 SAYS("ls_init: LOCKSTEP_DATA_PLANE=mpi, but this process does not run under an "
-                      "MPI: start it by mpirun or srun, or set LOCKSTEP_MPI=openmpi or mpich"));
+    check_script(
+        "export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi; $L run -n 2 "
+        "$E/01_hello_all_reduce",
+        1,
+        SAYS("backend \"mpi\": this process does not run under an MPI; start it by mpirun or "
+             "srun, or set LOCKSTEP_MPI=openmpi or mpich"));
 }
 
 TEST(another_mpi_and_a_missing_plug_in_are_named)
 {
-    check_script(
-        "export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi LOCKSTEP_MPI=lam; $L run -n 2 "
-        "$E/01_hello_all_reduce",
-        1, SAYS("ls_init: LOCKSTEP_MPI=%.60s; give openmpi, mpich, or the path of a plug-in"));
+    check_script("export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi LOCKSTEP_MPI=lam; $L run -n 2 "
+                 "$E/01_hello_all_reduce",
+                 1, SAYS("LOCKSTEP_MPI=%.60s; give openmpi, mpich, or the path of a plug-in"));
     check_script(
         "export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi LOCKSTEP_MPI=/none.so; $L run -n 2 "
         "$E/01_hello_all_reduce",
-        1,
-        SAYS("ls_init: the plug-in for MPI \"%.200s\" cannot be loaded (%.300s); build "
-             "Lockstep where that MPI's mpicc is installed"));
+        1, SAYS("backend \"%s\" cannot be loaded: %.300s"));
+    check_script("export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi LOCKSTEP_MPI=mpich "
+                 "LOCKSTEP_BACKEND_PATH=/nowhere; $L run -n 2 $E/01_hello_all_reduce",
+                 1,
+                 SAYS("backend \"%s\": there is no ls_backend_%s.so in %s; install the plug-in, "
+                      "or give its folder in LOCKSTEP_BACKEND_PATH, or its path as the backend"));
 }
 
 /* MPICH starts as a world of one without its mpirun. */
@@ -110,12 +113,10 @@ TEST(ranks_that_are_no_ranks_of_mpi_are_refused)
     snprintf(text, sizeof text,
              "export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi LOCKSTEP_MPI=%s; $L run -n 2 "
              "$E/01_hello_all_reduce",
-             test_build_path("src/comm/mpi/liblockstep_mpi_mpich.so"));
-    check_script(
-        text, 1,
-        SAYS("ls_init: LOCKSTEP_DATA_PLANE=mpi: this process is rank %d of %d, but rank %d "
-             "of %d in MPI; start it by the mpirun of this MPI, or by srun, and nothing "
-             "else"));
+             test_build_path("src/comm/mpi/ls_backend_mpi_mpich.so"));
+    check_script(text, 1,
+                 SAYS("this process is rank %d of %d, but rank %d of %d in MPI; start it by the "
+                      "mpirun of this MPI, or by srun, and nothing else"));
 }
 
 TEST_MAIN

@@ -168,7 +168,7 @@ static void check_over_mpi(test_output (*run)(const char *text), const char *mpi
                            const char *command)
 {
     char text[2048];
-    const char *plugin = test_build_path("src/comm/mpi/liblockstep_mpi");
+    const char *plugin = test_build_path("src/comm/mpi/ls_backend_mpi");
     snprintf(text, sizeof text, "%s_%s.so", plugin, mpi);
     if (access(text, R_OK) != 0) {
         SKIP("no plug-in for this MPI (apt-get install libopenmpi-dev libmpich-dev, then build)");

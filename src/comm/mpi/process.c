@@ -1,0 +1,187 @@
+/* MPI in this process: initialising and finalizing.
+ *
+ * Note [MPI_Finalize]
+ * A process can initialise MPI once only, but may call ls_init again after ls_finalize. So MPI is
+ * finalized when the process exits, on a thread of its own: MPI_Finalize waits for all ranks, and a
+ * rank that has died keeps it for ever. After a failure it is not called at all, and neither is any
+ * other function of MPI: a dead peer would make it wait, or abort this process before it has said
+ * why the job failed. A process that exits without ls_finalize has failed. */
+#include "comm/mpi/plugin.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static struct {
+    bool ours;      /* initialised here, so finalized here */
+    bool abandoned; /* Note [MPI_Finalize] */
+    int users;      /* described and not unloaded */
+    int open;       /* communicators that were not closed */
+    int64_t finalize_ms;
+    _Atomic int finalized;
+} process;
+
+ls_status ls__mpi_fail(ls_status status, char *error, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(error, LS_BACKEND_ERROR_MAX, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+ls_status ls__mpi_check(int code, const char *call, char *error)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    if (code == MPI_SUCCESS) {
+        return LS_OK;
+    }
+    (void)MPI_Error_string(code, text, &length);
+    return ls__mpi_fail(LS_ERR_SYSTEM, error, "%s: %.400s", call, text);
+}
+
+/* ---- leaving -------------------------------------------------------------------------------- */
+
+static void *finalize_main(void *arg)
+{
+    (void)arg;
+    (void)MPI_Finalize();
+    atomic_store(&process.finalized, 1);
+    return NULL;
+}
+
+static void at_exit(void)
+{
+    int finalized = 0;
+    pthread_t thread;
+    const struct timespec pause = {.tv_nsec = 1000000};
+    if (process.users > 0 || process.open > 0 || process.abandoned ||
+        MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0 ||
+        pthread_create(&thread, NULL, finalize_main, NULL) != 0) {
+        return;
+    }
+    for (int64_t ms = 0; atomic_load(&process.finalized) == 0; ms++) {
+        if (ms >= process.finalize_ms) {
+            (void)fprintf(stderr,
+                          "lockstep: MPI_Finalize did not end in %lld ms and is given up; look for "
+                          "a rank that has not left\n",
+                          (long long)process.finalize_ms);
+            return;
+        }
+        (void)nanosleep(&pause, NULL);
+    }
+    (void)pthread_join(thread, NULL);
+}
+
+void ls__mpi_opened(void)
+{
+    process.open++;
+}
+
+void ls__mpi_closed(void)
+{
+    process.open--;
+}
+
+void ls__mpi_abandon(void)
+{
+    process.abandoned = true;
+}
+
+void ls__mpi_described(void)
+{
+    process.users++;
+}
+
+void ls__mpi_unload(bool failed)
+{
+    process.users--;
+    process.abandoned = process.abandoned || (process.ours && failed);
+}
+
+/* ---- initialising --------------------------------------------------------------------------- */
+
+static const char *level_name(int level)
+{
+    return level == MPI_THREAD_SINGLE       ? "MPI_THREAD_SINGLE"
+           : level == MPI_THREAD_FUNNELED   ? "MPI_THREAD_FUNNELED"
+           : level == MPI_THREAD_SERIALIZED ? "MPI_THREAD_SERIALIZED"
+                                            : "MPI_THREAD_MULTIPLE";
+}
+
+/* The program's own calls cannot be kept apart from those of the engine's thread, so its MPI has to
+ * allow calls by several threads at once. */
+static ls_status adopt(char *error)
+{
+    int level = MPI_THREAD_SINGLE, finalized = 0;
+    (void)MPI_Finalized(&finalized);
+    if (finalized != 0) {
+        return ls__mpi_fail(
+            LS_ERR_STATE, error,
+            "MPI is finalized in this process; call ls_finalize before MPI_Finalize");
+    }
+    const ls_status status = ls__mpi_check(MPI_Query_thread(&level), "MPI_Query_thread", error);
+    if (status == LS_OK && level < MPI_THREAD_MULTIPLE) {
+        return ls__mpi_fail(
+            LS_ERR_STATE, error,
+            "this program has initialised MPI with %s, but Lockstep calls MPI from a thread of its "
+            "own; call MPI_Init_thread with MPI_THREAD_MULTIPLE",
+            level_name(level));
+    }
+    return status;
+}
+
+static ls_status initialise(char *error)
+{
+    int level = 0;
+    if (process.abandoned) {
+        return ls__mpi_fail(LS_ERR_STATE, error,
+                            "MPI was given up in this process after a failure; start a new one");
+    }
+    if (ls__mpi_initialised()) {
+        return process.ours ? LS_OK : adopt(error);
+    }
+    const ls_status status = ls__mpi_check(
+        MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread", error);
+    if (status != LS_OK) {
+        return status;
+    }
+    process.ours = true;
+    (void)atexit(at_exit);
+    return level >= MPI_THREAD_SERIALIZED
+               ? LS_OK
+               : ls__mpi_fail(LS_ERR_STATE, error,
+                              "this MPI offers %s only; use one that was built with threads",
+                              level_name(level));
+}
+
+bool ls__mpi_initialised(void)
+{
+    int initialised = 0;
+    return MPI_Initialized(&initialised) == MPI_SUCCESS && initialised != 0;
+}
+
+ls_status ls__mpi_initialise(const ls_backend_group_spec *spec, char *error)
+{
+    int rank = 0, size = 0;
+    const int own = spec->world_rank[spec->rank];
+    const ls_status status = initialise(error);
+    if (status != LS_OK) {
+        return status;
+    }
+    process.finalize_ms = spec->timeout_ms;
+    (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    (void)MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (rank == own && size == spec->world_ranks) {
+        return LS_OK;
+    }
+    ls__mpi_abandon(); /* who would take part in MPI_Finalize? */
+    return ls__mpi_fail(LS_ERR_STATE, error,
+                        "this process is rank %d of %d, but rank %d of %d in MPI; start it "
+                        "by the mpirun of this MPI, or by srun, and nothing else",
+                        own, spec->world_ranks, rank, size);
+}
