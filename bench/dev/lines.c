@@ -1,6 +1,7 @@
 /* `measure lines`: the time to write a cache line that another core has written, read, or read and
  * claimed (Note [Claimed lines] in base/copy.h). One process writes 128 KiB, another one touches it,
- * the first writes it again; printed are both processes' times in ns a line, medians of 61 rounds. */
+ * the first writes it again, by memset or by words; printed are both processes' times in ns a line,
+ * medians of 61 rounds. */
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -34,6 +35,15 @@ static double now_ns(void)
 static void write_lines(shared *s)
 {
     memset(s->data, s->turn, BYTES);
+}
+
+/* By ordinary stores; memset uses the string instruction for so much. */
+static void write_words(shared *s)
+{
+    volatile uint64_t *word = (volatile uint64_t *)(void *)s->data;
+    for (size_t i = 0; i < BYTES / sizeof *word; i++) {
+        word[i] = i;
+    }
 }
 
 static void read_lines(shared *s)
@@ -80,7 +90,7 @@ static void run(shared *s, int self, void (*work)(shared *))
     qsort(s->ns[self], ROUNDS, sizeof s->ns[self][0], compare);
 }
 
-static int measure(shared *s, const char *name, void (*second)(shared *))
+static int measure(shared *s, const char *name, void (*first)(shared *), void (*second)(shared *))
 {
     atomic_store(&s->turn, 0);
     const pid_t child = fork();
@@ -94,13 +104,13 @@ static int measure(shared *s, const char *name, void (*second)(shared *))
     }
     cpu_set_t before;
     const int kept = sched_getaffinity(0, sizeof before, &before);
-    run(s, 0, write_lines);
+    run(s, 0, first);
     if (kept == 0) {
         (void)sched_setaffinity(0, sizeof before, &before);
     }
     (void)waitpid(child, NULL, 0);
     const double lines = (double)BYTES / LS__CACHE_LINE;
-    printf("%-16s %6.1f   write again %6.1f\n", name, s->ns[1][ROUNDS / 2] / lines,
+    printf("%-24s %6.1f   write again %6.1f\n", name, s->ns[1][ROUNDS / 2] / lines,
            s->ns[0][ROUNDS / 2] / lines);
     return 0;
 }
@@ -112,9 +122,12 @@ int ls__bench_lines(void)
         perror("mmap");
         return 1;
     }
-    puts("the other core      ns a line");
-    const int failed = measure(s, "writes", write_lines) + measure(s, "reads", read_lines) +
-                       measure(s, "reads, claims", read_and_claim);
+    puts("the other core              ns a line");
+    const int failed = measure(s, "writes", write_lines, write_lines) +
+                       measure(s, "reads", write_lines, read_lines) +
+                       measure(s, "reads, claims", write_lines, read_and_claim) +
+                       measure(s, "reads; words", write_words, read_lines) +
+                       measure(s, "reads, claims; words", write_words, read_and_claim);
     (void)munmap(s, sizeof *s);
     return failed != 0;
 }

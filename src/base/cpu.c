@@ -48,6 +48,14 @@ bool ls__cpu_is_amd(void)
     return __builtin_cpu_is("amd");
 }
 
+/* Families 0x17 and 0x19 are Zen 1 to Zen 4; gcc 12 has no name for later ones. */
+bool ls__cpu_is_zen5(void)
+{
+    __builtin_cpu_init();
+    const bool earlier = __builtin_cpu_is("amdfam17h") || __builtin_cpu_is("amdfam19h");
+    return __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512vl") && !earlier;
+}
+
 ls__isa ls__cpu_best(void)
 {
     __builtin_cpu_init();
@@ -63,6 +71,11 @@ static bool has_tiles(void)
 }
 
 bool ls__cpu_is_amd(void)
+{
+    return false;
+}
+
+bool ls__cpu_is_zen5(void)
 {
     return false;
 }

@@ -38,6 +38,8 @@ ls__isa ls__cpu_isa(void);
 bool ls__cpu_strict(void);
 /* Two paths ask: Note [Claimed lines] in copy.h, Note [Bare looks] in comm/engine/one_shot.c. */
 bool ls__cpu_is_amd(void);
+/* AMD's Zen 5 or later: Note [String copies] in copy.h. */
+bool ls__cpu_is_zen5(void);
 /* Refuses a value of the two that is unknown or not to be had. */
 ls_status ls__cpu_check(void);
 const char *ls__isa_name(ls__isa isa);   /* "base", "avx2", "avx512" */

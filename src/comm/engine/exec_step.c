@@ -75,7 +75,7 @@ static bool passes_caches(const ls_work *work, const ls__step *step)
  * (broadcast of 10 MB, 4 and 6 ranks on 2 cores: 1.16 and 1.28 times as long). */
 static bool claims_reads(const ls_work *work)
 {
-    return work->memory == LS__MEMORY_STAGED &&
+    return work->memory == LS__MEMORY_STAGED && ls__copies_need_claims() &&
            (work->group->size == 2 || work->group->comm->may_spin ||
             ls__operation_has_blocks(work->operation, true));
 }
