@@ -75,7 +75,6 @@ typedef struct ls__thread {
     bool forked;      /* a child made by fork while attached: every call is refused */
     bool background;  /* a thread of the library: it makes no calls that other ranks' users wait for
                        */
-    bool control;     /* the next operation that it starts is LS__AS_CONTROL */
     bool in_callback; /* an operation's end has called the user: nothing may wait */
     bool no_grad;     /* autograd's mode of this thread */
     bool autocast;    /* products of float32 are made in bfloat16 */
@@ -94,15 +93,6 @@ typedef struct ls__thread {
 } ls__thread;
 
 extern _Thread_local ls__thread ls__self;
-
-/* Starts an operation on a group as the library's own exchange: its data is control, which no
- * backend of the group moves. `call` starts exactly one operation, of which it returns the status. */
-#define LS__AS_CONTROL(call) (ls__self.control = true, ls__control_started(call))
-static inline ls_status ls__control_started(ls_status status)
-{
-    ls__self.control = false; /* a call that was refused has not taken it */
-    return status;
-}
 
 /* Fills the common part with the defaults of a world of one and the environment's settings
  * (LOCKSTEP_TIMEOUT, LOCKSTEP_DEBUG); everything else is zero. */

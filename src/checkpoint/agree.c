@@ -13,6 +13,7 @@
 #include "base/assert.h"
 #include "checkpoint/internal.h"
 #include "comm/api/collective.h"
+#include "comm/api/control.h"
 
 /* Every operation on the checkpoint's group carries its timeout; `tag` names the operation in
  * reports of a hang or mismatch. The string is borrowed for the call. */
@@ -40,8 +41,8 @@ ls_status ls__checkpoint_agree(ls_checkpoint *c, ls_status mine, const uint64_t 
     if (counts) {
         ls__group_record_failure(c->group, mine, report.message);
     }
-    LS_TRY(LS__AS_CONTROL(ls_all_gather(c->group, &report, c->reports, (int64_t)sizeof report,
-                                        LS_UINT8, &options, NULL)));
+    LS_TRY(ls__control_all_gather(c->group, &report, c->reports, (int64_t)sizeof report, LS_UINT8,
+                                  &options));
     if (counts) { /* again: the successful gather counts as recovery, but the failure stands */
         ls__group_record_failure(c->group, mine, report.message);
     }

@@ -9,6 +9,7 @@
 #include "base/size.h"
 #include "base/trace.h"
 #include "checkpoint/internal.h"
+#include "comm/api/control.h"
 
 #define MARGIN 8 /* the disk has this part of timeout_ms less than ranks that wait for this one */
 
@@ -309,7 +310,7 @@ static ls_status next_step(ls_checkpoint *c, const int64_t *steps, int count, in
 {
     const ls_collective_options options = ls__checkpoint_options_of(c, "checkpoint: which step");
     *step = c->rank == 0 && k < count ? steps[k] : -1;
-    return LS__AS_CONTROL(ls_broadcast(c->group, step, 1, LS_INT64, 0, &options, NULL));
+    return ls__control_broadcast(c->group, step, 1, LS_INT64, 0, &options);
 }
 
 /* Finds the newest checkpoint that is whole; *step is its step. The steps passed over are noted

@@ -20,6 +20,7 @@
 #include "base/trace.h"
 #include "checkpoint/internal.h"
 #include "checkpoint/shape.h"
+#include "comm/api/control.h"
 
 /* A rank's rows: an array and three shapes for each tensor. They are shorter than the entries of the
  * manifest that are made of them. */
@@ -95,8 +96,7 @@ static ls_status receive_rows(ls_checkpoint *c, int rank, size_t bytes, char **o
         return no_memory();
     }
     (*out)[bytes] = '\0';
-    return LS__AS_CONTROL(
-        ls_recv(c->group, *out, (int64_t)bytes, LS_UINT8, rank, 0, &options, NULL));
+    return ls__control_recv(c->group, *out, bytes, rank, 0, &options);
 }
 
 /* Reads size and hash of the rank's file from the reports of the last agreement, so no other
@@ -132,8 +132,7 @@ static ls_status gather(ls_checkpoint *c, json_t *manifest)
 static ls_status send_rows(ls_checkpoint *c)
 {
     const ls_collective_options options = ls__checkpoint_options_of(c, "checkpoint: tensors");
-    return LS__AS_CONTROL(
-        ls_send(c->group, c->pieces, (int64_t)strlen(c->pieces), LS_UINT8, 0, 0, &options, NULL));
+    return ls__control_send(c->group, c->pieces, strlen(c->pieces), 0, 0, &options);
 }
 
 /* ---- rank 0's part ------------------------------------------------------------------------ */

@@ -1,6 +1,7 @@
 /* Rank 0 reads for all; see scatter.h. Blocks are bytes, so that one path serves every dtype; the
  * ranks have compared shapes and dtypes when the loader was made. */
 #include "data/scatter.h"
+#include "comm/api/control.h"
 
 #include <lockstep/comm.h>
 
@@ -72,9 +73,8 @@ static ls_status compare(ls__scatter *s, const ls_dataset *dataset)
         return ls__fail(LS_ERR_MEMORY, "loader: no memory to compare %d ranks", s->ranks);
     }
     describe(dataset, ls__sampler_batch(s->sampler), &mine);
-    ls_status status =
-        LS__AS_CONTROL(ls_all_gather(s->group, &mine, all, (int64_t)sizeof mine, LS_UINT8,
-                                     LS_OPTIONS(ls_collective_options, .tag = "loader"), NULL));
+    ls_status status = ls__control_all_gather(s->group, &mine, all, (int64_t)sizeof mine, LS_UINT8,
+                                              LS_OPTIONS(ls_collective_options, .tag = "loader"));
     for (int r = 1; status == LS_OK && r < s->ranks; r++) {
         if (memcmp(&all[r], &all[0], sizeof all[0]) != 0) {
             status = fail_differs(r, &all[r], &all[0]);
@@ -264,9 +264,8 @@ static ls_status share(ls_dataset *mine, ls_dataset **out)
         ls__shape_numel(mine->x_shape, &numel) && ls__shape_numel(mine->y_shape, &numel)) {
         describe(mine, 0, &d);
     }
-    LS_TRY(LS__AS_CONTROL(ls_broadcast(ls_world(), &d, (int64_t)sizeof d, LS_UINT8, 0,
-                                       LS_OPTIONS(ls_collective_options, .tag = "shared data set"),
-                                       NULL)));
+    LS_TRY(ls__control_broadcast(ls_world(), &d, (int64_t)sizeof d, LS_UINT8, 0,
+                                 LS_OPTIONS(ls_collective_options, .tag = "shared data set")));
     if (d.count < 0) {
         return ls__fail(LS_ERR_INVALID,
                         "shared data set: rank 0 has no data set to share; check what its "

@@ -13,6 +13,7 @@
 
 #include "base/assert.h"
 #include "base/options.h"
+#include "comm/api/control.h"
 #include "ddp/wrapper.h"
 #include "kernel/reduce/reduce.h"
 #include "reduce/plan.h"
@@ -36,9 +37,8 @@ static ls_status weigh(averaging *a, ls_group *group)
     }
     a->group = group;
     a->sum = a->weight;
-    LS_TRY(
-        LS__AS_CONTROL(ls_all_reduce(group, &a->sum, &a->sum, 1, LS_FLOAT64, LS_SUM,
-                                     LS_OPTIONS(ls_collective_options, .tag = "weights"), NULL)));
+    LS_TRY(ls__control_all_reduce(group, &a->sum, 1, LS_FLOAT64, LS_SUM,
+                                  LS_OPTIONS(ls_collective_options, .tag = "weights")));
     if (!(a->sum > 0.0) || isinf(a->sum)) {
         return ls__fail(LS_ERR_INVALID,
                         "ls_ddp_average: the weights of all ranks add up to %g; give at least one "
@@ -129,9 +129,8 @@ static ls_status average_tensor(void *self, const char *name, const ls_state_ten
 /* Step numbers: a rank that has skipped a parameter is behind. */
 static ls_status largest(void *self, const char *name, int64_t *value)
 {
-    return LS__AS_CONTROL(ls_all_reduce(group_of_state(self, name), value, value, 1, LS_INT64,
-                                        LS_MAX, LS_OPTIONS(ls_collective_options, .tag = name),
-                                        NULL));
+    return ls__control_all_reduce(group_of_state(self, name), value, 1, LS_INT64, LS_MAX,
+                                  LS_OPTIONS(ls_collective_options, .tag = name));
 }
 
 /* Learning rates are compared in each synchronised backward. */

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/runtime.h"
+#include "comm/api/control.h"
 
 ls_status ls_metric_mean(ls_group *group, double value, double weight, double *mean)
 {
@@ -14,8 +15,8 @@ ls_status ls_metric_mean(ls_group *group, double value, double weight, double *m
                         mean == NULL ? "mean is NULL" : "the weight is negative or not finite");
     }
     double sums[2] = {weight > 0.0 ? weight * value : 0.0, weight};
-    LS_TRY(LS__AS_CONTROL(ls_all_reduce(group, sums, sums, 2, LS_FLOAT64, LS_SUM,
-                                        LS_OPTIONS(ls_collective_options, .tag = "metric"), NULL)));
+    LS_TRY(ls__control_all_reduce(group, sums, 2, LS_FLOAT64, LS_SUM,
+                                  LS_OPTIONS(ls_collective_options, .tag = "metric")));
     *mean = sums[1] > 0.0 ? sums[0] / sums[1] : (double)NAN;
     return LS_OK;
 }

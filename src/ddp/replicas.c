@@ -2,6 +2,7 @@
  * whether the replicas are still equal later. A parameter that is summed over a smaller group becomes
  * that of its rank 0. */
 #include "ddp/replicas.h"
+#include "comm/api/control.h"
 
 #include <string.h>
 
@@ -115,9 +116,8 @@ static ls_status walk(broadcaster *b, ls_module *module, walk_pass pass)
 static ls_status check_alike(broadcaster *b, ls_module *module)
 {
     uint64_t extremes[2] = {b->hash, ~b->hash};
-    LS_TRY(
-        LS__AS_CONTROL(ls_all_reduce(b->bundles[0].group, extremes, extremes, 2, LS_UINT64, LS_MAX,
-                                     LS_OPTIONS(ls_collective_options, .tag = "buffers"), NULL)));
+    LS_TRY(ls__control_all_reduce(b->bundles[0].group, extremes, 2, LS_UINT64, LS_MAX,
+                                  LS_OPTIONS(ls_collective_options, .tag = "buffers")));
     return extremes[0] == ~extremes[1] ? LS_OK : walk(b, module, EACH);
 }
 
@@ -189,7 +189,7 @@ ls_status ls_replicas_identical(ls_module *module, ls_group *group, int *identic
         return ls__fail(LS_ERR_MEMORY, "ls_replicas_identical: no memory for %d hashes", size);
     }
     const uint64_t own = ls_module_hash(module);
-    ls_status status = LS__AS_CONTROL(ls_all_gather(group, &own, all, 1, LS_INT64, NULL, NULL));
+    ls_status status = ls__control_all_gather(group, &own, all, 1, LS_INT64, NULL);
     if (status == LS_OK) {
         *hash = all[0];
         *identical = 0;

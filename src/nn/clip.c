@@ -12,6 +12,7 @@
 
 #include "base/config.h"
 #include "base/options.h"
+#include "comm/api/control.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
@@ -67,18 +68,18 @@ static ls_status add_squares(const clipping *c, double *out)
     *out = squares;
     return c->options.group == NULL
                ? LS_OK
-               : LS__AS_CONTROL(ls_all_reduce(
-                     c->options.group, out, out, 1, LS_FLOAT64, LS_SUM,
-                     LS_OPTIONS(ls_collective_options, .tag = "norm of the gradients"), NULL));
+               : ls__control_all_reduce(
+                     c->options.group, out, 1, LS_FLOAT64, LS_SUM,
+                     LS_OPTIONS(ls_collective_options, .tag = "norm of the gradients"));
 }
 
 /* Finds the first rank of the group with a gradient that is not finite; collective. */
 static ls_status find_rank(const clipping *c, bool here, int64_t *rank)
 {
     *rank = here ? ls_group_rank(c->options.group) : ls_group_size(c->options.group);
-    return LS__AS_CONTROL(
-        ls_all_reduce(c->options.group, rank, rank, 1, LS_INT64, LS_MIN,
-                      LS_OPTIONS(ls_collective_options, .tag = "a norm that is not finite"), NULL));
+    return ls__control_all_reduce(
+        c->options.group, rank, 1, LS_INT64, LS_MIN,
+        LS_OPTIONS(ls_collective_options, .tag = "a norm that is not finite"));
 }
 
 /* The error for a norm that is not finite: names the first parameter whose gradient made it so, or

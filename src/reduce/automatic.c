@@ -18,6 +18,7 @@
  * share one domain may have different others.
  */
 #include "reduce/automatic.h"
+#include "comm/api/control.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -167,9 +168,8 @@ static ls_status share(ls_reducer *r, int d, int cells)
         a->shared[cells + 1 + t] =
             -ls__samples_median(a->tried[d].seconds[t], LS__DIVISION_SAMPLES);
     }
-    return LS__AS_CONTROL(ls_all_reduce(r->domains[d].group, a->shared, a->shared,
-                                        cells + 1 + LS__TRIED, LS_FLOAT32, LS_MAX,
-                                        LS_OPTIONS(ls_collective_options, .tag = TAG), NULL));
+    return ls__control_all_reduce(r->domains[d].group, a->shared, cells + 1 + LS__TRIED, LS_FLOAT32,
+                                  LS_MAX, LS_OPTIONS(ls_collective_options, .tag = TAG));
 }
 
 /* What an all-reduce of the domain costs. `shared`: behind the cells. */
@@ -258,9 +258,9 @@ static ls_status end_stage(ls_reducer *r)
 {
     ls__automatic *a = &r->automatic;
     if (a->turns.stage > 0) {
-        LS_TRY(LS__AS_CONTROL(ls_all_reduce(
-            r->group, a->turns.took, a->turns.took, LS__DIVISIONS * LS__COMPARED_SAMPLES,
-            LS_FLOAT32, LS_MIN, LS_OPTIONS(ls_collective_options, .tag = TAG), NULL)));
+        LS_TRY(ls__control_all_reduce(r->group, a->turns.took, LS__DIVISIONS * LS__COMPARED_SAMPLES,
+                                      LS_FLOAT32, LS_MIN,
+                                      LS_OPTIONS(ls_collective_options, .tag = TAG)));
     }
     for (int d = 0; d < r->domain_count && a->turns.stage == 0; d++) {
         LS_TRY(find(r, d));

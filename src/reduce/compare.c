@@ -1,6 +1,7 @@
 /* Whether the ranks of each domain register the same gradients. Each rank sends a hash first; only when the hashes
  * differ are the tables themselves exchanged, to name the first difference on both sides. */
 #include "reduce/compare.h"
+#include "comm/api/control.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -149,8 +150,8 @@ static ls_status exchange_tables(const ls_reducer *r, const ls__reduce_domain *d
         describe(r, &r->params[domain->params[i]], own + (size_t)i * ENTRY_BYTES, ENTRY_BYTES);
     }
     char *tables = own + own_bytes;
-    ls_status status = LS__AS_CONTROL(
-        ls_all_gather(domain->group, own, tables, (int64_t)own_bytes, LS_UINT8, NULL, NULL));
+    ls_status status =
+        ls__control_all_gather(domain->group, own, tables, (int64_t)own_bytes, LS_UINT8, NULL);
     if (status == LS_OK) {
         status = name_difference(r, domain, tables, all, longest);
     }
@@ -170,8 +171,7 @@ ls_status ls__reducer_compare(ls_reducer *r, const ls__reduce_domain *domain)
     if (all == NULL) {
         return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory to compare models", r->name);
     }
-    LS_TRY(
-        LS__AS_CONTROL(ls_all_gather(domain->group, &own, all, sizeof own, LS_UINT8, NULL, NULL)));
+    LS_TRY(ls__control_all_gather(domain->group, &own, all, sizeof own, LS_UINT8, NULL));
     for (int rank = 1; rank < domain->size; rank++) {
         if (all[rank].hash != all[0].hash) {
             return exchange_tables(r, domain, all);

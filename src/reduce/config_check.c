@@ -3,6 +3,7 @@
  * backward begins: by then all of them exist, and no optimizer has stepped on a wrong mean. Only in
  * a group in which all of its ranks agree (Note [Agreement], base/runtime.h). */
 #include "reduce/config_check.h"
+#include "comm/api/control.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -97,9 +98,8 @@ static ls_status gather(const ls_reducer *r, const char *tag,
                             .agreement =
                                 atomic_load_explicit(&r->runtime->agreement, memory_order_relaxed),
                             .config = r->runtime->config};
-    ls_status status =
-        LS__AS_CONTROL(ls_all_gather(r->group, &own, all, sizeof own, LS_UINT8,
-                                     LS_OPTIONS(ls_collective_options, .tag = tag), NULL));
+    ls_status status = ls__control_all_gather(r->group, &own, all, sizeof own, LS_UINT8,
+                                              LS_OPTIONS(ls_collective_options, .tag = tag));
     if (status == LS_OK) {
         status = judge(r, all);
     }

@@ -17,6 +17,7 @@
  * backward has shown the real one.
  */
 #include "reduce/plan.h"
+#include "comm/api/control.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -409,7 +410,7 @@ static ls_status agree_order(ls_reducer *r, int d, int *order, int *number, int 
         }
     }
     LS_ASSERT(n == domain->param_count);
-    LS_TRY(LS__AS_CONTROL(ls_broadcast(domain->group, agreed, n, LS_INT32, 0, NULL, NULL)));
+    LS_TRY(ls__control_broadcast(domain->group, agreed, n, LS_INT32, 0, NULL));
     n = 0;
     for (int i = 0; i < r->param_count; i++) {
         if (r->params[order[i]].key.domain == d) {

@@ -3,6 +3,7 @@
  * domain go with the control exchange; only if these differ are the hashes of all parameters
  * exchanged, to name the first one. */
 #include "reduce/replica.h"
+#include "comm/api/control.h"
 
 #include <string.h>
 
@@ -83,9 +84,8 @@ static ls_status find_difference(const ls_reducer *r, const ls__reduce_domain *d
     for (size_t i = 0; i < n; i++) {
         own[i] = r->hashes[domain->params[i]];
     }
-    ls_status status =
-        LS__AS_CONTROL(ls_all_gather(domain->group, own, own + n, (int64_t)n, LS_UINT64,
-                                     LS_OPTIONS(ls_collective_options, .tag = "replicas"), NULL));
+    ls_status status = ls__control_all_gather(domain->group, own, own + n, (int64_t)n, LS_UINT64,
+                                              LS_OPTIONS(ls_collective_options, .tag = "replicas"));
     if (status == LS_OK) {
         status = name_difference(r, domain, own + n);
     }

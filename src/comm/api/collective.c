@@ -191,12 +191,10 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
             return ls__fail_at_site(LS_ERR_INVALID);
         }
     }
-    if (!ls__reduce_op_is_user(args->op) && args->op != LS_PREMUL_SUM && !ls__self.control) {
+    if (!ls__reduce_op_is_user(args->op) && args->op != LS_PREMUL_SUM) {
         return check_and_start(group, args, NULL, options, work);
     }
     ls__collective copy = *args;
-    copy.control = copy.control || ls__self.control;
-    ls__self.control = false; /* not that of callbacks, which may run before this call returns */
     if (ls__reduce_op_is_user(args->op)) { /* the user may free the operator meanwhile */
         copy.made = ls__operator_of(comm, args->op);
     }

@@ -3,6 +3,7 @@
 #include <lockstep/comm.h>
 
 #include "base/options.h"
+#include "comm/api/control.h"
 #include "comm/comm.h"
 #include "comm/group/group.h"
 #include "comm/group/round_robin.h"
@@ -21,8 +22,8 @@ ls_status ls_stop_agree(ls_group *group, bool *stop)
     const uint64_t key = group != NULL ? ls__group_agreement(ls__turns_at(group, 0)) : 0;
     ls__agreement_join(runtime, key);
     int32_t wanted = (int32_t)ls__stop_wanted(runtime);
-    LS_TRY(LS__AS_CONTROL(ls_all_reduce(group, &wanted, &wanted, 1, LS_INT32, LS_MAX,
-                                        LS_OPTIONS(ls_collective_options, .tag = "stop"), NULL)));
+    LS_TRY(ls__control_all_reduce(group, &wanted, 1, LS_INT32, LS_MAX,
+                                  LS_OPTIONS(ls_collective_options, .tag = "stop")));
     if (wanted != 0 && atomic_load_explicit(&runtime->agreement, memory_order_relaxed) == key) {
         atomic_store_explicit(&runtime->stop_agreed, (uint32_t)wanted, memory_order_relaxed);
     }

@@ -6,6 +6,7 @@
  * Offsets of clocks are measured as NTP does (RFC 5905, section 8): of several round trips the
  * shortest one counts, and rank 0 read its clock in the middle of it, within half its length. */
 #include "comm/diagnose/trace.h"
+#include "comm/api/control.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,14 +27,12 @@
 
 static ls_status send_bytes(const ls__comm *comm, int peer, const void *bytes, size_t count)
 {
-    return LS__AS_CONTROL(
-        ls_send(comm->world, bytes, (int64_t)count, LS_UINT8, peer, TAG, NULL, NULL));
+    return ls__control_send(comm->world, bytes, count, peer, TAG, NULL);
 }
 
 static ls_status recv_bytes(const ls__comm *comm, int peer, void *bytes, size_t count)
 {
-    return LS__AS_CONTROL(
-        ls_recv(comm->world, bytes, (int64_t)count, LS_UINT8, peer, TAG, NULL, NULL));
+    return ls__control_recv(comm->world, bytes, count, peer, TAG, NULL);
 }
 
 /* Whether a rank is on another host than this one. */

@@ -21,7 +21,7 @@ static inline test_output under_mpi(const char *text)
         "B=%s; F=%s; export B\n"
         "under() { m=$1; n=$2; p=$3; shift 3; "
         "[ -z \"$LOCKSTEP_DATA_PLANE\" ] || "
-        "export LOCKSTEP_MPI=$B/src/comm/mpi/liblockstep_mpi_$m.so; mpirun.$m "
+        "export LOCKSTEP_MPI=$B/src/comm/mpi/ls_backend_mpi_$m.so; mpirun.$m "
         "$([ $m = mpich ] || echo -q --oversubscribe) $MPIRUN -n $n $PRE $F/${p}_$m \"$@\"; }\n"
         "exec 2>&1",
         test_build_path(""), folder);
