@@ -7,6 +7,7 @@ are built once for each instruction set note nothing: that would keep their loop
 """
 
 import bisect
+import concurrent.futures
 import hashlib
 import json
 import re
@@ -18,6 +19,7 @@ CALL = re.compile(r"^\s*([0-9a-f]+):.*\bcall.*__sanitizer_cov_trace_pc")
 NEXT = re.compile(r"^\s*([0-9a-f]+):")
 RESULT = re.compile(r"^(ok|not ok) \d+ - (\w+)(.*)$")
 PROGRAM_SECONDS = 600
+AT_ONCE = 2  # programs, and tests
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Coverage:
     def __init__(self, worker, home):
         self.worker, self.home = worker, home / "map"
         self.home.mkdir(exist_ok=True)
-        self.programs, self.blocks = {}, None
+        self.programs, self.blocks = {}, {}
 
     def path_of(self, program):
         return self.home / (re.sub(r"\W+", "_", program.name) + ".json")
@@ -78,30 +80,37 @@ class Coverage:
         """Maps the programs of a folder, those that have changed since they were mapped anew."""
         programs = self.worker.programs_of(folder)
         self.worker.build_programs(programs)
-        for program in programs:
-            known, path = digest(self.worker.build / program.path), self.path_of(program)
-            kept = json.loads(path.read_text()) if path.exists() else {}
-            if kept.get("program") != known:
-                with self.worker.turn():
-                    kept = dict(self.map(program), program=known)
-                path.write_text(json.dumps(kept))
-                say(f"mapped {program.name}: {len(kept['tests'])} tests, {sum(kept['tests'].values()):.1f} s"
-                    + "".join(f"; {name} fails without a change and is left out" for name in kept["failed"]))
-            self.programs[program] = kept
+        self.blocks = self.blocks_of_library()  # now, while no change is in it
+        changed = [program for program in programs if not self.is_mapped(program)]
+        for first in range(0, len(changed), AT_ONCE):
+            some = changed[first:first + AT_ONCE]
+            with self.worker.turn(), concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+                for program, kept in zip(some, pool.map(self.map, some)):
+                    self.path_of(program).write_text(json.dumps(kept))
+                    say(f"mapped {program.name}: {len(kept['tests'])} tests, {sum(kept['tests'].values()):.1f} s"
+                        + "".join(f"; {name} fails without a change and is left out" for name in kept["failed"]))
+        self.programs |= {program: json.loads(self.path_of(program).read_text()) for program in programs}
 
-    def all_blocks(self):
+    def digest_of(self, program):
+        return digest(self.worker.build / program.path)
+
+    def is_mapped(self, program):
+        path = self.path_of(program)
+        return path.exists() and json.loads(path.read_text())["program"] == self.digest_of(program)
+
+    def blocks_of_library(self):
         """Found once for a library, and kept."""
         library = self.worker.build / "src" / self.worker.library
         path = self.home / f"blocks-{digest(library)}"
-        if self.blocks is None or self.blocks[0] != path:
-            if not path.exists():
+        if not path.exists():
+            with self.worker.turn():
                 path.write_text(json.dumps([[place, *line] for place, line in blocks_of(library).items()]))
-            self.blocks = path, {place: (file, line) for place, file, line in json.loads(path.read_text())}
-        return self.blocks[1]
+        return {place: (file, line) for place, file, line in json.loads(path.read_text())}
 
     def map(self, program):
-        """Runs a program with the recorder: {"tests": {name: seconds}, "failed": […], "files": {path: …}}."""
-        scratch = self.home / "scratch"
+        """Runs a program with the recorder: {"program": digest, "tests": {name: seconds},
+        "failed": […], "files": {path: …}}."""
+        scratch = self.path_of(program).with_suffix(".scratch")
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         text, _ = self.worker.run(program, [], PROGRAM_SECONDS, TEST_VERBOSE="1", MUTATE_RECORD=str(scratch / "at"))
@@ -116,17 +125,18 @@ class Coverage:
                 current = None
             elif current and took:
                 tests[current] = float(took[1])
-        return {"tests": tests, "failed": failed, "files": self.files_of(scratch, tests)}
+        return {"program": self.digest_of(program), "tests": tests, "failed": failed,
+                "files": self.files_of(scratch, tests)}
 
     def files_of(self, scratch, tests):
         """{path: {"digest": of its text, "lines": {line: [numbers of tests]}}}"""
-        blocks, files = self.all_blocks(), {}
+        files = {}
         for number, name in enumerate(tests):
             recorded = scratch / f"at.{name}"
             data = recorded.read_bytes() if recorded.exists() else b""
             for place in (match.start() for match in re.finditer(rb"\x01", data)):
-                if place in blocks:
-                    path, line = blocks[place]
+                if place in self.blocks:
+                    path, line = self.blocks[place]
                     file = files.setdefault(path, {"digest": "", "lines": {}})
                     file["lines"].setdefault(line, set()).add(number)
         shutil.rmtree(scratch)
@@ -137,7 +147,7 @@ class Coverage:
 
     def tests_of(self, folder, site):
         """Those of the folder's tests that run the function of the site; all of them where nothing is recorded."""
-        starts = sorted({line for path, line in self.all_blocks().values() if path == site.path})
+        starts = sorted({line for path, line in self.blocks.values() if path == site.path})
         text = (self.worker.tree / site.path).read_text()
         first, last = function_of(text, site.line)
         if not any(first <= start <= last for start in starts):
