@@ -5,6 +5,9 @@
 
 #include <stdio.h>
 
+#include "base/activity.h"
+#include "base/runtime.h"
+
 /* ---- the state visitor: save all, disturb all, load all ----------------------------------- */
 
 #define FIELDS_MAX 64
@@ -397,6 +400,27 @@ TEST(a_visitor_is_told_which_numbers_older_files_do_not_contain)
     CHECK_OK(ls_finalize());
 }
 
+TEST(a_visitor_that_is_missing_or_of_no_version_is_refused_everywhere)
+{
+    static saved seen;
+    net *n = start();
+    ls_optim *o = adamw_with_a_group(n);
+    const ls_state_visitor odd = {3, &seen, on_tensor, on_int64, on_float64, keep_optional};
+    const ls_state_visitor *const refused[] = {NULL, &odd};
+    for (int i = 0; i < 2; i++) {
+        CHECK_STATUS(ls_optim_state(o, "optim", refused[i]), LS_ERR_INVALID);
+        CHECK(strstr(ls_error_message(), "ls_optim_state: ") == ls_error_message());
+        CHECK_STATUS(ls_module_state(&n->base, "net", refused[i]), LS_ERR_INVALID);
+        CHECK(strstr(ls_error_message(), "ls_module_state: ") == ls_error_message());
+        CHECK_STATUS(ls_runtime_state(NULL, "random", refused[i]), LS_ERR_INVALID);
+        CHECK(strstr(ls_error_message(), "ls_runtime_state: ") == ls_error_message());
+    }
+    CHECK_INT(seen.at + seen.count, 0);
+    ls_optim_free(o);
+    ls_module_free(&n->base);
+    CHECK_OK(ls_finalize());
+}
+
 TEST(state_loads_into_an_optimizer_that_never_stepped)
 {
     net *n = start();
@@ -416,6 +440,30 @@ TEST(state_loads_into_an_optimizer_that_never_stepped)
     ls_optim_free(o);
     ls_module_free(&n->base);
     CHECK(ls_finalize() == LS_OK);
+}
+
+static uint64_t updates_of(const ls_optim *o)
+{
+    return atomic_load(&o->guest.runtime->activity->updates);
+}
+
+/* A launcher compares the number before and after a restart. */
+TEST(the_number_of_updates_is_shown_and_goes_on_after_a_load)
+{
+    net *n = start();
+    static saved before;
+    ls_optim *o = ls_adam_new(&n->base, NULL);
+    run_steps(n, o, 0, 5);
+    CHECK_INT(updates_of(o), 5); /* w's: b has no gradient in each third step */
+    walk(&before, &n->base, o, false, false);
+    ls_optim_free(o);
+    o = ls_adam_new(&n->base, NULL);
+    walk(&before, &n->base, o, true, false);
+    run_steps(n, o, 5, 6);
+    CHECK_INT(updates_of(o), 6);
+    ls_optim_free(o);
+    ls_module_free(&n->base);
+    CHECK_OK(ls_finalize());
 }
 
 /* With data parallelism that is the order of the buckets: each one's state is in one piece. */
