@@ -240,7 +240,7 @@ static void train_some(ls_module *net, ls_optim *optim, int steps)
     }
 }
 
-static void freeze_and_thaw(void)
+DIST_TESTS(a_parameter_may_be_frozen_and_thawed_under_ddp_of_, _ranks, 1, 2)
 {
     ls_module *net = perceptron(0.0);
     ls_module *ddp = ls_ddp_new(net, ls_world(), NULL);
@@ -260,16 +260,6 @@ static void freeze_and_thaw(void)
     check_replicas(ddp);
     ls_optim_free(optim);
     ls_module_free(ddp);
-}
-
-DIST_TEST(a_parameter_may_be_frozen_and_thawed_under_ddp, 2)
-{
-    freeze_and_thaw();
-}
-
-DIST_TEST(a_parameter_may_be_frozen_and_thawed_under_ddp_alone, 1)
-{
-    freeze_and_thaw();
 }
 
 DIST_TEST(a_wrapper_can_be_taken_off_and_another_put_on, 2)
@@ -335,22 +325,35 @@ DIST_TEST(an_optimizer_of_a_half_wrapped_model_names_the_other_half_once, 2)
     ls_module_free(net);
 }
 
-DIST_TEST(replicas_that_train_apart_are_warned_once, 2)
+static void train_apart(int averaged_by_hand)
 {
     ls_module *net = perceptron(0.0);
-    ls_optim *optim = ls_sgd_new(net, NULL);
     double one = 1.0;
+    CHECK_OK(ls_all_reduce(ls_world(), &one, &one, 1, LS_FLOAT64, LS_AVG, NULL, NULL));
+    ls_optim *optim = ls_sgd_new(net, NULL);
     ls_set_log_callback(count_warnings, NULL);
-    for (int i = 0; i < 3; i++) { /* averaged by hand, for all that is known */
+    for (int i = 0; i < averaged_by_hand; i++) { /* for all that is known */
         backward_of_ones(net, 1.0);
         CHECK_OK(ls_all_reduce(ls_world(), &one, &one, 1, LS_FLOAT64, LS_AVG, NULL, NULL));
         CHECK_OK(ls_optim_step(optim));
     }
     CHECK_INT(warnings, 0);
-    train_some(net, optim, 3);
-    CHECK_INT(warnings, 1);
+    for (int i = 0; i < 3; i++) {
+        train_some(net, optim, 1);
+        CHECK_INT(warnings, 1);
+    }
     ls_optim_free(optim);
     ls_module_free(net);
+}
+
+DIST_TEST(replicas_that_train_apart_are_warned_once, 2)
+{
+    train_apart(3);
+}
+
+DIST_TEST(replicas_that_exchanged_only_before_the_optimizer_was_made_are_warned, 2)
+{
+    train_apart(0);
 }
 
 typedef struct counting {

@@ -442,6 +442,43 @@ TEST(state_loads_into_an_optimizer_that_never_stepped)
     CHECK(ls_finalize() == LS_OK);
 }
 
+static ls_status check_shape(void *self, const char *name, const ls_state_tensor *t)
+{
+    static const int64_t dim[] = {3, 2, 5, 4};
+    CHECK(self == NULL && strstr(name, "exp_avg") != NULL);
+    CHECK_INT(t->ndim, 4);
+    for (int d = 0; d < 4; d++) {
+        CHECK_INT(t->local[d], dim[d]);
+        CHECK_INT(t->global[d], dim[d]);
+        CHECK_INT(t->start[d], 0);
+    }
+    return LS_OK;
+}
+
+static ls_status skip_int64(void *self, const char *name, int64_t *live)
+{
+    return self == NULL && name != NULL && live != NULL ? LS_OK : LS_ERR_INTERNAL;
+}
+
+static ls_status skip_float64(void *self, const char *name, double *live)
+{
+    return self == NULL && name != NULL && live != NULL ? LS_OK : LS_ERR_INTERNAL;
+}
+
+TEST(state_has_the_shape_of_its_parameter)
+{
+    const ls_state_visitor visitor = {sizeof visitor, NULL,         check_shape,
+                                      skip_int64,     skip_float64, skip_float64};
+    CHECK_OK(ls_init(NULL));
+    ls_module *m = ls_module_new(sizeof *m, &net_class);
+    (void)ls_module_add_param(m, "w", ls_ones(LS_SHAPE(3, 2, 5, 4), LS_FLOAT32));
+    ls_optim *o = ls_adam_new(m, NULL);
+    CHECK_OK(ls_optim_state(o, "optim", &visitor));
+    ls_optim_free(o);
+    ls_module_free(m);
+    CHECK_OK(ls_finalize());
+}
+
 static uint64_t updates_of(const ls_optim *o)
 {
     return atomic_load(&o->guest.runtime->activity->updates);
