@@ -15,6 +15,8 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
+from folders import FOLDERS
+
 CALL = re.compile(r"^\s*([0-9a-f]+):.*\bcall.*__sanitizer_cov_trace_pc")
 NEXT = re.compile(r"^\s*([0-9a-f]+):")
 RESULT = re.compile(r"^(ok|not ok) \d+ - (\w+)(.*)$")
@@ -27,7 +29,7 @@ class Test:
     program: object
     name: str
     seconds: float
-    exact: bool  # it runs the very block
+    exact: bool  # it runs the very block; where nothing is recorded, it is of the folder named first
 
     @property
     def title(self):
@@ -154,13 +156,13 @@ class Coverage:
             first, last = 1, len(text)  # the function has become a part of others
         before = starts[bisect.bisect_right(starts, site.line) - 1] if starts and starts[0] <= site.line else 0
         begin, end = (before, site.line) if before >= first else (first, last)
-        now, found = digest(self.worker.tree / site.path), []
+        now, nearest, found = digest(self.worker.tree / site.path), FOLDERS[folder].tests[0], []
         for program in self.worker.programs_of(folder):
             kept = self.programs[program]
             file = kept["files"].get(site.path)
             for number, (name, seconds) in enumerate(kept["tests"].items()):
                 lines = [int(line) for line, numbers in file["lines"].items() if number in numbers] if file else []
-                exact = not starts or any(begin <= line <= end for line in lines)
-                if exact or lines and (file["digest"] != now or any(first <= line <= last for line in lines)):
+                exact = any(begin <= line <= end for line in lines) if starts else program.path.startswith(nearest)
+                if not starts or exact or lines and (file["digest"] != now or any(first <= line <= last for line in lines)):
                     found.append(Test(program, name, seconds, exact))
         return found

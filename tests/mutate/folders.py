@@ -22,7 +22,8 @@ FOLDERS = {
     "data": Folder(25, ("tests/unit/api/", "tests/unit/nn/", "tests/unit/tokenizer/", "tests/fuzz/", "tests/dist/train/")),
     "checkpoint": Folder(30, ("tests/unit/checkpoint/", "tests/unit/nn/", "tests/fuzz/", "tests/dist/checkpoint/")),
     "reduce": Folder(25, ("tests/dist/reduce/", "tests/dist/train/"), ("tests/dist/reduce/",)),
-    "kernel": Folder(30, ("tests/unit/kernel/", "tests/unit/tensor/", "tests/grad/", "tests/unit/nn/", "tests/reference/")),
+    "kernel": Folder(30, ("tests/unit/kernel/", "tests/unit/comm/program/reduce", "tests/unit/tensor/", "tests/grad/",
+                          "tests/unit/nn/", "tests/reference/")),
     "comm": Folder(75, COMM),
 }
 

@@ -92,8 +92,7 @@ ls_status ls__mixed_transport_new(const ls__env *env, ls__transport *host, ls__t
     if (self == NULL) {
         return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for the transports");
     }
-    *self = (mixed){.base = {.name = "shm and tcp",
-                             .payload_max = mixed_payload_max,
+    *self = (mixed){.base = {.payload_max = mixed_payload_max,
                              .reserve = mixed_reserve,
                              .commit = mixed_commit,
                              .commit_borrowed = mixed_commit_borrowed,

@@ -311,8 +311,7 @@ ls_status ls__mpi_transport_new(const ls__mpi_spec *spec, ls__transport **out)
         return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for MPI's requests");
     }
     memset(self, 0, own_bytes(spec->size));
-    self->base = (ls__transport){.name = "mpi",
-                                 .payload_max = mpi_payload_max,
+    self->base = (ls__transport){.payload_max = mpi_payload_max,
                                  .reserve = mpi_reserve,
                                  .commit = mpi_commit,
                                  .commit_borrowed = mpi_commit_borrowed,

@@ -143,8 +143,7 @@ ls_status ls__shm_transport_new(ls__heap *heap, void (*wake)(void *arg, int peer
     if (self == NULL) {
         return ls__fail(LS_ERR_MEMORY, "no memory for the shared-memory transport");
     }
-    *self = (shm_transport){.base = {.name = "shm",
-                                     .payload_max = shm_payload_max,
+    *self = (shm_transport){.base = {.payload_max = shm_payload_max,
                                      .reserve = shm_reserve,
                                      .commit = shm_commit,
                                      .commit_borrowed = shm_commit_borrowed,

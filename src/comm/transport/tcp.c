@@ -322,8 +322,7 @@ ls_status ls__tcp_transport_new(const ls__tcp_spec *spec,
     }
     bool *remote = (bool *)(tcp + 1);
     memcpy(remote, spec->remote, (size_t)spec->size * sizeof *remote);
-    *tcp = (ls__tcp){.base = {.name = "tcp",
-                              .payload_max = tcp_payload_max,
+    *tcp = (ls__tcp){.base = {.payload_max = tcp_payload_max,
                               .reserve = ls__tcp_reserve,
                               .commit = ls__tcp_commit,
                               .commit_borrowed = ls__tcp_commit_borrowed,

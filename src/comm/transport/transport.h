@@ -54,7 +54,6 @@ typedef struct ls__message {
 
 typedef struct ls__transport ls__transport;
 struct ls__transport {
-    const char *name;
     size_t (*payload_max)(ls__transport *t, int peer); /* bytes */
     /* Room for one message to `peer`, or NULL while it gives no credit. Reserving again without a
      * commit returns room for the same message. */

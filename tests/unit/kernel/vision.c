@@ -233,7 +233,8 @@ TEST(pooling_agrees_with_the_plain_twin)
 
 typedef struct normed {
     float *stats, *y, *dx, *dwb, *dr; /* stats: mean, variance, rstd; dwb: dw, db */
-    float *over; /* dx with sums that are given, over three times as many elements */
+    float *over;  /* dx with sums that are given, over three times as many elements */
+    float *alone; /* dw, db, each by a pass of its own */
 } normed;
 
 /* Backward of x alone, as of a batch of which other elements lie elsewhere. */
@@ -251,6 +252,17 @@ static void run_over(const ls__kernels *k, ls__batch_norm n, float *dx)
     free(sums);
 }
 
+/* Only dw is asked for, then only db. */
+static void run_alone(const ls__kernels *k, ls__batch_norm n, float *dwb)
+{
+    n.dx = n.dresidual = n.db = NULL;
+    n.dw = dwb;
+    k->batch_norm_backward(&n, NULL);
+    n.dw = NULL;
+    n.db = dwb + n.channels;
+    k->batch_norm_backward(&n, NULL);
+}
+
 static normed run_norm(const ls__kernels *k, ls__batch_norm n, const float *wb)
 {
     int64_t c = n.channels, numel = n.batch * c * n.pixels;
@@ -259,7 +271,8 @@ static normed run_norm(const ls__kernels *k, ls__batch_norm n, const float *wb)
                   output_before(numel, n.beta_x),
                   output_before(2 * c, n.beta_w),
                   output_before(numel, n.beta_residual),
-                  output_before(numel, n.beta_x)};
+                  output_before(numel, n.beta_x),
+                  output_before(2 * c, n.beta_w)};
     float *x = copied(n.x, numel, n.half), *dy = copied(n.dy, numel, n.half);
     float *cut = copied(n.out, numel, n.half);
     float *residual = n.residual != NULL ? copied(n.residual, numel, n.half) : NULL;
@@ -286,6 +299,7 @@ static normed run_norm(const ls__kernels *k, ls__batch_norm n, const float *wb)
     k->batch_norm(&n, NULL);
     k->batch_norm_backward(&n, NULL);
     run_over(k, n, out.over);
+    run_alone(k, n, out.alone);
     for (int i = 0; i < CANARY; i++) {
         CHECK_INT(work[bytes + (size_t)i], 0xff);
     }
@@ -298,7 +312,8 @@ static normed run_norm(const ls__kernels *k, ls__batch_norm n, const float *wb)
 
 static void normed_free(normed *n)
 {
-    free(n->stats), free(n->y), free(n->dx), free(n->dwb), free(n->dr), free(n->over);
+    free(n->stats), free(n->y), free(n->dx), free(n->dwb), free(n->dr), free(n->over),
+        free(n->alone);
 }
 
 static void compare_norm(const ls__batch_norm *n, const normed *got, const normed *want)
@@ -310,6 +325,7 @@ static void compare_norm(const ls__batch_norm *n, const normed *got, const norme
     check_close("gradient of x", got->dx, want->dx, c * count, 1e-4 + rtol, 1e-4);
     check_close("gradient of x, sums given", got->over, want->over, c * count, 1e-4 + rtol, 1e-4);
     check_close("gradient of weights", got->dwb, want->dwb, 2 * c, 1e-5, atol * 32);
+    check_same_bits("gradient of weights, each alone", got->alone, got->dwb, 2 * c);
     if (n->residual != NULL) {
         check_close("gradient of the residual", got->dr, want->dr, c * count, 1e-6 + rtol, 1e-6);
     }
