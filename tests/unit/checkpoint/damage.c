@@ -242,6 +242,41 @@ TEST(a_damaged_one_is_moved_aside_by_the_next_save_and_pushes_nothing_out)
     CHECK_OK(ls_finalize());
 }
 
+/* The n-th call of that save fails, for n = 1, 2, 3 … until there are no more. */
+TEST(a_save_that_cannot_move_a_damaged_one_aside_fails)
+{
+    static faults f;
+    char folder[64];
+    int failed = 0;
+    hush();
+    f.hit = true;
+    for (int n = 1; f.hit; n++) {
+        CHECK_OK(ls_init(NULL));
+        ls_checkpoint *c = open_two(folder);
+        CHECK_OK(ls_checkpoint_free(c));
+        CHECK_OK(ls_finalize());
+        faults_init(&f, folder);
+        CHECK_OK(ls__init_with(&f.env, NULL));
+        CHECK_OK(ls_checkpoint_new(folder, ls_world(),
+                                   LS_OPTIONS(ls_checkpoint_options, .async = false), &c));
+        run("echo >> %s/step-00000002/manifest.json", folder);
+        expect_step(c, 1);
+        faults_arm(&f, FAULT_ERROR, EIO, n);
+        const ls_status status = small_save(c, 3);
+        ls_status loaded;
+        f.at = 0;
+        failed += status < 0;
+        CHECK(status < 0 || small_count(folder, "damaged-step-00000002") == 1);
+        const int64_t step = small_load(c, &loaded);
+        CHECK_OK(loaded);
+        CHECK(step == 3 || (status < 0 && step == 1));
+        CHECK_OK(ls_checkpoint_free(c));
+        CHECK_OK(ls_finalize());
+        small_remove(folder);
+    }
+    CHECK(failed >= 12);
+}
+
 TEST(a_later_step_of_another_run_refuses_a_save_and_stays)
 {
     char folder[64];
