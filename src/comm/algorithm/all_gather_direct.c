@@ -2,11 +2,11 @@
  *
  *     messages     copy my block ▸ exchange
  *     registered   fence 0 ▸ read every peer's INPUT ▸ copy my block ▸ fence 1
- *     staged       copy my block into my STAGE ▸ fence 0 ▸ read every peer's STAGE
+ *     staged       copy my block into my STAGE and OUTPUT ▸ fence 0 ▸ read every peer's STAGE
  *
  * Cost a rank: (n-1)/n buffers sent by messages, read in memory; one step. Staged, peers only read,
- * so one fence is enough (Note [One fence]) and "one_shot" is the same program. Peers are read in
- * turn from the next rank on, so that not all begin with rank 0. In place the copy is onto itself.
+ * so one fence is enough (Note [One fence]); "one_shot" copies to OUTPUT last. Peers are read in turn
+ * from the next rank on, so that not all begin with rank 0. In place the copy is onto itself.
  */
 #include "base/error.h"
 #include "comm/algorithm/algorithm.h"
@@ -40,12 +40,19 @@ static void emit_copy(ls__builder *b, const ls__program_spec *spec, ls__program_
     (void)ls__builder_copy(b, 0, own_block(spec, to), own_block(spec, LS__BUFFER_INPUT));
 }
 
-static void emit_staged(ls__builder *b, const ls__program_spec *spec)
+/* In slices the own block is copied while it is still in the caches; in one shot, where the others would
+ * wait for it, last. */
+static void emit_staged(ls__builder *b, const ls__program_spec *spec, bool one_shot)
 {
     emit_copy(b, spec, LS__BUFFER_STAGE);
+    if (!one_shot) {
+        emit_copy(b, spec, LS__BUFFER_OUTPUT);
+    }
     (void)ls__builder_fence(b, 0);
     emit_reads(b, spec, LS__BUFFER_STAGE);
-    emit_copy(b, spec, LS__BUFFER_OUTPUT);
+    if (one_shot) {
+        emit_copy(b, spec, LS__BUFFER_OUTPUT);
+    }
 }
 
 static void emit_registered(ls__builder *b, const ls__program_spec *spec)
@@ -56,7 +63,8 @@ static void emit_registered(ls__builder *b, const ls__program_spec *spec)
     (void)ls__builder_fence(b, 0);
 }
 
-static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__program **out)
+static ls_status make(const ls__program_spec *spec, const ls__env *env, bool one_shot,
+                      ls__program **out)
 {
     ls__builder *b = ls__builder_new(spec, env, "direct");
     ls__builder_chunks(b, spec->size, 0);
@@ -68,9 +76,14 @@ static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__
     } else if (spec->memory == LS__MEMORY_REGISTERED) {
         emit_registered(b, spec);
     } else {
-        emit_staged(b, spec);
+        emit_staged(b, spec, one_shot);
     }
     return ls__builder_finish(b, true, out);
+}
+
+static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__program **out)
+{
+    return make(spec, env, false, out);
 }
 
 static ls_status generate_one_shot(const ls__program_spec *spec, const ls__env *env,
@@ -80,7 +93,7 @@ static ls_status generate_one_shot(const ls__program_spec *spec, const ls__env *
     if (spec->memory != LS__MEMORY_STAGED) {
         return ls__fail(LS_ERR_UNSUPPORTED, "all_gather one_shot runs through staged memory only");
     }
-    LS_TRY(generate(spec, env, out));
+    LS_TRY(make(spec, env, true, out));
     (*out)->algorithm = "one_shot";
     return LS_OK;
 }
