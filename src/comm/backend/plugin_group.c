@@ -259,7 +259,9 @@ bool ls__plugin_dealloc(ls_group *group, void *memory)
         return false;
     }
     ls__progress_take(comm);
-    group->plugin->plugin->table->dealloc(group->plugin->group, found->at, found->bytes);
+    if (group->plugin->group != NULL) { /* else the plug-in may still write to it */
+        group->plugin->plugin->table->dealloc(group->plugin->group, found->at, found->bytes);
+    }
     ls__progress_release(comm);
     comm->env->release(comm->env, found, sizeof *found);
     return true;

@@ -12,7 +12,7 @@
 #include "kernel/reduce/reduce.h"
 #include "test.h"
 
-enum { RANKS_MAX = 4, ROOM = 4096 };
+enum { PROMISES_RANKS_MAX = 4, ROOM = 4096 };
 
 typedef union values {
     float f[ROOM];
@@ -82,7 +82,7 @@ static void square(int64_t count, int64_t *to, int64_t *from, int64_t *offsets, 
 static ls_status call_v(ls_group *g, const operation *o, const void *in, void *out)
 {
     const int size = ls_group_size(g), me = ls_group_rank(g), root = size - 1;
-    int64_t counts[RANKS_MAX], offsets[RANKS_MAX], from[RANKS_MAX];
+    int64_t counts[PROMISES_RANKS_MAX], offsets[PROMISES_RANKS_MAX], from[PROMISES_RANKS_MAX];
     blocks(o->count, counts, offsets, size);
     switch (o->kind) {
     case LS__OP_ALL_TO_ALL_V:

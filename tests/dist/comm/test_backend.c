@@ -3,6 +3,7 @@
  * failures are reported as our own. */
 #include "test.h"
 
+#include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include <lockstep/backend.h>
 #include <lockstep/comm.h>
 
+#include "../../plugins/loop.h"
 #include "comm/backend/plugin_group.h"
 #include "comm/group/group.h"
 #include "comm/p2p/p2p.h"
@@ -19,7 +21,7 @@
 
 #define LOOP test_build_path("tests/plugins/ls_backend_loop.so")
 
-static ls_group *loop_group(const char *name)
+static ls_group *group_over_loop(const char *name)
 {
     ls_group *group = NULL;
     CHECK_OK(ls_group_create(ls_world(),
@@ -33,7 +35,7 @@ static ls_group *loop_group(const char *name)
 static void check_results(void)
 {
     setenv("LOOP_DELAY_US", "20", 1);
-    ls_group *native = NULL, *loop = loop_group("loop");
+    ls_group *native = NULL, *loop = group_over_loop("loop");
     CHECK_OK(ls_group_new(ls_world(), NULL, 0, "native", &native));
     every_promise_is_kept(native, loop);
     CHECK_OK(ls_group_free(loop));
@@ -54,7 +56,7 @@ DIST_TEST(messages_travel_by_the_plug_in, 3)
 {
     enum { MESSAGES = 12, LARGE = 70000 };
     static int32_t out[MESSAGES][LARGE], in[MESSAGES][LARGE];
-    ls_group *loop = loop_group("letters");
+    ls_group *loop = group_over_loop("letters");
     const int me = ls_rank(), next = (me + 1) % 3, before = (me + 2) % 3;
     ls_work *send[MESSAGES], *recv[MESSAGES];
     for (int m = 0; m < MESSAGES; m++) {
@@ -93,7 +95,7 @@ DIST_TEST(messages_travel_by_the_plug_in, 3)
 DIST_TEST(groups_inherit_their_backend, 2)
 {
     static const int both[] = {0, 1};
-    ls_group *loop = loop_group("parent"), *child[4], *turns = NULL;
+    ls_group *loop = group_over_loop("parent"), *child[4], *turns = NULL;
     CHECK_OK(ls_group_new(loop, NULL, 0, "duplicate", &child[0]));
     CHECK_OK(ls_group_split(loop, 0, ls_rank(), "split", &child[1]));
     CHECK_OK(ls_group_new_among(loop, both, 2, "among", &child[2]));
@@ -138,7 +140,7 @@ static void add(void *into, const void *right, int64_t count, ls_dtype dtype, vo
 
 DIST_TEST(what_a_backend_does_not_promise_is_refused_in_words, 2)
 {
-    ls_group *loop = loop_group("small"), *other = NULL;
+    ls_group *loop = group_over_loop("small"), *other = NULL;
     float x[2] = {1, 2};
     void *memory = NULL;
     ls_reduce_op op = LS_SUM;
@@ -187,17 +189,93 @@ DIST_TEST(what_a_backend_does_not_promise_is_refused_in_words, 2)
     CHECK_OK(ls_group_free(loop));
 }
 
+/* ---- promises beyond moving data ----------------------------------------------------------- */
+
+/* A group of a plug-in that promises more. */
+static ls_group *promising_group(const char *promises, const loop_counts **counts)
+{
+    setenv("LOOP_PROMISES", promises, 1);
+    ls_group *group = group_over_loop(promises);
+    void *library = dlopen(LOOP, RTLD_NOW | RTLD_NOLOAD);
+    CHECK(library != NULL);
+    *counts = dlsym(library, "loop_counters");
+    CHECK(*counts != NULL);
+    return group;
+}
+
+DIST_TEST(registered_memory_is_the_plug_ins, 2)
+{
+    enum { COUNT = 1000 };
+    const loop_counts *counts = NULL;
+    ls_group *loop = promising_group("registered", &counts);
+    float *x = NULL;
+    void *left = NULL;
+    CHECK_OK(ls_group_alloc(loop, COUNT * sizeof *x, (void **)&x));
+    CHECK_OK(ls_group_alloc(loop, 100, &left));
+    CHECK_INT(counts->allocated, 2);
+    CHECK((uintptr_t)x % 64 == 0 && x[0] == 0 && x[COUNT - 1] == 0);
+    for (int i = 0; i < COUNT; i++) {
+        x[i] = (float)(i + ls_rank());
+    }
+    CHECK_OK(ls_all_reduce(loop, x, x, COUNT, LS_FLOAT32, LS_SUM, NULL, NULL));
+    for (int i = 0; i < COUNT; i++) {
+        CHECK(x[i] == (float)(2 * i + 1));
+    }
+    CHECK_OK(ls_group_dealloc(loop, x));
+    CHECK_INT(counts->allocated, 1);
+    CHECK_OK(ls_group_free(loop)); /* with what is left */
+    CHECK_INT(counts->allocated, 0);
+}
+
+DIST_TEST(after_an_abort_the_plug_in_touches_no_buffer, 2)
+{
+    enum { COUNT = 1000 };
+    static int32_t x[COUNT];
+    const loop_counts *counts = NULL;
+    ls_work *sum = NULL;
+    setenv("LOOP_DELAY_US", "800000", 1); /* before and after a rank shows its input */
+    ls_group *loop = promising_group("abort", &counts);
+    CHECK_OK(ls_all_reduce(loop, x, x, COUNT, LS_INT32, LS_SUM, NULL, &sum));
+    usleep(20000); /* the operation has started on both */
+    CHECK_OK(ls_group_abort(loop, "no longer needed"));
+    CHECK(ls_work_wait(sum) < 0);
+    CHECK(strstr(ls_error_message(), "no longer needed") != NULL);
+    CHECK_INT(counts->aborted, 1);
+    for (int i = 0; i < COUNT; i++) {
+        x[i] = i;
+    }
+    usleep(1800000); /* longer than both delays */
+    for (int i = 0; i < COUNT; i++) {
+        CHECK(x[i] == i);
+    }
+    (void)ls_group_free(loop); /* it returns the failure */
+}
+
+DIST_TEST(a_stream_reaches_the_plug_in, 2)
+{
+    const loop_counts *counts = NULL;
+    ls_group *loop = promising_group("streams", &counts);
+    int64_t x = ls_rank();
+    ls_stream *stream = (ls_stream *)(void *)&x;
+    CHECK_OK(ls_all_reduce(loop, &x, &x, 1, LS_INT64, LS_SUM,
+                           LS_OPTIONS(ls_collective_options, .stream = stream), NULL));
+    CHECK(x == 1 && counts->stream == stream);
+    CHECK_OK(ls_all_reduce(loop, &x, &x, 1, LS_INT64, LS_SUM, NULL, NULL));
+    CHECK(counts->stream == NULL);
+    CHECK_OK(ls_group_free(loop));
+}
+
 /* ---- control is native --------------------------------------------------------------------- */
 
 DIST_TEST(descriptors_are_compared_before_the_plug_in_moves_a_byte, 2)
 {
-    ls_group *loop = loop_group("compared");
+    ls_group *loop = group_over_loop("compared");
     float x[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     CHECK_STATUS(ls_all_reduce(loop, x, x, ls_rank() == 0 ? 8 : 4, LS_FLOAT32, LS_SUM, NULL, NULL),
                  LS_ERR_MISMATCH);
     CHECK(strstr(ls_error_message(), "give every rank the same count") != NULL);
     CHECK(x[0] == 1 && x[7] == 8); /* no poison, no sum */
-    ls_group *again = loop_group("again");
+    ls_group *again = group_over_loop("again");
     int64_t counts[2] = {2, 2}, out[2] = {2, ls_rank() == 0 ? 3 : 2};
     float y[8];
     if (!again->has_remote) { /* between hosts only the two ends of a block know its length */
@@ -217,7 +295,7 @@ static void on_end(void *arg, ls_status status)
 /* The user's thread makes no call while the operation is in flight. */
 DIST_TEST(the_engine_tests_the_plug_in_while_nobody_waits, 2)
 {
-    ls_group *loop = loop_group("polled");
+    ls_group *loop = group_over_loop("polled");
     int64_t x = ls_rank() + 1, sum = 0;
     ls_work *work = NULL;
     CHECK_OK(ls_all_reduce(loop, &x, &sum, 1, LS_INT64, LS_SUM, NULL, &work));
@@ -238,7 +316,7 @@ DIST_TEST(a_result_that_is_not_waited_for_is_poison, 2)
 {
     setenv("LOOP_FAULT", "early:1:2", 1); /* rank 1, from its second collective on */
     setenv("LOOP_DELAY_US", "2000", 1);
-    ls_group *loop = loop_group("early");
+    ls_group *loop = group_over_loop("early");
     for (int i = 0; i < 3; i++) {
         float x[4] = {1, 1, 1, 1};
         CHECK_OK(ls_all_reduce(loop, x, x, 4, LS_FLOAT32, LS_SUM, NULL, NULL));
@@ -262,7 +340,7 @@ DIST_TEST(a_plug_in_that_hangs_ends_at_the_deadline_and_the_rank_is_named, 3)
     static char logged[4096];
     ls_set_log_callback(keep_log, logged);
     setenv("LOOP_FAULT", "hang:2:2", 1);
-    ls_group *loop = loop_group("hanging");
+    ls_group *loop = group_over_loop("hanging");
     const ls_collective_options *options = LS_OPTIONS(ls_collective_options, .timeout_ms = 1500);
     float x = 1;
     CHECK_OK(ls_all_reduce(loop, &x, &x, 1, LS_FLOAT32, LS_SUM, options, NULL));
@@ -286,7 +364,7 @@ DIST_TEST(a_plug_in_that_hangs_ends_at_the_deadline_and_the_rank_is_named, 3)
 DIST_TEST(an_asynchronous_error_is_the_root_cause_on_all_ranks, 3)
 {
     setenv("LOOP_FAULT", "error:1:2", 1);
-    ls_group *loop = loop_group("failing");
+    ls_group *loop = group_over_loop("failing");
     float x = 1;
     CHECK_OK(ls_all_reduce(loop, &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL));
     CHECK_STATUS(ls_all_reduce(loop, &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_SYSTEM);

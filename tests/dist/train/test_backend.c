@@ -1,9 +1,11 @@
 /* DDP over a plug-in (tests/plugins/loop.c) that moves the gradients by threads of its own, late and in
  * its own order: the same losses as native, and a wait that is missing shows. */
+#include <dlfcn.h>
 #include <math.h>
 
 #include <lockstep/lockstep.h>
 
+#include "../../plugins/loop.h"
 #include "replicas.h"
 #include "says.h"
 #include "test.h"
@@ -89,6 +91,19 @@ DIST_TEST(two_ranks_over_a_plug_in_have_the_losses_of_native, 2)
 DIST_TEST(three_ranks_differ_by_the_order_of_sums_only, 3)
 {
     compare(1e-5);
+}
+
+DIST_TEST(buckets_lie_in_the_registered_memory_of_the_plug_in, 2)
+{
+    setenv("LOOP_PROMISES", "registered abort", 1);
+    ls_group *group = group_of(LOOP);
+    const loop_counts *counts = dlsym(dlopen(LOOP, RTLD_NOW | RTLD_NOLOAD), "loop_counters");
+    ls_module *ddp = ls_ddp_new(net_new(), group, NULL);
+    CHECK(ddp && counts != NULL && counts->allocated > 0);
+    ls_module_free(ddp);
+    CHECK_OK(ls_group_free(group));
+    CHECK_INT(counts->allocated, 0);
+    compare(0.0);
 }
 
 DIST_TEST(a_missing_wait_poisons_the_loss, 2)
