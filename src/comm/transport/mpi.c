@@ -16,10 +16,14 @@
 
 #include "base/assert.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/size.h"
 
-#define SLOTS 8
-#define PAYLOAD ((size_t)256 << 10)
+#define SLOTS 16
+/* With its head below 64 KiB, up to which MPIs over TCP send a message at once. Longer ones need answers
+ * from a peer that calls MPI only now and then: 256 KiB made an all-reduce at 1 Gbit/s 1.4 to 1.6 times
+ * as long. */
+#define PAYLOAD ((size_t)60 << 10)
 #define SLOT_BYTES ((sizeof(ls__message) + PAYLOAD + 63) / 64 * 64)
 #define PEER_BYTES (2 * SLOTS * SLOT_BYTES) /* slots to the peer, then slots from it */
 
@@ -35,6 +39,7 @@ typedef struct mpi_transport {
     ls__transport base;
     ls__mpi_spec with;
     bool abandoned;
+    uint64_t messages, bytes;          /* given to MPI: of payloads */
     char broken[LS_BACKEND_ERROR_MAX]; /* what MPI failed with; "": nothing */
     _Atomic uint32_t pause_ns;         /* relaxed: the next sleep, while operations are in flight */
     int *ended;                        /* [requests]: for poll, as the next */
@@ -114,6 +119,8 @@ static void mpi_commit(ls__transport *t, int rank)
     LS_ASSERT(peer->queued - peer->sent < SLOTS && message->bytes <= PAYLOAD);
     peer->ended[slot] = false;
     peer->queued++;
+    self->messages++;
+    self->bytes += message->bytes;
     if (self->with.table->send(self->with.mpi, rank * 2 * SLOTS + slot, rank, message,
                                sizeof *message + message->bytes, error) != LS_OK) {
         set_broken(self, error);
@@ -235,6 +242,11 @@ uint64_t ls__mpi_sleep_ns(const ls__transport *t, bool pending)
     return pending ? atomic_load_explicit(&self->pause_ns, memory_order_relaxed) : LS__MPI_IDLE_NS;
 }
 
+uint64_t ls__mpi_bytes_sent(const ls__transport *t)
+{
+    return ((const mpi_transport *)t)->bytes;
+}
+
 bool ls__mpi_unsent(const ls__transport *t, int rank)
 {
     const mpi_transport *self = (const mpi_transport *)t;
@@ -279,6 +291,8 @@ static void release(mpi_transport *self)
 static void mpi_close(ls__transport *t)
 {
     mpi_transport *self = of(t);
+    LS__INFO("ls_finalize: %llu messages with %llu bytes were sent over MPI",
+             (unsigned long long)self->messages, (unsigned long long)self->bytes);
     self->with.table->close(self->with.mpi, self->abandoned);
     self->with.control->close(self->with.control);
     release(self);

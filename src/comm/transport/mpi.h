@@ -35,6 +35,7 @@ ls_status ls__mpi_transport_new(const ls__mpi_spec *spec, ls__transport **out);
 /* How long the engine may sleep before MPI must work again; `pending`: operations are in flight. Any
  * thread. */
 uint64_t ls__mpi_sleep_ns(const ls__transport *t, bool pending);
+uint64_t ls__mpi_bytes_sent(const ls__transport *t);   /* of payloads, with the progress lock */
 bool ls__mpi_unsent(const ls__transport *t, int peer); /* whether MPI still reads messages to it */
 
 #endif
