@@ -3,7 +3,27 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "comm/comm.h"
+#include "comm/engine/progress_lock.h"
+#include "comm/group/group.h"
+#include "comm/remote/remote.h"
+#include "comm/transport/mpi.h"
 #include "harness.h"
+
+/* Where each rank has a pretended host of its own under mpirun, the bytes of its collectives left it over
+ * MPI, not over TCP or shared memory. */
+static void check_bytes_over_mpi(void)
+{
+    const ls_group *world = ls_world();
+    ls_counters counters = {.size = sizeof counters};
+    if (getenv("TEST_RANK_OF") != NULL && getenv("LOCKSTEP_HOSTS") != NULL) {
+        CHECK_OK(ls_group_get_counters(world, &counters));
+        ls__progress_take(world->comm);
+        const uint64_t sent = ls__mpi_bytes_sent(world->comm->remote->mpi);
+        ls__progress_release(world->comm);
+        CHECK(sent >= counters.bytes_sent);
+    }
+}
 
 static int rank_main(void *arg)
 {
@@ -11,6 +31,7 @@ static int rank_main(void *arg)
     CHECK_OK(ls_init(NULL));
     CHECK_INT(ls_world_size(), test->ranks);
     test->body();
+    check_bytes_over_mpi();
     CHECK_OK(ls_finalize());
     return 0;
 }

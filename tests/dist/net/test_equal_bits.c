@@ -1,15 +1,18 @@
 /* The promise of D5 between transports: the same random numbers, reduced over shared memory, over
- * TCP and over both mixed, give the same bytes, whatever the dtype, operation, size and number of
+ * TCP, over both mixed, and over two MPIs, give the same bytes, whatever the dtype, operation, size and number of
  * ranks. Every rank hashes all its results; the parent compares. TEST_LONG=1: all rank counts. */
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <lockstep/comm.h>
 
 #include "test.h"
 
-enum { RANKS_MAX = 8, COUNT_MAX = 40009, DTYPES = 4 };
+enum { RANKS_MAX = 8, COUNT_MAX = 40009, DTYPES = 4, MPI_RANKS = 3 };
 
 static const ls_dtype floats[DTYPES] = {LS_FLOAT32, LS_FLOAT64, LS_FLOAT16, LS_BFLOAT16};
 static const ls_reduce_op ops[] = {LS_SUM, LS_AVG, LS_PRODUCT, LS_MIN, LS_MAX};
@@ -105,12 +108,11 @@ static void reduce_parts(const buffers *b, ls_dtype dtype, ls_reduce_op op, int6
     add(&b->shared->hash[rank], b->out, rank == root ? bytes : 0);
 }
 
-static int run_rank(void *arg)
+static void hash_all(shared *s)
 {
     const size_t room = (size_t)COUNT_MAX * 8;
-    CHECK_OK(ls_init(NULL));
     const int rank = ls_rank();
-    buffers b = {.in = calloc(RANKS_MAX, room), .out = calloc(1, room), .shared = arg};
+    buffers b = {.in = calloc(RANKS_MAX, room), .out = calloc(1, room), .shared = s};
     CHECK(b.in != NULL && b.out != NULL);
     for (int d = 0; d < DTYPES; d++) {
         for (size_t o = 0; o < LENGTH(ops); o++) {
@@ -126,6 +128,12 @@ static int run_rank(void *arg)
     }
     free(b.in);
     free(b.out);
+}
+
+static int run_rank(void *arg)
+{
+    CHECK_OK(ls_init(NULL));
+    hash_all(arg);
     CHECK_OK(ls_finalize());
     return 0;
 }
@@ -137,6 +145,15 @@ static shared *over(const char *hosts, int ranks)
     setenv("LOCKSTEP_HOSTS", hosts, 1);
     CHECK_OK(ls_spawn(run_rank, s, ranks));
     return s;
+}
+
+static void check_same(const shared *s, const shared *first, int ranks)
+{
+    CHECK(s->calls > 0);
+    for (int r = 0; r < ranks; r++) {
+        CHECK(s->reduced[r] == s->reduced[0] && s->reduced[r] == first->reduced[r]);
+        CHECK(s->hash[r] == first->hash[r]);
+    }
 }
 
 TEST(shared_memory_tcp_and_both_mixed_give_the_same_bytes)
@@ -151,13 +168,60 @@ TEST(shared_memory_tcp_and_both_mixed_give_the_same_bytes)
         for (size_t h = 0; h < LENGTH(hosts) && (h == 0 || n > 1); h++) {
             shared *s = over(hosts[h], n);
             first = first == NULL ? s : first;
-            CHECK(s->calls > 0);
-            for (int r = 0; r < n; r++) {
-                CHECK(s->reduced[r] == s->reduced[0] && s->reduced[r] == first->reduced[r]);
-                CHECK(s->hash[r] == first->hash[r]);
-            }
+            check_same(s, first, n);
         }
     }
+}
+
+/* ---- MPI ------------------------------------------------------------------------------------ */
+
+#define HASHES "EQUAL_BITS_FILE" /* the variable that names the file of the ranks under mpirun */
+
+static shared *open_hashes(int flags)
+{
+    const int fd = open(getenv(HASHES), O_RDWR | O_CLOEXEC | flags, 0600);
+    CHECK(fd >= 0 && ftruncate(fd, sizeof(shared)) == 0);
+    shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(s != MAP_FAILED && close(fd) == 0);
+    return s;
+}
+
+DIST_TEST(helper_hash, MPI_RANKS)
+{
+    hash_all(open_hashes(0));
+}
+
+static void check_over(const char *mpi)
+{
+    char command[2048], path[64];
+    snprintf(command, sizeof command, "command -v mpirun.%s >/dev/null && test -e %s_%s.so", mpi,
+             test_build_path("src/comm/mpi/ls_backend_mpi"), mpi);
+    test_output got = test_run(command, 10);
+    free(got.text);
+    if (got.status != 0) {
+        SKIP("no mpirun of this MPI, or no plug-in");
+    }
+    snprintf(path, sizeof path, "/tmp/equal-bits.%d", (int)getpid());
+    setenv(HASHES, path, 1);
+    shared *s = open_hashes(O_CREAT | O_EXCL);
+    snprintf(command, sizeof command, "LOCKSTEP_HOSTS=64 TEST_MPI=%s %s helper_hash", mpi,
+             test_build_path("tests/dist/net/net_test_equal_bits"));
+    got = test_run(command, 60);
+    CHECK(unlink(path) == 0);
+    CHECK_CONTAINS(got.text, "ok 1 - helper_hash");
+    CHECK_INT(got.status, 0);
+    free(got.text);
+    check_same(s, over("1", MPI_RANKS), MPI_RANKS);
+}
+
+TEST(open_mpi_gives_the_bytes_of_shared_memory)
+{
+    check_over("openmpi");
+}
+
+TEST(mpich_gives_the_bytes_of_shared_memory)
+{
+    check_over("mpich");
 }
 
 TEST_MAIN

@@ -225,7 +225,8 @@ static void large_round(ls_reducer *reducer, int ms)
 
 /* Large gradients that become ready long after each other: the wire is idle meanwhile, so the
  * last one goes alone. The pause between them is measured in the first backward, which has none. Over shared
- * memory 24 MB take less time than noise does beside such pauses, so there any division may stay. */
+ * memory, also that of an MPI, 24 MB take less time than noise does beside such pauses, so there any
+ * division may stay. */
 DIST_TEST(gradients_that_are_ready_early_do_not_wait_for_the_last_one, 2)
 {
     ls_set_log_callback(keep_log, NULL);
@@ -251,7 +252,7 @@ DIST_TEST(gradients_that_are_ready_early_do_not_wait_for_the_last_one, 2)
     CHECK_OK(ls_reducer_get_stats(reducer, &stats));
     ls_reducer_bucket last = {.size = sizeof last};
     CHECK_OK(ls_reducer_get_bucket(reducer, stats.buckets - 1, &last));
-    CHECK(last.params == 1 || getenv("LOCKSTEP_HOSTS") == NULL);
+    CHECK(last.params == 1 || getenv("LOCKSTEP_HOSTS") == NULL || getenv("TEST_RANK_OF") != NULL);
     CHECK_OK(ls_reducer_free(reducer));
     ls_set_log_callback(NULL, NULL);
     if (ls_rank() == 0) {
