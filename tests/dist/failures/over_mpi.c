@@ -1,0 +1,221 @@
+/* A rank that dies or stops while an MPI carries the data, under that MPI's mpirun.
+ *
+ *     {Open MPI, MPICH} × {kill, stop} × {where} × {victim}
+ *
+ * The MPIs use TCP, so that they notice the death as well; MPI alone would then wait for ever, or abort.
+ * Of each cell: every survivor names the victim, its process, the operation in which it was, and the
+ * line of victim.c, in time. Only a rank that has not met the victim yet names none: it reports at the
+ * deadline of ls_init. mpirun is told not to kill the survivors (--enable-recovery,
+ * -disable-auto-cleanup), and each rank's shell ends a second later than the rank, because mpirun would
+ * otherwise be faster than the report. A fixed part runs always, all with TEST_LONG=1.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "job.h"
+#include "says.h"
+
+#define RANKS 4
+#define REPORT_SECONDS 1.0
+
+typedef struct kind {
+    const char *name, *words; /* of mpirun */
+    const char *launcher;     /* as LOCKSTEP_LAUNCHER */
+} kind;
+
+static const kind openmpi = {"openmpi", "-q --oversubscribe --enable-recovery", "openmpi"};
+static const kind mpich = {"mpich", "-disable-auto-cleanup", "hydra"};
+
+typedef struct place {
+    const char *name;
+    const char *doing; /* in what the report says of the victim */
+    bool with_site;
+} place;
+
+static const place places[] = {{"rendezvous", "", false},
+                               {"forward", "in the forward pass", true},
+                               {"backward", "in the backward pass", true},
+                               {"all_reduce", "all_reduce", true},
+                               {"reduce_scatter", "reduce_scatter", true},
+                               {"all_gather", "all_gather", true},
+                               {"broadcast", "broadcast", true},
+                               {"gather", "gather", true},
+                               {"barrier", "barrier", true},
+                               {"send", "send", true},
+                               {"recv", "recv", true},
+                               {"group", "new group", true},
+                               {"between", "", true},
+                               {"compute", "", true},
+                               {"checkpoint", "checkpoint", true}};
+enum { PLACES = sizeof places / sizeof *places };
+
+typedef struct cell {
+    const kind *mpi;
+    const char *way;
+    const place *place;
+    int victim;
+    int ended; /* survivors that have met the deadline */
+} cell;
+
+static bool stops(const cell *c)
+{
+    return strcmp(c->way, "stop") == 0;
+}
+
+static bool in_init(const cell *c)
+{
+    return strcmp(c->place->name, "rendezvous") == 0;
+}
+
+/* RANK and WORLD_SIZE are for victim.c. Lines get the rank before them, as of `lockstep run`. */
+#define SCRIPT                                                                                     \
+    "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl=tcp,self\n"     \
+    "export OMPI_MCA_mpi_yield_when_idle=1 UCX_TLS=tcp,self LOCKSTEP_HOSTS=64\n"                   \
+    "export LOCKSTEP_DATA_PLANE=mpi LOCKSTEP_MPI=%s_%s.so LOCKSTEP_LAUNCHER=%s WORLD_SIZE=%d\n"    \
+    "exec mpirun.%s %s -n %d sh -c 'export RANK=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\n"              \
+    "%s %s %s %d saved 2>&1 | sed -u \"s/^/[$RANK] /\"; sleep 1' 2>&1"
+
+/* mpirun waits for the stopped process, so it is killed when all others have reported. */
+static void end_stopped(job *j, const char *line)
+{
+    cell *c = j->arg;
+    c->ended += strstr(line, ": LS_ERR_") != NULL;
+    if (stops(c) && c->ended == RANKS - 1) {
+        kill(j->pid[c->victim], SIGKILL);
+    }
+}
+
+static job run_cell(cell *c)
+{
+    char script[4096], plugin[1024];
+    const char *const settings[] = {
+        stops(c) || in_init(c) ? "LOCKSTEP_TIMEOUT=3" : "LOCKSTEP_TIMEOUT=60", NULL};
+    snprintf(plugin, sizeof plugin, "%s", test_build_path("src/comm/mpi/ls_backend_mpi"));
+    snprintf(script, sizeof script, SCRIPT, plugin, c->mpi->name, c->mpi->launcher, RANKS,
+             c->mpi->name, c->mpi->words, RANKS, test_build_path("tests/dist/failures/victim"),
+             c->way, c->place->name, c->victim);
+    const char *argv[] = {"/bin/sh", "-c", script, NULL};
+    job j = {.settings = settings, .deadline = 40, .on_line = end_stopped, .arg = c};
+    job_run(&j, argv);
+    return j;
+}
+
+static void complain(const cell *c, const job *j, const char *what, int rank)
+{
+    char why[512];
+    snprintf(why, sizeof why, "%s at %s, rank %d of %d over %s: rank %d %.200s", c->way,
+             c->place->name, c->victim, RANKS, c->mpi->name, rank, what);
+    job_fail(j, why);
+}
+
+static void check_init(const cell *c, const job *j, int rank)
+{
+    char who[64];
+    snprintf(who, sizeof who, "ls_init: rank %d (host ", c->victim);
+    if (job_find(j, rank, who) < 0 &&
+        job_find(j, rank, "did not start its agent within the deadline") < 0) {
+        complain(c, j, "does not say why ls_init failed", rank);
+    }
+}
+
+static void check_death(const cell *c, const job *j, int rank)
+{
+    char who[128];
+    snprintf(who, sizeof who, "pid %d) ended without ls_finalize ", (int)j->pid[c->victim]);
+    const int line = job_find(j, rank, who);
+    if (line < 0) {
+        complain(c, j, "does not name the victim and its process", rank);
+    }
+    if (strstr(j->line[line], c->place->doing) == NULL ||
+        (c->place->with_site && strstr(j->line[line], "victim.c:") == NULL)) {
+        complain(c, j, "does not say what the victim was doing, and where", rank);
+    }
+    if (!test_is_within(j->came[line] - j->struck, REPORT_SECONDS)) {
+        complain(c, j, "reported late", rank);
+    }
+}
+
+/* The rank is named as stopped, or silent, and the deadline passes. */
+static void check_stop(const cell *c, const job *j, int rank)
+{
+    char silent[64], stopped[64];
+    snprintf(silent, sizeof silent, "pid %d) has sent no heartbeat", (int)j->pid[c->victim]);
+    snprintf(stopped, sizeof stopped, "pid %d) is stopped", (int)j->pid[c->victim]);
+    const int line = job_find(j, rank, silent);
+    if (line < 0 && job_find(j, rank, stopped) < 0) {
+        complain(c, j, "does not name the stopped rank", rank);
+    }
+    if (job_find(j, rank, ": LS_ERR_TIMEOUT: ") < 0) {
+        complain(c, j, "goes on after the deadline", rank);
+    }
+}
+
+static void check_cell(cell *c)
+{
+    job j = run_cell(c);
+    if (j.struck == 0.0) {
+        complain(c, &j, "was not struck", c->victim);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        if (r != c->victim) {
+            (stops(c) ? check_stop : in_init(c) ? check_init : check_death)(c, &j, r);
+        }
+    }
+    job_free(&j);
+}
+
+/* ---- the matrix ----------------------------------------------------------------------------- */
+
+static void need(const kind *mpi)
+{
+    char command[2048];
+    snprintf(command, sizeof command, "command -v mpirun.%s >/dev/null && test -e %s_%s.so",
+             mpi->name, test_build_path("src/comm/mpi/ls_backend_mpi"), mpi->name);
+    test_output got = test_run(command, 10);
+    free(got.text);
+    if (got.status != 0) {
+        SKIP("no mpirun of this MPI, or no plug-in");
+    }
+}
+
+/* Of the short run: the places that `chosen` names, each with another victim. */
+static void check_way(const kind *mpi, const char *way, const char *chosen)
+{
+    const bool all = getenv("TEST_LONG") != NULL;
+    const char *only = getenv("TEST_PLACE"); /* of those who look into one */
+    need(mpi);
+    for (int p = 0, victim = 0; p < PLACES; p++) {
+        char word[32];
+        snprintf(word, sizeof word, " %s ", places[p].name);
+        const bool wanted =
+            only != NULL ? strcmp(only, places[p].name) == 0 : all || strstr(chosen, word) != NULL;
+        for (int k = 0; wanted && k < (all ? RANKS : 1); k++) {
+            cell c = {mpi, way, &places[p], victim++ % RANKS, 0};
+            check_cell(&c);
+        }
+    }
+}
+
+TEST_OF(a_killed_rank_is_named_by_all_over_open_mpi, 0, 600)
+{
+    check_way(&openmpi, "kill", " rendezvous all_reduce send between ");
+}
+
+TEST_OF(a_killed_rank_is_named_by_all_over_mpich, 0, 600)
+{
+    check_way(&mpich, "kill", " rendezvous all_reduce send between ");
+}
+
+TEST_OF(a_stopped_rank_is_named_by_all_over_open_mpi, 0, 900)
+{
+    check_way(&openmpi, "stop", "");
+}
+
+TEST_OF(a_stopped_rank_is_named_by_all_over_mpich, 0, 900)
+{
+    check_way(&mpich, "stop", " all_reduce ");
+}
+
+TEST_MAIN
