@@ -1,7 +1,7 @@
 /* Two hosts under real launchers: a Slurm cluster of two nodes that scripts/slurm-two-nodes makes for
  * each test, and mpirun of Open MPI and MPICH between the same two hosts. Nothing is set by hand: rank
  * 0 shares its address and the job's secret through the launcher. The tests with a time limit of
- * Slurm (a minute) and with a node that fails run with TEST_LONG=1. */
+ * Slurm (a minute), with a node that fails, and of training over MPI run with TEST_LONG=1. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,15 +159,16 @@ TEST(mpichs_mpirun_starts_ranks_on_two_hosts)
 }
 
 /* The MPI that carries the data is initialised after the hosts have met over the same connection to
- * the process manager, which must be open for it then. */
+ * the process manager, which must be open for it then. The MPIs use TCP: the hosts share memory. */
 #define OVER_MPI                                                                                   \
     "export LOCKSTEP_DATA_PLANE=mpi LOCKSTEP_DEBUG=info OMPI_MCA_btl_tcp_if_include=10.98.0.0/24 " \
-    "OMPI_MCA_btl=tcp,self OMPI_MCA_mpi_yield_when_idle=1\n"
+    "OMPI_MCA_btl=tcp,self OMPI_MCA_mpi_yield_when_idle=1 UCX_TLS=^shm\n"
+#define X "-x LOCKSTEP_DATA_PLANE -x LOCKSTEP_MPI -x LOCKSTEP_DEBUG -x TEST_RANK_OF "
 
-static void check_over_mpi(test_output (*run)(const char *text), const char *mpi,
-                           const char *command)
+static test_output run_over_mpi(test_output (*run)(const char *text), const char *mpi,
+                                const char *command)
 {
-    char text[2048];
+    char text[4096];
     const char *plugin = test_build_path("src/comm/mpi/ls_backend_mpi");
     snprintf(text, sizeof text, "%s_%s.so", plugin, mpi);
     if (access(text, R_OK) != 0) {
@@ -175,17 +176,25 @@ static void check_over_mpi(test_output (*run)(const char *text), const char *mpi
     }
     snprintf(text, sizeof text, OVER_MPI "export LOCKSTEP_MPI=%s_%s.so\n%s", plugin, mpi, command);
     test_output got = run(text);
-    CHECK_CONTAINS(got.text, "4 of 4 ranks hold the right sums");
     CHECK_INT(got.status, 0);
+    CHECK(
+        test_count_said(got.text, SAYS("ls_finalize: %llu messages with %llu bytes were sent over "
+                                       "MPI")) >= 4);
+    return got;
+}
+
+static void check_over_mpi(test_output (*run)(const char *text), const char *mpi,
+                           const char *command)
+{
+    test_output got = run_over_mpi(run, mpi, command);
+    CHECK_CONTAINS(got.text, "4 of 4 ranks hold the right sums");
     free(got.text);
 }
 
 TEST(open_mpi_carries_the_data_between_hosts_that_met_over_pmix)
 {
     need("mpirun.openmpi");
-    check_over_mpi(hosts, "openmpi",
-                   OPEN_MPI "$R -x LOCKSTEP_DATA_PLANE -x LOCKSTEP_MPI -x LOCKSTEP_DEBUG "
-                            "$E/01_hello_all_reduce");
+    check_over_mpi(hosts, "openmpi", OPEN_MPI "$R " X "$E/01_hello_all_reduce");
     check_over_mpi(slurm, "openmpi",
                    "LOCKSTEP_DEBUG=info srun -N2 -n4 --mpi=pmix $E/01_hello_all_reduce");
 }
@@ -194,6 +203,40 @@ TEST(mpich_carries_the_data_between_hosts_that_met_over_pmi)
 {
     need("mpirun.mpich");
     check_over_mpi(hosts, "mpich", MPICH "$R $E/01_hello_all_reduce");
+}
+
+/* A test of collectives, and training: the same losses as on one host without MPI, and as many bytes on the
+ * cable as MPI was given to send to the other host. */
+static void check_training(const char *mpi, const char *launcher, const char *options)
+{
+    char text[3072];
+    const char *collectives = test_build_path("tests/dist/comm/comm_test_collectives");
+    need_long();
+    snprintf(text, sizeof text,
+             "%s sent() { awk '/tn1:/ {print $10}' /proc/net/dev; }\n"
+             "TEST_RANK_OF=all_operations_are_exact_on_4_ranks $R %s %s; echo collectives $?\n"
+             "A=$(sent); T=\"lockstep train gpt $O --steps 100 --log-losses\"; $R %s $T there\n"
+             "[ $(($(sent) - A)) -gt 2000000 ] && echo over the cable\n"
+             "unset LOCKSTEP_DATA_PLANE; lockstep run -n 4 $T here >/dev/null 2>&1\n"
+             "cmp there here && echo the same $(wc -l <there) losses",
+             launcher, options, collectives, options);
+    test_output got = run_over_mpi(hosts, mpi, text);
+    CHECK_CONTAINS(got.text, "collectives 0\n");
+    CHECK_CONTAINS(got.text, "over the cable\n");
+    CHECK_CONTAINS(got.text, "the same 100 losses\n");
+    free(got.text);
+}
+
+TEST_OF(training_over_open_mpi_between_hosts_gives_the_losses_of_one_host, 0, LONG_SECONDS)
+{
+    need("mpirun.openmpi");
+    check_training("openmpi", OPEN_MPI, X);
+}
+
+TEST_OF(training_over_mpich_between_hosts_gives_the_losses_of_one_host, 0, LONG_SECONDS)
+{
+    need("mpirun.mpich");
+    check_training("mpich", MPICH, "");
 }
 
 /* ---- Kubernetes ----------------------------------------------------------------------------- */
