@@ -1,7 +1,7 @@
 /* `lockstep bench ddp`: training steps of a network of models/ under DDP, mode by mode and size by
  * size. All contenders are alive and take turns, so that a slow minute of the machine meets all of
- * them; the first one of a turn is another each time. Under a launcher (RANK is set) its ranks take
- * part, else -n ranks are started on this host. */
+ * them; the first one of a turn is another each time. Under a launcher its ranks take part, else -n
+ * ranks are started on this host. */
 #include "ddp.h"
 
 #include <math.h>
@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/env.h"
 #include "base/runtime.h"
+#include "job/bootstrap/detect.h"
 #include "tools/cli/cli.h"
 
 #define SEARCH_MAX 1000 /* steps in which automatic buckets settle */
@@ -359,6 +361,12 @@ static int run_rank(void *arg)
     return written ? 0 : 1;
 }
 
+static bool is_a_rank(void)
+{
+    ls__detected found;
+    return ls__detect_here(ls__env_posix(), &found) == LS_OK && strcmp(found.launcher, "none") != 0;
+}
+
 int ls__bench_ddp_run(int argc, char **argv)
 {
     const int ended = parse(argc, argv);
@@ -366,7 +374,7 @@ int ls__bench_ddp_run(int argc, char **argv)
         !ls__bench_set_transport(given.transport, given.ranks)) {
         return ended >= 0 ? ended : 1;
     }
-    if (getenv("RANK") != NULL) {
+    if (is_a_rank()) {
         return run_rank(&given);
     }
     if (ls_spawn(run_rank, &given, given.ranks) < 0) {
