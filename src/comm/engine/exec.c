@@ -355,8 +355,8 @@ static bool all_met(ls_group *group)
         if (atomic_load_explicit(&post->stamp, memory_order_seq_cst) < stamp) {
             return false;
         }
-        if (ls__is_one_shot(work) && !post->line.in_line) { /* comes while they are compared */
-            LS__PREFETCH(ls__small_stage(group, exec->met, work->descriptor.sequence));
+        if (ls__is_one_shot(work)) { /* comes while they are compared */
+            LS__PREFETCH(ls__small_place(group, exec->met, work->descriptor.sequence));
         }
         exec->met++;
     }
@@ -418,6 +418,7 @@ static ls__result advance_once(ls_group *group)
         if (exec->work->has_layout && ls__v_layout_differ(group, exec->work)) {
             return LS__COMPLETE;
         }
+        ls__select_met(group, exec->work);
         ls__flight_start(group->comm, exec->work);
         if (ls__is_one_shot(exec->work)) {
             if (ls__one_shot_run(group, exec->work)) {

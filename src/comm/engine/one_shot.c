@@ -2,8 +2,9 @@
  * comes before it, and what comes after it is done here, in one piece, because 16 KiB a rank take
  * less time than looking after other groups between two steps would.
  *
- *     this rank's post:  stamp · line ── key, bytes, data up to 40 bytes ─┐   in_line
- *     its small stage:   slot of the operation ── blocks, each on a line ─┴─▶ read by its peers
+ *     this rank's post:  stamp · line ── key, bytes, data up to 104 bytes ─┐
+ *     its small stage:   slot of the operation ── blocks, each on a line ──┼─▶ read by its peers
+ *     its wide stage:    slots for offers of up to 64 KiB ─────────────────┘
  *
  * A blocking call runs its operation inline, without the queue: it announces, meets, combines and
  * finishes one after the other, with the functions by which the engine does it.
@@ -53,6 +54,9 @@
 
 #define BARE_LOOKS 64 /* some 0.3 us without looking at the clock: most waits are shorter */
 #define FETCH_BYTES 1024
+#define SURE_COUNT (LS__SMALL_BYTES / 4 / 8) /* elements that are small whatever they are */
+#define VECTORS_MAX                                                                                \
+    4096 /* bytes; Note [String copies] in base/copy.h: below, claims take less time */
 
 /* ---- publishing and combining ------------------------------------------------------------- */
 
@@ -84,9 +88,23 @@ static void copy_block(const ls_work *work, unsigned char *base, ls__ref dst,
                        const unsigned char *from)
 {
     unsigned char *to = base + offset_of(work, dst);
-    if (to != from) {
+    if (to != from && bytes_of(work) <= VECTORS_MAX) {
         memcpy(to, from, bytes_of(work));
+    } else if (to != from) {
+        ls__copy(to, from, bytes_of(work), 0);
     }
+}
+
+/* lock; of the wide stage, the slot that was used longer ago. */
+static int wide_slot(const ls_group *group)
+{
+    return group->wide[0] <= group->wide[1] ? 0 : 1;
+}
+
+bool ls__one_shot_has_wide(const ls_group *group)
+{
+    const uint64_t used = group->wide[wide_slot(group)];
+    return used <= group->room_until || used <= group->finished_seen;
 }
 
 void ls__one_shot_publish(ls_group *group, const ls_work *work, ls__line *line)
@@ -95,9 +113,18 @@ void ls__one_shot_publish(ls_group *group, const ls_work *work, ls__line *line)
     const ls__program *program = plan->program;
     const size_t bytes = bytes_of(work);
     LS_ASSERT(plan->one_shot);
-    line->in_line = !plan->blocks[LS__BUFFER_STAGE] && bytes <= LS__LINE_BYTES;
-    unsigned char *stage =
-        line->in_line ? line->data : ls__small_stage(group, group->rank, work->descriptor.sequence);
+    const uint64_t sequence = work->descriptor.sequence;
+    unsigned char *stage = ls__small_stage(group, group->rank, sequence);
+    line->place = LS__PLACE_SMALL;
+    if (!plan->blocks[LS__BUFFER_STAGE] && bytes <= LS__PAIR_BYTES) {
+        line->place = LS__PLACE_LINE;
+        stage = line->data;
+    } else if (bytes > LS__SMALL_BYTES) {
+        const int slot = wide_slot(group);
+        line->place = (uint8_t)(LS__PLACE_WIDE + slot);
+        stage = group->own->wide[slot];
+        group->wide[slot] = sequence;
+    }
     size_t used = 0; /* of the stage */
     for (int s = 0; s < plan->first_step - 1 && bytes > 0; s++) {
         const ls__step *step = &program->steps[s];
@@ -108,7 +135,7 @@ void ls__one_shot_publish(ls_group *group, const ls_work *work, ls__line *line)
                    own_block(work, program->refs[step->first_src]));
         used = end > used ? end : used;
     }
-    LS_ASSERT(used <= LS__SMALL_BYTES);
+    LS_ASSERT(used <= (line->place < LS__PLACE_WIDE ? LS__SMALL_BYTES : LS__WIDE_BYTES));
     line->one_shot = 1 + (uint32_t)used;
 }
 
@@ -168,7 +195,8 @@ static bool run_step(ls_group *group, const ls_work *work, const ls__step *step)
     } else {
         copy_block(work, work->output, dst, from[0]);
     }
-    if (bytes > LS__LINE_BYTES && (group->size == 2 || group->comm->may_spin)) {
+    if (bytes > LS__PAIR_BYTES && (group->size == 2 || group->comm->may_spin) &&
+        (bytes <= VECTORS_MAX || ls__copies_need_claims())) {
         claim_sources(group, work, step);
     }
     return true;
@@ -203,8 +231,9 @@ static bool is_plain(const ls_group *group, const ls__collective *args,
            comm->forced == LS__MEMORY_UNDECIDED && !comm->strict && comm->rules.hash == 0 &&
            !ls__operation_is_p2p(args->operation) && !ls__operation_is_v(args->operation) &&
            (unsigned)args->op < LS_REDUCE_OP_COUNT && args->op != LS_PREMUL_SUM &&
-           args->mark == 0 && !args->monitored && (uint64_t)args->count <= LS__SMALL_BYTES &&
-           is_default(options);
+           args->mark == 0 && !args->monitored && (uint64_t)args->count <= LS__WIDE_BYTES &&
+           is_default(options) &&
+           ((uint64_t)args->count <= SURE_COUNT || ls__select_may_announce(group, args));
 }
 
 static bool is_idle(const ls_group *group)
@@ -223,7 +252,7 @@ static ls_work *describe(ls_group *group, const ls__collective *args, uint64_t k
     ls_work *work = comm->inline_work;
     if (work != NULL && work->descriptor.group == group->id && comm->inline_key == key) {
         const bool in_place = work->input == work->output;
-        if (in_place != (args->input == args->output)) {
+        if (work->offered || in_place != (args->input == args->output)) {
             work->memory = LS__MEMORY_UNDECIDED;
             work->plan = NULL;
         }
@@ -246,7 +275,8 @@ static void announce(ls_group *group, ls_work *work, uint64_t key)
 {
     const uint64_t sequence = ++group->sequence;
     work->descriptor.sequence = sequence;
-    ls__line line = {.key = key};
+    ls__line line; /* what is not used of it stays as it is */
+    line.key = key;
     ls__one_shot_publish(group, work, &line);
     ls__post_write(group, &work->descriptor, &line);
     /* Sync: release; pairs with the loads in meet() and exec.c. */
@@ -260,8 +290,11 @@ static void fetch_next(const ls_group *group, const ls_work *work)
 {
     const uint64_t next = work->descriptor.sequence + 1;
     const size_t bytes = (size_t)work->count * work->element;
-    LS__PREFETCH_WRITE(ls__post_slot(group, group->rank, next));
-    if (work->plan->first_step > 1 && bytes > LS__LINE_BYTES) {
+    ls__post *post = ls__post_slot(group, group->rank, next);
+    LS__PREFETCH_WRITE(post);
+    if (bytes > LS__LINE_BYTES && bytes <= LS__PAIR_BYTES) {
+        LS__PREFETCH_WRITE(&post->line.data[LS__LINE_BYTES]);
+    } else if (work->plan->first_step > 1 && bytes > LS__PAIR_BYTES) {
         const unsigned char *stage = ls__small_stage(group, group->rank, next);
         for (size_t at = 0; at < bytes && at < FETCH_BYTES; at += LS__CACHE_LINE) {
             LS__PREFETCH_WRITE(stage + at);
@@ -325,7 +358,7 @@ static bool meet(ls_group *group, const ls_work *work, uint64_t key, ls__backoff
                 return false;
             }
         }
-        same = same && post->line.key == key;
+        same = same && post->line.key == key && post->line.one_shot != 0;
         behind = post->line.behind > behind ? post->line.behind : behind;
     }
     if (behind < UINT16_MAX && group->finished_seen < sequence - behind) {

@@ -14,6 +14,8 @@ static inline bool ls__is_one_shot(const ls_work *work)
 /* lock; the steps before the fence: copies this rank's blocks to where its peers read them, in the
  * line of the announcement or in its slot of the small stage, and says so in the line. */
 void ls__one_shot_publish(ls_group *group, const ls_work *work, ls__line *line);
+/* lock and progress lock; whether peers have read what the next slot of the wide stage holds. */
+bool ls__one_shot_has_wide(const ls_group *group);
 /* progress lock; the steps after the fence, when all members have announced the same operation.
  * False: the user's operator failed, and so does the group; OUTPUT must not be used. */
 bool ls__one_shot_run(ls_group *group, const ls_work *work);

@@ -32,7 +32,10 @@ static inline unsigned char *ls__small_stage(const ls_group *group, int member, 
 static inline unsigned char *ls__small_place(const ls_group *group, int member, uint64_t sequence)
 {
     ls__post *post = ls__post_slot(group, member, sequence);
-    return post->line.in_line ? post->line.data : ls__small_stage(group, member, sequence);
+    const unsigned place = post->line.place;
+    return place == LS__PLACE_LINE    ? post->line.data
+           : place == LS__PLACE_SMALL ? ls__small_stage(group, member, sequence)
+                                      : group->member[member].control->wide[place - LS__PLACE_WIDE];
 }
 
 /* lock; writes all that belongs to an announcement except the stamp, which must follow at once. */
@@ -44,14 +47,19 @@ static inline void ls__post_write(ls_group *group, const ls__descriptor *d, ls__
     LS_ASSERT(behind > 0); /* operations finish in order, and this one has not begun */
     line->behind = behind < UINT16_MAX ? (uint16_t)behind : UINT16_MAX;
     line->memory = d->memory;
-    if (!line->in_line) {
+    if (line->place != LS__PLACE_LINE) {
         line->input = d->input;
         line->output = d->output;
     }
     ls__descriptor_copy(&slot->descriptor, d);
     /* Last and in one piece: a peer that waits looks at the line all the time, and takes it away
      * between two stores that are far from each other. */
-    slot->line = *line;
+    const size_t head = offsetof(ls__line, data) + LS__LINE_BYTES;
+    if (line->place == LS__PLACE_LINE && line->one_shot > 1 + LS__LINE_BYTES) {
+        memcpy((unsigned char *)&slot->line + head, (unsigned char *)line + head,
+               sizeof *line - head);
+    }
+    memcpy(&slot->line, line, head);
 }
 
 /* lock; whether the work may be announced; if not, this rank is rung when it may. */

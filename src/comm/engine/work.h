@@ -44,6 +44,7 @@ struct ls_work {
     bool has_layout;        /* const; unequal blocks with a published layout: v_layout.c */
     uint8_t channels;       /* slices at the same time, if it runs by messages */
     uint8_t memory;       /* ls__memory; set at submission or by the holder of the progress lock */
+    bool offered;         /* the same; its one-shot plan is an offer: Note [Offers] in select.c */
     const ls__plan *plan; /* the same; NULL: not chosen yet */
     void (*done)(void *arg, ls_status status);
     void *arg;

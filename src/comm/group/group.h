@@ -55,13 +55,14 @@ struct ls_group {
     ls_work *next_post;       /* lock: the first of them that is not announced; NULL: none */
     ls__list message_queue;   /* lock: point-to-point messages that the engine has not taken yet */
     _Atomic uint32_t message_queue_length;
-    uint64_t messages_submitted; /* lock: sends and receives so far */
-    _Atomic uint32_t pending;    /* works not ended, sends and receives included */
-    uint32_t handles;            /* lock: works whose user has not given the handle back */
-    bool closed;                 /* lock: freed except this struct, which the last handle frees */
-    uint64_t room_until;         /* lock: every member has finished this one (a lower bound) */
-    uint64_t finished_seen;      /* progress: every member has finished this one (reported) */
-    uint64_t slices;             /* progress: STAGE slices used so far */
+    uint64_t messages_submitted;   /* lock: sends and receives so far */
+    _Atomic uint32_t pending;      /* works not ended, sends and receives included */
+    uint32_t handles;              /* lock: works whose user has not given the handle back */
+    bool closed;                   /* lock: freed except this struct, which the last handle frees */
+    uint64_t room_until;           /* lock: every member has finished this one (a lower bound) */
+    uint64_t finished_seen;        /* progress: every member has finished this one (reported) */
+    uint64_t wide[LS__WIDE_SLOTS]; /* lock: the last operation that used the slot; 0: none */
+    uint64_t slices;               /* progress: STAGE slices used so far */
     uint64_t slot_slice[LS__SLICE_SLOTS]; /* progress: the last one of each slot; 0: none */
     ls__exec *exec;                       /* progress */
     ls__p2p *p2p;                         /* progress */

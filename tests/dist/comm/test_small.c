@@ -17,7 +17,7 @@
 
 TEST_SETTING(tune, "LOCKSTEP_TUNE", "off") /* what is counted here is the operations' own */
 
-enum { LINE = 40, MOST = LS__SMALL_BYTES, TIMES = 4 };
+enum { LINE = LS__LINE_BYTES, PAIR = LS__PAIR_BYTES, MOST = LS__SMALL_BYTES, TIMES = 4 };
 
 static int64_t unused;
 
@@ -82,7 +82,8 @@ static void broadcast_once(int64_t count, ls_dtype dtype, int root, int round)
 
 static void all_results(void)
 {
-    static const int64_t bytes[] = {0, 8, LINE, LINE + 8, 64, 1000, MOST - 8, MOST, MOST + 8};
+    static const int64_t bytes[] = {0,        8,    LINE,     LINE + 8, PAIR,
+                                    PAIR + 8, 1000, MOST - 8, MOST,     MOST + 8};
     static const ls_dtype dtypes[] = {LS_FLOAT32, LS_BFLOAT16, LS_INT64, LS_INT8};
     for (size_t b = 0; b < sizeof bytes / sizeof *bytes; b++) {
         for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
@@ -139,6 +140,58 @@ DIST_TEST(an_operation_is_counted_like_any_other, 3)
     CHECK_INT(after.operations - before.operations, N);
     CHECK_INT(after.messages - before.messages, 2 * N);
     CHECK_INT(after.bytes_received - before.bytes_received, 2 * N * (int64_t)sizeof x);
+}
+
+/* ---- offers ------------------------------------------------------------------------------- */
+
+static void sum_once(float *x, int64_t count, int round, bool blocks)
+{
+    ls_work *work = NULL;
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = (float)number_of(ls_rank(), i, round);
+    }
+    CHECK_OK(
+        ls_all_reduce(ls_world(), x, x, count, LS_FLOAT32, LS_SUM, NULL, blocks ? NULL : &work));
+    CHECK_OK(blocks ? LS_OK : ls_work_wait(work));
+    for (int64_t i = 0; i < count; i++) {
+        CHECK_NEAR(x[i], combined(LS_SUM, i, round), 0);
+    }
+}
+
+/* Note [Offers] in src/comm/engine/select.c: both ranks make one, or one of them, or none. */
+DIST_TEST(an_offer_counts_if_both_ranks_make_it, 2)
+{
+    static const int64_t bytes[] = {
+        4104, 8192, MOST, MOST + 8, 40000, LS__WIDE_BYTES, LS__WIDE_BYTES + 8};
+    static float own[LS__WIDE_BYTES / sizeof(float) + 2];
+    void *shared = NULL;
+    CHECK_OK(ls_group_alloc(ls_world(), sizeof own, &shared));
+    for (int round = 0; round < 48; round++) {
+        const bool registered = round >> ls_rank() & 1, blocks = (round >> 2) % 3 != ls_rank();
+        for (size_t b = 0; b < sizeof bytes / sizeof *bytes; b++) {
+            const int64_t count = bytes[b] / (int64_t)sizeof *own;
+            for (int i = 0; i < 1 + round % 3; i++) {
+                sum_once(registered ? shared : own, count, round + i, blocks);
+            }
+        }
+    }
+    CHECK_OK(ls_group_dealloc(ls_world(), shared));
+}
+
+DIST_TEST(an_offer_that_differs_is_named, 2)
+{
+    ls_group *group = NULL;
+    static float x[LS__WIDE_BYTES / sizeof(float)];
+    const int64_t most = sizeof x / sizeof *x;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "offers", &group));
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(ls_all_reduce(group, x, x, most, LS_FLOAT32, LS_SUM, NULL, NULL));
+    }
+    CHECK_STATUS(ls_all_reduce(group, x, x, most - ls_rank(), LS_FLOAT32, LS_SUM, NULL, NULL),
+                 LS_ERR_MISMATCH);
+    CHECK_CONTAINS(ls_error_message(), "all_reduce #4 on group \"offers\" disagrees");
+    CHECK_CONTAINS(ls_error_message(), "rank 1 has float32[16383] sum");
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
 }
 
 /* ---- others call otherwise ---------------------------------------------------------------- */
