@@ -68,6 +68,12 @@ static size_t message_slice(const ls__program *program)
                                             : wanted;
 }
 
+/* Note [Slices]: whether the root may stay ahead of its peers. The same on all ranks. */
+static bool runs_ahead(const ls_work *work)
+{
+    return work->operation == LS__OP_BROADCAST && !ls__is_crowded(work->group->comm);
+}
+
 /* Registered operations are not cut: every rank reads its peers in place. */
 int64_t ls__slice_of(const ls_work *work, const ls__program *program)
 {
@@ -77,7 +83,7 @@ int64_t ls__slice_of(const ls_work *work, const ls__program *program)
     }
     switch ((ls__memory)work->memory) {
     case LS__MEMORY_STAGED:
-        return ls__slice_max(work, program, LS__SLICE_BYTES);
+        return ls__slice_max(work, program, LS__SLICE_BYTES / (runs_ahead(work) ? 2 : 1));
     case LS__MEMORY_MESSAGES:
         return ls__slice_max(work, program, message_slice(program));
     default:
@@ -85,12 +91,11 @@ int64_t ls__slice_of(const ls_work *work, const ls__program *program)
     }
 }
 
-/* Note [Slices]; all ranks find the same. */
+/* Note [Slices]. */
 static int stage_slots(const ls_work *work, const ls__program *program)
 {
     const bool many = work->count > 2 * ls__slice_of(work, program);
-    const bool ahead = work->operation == LS__OP_BROADCAST && !ls__is_crowded(work->group->comm);
-    return many && ahead ? LS__SLICE_SLOTS : 2;
+    return many && runs_ahead(work) ? LS__SLICE_SLOTS : 2;
 }
 
 int ls__slices_at_once(const ls_work *work, const ls__program *program)
