@@ -40,17 +40,17 @@ static void emit_copy(ls__builder *b, const ls__program_spec *spec, ls__program_
     (void)ls__builder_copy(b, 0, own_block(spec, to), own_block(spec, LS__BUFFER_INPUT));
 }
 
-/* In slices the own block is copied while it is still in the caches; in one shot, where the others would
- * wait for it, last. */
-static void emit_staged(ls__builder *b, const ls__program_spec *spec, bool one_shot)
+/* In slices the own block is copied to OUTPUT while it is still in the caches. `own_last`: behind the
+ * fence, where all else has been done by the announcement (plan.c; Note [Published layouts]). */
+static void emit_staged(ls__builder *b, const ls__program_spec *spec, bool own_last)
 {
     emit_copy(b, spec, LS__BUFFER_STAGE);
-    if (!one_shot) {
+    if (!own_last) {
         emit_copy(b, spec, LS__BUFFER_OUTPUT);
     }
     (void)ls__builder_fence(b, 0);
     emit_reads(b, spec, LS__BUFFER_STAGE);
-    if (one_shot) {
+    if (own_last) {
         emit_copy(b, spec, LS__BUFFER_OUTPUT);
     }
 }
@@ -63,7 +63,7 @@ static void emit_registered(ls__builder *b, const ls__program_spec *spec)
     (void)ls__builder_fence(b, 0);
 }
 
-static ls_status make(const ls__program_spec *spec, const ls__env *env, bool one_shot,
+static ls_status make(const ls__program_spec *spec, const ls__env *env, bool own_last,
                       ls__program **out)
 {
     ls__builder *b = ls__builder_new(spec, env, "direct");
@@ -76,14 +76,14 @@ static ls_status make(const ls__program_spec *spec, const ls__env *env, bool one
     } else if (spec->memory == LS__MEMORY_REGISTERED) {
         emit_registered(b, spec);
     } else {
-        emit_staged(b, spec, one_shot);
+        emit_staged(b, spec, own_last);
     }
     return ls__builder_finish(b, true, out);
 }
 
 static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__program **out)
 {
-    return make(spec, env, false, out);
+    return make(spec, env, ls__operation_is_v(spec->operation), out);
 }
 
 static ls_status generate_one_shot(const ls__program_spec *spec, const ls__env *env,
