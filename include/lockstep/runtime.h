@@ -93,6 +93,14 @@ LS_API void ls_log_message(ls_log_level level, const char *format, ...) LS_PRINT
 typedef void (*ls_log_fn)(ls_log_level level, const char *text, void *arg);
 LS_API void ls_set_log_callback(ls_log_fn fn, void *arg);
 
+/* Calls fn(arg) on the calling thread whenever it waits in this library for longer than about 0.1 ms:
+ * again every 50 to 200 us until the wait ends. For a library that makes progress only when it is
+ * called, as MPI is: a peer may need that progress to come to the operation that this thread waits for.
+ * `fn` must be short and must not call this library. NULL removes it. Local call; other threads are not
+ * affected. */
+typedef void (*ls_wait_fn)(void *arg);
+LS_API void ls_set_wait_callback(ls_wait_fn fn, void *arg);
+
 /* Frees memory that a function of this library returned to its caller: objects of comm.h, ids and
  * texts of tokenizer.h. NULL is allowed. May be called after ls_finalize. */
 LS_API void ls_bytes_free(void *memory);

@@ -150,6 +150,12 @@ ls_status ls_runtime_attach(ls_runtime *runtime)
     return LS_OK;
 }
 
+void ls_set_wait_callback(ls_wait_fn fn, void *arg)
+{
+    ls__self.on_wait = fn;
+    ls__self.on_wait_arg = arg;
+}
+
 /* NULL in a thread that is not attached. The ranks and sizes below are then those of a world of
  * one. */
 ls_runtime *ls_runtime_current(void)

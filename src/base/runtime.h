@@ -84,10 +84,12 @@ typedef struct ls__thread {
                                    draws what it drew then; NULL: none does */
     int modules;                 /* forward passes of modules under way, one within the other */
     ls__draw_place *drawing;     /* of the innermost of them; NULL: none */
-    char *refusal;           /* while an operator of the user's runs: why it cannot; "": it can */
-    uint64_t exchanges;      /* operations on groups that this thread has begun */
-    void *scope;             /* tensor's innermost scope of this thread */
-    uint16_t trace_thread;   /* the number of this thread in the trace; 0: none yet */
+    char *refusal;         /* while an operator of the user's runs: why it cannot; "": it can */
+    uint64_t exchanges;    /* operations on groups that this thread has begun */
+    void *scope;           /* tensor's innermost scope of this thread */
+    uint16_t trace_thread; /* the number of this thread in the trace; 0: none yet */
+    void (*on_wait)(void *arg); /* of ls_set_wait_callback; NULL: none */
+    void *on_wait_arg;
     struct ls__meter *meter; /* is told of each operation (tensor/meter.h); NULL: none */
     char message[LS__MESSAGE_MAX];
 } ls__thread;

@@ -36,11 +36,16 @@
 #define YIELDS (1u << 16)  /* looks of a thread that yields are counted from here */
 #define LOOKS_PER_CLOCK 8  /* looks between two looks at the clock */
 #define SHORT_NS 10000000u /* Note [Aside] */
+/* The sleep between two calls of the user's wait callback grows from the one to the other, as between
+ * two tests of a plug-in's operations. */
+#define CALLBACK_MIN_NS 50000u
+#define CALLBACK_MAX_NS 200000u
 
 /* One wait of a thread. */
 typedef struct patience {
     ls__backoff left;
-    bool reported; /* the activity record says that this thread is blocked */
+    uint32_t callback_ns; /* the sleep after the last call of the user's callback; 0: none yet */
+    bool reported;        /* the activity record says that this thread is blocked */
     ls__phase former;
     ls__sleeper sleeper;
 } patience;
@@ -187,16 +192,30 @@ static void park_on_bell(ls__comm *comm, uint32_t bell, uint64_t deadline_ns)
     }
 }
 
+/* Calls the user's wait callback. The end of the sleep that follows: `until_ns` (0: none) or earlier. */
+static uint64_t call_back(ls__comm *comm, patience *p, uint64_t until_ns)
+{
+    if (ls__self.on_wait == NULL) {
+        return until_ns;
+    }
+    ls__self.on_wait(ls__self.on_wait_arg);
+    p->callback_ns = p->callback_ns == 0 ? CALLBACK_MIN_NS : 2 * p->callback_ns;
+    p->callback_ns = p->callback_ns > CALLBACK_MAX_NS ? CALLBACK_MAX_NS : p->callback_ns;
+    const uint64_t end = comm->env->now_ns(comm->env) + p->callback_ns;
+    return until_ns != 0 && until_ns < end ? until_ns : end;
+}
+
 /* Sleeps on the doorbell, with the progress lock, unless a last look finds something to do. */
-static void sleep_as_driver(ls__comm *comm, wish w)
+static void sleep_as_driver(ls__comm *comm, wish w, patience *p)
 {
     const ls__env *env = comm->env;
     ls__board_rank *me = comm->me;
+    const uint64_t until_ns = call_back(comm, p, w.until_ns);
     /* Sync: Note [Last arriver] in control.h. */
     atomic_fetch_add_explicit(&me->sleepers, 1, memory_order_seq_cst);
     const uint32_t bell = atomic_load_explicit(&me->doorbell, memory_order_seq_cst);
     if (!ls__engine_turn(comm, true) && !has_come(comm, w)) {
-        park_on_bell(comm, bell, ls__sleep_end(comm, w.until_ns));
+        park_on_bell(comm, bell, ls__sleep_end(comm, until_ns));
     }
     atomic_fetch_sub_explicit(&me->sleepers, 1, memory_order_relaxed);
     const uint64_t now = env->now_ns(env);
@@ -213,7 +232,7 @@ static void drive(ls__comm *comm, wish w, patience *p)
             ls__backoff_rewarded(comm, &p->left);
         } else if (!ls__backoff_left(comm, &p->left)) {
             report_blocked(comm, p, w);
-            sleep_as_driver(comm, w);
+            sleep_as_driver(comm, w, p);
         }
     }
 }
@@ -228,7 +247,7 @@ static void wait_for(ls__comm *comm, wish w, patience *p)
         } else if (!ls__backoff_left(comm, &p->left)) {
             report_blocked(comm, p, w);
             ls__ring(comm, comm->runtime->local_rank); /* the driver may not know this work yet */
-            ls__progress_park(comm, w.work, w.until_ns);
+            ls__progress_park(comm, w.work, call_back(comm, p, w.until_ns));
         }
     }
 }

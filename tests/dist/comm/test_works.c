@@ -273,4 +273,42 @@ DIST_TEST(another_thread_may_go_on_waiting, 2)
     CHECK_INT(x, 2);
 }
 
+static _Atomic int called;
+
+static void count_call(void *arg)
+{
+    atomic_fetch_add((_Atomic int *)arg, 1);
+}
+
+static void *tell_when_called(void *runtime)
+{
+    CHECK_OK(ls_runtime_attach(runtime));
+    while (atomic_load(&called) < 3) {
+        (void)nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    }
+    tell("called");
+    CHECK_OK(ls_runtime_attach(NULL));
+    return NULL;
+}
+
+/* Rank 1 comes to the barrier only when rank 0 has been called there. */
+DIST_TEST(a_thread_that_waits_calls_the_users_callback, 2)
+{
+    if (ls_rank() == 0) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, tell_when_called, ls_runtime_current()) == 0);
+        ls_set_wait_callback(count_call, &called);
+        CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+        CHECK(pthread_join(thread, NULL) == 0);
+        ls_set_wait_callback(NULL, NULL);
+        atomic_store(&called, 0);
+    } else {
+        hear("called");
+        CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+        (void)nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    CHECK_INT(atomic_load(&called), 0);
+}
+
 TEST_MAIN

@@ -30,6 +30,9 @@ static inline test_output under_mpi(const char *text)
 
 static inline void need_mpi(const char *mpi, const char *program)
 {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    SKIP("MPI itself leaks and races, and a sanitizer must be loaded before the interposer");
+#endif
     char command[4096];
     snprintf(command, sizeof command, "command -v mpirun.%s >/dev/null && test -e %s/%s_%s", mpi,
              test_build_path("tests/dist/mpi_programs"), program, mpi);
