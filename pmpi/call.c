@@ -107,7 +107,7 @@ int pmpi_end(pmpi_call *call, ls_status status, int64_t bytes)
 void pmpi_report(int rank)
 {
     (void)fprintf(stderr, "lockstep: rank %d: %-26s %10s %16s %10s\n", rank, "collective", "served",
-                  "bytes", "by MPI");
+                  "bytes", "passed");
     for (int f = 0; f < PMPI_FUNCTION_COUNT; f++) {
         if (counts[f].served + counts[f].passed > 0) {
             (void)fprintf(stderr, "lockstep: rank %d: %-26s %10llu %16llu %10llu\n", rank, names[f],
