@@ -25,7 +25,7 @@ def latencies(mpi, ranks, served):
     done = subprocess.run([*MPIS[mpi], "-n", str(ranks), *extra, f"{BUILD}/bench/mpi_latency_{mpi}"],
                           env=ENVIRONMENT, text=True, capture_output=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    assert served == bool(re.search(r"MPI_Allreduce +[1-9]", done.stderr)), done.stderr
+    assert served == bool(re.search(r"MPI_Allreduce: [1-9]", done.stderr)), done.stderr
     return {int(b): float(us) for b, us in re.findall(r"^(\d+) ([\d.]+)$", done.stdout, re.MULTILINE)}
 
 

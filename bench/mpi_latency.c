@@ -7,6 +7,18 @@
 #include <stdlib.h>
 
 #define BYTES_MAX 10000000
+#define TURNS_MAX 5000
+#define SECONDS 0.15 /* of a size, about */
+
+static double time_of(const float *in, float *out, int bytes, int turns)
+{
+    MPI_Barrier(MPI_COMM_WORLD);
+    const double begun = MPI_Wtime();
+    for (int t = 0; t < turns; t++) {
+        MPI_Allreduce(in, out, bytes / 4, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    }
+    return MPI_Wtime() - begun;
+}
 
 int main(int argc, char **argv)
 {
@@ -17,16 +29,11 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     float *in = calloc(1, BYTES_MAX), *out = calloc(1, BYTES_MAX);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes && in != NULL && out != NULL; i++) {
-        const int turns = sizes[i] < 10000 ? 5000 : sizes[i] < 100000 ? 1000 : 60000000 / sizes[i];
-        double seconds = 0, sum = 0;
-        for (int t = -turns / 10; t < turns; t++) {
-            if (t == 0) {
-                MPI_Barrier(MPI_COMM_WORLD);
-                seconds = -MPI_Wtime();
-            }
-            MPI_Allreduce(in, out, sizes[i] / 4, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-        }
-        seconds += MPI_Wtime();
+        (void)time_of(in, out, sizes[i], 10);
+        double sum = 0, seconds = time_of(in, out, sizes[i], 10) / 10;
+        MPI_Bcast(&seconds, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+        const int turns = seconds * TURNS_MAX < SECONDS ? TURNS_MAX : 5 + (int)(SECONDS / seconds);
+        seconds = time_of(in, out, sizes[i], turns);
         MPI_Reduce(&seconds, &sum, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
         if (rank == 0) {
             printf("%d %.3f\n", sizes[i], sum / ranks / turns * 1e6);

@@ -106,12 +106,13 @@ int pmpi_end(pmpi_call *call, ls_status status, int64_t bytes)
 
 void pmpi_report(int rank)
 {
-    (void)fprintf(stderr, "lockstep: rank %d: %-26s %10s %16s %10s\n", rank, "collective", "served",
-                  "bytes", "passed");
     for (int f = 0; f < PMPI_FUNCTION_COUNT; f++) {
         if (counts[f].served + counts[f].passed > 0) {
-            (void)fprintf(stderr, "lockstep: rank %d: %-26s %10llu %16llu %10llu\n", rank, names[f],
-                          (unsigned long long)counts[f].served, (unsigned long long)counts[f].bytes,
+            (void)fprintf(stderr,
+                          "lockstep: rank %d: %s: %llu calls of %llu bytes served, %llu passed to "
+                          "MPI\n",
+                          rank, names[f], (unsigned long long)counts[f].served,
+                          (unsigned long long)counts[f].bytes,
                           (unsigned long long)counts[f].passed);
         }
     }
