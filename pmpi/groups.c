@@ -43,7 +43,7 @@ static void place_free(pmpi_place *p)
     }
 }
 
-/* Called by MPI_Comm_free. */
+/* Called by MPI_Comm_free, and by MPI_Finalize for what is left: then the groups are gone. */
 static int give_back(MPI_Comm comm, int key, void *value, void *extra)
 {
     pmpi_place *p = value;
@@ -51,7 +51,7 @@ static int give_back(MPI_Comm comm, int key, void *value, void *extra)
     (void)key;
     (void)extra;
     atomic_fetch_add_explicit(&freed, 1, memory_order_release);
-    if (p->group == NULL || ls_group_status(p->group) != LS_OK) {
+    if (!pmpi.on || p->group == NULL || ls_group_status(p->group) != LS_OK) {
         place_free(p);
         return MPI_SUCCESS;
     }
