@@ -86,7 +86,7 @@ static const ls__setting table[] = {
     {"LOCKSTEP_DATA_PLANE", "tls",
      "plain: links between hosts are not encrypted; mpi: data between hosts goes over MPI"},
     {"LOCKSTEP_MPI", "the one that the process runs under",
-     "for LOCKSTEP_DATA_PLANE=mpi: openmpi, mpich, or the path of a plug-in"},
+     "for LOCKSTEP_DATA_PLANE=mpi and LOCKSTEP_BACKEND=mpi: openmpi, mpich, or a path"},
     {"MASTER_ADDR", "", "set by launchers: rank 0's host, for the program's own use"},
     {"MASTER_PORT", "", "set by launchers: a port for the program's own use"},
     {"GROUP_RANK", "", "set by torchrun and our launcher: which of the hosts this is"},

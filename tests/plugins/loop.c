@@ -39,7 +39,7 @@ static ls_status loop_describe(ls_backend_capabilities *out, char *error)
     }
     out->flags = (is_broken("abort") || promises("abort") ? LS_BACKEND_ABORTABLE : 0) |
                  (is_broken("memory") || promises("registered") ? LS_BACKEND_REGISTERED : 0) |
-                 (is_broken("programs") ? LS_BACKEND_PROGRAMS : 0) |
+                 (is_broken("programs") || is_broken("transport") ? LS_BACKEND_PROGRAMS : 0) |
                  (promises("streams") ? LS_BACKEND_STREAMS : 0);
     out->memory = LS_BACKEND_HOST;
     out->operations = ((1u << (LS_BACKEND_SCATTER_V + 1)) - 1) & ~(1u << 4) &
@@ -268,6 +268,8 @@ const ls_backend *ls_backend_plugin(uint32_t version)
                                .start = loop_start,
                                .test = loop_test,
                                .awaited = loop_awaited};
+    static const ls_backend_transport half = {.size = sizeof half};
+    table.transport = is_broken("transport") ? &half : NULL;
     table.size = sizeof table - (is_broken("short") ? sizeof(void *) : 0);
     table.test = is_broken("half") ? NULL : loop_test;
     table.abort = is_broken("abort") ? NULL : loop_abort;

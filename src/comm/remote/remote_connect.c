@@ -235,6 +235,12 @@ static ls_status open_mpi(ls__comm *comm, const ls_backend_transport **table, vo
         return LS_OK;
     }
     LS_TRY(ls__plugin_of(comm, LS__BACKEND_MPI, &plugin));
+    if ((plugin->can.flags & LS_BACKEND_PROGRAMS) == 0) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "ls_init: LOCKSTEP_DATA_PLANE=mpi: %s carries no messages between hosts; "
+                        "set LOCKSTEP_MPI to openmpi or mpich",
+                        plugin->path);
+    }
     *table = plugin->table->transport;
     for (int r = 0; r < size; r++) {
         world_rank[r] = r;

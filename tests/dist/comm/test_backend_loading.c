@@ -85,6 +85,8 @@ DIST_TEST(a_plug_in_that_cannot_be_used_is_named_with_its_path, 2)
                "promises registered memory, and has no \"alloc\" or no \"dealloc\"");
     CHECK_SAYS(refusal(LOOP, "programs", LS_ERR_UNSUPPORTED),
                "promises to run programs, and has no whole \"transport\"");
+    CHECK_SAYS(refusal(LOOP, "transport", LS_ERR_UNSUPPORTED),
+               "promises to run programs, and has no whole \"transport\"");
     CHECK_SAYS(refusal(LOOP, "messages", LS_ERR_UNSUPPORTED),
                "carries one of send and recv without the other");
     CHECK_SAYS(refusal(LOOP, "address", LS_ERR_UNSUPPORTED),

@@ -108,6 +108,31 @@ TEST(another_mpi_and_a_missing_plug_in_are_named)
                       "or give its folder in LOCKSTEP_BACKEND_PATH, or its path as the backend"));
 }
 
+/* Runs two ranks with this plug-in in place of an MPI's. */
+static void refuse_plug_in(const char *variables, const char *file, const char *says)
+{
+    char text[1024];
+    snprintf(text, sizeof text,
+             "export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi LOCKSTEP_MPI=%s/%s; %s $L run -n 2 "
+             "$E/01_hello_all_reduce",
+             test_build_path("tests/plugins"), file, variables);
+    check_script(text, 1, says);
+}
+
+TEST(a_wrong_or_half_plug_in_for_mpi_is_named_with_its_path)
+{
+    refuse_plug_in("", "ls_backend_empty.so",
+                   SAYS("backend \"%s\": %s is no plug-in, it does not export ls_backend_plugin"));
+    refuse_plug_in("LOOP_BROKEN=half", "ls_backend_loop.so",
+                   SAYS("backend \"%s\": %s is incomplete, it lacks %s; install a complete build"));
+    refuse_plug_in("LOOP_BROKEN=version", "ls_backend_loop.so",
+                   SAYS("backend \"%s\": %s is of another version than %d; build it with this "
+                        "library's lockstep/backend.h"));
+    refuse_plug_in("", "ls_backend_loop.so",
+                   SAYS("ls_init: LOCKSTEP_DATA_PLANE=mpi: %s carries no messages between hosts; "
+                        "set LOCKSTEP_MPI to openmpi or mpich"));
+}
+
 /* MPICH starts as a world of one without its mpirun. */
 TEST(ranks_that_are_no_ranks_of_mpi_are_refused)
 {
