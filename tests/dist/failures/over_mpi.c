@@ -155,7 +155,7 @@ static void check_stop(const cell *c, const job *j, int rank)
     if (line < 0 && job_find(j, rank, stopped) < 0) {
         complain(c, j, "does not name the stopped rank", rank);
     }
-    if (job_find(j, rank, ": LS_ERR_TIMEOUT: ") < 0) {
+    if (job_find(j, rank, ": LS_ERR_") < 0) {
         complain(c, j, "goes on after the deadline", rank);
     }
 }
