@@ -28,9 +28,11 @@ FOLDERS = {
 }
 
 # Programs that tests start, which must be built too: test program's folder -> targets.
+PLUGINS = ("tests/plugins/ls_backend_loop.so", "tests/plugins/ls_backend_empty.so")
 STARTED = {
+    "tests/dist/comm/comm_test_backend": PLUGINS,
     "tests/dist/net/": ("tests/dist/net/stranger",),
-    "tests/dist/train/": ("tests/dist/train/victim", "programs"),
+    "tests/dist/train/": ("tests/dist/train/victim", "programs", *PLUGINS),
     "tests/unit/checkpoint/": ("tests/unit/checkpoint/saver",),
     "tests/unit/launch/": ("programs",),
     "tests/unit/nn/": ("tests/unit/nn/foreign",),

@@ -3,6 +3,7 @@
 #include "test.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
@@ -309,6 +310,58 @@ DIST_TEST(a_thread_that_waits_calls_the_users_callback, 2)
     }
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
     CHECK_INT(atomic_load(&called), 0);
+}
+
+/* ---- one thread submits, another waits ------------------------------------------------------ */
+
+enum { OPEN = 100 };
+
+typedef struct ring {
+    ls_work *work[OPEN];
+    int32_t value[OPEN];
+    _Atomic int submitted, waited;
+} ring;
+static ring shared;
+
+/* Without the lock of announcements half of the runs of 200,000 failed. */
+static int submissions(void)
+{
+    return getenv("LOCKSTEP_HOSTS") != NULL ? 5000 : 500000;
+}
+
+static void *wait_for_all(void *runtime)
+{
+    const int count = submissions();
+    CHECK_OK(ls_runtime_attach(runtime));
+    for (int i = 0; i < count; i++) {
+        while (atomic_load(&shared.submitted) <= i) {
+            sched_yield();
+        }
+        CHECK_OK(ls_work_wait(shared.work[i % OPEN]));
+        CHECK_INT(shared.value[i % OPEN], 2 * i + 1);
+        atomic_store(&shared.waited, i + 1);
+    }
+    CHECK_OK(ls_runtime_attach(NULL));
+    return NULL;
+}
+
+/* More handles are open than announcements have room, so both threads announce. */
+DIST_TEST(one_thread_submits_while_another_waits, 2)
+{
+    const int count = submissions();
+    pthread_t waiter;
+    CHECK(pthread_create(&waiter, NULL, wait_for_all, ls_runtime_current()) == 0);
+    for (int i = 0; i < count; i++) {
+        int32_t *x = &shared.value[i % OPEN];
+        while (i - atomic_load(&shared.waited) >= OPEN) {
+            sched_yield();
+        }
+        *x = i + ls_rank();
+        CHECK_OK(
+            ls_all_reduce(ls_world(), x, x, 1, LS_INT32, LS_SUM, NULL, &shared.work[i % OPEN]));
+        atomic_store(&shared.submitted, i + 1);
+    }
+    CHECK(pthread_join(waiter, NULL) == 0);
 }
 
 TEST_MAIN
