@@ -66,11 +66,12 @@ void ls__bench_ddp_print(const ls__bench_ddp *b)
     }
 }
 
-static json_t *list_of(const double *values, int count, double factor)
+/* Milliseconds of `count` seconds, `stride` doubles apart. */
+static json_t *list_of(const double *seconds, int count, int stride)
 {
     json_t *list = json_array();
     for (int i = 0; i < count; i++) {
-        json_array_append_new(list, json_real(values[i] * factor));
+        json_array_append_new(list, json_real(seconds[i * stride] * 1e3));
     }
     return list;
 }
@@ -82,13 +83,13 @@ static json_t *row_of(const ls__bench_ddp *b, const ls__bench_ddp_contender *c, 
     for (int i = 0; i < c->buckets && i < BENCH_DDP_BUCKETS; i++) {
         json_array_append_new(bytes, json_integer((json_int_t)c->bytes[i]));
     }
-    json_t *row =
-        json_pack("{s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:i, s:i, s:o, s:f, s:f, s:o, s:O}", "name",
-                  "ddp", "model", b->net->name, "batch", b->batch, "ranks", b->ranks, "transport",
-                  b->transport != NULL ? b->transport : "default", "mode", ls__bench_ddp_mode(c),
-                  "buckets", ls__bench_ddp_size(c, size), "steps", b->steps, "rounds", b->rounds,
-                  "bucket_bytes", bytes, "hidden_share", hidden_share(c), "comm_frac", comm_frac(c),
-                  "round_ms", list_of(c->medians, b->rounds, 1e3), "machine", machine);
+    json_t *row = json_pack(
+        "{s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:f, s:f, s:o, s:{}, s:O}", "name",
+        "ddp", "model", b->net->name, "batch", b->batch, "ranks", b->ranks, "transport",
+        b->transport != NULL ? b->transport : "default", "mode", ls__bench_ddp_mode(c), "buckets",
+        ls__bench_ddp_size(c, size), "warmup", b->warmups, "steps", b->steps, "rounds", b->rounds,
+        "bucket_bytes", bytes, "hidden_share", hidden_share(c), "comm_frac", comm_frac(c),
+        "round_ms", list_of(c->medians, b->rounds, 1), "samples_ms", "machine", machine);
     if (row != NULL && c->search_steps > 0) {
         json_object_set_new(
             row, "search",
@@ -98,6 +99,8 @@ static json_t *row_of(const ls__bench_ddp *b, const ls__bench_ddp_contender *c, 
         json_object_set_new(row, ls__bench_ddp_parts[p],
                             json_pack("{s:f, s:f}", "mean_ms", c->mean[p] * 1e3, "deviation_ms",
                                       c->deviation[p] * 1e3));
+        json_object_set_new(json_object_get(row, "samples_ms"), ls__bench_ddp_parts[p],
+                            list_of(&c->seconds[0][p], c->steps, BENCH_DDP_PARTS));
     }
     return row;
 }

@@ -62,6 +62,8 @@ static bool print_kinds(const char *name)
         printf("bash\nzsh\nfish\n");
     } else if (strcmp(name, "bench") == 0) {
         bench_print_names();
+    } else if (strcmp(name, "paper") == 0) {
+        paper_print_names();
     } else if (strcmp(name, "help") == 0) {
         command_print_names();
     } else {

@@ -13,6 +13,8 @@ int cmd_data(int argc, char **argv);
 int cmd_env(int argc, char **argv);
 int cmd_generate(int argc, char **argv); /* cmd_train.c */
 int cmd_info(int argc, char **argv);
+int cmd_paper(int argc, char **argv); /* paper/command.c */
+void paper_print_names(void);         /* its experiments, one per line */
 int cmd_run(int argc, char **argv);
 int cmd_secret(int argc, char **argv);
 int cmd_trace(int argc, char **argv);

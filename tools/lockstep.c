@@ -25,6 +25,7 @@ static const command commands[] = {
     {"generate", cmd_generate, "generate text with a trained model"},
     {"data", cmd_data, "convert text to token shards"},
     {"bench", cmd_bench, "measure collectives and training steps"},
+    {"paper", cmd_paper, "measure the figures and tables of the DDP paper on this machine"},
     {"tune", cmd_tune, "time the links between hosts to choose algorithms"},
     {"trace", cmd_trace, "summarise the trace of a job, written by LOCKSTEP_TRACE"},
     {"info", cmd_info, "print library, processor, limits and settings"},

@@ -13,7 +13,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from tap import SOURCE, Skip, run, test
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-bootstrap-")
-TOOLS = ("sh env id sed echo cat gcc g++ make meson ninja pkg-config python3 pgrep").split()
+TOOLS = ("sh env id sed echo cat gcc g++ make meson ninja pkg-config python3 pgrep gnuplot").split()
 
 
 class Machine:

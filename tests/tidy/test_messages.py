@@ -16,15 +16,18 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from sentences import CONVERSION, pattern
 from tap import SOURCE, none_of, run, test
 
-FOLDERS = ("src", "tools", "bench", "examples", "programs", "pmpi")
+FOLDERS = ("src", "tools", "bench", "paper", "examples", "programs", "pmpi")
 GOLDEN = SOURCE / "tests/golden"
 # What is said to nobody (compiler directives, templates of JSON) or is no error (results on stdout).
-SILENT_CALLS = {"_Static_assert", "_Pragma", "json_pack", "sscanf", "starts", "ends", "strncmp", "printf"}
+SILENT_CALLS = {"_Static_assert", "_Pragma", "json_pack", "sscanf", "starts", "ends", "strncmp", "printf", "configure"}
 SILENT_FILES = (
     "src/sim/",           # for the developers of the library, as tests are
     "src/comm/program/check",  # the checker of programs, which only tests call
     "bench/dev/",         # for the developers of the library; tests/docs/test_algorithms.py reads its tables
     "bench/report.c",
+    "paper/arithmetic.c", "paper/breakdown.c", "paper/buckets.c", "paper/cs336.c", "paper/taxonomy.c",  # results
+    "paper/script.c",         # of gnuplot
+    "paper/page.c",           # HTML
     "tools/info_backends.c",  # a table on stdout
     "bench/peers/",       # programs that answer compare.py
     "bench/training/",    # a program that answers compare_training.py

@@ -12,7 +12,7 @@ from tap import SOURCE, Skip, command, none_of, run, test
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 600
-FOLDERS = ("include", "src", "tests", "tools", "examples", "programs", "models", "pmpi", "bench", "scripts", "python",
+FOLDERS = ("include", "src", "tests", "tools", "examples", "programs", "models", "pmpi", "bench", "paper", "scripts", "python",
            "cmake", "docs")
 
 # Functions that cannot be called safely, or have a checked twin.
@@ -58,7 +58,7 @@ def without_comments(text):
 
 
 # Folders in which a condition says what a pointer is compared with.
-POINTERS = ("src", "tools", "programs", "examples", "models", "bench")
+POINTERS = ("src", "tools", "programs", "examples", "models", "bench", "paper")
 
 
 @test

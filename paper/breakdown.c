@@ -1,0 +1,75 @@
+/* Figure 6: where a training step's time goes, with and without overlap of backward and communication. */
+#include <stdio.h>
+
+#include "ddp_rows.h"
+
+static const paper_column columns[] = {
+    {"network", "", NULL},        {"reduction", "", NULL},    {"row", "", "list"},
+    {"forward", "ms", "%.2f"},    {"backward", "ms", "%.2f"}, {"exposed", "ms", "%.2f"},
+    {"optimizer", "ms", "%.2f"},  {"step", "ms", "%.2f"},     {"deviation", "ms", "%.2f"},
+    {"hidden share", "", "%.2f"},
+};
+
+static void add(json_t *table, const paper_network *n, const char *mode, const json_t *row)
+{
+    paper_row(table, "[s, s, s++, f, f, f, f, f, f, f]", n->title, mode, n->title, ", ", mode,
+              paper_mean(row, "forward"), paper_mean(row, "backward"), paper_mean(row, "exposed"),
+              paper_mean(row, "optimizer"), paper_mean(row, "step"), paper_deviation(row, "step"),
+              paper_number(row, "hidden_share"));
+}
+
+static void claim(paper *p, const paper_network *n, const json_t *overlap, const json_t *after)
+{
+    char left[96];
+    (void)snprintf(left, sizeof left, "%s, overlapped", n->title);
+    paper_claim_add(
+        p, &(paper_claim){.text = "overlapping communication with backward makes a step faster",
+                          .left = left,
+                          .right = "after backward",
+                          .left_turns = json_object_get(overlap, "round_ms"),
+                          .right_turns = json_object_get(after, "round_ms"),
+                          .factor = 1.0});
+}
+
+static bool measure(paper *p, json_t *table, const paper_network *n)
+{
+    json_t *rows = paper_ddp_rows(p, n, 2, "bucketed,overlap,local", "25");
+    const json_t *after = paper_find(rows, "mode", "bucketed", NULL);
+    const json_t *overlap = paper_find(rows, "mode", "overlap", NULL);
+    const json_t *local = paper_find(rows, "mode", "local", NULL);
+    if (after != NULL && overlap != NULL && local != NULL) {
+        add(table, n, "after backward", after);
+        add(table, n, "overlapped", overlap);
+        add(table, n, "local", local);
+        claim(p, n, overlap, after);
+    }
+    json_decref(rows);
+    return rows != NULL;
+}
+
+bool paper_breakdown(paper *p)
+{
+    char medium[64];
+    json_t *table = paper_table(p, "Parts of a step, buckets of 25 MB, 2 ranks; means", columns,
+                                (int)(sizeof columns / sizeof *columns));
+    const paper_network *network;
+    for (int k = 0; (network = paper_network_at(p, k)) != NULL; k++) {
+        if (!measure(p, table, network)) {
+            return false;
+        }
+    }
+    paper_plot_add(p, &(paper_plot){.title = "Parts of a training step",
+                                    .kind = "stacks",
+                                    .table = table,
+                                    .x = "row",
+                                    .y = {"forward", "backward", "exposed", "optimizer"},
+                                    .x_label = paper_medium(p, medium),
+                                    .y_label = "ms",
+                                    .log = ""});
+    paper_note(p, "Computed on this machine. `exposed` is the communication for which backward "
+                  "waited; `local` does "
+                  "not communicate. The paper (32 GPUs): overlap makes steps 38.0 %% (ResNet-50) "
+                  "and 35.2 %% (BERT) "
+                  "faster over NCCL, 26.8 %% and 21.5 %% over Gloo.");
+    return true;
+}

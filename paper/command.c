@@ -1,0 +1,189 @@
+/* `lockstep paper`: the list, one experiment, all of them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/suggest.h"
+#include "paper.h"
+#include "tools/cli/cli.h"
+#include "tools/commands.h"
+
+const paper_experiment paper_experiments[] = {
+    {"fig6", "figure 6, section 5.1", "parts of a training step, with and without overlap",
+     paper_breakdown, true},
+    {"fig7", "figure 7, section 5.2", "step time against bucket size, 2 ranks", paper_buckets,
+     true},
+    {"fig8", "figure 8, section 5.2", "step time against bucket size, 4 ranks", paper_buckets,
+     true},
+    {"cs336", "the course CS336's notebook", "all-reduce and DDP in the notebook's tables",
+     paper_cs336, true},
+    {"arithmetic", "the lectures", "sums with their steps: years, memory, the parameter server",
+     paper_arithmetic, false},
+    {"taxonomy", "section 7 and the lectures", "systems, and what of them is in Lockstep",
+     paper_taxonomy, false},
+};
+const int paper_experiment_count = (int)(sizeof paper_experiments / sizeof *paper_experiments);
+
+static paper_options given;
+static int64_t steps, turns;
+static const char *link_rate; /* with "none" */
+
+static const cli_option options[] = {
+    {"format", CLI_CHOICE, &given.format, .choices = "text|markdown|csv|json",
+     .help = "of what is printed"},
+    {"out", CLI_TEXT, &given.out, .value_name = "DIR", .fallback = "",
+     .help = "also write NAME.json and its plots (SVG and PNG, by gnuplot) to DIR"},
+    {"transport", CLI_CHOICE, &given.transport, .choices = "shm|tcp",
+     .fallback = "as the environment says, else shm",
+     .help = "shm: shared memory; tcp: as if every rank had a host of its own"},
+    {"link", CLI_CHOICE, &link_rate, .choices = "none|100mbit|1gbit|10gbit",
+     .help = "measure between two network namespaces with a link of this rate; needs root"},
+    {"sizes", CLI_TEXT, &given.sizes, .value_name = "LIST",
+     .help = "of cs336's all_reduce; those that do not fit into memory are left out"},
+    {"steps", CLI_COUNT, &steps, .low = 1, .high = 1000, .fallback = "the experiment's",
+     .help = "timed steps of a turn"},
+    {"turns", CLI_COUNT, &turns, .low = 1, .high = 10, .fallback = "the experiment's",
+     .help = "turns of each row"},
+    {"model", CLI_TEXT, &given.model, .value_name = "NAME", .fallback = "the experiment's",
+     .help = "measure only this network (lockstep bench step --help lists them)"},
+    {"full", CLI_SWITCH, &given.full,
+     .help = "the paper's networks, ResNet-50 and BERT, instead of ResNet-18 and a GPT"},
+};
+
+static const cli_command command = {
+    .name = "lockstep paper",
+    .about = "Measures a figure or table of the DDP paper (Li et al., VLDB 2020) on this machine.",
+    .operands = "NAME|list|all",
+    .options = options,
+    .count = (int)(sizeof options / sizeof *options),
+    .more =
+        "`lockstep paper list` prints the names. Each experiment prints its table and the paper's\n"
+        "claims as inequalities that hold or fail here, with their ratio: the median over turns,\n"
+        "and the lowest and highest turn. `all` needs --out and also writes DIR/index.html.\n"};
+
+void paper_print_names(void)
+{
+    for (int i = 0; i < paper_experiment_count; i++) {
+        printf("%s\t%s\n", paper_experiments[i].name, paper_experiments[i].about);
+    }
+    printf("list\tthe names\nall\tevery experiment and a report\n");
+}
+
+static int list(void)
+{
+    for (int i = 0; i < paper_experiment_count; i++) {
+        const paper_experiment *e = &paper_experiments[i];
+        printf("%-12s %s (%s)\n", e->name, e->about, e->place);
+    }
+    return 0;
+}
+
+/* As a user would write it again. */
+static const char *line_of(const paper_experiment *e, char out[256])
+{
+    char timed[64] = "";
+    if (given.steps > 0 || given.turns > 0) {
+        (void)snprintf(timed, sizeof timed, "%s%.0d%s%.0d", given.steps > 0 ? " --steps " : "",
+                       given.steps, given.turns > 0 ? " --turns " : "", given.turns);
+    }
+    (void)snprintf(out, 256, "lockstep paper %s%s%s%s%s%s%s%s%s", e->name,
+                   given.transport != NULL ? " --transport " : "",
+                   given.transport != NULL ? given.transport : "",
+                   given.link != NULL ? " --link " : "", given.link != NULL ? given.link : "",
+                   given.full ? " --full" : "", given.model != NULL ? " --model " : "",
+                   given.model != NULL ? given.model : "", timed);
+    return out;
+}
+
+/* A result, which is printed and written; NULL after it was said why. */
+static json_t *run(const paper_experiment *e)
+{
+    char line[256];
+    paper p = {.experiment = e,
+               .options = &given,
+               .result = paper_result_new(e, &given, line_of(e, line))};
+    if (p.result == NULL || !e->run(&p) ||
+        (given.out != NULL && !paper_write(p.result, given.out))) {
+        fprintf(stderr, "lockstep paper: %s has no result\n", e->name);
+        json_decref(p.result);
+        return NULL;
+    }
+    paper_print(p.result, given.format);
+    (void)fflush(stdout);
+    return p.result;
+}
+
+static int run_all(void)
+{
+    json_t *results[32] = {NULL};
+    char path[512];
+    int count = 0, failed = 0;
+    if (given.out == NULL) {
+        return cli_wrong(&command, "all: say where to: --out DIR");
+    }
+    for (int i = 0; i < paper_experiment_count && count < 32 && !paper_stopped(); i++) {
+        json_t *result = run(&paper_experiments[i]);
+        failed += result == NULL;
+        results[count] = result;
+        count += result != NULL;
+    }
+    (void)snprintf(path, sizeof path, "%s/index.html", given.out);
+    const bool written = paper_page(results, count, path);
+    for (int i = 0; i < count; i++) {
+        json_decref(results[i]);
+    }
+    if (written) {
+        fprintf(stderr, "lockstep paper: %d experiments, %d without a result: %s\n", count + failed,
+                failed, path);
+    }
+    return written && failed == 0 ? 0 : 1;
+}
+
+static int unknown(const char *name)
+{
+    const char *names[64];
+    for (int i = 0; i < paper_experiment_count; i++) {
+        names[i] = paper_experiments[i].name;
+    }
+    const char *near = ls__suggest(name, names, paper_experiment_count);
+    return cli_wrong(
+        &command, "there is no experiment \"%s\"%s%s%s; `lockstep paper list` prints them", name,
+        near != NULL ? "; did you mean " : "", near != NULL ? near : "", near != NULL ? "?" : "");
+}
+
+/* argv[0] is "paper". */
+int cmd_paper(int argc, char **argv)
+{
+    given = (paper_options){.format = "text", .sizes = "1M,10M,100M,1000M"};
+    link_rate = "none";
+    const int first = cli_parse(&command, argc, argv);
+    if (first < 0) {
+        return -1 - first;
+    }
+    if (argc - first != 1) {
+        return cli_wrong(&command, "name one experiment; `lockstep paper list` prints them");
+    }
+    given.steps = (int)steps;
+    given.turns = (int)turns;
+    given.link = strcmp(link_rate, "none") != 0 ? link_rate : NULL;
+    if (given.link != NULL && given.transport != NULL && strcmp(given.transport, "shm") == 0) {
+        return cli_wrong(&command, "--link %s is TCP; leave --transport shm out", given.link);
+    }
+    if (strcmp(argv[first], "list") == 0) {
+        return list();
+    }
+    if (given.out != NULL && !paper_make_folder(given.out)) {
+        return 1; /* before an hour of measuring, not after it */
+    }
+    if (strcmp(argv[first], "all") == 0) {
+        return run_all();
+    }
+    for (int i = 0; i < paper_experiment_count; i++) {
+        if (strcmp(paper_experiments[i].name, argv[first]) == 0) {
+            json_t *result = run(&paper_experiments[i]);
+            json_decref(result);
+            return result != NULL ? 0 : 1;
+        }
+    }
+    return unknown(argv[first]);
+}

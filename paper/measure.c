@@ -1,0 +1,190 @@
+/* Rows of `lockstep bench`, which this program starts as a process of its own: on this host, or as two
+ * nodes on both ends of a link. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "paper.h"
+
+enum { ARGUMENTS = 64 };
+#define PORT "29871" /* in a namespace of its own */
+
+typedef struct words { /* a command line that grows */
+    const char *argv[ARGUMENTS + 1];
+    int count;
+} words;
+
+static void add(words *w, const char *word)
+{
+    if (w->count < ARGUMENTS) {
+        w->argv[w->count++] = word;
+    }
+}
+
+static void add_bench(words *w, const char *self, const char *const *arguments, const char *json)
+{
+    add(w, self);
+    add(w, "bench");
+    for (; *arguments != NULL; arguments++) {
+        add(w, *arguments);
+    }
+    add(w, "--json");
+    add(w, json);
+}
+
+static bool here(const paper *p, int ranks, const char *self, const char *const *arguments,
+                 const char *json)
+{
+    char count[16];
+    words w = {.count = 0};
+    (void)snprintf(count, sizeof count, "%d", ranks);
+    add_bench(&w, self, arguments, json);
+    add(&w, "-n");
+    add(&w, count);
+    if (p->options->transport != NULL) {
+        add(&w, "--transport");
+        add(&w, p->options->transport);
+    }
+    return paper_run(w.argv) == 0;
+}
+
+/* The k-th node of two, in its namespace. */
+static int start_node(const paper_link *link, int k, int ranks, const char *self,
+                      const char *const *arguments, const char *folder, const char *json)
+{
+    char space[96], rank[16], count[16], secret[128], unused[128];
+    words w = {.count = 0};
+    (void)snprintf(space, sizeof space, "--net=/run/netns/%s", link->names[k]);
+    (void)snprintf(rank, sizeof rank, "%d", k);
+    (void)snprintf(count, sizeof count, "%d", ranks / 2);
+    (void)snprintf(secret, sizeof secret, "%s/secret", folder);
+    (void)snprintf(unused, sizeof unused, "%s/rows-%d.json", folder, k);
+    const char *const run[] = {"nsenter",
+                               space,
+                               self,
+                               "run",
+                               "--nnodes",
+                               "2",
+                               "--node-rank",
+                               rank,
+                               "--rendezvous",
+                               "10.98.4.1:" PORT,
+                               "--secret-file",
+                               secret,
+                               "-n",
+                               count};
+    for (size_t i = 0; i < sizeof run / sizeof *run; i++) {
+        add(&w, run[i]);
+    }
+    add_bench(&w, self, arguments, k == 0 ? json : unused);
+    return paper_start(w.argv);
+}
+
+static bool over_link(const paper *p, int ranks, const char *self, const char *const *arguments,
+                      const char *folder, const char *json)
+{
+    paper_link link;
+    char secret[128];
+    (void)snprintf(secret, sizeof secret, "%s/secret", folder);
+    const char *const make_secret[] = {self, "secret", secret, NULL};
+    if (paper_run(make_secret) != 0 || !paper_link_make(&link, p->options->link)) {
+        return false;
+    }
+    const int other = start_node(&link, 1, ranks, self, arguments, folder, json);
+    const int first = other > 0 ? start_node(&link, 0, ranks, self, arguments, folder, json) : -1;
+    const bool good = first > 0 && paper_wait(first) == 0;
+    const bool both = other > 0 && paper_wait(other) == 0;
+    paper_link_remove(&link);
+    return good && both;
+}
+
+static json_t *read_rows(const char *path)
+{
+    json_error_t error;
+    json_t *rows = json_load_file(path, 0, &error);
+    if (rows == NULL) {
+        fprintf(stderr, "lockstep paper: the rows of lockstep bench cannot be read: %s\n",
+                error.text);
+    }
+    return rows;
+}
+
+json_t *paper_bench(paper *p, int ranks, const char *what, const char *const *arguments)
+{
+    char self[512] = "", folder[] = "/tmp/lockstep-paper-XXXXXX", json[128], medium[64];
+    struct timespec begin, end;
+    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0 || mkdtemp(folder) == NULL) {
+        perror("lockstep paper");
+        return NULL;
+    }
+    fprintf(stderr, "%s: %s, %d ranks, %s …", p->experiment->name, what, ranks,
+            paper_medium(p, medium));
+    (void)clock_gettime(CLOCK_MONOTONIC, &begin);
+    (void)snprintf(json, sizeof json, "%s/rows.json", folder);
+    const bool measured = p->options->link != NULL
+                              ? over_link(p, ranks, self, arguments, folder, json)
+                              : here(p, ranks, self, arguments, json);
+    (void)clock_gettime(CLOCK_MONOTONIC, &end);
+    fprintf(stderr, measured ? " %lld s\n" : " failed after %lld s\n",
+            (long long)(end.tv_sec - begin.tv_sec));
+    json_t *rows = measured ? read_rows(json) : NULL;
+    const char *const clean[] = {"rm", "-rf", folder, NULL};
+    (void)paper_run(clean);
+    return rows;
+}
+
+const json_t *paper_find(const json_t *rows, const char *key, const char *value, ...)
+{
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *row = json_array_get(rows, i);
+        bool fits = strcmp(paper_text(row, key), value) == 0;
+        va_list more;
+        va_start(more, value);
+        for (const char *k = va_arg(more, const char *); k != NULL && fits;
+             k = va_arg(more, const char *)) {
+            fits = strcmp(paper_text(row, k), va_arg(more, const char *)) == 0;
+        }
+        va_end(more);
+        if (fits) {
+            return row;
+        }
+    }
+    return NULL;
+}
+
+double paper_number(const json_t *row, const char *key)
+{
+    return json_number_value(json_object_get(row, key));
+}
+
+double paper_mean(const json_t *row, const char *key)
+{
+    return paper_number(json_object_get(row, key), "mean_ms");
+}
+
+double paper_deviation(const json_t *row, const char *key)
+{
+    return paper_number(json_object_get(row, key), "deviation_ms");
+}
+
+const char *paper_text(const json_t *row, const char *key)
+{
+    const char *text = json_string_value(json_object_get(row, key));
+    return text != NULL ? text : "";
+}
+
+const char *paper_medium(const paper *p, char out[64])
+{
+    const char *transport = p->options->transport;
+    if (p->options->link != NULL) {
+        (void)snprintf(out, 64, "TCP at %s/s", p->options->link);
+    } else {
+        (void)snprintf(out, 64, "%s",
+                       transport != NULL && strcmp(transport, "tcp") == 0 ? "TCP of one host"
+                                                                          : "shared memory");
+    }
+    return out;
+}

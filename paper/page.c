@@ -1,0 +1,165 @@
+/* The report of `lockstep paper all`: one HTML file with the tables, the claims and the plots in it. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "paper.h"
+
+static void escaped(FILE *out, const char *text)
+{
+    for (; *text != '\0'; text++) {
+        switch (*text) {
+        case '<':
+            fputs("&lt;", out);
+            break;
+        case '>':
+            fputs("&gt;", out);
+            break;
+        case '&':
+            fputs("&amp;", out);
+            break;
+        default:
+            (void)fputc(*text, out);
+        }
+    }
+}
+
+static void element(FILE *out, const char *name, const char *text)
+{
+    fprintf(out, "<%s>", name);
+    escaped(out, text);
+    fprintf(out, "</%s>\n", name);
+}
+
+static void table_to(FILE *out, const json_t *table)
+{
+    const json_t *columns = json_object_get(table, "columns");
+    char cell[64];
+    element(out, "h3", paper_text(table, "title"));
+    fputs("<div class=\"wide\"><table>\n<tr>", out);
+    for (size_t c = 0; c < json_array_size(columns); c++) {
+        const json_t *column = json_array_get(columns, c);
+        if (strcmp(paper_text(column, "format"), "list") != 0) {
+            fputs("<th>", out);
+            escaped(out, paper_text(column, "key"));
+            fprintf(out, "<br><small>%s</small></th>", paper_text(column, "unit"));
+        }
+    }
+    fputs("</tr>\n", out);
+    for (size_t r = 0; r < json_array_size(json_object_get(table, "rows")); r++) {
+        fputs("<tr>", out);
+        for (size_t c = 0; c < json_array_size(columns); c++) {
+            const char *format = paper_text(json_array_get(columns, c), "format");
+            if (strcmp(format, "list") != 0) {
+                fprintf(out, format[0] != '\0' ? "<td class=\"n\">" : "<td>");
+                escaped(out, paper_cell(table, r, c, cell));
+                fputs("</td>", out);
+            }
+        }
+        fputs("</tr>\n", out);
+    }
+    fputs("</table></div>\n", out);
+}
+
+static void claim_to(FILE *out, const json_t *claim)
+{
+    const bool holds = json_is_true(json_object_get(claim, "holds"));
+    fprintf(out, "<p class=\"%s\"><b>%s</b>: ", holds ? "holds" : "fails",
+            holds ? "holds" : "fails");
+    escaped(out, paper_text(claim, "claim"));
+    fputs(" (", out);
+    escaped(out, paper_text(claim, "left"));
+    fprintf(out, " %s %g &times; ", paper_text(claim, "relation")[0] == '<' ? "&lt;" : "&gt;",
+            paper_number(claim, "factor"));
+    escaped(out, paper_text(claim, "right"));
+    fprintf(out, ": ratio %.2f, %.2f to %.2f in %.0f turns)</p>\n", paper_number(claim, "ratio"),
+            paper_number(claim, "lowest"), paper_number(claim, "highest"),
+            paper_number(claim, "turns"));
+}
+
+/* The SVG itself, so that the page needs no other file. */
+static void plot_to(FILE *out, const json_t *plot, const char *folder)
+{
+    char path[600], part[4096];
+    const char *file = json_string_value(json_array_get(json_object_get(plot, "files"), 0));
+    if (file == NULL) {
+        return;
+    }
+    (void)snprintf(path, sizeof path, "%s/%s", folder, file);
+    FILE *in = fopen(path, "r");
+    bool inside = false; /* behind the XML declaration, which HTML has not */
+    while (in != NULL && fgets(part, sizeof part, in) != NULL) {
+        inside = inside || strstr(part, "<svg") != NULL;
+        fputs(inside ? part : "", out);
+    }
+    if (in != NULL) {
+        (void)fclose(in);
+    }
+}
+
+static void result_to(FILE *out, const json_t *result, const char *folder)
+{
+    size_t i;
+    const json_t *item;
+    fprintf(out, "<section id=\"%s\">\n<h2>%s: ", paper_text(result, "experiment"),
+            paper_text(result, "experiment"));
+    escaped(out, paper_text(result, "about"));
+    fputs("</h2>\n", out);
+    element(out, "p", paper_text(result, "place"));
+    element(out, "pre", paper_text(result, "command"));
+    json_array_foreach(json_object_get(result, "plots"), i, item)
+    {
+        plot_to(out, item, folder);
+    }
+    json_array_foreach(json_object_get(result, "claims"), i, item)
+    {
+        claim_to(out, item);
+    }
+    json_array_foreach(json_object_get(result, "tables"), i, item)
+    {
+        table_to(out, item);
+    }
+    json_array_foreach(json_object_get(result, "notes"), i, item)
+    {
+        element(out, "p", json_string_value(item));
+    }
+    fputs("</section>\n", out);
+}
+
+static const char head[] =
+    "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Lockstep: the paper's "
+    "experiments</title>\n"
+    "<style>\nbody{font-family:sans-serif;max-width:60em;margin:2em auto;padding:0 "
+    "1em;color:#222;background:#fff}\n"
+    "table{border-collapse:collapse}td,th{padding:.15em .6em;border-bottom:1px solid "
+    "#ddd;text-align:left}\n"
+    ".n{text-align:right}.wide{overflow-x:auto}.holds b{color:#070}.fails "
+    "b{color:#a00}svg{max-width:100%;height:auto}\n"
+    "</style></head><body>\n<h1>PyTorch Distributed (Li et al., VLDB 2020) on this machine</h1>\n";
+
+bool paper_page(json_t *const *results, int count, const char *path)
+{
+    char folder[512];
+    FILE *out = fopen(path, "w");
+    if (out == NULL) {
+        fprintf(stderr, "lockstep paper: \"%s\" cannot be written: %s\n", path, strerror(errno));
+        return false;
+    }
+    (void)snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+    fputs(head, out);
+    if (count > 0) {
+        const json_t *machine = json_object_get(results[0], "machine");
+        fprintf(out, "<p>%s, %.0f cores, %s %s</p>\n", paper_text(machine, "cpu"),
+                paper_number(machine, "cores"), paper_text(machine, "system"),
+                paper_text(machine, "release"));
+    }
+    for (int i = 0; i < count; i++) {
+        result_to(out, results[i], folder);
+    }
+    fputs("</body></html>\n", out);
+    if (fclose(out) != 0) {
+        fprintf(stderr, "lockstep paper: \"%s\" cannot be written: %s\n", path, strerror(errno));
+        return false;
+    }
+    return true;
+}

@@ -1,0 +1,148 @@
+/* `lockstep paper NAME`: figures and tables of "PyTorch Distributed: Experiences on Accelerating Data
+ * Parallel Training" (Li et al., VLDB 2020) and of the lectures that teach it, measured on this machine.
+ *
+ * An experiment fills a result: tables, claims, plots. All else is made from the result:
+ *
+ *     experiment  ▸  result.c (JSON)  ▸  print.c (text, Markdown, CSV)
+ *     (a file each)                   ▸  plot.c, script.c (gnuplot: SVG, PNG)
+ *                                     ▸  page.c (the report of `paper all`)
+ *
+ * Experiments do not measure themselves: measure.c runs `lockstep bench` and returns its rows, over a
+ * link of link.c if one is asked for.
+ */
+#ifndef PAPER_PAPER_H
+#define PAPER_PAPER_H
+
+#include <jansson.h>
+#include <stdbool.h>
+
+typedef struct paper paper;
+
+typedef struct paper_experiment {
+    const char *name;      /* "fig7" */
+    const char *place;     /* "figure 7, section 5.2"; of the paper unless it says otherwise */
+    const char *about;     /* "step time against bucket size" */
+    bool (*run)(paper *p); /* false after it printed why */
+    bool measures;         /* it depends on the machine */
+} paper_experiment;
+
+typedef struct paper_options {
+    const char *format;    /* "text", "markdown", "csv", "json" */
+    const char *out;       /* folder of the files; NULL: none are written */
+    const char *transport; /* "shm", "tcp"; NULL: the experiment's own */
+    const char *link;      /* "100mbit", "1gbit", "10gbit"; NULL: none */
+    bool full;             /* the paper's networks instead of smaller ones */
+    const char *model;     /* only this network, of `lockstep bench ddp`; NULL: the experiment's */
+    const char *sizes;     /* of all_reduce: "1M,10M" */
+    int steps, turns;      /* timed steps of a turn, turns; 0: the experiment's own */
+} paper_options;
+
+struct paper { /* an experiment in progress */
+    const paper_experiment *experiment;
+    const paper_options *options;
+    json_t *result;
+};
+
+/* ---- the result (result.c) --------------------------------------------------------------------- */
+
+typedef struct paper_column {
+    const char *key;  /* "step_time_avg_s" */
+    const char *unit; /* "ms"; "" */
+    const char
+        *format; /* of a number: "%.3f"; NULL: a text; "list": a list, which only plots use */
+} paper_column;
+
+json_t *paper_result_new(const paper_experiment *e, const paper_options *o, const char *command);
+/* Returns the table, which belongs to the result. */
+json_t *paper_table(paper *p, const char *title, const paper_column *columns, int count);
+/* Rows become columns where the table is printed, as the course's notebook prints it. */
+void paper_transpose(json_t *table);
+/* A row: jansson's format of a list with as many values as columns, "[s, f, o]". */
+void paper_row(json_t *table, const char *format, ...);
+void paper_note(paper *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* What the paper claims, as an inequality of two rows of measured times: the median over turns of
+ * left / right is below (or above) `factor`. The lists have a number for each turn. */
+typedef struct paper_claim {
+    const char *text; /* "overlap makes a step faster (section 5.1)" */
+    const char *left, *right;
+    const json_t *left_turns, *right_turns;
+    bool above;
+    double factor;
+} paper_claim;
+void paper_claim_add(paper *p, const paper_claim *claim);
+
+typedef struct paper_plot {
+    const char *title;
+    const char *kind;     /* "lines", "boxes" (y is a list) or "stacks" */
+    const json_t *table;  /* of this result */
+    const char *x, *y[6]; /* keys of columns; NULL ends them */
+    const char *group;    /* lines, boxes: a curve for each value of this column; NULL: one */
+    const char *x_label, *y_label;
+    const char *log; /* axes with a logarithmic scale: "x", "xy", "" */
+} paper_plot;
+void paper_plot_add(paper *p, const paper_plot *plot);
+
+/* The index of a column; -1: there is none. */
+int paper_column_index(const json_t *table, const char *key);
+/* The cell as it is printed. */
+const char *paper_cell(const json_t *table, size_t row, size_t column, char out[64]);
+
+/* ---- what is made from a result ---------------------------------------------------------------- */
+
+void paper_print(const json_t *result, const char *format); /* print.c */
+/* Writes the plot to a file; false: it cannot be written. script.c */
+bool paper_script(const json_t *plot, const json_t *table, const char *path);
+/* False after it printed why. */
+bool paper_make_folder(const char *out); /* plot.c */
+/* Writes OUT/NAME.json and the plots; names the files in the result. False after it printed why. */
+bool paper_write(json_t *result, const char *out);                    /* plot.c */
+bool paper_page(json_t *const *results, int count, const char *path); /* page.c */
+
+/* ---- measuring (measure.c) --------------------------------------------------------------------- */
+
+/* `lockstep bench ARGS… -n RANKS`, whose rows are returned (a new reference); NULL after it printed why. `what`
+ * is shown meanwhile. The last argument is NULL. */
+json_t *paper_bench(paper *p, int ranks, const char *what, const char *const *arguments);
+/* The row in which all of these keys have these values; NULL: there is none. The last is NULL. */
+const json_t *paper_find(const json_t *rows, const char *key, const char *value, ...);
+/* row[key].mean_ms, .deviation_ms; row[key]. */
+double paper_mean(const json_t *row, const char *key);
+double paper_deviation(const json_t *row, const char *key);
+double paper_number(const json_t *row, const char *key);
+const char *paper_text(const json_t *row, const char *key);
+
+/* "shared memory", "TCP of one host", "TCP at 1gbit". */
+const char *paper_medium(const paper *p, char out[64]);
+
+/* ---- links (link.c) ---------------------------------------------------------------------------- */
+
+/* Two network namespaces with a link between them that carries no more than `rate`. */
+typedef struct paper_link {
+    char names[2][48];
+} paper_link;
+/* False after it printed why: needs root, ip and tc. */
+bool paper_link_make(paper_link *link, const char *rate);
+void paper_link_remove(paper_link *link);
+
+/* Runs a program and waits: its exit status, -1 after it printed why it could not be started or was
+ * stopped by a signal. Its standard output goes nowhere. argv[argc] is NULL. */
+int paper_run(const char *const *argv);
+/* Starts one; -1 after it printed why. */
+int paper_start(const char *const *argv);
+int paper_wait(int pid);
+/* A signal asked this program to end. */
+bool paper_stopped(void);
+
+/* ---- experiments ------------------------------------------------------------------------------- */
+
+bool paper_arithmetic(paper *p);
+bool paper_breakdown(paper *p); /* fig6 */
+bool paper_buckets(paper *p);   /* fig7, fig8 */
+bool paper_cs336(paper *p);
+bool paper_taxonomy(paper *p);
+
+extern const paper_experiment paper_experiments[];
+extern const int paper_experiment_count;
+
+#endif

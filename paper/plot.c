@@ -1,0 +1,68 @@
+/* A result's files: NAME.json, and its plots by gnuplot as NAME.svg and NAME.png (NAME-2.svg … where there
+ * are several). */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "paper.h"
+
+/* Draws OUT/STEM.svg and .png; "files" of the plot names them. */
+static bool draw(json_t *plot, const json_t *table, const char *out, const char *stem)
+{
+    static const struct {
+        const char *ending, *terminal;
+    } forms[] = {{"svg", "svg size 820,480 dynamic background rgb 'white'"},
+                 {"png", "pngcairo size 820,480"}};
+    char script[512], file[512], set[700], name[128];
+    (void)snprintf(script, sizeof script, "%s/%s.gnuplot", out, stem);
+    bool drawn = paper_script(plot, table, script);
+    for (size_t f = 0; f < sizeof forms / sizeof *forms && drawn; f++) {
+        (void)snprintf(name, sizeof name, "%s.%s", stem, forms[f].ending);
+        (void)snprintf(file, sizeof file, "%s/%s", out, name);
+        (void)snprintf(set, sizeof set, "set terminal %s; set output '%s'", forms[f].terminal,
+                       file);
+        const char *const argv[] = {"gnuplot", "-e", set, script, NULL};
+        drawn = paper_run(argv) == 0;
+        if (drawn) {
+            json_array_append_new(json_object_get(plot, "files"), json_string(name));
+        }
+    }
+    if (!drawn) {
+        fprintf(
+            stderr,
+            "lockstep paper: %s was not drawn; gnuplot (Debian: gnuplot-nox) draws it from %s\n",
+            stem, script);
+    }
+    return drawn;
+}
+
+bool paper_make_folder(const char *out)
+{
+    if (mkdir(out, 0777) != 0 && errno != EEXIST) {
+        fprintf(stderr, "lockstep paper: the folder \"%s\" cannot be made: %s\n", out,
+                strerror(errno));
+        return false;
+    }
+    return true;
+}
+
+bool paper_write(json_t *result, const char *out)
+{
+    const char *name = paper_text(result, "experiment");
+    const json_t *tables = json_object_get(result, "tables");
+    char path[512], stem[64];
+    size_t i;
+    json_t *plot;
+    json_array_foreach(json_object_get(result, "plots"), i, plot)
+    {
+        (void)snprintf(stem, sizeof stem, i == 0 ? "%s" : "%s-%zu", name, i + 1);
+        (void)draw(plot, json_array_get(tables, (size_t)paper_number(plot, "table")), out, stem);
+    }
+    (void)snprintf(path, sizeof path, "%s/%s.json", out, name);
+    if (json_dump_file(result, path, JSON_INDENT(2)) != 0) {
+        fprintf(stderr, "lockstep paper: \"%s\" cannot be written: %s\n", path, strerror(errno));
+        return false;
+    }
+    return true;
+}

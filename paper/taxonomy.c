@@ -1,0 +1,36 @@
+/* Systems of the paper's section on related work and of the lectures, and what of them is here. */
+#include "paper.h"
+
+static const paper_column columns[] = {
+    {"system", "", NULL}, {"its idea", "", NULL}, {"in Lockstep", "", NULL}};
+
+static const struct {
+    const char *system, *idea, *here;
+} rows[] = {
+    {"PyTorch DDP", "synchronous data parallel: buckets, overlap",
+     "ls_ddp_new (src/reduce, src/ddp)"},
+    {"Horovod", "ring all-reduce, fused tensors", "all_reduce \"ring\", flat and bucketed modes"},
+    {"PyTorch RPC", "remote calls, distributed autograd", "no: ranks run one program"},
+    {"TF MultiWorkerMirrored", "synchronous data parallel", "ls_ddp_new"},
+    {"TF ParameterServer", "asynchronous updates by servers", "not yet"},
+    {"GPipe", "micro-batches through a pipeline", "not yet"},
+    {"PipeDream", "1F1B, weight stashing, a partitioner", "not yet"},
+    {"Mesh TensorFlow, Megatron", "tensor parallel layers", "not yet"},
+    {"ZeRO", "sharded optimizer states and gradients",
+     "not yet; ls_reduce_scatter and ls_all_gather are there"},
+    {"ByteScheduler, TicTac, PACE", "communication in the order of need",
+     "buckets in the order of readiness (D9)"},
+    {"GradientFlow", "fused, lazy all-reduce; 16 bits", "automatic buckets; bfloat16 on the wire"},
+    {"SlowMo, local SGD", "steps without communication", "ls_ddp_set_local, ls_ddp_average"},
+    {"Spark", "tree reduce by shuffles", "all_reduce \"tree\""},
+};
+
+bool paper_taxonomy(paper *p)
+{
+    json_t *table =
+        paper_table(p, "Systems and modules", columns, (int)(sizeof columns / sizeof *columns));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        paper_row(table, "[s, s, s]", rows[i].system, rows[i].idea, rows[i].here);
+    }
+    return true;
+}

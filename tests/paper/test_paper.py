@@ -1,0 +1,228 @@
+"""`lockstep paper`: what is printed and written follows from the measured rows. Nothing here looks at how
+long something took."""
+
+import csv
+import html.parser
+import io
+import json
+import math
+import os
+import pathlib
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from sentences import says
+from tap import BUILD, Skip, command, run, test
+
+SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-paper-test-")
+TINY = ("--model", "mlp-tiny", "--steps", "3", "--turns", "3", "--sizes", "64K,1M")
+NAMES = ["fig6", "fig7", "fig8", "cs336", "arithmetic", "taxonomy"]
+NOTEBOOK = ["bucket_size", "model", "backend", "world_size", "global_batch_size", "warmup_steps", "benchmark_steps",
+            "step_time_avg_s", "step_time_std_s", "comm_time_avg_s", "comm_time_std_s", "comm_frac_avg",
+            "comm_frac_std"]
+
+
+def paper(*arguments, **options):
+    """(status, output, errors)"""
+    done = subprocess.run([BUILD / "lockstep", "paper", *arguments], text=True, capture_output=True, timeout=300,
+                          stdin=subprocess.DEVNULL, **options)
+    return done.returncode, done.stdout, done.stderr
+
+
+def result_of(name, *arguments):
+    status, output, errors = paper(name, *TINY, "--format", "json", *arguments)
+    assert status == 0, errors
+    return json.loads(output)
+
+
+def rows_of(table):
+    keys = [column["key"] for column in table["columns"]]
+    return [dict(zip(keys, row)) for row in table["rows"]]
+
+
+@test
+def the_list_has_every_experiment_and_all_say_where_they_are_from():
+    status, output, _ = paper("list")
+    assert status == 0 and [line.split()[0] for line in output.splitlines()] == NAMES, output
+    assert all("(" in line for line in output.splitlines())
+
+
+@test
+def the_lectures_sums_are_those_of_the_lectures():
+    tables = result_of("arithmetic")["tables"]
+    values = {(t, row["quantity"], row["unit"]): row["value"] for t, table in enumerate(tables) for row in
+              rows_of(table)}
+    assert 145 < values[0, "time", "years"] < 152  # "150 years on one H100"
+    assert values[1, "weights, 16 bit", "GB"] == 350 and values[1, "one H100", "GB"] == 80
+    assert abs(values[2, "into the server", "GiB/s"] - 73.1) < 0.05
+
+
+@test
+def the_parts_of_a_step_add_up_and_the_claim_follows_from_the_turns():
+    result = result_of("fig6", "--transport", "tcp")
+    rows = rows_of(result["tables"][0])
+    says(result["plots"][0]["x_label"], "TCP of one host")
+    assert [row["reduction"] for row in rows] == ["after backward", "overlapped", "local"], rows
+    for row in rows:
+        parts = sum(row[part] for part in ("forward", "backward", "exposed", "optimizer"))
+        assert 0.5 * row["step"] <= parts <= 1.001 * row["step"], row
+    assert rows[2]["exposed"] == 0
+    claim, = result["claims"]
+    assert claim["lowest"] <= claim["ratio"] <= claim["highest"] and claim["turns"] == 3
+    assert claim["holds"] == (claim["ratio"] < claim["factor"] == 1.0)
+    assert result["machine"]["cores"] == os.cpu_count() and result["command"].endswith(
+        "fig6 --transport tcp --model mlp-tiny --steps 3 --turns 3"), result["command"]
+
+
+@test
+def a_claim_is_the_median_of_the_ratios_of_the_turns():
+    result = result_of("fig7")
+    rows = {row["bucket"]: row for row in rows_of(result["tables"][0])}
+    assert list(rows) == ["0", "1", "5", "10", "25", "50", "auto"]
+    assert rows["0"]["buckets"] == 6 and rows["25"]["buckets"] == 1  # a bucket for each of 6 parameters
+    for row in rows.values():
+        assert len(row["steps"]) == 9 and math.isclose(statistics.mean(row["steps"]), row["step"], rel_tol=1e-9)
+        assert math.isclose(statistics.stdev(row["steps"]), row["deviation"], rel_tol=1e-6)
+    turns = [[statistics.median(rows[size]["steps"][3 * t:3 * t + 3]) for t in range(3)] for size in ("25", "0")]
+    ratios = sorted(a / b for a, b in zip(*turns))
+    claim = result["claims"][0]
+    for key, ratio in zip(("lowest", "ratio", "highest"), ratios):
+        assert math.isclose(claim[key], ratio, rel_tol=1e-9), (claim, ratios)
+
+
+@test
+def the_notebooks_table_has_its_keys_in_markdown_and_csv():
+    status, output, errors = paper("cs336", *TINY, "--format", "markdown")
+    assert status == 0, errors
+    lines = [line.strip("|").split("|") for line in output.splitlines() if line.startswith("|")]
+    keys = [line[0].strip() for line in lines]
+    at = keys.index("bucket_size")
+    assert [k for k in keys[at:] if not k.startswith("-")][:len(NOTEBOOK)] == NOTEBOOK, keys
+    assert [name.strip() for name in lines[at][1:]] == [
+        "naive", "flat", "overlap", "1 = flat", "10 = flat", "100 = flat", "1000 = flat"], lines[at]
+    status, output, _ = paper("cs336", *TINY, "--format", "csv")
+    first, second = output.split("\n\n")
+    table = list(csv.DictReader(io.StringIO(first)))
+    assert [(row["world_size"], row["size_mb"]) for row in table] == [
+        (str(n), size) for n in (2, 4, 6) for size in ("0.064", "1")], table
+    assert [row[0] for row in csv.reader(io.StringIO(second))][:len(NOTEBOOK)] == NOTEBOOK
+
+
+@test
+def sizes_that_do_not_fit_into_memory_are_left_out_with_a_note():
+    result = result_of("cs336", "--sizes", "64K,100G")
+    assert {row["size_mb"] for row in rows_of(result["tables"][0])} == {0.064}
+    assert sum(note.startswith("Left out: 100G with") for note in result["notes"]) == 3, result["notes"]
+
+
+class Page(html.parser.HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.sections, self.plots, self.links = [], 0, []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.sections += [given["id"]] if tag == "section" else []
+        self.plots += tag == "svg"
+        self.links += [given[k] for k in ("src", "href") if k in given and not given[k].startswith("#")]
+
+
+@test
+def all_experiments_make_a_report_that_needs_no_other_file():
+    if not shutil.which("gnuplot"):
+        raise Skip("there is no gnuplot")
+    out = pathlib.Path(SCRATCH.name) / "report"
+    status, output, errors = paper("all", *TINY, "--out", out)
+    assert status == 0, errors
+    says(errors, "lockstep paper: %d experiments, %d without a result: %s")
+    page = Page((out / "index.html").read_text())
+    assert page.sections == NAMES and page.plots == 4 and page.links == [], vars(page)
+    for name in NAMES[:4]:
+        assert xml.etree.ElementTree.parse(out / f"{name}.svg").getroot().tag.endswith("svg")
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert json.loads((out / f"{name}.json").read_text())["plots"][0]["files"] == [f"{name}.svg", f"{name}.png"]
+
+
+@test
+def without_gnuplot_the_rest_is_written():
+    out = pathlib.Path(SCRATCH.name) / "plain"
+    tools = pathlib.Path(SCRATCH.name) / "bin"
+    tools.mkdir()
+    (tools / "rm").symlink_to(shutil.which("rm"))
+    status, _, errors = paper("fig6", *TINY, "--out", out, env=dict(os.environ, PATH=str(tools)))
+    assert status == 0, errors
+    says(errors, 'lockstep paper: "%s" could not be started: %s')
+    says(errors, "lockstep paper: %s was not drawn; gnuplot (Debian: gnuplot-nox) draws it from %s")
+    assert sorted(p.name for p in out.iterdir()) == ["fig6.gnuplot", "fig6.json"]
+
+
+@test
+def what_cannot_be_done_is_refused():
+    for arguments, says in (
+            (("fig99",), 'there is no experiment "fig99"; did you mean fig6?'), ((), "name one experiment"),
+            (("all",), "all: say where to: --out DIR"),
+            (("fig6", "--link", "1gbit", "--transport", "shm"), "--link 1gbit is TCP; leave --transport shm out")):
+        status, _, errors = paper(*arguments)
+        assert status == 2 and says in errors, errors
+    taken = pathlib.Path(SCRATCH.name) / "taken"
+    (taken / "fig6.json").mkdir(parents=True)
+    status, _, errors = paper("fig6", *TINY, "--out", taken)
+    says(errors, 'lockstep paper: "%s" cannot be written: %s')
+    assert status == 1
+    status, output, errors = paper("fig6", *TINY, "--out", "/dev/null/folder")
+    assert status == 1 and output == "" and 'the folder "/dev/null/folder" cannot be made: Not a directory' in errors
+    status, _, errors = paper("fig6", "--model", "no-such-network")
+    assert status == 1 and '"no-such-network" is not a network' in errors, errors
+    says(errors, " failed after %lld s")
+    says(errors, "lockstep paper: %s has no result")
+
+
+def namespaces():
+    return {line.split()[0] for line in command("ip", "netns", "list").splitlines() if "lockstep-paper" in line}
+
+
+@test
+def a_link_between_two_namespaces_is_made_and_removed():
+    bare = pathlib.Path(SCRATCH.name) / "without-ip"
+    bare.mkdir()
+    for tool in ("sh", "rm", "tc", "nsenter"):
+        (bare / tool).symlink_to(shutil.which(tool) or "/bin/true")
+    status, _, errors = paper("fig6", *TINY, "--link", "1gbit", env=dict(os.environ, PATH=str(bare)))
+    assert status == 1
+    says(errors, "lockstep paper: --link %s needs root, ip, tc and nsenter (iproute2, util-linux): run it as root, or "
+                 "leave --link out")
+    if os.geteuid() != 0:
+        raise Skip("only root can make network namespaces")
+    (bare / "ip").symlink_to("/bin/false")
+    status, _, errors = paper("fig6", *TINY, "--link", "1gbit", env=dict(os.environ, PATH=str(bare)))
+    assert status == 1
+    says(errors, "lockstep paper: --link: `%s` failed")
+    if not all(map(shutil.which, ("ip", "tc", "nsenter"))):
+        raise Skip("there is no ip, tc or nsenter")
+    if subprocess.run(["ip", "netns", "add", "lockstep-paper-try"], capture_output=True).returncode != 0:
+        raise Skip("network namespaces are not permitted here")
+    command("ip", "netns", "del", "lockstep-paper-try")
+    before = namespaces()
+    result = result_of("fig6", "--link", "1gbit")
+    says(result["plots"][0]["x_label"], "TCP at %s/s")
+    assert result["link"] == "1gbit" and namespaces() == before
+    # Ended in the middle: nothing stays.
+    process = subprocess.Popen([BUILD / "lockstep", "paper", "fig7", "--model", "mlp", "--link", "100mbit", "--steps",
+                                "1000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while namespaces() == before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1.0)  # also where the nodes have started
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 1 and namespaces() == before, namespaces()
+
+
+run()
