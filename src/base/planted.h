@@ -15,7 +15,7 @@ enum {
     LS__BUG_DAMAGE,     /* the checksum of a frame is not looked at */
     LS__BUG_WORDS,      /* a signal that killed a rank is told as an exit */
     LS__BUG_OPERATOR,   /* the largest of int16 is the smallest */
-    LS__BUG_SLOT,       /* an operation's first slice does not wait for its STAGE slot */
+    LS__BUG_SLOT,       /* a slice does not wait for its STAGE slot */
     LS__BUG_COUNT
 };
 

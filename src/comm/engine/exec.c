@@ -178,7 +178,7 @@ static bool may_begin_slice(const ls_group *group)
     const ls__exec *exec = group->exec;
     const uint64_t next = group->slices + 1;
     const uint64_t before = group->slot_slice[ls__stage_slot(exec, next)];
-    const bool left_out = LS__PLANTED(SLOT) && !exec->begun;
+    const bool left_out = LS__PLANTED(SLOT);
     return before == 0 || left_out || slot_all_at(group, next, slice_value(before, SLICE_DONE));
 }
 
