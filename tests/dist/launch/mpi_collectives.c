@@ -87,6 +87,65 @@ DIST_TEST(helper_world, 3)
     }
 }
 
+enum { IN_PLACE_RANKS = 3, IN_PLACE = 37, IN_PLACE_ALL = 4 * IN_PLACE };
+
+/* Every operation in place; x [IN_PLACE_ALL]. */
+static void call_in_place(ls_group *g, int which, float *x)
+{
+    const int me = ls_rank(), root = IN_PLACE_RANKS - 1;
+    int64_t counts[IN_PLACE_RANKS], offsets[IN_PLACE_RANKS];
+    for (int r = 0; r < IN_PLACE_RANKS; r++) {
+        counts[r] = which == 7 ? 4 : 3 + r;
+        offsets[r] = 9 * r;
+    }
+    float *own = x + me * IN_PLACE, *own_v = x + offsets[me], *at_root = me == root ? own : x;
+    const int64_t n = IN_PLACE;
+    ls_status status = LS_OK;
+    switch (which) {
+    case 0:
+        status = ls_reduce_scatter(g, x, own, n, LS_FLOAT32, LS_SUM, NULL, NULL);
+        memmove(x, own, IN_PLACE * sizeof *x); /* the rest is undefined */
+        memset(x + IN_PLACE, 0, (IN_PLACE_ALL - IN_PLACE) * sizeof *x);
+        break;
+    case 1:
+        status = ls_all_gather(g, own, x, n, LS_FLOAT32, NULL, NULL);
+        break;
+    case 2:
+        status = ls_all_gather_v(g, own_v, counts[me], x, counts, offsets, LS_FLOAT32, NULL, NULL);
+        break;
+    case 3:
+        status = ls_scan(g, x, x, n, LS_FLOAT32, LS_SUM, NULL, NULL);
+        break;
+    case 4:
+        status = ls_exscan(g, x, x, n, LS_FLOAT32, LS_SUM, NULL, NULL);
+        break;
+    case 5:
+        status = ls_gather(g, at_root, x, n, LS_FLOAT32, root, NULL, NULL);
+        break;
+    case 6:
+        status = ls_scatter(g, x, at_root, n, LS_FLOAT32, root, NULL, NULL);
+        break;
+    default:
+        status = ls_all_to_all_v(g, x, counts, offsets, x, counts, offsets, LS_FLOAT32, NULL, NULL);
+    }
+    CHECK_INT(status, LS_OK);
+}
+
+DIST_TEST(helper_in_place, IN_PLACE_RANKS)
+{
+    ls_group *mpi = mpi_group(ls_world(), "in place");
+    for (int which = 0; which < 8; which++) {
+        float want[IN_PLACE_ALL], got[IN_PLACE_ALL];
+        for (int i = 0; i < IN_PLACE_ALL; i++) {
+            want[i] = got[i] = (float)((i * 7 + ls_rank() * 3) % 5);
+        }
+        call_in_place(ls_world(), which, want);
+        call_in_place(mpi, which, got);
+        CHECK(memcmp(want, got, sizeof want) == 0);
+    }
+    CHECK_OK(ls_group_free(mpi));
+}
+
 DIST_TEST(helper_refusals, 2)
 {
     float x = 1;
@@ -143,6 +202,7 @@ static void check_mpi(const char *mpi)
         "helper_3_ranks"); /* control over TCP, the transport over MPI, too */
     run(mpi, "", "helper_4_ranks");
     run(mpi, "LOCKSTEP_BACKEND=mpi", "helper_world");
+    run(mpi, "", "helper_in_place");
     run(mpi, "", "helper_refusals");
 }
 
