@@ -137,7 +137,7 @@ TEST(the_example_trains_on_both_halves)
         char text[512];
         need_mpi(all[i], "groups");
         for (int n = 1; n <= 4; n += 3) {
-            snprintf(text, sizeof text, "F=$E; under %s %d 07_mpi_halves", all[i], n);
+            snprintf(text, sizeof text, "F=$E; under %s %d mpi_halves", all[i], n);
             check_count(under_mpi, text, "the better learning rate is 0.10", 1);
             check_count(under_mpi, text, "half 1: 2 ranks, learning rate 0.01", n / 4);
         }

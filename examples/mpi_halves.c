@@ -1,8 +1,8 @@
 /* A program of MPI: each half of MPI_COMM_WORLD trains a model with its own learning rate, and MPI
  * finds the better one.
  *
- *     mpicc 07_mpi_halves.c -o 07_mpi_halves $(pkg-config --cflags --libs lockstep)
- *     mpirun -n 4 ./07_mpi_halves
+ *     mpicc mpi_halves.c -o mpi_halves $(pkg-config --cflags --libs lockstep)
+ *     mpirun -n 4 ./mpi_halves
  *
  *     half 0: 2 ranks, learning rate 0.10, loss 0.0000
  *     half 1: 2 ranks, learning rate 0.01, loss 1.1339
