@@ -14,7 +14,7 @@ DATA      ?= examples/data/pride_and_prejudice.txt
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets compare-overlap install clean format tidy sanitize sanitize-fast variants fuzz mutate images
+.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets compare-overlap compare-pmpi install clean format tidy sanitize sanitize-fast variants fuzz mutate images
 
 all: build
 
@@ -28,6 +28,7 @@ help:
 	@echo "make compare-collectives | compare-torch-backend | compare-training      beside other systems"
 	@echo "make compare-buckets                        automatic buckets beside a sweep of sizes"
 	@echo "make compare-overlap                        communication that a computation hides, over MPI, at 1 Gbit/s (root)"
+	@echo "make compare-pmpi                           MPI_Allreduce of an unchanged program with and without the interposer"
 	@echo "make sanitize | sanitize-fast | variants | fuzz      other builds"
 	@echo "make mutate             plants changes in the sources, one at a time, and looks whether a test notices (ARGS=)"
 	@echo "make images             both of README's commands in bare Debian systems; aarch64 (root)"
@@ -94,6 +95,9 @@ compare-buckets: build
 compare-overlap: build
 	bench/compare_overlap.py --build $(BUILD) --part loop $(ARGS)
 	bench/compare_overlap.py --build $(BUILD) --part ddp $(ARGS)
+
+compare-pmpi: build
+	bench/compare_pmpi.py --build $(BUILD) $(ARGS)
 
 # Developers' benches, build/bench/dev/: kernels, links, tuner, protections, counts of algorithms.
 bench-dev: $(BUILD)/build.ninja

@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
 """MPI_Allreduce of an unchanged program with and without the interposer, in turns: a table for docs/mpi.md.
 
-    bench/compare_pmpi.py BUILD [ROUNDS]
+    bench/compare_pmpi.py [--build BUILD] [--turns N]
 """
 
+import argparse
 import os
 import pathlib
 import re
 import statistics
 import subprocess
-import sys
 
-BUILD = pathlib.Path(sys.argv[1]).resolve()
-ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 5
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--build", default="build")
+parser.add_argument("--turns", type=int, default=5)
+options = parser.parse_args()
+BUILD = pathlib.Path(options.build).resolve()
 RANKS = (2, 4)
 # --bind-to none: Open MPI binds two ranks to cores by itself, but not four.
 MPIS = {"openmpi": ["mpirun.openmpi", "-q", "--oversubscribe", "--bind-to", "none"], "mpich": ["mpirun.mpich"]}
@@ -30,7 +33,7 @@ def latencies(mpi, ranks, served):
 
 
 def table(mpi, ranks):
-    turns = [(latencies(mpi, ranks, False), latencies(mpi, ranks, True)) for _ in range(ROUNDS)]
+    turns = [(latencies(mpi, ranks, False), latencies(mpi, ranks, True)) for _ in range(options.turns)]
     for size in turns[0][0]:
         alone, served = ([turn[i][size] for turn in turns] for i in (0, 1))
         ratios = sorted(a / s for a, s in zip(alone, served))
