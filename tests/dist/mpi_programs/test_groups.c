@@ -109,18 +109,20 @@ TEST(a_rank_of_another_job_is_named)
         2);
 }
 
-/* With its data over MPI the engine's thread calls MPI beside the program. */
+/* With its data over MPI the engine's thread calls MPI beside the program. The first rank that ends with the error
+ * makes mpirun end the other, which may not have said it by then. */
 static void a_thread_level_is_refused(const char *mpi)
 {
     char text[512];
     need_mpi(mpi, "groups");
     snprintf(text, sizeof text,
-             "export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi; under %s 2 groups", mpi);
+             "export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi; under %s 2 groups 2>&1 | sort -u",
+             mpi);
     check_count(
         under_mpi, text,
         "this program has initialised MPI with MPI_THREAD_SINGLE, but Lockstep calls MPI from "
         "a thread of its own; call MPI_Init_thread with MPI_THREAD_MULTIPLE",
-        2);
+        1);
 }
 
 TEST(mpi_without_thread_multiple_is_refused_over_mpi_data)
