@@ -94,6 +94,6 @@ bool paper_buckets(paper *p)
                   "choice. The paper "
                   "(16 and 32 GPUs): ResNet-50 is fastest with 10 to 25 MB over NCCL and about 5 "
                   "MB over Gloo, BERT with "
-                  "50 MB and more (the second and third number from memory of the paper).");
+                  "50 MB and more (5 and 50 MB are quoted from memory).");
     return true;
 }

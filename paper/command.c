@@ -10,17 +10,15 @@
 
 const paper_experiment paper_experiments[] = {
     {"fig6", "figure 6, section 5.1", "parts of a training step, with and without overlap",
-     paper_breakdown, true},
-    {"fig7", "figure 7, section 5.2", "step time against bucket size, 2 ranks", paper_buckets,
-     true},
-    {"fig8", "figure 8, section 5.2", "step time against bucket size, 4 ranks", paper_buckets,
-     true},
+     paper_breakdown},
+    {"fig7", "figure 7, section 5.2", "step time against bucket size, 2 ranks", paper_buckets},
+    {"fig8", "figure 8, section 5.2", "step time against bucket size, 4 ranks", paper_buckets},
     {"cs336", "the course CS336's notebook", "all-reduce and DDP in the notebook's tables",
-     paper_cs336, true},
+     paper_cs336},
     {"arithmetic", "the lectures", "sums with their steps: years, memory, the parameter server",
-     paper_arithmetic, false},
+     paper_arithmetic},
     {"taxonomy", "section 7 and the lectures", "systems, and what of them is in Lockstep",
-     paper_taxonomy, false},
+     paper_taxonomy},
 };
 const int paper_experiment_count = (int)(sizeof paper_experiments / sizeof *paper_experiments);
 

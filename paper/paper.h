@@ -23,7 +23,6 @@ typedef struct paper_experiment {
     const char *place;     /* "figure 7, section 5.2"; of the paper unless it says otherwise */
     const char *about;     /* "step time against bucket size" */
     bool (*run)(paper *p); /* false after it printed why */
-    bool measures;         /* it depends on the machine */
 } paper_experiment;
 
 typedef struct paper_options {

@@ -79,7 +79,7 @@ static void print_table(const json_t *table, bool markdown)
             if (markdown) {
                 printf("| %s ", text);
             } else if (left_aligned(&g, c)) {
-                printf("  %s%*s", text, blanks, "");
+                printf("  %s%*s", text, c + 1 < g.columns ? blanks : 0, "");
             } else {
                 printf("  %*s%s", blanks, "", text);
             }

@@ -22,7 +22,7 @@ static const struct {
      "buckets in the order of readiness (D9)"},
     {"GradientFlow", "fused, lazy all-reduce; 16 bits", "automatic buckets; bfloat16 on the wire"},
     {"SlowMo, local SGD", "steps without communication", "ls_ddp_set_local, ls_ddp_average"},
-    {"Spark", "tree reduce by shuffles", "all_reduce \"tree\""},
+    {"Spark", "tree reduce by shuffles", "all_reduce \"tree_stages\""},
 };
 
 bool paper_taxonomy(paper *p)

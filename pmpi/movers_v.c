@@ -1,6 +1,20 @@
 /* Calls that move data in blocks of unequal lengths: movers.c, with an array for the lengths. */
 #include "pmpi.h"
 
+/* What this rank contributes: its send buffer, or its block of `out` in place. */
+static ls_status own_block(pmpi_blocks *in, const void *sendbuf, int sendcount,
+                           MPI_Datatype sendtype, pmpi_blocks *out, int me)
+{
+    if (out != NULL) {
+        LS_TRY(pmpi_pack(out, me, 1));
+        in->data = out->data + out->offsets[me];
+        in->bytes = out->lengths[me];
+        return LS_OK;
+    }
+    LS_TRY(pmpi_blocks_init(in, sendbuf, 1, sendcount, sendtype));
+    return pmpi_pack(in, 0, 1);
+}
+
 int MPI_Allgatherv(const void *sendbuf, int sendcount, MPI_Datatype sendtype, void *recvbuf,
                    const int recvcounts[], const int displs[], MPI_Datatype recvtype, MPI_Comm comm)
 {
@@ -14,14 +28,9 @@ int MPI_Allgatherv(const void *sendbuf, int sendcount, MPI_Datatype sendtype, vo
     const int me = call.place->rank;
     ls_status status =
         pmpi_blocks_init_v(&out, recvbuf, call.place->size, recvcounts, displs, recvtype);
-    if (status == LS_OK && in_place) {
-        status = pmpi_pack(&out, me, 1);
-        in.data = out.data + out.offsets[me];
-        in.bytes = out.lengths[me];
-    } else if (status == LS_OK) {
-        status = pmpi_blocks_init(&in, sendbuf, 1, sendcount, sendtype);
-        status = status == LS_OK ? pmpi_pack(&in, 0, 1) : status;
-    }
+    status = status == LS_OK
+                 ? own_block(&in, sendbuf, sendcount, sendtype, in_place ? &out : NULL, me)
+                 : status;
     if (status == LS_OK) {
         status = ls_all_gather_v(call.place->group, in.data, in.bytes, out.data, out.lengths,
                                  out.offsets, LS_UINT8, &pmpi.options, NULL);
@@ -48,14 +57,9 @@ int MPI_Gatherv(const void *sendbuf, int sendcount, MPI_Datatype sendtype, void 
     if (at_root) {
         status = pmpi_blocks_init_v(&out, recvbuf, call.place->size, recvcounts, displs, recvtype);
     }
-    if (status == LS_OK && in_place) {
-        status = pmpi_pack(&out, me, 1);
-        in.data = out.data + out.offsets[me];
-        in.bytes = out.lengths[me];
-    } else if (status == LS_OK) {
-        status = pmpi_blocks_init(&in, sendbuf, 1, sendcount, sendtype);
-        status = status == LS_OK ? pmpi_pack(&in, 0, 1) : status;
-    }
+    status = status == LS_OK
+                 ? own_block(&in, sendbuf, sendcount, sendtype, in_place ? &out : NULL, me)
+                 : status;
     if (status == LS_OK) {
         status = ls_gather_v(call.place->group, in.data, in.bytes, out.data, out.lengths,
                              out.offsets, LS_UINT8, root, &pmpi.options, NULL);

@@ -2,7 +2,7 @@
 
 Settings are those of the table of this machine's processor (settings.py), found by `compare.py --sweep`
 for each peer, operation, number of ranks and size; `compare.py --untuned` takes the defaults instead.
-The table has no rows for gloo: PyTorch does not let programs change gloo's settings. Lockstep's private
+The table omits gloo, because PyTorch does not let programs change gloo's settings. Lockstep's private
 buffers have huge pages from 10 MB on (glibc's tunable); a peer's have them where its sweep found
 them faster.
 
