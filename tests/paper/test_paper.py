@@ -166,12 +166,12 @@ def without_gnuplot_the_rest_is_written():
 
 @test
 def what_cannot_be_done_is_refused():
-    for arguments, says in (
+    for arguments, part in (
             (("fig99",), 'there is no experiment "fig99"; did you mean fig6?'), ((), "name one experiment"),
             (("all",), "all: say where to: --out DIR"),
             (("fig6", "--link", "1gbit", "--transport", "shm"), "--link 1gbit is TCP; leave --transport shm out")):
         status, _, errors = paper(*arguments)
-        assert status == 2 and says in errors, errors
+        assert status == 2 and part in errors, errors
     taken = pathlib.Path(SCRATCH.name) / "taken"
     (taken / "fig6.json").mkdir(parents=True)
     status, _, errors = paper("fig6", *TINY, "--out", taken)
