@@ -9,7 +9,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from tap import SOURCE, none_of, run, test
 
 PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "STYLE.md", "SECURITY.md",
-         *(f"docs/{p.name}" for p in sorted((SOURCE / "docs").glob("*.md"))))
+         *(p.relative_to(SOURCE).as_posix() for p in sorted((SOURCE / "docs").rglob("*.md"))))
 # STYLE.md names files that imitate others' and come later.
 PAGES_OF_NOW = tuple(name for name in PAGES if name != "STYLE.md")
 

@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+"""The drawings of docs/guide: docs/images/guide.py writes docs/images/guide/*.svg. Nothing in them is measured."""
+
+import html
+import math
+import pathlib
+
+FOLDER = pathlib.Path(__file__).resolve().parent / "guide"
+BLUE, ORANGE, GREEN, RED, GRAY, YELLOW = "#3a86c8", "#e07b39", "#2e8b57", "#c0392b", "#8a8a8a", "#d4a72c"
+PALE = "#eef2f6"
+WIDTH = 760
+
+
+class Picture:
+    def __init__(self, height, width=WIDTH):
+        self.height, self.width, self.parts = height, width, []
+
+    def box(self, x, y, w, h, words="", fill=PALE, ink=None):
+        ink = ink or ("#222" if fill == PALE else "#fff")
+        self.parts.append(f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="3" fill="{fill}" stroke="#fff"/>')
+        if words:
+            self.text(x + w / 2, y + h / 2 + 4, words, "middle", ink)
+
+    def text(self, x, y, words, anchor="start", ink="#222", size=12):
+        self.parts.append(f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" fill="{ink}" font-size="{size}">'
+                          f"{html.escape(words, quote=False)}</text>")
+
+    def line(self, x1, y1, x2, y2, ink=GRAY, arrow=False, dashed=False):
+        self.parts.append(f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{ink}" stroke-width="1.5"'
+                          + (' marker-end="url(#tip)"' if arrow else "") + (' stroke-dasharray="4 3"' if dashed else "")
+                          + "/>")
+
+    def arrow(self, x1, y1, x2, y2, ink="#555", short=0):
+        """`short`: how far from both points it ends."""
+        length = math.hypot(x2 - x1, y2 - y1) or 1
+        dx, dy = (x2 - x1) / length * short, (y2 - y1) / length * short
+        self.line(x1 + dx, y1 + dy, x2 - dx, y2 - dy, ink, arrow=True)
+
+    def node(self, x, y, words, r=13, fill=BLUE):
+        self.parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="{r}" fill="{fill}"/>')
+        self.text(x, y + 4, words, "middle", "#fff")
+
+    def svg(self):
+        tip = ('<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+               'orient="auto"><path d="M0 0L8 4L0 8z" fill="#555"/></marker></defs>')
+        return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" width="{self.width}" '
+                f'font-family="sans-serif">\n<rect width="100%" height="100%" fill="#fff"/>\n{tip}\n'
+                + "\n".join(self.parts) + "\n</svg>\n")
+
+
+def timeline(rows, scale, end=None):
+    """rows: (label, [(begin, length, words, color)]), one below the other; `end`: (time, words) of a dashed line."""
+    p = Picture(34 * len(rows) + 50)
+    for k, (label, spans) in enumerate(rows):
+        y = 12 + 34 * k
+        p.text(8, y + 18, label)
+        for begin, length, words, color in spans:
+            p.box(120 + begin * scale, y, length * scale, 26, words, color)
+    bottom = 16 + 34 * len(rows)
+    p.line(120, bottom, WIDTH - 10, bottom, "#555", arrow=True)
+    p.text(120, bottom + 18, "time →")
+    if end:
+        p.line(120 + end[0] * scale, 6, 120 + end[0] * scale, bottom, RED, dashed=True)
+        p.text(120 + end[0] * scale, bottom + 18, end[1], "middle", RED)
+    return p
+
+
+def naive():
+    many = [(15 + k, 1, "", YELLOW) for k in range(12)]
+    return timeline([("computation", [(0, 5, "forward", BLUE), (5, 10, "backward", ORANGE), (27, 2, "step", GREEN)]),
+                     ("communication", many)], 21, (27, "all averaged"))
+
+
+def overlap():
+    return timeline([("after backward", [(0, 5, "forward", BLUE), (5, 10, "backward", ORANGE), (15, 8, "all-reduce", YELLOW),
+                                         (23, 2, "step", GREEN)]),
+                     ("overlapped", [(0, 5, "forward", BLUE), (5, 10, "backward", ORANGE), (17, 2, "step", GREEN)]),
+                     ("", [(8, 3, "bucket 0", YELLOW), (11, 3, "bucket 1", YELLOW), (15, 2, "2", RED)])],
+                    24, (17, "exposed: bucket 2"))
+
+
+def accumulation():
+    parts = [(7 * k + d, n, w, c) for k in range(3) for d, n, w, c in ((0, 2.5, "F", BLUE), (2.5, 4.5, "B", ORANGE))]
+    return timeline([("computation", parts + [(22.5, 1.5, "step", GREEN)]),
+                     ("gradient", [(2.5, 4.5, "g1", GRAY), (9.5, 4.5, "g1 + g2", GRAY), (16.5, 4.5, "g1 + g2 + g3", GRAY)]),
+                     ("communication", [(18, 4.5, "all-reduce", YELLOW)])], 25, (14, "no_sync ends"))
+
+
+def why():
+    p = Picture(150)
+    p.text(8, 40, "one H100")
+    p.box(150, 20, 80 * 1.4, 30, "80 GB", GREEN)
+    p.text(8, 85, "weights, 16 bit")
+    for k in range(5):
+        p.box(150 + 112 * k, 65, 112 if k < 4 else 42, 30, f"{80 if k < 4 else 30} GB", ORANGE)
+    p.text(660, 85, "350 GB in all")
+    p.text(8, 130, "with gradients and Adam: 2800 GB, the memory of 35")
+    return p
+
+
+def parameter_server():
+    p = Picture(250)
+    p.text(180, 20, "parameter server P", "middle")
+    p.node(180, 125, "P", 22, RED)
+    for k in range(8):
+        angle = math.pi * k / 4
+        x, y = 180 + 95 * math.cos(angle), 125 + 85 * math.sin(angle)
+        p.line(180 + 24 * math.cos(angle), 125 + 24 * math.sin(angle), x, y)
+        p.node(x, y, str(k))
+    p.text(180, 240, "the server's link: n S in, n S out", "middle", RED)
+    p.text(560, 20, "ring all-reduce", "middle")
+    ring(p, 560, 125, 8, 85)
+    p.text(560, 240, "each link: 2 S (n-1)/n, whatever n is", "middle", GREEN)
+    return p
+
+
+def ring(p, x, y, n, r):
+    places = [(x + r * math.cos(2 * math.pi * k / n), y + r * math.sin(2 * math.pi * k / n)) for k in range(n)]
+    for k in range(n):
+        p.arrow(*places[k], *places[(k + 1) % n], short=15)
+        p.node(*places[k], str(k))
+
+
+def costs():
+    p = Picture(265)
+    p.text(120, 20, "star: 2 steps", "middle")
+    for k in range(1, 8):
+        y = 40 + 25 * k
+        p.arrow(190, y, 62, 140, short=16)
+        p.node(190, y, str(k), 11)
+    p.node(60, 140, "0", 13, RED)
+    p.text(370, 20, "ring: 2 (n-1) steps", "middle")
+    ring(p, 370, 140, 8, 85)
+    p.text(630, 20, "halving, then doubling: 2 log n steps", "middle")
+    for step, distance in enumerate((4, 2, 1)):
+        x = 520 + 75 * step
+        p.text(x + 37, 42, ("S/2", "S/4", "S/8")[step], "middle", RED)
+        for k in range(8):
+            p.line(x, 62 + 24 * k, x + 75, 62 + 24 * (k ^ distance), ORANGE if k & distance else BLUE)
+    for step in range(4):
+        for k in range(8):
+            p.node(520 + 75 * step, 62 + 24 * k, str(k), 9)
+    p.text(630, 257, "and back with S/8, S/4, S/2", "middle")
+    return p
+
+
+def api():
+    p = Picture(190)
+    for rank in range(2):
+        y = 20 + 90 * rank
+        p.text(8, y + 30, f"rank {rank}")
+        for k, (words, color) in enumerate((("batch", GRAY), ("forward", BLUE), ("backward", ORANGE), ("gradient", YELLOW),
+                                            ("step", GREEN))):
+            p.box(70 + 138 * k, y, 110, 50, f"{words} {rank}" if k in (0, 3) else words, color)
+            if k < 4:
+                p.arrow(181 + 138 * k, y + 25, 207 + 138 * k, y + 25)
+    p.arrow(539, 72, 539, 108, RED)
+    p.arrow(539, 108, 539, 72, RED)
+    p.text(550, 95, "all-reduce: both have the average", ink=RED)
+    return p
+
+
+def bucketing():
+    p = Picture(215)
+    p.text(8, 45, "parameters()")
+    names = ("conv1", "bn1", "conv2", "bn2", "fc.weight", "fc.bias")
+    for k, name in enumerate(names):
+        p.box(120 + 103 * k, 25, 98, 32, name, (ORANGE, ORANGE, BLUE, BLUE, GREEN, GREEN)[k])
+        target = 120 + 103 * (5 - k)
+        p.arrow(169 + 103 * k, 60, target + 49, 128)
+        p.box(target, 130, 98, 32, name, (ORANGE, ORANGE, BLUE, BLUE, GREEN, GREEN)[k])
+    p.text(8, 150, "buckets")
+    for b in range(3):
+        p.text(222 + 206 * b, 182, f"bucket {b}", "middle")
+    p.text(120, 205, "gradients of the last layer are ready first: they are sent first")
+    return p
+
+
+def collectives():
+    p = Picture(420, 600)
+    before = {"broadcast": (["a", "", ""], ["a", "a", "a"]), "all-reduce": (["a", "b", "c"], ["a+b+c"] * 3),
+              "reduce-scatter": (["a0 a1 a2", "b0 b1 b2", "c0 c1 c2"], ["a0+b0+c0", "a1+b1+c1", "a2+b2+c2"]),
+              "all-gather": (["a", "b", "c"], ["a b c"] * 3)}
+    for k, (name, (left, right)) in enumerate(before.items()):
+        y = 20 + 100 * k
+        p.text(8, y + 45, name)
+        for rank in range(3):
+            p.text(150, y + 20 + 27 * rank, f"rank {rank}", ink=GRAY)
+            p.box(210, y + 2 + 27 * rank, 120, 24, left[rank] or "-")
+            p.box(420, y + 2 + 27 * rank, 150, 24, right[rank], BLUE if left[rank] != right[rank] else PALE)
+        p.arrow(345, y + 41, 405, y + 41)
+    return p
+
+
+def implementation():
+    p = Picture(200)
+    steps = (("backward writes", "gradient i into", "its bucket", ORANGE), ("ready(i):", "one gradient less", "is pending", YELLOW),
+             ("none pending, and", "buckets before it", "are launched", YELLOW), ("all-reduce", "of the bucket,", "in place", RED),
+             ("wait:", "all buckets", "reduced", GREEN))
+    for k, (*words, color) in enumerate(steps):
+        x = 10 + 150 * k
+        p.box(x, 30, 130, 74, "", color)
+        for n, word in enumerate(words):
+            p.text(x + 65, 54 + 18 * n, word, "middle", "#fff")
+        if k < 4:
+            p.arrow(x + 131, 67, x + 149, 67)
+    p.line(225, 106, 225, 140, "#555")
+    p.line(225, 140, 75, 140, "#555")
+    p.arrow(75, 140, 75, 106)
+    p.text(150, 160, "pending: the next gradient", "middle")
+    p.text(375, 130, "always in the order 0, 1, 2, …", "middle")
+    p.text(375, 148, "on every rank", "middle")
+    return p
+
+
+def evaluation():
+    p = Picture(300, 560)
+    left, bottom, scale = 60, 250, 90
+    p.arrow(left, bottom, left + 470, bottom)
+    p.arrow(left, bottom, left, 20)
+    p.text(left + 235, bottom + 36, "communication / backward", "middle")
+    p.text(left + 8, 24, "time, backward = 1")
+    for k in range(1, 3):
+        p.text(left - 10, bottom - k * scale + 4, str(k), "end", GRAY)
+        p.text(left + 2 * k * scale, bottom + 16, str(k), "middle", GRAY)
+    p.line(left, bottom - scale, left + 200 * 1.5, bottom - scale * (1 + 300 / (2 * scale)), ORANGE)
+    p.text(left + 306, bottom - 228, "one after the other: 1 + r", "start", ORANGE)
+    p.line(left, bottom - scale, left + 2 * scale, bottom - scale, BLUE)
+    p.line(left + 2 * scale, bottom - scale, left + 4.4 * scale, bottom - 2.2 * scale, BLUE)
+    p.text(left + 240, bottom - 85, "overlapped, at best: max(1, r)", "start", BLUE)
+    p.line(left + 2 * scale, bottom, left + 2 * scale, bottom - 2 * scale, RED, dashed=True)
+    p.text(left + 2 * scale + 6, bottom - 10, "largest gain: 50 %", "start", RED)
+    return p
+
+
+def parallelism():
+    p = Picture(190)
+    for k, (name, kind) in enumerate((("data", "d"), ("pipeline", "p"), ("tensor", "t"), ("expert", "e"))):
+        x = 15 + 187 * k
+        p.text(x + 80, 20, name, "middle")
+        for layer in range(4):
+            for part in range(2):
+                color = {"p": (BLUE, ORANGE)[layer // 2], "t": (BLUE, ORANGE)[part], "d": (BLUE, ORANGE)[part],
+                         "e": (BLUE, ORANGE)[part] if layer % 2 else GRAY}[kind]
+                gap = 12 if kind == "d" else 0
+                p.box(x + part * (74 + gap), 32 + 28 * layer, 74, 24, f"layer {layer}" if kind == "d" else "", color)
+            if kind != "d":
+                p.text(x + 74, 48 + 28 * layer, f"layer {layer}", "middle", "#fff")
+        words = {"d": "every rank has all layers", "p": "a rank has some layers", "t": "a rank has a part of each",
+                 "e": "a rank has some experts"}[kind]
+        p.text(x + 80, 165, words, "middle", size=11)
+    return p
+
+
+PICTURES = (accumulation, api, bucketing, collectives, costs, evaluation, implementation, naive, overlap, parallelism,
+            parameter_server, why)
+
+
+def draw():
+    """{name: text} of all pictures."""
+    return {f"{make.__name__}.svg": make().svg() for make in PICTURES}
+
+
+if __name__ == "__main__":
+    for name, text in draw().items():
+        (FOLDER / name).write_text(text)
