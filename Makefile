@@ -14,7 +14,7 @@ DATA      ?= examples/data/pride_and_prejudice.txt
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets compare-overlap compare-pmpi install clean format tidy sanitize sanitize-fast variants fuzz mutate images
+.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets compare-overlap compare-pmpi docs install clean format tidy sanitize sanitize-fast variants fuzz mutate images
 
 all: build
 
@@ -32,6 +32,7 @@ help:
 	@echo "make sanitize | sanitize-fast | variants | fuzz      other builds"
 	@echo "make mutate             plants changes in the sources, one at a time, and looks whether a test notices (ARGS=)"
 	@echo "make images             both of README's commands in bare Debian systems; aarch64 (root)"
+	@echo "make docs               README, pages, guide and headers as a site: BUILD/site/index.html"
 	@echo "make clean"
 
 $(BUILD)/build.ninja:
@@ -114,6 +115,10 @@ install: $(BUILD)/build.ninja
 	ninja -C $(BUILD) installed
 	meson install -C $(BUILD) --no-rebuild
 	@[ -n "$(DESTDIR)" ] || ldconfig 2>/dev/null || true # so that the library is found at once
+
+# By MkDocs, which it installs below BUILD where there is none. A link that leads nowhere is an error.
+docs:
+	docs/site/build $(BUILD)
 
 clean:
 	rm -rf build build-asan build-asan-fast build-tsan build-fuzz build-plain build-clang build-mutate
