@@ -218,6 +218,19 @@ def what_cannot_be_is_refused_in_words():
 
 
 @test
+def an_empty_prompt_needs_a_token_to_begin_with():
+    (FOLDER / "letters.json").write_text(json.dumps({
+        "model": {"type": "BPE", "vocab": {c: i for i, c in enumerate("abcdefghijklmnopqrstuvwxyz")}, "merges": []},
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+        "decoder": {"type": "ByteLevel"}}))
+    (FOLDER / "letters").write_text("abcdefghijklmnopqrstuvwxyz" * 40)
+    command(BUILD / "programs/train_gpt", "--data", "letters", "--tokenizer", "letters.json", *SHAPE, "--steps", 1,
+            "--batch", 1, "--save", "of-letters", cwd=FOLDER)
+    done = generate("--checkpoint", "of-letters", "--tokenizer", "letters.json", *SHAPE, status=2)
+    says(done.stderr.decode(), "--prompt is empty and the tokenizer has no <|endoftext|> to begin with; give a prompt")
+
+
+@test
 def several_ranks_are_refused():
     done = subprocess.run([BUILD / "lockstep", "run", "-n", "2", BUILD / "programs/generate", *map(str, trained())],
                           cwd=FOLDER, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -90,6 +90,15 @@ def the_perceptron_learns_on_one_and_on_three_ranks():
 
 
 @test
+def without_images_to_be_judged_by_those_of_the_training_are():
+    folder = FOLDER / "train only"
+    shutil.copytree(data(), folder, ignore=shutil.ignore_patterns("test-*"))
+    text = train(0, "--data", folder, "--steps", 20, "--batch", 12, "--lr", 0.2)
+    says(text, "training loss")
+    says(text, "training accuracy")
+
+
+@test
 def every_optimizer_and_schedule_trains():
     for flags in (("--optim", "adamw", "--lr", 0.01), ("--optim", "sgd", "--momentum", 0)):
         for schedule in ("constant", "linear", "cosine"):

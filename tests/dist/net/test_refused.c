@@ -9,8 +9,11 @@
 #include <lockstep/lockstep.h>
 
 #include "comm/engine/init.h"
+#include "comm/tune/tune.h"
 #include "says.h"
 #include "test.h"
+
+#define LOOP test_build_path("tests/plugins/ls_backend_loop.so")
 
 typedef enum fault { FAULT_MEMORY, FAULT_POLLER, FAULT_EVENT, FAULT_SHARED } fault;
 
@@ -18,9 +21,10 @@ typedef enum fault { FAULT_MEMORY, FAULT_POLLER, FAULT_EVENT, FAULT_SHARED } fau
 static struct {
     ls_status (*scenario)(void); /* of both ranks, after ls_init; NULL: ls_init itself fails */
     fault kind;
-    int good; /* calls of rank 1 before the one that fails */
+    size_t least, most; /* bytes of the allocations that fail */
+    int good;           /* calls of rank 1 before the one that fails */
     bool hit;
-    char said[2048];
+    char said[2][2048]; /* by each rank */
 } * plan;
 
 static ls__env table;
@@ -39,7 +43,9 @@ static bool due(fault kind)
 static void *allocate(const ls__env *env, size_t bytes)
 {
     (void)env;
-    return due(FAULT_MEMORY) ? NULL : ls__env_posix()->allocate(ls__env_posix(), bytes);
+    return bytes >= plan->least && bytes <= plan->most && due(FAULT_MEMORY)
+               ? NULL
+               : ls__env_posix()->allocate(ls__env_posix(), bytes);
 }
 
 static int poller_open(const ls__env *env)
@@ -101,35 +107,48 @@ static int init_one(void *arg)
         status = plan->scenario();
         counting = false;
     }
-    if (status < 0 && plan->hit && atoi(getenv("RANK")) == 1) {
-        snprintf(plan->said, sizeof plan->said, "%s", ls_error_message());
+    if (status < 0 && plan->hit) {
+        const int rank = atoi(getenv("RANK"));
+        snprintf(plan->said[rank], sizeof plan->said[rank], "%s", ls_error_message());
     }
     return status == LS_OK && ls_finalize() == LS_OK ? 0 : 1;
 }
 
 static char all[1 << 16];
 
-/* What rank 1 says with ever more calls that are good, until both come through. */
-static void collect(fault kind, const char *hosts, ls_status (*scenario)(void))
+/* What both ranks say with ever more calls that are good, until both come through. */
+static void collect_sizes(size_t least, size_t most, fault kind, const char *hosts,
+                          ls_status (*scenario)(void))
 {
     CHECK(setenv("LOCKSTEP_HOSTS", hosts, 1) == 0 && setenv("LOCKSTEP_TIMEOUT", "10", 1) == 0);
     plan = mmap(NULL, sizeof *plan, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(plan != MAP_FAILED);
     plan->kind = kind;
+    plan->least = least;
+    plan->most = most;
     plan->scenario = scenario;
     for (plan->good = 0; plan->good < 300; plan->good++) {
         plan->hit = false;
-        plan->said[0] = '\0';
+        plan->said[0][0] = plan->said[1][0] = '\0';
         const ls_status status = ls_spawn(init_one, NULL, 2);
         if (!plan->hit) {
             CHECK_OK(status);
             return;
         }
-        CHECK((status < 0) == (plan->said[0] != '\0')); /* another way may have been found */
-        strncat(all, plan->said, sizeof all - strlen(all) - 1);
-        strncat(all, "\n", sizeof all - strlen(all) - 1);
+        CHECK((status < 0) == (plan->said[1][0] != '\0')); /* another way may have been found */
+        for (int rank = 0; rank < 2; rank++) {
+            if (strstr(all, plan->said[rank]) == NULL) {
+                strncat(all, plan->said[rank], sizeof all - strlen(all) - 1);
+                strncat(all, "\n", sizeof all - strlen(all) - 1);
+            }
+        }
     }
     test_fail(__FILE__, __LINE__, "no job came through: %s", all);
+}
+
+static void collect(fault kind, const char *hosts, ls_status (*scenario)(void))
+{
+    collect_sizes(0, SIZE_MAX, kind, hosts, scenario);
 }
 
 TEST(memory_that_is_refused_to_ls_init_is_named)
@@ -216,6 +235,60 @@ TEST(memory_that_is_refused_to_data_parallel_modules_is_named)
 {
     collect(FAULT_MEMORY, "1", wrap);
     CHECK_SAYS(all, "no memory for a table of %d buffers");
+}
+
+/* ---- between hosts --------------------------------------------------------------------------- */
+
+static ls_status part(void)
+{
+    ls_group *g = NULL;
+    char text[4096];
+    LS_TRY(ls_group_new(ls_world(), NULL, 0, "part", &g));
+    const ls_status status = ls_group_get_tuning(g, text, sizeof text);
+    const ls_status freed = ls_group_free(g);
+    return status < 0 ? status : freed;
+}
+
+TEST(memory_that_is_refused_to_a_group_of_several_hosts_is_named)
+{
+    const size_t bytes = sizeof(ls__tune_table);
+    collect_sizes(bytes, bytes, FAULT_MEMORY, "64", part);
+    CHECK_SAYS(all, "group \"%s\": no memory (%zu bytes) for its choice of algorithms");
+}
+
+static ls_status other_backend(void)
+{
+    ls_group *g = NULL;
+    void *memory = NULL;
+    LS_TRY(ls_group_create(ls_world(),
+                           LS_OPTIONS(ls_group_options, .name = "part", .backend = LOOP), &g));
+    const ls_status status = ls_group_alloc(g, 100, &memory);
+    if (memory != NULL) {
+        (void)ls_group_dealloc(g, memory);
+    }
+    const ls_status freed = ls_group_free(g);
+    return status < 0 ? status : freed;
+}
+
+TEST(memory_that_is_refused_to_a_backend_is_named)
+{
+    CHECK(setenv("LOOP_PROMISES", "registered", 1) == 0);
+    collect(FAULT_MEMORY, "1", other_backend);
+    CHECK_SAYS(all, "no memory for backend \"%s\"");
+    CHECK_SAYS(all, "no memory for %zu bytes of backend \"%s\"");
+    CHECK_SAYS(all, "group \"%s\": rank %d has no memory for its backend");
+}
+
+static ls_status receive(void)
+{
+    static float x[300000];
+    return ls_all_reduce(ls_world(), x, x, 300000, LS_FLOAT32, LS_SUM, NULL, NULL);
+}
+
+TEST(memory_that_is_refused_to_a_collective_between_hosts_is_named)
+{
+    collect_sizes((size_t)128 << 10, (size_t)4 << 20, FAULT_MEMORY, "64", receive);
+    CHECK_SAYS(all, "no memory to receive into");
 }
 
 TEST_MAIN

@@ -41,7 +41,7 @@ static ls_status train(const setup *s, char *text, size_t bytes)
                              : ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = s->rate,
                                                             .weight_decay = s->decay));
     CHECK(optim != NULL);
-    if (s->bias_decay > 0.0) {
+    if (s->bias_decay != 0.0) {
         CHECK_OK(
             ls_optim_add_group(optim, ls_select_vectors, NULL,
                                LS_OPTIONS(ls_optim_group_options, .weight_decay = s->bias_decay)));
@@ -77,6 +77,8 @@ static const difference differences[] = {
     {{USUAL, .bias_decay = 0.25},
      {"rank 0 made nothing of the kind", "a group of 1 parameters of AdamW, bias the first, ",
       "lr_scale 1, weight_decay 0.25 at"}},
+    {{USUAL, .bias_decay = LS_OPTIM_DECAY},
+     {"rank 0 made nothing of the kind", "bias the first", "weight_decay the optimizer's at"}},
     {{USUAL, .sgd = true}, {"rank 0 made AdamW of", "rank 1 made SGD of", "in the same order"}},
     {{USUAL, .second_sampler = true}, {"rank 0 made AdamW", "a sampler of 24", "same order"}},
     {{USUAL, .passes = 3}, {"rank 0 adds up 1 backward", "rank 1 3", "use ls_backward_weighted"}},
@@ -97,6 +99,12 @@ static int try_difference(void *arg)
     }
     for (size_t k = 0; k < 3; k++) {
         CHECK_CONTAINS(text, d->says[k]);
+    }
+    if (d->odd.bias_decay != 0.0) {
+        CHECK_SAYS(text, "a group of %d parameters of %s, %.40s the first, lr_scale %.9g, "
+                         "weight_decay %s");
+        CHECK(d->odd.bias_decay != LS_OPTIM_DECAY ||
+              test_count_said(text, SAYS("the optimizer's")) == 1);
     }
     const char *second = strstr(text, "rank 1 made");
     CHECK(second == NULL || (test_contains(second, "test_settings.c:")));
