@@ -29,15 +29,25 @@ def name_of(path):
 # ---- headers -----------------------------------------------------------------------------------
 
 
+def words(text):
+    """Prose as Markdown: names of the code become code, and a star is one unless it emphasises a word."""
+    text = re.sub(r"(?<![\w*])(\*\w+\*)(?!\w)|\*", lambda star: star.group(1) or r"\*", html.escape(text, quote=False))
+    return re.sub(r"(?<![\w/])((?:ls_|LS_|LOCKSTEP_)\w+)|_", lambda name: f"`{name.group(1)}`" if name.group(1) else r"\_", text)
+
+
 def prose(comment):
-    """The text of a comment as Markdown: indented lines stay code, names of the code become code."""
-    lines = []
+    """The text of a comment as Markdown. Indented lines outside lists are code."""
+    lines, item, code = [], False, False
     for line in re.sub(r"^/\*|\*/$", "  ", comment).splitlines():
         line = re.sub(r"^ {0,2}\*? ?", "", line.rstrip())
-        if not line.startswith("    "):
-            line = html.escape(line.strip() if not line.startswith("  ") else line, quote=False).replace("*", r"\*")
-            line = re.sub(r"(?<![\w`/])((?:ls_|LS_|LOCKSTEP_)\w+)(?![\w`])", r"`\1`", line)
-        lines.append(line)
+        line = line.strip() if line.startswith("  - ") else line
+        item = line.startswith("- ") or (item and line.startswith("  "))
+        if line.startswith("  ") and not item:
+            lines += ([] if code else [""]) + ["    " + line]
+            code = True
+        else:
+            lines.append("".join(part if k % 2 else words(part) for k, part in enumerate(re.split(r"(`[^`]*`)", line))))
+            code = code and not line
     return "\n".join(lines).strip("\n")
 
 
