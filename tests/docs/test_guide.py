@@ -131,9 +131,10 @@ def the_pictures_are_those_that_the_program_draws():
 
 
 @test
-def every_experiment_stands_in_the_guide():
-    text = "".join(PAGES.values())
-    none_of((name for name in experiments() if f"lockstep paper {name}" not in text), "not in the guide")
+def every_experiment_stands_in_the_guide_or_on_its_page():
+    text = "".join(PAGES.values()) + (SOURCE / "docs/paper.md").read_text()
+    none_of((name for name in experiments() if f"lockstep paper {name}" not in text and f"`{name}`" not in text),
+            "not in docs/guide or docs/paper.md")
 
 
 # ---- the site ----------------------------------------------------------------------------------
