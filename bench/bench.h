@@ -8,7 +8,7 @@
  *     floor.c      which of floor_loop.c's variants runs
  *     which.c      the algorithm that ran
  *     step.c       training steps of nets.c   profile.c their operations    peak.c the machine
- *     ddp.c        training steps under DDP   ddp_report.c                  its rows
+ *     ddp.c        training steps under DDP   replay.c  the same without a network
  *
  * Developers' measurements lie in dev/: closed forms and docs/algorithms.md, the tuner, protections,
  * kernels, links.
@@ -80,6 +80,7 @@ int ls__bench_tuner(int argc, char **argv); /* the arguments behind "tuner" */
 int ls__bench_protections(int argc, char **argv);
 int ls__bench_step(int argc, char **argv);    /* argv[0] is "step" */
 int ls__bench_ddp_run(int argc, char **argv); /* argv[0] is "ddp" */
+int ls__bench_replay(int argc, char **argv);  /* argv[0] is "replay" */
 /* Whether the rows can be written, before they are measured: false after it printed why. NULL: true. */
 bool ls__bench_can_write(const char *path);
 /* For processes to be spawned: "shm", "tcp" or NULL, as the environment says. */

@@ -100,7 +100,7 @@ void bench_print_names(void)
         at += *at == ','; /* and the blank behind it */
     }
     printf("\n");
-    printf("ddp\nstep\n");
+    printf("ddp\nreplay\nstep\n");
 }
 
 /* argv[0] is "bench". */
@@ -113,6 +113,9 @@ int cmd_bench(int argc, char **argv)
     }
     if (argc > 1 && strcmp(argv[1], "ddp") == 0) {
         return ls__bench_ddp_run(argc - 1, argv + 1);
+    }
+    if (argc > 1 && strcmp(argv[1], "replay") == 0) {
+        return ls__bench_replay(argc - 1, argv + 1);
     }
     const int status = ls__bench_parse(argc, argv, &options, &done);
     if (status != 0 || done) {

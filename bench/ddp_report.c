@@ -43,14 +43,20 @@ void ls__bench_ddp_print(const ls__bench_ddp *b)
 {
     printf("# %s: %s, batch %d, %.1f million parameters, %d rank%s%s%s; means and standard "
            "deviations of %d steps in %d turns\n",
-           b->net->name, b->net->about, b->batch, b->parameters * 1e-6, b->ranks,
-           b->ranks == 1 ? "" : "s", b->transport != NULL ? ", over " : "",
-           b->transport != NULL ? b->transport : "", b->steps * b->rounds, b->rounds);
+           b->model, b->about, b->batch, b->parameters * 1e-6, b->ranks, b->ranks == 1 ? "" : "s",
+           b->transport != NULL ? ", over " : "", b->transport != NULL ? b->transport : "",
+           b->steps * b->rounds, b->rounds);
     printf("# %-14s %7s %5s", "mode", "size", "count");
+    if (b->more != NULL) {
+        printf(" %5s %6s", "skip", "groups");
+    }
     for (int p = 0; p < BENCH_DDP_PARTS; p++) {
         printf(" %10s %7s", ls__bench_ddp_parts[p], "dev");
     }
-    printf(" %7s %7s\n# %-8s %7s %5s", "hidden", "comm", "", "(MB)", "");
+    printf(" %7s %7s\n# %-14s %7s %5s", "hidden", "comm", "", "(MB)", "");
+    if (b->more != NULL) {
+        printf(" %12s", "");
+    }
     for (int p = 0; p < BENCH_DDP_PARTS; p++) {
         printf(" %10s %7s", "(ms)", "(ms)");
     }
@@ -59,6 +65,9 @@ void ls__bench_ddp_print(const ls__bench_ddp *b)
         const ls__bench_ddp_contender *c = &b->contender[i];
         char size[32];
         printf("  %-14s %7s %5d", ls__bench_ddp_mode(c), ls__bench_ddp_size(c, size), c->buckets);
+        if (b->more != NULL) {
+            printf(" %5d %6d", c->skip, c->groups);
+        }
         for (int p = 0; p < BENCH_DDP_PARTS; p++) {
             printf(" %10.3f %7.3f", c->mean[p] * 1e3, c->deviation[p] * 1e3);
         }
@@ -84,23 +93,30 @@ static json_t *row_of(const ls__bench_ddp *b, const ls__bench_ddp_contender *c, 
         json_array_append_new(bytes, json_integer((json_int_t)c->bytes[i]));
     }
     json_t *row = json_pack(
-        "{s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:f, s:f, s:o, s:{}, s:O}", "name",
-        "ddp", "model", b->net->name, "batch", b->batch, "ranks", b->ranks, "transport",
-        b->transport != NULL ? b->transport : "default", "mode", ls__bench_ddp_mode(c), "buckets",
-        ls__bench_ddp_size(c, size), "warmup", b->warmups, "steps", b->steps, "rounds", b->rounds,
-        "bucket_bytes", bytes, "hidden_share", hidden_share(c), "comm_frac", comm_frac(c),
-        "round_ms", list_of(c->medians, b->rounds, 1), "samples_ms", "machine", machine);
+        "{s:s, s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:f, s:f, s:o, s:{}, s:O}",
+        "name", "ddp", "model", b->model, "compute", b->compute, "batch", b->batch, "ranks",
+        b->ranks, "transport", b->transport != NULL ? b->transport : "default", "mode",
+        ls__bench_ddp_mode(c), "buckets", ls__bench_ddp_size(c, size), "warmup", b->warmups,
+        "steps", b->steps, "rounds", b->rounds, "bucket_bytes", bytes, "hidden_share",
+        hidden_share(c), "comm_frac", comm_frac(c), "round_ms", list_of(c->medians, b->rounds, 1),
+        "samples_ms", "machine", machine);
     if (row != NULL && c->search_steps > 0) {
         json_object_set_new(
             row, "search",
             json_pack("{s:i, s:f}", "steps", c->search_steps, "mean_ms", c->search_mean * 1e3));
+    }
+    if (row != NULL && b->more != NULL) {
+        json_object_update(row, b->more);
+        json_object_set_new(row, "skip", json_integer(c->skip));
+        json_object_set_new(row, "groups", json_integer(c->groups));
+        json_object_set_new(row, "synchronised", json_integer(c->reducer != NULL ? c->samples : 0));
     }
     for (int p = 0; row != NULL && p < BENCH_DDP_PARTS; p++) {
         json_object_set_new(row, ls__bench_ddp_parts[p],
                             json_pack("{s:f, s:f}", "mean_ms", c->mean[p] * 1e3, "deviation_ms",
                                       c->deviation[p] * 1e3));
         json_object_set_new(json_object_get(row, "samples_ms"), ls__bench_ddp_parts[p],
-                            list_of(&c->seconds[0][p], c->steps, BENCH_DDP_PARTS));
+                            list_of(&c->seconds[0][p], c->samples, BENCH_DDP_PARTS));
     }
     return row;
 }

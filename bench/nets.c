@@ -62,6 +62,11 @@ static ls_module *gpt2_medium(void)
     return ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .variant = "gpt2-medium"));
 }
 
+static ls_module *gpt2_xl(void)
+{
+    return ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .variant = "gpt2-xl"));
+}
+
 static ls_module *bert(void)
 {
     return ls_bert_new(NULL);
@@ -93,6 +98,11 @@ static ls_module *resnet50(void)
     return ls_resnet_new(50, 1000, false);
 }
 
+static ls_module *resnet152(void)
+{
+    return ls_resnet_new(152, 1000, false);
+}
+
 static ls_module *alexnet(void)
 {
     return ls_alexnet_new(1000, 0.0);
@@ -103,6 +113,7 @@ static const net nets[] = {
     {"gpt", "GPT 6 layers, d 384, T 256, V 8192", gpt, NET_TOKENS, 8, {256}, 8192, false},
     {"gpt2", "GPT-2 small, T 512", gpt2, NET_TOKENS, 1, {512}, 50257, false},
     {"gpt2-medium", "GPT-2 medium, T 512", gpt2_medium, NET_TOKENS, 1, {512}, 50257, false},
+    {"gpt2-xl", "GPT-2 xl, T 128, SGD", gpt2_xl, NET_TOKENS, 1, {128}, 50257, true},
     {"bert", "BERT base, s 128", bert, NET_MASKED, 2, {128}, 30522, false},
     {"lstm", "LSTM 2 layers, d 512, T 64, V 8192", lstm, NET_TOKENS, 16, {64}, 8192, false},
     {"vit", "ViT B/16", vit, NET_IMAGES, 2, {3, 224, 224}, 1000, false},
@@ -116,6 +127,7 @@ static const net nets[] = {
      true},
     {"resnet18", "ResNet-18, 224 x 224", resnet18, NET_IMAGES, 8, {3, 224, 224}, 1000, true},
     {"resnet50", "ResNet-50, 224 x 224", resnet50, NET_IMAGES, 4, {3, 224, 224}, 1000, true},
+    {"resnet152", "ResNet-152, 224 x 224", resnet152, NET_IMAGES, 2, {3, 224, 224}, 1000, true},
     {"alexnet", "AlexNet, 224 x 224", alexnet, NET_IMAGES, 16, {3, 224, 224}, 1000, true},
     {"mlp-tiny", "MLP 12-8-8-4", mlp_tiny, NET_VECTORS, 4, {12}, 4, false},
     {"gpt-tiny", "GPT 2 layers, d 32, T 16, V 64", gpt_tiny, NET_TOKENS, 2, {16}, 64, false},

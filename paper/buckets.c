@@ -72,8 +72,8 @@ bool paper_buckets(paper *p)
 {
     char title[160], medium[64];
     const int ranks = strcmp(p->experiment->name, "fig8") == 0 ? 4 : 2;
-    (void)snprintf(title, sizeof title, "Step time against bucket size, %d ranks, %s; means", ranks,
-                   paper_medium(p, medium));
+    (void)snprintf(title, sizeof title, "Step time against bucket size, %d ranks, %s, %s; means",
+                   ranks, paper_medium(p, medium), paper_computed(p));
     json_t *table = paper_table(p, title, columns, (int)(sizeof columns / sizeof *columns));
     const paper_network *network;
     for (int k = 0; (network = paper_network_at(p, k)) != NULL; k++) {
@@ -90,7 +90,7 @@ bool paper_buckets(paper *p)
                                     .x_label = "bucket, MB",
                                     .y_label = "ms a step",
                                     .log = "y"});
-    paper_note(p, "Computed on this machine. 0 MB: a bucket for each parameter; auto: Lockstep's "
+    paper_note(p, "0 MB: a bucket for each parameter; auto: Lockstep's "
                   "choice. The paper "
                   "(16 and 32 GPUs): ResNet-50 is fastest with 10 to 25 MB over NCCL and about 5 "
                   "MB over Gloo, BERT with "

@@ -44,6 +44,11 @@ static const cli_option options[] = {
      .help = "turns of each row"},
     {"model", CLI_TEXT, &given.model, .value_name = "NAME", .fallback = "the experiment's",
      .help = "measure only this network (lockstep bench step --help lists them)"},
+    {"compute", CLI_CHOICE, &given.compute, .choices = "measured|replay",
+     .fallback = "the experiment's",
+     .help = "replay: forward and backward are sleeps as recorded (lockstep bench replay)"},
+    {"speed", CLI_NUMBER, &given.speed, .low = 1e-3, .high = 1e6, .fallback = "as recorded",
+     .help = "a replayed network computes so many times as fast"},
     {"full", CLI_SWITCH, &given.full,
      .help = "the paper's networks, ResNet-50 and BERT, instead of ResNet-18 and a GPT"},
 };
@@ -79,17 +84,22 @@ static int list(void)
 /* As a user would write it again. */
 static const char *line_of(const paper_experiment *e, char out[256])
 {
-    char timed[64] = "";
+    char timed[64] = "", speed[32] = "";
+    if (given.speed > 0.0) {
+        (void)snprintf(speed, sizeof speed, " --speed %g", given.speed);
+    }
     if (given.steps > 0 || given.turns > 0) {
         (void)snprintf(timed, sizeof timed, "%s%.0d%s%.0d", given.steps > 0 ? " --steps " : "",
                        given.steps, given.turns > 0 ? " --turns " : "", given.turns);
     }
-    (void)snprintf(out, 256, "lockstep paper %s%s%s%s%s%s%s%s%s", e->name,
+    (void)snprintf(out, 256, "lockstep paper %s%s%s%s%s%s%s%s%s%s%s%s", e->name,
                    given.transport != NULL ? " --transport " : "",
                    given.transport != NULL ? given.transport : "",
                    given.link != NULL ? " --link " : "", given.link != NULL ? given.link : "",
                    given.full ? " --full" : "", given.model != NULL ? " --model " : "",
-                   given.model != NULL ? given.model : "", timed);
+                   given.model != NULL ? given.model : "",
+                   given.compute != NULL ? " --compute " : "",
+                   given.compute != NULL ? given.compute : "", speed, timed);
     return out;
 }
 

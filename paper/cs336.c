@@ -183,8 +183,10 @@ bool paper_cs336(paper *p)
             return false;
         }
     }
-    json_t *steps = paper_table(p, "Training steps", ddp_columns,
-                                (int)(sizeof ddp_columns / sizeof *ddp_columns));
+    char title[64];
+    (void)snprintf(title, sizeof title, "Training steps, %s", paper_computed(p));
+    json_t *steps =
+        paper_table(p, title, ddp_columns, (int)(sizeof ddp_columns / sizeof *ddp_columns));
     paper_transpose(steps);
     if (!ddp(p, steps)) {
         return false;
@@ -198,7 +200,7 @@ bool paper_cs336(paper *p)
                                     .x_label = "MB",
                                     .y_label = "ms",
                                     .log = "xy"});
-    paper_note(p, "Computed on this machine. comm_time is the exposed wait, as in the notebook; "
+    paper_note(p, "comm_time is the exposed wait, as in the notebook; "
                   "wire_time is the time "
                   "in which a collective was under way. The notebook (gloo, a laptop, 1000 MB): "
                   "algorithm bandwidth "

@@ -1,5 +1,6 @@
-/* What experiments on DDP share: the networks, and rows of `lockstep bench ddp`. */
+/* What experiments on DDP share: the networks, and rows of `lockstep bench ddp` or `replay`. */
 #include <stdio.h>
+#include <string.h>
 
 #include "ddp_rows.h"
 
@@ -17,17 +18,87 @@ const paper_network *paper_network_at(const paper *p, int k)
     return k >= 2 ? NULL : p->options->full ? &full[k] : &small[k];
 }
 
+const char *paper_computed(const paper *p)
+{
+    const char *compute = p->options->compute;
+    return compute != NULL && strcmp(compute, "replay") == 0 ? "replayed" : "computed";
+}
+
+/* Once, however many rows there are. */
+static void note_once(paper *p, const char *text)
+{
+    const json_t *notes = json_object_get(p->result, "notes");
+    for (size_t i = 0; i < json_array_size(notes); i++) {
+        if (strcmp(json_string_value(json_array_get(notes, i)), text) == 0) {
+            return;
+        }
+    }
+    paper_note(p, "%s", text);
+}
+
+static void note_source(paper *p, const paper_network *n, const json_t *rows)
+{
+    char text[512], changed[64] = "";
+    const json_t *row = json_array_get(rows, 0);
+    const double speed = paper_number(row, "speed");
+    if (strcmp(paper_text(row, "compute"), "replay") != 0) {
+        (void)snprintf(text, sizeof text, "%s: computed on this machine.", n->title);
+    } else {
+        if (speed != 1.0) {
+            (void)snprintf(changed, sizeof changed, "; %g times as fast", speed);
+        }
+        (void)snprintf(text, sizeof text,
+                       "%s: replayed (timeline %.100s, batch %.0f, recorded on %.250s%s).",
+                       n->title, paper_text(row, "model"), paper_number(row, "batch"),
+                       paper_text(row, "recorded"), changed);
+    }
+    note_once(p, text);
+}
+
+enum { WORDS = 40 };
+
+/* Rows of `first` (ddp --model NAME, replay NAME) with what both commands know, and `more`. */
+static json_t *rows_of(paper *p, const paper_network *n, int ranks, const char *const *first,
+                       const char *modes, const char *buckets, const char *const *more)
+{
+    char steps[16], turns[16];
+    const char *words[WORDS + 1] = {NULL};
+    const char *const common[] = {"--mode", modes,      "--buckets", buckets, "--steps",
+                                  steps,    "--rounds", turns,       NULL};
+    const char *const *const lists[] = {first, common, more};
+    int count = 0;
+    (void)snprintf(steps, sizeof steps, "%d", p->options->steps > 0 ? p->options->steps : 4);
+    (void)snprintf(turns, sizeof turns, "%d", p->options->turns > 0 ? p->options->turns : 5);
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        for (const char *const *w = lists[i]; w != NULL && *w != NULL && count < WORDS; w++) {
+            words[count++] = *w;
+        }
+    }
+    json_t *rows = paper_bench(p, ranks, n->title, words);
+    if (rows != NULL) {
+        note_source(p, n, rows);
+    }
+    return rows;
+}
+
+json_t *paper_replayed_rows(paper *p, const paper_network *n, int ranks, const char *modes,
+                            const char *buckets, const char *const *more)
+{
+    char speed[32];
+    (void)snprintf(speed, sizeof speed, "%g", p->options->speed > 0.0 ? p->options->speed : 1.0);
+    const char *const first[] = {"replay", n->model, "--speed", speed, NULL};
+    return rows_of(p, n, ranks, first, modes, buckets, more);
+}
+
 json_t *paper_ddp_rows(paper *p, const paper_network *n, int ranks, const char *modes,
                        const char *buckets)
 {
-    char steps[16], turns[16];
-    (void)snprintf(steps, sizeof steps, "%d", p->options->steps > 0 ? p->options->steps : 4);
-    (void)snprintf(turns, sizeof turns, "%d", p->options->turns > 0 ? p->options->turns : 5);
-    const char *const arguments[] = {
-        "ddp",    "--model", n->model, "--mode",   modes, "--buckets",
-        buckets,  "--steps", steps,    "--rounds", turns, n->batch != NULL ? "--batch" : NULL,
-        n->batch, NULL};
-    return paper_bench(p, ranks, n->title, arguments);
+    if (strcmp(paper_computed(p), "replayed") == 0) {
+        return paper_replayed_rows(p, n, ranks, modes, buckets, NULL);
+    }
+    const char *const first[] = {"ddp",    "--model", n->model, n->batch != NULL ? "--batch" : NULL,
+                                 n->batch, NULL};
+    return rows_of(p, n, ranks, first, modes, buckets, NULL);
 }
 
 json_t *paper_list(const json_t *row, const char *part)

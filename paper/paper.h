@@ -33,6 +33,8 @@ typedef struct paper_options {
     bool full;             /* the paper's networks instead of smaller ones */
     const char *model;     /* only this network, of `lockstep bench ddp`; NULL: the experiment's */
     const char *sizes;     /* of all_reduce: "1M,10M" */
+    const char *compute;   /* "measured", "replay"; NULL: the experiment's own */
+    double speed;          /* a replayed network computes so many times as fast; 0: as recorded */
     int steps, turns;      /* timed steps of a turn, turns; 0: the experiment's own */
 } paper_options;
 

@@ -1,0 +1,201 @@
+/* Warm-up, turns and means of `lockstep bench ddp` and `lockstep bench replay`: all contenders are alive and
+ * take turns, so that a slow minute of the machine meets all of them; the first one of a turn is another each
+ * time. Under a launcher its ranks take part, else -n ranks are started on this host. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/env.h"
+#include "base/runtime.h"
+#include "ddp.h"
+#include "job/bootstrap/detect.h"
+
+#define SEARCH_MAX 1000 /* steps in which automatic buckets settle */
+
+void ls__bench_ddp_set_parts(double parts[BENCH_DDP_PARTS], const uint64_t at[4],
+                             double wire_seconds, double exposed_seconds)
+{
+    parts[0] = (double)(at[3] - at[0]) * 1e-9;
+    parts[1] = (double)(at[1] - at[0]) * 1e-9;
+    parts[2] = (double)(at[2] - at[1]) * 1e-9 - exposed_seconds;
+    parts[3] = wire_seconds;
+    parts[4] = exposed_seconds;
+    parts[5] = (double)(at[3] - at[2]) * 1e-9;
+}
+
+/* One sample: the mean over the steps between one synchronisation and the next. */
+static ls_status sample(const ls__bench_ddp *b, ls__bench_ddp_contender *c,
+                        double mean[BENCH_DDP_PARTS])
+{
+    double parts[BENCH_DDP_PARTS];
+    memset(mean, 0, BENCH_DDP_PARTS * sizeof *mean);
+    for (int s = 1; s <= c->skip; s++) {
+        LS_TRY(b->of->step(b, c, s == c->skip, parts));
+        c->taken++;
+        for (int p = 0; p < BENCH_DDP_PARTS; p++) {
+            mean[p] += parts[p] / c->skip;
+        }
+    }
+    return LS_OK;
+}
+
+/* As many as have the steps that were asked for. */
+static int samples_of_turn(const ls__bench_ddp *b, const ls__bench_ddp_contender *c)
+{
+    return (b->steps + c->skip - 1) / c->skip;
+}
+
+/* All ranks begin together. */
+static ls_status turn(const ls__bench_ddp *b, ls__bench_ddp_contender *c)
+{
+    double unused[BENCH_DDP_PARTS];
+    LS_TRY(ls_barrier(ls_world(), NULL, NULL));
+    /* The caches have another contender's numbers. */
+    LS_TRY(b->of->step(b, c, true, unused));
+    for (int s = samples_of_turn(b, c); s > 0; s--) {
+        LS_TRY(sample(b, c, c->seconds[c->samples++]));
+        if (b->of->note != NULL) {
+            LS_TRY(b->of->note(b, c));
+        }
+    }
+    return LS_OK;
+}
+
+/* Whether Lockstep still looks for the contender's buckets. */
+static ls_status searches(const ls__bench_ddp_contender *c, bool *still)
+{
+    ls_reducer_stats stats = {.size = sizeof stats};
+    if (c->reducer != NULL) {
+        LS_TRY(ls_reducer_get_stats(c->reducer, &stats));
+    }
+    *still = stats.automatic && !stats.settled;
+    return LS_OK;
+}
+
+/* Steps in which buckets are searched for are timed, but for the first, which makes memory. */
+static ls_status warm_up(const ls__bench_ddp *b, ls__bench_ddp_contender *c)
+{
+    double parts[BENCH_DDP_PARTS];
+    bool still = true;
+    for (int s = 0; s < b->warmups || (still && s < SEARCH_MAX); s++) {
+        LS_TRY(b->of->step(b, c, true, parts));
+        LS_TRY(searches(c, &still));
+        c->search_steps += still && s > 0;
+        c->search_mean += still && s > 0 ? (parts[0] - c->search_mean) / c->search_steps : 0.0;
+    }
+    return LS_OK;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_of(const ls__bench_ddp_contender *c, int first, int count)
+{
+    double sorted[1000];
+    for (int s = 0; s < count; s++) {
+        sorted[s] = c->seconds[first + s][0];
+    }
+    qsort(sorted, (size_t)count, sizeof *sorted, by_size);
+    return sorted[count / 2];
+}
+
+/* Means over ranks, then over steps. */
+static ls_status sum_up(const ls__bench_ddp *b, ls__bench_ddp_contender *c)
+{
+    const int per_turn = samples_of_turn(b, c);
+    LS_TRY(ls_all_reduce(ls_world(), c->seconds, c->seconds, (int64_t)c->samples * BENCH_DDP_PARTS,
+                         LS_FLOAT64, LS_AVG, NULL, NULL));
+    for (int p = 0; p < BENCH_DDP_PARTS; p++) {
+        double sum = 0.0, squares = 0.0;
+        for (int s = 0; s < c->samples; s++) {
+            sum += c->seconds[s][p];
+        }
+        c->mean[p] = sum / c->samples;
+        for (int s = 0; s < c->samples; s++) {
+            squares += (c->seconds[s][p] - c->mean[p]) * (c->seconds[s][p] - c->mean[p]);
+        }
+        c->deviation[p] = c->samples > 1 ? sqrt(squares / (c->samples - 1)) : 0.0;
+    }
+    for (int round = 0; round < b->rounds; round++) {
+        c->medians[round] = median_of(c, round * per_turn, per_turn);
+    }
+    ls_reducer_stats stats = {.size = sizeof stats};
+    if (c->reducer != NULL) {
+        LS_TRY(ls_reducer_get_stats(c->reducer, &stats));
+    }
+    c->buckets = stats.buckets;
+    for (int i = 0; i < c->buckets && i < BENCH_DDP_BUCKETS; i++) {
+        ls_reducer_bucket bucket = {.size = sizeof bucket};
+        LS_TRY(ls_reducer_get_bucket(c->reducer, i, &bucket));
+        c->bytes[i] = bucket.bytes;
+    }
+    return LS_OK;
+}
+
+static ls_status measure(ls__bench_ddp *b)
+{
+    for (int i = 0; i < b->count; i++) {
+        ls__bench_ddp_contender *c = &b->contender[i];
+        c->seconds = calloc((size_t)(b->steps * b->rounds), sizeof *c->seconds);
+        if (c->seconds == NULL) {
+            return ls_fail(LS_ERR_MEMORY, "no memory");
+        }
+        LS_TRY(b->of->open(b, c));
+        LS_TRY(warm_up(b, c));
+    }
+    for (int round = 0; round < b->rounds; round++) {
+        for (int i = 0; i < b->count; i++) {
+            LS_TRY(turn(b, &b->contender[(i + round) % b->count]));
+        }
+    }
+    for (int i = 0; i < b->count; i++) {
+        LS_TRY(sum_up(b, &b->contender[i]));
+    }
+    return LS_OK;
+}
+
+/* One rank. Returns its exit status. */
+static int run_rank(void *arg)
+{
+    ls__bench_ddp *b = arg;
+    bool written = true;
+    LS_CHECK(ls_init(NULL));
+    b->ranks = ls_world_size();
+    LS_CHECK(measure(b));
+    if (ls_rank() == 0) {
+        ls__bench_ddp_print(b);
+        written = b->json == NULL || ls__bench_ddp_write(b);
+        written = written && (b->of->end == NULL || b->of->end(b));
+    }
+    for (int i = 0; i < b->count; i++) {
+        free(b->contender[i].seconds);
+        LS_CHECK(b->of->close(&b->contender[i]));
+    }
+    LS_CHECK(ls_finalize());
+    return written ? 0 : 1;
+}
+
+bool ls__bench_ddp_is_rank(void)
+{
+    ls__detected found;
+    return ls__detect_here(ls__env_posix(), &found) == LS_OK && strcmp(found.launcher, "none") != 0;
+}
+
+int ls__bench_ddp_measure(ls__bench_ddp *b)
+{
+    if (!ls__bench_can_write(b->json) || !ls__bench_set_transport(b->transport, b->ranks)) {
+        return 1;
+    }
+    if (ls__bench_ddp_is_rank()) {
+        return run_rank(b);
+    }
+    if (ls_spawn(run_rank, b, b->ranks) < 0) {
+        fprintf(stderr, "lockstep bench: %s\n", ls_error_message());
+        return 1;
+    }
+    return 0;
+}
