@@ -213,7 +213,7 @@ typedef struct ls_backend {
     const ls_backend_transport *transport;
 
     /* At the end of the process's use, in ls_finalize, after all groups and the transport have been
-     * closed. `failed`: the job has failed, and a rank may be dead. May be NULL. */
+     * closed. `failed`: a rank may be dead or stopped. May be NULL. */
     void (*unload)(bool failed);
 } ls_backend;
 

@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <lockstep/runtime.h>
@@ -39,8 +40,18 @@ bool ls__backend_is_native(const char *asked)
 
 /* ---- finding ------------------------------------------------------------------------------ */
 
+/* Whether this is the folder of a build, which has its library in "src". Not if anyone may make folders
+ * in it, as in /tmp: their plug-ins would be loaded. */
+static bool is_build(const char *folder)
+{
+    char inner[LS__BACKEND_PATH_MAX];
+    struct stat about;
+    snprintf(inner, sizeof inner, "%s/src/" LS__PLUGIN_FOLDER, folder);
+    return stat(folder, &about) == 0 && (about.st_mode & S_IWOTH) == 0 && access(inner, F_OK) == 0;
+}
+
 /* The folder "lockstep/backends" beside the library; for a program that contains the library, such as
- * the command, where the installation has it. */
+ * the command, where the installation or the build has it. */
 static bool own_folder(char *out, size_t bytes)
 {
     char self[LS__BACKEND_PATH_MAX - 64] = "";
@@ -57,8 +68,8 @@ static bool own_folder(char *out, size_t bytes)
         return false;
     }
     *slash = '\0';
-    return snprintf(out, bytes, "%s/%s" LS__PLUGIN_FOLDER, self,
-                    library ? "" : LS__PROGRAM_TO_LIBRARY "/") < (int)bytes;
+    const char *inner = library ? "" : is_build(self) ? "src/" : LS__PROGRAM_TO_LIBRARY "/";
+    return snprintf(out, bytes, "%s/%s" LS__PLUGIN_FOLDER, self, inner) < (int)bytes;
 }
 
 /* First those of LOCKSTEP_BACKEND_PATH, separated by colons, then the library's own. */

@@ -175,14 +175,22 @@ static void leave_stops(ls__comm *comm)
     }
 }
 
+/* Whether a rank may be dead or stopped, which an engine's own end (MPI_Finalize) would wait for. After
+ * a mismatch all ranks are there. */
+static bool may_lack_a_rank(const ls__comm *comm)
+{
+    const int status = comm->world != NULL
+                           ? atomic_load_explicit(&comm->world->failed, memory_order_relaxed)
+                           : LS_OK;
+    return comm->board != NULL &&
+           (atomic_load_explicit(&comm->board->root_cause, memory_order_acquire) != 0 ||
+            (status != LS_OK && status != LS_ERR_MISMATCH));
+}
+
 /* Undoes open_comm, as far as it came. */
 static void close_comm(ls__comm *comm)
 {
-    const bool failed =
-        comm->board != NULL &&
-        (atomic_load_explicit(&comm->board->root_cause, memory_order_acquire) != 0 ||
-         (comm->world != NULL &&
-          atomic_load_explicit(&comm->world->failed, memory_order_relaxed) != 0));
+    const bool failed = may_lack_a_rank(comm);
     ls__engine_stop(comm);
     ls__comm_trace_close(comm);
     LS__LIST_EACH (at, &comm->groups) {

@@ -5,7 +5,8 @@
  * finalized when the process exits, on a thread of its own: MPI_Finalize waits for all ranks, and a
  * rank that has died keeps it for ever. After a failure it is not called at all, and neither is any
  * other function of MPI: a dead peer would make it wait, or abort this process before it has said
- * why the job failed. A process that exits without ls_finalize has failed. */
+ * why the job failed. A process that exits without ls_finalize has failed. A mismatch is no such
+ * failure: all ranks are there, and mpirun of Open MPI takes an end without MPI_Finalize for a crash. */
 #include "comm/mpi/plugin.h"
 
 #include <pthread.h>

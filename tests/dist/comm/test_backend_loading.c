@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <lockstep/backend.h>
 #include <lockstep/comm.h>
@@ -15,11 +16,11 @@
 
 /* ---- what is printed ----------------------------------------------------------------------- */
 
-/* The two columns of a row: "yes" or "-". */
+/* The first two columns of a row: "yes" or "-". Those of MPIs follow. */
 static void check_row(const char *text, const char *what, bool native, bool loop)
 {
     char row[64];
-    snprintf(row, sizeof row, "\n%-22s  %-8s  %-8s\n", what, native ? "yes" : "-",
+    snprintf(row, sizeof row, "\n%-22s  %-8s  %-8s", what, native ? "yes" : "-",
              loop ? "yes" : "-");
     CHECK_CONTAINS(text, row);
 }
@@ -46,6 +47,41 @@ TEST(info_prints_what_each_backend_promises)
     check_row(run.text, "registered memory", true, false);
     check_row(run.text, "host memory", true, true);
     CHECK_CONTAINS(run.text, "not usable         backend \""); /* ls_backend_empty.so */
+    free(run.text);
+}
+
+/* Without a setting: the plug-ins beside the build's library, from a current folder that pretends to be
+ * a build or an installation; and none beside a command in a folder in which anyone may make others. */
+TEST(plug_ins_are_looked_for_beside_the_library_only)
+{
+    static const char *const script =
+        "set -e; cd $(mktemp -d); trap 'rm -rf $PWD' EXIT\n"
+        "mkdir -p lockstep/backends src/lockstep/backends bin/src/lockstep/backends\n"
+        "for at in . lockstep/backends src/lockstep/backends bin/src/lockstep/backends\n"
+        "do cp %s $at/ls_backend_bad.so; done\n"
+        "echo BUILD; %s info --backends; echo COPY; cp %s bin/; bin/lockstep info --backends\n"
+        "echo OPEN; chmod 1777 bin; bin/lockstep info --backends";
+    char command[4096], plug_in[512], own[512], lockstep[512];
+    snprintf(plug_in, sizeof plug_in, "%s", LOOP);
+    snprintf(lockstep, sizeof lockstep, "%s", test_build_path("lockstep"));
+    snprintf(command, sizeof command, script, plug_in, lockstep, lockstep);
+    test_output run = test_run(command, 30);
+    CHECK_INT(run.status, 0);
+    char *copy = strstr(run.text, "COPY\n"), *open = strstr(run.text, "OPEN\n");
+    CHECK(copy != NULL && open != NULL);
+    CHECK_CONTAINS(open, "/bin/../lib"); /* the installation's */
+    CHECK(strstr(open, "ls_backend_bad.so") == NULL);
+    *open = '\0';
+    CHECK_CONTAINS(copy, "/bin/src/lockstep/backends/ls_backend_bad.so");
+    *copy = '\0';
+    CHECK(strstr(run.text, "ls_backend_bad.so") == NULL);
+    snprintf(own, sizeof own, "%s", test_build_path("src/lockstep/backends"));
+    if (access(own, F_OK) == 0) { /* a build with an MPI */
+        CHECK_CONTAINS(run.text, own);
+        CHECK_CONTAINS(run.text, "src/lockstep/backends/ls_backend_mpi_");
+    } else {
+        test_skip_part("no MPI was found by the build");
+    }
     free(run.text);
 }
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "job.h"
+#include "places.h"
 #include "says.h"
 
 #define REPORT_SECONDS 0.5
@@ -29,7 +30,7 @@ static const char *const two_hosts[] = {"LOCKSTEP_HOSTS=0,1,0,1,0,1", NULL};
 static const transport transports[] = {{"shm", NULL}, {"tcp", two_hosts}};
 enum { TRANSPORTS = sizeof transports / sizeof *transports };
 
-/* ---- ways and places ------------------------------------------------------------------------ */
+/* ---- ways ----------------------------------------------------------------------------------- */
 
 typedef struct way {
     const char *name;
@@ -46,34 +47,6 @@ static const way ways[] = {{"kill", 137, "was killed by signal 9 (SIGKILL) "},
                            {"oom", 1, ""}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
-typedef struct place {
-    const char *name;
-    const char *doing; /* in what the report says of the victim */
-    bool with_site;    /* a line of victim.c is known */
-} place;
-
-static const place places[] = {{"startup", "ls_init", false},
-                               {"rendezvous", "in ls_init", false},
-                               {"forward", "in the forward pass", true},
-                               {"backward", "in the backward pass", true},
-                               {"all_reduce", "all_reduce", true},
-                               {"reduce_scatter", "reduce_scatter", true},
-                               {"all_gather", "all_gather", true},
-                               {"broadcast", "broadcast", true},
-                               {"reduce", "reduce", true},
-                               {"gather", "gather", true},
-                               {"scatter", "scatter", true},
-                               {"barrier", "barrier", true},
-                               {"send", "send", true},
-                               {"recv", "recv", true},
-                               {"group", "new group", true},
-                               {"between", "", true},
-                               {"survived", "", true},
-                               {"compute", "", true},
-                               {"checkpoint", "checkpoint", true},
-                               {"exit", "after ls_finalize", false}};
-enum { PLACES = sizeof places / sizeof *places };
-
 typedef struct cell {
     const way *way;
     const place *place;
@@ -88,21 +61,19 @@ static bool how_is(const cell *c, const char *name)
 
 static bool is_at(const cell *c, const char *name)
 {
-    return strcmp(c->place->name, name) == 0;
+    return is_place(c->place, name);
 }
 
-/* Operations need no memory; a computing peer waits for nobody. */
+/* Operations need no memory. */
 static bool makes_sense(const way *w, const place *p)
 {
     static const char *const need_memory[] = {"startup", "forward", "between", "group",
                                               "checkpoint"};
     bool needs = strcmp(w->name, "oom") != 0;
     for (size_t i = 0; i < sizeof need_memory / sizeof *need_memory; i++) {
-        needs = needs || strcmp(p->name, need_memory[i]) == 0;
+        needs = needs || is_place(p, need_memory[i]);
     }
-    bool waited_for = strcmp(w->name, "stop") != 0 ||
-                      (strcmp(p->name, "compute") != 0 && strcmp(p->name, "exit") != 0);
-    return needs && waited_for;
+    return needs && (strcmp(w->name, "stop") != 0 || is_waited_for_at(p));
 }
 
 /* ---- one cell ------------------------------------------------------------------------------- */
@@ -311,8 +282,8 @@ static void check_way(const char *name, const char *chosen)
                 snprintf(word, sizeof word, " %s ", places[p].name);
                 const int ranks = 2 + number % 5;
                 const cell c = {&ways[w], &places[p], &transports[t], ranks, number % ranks};
-                const bool wanted = only != NULL ? strcmp(only, places[p].name) == 0
-                                                 : all || strstr(chosen, word) != NULL;
+                const bool wanted =
+                    only != NULL ? is_place(&places[p], only) : all || strstr(chosen, word) != NULL;
                 if (strcmp(ways[w].name, name) == 0 && makes_sense(&ways[w], &places[p]) &&
                     wanted) {
                     check_cell(&c);
