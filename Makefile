@@ -3,7 +3,7 @@
 #   DATA=PATH N=4 ARGS=…            what `make demo` trains on, with how many workers, further flags
 #   RANKS=2,4 SIZES=1M,10M          of `make compare-collectives`; without them everything, 15 minutes
 #   PYTHON=                         an interpreter with torch, for gloo; else PyTorch is installed below BUILD
-#   PYTHON_OLD=, ROW=mlp,gpt        of `make compare-training`: a second one, some rows
+#   PYTHON_OLD=, ROW=mlp,gpt        of `make compare-training`: a second one, some rows; ROW=gpt/1gbit of `make compare-ddp`
 #   PREFIX=/usr/local LIBDIR=lib    where `make install` puts it (below DESTDIR, if set)
 
 BUILD     ?= build
@@ -14,7 +14,7 @@ DATA      ?= examples/data/pride_and_prejudice.txt
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets compare-overlap compare-pmpi docs install clean format tidy sanitize sanitize-fast variants fuzz mutate images
+.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets compare-overlap compare-ddp compare-pmpi docs install clean format tidy sanitize sanitize-fast variants fuzz mutate images
 
 all: build
 
@@ -28,6 +28,7 @@ help:
 	@echo "make compare-collectives | compare-torch-backend | compare-training      beside other systems"
 	@echo "make compare-buckets                        automatic buckets beside a sweep of sizes"
 	@echo "make compare-overlap                        communication that a computation hides, over MPI, at 1 Gbit/s (root)"
+	@echo "make compare-ddp                            DDP beside PyTorch's over gloo: shared memory, TCP, 1 Gbit/s (root)"
 	@echo "make compare-pmpi                           MPI_Allreduce of an unchanged program with and without the interposer"
 	@echo "make sanitize | sanitize-fast | variants | fuzz      other builds"
 	@echo "make mutate             plants changes in the sources, one at a time, and looks whether a test notices (ARGS=)"
@@ -96,6 +97,10 @@ compare-buckets: build
 compare-overlap: build
 	bench/compare_overlap.py --build $(BUILD) --part loop $(ARGS)
 	bench/compare_overlap.py --build $(BUILD) --part ddp $(ARGS)
+
+# DDP beside PyTorch's DistributedDataParallel over gloo, in turns on the same links; installs PyTorch where there is none.
+compare-ddp: build
+	bench/compare_ddp.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) $(if $(ROW),--row $(ROW)) $(ARGS)
 
 compare-pmpi: build
 	bench/compare_pmpi.py --build $(BUILD) $(ARGS)

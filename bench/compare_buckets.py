@@ -13,17 +13,14 @@ import argparse
 import json
 import os
 import pathlib
-import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
 
 import conditions
-from pages import range_text
+from link import LINKS, Job, Refused, link_of
+from pages import range_of, range_text, write_rows
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
-QUARTILES = 9
 TARGET = 1 / 1.03  # automatic buckets take at most 3 % longer than the sweep's best
 # MB. 1000: all gradients but the first 1 MiB of each type in one bucket.
 SIZES = ("0", "0.25", "0.5", "1", "2", "5", "10", "25", "1000")
@@ -31,11 +28,6 @@ SIZES = ("0", "0.25", "0.5", "1", "2", "5", "10", "25", "1000")
 # small that communication shows.
 STEPS = {"mlp": 20, "mlp-tiny": 20}
 BATCHES = {"resnet18-cifar": 4, "gpt": 1}
-PORT = 29417
-
-
-class Refused(Exception):
-    """This link cannot be measured here."""
 
 
 def arguments(options, model, path):
@@ -45,80 +37,10 @@ def arguments(options, model, path):
             "--warmup", "2", "--json", str(path)]
 
 
-def run(command, **more):
-    done = subprocess.run(command, text=True, capture_output=True, **more)
-    if done.returncode != 0:
-        raise Refused(f"{' '.join(command[:4])}: {done.stderr.strip()[-300:]}")
-    return done.stdout
+def measure(options, name, model, path):
+    with link_of(name) as link, Job(link.jobs(options.build, arguments(options, model, path))) as job:
+        job.wait()
 
-
-def over(transport):
-    def measure(options, model, path):
-        run([*arguments(options, model, path), "-n", "2", "--transport", transport])
-    return measure
-
-
-# ---- 1 Gbit/s ---------------------------------------------------------------------------------
-
-class Wire:
-    """Two network namespaces with a link between them that carries no more than the rate."""
-
-    def __init__(self, rate):
-        self.names = [f"lsbucket{os.getpid()}h{k}" for k in range(2)]
-        self.rate = rate
-
-    def __enter__(self):
-        missing = [tool for tool in ("ip", "tc", "nsenter") if shutil.which(tool) is None]
-        if missing or os.geteuid() != 0:
-            raise Refused(f"needs root and {', '.join(missing) or 'ip, tc, nsenter'}")
-        try:
-            self.make()
-        except Refused:
-            self.__exit__()
-            raise
-        return self
-
-    def make(self):
-        a, b = self.names
-        for name in self.names:
-            run(["ip", "netns", "add", name])
-            run(["ip", "-n", name, "link", "set", "lo", "up"])
-        run(["ip", "-n", a, "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", b])
-        for k, name in enumerate(self.names):
-            run(["ip", "-n", name, "addr", "add", f"10.98.2.{k + 1}/24", "dev", "wire"])
-            run(["ip", "-n", name, "link", "set", "wire", "up"])
-            run(["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "wire", "root", "tbf", "rate", self.rate,
-                 "burst", "256k", "latency", "20ms"])
-
-    def __exit__(self, *_):
-        for name in self.names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
-
-    def node(self, options, k, secret, command):
-        return ["nsenter", f"--net=/run/netns/{self.names[k]}", str(options.build / "lockstep"), "run", "--nnodes", "2",
-                "--node-rank", str(k), "--rendezvous", f"10.98.2.1:{PORT}", "--secret-file", secret, "-n", "1",
-                *command]
-
-
-def over_wire(rate):
-    def measure(options, model, path):
-        with Wire(rate) as wire, tempfile.TemporaryDirectory(prefix="lockstep-buckets-") as folder:
-            secret = f"{folder}/secret"
-            run([str(options.build / "lockstep"), "secret", secret])
-            command = arguments(options, model, path)
-            other = subprocess.Popen(wire.node(options, 1, secret, command), stdout=subprocess.DEVNULL,
-                                     stderr=subprocess.DEVNULL)
-            try:
-                run(wire.node(options, 0, secret, command))
-                other.wait(30)
-            finally:
-                other.kill()
-                other.wait()
-    return measure
-
-
-LINKS = {"shm": ("shared memory, 2 ranks", over("shm")), "tcp": ("TCP of one host, 2 ranks", over("tcp")),
-         "1gbit": ("1 Gbit/s, 2 hosts", over_wire("1gbit"))}
 
 # ---- rows -------------------------------------------------------------------------------------
 
@@ -129,15 +51,12 @@ def row_of(title, model, found):
     fixed = [row for row in found if row["buckets"] != "auto"]
     best = min(fixed, key=lambda row: statistics.median(row["round_ms"]))
     ratios = [b / a for b, a in zip(best["round_ms"], automatic["round_ms"])]
-    if len(ratios) >= QUARTILES:
-        low, _, high = statistics.quantiles(ratios, n=4)
-    else:
-        low, high = min(ratios), max(ratios)
+    low, high, kind = range_of(ratios)
     return {"name": f"{model}, {title}", "peer": f"fixed, {best['buckets']} MB", "model": model, "link": title,
             "ours_ms": round(statistics.median(automatic["round_ms"]), 4),
             "peer_ms": round(statistics.median(best["round_ms"]), 4), "ratio": round(statistics.median(ratios), 3),
             "spread": [round(low, 3), round(high, 3)],
-            "spread_is": "quartiles" if len(ratios) >= QUARTILES else "lowest to highest", "turns": len(ratios),
+            "spread_is": kind, "turns": len(ratios),
             "buckets": automatic["bucket_bytes"], "hidden_share": automatic["hidden_share"],
             "comm_frac": automatic["comm_frac"], "search": automatic.get("search"),
             "sweep_ms": {row["buckets"]: round(statistics.median(row["round_ms"]), 4) for row in fixed}}
@@ -156,14 +75,6 @@ HEAD = ("Ratio: time of the best fixed size by that of automatic buckets.\n"
 def line_of(row):
     return (f"| {row['name']} | {row['ours_ms']:.2f} | {len(row['buckets'])} | {row['peer_ms']:.2f} | {row['peer']} | "
             f"{row['ratio']:.3f} | {range_text(row)} | {row['turns']} |")
-
-
-def write(options, rows):
-    """After each row, so that a run that is cut short leaves those that it has."""
-    path = options.build / "compare-buckets.json"
-    former = json.loads(path.read_text()) if options.keep and path.exists() else []
-    names = {row["name"] for row in rows}
-    path.write_text(json.dumps([row for row in former if row["name"] not in names] + rows, indent=1) + "\n")
 
 
 def parse():
@@ -192,14 +103,14 @@ def main():
     path = options.build / "bench-ddp.json"
     for link in options.links:
         for model in options.models:
-            title, measure = LINKS[link]
+            title = LINKS[link][0]
             try:
-                measure(options, model, path)
+                measure(options, link, model, path)
             except Refused as refused:
                 print(f"SKIP {model}, {title}: {refused}", flush=True)
                 continue
             rows.append({**row_of(title, model, json.loads(path.read_text())), "conditions": watch.conditions()})
-            write(options, rows)
+            write_rows(options.build / "compare-buckets.json", rows, options.keep)
             print(line_of(rows[-1]), flush=True)
     about = watch.conditions()
     print(f"\n{about['minutes']} minutes; other programs kept {about['others_cores']:.2f} processors busy", flush=True)

@@ -22,8 +22,7 @@ import subprocess
 import sys
 
 import conditions
-from compare_training import range_of
-from pages import range_text
+from pages import range_of, range_text
 import torch_venv
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent

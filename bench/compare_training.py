@@ -27,12 +27,11 @@ import sys
 import time
 
 import conditions
-from pages import range_text
-import torch_venv
+from pages import QUARTILES, range_of, range_text
+from torch_venv import find_peers
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 STEPS_MS = 400  # a turn takes about as long, and one step at least
-QUARTILES = 9  # turns from which on quartiles say something; with fewer the range is given
 SLOW = 1.3  # times the fastest variant of a peer: not the one that will count
 # What gives PyTorch's tensors huge pages: glibc's allocator and PyTorch's own.
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "THP_MEM_ALLOC_ENABLE": "1"}
@@ -55,42 +54,6 @@ ROWS = {
 TINY = {"mlp-tiny": ("mlp-tiny", 4, "float32", "MLP 12-8-8-4, batch 4"),
         "gpt-tiny": ("gpt-tiny", 2, "float32", "GPT 2 layers, d 32, T 16, V 64, batch 2")}
 STARTS = {"gpt": 3, "resnet50": 3}  # of these rows PyTorch is started as often, too
-
-
-LOOK = """import torch
-torch.ones(64, 64) @ torch.ones(64, 64)
-maps = open("/proc/self/maps").read()
-print(torch.__version__, "reference" if "/blas/libblas.so" in maps else "fast")"""
-
-
-def look_at(python):
-    """(version of its torch, whether it multiplies with the reference BLAS, which is no peer);
-    (None, False) without torch."""
-    done = subprocess.run([python, "-c", LOOK], text=True, capture_output=True, cwd="/")
-    version, blas = done.stdout.split() if done.returncode == 0 else (None, "")
-    return version, blas == "reference"
-
-
-def find_peers(options):
-    """Interpreters with the versions of their torch."""
-    python = options.python
-    if python is None:
-        venv = options.build / "torch-venv"
-        python = str(venv / "bin/python")
-        if not pathlib.Path(python).exists():
-            torch_venv.install(venv)
-    peers = {}
-    for p in dict.fromkeys(p for p in (python, options.old) if p):
-        version, slow = look_at(p)
-        if version is None:
-            print(f"skipped: {p} has no torch", flush=True)
-        elif slow:
-            print(f"skipped: the torch of {p} multiplies with the reference BLAS; install "
-                  "libopenblas0", flush=True)
-        else:
-            torch_venv.warn_of_cuda(p)
-            peers[p] = version
-    return peers
 
 
 # ---- contenders -------------------------------------------------------------------------------
@@ -192,14 +155,6 @@ def differing(row, ours, peer):
 
 
 # ---- rows -------------------------------------------------------------------------------------
-
-def range_of(ratios):
-    """The two ends of a row's range, and which ends they are."""
-    if len(ratios) < QUARTILES:
-        return min(ratios), max(ratios), "lowest to highest"
-    low, _, high = statistics.quantiles(ratios, n=4)
-    return low, high, "quartiles"
-
 
 def row_of(row, threads, ours, peer, variants=()):
     ratios = [p / o for p, o in zip(peer.turns, ours.turns)]
@@ -320,7 +275,7 @@ def parse():
 
 def main():
     options = parse()
-    peers = find_peers(options)
+    peers = find_peers(options.build, options.python, options.old)
     watch, rows, problems = conditions.Watch(), [], []
     print(HEAD, flush=True)
     for name in options.rows:

@@ -37,6 +37,8 @@ static const cli_option options[] = {
     {"batch", CLI_COUNT, &batch, .low = 1, .high = 1 << 20, .fallback = "the model's",
      .help = "samples of a step of a rank"},
     LS__BENCH_DDP_OPTIONS(asked),
+    {"gate", CLI_TEXT, &given.gate, .value_name = "DIR",
+     .help = "rank R waits for a byte from the pipe DIR/R before each turn; see --help's end"},
     {"timeline", CLI_TEXT, &timeline, .value_name = "FILE",
      .help = "also write the times at which gradients were ready, for lockstep bench replay"},
 };
@@ -47,12 +49,15 @@ static const cli_command command = {
              "turns.",
     .options = options,
     .count = (int)(sizeof options / sizeof *options),
-    .more = "backward is the rank's own work, wire the time from the first bucket's launch to the "
-            "last\n"
-            "one's end, exposed the part of it for which backward waited, hidden the rest of it, "
-            "comm\n"
-            "the part of a step that is exposed. Means are over ranks, too. Under a launcher\n"
-            "(`lockstep run … lockstep bench ddp`) the ranks of the job take part.\n"};
+    .more =
+        "backward is the rank's own work, wire the time from the first bucket's launch to the "
+        "last\n"
+        "one's end, exposed the part of it for which backward waited, hidden the rest of it, "
+        "comm\n"
+        "the part of a step that is exposed. Means are over ranks, too. Under a launcher\n"
+        "(`lockstep run … lockstep bench ddp`) the ranks of the job take part.\n"
+        "With --gate other jobs can take turns with this one: rank 0 writes a byte to DIR/done\n"
+        "after the warm-up and after each turn of all modes (bench/compare_ddp.py).\n"};
 
 /* -1, or the status to end with. */
 static int parse(int argc, char **argv)

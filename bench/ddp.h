@@ -38,6 +38,7 @@ typedef struct ls__bench_ddp_contender {
     double (*seconds)[BENCH_DDP_PARTS]; /* [samples] means over the ranks */
     double mean[BENCH_DDP_PARTS], deviation[BENCH_DDP_PARTS];
     double medians[BENCH_DDP_STEPS]; /* [rounds] of a step */
+    double slowest[BENCH_DDP_STEPS]; /* [rounds] of a step's slowest rank */
     int buckets;                     /* with their bytes, in the order of launching: */
     uint64_t bytes[BENCH_DDP_BUCKETS];
 } ls__bench_ddp_contender;
@@ -62,6 +63,7 @@ struct ls__bench_ddp {
     int ranks, batch, steps, rounds, warmups;
     const char *transport; /* NULL: as the environment says */
     const char *json;
+    const char *gate; /* folder of named pipes that say when a turn may begin; NULL: at once */
     double parameters;
     struct json_t *more; /* jansson's: of every row; NULL: nothing */
     int count;

@@ -1,10 +1,13 @@
 /* Warm-up, turns and means of `lockstep bench ddp` and `lockstep bench replay`: all contenders are alive and
  * take turns, so that a slow minute of the machine meets all of them; the first one of a turn is another each
  * time. Under a launcher its ranks take part, else -n ranks are started on this host. */
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/env.h"
 #include "base/runtime.h"
@@ -93,20 +96,42 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median_of(const ls__bench_ddp_contender *c, int first, int count)
+/* Of the steps of each turn. */
+static void medians_of(const ls__bench_ddp *b, const ls__bench_ddp_contender *c, double *medians)
 {
+    const int count = samples_of_turn(b, c);
     double sorted[1000];
-    for (int s = 0; s < count; s++) {
-        sorted[s] = c->seconds[first + s][0];
+    for (int round = 0; round < b->rounds; round++) {
+        for (int s = 0; s < count; s++) {
+            sorted[s] = c->seconds[round * count + s][0];
+        }
+        qsort(sorted, (size_t)count, sizeof *sorted, by_size);
+        medians[round] = sorted[count / 2];
     }
-    qsort(sorted, (size_t)count, sizeof *sorted, by_size);
-    return sorted[count / 2];
+}
+
+/* Without communication no rank waits for another: only the slowest one's time is comparable. */
+static ls_status find_slowest(const ls__bench_ddp *b, ls__bench_ddp_contender *c)
+{
+    const int64_t count = (int64_t)c->samples * BENCH_DDP_PARTS;
+    double(*own)[BENCH_DDP_PARTS] = c->seconds;
+    double(*most)[BENCH_DDP_PARTS] = malloc((size_t)count * sizeof(double));
+    if (most == NULL) {
+        return ls_fail(LS_ERR_MEMORY, "no memory");
+    }
+    const ls_status status =
+        ls_all_reduce(ls_world(), own, most, count, LS_FLOAT64, LS_MAX, NULL, NULL);
+    c->seconds = most;
+    medians_of(b, c, c->slowest);
+    c->seconds = own;
+    free(most);
+    return status;
 }
 
 /* Means over ranks, then over steps. */
 static ls_status sum_up(const ls__bench_ddp *b, ls__bench_ddp_contender *c)
 {
-    const int per_turn = samples_of_turn(b, c);
+    LS_TRY(find_slowest(b, c));
     LS_TRY(ls_all_reduce(ls_world(), c->seconds, c->seconds, (int64_t)c->samples * BENCH_DDP_PARTS,
                          LS_FLOAT64, LS_AVG, NULL, NULL));
     for (int p = 0; p < BENCH_DDP_PARTS; p++) {
@@ -120,9 +145,7 @@ static ls_status sum_up(const ls__bench_ddp *b, ls__bench_ddp_contender *c)
         }
         c->deviation[p] = c->samples > 1 ? sqrt(squares / (c->samples - 1)) : 0.0;
     }
-    for (int round = 0; round < b->rounds; round++) {
-        c->medians[round] = median_of(c, round * per_turn, per_turn);
-    }
+    medians_of(b, c, c->medians);
     ls_reducer_stats stats = {.size = sizeof stats};
     if (c->reducer != NULL) {
         LS_TRY(ls_reducer_get_stats(c->reducer, &stats));
@@ -132,6 +155,34 @@ static ls_status sum_up(const ls__bench_ddp *b, ls__bench_ddp_contender *c)
         ls_reducer_bucket bucket = {.size = sizeof bucket};
         LS_TRY(ls_reducer_get_bucket(c->reducer, i, &bucket));
         c->bytes[i] = bucket.bytes;
+    }
+    return LS_OK;
+}
+
+/* One byte from or to a named pipe of --gate, blocking. */
+static ls_status pass(const ls__bench_ddp *b, const char *name, bool writes)
+{
+    char path[4096], byte = '.';
+    (void)snprintf(path, sizeof path, "%s/%s", b->gate, name);
+    const int file = open(path, (writes ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
+    const ssize_t moved = file < 0 ? -1 : writes ? write(file, &byte, 1) : read(file, &byte, 1);
+    const int why = moved == 0 ? EPIPE : errno;
+    if (file >= 0) {
+        (void)close(file);
+    }
+    return moved == 1 ? LS_OK
+                      : ls_fail(LS_ERR_SYSTEM, "--gate: no turn from %s: %s", path, strerror(why));
+}
+
+/* All ranks are done; wait for the next turn, asleep. */
+static ls_status wait_for_turn(const ls__bench_ddp *b)
+{
+    char rank[16];
+    (void)snprintf(rank, sizeof rank, "%d", ls_rank());
+    if (b->gate != NULL) {
+        LS_TRY(ls_barrier(ls_world(), NULL, NULL));
+        LS_TRY(ls_rank() == 0 ? pass(b, "done", true) : LS_OK);
+        LS_TRY(pass(b, rank, false));
     }
     return LS_OK;
 }
@@ -148,10 +199,12 @@ static ls_status measure(ls__bench_ddp *b)
         LS_TRY(warm_up(b, c));
     }
     for (int round = 0; round < b->rounds; round++) {
+        LS_TRY(wait_for_turn(b));
         for (int i = 0; i < b->count; i++) {
             LS_TRY(turn(b, &b->contender[(i + round) % b->count]));
         }
     }
+    LS_TRY(wait_for_turn(b));
     for (int i = 0; i < b->count; i++) {
         LS_TRY(sum_up(b, &b->contender[i]));
     }

@@ -6,8 +6,11 @@
 A comparison replaces the part of the processor that it ran on; the parts of others stay.
 """
 
+import json
 import re
+import statistics
 
+QUARTILES = 9  # turns from which on quartiles say something; with fewer the range is given
 BUSY = 0.15  # cores that other programs used; above this the machine does not count as quiet
 
 
@@ -30,6 +33,21 @@ def machine(about):
     quiet = about["others_cores"] <= BUSY
     load = "nothing else ran" if quiet else f"**not quiet**: other programs kept {about['others_cores']:.2f} cores busy"
     return f"{about['processor']}, {about['cores']} cores; {load}"
+
+
+def range_of(ratios):
+    """The two ends of a row's range, and which ends they are."""
+    if len(ratios) < QUARTILES:
+        return min(ratios), max(ratios), "lowest to highest"
+    low, _, high = statistics.quantiles(ratios, n=4)
+    return low, high, "quartiles"
+
+
+def write_rows(path, rows, keep):
+    """After each row, so that a run that is cut short leaves those that it has. `keep`: other rows of the file stay."""
+    former = json.loads(path.read_text()) if keep and path.exists() else []
+    names = {row["name"] for row in rows}
+    path.write_text(json.dumps([row for row in former if row["name"] not in names] + rows, indent=1) + "\n")
 
 
 def range_text(row):

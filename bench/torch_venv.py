@@ -45,5 +45,40 @@ def install(venv):
     print("torch.version.cuda is None: this is the build for the CPU", flush=True)
 
 
+LOOK = """import torch
+torch.ones(64, 64) @ torch.ones(64, 64)
+maps = open("/proc/self/maps").read()
+print(torch.__version__, "reference" if "/blas/libblas.so" in maps else "fast")"""
+
+
+def look_at(python):
+    """(version of its torch, whether it multiplies with the reference BLAS, which is no peer);
+    (None, False) without torch."""
+    done = subprocess.run([python, "-c", LOOK], text=True, capture_output=True, cwd="/")
+    version, blas = done.stdout.split() if done.returncode == 0 else (None, "")
+    return version, blas == "reference"
+
+
+def find_peers(build, python=None, old=None):
+    """Interpreters with the versions of their torch."""
+    if python is None:
+        venv = build / "torch-venv"
+        python = str(venv / "bin/python")
+        if not pathlib.Path(python).exists():
+            install(venv)
+    peers = {}
+    for p in dict.fromkeys(p for p in (python, old) if p):
+        version, slow = look_at(p)
+        if version is None:
+            print(f"skipped: {p} has no torch", flush=True)
+        elif slow:
+            print(f"skipped: the torch of {p} multiplies with the reference BLAS; install "
+                  "libopenblas0", flush=True)
+        else:
+            warn_of_cuda(p)
+            peers[p] = version
+    return peers
+
+
 if __name__ == "__main__":
     install(pathlib.Path(sys.argv[1]))

@@ -353,4 +353,5 @@ def main():
                           "cpu_ms": (time.process_time() - cpu) * 1e3 / steps}), flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

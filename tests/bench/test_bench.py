@@ -95,6 +95,7 @@ def every_mode_of_ddp_is_timed_and_its_parts_add_up():
         for row in rows:
             parts = sum(row[part]["mean_ms"] for part in ("forward", "backward", "exposed", "optimizer"))
             assert parts <= row["step"]["mean_ms"] * 1.001 and parts >= row["step"]["mean_ms"] * 0.5, row
+            assert all(slow >= mean * 0.99 for slow, mean in zip(row["slowest_ms"], row["round_ms"])), row
             assert row["ranks"] == ranks and len(row["round_ms"]) == 2 and row["transport"] == transport
             assert 0 <= row["hidden_share"] <= 1 and 0 <= row["comm_frac"] < 1
             if row["mode"] == "local":

@@ -1,0 +1,90 @@
+"""python/examples/ddp_by_hand.py over Lockstep and over gloo: its tables, and equal parameters at the end."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
+from jobs import DEADLINE, SOURCE, environment, pythons_with, skipped
+from tap import run, test
+
+KEYS = ("model backend world_size global_batch_size warmup_steps benchmark_steps bucket_size step_time_avg_s "
+        "step_time_std_s comm_time_avg_s comm_time_std_s comm_frac_avg comm_frac_std").split()
+PROCESSES = {"lockstep": "2,4,6", "gloo": "2"}
+SMALL = ["--sizes", "0.1,1", "--width", "32", "--layers", "2", "--batch", "4", "--buckets",
+         "0.01,1,10,100,1000", "--warmup-steps", "1", "--steps", "3"]
+COMPARE = """
+import sys, torch
+ours, theirs = (torch.load(path) for path in sys.argv[1:])
+assert list(ours) == list(theirs) and len(ours) == 8, (list(ours), list(theirs))
+first = next(iter(theirs.values()))
+for way in ours:
+    for found in (ours[way], theirs[way]):
+        assert found.shape == first.shape and (found - first).abs().max() <= 1e-6, (way, (found - first).abs().max())
+        assert torch.isfinite(found).all() and found.abs().max() > 0.1
+print("parameters", first.numel())
+"""
+
+
+def tables_of(text):
+    """[[{key: cell}]] of the Markdown tables in a text."""
+    tables, head = [], None
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("| ").split("|")] if line.startswith("|") else None
+        if cells is None:
+            head = None
+        elif head is None:
+            head = cells
+            tables.append([])
+        elif cells[0] != "---":
+            tables[-1].append(dict(zip(head, cells)))
+    return tables
+
+
+def program(python, backend, folder):
+    """Its tables; its parameters are in the folder."""
+    done = subprocess.run([python, SOURCE / "python/examples/ddp_by_hand.py", "--backend", backend, "--processes",
+                           PROCESSES[backend], *SMALL, "--export", f"{folder}/{backend}"], env=environment(PYTHONWARNINGS="ignore"), text=True,
+                          timeout=DEADLINE, stdin=subprocess.DEVNULL, capture_output=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    return tables_of(done.stdout)
+
+
+def check_tables(backend, tables):
+    sizes = PROCESSES[backend].split(",")
+    assert [len(rows) for rows in tables] == [2] * len(sizes) + [8], tables
+    for rows, size in zip(tables, sizes):
+        assert [(row["backend"], row["world_size"], row["size_mb"]) for row in rows] == \
+            [(backend, size, "0.100000"), (backend, size, "1.000000")], rows
+        assert all(float(row["time_avg_s"]) > 0 for row in rows), rows
+    rows = tables[-1]
+    assert [list(row) for row in rows] == [KEYS] * 8, rows
+    assert [(row["model"], row["bucket_size"]) for row in rows] == [
+        ("naive", "-"), ("flat", "-"), ("overlap", "-"),
+        *(("bucketed", size) for size in ("0.01", "1", "10", "100", "1000"))], rows
+    for row in rows:
+        assert (row["backend"], row["world_size"], row["global_batch_size"]) == (backend, "4", "16"), row
+        assert 0 < float(row["comm_time_avg_s"]) < float(row["step_time_avg_s"]), row
+        assert 0 < float(row["comm_frac_avg"]) < 1 and float(row["step_time_std_s"]) >= 0, row
+
+
+def tests_with(python, version):
+    @test
+    def the_example_ends_with_the_parameters_of_gloo():
+        with tempfile.TemporaryDirectory(prefix="lockstep-by-hand-") as folder:
+            for backend in ("lockstep", "gloo"):
+                check_tables(backend, program(python, backend, folder))
+            done = subprocess.run([python, "-W", "ignore", "-c", COMPARE, f"{folder}/lockstep", f"{folder}/gloo"],
+                                  text=True, capture_output=True)
+            assert done.returncode == 0 and "parameters 3" in done.stdout, done.stdout + done.stderr
+
+
+# Hooks that run after a gradient is accumulated came with 2.1.
+NEW = [(python, version) for python, version in pythons_with("torch") if tuple(map(int, version.split(".")[:2])) >= (2, 1)]
+for found in NEW[:1]:
+    tests_with(*found)
+if not NEW:
+    skipped("the_example_ends_with_the_parameters_of_gloo", "no Python here has torch 2.1 or newer")
+
+run()
