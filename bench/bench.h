@@ -9,6 +9,7 @@
  *     which.c      the algorithm that ran
  *     step.c       training steps of nets.c   profile.c their operations    peak.c the machine
  *     ddp.c        training steps under DDP   replay.c  the same without a network
+ *     pieces.c     all-reduces in pieces
  *
  * Developers' measurements lie in dev/: closed forms and docs/algorithms.md, the tuner, protections,
  * kernels, links.
@@ -81,6 +82,12 @@ int ls__bench_protections(int argc, char **argv);
 int ls__bench_step(int argc, char **argv);    /* argv[0] is "step" */
 int ls__bench_ddp_run(int argc, char **argv); /* argv[0] is "ddp" */
 int ls__bench_replay(int argc, char **argv);  /* argv[0] is "replay" */
+int ls__bench_pieces(int argc, char **argv);  /* argv[0] is "pieces" */
+bool ls__bench_is_rank(void);                 /* of a launcher's job */
+/* Runs `rank` as a rank of the launcher's job, else as `ranks` ranks of this host; its exit status.
+ * `transport` is ls__bench_set_transport's, `json` ls__bench_can_write's. */
+int ls__bench_start(const char *transport, const char *json, int ranks, int (*rank)(void *),
+                    void *arg);
 /* Whether the rows can be written, before they are measured: false after it printed why. NULL: true. */
 bool ls__bench_can_write(const char *path);
 /* For processes to be spawned: "shm", "tcp" or NULL, as the environment says. */
@@ -114,6 +121,16 @@ typedef struct ls__bench_options {
 
 /* Fills `options`; 0, or an exit status after it printed why (or the help: *done). */
 int ls__bench_parse(int argc, char **argv, ls__bench_options *options, bool *done);
+
+/* "64K" and "4K,1M" as the value of --NAME: of `out`, of options->sizes. 0, or an exit status after it
+ * printed why. */
+struct cli_command;
+int ls__bench_parse_count(const struct cli_command *command, const char *name, const char *text,
+                          int64_t *out);
+int ls__bench_parse_counts(const struct cli_command *command, const char *name, const char *text,
+                           ls__bench_options *options);
+/* Whether the operation has options->algorithm; as above. */
+int ls__bench_check_algorithm(const struct cli_command *command, const ls__bench_options *options);
 
 /* Elements each rank calls the operation with for a buffer of so many bytes, uneven blocks all
  * together; 0: too few bytes. */

@@ -4,7 +4,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/env.h"
 #include "bench.h"
+#include "job/bootstrap/detect.h"
 #include "tools/commands.h"
 
 typedef struct job { /* made before the ranks are; they inherit it */
@@ -91,6 +93,28 @@ bool ls__bench_set_transport(const char *transport, int ranks)
     return setenv("LOCKSTEP_HOSTS", hosts, 1) == 0;
 }
 
+bool ls__bench_is_rank(void)
+{
+    ls__detected found;
+    return ls__detect_here(ls__env_posix(), &found) == LS_OK && strcmp(found.launcher, "none") != 0;
+}
+
+int ls__bench_start(const char *transport, const char *json, int ranks, int (*rank)(void *),
+                    void *arg)
+{
+    if (!ls__bench_can_write(json) || !ls__bench_set_transport(transport, ranks)) {
+        return 1;
+    }
+    if (ls__bench_is_rank()) {
+        return rank(arg);
+    }
+    if (ls_spawn(rank, arg, ranks) < 0) {
+        fprintf(stderr, "lockstep bench: %s\n", ls_error_message());
+        return 1;
+    }
+    return 0;
+}
+
 void bench_print_names(void)
 {
     char names[256];
@@ -100,7 +124,7 @@ void bench_print_names(void)
         at += *at == ','; /* and the blank behind it */
     }
     printf("\n");
-    printf("ddp\nreplay\nstep\n");
+    printf("ddp\npieces\nreplay\nstep\n");
 }
 
 /* argv[0] is "bench". */
@@ -116,6 +140,9 @@ int cmd_bench(int argc, char **argv)
     }
     if (argc > 1 && strcmp(argv[1], "replay") == 0) {
         return ls__bench_replay(argc - 1, argv + 1);
+    }
+    if (argc > 1 && strcmp(argv[1], "pieces") == 0) {
+        return ls__bench_pieces(argc - 1, argv + 1);
     }
     const int status = ls__bench_parse(argc, argv, &options, &done);
     if (status != 0 || done) {

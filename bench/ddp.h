@@ -118,8 +118,6 @@ int ls__bench_ddp_ask(ls__bench_ddp *b, const ls__bench_ddp_asked *asked,
 
 /* ---- measuring ----------------------------------------------------------------------------- */
 
-/* Whether this process is a rank of a launcher's job. */
-bool ls__bench_ddp_is_rank(void);
 /* The ranks, started here or by a launcher: the exit status. */
 int ls__bench_ddp_measure(ls__bench_ddp *b);
 

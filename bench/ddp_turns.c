@@ -12,7 +12,6 @@
 #include "base/env.h"
 #include "base/runtime.h"
 #include "ddp.h"
-#include "job/bootstrap/detect.h"
 
 #define SEARCH_MAX 1000 /* steps in which automatic buckets settle */
 
@@ -232,23 +231,7 @@ static int run_rank(void *arg)
     return written ? 0 : 1;
 }
 
-bool ls__bench_ddp_is_rank(void)
-{
-    ls__detected found;
-    return ls__detect_here(ls__env_posix(), &found) == LS_OK && strcmp(found.launcher, "none") != 0;
-}
-
 int ls__bench_ddp_measure(ls__bench_ddp *b)
 {
-    if (!ls__bench_can_write(b->json) || !ls__bench_set_transport(b->transport, b->ranks)) {
-        return 1;
-    }
-    if (ls__bench_ddp_is_rank()) {
-        return run_rank(b);
-    }
-    if (ls_spawn(run_rank, b, b->ranks) < 0) {
-        fprintf(stderr, "lockstep bench: %s\n", ls_error_message());
-        return 1;
-    }
-    return 0;
+    return ls__bench_start(b->transport, b->json, b->ranks, run_rank, b);
 }

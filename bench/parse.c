@@ -23,26 +23,27 @@ static int64_t unit_of(const char *text)
     return 0;
 }
 
-static int parse_size(const cli_command *command, const char *text, int64_t *bytes)
+int ls__bench_parse_count(const cli_command *command, const char *name, const char *text,
+                          int64_t *out)
 {
     char *end = NULL;
     errno = 0;
     const long long number = strtoll(text, &end, 10);
     const int64_t unit = unit_of(end);
     if (end == text || errno != 0 || number <= 0 || unit == 0 || number > INT64_MAX / 64 / unit) {
-        return cli_wrong(
-            command, "--sizes: \"%s\" is not a size; give bytes like 4096, 64K, 1M or 100M", text);
+        return cli_wrong(command, "--%s: \"%s\" is not a size; give one like 4096, 64K, 1M or 100M",
+                         name, text);
     }
-    *bytes = number * unit;
+    *out = number * unit;
     return 0;
 }
 
-static int parse_sizes(const cli_command *command, const cli_option *o, const char *text)
+int ls__bench_parse_counts(const cli_command *command, const char *name, const char *text,
+                           ls__bench_options *options)
 {
-    ls__bench_options *options = o->value;
     char list[512];
     if (strlen(text) >= sizeof list) {
-        return cli_wrong(command, "--sizes: the list is longer than %zu characters",
+        return cli_wrong(command, "--%s: the list is longer than %zu characters", name,
                          sizeof list - 1);
     }
     memcpy(list, text, strlen(text) + 1);
@@ -55,14 +56,20 @@ static int parse_sizes(const cli_command *command, const cli_option *o, const ch
             *rest++ = '\0';
         }
         if (options->size_count == LS__BENCH_SIZES_MAX) {
-            return cli_wrong(command, "--sizes: more than %d sizes", LS__BENCH_SIZES_MAX);
+            return cli_wrong(command, "--%s: more than %d sizes", name, LS__BENCH_SIZES_MAX);
         }
-        const int status = parse_size(command, item, &options->sizes[options->size_count++]);
+        const int status =
+            ls__bench_parse_count(command, name, item, &options->sizes[options->size_count++]);
         if (status != 0) {
             return status;
         }
     }
     return 0;
+}
+
+static int parse_sizes(const cli_command *command, const cli_option *o, const char *text)
+{
+    return ls__bench_parse_counts(command, o->name, text, o->value);
 }
 
 static int parse_dtype(const cli_command *command, const cli_option *o, const char *text)
@@ -146,14 +153,15 @@ static const cli_command command = {
         "has r+1 parts of 1+2+...+N): all-gather-v, reduce-scatter-v, gather-v, scatter-v,\n"
         "all-to-all-v (that of r for j: 1 + (r+j) mod N parts).\n"
         "`lockstep bench step` times training steps in one process, `lockstep bench ddp` on\n"
-        "ranks, `lockstep bench replay` on ranks without a network.\n"
+        "ranks, `lockstep bench replay` on ranks without a network, `lockstep bench pieces` many\n"
+        "all-reduces in flight.\n"
         "\n"
         "A sample lasts from the first rank's start to the last one's end; time is the median,\n"
         "spread the distance of the quartiles. algbw is size / time, busbw what one link would\n"
         "carry (nccl-tests). A float32 sum over shared memory stands beside the memory floor: the\n"
         "same bytes read and written by as many processes with no communication at all.\n"};
 
-static int check_algorithm(const ls__bench_options *options)
+int ls__bench_check_algorithm(const cli_command *of, const ls__bench_options *options)
 {
     const ls__operation operation = options->operation->operation;
     if (options->algorithm == NULL || ls__algorithm_find(operation, options->algorithm) != NULL) {
@@ -170,7 +178,7 @@ static int check_algorithm(const ls__bench_options *options)
             used += length > 0 ? (size_t)length : 0;
         }
     }
-    return cli_wrong(&command, "--algorithm: %s has no '%s'; there is %s", options->operation->name,
+    return cli_wrong(of, "--algorithm: %s has no '%s'; there is %s", options->operation->name,
                      options->algorithm, names);
 }
 
@@ -196,7 +204,7 @@ static int check(const ls__bench_options *options)
                              (long long)bytes, dtype, options->ranks);
         }
     }
-    return check_algorithm(options);
+    return ls__bench_check_algorithm(&command, options);
 }
 
 static int parse_operation(const char *text, ls__bench_options *options)

@@ -107,7 +107,7 @@ static int check_memory(int local_ranks)
 static int local_ranks(void)
 {
     const char *count = getenv("LOCAL_WORLD_SIZE");
-    return !ls__bench_ddp_is_rank() ? given.ranks : count != NULL ? atoi(count) : 1;
+    return !ls__bench_is_rank() ? given.ranks : count != NULL ? atoi(count) : 1;
 }
 
 /* -1, or the status to end with. */

@@ -4,15 +4,18 @@
 #include "ddp_rows.h"
 
 static const paper_column columns[] = {
-    {"network", "", NULL},        {"reduction", "", NULL},    {"row", "", "list"},
-    {"forward", "ms", "%.2f"},    {"backward", "ms", "%.2f"}, {"exposed", "ms", "%.2f"},
-    {"optimizer", "ms", "%.2f"},  {"step", "ms", "%.2f"},     {"deviation", "ms", "%.2f"},
-    {"hidden share", "", "%.2f"},
+    {"medium", "", NULL},        {"network", "", NULL},        {"reduction", "", NULL},
+    {"row", "", "list"},         {"forward", "ms", "%.2f"},    {"backward", "ms", "%.2f"},
+    {"exposed", "ms", "%.2f"},   {"optimizer", "ms", "%.2f"},  {"step", "ms", "%.2f"},
+    {"deviation", "ms", "%.2f"}, {"hidden share", "", "%.2f"},
 };
 
-static void add(json_t *table, const paper_network *n, const char *mode, const json_t *row)
+static void add(const paper *p, json_t *table, const paper_network *n, const char *mode,
+                const json_t *row)
 {
-    paper_row(table, "[s, s, s++, f, f, f, f, f, f, f]", n->title, mode, n->title, ", ", mode,
+    char medium[64], bar[160];
+    (void)snprintf(bar, sizeof bar, "%s, %s, %s", n->title, mode, paper_medium(p, medium));
+    paper_row(table, "[s, s, s, s, f, f, f, f, f, f, f]", medium, n->title, mode, bar,
               paper_mean(row, "forward"), paper_mean(row, "backward"), paper_mean(row, "exposed"),
               paper_mean(row, "optimizer"), paper_mean(row, "step"), paper_deviation(row, "step"),
               paper_number(row, "hidden_share"));
@@ -20,8 +23,8 @@ static void add(json_t *table, const paper_network *n, const char *mode, const j
 
 static void claim(paper *p, const paper_network *n, const json_t *overlap, const json_t *after)
 {
-    char left[96];
-    (void)snprintf(left, sizeof left, "%s, overlapped", n->title);
+    char left[160], medium[64];
+    (void)snprintf(left, sizeof left, "%s, %s, overlapped", paper_medium(p, medium), n->title);
     paper_claim_add(
         p, &(paper_claim){.text = "overlapping communication with backward makes a step faster",
                           .left = left,
@@ -38,9 +41,9 @@ static bool measure(paper *p, json_t *table, const paper_network *n)
     const json_t *overlap = paper_find(rows, "mode", "overlap", NULL);
     const json_t *local = paper_find(rows, "mode", "local", NULL);
     if (after != NULL && overlap != NULL && local != NULL) {
-        add(table, n, "after backward", after);
-        add(table, n, "overlapped", overlap);
-        add(table, n, "local", local);
+        add(p, table, n, "after backward", after);
+        add(p, table, n, "overlapped", overlap);
+        add(p, table, n, "local", local);
         claim(p, n, overlap, after);
     }
     json_decref(rows);
@@ -49,14 +52,16 @@ static bool measure(paper *p, json_t *table, const paper_network *n)
 
 bool paper_breakdown(paper *p)
 {
-    char medium[64], title[96];
+    char title[96];
     (void)snprintf(title, sizeof title, "Parts of a step, buckets of 25 MB, 2 ranks, %s; means",
                    paper_computed(p));
     json_t *table = paper_table(p, title, columns, (int)(sizeof columns / sizeof *columns));
     const paper_network *network;
-    for (int k = 0; (network = paper_network_at(p, k)) != NULL; k++) {
-        if (!measure(p, table, network)) {
-            return false;
+    while (paper_next_medium(p)) {
+        for (int k = 0; (network = paper_network_at(p, k)) != NULL; k++) {
+            if (!measure(p, table, network)) {
+                return false;
+            }
         }
     }
     paper_plot_add(p, &(paper_plot){.title = "Parts of a training step",
@@ -64,7 +69,7 @@ bool paper_breakdown(paper *p)
                                     .table = table,
                                     .x = "row",
                                     .y = {"forward", "backward", "exposed", "optimizer"},
-                                    .x_label = paper_medium(p, medium),
+                                    .x_label = "",
                                     .y_label = "ms",
                                     .log = ""});
     paper_note(p, "`exposed` is the communication for which backward "

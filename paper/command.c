@@ -9,6 +9,8 @@
 #include "tools/commands.h"
 
 const paper_experiment paper_experiments[] = {
+    {"fig2", "figure 2, section 3.2", "all-reduce of many parameters against parameters per call",
+     paper_call_sizes},
     {"fig6", "figure 6, section 5.1", "parts of a training step, with and without overlap",
      paper_breakdown},
     {"fig7", "figure 7, section 5.2", "step time against bucket size, 2 ranks", paper_buckets},
@@ -31,13 +33,16 @@ static const cli_option options[] = {
      .help = "of what is printed"},
     {"out", CLI_TEXT, &given.out, .value_name = "DIR", .fallback = "",
      .help = "also write NAME.json and its plots (SVG and PNG, by gnuplot) to DIR"},
-    {"transport", CLI_CHOICE, &given.transport, .choices = "shm|tcp",
-     .fallback = "as the environment says, else shm",
-     .help = "shm: shared memory; tcp: as if every rank had a host of its own"},
+    {"transport", CLI_CHOICE, &given.transport, .choices = "shm|tcp|mpi",
+     .fallback = "all that this machine has, or shm",
+     .help =
+         "shm: shared memory; tcp: as if every rank had a host of its own; mpi: MPI's collectives"},
     {"link", CLI_CHOICE, &link_rate, .choices = "none|100mbit|1gbit|10gbit",
      .help = "measure between two network namespaces with a link of this rate; needs root"},
     {"sizes", CLI_TEXT, &given.sizes, .value_name = "LIST",
      .help = "of cs336's all_reduce; those that do not fit into memory are left out"},
+    {"parameters", CLI_COUNT, &given.parameters, .low = 1000, .high = 1e9, .fallback = "60000000",
+     .help = "of fig2: summed in all"},
     {"steps", CLI_COUNT, &steps, .low = 1, .high = 1000, .fallback = "the experiment's",
      .help = "timed steps of a turn"},
     {"turns", CLI_COUNT, &turns, .low = 1, .high = 10, .fallback = "the experiment's",
@@ -62,7 +67,9 @@ static const cli_command command = {
     .more =
         "`lockstep paper list` prints the names. Each experiment prints its table and the paper's\n"
         "claims as inequalities that hold or fail here, with their ratio: the median over turns,\n"
-        "and the lowest and highest turn. `all` needs --out and also writes DIR/index.html.\n"};
+        "and the lowest and highest turn. `all` needs --out and also writes DIR/index.html.\n"
+        "Without --transport and --link, fig2 and fig6 to fig9 measure shared memory, TCP at\n"
+        "1 Gbit/s (as root) and MPI (where one is installed); the others shared memory.\n"};
 
 void paper_print_names(void)
 {
@@ -81,36 +88,61 @@ static int list(void)
     return 0;
 }
 
-/* As a user would write it again. */
-static const char *line_of(const paper_experiment *e, char out[256])
+static void add_option(char line[512], const char *name, const char *value)
 {
-    char timed[64] = "", speed[32] = "";
+    if (value != NULL) {
+        (void)snprintf(line + strlen(line), 512 - strlen(line), " --%s %s", name, value);
+    }
+}
+
+static void add_number(char line[512], const char *name, int64_t value)
+{
+    char text[32];
+    (void)snprintf(text, sizeof text, "%lld", (long long)value);
+    add_option(line, name, value > 0 ? text : NULL);
+}
+
+/* As a user would write it again. */
+static const char *line_of(const paper_experiment *e, char out[512])
+{
+    (void)snprintf(out, 512, "lockstep paper %s%s", e->name, given.full ? " --full" : "");
+    add_option(out, "transport", given.transport);
+    add_option(out, "link", given.link);
+    add_option(out, "model", given.model);
+    add_option(out, "compute", given.compute);
     if (given.speed > 0.0) {
-        (void)snprintf(speed, sizeof speed, " --speed %g", given.speed);
+        char speed[32];
+        (void)snprintf(speed, sizeof speed, "%g", given.speed);
+        add_option(out, "speed", speed);
     }
-    if (given.steps > 0 || given.turns > 0) {
-        (void)snprintf(timed, sizeof timed, "%s%.0d%s%.0d", given.steps > 0 ? " --steps " : "",
-                       given.steps, given.turns > 0 ? " --turns " : "", given.turns);
-    }
-    (void)snprintf(out, 256, "lockstep paper %s%s%s%s%s%s%s%s%s%s%s%s", e->name,
-                   given.transport != NULL ? " --transport " : "",
-                   given.transport != NULL ? given.transport : "",
-                   given.link != NULL ? " --link " : "", given.link != NULL ? given.link : "",
-                   given.full ? " --full" : "", given.model != NULL ? " --model " : "",
-                   given.model != NULL ? given.model : "",
-                   given.compute != NULL ? " --compute " : "",
-                   given.compute != NULL ? given.compute : "", speed, timed);
+    add_number(out, "parameters", given.parameters);
+    add_number(out, "steps", steps);
+    add_number(out, "turns", turns);
     return out;
+}
+
+/* Whether there is an MPI, if one was asked for; false after it printed why. */
+static bool has_mpi(paper *p)
+{
+    char why[256];
+    const bool asked = p->transport != NULL && strcmp(p->transport, "mpi") == 0;
+    if (asked && !paper_mpi_find(&p->mpi, why)) {
+        fprintf(stderr, "lockstep paper: --transport mpi: %s\n", why);
+        return false;
+    }
+    return true;
 }
 
 /* A result, which is printed and written; NULL after it was said why. */
 static json_t *run(const paper_experiment *e)
 {
-    char line[256];
+    char line[512];
     paper p = {.experiment = e,
                .options = &given,
+               .transport = given.transport,
+               .link = given.link,
                .result = paper_result_new(e, &given, line_of(e, line))};
-    if (p.result == NULL || !e->run(&p) ||
+    if (p.result == NULL || !has_mpi(&p) || !e->run(&p) ||
         (given.out != NULL && !paper_write(p.result, given.out))) {
         fprintf(stderr, "lockstep paper: %s has no result\n", e->name);
         json_decref(p.result);
@@ -174,8 +206,9 @@ int cmd_paper(int argc, char **argv)
     given.steps = (int)steps;
     given.turns = (int)turns;
     given.link = strcmp(link_rate, "none") != 0 ? link_rate : NULL;
-    if (given.link != NULL && given.transport != NULL && strcmp(given.transport, "shm") == 0) {
-        return cli_wrong(&command, "--link %s is TCP; leave --transport shm out", given.link);
+    if (given.link != NULL && given.transport != NULL && strcmp(given.transport, "tcp") != 0) {
+        return cli_wrong(&command, "--link %s is TCP; leave --transport %s out", given.link,
+                         given.transport);
     }
     if (strcmp(argv[first], "list") == 0) {
         return list();

@@ -44,11 +44,40 @@ static bool here(const paper *p, int ranks, const char *self, const char *const 
     add_bench(&w, self, arguments, json);
     add(&w, "-n");
     add(&w, count);
-    if (p->options->transport != NULL) {
+    if (p->transport != NULL) {
         add(&w, "--transport");
-        add(&w, p->options->transport);
+        add(&w, p->transport);
     }
     return paper_run(w.argv) == 0;
+}
+
+/* A job of mpirun on this host. Ranks that wait yield the core: there may be more of them than cores. */
+static bool over_mpi(const paper *p, int ranks, const char *self, const char *const *arguments,
+                     const char *json)
+{
+    static const char *const start[] = {"env", "LOCKSTEP_BACKEND=mpi", "OMPI_ALLOW_RUN_AS_ROOT=1",
+                                        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                                        "OMPI_MCA_mpi_yield_when_idle=1"};
+    static const char *const open_mpi[] = {"-q", "--oversubscribe", "--bind-to", "none"};
+    char count[16];
+    words w = {.count = 0};
+    (void)snprintf(count, sizeof count, "%d", ranks);
+    for (size_t i = 0; i < sizeof start / sizeof *start; i++) {
+        add(&w, start[i]);
+    }
+    add(&w, p->mpi.launcher);
+    for (size_t i = 0; p->mpi.open_mpi && i < sizeof open_mpi / sizeof *open_mpi; i++) {
+        add(&w, open_mpi[i]);
+    }
+    add(&w, "-n");
+    add(&w, count);
+    add_bench(&w, self, arguments, json);
+    return paper_run(w.argv) == 0;
+}
+
+static bool is_mpi(const paper *p)
+{
+    return p->transport != NULL && strcmp(p->transport, "mpi") == 0;
 }
 
 /* The k-th node of two, in its namespace. */
@@ -90,7 +119,7 @@ static bool over_link(const paper *p, int ranks, const char *self, const char *c
     char secret[128];
     (void)snprintf(secret, sizeof secret, "%s/secret", folder);
     const char *const make_secret[] = {self, "secret", secret, NULL};
-    if (paper_run(make_secret) != 0 || !paper_link_make(&link, p->options->link)) {
+    if (paper_run(make_secret) != 0 || !paper_link_make(&link, p->link)) {
         return false;
     }
     const int other = start_node(&link, 1, ranks, self, arguments, folder, json);
@@ -124,9 +153,9 @@ json_t *paper_bench(paper *p, int ranks, const char *what, const char *const *ar
             paper_medium(p, medium));
     (void)clock_gettime(CLOCK_MONOTONIC, &begin);
     (void)snprintf(json, sizeof json, "%s/rows.json", folder);
-    const bool measured = p->options->link != NULL
-                              ? over_link(p, ranks, self, arguments, folder, json)
-                              : here(p, ranks, self, arguments, json);
+    const bool measured = p->link != NULL ? over_link(p, ranks, self, arguments, folder, json)
+                          : is_mpi(p)     ? over_mpi(p, ranks, self, arguments, json)
+                                          : here(p, ranks, self, arguments, json);
     (void)clock_gettime(CLOCK_MONOTONIC, &end);
     fprintf(stderr, measured ? " %lld s\n" : " failed after %lld s\n",
             (long long)(end.tv_sec - begin.tv_sec));
@@ -174,17 +203,4 @@ const char *paper_text(const json_t *row, const char *key)
 {
     const char *text = json_string_value(json_object_get(row, key));
     return text != NULL ? text : "";
-}
-
-const char *paper_medium(const paper *p, char out[64])
-{
-    const char *transport = p->options->transport;
-    if (p->options->link != NULL) {
-        (void)snprintf(out, 64, "TCP at %s/s", p->options->link);
-    } else {
-        (void)snprintf(out, 64, "%s",
-                       transport != NULL && strcmp(transport, "tcp") == 0 ? "TCP of one host"
-                                                                          : "shared memory");
-    }
-    return out;
 }

@@ -15,6 +15,7 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 typedef struct paper paper;
 
@@ -28,19 +29,28 @@ typedef struct paper_experiment {
 typedef struct paper_options {
     const char *format;    /* "text", "markdown", "csv", "json" */
     const char *out;       /* folder of the files; NULL: none are written */
-    const char *transport; /* "shm", "tcp"; NULL: the experiment's own */
+    const char *transport; /* "shm", "tcp", "mpi"; NULL: the experiment's own */
     const char *link;      /* "100mbit", "1gbit", "10gbit"; NULL: none */
     bool full;             /* the paper's networks instead of smaller ones */
     const char *model;     /* only this network, of `lockstep bench ddp`; NULL: the experiment's */
     const char *sizes;     /* of all_reduce: "1M,10M" */
     const char *compute;   /* "measured", "replay"; NULL: the experiment's own */
     double speed;          /* a replayed network computes so many times as fast; 0: as recorded */
+    int64_t parameters;    /* of fig2, in all; 0: the paper's */
     int steps, turns;      /* timed steps of a turn, turns; 0: the experiment's own */
 } paper_options;
+
+typedef struct paper_mpi {        /* an MPI that jobs can be started under */
+    const char *title, *launcher; /* "Open MPI", "mpirun.openmpi" */
+    bool open_mpi;
+} paper_mpi;
 
 struct paper { /* an experiment in progress */
     const paper_experiment *experiment;
     const paper_options *options;
+    const char *transport, *link; /* of the measurement: the options', or paper_next_medium's */
+    paper_mpi mpi;                /* of the transport "mpi" */
+    int medium;                   /* how many paper_next_medium has seen */
     json_t *result;
 };
 
@@ -113,8 +123,15 @@ double paper_deviation(const json_t *row, const char *key);
 double paper_number(const json_t *row, const char *key);
 const char *paper_text(const json_t *row, const char *key);
 
-/* "shared memory", "TCP of one host", "TCP at 1gbit". */
+/* ---- media (media.c) --------------------------------------------------------------------------- */
+
+/* Sets the next medium of the measurements: the one that was asked for, else shared memory, TCP at
+ * 1 Gbit/s and MPI, where this machine has them; notes why it has not. False behind the last. */
+bool paper_next_medium(paper *p);
+/* "shared memory", "TCP of one host", "TCP at 1gbit/s", "MPI (Open MPI)". */
 const char *paper_medium(const paper *p, char out[64]);
+/* False with the reason. */
+bool paper_mpi_find(paper_mpi *out, char why[256]);
 
 /* ---- links (link.c) ---------------------------------------------------------------------------- */
 
@@ -138,8 +155,9 @@ bool paper_stopped(void);
 /* ---- experiments ------------------------------------------------------------------------------- */
 
 bool paper_arithmetic(paper *p);
-bool paper_breakdown(paper *p); /* fig6 */
-bool paper_buckets(paper *p);   /* fig7, fig8 */
+bool paper_breakdown(paper *p);  /* fig6 */
+bool paper_buckets(paper *p);    /* fig7, fig8 */
+bool paper_call_sizes(paper *p); /* fig2 */
 bool paper_cs336(paper *p);
 bool paper_taxonomy(paper *p);
 

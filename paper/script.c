@@ -142,6 +142,7 @@ bool paper_script(const json_t *plot, const json_t *table, const char *path)
 {
     FILE *out = fopen(path, "w");
     const groups g = groups_of(plot, table);
+    const char *log = paper_text(plot, "log");
     if (out == NULL) {
         return false;
     }
@@ -150,10 +151,11 @@ bool paper_script(const json_t *plot, const json_t *table, const char *path)
     }
     fprintf(out,
             "set title \"%s\" noenhanced\nset xlabel \"%s\"\nset ylabel \"%s\"\nset grid ytics\n"
-            "set key noenhanced outside right top\nset xtics noenhanced\n%s%s%s\n",
+            "set key noenhanced %s\nset xtics noenhanced\n%s%s\n%s",
             paper_text(plot, "title"), paper_text(plot, "x_label"), paper_text(plot, "y_label"),
-            paper_text(plot, "log")[0] != '\0' ? "set logscale " : "set yrange [0:*]",
-            paper_text(plot, "log"), "");
+            g.count > 1 ? "center bmargin maxcols 2" : "outside right top",
+            log[0] != '\0' ? "set logscale " : "set yrange [0:*]", log,
+            strchr(log, 'x') != NULL ? "set format x '%.0s%c'\n" : "");
     const char *kind = paper_text(plot, "kind");
     if (strcmp(kind, "lines") == 0) {
         lines(out, plot, table, &g);

@@ -18,12 +18,12 @@ import time
 import xml.etree.ElementTree
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
-from sentences import says
+from sentences import says, sentence
 from tap import BUILD, Skip, command, run, test
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-paper-test-")
-TINY = ("--model", "mlp-tiny", "--steps", "3", "--turns", "3", "--sizes", "64K,1M")
-NAMES = ["fig6", "fig7", "fig8", "cs336", "arithmetic", "taxonomy"]
+TINY = ("--model", "mlp-tiny", "--steps", "3", "--turns", "3", "--sizes", "64K,1M", "--parameters", "250000")
+NAMES = ["fig2", "fig6", "fig7", "fig8", "cs336", "arithmetic", "taxonomy"]
 NOTEBOOK = ["bucket_size", "model", "backend", "world_size", "global_batch_size", "warmup_steps", "benchmark_steps",
             "step_time_avg_s", "step_time_std_s", "comm_time_avg_s", "comm_time_std_s", "comm_frac_avg",
             "comm_frac_std"]
@@ -40,6 +40,14 @@ def result_of(name, *arguments):
     status, output, errors = paper(name, *TINY, "--format", "json", *arguments)
     assert status == 0, errors
     return json.loads(output)
+
+
+def environment_with(*tools, **more):
+    """PATH has these tools alone."""
+    folder = pathlib.Path(tempfile.mkdtemp(dir=SCRATCH.name))
+    for tool in tools:
+        (folder / tool).symlink_to(shutil.which(tool) or "/bin/true")
+    return dict(os.environ, PATH=str(folder), **more)
 
 
 def rows_of(table):
@@ -68,7 +76,7 @@ def the_lectures_sums_are_those_of_the_lectures():
 def the_parts_of_a_step_add_up_and_the_claim_follows_from_the_turns():
     result = result_of("fig6", "--transport", "tcp")
     rows = rows_of(result["tables"][0])
-    says(result["plots"][0]["x_label"], "TCP of one host")
+    says(rows[0]["medium"], "TCP of one host")
     assert [row["reduction"] for row in rows] == ["after backward", "overlapped", "local"], rows
     for row in rows:
         parts = sum(row[part] for part in ("forward", "backward", "exposed", "optimizer"))
@@ -78,7 +86,7 @@ def the_parts_of_a_step_add_up_and_the_claim_follows_from_the_turns():
     assert claim["lowest"] <= claim["ratio"] <= claim["highest"] and claim["turns"] == 3
     assert claim["holds"] == (claim["ratio"] < claim["factor"] == 1.0)
     assert result["machine"]["cores"] == os.cpu_count() and result["command"].endswith(
-        "fig6 --transport tcp --model mlp-tiny --steps 3 --turns 3"), result["command"]
+        "fig6 --transport tcp --model mlp-tiny --parameters 250000 --steps 3 --turns 3"), result["command"]
 
 
 @test
@@ -103,7 +111,7 @@ def replayed_tables_say_so_and_name_the_timeline():
 
 @test
 def a_claim_is_the_median_of_the_ratios_of_the_turns():
-    result = result_of("fig7")
+    result = result_of("fig7", "--transport", "shm")
     rows = {row["bucket"]: row for row in rows_of(result["tables"][0])}
     assert list(rows) == ["0", "1", "5", "10", "25", "50", "auto"]
     assert rows["0"]["buckets"] == 6 and rows["25"]["buckets"] == 1  # a bucket for each of 6 parameters
@@ -142,6 +150,64 @@ def sizes_that_do_not_fit_into_memory_are_left_out_with_a_note():
     assert sum(note.startswith("Left out: 100G with") for note in result["notes"]) == 3, result["notes"]
 
 
+@test
+def the_knee_is_the_smallest_size_near_the_best_and_the_claims_follow_from_the_turns():
+    result = result_of("fig2", "--transport", "shm")
+    assert result["command"].endswith("--parameters 250000 --steps 3 --turns 3"), result["command"]
+    rows, knees = map(rows_of, result["tables"])
+    curves = {}
+    for row in rows:
+        assert row["calls"] == -(-250000 // row["per call"]) and statistics.median(row["turns"]) == row["time"], row
+        curves.setdefault((row["backend"], row["algorithm"], row["ranks"]), []).append(row)
+    assert [(*key, len(curve)) for key, curve in curves.items()] == [
+        ("shared memory", "chosen", 2, 5), ("TCP of one host", "chosen", 4, 1), ("TCP of one host", "tree_stages", 4, 1)]
+    for key, knee in zip(curves, knees):
+        best = min(curves[key], key=lambda row: row["time"])
+        near = [row["per call"] for row in curves[key] if row["time"] <= 1.1 * best["time"]]
+        assert (knee["best"], knee["knee"]) == (best["per call"], min(near)), (key, knee)
+    size, tree = result["claims"]
+    curve, = [c for (medium, *_), c in curves.items() if medium == "shared memory"]
+    at_knee, = [row for row in curve if row["per call"] == knees[0]["knee"]]
+    ratio = statistics.median(a / b for a, b in zip(at_knee["turns"], curve[0]["turns"]))
+    assert math.isclose(size["ratio"], ratio, rel_tol=1e-9) and size["relation"] == "<" and tree["relation"] == ">"
+
+
+@test
+def all_media_are_measured_or_said_to_be_skipped():
+    status, output, errors = paper("fig6", *TINY, "--format", "json", env=environment_with("sh", "rm"))
+    assert status == 0, errors
+    result = json.loads(output)
+    assert {row["medium"] for row in rows_of(result["tables"][0])} == {"shared memory"}
+    says("\n".join(result["notes"]), "TCP at 1 Gbit/s: skipped: network namespaces cannot be made here; it needs root, ip, "
+                                     "tc and nsenter.")
+    says("\n".join(result["notes"]), "MPI: skipped: %s.")
+    says("\n".join(result["notes"]), "NCCL: skipped: this version has no CUDA backend.")
+
+
+@test
+def a_job_of_mpirun_is_measured_where_there_is_one():
+    plugins = BUILD / "src/comm/mpi"
+    status, _, errors = paper("fig6", *TINY, "--transport", "mpi", env=environment_with(
+        "sh", "rm", "grep", LOCKSTEP_BACKEND_PATH=str(plugins)))
+    assert status == 1
+    built = list(plugins.glob("ls_backend_mpi_*.so"))
+    if built:
+        says(errors, "there is no mpirun of the MPI whose plug-in is here")
+    status, _, errors = paper("fig6", *TINY, "--transport", "mpi", env=dict(os.environ, LOCKSTEP_BACKEND_PATH="/nowhere"))
+    assert status == 1
+    says(errors, "lockstep paper: --transport mpi: %s")
+    says(errors, "no ls_backend_mpi_openmpi.so or ls_backend_mpi_mpich.so can be loaded; `lockstep info` says why")
+    found = [file for file in built if shutil.which("mpirun." + file.stem.split("_")[-1])]
+    if not found:
+        raise Skip("there is no mpirun of an MPI with a plug-in")
+    status, output, errors = paper("fig6", *TINY, "--format", "json", "--transport", "mpi",
+                                   env=dict(os.environ, LOCKSTEP_BACKEND_PATH=str(plugins)))
+    assert status == 0, errors
+    rows = rows_of(json.loads(output)["tables"][0])
+    titles = {f"MPI ({title})" for title in (sentence("Open MPI"), "MPICH")}
+    assert len(rows) == 3 and all(row["medium"] in titles and row["step"] > 0 for row in rows), rows
+
+
 class Page(html.parser.HTMLParser):
     def __init__(self, text):
         super().__init__()
@@ -164,8 +230,8 @@ def all_experiments_make_a_report_that_needs_no_other_file():
     assert status == 0, errors
     says(errors, "lockstep paper: %d experiments, %d without a result: %s")
     page = Page((out / "index.html").read_text())
-    assert page.sections == NAMES and page.plots == 4 and page.links == [], vars(page)
-    for name in NAMES[:4]:
+    assert page.sections == NAMES and page.plots >= 5 and page.links == [], vars(page)
+    for name in NAMES[:5]:
         assert xml.etree.ElementTree.parse(out / f"{name}.svg").getroot().tag.endswith("svg")
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert json.loads((out / f"{name}.json").read_text())["plots"][0]["files"] == [f"{name}.svg", f"{name}.png"]
@@ -174,10 +240,7 @@ def all_experiments_make_a_report_that_needs_no_other_file():
 @test
 def without_gnuplot_the_rest_is_written():
     out = pathlib.Path(SCRATCH.name) / "plain"
-    tools = pathlib.Path(SCRATCH.name) / "bin"
-    tools.mkdir()
-    (tools / "rm").symlink_to(shutil.which("rm"))
-    status, _, errors = paper("fig6", *TINY, "--out", out, env=dict(os.environ, PATH=str(tools)))
+    status, _, errors = paper("fig6", *TINY, "--transport", "shm", "--out", out, env=environment_with("rm"))
     assert status == 0, errors
     says(errors, 'lockstep paper: "%s" could not be started: %s')
     says(errors, "lockstep paper: %s was not drawn; gnuplot (Debian: gnuplot-nox) draws it from %s")
@@ -187,9 +250,9 @@ def without_gnuplot_the_rest_is_written():
 @test
 def what_cannot_be_done_is_refused():
     for arguments, part in (
-            (("fig99",), 'there is no experiment "fig99"; did you mean fig6?'), ((), "name one experiment"),
+            (("fig66",), 'there is no experiment "fig66"; did you mean fig6?'), ((), "name one experiment"),
             (("all",), "all: say where to: --out DIR"),
-            (("fig6", "--link", "1gbit", "--transport", "shm"), "--link 1gbit is TCP; leave --transport shm out")):
+            (("fig6", "--link", "1gbit", "--transport", "mpi"), "--link 1gbit is TCP; leave --transport mpi out")):
         status, _, errors = paper(*arguments)
         assert status == 2 and part in errors, errors
     taken = pathlib.Path(SCRATCH.name) / "taken"
@@ -232,7 +295,7 @@ def a_link_between_two_namespaces_is_made_and_removed():
     command("ip", "netns", "del", "lockstep-paper-try")
     before = namespaces()
     result = result_of("fig6", "--link", "1gbit")
-    says(result["plots"][0]["x_label"], "TCP at %s/s")
+    says(result["tables"][0]["rows"][0][0], "TCP at %s/s")
     assert result["link"] == "1gbit" and namespaces() == before
     # Ended in the middle: nothing stays.
     process = subprocess.Popen([BUILD / "lockstep", "paper", "fig7", "--model", "mlp", "--link", "100mbit", "--steps",
