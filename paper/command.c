@@ -15,6 +15,12 @@ const paper_experiment paper_experiments[] = {
      paper_breakdown},
     {"fig7", "figure 7, section 5.2", "step time against bucket size, 2 ranks", paper_buckets},
     {"fig8", "figure 8, section 5.2", "step time against bucket size, 4 ranks", paper_buckets},
+    {"fig10", "figure 10, section 5.4", "step time when only every n-th step synchronises",
+     paper_skipping},
+    {"fig12", "figure 12, section 5.5", "step time with 1, 3 and 5 groups in turns",
+     paper_round_robin},
+    {"variance", "section 5, the shared entitlement", "step times of ranks that are slow at random",
+     paper_variance},
     {"cs336", "the course CS336's notebook", "all-reduce and DDP in the notebook's tables",
      paper_cs336},
     {"arithmetic", "the lectures", "sums with their steps: years, memory, the parameter server",
@@ -69,7 +75,8 @@ static const cli_command command = {
         "claims as inequalities that hold or fail here, with their ratio: the median over turns,\n"
         "and the lowest and highest turn. `all` needs --out and also writes DIR/index.html.\n"
         "Without --transport and --link, fig2 and fig6 to fig9 measure shared memory, TCP at\n"
-        "1 Gbit/s (as root) and MPI (where one is installed); the others shared memory.\n"};
+        "1 Gbit/s (as root) and MPI (where one is installed), fig10 and fig12 shared memory and\n"
+        "TCP of this host; the others shared memory.\n"};
 
 void paper_print_names(void)
 {

@@ -103,6 +103,20 @@ json_t *paper_ddp_rows(paper *p, const paper_network *n, int ranks, const char *
     return rows_of(p, n, ranks, first, modes, buckets, NULL);
 }
 
+bool paper_over_medium(const paper *p, int k, int turns, paper_over *out)
+{
+    static const char *const media[] = {"shm", "tcp"};
+    const bool asked = p->transport != NULL || p->link != NULL;
+    out->options = *p->options;
+    out->options.turns = out->options.turns > 0 ? out->options.turns : turns;
+    out->p = *p;
+    out->p.options = &out->options;
+    if (!asked && k < 2) {
+        out->p.transport = media[k];
+    }
+    return k < (asked ? 1 : 2);
+}
+
 json_t *paper_list(const json_t *row, const char *part)
 {
     json_t *list = json_object_get(json_object_get(row, "samples_ms"), part);

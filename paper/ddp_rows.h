@@ -19,6 +19,13 @@ json_t *paper_ddp_rows(paper *p, const paper_network *n, int ranks, const char *
  * last NULL; NULL: none. */
 json_t *paper_replayed_rows(paper *p, const paper_network *n, int ranks, const char *modes,
                             const char *buckets, const char *const *more);
+/* On this host: shared memory, then TCP, unless a medium was asked for. The k-th, as an experiment
+ * into the same result; false behind the last. Without --turns a row has `turns` turns. */
+typedef struct paper_over {
+    paper p;
+    paper_options options;
+} paper_over;
+bool paper_over_medium(const paper *p, int k, int turns, paper_over *out);
 /* "computed" or "replayed": of rows of paper_ddp_rows, for titles. */
 const char *paper_computed(const paper *p);
 /* Milliseconds of a part ("step", "exposed") in every timed step; a new reference. */

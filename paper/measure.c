@@ -165,16 +165,24 @@ json_t *paper_bench(paper *p, int ranks, const char *what, const char *const *ar
     return rows;
 }
 
+static bool has(const json_t *row, const char *key, const char *value)
+{
+    char number[32];
+    const json_t *found = json_object_get(row, key);
+    (void)snprintf(number, sizeof number, "%.9g", json_number_value(found));
+    return strcmp(json_is_number(found) ? number : paper_text(row, key), value) == 0;
+}
+
 const json_t *paper_find(const json_t *rows, const char *key, const char *value, ...)
 {
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
-        bool fits = strcmp(paper_text(row, key), value) == 0;
+        bool fits = has(row, key, value);
         va_list more;
         va_start(more, value);
         for (const char *k = va_arg(more, const char *); k != NULL && fits;
              k = va_arg(more, const char *)) {
-            fits = strcmp(paper_text(row, k), va_arg(more, const char *)) == 0;
+            fits = has(row, k, va_arg(more, const char *));
         }
         va_end(more);
         if (fits) {

@@ -115,7 +115,7 @@ bool paper_page(json_t *const *results, int count, const char *path); /* page.c 
 /* `lockstep bench ARGS… -n RANKS`, whose rows are returned (a new reference); NULL after it printed why. `what`
  * is shown meanwhile. The last argument is NULL. */
 json_t *paper_bench(paper *p, int ranks, const char *what, const char *const *arguments);
-/* The row in which all of these keys have these values; NULL: there is none. The last is NULL. */
+/* The row in which all of these keys have these values, numbers as "%.9g"; NULL: there is none. The last is NULL. */
 const json_t *paper_find(const json_t *rows, const char *key, const char *value, ...);
 /* row[key].mean_ms, .deviation_ms; row[key]. */
 double paper_mean(const json_t *row, const char *key);
@@ -159,7 +159,10 @@ bool paper_breakdown(paper *p);  /* fig6 */
 bool paper_buckets(paper *p);    /* fig7, fig8 */
 bool paper_call_sizes(paper *p); /* fig2 */
 bool paper_cs336(paper *p);
+bool paper_round_robin(paper *p); /* fig12 */
+bool paper_skipping(paper *p);    /* fig10 */
 bool paper_taxonomy(paper *p);
+bool paper_variance(paper *p);
 
 extern const paper_experiment paper_experiments[];
 extern const int paper_experiment_count;

@@ -145,7 +145,7 @@ def the_timelines_of_the_command_are_those_of_the_repository():
     for path in paths:
         kept = json.loads(path.read_text())
         gradients = kept["gradients"]
-        if kept["name"] != path.stem or path.stem not in text or len(gradients) < 30:
+        if kept["name"] != path.stem or path.stem not in text or len(gradients) < 6:
             problems.append(f"{path.stem}: {kept['name']}")
         if not all(kept[key] for key in ("how", "command", "date", "title")) or not 0 < kept["forward_s"] < kept["backward_s"]:
             problems.append(f"{path.stem}: how it was recorded, or how long it took")

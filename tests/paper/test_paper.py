@@ -23,7 +23,7 @@ from tap import BUILD, Skip, command, run, test
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-paper-test-")
 TINY = ("--model", "mlp-tiny", "--steps", "3", "--turns", "3", "--sizes", "64K,1M", "--parameters", "250000")
-NAMES = ["fig2", "fig6", "fig7", "fig8", "cs336", "arithmetic", "taxonomy"]
+NAMES = ["fig2", "fig6", "fig7", "fig8", "fig10", "fig12", "variance", "cs336", "arithmetic", "taxonomy"]
 NOTEBOOK = ["bucket_size", "model", "backend", "world_size", "global_batch_size", "warmup_steps", "benchmark_steps",
             "step_time_avg_s", "step_time_std_s", "comm_time_avg_s", "comm_time_std_s", "comm_frac_avg",
             "comm_frac_std"]
@@ -107,6 +107,47 @@ def replayed_tables_say_so_and_name_the_timeline():
     assert ", computed; " in computed["tables"][0]["title"]
     status, _, errors = paper("fig6", "--model", "vit", "--compute", "replay")
     assert status == 1 and 'timeline "vit": it is neither a file nor one of' in errors, errors
+
+
+@test
+def skipped_synchronisations_are_means_over_cycles_on_two_media():
+    result = result_of("fig10")
+    titles = [table["title"] for table in result["tables"]]
+    assert ["shared memory" in t for t in titles] == [True, False] and "TCP of one host" in titles[1], titles
+    assert all("replayed" in t for t in titles)
+    for table in result["tables"]:
+        rows = rows_of(table)
+        assert [(row["ranks"], row["every"]) for row in rows] == [(n, k) for n in (2, 4, 8) for k in (1, 2, 4, 8)]
+        for at, row in enumerate(rows):
+            each = rows[at - at % 4]
+            assert math.isclose(row["saved"], 100 * (1 - row["step"] / each["step"]), abs_tol=1e-6), row
+            assert len(row["steps"]) == 3 * math.ceil(3 / row["every"]) and row["series"] == f"mlp-tiny, {row['ranks']} ranks"
+    assert [claim["left"] for claim in result["claims"]] == ["mlp-tiny, 8 ranks, every 8th"] * 2
+    assert len(rows_of(result_of("fig10", "--transport", "shm")["tables"][0])) == 12
+
+
+@test
+def groups_in_turns_have_a_row_each():
+    result = result_of("fig12", "--transport", "tcp")
+    table, = result["tables"]
+    assert [row["groups"] for row in rows_of(table)] == ["1", "3", "5"] and "4 ranks, TCP of one host, replayed" in table["title"]
+    claim, = result["claims"]
+    assert claim["relation"] == "<" and claim["factor"] == 1 and "3 groups" in claim["left"]
+
+
+@test
+def under_noise_a_synchronised_step_is_expected_to_last_as_long_as_the_slowest_rank():
+    result = result_of("variance")
+    rows = rows_of(result["tables"][0])
+    assert [(row["noise"], row["reduction"]) for row in rows] == [
+        (noise, mode) for noise in ("0", "0.1", "0.3") for mode in ("local", "overlap", "naive")]
+    quiet = rows[0]["expected"]
+    assert rows[1]["expected"] == quiet <= rows[0]["step"] * (1 + 1e-9)
+    compute = (rows[3]["expected"] - quiet) / 0.1  # forward and backward
+    for row, share in zip(rows[3:], (0.1, 0.1 * 25 / 12, 0.1 * 25 / 12, 0.3, 0.3 * 25 / 12, 0.3 * 25 / 12)):
+        assert math.isclose(row["expected"], quiet + compute * share, rel_tol=1e-6), row
+        assert row["longest"] == max(row["steps"]) and row["median"] in row["steps"], row
+    assert [claim["relation"] for claim in result["claims"]] == [">", "<"]
 
 
 @test
@@ -230,8 +271,8 @@ def all_experiments_make_a_report_that_needs_no_other_file():
     assert status == 0, errors
     says(errors, "lockstep paper: %d experiments, %d without a result: %s")
     page = Page((out / "index.html").read_text())
-    assert page.sections == NAMES and page.plots >= 5 and page.links == [], vars(page)
-    for name in NAMES[:5]:
+    assert page.sections == NAMES and page.plots >= 10 and page.links == [], vars(page)
+    for name in NAMES[:8]:
         assert xml.etree.ElementTree.parse(out / f"{name}.svg").getroot().tag.endswith("svg")
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert json.loads((out / f"{name}.json").read_text())["plots"][0]["files"] == [f"{name}.svg", f"{name}.png"]

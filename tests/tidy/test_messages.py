@@ -27,6 +27,7 @@ SILENT_FILES = (
     "bench/report.c",
     "paper/arithmetic.c", "paper/breakdown.c", "paper/buckets.c", "paper/call_sizes.c", "paper/cs336.c",
     "paper/taxonomy.c",  # results
+    "paper/round_robin.c", "paper/skipping.c", "paper/variance.c",  # the same
     "paper/script.c",         # of gnuplot
     "paper/page.c",           # HTML
     "tools/info_backends.c",  # a table on stdout

@@ -289,8 +289,7 @@ static ls_status connect_mpi(ls__comm *comm, const ls_backend_transport *table, 
                                .remote = remote->is,
                                .control = remote->net,
                                .failed = mpi_has_failed,
-                               .arg = comm,
-                               .calls = &comm->plugin_calls};
+                               .arg = comm};
     return ls__mpi_transport_new(&spec, &remote->mpi);
 }
 
