@@ -2,7 +2,7 @@
 """How much of the communication a computation hides, between two hosts at 1 Gbit/s: MPI_Iallreduce of Open MPI
 and MPICH, of which nothing is called until the wait, beside Lockstep over the same two MPIs and over TCP.
 
-    bench/compare_overlap.py --build build [--part loop|ddp] [--rounds 5]
+    bench/compare_overlap.py --build build [--part loop|ddp] [--rounds 5] [--seconds 200]
 
 The hosts are those of `scripts/slurm-two-nodes --hosts`, with `tc tbf` on both ends of their cable; needs root. In
 turns, a job of mpirun for each row:
@@ -24,6 +24,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import time
 
 import conditions
 
@@ -102,7 +103,7 @@ def loop(row, build, folder):
 def ddp(row, build, folder):
     path = folder / "ddp.json"
     job(row, build, [build / "lockstep", "bench", "ddp", "--model", "resnet18-cifar", "--batch", 48,
-                     "--mode", "overlap,bucketed,local", "--buckets", 5, "--warmup", 1, "--steps", 1, "--rounds", 1,
+                     "--mode", "overlap,bucketed,local", "--buckets", 5, "--warmup", 1, "--steps", 2, "--rounds", 1,
                      "--json", path], 1e8)
     found = {each["mode"]: each for each in json.loads(path.read_text())}
     overlap, bucketed, local = (found[mode] for mode in ("overlap", "bucketed", "local"))
@@ -135,14 +136,16 @@ def inside(options):
     folder = pathlib.Path(os.environ["TWO_NODES"])
     mpis = [mpi for mpi in MPIS if build_programs(options, folder, mpi)]
     rows, watch = rows_of(options.part, mpis), conditions.Watch()
-    for turn in range(options.rounds):
+    begin, turns = time.monotonic(), 0
+    while turns < options.rounds and (time.monotonic() - begin) * (turns + 1) <= options.seconds * max(turns, 1):
+        turn, turns = turns, turns + 1
         for row in rows[turn % len(rows):] + rows[:turn % len(rows)]:
             {"loop": loop, "ddp": ddp}[options.part](row, options.build, folder)
     print(f"| {HEADS[options.part]} | communication, ms | hidden, % | longer, % |\n|---|---|---|---|")
     for row in rows:
         print(line_of(row))
     about = watch.conditions()
-    print(f"\n{about['date']}, commit {about['commit']}, {about['processor']}, {about['cores']} cores, {options.rounds} "
+    print(f"\n{about['date']}, commit {about['commit']}, {about['processor']}, {about['cores']} cores, {turns} "
           f"jobs of each row; {about['seconds']} seconds")
     late = [row.title for row in rows if row.plane == "mpi" and statistics.median(row.hidden) < TARGET]
     sys.exit(f"hides less than {TARGET:.0%}: {'; '.join(late)}" if late else 0)
@@ -168,12 +171,13 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, default=SOURCE / "build")
     parser.add_argument("--part", choices=["loop", "ddp"], default="loop")
     parser.add_argument("--rounds", type=int, default=5, help="jobs of each row")
+    parser.add_argument("--seconds", type=float, default=1e9, help="no further turn that would end later")
     options = parser.parse_args()
     options.build = options.build.resolve()
     if "TWO_NODES" in os.environ:
         inside(options)
     done = subprocess.run([SOURCE / "scripts/slurm-two-nodes", "--hosts", sys.executable, __file__, "--build",
-                           options.build, "--part", options.part, "--rounds", str(options.rounds)])
+                           options.build, "--part", options.part, "--rounds", str(options.rounds), "--seconds", str(options.seconds)])
     sys.exit(done.returncode)
 
 

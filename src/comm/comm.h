@@ -74,13 +74,16 @@ struct ls__comm {
     ls__env_thread *thread;
     _Atomic uint32_t requests; /* progress, read by any: operations that plug-ins have in flight */
     _Atomic uint64_t poll_ns;  /* relaxed: how often plug-ins want to be tested; 0: there is none */
-    uint64_t next_check_ns;    /* progress */
-    _Atomic uint32_t spin_ns;  /* relaxed; Note [Back-off]. 0: spinning does not help */
-    _Atomic uint32_t waits;    /* relaxed: of those without spinning */
-    bool root_cause_logged;    /* progress */
-    ls__list orphans;          /* progress: messages for groups this rank does not know yet */
-    ls__list unexpected_free;  /* progress: memory of unexpected messages, not in use */
-    int first_peer;            /* progress: the peer whose messages are read first */
+    _Atomic uint32_t plugin_calls; /* progress, read by any: Note [Calls that do not return] */
+    _Atomic uint32_t stuck_call;   /* release: the value of plugin_calls since stuck_ns */
+    _Atomic uint64_t stuck_ns;
+    uint64_t next_check_ns;   /* progress */
+    _Atomic uint32_t spin_ns; /* relaxed; Note [Back-off]. 0: spinning does not help */
+    _Atomic uint32_t waits;   /* relaxed: of those without spinning */
+    bool root_cause_logged;   /* progress */
+    ls__list orphans;         /* progress: messages for groups this rank does not know yet */
+    ls__list unexpected_free; /* progress: memory of unexpected messages, not in use */
+    int first_peer;           /* progress: the peer whose messages are read first */
 };
 
 /* Whether the ranks of this host outnumber the cores of one of them. Unlike may_spin it is the same on

@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "comm/backend/plugin_call.h"
 #include "comm/engine/lock.h"
 #include "comm/engine/progress_lock.h"
 #include "comm/group/group.h"
@@ -119,7 +120,9 @@ ls_status ls__plugin_start(ls_group *group, ls_work *work)
     const ls_backend_operation o = describe(group, work);
     void **request = message ? &work->request : &part->request;
     LS_ASSERT(message || !part->started);
+    ls__plugin_count_call(&group->comm->plugin_calls);
     const ls_status status = part->plugin->table->start(part->group, &o, request, error);
+    ls__plugin_count_call(&group->comm->plugin_calls);
     if (status != LS_OK) {
         return fail_of(group, status, error);
     }
@@ -133,7 +136,9 @@ static ls_status test(ls_group *group, void *request)
 {
     ls__plugin_group *part = group->plugin;
     char error[LS_BACKEND_ERROR_MAX] = "";
+    ls__plugin_count_call(&group->comm->plugin_calls);
     const ls_status status = part->plugin->table->test(part->group, request, error);
+    ls__plugin_count_call(&group->comm->plugin_calls);
     if (status == LS_IN_PROGRESS) {
         return status;
     }

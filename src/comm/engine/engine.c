@@ -19,6 +19,7 @@
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "comm/backend/plugin_call.h"
 #include "comm/backend/plugin_group.h"
 #include "comm/diagnose/check.h"
 #include "comm/diagnose/fail.h"
@@ -289,6 +290,7 @@ static void step_aside(ls__comm *comm, bool again)
     if (atomic_load_explicit(&comm->progress_lock, memory_order_seq_cst) != 0 &&
         atomic_load_explicit(&comm->stop, memory_order_seq_cst) == 0) {
         (void)env->park(env, &comm->thread_word, word, now + (briefly ? SHORT_NS : LS__CHECK_NS));
+        ls__plugin_watch_call(comm);
     }
     atomic_store_explicit(&comm->thread_away, LS__THREAD_HERE, memory_order_seq_cst);
 }

@@ -1,6 +1,7 @@
 /* The progress lock: its holder drives all operations of this rank. */
 #include "comm/engine/progress_lock.h"
 #include "base/assert.h"
+#include "comm/backend/plugin_call.h"
 #include "comm/comm.h"
 #include "comm/engine/wake.h"
 #include "comm/engine/work.h"
@@ -54,6 +55,7 @@ void ls__progress_park(ls__comm *comm, const ls_work *work, uint64_t until_ns)
         work != NULL && atomic_load_explicit(&work->status, memory_order_seq_cst) != LS_IN_PROGRESS;
     if (!ended && atomic_load_explicit(&comm->progress_lock, memory_order_seq_cst) != 0) {
         (void)comm->env->park(comm->env, &comm->waiter_word, word, ls__sleep_end(comm, until_ns));
+        ls__plugin_watch_call(comm);
     }
     atomic_fetch_sub_explicit(&comm->waiters, 1, memory_order_relaxed);
 }

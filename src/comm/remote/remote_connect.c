@@ -289,7 +289,8 @@ static ls_status connect_mpi(ls__comm *comm, const ls_backend_transport *table, 
                                .remote = remote->is,
                                .control = remote->net,
                                .failed = mpi_has_failed,
-                               .arg = comm};
+                               .arg = comm,
+                               .calls = &comm->plugin_calls};
     return ls__mpi_transport_new(&spec, &remote->mpi);
 }
 

@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/size.h"
+#include "comm/backend/plugin_call.h"
 
 #define SLOTS 16
 /* With its head below 64 KiB, up to which MPIs over TCP send a message at once. Longer ones need answers
@@ -121,10 +122,12 @@ static void mpi_commit(ls__transport *t, int rank)
     peer->queued++;
     self->messages++;
     self->bytes += message->bytes;
+    ls__plugin_count_call(self->with.calls);
     if (self->with.table->send(self->with.mpi, rank * 2 * SLOTS + slot, rank, message,
                                sizeof *message + message->bytes, error) != LS_OK) {
         set_broken(self, error);
     }
+    ls__plugin_count_call(self->with.calls);
 }
 
 /* The head lies in the slot that was reserved, of MPI or of TCP. */
@@ -183,7 +186,9 @@ static void check_message(mpi_transport *self, int rank, int slot, size_t bytes)
 static bool poll_mpi(mpi_transport *self)
 {
     char error[LS_BACKEND_ERROR_MAX];
+    ls__plugin_count_call(self->with.calls);
     const int count = self->with.table->poll(self->with.mpi, self->ended, self->received, error);
+    ls__plugin_count_call(self->with.calls);
     if (count < 0) {
         set_broken(self, error);
     }

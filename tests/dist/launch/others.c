@@ -151,6 +151,26 @@ TEST(rank_0_that_is_started_twice_is_named)
           "already gathers the ranks of a job with these settings", 1);
 }
 
+/* Rank 0 is in a call of its backend that does not return when rank 1 is killed. */
+TEST(a_rank_whose_backend_does_not_return_ends_with_the_root_cause)
+{
+    char text[2048];
+    snprintf(
+        text, sizeof text,
+        "export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$P LOCKSTEP_BACKEND=%s\n"
+        "(export RANK=0 LOOP_BROKEN=stuck; exec $E/01_hello_all_reduce >0 2>&1) & q=$!\n"
+        "(export RANK=1; exec $E/01_hello_all_reduce >1 2>&1) & p=$!\n"
+        "until grep -q stuck 0; do sleep 0.02; done; kill -9 $p; wait $q; echo status $?; cat 0",
+        test_build_path("tests/plugins/ls_backend_loop.so"));
+    test_output got = others_script(text);
+    CHECK_CONTAINS(got.text, "status 1\n");
+    CHECK_CONTAINS(got.text, "error: rank 1 (host ");
+    CHECK_SAYS(got.text,
+               "%s; a call of this rank's backend has not returned for %.0f s since then, "
+               "so the process ends");
+    free(got.text);
+}
+
 TEST(sizes_of_the_world_that_differ_are_named)
 {
     check(
