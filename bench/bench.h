@@ -9,7 +9,7 @@
  *     which.c      the algorithm that ran
  *     step.c       training steps of nets.c   profile.c their operations    peak.c the machine
  *     ddp.c        training steps under DDP   replay.c  the same without a network
- *     pieces.c     all-reduces in pieces
+ *     pieces.c     all-reduces in pieces      digits.c  training that skips them
  *
  * Developers' measurements lie in dev/: closed forms and docs/algorithms.md, the tuner, protections,
  * kernels, links.
@@ -82,6 +82,7 @@ int ls__bench_protections(int argc, char **argv);
 int ls__bench_step(int argc, char **argv);    /* argv[0] is "step" */
 int ls__bench_ddp_run(int argc, char **argv); /* argv[0] is "ddp" */
 int ls__bench_replay(int argc, char **argv);  /* argv[0] is "replay" */
+int ls__bench_digits(int argc, char **argv);  /* argv[0] is "digits" */
 int ls__bench_pieces(int argc, char **argv);  /* argv[0] is "pieces" */
 bool ls__bench_is_rank(void);                 /* of a launcher's job */
 /* Runs `rank` as a rank of the launcher's job, else as `ranks` ranks of this host; its exit status.

@@ -124,7 +124,7 @@ void bench_print_names(void)
         at += *at == ','; /* and the blank behind it */
     }
     printf("\n");
-    printf("ddp\npieces\nreplay\nstep\n");
+    printf("ddp\ndigits\npieces\nreplay\nstep\n");
 }
 
 /* argv[0] is "bench". */
@@ -140,6 +140,9 @@ int cmd_bench(int argc, char **argv)
     }
     if (argc > 1 && strcmp(argv[1], "replay") == 0) {
         return ls__bench_replay(argc - 1, argv + 1);
+    }
+    if (argc > 1 && strcmp(argv[1], "digits") == 0) {
+        return ls__bench_digits(argc - 1, argv + 1);
     }
     if (argc > 1 && strcmp(argv[1], "pieces") == 0) {
         return ls__bench_pieces(argc - 1, argv + 1);

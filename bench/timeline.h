@@ -43,6 +43,8 @@ typedef struct ls__timeline_text { /* one of timelines/ */
 } ls__timeline_text;
 extern const ls__timeline_text ls__timeline_texts[]; /* made by timelines/embed.py */
 extern const int ls__timeline_text_count;
+extern const ls__timeline_text ls__digits_texts[]; /* one: digits/digits.txt */
+extern const int ls__digits_text_count;
 
 typedef struct ls__recording ls__recording;
 /* NULL without memory. */

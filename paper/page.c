@@ -31,10 +31,22 @@ static void element(FILE *out, const char *name, const char *text)
     fprintf(out, "</%s>\n", name);
 }
 
+static bool is_only_plotted(const json_t *columns)
+{
+    bool only = true;
+    for (size_t c = 0; c < json_array_size(columns); c++) {
+        only = only && strcmp(paper_text(json_array_get(columns, c), "format"), "list") == 0;
+    }
+    return only;
+}
+
 static void table_to(FILE *out, const json_t *table)
 {
     const json_t *columns = json_object_get(table, "columns");
     char cell[64];
+    if (is_only_plotted(columns)) {
+        return;
+    }
     element(out, "h3", paper_text(table, "title"));
     fputs("<div class=\"wide\"><table>\n<tr>", out);
     for (size_t c = 0; c < json_array_size(columns); c++) {

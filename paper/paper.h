@@ -155,9 +155,10 @@ bool paper_stopped(void);
 /* ---- experiments ------------------------------------------------------------------------------- */
 
 bool paper_arithmetic(paper *p);
-bool paper_breakdown(paper *p);  /* fig6 */
-bool paper_buckets(paper *p);    /* fig7, fig8 */
-bool paper_call_sizes(paper *p); /* fig2 */
+bool paper_breakdown(paper *p);   /* fig6 */
+bool paper_buckets(paper *p);     /* fig7, fig8 */
+bool paper_call_sizes(paper *p);  /* fig2 */
+bool paper_convergence(paper *p); /* fig11 */
 bool paper_cs336(paper *p);
 bool paper_round_robin(paper *p); /* fig12 */
 bool paper_skipping(paper *p);    /* fig10 */

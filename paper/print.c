@@ -66,6 +66,9 @@ static void print_table(const json_t *table, bool markdown)
 {
     const grid g = grid_of(table);
     char cell[64];
+    if (g.columns == 0) {
+        return; /* it is only plotted */
+    }
     printf(markdown ? "\n### %s\n\n" : "\n%s\n", paper_text(table, "title"));
     for (size_t r = 0; r < g.rows; r++) {
         for (size_t c = 0; c < g.columns; c++) {
@@ -109,6 +112,9 @@ static void print_csv(const json_t *table)
 {
     const grid g = grid_of(table);
     char cell[64];
+    if (g.columns == 0) {
+        return;
+    }
     for (size_t r = 0; r < g.rows; r++) {
         for (size_t c = 0; c < g.columns; c++) {
             print_field(at(&g, r, c, cell));
