@@ -13,8 +13,8 @@ The floor is the time of a bare TCP stream of the gradients' bytes in both direc
 
 PyTorch runs tuned: fused optimizer, huge pages, channels_last for images, gradients as views of the buckets. Its naive
 and flat steps are written as a course's notebook does: dist.all_reduce of each gradient, or of the flattened ones.
-Neither side encrypts, unless --plane tls. 1 Gbit/s is a link between two network namespaces, which this command makes and removes; it needs
-root. Shared memory is Lockstep's only: gloo uses loopback there.
+Neither side encrypts, unless --plane tls. 1 Gbit/s is a link between two network namespaces with half of the cores
+each, which this command makes and removes; it needs root. Shared memory is Lockstep's only: gloo uses loopback there.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import sys
 import tempfile
 
 import conditions
-from link import LINKS, Job, Refused, link_of, stream_ms
+from link import LINKS, Job, Refused, Wire, link_of, stream_ms
 from pages import range_of, range_text, write_rows
 from torch_venv import find_peers
 
@@ -37,9 +37,9 @@ DEADLINE = 240  # seconds of a turn, or of the warm-up
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "THP_MEM_ALLOC_ENABLE": "1"}
 # Samples of a rank. On one host so few that communication shows; at 1 Gbit/s so many that backward is longer than
 # the transfer, which is what overlap can hide.
-BATCHES = {"resnet18-cifar": {"1gbit": 64}, "gpt": {"1gbit": 8}}
+BATCHES = {"resnet18-cifar": {"1gbit": 64}, "gpt": {"1gbit": 16}}
 SMALL = {"resnet18-cifar": 4, "gpt": 1, "gpt-tiny": 2, "mlp-tiny": 4}
-STEPS = {"gpt-tiny": 20, "mlp-tiny": 20}  # of a turn
+STEPS = {"gpt-tiny": 20, "mlp-tiny": 20}  # of a turn; else 3 on one host, 1 at 1 Gbit/s
 ROWS = [f"{model}/{link}" for model in ("resnet18-cifar", "gpt") for link in LINKS]
 MODES = ("naive", "flat", "1", "5", "25", "auto")
 TITLES = {"naive": "naive", "flat": "flat", "auto": "overlap"}
@@ -92,6 +92,10 @@ class Contender:
             os.close(pipe)
 
 
+def steps_of(model, link):
+    return STEPS.get(model, 1 if link.address == Wire.address else 3)
+
+
 def lockstep(options, link, model, batch, folder):
     sizes = ",".join(mode for mode in options.modes if mode not in ("naive", "flat")) or "auto"
     modes = [mode for mode in ("naive", "flat") if mode in options.modes]
@@ -100,7 +104,7 @@ def lockstep(options, link, model, batch, folder):
     def commands(gate, path):
         return link.jobs(options.build, [
             options.build / "lockstep", "bench", "ddp", "--model", model, "--batch", batch, "--mode",
-            ",".join([*modes, "local"]), "--buckets", sizes, "--steps", STEPS.get(model, 1), "--rounds", options.turns,
+            ",".join([*modes, "local"]), "--buckets", sizes, "--steps", steps_of(model, link), "--rounds", options.turns,
             "--warmup", 1, "--gate", gate, "--json", path], options.plane)
     # Without what a former program has measured.
     return Contender(folder, "Lockstep", commands, {"LOCKSTEP_THREADS": "1", "LOCKSTEP_TUNE_FILE": "/dev/null"})
@@ -113,7 +117,7 @@ def torch(options, link, model, batch, folder):
 
     def commands(gate, path):
         return [[*link.prefix(rank), "env", f"RANK={rank}", options.python, SOURCE / "bench/training/ddp_torch.py",
-                 model, batch, modes, 1, STEPS.get(model, 1), options.turns, gate, path, *images] for rank in range(2)]
+                 model, batch, modes, 1, steps_of(model, link), options.turns, gate, path, *images] for rank in range(2)]
     return Contender(folder, "PyTorch", commands, {
         "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "MASTER_ADDR": link.address, "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": link.device, "PYTHONWARNINGS": "ignore", "TORCH_CPP_LOG_LEVEL": "ERROR", **HUGE_PAGES})
@@ -130,6 +134,7 @@ def measure(options, model, name, batch):
                 for contender in both[::-1] if turn % 2 else both:
                     contender.turn()
             ours, theirs = (contender.rows() for contender in both)
+            check_size(ours, theirs)
         finally:
             for contender in both:
                 contender.end()
@@ -150,6 +155,13 @@ def added(steps, local):
 
 def of_local(steps, local):
     return round(statistics.median(step / alone for step, alone in zip(steps, local)), 4)
+
+
+def check_size(ours, theirs):
+    """Refused: the two do not train equally many parameters."""
+    numbers = [sum(row["bucket_bytes"]) // 4 for row in ours if row["mode"] != "local"]
+    if any(abs(number - theirs[0]["parameters"]) > 0.001 * number for number in numbers):
+        raise Refused(f"PyTorch has {theirs[0]['parameters']} parameters, Lockstep {numbers}")
 
 
 def rows_of(model, link, plane, batch, ours, theirs, floor):

@@ -82,7 +82,9 @@ class OneHost:
 
 
 class Wire:
-    """Two network namespaces with a link between them that carries no more than the rate."""
+    """Two network namespaces with a link between them that carries no more than the rate. Each has half of the cores:
+    else the scheduler may put the protocols of both hosts on one core, whose rank then is late (by 90 ms of a step of
+    1.1 s; ranks of two machines would not be)."""
 
     address, device = "10.98.2.1", "wire"
 
@@ -91,9 +93,9 @@ class Wire:
         self.title, self.rate, self.folder = title, rate, None
 
     def __enter__(self):
-        missing = [tool for tool in ("ip", "tc", "nsenter") if shutil.which(tool) is None]
+        missing = [tool for tool in ("ip", "tc", "nsenter", "taskset") if shutil.which(tool) is None]
         if missing or os.geteuid() != 0:
-            raise Refused(f"needs root and {', '.join(missing) or 'ip, tc, nsenter'}")
+            raise Refused(f"needs root and {', '.join(missing) or 'ip, tc, nsenter, taskset'}")
         signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # through __exit__
         try:
             self.make()
@@ -129,7 +131,9 @@ class Wire:
                  f"{self.address}:{PORT}", "--secret-file", secret, "--data-plane", plane, "-n", "1", *command] for k in range(2)]
 
     def prefix(self, k):
-        return ["nsenter", f"--net=/run/netns/{self.names[k]}"]
+        half = max(1, os.cpu_count() // 2)
+        first = k * half % os.cpu_count()
+        return ["nsenter", f"--net=/run/netns/{self.names[k]}", "taskset", "-c", f"{first}-{first + half - 1}"]
 
     def port(self):
         return PORT + 1  # namespaces of our own

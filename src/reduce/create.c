@@ -252,7 +252,6 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
         (void)ls_reducer_free(r);
         return status;
     }
-    r->stats.buckets = r->plan.count;
     ls__agreement_join(runtime, r->agreement);
     *out = r;
     return LS_OK;

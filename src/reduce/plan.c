@@ -238,7 +238,6 @@ void ls__reducer_divide(ls_reducer *r, const ls__reduce_division *division)
     LS_ASSERT(r->phase == LS__REDUCER_IDLE);
     fill_buckets(r, &r->plan, division);
     r->plan.version++;
-    r->stats.buckets = r->plan.count;
 }
 
 /* ---- the plan ------------------------------------------------------------------------------ */

@@ -77,6 +77,7 @@ ls_status ls_reducer_get_stats(const ls_reducer *r, ls_reducer_stats *out)
                         "ls_reducer_get_stats: the reducer is NULL; give a reducer");
     }
     ls_reducer_stats now = r->stats;
+    now.buckets = r->plan.count;
     now.automatic = r->automatic.on;
     now.settled = r->automatic.turns.settled;
     name_slowest(r, &now);

@@ -11,7 +11,7 @@ import types
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from sentences import says
-from tap import BUILD, SOURCE, Skip, run, test
+from tap import BUILD, SOURCE, Skip, command, run, test
 
 sys.path[:0] = [str(SOURCE / "bench")]
 sys.dont_write_bytecode = True
@@ -70,6 +70,27 @@ def added_times_are_compared_within_each_turn():
     assert list(compare_ddp.missed(overlap)) == []
     assert list(compare_ddp.missed({**overlap, "spread": [0.5, 0.9], "ours_of_local": 1.06})) == [
         "adds more time than PyTorch", "takes 1.060 of the local step, aim 1.05"]
+
+
+@test
+def other_networks_are_not_compared():
+    ours = [{"mode": "flat", "bucket_bytes": [400, 4000]}, {"mode": "local", "bucket_bytes": []}]
+    compare_ddp.check_size(ours, [{"parameters": 1100}])
+    try:
+        compare_ddp.check_size(ours, [{"parameters": 1102}])
+    except Refused as refused:
+        assert "PyTorch has 1102 parameters, Lockstep [1100]" in str(refused)
+    else:
+        raise AssertionError("compared")
+
+
+@test
+def buckets_that_are_shown_hold_all_gradients():
+    """In ready order, after the first backward, there are 11 of at most 5 MB; in the order of registration 10."""
+    path = pathlib.Path(SCRATCH.name) / "buckets.json"
+    command(BUILD / "lockstep", "bench", "ddp", "--model", "resnet18-cifar", "--batch", "1", "--mode", "flat,overlap",
+            "--buckets", "5", "--steps", "1", "--rounds", "1", "--warmup", "2", "--json", path)
+    assert [sum(row["bucket_bytes"]) for row in json.loads(path.read_text())] == [4 * 11173984] * 2
 
 
 @test
