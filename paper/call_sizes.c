@@ -1,10 +1,14 @@
-/* Figure 2, left: the time of summing 60 million parameters against the parameters of a call. All
- * calls are started before any is waited for, as DDP does with buckets. */
+/* Figure 2. Left: the time of summing 60 million parameters against the parameters of a call. All calls
+ * are started before any is waited for, as DDP does with buckets. Right: when so many of a network's
+ * gradients are ready, from its recorded timeline. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "bench/timeline.h"
 #include "paper.h"
 
+#define TIMELINE "resnet152"
 #define PARAMETERS 60000000
 #define NEAR 1.1 /* of the best time: the knee is the smallest size within it */
 
@@ -151,6 +155,55 @@ static bool tree(paper *p, json_t *tables[2])
     return count > 0;
 }
 
+/* ---- the right half ---------------------------------------------------------------------------- */
+
+static const paper_column ready_columns[] = {
+    {"ready parameters", "M", "%.2f"}, {"gradients", "", "%.0f"}, {"time", "ms", "%.1f"}};
+
+static int by_time(const void *a, const void *b)
+{
+    const double x = ((const ls__timeline_gradient *)a)->ready_s,
+                 y = ((const ls__timeline_gradient *)b)->ready_s;
+    return (x > y) - (x < y);
+}
+
+/* A row at each twentieth of the parameters. */
+static bool ready(paper *p)
+{
+    char title[400];
+    ls__timeline t;
+    double parameters = 0.0;
+    if (ls__timeline_read(TIMELINE, &t) != LS_OK) {
+        fprintf(stderr, "lockstep paper: %s\n", ls_error_message());
+        ls__timeline_free(&t);
+        return false;
+    }
+    (void)snprintf(title, sizeof title,
+                   "Ready gradients of %.60s since backward began, recorded on %.250s", t.title,
+                   t.recorded);
+    json_t *table = paper_table(p, title, ready_columns, 3);
+    qsort(t.gradients, (size_t)t.count, sizeof *t.gradients, by_time);
+    for (int i = 0, part = 1; i < t.count; i++) {
+        parameters += (double)t.gradients[i].elements;
+        if (parameters >= t.parameters * part / 20.0 || i == t.count - 1) {
+            paper_row(table, "[f, i, f]", parameters * 1e-6, i + 1, t.gradients[i].ready_s * 1e3);
+            while (part < 20 && parameters >= t.parameters * part / 20.0) {
+                part++;
+            }
+        }
+    }
+    ls__timeline_free(&t);
+    paper_plot_add(p, &(paper_plot){.title = title,
+                                    .kind = "lines",
+                                    .table = table,
+                                    .x = "ready parameters",
+                                    .y = {"time"},
+                                    .x_label = "millions of parameters with a gradient",
+                                    .y_label = "ms",
+                                    .log = ""});
+    return true;
+}
+
 bool paper_call_sizes(paper *p)
 {
     json_t *tables[2] = {paper_table(p, "All-reduce of all parameters; medians", columns,
@@ -180,5 +233,5 @@ bool paper_call_sizes(paper *p)
            "algorithm (MPI's own over MPI). The paper (two servers, 100 Gbit/s): 60 M parameters "
            "take ever less time with larger calls; Gloo gains little beyond 500 K parameters a "
            "call, NCCL still gains at 20 M (quoted from memory).");
-    return true;
+    return ready(p);
 }

@@ -25,6 +25,7 @@ const paper_experiment paper_experiments[] = {
      paper_variance},
     {"cs336", "the course CS336's notebook", "all-reduce and DDP in the notebook's tables",
      paper_cs336},
+    {"backends", "the lectures", "functions, types and memory of each backend", paper_backends},
     {"arithmetic", "the lectures", "sums with their steps: years, memory, the parameter server",
      paper_arithmetic},
     {"taxonomy", "section 7 and the lectures", "systems, and what of them is in Lockstep",

@@ -155,6 +155,7 @@ bool paper_stopped(void);
 /* ---- experiments ------------------------------------------------------------------------------- */
 
 bool paper_arithmetic(paper *p);
+bool paper_backends(paper *p);
 bool paper_breakdown(paper *p);   /* fig6 */
 bool paper_buckets(paper *p);     /* fig7, fig8 */
 bool paper_call_sizes(paper *p);  /* fig2 */

@@ -3,6 +3,7 @@
 #ifndef TOOLS_COMMANDS_H
 #define TOOLS_COMMANDS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 int cmd_bench(int argc, char **argv);    /* bench/command.c */
@@ -25,6 +26,10 @@ int cmd_tune(int argc, char **argv);
 int command_run(int argc, char **argv);
 void command_print_names(void); /* one line per command: name, tab, summary */
 
+/* info_backends.c: for each operation, dtype, operator and promise, whether each of `count` backends has it. */
+typedef void (*backends_row_fn)(void *arg, const char *what, int count, const char *const *names,
+                                const bool *has);
+void backends_each(backends_row_fn fn, void *arg);
 int print_backends(void); /* info_backends.c: `lockstep info --backends` */
 void print_mpi(void);     /* info_backends.c: the plug-ins that carry data over MPI */
 

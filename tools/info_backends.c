@@ -36,8 +36,8 @@ static bool is_known(const backends *all, const char *name)
     return false;
 }
 
-/* Adds the plug-ins of one folder; those that cannot be used are printed with their reason. */
-static void add_folder(backends *all, const char *folder)
+/* Adds the plug-ins of one folder; with `speaks` those that cannot be used are printed with their reason. */
+static void add_folder(backends *all, const char *folder, bool speaks)
 {
     DIR *open = opendir(folder);
     const struct dirent *entry = NULL;
@@ -49,7 +49,9 @@ static void add_folder(backends *all, const char *folder)
         }
         snprintf(path, sizeof path, "%.200s/%.200s", folder, entry->d_name);
         if (ls__plugin_load(path, &plugin) != LS_OK) {
-            printf("not usable         %s\n", ls_error_message());
+            if (speaks) {
+                printf("not usable         %s\n", ls_error_message());
+            }
             continue;
         }
         snprintf(all->name[all->count], sizeof all->name[0], "%s", name);
@@ -62,32 +64,49 @@ static void add_folder(backends *all, const char *folder)
     }
 }
 
-static int width_of(const backends *all, int i)
-{
-    const int length = (int)strlen(all->name[i]);
-    return length > 8 ? length : 8;
-}
+typedef struct visit { /* of the rows, in their order */
+    const backends *all;
+    backends_row_fn fn;
+    void *arg;
+} visit;
 
 /* One row: whether each backend has the bit. */
-static void print_row(const backends *all, const char *what, size_t field, int bit)
+static void row(const visit *v, const char *what, size_t field, int bit)
 {
-    printf("%-22s", what);
-    for (int i = 0; i < all->count; i++) {
+    const char *names[BACKENDS_MAX];
+    bool has[BACKENDS_MAX];
+    for (int i = 0; i < v->all->count; i++) {
         uint32_t set = 0;
-        memcpy(&set, (const char *)&all->can[i] + field, sizeof set);
-        printf("  %-*s", width_of(all, i), (set >> bit & 1) != 0 ? "yes" : "-");
+        memcpy(&set, (const char *)&v->all->can[i] + field, sizeof set);
+        names[i] = v->all->name[i];
+        has[i] = (set >> bit & 1) != 0;
     }
-    printf("\n");
+    v->fn(v->arg, what, v->all->count, names, has);
 }
 
-static void print_flags(const backends *all)
+static void each_row(const visit *v)
 {
     static const char *const flags[] = {
         "canonical sums", "abort", "registered memory", "streams", "user's operators", "programs"};
-    for (int f = 0; f < (int)(sizeof flags / sizeof *flags); f++) {
-        print_row(all, flags[f], offsetof(ls_backend_capabilities, flags), f);
+    for (int k = 0; k < LS__OP_COUNT; k++) {
+        if (k != LS__OP_BARRIER) { /* control, on every backend */
+            row(v, ls__operation_name((ls__operation)k),
+                offsetof(ls_backend_capabilities, operations), k);
+        }
     }
-    print_row(all, "host memory", offsetof(ls_backend_capabilities, memory), 0);
+    for (int d = 0; d < LS_DTYPE_COUNT; d++) {
+        row(v, ls_dtype_name((ls_dtype)d), offsetof(ls_backend_capabilities, dtypes), d);
+    }
+    for (int op = 0; op < LS_REDUCE_OP_COUNT; op++) {
+        if (op != LS_AVG && op != LS_PREMUL_SUM) { /* sums */
+            row(v, ls_reduce_op_name((ls_reduce_op)op),
+                offsetof(ls_backend_capabilities, reduce_ops), op);
+        }
+    }
+    for (int f = 0; f < (int)(sizeof flags / sizeof *flags); f++) {
+        row(v, flags[f], offsetof(ls_backend_capabilities, flags), f);
+    }
+    row(v, "host memory", offsetof(ls_backend_capabilities, memory), 0);
 }
 
 /* The plug-ins that carry the data between hosts, and why one cannot. */
@@ -108,41 +127,58 @@ void print_mpi(void)
     }
 }
 
+/* Native and the plug-ins; with `speaks` prints where it looks for them. */
+static void find_all(backends *all, bool speaks)
+{
+    char folder[LS__BACKEND_PATH_MAX];
+    all->count = 1;
+    snprintf(all->name[0], sizeof all->name[0], "%s", LS__BACKEND_NATIVE);
+    snprintf(all->path[0], sizeof all->path[0], "in the library");
+    all->can[0] = ls__native_can;
+    for (int i = 0; ls__plugin_folder(i, folder, sizeof folder); i++) {
+        if (speaks) {
+            printf("plug-ins in        %s\n", folder);
+        }
+        add_folder(all, folder, speaks);
+    }
+}
+
+void backends_each(backends_row_fn fn, void *arg)
+{
+    static backends all;
+    find_all(&all, false);
+    each_row(&(visit){&all, fn, arg});
+}
+
+static int width_of(const char *name)
+{
+    const int length = (int)strlen(name);
+    return length > 8 ? length : 8;
+}
+
+static void print_row(void *arg, const char *what, int count, const char *const *names,
+                      const bool *has)
+{
+    (void)arg;
+    printf("%-22s", what);
+    for (int i = 0; i < count; i++) {
+        printf("  %-*s", width_of(names[i]), has[i] ? "yes" : "-");
+    }
+    printf("\n");
+}
+
 int print_backends(void)
 {
     static backends all;
-    char folder[LS__BACKEND_PATH_MAX];
-    all.count = 1;
-    snprintf(all.name[0], sizeof all.name[0], "%s", LS__BACKEND_NATIVE);
-    snprintf(all.path[0], sizeof all.path[0], "in the library");
-    all.can[0] = ls__native_can;
-    for (int i = 0; ls__plugin_folder(i, folder, sizeof folder); i++) {
-        printf("plug-ins in        %s\n", folder);
-        add_folder(&all, folder);
-    }
+    find_all(&all, true);
     for (int i = 0; i < all.count; i++) {
         printf("%-18s %s\n", all.name[i], all.path[i]);
     }
     printf("\n%-22s", "");
     for (int i = 0; i < all.count; i++) {
-        printf("  %-*s", width_of(&all, i), all.name[i]);
+        printf("  %-*s", width_of(all.name[i]), all.name[i]);
     }
     printf("\n");
-    for (int k = 0; k < LS__OP_COUNT; k++) {
-        if (k != LS__OP_BARRIER) { /* control, on every backend */
-            print_row(&all, ls__operation_name((ls__operation)k),
-                      offsetof(ls_backend_capabilities, operations), k);
-        }
-    }
-    for (int d = 0; d < LS_DTYPE_COUNT; d++) {
-        print_row(&all, ls_dtype_name((ls_dtype)d), offsetof(ls_backend_capabilities, dtypes), d);
-    }
-    for (int op = 0; op < LS_REDUCE_OP_COUNT; op++) {
-        if (op != LS_AVG && op != LS_PREMUL_SUM) { /* sums */
-            print_row(&all, ls_reduce_op_name((ls_reduce_op)op),
-                      offsetof(ls_backend_capabilities, reduce_ops), op);
-        }
-    }
-    print_flags(&all);
+    each_row(&(visit){&all, print_row, NULL});
     return 0;
 }

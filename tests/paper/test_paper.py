@@ -23,7 +23,7 @@ from tap import BUILD, Skip, command, run, test
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-paper-test-")
 TINY = ("--model", "mlp-tiny", "--steps", "3", "--turns", "3", "--sizes", "64K,1M", "--parameters", "250000")
-NAMES = ["fig2", "fig6", "fig7", "fig8", "fig10", "fig11", "fig12", "variance", "cs336", "arithmetic", "taxonomy"]
+NAMES = ["fig2", "fig6", "fig7", "fig8", "fig10", "fig11", "fig12", "variance", "cs336", "backends", "arithmetic", "taxonomy"]
 NOTEBOOK = ["bucket_size", "model", "backend", "world_size", "global_batch_size", "warmup_steps", "benchmark_steps",
             "step_time_avg_s", "step_time_std_s", "comm_time_avg_s", "comm_time_std_s", "comm_frac_avg",
             "comm_frac_std"]
@@ -195,7 +195,10 @@ def sizes_that_do_not_fit_into_memory_are_left_out_with_a_note():
 def the_knee_is_the_smallest_size_near_the_best_and_the_claims_follow_from_the_turns():
     result = result_of("fig2", "--transport", "shm")
     assert result["command"].endswith("--parameters 250000 --steps 3 --turns 3"), result["command"]
-    rows, knees = map(rows_of, result["tables"])
+    rows, knees, ready = map(rows_of, result["tables"])
+    assert ready[-1]["gradients"] > 400 and 60 < ready[-1]["ready parameters"] < 61  # ResNet-152
+    for key in ready[0]:
+        assert [row[key] for row in ready] == sorted(row[key] for row in ready)
     curves = {}
     for row in rows:
         assert row["calls"] == -(-250000 // row["per call"]) and statistics.median(row["turns"]) == row["time"], row
@@ -240,6 +243,19 @@ def a_network_learns_digits_that_it_has_not_seen():
         assert len(row["losses"]) == 300 and row["losses"][0] > 2 > 0.5 > row["final"]
     # Until the first synchronisation nothing has stepped: the parameters, and so the losses, are those of the same batches.
     assert rows[0]["losses"][0] == rows[1]["losses"][0] and rows[0]["losses"][1] != rows[1]["losses"][1]
+
+
+@test
+def the_table_of_backends_is_that_of_info():
+    environment = dict(os.environ, LOCKSTEP_BACKEND_PATH=str(BUILD / "tests/plugins"))
+    status, output, errors = paper("backends", "--format", "json", env=environment)
+    assert status == 0, errors
+    rows = rows_of(json.loads(output)["tables"][0])
+    assert {"native", "loop"} <= set(rows[0])
+    shown = subprocess.run([BUILD / "lockstep", "info", "--backends"], text=True, capture_output=True, env=environment).stdout
+    lines = [line for line in shown.split("\n\n", 1)[1].splitlines()[1:] if line]
+    assert [[*row.values()] for row in rows] == [[line[:22].rstrip(), *line[22:].split()] for line in lines], lines
+    assert any("-" in row.values() for row in rows) and all(row["native"] == "yes" for row in rows if row["function"] != "streams")
 
 
 @test
