@@ -15,6 +15,8 @@ const paper_experiment paper_experiments[] = {
      paper_breakdown},
     {"fig7", "figure 7, section 5.2", "step time against bucket size, 2 ranks", paper_buckets},
     {"fig8", "figure 8, section 5.2", "step time against bucket size, 4 ranks", paper_buckets},
+    {"fig9", "figure 9, section 5.3",
+     "a step on 1 to 8 ranks, replayed, and on 16 to 256, modelled", paper_scaling},
     {"fig10", "figure 10, section 5.4", "step time when only every n-th step synchronises",
      paper_skipping},
     {"fig11", "figure 11, section 5.4", "training loss where synchronisation is skipped, on digits",

@@ -162,6 +162,7 @@ bool paper_call_sizes(paper *p);  /* fig2 */
 bool paper_convergence(paper *p); /* fig11 */
 bool paper_cs336(paper *p);
 bool paper_round_robin(paper *p); /* fig12 */
+bool paper_scaling(paper *p);     /* fig9 */
 bool paper_skipping(paper *p);    /* fig10 */
 bool paper_taxonomy(paper *p);
 bool paper_variance(paper *p);

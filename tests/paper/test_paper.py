@@ -23,7 +23,7 @@ from tap import BUILD, Skip, command, run, test
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-paper-test-")
 TINY = ("--model", "mlp-tiny", "--steps", "3", "--turns", "3", "--sizes", "64K,1M", "--parameters", "250000")
-NAMES = ["fig2", "fig6", "fig7", "fig8", "fig10", "fig11", "fig12", "variance", "cs336", "backends", "arithmetic", "taxonomy"]
+NAMES = ["fig2", "fig6", "fig7", "fig8", "fig9", "fig10", "fig11", "fig12", "variance", "cs336", "backends", "arithmetic", "taxonomy"]
 NOTEBOOK = ["bucket_size", "model", "backend", "world_size", "global_batch_size", "warmup_steps", "benchmark_steps",
             "step_time_avg_s", "step_time_std_s", "comm_time_avg_s", "comm_time_std_s", "comm_frac_avg",
             "comm_frac_std"]
@@ -124,6 +124,30 @@ def skipped_synchronisations_are_means_over_cycles_on_two_media():
             assert len(row["steps"]) == 3 * math.ceil(3 / row["every"]) and row["series"] == f"mlp-tiny, {row['ranks']} ranks"
     assert [claim["left"] for claim in result["claims"]] == ["mlp-tiny, 8 ranks, every 8th"] * 2
     assert len(rows_of(result_of("fig10", "--transport", "shm")["tables"][0])) == 12
+
+
+@test
+def scaling_is_replayed_to_8_ranks_and_modelled_to_256():
+    result = result_of("fig9", "--transport", "shm")
+    table, = result["tables"]
+    rows = rows_of(table)
+    assert "replayed and modelled" in table["title"]
+    assert [(row["scaling"], row["ranks"], row["step is"]) for row in rows] == [
+        (kind, 2**k, "replayed" if k <= 3 else "modelled") for kind in ("weak", "strong") for k in range(9)]
+    weak, strong = rows[:9], rows[9:]
+    assert math.isclose(strong[0]["step"], 4 * weak[0]["step"], rel_tol=1e-9)  # 256 samples and 64 on one rank
+    for row in rows:
+        one = rows[0] if row["scaling"] == "weak" else rows[9]
+        times = row["ranks"] if row["scaling"] == "weak" else 1
+        assert math.isclose(row["speedup"], times * one["step"] / row["step"], rel_tol=1e-9), row
+        # never shorter than what a rank computes
+        assert row["step"] >= (1 if row["scaling"] == "weak" else 4 / row["ranks"]) * weak[0]["step"] * (1 - 1e-9), row
+        if row["step is"] == "modelled":
+            assert row["model"] == row["step"] and row["model is off by"] == "-"
+        else:
+            assert row["model is off by"] == f"{100 * (row['model'] / row['step'] - 1):+.0f}", row
+    claim, = result["claims"]
+    assert claim["factor"] == 2 and claim["left"] == "mlp-tiny, 8 ranks"
 
 
 @test

@@ -1,0 +1,271 @@
+/* Figure 9: training steps on 1 to 8 ranks, replayed, and on 16 to 256 by a model: the recorded timeline, and
+ * all-reduces that take alpha for each step of their program and beta for each byte that a rank sends. Alpha and
+ * beta are fitted to two all-reduces of 2 ranks on the same medium, and the model stands beside the replayed steps.
+ *
+ * Weak: a rank has 64 samples. Strong: all ranks together have 256. So that a step takes no minutes, 64 samples
+ * take as long as those of the timeline did, as on processors that are so many times as fast. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/env.h"
+#include "base/error.h"
+#include "bench/timeline.h"
+#include "comm/program/program.h"
+#include "ddp_rows.h"
+
+#define PROGRAM "halving_doubling"
+#define BUCKETS "25"
+#define BUCKET_BYTES 25e6
+#define FIRST_BUCKET_BYTES 1048576.0
+#define SMALL 1000.0 /* elements of the two all-reduces */
+#define LARGE 4000000.0
+enum { REPLAYED_MAX = 8, MODELLED_MAX = 256, SAMPLES = 64, STRONG_SAMPLES = 256 };
+
+typedef struct figures {
+    double alpha, beta; /* seconds a step, seconds a byte */
+} figures;
+
+static const paper_column columns[] = {
+    {"network", "", NULL},          {"scaling", "", NULL},   {"ranks", "", "%.0f"},
+    {"step is", "", NULL},          {"step", "ms", "%.2f"},  {"model", "ms", "%.2f"},
+    {"model is off by", "%", NULL}, {"speedup", "", "%.2f"}, {"curve", "", "list"},
+};
+
+/* ---- the model ---------------------------------------------------------------------------------- */
+
+static bool cost_of(int ranks, ls__program_cost *out)
+{
+    const ls__program_spec spec = {
+        .operation = LS__OP_ALL_REDUCE, .memory = LS__MEMORY_MESSAGES, .size = ranks};
+    ls__program *program = NULL;
+    const ls__algorithm *algorithm = ls__algorithm_find(LS__OP_ALL_REDUCE, PROGRAM);
+    if (algorithm->generate(&spec, ls__env_posix(), &program) != LS_OK) {
+        fprintf(stderr, "lockstep paper: %s\n", ls_error_message());
+        return false;
+    }
+    ls__program_cost_count(program, out);
+    ls__program_free(program);
+    return true;
+}
+
+/* Milliseconds of one all-reduce of 2 ranks; below 0: failed. */
+static double one_call(paper *p, double elements)
+{
+    char count[32];
+    (void)snprintf(count, sizeof count, "%.0f", elements);
+    const char *const arguments[] = {"pieces", "--total",  count, "--pieces",
+                                     count,    "--rounds", "5",   NULL};
+    json_t *rows = paper_bench(p, 2, "one all-reduce", arguments);
+    const double ms = rows != NULL ? paper_number(json_array_get(rows, 0), "time_ms") : -1.0;
+    json_decref(rows);
+    return ms;
+}
+
+static bool fit(paper *p, figures *out)
+{
+    char medium[64];
+    ls__program_cost cost;
+    const double small = one_call(p, SMALL), large = one_call(p, LARGE);
+    if (small < 0.0 || large < 0.0 || !cost_of(2, &cost)) {
+        return false;
+    }
+    const double slope = (large - small) * 1e-3 / ((LARGE - SMALL) * sizeof(float) * cost.sent);
+    out->beta = slope > 0.0 ? slope : 0.0;
+    const double rest = small * 1e-3 - out->beta * SMALL * sizeof(float) * cost.sent;
+    out->alpha = rest > 0.0 ? rest / cost.steps : 0.0;
+    paper_note(p, "%s, fitted: alpha %.1f us a step, beta %.3f ns a byte.", paper_medium(p, medium),
+               out->alpha * 1e6, out->beta * 1e9);
+    return true;
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const double x = ((const ls__timeline_gradient *)a)->ready_s;
+    const double y = ((const ls__timeline_gradient *)b)->ready_s;
+    return (x > y) - (x < y);
+}
+
+/* Milliseconds of a step: buckets are filled as gradients become ready, and reduced one after the other. The
+ * timeline is sorted by time. */
+static double modelled_ms(const ls__timeline *t, const figures *f, const ls__program_cost *cost,
+                          double speed)
+{
+    double filled = 0.0, sent = 0.0, room = FIRST_BUCKET_BYTES;
+    for (int i = 0; i < t->count && cost->steps > 0; i++) {
+        filled += (double)t->gradients[i].elements * (double)ls_dtype_size(t->gradients[i].dtype);
+        if (filled >= room || i == t->count - 1) {
+            const double ready = t->gradients[i].ready_s / speed;
+            sent = (sent > ready ? sent : ready) + f->alpha * cost->steps +
+                   f->beta * cost->sent * filled;
+            filled = 0.0;
+            room = BUCKET_BYTES;
+        }
+    }
+    const double backward = t->backward_s / speed;
+    return 1e3 * ((t->forward_s + t->optimizer_s) / speed + (sent > backward ? sent : backward));
+}
+
+/* ---- rows --------------------------------------------------------------------------------------- */
+
+typedef struct series { /* one network, one kind of scaling */
+    paper *p;
+    json_t *table;
+    const paper_network *network;
+    const ls__timeline *timeline;
+    const figures *figures;
+    bool strong;
+} series;
+
+/* Of a rank beside one with SAMPLES samples. */
+static double speed_of(const series *s, int ranks)
+{
+    return s->strong ? (double)ranks * SAMPLES / STRONG_SAMPLES : 1.0;
+}
+
+/* `step`: milliseconds; below 0: only modelled. */
+static bool add(const series *s, int ranks, double step)
+{
+    char curve[160], off[32] = "-";
+    ls__program_cost cost = {.steps = 0};
+    const char *kind = s->strong ? "strong" : "weak", *how = step < 0.0 ? "modelled" : "replayed";
+    if (ranks > 1 && !cost_of(ranks, &cost)) {
+        return false;
+    }
+    const ls__program_cost none = {.steps = 0};
+    const double model = modelled_ms(s->timeline, s->figures, &cost, speed_of(s, ranks));
+    const double one = modelled_ms(s->timeline, s->figures, &none, speed_of(s, 1));
+    const double shown = step < 0.0 ? model : step;
+    if (step >= 0.0) {
+        (void)snprintf(off, sizeof off, "%+.0f", (model / step - 1.0) * 100.0);
+    }
+    (void)snprintf(curve, sizeof curve, "%s, %s, %s", s->network->title, kind, how);
+    paper_row(s->table, "[s, s, i, s, f, f, s, f, s]", s->network->title, kind, ranks, how, shown,
+              model, off, one / shown * (s->strong ? 1.0 : ranks), curve);
+    return true;
+}
+
+static void claim(const series *s, const json_t *rows)
+{
+    char left[96], right[96], medium[64];
+    (void)snprintf(left, sizeof left, "%s, %d ranks", s->network->title, REPLAYED_MAX);
+    (void)snprintf(right, sizeof right, "a step without communication (%s)",
+                   paper_medium(s->p, medium));
+    paper_claim_add(
+        s->p,
+        &(paper_claim){
+            .text = "with 64 samples a rank, a step takes less than twice the local one",
+            .left = left,
+            .right = right,
+            .left_turns = json_object_get(paper_find(rows, "mode", "overlap", NULL), "round_ms"),
+            .right_turns = json_object_get(paper_find(rows, "mode", "local", NULL), "round_ms"),
+            .factor = 2.0});
+}
+
+/* Replays one number of ranks. */
+static bool replay(const series *s, int ranks)
+{
+    const double given = s->p->options->speed;
+    paper_options options = *s->p->options;
+    paper other = *s->p; /* the same result, computing at another speed */
+    options.speed = (given > 0.0 ? given : 1.0) * speed_of(s, ranks);
+    other.options = &options;
+    const bool claims = ranks == REPLAYED_MAX && !s->strong;
+    json_t *rows = paper_replayed_rows(&other, s->network, ranks,
+                                       claims ? "overlap,local" : "overlap", BUCKETS, NULL);
+    const json_t *overlap = paper_find(rows, "mode", "overlap", NULL);
+    const bool good = overlap != NULL && add(s, ranks, paper_mean(overlap, "step"));
+    if (good && claims) {
+        claim(s, rows);
+    }
+    json_decref(rows);
+    return good;
+}
+
+static bool measure(const series *s)
+{
+    const ls__program_cost none = {.steps = 0};
+    bool good = add(s, 1, modelled_ms(s->timeline, s->figures, &none, speed_of(s, 1)));
+    for (int ranks = 2; ranks <= REPLAYED_MAX && good; ranks *= 2) {
+        good = replay(s, ranks);
+    }
+    for (int ranks = 2 * REPLAYED_MAX; ranks <= MODELLED_MAX && good; ranks *= 2) {
+        good = add(s, ranks, -1.0);
+    }
+    return good;
+}
+
+static bool both(paper *p, json_t *table, const paper_network *n, const figures *f)
+{
+    ls__timeline timeline;
+    const double speed = p->options->speed > 0.0 ? p->options->speed : 1.0;
+    bool good = ls__timeline_read(n->model, &timeline) == LS_OK;
+    if (good) {
+        qsort(timeline.gradients, (size_t)timeline.count, sizeof *timeline.gradients, by_time);
+        for (int i = 0; i < timeline.count; i++) {
+            timeline.gradients[i].ready_s /= speed;
+        }
+        timeline.forward_s /= speed;
+        timeline.backward_s /= speed;
+        timeline.optimizer_s /= speed;
+        paper_note(p, "%s: processors are %g times as fast as the recorded one.", n->title,
+                   speed * SAMPLES / timeline.batch);
+        const series weak = {p, table, n, &timeline, f, false},
+                     strong = {p, table, n, &timeline, f, true};
+        good = measure(&weak) && measure(&strong);
+    } else {
+        fprintf(stderr, "lockstep paper: %s\n", ls_error_message());
+    }
+    ls__timeline_free(&timeline);
+    return good;
+}
+
+static bool over(paper *p)
+{
+    char title[160], medium[64];
+    figures f;
+    const paper_network *network;
+    (void)snprintf(
+        title, sizeof title,
+        "Scaling, %s, replayed and modelled; weak: 64 samples a rank, strong: 256 in all",
+        paper_medium(p, medium));
+    json_t *table = paper_table(p, title, columns, (int)(sizeof columns / sizeof *columns));
+    if (!fit(p, &f)) {
+        return false;
+    }
+    for (int k = 0; (network = paper_network_at(p, k)) != NULL; k++) {
+        if (!both(p, table, network, &f)) {
+            return false;
+        }
+    }
+    (void)snprintf(title, sizeof title, "Scaling, %s", medium);
+    paper_plot_add(p, &(paper_plot){.title = title,
+                                    .kind = "lines",
+                                    .table = table,
+                                    .x = "ranks",
+                                    .y = {"step"},
+                                    .group = "curve",
+                                    .x_label = "ranks",
+                                    .y_label = "ms a step",
+                                    .log = "xy"});
+    return true;
+}
+
+bool paper_scaling(paper *p)
+{
+    while (paper_next_medium(p)) {
+        if (!over(p)) {
+            return false;
+        }
+    }
+    paper_note(
+        p, "speedup: samples a second, of one rank's. Replayed ranks share the cores of this "
+           "machine for "
+           "what they communicate with, and a link if there is one; the model gives each rank a "
+           "connection of its own, as servers have, and reduces by halving and doubling. The paper "
+           "(quoted "
+           "from memory): a step of ResNet-50 on 256 GPUs takes about 2 times a local one over "
+           "NCCL and 3 "
+           "times over Gloo, one of BERT about 6 times over Gloo.");
+    return true;
+}
