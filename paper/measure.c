@@ -80,12 +80,13 @@ static bool is_mpi(const paper *p)
     return p->transport != NULL && strcmp(p->transport, "mpi") == 0;
 }
 
-/* The k-th node of two, in its namespace. */
+/* The k-th node of two, in its namespace. What it says goes to a file: see over_link. */
 static int start_node(const paper_link *link, int k, int ranks, const char *self,
                       const char *const *arguments, const char *folder, const char *json)
 {
-    char space[96], rank[16], count[16], secret[128], unused[128];
+    char space[96], rank[16], count[16], secret[128], unused[128], said[160];
     words w = {.count = 0};
+    (void)snprintf(said, sizeof said, "exec \"$0\" \"$@\" 2>%s/said-%d", folder, k);
     (void)snprintf(space, sizeof space, "--net=/run/netns/%s", link->names[k]);
     (void)snprintf(rank, sizeof rank, "%d", k);
     (void)snprintf(count, sizeof count, "%d", ranks / 2);
@@ -93,6 +94,9 @@ static int start_node(const paper_link *link, int k, int ranks, const char *self
     (void)snprintf(unused, sizeof unused, "%s/rows-%d.json", folder, k);
     const char *const run[] = {"nsenter",
                                space,
+                               "sh",
+                               "-c",
+                               said,
                                self,
                                "run",
                                "--nnodes",
@@ -127,6 +131,10 @@ static bool over_link(const paper *p, int ranks, const char *self, const char *c
     const bool good = first > 0 && paper_wait(first) == 0;
     const bool both = other > 0 && paper_wait(other) == 0;
     paper_link_remove(&link);
+    if (!good || !both) {
+        const char *const print[] = {"sh", "-c", "echo >&2; cat \"$0\"/said-* >&2", folder, NULL};
+        (void)paper_run(print);
+    }
     return good && both;
 }
 
