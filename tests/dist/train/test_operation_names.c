@@ -58,7 +58,7 @@ static ls_status clip_nan(ls_module *net)
     LS_TRY(ls_backward(ls_scale(ls_mean(forward_of(net)), ls_rank() == 0 ? NAN : 1.0)));
     const ls_status status = ls_clip_grad_norm(
         net, 1.0, LS_OPTIONS(ls_clip_grad_norm_options, .group = ls_world()), NULL);
-    return status == LS_ERR_INVALID ? LS_OK : LS_ERR_STATE;
+    return status == LS_ERR_INVALID ? LS_OK : status;
 }
 
 static ls_status load(ls_module *net)
@@ -68,7 +68,7 @@ static ls_status load(ls_module *net)
     const ls_checkpoint_item items[] = {LS_ITEM("model", net)};
     LS_TRY(ls_checkpoint_new(scratch_folder(), ls_world(), NULL, &c));
     const ls_status status = ls_checkpoint_load(c, items, 1, &step);
-    return status == LS_ERR_NOT_FOUND ? LS_OK : LS_ERR_STATE;
+    return status == LS_ERR_NOT_FOUND ? LS_OK : status;
 }
 
 static ls_status split(ls_module *net)
@@ -94,11 +94,11 @@ static int run(void *arg)
     CHECK_OK(ls_init(NULL));
     ls_module *net = ls_batch_norm2d_new(3, 1e-5, 0.1);
     CHECK_OK(ls_module_status(net));
-    CHECK_OK(c->run(net));
+    ls_status status = c->run(net); /* on rank 0 it may still be under way when rank 1 ends */
     if (ls_rank() == 1) {
-        _exit(7);
+        _exit(status == LS_OK ? 7 : 8);
     }
-    const ls_status status = ls_barrier(ls_world(), NULL, NULL);
+    status = status == LS_OK ? ls_barrier(ls_world(), NULL, NULL) : status;
     (void)snprintf(said, 2048, "%s: %s", ls_status_name(status), ls_error_message());
     return status < 0 ? 1 : 0;
 }
@@ -111,7 +111,7 @@ TEST(operations_of_the_library_are_named)
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         said[0] = '\0';
         CHECK(ls_spawn(run, (void *)(uintptr_t)&calls[i], 2) < 0);
-        CHECK_CONTAINS(said, "rank 1");
+        CHECK_CONTAINS(said, "exited with code 7");
         CHECK_SAYS(said, calls[i].name);
     }
     scratch_end();
