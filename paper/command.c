@@ -27,6 +27,8 @@ const paper_experiment paper_experiments[] = {
      paper_variance},
     {"cs336", "the course CS336's notebook", "all-reduce and DDP in the notebook's tables",
      paper_cs336},
+    {"questions", "section 6.1", "the paper's three questions, answered from results in --out DIR",
+     paper_questions},
     {"backends", "the lectures", "functions, types and memory of each backend", paper_backends},
     {"arithmetic", "the lectures", "sums with their steps: years, memory, the parameter server",
      paper_arithmetic},

@@ -1,5 +1,6 @@
 /* What experiments on DDP share: the networks, and rows of `lockstep bench ddp` or `replay`. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ddp_rows.h"
@@ -24,8 +25,7 @@ const char *paper_computed(const paper *p)
     return compute != NULL && strcmp(compute, "replay") == 0 ? "replayed" : "computed";
 }
 
-/* Once, however many rows there are. */
-static void note_once(paper *p, const char *text)
+void paper_note_once(paper *p, const char *text)
 {
     const json_t *notes = json_object_get(p->result, "notes");
     for (size_t i = 0; i < json_array_size(notes); i++) {
@@ -52,7 +52,7 @@ static void note_source(paper *p, const paper_network *n, const json_t *rows)
                        n->title, paper_text(row, "model"), paper_number(row, "batch"),
                        paper_text(row, "recorded"), changed);
     }
-    note_once(p, text);
+    paper_note_once(p, text);
 }
 
 enum { WORDS = 40 };
@@ -121,4 +121,24 @@ json_t *paper_list(const json_t *row, const char *part)
 {
     json_t *list = json_object_get(json_object_get(row, "samples_ms"), part);
     return list != NULL ? json_incref(list) : json_array();
+}
+
+enum { SAMPLES = 10000 }; /* of --steps 1000 --turns 10 */
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double paper_quantile(const json_t *list, double share)
+{
+    double numbers[SAMPLES];
+    size_t count = json_array_size(list);
+    count = count < SAMPLES ? count : SAMPLES;
+    for (size_t i = 0; i < count; i++) {
+        numbers[i] = json_number_value(json_array_get(list, i));
+    }
+    qsort(numbers, count, sizeof *numbers, by_size);
+    return count > 0 ? numbers[(size_t)(share * (double)(count - 1) + 0.5)] : 0.0;
 }

@@ -26,9 +26,13 @@ typedef struct paper_over {
     paper_options options;
 } paper_over;
 bool paper_over_medium(const paper *p, int k, int turns, paper_over *out);
+/* Once, however often it is said. */
+void paper_note_once(paper *p, const char *text);
 /* "computed" or "replayed": of rows of paper_ddp_rows, for titles. */
 const char *paper_computed(const paper *p);
 /* Milliseconds of a part ("step", "exposed") in every timed step; a new reference. */
 json_t *paper_list(const json_t *row, const char *part);
+/* At `share` of a sorted list of numbers: 0.5 is its median. */
+double paper_quantile(const json_t *list, double share);
 
 #endif

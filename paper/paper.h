@@ -123,6 +123,14 @@ double paper_deviation(const json_t *row, const char *key);
 double paper_number(const json_t *row, const char *key);
 const char *paper_text(const json_t *row, const char *key);
 
+/* ---- results of earlier experiments (earlier.c) ------------------------------------------------ */
+
+/* The rows of OUT/NAME.json, an object each (a new reference), of those tables that have the first of the columns.
+ * A column is "s:network" (a text), "n:step" (a number above 0), "l:steps" (a list of such) or "t:medium" (what the
+ * table's title says of the medium); NULL ends them. Notes which command made the file. An empty list: there is no such
+ * file, or no --out; NULL after it printed how the file is damaged. */
+json_t *paper_earlier(paper *p, const char *name, const char *const *columns);
+
 /* ---- media (media.c) --------------------------------------------------------------------------- */
 
 /* Sets the next medium of the measurements: the one that was asked for, else shared memory, TCP at
@@ -161,6 +169,7 @@ bool paper_buckets(paper *p);     /* fig7, fig8 */
 bool paper_call_sizes(paper *p);  /* fig2 */
 bool paper_convergence(paper *p); /* fig11 */
 bool paper_cs336(paper *p);
+bool paper_questions(paper *p);
 bool paper_round_robin(paper *p); /* fig12 */
 bool paper_scaling(paper *p);     /* fig9 */
 bool paper_skipping(paper *p);    /* fig10 */

@@ -3,7 +3,6 @@
  * rank's: with shares from an exponential distribution the mean of the largest of n is 1 + 1/2 + … + 1/n times
  * the mean share. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ddp_rows.h"
@@ -17,25 +16,6 @@ static const paper_column columns[] = {
 static const char *const levels[] = {"0", "0.1", "0.3"};
 static const char *const modes[] = {"local", "overlap", "naive"};
 enum { LEVELS = sizeof levels / sizeof *levels, MODES = sizeof modes / sizeof *modes, RANKS = 4 };
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* At `share` of the sorted list: 0.5 is its median. */
-static double quantile(const json_t *list, double share)
-{
-    double numbers[1000];
-    size_t count = json_array_size(list);
-    count = count < 1000 ? count : 1000;
-    for (size_t i = 0; i < count; i++) {
-        numbers[i] = json_number_value(json_array_get(list, i));
-    }
-    qsort(numbers, count, sizeof *numbers, by_size);
-    return count > 0 ? numbers[(size_t)(share * (double)(count - 1) + 0.5)] : 0.0;
-}
 
 /* Mean of the local step without noise, longer by the mean share of one rank, or of the slowest. */
 static double expected(const json_t *quiet, double noise, bool local)
@@ -56,8 +36,8 @@ static void add(json_t *table, const paper_network *n, const json_t *row, const 
     const char *mode = paper_text(row, "mode");
     (void)snprintf(box, sizeof box, "%s, %s", mode, level);
     paper_row(table, "[s, s, s, f, f, f, f, f, o, s]", n->title, level, mode,
-              paper_mean(row, "step"), paper_deviation(row, "step"), quantile(steps, 0.5),
-              quantile(steps, 1.0),
+              paper_mean(row, "step"), paper_deviation(row, "step"), paper_quantile(steps, 0.5),
+              paper_quantile(steps, 1.0),
               expected(quiet, strtod(level, NULL), strcmp(mode, "local") == 0),
               paper_list(row, "step"), box);
 }

@@ -23,7 +23,8 @@ from tap import BUILD, Skip, command, run, test
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-paper-test-")
 TINY = ("--model", "mlp-tiny", "--steps", "3", "--turns", "3", "--sizes", "64K,1M", "--parameters", "250000")
-NAMES = ["fig2", "fig6", "fig7", "fig8", "fig9", "fig10", "fig11", "fig12", "variance", "cs336", "backends", "arithmetic", "taxonomy"]
+NAMES = ["fig2", "fig6", "fig7", "fig8", "fig9", "fig10", "fig11", "fig12", "variance", "cs336", "questions", "backends", "arithmetic",
+         "taxonomy"]
 NOTEBOOK = ["bucket_size", "model", "backend", "world_size", "global_batch_size", "warmup_steps", "benchmark_steps",
             "step_time_avg_s", "step_time_std_s", "comm_time_avg_s", "comm_time_std_s", "comm_frac_avg",
             "comm_frac_std"]
@@ -320,6 +321,112 @@ def a_job_of_mpirun_is_measured_where_there_is_one():
     rows = rows_of(json.loads(output)["tables"][0])
     titles = {f"MPI ({title})" for title in (sentence("Open MPI"), "MPICH")}
     assert len(rows) == 3 and all(row["medium"] in titles and row["step"] > 0 for row in rows), rows
+
+
+def written(folder, name, columns, rows, title="Step time, 2 ranks, shared memory, computed; means", **changed):
+    """An earlier result as a version of Lockstep wrote it."""
+    folder.mkdir(exist_ok=True)
+    table = {"title": title, "columns": [{"key": key, "unit": ""} for key in columns.split(",")], "rows": rows}
+    whole = {"experiment": name, "command": f"lockstep paper {name}", "version": "0.2.0", "machine": {"cpu": "Some CPU"},
+             "tables": [table]} | changed
+    (folder / f"{name}.json").write_text(json.dumps(whole))
+
+
+def answers_of(*arguments):
+    status, output, errors = paper("questions", "--format", "json", *arguments)
+    assert status == 0, errors
+    return [[*row.values()] for row in rows_of(json.loads(output)["tables"][0])]
+
+
+@test
+def the_papers_questions_are_answered_from_earlier_results():
+    out = pathlib.Path(SCRATCH.name) / "answers"
+    written(out, "fig2", "backend,algorithm,ranks,knee", [["shared memory", "chosen", 2, 500000],
+                                                          ["TCP of one host", "tree_stages", 4, 100000]])
+    written(out, "fig6", "medium,network,reduction,step", [
+        [medium, network, kind, step] for network, medium, step in (
+            ("A", "shared memory", 10.0), ("A", "TCP at 1gbit/s", 30.0), ("A", "MPI (MPICH)", 12.5), ("B", "TCP of one host", 7))
+        for kind, step in (("after backward", step / 4), ("overlapped", step), ("local", step / 5))])
+    written(out, "fig7", "network,bucket,steps", [
+        [network, bucket, steps] for network, best in (("ResNet-18", "5"), ("GPT 6x384", "25")) for bucket, steps in (
+            ("0", [40.0, 39.0, 90.0]), (best, [19.0, 20.0, 500.0]), ("50", [20.5, 20.5, 20.5]), ("auto", [19.5]))])
+    written(out, "fig10", "network,ranks,every,step", [["A", ranks, every, ranks * 10.0 / every] for ranks in (2, 4, 8)
+                                                       for every in (1, 2, 4, 8)])
+    answers = [row[2:] for row in answers_of("--out", out)]
+    assert answers == [
+        ["A", "shared memory: 10.00 ms a step; MPI (MPICH) takes 1.25 times as long", "fig6"],
+        ["B", "TCP of one host: 7.00 ms a step; no other medium was measured", "fig6"],
+        ["all-reduce of 2 ranks, shared memory", "calls from 2.00 MB on are within 10 % of the best", "fig2"],
+        ["ResNet-18, shared memory", "5 MB: 20.00 ms a step; within 3 %: 50, auto; 0 MB takes 2.00 times as long", "fig7"],
+        ["GPT 6x384, shared memory", "25 MB: 20.00 ms a step; within 3 %: 50, auto; 0 MB takes 2.00 times as long", "fig7"],
+        ["shared memory", "grows: 5 MB for 11.2 M parameters, 25 MB for 17.0 M", "fig7"],
+        ["A", "2 ranks: over 1 Gbit/s a step takes 3.00 times as long as over memory", "fig6"],
+        ["B", "shared memory and 1 Gbit/s were not both measured (as root)", "fig6"],
+        ["A, shared memory, replayed", "8 ranks: 80.00 ms a step, 4.00 times that of 2; 0.50 times with every 8th step "
+                                       "synchronised", "fig10"]], answers
+    written(out, "fig9", "network,scaling,ranks,step", [["A", kind, ranks, math.sqrt(ranks)] for kind in ("strong", "weak")
+                                                        for ranks in (1, 4, 8, 256)])
+    assert answers_of("--out", out)[-1][2:] == [
+        "A, shared memory, 64 samples a rank", "8 ranks: 2.83 times the step of 1; 256, modelled: 16.00 times", "fig9"]
+    assert json.loads((out / "questions.json").read_text())["notes"][1] == "fig6.json: `lockstep paper fig6`, Lockstep 0.2.0, Some CPU."
+
+
+@test
+def questions_without_results_say_which_command_makes_them():
+    empty = pathlib.Path(SCRATCH.name) / "empty"
+    for arguments, folder in (((), "DIR"), (("--out", empty), empty)):
+        assert [(row[3], row[4]) for row in answers_of(*arguments)] == [
+            (f"not measured: run `lockstep paper {name} --out {folder}` first", name)
+            for name in ("fig6", "fig2", "fig7", "fig6", "fig10")]
+
+
+@test
+def questions_are_answered_from_what_the_experiments_write():
+    out = pathlib.Path(SCRATCH.name) / "real"
+    for name in ("fig2", "fig6", "fig7", "fig10"):
+        result_of(name, "--transport", "shm", "--out", out)
+    answers = answers_of("--out", out)
+    assert {row[4] for row in answers} == {"fig2", "fig6", "fig7", "fig10"}
+    assert not any("not measured:" in row[3] for row in answers), answers
+
+
+@test
+def a_damaged_result_is_refused_by_its_name():
+    out = pathlib.Path(SCRATCH.name) / "damaged"
+    columns, row = "medium,network,reduction,step", ["shared memory", "A", "overlapped", 1.0]
+    for said, change in (
+            (sentence("it is no result of this experiment"), {"experiment": "fig7"}),
+            (sentence("its command, version or CPU is missing or is no text"), {"command": "\x1b[2J"}),
+            (sentence("it has no tables or too many"), {"tables": {}}),
+            (sentence("it has no tables or too many"), {"tables": [{}] * 65}),
+            (sentence("it has no rows of the expected columns"), {"tables": [{"title": "t", "columns": [], "rows": []}]}),
+            (sentence("a table has no title, no rows or too many of them"), {"tables": [1]})):
+        written(out, "fig6", columns, [row], **change)
+        refused(out, said)
+    for rows in ([row[:3]], [row[:3] + [0]], [row[:3] + ["1"]], [row[:3] + [1e300]], [[1] + row[1:]], [["\x1b"] + row[1:]],
+                 ["text"], [["x" * 601] + row[1:]]):
+        written(out, "fig6", columns, rows)
+        refused(out, sentence('"%s" of a row is missing or of another type'))
+    written(out, "fig6", columns, [row] * 1025)
+    refused(out, sentence("a table has no title, no rows or too many of them"))
+    for text in ("", "{", "[" * 100, '{"experiment": 1, "experiment": 2}', "[" + "1," * (1 << 21) + "1]"):
+        (out / "fig6.json").write_text(text)
+        refused(out, sentence("lockstep paper: %s; run `lockstep paper %s --out DIR` again, or remove the file"))
+    (out / "fig6.json").unlink()
+    for title in ("Step time", ", computed", "a, b\n, computed"):
+        written(out, "fig7", "network,bucket,steps", [["A", "1", [1.0]]], title=title)
+        status, _, errors = paper("questions", "--out", out)
+        assert status == 1 and "fig7.json: " in errors, errors
+    for steps in ([], 1.0, [1.0, None]):
+        written(out, "fig7", "network,bucket,steps", [["A", "1", steps]])
+        status, _, errors = paper("questions", "--out", out)
+        assert status == 1 and 'fig7.json: "steps" of a row is missing or of another type' in errors, errors
+
+
+def refused(out, said):
+    status, _, errors = paper("questions", "--out", out)
+    assert status == 1 and f"lockstep paper: {out}/fig6.json: " in errors, errors
+    says(errors, said)
 
 
 class Page(html.parser.HTMLParser):

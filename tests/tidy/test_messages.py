@@ -26,6 +26,7 @@ SILENT_FILES = (
     "bench/dev/",         # for the developers of the library; tests/docs/test_algorithms.py reads its tables
     "bench/report.c",
     "paper/arithmetic.c", "paper/breakdown.c", "paper/buckets.c", "paper/backends.c", "paper/call_sizes.c", "paper/convergence.c", "paper/cs336.c",
+    "paper/question_buckets.c", "paper/question_ranks.c", "paper/questions.c",
     "paper/scaling.c", "paper/taxonomy.c",  # results
     "paper/round_robin.c", "paper/skipping.c", "paper/variance.c",  # the same
     "paper/script.c",         # of gnuplot
