@@ -96,9 +96,13 @@ static int messages_poll(void *transport, int *ended, size_t *received, char *er
     }
     count = count == MPI_UNDEFINED ? 0 : count;
     for (int i = 0; i < count; i++) {
-        int bytes = 0;
+        int bytes = 0, cancelled = 0;
         if (code == MPI_ERR_IN_STATUS && m->status[i].MPI_ERROR != MPI_SUCCESS) {
             return (int)ls__mpi_check(m->status[i].MPI_ERROR, "MPI_Testsome", error);
+        }
+        /* MPICH over UCX ends receives from a dead rank in this way. */
+        if (MPI_Test_cancelled(&m->status[i], &cancelled) != MPI_SUCCESS || cancelled != 0) {
+            return (int)ls__mpi_check(MPI_ERR_OTHER, "MPI_Testsome", error);
         }
         (void)MPI_Get_count(&m->status[i], MPI_BYTE, &bytes); /* of a send it means nothing */
         received[i] = bytes > 0 ? (size_t)bytes : 0;

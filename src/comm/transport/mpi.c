@@ -77,7 +77,9 @@ static void post(mpi_transport *self, int rank, int slot)
 {
     char error[LS_BACKEND_ERROR_MAX];
     mpi_peer *peer = &self->peer[rank];
+    ls__message *message = (ls__message *)(void *)slot_at(peer, slot);
     peer->ended[slot] = false;
+    message->bytes = UINT32_MAX; /* so that a receive that ended with no message is found */
     if (!self->abandoned &&
         self->with.table->receive(self->with.mpi, rank * 2 * SLOTS + slot, rank,
                                   slot_at(peer, slot), SLOT_BYTES, error) != LS_OK) {
