@@ -94,8 +94,11 @@ bool ls__bench_can_write(const char *path);
 /* For processes to be spawned: "shm", "tcp" or NULL, as the environment says. */
 bool ls__bench_set_transport(const char *transport, int ranks);
 struct json_t *ls__bench_machine(void); /* jansson's; of a row */
-/* Takes the list; false after it printed why: also where it has not `count` rows, for want of memory. */
+/* Takes the list. A NULL path: nothing is written. False after it printed the error, also where memory
+ * for the `count` rows was missing. */
 bool ls__bench_dump(struct json_t *rows, int count, const char *path);
+/* Of two doubles, for qsort: the smaller first. */
+int ls__bench_by_size(const void *a, const void *b);
 /* Memory, zeroed, that ranks to be spawned and this process see alike; NULL: there is none. */
 void *ls__bench_share(size_t bytes);
 

@@ -106,7 +106,7 @@ def lockstep(options, link, model, batch, folder):
             options.build / "lockstep", "bench", "ddp", "--model", model, "--batch", batch, "--mode",
             ",".join([*modes, "local"]), "--buckets", sizes, "--steps", steps_of(model, link), "--rounds", options.turns,
             "--warmup", 1, "--gate", gate, "--json", path], options.plane)
-    # Without what a former program has measured.
+    # Without the times that an earlier program has measured.
     return Contender(folder, "Lockstep", commands, {"LOCKSTEP_THREADS": "1", "LOCKSTEP_TUNE_FILE": "/dev/null"})
 
 
@@ -238,7 +238,7 @@ def main():
     options = parse()
     peers = find_peers(options.build, options.python)
     if not peers:
-        sys.exit("there is no PyTorch to compare with")
+        sys.exit("no PyTorch was found to compare with")
     options.python, version = next(iter(peers.items()))
     watch, rows = conditions.Watch(), []
     print(f"PyTorch {version}. {HEAD}", flush=True)

@@ -87,8 +87,9 @@ static int parse(int argc, char **argv)
     given.batch = batch > 0 ? (int)batch : (int)network->batch;
     const int status = ls__bench_ddp_ask(&given, &asked, &command);
     if (status == 0 && timeline != NULL && given.contender[0].mode == BENCH_DDP_LOCAL) {
-        return cli_wrong(&command, "--timeline is of the first mode, and local has none; begin "
-                                   "--mode with another one");
+        return cli_wrong(&command,
+                         "--timeline records the first mode, but local has no timeline; begin "
+                         "--mode with another one");
     }
     return status == 0 ? -1 : status;
 }

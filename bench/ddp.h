@@ -112,7 +112,7 @@ typedef struct ls__bench_ddp_asked { /* with defaults before the command line is
     }
 
 struct cli_command;
-/* Fills in what the options ask for; 0, or a status to end with after it printed why. */
+/* Fills in the rows that the options ask for. Returns 0, or the exit status after it printed the error. */
 int ls__bench_ddp_ask(ls__bench_ddp *b, const ls__bench_ddp_asked *asked,
                       const struct cli_command *command);
 

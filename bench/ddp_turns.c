@@ -89,12 +89,6 @@ static ls_status warm_up(const ls__bench_ddp *b, ls__bench_ddp_contender *c)
     return LS_OK;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Of the steps of each turn. */
 static void medians_of(const ls__bench_ddp *b, const ls__bench_ddp_contender *c, double *medians)
 {
@@ -104,7 +98,7 @@ static void medians_of(const ls__bench_ddp *b, const ls__bench_ddp_contender *c,
         for (int s = 0; s < count; s++) {
             sorted[s] = c->seconds[round * count + s][0];
         }
-        qsort(sorted, (size_t)count, sizeof *sorted, by_size);
+        qsort(sorted, (size_t)count, sizeof *sorted, ls__bench_by_size);
         medians[round] = sorted[count / 2];
     }
 }

@@ -52,7 +52,8 @@ static const cli_command command = {
     .more =
         "A time is that from the first rank's first call to the last rank's last result, of all\n"
         "pieces together; the table has the median of the turns. Buffers are registered\n"
-        "memory, as DDP's buckets, or private memory where the backend has no other. Under a\n"
+        "memory, as DDP's buckets, or private memory where the backend cannot register any. Under "
+        "a\n"
         "launcher (`lockstep run … lockstep bench pieces`) the ranks of the job take part.\n"};
 
 /* -1, or the status to end with. */
@@ -148,17 +149,11 @@ static ls_status measure(pieces *p)
 
 /* ---- rows ---------------------------------------------------------------------------------- */
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median_of(const double *ms)
 {
     double sorted[ROUNDS_MAX];
     memcpy(sorted, ms, (size_t)rounds * sizeof *ms);
-    qsort(sorted, (size_t)rounds, sizeof *sorted, by_size);
+    qsort(sorted, (size_t)rounds, sizeof *sorted, ls__bench_by_size);
     return sorted[rounds / 2];
 }
 
@@ -188,10 +183,6 @@ static bool report(const pieces *p)
         json_array_append_new(list, row_of(p, s, machine));
     }
     json_decref(machine);
-    if (given.json == NULL) {
-        json_decref(list);
-        return true;
-    }
     return ls__bench_dump(list, given.size_count, given.json);
 }
 

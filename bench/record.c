@@ -54,16 +54,10 @@ ls_status ls__recording_add(ls__recording *r, ls_reducer *reducer)
     return LS_OK;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Sorts the numbers. */
 static double median_of(double *numbers, int count)
 {
-    qsort(numbers, (size_t)count, sizeof *numbers, by_size);
+    qsort(numbers, (size_t)count, sizeof *numbers, ls__bench_by_size);
     return count % 2 == 1 ? numbers[count / 2]
                           : 0.5 * (numbers[count / 2 - 1] + numbers[count / 2]);
 }

@@ -95,10 +95,16 @@ static json_t *row_json(const ls__bench_options *options, const ls__bench_row *r
     return out;
 }
 
+int ls__bench_by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 bool ls__bench_dump(json_t *rows, int count, const char *path)
 {
-    const bool written =
-        (int)json_array_size(rows) == count && json_dump_file(rows, path, JSON_INDENT(2)) == 0;
+    const bool written = path == NULL || ((int)json_array_size(rows) == count &&
+                                          json_dump_file(rows, path, JSON_INDENT(2)) == 0);
     json_decref(rows);
     if (!written) {
         fprintf(stderr, "lockstep bench: cannot write to %s\n", path);

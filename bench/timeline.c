@@ -12,7 +12,7 @@
 enum {
     GRADIENTS_MAX = 16384,
     NAME_MAX_BYTES = 250,
-    VALUES = 5, /* of a gradient: an object and what is in it */
+    VALUES = 5, /* of a gradient: an object and its four members */
     OTHERS = 64 /* values besides the gradients */
 };
 #define ELEMENTS_MAX ((int64_t)1 << 40)
@@ -164,6 +164,18 @@ ls_status ls__timeline_read(const char *name_or_path, ls__timeline *out)
     status = status < 0 ? status : read_text(what, (const char *)file.data, file.bytes, out);
     ls__file_release(env, &file);
     return status;
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const double x = ((const ls__timeline_gradient *)a)->ready_s;
+    const double y = ((const ls__timeline_gradient *)b)->ready_s;
+    return (x > y) - (x < y);
+}
+
+void ls__timeline_sort(ls__timeline *t)
+{
+    qsort(t->gradients, (size_t)t->count, sizeof *t->gradients, by_time);
 }
 
 void ls__timeline_free(ls__timeline *t)

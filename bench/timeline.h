@@ -33,6 +33,8 @@ typedef struct ls__timeline {
  * too. */
 ls_status ls__timeline_read(const char *name_or_path, ls__timeline *out);
 void ls__timeline_free(ls__timeline *t);
+/* Sorts the gradients: the first to be ready first. */
+void ls__timeline_sort(ls__timeline *t);
 /* The names of those of the command, with ", " between them. */
 const char *ls__timeline_names(char *out, size_t bytes);
 

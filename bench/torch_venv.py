@@ -52,7 +52,7 @@ print(torch.__version__, "reference" if "/blas/libblas.so" in maps else "fast")"
 
 
 def look_at(python):
-    """(version of its torch, whether it multiplies with the reference BLAS, which is no peer);
+    """(version of its torch, whether it multiplies with the reference BLAS, which is not a fair peer);
     (None, False) without torch."""
     done = subprocess.run([python, "-c", LOOK], text=True, capture_output=True, cwd="/")
     version, blas = done.stdout.split() if done.returncode == 0 else (None, "")

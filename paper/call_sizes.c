@@ -160,13 +160,6 @@ static bool tree(paper *p, json_t *tables[2])
 static const paper_column ready_columns[] = {
     {"ready parameters", "M", "%.2f"}, {"gradients", "", "%.0f"}, {"time", "ms", "%.1f"}};
 
-static int by_time(const void *a, const void *b)
-{
-    const double x = ((const ls__timeline_gradient *)a)->ready_s,
-                 y = ((const ls__timeline_gradient *)b)->ready_s;
-    return (x > y) - (x < y);
-}
-
 /* A row at each twentieth of the parameters. */
 static bool ready(paper *p)
 {
@@ -182,7 +175,7 @@ static bool ready(paper *p)
                    "Ready gradients of %.60s since backward began, recorded on %.250s", t.title,
                    t.recorded);
     json_t *table = paper_table(p, title, ready_columns, 3);
-    qsort(t.gradients, (size_t)t.count, sizeof *t.gradients, by_time);
+    ls__timeline_sort(&t);
     for (int i = 0, part = 1; i < t.count; i++) {
         parameters += (double)t.gradients[i].elements;
         if (parameters >= t.parameters * part / 20.0 || i == t.count - 1) {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/bench.h"
 #include "ddp_rows.h"
 
 const paper_network *paper_network_at(const paper *p, int k)
@@ -117,6 +118,16 @@ bool paper_over_medium(const paper *p, int k, int turns, paper_over *out)
     return k < (asked ? 1 : 2);
 }
 
+bool paper_over_media(const paper *p, int turns, bool (*run)(paper *p))
+{
+    paper_over of;
+    bool good = true;
+    for (int k = 0; good && paper_over_medium(p, k, turns, &of); k++) {
+        good = run(&of.p);
+    }
+    return good;
+}
+
 json_t *paper_list(const json_t *row, const char *part)
 {
     json_t *list = json_object_get(json_object_get(row, "samples_ms"), part);
@@ -124,12 +135,6 @@ json_t *paper_list(const json_t *row, const char *part)
 }
 
 enum { SAMPLES = 10000 }; /* of --steps 1000 --turns 10 */
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 double paper_quantile(const json_t *list, double share)
 {
@@ -139,6 +144,6 @@ double paper_quantile(const json_t *list, double share)
     for (size_t i = 0; i < count; i++) {
         numbers[i] = json_number_value(json_array_get(list, i));
     }
-    qsort(numbers, count, sizeof *numbers, by_size);
+    qsort(numbers, count, sizeof *numbers, ls__bench_by_size);
     return count > 0 ? numbers[(size_t)(share * (double)(count - 1) + 0.5)] : 0.0;
 }

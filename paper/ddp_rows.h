@@ -26,6 +26,8 @@ typedef struct paper_over {
     paper_options options;
 } paper_over;
 bool paper_over_medium(const paper *p, int k, int turns, paper_over *out);
+/* Runs it over each of them; false when it failed. */
+bool paper_over_media(const paper *p, int turns, bool (*run)(paper *p));
 /* Once, however often it is said. */
 void paper_note_once(paper *p, const char *text);
 /* "computed" or "replayed": of rows of paper_ddp_rows, for titles. */

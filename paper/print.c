@@ -158,6 +158,10 @@ void paper_print(const json_t *result, const char *format)
     }
     printf("%s%s: %s (%s)\n", markdown ? "## " : "", paper_text(result, "experiment"),
            paper_text(result, "about"), paper_text(result, "place"));
+    const json_t *machine = json_object_get(result, "machine");
+    printf("%sMachine: %s, %.0f cores, %s %s\n", markdown ? "\n" : "", paper_text(machine, "cpu"),
+           paper_number(machine, "cores"), paper_text(machine, "system"),
+           paper_text(machine, "release"));
     json_array_foreach(json_object_get(result, "tables"), i, item)
     {
         print_table(item, markdown);

@@ -57,12 +57,6 @@ void paper_note(paper *p, const char *format, ...)
     json_array_append_new(json_object_get(p->result, "notes"), json_string(text));
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 void paper_claim_add(paper *p, const paper_claim *claim)
 {
     double ratios[64];
@@ -73,7 +67,7 @@ void paper_claim_add(paper *p, const paper_claim *claim)
         ratios[i] = json_number_value(json_array_get(claim->left_turns, i)) /
                     json_number_value(json_array_get(claim->right_turns, i));
     }
-    qsort(ratios, count, sizeof *ratios, by_size);
+    qsort(ratios, count, sizeof *ratios, ls__bench_by_size);
     const double ratio =
         count % 2 == 1 ? ratios[count / 2] : 0.5 * (ratios[count / 2 - 1] + ratios[count / 2]);
     json_array_append_new(json_object_get(p->result, "claims"),

@@ -70,11 +70,8 @@ static bool over(paper *p)
 
 bool paper_round_robin(paper *p)
 {
-    paper_over of;
-    for (int k = 0; paper_over_medium(p, k, 5, &of); k++) {
-        if (!over(&of.p)) {
-            return false;
-        }
+    if (!paper_over_media(p, 5, over)) {
+        return false;
     }
     paper_note(p,
                "The paper (quoted from memory): three groups do not change ResNet-50 over NCCL, "

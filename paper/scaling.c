@@ -79,13 +79,6 @@ static bool fit(paper *p, figures *out)
     return true;
 }
 
-static int by_time(const void *a, const void *b)
-{
-    const double x = ((const ls__timeline_gradient *)a)->ready_s;
-    const double y = ((const ls__timeline_gradient *)b)->ready_s;
-    return (x > y) - (x < y);
-}
-
 /* Milliseconds of a step: buckets are filled as gradients become ready, and reduced one after the other. The
  * timeline is sorted by time. */
 static double modelled_ms(const ls__timeline *t, const figures *f, const ls__program_cost *cost,
@@ -201,7 +194,7 @@ static bool both(paper *p, json_t *table, const paper_network *n, const figures 
     const double speed = p->options->speed > 0.0 ? p->options->speed : 1.0;
     bool good = ls__timeline_read(n->model, &timeline) == LS_OK;
     if (good) {
-        qsort(timeline.gradients, (size_t)timeline.count, sizeof *timeline.gradients, by_time);
+        ls__timeline_sort(&timeline);
         for (int i = 0; i < timeline.count; i++) {
             timeline.gradients[i].ready_s /= speed;
         }

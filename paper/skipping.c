@@ -76,11 +76,8 @@ static bool over(paper *p)
 
 bool paper_skipping(paper *p)
 {
-    paper_over of;
-    for (int k = 0; paper_over_medium(p, k, 3, &of); k++) {
-        if (!over(&of.p)) {
-            return false;
-        }
+    if (!paper_over_media(p, 3, over)) {
+        return false;
     }
     paper_note(p,
                "Times are means over n steps, n - 1 of which send nothing; every step has its "

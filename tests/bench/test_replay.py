@@ -224,7 +224,7 @@ def what_cannot_be_replayed_is_refused():
                  "available: ask for fewer rows (--mode, --buckets, --skip, --groups) or ranks")
     assert status == 1 and "2 rows of 4 ranks with 1.1e+03 GB" in errors, errors
     status, _, errors = bench("ddp", "--model", "mlp-tiny", "--mode", "local,flat", "--timeline", "/dev/null")
-    assert status == 2 and "--timeline is of the first mode, and local has none; begin --mode with another one" in errors
+    assert status == 2 and "--timeline records the first mode, but local has no timeline; begin --mode with another one" in errors
     status, _, errors = bench("ddp", "--model", "mlp-tiny", "--timeline", "/dev/null/file")
     assert status == 1 and "cannot write to /dev/null/file" in errors
 
