@@ -25,6 +25,7 @@
 #include <lockstep/ddp.h>
 #include <lockstep/function.h>
 #include <lockstep/memory.h>
+#include <lockstep/mesh.h>
 #include <lockstep/nn.h>
 #include <lockstep/ops.h>
 #include <lockstep/optim.h>

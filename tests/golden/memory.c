@@ -280,8 +280,13 @@ static ls_status use_parts(void)
     ls_group *g = NULL;
     ls_bytes *list = NULL;
     LS_TRY(ls_group_split(ls_world(), 0, 0, "part", &g));
-    const ls_status status = ls_all_gather_bytes(g, "four", 4, NULL, &list);
+    ls_status status = ls_all_gather_bytes(g, "four", 4, NULL, &list);
     ls_bytes_free(list);
+    ls_mesh *mesh = NULL;
+    if (status == LS_OK) {
+        status = ls_mesh_new(g, "dp=1", &mesh);
+        (void)ls_mesh_free(mesh);
+    }
     (void)ls_group_free(g);
     return status;
 }
