@@ -15,6 +15,7 @@
 #include "base/env.h"
 #include "base/memory.h"
 #include "base/runtime.h"
+#include "base/splitmix64.h"
 #include "timeline.h"
 #include "tools/cli/cli.h"
 
@@ -217,17 +218,11 @@ static ls_status close_contender(ls__bench_ddp_contender *c)
 }
 
 /* A number in (0,1] from the seed, the rank and the timed step: the same for all contenders, so that
- * they meet the same noise. The mixing steps are those of splitmix64. */
+ * they meet the same noise. */
 static double draw(uint64_t step)
 {
-    uint64_t x = (uint64_t)seed * UINT64_C(0x9e3779b97f4a7c15) + ((uint64_t)ls_rank() << 40) + step;
-    for (int i = 0; i < 2; i++) {
-        x += UINT64_C(0x9e3779b97f4a7c15);
-        x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-        x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-        x ^= x >> 31;
-    }
-    return (double)((x >> 11) + 1) * 0x1p-53;
+    const uint64_t of = (uint64_t)seed * LS__SPLITMIX64_GAMMA + ((uint64_t)ls_rank() << 40) + step;
+    return (double)((ls__splitmix64(ls__splitmix64(of)) >> 11) + 1) * 0x1p-53;
 }
 
 /* Sleeps until `seconds` of the recorded time after `begin_ns`. */
