@@ -29,6 +29,7 @@
 #include <lockstep/nn.h>
 #include <lockstep/ops.h>
 #include <lockstep/optim.h>
+#include <lockstep/parts.h>
 #include <lockstep/random.h>
 #include <lockstep/reducer.h>
 #include <lockstep/runtime.h>

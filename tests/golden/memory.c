@@ -110,6 +110,9 @@ static ls_status use_modules(void)
 {
     ls_module *net = ls_linear_new(4, 4, NULL);
     ls_status status = ls_module_status(net);
+    if (status == LS_OK && ls_module_part_count(net) < 0) {
+        status = (ls_status)ls_module_part_count(net);
+    }
     ls_optim *optim = status == LS_OK ? ls_adam_new(net, NULL) : NULL;
     if (optim == NULL) {
         golden_show_once(status < 0 ? status : LS_ERR_MEMORY);
