@@ -394,6 +394,29 @@ static ls_status use_checkpoints(void)
     return LS_OK;
 }
 
+static ls_status show_half(void *object, const char *prefix, const ls_state_visitor *v)
+{
+    const ls_state_tensor t = {
+        .dtype = LS_FLOAT32, .ndim = 1, .global = {4}, .local = {2}, .data = object};
+    return v->tensor(v->self, prefix, &t);
+}
+
+/* What a slice lacks is found with memory of its own. */
+static ls_status use_an_incomplete_checkpoint(void)
+{
+    ls_checkpoint *c = NULL;
+    float half[2] = {1, 2};
+    const ls_checkpoint_item item = {sizeof item, "half", half, show_half};
+    ls_status status = ls_checkpoint_new(golden_folder(), ls_world(),
+                                         LS_OPTIONS(ls_checkpoint_options, .async = false), &c);
+    if (status == LS_OK) {
+        status = ls_checkpoint_save(c, 1, &item, 1);
+    }
+    golden_show_once(status);
+    (void)ls_checkpoint_free(c);
+    return LS_OK;
+}
+
 /* Where the JSON library runs out it may only say that it cannot read on; those words are its own.
  */
 GOLDEN_BARE(of_checkpoints)
@@ -403,4 +426,5 @@ GOLDEN_BARE(of_checkpoints)
     }
     golden_fail_each(GOLDEN_MEMORY, use_checkpoints);
     golden_fail_each(GOLDEN_MALLOC, use_checkpoints);
+    golden_fail_each(GOLDEN_MALLOC, use_an_incomplete_checkpoint);
 }
