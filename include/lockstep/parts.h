@@ -86,11 +86,12 @@ LS_API ls_status ls_module_run_stage(ls_module *module, int first, int count,
                                      ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                                      int output_count);
 
-/* Frees every parameter, buffer and module that parts first … first+count-1 do not use; the rest
- * keeps its names ("blocks.3.qkv.weight"), so optimizers, ls_ddp_new and checkpoints of a stage work
- * on just these. From then on only these parts can be run, and ls_forward is LS_ERR_STATE. The
- * parts keep their numbers. Call it before the model is wrapped or has an optimizer. */
-LS_API ls_status ls_module_keep_parts(ls_module *module, int first, int count);
+/* Frees every parameter, buffer and module that these parts (numbers in ascending order) do not use;
+ * the rest keeps its names ("blocks.3.qkv.weight"), so optimizers, ls_ddp_new and checkpoints of a
+ * stage work on just these. From then on only these parts can be run, and ls_forward is
+ * LS_ERR_STATE. The parts keep their numbers. Call it before the model is wrapped or has an
+ * optimizer. */
+LS_API ls_status ls_module_keep_parts(ls_module *module, const int *parts, int count);
 
 /* Parts of equal numbers, up to one: stage s of `stages` is parts *first … *first+*count-1, none of
  * which is empty. LS_ERR_INVALID when there are fewer parts than stages. */

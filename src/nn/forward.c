@@ -156,11 +156,12 @@ static ls_status check_module(const ls_module *module)
 {
     ls_status status = module != NULL ? ls_module_status(module) : fail_null();
     const ls_parts *parts = status == LS_OK ? module->entries->parts : NULL;
-    if (parts != NULL && parts->kept > 0) {
-        status = ls__fail(LS_ERR_STATE,
-                          "forward: only parts %d to %d of this %s were kept; run them with "
-                          "ls_module_run_stage",
-                          parts->first, parts->first + parts->kept - 1, module->cls->name);
+    if (parts != NULL && parts->cut) {
+        status =
+            ls__fail(LS_ERR_STATE,
+                     "forward: ls_module_keep_parts has freed parts of this %s; run the others "
+                     "with ls_module_run_stage",
+                     module->cls->name);
     }
     return status < 0 ? ls__fail_at_site(status) : LS_OK;
 }

@@ -121,30 +121,45 @@ static void prune(ls_module *module, ls_module *root)
     }
 }
 
-ls_status ls_module_keep_parts(ls_module *module, int first, int count)
+static ls_status check_list(const ls_parts *parts, const int *list, int count)
 {
-    const ls_parts *parts = ls__parts_of(module);
-    if (parts == NULL) {
+    for (int i = 0; i < count; i++) {
+        LS_TRY(ls__parts_check(parts, "ls_module_keep_parts", list[i], 1));
+        if (i > 0 && list[i] <= list[i - 1]) {
+            return ls__fail(LS_ERR_INVALID,
+                            "ls_module_keep_parts: part %d stands behind part %d; give them in "
+                            "ascending order",
+                            list[i], list[i - 1]);
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_module_keep_parts(ls_module *module, const int *list, int count)
+{
+    if (ls__parts_of(module) == NULL) {
         return ls__self.status;
     }
-    LS_TRY(ls__parts_check(parts, "ls_module_keep_parts", first, count));
+    ls_parts *parts = ls__module_wrapped(module)->entries->parts;
+    LS_TRY(check_list(parts, list, count));
     if (parts->self != module || module->entries->parent != NULL) {
         return ls__fail(LS_ERR_STATE,
-                        "ls_module_keep_parts: the %s is wrapped or belongs to a module; call "
-                        "it before",
+                        "ls_module_keep_parts: the %s is wrapped or belongs to a module; call it "
+                        "before",
                         parts->self->cls->name);
     }
     if (count == parts->count) {
         return LS_OK;
     }
     clear_marks(module);
-    for (int p = first; p < first + count; p++) {
-        LS_TRY(mark_part(parts, &parts->list[p]));
+    for (int i = 0; i < count; i++) {
+        LS_TRY(mark_part(parts, &parts->list[list[i]]));
     }
-    /* Before the pointers of the module to its children are used no more: parts that are not kept
-     * are not declared again. */
-    module->entries->parts->first = first;
-    module->entries->parts->kept = count;
+    parts->cut = true;
+    for (int p = 0, i = 0; p < parts->count; p++) {
+        parts->list[p].freed = i == count || list[i] != p;
+        i += !parts->list[p].freed;
+    }
     prune(module, module);
     return LS_OK;
 }

@@ -184,7 +184,7 @@ const ls_parts *ls__parts_of(ls_module *module)
     module = ls__module_wrapped(module);
     const int entries = ls__module_entry_count(module);
     ls_parts *parts = module->entries->parts;
-    if (parts == NULL || (parts->kept == 0 && parts->entries != entries)) {
+    if (parts == NULL || (!parts->cut && parts->entries != entries)) {
         ls__parts_free(parts);
         parts = declare(module, entries);
         module->entries->parts = parts;
@@ -203,12 +203,12 @@ ls_status ls__parts_check(const ls_parts *parts, const char *call, int first, in
                         "%s: %d parts from part %d on were asked for; the %s has parts 0 to %d",
                         call, count, first, parts->self->cls->name, parts->count - 1);
     }
-    if (parts->kept > 0 && (first < parts->first || first + count > parts->first + parts->kept)) {
-        return ls__fail(LS_ERR_STATE,
-                        "%s: %d parts from part %d on were asked for; this %s has kept parts %d to "
-                        "%d only",
-                        call, count, first, parts->self->cls->name, parts->first,
-                        parts->first + parts->kept - 1);
+    for (int p = first; p < first + count; p++) {
+        if (parts->list[p].freed) {
+            return ls__fail(LS_ERR_STATE,
+                            "%s: part %d (\"%s\") was asked for; ls_module_keep_parts has freed it",
+                            call, p, parts->list[p].name);
+        }
     }
     return LS_OK;
 }

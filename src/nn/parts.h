@@ -12,6 +12,7 @@ typedef struct ls__part {
     ls_tensor *(*run)(ls_module *self, ls_tensor *const *in); /* with the names it uses */
     char *uses;
     int from[LS_PART_FROM_MAX], from_count;
+    bool freed; /* ls_module_keep_parts has not kept it */
 } ls__part;
 
 struct ls_parts {
@@ -21,8 +22,7 @@ struct ls_parts {
     int entries; /* of the tree when they were declared */
     ls_status status;
     char *message; /* of the first error */
-    /* ls_module_keep_parts: only parts first … first+kept-1 can run; 0: all. */
-    int first, kept;
+    bool cut;      /* some parts are freed: they cannot be declared again */
 };
 
 /* The parts of `module`, or of the module that it wraps; declared again when the tree has grown. NULL

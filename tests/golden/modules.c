@@ -451,7 +451,7 @@ GOLDEN(declaring_parts)
     ls_module *m = ls_module_new(sizeof *m, &declaring);
     (void)ls_module_add(m, "inner", plain());
     given = &LS_PART(.name = "a", .run = pass_part, .uses = "inner.deeper");
-    SHOW(ls_module_keep_parts(m, 1, 1));
+    SHOW(ls_module_keep_parts(m, (int[]){1}, 1));
 }
 
 GOLDEN(using_parts)
@@ -466,8 +466,9 @@ GOLDEN(using_parts)
     SHOW(ls_module_cut_evenly(net, 4, 0, &first[0], &count));
     SHOW(ls_module_cut_at(net, "7", first));
     SHOW(ls_module_cut_at(net, "2 1", first));
-    SHOW(ls_module_keep_parts(layers[0], 0, 1));
-    MUST(ls_module_keep_parts(net, 1, 1));
+    SHOW(ls_module_keep_parts(layers[0], (int[]){0}, 1));
+    SHOW(ls_module_keep_parts(net, (int[]){2, 1}, 2));
+    MUST(ls_module_keep_parts(net, (int[]){1}, 1));
     SHOW(ls_module_run_stage(net, 0, 2, &x, 1, &y, 1));
     SHOW_TENSOR(ls_forward(net, x));
 }

@@ -325,9 +325,12 @@ static void check_own_parts(const struct model *m, const outcome *whole, const i
     outcome out = {0};
     ls_module *net[STAGES_MAX];
     for (int s = 0; s < stages; s++) {
+        int kept[32], count = 0;
+        for (int k = first[s]; k < (s + 1 < stages ? first[s + 1] : m->parts); k++) {
+            kept[count++] = k;
+        }
         net[s] = m->make();
-        CHECK_OK(ls_module_keep_parts(net[s], first[s],
-                                      (s + 1 < stages ? first[s + 1] : m->parts) - first[s]));
+        CHECK_OK(ls_module_keep_parts(net[s], kept, count));
     }
     {
         LS_SCOPE;
@@ -370,7 +373,7 @@ TEST(a_stage_has_only_its_own_parameters_under_their_names)
     CHECK_OK(ls_init(NULL));
     ls_module *net = make_gpt2();
     ls_param params[PARAMS_MAX];
-    CHECK_OK(ls_module_keep_parts(net, 4, 2)); /* blocks.3 and the head */
+    CHECK_OK(ls_module_keep_parts(net, (int[]){4, 5}, 2)); /* blocks.3 and the head */
     const int count = ls_module_params(net, params, PARAMS_MAX);
     CHECK_INT(count, 12 + 3);
     CHECK(strcmp(params[0].name, "transformer.wte.weight") == 0);
@@ -382,13 +385,12 @@ TEST(a_stage_has_only_its_own_parameters_under_their_names)
     {
         LS_SCOPE;
         CHECK_STATUS(ls_tensor_status(ls_forward(net, tokens(0))), LS_ERR_STATE);
-        CHECK_CONTAINS(ls_error_message(), "only parts 4 to 5 of this gpt2 were kept");
+        CHECK_CONTAINS(ls_error_message(), "ls_module_keep_parts has freed parts of this gpt2");
         ls_tensor *x = tokens(0), *y = NULL;
         CHECK_STATUS(ls_module_run_stage(net, 3, 3, &x, 1, &y, 1), LS_ERR_STATE);
-        CHECK_CONTAINS(ls_error_message(), "3 parts from part 3 on were asked for; this gpt2 has "
-                                           "kept parts 4 to 5 only");
+        CHECK_CONTAINS(ls_error_message(), "part 3 (\"transformer.h.2\") was asked for");
     }
-    CHECK_OK(ls_module_keep_parts(net, 5, 1)); /* fewer still */
+    CHECK_OK(ls_module_keep_parts(net, (int[]){5}, 1)); /* fewer still */
     CHECK_INT(ls_module_params(net, params, PARAMS_MAX), 3);
     ls_module_free(net);
     CHECK_OK(ls_finalize());
@@ -465,12 +467,12 @@ TEST(parts_follow_the_tree_and_go_through_wrappers)
     CHECK_INT(ls_module_part_count(net), 2);
     ls_module *wrapper = ls_ddp_new(net, ls_world(), NULL);
     CHECK_INT(ls_module_part_count(wrapper), 2);
-    CHECK_STATUS(ls_module_keep_parts(wrapper, 0, 1), LS_ERR_STATE);
+    CHECK_STATUS(ls_module_keep_parts(wrapper, (int[]){0}, 1), LS_ERR_STATE);
     CHECK_CONTAINS(ls_error_message(), "is wrapped or belongs to a module");
     ls_module_free(wrapper);
     ls_module *layer = ls_linear_new(3, 2, NULL);
     CHECK_INT(ls_module_part_count(layer), 1);
-    CHECK_OK(ls_module_keep_parts(layer, 0, 1));
+    CHECK_OK(ls_module_keep_parts(layer, (int[]){0}, 1));
     CHECK_INT(ls_module_param_count(layer), 2);
     {
         LS_SCOPE;
