@@ -323,7 +323,7 @@ static void check_own_parts(const struct model *m, const outcome *whole, const i
                             int stages)
 {
     outcome out = {0};
-    ls_module *net[STAGES_MAX];
+    ls_module *net[STAGES_MAX] = {NULL};
     for (int s = 0; s < stages; s++) {
         int kept[32], count = 0;
         for (int k = first[s]; k < (s + 1 < stages ? first[s + 1] : m->parts); k++) {
