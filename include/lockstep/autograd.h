@@ -36,6 +36,66 @@ LS_API ls_status ls_backward(ls_tensor *loss);
  * gradient nothing would divide. */
 LS_API ls_status ls_backward_weighted(ls_tensor *loss, double weight);
 
+/* The same from `n` tensors, 1 to LS_CALL_TENSORS_MAX, with given gradients
+ * (torch.autograd.backward): adds the gradients of the sum of all elements of ys[i] * dys[i]. So a
+ * graph can be cut: a part of a model receives activations, made leaves by ls_set_requires_grad, and
+ * its ls_grad of them is what the part before gives here as dys. The cut adds in the order of the
+ * whole graph, so parameters get the same bits, where the part before was computed first.
+ *
+ * dys[i] has the shape and dtype of ys[i], any layout, and is copied; it may be NULL, as may `dys`,
+ * if ys[i] has one element: 1 then. ys[i] may be a leaf, and views of one tensor may stand there
+ * several times. Gradients are added in this order: dys[0] to dys[n-1], then contributions in the
+ * reverse order of the forward pass. The graph is freed as by ls_backward, whose errors and
+ * collective behaviour apply, but only wrappers with a parameter that the graph reaches take part; so
+ * if a process wraps several parts of a cut graph, it calls this function for all of them. Besides, LS_ERR_INVALID for NULL, two equal handles, or a shape or dtype
+ * of dys[i] that differs, and LS_ERR_STATE for a tensor that requires no gradient or belongs to a
+ * suspended scope. No gradient is computed then. */
+LS_API ls_status ls_backward_from(ls_tensor *const *ys, ls_tensor *const *dys, int n);
+
+/* The same where dys contain the factor `weight` already, as ls_grad does after
+ * ls_backward_weighted(loss, weight): nothing is scaled, and `weight` is announced to the reducer. A
+ * dys[i] of NULL stands for `weight`. With weight 0 nothing is computed. Leaves outside a wrapper are
+ * allowed here, for received activations: their gradient contains the factor. */
+LS_API ls_status ls_backward_from_weighted(ls_tensor *const *ys, ls_tensor *const *dys, int n,
+                                           double weight);
+
+/* Backward in two parts, for pipelines that compute weight gradients while they would wait (Qi et al.,
+ * "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2; stage_backward_input and
+ * stage_backward_weight of torch.distributed.pipelining).
+ *
+ * ls_backward_input_part is ls_backward_from (options->weighted: ls_backward_from_weighted), but
+ * computes only what the gradients of options->inputs need; these are final when it returns. The other
+ * gradients are put off until ls_backward_weight_part, which is called once, when the same scope is
+ * the innermost one again; scopes may be suspended in between. Parameters, their hooks, and wrappers
+ * (ls_ddp_new) take part in the weight part only, which is collective where ls_backward is.
+ *
+ * The bits, and the order in which parameters become ready, are those of ls_backward_from, if both
+ * parts run in the order of the micro-batches. What the weight part reads, activations and gradients
+ * of operations with parameters, is kept until then, and all else is freed by the input part. The
+ * derivative of an activation inside a linear layer is computed once; other operations that have both
+ * kinds of inputs run twice, each time for some of them (for ls_lstm this repeats the recursion over
+ * time). A user's function (function.h) through which an input is reached runs once, in the input
+ * part, with gradients for all its inputs; a recomputed function runs again there and is kept
+ * until the weight part, for what that reads. Operations that lead to no input, such as casts of
+ * parameters, run in the weight part; without inputs that is everything.
+ *
+ * Errors besides those of ls_backward_from: LS_ERR_STATE when an input is not a leaf or belongs to a
+ * wrapper, when the innermost scope has a weight part to run already (input part) or none (weight
+ * part). After an error of either part nothing is put off. A scope that ends before its weight part
+ * has run logs a warning. */
+typedef struct ls_backward_part_options {
+    size_t size;
+    ls_tensor *const *inputs; /* [input_count], at most LS_CALL_TENSORS_MAX: received activations */
+    int input_count;
+    bool weighted;
+    double weight;
+} ls_backward_part_options;
+#define LS_DEFAULTS_ls_backward_part_options
+LS_DEFAULTS_FUNCTION(backward_part)
+LS_API ls_status ls_backward_input_part(ls_tensor *const *ys, ls_tensor *const *dys, int n,
+                                        const ls_backward_part_options *options);
+LS_API ls_status ls_backward_weight_part(void);
+
 /* For leaves of float32 or bfloat16 only, that is, for tensors that no recorded operation made;
  * returns t. */
 LS_API ls_tensor *ls_set_requires_grad(ls_tensor *t, bool requires_grad);
@@ -125,6 +185,10 @@ LS_API ls_status ls_gradcheck(ls_gradcheck_fn fn, ls_tensor **inputs, int count,
 #define ls_recompute_call_many(...) LS_AT(ls_recompute_call_many(__VA_ARGS__))
 #define ls_backward(...) LS_AT(ls_backward(__VA_ARGS__))
 #define ls_backward_weighted(...) LS_AT(ls_backward_weighted(__VA_ARGS__))
+#define ls_backward_input_part(...) LS_AT(ls_backward_input_part(__VA_ARGS__))
+#define ls_backward_weight_part(...) LS_AT(ls_backward_weight_part(__VA_ARGS__))
+#define ls_backward_from(...) LS_AT(ls_backward_from(__VA_ARGS__))
+#define ls_backward_from_weighted(...) LS_AT(ls_backward_from_weighted(__VA_ARGS__))
 #endif
 
 #ifdef __cplusplus

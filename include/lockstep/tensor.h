@@ -50,8 +50,27 @@ typedef struct ls_shape {
 /* ---- scopes ------------------------------------------------------------------------------- */
 
 LS_API ls_scope *ls_scope_enter(void); /* opens the new innermost scope of this thread */
-/* Ends the scope and those inside it, and frees their tensors. */
+/* Ends the scope, suspended or not, and those inside it, and frees their tensors. */
 LS_API void ls_scope_leave(ls_scope *scope);
+
+/* Several scopes side by side, for example one for each micro-batch of a pipeline: a suspended scope
+ * keeps its tensors and graph, and takes no part until it is resumed.
+ *
+ *     ls_scope *scope = ls_scope_enter();      // forward of a micro-batch
+ *     CHECK(ls_scope_suspend(scope));          // the scope around it is the innermost again
+ *     …                                        // other micro-batches
+ *     CHECK(ls_scope_resume(scope));           // its backward
+ *     ls_scope_leave(scope);
+ *
+ * ls_scope_suspend takes the innermost scope; ls_scope_resume makes it the innermost one again, where
+ * it was entered: in the same scope of the same thread. Scopes may be resumed in any order. Tensors
+ * of a suspended scope stay valid and may be read and written; to continue their graph, or to call
+ * ls_backward on it, resume the scope. A scope that ends also ends those that are suspended in it.
+ * LS_ERR_STATE, and nothing changes: the scope is not one that this thread has entered, is not the
+ * innermost (suspend), was entered in another scope than the innermost (resume), or is suspended
+ * already or not at all. In the steady state nothing is allocated. */
+LS_API ls_status ls_scope_suspend(ls_scope *scope);
+LS_API ls_status ls_scope_resume(ls_scope *scope);
 
 /* LS_SCOPE; is a declaration that opens a scope until the end of the enclosing block:
  *     for (int64_t step = 0; step < steps; step++) {

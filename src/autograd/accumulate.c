@@ -248,3 +248,23 @@ ls_status ls__arrived(ls__autograd_pass *pass, ls__tensor_node *to)
     }
     return ls__observers_ready(leaf);
 }
+
+/* For contributions that are whole when they arrive: a given gradient, one that a user's function
+ * returned, and those that do not come. */
+ls_status ls__contribute(ls__autograd_pass *pass, const ls__edge *edge, ls__storage *from)
+{
+    if (edge->to == NULL) {
+        return LS_OK;
+    }
+    if (pass->part == LS__PART_INPUT && !edge->to->leads) {
+        const ls__put_off item = {.edge = *edge, .grad = from};
+        (void)ls__node_ref(edge->to);
+        (void)(from != NULL ? ls__storage_ref(from) : NULL);
+        return ls__later_put(pass->tensors, pass->later, &item);
+    }
+    if (from == NULL) {
+        return ls__accumulate_nothing(pass, edge->to);
+    }
+    LS_TRY(ls__accumulate(pass, edge, from));
+    return ls__arrived(pass, edge->to);
+}

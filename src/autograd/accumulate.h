@@ -20,5 +20,7 @@ ls_status ls__accumulate(ls__autograd_pass *pass, const ls__edge *edge, ls__stor
 ls_status ls__accumulate_nothing(ls__autograd_pass *pass, ls__tensor_node *to);
 /* One accumulation of a leaf is done: reports the gradient as final after the last. */
 ls_status ls__arrived(ls__autograd_pass *pass, ls__tensor_node *to);
+/* The contribution that `edge` was promised: `from`, or nothing (NULL). */
+ls_status ls__contribute(ls__autograd_pass *pass, const ls__edge *edge, ls__storage *from);
 
 #endif

@@ -37,6 +37,9 @@ ls_status ls__arrays_input(ls__tensors *tensors, const char *name, ls_tensor *co
     if (record->status < 0) {
         return ls_tensor_status(inputs[i]);
     }
+    if (!ls__self.no_grad && !ls__graph_open(record)) {
+        return ls__fail_at_site(ls__fail_within(ls__self.status, "%s", name));
+    }
     ls__fill_settle(record->storage);
     *out = record;
     return LS_OK;

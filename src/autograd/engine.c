@@ -1,6 +1,6 @@
 /* The backward pass.
  *
- *   plan    walk from the loss to everything it came from, latest node first; count for each leaf
+ *   plan    walk from the loss, or the other roots (roots.c), to everything it came from, latest node first; count for each leaf
  *           how many accumulations it will receive; note which observed parameters are reached
  *   begin   observers learn what will come
  *   run     each node in that order: its gradient is complete, because whatever used its result was
@@ -16,15 +16,16 @@
  * every addition, is the same in every run. */
 #include "autograd/engine.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "autograd/accumulate.h"
 #include "autograd/joint.h"
+#include "autograd/parts.h"
+#include "autograd/roots.h"
 #include "base/activity.h"
 #include "base/assert.h"
-#include "base/half.h"
+#include "base/options.h"
 #include "base/trace.h"
 #include "tensor/meter.h"
 #include "tensor/shape.h"
@@ -35,7 +36,7 @@
  * `weight` times too large, which no later check could tell from a right one. */
 static ls_status check_divided(const ls__autograd_pass *pass, const ls__leaf *leaf)
 {
-    if (!pass->weighted || leaf->observer != NULL) {
+    if (!pass->divides || leaf->observer != NULL) {
         return LS_OK;
     }
     return ls__fail(LS_ERR_STATE,
@@ -46,16 +47,18 @@ static ls_status check_divided(const ls__autograd_pass *pass, const ls__leaf *le
                     leaf->node.file != NULL ? leaf->node.file : "?", leaf->node.line);
 }
 
-/* Walks from the loss; every leaf that it reaches must belong to an observer of a weighted pass, and
+/* Walks from the roots; every leaf that it reaches must belong to an observer of a weighted pass, and
  * is reported to its observer. */
 static ls_status reach_leaves(ls__autograd_pass *pass, ls__autograd_walk *walk)
 {
-    LS_TRY(ls__walk_add(walk, pass->root.to));
+    for (int i = 0; i < pass->roots; i++) {
+        LS_TRY(ls__walk_add(walk, pass->root[i].edge.to));
+    }
     LS_TRY(ls__walk_run(walk));
     for (int64_t i = 0; i < walk->outside.count; i++) {
         ls__leaf *leaf = ls__leaf_of(walk->outside.at[i]);
         LS_TRY(check_divided(pass, leaf));
-        LS_TRY(ls__observers_reached(pass, leaf));
+        LS_TRY(pass->part == LS__PART_WHOLE ? ls__observers_reached(pass, leaf) : LS_OK);
     }
     return LS_OK;
 }
@@ -188,15 +191,19 @@ static bool needs_rule(const ls__tensor_node *node)
 
 /* Runs the rule of one ordinary operation. The node's gradient is taken out first, so that the rule
  * may reuse its memory for a result (dy_is_free) when it is the only holder. */
-static ls_status run_node(ls__autograd_pass *pass, ls__tensor_node *node)
+static ls_status run_node(ls__autograd_pass *pass, ls__tensor_node *node, ls__storage **kept)
 {
     ls__tensor_rule rule = {.node = node, .tensors = pass->tensors, .k = pass->tensors->kernels};
+    rule.part = kept != NULL                                   ? LS__PART_INPUT
+                : pass->part == LS__PART_WEIGHT && node->leads ? LS__PART_WEIGHT
+                                                               : LS__PART_WHOLE;
     ls__autograd_target target[LS__EDGES_MAX] = {{0}};
     LS_ASSERT(node->grad != NULL);
     ls__storage *dy = node->grad;
     node->grad = NULL; /* now this frame's; an edge that passes it on takes a reference */
     rule.dy = dy->data;
-    rule.dy_is_free = ls__storage_sole(dy) && node->op->passes == 0;
+    rule.dy_is_free =
+        ls__storage_sole(dy) && node->op->passes == 0 && (kept == NULL || node->op->keeps);
     ls_status status = resolve_saved(pass, node, &rule);
     for (int i = 0; i < LS__EDGES_MAX && status == LS_OK; i++) {
         status = ls__target_open(pass, node, i, &rule, &target[i]);
@@ -210,6 +217,9 @@ static ls_status run_node(ls__autograd_pass *pass, ls__tensor_node *node)
         }
         ls__storage_unref(rule.in[i].give);
         ls__storage_unref(target[i].aside);
+    }
+    if (kept != NULL) {
+        *kept = rule.kept != NULL ? rule.kept : ls__storage_ref(dy);
     }
     ls__storage_unref(dy);
     return status;
@@ -230,13 +240,13 @@ static ls_status skip_node(ls__autograd_pass *pass, const ls__tensor_node *node)
 }
 
 /* A joint has no gradient of its own: its outputs hold those that arrived. */
-static ls_status pass_node(ls__autograd_pass *pass, ls__tensor_node *node)
+static ls_status pass_node(ls__autograd_pass *pass, ls__tensor_node *node, ls__storage **kept)
 {
     const bool joint = node->op->run != NULL;
     if (pass->weight == 0.0 || (!joint && node->grad == NULL)) {
         return skip_node(pass, node);
     }
-    return joint ? node->op->run(pass, node) : run_node(pass, node);
+    return joint ? node->op->run(pass, node) : run_node(pass, node, kept);
 }
 
 /* "fc1.weight" when the node uses a named parameter, else "matmul". */
@@ -251,26 +261,20 @@ static const char *detail_of(const ls__tensor_node *node)
     return ls__node_name(node);
 }
 
-/* The gradient of the loss with respect to itself is the weight. */
-static ls_status seed(ls__autograd_pass *pass)
+ls_status ls__pass_one(ls__autograd_pass *pass, ls__tensor_node *node, ls__storage **kept)
 {
-    if (pass->weight == 0.0) {
-        return ls__accumulate_nothing(pass, pass->root.to);
+    const char *detail = detail_of(node), *name = ls__node_name(node);
+    (void)ls__activity_enter(LS__PHASE_BACKWARD, detail);
+    const uint64_t traced = ls__trace_begin();
+    ls__meter *meter = ls__self.meter;
+    const ls__metered metered = meter != NULL ? ls__meter_enter(meter) : (ls__metered){0};
+    free_within(pass, node);
+    LS_TRY(pass_node(pass, node, kept));
+    if (LS__UNLIKELY(meter != NULL)) {
+        meter->backward(meter, node, ls__meter_leave(meter, &metered));
     }
-    ls__storage *one = ls__storage_new(pass->tensors, sizeof(float));
-    if (one == NULL) {
-        return ls__self.status;
-    }
-    const float weight = (float)pass->weight;
-    if (pass->root.to->dtype == LS_FLOAT32) {
-        *(float *)one->data = weight;
-    } else {
-        ls__cast_gradient(pass->tensors->kernels, one->data, LS_BFLOAT16, &weight, 1, 0.0f);
-    }
-    ls_status status = ls__accumulate(pass, &pass->root, one);
-    ls__storage_unref(one);
-    LS_TRY(status);
-    return ls__arrived(pass, pass->root.to);
+    ls__trace_end(traced, LS__TRACE_NODE, name, detail != name ? detail : NULL);
+    return LS_OK;
 }
 
 /* The order may be that of a recomputed segment inside an outer pass; each node releases what it
@@ -279,57 +283,17 @@ ls_status ls__pass_run(ls__autograd_pass *pass, const ls__autograd_pile *order)
 {
     for (int64_t i = 0; i < order->count; i++) {
         ls__tensor_node *node = order->at[i];
-        const char *detail = detail_of(node), *name = ls__node_name(node);
-        (void)ls__activity_enter(LS__PHASE_BACKWARD, detail);
-        const uint64_t traced = ls__trace_begin();
-        ls__meter *meter = ls__self.meter;
-        const ls__metered metered = meter != NULL ? ls__meter_enter(meter) : (ls__metered){0};
-        free_within(pass, node);
-        LS_TRY(pass_node(pass, node));
-        if (LS__UNLIKELY(meter != NULL)) {
-            meter->backward(meter, node, ls__meter_leave(meter, &metered));
+        if (pass->part == LS__PART_INPUT) {
+            LS_TRY(ls__parts_input(pass, node));
+        } else {
+            LS_TRY(ls__pass_one(pass, node, NULL));
+            ls__node_release(node);
         }
-        ls__trace_end(traced, LS__TRACE_NODE, name, detail != name ? detail : NULL);
-        ls__node_release(node);
     }
     return LS_OK;
 }
 
 /* ---- the whole pass ----------------------------------------------------------------------- */
-
-/* Sets pass->root. A weight is checked here too, because it must be exact in the type of the
- * loss. */
-static ls_status check_loss(ls__autograd_pass *pass, const ls_tensor *loss)
-{
-    const ls__record *record = ls__record_sound(pass->tensors, loss, pass->name);
-    if (record == NULL) {
-        return ls__self.status;
-    }
-    if (record->numel != 1) {
-        return ls__fail(LS_ERR_INVALID,
-                        "%s: the loss is %s; it must have exactly one element (ls_mean or ls_sum "
-                        "make one)",
-                        pass->name, ls__record_print(record).text);
-    }
-    if (record->node == NULL) {
-        return ls__fail(LS_ERR_STATE,
-                        "%s: the loss requires no gradient: no parameter took part in it, it was "
-                        "computed inside LS_NO_GRAD, or it was detached (ls_keep does too)",
-                        pass->name);
-    }
-    if (!(pass->weight >= 0.0) || !isfinite(pass->weight)) {
-        return ls__fail(LS_ERR_INVALID, "%s: weight %g; give a finite number >= 0", pass->name,
-                        pass->weight);
-    }
-    if (record->dtype != LS_FLOAT32 &&
-        (double)ls__bfloat16_widen(ls__bfloat16_round((float)pass->weight)) != pass->weight) {
-        return ls__fail(LS_ERR_INVALID,
-                        "%s: weight %g of a loss in %s, which would round it; ls_cast the loss to "
-                        "float32",
-                        pass->name, pass->weight, ls_dtype_name((ls_dtype)record->dtype));
-    }
-    return ls__edge_to(pass->tensors, record, &pass->root) ? LS_OK : ls__self.status;
-}
 
 /* After a failure: gradients that arrived half-way would be added to by the next pass through these
  * nodes. */
@@ -342,51 +306,84 @@ static void drop_gradients(ls__autograd_pass *pass)
     }
 }
 
+typedef struct start { /* where a pass begins */
+    bool loss;         /* at *ys, a scalar */
+    ls_tensor *const *ys, *const *dys;
+    int count;
+    ls_tensor *const *inputs; /* of an input part */
+    int input_count;
+} start;
+
 /* Computes nothing yet; a failure here is a mistake of the caller. */
-static ls_status prepare(ls__autograd_pass *pass, const ls_tensor *loss)
+static ls_status prepare(ls__autograd_pass *pass, const start *at)
 {
-    LS_TRY(check_loss(pass, loss));
+    if (pass->part == LS__PART_WEIGHT) {
+        LS_TRY(ls__parts_take(pass));
+        LS_TRY(ls__parts_expect(pass));
+        return find_within(pass);
+    }
+    LS_TRY(at->loss ? ls__roots_of_loss(pass, *at->ys)
+                    : ls__roots_given(pass, at->ys, at->dys, at->count));
+    if (pass->part == LS__PART_INPUT) {
+        LS_TRY(ls__parts_begin(pass, at->inputs, at->input_count));
+    }
     LS_TRY(plan(pass));
+    if (pass->part == LS__PART_INPUT) {
+        ls__parts_mark(&pass->order);
+    }
     return find_within(pass);
 }
 
-/* From here on peers take part: observers may have started a collective operation. */
+/* Observers take part in the second of two parts. From their begin on peers do too: they may have
+ * started a collective operation. */
 static ls_status run(ls__autograd_pass *pass)
 {
+    if (pass->part == LS__PART_INPUT) {
+        LS_TRY(ls__roots_seed(pass));
+        return ls__pass_run(pass, &pass->order);
+    }
     LS_TRY(ls__observers_begin(pass));
-    LS_TRY(seed(pass));
-    LS_TRY(ls__pass_run(pass, &pass->order));
+    if (pass->part == LS__PART_WEIGHT) {
+        LS_TRY(ls__parts_run(pass));
+    } else {
+        LS_TRY(ls__roots_seed(pass));
+        LS_TRY(ls__pass_run(pass, &pass->order));
+    }
     return ls__observers_end(pass);
 }
 
 /* The whole pass. Errors before `run` are the caller's mistakes and carry the caller's line. Any
  * failure is reported to every observer that has begun or is armed, because its peers wait for it. */
-static ls_status backward(const char *name, ls_tensor *loss, bool weighted, double weight)
+static ls_status backward(ls__autograd_pass *pass, const start *at)
 {
-    ls__autograd_pass pass = {.name = name, .weighted = weighted, .weight = weight};
-    pass.tensors = ls__tensors_get(name);
-    pass.autograd = pass.tensors != NULL ? ls__autograd_get(name) : NULL;
-    if (pass.autograd == NULL) {
+    pass->tensors = ls__tensors_get(pass->name);
+    pass->autograd = pass->tensors != NULL ? ls__autograd_get(pass->name) : NULL;
+    if (pass->autograd == NULL) {
         return ls__self.status;
     }
-    pass.number = ls__autograd_number(pass.autograd);
+    pass->number = ls__autograd_number(pass->autograd);
     ls__phase former = ls__activity_enter(LS__PHASE_BACKWARD, "");
     const uint64_t traced = ls__trace_begin();
-    ls_status status = prepare(&pass, loss);
+    ls_status status = prepare(pass, at);
     if (status < 0) {
         (void)ls__fail_at_site(status);
     } else {
-        status = run(&pass);
+        status = run(pass);
     }
     if (status < 0) {
-        drop_gradients(&pass);
-        ls__observers_abort(&pass, status);
+        drop_gradients(pass);
+        ls__observers_abort(pass, status);
     }
-    ls__observers_drop(&pass);
-    ls__node_unref(pass.root.to);
-    ls__storage_unref(pass.order.memory);
-    ls__storage_unref(pass.freed);
-    ls__trace_end(traced, LS__TRACE_BACKWARD, name, NULL);
+    if (pass->part == LS__PART_INPUT) {
+        ls__parts_end(pass, status);
+    } else {
+        ls__later_free(pass->later);
+    }
+    ls__observers_drop(pass);
+    ls__roots_drop(pass);
+    ls__storage_unref(pass->order.memory);
+    ls__storage_unref(pass->freed);
+    ls__trace_end(traced, LS__TRACE_BACKWARD, pass->name, NULL);
     ls__activity_leave(former);
     return status;
 }
@@ -394,11 +391,51 @@ static ls_status backward(const char *name, ls_tensor *loss, bool weighted, doub
 /* The gradient of the loss with respect to itself is 1. */
 ls_status ls_backward(ls_tensor *loss)
 {
-    return backward("backward", loss, false, 1.0);
+    ls__autograd_pass pass = {.name = "backward", .weight = 1.0};
+    return backward(&pass, &(start){.loss = true, .ys = &loss});
 }
 
 /* Scales the loss; the observer divides by the sum of weights over all ranks. */
 ls_status ls_backward_weighted(ls_tensor *loss, double weight)
 {
-    return backward("backward_weighted", loss, true, weight);
+    ls__autograd_pass pass = {
+        .name = "backward_weighted", .weighted = true, .weight = weight, .divides = true};
+    return backward(&pass, &(start){.loss = true, .ys = &loss});
+}
+
+ls_status ls_backward_from(ls_tensor *const *ys, ls_tensor *const *dys, int n)
+{
+    ls__autograd_pass pass = {.name = "backward_from", .weight = 1.0, .cut = true};
+    return backward(&pass, &(start){.ys = ys, .dys = dys, .count = n});
+}
+
+/* The given gradients contain the weight already; it is announced, and nothing is scaled. */
+ls_status ls_backward_from_weighted(ls_tensor *const *ys, ls_tensor *const *dys, int n,
+                                    double weight)
+{
+    ls__autograd_pass pass = {
+        .name = "backward_from_weighted", .weighted = true, .weight = weight, .cut = true};
+    return backward(&pass, &(start){.ys = ys, .dys = dys, .count = n});
+}
+
+ls_status ls_backward_input_part(ls_tensor *const *ys, ls_tensor *const *dys, int n,
+                                 const ls_backward_part_options *options)
+{
+    LS__OPTIONS(ls_backward_part_options, given, options);
+    ls__autograd_pass pass = {.name = "backward_input_part",
+                              .part = LS__PART_INPUT,
+                              .weighted = given.weighted,
+                              .weight = given.weighted ? given.weight : 1.0,
+                              .cut = true};
+    return backward(&pass, &(start){.ys = ys,
+                                    .dys = dys,
+                                    .count = n,
+                                    .inputs = given.inputs,
+                                    .input_count = given.input_count});
+}
+
+ls_status ls_backward_weight_part(void)
+{
+    ls__autograd_pass pass = {.name = "backward_weight_part", .part = LS__PART_WEIGHT, .cut = true};
+    return backward(&pass, &(start){0});
 }

@@ -84,16 +84,12 @@ static ls_status accumulate_grads(ls__autograd_pass *pass, const ls__tensor_node
     const ls__joint_links *links = ls__links_of(node);
     for (int i = 0; i < call->input_count; i++) {
         const ls__edge *edge = &links->at[i].edge;
-        if (edge->to == NULL || grads[i] == NULL) {
-            LS_TRY(ls__accumulate_nothing(pass, edge->to));
-            continue;
-        }
-        const ls__record *grad = sound_grad(node, call, i, grads[i]);
-        if (grad == NULL) {
+        const bool given = edge->to != NULL && grads[i] != NULL;
+        const ls__record *grad = given ? sound_grad(node, call, i, grads[i]) : NULL;
+        if (given && grad == NULL) {
             return ls__self.status;
         }
-        LS_TRY(ls__accumulate(pass, edge, grad->storage));
-        LS_TRY(ls__arrived(pass, edge->to));
+        LS_TRY(ls__contribute(pass, edge, given ? grad->storage : NULL));
     }
     return LS_OK;
 }

@@ -130,7 +130,7 @@ ls__tensor_node *ls__joint_new(ls__tensors *tensors, const ls__op *op, int outpu
 ls_status ls__links_skip(ls__autograd_pass *pass, const ls__joint_links *links)
 {
     for (int64_t i = 0; links != NULL && i < links->count; i++) {
-        LS_TRY(ls__accumulate_nothing(pass, links->at[i].edge.to));
+        LS_TRY(ls__contribute(pass, &links->at[i].edge, NULL));
     }
     return LS_OK;
 }

@@ -76,7 +76,7 @@ ls_status ls__observers_begin(ls__autograd_pass *pass)
         for (int i = 0; i < pass->watched; i++) {
             watch = pass->watch[i].observer == observer ? &pass->watch[i] : watch;
         }
-        if (watch == NULL && observer->armed) {
+        if (watch == NULL && observer->armed && !pass->cut) {
             watch = watch_of(pass, observer);
             if (watch == NULL) {
                 return ls__self.status;

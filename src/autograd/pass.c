@@ -1,5 +1,9 @@
-/* Autograd's state of one runtime, made by its first pass. */
+/* Autograd's state of one runtime, made by its first pass, and arrays that grow. */
 #include "autograd/pass.h"
+
+#include <string.h>
+
+#define PILE_FIRST 256
 
 /* Runs when the runtime is finalized; observers were removed with their modules. */
 static void autograd_free(ls_runtime *runtime, void *data)
@@ -41,4 +45,26 @@ uint64_t ls__autograd_number(ls__autograd *autograd)
 {
     /* Relaxed: numbers only have to differ. */
     return atomic_fetch_add_explicit(&autograd->passes, 1, memory_order_relaxed) + 1;
+}
+
+/* Grows by doubling, in cached memory, so that the same walk in the next step allocates nothing
+ * new. */
+ls_status ls__pile_grow(ls__tensors *tensors, ls__storage **memory, int64_t count, int64_t *room,
+                        size_t bytes)
+{
+    if (count < *room) {
+        return LS_OK;
+    }
+    const int64_t more = *room > 0 ? 2 * *room : PILE_FIRST;
+    ls__storage *grown = ls__storage_new(tensors, (size_t)more * bytes);
+    if (grown == NULL) {
+        return ls__self.status;
+    }
+    if (count > 0) {
+        memcpy(grown->data, (*memory)->data, (size_t)count * bytes);
+    }
+    ls__storage_unref(*memory);
+    *memory = grown;
+    *room = more;
+    return LS_OK;
 }

@@ -1,8 +1,10 @@
-/* The state of autograd in one runtime, and of one backward pass: walk.c plans it, engine.c runs
- * it, accumulate.c adds gradients up, observers.c notifies the layers above. */
+/* The state of autograd in one runtime, and of one backward pass: roots.c checks its arguments,
+ * walk.c plans it, engine.c runs it, accumulate.c adds gradients up, observers.c notifies the layers
+ * above. */
 #ifndef LS_AUTOGRAD_PASS_H
 #define LS_AUTOGRAD_PASS_H
 
+#include "autograd/later.h"
 #include "autograd/observers.h"
 #include "autograd/walk.h"
 
@@ -20,6 +22,12 @@ typedef struct ls__autograd_watch { /* an observer's part in this pass */
     bool begun;
 } ls__autograd_watch;
 
+typedef struct ls__autograd_root { /* a tensor at which a pass begins */
+    ls__edge edge;                 /* where its gradient goes */
+    const ls__record *dy;          /* that gradient, as it was given; NULL: the weight */
+    ls__storage *grad;             /* a copy, until it is added */
+} ls__autograd_root;
+
 #define LS__OBSERVERS_MAX 64 /* in one pass; a pipeline stage has one per replica group */
 
 struct ls__autograd_pass {
@@ -29,7 +37,12 @@ struct ls__autograd_pass {
     uint64_t number;
     bool weighted;
     double weight;
-    ls__edge root;           /* where the loss' own gradient goes */
+    ls__part part;
+    ls__later *later; /* in parts: what is put off */
+    bool divides;     /* every leaf must have an observer, which divides by the weights */
+    bool cut; /* other passes go through the rest of the graph: only what is reached takes part */
+    ls__autograd_root root[LS_CALL_TENSORS_MAX]; /* where the pass begins */
+    int roots;
     ls__autograd_pile order; /* every reached operation, latest first */
     ls__storage *freed;      /* the text of tensors that were freed on the way; NULL: none */
     ls__autograd_watch watch[LS__OBSERVERS_MAX];

@@ -5,6 +5,7 @@
 #include "autograd/engine.h"
 #include "autograd/joint.h"
 #include "autograd/mode.h"
+#include "autograd/parts.h"
 #include "autograd/segment.h"
 
 /* `how` completes "the function … than in the forward pass". */
@@ -206,12 +207,15 @@ static ls_status run_again(ls__autograd_pass *pass, ls__tensor_node *node, ls_sc
 {
     ls__edge roots[LS_CALL_TENSORS_MAX] = {{0}};
     LS_TRY(make_graph(pass, node, scope, walk, roots));
+    if (pass->part == LS__PART_INPUT) {
+        ls__parts_mark(&walk->order);
+    }
     LS_TRY(seed(pass, node, roots));
     return ls__pass_run(pass, &walk->order);
 }
 
 /* Without a gradient there is nothing to do: the outputs' own nodes have settled the links. The
- * scope is left on every path. */
+ * scope is left on every path, but in an input part, which puts off nodes of it. */
 static ls_status recompute_run(ls__autograd_pass *pass, ls__tensor_node *node)
 {
     if (!ls__joint_any_grad(node)) {
@@ -225,7 +229,11 @@ static ls_status recompute_run(ls__autograd_pass *pass, ls__tensor_node *node)
     const ls_status status =
         ls__self.scope == scope ? run_again(pass, node, scope, &walk) : ls__self.status;
     ls__walk_fini(&walk);
-    ls_scope_leave(scope);
+    if (pass->part == LS__PART_INPUT && ls__self.scope == scope) {
+        ls__later_hold(pass->later, scope);
+    } else {
+        ls_scope_leave(scope);
+    }
     return status;
 }
 

@@ -5,33 +5,15 @@
  * not entered (recompute.c asks what a piece of the graph leads to). */
 #include "autograd/walk.h"
 
-#include <string.h>
-
 #include "autograd/joint.h"
 #include "base/assert.h"
 
-#define PILE_FIRST 256
-
 /* ---- a pile of nodes, also used as a heap ------------------------------------------------- */
 
-/* Grows by doubling, in cached memory, so that the same walk in the next step allocates nothing
- * new. */
 static ls_status pile_push(ls__autograd_pile *pile, ls__tensors *tensors, ls__tensor_node *node)
 {
-    if (pile->count == pile->room) {
-        int64_t room = pile->room > 0 ? 2 * pile->room : PILE_FIRST;
-        ls__storage *memory = ls__storage_new(tensors, (size_t)room * sizeof(ls__tensor_node *));
-        if (memory == NULL) {
-            return ls__self.status;
-        }
-        if (pile->count > 0) {
-            memcpy(memory->data, pile->at, (size_t)pile->count * sizeof(ls__tensor_node *));
-        }
-        ls__storage_unref(pile->memory);
-        pile->memory = memory;
-        pile->at = memory->data;
-        pile->room = room;
-    }
+    LS_TRY(ls__pile_grow(tensors, &pile->memory, pile->count, &pile->room, sizeof *pile->at));
+    pile->at = pile->memory->data;
     pile->at[pile->count++] = node;
     return LS_OK;
 }

@@ -27,6 +27,11 @@ typedef struct ls__autograd_walk {
     ls__autograd_pile heap;
 } ls__autograd_walk;
 
+/* Makes room for one more element of `bytes` behind `count`, in cached memory that replaces
+ * *memory. */
+ls_status ls__pile_grow(ls__tensors *tensors, ls__storage **memory, int64_t count, int64_t *room,
+                        size_t bytes);
+
 /* Walks begin at the roots that were added. */
 ls_status ls__walk_add(ls__autograd_walk *walk, ls__tensor_node *root);
 ls_status ls__walk_run(ls__autograd_walk *walk);

@@ -73,12 +73,15 @@ void ls__node_release(ls__tensor_node *node)
 }
 
 /* The edge to `record`'s node, with a reference to it if that is a leaf. Only a view of part of
- * a base, or one in another order, needs a geometry. False without memory. */
+ * a base, or one in another order, needs a geometry. */
 bool ls__edge_to(ls__tensors *tensors, const ls__record *record, ls__edge *out)
 {
     *out = (ls__edge){0};
     if (record->node == NULL) {
         return true;
+    }
+    if (!ls__graph_open(record)) {
+        return false;
     }
     bool whole = record->numel == record->node->numel && record->offset == record->node->offset &&
                  ls__record_contiguous(record);

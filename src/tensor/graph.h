@@ -62,15 +62,28 @@ typedef struct ls__gradient { /* of one input, as its rule sees it */
     ls__storage *give; /* out, op->gives: the gradient itself; takes the reference */
 } ls__gradient;
 
+/* Note [Parts of a rule]
+ * A backward pass in two parts (autograd/parts.c) calls a rule twice: first for the inputs whose
+ * gradients are wanted now, then for the others; those that are not wanted have data NULL both times.
+ * Most rules need not know. One whose results share an intermediate, as dZ = dY f'(Z) of a linear
+ * layer, sets op->keeps: in the input part it leaves that in place of dy, over it or in `kept`, and
+ * in the weight part finds it as dy. */
+typedef enum ls__part { LS__PART_WHOLE, LS__PART_INPUT, LS__PART_WEIGHT } ls__part;
+
 typedef struct ls__tensor_rule { /* one call of a gradient rule */
     const ls__tensor_node *node;
     ls__tensors *tensors;
     const ls__kernels *k;
     const float *dy; /* row-major, of the node's output and its dtype */
     bool dy_is_free; /* no other rule reads dy: this one may write over it */
+    ls__part part;
+    ls__storage
+        *kept; /* out, op->keeps, LS__PART_INPUT: read as dy afterwards; takes the reference */
     ls__gradient in[LS__EDGES_MAX];
     const void *saved[LS__SAVED_MAX];
 } ls__tensor_rule;
+
+#define LS__READS(bits) (0x80 | (bits))
 
 typedef struct ls__op {
     const char *name;
@@ -81,6 +94,10 @@ typedef struct ls__op {
     uint8_t passes;   /* bit i: the gradient of input i is dy */
     bool accumulates; /* the rule honours beta 1 */
     bool gives;       /* the rule fills in[0].give instead of in[0].data */
+    bool keeps;       /* Note [Parts of a rule] */
+    /* The saved operands that the rule reads for edge i, after an input part; LS__READS(bits), 0:
+     * all. */
+    uint8_t reads[LS__EDGES_MAX];
     /* Autograd's own, with any number of inputs and outputs (autograd/joint.h): called instead of a
      * rule. NULL: every other operation. */
     ls_status (*run)(ls__autograd_pass *pass, ls__tensor_node *node);
@@ -96,6 +113,7 @@ struct ls__tensor_node {
     const char *file;
     int line;
     bool released;         /* backward went through it */
+    bool leads;            /* in a backward in parts: to an input whose gradient is wanted first */
     uint8_t dtype;         /* of the output, and so of its gradient */
     ls__tensor_node *next; /* of its scope */
     /* the engine's, during a backward pass */
@@ -165,8 +183,8 @@ void ls__cast_gradient(const ls__kernels *k, void *to, ls_dtype to_dtype, const 
                        int64_t numel, float beta);
 /* Drops a node's saved operands and its edges; it can never be walked again. */
 void ls__node_release(ls__tensor_node *node);
-/* The edge that leads to where `record`'s gradient flows; `to` is NULL when nowhere. False without
- * memory. */
+/* The edge that leads to where `record`'s gradient flows; `to` is NULL when nowhere. False with the
+ * error set without memory, and when its scope is suspended. */
 bool ls__edge_to(ls__tensors *tensors, const ls__record *record, ls__edge *out);
 
 #endif

@@ -203,7 +203,7 @@ static ls_status backward_products(ls__tensor_rule *r, const linear_context *c)
 }
 
 /* dZ first, then the three gradients from it. dZ is written over dy where no other rule reads
- * dy, else into memory of this call's own. */
+ * dy, else into memory of this call's own. In two parts, the second reads the dZ of the first. */
 static ls_status linear_backward(ls__tensor_rule *r)
 {
     const linear_context *c = r->node->context;
@@ -211,7 +211,7 @@ static ls_status linear_backward(ls__tensor_rule *r)
         backward_empty(r, c);
         return LS_OK;
     }
-    if (c->activation == LS_ACTIVATION_NONE) {
+    if (c->activation == LS_ACTIVATION_NONE || r->part == LS__PART_WEIGHT) {
         LS_TRY(backward_b(r, c, NULL));
         return backward_products(r, c);
     }
@@ -227,14 +227,23 @@ static ls_status linear_backward(ls__tensor_rule *r)
         r->dy = dz;
         status = backward_products(r, c);
     }
-    ls__storage_unref(own);
+    if (r->part == LS__PART_INPUT) {
+        r->kept = own; /* NULL: dZ lies over dy */
+    } else {
+        ls__storage_unref(own);
+    }
     return status;
 }
 
 #define KIND(number, function, text, result)                                                       \
-    [number] = {.op = (function),                                                                  \
-                .node = {.name = (text), .backward = linear_backward, .accumulates = true},        \
-                .of_result = (result)}
+    [number] = {                                                                                   \
+        .op = (function),                                                                          \
+        .node = {.name = (text),                                                                   \
+                 .backward = linear_backward,                                                      \
+                 .accumulates = true,                                                              \
+                 .keeps = true,                                                                    \
+                 .reads = {LS__READS(1u << SAVED_W), LS__READS(1u << SAVED_X), LS__READS(0)}},     \
+        .of_result = (result)}
 static const kind kinds[LS_ACTIVATION_TANH + 1] = {
     KIND(LS_ACTIVATION_NONE, LS__UNARY_COUNT, "linear", false),
     KIND(LS_ACTIVATION_RELU, LS__UNARY_RELU, "linear_relu", true),

@@ -111,6 +111,14 @@ static void call_failed(ls__call *call)
     }
 }
 
+/* The same with the operation's name and the caller's line before the message. */
+static void call_failed_within(ls__call *call)
+{
+    (void)ls__fail_within(ls__self.status, "%s", call->name);
+    (void)ls__fail_at_site(ls__self.status);
+    call_failed(call);
+}
+
 /* Widens the bfloat16 inputs of `which` and decides `narrow`. A widened input belongs to the
  * call, so it is freed in ls__call_finish; its cast is a node of the graph and outlives it. */
 bool ls__call_floats(ls__call *call, unsigned which)
@@ -256,10 +264,11 @@ ls__record *ls__call_view(ls__call *call, const ls__record *of)
     if (call->failed != NULL) {
         return NULL;
     }
-    ls__record *out = ls__record_alias(call->tensors, of);
+    const bool open = !call->grad || ls__graph_open(of);
+    ls__record *out = open ? ls__record_alias(call->tensors, of) : NULL;
     if (out == NULL) {
-        call_failed(call);
-    } else if (ls__self.no_grad) {
+        call_failed_within(call);
+    } else if (!call->grad) {
         ls__node_unref(out->node);
         out->node = NULL;
     }
@@ -298,7 +307,7 @@ ls__tensor_node *ls__call_record(ls__call *call, const ls__op *op, ls__record *o
     scope->nodes = node;
     for (int i = 0; i < call->count; i++) {
         if (call->in[i] != NULL && !ls__edge_to(call->tensors, call->in[i], &node->edge[i])) {
-            call_failed(call);
+            call_failed_within(call);
             return NULL;
         }
     }

@@ -162,8 +162,11 @@ struct ls_scope {
     int64_t count;
     ls__arena arena;
     ls__arena_mark start;
-    ls__list link; /* among all scopes, live or pooled */
-    bool live, root, warned;
+    ls__list link;            /* among all scopes, live or pooled */
+    ls_scope *suspended;      /* the scopes that were entered here and are suspended … */
+    ls_scope *next_suspended; /* … linked by this */
+    ls__storage *later;       /* what was put off until ls_backward_weight_part; NULL: nothing */
+    bool live, root, warned, is_suspended;
 };
 
 /* The innermost scope of this thread, its root scope when it has entered none. NULL without
@@ -173,6 +176,12 @@ ls_scope *ls__scope_current(ls__tensors *tensors);
 void *ls__scope_alloc(ls__tensors *tensors, size_t bytes);
 /* Frees the tensors of `scope` now; operands that its graph saved stay until that goes. */
 void ls__scope_forget(ls_scope *scope);
+/* Takes the innermost scope off this thread's stack, with all that it owns; it ends later. */
+void ls__scope_take(ls_scope *scope);
+void ls__scope_end(ls_scope *scope);
+/* Whether the present scope may continue the graph of `record`; false with the error set when that
+ * belongs to a suspended scope. */
+bool ls__graph_open(const ls__record *record);
 
 /* ---- the pools of a runtime --------------------------------------------------------------- */
 

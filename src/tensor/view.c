@@ -157,12 +157,8 @@ ls_tensor *ls_detach(ls_tensor *t)
     if (!ls__call_begin(&call, "detach", 1, &t)) {
         return call.failed;
     }
-    ls__record *out = ls__call_view(&call, call.in[0]);
-    if (out != NULL) {
-        ls__node_unref(out->node);
-        out->node = NULL;
-    }
-    return ls__call_finish(&call, out);
+    call.grad = false;
+    return ls__call_finish(&call, ls__call_view(&call, call.in[0]));
 }
 
 /* ---- copies ------------------------------------------------------------------------------- */

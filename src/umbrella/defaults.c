@@ -11,6 +11,7 @@
     X(adam)                                                                                        \
     X(adamw)                                                                                       \
     X(attention)                                                                                   \
+    X(backward_part)                                                                               \
     X(batch_norm)                                                                                  \
     X(checkpoint)                                                                                  \
     X(clip_grad_norm)                                                                              \

@@ -47,8 +47,7 @@ def put_together(tensor, name, files):
     """All values of a tensor, from its pieces: boxes of whole rows, so their places are counted."""
     shape, values = tensor["shape"], {}
     for piece in tensor["pieces"]:
-        key = f"{name}#{piece['key']}" if "key" in piece else name
-        dtype, dims, data = files[piece["file"]][key]
+        dtype, dims, data = files[piece["file"]][name]
         assert dtype == tensor["dtype"] and dims == piece["shape"]
         first = 0
         for start, size in zip(piece["start"], shape):

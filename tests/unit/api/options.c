@@ -186,6 +186,13 @@ static ls_status use_gradcheck(const ls_gradcheck_options *o)
     return ls_gradcheck(square, &x, 1, NULL, o);
 }
 
+static ls_status use_backward_part(const ls_backward_part_options *o)
+{
+    ls_tensor *x = ls_set_requires_grad(ls_ones(LS_SHAPE(3), LS_FLOAT32), true), *y = ls_sum(x);
+    LS_TRY(ls_backward_input_part(&y, NULL, 1, o));
+    return ls_backward_weight_part();
+}
+
 static ls_status use_group(const ls_group_options *o)
 {
     ls_group *group = NULL;
@@ -324,6 +331,7 @@ typedef struct row {
     X(adam, LEAST, )                                                                               \
     X(adamw, LEAST, )                                                                              \
     X(attention, LEAST, )                                                                          \
+    X(backward_part, LEAST, )                                                                      \
     X(batch_norm, offsetof(ls_batch_norm_options, momentum), .training = true)                     \
     X(checkpoint, LEAST, )                                                                         \
     X(clip_grad_norm, LEAST, )                                                                     \

@@ -1,0 +1,206 @@
+/* The roots of a backward pass: the tensors it begins at, and the gradients that they are given.
+ *
+ * ls_backward has one root, the loss, whose gradient is the weight. ls_backward_from has several:
+ * the activations that a part of a model returned, with the gradients that the rest of the model
+ * computed. Given gradients are added before any other contribution, in the order of the roots; so a
+ * graph that was cut at these tensors adds as the whole graph does, where everything behind a cut is
+ * younger than everything before it. */
+#include "autograd/roots.h"
+
+#include <math.h>
+
+#include "autograd/accumulate.h"
+#include "base/half.h"
+#include "tensor/fill.h"
+#include "tensor/shape.h"
+
+/* ---- checks ------------------------------------------------------------------------------- */
+
+static ls_status check_weight(const ls__autograd_pass *pass)
+{
+    if (!(pass->weight >= 0.0) || !isfinite(pass->weight)) {
+        return ls__fail(LS_ERR_INVALID, "%s: weight %g; give a finite number >= 0", pass->name,
+                        pass->weight);
+    }
+    return LS_OK;
+}
+
+/* A tensor without a given gradient gets the weight, which must be exact in its type. */
+static ls_status check_exact(const ls__autograd_pass *pass, const ls__record *record)
+{
+    if (record->dtype != LS_FLOAT32 &&
+        (double)ls__bfloat16_widen(ls__bfloat16_round((float)pass->weight)) != pass->weight) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s: weight %g of a loss in %s, which would round it; ls_cast the loss to "
+                        "float32",
+                        pass->name, pass->weight, ls_dtype_name((ls_dtype)record->dtype));
+    }
+    return LS_OK;
+}
+
+/* Takes `record` as the next root; its gradient is `dy`, or the weight (NULL). */
+static ls_status add_root(ls__autograd_pass *pass, const ls__record *record, const ls__record *dy)
+{
+    ls__autograd_root *root = &pass->root[pass->roots];
+    *root = (ls__autograd_root){.dy = dy};
+    if (!ls__edge_to(pass->tensors, record, &root->edge)) {
+        return ls__fail_within(ls__self.status, "%s", pass->name);
+    }
+    pass->roots++;
+    return LS_OK;
+}
+
+ls_status ls__roots_of_loss(ls__autograd_pass *pass, const ls_tensor *loss)
+{
+    const ls__record *record = ls__record_sound(pass->tensors, loss, pass->name);
+    if (record == NULL) {
+        return ls__self.status;
+    }
+    if (record->numel != 1) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s: the loss is %s; it must have exactly one element (ls_mean or ls_sum "
+                        "make one)",
+                        pass->name, ls__record_print(record).text);
+    }
+    if (record->node == NULL) {
+        return ls__fail(LS_ERR_STATE,
+                        "%s: the loss requires no gradient: no parameter took part in it, it was "
+                        "computed inside LS_NO_GRAD, or it was detached (ls_keep does too)",
+                        pass->name);
+    }
+    LS_TRY(check_weight(pass));
+    LS_TRY(check_exact(pass, record));
+    return add_root(pass, record, NULL);
+}
+
+/* *out is the gradient given for tensor i; NULL where none is given and none is needed. */
+static ls_status check_gradient(const ls__autograd_pass *pass, const ls__record *y, int i,
+                                const ls_tensor *given, const ls__record **out)
+{
+    *out = NULL;
+    if (given == NULL && y->numel == 1) {
+        return check_exact(pass, y);
+    }
+    if (given == NULL) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s: tensor %d is %s and has no gradient; give one of its shape (only a "
+                        "tensor of one element may have NULL)",
+                        pass->name, i, ls__record_print(y).text);
+    }
+    const ls__record *dy = ls__record_sound(pass->tensors, given, pass->name);
+    if (dy == NULL) {
+        return ls__self.status;
+    }
+    if (!ls__shape_equal(y, dy) || dy->dtype != y->dtype) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s: tensor %d is %s %s and its gradient %s %s; give one of the same shape "
+                        "and type",
+                        pass->name, i, ls_dtype_name((ls_dtype)y->dtype), ls__record_print(y).text,
+                        ls_dtype_name((ls_dtype)dy->dtype), ls__record_print(dy).text);
+    }
+    ls__fill_settle(dy->storage);
+    *out = dy;
+    return LS_OK;
+}
+
+/* A tensor may be a leaf, or another view of the base of another root. */
+static ls_status check_root(ls__autograd_pass *pass, ls_tensor *const *ys, int i,
+                            const ls_tensor *given)
+{
+    if (ys[i] == NULL) {
+        return ls__fail(LS_ERR_INVALID, "%s: tensor %d is NULL; give one that requires gradients",
+                        pass->name, i);
+    }
+    for (int j = 0; j < i; j++) {
+        if (ys[j] == ys[i]) {
+            return ls__fail(LS_ERR_INVALID,
+                            "%s: tensors %d and %d are the same; give it once, with the sum of the "
+                            "gradients",
+                            pass->name, j, i);
+        }
+    }
+    const ls__record *y = ls__record_sound(pass->tensors, ys[i], pass->name), *dy = NULL;
+    if (y == NULL) {
+        return ls__self.status;
+    }
+    if (y->node == NULL) {
+        return ls__fail(LS_ERR_STATE,
+                        "%s: tensor %d, %s, requires no gradient: no parameter took part in it, it "
+                        "was computed inside LS_NO_GRAD, or it was detached (ls_keep does too)",
+                        pass->name, i, ls__record_print(y).text);
+    }
+    LS_TRY(check_gradient(pass, y, i, given, &dy));
+    return add_root(pass, y, dy);
+}
+
+ls_status ls__roots_given(ls__autograd_pass *pass, ls_tensor *const *ys, ls_tensor *const *dys,
+                          int count)
+{
+    if (ys == NULL || count < 1 || count > LS_CALL_TENSORS_MAX) {
+        return ls__fail(LS_ERR_INVALID, "%s: %d tensors%s; give an array of 1 to %d", pass->name,
+                        count, ys == NULL ? ", and their array is NULL" : "", LS_CALL_TENSORS_MAX);
+    }
+    LS_TRY(check_weight(pass));
+    for (int i = 0; i < count; i++) {
+        LS_TRY(check_root(pass, ys, i, dys != NULL ? dys[i] : NULL));
+    }
+    return LS_OK;
+}
+
+/* ---- their gradients ---------------------------------------------------------------------- */
+
+/* Row-major from offset 0. A copy, because the first rule may write over it, and because the caller
+ * may give a gradient to which this pass adds. */
+static ls__storage *copy_of(const ls__autograd_pass *pass, const ls__record *dy)
+{
+    const size_t element = ls_dtype_size((ls_dtype)dy->dtype);
+    ls__storage *copy = ls__storage_new(pass->tensors, (size_t)dy->numel * element);
+    if (copy != NULL && dy->numel > 0) {
+        pass->tensors->kernels->gather(copy->data, ls__record_data(dy), ls__record_strided(dy),
+                                       dy->ndim, dy->dim, element, NULL);
+    }
+    return copy;
+}
+
+/* The gradient of a loss with respect to itself. */
+static ls__storage *weight_of(const ls__autograd_pass *pass, const ls__tensor_node *to)
+{
+    ls__storage *one = ls__storage_new(pass->tensors, sizeof(float));
+    const float weight = (float)pass->weight;
+    if (one != NULL && to->dtype == LS_FLOAT32) {
+        *(float *)one->data = weight;
+    } else if (one != NULL) {
+        ls__cast_gradient(pass->tensors->kernels, one->data, LS_BFLOAT16, &weight, 1, 0.0f);
+    }
+    return one;
+}
+
+/* All are read before the first is added: a given gradient may be one to which another is added.
+ * Nothing is added in a pass of weight 0. */
+ls_status ls__roots_seed(ls__autograd_pass *pass)
+{
+    for (int i = 0; i < pass->roots && pass->weight != 0.0; i++) {
+        ls__autograd_root *root = &pass->root[i];
+        root->grad = root->dy != NULL ? copy_of(pass, root->dy) : weight_of(pass, root->edge.to);
+        if (root->grad == NULL) {
+            return ls__self.status;
+        }
+    }
+    for (int i = 0; i < pass->roots; i++) {
+        ls__autograd_root *root = &pass->root[i];
+        LS_TRY(ls__contribute(pass, &root->edge, root->grad));
+        ls__storage_unref(root->grad); /* a rule may write over it if nobody else holds it */
+        root->grad = NULL;
+    }
+    return LS_OK;
+}
+
+/* The edges hold references to leaves. */
+void ls__roots_drop(ls__autograd_pass *pass)
+{
+    for (int i = 0; i < pass->roots; i++) {
+        ls__node_unref(pass->root[i].edge.to);
+        ls__storage_unref(pass->root[i].grad);
+    }
+    pass->roots = 0;
+}
