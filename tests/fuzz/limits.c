@@ -127,6 +127,19 @@ TEST(vocabularies_near_the_limits)
     try_json(fuzz_merges, "{\"a\":0,\"aa\":1}\f", "a a\n", "");
 }
 
+/* Of as many stages and micro-batches as a schedule may have, with lists of many actions. */
+TEST(schedules_near_the_limits)
+{
+    static const char head[] = "schedule x\nranks 256\nstages 256\nmicro-batches 4096\nper-step 1\n"
+                               "rank 0:";
+    text t = json(2 * MIB, head, " 0F%zu", "");
+    within(fuzz_schedule, &t, 100, 5);
+    free(t.data);
+    t = json(2 * MIB, head, "\nrank %zu: 0F%zu", "");
+    within(fuzz_schedule, &t, 100, 5);
+    free(t.data);
+}
+
 /* The table of ids is as long as the largest id. */
 TEST(a_large_id_in_a_small_vocabulary_takes_no_memory)
 {

@@ -116,6 +116,11 @@ TEST(malformed_tokenizers_are_refused_and_good_ones_accepted)
     replay("tokenizer", fuzz_tokenizer, 20, 40);
 }
 
+TEST(malformed_schedules_are_refused_and_good_ones_accepted)
+{
+    replay("schedule", fuzz_schedule, 10, 300);
+}
+
 TEST(malformed_vocabularies_and_merges_are_refused_and_good_ones_accepted)
 {
     ls__split *split = NULL;

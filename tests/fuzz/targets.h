@@ -31,4 +31,7 @@ bool fuzz_idx(const uint8_t *data, size_t bytes); /* of images [N,H,W] or [N,C,H
 bool fuzz_tokenizer(const uint8_t *data, size_t bytes);
 bool fuzz_merges(const uint8_t *data, size_t bytes);
 
+/* A pipeline schedule; accepted: the verifier accepts it. */
+bool fuzz_schedule(const uint8_t *data, size_t bytes);
+
 #endif

@@ -21,6 +21,7 @@ ARROWS = {
     "tokenizer": ["base"],
     "ddp": ["nn", "optim", "reduce"],
     "checkpoint": ["comm"],  # it sees state visitors and groups only
+    "schedule": ["base"],  # pipeline schedules as tables: no tensors, no network
     "launch": ["job"],  # the agent behind `lockstep run`
     # functions that need several of the layers above: a module's weights as a file, defaults by name
     "umbrella": ["nn", "optim", "data", "tokenizer", "ddp", "checkpoint"],

@@ -1,0 +1,114 @@
+/* What the papers' formulas say about a schedule; the tables are compared with them, and `lockstep plan
+ * schedule` prints both. P ranks, M micro-batches, V stages per rank; F, B, I, W are the times of a
+ * stage for one micro-batch, c the latency between ranks.
+ *
+ * Bubble: GPipe, section 2.3; SC 2021, section 2.2; ICLR 2024, section 2.3 (whose B is I here). With
+ * recomputation naive and gpipe have the same bubble: a rank recomputes while it waits for its first
+ * gradient. Latency: GPipe's critical path crosses 2(P-1) hops.
+ * 1F1B has no slack in its cycle forward, forward, backward, backward, so it waits again for every P
+ * micro-batches.
+ */
+#include <string.h>
+
+#include "schedule/schedule.h"
+
+static int min(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static bool is(const ls__schedule *s, const char *name)
+{
+    return strcmp(s->name, name) == 0;
+}
+
+/* pipedream and pipedream-2bw compute in the same order. */
+static bool is_1f1b(const ls__schedule *s)
+{
+    return is(s, "1f1b") || is(s, "pipedream") || is(s, "pipedream-2bw");
+}
+
+/* How often 1F1B waits for a pair of hops. */
+static double waits_1f1b(int p, int m)
+{
+    const int rest = (m - 1) % p;
+    return (p - 1) * (1 + (m - 1) / p) + (rest > 1 ? rest - 1 : 0);
+}
+
+static void bubble_of(const ls__schedule *s, const ls__stage_times *t, double c,
+                      ls__closed_form *out)
+{
+    const double p = s->ranks, m = s->micro_batches;
+    const double pass = t->forward + t->backward;
+    const double rework = s->recompute ? t->forward : 0.0;
+    if (is(s, "naive")) {
+        out->bubble = m * (p - 1) * (pass + 2 * c);
+        out->bubble_text = "M(P-1)(F+B+2c)";
+    } else if (is(s, "gpipe")) {
+        out->bubble = (p - 1) * (pass + 2 * c);
+        out->bubble_text = "(P-1)(F+B+2c)";
+    } else if (is_1f1b(s) && rework == 0.0) {
+        out->bubble = (p - 1) * pass + 2 * c * waits_1f1b(s->ranks, s->micro_batches);
+        out->bubble_text = c > 0.0 ? "(P-1)(F+B) + 2c waits" : "(P-1)(F+B)";
+    } else if (is(s, "interleaved") && rework == 0.0 && c == 0.0) {
+        out->bubble = (p - 1) * pass;
+        out->bubble_text = "(P-1)(F+B), of one stage";
+    } else if (is(s, "zb-h1") && rework == 0.0 && c == 0.0 && s->micro_batches >= s->ranks &&
+               t->weight <= t->input) {
+        out->bubble = (p - 1) * (t->forward + t->input - t->weight);
+        out->bubble_text = "(P-1)(F+I-W)";
+    } else {
+        out->bubble = -1.0;
+        out->bubble_text =
+            is(s, "zb-h1") ? "needs M >= P, W <= I, no latency, no recomputation" : "none is known";
+    }
+}
+
+void ls__schedule_closed_form(const ls__schedule *s, const ls__stage_times *t, double c,
+                              ls__closed_form *out)
+{
+    const double stages = (double)s->stages / s->ranks * s->micro_batches;
+    const double parts = is(s, "zb-h1") ? t->input + t->weight : t->backward;
+    const double work = stages * (t->forward * (s->recompute ? 2.0 : 1.0) + parts);
+    *out = (ls__closed_form){.activations_text = is(s, "naive")         ? "1"
+                                                 : is(s, "gpipe")       ? "M"
+                                                 : is(s, "zb-h1")       ? "min(P, M)"
+                                                 : is(s, "interleaved") ? "P(V+1)-1-2r"
+                                                                        : "min(P-r, M)",
+                             .stashed_text = s->delay == 0                    ? "0"
+                                             : s->delay == LS__DELAY_BY_STAGE ? "P-1-r"
+                                             : is(s, "pipedream")             ? "P-1"
+                                                                              : "1"};
+    bubble_of(s, t, c, out);
+    out->makespan = out->bubble < 0.0 ? -1.0 : work + out->bubble;
+}
+
+/* Versions of a stage that is `delay` steps behind: as many as it is behind, but fewer in a short
+ * run. */
+static int stashed(int delay, int steps)
+{
+    if (delay == 0 || steps < 2) {
+        return 0;
+    }
+    return steps <= delay ? 1 : min(delay, steps - delay);
+}
+
+void ls__schedule_closed_peak(const ls__schedule *s, int rank, ls__schedule_peak *out)
+{
+    const int p = s->ranks, m = s->micro_batches, chunks = s->stages / p;
+    int alive = min(p - rank, m);
+    if (is(s, "naive")) {
+        alive = 1;
+    } else if (is(s, "gpipe")) {
+        alive = m;
+    } else if (is(s, "zb-h1")) {
+        alive = min(p, m);
+    } else if (is(s, "interleaved")) {
+        alive = min(2 * (p - 1 - rank) + (chunks - 1) * p + 1, m * chunks);
+    }
+    const int delay = s->delay == LS__DELAY_BY_STAGE ? s->stages - 1 - rank : s->delay;
+    const int again = is(s, "zb-h1") ? min(rank + 1, m) : 1; /* recomputed and not yet used */
+    *out = (ls__schedule_peak){.activations = s->recompute ? again : alive,
+                               .inputs = s->recompute ? alive : 0,
+                               .stashed = stashed(delay, ls__schedule_steps(s))};
+}

@@ -1,0 +1,116 @@
+/* An empty table, and adding actions to it. Everything is in one arena, so a table that cannot be
+ * completed is freed like any other. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/error.h"
+#include "schedule/generator/generator.h"
+
+#define CHUNK_BYTES ((size_t)16 << 10)
+#define ROOM_FIRST 64
+
+static ls_status check_sizes(const char *what, int ranks, int64_t stages, int micro_batches)
+{
+    if (ranks < 1 || stages < ranks || micro_batches < 1) {
+        return ls__fail(
+            LS_ERR_INVALID,
+            "%s: %d ranks, %lld stages, %d micro-batches; there must be one of each, and a "
+            "stage for every rank",
+            what, ranks, (long long)stages, micro_batches);
+    }
+    if (ranks > LS__SCHEDULE_RANKS_MAX || stages > LS__SCHEDULE_STAGES_MAX ||
+        micro_batches > LS__SCHEDULE_MICRO_BATCHES_MAX ||
+        stages * micro_batches > LS__SCHEDULE_CELLS_MAX) {
+        return ls__fail(LS_ERR_LIMIT,
+                        "%s: %d ranks, %lld stages, %d micro-batches; at most %d, %d and %d are "
+                        "possible, and %d forwards in all",
+                        what, ranks, (long long)stages, micro_batches, LS__SCHEDULE_RANKS_MAX,
+                        LS__SCHEDULE_STAGES_MAX, LS__SCHEDULE_MICRO_BATCHES_MAX,
+                        LS__SCHEDULE_CELLS_MAX);
+    }
+    return LS_OK;
+}
+
+ls_status ls__schedule_empty(const ls__env *env, const char *what, const char *name, int ranks,
+                             int64_t stages, int micro_batches, ls__schedule **out)
+{
+    ls__arena arena;
+    *out = NULL;
+    LS_TRY(check_sizes(what, ranks, (long long)stages, micro_batches));
+    ls__arena_init(&arena, env, CHUNK_BYTES);
+    ls__schedule *s = ls__arena_alloc(&arena, sizeof *s);
+    int *rank_of = ls__arena_alloc(&arena, (size_t)stages * sizeof *rank_of);
+    ls__actions *rank = ls__arena_alloc(&arena, (size_t)ranks * sizeof *rank);
+    if (s == NULL || rank_of == NULL || rank == NULL) {
+        ls__arena_fini(&arena);
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory for a schedule", what);
+    }
+    for (int i = 0; i < stages; i++) {
+        rank_of[i] = i % ranks;
+    }
+    *s = (ls__schedule){.arena = arena,
+                        .ranks = ranks,
+                        .stages = (int)stages,
+                        .rank_of = rank_of,
+                        .micro_batches = micro_batches,
+                        .per_step = micro_batches,
+                        .rank = rank};
+    (void)snprintf(s->name, sizeof s->name, "%s", name);
+    *out = s;
+    return LS_OK;
+}
+
+/* The arena is copied out first, because the schedule itself is in it. */
+void ls__schedule_free(ls__schedule *schedule)
+{
+    if (schedule != NULL) {
+        ls__arena arena = schedule->arena;
+        ls__arena_fini(&arena);
+    }
+}
+
+void ls__schedule_push(ls__schedule *schedule, int rank, ls__action action)
+{
+    LS_ASSERT(rank >= 0 && rank < schedule->ranks);
+    ls__actions *a = &schedule->rank[rank];
+    if (a->count == a->room) {
+        const int room = a->room > 0 ? 2 * a->room : ROOM_FIRST;
+        ls__action *list = ls__arena_alloc(&schedule->arena, (size_t)room * sizeof *list);
+        if (list == NULL) {
+            schedule->no_memory = true;
+            return;
+        }
+        if (a->count > 0) {
+            memcpy(list, a->list, (size_t)a->count * sizeof *list);
+        }
+        a->list = list;
+        a->room = room;
+    }
+    a->list[a->count++] = action;
+}
+
+void ls__generate(ls__schedule *s, ls__action_kind kind, int stage, int micro_batch)
+{
+    ls__action action = {
+        .kind = (uint8_t)kind, .stage = (uint16_t)stage, .micro_batch = (uint16_t)micro_batch};
+    if (s->recompute && ls__action_form_of(kind)->backward) {
+        action.kind = LS__RECOMPUTE;
+        ls__schedule_push(s, s->rank_of[stage], action);
+        action.kind = (uint8_t)kind;
+    }
+    ls__schedule_push(s, s->rank_of[stage], action);
+}
+
+int ls__schedule_steps(const ls__schedule *schedule)
+{
+    return schedule->micro_batches / schedule->per_step;
+}
+
+int ls__schedule_version(const ls__schedule *schedule, int stage, int micro_batch)
+{
+    const int delay =
+        schedule->delay == LS__DELAY_BY_STAGE ? schedule->stages - 1 - stage : schedule->delay;
+    const int version = micro_batch / schedule->per_step - delay;
+    return version > 0 ? version : 0;
+}

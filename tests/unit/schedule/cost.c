@@ -1,0 +1,151 @@
+/* Times of the tables beside the papers' formulas. All times are whole numbers, so that the sums are
+ * exact, and the error allowed is zero. */
+#include <stdio.h>
+
+#include "tables.h"
+
+#define RANKS_MAX 8
+#define MICRO_BATCHES_MAX 64
+
+static const ls__stage_times times_tried[] = {
+    {1, 2, 1, 1}, {2, 4, 2, 2}, {10, 21, 12, 9}, {3, 3, 2, 1}, {1, 5, 4, 1}, {7, 2, 1, 1},
+};
+#define TIMES (sizeof times_tried / sizeof *times_tried)
+
+static void uniform(ls__stage_times *out, int stages, ls__stage_times t)
+{
+    for (int i = 0; i < stages; i++) {
+        out[i] = t;
+    }
+}
+
+/* Returns whether there is a formula. */
+static bool check_cost(ls__schedule *s, ls__stage_times t, double latency)
+{
+    ls__stage_times times[RANKS_MAX * 4];
+    ls__schedule_cost cost;
+    ls__closed_form formula;
+    uniform(times, s->stages, t);
+    CHECK_OK(ls__schedule_cost_of(s, times, latency, &cost));
+    ls__schedule_closed_form(s, &t, latency, &formula);
+    if (formula.bubble < 0.0) {
+        return false;
+    }
+    if (cost.makespan != formula.makespan || cost.bubble != formula.bubble) {
+        test_fail(
+            __FILE__, __LINE__,
+            "%s P=%d M=%d F=%g B=%g I=%g W=%g c=%g: makespan %g, bubble %g; by the formula %g, "
+            "%g",
+            s->name, s->ranks, s->micro_batches, t.forward, t.backward, t.input, t.weight, latency,
+            cost.makespan, cost.bubble, formula.makespan, formula.bubble);
+    }
+    return true;
+}
+
+/* Of all sizes and times; returns how many had a formula. */
+static int check_all(const char *name, int chunks, bool recompute, double latency)
+{
+    int known = 0;
+    for (int p = 2; p <= RANKS_MAX; p++) {
+        const int multiple = strcmp(name, "interleaved") == 0 || strcmp(name, "pipedream-2bw") == 0;
+        for (int m = multiple ? p : 1; m <= MICRO_BATCHES_MAX; m += multiple ? p : 1) {
+            const ls__schedule_spec spec = {
+                .ranks = p, .micro_batches = m, .chunks = chunks, .recompute = recompute};
+            ls__schedule *s = table_of(name, &spec);
+            for (size_t i = 0; i < TIMES; i++) {
+                known += check_cost(s, times_tried[i], latency);
+            }
+            ls__schedule_free(s);
+        }
+    }
+    return known;
+}
+
+#define ALL (7 * MICRO_BATCHES_MAX * (int)TIMES)
+
+TEST(flushing_schedules_take_the_time_of_the_formulas)
+{
+    for (int recompute = 0; recompute < 2; recompute++) {
+        CHECK_INT(check_all("naive", 1, recompute, 0), ALL);
+        CHECK_INT(check_all("gpipe", 1, recompute, 0), ALL);
+    }
+    CHECK_INT(check_all("1f1b", 1, false, 0), ALL);
+}
+
+TEST(latency_costs_what_the_formulas_say)
+{
+    CHECK_INT(check_all("naive", 1, false, 3), ALL);
+    CHECK_INT(check_all("gpipe", 1, true, 3), ALL);
+    CHECK_INT(check_all("1f1b", 1, false, 1), ALL);
+    CHECK_INT(check_all("1f1b", 1, false, 30), ALL);
+}
+
+TEST(interleaved_takes_the_time_of_the_formula)
+{
+    for (int chunks = 1; chunks <= 4; chunks++) {
+        CHECK(check_all("interleaved", chunks, false, 0) > 600);
+    }
+}
+
+/* Of M >= P only, and of weight parts no longer than input parts. */
+TEST(zb_h1_takes_the_time_of_the_formula)
+{
+    CHECK_INT(check_all("zb-h1", 1, false, 0), ALL - (1 + 2 + 3 + 4 + 5 + 6 + 7) * (int)TIMES);
+}
+
+/* Without a flush the time is that of one 1f1b over all micro-batches. */
+TEST(asynchronous_schedules_take_the_time_of_the_formulas)
+{
+    CHECK_INT(check_all("pipedream", 1, false, 0), ALL);
+    CHECK_INT(check_all("pipedream", 1, false, 2), ALL);
+    CHECK(check_all("pipedream-2bw", 1, false, 0) > 600);
+}
+
+static double makespan_of(const char *name, int p, int m, const ls__stage_times *times)
+{
+    ls__schedule_cost cost;
+    const ls__schedule_spec spec = {.ranks = p, .micro_batches = m};
+    ls__schedule *s = table_of(name, &spec);
+    CHECK_OK(ls__schedule_cost_of(s, times, 0, &cost));
+    const double makespan = cost.makespan;
+    ls__schedule_free(s);
+    return makespan;
+}
+
+/* PipeDream, section 3.1: the slowest stage alone decides. */
+TEST(in_the_steady_state_of_pipedream_a_micro_batch_takes_the_time_of_the_slowest_stage)
+{
+    for (int p = 2; p <= RANKS_MAX; p++) {
+        for (int slow = 0; slow < p; slow++) {
+            ls__stage_times times[RANKS_MAX];
+            uniform(times, p, (ls__stage_times){2, 4, 2, 2});
+            times[slow] = (ls__stage_times){3, 5, 2, 3};
+            const double more = makespan_of("pipedream", p, MICRO_BATCHES_MAX, times) -
+                                makespan_of("pipedream", p, MICRO_BATCHES_MAX / 2, times);
+            CHECK(more == 8.0 * MICRO_BATCHES_MAX / 2);
+        }
+    }
+}
+
+/* The last rank of an asynchronous schedule computes without a pause. */
+TEST(begins_of_actions_follow_each_other)
+{
+    ls__schedule_cost cost;
+    ls__stage_times times[4];
+    const ls__schedule_spec spec = {.ranks = 4, .micro_batches = 8};
+    ls__schedule *s = table_of("pipedream", &spec);
+    uniform(times, 4, (ls__stage_times){1, 2, 1, 1});
+    CHECK_OK(ls__schedule_cost_of(s, times, 0, &cost));
+    double end = 3.0; /* the fill */
+    for (int i = 0; i < s->rank[3].count; i++) {
+        const ls__action *a = &s->rank[3].list[i];
+        if (ls__action_time(a, &times[3]) > 0.0) {
+            CHECK(cost.begin[3][i] == end);
+            end += ls__action_time(a, &times[3]);
+        }
+    }
+    CHECK(end == 27.0 && cost.busy[3] == 24.0 && cost.makespan == 33.0);
+    ls__schedule_free(s);
+}
+
+TEST_MAIN
