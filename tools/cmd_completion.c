@@ -64,6 +64,8 @@ static bool print_kinds(const char *name)
         bench_print_names();
     } else if (strcmp(name, "paper") == 0) {
         paper_print_names();
+    } else if (strcmp(name, "plan") == 0) {
+        plan_print_names();
     } else if (strcmp(name, "help") == 0) {
         command_print_names();
     } else {
@@ -76,7 +78,7 @@ static bool print_kinds(const char *name)
 int cmd_complete(int argc, char **argv)
 {
     char option[128];
-    const bool nested = argc > 2 && cli_choice("train|data|bench", argv[1]) >= 0;
+    const bool nested = argc > 2 && cli_choice("train|data|bench|plan", argv[1]) >= 0;
     const char *current = argc > 1 ? argv[argc - 1] : "";
     const char *before = argc > 2 ? argv[argc - 2] : "";
     if (argc <= 2) {
@@ -84,6 +86,10 @@ int cmd_complete(int argc, char **argv)
         return 0;
     }
     if (argc == 3 && current[0] != '-' && print_kinds(argv[1])) {
+        return 0;
+    }
+    if (argc == 4 && current[0] != '-' && strcmp(argv[1], "plan") == 0) {
+        plan_print_operands(argv[2]);
         return 0;
     }
     if (current[0] != '-' && before[0] != '-') {

@@ -16,6 +16,9 @@ int cmd_generate(int argc, char **argv); /* cmd_train.c */
 int cmd_info(int argc, char **argv);
 int cmd_paper(int argc, char **argv); /* paper/command.c */
 void paper_print_names(void);         /* its experiments, one per line */
+int cmd_plan(int argc, char **argv);
+void plan_print_names(void); /* cmd_plan.c: its subcommands, one per line */
+void plan_print_operands(const char *name);
 int cmd_run(int argc, char **argv);
 int cmd_secret(int argc, char **argv);
 int cmd_trace(int argc, char **argv);

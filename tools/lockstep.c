@@ -26,6 +26,7 @@ static const command commands[] = {
     {"data", cmd_data, "convert text to token shards"},
     {"bench", cmd_bench, "measure collectives and training steps"},
     {"paper", cmd_paper, "measure the figures and tables of the DDP paper on this machine"},
+    {"plan", cmd_plan, "draw and time a pipeline schedule before it runs"},
     {"tune", cmd_tune, "time the links between hosts to choose algorithms"},
     {"trace", cmd_trace, "summarise the trace of a job, written by LOCKSTEP_TRACE"},
     {"info", cmd_info, "print library, processor, limits and settings"},

@@ -32,6 +32,7 @@ SILENT_FILES = (
     "paper/script.c",         # of gnuplot
     "paper/page.c",           # HTML
     "tools/info_backends.c",  # a table on stdout
+    "tools/plan_svg.c",       # a picture
     "bench/peers/",       # programs that answer compare.py
     "bench/training/",    # a program that answers compare_training.py
 )

@@ -1,0 +1,62 @@
+/* `lockstep plan`: what a job would take, before it runs. */
+#include <stdio.h>
+#include <string.h>
+
+#include "commands.h"
+#include "tools/cli/cli.h"
+#include "tools/plan.h"
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    void (*print_operands)(void);
+} plans[] = {
+    {"schedule", plan_schedule, plan_schedule_print_operands},
+};
+#define PLANS ((int)(sizeof plans / sizeof *plans))
+
+static const cli_command command = {
+    .name = "lockstep plan",
+    .about = "Says what a job would take before it runs.",
+    .operands = "schedule ...",
+    .more =
+        "  lockstep plan schedule 1f1b -p 4 -m 8     a pipeline of 4 ranks and 8 micro-batches\n"
+        "  lockstep plan schedule --help             its options\n"};
+
+static int index_of(const char *name)
+{
+    for (int i = 0; i < PLANS; i++) {
+        if (strcmp(name, plans[i].name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+void plan_print_names(void)
+{
+    for (int i = 0; i < PLANS; i++) {
+        printf("%s\n", plans[i].name);
+    }
+}
+
+void plan_print_operands(const char *name)
+{
+    if (index_of(name) >= 0) {
+        plans[index_of(name)].print_operands();
+    }
+}
+
+int cmd_plan(int argc, char **argv)
+{
+    const int index = argc > 1 ? index_of(argv[1]) : -1;
+    if (index >= 0) {
+        return plans[index].run(argc - 1, argv + 1);
+    }
+    const int first = cli_parse(&command, argc, argv);
+    if (first < 0) {
+        return -1 - first;
+    }
+    return first < argc ? cli_wrong(&command, "there is no \"%s\"; give schedule", argv[first])
+                        : cli_wrong(&command, "the plan is missing; give schedule");
+}
