@@ -84,7 +84,8 @@ int ls__bench_ddp_run(int argc, char **argv); /* argv[0] is "ddp" */
 int ls__bench_replay(int argc, char **argv);  /* argv[0] is "replay" */
 int ls__bench_digits(int argc, char **argv);  /* argv[0] is "digits" */
 int ls__bench_pieces(int argc, char **argv);  /* argv[0] is "pieces" */
-bool ls__bench_is_rank(void);                 /* of a launcher's job */
+/* Ranks of the launcher's job that this process belongs to; 0: to none. */
+int ls__bench_job_size(void);
 /* Runs `rank` as a rank of the launcher's job, else as `ranks` ranks of this host; its exit status.
  * `transport` is ls__bench_set_transport's, `json` ls__bench_can_write's. */
 int ls__bench_start(const char *transport, const char *json, int ranks, int (*rank)(void *),
@@ -112,6 +113,8 @@ void ls__bench_operation_names(char *out, size_t bytes);
 typedef struct ls__bench_options {
     const ls__bench_operation *operation;
     int ranks;
+    bool
+        joins; /* the ranks are those of a launcher's job, perhaps of several hosts: there is no floor */
     bool registered; /* buffers in memory that peers read in place; else the rank's own */
     ls_dtype dtype;
     ls_reduce_op op;

@@ -1,4 +1,4 @@
-/* `lockstep bench`: starts the ranks, measures size after size, reports. */
+/* `lockstep bench`: starts the ranks, or joins those of a launcher, measures size after size, reports. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,10 +93,14 @@ bool ls__bench_set_transport(const char *transport, int ranks)
     return setenv("LOCKSTEP_HOSTS", hosts, 1) == 0;
 }
 
-bool ls__bench_is_rank(void)
+int ls__bench_job_size(void)
 {
     ls__detected found;
-    return ls__detect_here(ls__env_posix(), &found) == LS_OK && strcmp(found.launcher, "none") != 0;
+    const bool joins =
+        ls__detect_here(ls__env_posix(), &found) == LS_OK && strcmp(found.launcher, "none") != 0;
+    const char *own =
+        getenv("WORLD_SIZE"); /* of lockstep run: the ranks learn the rest by joining */
+    return !joins ? 0 : found.size > 0 ? found.size : own != NULL ? atoi(own) : 1;
 }
 
 int ls__bench_start(const char *transport, const char *json, int ranks, int (*rank)(void *),
@@ -105,7 +109,7 @@ int ls__bench_start(const char *transport, const char *json, int ranks, int (*ra
     if (!ls__bench_can_write(json) || !ls__bench_set_transport(transport, ranks)) {
         return 1;
     }
-    if (ls__bench_is_rank()) {
+    if (ls__bench_job_size() > 0) {
         return rank(arg);
     }
     if (ls_spawn(rank, arg, ranks) < 0) {
@@ -151,10 +155,6 @@ int cmd_bench(int argc, char **argv)
     if (status != 0 || done) {
         return status;
     }
-    if (!ls__bench_can_write(options.json) ||
-        !ls__bench_set_transport(options.transport, options.ranks)) {
-        return 1;
-    }
     const size_t bytes = floor_bytes(&options);
     job j = {.options = &options};
     if (bytes > 0) {
@@ -164,13 +164,9 @@ int cmd_bench(int argc, char **argv)
             return 1;
         }
     }
-    const ls_status spawned = ls_spawn(run_rank, &j, options.ranks);
+    const int ended = ls__bench_start(options.transport, options.json, options.ranks, run_rank, &j);
     if (bytes > 0) {
         munmap(j.shared, bytes);
     }
-    if (spawned < 0) {
-        fprintf(stderr, "lockstep bench: %s\n", ls_error_message());
-        return 1;
-    }
-    return 0;
+    return ended;
 }

@@ -45,6 +45,8 @@ typedef struct ls__bench_ddp_contender {
 
 /* What takes steps. */
 typedef struct ls__bench_ddp_steps {
+    /* Once, before any is opened: false on all ranks after rank 0 printed why they cannot be. NULL: true. */
+    bool (*check)(const ls__bench_ddp *b);
     /* Sets `run` and `reducer`; after a failure, too, `close` frees what there is. */
     ls_status (*open)(const ls__bench_ddp *b, ls__bench_ddp_contender *c);
     /* Parts of one step, in the order of ls__bench_ddp_parts. */

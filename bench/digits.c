@@ -10,6 +10,7 @@
 #include <lockstep/lockstep.h>
 #include <lockstep/models/cnn.h>
 
+#include "base/splitmix64.h"
 #include "bench.h"
 #include "timeline.h"
 #include "tools/cli/cli.h"
@@ -87,14 +88,12 @@ typedef struct row {
     double final, accuracy;
 } row;
 
-/* Which digit is sample i of an iteration: with replacement, by the mixing steps of splitmix64. */
+/* Which digit is sample i of an iteration: with replacement. */
 static int drawn(int64_t iteration, int64_t i, int count)
 {
-    uint64_t x = (uint64_t)seed * 0x9e3779b97f4a7c15u +
-                 (uint64_t)((iteration * ls_world_size() + ls_rank()) * batch + i);
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return (int)((x ^ x >> 31) % (uint64_t)count);
+    const uint64_t of = (uint64_t)(seed - 1) * LS__SPLITMIX64_GAMMA +
+                        (uint64_t)((iteration * ls_world_size() + ls_rank()) * batch + i);
+    return (int)(ls__splitmix64(of) % (uint64_t)count);
 }
 
 static ls_tensor *images(float *pixels, int64_t count)

@@ -187,7 +187,8 @@ int64_t ls__bench_count(const ls__bench_options *options, int64_t bytes)
 
 bool ls__bench_has_floor(const ls__bench_options *options)
 {
-    const bool shared = options->transport == NULL || strcmp(options->transport, "shm") == 0;
+    const bool shared =
+        !options->joins && (options->transport == NULL || strcmp(options->transport, "shm") == 0);
     return options->operation->operation == LS__OP_ALL_REDUCE && options->dtype == LS_FLOAT32 &&
            options->op == LS_SUM && shared;
 }

@@ -142,7 +142,7 @@ static const cli_option options_table[] = {
 
 static const cli_command command = {
     .name = "lockstep bench",
-    .about = "Times one operation on ranks of this host, size after size, and checks every result.",
+    .about = "Times one operation on several ranks, size after size, and checks every result.",
     .operands = "OPERATION",
     .options = options_table,
     .count = (int)(sizeof options_table / sizeof *options_table),
@@ -154,11 +154,13 @@ static const cli_command command = {
         "all-to-all-v (that of r for j: 1 + (r+j) mod N parts).\n"
         "`lockstep bench step` times training steps in one process, `lockstep bench ddp` on\n"
         "ranks, `lockstep bench replay` on ranks without a network, `lockstep bench pieces` many\n"
-        "all-reduces in flight.\n"
+        "all-reduces in flight. Under a launcher (`lockstep run ... lockstep bench all-reduce`,\n"
+        "mpirun) the ranks of the job take part.\n"
         "\n"
         "A sample lasts from the first rank's start to the last one's end; time is the median,\n"
         "spread the distance of the quartiles. algbw is size / time, busbw what one link would\n"
-        "carry (nccl-tests). A float32 sum over shared memory stands beside the memory floor: the\n"
+        "carry (nccl-tests). A float32 sum of -n ranks over shared memory stands beside the memory "
+        "floor: the\n"
         "same bytes read and written by as many processes with no communication at all.\n"};
 
 int ls__bench_check_algorithm(const cli_command *of, const ls__bench_options *options)
@@ -187,6 +189,10 @@ static int check(const ls__bench_options *options)
 {
     const char *dtype = ls_dtype_name(options->dtype);
     const int64_t width = (int64_t)ls_dtype_size(options->dtype);
+    if (options->ranks > LS__BENCH_RANKS_MAX) {
+        return cli_wrong(&command, "the launcher's job has %d ranks; start %d or fewer",
+                         options->ranks, LS__BENCH_RANKS_MAX);
+    }
     if (options->operation->reduces && !ls__reduce_supported(options->dtype, options->op)) {
         return cli_wrong(&command, "--op: there is no %s of %s", ls_reduce_op_name(options->op),
                          dtype);
@@ -237,7 +243,9 @@ int ls__bench_parse(int argc, char **argv, ls__bench_options *options, bool *don
         return cli_wrong(&command, "unexpected argument \"%s\"", argv[first + 1]);
     }
     const int status = parse_operation(first < argc ? argv[first] : NULL, &given);
-    given.ranks = (int)ranks;
+    const int job = ls__bench_job_size();
+    given.joins = job > 0;
+    given.ranks = given.joins ? job : (int)ranks;
     given.samples = (int)samples;
     given.warmups = (int)warmups;
     given.registered = strcmp(buffers, "registered") == 0;

@@ -13,8 +13,10 @@
 #include <sys/prctl.h>
 
 #include "base/env.h"
+#include "base/hash.h"
 #include "base/memory.h"
 #include "base/runtime.h"
+#include "base/splitmix64.h"
 #include "timeline.h"
 #include "tools/cli/cli.h"
 
@@ -84,32 +86,6 @@ static int load(const char *name)
     return -1;
 }
 
-/* All contenders are alive at once, and each rank has its own gradients. */
-static int check_memory(int local_ranks)
-{
-    const double available = (double)ls__memory_available(ls__env_posix());
-    double copies = 0.0;
-    for (int i = 0; i < given.count; i++) {
-        copies += given.contender[i].mode != BENCH_DDP_LOCAL;
-    }
-    const double needed = copies * local_ranks * (double)timeline.bytes;
-    if (available < 0.0 || needed <= 0.9 * available) {
-        return -1;
-    }
-    fprintf(stderr,
-            "lockstep bench: %.0f rows of %d ranks with %.3g GB of gradients each need %.3g GB of "
-            "memory; %.3g GB are available: ask for fewer rows (--mode, --buckets, --skip, "
-            "--groups) or ranks\n",
-            copies, local_ranks, (double)timeline.bytes * 1e-9, needed * 1e-9, available * 1e-9);
-    return 1;
-}
-
-static int local_ranks(void)
-{
-    const char *count = getenv("LOCAL_WORLD_SIZE");
-    return !ls__bench_is_rank() ? given.ranks : count != NULL ? atoi(count) : 1;
-}
-
 /* -1, or the status to end with. */
 static int parse(int argc, char **argv)
 {
@@ -145,8 +121,58 @@ static int parse(int argc, char **argv)
     if (status != 0) {
         return status;
     }
-    status = load(argv[first]);
-    return status < 0 ? check_memory(local_ranks()) : status;
+    return load(argv[first]);
+}
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+typedef struct place { /* of a rank */
+    int64_t kernel;    /* ranks of one share its memory, of several namespaces or containers, too */
+    int64_t available; /* bytes; below 0: not known */
+} place;
+
+static place find_place(void)
+{
+    char id[64] = "";
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    const bool read = file != NULL && fgets(id, sizeof id, file) != NULL;
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    return (place){.kernel = read ? (int64_t)ls__hash_text(id) : 0,
+                   .available = ls__memory_available(ls__self.runtime->env)};
+}
+
+/* All contenders are alive at once, and each rank has its own gradients. All ranks return the same. */
+static bool check_memory(const ls__bench_ddp *b)
+{
+    place own = find_place(), *all = calloc((size_t)b->ranks, sizeof *all);
+    double copies = 0.0;
+    bool enough = all != NULL;
+    LS_CHECK(enough ? ls_all_gather(ls_world(), &own, all, 2, LS_INT64, NULL, NULL)
+                    : ls_fail(LS_ERR_MEMORY, "no memory"));
+    for (int i = 0; i < b->count; i++) {
+        copies += b->contender[i].mode != BENCH_DDP_LOCAL;
+    }
+    for (int r = 0; r < b->ranks && enough; r++) {
+        int local = 0;
+        for (int other = 0; other < b->ranks; other++) {
+            local += all[other].kernel == all[r].kernel;
+        }
+        const double needed = copies * local * (double)timeline.bytes;
+        const double available = (double)all[r].available;
+        enough = available < 0.0 || needed <= 0.9 * available;
+        if (!enough && ls_rank() == 0) {
+            fprintf(
+                stderr,
+                "lockstep bench: %.0f rows of %d ranks with %.3g GB of gradients each need %.3g "
+                "GB of memory; %.3g GB are available: ask for fewer rows (--mode, --buckets, "
+                "--skip, --groups) or ranks\n",
+                copies, local, (double)timeline.bytes * 1e-9, needed * 1e-9, available * 1e-9);
+        }
+    }
+    free(all);
+    return enough;
 }
 
 /* ---- steps --------------------------------------------------------------------------------- */
@@ -217,17 +243,11 @@ static ls_status close_contender(ls__bench_ddp_contender *c)
 }
 
 /* A number in (0,1] from the seed, the rank and the timed step: the same for all contenders, so that
- * they meet the same noise. The mixing steps are those of splitmix64. */
+ * they meet the same noise. */
 static double draw(uint64_t step)
 {
-    uint64_t x = (uint64_t)seed * UINT64_C(0x9e3779b97f4a7c15) + ((uint64_t)ls_rank() << 40) + step;
-    for (int i = 0; i < 2; i++) {
-        x += UINT64_C(0x9e3779b97f4a7c15);
-        x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-        x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-        x ^= x >> 31;
-    }
-    return (double)((x >> 11) + 1) * 0x1p-53;
+    const uint64_t of = (uint64_t)seed * LS__SPLITMIX64_GAMMA + ((uint64_t)ls_rank() << 40) + step;
+    return (double)((ls__splitmix64(ls__splitmix64(of)) >> 11) + 1) * 0x1p-53;
 }
 
 /* Sleeps until `seconds` of the recorded time after `begin_ns`. */
@@ -283,7 +303,7 @@ static ls_status step(const ls__bench_ddp *b, ls__bench_ddp_contender *c, bool s
 int ls__bench_replay(int argc, char **argv)
 {
     static const ls__bench_ddp_steps steps = {
-        .open = open_contender, .step = step, .close = close_contender};
+        .check = check_memory, .open = open_contender, .step = step, .close = close_contender};
     int status = parse(argc, argv);
     given.of = &steps;
     status = status >= 0 ? status : ls__bench_ddp_measure(&given);

@@ -9,15 +9,30 @@ typedef struct alexnet {
     ls_module *features, *avgpool, *classifier;
 } alexnet;
 
+static ls_tensor *pooled(ls_module *m, ls_tensor *const *x) /* [N,256,H,W] -> [N,9216] */
+{
+    alexnet *self = (alexnet *)m;
+    ls_tensor *y = ls_forward(self->avgpool, x[0]); /* [N,256,6,6] */
+    return ls_reshape(y, LS_SHAPE(ls_size(y, 0), 256 * 6 * 6));
+}
+
 static ls_tensor *alexnet_forward(ls_module *m, ls_tensor *x) /* [N,3,H,W] -> [N,classes] */
 {
     alexnet *self = (alexnet *)m;
-    x = ls_forward(self->avgpool, ls_forward(self->features, x)); /* [N,256,6,6] */
-    return ls_forward(self->classifier, ls_reshape(x, LS_SHAPE(ls_size(x, 0), 256 * 6 * 6)));
+    x = ls_forward(self->features, x);
+    return ls_forward(self->classifier, pooled(m, &x));
+}
+
+static void alexnet_parts(ls_module *m, ls_parts *parts)
+{
+    alexnet *self = (alexnet *)m;
+    ls_parts_add_children(parts, self->features);
+    ls_parts_add(parts, &LS_PART(.name = "pooled", .run = pooled, .uses = "avgpool"));
+    ls_parts_add_children(parts, self->classifier);
 }
 
 static const ls_module_class alexnet_class =
-    LS_MODULE_CLASS(.name = "alexnet", .forward = alexnet_forward);
+    LS_MODULE_CLASS(.name = "alexnet", .forward = alexnet_forward, .parts = alexnet_parts);
 
 /* With its ReLU. */
 static ls_module *conv(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding)

@@ -219,6 +219,21 @@ static ls_tensor *mask_of(ls_tensor *seen) /* [B,T] -> [B,1,1,T] */
     return ls_reshape(mask, LS_SHAPE(ls_size(seen, 0), 1, 1, ls_size(seen, -1)));
 }
 
+/* All of a stage's tensors exist, so without `seen` the mask is one of zeros. */
+static ls_tensor *mask_part(ls_module *m, ls_tensor *const *inputs)
+{
+    (void)m;
+    const int64_t b = ls_size(inputs[1], 0), t = ls_size(inputs[1], 1);
+    return inputs[0] != NULL ? mask_of(inputs[0]) : ls_zeros(LS_SHAPE(b, 1, 1, t), LS_FLOAT32);
+}
+
+static ls_tensor *head(ls_module *m, ls_tensor *const *x) /* [B,T,C] -> [B,T,V] */
+{
+    bert *self = (bert *)m;
+    ls_tensor *y = ls_forward(self->norm, ls_forward(self->dense, x[0]));
+    return ls_linear(y, self->words, self->bias);
+}
+
 /* Calls the layers itself, because each takes the mask as a second input. */
 static ls_tensor *run_layers(bert *self, ls_tensor *x, ls_tensor *mask)
 {
@@ -245,13 +260,30 @@ static ls_status bert_forward(ls_module *m, ls_tensor *const *inputs, int input_
     ls_tensor *seen = input_count > 2 ? inputs[2] : NULL, *y = NULL;
     (void)ls_forward_many(self->embeddings, words, 2, &y, 1);
     y = run_layers(self, y, seen != NULL ? mask_of(seen) : NULL);
-    y = ls_forward(self->norm, ls_forward(self->dense, y));
-    outputs[0] = ls_linear(y, self->words, self->bias);
+    outputs[0] = head(m, &y);
     return LS_OK;
 }
 
+/* Every layer takes the mask from the part "mask", which makes 0 of the input that is left out. */
+static void bert_parts(ls_module *m, ls_parts *parts)
+{
+    bert *self = (bert *)m;
+    const int mask = ls_parts_add(
+        parts, &LS_PART(.name = "mask", .run = mask_part, .uses = "",
+                        .from = (int[]){LS_PART_INPUT(2), LS_PART_INPUT(0)}, .from_count = 2));
+    int before = ls_parts_add(parts, &LS_PART(.module = self->embeddings,
+                                              .from = (int[]){LS_PART_INPUT(0), LS_PART_INPUT(1)},
+                                              .from_count = 2));
+    for (int i = 0; i < ls_module_child_count(self->layers); i++) {
+        before = ls_parts_add(parts, &LS_PART(.module = ls_module_child_at(self->layers, i),
+                                              .from = (int[]){before, mask}, .from_count = 2));
+    }
+    ls_parts_add(parts, &LS_PART(.name = "head", .run = head,
+                                 .uses = "cls bert.embeddings.word_embeddings"));
+}
+
 static const ls_module_class bert_class =
-    LS_MODULE_CLASS(.name = "bert", .forward_many = bert_forward);
+    LS_MODULE_CLASS(.name = "bert", .forward_many = bert_forward, .parts = bert_parts);
 
 /* Names and order are those of BertForMaskedLM. */
 static void build(bert *self, const ls_bert_options *o)

@@ -14,16 +14,42 @@ typedef struct cnn {
     ls_module *conv1, *bn1, *conv2, *bn2, *fc;
 } cnn;
 
-static ls_tensor *cnn_forward(ls_module *m, ls_tensor *x)
+static ls_tensor *first(ls_module *m, ls_tensor *const *x)
 {
     cnn *self = (cnn *)m;
-    x = ls_batch_norm2d_relu(self->bn1, ls_forward(self->conv1, x), NULL);
-    x = ls_batch_norm2d_relu(self->bn2, ls_forward(self->conv2, x), NULL);
-    x = ls_adaptive_avg_pool2d(x, SIDE, SIDE);
-    return ls_forward(self->fc, ls_reshape(x, LS_SHAPE(ls_size(x, 0), WIDE * SIDE * SIDE)));
+    return ls_batch_norm2d_relu(self->bn1, ls_forward(self->conv1, x[0]), NULL);
 }
 
-static const ls_module_class cnn_class = LS_MODULE_CLASS(.name = "cnn", .forward = cnn_forward);
+static ls_tensor *second(ls_module *m, ls_tensor *const *x)
+{
+    cnn *self = (cnn *)m;
+    return ls_batch_norm2d_relu(self->bn2, ls_forward(self->conv2, x[0]), NULL);
+}
+
+static ls_tensor *head(ls_module *m, ls_tensor *const *x)
+{
+    cnn *self = (cnn *)m;
+    ls_tensor *y = ls_adaptive_avg_pool2d(x[0], SIDE, SIDE);
+    return ls_forward(self->fc, ls_reshape(y, LS_SHAPE(ls_size(y, 0), WIDE * SIDE * SIDE)));
+}
+
+static ls_tensor *cnn_forward(ls_module *m, ls_tensor *x)
+{
+    x = first(m, &x);
+    x = second(m, &x);
+    return head(m, &x);
+}
+
+static void cnn_parts(ls_module *m, ls_parts *parts)
+{
+    (void)m;
+    ls_parts_add(parts, &LS_PART(.name = "first", .run = first, .uses = "conv1 bn1"));
+    ls_parts_add(parts, &LS_PART(.name = "second", .run = second, .uses = "conv2 bn2"));
+    ls_parts_add(parts, &LS_PART(.name = "head", .run = head, .uses = "fc"));
+}
+
+static const ls_module_class cnn_class =
+    LS_MODULE_CLASS(.name = "cnn", .forward = cnn_forward, .parts = cnn_parts);
 
 static ls_module *conv(int64_t in, int64_t out)
 {

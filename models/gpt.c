@@ -132,21 +132,39 @@ typedef struct gpt {
     int layers;
 } gpt;
 
-/* Embeddings and blocks for tokens whose first is at position `first`: [B,T] -> [B,T,C]. */
-static ls_tensor *gpt_body(gpt *self, ls_tensor *x, int64_t first)
+/* Tokens whose first is at position `first`: [B,T] -> [B,T,C]. */
+static ls_tensor *embed_at(gpt *self, ls_tensor *x, int64_t first)
 {
     ls_tensor *where = ls_slice(self->positions, 0, first, first + ls_size(x, -1)); /* [T,C] */
-    ls_tensor *h = ls_add(ls_forward(self->tokens, x), where);
-    return ls_forward(self->blocks, ls_forward(self->drop, h));
+    return ls_forward(self->drop, ls_add(ls_forward(self->tokens, x), where));
+}
+
+static ls_tensor *embed(ls_module *m, ls_tensor *const *x)
+{
+    return embed_at((gpt *)m, x[0], 0);
+}
+
+static ls_tensor *head(ls_module *m, ls_tensor *const *x) /* [B,T,C] -> [B,T,V] */
+{
+    gpt *self = (gpt *)m;
+    return ls_forward(self->head, ls_forward(self->norm, x[0]));
 }
 
 static ls_tensor *gpt_forward(ls_module *m, ls_tensor *x) /* [B,T] -> [B,T,V] */
 {
-    gpt *self = (gpt *)m;
-    return ls_forward(self->head, ls_forward(self->norm, gpt_body(self, x, 0)));
+    x = ls_forward(((gpt *)m)->blocks, embed(m, &x));
+    return head(m, &x);
 }
 
-static const ls_module_class gpt_class = LS_MODULE_CLASS(.name = "gpt", .forward = gpt_forward);
+static void gpt_parts(ls_module *m, ls_parts *parts)
+{
+    ls_parts_add(parts, &LS_PART(.name = "embed", .run = embed, .uses = "tokens positions drop"));
+    ls_parts_add_children(parts, ((gpt *)m)->blocks);
+    ls_parts_add(parts, &LS_PART(.name = "head", .run = head, .uses = "norm head"));
+}
+
+static const ls_module_class gpt_class =
+    LS_MODULE_CLASS(.name = "gpt", .forward = gpt_forward, .parts = gpt_parts);
 
 /* With `std` 0, PyTorch's initialisation remains. */
 static ls_module *embedding(int64_t count, int64_t dim, double std)
@@ -236,10 +254,10 @@ ls_status ls_gpt_forward_cached(ls_module *m, ls_kv_cache *cache, ls_tensor *x, 
     {
         LS_NO_GRAD;
         self->cache = cache;
-        ls_tensor *y = gpt_body(self, x, ls_kv_cache_length(cache));
+        ls_tensor *y = embed_at(self, x, ls_kv_cache_length(cache));
+        y = ls_slice(ls_forward(self->blocks, y), 1, tokens - last, tokens);
         self->cache = NULL;
-        *logits =
-            ls_forward(self->head, ls_forward(self->norm, ls_slice(y, 1, tokens - last, tokens)));
+        *logits = head(m, &y);
     }
     LS_TRY(ls_tensor_status(*logits));
     return ls_kv_cache_commit(cache);

@@ -207,26 +207,42 @@ typedef struct gpt2 {
     int layers;
 } gpt2;
 
-/* Embeddings and blocks for tokens whose first is at position `first`: [B,T] -> [B,T,C]. */
-static ls_tensor *gpt2_body(gpt2 *self, ls_tensor *x, int64_t first)
+/* Tokens whose first is at position `first`: [B,T] -> [B,T,C]. */
+static ls_tensor *embed_at(gpt2 *self, ls_tensor *x, int64_t first)
 {
     ls_tensor *where = ls_slice(self->positions, 0, first, first + ls_size(x, -1)); /* [T,C] */
-    ls_tensor *y = ls_add(ls_forward(self->wte, x), where);
-    return ls_forward(self->h, ls_forward(self->drop, y));
+    return ls_forward(self->drop, ls_add(ls_forward(self->wte, x), where));
 }
 
-static ls_tensor *gpt2_head(gpt2 *self, ls_tensor *y) /* [B,T,C] -> [B,T,V] */
+static ls_tensor *embed(ls_module *m, ls_tensor *const *x)
 {
-    return ls_linear(ls_forward(self->ln_f, y), self->tokens, NULL);
+    return embed_at((gpt2 *)m, x[0], 0);
+}
+
+static ls_tensor *head(ls_module *m, ls_tensor *const *x) /* [B,T,C] -> [B,T,V] */
+{
+    gpt2 *self = (gpt2 *)m;
+    return ls_linear(ls_forward(self->ln_f, x[0]), self->tokens, NULL);
 }
 
 static ls_tensor *gpt2_forward(ls_module *m, ls_tensor *x) /* [B,T] -> [B,T,V] */
 {
-    gpt2 *self = (gpt2 *)m;
-    return gpt2_head(self, gpt2_body(self, x, 0));
+    x = ls_forward(((gpt2 *)m)->h, embed(m, &x));
+    return head(m, &x);
 }
 
-static const ls_module_class gpt2_class = LS_MODULE_CLASS(.name = "gpt2", .forward = gpt2_forward);
+/* The embedding of the tokens is tied to the head: the first and the last part use it. */
+static void gpt2_parts(ls_module *m, ls_parts *parts)
+{
+    ls_parts_add(parts, &LS_PART(.name = "embed", .run = embed,
+                                 .uses = "transformer.wte transformer.wpe transformer.drop"));
+    ls_parts_add_children(parts, ((gpt2 *)m)->h);
+    ls_parts_add(parts,
+                 &LS_PART(.name = "head", .run = head, .uses = "transformer.ln_f transformer.wte"));
+}
+
+static const ls_module_class gpt2_class =
+    LS_MODULE_CLASS(.name = "gpt2", .forward = gpt2_forward, .parts = gpt2_parts);
 
 /* An embedding whose weight is N(0, std); *weight becomes the weight, NULL on failure. */
 static ls_module *embedding_new(int64_t count, int64_t dim, double std, ls_tensor **weight)
@@ -296,9 +312,10 @@ ls_status ls_gpt2_forward_cached(ls_module *m, ls_kv_cache *cache, ls_tensor *x,
     {
         LS_NO_GRAD;
         self->cache = cache;
-        ls_tensor *y = gpt2_body(self, x, ls_kv_cache_length(cache));
+        ls_tensor *y = embed_at(self, x, ls_kv_cache_length(cache));
+        y = ls_slice(ls_forward(self->h, y), 1, tokens - last, tokens);
         self->cache = NULL;
-        *logits = gpt2_head(self, ls_slice(y, 1, tokens - last, tokens));
+        *logits = head(m, &y);
     }
     LS_TRY(ls_tensor_status(*logits));
     return ls_kv_cache_commit(cache);

@@ -6,18 +6,37 @@
 
 typedef struct lstm {
     ls_module base;
-    ls_module *encoder, *rnn, *decoder, *drop;
+    ls_module *encoder, *rnn, *decoder, *drop, *rnn_drop;
 } lstm;
+
+static ls_tensor *encode(ls_module *m, ls_tensor *const *x) /* [B,T] -> [B,T,C] */
+{
+    lstm *self = (lstm *)m;
+    return ls_forward(self->drop, ls_forward(self->encoder, x[0]));
+}
+
+static ls_tensor *run_rnn(ls_module *m, ls_tensor *const *x) /* [B,T,C] -> [B,T,hidden] */
+{
+    lstm *self = (lstm *)m;
+    return ls_forward(self->rnn_drop, ls_forward(self->rnn, x[0]));
+}
 
 static ls_tensor *lstm_forward(ls_module *m, ls_tensor *x) /* [B,T] -> [B,T,V] */
 {
-    lstm *self = (lstm *)m;
-    ls_tensor *h = ls_forward(self->drop, ls_forward(self->encoder, x));
-    h = ls_forward(self->drop, ls_forward(self->rnn, h));
-    return ls_forward(self->decoder, h);
+    x = encode(m, &x);
+    x = run_rnn(m, &x);
+    return ls_forward(((lstm *)m)->decoder, x);
 }
 
-static const ls_module_class lstm_class = LS_MODULE_CLASS(.name = "lstm", .forward = lstm_forward);
+static void lstm_parts(ls_module *m, ls_parts *parts)
+{
+    ls_parts_add(parts, &LS_PART(.name = "encoder", .run = encode, .uses = "encoder drop"));
+    ls_parts_add(parts, &LS_PART(.name = "rnn", .run = run_rnn, .uses = "rnn rnn_drop"));
+    ls_parts_add(parts, &LS_PART(.module = ((lstm *)m)->decoder));
+}
+
+static const ls_module_class lstm_class =
+    LS_MODULE_CLASS(.name = "lstm", .forward = lstm_forward, .parts = lstm_parts);
 
 /* Uniform in ±0.1, as the example begins. */
 static void begin_near_zero(ls_module *layer)
@@ -39,6 +58,8 @@ static void build(lstm *self, const ls_lstm_model_options *o)
     }
     begin_near_zero(self->encoder);
     self->drop = ls_module_add(m, "drop", ls_dropout_new(o->dropout));
+    /* One of its own, so that a stage draws what the whole model does. */
+    self->rnn_drop = ls_module_add(m, "rnn_drop", ls_dropout_new(o->dropout));
     self->rnn = ls_module_add(m, "rnn", ls_lstm_new(o->dim, o->hidden, o->layers));
     {
         LS_SKIP_INIT(true);

@@ -13,7 +13,13 @@ static ls_tensor *mlp_forward(ls_module *m, ls_tensor *x) /* [B,in] -> [B,out] *
     return ls_forward(self->fc2, ls_forward(self->fc1, x));
 }
 
-static const ls_module_class mlp_class = LS_MODULE_CLASS(.name = "mlp", .forward = mlp_forward);
+static void mlp_parts(ls_module *m, ls_parts *parts)
+{
+    ls_parts_add_children(parts, m);
+}
+
+static const ls_module_class mlp_class =
+    LS_MODULE_CLASS(.name = "mlp", .forward = mlp_forward, .parts = mlp_parts);
 
 ls_module *ls_mlp_new(int64_t in, int64_t hidden, int64_t out)
 {

@@ -101,20 +101,43 @@ typedef struct resnet {
     ls_module *conv1, *bn1, *maxpool, *layer[4], *avgpool, *fc;
 } resnet;
 
+static ls_tensor *stem(ls_module *m, ls_tensor *const *x) /* [N,3,H,W] -> [N,64,H',W'] */
+{
+    resnet *self = (resnet *)m;
+    ls_tensor *y = ls_batch_norm2d_relu(self->bn1, ls_forward(self->conv1, x[0]), NULL);
+    return self->maxpool ? ls_forward(self->maxpool, y) : y;
+}
+
+static ls_tensor *head(ls_module *m, ls_tensor *const *x) /* [N,C,H,W] -> [N,classes] */
+{
+    resnet *self = (resnet *)m;
+    ls_tensor *y = ls_forward(self->avgpool, x[0]); /* [N,C,1,1] */
+    return ls_forward(self->fc, ls_reshape(y, LS_SHAPE(ls_size(y, 0), ls_size(y, 1))));
+}
+
 static ls_tensor *resnet_forward(ls_module *m, ls_tensor *x) /* [N,3,H,W] -> [N,classes] */
 {
     resnet *self = (resnet *)m;
-    x = ls_batch_norm2d_relu(self->bn1, ls_forward(self->conv1, x), NULL);
-    x = self->maxpool ? ls_forward(self->maxpool, x) : x;
+    x = stem(m, &x);
     for (int i = 0; i < 4; i++) {
         x = ls_forward(self->layer[i], x);
     }
-    x = ls_forward(self->avgpool, x); /* [N,C,1,1] */
-    return ls_forward(self->fc, ls_reshape(x, LS_SHAPE(ls_size(x, 0), ls_size(x, 1))));
+    return head(m, &x);
+}
+
+static void resnet_parts(ls_module *m, ls_parts *parts)
+{
+    resnet *self = (resnet *)m;
+    ls_parts_add(parts, &LS_PART(.name = "stem", .run = stem,
+                                 .uses = self->maxpool ? "conv1 bn1 maxpool" : "conv1 bn1"));
+    for (int i = 0; i < 4; i++) {
+        ls_parts_add_children(parts, self->layer[i]);
+    }
+    ls_parts_add(parts, &LS_PART(.name = "head", .run = head, .uses = "avgpool fc"));
 }
 
 static const ls_module_class resnet_class =
-    LS_MODULE_CLASS(.name = "resnet", .forward = resnet_forward);
+    LS_MODULE_CLASS(.name = "resnet", .forward = resnet_forward, .parts = resnet_parts);
 
 typedef struct shape {
     int depth;

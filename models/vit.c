@@ -152,20 +152,41 @@ static ls_tensor *patches_of(ls_tensor *x, int64_t p)
     return ls_reshape(patches, LS_SHAPE(b, rows * columns, planes * p * p));
 }
 
-static ls_tensor *vit_forward(ls_module *m, ls_tensor *x) /* [B,P,H,W] -> [B,classes] */
+static ls_tensor *embed(ls_module *m, ls_tensor *const *x) /* [B,P,H,W] -> [B,S,C] */
 {
     vit *self = (vit *)m;
-    int64_t b = ls_size(x, 0), c = ls_size(self->class_token, 2);
+    int64_t b = ls_size(x[0], 0), c = ls_size(self->class_token, 2);
     ls_tensor *kernel = ls_reshape(self->proj_weight, LS_SHAPE(c, -1));
-    ls_tensor *patches = ls_linear(patches_of(x, self->patch), kernel, self->proj_bias);
+    ls_tensor *patches = ls_linear(patches_of(x[0], self->patch), kernel, self->proj_bias);
     ls_tensor *first = ls_add(self->class_token, ls_zeros(LS_SHAPE(b, 1, 1), LS_FLOAT32));
-    ls_tensor *y = ls_concat((ls_tensor *[]){first, patches}, 2, 1); /* [B,S,C] */
-    y = ls_forward(self->drop, ls_add(y, self->positions));
-    y = ls_forward(self->ln, ls_forward(self->layers, y));
-    return ls_forward(self->head, ls_reshape(ls_slice(y, 1, 0, 1), LS_SHAPE(b, c)));
+    ls_tensor *y = ls_concat((ls_tensor *[]){first, patches}, 2, 1);
+    return ls_forward(self->drop, ls_add(y, self->positions));
 }
 
-static const ls_module_class vit_class = LS_MODULE_CLASS(.name = "vit", .forward = vit_forward);
+static ls_tensor *head(ls_module *m, ls_tensor *const *x) /* [B,S,C] -> [B,classes] */
+{
+    vit *self = (vit *)m;
+    ls_tensor *y = ls_slice(ls_forward(self->ln, x[0]), 1, 0, 1);
+    return ls_forward(self->head, ls_reshape(y, LS_SHAPE(ls_size(y, 0), ls_size(y, 2))));
+}
+
+static ls_tensor *vit_forward(ls_module *m, ls_tensor *x) /* [B,P,H,W] -> [B,classes] */
+{
+    x = ls_forward(((vit *)m)->layers, embed(m, &x));
+    return head(m, &x);
+}
+
+static void vit_parts(ls_module *m, ls_parts *parts)
+{
+    ls_parts_add(parts, &LS_PART(.name = "embed", .run = embed,
+                                 .uses = "class_token conv_proj encoder.pos_embedding "
+                                         "encoder.dropout"));
+    ls_parts_add_children(parts, ((vit *)m)->layers);
+    ls_parts_add(parts, &LS_PART(.name = "head", .run = head, .uses = "encoder.ln heads"));
+}
+
+static const ls_module_class vit_class =
+    LS_MODULE_CLASS(.name = "vit", .forward = vit_forward, .parts = vit_parts);
 
 /* Names and order are those of torchvision's VisionTransformer. */
 static void build(vit *self, const ls_vit_options *o)

@@ -14,7 +14,8 @@ static void add(const paper *p, json_t *table, const paper_network *n, const cha
                 const json_t *row)
 {
     char medium[64], bar[160];
-    (void)snprintf(bar, sizeof bar, "%s, %s, %s", n->title, mode, paper_medium(p, medium));
+    (void)paper_medium(p, medium);
+    (void)snprintf(bar, sizeof bar, "%s, %s", n->title, mode);
     paper_row(table, "[s, s, s, s, f, f, f, f, f, f, f]", medium, n->title, mode, bar,
               paper_mean(row, "forward"), paper_mean(row, "backward"), paper_mean(row, "exposed"),
               paper_mean(row, "optimizer"), paper_mean(row, "step"), paper_deviation(row, "step"),
@@ -50,21 +51,21 @@ static bool measure(paper *p, json_t *table, const paper_network *n)
     return rows != NULL;
 }
 
-bool paper_breakdown(paper *p)
+/* A table and a plot of one medium. */
+static bool over(paper *p)
 {
-    char title[96];
-    (void)snprintf(title, sizeof title, "Parts of a step, buckets of 25 MB, 2 ranks, %s; means",
-                   paper_computed(p));
+    char title[160], named[64];
+    (void)snprintf(title, sizeof title, "Parts of a step, buckets of 25 MB, 2 ranks, %s, %s; means",
+                   paper_medium(p, named), paper_computed(p));
     json_t *table = paper_table(p, title, columns, (int)(sizeof columns / sizeof *columns));
     const paper_network *network;
-    while (paper_next_medium(p)) {
-        for (int k = 0; (network = paper_network_at(p, k)) != NULL; k++) {
-            if (!measure(p, table, network)) {
-                return false;
-            }
+    for (int k = 0; (network = paper_network_at(p, k)) != NULL; k++) {
+        if (!measure(p, table, network)) {
+            return false;
         }
     }
-    paper_plot_add(p, &(paper_plot){.title = "Parts of a training step",
+    (void)snprintf(title, sizeof title, "Parts of a training step, %s", named);
+    paper_plot_add(p, &(paper_plot){.title = title,
                                     .kind = "stacks",
                                     .table = table,
                                     .x = "row",
@@ -72,6 +73,16 @@ bool paper_breakdown(paper *p)
                                     .x_label = "",
                                     .y_label = "ms",
                                     .log = ""});
+    return true;
+}
+
+bool paper_breakdown(paper *p)
+{
+    while (paper_next_medium(p)) {
+        if (!over(p)) {
+            return false;
+        }
+    }
     paper_note(p, "`exposed` is the communication for which backward "
                   "waited; `local` does "
                   "not communicate. The paper (32 GPUs): overlap makes steps 38.0 %% (ResNet-50) "

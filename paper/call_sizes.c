@@ -100,16 +100,19 @@ static void add(paper *p, json_t *tables[2], const char *algorithm, const json_t
 
 static void claim_size(paper *p, const json_t *rows)
 {
-    const json_t *best, *knee = knee_of(rows, &best), *first = json_array_get(rows, 0);
+    const json_t *best, *large = knee_of(rows, &best), *first = json_array_get(rows, 0);
+    const bool has_knee = large != first;
+    large = has_knee ? large : json_array_get(rows, json_array_size(rows) - 1);
     char medium[64], left[160], right[64];
-    (void)snprintf(left, sizeof left, "%s, %.0f parameters a call (the knee)",
-                   paper_medium(p, medium), paper_number(knee, "elements"));
+    (void)snprintf(left, sizeof left, "%s, %.0f parameters a call (%s)", paper_medium(p, medium),
+                   paper_number(large, "elements"),
+                   has_knee ? "the knee" : "the largest; the smallest are as fast");
     (void)snprintf(right, sizeof right, "%.0f a call", paper_number(first, "elements"));
     paper_claim_add(p,
                     &(paper_claim){.text = "few large all-reduces are faster than many small ones",
                                    .left = left,
                                    .right = right,
-                                   .left_turns = json_object_get(knee, "round_ms"),
+                                   .left_turns = json_object_get(large, "round_ms"),
                                    .right_turns = json_object_get(first, "round_ms"),
                                    .factor = 1.0});
 }
@@ -185,15 +188,16 @@ static bool ready(paper *p)
             }
         }
     }
-    ls__timeline_free(&t);
+    (void)snprintf(title, sizeof title, "Ready gradients of %.60s", t.title);
     paper_plot_add(p, &(paper_plot){.title = title,
                                     .kind = "lines",
                                     .table = table,
                                     .x = "ready parameters",
                                     .y = {"time"},
                                     .x_label = "millions of parameters with a gradient",
-                                    .y_label = "ms",
+                                    .y_label = "ms since backward began",
                                     .log = ""});
+    ls__timeline_free(&t);
     return true;
 }
 

@@ -121,7 +121,10 @@ static bool measure(paper *p, json_t *table, int pair)
             add_curve(curves, json_array_get(r.rows[0], (size_t)s), skips[s]);
         }
         claim(p, pairs[pair].title, &r, pair == 1);
-        paper_plot_add(p, &(paper_plot){.title = pairs[pair].title,
+        char title[128];
+        (void)snprintf(title, sizeof title, "%s, synchronised every n-th iteration",
+                       pairs[pair].title);
+        paper_plot_add(p, &(paper_plot){.title = title,
                                         .kind = "lines",
                                         .table = curves,
                                         .x = "iteration",

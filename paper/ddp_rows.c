@@ -69,9 +69,10 @@ static json_t *rows_of(paper *p, const paper_network *n, int ranks, const char *
     const char *const *const lists[] = {first, common, more};
     int count = 0;
     const paper_options *o = p->options;
-    const bool all_media = p->medium > 0 && o->transport == NULL && o->link == NULL;
-    (void)snprintf(steps, sizeof steps, "%d", o->steps > 0 ? o->steps : all_media ? 2 : 4);
-    (void)snprintf(turns, sizeof turns, "%d", o->turns > 0 ? o->turns : all_media ? 3 : 5);
+    const bool few =
+        p->link != NULL || (p->medium > 0 && o->transport == NULL); /* 5 minutes are to suffice */
+    (void)snprintf(steps, sizeof steps, "%d", o->steps > 0 ? o->steps : few ? 2 : 4);
+    (void)snprintf(turns, sizeof turns, "%d", o->turns > 0 ? o->turns : few ? 3 : 5);
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         for (const char *const *w = lists[i]; w != NULL && *w != NULL && count < WORDS; w++) {
             words[count++] = *w;

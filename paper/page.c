@@ -84,7 +84,7 @@ static void claim_to(FILE *out, const json_t *claim)
     fprintf(out, " %s %g &times; ", paper_text(claim, "relation")[0] == '<' ? "&lt;" : "&gt;",
             paper_number(claim, "factor"));
     escaped(out, paper_text(claim, "right"));
-    fprintf(out, ": ratio %.2f, %.2f to %.2f in %.0f turns)</p>\n", paper_number(claim, "ratio"),
+    fprintf(out, ": ratio %.3f, %.3f to %.3f in %.0f turns)</p>\n", paper_number(claim, "ratio"),
             paper_number(claim, "lowest"), paper_number(claim, "highest"),
             paper_number(claim, "turns"));
 }

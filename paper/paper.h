@@ -90,7 +90,8 @@ typedef struct paper_plot {
     const char *x, *y[6]; /* keys of columns; NULL ends them */
     const char *group;    /* lines, boxes: a curve for each value of this column; NULL: one */
     const char *x_label, *y_label;
-    const char *log; /* axes with a logarithmic scale: "x", "xy", "" */
+    const char
+        *log; /* axes with a logarithmic scale, and its base if not 10: "x", "xy", "x 2", "" */
 } paper_plot;
 void paper_plot_add(paper *p, const paper_plot *plot);
 

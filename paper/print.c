@@ -130,7 +130,7 @@ static void print_claim(const json_t *claim)
     if (factor != 1.0) {
         (void)snprintf(times, sizeof times, "%g x ", factor);
     }
-    printf("\nclaim: %s\n       %s %s %s%s: %s, ratio %.2f (%.2f to %.2f in %.0f turns)\n",
+    printf("\nclaim: %s\n       %s %s %s%s: %s, ratio %.3f (%.3f to %.3f in %.0f turns)\n",
            paper_text(claim, "claim"), paper_text(claim, "left"), paper_text(claim, "relation"),
            times, paper_text(claim, "right"),
            json_is_true(json_object_get(claim, "holds")) ? "holds" : "fails",

@@ -240,7 +240,7 @@ static bool over(paper *p)
                                     .group = "curve",
                                     .x_label = "ranks",
                                     .y_label = "ms a step",
-                                    .log = "xy"});
+                                    .log = "x 2; set logscale y"});
     return true;
 }
 

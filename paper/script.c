@@ -138,15 +138,25 @@ static void stacks(FILE *out, const json_t *plot, const json_t *table)
     fprintf(out, "\n");
 }
 
+/* Whether the table shows this column: else its name is no word for readers. */
+static bool is_shown(const json_t *table, const char *key)
+{
+    const int at = paper_column_index(table, key);
+    const json_t *columns = json_object_get(table, "columns");
+    return at >= 0 &&
+           strcmp(paper_text(json_array_get(columns, (size_t)at), "format"), "list") != 0;
+}
+
 bool paper_script(const json_t *plot, const json_t *table, const char *path)
 {
     FILE *out = fopen(path, "w");
     const groups g = groups_of(plot, table);
-    const char *log = paper_text(plot, "log");
+    const char *log = paper_text(plot, "log"), *kind = paper_text(plot, "kind");
+    const bool is_boxes = strcmp(kind, "boxes") == 0; /* their spread is to be seen */
     if (out == NULL) {
         return false;
     }
-    if (paper_text(plot, "group")[0] != '\0') {
+    if (is_shown(table, paper_text(plot, "group"))) {
         fprintf(out, "set key title \"%s\" noenhanced\n", paper_text(plot, "group"));
     }
     fprintf(out,
@@ -154,12 +164,13 @@ bool paper_script(const json_t *plot, const json_t *table, const char *path)
             "set key noenhanced %s\nset xtics noenhanced\n%s%s\n%s",
             paper_text(plot, "title"), paper_text(plot, "x_label"), paper_text(plot, "y_label"),
             g.count > 1 ? "center bmargin maxcols 2" : "outside right top",
-            log[0] != '\0' ? "set logscale " : "set yrange [0:*]", log,
-            strchr(log, 'x') != NULL ? "set format x '%.0s%c'\n" : "");
-    const char *kind = paper_text(plot, "kind");
+            log[0] != '\0' ? "set logscale "
+            : is_boxes     ? ""
+                           : "set yrange [0:*]",
+            log, strchr(log, 'x') != NULL ? "set format x '%.0s%c'\n" : "");
     if (strcmp(kind, "lines") == 0) {
         lines(out, plot, table, &g);
-    } else if (strcmp(kind, "boxes") == 0) {
+    } else if (is_boxes) {
         boxes(out, plot, table, &g);
     } else {
         stacks(out, plot, table);

@@ -70,7 +70,7 @@ static bool over(paper *p)
                                     .group = "series",
                                     .x_label = "every n-th step synchronises",
                                     .y_label = "ms a step",
-                                    .log = "x"});
+                                    .log = "x 2"});
     return true;
 }
 

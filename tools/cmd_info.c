@@ -250,11 +250,16 @@ static int print_tuning(void)
 /* ---- the command --------------------------------------------------------------------------- */
 
 static bool tuning, variables, backends;
+static const char *mesh;
+static int64_t per_host;
 
 static const cli_option options[] = {
     {"variables", CLI_SWITCH, &variables, .help = "list all variables with meaning and default"},
     {"tuning", CLI_SWITCH, &tuning, .help = "show the algorithms in use, and what was measured"},
     {"backends", CLI_SWITCH, &backends, .help = "show what native and each plug-in can do"},
+    {"mesh", CLI_TEXT, &mesh, .value_name = "AXES", .help = "draw the mesh, such as pp=2,dp=4"},
+    {"per-host", CLI_COUNT, &per_host, 1, LS__BOARD_RANKS_MAX, .fallback = "all",
+     .help = "with --mesh: this many ranks share a host"},
 };
 
 static const cli_command command = {
@@ -274,6 +279,9 @@ int cmd_info(int argc, char **argv)
     }
     if (backends) {
         return print_backends();
+    }
+    if (mesh != NULL || per_host > 0) {
+        return print_mesh(mesh, (int)per_host);
     }
     if (!variables) {
         print_build();

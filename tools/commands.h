@@ -34,7 +34,9 @@ typedef void (*backends_row_fn)(void *arg, const char *what, int count, const ch
                                 const bool *has);
 void backends_each(backends_row_fn fn, void *arg);
 int print_backends(void); /* info_backends.c: `lockstep info --backends` */
-void print_mpi(void);     /* info_backends.c: the plug-ins that carry data over MPI */
+/* info_mesh.c: `lockstep info --mesh AXES`; per_host 0: all ranks share one host. */
+int print_mesh(const char *axes, int per_host);
+void print_mpi(void); /* info_backends.c: the plug-ins that carry data over MPI */
 
 /* The processor's name according to the kernel; "unknown" if there is none. processor.c */
 void processor_name(char *out, size_t bytes);

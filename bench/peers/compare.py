@@ -90,6 +90,7 @@ def parse(arguments):
     options = parser.parse_args(arguments)
     short = options.ranks or options.sizes
     options.parts = options.parts or (["all_reduce"] if short else PARTS)
+    options.other_sizes = options.sizes or list_of(parse_size)(OTHER_SIZES)
     options.ranks = options.ranks or RANKS
     options.sizes = options.sizes or list_of(parse_size)(SIZES)
     options.json = options.json or f"{options.build}/compare-collectives.json"
@@ -274,7 +275,7 @@ def print_cell(rows):
 def cells(options):
     found = [("all_reduce", size) for size in options.sizes if "all_reduce" in options.parts]
     if "others" in options.parts:
-        found += [(op, size) for op in OTHERS for size in list_of(parse_size)(OTHER_SIZES)]
+        found += [(op, size) for op in OTHERS for size in options.other_sizes]
     return [(op, size) for op, size in found if op in options.operations]
 
 

@@ -13,13 +13,17 @@
  *     LS_CHECK(ls_checkpoint_free(c));
  *
  * On disk a checkpoint is a folder  DIR/step-00000120/  with these files:
- *     state-00001-of-00004.safetensors …   tensors, distributed over the ranks by bytes (large ones
- *                                          in blocks of rows, under one name in several files), so
- *                                          that all ranks write at the same time, one file each
+ *     state-00001-of-00004.safetensors …   tensors, distributed by bytes over the ranks that hold
+ *                                          them (large ones in blocks of rows, under one name in
+ *                                          several files), so that all ranks write at the same
+ *                                          time, one file each. Further pieces of a tensor in one
+ *                                          file are called NAME#1, NAME#2 …
  *     scalars.json                         integers and numbers
  *     manifest.json                        written last: version, step, world size, the size and
  *                                          SHA-256 of every file (as `sha256sum` prints it) and of
- *                                          itself, and the location of every part of a tensor
+ *                                          itself, and the location of every part of a tensor. The
+ *                                          version is 3 if a file holds several pieces of a tensor,
+ *                                          else 2; both are read
  * A checkpoint is written to a temporary folder and renamed when it is completely on the disk, so a
  * folder with such a name is complete. The newest `keep` checkpoints remain. Loading runs no code,
  * and every size is compared with the file before memory is allocated. The job that writes holds a
@@ -27,6 +31,16 @@
  *
  * A checkpoint contains the values of the state visitors (state.h) under logical names, without
  * buckets or ranks. Save between steps, because gradients are not saved.
+ *
+ * What the ranks show when they save:
+ * - Each rank shows what it has. Where several show one name, dtype and global shape of a tensor, or
+ *   the value of a scalar, are the same on them.
+ * - The slices of a tensor that all ranks show are together the whole tensor. Two slices are equal
+ *   (replicas, written once, by these ranks in turns) or have no element in common.
+ * When they load, each rank again shows what it wants to have, in any slices: what 4 pipeline stages
+ * saved is loaded by 2 or by 1, a sharded tensor by ranks that hold it whole, and the reverse. What is
+ * in the checkpoint must be shown by some rank, unless `partial` is set.
+ *
  * - With the same number of ranks, training continues bit for bit.
  * - With another number, no sample is lost or repeated: the position of a loader is (epoch, samples
  *   of the epoch that were read), and the rest of the epoch is divided into steps of the new global
@@ -71,7 +85,8 @@ typedef struct ls_checkpoint_options {
                            refused, and a folder that does not exist is LS_ERR_NOT_FOUND; default
                            false */
     bool partial;       /* ls_checkpoint_load loads only the values that the items visit and ignores
-                           the others (a model without its optimizer, for example); default false */
+                           those that no rank visits (a model without its optimizer, for example);
+                           default false */
 } ls_checkpoint_options;
 #define LS_DEFAULTS_ls_checkpoint_options .keep = 2, .async = true, .timeout_ms = 3600000,
 LS_DEFAULTS_FUNCTION(checkpoint)
@@ -84,13 +99,15 @@ LS_DEFAULTS_FUNCTION(checkpoint)
 LS_API ls_status ls_checkpoint_new(const char *folder, ls_group *group,
                                    const ls_checkpoint_options *options, ls_checkpoint **out);
 
-/* Saves items[count] as step `step` >= 0. Collective. With `async` it returns after it has copied
- * this rank's share (1/ranks of replicated tensors) to memory that is reused by the next save. An
+/* Saves items[count] as step `step` >= 0. Collective. With `async` it returns after all ranks have
+ * copied their shares (1/ranks of replicated tensors) to memory that is reused by the next save. An
  * error in writing is returned, with the same text on all ranks, by the next call, which then does
  * nothing else. If the previous save is still being written, the call waits for it. Saving a step
  * again replaces it. LS_ERR_STATE when the folder contains a later step of another run (a damaged
- * one that ls_checkpoint_load skipped is renamed). LS_ERR_MISMATCH when the items of the ranks
- * differ. */
+ * one that ls_checkpoint_load skipped is renamed). LS_ERR_MISMATCH names a tensor or scalar that is
+ * not the same on two ranks, the slice of a tensor that no rank shows, or two slices that overlap.
+ * LS_ERR_LIMIT above 256 MiB of names, shapes and slices, those of ranks that show the same counted
+ * once. The cost of comparing them is n log n; ranks that all show the same exchange a hash. */
 LS_API ls_status ls_checkpoint_save(ls_checkpoint *checkpoint, int64_t step,
                                     const ls_checkpoint_item *items, int count);
 
@@ -103,8 +120,8 @@ LS_API ls_status ls_checkpoint_wait(ls_checkpoint *checkpoint);
  * to damaged-step-…, of which the newest two remain. LS_ERR_SYSTEM when a file cannot be read now (no
  * descriptor, no permission, an error of the disk): this may pass, so no older checkpoint is loaded.
  * LS_ERR_NOT_FOUND if the folder has no checkpoint, LS_ERR_FORMAT if all are damaged. LS_ERR_MISMATCH
- * names a tensor or scalar whose shape or dtype differs, or that only one side has; nothing is
- * changed then. */
+ * names a tensor or scalar whose shape or dtype differs, that a rank shows and the checkpoint lacks, or
+ * that the checkpoint has and no rank shows; nothing is changed then. */
 LS_API ls_status ls_checkpoint_load(ls_checkpoint *checkpoint, const ls_checkpoint_item *items,
                                     int count, int64_t *step);
 

@@ -315,6 +315,12 @@ LS_API ls_status ls_recv(ls_group *group, void *buf, int64_t count, ls_dtype dty
 LS_API ls_status ls_recv_any(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int tag,
                              const ls_collective_options *options, int *source);
 
+/* Receives a message of at most `count` elements (the count of MPI_Recv is such a limit); dtype,
+ * peer and tag as in ls_recv. ls_work_count returns how many have come; buf is unchanged beyond
+ * them. A longer message is LS_ERR_MISMATCH on both sides. */
+LS_API ls_status ls_recv_up_to(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int peer,
+                               int tag, const ls_collective_options *options, ls_work **work);
+
 /* ---- many buffers, one operation ----------------------------------------------------------- */
 
 /* ls_all_reduce or ls_broadcast, in place, of bufs[i][counts[i]] for i in 0 … n-1 as one operation
@@ -374,6 +380,10 @@ LS_API ls_status ls_work_test(ls_work *work);
  * completion and for other operations. Call it before ls_work_wait, which releases the handle. */
 LS_API int ls_work_source(const ls_work *work);
 
+/* The number of elements of a completed receive (MPI_Get_count); -1 before completion and for other
+ * operations. Call it before ls_work_wait, which releases the handle. */
+LS_API int64_t ls_work_count(const ls_work *work);
+
 /* Waits for at most timeout_ms >= 0. Returns LS_IN_PROGRESS when the time is over; the handle then
  * stays valid. Otherwise it does the same as ls_work_wait, which releases the handle. */
 LS_API ls_status ls_work_wait_for(ls_work *work, int64_t timeout_ms);
@@ -428,6 +438,7 @@ LS_API ls_status ls_group_get_counters(const ls_group *group, ls_counters *out);
 #define ls_stop_agree(...) LS_AT(ls_stop_agree(__VA_ARGS__))
 #define ls_send(...) LS_AT(ls_send(__VA_ARGS__))
 #define ls_recv(...) LS_AT(ls_recv(__VA_ARGS__))
+#define ls_recv_up_to(...) LS_AT(ls_recv_up_to(__VA_ARGS__))
 #define ls_recv_any(...) LS_AT(ls_recv_any(__VA_ARGS__))
 #define ls_group_new(...) LS_AT(ls_group_new(__VA_ARGS__))
 #define ls_group_new_among(...) LS_AT(ls_group_new_among(__VA_ARGS__))

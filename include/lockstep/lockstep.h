@@ -25,9 +25,11 @@
 #include <lockstep/ddp.h>
 #include <lockstep/function.h>
 #include <lockstep/memory.h>
+#include <lockstep/mesh.h>
 #include <lockstep/nn.h>
 #include <lockstep/ops.h>
 #include <lockstep/optim.h>
+#include <lockstep/parts.h>
 #include <lockstep/random.h>
 #include <lockstep/reducer.h>
 #include <lockstep/runtime.h>

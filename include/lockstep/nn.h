@@ -23,6 +23,7 @@ extern "C" {
 #endif
 
 typedef struct ls_module ls_module;
+typedef struct ls_parts ls_parts;
 
 /* The functions of a kind of module. Exactly one of the two forward functions is set: `forward` for
  * one input and one output, `forward_many` for every other number. */
@@ -37,6 +38,8 @@ typedef struct ls_module_class {
     void (*free)(ls_module *self); /* frees the module's other resources; NULL: none */
     /* state beyond parameters and buffers; NULL: none */
     ls_status (*state)(ls_module *self, const char *prefix, const ls_state_visitor *visitor);
+    void (*parts)(ls_module *self,
+                  ls_parts *parts); /* declares its parts, see parts.h; NULL: one */
 } ls_module_class;
 /* The initialiser of a class: LS_MODULE_CLASS(.name = "mlp", .forward = mlp_forward). */
 #define LS_MODULE_CLASS(...)                                                                       \

@@ -6,6 +6,10 @@
  * reads them, and a loading visitor writes them. Names are joined with dots
  * ("exp_avg.layers.0.weight"). No name contains a rank, a bucket or an address, so a checkpoint can
  * be loaded with another number of ranks.
+ *
+ * Ranks may show different names (a pipeline stage those of its own layers) and different slices of
+ * a tensor. A name may be shown several times, each time with another slice of the same tensor (a
+ * shard that begins and ends in the middle of a row is up to three boxes).
  */
 #ifndef LOCKSTEP_STATE_H
 #define LOCKSTEP_STATE_H

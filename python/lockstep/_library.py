@@ -109,6 +109,7 @@ _FUNCTIONS = {
     "ls_stop_agree": (_I, (_P, ctypes.POINTER(ctypes.c_bool))),
     "ls_send": (_I, (_P, _P, _N, _I, _I, _I) + _END),
     "ls_recv": (_I, (_P, _P, _N, _I, _I, _I) + _END),
+    "ls_recv_up_to": (_I, (_P, _P, _N, _I, _I, _I) + _END),
     "ls_recv_any": (_I, (_P, _P, _N, _I, _I, _O, ctypes.POINTER(_I))),
     "ls_broadcast_bytes": (_I, (_P, ctypes.POINTER(_P), ctypes.POINTER(_Z), _I, _O)),
     "ls_all_gather_bytes": (_I, (_P, _P, _Z, _O, ctypes.POINTER(_P))),
@@ -119,6 +120,7 @@ _FUNCTIONS = {
     "ls_work_test": (_I, (_P,)),
     "ls_work_wait_for": (_I, (_P, _N)),
     "ls_work_source": (_I, (_P,)),
+    "ls_work_count": (_N, (_P,)),
     "ls_work_abort": (_I, (_P, _S)),
 }
 

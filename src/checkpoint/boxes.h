@@ -15,6 +15,8 @@
 #ifndef LS_CHECKPOINT_BOXES_H
 #define LS_CHECKPOINT_BOXES_H
 
+#include <lockstep/state.h>
+
 #include "base/digest.h"
 
 typedef struct ls__boxes {
@@ -27,5 +29,15 @@ ls__boxes ls__boxes_of(const char hash[LS__DIGEST_HEX + 1]);
  * without elements has 0. */
 uint64_t ls__box_print(const ls__boxes *boxes, const int64_t *start, const int64_t *dim, int ndim);
 uint64_t ls__box_add(uint64_t a, uint64_t b);
+
+typedef struct ls__box {
+    int64_t start[LS_DIMS_MAX], dim[LS_DIMS_MAX];
+} ls__box;
+
+/* Of `count` boxes that are not empty and do not tile [0, dim): a region of it each of whose elements
+ * is in the same boxes, in none or in several. pair: two of these boxes, or -1. Takes time
+ * n log n for each dimension. LS_ERR_MEMORY. */
+ls_status ls__boxes_explain(const ls__boxes *boxes, const ls__box *list, int count,
+                            const int64_t *dim, int ndim, ls__box *region, int pair[2]);
 
 #endif

@@ -114,8 +114,8 @@ static void release(ls_checkpoint *c)
     if (c->image) {
         env->release(env, c->image, c->image_room);
     }
+    ls__shown_fini(&c->shown);
     free(c->reports);
-    free(c->pieces);
     free(c->scalars);
     env->release(env, c, sizeof *c);
 }
@@ -158,12 +158,14 @@ ls_status ls_checkpoint_new(const char *folder, ls_group *group,
 
 /* ---- saving ------------------------------------------------------------------------------- */
 
-/* The local half of a save: walk, plan, and the file without the tensors' bytes. It does not
- * communicate, so ranks may fail here independently; the caller agrees on the result. Sets words 1
- * and 2 of the agreement: the hash of the table and a nonce. */
-static ls_status prepare(ls_checkpoint *c, ls__table *table, const ls_checkpoint_item *items,
-                         int count, uint64_t words[3])
+#define SAVE_WORDS 4 /* of the first agreement: step, hash and bytes of the table's text, nonce */
+
+/* What this rank shows. It does not communicate, so ranks may fail here independently; the caller
+ * agrees on the result. */
+static ls_status collect(ls_checkpoint *c, const ls_checkpoint_item *items, int count,
+                         uint64_t words[SAVE_WORDS])
 {
+    ls__shown *s = &c->shown;
     if (c->set.load_only) {
         return ls__fail(LS_ERR_STATE, "ls_checkpoint_save: \"%s\" was opened with load_only",
                         c->folder);
@@ -172,18 +174,19 @@ static ls_status prepare(ls_checkpoint *c, ls__table *table, const ls_checkpoint
         return ls__fail(LS_ERR_INVALID, "ls_checkpoint_save: step is %lld; it must be >= 0",
                         (long long)c->step);
     }
-    LS_TRY(ls__table_collect(table, items, count));
-    LS_TRY(ls__plan_writers(table, c->rank, c->size));
-    LS_TRY(ls__image_build(c, table));
-    LS_TRY(ls__table_hash(table, &words[1]));
-    return c->env->random_bytes(c->env, &words[2], sizeof words[2]) < 0
+    ls__shown_fini(s); /* of a save that failed */
+    LS_TRY(ls__shown_init(s, c->env, c->rank, c->size));
+    LS_TRY(ls__table_collect(&s->table, items, count));
+    LS_TRY(ls__shown_write(s, &words[1]));
+    words[2] = s->bytes;
+    return c->env->random_bytes(c->env, &words[3], sizeof words[3]) < 0
                ? ls__fail(LS_ERR_SYSTEM, "ls_checkpoint_save: the system gave no random bytes")
                : LS_OK;
 }
 
-/* Reads the words of the last agreement (step, hash of the table). All ranks see the same words,
- * hence all return the same result without another exchange. */
-static ls_status compare_ranks(const ls_checkpoint *c)
+/* Reads the words of the last agreement. All ranks see the same words, hence all return the same
+ * result without another exchange. */
+static ls_status compare_steps(const ls_checkpoint *c)
 {
     const ls__checkpoint_report *v = c->reports;
     for (int r = 1; r < c->size; r++) {
@@ -193,44 +196,38 @@ static ls_status compare_ranks(const ls_checkpoint *c)
                             "the same step on all ranks",
                             r, (long long)v[r].word[0], (long long)v[0].word[0]);
         }
-        if (v[r].word[1] != v[0].word[1]) {
-            return ls__fail(LS_ERR_MISMATCH,
-                            "ls_checkpoint_save: the items of ranks %d and 0 differ in a name, "
-                            "shape or scalar; replicated state must be the same on all ranks (is "
-                            "a loader at another place of the epoch?)",
-                            r);
-        }
     }
     return LS_OK;
 }
 
+/* This rank's file, in memory. */
+static ls_status copy_share(ls_checkpoint *c, const ls_checkpoint_item *items, int count)
+{
+    LS_TRY(ls__plan_writers(&c->shown));
+    LS_TRY(ls__image_build(c));
+    return ls__table_copy(&c->shown.table, items, count, c->image);
+}
+
 /* Everything up to the copy; collective. The nonce is rank 0's, so that all ranks name the same
  * temporary folder. After LS_OK the items may change again: the image holds their bytes. */
-static ls_status take_snapshot(ls_checkpoint *c, ls__table *table, const ls_checkpoint_item *items,
-                               int count)
+static ls_status take_snapshot(ls_checkpoint *c, const ls_checkpoint_item *items, int count)
 {
-    uint64_t words[3] = {(uint64_t)c->step, 0, 0};
-    LS_TRY(ls__checkpoint_agree(c, prepare(c, table, items, count, words), words, 3));
-    LS_TRY(compare_ranks(c));
-    c->nonce = c->reports[0].word[2];
-    c->copied = ls__table_copy(table, items, count, c->image);
-    if (c->copied < 0) {
-        memcpy(c->message, ls__self.message, sizeof c->message);
-    }
-    return LS_OK; /* the others learn of a failed copy by the commit's first agreement */
+    uint64_t words[SAVE_WORDS] = {(uint64_t)c->step};
+    LS_TRY(ls__checkpoint_agree(c, collect(c, items, count, words), words, SAVE_WORDS));
+    LS_TRY(compare_steps(c));
+    c->nonce = c->reports[0].word[3];
+    LS_TRY(ls__shown_exchange(c));
+    LS_TRY(ls__shown_compare(&c->shown)); /* the same error on all ranks */
+    return ls__checkpoint_agree(c, copy_share(c, items, count), NULL, 0);
 }
 
 /* The writer must be idle first: it owns the object, the group and the image while it runs. A
  * failed earlier save is reported here and this one is not started. */
 static ls_status save(ls_checkpoint *c, int64_t step, const ls_checkpoint_item *items, int count)
 {
-    ls__table table;
     LS_TRY(ls__writer_join(c));
     c->step = step;
-    ls__table_init(&table, c->env);
-    ls_status status = take_snapshot(c, &table, items, count);
-    ls__table_fini(&table);
-    LS_TRY(status);
+    LS_TRY(take_snapshot(c, items, count));
     return c->set.async ? ls__writer_start(c) : ls__checkpoint_commit(c);
 }
 
@@ -386,6 +383,37 @@ static ls_status find_while_others_write(ls_checkpoint *c, ls__reading *reading,
     return status;
 }
 
+/* Compares both ways on all ranks: what a rank shows must be in the checkpoint, and what is in the
+ * checkpoint must be shown by some rank, unless the load is partial. `shown` has a byte for each name
+ * of the checkpoint; NULL: there was no memory for it here. */
+static ls_status check_names(ls_checkpoint *c, const ls__reading *reading,
+                             const ls_checkpoint_item *items, int count, uint8_t *shown)
+{
+    char name[64], folder[LS__CHECKPOINT_PATH_MAX];
+    const size_t names = ls__restore_names(reading);
+    const ls_collective_options options = ls__checkpoint_options_of(c, "checkpoint: names");
+    ls__step_name(name, "", reading->manifest.step);
+    ls__path_join(folder, c->folder, name);
+    const ls_status here =
+        shown != NULL ? ls__restore_check(reading, items, count, shown, folder)
+                      : ls__fail(LS_ERR_MEMORY, "checkpoint: no memory for %zu names", names);
+    LS_TRY(ls__checkpoint_agree(c, here, NULL, 0));
+    if (c->set.partial || names == 0) {
+        return LS_OK;
+    }
+    LS_TRY(ls__control_all_reduce(c->group, shown, (int64_t)names, LS_UINT8, LS_MAX, &options));
+    return ls__restore_check_rest(reading, shown, folder);
+}
+
+static ls_status check_fit(ls_checkpoint *c, const ls__reading *reading,
+                           const ls_checkpoint_item *items, int count)
+{
+    uint8_t *shown = calloc(ls__restore_names(reading) + 1, 1);
+    const ls_status status = check_names(c, reading, items, count, shown);
+    free(shown);
+    return status;
+}
+
 /* The check is agreed on before the first byte is written, so a mismatch on one rank leaves the
  * state of all unchanged. A failure after that leaves a partial load and its message says so. */
 static ls_status load_from(ls_checkpoint *c, const ls__reading *reading, int64_t step,
@@ -394,8 +422,7 @@ static ls_status load_from(ls_checkpoint *c, const ls__reading *reading, int64_t
     char name[64], folder[LS__CHECKPOINT_PATH_MAX];
     ls__step_name(name, "", step);
     ls__path_join(folder, c->folder, name);
-    ls_status fits = ls__restore_check(reading, items, count, c->set.partial, folder);
-    LS_TRY(ls__checkpoint_agree(c, fits, NULL, 0));
+    LS_TRY(check_fit(c, reading, items, count));
     ls_status status = ls__restore_apply(reading, items, count);
     if (status < 0) {
         (void)ls__fail_within(status,

@@ -77,11 +77,43 @@ ls_status ls__table_add(ls__table *t, const ls__saved_entry *entry)
     return LS_OK;
 }
 
-/* By bytes, as a binary search expects. */
+static int compare_dims(const int64_t *a, const int64_t *b)
+{
+    for (int i = 0; i < LS_DIMS_MAX; i++) {
+        if (a[i] != b[i]) {
+            return a[i] < b[i] ? -1 : 1;
+        }
+    }
+    return 0;
+}
+
+/* Names by bytes, as a binary search expects. */
+int ls__entry_compare(const ls__saved_entry *a, const ls__saved_entry *b)
+{
+    int order = strcmp(a->name, b->name);
+    order = order != 0 ? order : (int)a->type - (int)b->type;
+    order = order != 0 ? order : compare_dims(a->tensor.start, b->tensor.start);
+    order = order != 0 ? order : compare_dims(a->tensor.local, b->tensor.local);
+    return order != 0 ? order : a->rank - b->rank;
+}
+
+bool ls__entry_same_box(const ls__saved_entry *a, const ls__saved_entry *b)
+{
+    return compare_dims(a->tensor.start, b->tensor.start) == 0 &&
+           compare_dims(a->tensor.local, b->tensor.local) == 0;
+}
+
+bool ls__entry_same_tensor(const ls__saved_entry *a, const ls__saved_entry *b)
+{
+    return a->type == LS__ENTRY_TENSOR && b->type == LS__ENTRY_TENSOR &&
+           a->tensor.dtype == b->tensor.dtype && a->tensor.ndim == b->tensor.ndim &&
+           compare_dims(a->tensor.global, b->tensor.global) == 0;
+}
+
 static int by_name(const void *a, const void *b)
 {
-    const ls__saved_entry *const *x = a, *const *y = b;
-    return strcmp((*x)->name, (*y)->name);
+    return ls__entry_compare(*(const ls__saved_entry *const *)a,
+                             *(const ls__saved_entry *const *)b);
 }
 
 /* Replaces no earlier list: it is called once a table. Duplicates are found here, because only
@@ -97,11 +129,13 @@ static ls_status sort_names(ls__table *t)
     }
     qsort(t->sorted, (size_t)t->count, sizeof(ls__saved_entry *), by_name);
     for (int i = 1; i < t->count; i++) {
-        if (strcmp(t->sorted[i - 1]->name, t->sorted[i]->name) == 0) {
+        const ls__saved_entry *a = t->sorted[i - 1], *b = t->sorted[i];
+        const bool boxes = ls__entry_same_tensor(a, b) && !ls__entry_same_box(a, b);
+        if (!boxes && strcmp(a->name, b->name) == 0) {
             return ls__fail(LS_ERR_INVALID,
                             "checkpoint: two items have state named \"%.200s\"; give them "
                             "different prefixes",
-                            t->sorted[i]->name);
+                            b->name);
         }
     }
     return LS_OK;
@@ -135,8 +169,6 @@ ls_status ls__items_visit(const ls_checkpoint_item *items, int count,
     return LS_OK;
 }
 
-/* A rank that shows the whole tensor is taken to hold a replica; every other slice is
- * distributed state. */
 bool ls__tensor_is_whole(const ls_state_tensor *t)
 {
     for (int i = 0; i < t->ndim; i++) {
@@ -159,22 +191,32 @@ static bool slice_is_inside(const ls_state_tensor *t)
     return true;
 }
 
+bool ls__tensor_is_valid(const ls_state_tensor *t, size_t *bytes)
+{
+    size_t whole;
+    return t->ndim >= 0 && t->ndim <= LS_DIMS_MAX && ls_dtype_size(t->dtype) > 0 &&
+           slice_is_inside(t) && ls__shape_bytes(t->global, t->ndim, t->dtype, &whole) &&
+           ls__shape_bytes(t->local, t->ndim, t->dtype, bytes);
+}
+
 /* The pointer to the data is dropped: it is valid only during this call. A state function is the
  * user's code, so everything it shows is checked before use. */
 static ls_status collect_tensor(void *self, const char *name, const ls_state_tensor *tensor)
 {
-    ls__saved_entry entry = {.name = name, .type = LS__ENTRY_TENSOR, .tensor = *tensor};
-    size_t whole;
-    if (tensor->ndim < 0 || tensor->ndim > LS_DIMS_MAX || ls_dtype_size(tensor->dtype) == 0 ||
-        !slice_is_inside(tensor) ||
-        !ls__shape_bytes(tensor->global, tensor->ndim, tensor->dtype, &whole) ||
-        !ls__shape_bytes(tensor->local, tensor->ndim, tensor->dtype, &entry.bytes)) {
+    ls__saved_entry entry = {.name = name, .type = LS__ENTRY_TENSOR};
+    ls_state_tensor *t = &entry.tensor;
+    if (!ls__tensor_is_valid(tensor, &entry.bytes)) {
         return ls__fail(LS_ERR_INVALID,
                         "checkpoint: \"%.200s\" is not a valid tensor: its dtype, dims or slice "
                         "are out of range",
                         name);
     }
-    entry.tensor.data = NULL;
+    t->dtype = tensor->dtype;
+    t->ndim = tensor->ndim;
+    const size_t dims = (size_t)t->ndim * sizeof t->local[0];
+    memcpy(t->global, tensor->global, dims);
+    memcpy(t->start, tensor->start, dims);
+    memcpy(t->local, tensor->local, dims);
     return ls__table_add(self, &entry);
 }
 
@@ -210,31 +252,6 @@ ls_status ls__table_collect(ls__table *table, const ls_checkpoint_item *items, i
     return sort_names(table);
 }
 
-/* ---- what ranks compare ------------------------------------------------------------------- */
-
-/* The local slice is left out, because it may differ from rank to rank; scalars are included,
- * because rank 0 alone saves them. Eight bytes of the digest are enough against accidents. */
-ls_status ls__table_hash(const ls__table *t, uint64_t *word)
-{
-    ls__digest hash;
-    uint8_t out[LS__DIGEST_BYTES];
-    ls__digest_init(&hash);
-    for (int i = 0; i < t->count; i++) {
-        const ls__saved_entry *e = &t->list[i];
-        ls__digest_add(&hash, e->name, strlen(e->name) + 1);
-        ls__digest_add(&hash, &e->type, sizeof e->type);
-        if (e->type == LS__ENTRY_TENSOR) {
-            ls__digest_add(&hash, &e->tensor.dtype, sizeof e->tensor.dtype);
-            ls__digest_add(&hash, e->tensor.global, (size_t)e->tensor.ndim * sizeof(int64_t));
-        }
-        ls__digest_add(&hash, &e->int64, sizeof e->int64);
-        ls__digest_add(&hash, &e->float64, sizeof e->float64);
-    }
-    LS_TRY(ls__digest_end(&hash, out));
-    memcpy(word, out, sizeof *word);
-    return LS_OK;
-}
-
 const ls__saved_entry *ls__table_next(const ls__table *table, int *at, const char *name,
                                       ls__entry_type type)
 {
@@ -262,19 +279,21 @@ static ls_status changed(const char *name)
                     name);
 }
 
-/* Copies only the part that this rank writes. The size is compared again, since the image was
- * laid out for the first walk's sizes. */
+/* Copies only the part that this rank writes. The box is compared again, since the image was laid
+ * out for the first walk's, and one name may have several. */
 static ls_status copy_tensor(void *self, const char *name, const ls_state_tensor *tensor)
 {
     copier *c = self;
     const ls__saved_entry *e = ls__table_next(c->table, &c->at, name, LS__ENTRY_TENSOR);
-    size_t bytes;
-    if (e == NULL || e->tensor.ndim != tensor->ndim ||
-        !ls__shape_bytes(tensor->local, tensor->ndim, tensor->dtype, &bytes) || bytes != e->bytes) {
+    const size_t dims = e != NULL ? (size_t)e->tensor.ndim * sizeof e->tensor.local[0] : 0;
+    if (e == NULL || e->tensor.ndim != tensor->ndim || e->tensor.dtype != tensor->dtype ||
+        memcmp(e->tensor.start, tensor->start, dims) != 0 ||
+        memcmp(e->tensor.local, tensor->local, dims) != 0) {
         return changed(name);
     }
-    if (e->mine && e->part.bytes > 0) {
-        memcpy(c->image + e->offset, (const uint8_t *)tensor->data + e->part.skip, e->part.bytes);
+    if (e->mine != NULL && e->mine->part.bytes > 0) {
+        memcpy(c->image + e->mine->offset, (const uint8_t *)tensor->data + e->mine->part.skip,
+               e->mine->part.bytes);
     }
     return LS_OK;
 }

@@ -12,7 +12,6 @@
 #include "base/assert.h"
 #include "base/size.h"
 #include "checkpoint/internal.h"
-#include "checkpoint/shape.h"
 
 /* Names are valid UTF-8 (ls__table_add), so jansson fails only without memory. */
 static ls_status no_memory(const char *what)
@@ -22,36 +21,33 @@ static ls_status no_memory(const char *what)
 
 /* ---- the file ----------------------------------------------------------------------------- */
 
-/* Adds the tensors that this rank writes, of one element size, in order of names. Offsets count
+/* Adds the pieces that this rank writes, of one element size, in order of names. Offsets count
  * from the end of the header, whose size is not yet known; *at is advanced. */
-static ls_status add_tensors(ls__table *table, size_t element, json_t *header, json_t *pieces,
-                             size_t *at)
+static ls_status add_tensors(ls__shown *shown, size_t element, json_t *header, size_t *at)
 {
-    for (int i = 0; i < table->count; i++) {
-        ls__saved_entry *e = table->sorted[i];
-        const ls_state_tensor *t = &e->tensor;
-        if (e->type != LS__ENTRY_TENSOR || !e->mine || ls_dtype_size(t->dtype) != element) {
+    char key[LS__PIECE_KEY_MAX];
+    for (int i = 0; i < shown->piece_count; i++) {
+        ls__piece *p = &shown->pieces[i];
+        const ls_state_tensor *t = &p->entry->tensor;
+        if (p->rank != shown->rank || ls_dtype_size(t->dtype) != element) {
             continue;
         }
-        ls__safetensor saved = {.name = e->name, .dtype = t->dtype, .ndim = t->ndim};
-        memcpy(saved.dim, e->part.dim, sizeof saved.dim);
-        e->offset = *at;
-        json_t *piece =
-            json_pack("[s, i, o, o, o]", e->name, (int)t->dtype, ls__shape_json(t->global, t->ndim),
-                      ls__shape_json(e->part.start, t->ndim), ls__shape_json(e->part.dim, t->ndim));
-        if (piece == NULL || json_array_append_new(pieces, piece) != 0 ||
-            !ls__safetensors_add(header, &saved, *at, e->part.bytes)) {
+        ls__safetensor saved = {
+            .name = ls__piece_key(p->entry->name, p->key, key), .dtype = t->dtype, .ndim = t->ndim};
+        memcpy(saved.dim, p->part.dim, sizeof saved.dim);
+        p->offset = *at;
+        if (!ls__safetensors_add(header, &saved, *at, p->part.bytes)) {
             return no_memory("the header");
         }
-        const bool fits = ls__add_size(*at, e->part.bytes, at);
+        const bool fits = ls__add_size(*at, p->part.bytes, at);
         LS_ASSERT(fits); /* it lies in memory */
     }
     return LS_OK;
 }
 
 /* The buffer only grows, so a training run allocates it once. The offsets become absolute here,
- * which is why the function must run exactly once a table. */
-static ls_status make_image(ls_checkpoint *c, ls__table *table, const json_t *header, size_t data)
+ * which is why the function must run exactly once a plan. */
+static ls_status make_image(ls_checkpoint *c, const json_t *header, size_t data)
 {
     const size_t prefix = ls__safetensors_prefix(header);
     size_t bytes;
@@ -72,8 +68,8 @@ static ls_status make_image(ls_checkpoint *c, ls__table *table, const json_t *he
     }
     c->image_bytes = bytes;
     ls__safetensors_write(header, c->image, prefix);
-    for (int i = 0; i < table->count; i++) {
-        table->list[i].offset += prefix;
+    for (int i = 0; i < c->shown.piece_count; i++) {
+        c->shown.pieces[i].offset += prefix;
     }
     return LS_OK;
 }
@@ -89,16 +85,13 @@ static json_t *metadata(int64_t step)
 
 /* Larger elements come first: each group then begins at a multiple of its element size, and a
  * reader may use the mapped tensors in place. */
-static ls_status build_file(ls_checkpoint *c, ls__table *table, json_t *header, json_t *pieces)
+static ls_status build_file(ls_checkpoint *c, json_t *header)
 {
     size_t at = 0;
     for (size_t element = 8; element > 0; element /= 2) {
-        LS_TRY(add_tensors(table, element, header, pieces, &at));
+        LS_TRY(add_tensors(&c->shown, element, header, &at));
     }
-    LS_TRY(make_image(c, table, header, at));
-    free(c->pieces);
-    c->pieces = json_dumps(pieces, JSON_COMPACT);
-    return c->pieces ? LS_OK : no_memory("the list of tensors");
+    return make_image(c, header, at);
 }
 
 /* ---- scalars ------------------------------------------------------------------------------ */
@@ -117,14 +110,13 @@ static json_t *number_json(double value)
     return json_string(text);
 }
 
-/* Only rank 0 writes scalars, because the agreement on the table's hash has shown that all ranks
- * hold the same ones. */
-static ls_status build_scalars(ls_checkpoint *c, const ls__table *table)
+/* Rank 0 writes the scalars of all ranks. Those of one name are equal, so any of them will do. */
+static ls_status build_scalars(ls_checkpoint *c)
 {
     json_t *root = json_object();
     bool good = root != NULL;
-    for (int i = 0; good && i < table->count; i++) {
-        const ls__saved_entry *e = table->sorted[i];
+    for (int i = 0; good && i < c->shown.count; i++) {
+        const ls__saved_entry *e = c->shown.sorted[i];
         if (e->type != LS__ENTRY_TENSOR) {
             json_t *value =
                 e->type == LS__ENTRY_INT64 ? json_integer(e->int64) : number_json(e->float64);
@@ -137,17 +129,15 @@ static ls_status build_scalars(ls_checkpoint *c, const ls__table *table)
     return c->scalars ? LS_OK : no_memory("the scalars");
 }
 
-/* Replaces c->image's contents, c->pieces and c->scalars. The tensors' bytes are still undefined
- * afterwards; ls__table_copy fills them. */
-ls_status ls__image_build(ls_checkpoint *c, ls__table *table)
+/* Replaces c->image's contents and c->scalars. The tensors' bytes are still undefined afterwards;
+ * ls__table_copy fills them. */
+ls_status ls__image_build(ls_checkpoint *c)
 {
-    json_t *header = metadata(c->step), *pieces = json_array();
-    ls_status status =
-        header && pieces ? build_file(c, table, header, pieces) : no_memory("the header");
+    json_t *header = metadata(c->step);
+    ls_status status = header != NULL ? build_file(c, header) : no_memory("the header");
     json_decref(header);
-    json_decref(pieces);
     if (status == LS_OK && c->rank == 0) {
-        status = build_scalars(c, table);
+        status = build_scalars(c);
     }
     return status;
 }

@@ -1,6 +1,7 @@
 /* A checkpoint object: the types and functions that its files share.
  *
- *   collect.c   walks the items into a table; copies them; writes them back
+ *   collect.c   walks the items into a table, and copies them
+ *   shown.c     the tables of all ranks, as one list; compares them
  *   plan.c      which rank writes which tensor, or part of one
  *   image.c     this rank's file, as bytes in memory: the snapshot
  *   agree.c     ranks report their results to each other, and all return the same
@@ -44,18 +45,28 @@ typedef struct ls__part {
     size_t skip, bytes;                           /* where in that memory, and how much */
 } ls__part;
 
+/* What one walk shows under one name: a scalar, or a box of a tensor. */
 typedef struct ls__saved_entry {
     const char *name;
     ls__entry_type type;
-    ls_state_tensor tensor; /* its data only while its visitor runs */
+    int rank;               /* the lowest of those whose tables are equal to the one it is from */
+    ls_state_tensor tensor; /* zeros behind ndim; no data */
     size_t bytes;           /* of the local slice */
-    bool mine;              /* this rank writes `part` of it, in its image at `offset` */
-    ls__part part;
-    size_t offset;
+    struct ls__piece *mine; /* what this rank writes of it, or NULL */
     int64_t int64;
     double float64;
     bool optional; /* a checkpoint may not contain it */
 } ls__saved_entry;
+
+/* A part of a box, the rank that writes it, and where. */
+typedef struct ls__piece {
+    const ls__saved_entry *entry; /* shows the box */
+    int rank;
+    int key;       /* of the part in that rank's file: 0 is the name, k is "name#k" */
+    int name, box; /* the first of that name, and of that box, in the list of all ranks' entries */
+    size_t offset; /* in the image, if this rank writes it */
+    ls__part part;
+} ls__piece;
 
 typedef struct ls__table {
     ls__arena arena;
@@ -66,15 +77,19 @@ typedef struct ls__table {
 
 void ls__table_init(ls__table *table, const ls__env *env);
 void ls__table_fini(ls__table *table);
-/* Walks the items; LS_ERR_INVALID when two have one name. */
+/* Walks the items; LS_ERR_INVALID when two have one name, but not two boxes of one tensor. */
 ls_status ls__table_collect(ls__table *table, const ls_checkpoint_item *items, int count);
 /* Of a second walk, which has come to `at`: the entry, if it is what was shown before, else NULL.
  */
 const ls__saved_entry *ls__table_next(const ls__table *table, int *at, const char *name,
                                       ls__entry_type type);
 ls_status ls__table_add(ls__table *table, const ls__saved_entry *entry); /* copies the name */
-/* Names, types, shapes and scalars; equal on all ranks of replicated state. */
-ls_status ls__table_hash(const ls__table *table, uint64_t *hash);
+/* By name, type, box and rank. */
+int ls__entry_compare(const ls__saved_entry *a, const ls__saved_entry *b);
+bool ls__entry_same_box(const ls__saved_entry *a, const ls__saved_entry *b);
+bool ls__entry_same_tensor(const ls__saved_entry *a, const ls__saved_entry *b); /* box apart */
+/* Whether all is in range; sets the bytes of the local slice. */
+bool ls__tensor_is_valid(const ls_state_tensor *tensor, size_t *bytes);
 /* Calls every item's state function with the visitor. */
 ls_status ls__items_visit(const ls_checkpoint_item *items, int count,
                           const ls_state_visitor *visitor);
@@ -84,10 +99,41 @@ bool ls__tensor_is_whole(const ls_state_tensor *tensor);
 ls_status ls__table_copy(ls__table *table, const ls_checkpoint_item *items, int count,
                          uint8_t *image);
 
-/* Finds what this rank writes: of every whole tensor one part or none, and all its own slices. */
-ls_status ls__plan_writers(ls__table *table, int rank, int size);
-/* Part `index` of at most `parts` of a whole tensor; returns how many there really are. */
+/* ---- what all ranks show ------------------------------------------------------------------- */
+
+typedef struct ls__shown {
+    int rank, size;
+    ls__table table;          /* of this rank */
+    ls__table others;         /* of ranks whose tables differ from this one */
+    int *same_as;             /* [size]: the lowest rank with an equal table */
+    ls__saved_entry **sorted; /* the entries of both, by name, box and rank */
+    int count;
+    ls__saved_entry **both; /* memory of `sorted`, unless it is the table's */
+    uint8_t *text;          /* the table, for the other ranks; malloc */
+    size_t bytes;
+    ls__piece *pieces; /* the plan for all ranks, by name and rank; malloc */
+    int piece_count, piece_room;
+} ls__shown;
+
+ls_status ls__shown_init(ls__shown *shown, const ls__env *env, int rank, int size);
+void ls__shown_fini(ls__shown *shown); /* also of a zero one */
+/* Makes the text of the collected table and its hash: equal where all of the tables is. */
+ls_status ls__shown_write(ls__shown *shown, uint64_t *hash);
+/* Adds the entries of a text from `rank` to `others`. */
+ls_status ls__shown_read(ls__shown *shown, int rank, const uint8_t *text, size_t bytes);
+/* Needs same_as; called once, after all was added. */
+ls_status ls__shown_sort(ls__shown *shown);
+/* LS_ERR_MISMATCH if a name is not the same wherever it is shown, or boxes do not make up a tensor.
+ * Local: ranks that show the same get the same error. */
+ls_status ls__shown_compare(const ls__shown *shown);
+
+/* Finds the pieces of all ranks: every box is written once, by ranks that show it. */
+ls_status ls__plan_writers(ls__shown *shown);
+/* Part `index` of at most `parts` of a box; returns how many there really are. */
 int ls__part_cut(const ls__saved_entry *entry, int parts, int index, ls__part *out);
+#define LS__PIECE_KEY_MAX (4096 + 12)
+/* The key under which the piece is in the file of its rank. Returns out, or the name itself. */
+const char *ls__piece_key(const char *name, int key, char out[LS__PIECE_KEY_MAX]);
 
 /* ---- the object --------------------------------------------------------------------------- */
 
@@ -117,12 +163,11 @@ struct ls_checkpoint {
 
     /* the save being made */
     int64_t step;
+    ls__shown shown;
     uint64_t nonce; /* of the temporary folder's name */
     uint8_t *image; /* the snapshot, kept from save to save */
     size_t image_room, image_bytes;
-    char *pieces;     /* JSON of what is in the image, for rank 0's manifest; malloc */
-    char *scalars;    /* rank 0: the file's text; malloc */
-    ls_status copied; /* how the copy went here; an error's text is in `message` */
+    char *scalars; /* rank 0: the file's text; malloc */
 
     ls__env_thread *thread; /* NULL until the first asynchronous save */
     _Atomic uint32_t
@@ -170,9 +215,11 @@ ls_status ls__file_sync_folder(const ls__env *env, const char *path);
 /* Reads the file and compares size and hash with what the manifest says. */
 ls_status ls__file_verify(const ls__env *env, const char *path, const ls__manifest_file *expected);
 
-/* ---- image.c, commit.c, writer.c, load.c, restore.c ---------------------------------------- */
+/* ---- shown.c, image.c, commit.c, writer.c, load.c, restore.c -------------------------------- */
 
-ls_status ls__image_build(ls_checkpoint *c, ls__table *table); /* all but the tensors' bytes */
+/* Collective, after an agreement on [step, hash, bytes] of the texts. */
+ls_status ls__shown_exchange(ls_checkpoint *c);
+ls_status ls__image_build(ls_checkpoint *c); /* all but the tensors' bytes */
 ls_status ls__checkpoint_commit(ls_checkpoint *c);
 ls_status ls__writer_start(ls_checkpoint *c); /* hands the save to the thread */
 ls_status ls__writer_join(ls_checkpoint *c);  /* waits; returns and forgets its error */
@@ -188,12 +235,18 @@ typedef struct ls__reading {
     json_t *scalars;
 } ls__reading;
 
+/* The piece in its file, or NULL. */
+const ls__safetensor *ls__piece_find(const ls__reading *from, const ls__manifest_tensor *tensor,
+                                     const ls__manifest_piece *piece);
 ls_status ls__reading_open(const ls_checkpoint *c, int64_t step, ls__reading *out);
 void ls__reading_close(const ls_checkpoint *c, ls__reading *reading);
 
-/* partial: what the checkpoint has and the items have not is all right. */
+/* Changes nothing. Sets of all names in the checkpoint, ls__restore_names, those that items show. */
 ls_status ls__restore_check(const ls__reading *from, const ls_checkpoint_item *items, int count,
-                            bool partial, const char *what);
+                            uint8_t *shown, const char *what);
+size_t ls__restore_names(const ls__reading *from);
+/* LS_ERR_MISMATCH names what the checkpoint has and nobody shows. */
+ls_status ls__restore_check_rest(const ls__reading *from, const uint8_t *shown, const char *what);
 ls_status ls__restore_apply(const ls__reading *from, const ls_checkpoint_item *items, int count);
 
 #endif

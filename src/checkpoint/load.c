@@ -84,6 +84,13 @@ static ls_status parse_file(const char *folder, ls__reading *r, int i)
     return ls__safetensors_parse(r->mapped[i], r->mapped_bytes[i], path, &r->arena, &r->header[i]);
 }
 
+const ls__safetensor *ls__piece_find(const ls__reading *r, const ls__manifest_tensor *t,
+                                     const ls__manifest_piece *p)
+{
+    char key[LS__PIECE_KEY_MAX];
+    return ls__safetensors_find(&r->header[p->file], ls__piece_key(t->name, p->key, key));
+}
+
 /* The manifest and the headers must describe each piece alike; restore.c then relies on every
  * lookup succeeding. */
 static ls_status check_pieces(const ls__reading *r, const char *folder)
@@ -92,7 +99,7 @@ static ls_status check_pieces(const ls__reading *r, const char *folder)
         const ls__manifest_tensor *t = &r->manifest.tensors[i];
         for (int k = 0; k < t->piece_count; k++) {
             const ls__manifest_piece *p = &t->pieces[k];
-            const ls__safetensor *s = ls__safetensors_find(&r->header[p->file], t->name);
+            const ls__safetensor *s = ls__piece_find(r, t, p);
             if (s == NULL || s->dtype != t->dtype || s->ndim != t->ndim ||
                 memcmp(s->dim, p->dim, (size_t)t->ndim * sizeof p->dim[0]) != 0) {
                 return ls__fail(LS_ERR_FORMAT,

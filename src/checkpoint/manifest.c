@@ -12,8 +12,9 @@
 #include "checkpoint/shape.h"
 
 #define FILES_MAX 65536 /* far more than ranks */
-
 /* A piece is an object, a start and a shape: three containers, so 349,525 pieces. */
+#define PIECES_MAX (LS__JSON_CONTAINERS_MAX / 3)
+
 static const ls__json_limit limit = {LS__MANIFEST_BYTES_MAX, LS__JSON_VALUES_MAX,
                                      LS__JSON_CONTAINERS_MAX, 6};
 
@@ -104,11 +105,11 @@ static ls_status read_head(const reader *r, const json_t *root)
     if (!json_is_integer(version) || json_integer_value(version) < 1) {
         return malformed(r, "\"version\"");
     }
-    if (json_integer_value(version) > LS__MANIFEST_VERSION) {
+    if (json_integer_value(version) > LS__MANIFEST_VERSION_KEYS) {
         return ls__fail(LS_ERR_UNSUPPORTED,
                         "%s: it has format version %lld, but this library reads versions up to "
                         "%d; use a newer library",
-                        r->what, (long long)json_integer_value(version), LS__MANIFEST_VERSION);
+                        r->what, (long long)json_integer_value(version), LS__MANIFEST_VERSION_KEYS);
     }
     if (!is_text(json_object_get(root, "hash_name"), LS__DIGEST_NAME)) {
         return malformed(r, "\"hash_name\"");
@@ -123,6 +124,7 @@ static ls_status read_head(const reader *r, const json_t *root)
     if (!json_is_string(library)) {
         return malformed(r, "\"library\"");
     }
+    r->out->version = (int)json_integer_value(version);
     r->out->step = json_integer_value(step);
     r->out->world_size = (int)json_integer_value(size);
     r->out->library = copy_text(r, json_string_value(library));
@@ -231,13 +233,21 @@ static ls_status check_pieces(const reader *r, const ls__manifest_tensor *t)
     return LS_OK;
 }
 
+/* A key is for a further piece of a tensor in one file. */
+static bool read_key(const reader *r, const json_t *key, int *out)
+{
+    *out = (int)json_integer_value(key);
+    return key == NULL || (r->out->version >= LS__MANIFEST_VERSION_KEYS && json_is_integer(key) &&
+                           json_integer_value(key) >= 1 && json_integer_value(key) <= INT32_MAX);
+}
+
 /* The file must be listed already, hence files are read before tensors. */
 static ls_status read_piece(const reader *r, const json_t *entry, const ls__manifest_tensor *t,
                             ls__manifest_piece *piece)
 {
     int starts = 0, dims = 0;
     piece->file = find_file(r->out, json_string_value(json_object_get(entry, "file")));
-    if (piece->file < 0 ||
+    if (piece->file < 0 || !read_key(r, json_object_get(entry, "key"), &piece->key) ||
         !ls__shape_read(json_object_get(entry, "start"), piece->start, &starts) ||
         !ls__shape_read(json_object_get(entry, "shape"), piece->dim, &dims) || starts != t->ndim ||
         dims != t->ndim) {
@@ -246,15 +256,17 @@ static ls_status read_piece(const reader *r, const json_t *entry, const ls__mani
     return LS_OK;
 }
 
-/* A tensor has at most one piece a file, which bounds the allocation by a number already
- * checked. */
+/* Without keys a tensor has at most one piece a file. Both limits bound the allocation by a number
+ * already checked; the first piece that is not an object ends the reading. */
 static ls_status read_tensor(const reader *r, const char *name, const json_t *entry,
                              ls__manifest_tensor *t)
 {
     const json_t *pieces = json_object_get(entry, "pieces");
+    const size_t most =
+        r->out->version >= LS__MANIFEST_VERSION_KEYS ? PIECES_MAX : (size_t)r->out->file_count;
     if (!ls__shape_dtype_find(json_string_value(json_object_get(entry, "dtype")), &t->dtype) ||
         !ls__shape_read(json_object_get(entry, "shape"), t->dim, &t->ndim) ||
-        !json_is_array(pieces) || json_array_size(pieces) > (size_t)r->out->file_count) {
+        !json_is_array(pieces) || json_array_size(pieces) > most) {
         return malformed(r, "an entry of \"tensors\"");
     }
     t->name = copy_text(r, name);

@@ -1,12 +1,15 @@
 /* The manifest: what a checkpoint consists of, written last and read first.
  *
- *     {"hash":"<of this file, with 64 zeros here>","format":"lockstep checkpoint","version":2,
+ *     {"hash":"<of this file, with 64 zeros here>","format":"lockstep checkpoint","version":3,
  *      "library":"0.2.0","step":120,"world_size":4,"hash_name":"sha256",
  *      "files":{"state-00001-of-00004.safetensors":{"bytes":..,"hash":".."}, ..,
  * "scalars.json":..}, "tensors":{"model.fc1.weight":{"dtype":"F32","shape":[..],
- *                 "pieces":[{"file":"state-..","start":[0,0],"shape":[..]}]}}}
+ *                 "pieces":[{"file":"state-..","start":[0,0],"shape":[..]},
+ *                           {"file":"state-..","key":1,"start":[9,0],"shape":[..]}]}}}
  *
- * The pieces of a tensor do not overlap and make up the whole; a small replicated one has one.
+ * The pieces of a tensor do not overlap and make up the whole; a small replicated one has one. In
+ * its file a piece has the name of the tensor or, as a further piece in the same file, that name with
+ * "#" and its "key", which only version 3 has.
  */
 #ifndef LS_CHECKPOINT_MANIFEST_H
 #define LS_CHECKPOINT_MANIFEST_H
@@ -22,8 +25,10 @@
 #define LS__MANIFEST_NAME "manifest.json"
 #define LS__MANIFEST_BYTES_MAX ((size_t)64 << 20)
 #define LS__MANIFEST_FORMAT "lockstep checkpoint"
-#define LS__MANIFEST_VERSION                                                                       \
-    2 /* 1 was hashed with BLAKE2b, which not every libcrypto can make 32 bytes long */
+/* 1 was hashed with BLAKE2b, which not every libcrypto can make 32 bytes long. 3 is written only where
+ * a file holds several pieces of a tensor, so that older libraries read all others. */
+#define LS__MANIFEST_VERSION 2
+#define LS__MANIFEST_VERSION_KEYS 3
 #define LS__MANIFEST_FILE_NAME_MAX 64
 
 typedef struct ls__manifest_file {
@@ -34,6 +39,7 @@ typedef struct ls__manifest_file {
 
 typedef struct ls__manifest_piece {
     int file; /* of the manifest's list */
+    int key;  /* ls__piece_key */
     int64_t start[LS_DIMS_MAX], dim[LS_DIMS_MAX];
 } ls__manifest_piece;
 
@@ -48,7 +54,7 @@ typedef struct ls__manifest_tensor {
 
 typedef struct ls__manifest { /* everything in the arena it was parsed into */
     int64_t step;
-    int world_size;
+    int version, world_size;
     const char *library;
     char hash[LS__DIGEST_HEX + 1];
     ls__manifest_file *files; /* sorted by name */
@@ -67,10 +73,10 @@ const ls__manifest_tensor *ls__manifest_find(const ls__manifest *manifest, const
 json_t *ls__manifest_new(int64_t step, int world_size);
 bool ls__manifest_add_file(json_t *manifest, const char *name, size_t bytes,
                            const uint8_t hash[LS__DIGEST_BYTES]);
-/* Adds a piece of a tensor. The same piece from a second rank is left out; another shape or dtype
- * under the same name is LS_ERR_MISMATCH. */
-ls_status ls__manifest_add_piece(json_t *manifest, const char *file, const char *name,
-                                 const ls_state_tensor *piece);
+/* Adds a piece of a tensor of which dtype and global shape are used. */
+bool ls__manifest_add_piece(json_t *manifest, const char *file, const char *name, int key,
+                            const ls_state_tensor *tensor, const int64_t *start,
+                            const int64_t *dim);
 /* The text, hash filled in; free with free(). NULL without memory. */
 char *ls__manifest_text(json_t *manifest, size_t *bytes);
 

@@ -6,7 +6,6 @@
 
 #include <lockstep/version.h>
 
-#include "base/error.h"
 #include "checkpoint/manifest_text.h"
 #include "checkpoint/shape.h"
 
@@ -41,70 +40,25 @@ static json_t *tensor_json(const ls_state_tensor *t)
                      ls__shape_json(t->global, t->ndim), "pieces");
 }
 
-static ls_status no_memory(void)
-{
-    return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory for the manifest");
-}
-
-/* Whether the list already holds a piece of this start and shape: replicas show the same piece
- * on several ranks. */
-static bool has_piece(const json_t *pieces, const json_t *start, const json_t *shape)
-{
-    size_t i;
-    json_t *at;
-    json_array_foreach(pieces, i, at)
-    {
-        if (json_equal(json_object_get(at, "start"), start) &&
-            json_equal(json_object_get(at, "shape"), shape)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* The comparison uses the packed form, so that both sides went through the same conversion. */
-static ls_status append_piece(json_t *pieces, const char *file, const ls_state_tensor *t)
-{
-    json_t *piece =
-        json_pack("{s:s, s:o, s:o}", "file", file, "start", ls__shape_json(t->start, t->ndim),
-                  "shape", ls__shape_json(t->local, t->ndim));
-    if (piece == NULL) {
-        return no_memory();
-    }
-    if (has_piece(pieces, json_object_get(piece, "start"), json_object_get(piece, "shape"))) {
-        json_decref(piece);
-        return LS_OK;
-    }
-    return json_array_append_new(pieces, piece) == 0 ? LS_OK : no_memory();
-}
-
-/* The first rank that has a name decides dtype and shape; every later one must agree with it. */
-ls_status ls__manifest_add_piece(json_t *manifest, const char *file, const char *name,
-                                 const ls_state_tensor *t)
+/* Returns false only without memory. The first piece with a key makes the manifest one of the later
+ * version. */
+bool ls__manifest_add_piece(json_t *manifest, const char *file, const char *name, int key,
+                            const ls_state_tensor *t, const int64_t *start, const int64_t *dim)
 {
     json_t *tensors = json_object_get(manifest, "tensors");
-    json_t *fresh = tensor_json(t);
-    json_t *entry = json_object_get(tensors, name);
-    if (fresh == NULL) {
-        return no_memory();
+    if (json_object_get(tensors, name) == NULL &&
+        json_object_set_new(tensors, name, tensor_json(t)) != 0) {
+        return false;
     }
-    if (entry == NULL) {
-        if (json_object_set_new(tensors, name, fresh) != 0) {
-            return no_memory();
-        }
-        entry = fresh;
-    } else {
-        bool same = json_equal(json_object_get(entry, "dtype"), json_object_get(fresh, "dtype")) &&
-                    json_equal(json_object_get(entry, "shape"), json_object_get(fresh, "shape"));
-        json_decref(fresh);
-        if (!same) {
-            return ls__fail(LS_ERR_MISMATCH,
-                            "checkpoint: ranks have \"%.200s\" with different dtypes or shapes; "
-                            "build the same model on every rank",
-                            name);
-        }
-    }
-    return append_piece(json_object_get(entry, "pieces"), file, t);
+    json_t *piece =
+        json_pack("{s:s, s:o, s:o}", "file", file, "start", ls__shape_json(start, t->ndim), "shape",
+                  ls__shape_json(dim, t->ndim));
+    json_t *pieces = json_object_get(json_object_get(tensors, name), "pieces");
+    const bool keyed =
+        key == 0 ||
+        (json_object_set_new(piece, "key", json_integer(key)) == 0 &&
+         json_object_set_new(manifest, "version", json_integer(LS__MANIFEST_VERSION_KEYS)) == 0);
+    return json_array_append_new(pieces, piece) == 0 && keyed;
 }
 
 /* Dumps with zeros in place of the hash, hashes that text, then fills the hash in; check_hash

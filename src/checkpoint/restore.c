@@ -1,6 +1,6 @@
 /* From an opened checkpoint into the items. First everything is compared, both ways; only then is
- * anything written. A tensor is put together from the pieces that overlap this rank's slice of it, so
- * slices that N ranks saved can be loaded by M ranks in other slices.
+ * anything written. A box of a tensor is put together from the pieces that overlap it, so boxes that
+ * N ranks saved can be loaded by M ranks in other boxes.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -105,14 +105,33 @@ static bool table_has(const ls__table *table, const char *name, bool tensor)
     return false;
 }
 
-/* Finds state in the checkpoint for which this program has no place: a strict load must not drop
- * it silently. */
-static ls_status check_rest(const ls__reading *from, const ls__table *table, const char *what)
+size_t ls__restore_names(const ls__reading *from)
+{
+    return (size_t)from->manifest.tensor_count + json_object_size(from->scalars);
+}
+
+/* One byte for each name of the checkpoint, in an order that is the same on all ranks. */
+static void mark_shown(const ls__reading *from, const ls__table *table, uint8_t *shown)
 {
     const char *name;
     json_t *value;
     for (int i = 0; i < from->manifest.tensor_count; i++) {
-        if (!table_has(table, from->manifest.tensors[i].name, true)) {
+        *shown++ = table_has(table, from->manifest.tensors[i].name, true);
+    }
+    json_object_foreach(from->scalars, name, value)
+    {
+        *shown++ = table_has(table, name, false);
+    }
+}
+
+/* Finds state in the checkpoint for which no rank has a place: a strict load must not drop it
+ * silently. */
+ls_status ls__restore_check_rest(const ls__reading *from, const uint8_t *shown, const char *what)
+{
+    const char *name;
+    json_t *value;
+    for (int i = 0; i < from->manifest.tensor_count; i++) {
+        if (!*shown++) {
             return ls__fail(LS_ERR_MISMATCH,
                             "%s: the checkpoint has the tensor \"%.200s\", but this program does "
                             "not; " REMEDY,
@@ -121,7 +140,7 @@ static ls_status check_rest(const ls__reading *from, const ls__table *table, con
     }
     json_object_foreach(from->scalars, name, value)
     {
-        if (!table_has(table, name, false)) {
+        if (!*shown++) {
             return ls__fail(LS_ERR_MISMATCH,
                             "%s: the checkpoint has the scalar \"%.200s\", but this program does "
                             "not; " REMEDY,
@@ -133,7 +152,7 @@ static ls_status check_rest(const ls__reading *from, const ls__table *table, con
 
 /* Changes nothing, calls every state function once. `what` is the folder, for messages. */
 ls_status ls__restore_check(const ls__reading *from, const ls_checkpoint_item *items, int count,
-                            bool partial, const char *what)
+                            uint8_t *shown, const char *what)
 {
     ls__table table;
     ls__table_init(&table, from->arena.env);
@@ -143,8 +162,8 @@ ls_status ls__restore_check(const ls__reading *from, const ls_checkpoint_item *i
         status =
             e->type == LS__ENTRY_TENSOR ? check_tensor(from, e, what) : check_scalar(from, e, what);
     }
-    if (status == LS_OK && !partial) {
-        status = check_rest(from, &table, what);
+    if (status == LS_OK) {
+        mark_shown(from, &table, shown);
     }
     ls__table_fini(&table);
     return status;
@@ -234,15 +253,15 @@ static ls_status apply_tensor(void *self, const char *name, const ls_state_tenso
     }
     for (int i = 0; i < saved->piece_count; i++) {
         const ls__manifest_piece *p = &saved->pieces[i];
-        const ls__safetensor *s = ls__safetensors_find(&from->header[p->file], name);
-        const uint8_t *source = (const uint8_t *)from->mapped[p->file] + s->begin;
         box common = {0};
-        if (s->end == s->begin) {
+        if (!intersect(p, tensor, &common)) {
             continue;
         }
+        const ls__safetensor *s = ls__piece_find(from, saved, p);
+        const uint8_t *source = (const uint8_t *)from->mapped[p->file] + s->begin;
         if (is_the_slice(p, tensor)) {
             memcpy(tensor->data, source, s->end - s->begin);
-        } else if (intersect(p, tensor, &common)) {
+        } else {
             copy_box(p, source, tensor, &common);
         }
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/size.h"
+#include "base/text.h"
 
 static const char *const dtype_names[LS_DTYPE_COUNT] = {
     [LS_FLOAT32] = "F32", [LS_FLOAT64] = "F64", [LS_FLOAT16] = "F16", [LS_BFLOAT16] = "BF16",
@@ -85,5 +86,17 @@ const char *ls__shape_text(const int64_t *dim, int ndim, char out[LS__SHAPE_TEXT
                                  (long long)dim[i]);
     }
     (void)snprintf(out + used, LS__SHAPE_TEXT - used, ndim > 0 ? "]" : "[]");
+    return out;
+}
+
+const char *ls__shape_box_text(const int64_t *start, const int64_t *dim, int ndim,
+                               char out[LS__BOX_TEXT])
+{
+    ls__text text = {out, LS__BOX_TEXT};
+    for (int i = 0; i < ndim; i++) {
+        ls__text_add(&text, "%c%lld:%lld", i > 0 ? ',' : '[', (long long)start[i],
+                     (long long)(start[i] + dim[i]));
+    }
+    ls__text_add(&text, ndim > 0 ? "]" : "[]");
     return out;
 }

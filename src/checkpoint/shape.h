@@ -20,5 +20,9 @@ json_t *ls__shape_json(const int64_t *dim, int ndim); /* new; NULL without memor
 /* "[2,3]"; for messages. Returns out. */
 #define LS__SHAPE_TEXT 192
 const char *ls__shape_text(const int64_t *dim, int ndim, char out[LS__SHAPE_TEXT]);
+/* "[0:2,3:5]"; for messages. Returns out. */
+#define LS__BOX_TEXT 352
+const char *ls__shape_box_text(const int64_t *start, const int64_t *dim, int ndim,
+                               char out[LS__BOX_TEXT]);
 
 #endif

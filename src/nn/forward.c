@@ -10,6 +10,7 @@
 #include "base/trace.h"
 #include "nn/hooks.h"
 #include "nn/module.h"
+#include "nn/parts.h"
 #include "tensor/tensor.h"
 
 /* The state of the thread around a call, so that errors in the rest of the caller's expression name
@@ -140,10 +141,28 @@ static ls_status call(ls_module *module, ls_tensor *const *inputs, int input_cou
     return status < 0 && ls__self.modules == 0 ? ls__fail_at_site(status) : status;
 }
 
-/* A module that failed to build reports that failure from every call. */
+ls_status ls__module_within(ls_module *module, ls_status (*body)(void *arg, ls_tensor **outputs),
+                            void *arg, ls_tensor **outputs, int output_count)
+{
+    const frame f = enter(module);
+    const ls_status status = body(arg, outputs);
+    leave(&f, module, outputs, status < 0 ? 0 : output_count);
+    return status;
+}
+
+/* A module that failed to build reports that failure from every call, and so does one of which only
+ * some parts are left. */
 static ls_status check_module(const ls_module *module)
 {
-    const ls_status status = module != NULL ? ls_module_status(module) : fail_null();
+    ls_status status = module != NULL ? ls_module_status(module) : fail_null();
+    const ls_parts *parts = status == LS_OK ? module->entries->parts : NULL;
+    if (parts != NULL && parts->cut) {
+        status =
+            ls__fail(LS_ERR_STATE,
+                     "forward: ls_module_keep_parts has freed parts of this %s; run the others "
+                     "with ls_module_run_stage",
+                     module->cls->name);
+    }
     return status < 0 ? ls__fail_at_site(status) : LS_OK;
 }
 

@@ -10,14 +10,12 @@
 
 #include "base/error.h"
 
-/* All entries of the tree, children included; a changed count means that the cached list is
- * stale. */
-static int count_entries(const ls_module *module)
+int ls__module_entry_count(const ls_module *module)
 {
     int count = module->entries->count;
     for (int i = 0; i < module->entries->count; i++) {
         const ls__entry *at = &module->entries->list[i];
-        count += at->kind == LS__ENTRY_CHILD ? count_entries(at->child) : 0;
+        count += at->kind == LS__ENTRY_CHILD ? ls__module_entry_count(at->child) : 0;
     }
     return count;
 }
@@ -100,7 +98,7 @@ const ls__module_item *ls__module_items(ls_module *module, int *count)
         return NULL;
     }
     ls__item_list *cache = module->entries->cache;
-    int entries = count_entries(module);
+    int entries = ls__module_entry_count(module);
     if (cache == NULL || cache->entries != entries) {
         const char *path[LS__MODULE_DEPTH_MAX + 1];
         cache = calloc(1, sizeof *cache);

@@ -11,6 +11,8 @@
 
 #include "base/options.h"
 #include "nn/layer.h"
+#include "nn/module.h"
+#include "nn/parts.h"
 #include "tensor/tensor.h"
 
 /* ---- linear ------------------------------------------------------------------------------- */
@@ -271,8 +273,18 @@ static ls_tensor *sequential_forward(ls_module *m, ls_tensor *x)
     return x;
 }
 
+static void sequential_parts(ls_module *m, ls_parts *parts)
+{
+    ls_parts_add_children(parts, m);
+}
+
 static const ls_module_class sequential_class =
-    LS_MODULE_CLASS(.name = "Sequential", .forward = sequential_forward);
+    LS_MODULE_CLASS(.name = "Sequential", .forward = sequential_forward, .parts = sequential_parts);
+
+bool ls__is_sequential(const ls_module *module)
+{
+    return module->cls == &sequential_class;
+}
 
 /* Takes the children, also when one is NULL or failed: the sequential then has failed as well. */
 ls_module *ls_sequential_new(ls_module **children, int count)

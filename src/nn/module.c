@@ -9,6 +9,7 @@
  */
 #include "nn/module.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 #include "base/log.h"
 #include "base/runtime.h"
 #include "nn/hooks.h"
+#include "nn/parts.h"
 #include "tensor/fill.h"
 
 /* ---- building ----------------------------------------------------------------------------- */
@@ -34,7 +36,7 @@ static ls_status check_class(size_t bytes, const ls_module_class *cls)
                         "whose first member is an ls_module",
                         bytes);
     }
-    if (cls->size < sizeof *cls || cls->size > LS__CLASS_BYTES_MAX) {
+    if (cls->size < offsetof(ls_module_class, parts) || cls->size > LS__CLASS_BYTES_MAX) {
         return ls__fail(LS_ERR_INVALID,
                         "module: the class' size is %zu; fill the class with LS_MODULE_CLASS, "
                         "which sets it",
@@ -359,6 +361,19 @@ static void free_resources(ls_module *module)
     }
 }
 
+void ls__parts_free(ls_parts *parts)
+{
+    for (int i = 0; parts != NULL && i < parts->count; i++) {
+        free(parts->list[i].name);
+        free(parts->list[i].uses);
+    }
+    if (parts != NULL) {
+        free(parts->list);
+        free(parts->message);
+        free(parts);
+    }
+}
+
 /* From the leaves upwards, because a parent's entries lead to its children. */
 static void free_memory(ls_module *module)
 {
@@ -371,6 +386,7 @@ static void free_memory(ls_module *module)
     ls__runtime_leave(&e->guest);
     ls__items_free(e->cache);
     ls__module_hooks_free(module);
+    ls__parts_free(e->parts);
     free(e->message);
     free(e->list);
     free(e);
@@ -430,6 +446,26 @@ void ls_module_free(ls_module *module)
         ls_free(items[i].value);
     }
     free_memory(module);
+}
+
+void ls__module_drop(ls__entry *entry, bool (*keeps)(void *arg, const ls_tensor *tensor), void *arg)
+{
+    ls_module *child = entry->child;
+    int count = 1;
+    const ls__module_item own = {.value = entry->tensor};
+    const ls__module_item *items = child != NULL ? ls__module_items(child, &count) : &own;
+    if (child != NULL) {
+        free_resources(child);
+    }
+    for (int i = 0; i < count; i++) {
+        if (!keeps(arg, items[i].value)) {
+            ls__fill_disown(items[i].value);
+            ls_free(items[i].value);
+        }
+    }
+    if (child != NULL) {
+        free_memory(child);
+    }
 }
 
 /* ---- using -------------------------------------------------------------------------------- */

@@ -19,8 +19,11 @@ typedef struct ls__module_item {
 
 typedef enum ls__entry_kind { LS__ENTRY_PARAM, LS__ENTRY_BUFFER, LS__ENTRY_CHILD } ls__entry_kind;
 
+typedef enum ls__entry_mark { LS__MARK_NONE, LS__MARK_BELOW, LS__MARK_WHOLE } ls__entry_mark;
+
 typedef struct ls__entry {
     ls__entry_kind kind;
+    ls__entry_mark mark; /* during ls_module_keep_parts */
     char name[LS__MODULE_NAME_MAX + 1];
     ls_tensor *tensor;
     ls_module *child;
@@ -45,6 +48,7 @@ struct ls__module_entries {
     char name[LS__MODULE_NAME_MAX + 1]; /* within the parent */
     ls__item_list *cache;
     char *message;          /* of the first failure */
+    ls_parts *parts;        /* as its class has declared them; NULL: not yet */
     ls__module_hook *hooks; /* on its forward, in order of addition */
     ls__draw_place draws;   /* what its forward draws; its path names its parameters' streams */
     bool has_tensors;       /* it was made in a runtime */
@@ -58,6 +62,18 @@ const ls__module_item *ls__module_items(ls_module *module, int *count);
 /* Frees a wrapper, whose only entry is the module it wraps, and returns that module, which is then a
  * root of its own. */
 ls_module *ls__module_unwrap(ls_module *wrapper);
+
+/* The module that a wrapper wraps, however deep; of another module, itself. */
+ls_module *ls__module_wrapped(ls_module *module);
+/* All entries of the tree; a changed number means that it has grown. */
+int ls__module_entry_count(const ls_module *module);
+bool ls__is_sequential(const ls_module *module); /* whether ls_sequential_new made it */
+/* Frees what an entry holds, but for tensors of which `keeps` is true. The entry is then void. */
+void ls__module_drop(ls__entry *entry, bool (*keeps)(void *arg, const ls_tensor *tensor),
+                     void *arg);
+/* Calls body(arg, outputs) as a forward of `module`: in its activity, draws and errors. */
+ls_status ls__module_within(ls_module *module, ls_status (*body)(void *arg, ls_tensor **outputs),
+                            void *arg, ls_tensor **outputs, int output_count);
 
 void ls__items_free(ls__item_list *list); /* and the older ones; NULL is allowed */
 

@@ -1,141 +1,236 @@
-/* Parts of a module by number and by dotted name.
- *
- *     "layers.0.fc1.weight"     the entry "layers" of the root, its entry "0", its entry "fc1",
- *                               whose entry "weight" is a parameter
- *
- * A wrapper keeps the wrapped module as a child without a name, which a search enters where it
- * finds nothing else; so names are the same with and without the wrapper. */
+/* Declaring a module's parts, and looking at them. The list is made at the first use and kept with
+ * the module. */
+#include "nn/parts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "nn/module.h"
 
-/* ---- by number ---------------------------------------------------------------------------- */
+/* ---- adding ------------------------------------------------------------------------------- */
 
-/* Entry number i among the children only, or NULL. */
-static const ls__entry *child_entry(const ls_module *module, int i)
+static void keep_error(ls_parts *parts, ls_status status)
 {
-    const int entries = module != NULL ? module->entries->count : 0;
-    for (int at = 0; at < entries; at++) {
-        const ls__entry *entry = &module->entries->list[at];
-        if (entry->kind == LS__ENTRY_CHILD && i-- == 0) {
-            return entry;
+    if (parts->status == LS_OK) {
+        parts->status = status;
+        parts->message = strdup(ls_error_message());
+    }
+}
+
+/* The module's names from below `root` on, with dots. False: it is not below it. */
+static bool path_below(const ls_module *root, const ls_module *module, char *out, size_t bytes)
+{
+    if (module == root) {
+        out[0] = '\0';
+        return true;
+    }
+    const ls_module *parent = module->entries->parent;
+    if (parent == NULL || !path_below(root, parent, out, bytes)) {
+        return false;
+    }
+    const size_t length = strlen(out);
+    const int more = snprintf(out + length, bytes - length, "%s%s", length > 0 ? "." : "",
+                              module->entries->name);
+    return more >= 0 && (size_t)more < bytes - length;
+}
+
+static ls_status check_kind(const ls_parts *parts, const ls_part *part, const char *name)
+{
+    if ((part->module == NULL) == (part->run == NULL) ||
+        (part->run != NULL && part->uses == NULL)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "parts of %s: \"%s\" needs either a module, or a function and the names "
+                        "that it uses",
+                        parts->self->cls->name, name);
+    }
+    for (int i = 0; i < parts->count; i++) {
+        if (strcmp(parts->list[i].name, name) == 0) {
+            return ls__fail(LS_ERR_INVALID, "parts of %s: two parts are named \"%s\"",
+                            parts->self->cls->name, name);
         }
     }
-    return NULL;
+    return parts->count < LS__PARTS_MAX ? LS_OK
+                                        : ls__fail(LS_ERR_LIMIT, "parts of %s: more than %d parts",
+                                                   parts->self->cls->name, LS__PARTS_MAX);
 }
 
-/* Quadratic in the number of entries, which is small; counts only direct children. */
-int ls_module_child_count(const ls_module *module)
+/* Inputs come from parts before it. */
+static ls_status check_from(const ls_parts *parts, const ls_part *part, const char *name)
 {
-    int count = 0;
-    while (child_entry(module, count) != NULL) {
-        count++;
+    if (part->from_count < 0 || part->from_count > LS_PART_FROM_MAX ||
+        (part->from == NULL && part->from_count > 0)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "parts of %s: \"%s\" takes %d inputs; give from with 1 to %d of them",
+                        parts->self->cls->name, name, part->from_count, LS_PART_FROM_MAX);
     }
-    return count;
-}
-
-/* Children only are counted; NULL beyond the last. */
-ls_module *ls_module_child_at(const ls_module *module, int i)
-{
-    const ls__entry *entry = i >= 0 ? child_entry(module, i) : NULL;
-    return entry != NULL ? entry->child : NULL;
-}
-
-const char *ls_module_child_name(const ls_module *module, int i)
-{
-    const ls__entry *entry = i >= 0 ? child_entry(module, i) : NULL;
-    return entry != NULL ? entry->name : NULL;
-}
-
-/* ---- by name ------------------------------------------------------------------------------ */
-
-/* Finds the entry whose name is name[length], in `module` or in the module it wraps. */
-static const ls__entry *find_entry(const ls_module *module, const char *name, size_t length)
-{
-    while (module != NULL) {
-        const ls_module *wrapped = NULL;
-        for (int i = 0; i < module->entries->count; i++) {
-            const ls__entry *entry = &module->entries->list[i];
-            if (strlen(entry->name) == length && memcmp(entry->name, name, length) == 0 &&
-                length > 0) {
-                return entry;
-            }
-            wrapped = entry->name[0] == '\0' ? entry->child : wrapped;
+    for (int i = 0; part->from != NULL && i < part->from_count; i++) {
+        if (part->from[i] >= parts->count ||
+            part->from[i] < LS_PART_INPUT(LS_CALL_TENSORS_MAX - 1)) {
+            return ls__fail(LS_ERR_INVALID,
+                            "parts of %s: \"%s\" takes its input %d from part %d; give a part "
+                            "before it, or LS_PART_INPUT(k)",
+                            parts->self->cls->name, name, i, part->from[i]);
         }
-        module = wrapped;
     }
-    return NULL;
+    return LS_OK;
 }
 
-/* For messages. */
-static const char *kind_name(ls__entry_kind kind)
+static ls_status make_room(ls_parts *parts)
 {
-    switch (kind) {
-    case LS__ENTRY_PARAM:
-        return "parameter";
-    case LS__ENTRY_BUFFER:
-        return "buffer";
-    case LS__ENTRY_CHILD:
-        break;
+    if (parts->count == parts->room) {
+        const int room = parts->room > 0 ? 2 * parts->room : 16;
+        ls__module_part *list = realloc(parts->list, (size_t)room * sizeof *list);
+        if (list == NULL) {
+            return ls__fail(LS_ERR_MEMORY, "module: no memory for its parts");
+        }
+        parts->list = list;
+        parts->room = room;
     }
-    return "module";
+    return LS_OK;
 }
 
-/* Names the part that is missing, and the kind of the entry that has its name, if any. */
-static void fail_missing(const ls_module *module, const char *name, size_t length,
-                         ls__entry_kind kind, const ls__entry *other)
+static ls_status append(ls_parts *parts, const ls_part *part, const char *name)
 {
-    (void)ls__fail(LS_ERR_INVALID,
-                   "module %s: it has no %s \"%.*s\" (asked for: \"%s\")%s%s; "
-                   "ls_module_child_name and ls_module_params list its parts",
-                   ls__module_name(module), kind_name(kind), (int)length, name, name,
-                   other != NULL ? "; the part of that name is a " : "",
-                   other != NULL ? kind_name(other->kind) : "");
+    LS_TRY(check_kind(parts, part, name));
+    LS_TRY(check_from(parts, part, name));
+    LS_TRY(make_room(parts));
+    ls__module_part made = {.name = strdup(name), .module = part->module, .run = part->run};
+    made.uses = strdup(part->uses != NULL ? part->uses : "");
+    if (made.name == NULL || made.uses == NULL) {
+        free(made.name);
+        free(made.uses);
+        return ls__fail(LS_ERR_MEMORY, "module: no memory for its parts");
+    }
+    made.from_count = part->from != NULL ? part->from_count : 1;
+    made.from[0] = parts->count - 1; /* of the first, -1: LS_PART_INPUT(0) */
+    if (part->from != NULL) {
+        memcpy(made.from, part->from, (size_t)part->from_count * sizeof made.from[0]);
+    }
+    parts->list[parts->count++] = made;
+    return LS_OK;
 }
 
-/* Walks `name` part by part; only the last part may be of `kind`, those before it are modules. NULL
- * with the error set. */
-static const ls__entry *find_part(const ls_module *module, const char *name, ls__entry_kind kind)
+int ls_parts_add(ls_parts *parts, const ls_part *part)
 {
-    if (module == NULL || name == NULL) {
-        (void)ls__fail(LS_ERR_INVALID,
-                       "module: the %s is NULL; give a module and the dotted name of a %s in it",
-                       module == NULL ? "module" : "name", kind_name(kind));
+    char path[LS__MODULE_DEPTH_MAX * (LS__MODULE_NAME_MAX + 1)] = "";
+    const char *name = part->name;
+    if (part->size != sizeof *part) {
+        keep_error(parts, ls__fail(LS_ERR_INVALID,
+                                   "parts of %s: the part's size is %zu; fill it with LS_PART, "
+                                   "which sets it",
+                                   parts->self->cls->name, part->size));
+        return -1;
+    }
+    if (part->module != NULL && !path_below(parts->self, part->module, path, sizeof path)) {
+        keep_error(parts,
+                   ls__fail(LS_ERR_INVALID, "parts of %s: the module of part %d is not below it",
+                            parts->self->cls->name, parts->count));
+        return -1;
+    }
+    const ls_status status = append(parts, part, name != NULL ? name : path);
+    if (status < 0) {
+        keep_error(parts, status);
+        return -1;
+    }
+    return parts->count - 1;
+}
+
+void ls_parts_add_children(ls_parts *parts, ls_module *sequence)
+{
+    const int count = ls_module_child_count(sequence);
+    for (int i = 0; i < count; i++) {
+        ls_module *child = ls_module_child_at(sequence, i);
+        if (ls__is_sequential(child)) {
+            ls_parts_add_children(parts, child);
+        } else {
+            (void)ls_parts_add(parts, &LS_PART(.module = child));
+        }
+    }
+}
+
+/* ---- the list ----------------------------------------------------------------------------- */
+
+static ls_tensor *run_whole(ls_module *self, ls_tensor *const *inputs)
+{
+    return ls_forward(self, inputs[0]);
+}
+
+static ls_parts *declare(ls_module *module, int entries)
+{
+    ls_parts *parts = calloc(1, sizeof *parts);
+    if (parts == NULL) {
+        (void)ls__fail(LS_ERR_MEMORY, "module: no memory for its parts");
         return NULL;
     }
-    const char *at = name;
-    for (;;) {
-        const size_t length = strcspn(at, ".");
-        const bool last = at[length] == '\0';
-        const ls__entry *entry = find_entry(module, at, length);
-        if (entry == NULL || entry->kind != (last ? kind : LS__ENTRY_CHILD)) {
-            const size_t until = (size_t)(at - name) + length;
-            fail_missing(module, name, until, last ? kind : LS__ENTRY_CHILD, entry);
-            return NULL;
-        }
-        if (last) {
-            return entry;
-        }
-        module = entry->child;
-        at += length + 1;
+    parts->self = module;
+    parts->entries = entries;
+    if (module->cls->size >= sizeof *module->cls && module->cls->parts != NULL) {
+        module->cls->parts(module, parts);
     }
+    if (parts->count == 0 && parts->status == LS_OK) {
+        (void)ls_parts_add(parts,
+                           &LS_PART(.name = module->cls->name, .run = run_whole, .uses = "*"));
+    }
+    return parts;
 }
 
-ls_module *ls_module_child(const ls_module *module, const char *name)
+const ls_parts *ls__parts_of(ls_module *module)
 {
-    const ls__entry *entry = find_part(module, name, LS__ENTRY_CHILD);
-    return entry != NULL ? entry->child : NULL;
+    if (ls_module_status(module) < 0) {
+        return NULL;
+    }
+    module = ls__module_wrapped(module);
+    const int entries = ls__module_entry_count(module);
+    ls_parts *parts = module->entries->parts;
+    if (parts == NULL || (!parts->cut && parts->entries != entries)) {
+        ls__parts_free(parts);
+        parts = declare(module, entries);
+        module->entries->parts = parts;
+    }
+    if (parts != NULL && parts->status < 0) {
+        (void)ls__fail_again(parts->status, parts->message != NULL ? parts->message : "");
+        return NULL;
+    }
+    return parts;
 }
 
-ls_tensor *ls_module_param(const ls_module *module, const char *name)
+ls_status ls__parts_check(const ls_parts *parts, const char *call, int first, int count)
 {
-    const ls__entry *entry = find_part(module, name, LS__ENTRY_PARAM);
-    return entry != NULL ? entry->tensor : NULL;
+    if (first < 0 || count < 1 || first > parts->count - count) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s: %d parts from part %d on were asked for; the %s has parts 0 to %d",
+                        call, count, first, parts->self->cls->name, parts->count - 1);
+    }
+    for (int p = first; p < first + count; p++) {
+        if (parts->list[p].freed) {
+            return ls__fail(LS_ERR_STATE,
+                            "%s: part %d (\"%s\") was asked for; ls_module_keep_parts has freed it",
+                            call, p, parts->list[p].name);
+        }
+    }
+    return LS_OK;
 }
 
-ls_tensor *ls_module_buffer(const ls_module *module, const char *name)
+int ls_module_part_count(ls_module *module)
 {
-    const ls__entry *entry = find_part(module, name, LS__ENTRY_BUFFER);
-    return entry != NULL ? entry->tensor : NULL;
+    const ls_parts *parts = ls__parts_of(module);
+    return parts != NULL ? parts->count : (int)ls__self.status;
+}
+
+const char *ls_module_part_name(ls_module *module, int i)
+{
+    const ls_parts *parts = ls__parts_of(module);
+    return parts != NULL && i >= 0 && i < parts->count ? parts->list[i].name : NULL;
+}
+
+int ls_module_part_from(ls_module *module, int i, int *from)
+{
+    const ls_parts *parts = ls__parts_of(module);
+    if (parts == NULL || ls__parts_check(parts, "ls_module_part_from", i, 1) < 0) {
+        return (int)ls__self.status;
+    }
+    memcpy(from, parts->list[i].from, (size_t)parts->list[i].from_count * sizeof *from);
+    return parts->list[i].from_count;
 }

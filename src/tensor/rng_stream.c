@@ -4,17 +4,9 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/splitmix64.h"
 
 #define NUMBER_MASK ((UINT64_C(1) << LS__DRAW_NUMBER_BITS) - 1)
-
-/* The finaliser of splitmix64 (Steele, Lea and Flood 2014): every bit of x reaches every bit. */
-static uint64_t mix(uint64_t x)
-{
-    x += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return x ^ (x >> 31);
-}
 
 /* Keeps calls_in_step above every number drawn, for the checkpoint. */
 static void note_number(ls_runtime *runtime, uint64_t number)
@@ -46,7 +38,8 @@ static uint64_t id_next(ls_runtime *runtime, ls__rng_use use)
 {
     ls__draw_place *place = ls__self.drawing != NULL ? ls__self.drawing : &runtime->outside;
     const uint64_t number = number_next(runtime, place);
-    return ls__rng_id(use, mix(ls__place_path(place) ^ mix(runtime->step ^ mix(number))));
+    const uint64_t step = ls__splitmix64(runtime->step ^ ls__splitmix64(number));
+    return ls__rng_id(use, ls__splitmix64(ls__place_path(place) ^ step));
 }
 
 void ls__draw_log_init(ls__draw_log *log, const ls_runtime *runtime)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
-from sentences import sentence
+from sentences import says, sentence
 from tap import BUILD, SOURCE, Skip, command, none_of, run, test
 
 PEERS = SOURCE / "bench/peers"
@@ -110,6 +110,24 @@ def the_ranks_of_a_job_take_part_in_a_bench_of_ddp():
     output = command(BUILD / "lockstep", "run", "-n", "3", BUILD / "lockstep", "bench", "ddp", "--model", "mlp-tiny",
                      "--mode", "flat", "--steps", "2")
     assert ", 3 ranks; means" in output and output.count("  flat ") == 1, output
+
+
+@test
+def the_ranks_of_a_job_take_part_in_a_bench_of_an_operation():
+    path = pathlib.Path(SCRATCH.name) / "joined.json"
+    output = command(BUILD / "lockstep", "run", "-n", "3", BUILD / "lockstep", "bench", "all-gather-v", "-n", "2", "--sizes",
+                     "12K", "--samples", "1", "--json", path)
+    row, = json.loads(path.read_text())
+    assert row["ranks"] == 3 and row["wrong"] == 0 and output.count("# all-gather-v, 3 ranks") == 1, output
+    output = command(BUILD / "lockstep", "run", "-n", "2", BUILD / "lockstep", "bench", "all-reduce", "--sizes", "64K,1M",
+                     "--samples", "3", "--buffers", "private", "--json", path)
+    rows = json.loads(path.read_text())
+    assert [(row["ranks"], row["bytes"], row["wrong"]) for row in rows] == [(2, 64000, 0), (2, 10**6, 0)], rows
+    assert all("floor_ms" not in row and 0 < row["time_ms"] < 10000 for row in rows) and "floor" not in output, output
+    large = {"RANK": "0", "WORLD_SIZE": "65", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "65"}
+    done = subprocess.run([BUILD / "lockstep", "bench", "all-reduce"], text=True, capture_output=True, env=os.environ | large)
+    says(done.stderr, "the launcher's job has %d ranks; start %d or fewer")
+    assert done.returncode == 2 and "has 65 ranks; start 64 or fewer" in done.stderr, done.stderr
 
 
 @test

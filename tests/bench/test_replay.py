@@ -3,15 +3,18 @@ the direction that a busy machine cannot turn: a sleep is not shorter than it wa
 
 import json
 import math
+import os
 import pathlib
 import random
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from sentences import says, sentence
-from tap import BUILD, SOURCE, command, none_of, run, test
+from tap import BUILD, SOURCE, Skip, command, none_of, run, test
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-replay-")
 RECORDED = SOURCE / "bench/timelines"
@@ -206,6 +209,36 @@ def a_damaged_file_is_refused_or_read_but_nothing_breaks():
         assert status in (0, 1) and (status == 0 or errors.startswith("lockstep bench: ")), (at, status, errors)
 
 
+HUGE = {"gradients": [{"name": "a", "elements": 2**38, "dtype": "float32", "ready_s": 0}]}
+
+
+@test
+def rows_that_do_not_fit_into_the_memory_of_all_ranks_of_a_machine_are_refused():
+    path = written(timeline(**HUGE), "huge.json")
+    replay = [BUILD / "lockstep", "bench", "replay", path, "--mode", "flat,overlap,local"]
+    status, _, errors = bench(*replay[2:], "-n", "4")
+    says(errors, "lockstep bench: %.0f rows of %d ranks with %.3g GB of gradients each need %.3g GB of memory; %.3g GB are "
+                 "available: ask for fewer rows (--mode, --buckets, --skip, --groups) or ranks")
+    assert status == 1 and errors.count("2 rows of 4 ranks with 1.1e+03 GB") == 1, errors
+    # Two hosts of one machine share its memory, as those of lockstep paper --link do.
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    secret = pathlib.Path(SCRATCH.name) / "secret"
+    command(BUILD / "lockstep", "secret", secret)
+    nodes = [subprocess.Popen([BUILD / "lockstep", "run", "--nnodes", "2", "--node-rank", str(node), "--rendezvous",
+                               f"127.0.0.1:{port}", "--secret-file", secret, "-n", "1", *replay], text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for node in (0, 1)]
+    ended = [(node.communicate(timeout=60)[0], node.returncode) for node in nodes]
+    assert all(status != 0 for _, status in ended) and "2 rows of 2 ranks with 1.1e+03 GB" in ended[0][0], ended
+    mpirun = shutil.which("mpirun.openmpi")
+    if mpirun is None:
+        raise Skip("there is no mpirun of Open MPI")
+    done = subprocess.run([mpirun, "--oversubscribe", "-n", "3", *replay], text=True, capture_output=True, timeout=60,
+                          env=os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+    assert done.returncode != 0 and "2 rows of 3 ranks with 1.1e+03 GB" in done.stderr, done
+
+
 @test
 def what_cannot_be_replayed_is_refused():
     path = written(timeline())
@@ -218,11 +251,6 @@ def what_cannot_be_replayed_is_refused():
             ((path, "--speed", "0"), "--speed")):
         status, _, errors = bench("replay", *arguments)
         assert status == 2 and part in errors, errors
-    huge = timeline(gradients=[{"name": "a", "elements": 2**38, "dtype": "float32", "ready_s": 0}])
-    status, _, errors = bench("replay", written(huge), "-n", "4", "--mode", "flat,overlap,local")
-    says(errors, "lockstep bench: %.0f rows of %d ranks with %.3g GB of gradients each need %.3g GB of memory; %.3g GB are "
-                 "available: ask for fewer rows (--mode, --buckets, --skip, --groups) or ranks")
-    assert status == 1 and "2 rows of 4 ranks with 1.1e+03 GB" in errors, errors
     status, _, errors = bench("ddp", "--model", "mlp-tiny", "--mode", "local,flat", "--timeline", "/dev/null")
     assert status == 2 and "--timeline records the first mode, but local has no timeline; begin --mode with another one" in errors
     status, _, errors = bench("ddp", "--model", "mlp-tiny", "--timeline", "/dev/null/file")

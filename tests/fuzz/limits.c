@@ -184,9 +184,10 @@ TEST(headers_of_safetensors_near_the_limits)
 }
 
 #define ZEROS "0000000000000000000000000000000000000000000000000000000000000000"
-#define HEAD                                                                                       \
-    "{\"hash\":\"" ZEROS "\",\"format\":\"lockstep checkpoint\",\"version\":2,\"library\":\"x\","  \
-    "\"step\":1,\"world_size\":1,\"hash_name\":\"sha256\","
+#define HEAD_OF(version)                                                                           \
+    "{\"hash\":\"" ZEROS "\",\"format\":\"lockstep checkpoint\",\"version\":" version              \
+    ",\"library\":\"x\",\"step\":1,\"world_size\":1,\"hash_name\":\"sha256\","
+#define HEAD HEAD_OF("2")
 #define A_FILE "\"files\":{\"f\":{\"bytes\":1,\"hash\":\"" ZEROS "\"}},\"tensors\":{"
 
 TEST(manifests_near_the_limits)
@@ -198,6 +199,12 @@ TEST(manifests_near_the_limits)
              "{\"file\":\"f\",\"start\":[%zu],\"shape\":[1]},", "]}}}");
     try_json(fuzz_manifest, HEAD A_FILE "\"t\":{\"dtype\":\"F32\",\"shape\":[8],\"pieces\":[",
              "{\"file\":\"f\",\"start\":[0],\"shape\":[8]},", "]}}}"); /* all overlap */
+    try_json(fuzz_manifest,
+             HEAD_OF("3") A_FILE "\"t\":{\"dtype\":\"F32\",\"shape\":[1000000000],\"pieces\":[",
+             "{\"file\":\"f\",\"key\":1,\"start\":[%zu],\"shape\":[1]},", "]}}}");
+    try_json(fuzz_manifest,
+             HEAD_OF("3") A_FILE "\"t\":{\"dtype\":\"F32\",\"shape\":[8],\"pieces\":[", "1,",
+             "]}}}");
     try_json(fuzz_manifest, HEAD A_FILE, "\"t%zu\":{\"dtype\":\"F32\",\"shape\":[],\"pieces\":[]},",
              "}}");
     try_json(fuzz_manifest, HEAD "\"a\":[", "{},", "]}");

@@ -180,6 +180,37 @@ GOLDEN(arguments_of_groups)
     SHOW(ls_group_dealloc(ls_world(), buf));
 }
 
+GOLDEN(axes_of_meshes)
+{
+    ls_mesh *mesh = NULL;
+    ls_group *group = NULL;
+    char longest[300];
+    memset(longest, 'a', sizeof longest);
+    longest[sizeof longest - 1] = '\0';
+    SHOW(ls_mesh_new(NULL, "dp=1", &mesh));
+    SHOW(ls_mesh_new(ls_world(), "", &mesh));
+    SHOW(ls_mesh_new(ls_world(), "d-p=2", &mesh));
+    SHOW(ls_mesh_new(ls_world(), "dp=0", &mesh));
+    SHOW(ls_mesh_new(ls_world(), "dp=1;pp=1", &mesh));
+    SHOW(ls_mesh_new(ls_world(), "dp=1,dp=2", &mesh));
+    SHOW(ls_mesh_new(ls_world(), "a=1,b=1,c=1,d=1,e=1,f=1,g=1,h=1,i=2", &mesh));
+    SHOW(ls_mesh_new(ls_world(), "dp=*,pp=*", &mesh));
+    SHOW(ls_mesh_new(ls_world(), "dp=3,pp=2", &mesh));
+    SHOW(ls_mesh_new(ls_world(), "dp=3,pp=*", &mesh));
+    SHOW(ls_mesh_new(ls_world(), longest, &mesh));
+    MUST(ls_mesh_new(ls_world(), "dp=1", &mesh));
+    SHOW(ls_mesh_group_new(mesh, "pp", &group));
+    SHOW(ls_mesh_group_new(mesh, NULL, &group));
+    SHOW(ls_mesh_group_new(mesh, "dp", NULL));
+    MUST(ls_mesh_free(mesh));
+}
+
+GOLDEN_RANKS(meshes_of_other_axes, 4)
+{
+    ls_mesh *mesh = NULL;
+    SHOW(ls_mesh_new(ls_world(), ls_rank() == 3 ? "dp=4" : "dp=2,pp=2", &mesh));
+}
+
 GOLDEN_RANKS(a_rank_twice_in_a_group, 2)
 {
     ls_group *g = NULL;

@@ -404,6 +404,102 @@ GOLDEN(weighted_and_plain_in_one_step)
     SHOW(ls_backward_weighted(ls_mean(ls_forward(net, x)), 2));
 }
 
+/* ---- parts --------------------------------------------------------------------------------- */
+
+static ls_tensor *pass_part(ls_module *self, ls_tensor *const *x)
+{
+    (void)self;
+    return x[0];
+}
+
+static const ls_part *given; /* what the class below declares behind one good part */
+
+static void declare_given(ls_module *m, ls_parts *parts)
+{
+    (void)ls_parts_add(parts, &LS_PART(.module = ls_module_child_at(m, 0)));
+    for (int i = 0; i < (given->name != NULL && given->name[0] == '+' ? 1025 : 1); i++) {
+        char name[16];
+        ls_part part = *given;
+        snprintf(name, sizeof name, "%d", i);
+        part.name = part.name != NULL && part.name[0] == '+' ? name : part.name;
+        (void)ls_parts_add(parts, &part);
+    }
+}
+
+static const ls_module_class declaring =
+    LS_MODULE_CLASS(.name = "declaring", .forward = pass_on, .parts = declare_given);
+
+static void show_part(const char *what, const ls_part *part)
+{
+    ls_module *m = ls_module_new(sizeof *m, &declaring);
+    (void)ls_module_add(m, "inner", plain());
+    given = part;
+    golden_show(what, (ls_status)ls_module_part_count(m));
+}
+#define SHOW_PART(...) show_part(#__VA_ARGS__, &LS_PART(__VA_ARGS__))
+
+GOLDEN(declaring_parts)
+{
+    show_part("no size", &(ls_part){.name = "a"});
+    SHOW_PART(.name = "a");
+    SHOW_PART(.name = "a", .run = pass_part);
+    SHOW_PART(.name = "inner", .run = pass_part, .uses = "");
+    SHOW_PART(.module = plain());
+    SHOW_PART(.name = "+", .run = pass_part, .uses = "");
+    SHOW_PART(.name = "a", .run = pass_part, .uses = "", .from_count = 2);
+    SHOW_PART(.name = "a", .run = pass_part, .uses = "", .from = (int[]){1}, .from_count = 1);
+    ls_module *m = ls_module_new(sizeof *m, &declaring);
+    (void)ls_module_add(m, "inner", plain());
+    given = &LS_PART(.name = "a", .run = pass_part, .uses = "inner.deeper");
+    SHOW(ls_module_keep_parts(m, (int[]){1}, 1));
+}
+
+GOLDEN(using_parts)
+{
+    ls_module *layers[] = {plain(), plain(), plain()};
+    ls_module *net = ls_sequential_new(layers, 3);
+    int first[LS_CALL_TENSORS_MAX], count = 0;
+    ls_stage_edges edges;
+    ls_tensor *x = ls_ones(LS_SHAPE(1, 2), LS_FLOAT32), *in[2] = {x, x}, *y = NULL;
+    SHOW(ls_module_stage_edges(net, 1, 3, &edges));
+    SHOW(ls_module_run_stage(net, 0, 2, in, 2, &y, 1));
+    SHOW(ls_module_cut_evenly(net, 4, 0, &first[0], &count));
+    SHOW(ls_module_cut_at(net, "7", first));
+    SHOW(ls_module_cut_at(net, "2 1", first));
+    SHOW(ls_module_keep_parts(layers[0], (int[]){0}, 1));
+    SHOW(ls_module_keep_parts(net, (int[]){2, 1}, 2));
+    MUST(ls_module_keep_parts(net, (int[]){1}, 1));
+    SHOW(ls_module_run_stage(net, 0, 2, &x, 1, &y, 1));
+    SHOW_TENSOR(ls_forward(net, x));
+}
+
+static ls_tensor *sum_part(ls_module *self, ls_tensor *const *x)
+{
+    (void)self;
+    return ls_add(x[0], x[1]);
+}
+
+/* Each part from 70 on takes the result of one of the first 70. */
+static void declare_many_edges(ls_module *m, ls_parts *parts)
+{
+    (void)m;
+    for (int i = 0; i < 140; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", i);
+        (void)ls_parts_add(parts,
+                           &LS_PART(.name = name, .run = i < 70 ? pass_part : sum_part, .uses = "",
+                                    .from = (int[]){i - 1, i - 70}, .from_count = i < 70 ? 1 : 2));
+    }
+}
+
+GOLDEN(too_many_edges)
+{
+    static const ls_module_class class =
+        LS_MODULE_CLASS(.name = "edges", .forward = pass_on, .parts = declare_many_edges);
+    ls_stage_edges edges;
+    SHOW(ls_module_stage_edges(ls_module_new(sizeof(ls_module), &class), 0, 70, &edges));
+}
+
 /* ---- the reducer ----------------------------------------------------------------------------- */
 
 static ls_reducer *reducer(void)

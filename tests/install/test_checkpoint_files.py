@@ -47,7 +47,8 @@ def put_together(tensor, name, files):
     """All values of a tensor, from its pieces: boxes of whole rows, so their places are counted."""
     shape, values = tensor["shape"], {}
     for piece in tensor["pieces"]:
-        dtype, dims, data = files[piece["file"]][name]
+        key = f"{name}#{piece['key']}" if "key" in piece else name
+        dtype, dims, data = files[piece["file"]][key]
         assert dtype == tensor["dtype"] and dims == piece["shape"]
         first = 0
         for start, size in zip(piece["start"], shape):

@@ -18,6 +18,7 @@
 #include "base/env.h"
 #include "base/list.h"
 #include "base/runtime.h"
+#include "base/splitmix64.h"
 #include "sim/fiber.h"
 
 #define LS__SIM_FIBERS_MAX 512
@@ -38,12 +39,11 @@ typedef struct ls__sim_random {
     uint64_t state;
 } ls__sim_random;
 
-static inline uint64_t ls__sim_draw(ls__sim_random *r) /* splitmix64 */
+static inline uint64_t ls__sim_draw(ls__sim_random *r)
 {
-    uint64_t x = r->state += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
+    const uint64_t x = ls__splitmix64(r->state);
+    r->state += LS__SPLITMIX64_GAMMA;
+    return x;
 }
 
 static inline uint64_t ls__sim_below(ls__sim_random *r, uint64_t bound)

@@ -36,8 +36,8 @@ LIBRARIES = {
 # Public header -> the folder it belongs to.
 HEADERS = {
     "types.h": "base", "status.h": "base", "runtime.h": "base", "random.h": "base",
-    "version.h": "base", "state.h": "base", "comm.h": "comm", "backend.h": "comm", "mpi.h": "comm", "store.h": "job",
-    "ops.h": "tensor", "vision.h": "tensor", "checkpoint.h": "checkpoint", "reducer.h": "reduce", "tensor.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "function.h": "autograd", "nn.h": "nn",
+    "version.h": "base", "state.h": "base", "comm.h": "comm", "mesh.h": "comm", "backend.h": "comm", "mpi.h": "comm", "store.h": "job",
+    "ops.h": "tensor", "vision.h": "tensor", "checkpoint.h": "checkpoint", "reducer.h": "reduce", "tensor.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "function.h": "autograd", "nn.h": "nn", "parts.h": "nn",
     "optim.h": "optim", "data.h": "data", "ddp.h": "ddp", "tokenizer.h": "tokenizer",
     "lockstep.h": "umbrella",
 }

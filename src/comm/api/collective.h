@@ -53,6 +53,7 @@ typedef struct ls__collective {
      * call. Offsets NULL: one after the other. */
     const int64_t *counts[2], *offsets[2];
     int tag;           /* of send and recv */
+    bool up_to;        /* recv: `count` is the most that may come */
     bool own_tag;      /* send and recv: the library's own tag, which no message of the user has */
     int32_t mark;      /* collectives: a number on which ranks must agree as well; 0: none */
     ls__operator made; /* a copy of the operator, if `op` is user-defined */

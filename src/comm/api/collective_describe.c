@@ -161,6 +161,7 @@ void ls__collective_fill(ls_group *group, const ls__collective *args,
     work->done = args->done;
     work->arg = args->arg;
     work->monitored = args->monitored;
+    work->up_to = args->up_to;
     work->algorithm = asked_for(group, args, options->algorithm);
     work->pack = args->pack;
     work->stream = options->stream;

@@ -4,7 +4,7 @@
  *
  *     this rank's post:  stamp · line ── key, bytes, data up to 104 bytes ─┐
  *     its small stage:   slot of the operation ── blocks, each on a line ──┼─▶ read by its peers
- *     its wide stage:    slots for offers of up to 64 KiB ─────────────────┘
+ *     its wide stage:    slots for offers of up to 256 KiB ────────────────┘
  *
  * A blocking call runs its operation inline, without the queue: it announces, meets, combines and
  * finishes one after the other, with the functions by which the engine does it.

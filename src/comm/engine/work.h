@@ -42,6 +42,7 @@ struct ls_work {
     bool monitored;         /* const; the report at the deadline names all missing members */
     bool stopped_reported;  /* progress; a warning has named a stopped process */
     bool has_layout;        /* const; unequal blocks with a published layout: v_layout.c */
+    bool up_to;             /* const; a receive of `count` elements at most; then of what came */
     uint8_t channels;       /* slices at the same time, if it runs by messages */
     uint8_t memory;       /* ls__memory; set at submission or by the holder of the progress lock */
     bool offered;         /* the same; its one-shot plan is an offer: Note [Offers] in select.c */

@@ -60,7 +60,7 @@
 #define LS__SMALL_BYTES 16384 /* a rank's contribution to a one-shot operation */
 #define LS__LINE_BYTES 40     /* of these, what fits beside the stamp */
 #define LS__PAIR_BYTES 104    /* and what fits there and in the next line */
-#define LS__WIDE_BYTES 65536  /* a rank's contribution to an offer: Note [Offers] in select.c */
+#define LS__WIDE_BYTES ((size_t)256 << 10) /* of an offer: Note [Offers] in select.c */
 #define LS__WIDE_SLOTS 2
 #define LS__LINE_PAIR (2 * LS__CACHE_LINE)
 #define LS__SLICE_SLOTS 4 /* of which an operation takes as many as Note [Slices] says */

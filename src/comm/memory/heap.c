@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "base/error.h"
 #include "base/size.h"
+#include "base/splitmix64.h"
 #include "comm/diagnose/settings.h"
 #include "comm/engine/lock.h"
 #include "comm/memory/blocks.h"
@@ -22,14 +23,10 @@
 #define SPACE_FOR_HEAPS 2 /* of a limited address space heaps take one part in so many */
 #define KEY_MAX 32
 
-/* splitmix64's finaliser: heaps of two ranks of one job, or of two jobs, do not get the same number
- * by accident. */
+/* Heaps of two ranks of one job, or of two jobs, do not get the same number by accident. */
 static uint64_t nonce_of(uint64_t job, int rank)
 {
-    uint64_t x = job + 0x9e3779b97f4a7c15u * (uint64_t)(rank + 1);
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
+    return ls__splitmix64(job + LS__SPLITMIX64_GAMMA * (uint64_t)rank);
 }
 
 /* Note [Staggered heaps]

@@ -177,12 +177,24 @@ static void fail_mismatched(const ls_work *recv, int from, const ls__descriptor 
     ls_group *group = recv->group;
     char text[LS__FAILURE_MAX], a[256], b[256];
     side_text(group, from, sent, "sends", a, sizeof a);
-    side_text(group, group->rank, &recv->descriptor, "receives", b, sizeof b);
-    snprintf(text, sizeof text,
-             "send/recv with tag %d on group \"%s\" disagree: %s, %s; give both the same count and "
-             "dtype",
-             (int)sent->tag, group->name, a, b);
+    side_text(group, group->rank, &recv->descriptor, recv->up_to ? "receives up to" : "receives", b,
+              sizeof b);
+    const char *format = recv->up_to
+                             ? "send/recv with tag %d on group \"%s\" disagree: %s, %s; give the "
+                               "receiver room for the message, and both the same dtype"
+                             : "send/recv with tag %d on group \"%s\" disagree: %s, %s; give both "
+                               "the same count and dtype";
+    snprintf(text, sizeof text, format, (int)sent->tag, group->name, a, b);
     ls__group_cause(group, LS_ERR_MISMATCH, text);
+}
+
+/* A receive with room for more than is sent becomes one of just that. */
+static bool fits(ls_work *recv, const ls__descriptor *sent)
+{
+    if (recv->up_to && sent->count >= 0 && sent->count < recv->count) {
+        recv->count = sent->count;
+    }
+    return sent->count == recv->count && sent->dtype == recv->descriptor.dtype;
 }
 
 /* An announcement has met its receive. With few bytes they came along, and the receive is complete;
@@ -192,8 +204,7 @@ static void match(ls_work *recv, int from, const ls__message *message)
     LS_ASSERT(recv->stage == LS__RECV_MATCH);
     const ls__descriptor *sent = &message->descriptor;
     recv->descriptor.root = from; /* the source, if it was LS_ANY_SOURCE */
-    if (sent->count != recv->count || sent->dtype != recv->descriptor.dtype ||
-        message->total != bytes_of(recv)) {
+    if (!fits(recv, sent) || message->total != bytes_of(recv)) {
         fail_mismatched(recv, from, sent);
         return;
     }

@@ -5,23 +5,17 @@
 
 #include <stdint.h>
 
-static inline uint64_t mix(uint64_t x) /* splitmix64 */
-{
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
+#include "base/splitmix64.h"
 
 static inline uint64_t draw(uint64_t *state)
 {
-    return *state = mix(*state);
+    return *state = ls__splitmix64(*state);
 }
 
 /* Floats of many magnitudes, so that another association gives other bits. */
 static inline float value_of(uint64_t operation, int rank, int64_t i)
 {
-    const uint64_t h = mix(operation ^ (uint64_t)rank << 56 ^ (uint64_t)i);
+    const uint64_t h = ls__splitmix64(operation ^ (uint64_t)rank << 56 ^ (uint64_t)i);
     const float magnitude = (float)(1u << (h >> 60));
     return ((float)(h & 0xffffffu) - 8388608.0f) * magnitude;
 }

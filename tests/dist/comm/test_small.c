@@ -144,54 +144,90 @@ DIST_TEST(an_operation_is_counted_like_any_other, 3)
 
 /* ---- offers ------------------------------------------------------------------------------- */
 
-static void sum_once(float *x, int64_t count, int round, bool blocks)
+static float own[LS__WIDE_BYTES / sizeof(float) + 2];
+
+static void offer_once(bool sums, float *x, int64_t count, int round, bool blocks)
 {
     ls_work *work = NULL;
+    ls_work **handle = blocks ? NULL : &work;
+    const int root = round % ls_world_size();
     for (int64_t i = 0; i < count; i++) {
         x[i] = (float)number_of(ls_rank(), i, round);
     }
-    CHECK_OK(
-        ls_all_reduce(ls_world(), x, x, count, LS_FLOAT32, LS_SUM, NULL, blocks ? NULL : &work));
+    CHECK_OK(sums ? ls_all_reduce(ls_world(), x, x, count, LS_FLOAT32, LS_SUM, NULL, handle)
+                  : ls_broadcast(ls_world(), x, count, LS_FLOAT32, root, NULL, handle));
     CHECK_OK(blocks ? LS_OK : ls_work_wait(work));
     for (int64_t i = 0; i < count; i++) {
-        CHECK_NEAR(x[i], combined(LS_SUM, i, round), 0);
+        CHECK_NEAR(x[i], sums ? combined(LS_SUM, i, round) : number_of(root, i, round), 0);
     }
 }
 
-/* Note [Offers] in src/comm/engine/select.c: both ranks make one, or one of them, or none. */
-DIST_TEST(an_offer_counts_if_both_ranks_make_it, 2)
+/* Note [Offers] in src/comm/engine/select.c: all ranks make one, or some of them, or none. */
+DIST_TESTS(an_offer_counts_if_all_, _ranks_make_it, 2, 3, 5)
 {
-    static const int64_t bytes[] = {
-        4104, 8192, MOST, MOST + 8, 40000, LS__WIDE_BYTES, LS__WIDE_BYTES + 8};
-    static float own[LS__WIDE_BYTES / sizeof(float) + 2];
+    static const int64_t bytes[] = {4104,  8192,  MOST,   MOST + 8,       40000,
+                                    65536, 65544, 100004, LS__WIDE_BYTES, LS__WIDE_BYTES + 8};
     void *shared = NULL;
     CHECK_OK(ls_group_alloc(ls_world(), sizeof own, &shared));
     for (int round = 0; round < 48; round++) {
         const bool registered = round >> ls_rank() & 1, blocks = (round >> 2) % 3 != ls_rank();
         for (size_t b = 0; b < sizeof bytes / sizeof *bytes; b++) {
             const int64_t count = bytes[b] / (int64_t)sizeof *own;
-            for (int i = 0; i < 1 + round % 3; i++) {
-                sum_once(registered ? shared : own, count, round + i, blocks);
+            for (int i = 0; i < 2 + round % 3; i++) {
+                offer_once(i % 2 == round % 2, registered ? shared : own, count, round + i, blocks);
             }
         }
     }
     CHECK_OK(ls_group_dealloc(ls_world(), shared));
 }
 
-DIST_TEST(an_offer_that_differs_is_named, 2)
+/* The root has published its numbers, and may have called again, before a rank comes late. */
+DIST_TEST(an_offer_waits_for_the_late, 3)
+{
+    const struct timespec pause = {.tv_nsec = 2000000}; /* longer than anybody spins */
+    const int64_t count = LS__WIDE_BYTES / sizeof *own;
+    for (int round = 0; round < 12; round++) {
+        if (round / 2 % 3 == ls_rank()) {
+            (void)nanosleep(&pause, NULL);
+        }
+        for (int i = 0; i < 4; i++) {
+            offer_once(false, own, count - round, i % 2 + round, true);
+        }
+    }
+}
+
+static void differing_offers(bool sums, int64_t count, const char *first, const char *second)
 {
     ls_group *group = NULL;
-    static float x[LS__WIDE_BYTES / sizeof(float)];
-    const int64_t most = sizeof x / sizeof *x;
     CHECK_OK(ls_group_new(ls_world(), NULL, 0, "offers", &group));
-    for (int i = 0; i < 3; i++) {
-        CHECK_OK(ls_all_reduce(group, x, x, most, LS_FLOAT32, LS_SUM, NULL, NULL));
+    ls_status status = LS_OK;
+    for (int i = 0; i < 4; i++) {
+        const int64_t n = i == 3 ? count - ls_rank() : count;
+        CHECK_OK(status);
+        own[0] = (float)ls_rank();
+        status = sums ? ls_all_reduce(group, own, own, n, LS_FLOAT32, LS_SUM, NULL, NULL)
+                      : ls_broadcast(group, own, n, LS_FLOAT32, 0, NULL, NULL);
     }
-    CHECK_STATUS(ls_all_reduce(group, x, x, most - ls_rank(), LS_FLOAT32, LS_SUM, NULL, NULL),
-                 LS_ERR_MISMATCH);
-    CHECK_CONTAINS(ls_error_message(), "all_reduce #4 on group \"offers\" disagrees");
-    CHECK_CONTAINS(ls_error_message(), "rank 1 has float32[16383] sum");
+    CHECK_STATUS(status, LS_ERR_MISMATCH);
+    CHECK_CONTAINS(ls_error_message(), first);
+    CHECK_CONTAINS(ls_error_message(), second);
+    CHECK_NEAR(own[0], ls_rank(), 0);
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+}
+
+DIST_TEST(a_sum_offered_otherwise_is_named, 2)
+{
+    differing_offers(true, 16384, "all_reduce #4 on group \"offers\" disagrees",
+                     "rank 1 has float32[16383] sum");
+}
+
+DIST_TEST(a_broadcast_offered_otherwise_is_named, 2)
+{
+    if (ls_world()->has_remote) {
+        return; /* the root has sent its message and is done */
+    }
+    differing_offers(false, 65536, "broadcast #4 on group \"offers\" disagrees",
+                     "rank 1 has float32[65535]");
 }
 
 /* ---- others call otherwise ---------------------------------------------------------------- */

@@ -92,6 +92,16 @@ static void from_anybody(const call *c)
     CHECK_OK(ls_work_wait(work));
 }
 
+static void of_any_length(const call *c)
+{
+    const int next = (ls_rank() + 1) % RANKS;
+    ls_work *work = NULL;
+    CHECK_OK(ls_send(ls_world(), c->in, c->count, LS_FLOAT32, next, 6, NULL, &work));
+    CHECK_OK(ls_recv_up_to(ls_world(), c->out, MOST, LS_FLOAT32, (ls_rank() + RANKS - 1) % RANKS, 6,
+                           NULL, NULL));
+    CHECK_OK(ls_work_wait(work));
+}
+
 static const struct use {
     const char *name;
     void (*run)(const call *c);
@@ -102,7 +112,8 @@ static const struct use {
             {"all_to_all", all_to_all},
             {"scan", scan},
             {"rooted", rooted},
-            {"recv_any", from_anybody}};
+            {"recv_any", from_anybody},
+            {"recv_up_to", of_any_length}};
 
 static void rounds(const struct use *use, float *const *memory)
 {

@@ -386,8 +386,8 @@ static void make_group(player *p)
     }
     p->rank = ls_group_rank(p->group);
     p->size = ls_group_size(p->group);
-    p->common = mix(p->shared->seed + (uint64_t)(p->index * 2 + parity));
-    p->own = mix(p->common ^ mix((uint64_t)ls_rank()));
+    p->common = ls__splitmix64(p->shared->seed + (uint64_t)(p->index * 2 + parity));
+    p->own = ls__splitmix64(p->common ^ ls__splitmix64((uint64_t)ls_rank()));
 }
 
 static void prepare(player *p, shared *s, int index)
@@ -572,7 +572,7 @@ static void kill_storm(int ranks, uint64_t seed)
     s->seed = seed;
     s->ranks = ranks;
     s->rounds = 1000000;
-    s->victim = (int)(mix(seed) % (uint64_t)ranks);
+    s->victim = (int)(ls__splitmix64(seed) % (uint64_t)ranks);
     const pid_t helper = disturb(s, false);
     const ls_status status = ls_spawn(rank_main, s, ranks);
     const double ended = ls_time();

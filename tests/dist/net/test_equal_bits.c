@@ -10,6 +10,7 @@
 
 #include <lockstep/comm.h>
 
+#include "base/splitmix64.h"
 #include "test.h"
 
 enum { RANKS_MAX = 8, COUNT_MAX = 40009, DTYPES = 4, MPI_RANKS = 3 };
@@ -27,14 +28,6 @@ typedef struct shared {
     uint64_t reduced[RANKS_MAX]; /* of those that all ranks have */
     int calls;
 } shared;
-
-static uint64_t mix(uint64_t x) /* splitmix64 */
-{
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
 
 static void add(uint64_t *hash, const void *data, size_t bytes)
 {
@@ -78,7 +71,7 @@ static void fill(unsigned char *to, int64_t count, ls_dtype dtype, uint64_t seed
 {
     const size_t element = ls_dtype_size(dtype);
     for (int64_t i = 0; i < count; i++) {
-        put(to + (size_t)i * element, dtype, mix(seed ^ (uint64_t)i));
+        put(to + (size_t)i * element, dtype, ls__splitmix64(seed ^ (uint64_t)i));
     }
 }
 
@@ -90,7 +83,7 @@ static void reduce_all(const buffers *b, ls_dtype dtype, ls_reduce_op op, int64_
         for (int divided = 0; divided < (op == LS_SUM ? 2 : 1); divided++) {
             const ls_collective_options *options = LS_OPTIONS(
                 ls_collective_options, .algorithm = algorithms[a], .divisor = divided ? 3.7 : 0);
-            fill(b->out, count, dtype, mix((uint64_t)count * 8 + (uint64_t)rank));
+            fill(b->out, count, dtype, ls__splitmix64((uint64_t)count * 8 + (uint64_t)rank));
             CHECK_OK(ls_all_reduce(ls_world(), b->out, b->out, count, dtype, op, options, NULL));
             add(&b->shared->reduced[rank], b->out, bytes);
         }
@@ -101,7 +94,7 @@ static void reduce_parts(const buffers *b, ls_dtype dtype, ls_reduce_op op, int6
 {
     const int n = ls_world_size(), rank = ls_rank(), root = (int)(count % n);
     const size_t bytes = (size_t)count * ls_dtype_size(dtype);
-    fill(b->in, count * n, dtype, mix((uint64_t)count * 8 + (uint64_t)rank + 1));
+    fill(b->in, count * n, dtype, ls__splitmix64((uint64_t)count * 8 + (uint64_t)rank + 1));
     CHECK_OK(ls_reduce_scatter(ls_world(), b->in, b->out, count, dtype, op, NULL, NULL));
     add(&b->shared->hash[rank], b->out, bytes);
     CHECK_OK(ls_reduce(ls_world(), b->in, b->out, count, dtype, op, root, NULL, NULL));

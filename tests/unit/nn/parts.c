@@ -1,553 +1,487 @@
-/* Backward in two parts: the bits, the order of ready parameters and the hooks of whole passes; what
- * memory is kept in between; what goes wrong. */
-#include "cut.h"
+/* Parts: every model cut at every place computes what its forward computes, bit for bit, also when
+ * each stage has only its own parameters. */
+#include "test.h"
 
-#include <stdio.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
-#include <lockstep/ops.h>
+#include <lockstep/models/alexnet.h>
+#include <lockstep/models/bert.h>
+#include <lockstep/models/cnn.h>
+#include <lockstep/models/gpt.h>
+#include <lockstep/models/gpt2.h>
+#include <lockstep/models/lstm.h>
+#include <lockstep/models/mlp.h>
+#include <lockstep/models/resnet.h>
+#include <lockstep/models/vit.h>
 
-/* ---- micro-batches ------------------------------------------------------------------------ */
+enum { BATCH = 2, TOKENS = 6, VOCAB = 11, STAGES_MAX = 8, PARAMS_MAX = 128, INPUTS_MAX = 3 };
 
-typedef struct listener {
-    ls__observer base;
+/* ---- models ------------------------------------------------------------------------------- */
+
+static ls_module *make_mlp(void)
+{
+    return ls_mlp_new(48, 7, 5);
+}
+
+static ls_module *make_cnn(void)
+{
+    return ls_cnn_new(3, 5);
+}
+
+static ls_module *make_alexnet(void)
+{
+    return ls_alexnet_new(5, 0.2);
+}
+
+static ls_module *make_resnet(void)
+{
+    return ls_resnet_new(18, 5, true);
+}
+
+static ls_module *make_lstm(void)
+{
+    return ls_lstm_model_new(
+        LS_OPTIONS(ls_lstm_model_options, .dim = 8, .hidden = 8, .vocab = VOCAB, .dropout = 0.2));
+}
+
+static ls_module *make_gpt(void)
+{
+    return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = 4, .heads = 2, .dim = 16,
+                                 .context = TOKENS, .vocab = VOCAB, .dropout = 0.2));
+}
+
+static ls_module *make_gpt2(void)
+{
+    return ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .layers = 4, .heads = 2, .dim = 16,
+                                  .context = TOKENS, .vocab = VOCAB, .dropout = 0.2));
+}
+
+static ls_module *make_bert(void)
+{
+    return ls_bert_new(LS_OPTIONS(ls_bert_options, .layers = 3, .heads = 2, .dim = 16, .wide = 64,
+                                  .context = TOKENS, .vocab = VOCAB, .dropout = 0.2));
+}
+
+static ls_module *make_vit(void)
+{
+    return ls_vit_new(LS_OPTIONS(ls_vit_options, .layers = 3, .heads = 2, .dim = 16, .wide = 32,
+                                 .image = 8, .patch = 4, .classes = 5, .dropout = 0.2));
+}
+
+static ls_module *make_sequence(void)
+{
+    ls_module *inner[] = {ls_linear_new(9, 9, NULL), ls_relu_new()};
+    ls_module *outer[] = {ls_linear_new(48, 9, NULL), ls_sequential_new(inner, 2),
+                          ls_linear_new(9, 4, NULL)};
+    return ls_sequential_new(outer, 3);
+}
+
+/* A U: the first result goes to the last part as well, past the two between. */
+typedef struct skipping {
+    ls_module base;
+    ls_module *down, *low, *up;
+} skipping;
+
+static ls_tensor *join(ls_module *m, ls_tensor *const *x)
+{
+    return ls_forward(((skipping *)m)->up, ls_add(x[0], x[1]));
+}
+
+static ls_tensor *skipping_forward(ls_module *m, ls_tensor *x)
+{
+    skipping *self = (skipping *)m;
+    ls_tensor *high = ls_forward(self->down, x);
+    return join(m, (ls_tensor *[]){ls_forward(self->low, high), high});
+}
+
+static void skipping_parts(ls_module *m, ls_parts *parts)
+{
+    skipping *self = (skipping *)m;
+    const int high = ls_parts_add(parts, &LS_PART(.module = self->down));
+    const int low = ls_parts_add(parts, &LS_PART(.module = self->low));
+    ls_parts_add(parts, &LS_PART(.name = "join", .run = join, .uses = "up",
+                                 .from = (int[]){low, high}, .from_count = 2));
+}
+
+static const ls_module_class skipping_class =
+    LS_MODULE_CLASS(.name = "skipping", .forward = skipping_forward, .parts = skipping_parts);
+
+static ls_module *make_skipping(void)
+{
+    skipping *self = ls_module_new(sizeof *self, &skipping_class);
+    self->down = ls_module_add(&self->base, "down", ls_linear_new(48, 6, NULL));
+    self->low = ls_module_add(&self->base, "low", ls_linear_new(6, 6, NULL));
+    self->up = ls_module_add(&self->base, "up", ls_linear_new(6, 4, NULL));
+    return &self->base;
+}
+
+static ls_tensor *tokens(int which)
+{
+    int32_t x[BATCH * TOKENS];
+    for (int i = 0; i < BATCH * TOKENS; i++) {
+        x[i] = which == 0 ? i * 5 % VOCAB : which == 1 ? i % 3 == 0 : i % TOKENS < TOKENS - 1;
+    }
+    return ls_from_data(x, LS_SHAPE(BATCH, TOKENS), LS_INT32);
+}
+
+static ls_tensor *numbers(ls_shape shape, int64_t count)
+{
+    float *x = malloc((size_t)count * sizeof *x);
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = (float)(i * 37 % 101) / 50.0F - 1.0F;
+    }
+    ls_tensor *t = ls_from_data(x, shape, LS_FLOAT32);
+    free(x);
+    return t;
+}
+
+typedef enum input { ROWS, IMAGES8, IMAGES64, WORDS, WORDS3 } input;
+
+static ls_tensor *input_of(input kind, int which)
+{
+    switch (kind) {
+    case ROWS:
+        return numbers(LS_SHAPE(BATCH, 48), BATCH * 48);
+    case IMAGES8:
+        return numbers(LS_SHAPE(BATCH, 3, 8, 8), BATCH * 3 * 64);
+    case IMAGES64:
+        return numbers(LS_SHAPE(BATCH, 3, 64, 64), BATCH * 3 * 4096);
+    default:
+        return tokens(which);
+    }
+}
+
+static const struct model {
+    const char *name;
+    ls_module *(*make)(void);
+    input input;
+    int parts;
+} models[] = {{"mlp", make_mlp, ROWS, 2},
+              {"cnn", make_cnn, IMAGES8, 3},
+              {"resnet", make_resnet, IMAGES8, 10},
+              {"lstm", make_lstm, WORDS, 3},
+              {"gpt", make_gpt, WORDS, 6},
+              {"gpt2", make_gpt2, WORDS, 6},
+              {"bert", make_bert, WORDS3, 6},
+              {"vit", make_vit, IMAGES8, 5},
+              {"sequence", make_sequence, ROWS, 4},
+              {"skipping", make_skipping, ROWS, 3},
+              {"alexnet", make_alexnet, IMAGES64, 21}};
+enum { MODELS = sizeof models / sizeof models[0] };
+
+/* ---- outcomes ----------------------------------------------------------------------------- */
+
+typedef struct outcome {
+    void *output; /* malloc */
+    size_t bytes;
+    char *name[PARAMS_MAX]; /* malloc */
+    void *grad[PARAMS_MAX]; /* malloc */
+    int64_t numel[PARAMS_MAX];
+    int params;
+} outcome;
+
+static void *copy_of(ls_tensor *t, size_t *bytes)
+{
+    *bytes = (size_t)ls_numel(t) * sizeof(float);
+    void *copy = malloc(*bytes);
+    memcpy(copy, ls_data(t), *bytes);
+    return copy;
+}
+
+static void note_grads(outcome *out, ls_module *net)
+{
     ls_param params[PARAMS_MAX];
-    outcome *out;
-    int open, hooks;
-    double weight;
-} listener;
-
-static ls_status on_begin(ls__observer *self, const ls__backward_info *info)
-{
-    listener *l = (listener *)self;
-    CHECK_INT(l->open++, 0); /* one pass at a time */
-    l->weight += info->weighted ? info->weight : 0.0;
-    return LS_OK;
-}
-
-static ls_status on_ready(ls__observer *self, int index)
-{
-    listener *l = (listener *)self;
-    CHECK(l->open == 1 && l->out->ready < PARAMS_MAX * MICRO);
-    l->out->order[l->out->ready++] = index;
-    return LS_OK;
-}
-
-static ls_status on_end(ls__observer *self)
-{
-    CHECK_INT(((listener *)self)->open--, 1);
-    return LS_OK;
-}
-
-static void on_abort(ls__observer *self, ls_status status, const char *message)
-{
-    (void)self, (void)status, (void)message;
-}
-
-static ls_status negate(void *arg, ls_tensor *t, ls_tensor *grad)
-{
-    float *values = ls_data(grad);
-    (void)t;
-    for (int64_t i = 0; i < ls_numel(grad); i++) {
-        values[i] = -values[i];
-    }
-    ++*(int *)arg;
-    return LS_OK;
-}
-
-static void listen(listener *l, model *m, outcome *out)
-{
-    *l = (listener){.base = {.begin = on_begin,
-                             .ready = on_ready,
-                             .end = on_end,
-                             .abort = on_abort,
-                             .param_count = ls_module_params(&m->base, l->params, PARAMS_MAX)},
-                    .out = out};
-    (void)ls_module_params(&m->base, l->params, PARAMS_MAX);
-    CHECK_OK(ls__observer_add(&l->base));
-    for (int i = 0; i < l->base.param_count; i++) {
-        CHECK_OK(ls__param_observe(l->params[i].value, &l->base, i));
+    const int count = ls_module_params(net, params, PARAMS_MAX);
+    for (int i = 0; i < count; i++) {
+        size_t bytes;
+        CHECK(ls_grad(params[i].value) != NULL);
+        out->name[out->params] = strdup(params[i].name);
+        out->numel[out->params] = ls_numel(params[i].value);
+        out->grad[out->params++] = copy_of(ls_grad(params[i].value), &bytes);
     }
 }
 
-static void stop_listening(listener *l)
+static void end(outcome *out)
 {
-    for (int i = 0; i < l->base.param_count; i++) {
-        CHECK_OK(ls__param_observe(l->params[i].value, NULL, -1));
+    for (int i = 0; i < out->params; i++) {
+        free(out->name[i]);
+        free(out->grad[i]);
     }
-    ls__observer_remove(&l->base);
+    free(out->output);
 }
 
-/* Of weight 2 and, in micro-batch 1, 0. */
-static double weight_of(int i)
+static void finish(outcome *out, ls_tensor *y)
 {
-    return i == 1 ? 0.0 : 2.0;
+    out->output = copy_of(ls_contiguous(y), &out->bytes);
+    CHECK_OK(ls_backward(ls_mean(ls_mul(y, y))));
 }
 
-static void input_part(micro_batch *b, int i, bool weighted)
+/* The model's own forward and backward. */
+static outcome run_whole(const struct model *m)
 {
-    CHECK_OK(ls_backward_input_part(&b->loss, NULL, 1,
-                                    LS_OPTIONS(ls_backward_part_options, .inputs = &b->x,
-                                               .input_count = 1, .weighted = weighted,
-                                               .weight = weight_of(i))));
-}
-
-static void whole(micro_batch *b, int i, bool weighted)
-{
-    CHECK_OK(weighted ? ls_backward_from_weighted(&b->loss, NULL, 1, weight_of(i))
-                      : ls_backward_from(&b->loss, NULL, 1));
-}
-
-static void step(char letter, int i, micro_batch *b, model *m, bool weighted, outcome *out)
-{
-    switch (letter) {
-    case 'f':
-        b->scope = ls_scope_enter();
-        forward_micro(m, i, false, b);
-        break;
-    case 'b':
-        whole(b, i, weighted);
-        break;
-    case 'i':
-        input_part(b, i, weighted);
-        break;
-    case 'w':
-        CHECK_OK(ls_backward_weight_part());
-        break;
-    }
-    if (letter == 'b' || letter == 'i') { /* final, and on its way to the stage before */
-        CHECK((ls_grad(b->x) == NULL) == (weighted && weight_of(i) == 0.0));
-        if (ls_grad(b->x) != NULL) {
-            keep_micro(b, i, out);
+    outcome out = {0};
+    ls_module *net = m->make();
+    {
+        LS_SCOPE;
+        ls_tensor *inputs[INPUTS_MAX], *y = NULL;
+        for (int i = 0; i < INPUTS_MAX; i++) {
+            inputs[i] = input_of(m->input, i);
         }
+        ls_step_begin((ls_step_context){.step = 3});
+        CHECK_OK(ls_forward_many(net, inputs, m->input == WORDS3 ? 3 : 1, &y, 1));
+        finish(&out, y);
     }
-}
-
-/* 'f2 i2 w2': forward, input part and weight part of micro-batch 2; 'b2': a whole backward. Its scope
- * ends with the last. */
-static outcome *played(model *m, const char *schedule, bool weighted)
-{
-    micro_batch b[MICRO];
-    listener l;
-    outcome *out = outcome_new();
-    listen(&l, m, out);
-    ls_hook *hook = ls_grad_hook_new(m->weight, negate, &l.hooks);
-    for (const char *at = schedule; *at != '\0'; at += at[2] == ' ' ? 3 : 2) {
-        const int i = at[1] - '0';
-        if (at[0] != 'f') {
-            CHECK_OK(ls_scope_resume(b[i].scope));
-        }
-        step(at[0], i, &b[i], m, weighted, out);
-        if (at[0] == 'w' || at[0] == 'b') {
-            ls_scope_leave(b[i].scope);
-        } else {
-            CHECK_OK(ls_scope_suspend(b[i].scope));
-        }
-    }
-    CHECK_INT(l.hooks, weighted ? MICRO - 1 : MICRO);
-    CHECK(l.open == 0 && out->ready == MICRO * l.base.param_count);
-    CHECK(l.weight == (weighted ? 2.0 * (MICRO - 1) : 0.0));
-    ls_hook_free(hook);
-    stop_listening(&l);
-    keep_gradients(m, out);
+    note_grads(&out, net);
+    ls_module_free(net);
     return out;
 }
 
-static const char *const schedules[] = {"f0 i0 w0 f1 i1 w1 f2 i2 w2 f3 i3 w3",
-                                        "f0 f1 f2 f3 i0 i1 i2 i3 w0 w1 w2 w3",
-                                        "f0 f1 i0 f2 i1 w0 f3 i2 w1 i3 w2 w3"};
-
-/* The same model with and without recomputation, under autocast, with weights. */
-LOCAL_TEST(two_parts_give_the_bits_and_the_order_of_whole_passes)
+/* Runs stages whose first parts are first[stages], each in the module net[s], and passes on what
+ * crosses their ends as an executor does: by the number of the part that made it. */
+static ls_tensor *run_stages(const struct model *m, ls_module *const *net, const int *first,
+                             int stages, int parts)
 {
-    for (int way = 0; way < 8; way++) {
-        model *m = model_new(way & 1, way & 2);
-        outcome *once = played(m, "f0 b0 f1 b1 f2 b2 f3 b3", way & 4);
-        for (size_t i = 0; i < sizeof schedules / sizeof *schedules; i++) {
-            outcome *parts = played(m, schedules[i], way & 4);
-            check_same(once, parts);
-            CHECK_INT(parts->ready, once->ready);
-            CHECK(memcmp(parts->order, once->order, sizeof once->order) == 0);
-            free(parts);
+    ls_tensor *made[64] = {NULL}, *y = NULL;
+    for (int s = 0; s < stages; s++) {
+        ls_stage_edges edges;
+        ls_tensor *in[LS_CALL_TENSORS_MAX], *out[LS_CALL_TENSORS_MAX];
+        const int count = (s + 1 < stages ? first[s + 1] : parts) - first[s];
+        CHECK_OK(ls_module_stage_edges(net[s], first[s], count, &edges));
+        for (int i = 0; i < edges.in_count; i++) {
+            const int from = edges.in[i];
+            in[i] = from >= 0 ? made[from] : input_of(m->input, -1 - from);
         }
-        CHECK(once->grad[0][0] != 0.0f);
-        free(once);
-        ls_module_free(&m->base);
-    }
-}
-
-LOCAL_TEST(the_steady_state_of_parts_allocates_nothing)
-{
-    model *m = model_new(true, false);
-    uint64_t allocations = 0;
-    for (int round = 0; round < 6; round++) {
-        allocations = round == 3 ? ls__tensor_allocations(ls_runtime_current()) : allocations;
-        free(played(m, schedules[2], false));
-    }
-    CHECK_INT(ls__tensor_allocations(ls_runtime_current()), allocations);
-    ls_module_free(&m->base);
-}
-
-/* ---- operations --------------------------------------------------------------------------- */
-
-typedef ls_tensor *(*operation)(ls_tensor *x, ls_tensor *w, ls_tensor *b);
-
-static ls_tensor *op_linear(ls_tensor *x, ls_tensor *w, ls_tensor *b)
-{
-    ls_tensor *y = ls_linear(x, w, b);
-    for (int a = LS_ACTIVATION_NONE; a <= LS_ACTIVATION_TANH; a++) {
-        y = ls_linear_activation(y, w, b, (ls_activation)a);
-        y = ls_add(y, ls_linear_activation(x, ls_transpose(w, 0, 1), NULL, (ls_activation)a));
+        CHECK_OK(
+            ls_module_run_stage(net[s], first[s], count, in, edges.in_count, out, edges.out_count));
+        for (int i = 0; i < edges.out_count; i++) {
+            made[edges.out[i]] = out[i];
+            y = out[i];
+        }
     }
     return y;
 }
 
-static ls_tensor *op_matmul(ls_tensor *x, ls_tensor *w, ls_tensor *b)
+/* A tied parameter has a gradient in two stages. Their sum differs from the whole model's by
+ * rounding only: there the rows of the embedding are added one by one. */
+static void check_tied(const float *a, const float *b, const float *whole, int64_t count)
 {
-    return ls_add(ls_matmul(ls_matmul(x, w), ls_scale(w, 0.5)), b);
-}
-
-static ls_tensor *op_norms(ls_tensor *x, ls_tensor *w, ls_tensor *b)
-{
-    ls_tensor *scale = ls_slice(w, 0, 0, 1);
-    scale = ls_reshape(scale, LS_SHAPE(8));
-    x = ls_layer_norm(x, scale, b, 1e-5);
-    x = ls_rms_norm(x, b, 1e-5);
-    x = ls_batch_norm(x, scale, b, LS_OPTIONS(ls_batch_norm_options, .training = true));
-    return ls_layer_norm(x, b, NULL, 1e-5);
-}
-
-static ls_tensor *op_elementwise(ls_tensor *x, ls_tensor *w, ls_tensor *b)
-{
-    ls_tensor *y = ls_div(ls_mul(ls_sub(x, b), ls_slice(w, 0, 2, 3)), ls_add_scalar(ls_exp(b), 1));
-    y = ls_add(ls_add(b, y), ls_sub(ls_mean(w), y));
-    return ls_add(ls_maximum(y, b), ls_tanh(ls_add(b, b)));
-}
-
-static ls_tensor *op_joined(ls_tensor *x, ls_tensor *w, ls_tensor *b)
-{
-    ls_tensor *list[] = {x, w, ls_reshape(b, LS_SHAPE(1, 8)), w};
-    ls_tensor *joined = ls_concat(list, 4, 0);
-    ls_tensor *mask = ls_cast(ls_tanh(ls_detach(joined)), LS_BOOL);
-    return ls_where(mask, joined, b);
-}
-
-static ls_tensor *op_attention(ls_tensor *x, ls_tensor *w, ls_tensor *b)
-{
-    ls_tensor *q = ls_reshape(ls_add(x, b), LS_SHAPE(1, 1, 8, 8));
-    ls_tensor *k = ls_reshape(w, LS_SHAPE(1, 1, 8, 8));
-    return ls_reshape(ls_attention(q, k, ls_scale(k, 2.0), NULL), LS_SHAPE(8, 8));
-}
-
-static ls_tensor *op_lstm(ls_tensor *x, ls_tensor *w, ls_tensor *b)
-{
-    ls_tensor *weight = ls_slice(w, 1, 0, 2);
-    ls_tensor *gates = ls_reshape(ls_add(x, b), LS_SHAPE(4, 2, 8));
-    return ls_lstm(gates, weight, ls_reshape(b, LS_SHAPE(2, 2, 2)));
-}
-
-static ls_tensor *op_conv(ls_tensor *x, ls_tensor *w, ls_tensor *b)
-{
-    ls_tensor *image = ls_reshape(x, LS_SHAPE(1, 2, 4, 8));
-    ls_tensor *weight = ls_reshape(w, LS_SHAPE(8, 2, 2, 2));
-    ls_tensor *y = ls_conv2d(image, weight, b, NULL);
-    return ls_conv_transpose2d(y, weight, NULL, NULL);
-}
-
-static ls_tensor *op_embedding(ls_tensor *x, ls_tensor *w, ls_tensor *b)
-{
-    const int64_t index[] = {3, 1, 3, 0, 7, 7, 2, 5};
-    ls_tensor *rows = ls_embedding(w, ls_from_data(index, LS_SHAPE(8), LS_INT64));
-    return ls_linear(ls_add(x, ls_add(rows, b)), w, b); /* tied */
-}
-
-static ls_tensor *op_half(ls_tensor *x, ls_tensor *w, ls_tensor *b)
-{
-    ls_tensor *y = ls_linear_activation(ls_cast(x, LS_BFLOAT16), ls_cast(w, LS_BFLOAT16), b,
-                                        LS_ACTIVATION_GELU);
-    LS_AUTOCAST(true);
-    return ls_cast(ls_add(ls_linear(y, w, b), ls_matmul(y, w)), LS_FLOAT32);
-}
-
-/* Users' functions: both inputs at once; the first output does not lead to the loss. */
-static ls_status both_forward(ls_function_call *call, ls_tensor *const *in, int n, ls_tensor **out,
-                              int m, void *arg)
-{
-    (void)arg, (void)n, (void)m;
-    out[0] = ls_scale(in[0], 3.0);
-    out[1] = ls_matmul(in[0], in[1]);
-    LS_TRY(ls_function_save(call, in[0]));
-    return ls_function_save(call, in[1]);
-}
-
-static ls_status both_backward(ls_function_call *call, ls_tensor *const *dout, int m,
-                               ls_tensor **din, int n)
-{
-    (void)m, (void)n;
-    ls_tensor *x = ls_function_saved(call, 0), *w = ls_function_saved(call, 1);
-    din[0] = ls_matmul(dout[1], ls_transpose(w, 0, 1));
-    din[1] = ls_matmul(ls_transpose(x, 0, 1), dout[1]);
-    return LS_OK; /* none for the third */
-}
-
-static const ls_function both =
-    LS_FUNCTION(.name = "both", .forward = both_forward, .backward = both_backward);
-
-static ls_tensor *op_function(ls_tensor *x, ls_tensor *w, ls_tensor *b)
-{
-    ls_tensor *in[] = {x, w, b}, *out[2];
-    CHECK_OK(ls_function_apply_many(&both, in, 3, out, 2, NULL));
-    in[0] = ls_add(out[1], b);
-    in[1] = ls_scale(w, 0.25); /* not a leaf, and leads to no input */
-    CHECK_OK(ls_function_apply_many(&both, in, 3, out, 2, NULL));
-    in[0] = w; /* reaches no input at all */
-    CHECK_OK(ls_function_apply_many(&both, in, 2, &in[1], 2, NULL));
-    return ls_add(out[1], ls_mul(in[2], b));
-}
-
-/* Of its two results one leads to parameters only; within it stands another one. */
-static ls_status inner_segment(ls_tensor *const *in, int n, ls_tensor **out, int m, void *arg)
-{
-    ls_tensor **given = arg;
-    (void)n, (void)m;
-    out[0] = ls_linear_activation(given[0], given[0], NULL, LS_ACTIVATION_GELU);
-    out[1] = ls_add(ls_linear_activation(in[0], given[0], given[1], LS_ACTIVATION_GELU), given[1]);
-    return LS_OK;
-}
-
-static ls_status outer_segment(ls_tensor *const *in, int n, ls_tensor **out, int m, void *arg)
-{
-    ls_tensor **given = arg, *middle[2];
-    LS_TRY(ls_recompute_call_many(inner_segment, in, n, middle, m, arg));
-    out[0] = ls_mul(middle[0], given[1]);
-    out[1] = ls_add(ls_matmul(middle[1], given[0]), ls_mul(middle[0], given[1]));
-    return LS_OK;
-}
-
-static ls_tensor *given_now[2];
-
-static ls_tensor *op_recompute(ls_tensor *x, ls_tensor *w, ls_tensor *b)
-{
-    ls_tensor *out[2], *alone[2];
-    given_now[0] = w, given_now[1] = b;
-    ls_tensor *h = ls_linear(x, w, b);
-    CHECK_OK(ls_recompute_call_many(outer_segment, &h, 1, out, 2, given_now));
-    CHECK_OK(ls_recompute_call_many(outer_segment, &w, 1, alone, 2, given_now)); /* no input */
-    return ls_linear(ls_add(ls_add(out[0], ls_mul(out[1], b)), alone[1]), w, NULL);
-}
-
-static const operation operations[] = {op_linear,    op_matmul,    op_norms,    op_elementwise,
-                                       op_joined,    op_attention, op_lstm,     op_conv,
-                                       op_embedding, op_half,      op_function, op_recompute};
-
-typedef struct grads {
-    float x[64], w[64], b[8];
-} grads;
-
-/* Twice: onto absent gradients of w and b, and onto present ones. */
-static grads grads_of(operation op, bool parts)
-{
-    grads g;
-    CHECK_OK(ls_manual_seed(7));
-    ls_step_begin((ls_step_context){0, 0});
-    ls_tensor *w = ls_set_requires_grad(ls_randn(LS_SHAPE(8, 8)), true);
-    ls_tensor *b = ls_set_requires_grad(ls_randn(LS_SHAPE(8)), true);
-    for (int i = 0; i < 2; i++) {
-        LS_SCOPE;
-        ls_tensor *x = ls_set_requires_grad(ls_randn(LS_SHAPE(8, 8)), true);
-        ls_tensor *y = op(x, w, b), *dy = ls_randn(ls_shape_of(y));
-        CHECK_OK(ls_tensor_status(y));
-        ls_tensor *ys[] = {y, w}, *dys[] = {dy, ls_randn(LS_SHAPE(8, 8))};
-        if (parts) {
-            CHECK_OK(ls_backward_input_part(
-                ys, dys, 2, LS_OPTIONS(ls_backward_part_options, .inputs = &x, .input_count = 1)));
-            CHECK(i == 1 || (ls_grad(w) == NULL && ls_grad(b) == NULL));
-            CHECK(ls_grad(x) != NULL);
-            CHECK_OK(ls_copy_out(ls_grad(x), g.x, sizeof g.x));
-            CHECK_INT(ls_backward_from(ys, dys, 2), LS_ERR_STATE); /* released */
-            CHECK_OK(ls_backward_weight_part());
-        } else {
-            CHECK_OK(ls_backward_from(ys, dys, 2));
-            CHECK_OK(ls_copy_out(ls_grad(x), g.x, sizeof g.x));
-        }
-    }
-    CHECK_OK(ls_copy_out(ls_grad(w), g.w, sizeof g.w));
-    CHECK_OK(ls_copy_out(ls_grad(b), g.b, sizeof g.b));
-    return g;
-}
-
-LOCAL_TEST(every_kind_of_operation_can_run_in_parts)
-{
-    for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
-        const grads once = grads_of(operations[i], false), parts = grads_of(operations[i], true);
-        if (memcmp(&once, &parts, sizeof once) != 0) {
-            test_fail(__FILE__, __LINE__, "operation %zu: %g %g %g, in parts %g %g %g", i,
-                      (double)once.x[0], (double)once.w[0], (double)once.b[0], (double)parts.x[0],
-                      (double)parts.w[0], (double)parts.b[0]);
-        }
+    for (int64_t e = 0; e < count; e++) {
+        CHECK(fabsf(a[e] + b[e] - whole[e]) <= 1e-6F * (fabsf(a[e]) + fabsf(b[e])));
     }
 }
 
-/* Without inputs the weight part is the whole backward. */
-LOCAL_TEST(without_inputs_everything_is_put_off)
+/* The stages have every parameter of the whole model. */
+static void check_equal(const struct model *m, const outcome *whole, const outcome *part)
 {
-    ls_tensor *w = ls_set_requires_grad(ls_ones(LS_SHAPE(3), LS_FLOAT32), true);
-    ls_tensor *loss = ls_sum(ls_mul(w, w));
-    CHECK_OK(ls_backward_input_part(&loss, NULL, 1, NULL));
-    CHECK(ls_grad(w) == NULL);
-    CHECK_OK(ls_backward_weight_part());
-    CHECK(*(float *)ls_data(ls_grad(w)) == 2.0f);
-}
-
-/* ---- memory and work ---------------------------------------------------------------------- */
-
-enum { LINE_MAX_BYTES = 512, WIDE = 64, MANY = 512, LAYERS = 6 };
-
-static double units_in_use(void) /* in activations */
-{
-    ls_memory_stats m = {.size = sizeof m};
-    CHECK_OK(ls_memory_get_stats(&m));
-    return (double)m.allocated / (MANY * WIDE * (double)sizeof(float));
-}
-
-static int bent; /* calls of the kernel */
-static const ls__kernels *real;
-
-static void count_bends(const ls__activation_grad *g, ls_stream *stream)
-{
-    bent++;
-    real->activation_backward(g, stream);
-}
-
-/* Of each layer x and dz are kept, and z is not, with the gradient of the input and the last x: the
- * weight part gives them back. */
-LOCAL_TEST(what_the_weight_part_reads_is_kept_and_no_more)
-{
-    ls_tensor *w[LAYERS], *b = ls_set_requires_grad(ls_zeros(LS_SHAPE(WIDE), LS_FLOAT32), true);
-    ls__tensors *tensors = ls__tensors_get("test");
-    real = tensors->kernels;
-    ls__kernels counting = *real;
-    counting.activation_backward = count_bends;
-    CHECK_OK(ls__tensor_use_kernels(&counting));
-    for (int i = 0; i < LAYERS; i++) {
-        w[i] = ls_set_requires_grad(ls_randn(LS_SHAPE(WIDE, WIDE)), true);
-    }
-    for (int round = 0; round < 2; round++) { /* the first makes the gradients of w */
-        const double start = units_in_use();
-        bent = 0;
-        LS_SCOPE;
-        ls_tensor *x = ls_set_requires_grad(ls_randn(LS_SHAPE(MANY, WIDE)), true), *y = x;
-        for (int i = 0; i < LAYERS; i++) {
-            ls_tensor *next = ls_linear_activation(y, w[i], b, LS_ACTIVATION_GELU);
-            if (i > 0) {
-                ls_free(y); /* as a module's own */
+    const float *grad[2] = {NULL};
+    CHECK_INT(part->bytes, whole->bytes);
+    CHECK(memcmp(part->output, whole->output, whole->bytes) == 0);
+    for (int i = 0; i < whole->params; i++) {
+        int times = 0;
+        for (int k = 0; k < part->params; k++) {
+            if (strcmp(part->name[k], whole->name[i]) == 0) {
+                CHECK_INT(part->numel[k], whole->numel[i]);
+                CHECK(times < 2);
+                grad[times++] = part->grad[k];
             }
-            y = next;
         }
-        CHECK_NEAR(units_in_use() - start, 2 * LAYERS + 1, 0.5); /* x, and z and y of each */
-        ls_tensor *dy = ls_ones(LS_SHAPE(MANY, WIDE), LS_FLOAT32);
-        CHECK_OK(ls_backward_input_part(
-            &y, &dy, 1, LS_OPTIONS(ls_backward_part_options, .inputs = &x, .input_count = 1)));
-        ls_free(y);
-        ls_free(dy);
-        CHECK_INT(bent, LAYERS);
-        CHECK_NEAR(units_in_use() - start, 2 * LAYERS + 1, 0.5); /* x and dz of each, dx */
-        CHECK_OK(ls_backward_weight_part());
-        CHECK_INT(bent, LAYERS);
-        CHECK(round == 0 || units_in_use() - start < 2.5); /* x and dx */
+        if (times == 2) {
+            CHECK(m->make == make_gpt2 || m->make == make_bert);
+            check_tied(grad[0], grad[1], whole->grad[i], whole->numel[i]);
+            continue;
+        }
+        CHECK_INT(times, 1);
+        CHECK(memcmp(grad[0], whole->grad[i], (size_t)whole->numel[i] * sizeof(float)) == 0);
     }
-    CHECK_OK(ls__tensor_use_kernels(real));
 }
 
-/* ---- misuse ------------------------------------------------------------------------------- */
+/* ---- tests -------------------------------------------------------------------------------- */
 
-#define CHECK_FAILS(call, expected, format)                                                        \
-    do {                                                                                           \
-        CHECK_INT((call), (expected));                                                             \
-        CHECK_SAYS(ls_error_message(), format);                                                    \
-    } while (0)
-
-static void keep_line(ls_log_level level, const char *text, void *arg)
+static void check_one_model(const struct model *m, const outcome *whole, const int *first,
+                            int stages)
 {
-    CHECK_INT(level, LS_LOG_WARN);
-    (void)snprintf(arg, LINE_MAX_BYTES, "%s", text);
-}
-
-LOCAL_TEST(misuse_of_parts_is_an_error)
-{
-    const char *none = SAYS("%s: the innermost scope has no weight part to run; call it once after "
-                            "ls_backward_input_part, in the same scope");
-    const char *no_leaf =
-        SAYS("%s: input %d, %s, is %s; give leaves that require gradients and belong "
-             "to no ls_ddp_new, such as received activations");
-    ls_tensor *x = ls_set_requires_grad(ls_ones(LS_SHAPE(3), LS_FLOAT32), true);
-    ls_tensor *w = ls_set_requires_grad(ls_ones(LS_SHAPE(3), LS_FLOAT32), true);
-    ls__observer observer = {.param_count = 1};
-    ls_tensor *y = ls_sum(ls_mul(x, w));
-    ls_tensor *inputs[] = {x, y};
-    ls_backward_part_options o = {.size = sizeof o, .inputs = inputs, .input_count = 2};
-    CHECK_FAILS(ls_backward_weight_part(), LS_ERR_STATE, none);
-    CHECK_FAILS(ls_backward_input_part(&y, NULL, 1, &o), LS_ERR_STATE, no_leaf);
-    CHECK_SAYS(ls_error_message(), "no leaf");
-    CHECK_OK(ls__param_observe(w, &observer, 0));
-    inputs[1] = w;
-    CHECK_FAILS(ls_backward_input_part(&y, NULL, 1, &o), LS_ERR_STATE, no_leaf);
-    CHECK_SAYS(ls_error_message(), "a parameter of a wrapper");
-    CHECK_OK(ls__param_observe(w, NULL, -1));
-    o.input_count = LS_CALL_TENSORS_MAX + 1;
-    CHECK_FAILS(ls_backward_input_part(&y, NULL, 1, &o), LS_ERR_INVALID,
-                SAYS("%s: %d inputs%s; give an array of 0 to %d"));
-    o.inputs = NULL;
-    CHECK_INT(ls_backward_input_part(&y, NULL, 1, &o), LS_ERR_INVALID);
-    CHECK_SAYS(ls_error_message(), ", and their array is NULL");
-    o.inputs = inputs;
-    o.input_count = 1;
-    CHECK_OK(ls_backward_input_part(&y, NULL, 1, &o));
-    ls_tensor *z = ls_sum(ls_mul(x, w));
-    CHECK_FAILS(ls_backward_input_part(&z, NULL, 1, &o), LS_ERR_STATE,
-                SAYS("%s: the innermost scope still has a weight part to run; call "
-                     "ls_backward_weight_part first, or use a scope for each micro-batch"));
+    outcome out = {0};
+    ls_module *net = m->make(), *same[STAGES_MAX];
+    for (int s = 0; s < stages; s++) {
+        same[s] = net;
+    }
     {
         LS_SCOPE;
-        CHECK_FAILS(ls_backward_weight_part(), LS_ERR_STATE, none);
+        ls_step_begin((ls_step_context){.step = 3});
+        finish(&out, run_stages(m, same, first, stages, m->parts));
     }
-    CHECK_OK(ls_backward_weight_part());
-    CHECK_FAILS(ls_backward_weight_part(), LS_ERR_STATE, none);
-    CHECK(*(float *)ls_data(ls_grad(w)) == 1.0f);
+    note_grads(&out, net);
+    check_equal(m, whole, &out);
+    CHECK_INT(out.params, whole->params);
+    ls_module_free(net);
+    end(&out);
 }
 
-/* Nothing is left of the graph, and the gradients of parameters stay as they were. */
-LOCAL_TEST(a_scope_that_ends_before_its_weight_part_says_so)
+static void check_own_parts(const struct model *m, const outcome *whole, const int *first,
+                            int stages)
 {
-    char line[LINE_MAX_BYTES] = "";
-    ls_tensor *w = ls_set_requires_grad(ls_ones(LS_SHAPE(3, 3), LS_FLOAT32), true);
-    const double before = units_in_use();
-    ls_set_log_callback(keep_line, line);
-    for (int bad = 0; bad < 2; bad++) {
-        LS_SCOPE;
-        ls_tensor *x = ls_set_requires_grad(ls_ones(LS_SHAPE(3, 3), LS_FLOAT32), true);
-        ls_tensor *y = op_recompute(x, w, ls_reshape(ls_slice(w, 0, 0, 1), LS_SHAPE(3)));
-        if (bad) { /* the input part fails at its last node */
-            CHECK_OK(ls_copy_in(x, (float[9]){1}, 9 * sizeof(float)));
+    outcome out = {0};
+    ls_module *net[STAGES_MAX] = {NULL};
+    for (int s = 0; s < stages; s++) {
+        int kept[32], count = 0;
+        for (int k = first[s]; k < (s + 1 < stages ? first[s + 1] : m->parts); k++) {
+            kept[count++] = k;
         }
-        ls_tensor *dy = ls_ones(LS_SHAPE(3, 3), LS_FLOAT32);
-        const ls_status status = ls_backward_input_part(
-            &y, &dy, 1, LS_OPTIONS(ls_backward_part_options, .inputs = &x, .input_count = 1));
-        CHECK_INT(status, bad ? LS_ERR_STATE : LS_OK);
-        CHECK_INT(ls_backward_weight_part(), bad ? LS_ERR_STATE : LS_OK);
-        CHECK_INT(ls_backward_weight_part(), LS_ERR_STATE);
+        net[s] = m->make();
+        CHECK_OK(ls_module_keep_parts(net[s], kept, count));
     }
-    CHECK_STR(line, "");
     {
         LS_SCOPE;
-        ls_tensor *x = ls_set_requires_grad(ls_ones(LS_SHAPE(3, 3), LS_FLOAT32), true);
-        ls_tensor *y = ls_sum(op_recompute(x, w, ls_reshape(ls_slice(w, 0, 0, 1), LS_SHAPE(3))));
-        CHECK_OK(ls_backward_input_part(
-            &y, NULL, 1, LS_OPTIONS(ls_backward_part_options, .inputs = &x, .input_count = 1)));
+        ls_step_begin((ls_step_context){.step = 3});
+        finish(&out, run_stages(m, net, first, stages, m->parts));
     }
-    CHECK_SAYS(line, "a scope ends before the weight part of the backward at %s:%d, so its "
-                     "gradients are missing; call ls_backward_weight_part in the scope");
-    ls_set_log_callback(NULL, NULL);
-    CHECK(units_in_use() - before < 0.01);
+    for (int s = stages - 1; s >= 0; s--) {
+        note_grads(&out, net[s]);
+    }
+    check_equal(m, whole, &out);
+    for (int s = 0; s < stages; s++) {
+        ls_module_free(net[s]);
+    }
+    end(&out);
+}
+
+TEST(every_model_cut_at_every_place_computes_the_same_bits)
+{
+    CHECK_OK(ls_init(NULL));
+    for (int i = 0; i < MODELS; i++) {
+        const struct model *m = &models[i];
+        outcome whole = run_whole(m);
+        ls_module *net = m->make();
+        CHECK_INT(ls_module_part_count(net), m->parts);
+        ls_module_free(net);
+        for (int cut = 1; cut < m->parts; cut += m->input == IMAGES64 ? 6 : 1) {
+            check_one_model(m, &whole, (int[]){0, cut}, 2);
+            check_own_parts(m, &whole, (int[]){0, cut}, 2);
+        }
+        if (m->parts >= 3) {
+            check_own_parts(m, &whole, (int[]){0, 1, m->parts - 1}, 3);
+        }
+        end(&whole);
+    }
+    CHECK_OK(ls_finalize());
+}
+
+TEST(a_stage_has_only_its_own_parameters_under_their_names)
+{
+    CHECK_OK(ls_init(NULL));
+    ls_module *net = make_gpt2();
+    ls_param params[PARAMS_MAX];
+    CHECK_OK(ls_module_keep_parts(net, (int[]){4, 5}, 2)); /* blocks.3 and the head */
+    const int count = ls_module_params(net, params, PARAMS_MAX);
+    CHECK_INT(count, 12 + 3);
+    CHECK(strcmp(params[0].name, "transformer.wte.weight") == 0);
+    CHECK(strcmp(params[1].name, "transformer.h.3.ln_1.weight") == 0);
+    CHECK(strcmp(params[count - 1].name, "transformer.ln_f.bias") == 0);
+    CHECK_INT(ls_module_part_count(net), 6);
+    CHECK(strcmp(ls_module_part_name(net, 0), "embed") == 0);
+    CHECK(strcmp(ls_module_part_name(net, 4), "transformer.h.3") == 0);
+    {
+        LS_SCOPE;
+        CHECK_STATUS(ls_tensor_status(ls_forward(net, tokens(0))), LS_ERR_STATE);
+        CHECK_CONTAINS(ls_error_message(), "ls_module_keep_parts has freed parts of this gpt2");
+        ls_tensor *x = tokens(0), *y = NULL;
+        CHECK_STATUS(ls_module_run_stage(net, 3, 3, &x, 1, &y, 1), LS_ERR_STATE);
+        CHECK_CONTAINS(ls_error_message(), "part 3 (\"transformer.h.2\") was asked for");
+    }
+    CHECK_OK(ls_module_keep_parts(net, (int[]){5}, 1)); /* fewer still */
+    CHECK_INT(ls_module_params(net, params, PARAMS_MAX), 3);
+    ls_module_free(net);
+    CHECK_OK(ls_finalize());
+}
+
+TEST(edges_name_what_crosses_the_ends)
+{
+    ls_stage_edges edges;
+    int from[LS_PART_FROM_MAX];
+    CHECK_OK(ls_init(NULL));
+    ls_module *net = make_skipping();
+    CHECK_OK(ls_module_stage_edges(net, 1, 1, &edges));
+    CHECK_INT(edges.in_count, 1);
+    CHECK_INT(edges.in[0], 0);
+    CHECK_INT(edges.out_count, 1);
+    CHECK_INT(edges.out[0], 1);
+    CHECK_OK(ls_module_stage_edges(net, 0, 2, &edges));
+    CHECK_INT(edges.in[0], LS_PART_INPUT(0));
+    CHECK_INT(edges.out_count, 2);
+    CHECK_INT(edges.out[0], 0);
+    CHECK_INT(edges.out[1], 1);
+    CHECK_INT(ls_module_part_from(net, 2, from), 2);
+    CHECK_INT(from[0], 1);
+    CHECK_INT(from[1], 0);
+    ls_module_free(net);
+    net = make_bert(); /* the mask goes to all layers; inputs 0 and 2 to the first stage */
+    CHECK_OK(ls_module_stage_edges(net, 0, 1, &edges));
+    CHECK_INT(edges.in_count, 2);
+    CHECK_INT(edges.in[0], LS_PART_INPUT(0));
+    CHECK_INT(edges.in[1], LS_PART_INPUT(2));
+    CHECK_OK(ls_module_stage_edges(net, 3, 1, &edges));
+    CHECK_INT(edges.in_count, 2);
+    CHECK_INT(edges.in[0], 0);
+    CHECK_INT(edges.in[1], 2);
+    ls_module_free(net);
+    CHECK_OK(ls_finalize());
+}
+
+TEST(cuts_are_even_or_at_named_parts)
+{
+    int first = 0, count = 0, firsts[LS_CALL_TENSORS_MAX];
+    CHECK_OK(ls_init(NULL));
+    ls_module *net = make_resnet(); /* 10 parts */
+    for (int stages = 1; stages <= 10; stages++) {
+        int next = 0;
+        for (int s = 0; s < stages; s++) {
+            CHECK_OK(ls_module_cut_evenly(net, stages, s, &first, &count));
+            CHECK_INT(first, next);
+            CHECK(count == 10 / stages || count == 10 / stages + 1);
+            next += count;
+        }
+        CHECK_INT(next, 10);
+    }
+    CHECK_INT(ls_module_cut_at(net, "layer2.0, head", firsts), 3);
+    CHECK_INT(firsts[1], 3);
+    CHECK_INT(firsts[2], 9);
+    CHECK_INT(ls_module_cut_at(net, "", firsts), 1);
+    CHECK_INT(ls_module_cut_at(net, "layer9", firsts), LS_ERR_INVALID);
+    CHECK_INT(ls_module_cut_at(net, "head layer2.0", firsts), LS_ERR_INVALID);
+    CHECK_INT(ls_module_cut_at(net, "stem", firsts), LS_ERR_INVALID);
+    CHECK_STATUS(ls_module_cut_evenly(net, 11, 0, &first, &count), LS_ERR_INVALID);
+    ls_module_free(net);
+    CHECK_OK(ls_finalize());
+}
+
+/* A list that grows is declared again; a class without parts is one part. */
+TEST(parts_follow_the_tree_and_go_through_wrappers)
+{
+    CHECK_OK(ls_init(NULL));
+    ls_module *net = ls_sequential_new(NULL, 0);
+    (void)ls_module_add(net, "a", ls_linear_new(3, 3, NULL));
+    CHECK_INT(ls_module_part_count(net), 1);
+    (void)ls_module_add(net, "b", ls_linear_new(3, 3, NULL));
+    CHECK_INT(ls_module_part_count(net), 2);
+    ls_module *wrapper = ls_ddp_new(net, ls_world(), NULL);
+    CHECK_INT(ls_module_part_count(wrapper), 2);
+    CHECK_STATUS(ls_module_keep_parts(wrapper, (int[]){0}, 1), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "is wrapped or belongs to a module");
+    ls_module_free(wrapper);
+    ls_module *layer = ls_linear_new(3, 2, NULL);
+    CHECK_INT(ls_module_part_count(layer), 1);
+    CHECK_OK(ls_module_keep_parts(layer, (int[]){0}, 1));
+    CHECK_INT(ls_module_param_count(layer), 2);
+    {
+        LS_SCOPE;
+        ls_tensor *x = ls_ones(LS_SHAPE(1, 3), LS_FLOAT32), *y = NULL;
+        CHECK_STATUS(ls_module_run_stage(layer, 0, 1, &x, 1, &y, 1), LS_OK);
+        CHECK_INT(ls_size(y, 1), 2);
+    }
+    ls_module_free(layer);
+    CHECK_OK(ls_finalize());
 }
 
 TEST_MAIN

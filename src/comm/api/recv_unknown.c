@@ -1,0 +1,52 @@
+/* Receiving what is not known before: from any source, and of any length. */
+#include "comm/engine/engine.h"
+#include "comm/group/group.h"
+
+/* Source and count are known only after the receive has succeeded. */
+static bool has_received(const ls_work *work)
+{
+    return work != NULL && work->operation == LS__OP_RECV &&
+           atomic_load_explicit(&work->status, memory_order_acquire) == LS_OK;
+}
+
+int ls_work_source(const ls_work *work)
+{
+    return has_received(work) ? work->descriptor.root : LS_ANY_SOURCE;
+}
+
+int64_t ls_work_count(const ls_work *work)
+{
+    return has_received(work) ? work->count : -1;
+}
+
+ls_status ls_recv_up_to(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int peer,
+                        int tag, const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_RECV,
+                                                  .output = buf,
+                                                  .count = count,
+                                                  .up_to = true,
+                                                  .dtype = dtype,
+                                                  .root = peer,
+                                                  .tag = tag,
+                                                  .options = options},
+                                work);
+}
+
+/* The source must be read before the handle is given back. */
+ls_status ls_recv_any(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int tag,
+                      const ls_collective_options *options, int *source)
+{
+    ls_work *work = NULL;
+    if (source != NULL) {
+        *source = LS_ANY_SOURCE;
+    }
+    LS_TRY(ls__work_may_wait("ls_recv_any"));
+    LS_TRY(ls_recv(group, buf, count, dtype, LS_ANY_SOURCE, tag, options, &work));
+    ls__engine_wait(group->comm, work, 0);
+    if (source != NULL) {
+        *source = ls_work_source(work);
+    }
+    return ls_work_wait(work);
+}

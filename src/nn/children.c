@@ -1,0 +1,149 @@
+/* Children of a module by number, and its items by dotted name.
+ *
+ *     "layers.0.fc1.weight"     the entry "layers" of the root, its entry "0", its entry "fc1",
+ *                               whose entry "weight" is a parameter
+ *
+ * A wrapper keeps the wrapped module as a child without a name, which a search enters where it
+ * finds nothing else; so names are the same with and without the wrapper. */
+#include <string.h>
+
+#include "base/error.h"
+#include "nn/module.h"
+
+/* ---- by number ---------------------------------------------------------------------------- */
+
+/* Entry number i among the children only, or NULL. */
+static const ls__entry *child_entry(const ls_module *module, int i)
+{
+    const int entries = module != NULL ? module->entries->count : 0;
+    for (int at = 0; at < entries; at++) {
+        const ls__entry *entry = &module->entries->list[at];
+        if (entry->kind == LS__ENTRY_CHILD && i-- == 0) {
+            return entry;
+        }
+    }
+    return NULL;
+}
+
+/* Quadratic in the number of entries, which is small; counts only direct children. */
+int ls_module_child_count(const ls_module *module)
+{
+    int count = 0;
+    while (child_entry(module, count) != NULL) {
+        count++;
+    }
+    return count;
+}
+
+/* Children only are counted; NULL beyond the last. */
+ls_module *ls_module_child_at(const ls_module *module, int i)
+{
+    const ls__entry *entry = i >= 0 ? child_entry(module, i) : NULL;
+    return entry != NULL ? entry->child : NULL;
+}
+
+const char *ls_module_child_name(const ls_module *module, int i)
+{
+    const ls__entry *entry = i >= 0 ? child_entry(module, i) : NULL;
+    return entry != NULL ? entry->name : NULL;
+}
+
+ls_module *ls__module_wrapped(ls_module *module)
+{
+    while (module->entries->count == 1 && module->entries->list[0].name[0] == '\0') {
+        module = module->entries->list[0].child;
+    }
+    return module;
+}
+
+/* ---- by name ------------------------------------------------------------------------------ */
+
+/* Finds the entry whose name is name[length], in `module` or in the module it wraps. */
+static const ls__entry *find_entry(const ls_module *module, const char *name, size_t length)
+{
+    while (module != NULL) {
+        const ls_module *wrapped = NULL;
+        for (int i = 0; i < module->entries->count; i++) {
+            const ls__entry *entry = &module->entries->list[i];
+            if (strlen(entry->name) == length && memcmp(entry->name, name, length) == 0 &&
+                length > 0) {
+                return entry;
+            }
+            wrapped = entry->name[0] == '\0' ? entry->child : wrapped;
+        }
+        module = wrapped;
+    }
+    return NULL;
+}
+
+/* For messages. */
+static const char *kind_name(ls__entry_kind kind)
+{
+    switch (kind) {
+    case LS__ENTRY_PARAM:
+        return "parameter";
+    case LS__ENTRY_BUFFER:
+        return "buffer";
+    case LS__ENTRY_CHILD:
+        break;
+    }
+    return "module";
+}
+
+/* Names the part that is missing, and the kind of the entry that has its name, if any. */
+static void fail_missing(const ls_module *module, const char *name, size_t length,
+                         ls__entry_kind kind, const ls__entry *other)
+{
+    (void)ls__fail(LS_ERR_INVALID,
+                   "module %s: it has no %s \"%.*s\" (asked for: \"%s\")%s%s; "
+                   "ls_module_child_name and ls_module_params list its parts",
+                   ls__module_name(module), kind_name(kind), (int)length, name, name,
+                   other != NULL ? "; the part of that name is a " : "",
+                   other != NULL ? kind_name(other->kind) : "");
+}
+
+/* Walks `name` part by part; only the last part may be of `kind`, those before it are modules. NULL
+ * with the error set. */
+static const ls__entry *find_part(const ls_module *module, const char *name, ls__entry_kind kind)
+{
+    if (module == NULL || name == NULL) {
+        (void)ls__fail(LS_ERR_INVALID,
+                       "module: the %s is NULL; give a module and the dotted name of a %s in it",
+                       module == NULL ? "module" : "name", kind_name(kind));
+        return NULL;
+    }
+    const char *at = name;
+    for (;;) {
+        const size_t length = strcspn(at, ".");
+        const bool last = at[length] == '\0';
+        const ls__entry *entry = find_entry(module, at, length);
+        if (entry == NULL || entry->kind != (last ? kind : LS__ENTRY_CHILD)) {
+            const size_t until = (size_t)(at - name) + length;
+            fail_missing(module, name, until, last ? kind : LS__ENTRY_CHILD, entry);
+            return NULL;
+        }
+        if (last) {
+            return entry;
+        }
+        module = entry->child;
+        at += length + 1;
+    }
+}
+
+ls_module *ls_module_child(const ls_module *module, const char *name)
+{
+    const ls__entry *entry = find_part(module, name, LS__ENTRY_CHILD);
+    return entry != NULL ? entry->child : NULL;
+}
+
+ls_tensor *ls_module_param(const ls_module *module, const char *name)
+{
+    const ls__entry *entry = find_part(module, name, LS__ENTRY_PARAM);
+    return entry != NULL ? entry->tensor : NULL;
+}
+
+ls_tensor *ls_module_buffer(const ls_module *module, const char *name)
+{
+    const ls__entry *entry = find_part(module, name, LS__ENTRY_BUFFER);
+    return entry != NULL ? entry->tensor : NULL;
+}

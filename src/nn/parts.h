@@ -1,0 +1,36 @@
+/* The parts that a class has declared (lockstep/parts.h). */
+#ifndef LS_NN_PARTS_H
+#define LS_NN_PARTS_H
+
+#include <lockstep/parts.h>
+
+#define LS__PARTS_MAX 1024
+
+typedef struct ls__module_part {
+    char *name;
+    ls_module *module;                                        /* or */
+    ls_tensor *(*run)(ls_module *self, ls_tensor *const *in); /* with the names it uses */
+    char *uses;
+    int from[LS_PART_FROM_MAX], from_count;
+    bool freed; /* ls_module_keep_parts has not kept it */
+} ls__module_part;
+
+struct ls_parts {
+    ls_module *self; /* whose class declares them */
+    ls__module_part *list;
+    int count, room;
+    int entries; /* of the tree when they were declared */
+    ls_status status;
+    char *message; /* of the first error */
+    bool cut;      /* some parts are freed: they cannot be declared again */
+};
+
+/* The parts of `module`, or of the module that it wraps; declared again when the tree has grown. NULL
+ * with the error set. Borrowed until the module is freed. */
+const ls_parts *ls__parts_of(ls_module *module);
+/* LS_ERR_INVALID unless first … first+count-1 are some of the parts, LS_ERR_STATE when they were
+ * freed. */
+ls_status ls__parts_check(const ls_parts *parts, const char *call, int first, int count);
+void ls__parts_free(ls_parts *parts); /* NULL is allowed */
+
+#endif

@@ -1,0 +1,274 @@
+"""What `lockstep paper` computes from measured rows: each figure's table, claims and model, computed here a second time.
+The rows are made up by fake_mpirun.py, which stands in for mpirun."""
+
+import json
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from sentences import says
+from tap import BUILD, SOURCE, run, test
+
+SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-figures-")
+FOLDER = pathlib.Path(SCRATCH.name)
+NETWORKS = {"ResNet-18": "resnet18-cifar", "GPT 6x384": "gpt"}
+
+
+def fake():
+    """The environment in which mpirun is the fake one."""
+    (FOLDER / "bin").mkdir()
+    (FOLDER / "plugins").mkdir()
+    launcher = FOLDER / "bin/mpirun.openmpi"
+    launcher.write_text(f"#!{sys.executable}\n" + (pathlib.Path(__file__).parent / "fake_mpirun.py").read_text())
+    launcher.chmod(0o755)
+    # Any plug-in that can be loaded: no rank is started.
+    (FOLDER / "plugins/ls_backend_mpi_openmpi.so").symlink_to(BUILD / "tests/plugins/ls_backend_loop.so")
+    return dict(os.environ, PATH=f"{FOLDER / 'bin'}:{os.environ['PATH']}", LOCKSTEP_BACKEND_PATH=str(FOLDER / "plugins"),
+                FAKE_ROWS=str(FOLDER / "rows"))
+
+
+ENVIRONMENT = fake()
+
+
+def figure(name, *arguments):
+    """(the result, the rows that were measured)"""
+    (FOLDER / "rows").write_text("")
+    done = subprocess.run([BUILD / "lockstep", "paper", name, "--transport", "mpi", "--format", "json", *arguments],
+                          text=True, capture_output=True, timeout=120, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    jobs = [json.loads(line) for line in (FOLDER / "rows").read_text().splitlines()]
+    rows = [{**row, "asked": job["options"], "command": job["command"]} for job in jobs for row in job["rows"]]
+    return json.loads(done.stdout), rows
+
+
+def rows_of(table):
+    keys = [column["key"] for column in table["columns"]]
+    return [dict(zip(keys, row, strict=True)) for row in table["rows"]]
+
+
+def the(rows, **wanted):
+    found, = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    return found
+
+
+def near(a, b):
+    return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9)
+
+
+def check_steps(shown, measured, **more):
+    """Cells that are those of a row of steps."""
+    for key in ("forward", "backward", "exposed", "optimizer", "step"):
+        assert key not in shown or near(shown[key], measured[key]["mean_ms"]), (key, shown)
+    assert near(shown["deviation"], measured["step"]["deviation_ms"]), shown
+    assert "hidden share" not in shown or near(shown["hidden share"], measured["hidden_share"]), shown
+    assert "steps" not in shown or shown["steps"] == measured["samples_ms"]["step"], shown
+    assert all(shown[key] == value for key, value in more.items()), (shown, more)
+
+
+def check_claims(result, *expected):
+    """Each: words of the left and the right side, their turns, the relation, the factor."""
+    for claim, (left, right, a, b, relation, factor) in zip(result["claims"], expected, strict=True):
+        ratios = sorted(x / y for x, y in zip(a, b, strict=True))
+        assert left in claim["left"] and right in claim["right"], (claim, left, right)
+        assert (claim["relation"], claim["factor"], claim["turns"]) == (relation, factor, len(ratios)), claim
+        for key, value in (("lowest", ratios[0]), ("ratio", statistics.median(ratios)), ("highest", ratios[-1])):
+            assert near(claim[key], value), (claim, key, value)
+        assert claim["holds"] == (claim["ratio"] < factor if relation == "<" else claim["ratio"] > factor), claim
+
+
+@test
+def figure_2_finds_the_knee_and_compares_it_with_the_smallest_calls():
+    for parameters in (2000000, 20000):
+        result, measured = figure("fig2", "--parameters", str(parameters))
+        curve = [row for row in rows_of(result["tables"][0]) if row["ranks"] == 2]
+        assert [row["per call"] for row in curve] == [size for size in (
+            10000, 20000, 50000, 100000, 200000, 500000, 1000000, 2000000) if size <= parameters]
+        for shown, row in zip(curve, measured, strict=True):
+            assert (shown["calls"], shown["time"], shown["turns"]) == (row["calls"], row["time_ms"], row["round_ms"])
+        best = min(measured, key=lambda row: row["time_ms"])
+        knee = next(row for row in measured if row["time_ms"] <= 1.1 * best["time_ms"])
+        shown = rows_of(result["tables"][1])[0]
+        assert (shown["knee"], shown["time there"], shown["best"], shown["time of the best"]) == (
+            knee["elements"], knee["time_ms"], best["elements"], best["time_ms"])
+        has_knee = knee is not measured[0]
+        assert has_knee == (parameters == 2000000), [row["time_ms"] for row in measured]
+        large = knee if has_knee else measured[-1]
+        assert ("(the knee)" if has_knee else "(the largest; the smallest are as fast)") in result["claims"][0]["left"]
+        check_claims({"claims": result["claims"][:1]},
+                     (f"{large['elements']} parameters a call", "10000 a call", large["round_ms"], measured[0]["round_ms"],
+                      "<", 1))
+        # The tree is measured over TCP of this host, with the same sizes as what is chosen.
+        chosen, tree = ([row for row in rows_of(result["tables"][0]) if row["algorithm"] == kind and row["ranks"] == 4]
+                        for kind in ("chosen", "tree_stages"))
+        check_claims({"claims": result["claims"][1:]}, ("tree_stages, largest calls", "chosen", tree[-1]["turns"],
+                                                        chosen[-1]["turns"], ">", 1))
+
+
+@test
+def figure_6_shows_the_parts_and_compares_overlap_with_the_same_buckets_after_backward():
+    result, measured = figure("fig6")
+    table, = result["tables"]
+    expected = []
+    for network, model in NETWORKS.items():
+        by_mode = {mode: the(measured, model=model, mode=mode) for mode in ("bucketed", "overlap", "local")}
+        for title, row in zip(("after backward", "overlapped", "local"), by_mode.values()):
+            check_steps(the(rows_of(table), network=network, reduction=title), row, row=f"{network}, {title}",
+                        medium="MPI (Open MPI)")
+        expected.append((f"{network}, overlapped", "after backward", by_mode["overlap"]["round_ms"],
+                         by_mode["bucketed"]["round_ms"], "<", 1))
+    check_claims(result, *expected)
+    assert [row["buckets"] for row in measured] == ["25", "25", "-"] * 2
+    plot, = result["plots"]
+    assert plot["y"] == ["forward", "backward", "exposed", "optimizer"] and "MPI (Open MPI)" in plot["title"]
+
+
+@test
+def figures_7_and_8_compare_buckets_of_25_mb_with_none_and_the_automatic_ones_with_the_best():
+    for name, ranks in (("fig7", 2), ("fig8", 4)):
+        result, measured = figure(name)
+        expected = []
+        for network, model in NETWORKS.items():
+            sizes = {row["buckets"]: row for row in measured if row["model"] == model}
+            assert list(sizes) == ["1e-06", "1", "5", "10", "25", "50", "auto"]
+            for size, row in sizes.items():
+                shown = the(rows_of(result["tables"][0]), network=network, bucket="0" if size == "1e-06" else size)
+                check_steps(shown, row, buckets=3)
+                assert row["ranks"] == ranks
+            best = min(list(sizes)[1:-1], key=lambda size: sizes[size]["step"]["mean_ms"])
+            expected += [(f"{network}, 25 MB", "0 MB", sizes["25"]["round_ms"], sizes["1e-06"]["round_ms"], "<", 1),
+                         (f"{network}, auto", f"{best} MB, the best", sizes["auto"]["round_ms"], sizes[best]["round_ms"], "<",
+                          1.03)]
+        check_claims(result, *expected)
+
+
+def modelled_ms(timeline, ranks, speed, alpha, beta):
+    """Buckets of 1 MiB and then 25 MB, each reduced by halving and doubling as soon as it is full and the link free."""
+    steps, sent = 2 * math.log2(ranks), 2 * (ranks - 1) / ranks
+    free = filled = 0
+    room = 2**20
+    gradients = sorted(timeline["gradients"], key=lambda g: g["ready_s"])
+    for i, gradient in enumerate(gradients):
+        filled += 4 * gradient["elements"]
+        if ranks > 1 and (filled >= room or i == len(gradients) - 1):
+            free = max(free, gradient["ready_s"] / speed) + alpha * steps + beta * sent * filled
+            filled, room = 0, 25e6
+    return 1e3 * ((timeline["forward_s"] + timeline["optimizer_s"]) / speed + max(free, timeline["backward_s"] / speed))
+
+
+@test
+def figure_9_models_buckets_by_the_costs_of_two_all_reduces():
+    result, measured = figure("fig9", "--speed", "2")
+    small, large = (the(measured, command="pieces", elements=count)["time_ms"] * 1e-3 for count in (1000, 4000000))
+    beta = (large - small) / (4 * (4000000 - 1000))  # of 2 ranks each sends its whole buffer once
+    alpha = (small - beta * 4000) / 2
+    says(result["notes"][0], "%s, fitted: alpha %.1f us a step, beta %.3f ns a byte.")
+    assert f"alpha {alpha * 1e6:.1f} us a step, beta {beta * 1e9:.3f} ns a byte" in result["notes"][0]
+    expected = []
+    for network, model in NETWORKS.items():
+        timeline = json.loads((SOURCE / f"bench/timelines/{model}.json").read_text())
+        assert any(f"{network}: processors are {2 * 64 // timeline['batch']} times as fast" in note for note in result["notes"])
+        for scaling in ("weak", "strong"):
+            def model_of(ranks):
+                return modelled_ms(timeline, ranks, 2 * (1 if scaling == "weak" else ranks / 4), alpha, beta)
+            for ranks in (2**k for k in range(9)):
+                shown = the(rows_of(result["tables"][0]), network=network, scaling=scaling, ranks=ranks)
+                assert near(shown["model"], model_of(ranks)), (shown, model_of(ranks))
+                speed = 2 * (1 if scaling == "weak" else ranks / 4)
+                step = shown["model"] if ranks in (1, 16, 32, 64, 128, 256) else the(
+                    measured, command="replay", model=model, ranks=ranks, mode="overlap", speed=speed,
+                    **{"asked": next(row["asked"] for row in measured if row.get("model") == model and row["ranks"] == ranks
+                                     and float(row["asked"].get("speed", 0)) == speed
+                                     and ("local" in row["asked"]["mode"]) == (scaling == "weak" and ranks == 8))}
+                )["step"]["mean_ms"]
+                assert near(shown["step"], step), (shown, step)
+                assert shown["model is off by"] == ("-" if ranks > 8 else f"{100 * (shown['model'] / step - 1):+.0f}"), shown
+                assert near(shown["speedup"], model_of(1) / step * (ranks if scaling == "weak" else 1)), shown
+        weak = [row for row in measured if row.get("model") == model and row["ranks"] == 8 and "local" in row["asked"]["mode"]]
+        expected.append((f"{network}, 8 ranks", "without communication", the(weak, mode="overlap")["round_ms"],
+                         the(weak, mode="local")["round_ms"], "<", 2))
+    check_claims(result, *expected)
+
+
+@test
+def figure_10_compares_every_eighth_step_with_every_step():
+    result, measured = figure("fig10")
+    expected = []
+    for network, model in NETWORKS.items():
+        for ranks in (2, 4, 8):
+            rows = {every: the(measured, model=model, ranks=ranks, skip=every) for every in (1, 2, 4, 8)}
+            for every, row in rows.items():
+                shown = the(rows_of(result["tables"][0]), network=network, ranks=ranks, every=every)
+                check_steps(shown, row, series=f"{network}, {ranks} ranks")
+                assert near(shown["saved"], 100 * (1 - row["step"]["mean_ms"] / rows[1]["step"]["mean_ms"])), shown
+        expected.append((f"{network}, 8 ranks, every 8th", "every step", rows[8]["round_ms"], rows[1]["round_ms"], "<", 1))
+    check_claims(result, *expected)
+
+
+@test
+def figure_12_compares_three_groups_with_one():
+    result, measured = figure("fig12")
+    expected = []
+    for network, model in NETWORKS.items():
+        rows = {groups: the(measured, model=model, groups=groups, ranks=4) for groups in (1, 3, 5)}
+        for groups, row in rows.items():
+            check_steps(the(rows_of(result["tables"][0]), network=network, groups=str(groups)), row, buckets=3)
+        expected.append((f"{network}, 3 groups", "1 group", rows[3]["round_ms"], rows[1]["round_ms"], "<", 1))
+    check_claims(result, *expected)
+
+
+@test
+def under_noise_the_claims_are_about_the_strongest_one():
+    result, measured = figure("variance")
+    expected = []
+    for network, model in NETWORKS.items():
+        rows = {(row["asked"]["noise"], row["mode"]): row for row in measured if row["model"] == model}
+        quiet = rows["0", "local"]
+        for (noise, mode), row in rows.items():
+            shown = the(rows_of(result["tables"][0]), network=network, noise=noise, reduction=mode)
+            check_steps(shown, row, box=f"{mode}, {noise}", longest=max(row["samples_ms"]["step"]))
+            ordered = sorted(row["samples_ms"]["step"])
+            assert shown["median"] == ordered[int(0.5 * (len(ordered) - 1) + 0.5)], shown
+            share = float(noise) * (1 if mode == "local" else 1 + 1 / 2 + 1 / 3 + 1 / 4)
+            assert near(shown["expected"], (quiet["forward"]["mean_ms"] + quiet["backward"]["mean_ms"]) * (1 + share) +
+                        quiet["optimizer"]["mean_ms"]), shown
+        overlap, local, naive = (rows["0.3", mode]["round_ms"] for mode in ("overlap", "local", "naive"))
+        expected += [(f"{network}, overlap, noise of 30 %", "local", overlap, local, ">", 1),
+                     (f"{network}, overlap, noise of 30 %", "naive", overlap, naive, "<", 1)]
+    check_claims(result, *expected)
+
+
+@test
+def the_notebooks_keys_have_the_notebooks_meaning():
+    result, measured = figure("cs336", "--sizes", "1M,10M")
+    calls, steps = map(rows_of, result["tables"])
+    for ranks in (2, 4, 6):
+        for size in (1, 10):
+            row = the(measured, command="all-reduce", ranks=ranks, bytes=size * 10**6)
+            shown = the(calls, world_size=ranks, size_mb=size)
+            assert [shown[key] for key in ("backend", "time_ms", "algbw", "busbw")] == [
+                "MPI (Open MPI)", row["time_ms"], row["algbw"], row["busbw"]], shown
+            assert row["asked"]["buffers"] == "private"
+    rows = {row["buckets"] if row["mode"] == "overlap" else row["mode"]: row for row in measured if row["command"] == "ddp"}
+    assert list(rows) == ["naive", "flat", "1e-06", "1", "10", "100", "1000"]
+    # The made-up buckets hold 3 to 6 MB: larger ones are flat.
+    assert [row["bucket_size"] for row in steps] == ["naive", "flat", "overlap", "1", "10 = flat", "100 = flat", "1000 = flat"]
+    for shown, row in zip(steps, rows.values(), strict=True):
+        fractions = [a / b for a, b in zip(row["samples_ms"]["exposed"], row["samples_ms"]["step"], strict=True)]
+        for key, value in (("model", "gpt"), ("backend", "MPI (Open MPI)"), ("world_size", 2), ("global_batch_size", 2),
+                           ("warmup_steps", 3), ("benchmark_steps", len(fractions))):
+            assert shown[key] == value, (key, shown)
+        for name, part in (("step", "step"), ("comm", "exposed"), ("wire", "wire")):
+            assert near(shown[f"{name}_time_avg_s"], row[part]["mean_ms"] * 1e-3), shown
+            assert near(shown[f"{name}_time_std_s"], row[part]["deviation_ms"] * 1e-3), shown
+        assert near(shown["comm_frac_avg"], statistics.mean(fractions))
+        assert near(shown["comm_frac_std"], statistics.stdev(fractions))
+    check_claims(result, ("flat", "naive", rows["flat"]["round_ms"], rows["naive"]["round_ms"], "<", 1.02),
+                 ("overlap", "naive", rows["1e-06"]["round_ms"], rows["naive"]["round_ms"], "<", 1))
+
+
+run()
