@@ -83,6 +83,18 @@ def tensors_are_put_together_from_the_files_of_all_ranks():
 
 
 @test
+def pieces_of_a_tensor_in_one_file_are_found_by_their_keys():
+    folder = SOURCE / "tests/dist/checkpoint/corpus/version-3/step-00000007"
+    listed = json.loads((folder / "manifest.json").read_text())
+    files = {name: safetensors(folder / name) for name in listed["files"] if name != "scalars.json"}
+    assert listed["version"] == 3 and len(listed["tensors"]) == 4
+    for layer in range(4):
+        name = f"layer.{layer}"
+        values = put_together(listed["tensors"][name], name, files)
+        assert values == {i: 100 * layer + i for i in range(12)}, values
+
+
+@test
 def all_ranks_write_as_much():
     sizes = [entry["bytes"] for name, entry in manifest()["files"].items()
              if name.endswith(".safetensors")]

@@ -104,18 +104,19 @@ static void free_all(ls__shown *shown, int size)
 
 /* ---- shares ----------------------------------------------------------------------------------- */
 
-/* Marks the box [start, start+dim) of a tensor, element by element. */
+/* Marks the part [start, start+dim) of a box of a tensor, element by element. */
 static void mark(const ls_state_tensor *t, const ls__part *part, uint8_t *seen, size_t *marked)
 {
     int64_t at[LS_DIMS_MAX];
     memcpy(at, part->start, sizeof at);
     for (size_t left = part->bytes; left > 0; left--) {
-        size_t index = 0;
+        size_t index = 0, in_box = 0;
         for (int i = 0; i < t->ndim; i++) {
             CHECK(at[i] >= part->start[i] && at[i] < part->start[i] + part->dim[i]);
             index = index * (size_t)t->global[i] + (size_t)at[i];
+            in_box = in_box * (size_t)t->local[i] + (size_t)(at[i] - t->start[i]);
         }
-        CHECK(index == part->skip + (part->bytes - left)); /* one piece of memory */
+        CHECK(in_box == part->skip + (part->bytes - left)); /* one piece of memory */
         CHECK(seen[index] == 0);
         seen[index] = 1;
         *marked += 1;
@@ -172,6 +173,72 @@ TEST(a_few_large_tensors_are_cut_so_that_shares_are_even_too)
     for (int size = 1; size <= RANKS_MAX; size++) {
         CHECK(largest_share(fill_uneven, size) <= 1.125);
     }
+}
+
+/* Ranks 0 to 3 have the upper rows, 4 to 7 the lower ones. */
+static ls_status fill_halves(void *object, const char *prefix, const ls_state_visitor *v)
+{
+    const bool upper = *(int *)object < 4;
+    (void)prefix;
+    const ls_state_tensor t = {.dtype = LS_UINT8,
+                               .ndim = 3,
+                               .global = {5, 3, 50000},
+                               .start = {upper ? 0 : 2},
+                               .local = {upper ? 2 : 3, 3, 50000}};
+    return v->tensor(v->self, "halves", &t);
+}
+
+TEST(a_large_slice_is_cut_among_the_ranks_that_have_it)
+{
+    ls__shown shown[8];
+    int ranks[8] = {0, 1, 2, 3, 4, 5, 6, 7}, writers[2] = {0};
+    size_t marked = 0;
+    static uint8_t seen[5 * 3 * 50000];
+    collect_all(shown, 8, fill_halves,
+                (void *[]){&ranks[0], &ranks[1], &ranks[2], &ranks[3], &ranks[4], &ranks[5],
+                           &ranks[6], &ranks[7]});
+    plan_all(shown, 8);
+    for (int i = 0; i < shown[0].piece_count; i++) {
+        const ls__piece *p = &shown[0].pieces[i];
+        CHECK((p->rank < 4) == (p->part.start[0] < 2));
+        CHECK_INT(p->key, 0);
+        writers[p->rank < 4]++;
+        mark(&p->entry->tensor, &p->part, seen, &marked);
+    }
+    CHECK(marked == sizeof seen);
+    CHECK(writers[1] == 4 && writers[0] == 3); /* in halves of rows, and in rows */
+    free_all(shown, 8);
+}
+
+/* Ten of 50,000 bytes only rank 0 has, and ten of 60,000 both ranks. */
+static ls_status fill_unequal(void *object, const char *prefix, const ls_state_visitor *v)
+{
+    char name[16];
+    (void)prefix;
+    for (int i = 0; i < 10; i++) {
+        (void)snprintf(name, sizeof name, "both%d", i);
+        add(v, name, 1, (int64_t[]){60000});
+        (void)snprintf(name, sizeof name, "own%d", i);
+        if (*(int *)object == 0) {
+            add(v, name, 1, (int64_t[]){50000});
+        }
+    }
+    return LS_OK;
+}
+
+TEST(a_rank_with_much_of_its_own_writes_less_of_what_others_have_too)
+{
+    ls__shown shown[2];
+    int ranks[2] = {0, 1};
+    size_t load[2] = {0};
+    collect_all(shown, 2, fill_unequal, (void *[]){&ranks[0], &ranks[1]});
+    plan_all(shown, 2);
+    for (int i = 0; i < shown[0].piece_count; i++) {
+        load[shown[0].pieces[i].rank] += shown[0].pieces[i].part.bytes;
+    }
+    CHECK(load[0] + load[1] == 1100000);
+    CHECK(load[0] <= 550000 + 60000 && load[1] <= 550000 + 60000);
+    free_all(shown, 2);
 }
 
 /* ---- random boxes ----------------------------------------------------------------------------- */
