@@ -294,8 +294,11 @@ static ls_status open_on_all(ls_checkpoint *c, int64_t step, ls__reading *readin
     LS_TRY(ls__checkpoint_agree(c, status, words, LS__DIGEST_HEX / 8));
     for (int r = 1; r < c->size; r++) {
         if (memcmp(c->reports[r].word, c->reports[0].word, sizeof words) != 0) {
-            return ls__fail(LS_ERR_FORMAT, "checkpoint: rank %d sees another manifest than rank 0",
-                            r);
+            return ls__fail(
+                LS_ERR_FORMAT,
+                "checkpoint: rank %d sees another manifest than rank 0; give a folder on "
+                "a file system that all hosts share",
+                r);
         }
     }
     return LS_OK;

@@ -68,6 +68,20 @@ def every_dtype_is_summed_and_checked():
 
 
 @test
+def wrong_sums_are_noticed():
+    """Of a backend whose every sum has a wrong bit."""
+    environment = {**os.environ, "LOCKSTEP_BACKEND": str(BUILD / "tests/plugins/ls_backend_loop.so"), "LOOP_BROKEN": "sums"}
+    for arguments, words in (
+            (("all-reduce", "-n", "2", "--sizes", "4K", "--samples", "1", "--buffers", "private"),
+             sentence("lockstep bench: wrong results: %lld elements of %s of %lld bytes")),
+            (("pieces", "-n", "2", "--total", "100K", "--pieces", "1000"),
+             sentence("wrong results: %lld elements of all-reduces of %lld elements"))):
+        done = subprocess.run([BUILD / "lockstep", "bench", *arguments], env=environment, text=True, capture_output=True)
+        says(done.stderr, words)
+        assert done.returncode == 1, done
+
+
+@test
 def a_row_says_over_what_and_by_which_algorithm():
     _, rows = bench("all-reduce", "--sizes", "100K", "--transport", "tcp", "--algorithm", "ring",
                     "--buffers", "private", "--op", "max")

@@ -6,9 +6,14 @@
 
 #include "base/digest.h"
 #include "comm/engine/init.h"
+#include "comm/group/group.h"
+#include "comm/tune/cache.h"
 #include "comm/tune/tune.h"
 #include "job/bootstrap/agent_thread.h"
 #include "job/bootstrap/parent_watch.h"
+#include "tools/trace.h"
+
+static const char *files[3]; /* made before memory gets scarce */
 
 static void fail_init(golden_fault kind)
 {
@@ -72,7 +77,9 @@ static ls_status use_parts_of_jobs(void)
     ls__counts counts;
     ls__parent_watch *watch = NULL;
     ls_memory_stats stats = {.size = sizeof stats};
+    const ls__timings timings = {0};
     LS_TRY(ls_memory_get_stats(&stats)); /* makes what the first tensor makes */
+    LS_TRY(ls__tune_keep(ls_world()->comm, &far, &timings));
     LS_TRY(ls__mac("key", 3, "text", 4, code));
     LS_TRY(
         ls__tune_count(ls__algorithm_find(LS__OP_ALL_REDUCE, "ring"), &far, golden_env(), &counts));
@@ -83,9 +90,47 @@ static ls_status use_parts_of_jobs(void)
 
 GOLDEN_BARE(of_parts_of_jobs)
 {
+    char path[300];
+    (void)snprintf(path, sizeof path, "%s/times", golden_folder());
+    (void)setenv("LOCKSTEP_TUNE_FILE", path, 1);
     golden_fail_each(GOLDEN_MEMORY, use_parts_of_jobs);
     golden_fail_each(GOLDEN_MALLOC, use_parts_of_jobs);
     golden_fail_each(GOLDEN_SYSTEM, use_parts_of_jobs);
+}
+
+/* What `lockstep trace` does. */
+static ls_status use_a_trace(void)
+{
+    trace t;
+    ls_status status = trace_read(files[0], &t);
+    if (status == LS_OK) {
+        status = trace_divide(files[0], &t);
+    }
+    trace_free(&t);
+    if (status == LS_ERR_MEMORY) { /* else it is said in the words of the JSON library */
+        golden_show_once(status);
+    }
+    return LS_OK;
+}
+
+/* For the JSON library: version 2.14 frees what it has not allocated when it gets none. */
+static void *never_refused(size_t bytes)
+{
+    return aligned_alloc(16, bytes / 16 * 16 + 16);
+}
+
+GOLDEN_BARE(of_who_reads_a_trace)
+{
+    json_set_alloc_funcs(never_refused, free);
+    static const char text[] =
+        "{\"otherData\":{\"lockstep_trace\":1,\"world_size\":1,\"ranks\":[{\"host\":\"h\"}]},"
+        "\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"step\",\"name\":\"step\",\"pid\":0,\"tid\":1,"
+        "\"ts\":0,\"dur\":10,\"args\":{\"step\":1}}]}";
+    trace t;
+    files[0] = golden_file("trace.json", text, sizeof text - 1);
+    MUST(trace_read(files[0], &t)); /* the list of mapped files is made once */
+    trace_free(&t);
+    golden_fail_each(GOLDEN_MALLOC, use_a_trace);
 }
 
 static ls_status use_tensors(void)
@@ -104,6 +149,30 @@ GOLDEN_BARE(of_tensors)
 {
     golden_fail_each(GOLDEN_MEMORY, use_tensors);
     golden_fail_each(GOLDEN_MALLOC, use_tensors);
+}
+
+static ls_tensor *pass_on(ls_module *self, ls_tensor *x)
+{
+    (void)self;
+    return x;
+}
+
+/* Why it cannot be made is kept in memory, too. */
+static ls_status use_broken_module(void)
+{
+    static const ls_module_class plain = LS_MODULE_CLASS(.name = "plain", .forward = pass_on);
+    ls_module *net = ls_module_new(sizeof *net, &plain);
+    if (net != NULL) {
+        (void)ls_module_add(net, "one", NULL);
+    }
+    const ls_status status = ls_module_status(net);
+    ls_module_free(net);
+    return status;
+}
+
+GOLDEN_BARE(of_a_module_that_cannot_be_made)
+{
+    golden_fail_each(GOLDEN_MALLOC, use_broken_module);
 }
 
 static ls_status use_modules(void)
@@ -136,8 +205,6 @@ GOLDEN_BARE(of_modules_and_optimizers)
     golden_fail_each(GOLDEN_MEMORY, use_modules);
     golden_fail_each(GOLDEN_MALLOC, use_modules);
 }
-
-static const char *files[3]; /* made before memory gets scarce */
 
 static ls_status use_data(void)
 {
@@ -322,8 +389,12 @@ static ls_status use_ddp(void)
     }
     int identical;
     uint64_t hash;
+    char timeline[4096];
     if (status == LS_OK) {
         status = ls_replicas_identical(ddp, ls_world(), &identical, &hash);
+    }
+    if (status == LS_OK) {
+        status = ls_ddp_timeline(ddp, timeline, sizeof timeline, NULL);
     }
     ls_module_free(ddp);
     return status;

@@ -91,6 +91,50 @@ TEST(a_folder_that_another_host_does_not_see_is_said_to_be_that)
     small_remove(folder);
 }
 
+/* Each rank's own disk has a checkpoint of step 5. */
+static int ranks_see_two_folders(void *arg)
+{
+    const char(*folders)[64] = arg;
+    small s = {0};
+    int64_t step = 0;
+    ls_checkpoint *c = NULL;
+    CHECK_OK(ls_init(NULL));
+    CHECK_INT(chdir(folders[ls_rank()]), 0);
+    CHECK_OK(ls_checkpoint_new(".", ls_world(),
+                               LS_OPTIONS(ls_checkpoint_options, .load_only = true), &c));
+    CHECK(ls_checkpoint_load(c, SMALL_ITEM(&s), &step) < 0);
+    CHECK_SAYS(ls_error_message(), "checkpoint: rank %d sees another manifest than rank 0; give a "
+                                   "folder on a file system that all hosts share");
+    CHECK_OK(ls_checkpoint_free(c));
+    CHECK_OK(ls_finalize());
+    return 0;
+}
+
+static int save_one(void *arg)
+{
+    const job *j = arg;
+    small s;
+    small_fill(&s, j->n);
+    CHECK_OK(ls_init(NULL));
+    ls_checkpoint *c = open_it(j->folder, false);
+    CHECK_OK(ls_checkpoint_save(c, 5, SMALL_ITEM(&s)));
+    CHECK_OK(ls_checkpoint_free(c));
+    CHECK_OK(ls_finalize());
+    return 0;
+}
+
+TEST(ranks_that_see_other_checkpoints_of_the_same_step_load_none)
+{
+    char folders[2][64];
+    for (int i = 0; i < 2; i++) {
+        small_folder(folders[i]);
+        CHECK_INT(run_child(save_one, &(job){.folder = folders[i], .n = i}), 0);
+    }
+    CHECK_OK(ls_spawn(ranks_see_two_folders, folders, 2));
+    small_remove(folders[0]);
+    small_remove(folders[1]);
+}
+
 TEST(an_error_of_an_asynchronous_save_comes_with_the_next_call_on_all_ranks)
 {
     check_ranks(4, 1, ENOSPC, true);

@@ -8,6 +8,7 @@
 #include <lockstep/backend.h>
 #include <lockstep/comm.h>
 
+#include "comm/backend/mpi_choice.h"
 #include "comm/backend/plugin.h"
 #include "job/operation.h"
 #include "says.h"
@@ -219,6 +220,29 @@ TEST(the_environment_chooses_the_backend_of_the_world)
     CHECK_SAYS(run.text, "backend \"%s\": there is no ls_backend_%s.so in %s; install the plug-in, "
                          "or give its folder in LOCKSTEP_BACKEND_PATH, or its path as the backend");
     free(run.text);
+}
+
+/* ---- which MPI ------------------------------------------------------------------------------- */
+
+TEST(the_launchers_variables_say_which_mpi_it_is)
+{
+    static const struct {
+        const char *variable, *choice; /* the last one set is first asked for */
+    } cases[] = {{"MPI_LOCALRANKID", "mpi_mpich"},
+                 {"PMIX_RANK", "mpi_openmpi"},
+                 {"PMI_RANK", "mpi_mpich"},
+                 {"OMPI_COMM_WORLD_RANK", "mpi_openmpi"},
+                 {"LOCKSTEP_MPI", "mpi_mpich"}};
+    char choice[64];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        unsetenv(cases[i].variable);
+    }
+    CHECK_STATUS(ls__mpi_choose(choice, sizeof choice), LS_ERR_NOT_FOUND);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        setenv(cases[i].variable, "mpich", 1);
+        CHECK_OK(ls__mpi_choose(choice, sizeof choice));
+        CHECK_STR(choice, cases[i].choice);
+    }
 }
 
 TEST_MAIN

@@ -1,4 +1,5 @@
 /* Where the heaps of the ranks of a host lie in the address space: Note [Staggered heaps] in heap.c. */
+#include "says.h"
 #include "test.h"
 
 #include <stdint.h>
@@ -34,6 +35,20 @@ DIST_TEST(no_two_heaps_compete_for_one_way_of_the_cache, 8)
             }
         }
     }
+}
+
+TEST(a_heap_without_room_for_the_rings_of_all_ranks_is_refused)
+{
+    const ls__heap_spec spec = {.size = 1024,
+                                .here = 1,
+                                .config = "",
+                                .reserve = (size_t)1 << 30,
+                                .ring_bytes = (size_t)1 << 30};
+    ls__heap heap;
+    CHECK_STATUS(ls__heap_init(&heap, ls__env_posix(), &spec), LS_ERR_MEMORY);
+    CHECK_SAYS(ls_error_message(), "ls_init: a shared heap of %zu MiB is too small for %d ranks; "
+                                   "raise LOCKSTEP_HEAP_RESERVE");
+    ls__heap_fini(&heap);
 }
 
 TEST_MAIN

@@ -1,6 +1,7 @@
 /* What someone who comes from MPI would do with comm.h, by its words alone: any number of letters
  * in flight, waited for in any order; several threads on one group; nothing at all in every
  * operation; every call on a handle over several groups; more than fits. */
+#include "says.h"
 #include "test.h"
 
 #include <limits.h>
@@ -280,6 +281,7 @@ DIST_TEST(every_operation_may_be_of_nothing, 3)
         CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &copies[i]));
     }
     CHECK_OK(ls_group_round_robin(copies, 2, NULL, &turns));
+    CHECK_SAYS(ls_group_name(turns), "round robin");
     nothing_in(turns);
     CHECK_OK(ls_group_split(turns, ls_rank(), 0, NULL, &alone));
     nothing_in(alone);

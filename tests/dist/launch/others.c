@@ -241,6 +241,12 @@ TEST(sharing_that_fails_is_told_with_the_remedy)
     check("export LOCKSTEP_TIMEOUT=2 PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1\n"
           "PMI_FD=9 $E/01_hello_all_reduce",
           "shared by PMI (cmd=init: ", 1);
+    snprintf(text, sizeof text,
+             "export LOCKSTEP_TIMEOUT=2 PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1\n"
+             "ln -s %s libpmix.so.2\n"
+             "LD_LIBRARY_PATH=$D PMIX_NAMESPACE=n PMIX_RANK=1 $E/01_hello_all_reduce",
+             test_build_path("tests/plugins/ls_backend_empty.so"));
+    check(text, SAYS("%s has no function %s"), 1);
 }
 
 TEST(the_shell_of_a_batch_job_waits_for_nobody)

@@ -98,13 +98,14 @@ TEST(a_rank_of_another_host_that_does_not_come_is_named)
 
 /* ---- without parts of the system ------------------------------------------------------------- */
 
-static void check_without(const char *taken, const char *part)
+#define HELLO "run -n 2 $E/01_hello_all_reduce"
+
+static void check_without(const char *taken, const char *command, const char *part)
 {
     char text[512];
     snprintf(text, sizeof text,
-             "unshare -m true || exit 77\nunshare -m sh -c '%s; timeout -s KILL 20 $L run -n 2 "
-             "$E/01_hello_all_reduce'",
-             taken);
+             "unshare -m true || exit 77\nunshare -m sh -c '%s; timeout -s KILL 20 $L %s'", taken,
+             command);
     test_output got = script_with("", text, 40);
     if (got.status == 77 || geteuid() != 0) {
         SKIP("a mount namespace needs root");
@@ -118,16 +119,21 @@ static void check_without(const char *taken, const char *part)
 
 TEST(without_proc_the_launcher_says_so_and_ends)
 {
-    check_without("umount -l /proc",
+    check_without("umount -l /proc", HELLO,
                   SAYS("the launcher finds the processes of a job in /proc, but cannot read its "
                        "own entry there "
                        "(%s): mount it (mount -t proc proc /proc), in a chroot as well"));
 }
 
+TEST(without_proc_the_command_does_not_find_its_programs)
+{
+    check_without("umount -l /proc", "train gpt", SAYS("lockstep: cannot read /proc/self/exe: %s"));
+}
+
 TEST(without_dev_null_the_launcher_says_so_and_ends)
 {
     check_without(
-        "mount -t tmpfs none /dev",
+        "mount -t tmpfs none /dev", HELLO,
         SAYS("the launcher's agent (process %d) ended with code %d before it could start a rank; "
              "check that /dev/null and /proc exist (ls /dev/null /proc/self)"));
 }

@@ -8,14 +8,27 @@
 
 #include <lockstep/lockstep.h>
 
+#include "base/size.h"
+#include "comm/diagnose/trace.h"
 #include "comm/engine/init.h"
+#include "comm/group/group.h"
+#include "comm/memory/heap.h"
 #include "comm/tune/tune.h"
 #include "says.h"
+#include "scratch.h"
 #include "test.h"
 
 #define LOOP test_build_path("tests/plugins/ls_backend_loop.so")
 
-typedef enum fault { FAULT_MEMORY, FAULT_POLLER, FAULT_EVENT, FAULT_SHARED } fault;
+typedef enum fault {
+    FAULT_MEMORY,
+    FAULT_POLLER,
+    FAULT_EVENT,
+    FAULT_SHARED,
+    FAULT_FOREIGN, /* the header of a peer's heap is somebody else's memory */
+    FAULT_CONNECT,
+    FAULT_CALLOC /* what compares the loaders of both ranks */
+} fault;
 
 /* Shared by the ranks and the test. */
 static struct {
@@ -70,8 +83,20 @@ static int event_open(const ls__env *env)
 static int shm_map(const ls__env *env, int fd, size_t reserve, size_t phase, void **out)
 {
     (void)env;
+    const size_t header = ls__round_up(sizeof(ls__heap_header), LS__PAGE_ALIGN);
+    if (reserve == header && due(FAULT_FOREIGN)) {
+        *out = mmap(NULL, reserve, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        return 0;
+    }
     return due(FAULT_SHARED) ? -ENOMEM
                              : ls__env_posix()->shm_map(ls__env_posix(), fd, reserve, phase, out);
+}
+
+static int tcp_connect(const ls__env *env, const char *address, int port, const char *from)
+{
+    (void)env;
+    return due(FAULT_CONNECT) ? -ENETUNREACH
+                              : ls__env_posix()->tcp_connect(ls__env_posix(), address, port, from);
 }
 
 static int shm_resize(const ls__env *env, int fd, size_t bytes)
@@ -79,6 +104,18 @@ static int shm_resize(const ls__env *env, int fd, size_t bytes)
     (void)env;
     return due(FAULT_SHARED) ? -ENOMEM : ls__env_posix()->shm_resize(ls__env_posix(), fd, bytes);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+void *__libc_calloc(size_t count, size_t bytes); /* the C library's own */
+
+/* An element for each of the two ranks. */
+void *calloc(size_t count, size_t bytes)
+{
+    return count == 2 && plan != NULL && plan->least <= bytes && due(FAULT_CALLOC)
+               ? NULL
+               : __libc_calloc(count, bytes);
+}
+#endif
 
 static size_t little_space(const ls__env *env)
 {
@@ -90,25 +127,26 @@ static size_t little_space(const ls__env *env)
 static int init_one(void *arg)
 {
     (void)arg;
+    const int rank = atoi(getenv("RANK"));
     table = *ls__env_posix();
-    if (atoi(getenv("RANK")) == 1) {
+    if (rank == 1) {
         table.allocate = allocate;
         table.poller_open = poller_open;
         table.poller_add = poller_add;
         table.event_open = event_open;
         table.shm_map = shm_map;
         table.shm_resize = shm_resize;
+        table.tcp_connect = tcp_connect;
         table.address_space = little_space;
     }
-    counting = plan->scenario == NULL;
+    counting = rank == 1 && plan->scenario == NULL;
     ls_status status = ls__init_with(&table, NULL);
     if (status == LS_OK && plan->scenario != NULL) {
-        counting = true;
+        counting = rank == 1;
         status = plan->scenario();
         counting = false;
     }
     if (status < 0 && plan->hit) {
-        const int rank = atoi(getenv("RANK"));
         snprintf(plan->said[rank], sizeof plan->said[rank], "%s", ls_error_message());
     }
     return status == LS_OK && ls_finalize() == LS_OK ? 0 : 1;
@@ -160,6 +198,7 @@ TEST(memory_that_is_refused_to_ls_init_is_named)
     CHECK_SAYS(all, "ls_init: no memory for connections to %d ranks");
     CHECK_SAYS(all, "ls_init: no memory for a connection to rank %d");
     CHECK_SAYS(all, "ls_init: no memory (%zu bytes) for the times of the links");
+    CHECK_SAYS(all, "ls_init: connecting to rank %d");
 }
 
 TEST(descriptors_that_are_refused_to_ls_init_are_named)
@@ -172,6 +211,41 @@ TEST(descriptors_that_are_refused_to_ls_init_are_named)
     CHECK_SAYS(all, "ls_init: cannot create the event that wakes this rank: %s");
 }
 
+TEST(a_rank_that_cannot_be_reached_is_named)
+{
+    collect(FAULT_CONNECT, "64", NULL);
+    CHECK_SAYS(all, "ls_init: connecting to rank %d (%s)");
+}
+
+static ssize_t end_of_welcome(const ls__env *env, int fd, void *out, size_t bytes, int *got_fd)
+{
+    (void)env;
+    return bytes == 1 ? 0 : ls__env_posix()->recv(ls__env_posix(), fd, out, bytes, got_fd);
+}
+
+static int meet_nobody(void *arg)
+{
+    (void)arg;
+    table = *ls__env_posix();
+    table.recv = end_of_welcome;
+    const ls_status status = ls__init_with(&table, NULL);
+    snprintf(plan->said[atoi(getenv("RANK"))], sizeof plan->said[0], "%s", ls_error_message());
+    return status == LS_OK && ls_finalize() == LS_OK ? 0 : 1;
+}
+
+TEST(a_rank_whose_connections_end_before_their_welcome_is_named)
+{
+    CHECK(setenv("LOCKSTEP_HOSTS", "64", 1) == 0 && setenv("LOCKSTEP_TIMEOUT", "2", 1) == 0);
+    plan = mmap(NULL, sizeof *plan, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(plan != MAP_FAILED);
+    CHECK(ls_spawn(meet_nobody, NULL, 2) < 0);
+    CHECK_SAYS(
+        plan->said[1],
+        "ls_init: no connection between rank %d and rank %d within %.1f s: this rank listens on %s "
+        "port %d; is that address reachable from the other host (firewall, LOCKSTEP_IFNAME)?%s%s");
+    CHECK_SAYS(plan->said[1], "The last refusal:");
+}
+
 TEST(shared_memory_that_is_refused_to_ls_init_is_named)
 {
     collect(FAULT_SHARED, "1", NULL);
@@ -180,6 +254,9 @@ TEST(shared_memory_that_is_refused_to_ls_init_is_named)
                "%s%s; raise the limit (ulimit -v unlimited), or start fewer ranks");
     CHECK_SAYS(all, " (%zu MiB are left of the limit of virtual memory)");
     CHECK_SAYS(all, "ls_init: cannot map the heap of rank %d: %s");
+    collect(FAULT_FOREIGN, "1", NULL);
+    CHECK_SAYS(all, "ls_init: the memory that rank %d shared is not its heap (magic %08x, version "
+                    "%u); do all ranks run the same build?");
 }
 
 /* ---- after ls_init --------------------------------------------------------------------------- */
@@ -197,6 +274,22 @@ static ls_status coalesce(void)
     void *bufs[2] = {x, x + 2048}; /* with a gap, so they are packed */
     const int64_t counts[2] = {100, 100};
     return ls_all_reduce_many(ls_world(), bufs, counts, 2, LS_FLOAT32, LS_SUM, NULL, NULL);
+}
+
+/* The heap of rank 1 must grow for one of them. */
+static ls_status crowd(void)
+{
+    ls_group *groups[200];
+    int made = 0;
+    ls_status status = LS_OK;
+    while (status == LS_OK && made < 200) {
+        status = ls_group_new(ls_world(), NULL, 0, "part", &groups[made]);
+        made += status == LS_OK;
+    }
+    while (made > 0) {
+        (void)ls_group_free(groups[--made]);
+    }
+    return status;
 }
 
 static ls_status take_turns(void)
@@ -229,12 +322,61 @@ TEST(what_is_refused_to_groups_is_named)
     CHECK_SAYS(all, "%s on group \"%s\": rank %d has no memory to pack the buffers");
     collect(FAULT_MEMORY, "1", take_turns);
     CHECK_SAYS(all, "ls_group_round_robin: no memory for %d groups");
+    collect(FAULT_SHARED, "1", crowd);
+    CHECK_SAYS(all, "ls_group_new: rank %d has no shared memory left for the group; raise "
+                    "LOCKSTEP_HEAP_RESERVE");
+}
+
+/* A loader that rank 0 feeds. */
+static ls_status feed(void)
+{
+    ls_batch batch = {.size = sizeof batch};
+    ls_loader *l = NULL;
+    ls_dataset *d = ls_tensor_dataset_new(ls_zeros(LS_SHAPE(4, 2), LS_FLOAT32),
+                                          ls_zeros(LS_SHAPE(4), LS_INT32));
+    ls_sampler *s = ls_sampler_new(4, NULL);
+    ls_status status = LS_STATUS_OF(
+        l = ls_loader_new(d, s,
+                          LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER, .prefetch = 0)));
+    if (status == LS_OK && !ls_loader_next(l, &batch)) {
+        status = ls_loader_status(l);
+    }
+    ls_loader_free(l);
+    ls_sampler_free(s);
+    ls_dataset_free(d);
+    return status;
+}
+
+TEST(memory_that_is_refused_to_a_loader_that_rank_0_feeds_is_named)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    SKIP("a sanitizer has its own calloc");
+#endif
+    collect_sizes(32, SIZE_MAX, FAULT_CALLOC, "1", feed);
+    CHECK_SAYS(all, "its loader has failed");
+}
+
+static ls_status train(void)
+{
+    ls_module *ddp = ls_ddp_new(ls_linear_new(7, 5, NULL), ls_world(), NULL);
+    ls_status status = ls_module_status(ddp);
+    for (int i = 0; status == LS_OK && i < 2; i++) {
+        LS_SCOPE;
+        status = ls_backward(ls_mean(ls_forward(ddp, ls_ones(LS_SHAPE(2, 7), LS_FLOAT32))));
+    }
+    if (status == LS_OK) { /* else the other rank may be elsewhere */
+        ls_module_free(ddp);
+    }
+    return status;
 }
 
 TEST(memory_that_is_refused_to_data_parallel_modules_is_named)
 {
     collect(FAULT_MEMORY, "1", wrap);
     CHECK_SAYS(all, "no memory for a table of %d buffers");
+    const size_t table_bytes = 2 * sizeof(void *); /* of one region */
+    collect_sizes(table_bytes, table_bytes, FAULT_MEMORY, "1", train);
+    CHECK_SAYS(all, "ddp: no memory for a table of %d regions");
 }
 
 /* ---- between hosts --------------------------------------------------------------------------- */
@@ -289,6 +431,77 @@ TEST(memory_that_is_refused_to_a_collective_between_hosts_is_named)
 {
     collect_sizes((size_t)128 << 10, (size_t)4 << 20, FAULT_MEMORY, "64", receive);
     CHECK_SAYS(all, "no memory to receive into");
+}
+
+/* ---- traces of several hosts ----------------------------------------------------------------- */
+
+static void keep_warning(ls_log_level level, const char *text, void *arg)
+{
+    char *to = plan->said[atoi(getenv("RANK"))];
+    const size_t used = strlen(to);
+    (void)level;
+    (void)arg;
+    snprintf(to + used, sizeof plan->said[0] - used, "%s\n", text);
+}
+
+static int no_memory_for_traces(const ls__env *env, const char *name, size_t bytes)
+{
+    (void)env;
+    return counting && strcmp(name, "lockstep-trace") == 0
+               ? -ENOMEM
+               : ls__env_posix()->shm_create(ls__env_posix(), name, bytes);
+}
+
+/* One end of a job's trace, as on hosts of their own: by a copy of the board, on which the other rank is none. */
+static int call_from_afar(void (*end)(ls__comm *comm), const char *abort_for)
+{
+    const int rank = atoi(getenv("RANK"));
+    table = *ls__env_posix();
+    table.shm_create = no_memory_for_traces;
+    ls_set_log_callback(keep_warning, NULL);
+    CHECK_OK(ls__init_with(&table, NULL));
+    ls__comm *comm = ls_world()->comm;
+    ls__board *board = comm->board, *copy = malloc(ls__board_bytes(2));
+    CHECK(copy != NULL);
+    memcpy(copy, board, ls__board_bytes(2));
+    copy->rank[1 - rank].world_rank = 10;
+    if (abort_for != NULL) {
+        CHECK_OK(ls_group_abort(ls_world(), abort_for));
+    }
+    counting = true;
+    comm->board = copy;
+    end(comm);
+    comm->board = board;
+    free(copy);
+    return 1;
+}
+
+static int leave_a_trace(void *arg)
+{
+    (void)arg;
+    return call_from_afar(ls__comm_trace_leave, NULL);
+}
+
+static int compare_clocks(void *arg)
+{
+    (void)arg;
+    return call_from_afar(ls__comm_trace_begin, "the test ends it");
+}
+
+TEST(traces_of_hosts_that_cannot_be_joined_are_warned_of)
+{
+    plan = mmap(NULL, sizeof *plan, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(plan != MAP_FAILED);
+    scratch_begin();
+    CHECK(setenv("LOCKSTEP_HOSTS", "64", 1) == 0 && setenv("LOCKSTEP_TIMEOUT", "10", 1) == 0);
+    CHECK(setenv("LOCKSTEP_TRACE", scratch_at("trace.json"), 1) == 0);
+    CHECK(ls_spawn(leave_a_trace, NULL, 2) < 0);
+    CHECK_SAYS(plan->said[0], "the traces of the hosts could not be joined: %s");
+    CHECK_SAYS(plan->said[0], "no memory for the %llu bytes of a rank's trace");
+    CHECK(ls_spawn(compare_clocks, NULL, 2) < 0);
+    snprintf(all, sizeof all, "%s%s", plan->said[0], plan->said[1]); /* one of them may end first */
+    CHECK_SAYS(all, "the clocks of the hosts could not be compared: %s");
+    scratch_end();
 }
 
 TEST_MAIN

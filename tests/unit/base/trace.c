@@ -7,6 +7,7 @@
 #include "base/trace.h"
 #include "says.h"
 #include "test.h"
+#include "trace/file.h"
 #include "trace/part.h"
 
 enum { THREADS = 4, EACH = 5000, ROOM = 256 };
@@ -203,6 +204,37 @@ TEST(flows_of_different_operations_differ)
     CHECK(ls__trace_flow(1, 2, 3) == ls__trace_flow(1, 2, 3));
     CHECK(ls__trace_flow(1, 2, 3) != ls__trace_flow(2, 1, 3));
     CHECK(ls__trace_flow(0, 0, 0) != 0);
+}
+
+/* ---- without memory -------------------------------------------------------------------------- */
+
+static void *no_memory(const ls__env *env, size_t bytes)
+{
+    (void)env;
+    (void)bytes;
+    return NULL;
+}
+
+static void keep_text(ls_log_level level, const char *text, void *arg)
+{
+    (void)level;
+    (void)snprintf(arg, ROOM, "%s", text);
+}
+
+TEST(memory_that_is_refused_to_who_collects_a_trace_is_named)
+{
+    ls__trace *trace = trace_new("64", "");
+    ls__env poor = *ls__env_posix();
+    ls__trace_part part;
+    char warned[ROOM] = "";
+    poor.allocate = no_memory;
+    CHECK_STATUS(ls__trace_part_open(&poor, trace->fd, &part), LS_ERR_MEMORY);
+    CHECK_SAYS(ls_error_message(), "trace: no memory to sort the events of a rank");
+    ls_set_log_callback(keep_text, warned);
+    ls__trace_collect(&poor, &(ls__trace_job){.world_size = 3});
+    ls_set_log_callback(NULL, NULL);
+    CHECK_SAYS(warned, "no memory for the traces of %d ranks");
+    trace_end(trace);
 }
 
 TEST_MAIN

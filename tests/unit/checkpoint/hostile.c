@@ -414,4 +414,16 @@ TEST(fingerprints_tell_tilings_from_overlaps_and_holes)
     CHECK(good > 1000 && bad > 1000);
 }
 
+/* Its size is known before a byte of it is read. */
+TEST(a_manifest_of_too_many_bytes_is_refused)
+{
+    ls__arena arena;
+    ls__manifest m;
+    ls__arena_init(&arena, ls__env_posix(), 4096);
+    CHECK_STATUS(ls__manifest_parse("{}", LS__MANIFEST_BYTES_MAX + 1, "manifest.json", &arena, &m),
+                 LS_ERR_LIMIT);
+    CHECK_SAYS(ls_error_message(), "%s: it has %zu bytes, but at most %zu are allowed");
+    ls__arena_fini(&arena);
+}
+
 TEST_MAIN

@@ -212,6 +212,27 @@ TEST(a_refusal_is_logged_once_where_the_work_is_worth_it)
     CHECK_INT(lines, 1);
 }
 
+static void keep_line(ls_log_level level, const char *line, void *arg)
+{
+    (void)level;
+    (void)snprintf(arg, 512, "%s", line);
+}
+
+TEST(a_limit_that_comes_after_the_first_use_of_onednn_is_told)
+{
+    char text[64], warned[512] = "";
+    if (!ls__onednn_present() || ls__cpu_best() < LS__ISA_V3) {
+        SKIP("no oneDNN here, or no AVX2");
+    }
+    CHECK(ls__onednn_path(false, text, sizeof text));
+    ls_set_log_callback(keep_line, warned);
+    ls__onednn_limit(LS__CPU_BASE);
+    ls_set_log_callback(NULL, NULL);
+    CHECK_SAYS(warned, "LOCKSTEP_CPU=%s: the program used oneDNN before this library, and oneDNN "
+                       "keeps the instructions chosen then; make a tensor before the program uses "
+                       "oneDNN");
+}
+
 /* ---- what is reported --------------------------------------------------------------------- */
 
 static ls__kernel_path path_of(const char *family)

@@ -1,4 +1,7 @@
 /* Text and IDX files: what a good one gives, and that every bad one is answered in words. */
+#include "comm/engine/init.h"
+#include "data/paths.h"
+#include "says.h"
 #include "scratch.h"
 #include "test.h"
 
@@ -241,6 +244,62 @@ TEST(malformed_idx_files_are_refused_in_words)
     check_refused(LS_STATUS_OF(d = ls_idx_dataset_new(scratch_at("labels"), scratch_at("images"))),
                   LS_ERR_FORMAT, "images\"", "swapped");
     end();
+}
+
+/* As if the last byte went away behind the call. */
+static int stat_one_more(const ls__env *env, const char *path, bool follow, ls__env_stat *out)
+{
+    (void)env;
+    const int error = ls__env_posix()->stat(ls__env_posix(), path, follow, out);
+    out->bytes++;
+    return error;
+}
+
+TEST(an_idx_file_that_shrinks_while_it_is_read_is_named)
+{
+    static const unsigned char x[] = {0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 2, 1, 2, 3};
+    static const unsigned char y[] = {0, 0, 8, 1, 0, 0, 0, 2, 0};
+    ls__env env = *ls__env_posix();
+    env.stat = stat_one_more;
+    CHECK_OK(ls__init_with(&env, NULL));
+    scratch_begin();
+    scratch_write("x", x, sizeof x);
+    scratch_write("y", y, sizeof y);
+    CHECK(ls_idx_dataset_new(scratch_at("x"), scratch_at("y")) == NULL);
+    CHECK_SAYS(ls_error_message(),
+               "IDX: \"%s\" shrank while it was read; is it still being written?");
+    end();
+}
+
+static int list_for_ever(const ls__env *env, const char *path,
+                         int (*each)(void *arg, const char *name), void *arg)
+{
+    (void)env;
+    (void)path;
+    while (each(arg, "name") == 0) {
+    }
+    return 0;
+}
+
+static int stat_a_file(const ls__env *env, const char *path, bool follow, ls__env_stat *out)
+{
+    (void)env;
+    (void)path;
+    (void)follow;
+    *out = (ls__env_stat){.kind = LS__ENV_FILE, .bytes = 1};
+    return 0;
+}
+
+TEST(a_folder_of_more_files_than_data_have_is_refused)
+{
+    ls__env env = *ls__env_posix();
+    ls__paths files = {0};
+    env.list = list_for_ever;
+    env.stat = stat_a_file;
+    CHECK_STATUS(ls__paths_find(&env, "text", "folder", &files), LS_ERR_LIMIT);
+    CHECK_SAYS(ls_error_message(), "%s: more than %d files or folders at \"%s\"; name a folder "
+                                   "that holds only the data");
+    ls__paths_free(&files);
 }
 
 TEST_MAIN

@@ -223,4 +223,32 @@ TEST(texts_that_cannot_be_had_are_told)
     scratch_end();
 }
 
+/* A sparse file of 8 TiB, 600 times. */
+TEST(more_text_than_chunks_can_be_numbered_is_refused)
+{
+    test_output got = script("truncate -s 8T a || exit 77; $L data tokens $(yes a | head -600) "
+                             "--tokenizer bytes --out f");
+    if (got.status == 77) {
+        SKIP("this file system has no files of 8 TiB");
+    }
+    CHECK_INT(got.status, 1);
+    CHECK_SAYS(got.text, ": too much text; give fewer files at a time");
+    free(got.text);
+}
+
+/* A folder that may be entered and written, but not read. */
+TEST(a_folder_that_cannot_be_opened_for_its_lock_is_named)
+{
+    test_output got = script("echo a > a; chmod 755 . a; mkdir d; U=; [ $(id -u) != 0 ] || "
+                             "{ command -v setpriv >/dev/null || exit 77; chown 60001 d; "
+                             "U='setpriv --reuid 60001 --regid 60001 --clear-groups'; }; "
+                             "chmod 300 d; $U $L data tokens a --tokenizer bytes --out d");
+    if (got.status == 77) {
+        SKIP("root needs setpriv to be another user");
+    }
+    CHECK_INT(got.status, 1);
+    CHECK_SAYS(got.text, "lock the folder");
+    free(got.text);
+}
+
 TEST_MAIN

@@ -382,4 +382,23 @@ TEST(a_text_without_spaces_takes_time_in_proportion)
     end();
 }
 
+/* Before a byte of the word is read. */
+TEST(more_merges_or_longer_words_than_a_tokenizer_can_have_are_refused)
+{
+    ls__encoder e;
+    start();
+    ls_tokenizer *t = ls_tokenizer_new("bytes");
+    CHECK(t != NULL);
+    CHECK_STATUS(ls__tokenizer_add_merge(t, "merges.txt", "a", "b", (int64_t)1 << 32),
+                 LS_ERR_LIMIT);
+    CHECK_SAYS(ls_error_message(), "tokenizer: %s: more than 2^32 merges");
+    CHECK_OK(ls__encoder_init(&e, t));
+    CHECK_STATUS(ls__encoder_word(&e, "word", LS__WORD_BYTES_MAX + 1, 0), LS_ERR_LIMIT);
+    CHECK_SAYS(ls_error_message(),
+               "tokenizer: a word of %zu bytes at byte %zu; at most %zu are possible");
+    ls__encoder_fini(&e);
+    ls_tokenizer_free(t);
+    end();
+}
+
 TEST_MAIN

@@ -1,5 +1,6 @@
 /* The job's board: memory that is none is refused in words, and what a rank's process is doing is told. */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -112,6 +113,53 @@ TEST(the_first_rank_of_a_host_that_has_come_speaks_for_the_others)
     CHECK_INT(warnings_of(&env, board, 2), 0);
     ls__board_close(&env, board);
     env.close(&env, fd);
+}
+
+static void keep_text(ls_log_level level, const char *text, void *arg)
+{
+    (void)level;
+    (void)snprintf(arg, 1024, "%s", text);
+}
+
+/* Nothing is known here of what a rank of another host is doing. */
+TEST(a_rank_of_another_host_that_is_waited_for_is_named)
+{
+    ls__env env = *ls__env_posix();
+    ls__board *board = NULL;
+    ls__arrival a;
+    char warned[1024] = "";
+    int fd = -1;
+    env.now_ns = set_clock;
+    const ls__board_job job = {.ranks = 1, .world_size = 2, .launcher_pid = 77, .host = "h"};
+    CHECK_OK(ls__board_new(&env, &job, &fd, &board));
+    atomic_store(&board->rank[0].activity.since_ns, 1);
+    clock_ns = 1000000000u;
+    ls__arrival_begin(&a, &env, board, 0, 60000);
+    clock_ns += 6000000000u;
+    ls_set_log_callback(keep_text, warned);
+    CHECK(ls__arrival_goes_on(&a, LS_ERR_TIMEOUT, 1));
+    ls_set_log_callback(NULL, NULL);
+    CHECK_SAYS(warned, "rank %d on another host");
+    ls__board_close(&env, board);
+    env.close(&env, fd);
+}
+
+/* A rank may die while it writes the record of an operation. */
+TEST(an_operation_in_no_known_state_is_being_written)
+{
+    const ls__env *env = ls__env_posix();
+    ls__board *board = NULL;
+    char text[1024];
+    int fd = -1;
+    const ls__board_job job = {.ranks = 1, .world_size = 1, .launcher_pid = 77, .host = "h"};
+    CHECK_OK(ls__board_new(env, &job, &fd, &board));
+    atomic_store(&board->rank[0].activity.since_ns, 1);
+    atomic_store(&board->rank[0].flight[0].state, 99);
+    atomic_store(&board->rank[0].flight_next, 1);
+    ls__board_describe(board, env, 0, text, sizeof text);
+    CHECK_SAYS(text, "being written");
+    ls__board_close(env, board);
+    env->close(env, fd);
 }
 
 TEST_MAIN

@@ -85,4 +85,24 @@ TEST(an_answer_without_an_end_is_refused)
     CHECK_SAYS(t.reason, "the answer is too long");
 }
 
+static ssize_t write_all_but_one(const ls__env *env, int fd, const void *in, size_t bytes)
+{
+    (void)env;
+    return ls__env_posix()->write(ls__env_posix(), fd, in, bytes - 1);
+}
+
+TEST(a_request_that_is_cut_is_told)
+{
+    ls__env env = *ls__env_posix();
+    char value[LS__PMI_VALUE] = "", reason[LS__PMI_REASON];
+    int ends[2];
+    CHECK_INT(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    env.write = write_all_but_one;
+    CHECK(!ls__pmi_wire_broadcast(&env, ends[0], 1, "key", value, ls__deadline_after(&env, 200),
+                                  reason));
+    CHECK_SAYS(reason, "the request was cut");
+    close(ends[0]);
+    close(ends[1]);
+}
+
 TEST_MAIN

@@ -266,6 +266,37 @@ TEST(a_key_of_another_proof_does_not_open_tls)
     CHECK_SAYS(ls_error_message(), "encrypting the connection with %s failed: %s");
 }
 
+static bool hung_up; /* the other side, as read here */
+
+static ssize_t recv_or_end(const ls__env *env, int fd, void *out, size_t bytes, int *got_fd)
+{
+    (void)env;
+    return hung_up ? 0 : ls__env_posix()->recv(ls__env_posix(), fd, out, bytes, got_fd);
+}
+
+TEST(a_peer_that_leaves_in_the_middle_of_encrypting_is_told)
+{
+    NEED_TLS
+    ls__env env = *ls__env_posix();
+    const ls__link_spec spec = spec_of(LS__LINK_TLS, right_secret, "data", 7);
+    ls__link_spec hearing = spec;
+    ls__listener *door = door_of(&spec);
+    ls__link *client = NULL;
+    env.recv = recv_or_end;
+    hearing.env = &env;
+    CHECK_OK(ls__link_connect(&hearing, "127.0.0.1", ls__listener_port(door), NULL, &client));
+    ls_status status = LS_IN_PROGRESS;
+    while (status == LS_IN_PROGRESS) {
+        hung_up = client->state == LS__LINK_SEALING;
+        CHECK(ls__listener_next(door) == NULL);
+        status = ls__link_handshake(client);
+    }
+    CHECK_INT(status, LS_ERR_PEER);
+    CHECK_SAYS(ls_error_message(), "it was closed");
+    ls__link_close(client);
+    ls__listener_close(door);
+}
+
 TEST(what_protects_a_link_is_said)
 {
     ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
