@@ -1,12 +1,12 @@
-/* What the papers' formulas say about a schedule; the tables are compared with them, and `lockstep plan
- * schedule` prints both. P ranks, M micro-batches, V stages per rank; F, B, I, W are the times of a
- * stage for one micro-batch, c the latency between ranks.
+/* What the papers' formulas say about a schedule; the tests compare the tables with them, and
+ * `lockstep plan schedule` prints both. P ranks, M micro-batches, V stages per rank. In the texts F, B,
+ * I, W are times of one micro-batch on a rank, of which each of V stages takes 1/V, and c is the
+ * latency between ranks.
  *
- * Bubble: GPipe, section 2.3; SC 2021, section 2.2; ICLR 2024, section 2.3 (whose B is I here). With
- * recomputation naive and gpipe have the same bubble: a rank recomputes while it waits for its first
- * gradient. Latency: GPipe's critical path crosses 2(P-1) hops.
- * 1F1B has no slack in its cycle forward, forward, backward, backward, so it waits again for every P
- * micro-batches.
+ * Bubble: GPipe, section 2.3; SC 2021, section 2.2; ICLR 2024, section 2 (whose B is I here). With
+ * recomputation naive and gpipe have the same bubble, because a rank recomputes while it waits for
+ * its first gradient. Latency: the critical path of gpipe crosses 2(P-1) hops. 1f1b has no slack in
+ * its cycle forward, forward, backward, backward, so it waits again for every P micro-batches.
  */
 #include <string.h>
 
@@ -40,21 +40,20 @@ static void bubble_of(const ls__schedule *s, const ls__stage_times *t, double c,
 {
     const double p = s->ranks, m = s->micro_batches;
     const double pass = t->forward + t->backward;
-    const double rework = s->recompute ? t->forward : 0.0;
+    const bool plain = !s->recompute && c == 0.0;
     if (is(s, "naive")) {
         out->bubble = m * (p - 1) * (pass + 2 * c);
         out->bubble_text = "M(P-1)(F+B+2c)";
     } else if (is(s, "gpipe")) {
         out->bubble = (p - 1) * (pass + 2 * c);
         out->bubble_text = "(P-1)(F+B+2c)";
-    } else if (is_1f1b(s) && rework == 0.0) {
+    } else if (is_1f1b(s) && !s->recompute) {
         out->bubble = (p - 1) * pass + 2 * c * waits_1f1b(s->ranks, s->micro_batches);
         out->bubble_text = c > 0.0 ? "(P-1)(F+B) + 2c waits" : "(P-1)(F+B)";
-    } else if (is(s, "interleaved") && rework == 0.0 && c == 0.0) {
+    } else if (is(s, "interleaved") && plain) {
         out->bubble = (p - 1) * pass;
-        out->bubble_text = "(P-1)(F+B), of one stage";
-    } else if (is(s, "zb-h1") && rework == 0.0 && c == 0.0 && s->micro_batches >= s->ranks &&
-               t->weight <= t->input) {
+        out->bubble_text = "(P-1)(F+B)/V";
+    } else if (is(s, "zb-h1") && plain && s->micro_batches >= s->ranks && t->weight <= t->input) {
         out->bubble = (p - 1) * (t->forward + t->input - t->weight);
         out->bubble_text = "(P-1)(F+I-W)";
     } else {

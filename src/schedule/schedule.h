@@ -122,7 +122,7 @@ typedef struct ls__schedule_spec {
  * LS_ERR_INVALID: the spec makes no such schedule, with the reason; LS_ERR_LIMIT, LS_ERR_MEMORY.
  *
  *     naive          one micro-batch at a time goes forward and backward through all ranks
- *     gpipe          all forwards, all backwards (Huang et al., NeurIPS 2019, section 2.3), the
+ *     gpipe          all forwards, all backwards (Huang et al., NeurIPS 2019, section 2.2), the
  *                    backwards in ascending order so that the sums are those of all others
  *     1f1b           P-1-r forwards, then one forward and one backward in turns (PipeDream-Flush:
  *                    Narayanan et al., ICML 2021, section 3.2; Megatron-LM, SC 2021, section 2.2.1)

@@ -101,6 +101,18 @@ TEST(asynchronous_schedules_take_the_time_of_the_formulas)
     CHECK(check_all("pipedream-2bw", 1, false, 0) > 600);
 }
 
+TEST(between_stages_of_one_rank_there_is_no_latency)
+{
+    ls__schedule_cost cost;
+    ls__stage_times times[3];
+    const ls__schedule_spec spec = {.ranks = 1, .micro_batches = 4, .chunks = 3};
+    ls__schedule *s = table_of("interleaved", &spec);
+    uniform(times, 3, (ls__stage_times){1, 2, 1, 1});
+    CHECK_OK(ls__schedule_cost_of(s, times, 100, &cost));
+    CHECK(cost.makespan == 36.0 && cost.bubble == 0.0);
+    ls__schedule_free(s);
+}
+
 static double makespan_of(const char *name, int p, int m, const ls__stage_times *times)
 {
     ls__schedule_cost cost;

@@ -79,6 +79,8 @@ TEST(malformed_words_are_named_with_their_line_and_what_is_expected)
     refused("schedule\n", 1, "the end of the line", name);
     refused("\nranks 257\n", 2, "257", "a number from 1 to 256");
     refused("ranks 99999999999999999999\n", 1, "99999999999999999999", "a number from 1 to 256");
+    refused("ranks 18446744073709551617\n", 1, "18446744073709551617",
+            "a number from 1 to 256"); /* 2^64 + 1 */
     refused("ranks -1\n", 1, "-1", "a number from 1 to 256");
     refused("delay 1.5\n", 1, "1.5", "a number from 0 to 32768, or by-stage");
     refused("recompute maybe\n", 1, "maybe", SAYS("yes or no"));

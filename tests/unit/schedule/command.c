@@ -1,0 +1,35 @@
+/* `lockstep plan schedule`: tables that it prints and reads, and pictures. Its words stand in
+ * tests/golden. */
+#include "script.h"
+#include "test.h"
+
+/* $L plan schedule, without the name, the formulas and what follows. */
+#define DIAGRAM "diagram() { $L plan schedule \"$@\" | sed -n '3,/^$/p'; }\n"
+
+TEST(a_printed_table_is_a_file_with_the_same_diagram)
+{
+    check_script(DIAGRAM
+                 "for name in naive gpipe 1f1b interleaved zb-h1 pipedream pipedream-2bw; do\n"
+                 "  $L plan schedule $name -p 2 -m 4 --table > $D/$name.txt || exit 1\n"
+                 "  diagram $name -p 2 -m 4 > $D/a; diagram $D/$name.txt > $D/b\n"
+                 "  grep -q 'rank 1 .*F3' $D/a && cmp $D/a $D/b || exit 1\n"
+                 "  $L plan schedule $D/$name.txt --table | cmp - $D/$name.txt || exit 1\n"
+                 "done; echo all equal",
+                 0, "all equal");
+}
+
+TEST(a_picture_has_a_box_for_each_computation)
+{
+    check_script("$L plan schedule gpipe -p 3 -m 4 --recompute --svg $D/x.svg > /dev/null\n"
+                 "head -1 $D/x.svg | grep -q '^<svg xmlns=' && tail -1 $D/x.svg | grep '^</svg>$'\n"
+                 "echo $(grep -c '<rect x=' $D/x.svg) boxes",
+                 0, "36 boxes");
+}
+
+TEST(a_picture_that_does_not_fit_on_the_disk_is_an_error)
+{
+    check_script("$L plan schedule gpipe --svg /dev/full > /dev/null", 1,
+                 SAYS("lockstep: \"%s\" cannot be written"));
+}
+
+TEST_MAIN
