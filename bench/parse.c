@@ -161,7 +161,7 @@ static const cli_command command = {
         "spread the distance of the quartiles. algbw is size / time, busbw what one link would\n"
         "carry (nccl-tests). A float32 sum of -n ranks over shared memory stands beside the memory "
         "floor: the\n"
-        "same bytes read and written by as many processes with no communication at all.\n"};
+        "floor: the same bytes read and written by as many processes with no communication at all.\n"};
 
 int ls__bench_check_algorithm(const cli_command *of, const ls__bench_options *options)
 {

@@ -77,18 +77,31 @@ static double part_of(const ls__bench_ddp *b, const char *name)
     return median_of(numbers, c->samples);
 }
 
+static double ready_of(const ls__recording *r, int i)
+{
+    return median_of(r->ready + (size_t)i * (size_t)r->steps_max, r->steps);
+}
+
+/* Not before the last gradient: that is a median of other steps, and of this rank alone. */
+static double backward_of(const ls__recording *r, const ls__bench_ddp *b)
+{
+    double seconds = part_of(b, "backward");
+    for (int i = 0; i < r->count; i++) {
+        seconds = ready_of(r, i) > seconds ? ready_of(r, i) : seconds;
+    }
+    return seconds;
+}
+
 /* {"name": …, "elements": …, "dtype": …, "ready_s": …} */
-static json_t *gradient_of(const ls__recording *r, int i, double backward_s)
+static json_t *gradient_of(const ls__recording *r, int i)
 {
     ls_reducer_event event = {.size = sizeof event};
     if (ls_reducer_get_event(r->reducer, i, &event) < 0) {
         return NULL;
     }
-    /* Medians of different steps. */
-    const double ready = median_of(r->ready + (size_t)i * (size_t)r->steps_max, r->steps);
     return json_pack("{s:s, s:I, s:s, s:f}", "name", event.name, "elements",
                      (json_int_t)event.count, "dtype", ls_dtype_name(event.dtype), "ready_s",
-                     ready < backward_s ? ready : backward_s);
+                     ready_of(r, i));
 }
 
 static json_t *head_of(const ls__recording *r, const ls__bench_ddp *b)
@@ -109,7 +122,7 @@ static json_t *head_of(const ls__recording *r, const ls__bench_ddp *b)
     return json_pack("{s:s, s:s, s:i, s:s, s:s, s:s, s:o, s:f, s:f, s:f}", "name", b->model,
                      "title", b->about, "batch", b->batch, "how", how, "command", command, "date",
                      date, "machine", machine, "forward_s", part_of(b, "forward"), "backward_s",
-                     part_of(b, "backward"), "optimizer_s", part_of(b, "optimizer"));
+                     backward_of(r, b), "optimizer_s", part_of(b, "optimizer"));
 }
 
 /* A line for each gradient. */
@@ -123,8 +136,7 @@ static bool dump(const ls__recording *r, json_t *head, FILE *out)
     }
     free(text);
     for (int i = 0; i < r->count && good; i++) {
-        json_t *gradient =
-            gradient_of(r, i, json_number_value(json_object_get(head, "backward_s")));
+        json_t *gradient = gradient_of(r, i);
         text = json_dumps(gradient, JSON_REAL_PRECISION(6));
         good = text != NULL;
         fprintf(out, "%s\n  %s", i > 0 ? "," : "", good ? text : "");

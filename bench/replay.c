@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 
+#include "base/assert.h"
 #include "base/env.h"
 #include "base/hash.h"
 #include "base/memory.h"
@@ -228,9 +229,28 @@ static ls_status open_contender(const ls__bench_ddp *b, ls__bench_ddp_contender 
     return status;
 }
 
+/* Groups took turns: each has reduced a bucket, unless there were fewer of them. */
+static ls_status check_turns(const ls__bench_ddp_contender *c)
+{
+    const replayed *r = c->run;
+    ls_reducer_stats stats = {.size = sizeof stats};
+    if (c->reducer == NULL || r->group_count == 0) {
+        return LS_OK;
+    }
+    LS_TRY(ls_reducer_get_stats(c->reducer, &stats));
+    for (int i = 0; i < r->group_count; i++) {
+        ls_counters counters = {.size = sizeof counters};
+        LS_TRY(ls_group_get_counters(r->groups[i], &counters));
+        LS_ASSERT(counters.operations > 0 ||
+                  stats.reductions * (uint64_t)stats.buckets < (uint64_t)r->group_count);
+    }
+    return LS_OK;
+}
+
 static ls_status close_contender(ls__bench_ddp_contender *c)
 {
     replayed *r = c->run;
+    LS_TRY(check_turns(c));
     LS_TRY(ls_reducer_free(c->reducer));
     c->reducer = NULL;
     LS_TRY(ls_group_free(r != NULL ? r->turns : NULL));

@@ -92,7 +92,7 @@ def a_replay_divides_the_gradients_that_were_recorded_and_its_rows_have_the_same
         ("0.weight", 96, "float32"), ("0.bias", 8, "float32"), ("2.weight", 64, "float32"), ("2.bias", 8, "float32"),
         ("4.weight", 32, "float32"), ("4.bias", 4, "float32")]
     assert all(0 <= g["ready_s"] <= kept["backward_s"] for g in kept["gradients"]), kept
-    assert kept["gradients"][4]["ready_s"] < kept["gradients"][0]["ready_s"], "backward begins with the last layer"
+    assert kept["gradients"][4]["ready_s"] < kept["gradients"][0]["ready_s"], kept  # backward begins with the last layer
     says(kept["how"], "medians of %d steps of %d rank%s; gradients reduced: %s")
     says(kept["command"], "lockstep bench ddp --model %s --batch %d -n %d --mode %s --steps %d --rounds %d")
     assert "of 6 steps of 2 ranks" in kept["how"] and "--batch 4 -n 2 --mode naive --steps 3" in kept["command"]
@@ -117,6 +117,17 @@ def skipped_steps_do_not_synchronise_and_samples_are_means_over_cycles():
         samples = row["samples_ms"]["step"]
         assert len(samples) == 2 * math.ceil(4 / row["skip"]) and len(row["round_ms"]) == 2
         assert all(ms >= (FORWARD + BACKWARD + OPTIMIZER) * 1e3 for ms in samples)
+
+
+@test
+def steps_that_skip_synchronisation_reduce_nothing():
+    trace = pathlib.Path(SCRATCH.name) / "trace.json"
+    for skip, reduced in (("1", 1 + 1 + 8), ("4", 1 + 1 + 8 // 4)):  # warm-up, the turn's first, its timed steps
+        command(BUILD / "lockstep", "bench", "replay", written(timeline()), "-n", "2", "--mode", "naive", "--skip", skip,
+                "--warmup", "1", "--rounds", "1", "--steps", "8", env=os.environ | {"LOCKSTEP_TRACE": str(trace)})
+        made = [event for event in json.loads(trace.read_text())["traceEvents"]
+                if event["name"] == "all_reduce" and "bucket" in event["args"].get("of", "") and event["pid"] == 0]
+        assert len(made) == 4 * reduced, (skip, len(made))
 
 
 def draw(seed, rank, step):
