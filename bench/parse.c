@@ -159,9 +159,10 @@ static const cli_command command = {
         "\n"
         "A sample lasts from the first rank's start to the last one's end; time is the median,\n"
         "spread the distance of the quartiles. algbw is size / time, busbw what one link would\n"
-        "carry (nccl-tests). A float32 sum of -n ranks over shared memory stands beside the memory "
-        "floor: the\n"
-        "floor: the same bytes read and written by as many processes with no communication at all.\n"};
+        "carry (nccl-tests). A float32 sum of -n ranks over shared memory stands beside the "
+        "memory\n"
+        "floor: the same bytes read and written by as many processes with no communication at "
+        "all.\n"};
 
 int ls__bench_check_algorithm(const cli_command *of, const ls__bench_options *options)
 {
