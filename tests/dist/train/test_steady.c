@@ -187,7 +187,36 @@ static ls_dataset *make_data(void)
     return data;
 }
 
+/* One batch as two micro-batches of a pipeline stage: their scopes side by side, their backwards in
+ * two parts, the second one averaged. */
+static void train_in_parts(ls_module *net, const ls_batch *batch)
+{
+    ls_scope *scope[2];
+    ls_tensor *x[2], *loss[2];
+    for (int i = 0; i < 2; i++) {
+        scope[i] = ls_scope_enter();
+        x[i] = ls_set_requires_grad(ls_detach(batch->x), true);
+        loss[i] = ls_cross_entropy(ls_forward(net, x[i]), batch->y, NULL);
+        CHECK_OK(ls_scope_suspend(scope[i]));
+    }
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(ls_scope_resume(scope[i]));
+        CHECK_OK(ls_backward_input_part(
+            &loss[i], NULL, 1,
+            LS_OPTIONS(ls_backward_part_options, .inputs = &x[i], .input_count = 1)));
+        CHECK_OK(ls_tensor_status(ls_grad(x[i])));
+        CHECK_OK(ls_scope_suspend(scope[i]));
+    }
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(ls_scope_resume(scope[i]));
+        CHECK_OK(ls_ddp_set_sync(net, i == 1));
+        CHECK_OK(ls_backward_weight_part());
+        ls_scope_leave(scope[i]);
+    }
+}
+
 static bool joined; /* all ranks but 0 have no data */
+static bool in_parts;
 
 static void train_steps(ls_module *net, ls_optim *optim, ls_loader *loader, int steps)
 {
@@ -200,7 +229,9 @@ static void train_steps(ls_module *net, ls_optim *optim, ls_loader *loader, int 
         {
             LS_SCOPE;
             bool more = !joined || ls_rank() == 0;
-            if (more) {
+            if (in_parts) {
+                train_in_parts(net, &batch);
+            } else if (more) {
                 ls_tensor *loss = ls_cross_entropy(ls_forward(net, batch.x), batch.y, NULL);
                 CHECK_OK(ls_backward(loss));
             } else {
@@ -300,6 +331,12 @@ DIST_TEST(nor_does_a_local_step_with_its_average, 2)
 
 DIST_TEST(a_training_step_over_images_allocates_nothing, 1)
 {
+    steady_state(make_image_net(), make_images(), WARM_UP);
+}
+
+DIST_TEST(nor_does_one_of_micro_batches_side_by_side_with_backward_in_parts, 2)
+{
+    in_parts = true;
     steady_state(make_image_net(), make_images(), WARM_UP);
 }
 

@@ -387,11 +387,17 @@ LOCAL_TEST(every_kind_of_operation_can_run_in_parts)
     }
 }
 
-/* Without inputs the weight part is the whole backward. */
+/* Without inputs the weight part is the whole backward, also when w was an input before. */
 LOCAL_TEST(without_inputs_everything_is_put_off)
 {
     ls_tensor *w = ls_set_requires_grad(ls_ones(LS_SHAPE(3), LS_FLOAT32), true);
     ls_tensor *loss = ls_sum(ls_mul(w, w));
+    CHECK_OK(ls_backward_input_part(
+        &loss, NULL, 1, LS_OPTIONS(ls_backward_part_options, .inputs = &w, .input_count = 1)));
+    CHECK(*(float *)ls_data(ls_grad(w)) == 2.0f);
+    CHECK_OK(ls_backward_weight_part());
+    CHECK_OK(ls__param_set_grad_present(w, false));
+    loss = ls_sum(ls_mul(w, w));
     CHECK_OK(ls_backward_input_part(&loss, NULL, 1, NULL));
     CHECK(ls_grad(w) == NULL);
     CHECK_OK(ls_backward_weight_part());
