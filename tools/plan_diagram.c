@@ -7,23 +7,40 @@
 #include "tools/plan.h"
 
 #define COLUMNS_MAX 1000
-#define UNITS_MAX 60 /* of one time unit: has all small divisors */
-#define CELL_BYTES (2 * LS__ACTION_BYTES)
+#define PARTS_MAX 60 /* of the shortest computation: has all small divisors */
+#define PARTS_OTHERWISE 4
+#define NEARLY 1e-6 /* of a column: times are sums of rounded numbers */
 
-/* Columns per unit of time. */
-static int columns_per_unit(const ls__stage_times *t, double latency)
+static bool has(const ls__schedule *s, ls__action_kind kind)
 {
-    const double all[] = {t->forward, t->backward, t->input, t->weight, latency};
-    for (int k = 1; k <= UNITS_MAX; k++) {
+    bool found = false;
+    for (int i = 0; i < s->rank[0].count; i++) {
+        found = found || s->rank[0].list[i].kind == (uint8_t)kind;
+    }
+    return found;
+}
+
+/* The time of a column: a part of the shortest computation that divides all times. */
+static double column_of(const ls__schedule *s, const ls__stage_times *t, double latency)
+{
+    const double all[] = {t->forward, has(s, LS__BACKWARD) ? t->backward : 0.0,
+                          has(s, LS__INPUT_PART) ? t->input : 0.0,
+                          has(s, LS__WEIGHT_PART) ? t->weight : 0.0, latency};
+    double least = 0.0;
+    for (int i = 0; i < 4; i++) {
+        least = all[i] > 0.0 && (least == 0.0 || all[i] < least) ? all[i] : least;
+    }
+    for (int parts = 1; least > 0.0 && parts <= PARTS_MAX; parts++) {
         bool whole = true;
         for (int i = 0; i < 5; i++) {
-            whole = whole && fabs(all[i] * k - round(all[i] * k)) < 1e-6;
+            const double columns = all[i] / least * parts;
+            whole = whole && fabs(columns - round(columns)) < NEARLY;
         }
         if (whole) {
-            return k;
+            return least / parts;
         }
     }
-    return UNITS_MAX;
+    return least > 0.0 ? least / PARTS_OTHERWISE : 1.0;
 }
 
 /* "F3", or with several stages on a rank "2F3". */
@@ -43,18 +60,18 @@ static int label_width(const ls__schedule *s)
 }
 
 /* The time above every fifth column. */
-static void print_scale(int columns, int width, int per_unit)
+static void print_scale(int columns, int width, double column)
 {
     int gap = 8; /* before the first one; between two there are always blanks */
     for (int c = 0; c < columns; c += 5) {
-        gap = 5 * (width + 1) - printf("%*s%g", gap, "", (double)c / per_unit) + gap;
+        gap = 5 * (width + 1) - printf("%*s%g", gap, "", c * column) + gap;
     }
     printf("\n");
 }
 
 /* The name in the first column of an action, dashes in the others. */
 static void print_row(const ls__schedule *s, const ls__schedule_cost *cost,
-                      const ls__stage_times *times, int rank, int columns, int width, int per_unit)
+                      const ls__stage_times *times, int rank, int columns, int width, double column)
 {
     char row[COLUMNS_MAX * 16], text[LS__ACTION_BYTES];
     const int step = width + 1;
@@ -65,8 +82,8 @@ static void print_row(const ls__schedule *s, const ls__schedule_cost *cost,
     for (int i = 0; i < s->rank[rank].count; i++) {
         const ls__action *a = &s->rank[rank].list[i];
         const double begin = cost->begin[rank][i], end = begin + ls__action_time(a, times);
-        const int from = (int)ceil(begin * per_unit - 0.5 - 1e-6);
-        const int to = (int)ceil(end * per_unit - 0.5 - 1e-6);
+        const int from = (int)ceil(begin / column - 0.5 - NEARLY);
+        const int to = (int)ceil(end / column - 0.5 - NEARLY);
         if (to > from) {
             const char *name = label(s, a, text);
             memset(&row[from * step], '-', (size_t)((to - from) * step - 1));
@@ -85,17 +102,18 @@ static void print_row(const ls__schedule *s, const ls__schedule_cost *cost,
 void plan_print_diagram(const ls__schedule *s, const ls__schedule_cost *cost,
                         const ls__stage_times *times, double latency)
 {
-    const int per_unit = columns_per_unit(times, latency), width = label_width(s);
-    const double columns = ceil(cost->makespan * per_unit - 1e-6);
+    const int width = label_width(s);
+    const double column = column_of(s, times, latency);
+    const double columns = ceil(cost->makespan / column - NEARLY);
     printf("%s: ranks %d, stages %d, micro-batches %d; a column is %g\n", s->name, s->ranks,
-           s->stages, s->micro_batches, 1.0 / per_unit);
+           s->stages, s->micro_batches, column);
     if (columns > COLUMNS_MAX) {
         printf("(%.0f columns are too many for text; --svg FILE draws them)\n", columns);
         return;
     }
     printf("\n");
-    print_scale((int)columns, width, per_unit);
+    print_scale((int)columns, width, column);
     for (int r = 0; r < s->ranks; r++) {
-        print_row(s, cost, times, r, (int)columns, width, per_unit);
+        print_row(s, cost, times, r, (int)columns, width, column);
     }
 }

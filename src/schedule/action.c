@@ -14,7 +14,7 @@ static const ls__action_form forms[LS__ACTION_KINDS] = {
     [LS__RECV_ACTIVATION] = {"RECV_F", .micro_batch = true, .arrow = '<'},
     [LS__SEND_GRADIENT] = {"SEND_B", .micro_batch = true, .arrow = '>'},
     [LS__RECV_GRADIENT] = {"RECV_B", .micro_batch = true, .arrow = '<'},
-    [LS__REDUCE] = {"REDUCE"},
+    [LS__REDUCE] = {.token = "REDUCE"},
     [LS__STASH] = {"STASH", .version = true},
     [LS__LOAD] = {"LOAD", .version = true},
     [LS__STEP] = {"STEP", .version = true},

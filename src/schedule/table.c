@@ -94,7 +94,7 @@ void ls__generate(ls__schedule *s, ls__action_kind kind, int stage, int micro_ba
 {
     ls__action action = {
         .kind = (uint8_t)kind, .stage = (uint16_t)stage, .micro_batch = (uint16_t)micro_batch};
-    if (s->recompute && ls__action_form_of(kind)->backward) {
+    if (s->recompute && ls__action_form_of((int)kind)->backward) {
         action.kind = LS__RECOMPUTE;
         ls__schedule_push(s, s->rank_of[stage], action);
         action.kind = (uint8_t)kind;

@@ -18,6 +18,21 @@ TEST(a_printed_table_is_a_file_with_the_same_diagram)
                  0, "all equal");
 }
 
+/* The same diagram, whatever the unit of time. */
+TEST(a_column_divides_all_times)
+{
+    check_script(DIAGRAM
+                 "d() { diagram 1f1b -p 3 -m 4 \"$@\" | tail -n +2; }\n" /* without the scale */
+                 "d > $D/a; d --forward 1e-9 --backward 2e-9 | cmp - $D/a || exit 1\n"
+                 "d --forward 1e8 --backward 2e8 | cmp - $D/a || exit 2\n"
+                 "d --forward 0.1 --backward 0.2 | cmp - $D/a || exit 3\n"
+                 "$L plan schedule 1f1b --forward 0.2 --backward 0.3 | grep 'a column is 0.1$'\n"
+                 "$L plan schedule 1f1b --backward 3 | grep -q 'a column is 1$' || exit 4\n"
+                 "$L plan schedule zb-h1 --backward 3 | grep -q 'a column is 0.5$' || exit 5\n"
+                 "$L plan schedule 1f1b --forward 0 --backward 0 | grep 'makespan  *0  *0 '",
+                 0, "a column is 0.1");
+}
+
 TEST(a_picture_has_a_box_for_each_computation)
 {
     check_script("$L plan schedule gpipe -p 3 -m 4 --recompute --svg $D/x.svg > /dev/null\n"
