@@ -38,24 +38,28 @@ LS_API ls_status ls_backward_weighted(ls_tensor *loss, double weight);
 
 /* The same from `n` tensors, 1 to LS_CALL_TENSORS_MAX, with given gradients
  * (torch.autograd.backward): adds the gradients of the sum of all elements of ys[i] * dys[i]. So a
- * graph can be cut: a part of a model receives activations, made leaves by ls_set_requires_grad, and
- * its ls_grad of them is what the part before gives here as dys. The cut adds in the order of the
- * whole graph, so parameters get the same bits, where the part before was computed first.
+ * graph can be cut: the later part of a model takes activations of the earlier part as leaves
+ * (ls_set_requires_grad), and ls_grad of these leaves are the dys of the earlier part. The sums are
+ * made in the order of the whole graph, so parameters get the same bits.
  *
  * dys[i] has the shape and dtype of ys[i], any layout, and is copied; it may be NULL, as may `dys`,
- * if ys[i] has one element: 1 then. ys[i] may be a leaf, and views of one tensor may stand there
- * several times. Gradients are added in this order: dys[0] to dys[n-1], then contributions in the
- * reverse order of the forward pass. The graph is freed as by ls_backward, whose errors and
- * collective behaviour apply, but only wrappers with a parameter that the graph reaches take part; so
- * if a process wraps several parts of a cut graph, it calls this function for all of them. Besides, LS_ERR_INVALID for NULL, two equal handles, or a shape or dtype
- * of dys[i] that differs, and LS_ERR_STATE for a tensor that requires no gradient or belongs to a
- * suspended scope. No gradient is computed then. */
+ * if ys[i] has one element: 1 then. ys[i] may be a leaf, and several may be views of one tensor.
+ * Gradients are added in this order: dys[0] to dys[n-1], then contributions in the reverse order of
+ * the forward pass. The graph is freed, and the call may be collective, as in ls_backward; but only
+ * wrappers with a parameter that the graph reaches take part, so a process that wraps several parts
+ * of a cut graph calls this function for all of them.
+ *
+ * Errors, before any gradient is computed, besides those of ls_backward: LS_ERR_INVALID for NULL, two
+ * equal handles, or a shape or dtype of dys[i] that differs; LS_ERR_STATE for a tensor that requires
+ * no gradient or belongs to a suspended scope. */
 LS_API ls_status ls_backward_from(ls_tensor *const *ys, ls_tensor *const *dys, int n);
 
-/* The same where dys contain the factor `weight` already, as ls_grad does after
- * ls_backward_weighted(loss, weight): nothing is scaled, and `weight` is announced to the reducer. A
- * dys[i] of NULL stands for `weight`. With weight 0 nothing is computed. Leaves outside a wrapper are
- * allowed here, for received activations: their gradient contains the factor. */
+/* The same with the weight of ls_backward_weighted. dys contain the factor `weight` already; nothing
+ * is scaled, and the weight is announced to the reducer. A dys[i] of NULL stands for `weight`, so the
+ * last part calls ls_backward_from_weighted(&loss, NULL, 1, weight), and ls_grad of its leaves has the
+ * factor. With weight 0 nothing is computed: these gradients stay absent, and every dys[i] may be
+ * NULL. Unlike in ls_backward_weighted, leaves outside a wrapper are allowed: the received
+ * activations. */
 LS_API ls_status ls_backward_from_weighted(ls_tensor *const *ys, ls_tensor *const *dys, int n,
                                            double weight);
 

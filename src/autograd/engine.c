@@ -1,7 +1,8 @@
 /* The backward pass.
  *
- *   plan    walk from the loss, or the other roots (roots.c), to everything it came from, latest node first; count for each leaf
- *           how many accumulations it will receive; note which observed parameters are reached
+ *   plan    walk from the loss, or the other roots (roots.c), to everything they came from, latest
+ *           node first; count for each leaf how many accumulations it will receive; note which
+ *           observed parameters are reached
  *   begin   observers learn what will come
  *   run     each node in that order: its gradient is complete, because whatever used its result was
  *           made later and is done; its rule adds to its inputs' gradients; a leaf whose count is

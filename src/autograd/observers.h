@@ -3,9 +3,10 @@
  * An observer (DistributedDataParallel's reducer) owns some parameters: leaves whose `observer` and
  * `observer_index` are set. ls_backward, before it computes anything, counts the accumulations
  * every parameter will receive and calls begin once per observer that is armed or reached
- * (ls_backward_from: reached), with the bitmap of its parameters that will be reached; ready once per reached parameter, when its count
- * is complete and its gradient is in place; end after the last node, whose status ls_backward
- * returns. If the pass fails after begin, abort is called instead of end.
+ * (ls_backward_from: reached), with the bitmap of its parameters that will be reached; ready once per
+ * reached parameter, when its count is complete and its gradient is in place; end after the last
+ * node, whose status ls_backward returns. If the pass fails after begin, abort is called instead of
+ * end. Of a backward in two parts (parts.c) only the second calls an observer.
  */
 #ifndef LS_AUTOGRAD_OBSERVERS_H
 #define LS_AUTOGRAD_OBSERVERS_H

@@ -8,8 +8,8 @@
  * whole pass. Of a leading node it runs the rule for the edges that lead; the other edges stay in the
  * node and are put off with its gradient. A node that does not lead is put off as a whole. The weight
  * part runs what was put off, in the same order. So each gradient is a sum of the same terms in the
- * same order as in a whole pass, and has its bits. Observers and hooks of parameters take part in the
- * weight part, as in a pass without inputs.
+ * same order as in a whole pass, and has its bits. Observers and the hooks of parameters take part in
+ * the weight part only.
  *
  * A user's function has one rule for all its inputs, and runs when it leads; gradients that are not
  * wanted yet are put off as they are. A recomputed segment that leads runs again in the input part, and

@@ -78,7 +78,7 @@ static ls_status check_gradient(const ls__autograd_pass *pass, const ls__record 
                                 const ls_tensor *given, const ls__record **out)
 {
     *out = NULL;
-    if (given == NULL && y->numel == 1) {
+    if (given == NULL && (y->numel == 1 || pass->weight == 0.0)) {
         return check_exact(pass, y);
     }
     if (given == NULL) {

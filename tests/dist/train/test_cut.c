@@ -54,7 +54,6 @@ static void backward_of(const model *m, int step, int i, way how)
     }
     ls_tensor *dy = ls_grad(k);
     CHECK((dy == NULL) == (weight == 0.0));
-    dy = dy != NULL ? dy : ls_zeros(LS_SHAPE(ROWS, WIDTH), LS_FLOAT32);
     CHECK_OK(ls_backward_from_weighted(&h, &dy, 1, weight));
     if (how == PARTS) {
         CHECK_OK(ls_backward_weight_part());
