@@ -12,6 +12,7 @@ static const char *const bucket_columns[] = {"s:bucket", "t:medium", "s:network"
 
 typedef struct best_size { /* of a network over a medium */
     const char *medium, *network, *bucket;
+    double median;
 } best_size;
 
 /* Of those that figures 7 and 8 measure; in all files alike. 0: not known. */
@@ -57,18 +58,45 @@ static best_size add_best(const answers *a, const json_t *rows, size_t from, siz
         }
     }
     const best_size of_best = {paper_text(best, "medium"), paper_text(best, "network"),
-                               paper_text(best, "bucket")};
+                               paper_text(best, "bucket"), median(best)};
     (void)snprintf(of, sizeof of, "%.70s, %.70s", of_best.network, of_best.medium);
     question_answer(a, of, "%s MB: %.2f ms a step%s%s", of_best.bucket, median(best), near, small);
     return of_best;
 }
 
+/* A size that is near the best one of both; NULL: there is none. */
+static const char *size_for_both(const json_t *rows, const best_size *x, const best_size *y)
+{
+    const json_t *row;
+    size_t i;
+    json_array_foreach(rows, i, row)
+    {
+        const char *bucket = paper_text(row, "bucket");
+        const json_t *other =
+            paper_find(rows, "medium", y->medium, "network", y->network, "bucket", bucket, NULL);
+        if (strcmp(bucket, "auto") != 0 && other != NULL &&
+            strcmp(paper_text(row, "medium"), x->medium) == 0 &&
+            strcmp(paper_text(row, "network"), x->network) == 0 &&
+            median(row) <= NEAR * x->median && median(other) <= NEAR * y->median) {
+            return bucket;
+        }
+    }
+    return NULL;
+}
+
 /* Whether the larger of two networks over one medium wants larger buckets. */
-static void add_growth(const answers *a, const best_size *x, const best_size *y)
+static void add_growth(const answers *a, const json_t *rows, const best_size *x, const best_size *y)
 {
     const double first = millions_of(x->network), second = millions_of(y->network);
     if (strcmp(x->medium, y->medium) == 0 && first > 0.0 && second > 0.0 && first != second) {
         const best_size *s = first < second ? x : y, *l = first < second ? y : x;
+        const char *both = size_for_both(rows, s, l);
+        if (both != NULL) {
+            question_answer(a, s->medium,
+                            "no difference: %s MB is within 3 %% for %.1f M parameters and %.1f M",
+                            both, millions_of(s->network), millions_of(l->network));
+            return;
+        }
         question_answer(a, s->medium, "%s: %s MB for %.1f M parameters, %s MB for %.1f M",
                         atof(l->bucket) > atof(s->bucket) ? "grows" : "does not grow", s->bucket,
                         millions_of(s->network), l->bucket, millions_of(l->network));
@@ -79,7 +107,7 @@ static void add_growth(const answers *a, const best_size *x, const best_size *y)
 static bool from_buckets(paper *p, json_t *table, const char *file, bool *any)
 {
     const answers a = {p, table, BUCKET, file};
-    best_size last = {"", "", ""};
+    best_size last = {"", "", "", 0.0};
     json_t *rows = paper_earlier(p, file, bucket_columns);
     const size_t count = json_array_size(rows);
     for (size_t from = 0, end; from < count; from = end) {
@@ -88,7 +116,7 @@ static bool from_buckets(paper *p, json_t *table, const char *file, bool *any)
              end++) {
         }
         const best_size best = add_best(&a, rows, from, end);
-        add_growth(&a, &last, &best);
+        add_growth(&a, rows, &last, &best);
         last = best;
     }
     *any = *any || count > 0;
