@@ -30,6 +30,7 @@
 #include <lockstep/ops.h>
 #include <lockstep/optim.h>
 #include <lockstep/parts.h>
+#include <lockstep/pipeline.h>
 #include <lockstep/random.h>
 #include <lockstep/reducer.h>
 #include <lockstep/runtime.h>

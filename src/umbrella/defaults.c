@@ -35,6 +35,7 @@
     X(linear)                                                                                      \
     X(loader)                                                                                      \
     X(optim_group)                                                                                 \
+    X(pipeline)                                                                                    \
     X(pool2d)                                                                                      \
     X(reducer)                                                                                     \
     X(reducer_begin)                                                                               \

@@ -22,9 +22,10 @@ ARROWS = {
     "ddp": ["nn", "optim", "reduce"],
     "checkpoint": ["comm"],  # it sees state visitors and groups only
     "schedule": ["base"],  # pipeline schedules as tables: no tensors, no network
+    "parallel": ["schedule", "ddp"],  # pipelines: an executor of schedules
     "launch": ["job"],  # the agent behind `lockstep run`
     # functions that need several of the layers above: a module's weights as a file, defaults by name
-    "umbrella": ["nn", "optim", "data", "tokenizer", "ddp", "checkpoint"],
+    "umbrella": ["nn", "optim", "data", "tokenizer", "parallel", "checkpoint"],
 }
 
 # First part of a library's header -> the files (or folders) that may include it: its wrappers.
@@ -37,7 +38,7 @@ LIBRARIES = {
 HEADERS = {
     "types.h": "base", "status.h": "base", "runtime.h": "base", "random.h": "base",
     "version.h": "base", "state.h": "base", "comm.h": "comm", "mesh.h": "comm", "backend.h": "comm", "mpi.h": "comm", "store.h": "job",
-    "ops.h": "tensor", "vision.h": "tensor", "checkpoint.h": "checkpoint", "reducer.h": "reduce", "tensor.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "function.h": "autograd", "nn.h": "nn", "parts.h": "nn",
+    "ops.h": "tensor", "vision.h": "tensor", "checkpoint.h": "checkpoint", "reducer.h": "reduce", "tensor.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "function.h": "autograd", "nn.h": "nn", "parts.h": "nn", "pipeline.h": "parallel",
     "optim.h": "optim", "data.h": "data", "ddp.h": "ddp", "tokenizer.h": "tokenizer",
     "lockstep.h": "umbrella",
 }

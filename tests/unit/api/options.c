@@ -163,6 +163,16 @@ static ls_status use_kl_div(const ls_kl_div_options *o)
     return ls_tensor_status(ls_kl_div(image(), image(), o));
 }
 
+static ls_status use_pipeline(const ls_pipeline_options *o)
+{
+    ls_pipeline *pipeline = NULL;
+    ls_module *net = ls_linear_new(2, 2, NULL);
+    const ls_status status = ls_pipeline_new(net, ls_world(), o, &pipeline);
+    (void)ls_pipeline_free(pipeline);
+    ls_module_free(net);
+    return status;
+}
+
 static ls_status use_pool2d(const ls_pool2d_options *o)
 {
     LS_TRY(ls_tensor_status(ls_avg_pool2d(image(), o)));
@@ -355,6 +365,7 @@ typedef struct row {
     X(linear, LEAST, )                                                                             \
     X(loader, LEAST, )                                                                             \
     X(optim_group, LEAST, )                                                                        \
+    X(pipeline, LEAST, )                                                                           \
     X(pool2d, offsetof(ls_pool2d_options, stride), .kernel = {2, 2})                               \
     X(reducer, LEAST, )                                                                            \
     X(reducer_begin, LEAST, )                                                                      \

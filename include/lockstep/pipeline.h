@@ -1,0 +1,87 @@
+/* Pipeline parallelism: a model whose stages are on different ranks, and a step whose batch goes
+ * through them in micro-batches (GPipe, Huang et al. 2019; PipeDream, Narayanan et al. 2019 and
+ * 2021; Megatron-LM, 2021; zero bubble, Qi et al. 2024).
+ *
+ *     ls_mesh_new(ls_world(), "pp=2,dp=2", &mesh);
+ *     ls_module *net = ls_gpt_new(NULL);                     // the whole model, on all ranks
+ *     ls_pipeline_new(net, ls_mesh_group(mesh, "pp"),
+ *                     LS_OPTIONS(ls_pipeline_options, .schedule = "1f1b", .micro_batches = 8), &pipe);
+ *     net = ls_ddp_new(net, ls_mesh_group(mesh, "dp"), NULL);
+ *     ls_optim *optim = ls_adamw_new(net, NULL);
+ *     for each step:
+ *         … fill micro[8] …
+ *         LS_CHECK(ls_pipeline_backward(pipe, net, micro, losses));
+ *         LS_CHECK(ls_optim_step(optim));
+ *         ls_optim_zero_grad(optim);
+ *
+ * Parameters and losses are those of gradient accumulation over the same micro-batches on one rank,
+ * to the last bit, whatever the schedule and the number of stages; with a tied embedding up to
+ * the order of two additions. The schedules and their costs: `lockstep plan schedule`.
+ */
+#ifndef LOCKSTEP_PIPELINE_H
+#define LOCKSTEP_PIPELINE_H
+
+#include <lockstep/comm.h>
+#include <lockstep/parts.h>
+#include <lockstep/random.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ls_pipeline ls_pipeline;
+
+/* The scalar loss of a micro-batch, on the rank of the last stage. */
+typedef ls_tensor *(*ls_pipeline_loss_fn)(void *arg, ls_tensor *output, ls_tensor *target);
+
+typedef struct ls_pipeline_options {
+    size_t size;
+    const char *schedule; /* "naive", "gpipe", "1f1b", "interleaved" or "zb-h1" */
+    int micro_batches;    /* of a step */
+    int chunks;           /* of "interleaved": stages of a rank */
+    bool recompute;       /* of "gpipe": stages keep their inputs only and run again in backward */
+    const char
+        *cut; /* the first part of each stage but the first (ls_module_cut_at); NULL: evenly */
+    ls_pipeline_loss_fn loss; /* NULL: ls_cross_entropy(output, target, NULL) */
+    void *arg;
+} ls_pipeline_options;
+#define LS_DEFAULTS_ls_pipeline_options .schedule = "1f1b", .micro_batches = 8,
+LS_DEFAULTS_FUNCTION(pipeline)
+
+/* Cuts `net` (lockstep/parts.h) into stages, as many as the group has ranks, times `chunks`, and
+ * frees what this rank's stages do not use. Call it before the model is wrapped or has an optimizer;
+ * the net stays the caller's and must outlive the pipeline. All ranks give the same model and
+ * options. Collective over `group`, which is duplicated. LS_ERR_INVALID: the schedule or the cut is
+ * refused; LS_ERR_UNSUPPORTED: the schedule steps within its table; LS_ERR_MISMATCH: ranks differ. */
+LS_API ls_status ls_pipeline_new(ls_module *net, ls_group *group,
+                                 const ls_pipeline_options *options, ls_pipeline **out);
+/* Collective; NULL is allowed. */
+LS_API ls_status ls_pipeline_free(ls_pipeline *pipeline);
+
+/* What a stage needs of a micro-batch. Tensors are borrowed for the call; shapes may differ from one
+ * micro-batch to the next. */
+typedef struct ls_micro_batch {
+    size_t size;
+    /* Inputs of the module, on ranks whose stages read them (LS_PART_INPUT); elsewhere not used. */
+    ls_tensor *inputs[LS_PART_FROM_MAX];
+    ls_tensor *target;       /* on the rank of the last stage; elsewhere not used */
+    ls_step_context context; /* on all ranks: where its random numbers come from */
+} ls_micro_batch;
+
+/* Runs a step's forwards and backwards over micro[0 … micro_batches-1] and adds the gradients of
+ * the mean of their losses to the parameters of this rank's stages. `net` is the module of
+ * ls_pipeline_new, or its wrapper: ls_ddp_new over ranks of the same stages averages the gradients
+ * during the last backward. losses[micro_batches] (may be NULL) become the losses, on all ranks.
+ * Collective over the group, and over that of the wrapper. An error of one rank is reported by all,
+ * and the pipeline cannot be used after it. */
+LS_API ls_status ls_pipeline_backward(ls_pipeline *pipeline, ls_module *net,
+                                      const ls_micro_batch *micro, double *losses);
+
+#if !defined(LS_NO_SITES)
+#define ls_pipeline_backward(...) LS_AT(ls_pipeline_backward(__VA_ARGS__))
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

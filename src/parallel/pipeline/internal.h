@@ -1,0 +1,107 @@
+/* A pipeline: its stages on this rank, and what is under way of each micro-batch.
+ *
+ *   make.c     cuts the model, finds what crosses between stages, and parameters of several ranks
+ *   values.c   activations and gradients between stages: messages, or handed over on one rank
+ *   run.c      executes this rank's list of the schedule
+ *
+ * Note [Values]
+ * A value is the result of a part that a later stage takes. Its stage sends it to every rank that has
+ * such a stage, as a head of fixed size with its shape, and its elements. The receiver posts both
+ * when its list says so, the elements for the shape of the same micro-batch in the step before: the
+ * usual case. If the shape is another one, the elements follow in a further message. Both sides keep
+ * the shapes of the step before, so they agree on what is posted. Gradients go back the same way;
+ * they have the value's shape.
+ */
+#ifndef LS_PARALLEL_PIPELINE_INTERNAL_H
+#define LS_PARALLEL_PIPELINE_INTERNAL_H
+
+#include <lockstep/ops.h>
+#include <lockstep/pipeline.h>
+
+#include "base/arena.h"
+#include "base/env.h"
+#include "schedule/schedule.h"
+
+typedef struct ls__value_head { /* what is said of a value before its elements */
+    int32_t dtype, ndim;
+    bool requires_grad, known; /* known: there was such a head */
+    bool channels_last;        /* in memory [N,H,W,C], which `dim` says then */
+    int64_t dim[LS_DIMS_MAX];
+} ls__value_head;
+
+/* The way of one value from the stage that makes it to one that takes it. */
+typedef struct ls__route {
+    int part;     /* whose result */
+    int from, to; /* stages */
+    int out, in;  /* the value's places in their edges */
+    int peer;     /* the other rank; this one's own: handed over */
+} ls__route;
+
+/* What is under way on a route, of one micro-batch. */
+typedef struct ls__transit {
+    ls__value_head head, before;  /* of this step and the last one */
+    ls_tensor *value, *grad;      /* received ones, of the micro-batch's scope; or NULL */
+    ls_work *work[3], *grad_work; /* head, elements, elements of another shape; gradient */
+    bool posted;                  /* receives of the value are */
+} ls__transit;
+
+typedef struct ls__slot { /* a micro-batch in a stage */
+    ls_scope *scope;
+    ls_tensor **in, **out; /* [edges.in_count], [edges.out_count] */
+    ls_tensor **leaf;      /* [arriving_count] what arrived, in the order of memory */
+    ls_tensor *loss;       /* of the last stage, its share of the mean */
+    ls__transit *arriving; /* [stage.arriving_count] */
+    ls__transit *leaving;  /* [stage.leaving_count] */
+    bool computed, sent;   /* all parts of its backward ran; its gradients went out */
+} ls__slot;
+
+typedef struct ls__stage {    /* of this rank */
+    int number, first, count; /* its parts */
+    ls_stage_edges edges;
+    ls__route *arriving, *leaving; /* leaving: later stages first, the order of their gradients */
+    int arriving_count, leaving_count;
+    bool sends_values, sends_grads; /* this rank's list says when; otherwise at once */
+    ls__slot *slot;                 /* [micro_batches] */
+} ls__stage;
+
+typedef struct ls__tie { /* a parameter that stages of several ranks use */
+    ls_tensor *param;
+    ls_group *group; /* of these ranks */
+} ls__tie;
+
+struct ls_pipeline {
+    const ls__env *env;
+    ls__arena arena; /* everything below but the schedule */
+    ls_module *net;
+    ls_group *group; /* our own */
+    ls_pipeline_options set;
+    ls__schedule *schedule;
+    int rank, stages;
+    int *first; /* [stages + 1] parts */
+    ls__stage *own;
+    int own_count;
+    ls__tie *ties;
+    int tie_count;
+    /* during a step */
+    const ls_micro_batch *micro;
+    ls_module *wrapped;
+    int backwards_left; /* of this rank's list: the last one synchronises */
+    double *losses;     /* [micro_batches] */
+};
+
+ls__stage *ls__pipeline_stage(ls_pipeline *p, int number);
+
+/* values.c */
+ls_status ls__values_expect(ls_pipeline *p, ls__stage *stage, int micro_batch); /* posts */
+ls_status ls__values_take(ls_pipeline *p, ls__stage *stage, int micro_batch);   /* into slot.in */
+ls_status ls__values_send(ls_pipeline *p, ls__stage *stage, int micro_batch);
+ls_status ls__grads_expect(ls_pipeline *p, ls__stage *stage, int micro_batch);
+/* The sum of the gradients of value `out` over the stages that take it, NULL if none has one. */
+ls_status ls__grads_take(ls_pipeline *p, ls__stage *stage, int micro_batch, int out,
+                         ls_tensor **sum);
+ls_status ls__grads_send(ls_pipeline *p, ls__stage *stage, int micro_batch);
+/* Waits for what the micro-batch has sent; with `wait` false, *done says whether all was read. */
+ls_status ls__values_sent(ls__stage *stage, int micro_batch, bool wait, bool *done);
+void ls__values_forget(ls__stage *stage, int micro_batch); /* after a failure */
+
+#endif

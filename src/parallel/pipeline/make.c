@@ -1,0 +1,422 @@
+/* Making a pipeline: the schedule, the cut, what crosses between stages, and parameters that stages
+ * of several ranks use. Everything follows from the model and the options alike on all ranks. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/runtime.h"
+#include "parallel/pipeline/internal.h"
+
+static ls_status no_memory(void)
+{
+    return ls__fail(LS_ERR_MEMORY, "ls_pipeline_new: no memory");
+}
+
+static void *take(ls_pipeline *p, size_t count, size_t bytes)
+{
+    return ls__arena_alloc(&p->arena, (count + 1) * bytes); /* zeroed; never of no bytes */
+}
+
+ls__stage *ls__pipeline_stage(ls_pipeline *p, int number)
+{
+    for (int k = 0; k < p->own_count; k++) {
+        if (p->own[k].number == number) {
+            return &p->own[k];
+        }
+    }
+    return NULL;
+}
+
+/* ---- agreement ---------------------------------------------------------------------------- */
+
+/* What must be equal on all ranks, as text, so that a difference is shown in words. */
+static ls_status compare_ranks(const ls_pipeline *p, int parts)
+{
+    char text[512];
+    ls_bytes *all = NULL;
+    const int length = snprintf(
+        text, sizeof text, "%s, %d micro-batches, %d chunks, recompute %d, %d parts cut \"%.300s\"",
+        p->set.schedule, p->set.micro_batches, p->set.chunks, p->set.recompute, parts,
+        p->set.cut != NULL ? p->set.cut : "evenly");
+    LS_TRY(ls_all_gather_bytes(p->group, text, (size_t)length + 1,
+                               LS_OPTIONS(ls_collective_options, .tag = "ls_pipeline_new"), &all));
+    ls_status status = LS_OK;
+    for (int r = 1; r < ls_group_size(p->group) && status == LS_OK; r++) {
+        if (strcmp(all[r].data, all[0].data) != 0) {
+            status = ls__fail(LS_ERR_MISMATCH,
+                              "ls_pipeline_new: rank %d has %s; rank 0 has %s; give all ranks the "
+                              "same model and options",
+                              r, (const char *)all[r].data, (const char *)all[0].data);
+        }
+    }
+    ls_bytes_free(all);
+    return status;
+}
+
+/* ---- stages ------------------------------------------------------------------------------- */
+
+static ls_status make_schedule(ls_pipeline *p)
+{
+    const ls__schedule_spec spec = {.ranks = ls_group_size(p->group),
+                                    .micro_batches = p->set.micro_batches,
+                                    .chunks = p->set.chunks,
+                                    .recompute = p->set.recompute};
+    LS_TRY(ls__schedule_new(p->env, p->set.schedule, &spec, &p->schedule));
+    if (p->schedule->per_step != p->schedule->micro_batches || p->schedule->delay != 0) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "ls_pipeline_new: schedule %s steps while micro-batches are under way; use "
+                        "one that steps at its end, such as 1f1b",
+                        p->set.schedule);
+    }
+    p->stages = p->schedule->stages;
+    return LS_OK;
+}
+
+static ls_status cut_evenly(ls_pipeline *p, int parts)
+{
+    int count = 0;
+    for (int s = 0; s < p->stages; s++) {
+        LS_TRY(ls_module_cut_evenly(p->net, p->stages, s, &p->first[s], &count));
+    }
+    p->first[p->stages] = parts;
+    return LS_OK;
+}
+
+static ls_status cut_at_names(ls_pipeline *p, int parts)
+{
+    int first[LS_CALL_TENSORS_MAX];
+    const int stages = ls_module_cut_at(p->net, p->set.cut, first);
+    if (stages < 0) {
+        return (ls_status)stages;
+    }
+    if (stages != p->stages) {
+        return ls__fail(
+            LS_ERR_INVALID,
+            "ls_pipeline_new: the cut \"%.200s\" makes %d stages, and schedule %s on %d "
+            "ranks has %d",
+            p->set.cut, stages, p->set.schedule, p->schedule->ranks, p->stages);
+    }
+    memcpy(p->first, first, (size_t)stages * sizeof *first);
+    p->first[stages] = parts;
+    return LS_OK;
+}
+
+static int stage_of(const ls_pipeline *p, int part)
+{
+    int s = 0;
+    while (p->first[s + 1] <= part) {
+        s++;
+    }
+    return s;
+}
+
+static ls_status edges_of(const ls_pipeline *p, int stage, ls_stage_edges *out)
+{
+    return ls_module_stage_edges(p->net, p->first[stage], p->first[stage + 1] - p->first[stage],
+                                 out);
+}
+
+static int place_in(const int *list, int count, int value)
+{
+    int i = 0;
+    while (i < count && list[i] != value) {
+        i++;
+    }
+    return i;
+}
+
+/* Values that this stage takes. */
+static ls_status find_arriving(ls_pipeline *p, ls__stage *s)
+{
+    s->arriving = take(p, (size_t)s->edges.in_count, sizeof *s->arriving);
+    if (s->arriving == NULL) {
+        return no_memory();
+    }
+    for (int i = 0; i < s->edges.in_count; i++) {
+        if (s->edges.in[i] >= 0) {
+            const int from = stage_of(p, s->edges.in[i]);
+            s->arriving[s->arriving_count++] = (ls__route){.part = s->edges.in[i],
+                                                           .from = from,
+                                                           .to = s->number,
+                                                           .in = i,
+                                                           .peer = p->schedule->rank_of[from]};
+        }
+    }
+    return LS_OK;
+}
+
+/* Values that later stages take, the latest first. */
+static ls_status find_leaving(ls_pipeline *p, ls__stage *s)
+{
+    s->leaving = take(p, (size_t)s->edges.out_count * (size_t)p->stages, sizeof *s->leaving);
+    if (s->leaving == NULL) {
+        return no_memory();
+    }
+    for (int to = p->stages - 1; to > s->number; to--) {
+        ls_stage_edges edges;
+        LS_TRY(edges_of(p, to, &edges));
+        for (int i = 0; i < edges.in_count; i++) {
+            const int out = place_in(s->edges.out, s->edges.out_count, edges.in[i]);
+            if (edges.in[i] >= s->first && edges.in[i] < s->first + s->count) {
+                s->leaving[s->leaving_count++] = (ls__route){.part = edges.in[i],
+                                                             .from = s->number,
+                                                             .to = to,
+                                                             .out = out,
+                                                             .in = i,
+                                                             .peer = p->schedule->rank_of[to]};
+            }
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status make_slots(ls_pipeline *p, ls__stage *s)
+{
+    const int count = p->set.micro_batches;
+    s->slot = take(p, (size_t)count, sizeof *s->slot);
+    for (int m = 0; s->slot != NULL && m < count; m++) {
+        ls__slot *slot = &s->slot[m];
+        slot->in = take(p, (size_t)s->edges.in_count, sizeof *slot->in);
+        slot->out = take(p, (size_t)s->edges.out_count, sizeof *slot->out);
+        slot->leaf = take(p, (size_t)s->arriving_count, sizeof *slot->leaf);
+        slot->arriving = take(p, (size_t)s->arriving_count, sizeof *slot->arriving);
+        slot->leaving = take(p, (size_t)s->leaving_count, sizeof *slot->leaving);
+        if (slot->in == NULL || slot->out == NULL || slot->leaf == NULL || slot->arriving == NULL ||
+            slot->leaving == NULL) {
+            return no_memory();
+        }
+    }
+    return s->slot != NULL ? LS_OK : no_memory();
+}
+
+static void find_sends(const ls_pipeline *p, ls__stage *s)
+{
+    const ls__actions *list = &p->schedule->rank[p->rank];
+    for (int i = 0; i < list->count; i++) {
+        const ls__action *a = &list->list[i];
+        s->sends_values |= a->kind == LS__SEND_ACTIVATION && a->stage == s->number;
+        s->sends_grads |= a->kind == LS__SEND_GRADIENT && a->stage == s->number;
+    }
+}
+
+static ls_status make_stage(ls_pipeline *p, int number)
+{
+    ls__stage *s = &p->own[p->own_count++];
+    s->number = number;
+    s->first = p->first[number];
+    s->count = p->first[number + 1] - s->first;
+    LS_TRY(edges_of(p, number, &s->edges));
+    LS_TRY(find_arriving(p, s));
+    LS_TRY(find_leaving(p, s));
+    find_sends(p, s);
+    return make_slots(p, s);
+}
+
+/* Stages are made before the cut, which needs the whole list of parts. */
+static ls_status make_stages(ls_pipeline *p, int parts)
+{
+    int *kept = malloc((size_t)parts * sizeof *kept), count = 0;
+    p->first = take(p, (size_t)p->stages + 1, sizeof *p->first);
+    p->own = take(p, (size_t)p->stages, sizeof *p->own);
+    p->losses = take(p, (size_t)p->set.micro_batches, sizeof *p->losses);
+    ls_status status = LS_OK;
+    if (kept == NULL || p->first == NULL || p->own == NULL || p->losses == NULL) {
+        status = no_memory();
+    }
+    if (status == LS_OK) {
+        status = p->set.cut != NULL ? cut_at_names(p, parts) : cut_evenly(p, parts);
+    }
+    for (int s = 0; s < p->stages && status == LS_OK; s++) {
+        if (p->schedule->rank_of[s] != p->rank) {
+            continue;
+        }
+        status = make_stage(p, s);
+        for (int part = p->first[s]; part < p->first[s + 1]; part++) {
+            kept[count++] = part;
+        }
+    }
+    if (status == LS_OK) {
+        status = ls_module_keep_parts(p->net, kept, count);
+    }
+    free(kept);
+    return status;
+}
+
+/* ---- ties --------------------------------------------------------------------------------- */
+
+/* The names of this rank's parameters, each with its end. */
+static char *names_of(ls_module *net, size_t *bytes)
+{
+    const int count = ls_module_param_count(net);
+    ls_param *params = malloc(((size_t)count + 1) * sizeof *params);
+    char *names = NULL, *at;
+    *bytes = 1;
+    if (params != NULL) {
+        (void)ls_module_params(net, params, count);
+        for (int i = 0; i < count; i++) {
+            *bytes += strlen(params[i].name) + 1;
+        }
+        names = malloc(*bytes);
+    }
+    at = names;
+    for (int i = 0; names != NULL && i < count; i++) {
+        at = stpcpy(at, params[i].name) + 1;
+    }
+    if (names != NULL) {
+        *at = '\0';
+    }
+    free(params);
+    return names;
+}
+
+static bool has_name(const ls_bytes *names, const char *name)
+{
+    for (const char *at = names->data; *at != '\0'; at += strlen(at) + 1) {
+        if (strcmp(at, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The ranks that have it, into ranks[]; 0 if a rank before `rank` has, which has come first. */
+static int holders_of(const ls_bytes *all, int size, int rank, const char *name, int *ranks)
+{
+    int count = 0;
+    for (int r = 0; r < size; r++) {
+        if (has_name(&all[r], name)) {
+            if (r < rank) {
+                return 0;
+            }
+            ranks[count++] = r;
+        }
+    }
+    return count;
+}
+
+/* Collective: all ranks come here with the same name and holders. */
+static ls_status add_tie(ls_pipeline *p, const char *name, const int *ranks, int count)
+{
+    ls_group *group = NULL;
+    LS_TRY(ls_group_new(p->group, ranks, count, "tied", &group));
+    if (group == NULL) {
+        return LS_OK;
+    }
+    p->ties[p->tie_count++] = (ls__tie){.param = ls_module_param(p->net, name), .group = group};
+    return LS_OK;
+}
+
+static ls_status find_ties(ls_pipeline *p, const ls_bytes *all, int size)
+{
+    p->ties = take(p, (size_t)ls_module_param_count(p->net), sizeof *p->ties);
+    int *ranks = take(p, (size_t)size, sizeof *ranks);
+    if (p->ties == NULL || ranks == NULL) {
+        return no_memory();
+    }
+    for (int r = 0; r < size; r++) {
+        for (const char *at = all[r].data; *at != '\0'; at += strlen(at) + 1) {
+            const int count = holders_of(all, size, r, at, ranks);
+            if (count > 1) {
+                LS_TRY(add_tie(p, at, ranks, count));
+            }
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status make_ties(ls_pipeline *p)
+{
+    size_t bytes = 0;
+    ls_bytes *all = NULL;
+    char *names = names_of(p->net, &bytes);
+    if (names == NULL) {
+        (void)ls_group_abort(p->group, "ls_pipeline_new: no memory");
+        return no_memory();
+    }
+    ls_status status = ls_all_gather_bytes(
+        p->group, names, bytes, LS_OPTIONS(ls_collective_options, .tag = "ls_pipeline_new"), &all);
+    free(names);
+    if (status == LS_OK) {
+        status = find_ties(p, all, ls_group_size(p->group));
+    }
+    ls_bytes_free(all);
+    return status;
+}
+
+/* ---- the object --------------------------------------------------------------------------- */
+
+static ls_status check_call(ls_module *net, const ls_group *group, ls_pipeline **out)
+{
+    return net != NULL && group != NULL && out != NULL
+               ? LS_OK
+               : ls__fail(LS_ERR_INVALID,
+                          "ls_pipeline_new: the module, the group or the place for the pipeline is "
+                          "NULL; give all three");
+}
+
+static ls_status make(ls_pipeline *p)
+{
+    const int parts = ls_module_part_count(p->net);
+    LS_TRY(parts < 0 ? (ls_status)parts : LS_OK);
+    LS_TRY(compare_ranks(p, parts));
+    LS_TRY(make_schedule(p));
+    LS_TRY(make_stages(p, parts));
+    return make_ties(p);
+}
+
+static void release(ls_pipeline *p)
+{
+    const ls__env *env = p->env;
+    ls__schedule_free(p->schedule);
+    ls__arena_fini(&p->arena);
+    env->release(env, p, sizeof *p);
+}
+
+ls_status ls_pipeline_free(ls_pipeline *p)
+{
+    if (p == NULL) {
+        return LS_OK;
+    }
+    ls_status status = LS_OK;
+    for (int i = p->tie_count - 1; i >= 0; i--) {
+        const ls_status freed = ls_group_free(p->ties[i].group);
+        status = status < 0 ? status : freed;
+    }
+    const ls_status freed = ls_group_free(p->group);
+    release(p);
+    return status < 0 ? status : freed;
+}
+
+ls_status ls_pipeline_new(ls_module *net, ls_group *group, const ls_pipeline_options *options,
+                          ls_pipeline **out)
+{
+    LS__OPTIONS(ls_pipeline_options, given, options);
+    ls_runtime *runtime = ls__runtime_get("ls_pipeline_new");
+    if (runtime == NULL) {
+        return ls__self.status;
+    }
+    LS_TRY(check_call(net, group, out));
+    *out = NULL;
+    const ls__env *env = runtime->env;
+    ls_pipeline *p = env->allocate(env, sizeof *p);
+    if (p == NULL) {
+        (void)ls_group_abort(group, "ls_pipeline_new: no memory");
+        return no_memory();
+    }
+    *p = (ls_pipeline){.env = env, .net = net, .set = given, .rank = ls_group_rank(group)};
+    ls__arena_init(&p->arena, env, (size_t)64 << 10);
+    ls_status status = ls_group_new(group, NULL, 0, "pipeline", &p->group);
+    if (status == LS_OK) {
+        status = make(p);
+    }
+    if (status < 0) {
+        char message[LS__MESSAGE_MAX];
+        memcpy(message, ls__self.message, sizeof message);
+        (void)ls_pipeline_free(p);
+        return ls__fail_again(status, message);
+    }
+    *out = p;
+    return LS_OK;
+}

@@ -1,0 +1,314 @@
+/* Executing a rank's list of the schedule. Each micro-batch in a stage has a scope, which is the
+ * innermost one while one of its actions runs, and ends when its backward is done and everything that
+ * it has sent was read. */
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/error.h"
+#include "base/runtime.h"
+#include "parallel/pipeline/internal.h"
+
+#include <lockstep/autograd.h>
+#include <lockstep/ddp.h>
+
+/* ---- computing ---------------------------------------------------------------------------- */
+
+typedef struct stage_run {
+    ls_pipeline *p;
+    const ls__stage *stage;
+} stage_run;
+
+static ls_status run_stage(ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                           int output_count, void *run_of)
+{
+    const stage_run *run = run_of;
+    return ls_module_run_stage(run->p->net, run->stage->first, run->stage->count, inputs,
+                               input_count, outputs, output_count);
+}
+
+/* This micro-batch's share of the mean. */
+static ls_status compute_loss(ls_pipeline *p, ls__slot *slot, int m)
+{
+    ls_tensor *output = slot->out[0], *target = p->micro[m].target;
+    ls_tensor *loss = p->set.loss != NULL ? p->set.loss(p->set.arg, output, target)
+                                          : ls_cross_entropy(output, target, NULL);
+    slot->loss = ls_scale(loss, 1.0 / p->set.micro_batches);
+    return ls_item(loss, &p->losses[m]);
+}
+
+static ls_status forward(ls_pipeline *p, ls__stage *s, int m)
+{
+    ls__slot *slot = &s->slot[m];
+    stage_run run = {.p = p, .stage = s};
+    LS_TRY(ls__values_take(p, s, m));
+    ls_step_begin(p->micro[m].context);
+    const int ins = s->edges.in_count, outs = s->edges.out_count;
+    LS_TRY(p->set.recompute
+               ? ls_recompute_call_many(run_stage, slot->in, ins, slot->out, outs, &run)
+               : run_stage(slot->in, ins, slot->out, outs, &run));
+    if (s->number == p->stages - 1) {
+        LS_TRY(compute_loss(p, slot, m));
+    }
+    return s->sends_values ? LS_OK : ls__values_send(p, s, m);
+}
+
+/* The roots of the stage's graph and their gradients: the loss, or values that later stages took. */
+static ls_status find_roots(ls_pipeline *p, ls__stage *s, int m, ls_tensor **ys, ls_tensor **dys,
+                            int *count)
+{
+    ls__slot *slot = &s->slot[m];
+    *count = 0;
+    if (slot->loss != NULL) {
+        ys[*count] = slot->loss;
+        dys[(*count)++] = NULL;
+    }
+    for (int i = 0; i < s->edges.out_count && *count < LS_CALL_TENSORS_MAX; i++) {
+        ls_tensor *sum = NULL;
+        LS_TRY(ls__grads_take(p, s, m, i, &sum));
+        if (sum != NULL) {
+            ys[*count] = slot->out[i];
+            dys[(*count)++] = sum;
+        }
+    }
+    return LS_OK;
+}
+
+/* The last one of this rank synchronises with the other replicas. */
+static ls_status set_sync(ls_pipeline *p)
+{
+    p->backwards_left--;
+    return p->wrapped != p->net ? ls_ddp_set_sync(p->wrapped, p->backwards_left == 0) : LS_OK;
+}
+
+static ls_status send_grads(ls_pipeline *p, ls__stage *s, int m)
+{
+    s->slot[m].sent = true;
+    return ls__grads_send(p, s, m);
+}
+
+/* With `split` only what leads to the stage's inputs. */
+static ls_status backward(ls_pipeline *p, ls__stage *s, int m, bool split)
+{
+    ls__slot *slot = &s->slot[m];
+    ls_tensor *ys[LS_CALL_TENSORS_MAX], *dys[LS_CALL_TENSORS_MAX], *leaves[LS_CALL_TENSORS_MAX];
+    int count = 0, leaf_count = 0;
+    LS_TRY(find_roots(p, s, m, ys, dys, &count));
+    for (int i = 0; i < s->arriving_count; i++) {
+        if (ls_requires_grad(slot->leaf[i])) {
+            leaves[leaf_count++] = slot->leaf[i];
+        }
+    }
+    if (count == 0) {
+        p->backwards_left -= !split; /* nothing here has a gradient */
+    } else if (split) {
+        LS_TRY(ls_backward_input_part(
+            ys, dys, count,
+            LS_OPTIONS(ls_backward_part_options, .inputs = leaves, .input_count = leaf_count)));
+    } else {
+        LS_TRY(set_sync(p));
+        LS_TRY(ls_backward_from(ys, dys, count));
+    }
+    slot->computed = !split;
+    return s->sends_grads ? LS_OK : send_grads(p, s, m);
+}
+
+static ls_status weight_part(ls_pipeline *p, ls__stage *s, int m)
+{
+    LS_TRY(set_sync(p));
+    LS_TRY(ls_backward_weight_part());
+    s->slot[m].computed = true;
+    return LS_OK;
+}
+
+/* ---- scopes ------------------------------------------------------------------------------- */
+
+/* Gradients that are handed over on this rank are read by the stage before. */
+static bool is_read(ls_pipeline *p, const ls__stage *s, int m)
+{
+    for (int i = 0; i < s->arriving_count; i++) {
+        const ls__route *r = &s->arriving[i];
+        if (r->peer == p->rank && ls__pipeline_stage(p, r->from)->slot[m].scope != NULL &&
+            !ls__pipeline_stage(p, r->from)->slot[m].computed) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void end_slot(ls__stage *s, ls__slot *slot)
+{
+    if (slot->scope != NULL) {
+        ls_scope_leave(slot->scope);
+    }
+    slot->scope = NULL;
+    slot->loss = NULL;
+    slot->computed = slot->sent = false;
+    for (int i = 0; i < s->arriving_count; i++) {
+        slot->arriving[i].value = slot->arriving[i].grad = NULL;
+        slot->arriving[i].posted = false;
+    }
+    for (int i = 0; i < s->leaving_count; i++) {
+        slot->leaving[i].value = slot->leaving[i].grad = NULL;
+    }
+}
+
+/* Frees the micro-batches that are through. With `wait`, all of them. */
+static ls_status sweep(ls_pipeline *p, bool wait)
+{
+    for (int k = 0; k < p->own_count; k++) {
+        ls__stage *s = &p->own[k];
+        for (int m = 0; m < p->set.micro_batches; m++) {
+            bool done = true;
+            if (!s->slot[m].computed || !s->slot[m].sent || !is_read(p, s, m)) {
+                continue;
+            }
+            LS_TRY(ls__values_sent(s, m, wait, &done));
+            if (done) {
+                end_slot(s, &s->slot[m]);
+            }
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- the list ----------------------------------------------------------------------------- */
+
+static ls_status act(ls_pipeline *p, const ls__action *a, ls__stage *s)
+{
+    const int m = a->micro_batch;
+    switch ((ls__action_kind)a->kind) {
+    case LS__FORWARD:
+        return forward(p, s, m);
+    case LS__BACKWARD:
+        return backward(p, s, m, false);
+    case LS__INPUT_PART:
+        return backward(p, s, m, true);
+    case LS__WEIGHT_PART:
+        return weight_part(p, s, m);
+    case LS__SEND_ACTIVATION:
+        return ls__values_send(p, s, m);
+    case LS__RECV_ACTIVATION:
+        return ls__values_expect(p, s, m);
+    case LS__SEND_GRADIENT:
+        return send_grads(p, s, m);
+    case LS__RECV_GRADIENT:
+        return ls__grads_expect(p, s, m);
+    default:
+        return LS_OK;
+    }
+}
+
+static ls_status act_in_scope(ls_pipeline *p, const ls__action *a)
+{
+    ls__stage *s = ls__pipeline_stage(p, a->stage);
+    ls__slot *slot = &s->slot[a->micro_batch];
+    if (slot->scope == NULL) {
+        slot->scope = ls_scope_enter();
+    } else {
+        LS_TRY(ls_scope_resume(slot->scope));
+    }
+    const ls_status status = act(p, a, s);
+    if (status < 0) {
+        return status; /* the caller ends all scopes */
+    }
+    return ls_scope_suspend(slot->scope);
+}
+
+/* A recomputation runs within its backward, the sums over replicas within the last one, and the step
+ * is the caller's. */
+static bool is_ours(const ls__action *a)
+{
+    return a->kind != LS__RECOMPUTE && a->kind != LS__REDUCE && a->kind != LS__STEP;
+}
+
+static ls_status run_list(ls_pipeline *p)
+{
+    const ls__actions *list = &p->schedule->rank[p->rank];
+    p->backwards_left = 0;
+    for (int i = 0; i < list->count; i++) {
+        p->backwards_left +=
+            list->list[i].kind == LS__BACKWARD || list->list[i].kind == LS__WEIGHT_PART;
+    }
+    for (int i = 0; i < list->count; i++) {
+        if (is_ours(&list->list[i])) {
+            LS_TRY(act_in_scope(p, &list->list[i]));
+            LS_TRY(sweep(p, false));
+        }
+    }
+    return sweep(p, true);
+}
+
+/* Every rank of a tie ends with the sum, in the order of the stages. */
+static ls_status sum_ties(ls_pipeline *p)
+{
+    for (int i = 0; i < p->tie_count; i++) {
+        ls_tensor *grad = ls_grad(p->ties[i].param);
+        if (grad == NULL) {
+            return ls__fail(LS_ERR_STATE,
+                            "ls_pipeline_backward: a parameter that several stages use has no "
+                            "gradient on this rank");
+        }
+        LS_TRY(ls_all_reduce(p->ties[i].group, ls_data(grad), ls_data(grad), ls_numel(grad),
+                             ls_dtype_of(grad), LS_SUM,
+                             LS_OPTIONS(ls_collective_options, .tag = "tied"), NULL));
+    }
+    return LS_OK;
+}
+
+/* Ends what is under way, after the group has failed for all. */
+static ls_status give_up(ls_pipeline *p, ls_status status)
+{
+    char message[LS__MESSAGE_MAX];
+    memcpy(message, ls__self.message, sizeof message);
+    (void)ls_group_abort(p->group, message);
+    for (int k = 0; k < p->own_count; k++) {
+        ls__stage *s = &p->own[k];
+        for (int m = 0; m < p->set.micro_batches; m++) {
+            ls__values_forget(s, m);
+            end_slot(s, &s->slot[m]);
+        }
+    }
+    return ls__fail_again(status, message);
+}
+
+static ls_status check_call(const ls_pipeline *p, const ls_module *net, const ls_micro_batch *micro)
+{
+    if (p == NULL || net == NULL || micro == NULL) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_pipeline_backward: the pipeline, the module or the micro-batches are "
+                        "NULL; give all three");
+    }
+    for (int m = 0; m < p->set.micro_batches; m++) {
+        if (micro[m].size != sizeof micro[m]) {
+            return ls__fail(LS_ERR_INVALID,
+                            "ls_pipeline_backward: micro[%d].size is %zu; set it to "
+                            "sizeof(ls_micro_batch)",
+                            m, micro[m].size);
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_pipeline_backward(ls_pipeline *p, ls_module *net, const ls_micro_batch *micro,
+                               double *losses)
+{
+    LS_TRY(check_call(p, net, micro));
+    p->micro = micro;
+    p->wrapped = net;
+    ls_status status = run_list(p);
+    if (status == LS_OK) {
+        status = sum_ties(p);
+    }
+    if (status == LS_OK) {
+        status = ls_broadcast(p->group, p->losses, p->set.micro_batches, LS_FLOAT64,
+                              p->schedule->rank_of[p->stages - 1],
+                              LS_OPTIONS(ls_collective_options, .tag = "losses"), NULL);
+    }
+    if (status < 0) {
+        return ls__fail_at_site(give_up(p, status));
+    }
+    if (losses != NULL) {
+        memcpy(losses, p->losses, (size_t)p->set.micro_batches * sizeof *losses);
+    }
+    return LS_OK;
+}

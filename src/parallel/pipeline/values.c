@@ -1,0 +1,323 @@
+/* Values and their gradients between stages; Note [Values] in internal.h. */
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/error.h"
+#include "parallel/pipeline/internal.h"
+
+enum { HEAD, ELEMENTS, OTHERS, GRADIENT, KINDS };
+
+/* One tag for each value that a stage takes, micro-batch and kind. Schedules have at most 2^20 stages
+ * times micro-batches, so it is below 2^28. */
+static int tag_of(const ls_pipeline *p, const ls__route *r, int m, int kind)
+{
+    return ((r->to * LS_CALL_TENSORS_MAX + r->in) * p->set.micro_batches + m) * KINDS + kind;
+}
+
+static bool is_own(const ls_pipeline *p, const ls__route *r)
+{
+    return r->peer == p->rank;
+}
+
+static ls__transit *leaving(const ls__stage *s, int m, int i)
+{
+    return &s->slot[m].leaving[i];
+}
+
+static ls__transit *arriving(const ls__stage *s, int m, int i)
+{
+    return &s->slot[m].arriving[i];
+}
+
+/* Kernels may add in another order in another layout, so values keep theirs. */
+static ls_tensor *in_memory_order(ls_tensor *t, bool channels_last)
+{
+    return channels_last ? ls_permute(t, LS_SHAPE(0, 2, 3, 1)) : t;
+}
+
+static ls_tensor *in_logical_order(ls_tensor *t, bool channels_last)
+{
+    return channels_last ? ls_permute(t, LS_SHAPE(0, 3, 1, 2)) : t;
+}
+
+/* The elements as they are sent; *head is filled in. */
+static ls_tensor *elements_of(ls_tensor *value, ls__value_head *head)
+{
+    ls_tensor *plain = ls_detach(value);
+    const bool channels_last = ls_ndim(plain) == 4 && !ls_is_contiguous(plain) &&
+                               ls_is_contiguous(in_memory_order(plain, true));
+    plain = ls_contiguous(in_memory_order(plain, channels_last));
+    const ls_shape shape = ls_shape_of(plain);
+    *head = (ls__value_head){.dtype = (int32_t)ls_dtype_of(plain),
+                             .ndim = shape.ndim,
+                             .requires_grad = ls_requires_grad(value),
+                             .known = true,
+                             .channels_last = channels_last};
+    memcpy(head->dim, shape.dim, (size_t)shape.ndim * sizeof head->dim[0]);
+    return plain;
+}
+
+static bool is_same(const ls__value_head *a, const ls__value_head *b)
+{
+    return a->known && b->known && a->dtype == b->dtype && a->ndim == b->ndim &&
+           memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof a->dim[0]) == 0;
+}
+
+static ls_tensor *empty_like(const ls__value_head *head)
+{
+    ls_shape shape = {.ndim = head->ndim};
+    memcpy(shape.dim, head->dim, (size_t)head->ndim * sizeof head->dim[0]);
+    return ls_empty(shape, (ls_dtype)head->dtype);
+}
+
+static ls_collective_options named(const char *tag)
+{
+    ls_collective_options options = ls_collective_defaults();
+    options.tag = tag;
+    return options;
+}
+
+/* ---- values ------------------------------------------------------------------------------- */
+
+static ls_status receive(const ls_pipeline *p, const ls__route *r, int m, int kind, ls_tensor *into,
+                         ls_work **work)
+{
+    const ls_collective_options options = named("activations");
+    LS_TRY(ls_tensor_status(into));
+    return ls_recv_up_to(p->group, ls_data(into), ls_numel(into), ls_dtype_of(into), r->peer,
+                         tag_of(p, r, m, kind), &options, work);
+}
+
+ls_status ls__values_expect(ls_pipeline *p, ls__stage *s, int m)
+{
+    const ls_collective_options options = named("shapes");
+    for (int i = 0; i < s->arriving_count; i++) {
+        const ls__route *r = &s->arriving[i];
+        ls__transit *t = arriving(s, m, i);
+        if (is_own(p, r) || t->posted) {
+            continue;
+        }
+        t->posted = true;
+        t->before = t->head;
+        LS_TRY(ls_recv(p->group, &t->head, (int64_t)sizeof t->head, LS_UINT8, r->peer,
+                       tag_of(p, r, m, HEAD), &options, &t->work[HEAD]));
+        if (t->before.known) {
+            t->value = empty_like(&t->before);
+            LS_TRY(receive(p, r, m, ELEMENTS, t->value, &t->work[ELEMENTS]));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status wait_for(ls_work **work)
+{
+    ls_work *waiting = *work;
+    *work = NULL;
+    return waiting != NULL ? ls_work_wait(waiting) : LS_OK;
+}
+
+/* The elements are in t->value when the shape is as in the step before. */
+static ls_status finish(const ls_pipeline *p, const ls__route *r, int m, ls__transit *t)
+{
+    LS_TRY(wait_for(&t->work[HEAD]));
+    LS_TRY(wait_for(&t->work[ELEMENTS]));
+    if (!is_same(&t->head, &t->before)) {
+        t->value = empty_like(&t->head);
+        LS_TRY(receive(p, r, m, OTHERS, t->value, &t->work[OTHERS]));
+        LS_TRY(wait_for(&t->work[OTHERS]));
+    }
+    return LS_OK;
+}
+
+/* The place of the value in the stage that makes it, which is on this rank. */
+static ls_tensor *handed_over(ls_pipeline *p, const ls__route *r, int m)
+{
+    return ls__pipeline_stage(p, r->from)->slot[m].out[r->out];
+}
+
+/* Every value becomes a leaf, whose gradient goes back to the stage that made it. */
+ls_status ls__values_take(ls_pipeline *p, ls__stage *s, int m)
+{
+    ls__slot *slot = &s->slot[m];
+    LS_TRY(ls__values_expect(p, s, m));
+    for (int i = 0; i < s->edges.in_count && s->edges.in[i] < 0; i++) {
+        slot->in[i] = p->micro[m].inputs[LS_PART_INPUT(s->edges.in[i])];
+    }
+    for (int i = 0; i < s->arriving_count; i++) {
+        const ls__route *r = &s->arriving[i];
+        ls__transit *t = arriving(s, m, i);
+        if (is_own(p, r)) {
+            t->value = elements_of(handed_over(p, r, m), &t->head);
+        } else {
+            LS_TRY(finish(p, r, m, t));
+        }
+        slot->leaf[i] = ls_set_requires_grad(ls_detach(t->value), t->head.requires_grad);
+        slot->in[r->in] = in_logical_order(slot->leaf[i], t->head.channels_last);
+        LS_TRY(ls_tensor_status(slot->in[r->in]));
+    }
+    return LS_OK;
+}
+
+static ls_status send(const ls_pipeline *p, const ls__route *r, int m, int kind, ls_tensor *value,
+                      int64_t count, ls_dtype dtype, ls_work **work)
+{
+    const ls_collective_options options = named("activations");
+    LS_TRY(ls_tensor_status(value));
+    return ls_send(p->group, ls_data(value), count, dtype, r->peer, tag_of(p, r, m, kind), &options,
+                   work);
+}
+
+/* Of another shape than in the step before, an empty message takes the place of the elements. */
+static ls_status send_value(const ls_pipeline *p, const ls__route *r, int m, ls__transit *t,
+                            ls_tensor *value)
+{
+    const ls_collective_options options = named("shapes");
+    t->before = t->head;
+    value = elements_of(value, &t->head);
+    LS_TRY(ls_send(p->group, &t->head, (int64_t)sizeof t->head, LS_UINT8, r->peer,
+                   tag_of(p, r, m, HEAD), &options, &t->work[HEAD]));
+    if (is_same(&t->head, &t->before)) {
+        return send(p, r, m, ELEMENTS, value, ls_numel(value), ls_dtype_of(value),
+                    &t->work[ELEMENTS]);
+    }
+    if (t->before.known) {
+        LS_TRY(send(p, r, m, ELEMENTS, value, 0, (ls_dtype)t->before.dtype, &t->work[ELEMENTS]));
+    }
+    return send(p, r, m, OTHERS, value, ls_numel(value), ls_dtype_of(value), &t->work[OTHERS]);
+}
+
+ls_status ls__values_send(ls_pipeline *p, ls__stage *s, int m)
+{
+    ls__slot *slot = &s->slot[m];
+    for (int i = 0; i < s->leaving_count; i++) {
+        const ls__route *r = &s->leaving[i];
+        ls__transit *t = leaving(s, m, i);
+        if (is_own(p, r)) {
+            (void)elements_of(slot->out[r->out], &t->head);
+        } else {
+            LS_TRY(send_value(p, r, m, t, slot->out[r->out]));
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- gradients ---------------------------------------------------------------------------- */
+
+ls_status ls__grads_expect(ls_pipeline *p, ls__stage *s, int m)
+{
+    const ls_collective_options options = named("gradients");
+    for (int i = 0; i < s->leaving_count; i++) {
+        const ls__route *r = &s->leaving[i];
+        ls__transit *t = leaving(s, m, i);
+        if (is_own(p, r) || !t->head.requires_grad || t->grad != NULL) {
+            continue;
+        }
+        t->grad = empty_like(&t->head);
+        LS_TRY(ls_tensor_status(t->grad));
+        LS_TRY(ls_recv(p->group, ls_data(t->grad), ls_numel(t->grad), ls_dtype_of(t->grad), r->peer,
+                       tag_of(p, r, m, GRADIENT), &options, &t->grad_work));
+    }
+    return LS_OK;
+}
+
+/* On this rank: of what the later stage has made a leaf of. */
+static ls_tensor *gradient_of(const ls__stage *to, int m, const ls__route *way)
+{
+    for (int i = 0; i < to->arriving_count; i++) {
+        if (to->arriving[i].part == way->part) {
+            return ls_grad(to->slot[m].leaf[i]);
+        }
+    }
+    return NULL;
+}
+
+/* Later stages come first, as in the backward of the whole graph. */
+ls_status ls__grads_take(ls_pipeline *p, ls__stage *s, int m, int out, ls_tensor **sum)
+{
+    *sum = NULL;
+    LS_TRY(ls__grads_expect(p, s, m));
+    for (int i = 0; i < s->leaving_count; i++) {
+        const ls__route *r = &s->leaving[i];
+        ls__transit *t = leaving(s, m, i);
+        ls_tensor *grad = t->grad;
+        if (r->out != out || !t->head.requires_grad) {
+            continue;
+        }
+        if (is_own(p, r)) {
+            LS_ASSERT(grad == NULL);
+            grad = gradient_of(ls__pipeline_stage(p, r->to), m, r);
+        }
+        LS_TRY(wait_for(&t->grad_work));
+        if (grad == NULL) {
+            continue;
+        }
+        grad = in_logical_order(grad, t->head.channels_last);
+        *sum = *sum == NULL ? grad : ls_add(*sum, grad);
+        LS_TRY(ls_tensor_status(*sum));
+    }
+    return LS_OK;
+}
+
+/* A value that the stage's results do not depend on has no gradient: zeros go back. */
+ls_status ls__grads_send(ls_pipeline *p, ls__stage *s, int m)
+{
+    const ls_collective_options options = named("gradients");
+    for (int i = 0; i < s->arriving_count; i++) {
+        const ls__route *r = &s->arriving[i];
+        ls__transit *t = arriving(s, m, i);
+        if (is_own(p, r) || !t->head.requires_grad) {
+            continue;
+        }
+        ls_tensor *leaf = s->slot[m].leaf[i];
+        ls_tensor *grad = ls_grad(leaf) != NULL ? ls_grad(leaf) : ls_scale(ls_detach(leaf), 0.0);
+        LS_TRY(ls_tensor_status(grad));
+        LS_TRY(ls_send(p->group, ls_data(grad), ls_numel(grad), ls_dtype_of(grad), r->peer,
+                       tag_of(p, r, m, GRADIENT), &options, &t->grad_work));
+    }
+    return LS_OK;
+}
+
+/* ---- the end of a micro-batch ------------------------------------------------------------- */
+
+static ls_status end_work(ls_work **work, bool wait, bool *done)
+{
+    if (*work == NULL) {
+        return LS_OK;
+    }
+    if (!wait && ls_work_test(*work) == LS_IN_PROGRESS) {
+        *done = false;
+        return LS_OK;
+    }
+    return wait_for(work);
+}
+
+ls_status ls__values_sent(ls__stage *s, int m, bool wait, bool *done)
+{
+    *done = true;
+    for (int i = 0; i < s->leaving_count; i++) {
+        for (int k = 0; k < 3; k++) {
+            LS_TRY(end_work(&leaving(s, m, i)->work[k], wait, done));
+        }
+    }
+    for (int i = 0; i < s->arriving_count; i++) {
+        LS_TRY(end_work(&arriving(s, m, i)->grad_work, wait, done));
+    }
+    return LS_OK;
+}
+
+/* After the group has failed: works end at once. */
+void ls__values_forget(ls__stage *s, int m)
+{
+    bool done;
+    for (int i = 0; i < s->arriving_count; i++) {
+        for (int k = 0; k < 3; k++) {
+            (void)wait_for(&arriving(s, m, i)->work[k]);
+        }
+        (void)wait_for(&arriving(s, m, i)->grad_work);
+    }
+    for (int i = 0; i < s->leaving_count; i++) {
+        (void)wait_for(&leaving(s, m, i)->grad_work);
+    }
+    while (ls__values_sent(s, m, true, &done) < 0) {
+    }
+}

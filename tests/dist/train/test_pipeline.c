@@ -1,0 +1,267 @@
+/* Pipelines against their sequential twin: gradient accumulation over the same micro-batches in one
+ * process. Losses and parameters are equal to the last bit after several steps, with dropout, for
+ * every schedule and number of ranks. */
+#include "test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+#include <lockstep/models/bert.h>
+#include <lockstep/models/gpt.h>
+#include <lockstep/models/gpt2.h>
+#include <lockstep/models/resnet.h>
+
+enum { STEPS = 4, MICRO_MAX = 8, TOKENS = 6, VOCAB = 11, PARAMS_MAX = 160 };
+
+/* ---- models and data ---------------------------------------------------------------------- */
+
+static ls_module *make_gpt(void)
+{
+    return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = 8, .heads = 2, .dim = 16,
+                                 .context = TOKENS, .vocab = VOCAB, .dropout = 0.2));
+}
+
+static ls_module *make_gpt2(void)
+{
+    return ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .layers = 3, .heads = 2, .dim = 16,
+                                  .context = TOKENS, .vocab = VOCAB, .dropout = 0.2));
+}
+
+static ls_module *make_bert(void)
+{
+    return ls_bert_new(LS_OPTIONS(ls_bert_options, .layers = 3, .heads = 2, .dim = 16, .wide = 32,
+                                  .context = TOKENS, .vocab = VOCAB, .dropout = 0.2));
+}
+
+static ls_module *make_resnet(void)
+{
+    return ls_resnet_new(18, VOCAB, true);
+}
+
+static ls_tensor *tokens_of(int step, int m, int rows, int which)
+{
+    int32_t x[8 * TOKENS];
+    for (int i = 0; i < rows * TOKENS; i++) {
+        const int value = (i * 5 + step * 7 + m * 3 + which) % VOCAB;
+        x[i] = which == 1 ? value % 2 : which == 2 ? i % TOKENS < TOKENS - 1 : value;
+    }
+    return ls_from_data(x, LS_SHAPE(rows, TOKENS), LS_INT32);
+}
+
+static ls_tensor *images_of(int step, int m, int rows)
+{
+    float x[8 * 3 * 64];
+    for (int i = 0; i < rows * 3 * 64; i++) {
+        x[i] = (float)((i * 37 + step * 11 + m * 5) % 101) / 50.0F - 1.0F;
+    }
+    return ls_from_data(x, LS_SHAPE(rows, 3, 8, 8), LS_FLOAT32);
+}
+
+static ls_tensor *classes_of(int step, int m, int rows)
+{
+    int32_t y[8];
+    for (int i = 0; i < rows; i++) {
+        y[i] = (i * 3 + step + m) % VOCAB;
+    }
+    return ls_from_data(y, LS_SHAPE(rows), LS_INT32);
+}
+
+typedef struct use {
+    ls_module *(*make)(void);
+    const char *schedule;
+    int micro, chunks;
+    bool recompute;
+    const char *cut;
+    bool
+        short_last; /* the last micro-batch has fewer samples, and sizes change from step to step */
+} use;
+
+static int rows_of(const use *u, int step, int m)
+{
+    const int least = u->make == make_resnet ? 2 : 1; /* batch norm needs two */
+    return !u->short_last ? 3 : m == u->micro - 1 ? least : 3 + (step + m) % 2;
+}
+
+/* `replica` has data of its own. */
+static ls_micro_batch micro_of(const use *u, int step, int m, int replica)
+{
+    const int rows = rows_of(u, step, m), k = m + 40 * replica;
+    ls_micro_batch micro = {
+        .size = sizeof micro,
+        .context = {.step = (uint64_t)(step * 100 + m), .sample_offset = 10 * replica}};
+    if (u->make == make_resnet) {
+        micro.inputs[0] = images_of(step, k, rows);
+        micro.target = classes_of(step, k, rows);
+    } else {
+        for (int i = 0; i < (u->make == make_bert ? 3 : 1); i++) {
+            micro.inputs[i] = tokens_of(step, k, rows, i);
+        }
+        micro.target = tokens_of(step, k + 1, rows, 0);
+    }
+    return micro;
+}
+
+static ls_tensor *loss_of(void *arg, ls_tensor *output, ls_tensor *target)
+{
+    (void)arg;
+    return ls_cross_entropy(output, target, NULL);
+}
+
+/* ---- the twin ----------------------------------------------------------------------------- */
+
+static void twin_step(const use *u, ls_module *net, int step, int replica, double *losses)
+{
+    for (int m = 0; m < u->micro; m++) {
+        LS_SCOPE;
+        ls_micro_batch micro = micro_of(u, step, m, replica);
+        ls_tensor *y = NULL;
+        ls_step_begin(micro.context);
+        CHECK_OK(ls_ddp_set_sync(net, m == u->micro - 1));
+        CHECK_OK(ls_forward_many(net, micro.inputs, u->make == make_bert ? 3 : 1, &y, 1));
+        ls_tensor *loss = loss_of(NULL, y, micro.target);
+        CHECK_OK(ls_backward(ls_scale(loss, 1.0 / u->micro)));
+        CHECK_OK(ls_item(loss, &losses[m]));
+    }
+}
+
+/* Every parameter of the stage is the twin's, bit for bit; a tied one up to rounding. */
+static void check_params(ls_module *net, ls_module *twin, bool tied)
+{
+    ls_param params[PARAMS_MAX];
+    const int count = ls_module_params(net, params, PARAMS_MAX);
+    for (int i = 0; i < count; i++) {
+        ls_tensor *other = ls_module_param(twin, params[i].name);
+        const float *a = ls_data(params[i].value), *b = ls_data(other);
+        int64_t wrong = 0;
+        for (int64_t e = 0; e < ls_numel(other); e++) {
+            wrong += tied ? fabsf(a[e] - b[e]) > 1e-5F : memcmp(&a[e], &b[e], sizeof *a) != 0;
+        }
+        CHECK_INT(wrong, 0);
+    }
+}
+
+static void check_losses(const double *a, const double *b, int count, bool tied)
+{
+    for (int m = 0; m < count; m++) {
+        CHECK(tied ? fabs(a[m] - b[m]) < 1e-5 : a[m] == b[m]);
+    }
+}
+
+/* AdamW divides by the size of a gradient, so it would not keep differences in rounding small. */
+static ls_optim *optim_of(ls_module *net, bool tied)
+{
+    return tied ? ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.1))
+                : ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.01));
+}
+
+/* Trains both over `pp` stages and `dp` replicas. */
+static void train(const use *u, int pp, int dp)
+{
+    char axes[32];
+    ls_mesh *mesh = NULL;
+    ls_pipeline *pipe = NULL;
+    const bool tied = u->make == make_gpt2 || u->make == make_bert;
+    (void)snprintf(axes, sizeof axes, "pp=%d,dp=%d", pp, dp);
+    CHECK_OK(ls_mesh_new(ls_world(), axes, &mesh));
+    const int replica = ls_mesh_coordinate(mesh, "dp");
+    ls_module *net = u->make(), *twin = u->make();
+    CHECK_OK(ls_pipeline_new(net, ls_mesh_group(mesh, "pp"),
+                             LS_OPTIONS(ls_pipeline_options, .schedule = u->schedule,
+                                        .micro_batches = u->micro, .chunks = u->chunks,
+                                        .recompute = u->recompute, .cut = u->cut),
+                             &pipe));
+    if (dp > 1) {
+        net = ls_ddp_new(net, ls_mesh_group(mesh, "dp"), NULL);
+        twin = ls_ddp_new(twin, ls_mesh_group(mesh, "dp"), NULL);
+    }
+    ls_optim *optim = optim_of(net, tied), *other = optim_of(twin, tied);
+    for (int step = 0; step < STEPS; step++) {
+        double losses[MICRO_MAX], expected[MICRO_MAX];
+        {
+            LS_SCOPE;
+            ls_micro_batch micro[MICRO_MAX];
+            for (int m = 0; m < u->micro; m++) {
+                micro[m] = micro_of(u, step, m, replica);
+            }
+            CHECK_OK(ls_pipeline_backward(pipe, net, micro, losses));
+        }
+        twin_step(u, twin, step, replica, expected);
+        check_losses(losses, expected, u->micro, tied);
+        CHECK_OK(ls_optim_step(optim));
+        CHECK_OK(ls_optim_step(other));
+        ls_optim_zero_grad(optim);
+        ls_optim_zero_grad(other);
+    }
+    check_params(net, twin, tied);
+    ls_optim_free(optim);
+    ls_optim_free(other);
+    CHECK_OK(ls_pipeline_free(pipe));
+    ls_module_free(net);
+    ls_module_free(twin);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+/* ---- tests -------------------------------------------------------------------------------- */
+
+static void every_schedule(ls_module *(*make)(void), int pp, int dp)
+{
+    train(&(use){.make = make, .schedule = "naive", .micro = 3}, pp, dp);
+    train(&(use){.make = make, .schedule = "gpipe", .micro = 4}, pp, dp);
+    train(&(use){.make = make, .schedule = "gpipe", .micro = 4, .recompute = true}, pp, dp);
+    train(&(use){.make = make, .schedule = "1f1b", .micro = 8}, pp, dp);
+    train(&(use){.make = make, .schedule = "1f1b", .micro = 5, .short_last = true}, pp, dp);
+    train(&(use){.make = make, .schedule = "zb-h1", .micro = 8}, pp, dp);
+}
+
+DIST_TEST(every_schedule_equals_accumulation_on_1, 1)
+{
+    every_schedule(make_gpt, 1, 1);
+}
+
+DIST_TEST(every_schedule_equals_accumulation_on_2, 2)
+{
+    every_schedule(make_gpt, 2, 1);
+    train(&(use){.make = make_gpt, .schedule = "interleaved", .micro = 4, .chunks = 2}, 2, 1);
+    train(&(use){.make = make_gpt, .schedule = "interleaved", .micro = 4, .chunks = 5}, 2, 1);
+}
+
+DIST_TEST(every_schedule_equals_accumulation_on_4, 4)
+{
+    every_schedule(make_gpt, 4, 1);
+    train(&(use){.make = make_gpt, .schedule = "interleaved", .micro = 8, .chunks = 2}, 4, 1);
+    train(&(use){.make = make_gpt, .schedule = "1f1b", .micro = 4, .cut = "blocks.0 blocks.6 head"},
+          4, 1);
+}
+
+DIST_TEST(every_schedule_equals_accumulation_on_7, 7)
+{
+    every_schedule(make_gpt, 7, 1);
+}
+
+DIST_TEST(batch_norm_takes_each_micro_batch_by_itself, 3)
+{
+    train(&(use){.make = make_resnet, .schedule = "1f1b", .micro = 4}, 3, 1);
+    train(&(use){.make = make_resnet, .schedule = "zb-h1", .micro = 4, .short_last = true}, 3, 1);
+}
+
+DIST_TEST(masks_cross_several_stages_and_ties_are_summed, 4)
+{
+    train(&(use){.make = make_bert,
+                 .schedule = "1f1b",
+                 .micro = 4,
+                 .cut = "bert.encoder.layer.0 bert.encoder.layer.1 bert.encoder.layer.2"},
+          4, 1);
+    train(&(use){.make = make_gpt2, .schedule = "gpipe", .micro = 3}, 4, 1);
+}
+
+DIST_TEST(replicas_of_stages_average_their_gradients, 4)
+{
+    every_schedule(make_gpt, 2, 2);
+    train(&(use){.make = make_gpt, .schedule = "interleaved", .micro = 4, .chunks = 2}, 2, 2);
+    train(&(use){.make = make_gpt2, .schedule = "1f1b", .micro = 4}, 2, 2);
+}
+
+TEST_MAIN
