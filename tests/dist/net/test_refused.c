@@ -1,10 +1,13 @@
 /* What ls_init says when the system refuses one rank of two memory, descriptors or shared memory: each
  * call fails in turn, until a job comes through. No rank waits for the one that failed. */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <lockstep/lockstep.h>
 
@@ -14,6 +17,7 @@
 #include "comm/group/group.h"
 #include "comm/memory/heap.h"
 #include "comm/tune/tune.h"
+#include "job/bootstrap/local_rendezvous.h"
 #include "says.h"
 #include "scratch.h"
 #include "test.h"
@@ -257,6 +261,56 @@ TEST(shared_memory_that_is_refused_to_ls_init_is_named)
     collect(FAULT_FOREIGN, "1", NULL);
     CHECK_SAYS(all, "ls_init: the memory that rank %d shared is not its heap (magic %08x, version "
                     "%u); do all ranks run the same build?");
+}
+
+/* ---- another version ------------------------------------------------------------------------- */
+
+static ssize_t send_as_another_version(const ls__env *env, int fd, const void *in, size_t bytes,
+                                       int pass_fd)
+{
+    ls__local_hello hello;
+    (void)env;
+    if (bytes == sizeof hello) {
+        memcpy(&hello, in, bytes);
+        snprintf(hello.version, sizeof hello.version, "0.0.9");
+        in = &hello;
+    }
+    return ls__env_posix()->send(ls__env_posix(), fd, in, bytes, pass_fd);
+}
+
+/* As torchrun starts it. */
+static pid_t start_rank(const char *rank)
+{
+    const pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        setenv("RANK", rank, 1);
+        table = *ls__env_posix();
+        if (rank[0] == '1') {
+            table.send = send_as_another_version;
+        }
+        const ls_status status = ls__init_with(&table, NULL);
+        snprintf(plan->said[atoi(rank)], sizeof plan->said[0], "%s", ls_error_message());
+        _exit(status < 0);
+    }
+    return pid;
+}
+
+TEST(a_rank_of_another_version_is_told_so_by_local_rank_0)
+{
+    char port[16];
+    int status = 0;
+    snprintf(port, sizeof port, "%d", ls__env_posix()->free_port(ls__env_posix()));
+    plan = mmap(NULL, sizeof *plan, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(plan != MAP_FAILED);
+    CHECK(setenv("WORLD_SIZE", "2", 1) == 0 && setenv("MASTER_ADDR", "127.0.0.1", 1) == 0);
+    CHECK(setenv("MASTER_PORT", port, 1) == 0);
+    const pid_t first = start_rank("0"), second = start_rank("1");
+    CHECK(waitpid(second, &status, 0) == second && WEXITSTATUS(status) == 1);
+    CHECK(kill(first, SIGKILL) == 0 && waitpid(first, &status, 0) == first);
+    CHECK_SAYS(plan->said[1], "ls_init: this process uses a different version of Lockstep than "
+                              "local rank 0 of this host (%s); start all ranks with the same "
+                              "library");
 }
 
 /* ---- after ls_init --------------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "job/bootstrap/share.h"
 #include "job/name_folder.h"
 #include "job/nodes/rendezvous.h"
 #include "job/nodes/secret.h"
@@ -164,6 +165,25 @@ TEST(gloos_and_nccls_variables_are_honoured_after_ours)
     CHECK_STR(out.name, "docker0");
     setenv("LOCKSTEP_IFNAME", "nope", 1);
     CHECK_STATUS(ls__interface_wanted(&env, &set, &out), LS_ERR_INVALID);
+}
+
+static int no_interfaces(const ls__env *env, ls__env_interface *out, int room)
+{
+    (void)env;
+    (void)out;
+    (void)room;
+    return 0;
+}
+
+TEST(a_host_without_any_address_is_told_what_to_set)
+{
+    ls__env env = *ls__env_posix();
+    ls__detected d = {.launcher = "mpich", .rank = 0, .size = 2, .local_size = 1};
+    env.interfaces = no_interfaces;
+    setenv("PMI_FD", "9", 1); /* by which it would be shared */
+    CHECK_STATUS(ls__share_rendezvous(&env, ls__deadline_after(&env, 100), &d), LS_ERR_SYSTEM);
+    CHECK_SAYS(ls_error_message(), "ls_init: this host has no network address: set "
+                                   "LOCKSTEP_RENDEZVOUS=HOST:PORT for all ranks");
 }
 
 /* ---- the secret ------------------------------------------------------------------------------ */
