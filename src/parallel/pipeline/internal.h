@@ -55,7 +55,8 @@ typedef struct ls__slot { /* a micro-batch in a stage */
     bool computed, sent;   /* all parts of its backward ran; its gradients went out */
 } ls__slot;
 
-typedef struct ls__stage {    /* of this rank */
+typedef struct ls__stage { /* of this rank */
+    ls_module *net;
     int number, first, count; /* its parts */
     ls_stage_edges edges;
     ls__route *arriving, *leaving; /* leaving: later stages first, the order of their gradients */

@@ -204,6 +204,7 @@ static void find_sends(const ls_pipeline *p, ls__stage *s)
 static ls_status make_stage(ls_pipeline *p, int number)
 {
     ls__stage *s = &p->own[p->own_count++];
+    s->net = p->net;
     s->number = number;
     s->first = p->first[number];
     s->count = p->first[number + 1] - s->first;

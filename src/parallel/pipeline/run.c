@@ -13,17 +13,13 @@
 
 /* ---- computing ---------------------------------------------------------------------------- */
 
-typedef struct stage_run {
-    ls_pipeline *p;
-    const ls__stage *stage;
-} stage_run;
-
+/* Recomputation calls it again in backward, so the stage itself is its argument. */
 static ls_status run_stage(ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
-                           int output_count, void *run_of)
+                           int output_count, void *stage)
 {
-    const stage_run *run = run_of;
-    return ls_module_run_stage(run->p->net, run->stage->first, run->stage->count, inputs,
-                               input_count, outputs, output_count);
+    const ls__stage *s = stage;
+    return ls_module_run_stage(s->net, s->first, s->count, inputs, input_count, outputs,
+                               output_count);
 }
 
 /* This micro-batch's share of the mean. */
@@ -39,13 +35,11 @@ static ls_status compute_loss(ls_pipeline *p, ls__slot *slot, int m)
 static ls_status forward(ls_pipeline *p, ls__stage *s, int m)
 {
     ls__slot *slot = &s->slot[m];
-    stage_run run = {.p = p, .stage = s};
     LS_TRY(ls__values_take(p, s, m));
     ls_step_begin(p->micro[m].context);
     const int ins = s->edges.in_count, outs = s->edges.out_count;
-    LS_TRY(p->set.recompute
-               ? ls_recompute_call_many(run_stage, slot->in, ins, slot->out, outs, &run)
-               : run_stage(slot->in, ins, slot->out, outs, &run));
+    LS_TRY(p->set.recompute ? ls_recompute_call_many(run_stage, slot->in, ins, slot->out, outs, s)
+                            : run_stage(slot->in, ins, slot->out, outs, s));
     if (s->number == p->stages - 1) {
         LS_TRY(compute_loss(p, slot, m));
     }
