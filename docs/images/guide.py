@@ -252,8 +252,26 @@ def parallelism():
     return p
 
 
+def pipeline():
+    """GPipe and 1F1B of 3 stages and 4 micro-batches; a backward takes two units, a forward one."""
+    rows = []
+    for name, lists in (("GPipe", ["F0 F1 F2 F3 . . . . . . B0 B1 B2 B3", ". F0 F1 F2 F3 . . . B0 B1 B2 B3",
+                                   ". . F0 F1 F2 F3 B0 B1 B2 B3"]),
+                        ("1F1B", ["F0 F1 F2 . . . . B0 F3 B1 . B2 . B3", ". F0 F1 . . B0 F2 B1 F3 B2 . B3",
+                                  ". . F0 B0 F1 B1 F2 B2 F3 B3"])):
+        for rank, actions in enumerate(lists):
+            at, spans = 0, []
+            for action in actions.split():
+                length = 2 if action[0] == "B" else 1
+                if action != ".":
+                    spans.append((at, length, action, ORANGE if length == 2 else BLUE))
+                at += length
+            rows.append((f"{name}, rank {rank}", spans))
+    return timeline(rows, 34)
+
+
 PICTURES = (accumulation, api, bucketing, collectives, costs, evaluation, implementation, naive, overlap, parallelism,
-            parameter_server, why)
+            parameter_server, pipeline, why)
 
 
 def draw():

@@ -22,6 +22,7 @@
 #define LOCKSTEP_PIPELINE_H
 
 #include <lockstep/comm.h>
+#include <lockstep/optim.h>
 #include <lockstep/parts.h>
 #include <lockstep/random.h>
 
@@ -36,10 +37,12 @@ typedef ls_tensor *(*ls_pipeline_loss_fn)(void *arg, ls_tensor *output, ls_tenso
 
 typedef struct ls_pipeline_options {
     size_t size;
-    const char *schedule; /* "naive", "gpipe", "1f1b", "interleaved" or "zb-h1" */
-    int micro_batches;    /* of a step */
-    int chunks;           /* of "interleaved": stages of a rank */
-    bool recompute;       /* of "gpipe": stages keep their inputs only and run again in backward */
+    /* "naive", "gpipe", "1f1b", "interleaved", "zb-h1"; "pipedream" and "pipedream-2bw" step within
+     * a call, see ls_pipeline_set_optim */
+    const char *schedule;
+    int micro_batches; /* of a call */
+    int chunks;        /* of "interleaved": stages of a rank */
+    bool recompute;    /* of "gpipe": stages keep their inputs only and run again in backward */
     const char
         *cut; /* the first part of each stage but the first (ls_module_cut_at); NULL: evenly */
     ls_pipeline_loss_fn loss; /* NULL: ls_cross_entropy(output, target, NULL) */
@@ -67,6 +70,15 @@ typedef struct ls_micro_batch {
     ls_tensor *target;       /* on the rank of the last stage; elsewhere not used */
     ls_step_context context; /* on all ranks: where its random numbers come from */
 } ls_micro_batch;
+
+/* The optimizer of this rank's stages, with which ls_pipeline_backward then steps itself, and makes
+ * the gradients absent (NULL: the caller does both). Schedules that step while micro-batches are under
+ * way need one: "pipedream" steps after every micro-batch, "pipedream-2bw" after as many as there are
+ * ranks. Micro-batch m then computes with older parameters, forward and backward with the same:
+ * version max(0, m - (stages - 1 - s)) at stage s, max(0, m / ranks - 1) everywhere. A call begins with
+ * the newest version everywhere. Stashes take the bytes of the stage's parameters for each version in
+ * use. Borrowed. LS_ERR_UNSUPPORTED with tied parameters. */
+LS_API ls_status ls_pipeline_set_optim(ls_pipeline *pipeline, ls_optim *optim);
 
 /* Runs a step's forwards and backwards over micro[0 … micro_batches-1] and adds the gradients of
  * the mean of their losses to the parameters of this rank's stages. `net` is the module of

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "autograd/param.h"
+#include "base/assert.h"
 #include "tensor/fill.h"
 #include "tensor/op.h"
 
@@ -242,4 +243,25 @@ bool ls__param_grad_present(const ls_tensor *param)
     ls__tensors *tensors;
     const ls__leaf *leaf = leaf_at(param, "param_grad_present", &tensors);
     return leaf != NULL && *leaf->present;
+}
+
+/* Both are whole, and the caller has made the copy: nothing here can fail. */
+static ls__storage *storage_of(ls_tensor *t)
+{
+    ls__record *record = ls__record_sound(ls__tensors_get("param_swap"), t, "param_swap");
+    LS_ASSERT(record != NULL);
+    ls__fill_settle(record->storage);
+    return record->storage;
+}
+
+void ls__param_swap(ls_tensor *param, ls_tensor *copy)
+{
+    ls__storage_swap(storage_of(param), storage_of(copy));
+}
+
+void ls__param_copy(ls_tensor *param, ls_tensor *copy)
+{
+    ls__storage *from = storage_of(param), *to = storage_of(copy);
+    memcpy(to->data, from->data, from->bytes);
+    atomic_store_explicit(&to->version, ls__storage_version(from), memory_order_relaxed);
 }

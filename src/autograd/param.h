@@ -22,6 +22,11 @@ ls_status ls__param_bind_grad(ls_tensor *param, void *memory, bool *present);
  * follows. LS_ERR_UNSUPPORTED, and nothing moves, for a parameter that is part of a larger tensor.
  */
 ls_status ls__param_bind_value(ls_tensor *param, void *memory);
+/* The memory of `param` and that of `copy`, a tensor of its shape and dtype, change places, and so do
+ * the counts of their changes in place; every view follows. ls__param_copy gives `copy` the numbers
+ * of `param` and its count. */
+void ls__param_swap(ls_tensor *param, ls_tensor *copy);
+void ls__param_copy(ls_tensor *param, ls_tensor *copy);
 /* Absent / present without touching the numbers (zero_grad; a reduced bucket of an unused
  * parameter). */
 ls_status ls__param_set_grad_present(ls_tensor *param, bool present);

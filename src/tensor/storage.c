@@ -246,6 +246,19 @@ ls__storage *ls__storage_borrow(ls__tensors *tensors, void *data, size_t bytes)
     return storage;
 }
 
+void ls__storage_swap(ls__storage *a, ls__storage *b)
+{
+    const uint32_t version = ls__storage_version(a);
+    LS_ASSERT(a->bytes == b->bytes && a->owner == b->owner);
+    pthread_mutex_lock(&a->owner->lock);
+    const block x = block_of(a), y = block_of(b);
+    a->data = y.data, a->piece = y.piece, a->size_class = y.size_class;
+    b->data = x.data, b->piece = x.piece, b->size_class = x.size_class;
+    pthread_mutex_unlock(&a->owner->lock);
+    atomic_store_explicit(&a->version, ls__storage_version(b), memory_order_relaxed);
+    atomic_store_explicit(&b->version, version, memory_order_relaxed);
+}
+
 /* The bytes are copied under the lock, which is long but rare: once for each parameter, when DDP
  * lays out its buckets. */
 ls_status ls__storage_move(ls__storage *storage, void *memory)

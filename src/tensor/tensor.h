@@ -59,6 +59,8 @@ void ls__storage_unref(ls__storage *storage); /* NULL is allowed */
 void ls__storages_release_cached(ls__tensors *tensors);
 /* Moves the elements to `memory`, which is then borrowed (NULL: to a block of its own again). All
  * tensors that share the storage follow. Nobody may be using the elements meanwhile. */
+/* Memory and version of two storages of the same size change places. */
+void ls__storage_swap(ls__storage *a, ls__storage *b);
 ls_status ls__storage_move(ls__storage *storage, void *memory);
 
 static inline ls__storage *ls__storage_ref(ls__storage *storage)

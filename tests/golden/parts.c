@@ -160,29 +160,42 @@ GOLDEN(making_pipelines)
     SHOW(ls_pipeline_new(net, ls_world(), LS_OPTIONS(ls_pipeline_options, .cut = "1"), &p));
     MUST(ls_pipeline_new(net, ls_world(), LS_OPTIONS(ls_pipeline_options, .micro_batches = 1), &p));
     ls_micro_batch micro = {.size = 0};
+    SHOW(ls_pipeline_set_optim(NULL, NULL));
     SHOW(ls_pipeline_backward(p, net, NULL, NULL));
+    SHOW(ls_pipeline_backward(p, net, &micro, NULL));
+    MUST(ls_pipeline_free(p));
+    MUST(ls_pipeline_new(net, ls_world(), LS_OPTIONS(ls_pipeline_options, .schedule = "pipedream"),
+                         &p));
     SHOW(ls_pipeline_backward(p, net, &micro, NULL));
     MUST(ls_pipeline_free(p));
 }
 
+/* Of two versions of the parameters, so with a stash. */
 static ls_status use_pipeline(void)
 {
     ls_pipeline *p = NULL;
     ls_module *layers[] = {ls_linear_new(2, 2, NULL), ls_linear_new(2, 2, NULL)};
     ls_module *net = ls_sequential_new(layers, 2);
-    ls_status status = ls_module_status(net);
+    ls_optim *optim = ls_module_status(net) == LS_OK ? ls_sgd_new(net, NULL) : NULL;
+    ls_status status = optim != NULL ? LS_OK : ls_module_status(net);
     if (status == LS_OK) {
-        status = ls_pipeline_new(
-            net, ls_world(), LS_OPTIONS(ls_pipeline_options, .micro_batches = 1, .loss = mean_of),
-            &p);
+        status = ls_pipeline_new(net, ls_world(),
+                                 LS_OPTIONS(ls_pipeline_options, .schedule = "pipedream-2bw",
+                                            .micro_batches = 3, .loss = mean_of),
+                                 &p);
     }
-    if (status == LS_OK) {
+    if (status == LS_OK && optim != NULL) {
         LS_SCOPE;
-        ls_micro_batch micro = {.size = sizeof micro,
-                                .inputs = {ls_ones(LS_SHAPE(1, 2), LS_FLOAT32)}};
-        status = ls_pipeline_backward(p, net, &micro, NULL);
+        ls_micro_batch micro[3];
+        for (int m = 0; m < 3; m++) {
+            micro[m] = (ls_micro_batch){.size = sizeof micro[m],
+                                        .inputs = {ls_ones(LS_SHAPE(1, 2), LS_FLOAT32)}};
+        }
+        MUST(ls_pipeline_set_optim(p, optim));
+        status = ls_pipeline_backward(p, net, micro, NULL);
     }
     (void)ls_pipeline_free(p);
+    ls_optim_free(optim);
     ls_module_free(net);
     return status;
 }
@@ -213,6 +226,8 @@ GOLDEN_RANKS(a_tied_parameter_without_gradient, 2)
     MUST(ls_pipeline_new(net, ls_world(),
                          LS_OPTIONS(ls_pipeline_options, .micro_batches = 1, .loss = mean_of), &p));
     ls_micro_batch micro = {.size = sizeof micro, .inputs = {ls_ones(LS_SHAPE(2), LS_FLOAT32)}};
+    ls_optim *optim = ls_sgd_new(net, NULL);
+    SHOW(ls_pipeline_set_optim(p, optim));
     if (ls_rank() == 1) {
         SHOW(ls_pipeline_backward(p, net, &micro, NULL));
     } else {

@@ -2,6 +2,7 @@
  *
  *   make.c     cuts the model, finds what crosses between stages, and parameters of several ranks
  *   values.c   activations and gradients between stages: messages, or handed over on one rank
+ *   versions.c stashes of parameters, for schedules that step within their tables
  *   run.c      executes this rank's list of the schedule
  *
  * Note [Values]
@@ -16,6 +17,7 @@
 #define LS_PARALLEL_PIPELINE_INTERNAL_H
 
 #include <lockstep/ops.h>
+#include <lockstep/optim.h>
 #include <lockstep/pipeline.h>
 
 #include "base/arena.h"
@@ -70,6 +72,12 @@ typedef struct ls__tie { /* a parameter that stages of several ranks use */
     ls_group *group; /* of these ranks */
 } ls__tie;
 
+#define LS__STASH_FREE (-1)
+typedef struct ls__stash { /* a version of the parameters that is not the newest */
+    int version;           /* or LS__STASH_FREE */
+    ls_tensor **copy;      /* [param_count] */
+} ls__stash;
+
 struct ls_pipeline {
     const ls__env *env;
     ls__arena arena; /* everything below but the schedule */
@@ -83,11 +91,20 @@ struct ls_pipeline {
     int own_count;
     ls__tie *ties;
     int tie_count;
+    /* versions.c, of schedules that step within their tables */
+    ls_optim *optim;  /* the user's; NULL: the user steps */
+    ls_param *params; /* of this rank */
+    int param_count;
+    ls__stash *stashes; /* [stash_room] */
+    int stash_count, stash_room, newest;
+    ls__stash *bound; /* NULL: the newest version is */
+    int64_t stash_bytes;
     /* during a step */
+    int at; /* the next action of the list */
     const ls_micro_batch *micro;
     ls_module *wrapped;
-    int backwards_left; /* of this rank's list: the last one synchronises */
-    double *losses;     /* [micro_batches] */
+    int backwards;  /* so far, of this rank's list */
+    double *losses; /* [micro_batches] */
 };
 
 ls__stage *ls__pipeline_stage(ls_pipeline *p, int number);
@@ -104,5 +121,12 @@ ls_status ls__grads_send(ls_pipeline *p, ls__stage *stage, int micro_batch);
 /* Waits for what the micro-batch has sent; with `wait` false, *done says whether all was read. */
 ls_status ls__values_sent(ls__stage *stage, int micro_batch, bool wait, bool *done);
 void ls__values_forget(ls__stage *stage, int micro_batch); /* after a failure */
+
+/* versions.c */
+ls_status ls__version_stash(ls_pipeline *p, int version);
+ls_status ls__version_load(ls_pipeline *p, int version);
+ls_status ls__version_step(ls_pipeline *p, int version);
+void ls__versions_restart(ls_pipeline *p);
+void ls__versions_free(ls_pipeline *p);
 
 #endif

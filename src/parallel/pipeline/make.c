@@ -64,12 +64,6 @@ static ls_status make_schedule(ls_pipeline *p)
                                     .chunks = p->set.chunks,
                                     .recompute = p->set.recompute};
     LS_TRY(ls__schedule_new(p->env, p->set.schedule, &spec, &p->schedule));
-    if (p->schedule->per_step != p->schedule->micro_batches || p->schedule->delay != 0) {
-        return ls__fail(LS_ERR_UNSUPPORTED,
-                        "ls_pipeline_new: schedule %s steps while micro-batches are under way; use "
-                        "one that steps at its end, such as 1f1b",
-                        p->set.schedule);
-    }
     p->stages = p->schedule->stages;
     return LS_OK;
 }
@@ -357,6 +351,28 @@ static ls_status check_call(ls_module *net, const ls_group *group, ls_pipeline *
                           "NULL; give all three");
 }
 
+/* Parameters of this rank, and room for as many stashes as the schedule has at one time. */
+static ls_status make_versions(ls_pipeline *p)
+{
+    p->param_count = ls_module_param_count(p->net);
+    p->params = take(p, (size_t)p->param_count, sizeof *p->params);
+    ls__schedule_peak *peaks = take(p, (size_t)p->schedule->ranks, sizeof *peaks);
+    if (p->params == NULL || peaks == NULL) {
+        return no_memory();
+    }
+    (void)ls_module_params(p->net, p->params, p->param_count);
+    LS_TRY(ls__schedule_peaks(p->schedule, NULL, peaks));
+    p->stash_room = (int)peaks[p->rank].stashed;
+    p->stashes = take(p, (size_t)p->stash_room, sizeof *p->stashes);
+    for (int i = 0; p->stashes != NULL && i < p->stash_room; i++) {
+        p->stashes[i].copy = take(p, (size_t)p->param_count, sizeof *p->stashes[i].copy);
+        if (p->stashes[i].copy == NULL) {
+            return no_memory();
+        }
+    }
+    return p->stashes != NULL ? LS_OK : no_memory();
+}
+
 static ls_status make(ls_pipeline *p)
 {
     const int parts = ls_module_part_count(p->net);
@@ -364,6 +380,7 @@ static ls_status make(ls_pipeline *p)
     LS_TRY(compare_ranks(p, parts));
     LS_TRY(make_schedule(p));
     LS_TRY(make_stages(p, parts));
+    LS_TRY(make_versions(p));
     return make_ties(p);
 }
 
@@ -385,6 +402,7 @@ ls_status ls_pipeline_free(ls_pipeline *p)
         const ls_status freed = ls_group_free(p->ties[i].group);
         status = status < 0 ? status : freed;
     }
+    ls__versions_free(p);
     const ls_status freed = ls_group_free(p->group);
     release(p);
     return status < 0 ? status : freed;

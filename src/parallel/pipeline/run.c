@@ -22,13 +22,13 @@ static ls_status run_stage(ls_tensor *const *inputs, int input_count, ls_tensor 
                                output_count);
 }
 
-/* This micro-batch's share of the mean. */
+/* This micro-batch's share of the mean over those of its step. */
 static ls_status compute_loss(ls_pipeline *p, ls__slot *slot, int m)
 {
     ls_tensor *output = slot->out[0], *target = p->micro[m].target;
     ls_tensor *loss = p->set.loss != NULL ? p->set.loss(p->set.arg, output, target)
                                           : ls_cross_entropy(output, target, NULL);
-    slot->loss = ls_scale(loss, 1.0 / p->set.micro_batches);
+    slot->loss = ls_scale(loss, 1.0 / p->schedule->per_step);
     return ls_item(loss, &p->losses[m]);
 }
 
@@ -67,11 +67,12 @@ static ls_status find_roots(ls_pipeline *p, ls__stage *s, int m, ls_tensor **ys,
     return LS_OK;
 }
 
-/* The last one of this rank synchronises with the other replicas. */
+/* The last one of a step, over all stages of this rank, synchronises with the other replicas. */
 static ls_status set_sync(ls_pipeline *p)
 {
-    p->backwards_left--;
-    return p->wrapped != p->net ? ls_ddp_set_sync(p->wrapped, p->backwards_left == 0) : LS_OK;
+    p->backwards++;
+    const bool last = p->backwards % (p->own_count * p->schedule->per_step) == 0;
+    return p->wrapped != p->net ? ls_ddp_set_sync(p->wrapped, last) : LS_OK;
 }
 
 static ls_status send_grads(ls_pipeline *p, ls__stage *s, int m)
@@ -93,7 +94,7 @@ static ls_status backward(ls_pipeline *p, ls__stage *s, int m, bool split)
         }
     }
     if (count == 0) {
-        p->backwards_left -= !split; /* nothing here has a gradient */
+        p->backwards += !split; /* nothing here has a gradient */
     } else if (split) {
         LS_TRY(ls_backward_input_part(
             ys, dys, count,
@@ -208,23 +209,39 @@ static ls_status act_in_scope(ls_pipeline *p, const ls__action *a)
     return ls_scope_suspend(slot->scope);
 }
 
-/* A recomputation runs within its backward, the sums over replicas within the last one, and the step
- * is the caller's. */
-static bool is_ours(const ls__action *a)
+/* A recomputation runs within its backward, and the sums over replicas within the last one. */
+static bool is_of_micro_batch(const ls__action *a)
 {
-    return a->kind != LS__RECOMPUTE && a->kind != LS__REDUCE && a->kind != LS__STEP;
+    return a->kind == LS__FORWARD || a->kind == LS__BACKWARD || a->kind == LS__INPUT_PART ||
+           a->kind == LS__WEIGHT_PART || a->kind == LS__SEND_ACTIVATION ||
+           a->kind == LS__RECV_ACTIVATION || a->kind == LS__SEND_GRADIENT ||
+           a->kind == LS__RECV_GRADIENT;
+}
+
+/* Without an optimizer the step is the caller's. */
+static ls_status act_alone(ls_pipeline *p, const ls__action *a)
+{
+    switch ((ls__action_kind)a->kind) {
+    case LS__STASH:
+        return ls__version_stash(p, a->version);
+    case LS__LOAD:
+        return ls__version_load(p, a->version);
+    case LS__STEP:
+        return p->optim != NULL ? ls__version_step(p, a->version) : LS_OK;
+    default:
+        return LS_OK;
+    }
 }
 
 static ls_status run_list(ls_pipeline *p)
 {
     const ls__actions *list = &p->schedule->rank[p->rank];
-    p->backwards_left = 0;
+    p->backwards = 0;
+    ls__versions_restart(p);
     for (int i = 0; i < list->count; i++) {
-        p->backwards_left +=
-            list->list[i].kind == LS__BACKWARD || list->list[i].kind == LS__WEIGHT_PART;
-    }
-    for (int i = 0; i < list->count; i++) {
-        if (is_ours(&list->list[i])) {
+        p->at = i;
+        LS_TRY(act_alone(p, &list->list[i]));
+        if (is_of_micro_batch(&list->list[i])) {
             LS_TRY(act_in_scope(p, &list->list[i]));
             LS_TRY(sweep(p, false));
         }
@@ -265,12 +282,34 @@ static ls_status give_up(ls_pipeline *p, ls_status status)
     return ls__fail_again(status, message);
 }
 
+ls_status ls_pipeline_set_optim(ls_pipeline *p, ls_optim *optim)
+{
+    if (p == NULL) {
+        return ls__fail(LS_ERR_INVALID, "ls_pipeline_set_optim: the pipeline is NULL; give one");
+    }
+    if (p->tie_count > 0 && optim != NULL) {
+        return ls__fail(
+            LS_ERR_UNSUPPORTED,
+            "ls_pipeline_set_optim: stages share the parameter of a tie, whose gradients "
+            "are summed at the end of a step; step after ls_pipeline_backward");
+    }
+    p->optim = optim;
+    return LS_OK;
+}
+
 static ls_status check_call(const ls_pipeline *p, const ls_module *net, const ls_micro_batch *micro)
 {
     if (p == NULL || net == NULL || micro == NULL) {
         return ls__fail(LS_ERR_INVALID,
                         "ls_pipeline_backward: the pipeline, the module or the micro-batches are "
                         "NULL; give all three");
+    }
+    if (p->optim == NULL && p->schedule->per_step != p->schedule->micro_batches) {
+        return ls__fail(
+            LS_ERR_STATE,
+            "ls_pipeline_backward: schedule %s steps after every %d micro-batch%s; give "
+            "it the optimizer with ls_pipeline_set_optim",
+            p->schedule->name, p->schedule->per_step, p->schedule->per_step > 1 ? "es" : "");
     }
     for (int m = 0; m < p->set.micro_batches; m++) {
         if (micro[m].size != sizeof micro[m]) {
@@ -290,7 +329,7 @@ ls_status ls_pipeline_backward(ls_pipeline *p, ls_module *net, const ls_micro_ba
     p->micro = micro;
     p->wrapped = net;
     ls_status status = run_list(p);
-    if (status == LS_OK) {
+    if (status == LS_OK && p->optim == NULL) {
         status = sum_ties(p);
     }
     if (status == LS_OK) {

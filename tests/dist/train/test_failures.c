@@ -86,6 +86,11 @@ TEST(a_rank_killed_in_the_forward_pass_is_named_by_all_within_a_second)
     check_death("forward", "SIGKILL", "in the forward pass");
 }
 
+TEST(a_stage_that_is_killed_is_named_by_all_within_a_second)
+{
+    check_death("pipeline", "SIGKILL", "in the forward pass");
+}
+
 TEST(a_rank_killed_in_the_backward_pass_is_named_by_all_within_a_second)
 {
     check_death("backward", "SIGKILL", SAYS("in the backward pass"));

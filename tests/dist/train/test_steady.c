@@ -215,6 +215,20 @@ static void train_in_parts(ls_module *net, const ls_batch *batch)
     }
 }
 
+static ls_pipeline *pipeline; /* of four micro-batches; NULL: none */
+
+/* Four times the same one. */
+static void train_pipeline(ls_module *net, const ls_batch *batch)
+{
+    ls_micro_batch micro[4];
+    double losses[4];
+    for (int m = 0; m < 4; m++) {
+        micro[m] =
+            (ls_micro_batch){.size = sizeof micro[m], .inputs = {batch->x}, .target = batch->y};
+    }
+    CHECK_OK(ls_pipeline_backward(pipeline, net, micro, losses));
+}
+
 static bool joined; /* all ranks but 0 have no data */
 static bool in_parts;
 
@@ -229,7 +243,9 @@ static void train_steps(ls_module *net, ls_optim *optim, ls_loader *loader, int 
         {
             LS_SCOPE;
             bool more = !joined || ls_rank() == 0;
-            if (in_parts) {
+            if (pipeline != NULL) {
+                train_pipeline(net, &batch);
+            } else if (in_parts) {
                 train_in_parts(net, &batch);
             } else if (more) {
                 ls_tensor *loss = ls_cross_entropy(ls_forward(net, batch.x), batch.y, NULL);
@@ -338,6 +354,31 @@ DIST_TEST(nor_does_one_of_micro_batches_side_by_side_with_backward_in_parts, 2)
 {
     in_parts = true;
     steady_state(make_image_net(), make_images(), WARM_UP);
+}
+
+static void steady_pipeline(const char *schedule, bool recompute)
+{
+    ls_module *layers[] = {ls_embedding_new(VOCAB, 16), ls_linear_new(16, 16, NULL),
+                           ls_linear_new(16, 16, NULL), ls_dropout_new(0.1),
+                           ls_linear_new(16, VOCAB, NULL)};
+    ls_module *net = ls_sequential_new(layers, 5);
+    CHECK_OK(ls_pipeline_new(net, ls_world(),
+                             LS_OPTIONS(ls_pipeline_options, .schedule = schedule,
+                                        .micro_batches = 4, .recompute = recompute),
+                             &pipeline));
+    /* How many messages wait at one time depends on the ranks' pace, and memory for them is kept. */
+    steady_state(net, make_data(), 10 * WARM_UP);
+    CHECK_OK(ls_pipeline_free(pipeline));
+}
+
+DIST_TEST(nor_does_a_step_of_a_pipeline, 2)
+{
+    steady_pipeline("1f1b", false);
+}
+
+DIST_TEST(nor_does_one_of_a_pipeline_that_recomputes, 2)
+{
+    steady_pipeline("gpipe", true);
 }
 
 DIST_TEST(nor_do_two_workers_who_share_running_statistics, 2)

@@ -4,6 +4,7 @@
  *     PLACE: forward, backward, collective, between, optimizer: killed by SIGKILL there
  *            exit0, exit3: leaves in the middle of training with that status
  *            segfault: a bad pointer in the forward pass
+ *            pipeline: killed in the forward pass of a stage; each rank has one
  *            none: nobody dies
  *     MARK: by which the test finds this process
  * At the moment of death the victim writes "DYING <monotonic seconds>" to stderr.
@@ -66,7 +67,7 @@ static ls_tensor *fragile_forward(ls_module *m, ls_tensor *x)
 {
     fragile *self = (fragile *)m;
     ls_tensor *h = ls_relu(ls_forward(self->fc1, x));
-    if (due("forward")) {
+    if (due("forward") || due("pipeline")) {
         die();
     }
     if (due("segfault")) {
@@ -134,6 +135,46 @@ static void leave_if_due(void)
     }
 }
 
+static fragile *fragile_new(void)
+{
+    fragile *net = ls_module_new(sizeof *net, &fragile_class);
+    net->fc1 = ls_module_add(&net->base, "fc1", ls_linear_new(DIM, DIM, NULL));
+    net->fc2 = ls_module_add(&net->base, "fc2", ls_linear_new(DIM, DIM, NULL));
+    return net;
+}
+
+static ls_tensor *mean_of(void *arg, ls_tensor *output, ls_tensor *target)
+{
+    (void)arg;
+    (void)target;
+    return ls_mean(output);
+}
+
+static void train_pipeline(void)
+{
+    enum { MICRO = 4 };
+    ls_pipeline *pipeline = NULL;
+    ls_module *net = ls_sequential_new(NULL, 0);
+    for (int i = 0; i < ls_world_size(); i++) {
+        const char name[] = {(char)('a' + i), '\0'};
+        (void)ls_module_add(net, name, &fragile_new()->base);
+    }
+    LS_CHECK(ls_pipeline_new(
+        net, ls_world(), LS_OPTIONS(ls_pipeline_options, .micro_batches = MICRO, .loss = mean_of),
+        &pipeline));
+    for (step = 0; step < STEPS; step++) {
+        LS_SCOPE;
+        ls_micro_batch micro[MICRO];
+        for (int m = 0; m < MICRO; m++) {
+            micro[m] = (ls_micro_batch){.size = sizeof micro[m],
+                                        .inputs = {ls_randn(LS_SHAPE(BATCH, DIM))}};
+        }
+        LS_CHECK(ls_pipeline_backward(pipeline, net, micro, NULL));
+    }
+    LS_CHECK(ls_pipeline_free(pipeline));
+    ls_module_free(net);
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 3) {
@@ -143,9 +184,11 @@ int main(int argc, char **argv)
     place = argv[1];
     victim = atoi(argv[2]);
     LS_CHECK(ls_init(NULL));
-    fragile *net = ls_module_new(sizeof *net, &fragile_class);
-    net->fc1 = ls_module_add(&net->base, "fc1", ls_linear_new(DIM, DIM, NULL));
-    net->fc2 = ls_module_add(&net->base, "fc2", ls_linear_new(DIM, DIM, NULL));
+    if (strcmp(place, "pipeline") == 0) {
+        train_pipeline();
+        return 0;
+    }
+    fragile *net = fragile_new();
     ls_module *ddp = ls_ddp_new(&net->base, ls_world(), NULL);
     if (!ddp) {
         fprintf(stderr, "%s\n", ls_error_message());

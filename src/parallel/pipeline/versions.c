@@ -1,0 +1,125 @@
+/* Versions of a stage's parameters, for schedules that step while micro-batches are under way
+ * (PipeDream, Narayanan et al. 2019, section 3.3; PipeDream-2BW, 2021, section 3.1).
+ *
+ * A stash is a copy of all parameters. To bind it, each parameter's memory and the stash's change
+ * places, and so do the counters of changes in place by which backward knows that it computes with
+ * what its forward has read. The newest version is then in the stash, and comes back in the same way
+ * before the optimizer steps. */
+#include "autograd/param.h"
+#include "base/assert.h"
+#include "base/error.h"
+#include "base/runtime.h"
+#include "parallel/pipeline/internal.h"
+
+static ls__stash *stash_of(ls_pipeline *p, int version)
+{
+    for (int i = 0; i < p->stash_count; i++) {
+        if (p->stashes[i].version == version) {
+            return &p->stashes[i];
+        }
+    }
+    return NULL;
+}
+
+/* The memory is kept from step to step. */
+static ls_status make_copies(ls_pipeline *p, ls__stash *stash)
+{
+    for (int i = 0; i < p->param_count; i++) {
+        ls_tensor *param = p->params[i].value;
+        stash->copy[i] = ls_keep(ls_empty(ls_shape_of(param), ls_dtype_of(param)));
+        LS_TRY(ls_tensor_status(stash->copy[i]));
+        p->stash_bytes += ls_numel(param) * (int64_t)ls_dtype_size(ls_dtype_of(param));
+    }
+    return LS_OK;
+}
+
+static void swap(ls_pipeline *p, ls__stash *stash)
+{
+    for (int i = 0; i < p->param_count; i++) {
+        ls__param_swap(p->params[i].value, stash->copy[i]);
+    }
+}
+
+/* Binds the newest version. */
+static void bind_newest(ls_pipeline *p)
+{
+    if (p->bound != NULL) {
+        swap(p, p->bound);
+        p->bound = NULL;
+    }
+}
+
+/* Frees stashes that no later action of this rank's list loads. */
+static void free_unneeded(ls_pipeline *p)
+{
+    const ls__actions *list = &p->schedule->rank[p->rank];
+    for (int s = 0; s < p->stash_count; s++) {
+        ls__stash *stash = &p->stashes[s];
+        bool needed = false;
+        for (int i = p->at; i < list->count && !needed; i++) {
+            needed = list->list[i].kind == LS__LOAD && list->list[i].version == stash->version;
+        }
+        stash->version = needed ? stash->version : LS__STASH_FREE;
+    }
+}
+
+ls_status ls__version_stash(ls_pipeline *p, int version)
+{
+    LS_ASSERT(version == p->newest);
+    bind_newest(p);
+    free_unneeded(p);
+    ls__stash *stash = stash_of(p, LS__STASH_FREE);
+    if (stash == NULL) {
+        LS_ASSERT(p->stash_count < p->stash_room); /* the verifier's peak */
+        stash = &p->stashes[p->stash_count];
+        LS_TRY(make_copies(p, stash));
+        p->stash_count++;
+    }
+    stash->version = version;
+    for (int i = 0; i < p->param_count; i++) {
+        ls__param_copy(p->params[i].value, stash->copy[i]);
+    }
+    return LS_OK;
+}
+
+ls_status ls__version_load(ls_pipeline *p, int version)
+{
+    bind_newest(p);
+    if (version != p->newest) {
+        p->bound = stash_of(p, version);
+        LS_ASSERT(p->bound != NULL);
+        swap(p, p->bound);
+    }
+    return LS_OK;
+}
+
+/* The step of the optimizer, on the newest version. */
+ls_status ls__version_step(ls_pipeline *p, int version)
+{
+    bind_newest(p);
+    ls__self.exchanges++; /* with the other stages: these parameters are on this rank only */
+    LS_TRY(ls_optim_step(p->optim));
+    ls_optim_zero_grad(p->optim);
+    p->newest = version;
+    return LS_OK;
+}
+
+/* The versions of the next step's table begin with 0 again. */
+void ls__versions_restart(ls_pipeline *p)
+{
+    bind_newest(p);
+    for (int i = 0; i < p->stash_count; i++) {
+        p->stashes[i].version = LS__STASH_FREE;
+    }
+    p->newest = 0;
+}
+
+void ls__versions_free(ls_pipeline *p)
+{
+    bind_newest(p);
+    for (int s = 0; s < p->stash_count; s++) {
+        for (int i = 0; i < p->param_count; i++) {
+            ls_free(p->stashes[s].copy[i]);
+        }
+    }
+}
