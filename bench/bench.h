@@ -114,7 +114,7 @@ typedef struct ls__bench_options {
     const ls__bench_operation *operation;
     int ranks;
     bool
-        joins; /* the ranks are those of a launcher's job, perhaps of several hosts: there is no floor */
+        joins; /* its ranks are those of a launcher's job, perhaps on several hosts: no floor is measured */
     bool registered; /* buffers in memory that peers read in place; else the rank's own */
     ls_dtype dtype;
     ls_reduce_op op;

@@ -42,7 +42,7 @@ typedef struct ls__route {
 /* What is under way on a route, of one micro-batch. */
 typedef struct ls__transit {
     ls__value_head head, before;  /* of this step and the last one */
-    ls_tensor *value, *grad;      /* received ones, of the micro-batch's scope; or NULL */
+    ls_tensor *value, *grad;      /* what arrived, of the micro-batch's scope; or NULL */
     ls_work *work[3], *grad_work; /* head, elements, elements of another shape; gradient */
     bool posted;                  /* receives of the value are */
 } ls__transit;
@@ -54,6 +54,7 @@ typedef struct ls__slot { /* a micro-batch in a stage */
     ls_tensor *loss;       /* of the last stage, its share of the mean */
     ls__transit *arriving; /* [stage.arriving_count] */
     ls__transit *leaving;  /* [stage.leaving_count] */
+    bool put_off;          /* its weight part has still to run */
     bool computed, sent;   /* all parts of its backward ran; its gradients went out */
 } ls__slot;
 
@@ -98,7 +99,6 @@ struct ls_pipeline {
     ls__stash *stashes; /* [stash_room] */
     int stash_count, stash_room, newest;
     ls__stash *bound; /* NULL: the newest version is */
-    int64_t stash_bytes;
     /* during a step */
     int at; /* the next action of the list */
     const ls_micro_batch *micro;

@@ -130,12 +130,16 @@ static ls_status find_arriving(ls_pipeline *p, ls__stage *s)
     }
     for (int i = 0; i < s->edges.in_count; i++) {
         if (s->edges.in[i] >= 0) {
+            ls_stage_edges edges;
             const int from = stage_of(p, s->edges.in[i]);
-            s->arriving[s->arriving_count++] = (ls__route){.part = s->edges.in[i],
-                                                           .from = from,
-                                                           .to = s->number,
-                                                           .in = i,
-                                                           .peer = p->schedule->rank_of[from]};
+            LS_TRY(edges_of(p, from, &edges));
+            s->arriving[s->arriving_count++] =
+                (ls__route){.part = s->edges.in[i],
+                            .from = from,
+                            .to = s->number,
+                            .out = place_in(edges.out, edges.out_count, s->edges.in[i]),
+                            .in = i,
+                            .peer = p->schedule->rank_of[from]};
         }
     }
     return LS_OK;

@@ -67,7 +67,8 @@ static ls_status find_roots(ls_pipeline *p, ls__stage *s, int m, ls_tensor **ys,
     return LS_OK;
 }
 
-/* The last one of a step, over all stages of this rank, synchronises with the other replicas. */
+/* Before the last part of a backward. The last one of a step, over all stages of this rank, synchronises
+ * with the other replicas. */
 static ls_status set_sync(ls_pipeline *p)
 {
     p->backwards++;
@@ -93,14 +94,13 @@ static ls_status backward(ls_pipeline *p, ls__stage *s, int m, bool split)
             leaves[leaf_count++] = slot->leaf[i];
         }
     }
-    if (count == 0) {
-        p->backwards += !split; /* nothing here has a gradient */
-    } else if (split) {
+    LS_TRY(split ? LS_OK : set_sync(p));
+    slot->put_off = split && count > 0; /* 0: nothing here has a gradient */
+    if (slot->put_off) {
         LS_TRY(ls_backward_input_part(
             ys, dys, count,
             LS_OPTIONS(ls_backward_part_options, .inputs = leaves, .input_count = leaf_count)));
-    } else {
-        LS_TRY(set_sync(p));
+    } else if (count > 0) {
         LS_TRY(ls_backward_from(ys, dys, count));
     }
     slot->computed = !split;
@@ -110,7 +110,10 @@ static ls_status backward(ls_pipeline *p, ls__stage *s, int m, bool split)
 static ls_status weight_part(ls_pipeline *p, ls__stage *s, int m)
 {
     LS_TRY(set_sync(p));
-    LS_TRY(ls_backward_weight_part());
+    if (s->slot[m].put_off) {
+        LS_TRY(ls_backward_weight_part());
+    }
+    s->slot[m].put_off = false;
     s->slot[m].computed = true;
     return LS_OK;
 }
@@ -137,13 +140,13 @@ static void end_slot(ls__stage *s, ls__slot *slot)
     }
     slot->scope = NULL;
     slot->loss = NULL;
-    slot->computed = slot->sent = false;
+    slot->put_off = slot->computed = slot->sent = false;
     for (int i = 0; i < s->arriving_count; i++) {
-        slot->arriving[i].value = slot->arriving[i].grad = NULL;
+        slot->arriving[i].value = NULL;
         slot->arriving[i].posted = false;
     }
     for (int i = 0; i < s->leaving_count; i++) {
-        slot->leaving[i].value = slot->leaving[i].grad = NULL;
+        slot->leaving[i].grad = NULL;
     }
 }
 
@@ -266,7 +269,7 @@ static ls_status sum_ties(ls_pipeline *p)
     return LS_OK;
 }
 
-/* Ends what is under way, after the group has failed for all. */
+/* Ends what is under way, after the group has failed for all. The parameters are the newest ones again. */
 static ls_status give_up(ls_pipeline *p, ls_status status)
 {
     char message[LS__MESSAGE_MAX];
@@ -279,6 +282,7 @@ static ls_status give_up(ls_pipeline *p, ls_status status)
             end_slot(s, &s->slot[m]);
         }
     }
+    ls__versions_restart(p);
     return ls__fail_again(status, message);
 }
 
@@ -329,7 +333,7 @@ ls_status ls_pipeline_backward(ls_pipeline *p, ls_module *net, const ls_micro_ba
     p->micro = micro;
     p->wrapped = net;
     ls_status status = run_list(p);
-    if (status == LS_OK && p->optim == NULL) {
+    if (status == LS_OK) {
         status = sum_ties(p);
     }
     if (status == LS_OK) {

@@ -28,7 +28,6 @@ static ls_status make_copies(ls_pipeline *p, ls__stash *stash)
         ls_tensor *param = p->params[i].value;
         stash->copy[i] = ls_keep(ls_empty(ls_shape_of(param), ls_dtype_of(param)));
         LS_TRY(ls_tensor_status(stash->copy[i]));
-        p->stash_bytes += ls_numel(param) * (int64_t)ls_dtype_size(ls_dtype_of(param));
     }
     return LS_OK;
 }

@@ -153,8 +153,9 @@ static void check_losses(const double *a, const double *b, int count, bool tied)
 /* AdamW divides by the size of a gradient, so it would not keep differences in rounding small. */
 static ls_optim *optim_of(ls_module *net, bool tied)
 {
-    return tied ? ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.1))
-                : ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.01));
+    return ls_module_param_count(net) == 0 ? NULL
+           : tied                          ? ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.1))
+                  : ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.01));
 }
 
 /* Trains both over `pp` stages and `dp` replicas. */
@@ -190,9 +191,11 @@ static void train(const use *u, int pp, int dp)
         }
         twin_step(u, twin, step, replica, expected);
         check_losses(losses, expected, u->micro, tied);
-        CHECK_OK(ls_optim_step(optim));
+        if (optim != NULL) {
+            CHECK_OK(ls_optim_step(optim));
+            ls_optim_zero_grad(optim);
+        }
         CHECK_OK(ls_optim_step(other));
-        ls_optim_zero_grad(optim);
         ls_optim_zero_grad(other);
     }
     check_params(net, twin, tied);
@@ -255,6 +258,36 @@ DIST_TEST(masks_cross_several_stages_and_ties_are_summed, 4)
                  .cut = "bert.encoder.layer.0 bert.encoder.layer.1 bert.encoder.layer.2"},
           4, 1);
     train(&(use){.make = make_gpt2, .schedule = "gpipe", .micro = 3}, 4, 1);
+}
+
+/* Several values of a stage go to stages of its own rank. */
+DIST_TEST(values_pass_stages_of_one_rank, 1)
+{
+    train(&(use){.make = make_bert,
+                 .schedule = "interleaved",
+                 .micro = 4,
+                 .chunks = 4,
+                 .cut = "bert.encoder.layer.0 bert.encoder.layer.1 bert.encoder.layer.2"},
+          1, 1);
+}
+
+DIST_TEST(values_pass_stages_of_the_same_rank_too, 2)
+{
+    train(&(use){.make = make_bert,
+                 .schedule = "interleaved",
+                 .micro = 4,
+                 .chunks = 2,
+                 .cut = "bert.encoder.layer.0 bert.encoder.layer.1 bert.encoder.layer.2"},
+          2, 1);
+    train(&(use){.make = make_bert, .schedule = "zb-h1", .micro = 4, .cut = "bert.encoder.layer.1"},
+          2, 1);
+}
+
+DIST_TEST(a_stage_without_gradients_takes_part, 3)
+{
+    const char *const cut = "bert.embeddings bert.encoder.layer.1"; /* the mask by itself */
+    train(&(use){.make = make_bert, .schedule = "1f1b", .micro = 4, .cut = cut}, 3, 1);
+    train(&(use){.make = make_bert, .schedule = "zb-h1", .micro = 4, .cut = cut}, 3, 1);
 }
 
 DIST_TEST(replicas_of_stages_average_their_gradients, 4)
