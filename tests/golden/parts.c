@@ -163,11 +163,13 @@ GOLDEN(making_pipelines)
     SHOW(ls_pipeline_set_optim(NULL, NULL));
     SHOW(ls_pipeline_backward(p, net, NULL, NULL));
     SHOW(ls_pipeline_backward(p, net, &micro, NULL));
+    SHOW(ls_pipeline_forward(NULL, NULL, 0, NULL));
     MUST(ls_pipeline_free(p));
     MUST(ls_pipeline_new(net, ls_world(), LS_OPTIONS(ls_pipeline_options, .schedule = "pipedream"),
                          &p));
     SHOW(ls_pipeline_backward(p, net, &micro, NULL));
-    MUST(ls_pipeline_free(p));
+    SHOW(ls_pipeline_forward(p, NULL, 0, NULL));
+    (void)ls_pipeline_free(p); /* whose group the call has aborted */
 }
 
 /* Of two versions of the parameters, so with a stash. */

@@ -4,6 +4,7 @@
  *   values.c   activations and gradients between stages: messages, or handed over on one rank
  *   versions.c stashes of parameters, for schedules that step within their tables
  *   run.c      executes this rank's list of the schedule
+ *   evaluate.c forwards alone
  *
  * Note [Values]
  * A value is the result of a part that a later stage takes. Its stage sends it to every rank that has
@@ -49,6 +50,7 @@ typedef struct ls__transit {
 
 typedef struct ls__slot { /* a micro-batch in a stage */
     ls_scope *scope;
+    int number;            /* of the micro-batch in its call */
     ls_tensor **in, **out; /* [edges.in_count], [edges.out_count] */
     ls_tensor **leaf;      /* [arriving_count] what arrived, in the order of memory */
     ls_tensor *loss;       /* of the last stage, its share of the mean */
@@ -56,6 +58,7 @@ typedef struct ls__slot { /* a micro-batch in a stage */
     ls__transit *leaving;  /* [stage.leaving_count] */
     bool put_off;          /* its weight part has still to run */
     bool computed, sent;   /* all parts of its backward ran; its gradients went out */
+    int handed_over;       /* values that later stages of this rank have taken */
 } ls__slot;
 
 typedef struct ls__stage { /* of this rank */
@@ -65,7 +68,7 @@ typedef struct ls__stage { /* of this rank */
     ls__route *arriving, *leaving; /* leaving: later stages first, the order of their gradients */
     int arriving_count, leaving_count;
     bool sends_values, sends_grads; /* this rank's list says when; otherwise at once */
-    ls__slot *slot;                 /* [micro_batches] */
+    ls__slot *slot;                 /* [slots] */
 } ls__stage;
 
 typedef struct ls__tie { /* a parameter that stages of several ranks use */
@@ -87,6 +90,7 @@ struct ls_pipeline {
     ls_pipeline_options set;
     ls__schedule *schedule;
     int rank, stages;
+    int slots;  /* of each stage: of a step's micro-batches, and behind them those of evaluate.c */
     int *first; /* [stages + 1] parts */
     ls__stage *own;
     int own_count;
@@ -108,6 +112,16 @@ struct ls_pipeline {
 };
 
 ls__stage *ls__pipeline_stage(ls_pipeline *p, int number);
+
+/* Micro-batches of an evaluation that a stage has at one time; why: evaluate.c. */
+#define LS__EVALUATION_SLOTS(p) ((p)->schedule->ranks + 1)
+
+/* run.c */
+ls_status ls__stage_run(ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                        int output_count, void *stage);
+ls_status ls__micro_batches_check(const char *call, const ls_micro_batch *micro, int count);
+void ls__slot_end(ls__stage *stage, ls__slot *slot);
+ls_status ls__pipeline_give_up(ls_pipeline *p, ls_status status); /* returns it again */
 
 /* values.c */
 ls_status ls__values_expect(ls_pipeline *p, ls__stage *stage, int micro_batch); /* posts */

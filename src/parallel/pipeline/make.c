@@ -65,6 +65,7 @@ static ls_status make_schedule(ls_pipeline *p)
                                     .recompute = p->set.recompute};
     LS_TRY(ls__schedule_new(p->env, p->set.schedule, &spec, &p->schedule));
     p->stages = p->schedule->stages;
+    p->slots = p->set.micro_batches + LS__EVALUATION_SLOTS(p);
     return LS_OK;
 }
 
@@ -172,7 +173,7 @@ static ls_status find_leaving(ls_pipeline *p, ls__stage *s)
 
 static ls_status make_slots(ls_pipeline *p, ls__stage *s)
 {
-    const int count = p->set.micro_batches;
+    const int count = p->slots;
     s->slot = take(p, (size_t)count, sizeof *s->slot);
     for (int m = 0; s->slot != NULL && m < count; m++) {
         ls__slot *slot = &s->slot[m];

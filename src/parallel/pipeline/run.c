@@ -14,8 +14,8 @@
 /* ---- computing ---------------------------------------------------------------------------- */
 
 /* Recomputation calls it again in backward, so the stage itself is its argument. */
-static ls_status run_stage(ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
-                           int output_count, void *stage)
+ls_status ls__stage_run(ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                        int output_count, void *stage)
 {
     const ls__stage *s = stage;
     return ls_module_run_stage(s->net, s->first, s->count, inputs, input_count, outputs,
@@ -38,8 +38,9 @@ static ls_status forward(ls_pipeline *p, ls__stage *s, int m)
     LS_TRY(ls__values_take(p, s, m));
     ls_step_begin(p->micro[m].context);
     const int ins = s->edges.in_count, outs = s->edges.out_count;
-    LS_TRY(p->set.recompute ? ls_recompute_call_many(run_stage, slot->in, ins, slot->out, outs, s)
-                            : run_stage(slot->in, ins, slot->out, outs, s));
+    LS_TRY(p->set.recompute
+               ? ls_recompute_call_many(ls__stage_run, slot->in, ins, slot->out, outs, s)
+               : ls__stage_run(slot->in, ins, slot->out, outs, s));
     if (s->number == p->stages - 1) {
         LS_TRY(compute_loss(p, slot, m));
     }
@@ -133,7 +134,7 @@ static bool is_read(ls_pipeline *p, const ls__stage *s, int m)
     return true;
 }
 
-static void end_slot(ls__stage *s, ls__slot *slot)
+void ls__slot_end(ls__stage *s, ls__slot *slot)
 {
     if (slot->scope != NULL) {
         ls_scope_leave(slot->scope);
@@ -141,6 +142,7 @@ static void end_slot(ls__stage *s, ls__slot *slot)
     slot->scope = NULL;
     slot->loss = NULL;
     slot->put_off = slot->computed = slot->sent = false;
+    slot->handed_over = 0;
     for (int i = 0; i < s->arriving_count; i++) {
         slot->arriving[i].value = NULL;
         slot->arriving[i].posted = false;
@@ -162,7 +164,7 @@ static ls_status sweep(ls_pipeline *p, bool wait)
             }
             LS_TRY(ls__values_sent(s, m, wait, &done));
             if (done) {
-                end_slot(s, &s->slot[m]);
+                ls__slot_end(s, &s->slot[m]);
             }
         }
     }
@@ -202,6 +204,7 @@ static ls_status act_in_scope(ls_pipeline *p, const ls__action *a)
     ls__slot *slot = &s->slot[a->micro_batch];
     if (slot->scope == NULL) {
         slot->scope = ls_scope_enter();
+        slot->number = a->micro_batch;
     } else {
         LS_TRY(ls_scope_resume(slot->scope));
     }
@@ -270,16 +273,16 @@ static ls_status sum_ties(ls_pipeline *p)
 }
 
 /* Ends what is under way, after the group has failed for all. The parameters are the newest ones again. */
-static ls_status give_up(ls_pipeline *p, ls_status status)
+ls_status ls__pipeline_give_up(ls_pipeline *p, ls_status status)
 {
     char message[LS__MESSAGE_MAX];
     memcpy(message, ls__self.message, sizeof message);
     (void)ls_group_abort(p->group, message);
     for (int k = 0; k < p->own_count; k++) {
         ls__stage *s = &p->own[k];
-        for (int m = 0; m < p->set.micro_batches; m++) {
+        for (int m = 0; m < p->slots; m++) {
             ls__values_forget(s, m);
-            end_slot(s, &s->slot[m]);
+            ls__slot_end(s, &s->slot[m]);
         }
     }
     ls__versions_restart(p);
@@ -301,6 +304,18 @@ ls_status ls_pipeline_set_optim(ls_pipeline *p, ls_optim *optim)
     return LS_OK;
 }
 
+ls_status ls__micro_batches_check(const char *call, const ls_micro_batch *micro, int count)
+{
+    for (int m = 0; m < count; m++) {
+        if (micro[m].size != sizeof micro[m]) {
+            return ls__fail(LS_ERR_INVALID,
+                            "%s: micro[%d].size is %zu; set it to sizeof(ls_micro_batch)", call, m,
+                            micro[m].size);
+        }
+    }
+    return LS_OK;
+}
+
 static ls_status check_call(const ls_pipeline *p, const ls_module *net, const ls_micro_batch *micro)
 {
     if (p == NULL || net == NULL || micro == NULL) {
@@ -315,15 +330,7 @@ static ls_status check_call(const ls_pipeline *p, const ls_module *net, const ls
             "it the optimizer with ls_pipeline_set_optim",
             p->schedule->name, p->schedule->per_step, p->schedule->per_step > 1 ? "es" : "");
     }
-    for (int m = 0; m < p->set.micro_batches; m++) {
-        if (micro[m].size != sizeof micro[m]) {
-            return ls__fail(LS_ERR_INVALID,
-                            "ls_pipeline_backward: micro[%d].size is %zu; set it to "
-                            "sizeof(ls_micro_batch)",
-                            m, micro[m].size);
-        }
-    }
-    return LS_OK;
+    return ls__micro_batches_check("ls_pipeline_backward", micro, p->set.micro_batches);
 }
 
 ls_status ls_pipeline_backward(ls_pipeline *p, ls_module *net, const ls_micro_batch *micro,
@@ -342,7 +349,7 @@ ls_status ls_pipeline_backward(ls_pipeline *p, ls_module *net, const ls_micro_ba
                               LS_OPTIONS(ls_collective_options, .tag = "losses"), NULL);
     }
     if (status < 0) {
-        return ls__fail_at_site(give_up(p, status));
+        return ls__fail_at_site(ls__pipeline_give_up(p, status));
     }
     if (losses != NULL) {
         memcpy(losses, p->losses, (size_t)p->set.micro_batches * sizeof *losses);

@@ -8,10 +8,10 @@
 enum { HEAD, ELEMENTS, OTHERS, GRADIENT, KINDS };
 
 /* One tag for each value that a stage takes, micro-batch and kind. Schedules have at most 2^20 stages
- * times micro-batches, so it is below 2^28. */
+ * times micro-batches, and as many times ranks, so it is below 2^30. */
 static int tag_of(const ls_pipeline *p, const ls__route *r, int m, int kind)
 {
-    return ((r->to * LS_CALL_TENSORS_MAX + r->in) * p->set.micro_batches + m) * KINDS + kind;
+    return ((r->to * LS_CALL_TENSORS_MAX + r->in) * p->slots + m) * KINDS + kind;
 }
 
 static bool is_own(const ls_pipeline *p, const ls__route *r)
@@ -141,13 +141,14 @@ ls_status ls__values_take(ls_pipeline *p, ls__stage *s, int m)
     ls__slot *slot = &s->slot[m];
     LS_TRY(ls__values_expect(p, s, m));
     for (int i = 0; i < s->edges.in_count && s->edges.in[i] < 0; i++) {
-        slot->in[i] = p->micro[m].inputs[LS_PART_INPUT(s->edges.in[i])];
+        slot->in[i] = p->micro[slot->number].inputs[LS_PART_INPUT(s->edges.in[i])];
     }
     for (int i = 0; i < s->arriving_count; i++) {
         const ls__route *r = &s->arriving[i];
         ls__transit *t = arriving(s, m, i);
         if (is_own(p, r)) {
             t->value = elements_of(handed_over(p, r, m), &t->head);
+            ls__pipeline_stage(p, r->from)->slot[m].handed_over++;
         } else {
             LS_TRY(finish(p, r, m, t));
         }

@@ -139,6 +139,29 @@ static void check_params(ls_module *net, ls_module *whole)
     }
 }
 
+/* With the newest parameters, in other shapes than in training. */
+static void check_forward(ls_pipeline *pipe, ls_module *net, ls_module *whole, int call)
+{
+    enum { COUNT = 3 };
+    LS_SCOPE;
+    LS_NO_GRAD;
+    ls_micro_batch micro[COUNT];
+    ls_tensor *outputs[COUNT];
+    ls_module_train(net, false);
+    ls_module_train(whole, false);
+    for (int m = 0; m < COUNT; m++) {
+        micro[m] = micro_of(call, 100 + m, 0);
+        micro[m].inputs[0] = ls_slice(micro[m].inputs[0], 0, 0, ROWS - m);
+    }
+    CHECK_OK(ls_pipeline_forward(pipe, micro, COUNT, outputs));
+    for (int m = 0; m < COUNT && outputs[m] != NULL; m++) {
+        CHECK(memcmp(ls_data(outputs[m]), ls_data(ls_forward(whole, micro[m].inputs[0])),
+                     (size_t)((ROWS - m) * DIM) * sizeof(float)) == 0);
+    }
+    ls_module_train(net, true);
+    ls_module_train(whole, true);
+}
+
 static void train(const char *schedule, int pp, int dp)
 {
     char axes[32];
@@ -175,6 +198,7 @@ static void train(const char *schedule, int pp, int dp)
             CHECK(losses[m] == expected[m]);
         }
         check_params(net, whole);
+        check_forward(pipe, net, whole, call);
     }
     for (int v = 0; v <= MICRO; v++) {
         for (int i = 0; i < PARAMS; i++) {

@@ -158,6 +158,53 @@ static ls_optim *optim_of(ls_module *net, bool tied)
                   : ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.01));
 }
 
+/* ---- evaluation --------------------------------------------------------------------------- */
+
+enum { COUNT_MAX = 10 };
+
+static void check_output(ls_tensor *y, ls_tensor *expected, bool tied)
+{
+    CHECK(!ls_requires_grad(y) && ls_numel(y) == ls_numel(expected));
+    const float *a = ls_data(y), *b = ls_data(expected);
+    int64_t wrong = 0;
+    for (int64_t e = 0; e < ls_numel(y); e++) {
+        wrong += tied ? fabsf(a[e] - b[e]) > 1e-4F : memcmp(&a[e], &b[e], sizeof *a) != 0;
+    }
+    CHECK_INT(wrong, 0);
+}
+
+/* Other counts and shapes than in training, in either mode. */
+static void evaluate(const use *given, ls_pipeline *pipe, ls_module *net, ls_module *twin, int step,
+                     int replica, bool last)
+{
+    LS_SCOPE;
+    LS_NO_GRAD;
+    use u = *given;
+    u.short_last = true;
+    u.micro = 1 + 3 * step;
+    ls_micro_batch micro[COUNT_MAX];
+    ls_tensor *outputs[COUNT_MAX];
+    ls_module_train(net, step == 1);
+    ls_module_train(twin, step == 1);
+    for (int m = 0; m < u.micro; m++) {
+        micro[m] = micro_of(&u, 50 + step, m, replica);
+    }
+    CHECK_OK(ls_pipeline_forward(pipe, micro, u.micro, outputs));
+    for (int m = 0; m < u.micro; m++) {
+        ls_tensor *y = NULL;
+        ls_step_begin(micro[m].context);
+        CHECK_OK(ls_forward_many(twin, micro[m].inputs, u.make == make_bert ? 3 : 1, &y, 1));
+        CHECK((outputs[m] != NULL) == last);
+        if (last) {
+            check_output(outputs[m], y, u.make == make_gpt2 || u.make == make_bert);
+        }
+    }
+    ls_module_train(net, true);
+    ls_module_train(twin, true);
+}
+
+/* ---- both ---------------------------------------------------------------------------------- */
+
 /* Trains both over `pp` stages and `dp` replicas. */
 static void train(const use *u, int pp, int dp)
 {
@@ -197,6 +244,7 @@ static void train(const use *u, int pp, int dp)
         }
         CHECK_OK(ls_optim_step(other));
         ls_optim_zero_grad(other);
+        evaluate(u, pipe, net, twin, step, replica, ls_mesh_coordinate(mesh, "pp") == pp - 1);
     }
     check_params(net, twin, tied);
     ls_optim_free(optim);

@@ -1,0 +1,169 @@
+/* Evaluation: forwards of any number of micro-batches through the stages, without gradients.
+ *
+ * A rank takes micro-batches in groups of as many as there are ranks, and of each group one stage after
+ * the other, so that none waits for its own results (two ranks with two stages each):
+ *
+ *     rank 0   0F0 0F1 2F0 2F1 0F2 0F3 2F2 2F3
+ *     rank 1    .  1F0 1F1 3F0 3F1 1F2 1F3 3F2 3F3
+ *
+ * Receives are posted one forward ahead, and a send is not waited for before its slot is used again,
+ * which is by a micro-batch of a later group: there are more slots than micro-batches in a group. So
+ * in the order of group, stage, micro-batch, whatever a forward waits for comes before it, and the
+ * forwards cannot wait for each other in a circle. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/error.h"
+#include "parallel/pipeline/internal.h"
+
+#include <lockstep/autograd.h>
+
+typedef struct turn { /* a forward of this rank */
+    ls__stage *stage;
+    int number, slot; /* of the micro-batch */
+} turn;
+
+static turn turn_of(const ls_pipeline *p, int count, int64_t i)
+{
+    const int ranks = p->schedule->ranks, first = (int)(i / (ranks * p->own_count)) * ranks;
+    const int size = count - first < ranks ? count - first : ranks;
+    const int within = (int)(i - (int64_t)first * p->own_count), number = first + within % size;
+    return (turn){.stage = &p->own[within / size],
+                  .number = number,
+                  .slot = p->set.micro_batches + number % LS__EVALUATION_SLOTS(p)};
+}
+
+static bool is_handed_over(const ls_pipeline *p, const ls__stage *s, const ls__slot *slot)
+{
+    int own = 0;
+    for (int i = 0; i < s->leaving_count; i++) {
+        own += s->leaving[i].peer == p->rank;
+    }
+    return slot->handed_over == own;
+}
+
+/* Frees a micro-batch whose results were read. */
+static ls_status end_if_read(ls_pipeline *p, ls__stage *s, int at, bool wait)
+{
+    ls__slot *slot = &s->slot[at];
+    bool done = true;
+    if (!slot->computed || !is_handed_over(p, s, slot)) {
+        return LS_OK;
+    }
+    LS_TRY(ls__values_sent(s, at, wait, &done));
+    if (done) {
+        ls__slot_end(s, slot);
+    }
+    return LS_OK;
+}
+
+static ls_status end_those_read(ls_pipeline *p, bool wait)
+{
+    for (int k = 0; k < p->own_count; k++) {
+        for (int at = p->set.micro_batches; at < p->slots; at++) {
+            LS_TRY(end_if_read(p, &p->own[k], at, wait));
+        }
+    }
+    return LS_OK;
+}
+
+/* Posts its receives; a second call does nothing. */
+static ls_status begin(ls_pipeline *p, const turn *t)
+{
+    ls__slot *slot = &t->stage->slot[t->slot];
+    if (slot->scope != NULL && slot->number == t->number) {
+        return LS_OK;
+    }
+    LS_TRY(end_if_read(p, t->stage, t->slot, true));
+    LS_ASSERT(slot->scope == NULL);
+    slot->scope = ls_scope_enter();
+    slot->number = t->number;
+    LS_TRY(ls__values_expect(p, t->stage, t->slot));
+    return ls_scope_suspend(slot->scope);
+}
+
+/* What a stage computes on the way to its results is freed at once, as by recomputation. */
+static ls_status forward(ls_pipeline *p, const turn *t)
+{
+    ls__stage *s = t->stage;
+    ls__slot *slot = &s->slot[t->slot];
+    LS_TRY(ls_scope_resume(slot->scope));
+    LS_TRY(ls__values_take(p, s, t->slot));
+    ls_step_begin(p->micro[t->number].context);
+    LS_TRY(ls_recompute_call_many(ls__stage_run, slot->in, s->edges.in_count, slot->out,
+                                  s->edges.out_count, s));
+    LS_TRY(ls__values_send(p, s, t->slot));
+    slot->computed = true;
+    return ls_scope_suspend(slot->scope);
+}
+
+/* Into the scope of the caller. */
+static ls_status hand_out(const ls_pipeline *p, const turn *t, ls_tensor **outputs)
+{
+    if (t->stage->number < p->stages - 1) {
+        return LS_OK;
+    }
+    outputs[t->number] = ls_detach(t->stage->slot[t->slot].out[0]);
+    return ls_tensor_status(outputs[t->number]);
+}
+
+static ls_status run(ls_pipeline *p, int count, ls_tensor **outputs)
+{
+    LS_NO_GRAD;
+    const int64_t turns = (int64_t)count * p->own_count;
+    for (int64_t i = 0; i < turns; i++) {
+        const turn now = turn_of(p, count, i);
+        LS_TRY(begin(p, &now));
+        if (i + 1 < turns) {
+            const turn next = turn_of(p, count, i + 1);
+            LS_TRY(begin(p, &next));
+        }
+        LS_TRY(forward(p, &now));
+        LS_TRY(hand_out(p, &now, outputs));
+        LS_TRY(end_those_read(p, false));
+    }
+    return end_those_read(p, true);
+}
+
+/* Ranks that give other counts would wait for micro-batches that nobody sends; the tags of their
+ * barriers differ. */
+static ls_status agree(ls_pipeline *p, int count)
+{
+    char tag[64];
+    (void)snprintf(tag, sizeof tag, "evaluation of %d micro-batches", count);
+    return ls_barrier(p->group, LS_OPTIONS(ls_collective_options, .tag = tag), NULL);
+}
+
+static ls_status check_call(const ls_micro_batch *micro, int count, ls_tensor **outputs)
+{
+    if (micro == NULL || outputs == NULL || count < 1) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_pipeline_forward: the micro-batches or the place for their outputs are "
+                        "NULL, or their number is %d; give both, and at least one micro-batch",
+                        count);
+    }
+    return ls__micro_batches_check("ls_pipeline_forward", micro, count);
+}
+
+static ls_status evaluate(ls_pipeline *p, const ls_micro_batch *micro, int count,
+                          ls_tensor **outputs)
+{
+    LS_TRY(check_call(micro, count, outputs));
+    LS_ASSERT(p->bound == NULL); /* the newest parameters are in place */
+    p->micro = micro;
+    memset(outputs, 0, (size_t)count * sizeof *outputs);
+    LS_TRY(agree(p, count));
+    LS_TRY(run(p, count, outputs));
+    return agree(p, count);
+}
+
+ls_status ls_pipeline_forward(ls_pipeline *p, const ls_micro_batch *micro, int count,
+                              ls_tensor **outputs)
+{
+    if (p == NULL) {
+        return ls__fail(LS_ERR_INVALID, "ls_pipeline_forward: the pipeline is NULL; give one");
+    }
+    const ls_status status = evaluate(p, micro, count, outputs);
+    return status < 0 ? ls__fail_at_site(ls__pipeline_give_up(p, status)) : LS_OK;
+}
