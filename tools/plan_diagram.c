@@ -11,33 +11,61 @@
 #define PARTS_OTHERWISE 4
 #define NEARLY 1e-6 /* of a column: times are sums of rounded numbers */
 
-static bool has(const ls__schedule *s, ls__action_kind kind)
+/* Which kinds of computations the first rank has. */
+static unsigned kinds_of(const ls__schedule *s)
 {
-    bool found = false;
+    unsigned found = 0;
     for (int i = 0; i < s->rank[0].count; i++) {
-        found = found || s->rank[0].list[i].kind == (uint8_t)kind;
+        found |= 1u << s->rank[0].list[i].kind;
     }
     return found;
 }
 
-/* The time of a column: a part of the shortest computation that divides all times. */
-static double column_of(const ls__schedule *s, const ls__stage_times *t, double latency)
+/* Time that a kind takes in a stage; 0: the schedule has none of it. */
+static double time_in(unsigned kinds, const ls__stage_times *times, int kind)
 {
-    const double all[] = {t->forward, has(s, LS__BACKWARD) ? t->backward : 0.0,
-                          has(s, LS__INPUT_PART) ? t->input : 0.0,
-                          has(s, LS__WEIGHT_PART) ? t->weight : 0.0, latency};
-    double least = 0.0;
-    for (int i = 0; i < 4; i++) {
-        least = all[i] > 0.0 && (least == 0.0 || all[i] < least) ? all[i] : least;
-    }
-    for (int parts = 1; least > 0.0 && parts <= PARTS_MAX; parts++) {
-        bool whole = true;
-        for (int i = 0; i < 5; i++) {
-            const double columns = all[i] / least * parts;
-            whole = whole && fabs(columns - round(columns)) < NEARLY;
+    const ls__action action = {.kind = (uint8_t)kind};
+    return kinds & 1u << kind ? ls__action_time(&action, times) : 0.0;
+}
+
+static bool is_whole(double columns)
+{
+    return fabs(columns - round(columns)) < NEARLY;
+}
+
+static bool divides_all(const ls__schedule *s, const ls__stage_times *times, double column)
+{
+    const unsigned kinds = kinds_of(s);
+    bool whole = true;
+    for (int i = 0; i < s->stages; i++) {
+        for (int kind = 0; kind <= LS__WEIGHT_PART; kind++) {
+            whole = whole && is_whole(time_in(kinds, &times[i], kind) / column);
         }
-        if (whole) {
-            return least / parts;
+    }
+    return whole;
+}
+
+static double shortest(const ls__schedule *s, const ls__stage_times *times)
+{
+    const unsigned kinds = kinds_of(s);
+    double least = 0.0;
+    for (int i = 0; i < s->stages; i++) {
+        for (int kind = 0; kind <= LS__WEIGHT_PART; kind++) {
+            const double time = time_in(kinds, &times[i], kind);
+            least = time > 0.0 && (least == 0.0 || time < least) ? time : least;
+        }
+    }
+    return least;
+}
+
+/* The time of a column: a part of the shortest computation that divides all times. */
+static double column_of(const ls__schedule *s, const ls__stage_times *times, double latency)
+{
+    const double least = shortest(s, times);
+    for (int parts = 1; least > 0.0 && parts <= PARTS_MAX; parts++) {
+        const double column = least / parts;
+        if (divides_all(s, times, column) && is_whole(latency / column)) {
+            return column;
         }
     }
     return least > 0.0 ? least / PARTS_OTHERWISE : 1.0;
@@ -81,7 +109,8 @@ static void print_row(const ls__schedule *s, const ls__schedule_cost *cost,
     }
     for (int i = 0; i < s->rank[rank].count; i++) {
         const ls__action *a = &s->rank[rank].list[i];
-        const double begin = cost->begin[rank][i], end = begin + ls__action_time(a, times);
+        const double begin = cost->begin[rank][i],
+                     end = begin + ls__action_time(a, &times[a->stage]);
         const int from = (int)ceil(begin / column - 0.5 - NEARLY);
         const int to = (int)ceil(end / column - 0.5 - NEARLY);
         if (to > from) {
@@ -105,8 +134,11 @@ void plan_print_diagram(const ls__schedule *s, const ls__schedule_cost *cost,
     const int width = label_width(s);
     const double column = column_of(s, times, latency);
     const double columns = ceil(cost->makespan / column - NEARLY);
-    printf("%s: ranks %d, stages %d, micro-batches %d; a column is %g\n", s->name, s->ranks,
-           s->stages, s->micro_batches, column);
+    printf("%s: ranks %d, stages %d, ", s->name, s->ranks, s->stages);
+    for (int i = 0; i < s->stages && ls__schedule_has_replicas(s); i++) {
+        printf("%s%d%s", i == 0 ? "replicas " : ",", s->replicas[i], i < s->stages - 1 ? "" : ", ");
+    }
+    printf("micro-batches %d; a column is %g\n", s->micro_batches, column);
     if (columns > COLUMNS_MAX) {
         printf("(%.0f columns are too many for text; --svg FILE draws them)\n", columns);
         return;

@@ -17,7 +17,7 @@
 static int64_t ranks, micro_batches, chunks, per_step;
 static double forward = 1.0, backward = NOT_GIVEN, input = NOT_GIVEN, weight = NOT_GIVEN, latency;
 static bool recompute, vertical_sync, table;
-static const char *svg;
+static const char *svg, *replicas;
 
 static const cli_option options[] = {
     {"ranks", CLI_COUNT, &ranks, .low = 1, .high = LS__SCHEDULE_RANKS_MAX, .letter = 'p',
@@ -26,6 +26,10 @@ static const cli_option options[] = {
      .letter = 'm', .fallback = "8", .help = "M, micro-batches in all"},
     {"chunks", CLI_COUNT, &chunks, .low = 1, .high = LS__SCHEDULE_STAGES_MAX, .fallback = "2",
      .help = "V, of interleaved: stages on each rank"},
+    {"replicas", CLI_TEXT, &replicas, .value_name = "R,R,...", .fallback = "1 of each stage",
+     .help =
+         "of gpipe and 1f1b: ranks of each stage; micro-batch m is on replica m mod R, and each "
+         "takes R F and R B, so that all stages have the same throughput"},
     {"per-step", CLI_COUNT, &per_step, .low = 1, .high = LS__SCHEDULE_MICRO_BATCHES_MAX,
      .fallback = "P", .help = "of pipedream-2bw: micro-batches of an optimizer step"},
     {"forward", CLI_NUMBER, &forward, .low = 0, .high = 1e9,
@@ -134,13 +138,15 @@ static ls_status open_schedule(const char *operand, ls__schedule **out)
     if (is_file(operand)) {
         return open_file(operand, out);
     }
-    const ls__schedule_spec spec = {.ranks = ranks > 0 ? (int)ranks : RANKS_DEFAULT,
+    const int otherwise = replicas != NULL ? 0 : RANKS_DEFAULT; /* 0: as the replicas say */
+    const ls__schedule_spec spec = {.ranks = ranks > 0 ? (int)ranks : otherwise,
                                     .micro_batches = micro_batches > 0 ? (int)micro_batches
                                                                        : MICRO_BATCHES_DEFAULT,
                                     .chunks = (int)chunks,
                                     .per_step = (int)per_step,
                                     .recompute = recompute,
-                                    .vertical_sync = vertical_sync};
+                                    .vertical_sync = vertical_sync,
+                                    .replicas = replicas};
     return ls__schedule_new(ls__env_posix(), operand, &spec, out);
 }
 
@@ -255,8 +261,9 @@ static void print_numbers(const ls__schedule *s, const ls__schedule_cost *cost,
         "\nbubble: makespan - work of a rank. Of each rank at most: activations, kept inputs and\n"
         "received inputs, in micro-batches of a stage; stashed versions of the weights, beside "
         "the\n"
-        "newest one.%s\n",
-        steady ? " period: from a backward of the last stage to its next." : "");
+        "newest one.%s%s\n",
+        steady ? " period: from a backward of the last stage to its next." : "",
+        ls__schedule_has_replicas(s) ? " r: ranks of a stage, R: those from it on." : "");
 }
 
 static int fail(void)
@@ -281,20 +288,19 @@ static int show(ls__schedule *s, bool generated)
 {
     static ls__schedule_peak peaks[LS__SCHEDULE_RANKS_MAX];
     static ls__stage_times all[LS__SCHEDULE_STAGES_MAX];
-    const double share = (double)s->ranks / s->stages; /* of a rank's work in a stage */
-    const ls__stage_times times = {forward * share, backward * share, input * share,
-                                   weight * share};
     ls__schedule_cost cost;
-    for (int i = 0; i < s->stages; i++) {
-        all[i] = times;
+    for (int i = 0; i < s->stages; i++) { /* of V stages 1/V of the time; of r replicas, r of it */
+        const double share = (double)s->replicas[i] * s->ranks / s->replica_count;
+        all[i] =
+            (ls__stage_times){forward * share, backward * share, input * share, weight * share};
     }
     if (ls__schedule_cost_of(s, all, latency, &cost) < 0 ||
         ls__schedule_peaks(s, NULL, peaks) < 0) {
         return fail();
     }
-    plan_print_diagram(s, &cost, &times, latency);
-    print_numbers(s, &cost, &times, peaks, generated);
-    return svg != NULL ? write_svg(s, &cost, &times) : 0;
+    plan_print_diagram(s, &cost, all, latency);
+    print_numbers(s, &cost, all, peaks, generated);
+    return svg != NULL ? write_svg(s, &cost, all) : 0;
 }
 
 static int print_table(ls__schedule *s)
@@ -318,8 +324,8 @@ int plan_schedule(int argc, char **argv)
     if (argc - first != 1) {
         return cli_wrong(&command, "give one schedule, such as 1f1b, or one file");
     }
-    const bool sized =
-        ranks > 0 || micro_batches > 0 || chunks > 0 || per_step > 0 || recompute || vertical_sync;
+    const bool sized = ranks > 0 || micro_batches > 0 || chunks > 0 || per_step > 0 || recompute ||
+                       vertical_sync || replicas != NULL;
     if (is_file(argv[first]) && sized) {
         return cli_wrong(&command, "\"%s\" is a file, which has its own sizes; give only times",
                          argv[first]);

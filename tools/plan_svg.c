@@ -23,12 +23,12 @@ static const char *color(const ls__action *a)
 }
 
 /* Pixels per unit of time. */
-static double scale_of(const ls__stage_times *t, double makespan)
+static double scale_of(const ls__schedule *s, const ls__stage_times *times, double makespan)
 {
-    const double all[] = {t->forward, t->backward};
     double least = makespan;
-    for (int i = 0; i < 2; i++) {
-        least = all[i] > 0.0 && all[i] < least ? all[i] : least;
+    for (int i = 0; i < 2 * s->stages; i++) {
+        const double time = i % 2 == 0 ? times[i / 2].forward : times[i / 2].backward;
+        least = time > 0.0 && time < least ? time : least;
     }
     const double wanted = least > 0.0 ? UNIT / least : 1.0;
     return makespan * wanted > WIDTH_MAX ? WIDTH_MAX / makespan : wanted;
@@ -42,7 +42,7 @@ static void write_row(FILE *out, const ls__schedule *s, const ls__schedule_cost 
     for (int i = 0; i < s->rank[rank].count; i++) {
         const ls__action *a = &s->rank[rank].list[i];
         const double x = LEFT + scale * cost->begin[rank][i];
-        const double width = scale * ls__action_time(a, times);
+        const double width = scale * ls__action_time(a, &times[a->stage]);
         if (width > 0.0) {
             fprintf(out,
                     "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\" "
@@ -57,7 +57,7 @@ static void write_row(FILE *out, const ls__schedule *s, const ls__schedule_cost 
 bool plan_write_svg(FILE *out, const ls__schedule *s, const ls__schedule_cost *cost,
                     const ls__stage_times *times)
 {
-    const double scale = scale_of(times, cost->makespan);
+    const double scale = scale_of(s, times, cost->makespan);
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%d\" "
             "font-family=\"sans-serif\" font-size=\"12\">\n"

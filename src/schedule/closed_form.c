@@ -1,5 +1,6 @@
 /* What the papers' formulas say about a schedule; the tests compare the tables with them, and
- * `lockstep plan schedule` prints both. P ranks, M micro-batches, V stages per rank. In the texts F, B,
+ * `lockstep plan schedule` prints both. P ranks, M micro-batches, V stages per rank; of a stage with
+ * replicas r are its ranks, R those from it on (generator/one_f_one_b.c). In the texts F, B,
  * I, W are times of one micro-batch on a rank, of which each of V stages takes 1/V, and c is the
  * latency between ranks.
  *
@@ -41,7 +42,10 @@ static void bubble_of(const ls__schedule *s, const ls__stage_times *t, double c,
     const double p = s->ranks, m = s->micro_batches;
     const double pass = t->forward + t->backward;
     const bool plain = !s->recompute && c == 0.0;
-    if (is(s, "naive")) {
+    if (ls__schedule_has_replicas(s)) {
+        out->bubble = -1.0;
+        out->bubble_text = "none is known for replicas";
+    } else if (is(s, "naive")) {
         out->bubble = m * (p - 1) * (pass + 2 * c);
         out->bubble_text = "M(P-1)(F+B+2c)";
     } else if (is(s, "gpipe")) {
@@ -63,17 +67,25 @@ static void bubble_of(const ls__schedule *s, const ls__stage_times *t, double c,
     }
 }
 
+static const char *activations_text(const ls__schedule *s)
+{
+    if (ls__schedule_has_replicas(s)) {
+        return is(s, "gpipe") ? "M/r" : "min(R/r, M/r)";
+    }
+    return is(s, "naive")         ? "1"
+           : is(s, "gpipe")       ? "M"
+           : is(s, "zb-h1")       ? "min(P, M)"
+           : is(s, "interleaved") ? "P(V+1)-1-2r"
+                                  : "min(P-r, M)";
+}
+
 void ls__schedule_closed_form(const ls__schedule *s, const ls__stage_times *t, double c,
                               ls__closed_form *out)
 {
     const double stages = (double)s->stages / s->ranks * s->micro_batches;
     const double parts = is(s, "zb-h1") ? t->input + t->weight : t->backward;
     const double work = stages * (t->forward * (s->recompute ? 2.0 : 1.0) + parts);
-    *out = (ls__closed_form){.activations_text = is(s, "naive")         ? "1"
-                                                 : is(s, "gpipe")       ? "M"
-                                                 : is(s, "zb-h1")       ? "min(P, M)"
-                                                 : is(s, "interleaved") ? "P(V+1)-1-2r"
-                                                                        : "min(P-r, M)",
+    *out = (ls__closed_form){.activations_text = activations_text(s),
                              .stashed_text = s->delay == 0                    ? "0"
                                              : s->delay == LS__DELAY_BY_STAGE ? "P-1-r"
                                              : is(s, "pipedream")             ? "P-1"
@@ -92,10 +104,22 @@ static int stashed(int delay, int steps)
     return steps <= delay ? 1 : min(delay, steps - delay);
 }
 
+/* The stage of which the rank is a replica, in tables with a stage for each rank. */
+static int stage_of(const ls__schedule *s, int rank)
+{
+    int stage = 0;
+    while (stage + 1 < s->stages && s->rank_of[stage + 1] <= rank) {
+        stage++;
+    }
+    return stage;
+}
+
 void ls__schedule_closed_peak(const ls__schedule *s, int rank, ls__schedule_peak *out)
 {
-    const int p = s->ranks, m = s->micro_batches, chunks = s->stages / p;
-    int alive = min(p - rank, m);
+    const int stage = s->stages > s->ranks ? rank : stage_of(s, rank), of = s->replicas[stage];
+    const int p = s->ranks, chunks = s->stages / p;
+    const int m = ls__schedule_share(s, stage, rank - s->rank_of[stage], s->micro_batches);
+    int alive = min((s->replica_count - s->first_replica[stage] + of - 1) / of, m);
     if (is(s, "naive")) {
         alive = 1;
     } else if (is(s, "gpipe")) {

@@ -47,7 +47,8 @@ static double arrival(const clock *c, const ls__action *a)
         return 0.0;
     }
     const double made = *cell(c, backward ? c->gradient : c->activation, other, a->micro_batch);
-    const bool here = c->s->rank_of[other] == c->s->rank_of[a->stage];
+    const bool here = ls__schedule_rank(c->s, other, a->micro_batch) ==
+                      ls__schedule_rank(c->s, a->stage, a->micro_batch);
     return made < 0.0 || here ? made : made + c->latency;
 }
 

@@ -35,62 +35,73 @@ static ls__actions *take_lists(ls__schedule *s)
 /* ---- versions -------------------------------------------------------------------------------- */
 
 typedef struct weights {
-    int newest, bound, added; /* weight gradients since the beginning */
+    int newest, bound;
 } weights;
 
 typedef struct versions {
     ls__schedule *s;
-    weights *stage; /* [stages] */
-    int *last_read; /* [stages, steps + 1] index of the last action that reads a version */
+    weights *replica; /* [replica_count] */
+    int *last_read;   /* [replica_count, steps + 1] index of the last action that reads a version */
 } versions;
 
-static int *last_read(const versions *v, int stage, int version)
+static int *last_read(const versions *v, int replica, int version)
 {
-    return &v->last_read[(size_t)stage * (size_t)(ls__schedule_steps(v->s) + 1) + (size_t)version];
+    return &v->last_read[(size_t)replica * (size_t)(ls__schedule_steps(v->s) + 1) +
+                         (size_t)version];
 }
 
-static void push_version(const versions *v, ls__action_kind kind, int stage, int version)
+/* Behind a computation of the same replica. */
+static void push_version(const versions *v, const ls__action *a, ls__action_kind kind, int version)
 {
-    ls__schedule_push(v->s, v->s->rank_of[stage],
-                      (ls__action){.kind = (uint8_t)kind,
-                                   .stage = (uint16_t)stage,
-                                   .version = (uint16_t)version});
+    ls__schedule_push(
+        v->s, ls__schedule_rank(v->s, a->stage, a->micro_batch),
+        (ls__action){.kind = (uint8_t)kind, .stage = a->stage, .version = (uint16_t)version});
+}
+
+static int replica_of(const ls__schedule *s, const ls__action *a)
+{
+    return s->first_replica[a->stage] + a->micro_batch % s->replicas[a->stage];
 }
 
 static void lower_action(const versions *v, const ls__action *a, int index)
 {
+    const ls__schedule *s = v->s;
     const ls__action_form *form = ls__action_form_of(a->kind);
-    const int wanted = ls__schedule_version(v->s, a->stage, a->micro_batch);
-    weights *w = &v->stage[a->stage];
+    const int wanted = ls__schedule_version(s, a->stage, a->micro_batch);
+    const int replica = replica_of(s, a);
+    weights *w = &v->replica[replica];
     if (form->reads && w->bound != wanted) {
-        push_version(v, LS__LOAD, a->stage, wanted);
+        push_version(v, a, LS__LOAD, wanted);
         w->bound = wanted;
     }
-    ls__schedule_push(v->s, v->s->rank_of[a->stage], *a);
-    if (form->adds && ++w->added % v->s->per_step == 0) {
-        push_version(v, LS__REDUCE, a->stage, 0);
-        if (*last_read(v, a->stage, w->newest) > index) {
-            push_version(v, LS__STASH, a->stage, w->newest);
+    ls__schedule_push(v->s, ls__schedule_rank(s, a->stage, a->micro_batch), *a);
+    const int next = a->micro_batch + s->replicas[a->stage];
+    if (form->adds && next / s->per_step > a->micro_batch / s->per_step) {
+        push_version(v, a, LS__REDUCE, 0);
+        if (*last_read(v, replica, w->newest) > index) {
+            push_version(v, a, LS__STASH, w->newest);
         }
         w->bound = ++w->newest;
-        push_version(v, LS__STEP, a->stage, w->newest);
+        push_version(v, a, LS__STEP, w->newest);
     }
 }
 
 ls_status ls__lower_versions(ls__schedule *s)
 {
-    const size_t cells = (size_t)s->stages * (size_t)(ls__schedule_steps(s) + 1);
+    const size_t replicas = (size_t)s->replica_count;
+    const size_t cells = replicas * (size_t)(ls__schedule_steps(s) + 1);
     ls__actions *old = take_lists(s);
-    versions v = {s, ls__arena_alloc(&s->arena, (size_t)s->stages * sizeof *v.stage),
+    versions v = {s, ls__arena_alloc(&s->arena, replicas * sizeof *v.replica),
                   ls__arena_alloc(&s->arena, cells * sizeof *v.last_read)};
-    if (old == NULL || v.stage == NULL || v.last_read == NULL || s->no_memory) {
+    if (old == NULL || v.replica == NULL || v.last_read == NULL || s->no_memory) {
         return no_memory(s);
     }
     for (int r = 0; r < s->ranks; r++) {
         for (int i = 0; i < old[r].count; i++) {
             const ls__action *a = &old[r].list[i];
             if (ls__action_form_of(a->kind)->reads) {
-                *last_read(&v, a->stage, ls__schedule_version(s, a->stage, a->micro_batch)) = i;
+                *last_read(&v, replica_of(s, a),
+                           ls__schedule_version(s, a->stage, a->micro_batch)) = i;
             }
         }
         for (int i = 0; i < old[r].count; i++) {
@@ -145,7 +156,8 @@ static void place(messages *m, int rank)
 static void deliver(messages *m, const ls__action *a, int to, bool *arrived, ls__action_kind send,
                     ls__action_kind receive)
 {
-    const int from_rank = m->s->rank_of[a->stage], to_rank = m->s->rank_of[to];
+    const int from_rank = ls__schedule_rank(m->s, a->stage, a->micro_batch);
+    const int to_rank = ls__schedule_rank(m->s, to, a->micro_batch);
     arrived[cell(m->s, to, a->micro_batch)] = true;
     if (from_rank != to_rank) {
         ls__schedule_push(m->s, from_rank,

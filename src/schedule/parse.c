@@ -15,7 +15,17 @@ typedef struct word {
     int length; /* 0: the line has ended */
 } word;
 
-typedef enum field { NAME, RANKS, STAGES, MICRO_BATCHES, PER_STEP, DELAY, RECOMPUTE, FIELDS } field;
+typedef enum field {
+    NAME,
+    RANKS,
+    STAGES,
+    MICRO_BATCHES,
+    PER_STEP,
+    DELAY,
+    RECOMPUTE,
+    REPLICAS,
+    FIELDS
+} field;
 
 static const struct {
     const char *word;
@@ -28,6 +38,7 @@ static const struct {
     [PER_STEP] = {"per-step", 1, LS__SCHEDULE_MICRO_BATCHES_MAX},
     [DELAY] = {"delay", 0, LS__SCHEDULE_MICRO_BATCHES_MAX},
     [RECOMPUTE] = {"recompute", 0, 0},
+    [REPLICAS] = {"replicas", 0, 0},
 };
 
 typedef struct reader {
@@ -37,6 +48,7 @@ typedef struct reader {
     bool given[FIELDS];
     int value[FIELDS];
     char name[LS__SCHEDULE_NAME_BYTES];
+    int replicas[LS__SCHEDULE_RANKS_MAX]; /* of value[REPLICAS] stages */
     bool placed;
     ls__schedule *s; /* from the first line behind the fields on */
 } reader;
@@ -118,6 +130,10 @@ static ls_status read_value(reader *r, field f)
         r->value[f] = is(w, "yes");
         return is(w, "yes") || is(w, "no") ? LS_OK : expected(r, w, "yes or no");
     }
+    if (f == REPLICAS) {
+        r->value[f] = ls__schedule_parse_replicas(r->what, w.at, (size_t)w.length, r->replicas);
+        return r->value[f] < 0 ? (ls_status)r->value[f] : LS_OK;
+    }
     if (f == DELAY && is(w, "by-stage")) {
         r->value[f] = LS__DELAY_BY_STAGE;
         return LS_OK;
@@ -144,6 +160,23 @@ static ls_status read_field(reader *r, field f)
     return read_value(r, f);
 }
 
+/* A stage with replicas takes part in one step only: others would reduce in the middle of the lists. */
+static ls_status check_replicas(const reader *r)
+{
+    if (r->value[REPLICAS] != r->value[STAGES]) {
+        return ls__fail(LS_ERR_FORMAT, "%s: the replicas are those of %d stages, and there are %d",
+                        r->what, r->value[REPLICAS], r->value[STAGES]);
+    }
+    if (r->value[DELAY] != 0 ||
+        (r->given[PER_STEP] && r->value[PER_STEP] != r->value[MICRO_BATCHES])) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "%s: replicas need one step of all micro-batches, so no delay and no "
+                        "other per-step",
+                        r->what);
+    }
+    return LS_OK;
+}
+
 /* The fields are complete. */
 static ls_status make_table(reader *r)
 {
@@ -154,8 +187,12 @@ static ls_status make_table(reader *r)
                             r->line, fields[f].word);
         }
     }
+    if (r->given[REPLICAS]) {
+        LS_TRY(check_replicas(r));
+    }
     LS_TRY(ls__schedule_empty(r->env, r->what, r->name, r->value[RANKS], r->value[STAGES],
-                              r->value[MICRO_BATCHES], &r->s));
+                              r->value[MICRO_BATCHES], r->given[REPLICAS] ? r->replicas : NULL,
+                              &r->s));
     if (r->given[PER_STEP]) {
         r->s->per_step = r->value[PER_STEP];
     }
@@ -179,7 +216,7 @@ static ls_status read_placement(reader *r)
     r->placed = true;
     for (int i = 0; i < r->s->stages; i++) {
         const word w = next_word(r);
-        if (!read_number(w, r->s->ranks - 1, &r->s->rank_of[i])) {
+        if (!read_number(w, r->s->ranks - r->s->replicas[i], &r->s->rank_of[i])) {
             return expected(r, w, "a rank for each stage");
         }
     }
@@ -275,7 +312,7 @@ static ls_status read_line(reader *r)
     if (!is(key, "placement") && !is(key, "rank")) {
         return expected(r, key,
                         "schedule, ranks, stages, micro-batches, per-step, delay, recompute, "
-                        "placement or rank");
+                        "replicas, placement or rank");
     }
     if (r->s == NULL) {
         LS_TRY(make_table(r));

@@ -53,6 +53,7 @@ static void drop_stash(walk *k, const ls__action *a, int version, int index)
     const size_t at = version_of(k, a->stage, version);
     if (k->stashed[at] && k->last_read[at] == index) {
         change(&k->stashes, -k->sizes[a->stage].weights);
+        k->stashed[at] = false; /* for the next replica */
     }
 }
 
@@ -65,7 +66,8 @@ static void see(walk *k, const ls__action *a, int version, int index)
         change(&k->received, size->input);
         break;
     case LS__FORWARD:
-        if (a->stage > 0 && k->s->rank_of[a->stage - 1] != k->s->rank_of[a->stage]) {
+        if (a->stage > 0 && ls__schedule_rank(k->s, a->stage - 1, a->micro_batch) !=
+                                ls__schedule_rank(k->s, a->stage, a->micro_batch)) {
             change(&k->received, -size->input);
         }
         change(recompute ? &k->inputs : &k->activations,

@@ -15,7 +15,12 @@ static void print_header(const ls__schedule *s, ls__text *text)
     } else {
         ls__text_add(text, "delay %d\n", s->delay);
     }
-    ls__text_add(text, "recompute %s\nplacement", s->recompute ? "yes" : "no");
+    ls__text_add(text, "recompute %s\n", s->recompute ? "yes" : "no");
+    for (int i = 0; i < s->stages && ls__schedule_has_replicas(s); i++) {
+        ls__text_add(text, "%s%d%s", i == 0 ? "replicas " : ",", s->replicas[i],
+                     i == s->stages - 1 ? "\n" : "");
+    }
+    ls__text_add(text, "placement");
     for (int i = 0; i < s->stages; i++) {
         ls__text_add(text, " %d", s->rank_of[i]);
     }
@@ -42,7 +47,7 @@ static void print_rank(const ls__schedule *s, int rank, ls__text *text)
 
 const char *ls__schedule_print(ls__schedule *schedule)
 {
-    size_t bytes = HEADER_BYTES + 5 * (size_t)schedule->stages;
+    size_t bytes = HEADER_BYTES + 9 * (size_t)schedule->stages;
     for (int r = 0; r < schedule->ranks; r++) {
         bytes += ((size_t)schedule->rank[r].count + 1) * LS__ACTION_BYTES;
     }

@@ -12,8 +12,10 @@
  *     ls__schedule_free(schedule);
  *
  * Note [Meaning of a table]
- * What an executor does, and the verifier and the tests assume. A stage belongs to one rank and has
- * its weights, which begin as version 0; exactly one version is *bound*, that is, read by the
+ * What an executor does, and the verifier and the tests assume. A stage belongs to one rank, or to
+ * several, its replicas (PipeDream's 1F1B-RR: Narayanan et al., SOSP 2019, section 3.2): micro-batch m
+ * of a stage with r replicas is on replica m mod r, forward and backward. A stage, and each replica,
+ * has its weights, which begin as version 0; exactly one version is *bound*, that is, read by the
  * actions that compute.
  *
  *     2F3          forward of micro-batch 3 through stage 2. Reads the bound weights and the
@@ -28,7 +30,8 @@
  *     3RECV_F3<0   receives them there, from rank 0, as the input of stage 3.
  *     3SEND_B3>0   sends the gradient of the input of stage 3 to rank 0, which has stage 2;
  *     2RECV_B3<1   receives it there.
- *     2REDUCE      sums the stage's gradient over its replicas, before a step.
+ *     2REDUCE      sums the stage's gradient over its replicas, before a step: waits until all of them
+ *                  are there.
  *     2STASH@4     copies version 4, the newest one, because the next step will overwrite it while
  *                  it is still needed. The copy is kept until its last reader.
  *     2STEP@5      the optimizer makes version 5 from version 4 and the sum; version 5 is bound, and
@@ -44,7 +47,8 @@
  * forward and in its backward. With delay 0 and one step this is gradient accumulation; other rules
  * are the staleness of an asynchronous schedule. The sequential twin of a table follows from this
  * alone: step k of a stage sums the gradients of micro-batches (k-1) * per_step to k * per_step - 1,
- * in ascending order, each at its version.
+ * in ascending order, each at its version; with replicas, those of each replica, and then their sums.
+ * Tables with replicas have one step.
  */
 #ifndef LS_SCHEDULE_SCHEDULE_H
 #define LS_SCHEDULE_SCHEDULE_H
@@ -101,21 +105,27 @@ typedef struct ls__schedule {
     int per_step; /* micro-batches whose gradients a step sums; divides micro_batches */
     int delay;    /* steps by which the weights are older; or LS__DELAY_BY_STAGE */
     bool recompute;
-    int *rank_of;      /* [stages] */
-    ls__actions *rank; /* [ranks] */
-    bool no_memory;    /* an action could not be added */
+    int *rank_of;       /* [stages] of its first replica; the ranks behind it have the others */
+    int *replicas;      /* [stages] how many */
+    int *first_replica; /* [stages] replicas of the stages before it */
+    int replica_count;  /* of all stages */
+    ls__actions *rank;  /* [ranks] */
+    bool no_memory;     /* an action could not be added */
 } ls__schedule;
 
 /* ---- making tables --------------------------------------------------------------------------- */
 
 /* Fields that are 0 take their defaults. */
 typedef struct ls__schedule_spec {
-    int ranks;          /* P; needed */
+    int ranks;          /* P; needed without `replicas` */
     int micro_batches;  /* M; needed */
     int chunks;         /* V, stages per rank; interleaved: default 2, others have 1 */
     int per_step;       /* pipedream-2bw: micro-batches of a version, at least P; default P */
     bool recompute;     /* keep a stage's input only, and run its forward again (GPipe, 2.3) */
     bool vertical_sync; /* pipedream: all stages take the version of the first one (3.3) */
+    const char
+        *replicas; /* gpipe, 1f1b: ranks of each stage, "2,1,1"; the first stage has the first
+                             ones. Default: one each */
 } ls__schedule_spec;
 
 /* A new schedule, verified; *out is NULL on an error. LS_ERR_NOT_FOUND: there is no such name;
@@ -125,7 +135,8 @@ typedef struct ls__schedule_spec {
  *     gpipe          all forwards, all backwards (Huang et al., NeurIPS 2019, section 2.2), the
  *                    backwards in ascending order so that the sums are those of all others
  *     1f1b           P-1-r forwards, then one forward and one backward in turns (PipeDream-Flush:
- *                    Narayanan et al., ICML 2021, section 3.2; Megatron-LM, SC 2021, section 2.2.1)
+ *                    Narayanan et al., ICML 2021, section 3.2; Megatron-LM, SC 2021, section 2.2.1).
+ *                    With replicas each of them takes its own micro-batches so (one_f_one_b.c)
  *     interleaved    1f1b with V stages on each rank (SC 2021, section 2.2.2); M a multiple of P
  *     zb-h1          1f1b with weight parts that are delayed by r (Qi et al., ICLR 2024, section 2)
  *     pipedream      1f1b with a step after each backward and stashed weights (Narayanan et al.,
@@ -149,7 +160,9 @@ int ls__schedule_names(const char *const **names, const char *const **abouts);
  *     per-step 4                 default: micro-batches
  *     delay 0                    default: 0; or by-stage
  *     recompute no               default: no
- *     placement 0 1              the rank of each stage; default: stage s on rank s modulo ranks
+ *     replicas 2,1               default: 1 for each stage; their sum is the number of ranks
+ *     placement 0 1              the first rank of each stage; default: in their order, from rank 0
+ *                                again when all ranks have one
  *     rank 0: 0F0 0SEND_F0>1     any number of lines for each rank, which are joined
  *
  * "#" begins a comment, which lasts until the end of the line. */
@@ -242,10 +255,23 @@ const ls__action_form *ls__action_form_of(int kind);
 int ls__schedule_version(const ls__schedule *schedule, int stage, int micro_batch);
 int ls__schedule_steps(const ls__schedule *schedule);
 
-/* An empty table of these sizes, its stages placed one after the other; *out is NULL on an error:
- * LS_ERR_INVALID, LS_ERR_LIMIT in the name of `what`, LS_ERR_MEMORY. */
+/* The rank that has micro-batch m of a stage. */
+int ls__schedule_rank(const ls__schedule *schedule, int stage, int micro_batch);
+/* Which replica of the stage a rank has, from 0; negative, or too large: none. */
+int ls__schedule_replica(const ls__schedule *schedule, int stage, int rank);
+/* How many of the first `count` micro-batches are on a replica. */
+int ls__schedule_share(const ls__schedule *schedule, int stage, int replica, int count);
+bool ls__schedule_has_replicas(const ls__schedule *schedule); /* a stage has several */
+
+/* Replicas as text, "2,1,1" of `length` characters, into counts[LS__SCHEDULE_RANKS_MAX]; returns the
+ * number of stages, or LS_ERR_INVALID in the name of `what`. */
+int ls__schedule_parse_replicas(const char *what, const char *text, size_t length, int *counts);
+
+/* An empty table of these sizes, its stages placed one after the other; replicas[stages] or NULL.
+ * *out is NULL on an error: LS_ERR_INVALID, LS_ERR_LIMIT in the name of `what`, LS_ERR_MEMORY. */
 ls_status ls__schedule_empty(const ls__env *env, const char *what, const char *name, int ranks,
-                             int64_t stages, int micro_batches, ls__schedule **out);
+                             int64_t stages, int micro_batches, const int *replicas,
+                             ls__schedule **out);
 /* Adds an action to the end of a rank's list, or sets no_memory. */
 void ls__schedule_push(ls__schedule *schedule, int rank, ls__action action);
 

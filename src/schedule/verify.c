@@ -24,18 +24,19 @@ typedef enum cell_state {
 
 typedef struct weights {
     int newest, bound;
-    int added;    /* weight gradients since the beginning */
+    int next;     /* micro-batch whose weight gradient is added next */
     bool reduced; /* since the last step */
 } weights;
 
 typedef struct walk {
     const ls__schedule *s;
     uint8_t *cell;    /* [stages, micro-batches] of cell_state */
-    bool *stashed;    /* [stages, steps + 1] */
-    weights *weights; /* [stages] */
+    bool *stashed;    /* [replica_count, steps + 1] */
+    weights *weights; /* [replica_count] */
     int rank, index;
     const ls__action *action; /* at rank and index */
-    weights *w;               /* of its stage */
+    int replica;              /* that of its stage on this rank */
+    weights *w;
 } walk;
 
 ls_status ls__schedule_bad(const ls__schedule *s, int rank, int index, const char *format, ...)
@@ -59,7 +60,7 @@ static uint8_t *cell_of(const walk *k, int stage, int micro_batch)
 static bool *stashed(const walk *k, int version)
 {
     const size_t row = (size_t)(ls__schedule_steps(k->s) + 1);
-    return &k->stashed[(size_t)k->action->stage * row + (size_t)version];
+    return &k->stashed[(size_t)k->replica * row + (size_t)version];
 }
 
 /* ---- fields ---------------------------------------------------------------------------------- */
@@ -73,7 +74,7 @@ static ls_status check_peer(const walk *k)
     if (other < 0 || other >= k->s->stages) {
         return BAD(k, "there is no stage %s this one", after ? "after" : "before");
     }
-    const int rank = k->s->rank_of[other];
+    const int rank = ls__schedule_rank(k->s, other, a->micro_batch);
     if (rank == k->rank) {
         return BAD(k, "stage %d is on this rank too, so nothing is sent", other);
     }
@@ -83,19 +84,29 @@ static ls_status check_peer(const walk *k)
     return LS_OK;
 }
 
-static ls_status check_fields(const walk *k)
+static ls_status check_fields(walk *k)
 {
     const ls__action *a = k->action;
     const ls__action_form *form = ls__action_form_of(a->kind);
     if (a->stage >= k->s->stages) {
         return BAD(k, "there is no such stage; they are 0 to %d", k->s->stages - 1);
     }
-    if (k->s->rank_of[a->stage] != k->rank) {
-        return BAD(k, "stage %d belongs to rank %d", a->stage, k->s->rank_of[a->stage]);
+    const int replica = ls__schedule_replica(k->s, a->stage, k->rank);
+    const int count = k->s->replicas[a->stage];
+    if (replica < 0 || replica >= count) {
+        return count == 1 ? BAD(k, "stage %d belongs to rank %d", a->stage, k->s->rank_of[a->stage])
+                          : BAD(k, "stage %d belongs to ranks %d to %d", a->stage,
+                                k->s->rank_of[a->stage], k->s->rank_of[a->stage] + count - 1);
     }
     if (form->micro_batch && a->micro_batch >= k->s->micro_batches) {
         return BAD(k, "there is no such micro-batch; they are 0 to %d", k->s->micro_batches - 1);
     }
+    if (form->micro_batch && a->micro_batch % count != replica) {
+        return BAD(k, "micro-batch %d of stage %d belongs to its replica on rank %d",
+                   a->micro_batch, a->stage, ls__schedule_rank(k->s, a->stage, a->micro_batch));
+    }
+    k->replica = k->s->first_replica[a->stage] + replica;
+    k->w = &k->weights[k->replica];
     return form->arrow != 0 ? check_peer(k) : LS_OK;
 }
 
@@ -124,7 +135,8 @@ static ls_status check_forward(const walk *k, uint8_t *cell)
     }
     LS_TRY(check_version(k));
     *cell |= RUN | (k->s->recompute ? 0 : KEPT);
-    if (a->stage + 1 < k->s->stages && k->s->rank_of[a->stage + 1] == k->rank) {
+    if (a->stage + 1 < k->s->stages &&
+        ls__schedule_rank(k->s, a->stage + 1, a->micro_batch) == k->rank) {
         *cell_of(k, a->stage + 1, a->micro_batch) |= ARRIVED;
     }
     return LS_OK;
@@ -161,7 +173,7 @@ static ls_status check_input_part(const walk *k, uint8_t *cell)
     }
     LS_TRY(check_version(k));
     *cell |= INPUT;
-    if (a->stage > 0 && k->s->rank_of[a->stage - 1] == k->rank) {
+    if (a->stage > 0 && ls__schedule_rank(k->s, a->stage - 1, a->micro_batch) == k->rank) {
         *cell_of(k, a->stage - 1, a->micro_batch) |= GRADIENT;
     }
     return LS_OK;
@@ -179,18 +191,18 @@ static ls_status check_weight_part(const walk *k, uint8_t *cell)
         return BAD(k, "the weight part of micro-batch %d comes before its input part",
                    a->micro_batch);
     }
-    if (a->micro_batch != k->w->added) {
+    if (a->micro_batch != k->w->next) {
         return BAD(k,
                    "the weight gradients of a stage are added in ascending order, and that of "
                    "micro-batch %d is missing",
-                   k->w->added);
+                   k->w->next);
     }
-    if (k->w->added / k->s->per_step != k->w->newest || k->w->reduced) {
+    if (k->w->next / k->s->per_step != k->w->newest || k->w->reduced) {
         return BAD(k, "a step is due before this gradient, for the %d micro-batches before it",
                    k->s->per_step);
     }
     *cell |= ADDED;
-    k->w->added++;
+    k->w->next += k->s->replicas[a->stage];
     return LS_OK;
 }
 
@@ -238,13 +250,17 @@ static ls_status check_message(const walk *k, uint8_t *cell)
 
 static ls_status check_reduce(const walk *k)
 {
-    const int summed = k->w->added - k->w->newest * k->s->per_step;
+    const int stage = k->action->stage, from = k->w->newest * k->s->per_step;
+    const int replica = ls__schedule_replica(k->s, stage, k->rank);
+    const int before = ls__schedule_share(k->s, stage, replica, from);
+    const int all = ls__schedule_share(k->s, stage, replica, from + k->s->per_step) - before;
+    const int summed = ls__schedule_share(k->s, stage, replica, k->w->next) - before;
     if (k->w->reduced) {
         return BAD(k, "this sum has been reduced already");
     }
-    if (summed < k->s->per_step) {
+    if (summed < all) {
         return BAD(k, "the sum has the gradients of %d micro-batches, but a step takes %d", summed,
-                   k->s->per_step);
+                   all);
     }
     k->w->reduced = true;
     return LS_OK;
@@ -295,7 +311,6 @@ static ls_status check_load(const walk *k)
 static ls_status check_action(walk *k)
 {
     LS_TRY(check_fields(k));
-    k->w = &k->weights[k->action->stage];
     switch (k->action->kind) {
     case LS__REDUCE:
         return check_reduce(k);
@@ -314,16 +329,16 @@ static ls_status check_action(walk *k)
 }
 
 /* Every weight gradient has been added and used by a step, hence every backward has run. */
-static ls_status check_stage_end(const walk *k, int stage)
+static ls_status check_stage_end(const walk *k, int stage, int replica)
 {
-    const weights *w = &k->weights[stage];
-    const int m = w->added;
+    const weights *w = &k->weights[k->s->first_replica[stage] + replica];
+    const int m = w->next, rank = k->s->rank_of[stage] + replica;
     if (m < k->s->micro_batches) {
         const uint8_t cell = *cell_of(k, stage, m);
         return ls__fail(LS_ERR_INVALID,
                         "schedule %s: rank %d: the list ends without the %s of micro-batch %d at "
                         "stage %d",
-                        k->s->name, k->s->rank_of[stage],
+                        k->s->name, rank,
                         !(cell & RUN)     ? "forward"
                         : !(cell & INPUT) ? "backward"
                                           : "weight part",
@@ -333,13 +348,24 @@ static ls_status check_stage_end(const walk *k, int stage)
         return ls__fail(LS_ERR_INVALID,
                         "schedule %s: rank %d: the list ends without step %d of "
                         "stage %d",
-                        k->s->name, k->s->rank_of[stage], w->newest + 1, stage);
+                        k->s->name, rank, w->newest + 1, stage);
     }
     return LS_OK;
 }
 
+/* Every replica begins with its own first micro-batch. */
+static void begin(walk *k)
+{
+    for (int stage = 0; stage < k->s->stages; stage++) {
+        for (int j = 0; j < k->s->replicas[stage]; j++) {
+            k->weights[k->s->first_replica[stage] + j].next = j;
+        }
+    }
+}
+
 static ls_status check_lists(walk *k)
 {
+    begin(k);
     for (k->rank = 0; k->rank < k->s->ranks; k->rank++) {
         const ls__actions *list = &k->s->rank[k->rank];
         for (k->index = 0; k->index < list->count; k->index++) {
@@ -348,20 +374,22 @@ static ls_status check_lists(walk *k)
         }
     }
     for (int stage = 0; stage < k->s->stages; stage++) {
-        LS_TRY(check_stage_end(k, stage));
+        for (int j = 0; j < k->s->replicas[stage]; j++) {
+            LS_TRY(check_stage_end(k, stage, j));
+        }
     }
     return LS_OK;
 }
 
 ls_status ls__schedule_verify(const ls__schedule *s)
 {
-    const size_t stages = (size_t)s->stages;
+    const size_t stages = (size_t)s->stages, replicas = (size_t)s->replica_count;
     ls__arena arena;
     ls__arena_init(&arena, s->arena.env, 4096);
     walk k = {.s = s,
               .cell = ls__arena_alloc(&arena, stages * (size_t)s->micro_batches),
-              .stashed = ls__arena_alloc(&arena, stages * (size_t)(ls__schedule_steps(s) + 1)),
-              .weights = ls__arena_alloc(&arena, stages * sizeof *k.weights)};
+              .stashed = ls__arena_alloc(&arena, replicas * (size_t)(ls__schedule_steps(s) + 1)),
+              .weights = ls__arena_alloc(&arena, replicas * sizeof *k.weights)};
     ls_status status = k.cell == NULL || k.stashed == NULL || k.weights == NULL
                            ? ls__fail(LS_ERR_MEMORY, "schedule %s: no memory to verify it", s->name)
                            : check_lists(&k);

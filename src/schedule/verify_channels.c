@@ -1,7 +1,8 @@
 /* Executes the messages of a table: a send waits while its channel holds a message, a receive while
- * it holds none. Which rank goes on first makes no difference (a network of processes with one
- * writer and one reader per channel: Kahn, 1974), so one execution proves that there is no
- * deadlock.
+ * it holds none, and a reduction until all replicas of its stage are there. Which rank goes on first
+ * makes no difference (a network of processes with one writer and one reader per channel: Kahn, 1974;
+ * a reduction is a message to and from each of the others), so one execution proves that there is
+ * no deadlock.
  */
 #include "base/error.h"
 #include "schedule/verify.h"
@@ -13,6 +14,7 @@ typedef struct channels {
     int *waiting; /* stack of ranks that may go on */
     int count;    /* ranks on it */
     bool *queued; /* [ranks] whether a rank is on it */
+    bool *there;  /* [replica_count] whether it has reached its reduction */
 } channels;
 
 static void wake(channels *c, int rank)
@@ -38,6 +40,35 @@ static ls_status match(const channels *c, int from, int send, int to)
                             ls__action_print(s, text), send + 1);
 }
 
+/* The first replica that has not reached its reduction, as a rank; negative: all have. Lists have one
+ * reduction of a stage with replicas, because such tables have one step (verify.c). */
+static int missing(const channels *c, int stage)
+{
+    for (int j = 0; j < c->s->replicas[stage]; j++) {
+        if (!c->there[c->s->first_replica[stage] + j]) {
+            return c->s->rank_of[stage] + j;
+        }
+    }
+    return -1;
+}
+
+/* Whether the rank goes on behind a reduction; the last replica to come wakes the others. */
+static bool reduce(channels *c, int rank, int stage)
+{
+    bool *there = &c->there[c->s->first_replica[stage] + ls__schedule_replica(c->s, stage, rank)];
+    const bool came = !*there;
+    *there = true;
+    if (missing(c, stage) >= 0) {
+        return false;
+    }
+    for (int j = 0; came && j < c->s->replicas[stage]; j++) {
+        if (c->s->rank_of[stage] + j != rank) {
+            wake(c, c->s->rank_of[stage] + j);
+        }
+    }
+    return true;
+}
+
 /* Until the rank waits or has ended. */
 static ls_status go_on(channels *c, int rank)
 {
@@ -45,6 +76,9 @@ static ls_status go_on(channels *c, int rank)
     for (; c->next[rank] < list->count; c->next[rank]++) {
         const ls__action *a = &list->list[c->next[rank]];
         const char arrow = ls__action_form_of(a->kind)->arrow;
+        if (a->kind == LS__REDUCE && !reduce(c, rank, a->stage)) {
+            return LS_OK;
+        }
         if (arrow == 0) {
             continue;
         }
@@ -65,7 +99,8 @@ static ls_status go_on(channels *c, int rank)
 /* The first rank that waits, and what its peer does. */
 static ls_status deadlock(const channels *c, int rank)
 {
-    const int peer = c->s->rank[rank].list[c->next[rank]].peer;
+    const ls__action *a = &c->s->rank[rank].list[c->next[rank]];
+    const int peer = a->kind == LS__REDUCE ? missing(c, a->stage) : a->peer;
     const ls__actions *there = &c->s->rank[peer];
     if (c->next[peer] == there->count) {
         return ls__schedule_bad(c->s, rank, c->next[rank],
@@ -95,8 +130,10 @@ ls_status ls__schedule_verify_channels(const ls__schedule *s, ls__arena *arena)
                   .next = ls__arena_alloc(arena, ranks * sizeof *c.next),
                   .message = ls__arena_alloc(arena, ranks * ranks * sizeof *c.message),
                   .waiting = ls__arena_alloc(arena, ranks * sizeof *c.waiting),
-                  .queued = ls__arena_alloc(arena, ranks * sizeof *c.queued)};
-    if (c.next == NULL || c.message == NULL || c.waiting == NULL || c.queued == NULL) {
+                  .queued = ls__arena_alloc(arena, ranks * sizeof *c.queued),
+                  .there = ls__arena_alloc(arena, (size_t)s->replica_count * sizeof *c.there)};
+    if (c.next == NULL || c.message == NULL || c.waiting == NULL || c.queued == NULL ||
+        c.there == NULL) {
         return ls__fail(LS_ERR_MEMORY, "schedule %s: no memory to verify it", s->name);
     }
     for (int r = 0; r < s->ranks; r++) {

@@ -14,7 +14,11 @@ TEST(a_printed_table_is_a_file_with_the_same_diagram)
                  "  diagram $name -p 2 -m 4 > $D/a; diagram $D/$name.txt > $D/b\n"
                  "  grep -q 'rank 1 .*F3' $D/a && cmp $D/a $D/b || exit 1\n"
                  "  $L plan schedule $D/$name.txt --table | cmp - $D/$name.txt || exit 1\n"
-                 "done; echo all equal",
+                 "done\n"
+                 "$L plan schedule gpipe --replicas 2,1 -m 4 --table > $D/r.txt\n"
+                 "diagram gpipe --replicas 2,1 -m 4 > $D/a; diagram $D/r.txt > $D/b\n"
+                 "cmp $D/a $D/b && $L plan schedule $D/r.txt --table | cmp - $D/r.txt || exit 1\n"
+                 "echo all equal",
                  0, "all equal");
 }
 

@@ -139,6 +139,35 @@ TEST(in_the_steady_state_of_pipedream_a_micro_batch_takes_the_time_of_the_slowes
     }
 }
 
+/* The makespan of more micro-batches, when a stage with r replicas takes r times as long as one
+ * without. */
+static double makespan_with(const char *name, const char *replicas, int m)
+{
+    ls__schedule_cost cost;
+    ls__stage_times times[RANKS_MAX];
+    const ls__schedule_spec spec = {.replicas = replicas, .micro_batches = m};
+    ls__schedule *s = table_of(name, &spec);
+    for (int i = 0; i < s->stages; i++) {
+        times[i] = (ls__stage_times){s->replicas[i], 2 * s->replicas[i], 1, 1};
+    }
+    CHECK_OK(ls__schedule_cost_of(s, times, 0, &cost));
+    const double makespan = cost.makespan;
+    ls__schedule_free(s);
+    return makespan;
+}
+
+/* PipeDream, section 3.1: replicas raise the throughput of their stage. (1f1b of 1,3,2 does not reach it:
+ * its replicas wait for each other's turns.) */
+TEST(a_stage_with_r_replicas_has_r_times_the_throughput)
+{
+    static const char *const all[] = {"2", "2,1", "1,2", "2,1,1", "3,2", "2,2", "1,1,2", "1,8"};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        CHECK(makespan_with("1f1b", all[i], 48) - makespan_with("1f1b", all[i], 24) == 24.0 * 3);
+        CHECK(makespan_with("gpipe", all[i], 48) - makespan_with("gpipe", all[i], 24) == 24.0 * 3);
+    }
+    CHECK(makespan_with("gpipe", "1,3,2", 48) - makespan_with("gpipe", "1,3,2", 24) == 24.0 * 3);
+}
+
 /* The last rank of an asynchronous schedule computes without a pause. */
 TEST(begins_of_actions_follow_each_other)
 {

@@ -34,7 +34,7 @@ static int age(const ls__schedule *s, int stage)
 static void run_twin(const ls__schedule *s, value *weights, value *losses)
 {
     const int row = s->micro_batches / s->per_step + 1;
-    value *sum = calloc((size_t)s->stages, sizeof *sum);
+    value *sum = calloc((size_t)(s->stages * s->ranks), sizeof *sum); /* [stages, replicas] */
     value *kept = calloc((size_t)s->stages, sizeof *kept);
     CHECK(sum != NULL && kept != NULL);
     for (int stage = 0; stage < s->stages; stage++) {
@@ -54,13 +54,18 @@ static void run_twin(const ls__schedule *s, value *weights, value *losses)
         for (int stage = s->stages - 1; stage >= 0; stage--) {
             const int behind = done - age(s, stage);
             const value w = weights[stage * row + (behind > 0 ? behind : 0)];
-            sum[stage] = made(SUM, sum[stage], made(GRADIENT, kept[stage], dy, w), 0);
+            value *of = &sum[stage * s->ranks + m % s->replicas[stage]];
+            *of = made(SUM, *of, made(GRADIENT, kept[stage], dy, w), 0);
             dy = made(BACKWARD, kept[stage], dy, w);
         }
         for (int stage = 0; (m + 1) % s->per_step == 0 && stage < s->stages; stage++) {
             value *w = &weights[stage * row + done];
-            w[1] = made(STEP, w[0], made(REDUCED, sum[stage], 0, 0), (value)done + 1);
-            sum[stage] = 0;
+            value all = 0;
+            for (int j = 0; j < s->replicas[stage]; j++) {
+                all = made(REDUCED, all, sum[stage * s->ranks + j], 0);
+                sum[stage * s->ranks + j] = 0;
+            }
+            w[1] = made(STEP, w[0], all, (value)done + 1);
         }
     }
     free(sum);
@@ -78,18 +83,19 @@ typedef struct slots {
     value pending;            /* a weight gradient not yet added */
 } slots;
 
-typedef struct stage_state {
+typedef struct stage_state { /* of a replica */
     value newest, bound, sum;
+    bool waits, reduced;         /* at its reduction; all have been there */
     int label;                   /* of newest */
     value stash[UINT16_MAX + 1]; /* by label */
 } stage_state;
 
 typedef struct execution {
     const ls__schedule *s;
-    slots *slots; /* [stages, micro-batches] */
-    stage_state *stages;
-    value *channel; /* [ranks, ranks] */
-    value *losses;  /* [micro-batches] what the last stage's forwards give */
+    slots *slots;        /* [stages, micro-batches] */
+    stage_state *stages; /* [ranks, stages] */
+    value *channel;      /* [ranks, ranks] */
+    value *losses;       /* [micro-batches] what the last stage's forwards give */
     int *next;
     const char *fault;
 } execution;
@@ -125,15 +131,25 @@ static bool take(execution *e, value *place, value *v)
     return true;
 }
 
-static bool is_here(const execution *e, int stage, int other)
+static int owner(const execution *e, int stage, int m)
 {
-    return e->s->rank_of[other] == e->s->rank_of[stage];
+    return e->s->rank_of[stage] + m % e->s->replicas[stage];
+}
+
+static stage_state *state_of(const execution *e, const ls__action *a)
+{
+    return &e->stages[owner(e, a->stage, a->micro_batch) * e->s->stages + a->stage];
+}
+
+static bool is_here(const execution *e, int stage, int other, int m)
+{
+    return owner(e, other, m) == owner(e, stage, m);
 }
 
 static bool forward(execution *e, const ls__action *a)
 {
     slots *x = slots_of(e, a->stage, a->micro_batch);
-    const value w = e->stages[a->stage].bound;
+    const value w = state_of(e, a)->bound;
     value input = 0;
     if (!take(e, &x->input, &input) || !put(e, &x->begun, input)) {
         return false;
@@ -145,7 +161,7 @@ static bool forward(execution *e, const ls__action *a)
     if (a->stage == e->s->stages - 1) {
         return put(e, &e->losses[a->micro_batch], output);
     }
-    return is_here(e, a->stage, a->stage + 1)
+    return is_here(e, a->stage, a->stage + 1, a->micro_batch)
                ? put(e, &slots_of(e, a->stage + 1, a->micro_batch)->input, output)
                : put(e, &x->output, output);
 }
@@ -153,14 +169,14 @@ static bool forward(execution *e, const ls__action *a)
 static bool recompute(execution *e, const ls__action *a)
 {
     slots *x = slots_of(e, a->stage, a->micro_batch);
-    return x->begun != 0 ? put(e, &x->kept, made(KEPT, x->begun, e->stages[a->stage].bound, 0))
+    return x->begun != 0 ? put(e, &x->kept, made(KEPT, x->begun, state_of(e, a)->bound, 0))
                          : fault(e, "there is no input");
 }
 
 static bool input_part(execution *e, const ls__action *a)
 {
     slots *x = slots_of(e, a->stage, a->micro_batch);
-    const value w = e->stages[a->stage].bound;
+    const value w = state_of(e, a)->bound;
     value kept = 0, dy = 0, begun = 0;
     if (!take(e, &x->kept, &kept) || !take(e, &x->begun, &begun)) {
         return false;
@@ -177,14 +193,14 @@ static bool input_part(execution *e, const ls__action *a)
     if (a->stage == 0) {
         return true;
     }
-    return is_here(e, a->stage, a->stage - 1)
+    return is_here(e, a->stage, a->stage - 1, a->micro_batch)
                ? put(e, &slots_of(e, a->stage - 1, a->micro_batch)->gradient, dx)
                : put(e, &x->returned, dx);
 }
 
 static bool weight_part(execution *e, const ls__action *a)
 {
-    value *sum = &e->stages[a->stage].sum, gradient = 0;
+    value *sum = &state_of(e, a)->sum, gradient = 0;
     if (!take(e, &slots_of(e, a->stage, a->micro_batch)->pending, &gradient)) {
         return false;
     }
@@ -192,15 +208,41 @@ static bool weight_part(execution *e, const ls__action *a)
     return true;
 }
 
-static bool version(execution *e, const ls__action *a)
+/* The last replica to come sums for all; false: this one waits, or has failed. */
+static bool reduce(execution *e, int rank, int stage)
 {
-    stage_state *g = &e->stages[a->stage];
+    const int first = e->s->rank_of[stage], count = e->s->replicas[stage], row = e->s->stages;
+    stage_state *g = &e->stages[rank * row + stage];
+    bool all = true;
+    value sum = 0;
+    if (g->sum == 0) {
+        return fault(e, "there is nothing to reduce");
+    }
+    g->waits = !g->reduced;
+    for (int j = 0; j < count; j++) {
+        all = all && e->stages[(first + j) * row + stage].waits;
+        sum = made(REDUCED, sum, e->stages[(first + j) * row + stage].sum, 0);
+    }
+    for (int j = 0; all && j < count; j++) {
+        stage_state *other = &e->stages[(first + j) * row + stage];
+        other->sum = sum;
+        other->waits = false;
+        other->reduced = true;
+    }
+    if (!g->reduced) {
+        return false;
+    }
+    g->reduced = false;
+    return true;
+}
+
+static bool version(execution *e, int rank, const ls__action *a)
+{
+    stage_state *g = &e->stages[rank * e->s->stages + a->stage];
     if (a->kind == LS__REDUCE) {
-        if (g->sum == 0) {
-            return fault(e, "there is nothing to reduce");
-        }
-        g->sum = made(REDUCED, g->sum, 0, 0);
-    } else if (a->kind == LS__STEP) {
+        return reduce(e, rank, a->stage);
+    }
+    if (a->kind == LS__STEP) {
         g->bound = g->newest = made(STEP, g->newest, g->sum, a->version);
         g->label = a->version;
         g->sum = 0;
@@ -238,8 +280,10 @@ static bool message(execution *e, int rank, const ls__action *a)
 static bool act(execution *e, int rank, const ls__action *a)
 {
     const bool of_stage = a->kind >= LS__REDUCE;
-    if (a->stage >= e->s->stages || e->s->rank_of[a->stage] != rank ||
-        (!of_stage && a->micro_batch >= e->s->micro_batches)) {
+    if (a->stage >= e->s->stages || rank < e->s->rank_of[a->stage] ||
+        rank >= e->s->rank_of[a->stage] + e->s->replicas[a->stage] ||
+        (!of_stage &&
+         (a->micro_batch >= e->s->micro_batches || owner(e, a->stage, a->micro_batch) != rank))) {
         return fault(e, "no such stage or micro-batch here");
     }
     switch (a->kind) {
@@ -257,7 +301,7 @@ static bool act(execution *e, int rank, const ls__action *a)
     case LS__STASH:
     case LS__LOAD:
     case LS__STEP:
-        return version(e, a);
+        return version(e, rank, a);
     default:
         return message(e, rank, a);
     }
@@ -295,9 +339,11 @@ static bool is_equal(const execution *e, const value *weights, const value *loss
 {
     const int steps = e->s->micro_batches / e->s->per_step;
     for (int i = 0; i < e->s->stages; i++) {
-        if (e->stages[i].newest != weights[i * (steps + 1) + steps] ||
-            e->stages[i].label != steps) {
-            return false;
+        for (int j = 0; j < e->s->replicas[i]; j++) {
+            const stage_state *g = &e->stages[(e->s->rank_of[i] + j) * e->s->stages + i];
+            if (g->newest != weights[i * (steps + 1) + steps] || g->label != steps) {
+                return false;
+            }
         }
     }
     return memcmp(e->losses, losses, (size_t)e->s->micro_batches * sizeof *losses) == 0;
@@ -310,8 +356,8 @@ static bool run(execution *e)
     value *losses = calloc((size_t)e->s->micro_batches, sizeof *losses);
     CHECK(weights != NULL && losses != NULL);
     run_twin(e->s, weights, losses);
-    for (int i = 0; i < e->s->stages; i++) {
-        e->stages[i].newest = e->stages[i].bound = made(WEIGHTS, (value)i, 0, 0);
+    for (int i = 0; i < e->s->stages * e->s->ranks; i++) {
+        e->stages[i].newest = e->stages[i].bound = made(WEIGHTS, (value)(i % e->s->stages), 0, 0);
     }
     for (int m = 0; m < e->s->micro_batches; m++) {
         slots_of(e, 0, m)->input = made(BATCH, (value)m, 0, 0);
@@ -328,7 +374,7 @@ bool executes_as_twin(const ls__schedule *s, const char **why)
     const size_t stages = (size_t)s->stages, ranks = (size_t)s->ranks;
     execution e = {.s = s,
                    .slots = calloc(stages * (size_t)s->micro_batches, sizeof *e.slots),
-                   .stages = calloc(stages, sizeof *e.stages),
+                   .stages = calloc(ranks * stages, sizeof *e.stages),
                    .channel = calloc(ranks * ranks, sizeof *e.channel),
                    .losses = calloc((size_t)s->micro_batches, sizeof *e.losses),
                    .next = calloc(ranks, sizeof *e.next)};

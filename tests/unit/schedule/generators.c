@@ -72,6 +72,43 @@ TEST(tables_that_need_multiples_execute_as_their_twin_with_the_memory_of_the_for
     }
 }
 
+/* Also in random order of sizes: replicas before, behind and between single ranks. */
+TEST(tables_with_replicas_execute_as_their_twin_with_the_memory_of_the_formulas)
+{
+    static const char *const all[] = {"2",   "2,1",   "1,2",   "3,2",   "2,2",     "1,3,2",
+                                      "8,1", "1,8",   "5,3",   "3,5",   "2,1,1",   "1,1,2",
+                                      "4,3", "3,1,4", "1,6,1", "7,2,1", "2,2,2,2", "1,2,3,4"};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        for (int m = 8; m <= 26; m++) {
+            for (int recompute = 0; recompute < 2; recompute++) {
+                const ls__schedule_spec spec = {
+                    .replicas = all[i], .micro_batches = m, .recompute = recompute};
+                check_table("gpipe", &spec);
+                check_table("1f1b", &spec);
+            }
+        }
+    }
+}
+
+/* NOAM of PipeDream's section 3.2 at the first stage; one replica each is no replicas. */
+TEST(replicas_of_one_are_none_and_the_first_stage_runs_noam_micro_batches)
+{
+    const ls__schedule_spec ones = {.replicas = "1,1,1", .micro_batches = 4},
+                            plain = {.ranks = 3, .micro_batches = 4},
+                            uneven = {.replicas = "3,1", .ranks = 4, .micro_batches = 12};
+    ls__schedule *a = table_of("pipedream", &ones), *b = table_of("pipedream", &plain);
+    CHECK_STR(ls__schedule_print(a), ls__schedule_print(b));
+    ls__schedule_free(a);
+    ls__schedule_free(b);
+    ls__schedule_peak peaks[4];
+    a = table_of("1f1b", &uneven);
+    CHECK_OK(ls__schedule_peaks(a, NULL, peaks));
+    CHECK_INT(peaks[0].activations, 2); /* ceil(4 / 3) */
+    CHECK_INT(peaks[2].activations, 2);
+    CHECK_INT(peaks[3].activations, 1);
+    ls__schedule_free(a);
+}
+
 /* What a rank computes, without messages and versions. */
 static void check_order(const char *name, ls__schedule_spec spec, int rank, const char *want)
 {
@@ -102,6 +139,11 @@ TEST(computations_stand_in_the_order_of_the_papers)
                 "0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3");
     check_order("gpipe", (ls__schedule_spec){.ranks = 1, .micro_batches = 2, .recompute = true}, 0,
                 "0F0 0F1 0R0 0B0 0R1 0B1");
+    /* PipeDream's figure 8. */
+    check_order("1f1b", (ls__schedule_spec){.replicas = "2,1", .micro_batches = 6}, 1,
+                "0F1 0F3 0B1 0F5 0B3 0B5");
+    check_order("1f1b", (ls__schedule_spec){.replicas = "2,1", .micro_batches = 6}, 2,
+                "1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3 1F4 1B4 1F5 1B5");
 }
 
 /* A send stands behind its computation, its receive where the peer's list ended then. */
@@ -182,6 +224,36 @@ TEST(specs_that_make_no_schedule_are_refused_with_the_reason)
              "for each rank at least, and all steps equally many"));
     refused("gpipe", (ls__schedule_spec){.ranks = 2, .micro_batches = 4, .vertical_sync = true},
             LS_ERR_INVALID, SAYS("schedule %s: it has no %s; only %s has"));
+    static const char *const malformed[] = {"", "2,,1", "2,1,", "0,1", "2 1", "257", "-1", "2;1"};
+    for (size_t i = 0; i < sizeof malformed / sizeof *malformed; i++) {
+        refused(
+            "1f1b", (ls__schedule_spec){.replicas = malformed[i], .micro_batches = 4},
+            LS_ERR_INVALID,
+            SAYS("%s: found replicas \"%.*s\"; give the number of ranks of each stage, 1 to %d, "
+                 "with commas between them, as in 2,1,1"));
+    }
+    refused("1f1b", (ls__schedule_spec){.replicas = "2,1", .ranks = 4, .micro_batches = 4},
+            LS_ERR_INVALID,
+            SAYS("%s: the replicas of %d stages are %d ranks, and there are %d; give as many "
+                 "replicas as ranks"));
+    refused("1f1b", (ls__schedule_spec){.replicas = "1,1", .ranks = 3, .micro_batches = 4},
+            LS_ERR_INVALID, "%s: the replicas of %d stages are %d ranks, and there are %d");
+    refused("gpipe", (ls__schedule_spec){.replicas = "1,3", .micro_batches = 2}, LS_ERR_INVALID,
+            SAYS("%s: stage %d has %d replicas, and there are %d micro-batches; give at least one "
+                 "micro-batch for each replica"));
+    static const char *const others[][2] = {
+        {"naive", SAYS("one rank works at a time")},
+        {"interleaved", SAYS("each rank has several stages")},
+        {"zb-h1", SAYS("the delay of its weight parts goes by ranks")},
+        {"pipedream", SAYS("its stages would step after different micro-batches")},
+        {"pipedream-2bw", SAYS("replicas would have to agree within its steps")}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const ls__schedule_spec spec = {.replicas = "2,1", .micro_batches = 6};
+        refused(others[i][0], spec, LS_ERR_INVALID, others[i][1]);
+        refused(others[i][0], spec, LS_ERR_INVALID,
+                SAYS("%s: stages with several replicas were asked for (%.100s), and it has none, "
+                     "because %s; give gpipe or 1f1b, or one rank for each stage"));
+    }
     refused("gpipe", (ls__schedule_spec){.ranks = 2}, LS_ERR_INVALID,
             SAYS("%s: %d ranks, %lld stages, %d micro-batches; there must be one of each, and a "
                  "stage for every rank"));

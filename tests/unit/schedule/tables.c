@@ -9,6 +9,10 @@ const named_spec table_kinds[] = {
     {"gpipe", {.ranks = 2, .micro_batches = 3, .recompute = true}},
     {"1f1b", {.ranks = 4, .micro_batches = 6}},
     {"1f1b", {.ranks = 2, .micro_batches = 4, .recompute = true}},
+    {"1f1b", {.replicas = "2,1", .micro_batches = 5}},
+    {"1f1b", {.replicas = "1,3,2", .micro_batches = 7}},
+    {"gpipe", {.replicas = "2,1,1", .micro_batches = 4}},
+    {"gpipe", {.replicas = "1,2", .micro_batches = 4, .recompute = true}},
     {"interleaved", {.ranks = 2, .micro_batches = 4}},
     {"interleaved", {.ranks = 3, .micro_batches = 3, .chunks = 3}},
     {"interleaved", {.ranks = 1, .micro_batches = 2, .chunks = 2, .recompute = true}},
@@ -40,7 +44,8 @@ ls__schedule *table_copy(const ls__schedule *s)
 {
     ls__schedule *copy = NULL;
     CHECK_OK(ls__schedule_empty(ls__env_posix(), "a copy", s->name, s->ranks, s->stages,
-                                s->micro_batches, &copy));
+                                s->micro_batches, ls__schedule_has_replicas(s) ? s->replicas : NULL,
+                                &copy));
     copy->per_step = s->per_step;
     copy->delay = s->delay;
     copy->recompute = s->recompute;

@@ -12,6 +12,7 @@ static void check_equal(const ls__schedule *a, const ls__schedule *b)
     CHECK(a->ranks == b->ranks && a->stages == b->stages && a->micro_batches == b->micro_batches);
     CHECK(a->per_step == b->per_step && a->delay == b->delay && a->recompute == b->recompute);
     CHECK(memcmp(a->rank_of, b->rank_of, (size_t)a->stages * sizeof *a->rank_of) == 0);
+    CHECK(memcmp(a->replicas, b->replicas, (size_t)a->stages * sizeof *a->replicas) == 0);
     for (int r = 0; r < a->ranks; r++) {
         CHECK_INT(a->rank[r].count, b->rank[r].count);
         for (int i = 0; i < a->rank[r].count; i++) {
@@ -86,8 +87,8 @@ TEST(malformed_words_are_named_with_their_line_and_what_is_expected)
     refused("recompute maybe\n", 1, "maybe", SAYS("yes or no"));
     refused("ranks 1 2\n", 1, "2", "the end of the line");
     refused("rankz 1\n", 1, "rankz",
-            SAYS("schedule, ranks, stages, micro-batches, per-step, delay, recompute, placement or "
-                 "rank"));
+            SAYS("schedule, ranks, stages, micro-batches, per-step, delay, recompute, replicas, "
+                 "placement or rank"));
     refused(FIELDS "placement 0 2\n", 5, "2", SAYS("a rank for each stage"));
     refused(FIELDS "placement 0\n", 5, "the end of the line", "a rank for each stage");
     refused(FIELDS "rank 2: 0F0\n", 5, "2:", rank);
@@ -124,6 +125,17 @@ TEST(fields_that_are_missing_repeated_or_late_are_refused)
     says("", LS_ERR_FORMAT, "%s, line %d: there is no line \"%s ...\" before this one");
     says(FIELDS "per-step 2\n", LS_ERR_FORMAT,
          SAYS("%s: %d micro-batches are no whole number of steps of %d; change per-step"));
+    says(FIELDS "replicas 2,1,1\n", LS_ERR_FORMAT,
+         SAYS("%s: the replicas are those of %d stages, and there are %d"));
+    says(FIELDS "replicas 2,\n", LS_ERR_INVALID, "with commas between them, as in 2,1,1");
+    says(
+        FIELDS "replicas 2,1\ndelay 1\n", LS_ERR_FORMAT,
+        SAYS("%s: replicas need one step of all micro-batches, so no delay and no other per-step"));
+    says("schedule x\nranks 3\nstages 2\nmicro-batches 4\nper-step 2\nreplicas 2,1\n",
+         LS_ERR_FORMAT,
+         "%s: replicas need one step of all micro-batches, so no delay and no other per-step");
+    says("schedule x\nranks 3\nstages 2\nmicro-batches 4\nreplicas 2,1\nplacement 2 0\n",
+         LS_ERR_FORMAT, "a rank for each stage");
     says("schedule x\nranks 2\nstages 1\nmicro-batches 1\n", LS_ERR_INVALID,
          "%s: %d ranks, %lld stages, %d micro-batches; there must be one of each, and a stage for "
          "every rank");

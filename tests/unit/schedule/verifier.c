@@ -173,4 +173,48 @@ TEST(a_table_that_needs_larger_channels_deadlocks)
             "deadlock: it waits for rank %d, which waits in action %d (%s)");
 }
 
+/* Stage 0 on ranks 0 and 1, stage 1 on rank 2; micro-batch 1 on rank 1. */
+#define SHARED "schedule x\nranks 3\nstages 2\nmicro-batches 2\nreplicas 2,1\n"
+#define SHARED_0 "rank 0: 0F0 0SEND_F0>2 0RECV_B0<2 0B0 "
+#define SHARED_1 "rank 1: 0F1 0SEND_F1>2 0RECV_B1<2 0B1 "
+#define SHARED_2                                                                                   \
+    "rank 2: 1RECV_F0<0 1F0 1B0 1SEND_B0>0 1RECV_F1<1 1F1 1B1 1SEND_B1>1 1REDUCE 1STEP@1\n"
+#define SHARED_END "0REDUCE 0STEP@1\n"
+
+TEST(a_micro_batch_is_on_its_replica)
+{
+    ls__schedule *s = table_parsed(SHARED SHARED_0 SHARED_END SHARED_1 SHARED_END SHARED_2);
+    CHECK_OK(ls__schedule_verify(s));
+    CHECK(executes_as_twin(s, NULL));
+    ls__schedule_free(s);
+    refused(SHARED "rank 0: 0F1\n", "(0F1)",
+            SAYS("micro-batch %d of stage %d belongs to its replica on rank %d"));
+    refused(SHARED "rank 2: 0F1\n", "(0F1)", SAYS("stage %d belongs to ranks %d to %d"));
+    refused(SHARED "rank 1: 0F1 0SEND_F1>0\n", "(0SEND_F1>0)",
+            "the peer must be rank %d, which has stage %d");
+    refused(SHARED SHARED_0 SHARED_END SHARED_1 "\n" SHARED_2, "rank 1",
+            "the list ends without step %d of stage %d");
+    refused(SHARED SHARED_0 SHARED_END SHARED_2,
+            "rank 1: the list ends without the forward of "
+            "micro-batch 1",
+            "the list ends without the %s of micro-batch %d at stage %d");
+    refused(SHARED SHARED_0 SHARED_END "rank 1: 0F1 0SEND_F1>2 0REDUCE\n", "(0REDUCE)",
+            "the sum has the gradients of %d micro-batches, but a step takes %d");
+}
+
+/* The second replica of stage 1 waits for a forward that stage 0 begins after it has the gradient that
+ * the first one sends behind its reduction. */
+TEST(a_reduction_waits_for_all_replicas)
+{
+    const char *early =
+        "schedule x\nranks 3\nstages 2\nmicro-batches 2\nreplicas 1,2\n"
+        "rank 0: 0F0 0SEND_F0>1 0RECV_B0<1 0B0 0F1 0SEND_F1>2 0RECV_B1<2 0B1 0REDUCE 0STEP@1\n"
+        "rank 1: 1RECV_F0<0 1F0 1B0 1REDUCE 1SEND_B0>0 1STEP@1\n"
+        "rank 2: 1RECV_F1<0 1F1 1B1 1SEND_B1>0 1REDUCE 1STEP@1\n";
+    refused(early,
+            "rank 0, action 3 (0RECV_B0<1): deadlock: it waits for rank 1, which waits in "
+            "action 4 (1REDUCE)",
+            "deadlock: it waits for rank %d, which waits in action %d (%s)");
+}
+
 TEST_MAIN
