@@ -93,8 +93,8 @@ LS_API ls_status ls_pipeline_backward(ls_pipeline *pipeline, ls_module *net,
  * module is in (ls_module_train) and with the newest parameters. On the last rank of
  * the group, which has the last stage under every schedule, outputs[m] becomes the result of
  * micro-batch m in the caller's innermost scope; elsewhere NULL. Targets are not used. A rank goes on
- * with the next micro-batch while it sends the last one's activations, which it frees once they were
- * read. A score that the last rank computes of the outputs gets to all ranks by ls_broadcast from
+ * with the next micro-batch while it sends the last one's activations; it keeps those of one more
+ * micro-batch than there are ranks. A score that the last rank computes of the outputs gets to all ranks by ls_broadcast from
  * rank ls_group_size(group) - 1. Collective over the group. An error of one rank, or counts that
  * differ, are reported by all, and the pipeline cannot be used after it. */
 LS_API ls_status ls_pipeline_forward(ls_pipeline *pipeline, const ls_micro_batch *micro, int count,

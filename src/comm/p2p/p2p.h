@@ -105,9 +105,13 @@ void *ls__stream_place(ls_group *group, int peer, const ls__message *head);
 void ls__stream_credit(ls_group *group, int from, const ls__message *message);
 bool ls__stream_flush(ls_group *group); /* returns due credits; whether any was sent */
 
-/* p2p.c */
+/* p2p_open.c. Room for `count` messages of `bytes` from `peer` that come before their receives. Takes the
+ * progress lock; without memory it prepares fewer, as above. */
+void ls__messages_prepare(ls_group *group, int count, int peer, size_t bytes);
 ls_status ls__p2p_open(ls_group *group);
 void ls__p2p_close(ls_group *group);
+
+/* p2p.c */
 /* Takes what has arrived and sends what has room, without waiting; whether anything moved. The
  * caller holds the progress lock. */
 bool ls__p2p_turn(ls__comm *comm);

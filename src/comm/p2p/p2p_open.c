@@ -1,4 +1,6 @@
 /* The message state of a group: made with the group, and freed with it. */
+#include "comm/backend/plugin_group.h"
+#include "comm/engine/progress_lock.h"
 #include "comm/group/group.h"
 #include "comm/p2p/p2p.h"
 
@@ -52,4 +54,15 @@ void ls__p2p_close(ls_group *group)
     env->release(env, p2p->ready, (size_t)group->size * sizeof *p2p->ready);
     env->release(env, p2p, sizeof *p2p);
     group->p2p = NULL;
+}
+
+/* Only small messages come along with their announcements. */
+void ls__messages_prepare(ls_group *group, int count, int peer, size_t bytes)
+{
+    ls__transport *t = group->comm->transport;
+    const bool along = bytes <= t->payload_max(t, group->member[peer].world_rank) &&
+                       !ls__plugin_carries(group, LS__OP_SEND, false);
+    ls__progress_take(group->comm);
+    ls__unexpected_prepare(group->comm, count, along ? bytes : 0);
+    ls__progress_release(group->comm);
 }

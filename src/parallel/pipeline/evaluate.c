@@ -34,35 +34,45 @@ static turn turn_of(const ls_pipeline *p, int count, int64_t i)
                   .slot = p->set.micro_batches + number % LS__EVALUATION_SLOTS(p)};
 }
 
-static bool is_handed_over(const ls_pipeline *p, const ls__stage *s, const ls__slot *slot)
+static int routes_on_this_rank(const ls_pipeline *p, const ls__stage *s)
 {
     int own = 0;
     for (int i = 0; i < s->leaving_count; i++) {
         own += s->leaving[i].peer == p->rank;
     }
-    return slot->handed_over == own;
+    return own;
 }
 
-/* Frees a micro-batch whose results were read. */
-static ls_status end_if_read(ls_pipeline *p, ls__stage *s, int at, bool wait)
+/* Ends the micro-batch of a slot, if it has one, once its results were read. */
+static ls_status end(const ls_pipeline *p, ls__stage *s, int at)
 {
     ls__slot *slot = &s->slot[at];
-    bool done = true;
-    if (!slot->computed || !is_handed_over(p, s, slot)) {
-        return LS_OK;
-    }
-    LS_TRY(ls__values_sent(s, at, wait, &done));
-    if (done) {
-        ls__slot_end(s, slot);
-    }
+    LS_ASSERT(slot->scope == NULL ||
+              (slot->computed && slot->handed_over == routes_on_this_rank(p, s)));
+    LS_TRY(ls__values_sent(s, at));
+    ls__slot_end(s, slot);
     return LS_OK;
 }
 
-static ls_status end_those_read(ls_pipeline *p, bool wait)
+/* Those of stages whose results this rank alone has taken. Others stay until their slots are needed, so
+ * that memory does not depend on the other ranks' pace. */
+static void end_those_read(ls_pipeline *p)
+{
+    for (int k = 0; k < p->own_count; k++) {
+        ls__stage *s = &p->own[k];
+        for (int at = p->set.micro_batches; at < p->slots; at++) {
+            if (s->slot[at].computed && s->slot[at].handed_over == s->leaving_count) {
+                ls__slot_end(s, &s->slot[at]);
+            }
+        }
+    }
+}
+
+static ls_status end_all(ls_pipeline *p)
 {
     for (int k = 0; k < p->own_count; k++) {
         for (int at = p->set.micro_batches; at < p->slots; at++) {
-            LS_TRY(end_if_read(p, &p->own[k], at, wait));
+            LS_TRY(end(p, &p->own[k], at));
         }
     }
     return LS_OK;
@@ -75,8 +85,7 @@ static ls_status begin(ls_pipeline *p, const turn *t)
     if (slot->scope != NULL && slot->number == t->number) {
         return LS_OK;
     }
-    LS_TRY(end_if_read(p, t->stage, t->slot, true));
-    LS_ASSERT(slot->scope == NULL);
+    LS_TRY(end(p, t->stage, t->slot));
     slot->scope = ls_scope_enter();
     slot->number = t->number;
     LS_TRY(ls__values_expect(p, t->stage, t->slot));
@@ -121,9 +130,9 @@ static ls_status run(ls_pipeline *p, int count, ls_tensor **outputs)
         }
         LS_TRY(forward(p, &now));
         LS_TRY(hand_out(p, &now, outputs));
-        LS_TRY(end_those_read(p, false));
+        end_those_read(p);
     }
-    return end_those_read(p, true);
+    return end_all(p);
 }
 
 /* Ranks that give other counts would wait for micro-batches that nobody sends; the tags of their
@@ -165,5 +174,9 @@ ls_status ls_pipeline_forward(ls_pipeline *p, const ls_micro_batch *micro, int c
         return ls__fail(LS_ERR_INVALID, "ls_pipeline_forward: the pipeline is NULL; give one");
     }
     const ls_status status = evaluate(p, micro, count, outputs);
-    return status < 0 ? ls__fail_at_site(ls__pipeline_give_up(p, status)) : LS_OK;
+    if (status < 0) {
+        return ls__fail_at_site(ls__pipeline_give_up(p, status));
+    }
+    ls__values_prepare(p);
+    return LS_OK;
 }

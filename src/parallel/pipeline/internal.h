@@ -46,7 +46,18 @@ typedef struct ls__transit {
     ls_tensor *value, *grad;      /* what arrived, of the micro-batch's scope; or NULL */
     ls_work *work[3], *grad_work; /* head, elements, elements of another shape; gradient */
     bool posted;                  /* receives of the value are */
+    bool prepared;                /* memory for messages of this size that come early */
 } ls__transit;
+
+/* Gradients on their way back, copied, so that a micro-batch ends with its backward whenever the other
+ * rank reads them. The next one waits until the last but one was read. */
+#define LS__OUTBOX 2
+typedef struct ls__outbox {
+    void *memory[LS__OUTBOX];
+    size_t room[LS__OUTBOX];
+    ls_work *work[LS__OUTBOX];
+    int next;
+} ls__outbox;
 
 typedef struct ls__slot { /* a micro-batch in a stage */
     ls_scope *scope;
@@ -67,6 +78,7 @@ typedef struct ls__stage { /* of this rank */
     ls_stage_edges edges;
     ls__route *arriving, *leaving; /* leaving: later stages first, the order of their gradients */
     int arriving_count, leaving_count;
+    ls__outbox *outbox;             /* [arriving_count] */
     bool sends_values, sends_grads; /* this rank's list says when; otherwise at once */
     ls__slot *slot;                 /* [slots] */
 } ls__stage;
@@ -132,9 +144,14 @@ ls_status ls__grads_expect(ls_pipeline *p, ls__stage *stage, int micro_batch);
 ls_status ls__grads_take(ls_pipeline *p, ls__stage *stage, int micro_batch, int out,
                          ls_tensor **sum);
 ls_status ls__grads_send(ls_pipeline *p, ls__stage *stage, int micro_batch);
-/* Waits for what the micro-batch has sent; with `wait` false, *done says whether all was read. */
-ls_status ls__values_sent(ls__stage *stage, int micro_batch, bool wait, bool *done);
-void ls__values_forget(ls__stage *stage, int micro_batch); /* after a failure */
+ls_status ls__values_sent(ls__stage *stage, int micro_batch); /* waits until they were read */
+ls_status ls__grads_sent(ls_pipeline *p);                     /* the same of all stages */
+/* Memory for messages that come before their receives: how many do depends on the ranks' pace. Of heads,
+ * when the pipeline is made; of elements, after a call in which their sizes became known. */
+void ls__values_prepare_heads(ls_pipeline *p);
+void ls__values_prepare(ls_pipeline *p);
+void ls__values_forget(ls_pipeline *p); /* after a failure */
+void ls__outboxes_free(ls_pipeline *p);
 
 /* versions.c */
 ls_status ls__version_stash(ls_pipeline *p, int version);

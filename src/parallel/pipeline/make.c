@@ -211,7 +211,8 @@ static ls_status make_stage(ls_pipeline *p, int number)
     LS_TRY(find_arriving(p, s));
     LS_TRY(find_leaving(p, s));
     find_sends(p, s);
-    return make_slots(p, s);
+    s->outbox = take(p, (size_t)s->arriving_count, sizeof *s->outbox);
+    return s->outbox != NULL ? make_slots(p, s) : no_memory();
 }
 
 /* Stages are made before the cut, which needs the whole list of parts. */
@@ -386,6 +387,7 @@ static ls_status make(ls_pipeline *p)
     LS_TRY(make_schedule(p));
     LS_TRY(make_stages(p, parts));
     LS_TRY(make_versions(p));
+    ls__values_prepare_heads(p);
     return make_ties(p);
 }
 
@@ -408,6 +410,7 @@ ls_status ls_pipeline_free(ls_pipeline *p)
         status = status < 0 ? status : freed;
     }
     ls__versions_free(p);
+    ls__outboxes_free(p);
     const ls_status freed = ls_group_free(p->group);
     release(p);
     return status < 0 ? status : freed;

@@ -1,6 +1,5 @@
 /* Executing a rank's list of the schedule. Each micro-batch in a stage has a scope, which is the
- * innermost one while one of its actions runs, and ends when its backward is done and everything that
- * it has sent was read. */
+ * innermost one while one of its actions runs, and ends with its backward. */
 #include <string.h>
 
 #include "base/assert.h"
@@ -152,18 +151,15 @@ void ls__slot_end(ls__stage *s, ls__slot *slot)
     }
 }
 
-/* Frees the micro-batches that are through. With `wait`, all of them. */
-static ls_status sweep(ls_pipeline *p, bool wait)
+/* Ends the micro-batches that are through. The other ranks have read their values, whose gradients are
+ * here, so nothing is waited for. */
+static ls_status sweep(ls_pipeline *p)
 {
     for (int k = 0; k < p->own_count; k++) {
         ls__stage *s = &p->own[k];
         for (int m = 0; m < p->set.micro_batches; m++) {
-            bool done = true;
-            if (!s->slot[m].computed || !s->slot[m].sent || !is_read(p, s, m)) {
-                continue;
-            }
-            LS_TRY(ls__values_sent(s, m, wait, &done));
-            if (done) {
+            if (s->slot[m].computed && s->slot[m].sent && is_read(p, s, m)) {
+                LS_TRY(ls__values_sent(s, m));
                 ls__slot_end(s, &s->slot[m]);
             }
         }
@@ -249,10 +245,10 @@ static ls_status run_list(ls_pipeline *p)
         LS_TRY(act_alone(p, &list->list[i]));
         if (is_of_micro_batch(&list->list[i])) {
             LS_TRY(act_in_scope(p, &list->list[i]));
-            LS_TRY(sweep(p, false));
+            LS_TRY(sweep(p));
         }
     }
-    return sweep(p, true);
+    return ls__grads_sent(p);
 }
 
 /* Every rank of a tie ends with the sum, in the order of the stages. */
@@ -278,10 +274,10 @@ ls_status ls__pipeline_give_up(ls_pipeline *p, ls_status status)
     char message[LS__MESSAGE_MAX];
     memcpy(message, ls__self.message, sizeof message);
     (void)ls_group_abort(p->group, message);
+    ls__values_forget(p);
     for (int k = 0; k < p->own_count; k++) {
         ls__stage *s = &p->own[k];
         for (int m = 0; m < p->slots; m++) {
-            ls__values_forget(s, m);
             ls__slot_end(s, &s->slot[m]);
         }
     }
@@ -351,6 +347,7 @@ ls_status ls_pipeline_backward(ls_pipeline *p, ls_module *net, const ls_micro_ba
     if (status < 0) {
         return ls__fail_at_site(ls__pipeline_give_up(p, status));
     }
+    ls__values_prepare(p);
     if (losses != NULL) {
         memcpy(losses, p->losses, (size_t)p->set.micro_batches * sizeof *losses);
     }

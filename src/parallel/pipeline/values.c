@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "base/error.h"
+#include "comm/p2p/p2p.h"
 #include "parallel/pipeline/internal.h"
 
 enum { HEAD, ELEMENTS, OTHERS, GRADIENT, KINDS };
@@ -70,6 +71,15 @@ static ls_tensor *empty_like(const ls__value_head *head)
     return ls_empty(shape, (ls_dtype)head->dtype);
 }
 
+static size_t bytes_of(const ls__value_head *head)
+{
+    size_t bytes = ls_dtype_size((ls_dtype)head->dtype);
+    for (int i = 0; i < head->ndim; i++) {
+        bytes *= (size_t)head->dim[i];
+    }
+    return bytes;
+}
+
 static ls_collective_options named(const char *tag)
 {
     ls_collective_options options = ls_collective_defaults();
@@ -122,6 +132,7 @@ static ls_status finish(const ls_pipeline *p, const ls__route *r, int m, ls__tra
     LS_TRY(wait_for(&t->work[HEAD]));
     LS_TRY(wait_for(&t->work[ELEMENTS]));
     if (!is_same(&t->head, &t->before)) {
+        t->prepared = false;
         t->value = empty_like(&t->head);
         LS_TRY(receive(p, r, m, OTHERS, t->value, &t->work[OTHERS]));
         LS_TRY(wait_for(&t->work[OTHERS]));
@@ -181,6 +192,7 @@ static ls_status send_value(const ls_pipeline *p, const ls__route *r, int m, ls_
         return send(p, r, m, ELEMENTS, value, ls_numel(value), ls_dtype_of(value),
                     &t->work[ELEMENTS]);
     }
+    t->prepared = false;
     if (t->before.known) {
         LS_TRY(send(p, r, m, ELEMENTS, value, 0, (ls_dtype)t->before.dtype, &t->work[ELEMENTS]));
     }
@@ -259,66 +271,148 @@ ls_status ls__grads_take(ls_pipeline *p, ls__stage *s, int m, int out, ls_tensor
     return LS_OK;
 }
 
+/* The next place of the outbox, with room for `bytes`. */
+static ls_status open_outbox(ls_pipeline *p, ls__outbox *box, size_t bytes, int *place)
+{
+    *place = box->next;
+    box->next = (box->next + 1) % LS__OUTBOX;
+    LS_TRY(wait_for(&box->work[*place]));
+    if (bytes > box->room[*place]) {
+        void *memory = p->env->allocate(p->env, bytes);
+        if (memory == NULL) {
+            return ls__fail(LS_ERR_MEMORY, "no memory for %zu bytes of a gradient between stages",
+                            bytes);
+        }
+        if (box->memory[*place] != NULL) {
+            p->env->release(p->env, box->memory[*place], box->room[*place]);
+        }
+        box->memory[*place] = memory;
+        box->room[*place] = bytes;
+    }
+    return LS_OK;
+}
+
 /* A value that the stage's results do not depend on has no gradient: zeros go back. */
 ls_status ls__grads_send(ls_pipeline *p, ls__stage *s, int m)
 {
     const ls_collective_options options = named("gradients");
     for (int i = 0; i < s->arriving_count; i++) {
         const ls__route *r = &s->arriving[i];
-        ls__transit *t = arriving(s, m, i);
-        if (is_own(p, r) || !t->head.requires_grad) {
+        ls__outbox *box = &s->outbox[i];
+        int place = 0;
+        if (is_own(p, r) || !arriving(s, m, i)->head.requires_grad) {
             continue;
         }
-        ls_tensor *leaf = s->slot[m].leaf[i];
-        ls_tensor *grad = ls_grad(leaf) != NULL ? ls_grad(leaf) : ls_scale(ls_detach(leaf), 0.0);
-        LS_TRY(ls_tensor_status(grad));
-        LS_TRY(ls_send(p->group, ls_data(grad), ls_numel(grad), ls_dtype_of(grad), r->peer,
-                       tag_of(p, r, m, GRADIENT), &options, &t->grad_work));
+        ls_tensor *leaf = s->slot[m].leaf[i], *grad = ls_grad(leaf);
+        const size_t bytes = bytes_of(&arriving(s, m, i)->head);
+        LS_TRY(grad != NULL ? ls_tensor_status(grad) : LS_OK);
+        LS_TRY(open_outbox(p, box, bytes, &place));
+        if (grad == NULL) {
+            memset(box->memory[place], 0, bytes);
+        } else {
+            memcpy(box->memory[place], ls_data(grad), bytes);
+        }
+        LS_TRY(ls_send(p->group, box->memory[place], ls_numel(leaf), ls_dtype_of(leaf), r->peer,
+                       tag_of(p, r, m, GRADIENT), &options, &box->work[place]));
     }
     return LS_OK;
 }
 
 /* ---- the end of a micro-batch ------------------------------------------------------------- */
 
-static ls_status end_work(ls_work **work, bool wait, bool *done)
+ls_status ls__values_sent(ls__stage *s, int m)
 {
-    if (*work == NULL) {
-        return LS_OK;
-    }
-    if (!wait && ls_work_test(*work) == LS_IN_PROGRESS) {
-        *done = false;
-        return LS_OK;
-    }
-    return wait_for(work);
-}
-
-ls_status ls__values_sent(ls__stage *s, int m, bool wait, bool *done)
-{
-    *done = true;
     for (int i = 0; i < s->leaving_count; i++) {
         for (int k = 0; k < 3; k++) {
-            LS_TRY(end_work(&leaving(s, m, i)->work[k], wait, done));
+            LS_TRY(wait_for(&leaving(s, m, i)->work[k]));
         }
-    }
-    for (int i = 0; i < s->arriving_count; i++) {
-        LS_TRY(end_work(&arriving(s, m, i)->grad_work, wait, done));
     }
     return LS_OK;
 }
 
-/* After the group has failed: works end at once. */
-void ls__values_forget(ls__stage *s, int m)
+ls_status ls__grads_sent(ls_pipeline *p)
 {
-    bool done;
-    for (int i = 0; i < s->arriving_count; i++) {
-        for (int k = 0; k < 3; k++) {
-            (void)wait_for(&arriving(s, m, i)->work[k]);
+    for (int k = 0; k < p->own_count; k++) {
+        for (int i = 0; i < p->own[k].arriving_count; i++) {
+            for (int place = 0; place < LS__OUTBOX; place++) {
+                LS_TRY(wait_for(&p->own[k].outbox[i].work[place]));
+            }
         }
-        (void)wait_for(&arriving(s, m, i)->grad_work);
     }
-    for (int i = 0; i < s->leaving_count; i++) {
-        (void)wait_for(&leaving(s, m, i)->grad_work);
+    return LS_OK;
+}
+
+static void forget_works(ls__transit *t)
+{
+    for (int k = 0; k < 3; k++) {
+        (void)wait_for(&t->work[k]);
     }
-    while (ls__values_sent(s, m, true, &done) < 0) {
+    (void)wait_for(&t->grad_work);
+}
+
+/* After the group has failed: works end at once. */
+void ls__values_forget(ls_pipeline *p)
+{
+    for (int k = 0; k < p->own_count; k++) {
+        ls__stage *s = &p->own[k];
+        for (int m = 0; m < p->slots; m++) {
+            for (int i = 0; i < s->arriving_count; i++) {
+                forget_works(arriving(s, m, i));
+            }
+            for (int i = 0; i < s->leaving_count; i++) {
+                forget_works(leaving(s, m, i));
+            }
+        }
+    }
+    while (ls__grads_sent(p) < 0) {
+    }
+}
+
+/* ---- memory ------------------------------------------------------------------------------- */
+
+void ls__values_prepare_heads(ls_pipeline *p)
+{
+    for (int k = 0; k < p->own_count; k++) {
+        const ls__stage *s = &p->own[k];
+        for (int i = 0; i < s->arriving_count; i++) {
+            ls__messages_prepare(p->group, p->slots, s->arriving[i].peer, sizeof(ls__value_head));
+        }
+    }
+}
+
+static void prepare(ls_pipeline *p, const ls__route *r, ls__transit *t)
+{
+    if (t->head.known && !t->prepared && !is_own(p, r)) {
+        ls__messages_prepare(p->group, 1, r->peer, bytes_of(&t->head));
+        t->prepared = true;
+    }
+}
+
+void ls__values_prepare(ls_pipeline *p)
+{
+    for (int k = 0; k < p->own_count; k++) {
+        ls__stage *s = &p->own[k];
+        for (int m = 0; m < p->slots; m++) {
+            for (int i = 0; i < s->arriving_count; i++) {
+                prepare(p, &s->arriving[i], arriving(s, m, i));
+            }
+            for (int i = 0; i < s->leaving_count; i++) {
+                prepare(p, &s->leaving[i], leaving(s, m, i));
+            }
+        }
+    }
+}
+
+void ls__outboxes_free(ls_pipeline *p)
+{
+    for (int k = 0; k < p->own_count; k++) {
+        const ls__stage *s = &p->own[k];
+        for (int i = 0; s->outbox != NULL && i < s->arriving_count; i++) {
+            for (int place = 0; place < LS__OUTBOX; place++) {
+                if (s->outbox[i].memory[place] != NULL) {
+                    p->env->release(p->env, s->outbox[i].memory[place], s->outbox[i].room[place]);
+                }
+            }
+        }
     }
 }

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <lockstep/lockstep.h>
 
@@ -16,6 +17,7 @@
 
 static _Atomic long allocations;
 static _Atomic bool counting; /* from the last warm-up step on */
+static long shown;            /* of the allocations that are counted, with their callers */
 
 /* Between hosts the choice of programs is measured behind the first operations, and what comes of
  * it is written down once, at a moment that nobody can know: after a few steps or after many. */
@@ -66,11 +68,13 @@ static bool is_of_another_library(const void *caller)
     return is || is_region_of_onednn(caller);
 }
 
-/* Counts a call made from `caller`, an address in the code. */
+/* Counts a call made from `caller`, an address in the code, and shows who made the first ones. */
 static void count_call(const void *caller)
 {
-    if (atomic_load(&counting) && !is_of_another_library(caller)) {
-        atomic_fetch_add(&allocations, 1);
+    void *frames[24];
+    if (atomic_load(&counting) && !is_of_another_library(caller) &&
+        atomic_fetch_add(&allocations, 1) < shown) {
+        backtrace_symbols_fd(frames, backtrace(frames, 24), 2);
     }
 }
 
@@ -102,7 +106,7 @@ int posix_memalign(void **out, size_t alignment, size_t bytes)
 }
 #endif
 
-enum { VOCAB = 50, DIM = 32, CONTEXT = 16, BATCH = 4, WARM_UP = 8, STEPS = 30 };
+enum { VOCAB = 50, DIM = 32, CONTEXT = 16, BATCH = 4, WARM_UP = 8 };
 enum { SEARCH = 40 }; /* steps in which automatic buckets settle */
 
 static ls_tensor *attend(ls_module *self, ls_tensor *x)
@@ -216,17 +220,20 @@ static void train_in_parts(ls_module *net, const ls_batch *batch)
 }
 
 static ls_pipeline *pipeline; /* of four micro-batches; NULL: none */
+static bool steps_within;     /* its schedule does */
 
-/* Four times the same one. */
+/* Four times the same one, and an evaluation of five. */
 static void train_pipeline(ls_module *net, const ls_batch *batch)
 {
-    ls_micro_batch micro[4];
+    ls_micro_batch micro[5];
+    ls_tensor *outputs[5];
     double losses[4];
-    for (int m = 0; m < 4; m++) {
+    for (int m = 0; m < 5; m++) {
         micro[m] =
             (ls_micro_batch){.size = sizeof micro[m], .inputs = {batch->x}, .target = batch->y};
     }
     CHECK_OK(ls_pipeline_backward(pipeline, net, micro, losses));
+    CHECK_OK(ls_pipeline_forward(pipeline, micro, 5, outputs));
 }
 
 static bool joined; /* all ranks but 0 have no data */
@@ -255,9 +262,11 @@ static void train_steps(ls_module *net, ls_optim *optim, ls_loader *loader, int 
             }
             CHECK(more);
         }
-        CHECK_OK(ls_clip_grad_norm(net, 1.0, NULL, NULL));
-        CHECK_OK(ls_optim_step(optim));
-        ls_optim_zero_grad(optim);
+        if (!steps_within) {
+            CHECK_OK(ls_clip_grad_norm(net, 1.0, NULL, NULL));
+            CHECK_OK(ls_optim_step(optim));
+            ls_optim_zero_grad(optim);
+        }
         if (ls_ddp_local(net)) {
             CHECK_OK(ls_ddp_average(net, LS_OPTIONS(ls_ddp_average_options, .optim = optim)));
         }
@@ -276,6 +285,7 @@ static void steady_state(ls_module *net, ls_dataset *data, int warm_up)
     CHECK(net);
     ls_optim *optim = ls_adamw_new(net, NULL);
     CHECK_OK(in_backward ? ls_ddp_step_in_backward(net, optim) : LS_OK);
+    CHECK_OK(steps_within ? ls_pipeline_set_optim(pipeline, optim) : LS_OK);
     ls_memory_stats warm = {.size = sizeof warm}, later = warm;
     ls_sampler *sampler = NULL;
     ls_loader *loader = NULL;
@@ -287,8 +297,11 @@ static void steady_state(ls_module *net, ls_dataset *data, int warm_up)
     free(one);
     CHECK(atomic_load(&allocations) > 0); /* the counter works */
     CHECK_OK(ls_memory_get_stats(&warm));
+    void *frame;
+    (void)backtrace(&frame, 1); /* takes memory the first time */
+    shown = 3;
     atomic_store(&allocations, 0);
-    train_steps(net, optim, loader, STEPS);
+    train_steps(net, optim, loader, getenv("TEST_LONG") != NULL ? 300 : 30);
     CHECK_INT(atomic_load(&allocations), 0);
     CHECK_OK(ls_memory_get_stats(&later));
     CHECK_INT(later.reserved, warm.reserved);
@@ -356,29 +369,86 @@ DIST_TEST(nor_does_one_of_micro_batches_side_by_side_with_backward_in_parts, 2)
     steady_state(make_image_net(), make_images(), WARM_UP);
 }
 
-static void steady_pipeline(const char *schedule, bool recompute)
+/* Stages of uneven pace: how many messages wait at one time changes from step to step. */
+static ls_tensor *dawdle(ls_module *self, ls_tensor *x)
 {
-    ls_module *layers[] = {ls_embedding_new(VOCAB, 16), ls_linear_new(16, 16, NULL),
-                           ls_linear_new(16, 16, NULL), ls_dropout_new(0.1),
+    static uint64_t draws;
+    (void)self;
+    const uint64_t drawn = (++draws * 1000 + (uint64_t)ls_rank()) * UINT64_C(0x9e3779b97f4a7c15);
+    const long us = (long)(drawn >> 54); /* 0 to 1023 */
+    if (drawn >> 40 & 1) {
+        (void)nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+    }
+    return x;
+}
+static const ls_module_class dawdle_class = LS_MODULE_CLASS(.name = "dawdle", .forward = dawdle);
+
+static ls_module *dawdle_new(void)
+{
+    return ls_module_new(sizeof(ls_module), &dawdle_class);
+}
+
+/* Over all ranks, or over those of the axis pp of a mesh whose axis dp averages. */
+static void steady_pipeline(const char *schedule, const char *mesh_text, bool recompute)
+{
+    ls_module *layers[] = {ls_embedding_new(VOCAB, 16),
+                           dawdle_new(),
+                           ls_linear_new(16, 16, NULL),
+                           ls_dropout_new(0.1),
+                           dawdle_new(),
+                           ls_linear_new(16, 16, NULL),
+                           ls_linear_new(16, 16, NULL),
                            ls_linear_new(16, VOCAB, NULL)};
-    ls_module *net = ls_sequential_new(layers, 5);
-    CHECK_OK(ls_pipeline_new(net, ls_world(),
-                             LS_OPTIONS(ls_pipeline_options, .schedule = schedule,
-                                        .micro_batches = 4, .recompute = recompute),
-                             &pipeline));
-    /* How many messages wait at one time depends on the ranks' pace, and memory for them is kept. */
-    steady_state(net, make_data(), 10 * WARM_UP);
+    ls_module *net = ls_sequential_new(layers, 8);
+    ls_mesh *mesh = NULL;
+    CHECK_OK(ls_mesh_new(ls_world(), mesh_text, &mesh));
+    CHECK_OK(
+        ls_pipeline_new(net, ls_mesh_group(mesh, "pp"),
+                        LS_OPTIONS(ls_pipeline_options, .schedule = schedule, .micro_batches = 4,
+                                   .chunks = 2 * (schedule[0] == 'i'), .recompute = recompute),
+                        &pipeline));
+    if (strstr(mesh_text, "dp") != NULL) {
+        net = ls_ddp_new(net, ls_mesh_group(mesh, "dp"), NULL);
+    }
+    steps_within = strncmp(schedule, "pipedream", 9) == 0;
+    steady_state(net, make_data(), WARM_UP);
     CHECK_OK(ls_pipeline_free(pipeline));
+    CHECK_OK(ls_mesh_free(mesh));
 }
 
 DIST_TEST(nor_does_a_step_of_a_pipeline, 2)
 {
-    steady_pipeline("1f1b", false);
+    steady_pipeline("1f1b", "pp=2", false);
+}
+
+DIST_TEST(nor_does_one_of_a_pipeline_of_four, 4)
+{
+    steady_pipeline("1f1b", "pp=4", false);
 }
 
 DIST_TEST(nor_does_one_of_a_pipeline_that_recomputes, 2)
 {
-    steady_pipeline("gpipe", true);
+    steady_pipeline("gpipe", "pp=2", true);
+}
+
+DIST_TEST(nor_does_one_of_a_pipeline_with_two_stages_on_a_rank, 2)
+{
+    steady_pipeline("interleaved", "pp=2", false);
+}
+
+DIST_TEST(nor_does_one_of_a_pipeline_that_puts_off_weight_parts, 2)
+{
+    steady_pipeline("zb-h1", "pp=2", false);
+}
+
+DIST_TEST(nor_does_one_of_a_pipeline_that_steps_within, 2)
+{
+    steady_pipeline("pipedream", "pp=2", false);
+}
+
+DIST_TEST(nor_does_one_of_pipelines_side_by_side, 4)
+{
+    steady_pipeline("1f1b", "dp=2,pp=2", false);
 }
 
 DIST_TEST(nor_do_two_workers_who_share_running_statistics, 2)
