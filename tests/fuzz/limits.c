@@ -140,6 +140,23 @@ TEST(schedules_near_the_limits)
     free(t.data);
 }
 
+/* As many parts, and stages, as a plan may have, and more. */
+TEST(plans_near_the_limits)
+{
+    static const char head[] = "{\"format\":\"lockstep plan\",\"version\":1,\"model\":\"m\",";
+    char stages[256], parts[256];
+    (void)snprintf(parts, sizeof parts, "%s\"parts\":[", head);
+    (void)snprintf(stages, sizeof stages, "%s\"parts\":[\"0\"],\"stages\":[", head);
+    for (size_t bytes = 8 << 10; bytes <= 2 * MIB; bytes *= 4) {
+        text t = json(bytes, parts, "\"%zu\",", "]}");
+        within(fuzz_plan, &t, 8, 2);
+        free(t.data);
+        t = json(bytes, stages, "{\"first\":\"%zu\",\"replicas\":1},", "]}");
+        within(fuzz_plan, &t, 8, 2);
+        free(t.data);
+    }
+}
+
 /* The table of ids is as long as the largest id. */
 TEST(a_large_id_in_a_small_vocabulary_takes_no_memory)
 {

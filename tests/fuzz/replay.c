@@ -121,6 +121,11 @@ TEST(malformed_schedules_are_refused_and_good_ones_accepted)
     replay("schedule", fuzz_schedule, 10, 300);
 }
 
+TEST(malformed_plans_are_refused_and_good_ones_accepted)
+{
+    replay("plan", fuzz_plan, 20, 300);
+}
+
 TEST(malformed_vocabularies_and_merges_are_refused_and_good_ones_accepted)
 {
     ls__split *split = NULL;

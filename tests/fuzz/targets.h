@@ -34,4 +34,6 @@ bool fuzz_merges(const uint8_t *data, size_t bytes);
 /* A pipeline schedule; accepted: the verifier accepts it. */
 bool fuzz_schedule(const uint8_t *data, size_t bytes);
 
+bool fuzz_plan(const uint8_t *data, size_t bytes); /* the file of lockstep/plan.h */
+
 #endif

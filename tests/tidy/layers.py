@@ -23,9 +23,10 @@ ARROWS = {
     "checkpoint": ["comm"],  # it sees state visitors and groups only
     "schedule": ["base"],  # pipeline schedules as tables: no tensors, no network
     "parallel": ["schedule", "ddp"],  # pipelines: an executor of schedules
+    "plan": ["parallel"],  # profiles and plans of pipelines
     "launch": ["job"],  # the agent behind `lockstep run`
     # functions that need several of the layers above: a module's weights as a file, defaults by name
-    "umbrella": ["nn", "optim", "data", "tokenizer", "parallel", "checkpoint"],
+    "umbrella": ["nn", "optim", "data", "tokenizer", "parallel", "plan", "checkpoint"],
 }
 
 # First part of a library's header -> the files (or folders) that may include it: its wrappers.
@@ -38,7 +39,7 @@ LIBRARIES = {
 HEADERS = {
     "types.h": "base", "status.h": "base", "runtime.h": "base", "random.h": "base",
     "version.h": "base", "state.h": "base", "comm.h": "comm", "mesh.h": "comm", "backend.h": "comm", "mpi.h": "comm", "store.h": "job",
-    "ops.h": "tensor", "vision.h": "tensor", "checkpoint.h": "checkpoint", "reducer.h": "reduce", "tensor.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "function.h": "autograd", "nn.h": "nn", "parts.h": "nn", "pipeline.h": "parallel",
+    "ops.h": "tensor", "vision.h": "tensor", "checkpoint.h": "checkpoint", "reducer.h": "reduce", "tensor.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "function.h": "autograd", "nn.h": "nn", "parts.h": "nn", "pipeline.h": "parallel", "plan.h": "plan",
     "optim.h": "optim", "data.h": "data", "ddp.h": "ddp", "tokenizer.h": "tokenizer",
     "lockstep.h": "umbrella",
 }

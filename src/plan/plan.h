@@ -1,0 +1,57 @@
+/* Plans of pipelines as files, and the profiles that they are made from.
+ *
+ *   text.c   fields of both files, checked
+ *   plan.c   the plan that a program follows (lockstep/plan.h)
+ */
+#ifndef LS_PLAN_PLAN_H
+#define LS_PLAN_PLAN_H
+
+#include <lockstep/plan.h>
+
+#include "base/arena.h"
+#include "base/json.h"
+
+#define LS__PLAN_FORMAT "lockstep plan"
+#define LS__PLAN_VERSION 1
+#define LS__PLAN_PARTS_MAX 1024 /* as many as a module may have */
+#define LS__PLAN_NAME_MAX 512   /* bytes of a part's name, and of the model's */
+
+struct ls_plan {
+    ls__arena arena; /* owns all of it */
+    const char *model, *schedule;
+    char *cut, *replicas_text;
+    int workers, micro_batches;
+    double step_seconds; /* negative: unknown */
+    const char **parts;  /* [part_count] */
+    int part_count;
+    int *first, *replicas; /* [stages] its first part, its workers */
+    int stages;
+};
+
+/* Parses the text of a file; `what` begins the messages. */
+ls_status ls__plan_parse(const ls__env *env, const char *what, const char *text, size_t bytes,
+                         ls_plan **out);
+
+/* ---- fields of a file (text.c) --------------------------------------------------------------- */
+
+typedef struct ls__plan_reader {
+    const char *what; /* names the file */
+    ls__arena *arena; /* for copies */
+} ls__plan_reader;
+
+ls_status ls__plan_malformed(const ls__plan_reader *r, const char *field);
+ls_status ls__plan_no_memory(const ls__plan_reader *r);
+/* "format" and "version" of a file. */
+ls_status ls__plan_read_head(const ls__plan_reader *r, const json_t *root, const char *format,
+                             int version);
+/* A copy of a text of 1 to LS__PLAN_NAME_MAX - 1 printable bytes. */
+ls_status ls__plan_read_name(const ls__plan_reader *r, const json_t *value, const char *field,
+                             const char **out);
+/* Whether `value` is an integer from low to high. */
+bool ls__plan_read_int(const json_t *value, int64_t low, int64_t high, int64_t *out);
+/* Whether it is a finite number from 0 on. */
+bool ls__plan_read_number(const json_t *value, double *out);
+/* Whether a part may have this name: printable, without spaces, as ls_module_cut_at needs. */
+bool ls__plan_part_name_is_good(const char *name);
+
+#endif

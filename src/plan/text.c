@@ -1,0 +1,80 @@
+/* Fields of plans and profiles. What a file says is checked before it is copied; see base/json.h for
+ * the limits before that. */
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "plan/plan.h"
+
+ls_status ls__plan_malformed(const ls__plan_reader *r, const char *field)
+{
+    return ls__fail(LS_ERR_FORMAT, "%s: %s is missing or malformed", r->what, field);
+}
+
+ls_status ls__plan_no_memory(const ls__plan_reader *r)
+{
+    return ls__fail(LS_ERR_MEMORY, "%s: no memory to read it", r->what);
+}
+
+ls_status ls__plan_read_head(const ls__plan_reader *r, const json_t *root, const char *format,
+                             int version)
+{
+    const json_t *found = json_object_get(root, "format");
+    int64_t number = 0;
+    if (!json_is_string(found) || strcmp(json_string_value(found), format) != 0) {
+        return ls__fail(LS_ERR_FORMAT, "%s: it is no %s, whose \"format\" is \"%s\"", r->what,
+                        format + strlen("lockstep "), format);
+    }
+    if (!ls__plan_read_int(json_object_get(root, "version"), 1, INT32_MAX, &number)) {
+        return ls__plan_malformed(r, "\"version\"");
+    }
+    return number <= version ? LS_OK
+                             : ls__fail(LS_ERR_UNSUPPORTED,
+                                        "%s: it has version %d, but this library reads versions "
+                                        "up to %d; use a newer library, or make it again",
+                                        r->what, (int)number, version);
+}
+
+static bool is_printable(const char *text)
+{
+    for (; *text != '\0'; text++) {
+        if ((unsigned char)*text < ' ' || *text == 0x7f) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool ls__plan_part_name_is_good(const char *name)
+{
+    return name[0] != '\0' && strlen(name) < LS__PLAN_NAME_MAX && is_printable(name) &&
+           strchr(name, ' ') == NULL;
+}
+
+ls_status ls__plan_read_name(const ls__plan_reader *r, const json_t *value, const char *field,
+                             const char **out)
+{
+    const char *text = json_string_value(value); /* NULL: it is no string */
+    const size_t bytes = text != NULL ? strlen(text) + 1 : 0;
+    if (bytes < 2 || bytes > LS__PLAN_NAME_MAX || !is_printable(text)) {
+        return ls__plan_malformed(r, field);
+    }
+    char *copy = ls__arena_alloc(r->arena, bytes);
+    if (copy == NULL) {
+        return ls__plan_no_memory(r);
+    }
+    *out = memcpy(copy, text, bytes);
+    return LS_OK;
+}
+
+bool ls__plan_read_int(const json_t *value, int64_t low, int64_t high, int64_t *out)
+{
+    *out = json_integer_value(value);
+    return json_is_integer(value) && *out >= low && *out <= high;
+}
+
+bool ls__plan_read_number(const json_t *value, double *out)
+{
+    *out = json_number_value(value);
+    return json_is_number(value) && isfinite(*out) && *out >= 0.0;
+}

@@ -1,0 +1,86 @@
+/* Mistakes with plans of pipelines. */
+#include <stdio.h>
+
+#include "golden.h"
+
+static const char *text_file(const char *text)
+{
+    return golden_file("plan.json", text, strlen(text));
+}
+
+static ls_module *three_layers(void)
+{
+    ls_module *layers[] = {ls_linear_new(2, 2, NULL), ls_linear_new(2, 2, NULL),
+                           ls_linear_new(2, 2, NULL)};
+    return ls_sequential_new(layers, 3);
+}
+
+/* A plan for three parts. */
+#define PLAN(version, parts, workers, schedule, micro_batches, stages)                             \
+    "{\"format\": \"lockstep plan\", \"version\": " version                                        \
+    ", \"model\": \"net\", \"parts\": [" parts "], \"workers\": " workers                          \
+    ", \"schedule\": \"" schedule "\", \"micro_batches\": " micro_batches ", \"stages\": [" stages \
+    "]}"
+#define STAGE(first, replicas) "{\"first\": \"" first "\", \"replicas\": " replicas "}"
+#define PARTS "\"0\", \"1\", \"2\""
+
+static void show_plan(const char *what, const char *text)
+{
+    ls_plan *plan = NULL;
+    golden_show(what, ls_plan_read(text_file(text), &plan));
+}
+
+GOLDEN(files_that_are_no_plans)
+{
+    ls_plan *plan = NULL;
+    SHOW(ls_plan_read("/no/such/plan", &plan));
+    SHOW(ls_plan_read(NULL, &plan));
+    show_plan("an empty file", "");
+    show_plan("another format", "{\"format\": \"lockstep profile\"}");
+    show_plan("a later version", PLAN("2", PARTS, "2", "1f1b", "8", STAGE("0", "2")));
+    show_plan("no version", "{\"format\": \"lockstep plan\"}");
+    show_plan("a part with a space", PLAN("1", "\"a b\"", "2", "1f1b", "8", STAGE("a b", "2")));
+    show_plan("a part twice", PLAN("1", "\"0\", \"0\"", "2", "1f1b", "8", STAGE("0", "2")));
+    show_plan("a number as a part", PLAN("1", "0", "2", "1f1b", "8", STAGE("0", "2")));
+    show_plan("no stages", PLAN("1", PARTS, "2", "1f1b", "8", ""));
+    show_plan("replicas as text", PLAN("1", PARTS, "2", "1f1b", "8", STAGE("0", "\"2\"")));
+    show_plan("a first part of no stage",
+              PLAN("1", PARTS, "2", "1f1b", "8", STAGE("0", "1") ", " STAGE("3", "1")));
+    show_plan("stages in another order",
+              PLAN("1", PARTS, "3", "1f1b", "8",
+                   STAGE("0", "1") ", " STAGE("2", "1") ", " STAGE("1", "1")));
+    show_plan("workers that are not the replicas",
+              PLAN("1", PARTS, "4", "1f1b", "8", STAGE("0", "2") ", " STAGE("2", "1")));
+    show_plan("fewer micro-batches than replicas",
+              PLAN("1", PARTS, "4", "1f1b", "2", STAGE("0", "3") ", " STAGE("2", "1")));
+    show_plan("an unknown schedule", PLAN("1", PARTS, "2", "2f2b", "8", STAGE("0", "2")));
+}
+
+GOLDEN(a_plan_for_another_model)
+{
+    ls_plan *plan = NULL;
+    MUST(ls_plan_read(text_file(PLAN("1", "\"0\", \"1\"", "2", "1f1b", "8", STAGE("0", "2"))),
+                      &plan));
+    SHOW(ls_plan_check(plan, three_layers()));
+    SHOW(ls_plan_check(plan, NULL));
+    ls_plan_free(plan);
+    MUST(ls_plan_read(
+        text_file(PLAN("1", "\"0\", \"a\", \"2\"", "2", "1f1b", "8", STAGE("0", "2"))), &plan));
+    SHOW(ls_plan_check(plan, three_layers()));
+    ls_plan_free(plan);
+}
+
+static ls_status read_good(void)
+{
+    ls_plan *plan = NULL;
+    const ls_status status = ls_plan_read(
+        text_file(PLAN("1", PARTS, "2", "1f1b", "8", STAGE("0", "1") ", " STAGE("2", "1"))), &plan);
+    ls_plan_free(plan);
+    return status;
+}
+
+GOLDEN_BARE(memory_for_a_plan)
+{
+    golden_fail_each(GOLDEN_MEMORY, read_good);
+    golden_fail_each(GOLDEN_MALLOC, read_good);
+}
