@@ -47,11 +47,17 @@ typedef struct ls_pipeline_options {
         *cut; /* the first part of each stage but the first (ls_module_cut_at); NULL: evenly */
     ls_pipeline_loss_fn loss; /* NULL: ls_cross_entropy(output, target, NULL) */
     void *arg;
+    /* "gpipe" and "1f1b": how many ranks each stage has, "2,1,1"; the first stage has the first ranks
+     * of the group. NULL: one each. See ls_pipeline_stage */
+    const char *replicas;
+    bool
+        vertical_sync; /* "pipedream": a micro-batch has the same version of the weights at all stages */
 } ls_pipeline_options;
 #define LS_DEFAULTS_ls_pipeline_options .schedule = "1f1b", .micro_batches = 8,
 LS_DEFAULTS_FUNCTION(pipeline)
 
-/* Cuts `net` (lockstep/parts.h) into stages, as many as the group has ranks, times `chunks`, and
+/* Cuts `net` (lockstep/parts.h) into stages, as many as the group has ranks, times `chunks` (or as many
+ * as `replicas` says, whose sum is the number of ranks), and
  * frees what this rank's stages do not use. Call it before the model is wrapped or has an optimizer;
  * the net stays the caller's and must outlive the pipeline. All ranks give the same model and
  * options. Collective over `group`, which is duplicated. LS_ERR_INVALID: the schedule or the cut is
@@ -61,13 +67,33 @@ LS_API ls_status ls_pipeline_new(ls_module *net, ls_group *group,
 /* Collective; NULL is allowed. */
 LS_API ls_status ls_pipeline_free(ls_pipeline *pipeline);
 
+/* The first stage that this rank has, from 0. Local call.
+ *
+ * A stage with r ranks has replicas (PipeDream's 1F1B-RR, Narayanan et al. 2019, section 3.2):
+ * micro-batch m is on replica m mod r, forward and backward, so a stage that takes r times as long as
+ * the others does not hold them up. The gradients of a stage are the means over all micro-batches
+ * of all its ranks, of which M need not be a multiple; the ranks make them in the last backward. If
+ * the pipeline has copies (data parallelism), their ranks take part in the same mean:
+ *
+ *     ls_pipeline_new(net, ls_mesh_group(mesh, "pp"),
+ *                     LS_OPTIONS(ls_pipeline_options, .replicas = "3,1"), &pipe);
+ *     ls_group_split(ls_world(), ls_pipeline_stage(pipe), 0, "stage", &alike);
+ *     net = ls_ddp_new(net, alike, NULL);
+ *
+ * Each rank's gradients are added in ascending order, these sums over the ranks of `alike` in the order
+ * of an all_reduce, and the result is divided by the number of micro-batches. Losses of
+ * ls_pipeline_backward are not scaled before that, so gradients between stages, and
+ * those that hooks see, are M times those of a pipeline without replicas. Running statistics of
+ * batch norm are those of the micro-batches of the first rank of `alike`. */
+LS_API int ls_pipeline_stage(const ls_pipeline *pipeline);
+
 /* What a stage needs of a micro-batch. Tensors are borrowed for the call; shapes may differ from one
  * micro-batch to the next. */
 typedef struct ls_micro_batch {
     size_t size;
     /* Inputs of the module, on ranks whose stages read them (LS_PART_INPUT); elsewhere not used. */
     ls_tensor *inputs[LS_PART_FROM_MAX];
-    ls_tensor *target;       /* on the rank of the last stage; elsewhere not used */
+    ls_tensor *target;       /* on the rank of the last stage that has it; elsewhere not used */
     ls_step_context context; /* on all ranks: where its random numbers come from */
 } ls_micro_batch;
 
@@ -75,7 +101,8 @@ typedef struct ls_micro_batch {
  * the gradients absent (NULL: the caller does both). Schedules that step while micro-batches are under
  * way need one: "pipedream" steps after every micro-batch, "pipedream-2bw" after as many as there are
  * ranks. Micro-batch m then computes with older parameters, forward and backward with the same:
- * version max(0, m - (stages - 1 - s)) at stage s, max(0, m / ranks - 1) everywhere. A call begins with
+ * version max(0, m - (stages - 1 - s)) at stage s (with vertical_sync, the paper's section 3.3, max(0, m
+ * - (stages - 1)) at all), max(0, m / ranks - 1) everywhere. A call begins with
  * the newest version everywhere. Stashes take the bytes of the stage's parameters for each version in
  * use. Borrowed. LS_ERR_UNSUPPORTED with tied parameters. */
 LS_API ls_status ls_pipeline_set_optim(ls_pipeline *pipeline, ls_optim *optim);
@@ -83,7 +110,8 @@ LS_API ls_status ls_pipeline_set_optim(ls_pipeline *pipeline, ls_optim *optim);
 /* Runs a step's forwards and backwards over micro[0 … micro_batches-1] and adds the gradients of
  * the mean of their losses to the parameters of this rank's stages. `net` is the module of
  * ls_pipeline_new, or its wrapper: ls_ddp_new over ranks of the same stages averages the gradients
- * during the last backward. losses[micro_batches] (may be NULL) become the losses, on all ranks.
+ * during the last backward (needed where stages have several ranks). losses[micro_batches] (may be
+ * NULL) become the losses, on all ranks.
  * Collective over the group, and over that of the wrapper. An error of one rank is reported by all,
  * and the pipeline cannot be used after it. */
 LS_API ls_status ls_pipeline_backward(ls_pipeline *pipeline, ls_module *net,
@@ -92,10 +120,11 @@ LS_API ls_status ls_pipeline_backward(ls_pipeline *pipeline, ls_module *net,
 /* Runs the forwards of micro[0 … count-1], of any count >= 1, without gradients, in the mode that the
  * module is in (ls_module_train) and with the newest parameters. On the last rank of
  * the group, which has the last stage under every schedule, outputs[m] becomes the result of
- * micro-batch m in the caller's innermost scope; elsewhere NULL. Targets are not used. A rank goes on
- * with the next micro-batch while it sends the last one's activations; it keeps those of one more
- * micro-batch than there are ranks. A score that the last rank computes of the outputs gets to all ranks by ls_broadcast from
- * rank ls_group_size(group) - 1. Collective over the group. An error of one rank, or counts that
+ * micro-batch m in the caller's innermost scope; elsewhere NULL. If the last stage has r ranks, it is
+ * on the one that has the micro-batch, rank ls_group_size(group) - r + m mod r. Targets are not used.
+ * A rank goes on with the next micro-batch while it sends the last one's activations; it keeps those
+ * of one more micro-batch than there are ranks. Scores of the outputs get to all ranks by ls_all_reduce,
+ * where ranks without outputs add 0. Collective over the group. An error of one rank, or counts that
  * differ, are reported by all, and the pipeline cannot be used after it. */
 LS_API ls_status ls_pipeline_forward(ls_pipeline *pipeline, const ls_micro_batch *micro, int count,
                                      ls_tensor **outputs);

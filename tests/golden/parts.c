@@ -161,15 +161,17 @@ GOLDEN(making_pipelines)
     MUST(ls_pipeline_new(net, ls_world(), LS_OPTIONS(ls_pipeline_options, .micro_batches = 1), &p));
     ls_micro_batch micro = {.size = 0};
     SHOW(ls_pipeline_set_optim(NULL, NULL));
-    SHOW(ls_pipeline_backward(p, net, NULL, NULL));
     SHOW(ls_pipeline_backward(p, net, &micro, NULL));
+    SHOW(ls_pipeline_backward(p, net, NULL, NULL));
+    (void)ls_pipeline_free(p); /* whose group the call has aborted */
+    SHOW(ls_pipeline_backward(NULL, net, &micro, NULL));
     SHOW(ls_pipeline_forward(NULL, NULL, 0, NULL));
-    MUST(ls_pipeline_free(p));
+    SHOW(ls_pipeline_stage(NULL));
     MUST(ls_pipeline_new(net, ls_world(), LS_OPTIONS(ls_pipeline_options, .schedule = "pipedream"),
                          &p));
     SHOW(ls_pipeline_backward(p, net, &micro, NULL));
     SHOW(ls_pipeline_forward(p, NULL, 0, NULL));
-    (void)ls_pipeline_free(p); /* whose group the call has aborted */
+    (void)ls_pipeline_free(p);
 }
 
 /* Of two versions of the parameters, so with a stash. */

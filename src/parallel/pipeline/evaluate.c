@@ -9,7 +9,11 @@
  * Receives are posted one forward ahead, and a send is not waited for before its slot is used again,
  * which is by a micro-batch of a later group: there are more slots than micro-batches in a group. So
  * in the order of group, stage, micro-batch, whatever a forward waits for comes before it, and the
- * forwards cannot wait for each other in a circle. */
+ * forwards cannot wait for each other in a circle.
+ *
+ * A replica of a stage takes its own micro-batches in ascending order. The next one in a slot may then
+ * come from another rank than the last one, so no elements are posted for the shape of that one. What a
+ * forward waits for has a smaller number, or belongs to a stage before. */
 #include <stdio.h>
 #include <string.h>
 
@@ -24,31 +28,43 @@ typedef struct turn { /* a forward of this rank */
     int number, slot; /* of the micro-batch */
 } turn;
 
+/* Which replica of its stage this rank is, of how many. Ranks with several stages have no others. */
+static int replica_of(const ls_pipeline *p, int *replicas)
+{
+    const int stage = p->own[0].number;
+    *replicas = p->schedule->replicas[stage];
+    return ls__schedule_replica(p->schedule, stage, p->rank);
+}
+
+/* Of `count` micro-batches on this rank. */
 static turn turn_of(const ls_pipeline *p, int count, int64_t i)
 {
     const int ranks = p->schedule->ranks, first = (int)(i / (ranks * p->own_count)) * ranks;
     const int size = count - first < ranks ? count - first : ranks;
-    const int within = (int)(i - (int64_t)first * p->own_count), number = first + within % size;
+    const int within = (int)(i - (int64_t)first * p->own_count);
+    int replicas = 1;
+    const int replica = replica_of(p, &replicas);
+    const int number = replica + (first + within % size) * replicas;
     return (turn){.stage = &p->own[within / size],
                   .number = number,
                   .slot = p->set.micro_batches + number % LS__EVALUATION_SLOTS(p)};
 }
 
-static int routes_on_this_rank(const ls_pipeline *p, const ls__stage *s)
+static int routes_on_this_rank(const ls__stage *s)
 {
     int own = 0;
     for (int i = 0; i < s->leaving_count; i++) {
-        own += s->leaving[i].peer == p->rank;
+        own += s->leaving[i].own;
     }
     return own;
 }
 
 /* Ends the micro-batch of a slot, if it has one, once its results were read. */
-static ls_status end(const ls_pipeline *p, ls__stage *s, int at)
+static ls_status end(ls__stage *s, int at)
 {
     ls__slot *slot = &s->slot[at];
     LS_ASSERT(slot->scope == NULL ||
-              (slot->computed && slot->handed_over == routes_on_this_rank(p, s)));
+              (slot->computed && slot->handed_over == routes_on_this_rank(s)));
     LS_TRY(ls__values_sent(s, at));
     ls__slot_end(s, slot);
     return LS_OK;
@@ -72,7 +88,7 @@ static ls_status end_all(ls_pipeline *p)
 {
     for (int k = 0; k < p->own_count; k++) {
         for (int at = p->set.micro_batches; at < p->slots; at++) {
-            LS_TRY(end(p, &p->own[k], at));
+            LS_TRY(end(&p->own[k], at));
         }
     }
     return LS_OK;
@@ -85,9 +101,12 @@ static ls_status begin(ls_pipeline *p, const turn *t)
     if (slot->scope != NULL && slot->number == t->number) {
         return LS_OK;
     }
-    LS_TRY(end(p, t->stage, t->slot));
+    LS_TRY(end(t->stage, t->slot));
     slot->scope = ls_scope_enter();
     slot->number = t->number;
+    if (p->weighted) {
+        ls__values_unknown(t->stage, t->slot);
+    }
     LS_TRY(ls__values_expect(p, t->stage, t->slot));
     return ls_scope_suspend(slot->scope);
 }
@@ -117,9 +136,12 @@ static ls_status hand_out(const ls_pipeline *p, const turn *t, ls_tensor **outpu
     return ls_tensor_status(outputs[t->number]);
 }
 
-static ls_status run(ls_pipeline *p, int count, ls_tensor **outputs)
+static ls_status run(ls_pipeline *p, int all, ls_tensor **outputs)
 {
     LS_NO_GRAD;
+    int replicas = 1;
+    const int replica = replica_of(p, &replicas);
+    const int count = ls__schedule_share(p->schedule, p->own[0].number, replica, all);
     const int64_t turns = (int64_t)count * p->own_count;
     for (int64_t i = 0; i < turns; i++) {
         const turn now = turn_of(p, count, i);

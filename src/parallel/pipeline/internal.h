@@ -37,7 +37,8 @@ typedef struct ls__route {
     int part;     /* whose result */
     int from, to; /* stages */
     int out, in;  /* the value's places in their edges */
-    int peer;     /* the other rank; this one's own: handed over */
+    int other;    /* the one of the two stages that is not the route's own */
+    bool own;     /* it is on this rank, too: values are handed over */
 } ls__route;
 
 /* What is under way on a route, of one micro-batch. */
@@ -46,7 +47,7 @@ typedef struct ls__transit {
     ls_tensor *value, *grad;      /* what arrived, of the micro-batch's scope; or NULL */
     ls_work *work[3], *grad_work; /* head, elements, elements of another shape; gradient */
     bool posted;                  /* receives of the value are */
-    bool prepared;                /* memory for messages of this size that come early */
+    size_t prepared; /* bytes of messages for which there is memory if they come early */
 } ls__transit;
 
 /* Gradients on their way back, copied, so that a micro-batch ends with its backward whenever the other
@@ -64,11 +65,12 @@ typedef struct ls__slot { /* a micro-batch in a stage */
     int number;            /* of the micro-batch in its call */
     ls_tensor **in, **out; /* [edges.in_count], [edges.out_count] */
     ls_tensor **leaf;      /* [arriving_count] what arrived, in the order of memory */
-    ls_tensor *loss;       /* of the last stage, its share of the mean */
+    ls_tensor *loss;       /* of the last stage: what backward begins with */
     ls__transit *arriving; /* [stage.arriving_count] */
     ls__transit *leaving;  /* [stage.leaving_count] */
     bool put_off;          /* its weight part has still to run */
     bool computed, sent;   /* all parts of its backward ran; its gradients went out */
+    bool sent_early;       /* before the weight part of a step's last backward */
     int handed_over;       /* values that later stages of this rank have taken */
 } ls__slot;
 
@@ -86,6 +88,7 @@ typedef struct ls__stage { /* of this rank */
 typedef struct ls__tie { /* a parameter that stages of several ranks use */
     ls_tensor *param;
     ls_group *group; /* of these ranks */
+    bool adds;       /* this rank's gradient, which is that of all replicas of its stage */
 } ls__tie;
 
 #define LS__STASH_FREE (-1)
@@ -102,6 +105,7 @@ struct ls_pipeline {
     ls_pipeline_options set;
     ls__schedule *schedule;
     int rank, stages;
+    bool weighted; /* stages have replicas: gradients are sums until the wrapper divides them */
     int slots;  /* of each stage: of a step's micro-batches, and behind them those of evaluate.c */
     int *first; /* [stages + 1] parts */
     ls__stage *own;
@@ -119,11 +123,14 @@ struct ls_pipeline {
     int at; /* the next action of the list */
     const ls_micro_batch *micro;
     ls_module *wrapped;
-    int backwards;  /* so far, of this rank's list */
-    double *losses; /* [micro_batches] */
+    int backwards;          /* so far, of this rank's list */
+    int backwards_per_step; /* of this rank */
+    double *losses;         /* [micro_batches] */
 };
 
 ls__stage *ls__pipeline_stage(ls_pipeline *p, int number);
+/* The other rank of a route, for a micro-batch of this number. */
+int ls__route_peer(const ls_pipeline *p, const ls__route *route, int number);
 
 /* Micro-batches of an evaluation that a stage has at one time; why: evaluate.c. */
 #define LS__EVALUATION_SLOTS(p) ((p)->schedule->ranks + 1)
@@ -146,6 +153,8 @@ ls_status ls__grads_take(ls_pipeline *p, ls__stage *stage, int micro_batch, int 
 ls_status ls__grads_send(ls_pipeline *p, ls__stage *stage, int micro_batch);
 ls_status ls__values_sent(ls__stage *stage, int micro_batch); /* waits until they were read */
 ls_status ls__grads_sent(ls_pipeline *p);                     /* the same of all stages */
+void ls__values_unknown(ls__stage *stage,
+                        int micro_batch); /* forgets the shapes of the step before */
 /* Memory for messages that come before their receives: how many do depends on the ranks' pace. Of heads,
  * when the pipeline is made; of elements, after a call in which their sizes became known. */
 void ls__values_prepare_heads(ls_pipeline *p);

@@ -29,6 +29,18 @@ ls__stage *ls__pipeline_stage(ls_pipeline *p, int number)
     return NULL;
 }
 
+int ls__route_peer(const ls_pipeline *p, const ls__route *route, int number)
+{
+    return ls__schedule_rank(p->schedule, route->other, number);
+}
+
+int ls_pipeline_stage(const ls_pipeline *p)
+{
+    return p != NULL
+               ? p->own[0].number
+               : ls__fail(LS_ERR_INVALID, "ls_pipeline_stage: the pipeline is NULL; give one");
+}
+
 /* ---- agreement ---------------------------------------------------------------------------- */
 
 /* What must be equal on all ranks, as text, so that a difference is shown in words. */
@@ -36,10 +48,14 @@ static ls_status compare_ranks(const ls_pipeline *p, int parts)
 {
     char text[512];
     ls_bytes *all = NULL;
-    const int length = snprintf(
-        text, sizeof text, "%s, %d micro-batches, %d chunks, recompute %d, %d parts cut \"%.300s\"",
-        p->set.schedule, p->set.micro_batches, p->set.chunks, p->set.recompute, parts,
-        p->set.cut != NULL ? p->set.cut : "evenly");
+    const int length =
+        snprintf(text, sizeof text,
+                 "%s, %d micro-batches, %d chunks, replicas %.100s, recompute %d, vertical sync "
+                 "%d, %d parts "
+                 "cut \"%.300s\"",
+                 p->set.schedule, p->set.micro_batches, p->set.chunks,
+                 p->set.replicas != NULL ? p->set.replicas : "1", p->set.recompute,
+                 p->set.vertical_sync, parts, p->set.cut != NULL ? p->set.cut : "evenly");
     LS_TRY(ls_all_gather_bytes(p->group, text, (size_t)length + 1,
                                LS_OPTIONS(ls_collective_options, .tag = "ls_pipeline_new"), &all));
     ls_status status = LS_OK;
@@ -62,9 +78,12 @@ static ls_status make_schedule(ls_pipeline *p)
     const ls__schedule_spec spec = {.ranks = ls_group_size(p->group),
                                     .micro_batches = p->set.micro_batches,
                                     .chunks = p->set.chunks,
-                                    .recompute = p->set.recompute};
+                                    .replicas = p->set.replicas,
+                                    .recompute = p->set.recompute,
+                                    .vertical_sync = p->set.vertical_sync};
     LS_TRY(ls__schedule_new(p->env, p->set.schedule, &spec, &p->schedule));
     p->stages = p->schedule->stages;
+    p->weighted = ls__schedule_has_replicas(p->schedule);
     p->slots = p->set.micro_batches + LS__EVALUATION_SLOTS(p);
     return LS_OK;
 }
@@ -122,6 +141,13 @@ static int place_in(const int *list, int count, int value)
     return i;
 }
 
+/* Whether this rank has it, or one of its replicas. */
+static bool has_stage(const ls_pipeline *p, int stage)
+{
+    const int replica = ls__schedule_replica(p->schedule, stage, p->rank);
+    return replica >= 0 && replica < p->schedule->replicas[stage];
+}
+
 /* Values that this stage takes. */
 static ls_status find_arriving(ls_pipeline *p, ls__stage *s)
 {
@@ -140,7 +166,8 @@ static ls_status find_arriving(ls_pipeline *p, ls__stage *s)
                             .to = s->number,
                             .out = place_in(edges.out, edges.out_count, s->edges.in[i]),
                             .in = i,
-                            .peer = p->schedule->rank_of[from]};
+                            .other = from,
+                            .own = has_stage(p, from)};
         }
     }
     return LS_OK;
@@ -164,7 +191,8 @@ static ls_status find_leaving(ls_pipeline *p, ls__stage *s)
                                                              .to = to,
                                                              .out = out,
                                                              .in = i,
-                                                             .peer = p->schedule->rank_of[to]};
+                                                             .other = to,
+                                                             .own = has_stage(p, to)};
             }
         }
     }
@@ -200,6 +228,16 @@ static void find_sends(const ls_pipeline *p, ls__stage *s)
     }
 }
 
+static void count_backwards(ls_pipeline *p)
+{
+    const ls__actions *list = &p->schedule->rank[p->rank];
+    int all = 0;
+    for (int i = 0; i < list->count; i++) {
+        all += ls__action_form_of(list->list[i].kind)->adds;
+    }
+    p->backwards_per_step = all / ls__schedule_steps(p->schedule);
+}
+
 static ls_status make_stage(ls_pipeline *p, int number)
 {
     ls__stage *s = &p->own[p->own_count++];
@@ -230,7 +268,7 @@ static ls_status make_stages(ls_pipeline *p, int parts)
         status = p->set.cut != NULL ? cut_at_names(p, parts) : cut_evenly(p, parts);
     }
     for (int s = 0; s < p->stages && status == LS_OK; s++) {
-        if (p->schedule->rank_of[s] != p->rank) {
+        if (!has_stage(p, s)) {
             continue;
         }
         status = make_stage(p, s);
@@ -297,6 +335,22 @@ static int holders_of(const ls_bytes *all, int size, int rank, const char *name,
     return count;
 }
 
+/* The first stage of a rank. */
+static int stage_of_rank(const ls__schedule *s, int rank)
+{
+    int stage = 0;
+    while (rank < s->rank_of[stage] || rank >= s->rank_of[stage] + s->replicas[stage]) {
+        stage++;
+    }
+    return stage;
+}
+
+/* Ranks, in ascending order, that are not all replicas of one stage. */
+static bool are_of_several_stages(const ls__schedule *s, const int *ranks, int count)
+{
+    return count > 1 && stage_of_rank(s, ranks[0]) != stage_of_rank(s, ranks[count - 1]);
+}
+
 /* Collective: all ranks come here with the same name and holders. */
 static ls_status add_tie(ls_pipeline *p, const char *name, const int *ranks, int count)
 {
@@ -305,7 +359,10 @@ static ls_status add_tie(ls_pipeline *p, const char *name, const int *ranks, int
     if (group == NULL) {
         return LS_OK;
     }
-    p->ties[p->tie_count++] = (ls__tie){.param = ls_module_param(p->net, name), .group = group};
+    p->ties[p->tie_count++] =
+        (ls__tie){.param = ls_module_param(p->net, name),
+                  .group = group,
+                  .adds = ls__schedule_replica(p->schedule, p->own[0].number, p->rank) == 0};
     return LS_OK;
 }
 
@@ -319,7 +376,7 @@ static ls_status find_ties(ls_pipeline *p, const ls_bytes *all, int size)
     for (int r = 0; r < size; r++) {
         for (const char *at = all[r].data; *at != '\0'; at += strlen(at) + 1) {
             const int count = holders_of(all, size, r, at, ranks);
-            if (count > 1) {
+            if (are_of_several_stages(p->schedule, ranks, count)) {
                 LS_TRY(add_tie(p, at, ranks, count));
             }
         }
@@ -385,6 +442,7 @@ static ls_status make(ls_pipeline *p)
     LS_TRY(parts < 0 ? (ls_status)parts : LS_OK);
     LS_TRY(compare_ranks(p, parts));
     LS_TRY(make_schedule(p));
+    count_backwards(p);
     LS_TRY(make_stages(p, parts));
     LS_TRY(make_versions(p));
     ls__values_prepare_heads(p);

@@ -5,6 +5,8 @@
 #include "base/assert.h"
 #include "base/error.h"
 #include "base/runtime.h"
+#include "comm/group/group.h"
+#include "ddp/wrapper.h"
 #include "parallel/pipeline/internal.h"
 
 #include <lockstep/autograd.h>
@@ -21,13 +23,13 @@ ls_status ls__stage_run(ls_tensor *const *inputs, int input_count, ls_tensor **o
                                output_count);
 }
 
-/* This micro-batch's share of the mean over those of its step. */
+/* This micro-batch's share of the mean over those of its step; with replicas the wrapper divides. */
 static ls_status compute_loss(ls_pipeline *p, ls__slot *slot, int m)
 {
     ls_tensor *output = slot->out[0], *target = p->micro[m].target;
     ls_tensor *loss = p->set.loss != NULL ? p->set.loss(p->set.arg, output, target)
                                           : ls_cross_entropy(output, target, NULL);
-    slot->loss = ls_scale(loss, 1.0 / p->schedule->per_step);
+    slot->loss = p->weighted ? loss : ls_scale(loss, 1.0 / p->schedule->per_step);
     return ls_item(loss, &p->losses[m]);
 }
 
@@ -72,14 +74,15 @@ static ls_status find_roots(ls_pipeline *p, ls__stage *s, int m, ls_tensor **ys,
 static ls_status set_sync(ls_pipeline *p)
 {
     p->backwards++;
-    const bool last = p->backwards % (p->own_count * p->schedule->per_step) == 0;
+    const bool last = p->backwards % p->backwards_per_step == 0;
     return p->wrapped != p->net ? ls_ddp_set_sync(p->wrapped, last) : LS_OK;
 }
 
 static ls_status send_grads(ls_pipeline *p, ls__stage *s, int m)
 {
+    const bool early = s->slot[m].sent_early;
     s->slot[m].sent = true;
-    return ls__grads_send(p, s, m);
+    return early ? LS_OK : ls__grads_send(p, s, m);
 }
 
 /* With `split` only what leads to the stage's inputs. */
@@ -97,11 +100,13 @@ static ls_status backward(ls_pipeline *p, ls__stage *s, int m, bool split)
     LS_TRY(split ? LS_OK : set_sync(p));
     slot->put_off = split && count > 0; /* 0: nothing here has a gradient */
     if (slot->put_off) {
-        LS_TRY(ls_backward_input_part(
-            ys, dys, count,
-            LS_OPTIONS(ls_backward_part_options, .inputs = leaves, .input_count = leaf_count)));
+        LS_TRY(ls_backward_input_part(ys, dys, count,
+                                      LS_OPTIONS(ls_backward_part_options, .inputs = leaves,
+                                                 .input_count = leaf_count, .weighted = p->weighted,
+                                                 .weight = 1.0)));
     } else if (count > 0) {
-        LS_TRY(ls_backward_from(ys, dys, count));
+        LS_TRY(p->weighted ? ls_backward_from_weighted(ys, dys, count, 1.0)
+                           : ls_backward_from(ys, dys, count));
     }
     slot->computed = !split;
     return s->sends_grads ? LS_OK : send_grads(p, s, m);
@@ -118,6 +123,20 @@ static ls_status weight_part(ls_pipeline *p, ls__stage *s, int m)
     return LS_OK;
 }
 
+/* The last backward of a step waits for the other replicas, whose own may come later in the table; the
+ * stage before gets its gradients first, as the table says. */
+static ls_status backward_in_order(ls_pipeline *p, ls__stage *s, int m)
+{
+    const bool last = (p->backwards + 1) % p->backwards_per_step == 0;
+    if (!p->weighted || !last || !s->sends_grads) {
+        return backward(p, s, m, false);
+    }
+    LS_TRY(backward(p, s, m, true));
+    LS_TRY(ls__grads_send(p, s, m));
+    s->slot[m].sent_early = true;
+    return weight_part(p, s, m);
+}
+
 /* ---- scopes ------------------------------------------------------------------------------- */
 
 /* Gradients that are handed over on this rank are read by the stage before. */
@@ -125,7 +144,7 @@ static bool is_read(ls_pipeline *p, const ls__stage *s, int m)
 {
     for (int i = 0; i < s->arriving_count; i++) {
         const ls__route *r = &s->arriving[i];
-        if (r->peer == p->rank && ls__pipeline_stage(p, r->from)->slot[m].scope != NULL &&
+        if (r->own && ls__pipeline_stage(p, r->from)->slot[m].scope != NULL &&
             !ls__pipeline_stage(p, r->from)->slot[m].computed) {
             return false;
         }
@@ -140,7 +159,7 @@ void ls__slot_end(ls__stage *s, ls__slot *slot)
     }
     slot->scope = NULL;
     slot->loss = NULL;
-    slot->put_off = slot->computed = slot->sent = false;
+    slot->put_off = slot->computed = slot->sent = slot->sent_early = false;
     slot->handed_over = 0;
     for (int i = 0; i < s->arriving_count; i++) {
         slot->arriving[i].value = NULL;
@@ -176,7 +195,7 @@ static ls_status act(ls_pipeline *p, const ls__action *a, ls__stage *s)
     case LS__FORWARD:
         return forward(p, s, m);
     case LS__BACKWARD:
-        return backward(p, s, m, false);
+        return backward_in_order(p, s, m);
     case LS__INPUT_PART:
         return backward(p, s, m, true);
     case LS__WEIGHT_PART:
@@ -251,7 +270,8 @@ static ls_status run_list(ls_pipeline *p)
     return ls__grads_sent(p);
 }
 
-/* Every rank of a tie ends with the sum, in the order of the stages. */
+/* Every rank of a tie ends with the sum, in the order of the stages. Of replicas, which have the same
+ * gradient, the first one adds it. */
 static ls_status sum_ties(ls_pipeline *p)
 {
     for (int i = 0; i < p->tie_count; i++) {
@@ -260,6 +280,9 @@ static ls_status sum_ties(ls_pipeline *p)
             return ls__fail(LS_ERR_STATE,
                             "ls_pipeline_backward: a parameter that several stages use has no "
                             "gradient on this rank");
+        }
+        if (!p->ties[i].adds) {
+            memset(ls_data(grad), 0, (size_t)ls_numel(grad) * ls_dtype_size(ls_dtype_of(grad)));
         }
         LS_TRY(ls_all_reduce(p->ties[i].group, ls_data(grad), ls_data(grad), ls_numel(grad),
                              ls_dtype_of(grad), LS_SUM,
@@ -312,12 +335,43 @@ ls_status ls__micro_batches_check(const char *call, const ls_micro_batch *micro,
     return LS_OK;
 }
 
-static ls_status check_call(const ls_pipeline *p, const ls_module *net, const ls_micro_batch *micro)
+static bool has_gradients(const ls_pipeline *p)
 {
-    if (p == NULL || net == NULL || micro == NULL) {
-        return ls__fail(LS_ERR_INVALID,
-                        "ls_pipeline_backward: the pipeline, the module or the micro-batches are "
-                        "NULL; give all three");
+    bool any = false;
+    for (int i = 0; i < p->param_count; i++) {
+        any = any || ls_requires_grad(p->params[i].value);
+    }
+    return any;
+}
+
+/* The gradients of replicas are sums that a wrapper over all of them divides. */
+static ls_status check_wrapper(const ls_pipeline *p, ls_module *net)
+{
+    const ls__ddp *d = ls__ddp_of(net);
+    const int stage = p->own[0].number, first = p->schedule->rank_of[stage];
+    if (!p->weighted || !has_gradients(p)) {
+        return LS_OK;
+    }
+    for (int q = first; q < first + p->schedule->replicas[stage]; q++) {
+        if (d == NULL || ls__member_of(d->group, p->group->member[q].world_rank) < 0) {
+            return ls__fail(
+                LS_ERR_STATE,
+                "ls_pipeline_backward: stage %d has %d of the ranks of its pipeline, and was given "
+                "%s; "
+                "give the wrapper of ls_ddp_new over all ranks whose ls_pipeline_stage is %d",
+                stage, p->schedule->replicas[stage],
+                d == NULL ? "without a wrapper" : "in a wrapper that leaves a rank of it out",
+                stage);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status check_call(const ls_pipeline *p, ls_module *net, const ls_micro_batch *micro)
+{
+    if (net == NULL || micro == NULL) {
+        return ls__fail(LS_ERR_INVALID, "ls_pipeline_backward: the module or the micro-batches are "
+                                        "NULL; give both");
     }
     if (p->optim == NULL && p->schedule->per_step != p->schedule->micro_batches) {
         return ls__fail(
@@ -326,24 +380,35 @@ static ls_status check_call(const ls_pipeline *p, const ls_module *net, const ls
             "it the optimizer with ls_pipeline_set_optim",
             p->schedule->name, p->schedule->per_step, p->schedule->per_step > 1 ? "es" : "");
     }
+    LS_TRY(check_wrapper(p, net));
     return ls__micro_batches_check("ls_pipeline_backward", micro, p->set.micro_batches);
+}
+
+/* From the ranks of the last stage to all: each micro-batch's loss plus zeros. */
+static ls_status share_losses(ls_pipeline *p)
+{
+    return ls_all_reduce(p->group, p->losses, p->losses, p->set.micro_batches, LS_FLOAT64, LS_SUM,
+                         LS_OPTIONS(ls_collective_options, .tag = "losses"), NULL);
+}
+
+static ls_status train(ls_pipeline *p, ls_module *net, const ls_micro_batch *micro)
+{
+    LS_TRY(check_call(p, net, micro));
+    p->micro = micro;
+    p->wrapped = net;
+    memset(p->losses, 0, (size_t)p->set.micro_batches * sizeof *p->losses);
+    LS_TRY(run_list(p));
+    LS_TRY(sum_ties(p));
+    return share_losses(p);
 }
 
 ls_status ls_pipeline_backward(ls_pipeline *p, ls_module *net, const ls_micro_batch *micro,
                                double *losses)
 {
-    LS_TRY(check_call(p, net, micro));
-    p->micro = micro;
-    p->wrapped = net;
-    ls_status status = run_list(p);
-    if (status == LS_OK) {
-        status = sum_ties(p);
+    if (p == NULL) {
+        return ls__fail(LS_ERR_INVALID, "ls_pipeline_backward: the pipeline is NULL; give one");
     }
-    if (status == LS_OK) {
-        status = ls_broadcast(p->group, p->losses, p->set.micro_batches, LS_FLOAT64,
-                              p->schedule->rank_of[p->stages - 1],
-                              LS_OPTIONS(ls_collective_options, .tag = "losses"), NULL);
-    }
+    const ls_status status = train(p, net, micro);
     if (status < 0) {
         return ls__fail_at_site(ls__pipeline_give_up(p, status));
     }

@@ -15,9 +15,9 @@ static int tag_of(const ls_pipeline *p, const ls__route *r, int m, int kind)
     return ((r->to * LS_CALL_TENSORS_MAX + r->in) * p->slots + m) * KINDS + kind;
 }
 
-static bool is_own(const ls_pipeline *p, const ls__route *r)
+static int peer_of(const ls_pipeline *p, const ls__stage *s, const ls__route *r, int m)
 {
-    return r->peer == p->rank;
+    return ls__route_peer(p, r, s->slot[m].number);
 }
 
 static ls__transit *leaving(const ls__stage *s, int m, int i)
@@ -89,13 +89,13 @@ static ls_collective_options named(const char *tag)
 
 /* ---- values ------------------------------------------------------------------------------- */
 
-static ls_status receive(const ls_pipeline *p, const ls__route *r, int m, int kind, ls_tensor *into,
-                         ls_work **work)
+static ls_status receive(const ls_pipeline *p, const ls__stage *s, const ls__route *r, int m,
+                         int kind, ls_tensor *into, ls_work **work)
 {
     const ls_collective_options options = named("activations");
     LS_TRY(ls_tensor_status(into));
-    return ls_recv_up_to(p->group, ls_data(into), ls_numel(into), ls_dtype_of(into), r->peer,
-                         tag_of(p, r, m, kind), &options, work);
+    return ls_recv_up_to(p->group, ls_data(into), ls_numel(into), ls_dtype_of(into),
+                         peer_of(p, s, r, m), tag_of(p, r, m, kind), &options, work);
 }
 
 ls_status ls__values_expect(ls_pipeline *p, ls__stage *s, int m)
@@ -104,16 +104,16 @@ ls_status ls__values_expect(ls_pipeline *p, ls__stage *s, int m)
     for (int i = 0; i < s->arriving_count; i++) {
         const ls__route *r = &s->arriving[i];
         ls__transit *t = arriving(s, m, i);
-        if (is_own(p, r) || t->posted) {
+        if (r->own || t->posted) {
             continue;
         }
         t->posted = true;
         t->before = t->head;
-        LS_TRY(ls_recv(p->group, &t->head, (int64_t)sizeof t->head, LS_UINT8, r->peer,
+        LS_TRY(ls_recv(p->group, &t->head, (int64_t)sizeof t->head, LS_UINT8, peer_of(p, s, r, m),
                        tag_of(p, r, m, HEAD), &options, &t->work[HEAD]));
         if (t->before.known) {
             t->value = empty_like(&t->before);
-            LS_TRY(receive(p, r, m, ELEMENTS, t->value, &t->work[ELEMENTS]));
+            LS_TRY(receive(p, s, r, m, ELEMENTS, t->value, &t->work[ELEMENTS]));
         }
     }
     return LS_OK;
@@ -127,14 +127,14 @@ static ls_status wait_for(ls_work **work)
 }
 
 /* The elements are in t->value when the shape is as in the step before. */
-static ls_status finish(const ls_pipeline *p, const ls__route *r, int m, ls__transit *t)
+static ls_status finish(const ls_pipeline *p, const ls__stage *s, const ls__route *r, int m,
+                        ls__transit *t)
 {
     LS_TRY(wait_for(&t->work[HEAD]));
     LS_TRY(wait_for(&t->work[ELEMENTS]));
     if (!is_same(&t->head, &t->before)) {
-        t->prepared = false;
         t->value = empty_like(&t->head);
-        LS_TRY(receive(p, r, m, OTHERS, t->value, &t->work[OTHERS]));
+        LS_TRY(receive(p, s, r, m, OTHERS, t->value, &t->work[OTHERS]));
         LS_TRY(wait_for(&t->work[OTHERS]));
     }
     return LS_OK;
@@ -157,11 +157,11 @@ ls_status ls__values_take(ls_pipeline *p, ls__stage *s, int m)
     for (int i = 0; i < s->arriving_count; i++) {
         const ls__route *r = &s->arriving[i];
         ls__transit *t = arriving(s, m, i);
-        if (is_own(p, r)) {
+        if (r->own) {
             t->value = elements_of(handed_over(p, r, m), &t->head);
             ls__pipeline_stage(p, r->from)->slot[m].handed_over++;
         } else {
-            LS_TRY(finish(p, r, m, t));
+            LS_TRY(finish(p, s, r, m, t));
         }
         slot->leaf[i] = ls_set_requires_grad(ls_detach(t->value), t->head.requires_grad);
         slot->in[r->in] = in_logical_order(slot->leaf[i], t->head.channels_last);
@@ -170,33 +170,32 @@ ls_status ls__values_take(ls_pipeline *p, ls__stage *s, int m)
     return LS_OK;
 }
 
-static ls_status send(const ls_pipeline *p, const ls__route *r, int m, int kind, ls_tensor *value,
-                      int64_t count, ls_dtype dtype, ls_work **work)
+static ls_status send(const ls_pipeline *p, const ls__stage *s, const ls__route *r, int m, int kind,
+                      ls_tensor *value, int64_t count, ls_dtype dtype, ls_work **work)
 {
     const ls_collective_options options = named("activations");
     LS_TRY(ls_tensor_status(value));
-    return ls_send(p->group, ls_data(value), count, dtype, r->peer, tag_of(p, r, m, kind), &options,
-                   work);
+    return ls_send(p->group, ls_data(value), count, dtype, peer_of(p, s, r, m),
+                   tag_of(p, r, m, kind), &options, work);
 }
 
 /* Of another shape than in the step before, an empty message takes the place of the elements. */
-static ls_status send_value(const ls_pipeline *p, const ls__route *r, int m, ls__transit *t,
-                            ls_tensor *value)
+static ls_status send_value(const ls_pipeline *p, const ls__stage *s, const ls__route *r, int m,
+                            ls__transit *t, ls_tensor *value)
 {
     const ls_collective_options options = named("shapes");
     t->before = t->head;
     value = elements_of(value, &t->head);
-    LS_TRY(ls_send(p->group, &t->head, (int64_t)sizeof t->head, LS_UINT8, r->peer,
+    LS_TRY(ls_send(p->group, &t->head, (int64_t)sizeof t->head, LS_UINT8, peer_of(p, s, r, m),
                    tag_of(p, r, m, HEAD), &options, &t->work[HEAD]));
     if (is_same(&t->head, &t->before)) {
-        return send(p, r, m, ELEMENTS, value, ls_numel(value), ls_dtype_of(value),
+        return send(p, s, r, m, ELEMENTS, value, ls_numel(value), ls_dtype_of(value),
                     &t->work[ELEMENTS]);
     }
-    t->prepared = false;
     if (t->before.known) {
-        LS_TRY(send(p, r, m, ELEMENTS, value, 0, (ls_dtype)t->before.dtype, &t->work[ELEMENTS]));
+        LS_TRY(send(p, s, r, m, ELEMENTS, value, 0, (ls_dtype)t->before.dtype, &t->work[ELEMENTS]));
     }
-    return send(p, r, m, OTHERS, value, ls_numel(value), ls_dtype_of(value), &t->work[OTHERS]);
+    return send(p, s, r, m, OTHERS, value, ls_numel(value), ls_dtype_of(value), &t->work[OTHERS]);
 }
 
 ls_status ls__values_send(ls_pipeline *p, ls__stage *s, int m)
@@ -205,10 +204,10 @@ ls_status ls__values_send(ls_pipeline *p, ls__stage *s, int m)
     for (int i = 0; i < s->leaving_count; i++) {
         const ls__route *r = &s->leaving[i];
         ls__transit *t = leaving(s, m, i);
-        if (is_own(p, r)) {
+        if (r->own) {
             (void)elements_of(slot->out[r->out], &t->head);
         } else {
-            LS_TRY(send_value(p, r, m, t, slot->out[r->out]));
+            LS_TRY(send_value(p, s, r, m, t, slot->out[r->out]));
         }
     }
     return LS_OK;
@@ -222,13 +221,13 @@ ls_status ls__grads_expect(ls_pipeline *p, ls__stage *s, int m)
     for (int i = 0; i < s->leaving_count; i++) {
         const ls__route *r = &s->leaving[i];
         ls__transit *t = leaving(s, m, i);
-        if (is_own(p, r) || !t->head.requires_grad || t->grad != NULL) {
+        if (r->own || !t->head.requires_grad || t->grad != NULL) {
             continue;
         }
         t->grad = empty_like(&t->head);
         LS_TRY(ls_tensor_status(t->grad));
-        LS_TRY(ls_recv(p->group, ls_data(t->grad), ls_numel(t->grad), ls_dtype_of(t->grad), r->peer,
-                       tag_of(p, r, m, GRADIENT), &options, &t->grad_work));
+        LS_TRY(ls_recv(p->group, ls_data(t->grad), ls_numel(t->grad), ls_dtype_of(t->grad),
+                       peer_of(p, s, r, m), tag_of(p, r, m, GRADIENT), &options, &t->grad_work));
     }
     return LS_OK;
 }
@@ -256,7 +255,7 @@ ls_status ls__grads_take(ls_pipeline *p, ls__stage *s, int m, int out, ls_tensor
         if (r->out != out || !t->head.requires_grad) {
             continue;
         }
-        if (is_own(p, r)) {
+        if (r->own) {
             LS_ASSERT(grad == NULL);
             grad = gradient_of(ls__pipeline_stage(p, r->to), m, r);
         }
@@ -300,7 +299,7 @@ ls_status ls__grads_send(ls_pipeline *p, ls__stage *s, int m)
         const ls__route *r = &s->arriving[i];
         ls__outbox *box = &s->outbox[i];
         int place = 0;
-        if (is_own(p, r) || !arriving(s, m, i)->head.requires_grad) {
+        if (r->own || !arriving(s, m, i)->head.requires_grad) {
             continue;
         }
         ls_tensor *leaf = s->slot[m].leaf[i], *grad = ls_grad(leaf);
@@ -312,8 +311,9 @@ ls_status ls__grads_send(ls_pipeline *p, ls__stage *s, int m)
         } else {
             memcpy(box->memory[place], ls_data(grad), bytes);
         }
-        LS_TRY(ls_send(p->group, box->memory[place], ls_numel(leaf), ls_dtype_of(leaf), r->peer,
-                       tag_of(p, r, m, GRADIENT), &options, &box->work[place]));
+        LS_TRY(ls_send(p->group, box->memory[place], ls_numel(leaf), ls_dtype_of(leaf),
+                       peer_of(p, s, r, m), tag_of(p, r, m, GRADIENT), &options,
+                       &box->work[place]));
     }
     return LS_OK;
 }
@@ -340,6 +340,16 @@ ls_status ls__grads_sent(ls_pipeline *p)
         }
     }
     return LS_OK;
+}
+
+void ls__values_unknown(ls__stage *s, int m)
+{
+    for (int i = 0; i < s->arriving_count; i++) {
+        arriving(s, m, i)->head.known = false;
+    }
+    for (int i = 0; i < s->leaving_count; i++) {
+        leaving(s, m, i)->head.known = false;
+    }
 }
 
 static void forget_works(ls__transit *t)
@@ -375,16 +385,19 @@ void ls__values_prepare_heads(ls_pipeline *p)
     for (int k = 0; k < p->own_count; k++) {
         const ls__stage *s = &p->own[k];
         for (int i = 0; i < s->arriving_count; i++) {
-            ls__messages_prepare(p->group, p->slots, s->arriving[i].peer, sizeof(ls__value_head));
+            ls__messages_prepare(p->group, p->slots, ls__route_peer(p, &s->arriving[i], 0),
+                                 sizeof(ls__value_head));
         }
     }
 }
 
-static void prepare(ls_pipeline *p, const ls__route *r, ls__transit *t)
+/* For the largest of its messages so far, so that sizes that change by turns do not add up. */
+static void prepare(ls_pipeline *p, const ls__stage *s, const ls__route *r, int m, ls__transit *t)
 {
-    if (t->head.known && !t->prepared && !is_own(p, r)) {
-        ls__messages_prepare(p->group, 1, r->peer, bytes_of(&t->head));
-        t->prepared = true;
+    const size_t bytes = t->head.known ? bytes_of(&t->head) : 0;
+    if (!r->own && bytes > t->prepared) {
+        ls__messages_prepare(p->group, 1, peer_of(p, s, r, m), bytes);
+        t->prepared = bytes;
     }
 }
 
@@ -394,10 +407,10 @@ void ls__values_prepare(ls_pipeline *p)
         ls__stage *s = &p->own[k];
         for (int m = 0; m < p->slots; m++) {
             for (int i = 0; i < s->arriving_count; i++) {
-                prepare(p, &s->arriving[i], arriving(s, m, i));
+                prepare(p, s, &s->arriving[i], m, arriving(s, m, i));
             }
             for (int i = 0; i < s->leaving_count; i++) {
-                prepare(p, &s->leaving[i], leaving(s, m, i));
+                prepare(p, s, &s->leaving[i], m, leaving(s, m, i));
             }
         }
     }

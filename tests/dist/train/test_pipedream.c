@@ -49,6 +49,7 @@ typedef struct twin {
     ls_optim *optim;
     ls_param params[PARAMS];
     int stage[PARAMS];
+    bool vertical_sync;
     float *version[MICRO + 1][PARAMS]; /* of the numbers after so many steps */
 } twin;
 
@@ -90,10 +91,10 @@ static void find_stages(twin *t, ls_module *net, int stages)
     }
 }
 
-/* The version that micro-batch m finds at a stage. */
-static int version_of(int m, int stage, int stages, int per_step)
+/* The version that micro-batch m finds at a stage; with vertical sync that of the first one. */
+static int version_of(int m, int stage, int stages, int per_step, bool vertical_sync)
 {
-    const int delay = per_step == 1 ? stages - 1 - stage : 1;
+    const int delay = per_step > 1 ? 1 : stages - 1 - (vertical_sync ? 0 : stage);
     return m / per_step > delay ? m / per_step - delay : 0;
 }
 
@@ -103,7 +104,7 @@ static void twin_call(twin *t, int call, int replica, int stages, int per_step, 
     for (int m = 0; m < MICRO; m++) {
         const bool last = (m + 1) % per_step == 0;
         for (int i = 0; i < PARAMS; i++) {
-            put(t, i, version_of(m, t->stage[i], stages, per_step));
+            put(t, i, version_of(m, t->stage[i], stages, per_step, t->vertical_sync));
         }
         {
             LS_SCOPE;
@@ -162,20 +163,21 @@ static void check_forward(ls_pipeline *pipe, ls_module *net, ls_module *whole, i
     ls_module_train(whole, true);
 }
 
-static void train(const char *schedule, int pp, int dp)
+static void train_with(const char *schedule, int pp, int dp, bool vertical_sync)
 {
     char axes[32];
     ls_mesh *mesh = NULL;
     ls_pipeline *pipe = NULL;
-    twin t = {.net = make_net()};
+    twin t = {.net = make_net(), .vertical_sync = vertical_sync};
     ls_module *net = make_net(), *whole = t.net;
     const int per_step = strcmp(schedule, "pipedream") == 0 ? 1 : pp;
     (void)snprintf(axes, sizeof axes, "pp=%d,dp=%d", pp, dp);
     CHECK_OK(ls_mesh_new(ls_world(), axes, &mesh));
     find_stages(&t, whole, pp);
-    CHECK_OK(ls_pipeline_new(
-        net, ls_mesh_group(mesh, "pp"),
-        LS_OPTIONS(ls_pipeline_options, .schedule = schedule, .micro_batches = MICRO), &pipe));
+    CHECK_OK(ls_pipeline_new(net, ls_mesh_group(mesh, "pp"),
+                             LS_OPTIONS(ls_pipeline_options, .schedule = schedule,
+                                        .micro_batches = MICRO, .vertical_sync = vertical_sync),
+                             &pipe));
     if (dp > 1) {
         net = ls_ddp_new(net, ls_mesh_group(mesh, "dp"), NULL);
         t.net = ls_ddp_new(t.net, ls_mesh_group(mesh, "dp"), NULL);
@@ -213,6 +215,11 @@ static void train(const char *schedule, int pp, int dp)
     CHECK_OK(ls_mesh_free(mesh));
 }
 
+static void train(const char *schedule, int pp, int dp)
+{
+    train_with(schedule, pp, dp, false);
+}
+
 DIST_TEST(pipedream_equals_its_staleness_twin_on_1, 1)
 {
     train("pipedream", 1, 1);
@@ -240,6 +247,18 @@ DIST_TEST(replicas_of_asynchronous_stages_average_every_step, 4)
 {
     train("pipedream", 2, 2);
     train("pipedream-2bw", 2, 2);
+}
+
+/* Narayanan et al. 2019, section 3.3: delay P-1 at every stage. */
+DIST_TEST(vertical_sync_gives_a_micro_batch_one_version_at_all_stages, 4)
+{
+    train_with("pipedream", 4, 1, true);
+    train_with("pipedream", 2, 2, true);
+}
+
+DIST_TEST(vertical_sync_on_8, 8)
+{
+    train_with("pipedream", 8, 1, true);
 }
 
 TEST_MAIN

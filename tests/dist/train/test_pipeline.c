@@ -3,112 +3,9 @@
  * every schedule and number of ranks. */
 #include "test.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <lockstep/lockstep.h>
-#include <lockstep/models/bert.h>
-#include <lockstep/models/gpt.h>
-#include <lockstep/models/gpt2.h>
-#include <lockstep/models/resnet.h>
-
-enum { STEPS = 4, MICRO_MAX = 8, TOKENS = 6, VOCAB = 11, PARAMS_MAX = 160 };
-
-/* ---- models and data ---------------------------------------------------------------------- */
-
-static ls_module *make_gpt(void)
-{
-    return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = 8, .heads = 2, .dim = 16,
-                                 .context = TOKENS, .vocab = VOCAB, .dropout = 0.2));
-}
-
-static ls_module *make_gpt2(void)
-{
-    return ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .layers = 3, .heads = 2, .dim = 16,
-                                  .context = TOKENS, .vocab = VOCAB, .dropout = 0.2));
-}
-
-static ls_module *make_bert(void)
-{
-    return ls_bert_new(LS_OPTIONS(ls_bert_options, .layers = 3, .heads = 2, .dim = 16, .wide = 32,
-                                  .context = TOKENS, .vocab = VOCAB, .dropout = 0.2));
-}
-
-static ls_module *make_resnet(void)
-{
-    return ls_resnet_new(18, VOCAB, true);
-}
-
-static ls_tensor *tokens_of(int step, int m, int rows, int which)
-{
-    int32_t x[8 * TOKENS];
-    for (int i = 0; i < rows * TOKENS; i++) {
-        const int value = (i * 5 + step * 7 + m * 3 + which) % VOCAB;
-        x[i] = which == 1 ? value % 2 : which == 2 ? i % TOKENS < TOKENS - 1 : value;
-    }
-    return ls_from_data(x, LS_SHAPE(rows, TOKENS), LS_INT32);
-}
-
-static ls_tensor *images_of(int step, int m, int rows)
-{
-    float x[8 * 3 * 64];
-    for (int i = 0; i < rows * 3 * 64; i++) {
-        x[i] = (float)((i * 37 + step * 11 + m * 5) % 101) / 50.0F - 1.0F;
-    }
-    return ls_from_data(x, LS_SHAPE(rows, 3, 8, 8), LS_FLOAT32);
-}
-
-static ls_tensor *classes_of(int step, int m, int rows)
-{
-    int32_t y[8];
-    for (int i = 0; i < rows; i++) {
-        y[i] = (i * 3 + step + m) % VOCAB;
-    }
-    return ls_from_data(y, LS_SHAPE(rows), LS_INT32);
-}
-
-typedef struct use {
-    ls_module *(*make)(void);
-    const char *schedule;
-    int micro, chunks;
-    bool recompute;
-    const char *cut;
-    bool
-        short_last; /* the last micro-batch has fewer samples, and sizes change from step to step */
-} use;
-
-static int rows_of(const use *u, int step, int m)
-{
-    const int least = u->make == make_resnet ? 2 : 1; /* batch norm needs two */
-    return !u->short_last ? 3 : m == u->micro - 1 ? least : 3 + (step + m) % 2;
-}
-
-/* `replica` has data of its own. */
-static ls_micro_batch micro_of(const use *u, int step, int m, int replica)
-{
-    const int rows = rows_of(u, step, m), k = m + 40 * replica;
-    ls_micro_batch micro = {
-        .size = sizeof micro,
-        .context = {.step = (uint64_t)(step * 100 + m), .sample_offset = 10 * replica}};
-    if (u->make == make_resnet) {
-        micro.inputs[0] = images_of(step, k, rows);
-        micro.target = classes_of(step, k, rows);
-    } else {
-        for (int i = 0; i < (u->make == make_bert ? 3 : 1); i++) {
-            micro.inputs[i] = tokens_of(step, k, rows, i);
-        }
-        micro.target = tokens_of(step, k + 1, rows, 0);
-    }
-    return micro;
-}
-
-static ls_tensor *loss_of(void *arg, ls_tensor *output, ls_tensor *target)
-{
-    (void)arg;
-    return ls_cross_entropy(output, target, NULL);
-}
+#include "pipeline_models.h"
 
 /* ---- the twin ----------------------------------------------------------------------------- */
 
@@ -127,51 +24,9 @@ static void twin_step(const use *u, ls_module *net, int step, int replica, doubl
     }
 }
 
-/* Every parameter of the stage is the twin's, bit for bit; a tied one up to rounding. */
-static void check_params(ls_module *net, ls_module *twin, bool tied)
-{
-    ls_param params[PARAMS_MAX];
-    const int count = ls_module_params(net, params, PARAMS_MAX);
-    for (int i = 0; i < count; i++) {
-        ls_tensor *other = ls_module_param(twin, params[i].name);
-        const float *a = ls_data(params[i].value), *b = ls_data(other);
-        int64_t wrong = 0;
-        for (int64_t e = 0; e < ls_numel(other); e++) {
-            wrong += tied ? fabsf(a[e] - b[e]) > 1e-5F : memcmp(&a[e], &b[e], sizeof *a) != 0;
-        }
-        CHECK_INT(wrong, 0);
-    }
-}
-
-static void check_losses(const double *a, const double *b, int count, bool tied)
-{
-    for (int m = 0; m < count; m++) {
-        CHECK(tied ? fabs(a[m] - b[m]) < 1e-5 : a[m] == b[m]);
-    }
-}
-
-/* AdamW divides by the size of a gradient, so it would not keep differences in rounding small. */
-static ls_optim *optim_of(ls_module *net, bool tied)
-{
-    return ls_module_param_count(net) == 0 ? NULL
-           : tied                          ? ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.1))
-                  : ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.01));
-}
-
 /* ---- evaluation --------------------------------------------------------------------------- */
 
 enum { COUNT_MAX = 10 };
-
-static void check_output(ls_tensor *y, ls_tensor *expected, bool tied)
-{
-    CHECK(!ls_requires_grad(y) && ls_numel(y) == ls_numel(expected));
-    const float *a = ls_data(y), *b = ls_data(expected);
-    int64_t wrong = 0;
-    for (int64_t e = 0; e < ls_numel(y); e++) {
-        wrong += tied ? fabsf(a[e] - b[e]) > 1e-4F : memcmp(&a[e], &b[e], sizeof *a) != 0;
-    }
-    CHECK_INT(wrong, 0);
-}
 
 /* Other counts and shapes than in training, in either mode. */
 static void evaluate(const use *given, ls_pipeline *pipe, ls_module *net, ls_module *twin, int step,
