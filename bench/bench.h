@@ -10,6 +10,7 @@
  *     step.c       training steps of nets.c   profile.c their operations    peak.c the machine
  *     ddp.c        training steps under DDP   replay.c  the same without a network
  *     pieces.c     all-reduces in pieces      digits.c  training that skips them
+ *     pipeline.c   idle time of schedules
  *
  * Developers' measurements lie in dev/: closed forms and docs/algorithms.md, the tuner, protections,
  * kernels, links.
@@ -79,11 +80,12 @@ int ls__bench_page(void);
 int ls__bench_lines(void);
 int ls__bench_tuner(int argc, char **argv); /* the arguments behind "tuner" */
 int ls__bench_protections(int argc, char **argv);
-int ls__bench_step(int argc, char **argv);    /* argv[0] is "step" */
-int ls__bench_ddp_run(int argc, char **argv); /* argv[0] is "ddp" */
-int ls__bench_replay(int argc, char **argv);  /* argv[0] is "replay" */
-int ls__bench_digits(int argc, char **argv);  /* argv[0] is "digits" */
-int ls__bench_pieces(int argc, char **argv);  /* argv[0] is "pieces" */
+int ls__bench_step(int argc, char **argv);     /* argv[0] is "step" */
+int ls__bench_ddp_run(int argc, char **argv);  /* argv[0] is "ddp" */
+int ls__bench_replay(int argc, char **argv);   /* argv[0] is "replay" */
+int ls__bench_digits(int argc, char **argv);   /* argv[0] is "digits" */
+int ls__bench_pieces(int argc, char **argv);   /* argv[0] is "pieces" */
+int ls__bench_pipeline(int argc, char **argv); /* argv[0] is "pipeline" */
 /* Ranks of the launcher's job that this process belongs to; 0: to none. */
 int ls__bench_job_size(void);
 /* Runs `rank` as a rank of the launcher's job, else as `ranks` ranks of this host; its exit status.

@@ -128,7 +128,7 @@ void bench_print_names(void)
         at += *at == ','; /* and the blank behind it */
     }
     printf("\n");
-    printf("ddp\ndigits\npieces\nreplay\nstep\n");
+    printf("ddp\ndigits\npieces\npipeline\nreplay\nstep\n");
 }
 
 /* argv[0] is "bench". */
@@ -150,6 +150,9 @@ int cmd_bench(int argc, char **argv)
     }
     if (argc > 1 && strcmp(argv[1], "pieces") == 0) {
         return ls__bench_pieces(argc - 1, argv + 1);
+    }
+    if (argc > 1 && strcmp(argv[1], "pipeline") == 0) {
+        return ls__bench_pipeline(argc - 1, argv + 1);
     }
     const int status = ls__bench_parse(argc, argv, &options, &done);
     if (status != 0 || done) {

@@ -126,6 +126,34 @@ def the_ranks_of_a_job_take_part_in_a_bench_of_ddp():
     assert ", 3 ranks; means" in output and output.count("  flat ") == 1, output
 
 
+def pipeline_rows(*arguments):
+    """{schedule: row} of small steps of stages that sleep."""
+    path = pathlib.Path(SCRATCH.name) / "pipeline.json"
+    output = command(*arguments, "--micro-batches", "4", "--forward", "4", "--input", "3", "--weight", "2", "--rounds", "3",
+                     "--json", path)
+    rows = json.loads(path.read_text())
+    assert all(f"\n  {row['schedule']} " in output for row in rows), output
+    return {row["schedule"]: row for row in rows}
+
+
+@test
+def sleeping_stages_idle_at_least_as_long_as_the_formulas_say():
+    """At most, too, on a quiet machine (docs/guide/pipeline.md)."""
+    bench = (BUILD / "lockstep", "bench", "pipeline")
+    for ranks, arguments in ((2, (*bench, "-n", "2")), (4, (*bench, "-n", "4", "--transport", "tcp")),
+                             (2, (BUILD / "lockstep", "run", "-n", "2", *bench, "-n", "7"))):
+        rows = pipeline_rows(*arguments, "--schedule", "naive,gpipe,1f1b,interleaved,zb-h1,pipedream,pipedream-2bw")
+        idle = {"naive": 4 * 9, "interleaved": 9 / 2, "zb-h1": 4 + 3 - 2}
+        for name, row in rows.items():
+            assert row["ranks"] == ranks and row["micro_batches"] == 4 and len(row["round_ms"]) == 3, row
+            assert row["chunks"] == (2 if name == "interleaved" else 1), row
+            assert abs(row["formula_ms"] - (ranks - 1) * idle.get(name, 9)) < 1e-9, row
+            assert row["work_ms"] >= 4 * 9 and row["step_ms"] >= row["work_ms"], row
+            assert 0.8 < row["ratio"] and abs(row["ratio"] - row["bubble_ms"] / row["formula_ms"]) < 1e-6, row
+    row, = pipeline_rows(*bench, "-n", "1", "--schedule", "gpipe").values()
+    assert row["formula_ms"] == 0 and row["ratio"] is None, row
+
+
 @test
 def the_ranks_of_a_job_take_part_in_a_bench_of_an_operation():
     path = pathlib.Path(SCRATCH.name) / "joined.json"

@@ -1,0 +1,378 @@
+/* `lockstep bench pipeline`: the bubble of schedules as the executor runs them. The stages sleep for
+ * given times instead of computing, so ranks need no cores of their own, and what remains of a step
+ * is idle time: the schedule's bubble and the cost of messages. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include <lockstep/lockstep.h>
+
+#include "base/env_posix.h"
+#include "bench.h"
+#include "schedule/schedule.h"
+#include "tools/cli/cli.h"
+
+enum { SCHEDULES_MAX = 16, ROUNDS_MAX = 100, MICRO_MAX = 256, WARM_UP = 1 };
+
+/* ---- options ------------------------------------------------------------------------------- */
+
+static const char *names = "gpipe,1f1b,interleaved,zb-h1", *json, *transport;
+static int64_t ranks, micro_batches, chunks, rounds;
+static double forward_ms, input_ms, weight_ms; /* of a micro-batch on a rank */
+
+static const cli_option options[] = {
+    {"schedule", CLI_TEXT, &names, .value_name = "LIST", .help = "names of schedules"},
+    {"ranks", CLI_COUNT, &ranks, .low = 1, .high = LS__BENCH_RANKS_MAX, .letter = 'n',
+     .help = "P, ranks on this host"},
+    {"micro-batches", CLI_COUNT, &micro_batches, .low = 1, .high = MICRO_MAX, .letter = 'm',
+     .help = "M, micro-batches of a step"},
+    {"chunks", CLI_COUNT, &chunks, .low = 1, .high = 64,
+     .help = "V, of interleaved: stages on each rank, each of which takes 1/V of the times"},
+    {"forward", CLI_NUMBER, &forward_ms, .low = 0, .high = 1e4,
+     .help = "F, milliseconds of a micro-batch's forward on a rank"},
+    {"input", CLI_NUMBER, &input_ms, .low = 0, .high = 1e4,
+     .help = "I, of the input part of its backward"},
+    {"weight", CLI_NUMBER, &weight_ms, .low = 0, .high = 1e4,
+     .help = "W, of the weight part; B = I + W"},
+    {"transport", CLI_CHOICE, &transport, .choices = "shm|tcp",
+     .fallback = "as the environment says, else shm",
+     .help = "shm: shared memory; tcp: as if every rank had a host of its own"},
+    {"rounds", CLI_COUNT, &rounds, .low = 1, .high = ROUNDS_MAX,
+     .help = "measured steps of each schedule"},
+    {"json", CLI_TEXT, &json, .value_name = "FILE", .help = "also write the rows to FILE"},
+};
+
+static const cli_command command = {
+    .name = "lockstep bench pipeline",
+    .about = "Runs pipeline schedules with stages that sleep, and measures their idle time.",
+    .options = options,
+    .count = (int)(sizeof options / sizeof *options),
+    .more =
+        "step is the time of ls_pipeline_backward on the slowest rank, work what the rank that\n"
+        "works longest has slept, bubble their difference: medians of the rounds. formula is the\n"
+        "bubble of `lockstep plan schedule`, spread the distance of the quartiles / bubble. The\n"
+        "schedules take turns. Under a launcher (`lockstep run ... lockstep bench pipeline`) the\n"
+        "ranks of the job take part.\n"};
+
+typedef struct row { /* of a schedule */
+    char name[LS__SCHEDULE_NAME_BYTES];
+    ls__schedule *schedule;
+    ls__closed_form formula;
+    double step_ms[ROUNDS_MAX], work_ms[ROUNDS_MAX], bubble_ms[ROUNDS_MAX];
+} row;
+
+static row rows[SCHEDULES_MAX];
+static int row_count;
+
+/* ---- stages that sleep ---------------------------------------------------------------------- */
+
+static double share;    /* of a rank's times, that a stage takes */
+static double slept_ms; /* by this rank in this step */
+
+static double now_ms(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+static void sleep_for(double ms)
+{
+    const double begin = now_ms(), end = begin + ms * share;
+    const struct timespec until = {.tv_sec = (time_t)(end / 1e3),
+                                   .tv_nsec =
+                                       (long)((end - (double)(time_t)(end / 1e3) * 1e3) * 1e6)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0) {
+    }
+    slept_ms += now_ms() - begin;
+}
+
+static ls_status sleep_forward(ls_function_call *call, ls_tensor *const *in, int n, ls_tensor **out,
+                               int m, void *ms)
+{
+    (void)n, (void)m;
+    const double *times = ms; /* forward, backward */
+    sleep_for(times[0]);
+    out[0] = ls_scale(in[0], 1.0);
+    return ls_function_save_data(call, &times[1], sizeof times[1]);
+}
+
+static ls_status sleep_backward(ls_function_call *call, ls_tensor *const *dout, int m,
+                                ls_tensor **din, int n)
+{
+    (void)m, (void)n;
+    sleep_for(*(const double *)ls_function_data(call));
+    din[0] = ls_scale(dout[0], 1.0);
+    return LS_OK;
+}
+
+static const ls_function sleep_function =
+    LS_FUNCTION(.name = "sleep", .forward = sleep_forward, .backward = sleep_backward);
+
+typedef struct sleeper {
+    ls_module base;
+    ls_tensor *weight;
+} sleeper;
+
+/* What leads to the weight alone runs in the weight part of a backward, the rest in its input part. */
+static ls_tensor *sleeper_forward(ls_module *m, ls_tensor *x)
+{
+    ls_tensor *weight = ((sleeper *)m)->weight;
+    return ls_add(ls_function_apply(&sleep_function, x, (double[]){forward_ms, input_ms}),
+                  ls_function_apply(&sleep_function, weight, (double[]){0.0, weight_ms}));
+}
+
+static const ls_module_class sleeper_class =
+    LS_MODULE_CLASS(.name = "sleeper", .forward = sleeper_forward);
+
+static ls_module *make_net(int stages)
+{
+    ls_module *net = ls_sequential_new(NULL, 0);
+    for (int s = 0; s < stages; s++) {
+        char name[16];
+        sleeper *one = ls_module_new(sizeof *one, &sleeper_class);
+        if (one != NULL) {
+            one->weight =
+                ls_module_add_param(&one->base, "weight", ls_zeros(LS_SHAPE(1), LS_FLOAT32));
+        }
+        (void)snprintf(name, sizeof name, "%d", s);
+        (void)ls_module_add(net, name, one != NULL ? &one->base : NULL);
+    }
+    return net;
+}
+
+static ls_tensor *sum_of(void *arg, ls_tensor *output, ls_tensor *target)
+{
+    (void)arg, (void)target;
+    return ls_sum(output);
+}
+
+/* ---- measuring ------------------------------------------------------------------------------ */
+
+typedef struct runner {
+    ls_module *net;
+    ls_optim *optim;
+    ls_pipeline *pipe;
+} runner;
+
+static ls_status make_runner(const row *r, runner *out)
+{
+    out->net = make_net(r->schedule->stages);
+    LS_TRY(out->net != NULL ? LS_OK : ls_error_status());
+    LS_TRY(ls_pipeline_new(
+        out->net, ls_world(),
+        LS_OPTIONS(ls_pipeline_options, .schedule = r->name, .micro_batches = (int)micro_batches,
+                   .chunks = r->schedule->stages / r->schedule->ranks, .loss = sum_of),
+        &out->pipe));
+    out->optim = ls_sgd_new(out->net, LS_OPTIONS(ls_sgd_options, .lr = 0.0));
+    LS_TRY(out->optim != NULL ? LS_OK : ls_error_status());
+    return ls__schedule_steps(r->schedule) > 1 ? ls_pipeline_set_optim(out->pipe, out->optim)
+                                               : LS_OK;
+}
+
+static void free_runner(runner *r)
+{
+    ls_optim_free(r->optim);
+    (void)ls_pipeline_free(r->pipe);
+    ls_module_free(r->net);
+}
+
+/* A step after which the ranks know the longest time and the most work of any. The first stage's input
+ * has a gradient too, so that its backward takes the time of the others'. */
+static ls_status step(const row *r, runner *with, double *longest)
+{
+    LS_SCOPE;
+    ls_micro_batch micro[MICRO_MAX];
+    ls_tensor *x = ls_set_requires_grad(ls_ones(LS_SHAPE(1), LS_FLOAT32), true);
+    for (int m = 0; m < micro_batches; m++) {
+        micro[m] = (ls_micro_batch){.size = sizeof *micro, .inputs = {x}};
+    }
+    share = (double)r->schedule->ranks / r->schedule->stages;
+    slept_ms = 0.0;
+    LS_TRY(ls_barrier(ls_world(), NULL, NULL));
+    const double begin = now_ms();
+    LS_TRY(ls_pipeline_backward(with->pipe, with->net, micro, NULL));
+    longest[0] = now_ms() - begin;
+    longest[1] = slept_ms;
+    ls_optim_zero_grad(with->optim);
+    return ls_all_reduce(ls_world(), longest, longest, 2, LS_FLOAT64, LS_MAX, NULL, NULL);
+}
+
+static ls_status measure(runner *runners)
+{
+    for (int i = 0; i < row_count; i++) {
+        LS_TRY(make_runner(&rows[i], &runners[i]));
+    }
+    for (int round = -WARM_UP; round < rounds; round++) {
+        for (int i = 0; i < row_count; i++) {
+            double longest[2];
+            LS_TRY(step(&rows[i], &runners[i], longest));
+            if (round >= 0) {
+                rows[i].step_ms[round] = longest[0];
+                rows[i].work_ms[round] = longest[1];
+                rows[i].bubble_ms[round] = longest[0] - longest[1];
+            }
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- rows ----------------------------------------------------------------------------------- */
+
+static double quantile(const double *ms, int numerator, int denominator)
+{
+    double sorted[ROUNDS_MAX];
+    memcpy(sorted, ms, (size_t)rounds * sizeof *ms);
+    qsort(sorted, (size_t)rounds, sizeof *sorted, ls__bench_by_size);
+    return sorted[(rounds - 1) * numerator / denominator];
+}
+
+static double median(const double *ms)
+{
+    return quantile(ms, 1, 2);
+}
+
+static double spread(const row *r)
+{
+    const double middle = median(r->bubble_ms);
+    return middle > 0.0 ? (quantile(r->bubble_ms, 3, 4) - quantile(r->bubble_ms, 1, 4)) / middle
+                        : 0.0;
+}
+
+/* Negative, or null in JSON: there is no formula, or it says 0. */
+static double ratio(const row *r)
+{
+    return r->formula.bubble > 0.0 ? median(r->bubble_ms) / r->formula.bubble : -1.0;
+}
+
+static json_t *number_or_null(double number)
+{
+    return number >= 0.0 ? json_real(number) : json_null();
+}
+
+static json_t *row_of(const row *r, json_t *machine)
+{
+    json_t *all = json_array();
+    for (int i = 0; i < rounds; i++) {
+        json_array_append_new(all, json_real(r->bubble_ms[i]));
+    }
+    return json_pack(
+        "{s:s, s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:f, s:o, s:O}", "name",
+        "pipeline", "schedule", r->name, "ranks", r->schedule->ranks, "micro_batches",
+        (int)micro_batches, "chunks", r->schedule->stages / r->schedule->ranks, "forward_ms",
+        forward_ms, "input_ms", input_ms, "weight_ms", weight_ms, "step_ms", median(r->step_ms),
+        "work_ms", median(r->work_ms), "bubble_ms", median(r->bubble_ms), "formula_ms",
+        number_or_null(r->formula.bubble), "ratio", number_or_null(ratio(r)), "spread", spread(r),
+        "round_ms", all, "machine", machine);
+}
+
+static void print_row(const row *r)
+{
+    char formula[24] = "-", of_it[24] = "-";
+    if (r->formula.bubble >= 0.0) {
+        (void)snprintf(formula, sizeof formula, "%.2f", r->formula.bubble);
+    }
+    if (r->formula.bubble > 0.0) {
+        (void)snprintf(of_it, sizeof of_it, "%.3f", ratio(r));
+    }
+    printf("  %-14s %10.2f %10.2f %10.2f %10s %8s %7.1f%%\n", r->name, median(r->step_ms),
+           median(r->work_ms), median(r->bubble_ms), formula, of_it, 100.0 * spread(r));
+}
+
+static bool report(void)
+{
+    json_t *list = json_array(), *machine = ls__bench_machine();
+    printf("# P %d, M %d, F %g ms, I %g ms, W %g ms; medians of %d steps\n",
+           rows[0].schedule->ranks, (int)micro_batches, forward_ms, input_ms, weight_ms,
+           (int)rounds);
+    printf("# %-14s %10s %10s %10s %10s %8s %8s\n", "schedule", "step", "work", "bubble", "formula",
+           "ratio", "spread");
+    printf("# %-14s %10s %10s %10s %10s\n", "", "(ms)", "(ms)", "(ms)", "(ms)");
+    for (int i = 0; i < row_count; i++) {
+        print_row(&rows[i]);
+        json_array_append_new(list, row_of(&rows[i], machine));
+    }
+    json_decref(machine);
+    return ls__bench_dump(list, row_count, json);
+}
+
+/* One rank. Returns its exit status. */
+static int run_rank(void *arg)
+{
+    static runner runners[SCHEDULES_MAX];
+    (void)arg;
+    (void)prctl(PR_SET_TIMERSLACK, 1UL); /* sleeps end within microseconds */
+    LS_CHECK(ls_init(NULL));
+    LS_CHECK(measure(runners));
+    const bool written = ls_rank() != 0 || report();
+    for (int i = row_count - 1; i >= 0; i--) {
+        free_runner(&runners[i]);
+    }
+    LS_CHECK(ls_finalize());
+    return written ? 0 : 1;
+}
+
+/* ---- the command ---------------------------------------------------------------------------- */
+
+/* 0, or the status to end with. */
+static int add_row(const char *name, size_t length)
+{
+    row *r = &rows[row_count];
+    const bool interleaved = strncmp(name, "interleaved", length) == 0;
+    const ls__schedule_spec spec = {.ranks = (int)ranks,
+                                    .micro_batches = (int)micro_batches,
+                                    .chunks = interleaved ? (int)chunks : 0};
+    (void)snprintf(r->name, sizeof r->name, "%.*s", (int)length, name);
+    if (ls__schedule_new(ls__env_posix(), r->name, &spec, &r->schedule) < 0) {
+        return cli_wrong(&command, "%s", ls_error_message());
+    }
+    const double of = (double)r->schedule->ranks / r->schedule->stages;
+    const ls__stage_times times = {forward_ms * of, (input_ms + weight_ms) * of, input_ms * of,
+                                   weight_ms * of};
+    ls__schedule_closed_form(r->schedule, &times, 0.0, &r->formula);
+    row_count++;
+    return 0;
+}
+
+static int add_rows(void)
+{
+    for (const char *at = names; *at != '\0';) {
+        const size_t length = strcspn(at, ",");
+        if (row_count == SCHEDULES_MAX) {
+            return cli_wrong(&command, "--schedule: more than %d names", SCHEDULES_MAX);
+        }
+        const int status = add_row(at, length);
+        if (status != 0) {
+            return status;
+        }
+        at += length + (at[length] == ',');
+    }
+    return row_count > 0 ? 0 : add_row("", 0);
+}
+
+int ls__bench_pipeline(int argc, char **argv)
+{
+    ranks = 4;
+    micro_batches = 8;
+    chunks = 2;
+    rounds = 5;
+    forward_ms = input_ms = weight_ms = 10.0;
+    const int first = cli_parse(&command, argc, argv);
+    if (first < 0) {
+        return -1 - first;
+    }
+    const int job = ls__bench_job_size();
+    ranks = job > 0 ? job : ranks;
+    int status = add_rows();
+    if (status == 0) {
+        status = ls__bench_start(transport, json, (int)ranks, run_rank, NULL);
+    }
+    for (int i = 0; i < row_count; i++) {
+        ls__schedule_free(rows[i].schedule);
+    }
+    row_count = 0;
+    return status;
+}
