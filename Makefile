@@ -14,7 +14,7 @@ DATA      ?= examples/data/pride_and_prejudice.txt
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets compare-overlap compare-ddp compare-pmpi docs install clean format tidy sanitize sanitize-fast variants fuzz mutate images
+.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets compare-overlap compare-ddp compare-pipeline compare-pmpi docs install clean format tidy sanitize sanitize-fast variants fuzz mutate images
 
 all: build
 
@@ -29,6 +29,7 @@ help:
 	@echo "make compare-buckets                        automatic buckets beside a sweep of sizes"
 	@echo "make compare-overlap                        communication that a computation hides, over MPI, at 1 Gbit/s (root)"
 	@echo "make compare-ddp                            DDP beside PyTorch's over gloo: shared memory, TCP, 1 Gbit/s (root)"
+	@echo "make compare-pipeline                       pipelines beside PyTorch's over gloo, on the same links (1 Gbit/s: root)"
 	@echo "make compare-pmpi                           MPI_Allreduce of an unchanged program with and without the interposer"
 	@echo "make sanitize | sanitize-fast | variants | fuzz      other builds"
 	@echo "make mutate             plants changes in the sources, one at a time, and looks whether a test notices (ARGS=)"
@@ -101,6 +102,11 @@ compare-overlap: build
 # DDP beside PyTorch's DistributedDataParallel over gloo, in turns on the same links; installs PyTorch where there is none.
 compare-ddp: build
 	bench/compare_ddp.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) $(if $(ROW),--row $(ROW)) $(ARGS)
+
+# Pipelines of two stages beside torch.distributed.pipelining, in turns; installs PyTorch where there is none.
+compare-pipeline: build
+	ninja -C $(BUILD) bench/contender_pipeline
+	bench/compare_pipeline.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) $(if $(ROW),--row $(ROW)) $(ARGS)
 
 compare-pmpi: build
 	bench/compare_pmpi.py --build $(BUILD) $(ARGS)
