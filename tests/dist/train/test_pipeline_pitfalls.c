@@ -1,0 +1,140 @@
+/* Pitfalls of pipelines, each beside the whole model in one process: losses scaled once, micro-batches
+ * of unequal size, norms of gradients that tied parameters enter once. */
+#include "test.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+#include <lockstep/models/gpt2.h>
+
+enum { TOKENS = 6, VOCAB = 11, MICRO = 4, ROWS = 12, PARAMS_MAX = 64 };
+
+static ls_module *make_net(void)
+{
+    return ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .layers = 3, .heads = 2, .dim = 16,
+                                  .context = TOKENS, .vocab = VOCAB, .dropout = 0.0));
+}
+
+static ls_tensor *tokens_of(int first, int rows, int shift)
+{
+    int32_t x[ROWS * TOKENS];
+    for (int i = 0; i < rows * TOKENS; i++) {
+        x[i] = ((first * TOKENS + i) * 7 + shift) % VOCAB;
+    }
+    return ls_from_data(x, LS_SHAPE(rows, TOKENS), LS_INT32);
+}
+
+/* The rows of the batch in micro-batches of these sizes. */
+static void cut_batch(const int *rows, ls_micro_batch *micro)
+{
+    int first = 0;
+    for (int m = 0; m < MICRO; m++) {
+        micro[m] = (ls_micro_batch){.size = sizeof *micro,
+                                    .inputs = {tokens_of(first, rows[m], 0)},
+                                    .target = tokens_of(first, rows[m], 1)};
+        first += rows[m];
+    }
+    CHECK_INT(first, ROWS);
+}
+
+/* One backward of all rows; *norm: of all gradients. */
+static ls_module *whole_batch(double *loss, double *norm)
+{
+    LS_SCOPE;
+    ls_module *net = make_net();
+    ls_tensor *y = ls_forward(net, tokens_of(0, ROWS, 0));
+    ls_tensor *of = ls_cross_entropy(y, tokens_of(0, ROWS, 1), NULL);
+    CHECK_OK(ls_backward(of));
+    CHECK_OK(ls_item(of, loss));
+    CHECK_OK(ls_clip_grad_norm(net, INFINITY, NULL, norm));
+    return net;
+}
+
+/* The gradients of this rank's stage are the whole model's, up to rounding. */
+static void check_grads(ls_module *net, ls_module *whole)
+{
+    ls_param params[PARAMS_MAX];
+    const int count = ls_module_params(net, params, PARAMS_MAX);
+    for (int i = 0; i < count; i++) {
+        ls_tensor *other = ls_module_param(whole, params[i].name);
+        const float *a = ls_data(ls_grad(params[i].value)), *b = ls_data(ls_grad(other));
+        for (int64_t e = 0; e < ls_numel(other); e++) {
+            CHECK(fabsf(a[e] - b[e]) <= 1e-6F + 1e-4F * fabsf(b[e]));
+        }
+    }
+}
+
+static bool is_tied(void *arg, const char *name, const ls_tensor *value)
+{
+    (void)arg, (void)value;
+    return strcmp(name, "transformer.wte.weight") == 0;
+}
+
+static void check_norm(ls_module *net, double expected)
+{
+    double norm = 0.0, twice = 0.0;
+    CHECK_OK(ls_clip_grad_norm(
+        net, INFINITY,
+        LS_OPTIONS(ls_clip_grad_norm_options, .group = ls_world(), .replicated = is_tied), &norm));
+    CHECK(fabs(norm - expected) <= 1e-5 * expected);
+    CHECK_OK(ls_clip_grad_norm(net, INFINITY,
+                               LS_OPTIONS(ls_clip_grad_norm_options, .group = ls_world()), &twice));
+    CHECK(twice > norm * 1.001); /* the tie does enter it */
+}
+
+static void check_sizes(const int *rows, const char *schedule, ls_pipeline_loss_fn loss_of)
+{
+    double loss, norm, losses[MICRO], mean = 0.0;
+    ls_module *net = make_net(), *whole = whole_batch(&loss, &norm);
+    ls_pipeline *pipe = NULL;
+    CHECK_OK(ls_pipeline_new(net, ls_world(),
+                             LS_OPTIONS(ls_pipeline_options, .schedule = schedule,
+                                        .micro_batches = MICRO, .loss = loss_of),
+                             &pipe));
+    {
+        LS_SCOPE;
+        ls_micro_batch micro[MICRO];
+        cut_batch(rows, micro);
+        CHECK_OK(ls_pipeline_backward(pipe, net, micro, losses));
+    }
+    for (int m = 0; m < MICRO; m++) {
+        mean += losses[m] / MICRO;
+    }
+    CHECK(fabs(mean - loss) < 1e-6);
+    check_grads(net, whole);
+    check_norm(net, norm);
+    CHECK_OK(ls_pipeline_free(pipe));
+    ls_module_free(net);
+    ls_module_free(whole);
+}
+
+/* The mean over the rows of the whole batch, of which micro-batches have unequal shares. */
+static ls_tensor *loss_by_rows(void *arg, ls_tensor *output, ls_tensor *target)
+{
+    (void)arg;
+    const double share = (double)ls_size(target, 0) / ROWS;
+    return ls_scale(ls_cross_entropy(output, target, NULL), share * MICRO);
+}
+
+static void check_all(void)
+{
+    static const char *const all[] = {"gpipe", "1f1b", "zb-h1"};
+    for (int i = 0; i < 3; i++) {
+        check_sizes((int[]){3, 3, 3, 3}, all[i], NULL);
+        check_sizes((int[]){5, 3, 3, 1}, all[i], loss_by_rows);
+        check_sizes((int[]){4, 4, 3, 1}, all[i], loss_by_rows);
+    }
+}
+
+DIST_TEST(gradients_losses_and_norms_are_those_of_the_whole_batch_on_2, 2)
+{
+    check_all();
+}
+
+DIST_TEST(gradients_losses_and_norms_are_those_of_the_whole_batch_on_4, 4)
+{
+    check_all();
+}
+
+TEST_MAIN
