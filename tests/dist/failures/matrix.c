@@ -300,7 +300,7 @@ static void check_way(const char *name, const char *chosen)
 
 TEST_OF(a_killed_rank_is_named_by_all, 0, LONG_SECONDS)
 {
-    check_way("kill", " startup forward reduce_scatter send compute survived exit ");
+    check_way("kill", " startup forward stage reduce_scatter send compute survived exit ");
 }
 
 TEST_OF(a_segfault_is_named_by_all, 0, LONG_SECONDS)

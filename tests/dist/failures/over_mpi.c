@@ -206,12 +206,12 @@ static void check_way(const kind *mpi, const char *carried, const char *way, con
 
 TEST_OF(a_killed_rank_is_named_by_all_over_open_mpi, 0, 600)
 {
-    check_way(&openmpi, MESSAGES, "kill", " rendezvous all_reduce send between exit ");
+    check_way(&openmpi, MESSAGES, "kill", " rendezvous stage all_reduce send between exit ");
 }
 
 TEST_OF(a_killed_rank_is_named_by_all_over_mpich, 0, 600)
 {
-    check_way(&mpich, MESSAGES, "kill", " rendezvous all_reduce send between exit ");
+    check_way(&mpich, MESSAGES, "kill", " rendezvous stage all_reduce send between exit ");
 }
 
 TEST_OF(a_stopped_rank_is_named_by_all_over_open_mpi, 0, 900)

@@ -2,7 +2,8 @@
  *
  *     victim HOW WHERE RANK FOLDER
  *     HOW    none, kill, segv, abort, exit0, exit3, stop, oom (no memory from there on)
- *     WHERE  startup, rendezvous, forward, backward, the name of an operation (all_reduce … recv),
+ *     WHERE  startup, rendezvous, forward, backward, stage (the forward of its stage of a pipeline), the
+ *            name of an operation (all_reduce … recv),
  *            group, between, compute, checkpoint, exit; survived: between steps, and all ranks have
  *            made a mistake on another group before, and gone on
  *            transfer: in one of many large all-reduces, mostly while its data moves
@@ -197,6 +198,63 @@ static ls_module *make_model(void)
     return ls_ddp_new(&net->base, ls_world(), NULL);
 }
 
+/* ---- a pipeline, of which each rank has a stage -------------------------------------------- */
+
+enum { MICRO = 4 };
+
+typedef struct stage {
+    ls_module base;
+    ls_module *fc;
+} stage;
+
+static ls_tensor *stage_forward(ls_module *m, ls_tensor *x)
+{
+    strike_at("stage");
+    return ls_forward(((stage *)m)->fc, x);
+}
+static const ls_module_class stage_class =
+    LS_MODULE_CLASS(.name = "stage", .forward = stage_forward);
+
+static ls_tensor *mean_of(void *arg, ls_tensor *output, ls_tensor *target)
+{
+    (void)arg;
+    (void)target;
+    return ls_mean(output);
+}
+
+static ls_module *make_stages(void)
+{
+    ls_module *net = ls_sequential_new(NULL, 0);
+    for (int r = 0; r < size; r++) {
+        const char name[] = {(char)('a' + r), '\0'};
+        stage *one = ls_module_new(sizeof *one, &stage_class);
+        one->fc = ls_module_add(&one->base, "fc", ls_linear_new(DIM, DIM, NULL));
+        (void)ls_module_add(net, name, &one->base);
+    }
+    return net;
+}
+
+static void run_stages(void)
+{
+    LS_SCOPE;
+    ls_pipeline *pipeline = NULL;
+    ls_micro_batch micro[MICRO];
+    if (!at("stage")) {
+        return;
+    }
+    ls_module *net = make_stages();
+    LS_CHECK(ls_pipeline_new(
+        net, ls_world(), LS_OPTIONS(ls_pipeline_options, .micro_batches = MICRO, .loss = mean_of),
+        &pipeline));
+    for (int m = 0; m < MICRO; m++) {
+        micro[m] = (ls_micro_batch){.size = sizeof *micro,
+                                    .inputs = {ls_ones(LS_SHAPE(BATCH, DIM), LS_FLOAT32)}};
+    }
+    LS_CHECK(ls_pipeline_backward(pipeline, net, micro, NULL));
+    LS_CHECK(ls_pipeline_free(pipeline));
+    ls_module_free(net);
+}
+
 /* ---- every operation ----------------------------------------------------------------------- */
 
 static float a[COUNT * RANKS_MAX], b[COUNT * RANKS_MAX];
@@ -295,6 +353,7 @@ static void train(ls_module *net, ls_optim *optim, ls_tensor *trap)
         }
         LS_CHECK(ls_optim_step(optim));
         ls_optim_zero_grad(optim);
+        run_stages();
         all_operations();
         transfer();
         make_a_group();
