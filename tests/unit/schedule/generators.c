@@ -56,6 +56,35 @@ TEST(tables_of_all_sizes_execute_as_their_twin_with_the_memory_of_the_formulas)
     }
 }
 
+static void check_peaks_of(const char *name, const ls__schedule_spec *spec)
+{
+    ls__schedule *s = table_of(name, spec); /* verified */
+    check_peaks(s);
+    ls__schedule_free(s);
+}
+
+/* More micro-batches than are executed above. */
+TEST(peaks_of_up_to_64_micro_batches_are_those_of_the_formulas)
+{
+    for (int p = 2; p <= 8; p++) {
+        for (int m = 21; m <= 64; m++) {
+            for (int recompute = 0; recompute < 2; recompute++) {
+                ls__schedule_spec spec = {.ranks = p, .micro_batches = m, .recompute = recompute};
+                check_peaks_of("naive", &spec);
+                check_peaks_of("gpipe", &spec);
+                check_peaks_of("1f1b", &spec);
+                check_peaks_of("zb-h1", &spec);
+                check_peaks_of("pipedream", &spec);
+                spec.chunks = 1 + m / p % 4;
+                spec.micro_batches = m / p * p;
+                check_peaks_of("interleaved", &spec);
+                spec.chunks = 0;
+                check_peaks_of("pipedream-2bw", &spec);
+            }
+        }
+    }
+}
+
 TEST(tables_that_need_multiples_execute_as_their_twin_with_the_memory_of_the_formulas)
 {
     for (int p = 1; p <= 6; p++) {
