@@ -51,13 +51,19 @@ typedef struct ls__transit {
 } ls__transit;
 
 /* Gradients on their way back, copied, so that a micro-batch ends with its backward whenever the other
- * rank reads them. The next one waits until the last but one was read. */
-#define LS__OUTBOX 2
+ * rank reads them. Between neighbours the next one waits until the last but one was read. A stage further
+ * back reads them much later, with those of the stages between: as many can be on their way as it has
+ * micro-batches, and to wait for one would delay the stages between, or never end. */
+#define LS__OUTBOX_NEIGHBOUR 2
+typedef struct ls__outbox_place {
+    void *memory;
+    size_t room;
+    ls_work *work;
+} ls__outbox_place;
+
 typedef struct ls__outbox {
-    void *memory[LS__OUTBOX];
-    size_t room[LS__OUTBOX];
-    ls_work *work[LS__OUTBOX];
-    int next;
+    ls__outbox_place *place; /* [places] */
+    int places, next;
 } ls__outbox;
 
 typedef struct ls__slot { /* a micro-batch in a stage */

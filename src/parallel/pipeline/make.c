@@ -238,6 +238,42 @@ static void count_backwards(ls_pipeline *p)
     p->backwards_per_step = all / ls__schedule_steps(p->schedule);
 }
 
+/* Micro-batches that a stage has between their forward and backward at most, on all its ranks. */
+static int kept_by(const ls__schedule *schedule, int stage)
+{
+    int most = 0;
+    for (int r = 0; r < schedule->ranks; r++) {
+        int now = 0, peak = 0;
+        for (int i = 0; i < schedule->rank[r].count; i++) {
+            const ls__action *a = &schedule->rank[r].list[i];
+            if (a->stage == stage) {
+                now += a->kind == LS__FORWARD;
+                now -= a->kind == LS__BACKWARD || a->kind == LS__INPUT_PART;
+                peak = now > peak ? now : peak;
+            }
+        }
+        most += peak;
+    }
+    return most;
+}
+
+static ls_status make_outboxes(ls_pipeline *p, ls__stage *s)
+{
+    s->outbox = take(p, (size_t)s->arriving_count, sizeof *s->outbox);
+    for (int i = 0; s->outbox != NULL && i < s->arriving_count; i++) {
+        ls__outbox *box = &s->outbox[i];
+        const int from = s->arriving[i].from;
+        const int places =
+            from == s->number - 1 ? LS__OUTBOX_NEIGHBOUR : kept_by(p->schedule, from);
+        box->place = take(p, (size_t)places, sizeof *box->place);
+        if (box->place == NULL) {
+            return no_memory();
+        }
+        box->places = places;
+    }
+    return s->outbox != NULL ? LS_OK : no_memory();
+}
+
 static ls_status make_stage(ls_pipeline *p, int number)
 {
     ls__stage *s = &p->own[p->own_count++];
@@ -249,8 +285,8 @@ static ls_status make_stage(ls_pipeline *p, int number)
     LS_TRY(find_arriving(p, s));
     LS_TRY(find_leaving(p, s));
     find_sends(p, s);
-    s->outbox = take(p, (size_t)s->arriving_count, sizeof *s->outbox);
-    return s->outbox != NULL ? make_slots(p, s) : no_memory();
+    LS_TRY(make_outboxes(p, s));
+    return make_slots(p, s);
 }
 
 /* Stages are made before the cut, which needs the whole list of parts. */

@@ -271,23 +271,24 @@ ls_status ls__grads_take(ls_pipeline *p, ls__stage *s, int m, int out, ls_tensor
 }
 
 /* The next place of the outbox, with room for `bytes`. */
-static ls_status open_outbox(ls_pipeline *p, ls__outbox *box, size_t bytes, int *place)
+static ls_status open_outbox(ls_pipeline *p, ls__outbox *box, size_t bytes, ls__outbox_place **out)
 {
-    *place = box->next;
-    box->next = (box->next + 1) % LS__OUTBOX;
-    LS_TRY(wait_for(&box->work[*place]));
-    if (bytes > box->room[*place]) {
+    ls__outbox_place *place = &box->place[box->next];
+    box->next = (box->next + 1) % box->places;
+    LS_TRY(wait_for(&place->work));
+    if (bytes > place->room) {
         void *memory = p->env->allocate(p->env, bytes);
         if (memory == NULL) {
             return ls__fail(LS_ERR_MEMORY, "no memory for %zu bytes of a gradient between stages",
                             bytes);
         }
-        if (box->memory[*place] != NULL) {
-            p->env->release(p->env, box->memory[*place], box->room[*place]);
+        if (place->memory != NULL) {
+            p->env->release(p->env, place->memory, place->room);
         }
-        box->memory[*place] = memory;
-        box->room[*place] = bytes;
+        place->memory = memory;
+        place->room = bytes;
     }
+    *out = place;
     return LS_OK;
 }
 
@@ -297,23 +298,21 @@ ls_status ls__grads_send(ls_pipeline *p, ls__stage *s, int m)
     const ls_collective_options options = named("gradients");
     for (int i = 0; i < s->arriving_count; i++) {
         const ls__route *r = &s->arriving[i];
-        ls__outbox *box = &s->outbox[i];
-        int place = 0;
+        ls__outbox_place *place = NULL;
         if (r->own || !arriving(s, m, i)->head.requires_grad) {
             continue;
         }
         ls_tensor *leaf = s->slot[m].leaf[i], *grad = ls_grad(leaf);
         const size_t bytes = bytes_of(&arriving(s, m, i)->head);
         LS_TRY(grad != NULL ? ls_tensor_status(grad) : LS_OK);
-        LS_TRY(open_outbox(p, box, bytes, &place));
+        LS_TRY(open_outbox(p, &s->outbox[i], bytes, &place));
         if (grad == NULL) {
-            memset(box->memory[place], 0, bytes);
+            memset(place->memory, 0, bytes);
         } else {
-            memcpy(box->memory[place], ls_data(grad), bytes);
+            memcpy(place->memory, ls_data(grad), bytes);
         }
-        LS_TRY(ls_send(p->group, box->memory[place], ls_numel(leaf), ls_dtype_of(leaf),
-                       peer_of(p, s, r, m), tag_of(p, r, m, GRADIENT), &options,
-                       &box->work[place]));
+        LS_TRY(ls_send(p->group, place->memory, ls_numel(leaf), ls_dtype_of(leaf),
+                       peer_of(p, s, r, m), tag_of(p, r, m, GRADIENT), &options, &place->work));
     }
     return LS_OK;
 }
@@ -334,8 +333,9 @@ ls_status ls__grads_sent(ls_pipeline *p)
 {
     for (int k = 0; k < p->own_count; k++) {
         for (int i = 0; i < p->own[k].arriving_count; i++) {
-            for (int place = 0; place < LS__OUTBOX; place++) {
-                LS_TRY(wait_for(&p->own[k].outbox[i].work[place]));
+            const ls__outbox *box = &p->own[k].outbox[i];
+            for (int j = 0; j < box->places; j++) {
+                LS_TRY(wait_for(&box->place[j].work));
             }
         }
     }
@@ -421,9 +421,10 @@ void ls__outboxes_free(ls_pipeline *p)
     for (int k = 0; k < p->own_count; k++) {
         const ls__stage *s = &p->own[k];
         for (int i = 0; s->outbox != NULL && i < s->arriving_count; i++) {
-            for (int place = 0; place < LS__OUTBOX; place++) {
-                if (s->outbox[i].memory[place] != NULL) {
-                    p->env->release(p->env, s->outbox[i].memory[place], s->outbox[i].room[place]);
+            for (int j = 0; j < s->outbox[i].places; j++) {
+                const ls__outbox_place *place = &s->outbox[i].place[j];
+                if (place->memory != NULL) {
+                    p->env->release(p->env, place->memory, place->room);
                 }
             }
         }

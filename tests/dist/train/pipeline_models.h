@@ -40,14 +40,77 @@ static inline ls_module *make_resnet(void)
     return ls_resnet_new(18, VOCAB, true);
 }
 
-static inline ls_tensor *tokens_of(int step, int m, int rows, int which)
+/* A U: results of the way down go to the parts of the way up too, past all between. */
+typedef struct unet {
+    ls_module base;
+    ls_module *layer[6];
+} unet;
+
+static inline ls_tensor *up(ls_module *m, ls_tensor *const *x, int layer)
+{
+    return ls_gelu(ls_forward(((unet *)m)->layer[layer], ls_add(x[0], x[1])), LS_GELU_ERF);
+}
+
+static inline ls_tensor *up_3(ls_module *m, ls_tensor *const *x)
+{
+    return up(m, x, 3);
+}
+
+static inline ls_tensor *up_4(ls_module *m, ls_tensor *const *x)
+{
+    return up(m, x, 4);
+}
+
+static inline ls_tensor *up_5(ls_module *m, ls_tensor *const *x)
+{
+    return up(m, x, 5);
+}
+
+static inline void unet_parts(ls_module *m, ls_parts *parts)
+{
+    unet *self = (unet *)m;
+    for (int i = 0; i < 3; i++) {
+        ls_parts_add(parts, &LS_PART(.module = self->layer[i]));
+    }
+    ls_parts_add(parts, &LS_PART(.name = "up3", .run = up_3, .uses = "3", .from = (int[]){2, 1},
+                                 .from_count = 2));
+    ls_parts_add(parts, &LS_PART(.name = "up4", .run = up_4, .uses = "4", .from = (int[]){3, 0},
+                                 .from_count = 2));
+    ls_parts_add(parts, &LS_PART(.name = "up5", .run = up_5, .uses = "5", .from = (int[]){4, 0},
+                                 .from_count = 2));
+}
+
+static inline ls_tensor *unet_forward(ls_module *m, ls_tensor *x)
+{
+    unet *self = (unet *)m;
+    ls_tensor *a = ls_forward(self->layer[0], x), *b = ls_forward(self->layer[1], a);
+    ls_tensor *c = up_3(m, (ls_tensor *[]){ls_forward(self->layer[2], b), b});
+    return up_5(m, (ls_tensor *[]){up_4(m, (ls_tensor *[]){c, a}), a});
+}
+
+static const ls_module_class unet_class =
+    LS_MODULE_CLASS(.name = "unet", .forward = unet_forward, .parts = unet_parts);
+
+static inline ls_module *make_unet(void)
+{
+    unet *self = ls_module_new(sizeof *self, &unet_class);
+    for (int i = 0; i < 6; i++) {
+        ls_module *pair[] = {ls_linear_new(i == 0 ? 3 * 64 : 13, i == 5 ? VOCAB : 13, NULL),
+                             ls_dropout_new(i < 5 ? 0.2 : 0.0)};
+        const char name[] = {(char)('0' + i), '\0'};
+        self->layer[i] = ls_module_add(&self->base, name, ls_sequential_new(pair, 2));
+    }
+    return &self->base;
+}
+
+static inline ls_tensor *tokens_of(int step, int m, int rows, int length, int which)
 {
     int32_t x[8 * TOKENS];
-    for (int i = 0; i < rows * TOKENS; i++) {
+    for (int i = 0; i < rows * length; i++) {
         const int value = (i * 5 + step * 7 + m * 3 + which) % VOCAB;
-        x[i] = which == 1 ? value % 2 : which == 2 ? i % TOKENS < TOKENS - 1 : value;
+        x[i] = which == 1 ? value % 2 : which == 2 ? i % length < length - 1 : value;
     }
-    return ls_from_data(x, LS_SHAPE(rows, TOKENS), LS_INT32);
+    return ls_from_data(x, LS_SHAPE(rows, length), LS_INT32);
 }
 
 static inline ls_tensor *images_of(int step, int m, int rows)
@@ -76,6 +139,7 @@ typedef struct use {
     const char *cut;
     bool
         short_last; /* the last micro-batch has fewer samples, and sizes change from step to step */
+    bool lengths;   /* so do those of the sequences */
 } use;
 
 static inline int rows_of(const use *u, int step, int m)
@@ -91,14 +155,16 @@ static inline ls_micro_batch micro_of(const use *u, int step, int m, int replica
     ls_micro_batch micro = {
         .size = sizeof micro,
         .context = {.step = (uint64_t)(step * 100 + m), .sample_offset = 10 * replica}};
-    if (u->make == make_resnet) {
-        micro.inputs[0] = images_of(step, k, rows);
+    const int length = u->lengths ? 2 + (step + m) % (TOKENS - 1) : TOKENS;
+    if (u->make == make_resnet || u->make == make_unet) {
+        ls_tensor *x = images_of(step, k, rows);
+        micro.inputs[0] = u->make == make_unet ? ls_reshape(x, LS_SHAPE(rows, 3 * 64)) : x;
         micro.target = classes_of(step, k, rows);
     } else {
         for (int i = 0; i < (u->make == make_bert ? 3 : 1); i++) {
-            micro.inputs[i] = tokens_of(step, k, rows, i);
+            micro.inputs[i] = tokens_of(step, k, rows, length, i);
         }
-        micro.target = tokens_of(step, k + 1, rows, 0);
+        micro.target = tokens_of(step, k + 1, rows, length, 0);
     }
     return micro;
 }

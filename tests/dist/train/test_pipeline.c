@@ -153,6 +153,49 @@ DIST_TEST(batch_norm_takes_each_micro_batch_by_itself, 3)
     train(&(use){.make = make_resnet, .schedule = "zb-h1", .micro = 4, .short_last = true}, 3, 1);
 }
 
+DIST_TEST(recomputed_stages_count_a_batch_once_in_their_running_statistics, 3)
+{
+    train(&(use){.make = make_resnet, .schedule = "gpipe", .micro = 4, .recompute = true}, 3, 1);
+}
+
+/* Values with gradients, that one or two later stages take. */
+static void train_unet(int pp)
+{
+    train(&(use){.make = make_unet, .schedule = "gpipe", .micro = 4}, pp, 1);
+    train(&(use){.make = make_unet, .schedule = "gpipe", .micro = 4, .recompute = true}, pp, 1);
+    train(&(use){.make = make_unet, .schedule = "1f1b", .micro = 5, .short_last = true}, pp, 1);
+    train(&(use){.make = make_unet, .schedule = "zb-h1", .micro = 8}, pp, 1);
+}
+
+DIST_TEST(gradients_of_skip_connections_cross_any_number_of_stages_on_3, 3)
+{
+    train_unet(3);
+    train(&(use){.make = make_unet, .schedule = "interleaved", .micro = 6, .chunks = 2}, 3, 1);
+}
+
+DIST_TEST(gradients_of_skip_connections_cross_any_number_of_stages_on_6, 6)
+{
+    train_unet(6);
+}
+
+DIST_TEST(sequences_may_have_other_lengths_in_every_micro_batch, 4)
+{
+    train(&(use){.make = make_gpt, .schedule = "1f1b", .micro = 8, .lengths = true}, 4, 1);
+    train(&(use){.make = make_gpt,
+                 .schedule = "interleaved",
+                 .micro = 8,
+                 .chunks = 2,
+                 .short_last = true,
+                 .lengths = true},
+          4, 1);
+    train(&(use){.make = make_bert,
+                 .schedule = "zb-h1",
+                 .micro = 5,
+                 .short_last = true,
+                 .lengths = true},
+          4, 1);
+}
+
 DIST_TEST(masks_cross_several_stages_and_ties_are_summed, 4)
 {
     train(&(use){.make = make_bert,
