@@ -113,6 +113,21 @@ TEST(between_stages_of_one_rank_there_is_no_latency)
     ls__schedule_free(s);
 }
 
+/* Ranks are looked at in their order, which is not that of the stages here. */
+TEST(a_stage_waits_for_one_on_a_later_rank)
+{
+    ls__schedule_cost cost;
+    ls__stage_times times[2];
+    ls__schedule *s = table_parsed("schedule x\nranks 2\nstages 2\nmicro-batches 1\nplacement 1 0\n"
+                                   "rank 1: 0F0 0SEND_F0>0 0RECV_B0<0 0B0 0REDUCE 0STEP@1\n"
+                                   "rank 0: 1RECV_F0<1 1F0 1B0 1SEND_B0>1 1REDUCE 1STEP@1\n");
+    CHECK_OK(ls__schedule_verify(s));
+    uniform(times, 2, (ls__stage_times){1, 2, 1, 1});
+    CHECK_OK(ls__schedule_cost_of(s, times, 0, &cost));
+    CHECK(cost.begin[0][1] == 1.0 && cost.makespan == 6.0);
+    ls__schedule_free(s);
+}
+
 static double makespan_of(const char *name, int p, int m, const ls__stage_times *times)
 {
     ls__schedule_cost cost;

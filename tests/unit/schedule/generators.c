@@ -286,22 +286,26 @@ TEST(specs_that_make_no_schedule_are_refused_with_the_reason)
     refused("gpipe", (ls__schedule_spec){.ranks = 2}, LS_ERR_INVALID,
             SAYS("%s: %d ranks, %lld stages, %d micro-batches; there must be one of each, and a "
                  "stage for every rank"));
+    refused("interleaved", (ls__schedule_spec){.ranks = 128, .micro_batches = 128, .chunks = 33},
+            LS_ERR_LIMIT, "%s: %d ranks, %lld stages, %d micro-batches; at most %d, %d and %d");
     refused("interleaved", (ls__schedule_spec){.ranks = 256, .micro_batches = 4, .chunks = 1 << 30},
             LS_ERR_LIMIT,
             SAYS("%s: %d ranks, %lld stages, %d micro-batches; at most %d, %d and %d are possible, "
                  "and %d forwards in all"));
 }
 
-/* An env whose memory ends after some allocations. */
+/* An env whose memory ends after some allocations, or that fails one alone. */
 typedef struct poor_env {
     ls__env env;
     int left;
+    bool once;
 } poor_env;
 
 static void *allocate(const ls__env *env, size_t bytes)
 {
     poor_env *self = (poor_env *)(uintptr_t)env;
-    return self->left-- > 0 ? ls__env_posix()->allocate(env, bytes) : NULL;
+    const int left = self->left--;
+    return left > 0 || (left < 0 && self->once) ? ls__env_posix()->allocate(env, bytes) : NULL;
 }
 
 static void release(const ls__env *env, void *memory, size_t bytes)
@@ -323,6 +327,20 @@ static void check_no_memory(void)
     CHECK_INT(said, 1);
 }
 
+/* Each allocation fails once. */
+static void time_without_memory(ls__schedule *s, poor_env *poor)
+{
+    ls__schedule_cost cost;
+    const ls__stage_times times[4] = {{1, 2, 1, 1}};
+    ls_status status = LS_ERR_MEMORY;
+    poor->once = true;
+    for (int left = 0; status != LS_OK; left++) {
+        poor->left = left;
+        status = ls__schedule_cost_of(s, times, 0, &cost);
+        CHECK(status == LS_OK || (status == LS_ERR_MEMORY && left < 100));
+    }
+}
+
 /* The table is whole, and nothing more fits. */
 static void use_without_memory(ls__schedule *s)
 {
@@ -342,7 +360,7 @@ static void use_without_memory(ls__schedule *s)
 TEST(without_memory_there_is_an_error_and_no_leak)
 {
     ls__schedule *s = NULL;
-    const ls__schedule_spec spec = {.ranks = 4, .micro_batches = 64};
+    const ls__schedule_spec spec = {.ranks = 4, .micro_batches = 1024};
     ls_status status = LS_ERR_MEMORY;
     for (int left = 0; status != LS_OK; left++) {
         poor_env poor = {.env = *ls__env_posix(), .left = left};
@@ -352,6 +370,7 @@ TEST(without_memory_there_is_an_error_and_no_leak)
         if (status == LS_OK) {
             poor.left = 0;
             use_without_memory(s);
+            time_without_memory(s, &poor);
             ls__schedule_free(s);
         } else {
             CHECK(status == LS_ERR_MEMORY && s == NULL && left < 100);
