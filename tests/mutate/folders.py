@@ -25,6 +25,8 @@ FOLDERS = {
     "kernel": Folder(30, ("tests/unit/kernel/", "tests/unit/comm/program/reduce", "tests/unit/tensor/", "tests/grad/",
                           "tests/unit/nn/", "tests/reference/")),
     "comm": Folder(75, COMM),
+    "schedule": Folder(25, ("tests/unit/schedule/", "tests/fuzz/")),
+    "parallel": Folder(25, ("tests/dist/train/test_pip",)),
 }
 
 # Programs that tests start, which must be built too: test program's folder -> targets.
