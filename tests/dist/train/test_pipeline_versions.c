@@ -75,26 +75,27 @@ static ls_tensor *sum_of(void *arg, ls_tensor *output, ls_tensor *target)
     return ls_sum(output);
 }
 
-/* Narayanan et al. 2019, section 3.3, and 2021, section 3.1. */
-static int version_of(int m)
+/* Narayanan et al. 2019, section 3.3, and 2021, section 3.1; with vertical sync that of the first stage. */
+static int version_of(int m, bool vertical_sync)
 {
-    const int stages = ls_world_size(), delay = per_step == 1 ? stages - 1 - ls_rank() : 1;
+    const int behind = ls_world_size() - 1 - (vertical_sync ? 0 : ls_rank());
+    const int delay = per_step == 1 ? behind : 1;
     return m / per_step > delay ? m / per_step - delay : 0;
 }
 
-static void check_log(void)
+static void check_log(bool vertical_sync)
 {
     CHECK_INT(forwards, MICRO * CALLS);
     CHECK_INT(backwards, MICRO * CALLS);
     for (int i = 0; i < MICRO * CALLS; i++) {
         /* A call begins with the newest version everywhere. */
-        const int expected = i / MICRO * (MICRO / per_step) + version_of(i % MICRO);
+        const int expected = i / MICRO * (MICRO / per_step) + version_of(i % MICRO, vertical_sync);
         CHECK_INT(read_forward[i], expected);
         CHECK_INT(read_backward[i], expected);
     }
 }
 
-static void log_versions(const char *schedule, int micro_batches_per_step)
+static void log_versions(const char *schedule, int micro_batches_per_step, bool vertical_sync)
 {
     ls_module *net = ls_sequential_new(NULL, 0);
     ls_pipeline *pipe = NULL;
@@ -106,7 +107,8 @@ static void log_versions(const char *schedule, int micro_batches_per_step)
     }
     CHECK_OK(ls_pipeline_new(net, ls_world(),
                              LS_OPTIONS(ls_pipeline_options, .schedule = schedule,
-                                        .micro_batches = MICRO, .loss = sum_of),
+                                        .micro_batches = MICRO, .loss = sum_of,
+                                        .vertical_sync = vertical_sync),
                              &pipe));
     ls_optim *optim = ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 1.0));
     CHECK_OK(ls_pipeline_set_optim(pipe, optim));
@@ -119,7 +121,7 @@ static void log_versions(const char *schedule, int micro_batches_per_step)
         }
         CHECK_OK(ls_pipeline_backward(pipe, net, micro, NULL));
     }
-    check_log();
+    check_log(vertical_sync);
     ls_optim_free(optim);
     CHECK_OK(ls_pipeline_free(pipe));
     ls_module_free(net);
@@ -127,20 +129,23 @@ static void log_versions(const char *schedule, int micro_batches_per_step)
 
 DIST_TEST(forward_and_backward_read_the_version_of_the_rule_on_2, 2)
 {
-    log_versions("pipedream", 1);
-    log_versions("pipedream-2bw", 2);
+    log_versions("pipedream", 1, false);
+    log_versions("pipedream", 1, true);
+    log_versions("pipedream-2bw", 2, false);
 }
 
 DIST_TEST(forward_and_backward_read_the_version_of_the_rule_on_4, 4)
 {
-    log_versions("pipedream", 1);
-    log_versions("pipedream-2bw", 4);
+    log_versions("pipedream", 1, false);
+    log_versions("pipedream", 1, true);
+    log_versions("pipedream-2bw", 4, false);
 }
 
 DIST_TEST(forward_and_backward_read_the_version_of_the_rule_on_6, 6)
 {
-    log_versions("pipedream", 1);
-    log_versions("pipedream-2bw", 6);
+    log_versions("pipedream", 1, false);
+    log_versions("pipedream", 1, true);
+    log_versions("pipedream-2bw", 6, false);
 }
 
 /* ---- the stashes -------------------------------------------------------------------------- */
@@ -155,7 +160,7 @@ static size_t allocated(void)
 }
 
 /* Bytes that the pipeline keeps between calls, more than before the first one. */
-static size_t kept_by(const char *schedule)
+static size_t kept_by(const char *schedule, bool vertical_sync)
 {
     ls_module *net = ls_sequential_new(NULL, 0);
     ls_pipeline *pipe = NULL;
@@ -166,7 +171,8 @@ static size_t kept_by(const char *schedule)
     }
     CHECK_OK(ls_pipeline_new(net, ls_world(),
                              LS_OPTIONS(ls_pipeline_options, .schedule = schedule,
-                                        .micro_batches = MICRO, .loss = sum_of),
+                                        .micro_batches = MICRO, .loss = sum_of,
+                                        .vertical_sync = vertical_sync),
                              &pipe));
     ls_optim *optim = ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.01));
     CHECK_OK(ls_pipeline_set_optim(pipe, optim));
@@ -189,12 +195,13 @@ static size_t kept_by(const char *schedule)
 }
 
 /* By the verifier, of stages whose weights are two matrices. */
-static size_t stashed_by(const char *schedule)
+static size_t stashed_by(const char *schedule, bool vertical_sync)
 {
     ls__stage_sizes sizes[8];
     ls__schedule_peak peaks[8];
     ls__schedule *s = NULL;
-    const ls__schedule_spec spec = {.ranks = ls_world_size(), .micro_batches = MICRO};
+    const ls__schedule_spec spec = {
+        .ranks = ls_world_size(), .micro_batches = MICRO, .vertical_sync = vertical_sync};
     CHECK_OK(ls__schedule_new(ls__env_posix(), schedule, &spec, &s));
     for (int i = 0; i < ls_world_size(); i++) {
         sizes[i] = (ls__stage_sizes){.weights = 2 * (int64_t)WEIGHT_BYTES};
@@ -204,16 +211,21 @@ static size_t stashed_by(const char *schedule)
     return (size_t)peaks[ls_rank()].stashed;
 }
 
-/* A stash for each version besides the newest one: P - 1 - r, or one. */
+/* A stash for each version besides the newest one. */
+static void check_stashed(const char *schedule, bool vertical_sync, int versions)
+{
+    const size_t kept = kept_by(schedule, vertical_sync);
+    CHECK_INT(kept, 2 * (size_t)WEIGHT_BYTES * (size_t)versions);
+    CHECK_INT(kept, stashed_by(schedule, vertical_sync));
+}
+
 static void check_stashes(void)
 {
-    static const char *const all[] = {"pipedream", "pipedream-2bw", "1f1b"};
-    const int behind[] = {ls_world_size() - 1 - ls_rank(), 1, 0};
-    for (int i = 0; i < 3; i++) {
-        const size_t kept = kept_by(all[i]);
-        CHECK_INT(kept, 2 * (size_t)WEIGHT_BYTES * (size_t)behind[i]);
-        CHECK_INT(kept, stashed_by(all[i]));
-    }
+    const int last = ls_world_size() - 1;
+    check_stashed("pipedream", false, last - ls_rank());
+    check_stashed("pipedream", true, last);
+    check_stashed("pipedream-2bw", false, 1);
+    check_stashed("1f1b", false, 0);
 }
 
 DIST_TEST(a_stash_takes_the_bytes_of_the_parameters_of_its_stage_on_2, 2)
