@@ -19,13 +19,16 @@ static void years(paper *p)
 {
     json_t *t = table_of(p, "GPT-3 on one GPU: how long");
     const double parameters = 175e9, tokens = 300e9, flops = 6.0 * parameters * tokens;
-    const double rate = 67e12, seconds = flops / rate;
+    const double rate = 67e12, seconds = flops / rate, year = 365.25 * 24 * 3600;
+    const double counted = 3.14e23; /* table D.1 of Brown et al. 2020 */
     add(t, "parameters N", parameters, "", "GPT-3");
     add(t, "tokens D", tokens, "", "GPT-3");
     add(t, "training", flops, "FLOP", "6 N D");
     add(t, "one H100, float32", rate, "FLOP/s", "data sheet, SXM, without tensor cores");
     add(t, "time", seconds, "s", "6 N D / rate, at the peak rate");
-    add(t, "time", seconds / (365.25 * 24 * 3600), "years", "s / (365.25 x 24 x 3600)");
+    add(t, "time", seconds / year, "years", "s / (365.25 x 24 x 3600)");
+    add(t, "time by the authors' count", counted / rate / year, "years",
+        "3.14e23 FLOP (Brown et al. 2020, table D.1) / rate");
 }
 
 static void memory(paper *p)

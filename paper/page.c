@@ -138,6 +138,32 @@ static void result_to(FILE *out, const json_t *result, const char *folder)
     fputs("</section>\n", out);
 }
 
+/* A line for each experiment: what it is, and how many of its claims hold here. */
+static void contents_to(FILE *out, json_t *const *results, int count)
+{
+    fputs("<table>\n<tr><th>experiment</th><th></th><th>claims that hold here</th></tr>\n", out);
+    for (int i = 0; i < count; i++) {
+        const json_t *claims = json_object_get(results[i], "claims"), *claim;
+        const char *name = paper_text(results[i], "experiment");
+        size_t k, hold = 0;
+        json_array_foreach(claims, k, claim)
+        {
+            hold += json_is_true(json_object_get(claim, "holds"));
+        }
+        fprintf(out, "<tr><td><a href=\"#%s\">%s</a></td><td>", name, name);
+        escaped(out, paper_text(results[i], "about"));
+        if (json_array_size(claims) > 0) {
+            fprintf(out, "</td><td>%zu of %zu</td></tr>\n", hold, json_array_size(claims));
+        } else {
+            fputs("</td><td>none</td></tr>\n", out);
+        }
+    }
+    fputs(
+        "</table>\n<p>A claim holds if the median of the ratios of its turns does. One whose range "
+        "has turns on both sides is undecided: measure more turns (<code>--turns</code>).</p>\n",
+        out);
+}
+
 static const char head[] =
     "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Lockstep: the paper's "
     "experiments</title>\n"
@@ -165,6 +191,7 @@ bool paper_page(json_t *const *results, int count, const char *path)
                 paper_number(machine, "cores"), paper_text(machine, "system"),
                 paper_text(machine, "release"));
     }
+    contents_to(out, results, count);
     for (int i = 0; i < count; i++) {
         result_to(out, results[i], folder);
     }

@@ -50,7 +50,7 @@ bool question_is_same(const json_t *a, const json_t *b)
 
 /* ---- which backend? ---------------------------------------------------------------------------- */
 
-static const char *const parts[] = {"s:medium", "s:network", "s:reduction", "n:step", NULL};
+static const char *const parts[] = {"s:reduction", "s:medium", "s:network", "n:step", NULL};
 
 /* The overlapped row of the network with the shortest step but for `without`; NULL: there is none. */
 static const json_t *fastest(const json_t *rows, const char *network, const json_t *without)

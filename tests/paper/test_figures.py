@@ -112,7 +112,7 @@ def figure_2_finds_the_knee_and_compares_it_with_the_smallest_calls():
 @test
 def figure_6_shows_the_parts_and_compares_overlap_with_the_same_buckets_after_backward():
     result, measured = figure("fig6")
-    table, = result["tables"]
+    table, regimes = result["tables"]
     expected = []
     for network, model in NETWORKS.items():
         by_mode = {mode: the(measured, model=model, mode=mode) for mode in ("bucketed", "overlap", "local")}
@@ -121,6 +121,15 @@ def figure_6_shows_the_parts_and_compares_overlap_with_the_same_buckets_after_ba
                         medium="MPI (Open MPI)")
         expected.append((f"{network}, overlapped", "after backward", by_mode["overlap"]["round_ms"],
                          by_mode["bucketed"]["round_ms"], "<", 1))
+        mean = {part: by_mode["bucketed"][part]["mean_ms"] for part in ("exposed", "backward", "step")}
+        longer = max("exposed", "backward", key=mean.get)
+        shown = the(rows_of(regimes), network=network)
+        assert shown["longer"] == {"exposed": "communication"}.get(longer, longer), shown
+        for key, value in (("communication", mean["exposed"]), ("backward", mean["backward"]),
+                           ("ratio", mean["exposed"] / mean["backward"]),
+                           ("at best", 1 - min(mean["exposed"], mean["backward"]) / mean["step"]),
+                           ("measured", by_mode["overlap"]["step"]["mean_ms"] / mean["step"])):
+            assert near(shown[key], value), (key, shown)
     check_claims(result, *expected)
     assert [row["buckets"] for row in measured] == ["25", "25", "-"] * 2
     plot, = result["plots"]
