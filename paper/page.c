@@ -5,6 +5,8 @@
 
 #include "paper.h"
 
+enum { SHORT = 32 }; /* letters of a cell that stay on one line */
+
 static void escaped(FILE *out, const char *text)
 {
     for (; *text != '\0'; text++) {
@@ -29,6 +31,31 @@ static void element(FILE *out, const char *name, const char *text)
     fprintf(out, "<%s>", name);
     escaped(out, text);
     fprintf(out, "</%s>\n", name);
+}
+
+/* A note: what stands between backticks is code. */
+static void note_to(FILE *out, const char *text)
+{
+    char part[1024];
+    bool code = false;
+    fputs("<p>", out);
+    for (size_t bytes; *text != '\0'; text += bytes + (text[bytes] == '`'), code = !code) {
+        bytes = strcspn(text, "`");
+        (void)snprintf(part, sizeof part, "%.*s", (int)bytes, text);
+        fputs(code ? "<code>" : "", out);
+        escaped(out, part);
+        fputs(code ? "</code>" : "", out);
+    }
+    fputs("</p>\n", out);
+}
+
+/* A cell of a number, or of a text, which is not broken if it is short. */
+static void cell_to(FILE *out, const char *format, const char *text)
+{
+    const char *kind = format[0] != '\0' ? "n" : strlen(text) <= SHORT ? "s" : "l";
+    fprintf(out, "<td class=\"%s\">", kind);
+    escaped(out, text);
+    fputs("</td>", out);
 }
 
 static bool is_only_plotted(const json_t *columns)
@@ -63,9 +90,7 @@ static void table_to(FILE *out, const json_t *table)
         for (size_t c = 0; c < json_array_size(columns); c++) {
             const char *format = paper_text(json_array_get(columns, c), "format");
             if (strcmp(format, "list") != 0) {
-                fprintf(out, format[0] != '\0' ? "<td class=\"n\">" : "<td>");
-                escaped(out, paper_cell(table, r, c, cell));
-                fputs("</td>", out);
+                cell_to(out, format, paper_cell(table, r, c, cell));
             }
         }
         fputs("</tr>\n", out);
@@ -133,7 +158,7 @@ static void result_to(FILE *out, const json_t *result, const char *folder)
     }
     json_array_foreach(json_object_get(result, "notes"), i, item)
     {
-        element(out, "p", json_string_value(item));
+        note_to(out, json_string_value(item));
     }
     fputs("</section>\n", out);
 }
@@ -171,7 +196,7 @@ static const char head[] =
     "1em;color:#222;background:#fff}\n"
     "table{border-collapse:collapse}td,th{padding:.15em .6em;border-bottom:1px solid "
     "#ddd;text-align:left}\n"
-    ".n{text-align:right}.wide{overflow-x:auto}.holds b{color:#070}.fails "
+    ".n{text-align:right}.n,.s{white-space:nowrap}.wide{overflow-x:auto}.holds b{color:#070}.fails "
     "b{color:#a00}svg{max-width:100%;height:auto}\n"
     "</style></head><body>\n<h1>PyTorch Distributed (Li et al., VLDB 2020) on this machine</h1>\n";
 

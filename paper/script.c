@@ -159,11 +159,14 @@ bool paper_script(const json_t *plot, const json_t *table, const char *path)
     if (is_shown(table, paper_text(plot, "group"))) {
         fprintf(out, "set key title \"%s\" noenhanced\n", paper_text(plot, "group"));
     }
+    fprintf(out, "set linetype 5 linecolor rgb '#8c564b'\n"); /* yellow is not seen on white */
     fprintf(out,
-            "set title \"%s\" noenhanced\nset xlabel \"%s\"\nset ylabel \"%s\"\nset grid ytics\n"
+            "set title \"%s\" noenhanced\nset xlabel \"%s%s\"\nset ylabel \"%s\"\nset grid ytics\n"
             "set key noenhanced %s\nset xtics noenhanced\n%s%s\n%s",
-            paper_text(plot, "title"), paper_text(plot, "x_label"), paper_text(plot, "y_label"),
-            g.count > 1 ? "center bmargin maxcols 2" : "outside right top",
+            paper_text(plot, "title"), paper_text(plot, "x_label"),
+            g.count > 1 ? "\\n " : "", /* room above the key */
+            paper_text(plot, "y_label"),
+            g.count > 1 ? "center bmargin horizontal maxcols 2" : "outside right top",
             log[0] != '\0' ? "set logscale "
             : is_boxes     ? ""
                            : "set yrange [0:*]",
