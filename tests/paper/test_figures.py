@@ -107,6 +107,17 @@ def figure_2_finds_the_knee_and_compares_it_with_the_smallest_calls():
                         for kind in ("chosen", "tree_stages"))
         check_claims({"claims": result["claims"][1:]}, ("tree_stages, largest calls", "chosen", tree[-1]["turns"],
                                                         chosen[-1]["turns"], ">", 1))
+    # The right half: each twentieth of the recorded network's parameters. Gradients may be ready at the same time.
+    rows = rows_of(result["tables"][2])
+    gradients = json.loads((SOURCE / "bench/timelines/resnet152.json").read_text())["gradients"]
+    recorded = sorted((gradient["ready_s"], gradient["elements"]) for gradient in gradients)
+    total = sum(elements for _, elements in recorded)
+    for part in (k / 20 * total for k in range(1, 21)):
+        row = next(row for row in rows if row["ready parameters"] * 1e6 >= part - 0.5)
+        time = recorded[row["gradients"] - 1][0]
+        assert near(row["time"], 1e3 * time), (row, time)
+        earlier, until = (sum(elements for at, elements in recorded if at < time + late) for late in (0, 1e-9))
+        assert earlier < part <= row["ready parameters"] * 1e6 + 0.5 < until + 1, (row, part, earlier, until)
 
 
 @test

@@ -72,7 +72,10 @@ def the_lectures_sums_are_those_of_the_lectures():
     assert 148.9 < values[0, "time", "years"] < 149.1  # the lectures: 150
     assert 148.4 < values[0, "time by the authors' count", "years"] < 148.6
     assert values[1, "weights, 16 bit", "GB"] == 350 and values[1, "one H100", "GB"] == 80
+    assert values[1, "with gradients and Adam", "GB"] == 2800 and values[1, "GPUs for the weights alone", ""] == 4.375
     assert abs(values[2, "into the server", "GiB/s"] - 73.1) < 0.05
+    assert values[2, "out of the server", "GiB/s"] == values[2, "into the server", "GiB/s"]
+    assert abs(values[2, "ring all-reduce, a worker", "GiB/s"] - 0.569) < 0.0005
 
 
 @test
