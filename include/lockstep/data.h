@@ -12,6 +12,7 @@
 #ifndef LOCKSTEP_DATA_H
 #define LOCKSTEP_DATA_H
 
+#include <lockstep/random.h>
 #include <lockstep/tensor.h>
 
 #ifdef __cplusplus
@@ -191,7 +192,8 @@ typedef struct ls_batch {
     int64_t count;        /* n; may be 0 on a rank without samples in the last step */
     int64_t global_count; /* samples of all ranks in this step */
     int64_t epoch, step;
-    bool last; /* the last batch of its epoch */
+    bool last;               /* the last batch of its epoch */
+    ls_step_context context; /* as the call has set it, for ls_micro_batch.context */
 } ls_batch;
 
 /* A loader over `dataset` in the order of `sampler` (torch.utils.data.DataLoader); both are

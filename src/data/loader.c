@@ -148,6 +148,7 @@ static ls_status deliver(ls_loader *l, ls_batch *batch)
     }
     l->slot = at;
     l->context = (ls_step_context){.step = (uint64_t)l->batches++, .sample_offset = span.offset};
+    batch->context = l->context;
     ls_step_begin(l->context);
     l->position += span.global;
     return LS_OK;
@@ -166,8 +167,9 @@ static ls_status deliver_part(ls_loader *l, ls_batch *batch)
     batch->y = l->y_held = l->y_part;
     batch->count = count;
     batch->last = l->whole.last && l->part == l->parts - 1;
-    ls_step_begin((ls_step_context){.step = l->context.step,
-                                    .sample_offset = l->context.sample_offset + first});
+    batch->context = (ls_step_context){.step = l->context.step,
+                                       .sample_offset = l->context.sample_offset + first};
+    ls_step_begin(batch->context);
     return LS_OK;
 }
 
