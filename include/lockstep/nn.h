@@ -323,8 +323,9 @@ typedef struct ls_clip_grad_norm_options {
     ls_group *group; /* of ranks that hold different parameters of one model (tensor, pipeline or
                         expert parallel): the norm is that of the gradients of all of them. NULL:
                         this rank holds all parameters, as with data parallelism */
-    ls_select_fn replicated; /* selects the parameters that every rank of `group` holds, with equal
-                                gradients: they count once. Called in every call. NULL: none */
+    ls_select_fn replicated; /* selects, on ranks other than 0, the parameters that count on another
+                                rank of `group`, which holds them with equal gradients: those of
+                                all ranks count on rank 0. Called in every call. NULL: none */
     void *arg;               /* of `replicated` */
 } ls_clip_grad_norm_options;
 #define LS_DEFAULTS_ls_clip_grad_norm_options

@@ -200,5 +200,6 @@ ls_status ls_pipeline_forward(ls_pipeline *p, const ls_micro_batch *micro, int c
         return ls__fail_at_site(ls__pipeline_give_up(p, status));
     }
     ls__values_prepare(p);
+    ls_step_begin(micro[count - 1].context); /* equal on all ranks */
     return LS_OK;
 }

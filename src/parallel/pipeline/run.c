@@ -413,6 +413,8 @@ ls_status ls_pipeline_backward(ls_pipeline *p, ls_module *net, const ls_micro_ba
         return ls__fail_at_site(ls__pipeline_give_up(p, status));
     }
     ls__values_prepare(p);
+    /* Which forward a rank ran last depends on the schedule; checkpoints need one random state. */
+    ls_step_begin(micro[p->set.micro_batches - 1].context);
     if (losses != NULL) {
         memcpy(losses, p->losses, (size_t)p->set.micro_batches * sizeof *losses);
     }
