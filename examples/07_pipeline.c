@@ -8,6 +8,7 @@
  *
  *     lockstep run -n 4 ./07_pipeline [naive|gpipe|1f1b|zb-h1]
  *     lockstep plan schedule 1f1b -p 4 -m 8          # what the ranks do when
+ *     lockstep train gpt -n 4 --mesh pp=4 --data …   # the same for the models of lockstep/models
  */
 #include <stdio.h>
 

@@ -188,6 +188,82 @@ image_data image_data_open(const image_options *options)
     return data;
 }
 
+/* ---- other views of images ---------------------------------------------------------------- */
+
+/* Repeats every image; a row of numbers is one image in another shape. */
+typedef struct view {
+    ls_dataset base;
+    ls_dataset *images;
+    int64_t times;
+    size_t bytes; /* of an image */
+} view;
+
+static void repeat(const view *v, void *x)
+{
+    for (int64_t i = 1; i < v->times; i++) {
+        memcpy((char *)x + (size_t)i * v->bytes, x, v->bytes);
+    }
+}
+
+static ls_status view_get(ls_dataset *self, int64_t index, void *x, void *y)
+{
+    const view *v = (const view *)self;
+    LS_TRY(v->images->get(v->images, index, x, y));
+    repeat(v, x);
+    return LS_OK;
+}
+
+static ls_status view_get_in_epoch(ls_dataset *self, int64_t epoch, int64_t index, void *x, void *y)
+{
+    const view *v = (const view *)self;
+    LS_TRY(v->images->get_in_epoch(v->images, epoch, index, x, y));
+    repeat(v, x);
+    return LS_OK;
+}
+
+static void view_free(ls_dataset *self)
+{
+    ls_dataset_free(((view *)self)->images);
+    free(self);
+}
+
+static ls_dataset *view_new(ls_dataset *images, ls_shape shape, int64_t times)
+{
+    view *v = images != NULL ? calloc(1, sizeof *v) : NULL;
+    if (images != NULL && v == NULL) {
+        give_up(EXIT_FAILURE, "no memory");
+    }
+    if (v == NULL) {
+        return NULL;
+    }
+    const int64_t *dim = images->x_shape.dim;
+    v->images = images;
+    v->times = times;
+    v->bytes = (size_t)(dim[0] * dim[1] * dim[2]) * ls_dtype_size(images->x_dtype);
+    v->base = (ls_dataset)LS_DATASET(.count = images->count, .x_shape = shape,
+                                     .y_shape = images->y_shape, .x_dtype = images->x_dtype,
+                                     .y_dtype = images->y_dtype, .get = view_get, .free = view_free,
+                                     .get_in_epoch =
+                                         images->get_in_epoch != NULL ? view_get_in_epoch : NULL);
+    return &v->base;
+}
+
+void image_data_flatten(image_data *data)
+{
+    const ls_shape row = LS_SHAPE(data->channels * data->height * data->width);
+    data->train = view_new(data->train, row, 1);
+    data->test = view_new(data->test, row, 1);
+}
+
+void image_data_colour(image_data *data)
+{
+    const ls_shape coloured = LS_SHAPE(3, data->height, data->width);
+    if (data->channels == 1) {
+        data->train = view_new(data->train, coloured, 3);
+        data->test = view_new(data->test, coloured, 3);
+    }
+}
+
 void image_data_close(image_data *data)
 {
     ls_dataset_free(data->train);

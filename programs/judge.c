@@ -1,5 +1,5 @@
-/* See judge.h. Evaluation runs the module without its wrapper; only the sums are exchanged, in one
- * all_reduce at the end. They are float64, so that a million samples lose no accuracy. */
+/* See judge.h. Evaluation runs the module without its wrapper; besides what a pipeline sends, only the
+ * sums are exchanged, at the end. They are float64, so that a million samples lose no accuracy. */
 #include "judge.h"
 
 #include <stdlib.h>
@@ -11,6 +11,17 @@ typedef struct sums {
 typedef struct room { /* for one batch */
     char *x, *y;
 } room;
+
+typedef struct judging {
+    const parallel *ranks;
+    ls_module *net;
+    ls_dataset *data;
+    int64_t batch;
+    int count; /* batches at a time, each with a room */
+    room *rooms;
+    ls_micro_batch *micro;
+    ls_tensor **logits;
+} judging;
 
 static int64_t elements(const ls_shape *shape)
 {
@@ -47,65 +58,132 @@ static ls_status count_right(ls_tensor *logits, ls_tensor *y, double *asked, dou
 }
 
 /* The mean loss of a batch counts with its number of targets, so unequal batches add up exactly. */
-static ls_status judge_batch(ls_module *net, const ls_dataset *data, const room *b, int64_t n,
-                             sums *out)
+static ls_status judge_logits(ls_tensor *logits, ls_tensor *y, sums *out)
+{
+    double mean = 0.0, asked = 0.0;
+    LS_TRY(ls_item(ls_cross_entropy(logits, y, NULL), &mean));
+    LS_TRY(count_right(logits, y, &asked, &out->right));
+    out->loss += asked > 0.0 ? mean * asked : 0.0; /* without targets the mean is NaN */
+    out->answers += asked;
+    return LS_OK;
+}
+
+/* Reads samples [from, from+n) as one batch. */
+static ls_status read_batch(ls_dataset *data, int64_t from, int64_t n, const room *b,
+                            ls_micro_batch *out)
+{
+    size_t x_bytes = (size_t)elements(&data->x_shape) * ls_dtype_size(data->x_dtype);
+    size_t y_bytes = (size_t)elements(&data->y_shape) * ls_dtype_size(data->y_dtype);
+    for (int64_t i = 0; i < n; i++) {
+        LS_TRY(data->get(data, from + i, b->x + (size_t)i * x_bytes, b->y + (size_t)i * y_bytes));
+    }
+    *out = (ls_micro_batch){
+        .size = sizeof *out,
+        .inputs = {ls_from_memory(b->x, batched(&data->x_shape, n), data->x_dtype)},
+        .target = ls_from_memory(b->y, batched(&data->y_shape, n), data->y_dtype)};
+    return LS_OK;
+}
+
+/* Evaluates samples [from, to) in `count` batches of at most j->batch. */
+static ls_status judge_batches(const judging *j, int64_t from, int64_t to, int count, sums *out)
 {
     ls_status status = LS_OK;
     {
         LS_NO_GRAD;
         LS_SCOPE;
-        double mean = 0.0, asked = 0.0;
-        ls_tensor *x = ls_from_memory(b->x, batched(&data->x_shape, n), data->x_dtype);
-        ls_tensor *y = ls_from_memory(b->y, batched(&data->y_shape, n), data->y_dtype);
-        ls_tensor *logits = ls_forward(net, x);
-        status = ls_item(ls_cross_entropy(logits, y, NULL), &mean);
-        if (status == LS_OK) {
-            status = count_right(logits, y, &asked, &out->right);
+        for (int m = 0; m < count && status == LS_OK; m++) {
+            const int64_t left = to - from, n = left < j->batch ? left : j->batch;
+            status = read_batch(j->data, from, n, &j->rooms[m], &j->micro[m]);
+            from += n;
         }
-        out->loss += asked > 0.0 ? mean * asked : 0.0; /* without targets the mean is NaN */
-        out->answers += asked;
+        if (status == LS_OK) {
+            status = parallel_forward(j->ranks, j->net, j->micro, count, j->logits);
+        }
+        for (int m = 0; m < count && status == LS_OK; m++) {
+            if (j->logits[m] != NULL) { /* on the rank of the last stage */
+                status = judge_logits(j->logits[m], j->micro[m].target, out);
+            }
+        }
     }
     return status;
 }
 
-/* Evaluates samples [from, to) in batches of at most `batch`. */
-static ls_status judge_stretch(ls_module *net, ls_dataset *data, int64_t from, int64_t to,
-                               int64_t batch, sums *out)
+/* Evaluates samples [from, to), several batches at a time in a pipeline. */
+static ls_status judge_stretch(const judging *j, int64_t from, int64_t to, sums *out)
 {
-    size_t x_bytes = (size_t)elements(&data->x_shape) * ls_dtype_size(data->x_dtype);
-    size_t y_bytes = (size_t)elements(&data->y_shape) * ls_dtype_size(data->y_dtype);
-    room b = {.x = calloc((size_t)batch, x_bytes), .y = calloc((size_t)batch, y_bytes)};
-    ls_status status = b.x && b.y ? LS_OK : LS_ERR_MEMORY;
-    for (; status == LS_OK && from < to; from += batch) {
-        int64_t n = to - from < batch ? to - from : batch;
-        for (int64_t i = 0; status == LS_OK && i < n; i++) {
-            status =
-                data->get(data, from + i, b.x + (size_t)i * x_bytes, b.y + (size_t)i * y_bytes);
-        }
-        if (status == LS_OK) {
-            status = judge_batch(net, data, &b, n, out);
-        }
+    while (from < to) {
+        const int64_t left = (to - from + j->batch - 1) / j->batch;
+        const int count = left < j->count ? (int)left : j->count;
+        const int64_t end = from + count * j->batch < to ? from + count * j->batch : to;
+        LS_TRY(judge_batches(j, from, end, count, out));
+        from = end;
     }
-    free(b.x);
-    free(b.y);
-    return status;
+    return LS_OK;
 }
 
-/* Each rank evaluates a contiguous part of the samples. The module is in training mode again after
- * it. */
-ls_status judge(ls_module *net, ls_dataset *data, int64_t samples, int64_t batch, verdict *out)
+static ls_status take_room(judging *j)
 {
-    int64_t count = samples < data->count ? samples : data->count;
-    int64_t ranks = ls_world_size(), rank = ls_rank();
+    size_t x_bytes = (size_t)elements(&j->data->x_shape) * ls_dtype_size(j->data->x_dtype);
+    size_t y_bytes = (size_t)elements(&j->data->y_shape) * ls_dtype_size(j->data->y_dtype);
+    bool have = true;
+    j->rooms = calloc((size_t)j->count, sizeof *j->rooms);
+    j->micro = calloc((size_t)j->count, sizeof *j->micro);
+    j->logits = calloc((size_t)j->count, sizeof *j->logits);
+    for (int i = 0; j->rooms != NULL && i < j->count; i++) {
+        j->rooms[i] = (room){calloc((size_t)j->batch, x_bytes), calloc((size_t)j->batch, y_bytes)};
+        have = have && j->rooms[i].x != NULL && j->rooms[i].y != NULL;
+    }
+    return have && j->rooms != NULL && j->micro != NULL && j->logits != NULL
+               ? LS_OK
+               : ls_fail(LS_ERR_MEMORY, "evaluation: no memory for %d batches", j->count);
+}
+
+static void free_room(judging *j)
+{
+    for (int i = 0; j->rooms != NULL && i < j->count; i++) {
+        free(j->rooms[i].x);
+        free(j->rooms[i].y);
+    }
+    free(j->rooms);
+    free(j->micro);
+    free(j->logits);
+}
+
+static ls_status add_over(ls_group *group, double *values, int count)
+{
+    return ls_all_reduce(group, values, values, count, LS_FLOAT64, LS_SUM,
+                         LS_OPTIONS(ls_collective_options, .tag = "evaluation"), NULL);
+}
+
+/* In a pipeline only the last stage has anything. */
+static ls_status add_up(const parallel *ranks, double *values, int count)
+{
+    LS_TRY(add_over(ranks->replicas, values, count));
+    return ranks->stages != NULL ? add_over(ranks->stages, values, count) : LS_OK;
+}
+
+/* The module is in training mode again after it. */
+ls_status judge(const parallel *ranks, ls_module *net, ls_dataset *data, int64_t samples,
+                int64_t batch, verdict *out)
+{
+    const int64_t all = samples < data->count ? samples : data->count;
+    const int64_t parts = ls_group_size(ranks->replicas), part = ls_group_rank(ranks->replicas);
+    judging j = {.ranks = ranks,
+                 .net = net,
+                 .data = data,
+                 .batch = batch,
+                 .count = parallel_forward_count(ranks)};
     sums total = {0};
     ls_module_train(net, false);
-    ls_status status =
-        judge_stretch(net, data, count * rank / ranks, count * (rank + 1) / ranks, batch, &total);
+    ls_status status = take_room(&j);
+    if (status == LS_OK) {
+        status = judge_stretch(&j, all * part / parts, all * (part + 1) / parts, &total);
+    }
+    free_room(&j);
     ls_module_train(net, true);
     LS_TRY(status);
     double values[3] = {total.loss, total.right, total.answers};
-    LS_TRY(ls_all_reduce(ls_world(), values, values, 3, LS_FLOAT64, LS_SUM,
-                         LS_OPTIONS(ls_collective_options, .tag = "evaluation"), NULL));
+    LS_TRY(add_up(ranks, values, 3));
     *out = (verdict){values[0] / values[2], values[1] / values[2]};
     return LS_OK;
 }

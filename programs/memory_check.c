@@ -16,7 +16,8 @@ static int64_t states_of(const trainer_options *train)
     return strcmp(train->optim, "adamw") == 0 ? 2 : train->momentum > 0.0 ? 1 : 0;
 }
 
-/* The optimizer allocates its state after the first backward pass. With several ranks that pass
+/* Of a pipeline only this is known before the cut: every rank makes the whole model, and frees the stages
+ * of others. Else the optimizer allocates its state after the first backward pass. With several ranks that pass
  * ends with the gradients twice in memory, while they are moved to their final order. */
 static int64_t total_of(const ls_gpt2_memory *m, int64_t state)
 {
@@ -29,16 +30,23 @@ void memory_check(const decoder_shape *shape, const trainer_options *train)
 {
     const ls_gpt2_options o = decoder_gpt2_options(shape);
     const ls_gpt2_memory m = ls_gpt2_memory_of(&o, train->batch, shape->context);
-    const int64_t state = states_of(train) * m.parameter_bytes, total = total_of(&m, state);
+    const bool pipeline = parallel_has_pipeline(train);
+    const int64_t state = states_of(train) * m.parameter_bytes;
+    const int64_t total = pipeline ? m.parameter_bytes : total_of(&m, state);
     const int64_t left = ls_memory_available();
     const int ranks = ls_local_world_size();
     int64_t fits = left < 0 || total <= left / ranks;
     if (ls_rank() == 0) {
         ls_gpt2_describe(&o, stdout);
-        (void)printf("memory of a rank: parameters %.2f + gradients %.2f + optimizer %.2f + "
-                     "activations %.2f GiB; %.2f GiB at most\n",
-                     gibibytes(m.parameter_bytes), gibibytes(m.gradient_bytes), gibibytes(state),
-                     gibibytes(m.activation_bytes), gibibytes(total));
+        if (pipeline) {
+            (void)printf("memory of a rank: %.2f GiB until the model is cut into stages\n",
+                         gibibytes(total));
+        } else {
+            (void)printf("memory of a rank: parameters %.2f + gradients %.2f + optimizer %.2f + "
+                         "activations %.2f GiB; %.2f GiB at most\n",
+                         gibibytes(m.parameter_bytes), gibibytes(m.gradient_bytes),
+                         gibibytes(state), gibibytes(m.activation_bytes), gibibytes(total));
+        }
         (void)fflush(stdout);
     }
     LS_CHECK(ls_all_reduce(ls_world(), &fits, &fits, 1, LS_INT64, LS_MIN,

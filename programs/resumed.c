@@ -24,8 +24,8 @@ static ls_schedule_kind kind_of(const char *name)
 run_settings settings_of(const trainer_options *o)
 {
     const bool sgd = strcmp(o->optim, "sgd") == 0;
-    return (run_settings){.steps = o->schedule_steps,
-                          .schedule = (int64_t)kind_of(o->schedule),
+    return (run_settings){.steps = o->lr_schedule_steps,
+                          .schedule = (int64_t)kind_of(o->lr_schedule),
                           .warmup = o->warmup,
                           .seed = o->seed,
                           .lr = o->lr,
@@ -109,8 +109,8 @@ static void print_schedules(const run_settings *saved, const run_settings *now, 
     print_schedule(now);
     (void)printf(
         ": the learning rate goes on at %.3g instead of %.3g. Runs that divide one training "
-        "among them need the same --lr, --min-lr, --warmup, --schedule and "
-        "--schedule-steps (the steps of the whole training)\n",
+        "among them need the same --lr, --min-lr, --warmup, --lr-schedule and "
+        "--lr-schedule-steps (the steps of the whole training)\n",
         ls_schedule_lr(step, &after), ls_schedule_lr(step, &before));
 }
 

@@ -8,7 +8,7 @@
 
 #include "trainer.h"
 
-/* Whole numbers and numbers, each saved under the name of its flag. */
+/* Whole numbers and numbers, each saved under the name that its flag had first. */
 typedef struct run_settings {
     int64_t steps, schedule, warmup, seed; /* steps: of the schedule */
     double lr, min_lr, momentum, beta2, weight_decay;

@@ -106,8 +106,6 @@ static settings read_flags(int argc, char **argv)
          .help = "first token of a window, as --mask-token; -1: none"},
         {"sep-token", CLI_TEXT, &s.sep_token, .value_name = "TOKEN",
          .help = "last token of a window, as --cls-token"},
-        {"recompute", CLI_SWITCH, &s.recompute,
-         .help = "keep only the inputs of layers and run them again in backward"},
         {"eval-windows", CLI_COUNT, &s.eval_windows, .low = 1, .high = 1e12,
          .help = "evaluate on at most N held-out windows"},
     };
@@ -117,6 +115,7 @@ static settings read_flags(int argc, char **argv)
                                  .count = (int)(sizeof options / sizeof options[0])};
     trainer_read_options(&command, &s.train, argc, argv);
     check(&s);
+    s.recompute = parallel_recompute(&s.train, true);
     return s;
 }
 
@@ -240,23 +239,23 @@ static ls_module *make_model(const settings *s, const corpus *c)
                                   .recompute = s->recompute));
 }
 
-static ls_tensor *loss_of(void *arg, ls_module *net, const ls_batch *batch)
+static ls_tensor *loss_of(void *arg, ls_tensor *logits, ls_tensor *answers)
 {
     (void)arg;
-    return ls_bert_loss(ls_forward(net, batch->x), batch->y);
+    return ls_bert_loss(logits, answers);
 }
 
-static int evaluate(void *arg, ls_module *net, score *out)
+static int evaluate(void *arg, ls_module *net, const parallel *ranks, score *out)
 {
     const corpus *c = arg;
     verdict v;
-    LS_CHECK(judge(net, c->held_out, c->windows, JUDGE_BATCH, &v));
+    LS_CHECK(judge(ranks, net, c->held_out, c->windows, JUDGE_BATCH, &v));
     out[0] = (score){"held-out loss", v.loss, false};
     out[1] = (score){"held-out accuracy", v.right, true};
     return 2;
 }
 
-static void introduce(const settings *s, const corpus *c, ls_module *net)
+static void introduce(const settings *s, const corpus *c, const trainer *t)
 {
     const masking *m = &c->masking;
     const int64_t tokens = s->context - (m->first >= 0) - (m->last >= 0);
@@ -267,7 +266,7 @@ static void introduce(const settings *s, const corpus *c, ls_module *net)
                  (long long)tokens);
     (void)printf("vocabulary %lld: [MASK] %lld, [CLS] %lld, [SEP] %lld\n", (long long)c->vocab,
                  (long long)m->mask, (long long)m->first, (long long)m->last);
-    trainer_introduce(&s->train, s->model, net, "windows");
+    trainer_introduce(t, s->model, "windows");
 }
 
 int main(int argc, char **argv)
@@ -289,7 +288,7 @@ int main(int argc, char **argv)
                                                        .loss = loss_of,
                                                        .evaluate = evaluate});
     if (ls_rank() == 0) {
-        introduce(&s, &data, trainer_net(t));
+        introduce(&s, &data, t);
     }
     trainer_train(t);
     int status = trainer_end(t, NULL);

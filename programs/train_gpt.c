@@ -73,8 +73,6 @@ static settings read_flags(int argc, char **argv)
          .help = "dropout probability"},
         {"init-std", CLI_NUMBER, &s.shape.init_std, .low = 0, .high = 1e3,
          .help = "standard deviation of the initial weights; 0: PyTorch's defaults"},
-        {"recompute", CLI_SWITCH, &s.shape.recompute,
-         .help = "keep only the inputs of blocks and run them again in backward; not for an lstm"},
         {"eval-windows", CLI_COUNT, &s.eval_windows, .low = 1, .high = 1e12,
          .help = "evaluate on at most N held-out windows"},
         DECODER_FLAGS(s.shape),
@@ -94,9 +92,7 @@ static settings read_flags(int argc, char **argv)
         give_up(EXIT_USAGE, "--context is %lld, the model of --init knows %lld positions",
                 (long long)s.shape.context, (long long)s.shape.positions);
     }
-    if (s.shape.recompute && strcmp(s.shape.model, "lstm") == 0) {
-        give_up(EXIT_USAGE, "--recompute is for the models of blocks; an lstm has none");
-    }
+    s.shape.recompute = parallel_recompute(&s.train, strcmp(s.shape.model, "lstm") != 0);
     if (format == TEXT && s.held_out) {
         give_up(EXIT_USAGE, "--held-out is for --format tokens; of text a tenth is held out");
     }
@@ -164,27 +160,27 @@ static ls_module *make_model(const settings *s)
     return net;
 }
 
-static int evaluate(void *arg, ls_module *net, score *out)
+static int evaluate(void *arg, ls_module *net, const parallel *ranks, score *out)
 {
     const tokens *t = arg;
     verdict v;
-    must(judge(net, t->held_out, t->windows, t->judged, &v));
+    must(judge(ranks, net, t->held_out, t->windows, t->judged, &v));
     out[0] = (score){"held-out loss", v.loss, false};
     out[1] = (score){"held-out accuracy", v.right, true};
     return 2;
 }
 
-static void introduce(const settings *s, const tokens *t, ls_module *net)
+static void introduce(const settings *s, const tokens *data, const trainer *t)
 {
     (void)printf("%s: %lld windows of %lld tokens to learn from, %lld held out; vocabulary %lld\n",
-                 s->data, (long long)t->train->count, (long long)s->shape.context,
-                 (long long)t->held_out->count, (long long)s->shape.vocab);
+                 s->data, (long long)data->train->count, (long long)s->shape.context,
+                 (long long)data->held_out->count, (long long)s->shape.vocab);
     if (decoder_is_gpt2(s->shape.model) && s->tokenizer == NULL && s->shape.vocab < GPT2_TOKENS) {
         (void)printf("note: without --tokenizer a token is a byte, so this is GPT-2's shape with a "
                      "vocabulary of %lld, not its own of %d\n",
                      (long long)s->shape.vocab, GPT2_TOKENS);
     }
-    trainer_introduce(&s->train, s->shape.model, net, "windows");
+    trainer_introduce(t, s->shape.model, "windows");
 }
 
 int main(int argc, char **argv)
@@ -205,7 +201,7 @@ int main(int argc, char **argv)
                                   .load = decoder_is_gpt2(s.shape.model) ? ls_gpt2_load : NULL,
                                   .evaluate = evaluate});
     if (ls_rank() == 0) {
-        introduce(&s, &data, trainer_net(t));
+        introduce(&s, &data, t);
     }
     trainer_train(t);
     int status = trainer_end(t, NULL);

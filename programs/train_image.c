@@ -2,7 +2,7 @@
  *
  *     scripts/make_digits_idx.py build/digits
  *     lockstep train image -n 4 --data build/digits --steps 500
- *     … --optim adamw --lr 1e-3 --schedule linear --clip 1 --accum 2
+ *     … --optim adamw --lr 1e-3 --lr-schedule linear --clip 1 --accum 2
  *     … --save run7 --every 100 --resume run7 --eval-every 100 --log run7.jsonl --tensorboard runs
  *
  * The folder of --data holds MNIST's IDX files, CIFAR-10's binary batches, or .npy arrays, see
@@ -80,46 +80,13 @@ static settings read_flags(int argc, char **argv)
         give_up(EXIT_USAGE, "--data is missing: name a folder with images; "
                             "scripts/make_digits_idx.py makes one");
     }
+    (void)parallel_recompute(&s.train, false);
     s.images.classes = s.classes;
     s.images.seed = (uint64_t)s.train.seed;
     return s;
 }
 
 /* ---- the task ----------------------------------------------------------------------------- */
-
-/* A network behind another view of the images; its parameters keep their names. */
-typedef struct view {
-    ls_module base;
-    ls_module *inner;
-} view;
-
-static ls_tensor *flat_forward(ls_module *m, ls_tensor *x) /* [B,C,H,W] -> inner of [B,CHW] */
-{
-    ls_shape shape = ls_shape_of(x);
-    int64_t values = shape.dim[1] * shape.dim[2] * shape.dim[3];
-    return ls_forward(((view *)m)->inner, ls_reshape(x, LS_SHAPE(shape.dim[0], values)));
-}
-
-/* A perceptron takes an image as a row of numbers. */
-static const ls_module_class flat_class = LS_MODULE_CLASS(.name = "flat", .forward = flat_forward);
-
-static ls_tensor *coloured_forward(ls_module *m, ls_tensor *x) /* [B,1,H,W] -> inner of [B,3,H,W] */
-{
-    return ls_forward(((view *)m)->inner, ls_concat((ls_tensor *[]){x, x, x}, 3, 1));
-}
-
-/* What wants colours takes a grey image as three equal ones. */
-static const ls_module_class coloured_class =
-    LS_MODULE_CLASS(.name = "coloured", .forward = coloured_forward);
-
-static ls_module *view_new(const ls_module_class *class, ls_module *inner)
-{
-    view *self = ls_module_new(sizeof *self, class);
-    if (self != NULL) {
-        self->inner = ls_module_add(&self->base, "", inner);
-    }
-    return self != NULL ? &self->base : NULL;
-}
 
 /* Those of the papers, for images of three colours. */
 static ls_module *make_published(const settings *s, const image_data *data)
@@ -139,12 +106,14 @@ static ls_module *make_published(const settings *s, const image_data *data)
     }
 }
 
-static ls_module *make_model(const settings *s, const image_data *data)
+/* Changes the images to what the model takes: rows of numbers, or colours. */
+static ls_module *make_model(const settings *s, image_data *data)
 {
     int model = cli_choice(MODELS, s->model);
     if (model == MLP) {
         int64_t values = data->channels * data->height * data->width;
-        return view_new(&flat_class, ls_mlp_new(values, s->hidden, s->classes));
+        image_data_flatten(data);
+        return ls_mlp_new(values, s->hidden, s->classes);
     }
     if (model == CNN) {
         return ls_cnn_new(data->channels, s->classes);
@@ -159,28 +128,28 @@ static ls_module *make_model(const settings *s, const image_data *data)
                                      .image = data->width, .patch = s->patch,
                                      .channels = data->channels, .classes = s->classes));
     }
-    ls_module *net = make_published(s, data);
-    return data->channels == 1 ? view_new(&coloured_class, net) : net;
+    image_data_colour(data);
+    return make_published(s, data);
 }
 
-static int evaluate(void *arg, ls_module *net, score *out)
+static int evaluate(void *arg, ls_module *net, const parallel *ranks, score *out)
 {
     const image_data *data = arg;
     ls_dataset *judged = data->test ? data->test : data->train;
     verdict v;
-    must(judge(net, judged, judged->count, JUDGE_BATCH, &v));
+    must(judge(ranks, net, judged, judged->count, JUDGE_BATCH, &v));
     out[0] = (score){data->test ? "test loss" : "training loss", v.loss, false};
     out[1] = (score){data->test ? "test accuracy" : "training accuracy", v.right, true};
     return 2;
 }
 
-static void introduce(const settings *s, const image_data *data, ls_module *net)
+static void introduce(const settings *s, const image_data *data, const trainer *t)
 {
     (void)printf("%s: %s, %lld images [%lld,%lld,%lld] to learn from, %lld to be judged by\n",
                  s->images.folder, data->format, (long long)data->train->count,
                  (long long)data->channels, (long long)data->height, (long long)data->width,
                  (long long)(data->test ? data->test->count : 0));
-    trainer_introduce(&s->train, s->model, net, "images");
+    trainer_introduce(t, s->model, "images");
 }
 
 int main(int argc, char **argv)
@@ -200,7 +169,7 @@ int main(int argc, char **argv)
                                                        .units = 1,
                                                        .evaluate = evaluate});
     if (ls_rank() == 0) {
-        introduce(&s, &data, trainer_net(t));
+        introduce(&s, &data, t);
     }
     trainer_train(t);
     int status = trainer_end(t, NULL);

@@ -1,68 +1,27 @@
 /* See trainer.h. One step:
  *
  *     for each micro-batch: forward, loss / accum, backward     only the last backward communicates
+ *     (or all of them through a pipeline, trainer_pipeline.c)
  *     clip, learning rate of the step, optimizer, zero_grad
  *     records, checkpoint, live line, and every --eval-every steps an evaluation
  *
  * A signal (Ctrl-C, SIGTERM) ends training on all ranks after the same step, with a checkpoint, the
  * same summary and status 0; a second one ends the program.
  */
-#include "trainer.h"
-
-#include "resumed.h"
+#include "trainer_internal.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define SHOW_SECONDS 0.25 /* between two updates of the live line */
-#define ITEMS 5
-
-/* Measurements of a rank since the last report. Their mean over the ranks is the same on all ranks,
- * so all ranks agree when the next report is due. */
-typedef struct measure {
-    double loss, seconds, exposed; /* means of a step */
-} measure;
-
-typedef struct report {
-    live line;
-    measure sum;             /* of the steps since the last report, this rank's */
-    int64_t steps;           /* the number of these steps */
-    int64_t done;            /* steps so far, including those before a resume */
-    int64_t due;             /* step after which the next report is made */
-    double exposed, seconds; /* of all steps so far, mean over the ranks */
-} report;
-
-struct trainer {
-    const trainer_options *set;
-    trainer_task task;
-    ls_sampler *sampler;
-    ls_loader *loader;
-    int64_t micro;  /* backward passes of a step */
-    double *losses; /* [micro] of them */
-    ls_module *net; /* wrapped */
-    ls_optim *optim;
-    run_settings settings; /* of this run */
-    ls_schedule_options schedule;
-    ls_checkpoint *checkpoint; /* with --save */
-    ls_checkpoint_item items[ITEMS];
-    int64_t start; /* steps done when this run began; 0 without --resume */
-    records records;
-    report report;
-    double seconds; /* of training, evaluations included */
-    score scores[SCORES_MAX];
-    int score_count; /* of the last evaluation */
-    int identical;   /* number of identical replicas at the end, and their hash */
-    uint64_t hash;
-};
-
 /* ---- setting up --------------------------------------------------------------------------- */
 
-void trainer_init(const trainer_options *options)
+void trainer_init(trainer_options *options)
 {
     must(ls_init(
         LS_OPTIONS(ls_init_options, .seed = (uint64_t)options->seed, .graceful_stop = true)));
+    parallel_read_plan(options);
 }
 
 static ls_feed feed_of(const trainer_options *s)
@@ -81,7 +40,7 @@ int64_t trainer_micro_batches(const trainer_options *s)
 {
     const int64_t ranks = ls_world_size();
     if (!has_shards(s)) {
-        return s->accum;
+        return parallel_has_pipeline(s) ? s->micro_batches : s->accum;
     }
     if (s->accum != 1) {
         give_up(EXIT_FAILURE, "--exact layout divides a step into --shards; leave --accum out");
@@ -107,6 +66,8 @@ static void open_loader(trainer *t)
     must(LS_STATUS_OF(
         t->sampler = ls_sampler_new(t->task.data->count,
                                     LS_OPTIONS(ls_sampler_options, .batch = batch,
+                                               .rank = ls_group_rank(t->ranks.replicas),
+                                               .world_size = ls_group_size(t->ranks.replicas),
                                                .drop_last = true, .seed = (uint64_t)s->seed))));
     must(LS_STATUS_OF(t->loader = ls_loader_new(t->task.data, t->sampler,
                                                 LS_OPTIONS(ls_loader_options, .feed = feed_of(s),
@@ -124,10 +85,26 @@ static ls_optim *make_optim(const trainer *t)
                                            .weight_decay = s->weight_decay));
 }
 
-/* As GPT-2 and BERT were trained; every model here has biases or norms. */
+static bool has_vectors(ls_module *net)
+{
+    const int count = ls_module_param_count(net);
+    bool found = false;
+    ls_param *params = calloc((size_t)count + 1, sizeof *params);
+    if (params == NULL) {
+        give_up(EXIT_FAILURE, "no memory");
+    }
+    (void)ls_module_params(net, params, count);
+    for (int i = 0; i < count; i++) {
+        found |= ls_select_vectors(NULL, params[i].name, params[i].value);
+    }
+    free(params);
+    return found;
+}
+
+/* As GPT-2 and BERT were trained; every model here has biases or norms, a stage of it need not. */
 static void group_params(const trainer *t)
 {
-    if (strcmp(t->set->decay, "matrices") == 0) {
+    if (strcmp(t->set->decay, "matrices") == 0 && has_vectors(t->net)) {
         must(ls_optim_add_group(t->optim, ls_select_vectors, NULL,
                                 LS_OPTIONS(ls_optim_group_options, .weight_decay = 0)));
     }
@@ -143,23 +120,42 @@ static void load_weights(const trainer *t)
     }
 }
 
+/* Stages that are nowhere else have nobody to average with; with --replicas the wrapper knows how many
+ * micro-batches the mean is over. */
 static void wrap(trainer *t)
 {
     const trainer_options *s = t->set;
-    LS_CHECK(ls_module_status(t->task.net));
-    load_weights(t);
-    t->net = ls_ddp_new(t->task.net, ls_world(),
+    t->net = t->task.net;
+    if (ls_module_param_count(t->net) == 0 ||
+        (t->ranks.pipeline != NULL && s->replicas == NULL && ls_group_size(t->ranks.copies) == 1)) {
+        return;
+    }
+    t->net = ls_ddp_new(t->task.net, t->ranks.copies,
                         LS_OPTIONS(ls_ddp_options,
                                    .bucket_bytes = s->bucket_bytes < 0 ? LS_BUCKET_BYTES_AUTO
                                                                        : (size_t)s->bucket_bytes,
                                    .shards = shards_of(s)));
     LS_CHECK(ls_module_status(t->net));
-    t->optim = make_optim(t);
-    if (!t->optim) {
-        give_up(EXIT_FAILURE, "%s", ls_error_message());
+}
+
+/* The model in its final form, and its optimizer. */
+static void prepare(trainer *t)
+{
+    LS_CHECK(ls_module_status(t->task.net));
+    load_weights(t);
+    parallel_cut(&t->ranks, t->set, t->task.net, t->task.loss, t->task.arg);
+    wrap(t);
+    if (ls_module_param_count(t->net) > 0) {
+        t->optim = make_optim(t);
+        if (t->optim == NULL) {
+            give_up(EXIT_FAILURE, "%s", ls_error_message());
+        }
+        group_params(t);
     }
-    group_params(t);
-    t->settings = settings_of(s);
+    if (t->ranks.steps) {
+        must(ls_pipeline_set_optim(t->ranks.pipeline, t->optim));
+    }
+    t->settings = settings_of(t->set);
     t->schedule = schedule_of(&t->settings);
 }
 
@@ -192,7 +188,7 @@ static void resume(trainer *t)
                                LS_OPTIONS(ls_checkpoint_options, .load_only = true), &from));
     }
     t->settings.decay_all = 1; /* of a checkpoint that does not say it */
-    ls_status status = ls_checkpoint_load(from, t->items, ITEMS, &t->start);
+    ls_status status = ls_checkpoint_load(from, t->items, t->item_count, &t->start);
     if (status == LS_ERR_NOT_FOUND && from != t->checkpoint) {
         give_up(EXIT_FAILURE, "--resume: %s; without --resume training starts anew",
                 ls_error_message());
@@ -218,12 +214,12 @@ static void resume(trainer *t)
 static void open_checkpoints(trainer *t)
 {
     const ls_checkpoint_item items[ITEMS] = {
-        LS_ITEM("model", ls_ddp_module(t->net)), LS_ITEM("optim", t->optim),
-        LS_ITEM("loader", t->loader), LS_ITEM("random", ls_runtime_current()),
-        (ls_checkpoint_item){sizeof(ls_checkpoint_item), "run", &t->settings, run_settings_state}};
-    for (int i = 0; i < ITEMS; i++) {
-        t->items[i] = items[i];
-    }
+        LS_ITEM("model", trainer_net(t)), LS_ITEM("loader", t->loader),
+        LS_ITEM("random", ls_runtime_current()),
+        (ls_checkpoint_item){sizeof(ls_checkpoint_item), "run", &t->settings, run_settings_state},
+        LS_ITEM("optim", t->optim)};
+    memcpy(t->items, items, sizeof items);
+    t->item_count = t->optim != NULL ? ITEMS : ITEMS - 1;
     const trainer_options *s = t->set;
     const bool same = s->save && s->resume && strcmp(s->save, s->resume) == 0;
     if (same) {
@@ -241,7 +237,7 @@ static void open_checkpoints(trainer *t)
 static void save(trainer *t, int64_t step, bool last)
 {
     if (t->checkpoint && (last || step % t->set->every == 0)) {
-        must(ls_checkpoint_save(t->checkpoint, step, t->items, ITEMS));
+        must(ls_checkpoint_save(t->checkpoint, step, t->items, t->item_count));
     }
 }
 
@@ -255,33 +251,47 @@ trainer *trainer_new(const trainer_options *options, const trainer_task *task)
     t->task = *task;
     t->micro = trainer_micro_batches(options);
     t->losses = calloc((size_t)t->micro, sizeof *t->losses);
-    if (t->losses == NULL) {
+    t->micro_batches = calloc((size_t)t->micro, sizeof *t->micro_batches);
+    if (t->losses == NULL || t->micro_batches == NULL) {
         give_up(EXIT_FAILURE, "no memory");
     }
+    parallel_open(&t->ranks, options);
     open_loader(t);
-    wrap(t);
+    prepare(t);
     open_checkpoints(t);
     records_open(&t->records, options->log, options->tensorboard, options->log_losses, t->start);
     return t;
 }
 
+/* A module without a wrapper is its own. */
 ls_module *trainer_net(const trainer *t)
 {
-    return ls_ddp_module(t->net);
+    return t->task.net;
 }
 
-void trainer_introduce(const trainer_options *options, const char *model, ls_module *net,
-                       const char *units)
+void trainer_introduce(const trainer *t, const char *model, const char *units)
 {
-    (void)printf("%s: %lld parameters; %d rank%s x %lld %s x %lld\n", model,
-                 (long long)ls_module_numel(net), ls_world_size(), ls_world_size() == 1 ? "" : "s",
-                 (long long)options->batch, units, (long long)trainer_micro_batches(options));
+    const parallel *p = &t->ranks;
+    const int replicas = ls_group_size(p->replicas);
+    if (p->pipeline != NULL) {
+        (void)printf("%s: %lld parameters, %lld to %lld on a rank; %d rank%s run %s; ", model,
+                     (long long)p->numel, (long long)p->smallest, (long long)p->largest,
+                     ls_group_size(p->stages), ls_group_size(p->stages) == 1 ? "" : "s",
+                     t->set->schedule);
+        (void)printf("%d replica%s x %lld %s x %lld micro-batches\n", replicas,
+                     replicas == 1 ? "" : "s", (long long)t->set->batch, units,
+                     (long long)t->micro);
+    } else {
+        (void)printf("%s: %lld parameters; %d rank%s x %lld %s x %lld\n", model,
+                     (long long)p->numel, replicas, replicas == 1 ? "" : "s",
+                     (long long)t->set->batch, units, (long long)t->micro);
+    }
     (void)fflush(stdout);
 }
 
 /* ---- one step ----------------------------------------------------------------------------- */
 
-static void next_batch(trainer *t, ls_batch *batch)
+void trainer_next_batch(trainer *t, ls_batch *batch)
 {
     while (!ls_loader_next(t->loader, batch)) {
         must(
@@ -289,7 +299,7 @@ static void next_batch(trainer *t, ls_batch *batch)
     }
 }
 
-static bool in_bf16(const trainer *t)
+bool trainer_in_bf16(const trainer *t)
 {
     return strcmp(t->set->dtype, "bf16") == 0;
 }
@@ -300,9 +310,10 @@ static ls_tensor *loss_of(const trainer *t, const ls_batch *batch)
 {
     ls_tensor *loss = NULL;
     {
-        LS_AUTOCAST(in_bf16(t));
-        loss = t->task.loss ? t->task.loss(t->task.arg, t->net, batch)
-                            : ls_cross_entropy(ls_forward(t->net, batch->x), batch->y, NULL);
+        LS_AUTOCAST(trainer_in_bf16(t));
+        ls_tensor *output = ls_forward(t->net, batch->x);
+        loss = t->task.loss ? t->task.loss(t->task.arg, output, batch->y)
+                            : ls_cross_entropy(output, batch->y, NULL);
     }
     return loss;
 }
@@ -332,7 +343,7 @@ static double micro_batch(trainer *t, bool last)
     ls_batch batch = {.size = sizeof batch};
     const double share = has_shards(t->set) ? 1.0 : 1.0 / (double)t->micro;
     double loss = 0.0;
-    next_batch(t, &batch);
+    trainer_next_batch(t, &batch);
     LS_CHECK(ls_ddp_set_sync(t->net, last));
     {
         LS_SCOPE;
@@ -343,164 +354,66 @@ static double micro_batch(trainer *t, bool last)
     return loss;
 }
 
-/* Returns this rank's mean loss over the micro-batches of the step; *norm becomes the gradient's
- * norm, or -1 without clipping. */
-static double train_step(trainer *t, int64_t step, double *norm)
+/* Forwards and backwards; t->losses become the losses of the micro-batches. */
+static void add_gradients(trainer *t)
 {
-    const trainer_options *s = t->set;
+    if (t->ranks.pipeline != NULL) {
+        trainer_pipeline_step(t);
+        return;
+    }
     for (int64_t k = 0; k < t->micro; k++) {
         t->losses[k] = micro_batch(t, k == t->micro - 1);
     }
-    const double loss = mean_of(t->losses, t->micro);
-    *norm = -1.0;
-    if (s->clip > 0.0) {
-        LS_CHECK(ls_clip_grad_norm(t->net, s->clip, NULL, norm));
-    }
-    ls_optim_set_lr(t->optim, ls_schedule_lr(step, &t->schedule));
-    LS_CHECK(ls_optim_step(t->optim));
-    ls_optim_zero_grad(t->optim);
-    return loss;
 }
 
+/* *norm becomes the gradient's norm, or -1 without clipping. */
+static void use_gradients(trainer *t, double *norm)
+{
+    if (t->set->clip > 0.0) {
+        const ls_clip_grad_norm_options clipping = parallel_clip_options(&t->ranks);
+        LS_CHECK(ls_clip_grad_norm(t->net, t->set->clip, &clipping, norm));
+    }
+    if (t->optim != NULL) {
+        LS_CHECK(ls_optim_step(t->optim));
+        ls_optim_zero_grad(t->optim);
+    }
+}
+
+/* Returns this replica's mean loss over the micro-batches of the step. */
+static double train_step(trainer *t, int64_t step, double *norm)
+{
+    t->lr = ls_schedule_lr(step, &t->schedule);
+    if (t->optim != NULL) {
+        ls_optim_set_lr(t->optim, t->lr);
+    }
+    add_gradients(t);
+    *norm = -1.0;
+    if (!t->ranks.steps) {
+        use_gradients(t, norm);
+    }
+    return mean_of(t->losses, t->micro);
+}
+
+/* Of the replicas' sums; what stages wait for each other is not measured. */
 static double exposed_seconds(const trainer *t)
 {
     ls_ddp_stats stats = {.size = sizeof stats};
+    if (t->net == t->task.net) {
+        return 0.0;
+    }
     LS_CHECK(ls_ddp_get_stats(t->net, &stats));
     return stats.exposed.last;
 }
 
-/* ---- reporting ---------------------------------------------------------------------------- */
-
-/* The tokens or images of a step, over all ranks. */
-static double units_of_step(const trainer *t)
+/* The reducers of replicas agree for the world only if they are all of it. */
+static bool stop_requested(const trainer *t)
 {
-    return (double)(t->set->batch * t->micro * t->task.units * ls_world_size());
-}
-
-/* Means over the ranks; collective. */
-static measure average(const measure *mine, const char *tag)
-{
-    double values[3] = {mine->loss, mine->seconds, mine->exposed};
-    LS_CHECK(ls_all_reduce(ls_world(), values, values, 3, LS_FLOAT64, LS_AVG,
-                           LS_OPTIONS(ls_collective_options, .tag = tag), NULL));
-    return (measure){values[0], values[1], values[2]};
-}
-
-/* "870", "12k", "3.21M" */
-static const char *amount(double value, char *out, size_t bytes)
-{
-    bool many = value >= 1e6, some = value >= 1e4;
-    (void)snprintf(out, bytes, "%.*f%s", many ? 2 : 0,
-                   value * (many   ? 1e-6
-                            : some ? 1e-3
-                                   : 1.0),
-                   many   ? "M"
-                   : some ? "k"
-                          : "");
-    return out;
-}
-
-/* At most 80 columns with the launcher's prefix, because a line that wraps cannot be updated in
- * place. */
-static void show(trainer *t, const measure *mean, int64_t step)
-{
-    char left[32], speed[32];
-    report *r = &t->report;
-    int64_t steps = t->set->steps;
-    double exposed_ms = mean->exposed * 1e3;
-    double seconds_left = r->seconds / (double)(step - t->start) * (double)(steps - step);
-    live_show(&r->line, step == steps,
-              "step %lld/%lld loss %.3f lr %.2g %s %s/s exposed %.*fms %.0f%% ETA %s",
-              (long long)step, (long long)steps, mean->loss, ls_optim_lr(t->optim),
-              amount(units_of_step(t) / mean->seconds, speed, sizeof speed), t->task.unit,
-              exposed_ms < 10.0 ? 1 : 0, exposed_ms, 100.0 * mean->exposed / mean->seconds,
-              duration(seconds_left, left, sizeof left));
-}
-
-/* Called after `step` steps. Collective when a report is due, on which all ranks agree. */
-static void report_step(trainer *t, int64_t step)
-{
-    report *r = &t->report;
-    if (step != r->due && step != t->set->steps) {
-        return;
+    bool stop = false;
+    if (t->ranks.pipeline == NULL) {
+        return ls_stop_requested();
     }
-    double n = (double)r->steps;
-    const measure mine = {r->sum.loss / n, r->sum.seconds / n, r->sum.exposed / n};
-    const measure mean = average(&mine, "report");
-    r->seconds += mean.seconds * n;
-    r->exposed += mean.exposed * n;
-    if (ls_rank() == 0) {
-        show(t, &mean, step);
-    }
-    double ahead = SHOW_SECONDS / fmax(mean.seconds, 1e-6);
-    r->due = step + 1 + (int64_t)fmin(ahead, 1e6);
-    r->sum = (measure){0};
-    r->steps = 0;
-}
-
-static void record_step(trainer *t, int64_t step, const measure *mine, double norm)
-{
-    if (!t->records.wanted) {
-        return;
-    }
-    const measure mean = average(mine, "records");
-    records_step(&t->records, &(record){.step = step,
-                                        .loss = mean.loss,
-                                        .lr = ls_optim_lr(t->optim),
-                                        .grad_norm = norm,
-                                        .seconds = mean.seconds,
-                                        .exposed = mean.exposed,
-                                        .per_second = units_of_step(t) / mean.seconds,
-                                        .unit = t->task.unit,
-                                        .dtype = t->set->dtype});
-}
-
-/* ---- evaluation --------------------------------------------------------------------------- */
-
-/* Called after `step` steps. `keep` is false for the evaluation at the start of a resumed run,
- * which the previous run has recorded. */
-static void evaluate(trainer *t, int64_t step, bool keep)
-{
-    {
-        LS_AUTOCAST(in_bf16(t));
-        t->score_count = t->task.evaluate(t->task.arg, trainer_net(t), t->scores);
-    }
-    if (keep && ls_rank() == 0) {
-        records_scores(&t->records, step, t->scores, t->score_count);
-    }
-}
-
-/* "held-out loss 2.345, …" without a newline; on rank 0. */
-static void print_scores(const trainer *t)
-{
-    for (int i = 0; i < t->score_count; i++) {
-        const score *s = &t->scores[i];
-        (void)printf("%s%s %.*f%s", i == 0 ? "" : ", ", s->name, s->percent ? 2 : 3,
-                     s->percent ? 100.0 * s->value : s->value, s->percent ? " %" : "");
-    }
-}
-
-static void evaluate_between(trainer *t, int64_t step)
-{
-    evaluate(t, step, true);
-    live_end(&t->report.line);
-    if (ls_rank() == 0) {
-        (void)printf("step %lld: ", (long long)step);
-        print_scores(t);
-        (void)printf("\n");
-        (void)fflush(stdout);
-    }
-}
-
-static void evaluate_before(trainer *t)
-{
-    evaluate(t, t->start, t->start == 0);
-    if (ls_rank() == 0) {
-        (void)printf("before training: ");
-        print_scores(t);
-        (void)printf("\n");
-        (void)fflush(stdout);
-    }
+    LS_CHECK(ls_stop_agree(ls_world(), &stop));
+    return stop;
 }
 
 /* ---- training and the summary ------------------------------------------------------------- */
@@ -517,10 +430,10 @@ static bool one_step(trainer *t, int64_t step)
     r->sum.seconds += mine.seconds;
     r->sum.exposed += mine.exposed;
     r->steps++;
-    record_step(t, step + 1, &mine, norm);
-    bool stop = ls_stop_requested();
+    trainer_record_step(t, step + 1, &mine, norm);
+    bool stop = stop_requested(t);
     save(t, step + 1, stop || step + 1 == t->set->steps);
-    report_step(t, step + 1);
+    trainer_report_step(t, step + 1);
     r->done = step + 1;
     return stop;
 }
@@ -534,7 +447,7 @@ static void run_steps(trainer *t)
     r->done = t->start;
     while (r->done < s->steps && !one_step(t, r->done)) {
         if (s->eval_every && r->done % s->eval_every == 0 && r->done < s->steps) {
-            evaluate_between(t, r->done);
+            trainer_evaluate_between(t, r->done);
         }
     }
     live_end(&r->line);
@@ -544,51 +457,52 @@ static void run_steps(trainer *t)
     }
 }
 
-void trainer_train(trainer *t)
+/* A rank counts as identical if it has what the first rank with its stages has; the hash is made of those
+ * of all stages. */
+static void compare_replicas(trainer *t)
 {
-    evaluate_before(t);
-    double started = ls_time();
-    run_steps(t);
-    t->seconds = ls_time() - started;
-    evaluate(t, t->report.done, t->report.done > t->start);
-    LS_CHECK(ls_replicas_identical(t->net, ls_world(), &t->identical, &t->hash));
-    if (t->set->export_to && ls_rank() == 0) {
-        must(ls_module_save_safetensors(trainer_net(t), t->set->export_to, NULL));
+    const parallel *p = &t->ranks;
+    const uint64_t stage = p->pipeline != NULL ? (uint64_t)ls_pipeline_stage(p->pipeline) : 0;
+    LS_CHECK(ls_replicas_identical(t->net, p->copies, &t->identical, &t->hash));
+    if (p->stages != NULL) {
+        const bool first = ls_group_rank(p->copies) == 0;
+        uint64_t sums[2] = {first ? (uint64_t)t->identical : 0,
+                            first ? t->hash * (2 * stage + 1) : 0};
+        LS_CHECK(ls_all_reduce(ls_world(), sums, sums, 2, LS_UINT64, LS_SUM,
+                               LS_OPTIONS(ls_collective_options, .tag = "replicas"), NULL));
+        t->identical = (int)sums[0];
+        t->hash = sums[1];
     }
 }
 
-static void print_summary(const trainer *t, const char *note)
+void trainer_train(trainer *t)
 {
-    char took[32], all[32], speed[32];
-    const report *r = &t->report;
-    double units = (double)(r->done - t->start) * units_of_step(t);
-    if (r->done > t->start) {
-        (void)printf(
-            "trained %lld steps in %s, %s %s, in %s: %s %s/s, exposed communication %.1f %% of "
-            "the time\n",
-            (long long)(r->done - t->start), t->set->dtype, amount(units, all, sizeof all),
-            t->task.unit, duration(t->seconds, took, sizeof took),
-            amount(units / t->seconds, speed, sizeof speed), t->task.unit,
-            100.0 * r->exposed / fmax(r->seconds, 1e-9));
+    trainer_evaluate_before(t);
+    double started = ls_time();
+    run_steps(t);
+    t->seconds = ls_time() - started;
+    trainer_evaluate(t, t->report.done, t->report.done > t->start);
+    compare_replicas(t);
+    if (t->set->export_to) {
+        parallel_export(&t->ranks, trainer_net(t), t->set->export_to);
     }
-    print_scores(t);
-    (void)printf("%s%s\n", note ? " " : "", note ? note : "");
-    (void)printf("replicas identical: %d of %d (hash %016llx)\n", t->identical, ls_world_size(),
-                 (unsigned long long)t->hash);
 }
 
 int trainer_end(trainer *t, const char *note)
 {
     bool good = t->identical == ls_world_size();
     if (ls_rank() == 0) {
-        print_summary(t, note);
+        trainer_print_summary(t, note);
     }
     records_close(&t->records);
     must(ls_checkpoint_free(t->checkpoint));
+    must(ls_pipeline_free(t->ranks.pipeline));
     ls_optim_free(t->optim);
     ls_module_free(t->net);
+    parallel_close(&t->ranks);
     ls_loader_free(t->loader);
     ls_sampler_free(t->sampler);
+    free(t->micro_batches);
     free(t->losses);
     free(t);
     return good ? EXIT_SUCCESS : EXIT_FAILURE;

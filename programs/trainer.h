@@ -18,29 +18,34 @@
 #include <lockstep/lockstep.h>
 
 #include "common.h"
+#include "parallel.h"
 #include "records.h"
 
 /* ---- flags -------------------------------------------------------------------------------- */
 
 /* Each field has the name of its option, with _ for - (export_to: --export). */
 typedef struct trainer_options {
-    int64_t steps, schedule_steps, batch, accum, warmup, seed, bucket_bytes, eval_every, every,
+    int64_t steps, lr_schedule_steps, batch, accum, warmup, seed, bucket_bytes, eval_every, every,
         shards;
     double lr, min_lr, momentum, beta2, weight_decay, clip;
-    const char *schedule, *optim, *decay, *dtype, *feed, *exact;
+    const char *lr_schedule, *optim, *decay, *dtype, *feed, *exact;
+    const char *mesh, *schedule, *cut, *replicas, *plan; /* of a pipeline; NULL: not given */
+    ls_plan *followed; /* the plan of --plan, with which trainer_init fills in those before it */
+    int64_t micro_batches, chunks;
+    bool recompute, vertical_sync;
     const char *init, *export_to, *save, *resume, *log, *tensorboard, *log_losses;
 } trainer_options;
 /* Defaults that all programs share; the others each program chooses. */
 #define TRAINER_DEFAULTS                                                                           \
-    .schedule_steps = -1, .accum = 1, .warmup = -1, .bucket_bytes = -1, .every = 200,              \
-    .min_lr = -1.0, .momentum = 0.9, .beta2 = 0.999, .schedule = "cosine", .optim = "adamw",       \
+    .lr_schedule_steps = -1, .accum = 1, .warmup = -1, .bucket_bytes = -1, .every = 200,           \
+    .min_lr = -1.0, .momentum = 0.9, .beta2 = 0.999, .lr_schedule = "cosine", .optim = "adamw",    \
     .decay = "matrices", .dtype = "float32", .feed = "split", .exact = "run", .shards = 8,
 
 /* Reads the command's own options and those of the trainer; see read_options. */
 void trainer_read_options(const cli_command *own, trainer_options *options, int argc, char **argv);
 
-/* The backward passes of a rank in a step: --accum, or with --exact layout its part of --shards. After
- * trainer_init; ends the program when the shards cannot be divided. */
+/* The micro-batches of a rank in a step: --accum, --micro-batches of a pipeline, or with --exact layout
+ * its part of --shards. After trainer_init; ends the program when the shards cannot be divided. */
 int64_t trainer_micro_batches(const trainer_options *options);
 
 /* ---- training ----------------------------------------------------------------------------- */
@@ -54,16 +59,16 @@ typedef struct trainer_task {
     int64_t units;    /* units per sample */
     /* Loads --init's weights into the plain module. NULL: ls_module_load_safetensors. */
     ls_status (*load)(ls_module *net, const char *path);
-    /* The mean loss of a batch, a scalar. NULL: the cross-entropy of net(x) and y. */
-    ls_tensor *(*loss)(void *arg, ls_module *net, const ls_batch *batch);
-    /* Judges the plain module, in training mode before and after; all ranks, all with the same
-     * result. Returns how many of out[SCORES_MAX] it filled. */
-    int (*evaluate)(void *arg, ls_module *net, score *out);
+    /* The mean loss of a batch, a scalar, from net(x) and y. NULL: their cross-entropy. */
+    ls_pipeline_loss_fn loss;
+    /* Judges the plain module on these ranks, in training mode before and after; all ranks, all with
+     * the same result. Returns how many of out[SCORES_MAX] it filled. */
+    int (*evaluate)(void *arg, ls_module *net, const parallel *ranks, score *out);
 } trainer_task;
 
 typedef struct trainer trainer;
 
-void trainer_init(const trainer_options *options); /* ls_init */
+void trainer_init(trainer_options *options); /* ls_init; reads --plan */
 
 /* Wraps the net, makes optimizer, loader and records, and loads the checkpoint of --resume. Borrows
  * the options; copies the task. */
@@ -73,8 +78,7 @@ ls_module *trainer_net(const trainer *t); /* the module without its wrapper; bor
 
 /* Prints the model and the batch: "resnet18: … parameters; 2 ranks x 32 images x 1", the
  * samples of a batch in `units` and the batches of a step. For rank 0. */
-void trainer_introduce(const trainer_options *options, const char *model, ls_module *net,
-                       const char *units);
+void trainer_introduce(const trainer *t, const char *model, const char *units);
 
 /* Trains to the last step or until a stop request, then evaluates. */
 void trainer_train(trainer *t);

@@ -6,28 +6,88 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OPTIONS_MAX 64
+#define OPTIONS_MAX 80
+#define LR_SCHEDULES "constant|linear|cosine"
+#define SCHEDULES "naive|gpipe|1f1b|interleaved|zb-h1|pipedream|pipedream-2bw"
+
+/* Until there were pipelines, it was the schedule of the learning rate. */
+static int read_schedule(const cli_command *command, const cli_option *option, const char *text)
+{
+    if (cli_choice(LR_SCHEDULES, text) >= 0) {
+        return cli_wrong(command,
+                         "--schedule is that of a pipeline; the schedule of the learning rate is "
+                         "--lr-schedule %s",
+                         text);
+    }
+    if (cli_choice(option->choices, text) < 0) {
+        return cli_wrong(command,
+                         "--schedule is \"%s\"; give naive, gpipe, 1f1b, interleaved, zb-h1, "
+                         "pipedream or pipedream-2bw",
+                         text);
+    }
+    *(const char **)option->value = text;
+    return 0;
+}
 
 /* Defaults that follow from other options. */
 static void complete(trainer_options *o)
 {
-    o->schedule_steps = o->schedule_steps < 0 ? o->steps : o->schedule_steps;
-    o->warmup = o->warmup < 0 ? (o->schedule_steps * 8 + 99) / 100 : o->warmup;
+    o->lr_schedule_steps = o->lr_schedule_steps < 0 ? o->steps : o->lr_schedule_steps;
+    o->warmup = o->warmup < 0 ? (o->lr_schedule_steps * 8 + 99) / 100 : o->warmup;
     o->min_lr = o->min_lr < 0.0 ? o->lr / 10.0 : o->min_lr;
 }
 
-/* The command's own options, and then those that all have. */
-static void read_with(const cli_command *own, const cli_option *shared, int count, int argc,
-                      char **argv)
+/* Appends rows to a table. */
+static void add(cli_command *command, cli_option *table, const cli_option *rows, int count)
+{
+    assert(command->count + count <= OPTIONS_MAX);
+    memcpy(table + command->count, rows, (size_t)count * sizeof *rows);
+    command->options = table;
+    command->count += count;
+}
+
+static void add_pipeline(cli_command *command, cli_option *table, trainer_options *o)
+{
+    const cli_option rows[] = {
+        {"mesh", CLI_TEXT, &o->mesh, .value_name = "AXES",
+         .help = "pp=4,dp=2: stages of a pipeline and replicas; without it all ranks are replicas"},
+        {"schedule", CLI_READ, &o->schedule, .choices = SCHEDULES, .value_name = "NAME",
+         .fallback = "1f1b", .read = read_schedule,
+         .help = "schedule of a pipeline: naive, gpipe, 1f1b, interleaved, zb-h1, pipedream or "
+                 "pipedream-2bw; lockstep plan schedule draws them"},
+        {"micro-batches", CLI_COUNT, &o->micro_batches, .low = 1, .high = 32768, .fallback = "8",
+         .help = "micro-batches of a pipeline in a step"},
+        {"cut", CLI_TEXT, &o->cut, .value_name = "PARTS", .fallback = "evenly",
+         .help = "first part of each stage but the first, as in \"blocks.2 head\""},
+        {"replicas", CLI_TEXT, &o->replicas, .value_name = "LIST",
+         .help =
+             "ranks of each stage, as in 3,1, which take its micro-batches in turns; with gpipe "
+             "and 1f1b"},
+        {"plan", CLI_TEXT, &o->plan, .value_name = "FILE",
+         .help = "pipeline over all ranks as lockstep plan pipeline has planned it"},
+        {"chunks", CLI_COUNT, &o->chunks, .low = 1, .high = 4096, .fallback = "2",
+         .help = "stages of a rank with --schedule interleaved"},
+        {"vertical-sync", CLI_SWITCH, &o->vertical_sync,
+         .help = "with --schedule pipedream all stages of a micro-batch have weights of one step"},
+        {"recompute", CLI_SWITCH, &o->recompute,
+         .help =
+             "keep only the inputs of blocks, or with --schedule gpipe those of stages, and run "
+             "them again in backward"},
+    };
+    add(command, table, rows, (int)(sizeof rows / sizeof rows[0]));
+}
+
+/* The command's own options, those that all have, and those of a pipeline. */
+static void read_tables(const cli_command *own, const cli_option *shared, int count,
+                        trainer_options *o, int argc, char **argv)
 {
     cli_option all[OPTIONS_MAX];
     cli_command command = *own;
-    assert(own->count + count <= OPTIONS_MAX);
-    memcpy(all, own->options, (size_t)own->count * sizeof *all);
-    memcpy(all + own->count, shared, (size_t)count * sizeof *all);
-    command.options = all;
-    command.count += count;
+    command.count = 0;
     command.ranked = true;
+    add(&command, all, own->options, own->count);
+    add(&command, all, shared, count);
+    add_pipeline(&command, all, o);
     read_options(&command, argc, argv);
 }
 
@@ -35,21 +95,20 @@ void trainer_read_options(const cli_command *own, trainer_options *o, int argc, 
 {
     const cli_option shared[] = {
         {"steps", CLI_COUNT, &o->steps, .low = 1, .high = 1e12, .help = "optimizer steps"},
-        {"batch", CLI_COUNT, &o->batch, .low = 1, .high = 1e6,
-         .help = "samples that a rank takes in a step"},
-        {"accum", CLI_COUNT, &o->accum, .low = 1, .high = 1e6, .help = "micro-batches in a step"},
+        {"batch", CLI_COUNT, &o->batch, .low = 1, .high = 1e6, .help = "samples of a micro-batch"},
+        {"accum", CLI_COUNT, &o->accum, .low = 1, .high = 1e6,
+         .help = "micro-batches of a rank in a step"},
         {"optim", CLI_CHOICE, &o->optim, .choices = "sgd|adamw", .help = "optimizer"},
         {"lr", CLI_NUMBER, &o->lr, .low = 0, .high = 1e3, .help = "highest learning rate"},
-        {"schedule", CLI_CHOICE, &o->schedule, .choices = "constant|linear|cosine",
-         .value_name = "NAME",
+        {"lr-schedule", CLI_CHOICE, &o->lr_schedule, .choices = LR_SCHEDULES, .value_name = "NAME",
          .help = "learning rate over the steps: constant, or linear or cosine down to --min-lr"},
         {"min-lr", CLI_NUMBER, &o->min_lr, .low = -1, .high = 1e3,
          .help = "learning rate at the end of the schedule; -1: a tenth of --lr"},
-        {"schedule-steps", CLI_COUNT, &o->schedule_steps, .low = -1, .high = 1e12,
+        {"lr-schedule-steps", CLI_COUNT, &o->lr_schedule_steps, .low = -1, .high = 1e12,
          .help = "steps of the schedule; -1: --steps. Runs that divide one training among them "
                  "(--save, --resume) need the same number: its steps in all"},
         {"warmup", CLI_COUNT, &o->warmup, .low = -1, .high = 1e12,
-         .help = "steps of warm-up; -1: 8 % of --schedule-steps"},
+         .help = "steps of warm-up; -1: 8 % of --lr-schedule-steps"},
         {"momentum", CLI_NUMBER, &o->momentum, .low = 0, .high = 1, .help = "momentum of sgd"},
         {"beta2", CLI_NUMBER, &o->beta2, .low = 0, .high = 0.999999999,
          .help = "decay of adamw's second moment"},
@@ -94,6 +153,7 @@ void trainer_read_options(const cli_command *own, trainer_options *o, int argc, 
         {"log-losses", CLI_TEXT, &o->log_losses, .value_name = "FILE",
          .help = "write the mean loss of all ranks for each step; --resume continues it"},
     };
-    read_with(own, shared, (int)(sizeof shared / sizeof shared[0]), argc, argv);
+    read_tables(own, shared, (int)(sizeof shared / sizeof shared[0]), o, argc, argv);
     complete(o);
+    parallel_complete(o);
 }

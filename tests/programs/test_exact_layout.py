@@ -98,10 +98,10 @@ def threads_and_buckets_do_not_change_the_bits():
 @test
 def a_training_that_stops_on_4_ranks_ends_on_2_with_the_same_bits():
     for model in (gpt, resnet):
-        steps = ("--steps", 6, "--schedule-steps", 6)
+        steps = ("--steps", 6, "--lr-schedule-steps", 6)
         want = train(8, *model(), *steps)
         shutil.rmtree(FOLDER / "save", ignore_errors=True)
-        train(4, *model("--steps", 3, "--schedule-steps", 6, "--save", "save"))
+        train(4, *model("--steps", 3, "--lr-schedule-steps", 6, "--save", "save"))
         printed, weights, losses = train(2, *model(), *steps, "--resume", "save")
         assert "going on at step 3\n" in printed
         assert weights == want[1] and losses == "".join(want[2].splitlines(True)[3:]), losses

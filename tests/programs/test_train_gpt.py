@@ -57,7 +57,7 @@ def it_learns_text_alike_on_one_and_two_ranks():
 
 @test
 def an_lstm_learns_text_alike_on_one_and_two_ranks():
-    flags = ("--model", "lstm", "--steps", 60, "--lr", 1e-2, "--schedule", "constant", "--batch")
+    flags = ("--model", "lstm", "--steps", 60, "--lr", 1e-2, "--lr-schedule", "constant", "--batch")
     one, two = train(0, *flags, 8), train(2, *flags, 4)
     assert judged(one)[0] > 5 and judged(one)[-1] < 3.0, one
     assert abs(judged(one)[-1] - judged(two)[-1]) < 0.002, two
@@ -91,7 +91,7 @@ def a_log_of_losses_that_is_none_is_refused_by_a_run_that_goes_on():
 def a_training_in_two_runs_on_one_schedule_ends_with_the_same_bits():
     flags = ("--batch", 2, "--eval-windows", 10)
     whole = train(1, *flags, "--steps", 8)
-    train(1, *flags, "--steps", 4, "--schedule-steps", 8, "--save", "halves")
+    train(1, *flags, "--steps", 4, "--lr-schedule-steps", 8, "--save", "halves")
     rest = train(1, *flags, "--steps", 8, "--save", "halves", "--resume", "halves")
     assert hash_of(rest) == hash_of(whole)
     assert "schedule" not in rest and "has no effect" not in rest, rest
@@ -133,7 +133,7 @@ def without_groups(folder):
 
 @test
 def a_run_that_goes_on_with_other_groups_says_so():
-    flags = ("--batch", 2, "--eval-windows", 10, "--schedule-steps", 8, "--save", "groups", "--resume", "groups")
+    flags = ("--batch", 2, "--eval-windows", 10, "--lr-schedule-steps", 8, "--save", "groups", "--resume", "groups")
     said = ("biases and norms decayed in the checkpoint's run; in this one they do not (--decay matrices). "
             "--decay all goes on as before\n")
     printed = train(2, *flags, "--steps", 2)

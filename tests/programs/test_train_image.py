@@ -102,7 +102,7 @@ def without_images_to_be_judged_by_those_of_the_training_are():
 def every_optimizer_and_schedule_trains():
     for flags in (("--optim", "adamw", "--lr", 0.01), ("--optim", "sgd", "--momentum", 0)):
         for schedule in ("constant", "linear", "cosine"):
-            text = train(0, "--steps", 30, *flags, "--schedule", schedule)
+            text = train(0, "--steps", 30, *flags, "--lr-schedule", schedule)
             before, after = [float(x) for x in re.findall(r"test loss (\d\.\d+)", text)]
             assert after < before, text
 
@@ -170,7 +170,7 @@ def exported_weights_are_those_to_begin_with():
 
 @test
 def rates_follow_the_schedule():
-    train(0, "--steps", 10, "--lr", 0.5, "--min-lr", 0.1, "--warmup", 2, "--schedule", "linear", "--log",
+    train(0, "--steps", 10, "--lr", 0.5, "--min-lr", 0.1, "--warmup", 2, "--lr-schedule", "linear", "--log",
           "rates.jsonl")
     rates = [line["lr"] for line in map(json.loads, open(FOLDER / "rates.jsonl")) if "lr" in line]
     want = [0.25, 0.5] + [0.5 - 0.05 * i for i in range(8)]
@@ -292,7 +292,7 @@ def wrong_flags_are_refused_in_words():
     here = ("--data", data())
     refused(0, 2, "--data is missing")
     refused(0, 2, '--optim is "adam"; give sgd or adamw', *here, "--optim", "adam")
-    refused(0, 2, '--schedule is "step"; give constant, linear or cosine', *here, "--schedule", "step")
+    refused(0, 2, '--lr-schedule is "step"; give constant, linear or cosine', *here, "--lr-schedule", "step")
     refused(0, 2, '--feed is "all"; give split, shared or scatter', *here, "--feed", "all")
     refused(0, 2, '--normalise is "grey"', *here, "--normalise", "grey")
     refused(0, 2, '--dtype is "float8"', *here, "--dtype", "float8")

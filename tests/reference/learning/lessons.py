@@ -37,7 +37,7 @@ class Case:
     def flags(self, data, seed, ranks):
         return ["--model", self.model, "--data", data, "--seed", seed, "--steps", self.steps,
                 "--batch", self.batch // ranks, "--optim", self.optim, "--lr", self.lr, "--clip", self.clip,
-                "--schedule", self.schedule, "--min-lr", 0, "--warmup", self.warmup,
+                "--lr-schedule", self.schedule, "--min-lr", 0, "--warmup", self.warmup,
                 "--weight-decay", self.weight_decay, "--dtype", self.dtype, *self.more]
 
     def lr_of(self, step):

@@ -1,0 +1,52 @@
+/* A model on the ranks of a mesh (--mesh pp=4,dp=2): the stages of a pipeline along pp, replicas with
+ * other data along dp. Without a mesh every rank is a replica, and has the whole model. */
+#ifndef PROGRAMS_PARALLEL_H
+#define PROGRAMS_PARALLEL_H
+
+#include <lockstep/lockstep.h>
+
+struct trainer_options;
+
+typedef struct parallel {
+    ls_mesh *mesh;             /* NULL: without --mesh */
+    ls_group *replicas;        /* ranks with other data, and the same place in `stages`; borrowed */
+    ls_group *stages;          /* ranks with the same data; NULL: without a pipeline; borrowed */
+    ls_group *copies;          /* ranks with the same stages, whatever their data */
+    ls_plan *plan;             /* NULL: without --plan */
+    ls_pipeline *pipeline;     /* NULL: without one */
+    bool steps;                /* the pipeline steps the optimizer itself */
+    int64_t numel;             /* parameters of the whole model */
+    int64_t smallest, largest; /* … of a rank, with a pipeline */
+    char *
+        elsewhere; /* names, each with its end, of parameters that an earlier rank of `stages` has */
+} parallel;
+
+/* Defaults, and what options cannot be given together; ends the program. For trainer_read_options. */
+void parallel_complete(struct trainer_options *options);
+/* Whether the model recomputes its blocks (--recompute), if it has any: a pipeline of schedule gpipe
+ * recomputes whole stages. Ends the program where nothing would be recomputed. */
+bool parallel_recompute(const struct trainer_options *options, bool has_blocks);
+bool parallel_has_pipeline(const struct trainer_options *options);
+/* Fills in what --plan says; ends the program if the job does not fit it. After ls_init. */
+void parallel_read_plan(struct trainer_options *options);
+
+/* Makes the groups. Collective over the world, as all that follows. */
+void parallel_open(parallel *p, const struct trainer_options *options);
+/* Cuts `net`, if there is a pipeline, and frees the stages of other ranks. */
+void parallel_cut(parallel *p, const struct trainer_options *options, ls_module *net,
+                  ls_pipeline_loss_fn loss, void *arg);
+/* The options of ls_clip_grad_norm: a norm over all stages. */
+ls_clip_grad_norm_options parallel_clip_options(parallel *p);
+void parallel_close(parallel *p); /* after the pipeline and the net were freed */
+
+/* Forwards of micro[0 … count-1] in the mode of `net`, without gradients; outputs[] as in
+ * ls_pipeline_forward. Without a pipeline `count` is 1. */
+ls_status parallel_forward(const parallel *p, ls_module *net, const ls_micro_batch *micro,
+                           int count, ls_tensor **outputs);
+int parallel_forward_count(const parallel *p); /* a good `count` */
+
+/* Writes the whole model, whose other stages are sent to rank 0, as safetensors. Ends the program on
+ * an error. */
+void parallel_export(const parallel *p, ls_module *net, const char *path);
+
+#endif

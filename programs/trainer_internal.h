@@ -1,0 +1,71 @@
+/* The trainer's parts: trainer.c sets up and runs the steps, trainer_pipeline.c makes a step of a
+ * pipeline, trainer_report.c says how it goes. */
+#ifndef PROGRAMS_TRAINER_INTERNAL_H
+#define PROGRAMS_TRAINER_INTERNAL_H
+
+#include "parallel.h"
+#include "resumed.h"
+#include "trainer.h"
+
+#define ITEMS 5
+
+/* Measurements of a rank since the last report. Their mean over the ranks is the same on all ranks,
+ * so all ranks agree when the next report is due. */
+typedef struct measure {
+    double loss, seconds, exposed; /* means of a step */
+} measure;
+
+typedef struct report {
+    live line;
+    measure sum;             /* of the steps since the last report, this rank's */
+    int64_t steps;           /* the number of these steps */
+    int64_t done;            /* steps so far, including those before a resume */
+    int64_t due;             /* step after which the next report is made */
+    double exposed, seconds; /* of all steps so far, mean over the ranks */
+} report;
+
+struct trainer {
+    const trainer_options *set;
+    trainer_task task;
+    parallel ranks;
+    ls_sampler *sampler;
+    ls_loader *loader;
+    int64_t micro;                 /* backward passes of a step */
+    double *losses;                /* [micro] of them */
+    ls_micro_batch *micro_batches; /* [micro], for a pipeline */
+    ls_module *net;                /* wrapped */
+    ls_optim *optim;               /* NULL: this rank's stages have no parameters */
+    double lr;                     /* of the last step */
+    run_settings settings;         /* of this run */
+    ls_schedule_options schedule;
+    ls_checkpoint *checkpoint; /* with --save */
+    ls_checkpoint_item items[ITEMS];
+    int item_count;
+    int64_t start; /* steps done when this run began; 0 without --resume */
+    records records;
+    report report;
+    double seconds; /* of training, evaluations included */
+    score scores[SCORES_MAX];
+    int score_count; /* of the last evaluation */
+    int identical;   /* number of identical replicas at the end, and their hash */
+    uint64_t hash;
+};
+
+/* trainer.c */
+void trainer_next_batch(trainer *t, ls_batch *batch);
+bool trainer_in_bf16(const trainer *t);
+
+/* trainer_pipeline.c: forwards and backwards of a step; t->losses become the losses. */
+void trainer_pipeline_step(trainer *t);
+
+/* trainer_report.c */
+void trainer_report_step(trainer *t,
+                         int64_t step); /* after `step` steps; collective if it is due */
+void trainer_record_step(trainer *t, int64_t step, const measure *mine, double norm);
+/* Evaluates after `step` steps; `keep`: and records the scores. */
+void trainer_evaluate(trainer *t, int64_t step, bool keep);
+void trainer_evaluate_between(trainer *t, int64_t step);
+void trainer_evaluate_before(trainer *t);
+void trainer_print_summary(const trainer *t, const char *note);
+
+#endif
