@@ -26,7 +26,7 @@ FOLDERS = {
                           "tests/unit/nn/", "tests/reference/")),
     "comm": Folder(75, COMM),
     "schedule": Folder(25, ("tests/unit/schedule/", "tests/fuzz/")),
-    "parallel": Folder(25, ("tests/dist/train/test_pip",)),
+    "parallel": Folder(25, ("tests/dist/train/test_pip", "tests/dist/train/test_steady")),
 }
 
 # Programs that tests start, which must be built too: test program's folder -> targets.
