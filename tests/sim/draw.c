@@ -367,6 +367,14 @@ static void draw_training(ls__plan *plan, uint64_t seed)
     plan->faults = 1;
 }
 
+/* A fifth of the jobs runs a pipeline between its operations; from dice of its own, as draw_saves. */
+static void draw_pipeline(ls__plan *plan, uint64_t seed)
+{
+    ls__sim_random r = {seed * 0x94d049bb133111ebu + 41};
+    plan->pipes = ls__sim_below(&r, 5) == 0;
+    plan->pipe_every = 2 + (int)ls__sim_below(&r, 8);
+}
+
 void ls__plan_draw(ls__plan *plan, uint64_t seed, int ranks)
 {
     ls__sim_random r = {seed * 0xd6e8feb86659fd93u + 7};
@@ -390,6 +398,7 @@ void ls__plan_draw(ls__plan *plan, uint64_t seed, int ranks)
     draw_saves(plan, seed);
     draw_flip(plan, seed);
     draw_training(plan, seed);
+    draw_pipeline(plan, seed);
     draw_others(plan, seed);
     draw_burst(plan, seed);
     draw_algorithms(plan, seed);

@@ -132,8 +132,8 @@ static int culprit_of(const ls__plan *plan)
 static bool times_out(const ls__plan *plan)
 {
     const ls__fault_kind kind = plan->fault[0].kind;
-    return kind == LS__FAULT_FREEZE ||
-           (kind == LS__FAULT_WRONG && (plan->groups || plan->saves || plan->trains));
+    return kind == LS__FAULT_FREEZE || (kind == LS__FAULT_WRONG && (plan->groups || plan->saves ||
+                                                                    plan->trains || plan->pipes));
 }
 
 /* A rank was stopped for longer than the deadline: groups find that out for themselves. */

@@ -36,6 +36,7 @@ typedef struct player {
     flight flight[FLIGHTS];
     ls__saver saver;
     ls__trainer trainer;
+    ls__stager stager;
     ls_status status;
     const ls__fault *wrong; /* of the operation being started; NULL: none */
 } player;
@@ -515,11 +516,17 @@ static void play(player *p)
         if (p->plan->saves && p->status == LS_OK && (i + 1) % p->plan->save_every == 0) {
             (void)failed(p, ls__saver_save(&p->saver, i + 1));
         }
+        if (p->plan->pipes && p->status == LS_OK && (i + 1) % p->plan->pipe_every == 0) {
+            (void)failed(p, ls__stager_call(&p->stager));
+        }
         if (train(p, i)) {
             break;
         }
     }
     land_all(p);
+    if (p->plan->pipes && p->status == LS_OK) {
+        (void)failed(p, ls__stager_end(&p->stager));
+    }
     if (p->plan->trains && p->status == LS_OK) {
         (void)failed(p, ls__trainer_end(&p->trainer));
     }
@@ -571,14 +578,15 @@ int ls__player_main(void *arg)
     }
     if (!failed(p, make_groups(p)) &&
         (!plan->saves || !failed(p, ls__saver_begin(&p->saver, plan))) &&
-        (!plan->trains || !failed(p, ls__trainer_begin(&p->trainer, plan, p->rank)))) {
+        (!plan->trains || !failed(p, ls__trainer_begin(&p->trainer, plan, p->rank))) &&
+        (!plan->pipes || !failed(p, ls__stager_begin(&p->stager, plan, p->rank, p->outcome)))) {
         play(p);
     }
     /* A program that failed may leave, or end as LS_CHECK does. With several groups, and a
      * checkpoint has one, it ends: a collective free would only confuse those who still work in the
      * others. */
-    const bool alone =
-        !plan->groups && !plan->trains && (!plan->saves || plan->fault[0].kind == LS__FAULT_DISK);
+    const bool alone = !plan->groups && !plan->trains && !plan->pipes &&
+                       (!plan->saves || plan->fault[0].kind == LS__FAULT_DISK);
     if (p->status == LS_OK || (alone && ls__sim_below(&p->dice, 2) == 0)) {
         leave(p);
     }

@@ -149,6 +149,8 @@ typedef struct ls__plan {
     int64_t confirmed, attempted; /* steps; 0: none */
     bool trains;
     int train_every; /* operations */
+    bool pipes;
+    int pipe_every; /* operations */
     int64_t timeout_ms;
     ls__rank_outcome outcome[LS__PLAN_RANKS_MAX];
     struct ls__plan_node { /* what `lockstep run` is on each host */
@@ -207,6 +209,20 @@ typedef struct ls__trainer {
 ls_status ls__trainer_begin(ls__trainer *trainer, ls__plan *plan, int rank);
 ls_status ls__trainer_step(ls__trainer *trainer, bool *stop); /* checks every gradient */
 ls_status ls__trainer_end(ls__trainer *trainer);
+
+/* stager.c */
+typedef struct ls__stager {
+    ls__plan *plan;
+    int rank;
+    ls__rank_outcome *outcome; /* where its waits are noted */
+    struct ls_group *group;
+    struct ls__staged *staged;
+    int64_t calls;
+} ls__stager;
+
+ls_status ls__stager_begin(ls__stager *stager, ls__plan *plan, int rank, ls__rank_outcome *outcome);
+ls_status ls__stager_call(ls__stager *stager); /* the messages of all micro-batches, compared */
+ls_status ls__stager_end(ls__stager *stager);
 
 /* oracle.c */
 /* In an id: small whole numbers, any sum or product of which is exact. */
