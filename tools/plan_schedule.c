@@ -14,7 +14,7 @@
 #define MICRO_BATCHES_DEFAULT 8
 #define NOT_GIVEN (-1.0)
 
-static int64_t ranks, micro_batches, chunks, per_step;
+static int64_t ranks, micro_batches, chunks, per_step, warm_up;
 static double forward = 1.0, backward = NOT_GIVEN, input = NOT_GIVEN, weight = NOT_GIVEN, latency;
 static bool recompute, vertical_sync, table;
 static const char *svg, *replicas;
@@ -45,6 +45,10 @@ static const cli_option options[] = {
      .help = "c, time from a computation's end until another rank has its result"},
     {"recompute", CLI_SWITCH, &recompute,
      .help = "keep only the input of each stage, and run its forward again before its backward"},
+    {"warm-up", CLI_COUNT, &warm_up, .low = 1, .high = LS__SCHEDULE_MICRO_BATCHES_MAX,
+     .fallback = "1",
+     .help = "w, of 1f1b: forwards that a rank runs ahead, for each rank behind it; 2 hides the "
+             "latency"},
     {"vertical-sync", CLI_SWITCH, &vertical_sync,
      .help = "of pipedream: all stages use the version of the first one"},
     {"svg", CLI_TEXT, &svg, .value_name = "FILE", .fallback = "",
@@ -146,6 +150,7 @@ static ls_status open_schedule(const char *operand, ls__schedule **out)
                                     .per_step = (int)per_step,
                                     .recompute = recompute,
                                     .vertical_sync = vertical_sync,
+                                    .warm_up = (int)warm_up,
                                     .replicas = replicas};
     return ls__schedule_new(ls__env_posix(), operand, &spec, out);
 }
@@ -261,9 +266,10 @@ static void print_numbers(const ls__schedule *s, const ls__schedule_cost *cost,
         "\nbubble: makespan - work of a rank. Of each rank at most: activations, kept inputs and\n"
         "received inputs, in micro-batches of a stage; stashed versions of the weights, beside "
         "the\n"
-        "newest one.%s%s\n",
+        "newest one.%s%s%s\n",
         steady ? " period: from a backward of the last stage to its next." : "",
-        ls__schedule_has_replicas(s) ? " r: ranks of a stage, R: those from it on." : "");
+        ls__schedule_has_replicas(s) ? " r: ranks of a stage, R: those from it on." : "",
+        s->warm_up > 1 ? " w: --warm-up." : "");
 }
 
 static int fail(void)
@@ -325,7 +331,7 @@ int plan_schedule(int argc, char **argv)
         return cli_wrong(&command, "give one schedule, such as 1f1b, or one file");
     }
     const bool sized = ranks > 0 || micro_batches > 0 || chunks > 0 || per_step > 0 || recompute ||
-                       vertical_sync || replicas != NULL;
+                       vertical_sync || warm_up > 0 || replicas != NULL;
     if (is_file(argv[first]) && sized) {
         return cli_wrong(&command, "\"%s\" is a file, which has its own sizes; give only times",
                          argv[first]);

@@ -52,6 +52,9 @@ typedef struct ls_pipeline_options {
     const char *replicas;
     bool
         vertical_sync; /* "pipedream": a micro-batch has the same version of the weights at all stages */
+    /* "1f1b": forwards that a stage runs ahead, for each rank behind it. 0: 1. With 2 the time of messages
+     * between ranks is hidden, up to half a micro-batch's, and rank r keeps 2(P-1-r)+1 micro-batches */
+    int warm_up;
 } ls_pipeline_options;
 #define LS_DEFAULTS_ls_pipeline_options .schedule = "1f1b", .micro_batches = 8,
 LS_DEFAULTS_FUNCTION(pipeline)

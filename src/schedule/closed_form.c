@@ -29,6 +29,12 @@ static bool is_1f1b(const ls__schedule *s)
     return is(s, "1f1b") || is(s, "pipedream") || is(s, "pipedream-2bw");
 }
 
+/* Whether the forwards ahead hide the latency; the generator says why. */
+static bool hides(const ls__schedule *s, double pass, double c)
+{
+    return s->warm_up > 1 && 2 * c <= (s->warm_up - 1) * pass;
+}
+
 /* How often 1F1B waits for a pair of hops. */
 static double waits_1f1b(int p, int m)
 {
@@ -51,7 +57,10 @@ static void bubble_of(const ls__schedule *s, const ls__stage_times *t, double c,
     } else if (is(s, "gpipe")) {
         out->bubble = (p - 1) * (pass + 2 * c);
         out->bubble_text = "(P-1)(F+B+2c)";
-    } else if (is_1f1b(s) && !s->recompute) {
+    } else if (is_1f1b(s) && !s->recompute && hides(s, pass, c)) {
+        out->bubble = (p - 1) * (pass + 2 * c);
+        out->bubble_text = "(P-1)(F+B+2c)";
+    } else if (is_1f1b(s) && !s->recompute && s->warm_up <= 1) {
         out->bubble = (p - 1) * pass + 2 * c * waits_1f1b(s->ranks, s->micro_batches);
         out->bubble_text = c > 0.0 ? "(P-1)(F+B) + 2c waits" : "(P-1)(F+B)";
     } else if (is(s, "interleaved") && plain) {
@@ -62,15 +71,19 @@ static void bubble_of(const ls__schedule *s, const ls__stage_times *t, double c,
         out->bubble_text = "(P-1)(F+I-W)";
     } else {
         out->bubble = -1.0;
-        out->bubble_text =
-            is(s, "zb-h1") ? "needs M >= P, W <= I, no latency, no recomputation" : "none is known";
+        out->bubble_text = is(s, "zb-h1")   ? "needs M >= P, W <= I, no latency, no recomputation"
+                           : s->warm_up > 1 ? "needs 2c <= (w-1)(F+B), no recomputation"
+                                            : "none is known";
     }
 }
 
 static const char *activations_text(const ls__schedule *s)
 {
     if (ls__schedule_has_replicas(s)) {
-        return is(s, "gpipe") ? "M/r" : "min(R/r, M/r)";
+        return is(s, "gpipe") ? "M/r" : s->warm_up > 1 ? "min(w(R-1)/r+1, M/r)" : "min(R/r, M/r)";
+    }
+    if (s->warm_up > 1) {
+        return "min(w(P-1-r)+1, M)";
     }
     return is(s, "naive")         ? "1"
            : is(s, "gpipe")       ? "M"
@@ -119,7 +132,9 @@ void ls__schedule_closed_peak(const ls__schedule *s, int rank, ls__schedule_peak
     const int stage = s->stages > s->ranks ? rank : stage_of(s, rank), of = s->replicas[stage];
     const int p = s->ranks, chunks = s->stages / p;
     const int m = ls__schedule_share(s, stage, rank - s->rank_of[stage], s->micro_batches);
-    int alive = min((s->replica_count - s->first_replica[stage] + of - 1) / of, m);
+    const int behind = s->replica_count - s->first_replica[stage] - 1;
+    const int64_t ahead = (int64_t)(s->warm_up > 1 ? s->warm_up : 1) * behind / of;
+    int alive = ahead < m ? (int)ahead + 1 : m;
     if (is(s, "naive")) {
         alive = 1;
     } else if (is(s, "gpipe")) {

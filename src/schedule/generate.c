@@ -6,7 +6,7 @@
 
 #define CHUNKS_DEFAULT 2
 
-typedef enum spec_field { CHUNKS = 1, PER_STEP = 2, VERTICAL_SYNC = 4 } spec_field;
+typedef enum spec_field { CHUNKS = 1, PER_STEP = 2, VERTICAL_SYNC = 4, WARM_UP = 8 } spec_field;
 
 typedef struct replicas {
     int count; /* stages; 0: the spec has none */
@@ -34,7 +34,7 @@ static const struct {
 } generators[GENERATORS] = {
     {ls__generate_naive, 0, "one rank works at a time"},
     {ls__generate_gpipe, 0, NULL},
-    {ls__generate_1f1b, 0, NULL},
+    {ls__generate_1f1b, WARM_UP, NULL},
     {ls__generate_interleaved, CHUNKS, "each rank has several stages"},
     {ls__generate_zb_h1, 0, "the delay of its weight parts goes by ranks"},
     {ls__generate_pipedream, VERTICAL_SYNC, "its stages would step after different micro-batches"},
@@ -70,15 +70,18 @@ static ls_status unknown(const char *name)
 static ls_status check_uses(int index, const ls__schedule_spec *spec)
 {
     const unsigned given = (spec->chunks > 1 ? CHUNKS : 0u) | (spec->per_step > 0 ? PER_STEP : 0u) |
-                           (spec->vertical_sync ? VERTICAL_SYNC : 0u);
+                           (spec->vertical_sync ? VERTICAL_SYNC : 0u) |
+                           (spec->warm_up > 1 ? WARM_UP : 0u);
     const unsigned surplus = given & ~generators[index].uses;
     if (surplus != 0) {
         return ls__fail(LS_ERR_INVALID, "schedule %s: it has no %s; only %s has", names[index],
                         surplus & CHUNKS     ? "chunks"
                         : surplus & PER_STEP ? "number of micro-batches per step"
+                        : surplus & WARM_UP  ? "warm-up"
                                              : "vertical sync",
                         surplus & CHUNKS     ? "interleaved"
                         : surplus & PER_STEP ? "pipedream-2bw"
+                        : surplus & WARM_UP  ? "1f1b"
                                              : "pipedream");
     }
     return LS_OK;

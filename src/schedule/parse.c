@@ -23,6 +23,7 @@ typedef enum field {
     PER_STEP,
     DELAY,
     RECOMPUTE,
+    WARM_UP,
     REPLICAS,
     FIELDS
 } field;
@@ -38,6 +39,7 @@ static const struct {
     [PER_STEP] = {"per-step", 1, LS__SCHEDULE_MICRO_BATCHES_MAX},
     [DELAY] = {"delay", 0, LS__SCHEDULE_MICRO_BATCHES_MAX},
     [RECOMPUTE] = {"recompute", 0, 0},
+    [WARM_UP] = {"warm-up", 1, LS__SCHEDULE_MICRO_BATCHES_MAX},
     [REPLICAS] = {"replicas", 0, 0},
 };
 
@@ -198,6 +200,7 @@ static ls_status make_table(reader *r)
     }
     r->s->delay = r->value[DELAY];
     r->s->recompute = r->value[RECOMPUTE] != 0;
+    r->s->warm_up = r->given[WARM_UP] ? r->value[WARM_UP] : 1;
     if (r->s->micro_batches % r->s->per_step != 0) {
         return ls__fail(LS_ERR_FORMAT,
                         "%s: %d micro-batches are no whole number of steps of %d; change per-step",
@@ -310,9 +313,10 @@ static ls_status read_line(reader *r)
         }
     }
     if (!is(key, "placement") && !is(key, "rank")) {
-        return expected(r, key,
-                        "schedule, ranks, stages, micro-batches, per-step, delay, recompute, "
-                        "replicas, placement or rank");
+        return expected(
+            r, key,
+            "schedule, ranks, stages, micro-batches, per-step, delay, recompute, warm-up, "
+            "replicas, placement or rank");
     }
     if (r->s == NULL) {
         LS_TRY(make_table(r));

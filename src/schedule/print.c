@@ -16,6 +16,9 @@ static void print_header(const ls__schedule *s, ls__text *text)
         ls__text_add(text, "delay %d\n", s->delay);
     }
     ls__text_add(text, "recompute %s\n", s->recompute ? "yes" : "no");
+    if (s->warm_up > 1) {
+        ls__text_add(text, "warm-up %d\n", s->warm_up);
+    }
     for (int i = 0; i < s->stages && ls__schedule_has_replicas(s); i++) {
         ls__text_add(text, "%s%d%s", i == 0 ? "replicas " : ",", s->replicas[i],
                      i == s->stages - 1 ? "\n" : "");

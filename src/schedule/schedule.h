@@ -105,6 +105,7 @@ typedef struct ls__schedule {
     int per_step; /* micro-batches whose gradients a step sums; divides micro_batches */
     int delay;    /* steps by which the weights are older; or LS__DELAY_BY_STAGE */
     bool recompute;
+    int warm_up;        /* of 1f1b: forwards that a stage runs ahead, for each rank behind it */
     int *rank_of;       /* [stages] of its first replica; the ranks behind it have the others */
     int *replicas;      /* [stages] how many */
     int *first_replica; /* [stages] replicas of the stages before it */
@@ -123,6 +124,7 @@ typedef struct ls__schedule_spec {
     int per_step;       /* pipedream-2bw: micro-batches of a version, at least P; default P */
     bool recompute;     /* keep a stage's input only, and run its forward again (GPipe, 2.3) */
     bool vertical_sync; /* pipedream: all stages take the version of the first one (3.3) */
+    int warm_up;        /* 1f1b: forwards ahead for each rank behind a stage; default 1 */
     const char
         *replicas; /* gpipe, 1f1b: ranks of each stage, "2,1,1"; the first stage has the first
                              ones. Default: one each */
@@ -136,7 +138,8 @@ typedef struct ls__schedule_spec {
  *                    backwards in ascending order so that the sums are those of all others
  *     1f1b           P-1-r forwards, then one forward and one backward in turns (PipeDream-Flush:
  *                    Narayanan et al., ICML 2021, section 3.2; Megatron-LM, SC 2021, section 2.2.1).
- *                    With replicas each of them takes its own micro-batches so (one_f_one_b.c)
+ *                    With warm_up w it begins with w(P-1-r) forwards: with 2 it hides the latency
+ *                    between ranks, at the memory of w(P-1-r)+1 micro-batches (one_f_one_b.c). With replicas each of them takes its own micro-batches so (one_f_one_b.c)
  *     interleaved    1f1b with V stages on each rank (SC 2021, section 2.2.2); M a multiple of P
  *     zb-h1          1f1b with weight parts that are delayed by r (Qi et al., ICLR 2024, section 2)
  *     pipedream      1f1b with a step after each backward and stashed weights (Narayanan et al.,
@@ -160,6 +163,7 @@ int ls__schedule_names(const char *const **names, const char *const **abouts);
  *     per-step 4                 default: micro-batches
  *     delay 0                    default: 0; or by-stage
  *     recompute no               default: no
+ *     warm-up 1                  of 1f1b; default: 1
  *     replicas 2,1               default: 1 for each stage; their sum is the number of ranks
  *     placement 0 1              the first rank of each stage; default: in their order, from rank 0
  *                                again when all ranks have one

@@ -12,9 +12,14 @@
  * micro-batches. For stage 0 these are NOAM = ceil(N / r_0) of the paper's section 3.2; for the others
  * floor((R_s - 1) / r_s), the warm-up of its published runtime. With r_s = 1 it is P-1-s.
  *
+ * With a warm-up of w, it is floor(w (R_s - 1) / r_s). Plain 1F1B has no slack in its cycle of forward,
+ * forward, backward, backward between two ranks, so it waits for the latency c of messages again and again.
+ * Each further forward ahead is a micro-batch's time of slack: with 2c <= (w-1)(F+B) only the 2(P-1) hops
+ * of the first and last micro-batch are seen, as in GPipe.
+ *
  * No rank waits for ever: the backward of m at stage s follows the forward of m + w_s r_s there, which
  * needs the same forward at each stage t < s, and this one follows the backward of m + w_s r_s - (w_t +
- * 1) r_t at t. It is a smaller one than m, because w_s r_s < R_s < R_t <= (w_t + 1) r_t. So every chain of
+ * 1) r_t at t. It is a smaller one than m, because w_s r_s <= w (R_s - 1) < w (R_t - 1) < (w_t + 1) r_t. So every chain of
  * waiting ends. The order in which messages are placed (lower.c) then needs channels of one message
  * only.
  *
@@ -40,11 +45,13 @@ static void add_replica(ls__schedule *s, int stage, int replica, int ahead)
 
 ls_status ls__generate_1f1b(ls__schedule *s, const ls__schedule_spec *spec)
 {
-    (void)spec;
+    s->warm_up = spec->warm_up > 0 ? spec->warm_up : 1;
     for (int stage = 0; stage < s->stages; stage++) {
         const int ranks = s->replica_count - s->first_replica[stage];
+        const int64_t most = (int64_t)s->warm_up * (ranks - 1) / s->replicas[stage];
+        const int ahead = most < s->micro_batches ? (int)most : s->micro_batches;
         for (int j = 0; j < s->replicas[stage]; j++) {
-            add_replica(s, stage, j, (ranks - 1) / s->replicas[stage]);
+            add_replica(s, stage, j, ahead);
         }
     }
     return LS_OK;

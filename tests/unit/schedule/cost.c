@@ -43,14 +43,17 @@ static bool check_cost(ls__schedule *s, ls__stage_times t, double latency)
 }
 
 /* Of all sizes and times; returns how many had a formula. */
-static int check_all(const char *name, int chunks, bool recompute, double latency)
+static int check_all_of(const char *name, int chunks, bool recompute, double latency, int warm_up)
 {
     int known = 0;
     for (int p = 2; p <= RANKS_MAX; p++) {
         const int multiple = strcmp(name, "interleaved") == 0 || strcmp(name, "pipedream-2bw") == 0;
         for (int m = multiple ? p : 1; m <= MICRO_BATCHES_MAX; m += multiple ? p : 1) {
-            const ls__schedule_spec spec = {
-                .ranks = p, .micro_batches = m, .chunks = chunks, .recompute = recompute};
+            const ls__schedule_spec spec = {.ranks = p,
+                                            .micro_batches = m,
+                                            .chunks = chunks,
+                                            .recompute = recompute,
+                                            .warm_up = warm_up};
             ls__schedule *s = table_of(name, &spec);
             for (size_t i = 0; i < TIMES; i++) {
                 known += check_cost(s, times_tried[i], latency);
@@ -59,6 +62,11 @@ static int check_all(const char *name, int chunks, bool recompute, double latenc
         }
     }
     return known;
+}
+
+static int check_all(const char *name, int chunks, bool recompute, double latency)
+{
+    return check_all_of(name, chunks, recompute, latency, 0);
 }
 
 #define ALL (7 * MICRO_BATCHES_MAX * (int)TIMES)
@@ -78,6 +86,15 @@ TEST(latency_costs_what_the_formulas_say)
     CHECK_INT(check_all("gpipe", 1, true, 3), ALL);
     CHECK_INT(check_all("1f1b", 1, false, 1), ALL);
     CHECK_INT(check_all("1f1b", 1, false, 30), ALL);
+}
+
+/* Up to (w-1)(F+B)/2, which is 1.5 with w = 2 for the shortest of the times, and 3 for the next ones. */
+TEST(forwards_ahead_hide_latency)
+{
+    CHECK_INT(check_all_of("1f1b", 1, false, 0, 2), ALL);
+    CHECK_INT(check_all_of("1f1b", 1, false, 1.5, 2), ALL);
+    CHECK_INT(check_all_of("1f1b", 1, false, 3, 2), ALL - ALL / (int)TIMES);
+    CHECK_INT(check_all_of("1f1b", 1, false, 3, 3), ALL);
 }
 
 TEST(interleaved_takes_the_time_of_the_formula)

@@ -51,6 +51,10 @@ TEST(tables_of_all_sizes_execute_as_their_twin_with_the_memory_of_the_formulas)
                 check_table("pipedream", &spec);
                 spec.vertical_sync = true;
                 check_table("pipedream", &spec);
+                spec.vertical_sync = false;
+                for (spec.warm_up = 2; spec.warm_up <= 4; spec.warm_up++) {
+                    check_table("1f1b", &spec);
+                }
             }
         }
     }
@@ -110,9 +114,11 @@ TEST(tables_with_replicas_execute_as_their_twin_with_the_memory_of_the_formulas)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         for (int m = 8; m <= 26; m++) {
             for (int recompute = 0; recompute < 2; recompute++) {
-                const ls__schedule_spec spec = {
+                ls__schedule_spec spec = {
                     .replicas = all[i], .micro_batches = m, .recompute = recompute};
                 check_table("gpipe", &spec);
+                check_table("1f1b", &spec);
+                spec.warm_up = 2;
                 check_table("1f1b", &spec);
             }
         }

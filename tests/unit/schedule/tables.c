@@ -9,6 +9,7 @@ const named_spec table_kinds[] = {
     {"gpipe", {.ranks = 2, .micro_batches = 3, .recompute = true}},
     {"1f1b", {.ranks = 4, .micro_batches = 6}},
     {"1f1b", {.ranks = 2, .micro_batches = 4, .recompute = true}},
+    {"1f1b", {.ranks = 3, .micro_batches = 8, .warm_up = 2}},
     {"1f1b", {.replicas = "2,1", .micro_batches = 5}},
     {"1f1b", {.replicas = "1,3,2", .micro_batches = 7}},
     {"gpipe", {.replicas = "2,1,1", .micro_batches = 4}},

@@ -11,6 +11,7 @@ static void check_equal(const ls__schedule *a, const ls__schedule *b)
     CHECK_STR(a->name, b->name);
     CHECK(a->ranks == b->ranks && a->stages == b->stages && a->micro_batches == b->micro_batches);
     CHECK(a->per_step == b->per_step && a->delay == b->delay && a->recompute == b->recompute);
+    CHECK(a->warm_up == b->warm_up || (a->warm_up <= 1 && b->warm_up <= 1));
     CHECK(memcmp(a->rank_of, b->rank_of, (size_t)a->stages * sizeof *a->rank_of) == 0);
     CHECK(memcmp(a->replicas, b->replicas, (size_t)a->stages * sizeof *a->replicas) == 0);
     for (int r = 0; r < a->ranks; r++) {
@@ -87,7 +88,8 @@ TEST(malformed_words_are_named_with_their_line_and_what_is_expected)
     refused("recompute maybe\n", 1, "maybe", SAYS("yes or no"));
     refused("ranks 1 2\n", 1, "2", "the end of the line");
     refused("rankz 1\n", 1, "rankz",
-            SAYS("schedule, ranks, stages, micro-batches, per-step, delay, recompute, replicas, "
+            SAYS("schedule, ranks, stages, micro-batches, per-step, delay, recompute, warm-up, "
+                 "replicas, "
                  "placement or rank"));
     refused(FIELDS "placement 0 2\n", 5, "2", SAYS("a rank for each stage"));
     refused(FIELDS "placement 0\n", 5, "the end of the line", "a rank for each stage");
