@@ -181,6 +181,7 @@ static void undo_divide_local(ls__ddp *d)
  * operations must be the same on every rank. */
 ls_status ls__ddp_begin(ls__ddp *d, const ls_reducer_begin_options *options)
 {
+    d->passes++;
     LS_TRY(check_params(d));
     if (!options->local) {
         LS_TRY(ls__in_backward_begin(d));

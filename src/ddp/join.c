@@ -10,6 +10,7 @@
  * call, and no exchange is added. A rank that has joined contributes zeros and gets the averages, with
  * which it steps like all others; so replicas and optimizers are equal after every step, and no
  * weights need to be sent at the end. */
+#include <string.h>
 
 #include "base/config.h"
 #include "base/options.h"
@@ -23,6 +24,29 @@ static ls_status take_part(ls__ddp *d, const ls_ddp_join_options *options)
     ls_status status =
         ls__ddp_begin(d, LS_OPTIONS(ls_reducer_begin_options, .joined = true,
                                     .divide_by_live = !options->divide_by_initial_world_size));
+    if (status == LS_OK) {
+        status = ls__ddp_end(d);
+    }
+    return status < 0 ? ls__ddp_give_up(d, status) : LS_OK;
+}
+
+ls_status ls__ddp_pass_empty(ls__ddp *d, bool weighted, double weight)
+{
+    const size_t bytes = (size_t)d->param_count;
+    if (!d->sync) {
+        ls__reducer_count_idle(d->reducer, weighted ? weight : 1.0);
+        return LS_OK;
+    }
+    uint8_t *used = d->env->allocate(d->env, bytes);
+    ls_status status = LS_OK;
+    if (used == NULL) {
+        status = ls__fail(LS_ERR_MEMORY, "no memory for %d parameters", d->param_count);
+        return ls__ddp_give_up(d, status);
+    }
+    memset(used, 0, bytes);
+    status = ls__ddp_begin(d, LS_OPTIONS(ls_reducer_begin_options, .used = used,
+                                         .weighted = weighted, .weight = weight));
+    d->env->release(d->env, used, bytes);
     if (status == LS_OK) {
         status = ls__ddp_end(d);
     }

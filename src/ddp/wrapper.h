@@ -29,7 +29,8 @@ typedef struct ls__ddp {
     int param_count, frozen_count;
     size_t tables_bytes;
     bool sync;
-    bool planned; /* buckets lie in the observed order, parameters beside them */
+    uint64_t passes; /* backwards that have begun */
+    bool planned;    /* buckets lie in the observed order, parameters beside them */
     ls__values values;
     ls__buffers buffers;
     bool synchronising; /* the backward under way does */
@@ -55,6 +56,10 @@ ls__ddp *ls__ddp_of(ls_module *module);
 ls_status ls__ddp_missing(const char *caller);
 /* The peers' operations with this rank end with the message of its failure, which is returned again. */
 ls_status ls__ddp_give_up(ls__ddp *d, ls_status status);
+
+/* Takes the place of a backward, of this weight, that reaches no parameter: it counts in the mean, and if
+ * the wrapper synchronises, the other ranks wait for it. */
+ls_status ls__ddp_pass_empty(ls__ddp *d, bool weighted, double weight);
 
 /* Lays parameters and gradients out in the observed order, once; collective. */
 ls_status ls__ddp_lay_out(ls__ddp *d);

@@ -158,6 +158,20 @@ void ls__buckets_forget(ls_reducer *r)
     r->weight = 0.0;
 }
 
+/* ---- micro-batches without a backward ------------------------------------------------------ */
+
+void ls__reducer_count_idle(ls_reducer *r, double weight)
+{
+    r->idle += weight;
+}
+
+double ls__buckets_idle(ls_reducer *r)
+{
+    const double idle = r->idle;
+    r->idle = 0.0;
+    return idle;
+}
+
 /* ---- local steps --------------------------------------------------------------------------- */
 
 double ls__reducer_weights(const ls_reducer *r)

@@ -11,6 +11,8 @@ ls_status ls__buckets_begin(ls_reducer *r);
 void ls__bucket_settle(ls_reducer *r, const ls__reduce_bucket *bucket);
 /* All buckets were settled. */
 void ls__buckets_settle(ls_reducer *r);
+/* Takes what ls__reducer_count_idle has counted since the last backward began. */
+double ls__buckets_idle(ls_reducer *r);
 /* Every gradient is absent: nothing in the buckets counts any more. */
 void ls__buckets_forget(ls_reducer *r);
 

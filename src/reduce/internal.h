@@ -189,6 +189,7 @@ struct ls_reducer {
     bool overwrites; /* the caller overwrites absent gradients: zeroing is forgetting */
     bool weighted;
     double weight; /* local sum of w since the last reduction */
+    double idle;   /* of micro-batches without a backward, to be added by the next one */
     ls__reduce_shards shards;
     uint32_t flags;   /* ls__reduce_flag of this rank, in this backward */
     bool differ;      /* the replicas may, in the backwards to come */

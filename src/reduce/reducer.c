@@ -159,7 +159,7 @@ static ls_status count_weight(ls_reducer *r, const ls_reducer_begin_options *opt
                         r->name);
     }
     r->weighted = options->weighted;
-    r->weight += options->weighted ? options->weight : 1.0;
+    r->weight += ls__buckets_idle(r) + (options->weighted ? options->weight : 1.0);
     r->weight = options->local ? r->weight : ls__shards_weight(r, r->weight);
     return LS_OK;
 }

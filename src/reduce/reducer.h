@@ -12,6 +12,10 @@ void ls__reducer_set_overwrites(ls_reducer *r);
 /* ls_reducer_begin; an error does not name the caller's line. */
 ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *options);
 
+/* Counts a micro-batch of this weight (1 where backwards are plain) that reached no gradient, in place of a
+ * local backward. The step's last micro-batch has one in any case. */
+void ls__reducer_count_idle(ls_reducer *r, double weight);
+
 /* The group of its operations, a duplicate of the user's, whose order of operations is the
  * reducer's: buckets may be launched from ls_reducer_begin to ls_reducer_wait. */
 ls_group *ls__reducer_group(const ls_reducer *r);

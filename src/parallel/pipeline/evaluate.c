@@ -197,7 +197,7 @@ ls_status ls_pipeline_forward(ls_pipeline *p, const ls_micro_batch *micro, int c
     }
     const ls_status status = evaluate(p, micro, count, outputs);
     if (status < 0) {
-        return ls__fail_at_site(ls__pipeline_give_up(p, status));
+        return ls__fail_at_site(ls__pipeline_give_up(p, NULL, status));
     }
     ls__values_prepare(p);
     ls_step_begin(micro[count - 1].context); /* equal on all ranks */

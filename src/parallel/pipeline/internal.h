@@ -41,13 +41,16 @@ typedef struct ls__route {
     bool own;     /* it is on this rank, too: values are handed over */
 } ls__route;
 
+/* Sizes of one message for which memory is prepared: a long and a short batch by turns, and some more. */
+#define LS__SIZES_PREPARED 4
+
 /* What is under way on a route, of one micro-batch. */
 typedef struct ls__transit {
-    ls__value_head head, before;  /* of this step and the last one */
-    ls_tensor *value, *grad;      /* what arrived, of the micro-batch's scope; or NULL */
-    ls_work *work[3], *grad_work; /* head, elements, elements of another shape; gradient */
-    bool posted;                  /* receives of the value are */
-    size_t prepared; /* bytes of messages for which there is memory if they come early */
+    ls__value_head head, before;         /* of this step and the last one */
+    ls_tensor *value, *grad;             /* what arrived, of the micro-batch's scope; or NULL */
+    ls_work *work[3], *grad_work;        /* head, elements, elements of another shape; gradient */
+    bool posted;                         /* receives of the value are */
+    size_t prepared[LS__SIZES_PREPARED]; /* bytes of messages that may come early; 0: none yet */
 } ls__transit;
 
 /* Gradients on their way back, copied, so that a micro-batch ends with its backward whenever the other
@@ -111,6 +114,7 @@ struct ls_pipeline {
     ls_pipeline_options set;
     ls__schedule *schedule;
     int rank, stages;
+    bool agreed;   /* all ranks make the same pipeline, or refuse it alike */
     bool weighted; /* stages have replicas: gradients are sums until the wrapper divides them */
     int slots;  /* of each stage: of a step's micro-batches, and behind them those of evaluate.c */
     int *first; /* [stages + 1] parts */
@@ -146,7 +150,9 @@ ls_status ls__stage_run(ls_tensor *const *inputs, int input_count, ls_tensor **o
                         int output_count, void *stage);
 ls_status ls__micro_batches_check(const char *call, const ls_micro_batch *micro, int count);
 void ls__slot_end(ls__stage *stage, ls__slot *slot);
-ls_status ls__pipeline_give_up(ls_pipeline *p, ls_status status); /* returns it again */
+struct ls__ddp;
+ls_status ls__pipeline_give_up(ls_pipeline *p, struct ls__ddp *wrapper,
+                               ls_status status); /* returns it again */
 
 /* values.c */
 ls_status ls__values_expect(ls_pipeline *p, ls__stage *stage, int micro_batch); /* posts */

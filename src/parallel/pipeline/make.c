@@ -44,21 +44,21 @@ int ls_pipeline_stage(const ls_pipeline *p)
 /* ---- agreement ---------------------------------------------------------------------------- */
 
 /* What must be equal on all ranks, as text, so that a difference is shown in words. */
-static ls_status compare_ranks(const ls_pipeline *p, int parts)
+static ls_status compare_ranks(ls_pipeline *p, int parts)
 {
     char text[512];
     ls_bytes *all = NULL;
-    const int length =
-        snprintf(text, sizeof text,
-                 "%s, %d micro-batches, %d chunks, replicas %.100s, recompute %d, vertical sync "
-                 "%d, %d parts "
-                 "cut \"%.300s\"",
-                 p->set.schedule, p->set.micro_batches, p->set.chunks,
-                 p->set.replicas != NULL ? p->set.replicas : "1", p->set.recompute,
-                 p->set.vertical_sync, parts, p->set.cut != NULL ? p->set.cut : "evenly");
+    const int length = snprintf(
+        text, sizeof text,
+        "%s, %d micro-batches, %d chunks, replicas %.100s, recompute %d, vertical sync %d, "
+        "warm-up %d, %d parts cut \"%.300s\"",
+        p->set.schedule, p->set.micro_batches, p->set.chunks,
+        p->set.replicas != NULL ? p->set.replicas : "1", p->set.recompute, p->set.vertical_sync,
+        p->set.warm_up, parts, p->set.cut != NULL ? p->set.cut : "evenly");
     LS_TRY(ls_all_gather_bytes(p->group, text, (size_t)length + 1,
                                LS_OPTIONS(ls_collective_options, .tag = "ls_pipeline_new"), &all));
     ls_status status = LS_OK;
+    p->agreed = true;
     for (int r = 1; r < ls_group_size(p->group) && status == LS_OK; r++) {
         if (strcmp(all[r].data, all[0].data) != 0) {
             status = ls__fail(LS_ERR_MISMATCH,
@@ -80,7 +80,8 @@ static ls_status make_schedule(ls_pipeline *p)
                                     .chunks = p->set.chunks,
                                     .replicas = p->set.replicas,
                                     .recompute = p->set.recompute,
-                                    .vertical_sync = p->set.vertical_sync};
+                                    .vertical_sync = p->set.vertical_sync,
+                                    .warm_up = p->set.warm_up};
     LS_TRY(ls__schedule_new(p->env, p->set.schedule, &spec, &p->schedule));
     p->stages = p->schedule->stages;
     p->weighted = ls__schedule_has_replicas(p->schedule);
@@ -426,7 +427,6 @@ static ls_status make_ties(ls_pipeline *p)
     ls_bytes *all = NULL;
     char *names = names_of(p->net, &bytes);
     if (names == NULL) {
-        (void)ls_group_abort(p->group, "ls_pipeline_new: no memory");
         return no_memory();
     }
     ls_status status = ls_all_gather_bytes(
@@ -535,6 +535,9 @@ ls_status ls_pipeline_new(ls_module *net, ls_group *group, const ls_pipeline_opt
     if (status < 0) {
         char message[LS__MESSAGE_MAX];
         memcpy(message, ls__self.message, sizeof message);
+        if (p->group != NULL && (!p->agreed || status == LS_ERR_MEMORY)) {
+            (void)ls_group_abort(p->group, message); /* other failures are those of all ranks */
+        }
         (void)ls_pipeline_free(p);
         return ls__fail_again(status, message);
     }

@@ -78,6 +78,21 @@ static ls_status set_sync(ls_pipeline *p)
     return p->wrapped != p->net ? ls_ddp_set_sync(p->wrapped, last) : LS_OK;
 }
 
+static uint64_t passes_of(const ls_pipeline *p)
+{
+    const ls__ddp *d = ls__ddp_of(p->wrapped);
+    return d != NULL ? d->passes : 0;
+}
+
+/* After a backward that the wrapper has not seen, as it reached no parameter (a loss that is constant, a
+ * layer that was dropped): the other ranks of the stage wait for the last one, and all count in
+ * the mean. */
+static ls_status make_up(ls_pipeline *p, uint64_t passes)
+{
+    ls__ddp *d = ls__ddp_of(p->wrapped);
+    return d == NULL || d->passes != passes ? LS_OK : ls__ddp_pass_empty(d, p->weighted, 1.0);
+}
+
 static ls_status send_grads(ls_pipeline *p, ls__stage *s, int m)
 {
     const bool early = s->slot[m].sent_early;
@@ -97,6 +112,7 @@ static ls_status backward(ls_pipeline *p, ls__stage *s, int m, bool split)
             leaves[leaf_count++] = slot->leaf[i];
         }
     }
+    const uint64_t passes = passes_of(p);
     LS_TRY(split ? LS_OK : set_sync(p));
     slot->put_off = split && count > 0; /* 0: nothing here has a gradient */
     if (slot->put_off) {
@@ -108,16 +124,19 @@ static ls_status backward(ls_pipeline *p, ls__stage *s, int m, bool split)
         LS_TRY(p->weighted ? ls_backward_from_weighted(ys, dys, count, 1.0)
                            : ls_backward_from(ys, dys, count));
     }
+    LS_TRY(split ? LS_OK : make_up(p, passes));
     slot->computed = !split;
     return s->sends_grads ? LS_OK : send_grads(p, s, m);
 }
 
 static ls_status weight_part(ls_pipeline *p, ls__stage *s, int m)
 {
+    const uint64_t passes = passes_of(p);
     LS_TRY(set_sync(p));
     if (s->slot[m].put_off) {
         LS_TRY(ls_backward_weight_part());
     }
+    LS_TRY(make_up(p, passes));
     s->slot[m].put_off = false;
     s->slot[m].computed = true;
     return LS_OK;
@@ -291,12 +310,20 @@ static ls_status sum_ties(ls_pipeline *p)
     return LS_OK;
 }
 
-/* Ends what is under way, after the group has failed for all. The parameters are the newest ones again. */
-ls_status ls__pipeline_give_up(ls_pipeline *p, ls_status status)
+/* All ranks that may wait for this one are told, those of ties and of the wrapper `d` (or NULL) as
+ * well. Ends what is under way. The parameters are the newest ones again. */
+ls_status ls__pipeline_give_up(ls_pipeline *p, ls__ddp *d, ls_status status)
 {
     char message[LS__MESSAGE_MAX];
     memcpy(message, ls__self.message, sizeof message);
     (void)ls_group_abort(p->group, message);
+    for (int i = 0; i < p->tie_count; i++) {
+        (void)ls_group_abort(p->ties[i].group, message);
+    }
+    if (d != NULL) {
+        (void)ls__fail_again(status, message);
+        (void)ls__ddp_give_up(d, status);
+    }
     ls__values_forget(p);
     for (int k = 0; k < p->own_count; k++) {
         ls__stage *s = &p->own[k];
@@ -410,7 +437,7 @@ ls_status ls_pipeline_backward(ls_pipeline *p, ls_module *net, const ls_micro_ba
     }
     const ls_status status = train(p, net, micro);
     if (status < 0) {
-        return ls__fail_at_site(ls__pipeline_give_up(p, status));
+        return ls__fail_at_site(ls__pipeline_give_up(p, ls__ddp_of(net), status));
     }
     ls__values_prepare(p);
     /* Which forward a rank ran last depends on the schedule; checkpoints need one random state. */

@@ -380,24 +380,29 @@ void ls__values_forget(ls_pipeline *p)
 
 /* ---- memory ------------------------------------------------------------------------------- */
 
+/* Beside each head there may be the empty message of a shape that has changed. */
 void ls__values_prepare_heads(ls_pipeline *p)
 {
     for (int k = 0; k < p->own_count; k++) {
         const ls__stage *s = &p->own[k];
         for (int i = 0; i < s->arriving_count; i++) {
-            ls__messages_prepare(p->group, p->slots, ls__route_peer(p, &s->arriving[i], 0),
+            ls__messages_prepare(p->group, 2 * p->slots, ls__route_peer(p, &s->arriving[i], 0),
                                  sizeof(ls__value_head));
         }
     }
 }
 
-/* For the largest of its messages so far, so that sizes that change by turns do not add up. */
+/* Once for each size, so that sizes that change by turns do not add up. */
 static void prepare(ls_pipeline *p, const ls__stage *s, const ls__route *r, int m, ls__transit *t)
 {
-    const size_t bytes = t->head.known ? bytes_of(&t->head) : 0;
-    if (!r->own && bytes > t->prepared) {
+    const size_t bytes = t->head.known && !r->own ? bytes_of(&t->head) : 0;
+    int i = 0;
+    while (i < LS__SIZES_PREPARED && t->prepared[i] != bytes && t->prepared[i] != 0) {
+        i++;
+    }
+    if (i < LS__SIZES_PREPARED && t->prepared[i] != bytes) {
         ls__messages_prepare(p->group, 1, peer_of(p, s, r, m), bytes);
-        t->prepared = bytes;
+        t->prepared[i] = bytes;
     }
 }
 

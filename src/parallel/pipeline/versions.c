@@ -70,9 +70,9 @@ ls_status ls__version_stash(ls_pipeline *p, int version)
     ls__stash *stash = stash_of(p, LS__STASH_FREE);
     if (stash == NULL) {
         LS_ASSERT(p->stash_count < p->stash_room); /* the verifier's peak */
-        stash = &p->stashes[p->stash_count];
+        stash = &p->stashes[p->stash_count++];     /* from now on ls__versions_free frees it */
+        stash->version = LS__STASH_FREE;
         LS_TRY(make_copies(p, stash));
-        p->stash_count++;
     }
     stash->version = version;
     for (int i = 0; i < p->param_count; i++) {

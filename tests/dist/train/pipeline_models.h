@@ -134,7 +134,7 @@ static inline ls_tensor *classes_of(int step, int m, int rows)
 typedef struct use {
     ls_module *(*make)(void);
     const char *schedule;
-    int micro, chunks;
+    int micro, chunks, warm_up;
     bool recompute;
     const char *cut;
     bool

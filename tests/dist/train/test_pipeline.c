@@ -71,11 +71,12 @@ static void train(const use *u, int pp, int dp)
     CHECK_OK(ls_mesh_new(ls_world(), axes, &mesh));
     const int replica = ls_mesh_coordinate(mesh, "dp");
     ls_module *net = u->make(), *twin = u->make();
-    CHECK_OK(ls_pipeline_new(net, ls_mesh_group(mesh, "pp"),
-                             LS_OPTIONS(ls_pipeline_options, .schedule = u->schedule,
-                                        .micro_batches = u->micro, .chunks = u->chunks,
-                                        .recompute = u->recompute, .cut = u->cut),
-                             &pipe));
+    CHECK_OK(
+        ls_pipeline_new(net, ls_mesh_group(mesh, "pp"),
+                        LS_OPTIONS(ls_pipeline_options, .schedule = u->schedule,
+                                   .micro_batches = u->micro, .chunks = u->chunks,
+                                   .recompute = u->recompute, .warm_up = u->warm_up, .cut = u->cut),
+                        &pipe));
     if (dp > 1) {
         net = ls_ddp_new(net, ls_mesh_group(mesh, "dp"), NULL);
         twin = ls_ddp_new(twin, ls_mesh_group(mesh, "dp"), NULL);
@@ -120,6 +121,9 @@ static void every_schedule(ls_module *(*make)(void), int pp, int dp)
     train(&(use){.make = make, .schedule = "1f1b", .micro = 8}, pp, dp);
     train(&(use){.make = make, .schedule = "1f1b", .micro = 5, .short_last = true}, pp, dp);
     train(&(use){.make = make, .schedule = "zb-h1", .micro = 8}, pp, dp);
+    train(&(use){.make = make, .schedule = "1f1b", .micro = 1}, pp, dp);
+    train(&(use){.make = make, .schedule = "1f1b", .micro = 8, .warm_up = 2}, pp, dp);
+    train(&(use){.make = make, .schedule = "zb-h1", .micro = 1}, pp, dp);
 }
 
 DIST_TEST(every_schedule_equals_accumulation_on_1, 1)

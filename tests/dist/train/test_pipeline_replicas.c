@@ -191,12 +191,12 @@ static void train(const use *u, const char *replicas, int copies)
     CHECK_OK(ls_pipeline_new(net, group,
                              LS_OPTIONS(ls_pipeline_options, .schedule = u->schedule,
                                         .micro_batches = u->micro, .recompute = u->recompute,
-                                        .replicas = replicas),
+                                        .warm_up = u->warm_up, .replicas = replicas),
                              &pipe));
     CHECK_OK(ls_group_split(ls_world(), ls_pipeline_stage(pipe), 0, "stage", &alike));
     CHECK_INT(ls_group_size(alike), copies * l.replicas[ls_pipeline_stage(pipe)]);
     find_stages(&l, group, net, ls_pipeline_stage(pipe), twin);
-    net = ls_ddp_new(net, alike, NULL);
+    net = ls_module_param_count(net) > 0 ? ls_ddp_new(net, alike, NULL) : net;
     ls_optim *optim = optim_of(net, tied), *other = optim_of(twin, tied);
     for (int step = 0; step < STEPS; step++) {
         double losses[MICRO_MAX], expected[MICRO_MAX];
@@ -210,8 +210,10 @@ static void train(const use *u, const char *replicas, int copies)
         }
         twin_step(&l, twin, other, step, copy, expected);
         check_losses(losses, expected, u->micro, tied);
-        CHECK_OK(ls_optim_step(optim));
-        ls_optim_zero_grad(optim);
+        if (optim != NULL) {
+            CHECK_OK(ls_optim_step(optim));
+            ls_optim_zero_grad(optim);
+        }
         check_params(net, twin, tied);
         if (u->make != make_resnet) { /* running statistics are those of each replica */
             evaluate(&l, pipe, net, twin, step, copy, tied);
@@ -226,16 +228,30 @@ static void train(const use *u, const char *replicas, int copies)
     CHECK_OK(ls_group_free(group));
 }
 
+/* Its second stage of three has no parameters. */
+static ls_module *make_bare(void)
+{
+    ls_module *layers[] = {ls_embedding_new(VOCAB, 8), ls_gelu_new(LS_GELU_TANH),
+                           ls_linear_new(8, VOCAB, NULL)};
+    return ls_sequential_new(layers, 3);
+}
+
 /* ---- tests -------------------------------------------------------------------------------- */
+
+static void both_schedules_of(ls_module *(*make)(void), const char *replicas, int copies)
+{
+    train(&(use){.make = make, .schedule = "1f1b", .micro = 8}, replicas, copies);
+    train(&(use){.make = make, .schedule = "1f1b", .micro = 5, .short_last = true}, replicas,
+          copies);
+    train(&(use){.make = make, .schedule = "1f1b", .micro = 7, .warm_up = 2}, replicas, copies);
+    train(&(use){.make = make, .schedule = "gpipe", .micro = 7}, replicas, copies);
+    train(&(use){.make = make, .schedule = "gpipe", .micro = 4, .recompute = true}, replicas,
+          copies);
+}
 
 static void both_schedules(const char *replicas, int copies)
 {
-    train(&(use){.make = make_gpt, .schedule = "1f1b", .micro = 8}, replicas, copies);
-    train(&(use){.make = make_gpt, .schedule = "1f1b", .micro = 5, .short_last = true}, replicas,
-          copies);
-    train(&(use){.make = make_gpt, .schedule = "gpipe", .micro = 7}, replicas, copies);
-    train(&(use){.make = make_gpt, .schedule = "gpipe", .micro = 4, .recompute = true}, replicas,
-          copies);
+    both_schedules_of(make_gpt, replicas, copies);
 }
 
 DIST_TEST(replicas_before_a_stage_equal_their_twin, 4)
@@ -266,6 +282,11 @@ DIST_TEST(replicas_and_copies_of_a_pipeline_share_one_mean, 6)
 DIST_TEST(copies_and_replicas_of_a_later_stage_share_one_mean, 6)
 {
     both_schedules("1,2", 2);
+}
+
+DIST_TEST(a_stage_without_parameters_has_replicas_and_no_wrapper, 4)
+{
+    both_schedules_of(make_bare, "1,2,1", 1);
 }
 
 DIST_TEST(masks_pass_replicas, 4)

@@ -222,15 +222,19 @@ static void train_in_parts(ls_module *net, const ls_batch *batch)
 static ls_pipeline *pipeline; /* of four micro-batches; NULL: none */
 static bool steps_within;     /* its schedule does */
 
+static bool alternating; /* every other batch is shorter */
+
 /* Four times the same one, and an evaluation of five. */
 static void train_pipeline(ls_module *net, const ls_batch *batch)
 {
+    static int calls;
+    const int64_t rows = ls_size(batch->x, 0) - (alternating && calls++ % 2 == 0);
+    ls_tensor *x = ls_slice(batch->x, 0, 0, rows), *y = ls_slice(batch->y, 0, 0, rows);
     ls_micro_batch micro[5];
     ls_tensor *outputs[5];
     double losses[4];
     for (int m = 0; m < 5; m++) {
-        micro[m] =
-            (ls_micro_batch){.size = sizeof micro[m], .inputs = {batch->x}, .target = batch->y};
+        micro[m] = (ls_micro_batch){.size = sizeof micro[m], .inputs = {x}, .target = y};
     }
     CHECK_OK(ls_pipeline_backward(pipeline, net, micro, losses));
     CHECK_OK(ls_pipeline_forward(pipeline, micro, 5, outputs));
@@ -388,6 +392,8 @@ static ls_module *dawdle_new(void)
     return ls_module_new(sizeof(ls_module), &dawdle_class);
 }
 
+static const char *replicas;
+
 /* Over all ranks, or over those of the axis pp of a mesh whose axis dp averages. */
 static void steady_pipeline(const char *schedule, const char *mesh_text, bool recompute)
 {
@@ -402,17 +408,22 @@ static void steady_pipeline(const char *schedule, const char *mesh_text, bool re
     ls_module *net = ls_sequential_new(layers, 8);
     ls_mesh *mesh = NULL;
     CHECK_OK(ls_mesh_new(ls_world(), mesh_text, &mesh));
-    CHECK_OK(
-        ls_pipeline_new(net, ls_mesh_group(mesh, "pp"),
-                        LS_OPTIONS(ls_pipeline_options, .schedule = schedule, .micro_batches = 4,
-                                   .chunks = 2 * (schedule[0] == 'i'), .recompute = recompute),
-                        &pipeline));
+    CHECK_OK(ls_pipeline_new(net, ls_mesh_group(mesh, "pp"),
+                             LS_OPTIONS(ls_pipeline_options, .schedule = schedule,
+                                        .micro_batches = 4, .chunks = 2 * (schedule[0] == 'i'),
+                                        .recompute = recompute, .replicas = replicas),
+                             &pipeline));
+    ls_group *alike = NULL;
     if (strstr(mesh_text, "dp") != NULL) {
         net = ls_ddp_new(net, ls_mesh_group(mesh, "dp"), NULL);
+    } else if (replicas != NULL) {
+        CHECK_OK(ls_group_split(ls_world(), ls_pipeline_stage(pipeline), 0, "alike", &alike));
+        net = ls_ddp_new(net, alike, NULL);
     }
     steps_within = strncmp(schedule, "pipedream", 9) == 0;
     steady_state(net, make_data(), WARM_UP);
     CHECK_OK(ls_pipeline_free(pipeline));
+    CHECK_OK(ls_group_free(alike));
     CHECK_OK(ls_mesh_free(mesh));
 }
 
@@ -449,6 +460,18 @@ DIST_TEST(nor_does_one_of_a_pipeline_that_steps_within, 2)
 DIST_TEST(nor_does_one_of_pipelines_side_by_side, 4)
 {
     steady_pipeline("1f1b", "dp=2,pp=2", false);
+}
+
+DIST_TEST(nor_does_one_of_a_pipeline_whose_batches_change_size, 2)
+{
+    alternating = true;
+    steady_pipeline("1f1b", "pp=2", false);
+}
+
+DIST_TEST(nor_does_one_of_stages_with_several_ranks, 4)
+{
+    replicas = "3,1";
+    steady_pipeline("1f1b", "pp=4", false);
 }
 
 DIST_TEST(nor_do_two_workers_who_share_running_statistics, 2)
