@@ -34,10 +34,10 @@ bool paper_backends(paper *p)
         p,
         "As each backend promises (lockstep info --backends); comm_test_backend runs all that is "
         "promised and compares it with native. Barriers work on every backend.");
-    paper_note(p, "NCCL: skipped: this version has no CUDA backend, so none has a GPU's memory. "
-                  "The lecture's: "
-                  "NCCL has all_reduce, broadcast, reduce, all_gather and reduce_scatter of GPU "
-                  "memory; Gloo all "
-                  "but some of CPU memory; MPI all of CPU memory.");
+    paper_note(p,
+               "NCCL: skipped: this version has no CUDA backend, so none has a GPU's memory. The "
+               "lecture's table: NCCL has all_reduce, broadcast, reduce, all_gather and "
+               "reduce_scatter, of GPU memory; Gloo has most functions, of CPU memory; MPI has "
+               "all, of CPU memory.");
     return true;
 }
