@@ -137,7 +137,9 @@ static uint64_t bits_with(size_t bucket_bytes)
         CHECK(!stats_of(&j).settled || (stats_of(&j).automatic && round >= EARLIEST));
         CHECK(stats_of(&j).settled || !stats_of(&j).automatic || round < LATEST);
         run_round(&j, round);
-        check_alike(&j);
+        if (bucket_bytes == LS_BUCKET_BYTES_AUTO) {
+            check_alike(&j);
+        }
     }
     for (int i = 0; i < PARAMS; i++) {
         CHECK(j.params[i].grad == before[i]);
@@ -146,7 +148,7 @@ static uint64_t bits_with(size_t bucket_bytes)
     return j.bits;
 }
 
-DIST_TESTS(automatic_buckets_are_alike_and_change_no_bit_over_, _ranks, 1, 2, 3, 5, 8)
+DIST_TESTS(automatic_buckets_are_alike_and_change_no_bit_over_, _ranks, 1, 2, 3, 6)
 {
     const uint64_t bits = bits_with(LS_BUCKET_BYTES_AUTO);
     CHECK(bits == bits_with(25 << 20));
@@ -209,7 +211,7 @@ static void sleep_ms(int ms)
     nanosleep(&time, NULL);
 }
 
-enum { LARGE = 3, COUNT = 2000000 };
+enum { LARGE = 3, COUNT = 1000000 };
 
 /* A backward in which rank 0 computes each gradient for so long; the other rank learns of it. */
 static void large_round(ls_reducer *reducer, int ms)
@@ -224,11 +226,13 @@ static void large_round(ls_reducer *reducer, int ms)
 }
 
 /* Large gradients that become ready long after each other: the wire is idle meanwhile, so the
- * last one goes alone. The pause between them is measured in the first backward, which has none. Over shared
- * memory, also that of an MPI, 24 MB take less time than noise does beside such pauses, so there any
- * division may stay. */
+ * last one goes alone. The pause between them is measured in the first backward, which has none. */
 DIST_TEST(gradients_that_are_ready_early_do_not_wait_for_the_last_one, 2)
 {
+    const char *hosts = getenv("LOCKSTEP_HOSTS");
+    if (hosts == NULL || getenv("TEST_RANK_OF") != NULL) {
+        SKIP("12 MB take less time over shared memory than noise does beside such pauses");
+    }
     ls_set_log_callback(keep_log, NULL);
     ls_reducer *reducer = NULL;
     ls_reducer_param params[LARGE];
@@ -252,7 +256,7 @@ DIST_TEST(gradients_that_are_ready_early_do_not_wait_for_the_last_one, 2)
     CHECK_OK(ls_reducer_get_stats(reducer, &stats));
     ls_reducer_bucket last = {.size = sizeof last};
     CHECK_OK(ls_reducer_get_bucket(reducer, stats.buckets - 1, &last));
-    CHECK(last.params == 1 || getenv("LOCKSTEP_HOSTS") == NULL || getenv("TEST_RANK_OF") != NULL);
+    CHECK_INT(last.params, 1);
     CHECK_OK(ls_reducer_free(reducer));
     ls_set_log_callback(NULL, NULL);
     if (ls_rank() == 0) {
