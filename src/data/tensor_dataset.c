@@ -55,11 +55,8 @@ static ls_status hold(const char *name, ls_tensor *t, ls_tensor **held, const ui
                         name);
     }
     *held = ls_keep(ls_contiguous(ls_detach(t)));
+    LS_TRY(ls_tensor_status(*held));
     *data = ls_data(*held);
-    if (*data == NULL && shape.dim[0] > 0) {
-        LS_TRY(ls_tensor_status(*held));
-        return ls__fail(LS_ERR_INVALID, "tensor data set: %s has no data", name);
-    }
     *row = (ls_shape){.ndim = shape.ndim - 1};
     memcpy(row->dim, shape.dim + 1, (size_t)row->ndim * sizeof row->dim[0]);
     *row_bytes =

@@ -30,14 +30,15 @@ static ls_status visit_tensor(const char *prefix, const ls__module_item *item,
 {
     char name[STATE_NAME_MAX];
     LS_TRY(ls__state_name(name, sizeof name, prefix, item->name));
+    const ls_status sound = ls_tensor_status(item->value); /* the program may have freed it */
+    if (sound < 0) {
+        return ls__fail_within(sound, "state of %s", name);
+    }
     ls_shape shape = ls_shape_of(item->value);
     ls_state_tensor seen = {.dtype = ls_dtype_of(item->value), .ndim = shape.ndim};
     memcpy(seen.global, shape.dim, (size_t)shape.ndim * sizeof shape.dim[0]);
     memcpy(seen.local, shape.dim, (size_t)shape.ndim * sizeof shape.dim[0]);
     seen.data = ls_data(item->value);
-    if (seen.data == NULL && ls_numel(item->value) > 0) {
-        return ls__fail_within(ls__self.status, "state of %s", name);
-    }
     ls_status status = visitor->tensor(visitor->self, name, &seen);
     ls__tensor_changed(item->value); /* a loading visitor may have written it */
     return status;

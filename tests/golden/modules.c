@@ -49,6 +49,36 @@ GOLDEN(building_modules)
     SHOW(ls_module_status(NULL));
 }
 
+/* A class shows state of its own, and a program may free any tensor. */
+static ls_status show_huge(ls_module *self, const char *prefix, const ls_state_visitor *visitor)
+{
+    static float x;
+    ls_state_tensor huge = {.dtype = LS_FLOAT32, .ndim = 2, .data = &x};
+    (void)self;
+    (void)prefix;
+    for (int i = 0; i < huge.ndim; i++) {
+        huge.global[i] = huge.local[i] = (int64_t)1 << 40;
+    }
+    return visitor->tensor(visitor->self, "huge", &huge);
+}
+
+GOLDEN_RANKS(state_that_is_too_large, 2)
+{
+    static const ls_module_class huge =
+        LS_MODULE_CLASS(.name = "huge", .forward = pass_on, .state = show_huge);
+    ls_module *m = ls_module_new(sizeof(ls_module), &huge);
+    (void)ls_module_add(m, "fc", ls_linear_new(2, 3, NULL));
+    SHOW_NULL(ls_ddp_new(m, ls_world(), NULL));
+}
+
+GOLDEN(state_of_what_was_freed)
+{
+    ls_module *linear = ls_linear_new(2, 3, NULL);
+    const ls_checkpoint_item item = LS_ITEM("model", linear);
+    ls_free(ls_module_param(linear, "weight"));
+    SHOW(ls_safetensors_save("freed.safetensors", &item, 1, NULL));
+}
+
 GOLDEN(nesting_too_deep)
 {
     ls_module *inner = plain();

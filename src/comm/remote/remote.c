@@ -568,8 +568,8 @@ static void check_rank(ls__comm *comm, int r, uint64_t now_ns)
     }
     const uint64_t heard = ls__tcp_heard(comm->remote->net, r);
     atomic_store_explicit(&rank->record->heartbeat_ns, heard, memory_order_relaxed);
-    const bool silent =
-        rank->left_ns == 0 && broken == NULL && now_ns > heard + LS__REMOTE_SILENT_NS;
+    const bool silent = rank->left_ns == 0 && broken == NULL && !comm->remote->stood_still &&
+                        now_ns > heard + LS__REMOTE_SILENT_NS;
     if (silent && !rank->silent && atomic_load_explicit(&comm->pending, memory_order_relaxed) > 0) {
         char what[768];
         rank->silent = true;
@@ -583,9 +583,12 @@ static void check_rank(ls__comm *comm, int r, uint64_t now_ns)
     }
 }
 
-/* Called ten times a second; heartbeats have a period of their own. */
+/* Called ten times a second; heartbeats have a period of their own. A process that was stopped has
+ * yet to read those that came meanwhile. */
 void ls__remote_check(ls__comm *comm, uint64_t now_ns)
 {
+    comm->remote->stood_still = now_ns > comm->remote->checked_ns + LS__REMOTE_SILENT_NS / 2;
+    comm->remote->checked_ns = now_ns;
     if (now_ns >= comm->remote->next_beat_ns) {
         send_beats(comm, now_ns);
     }

@@ -55,8 +55,9 @@ struct ls__remote {
     ls__transport *net;    /* TCP; with MPI it carries control only */
     ls__transport *mpi;    /* NULL: TCP carries the data, too; owned by comm->transport, as net */
     int *bell;             /* [board ranks] events that wake the ranks of this host */
-    uint64_t next_beat_ns;
-    bool leaving; /* this rank has said BYE */
+    uint64_t next_beat_ns, checked_ns; /* of the next heartbeat, of the last check */
+    bool stood_still;                  /* before this check: other ranks only look silent */
+    bool leaving;                      /* this rank has said BYE */
 };
 
 /* remote_connect.c. Called after the own heap is made and before the peers' are mapped: finds the

@@ -15,6 +15,7 @@
 #include "comm/p2p/p2p.h"
 #include "comm/remote/remote.h"
 #include "comm/transport/tcp_wire.h"
+#include "says.h"
 #include "test.h"
 
 __attribute__((constructor)) static void on_hosts_of_their_own(void)
@@ -164,6 +165,37 @@ static bool placed_in_part(int peer)
         any = any || (connection_to(peer, i)->place != NULL && !connection_to(peer, i)->checked);
     }
     return any;
+}
+
+/* Rank 1 has received a part of it and goes no further until the deadline of rank 0. */
+DIST_TEST(a_message_that_stops_half_way_names_the_other_side, 2)
+{
+    ls_group *part = NULL;
+    ls_work *work = NULL;
+    int64_t unused = 0;
+    ls__comm *comm = ls_world()->comm;
+    unsigned char *x = calloc(1, LARGE);
+    CHECK(x != NULL);
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "part", &part));
+    if (ls_rank() == 1) {
+        ls__progress_take(comm);
+        CHECK_OK(ls_recv(part, x, LARGE, LS_UINT8, 0, 0, NULL, &work));
+        while (!placed_in_part(0)) {
+            (void)ls__engine_turn(comm, true);
+        }
+        CHECK_OK(ls_store_wait(ls_runtime_store(), "late", -1));
+        ls__progress_release(comm);
+        CHECK(ls_work_wait(work) < 0);
+    } else {
+        CHECK_STATUS(ls_send(part, x, LARGE, LS_UINT8, 1, 0,
+                             LS_OPTIONS(ls_collective_options, .timeout_ms = 1000), NULL),
+                     LS_ERR_TIMEOUT);
+        CHECK_SAYS(ls_error_message(), "has called its side but not come through");
+        CHECK_OK(ls_store_add(ls_runtime_store(), "late", 1, &unused, -1));
+    }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    (void)ls_group_free(part); /* says again that it failed */
+    free(x);
 }
 
 DIST_TEST(what_comes_after_a_failure_is_not_placed, 2)

@@ -1,6 +1,7 @@
 /* Between hosts: what wires do. Every rank is on a pretended host of its own. */
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -114,6 +115,24 @@ DIST_TEST(a_connection_that_is_reset_is_named_by_all, 3)
         CHECK_OK(ls_store_get(ls_runtime_store(), key, texts[r], &bytes, -1));
     }
     CHECK(strcmp(texts[0], texts[1]) == 0 && strcmp(texts[1], texts[2]) == 0);
+}
+
+/* Rank 1 does nothing more until rank 0 has told it. */
+DIST_TEST(a_connection_that_the_other_side_closes_is_told, 2)
+{
+    float x = 1;
+    int64_t unused = 0;
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    if (ls_rank() == 1) {
+        ls__progress_take(comm_now());
+        (void)shutdown(ls__link_fd(connection_to(0, 0)->link), SHUT_RDWR);
+        CHECK_OK(ls_store_wait(ls_runtime_store(), "told", -1));
+        ls__progress_release(comm_now());
+        return;
+    }
+    CHECK_STATUS(ls_all_reduce(ls_world(), &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_PEER);
+    CHECK_SAYS(ls_error_message(), "closed by the other side");
+    CHECK_OK(ls_store_add(ls_runtime_store(), "told", 1, &unused, -1));
 }
 
 /* Its activity is known by its heartbeats, two a second. */
@@ -397,6 +416,51 @@ static void stop_for(unsigned seconds)
     }
     CHECK(raise(SIGSTOP) == 0);
     CHECK(waitpid(helper, NULL, 0) == helper);
+}
+
+static char heartbeats[2000]; /* what was warned of */
+
+static void keep_heartbeats(ls_log_level level, const char *text, void *arg)
+{
+    const size_t used = strlen(heartbeats);
+    (void)level;
+    (void)arg;
+    if (strstr(text, "heartbeat") != NULL) {
+        snprintf(heartbeats + used, sizeof heartbeats - used, "%s\n", text);
+    }
+}
+
+/* Each rank waits for the other. Rank 1 does nothing for a while, as if it was stopped, and then looks for
+ * silent ranks before it has read what came meanwhile. */
+DIST_TEST(a_rank_that_stands_still_is_warned_of_and_blames_nobody, 2)
+{
+    ls_work *work = NULL;
+    float x = 1, y = 0;
+    const int other = 1 - ls_rank();
+    const ls__env *env = comm_now()->env;
+    ls_set_log_callback(keep_heartbeats, NULL);
+    CHECK_OK(ls_recv(ls_world(), &y, 1, LS_FLOAT32, other, 0, NULL, &work));
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    if (ls_rank() == 1) {
+        ls__progress_take(comm_now());
+        env->sleep_until(env, env->now_ns(env) + 4000000000u);
+        ls__remote_check(comm_now(), env->now_ns(env));
+        ls__progress_release(comm_now());
+        env->sleep_until(env, env->now_ns(env) + 500000000u); /* for some checks */
+    }
+    const double begin = ls_time();
+    while (ls_rank() == 0 && strstr(heartbeats, "again") == NULL && ls_time() - begin < 30) {
+        env->sleep_until(env, env->now_ns(env) + 10000000u);
+    }
+    CHECK_OK(ls_send(ls_world(), &x, 1, LS_FLOAT32, other, 0, NULL, NULL));
+    CHECK_OK(ls_work_wait(work));
+    ls_set_log_callback(NULL, NULL);
+    if (ls_rank() == 1) {
+        CHECK_STR(heartbeats, "");
+        return;
+    }
+    CHECK_SAYS(heartbeats, "has sent no heartbeat for %.1f s (stopped, or cut off),");
+    CHECK_SAYS(heartbeats, "rank %d sends heartbeats again");
 }
 
 /* Sends what nobody needs until frames wait that the network does not take. */
