@@ -220,6 +220,17 @@ def checkpoints_of_stages_go_on_with_replicas_and_back():
     assert close(lines, want, 1e-4), (lines, want)
 
 
+@test
+def statistics_of_batch_norm_and_tied_embeddings_come_back_from_checkpoints():
+    for program, relative in ((image("--model", "resnet18", "--momentum", 0.9), 0), (bert("--clip", 1), 1e-5)):
+        folder, lines = FOLDER / f"halves{next(FILES)}", ""
+        for ranks, layout, steps in ((2, ("--mesh", "pp=2"), 2), (1, ("--accum", 8), 4), (4, ("--mesh", "pp=4"), 6)):
+            lines += train(ranks, *program, *layout, "--lr-schedule-steps", 6, "--steps", steps, "--save", folder,
+                           "--resume", folder)[1]
+        want = accumulated(program)[1]
+        assert lines == want if relative == 0 else close(lines, want, relative), (lines, want)
+
+
 def until(job, words):
     """Reads what a job prints up to a line with these words."""
     printed = ""
