@@ -19,8 +19,8 @@ enum { SCHEDULES_MAX = 16, ROUNDS_MAX = 100, MICRO_MAX = 256, WARM_UP = 1 };
 
 /* ---- options ------------------------------------------------------------------------------- */
 
-static const char *names = "gpipe,1f1b,interleaved,zb-h1", *json, *transport;
-static int64_t ranks, micro_batches, chunks, rounds;
+static const char *names = "gpipe,1f1b,interleaved,zb-h1", *json, *transport, *replicas;
+static int64_t ranks, micro_batches, chunks, warm_up, rounds;
 static double forward_ms, input_ms, weight_ms; /* of a micro-batch on a rank */
 
 static const cli_option options[] = {
@@ -31,6 +31,10 @@ static const cli_option options[] = {
      .help = "M, micro-batches of a step"},
     {"chunks", CLI_COUNT, &chunks, .low = 1, .high = 64,
      .help = "V, of interleaved: stages on each rank, each of which takes 1/V of the times"},
+    {"replicas", CLI_TEXT, &replicas, .value_name = "R,R,...", .fallback = "1 of each stage",
+     .help = "of gpipe and 1f1b: ranks of each stage, of which each takes R times as long"},
+    {"warm-up", CLI_COUNT, &warm_up, .low = 1, .high = MICRO_MAX, .fallback = "1",
+     .help = "of 1f1b: forwards that a rank runs ahead, for each rank behind it"},
     {"forward", CLI_NUMBER, &forward_ms, .low = 0, .high = 1e4,
      .help = "F, milliseconds of a micro-batch's forward on a rank"},
     {"input", CLI_NUMBER, &input_ms, .low = 0, .high = 1e4,
@@ -53,7 +57,8 @@ static const cli_command command = {
     .more =
         "step is the time of ls_pipeline_backward on the slowest rank, work what the rank that\n"
         "works longest has slept, bubble their difference: medians of the rounds. formula is the\n"
-        "bubble of `lockstep plan schedule`, spread the distance of the quartiles / bubble. The\n"
+        "bubble of `lockstep plan schedule`, with --replicas that of its table, spread the "
+        "distance of the quartiles / bubble. The\n"
         "schedules take turns. Under a launcher (`lockstep run ... lockstep bench pipeline`) the\n"
         "ranks of the job take part.\n"};
 
@@ -69,7 +74,7 @@ static int row_count;
 
 /* ---- stages that sleep ---------------------------------------------------------------------- */
 
-static double share;    /* of a rank's times, that a stage takes */
+static double share;    /* of the times, that this rank's stage takes */
 static double slept_ms; /* by this rank in this step */
 
 static double now_ms(void)
@@ -150,10 +155,23 @@ static ls_tensor *sum_of(void *arg, ls_tensor *output, ls_tensor *target)
     return ls_sum(output);
 }
 
+/* Only 1f1b has it. */
+static int warm_up_of(const char *name)
+{
+    return strcmp(name, "1f1b") == 0 ? (int)warm_up : 0;
+}
+
+/* A stage's part of the times of a rank: 1/V of V stages; r of r replicas. */
+static double share_of(const ls__schedule *s, int stage)
+{
+    return (double)s->replicas[stage] * s->ranks / s->replica_count;
+}
+
 /* ---- measuring ------------------------------------------------------------------------------ */
 
 typedef struct runner {
     ls_module *net;
+    ls_group *alike; /* the ranks of the stage, where stages have several */
     ls_optim *optim;
     ls_pipeline *pipe;
 } runner;
@@ -165,8 +183,15 @@ static ls_status make_runner(const row *r, runner *out)
     LS_TRY(ls_pipeline_new(
         out->net, ls_world(),
         LS_OPTIONS(ls_pipeline_options, .schedule = r->name, .micro_batches = (int)micro_batches,
-                   .chunks = r->schedule->stages / r->schedule->ranks, .loss = sum_of),
+                   .chunks = r->schedule->stages / r->schedule->ranks, /* 0: it has replicas */
+                   .replicas = replicas, .warm_up = warm_up_of(r->name), .loss = sum_of),
         &out->pipe));
+    if (replicas != NULL) {
+        LS_TRY(ls_group_split(ls_world(), ls_pipeline_stage(out->pipe), 0, "stage", &out->alike));
+        ls_module *wrapped = ls_ddp_new(out->net, out->alike, NULL);
+        LS_TRY(wrapped != NULL ? LS_OK : ls_error_status());
+        out->net = wrapped;
+    }
     out->optim = ls_sgd_new(out->net, LS_OPTIONS(ls_sgd_options, .lr = 0.0));
     LS_TRY(out->optim != NULL ? LS_OK : ls_error_status());
     return ls__schedule_steps(r->schedule) > 1 ? ls_pipeline_set_optim(out->pipe, out->optim)
@@ -178,6 +203,7 @@ static void free_runner(runner *r)
     ls_optim_free(r->optim);
     (void)ls_pipeline_free(r->pipe);
     ls_module_free(r->net);
+    (void)ls_group_free(r->alike);
 }
 
 /* A step after which the ranks know the longest time and the most work of any. The first stage's input
@@ -190,7 +216,7 @@ static ls_status step(const row *r, runner *with, double *longest)
     for (int m = 0; m < micro_batches; m++) {
         micro[m] = (ls_micro_batch){.size = sizeof *micro, .inputs = {x}};
     }
-    share = (double)r->schedule->ranks / r->schedule->stages;
+    share = share_of(r->schedule, ls_pipeline_stage(with->pipe));
     slept_ms = 0.0;
     LS_TRY(ls_barrier(ls_world(), NULL, NULL));
     const double begin = now_ms();
@@ -317,24 +343,46 @@ static int run_rank(void *arg)
 
 /* ---- the command ---------------------------------------------------------------------------- */
 
+static ls__stage_times times_of(const ls__schedule *s, int stage)
+{
+    const double of = share_of(s, stage);
+    return (ls__stage_times){forward_ms * of, (input_ms + weight_ms) * of, input_ms * of,
+                             weight_ms * of};
+}
+
+/* The bubble of the table, where no formula is known. */
+static bool add_bubble(row *r)
+{
+    static ls__stage_times times[LS__SCHEDULE_STAGES_MAX];
+    ls__schedule_cost cost;
+    for (int s = 0; s < r->schedule->stages; s++) {
+        times[s] = times_of(r->schedule, s);
+    }
+    if (ls__schedule_cost_of(r->schedule, times, 0.0, &cost) < 0) {
+        return false;
+    }
+    r->formula.bubble = cost.bubble;
+    return true;
+}
+
 /* 0, or the status to end with. */
 static int add_row(const char *name, size_t length)
 {
     row *r = &rows[row_count];
+    (void)snprintf(r->name, sizeof r->name, "%.*s", (int)length, name);
     const bool interleaved = strncmp(name, "interleaved", length) == 0;
     const ls__schedule_spec spec = {.ranks = (int)ranks,
                                     .micro_batches = (int)micro_batches,
-                                    .chunks = interleaved ? (int)chunks : 0};
-    (void)snprintf(r->name, sizeof r->name, "%.*s", (int)length, name);
+                                    .chunks = interleaved ? (int)chunks : 0,
+                                    .replicas = replicas,
+                                    .warm_up = warm_up_of(r->name)};
     if (ls__schedule_new(ls__env_posix(), r->name, &spec, &r->schedule) < 0) {
         return cli_wrong(&command, "%s", ls_error_message());
     }
-    const double of = (double)r->schedule->ranks / r->schedule->stages;
-    const ls__stage_times times = {forward_ms * of, (input_ms + weight_ms) * of, input_ms * of,
-                                   weight_ms * of};
-    ls__schedule_closed_form(r->schedule, &times, 0.0, &r->formula);
+    const ls__stage_times times = times_of(r->schedule, 0);
     row_count++;
-    return 0;
+    ls__schedule_closed_form(r->schedule, &times, 0.0, &r->formula);
+    return replicas == NULL || add_bubble(r) ? 0 : cli_wrong(&command, "%s", ls_error_message());
 }
 
 static int add_rows(void)
