@@ -132,7 +132,7 @@ def pipeline_rows(*arguments):
     output = command(*arguments, "--micro-batches", "4", "--forward", "4", "--input", "3", "--weight", "2", "--rounds", "3",
                      "--json", path)
     rows = json.loads(path.read_text())
-    assert all(f"\n  {row['schedule']} " in output for row in rows), output
+    assert all(f"  {row['schedule']} " in output for row in rows), output
     return {row["schedule"]: row for row in rows}
 
 
