@@ -196,6 +196,12 @@ static ls_status no_loader(const char *what)
                     what);
 }
 
+/* Of the failure in l->status, for ls_loader_status. */
+static void keep_message(ls_loader *l)
+{
+    (void)snprintf(l->message, sizeof l->message, "%s", ls_error_message());
+}
+
 /* False at the end of an epoch, once, and after a failure, until a seek or a load clears it. */
 static bool advance(ls_loader *l, ls_batch *batch)
 {
@@ -220,7 +226,7 @@ static bool advance(ls_loader *l, ls_batch *batch)
     ls__trace_end(traced, LS__TRACE_LOADER, "batch", NULL);
     ls__activity_leave(former);
     if (l->status < 0) {
-        (void)snprintf(l->message, sizeof l->message, "%s", ls_error_message());
+        keep_message(l);
         *batch = (ls_batch){.size = sizeof *batch};
     }
     return l->status == LS_OK;
@@ -235,7 +241,10 @@ bool ls_loader_next(ls_loader *l, ls_batch *batch)
     }
     ls_batch next = {.size = sizeof next};
     /* Empty first: a batch whose size is impossible is refused before anything is taken. */
-    if (ls__struct_fill(batch, &next, sizeof next, "ls_batch", __func__) != LS_OK) {
+    const ls_status filled = ls__struct_fill(batch, &next, sizeof next, "ls_batch", __func__);
+    if (filled < 0) {
+        l->status = filled; /* a loop that looks at the end of epochs only would never end */
+        keep_message(l);
         return false;
     }
     const bool more = advance(l, &next);

@@ -568,6 +568,7 @@ static void fill_batch(size_t size, bool good)
     } b = {.batch = {.size = size}, .newer = 7};
     CHECK_INT(ls_loader_next(loader, &b.batch), good);
     CHECK(good || strstr(ls_error_message(), "ls_loader_next: out->size is") != NULL);
+    CHECK_STATUS(ls_loader_status(loader), good ? LS_OK : LS_ERR_INVALID);
     CHECK_INT(b.newer, 7);
     CHECK(!good || (b.batch.x != NULL && b.batch.size == size));
     ls_loader_free(loader);
