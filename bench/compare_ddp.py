@@ -129,7 +129,8 @@ def measure(options, model, name, batch):
         both = []
         try:
             for start in (lockstep, torch):
-                both.append(start(options, link, model, batch, pathlib.Path(folder)).wait())
+                both.append(start(options, link, model, batch, pathlib.Path(folder)))
+                both[-1].wait()
             for turn in range(options.turns):
                 for contender in both[::-1] if turn % 2 else both:
                     contender.turn()

@@ -60,7 +60,8 @@ def measure(options, model, name):
         both = []
         try:
             for start in (lockstep, torch):
-                both.append(start(options, link, arguments, pathlib.Path(folder)).wait())
+                both.append(start(options, link, arguments, pathlib.Path(folder)))
+                both[-1].wait()
             for turn in range(options.turns):
                 for contender in both[::-1] if turn % 2 else both:
                     contender.turn()

@@ -73,6 +73,31 @@ def added_times_are_compared_within_each_turn():
 
 
 @test
+def a_job_that_is_not_ready_ends_with_the_measurement():
+    ended, real = [], (compare_ddp.lockstep, compare_ddp.torch)
+
+    class Job(types.SimpleNamespace):
+        def wait(self):
+            if not self.ready:
+                raise Refused("it does not come")
+            return self
+
+        def end(self):
+            ended.append(self.name)
+
+    try:
+        compare_ddp.lockstep = lambda *_: Job(name="Lockstep", ready=True)
+        compare_ddp.torch = lambda *_: Job(name="PyTorch", ready=False)
+        compare_ddp.measure(types.SimpleNamespace(turns=1), "mlp-tiny", "tcp", 4)
+    except Refused as refused:
+        assert "it does not come" in str(refused) and ended == ["Lockstep", "PyTorch"], (str(refused), ended)
+    else:
+        raise AssertionError("measured")
+    finally:
+        compare_ddp.lockstep, compare_ddp.torch = real
+
+
+@test
 def other_networks_are_not_compared():
     ours = [{"mode": "flat", "bucket_bytes": [400, 4000]}, {"mode": "local", "bucket_bytes": []}]
     compare_ddp.check_size(ours, [{"parameters": 1100}])
