@@ -22,13 +22,13 @@ fork vfork execv execve execvp execvpe posix_spawn posix_spawnp waitpid wait4 wa
 getpid getppid setpgid setsid prctl signal sigaction pthread_sigmask syscall
 pthread_create pthread_join pthread_mutex_lock pthread_cond_wait pthread_cond_timedwait sem_wait
 clock_gettime clock_nanosleep nanosleep usleep sleep gettimeofday time sched_yield sched_getaffinity
-getrandom getentropy process_vm_readv
+getrandom getentropy process_vm_readv process_vm_writev
 """.split())
 # Never in the library, except in ls_check_failed, in the children of a spawn, and where a thread is lost in a call of a
-# backend's engine (src/comm/backend/plugin_call.c).
+# backend's engine (src/comm/backend/plugin_call.c) or a peer in the middle of a write (src/comm/memory/cma.c).
 NEVER = {"abort", "exit", "_exit", "printf", "puts", "putchar", "fprintf", "vprintf", "__printf_chk",
          "__fprintf_chk", "perror"}
-NEVER_EXCEPT = {"base_error", "base_env_posix_process", "comm_backend_plugin_call"}
+NEVER_EXCEPT = {"base_error", "base_env_posix_process", "comm_backend_plugin_call", "comm_memory_cma"}
 
 
 def library(name="src/liblockstep"):

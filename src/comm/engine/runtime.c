@@ -28,6 +28,7 @@
 #include "comm/group/group.h"
 #include "comm/group/group_open.h"
 #include "comm/group/reclaim.h"
+#include "comm/memory/cma.h"
 #include "comm/memory/control.h"
 #include "comm/memory/heap.h"
 #include "comm/p2p/p2p.h"
@@ -101,7 +102,9 @@ static ls_status open_heap(ls__comm *comm)
         .reserve = (size_t)ls__setting_int("LOCKSTEP_HEAP_RESERVE", 64, 1, 4096) * GIB};
     LS_TRY(ls__heap_init(&comm->heap, comm->env, &spec));
     LS_TRY(ls__remote_open(comm));
-    return ls__heap_join(&comm->heap, comm->boot.store, &spec, &comm->arrival);
+    LS_TRY(ls__heap_join(&comm->heap, comm->boot.store, &spec, &comm->arrival));
+    ls__cma_find_out(comm);
+    return LS_OK;
 }
 
 static ls_status refuse_world(const ls__boot *boot)
