@@ -186,7 +186,7 @@ build-asan-fast/build.ninja:
 	meson setup build-asan-fast --buildtype=plain -Doptimization=1 -Ddebug=false -Db_sanitize=address,undefined
 
 # Parsers of files under libFuzzer, SECONDS each; what they find is left in build-fuzz.
-FUZZERS = safetensors manifest handshake npy shard cifar idx tokenizer merges schedule plan
+FUZZERS = safetensors manifest handshake npy shard cifar idx tokenizer merges schedule plan profile
 SECONDS ?= 60
 build-fuzz/build.ninja:
 	CC=clang-14 meson setup build-fuzz --buildtype=debugoptimized -Db_sanitize=address,undefined \

@@ -143,6 +143,9 @@ static void prepare(trainer *t)
 {
     LS_CHECK(ls_module_status(t->task.net));
     load_weights(t);
+    if (t->set->profile != NULL) {
+        trainer_profile(t);
+    }
     parallel_cut(&t->ranks, t->set, t->task.net, t->task.loss, t->task.arg);
     wrap(t);
     if (ls_module_param_count(t->net) > 0) {

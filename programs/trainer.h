@@ -33,7 +33,7 @@ typedef struct trainer_options {
     ls_plan *followed; /* the plan of --plan, with which trainer_init fills in those before it */
     int64_t micro_batches, chunks;
     bool recompute, vertical_sync;
-    const char *init, *export_to, *save, *resume, *log, *tensorboard, *log_losses;
+    const char *profile, *init, *export_to, *save, *resume, *log, *tensorboard, *log_losses;
 } trainer_options;
 /* Defaults that all programs share; the others each program chooses. */
 #define TRAINER_DEFAULTS                                                                           \
@@ -70,8 +70,8 @@ typedef struct trainer trainer;
 
 void trainer_init(trainer_options *options); /* ls_init; reads --plan */
 
-/* Wraps the net, makes optimizer, loader and records, and loads the checkpoint of --resume. Borrows
- * the options; copies the task. */
+/* Wraps the net, makes optimizer, loader and records, and loads the checkpoint of --resume; with
+ * --profile it measures the net and ends the program. Borrows the options; copies the task. */
 trainer *trainer_new(const trainer_options *options, const trainer_task *task);
 
 ls_module *trainer_net(const trainer *t); /* the module without its wrapper; borrowed */

@@ -55,6 +55,9 @@ struct trainer {
 void trainer_next_batch(trainer *t, ls_batch *batch);
 bool trainer_in_bf16(const trainer *t);
 
+/* profile_parts.c: of --profile; ends the program */
+_Noreturn void trainer_profile(trainer *t);
+
 /* trainer_pipeline.c: forwards and backwards of a step; t->losses become the losses. */
 void trainer_pipeline_step(trainer *t);
 

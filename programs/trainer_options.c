@@ -65,6 +65,9 @@ static void add_pipeline(cli_command *command, cli_option *table, trainer_option
              "and 1f1b"},
         {"plan", CLI_TEXT, &o->plan, .value_name = "FILE",
          .help = "pipeline over all ranks as lockstep plan pipeline has planned it"},
+        {"profile", CLI_TEXT, &o->profile, .value_name = "FILE",
+         .help = "measure the parts of the model on one batch into FILE, and end (lockstep plan "
+                 "profile)"},
         {"chunks", CLI_COUNT, &o->chunks, .low = 1, .high = 4096, .fallback = "2",
          .help = "stages of a rank with --schedule interleaved"},
         {"vertical-sync", CLI_SWITCH, &o->vertical_sync,

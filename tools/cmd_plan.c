@@ -11,6 +11,8 @@ static const struct {
     int (*run)(int argc, char **argv);
     void (*print_operands)(void);
 } plans[] = {
+    {"profile", plan_profile, plan_profile_print_operands},
+    {"pipeline", plan_pipeline, NULL}, /* a file */
     {"schedule", plan_schedule, plan_schedule_print_operands},
 };
 #define PLANS ((int)(sizeof plans / sizeof *plans))
@@ -18,8 +20,12 @@ static const struct {
 static const cli_command command = {
     .name = "lockstep plan",
     .about = "Says what a job would take before it runs.",
-    .operands = "schedule ...",
+    .operands = "profile|pipeline|schedule ...",
     .more =
+        "  lockstep plan profile gpt --data book.txt --batch 2 --out gpt.json     measures its "
+        "parts\n"
+        "  lockstep plan pipeline gpt.json --workers 4 --bandwidth 1gbit --out plan.json     its "
+        "stages\n"
         "  lockstep plan schedule 1f1b -p 4 -m 8     a pipeline of 4 ranks and 8 micro-batches\n"
         "  lockstep plan schedule --help             its options\n"};
 
@@ -42,7 +48,7 @@ void plan_print_names(void)
 
 void plan_print_operands(const char *name)
 {
-    if (index_of(name) >= 0) {
+    if (index_of(name) >= 0 && plans[index_of(name)].print_operands != NULL) {
         plans[index_of(name)].print_operands();
     }
 }
@@ -57,6 +63,8 @@ int cmd_plan(int argc, char **argv)
     if (first < 0) {
         return -1 - first;
     }
-    return first < argc ? cli_wrong(&command, "there is no \"%s\"; give schedule", argv[first])
-                        : cli_wrong(&command, "the plan is missing; give schedule");
+    return first < argc
+               ? cli_wrong(&command, "there is no \"%s\"; give profile, pipeline or schedule",
+                           argv[first])
+               : cli_wrong(&command, "the plan is missing; give profile, pipeline or schedule");
 }

@@ -84,11 +84,17 @@ static int run_on_ranks(int argc, char **argv)
     return status;
 }
 
+int train_become(const char *kind, char **argv)
+{
+    char program[32];
+    snprintf(program, sizeof program, "train_%s", kind);
+    return become(program, argv);
+}
+
 /* -n is recognised only as the first option; any other argument belongs to the program. */
 int cmd_train(int argc, char **argv)
 {
     static const char *const kinds[] = {"gpt", "bert", "image"};
-    char program[32];
     if (argc < 2 || argv[1][0] == '-') {
         const int first = cli_parse(&command, argc, argv);
         return first < 0 ? -1 - first
@@ -103,8 +109,7 @@ int cmd_train(int argc, char **argv)
     if (argc > 2 && strncmp(argv[2], "-n", 2) == 0) {
         return run_on_ranks(argc, argv);
     }
-    snprintf(program, sizeof program, "train_%s", argv[1]);
-    return become(program, argv + 1);
+    return train_become(argv[1], argv + 1);
 }
 
 int cmd_generate(int argc, char **argv)

@@ -23,6 +23,9 @@ int cmd_run(int argc, char **argv);
 int cmd_secret(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
 int cmd_train(int argc, char **argv);
+/* Executes the training program of a kind, "gpt", with the arguments argv[1…], which end with NULL; returns
+ * an exit status only when that fails. */
+int train_become(const char *kind, char **argv);
 int cmd_tune(int argc, char **argv);
 
 /* Runs the command that argv[0] names. lockstep.c */

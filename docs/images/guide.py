@@ -270,8 +270,28 @@ def pipeline():
     return timeline(rows, 34)
 
 
+def planner():
+    """A chain of four parts, widths by their time, and the plan 3-1 of it."""
+    p = Picture(186)
+    scale, x, y = 6, 40, 36
+    p.text(8, 18, "parts: ms of forward and backward; MB that cross a cut; MB of parameters")
+    for name, ms, crosses, weights in (("conv.0", 30, "2", "0.04"), ("conv.1", 30, "1", "0.08"), ("conv.2", 30, "0.2", "0.16"),
+                                       ("fc", 24, "", "80")):
+        p.box(x, y, ms * scale, 30, f"{name}: {ms} ms", BLUE)
+        p.text(x + ms * scale / 2, y + 46, f"{weights} MB", "middle", GRAY)
+        x += ms * scale
+        if crosses:
+            p.text(x, y - 4, crosses, "middle", RED)
+    y += 64
+    for k in range(3):
+        p.box(40, y + 20 * k, 90 * scale, 18, f"stage 0, worker {k}: micro-batches {k}, {k + 3}, {k + 6}, ...", ORANGE)
+    p.box(40 + 90 * scale, y, 24 * scale, 58, "stage 1, worker 3", GREEN)
+    p.text(8, y + 78, "3-1: a micro-batch every max(90 / 3, 24) = 30 ms, where sums and transfers take less")
+    return p
+
+
 PICTURES = (accumulation, api, bucketing, collectives, costs, evaluation, implementation, naive, overlap, parallelism,
-            parameter_server, pipeline, why)
+            parameter_server, pipeline, planner, why)
 
 
 def draw():

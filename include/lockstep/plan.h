@@ -1,6 +1,10 @@
 /* Plans of pipelines: which parts of a model become a stage, and how many workers have each
- * (PipeDream: Narayanan et al., SOSP 2019, section 3.1). `lockstep plan pipeline` makes a plan from
- * the measured parts of a model and writes it into a file; here a program reads it and follows it.
+ * (PipeDream: Narayanan et al., SOSP 2019, section 3.1). A program measures the parts of its model:
+ *
+ *     LS_CHECK(ls_profile_write(net, &x, 1, y, NULL, "profile.json"));
+ *
+ * `lockstep plan pipeline profile.json` makes a plan from that and writes it into a file, which the
+ * program reads and follows:
  *
  *     ls_plan *plan;
  *     LS_CHECK(ls_plan_read("plan.json", &plan));
@@ -13,11 +17,39 @@
 #ifndef LOCKSTEP_PLAN_H
 #define LOCKSTEP_PLAN_H
 
-#include <lockstep/parts.h>
+#include <lockstep/pipeline.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* ---- measuring ---------------------------------------------------------------------------- */
+
+typedef struct ls_profile_options {
+    size_t size;
+    const char *model;        /* its name in the file; NULL: that of the class */
+    ls_pipeline_loss_fn loss; /* NULL: ls_cross_entropy(output, target, NULL) */
+    void *arg;
+    double seconds; /* after which no further repetition begins; there are 3 to 25 */
+} ls_profile_options;
+#define LS_DEFAULTS_ls_profile_options .seconds = 10.0,
+LS_DEFAULTS_FUNCTION(profile)
+
+/* Measures the parts of `net` (lockstep/parts.h) on one micro-batch, and writes a profile, as JSON:
+ * for each part the time of its forward and of both parts of its backward (ls_backward_input_part,
+ * ls_backward_weight_part), the bytes of its result and of that gradient, the bytes that are kept from
+ * forward to backward, and the bytes of its parameters. Times are medians over repetitions of the
+ * whole micro-batch, after one that does not count; the loss belongs to the last part.
+ *
+ * inputs[input_count] are the module's, as for ls_forward_many; an input may be NULL. The micro-batch
+ * has the size that a worker will have, and the process as many compute threads. Run it on a module
+ * without a wrapper, in training mode, which is not trained afterwards: running statistics change, and
+ * gradients become absent. Errors: those of the operations; LS_ERR_SYSTEM for the file. */
+LS_API ls_status ls_profile_write(ls_module *net, ls_tensor *const *inputs, int input_count,
+                                  ls_tensor *target, const ls_profile_options *options,
+                                  const char *path);
+
+/* ---- following a plan --------------------------------------------------------------------- */
 
 typedef struct ls_plan ls_plan;
 

@@ -121,6 +121,22 @@ static void prune(ls_module *module, ls_module *root)
     }
 }
 
+ls_status ls__part_uses(ls_module *module, int part, const ls_param *params, int count, bool *uses)
+{
+    const ls_parts *parts = ls__parts_of(module);
+    if (parts == NULL) {
+        return ls__self.status;
+    }
+    LS_TRY(ls__parts_check(parts, "ls_profile_write", part, 1));
+    clear_marks(parts->self);
+    LS_TRY(mark_part(parts, &parts->list[part]));
+    const bool whole = parts->list[part].module == parts->self;
+    for (int i = 0; i < count; i++) {
+        uses[i] = is_kept(parts->self, whole, params[i].value);
+    }
+    return LS_OK;
+}
+
 static ls_status check_list(const ls_parts *parts, const int *list, int count)
 {
     for (int i = 0; i < count; i++) {

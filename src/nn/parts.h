@@ -31,6 +31,8 @@ const ls_parts *ls__parts_of(ls_module *module);
 /* LS_ERR_INVALID unless first … first+count-1 are some of the parts, LS_ERR_STATE when they were
  * freed. */
 ls_status ls__parts_check(const ls_parts *parts, const char *call, int first, int count);
+/* uses[i] becomes whether the part uses parameter i of ls_module_params. */
+ls_status ls__part_uses(ls_module *module, int part, const ls_param *params, int count, bool *uses);
 void ls__parts_free(ls_parts *parts); /* NULL is allowed */
 
 #endif

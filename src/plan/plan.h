@@ -1,7 +1,11 @@
 /* Plans of pipelines as files, and the profiles that they are made from.
  *
- *   text.c   fields of both files, checked
- *   plan.c   the plan that a program follows (lockstep/plan.h)
+ *   measure.c    the parts of a module, measured (profile.h)
+ *   profile.c    the file of a profile
+ *   partition.c  which parts become a stage (partition.h)
+ *   predict.c    what a plan takes, and its file
+ *   plan.c       the plan that a program follows (lockstep/plan.h)
+ *   text.c       fields of both files
  */
 #ifndef LS_PLAN_PLAN_H
 #define LS_PLAN_PLAN_H
@@ -53,5 +57,9 @@ bool ls__plan_read_int(const json_t *value, int64_t low, int64_t high, int64_t *
 bool ls__plan_read_number(const json_t *value, double *out);
 /* Whether a part may have this name: printable, without spaces, as ls_module_cut_at needs. */
 bool ls__plan_part_name_is_good(const char *name);
+
+/* Writes `root` (NULL: there was no memory to make it) as a text that people can read. LS_ERR_MEMORY,
+ * LS_ERR_SYSTEM. `what` begins the messages. */
+ls_status ls__plan_save(const ls__env *env, const char *what, const json_t *root, const char *path);
 
 #endif

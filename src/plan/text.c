@@ -1,9 +1,13 @@
 /* Fields of plans and profiles. What a file says is checked before it is copied; see base/json.h for
  * the limits before that. */
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "plan/plan.h"
 
 ls_status ls__plan_malformed(const ls__plan_reader *r, const char *field)
@@ -77,4 +81,44 @@ bool ls__plan_read_number(const json_t *value, double *out)
 {
     *out = json_number_value(value);
     return json_is_number(value) && isfinite(*out) && *out >= 0.0;
+}
+
+#define DIGITS 9 /* of times and rates */
+
+/* Continues short writes; one of no bytes might never end. */
+static int write_all(const ls__env *env, int fd, const char *text)
+{
+    for (size_t left = strlen(text); left > 0;) {
+        const ssize_t put = env->write(env, fd, text, left);
+        if (put <= 0) {
+            return put < 0 ? (int)put : -EIO;
+        }
+        text += put;
+        left -= (size_t)put;
+    }
+    return 0;
+}
+
+static int write_file(const ls__env *env, const char *path, const char *text)
+{
+    const int fd = env->open(env, path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (fd < 0) {
+        return fd;
+    }
+    int status = write_all(env, fd, text);
+    status = status == 0 ? write_all(env, fd, "\n") : status;
+    const int closed = env->close(env, fd);
+    return status < 0 ? status : closed;
+}
+
+ls_status ls__plan_save(const ls__env *env, const char *what, const json_t *root, const char *path)
+{
+    char *text =
+        root != NULL ? json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(DIGITS)) : NULL;
+    if (text == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory to write it", what);
+    }
+    const int error = write_file(env, path, text);
+    free(text);
+    return error < 0 ? ls__file_fail(error, what, "cannot write", path) : LS_OK;
 }

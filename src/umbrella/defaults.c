@@ -37,6 +37,7 @@
     X(optim_group)                                                                                 \
     X(pipeline)                                                                                    \
     X(pool2d)                                                                                      \
+    X(profile)                                                                                     \
     X(reducer)                                                                                     \
     X(reducer_begin)                                                                               \
     X(safetensors)                                                                                 \

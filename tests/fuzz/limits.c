@@ -140,6 +140,26 @@ TEST(schedules_near_the_limits)
     free(t.data);
 }
 
+/* As many parts as a model may have, and more. */
+TEST(profiles_near_the_limits)
+{
+    static const char head[] =
+        "{\"format\":\"lockstep profile\",\"version\":1,\"model\":\"m\",\"batch\":1,\"repeats\":1,"
+        "\"machine\":{\"cpu\":\"c\",\"cores\":1,\"threads\":1},\"parts\":[";
+    for (size_t bytes = 32 << 10; bytes <= 8 * MIB; bytes *= 4) {
+        text t = json(bytes, head,
+                      "{\"name\":\"p%zu\",\"from\":[-1],\"forward_ms\":1,\"input_ms\":1,"
+                      "\"weight_ms\":%zu,\"output_bytes\":9,\"gradient_bytes\":9,\"kept_bytes\":9,"
+                      "\"weight_bytes\":9},",
+                      "]}");
+        within(fuzz_profile, &t, 32, 5);
+        free(t.data);
+        t = json(bytes, head, "[],", "]}");
+        within(fuzz_profile, &t, 32, 5);
+        free(t.data);
+    }
+}
+
 /* As many parts, and stages, as a plan may have, and more. */
 TEST(plans_near_the_limits)
 {

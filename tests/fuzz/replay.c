@@ -126,6 +126,11 @@ TEST(malformed_plans_are_refused_and_good_ones_accepted)
     replay("plan", fuzz_plan, 20, 300);
 }
 
+TEST(malformed_profiles_are_refused_and_good_ones_accepted)
+{
+    replay("profile", fuzz_profile, 20, 100);
+}
+
 TEST(malformed_vocabularies_and_merges_are_refused_and_good_ones_accepted)
 {
     ls__split *split = NULL;

@@ -34,6 +34,7 @@ bool fuzz_merges(const uint8_t *data, size_t bytes);
 /* A pipeline schedule; accepted: the verifier accepts it. */
 bool fuzz_schedule(const uint8_t *data, size_t bytes);
 
-bool fuzz_plan(const uint8_t *data, size_t bytes); /* the file of lockstep/plan.h */
+bool fuzz_profile(const uint8_t *data, size_t bytes); /* of the parts of a model */
+bool fuzz_plan(const uint8_t *data, size_t bytes);    /* the file of lockstep/plan.h */
 
 #endif

@@ -3,6 +3,12 @@
 
 #include "golden.h"
 
+static ls_tensor *pass_on(ls_module *m, ls_tensor *const *x)
+{
+    (void)m;
+    return x[0];
+}
+
 static const char *text_file(const char *text)
 {
     return golden_file("plan.json", text, strlen(text));
@@ -68,6 +74,60 @@ GOLDEN(a_plan_for_another_model)
         text_file(PLAN("1", "\"0\", \"a\", \"2\"", "2", "1f1b", "8", STAGE("0", "2"))), &plan));
     SHOW(ls_plan_check(plan, three_layers()));
     ls_plan_free(plan);
+}
+
+static ls_tensor *second_input(ls_module *m, ls_tensor *const *x)
+{
+    (void)m;
+    return ls_add(x[0], x[1]);
+}
+
+static ls_tensor *add_nothing(ls_module *m, ls_tensor *x)
+{
+    (void)m;
+    return x;
+}
+
+static void declare_two_inputs(ls_module *m, ls_parts *parts)
+{
+    (void)m;
+    ls_parts_add(parts,
+                 &LS_PART(.name = "add", .run = second_input, .uses = "",
+                          .from = (int[]){LS_PART_INPUT(0), LS_PART_INPUT(1)}, .from_count = 2));
+}
+
+/* Part i uses parameters i and i + 1: each is shared by another pair. */
+static void declare_pairs(ls_module *m, ls_parts *parts)
+{
+    (void)m;
+    for (int i = 0; i < 70; i++) {
+        char name[16], uses[32];
+        snprintf(name, sizeof name, "p%d", i);
+        snprintf(uses, sizeof uses, "w%d w%d", i, i + 1);
+        ls_parts_add(parts, &LS_PART(.name = name, .run = pass_on, .uses = uses));
+    }
+}
+
+GOLDEN(profiles_that_are_refused)
+{
+    static const ls_module_class two =
+        LS_MODULE_CLASS(.name = "two", .forward = add_nothing, .parts = declare_two_inputs);
+    static const ls_module_class pairs =
+        LS_MODULE_CLASS(.name = "pairs", .forward = add_nothing, .parts = declare_pairs);
+    ls_module *net = ls_linear_new(2, 2, NULL), *many = ls_module_new(sizeof *many, &pairs);
+    ls_tensor *x = ls_ones(LS_SHAPE(1, 2), LS_FLOAT32);
+    ls_tensor *y = ls_from_data((int32_t[]){1}, LS_SHAPE(1), LS_INT32);
+    SHOW(ls_profile_write(NULL, &x, 1, y, NULL, "profile.json"));
+    SHOW(ls_profile_write(net, &x, 0, y, NULL, "profile.json"));
+    SHOW(ls_profile_write(ls_module_new(sizeof *net, &two), &x, 1, y, NULL, "profile.json"));
+    for (int i = 0; i < 71; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "w%d", i);
+        ls_module_add_param(many, name, ls_ones(LS_SHAPE(1), LS_FLOAT32));
+    }
+    SHOW(ls_profile_write(many, &x, 1, y, NULL, "profile.json"));
+    SHOW(ls_profile_write(net, &x, 1, y, LS_OPTIONS(ls_profile_options, .seconds = 0.0),
+                          "/no/such/folder/profile.json"));
 }
 
 static ls_status read_good(void)

@@ -173,6 +173,15 @@ static ls_status use_pipeline(const ls_pipeline_options *o)
     return status;
 }
 
+static ls_status use_profile(const ls_profile_options *o)
+{
+    ls_module *net = ls_linear_new(4, 4, NULL);
+    ls_tensor *x = image(), *y = ls_zeros(LS_SHAPE(2, 2, 4), LS_INT32);
+    const ls_status status = ls_profile_write(net, &x, 1, y, o, scratch_at("profile.json"));
+    ls_module_free(net);
+    return status;
+}
+
 static ls_status use_pool2d(const ls_pool2d_options *o)
 {
     LS_TRY(ls_tensor_status(ls_avg_pool2d(image(), o)));
@@ -367,6 +376,7 @@ typedef struct row {
     X(optim_group, LEAST, )                                                                        \
     X(pipeline, LEAST, )                                                                           \
     X(pool2d, offsetof(ls_pool2d_options, stride), .kernel = {2, 2})                               \
+    X(profile, LEAST, )                                                                            \
     X(reducer, LEAST, )                                                                            \
     X(reducer_begin, LEAST, )                                                                      \
     X(safetensors, LEAST, )                                                                        \

@@ -6,6 +6,7 @@
 
 #include "base/env_posix.h"
 #include "plan/partition.h"
+#include "says.h"
 #include "test.h"
 
 #define PARTS_MAX 7
@@ -278,7 +279,7 @@ TEST(the_least_memory_is_found_where_no_plan_fits)
     ls__partition_spec spec = {.levels = {{2, 1e3}}, .level_count = 1, .copies = 2.0};
     spec.memory_bytes = 7.0;
     CHECK_STATUS(ls__partition_find(ls__env_posix(), &chain, &spec, &p), LS_ERR_LIMIT);
-    CHECK(strstr(ls_error_message(), "no stages fit into 7 bytes") != NULL);
+    CHECK_SAYS(ls_error_message(), SAYS("plan: no stages fit into %.0f bytes of each worker"));
     spec.kind = LS__PARTITION_SMALLEST;
     CHECK_OK(ls__partition_find(ls__env_posix(), &chain, &spec, &p));
     CHECK(p.seconds == 8.0); /* two parts: 2 x 2 of weights, 2 x 2 kept */
@@ -300,6 +301,34 @@ TEST(where_a_pipeline_is_repeated_its_replicas_take_turns)
         CHECK_INT(p.worker[i], want[i]);
     }
     CHECK(p.seconds == 0.8); /* 16 bytes of two hosts at 10 bytes/s, for two micro-batches */
+}
+
+TEST(a_straight_pipeline_needs_a_part_for_each_worker)
+{
+    static ls__partition p;
+    const ls__chain chain = {4, ones, ones, ones, ones, ones, NULL, 0};
+    const ls__partition_spec spec = {
+        .kind = LS__PARTITION_STRAIGHT, .levels = {{5, 1.0}}, .level_count = 1};
+    CHECK_STATUS(ls__partition_find(ls__env_posix(), &chain, &spec, &p), LS_ERR_INVALID);
+    CHECK_SAYS(ls_error_message(), SAYS("plan: %d parts are fewer than %d stages"));
+}
+
+static void *nothing(const ls__env *env, size_t bytes)
+{
+    (void)env;
+    (void)bytes;
+    return NULL;
+}
+
+TEST(without_memory_no_plan_is_found)
+{
+    static ls__partition p;
+    ls__env env = *ls__env_posix();
+    env.allocate = nothing;
+    const ls__chain chain = {4, ones, ones, ones, ones, ones, NULL, 0};
+    const ls__partition_spec spec = {.levels = {{5, 1.0}}, .level_count = 1};
+    CHECK_STATUS(ls__partition_find(&env, &chain, &spec, &p), LS_ERR_MEMORY);
+    CHECK_SAYS(ls_error_message(), SAYS("plan: no memory to find it"));
 }
 
 TEST(memory_is_limited_on_one_level_only)

@@ -1,0 +1,173 @@
+/* The step of a plan by the cost model of schedules, and the plan's file. */
+#include "plan/predict.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "plan/plan.h"
+
+#define FULL 4 /* micro-batches for each stage: a bubble of at most a fifth */
+
+/* ---- numbers of micro-batches ---------------------------------------------------------------- */
+
+static int64_t common_multiple(int64_t a, int64_t b)
+{
+    int64_t x = a, y = b;
+    while (y != 0) {
+        const int64_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    return a / x * b;
+}
+
+int ls__plan_micro_batches(const ls__partition *p)
+{
+    const int64_t enough = FULL * p->stages > p->workers ? FULL * p->stages : p->workers;
+    int64_t shared = 1;
+    for (int i = 0; i < p->stages && shared <= 4 * enough; i++) {
+        shared = common_multiple(shared, p->stage[i].replicas);
+    }
+    return (int)(shared <= 4 * enough ? (enough + shared - 1) / shared * shared : enough);
+}
+
+char *ls__plan_replicas_text(const ls__partition *p, char separator, char *out, size_t bytes)
+{
+    ls__text text = {out, bytes};
+    for (int i = 0; i < p->stages; i++) {
+        if (i > 0) {
+            ls__text_add(&text, "%c", separator);
+        }
+        ls__text_add(&text, "%d", p->stage[i].replicas);
+    }
+    return out;
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+static ls__stage_times times_of(const ls__profile *profile, const ls__partition_stage *stage)
+{
+    ls__stage_times t = {0};
+    for (int i = stage->first; i < stage->first + stage->count; i++) {
+        t.forward += profile->parts[i].forward;
+        t.input += profile->parts[i].input;
+        t.weight += profile->parts[i].weight;
+    }
+    t.backward = t.input + t.weight;
+    return t;
+}
+
+/* The longest transfer over a cut, in one direction. */
+static double latency_of(const ls__chain *chain, const ls__partition *p)
+{
+    double longest = 0.0;
+    for (int i = 0; i + 1 < p->stages; i++) {
+        const int last = p->stage[i].first + p->stage[i].count - 1;
+        const double bytes = fmax(chain->forward[last], chain->backward[last]);
+        longest = fmax(longest, bytes / p->stage[i].bandwidth);
+    }
+    return longest;
+}
+
+/* When the gradients of every stage are summed, of those that have several workers. */
+static double end_of(const ls__schedule *s, const ls__schedule_cost *cost, const ls__partition *p,
+                     const ls__stage_times *times)
+{
+    double end = cost->makespan;
+    for (int r = 0; r < s->ranks; r++) {
+        const ls__actions *list = &s->rank[r];
+        for (int i = 0; i < list->count; i++) {
+            const ls__action *a = &list->list[i];
+            if (a->kind == LS__BACKWARD) {
+                const double sum = p->stage[a->stage].sum_seconds / 2.0;
+                end = fmax(end, cost->begin[r][i] + fmax(times[a->stage].backward, sum));
+            }
+        }
+    }
+    return end;
+}
+
+ls_status ls__plan_step(const ls__env *env, const ls__profile *profile, const ls__chain *chain,
+                        const ls__partition *p, int micro_batches, double *seconds)
+{
+    char replicas[LS__REPLICAS_TEXT_BYTES];
+    ls__stage_times times[LS__SCHEDULE_RANKS_MAX];
+    ls__schedule_cost cost;
+    ls__schedule *s = NULL;
+    const ls__schedule_spec spec = {.ranks = p->workers,
+                                    .micro_batches = micro_batches,
+                                    .replicas =
+                                        ls__plan_replicas_text(p, ',', replicas, sizeof replicas)};
+    LS_TRY(ls__schedule_new(env, "1f1b", &spec, &s));
+    for (int i = 0; i < p->stages; i++) {
+        times[i] = times_of(profile, &p->stage[i]);
+    }
+    const ls_status status = ls__schedule_cost_of(s, times, latency_of(chain, p), &cost);
+    if (status == LS_OK) {
+        *seconds = end_of(s, &cost, p, times);
+    }
+    ls__schedule_free(s);
+    return status;
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static json_t *names_json(const ls__profile *profile)
+{
+    json_t *names = json_array();
+    for (int i = 0; i < profile->part_count; i++) {
+        (void)json_array_append_new(names, json_string(profile->parts[i].name));
+    }
+    return names;
+}
+
+static json_t *stages_json(const ls__profile *profile, const ls__partition *p)
+{
+    json_t *stages = json_array();
+    for (int i = 0; i < p->stages; i++) {
+        const ls__partition_stage *s = &p->stage[i];
+        (void)json_array_append_new(
+            stages, json_pack("{s:s, s:s, s:i, s:f, s:f, s:f, s:f, s:f}", "first",
+                              profile->parts[s->first].name, "last",
+                              profile->parts[s->first + s->count - 1].name, "replicas", s->replicas,
+                              "compute_ms", 1e3 * s->compute, "all_reduce_ms", 1e3 * s->all_reduce,
+                              "transfer_ms", 1e3 * s->transfer, "weight_bytes", s->weight_bytes,
+                              "memory_bytes", s->memory_bytes));
+    }
+    return stages;
+}
+
+/* NULL where the workers are in the order of the stages. */
+static json_t *ranks_json(const ls__partition *p)
+{
+    json_t *ranks = json_array();
+    bool ordered = true;
+    for (int i = 0; i < p->workers; i++) {
+        ordered = ordered && p->worker[i] == i;
+        (void)json_array_append_new(ranks, json_integer(p->worker[i]));
+    }
+    if (ordered) {
+        json_decref(ranks);
+        return NULL;
+    }
+    return ranks;
+}
+
+ls_status ls__plan_write(const ls__env *env, const ls__profile *profile, const ls__partition *p,
+                         const ls__plan_prediction *predicted, const char *path)
+{
+    json_t *root = json_pack(
+        "{s:s, s:i, s:s, s:I, s:o, s:i, s:s, s:i, s:o, s:o*, s:f, s:f, s:{s:f, s:f, s:f, s:f}}",
+        "format", LS__PLAN_FORMAT, "version", LS__PLAN_VERSION, "model", profile->model, "batch",
+        (json_int_t)profile->batch, "parts", names_json(profile), "workers", p->workers, "schedule",
+        "1f1b", "micro_batches", predicted->micro_batches, "stages", stages_json(profile, p),
+        "ranks", ranks_json(p), "bandwidth", predicted->bandwidth, "memory_bytes",
+        predicted->memory, "predicted", "step_ms", 1e3 * predicted->step, "micro_batch_ms",
+        1e3 * p->seconds, "one_worker_step_ms", 1e3 * predicted->worker_step,
+        "one_worker_micro_batch_ms", 1e3 * predicted->worker);
+    const ls_status status = ls__plan_save(env, "plan", root, path);
+    json_decref(root);
+    return status;
+}

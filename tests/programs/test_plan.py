@@ -1,0 +1,134 @@
+"""The chain profile -> plan -> train: a plan runs as it is printed, and learns what --accum on one rank does."""
+
+import json
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "harness"), str(HERE)]
+from sentences import says
+from tap import BUILD, command, run, test
+
+SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-plan-")
+FOLDER = pathlib.Path(SCRATCH.name)
+LOCKSTEP = BUILD / "lockstep"
+STEPS, MICRO_BATCHES = 4, 6
+
+
+def text():
+    path = FOLDER / "text"
+    if not path.exists():
+        path.write_text("".join(letter * 3 for letter in "a rank sends a bucket and waits for it. ") * 60)
+    return path
+
+
+def images():
+    folder = FOLDER / "images"
+    if not folder.exists():
+        folder.mkdir()
+        for name, count in (("train", 120), ("test", 12)):
+            pixels = bytes((i * 37 + j * j * (1 + i % 4)) % 256 for i in range(count) for j in range(64))
+            (folder / f"{name}-images.idx").write_bytes(struct.pack(">HBBIII", 0, 8, 3, count, 8, 8) + pixels)
+            (folder / f"{name}-labels.idx").write_bytes(struct.pack(">HBBI", 0, 8, 1, count) + bytes(i % 4 for i in range(count)))
+    return folder
+
+
+def gpt(layers=5):
+    return ("gpt", "--data", text(), "--layers", layers, "--dim", 32, "--heads", 2, "--context", 16, "--batch", 2)
+
+
+def image():
+    return ("image", "--data", images(), "--classes", 4, "--batch", 2, "--model", "resnet18")
+
+
+def profile(name, program, *flags):
+    path = FOLDER / f"{name}.json"
+    printed = command(LOCKSTEP, "plan", "profile", *program, *flags, "--threads", 1, "--out", path)
+    assert f"{path}: " in printed, printed
+    return path, json.loads(path.read_text())
+
+
+def plan(profile_path, workers, *flags):
+    path = FOLDER / "plan.json"
+    printed = command(LOCKSTEP, "plan", "pipeline", profile_path, "--workers", workers, "--micro-batches", MICRO_BATCHES,
+                      "--out", path, *flags)
+    return printed, path, json.loads(path.read_text())
+
+
+def losses(ranks, program, *flags):
+    path = FOLDER / f"losses-{ranks}"
+    kind, *own = program
+    command(LOCKSTEP, "train", kind, "-n", ranks, *own, "--steps", STEPS, "--log-losses", path, *flags)
+    return [float(line.split()[-1]) for line in path.read_text().splitlines()]
+
+
+def refused(*arguments):
+    done = subprocess.run([str(a) for a in (LOCKSTEP, *arguments)], text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=120)
+    assert done.returncode != 0, done.stdout
+    return done.stdout
+
+
+def check_trained(program, ranks, path):
+    """Sums over replicas are made in another order than on one rank."""
+    want = losses(1, program, "--accum", MICRO_BATCHES)
+    got = losses(ranks, program, "--plan", path)
+    assert len(got) == STEPS and all(abs(a - b) < 1e-3 * a for a, b in zip(want, got)), (want, got)
+
+
+@test
+def a_profile_holds_every_part_with_its_times_and_bytes():
+    _, found = profile("gpt", gpt())
+    assert found["model"] == "gpt" and found["batch"] == 2 and found["machine"]["threads"] == 1, found
+    assert [part["name"] for part in found["parts"]] == ["embed", *(f"blocks.{i}" for i in range(5)), "head"]
+    for part in found["parts"][1:-1]:
+        assert part["output_bytes"] == part["gradient_bytes"] == 2 * 16 * 32 * 4 and part["kept_bytes"] > part["output_bytes"], part
+        assert min(part["forward_ms"], part["input_ms"], part["weight_ms"]) > 0, part
+
+
+@test
+def a_gpt_is_profiled_planned_and_trained_on_4_ranks():
+    path, _ = profile("gpt", gpt())
+    printed, path, made = plan(path, 4, "--bandwidth", "1gbit")
+    assert f"plan {'-'.join(str(s['replicas']) for s in made['stages'])}: " in printed, printed
+    check_trained(gpt(), 4, path)
+
+
+@test
+def a_plan_with_replicas_is_trained_as_printed():
+    path, found = profile("gpt", gpt())
+    for k, part in enumerate(found["parts"]):  # three parts take long and have no parameters, the rest has many
+        part.update(forward_ms=10 if k < 3 else 2, input_ms=10 if k < 3 else 2, weight_ms=10 if k < 3 else 3,
+                    weight_bytes=1000 if k < 3 else 10**8)
+    path.write_text(json.dumps(found))
+    printed, path, made = plan(path, 4, "--bandwidth", "1gbit")
+    assert [(s["first"], s["replicas"]) for s in made["stages"]] == [("embed", 3), ("blocks.2", 1)], printed
+    assert "plan 3-1: 30 ms for each micro-batch of the job; the longest is the compute of stage 0." in printed, printed
+    check_trained(gpt(), 4, path)
+
+
+@test
+def a_resnet_is_profiled_planned_and_trained_on_4_ranks():
+    path, found = profile("resnet", image())
+    assert found["model"] == "resnet" and len(found["parts"]) == 10, found
+    _, path, made = plan(path, 4, "--bandwidth", "100mbit")
+    assert made["workers"] == 4
+    check_trained(image(), 4, path)
+
+
+@test
+def a_plan_for_another_model_or_job_is_refused():
+    path, _ = profile("gpt", gpt())
+    _, path, _ = plan(path, 2, "--bandwidth", "1gbit")
+    kind, *own = gpt(layers=4)
+    printed = refused("train", kind, "-n", 2, *own, "--plan", path)
+    assert re.search(r"part 5 of the model is \"head\", and \"blocks.4\" in the plan \(of gpt\)", printed), printed
+    says(refused("train", kind, "-n", 2, *own, "--profile", FOLDER / "x.json"),
+         "--profile measures the whole model on one micro-batch in one process; leave -n, --mesh, --plan and --accum out")
+
+
+run()

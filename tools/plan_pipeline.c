@@ -1,0 +1,412 @@
+/* `lockstep plan pipeline`: the stages and replicas that PipeDream's partitioner finds for a profile,
+ * beside data parallelism and a straight pipeline. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/env_posix.h"
+#include "base/text.h"
+#include "plan/predict.h"
+#include "tools/cli/cli.h"
+#include "tools/plan.h"
+
+#define OPTIMIZERS "sgd|momentum|adamw"
+
+static int64_t workers, micro_batches;
+static double bandwidth, memory;
+static const char *optimizer = "adamw", *out;
+static ls__level levels[LS__LEVELS_MAX];
+static int level_count;
+
+static int read_amount(const cli_command *command, const cli_option *o, const char *text);
+static int read_levels(const cli_command *command, const cli_option *o, const char *text);
+
+static const cli_option options[] = {
+    {"workers", CLI_COUNT, &workers, .low = 1, .high = LS__SCHEDULE_RANKS_MAX, .letter = 'w',
+     .fallback = "", .help = "ranks of the job; with --levels their product"},
+    {"bandwidth", CLI_READ, &bandwidth, .read = read_amount, .value_name = "RATE", .letter = 'b',
+     .help =
+         "of a worker, what it sends and receives together: 1gbit, 100mbit, or bytes per second"},
+    {"levels", CLI_READ, levels, .read = read_levels, .value_name = "N:RATE,...",
+     .help =
+         "several levels, the lowest first, instead of --bandwidth: 4:10gbit,2:1gbit is 2 hosts "
+         "of 4 workers, 10 Gbit/s of each worker within a host and 1 Gbit/s of each host"},
+    {"memory", CLI_READ, &memory, .read = read_amount, .value_name = "BYTES",
+     .help = "what a worker has for parameters and activations: 8g, 512m, or bytes; of one level"},
+    {"optimizer", CLI_CHOICE, &optimizer, .choices = OPTIMIZERS,
+     .help = "what it keeps of a parameter counts as memory: parameter and gradient (sgd), one "
+             "moment more (momentum), or two (adamw)"},
+    {"micro-batches", CLI_COUNT, &micro_batches, .low = 1, .high = LS__SCHEDULE_MICRO_BATCHES_MAX,
+     .letter = 'm', .fallback = "at least 4 for each stage",
+     .help = "M, micro-batches of a step in all"},
+    {"out", CLI_TEXT, &out, .value_name = "FILE", .letter = 'o',
+     .help = "write the plan: lockstep train gpt -n N --plan FILE follows it"},
+};
+
+static const cli_command command = {
+    .name = "lockstep plan pipeline",
+    .about =
+        "Finds which parts of a profiled model become a stage, and how many workers have each.",
+    .operands = "PROFILE",
+    .options = options,
+    .count = (int)(sizeof options / sizeof *options),
+    .more =
+        "PROFILE is a file of `lockstep plan profile` or ls_profile_write. The plan has the least\n"
+        "time of a micro-batch in PipeDream's steady state (Narayanan et al., SOSP 2019, section\n"
+        "3.1): that of its slowest stage or cut. Its step by the schedule 1f1b, which ends with a\n"
+        "flush, is predicted beside it.\n"};
+
+/* ---- what was asked -------------------------------------------------------------------------- */
+
+static int read_amount(const cli_command *c, const cli_option *o, const char *text)
+{
+    double *value = o->value;
+    const bool rate = value == &bandwidth;
+    *value = plan_parse_amount(text, strlen(text), rate);
+    return *value > 0.0 ? 0
+           : rate       ? cli_wrong(c,
+                                    "--bandwidth is \"%s\"; give a rate such as 1gbit, or bytes "
+                                          "per second",
+                                    text)
+                        : cli_wrong(c, "--memory is \"%s\"; give bytes, such as 8g", text);
+}
+
+static bool read_level(const char *text, size_t length, ls__level *level)
+{
+    char *colon = memchr(text, ':', length), *end;
+    const size_t before = colon != NULL ? (size_t)(colon - text) : 0;
+    const long count = before > 0 ? strtol(text, &end, 10) : 0;
+    if (count < 1 || count > LS__SCHEDULE_RANKS_MAX || end != colon) {
+        return false;
+    }
+    *level = (ls__level){(int)count, plan_parse_amount(colon + 1, length - before - 1, true)};
+    return level->bandwidth > 0.0;
+}
+
+static int read_levels(const cli_command *c, const cli_option *o, const char *text)
+{
+    (void)o;
+    level_count = 0;
+    for (const char *at = text; level_count < LS__LEVELS_MAX; at++) {
+        const size_t length = strcspn(at, ",");
+        if (!read_level(at, length, &levels[level_count])) {
+            break;
+        }
+        level_count++;
+        at += length;
+        if (*at == '\0') {
+            return 0;
+        }
+    }
+    return cli_wrong(c,
+                     "--levels is \"%s\"; give 1 to %d levels as workers:rate, the lowest first, "
+                     "such as 4:10gbit,2:1gbit",
+                     text, LS__LEVELS_MAX);
+}
+
+static double copies_of(const char *name)
+{
+    return 2.0 + cli_choice(OPTIMIZERS, name);
+}
+
+/* One level of --workers, or --levels. Returns 0 or the exit status. */
+static int complete_levels(void)
+{
+    int64_t product = 1;
+    if ((level_count > 0) == (bandwidth > 0.0)) {
+        return cli_wrong(&command, "give either --bandwidth, or --levels with a rate for each");
+    }
+    for (int k = 0; k < level_count; k++) {
+        product *= levels[k].count;
+    }
+    if (product > LS__SCHEDULE_RANKS_MAX) {
+        return cli_wrong(&command, "--levels has %lld workers; at most %d are possible",
+                         (long long)product, LS__SCHEDULE_RANKS_MAX);
+    }
+    if (level_count == 0) {
+        if (workers == 0) {
+            return cli_wrong(&command, "--workers is missing; give the number of ranks");
+        }
+        levels[level_count++] = (ls__level){(int)workers, bandwidth};
+    } else if (workers > 0 && workers != product) {
+        return cli_wrong(&command, "--workers is %lld and --levels has %lld; leave --workers out",
+                         (long long)workers, (long long)product);
+    }
+    return 0;
+}
+
+/* ---- the search ------------------------------------------------------------------------------ */
+
+typedef struct planning {
+    ls__profile *profile;
+    ls__chain chain;
+    ls__partition_spec spec;
+    ls__partition best, data, straight;
+    double best_step, data_step, straight_step;
+    bool has_data, has_straight;
+    ls__plan_prediction prediction;
+} planning;
+
+static planning plan;
+
+static int fail(void)
+{
+    fprintf(stderr, "lockstep: %s\n", ls_error_message());
+    return 1;
+}
+
+static ls_status find(ls__partition_kind kind, ls__partition *found)
+{
+    ls__partition_spec spec = plan.spec;
+    spec.kind = kind;
+    return ls__partition_find(ls__env_posix(), &plan.chain, &spec, found);
+}
+
+static ls_status step_of(const ls__partition *p, double *seconds)
+{
+    return ls__plan_step(ls__env_posix(), plan.profile, &plan.chain, p,
+                         plan.prediction.micro_batches, seconds);
+}
+
+/* Also plans that need not exist: data parallelism may not fit into the memory, a straight pipeline
+ * needs a part for each worker, and a step may have fewer micro-batches than replicas. */
+static bool find_other(ls__partition_kind kind, ls__partition *found, double *step)
+{
+    return find(kind, found) == LS_OK && step_of(found, step) == LS_OK;
+}
+
+static int explain_memory(void)
+{
+    static ls__partition least;
+    if (find(LS__PARTITION_SMALLEST, &least) < 0) {
+        return fail();
+    }
+    fprintf(stderr,
+            "lockstep: no plan of %d workers fits into --memory %.0f; the least is %.0f bytes of a "
+            "worker; give more memory, more workers, or profile a smaller batch\n",
+            levels[0].count, memory, least.seconds);
+    return 1;
+}
+
+static int find_plans(void)
+{
+    const ls_status status = find(LS__PARTITION_BEST, &plan.best);
+    if (status < 0) {
+        return status == LS_ERR_LIMIT ? explain_memory() : fail();
+    }
+    ls__plan_prediction *p = &plan.prediction;
+    p->micro_batches = micro_batches > 0 ? (int)micro_batches : ls__plan_micro_batches(&plan.best);
+    p->worker = 0.0;
+    for (int i = 0; i < plan.chain.parts; i++) {
+        p->worker += plan.chain.compute[i];
+    }
+    p->worker_step = p->worker * p->micro_batches;
+    p->bandwidth = levels[0].bandwidth;
+    p->memory = memory;
+    if (step_of(&plan.best, &p->step) < 0) {
+        return fail();
+    }
+    plan.has_data = find_other(LS__PARTITION_DATA, &plan.data, &plan.data_step);
+    plan.has_straight = find_other(LS__PARTITION_STRAIGHT, &plan.straight, &plan.straight_step);
+    return 0;
+}
+
+/* The fewest workers, of one level, with which the steady state is faster; 0: none are. */
+static int find_fewer(double *seconds)
+{
+    static ls__partition found;
+    int fewest = 0;
+    *seconds = plan.best.seconds * (1.0 - 1e-9);
+    for (int w = 1; plan.spec.level_count == 1 && w < plan.best.workers; w++) {
+        ls__partition_spec spec = plan.spec;
+        spec.levels[0].count = w;
+        if (ls__partition_find(ls__env_posix(), &plan.chain, &spec, &found) == LS_OK &&
+            found.seconds < *seconds) {
+            *seconds = found.seconds;
+            fewest = w;
+        }
+    }
+    return fewest;
+}
+
+/* ---- what is printed ------------------------------------------------------------------------- */
+
+static void print_head(void)
+{
+    const ls__profile *p = plan.profile;
+    printf(
+        "%s: %d parts, batch %lld; a micro-batch takes %.6g ms on one worker, %d thread%s of %s\n",
+        p->model, p->part_count, (long long)p->batch, 1e3 * plan.prediction.worker, p->threads,
+        p->threads == 1 ? "" : "s", p->cpu);
+    for (int k = 0; k < plan.spec.level_count; k++) {
+        const ls__level *l = &plan.spec.levels[k];
+        printf("%s%d %s at %.6g MB/s", k > 0 ? "; " : "", l->count,
+               k == 0   ? "workers"
+               : k == 1 ? "hosts"
+                        : "groups",
+               l->bandwidth / 1e6);
+    }
+    printf("\n\n");
+}
+
+/* "-" for what takes no time. */
+static const char *ms(double seconds, char text[24])
+{
+    snprintf(text, 24, seconds > 0.0 ? "%.6g" : "-", 1e3 * seconds);
+    return text;
+}
+
+static void print_stages(void)
+{
+    char sum[24], transfer[24], parts[64];
+    printf("%-5s  %-32s %7s  %10s  %13s  %11s  %10s  %9s\n", "stage", "parts", "workers",
+           "compute ms", "all-reduce ms", "transfer ms", "weights MB", "memory MB");
+    for (int i = 0; i < plan.best.stages; i++) {
+        const ls__partition_stage *s = &plan.best.stage[i];
+        const char *first = plan.profile->parts[s->first].name;
+        const char *last = plan.profile->parts[s->first + s->count - 1].name;
+        snprintf(parts, sizeof parts, s->count > 1 ? "%.28s ... %.28s" : "%.28s", first, last);
+        printf("%-5d  %-32s %7d  %10.6g  %13s  %11s  %10.6g  %9.6g\n", i, parts, s->replicas,
+               1e3 * s->compute, ms(s->all_reduce, sum), ms(s->transfer, transfer),
+               s->weight_bytes / 1e6, s->memory_bytes / 1e6);
+    }
+}
+
+/* The stage or cut that takes longest. */
+static void print_bottleneck(void)
+{
+    char text[LS__REPLICAS_TEXT_BYTES];
+    double most = 0.0;
+    const char *what = "compute";
+    int stage = 0;
+    for (int i = 0; i < plan.best.stages; i++) {
+        const ls__partition_stage *s = &plan.best.stage[i];
+        const double times[3] = {s->compute, s->all_reduce, s->transfer};
+        static const char *const names[3] = {"compute of", "all-reduce of", "transfer behind"};
+        for (int k = 0; k < 3; k++) {
+            if (times[k] > most) {
+                most = times[k];
+                what = names[k];
+                stage = i;
+            }
+        }
+    }
+    printf("\nplan %s: %.6g ms for each micro-batch of the job; the longest is the %s stage %d.\n"
+           "A stage of r workers takes 1/r of the time of one. Memory of a worker: %g times the\n"
+           "parameters (%s), and the activations of the micro-batches that 1f1b holds.\n\n",
+           ls__plan_replicas_text(&plan.best, '-', text, sizeof text), 1e3 * plan.best.seconds,
+           what, stage, plan.spec.copies, optimizer);
+}
+
+static void print_row(const char *name, const char *replicas, double seconds, double step)
+{
+    printf("%-16s %-16s %12.6g  %8.2f  %12.6g  %8.2f\n", name, replicas, 1e3 * seconds,
+           plan.prediction.worker / seconds, 1e3 * step, plan.prediction.worker_step / step);
+}
+
+static void print_partition(const char *name, const ls__partition *p, double step)
+{
+    char text[LS__REPLICAS_TEXT_BYTES];
+    ls__plan_replicas_text(p, '-', text, sizeof text);
+    if (strlen(text) > 16) {
+        snprintf(text, sizeof text, "%d stages", p->stages);
+    }
+    print_row(name, text, p->seconds, step);
+}
+
+static void print_comparison(void)
+{
+    const ls__plan_prediction *p = &plan.prediction;
+    char head[32];
+    snprintf(head, sizeof head, "step of %d, ms", p->micro_batches);
+    printf("%-16s %-16s %12s  %8s  %12s  %8s\n", "", "workers", "steady ms", "speed-up", head,
+           "speed-up");
+    print_row("one worker", "1", p->worker, p->worker_step);
+    if (plan.has_data) {
+        print_partition("data parallel", &plan.data, plan.data_step);
+    }
+    if (plan.has_straight) {
+        print_partition("straight", &plan.straight, plan.straight_step);
+    }
+    print_partition("plan", &plan.best, p->step);
+    printf("\nsteady: PipeDream's, a micro-batch without a flush. Step: 1f1b with a flush, without "
+           "the\noptimizer.\n");
+}
+
+/* A flush waits for the pipeline to empty, but sums gradients once a step. */
+static void compare_steps(void)
+{
+    if (plan.has_data && plan.data_step < plan.prediction.step * (1.0 - 1e-9)) {
+        printf("\nnote: in a step of %d micro-batches with a flush data parallelism is faster; the "
+               "more\n"
+               "micro-batches, the less a flush costs\n",
+               plan.prediction.micro_batches);
+    }
+}
+
+static void print_notes(void)
+{
+    compare_steps();
+    double seconds = 0.0;
+    const int fewer = find_fewer(&seconds);
+    if (fewer > 0) {
+        printf("\nnote: %d worker%s faster, %.6g ms for each micro-batch: communication costs more "
+               "than the\nother%s save%s; give --workers %d\n",
+               fewer, fewer == 1 ? " is" : "s are", 1e3 * seconds,
+               plan.best.workers - fewer == 1 ? "" : "s", plan.best.workers - fewer == 1 ? "s" : "",
+               fewer);
+    }
+    bool ordered = true;
+    for (int i = 0; i < plan.best.workers; i++) {
+        ordered = ordered && plan.best.worker[i] == i;
+    }
+    if (!ordered) {
+        printf("\nnote: each host has all stages, so the stages have the workers");
+        for (int i = 0; i < plan.best.workers; i++) {
+            printf(" %d", plan.best.worker[i]);
+        }
+        printf(", in this order\n");
+    }
+}
+
+static int show(void)
+{
+    const int status = find_plans();
+    if (status != 0) {
+        return status;
+    }
+    print_head();
+    print_stages();
+    print_bottleneck();
+    print_comparison();
+    print_notes();
+    return out == NULL || ls__plan_write(ls__env_posix(), plan.profile, &plan.best,
+                                         &plan.prediction, out) == LS_OK
+               ? 0
+               : fail();
+}
+
+int plan_pipeline(int argc, char **argv)
+{
+    const int first = cli_parse(&command, argc, argv);
+    if (first < 0) {
+        return -1 - first;
+    }
+    if (argc - first != 1) {
+        return cli_wrong(&command, "give one profile; `lockstep plan profile` makes it");
+    }
+    int status = complete_levels();
+    if (status != 0) {
+        return status;
+    }
+    if (ls__profile_read(ls__env_posix(), argv[first], &plan.profile) < 0) {
+        return fail();
+    }
+    plan.spec = (ls__partition_spec){
+        .level_count = level_count, .memory_bytes = memory, .copies = copies_of(optimizer)};
+    memcpy(plan.spec.levels, levels, sizeof levels);
+    status = ls__profile_chain(plan.profile, &plan.chain) == LS_OK ? show() : fail();
+    ls__profile_free(plan.profile);
+    return status;
+}
