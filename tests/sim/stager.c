@@ -307,7 +307,7 @@ ls_status ls__stager_begin(ls__stager *t, ls__plan *plan, int rank, ls__rank_out
     LS_TRY(ls_group_new(ls_world(), NULL, 0, "stages", &t->group));
     t->staged = ls__sim_env.allocate(&ls__sim_env, sizeof *t->staged);
     if (t->staged == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "the program's stages");
+        return ls__fail(LS_ERR_MEMORY, "no memory for the program's stages");
     }
     memset(t->staged, 0, sizeof *t->staged);
     LS_TRY(draw_schedule(t, &t->staged->schedule));
