@@ -15,7 +15,7 @@ static const struct {
     {"TF ParameterServer", "asynchronous updates by servers", "not yet"},
     {"GPipe", "micro-batches through a pipeline", "ls_pipeline_new (src/parallel/pipeline)"},
     {"PipeDream", "1F1B, weight stashing, a partitioner",
-     "ls_pipeline_new, \"pipedream\"; the partitioner not yet"},
+     "ls_pipeline_new, \"pipedream\"; lockstep plan pipeline (src/plan)"},
     {"Mesh TensorFlow, Megatron", "tensor parallel layers", "not yet"},
     {"ZeRO", "sharded optimizer states and gradients",
      "not yet; ls_reduce_scatter and ls_all_gather are there"},

@@ -88,6 +88,8 @@ def the_taxonomy_names_what_is_in_the_tree():
         assert all(re.search(rf"\b{name}\(", headers) for name in re.findall(r"\bls_\w+", here)), row
         assert all((SOURCE / path).is_dir() for path in re.findall(r"\bsrc/[\w/]+", here)), row
         assert all(f'"{name}"' in names for name in re.findall(r'"(\w+)"', here)), row
+        for words in re.findall(r"\blockstep (\w+ \w+)", here):
+            assert command(BUILD / "lockstep", *words.split(), "--help").startswith(f"usage: lockstep {words}"), row
     assert sum("ls_" in row["in Lockstep"] for row in rows) >= 5, rows
 
 
