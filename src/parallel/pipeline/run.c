@@ -258,7 +258,6 @@ static bool is_of_micro_batch(const ls__action *a)
            a->kind == LS__RECV_GRADIENT;
 }
 
-/* Without an optimizer the step is the caller's. */
 static ls_status act_alone(ls_pipeline *p, const ls__action *a)
 {
     switch ((ls__action_kind)a->kind) {
@@ -267,7 +266,7 @@ static ls_status act_alone(ls_pipeline *p, const ls__action *a)
     case LS__LOAD:
         return ls__version_load(p, a->version);
     case LS__STEP:
-        return p->optim != NULL ? ls__version_step(p, a->version) : LS_OK;
+        return ls__version_step(p, a->version);
     default:
         return LS_OK;
     }
@@ -400,7 +399,8 @@ static ls_status check_call(const ls_pipeline *p, ls_module *net, const ls_micro
         return ls__fail(LS_ERR_INVALID, "ls_pipeline_backward: the module or the micro-batches are "
                                         "NULL; give both");
     }
-    if (p->optim == NULL && p->schedule->per_step != p->schedule->micro_batches) {
+    const bool steps = p->schedule->per_step != p->schedule->micro_batches;
+    if (p->optim == NULL && steps && has_gradients(p)) {
         return ls__fail(
             LS_ERR_STATE,
             "ls_pipeline_backward: schedule %s steps after every %d micro-batch%s; give "

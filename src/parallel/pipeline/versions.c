@@ -92,13 +92,16 @@ ls_status ls__version_load(ls_pipeline *p, int version)
     return LS_OK;
 }
 
-/* The step of the optimizer, on the newest version. */
+/* The step of the optimizer, on the newest version. Without one it is the caller's, or there is nothing to
+ * step. */
 ls_status ls__version_step(ls_pipeline *p, int version)
 {
     bind_newest(p);
-    ls__self.exchanges++; /* with the other stages: these parameters are on this rank only */
-    LS_TRY(ls_optim_step(p->optim));
-    ls_optim_zero_grad(p->optim);
+    if (p->optim != NULL) {
+        ls__self.exchanges++; /* with the other stages: these parameters are on this rank only */
+        LS_TRY(ls_optim_step(p->optim));
+        ls_optim_zero_grad(p->optim);
+    }
     p->newest = version;
     return LS_OK;
 }

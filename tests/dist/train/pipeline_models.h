@@ -136,6 +136,7 @@ typedef struct use {
     const char *schedule;
     int micro, chunks, warm_up;
     bool recompute;
+    bool steps; /* the pipeline does, with the optimizer */
     const char *cut;
     bool
         short_last; /* the last micro-batch has fewer samples, and sizes change from step to step */

@@ -50,6 +50,7 @@ typedef struct twin {
     ls_param params[PARAMS];
     int stage[PARAMS];
     bool vertical_sync;
+    const char *cut;                   /* NULL: evenly */
     float *version[MICRO + 1][PARAMS]; /* of the numbers after so many steps */
 } twin;
 
@@ -72,6 +73,9 @@ static void put(const twin *t, int i, int version)
     copy(t, i, ls_data(t->params[i].value), t->version[version][i]);
 }
 
+/* The second stage is a dropout alone. */
+static const char *const bare_cut = "d.1 e.0";
+
 /* Layer i is parts 2 i and 2 i + 1. */
 static void find_stages(twin *t, ls_module *net, int stages)
 {
@@ -83,6 +87,9 @@ static void find_stages(twin *t, ls_module *net, int stages)
             const int part = 2 * (t->params[i].name[0] - 'a');
             t->stage[i] = part >= first && part < first + count ? s : t->stage[i];
         }
+    }
+    for (int i = 0; i < PARAMS && t->cut != NULL; i++) {
+        t->stage[i] = t->params[i].name[0] <= 'd' ? 0 : 2;
     }
     for (int v = 0; v <= MICRO; v++) {
         for (int i = 0; i < PARAMS; i++) {
@@ -163,12 +170,12 @@ static void check_forward(ls_pipeline *pipe, ls_module *net, ls_module *whole, i
     ls_module_train(whole, true);
 }
 
-static void train_with(const char *schedule, int pp, int dp, bool vertical_sync)
+static void train_with(const char *schedule, int pp, int dp, bool vertical_sync, const char *cut)
 {
     char axes[32];
     ls_mesh *mesh = NULL;
     ls_pipeline *pipe = NULL;
-    twin t = {.net = make_net(), .vertical_sync = vertical_sync};
+    twin t = {.net = make_net(), .vertical_sync = vertical_sync, .cut = cut};
     ls_module *net = make_net(), *whole = t.net;
     const int per_step = strcmp(schedule, "pipedream") == 0 ? 1 : pp;
     (void)snprintf(axes, sizeof axes, "pp=%d,dp=%d", pp, dp);
@@ -176,13 +183,16 @@ static void train_with(const char *schedule, int pp, int dp, bool vertical_sync)
     find_stages(&t, whole, pp);
     CHECK_OK(ls_pipeline_new(net, ls_mesh_group(mesh, "pp"),
                              LS_OPTIONS(ls_pipeline_options, .schedule = schedule,
-                                        .micro_batches = MICRO, .vertical_sync = vertical_sync),
+                                        .micro_batches = MICRO, .vertical_sync = vertical_sync,
+                                        .cut = cut),
                              &pipe));
     if (dp > 1) {
         net = ls_ddp_new(net, ls_mesh_group(mesh, "dp"), NULL);
         t.net = ls_ddp_new(t.net, ls_mesh_group(mesh, "dp"), NULL);
     }
-    ls_optim *optim = ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.02));
+    ls_optim *optim = ls_module_param_count(net) > 0
+                          ? ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.02))
+                          : NULL;
     t.optim = ls_adamw_new(t.net, LS_OPTIONS(ls_adamw_options, .lr = 0.02));
     CHECK_OK(ls_pipeline_set_optim(pipe, optim));
     for (int call = 0; call < CALLS; call++) {
@@ -217,7 +227,7 @@ static void train_with(const char *schedule, int pp, int dp, bool vertical_sync)
 
 static void train(const char *schedule, int pp, int dp)
 {
-    train_with(schedule, pp, dp, false);
+    train_with(schedule, pp, dp, false, NULL);
 }
 
 DIST_TEST(pipedream_equals_its_staleness_twin_on_1, 1)
@@ -252,13 +262,19 @@ DIST_TEST(replicas_of_asynchronous_stages_average_every_step, 4)
 /* Narayanan et al. 2019, section 3.3: delay P-1 at every stage. */
 DIST_TEST(vertical_sync_gives_a_micro_batch_one_version_at_all_stages, 4)
 {
-    train_with("pipedream", 4, 1, true);
-    train_with("pipedream", 2, 2, true);
+    train_with("pipedream", 4, 1, true, NULL);
+    train_with("pipedream", 2, 2, true, NULL);
 }
 
 DIST_TEST(vertical_sync_on_8, 8)
 {
-    train_with("pipedream", 8, 1, true);
+    train_with("pipedream", 8, 1, true, NULL);
+}
+
+DIST_TEST(a_stage_without_parameters_steps_without_an_optimizer, 3)
+{
+    train_with("pipedream", 3, 1, false, bare_cut);
+    train_with("pipedream", 3, 1, true, bare_cut);
 }
 
 TEST_MAIN
