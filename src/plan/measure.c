@@ -25,7 +25,8 @@ enum { FORWARD, INPUT, WEIGHT, PHASES };
 
 typedef struct part {
     ls_stage_edges edges; /* of the part alone */
-    ls_tensor *leaf[LS_PART_FROM_MAX], *out;
+    ls_tensor *in[LS_PART_FROM_MAX], *leaf[LS_PART_FROM_MAX], *out;
+    bool channels_last[LS_PART_FROM_MAX]; /* of in; its leaf has the order of memory */
     double seconds[PHASES][REPEATS_MAX];
 } part;
 
@@ -50,6 +51,20 @@ static double now(const measure *m)
 
 /* ---- a micro-batch --------------------------------------------------------------------------- */
 
+/* A leaf is row-major, so the part takes a view of it where the value is channels-last. */
+static ls_status take_leaf(part *p, int i, ls_tensor *value)
+{
+    ls_tensor *plain = ls_detach(value);
+    ls_tensor *rows = ls_ndim(plain) == 4 ? ls_permute(plain, LS_SHAPE(0, 2, 3, 1)) : plain;
+    p->channels_last[i] = !ls_is_contiguous(plain) && ls_is_contiguous(rows);
+    p->leaf[i] = p->channels_last[i] ? rows : ls_contiguous(plain);
+    if (ls_requires_grad(value)) {
+        p->leaf[i] = ls_set_requires_grad(p->leaf[i], true);
+    }
+    p->in[i] = p->channels_last[i] ? ls_permute(p->leaf[i], LS_SHAPE(0, 3, 1, 2)) : p->leaf[i];
+    return ls_tensor_status(p->in[i]);
+}
+
 /* What a part takes: an input of the module, or a leaf with the numbers of an earlier part. */
 static ls_status take(measure *m, part *p)
 {
@@ -61,10 +76,8 @@ static ls_status take(measure *m, part *p)
                             "all, or NULL for one that it may lack",
                             -1 - from, m->input_count);
         }
-        p->leaf[i] = from < 0 ? m->inputs[-1 - from] : ls_detach(m->parts[from].out);
-        if (from >= 0 && ls_requires_grad(m->parts[from].out)) {
-            (void)ls_set_requires_grad(p->leaf[i], true);
-        }
+        p->leaf[i] = p->in[i] = from < 0 ? m->inputs[-1 - from] : NULL;
+        LS_TRY(from < 0 ? LS_OK : take_leaf(p, i, m->parts[from].out));
     }
     return LS_OK;
 }
@@ -95,7 +108,7 @@ static ls_status forward(measure *m, int i, int repeat)
     LS_TRY(take(m, p));
     const double begin = now(m);
     LS_TRY(
-        ls_module_run_stage(m->net, i, 1, p->leaf, p->edges.in_count, &p->out, p->edges.out_count));
+        ls_module_run_stage(m->net, i, 1, p->in, p->edges.in_count, &p->out, p->edges.out_count));
     if (i == m->count - 1) {
         LS_TRY(compute_loss(m, p->out));
     }
@@ -117,6 +130,9 @@ static ls_tensor *gradient_of(measure *m, int i)
         for (int k = 0; k < p->edges.in_count; k++) {
             ls_tensor *grad =
                 p->edges.in[k] == i && ls_requires_grad(p->leaf[k]) ? ls_grad(p->leaf[k]) : NULL;
+            if (grad != NULL && p->channels_last[k]) {
+                grad = ls_permute(grad, LS_SHAPE(0, 3, 1, 2));
+            }
             sum = sum == NULL ? grad : grad == NULL ? sum : ls_add(sum, grad);
         }
     }

@@ -137,6 +137,9 @@ TEST(images_are_profiled_too)
         profile_of(net, &x, 1, ls_from_data((int32_t[]){1, 2}, LS_SHAPE(BATCH), LS_INT32),
                    LS_OPTIONS(ls_profile_options, .seconds = 0.01));
     check_profile(p, net);
+    for (int i = 0; i < p->part_count; i++) { /* also where activations are channels-last */
+        CHECK(p->parts[i].weight > 0.0 && (i == 0 || p->parts[i].input > 0.0));
+    }
     ls__profile_free(p);
     ls_module_free(net);
     CHECK_OK(ls_finalize());
