@@ -268,7 +268,7 @@ static double spread(const row *r)
                         : 0.0;
 }
 
-/* Negative, or null in JSON: there is no formula, or it says 0. */
+/* Negative, or null in JSON, where no formula holds or its value is 0. */
 static double ratio(const row *r)
 {
     return r->formula.bubble > 0.0 ? median(r->bubble_ms) / r->formula.bubble : -1.0;
