@@ -34,6 +34,7 @@ def warn_of_cuda(python):
 
 def install(venv):
     """Makes the environment. Ends the program unless its torch can be imported and is a CPU build."""
+    venv = venv.absolute()  # its torch is asked in another folder
     print(f"installing PyTorch {VERSION} into {venv}", flush=True)
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     subprocess.run([venv / "bin/pip", *pip_arguments()], check=True)
@@ -62,7 +63,7 @@ def look_at(python):
 def find_peers(build, python=None, old=None):
     """Interpreters with the versions of their torch."""
     if python is None:
-        venv = build / "torch-venv"
+        venv = (build / "torch-venv").absolute()
         python = str(venv / "bin/python")
         if not pathlib.Path(python).exists():
             install(venv)
