@@ -106,8 +106,10 @@ static void claim_to(FILE *out, const json_t *claim)
     escaped(out, paper_text(claim, "claim"));
     fputs(" (", out);
     escaped(out, paper_text(claim, "left"));
-    fprintf(out, " %s %g &times; ", paper_text(claim, "relation")[0] == '<' ? "&lt;" : "&gt;",
-            paper_number(claim, "factor"));
+    fprintf(out, " %s ", paper_text(claim, "relation")[0] == '<' ? "&lt;" : "&gt;");
+    if (paper_number(claim, "factor") != 1.0) {
+        fprintf(out, "%g &times; ", paper_number(claim, "factor"));
+    }
     escaped(out, paper_text(claim, "right"));
     fprintf(out, ": ratio %.3f, %.3f to %.3f in %.0f turns)</p>\n", paper_number(claim, "ratio"),
             paper_number(claim, "lowest"), paper_number(claim, "highest"),

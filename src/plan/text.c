@@ -26,7 +26,7 @@ ls_status ls__plan_read_head(const ls__plan_reader *r, const json_t *root, const
     const json_t *found = json_object_get(root, "format");
     int64_t number = 0;
     if (!json_is_string(found) || strcmp(json_string_value(found), format) != 0) {
-        return ls__fail(LS_ERR_FORMAT, "%s: it is no %s, whose \"format\" is \"%s\"", r->what,
+        return ls__fail(LS_ERR_FORMAT, "%s: this is no %s: \"format\" is not \"%s\"", r->what,
                         format + strlen("lockstep "), format);
     }
     if (!ls__plan_read_int(json_object_get(root, "version"), 1, INT32_MAX, &number)) {

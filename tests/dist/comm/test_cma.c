@@ -11,11 +11,13 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <lockstep/comm.h>
 
 #include "comm/engine/exec.h"
+#include "comm/engine/progress_lock.h"
 #include "comm/group/group.h"
 #include "comm/memory/cma.h"
 
@@ -325,6 +327,61 @@ TEST(a_root_that_goes_on_late_does_not_write_to_a_rank_that_has_given_up)
         CHECK(s->untouched);
     }
     CHECK(munmap(s, sizeof *s) == 0);
+}
+
+/* ---- waiting for a lease --------------------------------------------------------------------- */
+
+#define HOLD_US 20000
+static _Atomic bool holds;
+
+/* Keeps this rank from opening its lease for a while. */
+static void *hold_progress(void *of)
+{
+    ls__progress_take(of);
+    atomic_store(&holds, true);
+    usleep(HOLD_US);
+    ls__progress_release(of);
+    return NULL;
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static double late_broadcast(float *x)
+{
+    pthread_t thread;
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    const double begun = seconds();
+    if (ls_rank() == 1) {
+        atomic_store(&holds, false);
+        CHECK(pthread_create(&thread, NULL, hold_progress, comm()) == 0);
+        while (!atomic_load(&holds)) {
+            usleep(100);
+        }
+    }
+    CHECK_OK(ls_broadcast(ls_world(), x, COUNT, LS_FLOAT32, 0, NULL, NULL));
+    if (ls_rank() == 1) {
+        CHECK(pthread_join(thread, NULL) == 0);
+    }
+    return seconds() - begun;
+}
+
+/* The shortest of several counts: a root that nobody wakes sleeps for LS__CHECK_NS each time. */
+DIST_TEST(a_root_that_sleeps_is_woken_by_the_peer_that_opens_its_lease, 2)
+{
+    float *x = mapped();
+    double least = 1.0;
+    force(LS__MEMORY_CMA);
+    for (int k = 0; k < 8; k++) {
+        const double took = late_broadcast(x);
+        least = took < least ? took : least;
+    }
+    force(LS__MEMORY_UNDECIDED);
+    CHECK(least < LS__CHECK_NS * 1e-9);
 }
 
 TEST_MAIN
