@@ -404,13 +404,12 @@ static void finish(ls_group *group)
 /* The program has ended on this rank. */
 static void end_run(ls_group *group)
 {
-    const ls__env *env = group->comm->env;
     const ls__exec *exec = group->exec;
     const ls_work *work = exec->work;
     if (work->memory == LS__MEMORY_CMA && is_written(group, work)) {
         ls__cma_close(group, work->descriptor.root);
     }
-    ls__two_ways_took(group, work, env->now_ns(env) - exec->begun_ns);
+    ls__two_ways_took(group, work, group->comm->env->now_ns(group->comm->env) - exec->begun_ns);
 }
 
 /* Asks the plug-in whether the operation has ended. */
