@@ -69,9 +69,8 @@ static json_t *rows_of(paper *p, const paper_network *n, int ranks, const char *
     const char *const *const lists[] = {first, common, more};
     int count = 0;
     const paper_options *o = p->options;
-    /* 5 minutes are to suffice, also where 4 ranks compute on 2 cores. */
-    const bool few = p->link != NULL || (p->medium > 0 && o->transport == NULL) ||
-                     (ranks > 2 && strcmp(first[0], "ddp") == 0);
+    const bool few =
+        p->link != NULL || (p->medium > 0 && o->transport == NULL); /* 5 minutes are to suffice */
     (void)snprintf(steps, sizeof steps, "%d", o->steps > 0 ? o->steps : few ? 2 : 4);
     (void)snprintf(turns, sizeof turns, "%d", o->turns > 0 ? o->turns : few ? 3 : 5);
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
