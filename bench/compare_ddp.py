@@ -33,7 +33,7 @@ from torch_venv import find_peers
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 NOISE = 0.005  # of a local step: the least added time that counts
-DEADLINE = 600  # seconds of a turn, or of the warm-up, which searches the buckets of automatic size
+DEADLINE = 600  # seconds of a turn, or of the warm-up, which searches for buckets of automatic size
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "THP_MEM_ALLOC_ENABLE": "1"}
 # Samples of a rank. On one host so few that communication shows; at 1 Gbit/s so many that backward is longer than
 # the transfer, which is what overlap can hide.

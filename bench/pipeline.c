@@ -54,15 +54,12 @@ static const cli_command command = {
     .about = "Runs pipeline schedules with stages that sleep, and measures their idle time.",
     .options = options,
     .count = (int)(sizeof options / sizeof *options),
-    .more = "step is the time of ls_pipeline_backward on the slowest rank, work is the sleep of "
-            "the rank\n"
-            "that sleeps longest, bubble their difference: medians of the rounds. formula is the "
-            "bubble of\n"
-            "`lockstep plan schedule`, with --replicas that of its table. spread is the distance "
-            "of the\n"
-            "quartiles / bubble. The schedules take turns. Under a launcher (`lockstep run ... "
-            "lockstep\n"
-            "bench pipeline`) the ranks of the job take part.\n"};
+    .more =
+        "step is the time of ls_pipeline_backward on the slowest rank, work is the sleep of\n"
+        "the rank that sleeps longest, bubble is their difference: medians of the rounds.\n"
+        "formula is the bubble of `lockstep plan schedule`, with --replicas that of its table.\n"
+        "spread is the distance of the quartiles / bubble. The schedules take turns. Under a\n"
+        "launcher (`lockstep run ... lockstep bench pipeline`) the ranks of the job take part.\n"};
 
 typedef struct row { /* of a schedule */
     char name[LS__SCHEDULE_NAME_BYTES];

@@ -103,9 +103,10 @@ typedef struct ls_micro_batch {
 /* The optimizer of this rank's stages, with which ls_pipeline_backward then steps itself, and makes
  * the gradients absent (NULL: the caller does both). Schedules that step while micro-batches are under
  * way need one, on ranks that have parameters: "pipedream" steps after every micro-batch,
- * "pipedream-2bw" after as many as there are ranks. Micro-batch m then computes with older parameters, forward and backward with the same:
- * version max(0, m - (stages - 1 - s)) at stage s (with vertical_sync, the paper's section 3.3, max(0, m
- * - (stages - 1)) at all), max(0, m / ranks - 1) everywhere. A call begins with
+ * "pipedream-2bw" after as many as there are ranks. Micro-batch m then computes with older
+ * parameters, forward and backward with the same: version max(0, m - (stages - 1 - s)) at stage s (with
+ * vertical_sync, the paper's section 3.3, max(0, m - (stages - 1)) at all), max(0, m / ranks - 1)
+ * everywhere. A call begins with
  * the newest version everywhere. Stashes take the bytes of the stage's parameters for each version in
  * use. Borrowed. LS_ERR_UNSUPPORTED with tied parameters. */
 LS_API ls_status ls_pipeline_set_optim(ls_pipeline *pipeline, ls_optim *optim);

@@ -32,7 +32,7 @@ typedef struct reader {
 /* An array of 1 to `most` elements. */
 static int elements_of(const json_t *array, size_t most)
 {
-    const size_t count = json_array_size(array); /* 0: it is no array */
+    const size_t count = json_array_size(array); /* 0: not an array */
     return count <= most ? (int)count : 0;
 }
 

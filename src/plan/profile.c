@@ -128,7 +128,7 @@ static ls_status read_bytes(const reader *r, const json_t *entry, const char *ke
 static ls_status read_from(const reader *r, const json_t *from, int number)
 {
     ls__profile_part *part = &r->profile->parts[number];
-    const size_t count = json_array_size(from); /* 0: it is no array */
+    const size_t count = json_array_size(from); /* 0: not an array */
     int64_t at = 0;
     if (!json_is_array(from) || count > LS_PART_FROM_MAX) {
         return ls__plan_malformed(&r->fields, "\"from\" of a part");
@@ -236,7 +236,7 @@ static ls_status read_root(const ls__env *env, const char *what, const json_t *r
                            ls__profile **out)
 {
     reader r = {.fields = {.what = what}};
-    const size_t count = json_array_size(json_object_get(root, "parts")); /* 0: it is no array */
+    const size_t count = json_array_size(json_object_get(root, "parts")); /* 0: not an array */
     LS_TRY(ls__plan_read_head(&r.fields, root, LS__PROFILE_FORMAT, LS__PROFILE_VERSION));
     if (count < 1 || count > LS__PLAN_PARTS_MAX) {
         return ls__plan_malformed(&r.fields, "\"parts\"");

@@ -26,8 +26,7 @@ ls_status ls__plan_read_head(const ls__plan_reader *r, const json_t *root, const
     const json_t *found = json_object_get(root, "format");
     int64_t number = 0;
     if (!json_is_string(found) || strcmp(json_string_value(found), format) != 0) {
-        return ls__fail(LS_ERR_FORMAT, "%s: this is no %s: \"format\" is not \"%s\"", r->what,
-                        format + strlen("lockstep "), format);
+        return ls__fail(LS_ERR_FORMAT, "%s: \"format\" must be \"%s\"", r->what, format);
     }
     if (!ls__plan_read_int(json_object_get(root, "version"), 1, INT32_MAX, &number)) {
         return ls__plan_malformed(r, "\"version\"");
@@ -58,7 +57,7 @@ bool ls__plan_part_name_is_good(const char *name)
 ls_status ls__plan_read_name(const ls__plan_reader *r, const json_t *value, const char *field,
                              const char **out)
 {
-    const char *text = json_string_value(value); /* NULL: it is no string */
+    const char *text = json_string_value(value); /* NULL: not a string */
     const size_t bytes = text != NULL ? strlen(text) + 1 : 0;
     if (bytes < 2 || bytes > LS__PLAN_NAME_MAX || !is_printable(text)) {
         return ls__plan_malformed(r, field);

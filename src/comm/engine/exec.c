@@ -314,7 +314,7 @@ static bool begin_run(ls_group *group)
     exec->begun_ns = group->comm->env->now_ns(group->comm->env);
     if (work->memory == LS__MEMORY_CMA && is_written(group, work)) {
         ls__cma_open(group, work->descriptor.sequence);
-        ls__ring(group->comm, group->member[work->descriptor.root].local); /* it waits for that */
+        ls__ring(group->comm, group->member[work->descriptor.root].local); /* the writer */
     }
     exec->divide_last = work->divisor != 0 && ls__reduces_in_steps(program);
     return true;
