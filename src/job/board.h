@@ -121,6 +121,12 @@ typedef struct ls__board {
     ls__board_rank rank[]; /* [ranks] */
 } ls__board;
 
+/* Whether a failure of the job is known. Sync: acquire; pairs with ls__board_set_cause. */
+static inline bool ls__board_has_cause(const ls__board *board)
+{
+    return atomic_load_explicit(&board->root_cause, memory_order_acquire) != 0;
+}
+
 static inline size_t ls__board_bytes(int ranks)
 {
     return sizeof(ls__board) + (size_t)ranks * sizeof(ls__board_rank);

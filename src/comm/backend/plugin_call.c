@@ -15,9 +15,7 @@
 void ls__plugin_watch_call(ls__comm *comm)
 {
     const uint32_t call = atomic_load_explicit(&comm->plugin_calls, memory_order_relaxed);
-    /* Sync: acquire; pairs with ls__board_set_cause. */
-    if (call % 2 == 0 ||
-        atomic_load_explicit(&comm->board->root_cause, memory_order_acquire) == 0) {
+    if (call % 2 == 0 || !ls__board_has_cause(comm->board)) {
         return;
     }
     const uint64_t now = comm->env->now_ns(comm->env);

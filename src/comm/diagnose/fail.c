@@ -77,12 +77,6 @@ static void adopt_cause(ls_group *group, ls_status status, const char *text)
     end_all(&ended, status);
 }
 
-/* Whether the launcher has reported a failure of the job on the board. */
-static bool has_root_cause(const ls__comm *comm)
-{
-    return atomic_load_explicit(&comm->board->root_cause, memory_order_acquire) != 0;
-}
-
 /* The claimant has died or is stopped between claim and text. A grace period, because the launcher
  * will report a death. */
 static bool claim_is_stuck(ls_group *group)
@@ -92,7 +86,7 @@ static bool claim_is_stuck(ls_group *group)
     if (group->claim_seen_ns == 0) {
         group->claim_seen_ns = now;
     }
-    return has_root_cause(comm) || now - group->claim_seen_ns > LS__GRACE_NS;
+    return ls__board_has_cause(comm->board) || now - group->claim_seen_ns > LS__GRACE_NS;
 }
 
 /* Data from member 0 arrives damaged, so its answer would never be read; it has been sent the claim. */
@@ -113,7 +107,7 @@ static bool own_claim_is_late(ls_group *group)
         return false;
     }
     char text[LS__FAILURE_MAX];
-    if (has_root_cause(comm)) {
+    if (ls__board_has_cause(comm->board)) {
         adopt_cause(group, LS_ERR_PEER, comm->board->root_cause_text);
     } else if (no_answer_can_come(group)) {
         adopt_cause(group, group->claim_status, group->claim_text);
@@ -148,7 +142,7 @@ bool ls__group_failed(ls_group *group)
     }
     if (claim_is_stuck(group)) {
         char text[LS__FAILURE_MAX];
-        if (has_root_cause(group->comm)) {
+        if (ls__board_has_cause(group->comm->board)) {
             adopt_cause(group, LS_ERR_PEER, group->comm->board->root_cause_text);
             return true;
         }
@@ -192,7 +186,7 @@ static bool apply_root_cause(ls__comm *comm)
 bool ls__comm_look(ls__comm *comm)
 {
     bool any = false;
-    if (has_root_cause(comm)) {
+    if (ls__board_has_cause(comm->board)) {
         return apply_root_cause(comm);
     }
     LS__LIST_EACH (at, &comm->groups) {

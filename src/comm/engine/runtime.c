@@ -186,8 +186,7 @@ static bool may_lack_a_rank(const ls__comm *comm)
                            ? atomic_load_explicit(&comm->world->failed, memory_order_relaxed)
                            : LS_OK;
     return comm->board != NULL &&
-           (atomic_load_explicit(&comm->board->root_cause, memory_order_acquire) != 0 ||
-            (status != LS_OK && status != LS_ERR_MISMATCH));
+           (ls__board_has_cause(comm->board) || (status != LS_OK && status != LS_ERR_MISMATCH));
 }
 
 /* Undoes open_comm, as far as it came. */

@@ -1,9 +1,11 @@
 /* MPI in this process: initialising and finalizing.
  *
- * Note [MPI_Finalize]
+ * Note [MPI_Init, MPI_Finalize]
+ * Both wait for all ranks, and a rank that has died keeps them for ever: so each runs on a thread of
+ * its own, which is given up at the deadline. A thread that is still in MPI_Init crashes where exit
+ * takes MPI's libraries down, so the process ends without that.
  * A process can initialise MPI once only, but may call ls_init again after ls_finalize. So MPI is
- * finalized when the process exits, on a thread of its own: MPI_Finalize waits for all ranks, and a
- * rank that has died keeps it for ever. After a failure it is not called at all, and neither is any
+ * finalized when the process exits. After a failure it is not called at all, and neither is any
  * other function of MPI: a dead peer would make it wait, or abort this process before it has said
  * why the job failed. A process that exits without ls_finalize has failed. A mismatch is no such
  * failure: all ranks are there, and mpirun of Open MPI takes an end without MPI_Finalize for a crash. */
@@ -15,14 +17,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 static struct {
     bool ours;      /* initialised here, so finalized here */
-    bool abandoned; /* Note [MPI_Finalize] */
+    bool abandoned; /* Note [MPI_Init, MPI_Finalize] */
     int users;      /* described and not unloaded */
     int open;       /* communicators that were not closed */
-    int64_t finalize_ms;
-    _Atomic int finalized;
+    int64_t timeout_ms;
+    int code, level; /* of MPI_Init_thread */
+    _Atomic int returned;
 } process;
 
 ls_status ls__mpi_fail(ls_status status, char *error, const char *format, ...)
@@ -45,37 +49,49 @@ ls_status ls__mpi_check(int code, const char *call, char *error)
     return ls__mpi_fail(LS_ERR_SYSTEM, error, "%s: %.400s", call, text);
 }
 
+/* Note [MPI_Init, MPI_Finalize]: both wait for all ranks. Whether `call` has returned in time. */
+static bool returns_in_time(void *(*call)(void *))
+{
+    pthread_t thread;
+    const struct timespec pause = {.tv_nsec = 1000000};
+    atomic_store(&process.returned, 0);
+    if (pthread_create(&thread, NULL, call, NULL) != 0) {
+        (void)call(NULL);
+        return true;
+    }
+    for (int64_t ms = 0; atomic_load(&process.returned) == 0; ms++) {
+        if (ms >= process.timeout_ms) {
+            return false;
+        }
+        (void)nanosleep(&pause, NULL);
+    }
+    (void)pthread_join(thread, NULL);
+    return true;
+}
+
 /* ---- leaving -------------------------------------------------------------------------------- */
 
 static void *finalize_main(void *arg)
 {
     (void)arg;
     (void)MPI_Finalize();
-    atomic_store(&process.finalized, 1);
+    atomic_store(&process.returned, 1);
     return NULL;
 }
 
 static void at_exit(void)
 {
     int finalized = 0;
-    pthread_t thread;
-    const struct timespec pause = {.tv_nsec = 1000000};
     if (process.users > 0 || process.open > 0 || process.abandoned ||
-        MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0 ||
-        pthread_create(&thread, NULL, finalize_main, NULL) != 0) {
+        MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) {
         return;
     }
-    for (int64_t ms = 0; atomic_load(&process.finalized) == 0; ms++) {
-        if (ms >= process.finalize_ms) {
-            (void)fprintf(stderr,
-                          "lockstep: MPI_Finalize did not end in %lld ms and is given up; look for "
-                          "a rank that has not left\n",
-                          (long long)process.finalize_ms);
-            return;
-        }
-        (void)nanosleep(&pause, NULL);
+    if (!returns_in_time(finalize_main)) {
+        (void)fprintf(stderr,
+                      "lockstep: MPI_Finalize did not end in %lld ms and is given up; look for "
+                      "a rank that has not left\n",
+                      (long long)process.timeout_ms);
     }
-    (void)pthread_join(thread, NULL);
 }
 
 void ls__mpi_opened(void)
@@ -136,9 +152,25 @@ static ls_status adopt(char *error)
     return status;
 }
 
+static void *init_main(void *arg)
+{
+    (void)arg;
+    process.code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &process.level);
+    atomic_store(&process.returned, 1);
+    return NULL;
+}
+
+#ifdef __GLIBC__ /* others have no on_exit */
+static void end_at_once(int status, void *arg)
+{
+    (void)arg;
+    (void)fflush(NULL);
+    _exit(status);
+}
+#endif
+
 static ls_status initialise(char *error)
 {
-    int level = 0;
     if (process.abandoned) {
         return ls__mpi_fail(LS_ERR_STATE, error,
                             "MPI was given up in this process after a failure; start a new one");
@@ -146,18 +178,28 @@ static ls_status initialise(char *error)
     if (ls__mpi_initialised()) {
         return process.ours ? LS_OK : adopt(error);
     }
-    const ls_status status = ls__mpi_check(
-        MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread", error);
+    if (!returns_in_time(init_main)) {
+        ls__mpi_abandon();
+#ifdef __GLIBC__
+        (void)on_exit(end_at_once, NULL);
+#endif
+        return ls__mpi_fail(
+            LS_ERR_TIMEOUT, error,
+            "MPI_Init_thread has not returned within %.1f s; look for a rank that has "
+            "ended or not started, or set LOCKSTEP_TIMEOUT higher",
+            (double)process.timeout_ms * 1e-3);
+    }
+    const ls_status status = ls__mpi_check(process.code, "MPI_Init_thread", error);
     if (status != LS_OK) {
         return status;
     }
     process.ours = true;
     (void)atexit(at_exit);
-    return level >= MPI_THREAD_SERIALIZED
+    return process.level >= MPI_THREAD_SERIALIZED
                ? LS_OK
                : ls__mpi_fail(LS_ERR_STATE, error,
                               "this MPI offers %s only; use one that was built with threads",
-                              level_name(level));
+                              level_name(process.level));
 }
 
 bool ls__mpi_initialised(void)
@@ -170,11 +212,11 @@ ls_status ls__mpi_initialise(const ls_backend_group_spec *spec, char *error)
 {
     int rank = 0, size = 0;
     const int own = spec->world_rank[spec->rank];
+    process.timeout_ms = spec->timeout_ms;
     const ls_status status = initialise(error);
     if (status != LS_OK) {
         return status;
     }
-    process.finalize_ms = spec->timeout_ms;
     (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     (void)MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (rank == own && size == spec->world_ranks) {

@@ -210,7 +210,7 @@ static bool mpi_has_failed(void *arg)
 {
     const ls__comm *comm = arg;
     ls__transport *net = comm->remote->net;
-    if (atomic_load_explicit(&comm->board->root_cause, memory_order_acquire) != 0) {
+    if (ls__board_has_cause(comm->board)) {
         return true;
     }
     for (int r = 0; r < comm->runtime->world_size && !comm->remote->leaving; r++) {
@@ -257,8 +257,12 @@ static ls_status open_mpi(ls__comm *comm, const ls_backend_transport **table, vo
                                          .timeout_ms = comm->runtime->timeout_ms,
                                          .world_ranks = size};
     const ls_status status = (*table)->open(&world, ls__mpi_requests(size), mpi, error);
-    return status == LS_OK ? LS_OK
-                           : ls__fail(status, "ls_init: LOCKSTEP_DATA_PLANE=mpi: %s", error);
+    if (status == LS_OK) {
+        return LS_OK;
+    }
+    return ls__board_has_cause(comm->board)
+               ? ls__fail(LS_ERR_PEER, "ls_init: %.1000s", comm->board->root_cause_text)
+               : ls__fail(status, "ls_init: LOCKSTEP_DATA_PLANE=mpi: %s", error);
 }
 
 /* Waits until MPI has made the communicator, which needs all ranks, and puts it over TCP. */
@@ -401,7 +405,7 @@ static bool has_unsent(const ls__comm *comm)
         any = any || (!ls__list_empty(&comm->remote->rank[r].waiting) &&
                       comm->transport->broken(comm->transport, r) == NULL);
     }
-    return any && atomic_load_explicit(&comm->board->root_cause, memory_order_acquire) == 0 &&
+    return any && !ls__board_has_cause(comm->board) &&
            atomic_load_explicit(&comm->world->failed, memory_order_relaxed) == 0;
 }
 

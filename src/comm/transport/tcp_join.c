@@ -386,11 +386,9 @@ static ls_status retry(joining *j, uint64_t now, uint64_t *look)
     return LS_OK;
 }
 
-/* Whether the launcher has reported a failure of the job on the board. */
 static bool has_root_cause(const joining *j)
 {
-    const ls__board *board = j->spec->board;
-    return board != NULL && atomic_load_explicit(&board->root_cause, memory_order_acquire) != 0;
+    return j->spec->board != NULL && ls__board_has_cause(j->spec->board);
 }
 
 static ls_status fail_by_root_cause(const joining *j)

@@ -5,7 +5,8 @@
  * The MPIs use TCP, so that they notice the death as well; MPI alone would then wait for ever, or abort.
  * Of each cell: every survivor names the victim, its process, the operation in which it was, and the
  * line of victim.c, in time. Only a rank that has not met the victim yet names none: it reports at the
- * deadline of ls_init. After ls_finalize there is nothing to report, but the others end. mpirun is told not to kill the survivors (--enable-recovery,
+ * deadline of ls_init, also where it waits in MPI_Init. After ls_finalize there is nothing to report,
+ * but the others end. mpirun is told not to kill the survivors (--enable-recovery,
  * -disable-auto-cleanup), and each rank's shell ends a second later than the rank, because mpirun would
  * otherwise be faster than the report. A fixed part runs always, all with TEST_LONG=1.
  */
@@ -107,7 +108,12 @@ static void check_init(const cell *c, const job *j, int rank)
     char who[64], missing[64];
     snprintf(who, sizeof who, "ls_init: rank %d (host ", c->victim);
     snprintf(missing, sizeof missing, "local rank %d did not join within the deadline", c->victim);
-    if (job_find(j, rank, who) < 0 && job_find(j, rank, missing) < 0 &&
+    const bool no_server = c->victim == 0 && job_find(j, rank, "local rank 0) has ended") >= 0;
+    const bool in_mpi = job_find(j, rank,
+                                 SAYS("MPI_Init_thread has not returned within %.1f s; look for a "
+                                      "rank that has ended or not started, or set LOCKSTEP_TIMEOUT "
+                                      "higher")) >= 0;
+    if (job_find(j, rank, who) < 0 && job_find(j, rank, missing) < 0 && !no_server && !in_mpi &&
         job_find(j, rank, "did not start its agent within the deadline") < 0) {
         complain(c, j, "does not say why ls_init failed", rank);
     }

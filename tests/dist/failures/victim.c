@@ -84,13 +84,11 @@ static bool at(const char *here)
     return step == FATAL_STEP && strcmp(where, here) == 0 && !how_is("none");
 }
 
-/* On a loaded machine the alarm may go off before reports know that the rank is in ls_init. Under mpirun
- * it does not wait: the victim would die within MPI_Init, which the others do not leave then. */
+/* On a loaded machine the alarm may go off before reports know that the rank is in ls_init. */
 static bool is_unknown(void)
 {
     const ls_runtime *runtime = ls__self.runtime;
-    return at("rendezvous") && getenv("LOCKSTEP_MPI") == NULL &&
-           (runtime == NULL || runtime->activity->phase != LS__PHASE_START);
+    return at("rendezvous") && (runtime == NULL || runtime->activity->phase != LS__PHASE_START);
 }
 
 static void strike_by_alarm(int signal)
