@@ -173,3 +173,18 @@ int64_t ls__memory_oom_kills(const ls__env *env)
     return read_file(env, "/proc/vmstat", text, sizeof text) ? number_of(text, "oom_kill")
                                                              : UNKNOWN;
 }
+
+/* In the system's files, not sysconf, which adds up caches that are not this machine's: 320 MiB of 32
+ * on a virtual Zen 4. */
+int64_t ls__memory_last_cache(const ls__env *env)
+{
+    static const char *const level[] = {"/sys/devices/system/cpu/cpu0/cache/index3",
+                                        "/sys/devices/system/cpu/cpu0/cache/index2"};
+    for (size_t i = 0; i < sizeof level / sizeof *level; i++) {
+        const int64_t kib = number_in(env, level[i], "size");
+        if (kib > 0) {
+            return kib * 1024;
+        }
+    }
+    return UNKNOWN;
+}

@@ -1,4 +1,4 @@
-/* How much memory is left. */
+/* How much memory is left, and how much the last cache holds. */
 #ifndef LS_BASE_MEMORY_H
 #define LS_BASE_MEMORY_H
 
@@ -9,5 +9,7 @@
 int64_t ls__memory_oom_kills(const ls__env *env);
 /* See ls_memory_available. */
 int64_t ls__memory_available(const ls__env *env);
+/* Bytes of the last cache of processor 0; -1: not known. */
+int64_t ls__memory_last_cache(const ls__env *env);
 
 #endif

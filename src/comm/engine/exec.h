@@ -80,6 +80,8 @@ static inline bool ls__step_waits(const ls__run *run, const ls__step *step)
     return step->wait_lane >= 0 && run->lane[step->wait_lane].step <= step->wait_step;
 }
 
+/* Bytes of a copied result from which it goes past the caches: Note [Past the caches]. */
+int64_t ls__past_caches(const ls__env *env);
 /* exec_step.c: a bounded piece of the lane's current step. */
 ls__result ls__step_run(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane);
 

@@ -4,6 +4,7 @@
 
 #include "base/copy.h"
 #include "base/cpu.h"
+#include "base/memory.h"
 #include "comm/engine/exec.h"
 #include "comm/engine/post.h"
 #include "comm/group/group.h"
@@ -52,14 +53,22 @@ static void widen(const ls__exec *exec, const ls__reduce_table *table, unsigned 
  *
  * Registered results of all ranks share the last cache (32 MiB on Zen 4, 2 cores, where ordinary
  * stores took 1.1 to 1.5 times as long when they were 40 to 60 MB together), so there the sum of them
- * counts; other processors have not been measured. Staged results lost by it: 0.95 and 0.88
+ * counts; other processors have not been measured. So what counts is the last cache and an eighth; of
+ * a larger one than 32 MiB (the table's) 32 MiB, since ranks share it with whatever else runs. Staged results lost by it: 0.95 and 0.88
  * (broadcast of 10 MB, 4 and 6 ranks).
  *
  * What did not win there, for 10 MB of all_reduce, broadcast, all_gather: stores past the caches
  * into STAGE (2.0, 1.9, 1.2), cldemote of what was staged (1.4, 2.2, 1.4), prefetching the peer's
  * STAGE 1 KiB ahead of the copy (1.0, 1.1, 1.07), prefetchw of the own STAGE (1.0, 1.15, 0.99);
  * all_reduce with slices of 128 KiB (1.03) and 512 KiB (1.03) instead of 256. */
-#define PAST_CACHES_BYTES ((int64_t)36 << 20)
+#define LAST_CACHE_MAX ((int64_t)32 << 20)
+
+int64_t ls__past_caches(const ls__env *env)
+{
+    const int64_t last = ls__memory_last_cache(env);
+    const int64_t counted = last > 0 && last < LAST_CACHE_MAX ? last : LAST_CACHE_MAX;
+    return counted + counted / 8;
+}
 
 /* Note [Past the caches] */
 static bool passes_caches(const ls_work *work, const ls__step *step)
@@ -68,7 +77,7 @@ static bool passes_caches(const ls_work *work, const ls__step *step)
     const int64_t result = work->count * (int64_t)work->element * (blocks ? work->group->size : 1);
     const bool shared = work->memory == LS__MEMORY_REGISTERED && ls__cpu_is_amd();
     const int64_t results = shared ? work->group->size : 1;
-    return step->kind == LS__STEP_PEER_COPY && result * results >= PAST_CACHES_BYTES;
+    return step->kind == LS__STEP_PEER_COPY && result * results >= work->group->comm->past_caches;
 }
 
 /* Whether a staged operation claims what it has read of its peers, who write it again: Note [Claimed

@@ -23,6 +23,7 @@
 #include "comm/diagnose/deadlock.h"
 #include "comm/diagnose/trace.h"
 #include "comm/engine/engine.h"
+#include "comm/engine/exec.h"
 #include "comm/engine/init.h"
 #include "comm/engine/wake.h"
 #include "comm/group/group.h"
@@ -104,6 +105,7 @@ static ls_status open_heap(ls__comm *comm)
     LS_TRY(ls__remote_open(comm));
     LS_TRY(ls__heap_join(&comm->heap, comm->boot.store, &spec, &comm->arrival));
     ls__cma_find_out(comm);
+    comm->past_caches = ls__past_caches(comm->env);
     return LS_OK;
 }
 

@@ -123,3 +123,15 @@ TEST(this_system_says_something)
 }
 
 TEST_MAIN
+
+TEST(the_last_cache_is_the_third_level_or_the_second)
+{
+    ls__env fake = *ls__env_posix();
+    fake.open = open_fake;
+    clear();
+    CHECK_INT(ls__memory_last_cache(&fake), -1);
+    add("/sys/devices/system/cpu/cpu0/cache/index2/size", "1024K\n");
+    CHECK_INT(ls__memory_last_cache(&fake), 1 << 20);
+    add("/sys/devices/system/cpu/cpu0/cache/index3/size", "16384K\n");
+    CHECK_INT(ls__memory_last_cache(&fake), 16 << 20);
+}
