@@ -57,6 +57,16 @@ static void say_error(MPI_Comm comm)
     fflush(stdout);
 }
 
+/* The second one finds what the first one has left. */
+static int say_errors_of_two_starts(void)
+{
+    for (int i = 0; i < 2; i++) {
+        const ls_status status = ls_init(NULL);
+        printf("%s %s\n", ls_status_name(status), ls_error_message());
+    }
+    return 0;
+}
+
 static void say_error_of_inter(void)
 {
     MPI_Comm half, both;
@@ -97,6 +107,13 @@ int main(int argc, char **argv)
     if (strcmp(name, "no-mpi") == 0) {
         say_error(MPI_COMM_WORLD);
         return 0;
+    }
+    if (strcmp(name, "after-the-end") == 0) {
+        MPI_Init(NULL, NULL);
+        MPI_Finalize();
+    }
+    if (strcmp(name, "after-the-end") == 0 || strcmp(name, "given-up") == 0) {
+        return say_errors_of_two_starts();
     }
     begin(name);
     if (strcmp(name, "no-init") == 0 || strcmp(name, "other-job") == 0) {

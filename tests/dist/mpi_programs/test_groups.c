@@ -120,9 +120,27 @@ static void a_thread_level_is_refused(const char *mpi)
              mpi);
     check_count(
         under_mpi, text,
-        "this program has initialised MPI with MPI_THREAD_SINGLE, but Lockstep calls MPI from "
-        "a thread of its own; call MPI_Init_thread with MPI_THREAD_MULTIPLE",
+        SAYS("this program has initialised MPI with %s, but Lockstep calls MPI from a thread of "
+             "its own; call MPI_Init_thread with MPI_THREAD_MULTIPLE"),
         1);
+    snprintf(text, sizeof text,
+             "export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi; under %s 2 groups after-the-end",
+             mpi);
+    check_count(under_mpi, text,
+                SAYS("MPI is finalized in this process; call ls_finalize before MPI_Finalize"), 4);
+}
+
+/* MPICH starts as a world of one under another's mpirun: refused, and then given up. */
+TEST(mpi_that_was_given_up_is_not_used_again)
+{
+    need_mpi("openmpi", "groups");
+    need_mpi("mpich", "groups");
+    check_count(under_mpi,
+                "export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi "
+                "LOCKSTEP_MPI=$B/src/comm/mpi/ls_backend_mpi_mpich.so; mpirun.openmpi -q "
+                "--oversubscribe -n 2 "
+                "$F/groups_mpich given-up",
+                SAYS("MPI was given up in this process after a failure; start a new one"), 2);
 }
 
 TEST(mpi_without_thread_multiple_is_refused_over_mpi_data)
