@@ -291,9 +291,9 @@ ls_status ls__tcp_adopt(ls__tcp *tcp, int peer, int index, ls__link *link)
     ls__tcp_connection *c = &tcp->peer[peer].connection[index];
     const uint64_t tag = (uint64_t)peer * LS__TCP_CONNECTIONS_MAX + (uint64_t)index;
     LS_ASSERT(index >= 0 && index < tcp->connections);
-    LS_ASSERT(c->link == NULL && c->in == NULL);
+    close_link(tcp, c);
     c->link = link;
-    c->in = tcp->env->allocate(tcp->env, LS__TCP_CONNECTION_BYTES);
+    c->in = c->in != NULL ? c->in : tcp->env->allocate(tcp->env, LS__TCP_CONNECTION_BYTES);
     if (c->in == NULL) {
         return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for a connection to rank %d", peer);
     }

@@ -4,7 +4,8 @@
  * a rank that has read them knows that all listeners are open. It then connects to the lower ranks
  * and accepts the higher ones. After the handshake, which proves that the peer knows the job's
  * secret, one HELLO says which connection this is, and one byte answers it. A connection that is reset
- * before the answer has come is made again: else its other side would wait for it until the deadline.
+ * before the answer has come is made again, and takes the place of the one whose answer was lost. The
+ * other side may have left ls_init by then: so this rank gives up a second after the loss.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -38,6 +39,7 @@ typedef struct attempt { /* a link that is to become a connection */
     int peer, index;     /* of a link that this rank makes; -1: accepted */
     bool proven;         /* the handshake is complete */
     bool greeted;        /* this rank's HELLO is sent, and not answered yet */
+    uint64_t lost_ns;    /* when a connection on which it was sent broke; 0: none did */
     size_t got;          /* bytes of `greeting` */
     hello greeting;
     char address[LS__ADDRESS_MAX]; /* of a link that this rank makes, for another attempt */
@@ -171,12 +173,20 @@ static ls_status dial(joining *j, int peer, const card *c)
 
 /* A listener that is busy with unauthenticated peers turns away ranks as well (listener.h), so a
  * refused connection is made again later. */
-static void retry_later(joining *j, attempt *k)
+static ls_status retry_later(joining *j, attempt *k)
 {
+    const uint64_t now = j->env->now_ns(j->env);
     snprintf(j->refused, sizeof j->refused, "%s", ls_error_message());
     drop(j, k);
+    k->lost_ns = k->lost_ns == 0 && k->greeted ? now : k->lost_ns;
     k->proven = k->greeted = false;
-    k->retry_ns = j->env->now_ns(j->env) + RETRY_NS;
+    k->retry_ns = now + RETRY_NS;
+    return k->lost_ns == 0 || now - k->lost_ns < GRACE_NS
+               ? LS_OK
+               : ls__fail(LS_ERR_PEER,
+                          "ls_init: the connection to rank %d broke while it was made, and could "
+                          "not be made again (%s)",
+                          k->peer, j->refused);
 }
 
 /* Reads the entries of all remote ranks, which proves that all listen, and connects to the lower
@@ -210,11 +220,11 @@ static ls_status dial_all(joining *j, void (*known)(void *arg, int peer, const c
 /* The link is authenticated and known by its number: the transport owns it from here on. */
 static ls_status take_in(joining *j, attempt *k, int peer, int index)
 {
-    LS_ASSERT(k->link != NULL && j->missing > 0);
+    LS_ASSERT(k->link != NULL);
     (void)j->env->poller_remove(j->env, j->poller, ls__link_fd(k->link));
     ls__link *link = k->link;
     k->link = NULL;
-    j->missing--;
+    j->missing -= j->tcp->peer[peer].connection[index].link == NULL;
     return ls__tcp_adopt(j->tcp, peer, index, link);
 }
 
@@ -223,8 +233,7 @@ static ls_status greet_later(joining *j, attempt *k, ssize_t error)
 {
     (void)ls__fail(LS_ERR_PEER, "ls_init: greeting rank %d: %s", k->peer,
                    error < 0 ? strerror((int)-error) : "closed by the other side");
-    retry_later(j, k);
-    return LS_OK;
+    return retry_later(j, k);
 }
 
 /* Only the connecting side says which connection this is. */
@@ -299,10 +308,6 @@ static ls_status read_hello(joining *j, attempt *k)
                         ls__link_peer(k->link), (int)k->greeting.index, (int)k->greeting.from,
                         (int)k->greeting.to, k->greeting.generation);
     }
-    if (j->tcp->peer[k->greeting.from].connection[k->greeting.index].link != NULL) {
-        drop(j, k); /* its answer was lost, so the connection is broken: its first use says so */
-        return LS_OK;
-    }
     send_welcome(k);
     return take_in(j, k, k->greeting.from, k->greeting.index);
 }
@@ -316,8 +321,7 @@ static ls_status advance(joining *j, attempt *k)
             return LS_OK;
         }
         if (status == LS_ERR_PEER && k->index >= 0) {
-            retry_later(j, k);
-            return LS_OK;
+            return retry_later(j, k);
         }
         if (status != LS_OK) {
             return ls__fail_within(status, "ls_init: connecting to rank %d", k->peer);

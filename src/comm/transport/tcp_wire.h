@@ -103,7 +103,8 @@ void ls__tcp_in_return_buffers(ls__tcp_connection *c, uint32_t group);
 /* tcp_join.c */
 ls_status ls__tcp_join(ls__tcp *tcp, const ls__tcp_spec *spec,
                        void (*known)(void *arg, int peer, const char *about), void *arg);
-/* Takes an authenticated link in as connection `index` to `peer`. */
+/* Takes an authenticated link in as connection `index` to `peer`, in place of one that has carried
+ * nothing. */
 ls_status ls__tcp_adopt(ls__tcp *tcp, int peer, int index, ls__link *link);
 
 #endif

@@ -227,22 +227,44 @@ static ssize_t end_of_welcome(const ls__env *env, int fd, void *out, size_t byte
     return bytes == 1 ? 0 : ls__env_posix()->recv(ls__env_posix(), fd, out, bytes, got_fd);
 }
 
+static int refuse(const ls__env *env, int fd)
+{
+    (void)env, (void)fd;
+    return -ECONNREFUSED;
+}
+
+/* `arg`: whether every connection is refused. */
 static int meet_nobody(void *arg)
 {
-    (void)arg;
     table = *ls__env_posix();
-    table.recv = end_of_welcome;
+    if (arg != NULL) {
+        table.tcp_connected = refuse;
+    } else {
+        table.recv = end_of_welcome;
+    }
     const ls_status status = ls__init_with(&table, NULL);
     snprintf(plan->said[atoi(getenv("RANK"))], sizeof plan->said[0], "%s", ls_error_message());
     return status == LS_OK && ls_finalize() == LS_OK ? 0 : 1;
 }
 
-TEST(a_rank_whose_connections_end_before_their_welcome_is_named)
+static void meet(bool refused, const char *timeout)
 {
-    CHECK(setenv("LOCKSTEP_HOSTS", "64", 1) == 0 && setenv("LOCKSTEP_TIMEOUT", "2", 1) == 0);
+    CHECK(setenv("LOCKSTEP_HOSTS", "64", 1) == 0 && setenv("LOCKSTEP_TIMEOUT", timeout, 1) == 0);
     plan = mmap(NULL, sizeof *plan, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(plan != MAP_FAILED);
-    CHECK(ls_spawn(meet_nobody, NULL, 2) < 0);
+    CHECK(ls_spawn(meet_nobody, refused ? plan : NULL, 2) < 0);
+}
+
+TEST(a_rank_whose_connections_end_before_their_welcome_is_named)
+{
+    meet(false, "20");
+    CHECK_SAYS(plan->said[1], "ls_init: the connection to rank %d broke while it was made, and "
+                              "could not be made again (%s)");
+}
+
+TEST(a_rank_that_refuses_every_connection_is_named)
+{
+    meet(true, "2");
     CHECK_SAYS(
         plan->said[1],
         "ls_init: no connection between rank %d and rank %d within %.1f s: this rank listens on %s "
