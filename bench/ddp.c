@@ -71,7 +71,8 @@ static int parse(int argc, char **argv)
                                   .ranks = 2,
                                   .steps = 10,
                                   .rounds = 3,
-                                  .warmups = 3};
+                                  .warmups = 3,
+                                  .untimed = 1};
     network = NULL;
     timeline = NULL;
     batch = 0;

@@ -63,6 +63,7 @@ struct ls__bench_ddp {
     const char *model, *about; /* "gpt", "GPT 6 layers, d 384, T 256, V 8192" */
     const char *compute;       /* "measured", "replay" */
     int ranks, batch, steps, rounds, warmups;
+    int untimed;           /* steps at the begin of a turn */
     const char *transport; /* NULL: as the environment says */
     const char *json;
     const char *gate; /* folder of named pipes that say when a turn may begin; NULL: at once */
@@ -78,7 +79,7 @@ extern const char *const ls__bench_ddp_parts[BENCH_DDP_PARTS]; /* "step", "forwa
 
 typedef struct ls__bench_ddp_asked { /* with defaults before the command line is read */
     const char *modes, *sizes, *wires, *skips, *groups, *transport, *json;
-    int64_t ranks, steps, rounds, warmups;
+    int64_t ranks, steps, rounds, warmups, untimed;
 } ls__bench_ddp_asked;
 
 #define LS__BENCH_DDP_OPTIONS(a) /* rows of a cli_option table */                                  \
@@ -109,6 +110,12 @@ typedef struct ls__bench_ddp_asked { /* with defaults before the command line is
          .low = 1,                                                                                 \
          .high = 1000,                                                                             \
          .help = "steps before them; more where automatic buckets are still searched for"},        \
+        {"untimed",                                                                                \
+         CLI_COUNT,                                                                                \
+         &(a).untimed,                                                                             \
+         .low = 0,                                                                                 \
+         .high = 1000,                                                                             \
+         .help = "steps before those of each turn: the caches have another row's numbers"},        \
     {                                                                                              \
         "json", CLI_TEXT, &(a).json, .value_name = "FILE", .help = "also write the rows to FILE"   \
     }

@@ -130,6 +130,7 @@ int ls__bench_ddp_ask(ls__bench_ddp *b, const ls__bench_ddp_asked *asked,
     b->steps = (int)asked->steps;
     b->rounds = (int)asked->rounds;
     b->warmups = (int)asked->warmups;
+    b->untimed = (int)asked->untimed;
     b->transport = asked->transport;
     b->json = asked->json;
     const int status = each(&r, asked->skips, add_skip);

@@ -92,15 +92,16 @@ static json_t *row_of(const ls__bench_ddp *b, const ls__bench_ddp_contender *c, 
     for (int i = 0; i < c->buckets && i < BENCH_DDP_BUCKETS; i++) {
         json_array_append_new(bytes, json_integer((json_int_t)c->bytes[i]));
     }
-    json_t *row = json_pack(
-        "{s:s, s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:f, s:f, s:o, s:o, s:{}, "
-        "s:O}",
-        "name", "ddp", "model", b->model, "compute", b->compute, "batch", b->batch, "ranks",
-        b->ranks, "transport", b->transport != NULL ? b->transport : "default", "mode",
-        ls__bench_ddp_mode(c), "buckets", ls__bench_ddp_size(c, size), "warmup", b->warmups,
-        "steps", b->steps, "rounds", b->rounds, "bucket_bytes", bytes, "hidden_share",
-        hidden_share(c), "comm_frac", comm_frac(c), "round_ms", list_of(c->medians, b->rounds, 1),
-        "slowest_ms", list_of(c->slowest, b->rounds, 1), "samples_ms", "machine", machine);
+    json_t *row =
+        json_pack("{s:s, s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:o, s:f, s:f, "
+                  "s:o, s:o, s:{}, s:O}",
+                  "name", "ddp", "model", b->model, "compute", b->compute, "batch", b->batch,
+                  "ranks", b->ranks, "transport", b->transport != NULL ? b->transport : "default",
+                  "mode", ls__bench_ddp_mode(c), "buckets", ls__bench_ddp_size(c, size), "warmup",
+                  b->warmups, "untimed", b->untimed, "steps", b->steps, "rounds", b->rounds,
+                  "bucket_bytes", bytes, "hidden_share", hidden_share(c), "comm_frac", comm_frac(c),
+                  "round_ms", list_of(c->medians, b->rounds, 1), "slowest_ms",
+                  list_of(c->slowest, b->rounds, 1), "samples_ms", "machine", machine);
     if (row != NULL && c->search_steps > 0) {
         json_object_set_new(
             row, "search",

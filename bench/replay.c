@@ -107,7 +107,8 @@ static int parse(int argc, char **argv)
                                   .ranks = 2,
                                   .steps = 10,
                                   .rounds = 3,
-                                  .warmups = 2};
+                                  .warmups = 2,
+                                  .untimed = 1};
     speed = 1.0;
     noise = 0.0;
     seed = 1;

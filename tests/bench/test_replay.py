@@ -122,9 +122,11 @@ def skipped_steps_do_not_synchronise_and_samples_are_means_over_cycles():
 @test
 def steps_that_skip_synchronisation_reduce_nothing():
     trace = pathlib.Path(SCRATCH.name) / "trace.json"
-    for skip, reduced in (("1", 1 + 1 + 8), ("4", 1 + 1 + 8 // 4)):  # warm-up, the turn's first, its timed steps
+    # Warm-up, the turn's steps that are not timed, those that are.
+    for skip, untimed, reduced in (("1", 1, 1 + 1 + 8), ("4", 1, 1 + 1 + 8 // 4), ("1", 0, 1 + 8), ("1", 3, 1 + 3 + 8)):
         command(BUILD / "lockstep", "bench", "replay", written(timeline()), "-n", "2", "--mode", "naive", "--skip", skip,
-                "--warmup", "1", "--rounds", "1", "--steps", "8", env=os.environ | {"LOCKSTEP_TRACE": str(trace)})
+                "--warmup", "1", "--rounds", "1", "--steps", "8", "--untimed", str(untimed),
+                env=os.environ | {"LOCKSTEP_TRACE": str(trace)})
         made = [event for event in json.loads(trace.read_text())["traceEvents"]
                 if event["name"] == "all_reduce" and "bucket" in event["args"].get("of", "") and event["pid"] == 0]
         assert len(made) == 4 * reduced, (skip, len(made))
