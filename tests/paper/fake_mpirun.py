@@ -30,7 +30,7 @@ def steps(command, model, ranks, options):
             rows = {part: [10 * made_up(*key, part, i) for i in range(samples)] for part in PARTS}
             bytes = [int((0.35e6 if size == "1" else 2e6) * made_up(*key, i)) for i in range(3)]
             yield {"model": model, "batch": int(options.get("batch", 4)), "ranks": ranks, "mode": mode, "buckets": size,
-                   "warmup": 3, "steps": count, "rounds": rounds, "bucket_bytes": bytes, "hidden_share": made_up(*key) - 1,
+                   "warmup": 3, "untimed": int(options["untimed"]), "steps": count, "rounds": rounds, "bucket_bytes": bytes, "hidden_share": made_up(*key) - 1,
                    "skip": int(skip), "groups": int(groups), "samples_ms": rows,
                    "round_ms": [20 * made_up(*key, "round", i) for i in range(rounds)],
                    **{part: {"mean_ms": statistics.mean(ms), "deviation_ms": made_up(*key, part)} for part, ms in rows.items()},

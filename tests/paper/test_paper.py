@@ -212,6 +212,18 @@ def a_claim_is_the_median_of_the_ratios_of_the_turns():
 
 
 @test
+def four_ranks_beside_other_media_go_without_two_sizes():
+    status, output, errors = paper("fig8", *TINY, "--format", "json", env=environment_with("sh", "rm", "grep"))
+    assert status == 0, errors
+    result = json.loads(output)
+    assert [row["bucket"] for row in rows_of(result["tables"][0])] == ["0", "5", "10", "25", "50"]
+    assert [claim["right"] for claim in result["claims"]] == ["0 MB"], result["claims"]
+    says(result["notes"][1], "Each row: %.0f turns of %.0f timed steps, after at least %.0f of warm-up; %.0f more, not timed, "
+                             "begin each turn.")
+    assert "fig8 measures 1 MB and auto only with --transport or --link" in "\n".join(result["notes"])
+
+
+@test
 def the_notebooks_table_has_its_keys_in_markdown_and_csv():
     status, output, errors = paper("cs336", *TINY, "--format", "markdown")
     assert status == 0, errors
