@@ -116,7 +116,9 @@ LS_API ls_status ls_group_new_among(ls_group *parent, const int *ranks, int coun
 LS_API ls_status ls_group_round_robin(ls_group *const *groups, int count, const char *name,
                                       ls_group **out);
 
-/* Waits for the group's operations and frees it (MPI_Comm_free). Collective; NULL is allowed. */
+/* Waits for the group's operations and frees it (MPI_Comm_free). Collective; NULL is allowed.
+ * LS_ERR_STATE, at once and with nothing freed, while a DDP wrapper, a reducer, a mesh or a handle of
+ * ls_group_round_robin still uses it: free that first. ls_finalize frees groups in any case. */
 LS_API ls_status ls_group_free(ls_group *group);
 
 /* Fails the group on every member with LS_ERR_ABORTED and the text `why` (copied; ncclCommAbort).

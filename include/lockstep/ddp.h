@@ -84,10 +84,11 @@ LS_DEFAULTS_FUNCTION(ddp)
  * (torch.nn.parallel.DistributedDataParallel). Collective. Takes `module`: free only the returned
  * one. NULL with ls_error_message on failure, and the caller keeps `module`: LS_ERR_MISMATCH names
  * the parameter that differs and both sides; LS_ERR_STATE means that the module is wrapped already
- * or is part of another one. The group is borrowed. Parameters that require no gradients are
- * broadcast and otherwise ignored. A parameter may be frozen later (ls_set_requires_grad, on all
- * ranks alike) and thawed before a forward pass. ls_backward refuses, by name, a parameter that
- * required no gradients here and does later, and one that was added later; see ls_ddp_unwrap. */
+ * or is part of another one. The group, and those of ls_ddp_options.place, are borrowed until the
+ * wrapper is freed. Parameters that require no gradients are broadcast and otherwise ignored. A
+ * parameter may be frozen later (ls_set_requires_grad, on all ranks alike) and thawed before a
+ * forward pass. ls_backward refuses, by name, a parameter that required no gradients here and does
+ * later, and one that was added later; see ls_ddp_unwrap. */
 LS_API ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *options);
 
 LS_API ls_module *ls_ddp_module(ls_module *ddp); /* the wrapped module; borrowed */

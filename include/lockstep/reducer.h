@@ -85,10 +85,10 @@ typedef struct ls_reducer_options {
     .param_bytes = sizeof(ls_reducer_param),
 LS_DEFAULTS_FUNCTION(reducer)
 
-/* Makes a reducer of params[count] over `group`. Collective: it first compares names, counts and
- * dtypes of all ranks, and LS_ERR_MISMATCH names the first parameter that differs, with both sides.
- * `params` is borrowed for the call, which only sets params[i].grad. Memory inside buckets is
- * zeroed and lives until ls_reducer_free. */
+/* Makes a reducer of params[count] over `group`, which is borrowed until ls_reducer_free. Collective:
+ * it first compares names, counts and dtypes of all ranks, and LS_ERR_MISMATCH names the first
+ * parameter that differs, with both sides. `params` is borrowed for the call, which only sets
+ * params[i].grad. Memory inside buckets is zeroed and lives until ls_reducer_free. */
 LS_API ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
                                 const ls_reducer_options *options, ls_reducer **out);
 LS_API ls_status ls_reducer_free(ls_reducer *reducer); /* collective; NULL is allowed */

@@ -456,6 +456,8 @@ class Group:
     def free(self) -> None:
         """Frees the group; every rank of it calls this."""
         if self._handle is not None and self._owned and state.runtime is not None:
+            if any(self in getattr(group, "groups", ()) for group in groups):
+                call(library().ls_group_free, self.handle)  # is refused: a RoundRobin still uses it
             handle, self._handle = self._handle, None
             groups.discard(self)
             _starting.pop(handle, None)

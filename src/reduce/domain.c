@@ -63,10 +63,16 @@ static ls_status open_domain(ls_reducer *r, ls__reduce_domain *domain)
     return LS_OK;
 }
 
+/* The group is borrowed until ls__domains_free. */
+static void add_domain(ls_reducer *r, ls_group *given)
+{
+    r->domains[r->domain_count++] = (ls__reduce_domain){.given = given};
+    ls__group_use(given, LS__USER_REDUCER, 1);
+}
+
 ls_status ls__domains_init(ls_reducer *r, ls_group *group)
 {
-    r->domains[0] = (ls__reduce_domain){.given = group};
-    r->domain_count = 1;
+    add_domain(r, group);
     LS_TRY(open_domain(r, &r->domains[0]));
     r->group = r->domains[0].group;
     r->rank = r->domains[0].rank;
@@ -123,7 +129,7 @@ ls_status ls__domain_find(ls_reducer *r, const char *param, ls_group *given, int
         return too_many(r, param);
     }
     LS_TRY(map_ranks(r, param, given, &ranks));
-    r->domains[r->domain_count++] = (ls__reduce_domain){.given = given};
+    add_domain(r, given);
     return LS_OK;
 }
 
@@ -205,6 +211,7 @@ ls_status ls__domains_free(ls_reducer *r)
     for (int d = r->domain_count - 1; d >= 0; d--) {
         const ls_status status = free_domain(&r->domains[d]);
         first = first < 0 ? first : status;
+        ls__group_use(r->domains[d].given, LS__USER_REDUCER, -1);
     }
     r->domain_count = 0;
     return first;

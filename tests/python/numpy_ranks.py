@@ -524,6 +524,7 @@ def several_groups_take_turns_behind_one_handle():
     works = [ln.all_reduce(mine(), group=several, async_op=True) for _ in range(6)]
     assert all((work.wait() == sum(all_of())).all() for work in works)
     assert [g.counters()["operations"] for g in groups] == [2, 2, 2]
+    raises(lockstep.Error, groups[0].free, "still used by a handle of ls_group_round_robin; free that first")
     several.free()
     for group in groups:
         group.set_channels(2)

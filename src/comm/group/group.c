@@ -476,6 +476,7 @@ ls_status ls_group_free(ls_group *group)
             "ls_group_free: the group is the world, which ls_finalize frees; remove this call");
     }
     LS_TRY(ls__work_may_wait("ls_group_free"));
+    LS_TRY(ls__group_check_unused(group, "ls_group_free"));
     if (group->turns != NULL) {
         ls__turns_free(group);
         return LS_OK;

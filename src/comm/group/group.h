@@ -37,6 +37,14 @@ typedef enum ls__claim_state {
     LS__CLAIM_SENT
 } ls__claim_state;
 
+/* What borrows groups until it is freed itself. */
+typedef enum ls__group_user {
+    LS__USER_REDUCER, /* also a DDP wrapper's */
+    LS__USER_ROUND_ROBIN,
+    LS__USER_MESH, /* also of the groups along its axes, which are its own */
+    LS__GROUP_USERS
+} ls__group_user;
+
 struct ls_group {
     ls__list link; /* in comm->groups. Changed with lock and progress lock, read with either */
     ls__comm *comm;
@@ -55,9 +63,11 @@ struct ls_group {
     ls_work *next_post;       /* lock: the first of them that is not announced; NULL: none */
     ls__list message_queue;   /* lock: point-to-point messages that the engine has not taken yet */
     _Atomic uint32_t message_queue_length;
-    uint64_t messages_submitted;   /* lock: sends and receives so far */
-    _Atomic uint32_t pending;      /* works not ended, sends and receives included */
-    uint32_t handles;              /* lock: works whose user has not given the handle back */
+    uint64_t messages_submitted;        /* lock: sends and receives so far */
+    _Atomic uint32_t pending;           /* works not ended, sends and receives included */
+    uint32_t handles;                   /* lock: works whose user has not given the handle back */
+    _Atomic int users[LS__GROUP_USERS]; /* objects that borrow it. Sync: relaxed; whoever frees the
+                                           group orders that against their end */
     bool closed;                   /* lock: freed except this struct, which the last handle frees */
     uint64_t room_until;           /* lock: every member has finished this one (a lower bound) */
     uint64_t finished_seen;        /* progress: every member has finished this one (reported) */
@@ -92,6 +102,11 @@ struct ls_group {
 
 int ls__member_of(const ls_group *group, int world_rank); /* comm.c; -1: not a member */
 uint64_t ls__group_agreement(const ls_group *group);      /* its key, base/runtime.h; comm.c */
+
+/* An object borrows the group (change 1), or gives it back (-1). */
+void ls__group_use(ls_group *group, ls__group_user user, int change);
+/* The error of freeing a group that something still uses. Both in users.c. */
+ls_status ls__group_check_unused(const ls_group *group, const char *caller);
 
 /* A group to be made. ls__group_create is collective over the parent (with `among`: over `ranks`)
  * and called between begin_making and end_making, so by one thread at a time. */

@@ -61,6 +61,9 @@ void ls__turns_free(ls_group *handle)
     LS_ASSERT(handle->turns != NULL);
     const ls__env *env = handle->comm->env;
     ls__packs_free(handle);
+    for (int i = 0; i < handle->turns->count; i++) {
+        ls__group_use(handle->turns->group[i], LS__USER_ROUND_ROBIN, -1);
+    }
     env->release(env, handle->turns, handle->turns->bytes);
     env->release(env, handle, sizeof *handle);
 }
@@ -130,7 +133,10 @@ ls_status ls_group_round_robin(ls_group *const *groups, int count, const char *n
     memset(turns, 0, bytes);
     turns->bytes = bytes;
     turns->count = count;
-    memcpy(turns->group, groups, (size_t)count * sizeof *groups);
+    for (int i = 0; i < count; i++) {
+        turns->group[i] = groups[i];
+        ls__group_use(groups[i], LS__USER_ROUND_ROBIN, 1);
+    }
     handle->comm = comm;
     handle->turns = turns;
     handle->rank = groups[0]->rank;

@@ -10,6 +10,8 @@
 
 struct ls_mesh {
     ls_group *group; /* the user's */
+    const ls__env *env;
+    ls__runtime_guest guest; /* tells that the runtime, and with it the groups, has ended */
     ls__axes axes;
     ls_group *along[LS_MESH_AXES_MAX];
     uint32_t crossing; /* bit a: axis a has a group with ranks on two hosts */
@@ -91,6 +93,17 @@ static ls_status make_groups(ls_mesh *mesh)
     return LS_OK;
 }
 
+/* Takes its groups (change 1), or gives them back (-1). */
+static void use_groups(ls_mesh *mesh, int change)
+{
+    ls__group_use(mesh->group, LS__USER_MESH, change);
+    for (int a = 0; a < mesh->axes.count; a++) {
+        if (mesh->along[a] != NULL) { /* not all were made */
+            ls__group_use(mesh->along[a], LS__USER_MESH, change);
+        }
+    }
+}
+
 static size_t bytes_of(int ranks)
 {
     return sizeof(ls_mesh) + (size_t)ranks * sizeof(int);
@@ -122,9 +135,11 @@ ls_status(ls_mesh_new)(ls_group *group, const char *axes, ls_mesh **out)
     if (mesh == NULL) {
         return no_memory(group);
     }
-    *mesh = (ls_mesh){.group = group, .axes = parsed};
+    *mesh = (ls_mesh){.group = group, .env = env, .axes = parsed};
     memcpy(mesh->text, axes, strlen(axes) + 1);
+    ls__runtime_enter(group->comm->runtime, &mesh->guest);
     const ls_status status = make_groups(mesh);
+    use_groups(mesh, 1);
     if (status < 0) {
         return give_up(mesh, status);
     }
@@ -132,18 +147,44 @@ ls_status(ls_mesh_new)(ls_group *group, const char *axes, ls_mesh **out)
     return LS_OK;
 }
 
+static ls_status check_unused(const ls_mesh *mesh)
+{
+    for (int a = 0; a < mesh->axes.count; a++) {
+        if (mesh->along[a] != NULL) {
+            LS_TRY(ls__group_check_unused(mesh->along[a], "ls_mesh_free"));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status free_groups(ls_mesh *mesh)
+{
+    ls_status status = LS_OK;
+    for (int a = mesh->axes.count - 1; a >= 0; a--) {
+        const ls_status freed = ls_group_free(mesh->along[a]);
+        status = status < 0 ? status : freed;
+    }
+    return status;
+}
+
+/* Frees all of its groups, or none while something still uses one. */
 ls_status ls_mesh_free(ls_mesh *mesh)
 {
     ls_status status = LS_OK;
     if (mesh == NULL) {
         return LS_OK;
     }
-    for (int a = mesh->axes.count - 1; a >= 0; a--) {
-        const ls_status freed = ls_group_free(mesh->along[a]);
-        status = status < 0 ? status : freed;
+    if (mesh->guest.runtime != NULL) {
+        use_groups(mesh, -1);
+        status = check_unused(mesh);
+        if (status < 0) {
+            use_groups(mesh, 1);
+            return status;
+        }
+        status = free_groups(mesh);
+        ls__runtime_leave(&mesh->guest);
     }
-    const ls__env *env = mesh->group->comm->env;
-    env->release(env, mesh, bytes_of(mesh->axes.ranks));
+    mesh->env->release(mesh->env, mesh, bytes_of(mesh->axes.ranks));
     return status;
 }
 

@@ -12,6 +12,7 @@
 #include <lockstep/lockstep.h>
 
 #include "replicas.h"
+#include "says.h"
 #include "test.h"
 
 enum { RANKS = 4, IN = 6, HIDDEN = 16, OUT = 3, SHARE = 5, STEPS = 30 };
@@ -215,6 +216,115 @@ DIST_TEST(a_round_robin_group_trains_to_the_same_bits, 2)
         }
     }
     CHECK(hash[0] == hash[1]);
+}
+
+/* ---- groups that are freed too early ------------------------------------------------------- */
+
+#define WRAPPER SAYS("a DDP wrapper or a reducer; free that first")
+#define HANDLE SAYS("a handle of ls_group_round_robin; free that first")
+#define MESH SAYS("a mesh; call ls_mesh_free first")
+
+/* Refused without waiting for the others, and as usable afterwards as before. */
+static void still_used(ls_group *group, const char *user)
+{
+    int32_t one = 1;
+    CHECK_STATUS(ls_group_free(group), LS_ERR_STATE);
+    CHECK_SAYS(ls_error_message(), "%s: group \"%s\" is still used by %s");
+    CHECK_SAYS(ls_error_message(), user);
+    CHECK_CONTAINS(ls_error_message(), ls_group_name(group));
+    CHECK_OK(ls_all_reduce(group, &one, &one, 1, LS_INT32, LS_SUM, NULL, NULL));
+    CHECK_INT(one, ls_group_size(group));
+}
+
+static void one_backward(ls_module *ddp)
+{
+    LS_SCOPE;
+    CHECK_OK(ls_backward(ls_sum(ls_forward(ddp, ls_ones(LS_SHAPE(2, IN), LS_FLOAT32)))));
+}
+
+/* Also the group of some parameters, and one with which a wrapper could not be made. */
+DIST_TESTS(a_group_under_ddp_on_, _ranks_is_not_freed, 1, 2, 4)
+{
+    ls_group *group = NULL, *placed = NULL;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "dp", &group));
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "placed", &placed));
+    mixture *n = mixture_new(0);
+    ls_module *ddp = ls_ddp_new(
+        &n->base, group, LS_OPTIONS(ls_ddp_options, .place = place_expert, .place_arg = placed));
+    still_used(group, WRAPPER);
+    still_used(placed, WRAPPER);
+    one_backward(ddp);
+    CHECK(ls_ddp_unwrap(ddp) == &n->base);
+    CHECK_OK(ls_group_free(placed));
+    CHECK(ls_ddp_new(&n->base, group, LS_OPTIONS(ls_ddp_options, .shards = 3)) == NULL);
+    ddp = ls_ddp_new(&n->base, group, NULL);
+    still_used(group, WRAPPER);
+    ls_module_free(ddp);
+    CHECK_OK(ls_group_free(group));
+}
+
+/* Also the group of one parameter. */
+DIST_TESTS(a_group_under_a_reducer_on_, _ranks_is_not_freed, 1, 2, 4)
+{
+    ls_group *group[3] = {NULL}, *turns = NULL;
+    ls_reducer *reducer = NULL;
+    for (int g = 0; g < 3; g++) {
+        CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &group[g]));
+    }
+    CHECK_OK(ls_group_round_robin(group, 2, "turns", &turns));
+    still_used(group[1], HANDLE);
+    ls_reducer_param params[] = {{.name = "a", .count = 9, .dtype = LS_FLOAT32},
+                                 {.name = "b", .count = 9, .dtype = LS_FLOAT32}};
+    params[1].reduce_group = group[2];
+    CHECK_OK(ls_reducer_new(turns, params, 2, NULL, &reducer));
+    still_used(turns, WRAPPER);
+    still_used(group[2], WRAPPER);
+    CHECK_OK(ls_reducer_free(reducer));
+    CHECK_OK(ls_group_free(turns));
+    for (int g = 0; g < 3; g++) {
+        CHECK_OK(ls_group_free(group[g]));
+    }
+}
+
+/* Its axes' groups are the mesh's: nobody else frees them, and it is not freed below a wrapper. */
+DIST_TESTS(a_group_under_a_mesh_on_, _ranks_is_not_freed, 1, 2, 4)
+{
+    ls_group *group = NULL;
+    ls_mesh *mesh = NULL;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "all", &group));
+    CHECK_OK(ls_mesh_new(group, "pp=1,dp=*", &mesh));
+    still_used(group, MESH);
+    still_used(ls_mesh_group(mesh, "dp"), MESH);
+    ls_module *ddp = ls_ddp_new(ls_linear_new(IN, OUT, NULL), ls_mesh_group(mesh, "dp"), NULL);
+    CHECK_STATUS(ls_mesh_free(mesh), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "ls_mesh_free: group \"dp\" is still used by a DDP wrapper");
+    still_used(ls_mesh_group(mesh, "pp"), MESH);
+    one_backward(ddp);
+    ls_module_free(ddp);
+    CHECK_OK(ls_mesh_free(mesh));
+    CHECK_OK(ls_group_free(group));
+}
+
+/* ls_finalize frees what is left, in whatever order the program does it. */
+TEST(users_of_groups_may_be_freed_after_finalize)
+{
+    ls_group *group = NULL;
+    ls_mesh *mesh = NULL;
+    for (int again = 0; again < 2; again++) {
+        CHECK_OK(ls_init(NULL));
+        CHECK_OK(ls_group_new(ls_world(), NULL, 0, "left", &group));
+        CHECK_OK(ls_mesh_new(group, "dp=*", &mesh));
+        ls_module *ddp = ls_ddp_new(ls_linear_new(IN, OUT, NULL), ls_mesh_group(mesh, "dp"), NULL);
+        CHECK_OK(ls_finalize());
+        if (again) {
+            CHECK_OK(ls_init(NULL));
+        }
+        ls_module_free(ddp);
+        CHECK_OK(ls_mesh_free(mesh));
+        if (again) {
+            CHECK_OK(ls_finalize());
+        }
+    }
 }
 
 TEST_MAIN
