@@ -9,9 +9,6 @@ fused, gradients views of the buckets. Rank R waits for a byte from the pipe GAT
 one to GATE/done after the warm-up and after each turn.
 """
 
-import json
-import os
-import statistics
 import sys
 import time
 
@@ -20,6 +17,7 @@ import torch.distributed as dist
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.nn.parallel import DistributedDataParallel
 
+import turns_torch
 from contender_torch import build
 
 
@@ -58,8 +56,9 @@ def reduce_flat(parameters):
 REDUCE = {"naive": reduce_naive, "flat": reduce_flat}
 
 
-class Contender:
+class Contender(turns_torch.Contender):
     def __init__(self, mode, name, count, channels_last):
+        super().__init__()
         net, optimizer = build(name, True, channels_last, True)
         self.mode, self.net = mode, Module(net)
         self.parameters = list(self.net.parameters())
@@ -71,7 +70,7 @@ class Contender:
         if mode == "default" or mode[0].isdigit():
             size = {} if mode == "default" else {"bucket_cap_mb": float(mode) * 1e6 / 2**20}
             self.net = DistributedDataParallel(self.net, gradient_as_bucket_view=True, **size)
-        self.rounds, self.losses = [], []
+        self.losses = []
 
     def step(self):
         """Seconds."""
@@ -84,43 +83,15 @@ class Contender:
         self.losses.append(loss.item())
         return time.perf_counter() - begin
 
-    def turn(self, steps):
-        """Keeps the median over the steps of the slowest rank's time, in milliseconds."""
-        dist.barrier()
-        self.step()  # the caches have another contender's numbers
-        times = torch.tensor([self.step() * 1e3 for _ in range(steps)], dtype=torch.float64)
-        dist.all_reduce(times, dist.ReduceOp.MAX)
-        self.rounds.append(statistics.median(times.tolist()))
-
-
-def wait_for_turn(gate):
-    dist.barrier()
-    if dist.get_rank() == 0:
-        with open(f"{gate}/done", "wb") as file:
-            file.write(b".")
-    with open(f"{gate}/{dist.get_rank()}", "rb", buffering=0) as file:
-        file.read(1)
+    def row(self):
+        return {"mode": self.mode, "slowest_ms": self.rounds, "losses": self.losses,
+                "parameters": sum(p.numel() for p in self.parameters)}
 
 
 def main():
     name, count, modes, warmups, steps, rounds, gate, path, *flags = sys.argv[1:]
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    dist.init_process_group("gloo")
-    contenders = [Contender(mode, name, int(count), "channels_last" in flags) for mode in modes.split(",")]
-    for contender in contenders:
-        for _ in range(int(warmups)):
-            contender.step()
-    for turn in range(int(rounds)):
-        wait_for_turn(gate)
-        for i in range(len(contenders)):
-            contenders[(i + turn) % len(contenders)].turn(int(steps))
-    wait_for_turn(gate)
-    if dist.get_rank() == 0:
-        with open(path, "w") as file:
-            json.dump([{"mode": c.mode, "slowest_ms": c.rounds, "losses": c.losses,
-                        "parameters": sum(p.numel() for p in c.parameters)} for c in contenders], file)
-    dist.barrier()
-    dist.destroy_process_group()
+    turns_torch.run(lambda: [Contender(mode, name, int(count), "channels_last" in flags) for mode in modes.split(",")],
+                    warmups, steps, rounds, gate, path)
 
 
 main()

@@ -8,9 +8,6 @@ A step has MICRO micro-batches of ROWS samples. The optimizer is fused. Rank R w
 before each turn, rank 0 writes one to GATE/done after the warm-up and after each turn.
 """
 
-import json
-import os
-import statistics
 import sys
 import time
 
@@ -19,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn import functional as F
 
+import turns_torch
 from contender_torch import build
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
@@ -60,8 +58,9 @@ def loss_of(y, target):
     return F.cross_entropy(y.view(-1, y.shape[-1]), target.view(-1))
 
 
-class Contender:
+class Contender(turns_torch.Contender):
     def __init__(self, schedule, name, rows, micro):
+        super().__init__()
         rank, ranks = dist.get_rank(), dist.get_world_size()
         net, self.optimizer = build(name, True, False, True)
         parts, self.name = net.layers + 2, schedule
@@ -71,7 +70,7 @@ class Contender:
         self.x, self.y = net.batch(rows * micro)
         stage = PipelineStage(module, rank, ranks, torch.device("cpu"))
         self.schedule = SCHEDULES[schedule](stage, micro, loss_fn=loss_of)
-        self.last, self.rounds, self.loss = rank == ranks - 1, [], 0.0
+        self.last, self.loss = rank == ranks - 1, 0.0
 
     def step(self):
         """Seconds."""
@@ -83,48 +82,15 @@ class Contender:
         self.loss = sum(loss.item() for loss in losses) / max(1, len(losses))
         return time.perf_counter() - begin
 
-    def turn(self, steps):
-        """Keeps the median over the steps of the slowest rank's time, in milliseconds."""
-        dist.barrier()
-        self.step()  # the caches have another contender's numbers
-        times = torch.tensor([self.step() * 1e3 for _ in range(steps)], dtype=torch.float64)
-        dist.all_reduce(times, dist.ReduceOp.MAX)
-        self.rounds.append(statistics.median(times.tolist()))
-
     def row(self):
         numbers = torch.tensor([sum(p.numel() for p in self.parameters), self.loss], dtype=torch.float64)
         dist.all_reduce(numbers)
         return {"schedule": self.name, "parameters": int(numbers[0]), "loss": numbers[1].item(), "slowest_ms": self.rounds}
 
 
-def wait_for_turn(gate):
-    dist.barrier()
-    if dist.get_rank() == 0:
-        with open(f"{gate}/done", "wb") as file:
-            file.write(b".")
-    with open(f"{gate}/{dist.get_rank()}", "rb", buffering=0) as file:
-        file.read(1)
-
-
 def main():
-    name, rows, micro, schedules, warmups, steps, rounds, gate, path = sys.argv[1:]
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    dist.init_process_group("gloo")
-    contenders = [Contender(schedule, name, int(rows), int(micro)) for schedule in schedules.split(",")]
-    for contender in contenders:
-        for _ in range(int(warmups)):
-            contender.step()
-    for turn in range(int(rounds)):
-        wait_for_turn(gate)
-        for i in range(len(contenders)):
-            contenders[(i + turn) % len(contenders)].turn(int(steps))
-    wait_for_turn(gate)
-    found = [contender.row() for contender in contenders]
-    if dist.get_rank() == 0:
-        with open(path, "w") as file:
-            json.dump(found, file)
-    dist.barrier()
-    dist.destroy_process_group()
+    name, rows, micro, schedules, *rest = sys.argv[1:]
+    turns_torch.run(lambda: [Contender(schedule, name, int(rows), int(micro)) for schedule in schedules.split(",")], *rest)
 
 
 main()
