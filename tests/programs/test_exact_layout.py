@@ -4,7 +4,6 @@ import os
 import pathlib
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -13,49 +12,21 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "harness"), str(HERE)]
 from sentences import says, sentence
 from tap import BUILD, command, run, test
-from training import hash_of
+from training import TCP, hash_of, images, text
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-exact-layout-")
 FOLDER = pathlib.Path(SCRATCH.name)
-WORDS = ["the ", "a ", "rank ", "bucket ", "sends ", "waits ", "for ", "every ", "gradient.\n", "sum, "]
 RANKS = (1, 2, 4, 8)
-TCP = {"LOCKSTEP_HOSTS": "64"}  # each rank on a host of its own
-
-
-def numbers(count, state):
-    for _ in range(count):
-        state = (state * 1664525 + 1013904223) % 2**32
-        yield state
-
-
-def text():
-    path = FOLDER / "text"
-    if not path.exists():
-        path.write_text("".join(WORDS[(state >> 16) % 10] for state in numbers(6000, 7)))
-    return path
-
-
-def images():
-    """Noise in four classes."""
-    folder = FOLDER / "data"
-    if not folder.exists():
-        folder.mkdir()
-        for name, count in (("train", 200), ("test", 24)):
-            pixels = bytes(state >> 24 for state in numbers(count * 3 * 64, count))
-            (folder / f"{name}-images.idx").write_bytes(struct.pack(">HBBIIII", 0, 8, 4, count, 3, 8, 8) + pixels)
-            labels = bytes(i % 4 for i in range(count))
-            (folder / f"{name}-labels.idx").write_bytes(struct.pack(">HBBI", 0, 8, 1, count) + labels)
-    return folder
 
 
 def gpt(*flags):
-    return ("train_gpt", "--data", text(), "--layers", 2, "--dim", 64, "--heads", 2, "--context", 32, "--dropout", 0.2,
-            "--batch", 2, "--clip", 0.5, "--eval-windows", 8, *flags)
+    return ("train_gpt", "--data", text(FOLDER), "--layers", 2, "--dim", 64, "--heads", 2, "--context", 32, "--dropout",
+            0.2, "--batch", 2, "--clip", 0.5, "--eval-windows", 8, *flags)
 
 
 def resnet(*flags):
-    return ("train_image", "--data", images(), "--classes", 4, "--model", "resnet18", "--batch", 2, "--optim", "sgd",
-            "--lr", 0.02, *flags)
+    return ("train_image", "--data", images(FOLDER, 3), "--classes", 4, "--model", "resnet18", "--batch", 2, "--optim",
+            "sgd", "--lr", 0.02, *flags)
 
 
 def train(ranks, program, *flags, **variables):

@@ -22,19 +22,10 @@ from training import SMALL, hash_of, judged
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-train-gpt-")
 FOLDER = pathlib.Path(SCRATCH.name)
 TOKENIZER = SOURCE / "tests/unit/tokenizer/fixture/one_word"  # no expression: builds without PCRE2 read it
-WORDS = ["the ", "a ", "rank ", "bucket ", "sends ", "waits ", "for ", "every ", "gradient.\n", "sum, "]
 
 
 def text():
-    """Sentences from a small grammar, the same every time."""
-    path, state = FOLDER / "text", 12345
-    if not path.exists():
-        words = []
-        for _ in range(3000):
-            state = (state * 1664525 + 1013904223) % 2**32
-            words.append(WORDS[(state >> 16) % 10])
-        path.write_text("".join(words))
-    return path
+    return training.text(FOLDER, 3000, 12345)
 
 
 def train(ranks, *flags):

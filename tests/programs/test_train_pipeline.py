@@ -18,50 +18,22 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "harness"), str(HERE)]
 from sentences import says, sentence
 from tap import BUILD, command, run, test
-from training import judged
+from training import TCP, images, judged, text
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-train-pipeline-")
 FOLDER = pathlib.Path(SCRATCH.name)
-WORDS = ["the ", "a ", "rank ", "bucket ", "sends ", "waits ", "for ", "every ", "gradient.\n", "sum, "]
-TCP = {"LOCKSTEP_HOSTS": "64"}  # each rank on a host of its own
 STEPS = 20
 FILES = itertools.count()
 
 
-def numbers(count, state):
-    for _ in range(count):
-        state = (state * 1664525 + 1013904223) % 2**32
-        yield state
-
-
-def text():
-    path = FOLDER / "text"
-    if not path.exists():
-        path.write_text("".join(WORDS[(state >> 16) % 10] for state in numbers(6000, 7)))
-    return path
-
-
-def images():
-    """Noise in four classes."""
-    folder = FOLDER / "images"
-    if not folder.exists():
-        folder.mkdir()
-        for name, count in (("train", 200), ("test", 24)):
-            pixels = bytes(state >> 24 for state in numbers(count * 64, count))
-            (folder / f"{name}-images.idx").write_bytes(struct.pack(">HBBIII", 0, 8, 3, count, 8, 8) + pixels)
-            labels = bytes(i % 4 for i in range(count))
-            (folder / f"{name}-labels.idx").write_bytes(struct.pack(">HBBI", 0, 8, 1, count) + labels)
-    return folder
-
-
 def gpt(*flags):
     """Eight parts, so that four ranks may have two stages each."""
-    return ("train_gpt", "--data", text(), "--layers", 6, "--dim", 32, "--heads", 2, "--context", 16, "--dropout", 0.2,
-            "--batch", 2, "--eval-windows", 40, "--steps", STEPS, *flags)
+    return ("train_gpt", "--data", text(FOLDER), "--layers", 6, "--dim", 32, "--heads", 2, "--context", 16, "--dropout",
+            0.2, "--batch", 2, "--eval-windows", 40, "--steps", STEPS, *flags)
 
 
 def image(*flags):
-    return ("train_image", "--data", images(), "--classes", 4, "--batch", 4, "--lr", 0.02, "--steps", 6, *flags)
+    return ("train_image", "--data", images(FOLDER), "--classes", 4, "--batch", 4, "--lr", 0.02, "--steps", 6, *flags)
 
 
 def start(ranks, program, *flags, **variables):
@@ -153,7 +125,7 @@ def other_models_compute_the_same():
 
 
 def bert(*flags):
-    return ("train_bert", "--data", text(), "--layers", 2, "--dim", 32, "--heads", 2, "--context", 16, "--batch", 2,
+    return ("train_bert", "--data", text(FOLDER), "--layers", 2, "--dim", 32, "--heads", 2, "--context", 16, "--batch", 2,
             "--eval-windows", 20, "--steps", 6, *flags)
 
 
