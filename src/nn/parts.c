@@ -234,3 +234,16 @@ int ls_module_part_from(ls_module *module, int i, int *from)
     memcpy(from, parts->list[i].from, (size_t)parts->list[i].from_count * sizeof *from);
     return parts->list[i].from_count;
 }
+
+ls_tensor *ls__part_elements(ls_tensor *value, bool *channels_last)
+{
+    ls_tensor *plain = ls_detach(value);
+    ls_tensor *seen = ls_ndim(plain) == 4 ? ls_permute(plain, LS_SHAPE(0, 2, 3, 1)) : plain;
+    *channels_last = !ls_is_contiguous(plain) && ls_is_contiguous(seen);
+    return ls_contiguous(*channels_last ? seen : plain);
+}
+
+ls_tensor *ls__part_value(ls_tensor *elements, bool channels_last)
+{
+    return channels_last ? ls_permute(elements, LS_SHAPE(0, 3, 1, 2)) : elements;
+}

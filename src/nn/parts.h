@@ -33,6 +33,10 @@ const ls_parts *ls__parts_of(ls_module *module);
 ls_status ls__parts_check(const ls_parts *parts, const char *call, int first, int count);
 /* uses[i] becomes whether the part uses parameter i of ls_module_params. */
 ls_status ls__part_uses(ls_module *module, int part, const ls_param *params, int count, bool *uses);
+/* A value's elements row-major as they lie in memory, detached: kernels may add in another order in
+ * another layout, so a channels-last one is [N,H,W,C] then. And back to [N,C,H,W]. */
+ls_tensor *ls__part_elements(ls_tensor *value, bool *channels_last);
+ls_tensor *ls__part_value(ls_tensor *elements, bool channels_last);
 void ls__parts_free(ls_parts *parts); /* NULL is allowed */
 
 #endif

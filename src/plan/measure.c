@@ -54,14 +54,11 @@ static double now(const measure *m)
 /* A leaf is row-major, so the part takes a view of it where the value is channels-last. */
 static ls_status take_leaf(part *p, int i, ls_tensor *value)
 {
-    ls_tensor *plain = ls_detach(value);
-    ls_tensor *rows = ls_ndim(plain) == 4 ? ls_permute(plain, LS_SHAPE(0, 2, 3, 1)) : plain;
-    p->channels_last[i] = !ls_is_contiguous(plain) && ls_is_contiguous(rows);
-    p->leaf[i] = p->channels_last[i] ? rows : ls_contiguous(plain);
+    p->leaf[i] = ls__part_elements(value, &p->channels_last[i]);
     if (ls_requires_grad(value)) {
         p->leaf[i] = ls_set_requires_grad(p->leaf[i], true);
     }
-    p->in[i] = p->channels_last[i] ? ls_permute(p->leaf[i], LS_SHAPE(0, 3, 1, 2)) : p->leaf[i];
+    p->in[i] = ls__part_value(p->leaf[i], p->channels_last[i]);
     return ls_tensor_status(p->in[i]);
 }
 
@@ -130,10 +127,10 @@ static ls_tensor *gradient_of(measure *m, int i)
         for (int k = 0; k < p->edges.in_count; k++) {
             ls_tensor *grad =
                 p->edges.in[k] == i && ls_requires_grad(p->leaf[k]) ? ls_grad(p->leaf[k]) : NULL;
-            if (grad != NULL && p->channels_last[k]) {
-                grad = ls_permute(grad, LS_SHAPE(0, 3, 1, 2));
+            if (grad != NULL) {
+                grad = ls__part_value(grad, p->channels_last[k]);
+                sum = sum == NULL ? grad : ls_add(sum, grad);
             }
-            sum = sum == NULL ? grad : grad == NULL ? sum : ls_add(sum, grad);
         }
     }
     return sum;

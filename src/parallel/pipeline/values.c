@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/error.h"
 #include "comm/p2p/p2p.h"
+#include "nn/parts.h"
 #include "parallel/pipeline/internal.h"
 
 enum { HEAD, ELEMENTS, OTHERS, GRADIENT, KINDS };
@@ -30,24 +31,11 @@ static ls__transit *arriving(const ls__stage *s, int m, int i)
     return &s->slot[m].arriving[i];
 }
 
-/* Kernels may add in another order in another layout, so values keep theirs. */
-static ls_tensor *in_memory_order(ls_tensor *t, bool channels_last)
-{
-    return channels_last ? ls_permute(t, LS_SHAPE(0, 2, 3, 1)) : t;
-}
-
-static ls_tensor *in_logical_order(ls_tensor *t, bool channels_last)
-{
-    return channels_last ? ls_permute(t, LS_SHAPE(0, 3, 1, 2)) : t;
-}
-
 /* The elements as they are sent; *head is filled in. */
 static ls_tensor *elements_of(ls_tensor *value, ls__value_head *head)
 {
-    ls_tensor *plain = ls_detach(value);
-    const bool channels_last = ls_ndim(plain) == 4 && !ls_is_contiguous(plain) &&
-                               ls_is_contiguous(in_memory_order(plain, true));
-    plain = ls_contiguous(in_memory_order(plain, channels_last));
+    bool channels_last;
+    ls_tensor *plain = ls__part_elements(value, &channels_last);
     const ls_shape shape = ls_shape_of(plain);
     *head = (ls__value_head){.dtype = (int32_t)ls_dtype_of(plain),
                              .ndim = shape.ndim,
@@ -164,7 +152,7 @@ ls_status ls__values_take(ls_pipeline *p, ls__stage *s, int m)
             LS_TRY(finish(p, s, r, m, t));
         }
         slot->leaf[i] = ls_set_requires_grad(ls_detach(t->value), t->head.requires_grad);
-        slot->in[r->in] = in_logical_order(slot->leaf[i], t->head.channels_last);
+        slot->in[r->in] = ls__part_value(slot->leaf[i], t->head.channels_last);
         LS_TRY(ls_tensor_status(slot->in[r->in]));
     }
     return LS_OK;
@@ -263,7 +251,7 @@ ls_status ls__grads_take(ls_pipeline *p, ls__stage *s, int m, int out, ls_tensor
         if (grad == NULL) {
             continue;
         }
-        grad = in_logical_order(grad, t->head.channels_last);
+        grad = ls__part_value(grad, t->head.channels_last);
         *sum = *sum == NULL ? grad : ls_add(*sum, grad);
         LS_TRY(ls_tensor_status(*sum));
     }
