@@ -164,10 +164,11 @@ static void every_promise_is_kept(ls_group *native, ls_group *other)
 {
     static const int64_t counts[] = {0, 1, 37};
     int kept = 0;
-    for (int k = 0; k < LS__OP_COUNT; k++) {
-        for (int d = 0; d < LS_DTYPE_COUNT && k != LS__OP_BARRIER && !ls__operation_is_p2p(k);
+    for (ls__operation k = 0; k < LS__OP_COUNT; k++) {
+        for (ls_dtype d = 0; d < LS_DTYPE_COUNT && k != LS__OP_BARRIER && !ls__operation_is_p2p(k);
              d++) {
-            for (int op = 0; op < (ls__operation_reduces(k) ? LS_PREMUL_SUM : 1); op++) {
+            const ls_reduce_op ops = ls__operation_reduces(k) ? LS_PREMUL_SUM : 1;
+            for (ls_reduce_op op = 0; op < ops; op++) {
                 operation o = {.kind = k, .dtype = d, .op = op};
                 if (ls__operation_reduces(k) &&
                     (!ls__reduce_supported(d, op) || (op == LS_AVG && ls__operation_scans(k)))) {

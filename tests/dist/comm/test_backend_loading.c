@@ -35,12 +35,12 @@ TEST(info_prints_what_each_backend_promises)
              test_build_path("tests/plugins"), test_build_path("lockstep"));
     test_output run = test_run(command, 30);
     CHECK_INT(run.status, 0);
-    for (int k = 0; k < LS__OP_COUNT; k++) {
+    for (ls__operation k = 0; k < LS__OP_COUNT; k++) {
         if (k != LS__OP_BARRIER) {
             check_row(run.text, ls__operation_name(k), true, plugin.can.operations >> k & 1);
         }
     }
-    for (int d = 0; d < LS_DTYPE_COUNT; d++) {
+    for (ls_dtype d = 0; d < LS_DTYPE_COUNT; d++) {
         check_row(run.text, ls_dtype_name(d), true, plugin.can.dtypes >> d & 1);
     }
     check_row(run.text, "canonical sums", true, false);
