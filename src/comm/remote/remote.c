@@ -208,9 +208,8 @@ static void take_claim(ls_group *group, int from, const ls__message *message)
     }
 }
 
-/* Member 0 has decided. Where it is on this host, a message about a claimant of this host brings
- * nothing new. Where it is not, all members here get the message, so each writes to its own block: a
- * claimant's block is shared memory, which the claimant may be writing. */
+/* Member 0 has decided. Of a claimant here a member 0 here says nothing new; a remote one tells all
+ * members here, so each writes its own block: the claimant, too, may be writing its block. */
 static void take_failed(ls_group *group, const ls__message *message)
 {
     cause c;
@@ -221,10 +220,9 @@ static void take_failed(ls_group *group, const ls__message *message)
     if (claimant == (uint32_t)group->rank) {
         ls__group_record_failure(group, c.status, c.text); /* granted by member 0 */
     }
-    if (group->member[0].remote) {
-        write_cause(group, group->rank, &c);
-    } else if (group->member[claimant].remote) {
-        write_cause(group, (int)claimant, &c);
+    const bool decided_here = !group->member[0].remote;
+    if (!decided_here || group->member[claimant].remote) {
+        write_cause(group, decided_here ? (int)claimant : group->rank, &c);
     }
 }
 
