@@ -125,8 +125,8 @@ static void put_cause(ls__message *head, const cause *c)
     head->bytes = (uint32_t)strlen(c->text) + 1;
 }
 
-/* Sends the root cause to the members that do not see it in shared memory: the remote ones, and, if
- * the claimant is remote, also the local ones, whose cached copy of the claimant has no text. */
+/* Sends the root cause to the members that do not see it in shared memory: the remote ones, and the
+ * local ones if the claimant is remote. */
 static bool spread(ls_group *group, int claimant, const cause *c)
 {
     ls__message head = head_of(group, LS__MESSAGE_FAILED);
@@ -220,9 +220,8 @@ static void take_failed(ls_group *group, const ls__message *message)
     if (claimant == (uint32_t)group->rank) {
         ls__group_record_failure(group, c.status, c.text); /* granted by member 0 */
     }
-    const bool decided_here = !group->member[0].remote;
-    if (!decided_here || group->member[claimant].remote) {
-        write_cause(group, decided_here ? (int)claimant : group->rank, &c);
+    if (group->member[0].remote || group->member[claimant].remote) {
+        write_cause(group, group->member[0].remote ? group->rank : (int)claimant, &c);
     }
 }
 
