@@ -63,7 +63,7 @@ struct ls__bench_ddp {
     const char *model, *about; /* "gpt", "GPT 6 layers, d 384, T 256, V 8192" */
     const char *compute;       /* "measured", "replay" */
     int ranks, batch, steps, rounds, warmups;
-    int untimed;           /* steps at the begin of a turn */
+    int untimed;           /* steps at the start of a turn */
     const char *transport; /* NULL: as the environment says */
     const char *json;
     const char *gate; /* folder of named pipes that say when a turn may begin; NULL: at once */
@@ -110,12 +110,8 @@ typedef struct ls__bench_ddp_asked { /* with defaults before the command line is
          .low = 1,                                                                                 \
          .high = 1000,                                                                             \
          .help = "steps before them; more where automatic buckets are still searched for"},        \
-        {"untimed",                                                                                \
-         CLI_COUNT,                                                                                \
-         &(a).untimed,                                                                             \
-         .low = 0,                                                                                 \
-         .high = 1000,                                                                             \
-         .help = "steps before those of each turn: the caches have another row's numbers"},        \
+        {"untimed", CLI_COUNT,    &(a).untimed,                                                    \
+         .low = 0,  .high = 1000, .help = "untimed steps at the start of each turn"},              \
     {                                                                                              \
         "json", CLI_TEXT, &(a).json, .value_name = "FILE", .help = "also write the rows to FILE"   \
     }

@@ -1,4 +1,4 @@
-"""What compare_ddp.py and compare_pipeline.py share: Lockstep's and PyTorch's jobs of two ranks, which take turns on one
+"""Shared by compare_ddp.py and compare_pipeline.py: Lockstep's and PyTorch's jobs of two ranks, which take turns on one
 link, and the command that measures rows with them."""
 
 import argparse

@@ -50,10 +50,10 @@ static void note_steps(paper *p, const json_t *row)
 {
     char text[160];
     (void)snprintf(text, sizeof text,
-                   "Each row: %.0f turns of %.0f timed steps, after at least %.0f of warm-up; "
-                   "%.0f more, not timed, begin each turn.",
-                   paper_number(row, "rounds"), paper_number(row, "steps"),
-                   paper_number(row, "warmup"), paper_number(row, "untimed"));
+                   "Each row: %.0f turns of %.0f untimed and %.0f timed steps, after at least %.0f "
+                   "steps of warm-up.",
+                   paper_number(row, "rounds"), paper_number(row, "untimed"),
+                   paper_number(row, "steps"), paper_number(row, "warmup"));
     paper_note_once(p, text);
 }
 

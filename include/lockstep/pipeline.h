@@ -106,9 +106,8 @@ typedef struct ls_micro_batch {
  * "pipedream-2bw" after as many as there are ranks. Micro-batch m then computes with older
  * parameters, forward and backward with the same: version max(0, m - (stages - 1 - s)) at stage s (with
  * vertical_sync, the paper's section 3.3, max(0, m - (stages - 1)) at all), max(0, m / ranks - 1)
- * everywhere. A call begins with
- * the newest version everywhere. Stashes take the bytes of the stage's parameters for each version in
- * use. Borrowed. LS_ERR_UNSUPPORTED with tied parameters. */
+ * everywhere. A call begins with the newest version everywhere. Stashes take the bytes of the stage's
+ * parameters for each version in use. Borrowed. LS_ERR_UNSUPPORTED with tied parameters. */
 LS_API ls_status ls_pipeline_set_optim(ls_pipeline *pipeline, ls_optim *optim);
 
 /* Runs a step's forwards and backwards over micro[0 … micro_batches-1] and adds the gradients of

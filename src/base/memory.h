@@ -1,4 +1,4 @@
-/* How much memory is left, and how much the last cache holds. */
+/* Free memory, and the size of the last cache. */
 #ifndef LS_BASE_MEMORY_H
 #define LS_BASE_MEMORY_H
 

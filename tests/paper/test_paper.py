@@ -218,8 +218,7 @@ def four_ranks_beside_other_media_go_without_two_sizes():
     result = json.loads(output)
     assert [row["bucket"] for row in rows_of(result["tables"][0])] == ["0", "5", "10", "25", "50"]
     assert [claim["right"] for claim in result["claims"]] == ["0 MB"], result["claims"]
-    says(result["notes"][1], "Each row: %.0f turns of %.0f timed steps, after at least %.0f of warm-up; %.0f more, not timed, "
-                             "begin each turn.")
+    says(result["notes"][1], "Each row: %.0f turns of %.0f untimed and %.0f timed steps, after at least %.0f steps of warm-up.")
     assert "fig8 measures 1 MB and auto only with --transport or --link" in "\n".join(result["notes"])
 
 

@@ -53,9 +53,11 @@ static void widen(const ls__exec *exec, const ls__reduce_table *table, unsigned 
  *
  * Registered results of all ranks share the last cache (32 MiB on Zen 4, 2 cores, where ordinary
  * stores took 1.1 to 1.5 times as long when they were 40 to 60 MB together), so there the sum of them
- * counts; other processors have not been measured. So what counts is the last cache and an eighth; of
- * a larger one than 32 MiB (the table's) 32 MiB, since ranks share it with whatever else runs. Staged results lost by it: 0.95 and 0.88
+ * counts; other processors have not been measured. Staged results lost by it: 0.95 and 0.88
  * (broadcast of 10 MB, 4 and 6 ranks).
+ *
+ * The limit is nine eighths of the last cache, of which at most 32 MiB count: ranks share a larger
+ * one with other programs.
  *
  * What did not win there, for 10 MB of all_reduce, broadcast, all_gather: stores past the caches
  * into STAGE (2.0, 1.9, 1.2), cldemote of what was staged (1.4, 2.2, 1.4), prefetching the peer's

@@ -37,7 +37,7 @@ typedef enum ls__claim_state {
     LS__CLAIM_SENT
 } ls__claim_state;
 
-/* What borrows groups until it is freed itself. */
+/* Objects that borrow groups until they are freed themselves. */
 typedef enum ls__group_user {
     LS__USER_REDUCER, /* also a DDP wrapper's */
     LS__USER_ROUND_ROBIN,
@@ -48,6 +48,8 @@ typedef enum ls__group_user {
 struct ls_group {
     ls__list link; /* in comm->groups. Changed with lock and progress lock, read with either */
     ls__comm *comm;
+    /* Objects that borrow it. Sync: relaxed; the caller of ls_group_free orders it after their end. */
+    _Atomic int users[LS__GROUP_USERS];
     const ls__backend *backend;
     char name[LS__GROUP_NAME_MAX];
     uint32_t id;
@@ -63,11 +65,9 @@ struct ls_group {
     ls_work *next_post;       /* lock: the first of them that is not announced; NULL: none */
     ls__list message_queue;   /* lock: point-to-point messages that the engine has not taken yet */
     _Atomic uint32_t message_queue_length;
-    uint64_t messages_submitted;        /* lock: sends and receives so far */
-    _Atomic uint32_t pending;           /* works not ended, sends and receives included */
-    uint32_t handles;                   /* lock: works whose user has not given the handle back */
-    _Atomic int users[LS__GROUP_USERS]; /* objects that borrow it. Sync: relaxed; whoever frees the
-                                           group orders that against their end */
+    uint64_t messages_submitted;   /* lock: sends and receives so far */
+    _Atomic uint32_t pending;      /* works not ended, sends and receives included */
+    uint32_t handles;              /* lock: works whose user has not given the handle back */
     bool closed;                   /* lock: freed except this struct, which the last handle frees */
     uint64_t room_until;           /* lock: every member has finished this one (a lower bound) */
     uint64_t finished_seen;        /* progress: every member has finished this one (reported) */

@@ -1,7 +1,7 @@
 /* The objects that borrow a group. While there is one the group is not freed: its next step would read
  * freed memory. */
 #include "base/assert.h"
-#include "base/runtime.h"
+#include "base/error.h"
 #include "comm/group/group.h"
 
 void ls__group_use(ls_group *group, ls__group_user user, int change)

@@ -49,24 +49,25 @@ ls_status ls__mpi_check(int code, const char *call, char *error)
     return ls__mpi_fail(LS_ERR_SYSTEM, error, "%s: %.400s", call, text);
 }
 
-/* Note [MPI_Init, MPI_Finalize]: both wait for all ranks. Whether `call` has returned in time. */
-static bool returns_in_time(void *(*call)(void *))
+typedef enum outcome { RETURNED, LATE, NO_THREAD } outcome;
+
+/* Note [MPI_Init, MPI_Finalize] */
+static outcome call_in_time(void *(*call)(void *))
 {
     pthread_t thread;
     const struct timespec pause = {.tv_nsec = 1000000};
     atomic_store(&process.returned, 0);
     if (pthread_create(&thread, NULL, call, NULL) != 0) {
-        (void)call(NULL);
-        return true;
+        return NO_THREAD;
     }
     for (int64_t ms = 0; atomic_load(&process.returned) == 0; ms++) {
         if (ms >= process.timeout_ms) {
-            return false;
+            return LATE;
         }
         (void)nanosleep(&pause, NULL);
     }
     (void)pthread_join(thread, NULL);
-    return true;
+    return RETURNED;
 }
 
 /* ---- leaving -------------------------------------------------------------------------------- */
@@ -86,7 +87,7 @@ static void at_exit(void)
         MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) {
         return;
     }
-    if (!returns_in_time(finalize_main)) {
+    if (call_in_time(finalize_main) == LATE) {
         (void)fprintf(stderr,
                       "lockstep: MPI_Finalize did not end in %lld ms and is given up; look for "
                       "a rank that has not left\n",
@@ -178,7 +179,10 @@ static ls_status initialise(char *error)
     if (ls__mpi_initialised()) {
         return process.ours ? LS_OK : adopt(error);
     }
-    if (!returns_in_time(init_main)) {
+    const outcome o = call_in_time(init_main);
+    if (o == NO_THREAD) {
+        (void)init_main(NULL);
+    } else if (o == LATE) {
         ls__mpi_abandon();
 #ifdef __GLIBC__
         (void)on_exit(end_at_once, NULL);

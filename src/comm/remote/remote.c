@@ -208,8 +208,8 @@ static void take_claim(ls_group *group, int from, const ls__message *message)
     }
 }
 
-/* Member 0 has decided. Of a claimant here a member 0 here says nothing new; a remote one tells all
- * members here, so each writes its own block: the claimant, too, may be writing its block. */
+/* Member 0 has decided. On this host it says nothing new of a claimant here; from another host it
+ * tells each member here, which writes its own block, because the claimant writes its own. */
 static void take_failed(ls_group *group, const ls__message *message)
 {
     cause c;

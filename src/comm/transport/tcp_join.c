@@ -4,8 +4,8 @@
  * a rank that has read them knows that all listeners are open. It then connects to the lower ranks
  * and accepts the higher ones. After the handshake, which proves that the peer knows the job's
  * secret, one HELLO says which connection this is, and one byte answers it. A connection that is reset
- * before the answer has come is made again, and takes the place of the one whose answer was lost. The
- * other side may have left ls_init by then: so this rank gives up a second after the loss.
+ * before the answer has come is made again, and takes the place of the one whose answer was lost. If
+ * the other side has left ls_init by then, this rank gives up a second after the loss.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <lockstep/comm.h>
@@ -344,18 +343,11 @@ static void *hold_progress(void *of)
     return NULL;
 }
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static double late_broadcast(float *x)
 {
     pthread_t thread;
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
-    const double begun = seconds();
+    const double begun = ls_time();
     if (ls_rank() == 1) {
         atomic_store(&holds, false);
         CHECK(pthread_create(&thread, NULL, hold_progress, comm()) == 0);
@@ -367,7 +359,7 @@ static double late_broadcast(float *x)
     if (ls_rank() == 1) {
         CHECK(pthread_join(thread, NULL) == 0);
     }
-    return seconds() - begun;
+    return ls_time() - begun;
 }
 
 /* The shortest of several counts: a root that nobody wakes sleeps for LS__CHECK_NS each time. */

@@ -6,9 +6,9 @@
  * Of each cell: every survivor names the victim, its process, the operation in which it was, and the
  * line of victim.c, in time. Only a rank that has not met the victim yet names none: it reports at the
  * deadline of ls_init, also where it waits in MPI_Init. After ls_finalize there is nothing to report,
- * but the others end. mpirun is told not to kill the survivors (--enable-recovery,
- * -disable-auto-cleanup), and each rank's shell ends a second later than the rank, because mpirun would
- * otherwise be faster than the report. A fixed part runs always, all with TEST_LONG=1.
+ * but the others end. mpirun is told not to kill the survivors (--enable-recovery, -disable-auto-cleanup),
+ * and each rank's shell ends a second later than the rank, because mpirun would otherwise be faster
+ * than the report. A fixed part runs always, all with TEST_LONG=1.
  */
 #include <signal.h>
 #include <stdio.h>

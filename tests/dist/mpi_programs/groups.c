@@ -57,7 +57,7 @@ static void say_error(MPI_Comm comm)
     fflush(stdout);
 }
 
-/* The second one finds what the first one has left. */
+/* The second call meets the state in which the first one left MPI. */
 static int say_errors_of_two_starts(void)
 {
     for (int i = 0; i < 2; i++) {

@@ -305,7 +305,7 @@ DIST_TESTS(a_group_under_a_mesh_on_, _ranks_is_not_freed, 1, 2, 4)
     CHECK_OK(ls_group_free(group));
 }
 
-/* ls_finalize frees what is left, in whatever order the program does it. */
+/* ls_finalize frees the groups, before or after the program frees their users. */
 TEST(users_of_groups_may_be_freed_after_finalize)
 {
     ls_group *group = NULL;

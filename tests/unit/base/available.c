@@ -122,8 +122,6 @@ TEST(this_system_says_something)
     CHECK(left > 1 << 20);
 }
 
-TEST_MAIN
-
 TEST(the_last_cache_is_the_third_level_or_the_second)
 {
     ls__env fake = *ls__env_posix();
@@ -135,3 +133,5 @@ TEST(the_last_cache_is_the_third_level_or_the_second)
     add("/sys/devices/system/cpu/cpu0/cache/index3/size", "16384K\n");
     CHECK_INT(ls__memory_last_cache(&fake), 16 << 20);
 }
+
+TEST_MAIN
