@@ -58,21 +58,21 @@ static inline ls_status ls_mpi_status_(int code, const char *call)
                          code);
 }
 
-/* Rank 0 puts a key into the store of its job, and every rank looks whether its own store has it. */
+/* Rank 0 puts a key into the store of its job, and every rank looks whether its own store has it. Ranks
+ * and threads that make other groups at the same time have keys of their own. */
 static inline ls_status ls_mpi_same_job_(MPI_Comm comm, int rank, int size)
 {
-    double now = ls_time();
-    char key[64];
+    char key[96] = "";
     bool found = false;
     int same[LS_MPI_RANKS_MAX], mine;
     const ls_store_value one = {"1", 1};
     ls_status status = LS_OK;
-    snprintf(key, sizeof key, "ls_group_from_mpi/%.9f", now);
     if (rank == 0) {
+        snprintf(key, sizeof key, "ls_group_from_mpi/%d/%p/%.9f", ls_rank(), (void *)key,
+                 ls_time());
         status = ls_store_set(ls_runtime_store(), key, "1", 1, -1);
     }
-    LS_TRY(ls_mpi_status_(MPI_Bcast(&now, 1, MPI_DOUBLE, 0, comm), "MPI_Bcast"));
-    snprintf(key, sizeof key, "ls_group_from_mpi/%.9f", now);
+    LS_TRY(ls_mpi_status_(MPI_Bcast(key, sizeof key, MPI_CHAR, 0, comm), "MPI_Bcast"));
     if (status == LS_OK) {
         status = ls_store_compare_set(ls_runtime_store(), key, one, one, &found, -1);
     }

@@ -49,6 +49,17 @@ static bool groups_of_all_kinds(void)
     return right;
 }
 
+/* Every rank makes groups of itself at the same moments. */
+static bool groups_made_at_once(void)
+{
+    bool right = true;
+    for (int i = 0; i < 2000 && right; i++) {
+        MPI_Barrier(MPI_COMM_WORLD);
+        right = is_group_of(MPI_COMM_SELF);
+    }
+    return right;
+}
+
 static void say_error(MPI_Comm comm)
 {
     ls_group *group = NULL;
@@ -122,6 +133,8 @@ int main(int argc, char **argv)
         say_error(MPI_COMM_NULL);
     } else if (strcmp(name, "inter") == 0) {
         say_error_of_inter();
+    } else if (strcmp(name, "at-once") == 0) {
+        report(groups_made_at_once());
     } else {
         report(groups_of_all_kinds() && ls_rank() == rank && ls_world_size() == size);
     }

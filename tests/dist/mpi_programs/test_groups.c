@@ -15,6 +15,8 @@ static void groups_are_right(const char *mpi)
              mpi);
     check_count(under_mpi, text, "all ranks are right", 2);
     check_count(under_mpi, text, "status 0", 1);
+    snprintf(text, sizeof text, "under %s 2 groups at-once", mpi);
+    check_count(under_mpi, text, "all ranks are right", 1);
 }
 
 TEST(groups_of_communicators_over_open_mpi)
