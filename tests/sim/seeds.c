@@ -57,6 +57,7 @@ TEST(seeds_that_found_bugs_hold)
         "2012",  "3818", /* memory was left when a checkpoint's ranks were lost */
         "344",   "630",  /* a damaged frame was told as a connection that was closed */
         "8419",  "8660", /* a connection reset as it is made: waited for until the deadline */
+        "31070",         /* a rank left after damage: told as a rank that had only left */
         "8712",          /* 86 ms behind a slow rank were taken for a lost wake-up */
     };
     for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {

@@ -48,6 +48,14 @@ void ls__comm_record_failure(const ls__comm *comm, ls_status status, const char 
     }
 }
 
+ls_status ls__comm_failure_of(const ls__board_rank *record)
+{
+    /* Sync: acquires the text. */
+    const uint32_t failed = atomic_load_explicit(&record->failed, memory_order_acquire);
+    const bool survived = atomic_load_explicit(&record->survived, memory_order_relaxed) != 0;
+    return survived ? LS_OK : (ls_status) - (int32_t)failed;
+}
+
 /* LS_ERR_PEER is another rank's failure, which the launcher records on the board itself. */
 void ls__group_record_failure(ls_group *group, ls_status status, const char *text)
 {

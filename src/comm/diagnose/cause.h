@@ -6,6 +6,9 @@
 
 /* Records a failure of this rank on the board: the launcher reads it if the rank then ends. */
 void ls__comm_record_failure(const ls__comm *comm, ls_status status, const char *text);
+/* The status of the failure that the rank of this record has detected and not survived; its text is in
+ * `failed_text`. LS_OK: none. */
+ls_status ls__comm_failure_of(const ls__board_rank *record);
 /* Proposes a root cause for the group, wakes all members, and returns; any thread. */
 void ls__group_cause(ls_group *group, ls_status status, const char *text);
 /* The same; rank `by` of the world caused it. */

@@ -59,19 +59,24 @@ static bool is_gone(const ls_group *group, ls_work *work, int r, uint64_t now_ns
     return dead && now_ns - work->gone_seen_ns > LS__GRACE_NS;
 }
 
-/* A member that gave up because of a deadlock has published the cycle, which explains more than its
- * absence. */
+/* A member that gave up because of a deadlock has published the cycle, and one that left after a failure
+ * the failure: both explain more than its absence. */
 static void fail_gone(ls_group *group, const ls_work *work, int r, const char *what)
 {
     char text[LS__FAILURE_MAX], operation[256];
-    if (ls__deadlock_left(group->comm, group->member[r].world_rank, text, sizeof text)) {
+    const int rank = group->member[r].world_rank;
+    const ls__board_rank *record = ls__comm_record(group->comm, rank);
+    if (ls__deadlock_left(group->comm, rank, text, sizeof text)) {
         ls__group_cause(group, LS_ERR_MISMATCH, text);
         return;
     }
-    ls__operation_text(group, &work->descriptor, operation, sizeof operation);
-    snprintf(text, sizeof text, "%s cannot finish: rank %d has %s", operation,
-             group->member[r].world_rank, what);
-    ls__group_cause_by(group, LS_ERR_PEER, text, group->member[r].world_rank);
+    if (ls__comm_failure_of(record) != LS_OK) {
+        snprintf(text, sizeof text, "%s", record->failed_text);
+    } else {
+        ls__operation_text(group, &work->descriptor, operation, sizeof operation);
+        snprintf(text, sizeof text, "%s cannot finish: rank %d has %s", operation, rank, what);
+    }
+    ls__group_cause_by(group, LS_ERR_PEER, text, rank);
 }
 
 /* A receive from any source is lost when one possible sender has died, or when all have left.

@@ -15,7 +15,7 @@
  *     QUIET, LEFT   the tables of reclaim.c
  *     BEAT      the heartbeat with a rank's activity, twice a second; a silent rank is stopped or
  *               cut off
- *     BYE       a rank leaves; it waits for a moment until its peers have answered, so that all its
+ *     BYE       a rank leaves, with its failure if it has one; it waits for a moment until its peers have answered, so that all its
  *               data has arrived: closing a socket with unread bytes sends a reset, which overtakes
  *               data
  *
@@ -105,6 +105,8 @@ void ls__remote_post(ls_group *group, uint64_t sequence); /* an operation that h
 void ls__remote_send_finished(ls_group *group);
 void ls__remote_send_blocked(ls__comm *comm, const ls__blocked *blocked);
 void ls__remote_send_left(ls_group *group, ls__message_kind kind); /* QUIET, LEFT */
+/* remote_check.c. A heartbeat has come. */
+void ls__remote_take_beat(ls__comm *comm, int from, const ls__message *message);
 /* Sends beats and looks for silence and broken connections; called ten times a second. */
 void ls__remote_check(ls__comm *comm, uint64_t now_ns);
 /* Whether data from this remote rank arrived damaged, so that no more is read from it. */
