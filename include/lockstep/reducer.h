@@ -47,6 +47,9 @@ typedef struct ls_reducer_param {
     double divisor; /* not 0: the sum is divided by this instead; 1: it stays a sum. Default 0 */
     int bucket;     /* from 1: parameters with the same number and the same groups and type share a
                        bucket, however large. Default 0: Lockstep chooses. For all or for none */
+    int64_t rows;   /* of a table, such as an embedding's, of which a backward reaches few rows: the
+                       gradient is [rows, count / rows]. Between hosts only rows are sent that some
+                       rank reaches (ls_reducer_reach), with the same bits as result. Default 0: none */
 } ls_reducer_param;
 
 /* When gradients are reduced, and in which pieces. All modes give the same bits. */
@@ -118,6 +121,12 @@ LS_DEFAULTS_FUNCTION(reducer_begin)
  * added afterwards, so only the new part is reduced. */
 LS_API ls_status ls_reducer_begin(ls_reducer *reducer, const ls_reducer_begin_options *options);
 
+/* Before ls_reducer_begin: the backward that begins reaches these rows, index[count], of a table and those
+ * of other such calls, and all others of its gradient are zero, or summed up in earlier local backwards.
+ * Without a call any row may be reached. Local call; LS_ERR_INVALID for a parameter without `rows`. */
+LS_API ls_status ls_reducer_reach(ls_reducer *reducer, int param, const int64_t *index,
+                                  int64_t count);
+
 /* Reports that gradient number `param` is final on this rank; may start the all-reduce of its
  * bucket. Any thread may call it. It does nothing in a local backward and without ls_reducer_begin.
  * A second call for a parameter in one backward is LS_ERR_STATE and names the parameter. `stream`:
@@ -171,7 +180,8 @@ typedef struct ls_reducer_stats {
     uint64_t bucket_bytes;   /* bytes of all buckets */
     double comm_seconds;     /* last backward: from the first launch to the last completion */
     double exposed_seconds;  /* last backward: time for which ls_reducer_wait blocked */
-    uint64_t gradient_bytes; /* last backward: bytes of the buckets that were reduced, as sent */
+    uint64_t gradient_bytes; /* last backward: bytes of the buckets that were reduced, as sent: of a
+                                table its rows */
     double backward_seconds; /* last backward: from ls_reducer_begin to ls_reducer_wait */
     /* What each rank did in the step before without waiting for others: from the end of one
        ls_reducer_wait to the begin of the next, 0 in the first step. The slowest rank of the

@@ -61,6 +61,9 @@ static ls_status reach_leaves(ls__autograd_pass *pass, ls__autograd_walk *walk)
         LS_TRY(check_divided(pass, leaf));
         LS_TRY(pass->part == LS__PART_WHOLE ? ls__observers_reached(pass, leaf) : LS_OK);
     }
+    if (pass->part == LS__PART_WHOLE) {
+        ls__observers_mark_rows(pass, walk);
+    }
     return LS_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "autograd/joint.h"
 #include "autograd/pass.h"
 #include "base/assert.h"
 
@@ -63,7 +64,62 @@ ls_status ls__observers_reached(ls__autograd_pass *pass, ls__leaf *leaf)
     }
     LS_ASSERT(leaf->observer_index >= 0 && leaf->observer_index < watch->observer->param_count);
     ((uint8_t *)watch->used->data)[leaf->observer_index] = 1;
+    if (leaf->rows != NULL) {
+        leaf->rows->some = false; /* unless ls__observers_mark_rows finds which */
+    }
     return LS_OK;
+}
+
+/* The rows of the leaf, if all that reaches it so far names them. */
+static ls__rows *rows_of(ls__tensor_node *to)
+{
+    ls__rows *rows = to != NULL && ls__node_is_leaf(to) ? ls__leaf_of(to)->rows : NULL;
+    return rows != NULL && rows->some ? rows : NULL;
+}
+
+/* An edge leads to a table from another operation than a lookup, or to a part of it. */
+static void reach_any(const ls__edge *edge)
+{
+    ls__rows *rows = rows_of(edge->to);
+    if (rows != NULL) {
+        rows->some = false;
+    }
+}
+
+static void mark_rows_of(const ls__tensor_node *node)
+{
+    for (int i = 0; i < LS__EDGES_MAX; i++) {
+        const ls__edge *edge = &node->edge[i];
+        ls__rows *rows = rows_of(edge->to);
+        if (rows != NULL && i == 0 && node->op->rows != NULL && edge->geometry == NULL) {
+            node->op->rows(node, rows);
+        } else {
+            reach_any(edge);
+        }
+    }
+    const ls__joint_links *links = ls__links_of(node);
+    for (int64_t i = 0; links != NULL && i < links->count; i++) {
+        reach_any(&links->at[i].edge);
+    }
+}
+
+/* A hook may write anything into a gradient, and a root's is the program's. */
+void ls__observers_mark_rows(const ls__autograd_pass *pass, const ls__autograd_walk *walk)
+{
+    int64_t tables = 0;
+    for (int64_t i = 0; i < walk->outside.count; i++) {
+        const ls__leaf *leaf = ls__leaf_of(walk->outside.at[i]);
+        if (leaf->rows != NULL && leaf->hooks == NULL) {
+            ls__rows_clear(leaf->rows);
+            tables++;
+        }
+    }
+    for (int64_t i = 0; tables > 0 && i < walk->order.count; i++) {
+        mark_rows_of(walk->order.at[i]);
+    }
+    for (int i = 0; i < pass->roots; i++) {
+        reach_any(&pass->root[i].edge);
+    }
 }
 
 /* Observers begin in the order of the list, which is the same on every rank; the order in which

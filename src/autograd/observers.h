@@ -13,6 +13,7 @@
 
 #include <lockstep/autograd.h>
 
+#include "autograd/walk.h"
 #include "base/list.h"
 #include "tensor/graph.h"
 
@@ -45,6 +46,8 @@ void ls__observer_remove(ls__observer *observer);
 /* ---- during a pass, called by the engine -------------------------------------------------- */
 
 ls_status ls__observers_reached(ls__autograd_pass *pass, ls__leaf *leaf); /* while planning */
+/* After planning, for observers that ask which rows of tables the pass will reach. */
+void ls__observers_mark_rows(const ls__autograd_pass *pass, const ls__autograd_walk *walk);
 ls_status ls__observers_begin(ls__autograd_pass *pass);
 ls_status ls__observers_ready(const ls__leaf *leaf);
 ls_status ls__observers_end(ls__autograd_pass *pass);

@@ -34,6 +34,7 @@
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
 #include "reduce/shards.h"
+#include "reduce/table.h"
 #include "tensor/shape.h"
 
 static ls_status ddp_forward(ls_module *self, ls_tensor *const *inputs, int input_count,
@@ -60,6 +61,7 @@ static ls_status adopt(ls__ddp *d, int i)
 {
     LS_TRY(ls__param_observe(d->params[i].value, &d->observer, i));
     LS_TRY(ls__param_set_name(d->params[i].value, d->params[i].name));
+    LS_TRY(ls__param_set_rows(d->params[i].value, ls__reducer_rows(d->reducer, i)));
     LS_TRY(bind_grad(d, i, ls__reducer_grad(d->reducer, i)));
     return ls__param_set_grad_present(d->params[i].value, false);
 }
@@ -314,6 +316,12 @@ static ls_status on_usable(ls__observer *self)
 
 /* ---- making ------------------------------------------------------------------------------- */
 
+/* Those of a table; 0: it is none. */
+static int64_t rows_of(const ls_tensor *param)
+{
+    return ls__param_is_table(param) ? ls_shape_of(param).dim[0] : 0;
+}
+
 /* Registers the parameters with a new reducer. Collective; it fails on every rank when the models
  * differ. */
 static ls_status make_reducer(ls__ddp *d, const ls_ddp_options *options)
@@ -339,7 +347,8 @@ static ls_status make_reducer(ls__ddp *d, const ls_ddp_options *options)
                                         .reduce_group = place.reduce_group,
                                         .batch_group = place.batch_group,
                                         .divisor = place.divisor,
-                                        .bucket = place.bucket};
+                                        .bucket = place.bucket,
+                                        .rows = rows_of(d->params[i].value)};
     }
     ls_status status =
         ls_reducer_new(d->group, entries, d->param_count,
@@ -465,6 +474,7 @@ static void tear_down(ls__ddp *d)
         (void)ls__param_bind_grad(d->params[i].value, NULL, NULL);
         (void)ls__param_observe(d->params[i].value, NULL, -1);
         (void)ls__param_set_name(d->params[i].value, NULL);
+        (void)ls__param_set_rows(d->params[i].value, NULL);
     }
     if (d->observing) {
         ls__observer_remove(&d->observer);

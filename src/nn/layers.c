@@ -9,6 +9,7 @@
 
 #include <lockstep/ops.h>
 
+#include "autograd/param.h"
 #include "base/options.h"
 #include "nn/layer.h"
 #include "nn/module.h"
@@ -88,6 +89,7 @@ ls_module *ls_embedding_new(int64_t count, int64_t dim)
     }
     self->weight = ls__layer_param(&self->base, "weight", LS_SHAPE(count, dim));
     ls__layer_note(&self->base, ls_fill_normal(self->weight, 0.0, 1.0));
+    ls__param_set_table(self->weight);
     return ls__layer_finished(&self->base);
 }
 

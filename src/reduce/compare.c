@@ -26,13 +26,17 @@ typedef struct summary {
  * it. */
 static void describe(const ls_reducer *r, const ls__reduce_param *param, char *out, size_t bytes)
 {
-    char count[32], more[64] = "";
+    char count[32], more[96] = "";
     (void)snprintf(count, sizeof count, "[%lld]", (long long)param->count);
     const int batch = r->batches[param->key.batch].size;
     if (param->key.divisor != 0) {
         (void)snprintf(more, sizeof more, ", divided by %g", param->key.divisor);
     } else if (batch != r->size) {
         (void)snprintf(more, sizeof more, ", divided by %d ranks", batch);
+    }
+    if (param->rows > 0) {
+        const size_t used = strlen(more);
+        (void)snprintf(more + used, sizeof more - used, ", %lld rows", (long long)param->rows);
     }
     if (param->map > 0) {
         const size_t used = strlen(more);
@@ -56,6 +60,7 @@ static uint64_t hash_params(const ls_reducer *r, const ls__reduce_domain *domain
         hash = ls__hash_bytes(hash, &p->key.divisor, sizeof p->key.divisor);
         hash = ls__hash_bytes(hash, &r->batches[p->key.batch].size, sizeof(int));
         hash = ls__hash_bytes(hash, &p->map, sizeof p->map);
+        hash = ls__hash_bytes(hash, &p->rows, sizeof p->rows);
     }
     return hash;
 }

@@ -15,6 +15,7 @@
 #include "reduce/domain.h"
 #include "reduce/reducer.h"
 #include "reduce/replica.h"
+#include "reduce/table.h"
 
 /* Rank's part of a domain's exchange; this rank writes only its own. */
 static ls__reduce_control *part_of(const ls__reduce_domain *domain, int rank)
@@ -32,6 +33,24 @@ static const ls__reduce_control *part(const ls_reducer *r, int rank)
 static uint8_t *bitmap(const ls__reduce_domain *domain, int rank)
 {
     return (uint8_t *)(part_of(domain, rank) + 1);
+}
+
+/* The bitmaps of the domain's tables follow it, in the order of the parameters. */
+static uint8_t *table_bitmaps(const ls__reduce_domain *domain, int rank)
+{
+    return bitmap(domain, rank) + ((size_t)domain->param_count + 7) / 8;
+}
+
+static void put_tables(const ls_reducer *r, const ls__reduce_domain *domain)
+{
+    uint8_t *bits = table_bitmaps(domain, domain->rank);
+    for (int i = 0; i < domain->param_count; i++) {
+        ls__reduce_table *table = r->params[domain->params[i]].table;
+        if (table != NULL) {
+            ls__table_put(table, bits);
+            bits += ls__table_bytes(table);
+        }
+    }
 }
 
 /* What this rank did since the last backward ended, and in that backward. */
@@ -68,6 +87,7 @@ static ls_status start_in(ls_reducer *r, ls__reduce_domain *domain)
             bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i % 8));
         }
     }
+    put_tables(r, domain);
     const ls_collective_options options = {.size = sizeof options,
                                            .tag = "a synchronised backward begins"};
     const ls__collective args = {.operation = LS__OP_ALL_GATHER,
@@ -318,6 +338,19 @@ static void combine_used(ls_reducer *r, const ls__reduce_domain *domain)
     }
 }
 
+/* Which rows of its tables any rank of the domain reaches. */
+static void combine_tables(ls_reducer *r, const ls__reduce_domain *domain)
+{
+    size_t at = 0;
+    for (int i = 0; i < domain->param_count; i++) {
+        ls__reduce_table *table = r->params[domain->params[i]].table;
+        for (int rank = 0; table != NULL && rank < domain->size; rank++) {
+            ls__table_take(table, table_bitmaps(domain, rank) + at, rank == 0);
+        }
+        at += table != NULL ? ls__table_bytes(table) : 0;
+    }
+}
+
 /* Whether the parameters themselves differ; ls__replica_check names them when the backward has ended,
  * in an exchange that all ranks of the domain must enter. */
 static ls_status compare_replicas(const ls_reducer *r, ls__reduce_domain *domain)
@@ -373,6 +406,7 @@ ls_status ls__control_finish(ls_reducer *r)
     find_slowest(r);
     for (int d = 0; d < r->domain_count; d++) {
         combine_used(r, &r->domains[d]);
+        combine_tables(r, &r->domains[d]);
         LS_TRY(compare_replicas(r, &r->domains[d]));
     }
     return find_divisors(r);

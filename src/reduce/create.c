@@ -60,6 +60,7 @@ static ls_status copy_param(ls_reducer *r, int i, int count, const ls_reducer_pa
 {
     ls__reduce_param *to = &r->params[i];
     *to = (ls__reduce_param){.count = from->count,
+                             .rows = from->rows,
                              .key = {.dtype = from->dtype, .divisor = from->divisor},
                              .map = from->bucket,
                              .user = from->grad};
@@ -79,6 +80,13 @@ static ls_status copy_param(ls_reducer *r, int i, int count, const ls_reducer_pa
                         "reducer \"%s\": parameter %s has the divisor %g; give a positive number, "
                         "or 0 for that of its batch group",
                         r->name, from->name, from->divisor);
+    }
+    if (from->rows < 0 || (from->rows > 0 && from->count % from->rows != 0)) {
+        return ls__fail(
+            LS_ERR_INVALID,
+            "reducer \"%s\": parameter %s has %lld elements in %lld rows; give a number of "
+            "rows that divides them, or 0",
+            r->name, from->name, (long long)from->count, (long long)from->rows);
     }
     LS_TRY(copy_texts(r, to, from));
     LS_TRY(check_map(r, count, from));

@@ -23,6 +23,7 @@
 #include "comm/group/group.h"
 #include "comm/group/round_robin.h"
 #include "reduce/reducer.h"
+#include "reduce/table.h"
 
 /* Peers wait in the making of the group, and no other group exists yet that they look at. (When
  * ls_group_new fails, all ranks know.) */
@@ -169,8 +170,10 @@ ls_status ls__domains_fill(ls_reducer *r)
     for (int d = 0; d < r->domain_count; d++) {
         ls__reduce_domain *domain = &r->domains[d];
         const size_t n = (size_t)domain->param_count;
+        size_t bits;
+        LS_TRY(ls__tables_make(r, d, &bits));
         domain->control_bytes =
-            ls__round_up(sizeof(ls__reduce_control) + (n + 7) / 8, LS__CACHE_LINE);
+            ls__round_up(sizeof(ls__reduce_control) + (n + 7) / 8 + bits, LS__CACHE_LINE);
         void *control = NULL;
         LS_TRY(ls__group_memory(domain->group, domain->control_bytes * (size_t)domain->size,
                                 &control));
@@ -189,9 +192,11 @@ ls_status ls__domains_fill(ls_reducer *r)
     return LS_OK;
 }
 
-static ls_status free_domain(ls__reduce_domain *domain)
+static ls_status free_domain(ls_reducer *r, int d)
 {
+    ls__reduce_domain *domain = &r->domains[d];
     ls_status first = LS_OK;
+    ls__tables_free(r, d);
     if (domain->control != NULL) {
         (void)ls_group_dealloc(domain->group, domain->control);
     }
@@ -209,7 +214,7 @@ ls_status ls__domains_free(ls_reducer *r)
 {
     ls_status first = LS_OK;
     for (int d = r->domain_count - 1; d >= 0; d--) {
-        const ls_status status = free_domain(&r->domains[d]);
+        const ls_status status = free_domain(r, d);
         first = first < 0 ? first : status;
         ls__group_use(r->domains[d].given, LS__USER_REDUCER, -1);
     }

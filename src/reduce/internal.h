@@ -1,7 +1,7 @@
 /* The reducer's own structures. reducer.c is the state machine, domain.c keeps the groups, plan.c lays
  * gradients out in regions and buckets, automatic.c chooses the buckets' sizes (boundaries.c: the
  * search), bucket.c keeps their contents, control.c runs the exchange
- * that opens a synchronising backward, compare.c checks that all ranks registered alike,
+ * that opens a synchronising backward, table.c sends rows of tables, compare.c checks that all ranks registered alike,
  * config_check.c that they train with the same settings.
  */
 #ifndef LS_REDUCE_INTERNAL_H
@@ -12,6 +12,7 @@
 #include <lockstep/reducer.h>
 
 #include "base/arena.h"
+#include "base/rows.h"
 #include "base/runtime.h"
 #include "comm/engine/lock.h"
 #include "reduce/automatic.h"
@@ -52,9 +53,18 @@ typedef struct ls__reduce_key {
     double divisor;    /* 0: the batch's */
 } ls__reduce_key;
 
+typedef struct ls__reduce_table { /* table.c */
+    ls__rows rows;                /* that this rank reaches in the backward to come */
+    uint8_t *taken;               /* [rows.count] 1: some rank reaches it in this backward */
+    int64_t taken_count;
+    char *packed; /* registered; those rows */
+    size_t row_bytes;
+} ls__reduce_table;
+
 typedef struct ls__reduce_param {
     char *name, *shape;
-    int64_t count;
+    int64_t count, rows;     /* rows: of a table; 0: it is none */
+    ls__reduce_table *table; /* NULL: it is always sent whole */
     size_t bytes;
     ls__reduce_key key;
     int map;       /* the caller's bucket, from 1; 0: Lockstep chooses */
@@ -127,7 +137,8 @@ typedef struct ls__reduce_division {
     size_t first_bytes, bytes; /* … or so many bytes; the first one of a region fewer */
 } ls__reduce_division;
 
-/* One rank's part of a domain's control exchange; the bitmap of used parameters follows. */
+/* One rank's part of a domain's control exchange; the bitmaps of used parameters and of its tables'
+ * rows follow. */
 typedef struct ls__reduce_control {
     double weight;
     uint32_t plan_version;

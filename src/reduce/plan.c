@@ -185,13 +185,20 @@ static size_t cap_of(const ls__reduce_plan *plan, const ls__reduce_division *div
                                                             : division->bytes;
 }
 
+/* Whether a cell or bucket is a table's, which has a bucket of its own. */
+static bool is_table(const ls_reducer *r, const ls__reduce_plan *plan, int first)
+{
+    return r->params[plan->order[first]].table != NULL;
+}
+
 /* Whether cell c belongs to the bucket that is being filled. */
 static bool fits(const ls_reducer *r, const ls__reduce_plan *plan,
                  const ls__reduce_division *division, const ls__reduce_bucket *bucket, int c)
 {
     const ls__reduce_cell *cell = &plan->cells[c];
     const int map = r->params[plan->order[cell->first]].map;
-    if (bucket->region != cell->region) {
+    if (bucket->region != cell->region || is_table(r, plan, cell->first) ||
+        is_table(r, plan, bucket->first)) {
         return false;
     }
     if (map > 0) {

@@ -34,6 +34,7 @@
 #include "reduce/replica.h"
 #include "reduce/shards.h"
 #include "reduce/stats.h"
+#include "reduce/table.h"
 #include "reduce/wire.h"
 
 /* Before the first backward, so no lock is needed. */
@@ -200,6 +201,7 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
         ls__automatic_divide(r);
     }
     count_pending(r, options);
+    ls__tables_begin(r, options);
     if (options->local) {
         return LS_OK;
     }
@@ -290,16 +292,15 @@ static void bucket_done(void *arg, ls_status status)
 /* Called by the thread that set `launching`, without the lock; see Note [Launching]. */
 static ls_status launch(ls_reducer *r, ls__reduce_bucket *bucket)
 {
-    const ls__env *env = r->runtime->env;
     if (!ls__bucket_used(r, bucket)) {
         return LS_OK;
     }
     LS_ASSERT(bucket->pending == 0 && bucket->work == NULL);
     ls__bucket_fill(r, bucket);
     ls__nonfinite_look(r, bucket);
-    bucket->launched_ns = env->now_ns(env);
+    bucket->launched_ns = bucket->env->now_ns(bucket->env);
     const ls__reduce_wire wire = ls__wire_send(r, bucket);
-    r->gradient_bytes += wire.bytes;
+    r->gradient_bytes += (uint64_t)wire.count * ls_dtype_size(wire.dtype);
     const ls__reduce_key *key = &r->plan.regions[bucket->region].key;
     const ls_collective_options options = {
         .size = sizeof options,
@@ -308,7 +309,7 @@ static ls_status launch(ls_reducer *r, ls__reduce_bucket *bucket)
     const ls__collective args = {.operation = LS__OP_ALL_REDUCE,
                                  .input = wire.memory,
                                  .output = wire.memory,
-                                 .count = ls__bucket_elements(r, bucket),
+                                 .count = wire.count,
                                  .dtype = wire.dtype,
                                  .op = LS_SUM,
                                  .options = &options,
@@ -370,10 +371,9 @@ ls_status ls_reducer_ready(ls_reducer *r, int param, ls_stream *stream)
         ls__unlock(&r->lock, r->runtime->env);
         return LS_OK;
     }
-    bool twice = p->ready;
+    const bool twice = p->ready;
     if (!twice) {
-        p->ready = true;
-        p->present = true;
+        p->ready = p->present = true;
         p->ready_ns = now;
         LS_ASSERT(r->plan.buckets[p->bucket].pending > 0 && r->ready_count < r->param_count);
         r->plan.buckets[p->bucket].pending--;
@@ -545,7 +545,7 @@ ls_status ls_reducer_wait(ls_reducer *r)
         ls__reducer_abort(r, status, own);
     }
     release_held(r);
-    ls_status control = wait_control(r);
+    const ls_status control = wait_control(r);
     status = status < 0 ? status : control;
     if (status == LS_OK) {
         status = wait_launched(r);

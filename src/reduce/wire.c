@@ -1,4 +1,4 @@
-/* bfloat16 on the wire, float32 in memory (torch's bf16_compress_hook).
+/* What travels in place of gradients: rows of a table (table.c), or bfloat16 of float32 in memory (torch's bf16_compress_hook).
  *
  *     region   float32  ──round──▶  wire  bfloat16  ──all_reduce──▶  wire  ──widen──▶  region
  *
@@ -12,6 +12,7 @@
 #include "comm/backend/plugin_group.h"
 #include "kernel/reduce/reduce.h"
 #include "reduce/bucket.h"
+#include "reduce/table.h"
 
 ls_status ls__wire_check(const ls_reducer_options *options)
 {
@@ -62,8 +63,16 @@ ls__reduce_wire ls__wire_send(const ls_reducer *r, const ls__reduce_bucket *buck
 {
     const ls__reduce_region *region = &r->plan.regions[bucket->region];
     const void *from = ls__bucket_memory(r, bucket);
+    const ls__reduce_table *table = ls__bucket_table(r, bucket);
+    if (table != NULL) {
+        ls__table_pack(table, from);
+        const size_t bytes = (size_t)table->taken_count * table->row_bytes;
+        return (ls__reduce_wire){table->packed, (int64_t)(bytes / ls_dtype_size(region->key.dtype)),
+                                 region->key.dtype};
+    }
     if (region->wire == NULL) {
-        return (ls__reduce_wire){ls__bucket_memory(r, bucket), region->key.dtype, bucket->bytes};
+        return (ls__reduce_wire){ls__bucket_memory(r, bucket), ls__bucket_elements(r, bucket),
+                                 region->key.dtype};
     }
     void *to = place_of(r, bucket);
     const ls_dtype dtype = r->options.wire_dtype;
@@ -78,11 +87,16 @@ ls__reduce_wire ls__wire_send(const ls_reducer *r, const ls__reduce_bucket *buck
                                   .dtype = dtype,
                                   .op = LS_SUM,
                                   .src_wide = &wide});
-    return (ls__reduce_wire){to, dtype, (size_t)count * ls_dtype_size(dtype)};
+    return (ls__reduce_wire){to, count, dtype};
 }
 
 void ls__wire_receive(const ls_reducer *r, const ls__reduce_bucket *bucket)
 {
+    const ls__reduce_table *table = ls__bucket_table(r, bucket);
+    if (table != NULL) {
+        ls__table_unpack(table, ls__bucket_memory(r, bucket));
+        return;
+    }
     if (r->plan.regions[bucket->region].wire == NULL) {
         return;
     }

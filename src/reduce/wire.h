@@ -12,16 +12,16 @@ ls_status ls__wire_check(const ls_reducer_options *options);
 ls_status ls__wire_open(ls_reducer *r, ls__reduce_region *region);
 void ls__wire_close(ls_reducer *r, ls__reduce_region *region);
 
-/* What an all-reduce of the bucket takes: its memory and its type. */
+/* What an all-reduce of the bucket takes. */
 typedef struct ls__reduce_wire {
     void *memory;
+    int64_t count;
     ls_dtype dtype;
-    size_t bytes;
 } ls__reduce_wire;
 
-/* Rounds the bucket into the memory that is sent. */
+/* Rounds the bucket, or packs a table's rows, into the memory that is sent. */
 ls__reduce_wire ls__wire_send(const ls_reducer *r, const ls__reduce_bucket *bucket);
-/* The all-reduce has ended: widens the averages into the bucket. */
+/* The all-reduce has ended: brings the averages back. */
 void ls__wire_receive(const ls_reducer *r, const ls__reduce_bucket *bucket);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include <lockstep/ops.h>
 
+#include "base/assert.h"
 #include "tensor/indices.h"
 
 enum { SAVED_INDEX };
@@ -55,8 +56,26 @@ static ls_status embedding_backward(ls__tensor_rule *r)
     return LS_OK;
 }
 
-static const ls__op embedding_op = {
-    .name = "embedding", .backward = embedding_backward, .accumulates = true};
+static void embedding_rows(const ls__tensor_node *node, ls__rows *rows)
+{
+    const embedding_context *c = node->context;
+    const ls__tensor_saved *index = &node->saved[SAVED_INDEX];
+    const char *at = (const char *)index->storage->data + index->offset;
+    LS_ASSERT(rows->count == c->vocab);
+    for (int64_t i = 0; i < c->count; i++) {
+        const int64_t row = index_at(at, c->index_bytes, i);
+        if (row < 0 || row >= rows->count) { /* changed since: backward will say so */
+            rows->some = false;
+            return;
+        }
+        rows->reached[row] = 1;
+    }
+}
+
+static const ls__op embedding_op = {.name = "embedding",
+                                    .backward = embedding_backward,
+                                    .accumulates = true,
+                                    .rows = embedding_rows};
 
 /* The rows [..,C] of the table. The indices are checked against the vocabulary here, because the
  * kernel trusts them. NULL after a failure. */

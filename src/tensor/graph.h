@@ -28,6 +28,7 @@
 #ifndef LS_TENSOR_GRAPH_H
 #define LS_TENSOR_GRAPH_H
 
+#include "base/rows.h"
 #include "tensor/tensor.h"
 
 #define LS__EDGES_MAX 4
@@ -98,6 +99,8 @@ typedef struct ls__op {
     /* The saved operands that the rule reads for edge i, after an input part; LS__READS(bits), 0:
      * all. */
     uint8_t reads[LS__EDGES_MAX];
+    /* Marks the rows of input 0, a table, that its gradient will reach. NULL: any. */
+    void (*rows)(const ls__tensor_node *node, ls__rows *rows);
     /* Autograd's own, with any number of inputs and outputs (autograd/joint.h): called instead of a
      * rule. NULL: every other operation. */
     ls_status (*run)(ls__autograd_pass *pass, ls__tensor_node *node);
@@ -140,6 +143,8 @@ typedef struct ls__leaf {
     ls_shape shape;
     void *observer; /* ls__observer */
     int observer_index;
+    ls__rows *rows;       /* the observer's: which rows a pass will reach. NULL: it does not ask */
+    bool is_table;        /* an embedding's, of whose gradient a pass may reach few rows */
     const char *name;     /* of the parameter; NULL: none. Borrowed from its module */
     ls__leaf_hook *hooks; /* in order of addition */
 } ls__leaf;

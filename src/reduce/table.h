@@ -1,0 +1,29 @@
+/* Gradients of tables, of which a backward reaches few rows; see table.c. */
+#ifndef LS_REDUCE_TABLE_H
+#define LS_REDUCE_TABLE_H
+
+#include "reduce/internal.h"
+
+/* Makes the tables of domain d, whose group exists; *bits becomes the bytes of all their bitmaps.
+ * Collective in that all ranks of the domain do it. */
+ls_status ls__tables_make(ls_reducer *r, int d, size_t *bits);
+void ls__tables_free(ls_reducer *r, int d);
+
+/* A backward begins: which rows this rank's gradients hold. After ls__buckets_begin, before the gradients
+ * that it reaches count as local. */
+void ls__tables_begin(ls_reducer *r, const ls_reducer_begin_options *options);
+size_t ls__table_bytes(const ls__reduce_table *table); /* of a bitmap */
+/* This rank's rows as a bitmap; they are forgotten. */
+void ls__table_put(ls__reduce_table *table, uint8_t *bits);
+/* Adds a rank's rows to those that are taken; `first`: its are the first. */
+void ls__table_take(ls__reduce_table *table, const uint8_t *bits, bool first);
+
+/* The table whose rows stand for the bucket in this backward; NULL: all of the bucket is sent. */
+const ls__reduce_table *ls__bucket_table(const ls_reducer *r, const ls__reduce_bucket *bucket);
+void ls__table_pack(const ls__reduce_table *table, const char *grad);
+void ls__table_unpack(const ls__reduce_table *table, char *grad);
+
+/* The rows of a parameter, to be marked before a backward begins; NULL: all of them are always sent. */
+ls__rows *ls__reducer_rows(const ls_reducer *r, int param);
+
+#endif
