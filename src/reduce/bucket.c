@@ -21,6 +21,7 @@
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
 #include "reduce/shards.h"
+#include "reduce/table.h"
 
 /* ---- a backward begins -------------------------------------------------------------------- */
 
@@ -67,6 +68,20 @@ ls_status ls__buckets_begin(ls_reducer *r)
         r->weight = 0.0;
     }
     return LS_OK;
+}
+
+/* Of a local backward the rows are found when they are reduced, and sums of shards may hold any. */
+void ls__buckets_mark_rows(ls_reducer *r, const ls_reducer_begin_options *options)
+{
+    for (int i = 0; i < r->param_count; i++) {
+        ls__reduce_table *table = r->params[i].table;
+        const bool reached = !options->joined && (options->used == NULL || options->used[i]);
+        if (table != NULL && (options->local || r->shards.of_rank > 0)) {
+            table->rows.some = false;
+        } else if (table != NULL) {
+            ls__table_begin(table, reached, r->params[i].local ? ls__reducer_grad(r, i) : NULL);
+        }
+    }
 }
 
 /* ---- a bucket is launched ----------------------------------------------------------------- */

@@ -34,7 +34,6 @@
 #include "reduce/replica.h"
 #include "reduce/shards.h"
 #include "reduce/stats.h"
-#include "reduce/table.h"
 #include "reduce/wire.h"
 
 /* Before the first backward, so no lock is needed. */
@@ -201,7 +200,7 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
         ls__automatic_divide(r);
     }
     count_pending(r, options);
-    ls__tables_begin(r, options);
+    ls__buckets_mark_rows(r, options);
     if (options->local) {
         return LS_OK;
     }

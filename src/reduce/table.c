@@ -13,7 +13,6 @@
 #include "comm/backend/plugin_group.h"
 #include "comm/group/group.h"
 #include "comm/group/round_robin.h"
-#include "reduce/plan.h"
 #include "reduce/reducer.h"
 
 #define LEAST_BYTES ((size_t)64 << 10) /* a smaller table takes less time than its bitmap saves */
@@ -34,8 +33,8 @@ static ls_status make(ls_reducer *r, ls__reduce_param *param)
     ls__reduce_table *table = ls__arena_alloc(&r->arena, sizeof *table);
     uint8_t *marks = ls__arena_alloc(&r->arena, 2 * (size_t)param->rows);
     if (table == NULL || marks == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "reducer \"%s\", %s: no memory for the marks of %lld rows",
-                        r->name, param->name, (long long)param->rows);
+        return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory for %d parameters", r->name,
+                        r->param_count);
     }
     void *packed = NULL;
     LS_TRY(ls__group_memory(r->domains[param->key.domain].group, param->bytes, &packed));
@@ -82,23 +81,13 @@ static void mark_present(ls__rows *rows, const char *grad, size_t row_bytes)
     }
 }
 
-void ls__tables_begin(ls_reducer *r, const ls_reducer_begin_options *options)
+void ls__table_begin(ls__reduce_table *table, bool reached, const void *accumulated)
 {
-    for (int i = 0; i < r->param_count; i++) {
-        const ls__reduce_param *param = &r->params[i];
-        if (param->table == NULL) {
-            continue;
-        }
-        ls__rows *rows = &param->table->rows;
-        const bool reached = !options->joined && (options->used == NULL || options->used[i]);
-        if (!reached) {
-            ls__rows_clear(rows);
-        }
-        if (options->local || r->shards.of_rank > 0) {
-            rows->some = false; /* of a local one the rows are found when they are reduced */
-        } else if (rows->some && param->local) {
-            mark_present(rows, ls__reducer_grad(r, i), param->table->row_bytes);
-        }
+    if (!reached) {
+        ls__rows_clear(&table->rows);
+    }
+    if (table->rows.some && accumulated != NULL) {
+        mark_present(&table->rows, accumulated, table->row_bytes);
     }
 }
 

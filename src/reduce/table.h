@@ -9,9 +9,9 @@
 ls_status ls__tables_make(ls_reducer *r, int d, size_t *bits);
 void ls__tables_free(ls_reducer *r, int d);
 
-/* A backward begins: which rows this rank's gradients hold. After ls__buckets_begin, before the gradients
- * that it reaches count as local. */
-void ls__tables_begin(ls_reducer *r, const ls_reducer_begin_options *options);
+/* A synchronising backward begins, which reaches the table or not: adds the rows of what earlier ones have
+ * accumulated (NULL: nothing). */
+void ls__table_begin(ls__reduce_table *table, bool reached, const void *accumulated);
 size_t ls__table_bytes(const ls__reduce_table *table); /* of a bitmap */
 /* This rank's rows as a bitmap; they are forgotten. */
 void ls__table_put(ls__reduce_table *table, uint8_t *bits);
