@@ -341,13 +341,13 @@ static void combine_used(ls_reducer *r, const ls__reduce_domain *domain)
 /* Which rows of its tables any rank of the domain reaches. */
 static void combine_tables(ls_reducer *r, const ls__reduce_domain *domain)
 {
-    size_t at = 0;
+    const uint8_t *bits = table_bitmaps(domain, 0);
     for (int i = 0; i < domain->param_count; i++) {
         ls__reduce_table *table = r->params[domain->params[i]].table;
-        for (int rank = 0; table != NULL && rank < domain->size; rank++) {
-            ls__table_take(table, table_bitmaps(domain, rank) + at, rank == 0);
+        if (table != NULL) {
+            ls__table_take(table, bits, domain->control_bytes, domain->size);
+            bits += ls__table_bytes(table);
         }
-        at += table != NULL ? ls__table_bytes(table) : 0;
     }
 }
 

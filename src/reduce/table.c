@@ -106,16 +106,18 @@ void ls__table_put(ls__reduce_table *table, uint8_t *bits)
     rows->some = false;
 }
 
-void ls__table_take(ls__reduce_table *table, const uint8_t *bits, bool first)
+void ls__table_take(ls__reduce_table *table, const uint8_t *bits, size_t stride, int ranks)
 {
-    if (first) {
-        memset(table->taken, 0, (size_t)table->rows.count);
-        table->taken_count = 0;
-    }
-    for (int64_t i = 0; i < table->rows.count; i++) {
-        const uint8_t is = bits[i / 8] >> (i % 8) & 1;
-        table->taken_count += is && !table->taken[i];
-        table->taken[i] |= is;
+    table->taken_count = 0;
+    for (int64_t i = 0; i < table->rows.count; i += 8) {
+        uint8_t any = 0;
+        for (int rank = 0; rank < ranks; rank++) {
+            any |= bits[(size_t)rank * stride + (size_t)i / 8];
+        }
+        for (int64_t k = i; k < i + 8 && k < table->rows.count; k++, any >>= 1) {
+            table->taken[k] = any & 1;
+            table->taken_count += any & 1;
+        }
     }
 }
 

@@ -15,8 +15,8 @@ void ls__table_begin(ls__reduce_table *table, bool reached, const void *accumula
 size_t ls__table_bytes(const ls__reduce_table *table); /* of a bitmap */
 /* This rank's rows as a bitmap; they are forgotten. */
 void ls__table_put(ls__reduce_table *table, uint8_t *bits);
-/* Adds a rank's rows to those that are taken; `first`: its are the first. */
-void ls__table_take(ls__reduce_table *table, const uint8_t *bits, bool first);
+/* Takes the rows of all ranks, whose bitmaps lie `stride` bytes apart. */
+void ls__table_take(ls__reduce_table *table, const uint8_t *bits, size_t stride, int ranks);
 
 /* The table whose rows stand for the bucket in this backward; NULL: all of the bucket is sent. */
 const ls__reduce_table *ls__bucket_table(const ls_reducer *r, const ls__reduce_bucket *bucket);
