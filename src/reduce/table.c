@@ -61,7 +61,7 @@ ls_status ls__tables_make(ls_reducer *r, int d, size_t *bits)
 
 void ls__tables_free(ls_reducer *r, int d)
 {
-    for (int i = 0; i < r->param_count; i++) {
+    for (int i = 0; r->params != NULL && i < r->param_count; i++) {
         ls__reduce_param *param = &r->params[i];
         if (param->key.domain == d && param->table != NULL) {
             (void)ls_group_dealloc(r->domains[d].group, param->table->packed);
