@@ -1,6 +1,8 @@
 /* Memory that cannot be had: each allocation of a scenario fails in turn, until it succeeds
  * untouched; the texts that came are shown once each, in the order they came first. */
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "golden.h"
 
@@ -96,6 +98,18 @@ GOLDEN_BARE(of_parts_of_jobs)
     golden_fail_each(GOLDEN_MEMORY, use_parts_of_jobs);
     golden_fail_each(GOLDEN_MALLOC, use_parts_of_jobs);
     golden_fail_each(GOLDEN_SYSTEM, use_parts_of_jobs);
+}
+
+/* Its parent has seen its end. */
+GOLDEN_BARE(of_a_local_rank_0_that_has_ended)
+{
+    ls__parent_watch *watch = NULL;
+    const pid_t pid = fork();
+    if (pid == 0) {
+        _exit(0);
+    }
+    (void)waitpid(pid, NULL, 0);
+    golden_show_once(ls__parent_watch_start(golden_env(), pid, NULL, "torchrun", &watch));
 }
 
 /* What `lockstep trace` does. */

@@ -7,6 +7,7 @@
  * over the same board. */
 #include "job/bootstrap/parent_watch.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -68,8 +69,8 @@ static void watch_free(ls__parent_watch *w)
     w->env->release(w->env, w, sizeof *w);
 }
 
-/* The process may have ended already; its pidfd is then readable at once, and the thread reports
- * it. */
+/* The process may have ended already: before its parent has seen that, its pidfd is readable at once, and
+ * the thread reports it. */
 ls_status ls__parent_watch_start(const ls__env *env, int pid, ls__board *board,
                                  const char *launcher, ls__parent_watch **out)
 {
@@ -89,6 +90,11 @@ ls_status ls__parent_watch_start(const ls__env *env, int pid, ls__board *board,
     }
     if (error < 0) {
         watch_free(w);
+        if (error == -ESRCH) {
+            return ls__fail(LS_ERR_PEER,
+                            "ls_init: process %d (local rank 0) has ended; look at what it printed",
+                            pid);
+        }
         return ls__fail(LS_ERR_SYSTEM, "ls_init: cannot watch process %d, local rank 0: %s", pid,
                         strerror(-error));
     }
