@@ -42,6 +42,9 @@ def quoted():
     return dict(re.findall(r"^### (\w+)\n\n```\n(.*?)```$", PAGE.read_text(), re.MULTILINE | re.DOTALL))
 
 
+MEANWHILE = re.compile(r"--- left in /dev/shm:( (vader_segment|mpich_|torch_)\S*)+")  # by another test that runs now
+
+
 def printed(row):
     """The launcher's own lines, or where it has nothing to say the ranks', and how the job ended."""
     environment = dict(PLAIN, LOCKSTEP=str(BUILD / "lockstep"), PYTHON=sys.executable,
@@ -54,7 +57,7 @@ def printed(row):
     told = [line for line in lines if line.startswith("lockstep: ")] or sorted(lines)
     if row == "launcher":
         told = []  # a rank may say a last word before it is ended, or not
-    ends = [line for line in done.stdout.splitlines() if line.startswith("--- ")]
+    ends = [line for line in done.stdout.splitlines() if line.startswith("--- ") and not MEANWHILE.fullmatch(line)]
     assert ends, done.stdout
     text = "".join(line + "\n" for line in told + [end.split(";")[0][4:] for end in ends])
     for pattern, put in VARIES:
