@@ -121,9 +121,10 @@ LS_DEFAULTS_FUNCTION(reducer_begin)
  * added afterwards, so only the new part is reduced. */
 LS_API ls_status ls_reducer_begin(ls_reducer *reducer, const ls_reducer_begin_options *options);
 
-/* Before ls_reducer_begin: the backward that begins reaches these rows, index[count], of a table and those
- * of other such calls, and all others of its gradient are zero, or summed up in earlier local backwards.
- * Without a call any row may be reached. Local call; LS_ERR_INVALID for a parameter without `rows`. */
+/* Says, before ls_reducer_begin, that the next backward reaches the rows index[0 … count-1] of a table. Calls
+ * add up. The other rows of the gradient must be zero, or hold sums of earlier local backwards. Without a
+ * call every row may be reached. Local call. LS_ERR_INVALID: a parameter without `rows`, or a row that it
+ * does not have. */
 LS_API ls_status ls_reducer_reach(ls_reducer *reducer, int param, const int64_t *index,
                                   int64_t count);
 

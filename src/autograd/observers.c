@@ -52,6 +52,15 @@ static ls__autograd_watch *watch_of(ls__autograd_pass *pass, ls__observer *obser
     return watch;
 }
 
+/* Where its observer wants the rows marked; NULL: nowhere. */
+static ls__rows *rows_of(const ls__leaf *leaf)
+{
+    ls__observer *observer = leaf->observer;
+    return observer != NULL && observer->rows != NULL
+               ? observer->rows(observer, leaf->observer_index)
+               : NULL;
+}
+
 /* Called while planning, once per leaf: notes that the leaf's gradient will come in this pass. */
 ls_status ls__observers_reached(ls__autograd_pass *pass, ls__leaf *leaf)
 {
@@ -64,61 +73,54 @@ ls_status ls__observers_reached(ls__autograd_pass *pass, ls__leaf *leaf)
     }
     LS_ASSERT(leaf->observer_index >= 0 && leaf->observer_index < watch->observer->param_count);
     ((uint8_t *)watch->used->data)[leaf->observer_index] = 1;
-    if (leaf->rows != NULL) {
-        leaf->rows->some = false; /* unless ls__observers_mark_rows finds which */
+    ls__rows *rows = rows_of(leaf);
+    if (rows != NULL) {
+        rows->some = false; /* unless ls__observers_mark_rows finds which */
     }
     return LS_OK;
 }
 
-/* The rows of the leaf, if all that reaches it so far names them. */
-static ls__rows *rows_of(ls__tensor_node *to)
+/* The node of `edge` reaches the rows that its lookup names, else any. */
+static void mark_edge(const ls__tensor_node *node, const ls__edge *edge, bool is_lookup)
 {
-    ls__rows *rows = to != NULL && ls__node_is_leaf(to) ? ls__leaf_of(to)->rows : NULL;
-    return rows != NULL && rows->some ? rows : NULL;
-}
-
-/* An edge leads to a table from another operation than a lookup, or to a part of it. */
-static void reach_any(const ls__edge *edge)
-{
-    ls__rows *rows = rows_of(edge->to);
-    if (rows != NULL) {
+    ls__rows *rows =
+        edge->to != NULL && ls__node_is_leaf(edge->to) ? rows_of(ls__leaf_of(edge->to)) : NULL;
+    if (rows != NULL && rows->some && is_lookup) {
+        node->op->rows(node, rows);
+    } else if (rows != NULL) {
         rows->some = false;
     }
 }
 
-static void mark_rows_of(const ls__tensor_node *node)
+static void mark_edges(const ls__tensor_node *node)
 {
+    const ls__joint_links *links = ls__links_of(node);
     for (int i = 0; i < LS__EDGES_MAX; i++) {
         const ls__edge *edge = &node->edge[i];
-        ls__rows *rows = rows_of(edge->to);
-        if (rows != NULL && i == 0 && node->op->rows != NULL && edge->geometry == NULL) {
-            node->op->rows(node, rows);
-        } else {
-            reach_any(edge);
-        }
+        mark_edge(node, edge, i == 0 && node->op->rows != NULL && edge->geometry == NULL);
     }
-    const ls__joint_links *links = ls__links_of(node);
     for (int64_t i = 0; links != NULL && i < links->count; i++) {
-        reach_any(&links->at[i].edge);
+        mark_edge(node, &links->at[i].edge, false);
     }
 }
 
-/* A hook may write anything into a gradient, and a root's is the program's. */
+/* A hook may write anything into a gradient, and the gradient of a root is the program's. */
 void ls__observers_mark_rows(const ls__autograd_pass *pass, const ls__autograd_walk *walk)
 {
     int64_t tables = 0;
     for (int64_t i = 0; i < walk->outside.count; i++) {
         const ls__leaf *leaf = ls__leaf_of(walk->outside.at[i]);
-        if (leaf->rows != NULL && leaf->hooks == NULL) {
-            ls__rows_clear(leaf->rows);
+        ls__rows *rows = rows_of(leaf);
+        if (rows != NULL && leaf->hooks == NULL) {
+            ls__rows_clear(rows);
             tables++;
         }
     }
     for (int64_t i = 0; tables > 0 && i < walk->order.count; i++) {
-        mark_rows_of(walk->order.at[i]);
+        mark_edges(walk->order.at[i]);
     }
-    for (int i = 0; i < pass->roots; i++) {
-        reach_any(&pass->root[i].edge);
+    for (int i = 0; tables > 0 && i < pass->roots; i++) {
+        mark_edge(NULL, &pass->root[i].edge, false);
     }
 }
 

@@ -36,6 +36,9 @@ struct ls__observer {
     /* Whether an optimizer may use the gradients now: LS_OK, or LS_ERR_STATE in words when they
      * were accumulated but never synchronised or the last synchronisation failed. NULL: always. */
     ls_status (*usable)(ls__observer *self);
+    /* Returns where a pass marks, before begin, the rows of a table that it will reach. NULL, returned or
+     * instead of the function: nowhere. */
+    ls__rows *(*rows)(ls__observer *self, int index);
     /* An optimizer has updated its parameters, which took so long. NULL: nobody asks. */
     void (*stepped)(ls__observer *self, uint64_t ns);
 };

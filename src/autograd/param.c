@@ -149,18 +149,7 @@ bool ls__param_is_table(const ls_tensor *param)
 {
     ls__tensors *tensors;
     const ls__leaf *leaf = leaf_at(param, "param_is_table", &tensors);
-    return leaf != NULL && leaf->is_table && leaf->shape.ndim == 2;
-}
-
-ls_status ls__param_set_rows(ls_tensor *param, ls__rows *rows)
-{
-    ls__tensors *tensors;
-    ls__leaf *leaf = leaf_at(param, "param_set_rows", &tensors);
-    if (leaf == NULL) {
-        return ls__self.status;
-    }
-    leaf->rows = rows;
-    return LS_OK;
+    return leaf != NULL && leaf->is_table;
 }
 
 ls__observer *ls__param_observer(const ls_tensor *param)

@@ -7,11 +7,9 @@
 /* Makes `param` number `index` of the observer (NULL: of none). */
 ls_status ls__param_observe(ls_tensor *param, ls__observer *observer, int index);
 
-/* Tells that `param` is a table of which a pass may reach few rows; asks it. */
+/* Notes that `param` is a table [rows, columns], of which a pass may reach few rows; asks whether it is. */
 void ls__param_set_table(ls_tensor *param);
 bool ls__param_is_table(const ls_tensor *param);
-/* Where a pass marks the rows of `param` that it will reach, before its observer begins (NULL: nowhere). */
-ls_status ls__param_set_rows(ls_tensor *param, ls__rows *rows);
 
 /* The name reports use for `param`, "layers.0.fc1.weight". Borrowed: it must outlive the parameter,
  * or be set anew (NULL: none). */

@@ -1,5 +1,5 @@
-/* Which rows of a table's gradient, [count, columns], a backward reaches: autograd or the program writes
- * it, the reducer reads it. */
+/* The rows of a table's gradient, [count, columns], that a backward reaches. Autograd or the program marks
+ * them, and the reducer reads them. */
 #ifndef LS_BASE_ROWS_H
 #define LS_BASE_ROWS_H
 

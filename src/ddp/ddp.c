@@ -61,7 +61,6 @@ static ls_status adopt(ls__ddp *d, int i)
 {
     LS_TRY(ls__param_observe(d->params[i].value, &d->observer, i));
     LS_TRY(ls__param_set_name(d->params[i].value, d->params[i].name));
-    LS_TRY(ls__param_set_rows(d->params[i].value, ls__reducer_rows(d->reducer, i)));
     LS_TRY(bind_grad(d, i, ls__reducer_grad(d->reducer, i)));
     return ls__param_set_grad_present(d->params[i].value, false);
 }
@@ -287,6 +286,11 @@ static void on_stepped(ls__observer *self, uint64_t ns)
     ddp_of_observer(self)->stats.optimizer_ns += ns;
 }
 
+static ls__rows *on_rows(ls__observer *self, int index)
+{
+    return ls__reducer_rows(ddp_of_observer(self)->reducer, index);
+}
+
 /* Asked by optimizers before they step. */
 static ls_status on_usable(ls__observer *self)
 {
@@ -316,8 +320,8 @@ static ls_status on_usable(ls__observer *self)
 
 /* ---- making ------------------------------------------------------------------------------- */
 
-/* Those of a table; 0: it is none. */
-static int64_t rows_of(const ls_tensor *param)
+/* The number of rows of a table, else 0. */
+static int64_t row_count(const ls_tensor *param)
 {
     return ls__param_is_table(param) ? ls_shape_of(param).dim[0] : 0;
 }
@@ -348,7 +352,7 @@ static ls_status make_reducer(ls__ddp *d, const ls_ddp_options *options)
                                         .batch_group = place.batch_group,
                                         .divisor = place.divisor,
                                         .bucket = place.bucket,
-                                        .rows = rows_of(d->params[i].value)};
+                                        .rows = row_count(d->params[i].value)};
     }
     ls_status status =
         ls_reducer_new(d->group, entries, d->param_count,
@@ -414,6 +418,7 @@ static ls_status observe(ls__ddp *d)
     d->observer.ready = on_ready;
     d->observer.end = on_end;
     d->observer.abort = on_abort;
+    d->observer.rows = on_rows;
     d->observer.usable = on_usable;
     d->observer.stepped = on_stepped;
     LS_TRY(ls__observer_add(&d->observer));
@@ -474,7 +479,6 @@ static void tear_down(ls__ddp *d)
         (void)ls__param_bind_grad(d->params[i].value, NULL, NULL);
         (void)ls__param_observe(d->params[i].value, NULL, -1);
         (void)ls__param_set_name(d->params[i].value, NULL);
-        (void)ls__param_set_rows(d->params[i].value, NULL);
     }
     if (d->observing) {
         ls__observer_remove(&d->observer);

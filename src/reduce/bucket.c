@@ -70,16 +70,17 @@ ls_status ls__buckets_begin(ls_reducer *r)
     return LS_OK;
 }
 
-/* Of a local backward the rows are found when they are reduced, and sums of shards may hold any. */
-void ls__buckets_mark_rows(ls_reducer *r, const ls_reducer_begin_options *options)
+/* The rows of a local backward are found when they are reduced; sums of shards may hold any. A parameter
+ * that is ready from the start is not reached. */
+void ls__buckets_mark_rows(ls_reducer *r, bool local)
 {
     for (int i = 0; i < r->param_count; i++) {
-        ls__reduce_table *table = r->params[i].table;
-        const bool reached = !options->joined && (options->used == NULL || options->used[i]);
-        if (table != NULL && (options->local || r->shards.of_rank > 0)) {
-            table->rows.some = false;
-        } else if (table != NULL) {
-            ls__table_begin(table, reached, r->params[i].local ? ls__reducer_grad(r, i) : NULL);
+        const ls__reduce_param *param = &r->params[i];
+        if (param->table != NULL && (local || r->shards.of_rank > 0)) {
+            param->table->rows.some = false;
+        } else if (param->table != NULL) {
+            ls__table_begin(param->table, !param->ready,
+                            param->local ? ls__reducer_grad(r, i) : NULL);
         }
     }
 }

@@ -7,8 +7,9 @@
 
 /* A backward begins: sets reduced gradients aside, and forgets what was discarded. */
 ls_status ls__buckets_begin(ls_reducer *r);
-/* Before the gradients that it reaches count as local: which rows of tables they will hold. */
-void ls__buckets_mark_rows(ls_reducer *r, const ls_reducer_begin_options *options);
+/* Finds which rows of tables the gradients of a backward will hold, before those that it reaches count as
+ * local. */
+void ls__buckets_mark_rows(ls_reducer *r, bool local);
 /* The bucket's reduction has ended: it holds averages. */
 void ls__bucket_settle(ls_reducer *r, const ls__reduce_bucket *bucket);
 /* All buckets were settled. */

@@ -5,7 +5,6 @@
 
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -35,8 +34,7 @@ static void describe(const ls_reducer *r, const ls__reduce_param *param, char *o
     } else if (batch != r->size) {
         (void)snprintf(more, sizeof more, ", divided by %d ranks", batch);
     }
-    if (param->rows > 0 &&
-        (param->shape == NULL || strtoll(param->shape + 1, NULL, 10) != param->rows)) {
+    if (param->rows > 0) {
         const size_t used = strlen(more);
         (void)snprintf(more + used, sizeof more - used, ", %lld rows", (long long)param->rows);
     }

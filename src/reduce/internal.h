@@ -1,7 +1,7 @@
 /* The reducer's own structures. reducer.c is the state machine, domain.c keeps the groups, plan.c lays
  * gradients out in regions and buckets, automatic.c chooses the buckets' sizes (boundaries.c: the
- * search), bucket.c keeps their contents, control.c runs the exchange
- * that opens a synchronising backward, table.c sends rows of tables, compare.c checks that all ranks registered alike,
+ * search), bucket.c keeps their contents, control.c runs the exchange that opens a synchronising
+ * backward, table.c packs the rows of tables, compare.c checks that all ranks registered alike,
  * config_check.c that they train with the same settings.
  */
 #ifndef LS_REDUCE_INTERNAL_H
@@ -63,7 +63,8 @@ typedef struct ls__reduce_table { /* table.c */
 
 typedef struct ls__reduce_param {
     char *name, *shape;
-    int64_t count, rows;     /* rows: of a table; 0: it is none */
+    int64_t count;
+    int64_t rows;            /* of a table, else 0 */
     ls__reduce_table *table; /* NULL: it is always sent whole */
     size_t bytes;
     ls__reduce_key key;

@@ -200,7 +200,7 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
         ls__automatic_divide(r);
     }
     count_pending(r, options);
-    ls__buckets_mark_rows(r, options);
+    ls__buckets_mark_rows(r, options->local);
     if (options->local) {
         return LS_OK;
     }

@@ -1,5 +1,5 @@
 /* Gradients of tables, such as an embedding's: of [rows, columns] a backward reaches the rows of its batch,
- * and the others are zero. Between hosts the rows are sent that some rank has reached. The control exchange
+ * and the others are zero. Between hosts only the rows are sent that some rank has reached. The control exchange
  * carries a bit for each row, as for each parameter, so every rank knows them before the gradient is ready:
  *
  *     gradient [rows, columns]  ──pack──▶  [taken, columns]  ──all_reduce──▶  ──unpack──▶  gradient
@@ -15,10 +15,11 @@
 #include "comm/group/round_robin.h"
 #include "reduce/reducer.h"
 
-#define LEAST_BYTES ((size_t)64 << 10) /* a smaller table takes less time than its bitmap saves */
-#define MOST_TAKEN 0.75                /* of the rows; else packing is not worth its copies */
+#define LEAST_BYTES                                                                                \
+    ((size_t)64 << 10)  /* of a cell (plan.c): a smaller table shares one with others */
+#define MOST_TAKEN 0.75 /* of the rows, since packing copies twice; measured at 0.63 */
 
-/* The same on all ranks of the domain. In memory that ranks share nothing is sent. */
+/* The same on all ranks of the domain. Ranks of one host share memory and send nothing. */
 static bool is_table(const ls_reducer *r, const ls__reduce_param *param)
 {
     const ls__reduce_domain *domain = &r->domains[param->key.domain];

@@ -1,4 +1,5 @@
-/* What travels in place of gradients: rows of a table (table.c), or bfloat16 of float32 in memory (torch's bf16_compress_hook).
+/* The data that an all-reduce of a bucket takes: the bucket itself, a table's packed rows (table.c), or
+ * bfloat16 (torch's bf16_compress_hook):
  *
  *     region   float32  ──round──▶  wire  bfloat16  ──all_reduce──▶  wire  ──widen──▶  region
  *

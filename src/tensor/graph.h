@@ -143,7 +143,6 @@ typedef struct ls__leaf {
     ls_shape shape;
     void *observer; /* ls__observer */
     int observer_index;
-    ls__rows *rows;       /* the observer's: which rows a pass will reach. NULL: it does not ask */
     bool is_table;        /* an embedding's, of whose gradient a pass may reach few rows */
     const char *name;     /* of the parameter; NULL: none. Borrowed from its module */
     ls__leaf_hook *hooks; /* in order of addition */

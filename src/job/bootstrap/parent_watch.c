@@ -92,7 +92,7 @@ ls_status ls__parent_watch_start(const ls__env *env, int pid, ls__board *board,
         watch_free(w);
         if (error == -ESRCH) {
             return ls__fail(LS_ERR_PEER,
-                            "ls_init: process %d (local rank 0) has ended; look at what it printed",
+                            "ls_init: process %d (local rank 0) has ended; look at its output",
                             pid);
         }
         return ls__fail(LS_ERR_SYSTEM, "ls_init: cannot watch process %d, local rank 0: %s", pid,

@@ -209,8 +209,9 @@ TEST(another_model_on_one_rank_is_named_on_both_sides)
     check_script("seq 2000 > some\n$L run -n 3 sh -c 'd=64; [ $RANK = 2 ] && d=128; "
                  "exec $P/train_gpt --data some --layers 2 --steps 3 --dim $d'",
                  1,
-                 "the models differ at parameter 0: rank 0 has tokens.weight float32[256,64] (29 "
-                 "parameters in all), rank 2 has tokens.weight float32[256,128] (29 in all); build "
+                 "the models differ at parameter 0: rank 0 has tokens.weight float32[256,64], 256 "
+                 "rows (29 parameters in all), rank 2 has tokens.weight float32[256,128], 256 rows "
+                 "(29 in all); build "
                  "the same model on every rank\n");
     check_script("seq 2000 > some\n$L run -n 2 sh -c 'b=4000; [ $RANK = 1 ] && b=8000; "
                  "exec $P/train_gpt --data some --steps 3 --bucket-bytes $b'",
