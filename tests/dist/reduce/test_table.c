@@ -43,9 +43,10 @@ enum kind { FEW, NONE, EVERY, UNSAID, UNUSED, KINDS };
 
 static enum kind kind_of(int rank, int round)
 {
-    return round == 0            ? FEW
-           : round == ROUNDS - 1 ? UNSAID
-                                 : hash((uint64_t)(31 * rank + round)) % KINDS;
+    if (round < 2) {
+        return round == 1 && rank == 0 ? UNUSED : FEW;
+    }
+    return round == ROUNDS - 1 ? UNSAID : hash((uint64_t)(31 * rank + round)) % KINDS;
 }
 
 static int reached_by(int rank, int round, int64_t index[ROWS])
@@ -98,7 +99,7 @@ static void step(ls_reducer *r, const ls_reducer_param params[PARAMS], int round
         CHECK_OK(ls_reducer_zero(r));
     }
     for (int part = 0; part < parts; part++) {
-        if (params[TABLE].rows > 0 && kind_of(ls_rank(), round) != UNSAID) {
+        if (params[TABLE].rows > 0 && used[TABLE] && kind_of(ls_rank(), round) != UNSAID) {
             CHECK_OK(ls_reducer_reach(r, TABLE, index, count / 2));
             CHECK_OK(ls_reducer_reach(r, TABLE, index + count / 2, count - count / 2));
         }
