@@ -160,8 +160,8 @@ TEST(mpichs_mpirun_starts_ranks_on_two_hosts)
 
 /* The MPI that carries the data is initialised after the hosts have met over the same connection to
  * the process manager, which must be open for it then. The MPIs use TCP: the hosts share memory.
- * MPICH 4.0 over TCP of UCX does not always come out of MPI_Finalize: a rank that has closed its connections
- * answers no more while another still closes its own. It is given up then, which mpirun takes for a crash. */
+ * Over UCX's TCP, MPI_Finalize of MPICH 4.0 does not always return: a rank that has closed its connections no
+ * longer answers ranks that still close theirs. It is given up then, which mpirun takes for a crash. */
 #define OVER_MPI                                                                                   \
     "export LOCKSTEP_DATA_PLANE=mpi LOCKSTEP_TIMEOUT=10 LOCKSTEP_DEBUG=info "                      \
     "OMPI_MCA_btl_tcp_if_include=10.98.0.0/24 "                                                    \

@@ -1,5 +1,5 @@
-/* Gradients of tables of which between hosts only the reached rows are sent, against reducers and wrappers
- * that send all of them: the same bits. */
+/* Tables of which only the reached rows are sent between hosts, beside reducers and wrappers that send whole
+ * tables: the averages have the same bits. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ static uint64_t hash(uint64_t at)
     return (at ^ at >> 33) * 0xc4ceb9fe1a85ec53u >> 11;
 }
 
-/* Between ranks that share no memory rows are sent. */
+/* Rows are packed where some ranks share no memory. */
 static bool between_hosts(void)
 {
     const char *hosts = getenv("LOCKSTEP_HOSTS");
