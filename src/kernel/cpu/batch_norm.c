@@ -1,21 +1,16 @@
 /* Batch normalisation, a channel a task; formulas in ref/batch_norm.c. In [N,C,pixels] a channel is
  * N runs of `pixels` elements; [N,pixels,C] is batch_norm_last.c's. Sums are made in float32 within
- * BLOCK elements and in float64 beyond, so their error does not grow with the batch. */
+ * LS__SUM_BLOCK elements and in float64 beyond, so their error does not grow with the batch. */
 #include <math.h>
 
 #include "base/assert.h"
 #include "kernel/cpu/batch_norm_last.h"
-
-#define BLOCK 2048
-
-typedef struct runs { /* of one channel */
-    int64_t count, pixels, stride, first;
-} runs;
+#include "kernel/cpu/moments.h"
 
 /* Where one channel of [N,C,pixels] lies: N runs, a whole image apart. */
-static runs runs_of(const ls__batch_norm *n, int64_t channel)
+static ls__runs runs_of(const ls__batch_norm *n, int64_t channel)
 {
-    return (runs){n->batch, n->pixels, n->channels * n->pixels, channel * n->pixels};
+    return (ls__runs){n->batch, n->pixels, n->channels * n->pixels, channel * n->pixels};
 }
 
 /* Starting the threads pays only above this many elements. */
@@ -32,43 +27,6 @@ size_t LS__K(batch_norm_workspace)(const ls__batch_norm *n)
 
 /* ---- mean and variance -------------------------------------------------------------------- */
 
-/* At most BLOCK elements, so that a float32 sum keeps its digits. */
-LS__INLINE float sum_block(const float *x, int64_t count)
-{
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < count; i++) {
-        sum += x[i];
-    }
-    return sum;
-}
-
-/* Squares about a mean that is already known: the difference of two large sums would lose small
- * variances. */
-LS__INLINE float squares_block(const float *x, int64_t count, float mean)
-{
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < count; i++) {
-        sum += (x[i] - mean) * (x[i] - mean);
-    }
-    return sum;
-}
-
-/* The blocks' sums are added in float64 in the order of memory, whoever runs the channel. */
-static double sum_runs(const float *x, const runs *r, bool squares, float mean)
-{
-    double sum = 0.0;
-    for (int64_t n = 0; n < r->count; n++) {
-        for (int64_t i = 0; i < r->pixels; i += BLOCK) {
-            const float *at = x + r->first + n * r->stride + i;
-            int64_t count = ls__min(BLOCK, r->pixels - i);
-            sum += (double)(squares ? squares_block(at, count, mean) : sum_block(at, count));
-        }
-    }
-    return sum;
-}
-
 /* The biased variance; the caller corrects it for the running statistics. */
 void LS__K(batch_norm_stats)(const ls__batch_norm *n, float *mean, float *variance,
                              ls_stream *stream)
@@ -79,11 +37,11 @@ void LS__K(batch_norm_stats)(const ls__batch_norm *n, float *mean, float *varian
         LS__K(norm_last_stats)(n, mean, variance);
         return;
     }
-    double count = (double)(n->batch * n->pixels);
     LS__PARALLEL_FOR(is_parallel(n), int64_t c = 0, c < n->channels, c++, {
-        runs r = runs_of(n, c);
-        mean[c] = (float)(sum_runs(n->x, &r, false, 0.0f) / count);
-        variance[c] = (float)(sum_runs(n->x, &r, true, mean[c]) / count);
+        ls__runs r = runs_of(n, c);
+        ls__moments of = ls__moments_of(n->x, &r);
+        mean[c] = (float)of.mean;
+        variance[c] = (float)of.variance;
     })
 }
 
@@ -116,16 +74,16 @@ LS__INLINE void normalise_run(float *y, const float *x, const float *added, int6
  * stays free of branches. */
 static void normalise(const ls__batch_norm *n, int64_t c)
 {
-    runs r = runs_of(n, c);
+    ls__runs r = runs_of(n, c);
     float scale = n->rstd[c] * (n->w != NULL ? n->w[c] : 1.0f);
     float shift = n->b != NULL ? n->b[c] : 0.0f;
     for (int64_t i = 0; i < r.count; i++) {
         int64_t at = r.first + i * r.stride;
         const float *added = n->residual != NULL ? n->residual + at : NULL;
         if (n->relu) {
-            normalise_run(n->y + at, n->x + at, added, r.pixels, n->mean[c], scale, shift, true);
+            normalise_run(n->y + at, n->x + at, added, r.length, n->mean[c], scale, shift, true);
         } else {
-            normalise_run(n->y + at, n->x + at, added, r.pixels, n->mean[c], scale, shift, false);
+            normalise_run(n->y + at, n->x + at, added, r.length, n->mean[c], scale, shift, false);
         }
     }
 }
@@ -170,12 +128,13 @@ LS__INLINE void add_block(sums *s, const float *dy, const float *x, const float 
 }
 
 /* Both sums of a channel in one pass over dy and x, blocks added in order. */
-static sums sums_of(const ls__batch_norm *n, const runs *r, float mean)
+static sums sums_of(const ls__batch_norm *n, const ls__runs *r, float mean)
 {
     sums s = {0.0, 0.0};
     for (int64_t k = 0; k < r->count; k++) {
-        for (int64_t i = 0; i < r->pixels; i += BLOCK) {
-            int64_t at = r->first + k * r->stride + i, count = ls__min(BLOCK, r->pixels - i);
+        for (int64_t i = 0; i < r->length; i += LS__SUM_BLOCK) {
+            int64_t at = r->first + k * r->stride + i,
+                    count = ls__min(LS__SUM_BLOCK, r->length - i);
             if (n->relu) {
                 add_block(&s, n->dy + at, n->x + at, n->out + at, count, mean, true);
             } else {
@@ -203,24 +162,24 @@ LS__INLINE void backward_run(float *dx, const float *dy, const float *x, const f
 }
 
 /* Without ReLU the output is not kept, so x is passed in its place; the loop does not read it then. */
-static void backward_x(const ls__batch_norm *n, const runs *r, const line *l)
+static void backward_x(const ls__batch_norm *n, const ls__runs *r, const line *l)
 {
     for (int64_t i = 0; i < r->count; i++) {
         int64_t at = r->first + i * r->stride;
         if (n->relu) {
-            backward_run(n->dx + at, n->dy + at, n->x + at, n->out + at, r->pixels, l, true);
+            backward_run(n->dx + at, n->dy + at, n->x + at, n->out + at, r->length, l, true);
         } else {
-            backward_run(n->dx + at, n->dy + at, n->x + at, n->x + at, r->pixels, l, false);
+            backward_run(n->dx + at, n->dy + at, n->x + at, n->x + at, r->length, l, false);
         }
     }
 }
 
 /* The residual was added before the activation, so its gradient is dy where ReLU let it pass. */
-static void backward_residual(const ls__batch_norm *n, const runs *r)
+static void backward_residual(const ls__batch_norm *n, const ls__runs *r)
 {
     for (int64_t i = 0; i < r->count; i++) {
         int64_t at = r->first + i * r->stride;
-        for (int64_t k = at; k < at + r->pixels; k++) {
+        for (int64_t k = at; k < at + r->length; k++) {
             float d = n->relu && n->out[k] <= 0.0f ? 0.0f : n->dy[k];
             n->dresidual[k] = n->beta_residual == 0.0f ? d : d + n->dresidual[k];
         }
@@ -236,7 +195,7 @@ static void store(float *out, double value, float beta)
 /* The sums are skipped in evaluation when neither dw nor db is wanted: dx then depends on dy alone. */
 static void backward(const ls__batch_norm *n, int64_t c)
 {
-    runs r = runs_of(n, c);
+    ls__runs r = runs_of(n, c);
     float mean = n->mean[c];
     const int64_t here = n->batch * n->pixels;
     double rstd = (double)n->rstd[c], count = (double)(n->sums != NULL ? n->count : here);

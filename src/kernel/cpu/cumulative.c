@@ -3,7 +3,7 @@
  * sums are in float64, from element to element. A task owns its columns, or its row, so the
  * number of threads changes no bit. */
 #include "base/assert.h"
-#include "kernel/cpu/isa.h"
+#include "kernel/cpu/moments.h"
 
 #define COLUMNS 64
 
@@ -115,7 +115,8 @@ void LS__K(variance)(float *out, float *mean, const float *x, int64_t rows, int6
                      { variance_row(out + i, mean + i, x + i * n, n, divisor); })
 }
 
-/* dx = dy 2 (x - mean) / divisor + beta dx, in float32. */
+/* dx = dy 2 (x - mean) / divisor + beta dx, in float32; the mean of x - mean is what the mean lost
+ * when it was rounded. */
 void LS__K(variance_backward)(float *dx, const float *dy, const float *x, const float *mean,
                               int64_t rows, int64_t n, double divisor, float beta,
                               ls_stream *stream)
@@ -123,8 +124,12 @@ void LS__K(variance_backward)(float *dx, const float *dy, const float *x, const 
     (void)stream;
     LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++, {
         float factor = (float)(2.0 * (double)dy[i] / divisor);
+        ls__runs row = ls__run_of(n);
+        double sum, unused;
+        ls__sum_about(&sum, &unused, x + i * n, &row, mean[i]);
+        float rest = (float)(sum / (double)n);
         for (int64_t j = 0; j < n; j++) {
-            float d = factor * (x[i * n + j] - mean[i]);
+            float d = factor * (x[i * n + j] - mean[i] - rest);
             dx[i * n + j] = beta == 0.0f ? d : d + beta * dx[i * n + j];
         }
     })

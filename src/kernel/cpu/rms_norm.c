@@ -1,5 +1,5 @@
-/* Root mean square normalisation of rows [rows,n]; formulas in ref/rms_norm.c. Sums within a row
- * are float32 by lanes. Rows are cut into blocks by shape alone, each with its own sum for dw,
+/* Root mean square normalisation of rows [rows,n]; formulas in ref/rms_norm.c. The squares of
+ * a row are added as moments.h does, other sums within a row in float32 by lanes. Rows are cut into blocks by shape alone, each with its own sum for dw,
  * whose rows are added in order; the blocks' sums are added as sum_rows does. So are those of
  * layer norm (norm.c), whose workspace it shares. */
 #include <math.h>
@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "kernel/cpu/halves.h"
+#include "kernel/cpu/moments.h"
 
 #define NORM_BLOCKS 16
 #define NORM_BLOCK_ROWS 32
@@ -22,16 +23,13 @@ LS__INLINE void scale_row(float *y, const float *x, const float *w, const bool w
     }
 }
 
-/* The sum of squares is in float32 by lanes, whose number is that of the instruction set. */
 static void rms_norm_row(float *y, float *rstd, const float *x, const float *w, int64_t n,
                          float eps)
 {
-    float squares = 0.0f;
-#pragma omp simd reduction(+ : squares)
-    for (int64_t j = 0; j < n; j++) {
-        squares += x[j] * x[j];
-    }
-    *rstd = 1.0f / sqrtf(squares / (float)n + eps);
+    ls__runs row = ls__run_of(n);
+    double unused, squares;
+    ls__sum_about(&unused, &squares, x, &row, 0.0f);
+    *rstd = (float)(1.0 / sqrt(squares / (double)n + (double)eps));
     if (w != NULL) {
         scale_row(y, x, w, true, n, *rstd);
     } else {

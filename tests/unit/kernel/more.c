@@ -231,7 +231,10 @@ static int64_t variances(const ls__kernels *k, const inputs *in, float *out)
     int64_t rows = in->rows, n = in->n;
     double divisor = n > 1 ? (double)n - 1.0 : 1.0;
     k->variance(out, out + rows, in->x, rows, n, divisor, NULL);
-    k->variance_backward(out + 2 * rows, in->y, in->x, in->w, rows, n, divisor, in->beta, NULL);
+    float *mean = allocate((size_t)rows * 8);
+    ls__kernels_ref()->variance(mean + rows, mean, in->x, rows, n, divisor, NULL);
+    k->variance_backward(out + 2 * rows, in->y, in->x, mean, rows, n, divisor, in->beta, NULL);
+    free(mean);
     return 2 * rows + rows * n;
 }
 
