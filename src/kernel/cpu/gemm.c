@@ -1,8 +1,8 @@
 /* Which matrix product runs, and how it is cut among threads.
  *
  * A product above SPLIT_MIN operations is cut along the longer side of C into parts whose number
- * depends on the shape alone, because oneDNN's bits may change with the part. A part of 256 or more
- * costs at most a few percent on one thread (the other operand is packed again for each).
+ * depends on the shape alone, because oneDNN's bits may change with the part (gemm_cut.h). A part of
+ * 256 or more costs at most a few percent on one thread (the other operand is packed again for each).
  *
  * Note [A lying the other way]
  * dnnl_sgemm is slow where A is transposed and wide (weight gradients: 60 to 100 GF/s where the
@@ -10,6 +10,7 @@
  * buffer on the stack, which costs some 0.2 ns an element, and the plain product runs on the
  * pieces.
  */
+#include "kernel/cpu/gemm_cut.h"
 #include "kernel/cpu/isa.h"
 #include "kernel/cpu/onednn.h"
 #include "kernel/cpu/transpose.h"
@@ -17,11 +18,8 @@
 #define SPLIT_MIN (1 << 25)        /* multiply-adds: about 0.4 ms on one thread */
 #define BUILTIN_MAX (32 * 32 * 32) /* below, oneDNN's call costs more than its kernel gains */
 #define TINY_MAX 1024              /* the same where C is narrower than a vector */
-#define PART_MIN 256
-#define PART_MAX 512
-#define TRANSPOSED_ROWS                                                                            \
-    256 /* of C; with TRANSPOSED_DEPTH: 256 KiB of stack, half of most L2 caches */
-#define TRANSPOSED_DEPTH 256
+#define TRANSPOSED_ROWS (LS__PART_MIN + LS__CUT_UNIT) /* of a part */
+#define TRANSPOSED_DEPTH 256 /* with these rows 272 KiB of stack, half of most L2 caches */
 
 /* One product on this thread, C = op(A) op(B) + beta C; bias and activation come later. Both
  * kernels have a range of shapes where their call costs least; the shape alone chooses, so the
@@ -97,7 +95,7 @@ static bool is_transposed(const ls__gemm *g)
 /* Smaller products would lose more by packing the other operand again than threads gain. */
 static bool is_split(const ls__gemm *g)
 {
-    return g->m * g->n * g->k >= SPLIT_MIN && (g->m > PART_MIN || g->n > PART_MIN);
+    return g->m * g->n * g->k >= SPLIT_MIN && (g->m > LS__PART_MIN || g->n > LS__PART_MIN);
 }
 
 /* Part [from, from+count) of C's rows or columns. */
@@ -123,15 +121,10 @@ static ls__gemm part_of(const ls__gemm *g, bool rows, int64_t from, int64_t coun
 static void run_split(const ls__gemm *g)
 {
     bool transposed = is_transposed(g), rows = transposed || g->m >= g->n;
-    int64_t side = rows ? g->m : g->n;
-    int64_t step = side / 4 < PART_MIN ? PART_MIN : ls__min(side / 4 / 64 * 64, PART_MAX);
-    if (transposed) { /* an even number of equal parts: two threads or four have the same to do */
-        int64_t pairs = (side + 2 * TRANSPOSED_ROWS - 1) / (2 * TRANSPOSED_ROWS);
-        step = ((side + 2 * pairs - 1) / (2 * pairs) + 15) / 16 * 16;
-    }
-    int64_t parts = (side + step - 1) / step;
+    int64_t side = rows ? g->m : g->n, parts = ls__parts_of(side, transposed);
     LS__PARALLEL_FOR(true, int64_t i = 0, i < parts, i++, {
-        ls__gemm part = part_of(g, rows, i * step, ls__min(step, side - i * step));
+        int64_t from = ls__part_from(side, parts, i);
+        ls__gemm part = part_of(g, rows, from, ls__part_from(side, parts, i + 1) - from);
         if (transposed) {
             run_transposed(&part);
         } else {

@@ -1,11 +1,15 @@
-/* How a product of bfloat16 matrices is cut among threads: by its shape alone, because the bits of
- * a library may change with the size of a part.
+/* How a product is cut among threads: by its shape alone, because the bits of a library may change
+ * with the size of a part. The parts are equal up to LS__CUT_UNIT and an even number, so that two
+ * threads have the same to do at any size; large float32 products have four, eight, twelve ….
  *
- * Every matrix of the batch is cut along the rows of C into parts, for then C and A, unless it is
- * transposed, stay dense (onednn_bf16.c, Note [Two kernels]); along the columns where there are few
- * rows. A part and its operands are a product of their own. Parts are larger than those of float32
- * (gemm.c), because a unit of matrices is some five times as fast while packing the other operand
- * again costs the same. */
+ * float32: along the longer side of C.
+ *
+ * bfloat16: every matrix of the batch is cut along the rows of C into parts, for then C and A, unless
+ * it is transposed, stay dense (onednn_bf16.c, Note [Two kernels]); along the columns where there are
+ * few rows. The last part may be smaller than the others, which have one size, because a library plans
+ * for each. A part and its operands are a product of their own. Parts are larger than those of
+ * float32, because a unit of matrices is some five times as fast while packing the other operand again
+ * costs the same. */
 #ifndef LS_KERNEL_CPU_GEMM_CUT_H
 #define LS_KERNEL_CPU_GEMM_CUT_H
 
@@ -14,20 +18,51 @@
 #define LS__CUT_WORK ((int64_t)1 << 26) /* multiply-adds from which threads are worth waking */
 #define LS__CUT_MIN 512
 #define LS__CUT_MAX 1024
+#define LS__CUT_UNIT 16 /* parts begin at multiples of it: a cache line, the rows of a tile */
+
+#define LS__PART_MIN 256 /* of float32 */
+#define LS__PART_MAX 512
+
+/* How many parts a float32 product has. One whose A is transposed has parts of LS__PART_MIN, which is
+ * what fits the buffer it is transposed in. */
+static inline int64_t ls__parts_of(int64_t side, bool transposed)
+{
+    if (transposed) {
+        return (side + 2 * LS__PART_MIN - 1) / (2 * LS__PART_MIN) * 2;
+    }
+    return side < 4 * LS__PART_MIN ? 2 : (side + 4 * LS__PART_MAX - 1) / (4 * LS__PART_MAX) * 4;
+}
+
+/* Where part i begins; the end of the last one is the side. */
+static inline int64_t ls__part_from(int64_t side, int64_t parts, int64_t i)
+{
+    return i < parts ? side * i / parts / LS__CUT_UNIT * LS__CUT_UNIT : side;
+}
 
 typedef struct ls__gemm_cut {
     bool rows; /* along C's rows, else its columns */
     int64_t side, step, parts;
 } ls__gemm_cut;
 
+/* Two parts of some 512 rows each, up to eight; more where they would be larger than 1024. */
+static inline int64_t ls__gemm_parts_of(int64_t side)
+{
+    int64_t pairs = (side + LS__CUT_MIN) / (2 * LS__CUT_MIN);
+    int64_t least = (side + 2 * LS__CUT_MAX - 1) / (2 * LS__CUT_MAX);
+    pairs = pairs > 4 ? 4 : pairs;
+    return 2 * (pairs > least ? pairs : least);
+}
+
 static inline ls__gemm_cut ls__gemm_cut_of(const ls__gemm_bf16 *g)
 {
     ls__gemm_cut cut = {.rows = g->m >= g->n || g->m >= 2 * LS__CUT_MIN};
     cut.side = cut.rows ? g->m : g->n;
-    cut.step = cut.side / 8 / 64 * 64;
-    cut.step = cut.step < LS__CUT_MIN ? LS__CUT_MIN : cut.step;
-    cut.step = cut.step > LS__CUT_MAX ? LS__CUT_MAX : cut.step;
-    cut.step = g->m * g->n * g->k < LS__CUT_WORK || cut.step > cut.side ? cut.side : cut.step;
+    cut.step = cut.side;
+    if (g->m * g->n * g->k >= LS__CUT_WORK && cut.side > LS__CUT_MIN) {
+        int64_t parts = ls__gemm_parts_of(cut.side);
+        cut.step = (cut.side + parts - 1) / parts;
+        cut.step = (cut.step + LS__CUT_UNIT - 1) / LS__CUT_UNIT * LS__CUT_UNIT;
+    }
     cut.parts = (cut.side + cut.step - 1) / cut.step;
     return cut;
 }

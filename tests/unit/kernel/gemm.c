@@ -1,6 +1,7 @@
 /* Matrix products: every transposition, odd shapes, rows longer than the matrix, beta 0 and 1;
  * elements outside C stay. Tolerance: partial sums grow
  * as sqrt(k)/3 and are rounded k times, so the largest error of many elements is near 4e-8 k. */
+#include "kernel/cpu/gemm_cut.h"
 #include "kernel_test.h"
 
 typedef struct product {
@@ -119,6 +120,37 @@ TEST(a_split_product_agrees_with_the_plain_twin)
         check_all(1030, 260, 130, trans, 1.0f, 1);
         check_all(257, 1100, 125, trans, 0.0f, 0);
         check_all(300, 420, 333, trans, 1.0f, 2); /* pieces of A along k, too */
+    }
+}
+
+/* The parts that each of two threads gets, as OpenMP's static schedule shares them. */
+static void check_halves(int64_t side, int64_t parts, int64_t middle)
+{
+    CHECK_INT(parts % 2, 0);
+    if (llabs(2 * middle - side) > (parts + 1) * LS__CUT_UNIT) {
+        test_fail(__FILE__, __LINE__, "%lld in %lld parts: one thread has %lld", (long long)side,
+                  (long long)parts, (long long)middle);
+    }
+}
+
+TEST(two_threads_have_the_same_to_do_at_any_size)
+{
+    for (int64_t side = LS__PART_MIN + 1; side < 9000; side++) {
+        for (int transposed = 0; transposed < 2; transposed++) {
+            const int64_t parts = ls__parts_of(side, transposed);
+            check_halves(side, parts, ls__part_from(side, parts, parts / 2));
+            for (int64_t i = 0; i < parts; i++) {
+                const int64_t of =
+                    ls__part_from(side, parts, i + 1) - ls__part_from(side, parts, i);
+                CHECK(of > 0 && of <= (transposed ? LS__PART_MIN : LS__PART_MAX) + LS__CUT_UNIT);
+            }
+        }
+        const ls__gemm_bf16 g = {.batch = 1, .m = side, .n = 512, .k = 1024};
+        const ls__gemm_cut cut = ls__gemm_cut_of(&g);
+        if (side > LS__CUT_MIN) {
+            check_halves(side, cut.parts, cut.parts / 2 * cut.step);
+            CHECK(cut.step <= LS__CUT_MAX && (cut.parts - 1) * cut.step < side);
+        }
     }
 }
 
