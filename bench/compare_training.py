@@ -51,8 +51,12 @@ ROWS = {
     "resnet50": ("resnet50", 4, "float32", "ResNet-50, 224 x 224, batch 4"),
     "resnet50-bf16": ("resnet50", 4, "bfloat16", "ResNet-50, 224 x 224, batch 4, bfloat16"),
 }
+# The MLP at batches for which no cut into parts of one size is even; --rows sizes takes all of them.
+SIZES = {f"mlp-{count}{'' if dtype == 'float32' else '-bf16'}": ("mlp", count, dtype, f"MLP, batch {count}, {dtype}")
+         for dtype in ("float32", "bfloat16") for count in (300, 700, 1100, 1536, 1537, 2064, 3100, 4097)}
 TINY = {"mlp-tiny": ("mlp-tiny", 4, "float32", "MLP 12-8-8-4, batch 4"),
         "gpt-tiny": ("gpt-tiny", 2, "float32", "GPT 2 layers, d 32, T 16, V 64, batch 2")}
+KNOWN = ROWS | SIZES | TINY
 STARTS = {"gpt": 3, "resnet50": 3}  # of these rows PyTorch is started as often, too
 
 
@@ -220,7 +224,7 @@ def with_peer(rows):
 
 def starts(options, names, peers):
     for name in names:
-        row = ROWS.get(name) or TINY[name]
+        row = KNOWN[name]
         ours = start_of(options, row, 5)
         for python, version in peers.items() if name in STARTS else ():
             theirs = start_of(options, row, STARTS[name], python)
@@ -260,16 +264,17 @@ def parse():
     parser.add_argument("--build", type=pathlib.Path, default=SOURCE / "build")
     parser.add_argument("--python")
     parser.add_argument("--old", default="/usr/bin/python3")
-    parser.add_argument("--rows", default=",".join(ROWS), help=", ".join(ROWS | TINY))
+    parser.add_argument("--rows", default=",".join(ROWS), help=", ".join([*ROWS, "sizes", *SIZES, *TINY]))
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--turns", type=int, default=11, help="at most, of each contender")
     parser.add_argument("--seconds", type=float, default=25, help="for the turns of a row")
     parser.add_argument("--no-starts", action="store_true")
     options = parser.parse_args()
-    options.build, options.rows = options.build.resolve(), options.rows.split(",")
-    unknown = [row for row in options.rows if row not in ROWS | TINY]
+    options.build = options.build.resolve()
+    options.rows = [row for name in options.rows.split(",") for row in (SIZES if name == "sizes" else [name])]
+    unknown = [row for row in options.rows if row not in KNOWN]
     if unknown:
-        parser.error(f"--rows: {unknown[0]} is unknown; choose from {', '.join(ROWS)}")
+        parser.error(f"--rows: {unknown[0]} is unknown; choose from {', '.join(ROWS)}, sizes")
     return options
 
 
@@ -281,7 +286,7 @@ def main():
     for name in options.rows:
         for threads in map(int, options.threads.split(",")):
             try:
-                found, why = measure(options, (ROWS | TINY)[name], threads, peers)
+                found, why = measure(options, KNOWN[name], threads, peers)
             except Refused as refused:
                 found, why = [], [f"{name}: {refused}"]
             rows, problems = rows + found, problems + why

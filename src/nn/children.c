@@ -25,12 +25,11 @@ static const ls__entry *child_entry(const ls_module *module, int i)
     return NULL;
 }
 
-/* Quadratic in the number of entries, which is small; counts only direct children. */
 int ls_module_child_count(const ls_module *module)
 {
     int count = 0;
-    while (child_entry(module, count) != NULL) {
-        count++;
+    for (int i = 0; module != NULL && i < module->entries->count; i++) {
+        count += module->entries->list[i].kind == LS__ENTRY_CHILD;
     }
     return count;
 }
@@ -61,17 +60,13 @@ ls_module *ls__module_wrapped(ls_module *module)
 /* Finds the entry whose name is name[length], in `module` or in the module it wraps. */
 static const ls__entry *find_entry(const ls_module *module, const char *name, size_t length)
 {
-    while (module != NULL) {
-        const ls_module *wrapped = NULL;
-        for (int i = 0; i < module->entries->count; i++) {
-            const ls__entry *entry = &module->entries->list[i];
-            if (strlen(entry->name) == length && memcmp(entry->name, name, length) == 0 &&
-                length > 0) {
-                return entry;
-            }
-            wrapped = entry->name[0] == '\0' ? entry->child : wrapped;
+    while (module != NULL && length > 0) {
+        const ls__entry *entry = ls__module_entry(module, name, length);
+        if (entry != NULL) {
+            return entry;
         }
-        module = wrapped;
+        const ls__entry *wrapped = ls__module_entry(module, "", 0);
+        module = wrapped != NULL ? wrapped->child : NULL;
     }
     return NULL;
 }

@@ -20,16 +20,28 @@ int ls__module_entry_count(const ls_module *module)
     return count;
 }
 
-/* Whether the tensor is in the list already: modules may share a parameter. The search is linear,
- * and runs only when the tree has grown. */
-static bool has_tensor(const ls__item_list *list, const ls_tensor *tensor)
+typedef struct collecting {
+    ls__item_list *list;
+    ls__slots tensors; /* of the list: modules may share a parameter */
+} collecting;
+
+typedef struct tensor_key {
+    const ls__item_list *list;
+    const ls_tensor *tensor;
+} tensor_key;
+
+static bool is_tensor(const void *key, int number)
 {
-    for (int i = 0; i < list->count; i++) {
-        if (list->items[i].value == tensor) {
-            return true;
-        }
-    }
-    return false;
+    const tensor_key *k = key;
+    return k->list->items[number].value == k->tensor;
+}
+
+/* Where the tensor's number is, or would be. */
+static int *slot_of(const collecting *c, const ls_tensor *tensor)
+{
+    const tensor_key key = {c->list, tensor};
+    const uint64_t hash = (uint64_t)(uintptr_t)tensor * UINT64_C(0x9e3779b97f4a7c15);
+    return ls__slots_find(&c->tensors, hash, is_tensor, &key);
 }
 
 /* Joins the names on the way down and `last` with dots. `path` has at most LS__MODULE_DEPTH_MAX
@@ -54,7 +66,7 @@ static char *dotted(const char *const *path, int depth, const char *last)
 
 /* Appends what lies below `module` to `out`, which has room for every entry of the tree. A child
  * without a name adds no part. False without memory. */
-static bool collect(const ls_module *module, const char **path, int depth, ls__item_list *out)
+static bool collect(const ls_module *module, const char **path, int depth, collecting *out)
 {
     for (int i = 0; i < module->entries->count; i++) {
         const ls__entry *at = &module->entries->list[i];
@@ -63,13 +75,17 @@ static bool collect(const ls_module *module, const char **path, int depth, ls__i
             if (!collect(at->child, path, depth + (at->name[0] != '\0'), out)) {
                 return false;
             }
-        } else if (!has_tensor(out, at->tensor)) {
+            continue;
+        }
+        int *slot = slot_of(out, at->tensor);
+        if (*slot == 0) {
             char *name = dotted(path, depth, at->name);
             if (name == NULL) {
                 return false;
             }
-            out->items[out->count++] = (ls__module_item){
+            out->list->items[out->list->count++] = (ls__module_item){
                 .name = name, .value = at->tensor, .buffer = at->kind == LS__ENTRY_BUFFER};
+            *slot = out->list->count;
         }
     }
     return true;
@@ -89,6 +105,25 @@ void ls__items_free(ls__item_list *list)
     }
 }
 
+/* NULL without memory. */
+static ls__item_list *list_of(const ls_module *module, int entries)
+{
+    const char *path[LS__MODULE_DEPTH_MAX + 1];
+    collecting c = {.list = calloc(1, sizeof *c.list)};
+    if (c.list == NULL) {
+        return NULL;
+    }
+    c.list->entries = entries;
+    c.list->items = calloc((size_t)entries + 1, sizeof *c.list->items);
+    const bool done = c.list->items != NULL && ls__slots_renew(&c.tensors, entries) &&
+                      collect(module, path, 0, &c);
+    free(c.tensors.slot);
+    if (!done) {
+        ls__items_free(c.list);
+    }
+    return done ? c.list : NULL;
+}
+
 /* An outdated list is kept behind the new one, because callers may still hold names from it. */
 const ls__module_item *ls__module_items(ls_module *module, int *count)
 {
@@ -100,19 +135,8 @@ const ls__module_item *ls__module_items(ls_module *module, int *count)
     ls__item_list *cache = module->entries->cache;
     int entries = ls__module_entry_count(module);
     if (cache == NULL || cache->entries != entries) {
-        const char *path[LS__MODULE_DEPTH_MAX + 1];
-        cache = calloc(1, sizeof *cache);
-        ls__module_item *items = calloc((size_t)entries + 1, sizeof *items);
-        if (cache == NULL || items == NULL) {
-            free(cache);
-            free(items);
-            (void)ls__fail(LS_ERR_MEMORY, "module %s: no memory to list it", module->cls->name);
-            return NULL;
-        }
-        cache->items = items;
-        cache->entries = entries;
-        if (!collect(module, path, 0, cache)) {
-            ls__items_free(cache);
+        cache = list_of(module, entries);
+        if (cache == NULL) {
             (void)ls__fail(LS_ERR_MEMORY, "module %s: no memory to list it", module->cls->name);
             return NULL;
         }

@@ -116,6 +116,7 @@ static void prune(ls_module *module, ls_module *root)
         e->list[kept++] = *at;
     }
     e->count = kept;
+    ls__module_index(module);
     if (e->cache != NULL) {
         e->cache->entries = -1; /* the list is another one now */
     }

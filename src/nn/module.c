@@ -128,15 +128,44 @@ ls_status ls_module_status(const ls_module *module)
     return LS_OK;
 }
 
-/* Parameters, buffers and children share one set of names, because dotted names must be unique. */
-static bool name_is_taken(const ls_module *module, const char *name)
+/* ---- names -------------------------------------------------------------------------------- */
+
+typedef struct name_key {
+    const struct ls__module_entries *entries;
+    const char *name;
+    size_t length;
+} name_key;
+
+static bool is_named(const void *key, int number)
 {
-    for (int i = 0; i < module->entries->count; i++) {
-        if (strcmp(module->entries->list[i].name, name) == 0) {
-            return true;
-        }
+    const name_key *k = key;
+    const char *name = k->entries->list[number].name;
+    return strncmp(name, k->name, k->length) == 0 && name[k->length] == '\0';
+}
+
+/* Its slot, or the empty one where it would be. Parameters, buffers and children share one set of
+ * names, because dotted names must be unique. */
+static int *slot_of(const struct ls__module_entries *e, const char *name, size_t length)
+{
+    const name_key key = {e, name, length};
+    return ls__slots_find(&e->names, ls__hash_bytes(0, name, length), is_named, &key);
+}
+
+const ls__entry *ls__module_entry(const ls_module *module, const char *name, size_t length)
+{
+    const struct ls__module_entries *e = module->entries;
+    const int number =
+        e->count > 0 && length <= LS__MODULE_NAME_MAX ? *slot_of(e, name, length) : 0;
+    return number > 0 ? &e->list[number - 1] : NULL;
+}
+
+void ls__module_index(ls_module *module)
+{
+    struct ls__module_entries *e = module->entries;
+    ls__slots_clear(&e->names);
+    for (int i = 0; i < e->count; i++) {
+        *slot_of(e, e->list[i].name, strlen(e->list[i].name)) = i + 1;
     }
-    return false;
 }
 
 /* A child may have an empty name: that of a wrapper, whose tensors are then named as without it. */
@@ -149,7 +178,7 @@ static ls_status check_name(const ls_module *module, ls__entry_kind kind, const 
                         "no dot",
                         ls__module_name(module), name ? name : "", LS__MODULE_NAME_MAX);
     }
-    if (name_is_taken(module, name)) {
+    if (ls__module_entry(module, name, strlen(name)) != NULL) {
         return ls__fail(LS_ERR_INVALID, "module %s: it has a \"%s\" already; names must differ",
                         ls__module_name(module), name);
     }
@@ -165,16 +194,19 @@ static ls_status add_entry(ls_module *module, ls__entry_kind kind, const char *n
     if (e->count == e->capacity) {
         int capacity = e->capacity ? 2 * e->capacity : 4;
         ls__entry *grown = realloc(e->list, (size_t)capacity * sizeof *grown);
-        if (grown == NULL) {
+        e->list = grown != NULL ? grown : e->list;
+        if (grown == NULL || !ls__slots_renew(&e->names, capacity)) {
             return ls__fail(LS_ERR_MEMORY, "module %s: no memory for \"%s\"",
                             ls__module_name(module), name);
         }
-        e->list = grown;
         e->capacity = capacity;
+        ls__module_index(module);
     }
+    int *slot = slot_of(e, name, strlen(name));
     *out = &e->list[e->count++];
     **out = (ls__entry){.kind = kind};
     (void)snprintf((*out)->name, sizeof(*out)->name, "%s", name);
+    *slot = e->count;
     return LS_OK;
 }
 
@@ -388,6 +420,7 @@ static void free_memory(ls_module *module)
     ls__module_hooks_free(module);
     ls__parts_free(e->parts);
     free(e->message);
+    free(e->names.slot);
     free(e->list);
     free(e);
     free(module);

@@ -5,6 +5,7 @@
 #include <lockstep/nn.h>
 
 #include "base/runtime.h"
+#include "base/slots.h"
 
 #define LS__MODULE_DEPTH_MAX 64  /* bounds the recursion over nested modules */
 #define LS__MODULE_NAME_MAX 63   /* of one part; a dotted name has at most DEPTH_MAX parts */
@@ -44,6 +45,7 @@ typedef struct ls__module_hook ls__module_hook; /* hooks.h */
 struct ls__module_entries {
     ls__entry *list;
     int count, capacity;
+    ls__slots names; /* of the list */
     ls_module *parent;
     char name[LS__MODULE_NAME_MAX + 1]; /* within the parent */
     ls__item_list *cache;
@@ -65,6 +67,10 @@ ls_module *ls__module_unwrap(ls_module *wrapper);
 
 /* The module that a wrapper wraps, however deep; of another module, itself. */
 ls_module *ls__module_wrapped(ls_module *module);
+/* The entry name[length], or NULL. In constant time: modules may have 100,000. */
+const ls__entry *ls__module_entry(const ls_module *module, const char *name, size_t length);
+/* After entries have moved. */
+void ls__module_index(ls_module *module);
 /* All entries of the tree; a changed number means that it has grown. */
 int ls__module_entry_count(const ls_module *module);
 bool ls__is_sequential(const ls_module *module); /* whether ls_sequential_new made it */

@@ -105,6 +105,41 @@ TEST(names_stay_valid_when_the_tree_grows)
     end();
 }
 
+/* A third each of parameters, buffers and children, each known under its name. */
+TEST(a_module_of_100000_parts_is_built_and_searched_in_seconds)
+{
+    enum { PARTS = 33334 };
+    start();
+    const double begin = ls_time();
+    pair *p = pair_new(ls_relu_new(), ls_relu_new());
+    ls_tensor **added = calloc(2 * PARTS, sizeof *added);
+    ls_param *params = calloc(PARTS, sizeof *params);
+    char name[32];
+    CHECK(added != NULL && params != NULL);
+    for (int i = 0; i < PARTS; i++) {
+        (void)snprintf(name, sizeof name, "part%d", 3 * i);
+        added[2 * i] = ls_module_add_param(&p->base, name, ls_empty(LS_SHAPE(1), LS_FLOAT32));
+        (void)snprintf(name, sizeof name, "part%d", 3 * i + 1);
+        added[2 * i + 1] = ls_module_add_buffer(&p->base, name, ls_empty(LS_SHAPE(1), LS_INT64));
+        (void)snprintf(name, sizeof name, "part%d", 3 * i + 2);
+        (void)ls_module_add(&p->base, name, ls_identity_new());
+    }
+    CHECK_OK(ls_module_status(&p->base));
+    CHECK_INT(ls_module_params(&p->base, params, PARTS), PARTS);
+    CHECK_INT(ls_module_child_count(&p->base), PARTS + 2);
+    for (int i = 0; i < PARTS; i++) {
+        CHECK(params[i].value == added[2 * i]);
+        CHECK(ls_module_param(&p->base, params[i].name) == added[2 * i]);
+        (void)snprintf(name, sizeof name, "part%d", 3 * i + 1);
+        CHECK(ls_module_buffer(&p->base, name) == added[2 * i + 1]);
+    }
+    CHECK(ls_module_param(&p->base, "part") == NULL); /* the beginning of a name */
+    CHECK_WITHIN(ls_time() - begin, 5);
+    ls_module_free(&p->base);
+    free(added), free(params);
+    end();
+}
+
 TEST(a_failed_child_fails_its_parents_with_its_words)
 {
     start();

@@ -379,6 +379,14 @@ TEST(a_stage_has_only_its_own_parameters_under_their_names)
     CHECK(strcmp(params[0].name, "transformer.wte.weight") == 0);
     CHECK(strcmp(params[1].name, "transformer.h.3.ln_1.weight") == 0);
     CHECK(strcmp(params[count - 1].name, "transformer.ln_f.bias") == 0);
+    ls_module *blocks = ls_module_child(net, "transformer.h");
+    for (int i = 0; i < 4; i++) { /* where the freed ones stood */
+        CHECK(ls_module_add(blocks, (char[]){'a' + (char)i, 0}, ls_identity_new()) != NULL);
+    }
+    for (int i = 0; i < count; i++) {
+        CHECK(ls_module_param(net, params[i].name) == params[i].value);
+    }
+    CHECK(ls_module_child(net, "transformer.h.0") == NULL);
     CHECK_INT(ls_module_part_count(net), 6);
     CHECK(strcmp(ls_module_part_name(net, 0), "embed") == 0);
     CHECK(strcmp(ls_module_part_name(net, 4), "transformer.h.3") == 0);
