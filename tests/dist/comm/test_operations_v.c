@@ -266,24 +266,71 @@ DIST_TEST(large_blocks_arrive_whole_from_memory_of_each_kind, 3)
     free(own);
 }
 
+/* What rank `rank` gives at place i; sums of four are exact. */
+static float given(int rank, int64_t i)
+{
+    return (float)(100000 * rank + (int)i);
+}
+
+/* out[0,count) is what `from` gives from place `first` on; then it is wiped. */
+static void check_given(float *out, int64_t count, int from, int64_t first)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (out[i] != given(from, first + i)) {
+            test_fail(__FILE__, __LINE__, "element %lld of rank %d's block: got %g, want %g",
+                      (long long)i, from, (double)out[i], (double)given(from, first + i));
+        }
+        out[i] = -1.0f;
+    }
+}
+
+/* Every block of `all` is what its rank gives from the beginning. */
+static void check_blocks(float *out, const int64_t *all)
+{
+    for (int r = 0; r < 4; out += all[r++]) {
+        check_given(out, all[r], r, 0);
+    }
+}
+
+static void exchange_blocks(const float *in, float *out, const int64_t *all)
+{
+    static const int64_t one[] = {1, 1, 1, 1};
+    const int rank = ls_rank();
+    int64_t first = 0; /* place of this rank's block */
+    for (int r = 0; r < rank; r++) {
+        first += all[r];
+    }
+    CHECK_OK(ls_all_gather_v(ls_world(), in, all[rank], out, all, NULL, LS_FLOAT32, NULL, NULL));
+    check_blocks(out, all);
+    CHECK_OK(ls_reduce_scatter_v(ls_world(), in, all, NULL, out, LS_FLOAT32, LS_AVG, NULL, NULL));
+    for (int64_t i = 0; i < all[rank]; i++) {
+        out[i] -= 150000.0f; /* the mean of the ranks' beginnings */
+    }
+    check_given(out, all[rank], 0, first);
+    CHECK_OK(ls_gather_v(ls_world(), in, all[rank], out, all, NULL, LS_FLOAT32, 1, NULL, NULL));
+    if (rank == 1) {
+        check_blocks(out, all);
+    }
+    CHECK_OK(ls_scatter_v(ls_world(), in, all, NULL, out, all[rank], LS_FLOAT32, 1, NULL, NULL));
+    check_given(out, all[rank], 1, first);
+    CHECK_OK(ls_all_to_all_v(ls_world(), in, one, NULL, out, one, NULL, LS_FLOAT32, NULL, NULL));
+    for (int r = 0; r < 4; r++) {
+        check_given(out + r, 1, r, rank);
+    }
+}
+
 /* On one host no byte is sent: blocks are read where they lie. */
 DIST_TEST(ranks_on_one_host_exchange_unequal_blocks_without_messages, 4)
 {
-    static const int64_t counts[] = {5000, 0, 3, 20000};
+    static const int64_t unequal[] = {5000, 0, 3, 20000}, one[] = {1, 1, 1, 1};
     float *in = calloc(30000, sizeof *in), *out = calloc(30000, sizeof *out);
     ls_counters c = {.size = sizeof c};
     CHECK(in != NULL && out != NULL);
-    for (int i = 0; i < 2; i++) {
-        const int64_t own = i == 0 ? counts[ls_rank()] : 1, one[] = {1, 1, 1, 1};
-        const int64_t *all = i == 0 ? counts : one;
-        CHECK_OK(ls_all_gather_v(ls_world(), in, own, out, all, NULL, LS_FLOAT32, NULL, NULL));
-        CHECK_OK(
-            ls_reduce_scatter_v(ls_world(), in, all, NULL, out, LS_FLOAT32, LS_SUM, NULL, NULL));
-        CHECK_OK(ls_gather_v(ls_world(), in, own, out, all, NULL, LS_FLOAT32, 1, NULL, NULL));
-        CHECK_OK(ls_scatter_v(ls_world(), in, all, NULL, out, own, LS_FLOAT32, 1, NULL, NULL));
-        CHECK_OK(
-            ls_all_to_all_v(ls_world(), in, one, NULL, out, one, NULL, LS_FLOAT32, NULL, NULL));
+    for (int64_t i = 0; i < 30000; i++) {
+        in[i] = given(ls_rank(), i);
     }
+    exchange_blocks(in, out, unequal);
+    exchange_blocks(in, out, one);
     CHECK_OK(ls_group_get_counters(ls_world(), &c));
     CHECK_INT(c.operations, 10);
     CHECK_INT(c.bytes_sent > 0, ls_world()->has_remote);

@@ -172,6 +172,25 @@ DIST_TESTS(rows_of_tables_give_the_bits_of_whole_ones_on_, _ranks, 1, 2, 3, 4, 5
     }
 }
 
+/* What a local backward has added is averaged, though the next one does not reach its row: here the last
+ * byte of the row alone, which is all that 2.0f has. */
+DIST_TEST(a_row_that_is_zero_but_for_its_last_byte_is_sent, 2)
+{
+    const int64_t other = 9;
+    ls_reducer_param rows[PARAMS];
+    ls_reducer *r = make(rows, ROWS, LS_REDUCE_OVERLAP);
+    CHECK_OK(ls_reducer_zero(r));
+    float *last = (float *)rows[TABLE].grad + 5 * COLUMNS + COLUMNS - 1;
+    CHECK_OK(ls_reducer_begin(r, LS_OPTIONS(ls_reducer_begin_options, .local = true)));
+    *last = ls_rank() == 0 ? 2.0f : 0.0f;
+    ready(r, false);
+    CHECK_OK(ls_reducer_reach(r, TABLE, &other, 1));
+    CHECK_OK(ls_reducer_begin(r, NULL));
+    ready(r, false);
+    CHECK_NEAR(*last, 1.0, 0.0);
+    CHECK_OK(ls_reducer_free(r));
+}
+
 DIST_TEST(rows_that_a_table_does_not_have_are_refused, 2)
 {
     ls_reducer_param params[PARAMS];

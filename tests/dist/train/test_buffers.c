@@ -233,6 +233,27 @@ DIST_TEST(a_constant_buffer_may_be_saved_by_another_graph, 2)
     ls_module_free(ddp);
 }
 
+/* As small as a counter. */
+DIST_TEST(a_buffer_of_one_element_becomes_that_of_rank_0, 3)
+{
+    masked *m = ls_module_new(sizeof *m, &masked_class);
+    m->fc = ls_module_add(&m->base, "fc", ls_linear_new(3, 4, NULL));
+    m->norm = ls_module_add(&m->base, "norm", ls_identity_new());
+    m->mask = ls_module_add_buffer(&m->base, "mask", ls_ones(LS_SHAPE(1), LS_FLOAT32));
+    ls_module *ddp = ls_ddp_new(&m->base, ls_world(), NULL);
+    CHECK(ddp != NULL);
+    const float own = 0.5f + (float)ls_rank();
+    float now = 0.0f;
+    CHECK_OK(ls_copy_in(m->mask, &own, sizeof own));
+    {
+        LS_SCOPE;
+        CHECK_OK(ls_backward(ls_mean(ls_forward(ddp, ls_randn(LS_SHAPE(5, 3))))));
+    }
+    CHECK_OK(ls_copy_out(m->mask, &now, sizeof now));
+    CHECK(now == 0.5f);
+    ls_module_free(ddp);
+}
+
 DIST_TEST(a_backward_that_fails_on_one_rank_leaves_none_waiting_for_buffers, 3)
 {
     ls_module *ddp = ls_ddp_new(net_new(), ls_world(), NULL);

@@ -11,6 +11,7 @@
 
 static void twin_step(const use *u, ls_module *net, int step, int replica, double *losses)
 {
+    LS_AUTOCAST(u->mixed && step % 2 == 1);
     for (int m = 0; m < u->micro; m++) {
         LS_SCOPE;
         ls_micro_batch micro = micro_of(u, step, m, replica);
@@ -86,6 +87,7 @@ static void train(const use *u, int pp, int dp)
         double losses[MICRO_MAX], expected[MICRO_MAX];
         {
             LS_SCOPE;
+            LS_AUTOCAST(u->mixed && step % 2 == 1);
             ls_micro_batch micro[MICRO_MAX];
             for (int m = 0; m < u->micro; m++) {
                 micro[m] = micro_of(u, step, m, replica);
@@ -198,6 +200,11 @@ DIST_TEST(sequences_may_have_other_lengths_in_every_micro_batch, 4)
                  .short_last = true,
                  .lengths = true},
           4, 1);
+}
+
+DIST_TEST(the_type_of_values_may_change_from_step_to_step, 3)
+{
+    train(&(use){.make = make_unet, .schedule = "1f1b", .micro = 5, .mixed = true}, 3, 1);
 }
 
 DIST_TEST(masks_cross_several_stages_and_ties_are_summed, 4)

@@ -247,6 +247,20 @@ DIST_TEST(two_replicas_that_differ_are_both_suspect, 2)
         "rank %d is not what %d of %d ranks have%s; a bit has flipped, or the program changed "
         "it on one rank: continue from the last checkpoint");
     CHECK_SAYS(ls_error_message(), " (either may be wrong)");
+    CHECK_CONTAINS(ls_error_message(), " on rank 1 is not what 1 of 2 ranks have");
+    ls_module_free(ddp);
+}
+
+DIST_TEST(of_two_and_two_replicas_the_lower_ranks_count_as_right, 4)
+{
+    ls_module *ddp = net_new(LS_REDUCE_OVERLAP);
+    ls_param params[PARAMS];
+    CHECK_INT(ls_module_params(ddp, params, PARAMS), PARAMS);
+    *(float *)ls_data(params[3].value) += (float)(ls_rank() / 2);
+    LS_SCOPE;
+    ls_tensor *x = ls_ones(LS_SHAPE(BATCH, IN), LS_FLOAT32);
+    CHECK_STATUS(ls_backward(ls_mean(ls_forward(ddp, x))), LS_ERR_MISMATCH);
+    CHECK_CONTAINS(ls_error_message(), " on rank 2 is not what 2 of 4 ranks have");
     ls_module_free(ddp);
 }
 

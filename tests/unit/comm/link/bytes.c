@@ -266,6 +266,32 @@ TEST(a_key_of_another_proof_does_not_open_tls)
     CHECK_SAYS(ls_error_message(), "encrypting the connection with %s failed: %s");
 }
 
+/* libssl's, as long as the test says nothing else. */
+static bool not_resumed;
+int SSL_session_reused(const void *ssl);
+
+__attribute__((visibility("default"))) int SSL_session_reused(const void *ssl)
+{
+    (void)ssl;
+    return !not_resumed;
+}
+
+/* A handshake that succeeds without the pre-shared key would prove nothing. */
+TEST(tls_without_the_key_of_this_job_is_refused)
+{
+    NEED_TLS
+    const ls__link_spec spec = spec_of(LS__LINK_TLS, right_secret, "data", 7);
+    ls__listener *door = door_of(&spec);
+    ls__link *client = NULL, *in = NULL;
+    not_resumed = true;
+    CHECK_OK(ls__link_connect(&spec, "127.0.0.1", ls__listener_port(door), NULL, &client));
+    CHECK_STATUS(meet(door, client, &in), LS_ERR_AUTH);
+    CHECK_SAYS(ls_error_message(), "%s did not use this job's key for TLS");
+    CHECK(in == NULL);
+    ls__link_close(client);
+    ls__listener_close(door);
+}
+
 static bool hung_up; /* the other side, as read here */
 
 static ssize_t recv_or_end(const ls__env *env, int fd, void *out, size_t bytes, int *got_fd)
