@@ -1,4 +1,4 @@
-"""Which tests concern a folder of src, and how many changes are planted there by default.
+"""Which tests concern a folder, and how many changes are planted there by default.
 
 A test program is chosen by the beginning of its name; `over` adds a run over TCP and one over both
 transports, as in tests/run. For comm these would take most of the time: tests/dist/net is over TCP.
@@ -14,6 +14,8 @@ class Folder:
     count: int
     tests: tuple
     over: tuple = ()
+    root: str = "src"  # where the folder is
+    targets: tuple = ()  # what a change needs built beside the library
 
 
 COMM = ("tests/unit/comm/", "tests/dist/comm/", "tests/dist/net/")
@@ -27,6 +29,22 @@ FOLDERS = {
     "comm": Folder(75, COMM),
     "schedule": Folder(25, ("tests/unit/schedule/", "tests/fuzz/")),
     "parallel": Folder(25, ("tests/dist/train/test_pip", "tests/dist/train/test_steady")),
+    "base": Folder(25, ("tests/unit/base/", "tests/unit/comm/", "tests/unit/checkpoint/", "tests/unit/launch/")),
+    "job": Folder(40, ("tests/unit/comm/bootstrap/", "tests/unit/comm/link/", "tests/unit/comm/nodes/",
+                       "tests/unit/comm/store/", "tests/fuzz/", "tests/dist/net/", "tests/dist/comm/",
+                       "tests/dist/launch/")),
+    "tensor": Folder(40, ("tests/unit/tensor/", "tests/grad/", "tests/unit/nn/", "tests/reference/")),
+    "autograd": Folder(25, ("tests/grad/", "tests/unit/tensor/", "tests/unit/nn/", "tests/dist/train/")),
+    "nn": Folder(25, ("tests/unit/nn/", "tests/grad/", "tests/reference/", "tests/dist/train/")),
+    "ddp": Folder(25, ("tests/dist/train/", "tests/dist/reduce/")),
+    "plan": Folder(20, ("tests/unit/plan/", "tests/fuzz/", "tests/dist/train/test_pip")),
+    "trace": Folder(15, ("tests/unit/base/trace", "tests/unit/comm/engine/", "tests/dist/train/test_steady",
+                         "tests/dist/train/test_pains")),
+    "launch": Folder(25, ("tests/unit/launch/", "tests/dist/launch/", "tests/dist/failures/")),
+    "tokenizer": Folder(20, ("tests/unit/tokenizer/", "tests/fuzz/")),
+    # What only the Python tests of the programs see lives here.
+    "programs": Folder(20, ("tests/unit/nn/sampling", "tests/dist/train/test_gpt_text", "tests/dist/train/test_examples",
+                            "tests/dist/launch/"), root=".", targets=("programs", "tests/unit/nn/sampling")),
 }
 
 # Programs that tests start, which must be built too: test program's folder -> targets.
@@ -36,6 +54,7 @@ STARTED = {
     "tests/dist/net/": ("tests/dist/net/stranger",),
     "tests/dist/train/": ("tests/dist/train/victim", "programs", *PLUGINS),
     "tests/unit/checkpoint/": ("tests/unit/checkpoint/saver",),
+    "tests/dist/launch/": ("programs",),
     "tests/unit/launch/": ("programs",),
     "tests/unit/nn/": ("tests/unit/nn/foreign",),
 }

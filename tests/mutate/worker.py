@@ -80,8 +80,8 @@ class Worker:
             sys.exit(f"mutate: the build itself fails\n{done.stdout[-2000:]}")
         return done.returncode == 0
 
-    def build_library(self):
-        return self.ninja(f"src/{self.library}", fails=True)
+    def build_library(self, more):
+        return self.ninja(f"src/{self.library}", *more, fails=True)
 
     def programs_of(self, folder):
         concern, found = FOLDERS[folder], []

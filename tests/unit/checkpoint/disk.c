@@ -1,4 +1,5 @@
-/* What is asked of the disk when a folder is new, and when it gives a byte at a time. */
+/* What is asked of the disk when a folder is new, when a step is saved again, and when it gives a byte at
+ * a time. */
 #include "faults.h"
 #include "says.h"
 
@@ -21,6 +22,27 @@ TEST(a_new_folder_is_synced_with_the_folder_above_it)
     }
     CHECK_OK(ls_finalize());
     small_remove(path);
+    small_remove(folder);
+}
+
+/* Power that is lost before the folder is on the disk may lose the new name, so the old save stays
+ * until then. */
+TEST(the_former_save_of_a_step_is_removed_once_the_new_one_is_on_the_disk)
+{
+    static faults f;
+    char folder[64];
+    small_folder(folder);
+    faults_init(&f, folder);
+    CHECK_OK(ls__init_with(&f.env, NULL));
+    ls_checkpoint *c = open_it(folder, false);
+    CHECK_OK(small_save(c, 1));
+    f.logs = true;
+    CHECK_OK(small_save(c, 1));
+    f.logs = false;
+    CHECK_CONTAINS(f.log, "stat rename rename open fsync close list ");
+    CHECK_CONTAINS(strstr(f.log, "rename rename "), "remove_folder ");
+    CHECK_OK(ls_checkpoint_free(c));
+    CHECK_OK(ls_finalize());
     small_remove(folder);
 }
 

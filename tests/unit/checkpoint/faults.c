@@ -138,27 +138,6 @@ TEST(the_order_is_files_manifest_folder_rename_parent)
     small_remove(folder);
 }
 
-/* Power that is lost before the folder is on the disk may lose the new name, so the old save stays
- * until then. */
-TEST(the_former_save_of_a_step_is_removed_once_the_new_one_is_on_the_disk)
-{
-    static faults f;
-    char folder[64];
-    small_folder(folder);
-    faults_init(&f, folder);
-    CHECK_OK(ls__init_with(&f.env, NULL));
-    ls_checkpoint *c = open_it(folder, false);
-    CHECK_OK(small_save(c, 1));
-    f.logs = true;
-    CHECK_OK(small_save(c, 1));
-    f.logs = false;
-    CHECK_CONTAINS(f.log, "stat rename rename open fsync close list ");
-    CHECK_CONTAINS(strstr(f.log, "rename rename "), "remove_folder ");
-    CHECK_OK(ls_checkpoint_free(c));
-    CHECK_OK(ls_finalize());
-    small_remove(folder);
-}
-
 /* Whichever call of opening and loading fails for a passing reason: the newest checkpoint loads, or an
  * error with the reason ends the load. Never is the older one loaded, and never the newest one set
  * aside. */
