@@ -47,6 +47,11 @@ typedef struct ls_function {
      * NULL. ls_backward calls this function once. */
     ls_status (*backward)(ls_function_call *call, ls_tensor *const *output_grads, int output_count,
                           ls_tensor **input_grads, int input_count);
+    /* Its backward calls operations in which other ranks take part. A backward of weight 0 computes
+     * nothing (ls_backward_weighted), and the others would wait for this rank: with `collective` it
+     * calls `backward` all the same, with zeros for the gradients of outputs that the loss depends
+     * on, and ignores what that gives. Also within ls_recompute, which runs `forward` again. */
+    bool collective;
 } ls_function;
 /* The initialiser of an ls_function. The struct is borrowed until ls_backward, or until the end of
  * the scope in which it was applied. */

@@ -1,6 +1,8 @@
 /* Differentiable operations of users. One application is a joint (joint.c), which owns the call:
  * the saved tensors and data, and the shapes that gradients must have. function_backward.c runs the
  * second half. */
+#include <stddef.h>
+
 #include <lockstep/function.h>
 
 #include "autograd/arrays.h"
@@ -14,6 +16,19 @@
 typedef struct context {
     const char *name;
 } context;
+
+static _Thread_local uint64_t collectives;
+
+uint64_t ls__function_collectives(void)
+{
+    return collectives;
+}
+
+/* Programs that were built with an earlier header have a shorter struct. */
+bool ls__function_is_collective(const ls_function *f)
+{
+    return f->size > offsetof(ls_function, collective) && f->collective;
+}
 
 /* Fills call->input from the tensors in their present state. The records, NULL where an input was left
  * out, are valid only until the next operation. */
@@ -79,8 +94,11 @@ static ls_status run_forward(ls_function_call *call, void *arg, ls__record *out)
     const ls__autograd_mode before = ls__autograd_mode_get();
     ls__self.no_grad = true;
     ls_scope *scope = ls_scope_enter();
+    const ls__user_call user = ls__user_call_begin();
+    collectives += ls__function_is_collective(call->function);
     ls_status status = call->function->forward(call, call->inputs, call->input_count, results,
                                                call->output_count, arg);
+    status = ls__user_call_end(&user, status, "forward of \"%s\"", call->function->name);
     if (status == LS_OK) {
         status = take_results(call, results, out);
     }
@@ -171,7 +189,7 @@ static ls_status apply_call(ls__storage *own, void *arg, ls__record **y)
 /* The size is checked first: a struct that was not filled with LS_FUNCTION may hold anything. */
 static ls_status check_function(const ls_function *f)
 {
-    if (f == NULL || f->size < sizeof *f || f->size > FUNCTION_BYTES_MAX) {
+    if (f == NULL || f->size < offsetof(ls_function, collective) || f->size > FUNCTION_BYTES_MAX) {
         return ls__fail(LS_ERR_INVALID,
                         "function: %s; fill an ls_function with LS_FUNCTION, which sets its size",
                         f == NULL ? "the ls_function is NULL"

@@ -25,12 +25,17 @@ static ls_status check_saved(const ls__autograd_pass *pass, const ls__tensor_nod
 }
 
 /* Makes tensors of the gradients that arrived, for the user's backward; grads[i] stays NULL where
- * output i received no gradient. */
+ * output i received no gradient. In a backward of weight 0 those that would have come are zero. */
 static ls_status wrap_grads(const ls__tensor_node *node, const ls_function_call *call,
                             ls_tensor **grads)
 {
     for (int i = 0; i < call->output_count; i++) {
         ls__storage *dy = ls__joint_outputs_of(node)->at[i].grad;
+        if (ls__joint_outputs_of(node)->at[i].skipped) {
+            grads[i] = ls_zeros(call->output[i].shape, call->output[i].dtype);
+            LS_TRY(ls_tensor_status(grads[i]));
+            continue;
+        }
         ls__record *record = dy != NULL ? ls__record_new(call->tensors) : NULL;
         if (dy == NULL) {
             continue;
@@ -96,22 +101,22 @@ static ls_status accumulate_grads(ls__autograd_pass *pass, const ls__tensor_node
 
 /* dx[i] stays NULL where the user's function gives no gradient. */
 static ls_status run_backward(ls__autograd_pass *pass, const ls__tensor_node *node,
-                              ls_function_call *call)
+                              ls_function_call *call, bool skipped)
 {
     ls_tensor *dy[LS_CALL_TENSORS_MAX] = {NULL}, *dx[LS_CALL_TENSORS_MAX] = {NULL};
     LS_TRY(wrap_grads(node, call, dy));
-    LS_TRY(call->function->backward(call, dy, call->output_count, dx, call->input_count));
-    return accumulate_grads(pass, node, call, dx);
+    const ls__user_call user = ls__user_call_begin();
+    const ls_status status =
+        call->function->backward(call, dy, call->output_count, dx, call->input_count);
+    LS_TRY(ls__user_call_end(&user, status, "backward of \"%s\"", call->function->name));
+    return skipped ? LS_OK : accumulate_grads(pass, node, call, dx);
 }
 
 /* The engine reaches the joint after everything that used its outputs. The user's backward runs
  * without a graph, in a scope of its own, and errors name the line of the forward call. */
-static ls_status function_run(ls__autograd_pass *pass, ls__tensor_node *node)
+static ls_status call_backward(ls__autograd_pass *pass, const ls__tensor_node *node, bool skipped)
 {
     ls_function_call *call = node->saved[LS__JOINT_OWN].storage->data;
-    if (!ls__joint_any_grad(node)) {
-        return ls__links_skip(pass, ls__links_of(node));
-    }
     LS_ASSERT(call->phase == LS__FUNCTION_BETWEEN); /* a released graph is not walked again */
     LS_TRY(check_saved(pass, node, call));
     const ls__autograd_mode before = ls__autograd_mode_get();
@@ -120,11 +125,30 @@ static ls_status function_run(ls__autograd_pass *pass, ls__tensor_node *node)
     ls__self.file = node->file;
     ls__self.line = node->line;
     ls_scope *scope = ls_scope_enter();
-    const ls_status status = run_backward(pass, node, call);
+    const ls_status status = run_backward(pass, node, call, skipped);
     ls_scope_leave(scope);
     ls__autograd_mode_set(&before);
     call->phase = LS__FUNCTION_BETWEEN;
     return status;
 }
 
-const ls__op ls__function_op = {.name = "function", .run = function_run};
+static ls_status function_run(ls__autograd_pass *pass, ls__tensor_node *node)
+{
+    return ls__joint_any_grad(node) ? call_backward(pass, node, false)
+                                    : ls__links_skip(pass, ls__links_of(node));
+}
+
+/* The ranks whose backward has a weight wait in the operations of theirs. */
+static ls_status function_skipped(ls__autograd_pass *pass, const ls__tensor_node *node)
+{
+    const ls_function_call *call = node->saved[LS__JOINT_OWN].storage->data;
+    bool reached = false;
+    for (int i = 0; i < call->output_count; i++) {
+        reached = reached || ls__joint_outputs_of(node)->at[i].skipped;
+    }
+    return reached && ls__function_is_collective(call->function) ? call_backward(pass, node, true)
+                                                                 : LS_OK;
+}
+
+const ls__op ls__function_op = {
+    .name = "function", .run = function_run, .skipped = function_skipped};

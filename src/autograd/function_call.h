@@ -40,6 +40,10 @@ struct ls_function_call { /* in a storage, which the joint owns */
 ls__storage *ls__function_call_new(ls__tensors *tensors, const ls_function *function,
                                    ls_tensor *const *inputs, int input_count, int output_count);
 
+bool ls__function_is_collective(const ls_function *function);
+/* How many of such this thread has applied. */
+uint64_t ls__function_collectives(void);
+
 extern const ls__op ls__function_op; /* function_backward.c */
 
 #endif

@@ -89,7 +89,11 @@ static ls_status run_hook(const grad_hook *hook)
     ls_tensor *grad = ls_grad(hook->tensor);
     ls_status status = LS_OK;
     if (grad != NULL) {
+        const char *name = hook->leaf->name;
+        const ls__user_call user = ls__user_call_begin();
         status = hook->fn(hook->arg, hook->tensor, grad);
+        status =
+            ls__user_call_end(&user, status, "gradient hook of %s", name != NULL ? name : "a leaf");
     }
     ls_scope_leave(scope);
     ls__autograd_mode_set(&before);

@@ -108,9 +108,9 @@ static ls_status run_first(ls__tensors *tensors, ls__segment *p, ls_tensor *cons
     ls__record *y[LS_CALL_TENSORS_MAX];
     bool reached[LS_CALL_TENSORS_MAX] = {false};
     const uint64_t border = ls__nodes_made(tensors);
-    const uint64_t exchanges = ls__norm_sync_begun();
+    const uint64_t exchanges = ls__norm_sync_begun() + ls__function_collectives();
     LS_TRY(ls__segment_call(tensors, p, inputs, y));
-    p->exchanges = ls__norm_sync_begun() != exchanges;
+    p->exchanges = ls__norm_sync_begun() + ls__function_collectives() != exchanges;
     for (int i = 0; i < p->output_count; i++) {
         ls__segment_outcome *out = &p->output[i];
         const bool made = ls__node_inside(y[i]->node, border);

@@ -68,7 +68,9 @@ ls_status ls__segment_call(ls__tensors *tensors, const ls__segment *p, ls_tensor
     if (f->one != NULL) {
         outputs[0] = f->one(inputs[0], f->arg);
     } else {
-        LS_TRY(f->many(inputs, p->input_count, outputs, p->output_count, f->arg));
+        const ls__user_call user = ls__user_call_begin();
+        const ls_status status = f->many(inputs, p->input_count, outputs, p->output_count, f->arg);
+        LS_TRY(ls__user_call_check(&user, status, "the function of ls_recompute_call_many"));
     }
     for (int i = 0; i < p->output_count; i++) {
         y[i] = ls__record_sound(tensors, outputs[i], "recompute");

@@ -48,6 +48,7 @@ static void keep(ls_status status, const char *text)
     }
     ls__self.message[length] = '\0';
     ls__self.status = status;
+    ls__self.fails++;
 }
 
 /* One byte more than a message, so that `keep` sees what was cut. */
@@ -153,4 +154,52 @@ void ls_check_failed(ls_status status, const char *file, int line, const char *e
     fprintf(stderr, "%s%s:%d: %s: %s%s%s\n", rank, file, line, expression, ls_status_name(status),
             message[0] != '\0' ? ": " : "", message);
     exit(1);
+}
+
+/* ---- the user's functions ----------------------------------------------------------------- */
+
+ls__user_call ls__user_call_begin(void)
+{
+    return (ls__user_call){.fails = ls__self.fails, .file = ls__self.file, .line = ls__self.line};
+}
+
+/* "backward of "f"", with the line in brackets. */
+static void put_what(const ls__user_call *call, const char *format, va_list args, draft *out)
+{
+    draft_add_list(out, format, args);
+    if (call->file != NULL && call->file[0] != '\0') {
+        draft_add(out, " (%s:%d)", call->file, call->line);
+    }
+}
+
+static ls_status fail_without_text(ls_status status, const draft *what)
+{
+    return ls__fail(status, "%s returned %s without ls_fail", what->text, ls_status_name(status));
+}
+
+ls_status ls__user_call_end(const ls__user_call *call, ls_status status, const char *format, ...)
+{
+    draft what = {.used = 0};
+    if (status >= 0) {
+        return status;
+    }
+    va_list args;
+    va_start(args, format);
+    put_what(call, format, args, &what);
+    va_end(args);
+    return ls__self.fails == call->fails ? fail_without_text(status, &what)
+                                         : ls__fail_within(status, "%s", what.text);
+}
+
+ls_status ls__user_call_check(const ls__user_call *call, ls_status status, const char *format, ...)
+{
+    draft what = {.used = 0};
+    if (status >= 0 || ls__self.fails != call->fails) {
+        return status;
+    }
+    va_list args;
+    va_start(args, format);
+    put_what(call, format, args, &what);
+    va_end(args);
+    return fail_without_text(status, &what);
 }

@@ -3,6 +3,8 @@
 #ifndef LS_BASE_ERROR_H
 #define LS_BASE_ERROR_H
 
+#include <stdint.h>
+
 #include <lockstep/status.h>
 
 #include "base/compiler.h"
@@ -17,5 +19,20 @@ ls_status ls__fail_within(ls_status status, const char *format, ...) LS__PRINTF(
 ls_status ls__fail_at_site(ls_status status);
 /* Sets message and status of this thread from a stored failure (the root cause of a group's). */
 ls_status ls__fail_again(ls_status status, const char *message);
+
+/* Around a call of a user's function. */
+typedef struct ls__user_call {
+    uint64_t fails;   /* messages before it */
+    const char *file; /* the line of the user's program that led to it; NULL: none is known */
+    int line;
+} ls__user_call;
+ls__user_call ls__user_call_begin(void);
+/* Its status. An error gets "WHAT (FILE:LINE): " before its message; the message is its own, or says
+ * that it has none: an older one would be another failure's. */
+ls_status ls__user_call_end(const ls__user_call *call, ls_status status, const char *format, ...)
+    LS__PRINTF(3, 4);
+/* The same where messages are complete in themselves: only one that is missing is made. */
+ls_status ls__user_call_check(const ls__user_call *call, ls_status status, const char *format, ...)
+    LS__PRINTF(3, 4);
 
 #endif

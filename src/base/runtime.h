@@ -85,6 +85,7 @@ typedef struct ls__thread {
     int modules;                 /* forward passes of modules under way, one within the other */
     ls__draw_place *drawing;     /* of the innermost of them; NULL: none */
     char *refusal;         /* while an operator of the user's runs: why it cannot; "": it can */
+    uint64_t fails;        /* messages that this thread has set */
     uint64_t exchanges;    /* operations on groups that this thread has begun */
     void *scope;           /* tensor's innermost scope of this thread */
     uint16_t trace_thread; /* the number of this thread in the trace; 0: none yet */

@@ -4,14 +4,20 @@
 
 #include <lockstep/data.h>
 
+#include "base/error.h"
+
 /* Sample `index` as it is in `epoch`. Data sets whose samples do not depend on the epoch (most) have
  * no get_in_epoch. */
 static inline ls_status ls__dataset_get(ls_dataset *d, int64_t epoch, int64_t index, void *x,
                                         void *y)
 {
     const bool reaches = d->size >= offsetof(ls_dataset, get_in_epoch) + sizeof d->get_in_epoch;
-    return reaches && d->get_in_epoch != NULL ? d->get_in_epoch(d, epoch, index, x, y)
-                                              : d->get(d, index, x, y);
+    const ls__user_call user = ls__user_call_begin();
+    const ls_status status = reaches && d->get_in_epoch != NULL
+                                 ? d->get_in_epoch(d, epoch, index, x, y)
+                                 : d->get(d, index, x, y);
+    return ls__user_call_check(&user, status, "the data set's get of sample %lld",
+                               (long long)index);
 }
 
 /* From now on ls_dataset_free does nothing with it: a thread that cannot be ended may still read from

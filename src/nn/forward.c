@@ -105,7 +105,10 @@ static ls_status call_class(ls_module *module, ls_tensor *const *inputs, int inp
         outputs[0] = module->cls->forward(module, inputs[0]);
         return LS_OK;
     }
-    LS_TRY(module->cls->forward_many(module, inputs, input_count, outputs, output_count));
+    const ls__user_call user = ls__user_call_begin();
+    const ls_status status =
+        module->cls->forward_many(module, inputs, input_count, outputs, output_count);
+    LS_TRY(ls__user_call_check(&user, status, "forward of the %s", module->cls->name));
     return check_outputs(module, outputs, output_count);
 }
 

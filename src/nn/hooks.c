@@ -84,7 +84,10 @@ ls_status ls__module_hooks_run(ls_module *module, ls_tensor **inputs, int input_
         if (at->before == (outputs == NULL) && !at->removed) {
             const bool outer = at->running; /* a forward within this hook's */
             at->running = true;
+            const ls__user_call user = ls__user_call_begin();
             status = at->fn(at->arg, module, inputs, input_count, outputs, output_count);
+            status =
+                ls__user_call_end(&user, status, "forward hook of %s", ls__module_name(module));
             at->running = outer;
         }
         next = at->next;
