@@ -15,7 +15,7 @@
  * Each part has one result, and takes results of earlier parts or inputs of the module: by default
  * that of the part before it. A further edge (`from`) is a skip connection, or a mask that many
  * parts read; it may cross any number of cuts. Run one after the other, all parts compute what
- * ls_forward computes, to the last bit. A parameter that two parts use (a tied embedding) belongs
+ * ls_forward computes, to the last bit (ls_module_check_parts). A parameter that two parts use (a tied embedding) belongs
  * to both. Modules that draw random numbers are not shared by parts: draws are counted by module. All models of lockstep/models have parts, and so has ls_sequential_new.
  *
  * Nothing in this header is collective.
@@ -85,6 +85,14 @@ LS_API ls_status ls_module_stage_edges(ls_module *module, int first, int count,
 LS_API ls_status ls_module_run_stage(ls_module *module, int first, int count,
                                      ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                                      int output_count);
+
+/* Whether the parts, one after the other, give what ls_forward gives for these inputs (those of
+ * ls_forward_many), to the last bit: what a pipeline needs, and cannot see for itself once the model
+ * is cut. Both run in evaluation mode and without a graph, and change nothing. Call it in a test, or
+ * before ls_pipeline_new. LS_ERR_MISMATCH names the first element that differs, or both shapes;
+ * LS_ERR_STATE: ls_module_keep_parts has freed some parts. */
+LS_API ls_status ls_module_check_parts(ls_module *module, ls_tensor *const *inputs,
+                                       int input_count);
 
 /* Frees every parameter, buffer and module that these parts (numbers in ascending order) do not use;
  * the rest keeps its names ("blocks.3.qkv.weight"), so optimizers, ls_ddp_new and checkpoints of a

@@ -54,6 +54,7 @@ struct ls__module_entries {
     ls__module_hook *hooks; /* on its forward, in order of addition */
     ls__draw_place draws;   /* what its forward draws; its path names its parameters' streams */
     bool has_tensors;       /* it was made in a runtime */
+    bool former_training;   /* its mode before check_parts.c */
     ls__runtime_guest guest;
 };
 

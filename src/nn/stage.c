@@ -104,13 +104,27 @@ static ls_tensor *run_part(const stage *s, ls_tensor *const *results, const ls__
     return out;
 }
 
+/* The module's own name is in the errors of a part that is one. */
+static ls_status check_result(const stage *s, const ls__module_part *part,
+                              const ls__user_call *user, ls_tensor *result)
+{
+    if (result == NULL && ls__self.fails == user->fails) {
+        (void)ls__fail(LS_ERR_INVALID, "it returned NULL; give its result, or a poisoned tensor");
+    }
+    const ls_status status = result != NULL ? ls_tensor_status(result) : ls__self.status;
+    return ls__user_call_end(user, status, "part \"%s\" of the %s", part->name,
+                             s->parts->self->cls->name);
+}
+
 static ls_status run_parts(void *stage_of, ls_tensor **outputs)
 {
     const stage *s = stage_of;
     ls_tensor *results[LS__PARTS_MAX];
     for (int p = 0; p < s->count; p++) {
-        results[p] = run_part(s, results, &s->parts->list[s->first + p]);
-        LS_TRY(ls_tensor_status(results[p]));
+        const ls__module_part *part = &s->parts->list[s->first + p];
+        const ls__user_call user = ls__user_call_begin();
+        results[p] = run_part(s, results, part);
+        LS_TRY(check_result(s, part, &user, results[p]));
     }
     for (int i = 0; i < s->edges->out_count; i++) {
         outputs[i] = results[s->edges->out[i] - s->first];

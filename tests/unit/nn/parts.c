@@ -1,5 +1,6 @@
 /* Parts: every model cut at every place computes what its forward computes, bit for bit, also when
  * each stage has only its own parameters. */
+#include "says.h"
 #include "test.h"
 
 #include <math.h>
@@ -489,6 +490,84 @@ TEST(parts_follow_the_tree_and_go_through_wrappers)
         CHECK_INT(ls_size(y, 1), 2);
     }
     ls_module_free(layer);
+    CHECK_OK(ls_finalize());
+}
+
+/* ---- parts that are not the steps of forward ------------------------------------------------ */
+
+static enum { RIGHT, UNSCALED, NARROW, SILENT } wrong; /* what part "head" of a crooked does */
+
+static ls_tensor *crooked_body(ls_module *m, ls_tensor *const *x)
+{
+    return ls_scale(ls_forward(((skipping *)m)->down, x[0]), 1.5);
+}
+
+static ls_tensor *crooked_head(ls_module *m, ls_tensor *const *x)
+{
+    ls_tensor *h = wrong == UNSCALED ? ls_scale(x[0], 1.0 / 1.5) : x[0];
+    ls_tensor *y = ls_forward(((skipping *)m)->low, h);
+    return wrong == SILENT ? NULL : wrong == NARROW ? ls_slice(y, 1, 0, 3) : y;
+}
+
+static ls_tensor *crooked_forward(ls_module *m, ls_tensor *x)
+{
+    return ls_forward(((skipping *)m)->low, crooked_body(m, &x));
+}
+
+static void crooked_parts(ls_module *m, ls_parts *parts)
+{
+    (void)m;
+    ls_parts_add(parts, &LS_PART(.name = "body", .run = crooked_body, .uses = "down"));
+    ls_parts_add(parts, &LS_PART(.name = "head", .run = crooked_head, .uses = "low"));
+}
+
+static const ls_module_class crooked_class =
+    LS_MODULE_CLASS(.name = "crooked", .forward = crooked_forward, .parts = crooked_parts);
+
+TEST(parts_that_do_not_compute_what_forward_computes_are_found)
+{
+    CHECK_OK(ls_init(NULL));
+    LS_SCOPE;
+    for (int i = 0; i < MODELS - 1; i++) { /* but the largest */
+        ls_module *net = models[i].make();
+        ls_tensor *in[INPUTS_MAX];
+        const int count = models[i].input == WORDS3 ? 3 : 1;
+        for (int k = 0; k < count; k++) {
+            in[k] = input_of(models[i].input, k);
+        }
+        const uint64_t before = ls_module_hash(net);
+        CHECK_OK(ls_module_check_parts(net, in, count));
+        CHECK(ls_module_hash(net) == before && net->training); /* running statistics, too */
+        ls_module_free(net);
+    }
+    skipping *self = ls_module_new(sizeof *self, &crooked_class);
+    self->down = ls_module_add(&self->base, "down", ls_linear_new(48, 6, NULL));
+    self->low = ls_module_add(&self->base, "low", ls_linear_new(6, 6, NULL));
+    ls_tensor *x = input_of(ROWS, 0);
+    CHECK_OK(ls_module_check_parts(&self->base, &x, 1));
+    wrong = UNSCALED;
+    CHECK_STATUS(ls_module_check_parts(&self->base, &x, 1), LS_ERR_MISMATCH);
+    CHECK_SAYS(ls_error_message(),
+               "ls_module_check_parts: forward of the %s and its parts differ in element %lld of "
+               "the result %s; a pipeline would train another model: declare the steps of forward "
+               "(lockstep/parts.h)");
+    wrong = NARROW;
+    CHECK_STATUS(ls_module_check_parts(&self->base, &x, 1), LS_ERR_MISMATCH);
+    CHECK_SAYS(ls_error_message(),
+               "ls_module_check_parts: forward of the %s gives %s %s, its parts %s %s; declare the "
+               "steps of forward (lockstep/parts.h)");
+    CHECK_CONTAINS(ls_error_message(), "float32 [2,6], its parts float32 [2,3]");
+    wrong = SILENT;
+    (void)ls_fail(LS_ERR_LIMIT, "an older failure");
+    CHECK_STATUS(ls_module_check_parts(&self->base, &x, 1), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "part \"head\" of the crooked (");
+    CHECK_SAYS(ls_error_message(), "part \"%s\" of the %s");
+    CHECK_SAYS(ls_error_message(), "it returned NULL; give its result, or a poisoned tensor");
+    wrong = RIGHT;
+    CHECK_STATUS(ls_module_check_parts(&self->base, &x, 0), LS_ERR_INVALID);
+    CHECK_OK(ls_module_keep_parts(&self->base, (int[]){1}, 1));
+    CHECK_STATUS(ls_module_check_parts(&self->base, &x, 1), LS_ERR_STATE);
+    ls_module_free(&self->base);
     CHECK_OK(ls_finalize());
 }
 
