@@ -198,7 +198,8 @@ LS_DEFAULTS_FUNCTION(conv2d_layer)
  * U(-b, b), b = 1/sqrt(in/groups * kernel^2). */
 LS_API ls_module *ls_conv2d_new(int64_t in, int64_t out, int64_t kernel,
                                 const ls_conv2d_layer_options *options);
-/* x [N,channels,H,W] -> the same shape: parameters weight (1) and bias (0) [channels]; buffers
+/* x [N,channels,H,W], or [N,channels] or [N,channels,L] (torch's BatchNorm1d), -> the same shape:
+ * statistics of each channel over all other dimensions. Parameters weight (1) and bias (0) [channels]; buffers
  * running_mean (0) and running_var (1) [channels], num_batches_tracked (int64, a scalar). PyTorch's
  * defaults are eps 1e-5 and momentum 0.1. */
 LS_API ls_module *ls_batch_norm2d_new(int64_t channels, double eps, double momentum);

@@ -134,7 +134,8 @@ LS_API ls_tensor *ls_rotary(ls_tensor *x, int64_t first, double base);
 
 typedef struct ls_attention_options {
     size_t size;
-    bool causal;     /* query t of T attends to keys 0 … t + S - T, so the last one to all */
+    bool causal;     /* query t of T attends to keys 0 … t + S - T, so the last one to all; needs
+                        T <= S, since the first queries would see no key */
     ls_tensor *mask; /* NULL, or a float32 tensor that is added to the scores: broadcasts to
                         [B,H,T,S], its last dimension is S; -INFINITY hides a key; no gradient */
     double dropout;  /* of the weights, as ls_dropout, counted by [B,H,T,S]; pass 0 in evaluation */
