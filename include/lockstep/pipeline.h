@@ -116,7 +116,13 @@ LS_API ls_status ls_pipeline_set_optim(ls_pipeline *pipeline, ls_optim *optim);
  * during the last backward (needed where stages have several ranks). losses[micro_batches] (may be
  * NULL) become the losses, on all ranks.
  * Collective over the group, and over that of the wrapper. An error of one rank is reported by all,
- * and the pipeline cannot be used after it. */
+ * and the pipeline cannot be used after it.
+ *
+ * All stages train one model, so LS_ERR_MISMATCH, with the ranks and both values, says where they
+ * differ: in the first call the seed, samplers, loaders and optimizers (a stage may lack some of
+ * them; the order of the others counts); at the end of each call learning rates, numbers of
+ * optimizer steps, clipping and autocast. Give a part of the model another rate with the lr_scale of
+ * ls_optim_add_group. */
 LS_API ls_status ls_pipeline_backward(ls_pipeline *pipeline, ls_module *net,
                                       const ls_micro_batch *micro, double *losses);
 

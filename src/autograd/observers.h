@@ -28,6 +28,9 @@ typedef struct ls__backward_info {
 struct ls__observer {
     ls__list link; /* in the runtime's list; ls__observer_add / _remove */
     int param_count;
+    /* Written by `usable`. local: steps use gradients of this rank alone; agrees: its ranks make the
+     * same steps, Note [Agreement]. */
+    bool local, agrees;
     bool armed; /* a forward went through its module: begin is due even if nothing is reached */
     ls_status (*begin)(ls__observer *self, const ls__backward_info *info);
     ls_status (*ready)(ls__observer *self, int index);

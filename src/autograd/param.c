@@ -152,6 +152,22 @@ bool ls__param_is_table(const ls_tensor *param)
     return leaf != NULL && leaf->is_table;
 }
 
+void ls__param_set_staged(ls_tensor *param)
+{
+    ls__tensors *tensors;
+    ls__leaf *leaf = leaf_at(param, "param_set_staged", &tensors);
+    if (leaf != NULL) {
+        leaf->is_staged = true;
+    }
+}
+
+bool ls__param_is_staged(const ls_tensor *param)
+{
+    ls__tensors *tensors;
+    const ls__leaf *leaf = leaf_at(param, "param_is_staged", &tensors);
+    return leaf != NULL && leaf->is_staged;
+}
+
 ls__observer *ls__param_observer(const ls_tensor *param)
 {
     ls__tensors *tensors;

@@ -11,6 +11,10 @@ ls_status ls__param_observe(ls_tensor *param, ls__observer *observer, int index)
 void ls__param_set_table(ls_tensor *param);
 bool ls__param_is_table(const ls_tensor *param);
 
+/* Notes that `param` is of a stage on this rank: the other stages step when it does. */
+void ls__param_set_staged(ls_tensor *param);
+bool ls__param_is_staged(const ls_tensor *param);
+
 /* The name reports use for `param`, "layers.0.fc1.weight". Borrowed: it must outlive the parameter,
  * or be set anew (NULL: none). */
 ls_status ls__param_set_name(ls_tensor *param, const char *name);

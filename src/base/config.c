@@ -30,6 +30,22 @@ void ls__config_note(const char *format, ...)
     entry->line = ls__self.line;
 }
 
+/* A table that is full has no entry for the caller's text, and no place of the last one is lost. */
+void ls__config_own(const char *from, const char *to)
+{
+    ls_runtime *runtime = ls__self.runtime;
+    if (runtime == NULL || runtime->config.count == 0) {
+        return;
+    }
+    ls__config_entry *entry = &runtime->config.entry[runtime->config.count - 1];
+    const char *begin = strstr(entry->text, from);
+    const char *end = begin != NULL ? strstr(begin, to) : NULL;
+    if (begin != NULL && entry->own_end == 0) {
+        entry->own = (int16_t)(begin - entry->text);
+        entry->own_end = (int16_t)(end != NULL ? (size_t)(end - entry->text) : strlen(entry->text));
+    }
+}
+
 /* The place of a setting in the table; -1: it was never set. */
 static int find(const ls__config *config, const char *name)
 {
@@ -62,6 +78,15 @@ void ls__config_set(const char *name, double value)
         ls__config_change *change = &config->change[config->changes++];
         (void)snprintf(change->name, sizeof change->name, "%s", name);
         change->value = value;
+    }
+}
+
+void ls__config_forget(const char *name)
+{
+    ls__config *config = ls__self.runtime != NULL ? &ls__self.runtime->config : NULL;
+    const int at = config != NULL ? find(config, name) : -1;
+    if (at >= 0) {
+        config->change[at] = config->change[--config->changes];
     }
 }
 

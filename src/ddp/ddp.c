@@ -295,6 +295,8 @@ static ls__rows *on_rows(ls__observer *self, int index)
 static ls_status on_usable(ls__observer *self)
 {
     ls__ddp *d = ddp_of_observer(self);
+    self->local = d->local;
+    self->agrees = ls__reducer_agrees(d->reducer);
     switch (d->grads) {
     case GRADS_USABLE:
         return LS_OK;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "nn/module.h"
 
 /* ---- adding ------------------------------------------------------------------------------- */
@@ -194,6 +195,33 @@ const ls_parts *ls__parts_of(ls_module *module)
         return NULL;
     }
     return parts;
+}
+
+static void print_part(ls__text *to, const ls__module_part *part, int number)
+{
+    ls__text_add(to, "part %d \"%s\"%s", number, part->name, part->from_count > 0 ? " from" : "");
+    for (int i = 0; i < part->from_count; i++) {
+        ls__text_add(to, " %d", part->from[i]);
+    }
+    ls__text_add(to, "%s%s\n", part->uses[0] != '\0' ? ", using " : "", part->uses);
+}
+
+char *ls__parts_print(ls_module *module)
+{
+    const ls_parts *parts = ls__parts_of(module);
+    size_t bytes = 1;
+    for (int i = 0; parts != NULL && i < parts->count; i++) {
+        bytes += strlen(parts->list[i].name) + strlen(parts->list[i].uses) + 160; /* with numbers */
+    }
+    char *text = parts != NULL ? malloc(bytes) : NULL;
+    if (parts != NULL && text == NULL) {
+        (void)ls__fail(LS_ERR_MEMORY, "module: no memory for the text of its parts");
+    }
+    ls__text to = {text, bytes};
+    for (int i = 0; text != NULL && i < parts->count; i++) {
+        print_part(&to, &parts->list[i], i);
+    }
+    return text;
 }
 
 ls_status ls__parts_check(const ls_parts *parts, const char *call, int first, int count)

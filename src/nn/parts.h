@@ -31,6 +31,8 @@ const ls_parts *ls__parts_of(ls_module *module);
 /* LS_ERR_INVALID unless first … first+count-1 are some of the parts, LS_ERR_STATE when they were
  * freed. */
 ls_status ls__parts_check(const ls_parts *parts, const char *call, int first, int count);
+/* One line for each part, which says how it was declared; with free(). NULL with the error set. */
+char *ls__parts_print(ls_module *module);
 /* uses[i] becomes whether the part uses parameter i of ls_module_params. */
 ls_status ls__part_uses(ls_module *module, int part, const ls_param *params, int count, bool *uses);
 /* A value's elements row-major as they lie in memory, detached: kernels may add in another order in

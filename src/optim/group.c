@@ -97,6 +97,7 @@ static void note_config(const ls_optim *o, const ls_optim_group_options *given, 
     ls__config_note(
         "a group of %d parameters of %s, %.40s the first, lr_scale %.9g, weight_decay %s", count,
         o->cls->name, first, given->lr_scale, decay);
+    ls__config_own(" of ", ", lr_scale");
 }
 
 ls_status ls_optim_add_group(ls_optim *o, ls_select_fn select, void *arg,

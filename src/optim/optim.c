@@ -89,6 +89,7 @@ static void note_config(ls_optim *o)
         ls__text_add(&to, ", %s %.9g", o->cls->hyper_name[h], o->hyper[h]);
     }
     ls__config_note("%s of %d parameters%s", o->cls->name, o->count, hyper);
+    ls__config_own(" of ", ", ");
 }
 
 /* No state is allocated yet: a wrapper may still move the parameters (docs/design.md, D9). */
@@ -128,6 +129,10 @@ void ls_optim_free(ls_optim *o)
 {
     if (o == NULL) {
         return;
+    }
+    if (o->staged && o->guest.runtime != NULL) {
+        ls__config_forget(o->lr_name);
+        ls__config_forget(o->steps_name);
     }
     ls__runtime_leave(&o->guest);
     if (o->memory != NULL) {

@@ -59,13 +59,16 @@ struct ls_optim {
     int count;
     ls__optim_group *groups; /* [group_count]; group g is groups[g - 1] */
     int group_count;
-    uint64_t round;                /* steps begun, each with any number of ls__optim_step_ranges */
-    ls__optim_range *whole;        /* [count]: every parameter */
-    ls__step_part *parts;          /* [part_room]: of the call that runs */
-    int64_t part_room;             /* at least count */
-    char lr_name[LS__CONFIG_NAME]; /* for the comparison of the ranks, see base/config.h */
-    int64_t steps_max;             /* of its parameters: how far training has come */
-    void *memory;                  /* of all state; NULL until the first step */
+    uint64_t round;         /* steps begun, each with any number of ls__optim_step_ranges */
+    ls__optim_range *whole; /* [count]: every parameter */
+    ls__step_part *parts;   /* [part_room]: of the call that runs */
+    int64_t part_room;      /* at least count */
+    /* For the comparison of the ranks, see base/config.h; "": none yet. */
+    char lr_name[LS__CONFIG_NAME], steps_name[LS__CONFIG_NAME];
+    int64_t steps_shown;
+    bool staged;       /* its parameters are a stage's */
+    int64_t steps_max; /* of its parameters: how far training has come */
+    void *memory;      /* of all state; NULL until the first step */
     size_t memory_bytes;
 };
 

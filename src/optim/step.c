@@ -46,16 +46,44 @@ static void warn_unwrapped(ls_optim *o)
     }
 }
 
+/* Optimizers are numbered in the order of their first steps, which is the same on all ranks. A rank
+ * whose stage had no parameters has made fewer, so those of stages take the first number that is
+ * free. */
+static void name_settings(ls_optim *o)
+{
+    const char *whose = o->staged ? "the stage's " : "";
+    int number = o->staged ? 0 : o->guest.runtime->optimizers++;
+    do {
+        number++;
+        (void)snprintf(o->lr_name, sizeof o->lr_name, "the learning rate of %s%s #%d", whose,
+                       o->cls->name, number);
+    } while (o->staged && ls__config_value(&o->guest.runtime->config, o->lr_name) != NULL);
+    (void)snprintf(o->steps_name, sizeof o->steps_name, "the number of steps of %s%s #%d", whose,
+                   o->cls->name, number);
+}
+
 /* The next backward compares it (reduce/config_check.c). Only of an optimizer whose gradients are
- * averaged: a rank may have others by itself. They are numbered in the order of their first steps,
- * which is the same on all ranks. */
+ * averaged, or whose parameters are a stage's: a rank may have others by itself. */
 void ls__optim_show_lr(ls_optim *o)
 {
     if (o->lr_name[0] == '\0') {
-        (void)snprintf(o->lr_name, sizeof o->lr_name, "the learning rate of %s #%d", o->cls->name,
-                       ++o->guest.runtime->optimizers);
+        name_settings(o);
     }
     ls__config_set(o->lr_name, o->hyper[0]);
+}
+
+/* Whether all ranks make the same steps. */
+static bool steps_alike(const ls_optim *o)
+{
+    const ls__observer *observer = o->observer;
+    return observer != NULL ? !observer->local && (observer->agrees || o->staged) : o->staged;
+}
+
+/* A rank that leaves out a step trains another model from then on. */
+static void show_step(ls_optim *o)
+{
+    ls__optim_show_lr(o);
+    ls__config_set(o->steps_name, (double)++o->steps_shown);
 }
 
 /* Gradients that belong to a reducer are final only when it says so. Neighbouring parameters
@@ -71,6 +99,7 @@ static ls_status check_synchronised(ls_optim *o)
             continue; /* frozen */
         }
         ls__observer *observer = ls__param_observer(param->value);
+        o->staged = o->staged || ls__param_is_staged(param->value);
         if (observer != NULL && observer != asked && observer->usable) {
             LS_TRY(observer->usable(observer));
         }
@@ -89,7 +118,9 @@ static ls_status check_synchronised(ls_optim *o)
         warn_unwrapped(o);
     }
     o->exchanges = ls__self.exchanges;
-    if (inside != NULL) {
+    if (steps_alike(o)) {
+        show_step(o);
+    } else if (inside != NULL) {
         ls__optim_show_lr(o);
     }
     return LS_OK;

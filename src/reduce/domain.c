@@ -14,6 +14,7 @@
  * and the user's own groups stay usable, for example to report the failure. */
 #include "reduce/domain.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -256,4 +257,22 @@ void ls__reducer_fail(ls_reducer *r, ls_status status, const char *text)
             ls__group_fail(r->domains[d].group, status, text);
         }
     }
+}
+
+void ls__reducer_set_differ(ls_reducer *r, bool differ)
+{
+    r->differ = differ;
+}
+
+bool ls__reducer_agrees(const ls_reducer *r)
+{
+    return r->agrees;
+}
+
+/* Those with which this rank compares its settings. */
+ls__config_peers ls__reducer_peers(const ls_reducer *r)
+{
+    ls__config_peers peers = {.group = r->group, .trains = true, .agreement = r->agreement};
+    (void)snprintf(peers.name, sizeof peers.name, "reducer \"%.40s\"", r->name);
+    return peers;
 }

@@ -54,11 +54,6 @@ int ls__reducer_first_live(const ls_reducer *r)
     return r->first_live;
 }
 
-void ls__reducer_set_differ(ls_reducer *r, bool differ)
-{
-    r->differ = differ;
-}
-
 /* Peers learn of the failure at once, and their operations in these groups end with `status` and
  * this text. */
 void ls__reducer_abort(ls_reducer *r, ls_status status, const char *message)
@@ -168,10 +163,12 @@ static ls_status count_weight(ls_reducer *r, const ls_reducer_begin_options *opt
  * as the root cause, and not the exit code of the rank that ended first. */
 static ls_status check_config(ls_reducer *r)
 {
-    const ls_status status = ls__config_check(r);
+    const ls__config_peers peers = ls__reducer_peers(r);
+    const ls_status status = r->config_checked ? LS_OK : ls__config_check(&peers);
     if (status == LS_ERR_MISMATCH) {
         ls__reducer_fail(r, status, ls_error_message());
     }
+    r->config_checked = status == LS_OK;
     return status;
 }
 
@@ -564,7 +561,8 @@ ls_status ls_reducer_wait(ls_reducer *r)
     }
     become_idle(r);
     if (status == LS_OK && r->settings_differ) {
-        status = ls__config_name_change(r);
+        const ls__config_peers peers = ls__reducer_peers(r);
+        status = ls__config_name_change(&peers);
         ls__reducer_fail(r, status, ls_error_message());
     }
     if (status == LS_OK) {

@@ -24,6 +24,9 @@ ls_group *ls__reducer_group(const ls_reducer *r);
  * all ranks had joined. */
 int ls__reducer_first_live(const ls_reducer *r);
 
+/* Whether its ranks agree on settings, as of the last exchange; Note [Agreement]. */
+bool ls__reducer_agrees(const ls_reducer *r);
+
 /* Multiplies gradients that were accumulated and not reduced by `factor`. */
 void ls__reducer_scale_local(ls_reducer *r, double factor);
 /* The sum of the weights by which they were multiplied; 0: they are plain. */

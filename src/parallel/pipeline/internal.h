@@ -1,5 +1,6 @@
 /* A pipeline: its stages on this rank, and what is under way of each micro-batch.
  *
+ *   agree.c    compares what the ranks were given
  *   make.c     cuts the model, finds what crosses between stages, and parameters of several ranks
  *   values.c   activations and gradients between stages: messages, or handed over on one rank
  *   versions.c stashes of parameters, for schedules that step within their tables
@@ -114,7 +115,8 @@ struct ls_pipeline {
     ls_pipeline_options set;
     ls__schedule *schedule;
     int rank, stages;
-    bool agreed;   /* all ranks make the same pipeline, or refuse it alike */
+    bool alike;             /* what fails now fails on all ranks */
+    bool settings_compared; /* those that do not change in the run */
     bool weighted; /* stages have replicas: gradients are sums until the wrapper divides them */
     int slots;  /* of each stage: of a step's micro-batches, and behind them those of evaluate.c */
     int *first; /* [stages + 1] parts */
@@ -136,6 +138,7 @@ struct ls_pipeline {
     int backwards;          /* so far, of this rank's list */
     int backwards_per_step; /* of this rank */
     double *losses;         /* [micro_batches] */
+    char *reports;          /* of this rank, and behind it of all: [ls__report_bytes] each */
 };
 
 ls__stage *ls__pipeline_stage(ls_pipeline *p, int number);
@@ -145,12 +148,23 @@ int ls__route_peer(const ls_pipeline *p, const ls__route *route, int number);
 /* Micro-batches of an evaluation that a stage has at one time; why: evaluate.c. */
 #define LS__EVALUATION_SLOTS(p) ((p)->schedule->ranks + 1)
 
+/* agree.c: collective; LS_ERR_MISMATCH names the rank that differs. */
+ls_status ls__pipeline_agree(ls_pipeline *p, int parts);
+
 /* run.c */
 ls_status ls__stage_run(ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                         int output_count, void *stage);
 ls_status ls__micro_batches_check(const char *call, const ls_micro_batch *micro, int count);
 void ls__slot_end(ls__stage *stage, ls__slot *slot);
 struct ls__ddp;
+/* What a rank says at the end of a call. */
+typedef struct ls__report {
+    uint64_t settings; /* hash of those that may change in the run; 0: it has nothing to train */
+    double losses[];   /* [micro_batches] of those whose last stage it has, else 0 */
+} ls__report;
+size_t ls__report_bytes(const ls_pipeline *p);
+/* All ranks that may wait for this one get its error, which the launcher names as the job's. */
+void ls__pipeline_fail(ls_pipeline *p, ls_status status, const char *message);
 ls_status ls__pipeline_give_up(ls_pipeline *p, struct ls__ddp *wrapper,
                                ls_status status); /* returns it again */
 

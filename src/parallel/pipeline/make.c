@@ -4,9 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/param.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/runtime.h"
+#include "comm/api/collective.h"
 #include "parallel/pipeline/internal.h"
 
 static ls_status no_memory(void)
@@ -39,36 +41,6 @@ int ls_pipeline_stage(const ls_pipeline *p)
     return p != NULL
                ? p->own[0].number
                : ls__fail(LS_ERR_INVALID, "ls_pipeline_stage: the pipeline is NULL; give one");
-}
-
-/* ---- agreement ---------------------------------------------------------------------------- */
-
-/* What must be equal on all ranks, as text, so that a difference is shown in words. */
-static ls_status compare_ranks(ls_pipeline *p, int parts)
-{
-    char text[512];
-    ls_bytes *all = NULL;
-    const int length = snprintf(
-        text, sizeof text,
-        "%s, %d micro-batches, %d chunks, replicas %.100s, recompute %d, vertical sync %d, "
-        "warm-up %d, %d parts cut \"%.300s\"",
-        p->set.schedule, p->set.micro_batches, p->set.chunks,
-        p->set.replicas != NULL ? p->set.replicas : "1", p->set.recompute, p->set.vertical_sync,
-        p->set.warm_up, parts, p->set.cut != NULL ? p->set.cut : "evenly");
-    LS_TRY(ls_all_gather_bytes(p->group, text, (size_t)length + 1,
-                               LS_OPTIONS(ls_collective_options, .tag = "ls_pipeline_new"), &all));
-    ls_status status = LS_OK;
-    p->agreed = true;
-    for (int r = 1; r < ls_group_size(p->group) && status == LS_OK; r++) {
-        if (strcmp(all[r].data, all[0].data) != 0) {
-            status = ls__fail(LS_ERR_MISMATCH,
-                              "ls_pipeline_new: rank %d has %s; rank 0 has %s; give all ranks the "
-                              "same model and options",
-                              r, (const char *)all[r].data, (const char *)all[0].data);
-        }
-    }
-    ls_bytes_free(all);
-    return status;
 }
 
 /* ---- stages ------------------------------------------------------------------------------- */
@@ -297,13 +269,16 @@ static ls_status make_stages(ls_pipeline *p, int parts)
     p->first = take(p, (size_t)p->stages + 1, sizeof *p->first);
     p->own = take(p, (size_t)p->stages, sizeof *p->own);
     p->losses = take(p, (size_t)p->set.micro_batches, sizeof *p->losses);
+    p->reports = take(p, ((size_t)ls_group_size(p->group) + 1), ls__report_bytes(p));
     ls_status status = LS_OK;
-    if (kept == NULL || p->first == NULL || p->own == NULL || p->losses == NULL) {
+    if (kept == NULL || p->first == NULL || p->own == NULL || p->losses == NULL ||
+        p->reports == NULL) {
         status = no_memory();
     }
     if (status == LS_OK) {
         status = p->set.cut != NULL ? cut_at_names(p, parts) : cut_evenly(p, parts);
     }
+    p->alike = status < 0;
     for (int s = 0; s < p->stages && status == LS_OK; s++) {
         if (!has_stage(p, s)) {
             continue;
@@ -460,6 +435,11 @@ static ls_status make_versions(ls_pipeline *p)
         return no_memory();
     }
     (void)ls_module_params(p->net, p->params, p->param_count);
+    for (int i = 0; i < p->param_count; i++) {
+        if (ls_requires_grad(p->params[i].value)) {
+            ls__param_set_staged(p->params[i].value);
+        }
+    }
     LS_TRY(ls__schedule_peaks(p->schedule, NULL, peaks));
     p->stash_room = (int)peaks[p->rank].stashed;
     p->stashes = take(p, (size_t)p->stash_room, sizeof *p->stashes);
@@ -476,7 +456,8 @@ static ls_status make(ls_pipeline *p)
 {
     const int parts = ls_module_part_count(p->net);
     LS_TRY(parts < 0 ? (ls_status)parts : LS_OK);
-    LS_TRY(compare_ranks(p, parts));
+    LS_TRY(ls__pipeline_agree(p, parts));
+    p->alike = true; /* the schedule and the cut follow from what is the same on all ranks */
     LS_TRY(make_schedule(p));
     count_backwards(p);
     LS_TRY(make_stages(p, parts));
@@ -535,8 +516,10 @@ ls_status ls_pipeline_new(ls_module *net, ls_group *group, const ls_pipeline_opt
     if (status < 0) {
         char message[LS__MESSAGE_MAX];
         memcpy(message, ls__self.message, sizeof message);
-        if (p->group != NULL && (!p->agreed || status == LS_ERR_MEMORY)) {
-            (void)ls_group_abort(p->group, message); /* other failures are those of all ranks */
+        if (p->alike && status != LS_ERR_MEMORY) {
+            ls__group_record_failure(p->group, status, message);
+        } else {
+            ls__pipeline_fail(p, status, message);
         }
         (void)ls_pipeline_free(p);
         return ls__fail_again(status, message);

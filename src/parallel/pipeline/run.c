@@ -1,13 +1,18 @@
 /* Executing a rank's list of the schedule. Each micro-batch in a stage has a scope, which is the
  * innermost one while one of its actions runs, and ends with its backward. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/config.h"
 #include "base/error.h"
 #include "base/runtime.h"
+#include "comm/api/collective.h"
+#include "comm/api/control.h"
 #include "comm/group/group.h"
 #include "ddp/wrapper.h"
 #include "parallel/pipeline/internal.h"
+#include "reduce/config_check.h"
 
 #include <lockstep/autograd.h>
 #include <lockstep/ddp.h>
@@ -309,16 +314,30 @@ static ls_status sum_ties(ls_pipeline *p)
     return LS_OK;
 }
 
-/* All ranks that may wait for this one are told, those of ties and of the wrapper `d` (or NULL) as
- * well. Ends what is under way. The parameters are the newest ones again. */
+/* A mismatch was found by all ranks alike. The first error of a group counts. */
+void ls__pipeline_fail(ls_pipeline *p, ls_status status, const char *message)
+{
+    char text[LS__MESSAGE_MAX] = "";
+    if (status != LS_ERR_MISMATCH) {
+        (void)snprintf(text, sizeof text, "rank %d failed: ", ls_rank());
+    }
+    const size_t length = strlen(text);
+    (void)snprintf(text + length, sizeof text - length, "%s", message);
+    if (p->group != NULL) {
+        ls__group_fail(p->group, status, text);
+    }
+    for (int i = 0; i < p->tie_count; i++) {
+        ls__group_fail(p->ties[i].group, status, text);
+    }
+}
+
+/* Tells also the ranks of the wrapper `d` (or NULL). Ends what is under way. The parameters are the
+ * newest ones again. */
 ls_status ls__pipeline_give_up(ls_pipeline *p, ls__ddp *d, ls_status status)
 {
     char message[LS__MESSAGE_MAX];
     memcpy(message, ls__self.message, sizeof message);
-    (void)ls_group_abort(p->group, message);
-    for (int i = 0; i < p->tie_count; i++) {
-        (void)ls_group_abort(p->ties[i].group, message);
-    }
+    ls__pipeline_fail(p, status, message);
     if (d != NULL) {
         (void)ls__fail_again(status, message);
         (void)ls__ddp_give_up(d, status);
@@ -411,22 +430,84 @@ static ls_status check_call(const ls_pipeline *p, ls_module *net, const ls_micro
     return ls__micro_batches_check("ls_pipeline_backward", micro, p->set.micro_batches);
 }
 
-/* From the ranks of the last stage to all: each micro-batch's loss plus zeros. */
-static ls_status share_losses(ls_pipeline *p)
+/* ---- what all ranks agree on ---------------------------------------------------------------- */
+
+static ls__config_peers peers_of(const ls_pipeline *p)
 {
-    return ls_all_reduce(p->group, p->losses, p->losses, p->set.micro_batches, LS_FLOAT64, LS_SUM,
-                         LS_OPTIONS(ls_collective_options, .tag = "losses"), NULL);
+    ls__config_peers peers = {.group = p->group, .stages = true, .trains = has_gradients(p)};
+    (void)snprintf(peers.name, sizeof peers.name, "pipeline \"%.40s\"", p->schedule->name);
+    return peers;
+}
+
+/* Before the first micro-batch: schedules that step within their tables have not stepped yet. */
+static ls_status compare_settings(ls_pipeline *p)
+{
+    ls__config_set("autocast", ls__self.autocast);
+    if (!p->settings_compared) {
+        const ls__config_peers peers = peers_of(p);
+        LS_TRY(ls__config_check(&peers));
+        p->settings_compared = true;
+    }
+    return LS_OK;
+}
+
+size_t ls__report_bytes(const ls_pipeline *p)
+{
+    return sizeof(ls__report) + (size_t)p->set.micro_batches * sizeof(double);
+}
+
+static const ls__report *report_of(const ls_pipeline *p, int rank)
+{
+    return (const ls__report *)(const void *)(p->reports +
+                                              ((size_t)rank + 1) * ls__report_bytes(p));
+}
+
+/* Settings that changed before this call, between the steps. */
+static ls_status compare_changes(ls_pipeline *p)
+{
+    uint64_t settings = 0;
+    bool differ = false;
+    for (int r = 0; r < ls_group_size(p->group); r++) {
+        const uint64_t other = report_of(p, r)->settings;
+        differ = differ || (settings != 0 && other != 0 && other != settings);
+        settings = other != 0 ? other : settings;
+    }
+    const ls__config_peers peers = peers_of(p);
+    return differ ? ls__config_name_change(&peers) : LS_OK;
+}
+
+/* Losses get from the ranks of the last stage to all: each micro-batch's plus zeros. */
+static ls_status share_reports(ls_pipeline *p)
+{
+    const size_t bytes = ls__report_bytes(p);
+    const int count = p->set.micro_batches;
+    ls__report *own = (ls__report *)(void *)p->reports;
+    own->settings = has_gradients(p) ? ls__config_change_hash(&p->group->comm->runtime->config) : 0;
+    memcpy(own->losses, p->losses, (size_t)count * sizeof *p->losses);
+    LS_TRY(ls__control_all_gather(p->group, own, p->reports + bytes, (int64_t)bytes, LS_UINT8,
+                                  LS_OPTIONS(ls_collective_options, .tag = "losses")));
+    memset(p->losses, 0, (size_t)count * sizeof *p->losses);
+    for (int r = 0; r < ls_group_size(p->group); r++) {
+        for (int m = 0; m < count; m++) {
+            p->losses[m] += report_of(p, r)->losses[m];
+        }
+    }
+    return compare_changes(p);
 }
 
 static ls_status train(ls_pipeline *p, ls_module *net, const ls_micro_batch *micro)
 {
+    const char *file = ls__self.file; /* of this call: those that the stages make follow */
+    const int line = ls__self.line;
     LS_TRY(check_call(p, net, micro));
+    LS_TRY(compare_settings(p));
     p->micro = micro;
     p->wrapped = net;
     memset(p->losses, 0, (size_t)p->set.micro_batches * sizeof *p->losses);
     LS_TRY(run_list(p));
+    ls_site_set(file, line);
     LS_TRY(sum_ties(p));
-    return share_losses(p);
+    return share_reports(p);
 }
 
 ls_status ls_pipeline_backward(ls_pipeline *p, ls_module *net, const ls_micro_batch *micro,
