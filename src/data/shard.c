@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/foreign.h"
 #include "data/bytes.h"
 
 /* A format that llm.c writes. */
@@ -15,40 +16,6 @@ typedef struct form {
 } form;
 
 static const form forms[] = {{20240520, 1, 2}, {20240801, 7, 4}};
-
-/* A format that is refused, with a hint for the user that completes "it is ...". */
-typedef struct other {
-    const char *magic;
-    size_t bytes;
-    const char *what;
-} other;
-
-/* The numbers 20240326, -27, -28 and 20240522, little-endian, are llm.c's for other files. */
-static const other others[] = {
-    {"\x93NUMPY", 6, "an array of NumPy; write it as raw uint16 with array.tofile(path)"},
-    {"PK\x03\x04", 4, "a ZIP archive; unpack it first"},
-    {"\x1f\x8b\x08\x00", 4, "compressed; run gunzip first"},
-    {"\x1f\x8b\x08\x08", 4, "compressed; run gunzip first"},
-    {"\xc6\xd7\x34\x01", 4, "the weights of a model of llm.c"},
-    {"\xc7\xd7\x34\x01", 4, "reference numbers for the tests of llm.c"},
-    {"\xc8\xd7\x34\x01", 4, "a tokenizer of llm.c"},
-    {"\x8a\xd8\x34\x01", 4, "an evaluation set of llm.c, which is not a stream of tokens"},
-};
-
-/* Formats with a known magic are refused by name: as raw tokens they would be accepted, and the
- * model would learn nonsense. */
-static ls_status check_other(const uint8_t *data, size_t bytes, const char *path)
-{
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        const other *o = &others[i];
-        if (bytes >= o->bytes && memcmp(data, o->magic, o->bytes) == 0) {
-            return ls__fail(LS_ERR_FORMAT,
-                            "tokens: \"%s\" begins with %02x %02x %02x %02x: it is %s", path,
-                            data[0], data[1], data[2], data[3], o->what);
-        }
-    }
-    return LS_OK;
-}
 
 /* Returned by value, so that it can be used inside the arguments of a message. */
 ls__shard_magic ls__shard_begins(const uint8_t *data, size_t bytes)
@@ -61,8 +28,41 @@ ls__shard_magic ls__shard_begins(const uint8_t *data, size_t bytes)
     return m;
 }
 
-/* A raw file has no header to check; only its even size can be verified here. tokens.c checks
- * each token against the vocabulary. */
+/* A file that is refused, with the end of the message. */
+typedef struct other {
+    const char *magic;
+    size_t bytes;
+    const char *words;
+} other;
+
+/* The numbers 20240326, -27, -28 and 20240522, little-endian, are llm.c's for other files. */
+static const other others[] = {
+    {"\x93NUMPY", 6, "it is an array of NumPy; write it as raw uint16 with array.tofile(path)"},
+    {"\xc6\xd7\x34\x01", 4, "it is the weights of a model of llm.c"},
+    {"\xc7\xd7\x34\x01", 4, "it is reference numbers for the tests of llm.c"},
+    {"\xc8\xd7\x34\x01", 4, "it is a tokenizer of llm.c"},
+    {"\x8a\xd8\x34\x01", 4, "it is an evaluation set of llm.c, which is not a stream of tokens"},
+};
+
+/* Formats with a known magic are refused by name: as raw tokens they would be accepted, and the
+ * model would learn nonsense. */
+static ls_status check_other(const uint8_t *data, size_t bytes, const char *path)
+{
+    const char *words = NULL;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        const other *o = &others[i];
+        if (bytes >= o->bytes && memcmp(data, o->magic, o->bytes) == 0) {
+            words = o->words;
+        }
+    }
+    words = words != NULL ? words : ls__foreign_words(ls__foreign_kind_of(data, bytes), NULL);
+    return words == NULL ? LS_OK
+                         : ls__fail(LS_ERR_FORMAT, "tokens: \"%s\" begins with %s: %s", path,
+                                    ls__shard_begins(data, bytes).text, words);
+}
+
+/* A raw file has no header to check; only its even size can be verified here. raw_tokens.c looks at
+ * what lies beside it and at its first tokens, tokens.c at each token. */
 static ls_status parse_raw(const uint8_t *data, size_t bytes, const char *path, ls__shard *out)
 {
     if (bytes % 2 != 0) {
@@ -108,7 +108,7 @@ static ls_status parse_form(const form *f, const uint8_t *data, size_t bytes, co
     return LS_OK;
 }
 
-/* `data` is the whole mapped file and may be hostile. Known foreign formats come first, then
+/* `data` is the whole mapped file and may be hostile. Other known formats come first, then
  * llm.c's magics; everything else is nanoGPT's. */
 ls_status ls__shard_parse(const uint8_t *data, size_t bytes, const char *path, ls__shard *out)
 {

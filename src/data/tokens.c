@@ -34,6 +34,7 @@ typedef struct tokens {
     token_file *files;
     ls__windows windows;
     int count;
+    int64_t vocab;  /* 0: unknown */
     uint32_t limit; /* tokens are below it */
 } tokens;
 
@@ -126,6 +127,9 @@ static ls_status add_file(tokens *t, char **path)
     *path = NULL;
     t->count++;
     LS_TRY(ls__shard_parse(file->file.data, file->file.bytes, file->path, &file->shard));
+    if (file->shard.begin == 0) {
+        LS_TRY(ls__shard_check_raw(t->env, &file->file, file->path, t->vocab));
+    }
     ls__windows_add(&t->windows, file->shard.count);
     return LS_OK;
 }
@@ -262,6 +266,7 @@ static ls_status make(const char *path, const ls_tokens_options *given, ls_datas
     }
     t->env = runtime->env;
     t->windows = windows;
+    t->vocab = given->vocab;
     t->limit = given->vocab ? (uint32_t)given->vocab : (uint32_t)INT32_MAX + 1;
     t->base.size = sizeof t->base;
     t->base.get = tokens_get;

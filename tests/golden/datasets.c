@@ -186,7 +186,22 @@ GOLDEN(shards)
     show_tokens("a tokenizer", FILE_OF("tokenizer.bin", 0xc8, 0xd7, 0x34, 1, 3, 0, 0, 0));
     show_tokens("an array", golden_file("a.npy", "\x93NUMPY\x01", 7));
     show_tokens("an archive", golden_file("a.zip", "PK\x03\x04", 4));
+    show_tokens("a pointer",
+                golden_file("lfs.bin", "version https://git-lfs.github.com/spec/v1", 42));
     show_tokens("compressed", FILE_OF("a.bin.gz", 0x1f, 0x8b, 8, 8));
+}
+
+GOLDEN(tokens_of_2_or_of_4_bytes)
+{
+    unsigned char tokens[600] = {0};
+    for (size_t i = 0; i < sizeof tokens; i += 4) {
+        tokens[i] = 7;
+    }
+    const char *path = golden_file("wide.bin", tokens, sizeof tokens);
+    SHOW(made = ls_tokens_dataset_new(path, LS_OPTIONS(ls_tokens_options, .vocab = 128256)));
+    MUST(made = ls_tokens_dataset_new(path, NULL));
+    (void)golden_file("wide.idx", "MMIDIDX\0\0\1", 10);
+    show_tokens("with an index", path);
 }
 
 GOLDEN(folders_of_shards)

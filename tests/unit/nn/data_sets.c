@@ -454,6 +454,93 @@ TEST(bad_shards_are_refused_with_name_and_offset)
     end();
 }
 
+static const char *write_raw(const char *name, int count, int bytes)
+{
+    static uint8_t file[4 * 3000];
+    for (int i = 0; i < count; i++) {
+        const uint32_t t = (uint32_t)(i * 7 % 50000);
+        memcpy(file + i * bytes, &t, (size_t)bytes);
+    }
+    return scratch_write(name, file, (size_t)(count * bytes));
+}
+
+static ls_status open_of_vocab(const char *path, int64_t vocab)
+{
+    ls_dataset *d = NULL;
+    const ls_status status = LS_STATUS_OF(
+        d = ls_tokens_dataset_new(path, LS_OPTIONS(ls_tokens_options, .vocab = vocab)));
+    ls_dataset_free(d);
+    return status;
+}
+
+/* 65536 is the last that fits. A file with a header says itself how wide its tokens are. */
+TEST(a_vocabulary_that_2_bytes_cannot_hold_is_refused_for_files_without_a_header)
+{
+    start();
+    const char *raw = write_raw("raw.bin", 1000, 2);
+    CHECK_OK(open_of_vocab(raw, 65536));
+    check_refused(open_of_vocab(raw, 65537), LS_ERR_UNSUPPORTED, "raw.bin\" begins with",
+                  "a vocabulary of 65537 needs 4");
+    CHECK_OK(open_of_vocab(write_shard("s.bin", 20240801, 7, 0, 300), 128256));
+    CHECK_OK(open_of_vocab(write_shard("s.bin", 20240520, 1, 0, 300), 128256));
+    end();
+}
+
+TEST(token_files_with_the_index_of_another_tool_are_refused)
+{
+    start();
+    char raw[500];
+    (void)snprintf(raw, sizeof raw, "%s", write_raw("corpus_text_document.bin", 1000, 4));
+    (void)scratch_write("corpus_text_document.idx", "MMIDIDX\0\0\1\0\0\0\0\0\0\0\4", 18);
+    check_refused(open_of_vocab(raw, 50257), LS_ERR_UNSUPPORTED, "corpus_text_document.idx\" says",
+                  "Megatron or fairseq");
+    check_refused(open_of_vocab(scratch_folder(), 0), LS_ERR_UNSUPPORTED, "_document.idx\"",
+                  "llm.c");
+    check_bad_tokens(scratch_at("corpus_text_document.idx"), "_document.idx\" begins with 4d 4d",
+                     LS_ERR_FORMAT, "the index of a token file");
+    (void)scratch_write("corpus_text_document.idx", "TNTIDX\0\0\1", 9);
+    check_refused(open_of_vocab(raw, 0), LS_ERR_UNSUPPORTED, "fairseq", "");
+    (void)scratch_write("corpus_text_document.idx", "notes", 5);
+    CHECK_OK(open_of_vocab(raw, 0));
+    (void)write_shard("corpus_text_document.bin", 20240801, 7, 0, 300);
+    (void)scratch_write("corpus_text_document.idx", "MMIDIDX\0\0\1", 10);
+    CHECK_OK(open_of_vocab(raw, 0)); /* the header decides */
+    end();
+}
+
+static int warnings;
+
+static void count_warning(ls_log_level level, const char *text, void *arg)
+{
+    (void)arg;
+    warnings += level == LS_LOG_WARN && strstr(text, "every second token of") != NULL;
+}
+
+static int warned_of(const char *path)
+{
+    warnings = 0;
+    CHECK_OK(open_of_vocab(path, 0));
+    return warnings;
+}
+
+TEST(a_file_of_4_byte_tokens_without_a_header_is_warned_of)
+{
+    start();
+    ls_set_log_callback(count_warning, NULL);
+    CHECK_INT(warned_of(write_raw("wide.bin", 3000, 4)), 1);
+    CHECK_INT(warned_of(write_raw("narrow.bin", 3000, 2)), 0);
+    CHECK_INT(warned_of(scratch_write("zeros.bin", (uint8_t[1000]){0}, 1000)), 0);
+    uint16_t alternating[1200] = {0};
+    for (int i = 0; i < 1200; i += 2) {
+        alternating[i] = 5;
+    }
+    CHECK_INT(warned_of(scratch_write("a.bin", alternating, sizeof alternating)), 1);
+    alternating[1199] = 1;
+    CHECK_INT(warned_of(scratch_write("b.bin", alternating, sizeof alternating)), 0);
+    ls_set_log_callback(NULL, NULL);
+    end();
+}
+
 TEST(a_token_outside_of_the_vocabulary_is_named_with_its_place)
 {
     start();
