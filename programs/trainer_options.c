@@ -37,6 +37,18 @@ static void complete(trainer_options *o)
     o->min_lr = o->min_lr < 0.0 ? o->lr / 10.0 : o->min_lr;
 }
 
+/* As ls_schedule_lr, which would refuse it in the first step. */
+static void check_schedule(const trainer_options *o)
+{
+    if (strcmp(o->lr_schedule, "constant") != 0 &&
+        (o->lr_schedule_steps < 1 || o->warmup > o->lr_schedule_steps)) {
+        give_up(EXIT_USAGE,
+                "--lr-schedule %s of %lld steps with %lld of warm-up; it needs one step at least, "
+                "warm-up included: --lr-schedule-steps and --warmup set them",
+                o->lr_schedule, (long long)o->lr_schedule_steps, (long long)o->warmup);
+    }
+}
+
 /* Appends rows to a table. */
 static void add(cli_command *command, cli_option *table, const cli_option *rows, int count)
 {
@@ -158,5 +170,6 @@ void trainer_read_options(const cli_command *own, trainer_options *o, int argc, 
     };
     read_tables(own, shared, (int)(sizeof shared / sizeof shared[0]), o, argc, argv);
     complete(o);
+    check_schedule(o);
     parallel_complete(o);
 }

@@ -104,11 +104,14 @@ typedef struct ls_schedule_options {
     size_t size;
     ls_schedule_kind kind; /* default LS_SCHEDULE_CONSTANT */
     double lr, min_lr;     /* defaults 1e-3 and 0 */
-    int64_t warmup, total; /* steps */
+    int64_t warmup;        /* first steps, in which the rate rises to lr; default 0 */
+    int64_t total; /* steps, warm-up included, until min_lr is reached; COSINE and LINEAR need it */
 } ls_schedule_options;
 #define LS_DEFAULTS_ls_schedule_options .lr = 1e-3,
 LS_DEFAULTS_FUNCTION(schedule)
-/* NaN when options->size is impossible, with ls_error_message; ls_optim_step refuses such a rate. */
+/* The learning rate of a step. NaN, with ls_error_message, when options->size is impossible, warmup is
+ * negative, or a schedule that falls has total <= 0 or warmup > total; ls_optim_step refuses a rate
+ * that is NaN. */
 LS_API double ls_schedule_lr(int64_t step, const ls_schedule_options *options);
 
 #if !defined(LS_NO_SITES)

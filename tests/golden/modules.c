@@ -272,6 +272,17 @@ static ls_module *with_gradient(float value)
     return net;
 }
 
+GOLDEN(schedules_without_their_steps)
+{
+    ls_optim *optim = ls_sgd_new(ls_linear_new(2, 2, NULL), NULL);
+    const ls_schedule_options *o = LS_OPTIONS(ls_schedule_options, .kind = LS_SCHEDULE_COSINE);
+    ls_optim_set_lr(optim, ls_schedule_lr(0, o));
+    golden_show("ls_schedule_lr(0, &cosine_without_total)", ls_error_status());
+    SHOW(ls_optim_step(optim));
+    (void)ls_schedule_lr(0, LS_OPTIONS(ls_schedule_options, .kind = (ls_schedule_kind)7));
+    golden_show("ls_schedule_lr(0, &of_kind_7)", ls_error_status());
+}
+
 GOLDEN(making_optimizers)
 {
     ls_module *net = ls_linear_new(2, 2, NULL);

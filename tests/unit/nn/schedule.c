@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include <lockstep/nn.h>
 #include <lockstep/optim.h>
 
 TEST(warm_up_rises_by_equal_steps_and_ends_at_the_rate)
@@ -46,11 +47,8 @@ TEST(a_straight_line_falls_to_the_floor_at_the_end)
     }
 }
 
-TEST(schedules_without_room_do_not_divide_by_zero)
+TEST(a_warm_up_as_long_as_the_schedule_ends_at_the_floor)
 {
-    const ls_schedule_options none = {
-        .size = sizeof none, .kind = LS_SCHEDULE_COSINE, .lr = 1.0, .min_lr = 0.1};
-    CHECK(ls_schedule_lr(0, &none) == 0.1);
     const ls_schedule_options warm = {.size = sizeof warm,
                                       .kind = LS_SCHEDULE_COSINE,
                                       .lr = 1.0,
@@ -59,6 +57,39 @@ TEST(schedules_without_room_do_not_divide_by_zero)
                                       .total = 5};
     CHECK(ls_schedule_lr(4, &warm) == 1.0);
     CHECK(ls_schedule_lr(5, &warm) == 0.1);
+}
+
+static void check_no_rate(ls_schedule_options s, const char *words)
+{
+    s.size = sizeof s;
+    s.lr = 1.0;
+    CHECK(isnan(ls_schedule_lr(0, &s)) && isnan(ls_schedule_lr(100, &s)));
+    CHECK(ls_error_status() == LS_ERR_INVALID && strstr(ls_error_message(), words) != NULL);
+}
+
+/* In such a run every step had min_lr, which is 0 unless given: it learnt nothing, without a word. */
+TEST(a_falling_schedule_without_its_steps_has_no_rate)
+{
+    check_no_rate((ls_schedule_options){.kind = LS_SCHEDULE_COSINE}, "a total of 0 given");
+    check_no_rate((ls_schedule_options){.kind = LS_SCHEDULE_LINEAR, .total = -3}, "of -3 given");
+    check_no_rate((ls_schedule_options){.kind = LS_SCHEDULE_LINEAR, .warmup = 11, .total = 10},
+                  "a warm-up of 11 steps");
+    check_no_rate((ls_schedule_options){.warmup = -1}, "a warm-up of -1 steps");
+    check_no_rate((ls_schedule_options){.kind = (ls_schedule_kind)7, .total = 10}, "schedule 7");
+    CHECK(ls_schedule_lr(3, LS_OPTIONS(ls_schedule_options, .lr = 0.5, .warmup = 2)) == 0.5);
+}
+
+TEST(an_optimizer_refuses_the_rate_of_a_schedule_without_steps)
+{
+    CHECK(ls_init(NULL) == LS_OK);
+    ls_module *net = ls_linear_new(2, 2, NULL);
+    ls_optim *optim = ls_sgd_new(net, NULL);
+    ls_optim_set_lr(optim,
+                    ls_schedule_lr(0, LS_OPTIONS(ls_schedule_options, .kind = LS_SCHEDULE_COSINE)));
+    CHECK(ls_optim_step(optim) == LS_ERR_INVALID);
+    ls_optim_free(optim);
+    ls_module_free(net);
+    CHECK(ls_finalize() == LS_OK);
 }
 
 TEST_MAIN
