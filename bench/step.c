@@ -309,6 +309,7 @@ static ls_status measure(const asked *a, measured *m)
 int ls__bench_step(int argc, char **argv)
 {
     asked a = {0};
+    cli_leave_job();
     const int ended = parse(argc, argv, &a);
     if (ended >= 0 || !ls__bench_can_write(a.json)) {
         return ended >= 0 ? ended : 1;

@@ -208,6 +208,7 @@ static int unknown(const char *name)
 /* argv[0] is "paper". */
 int cmd_paper(int argc, char **argv)
 {
+    cli_leave_job();
     given = (paper_options){.format = "text", .sizes = "1M,10M,100M,1000M"};
     link_rate = "none";
     const int first = cli_parse(&command, argc, argv);

@@ -263,6 +263,7 @@ static int64_t write_text(writer *w)
 
 int main(int argc, char **argv)
 {
+    cli_leave_job();
     settings s = read_flags(argc, argv);
     must(ls_init(LS_OPTIONS(ls_init_options, .graceful_stop = true)));
     if (ls_world_size() > 1) {

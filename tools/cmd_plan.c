@@ -55,6 +55,7 @@ void plan_print_operands(const char *name)
 
 int cmd_plan(int argc, char **argv)
 {
+    cli_leave_job();
     const int index = argc > 1 ? index_of(argv[1]) : -1;
     if (index >= 0) {
         return plans[index].run(argc - 1, argv + 1);

@@ -239,4 +239,21 @@ def several_ranks_are_refused():
     says(done.stdout, "%d ranks were started; one writes a text: run it without lockstep run")
 
 
+# Of a pod, or of a shell in which another job was started: the other three ranks will never come.
+STALE = {**os.environ, "RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9",
+         "LOCKSTEP_TIMEOUT": "20"}
+
+
+@test
+def variables_that_another_job_left_make_no_command_of_one_process_wait():
+    done = generate("--checkpoint", "run", *SHAPE, "--tokens", 5, env=STALE)
+    assert done.stderr.decode().count("\n") == 1, done.stderr
+    for words in (["bench", "step", "--model", "mlp", "--steps", "1"],
+                  ["plan", "profile", "gpt", "--data", "text", *map(str, SHAPE), "--steps", "1", "--out", "profile"],
+                  ["paper", "arithmetic"]):
+        done = subprocess.run([BUILD / "lockstep", *words], cwd=FOLDER, text=True, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120, env=STALE)
+        assert done.returncode == 0 and "waiting" not in done.stderr, (words, done)
+
+
 run()

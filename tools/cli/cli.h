@@ -76,6 +76,10 @@ bool cli_speaks_first(void);
 /* Other ranks wait here until rank 0 has had the time to report an error that all ranks share. */
 void cli_let_rank_0_speak(void);
 
+/* For a command that is one process and waits for no other: removes RANK and WORLD_SIZE, which a pod or
+ * an earlier job may have left in the environment, unless `lockstep run` started it. Call it first. */
+void cli_leave_job(void);
+
 /* The name of the value in help: "N", "DIR", "sgd|adamw"; NULL for a switch. */
 const char *cli_value_name(const cli_option *option);
 bool cli_takes_value(const cli_option *option);

@@ -24,6 +24,14 @@ bool cli_speaks_first(void)
     return rank == NULL || strcmp(rank, "0") == 0;
 }
 
+void cli_leave_job(void)
+{
+    if (getenv("LOCKSTEP_BOOTSTRAP") == NULL) {
+        (void)unsetenv("RANK");
+        (void)unsetenv("WORLD_SIZE");
+    }
+}
+
 /* All ranks find the same mistake, and the launcher reports the first rank that exits. */
 void cli_let_rank_0_speak(void)
 {
