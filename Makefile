@@ -147,12 +147,12 @@ build-tsan/build.ninja:
 	meson setup build-tsan --buildtype=debugoptimized -Db_sanitize=thread
 
 build-plain/build.ninja:
-	meson setup build-plain -Donednn=disabled -Dpcre2=disabled
+	meson setup build-plain -Donednn=disabled -Dpcre2=disabled -Dzlib=disabled -Dutf8proc=disabled
 
 build-clang/build.ninja:
 	CC=clang-14 meson setup build-clang
 
-# The same tests without oneDNN and PCRE2, and by another compiler.
+# The same tests without oneDNN, PCRE2, utf8proc and zlib, and by another compiler.
 variants: build-plain/build.ninja build-clang/build.ninja
 	ninja -C build-plain
 	ninja -C build-clang

@@ -42,10 +42,17 @@ static const layout layouts[] = {
 #define LAYOUTS (sizeof layouts / sizeof *layouts)
 static const char *const cifar_names[] = {"data_batch_1.bin", "test_batch.bin"};
 
+/* A file may be compressed, and is then called so; `path` is the plain name where there is none. */
 static bool holds(const char *folder, const char *name, char path[PATH_BYTES])
 {
+    (void)snprintf(path, PATH_BYTES, "%.900s/%s.gz", folder, name);
+    const bool packed = access(path, F_OK) == 0;
     (void)snprintf(path, PATH_BYTES, "%.900s/%s", folder, name);
-    return access(path, F_OK) == 0;
+    const bool plain = access(path, F_OK) == 0;
+    if (packed && !plain) {
+        (void)snprintf(path, PATH_BYTES, "%.900s/%s.gz", folder, name);
+    }
+    return packed || plain;
 }
 
 /* Checks all labels before the first step, so that the error names the position of a wrong one. */
@@ -111,7 +118,7 @@ static image_data open_folder(const image_options *o)
     if (!found.train) {
         give_up(EXIT_FAILURE,
                 "--data: \"%s\" holds none of %s, %s, %s and %s; name a folder with "
-                "images, unpacked",
+                "images",
                 o->folder, layouts[0].train[0], layouts[1].train[0], layouts[2].train[0],
                 cifar_names[0]);
     }
@@ -136,7 +143,7 @@ static ls_dataset *change(ls_dataset *images, const image_options *o, bool train
 {
     const normalisation *n = &numbers[cli_choice(IMAGE_NORMALISATIONS, o->normalise)];
     bool augment = train && (o->crop_padding > 0 || o->flip);
-    if (images == NULL || (n->channels == 0 && !augment)) {
+    if (images == NULL || (n->channels == 0 && !augment && images->x_dtype == LS_FLOAT32)) {
         return images;
     }
     ls_dataset *changed = NULL;
@@ -149,9 +156,35 @@ static ls_dataset *change(ls_dataset *images, const image_options *o, bool train
     return changed;
 }
 
-static bool are_images(const ls_dataset *data)
+/* The types that ls_transform_dataset_new takes. */
+static bool are_numbers(ls_dtype dtype)
 {
-    return data->x_shape.ndim == 3 && data->x_dtype == LS_FLOAT32;
+    return dtype == LS_FLOAT32 || dtype == LS_FLOAT64 || dtype == LS_FLOAT16 || dtype == LS_UINT8 ||
+           dtype == LS_BOOL;
+}
+
+/* [H,W,C], as most tools save images: 28 channels of 28 rows of one pixel would be trained on too. */
+static bool channels_are_last(const int64_t dim[3])
+{
+    return dim[0] > 4 && (dim[2] == 3 || dim[2] == 4 || (dim[2] == 1 && dim[0] == dim[1]));
+}
+
+static void check_images(const char *folder, const ls_dataset *data)
+{
+    const int64_t *dim = data->x_shape.dim;
+    if (data->x_shape.ndim != 3 || !are_numbers(data->x_dtype)) {
+        give_up(
+            EXIT_FAILURE,
+            "--data: samples of \"%s\" are %s of %d dimensions; images have 3 (channels, height, "
+            "width), float16, float32, float64, uint8 or bool",
+            folder, ls_dtype_name(data->x_dtype), data->x_shape.ndim);
+    }
+    if (channels_are_last(dim)) {
+        give_up(EXIT_FAILURE,
+                "--data: samples of \"%s\" are [%lld,%lld,%lld], which looks like height, width, "
+                "channels; save x.transpose(0, 3, 1, 2) as a C-ordered array",
+                folder, (long long)dim[0], (long long)dim[1], (long long)dim[2]);
+    }
 }
 
 /* A perceptron has inputs of one size, so training and test images must have the same shape. */
@@ -170,13 +203,9 @@ static void check_alike(const char *folder, const ls_shape *learn, const ls_shap
 image_data image_data_open(const image_options *options)
 {
     image_data data = open_folder(options);
-    if (!are_images(data.train) || (data.test && !are_images(data.test))) {
-        give_up(EXIT_FAILURE,
-                "--data: samples of \"%s\" are not images; each must be float32 of 3 "
-                "dimensions: channels, height, width",
-                options->folder);
-    }
+    check_images(options->folder, data.train);
     if (data.test) {
+        check_images(options->folder, data.test);
         check_alike(options->folder, &data.train->x_shape, &data.test->x_shape);
     }
     const int64_t *dim = data.train->x_shape.dim;

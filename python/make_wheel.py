@@ -7,7 +7,7 @@ that the one file is all that another machine has to install.
 
 That build has what the collectives need: OpenSSL (TLS between hosts, hashes), linked statically, and
 Jansson, whose shared library lies beside it, because Debian's static one is not for shared libraries.
-It leaves out OpenMP, oneDNN and PCRE2, which only training in C uses.
+It leaves out OpenMP, oneDNN, PCRE2, utf8proc and zlib, which only training in C uses.
 """
 
 import base64
@@ -46,7 +46,8 @@ PURE = "py3-none-any"
 
 SETUP = ["--buildtype=release", "-Dprefer_static=true",
          "-Dc_link_args=-Wl,--exclude-libs,ALL,-rpath,$ORIGIN,-s", "-Dtls=enabled", "-Dopenmp=disabled",
-         "-Donednn=disabled", "-Dpcre2=disabled"]
+         "-Donednn=disabled", "-Dpcre2=disabled", "-Dzlib=disabled",
+         "-Dutf8proc=disabled"]
 LIBRARY = "liblockstep.so.0.2"  # as _library.py looks for it
 JANSSON = "libjansson.so.4"
 LICENSES = {"openssl": "/usr/share/doc/libssl-dev/copyright",

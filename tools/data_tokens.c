@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/foreign.h"
 #include "data/paths.h"
 #include "tokenizer/tokenizer.h"
 #include "tools/data.h"
@@ -86,6 +87,19 @@ static ls_status find_cut(maker *m, const char *path, int64_t *cut)
     return LS_OK;
 }
 
+static ls_status check_text(const maker *m, const char *path)
+{
+    ls__file head;
+    bool named = false;
+    for (int i = 0; i < m->job->text_count; i++) {
+        named = named || strcmp(m->job->texts[i], path) == 0;
+    }
+    LS_TRY(ls__file_read(m->env, WHAT, path, LS__FOREIGN_BYTES, &head));
+    const ls_status status = ls__foreign_check_text(WHAT, path, head.data, head.bytes, named);
+    ls__file_release(m->env, &head);
+    return status;
+}
+
 /* Adds a file as so many chunks; an empty file adds none. */
 static ls_status add_source(maker *m, const char *path)
 {
@@ -94,6 +108,7 @@ static ls_status add_source(maker *m, const char *path)
     if (stat.kind != LS__ENV_FILE) {
         return ls__fail(LS_ERR_INVALID, WHAT ": \"%s\" is neither a file nor a folder", path);
     }
+    LS_TRY(check_text(m, path));
     int64_t begin = 0, end = stat.bytes;
     if (m->job->part != TOKENS_ALL && stat.bytes > 0) {
         LS_TRY(find_cut(m, path, m->job->part == TOKENS_VAL ? &begin : &end));

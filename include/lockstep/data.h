@@ -70,7 +70,9 @@ LS_API const uint8_t *ls_text_file(const ls_dataset *text, int i, int64_t *bytes
 
 /* MNIST's IDX files (LeCun et al. 1998), given by their paths: images [N,..] uint8 -> x float32 [D]
  * in [0,1], labels [N] uint8 -> y, an int32 scalar. LS_ERR_FORMAT when sizes do not fit the files,
- * which is checked before memory is allocated. */
+ * which is checked before memory is allocated. These files, and those of ls_cifar10_dataset_new and
+ * ls_npy_dataset_new, may be compressed by gzip, whatever their names, in a build with zlib
+ * (LS_ERR_UNSUPPORTED without); they are then unpacked into memory, at most 16 GiB each. */
 LS_API ls_dataset *ls_idx_dataset_new(const char *images, const char *labels);
 /* The same, but with the shape of the images: [N,H,W] -> x [1,H,W], [N,C,H,W] -> x [C,H,W]. */
 LS_API ls_dataset *ls_idx_images_dataset_new(const char *images, const char *labels);
@@ -91,7 +93,9 @@ LS_API ls_dataset *ls_npy_dataset_new(const char *x, const char *y);
  * 20240801: uint32); the first bytes decide. A sample is a window of context + 1 tokens, which
  * never crosses the end of a shard: x int32 [context], y int32 [context], the same shifted by one.
  * `path` is a shard or a folder, of which all *.bin are read (recursive, sorted by name, without
- * symbolic links). Shards are mapped. */
+ * symbolic links). Shards are mapped. A file without a header beside which another tool's index lies
+ * (Megatron's or fairseq's .idx), or with a vocabulary above 65536, is LS_ERR_UNSUPPORTED; one whose
+ * every second token is 0, as of 4-byte tokens, is warned of. */
 typedef struct ls_tokens_options {
     size_t size;
     int64_t context;  /* tokens of a sample; default 128 */
@@ -108,7 +112,8 @@ LS_API ls_dataset *ls_tokens_dataset_new(const char *path, const ls_tokens_optio
  * the caller still owns its tensors. */
 LS_API ls_dataset *ls_tensor_dataset_new(ls_tensor *x, ls_tensor *y);
 
-/* Augments images [C,H,W] of float32 in this order (torchvision's RandomCrop, RandomHorizontalFlip,
+/* Makes float32 of images [C,H,W] of float16, float32, float64, uint8 (divided by 255) or bool, and
+ * augments them in this order (torchvision's RandomCrop, RandomHorizontalFlip,
  * Normalize; He et al. 2016, section 4.2): shifts each by at most crop_padding pixels in each
  * direction and fills with zeros; mirrors it with probability 1/2; computes (x - mean) / std for
  * each channel. The random choices depend only on (seed, epoch, index). Targets do not change.

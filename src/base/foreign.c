@@ -2,11 +2,12 @@
  * begin with any bytes, so every rule here compares at least three of them. */
 #include "base/foreign.h"
 
-#include <stdbool.h>
 #include <string.h>
 #include <strings.h>
 
 #include "base/assert.h"
+#include "base/error.h"
+#include "base/log.h"
 
 #define TAR_MAGIC_AT 257 /* POSIX.1-1988: "ustar" in the first header */
 
@@ -105,4 +106,19 @@ const char *ls__foreign_words(ls__foreign_kind kind, const char *otherwise)
 {
     LS_ASSERT(kind < LS__FOREIGN_KINDS);
     return kind != LS__FOREIGN_NONE ? words[kind] : otherwise;
+}
+
+ls_status ls__foreign_check_text(const char *what, const char *path, const uint8_t *data,
+                                 size_t bytes, bool named)
+{
+    const ls__foreign_kind kind = ls__foreign_kind_of(data, bytes);
+    if (kind == LS__FOREIGN_NONE || kind == LS__FOREIGN_HTML) {
+        return LS_OK;
+    }
+    if (named) {
+        return ls__fail(LS_ERR_FORMAT, "%s: \"%s\" is not a text: %s", what, path, words[kind]);
+    }
+    LS__WARN("%s: \"%s\" is read as text, but %s; or move it to another folder", what, path,
+             words[kind]);
+    return LS_OK;
 }

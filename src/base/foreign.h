@@ -5,8 +5,11 @@
 #ifndef LS_BASE_FOREIGN_H
 #define LS_BASE_FOREIGN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <lockstep/status.h>
 
 typedef enum ls__foreign_kind {
     LS__FOREIGN_NONE = 0, /* none of those below */
@@ -32,5 +35,10 @@ typedef enum ls__foreign_kind {
 ls__foreign_kind ls__foreign_kind_of(const uint8_t *data, size_t bytes);
 /* The end of a message: "it is a git-lfs pointer: run git lfs pull …"; `otherwise` for KIND_NONE. */
 const char *ls__foreign_words(ls__foreign_kind kind, const char *otherwise);
+
+/* For readers of text, which has no magic number. A file of one of these kinds is LS_ERR_FORMAT if the
+ * user named it; one that lay in a folder is warned of. A page may be the text that is wanted. */
+ls_status ls__foreign_check_text(const char *what, const char *path, const uint8_t *data,
+                                 size_t bytes, bool named);
 
 #endif

@@ -11,9 +11,11 @@
 #include "base/assert.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/foreign.h"
 #include "base/runtime.h"
 #include "data/dataset.h"
 #include "data/paths.h"
+#include "data/unpack.h"
 
 #define CLASSES 10
 #define TRAINING_FILES 5
@@ -28,17 +30,14 @@ typedef struct cifar {
     int files;
 } cifar;
 
-/* The two usual mistakes, recognised by the first bytes: a file that is still compressed, and the
- * pickle of the Python version. */
+/* The usual mistake is the pickle of the Python version. */
 static const char *other_format(const uint8_t *data, size_t bytes)
 {
-    if (bytes >= 2 && data[0] == 0x1f && data[1] == 0x8b) {
-        return "it is compressed: unpack it first";
-    }
     if (bytes >= 2 && data[0] == 0x80 && data[1] >= 2 && data[1] <= 5) {
         return "it is the version for Python: give the binary version";
     }
-    return "it is damaged or has another format";
+    return ls__foreign_words(ls__foreign_kind_of(data, bytes),
+                             "it is damaged or has another format");
 }
 
 /* The format has no magic, so every label is read: a file of another kind fails at its first odd
@@ -102,15 +101,30 @@ static ls_status add_file(cifar *d, const char *path)
     int64_t count = 0;
     LS_TRY(ls__file_map(d->env, "CIFAR-10", path, &d->file[d->files]));
     d->files++;
+    LS_TRY(ls__unpack(d->env, "CIFAR-10", path, &d->file[d->files - 1]));
     LS_TRY(ls__cifar_check(d->file[d->files - 1].data, d->file[d->files - 1].bytes, path, &count));
     d->first[d->files] = d->first[d->files - 1] + count;
     return LS_OK;
 }
 
+/* FOLDER/NAME, or FOLDER/NAME.gz if only that is there; free(). NULL without memory. */
+static char *find(const cifar *d, const char *folder, const char *name)
+{
+    char with_ending[40];
+    ls__env_stat stat;
+    (void)snprintf(with_ending, sizeof with_ending, "%s.gz", name);
+    char *plain = ls__paths_join(folder, name), *packed = ls__paths_join(folder, with_ending);
+    const bool take_packed = plain != NULL && packed != NULL &&
+                             d->env->stat(d->env, plain, true, &stat) < 0 &&
+                             d->env->stat(d->env, packed, true, &stat) == 0;
+    free(take_packed ? plain : packed);
+    return take_packed ? packed : plain;
+}
+
 /* A missing file gets the list of expected names, since users often name the folder above. */
 static ls_status add_from(cifar *d, const char *folder, const char *name)
 {
-    char *path = ls__paths_join(folder, name);
+    char *path = find(d, folder, name);
     if (path == NULL) {
         return ls__fail(LS_ERR_MEMORY, "CIFAR-10: no memory for a path");
     }

@@ -11,12 +11,14 @@
 #include <stdlib.h>
 
 #include "base/file.h"
+#include "base/foreign.h"
 #include "base/runtime.h"
 #include "base/size.h"
 #include "data/dataset.h"
+#include "data/unpack.h"
 
 #define IDX_UINT8 0x08
-#define IDX_HEADER_MAX (4 + 4 * LS_DIMS_MAX)
+#define HEAD_BYTES LS__FOREIGN_BYTES /* the header has at most 4 + 4 * LS_DIMS_MAX */
 
 /* One file; the data of sample i begin at header_bytes + i * each. */
 typedef struct idx_file {
@@ -53,11 +55,11 @@ static ls_status parse_header(const char *path, const ls__file *head, idx_file *
                         path, head->bytes);
     }
     if (at[0] != 0 || at[1] != 0) {
-        return ls__fail(LS_ERR_FORMAT,
-                        "IDX: \"%s\" starts with %02x %02x %02x %02x, an IDX file with 00 00%s",
-                        path, at[0], at[1], at[2], at[3],
-                        at[0] == 0x1f && at[1] == 0x8b ? "; it is compressed: run gunzip first"
-                                                       : "; is it another format?");
+        return ls__fail(
+            LS_ERR_FORMAT,
+            "IDX: \"%s\" starts with %02x %02x %02x %02x, an IDX file with 00 00; %s", path, at[0],
+            at[1], at[2], at[3],
+            ls__foreign_words(ls__foreign_kind_of(at, head->bytes), "is it another format?"));
     }
     if (at[2] != IDX_UINT8) {
         return ls__fail(LS_ERR_UNSUPPORTED,
@@ -121,6 +123,15 @@ static ls_status check_size(const char *path, int64_t file_bytes, idx_file *out)
     return LS_OK;
 }
 
+/* Its size is known only when it is unpacked. */
+static ls_status open_packed(const ls__env *env, const char *path, idx_file *out)
+{
+    LS_TRY(ls__file_read(env, "IDX", path, SIZE_MAX, &out->file));
+    LS_TRY(ls__unpack(env, "IDX", path, &out->file));
+    LS_TRY(parse_header(path, &out->file, out));
+    return check_size(path, (int64_t)out->file.bytes, out);
+}
+
 /* Two reads: a small one for the header, and the whole file only once its size is consistent.
  * The second read detects a file that changed in between. On failure the buffer stays in `out`
  * for idx_free. */
@@ -129,9 +140,13 @@ static ls_status idx_open(const ls__env *env, const char *path, idx_file *out)
     ls__file head;
     ls__env_stat stat;
     LS_TRY(ls__file_stat(env, "IDX", path, &stat));
-    LS_TRY(ls__file_read(env, "IDX", path, IDX_HEADER_MAX, &head));
-    ls_status status = parse_header(path, &head, out);
+    LS_TRY(ls__file_read(env, "IDX", path, HEAD_BYTES, &head));
+    const bool packed = ls__is_packed(head.data, head.bytes);
+    ls_status status = packed ? LS_OK : parse_header(path, &head, out);
     ls__file_release(env, &head);
+    if (packed) {
+        return open_packed(env, path, out);
+    }
     LS_TRY(status);
     LS_TRY(check_size(path, stat.bytes, out));
     LS_TRY(ls__file_read(env, "IDX", path, (size_t)stat.bytes, &out->file));

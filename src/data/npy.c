@@ -10,6 +10,7 @@
 #include "base/runtime.h"
 #include "data/dataset.h"
 #include "data/npy.h"
+#include "data/unpack.h"
 
 /* One mapped file; `row_bytes` is one index of the first dimension. */
 typedef struct array {
@@ -57,6 +58,7 @@ static ls_status npy_get(ls_dataset *self, int64_t index, void *x, void *y)
 static ls_status open_array(const ls__env *env, const char *path, array *a)
 {
     LS_TRY(ls__file_map(env, "npy", path, &a->file));
+    LS_TRY(ls__unpack(env, "npy", path, &a->file));
     LS_TRY(ls__npy_parse(a->file.data, a->file.bytes, path, &a->header));
     if (a->header.ndim == 0) {
         return ls__fail(LS_ERR_INVALID,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/foreign.h"
 #include "base/size.h"
 #include "data/bytes.h"
 
@@ -243,12 +244,12 @@ static ls_status parse_prefix(const uint8_t *data, size_t bytes, const char *pat
                         path, bytes);
     }
     if (memcmp(data, MAGIC, MAGIC_BYTES) != 0) {
-        return ls__fail(LS_ERR_FORMAT,
-                        "npy: \"%s\" begins with %02x %02x %02x %02x, but a .npy file begins with "
-                        "93 4e 55 4d%s",
-                        path, data[0], data[1], data[2], data[3],
-                        memcmp(data, "PK", 2) == 0 ? "; it is an archive (.npz): unzip it first"
-                                                   : "; is it another format?");
+        return ls__fail(
+            LS_ERR_FORMAT,
+            "npy: \"%s\" begins with %02x %02x %02x %02x, but a .npy file begins with "
+            "93 4e 55 4d; %s",
+            path, data[0], data[1], data[2], data[3],
+            ls__foreign_words(ls__foreign_kind_of(data, bytes), "is it another format?"));
     }
     if (data[6] < 1 || data[6] > 3 || data[7] != 0) {
         return ls__fail(LS_ERR_UNSUPPORTED,

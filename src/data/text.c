@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/foreign.h"
 #include "base/options.h"
 #include "base/runtime.h"
 #include "data/dataset.h"
@@ -69,10 +70,16 @@ static ls_status text_get(ls_dataset *self, int64_t index, void *x, void *y)
 
 /* Reads one file and keeps the asked part of it. Takes *path on success and sets it to NULL. The
  * held-out part is the end of each file, so both parts see every file. */
-static ls_status add_file(text *t, char **path, const ls_text_options *options)
+static ls_status add_file(text *t, char **path, bool named, const ls_text_options *options)
 {
     text_file *file = &t->files[t->count];
     LS_TRY(ls__file_read(t->env, "text", *path, SIZE_MAX, &file->file));
+    const ls_status status =
+        ls__foreign_check_text("text", *path, file->file.data, file->file.bytes, named);
+    if (status < 0) {
+        ls__file_release(t->env, &file->file);
+        return status;
+    }
     int64_t all = (int64_t)file->file.bytes;
     int64_t held_out = (int64_t)((double)all * options->held_out);
     bool training = options->part == LS_TEXT_TRAIN;
@@ -151,7 +158,7 @@ static ls_status load(text *t, const char *path, const ls_text_options *options)
                      : ls__fail(LS_ERR_MEMORY, "text: no memory for the file table");
     }
     for (int i = 0; status == LS_OK && i < files.count; i++) {
-        status = add_file(t, &files.path[i], options);
+        status = add_file(t, &files.path[i], stat.kind != LS__ENV_FOLDER, options);
     }
     ls__paths_free(&files);
     ls__windows_describe(&t->windows, &t->base);

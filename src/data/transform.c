@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/half.h"
 #include "base/options.h"
 #include "base/runtime.h"
 #include "data/dataset.h"
@@ -28,6 +29,7 @@ typedef struct transform {
     ls_dataset base;
     ls_dataset *images;
     int64_t channels, height, width, padding;
+    size_t bytes; /* of an image of `images` */
     bool flip, normalise;
     uint64_t seed;
     float scale[]; /* [2*channels] mean, then deviation, of each channel */
@@ -115,13 +117,58 @@ static void normalise_plane(float *plane, int64_t pixels, float mean, float devi
     }
 }
 
+static bool widens(ls_dtype dtype)
+{
+    return dtype == LS_FLOAT32 || dtype == LS_FLOAT64 || dtype == LS_FLOAT16 || dtype == LS_UINT8 ||
+           dtype == LS_BOOL;
+}
+
+/* Pixels of 0 … 255 become 0 … 1, as those of IDX and CIFAR files do; the others keep their values. */
+static void widen(const void *from, ls_dtype dtype, int64_t count, float *x)
+{
+    for (int64_t i = 0; i < count; i++) {
+        switch (dtype) {
+        case LS_FLOAT64:
+            x[i] = (float)((const double *)from)[i];
+            break;
+        case LS_FLOAT16:
+            x[i] = ls__float16_widen(((const uint16_t *)from)[i]);
+            break;
+        case LS_UINT8:
+            x[i] = (float)((const uint8_t *)from)[i] / 255.0f;
+            break;
+        default:
+            x[i] = (float)((const uint8_t *)from)[i]; /* a bool */
+        }
+    }
+}
+
+/* Images of another type pass through memory of this call's own: any thread may read. */
+static ls_status read_image(const transform *t, int64_t epoch, int64_t index, void *x, void *y)
+{
+    const ls_dtype dtype = t->images->x_dtype;
+    if (dtype == LS_FLOAT32) {
+        return ls__dataset_get(t->images, epoch, index, x, y);
+    }
+    void *image = malloc(t->bytes);
+    if (image == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "transform: no memory for an image of %zu bytes", t->bytes);
+    }
+    const ls_status status = ls__dataset_get(t->images, epoch, index, image, y);
+    if (status == LS_OK) {
+        widen(image, dtype, t->channels * t->height * t->width, x);
+    }
+    free(image);
+    return status;
+}
+
 /* Writes only into x, so several threads may read at once. The order is fixed: shift, mirror,
  * normalise. The padding is therefore 0 before normalisation. */
 static ls_status transform_get_in_epoch(ls_dataset *self, int64_t epoch, int64_t index, void *x,
                                         void *y)
 {
     const transform *t = (const transform *)self;
-    LS_TRY(ls__dataset_get(t->images, epoch, index, x, y));
+    LS_TRY(read_image(t, epoch, index, x, y));
     const draw d = draw_for(t, epoch, index);
     const int64_t pixels = t->height * t->width;
     for (int64_t c = 0; c < t->channels; c++) {
@@ -150,10 +197,11 @@ static ls_status check(const ls_dataset *images, const ls_transform_options *o)
 {
     const ls_shape shape = images->x_shape;
     int64_t numel = 0;
-    if (images->x_dtype != LS_FLOAT32 || shape.ndim != 3 || !ls__shape_numel(shape, &numel)) {
+    if (!widens(images->x_dtype) || shape.ndim != 3 || !ls__shape_numel(shape, &numel)) {
         return ls__fail(LS_ERR_INVALID,
-                        "transform: the samples are %s %s; give a data set of images, float32 "
-                        "[C,H,W] (ls_idx_images_dataset_new keeps the shape)",
+                        "transform: the samples are %s %s; give a data set of images [C,H,W], "
+                        "float16, float32, float64, uint8 or bool (ls_idx_images_dataset_new keeps "
+                        "the shape)",
                         ls_dtype_name(images->x_dtype), ls__shape_print(shape).text);
     }
     if (o->crop_padding < 0 || o->crop_padding > PADDING_MAX) {
@@ -187,13 +235,14 @@ static transform *make(ls_dataset *images, const ls_transform_options *o)
     }
     t->base =
         (ls_dataset)LS_DATASET(.count = images->count, .x_shape = images->x_shape,
-                               .y_shape = images->y_shape, .x_dtype = images->x_dtype,
+                               .y_shape = images->y_shape, .x_dtype = LS_FLOAT32,
                                .y_dtype = images->y_dtype, .get = transform_get,
                                .free = transform_free, .get_in_epoch = transform_get_in_epoch);
     t->images = images;
     t->channels = channels;
     t->height = images->x_shape.dim[1];
     t->width = images->x_shape.dim[2];
+    t->bytes = (size_t)(channels * t->height * t->width) * ls_dtype_size(images->x_dtype);
     t->padding = o->crop_padding;
     t->flip = o->flip;
     t->normalise = o->mean || o->std;

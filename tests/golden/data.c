@@ -26,7 +26,7 @@ GOLDEN(idx_files)
     show_idx("missing", "/does/not/exist", NULL);
     show_idx("a folder", "/tmp", NULL);
     show_idx("short", IDX("short", 0, 0, 8), NULL);
-    show_idx("compressed", IDX("images.gz", 0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0), NULL);
+    show_idx("an archive", IDX("images.zip", 'P', 'K', 3, 4, 0, 0, 0, 0, 0, 0), NULL);
     show_idx("text", IDX("readme", 'H', 'e', 'l', 'l', 'o', ' ', 'y', 'o', 'u'), NULL);
     show_idx("floats", IDX("floats", 0, 0, 0x0d, 1, 0, 0, 0, 1, 0, 0, 0, 0), NULL);
     show_idx("no dimensions", IDX("dimensions", 0, 0, 8, 0, 0, 0, 0, 1), NULL);

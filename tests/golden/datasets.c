@@ -37,7 +37,7 @@ GOLDEN(cifar_10)
     show_cifar("no file", "/dev/null");
     show_cifar("empty", golden_file("empty", "", 0));
     show_cifar("truncated", golden_file("cut.bin", images, sizeof images - 1));
-    show_cifar("compressed", FILE_OF("images.gz", 0x1f, 0x8b, 8, 0));
+    show_cifar("an archive", golden_file("images.zip", "PK\x03\x04", 4));
     show_cifar("for Python", FILE_OF("data_batch_1", 0x80, 2, '}'));
     images[3073] = 77;
     show_cifar("damaged", golden_file("damaged.bin", images, sizeof images));

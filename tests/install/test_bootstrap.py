@@ -80,7 +80,7 @@ def libraries_that_are_missing_or_too_old_are_installed():
     machine.program("pkg-config", 'case "$*" in *"libcrypto >= 1.1.0"*) exit 1;; esac')
     assert machine.bootstrap()[2].rstrip().endswith("--no-install-recommends libssl-dev")
     machine.program("pkg-config", "exit 1")
-    assert machine.bootstrap()[2].rstrip().endswith("libjansson-dev libssl-dev libpcre2-dev")
+    assert machine.bootstrap()[2].rstrip().endswith("libjansson-dev libssl-dev libpcre2-dev zlib1g-dev libutf8proc-dev")
 
 
 @test
@@ -118,8 +118,9 @@ def without_a_known_manager_the_missing_are_told():
 @test
 def every_manager_is_asked_in_its_own_words():
     complete()
-    words = {"dnf": ("install", "gcc-c++ meson ninja-build procps-ng jansson-devel openssl-devel pcre2-devel"),
-             "apk": ("add", "g++ meson samurai procps jansson-dev openssl-dev pcre2-dev")}
+    words = {"dnf": ("install", "gcc-c++ meson ninja-build procps-ng jansson-devel openssl-devel pcre2-devel zlib-devel "
+                     "utf8proc-devel"),
+             "apk": ("add", "g++ meson samurai procps jansson-dev openssl-dev pcre2-dev zlib-dev utf8proc-dev")}
     for manager, (verb, packages) in words.items():
         machine = Machine(manager, ["g++", "meson", "ninja", "pgrep"], manager=manager)
         machine.program("pkg-config", "exit 1")

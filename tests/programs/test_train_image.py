@@ -1,5 +1,6 @@
 """programs/train_image: what it learns, what it writes, that it goes on to the bit, and what it refuses."""
 
+import gzip
 import json
 import math
 import pathlib
@@ -15,7 +16,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "harness"), str(HERE)]
 import event_file
 from sentences import says, sentence
-from tap import BUILD, run, test
+from tap import BUILD, SOURCE, run, test
 import training
 from training import hash_of, judged
 
@@ -335,8 +336,8 @@ def images_and_labels_that_do_not_belong_together_are_told_before_the_first_step
              *arrays("sides", ([0, 1, 2], "<i8"), 3)),
             (sentence('--data: images of "%s" to learn from are [%lld,%lld,%lld], those to be judged by [%lld,%lld,%lld]; '
                    'they belong to different sets'), "--data", "sides", "--batch", 1),
-            (sentence('--data: samples of "%s" are not images; each must be float32 of 3 dimensions: channels, height, '
-                   'width'), *flat_arrays())):
+            (sentence('--data: samples of "%s" are %s of %d dimensions; images have 3 (channels, height, width), float16, '
+                      'float32, float64, uint8 or bool'), *flat_arrays())):
         refused(0, 1, words, *flags)
 
 
@@ -357,6 +358,86 @@ def unusable_data_and_files_are_answered_in_words():
                 "--model", "vit")
         refused(ranks, 1, 'cannot read "nowhere"', *one, "--init", "nowhere")
         refused(ranks, 1, '--log: "empty" cannot be written', *one, "--log", "empty")
+
+
+# ---- other files ------------------------------------------------------------------------------
+
+def write_npy(path, descr, shape, elements):
+    """As numpy.save has it (format version 1.0)."""
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    header += b" " * (63 - (10 + len(header)) % 64) + b"\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + elements)
+
+
+def npy_set(name, descr, code, shape=(8, 1, 6, 6), factor=1.0):
+    """A folder of arrays of one type; pixel i is i % 2 of it, or its largest."""
+    folder, count = FOLDER / name, math.prod(shape)
+    folder.mkdir()
+    for part in ("train", "test"):
+        pixels = struct.pack(f"<{count}{code}", *(type(factor)(i % 2 * factor) for i in range(count)))
+        write_npy(folder / f"x_{part}.npy", descr, shape, pixels)
+        write_npy(folder / f"y_{part}.npy", "<i8", (shape[0],), struct.pack(f"<{shape[0]}q", *range(shape[0])))
+    return folder
+
+
+def losses_of(folder, status=0):
+    done = subprocess.run([BUILD / "programs/train_image", "--data", folder, "--steps", "2", "--hidden", "16",
+                           "--batch", "4", "--log-losses", FOLDER / "losses"], text=True, capture_output=True, timeout=60)
+    assert done.returncode == status, (folder, done.stdout, done.stderr)
+    return (FOLDER / "losses").read_bytes() if status == 0 else done.stderr
+
+
+@test
+def arrays_of_every_type_of_images_train_as_those_of_float32():
+    wanted = losses_of(npy_set("f4", "<f4", "f"))
+    for name, descr, code, factor in (("f8", "<f8", "d", 1.0), ("f2", "<f2", "e", 1.0), ("u1", "|u1", "B", 255),
+                                      ("b1", "|b1", "B", 1)):
+        assert losses_of(npy_set(name, descr, code, factor=factor)) == wanted, name
+
+
+@test
+def arrays_that_are_no_images_are_named_with_their_type_and_shape():
+    says(losses_of(npy_set("i4", "<i4", "i", factor=1), status=1),
+         "--data: samples of \"%s\" are %s of %d dimensions; images have 3 (channels, height, width), float16, float32, "
+         "float64, uint8 or bool")
+    says(losses_of(npy_set("last", "|u1", "B", shape=(8, 6, 6, 3), factor=1), status=1),
+         "--data: samples of \"%s\" are [%lld,%lld,%lld], which looks like height, width, channels; save "
+         "x.transpose(0, 3, 1, 2) as a C-ordered array")
+
+
+@test
+def files_that_gzip_has_compressed_train_as_the_unpacked_ones():
+    folder = FOLDER / "packed"
+    folder.mkdir()
+    for plain in (FOLDER / "f4").iterdir():
+        (folder / f"{plain.name}.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    if "zlib" not in subprocess.run([BUILD / "lockstep", "info"], text=True, capture_output=True).stdout:
+        says(losses_of(folder, status=1), "%s: \"%s\" is compressed by gzip, and this build has no zlib; run gunzip "
+             "first, or install zlib1g-dev and build again")
+        return
+    assert losses_of(folder) == losses_of(FOLDER / "f4")
+    (FOLDER / "idx").mkdir()
+    for plain in data().iterdir():
+        (FOLDER / "idx" / f"{plain.name}.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    assert losses_of(FOLDER / "idx") == losses_of(data())
+
+
+@test
+def the_digits_of_the_tree_are_written_as_idx_files():
+    """Against bench/digits/digits.txt, read another way; the command line is README's."""
+    done = subprocess.run([sys.executable, SOURCE / "scripts/make_digits_idx.py", FOLDER / "digits"], text=True,
+                          capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    lines = (SOURCE / "bench/digits/digits.txt").read_text().splitlines()
+    for part, which in (("test", lines[::5]), ("train", [line for i, line in enumerate(lines) if i % 5])):
+        images = (FOLDER / "digits" / f"{part}-images.idx").read_bytes()
+        labels = (FOLDER / "digits" / f"{part}-labels.idx").read_bytes()
+        assert struct.unpack(">4I", images[:16]) == (0x803, len(which), 8, 8) and len(images) == 16 + 64 * len(which)
+        assert labels == struct.pack(">2I", 0x801, len(which)) + bytes(int(line[0]) for line in which)
+        dark = ["0123456789abcdefg".index(pixel) for line in which for pixel in line[2:]]
+        assert all(abs(a - b * 255 / 16) <= 0.5 for a, b in zip(images[16:], dark))
+    text = training.train("train_image", 2, "--data", "digits", "--model", "mlp", "--steps", 3, cwd=FOLDER)
+    assert "1437 images [1,8,8] to learn from, 360 to be judged by" in text, text
 
 
 run()

@@ -2,8 +2,8 @@
 lessons, the script and what it reached. Each seed starts from the same weights and sees the same samples; with one
 worker and with four the curve, the loss and the accuracy at the end are PyTorch's within the spread of its seeds.
 
-Digits need a Python with scikit-learn, which brings the images. TEST_LONG=1 installs it into an environment that
-is thrown away, adds a larger GPT, and asks PyTorch, where there is one, whether the stored numbers are its own.
+TEST_LONG=1 adds a larger GPT, compares the digits with scikit-learn's, which it installs into an environment that is
+thrown away, and asks PyTorch, where there is one, whether the stored numbers are its own.
 TEST_VERBOSE=1 shows the figures.
 """
 
@@ -52,7 +52,7 @@ def python_with_digits():
 
 @functools.lru_cache(None)
 def digits():
-    command(python_with_digits(), SOURCE / "scripts/make_digits_idx.py", FOLDER / "digits")
+    command(sys.executable, SOURCE / "scripts/make_digits_idx.py", FOLDER / "digits")
     return FOLDER / "digits"
 
 

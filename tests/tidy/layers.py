@@ -32,6 +32,8 @@ ARROWS = {
 # First part of a library's header -> the files (or folders) that may include it: its wrappers.
 LIBRARIES = {
     "pcre2.h": ["tokenizer/split_pcre2.c"],
+    "utf8proc.h": ["tokenizer/normal_utf8proc.c"],
+    "zlib.h": ["data/unpack_zlib.c"],
     "openssl": ["base/digest.c", "job/link"],  # hashes; TLS
 }
 

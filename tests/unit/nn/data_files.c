@@ -228,8 +228,8 @@ TEST(malformed_idx_files_are_refused_in_words)
                      "claims 16909060 bytes");
     check_bad_images(images_head, 16, 29, LS_ERR_FORMAT, "truncated");
     check_bad_images(images_head, 16, 31, LS_ERR_FORMAT, "31");
-    check_bad_images(BYTES(0x1f, 0x8b, 8, 0), 20, LS_ERR_FORMAT, "gunzip");
-    check_bad_images(BYTES('P', 'K', 3, 4), 20, LS_ERR_FORMAT, "another format");
+    check_bad_images(BYTES('P', 'K', 3, 4), 20, LS_ERR_FORMAT, "ZIP archive");
+    check_bad_images(BYTES('v', 'e', 'r', 's'), 20, LS_ERR_FORMAT, "another format");
     check_bad_images(BYTES(0, 0, 0x0d, 1, 0, 0, 0, 1), 4, LS_ERR_UNSUPPORTED, "0x0d");
     check_bad_images(BYTES(0, 0, 8, 0), 4, LS_ERR_FORMAT, "0 dimensions");
     check_bad_images(BYTES(0, 0, 8, 9), 90, LS_ERR_FORMAT, "9 dimensions");
@@ -243,6 +243,138 @@ TEST(malformed_idx_files_are_refused_in_words)
     check_bad_images(BYTES(0, 0, 8, 2, 0, 0, 0, 4, 0, 0, 0, 1), 4, LS_ERR_INVALID, "4 images");
     check_refused(LS_STATUS_OF(d = ls_idx_dataset_new(scratch_at("labels"), scratch_at("images"))),
                   LS_ERR_FORMAT, "images\"", "swapped");
+    end();
+}
+
+/* A member as RFC 1952 has it, of one stored block, so that zlib does not check itself; returns its
+ * bytes. */
+static size_t gzip(const uint8_t *from, size_t bytes, uint8_t *to)
+{
+    const uint8_t head[] = {0x1f,
+                            0x8b,
+                            8,
+                            0,
+                            0,
+                            0,
+                            0,
+                            0,
+                            0,
+                            255,
+                            1,
+                            (uint8_t)bytes,
+                            (uint8_t)(bytes >> 8),
+                            (uint8_t)~bytes,
+                            (uint8_t)(~bytes >> 8)};
+    uint32_t crc = UINT32_MAX;
+    for (size_t i = 0; i < bytes; i++) {
+        crc ^= from[i];
+        for (int bit = 0; bit < 8; bit++) {
+            crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+        }
+    }
+    const uint32_t tail[2] = {~crc, (uint32_t)bytes};
+    memcpy(to, head, sizeof head);
+    memcpy(to + sizeof head, from, bytes);
+    memcpy(to + sizeof head + bytes, tail, sizeof tail);
+    return sizeof head + bytes + sizeof tail;
+}
+
+static ls_dataset *open_packed(const uint8_t *images, size_t bytes)
+{
+    ls_dataset *d = NULL;
+    (void)scratch_write("images.gz", images, bytes);
+    const ls_status status =
+        LS_STATUS_OF(d = ls_idx_dataset_new(scratch_at("images.gz"), scratch_at("labels")));
+    if (status == LS_ERR_UNSUPPORTED) {
+        CHECK_SAYS(
+            ls_error_message(),
+            "%s: \"%s\" is compressed by gzip, and this build has no zlib; run gunzip first, or "
+            "install zlib1g-dev and build again");
+        test_skip("this build has no zlib");
+    }
+    return d;
+}
+
+TEST(files_compressed_by_gzip_are_read_as_what_they_hold)
+{
+    static uint8_t plain[46], packed[2 * 46 + 100];
+    start();
+    write_idx("labels", labels_head, 8, 5);
+    memcpy(plain, images_head, 16);
+    for (int i = 0; i < 30; i++) {
+        plain[16 + i] = (uint8_t)(i * 5);
+    }
+    for (size_t cut = 0; cut < 46; cut += 15) { /* two members, of which one may be empty */
+        size_t bytes = gzip(plain, cut, packed);
+        bytes += gzip(plain + cut, 46 - cut, packed + bytes);
+        ls_dataset *d = open_packed(packed, bytes);
+        if (d == NULL) {
+            break;
+        }
+        CHECK(d->count == 5 && d->x_shape.dim[0] == 6);
+        float x[6];
+        int32_t y;
+        CHECK_OK(d->get(d, 4, x, &y));
+        CHECK(x[5] == 145.0f / 255.0f && y == 28);
+        ls_dataset_free(d);
+    }
+    end();
+}
+
+TEST(a_damaged_compressed_file_is_refused_in_words)
+{
+    static uint8_t packed[46 + 100];
+    start();
+    write_idx("labels", labels_head, 8, 5);
+    uint8_t plain[46] = {0};
+    memcpy(plain, images_head, 16);
+    const size_t bytes = gzip(plain, 46, packed);
+    CHECK(open_packed(packed, bytes) != NULL || ls_error_status() == LS_ERR_UNSUPPORTED);
+    for (size_t cut = 4; cut < bytes; cut++) {
+        CHECK(open_packed(packed, cut) == NULL);
+        CHECK_SAYS(ls_error_message(), "it ends too early");
+    }
+    packed[20] ^= 1;
+    CHECK(open_packed(packed, bytes) == NULL);
+    CHECK_SAYS(
+        ls_error_message(),
+        "%s: \"%s\" is compressed by gzip, but cannot be unpacked at byte %zu of %zu: %s; is it "
+        "complete?");
+    packed[20] ^= 1;
+    packed[bytes] = 'x';
+    CHECK(open_packed(packed, bytes + 1) == NULL);
+    check_refused(ls_error_status(), LS_ERR_FORMAT, "images.gz\"", "cannot be unpacked");
+    end();
+}
+
+static int warned;
+
+static void count_warning(ls_log_level level, const char *text_of, void *arg)
+{
+    (void)arg;
+    warned += level == LS_LOG_WARN;
+    CHECK_SAYS(text_of, "%s: \"%s\" is read as text, but %s; or move it to another folder");
+}
+
+/* A page is a text; other bytes without a magic number are, too. */
+TEST(pointers_and_archives_are_no_text)
+{
+    start();
+    ls_dataset *d = NULL;
+    CHECK(mkdir(scratch_at("f"), 0700) == 0);
+    scratch_write("f/book.txt", "version https://git-lfs.github.com/spec/v1\noid sha256:12345", 60);
+    check_refused(LS_STATUS_OF(d = ls_text_dataset_new(scratch_at("f/book.txt"), NULL)),
+                  LS_ERR_FORMAT, "book.txt\" is not a text: it is a git-lfs pointer",
+                  "git lfs pull");
+    scratch_write("f/page.html", "<!DOCTYPE html><html><body>and so on, and on and on", 50);
+    ls_set_log_callback(count_warning, NULL);
+    for (int named = 0; named < 2; named++) {
+        CHECK_OK(d = ls_text_dataset_new(scratch_at(named ? "f/page.html" : "f"),
+                                         LS_OPTIONS(ls_text_options, .context = 4)));
+        CHECK_INT(warned, 1);
+        ls_dataset_free(d);
+    }
+    ls_set_log_callback(NULL, NULL);
     end();
 }
 

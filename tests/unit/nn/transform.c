@@ -338,4 +338,39 @@ TEST(shared_data_is_shuffled_by_each_rank_for_itself)
     CHECK_OK(ls_finalize());
 }
 
+/* The same five numbers as NumPy's other types hold them; 0.1 is no float32, 1/3 no float16. */
+TEST(images_of_other_types_become_float32)
+{
+    static const double f64[5] = {0.0, 0.1, -2.5, 1e-8, 1e300};
+    static const uint16_t f16[5] = {0x0000, 0x3555, 0xc100, 0x0001, 0x7bff};
+    static const uint8_t u8[5] = {0, 1, 127, 254, 255}, bools[5] = {0, 1, 1, 0, 1};
+    static const float wanted[][5] = {{0.0f, 0.1f, -2.5f, 1e-8f, INFINITY},
+                                      {0.0f, 0.333251953125f, -2.5f, 0x1p-24f, 65504.0f},
+                                      {0.0f, 1.0f / 255.0f, 127.0f / 255.0f, 254.0f / 255.0f, 1.0f},
+                                      {0.0f, 1.0f, 1.0f, 0.0f, 1.0f}};
+    const struct {
+        const void *from;
+        ls_dtype dtype;
+    } kinds[] = {{f64, LS_FLOAT64}, {f16, LS_FLOAT16}, {u8, LS_UINT8}, {bools, LS_BOOL}};
+    CHECK_OK(ls_init(NULL));
+    for (int kind = 0; kind < 4; kind++) {
+        ls_tensor *x = ls_empty(LS_SHAPE(1, 1, 1, 5), kinds[kind].dtype);
+        memcpy(ls_data(x), kinds[kind].from, 5 * ls_dtype_size(kinds[kind].dtype));
+        ls_dataset *d =
+            transformed(ls_tensor_dataset_new(x, ls_zeros(LS_SHAPE(1), LS_INT32)), NULL);
+        float got[5];
+        int32_t y;
+        CHECK(d->x_dtype == LS_FLOAT32);
+        CHECK_OK(d->get(d, 0, got, &y));
+        for (int i = 0; i < 5; i++) {
+            CHECK(got[i] == wanted[kind][i]);
+        }
+        ls_dataset_free(d);
+    }
+    ls_dataset *d = ls_tensor_dataset_new(ls_zeros(LS_SHAPE(1, 1, 1, 5), LS_INT32),
+                                          ls_zeros(LS_SHAPE(1), LS_INT32));
+    CHECK(LS_STATUS_OF(d = ls_transform_dataset_new(d, NULL)) == LS_ERR_INVALID);
+    CHECK_OK(ls_finalize());
+}
+
 TEST_MAIN
