@@ -1,6 +1,8 @@
 /* Where a long text may be cut, so that its parts can be encoded beside each other. */
 #include <string.h>
 
+#include "base/text.h"
+#include "tokenizer/normal.h"
 #include "tokenizer/tokenizer.h"
 
 /* ASCII only: a byte of a longer character would need the expression's own notion of a letter. */
@@ -15,7 +17,7 @@ static bool in_added(const ls_tokenizer *t, const char *text, size_t bytes, size
 {
     for (int i = 0; i < t->added_count; i++) {
         const ls__added *a = &t->added[i];
-        for (size_t before = 1; before < a->bytes && before <= at; before++) {
+        for (size_t before = 1; before < a->bytes + (a->rstrip ? 1 : 0) && before <= at; before++) {
             if (a->bytes <= bytes - (at - before) &&
                 memcmp(text + at - before, a->text, a->bytes) == 0) {
                 return true;
@@ -42,6 +44,10 @@ size_t ls__tokenizer_cut(const ls_tokenizer *t, const char *text, size_t bytes, 
     }
     for (int i = 0; i < 3 && from < bytes && (text[from] & 0xc0) == 0x80; i++) {
         from++; /* to the next character */
+    }
+    while (t->nfc && from < bytes && !ls__normal_may_cut(text, bytes, from)) {
+        const size_t length = ls__utf8_bytes(text + from, bytes - from);
+        from += length > 0 ? length : 1;
     }
     return from;
 }

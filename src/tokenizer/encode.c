@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/size.h"
 #include "base/text.h"
+#include "tokenizer/normal.h"
 #include "tokenizer/tokenizer.h"
 
 #define IDS_MIN ((int64_t)256)
@@ -33,17 +34,21 @@ static ls_status no_memory(size_t bytes)
 ls_status ls__encoder_init(ls__encoder *e, const ls_tokenizer *t)
 {
     *e = (ls__encoder){.t = t};
-    if (t->split == NULL) {
-        return LS_OK;
+    for (int i = 0; i < t->split_count; i++) {
+        e->matches[i] = ls__split_match_new(t->splits[i]);
+        if (e->matches[i] == NULL) {
+            return no_memory(0);
+        }
     }
-    e->match = ls__split_match_new(t->split);
-    return e->match != NULL ? LS_OK : no_memory(0);
+    return LS_OK;
 }
 
 /* Also correct after a failed init. */
 void ls__encoder_fini(ls__encoder *e)
 {
-    ls__split_match_free(e->match);
+    for (int i = 0; i < LS__SPLITS_MAX; i++) {
+        ls__split_match_free(e->matches[i]);
+    }
     free(e->symbols);
     free(e->heap);
     free(e->padded);
@@ -86,41 +91,54 @@ static size_t stretch(const char *text, size_t from, size_t bytes, bool *valid)
 
 /* ---- words -------------------------------------------------------------------------------- */
 
+static ls_status encode_piece(ls__encoder *e, int level, const char *text, size_t bytes,
+                              size_t skew);
+
 /* `text` is valid UTF-8, which PCRE2 relies on. `skew` is the place of `text` in the whole text,
- * used only in messages. Text between matches becomes words of its own. Searches that find a word at
+ * used only in messages. Text between matches becomes pieces of its own. Searches that find a piece at
  * once do not look at the clock, which costs as much as a short word. */
-static ls_status encode_stretch(ls__encoder *e, const char *text, size_t bytes, size_t skew)
+static ls_status cut_piece(ls__encoder *e, int level, const char *text, size_t bytes, size_t skew)
 {
+    const ls__split *split = e->t->splits[level];
+    ls__split_match *match = e->matches[level];
     size_t from = 0;
     for (unsigned word = 0; from < bytes; word++) {
         size_t begin, end;
         if (word % WORDS_A_LOOK == 0) {
-            LS_TRY(ls__split_check_time(e->match, skew + e->offset + from));
+            LS_TRY(ls__split_check_time(match, skew + e->offset + from));
         }
-        LS_TRY(ls__split_find(e->t->split, e->match, text, bytes, from, skew + e->offset, &begin,
-                              &end));
+        LS_TRY(ls__split_find(split, match, text, bytes, from, skew + e->offset, &begin, &end));
         if (begin > from) {
-            LS_TRY(ls__encoder_word(e, text + from, begin - from, skew + from));
+            LS_TRY(encode_piece(e, level + 1, text + from, begin - from, skew + from));
         }
         if (end > begin) {
-            LS_TRY(ls__encoder_word(e, text + begin, end - begin, skew + begin));
+            LS_TRY(encode_piece(e, level + 1, text + begin, end - begin, skew + begin));
         }
         from = end;
     }
     return LS_OK;
 }
 
+/* The next expression sees only this piece, as if it were a text of its own; what no expression cuts any
+ * more is a word. As deep as the tokenizer has expressions. */
+static ls_status encode_piece(ls__encoder *e, int level, const char *text, size_t bytes,
+                              size_t skew)
+{
+    return level < e->t->split_count ? cut_piece(e, level, text, bytes, skew)
+                                     : ls__encoder_word(e, text, bytes, skew);
+}
+
 /* Bytes that are not UTF-8 never reach the expression; each run of them is one word and falls
  * apart into byte tokens. */
 static ls_status encode_stretches(ls__encoder *e, const char *text, size_t bytes, size_t skew)
 {
-    if (e->t->split == NULL) {
+    if (e->t->split_count == 0) {
         return bytes > 0 ? ls__encoder_word(e, text, bytes, skew) : LS_OK;
     }
     for (size_t from = 0, end; from < bytes; from = end) {
         bool valid;
         end = stretch(text, from, bytes, &valid);
-        LS_TRY(valid ? encode_stretch(e, text + from, end - from, skew + from)
+        LS_TRY(valid ? encode_piece(e, 0, text + from, end - from, skew + from)
                      : ls__encoder_word(e, text + from, end - from, skew + from));
     }
     return LS_OK;
@@ -184,21 +202,84 @@ static const ls__added *next_added(const ls_tokenizer *t, bool second, const cha
     return NULL;
 }
 
-/* Cuts a text free of tokens of the first sort by those of the second sort; the pieces between
- * them are plain text. */
-static ls_status encode_second(ls__encoder *e, const char *text, size_t bytes, size_t skew)
+/* The property White_Space of Unicode, as \s of `tokenizers`. */
+static bool is_space(const char *at, size_t length)
 {
-    for (size_t from = 0; from < bytes;) {
-        size_t begin;
-        const ls__added *added = next_added(e->t, true, text, bytes, from, &begin);
-        LS_TRY(encode_plain(e, text + from, begin - from, skew + from));
-        from = begin;
-        if (added != NULL) {
-            LS_TRY(ls__encoder_put(e, added->id));
-            from += added->bytes;
+    static const char *const others[] = {"\xc2\x85",     "\xc2\xa0",     "\xe1\x9a\x80",
+                                         "\xe2\x80\xa8", "\xe2\x80\xa9", "\xe2\x80\xaf",
+                                         "\xe2\x81\x9f", "\xe3\x80\x80"};
+    if (length == 1) {
+        return *at == ' ' || (*at >= '\t' && *at <= '\r');
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        if (strlen(others[i]) == length && memcmp(at, others[i], length) == 0) {
+            return true;
         }
     }
-    return LS_OK;
+    return length == 3 && memcmp(at, "\xe2\x80", 2) == 0 && (unsigned char)at[2] >= 0x80 &&
+           (unsigned char)at[2] <= 0x8a;
+}
+
+/* Where the white space begins that ends at `at`; not before `from`. */
+static size_t space_before(const char *text, size_t from, size_t at)
+{
+    for (size_t begin = at; begin > from; at = begin) {
+        do {
+            begin--;
+        } while (begin > from && (text[begin] & 0xc0) == 0x80);
+        if (!is_space(text + begin, at - begin)) {
+            break;
+        }
+    }
+    return at;
+}
+
+static size_t space_behind(const char *text, size_t bytes, size_t at)
+{
+    for (size_t length; at < bytes; at += length) {
+        length = ls__utf8_bytes(text + at, bytes - at);
+        if (length == 0 || !is_space(text + at, length)) {
+            break;
+        }
+    }
+    return at;
+}
+
+typedef ls_status encode_between(ls__encoder *e, const char *text, size_t bytes, size_t skew);
+
+/* Puts the tokens of one sort, and what is between them by `between`. The search goes on behind the token
+ * itself, not behind the space that it took, as in `tokenizers`. */
+static ls_status encode_added(ls__encoder *e, bool second, const char *text, size_t bytes,
+                              size_t skew, encode_between *between)
+{
+    size_t from = 0, begin;
+    const ls__added *added = next_added(e->t, second, text, bytes, 0, &begin);
+    for (; added != NULL;) {
+        const size_t end = begin + added->bytes;
+        begin = added->lstrip && begin > from ? space_before(text, from, begin) : begin;
+        if (begin > from) {
+            LS_TRY(between(e, text + from, begin - from, skew + from));
+        }
+        LS_TRY(ls__encoder_put(e, added->id));
+        from = added->rstrip ? space_behind(text, bytes, end) : end;
+        added = next_added(e->t, second, text, bytes, end, &begin);
+    }
+    return from < bytes ? between(e, text + from, bytes - from, skew + from) : LS_OK;
+}
+
+/* Text between tokens of the first sort, after the normalizer; tokens of the second sort are in it. */
+static ls_status encode_second(ls__encoder *e, const char *text, size_t bytes, size_t skew)
+{
+    char *normal = NULL;
+    size_t normal_bytes = 0;
+    if (e->t->nfc) {
+        LS_TRY(ls__normal_make(text, bytes, &normal, &normal_bytes));
+    }
+    const ls_status status = normal != NULL
+                                 ? encode_added(e, true, normal, normal_bytes, skew, encode_plain)
+                                 : encode_added(e, true, text, bytes, skew, encode_plain);
+    free(normal);
+    return status;
 }
 
 /* The tokenizer "bytes": a byte is its own id. */
@@ -218,21 +299,11 @@ ls_status ls__encoder_run(ls__encoder *e, const char *text, size_t bytes, bool b
     if (e->t->bytes_only) {
         return encode_bytes(e, text, bytes);
     }
-    if (e->match != NULL) {
-        const ls__env *env = e->t->env;
-        ls__split_limit_time(e->match, env, env->now_ns(env) + GRACE_NS + bytes * BYTE_NS);
+    const ls__env *env = e->t->env;
+    for (int i = 0; i < e->t->split_count; i++) {
+        ls__split_limit_time(e->matches[i], env, env->now_ns(env) + GRACE_NS + bytes * BYTE_NS);
     }
-    for (size_t from = 0; from < bytes;) {
-        size_t begin;
-        const ls__added *added = next_added(e->t, false, text, bytes, from, &begin);
-        LS_TRY(encode_second(e, text + from, begin - from, from));
-        from = begin;
-        if (added != NULL) {
-            LS_TRY(ls__encoder_put(e, added->id));
-            from += added->bytes;
-        }
-    }
-    return LS_OK;
+    return encode_added(e, false, text, bytes, 0, encode_second);
 }
 
 /* ---- public ------------------------------------------------------------------------------- */

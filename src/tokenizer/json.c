@@ -5,19 +5,22 @@
  *      "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
  *      "model": {"type": "BPE", "vocab": {"Ġ": 220, ...}, "merges": ["Ġ t", ["h", "e"], ...]}}
  *
- * An option that would change ids and is not implemented is refused, not ignored.
+ * Llama 3 and Qwen have a Split before ByteLevel, DeepSeek several, StarCoder Digits; Qwen, GPT-NeoX and
+ * ModernBERT the normalizer NFC. An option that would change ids and is not implemented is refused, not
+ * ignored. What is done to whole texts is the caller's: truncation, padding, post_processor.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "tokenizer/normal.h"
 #include "tokenizer/read.h"
 
 typedef struct reader {
     ls_tokenizer *t;
     const char *path;
-    char *expression;
+    ls__expressions *expressions;
 } reader;
 
 /* ---- access ------------------------------------------------------------------------------- */
@@ -130,8 +133,7 @@ static ls_status read_unknown(const reader *r, const json_t *model)
 
 /* ---- added tokens ------------------------------------------------------------------------- */
 
-/* Options that change which text a token takes (lstrip, rstrip, single_word) are refused;
- * "normalized" only decides in which round the token is looked for. */
+/* "normalized" decides in which round the token is looked for. */
 static ls_status read_added(const reader *r, const json_t *added, size_t number)
 {
     char where[LS__WHERE_MAX];
@@ -142,17 +144,17 @@ static ls_status read_added(const reader *r, const json_t *added, size_t number)
     if (!json_is_integer(id)) {
         return ls__fail(LS_ERR_FORMAT, "tokenizer: %s: it has no id", where);
     }
-    const char *set = is_true(added, "lstrip")        ? "lstrip"
-                      : is_true(added, "rstrip")      ? "rstrip"
-                      : is_true(added, "single_word") ? "single_word"
-                                                      : NULL;
-    if (set != NULL) {
+    if (is_true(added, "single_word")) {
         return ls__fail(LS_ERR_UNSUPPORTED,
-                        "tokenizer: %s: \"%.60s\" has %s, which is not supported", where, content,
-                        set);
+                        "tokenizer: %s: \"%.60s\" has single_word, which is not supported", where,
+                        content);
     }
-    return ls__tokenizer_add_special(r->t, where, content, json_integer_value(id),
-                                     is_true(added, "normalized"));
+    LS_TRY(ls__tokenizer_add_special(r->t, where, content, json_integer_value(id),
+                                     is_true(added, "normalized")));
+    ls__added *made = &r->t->added[r->t->added_count - 1];
+    made->lstrip = is_true(added, "lstrip");
+    made->rstrip = is_true(added, "rstrip");
+    return LS_OK;
 }
 
 /* A missing list is an empty one. */
@@ -171,66 +173,143 @@ static ls_status read_all_added(const reader *r, const json_t *list)
     return LS_OK;
 }
 
+/* ---- normalizer --------------------------------------------------------------------------- */
+
+static ls_status check_added(const reader *r)
+{
+    for (int i = 0; i < r->t->added_count; i++) {
+        const ls__added *a = &r->t->added[i];
+        bool normal = true;
+        LS_TRY(a->second ? ls__normal_check(a->text, a->bytes, &normal) : LS_OK);
+        if (!normal) {
+            return ls__fail(
+                LS_ERR_UNSUPPORTED,
+                "tokenizer: \"%s\": the added token \"%.60s\" is not in the form NFC of the "
+                "normalizer, which is not supported",
+                r->path, a->text);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status read_normalizer(const reader *r, const json_t *normalizer)
+{
+    const char *type = text_of(normalizer, "type");
+    if (normalizer == NULL || json_is_null(normalizer)) {
+        return LS_OK;
+    }
+    if (strcmp(type, "NFC") != 0) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "tokenizer: \"%s\": the normalizer %.60s is not supported; NFC is", r->path,
+                        type);
+    }
+    LS_TRY(ls__normal_available(r->path));
+    r->t->nfc = true;
+    return check_added(r);
+}
+
+/* A sequence may be empty. */
+static ls_status read_normalizers(const reader *r, const json_t *normalizer)
+{
+    const json_t *list = json_object_get(normalizer, "normalizers");
+    size_t i;
+    json_t *one;
+    if (strcmp(text_of(normalizer, "type"), "Sequence") != 0) {
+        return read_normalizer(r, normalizer);
+    }
+    json_array_foreach(list, i, one)
+    {
+        LS_TRY(read_normalizer(r, one));
+    }
+    return json_is_array(list) ? LS_OK : malformed(r, "\"normalizers\"");
+}
+
 /* ---- pre-tokenizer ------------------------------------------------------------------------ */
 
 static ls_status other_splitter(const reader *r)
 {
     return ls__fail(LS_ERR_UNSUPPORTED,
                     "tokenizer: \"%s\": the pre_tokenizer is not supported; the supported ones are "
-                    "ByteLevel, and a Split (a Regex, Isolated) followed by ByteLevel without an "
-                    "expression of its own",
+                    "ByteLevel, and Splits (Isolated) and Digits followed by ByteLevel without a "
+                    "space before each text",
                     r->path);
 }
 
-/* `r` owns the copy until ls__tokenizer_read_json hands it out or frees it. */
-static ls_status keep_expression(reader *r, const char *expression)
+static ls_status no_memory(const reader *r)
 {
-    r->expression = strdup(expression);
-    return r->expression
-               ? LS_OK
-               : ls__fail(LS_ERR_MEMORY, "tokenizer: \"%s\": no memory to read it", r->path);
+    return ls__fail(LS_ERR_MEMORY, "tokenizer: \"%s\": no memory to read it", r->path);
 }
 
-/* After a Split, ByteLevel must only map bytes: an expression of its own would cut the words a
- * second time. */
+/* Text as an expression that matches it. */
+static ls_status add_literal(reader *r, const char *text)
+{
+    char *escaped = malloc(2 * strlen(text) + 1), *to = escaped;
+    if (escaped == NULL) {
+        return no_memory(r);
+    }
+    for (; *text != '\0'; text++) {
+        if (strchr("\\^$.[]|()?*+{}#&-", *text) != NULL) {
+            *to++ = '\\';
+        }
+        *to++ = *text;
+    }
+    *to = '\0';
+    const ls_status status = ls__expressions_add(r->expressions, r->path, escaped);
+    free(escaped);
+    return status;
+}
+
+static ls_status read_split(reader *r, const json_t *split)
+{
+    const json_t *pattern = json_object_get(split, "pattern");
+    const char *regex = text_of(pattern, "Regex"), *literal = text_of(pattern, "String");
+    if (strcmp(text_of(split, "behavior"), "Isolated") != 0 || is_true(split, "invert") ||
+        (*regex == '\0' && *literal == '\0')) {
+        return other_splitter(r);
+    }
+    return *regex != '\0' ? ls__expressions_add(r->expressions, r->path, regex)
+                          : add_literal(r, literal);
+}
+
+/* With steps before it, each of their words would get the space. */
 static ls_status read_byte_level(reader *r, const json_t *level)
 {
     const json_t *use = json_object_get(level, "use_regex");
     bool prefix = is_true(level, "add_prefix_space"), splits = use == NULL || json_is_true(use);
-    if (strcmp(text_of(level, "type"), "ByteLevel") != 0 || (r->expression && (prefix || splits))) {
+    if (strcmp(text_of(level, "type"), "ByteLevel") != 0 || (prefix && r->expressions->count > 0)) {
         return other_splitter(r);
     }
     r->t->prefix_space = prefix;
-    return splits ? keep_expression(r, LS__GPT2_EXPRESSION) : LS_OK;
+    return splits ? ls__expressions_add(r->expressions, r->path, LS__GPT2_EXPRESSION) : LS_OK;
 }
 
-/* Supports the two forms in use: ByteLevel alone (GPT-2), and Split followed by ByteLevel (Llama
- * 3, Qwen). Any normalizer is refused, since it changes the text before tokens are looked for. */
-static ls_status read_splitter(reader *r, const json_t *root)
+/* ByteLevel comes last; the steps before it cut the text further and further. */
+static ls_status read_step(reader *r, const json_t *step, bool last)
 {
-    const json_t *pre = json_object_get(root, "pre_tokenizer");
-    const json_t *list = json_object_get(pre, "pretokenizers");
-    const json_t *normalizer = json_object_get(root, "normalizer");
-    if (normalizer != NULL && !json_is_null(normalizer)) {
-        return ls__fail(LS_ERR_UNSUPPORTED,
-                        "tokenizer: \"%s\": the normalizer %.60s is not supported", r->path,
-                        text_of(normalizer, "type"));
+    const char *type = text_of(step, "type");
+    if (last) {
+        return read_byte_level(r, step);
     }
+    if (strcmp(type, "Digits") == 0) {
+        return ls__expressions_add(r->expressions, r->path,
+                                   is_true(step, "individual_digits") ? "\\p{N}" : "\\p{N}+");
+    }
+    return strcmp(type, "Split") == 0 ? read_split(r, step) : other_splitter(r);
+}
+
+static ls_status read_splitter(reader *r, const json_t *pre)
+{
+    const json_t *list = json_object_get(pre, "pretokenizers");
+    size_t i;
+    json_t *step;
     if (strcmp(text_of(pre, "type"), "Sequence") != 0) {
         return read_byte_level(r, pre);
     }
-    if (json_array_size(list) == 2) {
-        const json_t *split = json_array_get(list, 0);
-        const char *regex = text_of(json_object_get(split, "pattern"), "Regex");
-        if (strcmp(text_of(split, "type"), "Split") != 0 || *regex == '\0' ||
-            strcmp(text_of(split, "behavior"), "Isolated") != 0 || is_true(split, "invert")) {
-            return other_splitter(r);
-        }
-        LS_TRY(keep_expression(r, regex));
-        return read_byte_level(r, json_array_get(list, 1));
+    json_array_foreach(list, i, step)
+    {
+        LS_TRY(read_step(r, step, i + 1 == json_array_size(list)));
     }
-    return json_array_size(list) == 1 ? read_byte_level(r, json_array_get(list, 0))
-                                      : other_splitter(r);
+    return json_array_size(list) > 0 ? LS_OK : other_splitter(r);
 }
 
 /* ---- all ---------------------------------------------------------------------------------- */
@@ -242,22 +321,17 @@ static ls_status read_root(reader *r, const json_t *root)
     LS_TRY(read_model(r, model));
     LS_TRY(read_all_added(r, json_object_get(root, "added_tokens")));
     LS_TRY(read_unknown(r, model));
-    return read_splitter(r, root);
+    LS_TRY(read_normalizers(r, json_object_get(root, "normalizer")));
+    return read_splitter(r, json_object_get(root, "pre_tokenizer"));
 }
 
-/* On success *expression belongs to the caller and may be NULL. On failure *t is filled partly;
- * the caller frees it. */
-ls_status ls__tokenizer_read_json(ls_tokenizer *t, const char *path, char **expression)
+/* On failure *t is filled partly; the caller frees it. */
+ls_status ls__tokenizer_read_json(ls_tokenizer *t, const char *path, ls__expressions *expressions)
 {
     json_t *root = NULL;
-    reader r = {.t = t, .path = path};
+    reader r = {.t = t, .path = path, .expressions = expressions};
     LS_TRY(ls__read_json(t->env, path, &root));
-    ls_status status = read_root(&r, root);
+    const ls_status status = read_root(&r, root);
     json_decref(root);
-    if (status < 0) {
-        free(r.expression);
-        return status;
-    }
-    *expression = r.expression;
-    return LS_OK;
+    return status;
 }

@@ -29,7 +29,9 @@ static ls_tokenizer *tokenizer_new(const ls__env *env)
 void ls_tokenizer_free(ls_tokenizer *t)
 {
     if (t != NULL) {
-        ls__split_free(t->split);
+        for (int i = 0; i < t->split_count; i++) {
+            ls__split_free(t->splits[i]);
+        }
         ls__vocab_fini(&t->vocab);
         ls__merges_fini(&t->merges);
         free(t->added);
@@ -113,7 +115,7 @@ static bool find(const ls__env *env, const char *folder, const char *name, char 
 
 /* tokenizer.json wins over the older pair, because it also names the expression. With the pair,
  * GPT-2's expression is implied. */
-static ls_status read_folder(ls_tokenizer *t, const char *folder, char **expression)
+static ls_status read_folder(ls_tokenizer *t, const char *folder, ls__expressions *expressions)
 {
     char path[PATH_BYTES], merges[PATH_BYTES];
     if (strlen(folder) > PATH_BYTES - 20) {
@@ -122,36 +124,63 @@ static ls_status read_folder(ls_tokenizer *t, const char *folder, char **express
                         strlen(folder), PATH_BYTES - 20);
     }
     if (find(t->env, folder, "tokenizer.json", path)) {
-        return ls__tokenizer_read_json(t, path, expression);
+        return ls__tokenizer_read_json(t, path, expressions);
     }
-    bool vocab = find(t->env, folder, "vocab.json", path);
-    if (!find(t->env, folder, "merges.txt", merges) || !vocab) {
+    bool vocab = find(t->env, folder, "vocab.json", path) ||
+                 find(t->env, folder, "encoder.json", path); /* OpenAI's names */
+    if ((!find(t->env, folder, "merges.txt", merges) &&
+         !find(t->env, folder, "vocab.bpe", merges)) ||
+        !vocab) {
         return ls__fail(LS_ERR_NOT_FOUND,
                         "tokenizer: \"%s\" holds no tokenizer.json, and %s; give a folder with "
                         "tokenizer.json, or with vocab.json and merges.txt",
                         folder, vocab ? "vocab.json without merges.txt" : "no vocab.json");
     }
     LS_TRY(ls__tokenizer_read_pair(t, path, merges));
-    *expression = strdup(LS__GPT2_EXPRESSION);
-    return *expression != NULL
-               ? LS_OK
-               : ls__fail(LS_ERR_MEMORY, "tokenizer: \"%s\": no memory to read it", folder);
+    return ls__expressions_add(expressions, folder, LS__GPT2_EXPRESSION);
 }
 
-/* The expression is compiled last, so a malformed file is reported as such even by a build
+ls_status ls__expressions_add(ls__expressions *e, const char *path, const char *expression)
+{
+    if (e->count == LS__SPLITS_MAX) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "tokenizer: \"%s\": the pre_tokenizer has more than %d steps, which is not "
+                        "supported",
+                        path, LS__SPLITS_MAX);
+    }
+    e->text[e->count] = strdup(expression);
+    if (e->text[e->count] == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "tokenizer: \"%s\": no memory to read it", path);
+    }
+    e->count++;
+    return LS_OK;
+}
+
+/* Expressions are compiled last, so a malformed file is reported as such even by a build
  * without PCRE2. */
+static ls_status read_and_compile(ls_tokenizer *t, const char *path, bool folder,
+                                  ls__expressions *expressions)
+{
+    LS_TRY(folder ? read_folder(t, path, expressions)
+                  : ls__tokenizer_read_json(t, path, expressions));
+    for (; t->split_count < expressions->count; t->split_count++) {
+        LS_TRY(ls__split_new(expressions->text[t->split_count], path, &t->splits[t->split_count]));
+    }
+    return LS_OK;
+}
+
 static ls_status read_path(ls_tokenizer *t, const char *path)
 {
     ls__env_stat stat;
-    char *expression = NULL;
+    ls__expressions expressions = {0};
     if (strcmp(path, "bytes") == 0) {
         return read_bytes(t);
     }
     LS_TRY(ls__file_stat(t->env, "tokenizer", path, &stat));
-    LS_TRY(stat.kind == LS__ENV_FOLDER ? read_folder(t, path, &expression)
-                                       : ls__tokenizer_read_json(t, path, &expression));
-    ls_status status = expression != NULL ? ls__split_new(expression, path, &t->split) : LS_OK;
-    free(expression);
+    const ls_status status = read_and_compile(t, path, stat.kind == LS__ENV_FOLDER, &expressions);
+    for (int i = 0; i < expressions.count; i++) {
+        free(expressions.text[i]);
+    }
     return status;
 }
 

@@ -166,6 +166,7 @@ ls_status ls__tokenizer_add_special(ls_tokenizer *t, const char *where, const ch
         return no_memory(where);
     }
     memcpy(copy, text, bytes);
-    t->added[t->added_count++] = (ls__added){copy, bytes, (int32_t)id, second};
+    t->added[t->added_count++] =
+        (ls__added){.text = copy, .bytes = bytes, .id = (int32_t)id, .second = second};
     return LS_OK;
 }

@@ -24,6 +24,7 @@
  * this many ids, and this many more for each token. */
 #define LS__TOKEN_IDS_FREE ((int64_t)1 << 18)
 #define LS__TOKEN_IDS_EACH 16
+#define LS__SPLITS_MAX 8                     /* of a file; those in use have at most 5 */
 #define LS__WORD_BYTES_MAX ((size_t)1 << 30) /* places in a word are int32 */
 
 /* ---- vocab.c ------------------------------------------------------------------------------ */
@@ -92,6 +93,7 @@ typedef struct ls__added {
     size_t bytes;
     int32_t id;
     bool second;
+    bool lstrip, rstrip; /* it takes the white space before it, behind it */
 } ls__added;
 
 struct ls_tokenizer {
@@ -99,6 +101,7 @@ struct ls_tokenizer {
     bool bytes_only;   /* "bytes": no table below is used but `vocab`, for decoding */
     bool prefix_space; /* a text begins with a space, its own or one more */
     bool whole_words;  /* a word that is a token is not merged (`ignore_merges`) */
+    bool nfc;          /* what is between tokens of the first sort is brought to the form NFC */
     ls__vocab vocab;
     ls__merges merges;
     int64_t listed;       /* rows of the file that have an id, which bound the ids */
@@ -107,14 +110,23 @@ struct ls_tokenizer {
     ls__added *added;     /* by first byte, and of one first byte the longest first */
     int added_count;
     int added_from[257]; /* those that begin with byte b: added_from[b] to added_from[b + 1] */
-    ls__split *split;    /* NULL: a text is one word */
+    ls__split *splits[LS__SPLITS_MAX]; /* each cuts the pieces of the one before it */
+    int split_count;                   /* 0: a text is one word */
 };
+
+/* The expressions of a file, in the order in which they cut. */
+typedef struct ls__expressions {
+    char *text[LS__SPLITS_MAX]; /* free() each */
+    int count;
+} ls__expressions;
 
 /* ls_tokenizer_new without a runtime. */
 ls_status ls__tokenizer_open(const ls__env *env, const char *path, ls_tokenizer **out);
 /* json.c, pair.c: these read a file into *t; the caller finishes and frees it. The caller also
- * compiles and frees the splitting expression; *expression is NULL if the file has none. */
-ls_status ls__tokenizer_read_json(ls_tokenizer *t, const char *path, char **expression);
+ * compiles and frees the splitting expressions, also after a failure. */
+ls_status ls__tokenizer_read_json(ls_tokenizer *t, const char *path, ls__expressions *expressions);
+/* A copy behind the others. LS_ERR_UNSUPPORTED if there are too many. */
+ls_status ls__expressions_add(ls__expressions *e, const char *path, const char *expression);
 ls_status ls__tokenizer_read_pair(ls_tokenizer *t, const char *vocab_path, const char *merges_path);
 /* table.c: one row of a vocabulary, of the merges, of special tokens; `where` begins the message.
  */
@@ -143,11 +155,11 @@ typedef struct ls__candidate { /* a pair that could be merged, when it was noted
 
 typedef struct ls__encoder {
     const ls_tokenizer *t;
-    ls__split_match *match;
-    ls__symbol *symbols;     /* [room] */
-    ls__candidate *heap;     /* [2 * room]: the least first */
-    size_t room, heap_count; /* the largest word so far needed so many */
-    char *padded;            /* a text with a space before it */
+    ls__split_match *matches[LS__SPLITS_MAX]; /* of the tokenizer's splits */
+    ls__symbol *symbols;                      /* [room] */
+    ls__candidate *heap;                      /* [2 * room]: the least first */
+    size_t room, heap_count;                  /* the largest word so far needed so many */
+    char *padded;                             /* a text with a space before it */
     size_t padded_room;
     size_t offset; /* of the text in a larger one, for messages; set by the caller */
     bool begins;   /* of the text that is encoded now */

@@ -87,7 +87,7 @@ GOLDEN(models_that_are_not_read)
     show("\"type\":\"WordPiece\"", WHOLE);
     show("\"byte_fallback\":true", WHOLE);
     show("\"unk_token\":\"?\"," GOOD, WHOLE);
-    show(GOOD, "\"normalizer\":{\"type\":\"NFC\"}");
+    show(GOOD, "\"normalizer\":{\"type\":\"NFKC\"}");
     show(GOOD, "\"pre_tokenizer\":{\"type\":\"Whitespace\"}");
 }
 
@@ -97,7 +97,7 @@ GOLDEN(added_tokens)
     show(GOOD, WHOLE ",\"added_tokens\":[{\"content\":\"c\"}]");
     show(GOOD, WHOLE ",\"added_tokens\":[{\"id\":1,\"content\":\"c\"}]");
     show(GOOD, WHOLE ",\"added_tokens\":[{\"id\":7,\"content\":\"a\"}]");
-    show(GOOD, WHOLE ",\"added_tokens\":[{\"id\":7,\"content\":\"c\",\"lstrip\":true}]");
+    show(GOOD, WHOLE ",\"added_tokens\":[{\"id\":7,\"content\":\"c\",\"single_word\":true}]");
 }
 
 GOLDEN(texts_and_ids)

@@ -2,10 +2,13 @@
 
 import ctypes
 import pathlib
+import random
 import sys
+import tempfile
 import time
+import unicodedata
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 
 HERE = pathlib.Path(__file__).resolve().parent
 FIXTURES = HERE.parent / "unit/tokenizer"
@@ -56,6 +59,73 @@ def check(ours, path, package, texts):
           f"{seconds[0]:.2f} s and {seconds[1]:.2f} s")
 
 
+# ---- the forms of tokenizer.json in use -------------------------------------------------------
+
+def split(expression):
+    return pre_tokenizers.Split(Regex(expression), "isolated")
+
+
+def byte_level(use_regex):
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
+
+
+def sequence(*steps):
+    return pre_tokenizers.Sequence(list(steps))
+
+
+QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+        r"|\s+(?!\S)|\s+")
+DEEPSEEK = (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+            r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+STRIPPED = [AddedToken("<mask>", lstrip=True, normalized=False, special=True),
+            AddedToken("<|im_sep|>", lstrip=True, rstrip=True, normalized=False, special=True),
+            AddedToken("<|end|>", rstrip=True, normalized=True)]
+
+# Name -> normalizer, pre-tokenizer, added tokens.
+FORMS = {
+    "Qwen2.5": (normalizers.NFC(), sequence(split(QWEN), byte_level(False)), []),
+    "GPT-NeoX": (normalizers.NFC(), byte_level(True), [AddedToken(" " * n, normalized=True) for n in (2, 3, 8)]),
+    "ModernBERT": (normalizers.NFC(), byte_level(True), STRIPPED[:1]),
+    "Step": (normalizers.Sequence([]), sequence(split(r"\p{N}{1,3}"), byte_level(True)), []),
+    "NFC in a sequence": (normalizers.Sequence([normalizers.NFC()]), byte_level(True), STRIPPED),
+    "DeepSeek": (normalizers.Sequence([]), sequence(
+        split(r"[\r\n]"), split(r"\s?\p{L}+"), split(r"\s?\p{P}+"), split("[一-龥ࠀ-一가-퟿]+"),
+        pre_tokenizers.Digits(individual_digits=True), byte_level(False)), []),
+    "DeepSeek V3": (normalizers.Sequence([]), sequence(
+        split(r"\p{N}{1,3}"), split("[一-龥぀-ゟ゠-ヿ]+"), split(DEEPSEEK), byte_level(False)), []),
+    "RoBERTa": (None, byte_level(True), STRIPPED[:1]),
+    "Phi-4": (None, sequence(split(QWEN), byte_level(False)), STRIPPED),
+    "StarCoder": (None, sequence(pre_tokenizers.Digits(individual_digits=True), byte_level(True)), []),
+    "digits together": (None, sequence(pre_tokenizers.Digits(individual_digits=False), byte_level(True)), []),
+    "a literal": (None, sequence(pre_tokenizers.Split("a.[b", "isolated"), byte_level(True)), []),
+}
+PIECES = ["<mask>", "<|im_sep|>", "<|end|>", "  ", "   ", "        ", "\t", "\u00a0", "\u3000", "\u2009", "\u0085",
+          "\n", "e\u0301", "\u00e9", "a\u0323\u0307", "\u1100\u1161\u11a8", "\uac01", "\u212b", "\u0344", "\u0958",
+          "\u0f73\u0f71", "12", "٣", "Ⅷ", "²", "中文", "ひら", "한국", "a.[b", "a.b", "word", " the", "'ll", "!?", "🙂"]
+
+
+def random_texts(count, seed):
+    """Pieces that these forms treat in their own ways, and any characters that Unicode 13 has."""
+    draw = random.Random(seed)
+    letters = [chr(c) for c in range(0x20, 0x30000) if unicodedata.category(chr(c)) not in ("Cs", "Cn", "Co")]
+    return ["".join(draw.choice(PIECES) if draw.random() < 0.7 else draw.choice(letters)
+                    for _ in range(draw.randrange(12))) for _ in range(count)]
+
+
+def check_forms(ours, fixture, count, seed):
+    texts = random_texts(count, seed)
+    with tempfile.TemporaryDirectory(prefix="lockstep-tokenizers-") as folder:
+        for name, (normalizer, pre_tokenizer, added) in FORMS.items():
+            package = Tokenizer.from_file(str(fixture / "json/tokenizer.json"))
+            if normalizer is not None:
+                package.normalizer = normalizer
+            package.pre_tokenizer = pre_tokenizer
+            package.add_tokens(added)
+            path = pathlib.Path(folder) / name
+            package.save(str(path))
+            check(ours, path, package, texts)
+
+
 def main():
     build, count = sys.argv[1], int(sys.argv[2])
     seed = int(sys.argv[3]) if len(sys.argv) > 3 else 20240520
@@ -67,6 +137,7 @@ def main():
         check(ours, fixture / name, package, texts)
         if name == "json":
             check(ours, fixture / "gpt2", package, texts)
+    check_forms(ours, fixture, count // 3, seed)
 
 
 main()

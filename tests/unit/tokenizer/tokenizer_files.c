@@ -79,12 +79,140 @@ TEST(what_would_change_ids_and_is_not_read_is_refused)
     check_json("\"dropout\":0.1," GOOD, WHOLE, LS_ERR_UNSUPPORTED, "dropout");
     check_json("\"byte_fallback\":true," GOOD, WHOLE, LS_ERR_UNSUPPORTED, "byte_fallback");
     check_json("\"end_of_word_suffix\":\"</w>\"," GOOD, WHOLE, LS_ERR_UNSUPPORTED, "end_of_word");
-    check_json(GOOD, "\"normalizer\":{\"type\":\"NFC\"}," WHOLE, LS_ERR_UNSUPPORTED, "NFC");
+    check_json(GOOD, "\"normalizer\":{\"type\":\"NFKC\"}," WHOLE, LS_ERR_UNSUPPORTED, "NFKC");
+    check_json(
+        GOOD,
+        "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Lowercase\"}]}," WHOLE,
+        LS_ERR_UNSUPPORTED, "Lowercase");
+    check_json(GOOD, "\"normalizer\":{\"type\":\"Sequence\"}," WHOLE, LS_ERR_FORMAT, "normalizers");
     check_json(GOOD, "", LS_ERR_UNSUPPORTED, "pre_tokenizer");
     check_json(GOOD, "\"pre_tokenizer\":{\"type\":\"Whitespace\"},", LS_ERR_UNSUPPORTED,
                "ByteLevel");
-    check_json(GOOD, WHOLE "\"added_tokens\":[{\"id\":9,\"content\":\"<mask>\",\"lstrip\":true}],",
-               LS_ERR_UNSUPPORTED, "lstrip");
+    check_json(
+        GOOD,
+        "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\"}]},",
+        LS_ERR_UNSUPPORTED, "ByteLevel");
+    check_json(GOOD,
+               "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\"},"
+               "{\"type\":\"ByteLevel\",\"add_prefix_space\":true}]},",
+               LS_ERR_UNSUPPORTED, "a space before");
+    check_json(GOOD, WHOLE "\"added_tokens\":[{\"id\":9,\"content\":\"x\",\"single_word\":true}],",
+               LS_ERR_UNSUPPORTED, "single_word");
+    end();
+}
+
+#define DIGITS "{\"type\":\"Digits\"},"
+
+TEST(a_pre_tokenizer_of_too_many_steps_is_refused)
+{
+    start();
+    static const char beside[] =
+        "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[" DIGITS DIGITS DIGITS DIGITS
+            DIGITS DIGITS DIGITS DIGITS DIGITS "{\"type\":\"ByteLevel\",\"use_regex\":false}]},";
+    CHECK_STATUS(open_json(GOOD, beside), LS_ERR_UNSUPPORTED);
+    CHECK_SAYS(
+        ls_error_message(),
+        "tokenizer: \"%s\": the pre_tokenizer has more than %d steps, which is not supported");
+    end();
+}
+
+static void check_ids(ls_tokenizer *t, const char *text, const char *ids)
+{
+    char got[100] = "";
+    tokens found = encode(t, text, strlen(text));
+    for (int64_t i = 0; i < found.count; i++) {
+        const size_t used = strlen(got);
+        (void)snprintf(got + used, sizeof got - used, i > 0 ? " %d" : "%d", found.ids[i]);
+    }
+    ls_bytes_free(found.ids);
+    if (strcmp(got, ids) != 0) {
+        test_fail(__FILE__, __LINE__, "%s: %s instead of %s", text, got, ids);
+    }
+}
+
+/* As `tokenizers` does; tests/python/tokenizer_ids.py compares with it on random texts. */
+TEST(added_tokens_take_the_space_around_them)
+{
+    start();
+    CHECK_OK(open_json("\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"Ġ\":3},\"merges\":[\"a b\"]", WHOLE
+                       "\"added_tokens\":[{\"id\":9,\"content\":\"<m>\",\"lstrip\":true},"
+                       "{\"id\":8,\"content\":\"<r>\",\"rstrip\":true,\"normalized\":true}],"));
+    ls_tokenizer *t = open_path(scratch_at("tokenizer.json"));
+    check_ids(t, "a \t\xe3\x80\x80<m> b", "0 9 3 1");
+    check_ids(t, "<m>  <m>", "9 9");
+    check_ids(t, "a <r> \xc2\x85 b", "0 3 8 1");
+    check_ids(t, " <m>", "9");
+    check_ids(t, "<r> <m> ", "8 9 3");
+    CHECK_INT((int64_t)ls__tokenizer_cut(t, "ab <m>ab <m>", 12, 1, 12), 2);
+    ls_tokenizer_free(t);
+    end();
+}
+
+TEST(nfc_joins_a_letter_and_its_accents)
+{
+    start();
+    const char *beside =
+        "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"}]}," WHOLE;
+    const char *vocab =
+        "\"vocab\":{\"e\":0,\"Ã\":1,\"©\":2,\"Ì\":3,\"ģ\":4,\"£\":5,\"a\":6},\"merges\":[]";
+    if (open_json(vocab, beside) == LS_ERR_UNSUPPORTED) {
+        CHECK_SAYS(ls_error_message(),
+                   "tokenizer: \"%s\" has the normalizer NFC, and this build has no utf8proc; "
+                   "install libutf8proc-dev and build again");
+        SKIP("this build has no utf8proc");
+    }
+    ls_tokenizer *t = open_path(scratch_at("tokenizer.json"));
+    check_ids(t, "e\xcc\x81", "1 2");
+    check_ids(t, "\xc3\xa9", "1 2");
+    check_ids(t, "ae", "6 0");
+    CHECK_STATUS(
+        open_json("\"vocab\":{\"e\":0},\"merges\":[]",
+                  "\"added_tokens\":[{\"id\":9,\"content\":\"e\xcc\x81\",\"normalized\":true}],"
+                  "\"normalizer\":{\"type\":\"NFC\"}," WHOLE),
+        LS_ERR_UNSUPPORTED);
+    CHECK_SAYS(ls_error_message(),
+               "tokenizer: \"%s\": the added token \"%.60s\" is not in the form NFC of the "
+               "normalizer, which is not supported");
+    /* no cut between a letter and its accent, nor within the three parts of a Korean syllable */
+    CHECK_INT((int64_t)ls__tokenizer_cut(t, "e\xcc\x81\xcc\x81--", 7, 1, 3), 5);
+    CHECK_INT((int64_t)ls__tokenizer_cut(t, "\xe1\x84\x80\xe1\x85\xa1\xe1\x86\xa8-----", 14, 6, 7),
+              9);
+    CHECK_INT((int64_t)ls__tokenizer_cut(t, "\xe4\xb8\xad\xe6\x96\x87-----", 11, 2, 4), 3);
+    ls_tokenizer_free(t);
+    end();
+}
+
+TEST(files_of_other_vocabularies_are_named)
+{
+    start();
+    ls_tokenizer *t = NULL;
+    const struct {
+        const char *text, *says;
+    } others[] = {{"IQ== 0\nIg== 1\n",
+                   SAYS("it is a .tiktoken file: give the tokenizer.json of the same model")},
+                  {"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02",
+                   SAYS("it is a model of SentencePiece, which is not supported: give a "
+                        "tokenizer.json of byte-level BPE")},
+                  {"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"},
+                  {"<html><body>404</body></html>", "HTML page"}};
+    for (int i = 0; i < 4; i++) {
+        const size_t bytes = i == 1 ? 18 : strlen(others[i].text);
+        CHECK_STATUS(t = ls_tokenizer_new(scratch_write("tokenizer.json", others[i].text, bytes)),
+                     LS_ERR_FORMAT);
+        CHECK_CONTAINS(ls_error_message(), others[i].says);
+    }
+    CHECK(t == NULL);
+    end();
+}
+
+TEST(the_files_of_gpt_2_have_openai_s_names_too)
+{
+    start();
+    scratch_write("encoder.json", "{\"a\":0,\"b\":1,\"ab\":2}", 20);
+    scratch_write("vocab.bpe", "#version: 0.2\na b\n", 18);
+    ls_tokenizer *t = open_path(scratch_folder());
+    check_ids(t, "ab", "2");
+    ls_tokenizer_free(t);
     end();
 }
 
