@@ -3,6 +3,7 @@
  * Deadlines are absolute times of CLOCK_MONOTONIC, which is also the clock of a futex with a bit
  * set, so a wait needs no conversion and an interruption does not lengthen it.
  */
+#include "base/cgroup.h"
 #include "base/env_posix.h"
 
 #include <errno.h>
@@ -181,12 +182,15 @@ static cpu_set_t *set_of(cores *c)
     return (cpu_set_t *)(void *)c;
 }
 
-/* Counts the cores this thread may run on, not those of the machine. */
-int ls__posix_cores(const ls__env *env LS__UNUSED)
+/* Counts the cores this thread may run on, not those of the machine. A container's quota of processor
+ * time leaves all cores to be used, but stops all threads once it is spent: more threads than the quota
+ * is worth only wait for each other. */
+int ls__posix_cores(const ls__env *env)
 {
     cores mine;
     const int count = sched_getaffinity(0, sizeof mine, set_of(&mine)) == 0
                           ? CPU_COUNT_S(sizeof mine, set_of(&mine))
-                          : 0;
-    return count > 0 ? count : 1;
+                          : 1;
+    const int64_t quota = ls__cgroup_cores(env);
+    return quota > 0 && quota < count ? (int)quota : count;
 }

@@ -79,7 +79,8 @@ static const ls__setting table[] = {
     {"LOCAL_RANK", "0", "set by the launcher: this rank among those of its host"},
     {"LOCAL_WORLD_SIZE", "1", "set by the launcher: number of ranks of its host"},
     {"OMP_NUM_THREADS", "", "compute threads of a rank, where LOCKSTEP_THREADS is not set"},
-    {"GOMP_SPINCOUNT", "", "set by the launcher unless you did: how long idle threads spin"},
+    {"GOMP_SPINCOUNT", "1000", "how often idle threads of OpenMP look for work before they sleep"},
+    {"OMP_WAIT_POLICY", "", "active, passive: whether idle threads of OpenMP spin"},
     {"LOCKSTEP_JOB", "", "set by the launcher: the job's number, which marks its processes"},
     {"LOCKSTEP_LIVE", "",
      "set by the launcher: 1 when its output is a terminal, where a rank may "

@@ -1,4 +1,5 @@
-/* What is left of memory, read from files of a system that does not exist. */
+/* What is left of memory and of cores, read from files of a system that does not exist. */
+#include "base/cgroup.h"
 #include "base/memory.h"
 
 #include <errno.h>
@@ -113,6 +114,44 @@ TEST(the_setting_takes_from_it_and_never_adds)
     CHECK_INT(available(), 20000 * 1024);
     files[0].path = NULL;
     CHECK_INT(available(), (int64_t)3000 << 20);
+}
+
+static int64_t cores(void)
+{
+    ls__env fake = *ls__env_posix();
+    fake.open = open_fake;
+    return ls__cgroup_cores(&fake);
+}
+
+TEST(a_quota_of_processor_time_is_worth_whole_cores_and_at_least_one)
+{
+    clear();
+    CHECK_INT(cores(), -1);
+    add("/proc/self/cgroup", "0::/a/b\n");
+    CHECK_INT(cores(), -1);
+    add("/sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+    CHECK_INT(cores(), -1);
+    add("/sys/fs/cgroup/a/cpu.max", "390000 100000\n"); /* of the group around it */
+    CHECK_INT(cores(), 3);
+    files[1].text = "50000 100000\n";
+    CHECK_INT(cores(), 1);
+    ls__env fake = *ls__env_posix();
+    fake.open = open_fake;
+    CHECK_INT(fake.cores(&fake), 1); /* however many the affinity mask has */
+    files[1].text = "200000\n"; /* without a period it says nothing */
+    CHECK_INT(cores(), 3);
+}
+
+TEST(a_quota_of_version_1_counts_too)
+{
+    clear();
+    add("/proc/self/cgroup", "4:memory:/m\n3:cpu,cpuacct:/host/path\n0::/\n");
+    add("/sys/fs/cgroup/cpu/host/path/cpu.cfs_quota_us", "-1\n");
+    add("/sys/fs/cgroup/cpu/host/path/cpu.cfs_period_us", "100000\n");
+    CHECK_INT(cores(), -1);
+    add("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "250000\n");
+    add("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+    CHECK_INT(cores(), 2);
 }
 
 TEST(this_system_says_something)
