@@ -73,7 +73,7 @@ static void describe_rank(const ls__agent *agent, int r, const start *s, variabl
     if (ls__setting_get("OMP_NUM_THREADS") == NULL) {
         set(v, "OMP_NUM_THREADS=%d", agent->cores > n ? agent->cores / n : 1);
     }
-    if (ls__setting_get("GOMP_SPINCOUNT") == NULL) {
+    if (ls__setting_get("GOMP_SPINCOUNT") == NULL && ls__setting_get("OMP_WAIT_POLICY") == NULL) {
         set(v, "GOMP_SPINCOUNT=1000");
     }
 }

@@ -4,6 +4,7 @@
 #include "tensor/tensor.h"
 
 #include "base/log.h"
+#include "kernel/cpu/spin.h"
 
 /* Tests compare the count before and after a step: a steady loop must not ask the system for
  * memory. */
@@ -33,6 +34,7 @@ static void tensors_free(ls_runtime *runtime, void *data)
     if (kept > 0) {
         LS__DEBUG("finalize: %lld kept tensors had not been freed", (long long)kept);
     }
+    ls__spin_limit_free(runtime->env, tensors->spin);
     ls__scopes_fini(tensors);
     ls__storages_fini(tensors);
     ls__records_fini(tensors);
@@ -90,6 +92,7 @@ ls__tensors *ls__tensors_get(const char *what)
         runtime->env->release(runtime->env, made, sizeof *made);
         return expected;
     }
+    made->spin = ls__spin_limit_new(runtime->env, runtime->threads);
     runtime->layer[LS__LAYER_TENSOR].free = tensors_free;
     return made;
 }

@@ -209,6 +209,7 @@ struct ls__tensors {
     ls_runtime *runtime;
     const ls__kernels *kernels;
     ls__plans *plans;            /* NULL: without memory for them */
+    struct ls__spin_limit *spin; /* NULL: none is needed, see kernel/cpu/spin.h */
     _Atomic uint64_t nodes_made; /* Sync: atomic; the creation number of graph nodes */
     pthread_mutex_t lock;        /* of everything below */
     ls__slab slab[LS__SLABS_MAX];
