@@ -87,6 +87,7 @@ static ls_status set_up(ls__agent *agent)
     const int descriptors = DESCRIPTORS_OTHER + DESCRIPTORS_PER_RANK * job->ranks;
     uint64_t mask = 0;
     agent->term_ns = agent->kill_ns = agent->linger_ns = agent->stopped_ns = LS__NEVER;
+    agent->reaper_fd = -1;
     agent->signals_fd =
         env->signals_open(env, watched, (int)(sizeof watched / sizeof *watched), &mask);
     if (agent->signals_fd < 0) {
@@ -254,14 +255,15 @@ static void end_overdue(ls__agent *agent, uint64_t now)
 }
 
 /* After the ranks: SIGTERM to the processes that they left behind, then SIGKILL until none is
- * left. */
+ * left. The reaper, which does not end by SIGTERM, is no reason to wait. */
 static void end_orphans(ls__agent *agent, uint64_t now)
 {
     LS_ASSERT(agent->host.running == 0);
     if (agent->linger_ns == LS__NEVER) {
-        (void)agent->env->kill_children(agent->env, SIGTERM);
+        const int reapers = agent->reaper_fd >= 0 ? 1 : 0;
+        const bool orphans = agent->env->kill_children(agent->env, SIGTERM) > reapers;
         agent->linger_ns = ls__deadline_after(agent->env, LINGER_MS);
-        agent->kill_ns = ls__deadline_after(agent->env, ORPHAN_TERM_MS);
+        agent->kill_ns = orphans ? ls__deadline_after(agent->env, ORPHAN_TERM_MS) : now;
     } else if (now >= agent->kill_ns) {
         (void)agent->env->kill_children(agent->env, SIGKILL);
         agent->kill_ns = ls__deadline_after(agent->env, ORPHAN_LOOK_MS);

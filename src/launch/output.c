@@ -22,7 +22,9 @@
 #include "base/assert.h"
 #include "base/log.h"
 
-#define LINE_BYTES_MAX 8192 /* a longer one is written in several */
+#define LINE_BYTES_MAX ((size_t)64 << 10) /* a longer one is written in several */
+#define LINE_BYTES_FIRST 1024             /* of memory; doubled as lines require it */
+#define PREFIX_BYTES_MAX 16
 #define READ_BYTES 8192
 #define SINK_BYTES_MAX ((size_t)1 << 20)
 #define SINK_BYTES_FULL ((size_t)256 << 10) /* above it ranks are not read */
@@ -40,7 +42,8 @@ typedef struct stream {
     bool returned;  /* a carriage return stands at the end of `line` */
     bool live;      /* this line has been updated */
     bool displayed; /* what stands in `line` is the live line */
-    char line[LINE_BYTES_MAX];
+    size_t room;    /* of `line` */
+    char *line;
 } stream;
 
 /* One of our outputs: the bytes that wait to be written, data[start, end), and the live line
@@ -118,12 +121,15 @@ static ls_status open_logs(ls__output *output, const char *folder)
                : LS_OK;
 }
 
-/* Streams of one rank are neighbours: standard output, then standard error. */
-static void init_stream(stream *s, int index)
+/* Streams of one rank are neighbours: standard output, then standard error. False: no memory. */
+static bool init_stream(const ls__env *env, stream *s, int index)
 {
     s->fd = s->log_fd = -1;
     s->rank = index / 2;
     s->which = index % 2;
+    s->line = env->allocate(env, LINE_BYTES_FIRST);
+    s->room = LINE_BYTES_FIRST;
+    return s->line != NULL;
 }
 
 /* The env table's memory is not cleared. */
@@ -150,8 +156,12 @@ static bool allocate_parts(ls__output *output)
         s->data = env->allocate(env, SINK_BYTES_MAX);
         s->broken = s->data == NULL;
     }
-    return output->streams != NULL && output->tails != NULL && !output->sink[0].broken &&
-           !output->sink[1].broken;
+    bool all = output->streams != NULL && output->tails != NULL && !output->sink[0].broken &&
+               !output->sink[1].broken;
+    for (size_t i = 0; output->streams != NULL && i < count; i++) {
+        all = init_stream(env, &output->streams[i], (int)i) && all;
+    }
+    return all;
 }
 
 /* All or nothing: on failure everything is released, and *out is not set. */
@@ -169,9 +179,6 @@ ls_status ls__output_new(const ls__env *env, const ls__output_spec *spec, ls__ou
     ls_status status = LS_OK;
     if (!allocate_parts(output)) {
         status = ls__fail(LS_ERR_MEMORY, "no memory for the output of %d ranks", ranks);
-    }
-    for (int i = 0; status == LS_OK && i < 2 * ranks; i++) {
-        init_stream(&output->streams[i], i);
     }
     if (status == LS_OK && spec->log_dir != NULL) {
         status = open_logs(output, spec->log_dir);
@@ -199,6 +206,9 @@ void ls__output_free(ls__output *output)
         }
         if (s->log_fd >= 0) {
             env->close(env, s->log_fd);
+        }
+        if (s->line != NULL) {
+            env->release(env, s->line, s->room);
         }
     }
     for (int i = 0; i < 2; i++) {
@@ -256,7 +266,7 @@ static void put(sink *k, const char *text, size_t bytes)
 /* "[2] ", with the rank in the world. */
 static void put_prefix(const ls__output *output, sink *k, int rank)
 {
-    char prefix[16];
+    char prefix[PREFIX_BYTES_MAX];
     int length = snprintf(prefix, sizeof prefix, "[%d] ", output->first_rank + rank);
     put(k, prefix, output->prefix ? (size_t)length : 0);
 }
@@ -333,6 +343,23 @@ void ls__output_say(ls__output *output, const char *line)
 
 /* ---- streams ------------------------------------------------------------------------------- */
 
+/* Makes room for one more byte of the line. What has reached LINE_BYTES_MAX, or cannot grow for lack of
+ * memory, is written as a line of its own. */
+static void make_room(ls__output *output, stream *s)
+{
+    const ls__env *env = output->env;
+    const size_t room = 2 * s->room;
+    char *line = room <= LINE_BYTES_MAX ? env->allocate(env, room) : NULL;
+    if (line == NULL) {
+        put_line(output, s);
+        return;
+    }
+    memcpy(line, s->line, s->length);
+    env->release(env, s->line, s->room);
+    s->line = line;
+    s->room = room;
+}
+
 /* The state machine of a line: bytes collect in `line`, a newline writes it, a carriage return
  * on a terminal makes it a live line, whose next byte starts it anew. */
 static void take_byte(ls__output *output, stream *s, char byte, bool terminal)
@@ -350,8 +377,8 @@ static void take_byte(ls__output *output, stream *s, char byte, bool terminal)
         s->returned = s->live = true;
         return;
     }
-    if (s->length == LINE_BYTES_MAX) {
-        put_line(output, s);
+    if (s->length == s->room) {
+        make_room(output, s);
     }
     s->line[s->length++] = byte;
     s->displayed = false;
@@ -413,6 +440,14 @@ static void read_stream(ls__output *output, stream *s)
 static size_t pending(const sink *k)
 {
     return k->end - k->start;
+}
+
+/* Whether all that a read may bring fits: the line until now, and each byte a line of its own. */
+static bool has_room(ls__output *output, const stream *s)
+{
+    const size_t most =
+        s->length + (size_t)READ_BYTES * (PREFIX_BYTES_MAX + 2) + LIVE_BYTES + sizeof CLEAR_LINE;
+    return SINK_BYTES_MAX - pending(sink_of(output, s)) >= most;
 }
 
 /* Sinks with pending bytes first, then the streams whose sink has room. ls__output_turn expects
@@ -478,7 +513,7 @@ void ls__output_turn(ls__output *output, const ls__env_poll *items, int count)
     for (int i = 0; i < 2 * output->ranks && at < count; i++) {
         stream *s = &output->streams[i];
         if (s->fd == items[at].fd) {
-            if (items[at].can_read || items[at].hangup) {
+            if ((items[at].can_read || items[at].hangup) && has_room(output, s)) {
                 read_stream(output, s);
             }
             at++;

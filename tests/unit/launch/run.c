@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <lockstep/runtime.h>
+
 #include "script.h"
 
 /* ---- status and report ----------------------------------------------------------------------- */
@@ -92,6 +94,30 @@ TEST(other_commands_answer)
     check_script("LOCKSTEP_TIMOUT=1 $L info", 0, "did you mean LOCKSTEP_TIMEOUT?");
 }
 
+/* ---- output ---------------------------------------------------------------------------------- */
+
+TEST(a_line_of_64_kib_stays_one_line)
+{
+    check_script("$L run -n 2 sh -c 'printf \"{%065534d}\\n\" 7' > lines\n"
+                 "awk '{print $1, length, substr($0, length)}' lines | sort",
+                 0, "[0] 65540 }\n[1] 65540 }\n");
+    check_script("$L run -n 2 sh -c 'printf \"%065537d\\n\" 7' > lines\n"
+                 "awk '{print $1 == \"[0]\", length}' lines | sort",
+                 0, "0 5\n0 65540\n1 5\n1 65540\n"); /* a longer one is written in several */
+}
+
+TEST(a_job_ends_when_its_ranks_do)
+{
+    double least = 1e9;
+    for (int i = 0; i < 5; i++) {
+        const double begin = ls_time();
+        check_script("$L run -n 2 true", 0, "");
+        const double took = ls_time() - begin;
+        least = took < least ? took : least;
+    }
+    CHECK_WITHIN(least, 0.15);
+}
+
 /* ---- environment ----------------------------------------------------------------------------- */
 
 TEST(ranks_find_torchruns_variables)
@@ -121,6 +147,9 @@ TEST(ranks_find_torchruns_variables)
     CHECK_INT(count_of(got.text, "[1] RANK="), 1);
     free(got.text);
     check_script("OMP_NUM_THREADS=5 $L run -n 2 sh -c 'echo t$OMP_NUM_THREADS'", 0, "[0] t5\n");
+    check_script("unset GOMP_SPINCOUNT; export OMP_WAIT_POLICY=active\n"
+                 "$L run -n 2 sh -c 'echo s$GOMP_SPINCOUNT'",
+                 0, "[0] s\n");
 }
 
 TEST(a_rank_has_no_input_and_no_descriptor_of_the_launcher)
