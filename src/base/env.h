@@ -47,7 +47,7 @@ typedef struct ls__env_spawn {
     int keep_count;
     bool helper; /* with `fn`: part of the library. It survives its parent, which it watches itself,
                     and ends without the user's exit handlers. Signals that ask it for something
-                    (SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2) wait for its signals_open */
+                    (SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP) wait for its signals_open */
 } ls__env_spawn;
 
 typedef struct ls__env_span { /* a piece of memory to be sent */
@@ -245,6 +245,9 @@ struct ls__env {
     int (*signals_open)(const ls__env *env, const int *signals, int count, uint64_t *saved);
     void (*signals_close)(const ls__env *env, int fd, uint64_t saved);
     int (*signal_next)(const ls__env *env, int fd); /* its number, or -EAGAIN */
+    /* Does what SIGTSTP does to a process that does not expect it, also where signals_open has it: stops
+     * this process until SIGCONT, unless no shell would continue it. */
+    void (*stop_self)(const ls__env *env);
     /* pidfd of our parent if that is still `parent`; -ESRCH: it has ended. */
     int (*watch_parent)(const ls__env *env, pid_t parent);
     /* Orphaned descendants become our children from now on. */

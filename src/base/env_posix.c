@@ -85,6 +85,7 @@ static const ls__env posix = {
     .watch_parent = ls__posix_watch_parent,
     .adopt_orphans = ls__posix_adopt_orphans,
     .wait_any = ls__posix_wait_any,
+    .stop_self = ls__posix_stop_self,
     .kill_children = ls__posix_kill_children,
     .kill_marked = ls__posix_kill_marked,
     .allow_descriptors = ls__posix_allow_descriptors,

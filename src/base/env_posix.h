@@ -113,6 +113,7 @@ int ls__posix_signal_next(const ls__env *env, int fd);
 int ls__posix_watch_parent(const ls__env *env, pid_t parent);
 int ls__posix_adopt_orphans(const ls__env *env);
 int ls__posix_wait_any(const ls__env *env, ls__env_exit *out);
+void ls__posix_stop_self(const ls__env *env);
 int ls__posix_kill_children(const ls__env *env, int signal);
 int ls__posix_kill_marked(const ls__env *env, const char *variable, int signal);
 int ls__posix_allow_descriptors(const ls__env *env, int count);

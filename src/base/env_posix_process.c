@@ -47,7 +47,7 @@ static bool follow_parent(pid_t parent)
  * asked to stop before it is ready must not die of it: those signals stay blocked. */
 static void default_signals(bool helper)
 {
-    static const int asks[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
+    static const int asks[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP};
     for (int number = 1; number < NSIG; number++) {
         struct sigaction action;
         if (sigaction(number, NULL, &action) != 0) {

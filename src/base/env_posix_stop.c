@@ -1,4 +1,4 @@
-/* SIGINT and SIGTERM as a stop request, for programs that asked for it.
+/* SIGINT and SIGTERM as a stop request, for programs that asked for it; and SIGTSTP.
  *
  * A program that has its own handler, or ignores the signal (a job in a shell's background), keeps
  * its own choice. The first signal restores the default action of both, so that the second ends the
@@ -76,4 +76,16 @@ void ls__posix_release_stop(const ls__env *env LS__UNUSED)
 int ls__posix_caught_stop(const ls__env *env LS__UNUSED)
 {
     return atomic_load_explicit(&caught, memory_order_relaxed);
+}
+
+/* The signal becomes pending and is taken when it is unblocked. The kernel discards it where the process
+ * group is orphaned. */
+void ls__posix_stop_self(const ls__env *env LS__UNUSED)
+{
+    sigset_t stops, before;
+    sigemptyset(&stops);
+    sigaddset(&stops, SIGTSTP);
+    (void)raise(SIGTSTP);
+    (void)pthread_sigmask(SIG_UNBLOCK, &stops, &before);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 }

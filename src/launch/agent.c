@@ -25,7 +25,8 @@
 #define DESCRIPTORS_PER_RANK 6
 #define DESCRIPTORS_OTHER 256
 
-static const int watched[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE, SIGTTOU};
+static const int watched[] = {SIGCHLD, SIGINT,  SIGTERM, SIGHUP,  SIGUSR1,
+                              SIGUSR2, SIGTSTP, SIGCONT, SIGPIPE, SIGTTOU};
 
 /* ---- setting up ----------------------------------------------------------------------------- */
 
@@ -129,8 +130,7 @@ static void tear_down(ls__agent *agent)
 
 /* ---- signals -------------------------------------------------------------------------------- */
 
-/* To the ranks and the processes that they started, which share their process groups. */
-static void signal_groups(ls__agent *agent, int number)
+void ls__agent_signal_groups(ls__agent *agent, int number)
 {
     for (int r = 0; r < agent->host.started; r++) {
         if (!agent->host.rank[r].ended) {
@@ -207,9 +207,11 @@ static void take_signals(ls__agent *agent)
         if (number == SIGINT || number == SIGTERM) {
             stop(agent, number, true);
         } else if (number == SIGHUP) {
-            signal_groups(agent, number);
+            ls__agent_signal_groups(agent, number);
         } else if (number == SIGUSR1 || number == SIGUSR2) {
             signal_ranks(agent, number);
+        } else if (number == SIGTSTP || number == SIGCONT) {
+            ls__agent_pause(agent, number == SIGTSTP);
         } else if (number == SIGCHLD) {
             agent->stopped_ns = 0;
         }
@@ -245,11 +247,11 @@ static void end_overdue(ls__agent *agent, uint64_t now)
         return;
     }
     if (now >= agent->kill_ns) {
-        signal_groups(agent, SIGKILL);
+        ls__agent_signal_groups(agent, SIGKILL);
         agent->kill_ns = ls__deadline_after(agent->env, ORPHAN_LOOK_MS);
         agent->term_ns = LS__NEVER;
     } else if (now >= agent->term_ns) {
-        signal_groups(agent, SIGTERM);
+        ls__agent_signal_groups(agent, SIGTERM);
         agent->term_ns = LS__NEVER;
     }
 }

@@ -28,6 +28,7 @@ typedef struct ls__agent {
     ls__output *output; /* NULL: the ranks inherit ours */
 
     int signals_fd;
+    bool paused;               /* by Ctrl-Z */
     int front_fd, guard_fd;    /* pidfds: with either of them the job ends */
     uint64_t stop_ns;          /* when the user's stop request came */
     uint64_t term_ns, kill_ns; /* when the remaining ranks get SIGTERM, SIGKILL */
@@ -62,6 +63,10 @@ void ls__agent_number(const ls__agent *agent, char out[LS__JOB_NUMBER_MAX]);
 
 /* job_control.c: after a SIGCHLD, and at agent->stopped_ns. */
 void ls__agent_check_stopped(ls__agent *agent);
+/* Stops the ranks of this host and what they started, or lets those that it has stopped go on. */
+void ls__agent_pause(ls__agent *agent, bool stop);
+/* To the ranks and the processes that they started, which share their process groups. */
+void ls__agent_signal_groups(ls__agent *agent, int number);
 
 /* report.c */
 /* Looks for the root cause; once it stands, the ranks are ended. */

@@ -27,7 +27,8 @@
 #define ORPHAN_LOOK_MS 20
 
 /* Passed on to the agent, except SIGCHLD: it may mean that the agent was stopped. */
-static const int forwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
+static const int forwarded[] = {SIGINT,  SIGTERM, SIGHUP,  SIGUSR1,
+                                SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD};
 
 /* All of the front: the agent's process is forked from it and reads the same structure. */
 typedef struct front {
@@ -97,6 +98,18 @@ static void check_agent_stopped(const front *f, pid_t agent)
     }
 }
 
+/* Ctrl-Z stops the ranks, and then the process for which the shell waits. Where no shell waits, both go
+ * on at once. */
+static void pause_job(const front *f, int pidfd)
+{
+    const bool is_front = f->guard_pid == 0;
+    (void)f->env->kill(f->env, pidfd, SIGTSTP);
+    if (is_front) {
+        f->env->stop_self(f->env);
+        (void)f->env->kill(f->env, pidfd, SIGCONT);
+    }
+}
+
 /* Waits for one event and serves it. True: the agent has ended. */
 static bool agent_ended(front *f, pid_t pid, int pidfd)
 {
@@ -111,6 +124,8 @@ static bool agent_ended(front *f, pid_t pid, int pidfd)
         }
         if (number == SIGCHLD) {
             check_agent_stopped(f, pid);
+        } else if (number == SIGTSTP) {
+            pause_job(f, pidfd);
         } else {
             (void)env->kill(env, pidfd, number);
         }

@@ -1,4 +1,5 @@
-/* Ranks that are stopped: by SIGSTOP or Ctrl-Z, or because they touched the terminal.
+/* Ranks that are stopped: by SIGSTOP, or because they touched the terminal. Ctrl-Z stops all ranks of this
+ * host; the user knows, so they are not reported.
  *
  * The kernel sends a parent SIGCHLD when a child is stopped or continues. The agent then checks
  * its ranks, and reports those that are still stopped a moment later: the others wait for them
@@ -7,6 +8,7 @@
  *
  *     runs ──stopped──▶ noted ──STOPPED_REPORT_MS──▶ reported ──continues──▶ runs (reported again)
  *                                                       └──alone, deadline over──▶ root cause */
+#include <signal.h>
 #include <stdio.h>
 
 #include "base/assert.h"
@@ -83,7 +85,7 @@ static uint64_t check_rank(ls__agent *agent, int r, uint64_t now_ns)
     ls__agent_rank *rank = &agent->rank[r];
     const bool ended = agent->host.rank[r].ended;
     const uint64_t report_ns = rank->stopped_ns + STOPPED_REPORT_MS * 1000000ull;
-    if (ended || !ls__board_stopped(agent->host.board, agent->env, r)) {
+    if (ended || agent->paused || !ls__board_stopped(agent->host.board, agent->env, r)) {
         const bool ending = agent->kill_ns != LS__NEVER; /* it may be killed and not reaped yet */
         if (!ended && !ending && rank->reported_stopped) {
             report_continued(agent, r, now_ns);
@@ -102,6 +104,15 @@ static uint64_t check_rank(ls__agent *agent, int r, uint64_t now_ns)
         report_stopped(agent, r);
     }
     return rank->reported_stopped ? wait_for(agent, r, now_ns) : report_ns;
+}
+
+void ls__agent_pause(ls__agent *agent, bool stop)
+{
+    if (stop == agent->paused) {
+        return;
+    }
+    agent->paused = stop;
+    ls__agent_signal_groups(agent, stop ? SIGSTOP : SIGCONT);
 }
 
 /* Checks all ranks and sets agent->stopped_ns to the earliest time of the next check. */

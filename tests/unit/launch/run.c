@@ -106,6 +106,33 @@ TEST(a_line_of_64_kib_stays_one_line)
                  0, "0 5\n0 65540\n1 5\n1 65540\n"); /* a longer one is written in several */
 }
 
+/* bash has job control without a terminal. S: the state of front and rank. */
+TEST(ctrl_z_stops_the_ranks_and_the_launcher_until_they_are_continued)
+{
+    check_script(
+        "cat > job <<'E'\n"
+        "set -m\n"
+        "$L run -n 1 sh -c 'echo $$ > pid; mv pid rank; while :; do sleep 0.01; done' &\n"
+        "front=$!\n"
+        "state() { awk '{printf \"%s\", $3 == \"T\"}' /proc/$1/stat; }\n"
+        "both() { until [ \"$(state $front)$(state $(cat rank))\" = $1 ]; do sleep 0.02; done; }\n"
+        "until [ -f rank ]; do sleep 0.02; done\n"
+        "both 00; kill -TSTP $front; both 11; echo stopped\n"
+        "kill -CONT $front; both 00; echo goes on\n"
+        "kill -TERM $front; wait $front; echo status $?\n"
+        "E\n"
+        "exec timeout 60 bash job 2>&1 | grep -v '^bash\\|^\\[\\|^job'",
+        0, "stopped\ngoes on\n");
+}
+
+/* An orphaned process group: the kernel stops nobody whom nobody would continue. */
+TEST(without_a_shell_that_could_continue_it_ctrl_z_does_not_stop_a_job)
+{
+    check_script("cat > rank <<'E'\nkill -TSTP $(cat front); sleep 0.2; echo lives\nE\n"
+                 "setsid -w sh -c 'echo $$ > front; exec $L run -n 1 sh rank'",
+                 0, "lives\n");
+}
+
 TEST(a_job_ends_when_its_ranks_do)
 {
     double least = 1e9;
