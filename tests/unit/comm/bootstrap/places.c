@@ -97,6 +97,45 @@ TEST(a_name_that_is_only_known_as_127_0_1_1_stands_for_the_hosts_other_addresses
     CHECK_STR(out[2], "10.1.0.1");
 }
 
+/* As in a container, where /etc/hosts lists ::1 and the kernel has no IPv6. */
+static int resolve_both(const ls__env *env, const char *name, char (*out)[LS__ADDRESS_MAX],
+                        int room)
+{
+    (void)env;
+    CHECK(strcmp(name, "localhost") == 0 && room >= 2);
+    snprintf(out[0], LS__ADDRESS_MAX, "::1");
+    snprintf(out[1], LS__ADDRESS_MAX, "127.0.0.1");
+    return 2;
+}
+
+static int interfaces_of_both(const ls__env *env, ls__env_interface *out, int room)
+{
+    CHECK(room >= 2);
+    (void)interfaces(env, out, room);
+    out[1] = (ls__env_interface){"lo", "::1", true};
+    return 2;
+}
+
+static int interfaces_unknown(const ls__env *env, ls__env_interface *out, int room)
+{
+    (void)env, (void)out, (void)room;
+    return -1;
+}
+
+TEST(the_loopback_of_version_6_is_own_only_where_an_interface_has_it)
+{
+    ls__env env = debian();
+    char out[4][LS__ADDRESS_MAX];
+    env.resolve = resolve_both;
+    CHECK_INT(own(&env, "localhost:4000", out), 1);
+    CHECK_STR(out[0], "127.0.0.1");
+    env.interfaces = interfaces_of_both;
+    CHECK_INT(own(&env, "localhost:4000", out), 2);
+    CHECK_STR(out[0], "::1");
+    env.interfaces = interfaces_unknown; /* then the attempt to listen decides */
+    CHECK_INT(own(&env, "localhost:4000", out), 2);
+}
+
 TEST(node_0_listens_on_the_address_that_was_named_and_no_other)
 {
     const ls__env env = debian();
