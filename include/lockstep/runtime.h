@@ -30,7 +30,8 @@ typedef struct ls_init_options {
     uint64_t seed;      /* of the random streams (parameters, dropout, samplers); default 0 */
     int64_t timeout_ms; /* deadline of operations that set no other; default LOCKSTEP_TIMEOUT, or
                            300 s */
-    int threads; /* compute threads of this rank; 0: OMP_NUM_THREADS, else cores / local ranks */
+    int threads; /* compute threads of this rank; 0: OMP_NUM_THREADS, else cores / local ranks.
+                    Cores: those of the affinity mask, or fewer by a control group's quota */
     bool graceful_stop; /* the first SIGINT or SIGTERM, to `lockstep run` or to this process, does
                            not end the program but is a stop request, see ls_stop_requested.
                            Existing handlers and ignored signals are kept. Default false */
@@ -41,7 +42,8 @@ LS_DEFAULTS_FUNCTION(init)
 /* Makes the runtime of this process and joins the world (MPI_Init, init_process_group). Collective.
  * Errors: LS_ERR_STATE when it is already initialised, LS_ERR_UNSUPPORTED when the environment
  * describes a world that this build cannot join, LS_ERR_AUTH when the secret is wrong,
- * LS_ERR_TIMEOUT or LS_ERR_PEER when ranks are missing. */
+ * LS_ERR_TIMEOUT or LS_ERR_PEER when ranks are missing. After ls_finalize a process may call it again,
+ * but not under `lockstep run`, where a rank joins its job once: LS_ERR_INVALID. */
 LS_API ls_status ls_init(const ls_init_options *options);
 
 /* Leaves the world and frees the runtime (MPI_Finalize). Collective; waits for operations in
