@@ -14,7 +14,7 @@ DATA      ?= examples/data/pride_and_prejudice.txt
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets compare-overlap compare-ddp compare-pipeline compare-pmpi docs install clean format tidy sanitize sanitize-fast variants fuzz mutate images
+.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets compare-overlap compare-ddp compare-pipeline compare-pmpi compare-busy docs install clean format tidy sanitize sanitize-fast variants fuzz mutate images
 
 all: build
 
@@ -31,6 +31,7 @@ help:
 	@echo "make compare-ddp                            DDP beside PyTorch's over gloo: shared memory, TCP, 1 Gbit/s (root)"
 	@echo "make compare-pipeline                       pipelines beside PyTorch's over gloo, on the same links (1 Gbit/s: root)"
 	@echo "make compare-pmpi                           MPI_Allreduce of an unchanged program with and without the interposer"
+	@echo "make compare-busy                           a step beside busy processes, and with threads that never spin"
 	@echo "make sanitize | sanitize-fast | variants | fuzz      other builds"
 	@echo "make mutate             plants changes in the sources, one at a time, and looks whether a test notices (ARGS=)"
 	@echo "make images             both of README's commands in bare Debian systems; aarch64 (root)"
@@ -107,6 +108,10 @@ compare-ddp: build
 compare-pipeline: build
 	ninja -C $(BUILD) bench/contender_pipeline
 	bench/compare_pipeline.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) $(if $(ROW),--row $(ROW)) $(ARGS)
+
+# A step beside busy processes, and the same step with threads that never spin.
+compare-busy: build
+	bench/compare_busy.py --build $(BUILD) $(ARGS)
 
 compare-pmpi: build
 	bench/compare_pmpi.py --build $(BUILD) $(ARGS)
