@@ -34,7 +34,8 @@ def step_ms(build, ranks, passive):
                         SOURCE / "examples/data/pride_and_prejudice.txt", "--steps", str(STEPS), "--log", log],
                        env=environment, check=True, stdout=subprocess.DEVNULL, timeout=600)
         rows = [json.loads(line) for line in log.read_text().splitlines()]
-    return statistics.median(1e3 * row["seconds"] for row in rows if row["step"] > FIRST)
+    return statistics.median(1e3 * row["seconds"] for row in rows
+                             if row["step"] > FIRST and "seconds" in row)
 
 
 def busy_processes(count):
