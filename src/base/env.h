@@ -89,6 +89,7 @@ typedef struct ls__env_stat {
     int64_t bytes; /* of a file */
     int mode;      /* permissions, as 0600 */
     uid_t uid;     /* the owner */
+    gid_t gid;
 } ls__env_stat;
 
 typedef struct ls__env_folder { /* a folder that must be this user's alone */
@@ -132,6 +133,8 @@ struct ls__env {
     int (*rename)(const ls__env *env, const char *from, const char *to);
     /* The kind, size and owner of the file at `path`; of a symbolic link itself unless `follow`. */
     int (*stat)(const ls__env *env, const char *path, bool follow, ls__env_stat *out);
+    /* Writes the target of a symbolic link, as a text; its length, or -errno. */
+    int (*read_link)(const ls__env *env, const char *path, char *out, size_t bytes);
     /* Calls each(arg, name) for every entry of a folder but "." and "..", in no order, until it
      * returns non-zero; returns that, 0, or -errno. */
     int (*list)(const ls__env *env, const char *path, int (*each)(void *arg, const char *name),
@@ -255,8 +258,10 @@ struct ls__env {
     int (*wait_any)(const ls__env *env,
                     ls__env_exit *out); /* -EAGAIN or -ECHILD: none ended, none left */
     int (*kill_children)(const ls__env *env, int signal); /* all; returns how many */
+    /* Marks this process, and all that it starts from now on, for kill_marked. */
+    int (*mark)(const ls__env *env, const char *variable);
     /* All of this user, but this one, that were started with `variable` ("NAME=value") in their
-     * environment; returns how many. */
+     * environment, or that carry the mark; returns how many. */
     int (*kill_marked)(const ls__env *env, const char *variable, int signal);
     int (*allow_descriptors)(const ls__env *env, int count);  /* raises the limit, if it may */
     int (*make_folder)(const ls__env *env, const char *path); /* 0 also when it exists */
@@ -278,6 +283,15 @@ static inline uint64_t ls__time_after(uint64_t now_ns, int64_t timeout_ms)
 static inline uint64_t ls__deadline_after(const ls__env *env, int64_t timeout_ms)
 {
     return ls__time_after(env->now_ns(env), timeout_ms);
+}
+
+/* The reverse: how long it is to a deadline; -1: for ever. */
+static inline int64_t ls__time_left_ms(const ls__env *env, uint64_t deadline_ns)
+{
+    const uint64_t now_ns = env->now_ns(env);
+    return deadline_ns == LS__NEVER ? -1
+           : deadline_ns > now_ns   ? (int64_t)((deadline_ns - now_ns) / 1000000u)
+                                    : 0;
 }
 
 #endif

@@ -43,6 +43,7 @@ size_t ls__posix_address_space(const ls__env *env);
 
 /* dir: kinds of files, folders */
 int ls__posix_stat(const ls__env *env, const char *path, bool follow, ls__env_stat *out);
+int ls__posix_read_link(const ls__env *env, const char *path, char *out, size_t bytes);
 int ls__posix_list(const ls__env *env, const char *path, int (*each)(void *arg, const char *name),
                    void *arg);
 
@@ -115,6 +116,7 @@ int ls__posix_adopt_orphans(const ls__env *env);
 int ls__posix_wait_any(const ls__env *env, ls__env_exit *out);
 void ls__posix_stop_self(const ls__env *env);
 int ls__posix_kill_children(const ls__env *env, int signal);
+int ls__posix_mark(const ls__env *env, const char *variable);
 int ls__posix_kill_marked(const ls__env *env, const char *variable, int signal);
 int ls__posix_allow_descriptors(const ls__env *env, int count);
 int ls__posix_make_folder(const ls__env *env, const char *path);

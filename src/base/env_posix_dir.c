@@ -37,7 +37,20 @@ int ls__posix_stat(const ls__env *env, const char *path, bool follow, ls__env_st
     out->bytes = S_ISREG(found.st_mode) ? (int64_t)found.st_size : 0;
     out->mode = (int)(found.st_mode & 07777);
     out->uid = found.st_uid;
+    out->gid = found.st_gid;
     return 0;
+}
+
+/* A target that does not fit is an error: a part of a path leads elsewhere. */
+int ls__posix_read_link(const ls__env *env, const char *path, char *out, size_t bytes)
+{
+    (void)env;
+    const ssize_t length = readlink(path, out, bytes);
+    if (length < 0 || (size_t)length == bytes) {
+        return length < 0 ? -errno : -ENAMETOOLONG;
+    }
+    out[length] = '\0';
+    return (int)length;
 }
 
 /* Stops at the first result of `each` other than 0 and returns it. Names come in the order of the

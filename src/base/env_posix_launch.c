@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/compiler.h"
+#include "base/hash.h"
 
 /* Only the reading end is non-blocking: a child's standard output must behave as usual. */
 int ls__posix_pipe(const ls__env *env LS__UNUSED, int out[2])
@@ -258,8 +259,35 @@ int ls__posix_kill_children(const ls__env *env LS__UNUSED, int signal)
     return count;
 }
 
-/* Finds processes that left the job's process groups by the variable they inherited. */
-int ls__posix_kill_marked(const ls__env *env LS__UNUSED, const char *variable, int signal)
+/* The mark is a limit that children inherit, whatever environment and session they are given: on the
+ * time that a thread under a realtime schedule may run without a pause, in microseconds. A limit of
+ * more than a hundred thousand years is none. */
+static rlim_t mark_of(const char *variable)
+{
+    return ((rlim_t)1 << 62) | (ls__hash_text(variable) >> 8);
+}
+
+/* A limit that the user has set stays. */
+int ls__posix_mark(const ls__env *env LS__UNUSED, const char *variable)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_RTTIME, &limit) != 0 || limit.rlim_cur < (rlim_t)1 << 62) {
+        return -EBUSY;
+    }
+    limit.rlim_cur = mark_of(variable);
+    return setrlimit(RLIMIT_RTTIME, &limit) != 0 ? -errno : 0;
+}
+
+/* A process that nobody has reaped yet keeps its limits. */
+static bool is_marked(const ls__env *env, pid_t pid, const char *variable)
+{
+    struct rlimit limit;
+    return prlimit(pid, RLIMIT_RTTIME, NULL, &limit) == 0 && limit.rlim_cur == mark_of(variable) &&
+           ls__posix_process_state(env, pid) != 'Z';
+}
+
+/* Finds processes that left the job's process groups by what they inherited. */
+int ls__posix_kill_marked(const ls__env *env, const char *variable, int signal)
 {
     int count = 0;
     const long self = (long)getpid();
@@ -269,7 +297,8 @@ int ls__posix_kill_marked(const ls__env *env LS__UNUSED, const char *variable, i
     }
     for (struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
         long pid = strtol(entry->d_name, NULL, 10);
-        if (pid > 0 && pid != self && started_with((pid_t)pid, variable, '\0')) {
+        if (pid > 0 && pid != self &&
+            (started_with((pid_t)pid, variable, '\0') || is_marked(env, (pid_t)pid, variable))) {
             count += kill((pid_t)pid, signal) == 0;
         }
     }

@@ -7,7 +7,8 @@
  *                             when the front is killed too, the reaper kills what carries the mark
  *
  * It waits for the end of a pipe whose other end only the agent has, and then kills every
- * process that carries this job's number in its environment. When a job ends normally the agent
+ * process that carries this job's number in its environment, or as the mark of the env table, which a
+ * process keeps when it is given another environment. When a job ends normally the agent
  * ends the reaper with its other children. */
 #include <signal.h>
 #include <stdio.h>
@@ -62,6 +63,7 @@ void ls__agent_start_reaper(ls__agent *agent)
     }
     ls__agent_number(agent, number);
     snprintf(mark, sizeof mark, "LOCKSTEP_JOB=%s", number);
+    (void)env->mark(env, mark);
     reaper g = {.env = env, .fd = pipe[0], .mark = mark};
     const ls__env_spawn spawn = {.fn = reaper_main,
                                  .arg = &g,

@@ -340,6 +340,17 @@ static int64_t tcp_unanswered_ms(const ls__env *env LS__UNUSED, int fd LS__UNUSE
     return 0;
 }
 
+static int read_link(const ls__env *env LS__UNUSED, const char *path LS__UNUSED,
+                     char *out LS__UNUSED, size_t bytes LS__UNUSED)
+{
+    return -EINVAL; /* the file system has none */
+}
+
+static int mark(const ls__env *env LS__UNUSED, const char *variable LS__UNUSED)
+{
+    return 0; /* no program here changes its environment */
+}
+
 static uid_t uid(const ls__env *env LS__UNUSED)
 {
     return 1000;
@@ -447,6 +458,7 @@ const ls__env ls__sim_env = {
     .fsync = ls__sim_env_fsync,
     .rename = ls__sim_env_rename,
     .stat = ls__sim_env_stat,
+    .read_link = read_link,
     .list = ls__sim_env_list,
     .remove_file = ls__sim_env_remove_file,
     .remove_folder = ls__sim_env_remove_folder,
@@ -509,6 +521,7 @@ const ls__env ls__sim_env = {
     .watch_parent = ls__sim_env_watch_parent,
     .adopt_orphans = adopt_orphans,
     .wait_any = ls__sim_env_wait_any,
+    .mark = mark,
     .kill_marked = ls__sim_env_kill_marked,
     .kill_children = ls__sim_env_kill_children,
     .allow_descriptors = allow_descriptors,

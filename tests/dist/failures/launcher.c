@@ -176,6 +176,14 @@ TEST_OF(front_and_guard_killed_at_once_leave_nothing, 0, 120)
     job_free(&j);
 }
 
+/* The reaper finds what has neither the job's environment nor its session by the mark. */
+TEST_OF(front_guard_and_agent_killed_at_once_leave_nothing, 0, 120)
+{
+    job j = kill_it((kill_plan){.front = true, .guard = true, .agent = true});
+    CHECK_INT(j.status, 137);
+    job_free(&j);
+}
+
 /* ---- stopped -------------------------------------------------------------------------------- */
 
 /* On the first line with `part` it continues the process that was stopped. */
