@@ -39,7 +39,15 @@ static bool is_known(const backends *all, const char *name)
 /* Adds the plug-ins of one folder; with `speaks` those that cannot be used are printed with their reason. */
 static void add_folder(backends *all, const char *folder, bool speaks)
 {
+    char real[LS__TRUSTED_PATH_MAX];
     DIR *open = opendir(folder);
+    if (open != NULL && ls__plugin_check_place("*", folder, real) != LS_OK) {
+        (void)closedir(open);
+        open = NULL;
+        if (speaks) {
+            printf("not usable         %s\n", ls_error_message());
+        }
+    }
     const struct dirent *entry = NULL;
     while (open != NULL && all->count < BACKENDS_MAX && (entry = readdir(open)) != NULL) {
         char name[LS__BACKEND_NAME_MAX], path[LS__BACKEND_PATH_MAX];

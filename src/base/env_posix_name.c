@@ -1,8 +1,8 @@
 /* Streams by a name of this host: sockets in a folder that only this user can write. Another user
  * can neither take a name first nor listen in its place.
  *
- *     $XDG_RUNTIME_DIR/lockstep    if that folder is this user's own; after `su` the variable still
- *                                  names the other user's
+ *     $XDG_RUNTIME_DIR/lockstep    if that folder is this user's own, and other users cannot exchange
+ *                                  it (base/trusted.h); after `su` the variable still names theirs
  *     /run/user/UID/lockstep       the same folder, where the variable is not set (mpirun, cron)
  *     /tmp/lockstep-UID            otherwise
  *     /tmp/lockstep-UID.RANDOM     where another user has made that one first: who listens takes or
@@ -25,6 +25,7 @@
 
 #include "base/compiler.h"
 #include "base/env_posix.h"
+#include "base/trusted.h"
 
 #define BACKLOG 128
 #define SPARE_MAX 64 /* bytes of the name of a spare folder */
@@ -64,9 +65,12 @@ static int open_own(int at, const char *name)
 static int open_in_session(const char *session, ls__env_folder *out)
 {
     struct stat found;
-    const int at = open(session, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    char real[LS__TRUSTED_PATH_MAX];
+    ls__untrusted why;
+    const int trusted = ls__trusted_path(ls__env_posix(), session, geteuid(), real, &why);
+    const int at = trusted < 0 ? -1 : open(real, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (at < 0) {
-        return -errno;
+        return trusted < 0 ? trusted : -errno;
     }
     const bool own = fstat(at, &found) == 0 && is_own(&found, OTHERS_WRITE);
     const int fd = own ? open_own(at, "lockstep") : -EPERM;

@@ -8,6 +8,7 @@
 #include "comm/backend/plugin_folder.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -40,27 +41,36 @@ bool ls__backend_is_native(const char *asked)
 
 /* ---- finding ------------------------------------------------------------------------------ */
 
-/* Whether this is the folder of a build, which has its library in "src". Not if anyone may make folders
- * in it, as in /tmp: their plug-ins would be loaded. */
+/* Whether this is the folder of a build, which has its library in "src". */
 static bool is_build(const char *folder)
 {
     char inner[LS__BACKEND_PATH_MAX];
-    struct stat about;
     snprintf(inner, sizeof inner, "%s/src/" LS__PLUGIN_FOLDER, folder);
-    return stat(folder, &about) == 0 && (about.st_mode & S_IWOTH) == 0 && access(inner, F_OK) == 0;
+    return access(inner, F_OK) == 0;
 }
 
-/* The folder "lockstep/backends" beside the library; for a program that contains the library, such as
- * the command, where the installation or the build has it. */
-static bool own_folder(char *out, size_t bytes)
+/* The file that holds this code: the library, or a program that contains it, such as the command. */
+static bool own_file(char *out, size_t bytes, bool *library)
 {
-    char self[LS__BACKEND_PATH_MAX - 64] = "";
     Dl_info info = {0};
     (void)dladdr((const void *)&ls__native_can, &info);
-    const bool library = info.dli_fname != NULL && strstr(info.dli_fname, ".so") != NULL;
-    if (library) {
-        snprintf(self, sizeof self, "%s", info.dli_fname);
-    } else if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) {
+    *library = info.dli_fname != NULL && strstr(info.dli_fname, ".so") != NULL;
+    if (*library) {
+        snprintf(out, bytes, "%s", info.dli_fname);
+        return true;
+    }
+    const ssize_t length = readlink("/proc/self/exe", out, bytes - 1);
+    out[length > 0 ? length : 0] = '\0';
+    return length > 0;
+}
+
+/* The folder "lockstep/backends" beside the library; for a program that contains the library, where
+ * the installation or the build has it. */
+static bool own_folder(char *out, size_t bytes)
+{
+    char self[LS__BACKEND_PATH_MAX - 64];
+    bool library = false;
+    if (!own_file(self, sizeof self, &library)) {
         return false;
     }
     char *slash = strrchr(self, '/');
@@ -88,6 +98,53 @@ bool ls__plugin_folder(int i, char *out, size_t bytes)
     return i == 0 && own_folder(out, bytes);
 }
 
+/* ---- whom to trust ------------------------------------------------------------------------ */
+
+/* Who owns the running code can do all that a plug-in can. A path that depends on the current folder
+ * says nothing about the owner. */
+static uid_t owner_of_code(void)
+{
+    char self[LS__BACKEND_PATH_MAX];
+    struct stat about;
+    bool library = false;
+    const bool known =
+        own_file(self, sizeof self, &library) && self[0] == '/' && stat(self, &about) == 0;
+    return known ? about.st_uid : geteuid();
+}
+
+ls_status ls__plugin_check_place(const char *asked, const char *path,
+                                 char real[LS__TRUSTED_PATH_MAX])
+{
+    char what[LS__BACKEND_PATH_MAX + 16];
+    ls__untrusted why;
+    const ls__env *env = ls__env_posix();
+    const int error = ls__trusted_path(env, path, owner_of_code(), real, &why);
+    snprintf(what, sizeof what, "backend \"%s\"", asked);
+    if (error == -EPERM) {
+        return ls__untrusted_fail(env, what, path, &why);
+    }
+    return error < 0 ? ls__fail(LS_ERR_NOT_FOUND, "backend \"%s\" cannot be loaded: %.300s", asked,
+                                strerror(-error))
+                     : LS_OK;
+}
+
+/* Opens a file that other users cannot change; NULL with the reason. */
+static void *open_file(const char *asked, const char *path)
+{
+    char real[LS__TRUSTED_PATH_MAX];
+    void *library = NULL;
+    if (ls__plugin_check_place(asked, path, real) == LS_OK) {
+        library = dlopen(real, LOAD);
+        if (library == NULL) {
+            (void)ls__fail(LS_ERR_UNSUPPORTED, "backend \"%s\": %s cannot be loaded: %.300s", asked,
+                           path, dlerror());
+        }
+    }
+    return library;
+}
+
+/* ---- opening ------------------------------------------------------------------------------ */
+
 static bool is_name(const char *asked)
 {
     const size_t length = strspn(asked, "abcdefghijklmnopqrstuvwxyz0123456789_");
@@ -103,12 +160,7 @@ static void *open_named(const char *name, ls__plugin *out)
     for (int i = 0; ls__plugin_folder(i, folder, sizeof folder); i++) {
         snprintf(out->path, sizeof out->path, "%s/" LS__BACKEND_FILE, folder, name);
         if (access(out->path, F_OK) == 0) {
-            void *library = dlopen(out->path, LOAD);
-            if (library == NULL) {
-                (void)ls__fail(LS_ERR_UNSUPPORTED, "backend \"%s\": %s cannot be loaded: %.300s",
-                               name, out->path, dlerror());
-            }
-            return library;
+            return open_file(name, out->path);
         }
         ls__text_add(&list, "%s%s", i == 0 ? "" : ", ", folder);
     }
@@ -133,12 +185,7 @@ static void *open_library(const char *asked, ls__plugin *out)
         return NULL;
     }
     snprintf(out->path, sizeof out->path, "%s", asked);
-    void *library = dlopen(asked, LOAD);
-    if (library == NULL) {
-        (void)ls__fail(LS_ERR_NOT_FOUND, "backend \"%s\" cannot be loaded: %.300s", asked,
-                       dlerror());
-    }
-    return library;
+    return open_file(asked, asked);
 }
 
 /* ---- checking ----------------------------------------------------------------------------- */

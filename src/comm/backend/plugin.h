@@ -5,6 +5,7 @@
 #include <lockstep/backend.h>
 
 #include "base/list.h"
+#include "base/trusted.h"
 
 #define LS__BACKEND_NATIVE "native"
 #define LS__BACKEND_NAME_MAX 32
@@ -34,5 +35,10 @@ bool ls__backend_is_native(const char *asked);
 
 /* Writes the i-th folder in which plug-ins are looked for; false: there are no more. */
 bool ls__plugin_folder(int i, char *out, size_t bytes);
+
+/* Whether only root, this user and the owner of this code can change the file or folder `path`; `real`
+ * is its path without links. LS_ERR_SYSTEM names the folder and the remedy. */
+ls_status ls__plugin_check_place(const char *asked, const char *path,
+                                 char real[LS__TRUSTED_PATH_MAX]);
 
 #endif

@@ -51,8 +51,17 @@ TEST(info_prints_what_each_backend_promises)
     free(run.text);
 }
 
+/* The rule is tested in tests/unit/base/trusted.c. */
+static void check_refused_once(const char *text)
+{
+    static const char *const refusal = "is not used, since another user could change it: ";
+    const char *first = strstr(text, refusal);
+    CHECK(first != NULL);
+    CHECK(strstr(first + 1, refusal) == NULL);
+}
+
 /* Without a setting: the plug-ins beside the build's library, from a current folder that pretends to be
- * a build or an installation; and none beside a command in a folder in which anyone may make others. */
+ * a build or an installation; and none beside a command in a folder that others can change. */
 TEST(plug_ins_are_looked_for_beside_the_library_only)
 {
     static const char *const script =
@@ -61,7 +70,7 @@ TEST(plug_ins_are_looked_for_beside_the_library_only)
         "for at in . lockstep/backends src/lockstep/backends bin/src/lockstep/backends\n"
         "do cp %s $at/ls_backend_bad.so; done\n"
         "echo BUILD; %s info --backends; echo COPY; cp %s bin/; bin/lockstep info --backends\n"
-        "echo OPEN; chmod 1777 bin; bin/lockstep info --backends";
+        "echo OPEN; chmod 777 bin; bin/lockstep info --backends";
     char command[4096], plug_in[512], own[512], lockstep[512];
     snprintf(plug_in, sizeof plug_in, "%s", LOOP);
     snprintf(lockstep, sizeof lockstep, "%s", test_build_path("lockstep"));
@@ -70,7 +79,9 @@ TEST(plug_ins_are_looked_for_beside_the_library_only)
     CHECK_INT(run.status, 0);
     char *copy = strstr(run.text, "COPY\n"), *open = strstr(run.text, "OPEN\n");
     CHECK(copy != NULL && open != NULL);
-    CHECK_CONTAINS(open, "/bin/../lib"); /* the installation's */
+    check_refused_once(open);
+    CHECK_CONTAINS(open, "/bin belongs to uid ");
+    CHECK_CONTAINS(open, "and has mode 0777");
     CHECK(strstr(open, "ls_backend_bad.so") == NULL);
     *open = '\0';
     CHECK_CONTAINS(copy, "/bin/src/lockstep/backends/ls_backend_bad.so");
@@ -88,6 +99,40 @@ TEST(plug_ins_are_looked_for_beside_the_library_only)
     if (built == 0) {
         test_skip_part("no plug-in of an MPI is built");
     }
+    free(run.text);
+}
+
+/* A command below a folder in which everybody may make others, as /tmp, looks for plug-ins beside its own
+ * folder. A setting, a path and a link lead to the same folder. */
+TEST(a_plug_in_that_another_user_has_put_beside_the_command_is_not_loaded)
+{
+    static const char *const script =
+        "cd $(mktemp -d); trap 'rm -rf $PWD' EXIT; mkdir -p me lib/lockstep/backends; chmod 1777 "
+        ".\n"
+        "cp %s me/; cp %s lib/lockstep/backends/ls_backend_mpi_openmpi.so; chown -R 65534 lib\n"
+        "B=$PWD/lib/lockstep/backends; ln -s $B/ls_backend_mpi_openmpi.so me/ls_backend_linked.so\n"
+        "me/lockstep info --backends; echo INFO; me/lockstep info | grep 'mpi (openmpi)'\n"
+        "echo LINK; LOCKSTEP_BACKEND_PATH=$PWD/me me/lockstep info --backends\n"
+        "echo PATH; LOCKSTEP_MPI=$B/ls_backend_mpi_openmpi.so LOCKSTEP_BACKEND=mpi "
+        "me/lockstep run -n 1 %s helper_connect";
+    char command[4096];
+    if (geteuid() != 0) {
+        SKIP("only root can make another user's files");
+    }
+    snprintf(command, sizeof command, script, strdup(test_build_path("lockstep")), strdup(LOOP),
+             strdup(test_build_path("tests/dist/comm/comm_test_backend_loading")));
+    test_output run = test_run(command, 30);
+    char *info = strstr(run.text, "INFO\n"), *link = strstr(run.text, "LINK\n");
+    char *path = strstr(run.text, "PATH\n");
+    CHECK(info != NULL && link != NULL && path != NULL);
+    *info = *link = *path = '\0';
+    check_refused_once(run.text);
+    CHECK_CONTAINS(run.text, "/lib belongs to uid 65534");
+    CHECK(strstr(run.text, "\nmpi_openmpi ") == NULL);
+    check_refused_once(info + 1);
+    CHECK(strstr(info + 1, "LOCKSTEP_DATA_PLANE=mpi") == NULL);
+    CHECK_CONTAINS(link + 1, "ls_backend_linked.so is not used, since another user could");
+    CHECK_CONTAINS(path + 1, "/lib belongs to uid 65534");
     free(run.text);
 }
 
