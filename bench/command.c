@@ -7,6 +7,7 @@
 #include "base/env.h"
 #include "bench.h"
 #include "job/bootstrap/detect.h"
+#include "tools/cli/cli.h"
 #include "tools/commands.h"
 
 typedef struct job { /* made before the ranks are; they inherit it */
@@ -61,13 +62,12 @@ static int run_rank(void *arg)
 /* Told before an hour of measuring, not after it. */
 bool ls__bench_can_write(const char *path)
 {
-    FILE *file = path != NULL ? fopen(path, "a") : NULL;
-    if (path != NULL && file == NULL) {
+    if (path != NULL && !cli_can_create(path)) {
         perror("lockstep bench: --json");
         fprintf(stderr, "lockstep bench: cannot write to %s\n", path);
         return false;
     }
-    return file == NULL || fclose(file) == 0;
+    return true;
 }
 
 static size_t floor_bytes(const ls__bench_options *options)

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "timeline.h"
+#include "tools/cli/cli.h"
 
 struct ls__recording {
     int count, steps, steps_max;
@@ -149,7 +150,7 @@ static bool dump(const ls__recording *r, json_t *head, FILE *out)
 
 bool ls__recording_write(const ls__recording *r, const ls__bench_ddp *b, const char *path)
 {
-    FILE *out = fopen(path, "w");
+    FILE *out = cli_create(path);
     json_t *head = head_of(r, b);
     bool written = out != NULL && head != NULL && dump(r, head, out);
     written = out != NULL && fclose(out) == 0 && written;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "bench.h"
+#include "tools/cli/cli.h"
 #include "tools/commands.h"
 
 static double algorithm_bandwidth(const ls__bench_row *row) /* GB/s */
@@ -104,7 +105,7 @@ int ls__bench_by_size(const void *a, const void *b)
 bool ls__bench_dump(json_t *rows, int count, const char *path)
 {
     const bool written = path == NULL || ((int)json_array_size(rows) == count &&
-                                          json_dump_file(rows, path, JSON_INDENT(2)) == 0);
+                                          cli_write_json(rows, path, JSON_INDENT(2)));
     json_decref(rows);
     if (!written) {
         fprintf(stderr, "lockstep bench: cannot write to %s\n", path);

@@ -281,7 +281,7 @@ static bool write_json(const asked *a, const measured *m)
         m->total_ms / a->steps, "loss", m->loss, "peak_flops", m->flops, "peak_copy", m->copy,
         "allocations", (json_int_t)m->allocations, "allocated_peak",
         (json_int_t)m->memory.allocated_peak, "rows", rows);
-    const bool written = all != NULL && json_dump_file(all, a->json, JSON_INDENT(1)) == 0;
+    const bool written = all != NULL && cli_write_json(all, a->json, JSON_INDENT(1));
     json_decref(all);
     if (!written) {
         fprintf(stderr, "lockstep bench: cannot write to %s\n", a->json);

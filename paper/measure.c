@@ -141,7 +141,7 @@ static bool over_link(const paper *p, int ranks, const char *self, const char *c
 static json_t *read_rows(const char *path)
 {
     json_error_t error;
-    json_t *rows = json_load_file(path, 0, &error);
+    json_t *rows = json_load_file(path, 0, &error); /* in a folder made here */
     if (rows == NULL) {
         fprintf(stderr, "lockstep paper: the rows of lockstep bench cannot be read: %s\n",
                 error.text);

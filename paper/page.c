@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "paper.h"
+#include "tools/cli/cli.h"
 
 enum { SHORT = 32 }; /* letters of a cell that stay on one line */
 
@@ -125,7 +126,7 @@ static void plot_to(FILE *out, const json_t *plot, const char *folder)
         return;
     }
     (void)snprintf(path, sizeof path, "%s/%s", folder, file);
-    FILE *in = fopen(path, "r");
+    FILE *in = cli_open(path, "r");
     bool inside = false; /* behind the XML declaration, which HTML has not */
     while (in != NULL && fgets(part, sizeof part, in) != NULL) {
         inside = inside || strstr(part, "<svg") != NULL;
@@ -205,7 +206,7 @@ static const char head[] =
 bool paper_page(json_t *const *results, int count, const char *path)
 {
     char folder[512];
-    FILE *out = fopen(path, "w");
+    FILE *out = cli_create(path);
     if (out == NULL) {
         fprintf(stderr, "lockstep paper: \"%s\" cannot be written: %s\n", path, strerror(errno));
         return false;

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "paper.h"
+#include "tools/cli/cli.h"
 
 /* Draws OUT/STEM.svg and .png; "files" of the plot names them. */
 static bool draw(json_t *plot, const json_t *table, const char *out, const char *stem)
@@ -60,7 +61,7 @@ bool paper_write(json_t *result, const char *out)
         (void)draw(plot, json_array_get(tables, (size_t)paper_number(plot, "table")), out, stem);
     }
     (void)snprintf(path, sizeof path, "%s/%s.json", out, name);
-    if (json_dump_file(result, path, JSON_INDENT(2)) != 0) {
+    if (!cli_write_json(result, path, JSON_INDENT(2))) {
         fprintf(stderr, "lockstep paper: \"%s\" cannot be written: %s\n", path, strerror(errno));
         return false;
     }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "paper.h"
+#include "tools/cli/cli.h"
 
 enum { GROUPS = 32 };
 
@@ -149,7 +150,7 @@ static bool is_shown(const json_t *table, const char *key)
 
 bool paper_script(const json_t *plot, const json_t *table, const char *path)
 {
-    FILE *out = fopen(path, "w");
+    FILE *out = cli_create(path);
     const groups g = groups_of(plot, table);
     const char *log = paper_text(plot, "log"), *kind = paper_text(plot, "kind");
     const bool is_boxes = strcmp(kind, "boxes") == 0; /* their spread is to be seen */

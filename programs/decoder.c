@@ -83,9 +83,13 @@ static json_t *read_config(const char *path)
 {
     json_error_t error;
     char *text = malloc(CONFIG_BYTES_MAX + 1);
-    FILE *file = fopen(path, "rb");
+    FILE *file = cli_open(path, "r");
     const size_t bytes =
         file != NULL && text != NULL ? fread(text, 1, CONFIG_BYTES_MAX + 1, file) : 0;
+    if (file == NULL && errno == EINVAL) {
+        give_up(EXIT_FAILURE, "\"%s\" is not a regular file; give the path of a regular file",
+                path);
+    }
     if (file == NULL || text == NULL || ferror(file)) {
         give_up(EXIT_FAILURE, "\"%s\" cannot be read: %s", path, strerror(errno));
     }

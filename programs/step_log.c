@@ -2,12 +2,14 @@
  * of the steps up to its last checkpoint. */
 #include "step_log.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "common.h"
+#include "tools/cli/cli.h"
 
 #define LINE_MAX_BYTES 1024
 
@@ -41,14 +43,17 @@ void step_log_open(step_log *log, const char *path, const char *asked_by, const 
                    int64_t start)
 {
     *log = (step_log){.path = path, .asked_by = asked_by, .head = head};
-    FILE *file = start > 0 ? fopen(path, "r+") : NULL;
+    FILE *file = start > 0 ? cli_open(path, "r+") : NULL;
+    if (start > 0 && file == NULL && errno != ENOENT) {
+        cannot(log, "cannot be cut behind the step to go on from");
+    }
     if (file != NULL) {
         long end = end_of_step(log, file, start);
         if (end < 0 || fseek(file, end, SEEK_SET) != 0 || ftruncate(fileno(file), end) != 0) {
             cannot(log, "cannot be cut behind the step to go on from");
         }
     } else {
-        file = fopen(path, "w");
+        file = cli_create(path);
     }
     if (file == NULL || setvbuf(file, NULL, _IOLBF, BUFSIZ) != 0) {
         cannot(log, "cannot be written");

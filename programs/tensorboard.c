@@ -151,7 +151,7 @@ static void open_file(tensorboard *board, const char *folder)
     (void)gethostname(host, sizeof host - 1);
     (void)snprintf(board->path, sizeof board->path, "%.800s/events.out.tfevents.%010lld.%09ld.%s",
                    folder, (long long)now.tv_sec, now.tv_nsec, host);
-    board->file = fopen(board->path, "wb");
+    board->file = cli_create(board->path);
     if (!board->file) {
         cannot(board->path, "cannot be made");
     }

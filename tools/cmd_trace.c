@@ -310,11 +310,10 @@ static int write_json(const trace *t)
                              hosts_of(t), "slowest_rank", slowest_of(t), "mean",
                              parts_json(all.part, all.ms, all.wire_ms), "steps", steps_json(t),
                              "operations", operations_json(t));
-    const int written =
-        root == NULL ? -1
-                     : json_dump_file(root, json_path, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    const bool written =
+        root != NULL && cli_write_json(root, json_path, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     json_decref(root);
-    if (written < 0) {
+    if (!written) {
         fprintf(stderr, "lockstep trace: --json %s: cannot be written\n", json_path);
         return 1;
     }

@@ -200,7 +200,7 @@ static ls_status write_header(shards *s)
     put_number(header + 4, s->token_bytes == 2 ? 1 : 7, 4);
     put_number(header + 8, (uint32_t)s->held, 4);
     path_of(s, s->count - 1, UNNAMED, path);
-    int fd = s->env->open(s->env, path, O_WRONLY, 0);
+    int fd = s->env->open(s->env, path, O_WRONLY | O_NOFOLLOW, 0);
     if (fd < 0) {
         return failed("open", path, fd);
     }

@@ -281,7 +281,7 @@ static int fail(void)
 static int write_svg(const ls__schedule *s, const ls__schedule_cost *cost,
                      const ls__stage_times *times)
 {
-    FILE *out = fopen(svg, "w");
+    FILE *out = cli_create(svg);
     const bool written = out != NULL && plan_write_svg(out, s, cost, times);
     if (out == NULL || fclose(out) != 0 || !written) {
         fprintf(stderr, "lockstep: \"%s\" cannot be written\n", svg);

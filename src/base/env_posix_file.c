@@ -112,13 +112,17 @@ ssize_t ls__posix_write(const ls__env *env LS__UNUSED, int fd, const void *in, s
     return put < 0 ? -errno : put;
 }
 
-/* Always close-on-exec. */
+/* Always close-on-exec. A pipe in the place of a file waits neither for its other end nor, where it is
+ * read, for data; one that is written to, as the standard output may be, takes its time. */
 int ls__posix_open(const ls__env *env LS__UNUSED, const char *path, int flags, int mode)
 {
     int fd;
     do {
-        fd = open(path, flags | O_CLOEXEC, (mode_t)mode);
+        fd = open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, (mode_t)mode);
     } while (fd < 0 && errno == EINTR);
+    if (fd >= 0 && (flags & O_ACCMODE) != O_RDONLY && (flags & O_NONBLOCK) == 0) {
+        (void)fcntl(fd, F_SETFL, flags & O_APPEND);
+    }
     return ls__posix_above_standard(fd);
 }
 

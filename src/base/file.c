@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -54,6 +55,29 @@ ls_status ls__file_stat(const ls__env *env, const char *what, const char *path, 
     const ls_status status = stat_file(ls__patient_env(patient, env), what, path, out);
     ls__patient_free(patient);
     return status;
+}
+
+int ls__file_stat_open(const ls__env *env, int fd, ls__env_stat *out)
+{
+    char link[32];
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    return env->stat(env, link, true, out);
+}
+
+/* Whether root alone can make what lies there. */
+static bool is_device(const char *path)
+{
+    return strncmp(path, "/dev/", 5) == 0 && strncmp(path, "/dev/shm/", 9) != 0;
+}
+
+int ls__file_create(const ls__env *env, const char *path, int mode)
+{
+    if (is_device(path)) {
+        return env->open(env, path, O_WRONLY, 0);
+    }
+    const int removed = env->remove_file(env, path);
+    const int fd = env->open(env, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
+    return fd == -EEXIST && removed < 0 && removed != -ENOENT ? removed : fd;
 }
 
 /* Replaces the buffer by a larger one and keeps its contents. env has no realloc, so old and new

@@ -6,11 +6,11 @@
  * Face's libraries refuse a file without a format.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/options.h"
 #include "base/size.h"
 #include "base/text.h"
@@ -221,8 +221,7 @@ static ls_status save(saving *s, const ls_checkpoint_item *items, int count, jso
     LS_TRY(add_all(s, header, prefix));
     (void)snprintf(s->temporary, sizeof s->temporary, "%s.%d.part", s->path,
                    (int)s->env->pid(s->env));
-    (void)s->env->remove_file(s->env, s->temporary); /* left by a process that died, if any */
-    s->fd = s->env->open(s->env, s->temporary, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    s->fd = ls__file_create(s->env, s->temporary, 0666);
     if (s->fd < 0) {
         return ls__file_fail(s->fd, "checkpoint", "cannot make", s->temporary);
     }

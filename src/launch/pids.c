@@ -1,12 +1,12 @@
 /* LOG_DIR/pids.json: the process of each rank, for scripts that watch or signal them. It appears
  * as a whole, by a rename, when all ranks have started, and again after each restart. */
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "launch/agent.h"
 
@@ -25,11 +25,10 @@ static json_t *describe(const ls__agent *agent)
     return rows;
 }
 
-/* The text and a newline, in a new file: a link of somebody's could lead to any other. 0, or -errno. */
+/* The text and a newline, in a new file. 0, or -errno. */
 static int write_text(const ls__env *env, const char *path, const char *text)
 {
-    (void)env->remove_file(env, path); /* left by an agent that was killed */
-    const int fd = env->open(env, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
+    const int fd = ls__file_create(env, path, 0666);
     if (fd < 0) {
         return fd;
     }

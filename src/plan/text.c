@@ -1,7 +1,6 @@
 /* Fields of plans and profiles. What a file says is checked before it is copied; see base/json.h for
  * the limits before that. */
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,7 +99,7 @@ static int write_all(const ls__env *env, int fd, const char *text)
 
 static int write_file(const ls__env *env, const char *path, const char *text)
 {
-    const int fd = env->open(env, path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    const int fd = ls__file_create(env, path, 0666);
     if (fd < 0) {
         return fd;
     }

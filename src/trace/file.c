@@ -15,6 +15,7 @@
 #include <lockstep/version.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "trace/internal.h"
@@ -279,7 +280,7 @@ static int write_file(const ls__env *env, contents *c, const char *path)
     int error = out != NULL && c->ends.at != NULL ? 0 : -ENOMEM;
     if (error == 0) {
         *out = (ls__trace_out){.env = env};
-        out->fd = env->open(env, part, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        out->fd = ls__file_create(env, part, 0666);
         error = out->fd < 0 ? out->fd : 0;
     }
     if (error == 0) {

@@ -175,6 +175,9 @@ def what_cannot_be_is_refused_in_words():
     (FOLDER / "bert/config.json").write_text('{"model_type": "bert"}')
     (FOLDER / "bare/config.json").mkdir(parents=True, exist_ok=True)
     (FOLDER / "torn").mkdir(exist_ok=True)
+    if not (FOLDER / "pipe/config.json").exists():
+        (FOLDER / "pipe").mkdir()
+        os.mkfifo(FOLDER / "pipe/config.json")  # without a writer
     (FOLDER / "torn/config.json").write_text('{"model_type": ')
     (FOLDER / "relu").mkdir(exist_ok=True)
     (FOLDER / "relu/config.json").write_text('{"model_type": "gpt2", "activation_function": "relu"}')
@@ -203,6 +206,7 @@ def what_cannot_be_is_refused_in_words():
             (1, sentence('"%s": "%s" is "%s"; only "%s" is supported'), "--weights", "bert"),
             (1, '"activation_function" is "relu"', "--weights", "relu"),
             (1, "torn/config.json\", line 1", "--weights", "torn"),
+            (1, "pipe/config.json\" is not a regular file; give the path of a regular file", "--weights", "pipe"),
             (1, sentence("a GPT-2 of %lld layers, width %lld and %lld tokens, as config.json says, takes %.2f GB, and %.2f GB "
                       "of memory are left; is it damaged?"), "--weights", "wide", "--tokenizer", "bytes"),
             (1, '"n_embd" is missing or not a count', "--weights", "wider", "--tokenizer", "bytes"),

@@ -79,6 +79,17 @@ def a_log_of_losses_that_is_none_is_refused_by_a_run_that_goes_on():
 
 
 @test
+def a_log_is_a_new_file_and_no_link_or_pipe():
+    (FOLDER / "precious").write_text("precious\n")
+    (FOLDER / "to_precious").symlink_to("precious")
+    os.mkfifo(FOLDER / "pipe")  # without a reader
+    train(0, "--steps", 1, "--batch", 2, "--eval-windows", 10, "--log", "to_precious", "--log-losses", "pipe")
+    assert (FOLDER / "precious").read_text() == "precious\n"
+    for name in ("to_precious", "pipe"):
+        assert not (FOLDER / name).is_symlink() and (FOLDER / name).is_file() and (FOLDER / name).stat().st_size > 0
+
+
+@test
 def a_training_in_two_runs_on_one_schedule_ends_with_the_same_bits():
     flags = ("--batch", 2, "--eval-windows", 10)
     whole = train(1, *flags, "--steps", 8)

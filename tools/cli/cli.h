@@ -7,7 +7,8 @@
  *     int first = cli_parse(&command, argc, argv);
  *     if (first < 0) return -1 - first;
  *
- * parse.c reads, help.c prints for people, man.c for man, complete.c for shells.
+ * parse.c reads, help.c prints for people, man.c for man, complete.c for shells; file.c opens the files
+ * that options name.
  */
 #ifndef TOOLS_CLI_H
 #define TOOLS_CLI_H
@@ -15,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #define CLI_WRONG_USE 2 /* exit status */
 
@@ -91,5 +93,17 @@ void cli_print_man(const cli_command *command);
 /* "--steps<TAB>optimizer steps" a line; behind an option with choices (`before`) those; behind one
  * with another value nothing, so that the shell offers files. */
 void cli_print_completions(const cli_command *command, const char *before);
+
+/* A new file for writing; what lies at the path, such as a link or a pipe, is removed first. Devices and
+ * this process's own streams, in /dev, are written to as they are. NULL with errno. */
+FILE *cli_create(const char *path);
+/* Whether cli_create can be expected to do so; leaves what lies there as it is. False with errno. */
+bool cli_can_create(const char *path);
+struct json_t; /* <jansson.h> */
+bool cli_write_json(const struct json_t *root, const char *path,
+                    size_t flags); /* as json_dump_file */
+/* An existing regular file: "r", or "r+", which follows no link. NULL with errno; EINVAL: it is no
+ * regular file. */
+FILE *cli_open(const char *path, const char *mode);
 
 #endif

@@ -6,13 +6,16 @@
 #include "comm/tune/cache.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
 #include "base/settings.h"
+#include "base/trusted.h"
 #include "comm/comm.h"
 #include "comm/remote/remote.h"
 #include "comm/tune/rules.h"
@@ -139,6 +142,20 @@ static void read_line(const char *line, size_t length,
     }
 }
 
+/* Where other users cannot change the file, `real` is its path without links. They could make every
+ * job of this user slow. */
+static bool is_trusted(const ls__env *env, const char *path, char real[LS__TRUSTED_PATH_MAX])
+{
+    static _Atomic bool said;
+    ls__untrusted why;
+    const int error = ls__trusted_path(env, path, env->uid(env), real, &why);
+    if (error == -EPERM && !atomic_exchange_explicit(&said, true, memory_order_relaxed)) {
+        (void)ls__untrusted_fail(env, "times of `lockstep tune`", path, &why);
+        LS__WARN("%s", ls_error_message());
+    }
+    return error == 0;
+}
+
 /* Maps the file, so it needs no buffer of the file's size. Another version of the format, known by
  * its first line, counts as no file. */
 bool ls__tune_each(const ls__env *env, const char *path,
@@ -146,7 +163,9 @@ bool ls__tune_each(const ls__env *env, const char *path,
 {
     void *memory = NULL;
     size_t bytes = 0;
-    if (env->map_file(env, path, &memory, &bytes) < 0 || memory == NULL) {
+    char real[LS__TRUSTED_PATH_MAX];
+    if (!is_trusted(env, path, real) || env->map_file(env, real, &memory, &bytes) < 0 ||
+        memory == NULL) {
         return false;
     }
     const size_t head = sizeof HEAD - 1;
@@ -285,8 +304,7 @@ static int replace(const ls__env *env, const char *path, const char *text)
 {
     char temporary[PATH_MAX_BYTES + 32];
     snprintf(temporary, sizeof temporary, "%s.%d", path, (int)env->pid(env));
-    (void)env->remove_file(env, temporary); /* left by a process that died, or somebody's link */
-    const int fd = env->open(env, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+    const int fd = ls__file_create(env, temporary, 0600);
     if (fd < 0) {
         return fd;
     }

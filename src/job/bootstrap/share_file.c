@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/settings.h"
 #include "job/bootstrap/share.h"
 
@@ -41,10 +42,8 @@ static bool path_of(char folder[PATH_BYTES], char path[2 * PATH_BYTES], char *re
  * because whoever may write the folder can exchange what the path names. */
 static bool is_private(const ls__env *env, int fd, const char *path, char *reason)
 {
-    char link[32];
     ls__env_stat found;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    const int error = env->stat(env, link, true, &found);
+    const int error = ls__file_stat_open(env, fd, &found);
     if (error < 0) {
         snprintf(reason, LS__PMI_REASON, "%.180s: %s", path, strerror(-error));
         return false;
@@ -61,8 +60,7 @@ static bool write_file(const ls__env *env, const char *path, const char *value, 
 {
     char part[2 * PATH_BYTES + 8];
     snprintf(part, sizeof part, "%s.part", path);
-    (void)env->remove_file(env, part);
-    const int fd = env->open(env, part, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+    const int fd = ls__file_create(env, part, 0600);
     ssize_t put = fd < 0 ? fd : env->write(env, fd, value, strlen(value));
     if (fd >= 0) {
         const int error = env->fsync(env, fd);

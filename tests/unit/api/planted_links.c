@@ -6,15 +6,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <jansson.h>
 #include <lockstep/checkpoint.h>
 
 #include "../checkpoint/small.h"
+#include "base/file.h"
 #include "comm/comm.h"
 #include "comm/group/group.h"
 #include "comm/tune/cache.h"
 #include "job/nodes/secret.h"
 #include "launch/agent.h"
 #include "launch/output.h"
+#include "plan/plan.h"
 #include "scratch.h"
 
 #define PRECIOUS "what must not be written to\n"
@@ -166,6 +169,35 @@ TEST(the_list_of_processes_is_not_written_through_a_link)
     agent.job = &job;
     ls__agent_write_pids(&agent); /* warns only: the job does not need it */
     CHECK(access(scratch_at("pids.json"), F_OK) != 0);
+    end();
+}
+
+TEST(plans_are_not_written_through_a_link)
+{
+    const ls__env *env = begin("plan.json");
+    json_t *root = json_object();
+    CHECK_STATUS(ls__plan_save(env, "plan", root, scratch_at("plan.json")), LS_ERR_SYSTEM);
+    CHECK_CONTAINS(ls_error_message(), "cannot write \"");
+    json_decref(root);
+    end();
+}
+
+/* A link that was there before is replaced, and so is a pipe; the file behind a second name stays. */
+TEST(what_lies_in_the_place_of_a_new_file_is_replaced)
+{
+    char path[256];
+    const ls__env *env = begin("nowhere");
+    (void)snprintf(path, sizeof path, "%s", scratch_at("new"));
+    for (int kind = 0; kind < 3; kind++) {
+        (void)unlink(path);
+        planted += (kind == 0   ? symlink(victim(), path)
+                    : kind == 1 ? link(victim(), path)
+                                : mkfifo(path, 0600)) == 0;
+        const int fd = ls__file_create(env, path, 0600);
+        CHECK(fd >= 0);
+        CHECK_INT(env->write(env, fd, "new", 3), 3);
+        CHECK_INT(env->close(env, fd), 0);
+    }
     end();
 }
 

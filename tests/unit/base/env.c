@@ -6,10 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/env.h"
+#include "base/file.h"
+#include "scratch.h"
 #include "test.h"
 
 #define MS 1000000u
@@ -390,6 +393,29 @@ TEST(descriptors_leave_0_to_2_to_the_standard_streams)
     for (int i = 0; i < count; i++) {
         CHECK(fds[i] > 2);
     }
+}
+
+/* Nobody has the other end. */
+TEST(a_pipe_in_the_place_of_a_file_is_not_waited_for)
+{
+    char path[256], byte = 0;
+    int pair[2];
+    scratch_begin();
+    (void)snprintf(path, sizeof path, "%s", scratch_at("pipe"));
+    CHECK(mkfifo(path, 0600) == 0);
+    const int fd = env()->open(env(), path, O_RDONLY, 0);
+    CHECK(fd > 2);
+    CHECK_INT(env()->read(env(), fd, &byte, 1), 0);
+    const int other = env()->open(env(), path, O_RDWR, 0);
+    CHECK_INT(env()->read(env(), fd, &byte, 1), -EAGAIN);
+    CHECK(close(other) == 0 && close(fd) == 0);
+    CHECK_INT(env()->open(env(), path, O_WRONLY, 0), -ENXIO);
+    CHECK(pipe(pair) == 0); /* a stream of this process's own takes its time */
+    (void)snprintf(path, sizeof path, "/dev/fd/%d", pair[1]);
+    const int out = ls__file_create(env(), path, 0600);
+    CHECK(out > 2);
+    CHECK((fcntl(out, F_GETFL) & O_NONBLOCK) == 0);
+    scratch_end();
 }
 
 TEST_MAIN

@@ -51,4 +51,13 @@ TEST(a_picture_that_does_not_fit_on_the_disk_is_an_error)
                  SAYS("lockstep: \"%s\" cannot be written"));
 }
 
+/* What lies there is replaced: a link is not followed, and a pipe is not waited for. */
+TEST(a_picture_is_a_new_file)
+{
+    check_script("echo precious > x; ln -s x l; mkfifo p\n"
+                 "for f in l p; do $L plan schedule gpipe --svg $f >/dev/null || exit 1\n"
+                 "[ -f $f ] && [ ! -L $f ] && grep -q '^<svg' $f || exit 2; done; cat x",
+                 0, "precious");
+}
+
 TEST_MAIN

@@ -2,10 +2,14 @@
  * which order, and with which status it ends. */
 #include "test.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "scratch.h"
 #include "tools/cli/cli.h"
 
 #define LENGTH(a) ((int)(sizeof(a) / sizeof *(a)))
@@ -139,6 +143,65 @@ TEST(defaults_are_written_as_the_values_are)
     CHECK(strcmp(cli_default(&options[4], out, sizeof out), "sgd") == 0);
     CHECK_INT(cli_choice("sgd|adamw|adam", "adam"), 2);
     CHECK_INT(cli_choice("sgd|adamw|adam", "adamw|adam"), -1);
+}
+
+/* ---- files ------------------------------------------------------------------------------------ */
+
+static void put(FILE *file, const char *line)
+{
+    CHECK(file != NULL);
+    CHECK(fputs(line, file) >= 0 && fclose(file) == 0);
+}
+
+static void holds(const char *path, const char *line)
+{
+    char got[64] = "";
+    struct stat found;
+    FILE *file = cli_open(path, "r");
+    CHECK(lstat(path, &found) == 0 && S_ISREG(found.st_mode));
+    CHECK(file != NULL && fgets(got, sizeof got, file) != NULL && fclose(file) == 0);
+    CHECK_STR(got, line);
+}
+
+TEST(a_created_file_is_a_new_one)
+{
+    char path[256], victim[256];
+    scratch_begin();
+    snprintf(path, sizeof path, "%s", scratch_at("new"));
+    snprintf(victim, sizeof victim, "%s", scratch_write("victim", "precious\n", 9));
+    CHECK(symlink(victim, path) == 0);
+    CHECK(cli_can_create(path));
+    put(cli_create(path), "over a link\n");
+    holds(path, "over a link\n");
+    holds(victim, "precious\n");
+    CHECK(unlink(path) == 0 && mkfifo(path, 0600) == 0);
+    put(cli_create(path), "over a pipe\n"); /* without a reader */
+    holds(path, "over a pipe\n");
+    CHECK(unlink(path) == 0 && link(victim, path) == 0);
+    put(cli_create(path), "over another name\n");
+    holds(victim, "precious\n");
+    put(cli_create("/dev/null"), "into a device\n");
+    CHECK(access("/dev/null", W_OK) == 0);
+    CHECK(cli_create(scratch_at("none/new")) == NULL && errno == ENOENT);
+    CHECK(!cli_can_create(scratch_at("none/new")) && errno == ENOENT);
+    scratch_end();
+}
+
+TEST(only_a_regular_file_is_opened)
+{
+    char path[256], victim[256];
+    scratch_begin();
+    snprintf(path, sizeof path, "%s", scratch_at("pipe"));
+    CHECK(mkfifo(path, 0600) == 0);
+    CHECK(cli_open(path, "r") == NULL && errno == EINVAL);
+    CHECK(cli_open(path, "r+") == NULL && errno == EINVAL);
+    snprintf(victim, sizeof victim, "%s", scratch_write("victim", "precious\n", 9));
+    CHECK(unlink(path) == 0 && symlink(victim, path) == 0);
+    FILE *file = cli_open(path, "r");
+    CHECK(file != NULL && fclose(file) == 0);
+    CHECK(cli_open(path, "r+") == NULL && errno == ELOOP);
+    CHECK(cli_open(scratch_at("none"), "r") == NULL && errno == ENOENT);
+    scratch_end();
 }
 
 TEST_MAIN

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/error.h"
 #include "comm/comm.h"
@@ -342,6 +343,30 @@ TEST(lines_of_this_host_are_read_as_far_as_they_fit_whole)
     CHECK_STR(out, "");
     CHECK(unsetenv("LOCKSTEP_TUNE_FILE") == 0 && remove(path) == 0);
     free(comm);
+}
+
+static void count_line(void *arg, const char *key, const char *times)
+{
+    (void)key;
+    (void)times;
+    ++*(int *)arg;
+}
+
+TEST(times_that_another_user_can_change_are_not_read)
+{
+    static const char text[] = "lockstep tuning 1\n"
+                               "from a, 2 cores, tls, 1 channels, hosts 0,1\tdirect 1 2 3 4\n";
+    char path[] = "/tmp/lockstep-tuning-XXXXXX";
+    int lines = 0;
+    FILE *file = fdopen(mkstemp(path), "w");
+    CHECK(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+    CHECK(ls__tune_each(ls__env_posix(), path, count_line, &lines));
+    CHECK_INT(lines, 1);
+    CHECK(chmod(path, 0666) == 0);
+    CHECK(!ls__tune_each(ls__env_posix(), path, count_line, &lines));
+    CHECK_INT(lines, 1);
+    CHECK_CONTAINS(ls_error_message(), "is not used, since another user could change it: ");
+    CHECK(remove(path) == 0);
 }
 
 TEST_MAIN
