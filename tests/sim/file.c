@@ -379,13 +379,24 @@ int ls__sim_env_rename(const ls__env *env LS__UNUSED, const char *given, const c
     return 0;
 }
 
+/* The file at a path, also by "/proc/self/fd/N". */
+static const inode *find_open(const char *path)
+{
+    int fd = -1;
+    if (sscanf(path, "/proc/self/fd/%d", &fd) != 1) {
+        return find(path);
+    }
+    const ls__sim_object *o = ls__sim_fd(fd, LS__SIM_FILE);
+    return o != NULL ? o->inode : NULL;
+}
+
 int ls__sim_env_stat(const ls__env *env LS__UNUSED, const char *given, bool follow LS__UNUSED,
                      ls__env_stat *out)
 {
     char path[512];
     clean_path(given, path);
     const int error = disk_call();
-    const inode *n = find(path);
+    const inode *n = find_open(path);
     if (error != 0 || (n == NULL && strcmp(path, "/") != 0)) {
         return error != 0 ? error : -ENOENT;
     }

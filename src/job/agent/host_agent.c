@@ -116,7 +116,7 @@ void ls__host_agent_fini(ls__host_agent *a)
     }
     close_fd(a->env, a->ends_fd);
     close_fd(a->env, a->board_fd);
-    memset(a->secret, 0, sizeof a->secret);
+    explicit_bzero(a->secret, sizeof a->secret);
     a->env = NULL;
 }
 

@@ -184,6 +184,7 @@ static void thread_free(ls__agent_thread *t, const ls__env *env)
     if (t->items != NULL) {
         env->release(env, t->items, (size_t)t->item_room * sizeof *t->items);
     }
+    explicit_bzero(t->detected.secret, sizeof t->detected.secret);
     env->release(env, t, sizeof *t);
 }
 

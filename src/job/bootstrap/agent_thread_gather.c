@@ -235,13 +235,6 @@ static bool has_rank_0(const ls__agent_thread *t)
     return false;
 }
 
-/* All waits of ls_init share one deadline. */
-static int64_t left_ms(const ls__agent_thread *t)
-{
-    const uint64_t now = t->host.env->now_ns(t->host.env);
-    return t->deadline_ns > now ? (int64_t)((t->deadline_ns - now) / 1000000u) : 0;
-}
-
 /* From here on the world is gathered as under `lockstep run` (job/nodes), except that the
  * launcher has already assigned the ranks. */
 static ls_status open_nodes(ls__agent_thread *t)
@@ -259,7 +252,7 @@ static ls_status open_nodes(ls__agent_thread *t)
                                   .attempt = t->detected.attempt,
                                   .id = "",
                                   .run_id = "",
-                                  .timeout_ms = left_ms(t)};
+                                  .timeout_ms = ls__time_left_ms(t->host.env, t->deadline_ns)};
     const ls__host_agent_hosts hosts = {.rendezvous = t->detected.rendezvous,
                                         .rendezvous_from = t->detected.rendezvous_from,
                                         .secret_file = ls__setting_get("LOCKSTEP_SECRET_FILE"),
@@ -269,7 +262,7 @@ static ls_status open_nodes(ls__agent_thread *t)
                                         .nodes = &nodes,
                                         .plain = plane != NULL && strcmp(plane, "plain") == 0};
     const ls_status status = ls__host_agent_join_hosts(&t->host, &hosts);
-    memset(t->detected.secret, 0, sizeof t->detected.secret);
+    explicit_bzero(t->detected.secret, sizeof t->detected.secret);
     return status;
 }
 
@@ -292,7 +285,7 @@ static void send_replies(ls__agent_thread *t)
         (void)ls__store_server_invite(t->host.store, fd);
         ls__host_agent_watch(&t->host, l);
     }
-    memset(&reply, 0, sizeof reply);
+    explicit_bzero(&reply, sizeof reply);
 }
 
 /* The world is complete: makes the board and releases the waiting ranks. */

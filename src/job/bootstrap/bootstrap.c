@@ -120,5 +120,5 @@ void ls__bootstrap_close(const ls__env *env, ls__boot *boot)
     ls__agent_thread_end(boot->agent);
     ls__board_close(env, boot->board);
     ls__pmi_end(env);
-    memset(boot, 0, sizeof *boot);
+    explicit_bzero(boot, sizeof *boot);
 }

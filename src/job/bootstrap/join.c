@@ -60,10 +60,18 @@ static void adopt(const ls__env *env, const ls__detected *detected, const ls__lo
     atomic_store_explicit(&place->life, LS__LIFE_JOINED, memory_order_release);
 }
 
-static int64_t left_ms(const ls__env *env, uint64_t deadline_ns)
+static ls_status join_met(const ls__env *env, const ls__detected *detected, uint64_t deadline_ns,
+                          ls__local_joined *met, ls__boot *out)
 {
-    const uint64_t now = env->now_ns(env);
-    return deadline_ns > now ? (int64_t)((deadline_ns - now) / 1000000u) : 0;
+    LS_TRY(open_board(env, met, &out->board));
+    LS_TRY(ls__store_connect(env, met->fd, met->secret, ls__time_left_ms(env, deadline_ns),
+                             &out->store));
+    if (detected->local_rank > 0 && met->host_pid > 0) {
+        LS_TRY(ls__parent_watch_start(env, met->host_pid, out->board, detected->launcher,
+                                      &out->watch));
+    }
+    adopt(env, detected, met, out);
+    return LS_OK;
 }
 
 /* On failure the parts in *out stay open; the caller closes them with ls__bootstrap_close. */
@@ -72,15 +80,9 @@ static ls_status join(const ls__env *env, const ls__detected *detected, uint64_t
 {
     ls__local_joined met;
     LS_TRY(ls__local_join(env, detected, deadline_ns, &met));
-    LS_TRY(open_board(env, &met, &out->board));
-    LS_TRY(ls__store_connect(env, met.fd, met.secret, left_ms(env, deadline_ns), &out->store));
-    if (detected->local_rank > 0 && met.host_pid > 0) {
-        LS_TRY(
-            ls__parent_watch_start(env, met.host_pid, out->board, detected->launcher, &out->watch));
-    }
-    adopt(env, detected, &met, out);
-    memset(&met, 0, sizeof met);
-    return LS_OK;
+    const ls_status status = join_met(env, detected, deadline_ns, &met, out);
+    explicit_bzero(&met, sizeof met);
+    return status;
 }
 
 /* A world of one rank needs no agent, whatever the launcher says, so it is left to the last
@@ -104,7 +106,7 @@ ls_status ls__bootstrap_others(const ls__env *env, int64_t timeout_ms, ls__boot 
     }
     ls_status status = join(env, &detected, deadline, out);
     ls__share_end(env, &detected);
-    memset(detected.secret, 0, sizeof detected.secret);
+    explicit_bzero(detected.secret, sizeof detected.secret);
     if (status < 0) {
         char text[LS__MESSAGE_MAX];
         snprintf(text, sizeof text, "%s", ls_error_message());

@@ -104,7 +104,7 @@ static ls_status try_once(const ls__env *env, const ls__detected *detected, cons
     out->fd = fd;
     out->host_pid = (int)pid;
     memcpy(out->secret, reply.secret, sizeof out->secret);
-    memset(&reply, 0, sizeof reply);
+    explicit_bzero(&reply, sizeof reply);
     return LS_OK;
 }
 

@@ -71,7 +71,7 @@ static ls_status compose(const ls__env *env, char value[LS__PMI_VALUE])
     snprintf(first, sizeof first, "%.*s", (int)strcspn(addresses, ","), addresses);
     LS_TRY(ls__secret_draw(env, secret));
     snprintf(value, LS__PMI_VALUE, "v1/%d/%s/%s", ls__free_port_at(env, first), secret, addresses);
-    memset(secret, 0, sizeof secret);
+    explicit_bzero(secret, sizeof secret);
     return LS_OK;
 }
 
@@ -84,9 +84,9 @@ static bool apply(const char *value, const char *way, ls__detected *d)
     char secret[2 * LS__SECRET_FILE_BYTES + 1] = "";
     if (sscanf(value, "v1/%d/%64[0-9a-f]/%n", &port, secret, &end) != 2 || end == 0 ||
         !ls__secret_parse(secret, strlen(secret), d->secret)) {
-        return false;
+        return false; /* what it holds is no secret of a job */
     }
-    memset(secret, 0, sizeof secret);
+    explicit_bzero(secret, sizeof secret);
     d->has_secret = true;
     if (ls__setting_get("LOCKSTEP_RENDEZVOUS") == NULL) {
         const char *hosts = value + end;
@@ -130,11 +130,12 @@ ls_status ls__share_rendezvous(const ls__env *env, uint64_t deadline_ns, ls__det
     if (d->rank == 0) {
         LS_TRY(compose(env, value));
     }
-    if (!share(env, d->rank, value, deadline_ns, reason)) {
+    const bool shared = share(env, d->rank, value, deadline_ns, reason);
+    const bool sound = shared && apply(value, way, d);
+    explicit_bzero(value, sizeof value);
+    if (!shared) {
         return fail_sharing(d, way, reason);
     }
-    const bool sound = apply(value, way, d);
-    memset(value, 0, sizeof value);
     if (!sound) {
         return fail_sharing(d, way, "rank 0 uses another version of Lockstep");
     }

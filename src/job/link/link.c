@@ -214,7 +214,7 @@ void ls__link_close(ls__link *link)
         const ls__env *env = link->env;
         ls__tls_end(link->tls);
         env->close(env, link->fd);
-        memset(link->secret, 0, sizeof link->secret);
+        explicit_bzero(link->secret, sizeof link->secret);
         env->release(env, link, sizeof *link);
     }
 }

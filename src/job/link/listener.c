@@ -281,6 +281,6 @@ void ls__listener_close(ls__listener *listener)
     if (listener->poller >= 0) {
         env->close(env, listener->poller);
     }
-    memset(listener->secret, 0, sizeof listener->secret);
+    explicit_bzero(listener->secret, sizeof listener->secret);
     env->release(env, listener, sizeof *listener);
 }

@@ -106,7 +106,7 @@ void ls__nodes_close(ls__nodes *n)
     if (n->poller >= 0) {
         n->env->close(n->env, n->poller);
     }
-    memset(n->secret, 0, sizeof n->secret);
+    explicit_bzero(n->secret, sizeof n->secret);
     n->env->release(n->env, n, sizeof *n);
 }
 

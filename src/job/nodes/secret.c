@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/trusted.h"
 
 #define DIGITS (2 * LS__SECRET_FILE_BYTES)
 
@@ -37,16 +39,12 @@ bool ls__secret_parse(const char *text, size_t bytes, uint8_t secret[LS__SECRET_
 }
 
 /* Any user who can read the secret could join the job, so the file must be private, as ssh demands
- * of its keys. */
-static ls_status check_owner(const ls__env *env, const char *path, const char *from)
+ * of its keys. By the descriptor: the path may lead to another file by now. */
+static ls_status check_owner(const ls__env *env, int fd, const char *path, const char *from)
 {
     ls__env_stat found;
-    const int error = env->stat(env, path, true, &found);
-    if (error < 0) {
-        return ls__fail(LS_ERR_SYSTEM, "%s %s: %s; `lockstep secret %s` makes one", from, path,
-                        strerror(-error), path);
-    }
-    if (found.kind != LS__ENV_FILE) {
+    const int error = ls__file_stat_open(env, fd, &found);
+    if (error < 0 || found.kind != LS__ENV_FILE) {
         return ls__fail(LS_ERR_INVALID, "%s %s is not a file", from, path);
     }
     if ((found.mode & 077) != 0 || found.uid != env->uid(env)) {
@@ -59,27 +57,56 @@ static ls_status check_owner(const ls__env *env, const char *path, const char *f
     return LS_OK;
 }
 
+/* Whether other users cannot exchange the file; `real` is its path without links. */
+static ls_status check_place(const ls__env *env, const char *path, const char *from,
+                             char real[LS__TRUSTED_PATH_MAX])
+{
+    ls__untrusted why;
+    const int error = ls__trusted_path(env, path, env->uid(env), real, &why);
+    if (error == -EPERM) {
+        return ls__untrusted_fail(env, from, path, &why);
+    }
+    return error < 0 ? ls__fail(LS_ERR_SYSTEM, "%s %s: %s; `lockstep secret %s` makes one", from,
+                                path, strerror(-error), path)
+                     : LS_OK;
+}
+
+/* O_NONBLOCK: a pipe in its place would wait for a writer. */
+static ls_status open_secret(const ls__env *env, const char *path, const char *from, int *fd)
+{
+    char real[LS__TRUSTED_PATH_MAX];
+    LS_TRY(check_place(env, path, from, real));
+    *fd = env->open(env, real, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
+    return *fd < 0 ? ls__fail(LS_ERR_SYSTEM, "%s %s: %s", from, path, strerror(-*fd)) : LS_OK;
+}
+
 /* Reads one byte more than a secret has, so that a longer file is detected. */
-ls_status ls__secret_read(const ls__env *env, const char *path, const char *from,
-                          uint8_t secret[LS__SECRET_FILE_BYTES])
+static ls_status read_secret(const ls__env *env, int fd, const char *path, const char *from,
+                             uint8_t secret[LS__SECRET_FILE_BYTES])
 {
     char text[DIGITS + 2];
-    LS_TRY(check_owner(env, path, from));
-    const int fd = env->open(env, path, O_RDONLY, 0);
-    const ssize_t received = fd < 0 ? fd : env->read(env, fd, text, sizeof text);
-    if (fd >= 0) {
-        env->close(env, fd);
-    }
+    LS_TRY(check_owner(env, fd, path, from));
+    const ssize_t received = env->read(env, fd, text, sizeof text);
     if (received < 0) {
         return ls__fail(LS_ERR_SYSTEM, "%s %s: %s", from, path, strerror((int)-received));
     }
     const bool sound = ls__secret_parse(text, (size_t)received, secret);
-    memset(text, 0, sizeof text);
+    explicit_bzero(text, sizeof text);
     return sound ? LS_OK
                  : ls__fail(LS_ERR_FORMAT,
                             "%s %s does not hold 64 hexadecimal digits: make it with `lockstep "
                             "secret FILE` and copy it unchanged",
                             from, path);
+}
+
+ls_status ls__secret_read(const ls__env *env, const char *path, const char *from,
+                          uint8_t secret[LS__SECRET_FILE_BYTES])
+{
+    int fd;
+    LS_TRY(open_secret(env, path, from, &fd));
+    const ls_status status = read_secret(env, fd, path, from, secret);
+    env->close(env, fd);
+    return status;
 }
 
 ls_status ls__secret_draw(const ls__env *env, char text[DIGITS + 1])
@@ -92,29 +119,46 @@ ls_status ls__secret_draw(const ls__env *env, char text[DIGITS + 1])
         text[2 * i + 1] = digits[secret[i] & 15];
     }
     text[DIGITS] = '\0';
-    memset(secret, 0, sizeof secret);
+    explicit_bzero(secret, sizeof secret);
     return error < 0
                ? ls__fail(LS_ERR_SYSTEM, "cannot draw the secret of the job: %s", strerror(-error))
                : LS_OK;
 }
 
+/* A secret that could not be written whole is removed: an empty file would pass for one that exists. */
+static int write_secret(const ls__env *env, int fd, const char *path, const char *text,
+                        size_t bytes)
+{
+    const ssize_t put = env->write(env, fd, text, bytes);
+    const int synced = put == (ssize_t)bytes ? env->fsync(env, fd) : put < 0 ? (int)put : -ENOSPC;
+    const int closed = env->close(env, fd);
+    const int error = synced < 0 ? synced : closed;
+    if (error < 0) {
+        (void)env->remove_file(env, path);
+    }
+    return error;
+}
+
 /* O_EXCL: replacing a secret would lock out the nodes that have a copy of it. */
 ls_status ls__secret_create(const ls__env *env, const char *path)
 {
-    char text[DIGITS + 1];
+    char text[DIGITS + 1], real[LS__TRUSTED_PATH_MAX];
     LS_TRY(ls__secret_draw(env, text));
-    const int fd = env->open(env, path, O_WRONLY | O_CREAT | O_EXCL, 0600);
-    if (fd < 0) {
-        return ls__fail(LS_ERR_SYSTEM, "%s: %s%s", path, strerror(-fd),
-                        fd == -EEXIST ? "; an existing secret is not replaced: remove it first, or "
-                                        "use it"
-                                      : "");
-    }
+    const int fd = env->open(env, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
     text[DIGITS] = '\n';
-    const ssize_t put = env->write(env, fd, text, sizeof text);
-    env->close(env, fd);
-    memset(text, 0, sizeof text);
-    return put == (ssize_t)sizeof text
-               ? LS_OK
-               : ls__fail(LS_ERR_SYSTEM, "%s: %s", path, strerror(put < 0 ? (int)-put : EIO));
+    const int error = fd < 0 ? fd : write_secret(env, fd, path, text, sizeof text);
+    explicit_bzero(text, sizeof text);
+    if (fd == -EEXIST) {
+        return ls__fail(LS_ERR_SYSTEM,
+                        "%s: %s; an existing secret is not replaced: remove it first, or use it",
+                        path, strerror(EEXIST));
+    }
+    if (error < 0) {
+        return ls__fail(LS_ERR_SYSTEM, "%s: %s", path, strerror(-error));
+    }
+    const ls_status status = check_place(env, path, "secret", real);
+    if (status < 0) {
+        (void)env->remove_file(env, path); /* no job would take it */
+    }
+    return status;
 }

@@ -87,6 +87,7 @@ LS__PRINTF(3, 4) static bool ask(wire *w, const char *answer, const char *format
     va_end(arguments);
     const ssize_t put = w->env->write(w->env, w->fd, text, (size_t)length);
     text[strcspn(text, " \n")] = '\0';
+    explicit_bzero(text + strlen(text), sizeof text - strlen(text)); /* it may hold the secret */
     if (put != length) {
         return fail(w, text, put < 0 ? strerror((int)-put) : "the request was cut");
     }
@@ -101,28 +102,34 @@ LS__PRINTF(3, 4) static bool ask(wire *w, const char *answer, const char *format
     return true;
 }
 
+static bool broadcast(wire *w, int rank, const char *key, char value[LS__PMI_VALUE])
+{
+    char space[256];
+    if (!ask(w, "response_to_init", "cmd=init pmi_version=1 pmi_subversion=1\n") ||
+        !ask(w, "my_kvsname", "cmd=get_my_kvsname\n")) {
+        return false;
+    }
+    field(w, "kvsname", space, sizeof space);
+    if (rank == 0 &&
+        !ask(w, "put_result", "cmd=put kvsname=%s key=%s value=%s\n", space, key, value)) {
+        return false;
+    }
+    if (!ask(w, "barrier_out", "cmd=barrier_in\n") ||
+        !ask(w, "get_result", "cmd=get kvsname=%s key=%s\n", space, key)) {
+        return false;
+    }
+    field(w, "value", value, LS__PMI_VALUE);
+    return true;
+}
+
 bool ls__pmi_wire_broadcast(const ls__env *env, int fd, int rank, const char *key,
                             char value[LS__PMI_VALUE], uint64_t deadline_ns,
                             char reason[LS__PMI_REASON])
 {
     wire w = {.env = env, .fd = fd, .deadline_ns = deadline_ns, .reason = reason};
-    char space[256];
-    if (!ask(&w, "response_to_init", "cmd=init pmi_version=1 pmi_subversion=1\n") ||
-        !ask(&w, "my_kvsname", "cmd=get_my_kvsname\n")) {
-        return false;
-    }
-    field(&w, "kvsname", space, sizeof space);
-    if (rank == 0 &&
-        !ask(&w, "put_result", "cmd=put kvsname=%s key=%s value=%s\n", space, key, value)) {
-        return false;
-    }
-    if (!ask(&w, "barrier_out", "cmd=barrier_in\n") ||
-        !ask(&w, "get_result", "cmd=get kvsname=%s key=%s\n", space, key)) {
-        return false;
-    }
-    field(&w, "value", value, LS__PMI_VALUE);
-    memset(w.line, 0, sizeof w.line); /* it holds the secret */
-    return true;
+    const bool sound = broadcast(&w, rank, key, value);
+    explicit_bzero(w.line, sizeof w.line); /* it holds the secret */
+    return sound;
 }
 
 void ls__pmi_wire_end(const ls__env *env, int fd, uint64_t deadline_ns)

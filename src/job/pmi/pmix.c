@@ -145,7 +145,7 @@ static bool get(const pmix_calls *calls, const pmix_proc *self, const char *key,
     out[0] = '\0';
     if (value != NULL && value->type == PMIX_STRING && value->data.string != NULL) {
         snprintf(out, LS__PMI_VALUE, "%s", value->data.string);
-        memset(value->data.string, 0, strlen(value->data.string));
+        explicit_bzero(value->data.string, strlen(value->data.string));
         free(value->data.string);
     }
     free(value);

@@ -299,7 +299,7 @@ static ls_status handshake(ls_store *store, const uint8_t *secret, int64_t timeo
     memcpy(hello + LS__WIRE_HEADER, secret, LS__STORE_SECRET_BYTES);
     (void)ls__store_lock(store, LS__NEVER);
     ls_status status = send_all(store, hello, sizeof hello, -1, deadline);
-    memset(hello, 0, sizeof hello);
+    explicit_bzero(hello, sizeof hello);
     if (status == LS_OK) {
         ls__list_push_back(&store->calls, &p.link);
         status = await(store, &p, deadline);

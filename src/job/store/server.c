@@ -100,7 +100,7 @@ void ls__store_server_free(ls__store_server *server)
     if (server->failure != NULL) {
         env->release(env, server->failure, server->failure_bytes + 1);
     }
-    memset(server->secret, 0, sizeof server->secret);
+    explicit_bzero(server->secret, sizeof server->secret);
     env->release(env, server, sizeof *server);
 }
 
@@ -313,7 +313,7 @@ static void read_hello(ls__store_server *server, ls__store_peer *c)
         return;
     }
     const bool proven = equal_secret(c->hello + LS__WIRE_HEADER, server->secret);
-    memset(c->hello + LS__WIRE_HEADER, 0, LS__STORE_SECRET_BYTES);
+    explicit_bzero(c->hello + LS__WIRE_HEADER, LS__STORE_SECRET_BYTES);
     if (!proven || !ls__wire_header_read(c->hello, &header) || header.type != LS__WIRE_HELLO_TYPE ||
         header.length != LS__STORE_SECRET_BYTES) {
         c->lost = true;

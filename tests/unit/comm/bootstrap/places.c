@@ -1,6 +1,7 @@
 /* Addresses, interfaces, the secret's file: what hosts meet by. */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -231,6 +232,84 @@ static void write_file(const char *path, const char *text, size_t bytes)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     CHECK(fd >= 0 && write(fd, text, bytes) == (ssize_t)bytes && close(fd) == 0);
+}
+
+/* Another user who may change the folder could give this one another secret. */
+TEST(a_secret_in_a_folder_of_others_is_refused)
+{
+    const ls__env *env = ls__env_posix();
+    char folder[] = "/tmp/lockstep-secret-XXXXXX", path[64], link[64];
+    uint8_t a[32];
+    CHECK(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/s", folder);
+    snprintf(link, sizeof link, "%s/l", folder);
+    CHECK_OK(ls__secret_create(env, path));
+    CHECK(symlink("s", link) == 0);
+    CHECK_OK(ls__secret_read(env, link, "--secret-file", a));
+    CHECK(chmod(folder, 0777) == 0);
+    CHECK_STATUS(ls__secret_read(env, path, "--secret-file", a), LS_ERR_SYSTEM);
+    CHECK_CONTAINS(ls_error_message(), "is not used, since another user could change it: ");
+    CHECK(unlink(path) == 0);
+    CHECK_STATUS(ls__secret_create(env, path), LS_ERR_SYSTEM); /* no job would take it */
+    CHECK(access(path, F_OK) != 0);
+    CHECK(chmod(folder, 0700) == 0);
+    CHECK(mkfifo(path, 0600) == 0); /* without a writer */
+    CHECK_STATUS(ls__secret_read(env, path, "--secret-file", a), LS_ERR_INVALID);
+    CHECK(unlink(path) == 0 && unlink(link) == 0 && rmdir(folder) == 0);
+}
+
+/* The checks are about the file that is read: it is exchanged for one that others can read when it is
+ * opened, after any look at its path. */
+static char exchanged[64];
+
+static int open_exchanged(const ls__env *env, const char *path, int flags, int mode)
+{
+    (void)env;
+    CHECK(chmod(exchanged, 0644) == 0);
+    return ls__env_posix()->open(ls__env_posix(), path, flags, mode);
+}
+
+TEST(a_secret_is_checked_on_the_descriptor_that_is_read)
+{
+    ls__env env = *ls__env_posix();
+    char folder[] = "/tmp/lockstep-secret-XXXXXX";
+    uint8_t a[32];
+    CHECK(mkdtemp(folder) != NULL);
+    snprintf(exchanged, sizeof exchanged, "%s/s", folder);
+    CHECK_OK(ls__secret_create(&env, exchanged));
+    env.open = open_exchanged;
+    CHECK_STATUS(ls__secret_read(&env, exchanged, "--secret-file", a), LS_ERR_AUTH);
+    CHECK(unlink(exchanged) == 0 && rmdir(folder) == 0);
+}
+
+/* The stack of a thread that makes a secret and reads it. */
+static char stack[256 << 10] __attribute__((aligned(4096)));
+
+static void *make_and_read(void *arg)
+{
+    uint8_t *secret = arg;
+    CHECK_OK(ls__secret_create(ls__env_posix(), exchanged));
+    CHECK_OK(ls__secret_read(ls__env_posix(), exchanged, "--secret-file", secret));
+    return NULL;
+}
+
+TEST(no_copy_of_a_secret_stays_on_the_stack)
+{
+    char folder[] = "/tmp/lockstep-secret-XXXXXX", text[66] = "";
+    static uint8_t secret[32];
+    pthread_attr_t on_it;
+    pthread_t thread;
+    CHECK(mkdtemp(folder) != NULL);
+    snprintf(exchanged, sizeof exchanged, "%s/s", folder);
+    CHECK(pthread_attr_init(&on_it) == 0 &&
+          pthread_attr_setstack(&on_it, stack, sizeof stack) == 0);
+    CHECK(pthread_create(&thread, &on_it, make_and_read, secret) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    FILE *file = fopen(exchanged, "r");
+    CHECK(file != NULL && fread(text, 1, 65, file) == 65 && fclose(file) == 0);
+    CHECK(memmem(stack, sizeof stack, secret, sizeof secret) == NULL);
+    CHECK(memmem(stack, sizeof stack, text, 64) == NULL);
+    CHECK(unlink(exchanged) == 0 && rmdir(folder) == 0);
 }
 
 TEST(a_secret_is_read_back_and_only_from_a_sound_file)
