@@ -330,7 +330,7 @@ static bool again(front *f, ls__job_result *result)
     if (result->node0_decided && result->code != 0) {
         return follow_node0(f, result);
     }
-    if (result->code == 0 || f->job.max_restarts == 0) {
+    if (result->cause[0] == '\0' || f->job.max_restarts == 0) {
         return false;
     }
     if (asked_to_stop(f, result)) {

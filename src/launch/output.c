@@ -15,11 +15,11 @@
 #include "launch/output.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/file.h"
 #include "base/log.h"
 
 #define LINE_BYTES_MAX ((size_t)64 << 10) /* a longer one is written in several */
@@ -30,6 +30,7 @@
 #define SINK_BYTES_FULL ((size_t)256 << 10) /* above it ranks are not read */
 #define PIPE_PIECE 4096                     /* PIPE_BUF: a pipe that polls writable takes it */
 #define TAIL_BYTES 2048
+#define PATH_BYTES 4096
 #define LIVE_BYTES 512
 #define CLEAR_LINE "\r\033[K"
 
@@ -61,6 +62,8 @@ struct ls__output {
     const ls__env *env;
     int ranks, first_rank;
     bool prefix;
+    bool cut; /* a log is not whole */
+    char log_dir[PATH_BYTES];
     sink sink[2];
     stream *streams; /* [ranks * 2] */
     char (*tails)[TAIL_BYTES];
@@ -68,8 +71,7 @@ struct ls__output {
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
-/* A descriptor, or -errno. The file is a new one: in a folder that others can write to, a link there
- * could lead to any file of this user's, and a pipe would stop the job. */
+/* A descriptor, or -errno. */
 static int open_log(const ls__env *env, const char *folder, int r, int which)
 {
     char path[4096];
@@ -83,8 +85,7 @@ static int open_log(const ls__env *env, const char *folder, int r, int which)
     if (length < 0 || (size_t)length >= sizeof path) {
         return -ENAMETOOLONG;
     }
-    (void)env->remove_file(env, path); /* of an earlier run, or somebody's link or pipe */
-    return env->open(env, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
+    return ls__file_create(env, path, 0666);
 }
 
 /* Makes a folder with its parents, as mkdir -p. */
@@ -110,6 +111,7 @@ static ls_status open_logs(ls__output *output, const char *folder)
 {
     const ls__env *env = output->env;
     int error = make_path(env, folder);
+    snprintf(output->log_dir, sizeof output->log_dir, "%s", folder);
     for (int i = 0; error >= 0 && i < 2 * output->ranks; i++) {
         stream *s = &output->streams[i];
         s->log_fd = open_log(env, folder, output->first_rank + s->rank, s->which);
@@ -384,18 +386,31 @@ static void take_byte(ls__output *output, stream *s, char byte, bool terminal)
     s->displayed = false;
 }
 
-/* Logs hold the bytes as they came. A full disk must not end the job: the log ends instead. */
-static void write_log(const ls__output *output, stream *s, const char *data, size_t bytes)
+/* Closes the log of a stream. One that cannot be written does not end the job, but its status. */
+static void close_log(ls__output *output, stream *s, ssize_t error)
+{
+    const int closed = s->log_fd >= 0 ? output->env->close(output->env, s->log_fd) : 0;
+    error = error < 0 ? error : closed;
+    s->log_fd = -1;
+    if (error < 0) {
+        output->cut = true;
+        LS__WARN("--log-dir: \"%s/%d/%s.log\": %s; the rest of this output is not in the file",
+                 output->log_dir, output->first_rank + s->rank, s->which ? "stderr" : "stdout",
+                 strerror((int)-error));
+    }
+}
+
+/* Logs hold the bytes as they came. */
+static void write_log(ls__output *output, stream *s, const char *data, size_t bytes)
 {
     const ls__env *env = output->env;
     for (size_t done = 0; s->log_fd >= 0 && done < bytes;) {
-        ssize_t put_bytes = env->write(env, s->log_fd, data + done, bytes - done);
-        if (put_bytes <= 0) {
-            env->close(env, s->log_fd);
-            s->log_fd = -1;
+        const ssize_t written = env->write(env, s->log_fd, data + done, bytes - done);
+        if (written <= 0) {
+            close_log(output, s, written < 0 ? written : -EIO);
             return;
         }
-        done += (size_t)put_bytes;
+        done += (size_t)written;
     }
 }
 
@@ -407,6 +422,7 @@ static void end_stream(ls__output *output, stream *s)
     }
     output->env->close(output->env, s->fd);
     s->fd = -1;
+    close_log(output, s, 0);
     if (s->length > 0) {
         put_line(output, s);
     }
@@ -522,6 +538,11 @@ void ls__output_turn(ls__output *output, const ls__env_poll *items, int count)
             end_stream(output, s);
         }
     }
+}
+
+bool ls__output_is_cut(const ls__output *output)
+{
+    return output->cut;
 }
 
 bool ls__output_reading(const ls__output *output)

@@ -27,6 +27,7 @@ bool ls__output_writing(const ls__output *output); /* something is not written y
 void ls__output_say(ls__output *output, const char *line);
 /* Ends all streams: what stands in them without a newline is written too. */
 void ls__output_end(ls__output *output);
+bool ls__output_is_cut(const ls__output *output); /* a log could not be written whole */
 /* The last lines of rank r, at most `bytes` - 1 and terminated. */
 void ls__output_tail(const ls__output *output, int r, char *out, size_t bytes);
 /* The output is a terminal, where a line may be updated. */

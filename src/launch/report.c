@@ -154,6 +154,18 @@ static void add_good_stop(const ls__agent *agent, ls__text *to)
     }
 }
 
+/* Who reads the logs afterwards must not take them for all that the ranks said. */
+static void add_cut_logs(ls__agent *agent, ls__text *to)
+{
+    if (agent->output != NULL && ls__output_is_cut(agent->output)) {
+        agent->result->code = 1;
+        ls__text_add(to,
+                     "lockstep: all ranks ended well, but logs in %s are not complete; make room "
+                     "there, or give another --log-dir\n",
+                     agent->job->log_dir);
+    }
+}
+
 /* cause, last lines of the culprit, number of ranks that it stopped, and a failure that a rank
  * had survived before. */
 void ls__agent_report(ls__agent *agent)
@@ -163,6 +175,7 @@ void ls__agent_report(ls__agent *agent)
     ls__text to = {result->report, sizeof result->report};
     if (!agent->host.has_cause) {
         add_good_stop(agent, &to);
+        add_cut_logs(agent, &to);
         return;
     }
     if (result->failure.last_lines[0] == '\0') {

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <lockstep/runtime.h>
 
@@ -274,6 +275,46 @@ TEST(the_log_folder_has_each_ranks_output_and_the_pids)
                  "exit 2\n"
                  "done; ls logs | wc -l; hostname",
                  0, "4\n");
+}
+
+/* Behind `small KB`: the folder l is a file system of its own of so many KiB. */
+static void check_on_a_small_disk(const char *text, int status, const char *part)
+{
+    char whole[1024];
+    snprintf(whole, sizeof whole,
+             "unshare -m true || exit 77\nmkdir l\n"
+             "unshare -m sh -c 'small() { mount -t tmpfs -o size=$1k tmpfs l || exit 77; }\n%s'",
+             text);
+    test_output got = script(whole);
+    if (got.status == 77 || geteuid() != 0) {
+        SKIP("a mount namespace needs root");
+    }
+    if (got.status != status) {
+        test_fail(__FILE__, __LINE__, "status %d, want %d: %s", got.status, status, got.text);
+    }
+    CHECK_SAYS(got.text, part);
+    free(got.text);
+}
+
+TEST(a_log_that_does_not_fit_on_the_disk_is_named_and_no_success)
+{
+    check_on_a_small_disk("small 64; $L run -n 2 --log-dir l --max-restarts 1 "
+                          "sh -c \"head -c 100000 /dev/zero | tr \\\\\\0 x\" >/dev/null; s=$?\n"
+                          "[ -e l/attempt_1 ] && exit 5; exit $s",
+                          1,
+                          SAYS("lockstep: all ranks ended well, but logs in %s are not complete; "
+                               "make room there, or give another --log-dir"));
+    check_on_a_small_disk("small 64; $L run -n 1 --log-dir l head -c 100000 /dev/zero >/dev/null",
+                          1,
+                          SAYS("--log-dir: \"%s/%d/%s.log\": %s; the rest of this output is not in "
+                               "the file"));
+}
+
+TEST(a_secret_that_does_not_fit_on_the_disk_leaves_no_file)
+{
+    check_on_a_small_disk("small 4; head -c 4096 /dev/zero > l/full; $L secret l/s; s=$?\n"
+                          "[ -e l/s ] && exit 5; exit $s",
+                          1, "lockstep secret: l/s: No space left on device");
 }
 
 /* ---- signals --------------------------------------------------------------------------------- */
