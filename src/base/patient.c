@@ -18,6 +18,7 @@
 #define BUFFER_BYTES ((size_t)1 << 20) /* what one read or write takes at most */
 #define NAMES_MAX ((size_t)64 << 20)   /* bytes of the names in a folder */
 #define AHEAD_BYTES ((size_t)16 << 20) /* of a mapped file, read in one call */
+#define LOOK_MS 20                     /* between two questions whether to stop */
 #define PAGE_BYTES 4096                /* or a part of one */
 
 enum { IDLE, ASKED, LOST, STOP };
@@ -36,6 +37,7 @@ typedef enum patient_call {
     REMOVE_FILE,
     REMOVE_FOLDER,
     RENAME,
+    RESOLVE,
     STAT,
     WRITE
 } patient_call;
@@ -43,7 +45,7 @@ typedef enum patient_call {
 /* A call with its arguments and results. */
 typedef struct request {
     patient_call call;
-    const char *path, *to; /* NULL: the call has none */
+    const char *path, *to; /* NULL: the call has none; RESOLVE: a host's name */
     const void *in;        /* WRITE */
     int fd, flags, mode;
     bool follow;
@@ -60,6 +62,8 @@ struct ls__patient {
     const ls__env *real;
     int64_t timeout_ms;
     size_t ahead;
+    bool (*stop)(void *arg); /* of ls__resolve_within; NULL: nobody ends a call early */
+    void *stop_arg;
     uint64_t until_ns; /* the deadline of all calls since ls__patient_renew; 0: each has its own */
     ls__env_thread *thread;
     _Atomic uint32_t state; /* Sync: release by who ends its turn, acquire by the other */
@@ -69,6 +73,7 @@ struct ls__patient {
     uint8_t *buffer; /* [BUFFER_BYTES]; malloc, from the first READ or WRITE on */
     char *names;     /* of LIST, each ended by 0; malloc */
     size_t names_bytes, names_room;
+    char address[LS__PATIENT_ADDRESSES][LS__ADDRESS_MAX]; /* of RESOLVE */
 };
 
 static ls__patient *patient_of(const ls__env *env)
@@ -119,22 +124,33 @@ static int adopt(ls__patient *p, const request *given)
     return 0;
 }
 
-/* Sync: the CAS decides whether the result came in time. */
-static bool await(ls__patient *p)
+/* Whether the caller's wait is over although the call is not: 0, -ETIMEDOUT or -ECANCELED. Lowers
+ * *next_ns to the time of the next look. */
+static int is_over(const ls__patient *p, uint64_t deadline, uint64_t *next_ns)
+{
+    const uint64_t now = p->real->now_ns(p->real);
+    const uint64_t look = p->stop != NULL ? ls__time_after(now, LOOK_MS) : LS__NEVER;
+    *next_ns = look < deadline ? look : deadline;
+    return now >= deadline ? -ETIMEDOUT : p->stop != NULL && p->stop(p->stop_arg) ? -ECANCELED : 0;
+}
+
+/* 0, or why the result is not waited for. Sync: the CAS decides whether it came in time. */
+static int await(ls__patient *p)
 {
     const ls__env *real = p->real;
     const uint64_t deadline =
         p->until_ns != 0 ? p->until_ns : ls__deadline_after(real, p->timeout_ms);
     while (atomic_load_explicit(&p->state, memory_order_acquire) == ASKED) {
         uint32_t asked = ASKED;
-        if (real->now_ns(real) >= deadline &&
-            atomic_compare_exchange_strong_explicit(&p->state, &asked, LOST, memory_order_acquire,
-                                                    memory_order_acquire)) {
-            return false;
+        uint64_t next_ns;
+        const int over = is_over(p, deadline, &next_ns);
+        if (over < 0 && atomic_compare_exchange_strong_explicit(
+                            &p->state, &asked, LOST, memory_order_acquire, memory_order_acquire)) {
+            return over;
         }
-        (void)real->park(real, &p->state, ASKED, deadline);
+        (void)real->park(real, &p->state, ASKED, next_ns);
     }
-    return true;
+    return 0;
 }
 
 /* Puts the results into *r; returns that of the call, or -ETIMEDOUT with *r as it was. */
@@ -145,14 +161,15 @@ static ssize_t ask(const ls__env *env, request *r)
         return -ETIMEDOUT;
     }
     LS_ASSERT(atomic_load_explicit(&p->state, memory_order_relaxed) == IDLE);
-    const int error = adopt(p, r);
+    int error = adopt(p, r);
     if (error < 0) {
         return error;
     }
     atomic_store_explicit(&p->state, ASKED, memory_order_release);
     p->real->wake(p->real, &p->state, 1);
-    if (!await(p)) {
-        return -ETIMEDOUT;
+    error = await(p);
+    if (error < 0) {
+        return error;
     }
     *r = p->request;
     return r->result;
@@ -353,6 +370,8 @@ static ssize_t perform(ls__patient *p)
         return real->remove_folder(real, r->path);
     case RENAME:
         return real->rename(real, r->path, r->to);
+    case RESOLVE:
+        return real->resolve(real, r->path, p->address, (int)r->bytes);
     case STAT:
         return real->stat(real, r->path, r->follow, &r->stat);
     case WRITE:
@@ -460,4 +479,25 @@ void ls__patient_renew(ls__patient *p)
 const ls__env *ls__patient_env(ls__patient *p, const ls__env *real)
 {
     return p != NULL ? &p->table : real;
+}
+
+/* ---- names ------------------------------------------------------------------------------------ */
+
+int ls__resolve_within(const ls__env *env, const ls__resolve_spec *spec,
+                       char (*out)[LS__ADDRESS_MAX], int room)
+{
+    ls__patient *p = ls__patient_new(env, spec->timeout_ms, 0);
+    room = room < LS__PATIENT_ADDRESSES ? room : LS__PATIENT_ADDRESSES;
+    if (p == NULL) {
+        return env->resolve(env, spec->name, out, room);
+    }
+    p->stop = spec->stop;
+    p->stop_arg = spec->stop_arg;
+    const int count =
+        (int)ask(&p->table, &(request){.call = RESOLVE, .path = spec->name, .bytes = (size_t)room});
+    if (count > 0) {
+        memcpy(out, p->address, (size_t)count * sizeof *out);
+    }
+    ls__patient_free(p);
+    return count;
 }

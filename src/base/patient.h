@@ -1,4 +1,4 @@
-/* Calls about files with a deadline.
+/* Calls about files, and to the resolver of names, with a deadline.
  *
  * A system call about a file cannot be cancelled, and on a file system that hangs it never returns.
  * A patient table makes such calls on a thread of its own: one that has not ended by its deadline
@@ -31,5 +31,19 @@ void ls__patient_renew(ls__patient *patient);
 
 /* The table: memory, and calls about files; no other entry is set. `real` for NULL. */
 const ls__env *ls__patient_env(ls__patient *patient, const ls__env *real);
+
+#define LS__PATIENT_ADDRESSES 16
+
+typedef struct ls__resolve_spec {
+    const char *name;
+    int64_t timeout_ms;
+    bool (*stop)(void *arg); /* asked now and then whether to give up; NULL: never */
+    void *stop_arg;
+} ls__resolve_spec;
+
+/* As env->resolve, which waits for a name server as long as the system's resolver likes. Writes at most
+ * LS__PATIENT_ADDRESSES addresses. -ETIMEDOUT; -ECANCELED: `stop` said so. */
+int ls__resolve_within(const ls__env *env, const ls__resolve_spec *spec,
+                       char (*out)[LS__ADDRESS_MAX], int room);
 
 #endif

@@ -16,6 +16,16 @@
 
 /* ---- gathering ----------------------------------------------------------------------------- */
 
+/* Serves the loop while a name server has not answered. */
+static bool stopped_meanwhile(void *arg)
+{
+    ls__agent *agent = arg;
+    agent->starting = true; /* a turn that does not wait */
+    ls__agent_turn(agent);
+    agent->starting = false;
+    return agent->host.has_cause;
+}
+
 /* Translates the job's options for the host agent, which connects. */
 static ls_status open_nodes(ls__agent *agent)
 {
@@ -32,7 +42,9 @@ static ls_status open_nodes(ls__agent *agent)
                                         .secret_file = job->secret_file,
                                         .secret_from = "--secret-file",
                                         .nodes = &nodes,
-                                        .plain = job->plain};
+                                        .plain = job->plain,
+                                        .stop = stopped_meanwhile,
+                                        .stop_arg = agent};
     return ls__host_agent_join_hosts(&agent->host, &hosts);
 }
 

@@ -92,6 +92,8 @@ typedef struct ls__host_agent_hosts {
     const uint8_t *secret;       /* used without a file; NULL: none, and then only the loopback */
     const ls__nodes_spec *nodes; /* number of hosts, time limit …; hosts.c adds the rest */
     bool plain;                  /* the user's choice for links that leave the host */
+    bool (*stop)(void *arg);     /* asked while a name is resolved; true: give up; NULL: never */
+    void *stop_arg;
 } ls__host_agent_hosts;
 
 /* Starts to gather: the first host listens at the rendezvous, the others connect to it. */

@@ -18,8 +18,10 @@ ls_status ls__host_agent_join_hosts(ls__host_agent *a, const ls__host_agent_host
 {
     LS_ASSERT(a->nodes == NULL && a->board == NULL);
     ls__rendezvous_place place;
+    const uint64_t deadline = ls__deadline_after(a->env, hosts->nodes->timeout_ms);
     LS_TRY(ls__place_parse(hosts->rendezvous, hosts->rendezvous_from, &place));
-    LS_TRY(ls__place_resolve(a->env, &place));
+    LS_TRY(
+        ls__place_resolve(a->env, &place, hosts->nodes->timeout_ms, hosts->stop, hosts->stop_arg));
     if (hosts->secret_file != NULL) {
         LS_TRY(ls__secret_read(a->env, hosts->secret_file, hosts->secret_from, a->secret));
     } else if (hosts->secret != NULL) {
@@ -27,6 +29,7 @@ ls_status ls__host_agent_join_hosts(ls__host_agent *a, const ls__host_agent_host
     }
     ls__nodes_spec spec = *hosts->nodes;
     spec.env = a->env;
+    spec.deadline_ns = deadline;
     spec.store = a->store;
     spec.secret = hosts->secret_file != NULL || hosts->secret != NULL ? a->secret : NULL;
     spec.mode = ls__place_mode(&place, hosts->plain);

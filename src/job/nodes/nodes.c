@@ -28,7 +28,8 @@ static void init_from(ls__nodes *n, const ls__nodes_spec *spec)
     n->given_world = spec->world_size;
     n->place = *spec->place;
     n->timeout_ms = spec->timeout_ms;
-    n->deadline_ns = ls__deadline_after(n->env, spec->timeout_ms);
+    n->deadline_ns =
+        spec->deadline_ns != 0 ? spec->deadline_ns : ls__deadline_after(n->env, spec->timeout_ms);
     for (int r = 0; r < spec->ranks && spec->world_rank != NULL; r++) {
         n->world_rank[r] = spec->world_rank[r];
     }

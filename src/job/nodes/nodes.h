@@ -53,6 +53,7 @@ typedef struct ls__nodes_spec {
     const char *host;                  /* this host's name */
     const char *version;               /* of the library: the same on all nodes */
     int64_t timeout_ms;                /* for all to come */
+    uint64_t deadline_ns;              /* when it ends; 0: timeout_ms from now */
 } ls__nodes_spec;
 
 /* The layout of the world, the same on all nodes once RUNNING. */

@@ -1,6 +1,5 @@
 /* The rendezvous: parsing and resolving HOST:PORT, choosing a network interface, and finding which
- * of the addresses belong to this host. Everything here blocks at most in the system's resolver,
- * before the nodes connect.
+ * of the addresses belong to this host.
  */
 #include "job/nodes/rendezvous.h"
 
@@ -11,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/patient.h"
 #include "base/settings.h"
 #include "base/text.h"
 
@@ -58,17 +58,30 @@ ls_status ls__place_parse(const char *text, const char *from, ls__rendezvous_pla
     return LS_OK;
 }
 
+/* Such a text needs no name server. */
+static bool is_numeric(const char *name)
+{
+    return strchr(name, ':') != NULL || name[strspn(name, "0123456789.")] == '\0';
+}
+
 /* The host of a place is a name, an address, or several of them with commas in between. Returns how
  * many addresses there are, or -errno if no part of the list can be resolved. */
-static int resolve_list(const ls__env *env, ls__rendezvous_place *place)
+static int resolve_list(const ls__env *env, ls__rendezvous_place *place,
+                        const ls__resolve_spec *how)
 {
     int found = 0, error = -ENOENT;
-    for (const char *at = place->host; *at != '\0';) {
+    const uint64_t deadline = ls__deadline_after(env, how->timeout_ms);
+    for (const char *at = place->host; *at != '\0' && error != -ECANCELED;) {
         char name[LS__PLACE_HOST];
         const size_t bytes = strcspn(at, ",");
+        const int room = LS__PLACE_ADDRESSES - found;
         snprintf(name, sizeof name, "%.*s", (int)bytes, at);
-        const int count =
-            env->resolve(env, name, place->address + found, LS__PLACE_ADDRESSES - found);
+        ls__resolve_spec one = *how;
+        one.name = name;
+        one.timeout_ms = ls__time_left_ms(env, deadline);
+        const int count = is_numeric(name)
+                              ? env->resolve(env, name, place->address + found, room)
+                              : ls__resolve_within(env, &one, place->address + found, room);
         found += count > 0 ? count : 0;
         error = count < 0 ? count : error;
         at += bytes + (at[bytes] == ',');
@@ -76,17 +89,30 @@ static int resolve_list(const ls__env *env, ls__rendezvous_place *place)
     return found > 0 ? found : error;
 }
 
+static const char *reason_of(int error)
+{
+    return error == -ENOENT || error == 0 ? "no such name" : strerror(-error);
+}
+
 /* The resolver of the system decides which addresses come first, and so which one is tried
  * first. */
-ls_status ls__place_resolve(const ls__env *env, ls__rendezvous_place *place)
+ls_status ls__place_resolve(const ls__env *env, ls__rendezvous_place *place, int64_t timeout_ms,
+                            bool (*stop)(void *arg), void *arg)
 {
-    const int count = resolve_list(env, place);
+    const ls__resolve_spec how = {.timeout_ms = timeout_ms, .stop = stop, .stop_arg = arg};
+    const int count = resolve_list(env, place, &how);
+    if (count == -ETIMEDOUT) {
+        return ls__fail(LS_ERR_TIMEOUT,
+                        "%s %s:%d: no name server has answered for the name \"%s\" within %.1f s: "
+                        "check /etc/resolv.conf and the network, or give a numeric address",
+                        place->from, place->host, place->port, place->host,
+                        (double)timeout_ms * 1e-3);
+    }
     if (count <= 0) {
         return ls__fail(LS_ERR_SYSTEM,
                         "%s %s:%d: the name \"%s\" cannot be resolved on this host (%s): give a "
                         "numeric address, or a name that every node knows",
-                        place->from, place->host, place->port, place->host,
-                        count == -ENOENT || count == 0 ? "no such name" : strerror(-count));
+                        place->from, place->host, place->port, place->host, reason_of(count));
     }
     place->count = count;
     return LS_OK;

@@ -25,8 +25,10 @@ typedef struct ls__rendezvous_place {
 
 /* Splits "HOST:PORT"; `from` names the flag or variable in messages. */
 ls_status ls__place_parse(const char *text, const char *from, ls__rendezvous_place *out);
-/* Fills in the addresses. Blocks as long as the system's resolver does. */
-ls_status ls__place_resolve(const ls__env *env, ls__rendezvous_place *place);
+/* Fills in the addresses, within timeout_ms and until stop(arg), which is asked now and then, says to
+ * give up (NULL: never). */
+ls_status ls__place_resolve(const ls__env *env, ls__rendezvous_place *place, int64_t timeout_ms,
+                            bool (*stop)(void *arg), void *arg);
 bool ls__address_is_loopback(const char *address);
 /* Whether it was resolved, and to loopback addresses only. */
 bool ls__place_is_loopback(const ls__rendezvous_place *place);

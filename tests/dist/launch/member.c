@@ -7,15 +7,20 @@
  *                          and print the root cause
  *     member squat UID ADDRESS PORT N   as user 65534: takes a name by which N ranks of user UID
  *                          might meet, as releases before 0.2 did; a file squats appears
+ *     member mute          a name server that answers nothing, in a network of its own: a file mute
+ *                          appears when it is there, and a file asked at the first question
  *     member early         joins, and says which ranks had been started by then
  *     member hold          all meet; then a file up.RANK appears and they wait for go.RANK
  */
 #include <fcntl.h>
+#include <net/if.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -219,6 +224,30 @@ static int squat(char **arguments)
     return 0;
 }
 
+/* Touches a file: scripts wait for it. */
+static void show(const char *name)
+{
+    FILE *file = fopen(name, "w");
+    require(file != NULL && fputs("yes\n", file) >= 0 && fclose(file) == 0, name);
+}
+
+/* A name server that answers nothing, in a network of its own. */
+static int mute(void)
+{
+    struct ifreq loopback = {.ifr_name = "lo", .ifr_flags = IFF_UP};
+    const struct sockaddr_in at = {
+        .sin_family = AF_INET, .sin_port = htons(53), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    char question[512];
+    const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    require(ioctl(fd, SIOCSIFFLAGS, &loopback) == 0, "a loopback");
+    require(bind(fd, (const struct sockaddr *)&at, sizeof at) == 0, "port 53");
+    show("mute");
+    require(recv(fd, question, sizeof question, 0) > 0, "a question");
+    show("asked");
+    pause_ms(30000); /* the test ends it before */
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const ls__env *env = ls__env_posix();
@@ -226,6 +255,9 @@ int main(int argc, char **argv)
     if (strcmp(mode, "port") == 0) {
         printf("%d\n", env->free_port(env));
         return 0;
+    }
+    if (strcmp(mode, "mute") == 0) {
+        return mute();
     }
     if (strcmp(mode, "squat") == 0 && argc > 5) {
         return squat(argv + 2);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "says.h"
 #include "script.h"
@@ -341,6 +342,55 @@ TEST(names_and_interfaces_that_do_not_exist_are_named)
                "%s"),
           2);
     check("LOCKSTEP_IFNAME==lo nodes 2 -n 1 $M join", ": joined\n", 2);
+}
+
+/* In a network of its own whose name server answers nothing, until `alone` has run the script. */
+static test_output with_a_mute_server(const char *text)
+{
+    test_output got = script_with(
+        "unshare -mn true || exit 77\n"
+        "alone() { unshare -mn sh -c \"echo nameserver 127.0.0.1 > r; echo hosts: files dns > n\n"
+        "mount --bind r /etc/resolv.conf && mount --bind n /etc/nsswitch.conf || exit 77\n"
+        "$M mute & m=\\$!; until [ -s mute ]; do sleep 0.01; done\n$1; kill \\$m\"; }\n",
+        text, SECONDS);
+    if (got.status == 77 || geteuid() != 0) {
+        SKIP("a network of its own needs root and unshare");
+    }
+    return got;
+}
+
+TEST(a_name_server_that_does_not_answer_ends_the_wait_at_the_deadline)
+{
+    test_output got =
+        with_a_mute_server("alone '$L secret s; export LOCKSTEP_TIMEOUT=2\n"
+                           "$L run --nnodes 2 --node-rank 1 --rendezvous silent.example:4000 "
+                           "--secret-file s -n 1 true\n"
+                           "echo status $?; RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 "
+                           "MASTER_ADDR=silent.example MASTER_PORT=4000 LOCKSTEP_SECRET_FILE=s "
+                           "$E/01_hello_all_reduce'");
+    CHECK_CONTAINS(got.text, "status 1\n");
+    CHECK_INT(
+        test_count_said(got.text,
+                        SAYS("%s %s:%d: no name server has answered for the name \"%s\" within "
+                             "%.1f s: check /etc/resolv.conf and the network, or give a numeric "
+                             "address")),
+        2);
+    CHECK_CONTAINS(got.text, "--rendezvous silent.example:4000");
+    CHECK_CONTAINS(got.text, "(MASTER_PORT + 1000) silent.example:5000: no name server");
+    free(got.text);
+}
+
+TEST(a_stop_request_ends_the_wait_for_a_name_server)
+{
+    test_output got =
+        with_a_mute_server("alone '$L secret s\n"
+                           "$L run --nnodes 2 --node-rank 1 --rendezvous silent.example:4000 "
+                           "--secret-file s -n 1 true & "
+                           "p=$!\nuntil [ -s asked ]; do sleep 0.01; done; kill -TERM $p; wait $p\n"
+                           "echo status $?'");
+    CHECK_CONTAINS(got.text, "status 143\n");
+    CHECK_CONTAINS(got.text, "stopped by signal 15 (SIGTERM) before all nodes had joined");
+    free(got.text);
 }
 
 TEST_MAIN

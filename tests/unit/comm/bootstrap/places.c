@@ -84,7 +84,7 @@ static int own(const ls__env *env, const char *host, char (*out)[LS__ADDRESS_MAX
 {
     ls__rendezvous_place p;
     CHECK_OK(ls__place_parse(host, "--rendezvous", &p));
-    CHECK_OK(ls__place_resolve(env, &p));
+    CHECK_OK(ls__place_resolve(env, &p, -1, NULL, NULL));
     return ls__place_own(env, &p, out, 4);
 }
 
@@ -146,7 +146,7 @@ TEST(node_0_listens_on_the_address_that_was_named_and_no_other)
     CHECK_STR(out[0], "10.0.0.1");
     CHECK_INT(own(&env, "10.0.0.9:4000", out), 0); /* of another host */
     CHECK_OK(ls__place_parse("nowhere:1", "--rendezvous", &p));
-    CHECK_STATUS(ls__place_resolve(&env, &p), LS_ERR_SYSTEM);
+    CHECK_STATUS(ls__place_resolve(&env, &p, -1, NULL, NULL), LS_ERR_SYSTEM);
     CHECK_CONTAINS(ls_error_message(), "the name \"nowhere\" cannot be resolved");
 }
 

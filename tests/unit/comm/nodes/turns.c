@@ -17,7 +17,7 @@ void prepare(star *s, int count)
     s->port = s->env->free_port(s->env);
     snprintf(text, sizeof text, "127.0.0.1:%d", s->port);
     CHECK_OK(ls__place_parse(text, "--rendezvous", &s->place));
-    CHECK_OK(ls__place_resolve(s->env, &s->place));
+    CHECK_OK(ls__place_resolve(s->env, &s->place, -1, NULL, NULL));
     for (int k = 0; k < count; k++) {
         CHECK_OK(ls__store_server_new(s->env, s->secret, &s->store[k]));
         s->spec[k] = (ls__nodes_spec){.env = s->env,
