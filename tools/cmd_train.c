@@ -10,7 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "base/suggest.h"
+#include "base/trusted.h"
 #include "commands.h"
 #include "tools/build_info.h"
 #include "tools/cli/cli.h"
@@ -28,36 +30,39 @@ static const cli_command command = {
         "With -n N, `lockstep run -n N` starts the program. Use that command itself for its other\n"
         "options and for several hosts: lockstep run -n 4 lockstep train gpt --data book.txt\n"};
 
-/* The folder of this command's file, without a "/" at the end. */
-static bool own_folder(char *out, size_t bytes)
+/* Another user could have made ../libexec where the folder above this command's is open, as /tmp. */
+static int execute(const char *self, char *path, char **argv)
 {
-    const ssize_t length = readlink("/proc/self/exe", out, bytes - 1);
-    if (length < 0) {
-        return false;
+    char real[LS__TRUSTED_PATH_MAX];
+    ls__untrusted why;
+    const int error = ls__trusted_beside(ls__env_posix(), path, self, real, &why);
+    if (error == -EPERM) {
+        (void)ls__untrusted_fail(ls__env_posix(), "lockstep", path, &why);
+        fprintf(stderr, "%s\n", ls_error_message());
+    } else if (error == 0) {
+        argv[0] = path;
+        (void)execv(real, argv);
     }
-    out[length] = '\0';
-    char *slash = strrchr(out, '/');
-    if (slash != NULL) {
-        *slash = '\0';
-    }
-    return slash != NULL;
+    return 1;
 }
 
 /* Executes `program` with the arguments argv[1…]; returns an exit status only when that fails. */
 static int become(const char *program, char **argv)
 {
-    char folder[PATH_BYTES], path[2 * PATH_BYTES];
-    if (!own_folder(folder, sizeof folder)) {
+    char self[PATH_BYTES], path[2 * PATH_BYTES];
+    const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (length < 0) {
         fprintf(stderr, "lockstep: cannot read /proc/self/exe: %s\n", strerror(errno));
         return 1;
     }
+    self[length] = '\0';
+    const int folder = (int)(strrchr(self, '/') - self);
     for (int installed = 0; installed <= 1; installed++) {
         snprintf(path, sizeof path,
-                 !installed ? "%s/programs/%s" : "%s/" BUILD_LIBEXEC "/lockstep/%s", folder,
-                 program);
+                 !installed ? "%.*s/programs/%s" : "%.*s/" BUILD_LIBEXEC "/lockstep/%s", folder,
+                 self, program);
         if (access(path, X_OK) == 0) {
-            argv[0] = path;
-            (void)execv(path, argv);
+            return execute(self, path, argv);
         }
     }
     fprintf(stderr, "lockstep: \"%s\" is missing; install Lockstep again\n", path);

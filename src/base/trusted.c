@@ -15,6 +15,7 @@ typedef struct walk {
     const ls__env *env;
     uid_t self, also, root; /* root: the owner of "/" */
     bool below_sticky;      /* everybody could make the next component */
+    const char *program;    /* the folders above it are not looked at; NULL: all are */
     int links;
     char *at;                        /* [LS__TRUSTED_PATH_MAX] without links; "" is the root */
     char rest[LS__TRUSTED_PATH_MAX]; /* to be walked */
@@ -39,6 +40,14 @@ static const char *shown(const char *at)
     return at[0] != '\0' ? at : "/";
 }
 
+/* Whether w->at is a folder above the program. */
+static bool is_above(const walk *w)
+{
+    const size_t length = strlen(w->at);
+    return w->program != NULL && strncmp(w->program, w->at, length) == 0 &&
+           w->program[length] == '/';
+}
+
 /* Checks the component at w->at. */
 static int check(walk *w, ls__env_stat *found, ls__untrusted *why)
 {
@@ -49,7 +58,9 @@ static int check(walk *w, ls__env_stat *found, ls__untrusted *why)
     if (w->at[0] == '\0') {
         w->root = found->uid;
     }
-    if (!is_trusted_owner(w, found->uid) || !is_closed(found)) {
+    if (is_above(w)) {
+        w->also = is_trusted_owner(w, found->uid) ? w->also : found->uid;
+    } else if (!is_trusted_owner(w, found->uid) || !is_closed(found)) {
         why->uid = found->uid;
         why->mode = found->mode;
         (void)snprintf(why->path, sizeof why->path, "%s", shown(w->at));
@@ -110,20 +121,33 @@ static int step(walk *w, ls__untrusted *why)
     return error == 0 && found.kind == LS__ENV_LINK ? follow(w, why) : error;
 }
 
+static int walk_to(walk *w, const char *path, ls__untrusted *why)
+{
+    ls__env_stat found;
+    const int length =
+        snprintf(w->rest, sizeof w->rest, "%s%s", path[0] == '/' ? "" : "/proc/self/cwd/", path);
+    w->at[0] = '\0';
+    int error = length < 0 || length >= (int)sizeof w->rest ? -ENAMETOOLONG : check(w, &found, why);
+    while (error == 0 && w->rest[0] != '\0') {
+        error = step(w, why);
+    }
+    if (error == 0 && w->at[0] == '\0') {
+        (void)snprintf(w->at, LS__TRUSTED_PATH_MAX, "/");
+    }
+    return error;
+}
+
 int ls__trusted_path(const ls__env *env, const char *path, uid_t also,
                      char real[LS__TRUSTED_PATH_MAX], ls__untrusted *why)
 {
     walk w = {.env = env, .self = env->uid(env), .also = also, .at = real};
-    ls__env_stat found;
-    const int length =
-        snprintf(w.rest, sizeof w.rest, "%s%s", path[0] == '/' ? "" : "/proc/self/cwd/", path);
-    real[0] = '\0';
-    int error = length < 0 || length >= (int)sizeof w.rest ? -ENAMETOOLONG : check(&w, &found, why);
-    while (error == 0 && w.rest[0] != '\0') {
-        error = step(&w, why);
-    }
-    if (error == 0 && real[0] == '\0') {
-        (void)snprintf(real, LS__TRUSTED_PATH_MAX, "/");
-    }
-    return error;
+    return walk_to(&w, path, why);
+}
+
+int ls__trusted_beside(const ls__env *env, const char *path, const char *program,
+                       char real[LS__TRUSTED_PATH_MAX], ls__untrusted *why)
+{
+    const uid_t self = env->uid(env);
+    walk w = {.env = env, .self = self, .also = self, .program = program, .at = real};
+    return walk_to(&w, path, why);
 }

@@ -33,6 +33,12 @@ typedef struct ls__untrusted { /* the place that another user could change */
 int ls__trusted_path(const ls__env *env, const char *path, uid_t also,
                      char real[LS__TRUSTED_PATH_MAX], ls__untrusted *why);
 
+/* The same for another file of the program whose file is `program`. The folders above that are not
+ * looked at, since whoever can change them can exchange the program itself, and their owners are
+ * trusted; but for sticky folders, where others can make files beside it. */
+int ls__trusted_beside(const ls__env *env, const char *path, const char *program,
+                       char real[LS__TRUSTED_PATH_MAX], ls__untrusted *why);
+
 /* The error for -EPERM, LS_ERR_SYSTEM: `what` is its subject, such as "--secret-file". */
 ls_status ls__untrusted_fail(const ls__env *env, const char *what, const char *path,
                              const ls__untrusted *why);

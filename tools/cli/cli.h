@@ -102,8 +102,8 @@ bool cli_can_create(const char *path);
 struct json_t; /* <jansson.h> */
 bool cli_write_json(const struct json_t *root, const char *path,
                     size_t flags); /* as json_dump_file */
-/* An existing regular file: "r", or "r+", which follows no link. NULL with errno; EINVAL: it is no
- * regular file. */
+/* An existing regular file: "r", or "r+", which follows no link. NULL with errno; EINVAL: it is
+ * neither a regular file nor a folder. */
 FILE *cli_open(const char *path, const char *mode);
 
 #endif

@@ -62,12 +62,12 @@ bool cli_write_json(const json_t *root, const char *path, size_t flags)
 
 FILE *cli_open(const char *path, const char *mode)
 {
-    struct stat found;
+    struct stat found = {0};
     const bool changed = strcmp(mode, "r+") == 0;
     const int fd =
         open(path, (changed ? O_RDWR | O_NOFOLLOW : O_RDONLY) | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     if (fd < 0 || fstat(fd, &found) != 0 || !S_ISREG(found.st_mode)) {
-        const int error = fd < 0 ? errno : EINVAL;
+        const int error = fd < 0 ? errno : S_ISDIR(found.st_mode) ? EISDIR : EINVAL;
         if (fd >= 0) {
             (void)close(fd);
         }

@@ -114,7 +114,11 @@ TEST(a_plug_in_that_another_user_has_put_beside_the_command_is_not_loaded)
         "me/lockstep info --backends; echo INFO; me/lockstep info | grep 'mpi (openmpi)'\n"
         "echo LINK; LOCKSTEP_BACKEND_PATH=$PWD/me me/lockstep info --backends\n"
         "echo PATH; LOCKSTEP_MPI=$B/ls_backend_mpi_openmpi.so LOCKSTEP_BACKEND=mpi "
-        "me/lockstep run -n 1 %s helper_connect";
+        "me/lockstep run -n 1 %s helper_connect\n"
+        "echo TRAIN; mkdir -p libexec/lockstep; printf '#!/bin/sh\\necho executed\\n' > "
+        "libexec/lockstep/train_gpt\n"
+        "chmod 755 libexec/lockstep/train_gpt; me/lockstep train gpt; chown -R 65534 libexec\n"
+        "echo TRAIN; me/lockstep train gpt";
     char command[4096];
     if (geteuid() != 0) {
         SKIP("only root can make another user's files");
@@ -125,7 +129,12 @@ TEST(a_plug_in_that_another_user_has_put_beside_the_command_is_not_loaded)
     char *info = strstr(run.text, "INFO\n"), *link = strstr(run.text, "LINK\n");
     char *path = strstr(run.text, "PATH\n");
     CHECK(info != NULL && link != NULL && path != NULL);
-    *info = *link = *path = '\0';
+    char *own = strstr(run.text, "TRAIN\n"), *others = strstr(own + 1, "TRAIN\n");
+    CHECK(others != NULL);
+    *info = *link = *path = *own = *others = '\0';
+    CHECK_CONTAINS(own + 1, "executed");
+    CHECK(strstr(others + 1, "executed") == NULL);
+    check_refused_once(others + 1);
     check_refused_once(run.text);
     CHECK_CONTAINS(run.text, "/lib belongs to uid 65534");
     CHECK(strstr(run.text, "\nmpi_openmpi ") == NULL);

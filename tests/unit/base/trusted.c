@@ -161,6 +161,17 @@ TEST(the_programs_owner_is_trusted_where_not_everybody_may_write)
     CHECK_INT(trust("/tmp/me/../lib/x.so", OTHER), -EPERM);
 }
 
+/* Whoever can change a folder above the program can exchange the program. */
+TEST(files_beside_a_program_are_trusted_as_far_as_it_is)
+{
+    CHECK_INT(ls__trusted_beside(&made_up, "/open/x.so", "/open/program", real, &why), 0);
+    CHECK_INT(ls__trusted_beside(&made_up, "/open/x.so", "/opened/program", real, &why), -EPERM);
+    CHECK_INT(ls__trusted_beside(&made_up, "/sw/x.so", "/sw/bin/program", real, &why), 0);
+    CHECK_INT(ls__trusted_beside(&made_up, "/tmp/me/../me/x.so", "/tmp/me/program", real, &why), 0);
+    CHECK_INT(ls__trusted_beside(&made_up, "/tmp/lib/x.so", "/tmp/me/program", real, &why), -EPERM);
+    CHECK_STR(why.path, "/tmp/lib");
+}
+
 /* All other users seem to be one. */
 TEST(without_a_root_of_its_own_a_namespace_trusts_the_owner_of_its_root_folder)
 {
