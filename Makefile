@@ -128,7 +128,8 @@ bench-network: build
 # Builds no tests. PREFIX may be another one than the build was set up with.
 install: $(BUILD)/build.ninja
 	@meson configure $(BUILD) -Dprefix=$(PREFIX) -Dlibdir=$(LIBDIR)
-	ninja -C $(BUILD) installed
+	@ninja -C $(BUILD) build.ninja # meson's list is that of the sources as they are now
+	ninja -C $(BUILD) $$(scripts/installed $(BUILD))
 	meson install -C $(BUILD) --no-rebuild
 	@[ -n "$(DESTDIR)" ] || ldconfig 2>/dev/null || true # so that the library is found at once
 
