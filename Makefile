@@ -5,11 +5,13 @@
 #   PYTHON=                         an interpreter with torch, for gloo; else PyTorch is installed below BUILD
 #   PYTHON_OLD=, ROW=mlp,gpt        of `make compare-training`: a second one, some rows; ROW=gpt/1gbit of `make compare-ddp`
 #   PREFIX=/usr/local LIBDIR=lib    where `make install` puts it (below DESTDIR, if set)
+#   STRIP=                          `make install` keeps debug information, as it does below DESTDIR
 
 BUILD     ?= build
 BUILDTYPE ?= release
 PREFIX    ?= /usr/local
 LIBDIR    ?= lib
+STRIP     ?= strip
 DATA      ?= examples/data/pride_and_prejudice.txt
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
@@ -125,12 +127,14 @@ bench-network: build
 	ninja -C $(BUILD) bench/dev/network
 	bench/dev/network.sh $(BUILD) $(ARGS)
 
-# Builds no tests. PREFIX may be another one than the build was set up with.
+# Builds no tests. PREFIX may be another one than the build was set up with. Debug information, nine tenths of the size,
+# is stripped, but not below DESTDIR: packagers' tools put it into packages of its own.
 install: $(BUILD)/build.ninja
 	@meson configure $(BUILD) -Dprefix=$(PREFIX) -Dlibdir=$(LIBDIR)
 	@ninja -C $(BUILD) build.ninja # meson's list is that of the sources as they are now
 	ninja -C $(BUILD) $$(scripts/installed $(BUILD))
 	meson install -C $(BUILD) --no-rebuild
+	@[ -n "$(DESTDIR)" ] || [ -z "$(STRIP)" ] || $(STRIP) --strip-debug $$(scripts/installed $(BUILD) --code)
 	@[ -n "$(DESTDIR)" ] || ldconfig 2>/dev/null || true # so that the library is found at once
 
 # By MkDocs, which it installs below BUILD where there is none. A link that leads nowhere is an error.

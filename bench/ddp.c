@@ -55,7 +55,7 @@ static const cli_command command = {
         "one's end, exposed the part of it for which backward waited, hidden the rest of it, "
         "comm\n"
         "the part of a step that is exposed. Means are over ranks, too. Under a launcher\n"
-        "(`lockstep run … lockstep bench ddp`) the ranks of the job take part.\n"
+        "(`lockstep run ... lockstep bench ddp`) the ranks of the job take part.\n"
         "With --gate other jobs can take turns with this one: rank 0 writes a byte to DIR/done\n"
         "after the warm-up and after each turn of all modes (bench/compare_ddp.py).\n"};
 

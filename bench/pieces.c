@@ -54,7 +54,7 @@ static const cli_command command = {
         "pieces together; the table has the median of the turns. Buffers are registered\n"
         "memory, as DDP's buckets, or private memory where the backend cannot register any. Under "
         "a\n"
-        "launcher (`lockstep run … lockstep bench pieces`) the ranks of the job take part.\n"};
+        "launcher (`lockstep run ... lockstep bench pieces`) the ranks of the job take part.\n"};
 
 /* -1, or the status to end with. */
 static int parse(int argc, char **argv)

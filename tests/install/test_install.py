@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import struct
 import subprocess
@@ -49,7 +50,12 @@ def run_outside(program):
 
 @test
 def meson_installs_into_a_scratch_root():
+    """Stripped as by `make install`."""
     command("meson", "install", "-C", BUILD, "--no-rebuild", "--destdir", ROOT)
+    code = command(SOURCE / "scripts/installed", BUILD, "--code").split()
+    command("strip", "--strip-debug", *(f"{ROOT}{path}" for path in code))
+    told = command("make", "-n", "install", f"BUILD={BUILD}", cwd=SOURCE)
+    assert f"strip --strip-debug $(scripts/installed {BUILD} --code)" in told, told
     headers = {str(p.relative_to(SOURCE)) for p in (SOURCE / "include").rglob("*.h*")}
     none_of(headers ^ {str(p.relative_to(prefix())) for p in (prefix() / "include").rglob("*.h*")},
             "headers of the tree and headers installed differ")
@@ -61,6 +67,26 @@ def make_install_asks_for_the_prefix_it_is_given():
     told = command("make", "-n", "install", "PREFIX=/some/where", "LIBDIR=lib64", f"BUILD={BUILD}",
                    cwd=SOURCE)
     assert "-Dprefix=/some/where -Dlibdir=lib64" in told, told
+
+
+@test
+def an_installation_takes_less_than_25_MB():
+    if "release" not in command(BUILD / "lockstep", "info"):
+        raise Skip("not a release build")
+    sizes = {path: path.stat().st_blocks * 512 for path in ROOT.rglob("*") if path.is_file() and not path.is_symlink()}
+    assert sum(sizes.values()) < 25e6, sorted(sizes.items(), key=lambda item: -item[1])[:10]
+
+
+@test
+def the_licence_and_the_pages_are_installed_and_their_links_lead_somewhere():
+    folder = prefix() / "share/doc/lockstep"
+    assert (folder / "LICENSE").read_bytes() == (SOURCE / "LICENSE").read_bytes()
+    pages = {p for p in folder.rglob("*.md")}
+    assert {folder / "README.md", folder / "docs/ddp.md", folder / "docs/guide/overlap.md"} <= pages, pages
+    links = {(page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())}
+    kept = ("include/", "python/", "bench/", "Dockerfile", "examples/data/", "examples/kubernetes/")  # of the sources alone
+    none_of((f"{page}: {link}" for page, link in links if not (page.parent / link).exists()
+             and not os.path.relpath(page.parent / link, folder).startswith(kept)), "leads nowhere")
 
 
 @test
@@ -271,12 +297,14 @@ def a_bert_and_a_classifier_of_images_are_trained():
 
 @test
 def nothing_of_the_build_is_needed():
-    """Neither a path to a library of the build, nor the shared library at all."""
-    found = [prefix() / "bin/lockstep", *(prefix() / "libexec/lockstep").iterdir()]
-    assert len(found) == 5, found
-    for program in found:
-        dynamic = command("readelf", "-d", program)
-        assert "(NEEDED)" in dynamic and "liblockstep" not in dynamic and str(BUILD) not in dynamic, dynamic
+    """The command contains the library; programs find the installed one wherever the prefix is, as the runs above show."""
+    programs = [*(prefix() / "libexec/lockstep").iterdir()]
+    assert len(programs) == 4, programs
+    for file in (prefix() / "bin/lockstep", *programs, *prefix().rglob("*.so.0.2.0"), *prefix().rglob("*_*.so")):
+        dynamic = command("readelf", "-d", file)
+        assert "(NEEDED)" in dynamic and str(BUILD) not in dynamic and "../src" not in dynamic, dynamic
+        assert ("Shared library: [liblockstep.so.0.2]" in dynamic) == (file in programs or file.name.startswith(
+            ("liblockstep_pmpi", "liblockstep-models"))), dynamic
 
 
 @test
@@ -295,6 +323,12 @@ def every_command_has_a_page_and_the_pages_have_the_options():
     for line in installed("help", cwd=work_folder()).splitlines():
         if line.startswith("  ") and line.split()[0] != "help":
             assert f"lockstep-{line.split()[0]}.1" in pages, line
+    sources = [path for folder in ("bench", "paper", "programs", "tools") for path in (SOURCE / folder).glob("*.c")]
+    names = {name for path in sources for name in re.findall(r'\.name = "lockstep ([^"]+)"', path.read_text())}
+    assert {"bench ddp", "train gpt", "run"} <= names, names
+    wanted = {f"lockstep-{name.replace(' ', '-')}" for name in names}
+    none_of((name for name in sorted(wanted) if not pages.get(f"{name}.1", "").replace("\\-", "-")
+             .startswith(f".TH {name.upper()} ")), "no page of")
     assert "\\-\\-steps" in pages["lockstep-train-gpt.1"] and "\\-\\-max\\-restarts" in pages["lockstep-run.1"]
     if shutil.which("groff"):
         for name, text in pages.items():
