@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "launch/agent.h"
 
+#define CODE_NOT_FOUND 127  /* also a dynamic loader's, of a library */
 #define GRACE_MS 300        /* for the others to read the root cause and end by themselves */
 #define GRACE_STOP_MS 10000 /* the same when the user asked to stop: they may save their work */
 #define GRACE_TERM_MS 200   /* between SIGTERM and SIGKILL */
@@ -135,6 +136,17 @@ static void add_last_lines(const ls__agent *agent, ls__text *to)
     }
 }
 
+/* The program's loader named the file, in the last lines. */
+static void add_loader_hint(const ls__job_result *result, ls__text *to)
+{
+    if (result->code == CODE_NOT_FOUND &&
+        strstr(result->failure.last_lines, "liblockstep") != NULL) {
+        ls__text_add(to, "lockstep: link the program with the flags of `pkg-config --libs "
+                         "lockstep`, which name the library's folder, or put that folder into "
+                         "LD_LIBRARY_PATH\n");
+    }
+}
+
 /* So that a user need not search the output of each rank for another cause. */
 static void add_consequences(const ls__agent *agent, ls__text *to)
 {
@@ -183,6 +195,7 @@ void ls__agent_report(ls__agent *agent)
     }
     ls__text_add(&to, "lockstep: %s\n", result->cause);
     add_last_lines(agent, &to);
+    add_loader_hint(result, &to);
     add_consequences(agent, &to);
     ls__host_agent_past_failure(&agent->host, note, sizeof note);
     if (note[0] != '\0') {

@@ -9,10 +9,10 @@ import sys
 import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from printed import listings, page
 from tap import BUILD, SOURCE, Skip, command, none_of, run, test
 
-PAGE = (SOURCE / "docs/coming-from-mpi.md").read_text()
-LISTINGS = dict(re.findall(r"^```c\n/\* (\w+\.c) \*/\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+PAGE, LISTINGS = page("docs/coming-from-mpi.md"), listings("docs/coming-from-mpi.md")
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-mpi-page-")
 LIBRARY = BUILD / "src"
 PLAIN = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}

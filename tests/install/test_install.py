@@ -11,6 +11,7 @@ import sys
 import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from printed import commands, ddp_listing, exports, listings
 from sentences import says
 from tap import BUILD, SOURCE, Skip, command, none_of, run, test
 
@@ -44,7 +45,7 @@ def pkg_config(*arguments, package="lockstep"):
 
 
 def run_outside(program):
-    output = command(program, env=dict(PLAIN, LD_LIBRARY_PATH=str(library_folder())))
+    output = command(program, env=PLAIN)
     assert output == EXPECTED, output
 
 
@@ -122,7 +123,7 @@ def a_program_in_cpp_is_built_and_trains():
     program = pathlib.Path(SCRATCH.name) / "training"
     command("g++", "-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", OUTSIDE / "training.cpp",
             "-o", program, *pkg_config("--cflags", "--libs").split())
-    said = command(program, env=dict(PLAIN, LD_LIBRARY_PATH=str(library_folder())))
+    said = command(program, env=PLAIN)
     assert "ok 1 - a_program_in_cpp_trains" in said, said
 
 
@@ -146,10 +147,9 @@ def each_example_copied_out_compiles_against_the_installed_library():
     examples = sorted((prefix() / "share/doc/lockstep/examples").glob("*.c"))
     assert [p.name for p in examples] == sorted(p.name for p in (SOURCE / "examples").glob("*.c"))
     programs = {source.stem: compile_example(source) for source in examples}
-    where = dict(PLAIN, LD_LIBRARY_PATH=str(library_folder()))
-    assert "1 of 1 ranks hold the right sums" in command(programs["01_hello_all_reduce"], env=where)
+    assert "1 of 1 ranks hold the right sums" in command(programs["01_hello_all_reduce"], env=PLAIN)
     said = command(programs["03_gpt_text"], "--data", SOURCE / "LICENSE", "--steps", 2, "--sample-bytes",
-                   3, env=where)
+                   3, env=PLAIN)
     assert "replicas identical: 1 of 1" in said, said
 
 
@@ -186,6 +186,49 @@ def cmake_refuses_another_minor_version():
     output = command("cmake", "-S", project, "-B", project / "build",
                      f"-DCMAKE_PREFIX_PATH={prefix()}", env=PLAIN)
     assert "found=0" in output, output
+
+
+def as_printed(name, setup, **variables):
+    """Runs the lines of the pages below `setup`, in a folder with the programs that they are about."""
+    folder = pathlib.Path(SCRATCH.name) / name
+    folder.mkdir()
+    (folder / "build").symlink_to(BUILD)
+    (folder / "ddp.c").write_text(ddp_listing())
+    (folder / "pi.c").write_text(listings("docs/coming-from-mpi.md")["pi.c"])
+    lines = commands("README.md", "cc ddp.c") + commands("docs/coming-from-mpi.md", "cc pi.c")
+    said = command("sh", "-e", "-c", f"{setup}\n{lines}", cwd=folder, env=dict(PLAIN, **variables))
+    assert "pi 3.1416, ranks add up to 6" in said, said
+
+
+@test
+def the_lines_of_the_pages_run_as_printed_from_the_build_folder():
+    as_printed("from-build", exports("docs/guide/README.md"))
+
+
+@test
+def the_lines_of_the_pages_run_as_printed_from_a_private_prefix():
+    """pkg-config answers as if the build had been set up with this prefix."""
+    home, tools = pathlib.Path(SCRATCH.name) / "home", pathlib.Path(SCRATCH.name) / "tools"
+    home.mkdir()
+    tools.mkdir()
+    (home / "lockstep").symlink_to(prefix())
+    if not (home / "lockstep/lib/pkgconfig").exists():
+        raise Skip("the build's libdir is not lib")
+    (tools / "pkg-config").write_text(f'#!/bin/sh\nexec {shutil.which("pkg-config")} '
+                                      f'--define-variable=prefix={home}/lockstep "$@"\n')
+    (tools / "pkg-config").chmod(0o755)
+    as_printed("from-prefix", exports("README.md"), HOME=str(home), PATH=f"{tools}:{PLAIN['PATH']}")
+
+
+@test
+def a_program_that_does_not_find_the_library_is_told_what_to_do():
+    program = pathlib.Path(SCRATCH.name) / "without-a-path"
+    command("gcc", OUTSIDE / "main.c", "-o", program, "-I", prefix() / "include", f"-L{library_folder()}", "-llockstep")
+    done = subprocess.run([prefix() / "bin/lockstep", "run", "-n", "2", program], text=True, env=PLAIN, timeout=30,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 127, done.stdout
+    says(done.stdout, "lockstep: link the program with the flags of `pkg-config --libs lockstep`, which name the library's "
+         "folder, or put that folder into LD_LIBRARY_PATH")
 
 
 def rank_script(other):

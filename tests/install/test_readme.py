@@ -11,31 +11,16 @@ import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from gpt2_folder import gpt2
+from printed import DIFF, ddp_listing, listings, page
 from tap import BUILD, SOURCE, Skip, command, run, test
 
-LISTING = re.compile(r"^```c\n/\* local\.c \*/\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-DIFF = re.compile(r"^```diff\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-readme-")
 LIBRARY = BUILD / "src"
 
 
-def patched(text, hunk):
-    """`text` with a hunk of a diff applied, whose context must occur exactly once."""
-    before = "".join(line[1:] + "\n" for line in hunk.splitlines() if line[0] in " -")
-    after = "".join(line[1:] + "\n" for line in hunk.splitlines() if line[0] in " +")
-    assert text.count(before) == 1, before
-    return text.replace(before, after)
-
-
-def listings():
-    page = (SOURCE / "README.md").read_text()
-    local, hunk = LISTING.search(page).group(1), DIFF.search(page).group(1)
-    return {"local.c": local, "ddp.c": patched(local, hunk)}
-
-
 def build(name):
     source, program = (pathlib.Path(SCRATCH.name) / n for n in (name, name.removesuffix(".c")))
-    source.write_text(listings()[name])
+    source.write_text(ddp_listing() if name == "ddp.c" else listings("README.md")[name])
     command("gcc", "-std=c17", "-Wall", "-Wextra", "-Werror", source, "-o", program,
             "-I", SOURCE / "include", f"-L{LIBRARY}", "-llockstep", f"-Wl,-rpath,{LIBRARY}", "-lm")
     return program
@@ -43,7 +28,7 @@ def build(name):
 
 @test
 def the_diff_is_the_one_line_that_makes_it_ddp():
-    hunk = DIFF.search((SOURCE / "README.md").read_text()).group(1)
+    hunk = DIFF.search(page("README.md")).group(1)
     changed = [line for line in hunk.splitlines() if line[0] in "+-"]
     assert len(changed) == 1 and changed[0].startswith("+"), hunk
     assert "ls_ddp_new" in changed[0], changed[0]
