@@ -1,6 +1,7 @@
 /* MPI_Init and MPI_Finalize: the job of Lockstep begins after the one and ends before the other. */
 #include "pmpi.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,8 +124,40 @@ static void begin(void)
     pmpi.on = PMPI_Comm_dup(MPI_COMM_WORLD, &pmpi.quiet) == MPI_SUCCESS;
 }
 
+/* ---- the MPI of this interposer ------------------------------------------------------------- */
+
+#ifdef OPEN_MPI
+static const bool for_open_mpi = true;
+#else
+static const bool for_open_mpi = false; /* for MPICH, and those that share its binary interface */
+#endif
+#define VERSION_BYTES 8192 /* what an MPICH may write; an Open MPI writes 256 */
+
+/* Ends a program of the other MPI: not one of its calls can be passed on, since its handles are
+ * pointers where those of this interposer are integers, or the reverse. */
+static void check_mpi(void)
+{
+    int (*get_version)(char *, int *) = NULL;
+    char version[VERSION_BYTES] = "";
+    int length = 0;
+    *(void **)&get_version = dlsym(RTLD_NEXT, "MPI_Get_library_version");
+    if (get_version == NULL || get_version(version, &length) != MPI_SUCCESS) {
+        return;
+    }
+    const bool open_mpi = strstr(version, "Open MPI") != NULL;
+    if (open_mpi != for_open_mpi) {
+        (void)fprintf(stderr,
+                      "lockstep: this program runs on %.*s, whose interposer is "
+                      "liblockstep_pmpi_%s.so; liblockstep_pmpi_%s.so was preloaded\n",
+                      (int)strcspn(version, ",\n"), version, open_mpi ? "openmpi" : "mpich",
+                      open_mpi ? "mpich" : "openmpi");
+        _Exit(EXIT_FAILURE);
+    }
+}
+
 int MPI_Init(int *argc, char ***argv)
 {
+    check_mpi();
     const int code = PMPI_Init(argc, argv);
     if (code == MPI_SUCCESS) {
         begin();
@@ -134,6 +167,7 @@ int MPI_Init(int *argc, char ***argv)
 
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 {
+    check_mpi();
     const int code = PMPI_Init_thread(argc, argv, required, provided);
     if (code == MPI_SUCCESS) {
         begin();

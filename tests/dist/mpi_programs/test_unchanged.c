@@ -64,6 +64,26 @@ TEST(it_can_be_switched_off)
          "lockstep", 0);
 }
 
+/* It ends before the first call of MPI: handles of the one mean nothing to the other. */
+TEST(the_interposer_of_the_other_mpi_says_so)
+{
+    need_mpi("openmpi", "strikes");
+    need_mpi("mpich", "strikes");
+    static const char *const mpis[] = {"openmpi", "mpich"};
+    for (int i = 0; i < 2; i++) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "PRE=\"env LD_PRELOAD=$B/pmpi/liblockstep_pmpi_%s.so\"; under %s 1 strikes "
+                 ">$D/out && echo well; cat $D/out",
+                 mpis[1 - i], mpis[i]);
+        check_count(under_mpi, text,
+                    SAYS("lockstep: this program runs on %.*s, whose interposer is "
+                         "liblockstep_pmpi_%s.so; liblockstep_pmpi_%s.so was preloaded"),
+                    1);
+        check_count(under_mpi, text, i == 0 ? "egmentation" : "well", 0);
+    }
+}
+
 /* All calls pass through, and the program ends well. */
 TEST(where_lockstep_cannot_begin_one_line_says_so)
 {
