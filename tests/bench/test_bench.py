@@ -347,7 +347,7 @@ def our_contender_answers_commands_and_ends():
 
 def compile_with(compiler):
     if shutil.which(compiler) is None:
-        raise Skip(f"{compiler} is not installed")
+        raise Skip(f"{compiler} is not installed (apt-get install libopenmpi-dev libmpich-dev)")
     command(compiler, "-std=c17", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror",
             PEERS / "mpi.c", PEERS / "contender.c", "-o", pathlib.Path(SCRATCH.name) / "mpi", "-lm")
 

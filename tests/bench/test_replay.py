@@ -246,7 +246,7 @@ def rows_that_do_not_fit_into_the_memory_of_all_ranks_of_a_machine_are_refused()
     assert all(status != 0 for _, status in ended) and "2 rows of 2 ranks with 1.1e+03 GB" in ended[0][0], ended
     mpirun = shutil.which("mpirun.openmpi")
     if mpirun is None:
-        raise Skip("there is no mpirun of Open MPI")
+        raise Skip("there is no mpirun of Open MPI (apt-get install openmpi-bin)")
     done = subprocess.run([mpirun, "--oversubscribe", "-n", "3", *replay], text=True, capture_output=True, timeout=60,
                           env=os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
     assert done.returncode != 0 and "2 rows of 3 ranks with 1.1e+03 GB" in done.stderr, done

@@ -32,7 +32,7 @@ def build(name, compiler):
 def mpis():
     found = [mpi for mpi in MPI if shutil.which(f"mpicc.{mpi}") and shutil.which(f"mpirun.{mpi}")]
     if not found:
-        raise Skip("no mpicc.openmpi or mpicc.mpich")
+        raise Skip("no mpicc.openmpi or mpicc.mpich (apt-get install libopenmpi-dev libmpich-dev mpich)")
     return found
 
 

@@ -13,7 +13,10 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from tap import SOURCE, Skip, run, test
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-bootstrap-")
-TOOLS = ("sh env id sed echo cat gcc g++ make meson ninja pkg-config python3 pgrep gnuplot").split()
+SCRIPT = pathlib.Path(SCRATCH.name) / "scripts/bootstrap"  # beside a meson.build that it may touch
+SCRIPT.parent.mkdir()
+shutil.copy(SOURCE / "scripts/bootstrap", SCRIPT)
+TOOLS = ("sh env id sed echo cat touch gcc g++ make meson ninja pkg-config python3 pgrep gnuplot").split()
 
 
 class Machine:
@@ -40,9 +43,9 @@ class Machine:
         path.write_text(f"#!/bin/sh\n{body}\n")
         path.chmod(0o755)
 
-    def bootstrap(self, **more):
+    def bootstrap(self, *arguments, **more):
         environment = dict({k: v for k, v in os.environ.items() if k != "CC"}, **more)
-        done = subprocess.run(["/bin/sh", SOURCE / "scripts/bootstrap"], text=True,
+        done = subprocess.run(["/bin/sh", SCRIPT, *arguments], text=True,
                               env=dict(environment, PATH=str(self.bin)), stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
         asked = self.log.read_text() if self.log.exists() else ""
@@ -155,6 +158,28 @@ def every_thing_that_is_looked_for_has_a_package_of_each_manager():
     looked_for = script.split("\nlook() {")[1].split("\n}")[0]
     needed = re.findall(r"\bneed ([a-z0-9+-]+)", looked_for)
     assert sorted(needed) == sorted(row[0] for row in rows), (needed, rows)
+
+
+@test
+def what_tests_use_besides_is_installed_where_it_can_be():
+    complete()
+    assert "strace" not in Machine("user", ["strace"]).bootstrap()[2]
+    status, output, asked = Machine("tester", ["make"]).bootstrap("tests")
+    assert status == 0 and "bootstrap: installing for tests: libopenmpi-dev openmpi-bin libmpich-dev mpich strace " in output, output
+    assert "install --no-install-recommends make\n" in asked and " mpich strace " in asked.splitlines()[-1], asked
+    some = Machine("old", [])
+    some.program("apt-cache", 'case "$*" in *clang*) exit 1;; esac')
+    assert "clang" not in some.bootstrap("tests")[2] and "strace" in some.bootstrap("tests")[2]
+
+
+@test
+def tests_run_without_what_cannot_be_installed():
+    complete()
+    status, output, asked = Machine("nobody", [], root=False).bootstrap("tests")
+    assert status == 0 and asked == "" and "an administrator can help: apt-get install libopenmpi-dev " in output, output
+    status, output, _ = Machine("offline", [], fails=True).bootstrap("tests")
+    assert status == 0 and "some tests will be skipped" in output, output
+    assert Machine("fedora", [], manager="dnf").bootstrap("tests")[::2] == (0, "")
 
 
 @test

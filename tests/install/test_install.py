@@ -166,7 +166,7 @@ def a_program_is_linked_statically_and_runs_without_the_shared_library():
 @test
 def a_program_is_built_with_cmake_and_runs():
     if shutil.which("cmake") is None:
-        raise Skip("no cmake")
+        raise Skip("no cmake (apt-get install cmake)")
     build = pathlib.Path(SCRATCH.name) / "with-cmake"
     command("cmake", "-S", OUTSIDE, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix()}", env=PLAIN)
     command("cmake", "--build", build, env=PLAIN)
@@ -176,7 +176,7 @@ def a_program_is_built_with_cmake_and_runs():
 @test
 def cmake_refuses_another_minor_version():
     if shutil.which("cmake") is None:
-        raise Skip("no cmake")
+        raise Skip("no cmake (apt-get install cmake)")
     project = pathlib.Path(SCRATCH.name) / "other"
     project.mkdir()
     text = (OUTSIDE / "CMakeLists.txt").read_text()
@@ -373,10 +373,11 @@ def every_command_has_a_page_and_the_pages_have_the_options():
     none_of((name for name in sorted(wanted) if not pages.get(f"{name}.1", "").replace("\\-", "-")
              .startswith(f".TH {name.upper()} ")), "no page of")
     assert "\\-\\-steps" in pages["lockstep-train-gpt.1"] and "\\-\\-max\\-restarts" in pages["lockstep-run.1"]
-    if shutil.which("groff"):
-        for name, text in pages.items():
-            done = subprocess.run(["groff", "-man", "-ww", "-Tutf8", "-z"], input=text, text=True, capture_output=True)
-            assert done.returncode == 0 and not done.stderr, (name, done.stderr)
+    if shutil.which("groff") is None:
+        raise Skip("no groff to read the pages (apt-get install groff-base)")
+    for name, text in pages.items():
+        done = subprocess.run(["groff", "-man", "-ww", "-Tutf8", "-z"], input=text, text=True, capture_output=True)
+        assert done.returncode == 0 and not done.stderr, (name, done.stderr)
 
 
 @test

@@ -358,7 +358,7 @@ def a_job_of_mpirun_is_measured_where_there_is_one():
     says(errors, "no ls_backend_mpi_openmpi.so or ls_backend_mpi_mpich.so can be loaded; `lockstep info` says why")
     found = [file for file in built if shutil.which("mpirun." + file.stem.split("_")[-1])]
     if not found:
-        raise Skip("there is no mpirun of an MPI with a plug-in")
+        raise Skip("there is no mpirun of an MPI with a plug-in (apt-get install libopenmpi-dev libmpich-dev mpich)")
     status, output, errors = paper("fig6", *TINY, "--format", "json", "--transport", "mpi",
                                    env=dict(os.environ, LOCKSTEP_BACKEND_PATH=str(plugins)))
     assert status == 0, errors
@@ -502,7 +502,7 @@ class Page(html.parser.HTMLParser):
 @test
 def all_experiments_make_a_report_that_needs_no_other_file():
     if not shutil.which("gnuplot"):
-        raise Skip("there is no gnuplot")
+        raise Skip("there is no gnuplot (apt-get install gnuplot-nox)")
     out = pathlib.Path(SCRATCH.name) / "report"
     status, output, errors = paper("all", *TINY, "--out", out)
     assert status == 0, errors
@@ -573,7 +573,7 @@ def a_link_between_two_namespaces_is_made_and_removed():
     assert status == 1
     says(errors, "lockstep paper: --link: `%s` failed")
     if not all(map(shutil.which, ("ip", "tc", "nsenter"))):
-        raise Skip("there is no ip, tc or nsenter")
+        raise Skip("there is no ip, tc or nsenter (apt-get install iproute2)")
     if subprocess.run(["ip", "netns", "add", "lockstep-paper-try"], capture_output=True).returncode != 0:
         raise Skip("network namespaces are not permitted here")
     command("ip", "netns", "del", "lockstep-paper-try")

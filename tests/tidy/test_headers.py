@@ -19,7 +19,7 @@ LANGUAGES = {"c11": "c", "c17": "c", "c++17": "c++"}
 def compile_alone(compiler, standard, text, flags=()):
     tool = shutil.which(compiler)
     if tool is None:
-        raise Skip(f"no {compiler}")
+        raise Skip(f"no {compiler} (apt-get install {compiler})")
     return subprocess.run([tool, f"-std={standard}", "-x", LANGUAGES[standard], *WARNINGS,
                            "-fsyntax-only", "-I", SOURCE / "include", *flags, "-"],
                           input=text, text=True, capture_output=True)

@@ -53,6 +53,14 @@ def a_skip_is_counted_and_its_reason_shown_above():
 
 
 @test
+def one_line_names_the_packages_for_all_that_was_skipped():
+    status, output = run_programs("echo 1..3; echo 'ok 1 - a # SKIP no y (apt-get install yy z-dev, then build)'; "
+                                  "echo 'ok 2 - b # SKIP no x (apt-get install xx yy)'; echo 'ok 3 - c'")
+    assert status == 0 and output.count("more tests run after: apt-get install xx yy z-dev\n") == 1, output
+    assert "apt-get" not in run_programs("echo 1..1; echo 'ok 1 - a # SKIP no moon'")[1]
+
+
+@test
 def a_failure_is_counted_and_shown():
     status, output = run_programs(GOOD, FAILING)
     assert status == 1 and last_line(output) == "3 passed, 1 failed, 0 skipped", output

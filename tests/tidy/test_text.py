@@ -115,7 +115,7 @@ def no_notes_to_oneself_or_places_of_one_machine_are_left():
 def the_layout_is_that_of_clang_format():
     tool = shutil.which("clang-format-14")
     if tool is None:
-        raise Skip("no clang-format-14")
+        raise Skip("no clang-format-14 (apt-get install clang-format-14)")
     done = subprocess.run([tool, "--dry-run", "-Werror", *map(str, files(".c", ".h"))], text=True,
                           capture_output=True)
     wrong = sorted({line.split(":")[0] for line in done.stderr.splitlines() if "error:" in line})

@@ -63,7 +63,7 @@ static job run_with(const char *fault)
     job j = {.settings = settings, .deadline = 60, .on_line = cut_when_training, .arg = &done};
     job_run(&j, argv);
     if (j.status == 77 || geteuid() != 0) {
-        SKIP("network namespaces need root, and the ip command");
+        SKIP("network namespaces need root, and the ip command (apt-get install iproute2)");
     }
     return j;
 }

@@ -176,7 +176,8 @@ static void need(const kind *mpi)
     test_output got = test_run(command, 10);
     free(got.text);
     if (got.status != 0) {
-        SKIP("no mpirun of this MPI, or no plug-in");
+        SKIP("no mpirun of this MPI, or no plug-in (apt-get install libopenmpi-dev libmpich-dev "
+             "mpich)");
     }
 }
 

@@ -24,7 +24,7 @@ static void need_namespaces(void)
                  SECONDS);
     free(got.text);
     if (got.status != 0) {
-        SKIP("no network namespaces (needs root, ip and nsenter)");
+        SKIP("no network namespaces (needs root, ip and nsenter) (apt-get install iproute2)");
     }
 }
 

@@ -254,7 +254,8 @@ static void check_unchanged(const char *mpi, const char *launcher)
     char text[4096], preload[1024];
     snprintf(preload, sizeof preload, "%s_%s.so", test_build_path("pmpi/liblockstep_pmpi"), mpi);
     if (access(preload, R_OK) != 0) {
-        SKIP("the build has no interposer for this MPI");
+        SKIP("the build has no interposer for this MPI (apt-get install libopenmpi-dev "
+             "libmpich-dev)");
     }
     snprintf(text, sizeof text,
              OVER_MPI "unset LOCKSTEP_DATA_PLANE LOCKSTEP_DEBUG\n%s F=%s/unchanged_%s\n"

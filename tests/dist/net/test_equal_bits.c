@@ -192,7 +192,8 @@ static void check_over(const char *mpi)
     test_output got = test_run(command, 10);
     free(got.text);
     if (got.status != 0) {
-        SKIP("no mpirun of this MPI, or no plug-in");
+        SKIP("no mpirun of this MPI, or no plug-in (apt-get install libopenmpi-dev libmpich-dev "
+             "mpich)");
     }
     snprintf(path, sizeof path, "/tmp/equal-bits.%d", (int)getpid());
     setenv(HASHES, path, 1);

@@ -30,7 +30,9 @@ TEST(a_kill_at_any_call_of_a_save_loses_nothing)
 /* ---- kill at every system call ----------------------------------------------------------------
  */
 
-#define NO_STRACE "strace is missing or cannot run the saver; the env table's kills cover the calls"
+#define NO_STRACE                                                                                  \
+    "strace is missing or cannot run the saver (apt-get install strace); the env table's kills "   \
+    "cover the calls"
 
 /* Not without strace, not where ptrace is forbidden, not with a leak checker that refuses it. */
 static bool can_trace(void)
