@@ -36,7 +36,9 @@
  * - Each rank shows what it has. Where several show one name, dtype and global shape of a tensor, or
  *   the value of a scalar, are the same on them.
  * - The slices of a tensor that all ranks show are together the whole tensor. Two slices are equal
- *   (replicas, written once, by these ranks in turns) or have no element in common.
+ *   (replicas, written once, by these ranks in turns) or have no element in common. The numbers of
+ *   replicas are the same: their checksums are compared. After local steps (ls_ddp_set_local) call
+ *   ls_ddp_average with the optimizer first, or show each rank's state under a name of its own.
  * When they load, each rank again shows what it wants to have, in any slices: what 4 pipeline stages
  * saved is loaded by 2 or by 1, a sharded tensor by ranks that hold it whole, and the reverse. What is
  * in the checkpoint must be shown by some rank, unless `partial` is set.
@@ -105,7 +107,8 @@ LS_API ls_status ls_checkpoint_new(const char *folder, ls_group *group,
  * nothing else. If the previous save is still being written, the call waits for it. Saving a step
  * again replaces it. LS_ERR_STATE when the folder contains a later step of another run (a damaged
  * one that ls_checkpoint_load skipped is renamed). LS_ERR_MISMATCH names a tensor or scalar that is
- * not the same on two ranks, the slice of a tensor that no rank shows, or two slices that overlap.
+ * not the same on two ranks (its shape or its numbers), the slice of a tensor that no rank shows, or
+ * two slices that overlap.
  * LS_ERR_LIMIT above 256 MiB of names, shapes and slices, those of ranks that show the same counted
  * once. The cost of comparing them is n log n; ranks that all show the same exchange a hash. */
 LS_API ls_status ls_checkpoint_save(ls_checkpoint *checkpoint, int64_t step,

@@ -194,7 +194,8 @@ LS_API ls_status ls_ddp_join(ls_module *ddp, const ls_ddp_join_options *options,
  *     for each step: ls_backward, ls_optim_step, ls_optim_zero_grad; after every nth: ls_ddp_average
  *
  * Gradients of ls_backward_weighted are divided by the sum of this rank's weights. `false` ends the
- * mode: LS_ERR_STATE unless ls_ddp_average followed the last step. A module without a wrapper ignores
+ * mode: LS_ERR_STATE unless ls_ddp_average followed the last step. ls_checkpoint_save refuses replicas
+ * that differ: average before it, with `optim`. A module without a wrapper ignores
  * the call. Local call. */
 LS_API ls_status ls_ddp_set_local(ls_module *ddp, bool local);
 LS_API bool ls_ddp_local(const ls_module *ddp); /* false for a module without a wrapper */

@@ -156,6 +156,8 @@ LS_API ls_status ls_copy_in(ls_tensor *t, const void *in, size_t bytes);
 /* Says that `t` is the part of a larger tensor of shape `whole` whose first element has the indices
  * `first`, for tensor parallelism: ls_fill_uniform, ls_fill_normal and ls_fill_kaiming_normal then
  * give `t` the values that the whole tensor would have there. Call it before the values are used.
+ * The states of modules and optimizers show `t` as this slice of the whole, so a checkpoint of all
+ * parts can be loaded in any other cut.
  * LS_ERR_INVALID if the part does not lie within the whole or `t` is a view; LS_ERR_STATE if the
  * values were used. */
 LS_API ls_status ls_tensor_set_part(ls_tensor *t, ls_shape whole, ls_shape first);

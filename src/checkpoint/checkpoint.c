@@ -176,6 +176,7 @@ static ls_status collect(ls_checkpoint *c, const ls_checkpoint_item *items, int 
     }
     ls__shown_fini(s); /* of a save that failed */
     LS_TRY(ls__shown_init(s, c->env, c->rank, c->size));
+    s->table.sums = c->size > 1;
     LS_TRY(ls__table_collect(&s->table, items, count));
     LS_TRY(ls__shown_write(s, &words[1]));
     words[2] = s->bytes;

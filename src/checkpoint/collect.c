@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/crc32c.h"
 #include "base/options.h"
 #include "base/size.h"
 #include "base/text.h"
@@ -217,6 +218,9 @@ static ls_status collect_tensor(void *self, const char *name, const ls_state_ten
     memcpy(t->global, tensor->global, dims);
     memcpy(t->start, tensor->start, dims);
     memcpy(t->local, tensor->local, dims);
+    if (((const ls__table *)self)->sums) {
+        entry.sum = ls__crc32c(0, tensor->data, entry.bytes);
+    }
     return ls__table_add(self, &entry);
 }
 

@@ -53,6 +53,7 @@ typedef struct ls__saved_entry {
     ls_state_tensor tensor; /* zeros behind ndim; no data */
     size_t bytes;           /* of the local slice */
     struct ls__piece *mine; /* what this rank writes of it, or NULL */
+    uint32_t sum;           /* CRC-32C of the local slice, if the table sums */
     int64_t int64;
     double float64;
     bool optional; /* a checkpoint may not contain it */
@@ -69,6 +70,7 @@ typedef struct ls__piece {
 } ls__piece;
 
 typedef struct ls__table {
+    bool sums; /* the walk also sums the tensors' bytes, to compare them with other ranks' */
     ls__arena arena;
     ls__saved_entry *list; /* in the order of the walk */
     int count, room;

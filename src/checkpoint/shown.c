@@ -47,7 +47,7 @@ void ls__shown_fini(ls__shown *s)
 /* A row: this, then global, start and local of a tensor, then the name and zeros up to 8 bytes. */
 typedef struct row {
     int32_t type, dtype, ndim, name_bytes;
-    uint64_t value; /* bits of a scalar */
+    uint64_t value; /* bits of a scalar, checksum of a tensor */
 } row;
 
 static size_t dims_bytes(const ls_state_tensor *t)
@@ -65,7 +65,9 @@ static void write_row(const ls__saved_entry *e, uint8_t *at)
     const ls_state_tensor *t = &e->tensor;
     const size_t dims = dims_bytes(t);
     row head = {(int32_t)e->type, (int32_t)t->dtype, t->ndim, (int32_t)strlen(e->name) + 1, 0};
-    if (e->type == LS__ENTRY_FLOAT64) {
+    if (e->type == LS__ENTRY_TENSOR) {
+        head.value = e->sum;
+    } else if (e->type == LS__ENTRY_FLOAT64) {
         memcpy(&head.value, &e->float64, sizeof head.value);
     } else {
         head.value = (uint64_t)e->int64;
@@ -127,7 +129,9 @@ static size_t read_row(const uint8_t *at, size_t left, ls__saved_entry *e)
     memcpy(t->start, at + sizeof head + dims, dims);
     memcpy(t->local, at + sizeof head + 2 * dims, dims);
     e->name = (const char *)at + name;
-    if (e->type == LS__ENTRY_FLOAT64) {
+    if (e->type == LS__ENTRY_TENSOR) {
+        e->sum = (uint32_t)head.value;
+    } else if (e->type == LS__ENTRY_FLOAT64) {
         memcpy(&e->float64, &head.value, sizeof head.value);
     } else {
         e->int64 = (int64_t)head.value;

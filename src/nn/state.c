@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/options.h"
-#include "tensor/tensor.h"
+#include "tensor/fill.h"
 
 /* The name as it stands in a checkpoint; cutting it could make two names equal. */
 ls_status ls__state_name(char *out, size_t bytes, const char *prefix, const char *name)
@@ -34,10 +34,8 @@ static ls_status visit_tensor(const char *prefix, const ls__module_item *item,
     if (sound < 0) {
         return ls__fail_within(sound, "state of %s", name);
     }
-    ls_shape shape = ls_shape_of(item->value);
-    ls_state_tensor seen = {.dtype = ls_dtype_of(item->value), .ndim = shape.ndim};
-    memcpy(seen.global, shape.dim, (size_t)shape.ndim * sizeof shape.dim[0]);
-    memcpy(seen.local, shape.dim, (size_t)shape.ndim * sizeof shape.dim[0]);
+    ls_state_tensor seen = {.dtype = ls_dtype_of(item->value)};
+    LS_TRY(ls__fill_box(item->value, &seen));
     seen.data = ls_data(item->value);
     ls_status status = visitor->tensor(visitor->self, name, &seen);
     ls__tensor_changed(item->value); /* a loading visitor may have written it */

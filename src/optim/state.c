@@ -12,6 +12,7 @@
 #include "base/size.h"
 #include "nn/module.h"
 #include "optim/optim.h"
+#include "tensor/fill.h"
 #include "tensor/tensor.h"
 
 #define STATE_ALIGN 64 /* a cache line; what env's allocate promises */
@@ -105,12 +106,10 @@ static ls_status visit_tensor(const ls__optim_param *param, const char *kind, fl
                               const char *prefix, const ls_state_visitor *visitor)
 {
     char part[STATE_NAME_MAX], name[STATE_NAME_MAX];
-    const ls_shape shape = ls_shape_of(param->value);
     LS_TRY(ls__state_name(part, sizeof part, kind, param->name));
     LS_TRY(ls__state_name(name, sizeof name, prefix, part));
-    ls_state_tensor seen = {.dtype = LS_FLOAT32, .ndim = shape.ndim, .data = data};
-    memcpy(seen.global, shape.dim, (size_t)shape.ndim * sizeof shape.dim[0]);
-    memcpy(seen.local, shape.dim, (size_t)shape.ndim * sizeof shape.dim[0]);
+    ls_state_tensor seen = {.dtype = LS_FLOAT32, .data = data};
+    LS_TRY(ls__fill_box(param->value, &seen));
     return visitor->tensor(visitor->self, name, &seen);
 }
 

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/assert.h"
 #include "tensor/rng_stream.h"
@@ -190,6 +191,24 @@ ls_shape ls__fill_whole(const ls__record *record)
     const ls__initial *initial = record->storage->initial;
     return initial != NULL && initial->part && covers_storage(record) ? initial->whole
                                                                       : ls__record_shape(record);
+}
+
+ls_status ls__fill_box(const ls_tensor *t, ls_state_tensor *out)
+{
+    const ls__record *record = sound(t, "state");
+    if (record == NULL) {
+        return ls__self.status;
+    }
+    const ls__initial *initial = record->storage->initial;
+    const ls_shape own = ls__record_shape(record), whole = ls__fill_whole(record);
+    const bool part = initial != NULL && initial->part && covers_storage(record);
+    const ls_shape first = part ? initial->first : (ls_shape){0};
+    const size_t bytes = (size_t)own.ndim * sizeof own.dim[0];
+    out->ndim = own.ndim;
+    memcpy(out->global, whole.dim, bytes);
+    memcpy(out->local, own.dim, bytes);
+    memcpy(out->start, first.dim, bytes);
+    return LS_OK;
 }
 
 /* Whether the part lies in the whole. */

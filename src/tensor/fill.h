@@ -10,6 +10,8 @@
 #ifndef LS_TENSOR_FILL_H
 #define LS_TENSOR_FILL_H
 
+#include <lockstep/state.h>
+
 #include "tensor/tensor.h"
 
 typedef struct ls__fill {
@@ -56,5 +58,8 @@ ls_status ls__fill_own(ls_tensor *t, const ls__draw_place *owner, const char *na
 void ls__fill_disown(ls_tensor *t);
 /* The shape of the logical tensor that fills are made for. */
 ls_shape ls__fill_whole(const ls__record *record);
+/* Sets ndim and the three rows of indices: which box of its logical tensor `t` is. Local = global
+ * unless ls_tensor_set_part was called. */
+ls_status ls__fill_box(const ls_tensor *t, ls_state_tensor *out);
 
 #endif

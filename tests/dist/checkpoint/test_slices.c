@@ -1,6 +1,8 @@
 /* Distributed tensors: saved in slices by N ranks, loaded in other slices by M, of any cut; ranks
  * that hold the same slice; slices that do not make up the whole. What the state functions show
  * follows from a rule; every element says its own global index. */
+#include <lockstep/lockstep.h>
+
 #include "says.h"
 #include "small.h"
 
@@ -224,6 +226,177 @@ TEST(ranks_that_save_different_steps_or_scalars_are_told)
     small_folder(folder);
     CHECK_OK(ls_spawn(run_apart, folder, 3));
     CHECK_INT(small_count(folder, "step-"), 1);
+    small_remove(folder);
+}
+
+/* ---- replicas that differ ---------------------------------------------------------------------- */
+
+/* Four ranks hold two slices of rows, each twice; then one number of the last rank is another. */
+static int run_differing(void *arg)
+{
+    static sliced s;
+    ls_checkpoint *c = NULL;
+    CHECK_OK(ls_init(NULL));
+    cut_it(&s, 0, ls_rank() % 2, 2);
+    const ls_checkpoint_item item = {sizeof(ls_checkpoint_item), "table", &s, sliced_state};
+    CHECK_OK(ls_checkpoint_new(arg, ls_world(), NULL, &c));
+    CHECK_OK(ls_checkpoint_save(c, 1, &item, 1));
+    s.data[3] = ls_rank() == 3 ? 1.0f : 0.0f;
+    CHECK_STATUS(ls_checkpoint_save(c, 2, &item, 1), LS_ERR_MISMATCH);
+    CHECK_SAYS(ls_error_message(),
+               "ls_checkpoint_save: \"%.200s\" (%s) has other numbers on rank %d than on rank %d, "
+               "and only one of them could be saved. After local steps (ls_ddp_set_local) call "
+               "ls_ddp_average with the optimizer first; else show the state of each rank under a "
+               "name of its own (its rank in the item's prefix)");
+    CHECK_CONTAINS(ls_error_message(),
+                   "\"table\" (float32 [13,6]) has other numbers on rank 3 than on rank 1");
+    CHECK_OK(ls_checkpoint_free(c));
+    CHECK_OK(ls_finalize());
+    return 0;
+}
+
+TEST(slices_that_should_be_equal_and_are_not_are_refused_with_their_ranks)
+{
+    char folder[64];
+    small_folder(folder);
+    CHECK_OK(ls_spawn(run_differing, folder, 4));
+    CHECK_INT(small_count(folder, "step-"), 1);
+    small_remove(folder);
+}
+
+static void local_step(ls_module *net, ls_optim *optim)
+{
+    LS_SCOPE;
+    const float x[3] = {1, (float)ls_rank(), 2};
+    ls_tensor *y = ls_forward(net, ls_from_data(x, LS_SHAPE(1, 3), LS_FLOAT32));
+    CHECK_OK(ls_backward(ls_mean(ls_mul(y, y))));
+    CHECK_OK(ls_optim_step(optim));
+    ls_optim_zero_grad(optim);
+}
+
+static int run_local(void *arg)
+{
+    ls_checkpoint *c = NULL;
+    CHECK_OK(ls_init(NULL));
+    ls_module *net = ls_ddp_new(ls_linear_new(3, 4, NULL), ls_world(), NULL);
+    ls_optim *optim = ls_adamw_new(net, NULL);
+    const ls_checkpoint_item items[] = {LS_ITEM("model", ls_ddp_module(net)),
+                                        LS_ITEM("optim", optim)};
+    CHECK_OK(ls_checkpoint_new(arg, ls_world(), NULL, &c));
+    CHECK_OK(ls_ddp_set_local(net, true));
+    CHECK_OK(ls_ddp_set_sync(net, false));
+    local_step(net, optim);
+    CHECK_STATUS(ls_checkpoint_save(c, 1, items, 2), LS_ERR_MISMATCH);
+    CHECK_CONTAINS(ls_error_message(), "has other numbers on rank 1 than on rank 0");
+    CHECK_OK(ls_ddp_average(net, NULL)); /* the moments still differ */
+    CHECK_STATUS(ls_checkpoint_save(c, 1, items, 2), LS_ERR_MISMATCH);
+    CHECK_CONTAINS(ls_error_message(), "\"optim.exp_avg");
+    CHECK_OK(ls_ddp_average(net, LS_OPTIONS(ls_ddp_average_options, .optim = optim)));
+    CHECK_OK(ls_checkpoint_save(c, 1, items, 2));
+    CHECK_OK(ls_checkpoint_free(c));
+    ls_optim_free(optim);
+    ls_module_free(net);
+    CHECK_OK(ls_finalize());
+    return 0;
+}
+
+TEST(after_local_steps_a_save_is_refused_until_the_ranks_have_averaged)
+{
+    char folder[64];
+    small_folder(folder);
+    CHECK_OK(ls_spawn(run_local, folder, 2));
+    CHECK_INT(small_count(folder, "step-"), 1);
+    small_remove(folder);
+}
+
+/* ---- parts of parameters (ls_tensor_set_part) -------------------------------------------------- */
+
+enum { OUT = 8, IN = 16 };
+
+typedef struct places {
+    ls_state_visitor visitor;
+    bool write;
+} places;
+
+/* Rows of the weight, all of the bias: what a column-parallel layer holds. Every element and every
+ * moment of the optimizer is a number that follows from its place in the whole. */
+static ls_status place_state(void *self, const char *name, const ls_state_tensor *t)
+{
+    const places *p = self;
+    const bool weight = strstr(name, "weight") != NULL;
+    const float kind = strstr(name, "exp_avg_sq") ? 2000.0f : strstr(name, "exp_avg") ? 1000.0f : 0;
+    const int64_t columns = weight ? IN : 1, rows = weight ? OUT / ls_world_size() : OUT;
+    const int64_t first = weight ? ls_rank() * rows * columns : 0;
+    float *data = t->data;
+    for (int64_t i = 0; i < rows * columns; i++) {
+        const float want = kind + (float)(first + i);
+        data[i] = p->write ? want : data[i];
+        CHECK(data[i] == want);
+    }
+    return LS_OK;
+}
+
+static ls_status skip_int64(void *self, const char *name, int64_t *value)
+{
+    (void)self, (void)name, (void)value;
+    return LS_OK;
+}
+
+static ls_status skip_float64(void *self, const char *name, double *value)
+{
+    (void)self, (void)name, (void)value;
+    return LS_OK;
+}
+
+static void walk_places(ls_module *net, ls_optim *optim, bool write)
+{
+    places p = {.write = write};
+    p.visitor = (ls_state_visitor){.size = sizeof p.visitor,
+                                   .self = &p,
+                                   .tensor = place_state,
+                                   .int64 = skip_int64,
+                                   .float64 = skip_float64};
+    CHECK_OK(ls_module_state(net, "model", &p.visitor));
+    CHECK_OK(ls_optim_state(optim, "optim", &p.visitor));
+}
+
+static int run_parts(void *arg)
+{
+    const job *j = arg;
+    int64_t step;
+    ls_checkpoint *c = NULL;
+    CHECK_OK(ls_init(NULL));
+    const int64_t rows = OUT / ls_world_size();
+    ls_module *net = ls_sequential_new(NULL, 0);
+    ls_tensor *weight =
+        ls_module_add_param(net, "weight", ls_zeros(LS_SHAPE(rows, IN), LS_FLOAT32));
+    CHECK(ls_module_add_param(net, "bias", ls_zeros(LS_SHAPE(OUT), LS_FLOAT32)) != NULL);
+    CHECK_OK(ls_tensor_set_part(weight, LS_SHAPE(OUT, IN), LS_SHAPE(ls_rank() * rows, 0)));
+    ls_optim *optim = ls_adamw_new(net, NULL);
+    const ls_checkpoint_item items[] = {LS_ITEM("model", net), LS_ITEM("optim", optim)};
+    CHECK_OK(ls_checkpoint_new(j->folder, ls_world(), NULL, &c));
+    if (j->save) {
+        walk_places(net, optim, true);
+        CHECK_OK(ls_checkpoint_save(c, 1, items, 2));
+    } else {
+        CHECK_OK(ls_checkpoint_load(c, items, 2, &step));
+    }
+    walk_places(net, optim, false);
+    CHECK_OK(ls_checkpoint_free(c));
+    ls_optim_free(optim);
+    ls_module_free(net);
+    CHECK_OK(ls_finalize());
+    return 0;
+}
+
+TEST(parts_of_a_parameter_and_their_optimizer_state_load_at_any_rank_count)
+{
+    char folder[64];
+    small_folder(folder);
+    CHECK_OK(ls_spawn(run_parts, &(job){folder, 0, true}, 4));
+    for (int ranks = 1; ranks <= 8; ranks *= 2) {
+        CHECK_OK(ls_spawn(run_parts, &(job){folder, 0, false}, ranks));
+    }
     small_remove(folder);
 }
 
