@@ -143,7 +143,8 @@ LS_API ls_status ls_checkpoint_free(ls_checkpoint *checkpoint);
 typedef struct ls_safetensors_options {
     size_t size;
     const char *prefix; /* precedes every name in the file but not the names here, with its dot:
-                           "model."; names without it are ignored; default none */
+                           "model."; names without it are ignored; default none: if no name fits,
+                           a prefix that all names in the file have ("module.") is left out */
     bool strict;        /* a name that only one side has is an error; otherwise it is ignored;
                            default true */
     /* Writes to out[bytes] alternative number `number` (from 0) for a `name` that the file does not
@@ -159,7 +160,8 @@ LS_DEFAULTS_FUNCTION(safetensors)
 
 /* Loads tensors by name into the items (for a module: ls_module_load_safetensors in lockstep.h).
  * Shapes must be equal; float16, bfloat16 and float64 are converted to float32, other dtypes must
- * be equal. LS_ERR_MISMATCH lists tensors that are missing, unexpected or of another shape;
+ * be equal. A tensor in the file that nobody asks for may have any dtype.
+ * LS_ERR_MISMATCH lists tensors that are missing, unexpected or of another shape;
  * LS_ERR_FORMAT and LS_ERR_NOT_FOUND name the file. After an error nothing is changed. */
 LS_API ls_status ls_safetensors_load(const char *path, const ls_checkpoint_item *items, int count,
                                      const ls_safetensors_options *options);

@@ -69,7 +69,7 @@ static ls_status read_place(const json_t *offsets, const data *d, size_t bytes, 
                         "from offset %zu; the file is truncated or damaged",
                         d->what, t->name, t->begin, t->end, d->bytes, d->begin);
     }
-    if (t->end - t->begin != bytes) {
+    if (t->foreign == NULL && t->end - t->begin != bytes) {
         return ls__fail(LS_ERR_FORMAT,
                         "%s: \"%.80s\" at offset %zu has %zu bytes, but its shape needs %zu",
                         d->what, t->name, d->begin + t->begin, t->end - t->begin, bytes);
@@ -77,9 +77,35 @@ static ls_status read_place(const json_t *offsets, const data *d, size_t bytes, 
     return LS_OK;
 }
 
+static const char *copy_text(ls__arena *arena, const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    char *copy = ls__arena_alloc(arena, bytes);
+    return copy != NULL ? memcpy(copy, text, bytes) : NULL;
+}
+
+/* A dtype that we do not have is the concern of whoever wants the tensor: often nobody does (scales
+ * of float8 beside the weights). */
+static ls_status read_dtype(const json_t *entry, const data *d, ls__arena *arena, ls__safetensor *t)
+{
+    const char *name = json_string_value(json_object_get(entry, "dtype"));
+    if (name == NULL) {
+        return ls__fail(LS_ERR_FORMAT, "%s: the dtype of \"%.80s\" is not a string", d->what,
+                        t->name);
+    }
+    if (!ls__shape_dtype_find(name, &t->dtype)) {
+        t->dtype = LS_DTYPE_COUNT;
+        t->foreign = copy_text(arena, name);
+        return t->foreign != NULL ? LS_OK
+                                  : ls__fail(LS_ERR_MEMORY, "%s: no memory to read it", d->what);
+    }
+    return LS_OK;
+}
+
 /* Exactly three members are allowed, so a misspelled or future one is an error rather than
  * ignored. */
-static ls_status read_tensor(const json_t *entry, const data *d, ls__safetensor *t)
+static ls_status read_tensor(const json_t *entry, const data *d, ls__arena *arena,
+                             ls__safetensor *t)
 {
     const json_t *offsets = json_object_get(entry, "data_offsets");
     size_t bytes = 0;
@@ -88,11 +114,9 @@ static ls_status read_tensor(const json_t *entry, const data *d, ls__safetensor 
                         "%s: \"%.80s\" must have dtype, shape and data_offsets, and nothing else",
                         d->what, t->name);
     }
-    if (!ls__shape_dtype_find(json_string_value(json_object_get(entry, "dtype")), &t->dtype)) {
-        return ls__fail(LS_ERR_FORMAT, "%s: \"%.80s\" has an unknown dtype", d->what, t->name);
-    }
+    LS_TRY(read_dtype(entry, d, arena, t));
     if (!ls__shape_read(json_object_get(entry, "shape"), t->dim, &t->ndim) ||
-        !ls__shape_bytes(t->dim, t->ndim, t->dtype, &bytes)) {
+        (t->foreign == NULL && !ls__shape_bytes(t->dim, t->ndim, t->dtype, &bytes))) {
         return ls__fail(LS_ERR_FORMAT,
                         "%s: the shape of \"%.80s\" must have at most %d dimensions, none below "
                         "0, and a size below 2^63 bytes",
@@ -140,13 +164,6 @@ static ls_status check_places(ls__safetensors *f, const data *d)
     return LS_OK;
 }
 
-static const char *copy_text(ls__arena *arena, const char *text)
-{
-    size_t bytes = strlen(text) + 1;
-    char *copy = ls__arena_alloc(arena, bytes);
-    return copy != NULL ? memcpy(copy, text, bytes) : NULL;
-}
-
 /* `count` grows before the entry is checked: on failure the caller discards the whole list. */
 static ls_status read_entries(const json_t *root, const data *d, ls__arena *arena,
                               ls__safetensors *out)
@@ -170,7 +187,7 @@ static ls_status read_entries(const json_t *root, const data *d, ls__arena *aren
         if (t->name == NULL) {
             return ls__fail(LS_ERR_MEMORY, "%s: no memory to read it", d->what);
         }
-        LS_TRY(read_tensor(entry, d, t));
+        LS_TRY(read_tensor(entry, d, arena, t));
     }
     return check_places(out, d);
 }
@@ -190,6 +207,48 @@ size_t ls__safetensors_header_bytes(const void *file, size_t bytes)
     return bytes < LENGTH_BYTES ? 0 : load_length(file);
 }
 
+/* Tried only on files that are not safetensors: any eight bytes may be the length of a header. */
+const char *ls__safetensors_other_kind(const void *file, size_t bytes)
+{
+    static const char pickle[] = "a pickle of PyTorch; convert it once: " LS__SAFETENSORS_CONVERT;
+    static const char page[] =
+        "an HTML page; the address needs a login or shows the file: download "
+        "the file itself";
+    static const struct {
+        const char *first, *kind;
+    } kinds[] = {
+        {"version https://git-lfs", "a git-lfs pointer; run \"git lfs pull\" in its repository"},
+        {"<!DOCTYPE", page},
+        {"<!doctype", page},
+        {"<html", page},
+        {"PK\3\4", pickle},
+        {"\x80\2", pickle},
+        {"\x80\4", pickle},
+        {"GGUF", "a GGUF file; give the safetensors from which it was made"},
+        {"\x1f\x8b", "compressed by gzip; decompress it first"},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        const size_t length = strlen(kinds[i].first);
+        if (bytes >= length && memcmp(file, kinds[i].first, length) == 0) {
+            return kinds[i].kind;
+        }
+    }
+    return NULL;
+}
+
+static ls_status not_safetensors(const void *file, size_t bytes, const char *what)
+{
+    const char *kind = ls__safetensors_other_kind(file, bytes);
+    const size_t length = load_length(file);
+    if (kind != NULL) {
+        return ls__fail(LS_ERR_FORMAT, "%s: not safetensors but %s", what, kind);
+    }
+    return ls__fail(LS_ERR_FORMAT,
+                    "%s: offset 0 claims a header of %zu bytes in a file of %zu (at most %zu are "
+                    "allowed); it is truncated or not a safetensors file",
+                    what, length, bytes, LS__SAFETENSORS_HEADER_MAX);
+}
+
 /* `file` is hostile input. It is borrowed: names are copied, but begin and end are offsets into
  * it. On failure `out` is empty. */
 ls_status ls__safetensors_parse(const void *file, size_t bytes, const char *what, ls__arena *arena,
@@ -204,10 +263,7 @@ ls_status ls__safetensors_parse(const void *file, size_t bytes, const char *what
     }
     const size_t length = load_length(file);
     if (length > LS__SAFETENSORS_HEADER_MAX || length > bytes - LENGTH_BYTES) {
-        return ls__fail(LS_ERR_FORMAT,
-                        "%s: offset 0 claims a header of %zu bytes in a file of %zu (at most %zu "
-                        "are allowed); it is truncated or not a safetensors file",
-                        what, length, bytes, LS__SAFETENSORS_HEADER_MAX);
+        return not_safetensors(file, bytes, what);
     }
     const char *text = (const char *)file + LENGTH_BYTES;
     if (length == 0 || text[0] != '{') {

@@ -25,7 +25,8 @@ extern const ls__json_limit ls__safetensors_limit; /* of a header */
 
 typedef struct ls__safetensor {
     const char *name;
-    ls_dtype dtype;
+    const char *foreign; /* the file's name of a dtype that we do not have; NULL: dtype is it */
+    ls_dtype dtype;      /* LS_DTYPE_COUNT if it is foreign */
     int ndim;
     int64_t dim[LS_DIMS_MAX];
     size_t begin, end; /* in the file */
@@ -40,6 +41,14 @@ typedef struct ls__safetensors {
  * file in messages. LS_ERR_FORMAT, LS_ERR_LIMIT or LS_ERR_MEMORY. */
 ls_status ls__safetensors_parse(const void *file, size_t bytes, const char *what, ls__arena *arena,
                                 ls__safetensors *out);
+/* "a git-lfs pointer; …": which other kind of file, and the remedy. NULL: not one that is known. */
+const char *ls__safetensors_other_kind(const void *file, size_t bytes);
+/* How a pickle of PyTorch becomes a file that can be read, as a command. */
+#define LS__SAFETENSORS_CONVERT                                                                    \
+    "python3 -c 'import torch, safetensors.torch as s; s.save_file({k: v.contiguous().clone() "    \
+    "for "                                                                                         \
+    "k, v in torch.load(\"pytorch_model.bin\", weights_only=True).items()}, "                      \
+    "\"model.safetensors\")'"
 const ls__safetensor *ls__safetensors_find(const ls__safetensors *file, const char *name);
 
 /* Adds a tensor of `bytes` at `begin` (from the end of the header) to the JSON of a header. */

@@ -23,7 +23,9 @@
 
 /* ---- lists of names for a message --------------------------------------------------------- */
 
-#define LIST_TEXT 480 /* three of them and the sentence around them fit a message */
+#define LIST_TEXT 480  /* three of them and the sentence around them fit a message */
+#define LISTED_MAX 4   /* they show the pattern; the rest is counted */
+#define PREFIXES_MAX 4 /* dots of a common prefix that are tried */
 
 /* A list for a message: every name is counted, but only as many as fit are spelled out. */
 typedef struct names {
@@ -39,8 +41,8 @@ static void names_add(names *list, const char *name, const char *more)
     char one[LIST_TEXT];
     int length = snprintf(one, sizeof one, "%s%.120s%s", list->listed ? ", " : "", name, more);
     list->count++;
-    if (list->listed == list->count - 1 && length > 0 && (size_t)length < sizeof one &&
-        list->used + (size_t)length < sizeof list->text) {
+    if (list->listed == list->count - 1 && list->listed < LISTED_MAX && length > 0 &&
+        (size_t)length < sizeof one && list->used + (size_t)length < sizeof list->text) {
         memcpy(list->text + list->used, one, (size_t)length + 1);
         list->used += (size_t)length;
         list->listed++;
@@ -102,8 +104,9 @@ static void check_fit(loading *l, const ls__saved_entry *e, const ls__safetensor
                 memcmp(there->dim, here->global, (size_t)here->ndim * sizeof here->global[0]) == 0;
     if (!same || (there->dtype != here->dtype && !widens(there->dtype, here->dtype))) {
         (void)snprintf(text, sizeof text, " is %s %s in the file and %s %s here",
-                       ls_dtype_name(there->dtype), ls__shape_text(there->dim, there->ndim, a),
-                       ls_dtype_name(here->dtype), ls__shape_text(here->global, here->ndim, b));
+                       there->foreign != NULL ? there->foreign : ls_dtype_name(there->dtype),
+                       ls__shape_text(there->dim, there->ndim, a), ls_dtype_name(here->dtype),
+                       ls__shape_text(here->global, here->ndim, b));
         names_add(&l->misshapen, e->name, text);
     }
 }
@@ -198,6 +201,76 @@ static ls_status report_misfits(const loading *l, const char *path)
                     misshapen[0] ? "" : ", or set strict = false to load only the common tensors");
 }
 
+static ls_status pair_entries(loading *l)
+{
+    for (int i = 0; i < l->table.count; i++) {
+        if (l->table.list[i].type == LS__ENTRY_TENSOR) {
+            LS_TRY(pair_entry(l, &l->table.list[i], &l->pairs[i]));
+        }
+    }
+    return LS_OK;
+}
+
+static bool is_paired(const loading *l)
+{
+    for (int i = 0; i < l->table.count; i++) {
+        if (l->pairs[i].tensor != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The text with which all names in the files begin, up to a dot; NULL: none. */
+static const char *common_prefix(const ls__weights *w, size_t *length)
+{
+    const char *first = NULL;
+    for (int i = 0; i < w->count; i++) {
+        for (int k = 0; k < w->files[i].header.count; k++) {
+            const char *name = w->files[i].header.list[k].name;
+            size_t same = 0;
+            *length = first == NULL ? strlen(name) : *length;
+            first = first == NULL ? name : first;
+            while (same < *length && name[same] == first[same]) {
+                same++;
+            }
+            *length = same;
+        }
+    }
+    while (first != NULL && *length > 0 && first[*length - 1] != '.') {
+        --*length;
+    }
+    return first;
+}
+
+/* Weights saved through a wrapper ("module.", "_orig_mod."): if no name fits and all in the files
+ * begin alike, they are read as names behind that prefix. */
+static ls_status pair_behind_prefix(loading *l)
+{
+    size_t all = 0;
+    const char *first = common_prefix(&l->files, &all);
+    for (size_t at = 0, tried = 0; at < all && tried < PREFIXES_MAX; at++) {
+        if (first[at] != '.') {
+            continue;
+        }
+        char *prefix = ls__arena_alloc(&l->files.arena, at + 2);
+        if (prefix == NULL) {
+            return ls__fail(LS_ERR_MEMORY, "ls_safetensors_load: no memory for a prefix");
+        }
+        memcpy(prefix, first, at + 1);
+        prefix[at + 1] = '\0';
+        l->set.prefix = prefix;
+        l->missing = l->misshapen = (names){0};
+        LS_TRY(pair_entries(l));
+        if (is_paired(l)) {
+            return LS_OK;
+        }
+        l->set.prefix = NULL;
+        tried++;
+    }
+    return LS_OK;
+}
+
 /* Fails at once only for a slice or lack of memory; everything else is collected for one
  * message. */
 static ls_status pair_all(loading *l, const char *path)
@@ -207,10 +280,9 @@ static ls_status pair_all(loading *l, const char *path)
         return ls__fail(LS_ERR_MEMORY, "ls_safetensors_load: no memory for %d names",
                         l->table.count);
     }
-    for (int i = 0; i < l->table.count; i++) {
-        if (l->table.list[i].type == LS__ENTRY_TENSOR) {
-            LS_TRY(pair_entry(l, &l->table.list[i], &l->pairs[i]));
-        }
+    LS_TRY(pair_entries(l));
+    if (l->set.prefix == NULL && !is_paired(l)) {
+        LS_TRY(pair_behind_prefix(l));
     }
     collect_unused(l);
     return report_misfits(l, path);

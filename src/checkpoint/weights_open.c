@@ -205,7 +205,10 @@ static ls_status read_index(const ls__env *env, const char *path, json_t **root)
     if (failed < 0) {
         return ls__file_fail(failed, "checkpoint", "cannot read", path);
     }
-    const ls_status status = ls__json_read(path, text, bytes, 0, &index_limit, root);
+    const char *kind = ls__safetensors_other_kind(text != NULL ? text : "", bytes);
+    const ls_status status =
+        kind == NULL ? ls__json_read(path, text, bytes, 0, &index_limit, root)
+                     : ls__fail(LS_ERR_FORMAT, "\"%s\": not an index but %s", path, kind);
     env->unmap_file(env, text, bytes);
     return status;
 }
@@ -251,6 +254,14 @@ static ls_status open_folder(ls__weights *w, const char *folder)
     ls__path_join(path, folder, LS__WEIGHTS_INDEX_NAME);
     if (env->stat(env, path, true, &found) == 0) {
         return open_index(w, path);
+    }
+    ls__path_join(path, folder, "pytorch_model.bin");
+    if (env->stat(env, path, true, &found) == 0) {
+        return ls__fail(
+            LS_ERR_NOT_FOUND,
+            "\"%s\" has pytorch_model.bin, a pickle, and no safetensors; convert it once, "
+            "in this folder: " LS__SAFETENSORS_CONVERT,
+            folder);
     }
     return ls__fail(LS_ERR_NOT_FOUND,
                     "\"%s\" is a folder with neither model.safetensors nor "

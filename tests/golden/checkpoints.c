@@ -401,7 +401,7 @@ GOLDEN(safetensors_files)
     show_safetensors("metadata", "{\"__metadata__\":1}", 0);
     show_safetensors("a number in metadata", "{\"__metadata__\":{\"a\":1}}", 0);
     show_safetensors("a field too many", "{\"w\":{\"dtype\":\"F32\"}}", 0);
-    show_safetensors("dtype", "{\"w\":{\"dtype\":\"F7\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4);
+    show_safetensors("dtype", "{\"w\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,4]}}", 4);
     show_safetensors("shape", TENSOR("[-1]", "0", "4"), 4);
     show_safetensors("outside", TENSOR("[2]", "0", "8"), 4);
     show_safetensors("no place", TENSOR("[2]", "-8", "0"), 4);

@@ -77,7 +77,13 @@ GOLDEN(paths_to_weights)
     SHOW(ls_safetensors_load("/does/not/exist.safetensors", &item, 1, NULL));
     show_load("a folder without weights", golden_folder());
     show_load("an empty file", text("empty.safetensors", ""));
+    (void)text("pytorch_model.bin", "PK\3\4");
+    show_load("a folder with a pickle", golden_folder());
     show_load("another format", text("model.bin", "PK\3\4 a zip file, as torch.save makes"));
+    show_load("a pointer", text("model.safetensors", "version https://git-lfs.github.com/spec/v1"));
+    show_load("a page", text("model.safetensors", "<!DOCTYPE html>"));
+    show_load("an index as a pointer",
+              text("model.safetensors.index.json", "version https://git-lfs.github.com/spec/v1"));
     SHOW(ls_safetensors_save("", &item, 1, NULL));
     SHOW(ls_safetensors_save("/does/not/exist/model.safetensors", &item, 1, NULL));
 }

@@ -268,6 +268,96 @@ WEIGHTS_TEST(a_file_of_another_model_is_refused_even_then)
     CHECK_CONTAINS(ls_error_message(), "\"net.a\"");
 }
 
+/* Saved by torch.compile and DDP: one comparison finds the prefix of all names. A name that only one
+ * side has is then still an error. */
+WEIGHTS_TEST(a_prefix_that_all_names_in_the_file_have_is_left_out)
+{
+    uint8_t data[64] = {0};
+    state s = {.count = 6}, t = {.count = 6};
+    memcpy(data, filled.n, 16);
+    memcpy(data + 16, filled.a, 24);
+    memcpy(data + 40, filled.b, 16);
+    memcpy(data + 56, &filled.scalar, 4);
+#define WRAPPED(more)                                                                              \
+    "{" ENTRY("_orig_mod.module.n", "I64", "[2]", 0, 16) "," ENTRY(                                \
+        "_orig_mod.module.net.a", "F32", "[2,3]", 16,                                              \
+        40) "," ENTRY("_orig_mod.module.net.b", "F32", "[4]", 40,                                  \
+                      56) "," ENTRY("_orig_mod.module.scalar", "F32", "[]", 56, 60) more "}"
+    CHECK_OK(ls_safetensors_load(write_tensors("wrapped.safetensors", WRAPPED(""), data, 60),
+                                 ITEM(&s), NULL));
+    check_filled(&s, 6);
+    const char *more =
+        write_tensors("more.safetensors",
+                      WRAPPED("," ENTRY("_orig_mod.module.head", "F32", "[1]", 60, 64)), data, 64);
+    CHECK_STATUS(ls_safetensors_load(more, ITEM(&t), NULL), LS_ERR_MISMATCH);
+    CHECK_CONTAINS(ls_error_message(), "1 only in the file: _orig_mod.module.head;");
+    CHECK(memcmp(&t, &(const state){.count = 6}, sizeof t) == 0);
+}
+
+/* ---- files of other kinds ------------------------------------------------------------------- */
+
+static const char *with_scale(const char *dtype, const char *name)
+{
+    static char json[512];
+    uint8_t data[64] = {0};
+    memcpy(data, filled.n, 16);
+    memcpy(data + 16, filled.a, 24);
+    memcpy(data + 40, filled.b, 16);
+    memcpy(data + 56, &filled.scalar, 4);
+    (void)snprintf(
+        json, sizeof json,
+        "{" ENTRY("n", "I64", "[2]", 0, 16) "," ENTRY("net.a", "F32", "[2,3]", 16, 40) "," ENTRY(
+            "net.b", "F32", "[4]", 40,
+            56) ",\"%s\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":"
+                "[56,60]},\"%s\":{\"dtype\":\"%s\",\"shape\":[3],"
+                "\"data_offsets\":[60,63]}}",
+        strcmp(name, "scalar") == 0 ? "other" : "scalar", name, dtype);
+    return write_tensors("scale.safetensors", json, data, 63);
+}
+
+WEIGHTS_TEST(a_tensor_that_nobody_asks_for_may_have_any_dtype)
+{
+    static const char *const dtypes[] = {"F8_E4M3", "F8_E5M2", "F8_E8M0", "C64", "F4", "later"};
+    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++) {
+        state s = {.count = 3}, t = {.count = 3};
+        char want[64];
+        CHECK_OK(ls_safetensors_load(with_scale(dtypes[i], "scale"), ITEM(&s),
+                                     LS_OPTIONS(ls_safetensors_options, .strict = false)));
+        check_filled(&s, 3);
+        CHECK_STATUS(ls_safetensors_load(with_scale(dtypes[i], "scalar"), ITEM(&t),
+                                         LS_OPTIONS(ls_safetensors_options, .strict = false)),
+                     LS_ERR_MISMATCH);
+        (void)snprintf(want, sizeof want, "scalar is %s [3] in the file and float32 [] here",
+                       dtypes[i]);
+        CHECK_CONTAINS(ls_error_message(), want);
+    }
+}
+
+WEIGHTS_TEST(files_of_other_kinds_are_recognised_by_their_first_bytes)
+{
+    static const struct {
+        const char *bytes, *says;
+    } files[] = {
+        {"version https://git-lfs.github.com/spec/v1\noid sha256:0123456789abcdef\nsize 5\n",
+         "git lfs pull"},
+        {"<!DOCTYPE html><html><head><title>Sign in</title></head></html>", "an HTML page"},
+        {"PK\3\4 a zip archive, as torch.save writes it", "s.save_file("},
+        {"\x80\2 a pickle, as torch.save wrote it until 1.5", "s.save_file("},
+        {"GGUF and so on, for llama.cpp", "a GGUF file"},
+        {"0123456789 something else", "truncated or not a safetensors file"},
+    };
+    state s = {.count = 0};
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        const char *path =
+            scratch_write("model.safetensors", files[i].bytes, strlen(files[i].bytes));
+        CHECK_STATUS(ls_safetensors_load(path, ITEM(&s), NULL), LS_ERR_FORMAT);
+        CHECK_CONTAINS(ls_error_message(), files[i].says);
+    }
+    CHECK_STATUS(ls_safetensors_load(scratch_write("i.json", files[0].bytes, 70), ITEM(&s), NULL),
+                 LS_ERR_FORMAT);
+    CHECK_CONTAINS(ls_error_message(), "not an index but a git-lfs pointer");
+}
+
 static bool without_net(void *arg, const char *name, int number, char *out, size_t bytes)
 {
     (void)arg;
