@@ -30,7 +30,8 @@ bool decoder_is_gpt2(const char *model)
 /* ---- config.json -------------------------------------------------------------------------- */
 
 #define CONFIG_BYTES_MAX (1 << 20) /* true ones have a few thousand */
-#define COUNT_MAX (1 << 24)        /* the largest count is the size of a vocabulary */
+#define END_OF_TEXT 50256
+#define COUNT_MAX (1 << 24) /* the largest count is the size of a vocabulary */
 
 /* Gives up if the number is missing or not plausible. */
 static int64_t count_in(const json_t *config, const char *name, const char *path)
@@ -129,6 +130,41 @@ bool decoder_read_config(const char *weights, decoder_shape *shape)
     shape->eps = json_number_value(json_object_get(config, "layer_norm_epsilon"));
     json_decref(config);
     return true;
+}
+
+/* decoder_read_config reads it, too. The beginning and the end of a text are tokens of GPT-2's own
+ * vocabulary only. */
+char *decoder_config(const decoder_shape *s)
+{
+    static const struct {
+        const char *name;
+        int64_t layers, heads, dim;
+    } published[] = {{"gpt2", 12, 12, 768},
+                     {"gpt2-medium", 24, 16, 1024},
+                     {"gpt2-large", 36, 20, 1280},
+                     {"gpt2-xl", 48, 25, 1600}};
+    int64_t layers = s->layers, heads = s->heads, dim = s->dim;
+    if (!decoder_is_gpt2(s->model)) {
+        return NULL;
+    }
+    for (size_t i = 0; !s->exact && i < sizeof published / sizeof published[0]; i++) {
+        if (strcmp(s->model, published[i].name) == 0) {
+            layers = published[i].layers, heads = published[i].heads, dim = published[i].dim;
+        }
+    }
+    const ls_gpt2_options o = decoder_gpt2_options(s);
+    const int64_t end = o.vocab > END_OF_TEXT ? END_OF_TEXT : o.vocab - 1;
+    json_t *config = json_pack(
+        "{s:s, s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:b, s:I, s:I, s:s}",
+        "model_type", "gpt2", "architectures", "GPT2LMHeadModel", "activation_function", "gelu_new",
+        "n_layer", (json_int_t)layers, "n_head", (json_int_t)heads, "n_embd", (json_int_t)dim,
+        "n_positions", (json_int_t)o.context, "vocab_size", (json_int_t)o.vocab,
+        "layer_norm_epsilon", o.eps, "attn_pdrop", o.dropout, "embd_pdrop", o.dropout,
+        "resid_pdrop", o.dropout, "tie_word_embeddings", 1, "bos_token_id", (json_int_t)end,
+        "eos_token_id", (json_int_t)end, "dtype", "float32");
+    char *text = json_dumps(config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    json_decref(config);
+    return text;
 }
 
 /* ---- the model ---------------------------------------------------------------------------- */

@@ -27,8 +27,26 @@ typedef struct decoder_shape {
         {"layers", CLI_COUNT,    &(s).layers,                                                        \
          .low = 1, .high = 1000, .help = "transformer blocks, or layers of an LSTM"},                \
         {"dim", CLI_COUNT, &(s).dim, .low = 1, .high = 1e5, .help = "width; a multiple of --heads"}, \
+        {"heads",     CLI_COUNT,                                                                     \
+         &(s).heads,  .low = 1,                                                                      \
+         .high = 1e4, .help = "attention heads"}, /* what a config.json says, for run.json */        \
+        {"positions",                                                                                \
+         CLI_COUNT,                                                                                  \
+         &(s).positions,                                                                             \
+         .low = 0,                                                                                   \
+         .high = 1 << 24,                                                                            \
+         .hidden = true,                                                                             \
+         .help = "position embeddings of GPT-2"},                                                    \
+        {"norm-eps",                                                                                 \
+         CLI_NUMBER,                                                                                 \
+         &(s).eps,                                                                                   \
+         .low = 0,                                                                                   \
+         .high = 1,                                                                                  \
+         .hidden = true,                                                                             \
+         .help = "epsilon of GPT-2's norms"},                                                        \
     {                                                                                                \
-        "heads", CLI_COUNT, &(s).heads, .low = 1, .high = 1e4, .help = "attention heads"             \
+        "exact-shape", CLI_SWITCH, &(s).exact, .hidden = true,                                       \
+                                               .help = "the sizes also apply to gpt2"                \
     }
 
 void decoder_check(const decoder_shape *shape); /* ends the program if the sizes do not fit */
@@ -41,6 +59,9 @@ ls_gpt2_options decoder_gpt2_options(const decoder_shape *shape);
  * config.json of another model, or of a variant that ls_gpt2_new does not compute, ends the
  * program. */
 bool decoder_read_config(const char *weights, decoder_shape *shape);
+
+/* The config.json of this shape for transformers, from malloc; NULL: it has no model of the kind. */
+char *decoder_config(const decoder_shape *shape);
 
 ls_module *decoder_new(const decoder_shape *shape);
 ls_status decoder_load(ls_module *net, const decoder_shape *shape, const char *path);

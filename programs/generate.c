@@ -1,11 +1,11 @@
 /* Generates text with a GPT-2 or a GPT of train_gpt, one token after another.
  *
  *     lockstep generate --weights gpt2 --prompt "The answer is" --tokens 50 --top-p 0.9
- *     lockstep generate --checkpoint run7 --context 256 --prompt "GNU" --temperature 0.8
+ *     lockstep generate --checkpoint run7 --prompt "GNU" --temperature 0.8
  *
  * --weights is a safetensors file, or a folder as transformers saves it, which also contains the
- * tokenizer and, in config.json, the sizes of the model. For a checkpoint (train_gpt --save) or a
- * file of train_gpt --export, pass the sizes with which it was trained.
+ * tokenizer and, in config.json, the sizes of the model. A folder of checkpoints (train_gpt --save)
+ * contains them in run.json. For a file alone pass the sizes with which it was trained.
  *
  * With the cache of keys and values a token costs the work of one token. When the model's context
  * is full, the newer half of it is read again and the older half is dropped.
@@ -20,6 +20,7 @@
 
 #include "common.h"
 #include "decoder.h"
+#include "run_file.h"
 #include "sampling.h"
 #include "utf8_stream.h"
 
@@ -47,6 +48,44 @@ typedef struct writer {
 #define MODELS "gpt|gpt2|gpt2-medium|gpt2-large|gpt2-xl"
 
 /* ---- options -------------------------------------------------------------------------------- */
+
+static bool has_file(const char *folder, const char *name)
+{
+    char path[4400];
+    (void)snprintf(path, sizeof path, "%.4096s/%s", folder, name);
+    return access(path, F_OK) == 0;
+}
+
+/* What the run said that saved the checkpoints, or exported the folder. Its run_file stays: texts
+ * belong to it. The tokenizer's files lie in the folder of an export. */
+static void read_run(settings *s, const cli_command *command, int argc, char **argv)
+{
+    const char *folder = s->checkpoint != NULL ? s->checkpoint : s->weights;
+    const bool beside = has_file(folder, "tokenizer.json") || has_file(folder, "vocab.json");
+    const char *given = s->tokenizer;
+    run_file *run = run_file_new(command);
+    if (!run_file_read(run, folder, true, argc, argv)) {
+        if (s->checkpoint != NULL) {
+            (void)fprintf(stderr,
+                          "%s: no run.json, because an earlier version saved there; the model is "
+                          "taken to be as --model, --layers, --dim, --heads, --context and "
+                          "--tokenizer say\n",
+                          folder);
+        }
+        return;
+    }
+    const char *format = run_file_text(run, "format");
+    if (given == NULL && beside) {
+        s->tokenizer = folder;
+    } else if (s->tokenizer == NULL && format != NULL && strcmp(format, "tokens") == 0) {
+        give_up(EXIT_USAGE,
+                "the model in \"%s\" learned from shards of tokens, whose tokenizer it does "
+                "not know; give --tokenizer",
+                folder);
+    } else if (s->tokenizer == NULL) {
+        s->tokenizer = "bytes";
+    }
+}
 
 /* Also reads config.json beside the weights, whose sizes take precedence over the options. */
 static settings read_flags(int argc, char **argv)
@@ -102,6 +141,7 @@ static settings read_flags(int argc, char **argv)
                 "config.json, model.safetensors and the tokenizer",
                 s.weights);
     }
+    read_run(&s, &command, argc, argv);
     if (s.greedy) {
         s.sampling.temperature = 0.0;
     }
@@ -145,6 +185,22 @@ static void load_checkpoint(const writer *w)
     must(ls_checkpoint_free(c));
 }
 
+/* A file of weights alone does not say of which model they are, so this is the commonest mistake. */
+static void load_weights(const writer *w)
+{
+    const settings *s = w->set;
+    const ls_status status = decoder_load(w->net, &s->shape, s->weights);
+    if (status == LS_ERR_MISMATCH) {
+        give_up(
+            EXIT_FAILURE,
+            "--weights: \"%s\" does not hold a %s of %lld layers and width %lld. Give --model (as "
+            "gpt2) and the sizes with which it was trained, or the folder that --export DIR/ or "
+            "save_pretrained wrote, whose files say them",
+            s->weights, s->shape.model, (long long)s->shape.layers, (long long)s->shape.dim);
+    }
+    must(status);
+}
+
 static void open_model(writer *w)
 {
     const decoder_shape *shape = &w->set->shape;
@@ -160,7 +216,7 @@ static void open_model(writer *w)
     if (w->set->checkpoint) {
         load_checkpoint(w);
     } else {
-        must(decoder_load(w->net, shape, w->set->weights));
+        load_weights(w);
     }
     w->cache = decoder_cache_new(w->net, shape);
     if (!w->cache) {

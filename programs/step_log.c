@@ -56,7 +56,8 @@ void step_log_open(step_log *log, const char *path, const char *asked_by, const 
         file = cli_create(path);
     }
     if (file == NULL || setvbuf(file, NULL, _IOLBF, BUFSIZ) != 0) {
-        cannot(log, "cannot be written");
+        give_up(EXIT_FAILURE, "--%s: \"%s\" cannot be written: %s", asked_by, path,
+                strerror(errno));
     }
     log->file = file;
 }

@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <jansson.h>
+
 #include <lockstep/lockstep.h>
 #include <lockstep/tokenizer.h>
 
@@ -66,18 +68,19 @@ static void check(const settings *s)
     }
 }
 
-static settings read_flags(int argc, char **argv)
+/* In static memory: run_file.h points to the values. */
+static settings *read_flags(int argc, char **argv)
 {
-    settings s = {.model = "bert",
-                  .format = "text",
-                  .context = 128,
-                  .layers = 4,
-                  .dim = 128,
-                  .heads = 4,
-                  .share = 0.15,
-                  .eval_windows = 500,
-                  .train = {TRAINER_DEFAULTS.steps = 2000, .batch = 16, .lr = 1e-3,
-                            .weight_decay = 0.01, .clip = 1.0}};
+    static settings s = {.model = "bert",
+                         .format = "text",
+                         .context = 128,
+                         .layers = 4,
+                         .dim = 128,
+                         .heads = 4,
+                         .share = 0.15,
+                         .eval_windows = 500,
+                         .train = {TRAINER_DEFAULTS.steps = 2000, .batch = 16, .lr = 1e-3,
+                                   .weight_decay = 0.01, .clip = 1.0}};
     const cli_option options[] = {
         {"model", CLI_CHOICE, &s.model, .choices = "bert|bert-base",
          .help = "bert, of the shape below, or bert-base, the published size"},
@@ -116,7 +119,7 @@ static settings read_flags(int argc, char **argv)
     trainer_read_options(&command, &s.train, argc, argv);
     check(&s);
     s.recompute = parallel_recompute(&s.train, true);
-    return s;
+    return &s;
 }
 
 /* ---- special tokens ----------------------------------------------------------------------- */
@@ -239,6 +242,28 @@ static ls_module *make_model(const settings *s, const corpus *c)
                                   .recompute = s->recompute));
 }
 
+/* The config.json of a BertForMaskedLM. */
+static char *config_of(const settings *s, const corpus *c)
+{
+    const bool base = strcmp(s->model, "bert-base") == 0;
+    const ls_bert_options o = *LS_OPTIONS(ls_bert_options, .context = s->context);
+    const int64_t positions = base && s->context < BERT_POSITIONS ? BERT_POSITIONS : s->context;
+    const int64_t wide = s->wide ? s->wide : 4 * s->dim;
+    json_t *config = json_pack(
+        "{s:s, s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:I, s:s}",
+        "model_type", "bert", "architectures", "BertForMaskedLM", "hidden_act", "gelu",
+        "num_hidden_layers", (json_int_t)(base ? o.layers : s->layers), "num_attention_heads",
+        (json_int_t)(base ? o.heads : s->heads), "hidden_size", (json_int_t)(base ? o.dim : s->dim),
+        "intermediate_size", (json_int_t)(base ? o.wide : wide), "max_position_embeddings",
+        (json_int_t)positions, "vocab_size", (json_int_t)c->vocab, "type_vocab_size",
+        (json_int_t)o.types, "layer_norm_eps", o.eps, "hidden_dropout_prob", s->dropout,
+        "attention_probs_dropout_prob", s->dropout, "pad_token_id", (json_int_t)0, "dtype",
+        "float32");
+    char *text = json_dumps(config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    json_decref(config);
+    return text;
+}
+
 static ls_tensor *loss_of(void *arg, ls_tensor *logits, ls_tensor *answers)
 {
     (void)arg;
@@ -271,24 +296,26 @@ static void introduce(const settings *s, const corpus *c, const trainer *t)
 
 int main(int argc, char **argv)
 {
-    settings s = read_flags(argc, argv);
-    trainer_init(&s.train);
-    corpus data = open_corpus(&s);
+    settings *s = read_flags(argc, argv);
+    trainer_init(&s->train);
+    corpus data = open_corpus(s);
     ls_module *net = NULL;
     {
-        LS_SKIP_INIT(s.train.init != NULL);
-        net = make_model(&s, &data);
+        LS_SKIP_INIT(s->train.init != NULL);
+        net = make_model(s, &data);
     }
-    trainer *t = trainer_new(&s.train, &(trainer_task){.arg = &data,
-                                                       .net = net,
-                                                       .data = data.train,
-                                                       .unit = "tokens",
-                                                       .units = s.context,
-                                                       .load = ls_bert_load,
-                                                       .loss = loss_of,
-                                                       .evaluate = evaluate});
+    trainer *t = trainer_new(&s->train, &(trainer_task){.arg = &data,
+                                                        .net = net,
+                                                        .data = data.train,
+                                                        .unit = "tokens",
+                                                        .units = s->context,
+                                                        .load = ls_bert_load,
+                                                        .config = config_of(s, &data),
+                                                        .tokenizer = s->tokenizer,
+                                                        .loss = loss_of,
+                                                        .evaluate = evaluate});
     if (ls_rank() == 0) {
-        introduce(&s, &data, t);
+        introduce(s, &data, t);
     }
     trainer_train(t);
     int status = trainer_end(t, NULL);

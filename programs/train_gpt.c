@@ -49,13 +49,14 @@ typedef struct tokens {
 #define FORMATS "text|tokens"
 enum { TEXT, TOKENS };
 
-static settings read_flags(int argc, char **argv)
+/* In static memory: run_file.h points to the values. */
+static settings *read_flags(int argc, char **argv)
 {
-    settings s = {.format = "text",
-                  .eval_windows = 1000,
-                  .shape = {DECODER_DEFAULTS},
-                  .train = {TRAINER_DEFAULTS.steps = 2000, .batch = 8, .lr = 1e-3, .beta2 = 0.95,
-                            .weight_decay = 0.1, .clip = 1.0}};
+    static settings s = {.format = "text",
+                         .eval_windows = 1000,
+                         .shape = {DECODER_DEFAULTS},
+                         .train = {TRAINER_DEFAULTS.steps = 2000, .batch = 8, .lr = 1e-3,
+                                   .beta2 = 0.95, .weight_decay = 0.1, .clip = 1.0}};
     const cli_option options[] = {
         {"model", CLI_CHOICE, &s.shape.model, .choices = MODELS, .value_name = "NAME",
          .help = "gpt or lstm, of the shape below, or gpt2 to gpt2-xl, the published sizes (with "
@@ -99,7 +100,7 @@ static settings read_flags(int argc, char **argv)
     if (format == TOKENS && s.tokenizer) {
         give_up(EXIT_USAGE, "--tokenizer is for --format text; shards hold tokens");
     }
-    return s;
+    return &s;
 }
 
 static ls_dataset *open_shards(const settings *s, const char *path, int64_t stride,
@@ -185,23 +186,25 @@ static void introduce(const settings *s, const tokens *data, const trainer *t)
 
 int main(int argc, char **argv)
 {
-    settings s = read_flags(argc, argv);
-    trainer_init(&s.train);
-    tokens data = open_tokens(&s);
-    if (decoder_is_gpt2(s.shape.model)) {
-        memory_check(&s.shape, &s.train);
-        data.judged = s.train.batch < JUDGE_BATCH ? s.train.batch : JUDGE_BATCH;
+    settings *s = read_flags(argc, argv);
+    trainer_init(&s->train);
+    tokens data = open_tokens(s);
+    if (decoder_is_gpt2(s->shape.model)) {
+        memory_check(&s->shape, &s->train);
+        data.judged = s->train.batch < JUDGE_BATCH ? s->train.batch : JUDGE_BATCH;
     }
     trainer *t = trainer_new(
-        &s.train, &(trainer_task){.arg = &data,
-                                  .net = make_model(&s),
-                                  .data = data.train,
-                                  .unit = "tokens",
-                                  .units = s.shape.context,
-                                  .load = decoder_is_gpt2(s.shape.model) ? ls_gpt2_load : NULL,
-                                  .evaluate = evaluate});
+        &s->train, &(trainer_task){.arg = &data,
+                                   .net = make_model(s),
+                                   .data = data.train,
+                                   .unit = "tokens",
+                                   .units = s->shape.context,
+                                   .load = decoder_is_gpt2(s->shape.model) ? ls_gpt2_load : NULL,
+                                   .config = decoder_config(&s->shape),
+                                   .tokenizer = s->tokenizer,
+                                   .evaluate = evaluate});
     if (ls_rank() == 0) {
-        introduce(&s, &data, t);
+        introduce(s, &data, t);
     }
     trainer_train(t);
     int status = trainer_end(t, NULL);

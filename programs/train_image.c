@@ -37,18 +37,19 @@ typedef struct settings {
 enum { MLP, CNN, VIT, ALEXNET, RESNET18, RESNET50, RESNET152, VIT_B_16 };
 #define MODELS "mlp|cnn|vit|alexnet|resnet18|resnet50|resnet152|vit_b_16"
 
-static settings read_flags(int argc, char **argv)
+/* In static memory: run_file.h points to the values. */
+static settings *read_flags(int argc, char **argv)
 {
-    settings s = {.model = "mlp",
-                  .hidden = 256,
-                  .classes = 10,
-                  .patch = 4,
-                  .layers = 6,
-                  .dim = 192,
-                  .heads = 3,
-                  .images = {.normalise = "none"},
-                  .train = {TRAINER_DEFAULTS.steps = 1000, .batch = 32, .lr = 0.1, .optim = "sgd",
-                            .decay = "all"}};
+    static settings s = {.model = "mlp",
+                         .hidden = 256,
+                         .classes = 10,
+                         .patch = 4,
+                         .layers = 6,
+                         .dim = 192,
+                         .heads = 3,
+                         .images = {.normalise = "none"},
+                         .train = {TRAINER_DEFAULTS.steps = 1000, .batch = 32, .lr = 0.1,
+                                   .optim = "sgd", .decay = "all"}};
     const cli_option options[] = {
         {"model", CLI_CHOICE, &s.model, .choices = MODELS, .value_name = "NAME",
          .help = "mlp, cnn, vit, alexnet, resnet18, resnet50, resnet152 or vit_b_16"},
@@ -83,7 +84,7 @@ static settings read_flags(int argc, char **argv)
     (void)parallel_recompute(&s.train, false);
     s.images.classes = s.classes;
     s.images.seed = (uint64_t)s.train.seed;
-    return s;
+    return &s;
 }
 
 /* ---- the task ----------------------------------------------------------------------------- */
@@ -154,22 +155,22 @@ static void introduce(const settings *s, const image_data *data, const trainer *
 
 int main(int argc, char **argv)
 {
-    settings s = read_flags(argc, argv);
-    trainer_init(&s.train);
-    image_data data = image_data_open(&s.images);
+    settings *s = read_flags(argc, argv);
+    trainer_init(&s->train);
+    image_data data = image_data_open(&s->images);
     ls_module *net = NULL;
     {
-        LS_SKIP_INIT(s.train.init != NULL);
-        net = make_model(&s, &data);
+        LS_SKIP_INIT(s->train.init != NULL);
+        net = make_model(s, &data);
     }
-    trainer *t = trainer_new(&s.train, &(trainer_task){.arg = &data,
-                                                       .net = net,
-                                                       .data = data.train,
-                                                       .unit = "images",
-                                                       .units = 1,
-                                                       .evaluate = evaluate});
+    trainer *t = trainer_new(&s->train, &(trainer_task){.arg = &data,
+                                                        .net = net,
+                                                        .data = data.train,
+                                                        .unit = "images",
+                                                        .units = 1,
+                                                        .evaluate = evaluate});
     if (ls_rank() == 0) {
-        introduce(&s, &data, t);
+        introduce(s, &data, t);
     }
     trainer_train(t);
     int status = trainer_end(t, NULL);

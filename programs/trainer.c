@@ -179,6 +179,22 @@ static void settle(trainer *t, const run_settings *mine)
     t->settings.decay_all = mine->decay_all;
 }
 
+/* What the flags of the run before say, or that they are not known. */
+static void describe(const trainer *t)
+{
+    if (ls_rank() != 0) {
+        return;
+    }
+    if (t->set->described) {
+        run_file_compare_data(t->set->run, t->task.data);
+    } else {
+        (void)fprintf(stderr,
+                      "%s: no run.json, because an earlier version saved there; the model's heads, "
+                      "--dropout, --dtype, --batch and the data are not compared\n",
+                      t->set->resume);
+    }
+}
+
 /* If --save and --resume name the same folder, it may be empty, so that one command line both
  * starts and restarts a job. Otherwise an empty folder is an error, and nothing is created in
  * it. */
@@ -211,6 +227,7 @@ static void resume(trainer *t)
     }
     if (status == LS_OK) {
         settle(t, &mine);
+        describe(t);
     }
 }
 
@@ -240,6 +257,10 @@ static void open_checkpoints(trainer *t)
 static void save(trainer *t, int64_t step, bool last)
 {
     if (t->checkpoint && (last || step % t->set->every == 0)) {
+        if (!t->saved && ls_rank() == 0) {
+            run_file_write(t->set->run, t->set->save, t->task.data);
+        }
+        t->saved = true;
         must(ls_checkpoint_save(t->checkpoint, step, t->items, t->item_count));
     }
 }
@@ -258,6 +279,7 @@ trainer *trainer_new(const trainer_options *options, const trainer_task *task)
     if (t->losses == NULL || t->micro_batches == NULL) {
         give_up(EXIT_FAILURE, "no memory");
     }
+    trainer_export_prepare(t);
     parallel_open(&t->ranks, options);
     open_loader(t);
     prepare(t);
@@ -486,9 +508,7 @@ void trainer_train(trainer *t)
     t->seconds = ls_time() - started;
     trainer_evaluate(t, t->report.done, t->report.done > t->start);
     compare_replicas(t);
-    if (t->set->export_to) {
-        parallel_export(&t->ranks, trainer_net(t), t->set->export_to);
-    }
+    trainer_export(t);
 }
 
 int trainer_end(trainer *t, const char *note)
@@ -505,6 +525,9 @@ int trainer_end(trainer *t, const char *note)
     parallel_close(&t->ranks);
     ls_loader_free(t->loader);
     ls_sampler_free(t->sampler);
+    run_file_free(t->set->run);
+    free(t->task.config);
+    free(t->export_file);
     free(t->micro_batches);
     free(t->losses);
     free(t);

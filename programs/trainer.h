@@ -20,6 +20,7 @@
 #include "common.h"
 #include "parallel.h"
 #include "records.h"
+#include "run_file.h"
 
 /* ---- flags -------------------------------------------------------------------------------- */
 
@@ -34,6 +35,8 @@ typedef struct trainer_options {
     int64_t micro_batches, chunks;
     bool recompute, vertical_sync;
     const char *profile, *init, *export_to, *save, *resume, *log, *tensorboard, *log_losses;
+    run_file *run;  /* all flags */
+    bool described; /* the folder of --resume says the flags of its run */
 } trainer_options;
 /* Defaults that all programs share; the others each program chooses. */
 #define TRAINER_DEFAULTS                                                                           \
@@ -41,7 +44,9 @@ typedef struct trainer_options {
     .min_lr = -1.0, .momentum = 0.9, .beta2 = 0.999, .lr_schedule = "cosine", .optim = "adamw",    \
     .decay = "matrices", .dtype = "float32", .feed = "split", .exact = "run", .shards = 8,
 
-/* Reads the command's own options and those of the trainer; see read_options. */
+/* Reads the command's own options and those of the trainer; see read_options. With --resume those that
+ * are not given become those of the run that saved there. What `own` points to must live as long as the
+ * trainer. */
 void trainer_read_options(const cli_command *own, trainer_options *options, int argc, char **argv);
 
 /* The micro-batches of a rank in a step: --accum, --micro-batches of a pipeline, or with --exact layout
@@ -59,6 +64,8 @@ typedef struct trainer_task {
     int64_t units;    /* units per sample */
     /* Loads --init's weights into the plain module. NULL: ls_module_load_safetensors. */
     ls_status (*load)(ls_module *net, const char *path);
+    char *config;          /* the config.json of an export, from malloc; taken. NULL: none */
+    const char *tokenizer; /* folder or file whose files an export copies; borrowed. NULL: none */
     /* The mean loss of a batch, a scalar, from net(x) and y. NULL: their cross-entropy. */
     ls_pipeline_loss_fn loss;
     /* Judges the plain module on these ranks, in training mode before and after; all ranks, all with

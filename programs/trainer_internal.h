@@ -39,6 +39,8 @@ struct trainer {
     run_settings settings;         /* of this run */
     ls_schedule_options schedule;
     ls_checkpoint *checkpoint; /* with --save */
+    bool saved;                /* this run has saved there */
+    char *export_file;         /* of the weights; NULL: none */
     ls_checkpoint_item items[ITEMS];
     int item_count;
     int64_t start; /* steps done when this run began; 0 without --resume */
@@ -54,6 +56,11 @@ struct trainer {
 /* trainer.c */
 void trainer_next_batch(trainer *t, ls_batch *batch);
 bool trainer_in_bf16(const trainer *t);
+
+/* exported.c: makes and tries the place of --export before the first step, writes there after the
+ * last. */
+void trainer_export_prepare(trainer *t);
+void trainer_export(const trainer *t);
 
 /* profile_parts.c: of --profile; ends the program */
 _Noreturn void trainer_profile(trainer *t);

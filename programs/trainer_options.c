@@ -104,6 +104,9 @@ static void read_tables(const cli_command *own, const cli_option *shared, int co
     add(&command, all, shared, count);
     add_pipeline(&command, all, o);
     read_options(&command, argc, argv);
+    o->run = run_file_new(&command);
+    o->described = o->resume != NULL && run_file_read(o->run, o->resume, false, argc, argv);
+    run_file_note(o->run, own->count);
 }
 
 void trainer_read_options(const cli_command *own, trainer_options *o, int argc, char **argv)
@@ -152,8 +155,9 @@ void trainer_read_options(const cli_command *own, trainer_options *o, int argc, 
          .help = "steps between evaluations; 0: none"},
         {"init", CLI_TEXT, &o->init, .value_name = "PATH",
          .help = "initial weights, as safetensors"},
-        {"export", CLI_TEXT, &o->export_to, .value_name = "FILE",
-         .help = "write the trained weights as safetensors"},
+        {"export", CLI_TEXT, &o->export_to, .value_name = "PATH",
+         .help = "write the trained weights as safetensors; a folder, or a name with / at its end: "
+                 "with config.json and tokenizer, as transformers does"},
         {"save", CLI_TEXT, &o->save, .value_name = "DIR",
          .help = "folder for checkpoints; the two newest are kept"},
         {"every", CLI_COUNT, &o->every, .low = 1, .high = 1e12,

@@ -255,7 +255,7 @@ static ls_status pair_behind_prefix(loading *l)
         }
         char *prefix = ls__arena_alloc(&l->files.arena, at + 2);
         if (prefix == NULL) {
-            return ls__fail(LS_ERR_MEMORY, "ls_safetensors_load: no memory for a prefix");
+            return ls__fail(LS_ERR_MEMORY, "ls_safetensors_load: no memory");
         }
         memcpy(prefix, first, at + 1);
         prefix[at + 1] = '\0';

@@ -81,6 +81,8 @@ GOLDEN(paths_to_weights)
     show_load("a folder with a pickle", golden_folder());
     show_load("another format", text("model.bin", "PK\3\4 a zip file, as torch.save makes"));
     show_load("a pointer", text("model.safetensors", "version https://git-lfs.github.com/spec/v1"));
+    show_load("a GGUF", text("model.gguf", "GGUF\3 for llama.cpp"));
+    show_load("gzip", text("model.safetensors.gz", "\x1f\x8b\x08 and so on"));
     show_load("a page", text("model.safetensors", "<!DOCTYPE html>"));
     show_load("an index as a pointer",
               text("model.safetensors.index.json", "version https://git-lfs.github.com/spec/v1"));

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -89,6 +90,67 @@ def greedy_bytes_are_those_of_transformers():
     for prompt, ids in zip(prompts, theirs("bytes", 256, 40, *map(list, prompts))):
         ours = generate("--weights", "bytes", "--tokenizer", "bytes", "--greedy", "--tokens", 40, "--prompt", prompt.decode())
         assert ours.text == (prompt + bytes(ids)).decode("utf-8", "replace") + "\n", (prompt, ids, ours.text)
+
+
+THEIR_READING = """
+import sys
+sys.modules["torchvision"] = None
+import torch, transformers
+torch.set_num_threads(1)
+kind, folder, *ids = sys.argv[1:]
+model, info = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
+assert not any(info.values()), info
+print("dropout", model.config.attention_probs_dropout_prob if "Masked" in kind else model.config.attn_pdrop)
+if ids:
+    ids = torch.tensor([[int(i) for i in ids]])
+    out = model.eval().generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False,
+                                pad_token_id=0, eos_token_id=None)
+    print("ids", *out[0, ids.shape[1]:].tolist())
+"""
+
+
+@test
+def an_exported_folder_is_one_that_save_pretrained_wrote():
+    prompt = "klmn"
+    [_] = theirs("theirs-small", 256, 1, prompt.encode())
+    (FOLDER / "text").write_text(TEXT)
+    command(BUILD / "programs/train_gpt", "--model", "gpt2", "--init", "theirs-small", "--data", "text", "--context", 32,
+            "--steps", 60, "--lr", 3e-3, "--dropout", 0.25, "--save", "small", "--export", "ours/", cwd=FOLDER)
+    out = command(python(), "-W", "ignore", "-c", THEIR_READING, "AutoModelForCausalLM", FOLDER / "ours",
+                  *prompt.encode())
+    assert "dropout 0.25" in out, out
+    ids = bytes(int(i) for i in re.search(r"^ids (.*)", out, re.M).group(1).split())
+    assert len(set(ids)) > 5, ids  # not one letter again and again
+    for given in (("--weights", "ours"), ("--checkpoint", "small")):
+        assert generate(*given, "--prompt", prompt, "--greedy", "--tokens", 24).text == prompt + ids.decode("latin-1") + "\n"
+    command(BUILD / "programs/train_bert", "--data", "text", "--layers", 1, "--dim", 16, "--heads", 2, "--context", 16,
+            "--steps", 1, "--dropout", 0.25, "--export", "bert/", cwd=FOLDER)
+    assert "dropout 0.25" in command(python(), "-W", "ignore", "-c", THEIR_READING, "AutoModelForMaskedLM", FOLDER / "bert")
+
+
+@test
+def a_checkpoint_and_an_exported_folder_need_no_flag_again():
+    folder = trained()[1]
+    with_flags = generate("--checkpoint", folder, *SHAPE, "--prompt", "hijk", "--greedy", "--tokens", 20).text
+    assert generate("--checkpoint", folder, "--prompt", "hijk", "--greedy", "--tokens", 20).text == with_flags
+    said = generate("--checkpoint", folder, "--heads", 4, "--prompt", "h", status=2).stderr.decode()
+    assert f"--heads 4 contradicts the checkpoints in \"{folder}\", whose model has --heads 2" in said, said
+    command(BUILD / "programs/train_gpt", "--resume", folder, "--steps", 150, "--export", "exported/", cwd=FOLDER)
+    assert generate("--weights", "exported", "--prompt", "hijk", "--greedy", "--tokens", 20).text == with_flags
+    said = generate("--weights", "exported/model.safetensors", "--prompt", "h", status=1).stderr.decode()
+    assert len(said) < 400, said
+    says(said, '--weights: "%s" does not hold a %s of %lld layers and width %lld. Give --model (as gpt2) and the sizes with '
+               'which it was trained, or the folder that --export DIR/ or save_pretrained wrote, whose files say them')
+    record = json.loads((FOLDER / folder / "run.json").read_text())
+    shutil.copytree(FOLDER / folder, FOLDER / "older")
+    (FOLDER / "older/run.json").write_text(json.dumps(dict(record, flags=dict(record["flags"], format="tokens"))))
+    says(generate("--checkpoint", "older", "--prompt", "h", status=2).stderr.decode(),
+         'the model in "%s" learned from shards of tokens, whose tokenizer it does not know; give --tokenizer')
+    (FOLDER / "older/run.json").unlink()
+    older = generate("--checkpoint", "older", *SHAPE, "--prompt", "hijk", "--greedy", "--tokens", 20)
+    assert older.text == with_flags
+    says(older.stderr.decode(), "%s: no run.json, because an earlier version saved there; the model is taken to be as --model, "
+                                "--layers, --dim, --heads, --context and --tokenizer say")
 
 
 @test

@@ -54,6 +54,75 @@ def an_lstm_learns_text_alike_on_one_and_two_ranks():
     assert abs(judged(one)[-1] - judged(two)[-1]) < 0.002, two
 
 
+def refused(*flags):
+    """Standard error of a run that ends at once: status and text."""
+    done = subprocess.run([BUILD / "programs/train_gpt", *map(str, flags)], cwd=FOLDER, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120, text=True)
+    assert done.returncode != 0 and "step 1/" not in done.stdout, (flags, done.stdout, done.stderr)
+    return done.stderr
+
+
+def resumed(*flags):
+    """Of a run to step 3 from the checkpoint of `described`: what it prints, and its notes."""
+    shutil.rmtree(FOLDER / "again", ignore_errors=True)
+    shutil.copytree(FOLDER / "described", FOLDER / "again")
+    done = subprocess.run([BUILD / "programs/train_gpt", "--resume", "again", "--steps", "3", *map(str, flags)],
+                          cwd=FOLDER, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          timeout=120, text=True)
+    assert done.returncode == 0, (flags, done.stdout, done.stderr)
+    return done.stdout, done.stderr
+
+
+@test
+def a_checkpoint_knows_its_model_and_its_run():
+    flags = ("--dropout", 0.1, "--eval-windows", 10, "--batch", 2, "--lr-schedule", "constant")
+    other = FOLDER / "other-text"
+    other.write_text(text().read_text().replace("rank", "bank"))
+    train(0, *flags, "--steps", 2, "--save", "described")
+    whole = train(0, *flags, "--steps", 3)
+    printed, notes = resumed()  # nothing is given again
+    assert hash_of(printed) == hash_of(whole) and notes == "", (printed, notes)
+    printed, notes = resumed("--data", text(), *SMALL, *flags)  # and all of it
+    assert hash_of(printed) == hash_of(whole) and notes == "", (printed, notes)
+    for flag, value, before in (("dropout", 0.3, 0.1), ("dtype", "bf16", "float32"), ("clip", 2.5, "1.0"), ("batch", 4, 2)):
+        assert f"the run so far had --{flag} {before}; it goes on with --{flag} {value}" in resumed(f"--{flag}", value)[1]
+    assert f"it goes on with --data {other}" in resumed("--data", other)[1]
+    mine = text().read_text()
+    text().write_text(other.read_text())
+    try:
+        assert "the data is not that of the run so far" in resumed()[1]
+    finally:
+        text().write_text(mine)
+    for flag, value, before in (("heads", 4, 2), ("layers", 2, 1), ("model", "lstm", "gpt"), ("vocab", 300, 256)):
+        said = refused("--resume", "described", "--steps", 3, f"--{flag}", value)
+        assert f"--{flag} {value} contradicts the checkpoints in \"described\", whose model has --{flag} {before}" in said
+    shutil.copytree(FOLDER / "described", FOLDER / "older")
+    (FOLDER / "older/run.json").unlink()
+    older = training.command(BUILD / "programs/train_gpt", "--data", text(), *SMALL, *flags, "--steps", 3, "--resume",
+                             "older", cwd=FOLDER)
+    assert hash_of(older) == hash_of(whole), older
+    (FOLDER / "older/run.json").write_text('{"flags": 3}')
+    assert "is damaged" in refused("--resume", "older")
+
+
+@test
+def the_place_of_an_export_is_tried_before_the_first_step():
+    (FOLDER / "file").write_text("mine")
+    (FOLDER / "there").mkdir()
+    (FOLDER / "there/mine").write_text("mine")
+    short = ("--data", text(), *SMALL, "--steps", 1, "--batch", 1, "--eval-windows", 1)
+    for path, reason in (("nowhere/x.safetensors", "No such file"), ("nowhere/x/", "No such file"),
+                         ("file/x.safetensors", "Not a directory"), ("file/", "Not a directory"),
+                         ("/proc/x.safetensors", "cannot be written"), ("", "is empty")):
+        said = refused(*short, "--export", path)
+        assert reason in said, (path, said)
+        says(said, '--export %s: "%s" cannot be written: %s' if path else "--export is empty; give a file or a folder")
+    assert (FOLDER / "file").read_text() == "mine"
+    training.command(BUILD / "programs/train_gpt", *short, "--export", "there", cwd=FOLDER)
+    assert sorted(p.name for p in (FOLDER / "there").iterdir()) == ["mine", "model.safetensors", "run.json"]
+    assert "No such file" in refused(*short, "--log", "nowhere/log")
+
+
 @test
 def a_resumed_run_ends_with_the_same_bits():
     flags = ("--steps", 9, "--batch", 2, "--dropout", 0.2, "--eval-windows", 10, "--save", "save", "--every", 3)
@@ -153,7 +222,7 @@ def a_run_that_goes_on_with_other_groups_says_so():
     train(1, *flags, "--steps", 2, "--decay", "all")
     printed = train(1, *flags, "--steps", 4, "--decay", "all")
     assert "decayed" not in printed, printed
-    assert said in train(1, *flags, "--steps", 6)
+    assert said in train(1, *flags, "--steps", 6, "--decay", "matrices")
 
 
 @test

@@ -1,0 +1,161 @@
+/* Where --export writes: a file of weights, or a folder as transformers' save_pretrained makes it:
+ *
+ *     DIR/model.safetensors   DIR/config.json   DIR/tokenizer.json, vocab.json, … (copied)
+ *     DIR/run.json            the flags, as beside checkpoints (run_file.h)
+ *
+ * The place is tried before the first step, so that hours of training are not lost to a wrong path: a
+ * file with another name is made beside the future one and removed. What is there stays as it is. */
+#include "trainer_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PATH_BYTES 4352
+#define WEIGHTS "model.safetensors"
+
+static const char *const tokenizer_files[] = {"tokenizer.json", "vocab.json", "merges.txt",
+                                              "tokenizer_config.json", "special_tokens_map.json"};
+
+static bool is_folder(const char *path)
+{
+    struct stat found;
+    return stat(path, &found) == 0 && S_ISDIR(found.st_mode);
+}
+
+static _Noreturn void refuse(const trainer *t, const char *path, int error)
+{
+    give_up(EXIT_FAILURE, "--export %s: \"%s\" cannot be written: %s", t->set->export_to, path,
+            strerror(error));
+}
+
+/* The weights are written under a temporary name in the same folder, too. */
+static void try_place(const trainer *t, const char *path)
+{
+    char trial[PATH_BYTES + 32];
+    (void)snprintf(trial, sizeof trial, "%s.%d.try", path, (int)getpid());
+    const int fd = open(trial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        refuse(t, path, errno);
+    }
+    (void)close(fd);
+    (void)unlink(trial);
+    if (is_folder(path)) {
+        refuse(t, path, EISDIR);
+    }
+}
+
+void trainer_export_prepare(trainer *t)
+{
+    const char *to = t->set->export_to;
+    const size_t length = to != NULL ? strlen(to) : 0;
+    if (length == 0) {
+        if (to != NULL) {
+            give_up(EXIT_USAGE, "--export is empty; give a file or a folder");
+        }
+        return;
+    }
+    if (length >= 4096) {
+        refuse(t, to, ENAMETOOLONG);
+    }
+    const bool named = to[length - 1] == '/';
+    t->export_file = calloc(1, PATH_BYTES);
+    if (t->export_file == NULL) {
+        give_up(EXIT_FAILURE, "no memory");
+    }
+    if (ls_rank() == 0 && named && mkdir(to, 0777) != 0 && errno != EEXIST) {
+        refuse(t, to, errno);
+    }
+    const bool folder = named || is_folder(to);
+    (void)snprintf(t->export_file, PATH_BYTES, "%s%s%s", to, folder && !named ? "/" : "",
+                   folder ? WEIGHTS : "");
+    if (ls_rank() == 0) {
+        try_place(t, t->export_file);
+    }
+}
+
+/* ---- the files beside the weights ------------------------------------------------------------- */
+
+/* The file `name` in the folder of `path`. */
+static void beside(const char *path, const char *name, char out[PATH_BYTES])
+{
+    const char *slash = strrchr(path, '/');
+    (void)snprintf(out, PATH_BYTES, "%.*s%s", slash != NULL ? (int)(slash - path) + 1 : 0, path,
+                   name);
+}
+
+/* Replaces the file as a whole. */
+static void write_text(const trainer *t, const char *path, const char *text, size_t bytes)
+{
+    char temporary[PATH_BYTES + 32];
+    (void)snprintf(temporary, sizeof temporary, "%s.%d.part", path, (int)getpid());
+    FILE *file = fopen(temporary, "wb");
+    bool good = file != NULL && fwrite(text, 1, bytes, file) == bytes;
+    good = file != NULL && fclose(file) == 0 && good;
+    if (!good || rename(temporary, path) != 0) {
+        const int error = errno;
+        (void)unlink(temporary);
+        refuse(t, path, error);
+    }
+}
+
+/* The whole file; NULL: there is none. free(). */
+static char *read_whole(const char *path, size_t *bytes)
+{
+    struct stat found;
+    FILE *file = fopen(path, "rb");
+    if (file == NULL || fstat(fileno(file), &found) != 0) {
+        return NULL;
+    }
+    char *text = malloc((size_t)found.st_size + 1);
+    *bytes = text != NULL ? fread(text, 1, (size_t)found.st_size, file) : 0;
+    (void)fclose(file);
+    return text;
+}
+
+static void copy_tokenizer(const trainer *t)
+{
+    char from[PATH_BYTES], to[PATH_BYTES];
+    const char *given = t->task.tokenizer;
+    for (size_t i = 0; given != NULL && i < sizeof tokenizer_files / sizeof *tokenizer_files; i++) {
+        size_t bytes = 0;
+        if (is_folder(given)) {
+            (void)snprintf(from, sizeof from, "%.4096s/%s", given, tokenizer_files[i]);
+        } else {
+            beside(given, tokenizer_files[i], from);
+        }
+        char *text = read_whole(from, &bytes);
+        if (text != NULL) {
+            beside(t->export_file, tokenizer_files[i], to);
+            write_text(t, to, text, bytes);
+        }
+        free(text);
+    }
+}
+
+/* config.json for transformers where it has such a model, run.json for Lockstep. */
+static void describe(const trainer *t)
+{
+    char path[PATH_BYTES];
+    if (t->task.config != NULL) {
+        beside(t->export_file, "config.json", path);
+        write_text(t, path, t->task.config, strlen(t->task.config));
+    }
+    copy_tokenizer(t);
+    run_file_write(t->set->run, t->set->export_to, t->task.data);
+}
+
+void trainer_export(const trainer *t)
+{
+    if (t->export_file == NULL) {
+        return;
+    }
+    parallel_export(&t->ranks, trainer_net(t), t->export_file);
+    if (ls_rank() == 0 && strcmp(t->export_file, t->set->export_to) != 0) {
+        describe(t);
+    }
+}
