@@ -103,7 +103,7 @@ def on_config(config):
 def on_files(files, config):
     def file(path):
         return File(path, str(ROOT), config["site_dir"], config["use_directory_urls"])
-    found = {name_of(page) for page in PAGES}
+    found = {name_of(page) for page in PAGES} | set(config["extra_css"])
     for page in PAGES:
         for link, _ in LINK.findall(page.read_text()):
             target = (page.parent / link).resolve()

@@ -229,6 +229,17 @@ def every_function_of_the_headers_has_its_place():
 
 
 @test
+def cells_of_tables_wrap_on_every_page():
+    """The site's rule comes after the theme's and has its selector, so it holds."""
+    pages, folder = site(), pathlib.Path(SCRATCH.name) / "site"
+    cells = r"\.wy-table-responsive table td,\s*\.wy-table-responsive table th\s*{\s*white-space:\s*(\w+)"
+    for name in pages.keys() - {"404.html"}:
+        sheets = [(folder / name).parent / link for link in pages[name].links if link.endswith(".css")]
+        rules = [value for sheet in sheets for value in re.findall(cells, sheet.read_text())]
+        assert rules == ["nowrap", "normal"], (name, rules)
+
+
+@test
 def lists_and_tables_are_lists_and_tables():
     none_of((f"{name}: {line}" for name, page in site().items() for paragraph in page.paragraphs
              for line in paragraph.splitlines()[1:] if re.match(r"(?:- |[01]\. |\|)|.*\\\*", line)), "a paragraph holds them")
