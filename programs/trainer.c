@@ -115,8 +115,11 @@ static void load_weights(const trainer *t)
 {
     const char *path = t->set->init;
     if (path != NULL) {
+        char from[512];
         must(t->task.load ? t->task.load(t->task.net, path)
                           : ls_module_load_safetensors(t->task.net, path, NULL));
+        (void)snprintf(from, sizeof from, "--init %s", path);
+        must_be_finite(&(ls_checkpoint_item)LS_ITEM("model", t->task.net), 1, from);
     }
 }
 
@@ -226,6 +229,10 @@ static void resume(trainer *t)
                      (long long)t->start);
     }
     if (status == LS_OK) {
+        char what[512];
+        (void)snprintf(what, sizeof what, "--resume %s: step %lld", t->set->resume,
+                       (long long)t->start);
+        must_be_finite(t->items, t->item_count, what);
         settle(t, &mine);
         describe(t);
     }
@@ -380,43 +387,79 @@ static double micro_batch(trainer *t, bool last)
 }
 
 /* Forwards and backwards; t->losses become the losses of the micro-batches. */
-static void add_gradients(trainer *t)
+static ls_status add_gradients(trainer *t)
 {
     if (t->ranks.pipeline != NULL) {
-        trainer_pipeline_step(t);
-        return;
+        return trainer_pipeline_step(t);
     }
     for (int64_t k = 0; k < t->micro; k++) {
         t->losses[k] = micro_batch(t, k == t->micro - 1);
     }
+    return LS_OK;
 }
 
-/* *norm becomes the gradient's norm, or -1 without clipping. */
-static void use_gradients(trainer *t, double *norm)
+/* Limits the gradient's norm, which *norm becomes. It is computed without --clip, too: where it is not
+ * finite, all ranks end before the weights become so. A pipeline that steps itself looks itself. */
+static ls_status limit_gradients(trainer *t, double *norm)
 {
-    if (t->set->clip > 0.0) {
-        const ls_clip_grad_norm_options clipping = parallel_clip_options(&t->ranks);
-        LS_CHECK(ls_clip_grad_norm(t->net, t->set->clip, &clipping, norm));
-    }
-    if (t->optim != NULL) {
-        LS_CHECK(ls_optim_step(t->optim));
-        ls_optim_zero_grad(t->optim);
-    }
+    const ls_clip_grad_norm_options clipping = parallel_clip_options(&t->ranks);
+    const double most = t->set->clip > 0.0 ? t->set->clip : INFINITY;
+    *norm = -1.0;
+    return t->ranks.steps ? LS_OK : ls_clip_grad_norm(t->net, most, &clipping, norm);
 }
 
-/* Returns this replica's mean loss over the micro-batches of the step. */
+/* Other ranks may have a finite one, and wait for this one in the next step. */
+static ls_status check_loss(double loss)
+{
+    if (isfinite(loss)) {
+        return LS_OK;
+    }
+    (void)ls_fail(
+        LS_ERR_INVALID,
+        "the loss is %g on rank %d, though the gradient is finite; look for a division by "
+        "zero or a logarithm of 0",
+        loss, ls_rank());
+    (void)ls_group_abort(ls_world(), ls_error_message());
+    return LS_ERR_INVALID;
+}
+
+/* *loss becomes this replica's mean over the micro-batches. */
+static ls_status find_gradients(trainer *t, double *loss, double *norm)
+{
+    LS_TRY(add_gradients(t));
+    *loss = mean_of(t->losses, t->micro);
+    LS_TRY(limit_gradients(t, norm));
+    return check_loss(*loss);
+}
+
+/* The last checkpoint is finite, and still being written perhaps. */
+static _Noreturn void end_in_step(const trainer *t, int64_t step)
+{
+    char why[1024];
+    (void)snprintf(why, sizeof why, "%s", ls_error_message());
+    if (t->checkpoint != NULL) {
+        (void)ls_checkpoint_wait(t->checkpoint);
+    }
+    give_up(EXIT_FAILURE, "step %lld: %s", (long long)step, why);
+}
+
+/* Returns this replica's mean loss over the micro-batches of the step. A loss or a gradient that is not
+ * finite ends the program, with the weights and checkpoints as they were. */
 static double train_step(trainer *t, int64_t step, double *norm)
 {
+    double loss = 0.0;
     t->lr = ls_schedule_lr(step, &t->schedule);
     if (t->optim != NULL) {
         ls_optim_set_lr(t->optim, t->lr);
     }
-    add_gradients(t);
-    *norm = -1.0;
-    if (!t->ranks.steps) {
-        use_gradients(t, norm);
+    if (find_gradients(t, &loss, norm) < 0) {
+        end_in_step(t, step + 1);
     }
-    return mean_of(t->losses, t->micro);
+    if (!t->ranks.steps && t->optim != NULL) {
+        LS_CHECK(ls_optim_step(t->optim));
+        ls_optim_zero_grad(t->optim);
+    }
+    return loss;
 }
 
 /* Of the replicas' sums; what stages wait for each other is not measured. */

@@ -66,7 +66,7 @@ void trainer_export(const trainer *t);
 _Noreturn void trainer_profile(trainer *t);
 
 /* trainer_pipeline.c: forwards and backwards of a step; t->losses become the losses. */
-void trainer_pipeline_step(trainer *t);
+ls_status trainer_pipeline_step(trainer *t);
 
 /* trainer_report.c */
 void trainer_report_step(trainer *t,

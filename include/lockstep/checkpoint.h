@@ -25,7 +25,10 @@
  *                                          version is 3 if a file holds several pieces of a tensor,
  *                                          else 2; both are read
  * A checkpoint is written to a temporary folder and renamed when it is completely on the disk, so a
- * folder with such a name is complete. The newest `keep` checkpoints remain. Loading runs no code,
+ * folder with such a name is complete. The newest `keep` checkpoints remain. A save whose tensors hold
+ * NaN or infinity is written like any other, but a warning and "nonfinite" in the manifest name the
+ * tensor, and it pushes no finite one out: while none of the newest `keep` is finite, the newest
+ * finite one remains beside them. Loading runs no code,
  * and every size is compared with the file before memory is allocated. The job that writes holds a
  * lock on DIR/lock.
  *
@@ -105,7 +108,8 @@ LS_API ls_status ls_checkpoint_new(const char *folder, ls_group *group,
  * copied their shares (1/ranks of replicated tensors) to memory that is reused by the next save. An
  * error in writing is returned, with the same text on all ranks, by the next call, which then does
  * nothing else. If the previous save is still being written, the call waits for it. Saving a step
- * again replaces it. LS_ERR_STATE when the folder contains a later step of another run (a damaged
+ * again replaces it, but LS_ERR_INVALID instead of a state that is not finite in place of a finite one.
+ * LS_ERR_STATE when the folder contains a later step of another run (a damaged
  * one that ls_checkpoint_load skipped is renamed). LS_ERR_MISMATCH names a tensor or scalar that is
  * not the same on two ranks (its shape or its numbers), the slice of a tensor that no rank shows, or
  * two slices that overlap.
@@ -122,6 +126,7 @@ LS_API ls_status ls_checkpoint_wait(ls_checkpoint *checkpoint);
  * written), a warning names it, the previous one is loaded, and the next save renames the damaged one
  * to damaged-step-…, of which the newest two remain. LS_ERR_SYSTEM when a file cannot be read now (no
  * descriptor, no permission, an error of the disk): this may pass, so no older checkpoint is loaded.
+ * A warning names a tensor that was saved with NaN or infinity.
  * LS_ERR_NOT_FOUND if the folder has no checkpoint, LS_ERR_FORMAT if all are damaged. LS_ERR_MISMATCH
  * names a tensor or scalar whose shape or dtype differs, that a rank shows and the checkpoint lacks, or
  * that the checkpoint has and no rank shows; nothing is changed then. */

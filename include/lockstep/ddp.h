@@ -213,8 +213,9 @@ LS_DEFAULTS_FUNCTION(ddp_average)
 
 /* The parameters become their mean over the ranks (of each one's reduce group), weighted; buffers those
  * of rank 0, unless broadcast_buffers is false. The same bytes on all ranks. LS_ERR_STATE outside the
- * mode of ls_ddp_set_local, LS_ERR_INVALID for a weight that is negative or not finite, or if the sum
- * of all weights is 0. Without a wrapper nothing happens. Collective. One operation for each type of
+ * mode of ls_ddp_set_local, LS_ERR_INVALID for a weight that is negative or not finite, if the sum
+ * of all weights is 0, or if a parameter of one rank is not finite, which fails the group and names
+ * both. Without a wrapper nothing happens. Collective. One operation for each type of
  * parameters and group. */
 LS_API ls_status ls_ddp_average(ls_module *ddp, const ls_ddp_average_options *options);
 

@@ -336,7 +336,10 @@ LS_DEFAULTS_FUNCTION(clip_grad_norm)
  * max_norm (torch's clip_grad_norm_); *norm (may be NULL) becomes the norm before scaling. Call it
  * after ls_backward has averaged the gradients. With options->group it is collective over the group
  * (one all_reduce of 8 bytes), and the norm has the same bits on all its ranks; give all the same
- * max_norm. A NaN or infinite norm is LS_ERR_INVALID, on all ranks, and changes nothing. */
+ * max_norm. A NaN or infinite norm is LS_ERR_INVALID, on all ranks, and changes nothing; the text names
+ * the parameter. With max_norm INFINITY nothing is scaled, and the call is the check that a training
+ * loop without clipping needs before ls_optim_step: LS_CHECK it, or zero the gradients and go on to
+ * the next batch. It reads each gradient once. */
 LS_API ls_status ls_clip_grad_norm(ls_module *module, double max_norm,
                                    const ls_clip_grad_norm_options *options, double *norm);
 

@@ -107,7 +107,9 @@ typedef struct ls_micro_batch {
  * parameters, forward and backward with the same: version max(0, m - (stages - 1 - s)) at stage s (with
  * vertical_sync, the paper's section 3.3, max(0, m - (stages - 1)) at all), max(0, m / ranks - 1)
  * everywhere. A call begins with the newest version everywhere. Stashes take the bytes of the stage's
- * parameters for each version in use. Borrowed. LS_ERR_UNSUPPORTED with tied parameters. */
+ * parameters for each version in use. A gradient that is not finite is not stepped with:
+ * ls_pipeline_backward ends with LS_ERR_INVALID and names rank and parameter. Borrowed.
+ * LS_ERR_UNSUPPORTED with tied parameters. */
 LS_API ls_status ls_pipeline_set_optim(ls_pipeline *pipeline, ls_optim *optim);
 
 /* Runs a step's forwards and backwards over micro[0 … micro_batches-1] and adds the gradients of

@@ -454,6 +454,11 @@ ls_status ls_checkpoint_load(ls_checkpoint *c, const ls_checkpoint_item *items, 
     ls_status status = find_while_others_write(c, &reading, &found);
     if (status == LS_OK) {
         status = load_from(c, &reading, found, items, count);
+        if (status == LS_OK && c->rank == 0 && reading.manifest.nonfinite != NULL) {
+            LS__WARN("checkpoint: step %lld of \"%s\" holds values that are not finite, in "
+                     "\"%.200s\" at least: the run that saved it had diverged",
+                     (long long)found, c->folder, reading.manifest.nonfinite);
+        }
         ls__reading_close(c, &reading);
     }
     if (status == LS_OK) {

@@ -7,6 +7,9 @@
  *            renames it to step-…, fsyncs the parent                    ── agree
  *   rank 0   removes the ones that are too old
  *
+ * A file with NaN or infinity in it is written as well, but the manifest names the tensor, and no
+ * finite checkpoint makes way for it.
+ *
  * Until the rename nothing that exists is touched; whatever fails before, on any rank, ends in the
  * removal of the temporary folder and the same error on all ranks.
  */
@@ -15,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
+#include "base/nonfinite.h"
 #include "base/size.h"
 #include "base/trace.h"
 #include "checkpoint/internal.h"
@@ -105,6 +110,10 @@ static ls_status publish(ls_checkpoint *c, const char *temporary)
 {
     json_t *manifest = ls__manifest_new(c->step, c->size);
     ls_status status = manifest != NULL ? list_files(c, manifest) : no_memory();
+    if (status == LS_OK && c->nonfinite >= 0 &&
+        !ls__manifest_set_nonfinite(manifest, c->shown.pieces[c->nonfinite].entry->name)) {
+        status = no_memory();
+    }
     if (status == LS_OK) {
         status = write_manifest(c, temporary, manifest);
     }
@@ -114,14 +123,49 @@ static ls_status publish(ls_checkpoint *c, const char *temporary)
     return ls__folder_publish(c, temporary);
 }
 
+#define OWN_WORDS (2 + LS__DIGEST_BYTES / 8)
+
 /* ---- all ranks ---------------------------------------------------------------------------- */
 
-/* Collective. The words of the agreement are [bytes, hash of the file]; list_files reads them. A missing folder on another rank means that the file
- * system is not shared. */
+/* The first piece of this rank's file with an element that is not finite; -1: all are. */
+static int find_nonfinite(const ls_checkpoint *c)
+{
+    for (int i = 0; i < c->shown.piece_count; i++) {
+        const ls__piece *p = &c->shown.pieces[i];
+        const ls_dtype dtype = p->entry->tensor.dtype;
+        const int64_t count = (int64_t)(p->part.bytes / ls_dtype_size(dtype));
+        if (p->rank == c->rank && ls__nonfinite_find(c->image + p->offset, dtype, 0, count) >= 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* Reads the words of write_own's agreement. All ranks number the pieces alike. */
+static void note_nonfinite(ls_checkpoint *c)
+{
+    c->nonfinite = -1;
+    for (int r = c->size - 1; r >= 0; r--) {
+        const int piece = (int)c->reports[r].word[OWN_WORDS - 1] - 1;
+        c->nonfinite = piece >= 0 ? piece : c->nonfinite;
+    }
+    if (c->nonfinite >= 0 && c->rank == 0 && !c->warned_of_nan) {
+        const ls__piece *p = &c->shown.pieces[c->nonfinite];
+        c->warned_of_nan = true;
+        LS__WARN(
+            "checkpoint: \"%.200s\" of rank %d is not finite in step %lld of \"%s\"; it is "
+            "saved, and so long as no finite one follows, the newest finite checkpoint is kept "
+            "beside the newest %d",
+            p->entry->name, p->rank, (long long)c->step, c->folder, c->set.keep);
+    }
+}
+
+/* Collective. The words of the agreement are [bytes, hash of the file, 1 + a piece that is not finite];
+ * list_files reads them. A missing folder on another rank means that the file system is not shared. */
 static ls_status write_own(ls_checkpoint *c, const char *temporary)
 {
     char name[LS__MANIFEST_FILE_NAME_MAX];
-    uint64_t words[1 + LS__DIGEST_BYTES / 8] = {c->image_bytes};
+    uint64_t words[OWN_WORDS] = {c->image_bytes};
     ls__state_file_name(name, c->rank, c->size);
     ls_status status =
         ls__file_write(c->files, temporary, name, c->image, c->image_bytes, (uint8_t *)&words[1]);
@@ -131,7 +175,10 @@ static ls_status write_own(ls_checkpoint *c, const char *temporary)
                           "folder on a file system that all hosts share",
                           temporary);
     }
-    return ls__checkpoint_agree(c, status, words, 1 + LS__DIGEST_BYTES / 8);
+    words[OWN_WORDS - 1] = (uint64_t)(find_nonfinite(c) + 1);
+    LS_TRY(ls__checkpoint_agree(c, status, words, OWN_WORDS));
+    note_nonfinite(c);
+    return LS_OK;
 }
 
 /* Collective. The last agreement comes after the rename, so all ranks learn whether the

@@ -347,10 +347,10 @@ static void remove_or_warn(const ls_checkpoint *c, const char *path)
     }
 }
 
-/* Keeps the newest `keep` steps of a prefix. A step is renamed before its files are removed, so no
+/* Keeps the newest `keep` steps of a prefix, and `spared` (-1: none). A step is renamed before its files are removed, so no
  * reader finds half of one under its final name. Failures are warnings: the new checkpoint is
  * complete already. */
-static void prune(const ls_checkpoint *c, const char *before, int keep)
+static void prune(const ls_checkpoint *c, const char *before, int keep, int64_t spared)
 {
     int64_t *steps;
     int count;
@@ -360,6 +360,9 @@ static void prune(const ls_checkpoint *c, const char *before, int keep)
         return;
     }
     for (int i = keep; i < count; i++) {
+        if (steps[i] == spared) {
+            continue;
+        }
         step_path(c, from, before, steps[i]);
         (void)snprintf(name, sizeof name, TEMPORARY "gone-%08lld-%016llx", (long long)steps[i],
                        (unsigned long long)c->nonce);
@@ -375,11 +378,27 @@ static void prune(const ls_checkpoint *c, const char *before, int keep)
     free(steps);
 }
 
-/* Damaged ones too: a disk that fails again and again must not fill up with them. */
+/* The newest step whose values are finite, unless this save is it; else -1: nothing is to be spared. */
+static int64_t newest_finite(const ls_checkpoint *c)
+{
+    int64_t *steps, found = -1;
+    int count;
+    if (c->nonfinite < 0 || ls__folder_steps(c, &steps, &count) < 0) {
+        return -1; /* prune lists them again, and warns */
+    }
+    for (int i = 0; i < count && found < 0; i++) {
+        found = ls__checkpoint_is_finite(c, steps[i]) ? steps[i] : -1;
+    }
+    free(steps);
+    return found;
+}
+
+/* Damaged ones too: a disk that fails again and again must not fill up with them. A run that has
+ * diverged and goes on saving must not push out the last checkpoint that is worth something. */
 void ls__folder_prune(const ls_checkpoint *c)
 {
-    prune(c, "", c->set.keep);
-    prune(c, DAMAGED, DAMAGED_KEPT);
+    prune(c, "", c->set.keep, newest_finite(c));
+    prune(c, DAMAGED, DAMAGED_KEPT, -1);
 }
 
 /* ---- after a job that died ---------------------------------------------------------------- */
@@ -509,6 +528,12 @@ ls_status ls__folder_publish(ls_checkpoint *c, const char *temporary)
         c->skipped_last = c->skipped_after;
     }
     bool replaces = c->files->stat(c->files, final, false, &found) == 0;
+    if (replaces && c->nonfinite >= 0 && ls__checkpoint_is_finite(c, c->step)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "checkpoint: \"%s\" is saved already and finite; it is not replaced by a "
+                        "state whose \"%.200s\" is not; give another step, or stop this run",
+                        final, c->shown.pieces[c->nonfinite].entry->name);
+    }
     if (replaces) {
         LS_TRY(move(c, final, old));
     }

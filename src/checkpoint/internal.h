@@ -169,7 +169,9 @@ struct ls_checkpoint {
     uint64_t nonce; /* of the temporary folder's name */
     uint8_t *image; /* the snapshot, kept from save to save */
     size_t image_room, image_bytes;
-    char *scalars; /* rank 0: the file's text; malloc */
+    char *scalars;      /* rank 0: the file's text; malloc */
+    int nonfinite;      /* a piece of the plan that holds NaN or infinity; -1: none does */
+    bool warned_of_nan; /* once; rank 0 */
 
     ls__env_thread *thread; /* NULL until the first asynchronous save */
     _Atomic uint32_t
@@ -241,6 +243,8 @@ typedef struct ls__reading {
 const ls__safetensor *ls__piece_find(const ls__reading *from, const ls__manifest_tensor *tensor,
                                      const ls__manifest_piece *piece);
 ls_status ls__reading_open(const ls_checkpoint *c, int64_t step, ls__reading *out);
+/* Whether the manifest can be read and names no tensor that is not finite. */
+bool ls__checkpoint_is_finite(const ls_checkpoint *c, int64_t step);
 void ls__reading_close(const ls_checkpoint *c, ls__reading *reading);
 
 /* Changes nothing. Sets of all names in the checkpoint, ls__restore_names, those that items show. */

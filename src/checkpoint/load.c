@@ -148,6 +148,18 @@ ls_status ls__reading_open(const ls_checkpoint *c, int64_t step, ls__reading *r)
     return read_files(c, folder, r);
 }
 
+bool ls__checkpoint_is_finite(const ls_checkpoint *c, int64_t step)
+{
+    char name[64], folder[LS__CHECKPOINT_PATH_MAX];
+    ls__reading r = {0};
+    ls__arena_init(&r.arena, c->env, LS__CHECKPOINT_ARENA_CHUNK);
+    ls__step_name(name, "", step);
+    ls__path_join(folder, c->folder, name);
+    const bool finite = read_manifest(c, folder, step, &r) == LS_OK && r.manifest.nonfinite == NULL;
+    ls__arena_fini(&r.arena);
+    return finite;
+}
+
 /* Also correct for a reading that was opened halfway or is zero. */
 void ls__reading_close(const ls_checkpoint *c, ls__reading *r)
 {

@@ -99,6 +99,7 @@ static ls_status read_head(const reader *r, const json_t *root)
     const json_t *step = json_object_get(root, "step"), *size = json_object_get(root, "world_size");
     const json_t *version = json_object_get(root, "version");
     const json_t *library = json_object_get(root, "library");
+    const json_t *nonfinite = json_object_get(root, "nonfinite");
     if (!is_text(json_object_get(root, "format"), LS__MANIFEST_FORMAT)) {
         return malformed(r, "\"format\"");
     }
@@ -124,11 +125,15 @@ static ls_status read_head(const reader *r, const json_t *root)
     if (!json_is_string(library)) {
         return malformed(r, "\"library\"");
     }
+    if (nonfinite != NULL && !json_is_string(nonfinite)) {
+        return malformed(r, "\"nonfinite\"");
+    }
     r->out->version = (int)json_integer_value(version);
     r->out->step = json_integer_value(step);
     r->out->world_size = (int)json_integer_value(size);
     r->out->library = copy_text(r, json_string_value(library));
-    return r->out->library ? LS_OK : no_memory(r);
+    r->out->nonfinite = nonfinite != NULL ? copy_text(r, json_string_value(nonfinite)) : NULL;
+    return r->out->library && (nonfinite == NULL || r->out->nonfinite) ? LS_OK : no_memory(r);
 }
 
 /* ---- files -------------------------------------------------------------------------------- */

@@ -9,7 +9,8 @@
  *
  * The pieces of a tensor do not overlap and make up the whole; a small replicated one has one. In
  * its file a piece has the name of the tensor or, as a further piece in the same file, that name with
- * "#" and its "key", which only version 3 has.
+ * "#" and its "key", which only version 3 has. "nonfinite" is the name of a tensor that holds NaN or
+ * infinity; without such a tensor it is left out, and older libraries ignore it.
  */
 #ifndef LS_CHECKPOINT_MANIFEST_H
 #define LS_CHECKPOINT_MANIFEST_H
@@ -56,6 +57,8 @@ typedef struct ls__manifest { /* everything in the arena it was parsed into */
     int64_t step;
     int version, world_size;
     const char *library;
+    const char
+        *nonfinite; /* a tensor that holds NaN or infinity; NULL: none, or nobody has looked */
     char hash[LS__DIGEST_HEX + 1];
     ls__manifest_file *files; /* sorted by name */
     int file_count;
@@ -71,6 +74,7 @@ const ls__manifest_tensor *ls__manifest_find(const ls__manifest *manifest, const
 
 /* A manifest without files and tensors; add them with the functions below, in any order. */
 json_t *ls__manifest_new(int64_t step, int world_size);
+bool ls__manifest_set_nonfinite(json_t *manifest, const char *tensor);
 bool ls__manifest_add_file(json_t *manifest, const char *name, size_t bytes,
                            const uint8_t hash[LS__DIGEST_BYTES]);
 /* Adds a piece of a tensor of which dtype and global shape are used. */

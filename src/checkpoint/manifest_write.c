@@ -23,6 +23,12 @@ json_t *ls__manifest_new(int64_t step, int world_size)
 }
 
 /* Returns false only without memory. */
+bool ls__manifest_set_nonfinite(json_t *manifest, const char *tensor)
+{
+    return json_object_set_new(manifest, "nonfinite", json_string(tensor)) == 0;
+}
+
+/* Returns false only without memory. */
 bool ls__manifest_add_file(json_t *manifest, const char *name, size_t bytes,
                            const uint8_t hash[LS__DIGEST_BYTES])
 {

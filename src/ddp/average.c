@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/nonfinite.h"
 #include "base/options.h"
 #include "comm/api/control.h"
 #include "ddp/wrapper.h"
@@ -167,12 +168,32 @@ static ls_status check(const ls__ddp *d, const ls_ddp_average_options *options)
     return LS_OK;
 }
 
+/* The average of one rank's NaN and all others' numbers is NaN on all, and nothing tells whose it was. */
+static ls_status check_finite(const ls__ddp *d)
+{
+    for (int i = 0; i < d->param_count; i++) {
+        ls_tensor *value = d->params[i].value;
+        const int64_t count = ls_numel(value);
+        const int64_t at = ls__nonfinite_find(ls_data(value), ls_dtype_of(value), 0, count);
+        if (at >= 0) {
+            return ls__fail(
+                LS_ERR_INVALID,
+                "ls_ddp_average: %.200s is not finite on rank %d (element %lld of %lld), "
+                "and its average would not be on any; look for a division by zero or a "
+                "logarithm of 0, or lower the learning rate",
+                d->params[i].name, ls_rank(), (long long)at, (long long)count);
+        }
+    }
+    return LS_OK;
+}
+
 /* Parameters move into regions first. */
 static ls_status average_all(ls__ddp *d, const ls_ddp_average_options *options)
 {
     averaging a = {.d = d, .weight = options->weight};
     LS_ASSERT(ls__reducer_is_idle(d->reducer));
     LS_TRY(ls__ddp_lay_out(d));
+    LS_TRY(check_finite(d));
     LS_TRY(average_params(&a));
     if (options->optim != NULL) {
         LS_TRY(average_state(&a, options->optim));

@@ -12,6 +12,7 @@
 
 #include "base/config.h"
 #include "base/options.h"
+#include "comm/api/collective.h"
 #include "comm/api/control.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -83,12 +84,13 @@ static ls_status find_rank(const clipping *c, bool here, int64_t *rank)
 }
 
 /* The error for a norm that is not finite: names the first parameter whose gradient made it so, or
- * the rank that has it. */
+ * the rank that has it, which is the job's cause if the caller ends. */
 static ls_status fail_norm(const clipping *c, double norm)
 {
     const char *first = NULL;
     char where[96] = "";
     int odd = 0;
+    int64_t rank = -1;
     for (int i = 0; i < c->count; i++) {
         if (!isfinite(squares_of(c, &c->items[i]))) {
             first = first != NULL ? first : c->items[i].name;
@@ -96,16 +98,19 @@ static ls_status fail_norm(const clipping *c, double norm)
         }
     }
     if (c->options.group != NULL) {
-        int64_t rank = 0;
         LS_TRY(find_rank(c, odd > 0, &rank));
         (void)snprintf(where, sizeof where, "rank %lld of the group is the first; here it is ",
                        (long long)rank);
     }
-    return ls__fail(
+    (void)ls__fail(
         LS_ERR_INVALID,
         "clip_grad_norm: the gradients' norm is %g (%snot finite in %d of the parameters%s%.200s); "
         "look for a division by zero, or lower the learning rate",
         norm, where, odd, first != NULL ? ", first in " : "", first != NULL ? first : "");
+    if (c->options.group != NULL && rank == ls_group_rank(c->options.group)) {
+        ls__group_record_failure(c->options.group, LS_ERR_INVALID, ls_error_message());
+    }
+    return LS_ERR_INVALID;
 }
 
 static void scale(const clipping *c, float factor)

@@ -218,8 +218,8 @@ struct ls_reducer {
     bool agrees;            /* all of its ranks agree in it, as of the last control exchange */
     bool config_checked;
     bool settings_differ; /* of those that may change in the run; found by the control exchange */
-    bool nonfinite_reported;     /* owned by the thread that launches */
-    uint64_t begin_ns, ended_ns; /* of the last synchronised backward, its wait included */
+    atomic_bool nonfinite_reported; /* Sync: relaxed; nonfinite.c */
+    uint64_t begin_ns, ended_ns;    /* of the last synchronised backward, its wait included */
     uint64_t gradient_bytes;
     ls_reducer_stats stats;
 };

@@ -464,6 +464,7 @@ static ls_status end_bucket(ls_reducer *r, ls__reduce_bucket *bucket, bool ok)
     }
     if (sent) {
         ls__wire_receive(r, bucket);
+        ls__nonfinite_look_again(r, bucket);
     }
     ls__bucket_settle(r, bucket);
     return r->reduced != NULL

@@ -1,6 +1,7 @@
 """programs/train_image: what it learns, what it writes, that it goes on to the bit, and what it refuses."""
 
 import gzip
+import hashlib
 import json
 import math
 import pathlib
@@ -438,6 +439,98 @@ def the_digits_of_the_tree_are_written_as_idx_files():
         assert all(abs(a - b * 255 / 16) <= 0.5 for a, b in zip(images[16:], dark))
     text = training.train("train_image", 2, "--data", "digits", "--model", "mlp", "--steps", 3, cwd=FOLDER)
     assert "1437 images [1,8,8] to learn from, 360 to be judged by" in text, text
+# ---- values that are not finite ----
+
+def spoiled():
+    """The data with one sample that is NaN."""
+    folder = FOLDER / "spoiled"
+    if not folder.exists():
+        folder.mkdir()
+        for name, count in (("train", 200), ("test", 16)):
+            pixels = [(i * 37 % 101) / 101 for i in range(count * 36)]
+            if name == "train":
+                pixels[36 * 117 + 5] = math.nan
+            float_file(folder / f"x_{name}.npy", (count, 1, 6, 6), pixels)
+            float_file(folder / f"y_{name}.npy", (count,), [i % 4 for i in range(count)], "<i8")
+    return folder
+
+
+def fails(ranks, *flags, cwd=FOLDER):
+    """What a run prints that must not end well."""
+    launcher = [BUILD / "lockstep", "run", "-n", ranks] if ranks else []
+    flags = ("--data", spoiled(), "--hidden", 8, "--classes", 4, "--batch", 2, *flags)
+    done = subprocess.run([str(a) for a in (*launcher, BUILD / "programs" / "train_image", *flags)], text=True,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, cwd=cwd)
+    assert done.returncode != 0, done.stdout
+    return done.stdout
+
+
+def saved_floats(folder):
+    for path in sorted(folder.glob("step-*/state-*")):
+        data = path.read_bytes()
+        size = struct.unpack_from("<Q", data)[0]
+        for name, entry in json.loads(data[8:8 + size]).items():
+            if entry.get("dtype") == "F32":
+                begin, end = entry["data_offsets"]
+                yield path, name, struct.unpack(f"<{(end - begin) // 4}f", data[8 + size + begin:8 + size + end])
+
+
+@test
+def a_gradient_that_is_not_finite_ends_the_run_in_every_form():
+    forms = ((0, ("--steps", 120)), (2, ()), (2, ("--accum", 3)), (2, ("--exact", "layout", "--shards", 4)),
+             (2, ("--mesh", "pp=2")), (2, ("--mesh", "pp=2", "--schedule", "zb-h1")),
+             (2, ("--mesh", "pp=2", "--schedule", "pipedream")), (2, ("--mesh", "pp=2", "--schedule", "pipedream-2bw")),
+             (3, ("--mesh", "pp=3", "--replicas", "2,1")), (4, ("--mesh", "pp=2,dp=2")))
+    for number, (ranks, form) in enumerate(forms):
+        save = FOLDER / f"diverged {number}"
+        text = fails(ranks, "--steps", 60, "--save", save, "--every", 1, *form)
+        step = int(re.search(r"error: step (\d+): ", text).group(1))
+        assert re.search(r"not finite .*fc[12]\.(weight|bias)|fc[12]\.(weight|bias) is not finite", text), text
+        if ranks > 1:
+            assert re.search(r"lockstep: rank \d .* failed: .* not finite", text), text
+        steps = sorted(int(f.name[5:]) for f in save.glob("step-*"))
+        assert steps == list(range(max(step - 2, 1), step)), (steps, text)
+        values = list(saved_floats(save))
+        assert all(math.isfinite(x) for _, _, all_of in values for x in all_of), save
+
+
+def resign(step, change):
+    """Changes the bytes of a checkpoint's first file, and its hashes with them."""
+    path, manifest = step / "state-00001-of-00001.safetensors", step / "manifest.json"
+    before = path.read_bytes()
+    path.write_bytes(change(before))
+    digest = lambda data: hashlib.sha256(data).hexdigest()
+    text = manifest.read_text().replace(digest(before), digest(path.read_bytes()))
+    head = '{"hash":"'
+    zeros = head + "0" * 64 + text[len(head) + 64:]
+    manifest.write_text(head + digest(zeros.encode()) + zeros[len(head) + 64:])
+
+
+@test
+def a_run_does_not_go_on_from_weights_that_are_not_finite():
+    save = FOLDER / "poisoned"
+    train(0, "--steps", 2, "--save", save)
+    name = "model.fc1.weight"
+
+    def poison(data):
+        size = struct.unpack_from("<Q", data)[0]
+        at = 8 + size + json.loads(data[8:8 + size])[name]["data_offsets"][0] + 12
+        return data[:at] + struct.pack("<f", math.inf) + data[at + 4:]
+
+    resign(save / "step-00000002", poison)
+    text = fails(0, "--data", data(), "--hidden", 16, "--steps", 4, "--resume", save)
+    says(text, '%s: "%s" is not finite (element %lld of %lld here): the run that saved it had diverged, and '
+         'training cannot go on from it. Give older weights (the folder of an older checkpoint counts if the newer '
+         'ones are moved away), or start anew')
+    assert f'--resume {save}: step 2: "{name}" is not finite (element 3 of' in text, text
+    loose = FOLDER / "loose.safetensors"
+    train(0, "--steps", 1, "--export", loose)
+    header = json.loads(loose.read_bytes()[8:8 + struct.unpack_from("<Q", loose.read_bytes())[0]])
+    assert "fc1.weight" in header
+    at = 8 + struct.unpack_from("<Q", loose.read_bytes())[0] + header["fc1.weight"]["data_offsets"][0]
+    loose.write_bytes(loose.read_bytes()[:at] + struct.pack("<f", math.nan) + loose.read_bytes()[at + 4:])
+    text = fails(0, "--data", data(), "--hidden", 16, "--steps", 4, "--init", loose)
+    assert f'--init {loose}: "model.fc1.weight" is not finite (element 0 of' in text, text
 
 
 run()

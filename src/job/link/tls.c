@@ -169,6 +169,7 @@ static int find_key(SSL *ssl, const unsigned char *identity, size_t bytes, SSL_S
  * key of its own, so none of them could help, and each is code that an attacker could reach. */
 static bool make_context(ls__tls *tls)
 {
+    (void)OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, NULL); /* base/digest.c says why */
     SSL_CTX *c = tls->context = SSL_CTX_new(TLS_method());
     if (c == NULL || SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION) != 1 ||
         SSL_CTX_set_max_proto_version(c, TLS1_3_VERSION) != 1 ||

@@ -135,6 +135,7 @@ struct ls_pipeline {
     int at; /* the next action of the list */
     const ls_micro_batch *micro;
     ls_module *wrapped;
+    bool warned_of_nan;     /* once */
     int backwards;          /* so far, of this rank's list */
     int backwards_per_step; /* of this rank */
     double *losses;         /* [micro_batches] */
@@ -193,6 +194,8 @@ ls_status ls__version_stash(ls_pipeline *p, int version);
 ls_status ls__version_load(ls_pipeline *p, int version);
 ls_status ls__version_step(ls_pipeline *p, int version);
 void ls__versions_restart(ls_pipeline *p);
+/* The first parameter of this rank whose gradient holds NaN or infinity, and the element; or NULL. */
+const ls_param *ls__pipeline_nonfinite(const ls_pipeline *p, int64_t *at);
 void ls__versions_free(ls_pipeline *p);
 
 #endif

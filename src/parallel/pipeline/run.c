@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "base/config.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/runtime.h"
 #include "comm/api/collective.h"
 #include "comm/api/control.h"
@@ -430,6 +431,23 @@ static ls_status check_call(const ls_pipeline *p, ls_module *net, const ls_micro
     return ls__micro_batches_check("ls_pipeline_backward", micro, p->set.micro_batches);
 }
 
+/* A reducer names what is not finite; without one nobody else looks. */
+static void look_at_gradients(ls_pipeline *p)
+{
+    int64_t at = -1;
+    const ls_param *param =
+        p->warned_of_nan || ls__ddp_of(p->wrapped) != NULL ? NULL : ls__pipeline_nonfinite(p, &at);
+    if (param != NULL) {
+        p->warned_of_nan = true;
+        LS__WARN(
+            "pipeline: the gradient of %.200s is not finite on rank %d (element %lld of %lld), "
+            "of stage %d: look for a division by zero or a logarithm of 0, or lower the "
+            "learning rate",
+            param->name, ls_rank(), (long long)at, (long long)ls_numel(param->value),
+            p->own[0].number);
+    }
+}
+
 /* ---- what all ranks agree on ---------------------------------------------------------------- */
 
 static ls__config_peers peers_of(const ls_pipeline *p)
@@ -507,6 +525,7 @@ static ls_status train(ls_pipeline *p, ls_module *net, const ls_micro_batch *mic
     LS_TRY(run_list(p));
     ls_site_set(file, line);
     LS_TRY(sum_ties(p));
+    look_at_gradients(p);
     return share_reports(p);
 }
 

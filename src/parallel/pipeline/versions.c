@@ -8,6 +8,7 @@
 #include "autograd/param.h"
 #include "base/assert.h"
 #include "base/error.h"
+#include "base/nonfinite.h"
 #include "base/runtime.h"
 #include "parallel/pipeline/internal.h"
 
@@ -92,12 +93,41 @@ ls_status ls__version_load(ls_pipeline *p, int version)
     return LS_OK;
 }
 
+const ls_param *ls__pipeline_nonfinite(const ls_pipeline *p, int64_t *at)
+{
+    for (int i = 0; i < p->param_count; i++) {
+        ls_tensor *grad = ls_grad(p->params[i].value);
+        *at = grad == NULL
+                  ? -1
+                  : ls__nonfinite_find(ls_data(grad), ls_dtype_of(grad), 0, ls_numel(grad));
+        if (*at >= 0) {
+            return &p->params[i];
+        }
+    }
+    return NULL;
+}
+
+/* The user cannot look at these gradients before they change the parameters. */
+static ls_status check_gradients(const ls_pipeline *p)
+{
+    int64_t at = -1;
+    const ls_param *param = ls__pipeline_nonfinite(p, &at);
+    return param == NULL
+               ? LS_OK
+               : ls__fail(LS_ERR_INVALID,
+                          "ls_pipeline_backward: the gradient of %.200s is not finite on rank %d "
+                          "(element %lld of %lld), and the optimizer has not stepped with it; look "
+                          "for a division by zero or a logarithm of 0, or lower the learning rate",
+                          param->name, ls_rank(), (long long)at, (long long)ls_numel(param->value));
+}
+
 /* The step of the optimizer, on the newest version. Without one it is the caller's, or there is nothing to
  * step. */
 ls_status ls__version_step(ls_pipeline *p, int version)
 {
     bind_newest(p);
     if (p->optim != NULL) {
+        LS_TRY(check_gradients(p));
         ls__self.exchanges++; /* with the other stages: these parameters are on this rank only */
         LS_TRY(ls_optim_step(p->optim));
         ls_optim_zero_grad(p->optim);

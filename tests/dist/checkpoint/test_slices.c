@@ -1,6 +1,8 @@
 /* Distributed tensors: saved in slices by N ranks, loaded in other slices by M, of any cut; ranks
  * that hold the same slice; slices that do not make up the whole. What the state functions show
  * follows from a rule; every element says its own global index. */
+#include <math.h>
+
 #include <lockstep/lockstep.h>
 
 #include "says.h"
@@ -426,6 +428,137 @@ TEST(user_operations_go_on_while_a_save_is_written)
     small_folder(folder);
     CHECK_OK(ls_spawn(run_busy, folder, 4));
     CHECK_INT(small_count(folder, "step-"), 2);
+    small_remove(folder);
+}
+
+/* ---- values that are not finite ------------------------------------------------------------- */
+
+/* Saves steps [first, last], of which those in `bad` (bit s for step s) hold NaN on the last rank. */
+typedef struct spell {
+    const char *folder;
+    int first, last;
+    unsigned bad;
+    int keep;
+    int64_t newest; /* what a load of it finds; 0: none is tried */
+} spell;
+
+static char warned[2][1024];
+static int warnings;
+
+static void keep_warning(ls_log_level level, const char *text, void *arg)
+{
+    (void)arg;
+    if (level == LS_LOG_WARN && warnings < 2) {
+        (void)snprintf(warned[warnings++], sizeof warned[0], "%s", text);
+    }
+}
+
+static int run_spell(void *arg)
+{
+    const spell *p = arg;
+    static sliced s;
+    ls_checkpoint *c = NULL;
+    int64_t step = 0;
+    CHECK_OK(ls_init(NULL));
+    ls_set_log_callback(keep_warning, NULL);
+    cut_it(&s, 0, ls_rank(), ls_world_size());
+    const ls_checkpoint_item item = {sizeof(ls_checkpoint_item), "table", &s, sliced_state};
+    const int64_t last = s.local[0] * s.local[1] - 1;
+    CHECK_OK(ls_checkpoint_new(p->folder, ls_world(),
+                               LS_OPTIONS(ls_checkpoint_options, .keep = p->keep), &c));
+    for (int i = p->first; i <= p->last; i++) {
+        const bool bad = (p->bad >> i & 1u) != 0 && ls_rank() == ls_world_size() - 1;
+        s.data[last] = bad ? (i % 2 == 0 ? NAN : -INFINITY) : 1.0f;
+        CHECK_OK(ls_checkpoint_save(c, i, &item, 1));
+    }
+    CHECK_OK(ls_checkpoint_wait(c));
+    CHECK_INT(warnings, ls_rank() == 0 && p->bad != 0);
+    if (p->newest != 0) {
+        CHECK_OK(ls_checkpoint_load(c, &item, 1, &step));
+        CHECK_INT(step, p->newest);
+    }
+    if (ls_rank() == 0 && p->bad != 0) {
+        CHECK_SAYS(
+            warned[0],
+            "checkpoint: \"%.200s\" of rank %d is not finite in step %lld of \"%s\"; it is "
+            "saved, and so long as no finite one follows, the newest finite checkpoint is kept "
+            "beside the newest %d");
+        CHECK_CONTAINS(warned[0], "\"table\" of rank 1 is not finite in step");
+        CHECK_SAYS(warned[1],
+                   "checkpoint: step %lld of \"%s\" holds values that are not finite, in "
+                   "\"%.200s\" at least: the run that saved it had diverged");
+    }
+    CHECK_OK(ls_checkpoint_free(c));
+    CHECK_OK(ls_finalize());
+    return 0;
+}
+
+static void check_steps(const char *folder, const char *expected)
+{
+    char list[256] = "", path[128];
+    for (int i = 0; i < 16; i++) {
+        (void)snprintf(path, sizeof path, "%s/step-%08d", folder, i);
+        if (access(path, F_OK) == 0) {
+            (void)snprintf(list + strlen(list), sizeof list - strlen(list), "%d ", i);
+        }
+    }
+    CHECK_STR(list, expected);
+}
+
+TEST(a_checkpoint_that_is_not_finite_pushes_no_finite_one_out)
+{
+    char folder[64];
+    small_folder(folder);
+    spell diverges = {folder, 1, 7, 0xf0u, 2, 7}, recovers = {folder, 8, 9, 0, 2, 0};
+    CHECK_OK(ls_spawn(run_spell, &diverges, 2)); /* 1, 2, 3 are finite, 4 to 7 are not */
+    check_steps(folder, "3 6 7 ");
+    CHECK_OK(ls_spawn(run_spell, &recovers, 2));
+    check_steps(folder, "8 9 ");
+    small_remove(folder);
+}
+
+/* Such as a mask that holds -inf: as many are kept as were asked for. */
+TEST(a_state_that_is_never_finite_is_kept_as_any_other)
+{
+    char folder[64];
+    small_folder(folder);
+    spell always = {folder, 1, 5, 0x3eu, 3, 5};
+    CHECK_OK(ls_spawn(run_spell, &always, 2));
+    check_steps(folder, "3 4 5 ");
+    small_remove(folder);
+}
+
+static int replace_step(void *arg)
+{
+    static sliced s;
+    ls_checkpoint *c = NULL;
+    CHECK_OK(ls_init(NULL));
+    cut_it(&s, 0, ls_rank(), ls_world_size());
+    const ls_checkpoint_item item = {sizeof(ls_checkpoint_item), "table", &s, sliced_state};
+    CHECK_OK(ls_checkpoint_new(arg, ls_world(), NULL, &c));
+    CHECK_OK(ls_checkpoint_save(c, 1, &item, 1));
+    s.data[0] = NAN;
+    CHECK_OK(ls_checkpoint_save(c, 1, &item, 1));
+    CHECK_STATUS(ls_checkpoint_wait(c), LS_ERR_INVALID);
+    CHECK_SAYS(
+        ls_error_message(),
+        "checkpoint: \"%s\" is saved already and finite; it is not replaced by a state whose "
+        "\"%.200s\" is not; give another step, or stop this run");
+    s.data[0] = 0.0f;
+    int64_t step = 0;
+    CHECK_OK(ls_checkpoint_load(c, &item, 1, &step));
+    CHECK(step == 1 && s.data[0] == 0.0f);
+    CHECK_OK(ls_checkpoint_free(c));
+    CHECK_OK(ls_finalize());
+    return 0;
+}
+
+TEST(a_finite_step_is_not_replaced_by_one_that_is_not)
+{
+    char folder[64];
+    small_folder(folder);
+    CHECK_OK(ls_spawn(replace_step, folder, 2));
+    check_steps(folder, "1 ");
     small_remove(folder);
 }
 

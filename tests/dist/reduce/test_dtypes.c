@@ -9,6 +9,7 @@
 #include <lockstep/reducer.h>
 
 #include "base/half.h"
+#include "says.h"
 #include "test.h"
 
 enum { PARAMS = 9 };
@@ -306,6 +307,36 @@ DIST_TEST(entries_may_be_longer_and_not_shorter, 1)
     ls_reducer_param whole = {.name = "i", .count = 3, .dtype = LS_INT32};
     CHECK_STATUS(ls_reducer_new(ls_world(), &whole, 1, NULL, &r), LS_ERR_INVALID);
     CHECK_CONTAINS(ls_error_message(), "int32");
+}
+
+/* The sum overflows though every contribution is finite: the first rank says so, once. */
+DIST_TEST(a_sum_that_overflows_is_reported, 3)
+{
+    ls_reducer *r = NULL;
+    ls_reducer_param param = {.name = "steep", .count = 3, .dtype = LS_FLOAT32};
+    CHECK_OK(ls_reducer_new(ls_world(), &param, 1, NULL, &r));
+    ls_set_log_callback(keep_warning, NULL);
+    for (int round = 0; round < 2; round++) {
+        warned[0] = '\0';
+        CHECK_OK(ls_reducer_begin(r, NULL));
+        for (int64_t k = 0; k < 3; k++) {
+            put(LS_FLOAT32, param.grad, k, k == 2 ? 2e38 : 1.0);
+        }
+        CHECK_OK(ls_reducer_ready(r, 0, NULL));
+        CHECK_OK(ls_reducer_wait(r));
+        CHECK(isinf(((const float *)param.grad)[2]));
+        CHECK(test_contains(warned, "gradient of steep is not finite (element 2 of 3)") ==
+              (ls_rank() == 0 && round == 0));
+        if (warned[0] != '\0') {
+            CHECK_SAYS(
+                warned,
+                "reducer \"%s\": the averaged gradient of %.200s is not finite (element %lld "
+                "of %lld) in synchronised backward %llu, and that of rank %d was finite "
+                "before: another rank reports its own, or the sum over the ranks overflowed");
+        }
+        CHECK_OK(ls_reducer_zero(r));
+    }
+    CHECK_OK(ls_reducer_free(r));
 }
 
 TEST_MAIN

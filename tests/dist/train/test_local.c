@@ -347,4 +347,24 @@ DIST_TEST(a_rank_that_has_not_entered_the_mode_is_named, 3)
     ls_module_free(ddp);
 }
 
+/* The average would be NaN on all ranks, and nothing would tell whose it was. */
+DIST_TEST(a_parameter_that_is_not_finite_is_named_instead_of_averaged, 3)
+{
+    ls_module *net = ls_ddp_new(line_new(), ls_world(), NULL);
+    ls_param p[2];
+    CHECK_OK(ls_ddp_set_local(net, true));
+    CHECK_INT(ls_module_params(net, p, 2), 2);
+    if (ls_rank() == 1) {
+        CHECK_OK(ls_fill_constant(p[1].value, INFINITY));
+    }
+    CHECK(ls_ddp_average(net, NULL) < 0);
+    CHECK_SAYS(ls_error_message(),
+               "ls_ddp_average: %.200s is not finite on rank %d (element %lld of %lld), and its "
+               "average would not be on any; look for a division by zero or a logarithm of 0, or "
+               "lower the learning rate");
+    CHECK_CONTAINS(ls_error_message(),
+                   "ls_ddp_average: bias is not finite on rank 1 (element 0 of");
+    ls_module_free(net);
+}
+
 TEST_MAIN

@@ -1,8 +1,10 @@
 /* Asynchronous pipelines against their staleness twin: one process that computes each micro-batch with
  * the versions of the parameters that the papers give its stages (Narayanan et al. 2019, section 3.3;
  * 2021, section 3.1). Losses and parameters are equal to the last bit. */
+#include "says.h"
 #include "test.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -275,6 +277,52 @@ DIST_TEST(a_stage_without_parameters_steps_without_an_optimizer, 3)
 {
     train_with("pipedream", 3, 1, false, bare_cut);
     train_with("pipedream", 3, 1, true, bare_cut);
+}
+
+/* The user cannot look between the gradient and the step. */
+static void check_nan(const char *schedule)
+{
+    ls_module *net = make_net();
+    ls_pipeline *pipe = NULL;
+    CHECK_OK(ls_pipeline_new(
+        net, ls_world(),
+        LS_OPTIONS(ls_pipeline_options, .schedule = schedule, .micro_batches = MICRO), &pipe));
+    ls_optim *optim = ls_adamw_new(net, NULL);
+    CHECK_OK(ls_pipeline_set_optim(pipe, optim));
+    {
+        LS_SCOPE;
+        ls_micro_batch micro[MICRO];
+        for (int m = 0; m < MICRO; m++) {
+            micro[m] = micro_of(0, m, 0);
+        }
+        ((float *)ls_data(micro[3].inputs[0]))[7] = NAN;
+        CHECK(ls_pipeline_backward(pipe, net, micro, NULL) < 0);
+    }
+    CHECK_SAYS(
+        ls_error_message(),
+        "ls_pipeline_backward: the gradient of %.200s is not finite on rank %d (element %lld "
+        "of %lld), and the optimizer has not stepped with it; look for a division by zero or "
+        "a logarithm of 0, or lower the learning rate");
+    ls_param params[PARAMS];
+    const int count = ls_module_params(net, params, PARAMS);
+    for (int i = 0; i < count; i++) {
+        for (int64_t e = 0; e < ls_numel(params[i].value); e++) {
+            CHECK(isfinite(((const float *)ls_data(params[i].value))[e]));
+        }
+    }
+    CHECK_STATUS(ls_pipeline_free(pipe), LS_ERR_ABORTED);
+    ls_optim_free(optim);
+    ls_module_free(net);
+}
+
+DIST_TEST(a_gradient_that_is_not_finite_is_not_stepped_with, 3)
+{
+    check_nan("pipedream");
+}
+
+DIST_TEST(a_gradient_that_is_not_finite_is_not_stepped_with_in_2bw, 2)
+{
+    check_nan("pipedream-2bw");
 }
 
 TEST_MAIN

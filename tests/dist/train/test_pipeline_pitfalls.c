@@ -1,5 +1,6 @@
 /* Pitfalls of pipelines, each beside the whole model in one process: losses scaled once, micro-batches
  * of unequal size, norms of gradients that tied parameters enter once. */
+#include "says.h"
 #include "test.h"
 
 #include <math.h>
@@ -135,6 +136,54 @@ DIST_TEST(gradients_losses_and_norms_are_those_of_the_whole_batch_on_2, 2)
 DIST_TEST(gradients_losses_and_norms_are_those_of_the_whole_batch_on_4, 4)
 {
     check_all();
+}
+
+static char warned[1024];
+
+static void keep_warning(ls_log_level level, const char *text, void *arg)
+{
+    (void)arg;
+    if (level == LS_LOG_WARN) {
+        (void)snprintf(warned, sizeof warned, "%s", text);
+    }
+}
+
+static ls_tensor *loss_of_nan(void *arg, ls_tensor *output, ls_tensor *target)
+{
+    (void)arg;
+    return ls_scale(ls_cross_entropy(output, target, NULL), NAN);
+}
+
+/* There is no reducer to say so; the caller's norm then ends the step on all ranks. */
+DIST_TEST(a_gradient_that_is_not_finite_is_named_without_a_wrapper, 2)
+{
+    static const int rows[MICRO] = {3, 3, 3, 3};
+    ls_module *net = make_net();
+    ls_pipeline *pipe = NULL;
+    ls_set_log_callback(keep_warning, NULL);
+    CHECK_OK(ls_pipeline_new(
+        net, ls_world(),
+        LS_OPTIONS(ls_pipeline_options, .micro_batches = MICRO, .loss = loss_of_nan), &pipe));
+    for (int round = 0; round < 2; round++) {
+        LS_SCOPE;
+        ls_micro_batch micro[MICRO];
+        warned[0] = '\0';
+        cut_batch(rows, micro);
+        CHECK_OK(ls_pipeline_backward(pipe, net, micro, NULL));
+        CHECK((warned[0] != '\0') == (round == 0));
+        if (round == 0) {
+            CHECK_SAYS(warned,
+                       "pipeline: the gradient of %.200s is not finite on rank %d (element %lld of "
+                       "%lld), of stage %d: look for a division by zero or a logarithm of 0, or "
+                       "lower the learning rate");
+        }
+    }
+    CHECK_STATUS(ls_clip_grad_norm(net, INFINITY,
+                                   LS_OPTIONS(ls_clip_grad_norm_options, .group = ls_world()),
+                                   NULL),
+                 LS_ERR_INVALID);
+    CHECK_OK(ls_pipeline_free(pipe));
+    ls_module_free(net);
 }
 
 TEST_MAIN
