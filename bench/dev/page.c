@@ -36,7 +36,9 @@ static const char head[] =
     "  largest power of two), so the choice among exact algorithms never changes a bit. The other\n"
     "  algorithms also give the same bytes on every rank, but not the bytes of that tree\n"
     "\n"
-    "Partial sums of 16-bit floats travel as float32, with twice the bytes; they are counted as\n"
+    "Partial sums of 16-bit floats travel as float32, with twice the bytes, and those of averages "
+    "of\n"
+    "integers in a wider integer, with two or four times the bytes; they are counted as\n"
     "elements. \"for 2^k\" marks formulas for powers of two; other numbers of ranks take a little "
     "more.\n";
 

@@ -41,14 +41,16 @@ typedef enum ls_dtype {
     LS_DTYPE_COUNT = 13
 } ls_dtype;
 
-/* Reduction operators (MPI_Op, ncclRedOp_t). AVG divides the sum once by the number of ranks;
- * integers are rounded towards zero, as in C and NCCL. PREMUL_SUM multiplies the values of each
+/* Reduction operators (MPI_Op, ncclRedOp_t). AVG divides the sum once by the number of ranks. Integers
+ * are added in a wider type (64 bits in 128), so that their average is right whatever they are, and
+ * it is rounded towards zero, as in C and NCCL. A sum of floats that exceeds the largest one is
+ * infinite, and so is its average. PREMUL_SUM multiplies the values of each
  * rank by that rank's options.factor and adds the products, which are rounded to the dtype
  * (ncclRedOpCreatePreMulSum); for integers the factor must be a whole number.
  *
  *              sum product min max   avg   band bor bxor  premul_sum
  *   floats      x     x     x   x     x                       x
- *   integers    x     x     x   x     x     x    x   x        x     overflow wraps around
+ *   integers    x     x     x   x     x     x    x   x        x     overflow wraps around (not of avg)
  *   bool       any   all   all any          all any odd             as PyTorch's NCCL backend
  *
  * An empty cell means LS_ERR_INVALID. The operators of ls_reduce_op_new have the values

@@ -154,10 +154,7 @@ static wide divided(ls_dtype t, wide x, int by)
     if (is_float(t)) {
         return (wide){.f = x.f / (float)by};
     }
-    if (t == LS_FLOAT64) {
-        return (wide){.d = x.d / by};
-    }
-    return (wide){.u = is_signed(t) ? (uint64_t)((int64_t)x.u / by) : x.u / (uint64_t)by};
+    return (wide){.d = x.d / by}; /* float64 */
 }
 
 double ls__oracle_factor(int rank)
@@ -177,10 +174,27 @@ static wide leaf_of(const ls__plan_operation *o, int rank, int64_t i)
                                     : (wide){.u = wrapped(o->dtype, 2 * x.u)};
 }
 
+__extension__ typedef __int128 int128;
+
+/* The mean of integers is that of their exact sum. */
+static wide integer_mean(const ls__plan_operation *o, int64_t i, int ranks)
+{
+    int128 sum = 0;
+    for (int r = 0; r < ranks; r++) {
+        const uint64_t u = leaf_of(o, r, i).u;
+        sum += is_signed(o->dtype) ? (int128)(int64_t)u : (int128)u;
+    }
+    return (wide){.u = (uint64_t)(sum / ranks)};
+}
+
 /* The canonical association (docs/design.md, D5): a tree split at the largest power of two. Without
  * recursion: the sums of complete subtrees wait on a stack, as the bits of a counter. */
 void ls__oracle_reduced(const ls__plan_operation *o, int64_t i, int ranks, void *out)
 {
+    if (o->op == LS_AVG && !is_float(o->dtype) && o->dtype != LS_FLOAT64) {
+        put(o->dtype, integer_mean(o, i, ranks), out);
+        return;
+    }
     wide waiting[DEPTH_MAX];
     int size[DEPTH_MAX], depth = 0;
     for (int r = 0; r < ranks; r++) {

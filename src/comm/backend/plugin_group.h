@@ -42,6 +42,13 @@ static inline bool ls__plugin_carries(const ls_group *group, ls__operation opera
     return group->plugin != NULL && operation != LS__OP_BARRIER && !control;
 }
 
+/* The sum in a plug-in has the integers' own type and may overflow, so their averages stay here. */
+static inline bool ls__plugin_carries_work(const ls_group *group, const ls_work *work)
+{
+    return ls__plugin_carries(group, work->operation, work->control) &&
+           !(work->divisor != 0 && ls__reduce_widens(work->dtype));
+}
+
 /* progress lock; errors are those of the operation, with the text set. */
 ls_status ls__plugin_start(ls_group *group, ls_work *work);
 ls_status ls__plugin_test(ls_group *group);

@@ -301,7 +301,7 @@ static bool begin_run(ls_group *group)
     exec->slice = ls__slice_of(work, program);
     exec->runs = ls__slices_at_once(work, program);
     exec->scratch_element =
-        program->wide ? ls_dtype_size(ls__reduce_accumulator(work->dtype)) : work->element;
+        program->wide ? ls__accumulator_bytes(work->dtype, work->divisor != 0) : work->element;
     exec->begun = false;
     exec->next = 0;
     const int64_t first = work->count < exec->slice ? work->count : exec->slice;

@@ -24,7 +24,7 @@ static int64_t piece_of(int64_t left, size_t bytes_per_element)
     return left < most ? left : most > 0 ? most : LS__CACHE_LINE;
 }
 
-/* COPY of a wide program into SCRATCH: float32 of 16-bit floats. */
+/* COPY of a wide program into SCRATCH: float32 of 16-bit floats, for example. */
 static void widen(const ls__exec *exec, const ls__reduce_table *table, unsigned char *to,
                   const unsigned char *from, int64_t count)
 {
@@ -35,6 +35,7 @@ static void widen(const ls__exec *exec, const ls__reduce_table *table, unsigned 
                                   .src_count = 1,
                                   .count = count,
                                   .dtype = exec->work->dtype,
+                                  .averages = exec->work->divisor != 0,
                                   .op = exec->work->op,
                                   .table = table});
 }
@@ -233,6 +234,7 @@ static ls__result run_reduce(ls_group *group, ls__run *run, const ls__step *step
                                   .dtype = work->dtype,
                                   .op = work->op,
                                   .divisor = exec->divide_last || partial ? 0 : work->divisor,
+                                  .averages = work->divisor != 0,
                                   .user = work->user,
                                   .src_wide = wide ? src_wide : NULL,
                                   .dst_wide = partial,

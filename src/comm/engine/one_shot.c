@@ -189,6 +189,7 @@ static bool run_step(ls_group *group, const ls_work *work, const ls__step *step)
             .dtype = work->dtype,
             .op = work->op,
             .divisor = work->divisor,
+            .averages = work->divisor != 0,
             .user = work->user,
             .table = group->comm->kernels};
         if (work->user.fn != NULL) {

@@ -267,7 +267,7 @@ static bool needs_messages(const ls_group *group, const ls_work *work)
 ls_status ls__select_submitted(ls_group *group, ls_work *work)
 {
     LS_ASSERT(work->memory == LS__MEMORY_UNDECIDED && !ls__operation_is_p2p(work->operation));
-    if (ls__plugin_carries(group, work->operation, work->control)) {
+    if (ls__plugin_carries_work(group, work)) {
         work->memory = LS__MEMORY_BACKEND;
         return LS_OK;
     }

@@ -267,17 +267,20 @@ static bool receive_piece(ls_group *group, const ls__run *run, ls__program_strea
             memcpy(to + stream->moved, payload, message->bytes);
         }
     } else if (message->bytes > 0) {
-        const ls_dtype dtype =
-            run->program->wide ? ls__reduce_accumulator(work->dtype) : work->dtype;
+        const bool wide = run->program->wide, both[2] = {wide, wide};
         void *const dst = to + stream->moved;
         const ls__reduce_args args = {.dst = &dst,
                                       .dst_count = 1,
                                       .src = (const void *const[]){dst, payload},
                                       .src_count = 2,
                                       .count = (int64_t)(message->bytes / element),
-                                      .dtype = dtype,
+                                      .dtype =
+                                          wide ? ls__reduce_accumulator(work->dtype) : work->dtype,
                                       .op = work->op,
+                                      .averages = work->divisor != 0,
                                       .user = work->user,
+                                      .src_wide = both,
+                                      .dst_wide = wide,
                                       .table = group->comm->kernels};
         if (!ls__exec_reduce(group, group->exec->work, &args)) {
             return false;

@@ -48,35 +48,45 @@
         }                                                                                          \
     }
 
-/* Sums and products wrap: computed without sign, in `wide`, where overflow is defined. Averages are
- * divided in `step`, which holds every value of the type and every number of ranks. */
-#define COMBINE_INTEGER(name, type, wide, step)                                                    \
+/* Sums and products wrap: computed without sign, in `wide`, where overflow is defined. */
+#define COMBINE_INTEGER(name, type, wide)                                                          \
     COMBINE(name##_sum, type, (wide)x + (wide)y)                                                   \
     COMBINE(name##_product, type, (wide)x *(wide)y)                                                \
     COMBINE(name##_min, type, x < y ? x : y)                                                       \
     COMBINE(name##_max, type, x > y ? x : y)                                                       \
     COMBINE(name##_band, type, (wide)x &(wide)y)                                                   \
     COMBINE(name##_bor, type, (wide)x | (wide)y)                                                   \
-    COMBINE(name##_bxor, type, (wide)x ^ (wide)y)                                                  \
-    static void name##_scale(void *accumulator, int64_t count, const ls__reduce_scale *scale)      \
-    {                                                                                              \
-        type *x = accumulator;                                                                     \
-        const step divisor = (step)scale->divisor;                                                 \
-        for (int64_t i = 0; i < count; i++) {                                                      \
-            x[i] = (type)((step)x[i] / divisor);                                                   \
-        }                                                                                          \
-    }
+    COMBINE(name##_bxor, type, (wide)x ^ (wide)y)
 
 COMBINE_FLOAT(float32, float)
 COMBINE_FLOAT(float64, double)
-COMBINE_INTEGER(int8, int8_t, uint32_t, int64_t)
-COMBINE_INTEGER(uint8, uint8_t, uint32_t, int64_t)
-COMBINE_INTEGER(int32, int32_t, uint32_t, int64_t)
-COMBINE_INTEGER(int64, int64_t, uint64_t, int64_t)
-COMBINE_INTEGER(int16, int16_t, uint32_t, int64_t)
-COMBINE_INTEGER(uint16, uint16_t, uint32_t, int64_t)
-COMBINE_INTEGER(uint32, uint32_t, uint32_t, int64_t)
-COMBINE_INTEGER(uint64, uint64_t, uint64_t, uint64_t)
+COMBINE_INTEGER(int8, int8_t, uint32_t)
+COMBINE_INTEGER(uint8, uint8_t, uint32_t)
+COMBINE_INTEGER(int32, int32_t, uint32_t)
+COMBINE_INTEGER(int64, int64_t, uint64_t)
+COMBINE_INTEGER(int16, int16_t, uint32_t)
+COMBINE_INTEGER(uint16, uint16_t, uint32_t)
+COMBINE_INTEGER(uint32, uint32_t, uint32_t)
+COMBINE_INTEGER(uint64, uint64_t, uint64_t)
+
+/* Averages of integers: LS__REDUCE_OPERANDS_MAX values of any type fit into its accumulator. Partial sums
+ * in messages begin at any multiple of 8 bytes. */
+__extension__ typedef __int128 int128 __attribute__((aligned(8)));
+COMBINE(int128_sum, int128, x + y)
+
+#define DIVIDE(name, type)                                                                         \
+    static void name##_divide(void *accumulator, int64_t count, const ls__reduce_scale *scale)     \
+    {                                                                                              \
+        type *x = accumulator;                                                                     \
+        const int64_t divisor = (int64_t)scale->divisor;                                           \
+        for (int64_t i = 0; i < count; i++) {                                                      \
+            const int64_t low = (int64_t)x[i];                                                     \
+            x[i] = low == x[i] ? (type)(low / divisor) : (type)(x[i] / divisor);                   \
+        }                                                                                          \
+    }
+DIVIDE(int32, int32_t)
+DIVIDE(int64, int64_t)
+DIVIDE(int128, int128) /* dividing 128 bits is slow, and few sums have them */
 
 #define CONVERT(name, to, from, function)                                                          \
     static void name(void *dst, const void *src, int64_t count)                                    \
@@ -93,6 +103,18 @@ CONVERT(float16_widen, float, uint16_t, ls__float16_widen)
 CONVERT(float16_narrow, uint16_t, float, ls__float16_round)
 CONVERT(bfloat16_widen, float, uint16_t, ls__bfloat16_widen)
 CONVERT(bfloat16_narrow, uint16_t, float, ls__bfloat16_round)
+
+#define CONVERT_INTEGER(name, type, accumulator)                                                   \
+    CONVERT(name##_widen, accumulator, type, (accumulator))                                        \
+    CONVERT(name##_narrow, type, accumulator, (type))
+CONVERT_INTEGER(int8, int8_t, int32_t)
+CONVERT_INTEGER(uint8, uint8_t, int32_t)
+CONVERT_INTEGER(int16, int16_t, int32_t)
+CONVERT_INTEGER(uint16, uint16_t, int32_t)
+CONVERT_INTEGER(int32, int32_t, int64_t)
+CONVERT_INTEGER(uint32, uint32_t, int64_t)
+CONVERT_INTEGER(int64, int64_t, int128)
+CONVERT_INTEGER(uint64, uint64_t, int128)
 
 /* ---- float32 sums: the hot case ----------------------------------------------------------- */
 
@@ -215,8 +237,15 @@ FUSED_SUM(8)
     }
 #define LOOPS_INTEGER(name, type)                                                                  \
     {                                                                                              \
-        .size = sizeof(type), .accumulator_size = sizeof(type), .scale = name##_scale,             \
+        .size = sizeof(type), .accumulator_size = sizeof(type),                                    \
         .combine = {OPS_FLOAT(name), OPS_BITS(name)},                                              \
+    }
+#define AVERAGE(name, in, accumulator)                                                             \
+    {                                                                                              \
+        .size = sizeof(name##_t), .accumulator_size = in, .widen = name##_widen,                   \
+        .narrow = name##_narrow, .scale = accumulator##_divide, .combine = {                       \
+            [LS_SUM] = accumulator##_sum                                                           \
+        }                                                                                          \
     }
 
 const ls__reduce_table LS__REDUCE_TABLE = {
@@ -243,6 +272,14 @@ const ls__reduce_table LS__REDUCE_TABLE = {
                                      [LS_MAX] = uint8_max,
                                      OPS_BITS(uint8)}},
         },
+    .average = {[LS_INT8] = AVERAGE(int8, 4, int32),
+                [LS_UINT8] = AVERAGE(uint8, 4, int32),
+                [LS_INT16] = AVERAGE(int16, 4, int32),
+                [LS_UINT16] = AVERAGE(uint16, 4, int32),
+                [LS_INT32] = AVERAGE(int32, 8, int64),
+                [LS_UINT32] = AVERAGE(uint32, 8, int64),
+                [LS_INT64] = AVERAGE(int64, 16, int128),
+                [LS_UINT64] = AVERAGE(uint64, 16, int128)},
     .sum_float32 =
         {[2] = sum_2, [3] = sum_3, [4] = sum_4, [5] = sum_5, [6] = sum_6, [7] = sum_7, [8] = sum_8},
 };

@@ -17,8 +17,8 @@ typedef struct ls__reduce_scale {
     double factor;  /* exact reciprocal, or 0 */
 } ls__reduce_scale;
 
-/* One element type. Values are combined in the accumulator's type: float32 for 16-bit floats, the
- * type itself otherwise (then widen and narrow are NULL). Outputs may equal inputs. */
+/* One element type. Values are combined in the accumulator's type: float32 for 16-bit floats, a wider
+ * one for averages of integers, the type itself otherwise (then widen and narrow are NULL). Outputs may equal inputs. */
 typedef struct ls__reduce_loops {
     size_t size;
     size_t accumulator_size;
@@ -30,6 +30,7 @@ typedef struct ls__reduce_loops {
 
 struct ls__reduce_table {
     ls__reduce_loops dtype[LS_DTYPE_COUNT];
+    ls__reduce_loops average[LS_DTYPE_COUNT]; /* of integers; size 0: as dtype[] */
     /* sum_float32[n]: the whole tree of n operands in registers, stored to every destination. */
     void (*sum_float32[LS__REDUCE_FUSED_MAX + 1])(const ls__reduce_args *args,
                                                   const ls__reduce_scale *scale);

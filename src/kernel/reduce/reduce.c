@@ -57,13 +57,31 @@ bool ls__reduce_supported(ls_dtype dtype, ls_reduce_op op)
         return false;
     }
     const ls__reduce_loops *loops = &ls__reduce_table_base.dtype[dtype];
-    return op == LS_AVG || op == LS_PREMUL_SUM ? loops->scale != NULL : loops->combine[op] != NULL;
+    return op == LS_AVG || op == LS_PREMUL_SUM ? dtype != LS_BOOL : loops->combine[op] != NULL;
 }
 
 /* The type of partial sums: float32 for 16-bit floats, so that they are rounded only at the end. */
 ls_dtype ls__reduce_accumulator(ls_dtype dtype)
 {
     return dtype == LS_FLOAT16 || dtype == LS_BFLOAT16 ? LS_FLOAT32 : dtype;
+}
+
+/* Sums of integers that are to be divided are added in a wider type. */
+static const ls__reduce_loops *loops_of(const ls__reduce_table *table, ls_dtype dtype,
+                                        bool averages)
+{
+    const ls__reduce_loops *wider = &table->average[dtype];
+    return averages && wider->size > 0 ? wider : &table->dtype[dtype];
+}
+
+size_t ls__accumulator_bytes(ls_dtype dtype, bool averages)
+{
+    return loops_of(&ls__reduce_table_base, dtype, averages)->accumulator_size;
+}
+
+bool ls__reduce_widens(ls_dtype dtype)
+{
+    return ls__reduce_table_base.average[dtype].size > 0;
 }
 
 /* Multiplies instead of dividing where that is exact: the reciprocal of a power of two, as long as
@@ -211,8 +229,10 @@ static void reduce_blocks(const ls__reduce_args *args, const ls__reduce_loops *l
     t.args = args;
     t.loops = loops;
     t.scale = scale;
-    for (t.first = 0; t.first < args->count; t.first += BLOCK) {
-        t.count = args->count - t.first < BLOCK ? args->count - t.first : BLOCK;
+    const int64_t most = (int64_t)(BLOCK_BYTES / loops->accumulator_size);
+    const int64_t block = most < BLOCK ? most : BLOCK;
+    for (t.first = 0; t.first < args->count; t.first += block) {
+        t.count = args->count - t.first < block ? args->count - t.first : block;
         reduce_block(&t);
     }
 }
@@ -224,9 +244,10 @@ void ls__reduce(const ls__reduce_args *args)
     LS_ASSERT(args->op != LS_AVG && args->op != LS_PREMUL_SUM &&
               ls__reduce_supported(args->dtype, args->op));
     LS_ASSERT(args->src_count >= 1 && args->src_count <= LS__REDUCE_OPERANDS_MAX);
-    LS_ASSERT(args->divisor == 0.0 || ls__reduce_supported(args->dtype, LS_AVG));
+    LS_ASSERT(args->divisor == 0.0 || args->dtype <= LS_BFLOAT16 ||
+              (args->averages && ls__reduce_supported(args->dtype, LS_AVG)));
     const ls__reduce_table *table = args->table ? args->table : ls__reduce_table_get();
-    const ls__reduce_loops *loops = &table->dtype[args->dtype];
+    const ls__reduce_loops *loops = loops_of(table, args->dtype, args->averages);
     const ls__reduce_scale scale = scale_of(args->divisor);
     const bool alike = loops->widen == NULL || is_wide(args, 0) == args->dst_wide;
     if (args->src_count == 1 && args->divisor == 0.0 && alike) {
@@ -251,10 +272,11 @@ void ls__reduce_into(void *dst, const void *src, int64_t count, ls_dtype dtype, 
                                   .op = op});
 }
 
-/* A reduction of one operand, so that averages are rounded alike everywhere. */
+/* A reduction of one operand, so that averages are rounded alike everywhere. A sum of integers may have
+ * overflowed by now. */
 void ls__divide(void *x, int64_t count, ls_dtype dtype, double divisor)
 {
-    LS_ASSERT(divisor != 0.0);
+    LS_ASSERT(divisor != 0.0 && !ls__reduce_widens(dtype));
     ls__reduce(&(ls__reduce_args){.dst = (void *const[]){x},
                                   .dst_count = 1,
                                   .src = (const void *const[]){x},

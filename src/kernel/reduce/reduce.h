@@ -3,7 +3,8 @@
  * The association of n operands is a binary tree over their index: adjacent pairs first, split at
  * the largest power of two below n. tree(0,6) = ((0+1)+(2+3)) + (4+5). Every element is combined on
  * its own, so cutting the work into pieces never changes a bit. 16-bit floats are widened to
- * float32 at the leaves and rounded once at the root.
+ * float32 at the leaves and rounded once at the root. Integers that are averaged are added in a wider
+ * type, so that no sum overflows, and divided and narrowed at the root.
  */
 #ifndef LS_KERNEL_REDUCE_H
 #define LS_KERNEL_REDUCE_H
@@ -24,8 +25,8 @@ const ls__reduce_table *ls__reduce_table_of(ls__isa isa);
 /* dst[d][i] = op-tree over s of src[s][i], for all d in [0,dst_count), i in [0,count); divided once
  * by `divisor` when it is not 0 (not bool; AVG must be given as SUM with a divisor). dst[d] may
  * equal any src[s]; other overlaps are not allowed. dtype/op must pass ls__reduce_supported.
- * Operands marked wide hold elements of ls__reduce_accumulator(dtype) instead of dtype: partial
- * sums that are to be rounded later. A wide and a narrow operand may not overlap. */
+ * Operands marked wide hold elements of the accumulator (ls__accumulator_bytes) instead of dtype:
+ * partial sums that are to be rounded later. A wide and a narrow operand may not overlap. */
 typedef struct ls__reduce_user { /* an operator of the user's */
     ls_reduce_fn fn;             /* NULL: none */
     void *arg;
@@ -40,6 +41,7 @@ typedef struct ls__reduce_args {
     ls_dtype dtype;
     ls_reduce_op op;
     double divisor;
+    bool averages;                 /* the sum is divided, by this call or a later one */
     ls__reduce_user user;          /* in place of `op`, which is LS_SUM then; no divisor */
     const bool *src_wide;          /* [src_count]; NULL: none is */
     bool dst_wide;                 /* all destinations */
@@ -50,7 +52,7 @@ void ls__reduce(const ls__reduce_args *args);
 /* dst = op(dst, src). */
 void ls__reduce_into(void *dst, const void *src, int64_t count, ls_dtype dtype, ls_reduce_op op);
 
-/* x[i] /= divisor, in the dtype (16-bit floats through float32, integers towards zero). */
+/* x[i] /= divisor, in the dtype (16-bit floats through float32); not of integers. */
 void ls__divide(void *x, int64_t count, ls_dtype dtype, double divisor);
 
 /* to[i] = from[i] * factor, rounded once to the dtype; integers wrap, and need a whole factor below
@@ -59,6 +61,10 @@ void ls__scale(void *to, const void *from, int64_t count, ls_dtype dtype, double
 
 /* The type in which elements of `dtype` are combined: float32 for 16-bit floats, otherwise the dtype itself. */
 ls_dtype ls__reduce_accumulator(ls_dtype dtype);
+/* Bytes of an accumulator. Averages of integers have wider ones: int32 for those of 8 and 16 bits, int64
+ * for 32 bits, and 128 bits for 64. */
+size_t ls__accumulator_bytes(ls_dtype dtype, bool averages);
+bool ls__reduce_widens(ls_dtype dtype); /* averages of integers */
 
 /* Whether (dtype, op) is a meaningful pair: AVG, PREMUL_SUM and divisors need numbers, bit
  * operators integers. */

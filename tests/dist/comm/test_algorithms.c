@@ -256,6 +256,73 @@ static void every_named_algorithm(const world *w)
     }
 }
 
+__extension__ typedef __int128 int128;
+
+/* `low`: near the smallest value, else near the largest. */
+static int128 extreme(ls_dtype dtype, bool low, int rank, int64_t i)
+{
+    const bool plain =
+        dtype == LS_UINT8 || dtype == LS_UINT16 || dtype == LS_UINT32 || dtype == LS_UINT64;
+    const int128 most = ((int128)1 << (8 * ls_dtype_size(dtype) - !plain)) - 1,
+                 off = (rank + i) % 3;
+    return !low ? most - off : plain ? off : off - most - 1;
+}
+
+/* Sums in 128 bits, in any order. */
+static void check_mean_of_extremes(const world *w, shape s, bool low)
+{
+    const size_t element = ls_dtype_size(s.dtype);
+    const int64_t inputs = in_has_blocks(&s) ? s.count * w->n : s.count;
+    const int64_t first = in_has_blocks(&s) ? w->rank * s.count : 0;
+    unsigned char *in = NULL, *out = NULL;
+    place(w, &s, &in, &out);
+    for (int64_t i = 0; i < inputs; i++) {
+        const int128 value = extreme(s.dtype, low, w->rank, i);
+        memcpy(in + (size_t)i * element, &value, element); /* its low bytes */
+    }
+    CHECK_OK(call(w, &s, in, out));
+    for (int64_t i = 0; has_output(w, &s) && i < s.count; i++) {
+        int128 sum = 0;
+        for (int r = 0; r < w->n; r++) {
+            sum += extreme(s.dtype, low, r, first + i);
+        }
+        sum /= w->n;
+        CHECK(memcmp(out + (size_t)i * element, &sum, element) == 0);
+    }
+}
+
+static void means_of_extremes(const world *w, shape s)
+{
+    static const int64_t few[] = {1, 5, 301, 20011}; /* inline, one shot, in blocks, in pieces */
+    s.op = LS_AVG;
+    for (int d = LS_INT8; d < LS_DTYPE_COUNT; d++) {
+        for (size_t c = 0; c < sizeof few / sizeof *few && d != LS_BOOL; c++) {
+            s.dtype = (ls_dtype)d;
+            s.count = few[c];
+            s.root = d % w->n;
+            s.memory = d % 3;
+            check_mean_of_extremes(w, s, false);
+            check_mean_of_extremes(w, s, true);
+        }
+    }
+}
+
+static void averages_of_integers(void)
+{
+    world w = world_new();
+    int count = 0;
+    const ls__algorithm *const *algorithms = ls__algorithms(&count);
+    for (int a = 0; a < count; a++) {
+        if (runs_here(&w, algorithms[a]) && ls__operation_reduces(algorithms[a]->operation)) {
+            shape s = {.operation = algorithms[a]->operation, .algorithm = algorithms[a]->name};
+            means_of_extremes(&w, s);
+            s.algorithm = NULL;
+            means_of_extremes(&w, s);
+        }
+    }
+    world_free(&w);
+}
+
 static void everything(void)
 {
     world w = world_new();
@@ -297,6 +364,8 @@ DIST_TEST(large_buffers_go_in_slices, 3)
 }
 
 /* clang-format off */
+DIST_TEST(averages_of_integers_do_not_overflow_on_2_ranks, 2) { averages_of_integers(); }
+DIST_TEST(averages_of_integers_do_not_overflow_on_5_ranks, 5) { averages_of_integers(); }
 DIST_TEST(every_algorithm_is_right_on_1_rank, 1) { everything(); }
 DIST_TEST(every_algorithm_is_right_on_2_ranks, 2) { everything(); }
 DIST_TEST(every_algorithm_is_right_on_3_ranks, 3) { everything(); }

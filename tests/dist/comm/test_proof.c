@@ -70,6 +70,9 @@ static int contribution(const shape *s, int rank, int64_t i)
     if (s->op == LS_PREMUL_SUM) { /* not 0: of a negative factor it is -0 */
         return rank % 4 + j % 5 + 1;
     }
+    if (s->op == LS_AVG && s->dtype == LS_INT8) { /* sums that it cannot hold */
+        return j % 2 == 0 ? 127 - rank % 3 : rank % 5 - 128;
+    }
     return s->op == LS_AVG ? 2 * rank + j % 5 + 1 : rank % 4 + j % 5; /* 16 of them: at most 112 */
 }
 
@@ -135,11 +138,8 @@ static int combined(const shape *s, int ranks, int64_t i)
                  : s->op == LS_BXOR         ? (result ^ v)
                                             : result + v;
     }
-    if (s->op == LS_AVG) { /* of sums that wrap */
-        return (s->dtype == LS_INT8    ? (int8_t)result
-                : s->dtype == LS_UINT8 ? (uint8_t)result
-                                       : result) /
-               ranks;
+    if (s->op == LS_AVG) {
+        return result / ranks;
     }
     return s->dtype == LS_BOOL ? result != 0 : result;
 }

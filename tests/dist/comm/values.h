@@ -129,11 +129,8 @@ static inline int reduced_of(int n, int64_t i, ls_dtype dtype, ls_reduce_op op)
             break;
         }
     }
-    if (op == LS_AVG) { /* of sums that wrap */
-        return (dtype == LS_INT8    ? (int8_t)result
-                : dtype == LS_UINT8 ? (uint8_t)result
-                                    : result) /
-               n;
+    if (op == LS_AVG) {
+        return result / n;
     }
     return dtype == LS_BOOL ? result != 0 : result;
 }
