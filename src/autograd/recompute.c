@@ -18,6 +18,7 @@
  * announced by a link is replaced by those of the second graph; a leaf without any would never
  * become ready, so the two sets are compared first. */
 #include "autograd/arrays.h"
+#include "autograd/function_call.h"
 #include "autograd/joint.h"
 #include "autograd/mode.h"
 #include "autograd/segment.h"

@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "base/error.h"
+#include "base/foreign.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "checkpoint/shape.h"
@@ -210,30 +211,10 @@ size_t ls__safetensors_header_bytes(const void *file, size_t bytes)
 /* Tried only on files that are not safetensors: any eight bytes may be the length of a header. */
 const char *ls__safetensors_other_kind(const void *file, size_t bytes)
 {
-    static const char pickle[] = "a pickle of PyTorch; convert it once: " LS__SAFETENSORS_CONVERT;
-    static const char page[] =
-        "an HTML page; the address needs a login or shows the file: download "
-        "the file itself";
-    static const struct {
-        const char *first, *kind;
-    } kinds[] = {
-        {"version https://git-lfs", "a git-lfs pointer; run \"git lfs pull\" in its repository"},
-        {"<!DOCTYPE", page},
-        {"<!doctype", page},
-        {"<html", page},
-        {"PK\3\4", pickle},
-        {"\x80\2", pickle},
-        {"\x80\4", pickle},
-        {"GGUF", "a GGUF file; give the safetensors from which it was made"},
-        {"\x1f\x8b", "compressed by gzip; decompress it first"},
-    };
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-        const size_t length = strlen(kinds[i].first);
-        if (bytes >= length && memcmp(file, kinds[i].first, length) == 0) {
-            return kinds[i].kind;
-        }
-    }
-    return NULL;
+    const ls__foreign_kind kind = ls__foreign_kind_of(file, bytes);
+    return kind == LS__FOREIGN_PICKLE || kind == LS__FOREIGN_ZIP
+               ? "it is a pickle of PyTorch: convert it once: " LS__SAFETENSORS_CONVERT
+               : ls__foreign_words(kind, NULL);
 }
 
 static ls_status not_safetensors(const void *file, size_t bytes, const char *what)
@@ -241,7 +222,7 @@ static ls_status not_safetensors(const void *file, size_t bytes, const char *wha
     const char *kind = ls__safetensors_other_kind(file, bytes);
     const size_t length = load_length(file);
     if (kind != NULL) {
-        return ls__fail(LS_ERR_FORMAT, "%s: not safetensors but %s", what, kind);
+        return ls__fail(LS_ERR_FORMAT, "%s: not safetensors: %s", what, kind);
     }
     return ls__fail(LS_ERR_FORMAT,
                     "%s: offset 0 claims a header of %zu bytes in a file of %zu (at most %zu are "

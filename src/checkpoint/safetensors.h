@@ -41,7 +41,7 @@ typedef struct ls__safetensors {
  * file in messages. LS_ERR_FORMAT, LS_ERR_LIMIT or LS_ERR_MEMORY. */
 ls_status ls__safetensors_parse(const void *file, size_t bytes, const char *what, ls__arena *arena,
                                 ls__safetensors *out);
-/* "a git-lfs pointer; …": which other kind of file, and the remedy. NULL: not one that is known. */
+/* "it is a git-lfs pointer: …", as base/foreign.h has it; NULL: no kind that is known. */
 const char *ls__safetensors_other_kind(const void *file, size_t bytes);
 /* How a pickle of PyTorch becomes a file that can be read, as a command. */
 #define LS__SAFETENSORS_CONVERT                                                                    \

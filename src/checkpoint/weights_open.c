@@ -208,7 +208,7 @@ static ls_status read_index(const ls__env *env, const char *path, json_t **root)
     const char *kind = ls__safetensors_other_kind(text != NULL ? text : "", bytes);
     const ls_status status =
         kind == NULL ? ls__json_read(path, text, bytes, 0, &index_limit, root)
-                     : ls__fail(LS_ERR_FORMAT, "\"%s\": not an index but %s", path, kind);
+                     : ls__fail(LS_ERR_FORMAT, "\"%s\": not an index: %s", path, kind);
     env->unmap_file(env, text, bytes);
     return status;
 }

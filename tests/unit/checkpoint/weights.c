@@ -342,8 +342,8 @@ WEIGHTS_TEST(files_of_other_kinds_are_recognised_by_their_first_bytes)
          "git lfs pull"},
         {"<!DOCTYPE html><html><head><title>Sign in</title></head></html>", "an HTML page"},
         {"PK\3\4 a zip archive, as torch.save writes it", "s.save_file("},
-        {"\x80\2 a pickle, as torch.save wrote it until 1.5", "s.save_file("},
-        {"GGUF and so on, for llama.cpp", "a GGUF file"},
+        {"\x80\2}q pickle, as torch.save wrote it until 1.5", "s.save_file("},
+        {"GGUF and so on, for llama.cpp", "(GGUF)"},
         {"0123456789 something else", "truncated or not a safetensors file"},
     };
     state s = {.count = 0};
@@ -355,7 +355,7 @@ WEIGHTS_TEST(files_of_other_kinds_are_recognised_by_their_first_bytes)
     }
     CHECK_STATUS(ls_safetensors_load(scratch_write("i.json", files[0].bytes, 70), ITEM(&s), NULL),
                  LS_ERR_FORMAT);
-    CHECK_CONTAINS(ls_error_message(), "not an index but a git-lfs pointer");
+    CHECK_CONTAINS(ls_error_message(), "not an index: it is a git-lfs pointer");
 }
 
 static bool without_net(void *arg, const char *name, int number, char *out, size_t bytes)
