@@ -12,7 +12,7 @@
 
 #include "job/descriptor.h"
 
-#define LS__BLOCKED_WAITS_MAX 4 /* blocked threads; with more, nothing is published */
+#define LS__BLOCKED_WAITS_MAX 4 /* blocked threads; with more, nothing is proven */
 #define LS__BLOCKED_GROUPS_MAX 32
 #define LS__BLOCKED_MESSAGES_MAX 8
 #define LS__BLOCKED_CYCLE_MAX 16
@@ -32,7 +32,8 @@ typedef struct ls__blocked_wait {
     int32_t tag;
     int32_t line;
     uint32_t padding;
-    /* Bitmap of the ranks that must call the operation; of a recv from any source, one of them. */
+    /* Bitmap of the ranks that must still call the operation or, if all have, come through it; of a
+     * recv from any source, one of them. */
     uint64_t needs[LS__BLOCKED_RANK_WORDS];
     char group_name[32];
     char file[LS__FILE_MAX];
@@ -51,10 +52,13 @@ typedef struct ls__blocked_message {
 /* The state of a blocked rank. `calls` identifies it: a rank with the same number of calls is still
  * blocked in the same waits. The first five counts are the lengths of the arrays below. */
 typedef struct ls__blocked {
-    uint64_t calls; /* 1 + operations this rank has submitted so far; 0: it is not blocked */
+    /* 1 + operations this rank has submitted so far. 0: it is not blocked; if there are waits, they
+     * are not all, or they have failed a moment ago. */
+    uint64_t calls;
     uint32_t wait_count, group_count, send_count, announced_count;
     uint32_t cycle_count;
     uint32_t sends_cut; /* more sends are pending than are listed */
+    uint32_t waits_cut, padding;
     ls__blocked_wait wait[LS__BLOCKED_WAITS_MAX];
     struct {
         uint32_t group;

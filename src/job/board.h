@@ -25,7 +25,7 @@
 #include "job/failure.h"
 
 #define LS__BOARD_MAGIC 0x4c53424fu /* "LSBO" */
-#define LS__BOARD_VERSION 7
+#define LS__BOARD_VERSION 8
 #define LS__BOARD_RANKS_MAX 256 /* ranks of one host */
 #define LS__FLIGHT_MAX 512      /* operations remembered per rank; a power of two */
 
@@ -77,6 +77,7 @@ typedef struct ls__board_rank {
      * deadline): text first, then state (release). The launcher reports it if this rank then ends.
      */
     _Atomic uint32_t failed; /* 0, or the negated ls_status */
+    int32_t failed_by;       /* the rank of the world that caused it, this one or another */
     /* An operation that was queued after the failure has succeeded: the program continues, and the
      * next failure replaces this one. */
     _Atomic uint32_t survived;

@@ -32,7 +32,7 @@ const char *ls__group_failure(const ls_group *group)
 
 /* Publishes a failure of this rank on the board, where the launcher reads it if the rank then ends.
  * The first one counts, unless an operation that started later has succeeded since. */
-void ls__comm_record_failure(const ls__comm *comm, ls_status status, const char *text)
+void ls__comm_record_failure_by(const ls__comm *comm, ls_status status, const char *text, int by)
 {
     LS_ASSERT(status < 0);
     ls__board_rank *me = comm->me;
@@ -43,9 +43,15 @@ void ls__comm_record_failure(const ls__comm *comm, ls_status status, const char 
         atomic_store_explicit(&me->survived, 0, memory_order_relaxed);
         atomic_store_explicit(&me->failed_ns, comm->env->now_ns(comm->env), memory_order_relaxed);
         snprintf(me->failed_text, sizeof me->failed_text, "%s", text);
+        me->failed_by = by;
         /* Sync: release; pairs with the acquire of the launcher. */
         atomic_store_explicit(&me->failed, (uint32_t)-status, memory_order_release);
     }
+}
+
+void ls__comm_record_failure(const ls__comm *comm, ls_status status, const char *text)
+{
+    ls__comm_record_failure_by(comm, status, text, comm->runtime->rank);
 }
 
 ls_status ls__comm_failure_of(const ls__board_rank *record)
@@ -57,11 +63,16 @@ ls_status ls__comm_failure_of(const ls__board_rank *record)
 }
 
 /* LS_ERR_PEER is another rank's failure, which the launcher records on the board itself. */
-void ls__group_record_failure(ls_group *group, ls_status status, const char *text)
+void ls__group_record_failure_by(ls_group *group, ls_status status, const char *text, int by)
 {
     if (status != LS_ERR_PEER) {
-        ls__comm_record_failure(group->comm, status, text);
+        ls__comm_record_failure_by(group->comm, status, text, by);
     }
+}
+
+void ls__group_record_failure(ls_group *group, ls_status status, const char *text)
+{
+    ls__group_record_failure_by(group, status, text, group->comm->runtime->rank);
 }
 
 /* ---- root causes -------------------------------------------------------------------------- */
@@ -108,7 +119,7 @@ void ls__group_cause_by(ls_group *group, ls_status status, const char *text, int
         snprintf(group->own->failed_text, sizeof group->own->failed_text, "%s", text);
         group->own->failed_by = by;
         atomic_store_explicit(&group->own->failed, (uint32_t)-status, memory_order_seq_cst);
-        ls__group_record_failure(group, status, text);
+        ls__group_record_failure_by(group, status, text, by);
         if (group->has_remote) {
             (void)ls__remote_claim(group, status, text, by);
         }
@@ -117,12 +128,14 @@ void ls__group_cause_by(ls_group *group, ls_status status, const char *text, int
     ls__ring(group->comm, group->member[group->rank].local);
 }
 
-/* Publishes that another rank's failure was reported to this rank's program: if it ends now, its
- * end is a consequence. The first report counts. */
+/* Publishes that a failure was reported to this rank's program which another rank caused or found: if
+ * it ends now, its end is a consequence. What this rank caused itself it has recorded, unless others
+ * have waited for it in vain. The first report counts. */
 void ls__comm_record_report(const ls__comm *comm, ls_status status, int by, const char *text)
 {
     ls__board_rank *me = comm->me;
-    if (by == comm->runtime->rank || by < 0 || by >= comm->runtime->world_size ||
+    const bool own = by == comm->runtime->rank && status != LS_ERR_TIMEOUT;
+    if (own || by < 0 || by >= comm->runtime->world_size ||
         atomic_load_explicit(&me->reported, memory_order_relaxed) != 0) {
         return;
     }

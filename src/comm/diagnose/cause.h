@@ -6,6 +6,8 @@
 
 /* Records a failure of this rank on the board: the launcher reads it if the rank then ends. */
 void ls__comm_record_failure(const ls__comm *comm, ls_status status, const char *text);
+/* The same of a failure that this rank detected and rank `by` of the world caused. */
+void ls__comm_record_failure_by(const ls__comm *comm, ls_status status, const char *text, int by);
 /* The status of the failure that the rank of this record has detected and not survived; its text is in
  * `failed_text`. LS_OK: none. */
 ls_status ls__comm_failure_of(const ls__board_rank *record);
@@ -13,6 +15,8 @@ ls_status ls__comm_failure_of(const ls__board_rank *record);
 void ls__group_cause(ls_group *group, ls_status status, const char *text);
 /* The same; rank `by` of the world caused it. */
 void ls__group_cause_by(ls_group *group, ls_status status, const char *text, int by);
+/* Records a failure that this rank detected in the group and rank `by` of the world caused. */
+void ls__group_record_failure_by(ls_group *group, ls_status status, const char *text, int by);
 /* The text of the group's root cause, which is about to be reported to the user's program. If
  * another rank caused it, the board records the report: should this rank end now, its end is a
  * consequence. */

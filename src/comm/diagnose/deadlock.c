@@ -40,8 +40,8 @@
 #include "comm/remote/remote.h"
 
 #define EXAMINE_NS 1500000000u /* a wait this long is examined; mismatches are found earlier */
-#define FREEZE_NS 2000000000u  /* how long a published cycle stays on the board */
-#define NAMED_MAX 4            /* ranks of a cycle that are named */
+#define FREEZE_NS 2000000000u /* how long a published cycle, or a failed wait, stays on the board */
+#define NAMED_MAX 4           /* ranks of a cycle that are named */
 
 _Static_assert(LS__BLOCKED_RANK_WORDS * 64 == LS__PROGRAM_RANKS_MAX, "a bit for each rank");
 
@@ -345,6 +345,41 @@ static bool ready(ls__comm *comm)
     return comm->deadlock != NULL;
 }
 
+/* Whether the group of a published wait has failed. */
+static bool has_failed(const ls__comm *comm, const ls__blocked *own)
+{
+    LS__LIST_EACH (at, &comm->groups) {
+        const ls_group *group = LS__LIST_ITEM(at, ls_group, link);
+        for (uint32_t w = 0; w < own->wait_count; w++) {
+            if (own->wait[w].group == group->id &&
+                atomic_load_explicit(&group->failed, memory_order_relaxed) != 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Waits that have failed stay on the board for a while, since other ranks' deadlines pass too
+ * (chain.c). From now on they prove nothing. */
+static bool keeps_failed(ls__comm *comm, uint64_t now_ns)
+{
+    ls__deadlock *d = comm->deadlock;
+    if (d->published.calls != 0 && has_failed(comm, &d->published)) {
+        memcpy(&d->next, &d->published, sizeof d->next);
+        d->next.calls = 0;
+        publish(comm);
+        d->frozen_until_ns = now_ns + FREEZE_NS;
+    }
+    return d->published.calls == 0 && d->published.wait_count > 0 && now_ns < d->frozen_until_ns;
+}
+
+/* Whether this rank's record on the board says anything. */
+static bool has_published(const ls__deadlock *d)
+{
+    return d->published.calls != 0 || d->published.cycle_count != 0 || d->published.wait_count != 0;
+}
+
 /* Publishes first and examines a second later: all ranks of a cycle must have published. */
 void ls__deadlock_check(ls__comm *comm, uint64_t now_ns)
 {
@@ -353,12 +388,15 @@ void ls__deadlock_check(ls__comm *comm, uint64_t now_ns)
         return;
     }
     ls__deadlock *d = comm->deadlock;
-    if (now_ns < d->frozen_until_ns ||
-        (!slept && d->published.calls == 0 && d->published.cycle_count == 0)) {
+    if ((d->published.cycle_count > 0 && now_ns < d->frozen_until_ns) ||
+        (!slept && !has_published(d))) {
         return;
     }
     read_all(comm);
     ls__deadlock_look(comm, now_ns, &d->next);
+    if (d->next.wait_count == 0 && keeps_failed(comm, now_ns)) {
+        return;
+    }
     publish(comm);
     if (d->published.calls == 0 || join_others(comm) || !sleeps_since(comm, now_ns, EXAMINE_NS)) {
         return;

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "comm/diagnose/deadlock.h"
+#include "comm/diagnose/straggler.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/lock.h"
 #include "comm/group/group.h"
@@ -115,13 +116,32 @@ static void put_p2p_wait(ls__comm *comm, const ls_work *work, ls__blocked_wait *
     }
 }
 
-/* Adds one wait to the record. False: it is full, so nothing can be proven. */
-static bool put_wait(ls__comm *comm, const ls_work *work, ls__blocked *out)
+/* The members for which a collective waits: those that have not called it or, if all have, those
+ * that are behind in it. */
+static void put_needs(const ls_work *work, ls__blocked_wait *to)
+{
+    const ls_group *group = work->group;
+    bool any = false;
+    for (int pass = 0; pass < 2 && !any; pass++) {
+        for (int r = 0; r < group->size; r++) {
+            const bool late = pass == 0 ? needs_member(work, r) && !ls__has_called(group, r, work)
+                                        : ls__is_behind(group, r, work);
+            if (r != group->rank && late) {
+                ls__set_bit(to->needs, group->member[r].world_rank);
+                any = true;
+            }
+        }
+    }
+}
+
+/* Adds one wait to the record. If it is full nothing can be proven. */
+static void put_wait(ls__comm *comm, const ls_work *work, ls__blocked *out)
 {
     const ls_group *group = work->group;
     const ls__descriptor *d = &work->descriptor;
     if (out->wait_count == LS__BLOCKED_WAITS_MAX) {
-        return false;
+        out->waits_cut = 1;
+        return;
     }
     ls__blocked_wait *to = &out->wait[out->wait_count++];
     to->operation = (uint8_t)work->operation;
@@ -134,14 +154,9 @@ static bool put_wait(ls__comm *comm, const ls_work *work, ls__blocked *out)
     memcpy(to->text, d->text, sizeof to->text);
     if (is_p2p(work)) {
         put_p2p_wait(comm, work, to);
-        return true;
+    } else {
+        put_needs(work, to);
     }
-    for (int r = 0; r < group->size; r++) {
-        if (r != group->rank && needs_member(work, r)) {
-            ls__set_bit(to->needs, group->member[r].world_rank);
-        }
-    }
-    return true;
 }
 
 /* Needs comm->lock. True: all attached threads of this rank are blocked, and have been for a while;
@@ -153,10 +168,10 @@ static bool put_threads(ls__comm *comm, uint64_t now_ns, ls__blocked *out)
         const ls__sleeper *sleeper = LS__LIST_ITEM(at, ls__sleeper, link);
         const bool waits =
             atomic_load_explicit(&sleeper->work->status, memory_order_acquire) == LS_IN_PROGRESS;
-        if (!waits || now_ns < sleeper->since_ns + LS__DEADLOCK_PUBLISH_NS ||
-            !put_wait(comm, sleeper->work, out)) {
+        if (!waits || now_ns < sleeper->since_ns + LS__DEADLOCK_PUBLISH_NS) {
             return false;
         }
+        put_wait(comm, sleeper->work, out);
         threads++;
     }
     return threads > 0 &&
@@ -173,24 +188,24 @@ static bool continues(const ls_work *work)
 
 /* Needs comm->lock. Adds the operations whose end makes the engine call on: the first of a queue,
  * since those behind it end later, and every message. */
-static bool put_callbacks(ls__comm *comm, const ls_group *group, ls__blocked *out)
+static void put_callbacks(ls__comm *comm, const ls_group *group, ls__blocked *out)
 {
     const ls__list *messages[] = {&group->message_queue, &group->p2p->sends, &group->p2p->recvs};
     for (int i = 0; i < 3; i++) {
         LS__LIST_EACH (at, messages[i]) {
             const ls_work *work = LS__LIST_ITEM(at, ls_work, link);
-            if (continues(work) && !put_wait(comm, work, out)) {
-                return false;
+            if (continues(work)) {
+                put_wait(comm, work, out);
             }
         }
     }
     LS__LIST_EACH (at, &group->queue) {
         const ls_work *work = LS__LIST_ITEM(at, ls_work, link);
         if (continues(work)) {
-            return put_wait(comm, work, out);
+            put_wait(comm, work, out);
+            return;
         }
     }
-    return true;
 }
 
 /* A receiver must see all sends that might fit; `sends_cut` says that some are missing. */
@@ -226,14 +241,12 @@ static void put_announced(const ls_group *group, ls__blocked *out)
     }
 }
 
-/* Needs comm->lock. False: a wait did not fit. */
-static bool put_groups(ls__comm *comm, ls__blocked *out)
+/* Needs comm->lock. */
+static void put_groups(ls__comm *comm, ls__blocked *out)
 {
     LS__LIST_EACH (at, &comm->groups) {
         const ls_group *group = LS__LIST_ITEM(at, ls_group, link);
-        if (!put_callbacks(comm, group, out)) {
-            return false;
-        }
+        put_callbacks(comm, group, out);
         put_sends(group, &group->message_queue, out);
         put_sends(group, &group->p2p->sends, out);
         put_announced(group, out);
@@ -242,7 +255,6 @@ static bool put_groups(ls__comm *comm, ls__blocked *out)
             out->group[out->group_count++].submitted = group->sequence;
         }
     }
-    return true;
 }
 
 /* All lists are read under one hold of comm->lock, so the record is of one moment. */
@@ -250,9 +262,10 @@ void ls__deadlock_look(ls__comm *comm, uint64_t now_ns, ls__blocked *out)
 {
     memset(out, 0, sizeof *out);
     ls__lock_take(&comm->lock, comm->env);
-    const bool blocked = put_threads(comm, now_ns, out) && put_groups(comm, out);
-    if (blocked) {
-        out->calls = 1 + atomic_load_explicit(&comm->me->flight_next, memory_order_relaxed);
+    if (put_threads(comm, now_ns, out)) {
+        put_groups(comm, out);
+        const uint64_t calls = atomic_load_explicit(&comm->me->flight_next, memory_order_relaxed);
+        out->calls = out->waits_cut == 0 ? 1 + calls : 0;
     } else {
         memset(out, 0, sizeof *out);
     }

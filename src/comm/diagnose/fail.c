@@ -114,7 +114,7 @@ static bool own_claim_is_late(ls_group *group)
     } else if (comm->env->now_ns(comm->env) - group->claim_ns > LS__GRACE_NS) {
         snprintf(text, sizeof text, "%.*s (unconfirmed: rank %d did not answer)",
                  (int)sizeof text - 64, group->claim_text, group->member[0].world_rank);
-        ls__group_record_failure(group, group->claim_status, text); /* nobody grants it */
+        ls__group_record_failure_by(group, group->claim_status, text, group->claim_by);
         adopt_cause(group, group->claim_status, text);
     } else {
         return false;

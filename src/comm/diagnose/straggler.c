@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "comm/backend/plugin_group.h"
 #include "comm/diagnose/cause.h"
+#include "comm/diagnose/chain.h"
 #include "comm/diagnose/mismatch.h"
 #include "comm/engine/post.h"
 #include "comm/group/group.h"
@@ -21,12 +22,6 @@ ls__life ls__life_of(const ls_group *group, int member)
 {
     return (ls__life)atomic_load_explicit(&group->member[member].record->life,
                                           memory_order_acquire);
-}
-
-/* "rank 2 (host …) in the backward pass …" */
-static void describe_missing(const ls_group *group, int member, char *out, size_t bytes)
-{
-    ls__comm_describe(group->comm, group->member[member].world_rank, out, bytes);
 }
 
 /* Where the member is in this operation. */
@@ -63,18 +58,9 @@ bool ls__is_behind(const ls_group *group, int r, const ls_work *work)
     return behind;
 }
 
-/* Whether the member has left, died, fallen silent or (only if `closely`, which costs a system
- * call) is stopped: other missing members may be waiting for this one. */
 static bool is_unwell(const ls_group *group, int r, bool closely)
 {
-    const ls__comm *comm = group->comm;
-    const ls__group_member *m = &group->member[r];
-    const ls__life life = ls__life_of(group, r);
-    if (life == LS__LIFE_LEFT || life == LS__LIFE_DEAD) {
-        return true;
-    }
-    return m->remote ? comm->remote->rank[m->world_rank].silent
-                     : closely && ls__board_stopped(comm->board, comm->env, m->local);
+    return ls__rank_is_unwell(group->comm, group->member[r].world_rank, closely);
 }
 
 /* Adds members that have not called the operation, or are behind in it. Unwell ones come first,
@@ -164,23 +150,61 @@ static void add_other_sends(const ls_group *group, const ls_work *work, char *ou
     }
 }
 
-/* "rank 2 has not called it: rank 2 (host …) in the backward pass …; rank 3 …" */
-static void waiting_text(const ls_group *group, const ls_work *work, char *out, size_t bytes)
+/* The chain of waits that begins with one of these members. */
+static ls__chain chain_of(const ls_group *group, const ls__straggler *m)
+{
+    int first[LS__STRAGGLER_NAMED];
+    for (int i = 0; i < m->count; i++) {
+        first[i] = group->member[m->member[i]].world_rank;
+    }
+    return ls__chain_find(group->comm, first, m->count);
+}
+
+/* "rank 2 has not called it: rank 2 (host …) in the backward pass …; rank 3 …": without those that
+ * wait for others. */
+static void put_members(const ls_group *group, const ls__straggler *m, const ls__chain *chain,
+                        ls__text *to)
+{
+    char what[512];
+    int told = 0;
+    for (int i = 0; i < m->count; i++) {
+        const int rank = group->member[m->member[i]].world_rank;
+        if (chain->length == 0 || rank == chain->last ||
+            ls__rank_waits_for_none(group->comm, rank)) {
+            ls__comm_describe(group->comm, rank, what, sizeof what);
+            ls__text_add(to, "%srank %d %s: %s", told++ == 0 ? "" : "; ", rank, m->what, what);
+        }
+    }
+}
+
+/* Says who keeps the operation waiting. Returns the chain of waits to that rank. */
+static ls__chain waiting_text(const ls_group *group, const ls_work *work, char *out, size_t bytes)
 {
     const ls__straggler m = ls__straggler_find(group, work, true);
-    size_t used = 0;
+    const ls__chain chain = chain_of(group, &m);
+    ls__text to = {out, bytes};
     snprintf(out, bytes, "all ranks have called it and are as far as this one");
     if (m.count == 0 && work->memory == LS__MEMORY_BACKEND) {
         ls__plugin_awaited(group, work, out, bytes);
     }
-    for (int i = 0; i < m.count && used < bytes; i++) {
-        char what[512];
-        describe_missing(group, m.member[i], what, sizeof what);
-        const int n = snprintf(out + used, bytes - used, "%srank %d %s: %s", i == 0 ? "" : "; ",
-                               group->member[m.member[i]].world_rank, m.what, what);
-        used += n > 0 ? (size_t)n : 0;
+    if (chain.length > 1) {
+        char links[256], what[512];
+        ls__chain_text(&chain, links, sizeof links);
+        ls__comm_describe(group->comm, chain.last, what, sizeof what);
+        snprintf(out, bytes, "rank %d %s%s: %s", chain.rank[0], m.what, links, what);
+    } else if (m.count > 0) {
+        out[0] = '\0';
+        put_members(group, &m, &chain, &to);
     }
     add_other_sends(group, work, out, bytes);
+    return chain;
+}
+
+/* Fails the group; the rank at the end of the chain is the cause. */
+static void fail_late(ls_group *group, const ls__chain *chain, const char *text)
+{
+    const int by = chain->length > 0 ? chain->last : group->comm->runtime->rank;
+    ls__group_cause_by(group, LS_ERR_TIMEOUT, text, by);
 }
 
 /* `r` may be one past the last member. */
@@ -217,16 +241,18 @@ static bool fail_monitored(ls_group *group, const ls_work *work, uint64_t now_ns
     list[0] = '\0';
     const int count = list_missing(group, work, &(ls__text){list, sizeof list});
     const ls__straggler m = ls__straggler_find(group, work, true);
+    const ls__chain chain = chain_of(group, &m);
     if (count == 0) {
         return false;
     }
     ls__operation_text(group, &work->descriptor, operation, sizeof operation);
     if (m.count > 0) {
-        describe_missing(group, m.member[0], who, sizeof who);
+        const int first = group->member[m.member[0]].world_rank;
+        ls__comm_describe(group->comm, chain.length > 0 ? chain.last : first, who, sizeof who);
     }
     snprintf(text, sizeof text, "monitored %s: %d of %d ranks did not come within %.1f s: %s (%s)",
              operation, count, group->size, (double)(now_ns - work->queued_ns) * 1e-9, list, who);
-    ls__group_cause(group, LS_ERR_TIMEOUT, text);
+    fail_late(group, &chain, text);
     return true;
 }
 
@@ -238,10 +264,10 @@ void ls__straggler_fail(ls_group *group, const ls_work *work, uint64_t now_ns)
     }
     char text[LS__FAILURE_MAX], operation[256], who[LS__FAILURE_MAX - 320];
     ls__operation_text(group, &work->descriptor, operation, sizeof operation);
-    waiting_text(group, work, who, sizeof who);
+    const ls__chain chain = waiting_text(group, work, who, sizeof who);
     snprintf(text, sizeof text, "%s did not finish within %.1f s: %s", operation,
              (double)(now_ns - work->queued_ns) * 1e-9, who);
-    ls__group_cause(group, LS_ERR_TIMEOUT, text);
+    fail_late(group, &chain, text);
 }
 
 /* A stopped process does not resume by itself, so it is reported early, and again after a warning
@@ -260,7 +286,7 @@ void ls__straggler_warn(ls_group *group, ls_work *work, uint64_t now_ns)
 {
     char operation[256], who[LS__FAILURE_MAX];
     ls__operation_text(group, &work->descriptor, operation, sizeof operation);
-    waiting_text(group, work, who, sizeof who);
+    (void)waiting_text(group, work, who, sizeof who);
     LS__WARN("%s has waited for %.1f s: %s", operation, (double)(now_ns - work->queued_ns) * 1e-9,
              who);
     work->warned = true;

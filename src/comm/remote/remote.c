@@ -202,7 +202,7 @@ static void take_failed(ls_group *group, const ls__message *message)
         return;
     }
     if (claimant == (uint32_t)group->rank) {
-        ls__group_record_failure(group, c.status, c.text); /* granted by member 0 */
+        ls__group_record_failure_by(group, c.status, c.text, c.by); /* granted by member 0 */
     }
     if (group->member[0].remote || group->member[claimant].remote) {
         write_cause(group, group->member[0].remote ? group->rank : (int)claimant, &c);
@@ -371,7 +371,7 @@ void ls__remote_send_bye(ls__comm *comm)
     ls__message head = {.kind = LS__MESSAGE_BYE};
     const ls_status failed = ls__comm_failure_of(comm->me);
     if (failed != LS_OK) {
-        put_cause(&head, &(cause){failed, comm->runtime->rank, comm->me->failed_text});
+        put_cause(&head, &(cause){failed, comm->me->failed_by, comm->me->failed_text});
     }
     comm->remote->leaving = true;
     for (int r = 0; r < comm->runtime->world_size; r++) {

@@ -289,18 +289,33 @@ static void describe(const ls__host_agent *a, int r, int ended, ls__failure_kind
     }
 }
 
-/* The culprit runs elsewhere, or recorded nothing; rank r recorded the culprit's failure as it
- * learned of it, and then ended with a code. The record names the culprit, not r. */
-static void describe_notified(const ls__host_agent *a, int r, ls__failure_record *out)
+/* Another rank than r is the culprit, which runs elsewhere or recorded nothing: it hangs, for
+ * example. Rank r recorded what it found or learned of it. The record names the culprit, not r. */
+static void describe_other(const ls__host_agent *a, int by, ls_status status, const char *text,
+                           ls__failure_record *out)
+{
+    const int local = ls__board_local(a->board, by);
+    *out = (ls__failure_record){.kind = kind_of_status(status),
+                                .failed_rank = by,
+                                .pid = local >= 0 ? a->rank[local].pid : 0,
+                                .status = status,
+                                .job_code = out->job_code,
+                                .step = out->step,
+                                .updates = out->updates};
+    snprintf(out->text, sizeof out->text, "rank %d %s: %.900s", by,
+             status == LS_ERR_TIMEOUT ? "keeps the others waiting" : "failed", text);
+}
+
+/* The culprit's record, if rank r blames another rank. */
+static void blame_other(const ls__host_agent *a, int r, ls__failure_record *out)
 {
     const ls__board_rank *place = &a->board->rank[r];
-    const ls_status status = -(int)atomic_load_explicit(&place->reported, memory_order_acquire);
-    *out = (ls__failure_record){.kind = kind_of_status(status),
-                                .failed_rank = place->reported_by,
-                                .status = status,
-                                .job_code = code_of(&a->rank[r].exit)};
-    snprintf(out->text, sizeof out->text, "rank %d failed: %.900s", place->reported_by,
-             place->reported_text);
+    if (out->kind == LS__FAILURE_CODE && was_notified(a, r)) {
+        const ls_status status = -(int)atomic_load_explicit(&place->reported, memory_order_acquire);
+        describe_other(a, place->reported_by, status, place->reported_text, out);
+    } else if (out->kind == LS__FAILURE_WAITED && place->failed_by != place->world_rank) {
+        describe_other(a, place->failed_by, noted_status(place), place->failed_text, out);
+    }
 }
 
 /* A rank of this host whose process is stopped while others ran into their deadline; -1: none is. A
@@ -328,6 +343,16 @@ static void describe_stopped(const ls__host_agent *a, int stopped, ls__failure_r
              (int)(sizeof out->text - strlen(what) - 16), waiter);
 }
 
+/* Of several deadlines the first to pass counts: all waits were still in place, so it was seen who
+ * kept them. */
+static bool waited_earlier(const ls__host_agent *a, int r, int other, ls__failure_kind kind)
+{
+    const ls__board_rank *rank = a->board->rank;
+    return kind == LS__FAILURE_WAITED &&
+           atomic_load_explicit(&rank[r].failed_ns, memory_order_relaxed) <
+               atomic_load_explicit(&rank[other].failed_ns, memory_order_relaxed);
+}
+
 /* The best explanation that this host has, given that something has failed, here or elsewhere.
  * False: this host knows of no failure. */
 static bool look_here(const ls__host_agent *a, bool failed_elsewhere, ls__failure_record *out)
@@ -343,19 +368,19 @@ static bool look_here(const ls__host_agent *a, bool failed_elsewhere, ls__failur
     }
     for (int r = 0; r < a->started; r++) {
         const ls__failure_kind noted = kind_of_noted(a, r);
-        if (noted < kind) {
+        if (noted < kind || (noted == kind && waited_earlier(a, r, culprit, kind))) {
             kind = noted;
             culprit = r;
         }
     }
-    if (culprit >= 0 && kind == LS__FAILURE_CODE && was_notified(a, culprit)) {
-        describe_notified(a, culprit, out);
-    } else if (culprit >= 0) {
+    if (culprit >= 0) {
         describe(a, culprit, ended, kind, out);
-    }
-    const int stopped = kind == LS__FAILURE_WAITED ? stopped_rank(a) : -1;
-    if (culprit >= 0 && stopped >= 0 && out->status == LS_ERR_TIMEOUT) {
-        describe_stopped(a, stopped, out);
+        const int stopped = out->status == LS_ERR_TIMEOUT ? stopped_rank(a) : -1;
+        if (kind == LS__FAILURE_WAITED && stopped >= 0) {
+            describe_stopped(a, stopped, out);
+        } else {
+            blame_other(a, culprit, out);
+        }
     }
     LS_ASSERT(culprit < 0 || kind < LS__FAILURE_NONE);
     return culprit >= 0;

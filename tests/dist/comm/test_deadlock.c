@@ -1,7 +1,8 @@
 /* Ranks that wait for each other in a circle are named within seconds, on all of them, and slow
- * ranks are not. */
+ * ranks are not. Of ranks that wait in a row the last one is named at the deadline. */
 #include "comm/comm.h"
 #include "comm/group/group.h"
+#include "says.h"
 #include "test.h"
 
 #include <stdio.h>
@@ -243,6 +244,46 @@ DIST_TEST(a_thread_that_is_yet_to_call_is_waited_for, 2)
     } else {
         CHECK_OK(waits(group[1], 1));
         CHECK_OK(waits(group[0], 1));
+    }
+}
+
+/* Each rank waits for the one before it, and rank 0 for nobody. The deadline of the last rank passes
+ * first; `links` is what it says of the ranks between. */
+static void follow_chain(const char *links)
+{
+    float x = 0;
+    const int last = ls_world_size() - 1;
+    ls_group *group = NULL;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "chain", &group));
+    if (ls_rank() > 0) {
+        const int64_t timeout_ms = ls_rank() == last ? 1500 : 60000;
+        CHECK_STATUS(ls_recv(group, &x, 1, LS_FLOAT32, ls_rank() - 1, 0,
+                             LS_OPTIONS(ls_collective_options, .timeout_ms = timeout_ms), NULL),
+                     LS_ERR_TIMEOUT);
+        CHECK_SAYS(ls_error_message(), links);
+        CHECK_CONTAINS(ls_error_message(), " rank 0: rank 0 (host ");
+    }
+    if (ls_rank() == last) {
+        CHECK_OK(ls_store_set(ls_runtime_store(), "told", "", 1, -1));
+    } else if (ls_rank() == 0) {
+        CHECK_OK(ls_store_wait(ls_runtime_store(), "told", -1));
+    }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+}
+
+DIST_TEST(a_chain_of_waits_is_followed_to_the_rank_that_waits_for_none, 3)
+{
+    follow_chain(SAYS("; it waits for"));
+}
+
+DIST_TEST(of_a_long_chain_the_first_ranks_and_the_last_are_named, 7)
+{
+    follow_chain(SAYS(", and so on to"));
+    if (ls_rank() > 0) {
+        CHECK_CONTAINS(ls_error_message(),
+                       ": rank 5 has not called its side; it waits for rank 4, which "
+                       "waits for rank 3, which waits for rank 2, and so on to "
+                       "rank 0: ");
     }
 }
 
