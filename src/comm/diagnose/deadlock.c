@@ -265,7 +265,8 @@ static void put_cycle(const ls__comm *comm, int lowest, ls__blocked *out)
     } while (at != lowest);
 }
 
-/* Publishes the cycle instead of this rank's waits, and ends those waits. */
+/* Ends this rank's waits, and publishes the cycle instead of them. In this order: a rank that no
+ * longer sees this one as blocked comes too late to fail the same groups with another text. */
 static void give_up(ls__comm *comm, int lowest, uint64_t now_ns)
 {
     LS_ASSERT(lowest >= 0);
@@ -273,10 +274,25 @@ static void give_up(ls__comm *comm, int lowest, uint64_t now_ns)
     memset(&d->next, 0, sizeof d->next);
     put_cycle(comm, lowest, &d->next);
     describe(comm, lowest, d->next.text, sizeof d->next.text);
-    memcpy(&d->waited, &d->published, sizeof d->published); /* publish replaces it */
+    fail_own_groups(comm, &d->published, d->next.text);
     publish(comm);
     d->frozen_until_ns = now_ns + FREEZE_NS;
-    fail_own_groups(comm, &d->waited, d->published.text);
+}
+
+/* Whether a cycle was found of which a member is still blocked, and will give up at its next check.
+ * Meanwhile that member and a rank outside might look like another cycle. */
+static bool cycle_is_ending(const ls__deadlock *d, int world_size)
+{
+    for (int r = 0; r < world_size; r++) {
+        for (uint32_t i = 0; i < d->view[r].cycle_count; i++) {
+            const int rank = d->view[r].cycle[i].rank;
+            if (rank >= 0 && rank < world_size &&
+                d->view[rank].calls == d->view[r].cycle[i].calls) {
+                return true;
+            }
+        }
+    }
+    return false;
 }
 
 /* Another rank has found this one in a cycle: ends the waits with that text. The number of calls
@@ -321,13 +337,16 @@ static bool sleeps_since(ls__comm *comm, uint64_t now_ns, uint64_t least_ns)
     return all;
 }
 
-/* Copies the published records of all ranks, which may be of different moments. */
+/* Copies the published records of all ranks, which may be of different moments. Of one that is just
+ * being written the former copy stays, whose facts are still true: without it a cycle of other ranks
+ * might be found, and all ranks are to find the same one. */
 static void read_all(ls__comm *comm)
 {
     ls__deadlock *d = comm->deadlock;
+    ls__blocked copy;
     for (int r = 0; r < comm->runtime->world_size; r++) {
-        if (!ls__blocked_read(&ls__comm_record(comm, r)->blocked, &d->view[r])) {
-            memset(&d->view[r], 0, sizeof d->view[r]);
+        if (ls__blocked_read(&ls__comm_record(comm, r)->blocked, &copy)) {
+            memcpy(&d->view[r], &copy, sizeof copy);
         }
     }
 }
@@ -398,7 +417,8 @@ void ls__deadlock_check(ls__comm *comm, uint64_t now_ns)
         return;
     }
     publish(comm);
-    if (d->published.calls == 0 || join_others(comm) || !sleeps_since(comm, now_ns, EXAMINE_NS)) {
+    if (d->published.calls == 0 || join_others(comm) || !sleeps_since(comm, now_ns, EXAMINE_NS) ||
+        cycle_is_ending(d, comm->runtime->world_size)) {
         return;
     }
     find_stuck(comm);

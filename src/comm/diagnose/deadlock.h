@@ -8,7 +8,6 @@
 
 struct ls__deadlock {
     ls__blocked published, next; /* the published record, and the one to be published */
-    ls__blocked waited;          /* the waits of this rank when it gave up */
     uint64_t frozen_until_ns;    /* until then a published cycle stays on the board */
     bool *stuck;                 /* [world size] */
     ls__blocked view[];          /* [world size]: copies of the published records */
