@@ -21,14 +21,12 @@
 
 /* ---- the root cause -------------------------------------------------------------------------- */
 
-/* How long the ranks may run on. None if the ranks cannot go on at all (a program that cannot be
- * started); long after a stop request of the user, so that they can save their work. */
-static int64_t grace_ms(const ls__agent *agent, const ls__failure_record *f)
+/* How long the ranks may run on: long after a stop request of the user, so that they can save their
+ * work. */
+static int64_t grace_ms(const ls__agent *agent)
 {
-    if (f->kind == LS__FAILURE_OWN && !f->stop) {
-        return 0;
-    }
-    return f->stop || agent->host.stop_signal != 0 ? GRACE_STOP_MS : GRACE_MS;
+    const bool stop = agent->host.cause.stop || agent->host.stop_signal != 0;
+    return stop ? GRACE_STOP_MS : GRACE_MS;
 }
 
 /* For the decision about a restart. The last lines of output are added with the report, because
@@ -46,7 +44,7 @@ static void describe_failure(ls__agent *agent, const ls__failure_record *f)
 
 /* Once, when the root cause is known: fills in the result, and starts the clock for the ranks of
  * this host. */
-static void take_cause(ls__agent *agent)
+static void take_cause(ls__agent *agent, int64_t grace)
 {
     const ls__failure_record *f = &agent->host.cause;
     ls__job_result *result = agent->result;
@@ -59,18 +57,19 @@ static void take_cause(ls__agent *agent)
     result->code = f->job_code;
     snprintf(result->cause, sizeof result->cause, "%s", f->text);
     describe_failure(agent, f);
-    agent->term_ns = ls__deadline_after(agent->env, grace_ms(agent, f));
-    agent->kill_ns = ls__deadline_after(agent->env, grace_ms(agent, f) + GRACE_TERM_MS);
+    agent->term_ns = ls__deadline_after(agent->env, grace);
+    agent->kill_ns = ls__deadline_after(agent->env, grace + GRACE_TERM_MS);
 }
 
 /* Called in every turn; see ls__host_agent_conclude. */
 void ls__agent_conclude(ls__agent *agent)
 {
     ls__host_agent_conclude(&agent->host);
-    take_cause(agent);
+    take_cause(agent, grace_ms(agent));
 }
 
-/* Without effect if a root cause is known already. */
+/* Without effect if a root cause is known already. The ranks of this host cannot go on at all (a
+ * program that cannot be started); those of other hosts have time to report it. */
 void ls__agent_fail(ls__agent *agent, int code, const char *format, ...)
 {
     ls__failure_record f = {
@@ -80,7 +79,7 @@ void ls__agent_fail(ls__agent *agent, int code, const char *format, ...)
     vsnprintf(f.text, sizeof f.text, format, arguments);
     va_end(arguments);
     ls__host_agent_fail(&agent->host, &f);
-    take_cause(agent);
+    take_cause(agent, 0);
 }
 
 /* ---- the report ----------------------------------------------------------------------------- */

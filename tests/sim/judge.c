@@ -88,8 +88,7 @@ static bool was_lost(const ls__plan *plan, int rank)
         const ls__fault *f = &plan->fault[i];
         const bool of_host =
             f->kind == LS__FAULT_AGENT || f->kind == LS__FAULT_FRONT || f->kind == LS__FAULT_HOST;
-        /* A launcher that is killed ends all ranks at once: nobody waits for their reports. */
-        if ((f->kind == LS__FAULT_POWER || f->kind == LS__FAULT_FRONT) && f->done) {
+        if (f->kind == LS__FAULT_POWER && f->done) {
             return true;
         }
         if (of_host && f->done && plan->host_of[rank] == f->host) {
