@@ -90,6 +90,8 @@ typedef struct ls__board_rank {
     int32_t reported_by;          /* the failed rank, a rank of the world */
     _Atomic uint64_t reported_ns; /* when; relaxed */
     char reported_text[1024];
+    /* How the process ended, as the host agent saw it: valid once `life` is DEAD. */
+    char ended_text[640];
     ls__activity activity;
     ls__blocked_record blocked;   /* the operations it waits for, when all its threads wait */
     _Atomic uint64_t flight_next; /* records written so far; record i lies at i % LS__FLIGHT_MAX */

@@ -44,21 +44,24 @@ TEST_OF(every_seed_ends_with_the_right_bits_or_one_named_error, 0, 600)
 TEST(seeds_that_found_bugs_hold)
 {
     static const char *const seeds[] = {
-        "818",   "906",  /* no memory for a one-shot program: zeros were added */
-        "87",            /* a poller told the engine's thread what the driver waited for; and a
+        "818",      "906",  /* no memory for a one-shot program: zeros were added */
+        "87",               /* a poller told the engine's thread what the driver waited for; and a
                             micro-batch that reached no parameter lost its weight */
-        "46",    "92",   /* ls_init waited for the connections of a dead rank */
-        "1555",          /* the last of a host at a fence was not the last it saw */
-        "34",    "241",  /* whose failure it was got lost between hosts */
-        "1488",          /* … or was forgotten when another group went on */
-        "135",   "254",  /* ls_group_new without memory: nobody was blamed */
-        "126",   "1307", /* the name of a new checkpoint folder was not on the disk */
-        "73615",         /* all ranks of node 0 failed last, and the job ended with 0 */
-        "2012",  "3818", /* memory was left when a checkpoint's ranks were lost */
-        "344",   "630",  /* a damaged frame was told as a connection that was closed */
-        "8419",  "8660", /* a connection reset as it is made: waited for until the deadline */
-        "31070",         /* a rank left after damage: told as a rank that had only left */
-        "8712",          /* 86 ms behind a slow rank were taken for a lost wake-up */
+        "46",       "92",   /* ls_init waited for the connections of a dead rank */
+        "1555",             /* the last of a host at a fence was not the last it saw */
+        "34",       "241",  /* whose failure it was got lost between hosts */
+        "1488",             /* … or was forgotten when another group went on */
+        "135",      "254",  /* ls_group_new without memory: nobody was blamed */
+        "126",      "1307", /* the name of a new checkpoint folder was not on the disk */
+        "73615",            /* all ranks of node 0 failed last, and the job ended with 0 */
+        "2012",     "3818", /* memory was left when a checkpoint's ranks were lost */
+        "344",      "630",  /* a damaged frame was told as a connection that was closed */
+        "8419",     "8660", /* a connection reset as it is made: waited for until the deadline */
+        "31070",            /* a rank left after damage: told as a rank that had only left */
+        "7004076",  "29000151", /* ranks of other hosts were ended before they could report */
+        "8018162",              /* how a rank ended was known on its host, and not told */
+        "29102285", /* a rank that others waited for ended without a reason of its own */
+        "8712",     /* 86 ms behind a slow rank were taken for a lost wake-up */
     };
     for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
         char arguments[64];

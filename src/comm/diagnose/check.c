@@ -59,8 +59,8 @@ static bool is_gone(const ls_group *group, ls_work *work, int r, uint64_t now_ns
     return dead && now_ns - work->gone_seen_ns > LS__GRACE_NS;
 }
 
-/* A member that gave up because of a deadlock has published the cycle, and one that left after a failure
- * the failure: both explain more than its absence. */
+/* A member that gave up because of a deadlock has published the cycle, one that left after a failure the
+ * failure, and of one that died its agent how: all explain more than its absence. */
 static void fail_gone(ls_group *group, const ls_work *work, int r, const char *what)
 {
     char text[LS__FAILURE_MAX], operation[256];
@@ -70,10 +70,12 @@ static void fail_gone(ls_group *group, const ls_work *work, int r, const char *w
         ls__group_cause(group, LS_ERR_MISMATCH, text);
         return;
     }
+    ls__operation_text(group, &work->descriptor, operation, sizeof operation);
     if (ls__comm_failure_of(record) != LS_OK) {
         snprintf(text, sizeof text, "%s", record->failed_text);
+    } else if (ls__life_of(group, r) == LS__LIFE_DEAD && record->ended_text[0] != '\0') {
+        snprintf(text, sizeof text, "%s cannot finish: %.639s", operation, record->ended_text);
     } else {
-        ls__operation_text(group, &work->descriptor, operation, sizeof operation);
         snprintf(text, sizeof text, "%s cannot finish: rank %d has %s", operation, rank, what);
     }
     ls__group_cause_by(group, LS_ERR_PEER, text, rank);

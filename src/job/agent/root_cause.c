@@ -441,7 +441,8 @@ static void find_cause(ls__host_agent *a)
     }
 }
 
-/* Marks the ranks that have ended, and wakes their peers, so that these stop waiting for them. */
+/* Marks the ranks that have ended, and wakes their peers, so that these stop waiting for them. If the
+ * first host cannot be reached to decide on the root cause, they say how it ended. */
 static void mark_dead(ls__host_agent *a)
 {
     for (int r = 0; r < a->started; r++) {
@@ -449,6 +450,8 @@ static void mark_dead(ls__host_agent *a)
         const uint32_t now = atomic_load_explicit(life, memory_order_relaxed);
         if (a->rank[r].ended && now != LS__LIFE_LEFT && now != LS__LIFE_DEAD) {
             LS_ASSERT(now != LS__LIFE_EMPTY);
+            ls__board_rank *place = &a->board->rank[r];
+            ls__failure_say_end(a, r, place->ended_text, sizeof place->ended_text);
             atomic_store_explicit(life, LS__LIFE_DEAD, memory_order_release);
             for (int peer = 0; peer < a->board->ranks; peer++) {
                 ls__board_ring(a->board, a->env, peer);
