@@ -4,7 +4,6 @@ models and programs: they run."""
 import os
 import pathlib
 import re
-import struct
 import subprocess
 import sys
 import tempfile
@@ -52,17 +51,6 @@ def the_ddp_listing_compiles_and_runs_on_two_ranks():
 SHELL = re.compile(r"^## Models and programs\n.*?^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def idx(path, magic, shape, values):
-    path.write_bytes(struct.pack(f">{1 + len(shape)}i", magic, *shape) + bytes(values))
-
-
-def digits(folder):
-    folder.mkdir()
-    for part, count in (("train", 100), ("t10k", 10)):
-        idx(folder / f"{part}-images-idx3-ubyte", 0x803, (count, 8, 8), (i % 256 for i in range(64 * count)))
-        idx(folder / f"{part}-labels-idx1-ubyte", 0x801, (count,), (i % 10 for i in range(count)))
-
-
 @test
 def the_commands_for_models_and_programs_run():
     found = SHELL.search((SOURCE / "README.md").read_text())
@@ -70,8 +58,8 @@ def the_commands_for_models_and_programs_run():
     folder = pathlib.Path(SCRATCH.name) / "programs"
     folder.mkdir()
     (folder / "build").symlink_to(BUILD)
-    (folder / "examples").symlink_to(SOURCE / "examples")
-    digits(folder / "digits")
+    for part in ("examples", "scripts"):
+        (folder / part).symlink_to(SOURCE / part)
     gpt2(folder / "gpt2")
     # Two steps and a small evaluation are enough to see that a command is one.
     text = re.sub(r"--steps \d+", "--steps 2", found.group(1))

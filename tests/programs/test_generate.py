@@ -263,7 +263,7 @@ def what_cannot_be_is_refused_in_words():
             (1, '"nowhere"', "--checkpoint", "nowhere"),
             (1, '"nowhere', "--weights", "nowhere"),
             (1, sentence('"%s" cannot be read: %s'), "--weights", "bare", "--tokenizer", "bytes"),
-            (1, "[256,16] in the checkpoint and float32 [256,32] here", *trained(), "--dim", 32),
+            (2, '--dim 32 contradicts the checkpoints in "run", whose model has --dim 16', *trained(), "--dim", 32),
             (1, '"model_type" is "bert"; only "gpt2" is supported', "--weights", "bert"),
             (1, sentence('"%s": "%s" is "%s"; only "%s" is supported'), "--weights", "bert"),
             (1, '"activation_function" is "relu"', "--weights", "relu"),

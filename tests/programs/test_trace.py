@@ -150,7 +150,7 @@ def a_rank_that_is_killed_leaves_its_spans_behind():
 @test
 def a_job_that_is_started_again_keeps_the_trace_of_each_attempt():
     mark = FOLDER / "mark"
-    program = f"if [ -e {mark} ]; then exec {TRACED} 2; fi; touch {mark}; exec {TRACED} {STEPS} exit 0 1"
+    program = f"if [ -e {mark}$RANK ]; then exec {TRACED} 2; fi; touch {mark}$RANK; exec {TRACED} {STEPS} exit 0 1"
     done = subprocess.run([BUILD / "lockstep", "run", "-n", "2", "--max-restarts", "1", "sh", "-c", program], text=True,
                           env={**os.environ, "LOCKSTEP_TRACE": str(FOLDER / "again2.json")}, timeout=120,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
