@@ -47,6 +47,7 @@ static const struct {
 #define OF_DATA                                                                                    \
     "|data|held-out|tokenizer|format|context|mask-share|crop-padding|flip|normalise|seed|"
 #define PATHS "|data|held-out|tokenizer|"
+#define OF_A_STEP "|accum|" /* not with a pipeline, which has --micro-batches */
 #define KEPT "|seed|momentum|beta2|weight-decay|" /* come with the state, whatever is given */
 #define OF_TEXT "|tokenizer|context|format|"      /* what writes text needs beside the model */
 
@@ -178,7 +179,7 @@ static json_t *load(const char *path)
 {
     json_error_t error;
     static char text[FILE_BYTES_MAX];
-    FILE *file = fopen(path, "rb");
+    FILE *file = cli_open(path, "r");
     if (file == NULL && (errno == ENOENT || errno == ENOTDIR)) {
         return NULL;
     }
@@ -242,11 +243,13 @@ bool run_file_read(run_file *run, const char *folder, bool model, int argc, char
                 program != NULL ? program : "another program", run->program);
     }
     const json_t *flags = json_object_get(run->saved, "flags");
+    const bool pipeline = is_given("mesh", argc, argv) || is_given("plan", argc, argv);
     for (int i = 0; i < run->count; i++) {
         const cli_option *o = &run->table[i];
         const rule at = rule_of(o);
         const json_t *saved = at != LEFT_OUT ? json_object_get(flags, o->name) : NULL;
-        if (saved == NULL || (model && at != MODEL && !is_in(OF_TEXT, o->name))) {
+        if (saved == NULL || (pipeline && is_in(OF_A_STEP, o->name)) ||
+            (model && at != MODEL && !is_in(OF_TEXT, o->name))) {
             continue;
         }
         if (is_given(o->name, argc, argv)) {

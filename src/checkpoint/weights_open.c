@@ -206,9 +206,9 @@ static ls_status read_index(const ls__env *env, const char *path, json_t **root)
         return ls__file_fail(failed, "checkpoint", "cannot read", path);
     }
     const char *kind = ls__safetensors_other_kind(text != NULL ? text : "", bytes);
-    const ls_status status =
-        kind == NULL ? ls__json_read(path, text, bytes, 0, &index_limit, root)
-                     : ls__fail(LS_ERR_FORMAT, "\"%s\": not an index: %s", path, kind);
+    const ls_status status = kind == NULL
+                                 ? ls__json_read(path, text, bytes, 0, &index_limit, root)
+                                 : ls__fail(LS_ERR_FORMAT, "\"%s\": not an index: %s", path, kind);
     env->unmap_file(env, text, bytes);
     return status;
 }

@@ -32,8 +32,11 @@ bool fuzz_safetensors(const uint8_t *data, size_t bytes)
     for (int i = 0; accepted && i < file.count; i++) {
         const ls__safetensor *t = &file.list[i];
         size_t expected = 0;
-        LS_ASSERT(ls__shape_bytes(t->dim, t->ndim, t->dtype, &expected));
-        LS_ASSERT(t->end - t->begin == expected && t->end <= bytes);
+        LS_ASSERT(t->begin <= t->end && t->end <= bytes);
+        if (t->foreign == NULL) {
+            LS_ASSERT(ls__shape_bytes(t->dim, t->ndim, t->dtype, &expected));
+            LS_ASSERT(t->end - t->begin == expected);
+        }
         LS_ASSERT(ls__safetensors_find(&file, t->name) == t);
         sum = sum + sum_bytes(data, t->begin, t->end);
     }

@@ -287,6 +287,11 @@ static pid_t starter(const ls__env *env LS__UNUSED, const char *name LS__UNUSED)
     return ls__sim_current()->parent;
 }
 
+/* No terminal, so nobody asks for it. */
+static void stop_self(const ls__env *env LS__UNUSED)
+{
+}
+
 static int process_state(const ls__env *env LS__UNUSED, pid_t pid)
 {
     ls__sim_point();
@@ -523,6 +528,7 @@ const ls__env ls__sim_env = {
     .wait_any = ls__sim_env_wait_any,
     .mark = mark,
     .kill_marked = ls__sim_env_kill_marked,
+    .stop_self = stop_self,
     .kill_children = ls__sim_env_kill_children,
     .allow_descriptors = allow_descriptors,
     .make_folder = ls__sim_env_make_folder,

@@ -262,9 +262,13 @@ static void report_refusal(const ls__gemm_bf16 *g)
     ls__onednn_refused(what, (double)g->m * (double)g->n * (double)g->k, true);
 }
 
-/* False if oneDNN refuses a part; the plans obtained so far are still end()'s to give back. */
+/* False if oneDNN refuses a part; the plans obtained so far are still end()'s to give back. Without
+ * instructions for bfloat16 it refuses all, and each attempt to make a plan would take memory. */
 static bool begin(job *j)
 {
+    if (!ls__onednn_has_bf16()) {
+        return false;
+    }
     for (int i = 0; i < 1 + has_rest(j); i++) {
         request r = request_of(j, i == 0 ? 0 : j->cut.parts - 1);
         j->of[i] = take(j->g->plans, &r, j->own[i]);

@@ -52,15 +52,6 @@ static ls_status clip(ls_module *net)
                              NULL);
 }
 
-static ls_status clip_nan(ls_module *net)
-{
-    LS_SCOPE;
-    LS_TRY(ls_backward(ls_scale(ls_mean(forward_of(net)), ls_rank() == 0 ? NAN : 1.0)));
-    const ls_status status = ls_clip_grad_norm(
-        net, 1.0, LS_OPTIONS(ls_clip_grad_norm_options, .group = ls_world()), NULL);
-    return status == LS_ERR_INVALID ? LS_OK : status;
-}
-
 static ls_status load(ls_module *net)
 {
     int64_t step;
@@ -83,7 +74,6 @@ static const call calls[] = {
     {forward, SAYS("statistics of batch norm")},
     {backward, SAYS("gradients of batch norm")},
     {clip, SAYS("norm of the gradients")},
-    {clip_nan, SAYS("a norm that is not finite")},
     {load, SAYS("checkpoint: which step")},
     {split, SAYS("ls_group_split: groups")},
 };

@@ -310,7 +310,7 @@ static void check_nan(const char *schedule)
             CHECK(isfinite(((const float *)ls_data(params[i].value))[e]));
         }
     }
-    CHECK_STATUS(ls_pipeline_free(pipe), LS_ERR_ABORTED);
+    CHECK_STATUS(ls_pipeline_free(pipe), LS_ERR_INVALID);
     ls_optim_free(optim);
     ls_module_free(net);
 }

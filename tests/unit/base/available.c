@@ -138,7 +138,7 @@ TEST(a_quota_of_processor_time_is_worth_whole_cores_and_at_least_one)
     ls__env fake = *ls__env_posix();
     fake.open = open_fake;
     CHECK_INT(fake.cores(&fake), 1); /* however many the affinity mask has */
-    files[1].text = "200000\n"; /* without a period it says nothing */
+    files[1].text = "200000\n";      /* without a period it says nothing */
     CHECK_INT(cores(), 3);
 }
 
