@@ -9,7 +9,7 @@
 
 #include "kernel/cpu/isa.h"
 
-#define LS__SUM_BLOCK 2048 /* elements whose float32 sum keeps its digits */
+#define LS__SUM_BLOCK 512 /* elements whose float32 sum keeps its digits, also without vectors */
 
 typedef struct ls__runs { /* `count` runs of `length` elements, `stride` apart, from `first` on */
     int64_t count, length, stride, first;

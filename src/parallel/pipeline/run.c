@@ -325,6 +325,7 @@ void ls__pipeline_fail(ls_pipeline *p, ls_status status, const char *message)
     const size_t length = strlen(text);
     (void)snprintf(text + length, sizeof text - length, "%s", message);
     if (p->group != NULL) {
+        ls__group_record_failure(p->group, status, message); /* the launcher adds the rank itself */
         ls__group_fail(p->group, status, text);
     }
     for (int i = 0; i < p->tie_count; i++) {
