@@ -107,10 +107,10 @@ TEST(plug_ins_are_looked_for_beside_the_library_only)
 TEST(a_plug_in_that_another_user_has_put_beside_the_command_is_not_loaded)
 {
     static const char *const script =
-        "cd $(mktemp -d); trap 'rm -rf $PWD' EXIT; mkdir -p me lib/lockstep/backends; chmod 1777 "
-        ".\n"
-        "cp %s me/; cp %s lib/lockstep/backends/ls_backend_mpi_openmpi.so; chown -R 65534 lib\n"
-        "B=$PWD/lib/lockstep/backends; ln -s $B/ls_backend_mpi_openmpi.so me/ls_backend_linked.so\n"
+        "cd $(mktemp -d); trap 'rm -rf $PWD' EXIT; mkdir me; chmod 1777 .; cp %s me/\n"
+        "B=$(me/lockstep info --backends | sed -n 's/^plug-ins in *//p'); mkdir -p $B\n"
+        "cp %s $B/ls_backend_mpi_openmpi.so; chown -R 65534 lib; ln -s "
+        "$B/ls_backend_mpi_openmpi.so me/ls_backend_linked.so\n"
         "me/lockstep info --backends; echo INFO; me/lockstep info | grep 'mpi (openmpi)'\n"
         "echo LINK; LOCKSTEP_BACKEND_PATH=$PWD/me me/lockstep info --backends\n"
         "echo PATH; LOCKSTEP_MPI=$B/ls_backend_mpi_openmpi.so LOCKSTEP_BACKEND=mpi "
