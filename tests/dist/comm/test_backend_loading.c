@@ -119,12 +119,14 @@ TEST(a_plug_in_that_another_user_has_put_beside_the_command_is_not_loaded)
         "libexec/lockstep/train_gpt\n"
         "chmod 755 libexec/lockstep/train_gpt; me/lockstep train gpt; chown -R 65534 libexec\n"
         "echo TRAIN; me/lockstep train gpt";
-    char command[4096];
+    char command[4096], lockstep[512], plug_in[512];
     if (geteuid() != 0) {
         SKIP("only root can make another user's files");
     }
-    snprintf(command, sizeof command, script, strdup(test_build_path("lockstep")), strdup(LOOP),
-             strdup(test_build_path("tests/dist/comm/comm_test_backend_loading")));
+    snprintf(lockstep, sizeof lockstep, "%s", test_build_path("lockstep"));
+    snprintf(plug_in, sizeof plug_in, "%s", LOOP);
+    snprintf(command, sizeof command, script, lockstep, plug_in,
+             test_build_path("tests/dist/comm/comm_test_backend_loading"));
     test_output run = test_run(command, 30);
     char *info = strstr(run.text, "INFO\n"), *link = strstr(run.text, "LINK\n");
     char *path = strstr(run.text, "PATH\n");
