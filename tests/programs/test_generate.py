@@ -233,8 +233,8 @@ def a_signal_ends_it_after_a_whole_character_with_what_was_written():
 @test
 def what_cannot_be_is_refused_in_words():
     trained()
-    (FOLDER / "bert").mkdir(exist_ok=True)
-    (FOLDER / "bert/config.json").write_text('{"model_type": "bert"}')
+    (FOLDER / "other").mkdir(exist_ok=True)
+    (FOLDER / "other/config.json").write_text('{"model_type": "bert"}')
     (FOLDER / "bare/config.json").mkdir(parents=True, exist_ok=True)
     (FOLDER / "torn").mkdir(exist_ok=True)
     if not (FOLDER / "pipe/config.json").exists():
@@ -264,8 +264,8 @@ def what_cannot_be_is_refused_in_words():
             (1, '"nowhere', "--weights", "nowhere"),
             (1, sentence('"%s" cannot be read: %s'), "--weights", "bare", "--tokenizer", "bytes"),
             (2, '--dim 32 contradicts the checkpoints in "run", whose model has --dim 16', *trained(), "--dim", 32),
-            (1, '"model_type" is "bert"; only "gpt2" is supported', "--weights", "bert"),
-            (1, sentence('"%s": "%s" is "%s"; only "%s" is supported'), "--weights", "bert"),
+            (1, '"model_type" is "bert"; only "gpt2" is supported', "--weights", "other"),
+            (1, sentence('"%s": "%s" is "%s"; only "%s" is supported'), "--weights", "other"),
             (1, '"activation_function" is "relu"', "--weights", "relu"),
             (1, "torn/config.json\", line 1", "--weights", "torn"),
             (1, "pipe/config.json\" is not a regular file; give the path of a regular file", "--weights", "pipe"),
