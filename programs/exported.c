@@ -93,7 +93,7 @@ static void write_text(const trainer *t, const char *path, const char *text, siz
 {
     char temporary[PATH_BYTES + 32];
     (void)snprintf(temporary, sizeof temporary, "%s.%d.part", path, (int)getpid());
-    FILE *file = fopen(temporary, "wb");
+    FILE *file = cli_create(temporary);
     bool good = file != NULL && fwrite(text, 1, bytes, file) == bytes;
     good = file != NULL && fclose(file) == 0 && good;
     if (!good || rename(temporary, path) != 0) {
@@ -103,15 +103,15 @@ static void write_text(const trainer *t, const char *path, const char *text, siz
     }
 }
 
-/* The whole file; NULL: there is none. free(). */
+/* The whole file, from malloc; NULL where no regular file lies there. */
 static char *read_whole(const char *path, size_t *bytes)
 {
     struct stat found;
-    FILE *file = fopen(path, "rb");
-    if (file == NULL || fstat(fileno(file), &found) != 0) {
+    FILE *file = cli_open(path, "r");
+    if (file == NULL) {
         return NULL;
     }
-    char *text = malloc((size_t)found.st_size + 1);
+    char *text = fstat(fileno(file), &found) == 0 ? malloc((size_t)found.st_size + 1) : NULL;
     *bytes = text != NULL ? fread(text, 1, (size_t)found.st_size, file) : 0;
     (void)fclose(file);
     return text;
