@@ -183,9 +183,13 @@ static void accept_newcomers(ls__agent_thread *t)
 }
 
 /* A rank sends nothing after its hello. So when its stream ends (or carries data) before all are
- * present, its process has ended or given up, and the world cannot come about. */
+ * present, its process has ended or given up, and the world cannot come about. Local rank 0, which
+ * runs this thread, must have joined to receive that error. */
 static void check_disconnected(ls__agent_thread *t)
 {
+    if (!t->local[0].joined) {
+        return;
+    }
     for (int l = 0; l < t->detected.local_size && t->phase != LS__AGENT_OVER; l++) {
         ls__local_rank *m = &t->local[l];
         char byte, text[LS__LOCAL_TEXT];
