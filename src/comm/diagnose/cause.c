@@ -70,9 +70,15 @@ void ls__group_record_failure_by(ls_group *group, ls_status status, const char *
     }
 }
 
+/* A failure that was reported to this rank stays that of the rank that caused it, when this rank fails
+ * with the same words: hosts report to the first one, where such a claim may arrive first. */
 void ls__group_record_failure(ls_group *group, ls_status status, const char *text)
 {
-    ls__group_record_failure_by(group, status, text, group->comm->runtime->rank);
+    const ls__board_rank *me = group->comm->me;
+    const bool reported = atomic_load_explicit(&me->reported, memory_order_acquire) != 0 &&
+                          strstr(text, me->reported_text) != NULL;
+    ls__group_record_failure_by(group, status, text,
+                                reported ? me->reported_by : group->comm->runtime->rank);
 }
 
 /* ---- root causes -------------------------------------------------------------------------- */

@@ -1,5 +1,6 @@
 /* Wrong use and deaths: nothing hangs, nothing is silently wrong, both sides are named, and all
  * ranks report the same cause. */
+#include "comm/api/collective.h"
 #include "comm/engine/progress_lock.h"
 #include "comm/group/reclaim.h"
 #include "says.h"
@@ -477,6 +478,9 @@ DIST_TEST(an_abort_reaches_ranks_that_wait, 3)
     CHECK_STATUS(ls_all_reduce(group, x, x, 99999, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_ABORTED);
     CHECK_CONTAINS(ls_error_message(), "group \"trio\" was aborted by rank 1");
     CHECK_CONTAINS(ls_error_message(), "the loss is poisoned");
+    /* a layer above that fails with these words does not become the cause */
+    ls__group_record_failure(group, LS_ERR_ABORTED, ls_error_message());
+    CHECK_INT(group->comm->me->failed_by, 1);
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL)); /* other groups live on */
 }
 
