@@ -89,7 +89,8 @@ LS_API ls_status ls_module_run_stage(ls_module *module, int first, int count,
 /* Whether the parts, one after the other, give what ls_forward gives for these inputs (those of
  * ls_forward_many), to the last bit: what a pipeline needs, and cannot see for itself once the model
  * is cut. Both run in evaluation mode and without a graph, and change nothing. Call it in a test, or
- * before ls_pipeline_new. LS_ERR_MISMATCH names the first element that differs, or both shapes;
+ * before ls_pipeline_new; with LOCKSTEP_CHECK=strict a pipeline's first step calls it with its first
+ * micro-batch, on the ranks that have all inputs of the module. LS_ERR_MISMATCH names the first element that differs, or both shapes;
  * LS_ERR_STATE: ls_module_keep_parts has freed some parts. */
 LS_API ls_status ls_module_check_parts(ls_module *module, ls_tensor *const *inputs,
                                        int input_count);

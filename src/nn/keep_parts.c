@@ -100,26 +100,73 @@ static bool keeps(void *root, const ls_tensor *tensor)
     return is_kept(root, false, tensor);
 }
 
-static void prune(ls_module *module, ls_module *root)
+static void set_count(ls_module *module, int count)
 {
     struct ls__module_entries *e = module->entries;
-    int kept = 0;
-    for (int i = 0; i < e->count; i++) {
-        ls__entry *at = &e->list[i];
-        if (at->mark == LS__MARK_NONE) {
-            ls__module_drop(at, keeps, root);
-            continue;
-        }
-        if (at->mark == LS__MARK_BELOW) {
-            prune(at->child, root);
-        }
-        e->list[kept++] = *at;
-    }
-    e->count = kept;
+    e->count = count;
     ls__module_index(module);
     if (e->cache != NULL) {
         e->cache->entries = -1; /* the list is another one now */
     }
+}
+
+static void prune(ls_module *module, ls_module *root, bool aside)
+{
+    struct ls__module_entries *e = module->entries;
+    const size_t bytes = (size_t)e->count * sizeof *e->list;
+    int kept = 0;
+    e->whole = aside ? malloc(bytes) : NULL;
+    e->whole_count = e->whole != NULL ? e->count : 0;
+    if (e->whole != NULL) {
+        memcpy(e->whole, e->list, bytes);
+    }
+    for (int i = 0; i < e->count; i++) {
+        ls__entry *at = &e->list[i];
+        if (at->mark == LS__MARK_NONE) {
+            if (e->whole == NULL) {
+                ls__module_drop(at, keeps, root);
+            }
+            continue;
+        }
+        if (at->mark == LS__MARK_BELOW) {
+            prune(at->child, root, aside);
+        }
+        e->list[kept++] = *at;
+    }
+    set_count(module, kept);
+}
+
+/* The list has room for all that it ever held; a sequence runs its children in their order. The
+ * recursion is bounded by LS__MODULE_DEPTH_MAX. */
+static void bring_back(ls_module *module)
+{
+    struct ls__module_entries *e = module->entries;
+    int kept = e->count;
+    for (int i = e->whole_count - 1; i >= 0; i--) {
+        e->list[i] = e->whole[i].mark == LS__MARK_NONE ? e->whole[i] : e->list[--kept];
+    }
+    if (e->whole != NULL) {
+        free(e->whole);
+        e->whole = NULL;
+        set_count(module, e->whole_count);
+        e->whole_count = 0;
+    }
+    for (int i = 0; i < e->count; i++) {
+        if (e->list[i].kind == LS__ENTRY_CHILD) {
+            bring_back(e->list[i].child);
+        }
+    }
+}
+
+void ls__parts_bring_back(ls_module *module)
+{
+    ls_parts *parts = module->entries->parts;
+    bring_back(module);
+    for (int p = 0; p < parts->count; p++) {
+        parts->list[p].freed = false;
+    }
+    parts->cut = false;
+    parts->entries = ls__module_entry_count(module);
 }
 
 ls_status ls__part_uses(ls_module *module, int part, const ls_param *params, int count, bool *uses)
@@ -152,19 +199,9 @@ static ls_status check_list(const ls_parts *parts, const int *list, int count)
     return LS_OK;
 }
 
-ls_status ls_module_keep_parts(ls_module *module, const int *list, int count)
+static ls_status keep(ls_module *module, const int *list, int count, bool aside)
 {
-    if (ls__parts_of(module) == NULL) {
-        return ls__self.status;
-    }
-    ls_parts *parts = ls__module_wrapped(module)->entries->parts;
-    LS_TRY(check_list(parts, list, count));
-    if (parts->self != module || module->entries->parent != NULL) {
-        return ls__fail(LS_ERR_STATE,
-                        "ls_module_keep_parts: the %s is wrapped or belongs to a module; call it "
-                        "before",
-                        parts->self->cls->name);
-    }
+    ls_parts *parts = module->entries->parts;
     if (count == parts->count) {
         return LS_OK;
     }
@@ -177,6 +214,37 @@ ls_status ls_module_keep_parts(ls_module *module, const int *list, int count)
         parts->list[p].freed = i == count || list[i] != p;
         i += !parts->list[p].freed;
     }
-    prune(module, module);
+    prune(module, module, aside);
     return LS_OK;
+}
+
+static ls_status check_and_keep(ls_module *module, const int *list, int count, bool aside)
+{
+    const ls_parts *parts = ls__parts_of(module);
+    if (parts == NULL) {
+        return ls__self.status;
+    }
+    LS_TRY(check_list(parts, list, count));
+    if (parts->self != module || module->entries->parent != NULL) {
+        return ls__fail(LS_ERR_STATE,
+                        "ls_module_keep_parts: the %s is wrapped or belongs to a module; call it "
+                        "before",
+                        parts->self->cls->name);
+    }
+    return keep(module, list, count, aside);
+}
+
+ls_status ls_module_keep_parts(ls_module *module, const int *list, int count)
+{
+    return check_and_keep(module, list, count, false);
+}
+
+ls_status ls__parts_set_aside(ls_module *module, const int *list, int count)
+{
+    return check_and_keep(module, list, count, true);
+}
+
+ls_status ls__parts_keep(ls_module *module, const int *list, int count)
+{
+    return keep(module, list, count, false);
 }

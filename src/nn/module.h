@@ -45,6 +45,8 @@ typedef struct ls__module_hook ls__module_hook; /* hooks.h */
 struct ls__module_entries {
     ls__entry *list;
     int count, capacity;
+    ls__entry *whole; /* [whole_count] the list before ls__parts_set_aside; or NULL */
+    int whole_count;
     ls__slots names; /* of the list */
     ls_module *parent;
     char name[LS__MODULE_NAME_MAX + 1]; /* within the parent */

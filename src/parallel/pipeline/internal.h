@@ -2,6 +2,7 @@
  *
  *   agree.c    compares what the ranks were given
  *   make.c     cuts the model, finds what crosses between stages, and parameters of several ranks
+ *   parts.c    frees the parts of other stages, and checks before that what they compute
  *   values.c   activations and gradients between stages: messages, or handed over on one rank
  *   versions.c stashes of parameters, for schedules that step within their tables
  *   run.c      executes this rank's list of the schedule
@@ -116,6 +117,7 @@ struct ls_pipeline {
     ls__schedule *schedule;
     int rank, stages;
     bool alike;             /* what fails now fails on all ranks */
+    bool parts_aside;       /* those of other stages are not freed yet: parts.c */
     bool settings_compared; /* those that do not change in the run */
     bool weighted; /* stages have replicas: gradients are sums until the wrapper divides them */
     int slots;  /* of each stage: of a step's micro-batches, and behind them those of evaluate.c */
@@ -151,6 +153,11 @@ int ls__route_peer(const ls_pipeline *p, const ls__route *route, int number);
 
 /* agree.c: collective; LS_ERR_MISMATCH names the rank that differs. */
 ls_status ls__pipeline_agree(ls_pipeline *p, int parts);
+/* parts.c. Cuts the model to this rank's stages; looks at the whole one with the inputs of the first
+ * step, where LOCKSTEP_CHECK=strict asks for it; frees what it kept for that. */
+ls_status ls__pipeline_cut(ls_pipeline *p);
+ls_status ls__pipeline_check_parts(ls_pipeline *p, const ls_micro_batch *micro);
+void ls__pipeline_forget_parts(ls_pipeline *p);
 
 /* run.c */
 ls_status ls__stage_run(ls_tensor *const *inputs, int input_count, ls_tensor **outputs,

@@ -265,14 +265,12 @@ static ls_status make_stage(ls_pipeline *p, int number)
 /* Stages are made before the cut, which needs the whole list of parts. */
 static ls_status make_stages(ls_pipeline *p, int parts)
 {
-    int *kept = malloc((size_t)parts * sizeof *kept), count = 0;
     p->first = take(p, (size_t)p->stages + 1, sizeof *p->first);
     p->own = take(p, (size_t)p->stages, sizeof *p->own);
     p->losses = take(p, (size_t)p->set.micro_batches, sizeof *p->losses);
     p->reports = take(p, ((size_t)ls_group_size(p->group) + 1), ls__report_bytes(p));
     ls_status status = LS_OK;
-    if (kept == NULL || p->first == NULL || p->own == NULL || p->losses == NULL ||
-        p->reports == NULL) {
+    if (p->first == NULL || p->own == NULL || p->losses == NULL || p->reports == NULL) {
         status = no_memory();
     }
     if (status == LS_OK) {
@@ -280,19 +278,9 @@ static ls_status make_stages(ls_pipeline *p, int parts)
     }
     p->alike = status < 0;
     for (int s = 0; s < p->stages && status == LS_OK; s++) {
-        if (!has_stage(p, s)) {
-            continue;
-        }
-        status = make_stage(p, s);
-        for (int part = p->first[s]; part < p->first[s + 1]; part++) {
-            kept[count++] = part;
-        }
+        status = has_stage(p, s) ? make_stage(p, s) : LS_OK;
     }
-    if (status == LS_OK) {
-        status = ls_module_keep_parts(p->net, kept, count);
-    }
-    free(kept);
-    return status;
+    return status == LS_OK ? ls__pipeline_cut(p) : status;
 }
 
 /* ---- ties --------------------------------------------------------------------------------- */
@@ -484,6 +472,7 @@ ls_status ls_pipeline_free(ls_pipeline *p)
         const ls_status freed = ls_group_free(p->ties[i].group);
         status = status < 0 ? status : freed;
     }
+    ls__pipeline_forget_parts(p);
     ls__versions_free(p);
     ls__outboxes_free(p);
     const ls_status freed = ls_group_free(p->group);

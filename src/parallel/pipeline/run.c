@@ -520,6 +520,7 @@ static ls_status train(ls_pipeline *p, ls_module *net, const ls_micro_batch *mic
     const int line = ls__self.line;
     LS_TRY(check_call(p, net, micro));
     LS_TRY(compare_settings(p));
+    LS_TRY(ls__pipeline_check_parts(p, micro));
     p->micro = micro;
     p->wrapped = net;
     memset(p->losses, 0, (size_t)p->set.micro_batches * sizeof *p->losses);

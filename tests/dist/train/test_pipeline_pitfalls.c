@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "comm/group/group.h"
+
 #include <lockstep/lockstep.h>
 #include <lockstep/models/gpt2.h>
 
@@ -184,6 +186,109 @@ DIST_TEST(a_gradient_that_is_not_finite_is_named_without_a_wrapper, 2)
                  LS_ERR_INVALID);
     CHECK_OK(ls_pipeline_free(pipe));
     ls_module_free(net);
+}
+
+/* ---- parts that do not compute what forward computes ----------------------------------------- */
+
+typedef struct crooked {
+    ls_module base;
+    ls_module *first, *second;
+} crooked;
+
+static ls_tensor *crooked_forward(ls_module *m, ls_tensor *x)
+{
+    crooked *self = (crooked *)m;
+    return ls_forward(self->second, ls_relu(ls_forward(self->first, x)));
+}
+
+static void crooked_parts(ls_module *m, ls_parts *parts) /* without the relu */
+{
+    crooked *self = (crooked *)m;
+    ls_parts_add(parts, &LS_PART(.module = self->first));
+    ls_parts_add(parts, &LS_PART(.module = self->second));
+}
+
+static const ls_module_class crooked_class =
+    LS_MODULE_CLASS(.name = "crooked", .forward = crooked_forward, .parts = crooked_parts);
+
+static ls_module *make_crooked(void)
+{
+    crooked *self = ls_module_new(sizeof *self, &crooked_class);
+    self->first = ls_module_add(&self->base, "first", ls_linear_new(4, 6, NULL));
+    self->second = ls_module_add(&self->base, "second", ls_linear_new(6, 3, NULL));
+    return &self->base;
+}
+
+static ls_status train_crooked(ls_module *net, ls_pipeline *pipe)
+{
+    LS_SCOPE;
+    ls_micro_batch micro[MICRO];
+    for (int m = 0; m < MICRO; m++) {
+        const int32_t target[2] = {m % 3, 1};
+        micro[m] = (ls_micro_batch){.size = sizeof *micro,
+                                    .inputs = {ls_randn(LS_SHAPE(2, 4))},
+                                    .target = ls_from_data(target, LS_SHAPE(2), LS_INT32)};
+    }
+    return ls_pipeline_backward(pipe, net, micro, NULL);
+}
+
+DIST_TEST(crooked_parts_are_found_on_the_first_strict_step, 2)
+{
+    for (int strict = 0; strict < 2; strict++) {
+        ls_module *net = make_crooked();
+        ls_pipeline *pipe = NULL;
+        ls_world()->comm->strict = strict != 0;
+        CHECK_OK(ls_pipeline_new(net, ls_world(),
+                                 LS_OPTIONS(ls_pipeline_options, .micro_batches = MICRO), &pipe));
+        const ls_status status = train_crooked(net, pipe);
+        CHECK((status == LS_ERR_MISMATCH) == (strict != 0) && (status == LS_OK) == (strict == 0));
+        if (strict != 0) {
+            CHECK_CONTAINS(ls_error_message(), "forward of the crooked and its parts differ");
+        }
+        CHECK_INT(ls_module_param_count(net), 2);
+        (void)ls_pipeline_free(pipe);
+        ls_module_free(net);
+    }
+    ls_world()->comm->strict = false;
+}
+
+/* The other stages' parts are there for the check, and nothing else sees them. */
+static uint64_t hash_after_steps(bool strict, bool steps)
+{
+    static const int rows[MICRO] = {3, 3, 3, 3};
+    ls_module *net = make_net();
+    ls_pipeline *pipe = NULL;
+    ls_world()->comm->strict = strict;
+    CHECK_OK(ls_pipeline_new(net, ls_world(),
+                             LS_OPTIONS(ls_pipeline_options, .micro_batches = MICRO), &pipe));
+    ls_world()->comm->strict = false;
+    const int own = ls_module_param_count(net);
+    ls_group *alone = NULL;
+    CHECK_OK(ls_group_split(ls_world(), ls_rank(), 0, "alone", &alone));
+    ls_module *wrapper = ls_ddp_new(net, alone, NULL);
+    ls_optim *optim = ls_sgd_new(wrapper, NULL);
+    for (int step = 0; steps && step < 2; step++) {
+        LS_SCOPE;
+        ls_micro_batch micro[MICRO];
+        cut_batch(rows, micro);
+        CHECK_OK(ls_pipeline_backward(pipe, wrapper, micro, NULL));
+        CHECK_OK(ls_optim_step(optim));
+        ls_optim_zero_grad(optim);
+    }
+    CHECK_INT(ls_module_param_count(net), own);
+    const uint64_t hash = ls_module_hash(net);
+    ls_optim_free(optim);
+    CHECK_OK(ls_pipeline_free(pipe));
+    CHECK_INT(ls_module_param_count(net), own);
+    ls_module_free(wrapper);
+    CHECK_OK(ls_group_free(alone));
+    return hash;
+}
+
+DIST_TEST(a_strict_step_changes_nothing, 3)
+{
+    CHECK(hash_after_steps(true, true) == hash_after_steps(false, true));
+    CHECK(hash_after_steps(true, false) == hash_after_steps(false, false)); /* freed unused */
 }
 
 TEST_MAIN
