@@ -102,6 +102,26 @@ static void check_pipeline(const trainer_options *o)
     }
 }
 
+/* One process accumulates as many micro-batches as a pipeline has in a step, so run.json calls both
+ * "accum". */
+void parallel_resume_step(trainer_options *o, int64_t accum_given)
+{
+    o->accum_so_far = o->described ? o->accum : 0;
+    if (parallel_has_pipeline(o) && o->accum != accum_given) {
+        o->micro_batches = o->micro_batches == 0 && o->plan == NULL ? o->accum : o->micro_batches;
+        o->accum = accum_given;
+    }
+}
+
+static void say_other_step(const trainer_options *o)
+{
+    if (o->accum_so_far > 0 && o->accum_so_far != o->micro_batches && cli_speaks_first()) {
+        (void)fprintf(stderr,
+                      "%s: a step of the run so far had %lld micro-batches; it goes on with %lld\n",
+                      o->resume, (long long)o->accum_so_far, (long long)o->micro_batches);
+    }
+}
+
 /* The plan says these. */
 static void check_plan(const trainer_options *o)
 {
@@ -134,6 +154,7 @@ void parallel_read_plan(trainer_options *o)
     o->cut = ls_plan_cut(o->followed);
     o->replicas = ls_plan_replicas(o->followed);
     o->micro_batches = o->micro_batches > 0 ? o->micro_batches : ls_plan_micro_batches(o->followed);
+    say_other_step(o);
 }
 
 void parallel_complete(trainer_options *o)
@@ -153,6 +174,7 @@ void parallel_complete(trainer_options *o)
     o->schedule = o->schedule != NULL ? o->schedule : "1f1b";
     check_pipeline(o);
     o->micro_batches = o->micro_batches > 0 ? o->micro_batches : MICRO_BATCHES_DEFAULT;
+    say_other_step(o);
 }
 
 bool parallel_recompute(const trainer_options *o, bool has_blocks)

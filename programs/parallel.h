@@ -23,6 +23,9 @@ typedef struct parallel {
 
 /* Defaults, and what options cannot be given together; ends the program. For trainer_read_options. */
 void parallel_complete(struct trainer_options *options);
+/* The micro-batches of the run that goes on, which --accum has taken from its file: those of a step of
+ * the pipeline, unless they are given. `accum_given`: --accum without that file. */
+void parallel_resume_step(struct trainer_options *options, int64_t accum_given);
 /* Whether the model recomputes its blocks (--recompute), if it has any: a pipeline of schedule gpipe
  * recomputes whole stages. Ends the program where nothing would be recomputed. */
 bool parallel_recompute(const struct trainer_options *options, bool has_blocks);

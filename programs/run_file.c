@@ -47,7 +47,6 @@ static const struct {
 #define OF_DATA                                                                                    \
     "|data|held-out|tokenizer|format|context|mask-share|crop-padding|flip|normalise|seed|"
 #define PATHS "|data|held-out|tokenizer|"
-#define OF_A_STEP "|accum|" /* not with a pipeline, which has --micro-batches */
 #define KEPT "|seed|momentum|beta2|weight-decay|" /* come with the state, whatever is given */
 #define OF_TEXT "|tokenizer|context|format|"      /* what writes text needs beside the model */
 
@@ -243,13 +242,11 @@ bool run_file_read(run_file *run, const char *folder, bool model, int argc, char
                 program != NULL ? program : "another program", run->program);
     }
     const json_t *flags = json_object_get(run->saved, "flags");
-    const bool pipeline = is_given("mesh", argc, argv) || is_given("plan", argc, argv);
     for (int i = 0; i < run->count; i++) {
         const cli_option *o = &run->table[i];
         const rule at = rule_of(o);
         const json_t *saved = at != LEFT_OUT ? json_object_get(flags, o->name) : NULL;
-        if (saved == NULL || (pipeline && is_in(OF_A_STEP, o->name)) ||
-            (model && at != MODEL && !is_in(OF_TEXT, o->name))) {
+        if (saved == NULL || (model && at != MODEL && !is_in(OF_TEXT, o->name))) {
             continue;
         }
         if (is_given(o->name, argc, argv)) {
@@ -290,6 +287,13 @@ void run_file_note(run_file *run, int from)
         good = kept == NULL || json_object_set(run->noted, name, kept) == 0;
     }
     if (!good) {
+        give_up(EXIT_FAILURE, "no memory");
+    }
+}
+
+void run_file_set(run_file *run, const char *flag, int64_t value)
+{
+    if (json_object_set_new(run->noted, flag, json_integer(value)) != 0) {
         give_up(EXIT_FAILURE, "no memory");
     }
 }

@@ -28,6 +28,9 @@ bool run_file_read(run_file *run, const char *folder, bool model, int argc, char
  * from other flags are not filled in yet. */
 void run_file_note(run_file *run, int from);
 
+/* What run_file_write writes of a flag that was noted, in place of its value. */
+void run_file_set(run_file *run, const char *flag, int64_t value);
+
 /* Replaces the file as a whole. */
 void run_file_write(const run_file *run, const char *folder, ls_dataset *data);
 

@@ -281,6 +281,9 @@ trainer *trainer_new(const trainer_options *options, const trainer_task *task)
     t->set = options;
     t->task = *task;
     t->micro = trainer_micro_batches(options);
+    if (parallel_has_pipeline(options)) {
+        run_file_set(options->run, "accum", t->micro);
+    }
     t->losses = calloc((size_t)t->micro, sizeof *t->losses);
     t->micro_batches = calloc((size_t)t->micro, sizeof *t->micro_batches);
     if (t->losses == NULL || t->micro_batches == NULL) {

@@ -105,8 +105,10 @@ static void read_tables(const cli_command *own, const cli_option *shared, int co
     add_pipeline(&command, all, o);
     read_options(&command, argc, argv);
     o->run = run_file_new(&command);
+    const int64_t accum = o->accum;
     o->described = o->resume != NULL && run_file_read(o->run, o->resume, false, argc, argv);
     run_file_note(o->run, own->count);
+    parallel_resume_step(o, accum);
 }
 
 void trainer_read_options(const cli_command *own, trainer_options *o, int argc, char **argv)

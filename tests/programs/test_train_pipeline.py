@@ -193,6 +193,16 @@ def checkpoints_of_stages_go_on_with_replicas_and_back():
 
 
 @test
+def a_run_goes_on_with_its_micro_batches_whatever_they_are_called():
+    kept = gpt("--lr-schedule-steps", STEPS, "--save", "called", "--resume", "called")
+    forms = ((2, ("--mesh", "pp=2", "--micro-batches", 4), 2), (1, (), 4), (2, ("--mesh", "pp=2"), 6), (1, (), 8))
+    lines = "".join(train(ranks, *kept, *layout, "--steps", steps)[1] for ranks, layout, steps in forms)
+    assert lines == train(1, *gpt("--accum", 4, "--lr-schedule-steps", STEPS, "--steps", 8))[1], lines
+    printed = train(2, *kept, "--mesh", "pp=2", "--micro-batches", 2, "--steps", 9)[0]
+    says(printed, "%s: a step of the run so far had %lld micro-batches; it goes on with %lld")
+
+
+@test
 def statistics_of_batch_norm_and_tied_embeddings_come_back_from_checkpoints():
     for program, relative in ((image("--model", "resnet18", "--momentum", 0.9), 0), (bert("--clip", 1), 1e-5)):
         folder, lines = FOLDER / f"halves{next(FILES)}", ""
