@@ -40,9 +40,15 @@ static bool draw(json_t *plot, const json_t *table, const char *out, const char 
 
 bool paper_make_folder(const char *out)
 {
+    char path[512];
     if (mkdir(out, 0777) != 0 && errno != EEXIST) {
         fprintf(stderr, "lockstep paper: the folder \"%s\" cannot be made: %s\n", out,
                 strerror(errno));
+        return false;
+    }
+    (void)snprintf(path, sizeof path, "%s/index.html", out);
+    if (!cli_can_create(path)) {
+        fprintf(stderr, "lockstep paper: \"%s\" cannot be written: %s\n", path, strerror(errno));
         return false;
     }
     return true;

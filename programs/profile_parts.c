@@ -2,8 +2,10 @@
  * ends the program. `lockstep plan profile` is this. */
 #include "trainer_internal.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 void trainer_profile(trainer *t)
 {
@@ -12,6 +14,10 @@ void trainer_profile(trainer *t)
     if (ls_world_size() > 1 || s->mesh != NULL || s->accum > 1) {
         give_up(EXIT_USAGE, "--profile measures the whole model on one micro-batch in one process; "
                             "leave -n, --mesh, --plan and --accum out");
+    }
+    if (!cli_can_create(s->profile)) {
+        give_up(EXIT_FAILURE, "--profile: \"%s\" cannot be written: %s", s->profile,
+                strerror(errno));
     }
     trainer_next_batch(t, &batch);
     {

@@ -23,4 +23,7 @@ void plan_print_diagram(const ls__schedule *s, const ls__schedule_cost *cost,
 bool plan_write_svg(FILE *out, const ls__schedule *s, const ls__schedule_cost *cost,
                     const ls__stage_times *times);
 
+/* plan_pipeline.c: prints why the output was not written; 1. */
+int plan_fail_to_write(const char *path);
+
 #endif

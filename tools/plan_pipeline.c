@@ -1,5 +1,6 @@
 /* `lockstep plan pipeline`: the stages and replicas that PipeDream's partitioner finds for a profile,
  * beside data parallelism and a straight pipeline. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -387,6 +388,12 @@ static int show(void)
                : fail();
 }
 
+int plan_fail_to_write(const char *path)
+{
+    fprintf(stderr, "lockstep: \"%s\" cannot be written: %s\n", path, strerror(errno));
+    return 1;
+}
+
 int plan_pipeline(int argc, char **argv)
 {
     const int first = cli_parse(&command, argc, argv);
@@ -395,6 +402,9 @@ int plan_pipeline(int argc, char **argv)
     }
     if (argc - first != 1) {
         return cli_wrong(&command, "give one profile; `lockstep plan profile` makes it");
+    }
+    if (out != NULL && !cli_can_create(out)) {
+        return plan_fail_to_write(out);
     }
     int status = complete_levels();
     if (status != 0) {

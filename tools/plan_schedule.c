@@ -284,8 +284,7 @@ static int write_svg(const ls__schedule *s, const ls__schedule_cost *cost,
     FILE *out = cli_create(svg);
     const bool written = out != NULL && plan_write_svg(out, s, cost, times);
     if (out == NULL || fclose(out) != 0 || !written) {
-        fprintf(stderr, "lockstep: \"%s\" cannot be written\n", svg);
-        return 1;
+        return plan_fail_to_write(svg);
     }
     return 0;
 }

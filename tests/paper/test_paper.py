@@ -428,6 +428,15 @@ def the_papers_questions_are_answered_from_earlier_results():
 
 
 @test
+def a_folder_that_cannot_be_written_is_refused_before_anything_is_measured():
+    file = pathlib.Path(SCRATCH.name) / "a-file"
+    file.write_text("precious")
+    status, output, errors = paper("fig2", "--out", file)
+    assert status == 1 and output == "" and file.read_text() == "precious", (status, output)
+    says(errors, "lockstep paper: \"%s\" cannot be written: %s")
+
+
+@test
 def questions_without_results_say_which_command_makes_them():
     empty = pathlib.Path(SCRATCH.name) / "empty"
     for arguments, folder in (((), "DIR"), (("--out", empty), empty)):

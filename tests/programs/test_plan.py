@@ -121,6 +121,19 @@ def a_resnet_is_profiled_planned_and_trained_on_4_ranks():
 
 
 @test
+def an_output_that_cannot_be_written_is_refused_before_anything_is_measured():
+    path, _ = profile("gpt", gpt())
+    nowhere = FOLDER / "none" / "x.json"
+    printed = refused("plan", "pipeline", path, "--workers", 2, "--bandwidth", "1gbit", "--out", nowhere)
+    says(printed, "lockstep: \"%s\" cannot be written: %s")
+    assert len(printed.splitlines()) == 1, printed
+    kind, *own = gpt()
+    printed = refused("plan", "profile", kind, *own, "--out", nowhere)
+    says(printed, "--profile: \"%s\" cannot be written: %s")
+    assert not nowhere.parent.exists()
+
+
+@test
 def a_plan_for_another_model_or_job_is_refused():
     path, _ = profile("gpt", gpt())
     _, path, _ = plan(path, 2, "--bandwidth", "1gbit")

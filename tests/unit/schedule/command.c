@@ -48,7 +48,7 @@ TEST(a_picture_has_a_box_for_each_computation)
 TEST(a_picture_that_does_not_fit_on_the_disk_is_an_error)
 {
     check_script("$L plan schedule gpipe --svg /dev/full > /dev/null", 1,
-                 SAYS("lockstep: \"%s\" cannot be written"));
+                 SAYS("lockstep: \"%s\" cannot be written: %s"));
 }
 
 /* What lies there is replaced: a link is not followed, and a pipe is not waited for. */
