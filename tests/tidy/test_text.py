@@ -11,7 +11,6 @@ import dialect
 from tap import SOURCE, Skip, command, none_of, run, test
 
 FUNCTION_LINES_MAX = 70
-FILE_LINES_MAX = 600
 FOLDERS = ("include", "src", "tests", "tools", "examples", "programs", "models", "pmpi", "bench", "paper", "scripts", "python",
            "cmake", "docs")
 
@@ -65,12 +64,6 @@ POINTERS = ("src", "tools", "programs", "examples", "models", "bench", "paper")
 def functions_are_at_most_70_lines_long():
     none_of((f"{path}:{line}: {length} lines" for path, text in texts(".c", ".h")
              for line, length in functions(text) if length > FUNCTION_LINES_MAX), "split these")
-
-
-@test
-def files_are_at_most_600_lines_long():
-    none_of((f"{path}: {len(text.splitlines())} lines" for path, text in texts(".c", ".h", ".py")
-             if len(text.splitlines()) > FILE_LINES_MAX), "split these")
 
 
 @test
