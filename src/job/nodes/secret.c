@@ -44,7 +44,10 @@ static ls_status check_owner(const ls__env *env, int fd, const char *path, const
 {
     ls__env_stat found;
     const int error = ls__file_stat_open(env, fd, &found);
-    if (error < 0 || found.kind != LS__ENV_FILE) {
+    if (error < 0) {
+        return ls__fail(LS_ERR_SYSTEM, "%s %s: %s", from, path, strerror(-error));
+    }
+    if (found.kind != LS__ENV_FILE) {
         return ls__fail(LS_ERR_INVALID, "%s %s is not a file", from, path);
     }
     if ((found.mode & 077) != 0 || found.uid != env->uid(env)) {
