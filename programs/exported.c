@@ -4,7 +4,8 @@
  *     DIR/run.json            the flags, as beside checkpoints (run_file.h)
  *
  * The place is tried before the first step, so that hours of training are not lost to a wrong path: a
- * file with another name is made beside the future one and removed. What is there stays as it is. */
+ * file with another name is made beside the future one and removed, and so is a new folder: a run that
+ * fails leaves none. What is there stays as it is. */
 #include "trainer_internal.h"
 
 #include <errno.h>
@@ -49,6 +50,16 @@ static void try_place(const trainer *t, const char *path)
     }
 }
 
+/* False: it was there. */
+static bool make_folder(const trainer *t, const char *path)
+{
+    const bool made = mkdir(path, 0777) == 0;
+    if (!made && errno != EEXIST) {
+        refuse(t, path, errno);
+    }
+    return made;
+}
+
 void trainer_export_prepare(trainer *t)
 {
     const char *to = t->set->export_to;
@@ -67,14 +78,15 @@ void trainer_export_prepare(trainer *t)
     if (t->export_file == NULL) {
         give_up(EXIT_FAILURE, "no memory");
     }
-    if (ls_rank() == 0 && named && mkdir(to, 0777) != 0 && errno != EEXIST) {
-        refuse(t, to, errno);
-    }
+    const bool made = ls_rank() == 0 && named && make_folder(t, to);
     const bool folder = named || is_folder(to);
     (void)snprintf(t->export_file, PATH_BYTES, "%s%s%s", to, folder && !named ? "/" : "",
                    folder ? WEIGHTS : "");
     if (ls_rank() == 0) {
         try_place(t, t->export_file);
+    }
+    if (made) {
+        (void)rmdir(to);
     }
 }
 
@@ -153,6 +165,10 @@ void trainer_export(const trainer *t)
 {
     if (t->export_file == NULL) {
         return;
+    }
+    const char *to = t->set->export_to;
+    if (ls_rank() == 0 && to[strlen(to) - 1] == '/') {
+        (void)make_folder(t, to);
     }
     parallel_export(&t->ranks, trainer_net(t), t->export_file);
     if (ls_rank() == 0 && strcmp(t->export_file, t->set->export_to) != 0) {

@@ -483,7 +483,7 @@ def a_gradient_that_is_not_finite_ends_the_run_in_every_form():
              (3, ("--mesh", "pp=3", "--replicas", "2,1")), (4, ("--mesh", "pp=2,dp=2")))
     for number, (ranks, form) in enumerate(forms):
         save = FOLDER / f"diverged {number}"
-        text = fails(ranks, "--steps", 60, "--save", save, "--every", 1, *form)
+        text = fails(ranks, "--steps", 60, "--save", save, "--export", f"{FOLDER}/never/", "--every", 1, *form)
         step = int(re.search(r"error: step (\d+): ", text).group(1))
         assert re.search(r"not finite .*fc[12]\.(weight|bias)|fc[12]\.(weight|bias) is not finite", text), text
         if ranks > 1:
@@ -492,6 +492,7 @@ def a_gradient_that_is_not_finite_ends_the_run_in_every_form():
         assert steps == list(range(max(step - 2, 1), step)), (steps, text)
         values = list(saved_floats(save))
         assert all(math.isfinite(x) for _, _, all_of in values for x in all_of), save
+    assert not (FOLDER / "never").exists()
 
 
 def resign(step, change):
