@@ -1,5 +1,6 @@
 # The front door; meson and ninja do the work. `make help` lists what there is.
 #   BUILD=build BUILDTYPE=release   where and how (debug, release …)
+#   ONLY=NAME                       of `make test`, `sanitize`, `variants`: only tests whose name contains it, or one of these
 #   DATA=PATH N=4 ARGS=…            what `make demo` trains on, with how many workers, further flags
 #   RANKS=2,4 SIZES=1M,10M          of `make compare-collectives`; without them everything, 15 minutes
 #   PYTHON=                         an interpreter with torch, for gloo; else PyTorch is installed below BUILD
@@ -14,6 +15,7 @@ LIBDIR    ?= lib
 STRIP     ?= strip
 DATA      ?= examples/data/pride_and_prejudice.txt
 ARGS      ?=
+TESTS_ONLY = $(ONLY:%=--only %)
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
 .PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets compare-overlap compare-ddp compare-pipeline compare-pmpi compare-busy docs install clean format tidy sanitize sanitize-fast variants fuzz mutate images
@@ -24,7 +26,7 @@ help:
 	@echo "make build              library, command, programs, tests"
 	@echo "make demo               trains a small GPT with 4 workers (N=, DATA=, ARGS=)"
 	@echo "make install            library, command, programs, headers, pages (PREFIX=, DESTDIR=); no tests"
-	@echo "make test | test-long   the tests; with the random, slow and violent ones, and other builds"
+	@echo "make test | test-long   the tests (ONLY=NAME: some); with the random, slow and violent ones, and other builds"
 	@echo "make tidy | format      the tests of form; clang-format"
 	@echo "make bench | bench-network | bench-dev      measurements; those for developers"
 	@echo "make compare-collectives | compare-torch-backend | compare-training      beside other systems"
@@ -47,7 +49,7 @@ build: $(BUILD)/build.ninja
 	ninja -C $(BUILD)
 
 test: build
-	tests/run --build $(BUILD)
+	tests/run --build $(BUILD) $(TESTS_ONLY)
 
 # Also what is random, slow or violent, and other builds: sanitizers, variants.
 test-long: build
@@ -166,8 +168,8 @@ build-clang/build.ninja:
 variants: build-plain/build.ninja build-clang/build.ninja
 	ninja -C build-plain
 	ninja -C build-clang
-	plain=0; tests/run --build build-plain || plain=1; \
-	    tests/run --build build-clang && exit $$plain
+	plain=0; tests/run --build build-plain $(TESTS_ONLY) || plain=1; \
+	    tests/run --build build-clang $(TESTS_ONLY) && exit $$plain
 
 # A rank that crashes dies of its signal and at once, as without a sanitizer.
 sanitize: export UBSAN_OPTIONS = halt_on_error=1:print_stacktrace=1
@@ -176,8 +178,8 @@ sanitize: export TSAN_OPTIONS = handle_segv=0:atexit_sleep_ms=0
 sanitize: build-asan/build.ninja build-tsan/build.ninja
 	ninja -C build-asan
 	ninja -C build-tsan
-	asan=0; tests/run --build build-asan --programs-only || asan=1; \
-	    tests/run --build build-tsan --programs-only && exit $$asan
+	asan=0; tests/run --build build-asan --programs-only $(TESTS_ONLY) || asan=1; \
+	    tests/run --build build-tsan --programs-only $(TESTS_ONLY) && exit $$asan
 
 # An hour or two on one core; goes on where it was left. ARGS="--only optim --more 10": see tests/mutate/run.
 mutate:

@@ -12,7 +12,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADERS = sorted((ROOT / "include/lockstep").rglob("*.h"))
-PAGES = [ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "STYLE", "SECURITY", "CHANGELOG")]
+PAGES = [ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "STYLE", "SECURITY", "CHANGELOG")]
 PAGES += sorted((ROOT / "docs").rglob("*.md")) + [ROOT / "python/README.md", ROOT / "examples/data/README.md"]
 LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 DECLARED = re.compile(r"^(?:LS_API|static inline)[^;{]*?\b(ls_\w+)\(|^\} (ls_\w+);|^typedef \w+ (?:\w+ )?(ls_\w+);|"

@@ -8,7 +8,7 @@ import sys
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from tap import SOURCE, none_of, run, test
 
-PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "STYLE.md", "SECURITY.md",
+PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "STYLE.md", "SECURITY.md",
          *(p.relative_to(SOURCE).as_posix() for p in sorted((SOURCE / "docs").rglob("*.md"))))
 # STYLE.md names files that imitate others' and come later.
 PAGES_OF_NOW = tuple(name for name in PAGES if name != "STYLE.md")

@@ -105,6 +105,13 @@ def a_program_with_a_bad_status_and_no_failing_test_fails():
 
 
 @test
+def make_test_runs_only_what_it_is_asked_for():
+    for asked, handed in (("ONLY=tidy", " --only tidy\n"), ("ONLY=tidy docs", " --only tidy --only docs\n"), ("ONLY=", " \n")):
+        told = subprocess.run(["make", "-n", "test", asked, "BUILD=/nowhere"], cwd=SOURCE, text=True, capture_output=True)
+        assert told.stdout.endswith(f"tests/run --build /nowhere{handed}"), told
+
+
+@test
 def a_program_without_output_and_an_empty_build_fail():
     status, output = run_programs("true")
     assert status == 1 and last_line(output) == "0 passed, 1 failed, 0 skipped", output
