@@ -63,6 +63,11 @@ def put_into(text, name, kind, part):
     return text[:text.index(begin) + len(begin)] + "\n" + part.rstrip("\n") + "\n" + text[text.index(end):]
 
 
+def put_where_marked(text, name, kind, part):
+    """The same; a page without the two lines does not show this processor and stays as it is."""
+    return put_into(text, name, kind, part) if markers(name, kind)[0] in text else text
+
+
 def part_of(text, name, kind):
     begin, end = map(re.escape, markers(name, kind))
     found = re.search(f"{begin}(.*?){end}", text, re.DOTALL)

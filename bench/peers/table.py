@@ -4,7 +4,8 @@
     table.py build/compare-collectives.json --into README.md docs/performance.md
                  writes a picture's line and the ratios of large buffers into the first, the tables into
                  the second, between the marker lines of the processor that they were measured on
-                 (../pages.py), and draws the picture (plot.py) into docs/images
+                 (../pages.py), and draws the picture (plot.py) into docs/images; the first page need
+                 not have the lines
 """
 
 import argparse
@@ -104,8 +105,8 @@ def main():
     if options.into is None:
         return print(short_page(rows), part, sep="\n", end="")
     kind = pages.kind_of(rows[0]["conditions"]["processor"])
-    for target, text in zip(options.into, (short_page(rows), part)):
-        target.write_text(pages.put_into(target.read_text(), NAME, kind, text))
+    for target, text, put in zip(options.into, (short_page(rows), part), (pages.put_where_marked, pages.put_into)):
+        target.write_text(put(target.read_text(), NAME, kind, text))
     picture = options.into[1].parent / f"images/all_reduce-{kind}.svg"
     picture.write_text(plot.picture(part))
 

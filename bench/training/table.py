@@ -3,7 +3,8 @@
     table.py build/compare-training.json                     prints both
     table.py build/compare-training.json --into README.md docs/performance.md
                  writes the short one into the first, the long one into the second, between the
-                 marker lines of the processor that the rows were measured on (../pages.py)
+                 marker lines of the processor that the rows were measured on (../pages.py); the
+                 first page need not have them
 """
 
 import argparse
@@ -81,8 +82,8 @@ def main():
     if options.into is None:
         print(*parts, sep="\n", end="")
     kind = pages.kind_of(rows[0]["conditions"]["processor"])
-    for path, part in zip(options.into or (), parts):
-        path.write_text(pages.put_into(path.read_text(), NAME, kind, part))
+    for path, part, put in zip(options.into or (), parts, (pages.put_where_marked, pages.put_into)):
+        path.write_text(put(path.read_text(), NAME, kind, part))
 
 
 if __name__ == "__main__":
