@@ -42,7 +42,7 @@ typedef struct ls_reducer_param {
                                rank in it. Default NULL: the reducer's group. Its ranks register the
                                same parameters of the group in the same order; other ranks need not
                                have them. Borrowed for the reducer's lifetime */
-    ls_group *batch_group;  /* by whose number of ranks, or sum of weights, the sum is divided;
+    ls_group *batch_group;  /* the group whose rank count (or sum of weights) divides the sum;
                                equal on all ranks of reduce_group. Default NULL: the reducer's */
     double divisor; /* not 0: the sum is divided by this instead; 1: it stays a sum. Default 0 */
     int bucket;     /* from 1: parameters with the same number and the same groups and type share a

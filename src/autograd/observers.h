@@ -42,7 +42,7 @@ struct ls__observer {
     /* Returns where a pass marks, before begin, the rows of a table that it will reach. NULL, returned or
      * instead of the function: nowhere. */
     ls__rows *(*rows)(ls__observer *self, int index);
-    /* An optimizer has updated its parameters, which took so long. NULL: nobody asks. */
+    /* Called after an optimizer step with its duration. May be NULL. */
     void (*stepped)(ls__observer *self, uint64_t ns);
 };
 

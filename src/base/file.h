@@ -21,9 +21,8 @@ ls_status ls__file_stat(const ls__env *env, const char *what, const char *path, 
 /* Of an open file, whatever its path leads to by now. 0, or -errno. */
 int ls__file_stat_open(const ls__env *env, int fd, ls__env_stat *out);
 
-/* Makes a new file for writing; the descriptor, or -errno. What lies at the path is removed first: a link
- * that somebody has put there could lead to any file of this user's, and opening a pipe could wait for
- * ever. Devices and this process's own streams, in /dev, are written to as they are. */
+/* Makes a new file for writing; the descriptor, or -errno. What lies at the path is removed first: an
+ * existing symlink could point anywhere, and opening a pipe could wait forever. Devices and this process's own streams, in /dev, are written to as they are. */
 int ls__file_create(const ls__env *env, const char *path, int mode);
 
 /* Reads the first `bytes_max` bytes, or all. The file is *out's until ls__file_release. */

@@ -58,10 +58,10 @@ ls__storage *ls__storage_borrow(ls__tensors *tensors, void *data, size_t bytes);
 void ls__storage_unref(ls__storage *storage); /* NULL is allowed */
 void ls__storages_release_cached(ls__tensors *tensors);
 /* Moves the elements to `memory`, which is then borrowed (NULL: to a block of its own again). All
- * tensors that share the storage follow. Nobody may be using the elements meanwhile. */
-/* Memory and version of two storages of the same size change places. */
-void ls__storage_swap(ls__storage *a, ls__storage *b);
+ * tensors that share the storage follow. The elements must not be in use during the move. */
 ls_status ls__storage_move(ls__storage *storage, void *memory);
+/* Exchanges memory and version of two storages of the same size. */
+void ls__storage_swap(ls__storage *a, ls__storage *b);
 
 static inline ls__storage *ls__storage_ref(ls__storage *storage)
 {

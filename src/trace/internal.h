@@ -47,7 +47,7 @@ typedef struct ls__trace_tips {
  * how many spans did not fit on a track. */
 int64_t ls__trace_write_spans(ls__trace_out *out, const ls__trace_part *part, uint64_t zero_ns,
                               ls__trace_tips *ends);
-/* Writes the arrows of which both ends are there. Sorts `ends`. */
+/* Writes the arrows both of whose ends were recorded. Sorts `ends`. */
 void ls__trace_write_flows(ls__trace_out *out, ls__trace_tips *ends);
 
 #endif

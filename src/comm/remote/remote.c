@@ -192,8 +192,9 @@ static void take_claim(ls_group *group, int from, const ls__message *message)
     }
 }
 
-/* Member 0 has decided. On this host it says nothing new of a claimant here; from another host it
- * tells each member here, which writes its own block, because the claimant writes its own. */
+/* Member 0 has decided. If member 0 is on this host, a message about a claimant of this host brings
+ * nothing new. If it is on another host, all members here get the message, and each writes only to
+ * its own block: a claimant's block is shared memory, which the claimant may be writing. */
 static void take_failed(ls_group *group, const ls__message *message)
 {
     cause c;

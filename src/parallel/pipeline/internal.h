@@ -27,14 +27,14 @@
 #include "base/env.h"
 #include "schedule/schedule.h"
 
-typedef struct ls__value_head { /* what is said of a value before its elements */
+typedef struct ls__value_head { /* the header sent before a value's elements */
     int32_t dtype, ndim;
     bool requires_grad, known; /* known: there was such a head */
     bool channels_last;        /* in memory [N,H,W,C], which `dim` says then */
     int64_t dim[LS_DIMS_MAX];
 } ls__value_head;
 
-/* The way of one value from the stage that makes it to one that takes it. */
+/* Where one value goes: from the stage that makes it to one that takes it. */
 typedef struct ls__route {
     int part;     /* whose result */
     int from, to; /* stages */
@@ -43,7 +43,7 @@ typedef struct ls__route {
     bool own;     /* it is on this rank, too: values are handed over */
 } ls__route;
 
-/* Sizes of one message for which memory is prepared: a long and a short batch by turns, and some more. */
+/* Sizes of one message for which memory is prepared, e.g. alternating long and short batches. */
 #define LS__SIZES_PREPARED 4
 
 /* What is under way on a route, of one micro-batch. */
