@@ -50,42 +50,43 @@ LS_API ls_status ls_backward_weighted(ls_tensor *loss, double weight);
  * wrappers with a parameter that the graph reaches take part, so a process that wraps several parts
  * of a cut graph calls this function for all of them.
  *
- * Errors, before any gradient is computed, besides those of ls_backward: LS_ERR_INVALID for NULL, two
- * equal handles, or a shape or dtype of dys[i] that differs; LS_ERR_STATE for a tensor that requires
- * no gradient or belongs to a suspended scope. */
+ * Errors, before any gradient is computed, besides those of ls_backward: LS_ERR_INVALID for NULL,
+ * two equal handles, or a shape or dtype of dys[i] that differs; LS_ERR_STATE for a tensor that
+ * requires no gradient or belongs to a suspended scope. */
 LS_API ls_status ls_backward_from(ls_tensor *const *ys, ls_tensor *const *dys, int n);
 
-/* The same with the weight of ls_backward_weighted. dys contain the factor `weight` already; nothing
- * is scaled, and the weight is announced to the reducer. A dys[i] of NULL stands for `weight`, so the
- * last part calls ls_backward_from_weighted(&loss, NULL, 1, weight), and ls_grad of its leaves has the
- * factor. With weight 0 nothing is computed: these gradients stay absent, and every dys[i] may be
- * NULL. Unlike in ls_backward_weighted, leaves outside a wrapper are allowed: the received
- * activations. */
+/* The same with the weight of ls_backward_weighted. dys contain the factor `weight` already;
+ * nothing is scaled, and the weight is announced to the reducer. A dys[i] of NULL stands for
+ * `weight`, so the last part calls ls_backward_from_weighted(&loss, NULL, 1, weight), and ls_grad
+ * of its leaves has the factor. With weight 0 nothing is computed: these gradients stay absent, and
+ * every dys[i] may be NULL. Unlike in ls_backward_weighted, leaves outside a wrapper are allowed:
+ * the received activations. */
 LS_API ls_status ls_backward_from_weighted(ls_tensor *const *ys, ls_tensor *const *dys, int n,
                                            double weight);
 
-/* Backward in two parts, for pipelines that compute weight gradients while they would wait (Qi et al.,
- * "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2; stage_backward_input and
+/* Backward in two parts, for pipelines that compute weight gradients while they would wait (Qi et
+ * al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2; stage_backward_input and
  * stage_backward_weight of torch.distributed.pipelining).
  *
  * ls_backward_input_part is ls_backward_from (options->weighted: ls_backward_from_weighted), but
- * computes only what the gradients of options->inputs need; these are final when it returns. The other
- * gradients are put off until ls_backward_weight_part, which is called once, when the same scope is
- * the innermost one again; scopes may be suspended in between. Parameters, their hooks, and wrappers
- * (ls_ddp_new) take part in the weight part only, which is collective where ls_backward is.
+ * computes only what the gradients of options->inputs need; these are final when it returns. The
+ * other gradients are put off until ls_backward_weight_part, which is called once, when the same
+ * scope is the innermost one again; scopes may be suspended in between. Parameters, their hooks,
+ * and wrappers (ls_ddp_new) take part in the weight part only, which is collective where
+ * ls_backward is.
  *
  * The bits, and the order in which parameters become ready, are those of ls_backward_from, if both
- * parts run in the order of the micro-batches. What the weight part reads, activations and gradients
- * of operations with parameters, is kept until then, and all else is freed by the input part. The
- * derivative of an activation inside a linear layer is computed once; other operations that have both
- * kinds of inputs run twice, each time for some of them (for ls_lstm this repeats the recursion over
- * time). A user's function (function.h) through which an input is reached runs once, in the input
- * part, with gradients for all its inputs; a recomputed function runs again there and is kept
- * until the weight part, for what that reads. Operations that lead to no input, such as casts of
- * parameters, run in the weight part; without inputs that is everything.
+ * parts run in the order of the micro-batches. What the weight part reads, activations and
+ * gradients of operations with parameters, is kept until then, and all else is freed by the input
+ * part. The derivative of an activation inside a linear layer is computed once; other operations
+ * that have both kinds of inputs run twice, each time for some of them (for ls_lstm this repeats
+ * the recursion over time). A user's function (function.h) through which an input is reached runs
+ * once, in the input part, with gradients for all its inputs; a recomputed function runs again
+ * there and is kept until the weight part, for what that reads. Operations that lead to no input,
+ * such as casts of parameters, run in the weight part; without inputs that is everything.
  *
- * Errors besides those of ls_backward_from: LS_ERR_STATE when an input is not a leaf or belongs to a
- * wrapper, when the innermost scope has a weight part to run already (input part) or none (weight
+ * Errors besides those of ls_backward_from: LS_ERR_STATE when an input is not a leaf or belongs to
+ * a wrapper, when the innermost scope has a weight part to run already (input part) or none (weight
  * part). After an error of either part nothing is put off. A scope that ends before its weight part
  * has run logs a warning. */
 typedef struct ls_backward_part_options {

@@ -9,8 +9,8 @@
  *
  * A plug-in is a shared object that exports one function, `ls_backend_plugin`. It needs only this
  * header and must not link the library. It lists its promises (ls_backend_capabilities); the
- * library refuses all other requests with an error and does not pass them to the plug-in. docs/backends.md
- * describes how to write one, tests/plugins/loop.c is an example.
+ * library refuses all other requests with an error and does not pass them to the plug-in.
+ * docs/backends.md describes how to write one, tests/plugins/loop.c is an example.
  *
  * Rules for all functions of a plug-in:
  * - The library makes one call at a time into a plug-in, from any thread, so
@@ -63,7 +63,8 @@ typedef enum ls_backend_kind {
 /* What a backend promises beyond moving data. */
 typedef enum ls_backend_flag {
     /* Sums are added in the library's order: a binary tree over the ranks, adjacent pairs first,
-     * split at the largest power of two; 16-bit floats accumulate in float32 and are rounded once. */
+     * split at the largest power of two; 16-bit floats accumulate in float32 and are rounded
+     * once. */
     LS_BACKEND_CANONICAL = 1 << 0,
     /* `abort` ends operations in flight, and their buffers are not touched any more. */
     LS_BACKEND_ABORTABLE = 1 << 1,
@@ -125,9 +126,9 @@ typedef struct ls_backend_operation {
     int root;          /* SEND, RECV: the peer, a rank of the group */
     uint64_t sequence; /* of the group, growing; SEND and RECV: see `message` */
     uint64_t message;  /* SEND, RECV: number of the message between the two ranks in this
-                           direction, the same on both sides, each used once */
+                          direction, the same on both sides, each used once */
     const void *input; /* NULL on ranks that have none; equal to `output`, or to this rank's block
-                           of it, in place, as in comm.h */
+                          of it, in place, as in comm.h */
     void *output;      /* NULL on ranks that have none */
     int64_t count;     /* elements, of each block where there are blocks; SEND, RECV: of all */
     size_t element;    /* bytes of one */
@@ -139,16 +140,16 @@ typedef struct ls_backend_operation {
     void *combine_arg;
 } ls_backend_operation;
 
-/* Messages between the ranks of the job, for LS_BACKEND_PROGRAMS: the steps of the library's programs
- * and its announcements (LOCKSTEP_DATA_PLANE). Heartbeats and root causes stay on the library's own
- * connections. Between two ranks messages arrive complete, unchanged and in order.
+/* Messages between the ranks of the job, for LS_BACKEND_PROGRAMS: the steps of the library's
+ * programs and its announcements (LOCKSTEP_DATA_PLANE). Heartbeats and root causes stay on the
+ * library's own connections. Between two ranks messages arrive complete, unchanged and in order.
  *
- * Requests are numbers from 0 to requests - 1, chosen by the library: each names at most one send or
- * receive in flight, so a plug-in keeps an array of them and allocates nothing for a message. */
+ * Requests are numbers from 0 to requests - 1, chosen by the library: each names at most one send
+ * or receive in flight, so a plug-in keeps an array of them and allocates nothing for a message. */
 typedef struct ls_backend_transport {
     size_t size;
-    /* Opens the transport of all ranks, `world`. The only function that may wait for other ranks: it
-     * is called in ls_init, before these have connections to each other. */
+    /* Opens the transport of all ranks, `world`. The only function that may wait for other ranks:
+     * it is called in ls_init, before these have connections to each other. */
     ls_status (*open)(const ls_backend_group_spec *world, int requests, void **transport,
                       char *error);
     /* Called until it returns LS_OK: messages can be sent to all ranks; or an error. */
@@ -163,8 +164,8 @@ typedef struct ls_backend_transport {
     /* Moves messages, and stores the requests that have ended, in any order, and the bytes of each
      * that received; both arrays have room for all. Returns how many, or a negative ls_status. */
     int (*poll)(void *transport, int *ended, size_t *received, char *error);
-    /* `failed`: the job has failed, and a rank may be dead. Then no other function of the transport is
-     * called any more, and the library never frees the memory of requests in flight. */
+    /* `failed`: the job has failed, and a rank may be dead. Then no other function of the transport
+     * is called any more, and the library never frees the memory of requests in flight. */
     void (*close)(void *transport, bool failed);
 } ls_backend_transport;
 
@@ -179,16 +180,17 @@ typedef struct ls_backend {
      * further libraries and fail, for example because they are missing. */
     ls_status (*describe)(ls_backend_capabilities *out, char *error);
 
-    /* Begins to open a group: makes *group and writes this rank's address, capabilities.address_bytes
-     * bytes, to `address`. Nothing of another rank is needed. */
+    /* Begins to open a group: makes *group and writes this rank's address,
+     * capabilities.address_bytes bytes, to `address`. Nothing of another rank is needed. */
     ls_status (*open)(const ls_backend_group_spec *spec, void *address, void **group, char *error);
     /* Called with the addresses of all ranks, [ranks][address_bytes], until it returns LS_OK: the
      * group can be used; or an error. All ranks of the group call it at about the same time, so it
-     * may make a collective call of its own library, such as MPI_Comm_create_group, which waits until
-     * the other ranks have called it, too. */
+     * may make a collective call of its own library, such as MPI_Comm_create_group, which waits
+     * until the other ranks have called it, too. */
     ls_status (*connect)(void *group, const void *addresses, char *error);
     /* Frees the group. Local. `failed`: the group has failed, and a rank may be dead; otherwise no
-     * operation is in flight. A failed group whose operations could not be aborted is not closed. */
+     * operation is in flight. A failed group whose operations could not be aborted is not
+     * closed. */
     void (*close)(void *group, bool failed);
 
     /* Starts an operation, whose descriptors agree on all ranks. All ranks start the collectives of

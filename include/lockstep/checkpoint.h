@@ -25,26 +25,25 @@
  *                                          version is 3 if a file holds several pieces of a tensor,
  *                                          else 2; both are read
  * A checkpoint is written to a temporary folder and renamed when it is completely on the disk, so a
- * folder with such a name is complete. The newest `keep` checkpoints remain. A save whose tensors hold
- * NaN or infinity is written like any other, but a warning and "nonfinite" in the manifest name the
- * tensor, and it pushes no finite one out: while none of the newest `keep` is finite, the newest
- * finite one remains beside them. Loading runs no code,
- * and every size is compared with the file before memory is allocated. The job that writes holds a
- * lock on DIR/lock.
+ * folder with such a name is complete. The newest `keep` checkpoints remain. A save whose tensors
+ * hold NaN or infinity is written like any other, but a warning and "nonfinite" in the manifest
+ * name the tensor, and it pushes no finite one out: while none of the newest `keep` is finite, the
+ * newest finite one remains beside them. Loading runs no code, and every size is compared with the
+ * file before memory is allocated. The job that writes holds a lock on DIR/lock.
  *
  * A checkpoint contains the values of the state visitors (state.h) under logical names, without
  * buckets or ranks. Save between steps, because gradients are not saved.
  *
  * What the ranks show when they save:
- * - Each rank shows what it has. Where several show one name, dtype and global shape of a tensor, or
- *   the value of a scalar, are the same on them.
+ * - Each rank shows what it has. Where several show one name, dtype and global shape of a tensor,
+ *   or the value of a scalar, are the same on them.
  * - The slices of a tensor that all ranks show are together the whole tensor. Two slices are equal
  *   (replicas, written once, by these ranks in turns) or have no element in common. The numbers of
  *   replicas are the same: their checksums are compared. After local steps (ls_ddp_set_local) call
  *   ls_ddp_average with the optimizer first, or show each rank's state under a name of its own.
- * When they load, each rank again shows what it wants to have, in any slices: what 4 pipeline stages
- * saved is loaded by 2 or by 1, a sharded tensor by ranks that hold it whole, and the reverse. What is
- * in the checkpoint must be shown by some rank, unless `partial` is set.
+ * When they load, each rank again shows what it wants to have, in any slices: what 4 pipeline
+ * stages saved is loaded by 2 or by 1, a sharded tensor by ranks that hold it whole, and the
+ * reverse. What is in the checkpoint must be shown by some rank, unless `partial` is set.
  *
  * - With the same number of ranks, training continues bit for bit.
  * - With another number, no sample is lost or repeated: the position of a loader is (epoch, samples
@@ -53,8 +52,9 @@
  *   or dropped with drop_last, as at the end of any epoch. The program chooses the batch of a
  *   *rank*, so with more ranks the global batch grows unless the program reduces it.
  *
- * A file system that hangs ends a call with LS_ERR_TIMEOUT after timeout_ms; the text names the file.
- * The object can then only be freed; a thread and its memory remain until the end of the process.
+ * A file system that hangs ends a call with LS_ERR_TIMEOUT after timeout_ms; the text names the
+ * file. The object can then only be freed; a thread and its memory remain until the end of the
+ * process.
  *
  * LS_ERR_SYSTEM (disk full, for example), LS_ERR_FORMAT and LS_ERR_NOT_FOUND name the path. An
  * error of one rank is returned on all ranks.
@@ -97,9 +97,9 @@ typedef struct ls_checkpoint_options {
 LS_DEFAULTS_FUNCTION(checkpoint)
 
 /* Opens the folder. Rank 0 creates it if it does not exist, and removes incomplete files of a job
- * that died. Collective; the group is borrowed. LS_ERR_STATE while another job writes to the folder,
- * with the process and the host of that job's rank 0; the lock of a job that died does not count.
- * Such a folder can be opened with load_only; if a checkpoint disappears meanwhile,
+ * that died. Collective; the group is borrowed. LS_ERR_STATE while another job writes to the
+ * folder, with the process and the host of that job's rank 0; the lock of a job that died does not
+ * count. Such a folder can be opened with load_only; if a checkpoint disappears meanwhile,
  * ls_checkpoint_load uses a newer one. */
 LS_API ls_status ls_checkpoint_new(const char *folder, ls_group *group,
                                    const ls_checkpoint_options *options, ls_checkpoint **out);
@@ -108,13 +108,13 @@ LS_API ls_status ls_checkpoint_new(const char *folder, ls_group *group,
  * copied their shares (1/ranks of replicated tensors) to memory that is reused by the next save. An
  * error in writing is returned, with the same text on all ranks, by the next call, which then does
  * nothing else. If the previous save is still being written, the call waits for it. Saving a step
- * again replaces it, but LS_ERR_INVALID instead of a state that is not finite in place of a finite one.
- * LS_ERR_STATE when the folder contains a later step of another run (a damaged
- * one that ls_checkpoint_load skipped is renamed). LS_ERR_MISMATCH names a tensor or scalar that is
- * not the same on two ranks (its shape or its numbers), the slice of a tensor that no rank shows, or
- * two slices that overlap.
- * LS_ERR_LIMIT above 256 MiB of names, shapes and slices, those of ranks that show the same counted
- * once. The cost of comparing them is n log n; ranks that all show the same exchange a hash. */
+ * again replaces it, but LS_ERR_INVALID instead of a state that is not finite in place of a finite
+ * one. LS_ERR_STATE when the folder contains a later step of another run (a damaged one that
+ * ls_checkpoint_load skipped is renamed). LS_ERR_MISMATCH names a tensor or scalar that is not the
+ * same on two ranks (its shape or its numbers), the slice of a tensor that no rank shows, or two
+ * slices that overlap. LS_ERR_LIMIT above 256 MiB of names, shapes and slices, those of ranks that
+ * show the same counted once. The cost of comparing them is n log n; ranks that all show the same
+ * exchange a hash. */
 LS_API ls_status ls_checkpoint_save(ls_checkpoint *checkpoint, int64_t step,
                                     const ls_checkpoint_item *items, int count);
 
@@ -123,13 +123,13 @@ LS_API ls_status ls_checkpoint_wait(ls_checkpoint *checkpoint);
 
 /* Loads the newest complete checkpoint into the items and sets *step. Collective; all ranks load
  * the same checkpoint. If it is damaged (a file is missing, or its bytes are not those that were
- * written), a warning names it, the previous one is loaded, and the next save renames the damaged one
- * to damaged-step-…, of which the newest two remain. LS_ERR_SYSTEM when a file cannot be read now (no
- * descriptor, no permission, an error of the disk): this may pass, so no older checkpoint is loaded.
- * A warning names a tensor that was saved with NaN or infinity.
- * LS_ERR_NOT_FOUND if the folder has no checkpoint, LS_ERR_FORMAT if all are damaged. LS_ERR_MISMATCH
- * names a tensor or scalar whose shape or dtype differs, that a rank shows and the checkpoint lacks, or
- * that the checkpoint has and no rank shows; nothing is changed then. */
+ * written), a warning names it, the previous one is loaded, and the next save renames the damaged
+ * one to damaged-step-…, of which the newest two remain. LS_ERR_SYSTEM when a file cannot be read
+ * now (no descriptor, no permission, an error of the disk): this may pass, so no older checkpoint
+ * is loaded. A warning names a tensor that was saved with NaN or infinity. LS_ERR_NOT_FOUND if the
+ * folder has no checkpoint, LS_ERR_FORMAT if all are damaged. LS_ERR_MISMATCH names a tensor or
+ * scalar whose shape or dtype differs, that a rank shows and the checkpoint lacks, or that the
+ * checkpoint has and no rank shows; nothing is changed then. */
 LS_API ls_status ls_checkpoint_load(ls_checkpoint *checkpoint, const ls_checkpoint_item *items,
                                     int count, int64_t *step);
 

@@ -63,16 +63,16 @@ typedef struct ls_group_options {
     int count;
     const char *name;
     /* What moves the data of the group's operations (backend.h): "native", or the name or path of a
-     * plug-in, such as "loop". NULL: the parent's; the world's is LOCKSTEP_BACKEND. All ranks must ask
-     * for the same one. */
+     * plug-in, such as "loop". NULL: the parent's; the world's is LOCKSTEP_BACKEND. All ranks must
+     * ask for the same one. */
     const char *backend;
     bool canonical_sums; /* refuse a backend that does not add in the order described above */
 } ls_group_options;
 #define LS_DEFAULTS_ls_group_options
 LS_DEFAULTS_FUNCTION(group)
 
-/* ls_group_new with options. LS_ERR_NOT_FOUND, LS_ERR_UNSUPPORTED or another error of the plug-in, on
- * all ranks alike, when one of them cannot use the backend. */
+/* ls_group_new with options. LS_ERR_NOT_FOUND, LS_ERR_UNSUPPORTED or another error of the plug-in,
+ * on all ranks alike, when one of them cannot use the backend. */
 LS_API ls_status ls_group_create(ls_group *parent, const ls_group_options *options, ls_group **out);
 
 /* The name of the group's backend (borrowed); "native" of a NULL group. Local call. */
@@ -117,8 +117,8 @@ LS_API ls_status ls_group_round_robin(ls_group *const *groups, int count, const 
                                       ls_group **out);
 
 /* Waits for the group's operations and frees it (MPI_Comm_free). Collective; NULL is allowed.
- * LS_ERR_STATE, at once and with nothing freed, while a DDP wrapper, a reducer, a mesh or a handle of
- * ls_group_round_robin still uses it: free that first. ls_finalize frees groups in any case. */
+ * LS_ERR_STATE, at once and with nothing freed, while a DDP wrapper, a reducer, a mesh or a handle
+ * of ls_group_round_robin still uses it: free that first. ls_finalize frees groups in any case. */
 LS_API ls_status ls_group_free(ls_group *group);
 
 /* Fails the group on every member with LS_ERR_ABORTED and the text `why` (copied; ncclCommAbort).
@@ -140,8 +140,8 @@ LS_API ls_status ls_group_dealloc(ls_group *group, void *memory);
 
 typedef struct ls_collective_options {
     size_t size;
-    const char
-        *tag; /* names the data in reports ("bucket 3: fc1.weight …"); ranks must agree; copied */
+    const char *tag;    /* names the data in reports ("bucket 3: fc1.weight …"); ranks must agree;
+                           copied */
     int64_t timeout_ms; /* deadline of this operation; 0: the runtime's default */
     ls_stream *stream;  /* NULL: the host */
     double divisor;     /* SUM only: divides the sum once; 0: no division. Ranks must agree */
@@ -372,7 +372,8 @@ LS_API ls_status ls_scatter_bytes(ls_group *group, const ls_bytes *in, int root,
 /* ---- work --------------------------------------------------------------------------------- */
 
 /* Waits for the operation, returns its status and releases the handle (MPI_Wait). Call it once per
- * handle: a second call is LS_ERR_INVALID, unless another operation has got the handle meanwhile. */
+ * handle: a second call is LS_ERR_INVALID, unless another operation has got the handle
+ * meanwhile. */
 LS_API ls_status ls_work_wait(ls_work *work);
 
 /* LS_IN_PROGRESS, or the operation's status. It does not block and does not release the handle. */

@@ -93,9 +93,9 @@ LS_API ls_dataset *ls_npy_dataset_new(const char *x, const char *y);
  * 20240801: uint32); the first bytes decide. A sample is a window of context + 1 tokens, which
  * never crosses the end of a shard: x int32 [context], y int32 [context], the same shifted by one.
  * `path` is a shard or a folder, of which all *.bin are read (recursive, sorted by name, without
- * symbolic links). Shards are mapped. A file without a header beside which another tool's index lies
- * (Megatron's or fairseq's .idx), or with a vocabulary above 65536, is LS_ERR_UNSUPPORTED; one whose
- * every second token is 0, as of 4-byte tokens, is warned of. */
+ * symbolic links). Shards are mapped. A file without a header beside which another tool's index
+ * lies (Megatron's or fairseq's .idx), or with a vocabulary above 65536, is LS_ERR_UNSUPPORTED; one
+ * whose every second token is 0, as of 4-byte tokens, is warned of. */
 typedef struct ls_tokens_options {
     size_t size;
     int64_t context;  /* tokens of a sample; default 128 */
@@ -183,9 +183,9 @@ typedef struct ls_loader_options {
     int prefetch; /* batches that a thread reads ahead; default 2; 0: ls_loader_next reads them */
     ls_feed feed; /* default LS_FEED_SPLIT */
     int shards; /* of a step, over all ranks; default 0. See ls_ddp_options.shards: the rank's batch
-                     is handed out in shards/ranks calls, in equal parts, each with the step's
-                     number and its own sample offset (random.h). The state can be saved only
-                     between steps. Not with SHARED, nor with a shorter last step */
+                   is handed out in shards/ranks calls, in equal parts, each with the step's
+                   number and its own sample offset (random.h). The state can be saved only
+                   between steps. Not with SHARED, nor with a shorter last step */
 } ls_loader_options;
 #define LS_DEFAULTS_ls_loader_options .prefetch = 2,
 LS_DEFAULTS_FUNCTION(loader)
@@ -205,9 +205,9 @@ typedef struct ls_batch {
  * borrowed: free the loader before them. Collective with LS_FEED_SCATTER. */
 LS_API ls_loader *ls_loader_new(ls_dataset *dataset, ls_sampler *sampler,
                                 const ls_loader_options *options);
-/* NULL is allowed. If the data set's get function hangs in the loader's thread for longer than the job's
- * timeout, a warning is logged, and the memory of the loader and of the data set stays allocated
- * (ls_dataset_free then does nothing). */
+/* NULL is allowed. If the data set's get function hangs in the loader's thread for longer than the
+ * job's timeout, a warning is logged, and the memory of the loader and of the data set stays
+ * allocated (ls_dataset_free then does nothing). */
 LS_API void ls_loader_free(ls_loader *loader);
 /* Fills *batch with the next batch and sets the step context of random.h. False at the end of an
  * epoch, after which the next call begins the next epoch, or on an error (ls_loader_status), such

@@ -53,32 +53,33 @@ typedef struct ls_ddp_options {
     ls_reduce_mode mode; /* default LS_REDUCE_OVERLAP; see reducer.h */
     ls_dtype wire_dtype; /* LS_BFLOAT16: gradients travel as bfloat16 (bf16_compress_hook); default
                             LS_FLOAT32: as they are. See reducer.h for what it gives up */
-    int check_every; /* synchronised backwards between two comparisons of all ranks' parameters, which
-                        must be equal to the bit; LS_ERR_MISMATCH names parameter and rank. Default
-                        100; 0: never. All ranks set the same */
-    int shards; /* equal bits for any number of ranks (exact=layout): a power of two; 0, the default:
-                   only for equal numbers. See below. All ranks set the same */
+    int check_every;     /* synchronised backwards between two comparisons of all ranks' parameters,
+                            which must be equal to the bit; LS_ERR_MISMATCH names parameter and
+                            rank. Default 100; 0: never. All ranks set the same */
+    int shards; /* equal bits for any number of ranks (exact=layout): a power of two; 0, the
+                   default: only for equal numbers. See below. All ranks set the same */
 } ls_ddp_options;
 #define LS_DEFAULTS_ls_ddp_options                                                                 \
     .bucket_bytes = LS_BUCKET_BYTES_AUTO, .first_bucket_bytes = 1 << 20,                           \
     .broadcast_buffers = true, .check_every = 100,
 LS_DEFAULTS_FUNCTION(ddp)
 
-/* With `shards` = S, training has the same bits on every number of ranks that is a power of two up to
- * S, also when it continues from a checkpoint on another number. A step then consists of S backward
- * passes: S/ranks on each rank, of the same number of samples, in the order in which a loader with
- * the same ls_loader_options.shards gives them. Only the last one of a rank communicates
- * (ls_ddp_set_sync has no effect), and the gradient is the mean over the shards' losses, so do not
- * scale the losses. The gradients of the shards are computed apart and added in one binary tree over
- * the shards. That costs log2(S/ranks) gradients of memory and one addition of all gradients for
- * each shard (docs/ddp.md). Running statistics of batch norm are those of shard 0.
+/* With `shards` = S, training has the same bits on every number of ranks that is a power of two up
+ * to S, also when it continues from a checkpoint on another number. A step then consists of S
+ * backward passes: S/ranks on each rank, of the same number of samples, in the order in which a
+ * loader with the same ls_loader_options.shards gives them. Only the last one of a rank
+ * communicates (ls_ddp_set_sync has no effect), and the gradient is the mean over the shards'
+ * losses, so do not scale the losses. The gradients of the shards are computed apart and added in
+ * one binary tree over the shards. That costs log2(S/ranks) gradients of memory and one addition of
+ * all gradients for each shard (docs/ddp.md). Running statistics of batch norm are those of shard
+ * 0.
  *
- * ls_ddp_new refuses what has no such promise: other numbers of ranks, parameters that are not float32,
- * `place`, wire_dtype, broadcast_buffers = false, and an algorithm in LOCKSTEP_ALGORITHM that is not exact;
- * ls_ddp_join and ls_ddp_set_local are refused as well, and so is a model whose batch norm takes the
- * statistics of all ranks (ls_sync_batch_norm_convert; LS_ERR_UNSUPPORTED). The promise holds for one execution path:
- * processors with the same instruction sets, one build. A loss that itself depends on other ranks is
- * the caller's matter. */
+ * ls_ddp_new refuses what has no such promise: other numbers of ranks, parameters that are not
+ * float32, `place`, wire_dtype, broadcast_buffers = false, and an algorithm in LOCKSTEP_ALGORITHM
+ * that is not exact; ls_ddp_join and ls_ddp_set_local are refused as well, and so is a model whose
+ * batch norm takes the statistics of all ranks (ls_sync_batch_norm_convert; LS_ERR_UNSUPPORTED).
+ * The promise holds for one execution path: processors with the same instruction sets, one build. A
+ * loss that itself depends on other ranks is the caller's matter. */
 
 /* Wraps `module` for data-parallel training over `group`
  * (torch.nn.parallel.DistributedDataParallel). Collective. Takes `module`: free only the returned
@@ -93,11 +94,11 @@ LS_API ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_op
 
 LS_API ls_module *ls_ddp_module(ls_module *ddp); /* the wrapped module; borrowed */
 
-/* Takes the wrapper off: frees it and returns the wrapped module, which belongs to the caller again.
- * Collective. Optimizers of the module remain usable, but nothing averages its gradients any more. To
- * change which parameters require gradients, or to add layers: unwrap, change, wrap again, and make a
- * new optimizer. A module without a wrapper is returned as it is; NULL with LS_ERR_STATE for a ddp
- * that is part of another module. */
+/* Takes the wrapper off: frees it and returns the wrapped module, which belongs to the caller
+ * again. Collective. Optimizers of the module remain usable, but nothing averages its gradients any
+ * more. To change which parameters require gradients, or to add layers: unwrap, change, wrap again,
+ * and make a new optimizer. A module without a wrapper is returned as it is; NULL with LS_ERR_STATE
+ * for a ddp that is part of another module. */
 LS_API ls_module *ls_ddp_unwrap(ls_module *ddp);
 
 /* Sets whether the next backward passes synchronise (require_backward_grad_sync); initially true.
@@ -129,28 +130,28 @@ static inline void ls_no_sync_cleanup_(const ls_no_sync_ *guard)
         ls_no_sync_enter_(net)
 #endif
 
-/* From now on every synchronising backward steps `optim`, bucket by bucket as averages arrive, while
- * later ones are still computed (_apply_optimizer_in_backward); the loop is forward and backward. The
- * bits are those of ls_optim_step after it. Gradients are absent afterwards. This gives up
+/* From now on every synchronising backward steps `optim`, bucket by bucket as averages arrive,
+ * while later ones are still computed (_apply_optimizer_in_backward); the loop is forward and
+ * backward. The bits are those of ls_optim_step after it. Gradients are absent afterwards. This
+ * gives up
  *   - clipping and looking at gradients: ls_clip_grad_norm finds none;
  *   - adding several synchronising backwards up; micro-batches under LS_NO_SYNC still add up;
  *   - all or nothing: when a backward fails, some parameters may have stepped, and replicas may
  *     differ: continue from a checkpoint.
  * `optim` is borrowed and must have all parameters of `ddp`; NULL ends it, which is due before the
- * optimizer is freed, if the module is used further. Set it on all ranks alike. LS_ERR_INVALID for a
- * module without a wrapper. Local call. */
+ * optimizer is freed, if the module is used further. Set it on all ranks alike. LS_ERR_INVALID for
+ * a module without a wrapper. Local call. */
 LS_API ls_status ls_ddp_step_in_backward(ls_module *ddp, ls_optim *optim);
 
 /* ---- ranks with unequal amounts of data ----------------------------------------------------- */
 
 typedef struct ls_ddp_join_options {
     size_t size;
-    bool
-        divide_by_initial_world_size; /* default true: a plain ls_backward's sums are divided by the
-                                          number of all ranks, so every sample keeps its weight; false:
-                                          by the number of ranks that still have data. Equal on all
-                                          ranks that have joined. Gradients of ls_backward_weighted
-                                          are divided by the sum of weights in both cases */
+    /* default true: a plain ls_backward's sums are divided by the number of all ranks, so every
+     * sample keeps its weight; false: by the number of ranks that still have data. Equal on all
+     * ranks that have joined. Gradients of ls_backward_weighted are divided by the sum of weights
+     * in both cases */
+    bool divide_by_initial_world_size;
 } ls_ddp_join_options;
 #define LS_DEFAULTS_ls_ddp_join_options .divide_by_initial_world_size = true,
 LS_DEFAULTS_FUNCTION(ddp_join)
@@ -172,31 +173,32 @@ LS_DEFAULTS_FUNCTION(ddp_join)
  *         … clip, ls_optim_step, ls_optim_zero_grad …
  *     }
  *
- * *more becomes false when all ranks have joined: there is nothing to step. The next epoch begins as
- * the first one did. Gradients that this rank accumulated without synchronisation before it ran out
- * of data take part. Call it once for each synchronising backward of the other ranks, whether
+ * *more becomes false when all ranks have joined: there is nothing to step. The next epoch begins
+ * as the first one did. Gradients that this rank accumulated without synchronisation before it ran
+ * out of data take part. Call it once for each synchronising backward of the other ranks, whether
  * ls_ddp_sync is true or not. Other collectives of a step (ls_metric_mean, ls_clip_grad_norm with a
- * group) need this rank, too: leave them out of the branch with data. With ls_sync_batch_norm_convert it
- * is refused (LS_ERR_UNSUPPORTED, LS_ERR_ABORTED on the other ranks): a rank that has joined runs no
- * forward pass, for which the others wait. Give it an empty batch of weight 0 instead. Without a wrapper
- * *more becomes false. Collective. */
+ * group) need this rank, too: leave them out of the branch with data. With
+ * ls_sync_batch_norm_convert it is refused (LS_ERR_UNSUPPORTED, LS_ERR_ABORTED on the other ranks):
+ * a rank that has joined runs no forward pass, for which the others wait. Give it an empty batch of
+ * weight 0 instead. Without a wrapper *more becomes false. Collective. */
 LS_API ls_status ls_ddp_join(ls_module *ddp, const ls_ddp_join_options *options, bool *more);
 
 /* ---- local steps ---------------------------------------------------------------------------- */
 
-/* Says that the replicas may differ from now on (initially false): optimizers may step on gradients of
- * this rank alone, and the ranks' parameters are not compared. ls_ddp_set_sync still says which
+/* Says that the replicas may differ from now on (initially false): optimizers may step on gradients
+ * of this rank alone, and the ranks' parameters are not compared. ls_ddp_set_sync still says which
  * backwards average gradients. All ranks set the same. Local SGD (PeriodicModelAverager) averages
  * parameters every n steps:
  *
  *     LS_CHECK(ls_ddp_set_local(net, true));
  *     LS_CHECK(ls_ddp_set_sync(net, false));
- *     for each step: ls_backward, ls_optim_step, ls_optim_zero_grad; after every nth: ls_ddp_average
+ *     for each step: ls_backward, ls_optim_step, ls_optim_zero_grad
+ *     after every nth: ls_ddp_average
  *
  * Gradients of ls_backward_weighted are divided by the sum of this rank's weights. `false` ends the
- * mode: LS_ERR_STATE unless ls_ddp_average followed the last step. ls_checkpoint_save refuses replicas
- * that differ: average before it, with `optim`. A module without a wrapper ignores
- * the call. Local call. */
+ * mode: LS_ERR_STATE unless ls_ddp_average followed the last step. ls_checkpoint_save refuses
+ * replicas that differ: average before it, with `optim`. A module without a wrapper ignores the
+ * call. Local call. */
 LS_API ls_status ls_ddp_set_local(ls_module *ddp, bool local);
 LS_API bool ls_ddp_local(const ls_module *ddp); /* false for a module without a wrapper */
 
@@ -205,18 +207,18 @@ typedef struct ls_ddp_average_options {
     double weight;   /* of this rank's parameters, >= 0, for example its samples since the last
                         average; 0: the others' are taken. Default 1 */
     ls_optim *optim; /* its state (momentum, moments, master copies) is averaged, too, step numbers
-                        become the largest. Without it each rank keeps its own, which is usual as long
-                        as the steps stay local, but not before the mode ends. Default NULL */
+                        become the largest. Without it each rank keeps its own, which is usual as
+                        long as the steps stay local, but not before the mode ends. Default NULL */
 } ls_ddp_average_options;
 #define LS_DEFAULTS_ls_ddp_average_options .weight = 1.0,
 LS_DEFAULTS_FUNCTION(ddp_average)
 
-/* The parameters become their mean over the ranks (of each one's reduce group), weighted; buffers those
- * of rank 0, unless broadcast_buffers is false. The same bytes on all ranks. LS_ERR_STATE outside the
- * mode of ls_ddp_set_local, LS_ERR_INVALID for a weight that is negative or not finite, if the sum
- * of all weights is 0, or if a parameter of one rank is not finite, which fails the group and names
- * both. Without a wrapper nothing happens. Collective. One operation for each type of
- * parameters and group. */
+/* The parameters become their mean over the ranks (of each one's reduce group), weighted; buffers
+ * those of rank 0, unless broadcast_buffers is false. The same bytes on all ranks. LS_ERR_STATE
+ * outside the mode of ls_ddp_set_local, LS_ERR_INVALID for a weight that is negative or not finite,
+ * if the sum of all weights is 0, or if a parameter of one rank is not finite, which fails the
+ * group and names both. Without a wrapper nothing happens. Collective. One operation for each type
+ * of parameters and group. */
 LS_API ls_status ls_ddp_average(ls_module *ddp, const ls_ddp_average_options *options);
 
 /* ---- where the time of a step goes ---------------------------------------------------------- */
@@ -244,10 +246,10 @@ LS_API ls_status ls_ddp_get_stats(const ls_module *ddp, ls_ddp_stats *out);
 
 /* The gradient-ready timeline of the last synchronised step as JSON, terminated by a zero: for each
  * parameter its name, elements, type, bucket, and when its gradient was ready and its bucket was
- * launched and reduced (seconds since backward began; null: it did not happen); and the buckets in the
- * order of launching, with their bytes. *needed, unless NULL,
- * becomes the bytes that it takes; LS_ERR_LIMIT when `bytes` are fewer (out may be NULL with 0). Local
- * call. The same as numbers: ls_reducer_get_event of ls_ddp_reducer. */
+ * launched and reduced (seconds since backward began; null: it did not happen); and the buckets in
+ * the order of launching, with their bytes. *needed, unless NULL, becomes the bytes that it takes;
+ * LS_ERR_LIMIT when `bytes` are fewer (out may be NULL with 0). Local call. The same as numbers:
+ * ls_reducer_get_event of ls_ddp_reducer. */
 LS_API ls_status ls_ddp_timeline(ls_module *ddp, char *out, size_t bytes, size_t *needed);
 LS_API ls_reducer *ls_ddp_reducer(ls_module *ddp); /* borrowed; NULL: not a ddp */
 
@@ -256,9 +258,9 @@ LS_API ls_reducer *ls_ddp_reducer(ls_module *ddp); /* borrowed; NULL: not a ddp 
 LS_API ls_status ls_replicas_identical(ls_module *module, ls_group *group, int *identical,
                                        uint64_t *hash);
 
-/* *mean becomes the mean of all ranks' values, each with its weight: of a loss or an accuracy with the
- * number of samples, however uneven the shares. A rank with weight 0 may have any value, NaN too; NaN
- * where all weights are 0. The same bits on all ranks. Weights are >= 0. Collective. */
+/* *mean becomes the mean of all ranks' values, each with its weight: of a loss or an accuracy with
+ * the number of samples, however uneven the shares. A rank with weight 0 may have any value, NaN
+ * too; NaN where all weights are 0. The same bits on all ranks. Weights are >= 0. Collective. */
 LS_API ls_status ls_metric_mean(ls_group *group, double value, double weight, double *mean);
 
 #if !defined(LS_NO_SITES)

@@ -30,8 +30,8 @@ typedef struct ls_mesh ls_mesh;
  * their axis's name. Collective over `group`, which is borrowed until ls_mesh_free. LS_ERR_INVALID
  * for bad axes, LS_ERR_MISMATCH when ranks pass different ones. */
 LS_API ls_status ls_mesh_new(ls_group *group, const char *axes, ls_mesh **out);
-/* Frees the mesh and its groups. Collective; NULL is allowed. LS_ERR_STATE, with nothing freed, while
- * something else still uses one of these (ls_group_free). */
+/* Frees the mesh and its groups. Collective; NULL is allowed. LS_ERR_STATE, with nothing freed,
+ * while something else still uses one of these (ls_group_free). */
 LS_API ls_status ls_mesh_free(ls_mesh *mesh);
 
 /* Local calls. Of an axis that the mesh does not have: NULL, 0, -1 and false with the error set

@@ -1,9 +1,9 @@
 /* A program of MPI: its communicators become groups.
  *
- * This header calls MPI, so it is compiled with the MPI that the program uses; the library itself is
- * linked with none, and lockstep.h does not include it. Started by mpirun or srun, ls_init finds its
- * rank by itself, before or after MPI_Init, and nothing has to be set. docs/coming-from-mpi.md has a
- * table of the calls. */
+ * This header calls MPI, so it is compiled with the MPI that the program uses; the library itself
+ * is linked with none, and lockstep.h does not include it. Started by mpirun or srun, ls_init finds
+ * its rank by itself, before or after MPI_Init, and nothing has to be set. docs/coming-from-mpi.md
+ * has a table of the calls. */
 #ifndef LOCKSTEP_MPI_H
 #define LOCKSTEP_MPI_H
 
@@ -58,8 +58,8 @@ static inline ls_status ls_mpi_status_(int code, const char *call)
                          code);
 }
 
-/* Rank 0 puts a key into the store of its job, and every rank looks whether its own store has it. Ranks
- * and threads that make other groups at the same time have keys of their own. */
+/* Rank 0 puts a key into the store of its job, and every rank looks whether its own store has it.
+ * Ranks and threads that make other groups at the same time have keys of their own. */
 static inline ls_status ls_mpi_same_job_(MPI_Comm comm, int rank, int size)
 {
     char key[96] = "";
@@ -98,10 +98,10 @@ static inline ls_status ls_mpi_same_job_(MPI_Comm comm, int rank, int size)
 /* *out becomes a group of the communicator's ranks, in their order there (ls_group_new). Collective
  * over the communicator: every member calls it after ls_init, and gets the same error if one has
  * not. `name` appears in reports (copied; NULL: a number). The group and the communicator are
- * independent afterwards; free the group with ls_group_free. Costs four small collectives of MPI and
- * one request of the store a rank. LS_ERR_STATE: outside MPI_Init … MPI_Finalize, or a rank has not
- * called ls_init; LS_ERR_INVALID: MPI_COMM_NULL, an inter-communicator, or a rank of another job;
- * LS_ERR_LIMIT: more than LS_MPI_RANKS_MAX ranks. */
+ * independent afterwards; free the group with ls_group_free. Costs four small collectives of MPI
+ * and one request of the store a rank. LS_ERR_STATE: outside MPI_Init … MPI_Finalize, or a rank has
+ * not called ls_init; LS_ERR_INVALID: MPI_COMM_NULL, an inter-communicator, or a rank of another
+ * job; LS_ERR_LIMIT: more than LS_MPI_RANKS_MAX ranks. */
 static inline ls_status ls_group_from_mpi(MPI_Comm comm, const char *name, ls_group **out)
 {
     int ranks[LS_MPI_RANKS_MAX], rank = 0, size = 0;

@@ -67,8 +67,8 @@ LS_API ls_status ls_module_status(const ls_module *module);
  * dot; a wrapper uses "", so that names below it are the same as without the wrapper. */
 LS_API ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *child);
 /* Adds `value` (contiguous, float32 or bfloat16) as a parameter: the module keeps it and makes it
- * require gradients. Returns the parameter. A buffer may have any dtype and requires no gradients. An
- * unsuitable tensor (NULL, wrong dtype, not contiguous) marks the module as failed;
+ * require gradients. Returns the parameter. A buffer may have any dtype and requires no gradients.
+ * An unsuitable tensor (NULL, wrong dtype, not contiguous) marks the module as failed;
  * ls_module_status reports it. */
 LS_API ls_tensor *ls_module_add_param(ls_module *module, const char *name, ls_tensor *value);
 LS_API ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *value);
@@ -199,9 +199,9 @@ LS_DEFAULTS_FUNCTION(conv2d_layer)
 LS_API ls_module *ls_conv2d_new(int64_t in, int64_t out, int64_t kernel,
                                 const ls_conv2d_layer_options *options);
 /* x [N,channels,H,W], or [N,channels] or [N,channels,L] (torch's BatchNorm1d), -> the same shape:
- * statistics of each channel over all other dimensions. Parameters weight (1) and bias (0) [channels]; buffers
- * running_mean (0) and running_var (1) [channels], num_batches_tracked (int64, a scalar). PyTorch's
- * defaults are eps 1e-5 and momentum 0.1. */
+ * statistics of each channel over all other dimensions. Parameters weight (1) and bias (0)
+ * [channels]; buffers running_mean (0) and running_var (1) [channels], num_batches_tracked (int64,
+ * a scalar). PyTorch's defaults are eps 1e-5 and momentum 0.1. */
 LS_API ls_module *ls_batch_norm2d_new(int64_t channels, double eps, double momentum);
 /* ls_relu(ls_add(ls_forward(layer, x), residual)) in one pass over memory; residual NULL: none.
  * `layer` must be one that ls_batch_norm2d_new made. */
@@ -219,12 +219,12 @@ LS_API ls_tensor *ls_batch_norm2d_relu(ls_module *layer, ls_tensor *x, ls_tensor
  *     net = ls_ddp_new(net, ls_world(), NULL);
  *
  * Collective, and so are from then on every training forward of such a layer, backward through it
- * (an all_gather of 2 channels + 1, and one of 2 channels, float64) and freeing the model: all ranks
- * run the same layers in the same order, those without data on an empty batch. The group is
+ * (an all_gather of 2 channels + 1, and one of 2 channels, float64) and freeing the model: all
+ * ranks run the same layers in the same order, those without data on an empty batch. The group is
  * duplicated. A group of one rank, and a model without batch norm, change nothing; converting again
  * takes the new group. LS_ERR_INVALID for NULL; LS_ERR_STATE for a model that is wrapped already.
- * ls_ddp_options.shards and ls_ddp_join are refused with it. A backward of weight 0 through ls_recompute
- * runs such a layer's segment again, because the other ranks wait for it. */
+ * ls_ddp_options.shards and ls_ddp_join are refused with it. A backward of weight 0 through
+ * ls_recompute runs such a layer's segment again, because the other ranks wait for it. */
 LS_API ls_status ls_sync_batch_norm_convert(ls_module *net, ls_group *group);
 /* See ls_max_pool2d, ls_avg_pool2d and ls_adaptive_avg_pool2d; the same numbers for both axes. */
 LS_API ls_module *ls_max_pool2d_new(int64_t kernel, int64_t stride, int64_t padding);
@@ -273,10 +273,10 @@ LS_API ls_module *ls_group_norm_new(int64_t groups, int64_t channels,
 /* These functions fill a tensor in place. Element i of a parameter is number i of a random stream
  * (random.h) that depends on the seed and on the parameter's name in the model, as ls_module_params
  * gives it: fnv1a64("blocks.3.qkv.weight") modulo 2^62. So the values do not depend on the other
- * parameters that a rank has made: layers 3 to 5 of a model, under the same names, are equal to those
- * of the whole model. Two models of one seed whose parameters have the same names and shapes begin
- * equally; for two that differ, change the seed in between (ls_manual_seed) or give them a common
- * parent. A second fill of a parameter draws the same numbers again.
+ * parameters that a rank has made: layers 3 to 5 of a model, under the same names, are equal to
+ * those of the whole model. Two models of one seed whose parameters have the same names and shapes
+ * begin equally; for two that differ, change the seed in between (ls_manual_seed) or give them a
+ * common parent. A second fill of a parameter draws the same numbers again.
  *
  * The name is complete only when the model is, so values are drawn when they are first used; the
  * seed is that of the time of the fill. If a program reads the values of a layer before it adds the
@@ -336,10 +336,10 @@ LS_DEFAULTS_FUNCTION(clip_grad_norm)
  * max_norm (torch's clip_grad_norm_); *norm (may be NULL) becomes the norm before scaling. Call it
  * after ls_backward has averaged the gradients. With options->group it is collective over the group
  * (one all_reduce of 8 bytes), and the norm has the same bits on all its ranks; give all the same
- * max_norm. A NaN or infinite norm is LS_ERR_INVALID, on all ranks, and changes nothing; the text names
- * the parameter. With max_norm INFINITY nothing is scaled, and the call is the check that a training
- * loop without clipping needs before ls_optim_step: LS_CHECK it, or zero the gradients and go on to
- * the next batch. It reads each gradient once. */
+ * max_norm. A NaN or infinite norm is LS_ERR_INVALID, on all ranks, and changes nothing; the text
+ * names the parameter. With max_norm INFINITY nothing is scaled, and the call is the check that a
+ * training loop without clipping needs before ls_optim_step: LS_CHECK it, or zero the gradients and
+ * go on to the next batch. It reads each gradient once. */
 LS_API ls_status ls_clip_grad_norm(ls_module *module, double max_norm,
                                    const ls_clip_grad_norm_options *options, double *norm);
 

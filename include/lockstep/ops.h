@@ -62,20 +62,20 @@ LS_API ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int dim);
 /* Joins tensors of one shape along a new dimension `dim` of the result: [..] -> [..,count,..].
  * Dtypes as for ls_concat. */
 LS_API ls_tensor *ls_stack(ls_tensor *const *tensors, int count, int dim);
-/* Puts the constant `value` around `a`: before[i] elements in front of dimension i, after[i] behind it
- * (torch.nn.functional.pad, whose list begins with the last dimension). Both shapes align at the
+/* Puts the constant `value` around `a`: before[i] elements in front of dimension i, after[i] behind
+ * it (torch.nn.functional.pad, whose list begins with the last dimension). Both shapes align at the
  * right, and dimensions in front of them stay: LS_SHAPE(top, left), LS_SHAPE(bottom, right) pads
  * images. Negative numbers crop. Works for any dtype; float32 and bfloat16 have gradients. */
 LS_API ls_tensor *ls_pad(ls_tensor *a, ls_shape before, ls_shape after, double value);
 /* Repeats `a` along its dimensions of size 1, and along new leading dimensions, to `shape`; -1
- * keeps a size (torch.Tensor.expand, but as a copy: no two elements of a tensor share memory). Works
- * for any dtype. Operations of two tensors broadcast without this. */
+ * keeps a size (torch.Tensor.expand, but as a copy: no two elements of a tensor share memory).
+ * Works for any dtype. Operations of two tensors broadcast without this. */
 LS_API ls_tensor *ls_expand(ls_tensor *a, ls_shape shape);
 /* out[i] becomes a view of the next sizes[i] elements of `a` along `dim`, for i in 0 … count-1; the
  * sizes add up to the dimension (torch.split). After an error all of `out` are poisoned. */
 LS_API ls_status ls_split(ls_tensor *a, int dim, const int64_t *sizes, int count, ls_tensor **out);
-/* out[i,j,k] = a[index[i,j,k],j,k] for dim 0, and likewise for other dims (torch.gather). `a` has any
- * dtype; float32 and bfloat16 have gradients. `index` (int32 or int64) has the same number of
+/* out[i,j,k] = a[index[i,j,k],j,k] for dim 0, and likewise for other dims (torch.gather). `a` has
+ * any dtype; float32 and bfloat16 have gradients. `index` (int32 or int64) has the same number of
  * dimensions as `a`; every dimension except `dim` must be no longer than a's. The result has the
  * shape of `index`. An index out of range is an error that names it. */
 LS_API ls_tensor *ls_gather_dim(ls_tensor *a, int dim, ls_tensor *index);
@@ -106,8 +106,8 @@ LS_API ls_tensor *ls_min_dim(ls_tensor *a, int dim, bool keepdim);
 
 /* Sorts the elements along `dim`, the smallest first or, with `descending`, the largest first. `a`
  * has any dtype; float32 and bfloat16 have gradients. The sort is stable, as in PyTorch with
- * stable=True, and NaN counts as the largest. *indices (may be NULL) becomes their former positions,
- * of the same shape, int64. `dim` has at most 2^32 - 1 elements. */
+ * stable=True, and NaN counts as the largest. *indices (may be NULL) becomes their former
+ * positions, of the same shape, int64. `dim` has at most 2^32 - 1 elements. */
 LS_API ls_tensor *ls_sort(ls_tensor *a, int dim, bool descending, ls_tensor **indices);
 LS_API ls_tensor *ls_argsort(ls_tensor *a, int dim, bool descending); /* only the indices */
 /* The first k elements in descending order or, with `largest` false, in ascending order

@@ -8,11 +8,10 @@
  *     AdamW  p = p - lr weight_decay p first, then Adam's step  (Loshchilov & Hutter 2019)
  *
  * A parameter whose gradient is absent is skipped, and its momentum does not decay. A bfloat16
- * parameter has a float32 master copy in the optimizer's state, which takes the steps; the parameter
- * becomes its rounded value. A parameter that the program writes itself (weights that are loaded) is
- * where the next step begins. Nothing in this
- * header is collective: ranks that start from the same parameters and take the same steps stay
- * identical.
+ * parameter has a float32 master copy in the optimizer's state, which takes the steps; the
+ * parameter becomes its rounded value. A parameter that the program writes itself (weights that are
+ * loaded) is where the next step begins. Nothing in this header is collective: ranks that start
+ * from the same parameters and take the same steps stay identical.
  */
 #ifndef LOCKSTEP_OPTIM_H
 #define LOCKSTEP_OPTIM_H
@@ -68,9 +67,9 @@ LS_DEFAULTS_FUNCTION(optim_group)
  * `select` is called once for each parameter of the optimizer, with `arg`, during this call only.
  * Parameters in no group have the optimizer's settings. LS_ERR_STATE after the first step, or if a
  * parameter is in a group already; LS_ERR_INVALID if no parameter is selected, or for an option out
- * of range; in both cases nothing changes. Add the same groups on all ranks, and before a checkpoint
- * is loaded: it contains the groups' settings, not their parameters. A checkpoint without groups, of
- * an older version, leaves the settings of the groups as they are. */
+ * of range; in both cases nothing changes. Add the same groups on all ranks, and before a
+ * checkpoint is loaded: it contains the groups' settings, not their parameters. A checkpoint
+ * without groups, of an older version, leaves the settings of the groups as they are. */
 LS_API ls_status ls_optim_add_group(ls_optim *optim, ls_select_fn select, void *arg,
                                     const ls_optim_group_options *options);
 
@@ -109,9 +108,9 @@ typedef struct ls_schedule_options {
 } ls_schedule_options;
 #define LS_DEFAULTS_ls_schedule_options .lr = 1e-3,
 LS_DEFAULTS_FUNCTION(schedule)
-/* The learning rate of a step. NaN, with ls_error_message, when options->size is impossible, warmup is
- * negative, or a schedule that falls has total <= 0 or warmup > total; ls_optim_step refuses a rate
- * that is NaN. */
+/* The learning rate of a step. NaN, with ls_error_message, when options->size is impossible, warmup
+ * is negative, or a schedule that falls has total <= 0 or warmup > total; ls_optim_step refuses a
+ * rate that is NaN. */
 LS_API double ls_schedule_lr(int64_t step, const ls_schedule_options *options);
 
 #if !defined(LS_NO_SITES)

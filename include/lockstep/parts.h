@@ -15,8 +15,9 @@
  * Each part has one result, and takes results of earlier parts or inputs of the module: by default
  * that of the part before it. A further edge (`from`) is a skip connection, or a mask that many
  * parts read; it may cross any number of cuts. Run one after the other, all parts compute what
- * ls_forward computes, to the last bit (ls_module_check_parts). A parameter that two parts use (a tied embedding) belongs
- * to both. Modules that draw random numbers are not shared by parts: draws are counted by module. All models of lockstep/models have parts, and so has ls_sequential_new.
+ * ls_forward computes, to the last bit (ls_module_check_parts). A parameter that two parts use (a
+ * tied embedding) belongs to both. Modules that draw random numbers are not shared by parts: draws
+ * are counted by module. All models of lockstep/models have parts, and so has ls_sequential_new.
  *
  * Nothing in this header is collective.
  */
@@ -57,7 +58,8 @@ typedef struct ls_part {
  * added. The first error is kept, and ls_module_part_count returns it. For the class's function
  * `parts` only. */
 LS_API int ls_parts_add(ls_parts *parts, const ls_part *part);
-/* A part for each child of `sequence`, and for each child of a child that is an ls_sequential_new. */
+/* A part for each child of `sequence`, and for each child of a child that is an
+ * ls_sequential_new. */
 LS_API void ls_parts_add_children(ls_parts *parts, ls_module *sequence);
 
 /* The number of parts; of a class without any, 1: the whole module. Negative: the error
@@ -69,10 +71,11 @@ LS_API const char *ls_module_part_name(ls_module *module, int i);
  * LS_PART_FROM_MAX), or a negative status. */
 LS_API int ls_module_part_from(ls_module *module, int i, int *from);
 
-/* The tensors that cross the ends of a stage, parts first … first+count-1. `in`: parts before it, and
- * inputs of the module, whose values it takes, in ascending order, inputs first (LS_PART_INPUT(0),
- * LS_PART_INPUT(1), …, 0, 1, …); `out`: its parts whose results later parts take, in ascending order,
- * and its last part if that is the module's. Each array has room for LS_CALL_TENSORS_MAX. */
+/* The tensors that cross the ends of a stage, parts first … first+count-1. `in`: parts before it,
+ * and inputs of the module, whose values it takes, in ascending order, inputs first
+ * (LS_PART_INPUT(0), LS_PART_INPUT(1), …, 0, 1, …); `out`: its parts whose results later parts
+ * take, in ascending order, and its last part if that is the module's. Each array has room for
+ * LS_CALL_TENSORS_MAX. */
 typedef struct ls_stage_edges {
     int in_count, out_count;
     int in[LS_CALL_TENSORS_MAX], out[LS_CALL_TENSORS_MAX];
@@ -87,17 +90,18 @@ LS_API ls_status ls_module_run_stage(ls_module *module, int first, int count,
                                      int output_count);
 
 /* Whether the parts, one after the other, give what ls_forward gives for these inputs (those of
- * ls_forward_many), to the last bit: what a pipeline needs, and cannot see for itself once the model
- * is cut. Both run in evaluation mode and without a graph, and change nothing. Call it in a test, or
- * before ls_pipeline_new; with LOCKSTEP_CHECK=strict a pipeline's first step calls it with its first
- * micro-batch, on the ranks that have all inputs of the module. LS_ERR_MISMATCH names the first element that differs, or both shapes;
- * LS_ERR_STATE: ls_module_keep_parts has freed some parts. */
+ * ls_forward_many), to the last bit: what a pipeline needs, and cannot see for itself once the
+ * model is cut. Both run in evaluation mode and without a graph, and change nothing. Call it in a
+ * test, or before ls_pipeline_new; with LOCKSTEP_CHECK=strict a pipeline's first step calls it with
+ * its first micro-batch, on the ranks that have all inputs of the module. LS_ERR_MISMATCH names the
+ * first element that differs, or both shapes; LS_ERR_STATE: ls_module_keep_parts has freed some
+ * parts. */
 LS_API ls_status ls_module_check_parts(ls_module *module, ls_tensor *const *inputs,
                                        int input_count);
 
-/* Frees every parameter, buffer and module that these parts (numbers in ascending order) do not use;
- * the rest keeps its names ("blocks.3.qkv.weight"), so optimizers, ls_ddp_new and checkpoints of a
- * stage work on just these. From then on only these parts can be run, and ls_forward is
+/* Frees every parameter, buffer and module that these parts (numbers in ascending order) do not
+ * use; the rest keeps its names ("blocks.3.qkv.weight"), so optimizers, ls_ddp_new and checkpoints
+ * of a stage work on just these. From then on only these parts can be run, and ls_forward is
  * LS_ERR_STATE. The parts keep their numbers. Call it before the model is wrapped or has an
  * optimizer. */
 LS_API ls_status ls_module_keep_parts(ls_module *module, const int *parts, int count);

@@ -5,7 +5,8 @@
  *     ls_mesh_new(ls_world(), "pp=2,dp=2", &mesh);
  *     ls_module *net = ls_gpt_new(NULL);                     // the whole model, on all ranks
  *     ls_pipeline_new(net, ls_mesh_group(mesh, "pp"),
- *                     LS_OPTIONS(ls_pipeline_options, .schedule = "1f1b", .micro_batches = 8), &pipe);
+ *                     LS_OPTIONS(ls_pipeline_options, .schedule = "1f1b", .micro_batches = 8),
+ *                     &pipe);
  *     net = ls_ddp_new(net, ls_mesh_group(mesh, "dp"), NULL);
  *     ls_optim *optim = ls_adamw_new(net, NULL);
  *     for each step:
@@ -43,28 +44,29 @@ typedef struct ls_pipeline_options {
     int micro_batches; /* of a call */
     int chunks;        /* of "interleaved": stages of a rank */
     bool recompute;    /* of "gpipe": stages keep their inputs only and run again in backward */
-    const char
-        *cut; /* the first part of each stage but the first (ls_module_cut_at); NULL: evenly */
+    const char *cut;   /* the first part of each stage but the first (ls_module_cut_at); NULL:
+                          evenly */
     ls_pipeline_loss_fn loss; /* NULL: ls_cross_entropy(output, target, NULL) */
     void *arg;
-    /* "gpipe" and "1f1b": how many ranks each stage has, "2,1,1"; the first stage has the first ranks
-     * of the group. NULL: one each. See ls_pipeline_stage */
+    /* "gpipe" and "1f1b": how many ranks each stage has, "2,1,1"; the first stage has the first
+     * ranks of the group. NULL: one each. See ls_pipeline_stage */
     const char *replicas;
-    bool
-        vertical_sync; /* "pipedream": a micro-batch has the same version of the weights at all stages */
-    /* "1f1b": forwards that a stage runs ahead, for each rank behind it. 0: 1. With 2 the time of messages
-     * between ranks is hidden, up to half a micro-batch's, and rank r keeps 2(P-1-r)+1 micro-batches */
+    bool vertical_sync; /* "pipedream": a micro-batch has the same version of the weights at all
+                           stages */
+    /* "1f1b": forwards that a stage runs ahead, for each rank behind it. 0: 1. With 2 the time of
+     * messages between ranks is hidden, up to half a micro-batch's, and rank r keeps 2(P-1-r)+1
+     * micro-batches */
     int warm_up;
 } ls_pipeline_options;
 #define LS_DEFAULTS_ls_pipeline_options .schedule = "1f1b", .micro_batches = 8,
 LS_DEFAULTS_FUNCTION(pipeline)
 
-/* Cuts `net` (lockstep/parts.h) into stages, as many as the group has ranks, times `chunks` (or as many
- * as `replicas` says, whose sum is the number of ranks), and
- * frees what this rank's stages do not use. Call it before the model is wrapped or has an optimizer;
- * the net stays the caller's and must outlive the pipeline. All ranks give the same model and
- * options. Collective over `group`, which is duplicated. LS_ERR_INVALID: the schedule or the cut is
- * refused; LS_ERR_UNSUPPORTED: the schedule steps within its table; LS_ERR_MISMATCH: ranks differ. */
+/* Cuts `net` (lockstep/parts.h) into stages, as many as the group has ranks, times `chunks` (or as
+ * many as `replicas` says, whose sum is the number of ranks), and frees what this rank's stages do
+ * not use. Call it before the model is wrapped or has an optimizer; the net stays the caller's and
+ * must outlive the pipeline. All ranks give the same model and options. Collective over `group`,
+ * which is duplicated. LS_ERR_INVALID: the schedule or the cut is refused; LS_ERR_UNSUPPORTED: the
+ * schedule steps within its table; LS_ERR_MISMATCH: ranks differ. */
 LS_API ls_status ls_pipeline_new(ls_module *net, ls_group *group,
                                  const ls_pipeline_options *options, ls_pipeline **out);
 /* Collective; NULL is allowed. */
@@ -73,25 +75,26 @@ LS_API ls_status ls_pipeline_free(ls_pipeline *pipeline);
 /* The first stage that this rank has, from 0. Local call.
  *
  * A stage with r ranks has replicas (PipeDream's 1F1B-RR, Narayanan et al. 2019, section 3.2):
- * micro-batch m is on replica m mod r, forward and backward, so a stage that takes r times as long as
- * the others does not hold them up. The gradients of a stage are the means over all micro-batches
- * of all its ranks, of which M need not be a multiple; the ranks make them in the last backward. If
- * the pipeline has copies (data parallelism), their ranks take part in the same mean:
+ * micro-batch m is on replica m mod r, forward and backward, so a stage that takes r times as long
+ * as the others does not hold them up. The gradients of a stage are the means over all
+ * micro-batches of all its ranks, of which M need not be a multiple; the ranks make them in the
+ * last backward. If the pipeline has copies (data parallelism), their ranks take part in the same
+ * mean:
  *
  *     ls_pipeline_new(net, ls_mesh_group(mesh, "pp"),
  *                     LS_OPTIONS(ls_pipeline_options, .replicas = "3,1"), &pipe);
  *     ls_group_split(ls_world(), ls_pipeline_stage(pipe), 0, "stage", &alike);
  *     net = ls_ddp_new(net, alike, NULL);
  *
- * Each rank's gradients are added in ascending order, these sums over the ranks of `alike` in the order
- * of an all_reduce, and the result is divided by the number of micro-batches. Losses of
+ * Each rank's gradients are added in ascending order, these sums over the ranks of `alike` in the
+ * order of an all_reduce, and the result is divided by the number of micro-batches. Losses of
  * ls_pipeline_backward are not scaled before that, so gradients between stages, and
  * those that hooks see, are M times those of a pipeline without replicas. Running statistics of
  * batch norm are those of the micro-batches of the first rank of `alike`. */
 LS_API int ls_pipeline_stage(const ls_pipeline *pipeline);
 
-/* What a stage needs of a micro-batch. Tensors are borrowed for the call; shapes may differ from one
- * micro-batch to the next. */
+/* What a stage needs of a micro-batch. Tensors are borrowed for the call; shapes may differ from
+ * one micro-batch to the next. */
 typedef struct ls_micro_batch {
     size_t size;
     /* Inputs of the module, on ranks whose stages read them (LS_PART_INPUT); elsewhere not used. */
@@ -101,13 +104,13 @@ typedef struct ls_micro_batch {
 } ls_micro_batch;
 
 /* The optimizer of this rank's stages, with which ls_pipeline_backward then steps itself, and makes
- * the gradients absent (NULL: the caller does both). Schedules that step while micro-batches are under
- * way need one, on ranks that have parameters: "pipedream" steps after every micro-batch,
+ * the gradients absent (NULL: the caller does both). Schedules that step while micro-batches are
+ * under way need one, on ranks that have parameters: "pipedream" steps after every micro-batch,
  * "pipedream-2bw" after as many as there are ranks. Micro-batch m then computes with older
- * parameters, forward and backward with the same: version max(0, m - (stages - 1 - s)) at stage s (with
- * vertical_sync, the paper's section 3.3, max(0, m - (stages - 1)) at all), max(0, m / ranks - 1)
- * everywhere. A call begins with the newest version everywhere. Stashes take the bytes of the stage's
- * parameters for each version in use. A gradient that is not finite is not stepped with:
+ * parameters, forward and backward with the same: version max(0, m - (stages - 1 - s)) at stage s
+ * (with vertical_sync, the paper's section 3.3, max(0, m - (stages - 1)) at all), max(0, m / ranks
+ * - 1) everywhere. A call begins with the newest version everywhere. Stashes take the bytes of the
+ * stage's parameters for each version in use. A gradient that is not finite is not stepped with:
  * ls_pipeline_backward ends with LS_ERR_INVALID and names rank and parameter. Borrowed.
  * LS_ERR_UNSUPPORTED with tied parameters. */
 LS_API ls_status ls_pipeline_set_optim(ls_pipeline *pipeline, ls_optim *optim);
@@ -123,20 +126,20 @@ LS_API ls_status ls_pipeline_set_optim(ls_pipeline *pipeline, ls_optim *optim);
  * All stages train one model, so LS_ERR_MISMATCH, with the ranks and both values, says where they
  * differ: in the first call the seed, samplers, loaders and optimizers (a stage may lack some of
  * them; the order of the others counts); at the end of each call learning rates, numbers of
- * optimizer steps, clipping and autocast. Give a part of the model another rate with the lr_scale of
- * ls_optim_add_group. */
+ * optimizer steps, clipping and autocast. Give a part of the model another rate with the lr_scale
+ * of ls_optim_add_group. */
 LS_API ls_status ls_pipeline_backward(ls_pipeline *pipeline, ls_module *net,
                                       const ls_micro_batch *micro, double *losses);
 
-/* Runs the forwards of micro[0 … count-1], of any count >= 1, without gradients, in the mode that the
- * module is in (ls_module_train) and with the newest parameters. On the last rank of
- * the group, which has the last stage under every schedule, outputs[m] becomes the result of
- * micro-batch m in the caller's innermost scope; elsewhere NULL. If the last stage has r ranks, it is
- * on the one that has the micro-batch, rank ls_group_size(group) - r + m mod r. Targets are not used.
- * A rank goes on with the next micro-batch while it sends the last one's activations; it keeps those
- * of one more micro-batch than there are ranks. Scores of the outputs get to all ranks by ls_all_reduce,
- * where ranks without outputs add 0. Collective over the group. An error of one rank, or counts that
- * differ, are reported by all, and the pipeline cannot be used after it. */
+/* Runs the forwards of micro[0 … count-1], of any count >= 1, without gradients, in the mode that
+ * the module is in (ls_module_train) and with the newest parameters. On the last rank of the group,
+ * which has the last stage under every schedule, outputs[m] becomes the result of micro-batch m in
+ * the caller's innermost scope; elsewhere NULL. If the last stage has r ranks, it is on the one
+ * that has the micro-batch, rank ls_group_size(group) - r + m mod r. Targets are not used. A rank
+ * goes on with the next micro-batch while it sends the last one's activations; it keeps those of
+ * one more micro-batch than there are ranks. Scores of the outputs get to all ranks by
+ * ls_all_reduce, where ranks without outputs add 0. Collective over the group. An error of one
+ * rank, or counts that differ, are reported by all, and the pipeline cannot be used after it. */
 LS_API ls_status ls_pipeline_forward(ls_pipeline *pipeline, const ls_micro_batch *micro, int count,
                                      ls_tensor **outputs);
 

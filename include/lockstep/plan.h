@@ -37,14 +37,15 @@ LS_DEFAULTS_FUNCTION(profile)
 
 /* Measures the parts of `net` (lockstep/parts.h) on one micro-batch, and writes a profile, as JSON:
  * for each part the time of its forward and of both parts of its backward (ls_backward_input_part,
- * ls_backward_weight_part), the bytes of its result and of that gradient, the bytes that are kept from
- * forward to backward, and the bytes of its parameters. Times are medians over repetitions of the
- * whole micro-batch, after one that does not count; the loss belongs to the last part.
+ * ls_backward_weight_part), the bytes of its result and of that gradient, the bytes that are kept
+ * from forward to backward, and the bytes of its parameters. Times are medians over repetitions of
+ * the whole micro-batch, after one that does not count; the loss belongs to the last part.
  *
- * inputs[input_count] are the module's, as for ls_forward_many; an input may be NULL. The micro-batch
- * has the size that a worker will have, and the process as many compute threads. Run it on a module
- * without a wrapper, in training mode, which is not trained afterwards: running statistics change, and
- * gradients become absent. Errors: those of the operations; LS_ERR_SYSTEM for the file. */
+ * inputs[input_count] are the module's, as for ls_forward_many; an input may be NULL. The
+ * micro-batch has the size that a worker will have, and the process as many compute threads. Run it
+ * on a module without a wrapper, in training mode, which is not trained afterwards: running
+ * statistics change, and gradients become absent. Errors: those of the operations; LS_ERR_SYSTEM
+ * for the file. */
 LS_API ls_status ls_profile_write(ls_module *net, ls_tensor *const *inputs, int input_count,
                                   ls_tensor *target, const ls_profile_options *options,
                                   const char *path);
@@ -53,8 +54,8 @@ LS_API ls_status ls_profile_write(ls_module *net, ls_tensor *const *inputs, int 
 
 typedef struct ls_plan ls_plan;
 
-/* Reads a plan. LS_ERR_NOT_FOUND, LS_ERR_SYSTEM: the file cannot be read; LS_ERR_FORMAT: it is not a
- * plan, with the field; LS_ERR_LIMIT: more than a plan may have; LS_ERR_UNSUPPORTED: of a later
+/* Reads a plan. LS_ERR_NOT_FOUND, LS_ERR_SYSTEM: the file cannot be read; LS_ERR_FORMAT: it is not
+ * a plan, with the field; LS_ERR_LIMIT: more than a plan may have; LS_ERR_UNSUPPORTED: of a later
  * version. *out is NULL on an error. */
 LS_API ls_status ls_plan_read(const char *path, ls_plan **out);
 LS_API void ls_plan_free(ls_plan *plan); /* NULL is allowed */
@@ -67,8 +68,8 @@ LS_API ls_status ls_plan_check(const ls_plan *plan, ls_module *net);
 LS_API const char *ls_plan_model(const ls_plan *plan); /* what was profiled: "gpt" */
 LS_API int ls_plan_workers(const ls_plan *plan);       /* ranks: the sum of all replicas */
 LS_API int ls_plan_stages(const ls_plan *plan);        /* 1: data parallelism, if anything */
-/* The first part of each stage but the first, as ls_pipeline_options.cut: "blocks.2 head". NULL: the
- * model is not cut. */
+/* The first part of each stage but the first, as ls_pipeline_options.cut: "blocks.2 head". NULL:
+ * the model is not cut. */
 LS_API const char *ls_plan_cut(const ls_plan *plan);
 /* Workers of each stage, "3,1"; the first ranks have the first stage. */
 LS_API const char *ls_plan_replicas(const ls_plan *plan);

@@ -27,13 +27,14 @@ LS_API float ls_random_normal(uint64_t seed, uint64_t stream, uint64_t index);
  * whose forward function runs ("blocks.3.drop"; outside of modules the path is empty), and the
  * number of the module's draw in this step. They count elements from `sample_offset` samples
  * (entries of dimension 0) on. So the masks depend neither on the number of ranks nor on the other
- * modules that a rank has. Slices by another dimension (heads, hidden units, positions of a sequence) are
- * counted from their own first element: two ranks that hold two slices of one tensor draw the same mask
- * for both, and not that of one process. Nothing in the library makes such slices; a program that does
- * gives the modules on them different names on the ranks ("heads_0", "heads_4"), and its masks are then
- * independent, but still not those of one process. ls_loader_next sets the context. In a loop without a loader call it at
- * the beginning of each step; the offset is the number of samples on the ranks before this one.
- * Without any call the draws of a module are counted on from step to step. Local call. */
+ * modules that a rank has. Slices by another dimension (heads, hidden units, positions of a
+ * sequence) are counted from their own first element: two ranks that hold two slices of one tensor
+ * draw the same mask for both, and not that of one process. Nothing in the library makes such
+ * slices; a program that does gives the modules on them different names on the ranks ("heads_0",
+ * "heads_4"), and its masks are then independent, but still not those of one process.
+ * ls_loader_next sets the context. In a loop without a loader call it at the beginning of each
+ * step; the offset is the number of samples on the ranks before this one. Without any call the
+ * draws of a module are counted on from step to step. Local call. */
 typedef struct ls_step_context {
     uint64_t step;
     int64_t sample_offset;

@@ -11,9 +11,9 @@
  * order of registration (Li et al., VLDB 2020, section 3.2.3), the first of them with a smaller
  * cap. 16-bit gradients are added in float32 over the ranks and rounded once.
  *
- * A gradient may be added over other ranks than it is divided by: the experts of a mixture are added
- * over the ranks that hold the same expert, and divided by the number of all ranks of the batch
- * (ls_reducer_param: reduce_group, batch_group, divisor).
+ * A gradient may be added over other ranks than it is divided by: the experts of a mixture are
+ * added over the ranks that hold the same expert, and divided by the number of all ranks of the
+ * batch (ls_reducer_param: reduce_group, batch_group, divisor).
  *
  * The reducer does not broadcast parameters: before the first step make them equal on all ranks,
  * for example with ls_broadcast_many from rank 0. It owns a duplicate of the group, so other
@@ -47,9 +47,10 @@ typedef struct ls_reducer_param {
     double divisor; /* not 0: the sum is divided by this instead; 1: it stays a sum. Default 0 */
     int bucket;     /* from 1: parameters with the same number and the same groups and type share a
                        bucket, however large. Default 0: Lockstep chooses. For all or for none */
-    int64_t rows;   /* of a table, such as an embedding's, of which a backward reaches few rows: the
-                       gradient is [rows, count / rows]. Between hosts only rows are sent that some
-                       rank reaches (ls_reducer_reach), with the same bits as result. Default 0: none */
+    /* of a table, such as an embedding's, of which a backward reaches few rows: the gradient is
+     * [rows, count / rows]. Between hosts only rows are sent that some rank reaches
+     * (ls_reducer_reach), with the same bits as result. Default 0: none */
+    int64_t rows;
 } ls_reducer_param;
 
 /* When gradients are reduced, and in which pieces. All modes give the same bits. */
@@ -60,10 +61,10 @@ typedef enum ls_reduce_mode {
     LS_REDUCE_NAIVE = 3     /* one all-reduce for each gradient, after backward */
 } ls_reduce_mode;
 
-/* As bucket_bytes: Lockstep chooses where buckets end. In the first 56 to 141 synchronised backwards it takes
- * turns with several divisions, the first of 25 MiB, measures when gradients are ready and how long all-reduces
- * take, and keeps the division whose last bucket ends first. All ranks divide alike, and no bit of a result
- * depends on it. The other modes keep 25 MiB. */
+/* As bucket_bytes: Lockstep chooses where buckets end. In the first 56 to 141 synchronised
+ * backwards it takes turns with several divisions, the first of 25 MiB, measures when gradients are
+ * ready and how long all-reduces take, and keeps the division whose last bucket ends first. All
+ * ranks divide alike, and no bit of a result depends on it. The other modes keep 25 MiB. */
 #define LS_BUCKET_BYTES_AUTO SIZE_MAX
 
 typedef struct ls_reducer_options {
@@ -76,41 +77,39 @@ typedef struct ls_reducer_options {
     size_t param_bytes;        /* sizeof(ls_reducer_param), the distance between two entries, so
                                   that the struct can grow */
     ls_reduce_mode mode; /* default LS_REDUCE_OVERLAP; the others are there to be compared with
-                                  it. FLAT and NAIVE ignore the sizes of buckets */
-    ls_dtype
-        wire_dtype; /* LS_BFLOAT16: float32 gradients are sent as bfloat16, half the bytes. Each
-                            rank's contribution and the average are rounded to 8 bits of precision
-                            (a relative error of 2^-8 each); they stay float32 in memory, and equal on
-                            all ranks. Default LS_FLOAT32: sent as they are */
+                            it. FLAT and NAIVE ignore the sizes of buckets */
+    /* LS_BFLOAT16: float32 gradients are sent as bfloat16, half the bytes. Each rank's contribution
+     * and the average are rounded to 8 bits of precision (a relative error of 2^-8 each); they stay
+     * float32 in memory, and equal on all ranks. Default LS_FLOAT32: sent as they are */
+    ls_dtype wire_dtype;
 } ls_reducer_options;
 #define LS_DEFAULTS_ls_reducer_options                                                             \
     .bucket_bytes = LS_BUCKET_BYTES_AUTO, .first_bucket_bytes = 1 << 20,                           \
     .param_bytes = sizeof(ls_reducer_param),
 LS_DEFAULTS_FUNCTION(reducer)
 
-/* Makes a reducer of params[count] over `group`, which is borrowed until ls_reducer_free. Collective:
- * it first compares names, counts and dtypes of all ranks, and LS_ERR_MISMATCH names the first
- * parameter that differs, with both sides. `params` is borrowed for the call, which only sets
- * params[i].grad. Memory inside buckets is zeroed and lives until ls_reducer_free. */
+/* Makes a reducer of params[count] over `group`, which is borrowed until ls_reducer_free.
+ * Collective: it first compares names, counts and dtypes of all ranks, and LS_ERR_MISMATCH names
+ * the first parameter that differs, with both sides. `params` is borrowed for the call, which only
+ * sets params[i].grad. Memory inside buckets is zeroed and lives until ls_reducer_free. */
 LS_API ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
                                 const ls_reducer_options *options, ls_reducer **out);
 LS_API ls_status ls_reducer_free(ls_reducer *reducer); /* collective; NULL is allowed */
 
 typedef struct ls_reducer_begin_options {
     size_t size;
-    bool local; /* this backward only accumulates gradients and sends nothing (no_sync) */
-    const uint8_t
-        *used;     /* [count], 1 for parameters that this backward reaches, 0 for others; NULL: all
-                      1. The others are ready at once; if no rank uses one, it is not changed */
+    bool local;          /* this backward only accumulates gradients and sends nothing (no_sync) */
+    const uint8_t *used; /* [count], 1 for parameters that this backward reaches, 0 for others;
+                            NULL: all 1. The others are ready at once; if no rank uses one, it
+                            is not changed */
     bool weighted; /* gradients are sums of w*g, and the result is divided once by the global sum of
                       w over micro-batches and ranks. All backwards of a step set the same */
     double weight; /* with `weighted`: w of this micro-batch, in samples or tokens; >= 0 */
     bool joined; /* this rank has run out of data: it adds nothing but gradients that it accumulated
-                      before, and takes the other ranks' form (weighted or plain). No parameter becomes
-                      ready; not with `local` */
-    bool
-        divide_by_live; /* with `joined`: plain gradients are divided by the number of ranks that have
-                            data, not of all; equal on all ranks that joined */
+                    before, and takes the other ranks' form (weighted or plain). No parameter
+                    becomes ready; not with `local` */
+    bool divide_by_live; /* with `joined`: plain gradients are divided by the number of ranks that
+                            have data, not of all; equal on all ranks that joined */
 } ls_reducer_begin_options;
 #define LS_DEFAULTS_ls_reducer_begin_options
 LS_DEFAULTS_FUNCTION(reducer_begin)
@@ -121,10 +120,10 @@ LS_DEFAULTS_FUNCTION(reducer_begin)
  * added afterwards, so only the new part is reduced. */
 LS_API ls_status ls_reducer_begin(ls_reducer *reducer, const ls_reducer_begin_options *options);
 
-/* Says, before ls_reducer_begin, that the next backward reaches the rows index[0 … count-1] of a table. Calls
- * add up. The other rows of the gradient must be zero, or hold sums of earlier local backwards. Without a
- * call every row may be reached. Local call. LS_ERR_INVALID: a parameter without `rows`, or a row that it
- * does not have. */
+/* Says, before ls_reducer_begin, that the next backward reaches the rows index[0 … count-1] of a
+ * table. Calls add up. The other rows of the gradient must be zero, or hold sums of earlier local
+ * backwards. Without a call every row may be reached. Local call. LS_ERR_INVALID: a parameter
+ * without `rows`, or a row that it does not have. */
 LS_API ls_status ls_reducer_reach(ls_reducer *reducer, int param, const int64_t *index,
                                   int64_t count);
 
@@ -145,8 +144,8 @@ LS_API ls_status ls_reducer_zero(ls_reducer *reducer);
 /* Whether any rank used parameter number `param` in the last synchronised backward. Local call. */
 LS_API bool ls_reducer_used(const ls_reducer *reducer, int param);
 
-/* One gradient in the last synchronised backward: the gradient-ready timeline. Times are seconds since
- * ls_reducer_begin on this rank; -1 for what did not happen. */
+/* One gradient in the last synchronised backward: the gradient-ready timeline. Times are seconds
+ * since ls_reducer_begin on this rank; -1 for what did not happen. */
 typedef struct ls_reducer_event {
     size_t size;
     const char *name; /* of the parameter; valid until ls_reducer_free */
@@ -160,8 +159,8 @@ typedef struct ls_reducer_event {
 /* Local call; LS_ERR_STATE during a backward. */
 LS_API ls_status ls_reducer_get_event(ls_reducer *reducer, int param, ls_reducer_event *out);
 
-/* One bucket as divided in the last backward. Times are seconds since ls_reducer_begin on this rank, as
- * in ls_reducer_event. */
+/* One bucket as divided in the last backward. Times are seconds since ls_reducer_begin on this
+ * rank, as in ls_reducer_event. */
 typedef struct ls_reducer_bucket {
     size_t size;
     uint64_t bytes;
@@ -170,8 +169,8 @@ typedef struct ls_reducer_bucket {
     const char *last_param;  /* … ls_reducer_free */
     double launched, reduced;
 } ls_reducer_bucket;
-/* Bucket number `bucket` in the order of launching, from 0 to ls_reducer_stats.buckets - 1. Local call;
- * LS_ERR_STATE during a backward. */
+/* Bucket number `bucket` in the order of launching, from 0 to ls_reducer_stats.buckets - 1. Local
+ * call; LS_ERR_STATE during a backward. */
 LS_API ls_status ls_reducer_get_bucket(ls_reducer *reducer, int bucket, ls_reducer_bucket *out);
 
 typedef struct ls_reducer_stats {

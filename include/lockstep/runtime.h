@@ -42,8 +42,8 @@ LS_DEFAULTS_FUNCTION(init)
 /* Makes the runtime of this process and joins the world (MPI_Init, init_process_group). Collective.
  * Errors: LS_ERR_STATE when it is already initialised, LS_ERR_UNSUPPORTED when the environment
  * describes a world that this build cannot join, LS_ERR_AUTH when the secret is wrong,
- * LS_ERR_TIMEOUT or LS_ERR_PEER when ranks are missing. After ls_finalize a process may call it again,
- * but not under `lockstep run`, where a rank joins its job once: LS_ERR_INVALID. */
+ * LS_ERR_TIMEOUT or LS_ERR_PEER when ranks are missing. After ls_finalize a process may call it
+ * again, but not under `lockstep run`, where a rank joins its job once: LS_ERR_INVALID. */
 LS_API ls_status ls_init(const ls_init_options *options);
 
 /* Leaves the world and frees the runtime (MPI_Finalize). Collective; waits for operations in
@@ -58,12 +58,11 @@ LS_API int ls_local_world_size(void); /* number of ranks on this host */
 
 /* Whether the job received a stop request (Ctrl-C, SIGTERM), so that this program should leave its
  * training loop, save and finish; requires .graceful_stop. Ranks agree about the answer in each
- * synchronising backward of a reducer or ls_ddp_new, or in ls_stop_agree, so all of them see the same
- * answer after the same step. Of several groups the largest counts on each rank. Where ranks of
- * different groups depend on each other, as the stages of a pipeline, call ls_stop_agree in each step
- * for a group that has all of them. In a world of one rank the answer can change
- * at any moment, so call it once per step. Local call; costs one load. A second signal ends the
- * job. */
+ * synchronising backward of a reducer or ls_ddp_new, or in ls_stop_agree, so all of them see the
+ * same answer after the same step. Of several groups the largest counts on each rank. Where ranks
+ * of different groups depend on each other, as the stages of a pipeline, call ls_stop_agree in each
+ * step for a group that has all of them. In a world of one rank the answer can change at any
+ * moment, so call it once per step. Local call; costs one load. A second signal ends the job. */
 LS_API bool ls_stop_requested(void);
 
 /* Makes `runtime` (of ls_runtime_current on another thread) current on the calling thread; NULL
@@ -76,7 +75,8 @@ LS_API ls_runtime *ls_runtime_current(void); /* borrowed; NULL without one */
 
 /* Sets the seed of the random streams (torch.manual_seed) for parameters that are filled and random
  * operations that run from now on; random.h says which number each of them draws. Every rank must
- * set the same seed; the first synchronised backward compares them (LS_ERR_MISMATCH). Local call. */
+ * set the same seed; the first synchronised backward compares them (LS_ERR_MISMATCH). Local
+ * call. */
 LS_API ls_status ls_manual_seed(uint64_t seed);
 
 /* Seconds of a monotonic clock with an arbitrary zero. */
@@ -95,11 +95,11 @@ LS_API void ls_log_message(ls_log_level level, const char *format, ...) LS_PRINT
 typedef void (*ls_log_fn)(ls_log_level level, const char *text, void *arg);
 LS_API void ls_set_log_callback(ls_log_fn fn, void *arg);
 
-/* Calls fn(arg) on the calling thread whenever it waits in this library for longer than about 0.1 ms:
- * again every 50 to 200 us until the wait ends. For a library that makes progress only when it is
- * called, as MPI is: a peer may need that progress to come to the operation that this thread waits for.
- * `fn` must be short and must not call this library. NULL removes it. Local call; other threads are not
- * affected. */
+/* Calls fn(arg) on the calling thread whenever it waits in this library for longer than about 0.1
+ * ms: again every 50 to 200 us until the wait ends. For a library that makes progress only when it
+ * is called, as MPI is: a peer may need that progress to come to the operation that this thread
+ * waits for. `fn` must be short and must not call this library. NULL removes it. Local call; other
+ * threads are not affected. */
 typedef void (*ls_wait_fn)(void *arg);
 LS_API void ls_set_wait_callback(ls_wait_fn fn, void *arg);
 

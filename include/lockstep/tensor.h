@@ -53,8 +53,8 @@ LS_API ls_scope *ls_scope_enter(void); /* opens the new innermost scope of this 
 /* Ends the scope, suspended or not, and those inside it, and frees their tensors. */
 LS_API void ls_scope_leave(ls_scope *scope);
 
-/* Several scopes side by side, for example one for each micro-batch of a pipeline: a suspended scope
- * keeps its tensors and graph, and takes no part until it is resumed.
+/* Several scopes side by side, for example one for each micro-batch of a pipeline: a suspended
+ * scope keeps its tensors and graph, and takes no part until it is resumed.
  *
  *     ls_scope *scope = ls_scope_enter();      // forward of a micro-batch
  *     CHECK(ls_scope_suspend(scope));          // the scope around it is the innermost again
@@ -62,13 +62,13 @@ LS_API void ls_scope_leave(ls_scope *scope);
  *     CHECK(ls_scope_resume(scope));           // its backward
  *     ls_scope_leave(scope);
  *
- * ls_scope_suspend takes the innermost scope; ls_scope_resume makes it the innermost one again, where
- * it was entered: in the same scope of the same thread. Scopes may be resumed in any order. Tensors
- * of a suspended scope stay valid and may be read and written; to continue their graph, or to call
- * ls_backward on it, resume the scope. A scope that ends also ends those that are suspended in it.
- * LS_ERR_STATE, and nothing changes: the scope is not one that this thread has entered, is not the
- * innermost (suspend), was entered in another scope than the innermost (resume), or is suspended
- * already or not at all. In the steady state nothing is allocated. */
+ * ls_scope_suspend takes the innermost scope; ls_scope_resume makes it the innermost one again,
+ * where it was entered: in the same scope of the same thread. Scopes may be resumed in any order.
+ * Tensors of a suspended scope stay valid and may be read and written; to continue their graph, or
+ * to call ls_backward on it, resume the scope. A scope that ends also ends those that are suspended
+ * in it. LS_ERR_STATE, and nothing changes: the scope is not one that this thread has entered, is
+ * not the innermost (suspend), was entered in another scope than the innermost (resume), or is
+ * suspended already or not at all. In the steady state nothing is allocated. */
 LS_API ls_status ls_scope_suspend(ls_scope *scope);
 LS_API ls_status ls_scope_resume(ls_scope *scope);
 
@@ -201,8 +201,8 @@ LS_API ls_tensor *ls_relu(ls_tensor *a);
 LS_API ls_tensor *ls_gelu(ls_tensor *a, ls_gelu_kind kind);
 /* Sets elements to 0 with probability p in [0,1] and scales the others by 1/(1-p) (Srivastava et
  * al. 2014). The random numbers are Philox's, keyed by (seed, number of the call within the step)
- * and counted by the *global* element index, of slices by samples (ls_step_context). Applies also in evaluation; the
- * module of ls_dropout_new does not. */
+ * and counted by the *global* element index, of slices by samples (ls_step_context). Applies also
+ * in evaluation; the module of ls_dropout_new does not. */
 LS_API ls_tensor *ls_dropout(ls_tensor *a, double p);
 
 /* ---- products, reductions, fused operations ----------------------------------------------- */

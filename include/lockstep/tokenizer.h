@@ -8,8 +8,9 @@
  *
  * A text may contain any bytes. A regular expression splits it into words; in a word pairs are
  * merged, the pair of the lowest rank first, and the leftmost of equal pairs. Bytes that are not
- * UTF-8 form separate words, so decode(encode(text)) is exactly the text; with the normalizer NFC it is the text in
- * that form, and with added tokens that take white space around them (lstrip, rstrip) without it. No call is collective.
+ * UTF-8 form separate words, so decode(encode(text)) is exactly the text; with the normalizer NFC
+ * it is the text in that form, and with added tokens that take white space around them (lstrip,
+ * rstrip) without it. No call is collective.
  */
 #ifndef LOCKSTEP_TOKENIZER_H
 #define LOCKSTEP_TOKENIZER_H
@@ -23,14 +24,14 @@ extern "C" {
 typedef struct ls_tokenizer ls_tokenizer;
 
 /* Opens `path`: "bytes"; a folder with tokenizer.json, or with vocab.json and merges.txt (OpenAI's
- * encoder.json and vocab.bpe); or the path of a tokenizer.json. Ids are below 2^22. ls_init must have been called. The tokenizer may be
- * used by any number of threads at the same time.
+ * encoder.json and vocab.bpe); or the path of a tokenizer.json. Ids are below 2^22. ls_init must
+ * have been called. The tokenizer may be used by any number of threads at the same time.
  *
  * With vocab.json and merges.txt, GPT-2's expression splits the text, and "<|endoftext|>" is
  * special if the vocabulary has it. Of a tokenizer.json, the model (BPE), the added tokens, the
- * normalizer (none or NFC) and the pre-tokenizer are read, which must be ByteLevel, or Splits (isolated)
- * and Digits followed by ByteLevel. The post-processor and saved truncation and padding are not applied:
- * all tokens of a text are given, and the caller adds tokens around it.
+ * normalizer (none or NFC) and the pre-tokenizer are read, which must be ByteLevel, or Splits
+ * (isolated) and Digits followed by ByteLevel. The post-processor and saved truncation and padding
+ * are not applied: all tokens of a text are given, and the caller adds tokens around it.
  *
  * NULL on failure; the message names the file and the position: LS_ERR_NOT_FOUND, LS_ERR_SYSTEM
  * (unreadable), LS_ERR_FORMAT, LS_ERR_UNSUPPORTED (another model, normalizer or pre-tokenizer, an

@@ -41,16 +41,16 @@ typedef enum ls_dtype {
     LS_DTYPE_COUNT = 13
 } ls_dtype;
 
-/* Reduction operators (MPI_Op, ncclRedOp_t). AVG divides the sum once by the number of ranks. Integers
- * are added in a wider type (64 bits in 128), so that their average is right whatever they are, and
- * it is rounded towards zero, as in C and NCCL. A sum of floats that exceeds the largest one is
- * infinite, and so is its average. PREMUL_SUM multiplies the values of each
- * rank by that rank's options.factor and adds the products, which are rounded to the dtype
+/* Reduction operators (MPI_Op, ncclRedOp_t). AVG divides the sum once by the number of ranks.
+ * Integers are added in a wider type (64 bits in 128), so that their average is right whatever they
+ * are, and it is rounded towards zero, as in C and NCCL. A sum of floats that exceeds the largest
+ * one is infinite, and so is its average. PREMUL_SUM multiplies the values of each rank by that
+ * rank's options.factor and adds the products, which are rounded to the dtype
  * (ncclRedOpCreatePreMulSum); for integers the factor must be a whole number.
  *
  *              sum product min max   avg   band bor bxor  premul_sum
  *   floats      x     x     x   x     x                       x
- *   integers    x     x     x   x     x     x    x   x        x     overflow wraps around (not of avg)
+ *   integers    x     x     x   x     x     x    x   x        x     overflow wraps (not avg)
  *   bool       any   all   all any          all any odd             as PyTorch's NCCL backend
  *
  * An empty cell means LS_ERR_INVALID. The operators of ls_reduce_op_new have the values
@@ -107,10 +107,10 @@ typedef struct ls_stream ls_stream;
  *
  * In LS_OPTIONS your initialiser replaces a default, which -Woverride-init (part of -Wextra)
  * reports. The pragma disables that warning for the rest of the file, because no pragma inside the
- * macro works: gcc allows none in an expression, clang forgets it where LS_OPTIONS is an argument of
- * another macro (LS_AT), and in a statement expression compound literals among your values (`.mean
- * = (double[]){…}`) would die too early. A file that needs the warning uses ls_…_defaults and, after
- * the last include, `#pragma GCC diagnostic warning "-Woverride-init"`. */
+ * macro works: gcc allows none in an expression, clang forgets it where LS_OPTIONS is an argument
+ * of another macro (LS_AT), and in a statement expression compound literals among your values
+ * (`.mean = (double[]){…}`) would die too early. A file that needs the warning uses ls_…_defaults
+ * and, after the last include, `#pragma GCC diagnostic warning "-Woverride-init"`. */
 #ifndef __cplusplus
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Winitializer-overrides"
@@ -143,8 +143,8 @@ typedef struct ls_stream ls_stream;
 
 /* Note [Call sites]
  * Calls that can fail far from their cause are macros that first record the caller's file and line,
- * so that reports name the line in *your* program. A binding that calls the functions themselves may
- * call ls_site_set before each (`file` is borrowed for as long as the program runs) or omit it.
+ * so that reports name the line in *your* program. A binding that calls the functions themselves
+ * may call ls_site_set before each (`file` is borrowed for as long as the program runs) or omit it.
  * Define LS_NO_SITES to disable these macros. */
 LS_API void ls_site_set(const char *file, int line);
 #define LS_AT(call) (ls_site_set(__FILE__, __LINE__), call)
