@@ -12,8 +12,8 @@
  *     pieces.c     all-reduces in pieces      digits.c  training that skips them
  *     pipeline.c   idle time of schedules
  *
- * Developers' measurements lie in dev/: closed forms and docs/algorithms.md, the tuner, protections,
- * kernels, links.
+ * Developers' measurements lie in dev/: closed forms and docs/algorithms.md, the tuner,
+ * protections, kernels, links.
  */
 #ifndef LS_BENCH_H
 #define LS_BENCH_H
@@ -92,13 +92,14 @@ int ls__bench_job_size(void);
  * `transport` is ls__bench_set_transport's, `json` ls__bench_can_write's. */
 int ls__bench_start(const char *transport, const char *json, int ranks, int (*rank)(void *),
                     void *arg);
-/* Whether the rows can be written, before they are measured: false after it printed why. NULL: true. */
+/* Whether the rows can be written, before they are measured: false after it printed why. NULL:
+ * true. */
 bool ls__bench_can_write(const char *path);
 /* For processes to be spawned: "shm", "tcp" or NULL, as the environment says. */
 bool ls__bench_set_transport(const char *transport, int ranks);
 struct json_t *ls__bench_machine(void); /* jansson's; of a row */
-/* Takes the list. A NULL path: nothing is written. False after it printed the error, also where memory
- * for the `count` rows was missing. */
+/* Takes the list. A NULL path: nothing is written. False after it printed the error, also where
+ * memory for the `count` rows was missing. */
 bool ls__bench_dump(struct json_t *rows, int count, const char *path);
 /* Of two doubles, for qsort: the smaller first. */
 int ls__bench_by_size(const void *a, const void *b);
@@ -115,8 +116,8 @@ void ls__bench_operation_names(char *out, size_t bytes);
 typedef struct ls__bench_options {
     const ls__bench_operation *operation;
     int ranks;
-    bool
-        joins; /* its ranks are those of a launcher's job, perhaps on several hosts: no floor is measured */
+    bool joins; /* its ranks are those of a launcher's job, perhaps on several hosts: no floor is
+                   measured */
     bool registered; /* buffers in memory that peers read in place; else the rank's own */
     ls_dtype dtype;
     ls_reduce_op op;
@@ -131,8 +132,8 @@ typedef struct ls__bench_options {
 /* Fills `options`; 0, or an exit status after it printed why (or the help: *done). */
 int ls__bench_parse(int argc, char **argv, ls__bench_options *options, bool *done);
 
-/* "64K" and "4K,1M" as the value of --NAME: of `out`, of options->sizes. 0, or an exit status after it
- * printed why. */
+/* "64K" and "4K,1M" as the value of --NAME: of `out`, of options->sizes. 0, or an exit status after
+ * it printed why. */
 struct cli_command;
 int ls__bench_parse_count(const struct cli_command *command, const char *name, const char *text,
                           int64_t *out);

@@ -1,4 +1,5 @@
-/* `lockstep bench`: starts the ranks, or joins those of a launcher, measures size after size, reports. */
+/* `lockstep bench`: starts the ranks, or joins those of a launcher, measures size after size,
+ * reports. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

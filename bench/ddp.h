@@ -45,7 +45,8 @@ typedef struct ls__bench_ddp_contender {
 
 /* What takes steps. */
 typedef struct ls__bench_ddp_steps {
-    /* Once, before any is opened: false on all ranks after rank 0 printed why they cannot be. NULL: true. */
+    /* Once, before any is opened: false on all ranks after rank 0 printed why they cannot be. NULL:
+     * true. */
     bool (*check)(const ls__bench_ddp *b);
     /* Sets `run` and `reducer`; after a failure, too, `close` frees what there is. */
     ls_status (*open)(const ls__bench_ddp *b, ls__bench_ddp_contender *c);
@@ -117,7 +118,8 @@ typedef struct ls__bench_ddp_asked { /* with defaults before the command line is
     }
 
 struct cli_command;
-/* Fills in the rows that the options ask for. Returns 0, or the exit status after it printed the error. */
+/* Fills in the rows that the options ask for. Returns 0, or the exit status after it printed the
+ * error. */
 int ls__bench_ddp_ask(ls__bench_ddp *b, const ls__bench_ddp_asked *asked,
                       const struct cli_command *command);
 

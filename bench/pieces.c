@@ -1,7 +1,7 @@
-/* `lockstep bench pieces`: all-reduces as DDP makes them. A number of elements is summed in pieces of
- * one size, all of them started before the first is waited for; size after size, in turns, so that
- * a slow minute of the machine meets all sizes. Every result is checked. Under a launcher its ranks
- * take part, else -n ranks are started on this host. */
+/* `lockstep bench pieces`: all-reduces as DDP makes them. A number of elements is summed in pieces
+ * of one size, all of them started before the first is waited for; size after size, in turns, so
+ * that a slow minute of the machine meets all sizes. Every result is checked. Under a launcher its
+ * ranks take part, else -n ranks are started on this host. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

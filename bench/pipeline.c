@@ -1,6 +1,6 @@
-/* `lockstep bench pipeline`: the bubble of schedules as the executor runs them. The stages sleep for
- * given times instead of computing, so ranks need no cores of their own, and what remains of a step
- * is idle time: the schedule's bubble and the cost of messages. */
+/* `lockstep bench pipeline`: the bubble of schedules as the executor runs them. The stages sleep
+ * for given times instead of computing, so ranks need no cores of their own, and what remains of a
+ * step is idle time: the schedule's bubble and the cost of messages. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,7 +121,8 @@ typedef struct sleeper {
     ls_tensor *weight;
 } sleeper;
 
-/* What leads to the weight alone runs in the weight part of a backward, the rest in its input part. */
+/* What leads to the weight alone runs in the weight part of a backward, the rest in its input
+ * part. */
 static ls_tensor *sleeper_forward(ls_module *m, ls_tensor *x)
 {
     ls_tensor *weight = ((sleeper *)m)->weight;
@@ -205,8 +206,8 @@ static void free_runner(runner *r)
     (void)ls_group_free(r->alike);
 }
 
-/* A step after which the ranks know the longest time and the most work of any. The first stage's input
- * has a gradient too, so that its backward takes the time of the others'. */
+/* A step after which the ranks know the longest time and the most work of any. The first stage's
+ * input has a gradient too, so that its backward takes the time of the others'. */
 static ls_status step(const row *r, runner *with, double *longest)
 {
     LS_SCOPE;

@@ -1,9 +1,10 @@
-/* `lockstep bench replay`: the steps of `lockstep bench ddp` without a network. Forward, backward and
- * optimizer are sleeps of recorded lengths, in which each gradient becomes ready at its recorded time, and the
- * reducer reduces them: more ranks than cores communicate as they would beside processors of their own.
+/* `lockstep bench replay`: the steps of `lockstep bench ddp` without a network. Forward, backward
+ * and optimizer are sleeps of recorded lengths, in which each gradient becomes ready at its
+ * recorded time, and the reducer reduces them: more ranks than cores communicate as they would
+ * beside processors of their own.
  *
- *     begin            + forward                                 + backward          waits     + optimizer
- *     |----- sleep ----|-- sleep -- ready(g9) -- ready(g8) … ----|--- exposed wire --|--- sleep ---|
+ *   begin       + forward                               + backward         waits         + step
+ *   |-- sleep --|-- sleep -- ready(g9) -- ready(g8) … --|-- exposed wire --|--- sleep ---|
  *
  * Sleeps end at times that are counted from the begin of the step, so late ones do not add up. */
 #include <math.h>
@@ -145,7 +146,8 @@ static place find_place(void)
                    .available = ls__memory_available(ls__self.runtime->env)};
 }
 
-/* All contenders are alive at once, and each rank has its own gradients. All ranks return the same. */
+/* All contenders are alive at once, and each rank has its own gradients. All ranks return the
+ * same. */
 static bool check_memory(const ls__bench_ddp *b)
 {
     place own = find_place(), *all = calloc((size_t)b->ranks, sizeof *all);
@@ -263,8 +265,8 @@ static ls_status close_contender(ls__bench_ddp_contender *c)
     return LS_OK;
 }
 
-/* A number in (0,1] from the seed, the rank and the timed step: the same for all contenders, so that
- * they meet the same noise. */
+/* A number in (0,1] from the seed, the rank and the timed step: the same for all contenders, so
+ * that they meet the same noise. */
 static double draw(uint64_t step)
 {
     const uint64_t of = (uint64_t)seed * LS__SPLITMIX64_GAMMA + ((uint64_t)ls_rank() << 40) + step;

@@ -2,9 +2,10 @@
  * the results were right.
  *
  * A sample runs from the moment the first rank starts to the moment the last one ends, on the
- * host's one monotonic clock (under a launcher it is the longest time of a rank), and holds as many operations as it takes to move some megabytes, back
- * to back. Each rank writes its data anew before every sample, so both contenders find it in that
- * rank's caches as far as it fits there, as gradients are.
+ * host's one monotonic clock (under a launcher it is the longest time of a rank), and holds as many
+ * operations as it takes to move some megabytes, back to back. Each rank writes its data anew
+ * before every sample, so both contenders find it in that rank's caches as far as it fits there, as
+ * gradients are.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -92,8 +93,8 @@ static int64_t count_wrong(const sampler *s)
     return 0;
 }
 
-/* Starts everybody together and returns the time from the first start to the last end; the longest of all ranks'
- * times where they may have several clocks. */
+/* Starts everybody together and returns the time from the first start to the last end; the longest
+ * of all ranks' times where they may have several clocks. */
 static ls_status run_together(const sampler *s, bool floor, double *elapsed_ms)
 {
     ls_group *group = s->call.group;

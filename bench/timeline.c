@@ -1,4 +1,5 @@
-/* Reads timelines; see timeline.h. A file is foreign: its size, its numbers and its texts are bounded. */
+/* Reads timelines; see timeline.h. A file is foreign: its size, its numbers and its texts are
+ * bounded. */
 #include "timeline.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* Gradient-ready timelines: when the gradients of a backward are final. `lockstep bench ddp --timeline`
- * records one (record.c), `lockstep bench replay` repeats it (timeline.c reads). Those of timelines/ are part of
- * the command. */
+/* Gradient-ready timelines: when the gradients of a backward are final. `lockstep bench ddp
+ * --timeline` records one (record.c), `lockstep bench replay` repeats it (timeline.c reads). Those
+ * of timelines/ are part of the command. */
 #ifndef LS_BENCH_TIMELINE_H
 #define LS_BENCH_TIMELINE_H
 

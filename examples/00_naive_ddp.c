@@ -4,8 +4,8 @@
  * small messages pays its latency alone. The program takes the same steps both ways, prints the
  * milliseconds of a step, and shows that the losses agree:
  *
- *     for each parameter: all_reduce(gradient); gradient /= ranks         by hand
- *     net = ls_ddp_new(net, ls_world(), NULL)                             02_mlp_ddp.c and all others
+ *     for each parameter: all_reduce(gradient); gradient /= ranks     by hand
+ *     net = ls_ddp_new(net, ls_world(), NULL)                         02_mlp_ddp.c and all others
  *
  *     lockstep run -n 4 ./00_naive_ddp
  */

@@ -1,5 +1,5 @@
-/* A small GPT learns text byte by byte on all ranks. The whole program is in this file; the training
- * loop is train().
+/* A small GPT learns text byte by byte on all ranks. The whole program is in this file; the
+ * training loop is train().
  *
  *     lockstep run -n 4 ./03_gpt_text --data book.txt          four workers
  *     ./03_gpt_text --data book.txt --batch 32                 one process, the same steps
@@ -49,7 +49,8 @@ static void train(const settings *s, ls_module *net, ls_optim *optim, ls_loader 
     for (int64_t step = 0; step < s->steps && !ls_stop_requested(); step++) {
         ls_batch batch = {
             .size =
-                sizeof batch}; /* x [B,T] and y [B,T]: windows of the text, and the same one byte later */
+                sizeof batch}; /* x [B,T] and y [B,T]: windows of the text, and the same one byte
+                                  later */
         while (!ls_loader_next(loader, &batch)) {
             LS_CHECK(ls_loader_status(loader)); /* else an epoch has ended, and the next begins */
         }
@@ -75,8 +76,9 @@ static void train(const settings *s, ls_module *net, ls_optim *optim, ls_loader 
 
 /* ---- judging ------------------------------------------------------------------------------ */
 
-/* Mean loss of a byte of the text, in nats, each rank judging its share of the windows. They overlap
- * by half and only their second half counts, so that every judged byte has enough text before it. */
+/* Mean loss of a byte of the text, in nats, each rank judging its share of the windows. They
+ * overlap by half and only their second half counts, so that every judged byte has enough text
+ * before it. */
 static double held_out_loss(ls_module *net, ls_dataset *text, int64_t context)
 {
     double sums[2] = {0.0, 0.0}; /* nats, windows */

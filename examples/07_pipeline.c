@@ -3,8 +3,8 @@
  *
  * The model is made whole on every rank; ls_pipeline_new cuts it into as many stages as there are
  * ranks and frees the rest. The first rank reads the inputs, the last one the targets. The program
- * trains the same model by gradient accumulation as well and shows that losses are equal to the last
- * bit, whatever the schedule.
+ * trains the same model by gradient accumulation as well and shows that losses are equal to the
+ * last bit, whatever the schedule.
  *
  *     lockstep run -n 4 ./07_pipeline [naive|gpipe|1f1b|zb-h1]
  *     lockstep plan schedule 1f1b -p 4 -m 8          # what the ranks do when

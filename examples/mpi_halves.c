@@ -15,7 +15,8 @@
 
 enum { STEPS = 50, BATCH = 16, INPUTS = 8 };
 
-/* Learns to add its inputs up, on other numbers on each rank of the group; returns the last loss. */
+/* Learns to add its inputs up, on other numbers on each rank of the group; returns the last
+ * loss. */
 static double train(ls_group *group, double lr)
 {
     double mean = 0.0;

@@ -1,4 +1,5 @@
-/* Figure 6: where a training step's time goes, with and without overlap of backward and communication. */
+/* Figure 6: where a training step's time goes, with and without overlap of backward and
+ * communication. */
 #include <stdio.h>
 
 #include "ddp_rows.h"
@@ -35,7 +36,7 @@ static void claim(paper *p, const paper_network *n, const json_t *overlap, const
                           .factor = 1.0});
 }
 
-/* ---- regimes ----------------------------------------------------------------------------------- */
+/* ---- regimes --------------------------------------------------------------------------------- */
 
 static const paper_column regime_columns[] = {
     {"medium", "", NULL},       {"network", "", NULL},    {"communication", "ms", "%.2f"},
@@ -74,7 +75,7 @@ static void regimes_table(paper *p, json_t *regimes)
     }
 }
 
-/* ---- measuring --------------------------------------------------------------------------------- */
+/* ---- measuring ------------------------------------------------------------------------------- */
 
 static bool measure(paper *p, json_t *table, json_t *regimes, const paper_network *n)
 {

@@ -38,8 +38,9 @@ static void add(json_t *table, const paper_network *n, const char *shown, const 
               paper_number(row, "hidden_share"), paper_list(row, "step"));
 }
 
-/* Whether it is measured. 4 ranks beside other media go without two sizes: each one costs 20 s over three media,
- * and the search for automatic ones takes more steps than all else. It is not over every medium either. */
+/* Whether it is measured. 4 ranks beside other media go without two sizes: each one costs 20 s over
+ * three media, and the search for automatic ones takes more steps than all else. It is not over
+ * every medium either. */
 static bool is_measured(const paper *p, int size, int ranks)
 {
     const bool all = ranks == 2 || p->options->transport != NULL || p->options->link != NULL;

@@ -1,6 +1,6 @@
-/* Figure 2. Left: the time of summing 60 million parameters against the parameters of a call. All calls
- * are started before any is waited for, as DDP does with buckets. Right: when so many of a network's
- * gradients are ready, from its recorded timeline. */
+/* Figure 2. Left: the time of summing 60 million parameters against the parameters of a call. All
+ * calls are started before any is waited for, as DDP does with buckets. Right: when so many of a
+ * network's gradients are ready, from its recorded timeline. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,8 +129,8 @@ static bool medium(paper *p, json_t *tables[2])
     return measured;
 }
 
-/* The lecture's: partial sums go up a tree in stages, and the root sends the result to everyone. Each
- * rank has a host of its own, and there are enough ranks for two stages. */
+/* The lecture's: partial sums go up a tree in stages, and the root sends the result to everyone.
+ * Each rank has a host of its own, and there are enough ranks for two stages. */
 static bool tree(paper *p, json_t *tables[2])
 {
     p->transport = "tcp";
@@ -158,7 +158,7 @@ static bool tree(paper *p, json_t *tables[2])
     return count > 0;
 }
 
-/* ---- the right half ---------------------------------------------------------------------------- */
+/* ---- the right half -------------------------------------------------------------------------- */
 
 static const paper_column ready_columns[] = {
     {"ready parameters", "M", "%.2f"}, {"gradients", "", "%.0f"}, {"time", "ms", "%.1f"}};

@@ -1,5 +1,5 @@
-/* Figure 11: what skipping synchronisation does to training, for the paper's two pairs of batch and learning
- * rate, on digits. */
+/* Figure 11: what skipping synchronisation does to training, for the paper's two pairs of batch and
+ * learning rate, on digits. */
 #include <stdio.h>
 
 #include "paper.h"

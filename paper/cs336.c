@@ -8,7 +8,7 @@
 
 #include "ddp_rows.h"
 
-/* ---- all-reduce -------------------------------------------------------------------------------- */
+/* ---- all-reduce ------------------------------------------------------------------------------ */
 
 static const paper_column all_reduce_columns[] = {
     {"backend", "", NULL},   {"world_size", "", "%.0f"}, {"size_mb", "", "%.6g"},
@@ -23,7 +23,8 @@ static double bytes_of(const char *size)
     return number * (*end == 'G' ? 1e9 : *end == 'M' ? 1e6 : *end == 'K' ? 1e3 : 1.0);
 }
 
-/* The sizes whose buffers fit into memory: each rank has one, what must come out, and the floor's. */
+/* The sizes whose buffers fit into memory: each rank has one, what must come out, and the
+ * floor's. */
 static const char *that_fit(paper *p, int ranks, char out[256])
 {
     const double available = (double)ls__memory_available(ls__env_posix());
@@ -64,7 +65,7 @@ static bool all_reduce(paper *p, json_t *table, int ranks)
     return rows != NULL;
 }
 
-/* ---- DDP --------------------------------------------------------------------------------------- */
+/* ---- DDP ------------------------------------------------------------------------------------- */
 
 /* The notebook's keys, in its order; wire time is not in it. */
 static const paper_column ddp_columns[] = {

@@ -67,7 +67,8 @@ static json_t *rows_of(paper *p, const paper_network *n, int ranks, const char *
     const paper_options *o = p->options;
     const bool few =
         p->link != NULL || (p->medium > 0 && o->transport == NULL); /* 5 minutes are to suffice */
-    /* The networks above are larger than caches: a turn's first step takes no longer than the next. */
+    /* The networks above are larger than caches: a turn's first step takes no longer than the
+     * next. */
     const bool large = n->batch != NULL && strcmp(first[0], "ddp") == 0;
     const char *const untimed = few && large ? "0" : "1";
     const char *const common[] = {"--mode",   modes, "--buckets", buckets, "--steps", steps,

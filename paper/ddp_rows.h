@@ -11,8 +11,8 @@ typedef struct paper_network {
 
 /* An image network and a transformer, unless one was asked for: the k-th; NULL behind the last. */
 const paper_network *paper_network_at(const paper *p, int k);
-/* Rows of `lockstep bench ddp`, or with --compute replay of `lockstep bench replay`: as paper_bench. A note
- * says which, and where the timeline was recorded. */
+/* Rows of `lockstep bench ddp`, or with --compute replay of `lockstep bench replay`: as
+ * paper_bench. A note says which, and where the timeline was recorded. */
 json_t *paper_ddp_rows(paper *p, const paper_network *n, int ranks, const char *modes,
                        const char *buckets);
 /* The same, replayed whatever was asked for. `more`: further options of lockstep bench replay, the

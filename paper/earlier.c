@@ -1,5 +1,6 @@
-/* Reads results that earlier experiments wrote to OUT/NAME.json. Such a file may be damaged, of another version or
- * hostile: its size, its types and its texts are checked, and texts are printable ASCII. */
+/* Reads results that earlier experiments wrote to OUT/NAME.json. Such a file may be damaged, of
+ * another version or hostile: its size, its types and its texts are checked, and texts are
+ * printable ASCII. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +13,8 @@
 enum { TEXT_MAX = 600, TABLES_MAX = 64, COLUMNS_MAX = 64, ROWS_MAX = 1024 };
 #define NUMBER_MAX 1e12
 
-/* All media, 2 networks and 4 intervals of --steps 1000 --turns 10 are half a million numbers, 30 bytes each. */
+/* All media, 2 networks and 4 intervals of --steps 1000 --turns 10 are half a million numbers, 30
+ * bytes each. */
 static const ls__json_limit limit = {
     .bytes = 32u << 20, .values = 1u << 20, .containers = 1u << 16, .depth = 8};
 
@@ -69,7 +71,8 @@ static int index_of(const json_t *table, const char *column)
     return paper_column_index(table, column + 2);
 }
 
-/* Of "Step time, 2 ranks, MPI (Open MPI), computed; means": the part before "computed" or "replayed". */
+/* Of "Step time, 2 ranks, MPI (Open MPI), computed; means": the part before "computed" or
+ * "replayed". */
 static json_t *medium_of(const char *title)
 {
     const char *end = strstr(title, ", computed"), *begin = title;

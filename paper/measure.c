@@ -1,5 +1,5 @@
-/* Rows of `lockstep bench`, which this program starts as a process of its own: on this host, or as two
- * nodes on both ends of a link. */
+/* Rows of `lockstep bench`, which this program starts as a process of its own: on this host, or as
+ * two nodes on both ends of a link. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +51,8 @@ static bool here(const paper *p, int ranks, const char *self, const char *const 
     return paper_run(w.argv) == 0;
 }
 
-/* A job of mpirun on this host. Ranks that wait yield the core: there may be more of them than cores. */
+/* A job of mpirun on this host. Ranks that wait yield the core: there may be more of them than
+ * cores. */
 static bool over_mpi(const paper *p, int ranks, const char *self, const char *const *arguments,
                      const char *json)
 {

@@ -9,7 +9,7 @@
 
 #define RATE "1gbit" /* of the link, as of the paper's slower network */
 
-/* ---- MPI --------------------------------------------------------------------------------------- */
+/* ---- MPI ------------------------------------------------------------------------------------- */
 
 static const struct {
     const char *plugin, *title, *launcher, *version; /* of `mpirun --version` */
@@ -55,7 +55,7 @@ bool paper_mpi_find(paper_mpi *out, char why[256])
     return false;
 }
 
-/* ---- going through them ------------------------------------------------------------------------ */
+/* ---- going through them ---------------------------------------------------------------------- */
 
 static bool can_link(void)
 {

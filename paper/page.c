@@ -1,4 +1,5 @@
-/* The report of `lockstep paper all`: one HTML file with the tables, the claims and the plots in it. */
+/* The report of `lockstep paper all`: one HTML file with the tables, the claims and the plots in
+ * it. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

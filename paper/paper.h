@@ -1,5 +1,6 @@
-/* `lockstep paper NAME`: figures and tables of "PyTorch Distributed: Experiences on Accelerating Data
- * Parallel Training" (Li et al., VLDB 2020) and of the lectures that teach it, measured on this machine.
+/* `lockstep paper NAME`: figures and tables of "PyTorch Distributed: Experiences on Accelerating
+ * Data Parallel Training" (Li et al., VLDB 2020) and of the lectures that teach it, measured on
+ * this machine.
  *
  * An experiment fills a result: tables, claims, plots. All else is made from the result:
  *
@@ -7,8 +8,8 @@
  *     (a file each)                   ▸  plot.c, script.c (gnuplot: SVG, PNG)
  *                                     ▸  page.c (the report of `paper all`)
  *
- * Experiments do not measure themselves: measure.c runs `lockstep bench` and returns its rows, over a
- * link of link.c if one is asked for.
+ * Experiments do not measure themselves: measure.c runs `lockstep bench` and returns its rows, over
+ * a link of link.c if one is asked for.
  */
 #ifndef PAPER_PAPER_H
 #define PAPER_PAPER_H
@@ -54,13 +55,13 @@ struct paper { /* an experiment in progress */
     json_t *result;
 };
 
-/* ---- the result (result.c) --------------------------------------------------------------------- */
+/* ---- the result (result.c) ------------------------------------------------------------------- */
 
 typedef struct paper_column {
-    const char *key;  /* "step_time_avg_s" */
-    const char *unit; /* "ms"; "" */
-    const char
-        *format; /* of a number: "%.3f"; NULL: a text; "list": a list, which only plots use */
+    const char *key;    /* "step_time_avg_s" */
+    const char *unit;   /* "ms"; "" */
+    const char *format; /* of a number: "%.3f"; NULL: a text; "list": a list, which only plots
+                           use */
 } paper_column;
 
 json_t *paper_result_new(const paper_experiment *e, const paper_options *o, const char *command);
@@ -90,8 +91,8 @@ typedef struct paper_plot {
     const char *x, *y[6]; /* keys of columns; NULL ends them */
     const char *group;    /* lines, boxes: a curve for each value of this column; NULL: one */
     const char *x_label, *y_label;
-    const char
-        *log; /* axes with a logarithmic scale, and its base if not 10: "x", "xy", "x 2", "" */
+    const char *log; /* axes with a logarithmic scale, and its base if not 10: "x", "xy", "x 2",
+                        "" */
 } paper_plot;
 void paper_plot_add(paper *p, const paper_plot *plot);
 
@@ -100,7 +101,7 @@ int paper_column_index(const json_t *table, const char *key);
 /* The cell as it is printed. */
 const char *paper_cell(const json_t *table, size_t row, size_t column, char out[64]);
 
-/* ---- what is made from a result ---------------------------------------------------------------- */
+/* ---- what is made from a result -------------------------------------------------------------- */
 
 void paper_print(const json_t *result, const char *format); /* print.c */
 /* Writes the plot to a file; false: it cannot be written. script.c */
@@ -111,12 +112,13 @@ bool paper_make_folder(const char *out); /* plot.c */
 bool paper_write(json_t *result, const char *out);                    /* plot.c */
 bool paper_page(json_t *const *results, int count, const char *path); /* page.c */
 
-/* ---- measuring (measure.c) --------------------------------------------------------------------- */
+/* ---- measuring (measure.c) ------------------------------------------------------------------- */
 
-/* `lockstep bench ARGS… -n RANKS`, whose rows are returned (a new reference); NULL after it printed why. `what`
- * is shown meanwhile. The last argument is NULL. */
+/* `lockstep bench ARGS… -n RANKS`, whose rows are returned (a new reference); NULL after it printed
+ * why. `what` is shown meanwhile. The last argument is NULL. */
 json_t *paper_bench(paper *p, int ranks, const char *what, const char *const *arguments);
-/* The row in which all of these keys have these values, numbers as "%.9g"; NULL: there is none. The last is NULL. */
+/* The row in which all of these keys have these values, numbers as "%.9g"; NULL: there is none. The
+ * last is NULL. */
 const json_t *paper_find(const json_t *rows, const char *key, const char *value, ...);
 /* row[key].mean_ms, .deviation_ms; row[key]. */
 double paper_mean(const json_t *row, const char *key);
@@ -124,15 +126,16 @@ double paper_deviation(const json_t *row, const char *key);
 double paper_number(const json_t *row, const char *key);
 const char *paper_text(const json_t *row, const char *key);
 
-/* ---- results of earlier experiments (earlier.c) ------------------------------------------------ */
+/* ---- results of earlier experiments (earlier.c) ---------------------------------------------- */
 
-/* The rows of OUT/NAME.json, an object each (a new reference), of those tables that have the first of the columns.
- * A column is "s:network" (a text), "n:step" (a number above 0), "l:steps" (a list of such) or "t:medium" (what the
- * table's title says of the medium); NULL ends them. Notes which command made the file. An empty list: there is no such
- * file, or no --out; NULL after it printed how the file is damaged. */
+/* The rows of OUT/NAME.json, an object each (a new reference), of those tables that have the first
+ * of the columns. A column is "s:network" (a text), "n:step" (a number above 0), "l:steps" (a list
+ * of such) or "t:medium" (what the table's title says of the medium); NULL ends them. Notes which
+ * command made the file. An empty list: there is no such file, or no --out; NULL after it printed
+ * how the file is damaged. */
 json_t *paper_earlier(paper *p, const char *name, const char *const *columns);
 
-/* ---- media (media.c) --------------------------------------------------------------------------- */
+/* ---- media (media.c) ------------------------------------------------------------------------- */
 
 /* Sets the next medium of the measurements: the one that was asked for, else shared memory, TCP at
  * 1 Gbit/s and MPI, where this machine has them; notes why it has not. False behind the last. */
@@ -142,7 +145,7 @@ const char *paper_medium(const paper *p, char out[64]);
 /* False with the reason. */
 bool paper_mpi_find(paper_mpi *out, char why[256]);
 
-/* ---- links (link.c) ---------------------------------------------------------------------------- */
+/* ---- links (link.c) -------------------------------------------------------------------------- */
 
 /* Two network namespaces with a link between them that carries no more than `rate`. */
 typedef struct paper_link {
@@ -161,7 +164,7 @@ int paper_wait(int pid);
 /* A signal asked this program to end. */
 bool paper_stopped(void);
 
-/* ---- experiments ------------------------------------------------------------------------------- */
+/* ---- experiments ----------------------------------------------------------------------------- */
 
 bool paper_arithmetic(paper *p);
 bool paper_backends(paper *p);

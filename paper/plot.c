@@ -1,5 +1,5 @@
-/* A result's files: NAME.json, and its plots by gnuplot as NAME.svg and NAME.png (NAME-2.svg … where there
- * are several). */
+/* A result's files: NAME.json, and its plots by gnuplot as NAME.svg and NAME.png (NAME-2.svg …
+ * where there are several). */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

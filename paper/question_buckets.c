@@ -1,4 +1,5 @@
-/* "Which bucket size?": the sizes with the shortest median step in figures 7 and 8, and the knees of figure 2. */
+/* "Which bucket size?": the sizes with the shortest median step in figures 7 and 8, and the knees
+ * of figure 2. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

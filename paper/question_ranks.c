@@ -4,7 +4,8 @@
 
 #include "questions.h"
 
-/* The step of a row like this one, but with so many ranks, synchronised every `every`-th step; 0: there is none. */
+/* The step of a row like this one, but with so many ranks, synchronised every `every`-th step; 0:
+ * there is none. */
 static double step_of(const json_t *rows, const json_t *like, const char *ranks, const char *every)
 {
     return paper_number(paper_find(rows, "medium", paper_text(like, "medium"), "network",

@@ -1,5 +1,6 @@
-/* The three questions that the paper asks of a user (section 6.1, its lessons): which backend, which bucket size, which
- * machines. They are answered from the files of earlier experiments, and nothing is measured. */
+/* The three questions that the paper asks of a user (section 6.1, its lessons): which backend,
+ * which bucket size, which machines. They are answered from the files of earlier experiments, and
+ * nothing is measured. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -48,11 +49,12 @@ bool question_is_same(const json_t *a, const json_t *b)
            strcmp(paper_text(a, "network"), paper_text(b, "network")) == 0;
 }
 
-/* ---- which backend? ---------------------------------------------------------------------------- */
+/* ---- which backend? -------------------------------------------------------------------------- */
 
 static const char *const parts[] = {"s:reduction", "s:medium", "s:network", "n:step", NULL};
 
-/* The overlapped row of the network with the shortest step but for `without`; NULL: there is none. */
+/* The overlapped row of the network with the shortest step but for `without`; NULL: there is
+ * none. */
 static const json_t *fastest(const json_t *rows, const char *network, const json_t *without)
 {
     const json_t *best = NULL, *row;
@@ -120,7 +122,7 @@ static bool from_parts(paper *p, json_t *table, question q,
     return true;
 }
 
-/* ---- all --------------------------------------------------------------------------------------- */
+/* ---- all ------------------------------------------------------------------------------------- */
 
 bool paper_questions(paper *p)
 {

@@ -1,4 +1,5 @@
-/* Figure 12: buckets that take turns on several groups, so that several all-reduces are under way at once. */
+/* Figure 12: buckets that take turns on several groups, so that several all-reduces are under way
+ * at once. */
 #include <stdio.h>
 
 #include "ddp_rows.h"

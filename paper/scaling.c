@@ -1,9 +1,11 @@
-/* Figure 9: training steps on 1 to 8 ranks, replayed, and on 16 to 256 by a model: the recorded timeline, and
- * all-reduces that take alpha for each step of their program and beta for each byte that a rank sends. Alpha and
- * beta are fitted to two all-reduces of 2 ranks on the same medium, and the model stands beside the replayed steps.
+/* Figure 9: training steps on 1 to 8 ranks, replayed, and on 16 to 256 by a model: the recorded
+ * timeline, and all-reduces that take alpha for each step of their program and beta for each byte
+ * that a rank sends. Alpha and beta are fitted to two all-reduces of 2 ranks on the same medium,
+ * and the model stands beside the replayed steps.
  *
- * Weak: a rank has 64 samples. Strong: all ranks together have 256. So that a step takes no minutes, 64 samples
- * take as long as those of the timeline did, as on processors that are so many times as fast. */
+ * Weak: a rank has 64 samples. Strong: all ranks together have 256. So that a step takes no
+ * minutes, 64 samples take as long as those of the timeline did, as on processors that are so many
+ * times as fast. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +34,7 @@ static const paper_column columns[] = {
     {"model is off by", "%", NULL}, {"speedup", "", "%.2f"}, {"curve", "", "list"},
 };
 
-/* ---- the model ---------------------------------------------------------------------------------- */
+/* ---- the model ------------------------------------------------------------------------------- */
 
 static bool cost_of(int ranks, ls__program_cost *out)
 {
@@ -79,8 +81,8 @@ static bool fit(paper *p, figures *out)
     return true;
 }
 
-/* Milliseconds of a step: buckets are filled as gradients become ready, and reduced one after the other. The
- * timeline is sorted by time. */
+/* Milliseconds of a step: buckets are filled as gradients become ready, and reduced one after the
+ * other. The timeline is sorted by time. */
 static double modelled_ms(const ls__timeline *t, const figures *f, const ls__program_cost *cost,
                           double speed)
 {
@@ -99,7 +101,7 @@ static double modelled_ms(const ls__timeline *t, const figures *f, const ls__pro
     return 1e3 * ((t->forward_s + t->optimizer_s) / speed + (sent > backward ? sent : backward));
 }
 
-/* ---- rows --------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 typedef struct series { /* one network, one kind of scaling */
     paper *p;

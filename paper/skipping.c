@@ -1,4 +1,5 @@
-/* Figure 10: the mean step when only every n-th one synchronises; replayed, so that 8 ranks run on few cores. */
+/* Figure 10: the mean step when only every n-th one synchronises; replayed, so that 8 ranks run on
+ * few cores. */
 #include <stdio.h>
 
 #include "ddp_rows.h"

@@ -1,7 +1,7 @@
-/* The paper's shared entitlement: ranks whose processors others use, too, so that each step of each rank takes
- * longer by a random share (lockstep bench replay --noise). Steps that synchronise last as long as the slowest
- * rank's: with shares from an exponential distribution the mean of the largest of n is 1 + 1/2 + … + 1/n times
- * the mean share. */
+/* The paper's shared entitlement: ranks whose processors others use, too, so that each step of each
+ * rank takes longer by a random share (lockstep bench replay --noise). Steps that synchronise last
+ * as long as the slowest rank's: with shares from an exponential distribution the mean of the
+ * largest of n is 1 + 1/2 + … + 1/n times the mean share. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* What all calls have in common: whether they are served, MPI's progress, errors, and the report. */
+/* What all calls have in common: whether they are served, MPI's progress, errors, and the
+ * report. */
 #include "pmpi.h"
 
 #include <stdatomic.h>
@@ -22,8 +23,8 @@ static _Thread_local struct {
     int64_t credit;
 } self;
 
-/* A look for messages makes progress, if it finds none: so on a communicator on which none is ever sent,
- * and not on MPI_COMM_SELF, where MPICH looks nowhere else. */
+/* A look for messages makes progress, if it finds none: so on a communicator on which none is ever
+ * sent, and not on MPI_COMM_SELF, where MPICH looks nowhere else. */
 static void make_progress(void *arg)
 {
     int found = 0;

@@ -1,16 +1,16 @@
-/* Communicators and their groups: made at the first collective of a communicator, in which all of its
- * members are; cached as its attribute; kept for reuse when it is freed.
+/* Communicators and their groups: made at the first collective of a communicator, in which all of
+ * its members are; cached as its attribute; kept for reuse when it is freed.
  *
  * Note [Groups are not freed]
- * MPI_Comm_free is collective, but implementations do not wait in it, and programs free communicators
- * in different orders. ls_group_free waits for all members. So the group of a freed communicator goes
- * to a pool of its rank, and the next communicator of the same ranks takes it, if all members have it
- * in their pools; ls_finalize frees the rest.
+ * MPI_Comm_free is collective, but implementations do not wait in it, and programs free
+ * communicators in different orders. ls_group_free waits for all members. So the group of a freed
+ * communicator goes to a pool of its rank, and the next communicator of the same ranks takes it, if
+ * all members have it in their pools; ls_finalize frees the rest.
  *
  * Note [One at a time]
- * Threads of a rank may be in the first collectives of two communicators at once. A group is made by
- * messages between its members, which must not mix with those of another one: so each member tries to
- * take its lock, and all begin only when all have it. */
+ * Threads of a rank may be in the first collectives of two communicators at once. A group is made
+ * by messages between its members, which must not mix with those of another one: so each member
+ * tries to take its lock, and all begin only when all have it. */
 #include "pmpi.h"
 
 #include <pthread.h>

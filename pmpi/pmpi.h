@@ -4,14 +4,14 @@
  * Note [The same on all ranks]
  * Whether a call is served may depend only on what MPI requires to be equal on all ranks: the
  * communicator, the function, the root, the predefined type and operator of a reduction. For
- * functions that move data MPI requires equal type signatures only, and a rank may describe the same
- * bytes by a type of its own. So all of these calls are served, as bytes, and a rank whose type is not
- * contiguous packs them (blocks.c).
+ * functions that move data MPI requires equal type signatures only, and a rank may describe the
+ * same bytes by a type of its own. So all of these calls are served, as bytes, and a rank whose
+ * type is not contiguous packs them (blocks.c).
  *
  * Note [Progress]
- * MPI makes progress only while it is called. A rank that waits in Lockstep must therefore call MPI:
- * its peer may be receiving from it before it comes to the same collective. The wait callback does
- * that, and so does every CREDIT-th collective that ended without a wait (init.c). */
+ * MPI makes progress only while it is called. A rank that waits in Lockstep must therefore call
+ * MPI: its peer may be receiving from it before it comes to the same collective. The wait callback
+ * does that, and so does every CREDIT-th collective that ended without a wait (init.c). */
 #ifndef PMPI_H
 #define PMPI_H
 
@@ -78,7 +78,8 @@ void pmpi_groups_fini(void);
 
 /* ---- calls (call.c) ------------------------------------------------------------------------- */
 
-/* One call that is served: from pmpi_begin to pmpi_end, which returns what the MPI function does. */
+/* One call that is served: from pmpi_begin to pmpi_end, which returns what the MPI function
+ * does. */
 typedef struct pmpi_call {
     pmpi_place *place;
     MPI_Comm comm;
@@ -113,7 +114,8 @@ int pmpi_type_size(MPI_Datatype type);
 
 /* ---- blocks (blocks.c) ---------------------------------------------------------------------- */
 
-/* One side of a call that moves data: n blocks, block r of counts[r] (or `count`) elements of `type`. */
+/* One side of a call that moves data: n blocks, block r of counts[r] (or `count`) elements of
+ * `type`. */
 typedef struct pmpi_blocks {
     char *user;
     MPI_Datatype type;

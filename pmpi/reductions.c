@@ -76,8 +76,8 @@ int MPI_Reduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype type,
     return pmpi_end(&call, status, (int64_t)r.size * count);
 }
 
-/* MPI's input in place begins where its output does; Lockstep's output would lie within the input. So
- * the output is made elsewhere. `counts` NULL: all are `count`. */
+/* MPI's input in place begins where its output does; Lockstep's output would lie within the input.
+ * So the output is made elsewhere. `counts` NULL: all are `count`. */
 static ls_status reduce_scatter(const pmpi_call *call, const pmpi_reduction *r, const void *sendbuf,
                                 void *recvbuf, const int64_t *counts, int64_t count)
 {
@@ -143,7 +143,8 @@ int MPI_Reduce_scatter_block(const void *sendbuf, void *recvbuf, int recvcount, 
         (int64_t)r.size * recvcount);
 }
 
-/* A logical operator leaves the first rank's value as it is, where Lockstep would give its truth value. */
+/* A logical operator leaves the first rank's value as it is, where Lockstep would give its truth
+ * value. */
 static bool is_scanned(int count, MPI_Datatype type, MPI_Op op, pmpi_reduction *r)
 {
     return count >= 0 && pmpi_reduction_of(type, op, r) && !r->logical;

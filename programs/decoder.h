@@ -20,16 +20,14 @@ typedef struct decoder_shape {
 #define DECODER_DEFAULTS                                                                           \
     .model = "gpt", .context = 128, .layers = 4, .dim = 128, .heads = 4, .init_std = 0.02
 
-/* Rows of a table of options. */
+/* Rows of a table of options. The hidden ones are of a config.json, for run.json. */
 #define DECODER_FLAGS(s)                                                                             \
     {"context", CLI_COUNT,   &(s).context,                                                           \
      .low = 1,  .high = 1e5, .help = "tokens of a window, which is a sample"},                       \
         {"layers", CLI_COUNT,    &(s).layers,                                                        \
          .low = 1, .high = 1000, .help = "transformer blocks, or layers of an LSTM"},                \
         {"dim", CLI_COUNT, &(s).dim, .low = 1, .high = 1e5, .help = "width; a multiple of --heads"}, \
-        {"heads",     CLI_COUNT,                                                                     \
-         &(s).heads,  .low = 1,                                                                      \
-         .high = 1e4, .help = "attention heads"}, /* what a config.json says, for run.json */        \
+        {"heads", CLI_COUNT, &(s).heads, .low = 1, .high = 1e4, .help = "attention heads"},          \
         {"positions",                                                                                \
          CLI_COUNT,                                                                                  \
          &(s).positions,                                                                             \
@@ -60,7 +58,8 @@ ls_gpt2_options decoder_gpt2_options(const decoder_shape *shape);
  * program. */
 bool decoder_read_config(const char *weights, decoder_shape *shape);
 
-/* The config.json of this shape for transformers, from malloc; NULL: it has no model of the kind. */
+/* The config.json of this shape for transformers, from malloc; NULL: it has no model of the
+ * kind. */
 char *decoder_config(const decoder_shape *shape);
 
 ls_module *decoder_new(const decoder_shape *shape);

@@ -3,9 +3,9 @@
  *     DIR/model.safetensors   DIR/config.json   DIR/tokenizer.json, vocab.json, … (copied)
  *     DIR/run.json            the flags, as beside checkpoints (run_file.h)
  *
- * The place is tried before the first step, so that hours of training are not lost to a wrong path: a
- * file with another name is made beside the future one and removed, and so is a new folder: a run that
- * fails leaves none. What is there stays as it is. */
+ * The place is tried before the first step, so that hours of training are not lost to a wrong path:
+ * a file with another name is made beside the future one and removed, and so is a new folder: a run
+ * that fails leaves none. What is there stays as it is. */
 #include "trainer_internal.h"
 
 #include <errno.h>
@@ -90,7 +90,7 @@ void trainer_export_prepare(trainer *t)
     }
 }
 
-/* ---- the files beside the weights ------------------------------------------------------------- */
+/* ---- the files beside the weights ------------------------------------------------------------ */
 
 /* The file `name` in the folder of `path`. */
 static void beside(const char *path, const char *name, char out[PATH_BYTES])

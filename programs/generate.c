@@ -185,7 +185,8 @@ static void load_checkpoint(const writer *w)
     must(ls_checkpoint_free(c));
 }
 
-/* A file of weights alone does not say of which model they are, so this is the commonest mistake. */
+/* A file of weights alone does not say of which model they are, so this is the commonest
+ * mistake. */
 static void load_weights(const writer *w)
 {
     const settings *s = w->set;

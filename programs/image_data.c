@@ -163,7 +163,8 @@ static bool are_numbers(ls_dtype dtype)
            dtype == LS_BOOL;
 }
 
-/* [H,W,C], as most tools save images: 28 channels of 28 rows of one pixel would be trained on too. */
+/* [H,W,C], as most tools save images: 28 channels of 28 rows of one pixel would be trained on
+ * too. */
 static bool channels_are_last(const int64_t dim[3])
 {
     return dim[0] > 4 && (dim[2] == 3 || dim[2] == 4 || (dim[2] == 1 && dim[0] == dim[1]));

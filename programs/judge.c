@@ -1,5 +1,6 @@
-/* See judge.h. Evaluation runs the module without its wrapper; besides what a pipeline sends, only the
- * sums are exchanged, at the end. They are float64, so that a million samples lose no accuracy. */
+/* See judge.h. Evaluation runs the module without its wrapper; besides what a pipeline sends, only
+ * the sums are exchanged, at the end. They are float64, so that a million samples lose no
+ * accuracy. */
 #include "judge.h"
 
 #include <stdlib.h>

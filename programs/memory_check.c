@@ -16,9 +16,10 @@ static int64_t states_of(const trainer_options *train)
     return strcmp(train->optim, "adamw") == 0 ? 2 : train->momentum > 0.0 ? 1 : 0;
 }
 
-/* Of a pipeline only this is known before the cut: every rank makes the whole model, and frees the stages
- * of others. Else the optimizer allocates its state after the first backward pass. With several ranks that pass
- * ends with the gradients twice in memory, while they are moved to their final order. */
+/* Of a pipeline only this is known before the cut: every rank makes the whole model, and frees the
+ * stages of others. Else the optimizer allocates its state after the first backward pass. With
+ * several ranks that pass ends with the gradients twice in memory, while they are moved to their
+ * final order. */
 static int64_t total_of(const ls_gpt2_memory *m, int64_t state)
 {
     int64_t again = ls_world_size() > 1 ? m->gradient_bytes : 0;

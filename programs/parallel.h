@@ -1,5 +1,5 @@
-/* A model on the ranks of a mesh (--mesh pp=4,dp=2): the stages of a pipeline along pp, replicas with
- * other data along dp. Without a mesh every rank is a replica, and has the whole model. */
+/* A model on the ranks of a mesh (--mesh pp=4,dp=2): the stages of a pipeline along pp, replicas
+ * with other data along dp. Without a mesh every rank is a replica, and has the whole model. */
 #ifndef PROGRAMS_PARALLEL_H
 #define PROGRAMS_PARALLEL_H
 
@@ -17,17 +17,18 @@ typedef struct parallel {
     bool steps;                /* the pipeline steps the optimizer itself */
     int64_t numel;             /* parameters of the whole model */
     int64_t smallest, largest; /* … of a rank, with a pipeline */
-    char *
-        elsewhere; /* names, each with its end, of parameters that an earlier rank of `stages` has */
+    char *elsewhere; /* names, each with its end, of parameters that an earlier rank of `stages`
+                        has */
 } parallel;
 
-/* Defaults, and what options cannot be given together; ends the program. For trainer_read_options. */
+/* Defaults, and what options cannot be given together; ends the program. For
+ * trainer_read_options. */
 void parallel_complete(struct trainer_options *options);
-/* The micro-batches of the run that goes on, which --accum has taken from its file: those of a step of
- * the pipeline, unless they are given. `accum_given`: --accum without that file. */
+/* The micro-batches of the run that goes on, which --accum has taken from its file: those of a step
+ * of the pipeline, unless they are given. `accum_given`: --accum without that file. */
 void parallel_resume_step(struct trainer_options *options, int64_t accum_given);
-/* Whether the model recomputes its blocks (--recompute), if it has any: a pipeline of schedule gpipe
- * recomputes whole stages. Ends the program where nothing would be recomputed. */
+/* Whether the model recomputes its blocks (--recompute), if it has any: a pipeline of schedule
+ * gpipe recomputes whole stages. Ends the program where nothing would be recomputed. */
 bool parallel_recompute(const struct trainer_options *options, bool has_blocks);
 bool parallel_has_pipeline(const struct trainer_options *options);
 /* Fills in what --plan says; ends the program if the job does not fit it. After ls_init. */
@@ -48,8 +49,8 @@ ls_status parallel_forward(const parallel *p, ls_module *net, const ls_micro_bat
                            int count, ls_tensor **outputs);
 int parallel_forward_count(const parallel *p); /* a good `count` */
 
-/* Writes the whole model, whose other stages are sent to rank 0, as safetensors. Ends the program on
- * an error. */
+/* Writes the whole model, whose other stages are sent to rank 0, as safetensors. Ends the program
+ * on an error. */
 void parallel_export(const parallel *p, ls_module *net, const char *path);
 
 #endif

@@ -1,5 +1,5 @@
-/* --profile: measures the parts of the model on a micro-batch of its training data, with its loss, and
- * ends the program. `lockstep plan profile` is this. */
+/* --profile: measures the parts of the model on a micro-batch of its training data, with its loss,
+ * and ends the program. `lockstep plan profile` is this. */
 #include "trainer_internal.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
-/* The settings of a run that its checkpoints carry, so that a run that goes on from one can say where
- * it differs from the run before. Two runs of 20 steps are the same training as one of 40 only if all
- * of them have the same schedule. */
+/* The settings of a run that its checkpoints carry, so that a run that goes on from one can say
+ * where it differs from the run before. Two runs of 20 steps are the same training as one of 40
+ * only if all of them have the same schedule. */
 #ifndef PROGRAMS_RESUMED_H
 #define PROGRAMS_RESUMED_H
 
@@ -20,8 +20,8 @@ run_settings settings_of(const trainer_options *options);
 /* The object is a run_settings; see ls_checkpoint_item. */
 ls_status run_settings_state(void *object, const char *prefix, const ls_state_visitor *visitor);
 
-/* Prints each difference between the run that saved the checkpoint of `step` and this one, and which
- * of the two settings applies; and that nothing is left to do. For rank 0. */
+/* Prints each difference between the run that saved the checkpoint of `step` and this one, and
+ * which of the two settings applies; and that nothing is left to do. For rank 0. */
 void print_differences(const run_settings *saved, const run_settings *now, int64_t step,
                        int64_t steps);
 
@@ -31,8 +31,8 @@ void must_resume(ls_status status);
 /* The schedule of a run's settings. */
 ls_schedule_options schedule_of(const run_settings *settings);
 
-/* Ends the program if a tensor of the items holds NaN or infinity: training from it would only spread
- * them. `from`: "--resume run7", with which the error begins. */
+/* Ends the program if a tensor of the items holds NaN or infinity: training from it would only
+ * spread them. `from`: "--resume run7", with which the error begins. */
 void must_be_finite(const ls_checkpoint_item *items, int count, const char *from);
 
 #endif

@@ -1,12 +1,14 @@
-/* run.json in a folder of checkpoints: the flags of the run that saves there, so that a run that goes
- * on from it, or writes text with it, needs none of them again and cannot silently be another network.
+/* run.json in a folder of checkpoints: the flags of the run that saves there, so that a run that
+ * goes on from it, or writes text with it, needs none of them again and cannot silently be another
+ * network.
  *
  *     {"program": "lockstep train gpt", "flags": {"heads": 2, "dropout": 0.1, …},
  *      "data": {"samples": 3625, "hash": 71…}}
  *
  * A flag that is not on the command line takes the value of the file. One that is there and differs
  * is an error if it makes another model, else both values are printed. Where a run computes (mesh,
- * buckets) and what it writes are not in the file. A folder of an earlier version has no such file. */
+ * buckets) and what it writes are not in the file. A folder of an earlier version has no such
+ * file. */
 #ifndef PROGRAMS_RUN_FILE_H
 #define PROGRAMS_RUN_FILE_H
 
@@ -20,8 +22,8 @@ typedef struct run_file run_file;
 run_file *run_file_new(const cli_command *command);
 void run_file_free(run_file *run);
 
-/* Takes over what `folder`'s file says; `model`: only what makes the model and its tokenizer. Ends the
- * program at a contradiction. False: there is no file. */
+/* Takes over what `folder`'s file says; `model`: only what makes the model and its tokenizer. Ends
+ * the program at a contradiction. False: there is no file. */
 bool run_file_read(run_file *run, const char *folder, bool model, int argc, char **argv);
 
 /* Notes the values of the flags behind the first `from`, for run_file_write: defaults that follow

@@ -123,8 +123,8 @@ static void load_weights(const trainer *t)
     }
 }
 
-/* Stages that are nowhere else have nobody to average with; with --replicas the wrapper knows how many
- * micro-batches the mean is over. */
+/* Stages that are nowhere else have nobody to average with; with --replicas the wrapper knows how
+ * many micro-batches the mean is over. */
 static void wrap(trainer *t)
 {
     const trainer_options *s = t->set;
@@ -353,8 +353,8 @@ static ls_tensor *loss_of(const trainer *t, const ls_batch *batch)
     return loss;
 }
 
-/* The mean in the order of a binary tree, which that over the ranks continues: with --exact layout it
- * does not depend on their number. Overwrites the values. */
+/* The mean in the order of a binary tree, which that over the ranks continues: with --exact layout
+ * it does not depend on their number. Overwrites the values. */
 static double mean_of(double *values, int64_t count)
 {
     int64_t left = count;
@@ -371,8 +371,8 @@ static double mean_of(double *values, int64_t count)
     return values[0] / (double)count;
 }
 
-/* Forward and backward of one micro-batch; only the last one of a step communicates. Shards are averaged
- * by the reducer, other micro-batches here. */
+/* Forward and backward of one micro-batch; only the last one of a step communicates. Shards are
+ * averaged by the reducer, other micro-batches here. */
 static double micro_batch(trainer *t, bool last)
 {
     ls_batch batch = {.size = sizeof batch};
@@ -401,8 +401,9 @@ static ls_status add_gradients(trainer *t)
     return LS_OK;
 }
 
-/* Limits the gradient's norm, which *norm becomes. It is computed without --clip, too: where it is not
- * finite, all ranks end before the weights become so. A pipeline that steps itself looks itself. */
+/* Limits the gradient's norm, which *norm becomes. It is computed without --clip, too: where it is
+ * not finite, all ranks end before the weights become so. A pipeline that steps itself looks
+ * itself. */
 static ls_status limit_gradients(trainer *t, double *norm)
 {
     const ls_clip_grad_norm_options clipping = parallel_clip_options(&t->ranks);
@@ -446,8 +447,8 @@ static _Noreturn void end_in_step(const trainer *t, int64_t step)
     give_up(EXIT_FAILURE, "step %lld: %s", (long long)step, why);
 }
 
-/* Returns this replica's mean loss over the micro-batches of the step. A loss or a gradient that is not
- * finite ends the program, with the weights and checkpoints as they were. */
+/* Returns this replica's mean loss over the micro-batches of the step. A loss or a gradient that is
+ * not finite ends the program, with the weights and checkpoints as they were. */
 static double train_step(trainer *t, int64_t step, double *norm)
 {
     double loss = 0.0;
@@ -528,8 +529,8 @@ static void run_steps(trainer *t)
     }
 }
 
-/* A rank counts as identical if it has what the first rank with its stages has; the hash is made of those
- * of all stages. */
+/* A rank counts as identical if it has what the first rank with its stages has; the hash is made of
+ * those of all stages. */
 static void compare_replicas(trainer *t)
 {
     const parallel *p = &t->ranks;

@@ -46,13 +46,14 @@ typedef struct trainer_options {
     .min_lr = -1.0, .momentum = 0.9, .beta2 = 0.999, .lr_schedule = "cosine", .optim = "adamw",    \
     .decay = "matrices", .dtype = "float32", .feed = "split", .exact = "run", .shards = 8,
 
-/* Reads the command's own options and those of the trainer; see read_options. With --resume those that
- * are not given become those of the run that saved there. What `own` points to must live as long as the
- * trainer. */
+/* Reads the command's own options and those of the trainer; see read_options. With --resume those
+ * that are not given become those of the run that saved there. What `own` points to must live as
+ * long as the trainer. */
 void trainer_read_options(const cli_command *own, trainer_options *options, int argc, char **argv);
 
-/* The micro-batches of a rank in a step: --accum, --micro-batches of a pipeline, or with --exact layout
- * its part of --shards. After trainer_init; ends the program when the shards cannot be divided. */
+/* The micro-batches of a rank in a step: --accum, --micro-batches of a pipeline, or with --exact
+ * layout its part of --shards. After trainer_init; ends the program when the shards cannot be
+ * divided. */
 int64_t trainer_micro_batches(const trainer_options *options);
 
 /* ---- training ----------------------------------------------------------------------------- */
@@ -70,8 +71,8 @@ typedef struct trainer_task {
     const char *tokenizer; /* folder or file whose files an export copies; borrowed. NULL: none */
     /* The mean loss of a batch, a scalar, from net(x) and y. NULL: their cross-entropy. */
     ls_pipeline_loss_fn loss;
-    /* Judges the plain module on these ranks, in training mode before and after; all ranks, all with
-     * the same result. Returns how many of out[SCORES_MAX] it filled. */
+    /* Judges the plain module on these ranks, in training mode before and after; all ranks, all
+     * with the same result. Returns how many of out[SCORES_MAX] it filled. */
     int (*evaluate)(void *arg, ls_module *net, const parallel *ranks, score *out);
 } trainer_task;
 

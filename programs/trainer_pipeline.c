@@ -1,5 +1,5 @@
-/* A step of a pipeline: its micro-batches are read first, all of them on all stages, since each is a
- * step of the loader as with --accum, and random numbers draw from the same streams. */
+/* A step of a pipeline: its micro-batches are read first, all of them on all stages, since each is
+ * a step of the loader as with --accum, and random numbers draw from the same streams. */
 #include "trainer_internal.h"
 
 #include <stdlib.h>

@@ -21,8 +21,8 @@ static void mean_over(ls_group *group, double *values, int count, const char *ta
                            LS_OPTIONS(ls_collective_options, .tag = tag), NULL));
 }
 
-/* Means over the ranks; collective. All stages of a pipeline have the loss of their replica, whose mean
- * over all ranks would not have the bits of that over the replicas. */
+/* Means over the ranks; collective. All stages of a pipeline have the loss of their replica, whose
+ * mean over all ranks would not have the bits of that over the replicas. */
 static measure average(const trainer *t, const measure *mine, const char *tag)
 {
     double values[3] = {mine->seconds, mine->exposed, mine->loss};

@@ -204,7 +204,7 @@ static const cli_command command = {
         "MASTER_ADDR:MASTER_PORT is for the program's own use. Each rank computes with cores / N\n"
         "threads, unless OMP_NUM_THREADS is set. The standard input of ranks is empty.\n"};
 
-/* ---- options from the environment ------------------------------------------------------------- */
+/* ---- options from the environment ------------------------------------------------------------ */
 
 /* torchrun reads its options from such variables, so Kubeflow sets them. */
 static const char *const variables[][2] = {
@@ -218,8 +218,8 @@ static const char *const variables[][2] = {
 };
 #define VARIABLES ((int)(sizeof variables / sizeof *variables))
 
-/* The command line with these options before its own, which so win. NULL without memory; the process
- * keeps it to its end. */
+/* The command line with these options before its own, which so win. NULL without memory; the
+ * process keeps it to its end. */
 static char **with_variables(int *argc, char **argv)
 {
     char **all = calloc((size_t)*argc + 2 * VARIABLES + 1, sizeof *all);
@@ -252,7 +252,8 @@ static void say_variables(void)
     }
 }
 
-/* Kubernetes numbers the pods of an Indexed Job, also where each of them is a job of its own here. */
+/* Kubernetes numbers the pods of an Indexed Job, also where each of them is a job of its own
+ * here. */
 static int take_index(void)
 {
     const char *index = ls__setting_get("JOB_COMPLETION_INDEX");

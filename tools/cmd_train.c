@@ -30,7 +30,8 @@ static const cli_command command = {
         "With -n N, `lockstep run -n N` starts the program. Use that command itself for its other\n"
         "options and for several hosts: lockstep run -n 4 lockstep train gpt --data book.txt\n"};
 
-/* Another user could have made ../libexec where the folder above this command's is open, as /tmp. */
+/* Another user could have made ../libexec where the folder above this command's is open, as
+ * /tmp. */
 static int execute(const char *self, char *path, char **argv)
 {
     char real[LS__TRUSTED_PATH_MAX];

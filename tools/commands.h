@@ -23,8 +23,8 @@ int cmd_run(int argc, char **argv);
 int cmd_secret(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
 int cmd_train(int argc, char **argv);
-/* Executes the training program of a kind, "gpt", with the arguments argv[1…], which end with NULL; returns
- * an exit status only when that fails. */
+/* Executes the training program of a kind, "gpt", with the arguments argv[1…], which end with NULL;
+ * returns an exit status only when that fails. */
 int train_become(const char *kind, char **argv);
 int cmd_tune(int argc, char **argv);
 
@@ -32,7 +32,8 @@ int cmd_tune(int argc, char **argv);
 int command_run(int argc, char **argv);
 void command_print_names(void); /* one line per command: name, tab, summary */
 
-/* info_backends.c: for each operation, dtype, operator and promise, whether each of `count` backends has it. */
+/* info_backends.c: for each operation, dtype, operator and promise, whether each of `count`
+ * backends has it. */
 typedef void (*backends_row_fn)(void *arg, const char *what, int count, const char *const *names,
                                 const bool *has);
 void backends_each(backends_row_fn fn, void *arg);

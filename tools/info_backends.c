@@ -36,7 +36,8 @@ static bool is_known(const backends *all, const char *name)
     return false;
 }
 
-/* Adds the plug-ins of one folder; with `speaks` those that cannot be used are printed with their reason. */
+/* Adds the plug-ins of one folder; with `speaks` those that cannot be used are printed with their
+ * reason. */
 static void add_folder(backends *all, const char *folder, bool speaks)
 {
     char real[LS__TRUSTED_PATH_MAX];

@@ -12,8 +12,8 @@ int plan_schedule(int argc, char **argv); /* plan_schedule.c */
 void plan_schedule_print_operands(void);  /* its schedules, one per line */
 void plan_profile_print_operands(void);
 
-/* plan_units.c: "1gbit", "100mbit" (only a rate), "8g", or a number, of `length` characters, in bytes;
- * negative: it is none of these. */
+/* plan_units.c: "1gbit", "100mbit" (only a rate), "8g", or a number, of `length` characters, in
+ * bytes; negative: it is none of these. */
 double plan_parse_amount(const char *text, size_t length, bool rate);
 
 /* plan_diagram.c: a row per rank and a column per unit of time; times[stages]. */

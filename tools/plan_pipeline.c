@@ -1,5 +1,5 @@
-/* `lockstep plan pipeline`: the stages and replicas that PipeDream's partitioner finds for a profile,
- * beside data parallelism and a straight pipeline. */
+/* `lockstep plan pipeline`: the stages and replicas that PipeDream's partitioner finds for a
+ * profile, beside data parallelism and a straight pipeline. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* `lockstep plan profile`: the training program measures its own model, so that model, data, loss and
- * batch are those of training.
+/* `lockstep plan profile`: the training program measures its own model, so that model, data, loss
+ * and batch are those of training.
  *
  *     lockstep plan profile gpt --data book.txt --layers 6 --out gpt.json
  *

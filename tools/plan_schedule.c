@@ -1,5 +1,5 @@
-/* `lockstep plan schedule`: a pipeline schedule as a diagram, with its bubble and its memory beside the
- * formulas of the papers. */
+/* `lockstep plan schedule`: a pipeline schedule as a diagram, with its bubble and its memory beside
+ * the formulas of the papers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -222,7 +222,8 @@ static void print_peaks(const char *what, const ls__schedule *s, const ls__sched
     print_columns(what, here, formula != NULL ? there : "-", formula);
 }
 
-/* Mean time from one backward of the last stage to the next: without a flush, that of a micro-batch. */
+/* Mean time from one backward of the last stage to the next: without a flush, that of a
+ * micro-batch. */
 static double period(const ls__schedule *s, const ls__schedule_cost *cost)
 {
     const int rank = s->rank_of[s->stages - 1];

@@ -1,5 +1,5 @@
-/* A schedule as a picture: a row per rank, a box per computation, its micro-batch inside. Stages of a
- * rank after the first one have lighter boxes. */
+/* A schedule as a picture: a row per rank, a box per computation, its micro-batch inside. Stages of
+ * a rank after the first one have lighter boxes. */
 #include "tools/plan.h"
 
 #define ROW 28

@@ -76,7 +76,8 @@ ls_status trace_read(const char *path, trace *out);
 /* Fills steps and operations. LS_ERR_NOT_FOUND: the trace has none. */
 ls_status trace_divide(const char *path, trace *t);
 void trace_free(trace *t);
-/* `items` with room for one more than `count`, moved if need be; NULL without memory, and `items` stays. */
+/* `items` with room for one more than `count`, moved if need be; NULL without memory, and `items`
+ * stays. */
 void *trace_room(void *items, int64_t count, int64_t *room, size_t bytes);
 
 #endif

@@ -1,5 +1,6 @@
-/* Dividing steps: one walk over the spans of a rank's training thread, in order of time, with a stack
- * of those that are open. Each moment counts for one part, so the parts add up to the step. */
+/* Dividing steps: one walk over the spans of a rank's training thread, in order of time, with a
+ * stack of those that are open. Each moment counts for one part, so the parts add up to the
+ * step. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* `measure lines`: the time to write a cache line that another core has written, read, or read and
- * claimed (Note [Claimed lines] in base/copy.h). One process writes 128 KiB, another one touches it,
- * the first writes it again, by memset or by words; printed are both processes' times in ns a line,
- * medians of 61 rounds. */
+ * claimed (Note [Claimed lines] in base/copy.h). One process writes 128 KiB, another one touches
+ * it, the first writes it again, by memset or by words; printed are both processes' times in ns a
+ * line, medians of 61 rounds. */
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>

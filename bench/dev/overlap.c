@@ -1,12 +1,13 @@
-/* How much of an all-reduce a computation hides. Built twice by compare_overlap.py: over the library,
- * and with -DOVER_MPI by an mpicc, where nothing calls MPI between MPI_Iallreduce and MPI_Waitall.
+/* How much of an all-reduce a computation hides. Built twice by compare_overlap.py: over the
+ * library, and with -DOVER_MPI by an mpicc, where nothing calls MPI between MPI_Iallreduce and
+ * MPI_Waitall.
  *
  *     overlap BUCKETS BYTES FACTOR ROUNDS     started by mpirun
  *
- * In turns, ROUNDS times: BUCKETS all-reduces of BYTES of float32 alone; a computation alone; and the
- * computation between their start and their end. The computation is FACTOR times as long as the
- * all-reduces, and makes no call. Rank 0 prints a line a round: "ROUND comm compute both waited", in ms;
- * waited: of both, from the end of the computation on. */
+ * In turns, ROUNDS times: BUCKETS all-reduces of BYTES of float32 alone; a computation alone; and
+ * the computation between their start and their end. The computation is FACTOR times as long as the
+ * all-reduces, and makes no call. Rank 0 prints a line a round: "ROUND comm compute both waited",
+ * in ms; waited: of both, from the end of the computation on. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

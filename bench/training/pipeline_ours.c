@@ -1,10 +1,10 @@
-/* One rank of Lockstep in bench/compare_pipeline.py: steps of a network of ../nets.h in pipeline stages, with each
- * schedule in turns; pipeline_torch.py does the same. Public headers only.
+/* One rank of Lockstep in bench/compare_pipeline.py: steps of a network of ../nets.h in pipeline
+ * stages, with each schedule in turns; pipeline_torch.py does the same. Public headers only.
  *
  *     contender_pipeline NAME ROWS MICRO SCHEDULES WARMUPS STEPS ROUNDS GATE JSON
  *
- * A step has MICRO micro-batches of ROWS samples. Rank R waits for a byte from the pipe GATE/R before each turn,
- * rank 0 writes one to GATE/done after the warm-up and after each turn. */
+ * A step has MICRO micro-batches of ROWS samples. Rank R waits for a byte from the pipe GATE/R
+ * before each turn, rank 0 writes one to GATE/done after the warm-up and after each turn. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

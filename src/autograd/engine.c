@@ -48,8 +48,8 @@ static ls_status check_divided(const ls__autograd_pass *pass, const ls__leaf *le
                     leaf->node.file != NULL ? leaf->node.file : "?", leaf->node.line);
 }
 
-/* Walks from the roots; every leaf that it reaches must belong to an observer of a weighted pass, and
- * is reported to its observer. */
+/* Walks from the roots; every leaf that it reaches must belong to an observer of a weighted pass,
+ * and is reported to its observer. */
 static ls_status reach_leaves(ls__autograd_pass *pass, ls__autograd_walk *walk)
 {
     for (int i = 0; i < pass->roots; i++) {
@@ -357,7 +357,8 @@ static ls_status run(ls__autograd_pass *pass)
 }
 
 /* The whole pass. Errors before `run` are the caller's mistakes and carry the caller's line. Any
- * failure is reported to every observer that has begun or is armed, because its peers wait for it. */
+ * failure is reported to every observer that has begun or is armed, because its peers wait for
+ * it. */
 static ls_status backward(ls__autograd_pass *pass, const start *at)
 {
     pass->tensors = ls__tensors_get(pass->name);

@@ -30,8 +30,8 @@ bool ls__function_is_collective(const ls_function *f)
     return f->size > offsetof(ls_function, collective) && f->collective;
 }
 
-/* Fills call->input from the tensors in their present state. The records, NULL where an input was left
- * out, are valid only until the next operation. */
+/* Fills call->input from the tensors in their present state. The records, NULL where an input was
+ * left out, are valid only until the next operation. */
 static ls_status read_inputs(ls_function_call *call, ls__record **records)
 {
     for (int i = 0; i < call->input_count; i++) {

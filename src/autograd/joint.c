@@ -7,8 +7,8 @@
  *     out 0  out 1                    one node for each output, younger than the joint
  *
  * An output's node hands its gradient to the joint when a pass comes to it. As the joint is older
- * than all of them, it has every gradient it will get when its turn comes; outputs on which the loss
- * does not depend give none.
+ * than all of them, it has every gradient it will get when its turn comes; outputs on which the
+ * loss does not depend give none.
  *
  * A function's links hang on the joint. A recomputed piece leads to different places through each
  * of its outputs, so its links hang on the output nodes, and a pass reaches only what it would

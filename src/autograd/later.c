@@ -1,12 +1,12 @@
-/* The list of what was put off. It owns gradients, references to leaves, and the scopes of recomputed
- * segments. */
+/* The list of what was put off. It owns gradients, references to leaves, and the scopes of
+ * recomputed segments. */
 #include "autograd/later.h"
 
 #include "autograd/walk.h"
 #include "base/log.h"
 
-/* Runs when the scope ends or the weight part has run. Items first: an edge of theirs may lead into a
- * held scope; and an inner scope before the one around it. */
+/* Runs when the scope ends or the weight part has run. Items first: an edge of theirs may lead into
+ * a held scope; and an inner scope before the one around it. */
 static void later_fini(ls__storage *storage)
 {
     const ls__later *later = storage->data;

@@ -3,10 +3,10 @@
  * An observer (DistributedDataParallel's reducer) owns some parameters: leaves whose `observer` and
  * `observer_index` are set. ls_backward, before it computes anything, counts the accumulations
  * every parameter will receive and calls begin once per observer that is armed or reached
- * (ls_backward_from: reached), with the bitmap of its parameters that will be reached; ready once per
- * reached parameter, when its count is complete and its gradient is in place; end after the last
- * node, whose status ls_backward returns. If the pass fails after begin, abort is called instead of
- * end. Of a backward in two parts (parts.c) only the second calls an observer.
+ * (ls_backward_from: reached), with the bitmap of its parameters that will be reached; ready once
+ * per reached parameter, when its count is complete and its gradient is in place; end after the
+ * last node, whose status ls_backward returns. If the pass fails after begin, abort is called
+ * instead of end. Of a backward in two parts (parts.c) only the second calls an observer.
  */
 #ifndef LS_AUTOGRAD_OBSERVERS_H
 #define LS_AUTOGRAD_OBSERVERS_H
@@ -28,8 +28,8 @@ typedef struct ls__backward_info {
 struct ls__observer {
     ls__list link; /* in the runtime's list; ls__observer_add / _remove */
     int param_count;
-    /* Written by `usable`. local: steps use gradients of this rank alone; agrees: its ranks make the
-     * same steps, Note [Agreement]. */
+    /* Written by `usable`. local: steps use gradients of this rank alone; agrees: its ranks make
+     * the same steps, Note [Agreement]. */
     bool local, agrees;
     bool armed; /* a forward went through its module: begin is due even if nothing is reached */
     ls_status (*begin)(ls__observer *self, const ls__backward_info *info);
@@ -39,8 +39,8 @@ struct ls__observer {
     /* Whether an optimizer may use the gradients now: LS_OK, or LS_ERR_STATE in words when they
      * were accumulated but never synchronised or the last synchronisation failed. NULL: always. */
     ls_status (*usable)(ls__observer *self);
-    /* Returns where a pass marks, before begin, the rows of a table that it will reach. NULL, returned or
-     * instead of the function: nowhere. */
+    /* Returns where a pass marks, before begin, the rows of a table that it will reach. NULL,
+     * returned or instead of the function: nowhere. */
     ls__rows *(*rows)(ls__observer *self, int index);
     /* Called after an optimizer step with its duration. May be NULL. */
     void (*stepped)(ls__observer *self, uint64_t ns);

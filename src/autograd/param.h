@@ -7,7 +7,8 @@
 /* Makes `param` number `index` of the observer (NULL: of none). */
 ls_status ls__param_observe(ls_tensor *param, ls__observer *observer, int index);
 
-/* Notes that `param` is a table [rows, columns], of which a pass may reach few rows; asks whether it is. */
+/* Notes that `param` is a table [rows, columns], of which a pass may reach few rows; asks whether
+ * it is. */
 void ls__param_set_table(ls_tensor *param);
 bool ls__param_is_table(const ls_tensor *param);
 
@@ -22,17 +23,17 @@ ls_status ls__param_set_name(ls_tensor *param, const char *name);
 /* The observer `param` belongs to, or NULL. Optimizers ask its `usable` before they step. */
 ls__observer *ls__param_observer(const ls_tensor *param);
 
-/* Lets the gradient of `param` live at `memory` (numel elements of its dtype); a present gradient is
- * copied there. From now on *present says whether it is there. Both outlive the parameter, or it is
- * bound anew. NULL: autograd's own again. */
+/* Lets the gradient of `param` live at `memory` (numel elements of its dtype); a present gradient
+ * is copied there. From now on *present says whether it is there. Both outlive the parameter, or it
+ * is bound anew. NULL: autograd's own again. */
 ls_status ls__param_bind_grad(ls_tensor *param, void *memory, bool *present);
 /* Moves the elements of `param` to `memory` (NULL: back to memory of its own); every view of it
  * follows. LS_ERR_UNSUPPORTED, and nothing moves, for a parameter that is part of a larger tensor.
  */
 ls_status ls__param_bind_value(ls_tensor *param, void *memory);
-/* The memory of `param` and that of `copy`, a tensor of its shape and dtype, change places, and so do
- * the counts of their changes in place; every view follows. ls__param_copy gives `copy` the numbers
- * of `param` and its count. */
+/* The memory of `param` and that of `copy`, a tensor of its shape and dtype, change places, and so
+ * do the counts of their changes in place; every view follows. ls__param_copy gives `copy` the
+ * numbers of `param` and its count. */
 void ls__param_swap(ls_tensor *param, ls_tensor *copy);
 void ls__param_copy(ls_tensor *param, ls_tensor *copy);
 /* Absent / present without touching the numbers (zero_grad; a reduced bucket of an unused

@@ -1,19 +1,19 @@
-/* A backward pass in two parts: what the gradients of some inputs need, and all the rest later (Qi et
- * al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2).
+/* A backward pass in two parts: what the gradients of some inputs need, and all the rest later (Qi
+ * et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2).
  *
  *     x ──▶ linear ──▶ linear ──▶ y      input part    dy ─▶ dz ─▶ dh ─▶ dz' ─▶ dx
  *             │ w'       │ w             weight part         dz, h ─▶ dw   dz', x ─▶ dw'
  *
- * A node *leads* to an input if one of its edges does. The input part walks the nodes in the order of a
- * whole pass. Of a leading node it runs the rule for the edges that lead; the other edges stay in the
- * node and are put off with its gradient. A node that does not lead is put off as a whole. The weight
- * part runs what was put off, in the same order. So each gradient is a sum of the same terms in the
- * same order as in a whole pass, and has its bits. Observers and the hooks of parameters take part in
- * the weight part only.
+ * A node *leads* to an input if one of its edges does. The input part walks the nodes in the order
+ * of a whole pass. Of a leading node it runs the rule for the edges that lead; the other edges stay
+ * in the node and are put off with its gradient. A node that does not lead is put off as a whole.
+ * The weight part runs what was put off, in the same order. So each gradient is a sum of the same
+ * terms in the same order as in a whole pass, and has its bits. Observers and the hooks of
+ * parameters take part in the weight part only.
  *
  * A user's function has one rule for all its inputs, and runs when it leads; gradients that are not
- * wanted yet are put off as they are. A recomputed segment that leads runs again in the input part, and
- * its nodes are put off like others: its scope is held until they have run. */
+ * wanted yet are put off as they are. A recomputed segment that leads runs again in the input part,
+ * and its nodes are put off like others: its scope is held until they have run. */
 #include "autograd/parts.h"
 
 #include "autograd/accumulate.h"
@@ -110,8 +110,8 @@ static bool leads_on(const ls__tensor_node *node)
     return leads;
 }
 
-/* From the oldest node on. A joint runs when it has the gradients of all its outputs, so all of them
- * lead if one does; they stand side by side in the order, behind the joint. */
+/* From the oldest node on. A joint runs when it has the gradients of all its outputs, so all of
+ * them lead if one does; they stand side by side in the order, behind the joint. */
 void ls__parts_mark(const ls__autograd_pile *order)
 {
     const ls__tensor_node *last = NULL; /* the joint of the node before */

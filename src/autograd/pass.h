@@ -1,6 +1,6 @@
 /* The state of autograd in one runtime, and of one backward pass: roots.c checks its arguments,
- * walk.c plans it, engine.c runs it, accumulate.c adds gradients up, observers.c notifies the layers
- * above. */
+ * walk.c plans it, engine.c runs it, accumulate.c adds gradients up, observers.c notifies the
+ * layers above. */
 #ifndef LS_AUTOGRAD_PASS_H
 #define LS_AUTOGRAD_PASS_H
 

@@ -2,9 +2,9 @@
  *
  * ls_backward has one root, the loss, whose gradient is the weight. ls_backward_from has several:
  * the activations that a part of a model returned, with the gradients that the rest of the model
- * computed. Given gradients are added before any other contribution, in the order of the roots; so a
- * graph that was cut at these tensors adds as the whole graph does, where everything behind a cut is
- * younger than everything before it. */
+ * computed. Given gradients are added before any other contribution, in the order of the roots; so
+ * a graph that was cut at these tensors adds as the whole graph does, where everything behind a cut
+ * is younger than everything before it. */
 #include "autograd/roots.h"
 
 #include <math.h>

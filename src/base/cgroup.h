@@ -6,8 +6,8 @@
 
 #define LS__SYSTEM_FILE_BYTES 8192
 
-/* Reads the beginning of a file of the kernel's and ends it by 0. Returns false when the file is missing
- * or empty. */
+/* Reads the beginning of a file of the kernel's and ends it by 0. Returns false when the file is
+ * missing or empty. */
 bool ls__system_file(const ls__env *env, const char *path, char *out, size_t bytes);
 /* The number with which the file `name` of `folder` begins; -1 for "max", a negative number, and a
  * missing file. */

@@ -45,7 +45,8 @@ void ls__config_own(const char *from, const char *to);
 
 /* Sets a setting that may change in the run: the learning rate, the number of steps, the largest
  * norm of clipping, the type of products. Every synchronised backward and every call of a pipeline
- * compares their hash, so ranks that differ are found in the step that follows. Does nothing without a runtime, nor once the table is full. */
+ * compares their hash, so ranks that differ are found in the step that follows. Does nothing
+ * without a runtime, nor once the table is full. */
 void ls__config_set(const char *name, double value);
 /* Nobody has it any more. */
 void ls__config_forget(const char *name);

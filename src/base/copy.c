@@ -48,8 +48,8 @@ static size_t copy_lines(unsigned char *to, const unsigned char *from, size_t by
 #endif
 
 /* The C library copies with the processor's own string instruction up to a size that depends on the
- * processor, and with vectors above it, which took 1.3 times as long for a copy of 10 MB that lay in
- * another core's caches (Zen 4: 2 MiB at once 700 to 850 us, 32 to 512 KiB 530 to 600 us). */
+ * processor, and with vectors above it, which took 1.3 times as long for a copy of 10 MB that lay
+ * in another core's caches (Zen 4: 2 MiB at once 700 to 850 us, 32 to 512 KiB 530 to 600 us). */
 #define PIECE_BYTES ((size_t)256 << 10)
 #define CLAIMED_BYTES ((size_t)8 << 10) /* claimed while it is in the first-level cache */
 

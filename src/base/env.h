@@ -47,7 +47,8 @@ typedef struct ls__env_spawn {
     int keep_count;
     bool helper; /* with `fn`: part of the library. It survives its parent, which it watches itself,
                     and ends without the user's exit handlers. Signals that ask it for something
-                    (SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP) wait for its signals_open */
+                    (SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP) wait for its
+                    signals_open */
 } ls__env_spawn;
 
 typedef struct ls__env_span { /* a piece of memory to be sent */
@@ -163,7 +164,7 @@ struct ls__env {
     void (*host_unlisten)(const ls__env *env, int fd, const char *name); /* closes fd */
     int (*host_accept)(const ls__env *env, int fd);                      /* -EAGAIN */
     int (*host_connect)(const ls__env *env, const char *name);           /* -ECONNREFUSED, -ENOENT:
-                                                                   nobody listens */
+                                                                            nobody listens */
     int (*name_folder)(const ls__env *env, ls__env_folder *out); /* where these names are kept */
     int (*shm_create)(const ls__env *env, const char *name, size_t bytes); /* memfd, cloexec */
     int (*shm_resize)(const ls__env *env, int fd, size_t bytes);           /* grows only */
@@ -183,8 +184,8 @@ struct ls__env {
     /* Begins to connect, from the address `from` unless NULL; returns the descriptor. */
     int (*tcp_connect)(const ls__env *env, const char *address, int port, const char *from);
     int (*tcp_connected)(const ls__env *env, int fd); /* 0, -EINPROGRESS or why not */
-    /* Milliseconds since the peer's system has last acknowledged anything, while bytes that were sent
-     * await that; else 0. The process of the peer has no part in it. */
+    /* Milliseconds since the peer's system has last acknowledged anything, while bytes that were
+     * sent await that; else 0. The process of the peer has no part in it. */
     int64_t (*tcp_unanswered_ms)(const ls__env *env, int fd);
     /* The numeric addresses of both ends; *port is the own one. */
     int (*tcp_name)(const ls__env *env, int fd, bool peer, char *address, size_t bytes, int *port);
@@ -216,7 +217,8 @@ struct ls__env {
      * after that its number may belong to another process. -ESRCH: the group is empty. */
     int (*kill_group)(const ls__env *env, pid_t pid, int signal);
     pid_t (*pid)(const ls__env *env); /* of this process */
-    /* The nearest ancestor that was started without the variable `name`: the process that set it. */
+    /* The nearest ancestor that was started without the variable `name`: the process that set
+     * it. */
     pid_t (*starter)(const ls__env *env, const char *name);
     uid_t (*uid)(const ls__env *env);
     /* A descriptor that becomes readable when a process, of this user, ends; -ESRCH: it has. */
@@ -226,9 +228,9 @@ struct ls__env {
     /* The state of a process, by the letter of /proc: 'R', 'S', 'D', 'T' stopped, 't' held by a
      * debugger, 'Z' ended and not reaped; 'K': it is about to end; -ENOENT: no such process. */
     int (*process_state)(const ls__env *env, pid_t pid);
-    /* Private memory of another process of this host, by its own addresses: how many bytes were copied,
-     * which may be fewer than asked for, or -errno. -EPERM, -ENOSYS: not allowed; -ESRCH: it has ended;
-     * -EFAULT: one of the two ranges is not mapped. */
+    /* Private memory of another process of this host, by its own addresses: how many bytes were
+     * copied, which may be fewer than asked for, or -errno. -EPERM, -ENOSYS: not allowed; -ESRCH:
+     * it has ended; -EFAULT: one of the two ranges is not mapped. */
     ssize_t (*peer_read)(const ls__env *env, pid_t pid, uint64_t from, void *to, size_t bytes);
     /* The same call stores `mark` at `mark_at` behind the bytes; both count. */
     ssize_t (*peer_write)(const ls__env *env, pid_t pid, uint64_t to, const void *from,
@@ -248,8 +250,8 @@ struct ls__env {
     int (*signals_open)(const ls__env *env, const int *signals, int count, uint64_t *saved);
     void (*signals_close)(const ls__env *env, int fd, uint64_t saved);
     int (*signal_next)(const ls__env *env, int fd); /* its number, or -EAGAIN */
-    /* Does what SIGTSTP does to a process that does not expect it, also where signals_open has it: stops
-     * this process until SIGCONT, unless no shell would continue it. */
+    /* Does what SIGTSTP does to a process that does not expect it, also where signals_open has it:
+     * stops this process until SIGCONT, unless no shell would continue it. */
     void (*stop_self)(const ls__env *env);
     /* pidfd of our parent if that is still `parent`; -ESRCH: it has ended. */
     int (*watch_parent)(const ls__env *env, pid_t parent);

@@ -112,8 +112,8 @@ ssize_t ls__posix_write(const ls__env *env LS__UNUSED, int fd, const void *in, s
     return put < 0 ? -errno : put;
 }
 
-/* Always close-on-exec. A pipe in the place of a file waits neither for its other end nor, where it is
- * read, for data; one that is written to, as the standard output may be, takes its time. */
+/* Always close-on-exec. A pipe in the place of a file waits neither for its other end nor, where it
+ * is read, for data; one that is written to, as the standard output may be, takes its time. */
 int ls__posix_open(const ls__env *env LS__UNUSED, const char *path, int flags, int mode)
 {
     int fd;
@@ -149,7 +149,8 @@ int ls__posix_rename(const ls__env *env LS__UNUSED, const char *from, const char
     return rename(from, to) != 0 ? -errno : 0;
 }
 
-/* The memory is sealed against shrinking, so that no peer can kill a process that maps it by SIGBUS. */
+/* The memory is sealed against shrinking, so that no peer can kill a process that maps it by
+ * SIGBUS. */
 int ls__posix_shm_create(const ls__env *env LS__UNUSED, const char *name, size_t bytes)
 {
     int fd = ls__posix_above_standard(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));

@@ -116,8 +116,8 @@ int ls__posix_watch_parent(const ls__env *env LS__UNUSED, pid_t parent)
 }
 
 /* Grandchildren whose parent ends become children of this process, so that none escapes the job.
- * Linux has done so since 3.4; EINVAL comes from an emulator that does not pass it on (qemu-user 7),
- * whose jobs shall run nevertheless. */
+ * Linux has done so since 3.4; EINVAL comes from an emulator that does not pass it on (qemu-user
+ * 7), whose jobs shall run nevertheless. */
 int ls__posix_adopt_orphans(const ls__env *env LS__UNUSED)
 {
     return prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 && errno != EINVAL ? -errno : 0;
@@ -259,9 +259,9 @@ int ls__posix_kill_children(const ls__env *env LS__UNUSED, int signal)
     return count;
 }
 
-/* The mark is a limit that children inherit, whatever environment and session they are given: on the
- * time that a thread under a realtime schedule may run without a pause, in microseconds. A limit of
- * more than a hundred thousand years is none. */
+/* The mark is a limit that children inherit, whatever environment and session they are given: on
+ * the time that a thread under a realtime schedule may run without a pause, in microseconds. A
+ * limit of more than a hundred thousand years is none. */
 static rlim_t mark_of(const char *variable)
 {
     return ((rlim_t)1 << 62) | (ls__hash_text(variable) >> 8);

@@ -1,8 +1,9 @@
 /* Streams by a name of this host: sockets in a folder that only this user can write. Another user
  * can neither take a name first nor listen in its place.
  *
- *     $XDG_RUNTIME_DIR/lockstep    if that folder is this user's own, and other users cannot exchange
- *                                  it (base/trusted.h); after `su` the variable still names theirs
+ *     $XDG_RUNTIME_DIR/lockstep    if that folder is this user's own, and other users cannot
+ *                                  exchange it (base/trusted.h); after `su` the variable still
+ *                                  names theirs
  *     /run/user/UID/lockstep       the same folder, where the variable is not set (mpirun, cron)
  *     /tmp/lockstep-UID            otherwise
  *     /tmp/lockstep-UID.RANDOM     where another user has made that one first: who listens takes or
@@ -79,8 +80,8 @@ static int open_in_session(const char *session, ls__env_folder *out)
     return fd;
 }
 
-/* Tries the first three folders in order. On -EPERM `out` holds the owner of the one that was refused,
- * for the error text. */
+/* Tries the first three folders in order. On -EPERM `out` holds the owner of the one that was
+ * refused, for the error text. */
 static int open_folder(ls__env_folder *out)
 {
     char session[64];
@@ -118,9 +119,9 @@ int ls__posix_name_folder(const ls__env *env LS__UNUSED, ls__env_folder *out)
 
 typedef int each_spare(void *arg, int folder, const char *name);
 
-/* Calls each() with every spare folder of this user until one returns 0 or more, which is the result;
- * else the last error, -ENOENT without any. The descriptor is closed afterwards. Entries that are other
- * users' cost a stat each. */
+/* Calls each() with every spare folder of this user until one returns 0 or more, which is the
+ * result; else the last error, -ENOENT without any. The descriptor is closed afterwards. Entries
+ * that are other users' cost a stat each. */
 static int try_spares(each_spare *each, void *arg)
 {
     char prefix[SPARE_MAX];
@@ -146,8 +147,8 @@ static int try_spares(each_spare *each, void *arg)
     return result;
 }
 
-/* Keeps the least name, so that listeners of one job mostly agree. A longer one than this library makes
- * is not used. */
+/* Keeps the least name, so that listeners of one job mostly agree. A longer one than this library
+ * makes is not used. */
 static int keep_least(void *arg, int folder LS__UNUSED, const char *name)
 {
     char *least = arg;

@@ -78,8 +78,8 @@ int ls__posix_caught_stop(const ls__env *env LS__UNUSED)
     return atomic_load_explicit(&caught, memory_order_relaxed);
 }
 
-/* The signal becomes pending and is taken when it is unblocked. The kernel discards it where the process
- * group is orphaned. */
+/* The signal becomes pending and is taken when it is unblocked. The kernel discards it where the
+ * process group is orphaned. */
 void ls__posix_stop_self(const ls__env *env LS__UNUSED)
 {
     sigset_t stops, before;

@@ -182,9 +182,9 @@ static cpu_set_t *set_of(cores *c)
     return (cpu_set_t *)(void *)c;
 }
 
-/* Counts the cores this thread may run on, not those of the machine. A container's quota of processor
- * time leaves all cores to be used, but stops all threads once it is spent: more threads than the quota
- * is worth only wait for each other. */
+/* Counts the cores this thread may run on, not those of the machine. A container's quota of
+ * processor time leaves all cores to be used, but stops all threads once it is spent: more threads
+ * than the quota is worth only wait for each other. */
 int ls__posix_cores(const ls__env *env)
 {
     cores mine;

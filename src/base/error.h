@@ -27,8 +27,8 @@ typedef struct ls__user_call {
     int line;
 } ls__user_call;
 ls__user_call ls__user_call_begin(void);
-/* Its status. An error gets "WHAT (FILE:LINE): " before its message; the message is its own, or says
- * that it has none: an older one would be another failure's. */
+/* Its status. An error gets "WHAT (FILE:LINE): " before its message; the message is its own, or
+ * says that it has none: an older one would be another failure's. */
 ls_status ls__user_call_end(const ls__user_call *call, ls_status status, const char *format, ...)
     LS__PRINTF(3, 4);
 /* The same where messages are complete in themselves: only one that is missing is made. */

@@ -21,8 +21,9 @@ ls_status ls__file_stat(const ls__env *env, const char *what, const char *path, 
 /* Of an open file, whatever its path leads to by now. 0, or -errno. */
 int ls__file_stat_open(const ls__env *env, int fd, ls__env_stat *out);
 
-/* Makes a new file for writing; the descriptor, or -errno. What lies at the path is removed first: an
- * existing symlink could point anywhere, and opening a pipe could wait forever. Devices and this process's own streams, in /dev, are written to as they are. */
+/* Makes a new file for writing; the descriptor, or -errno. What lies at the path is removed first:
+ * an existing symlink could point anywhere, and opening a pipe could wait forever. Devices and this
+ * process's own streams, in /dev, are written to as they are. */
 int ls__file_create(const ls__env *env, const char *path, int mode);
 
 /* Reads the first `bytes_max` bytes, or all. The file is *out's until ls__file_release. */
@@ -33,9 +34,9 @@ ls_status ls__file_read(const ls__env *env, const char *what, const char *path, 
 ls_status ls__file_map(const ls__env *env, const char *what, const char *path, ls__file *out);
 void ls__file_release(const ls__env *env, ls__file *file);
 
-/* ls__fail with "what: tried "path": reason" for a negative errno of the table; `tried` is "cannot read",
- * "cannot make", and so on. A missing file is LS_ERR_NOT_FOUND, one of a file system that hangs
- * LS_ERR_TIMEOUT, any other LS_ERR_SYSTEM. */
+/* ls__fail with "what: tried "path": reason" for a negative errno of the table; `tried` is "cannot
+ * read", "cannot make", and so on. A missing file is LS_ERR_NOT_FOUND, one of a file system that
+ * hangs LS_ERR_TIMEOUT, any other LS_ERR_SYSTEM. */
 ls_status ls__file_fail(int negative_errno, const char *what, const char *tried, const char *path);
 
 #endif

@@ -1,5 +1,5 @@
-/* See foreign.h. Magic numbers are those of the formats' own documents. A file of raw 16-bit tokens may
- * begin with any bytes, so every rule here compares at least three of them. */
+/* See foreign.h. Magic numbers are those of the formats' own documents. A file of raw 16-bit tokens
+ * may begin with any bytes, so every rule here compares at least three of them. */
 #include "base/foreign.h"
 
 #include <string.h>
@@ -57,9 +57,9 @@ static const char *const words[LS__FOREIGN_KINDS] = {
         "it is the index of a token file of Megatron or fairseq, not the file of tokens",
 };
 
-/* Protocols 4 and 5 go on with a frame and its length, of less than 2^40 bytes; 2 and 3 with one of the
- * opcodes that begin what people pickle: an empty dict or list, a tuple, a class, torch.save's long
- * integer, a text. */
+/* Protocols 4 and 5 go on with a frame and its length, of less than 2^40 bytes; 2 and 3 with one of
+ * the opcodes that begin what people pickle: an empty dict or list, a tuple, a class, torch.save's
+ * long integer, a text. */
 static bool is_pickle(const uint8_t *data, size_t bytes)
 {
     if (bytes < 11 || data[0] != 0x80 || data[1] < 2 || data[1] > 5) {

@@ -1,7 +1,8 @@
-/* Formats of other tools, known by their first bytes. People hand such files to a reader by mistake: a
- * pointer that git-lfs left in place of the file, a page that a server sent instead of it, an archive
- * that is still packed. Readers ask here before they report a magic number that they do not know, and
- * readers of files without one (raw tokens, text) before they take any bytes for data. */
+/* Formats of other tools, known by their first bytes. People hand such files to a reader by
+ * mistake: a pointer that git-lfs left in place of the file, a page that a server sent instead of
+ * it, an archive that is still packed. Readers ask here before they report a magic number that they
+ * do not know, and readers of files without one (raw tokens, text) before they take any bytes for
+ * data. */
 #ifndef LS_BASE_FOREIGN_H
 #define LS_BASE_FOREIGN_H
 
@@ -33,11 +34,13 @@ typedef enum ls__foreign_kind {
 
 /* `data` is the file, or its first LS__FOREIGN_BYTES; NULL if `bytes` is 0. */
 ls__foreign_kind ls__foreign_kind_of(const uint8_t *data, size_t bytes);
-/* The end of a message: "it is a git-lfs pointer: run git lfs pull …"; `otherwise` for KIND_NONE. */
+/* The end of a message: "it is a git-lfs pointer: run git lfs pull …"; `otherwise` for
+ * KIND_NONE. */
 const char *ls__foreign_words(ls__foreign_kind kind, const char *otherwise);
 
-/* For readers of text, which has no magic number. A file of one of these kinds is LS_ERR_FORMAT if the
- * user named it; one that lay in a folder is warned of. A page may be the text that is wanted. */
+/* For readers of text, which has no magic number. A file of one of these kinds is LS_ERR_FORMAT if
+ * the user named it; one that lay in a folder is warned of. A page may be the text that is
+ * wanted. */
 ls_status ls__foreign_check_text(const char *what, const char *path, const uint8_t *data,
                                  size_t bytes, bool named);
 

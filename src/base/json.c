@@ -1,6 +1,6 @@
 /* The scanner agrees with jansson on everything up to jansson's first error: a string ends at the
- * first quote that no backslash escapes, and a value begins the text, a container, or what follows a
- * comma. So no text, malformed or not, makes jansson create more values than are counted here. */
+ * first quote that no backslash escapes, and a value begins the text, a container, or what follows
+ * a comma. So no text, malformed or not, makes jansson create more values than are counted here. */
 #include "base/json.h"
 
 #include <stdbool.h>

@@ -1,8 +1,9 @@
 /* JSON of files and peers, read by jansson after its size is known to be within limits.
  *
- * jansson makes an object of memory for every value: 232 bytes for "{}", 136 for "[]", 40 to 129 for
- * the others (measured with jansson 2.14 on x86-64). A text of a few bytes a value therefore takes
- * up to 80 times its own size, so ls__json_read counts the values of a text before jansson sees it.
+ * jansson makes an object of memory for every value: 232 bytes for "{}", 136 for "[]", 40 to 129
+ * for the others (measured with jansson 2.14 on x86-64). A text of a few bytes a value therefore
+ * takes up to 80 times its own size, so ls__json_read counts the values of a text before jansson
+ * sees it.
  */
 #ifndef LS_BASE_JSON_H
 #define LS_BASE_JSON_H
@@ -29,7 +30,8 @@ typedef struct ls__json_limit {
 ls_status ls__json_check(const char *what, const char *text, size_t bytes,
                          const ls__json_limit *limit);
 /* Checks the text and parses it; a key that occurs twice in an object is refused. LS_ERR_FORMAT
- * names the offset, counted from `begin`: the offset of the text in its file. json_decref(*root). */
+ * names the offset, counted from `begin`: the offset of the text in its file.
+ * json_decref(*root). */
 ls_status ls__json_read(const char *what, const char *text, size_t bytes, size_t begin,
                         const ls__json_limit *limit, json_t **root);
 

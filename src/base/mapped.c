@@ -1,5 +1,5 @@
-/* A list that only grows: entries are used again and never freed, so that the handler can walk it at
- * any moment. The lock is for writers only. */
+/* A list that only grows: entries are used again and never freed, so that the handler can walk it
+ * at any moment. The lock is for writers only. */
 #include "base/mapped.h"
 
 #include <pthread.h>

@@ -86,8 +86,8 @@ int64_t ls__memory_oom_kills(const ls__env *env)
                                                                    : UNKNOWN;
 }
 
-/* In the system's files, not sysconf, which adds up caches that are not this machine's: 320 MiB of 32
- * on a virtual Zen 4. */
+/* In the system's files, not sysconf, which adds up caches that are not this machine's: 320 MiB of
+ * 32 on a virtual Zen 4. */
 int64_t ls__memory_last_cache(const ls__env *env)
 {
     static const char *const level[] = {"/sys/devices/system/cpu/cpu0/cache/index3",

@@ -3,8 +3,8 @@
 
 #define BLOCK 4096 /* elements between two looks at what was found */
 
-/* IEEE 754: all bits of the exponent are set in NaN and infinity, and in no number. Adding the lowest of
- * them then carries into the place of the sign. */
+/* IEEE 754: all bits of the exponent are set in NaN and infinity, and in no number. Adding the
+ * lowest of them then carries into the place of the sign. */
 #define HOLDS_NONFINITE(name, type, exponent, lowest)                                              \
     static bool name##_holds_nonfinite(const void *at, int64_t count)                              \
     {                                                                                              \

@@ -87,7 +87,7 @@ static bool is_lost(const ls__patient *p)
     return atomic_load_explicit(&p->state, memory_order_relaxed) == LOST;
 }
 
-/* ---- the caller's side ------------------------------------------------------------------------ */
+/* ---- the caller's side ----------------------------------------------------------------------- */
 
 static bool adopt_path(char own[PATH_BYTES], const char **path)
 {
@@ -175,7 +175,7 @@ static ssize_t ask(const ls__env *env, request *r)
     return r->result;
 }
 
-/* ---- the entries of the table ----------------------------------------------------------------- */
+/* ---- the entries of the table ---------------------------------------------------------------- */
 
 static int patient_make_folder(const ls__env *env, const char *path)
 {
@@ -309,7 +309,7 @@ static void patient_unmap_file(const ls__env *env, void *memory, size_t bytes)
     real->unmap_file(real, memory, bytes);
 }
 
-/* ---- the thread ------------------------------------------------------------------------------- */
+/* ---- the thread ------------------------------------------------------------------------------ */
 
 static int keep_name(void *arg, const char *name)
 {
@@ -416,7 +416,7 @@ static void run(void *arg)
     }
 }
 
-/* ---- the object ------------------------------------------------------------------------------- */
+/* ---- the object ------------------------------------------------------------------------------ */
 
 static const ls__env patient_table = {
     .allocate = patient_allocate,
@@ -481,7 +481,7 @@ const ls__env *ls__patient_env(ls__patient *p, const ls__env *real)
     return p != NULL ? &p->table : real;
 }
 
-/* ---- names ------------------------------------------------------------------------------------ */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 int ls__resolve_within(const ls__env *env, const ls__resolve_spec *spec,
                        char (*out)[LS__ADDRESS_MAX], int room)

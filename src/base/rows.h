@@ -1,5 +1,5 @@
-/* The rows of a table's gradient, [count, columns], that a backward reaches. Autograd or the program marks
- * them, and the reducer reads them. */
+/* The rows of a table's gradient, [count, columns], that a backward reaches. Autograd or the
+ * program marks them, and the reducer reads them. */
 #ifndef LS_BASE_ROWS_H
 #define LS_BASE_ROWS_H
 

@@ -127,8 +127,8 @@ void ls__runtime_attach_background(ls_runtime *runtime)
     ls__self.scope = NULL;
 }
 
-/* Each runtime counts the user's threads that are attached, so that a deadlock is reported only when
- * no other thread could still make the missing call. */
+/* Each runtime counts the user's threads that are attached, so that a deadlock is reported only
+ * when no other thread could still make the missing call. */
 ls_status ls_runtime_attach(ls_runtime *runtime)
 {
     if (ls__self.forked) {

@@ -42,11 +42,11 @@ struct ls_runtime {
     uint64_t step;          /* of the step context; see ls_step_begin */
     int64_t sample_offset;
     ls__draw_place outside; /* what is drawn outside of all modules */
-    uint64_t
-        draw_round; /* raised where places begin to count anew (Note [Random numbers by path]) */
-    uint64_t draw_first;          /* the number from which they count in this round */
-    uint64_t calls_in_step;       /* above all numbers drawn in this round. Sync: relaxed */
-    bool graceful_stop;           /* a wish to stop is answered and does not kill */
+    uint64_t draw_round;    /* raised where places begin to count anew (Note [Random numbers by
+                               path]) */
+    uint64_t draw_first;    /* the number from which they count in this round */
+    uint64_t calls_in_step; /* above all numbers drawn in this round. Sync: relaxed */
+    bool graceful_stop;     /* a wish to stop is answered and does not kill */
     const _Atomic uint32_t *stop; /* the launcher's wish: a signal's number, 0: none. Never NULL */
     _Atomic uint32_t own_stop;    /* where there is no board; stays 0 */
     _Atomic uint32_t stop_agreed; /* by all ranks; see ls_stop_requested. Sync: relaxed; a reader
@@ -81,7 +81,7 @@ typedef struct ls__thread {
     bool skip_init;   /* initial values are not drawn (nn.h) */
     struct ls__draw_log *record; /* of the innermost segment whose first run is under way */
     struct ls__draw_log *replay; /* a forward pass runs again for its gradients (ls_recompute): it
-                                   draws what it drew then; NULL: none does */
+                                    draws what it drew then; NULL: none does */
     int modules;                 /* forward passes of modules under way, one within the other */
     ls__draw_place *drawing;     /* of the innermost of them; NULL: none */
     char *refusal;         /* while an operator of the user's runs: why it cannot; "": it can */
@@ -104,8 +104,8 @@ void ls__runtime_init(ls_runtime *runtime, const ls__env *env);
 /* Every place counts its draws from `first` on. Owned by the user's thread between steps. */
 void ls__draws_restart(ls_runtime *runtime, uint64_t first);
 
-/* ls_finalize calls `leave` for all guests that are left, so that an object can tell that its runtime
- * has ended, also when another one was made since. */
+/* ls_finalize calls `leave` for all guests that are left, so that an object can tell that its
+ * runtime has ended, also when another one was made since. */
 void ls__runtime_enter(ls_runtime *runtime, ls__runtime_guest *guest);
 void ls__runtime_leave(ls__runtime_guest *guest); /* a second call does nothing */
 void ls__runtime_dismiss(ls_runtime *runtime);
@@ -114,10 +114,11 @@ void ls__runtime_dismiss(ls_runtime *runtime);
 uint32_t ls__stop_wanted(const ls_runtime *runtime);
 
 /* Note [Agreement]
- * The ranks of a group agree on stop requests and compare their settings if the group is, on each of
- * them, the largest one in which a reducer or ls_stop_agree synchronises. In a smaller one they would
- * stop before ranks that they meet elsewhere, and may well have other samplers than those. Where a
- * rank has two largest groups neither counts. A group's key is its size and a hash of its ranks. */
+ * The ranks of a group agree on stop requests and compare their settings if the group is, on each
+ * of them, the largest one in which a reducer or ls_stop_agree synchronises. In a smaller one they
+ * would stop before ranks that they meet elsewhere, and may well have other samplers than those.
+ * Where a rank has two largest groups neither counts. A group's key is its size and a hash of its
+ * ranks. */
 uint64_t ls__agreement_key(int size, uint64_t hash);
 void ls__agreement_join(ls_runtime *runtime, uint64_t key);
 void ls__agreement_leave(ls_runtime *runtime); /* the others that still synchronise join again */

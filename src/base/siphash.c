@@ -1,4 +1,5 @@
-/* SipHash-1-3: one round a word, three at the end. The state is four words; see the paper's figure 2. */
+/* SipHash-1-3: one round a word, three at the end. The state is four words; see the paper's figure
+ * 2. */
 #include "base/siphash.h"
 
 typedef struct state {

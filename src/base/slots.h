@@ -1,7 +1,7 @@
-/* Finds the number of an element of a list by its hash: linear probing in a power of two of slots, at
- * most half of them in use. The list is the caller's; who adds to it notes the number in the slot that
- * a search for the new element returned. For hashes of what the program itself chooses (siphash.h says
- * when that is not enough). */
+/* Finds the number of an element of a list by its hash: linear probing in a power of two of slots,
+ * at most half of them in use. The list is the caller's; who adds to it notes the number in the
+ * slot that a search for the new element returned. For hashes of what the program itself chooses
+ * (siphash.h says when that is not enough). */
 #ifndef LS_BASE_SLOTS_H
 #define LS_BASE_SLOTS_H
 
@@ -16,7 +16,8 @@ typedef struct ls__slots {
     size_t count;
 } ls__slots;
 
-/* Empty, for at most `most` elements. False without memory; the former ones are then as they were. */
+/* Empty, for at most `most` elements. False without memory; the former ones are then as they
+ * were. */
 static inline bool ls__slots_renew(ls__slots *s, int most)
 {
     size_t count = 8;

@@ -1,5 +1,6 @@
-/* splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014): one step of it
- * spreads each bit of x over all bits of the result, and different x have different results. */
+/* splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA
+ * 2014): one step of it spreads each bit of x over all bits of the result, and different x have
+ * different results. */
 #ifndef LS_BASE_SPLITMIX64_H
 #define LS_BASE_SPLITMIX64_H
 

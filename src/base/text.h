@@ -1,4 +1,5 @@
-/* A text that grows in the caller's buffer. Text that does not fit is cut; it is always terminated. */
+/* A text that grows in the caller's buffer. Text that does not fit is cut; it is always
+ * terminated. */
 #ifndef LS_BASE_TEXT_H
 #define LS_BASE_TEXT_H
 
@@ -14,8 +15,8 @@ typedef struct ls__text {
 
 void ls__text_add(ls__text *text, const char *format, ...) LS__PRINTF(2, 3);
 
-/* Bytes of the UTF-8 character that begins at `at`, of which `room` bytes can be read (RFC 3629: the
- * shortest form, no surrogates, nothing above U+10FFFF); 0 when there is no valid one. */
+/* Bytes of the UTF-8 character that begins at `at`, of which `room` bytes can be read (RFC 3629:
+ * the shortest form, no surrogates, nothing above U+10FFFF); 0 when there is no valid one. */
 size_t ls__utf8_bytes(const char *at, size_t room);
 bool ls__utf8_valid(const char *text);
 

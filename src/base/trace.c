@@ -47,8 +47,8 @@ static void put_texts(char out[LS__TRACE_TEXT], const char *name, const char *de
     (void)put(end, LS__TRACE_TEXT - (size_t)(end - out), detail != NULL ? detail : "");
 }
 
-/* A slot is free when the event that it held one turn of the ring ago is complete; a thread that was
- * interrupted for a whole turn loses the newer event, which counts as dropped. */
+/* A slot is free when the event that it held one turn of the ring ago is complete; a thread that
+ * was interrupted for a whole turn loses the newer event, which counts as dropped. */
 void ls__trace_add(ls__trace *trace, const ls__trace_span *span)
 {
     ls__trace_head *head = trace->head;
@@ -118,8 +118,8 @@ static void add_step(ls__trace *trace, uint64_t step, uint64_t begin_ns, uint64_
     ls__trace_add(trace, &span);
 }
 
-/* Outside of the steps that are recorded no span says whether there was a backward: there every call
- * counts. */
+/* Outside of the steps that are recorded no span says whether there was a backward: there every
+ * call counts. */
 static void end_step(ls__trace *trace, uint64_t now_ns)
 {
     const bool on = atomic_load_explicit(&trace->on, memory_order_relaxed);

@@ -47,9 +47,9 @@ typedef enum ls__trace_kind {
 typedef struct ls__trace_event {
     _Atomic uint64_t stamp; /* 1 + its number, stored last; 0: being written */
     uint64_t begin_ns, end_ns;
-    uint64_t
-        flow; /* BUCKET and WIRE, SEND and RECV with the same number belong together; 0: none */
-    uint64_t bytes;        /* that it moved; of STEP its number */
+    uint64_t flow;  /* BUCKET and WIRE, SEND and RECV with the same number belong together; 0:
+                       none */
+    uint64_t bytes; /* that it moved; of STEP its number */
     uint16_t kind, thread; /* of an operation, 0 */
     uint32_t reserved;
     char text[LS__TRACE_TEXT]; /* the name, 0, a detail, 0 */

@@ -2,10 +2,10 @@
  * some words, and the message of a failure; so a full disk on one rank is the same error on all.
  *
  * Note [Deadline of the disk]
- * Calls about files go through a patient table (base/patient.h), because those on a file system that
- * hangs never return. Between two agreements a rank works on files alone while the others may wait
- * for it already, so all its calls from one agreement to the next share a deadline that is earlier
- * than theirs: all ranks then return the error that names the file.
+ * Calls about files go through a patient table (base/patient.h), because those on a file system
+ * that hangs never return. Between two agreements a rank works on files alone while the others may
+ * wait for it already, so all its calls from one agreement to the next share a deadline that is
+ * earlier than theirs: all ranks then return the error that names the file.
  */
 #include <stdio.h>
 #include <string.h>

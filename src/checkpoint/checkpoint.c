@@ -274,9 +274,10 @@ ls_status ls_checkpoint_free(ls_checkpoint *c)
 
 /* ---- loading ------------------------------------------------------------------------------ */
 
-/* With these errors the files themselves are wrong, so an older checkpoint is tried. Any other error
- * (no memory, no descriptor, no permission, a disk that cannot be read now, a lost rank) may pass:
- * the checkpoint may be whole, and training that went on from an older one would set it aside. */
+/* With these errors the files themselves are wrong, so an older checkpoint is tried. Any other
+ * error (no memory, no descriptor, no permission, a disk that cannot be read now, a lost rank) may
+ * pass: the checkpoint may be whole, and training that went on from an older one would set it
+ * aside. */
 static bool is_damage(ls_status status)
 {
     return status == LS_ERR_FORMAT || status == LS_ERR_LIMIT || status == LS_ERR_NOT_FOUND;
@@ -388,8 +389,8 @@ static ls_status find_while_others_write(ls_checkpoint *c, ls__reading *reading,
 }
 
 /* Compares both ways on all ranks: what a rank shows must be in the checkpoint, and what is in the
- * checkpoint must be shown by some rank, unless the load is partial. `shown` has a byte for each name
- * of the checkpoint; NULL: there was no memory for it here. */
+ * checkpoint must be shown by some rank, unless the load is partial. `shown` has a byte for each
+ * name of the checkpoint; NULL: there was no memory for it here. */
 static ls_status check_names(ls_checkpoint *c, const ls__reading *reading,
                              const ls_checkpoint_item *items, int count, uint8_t *shown)
 {

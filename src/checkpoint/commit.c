@@ -160,8 +160,9 @@ static void note_nonfinite(ls_checkpoint *c)
     }
 }
 
-/* Collective. The words of the agreement are [bytes, hash of the file, 1 + a piece that is not finite];
- * list_files reads them. A missing folder on another rank means that the file system is not shared. */
+/* Collective. The words of the agreement are [bytes, hash of the file, 1 + a piece that is not
+ * finite]; list_files reads them. A missing folder on another rank means that the file system is
+ * not shared. */
 static ls_status write_own(ls_checkpoint *c, const char *temporary)
 {
     char name[LS__MANIFEST_FILE_NAME_MAX];

@@ -347,9 +347,9 @@ static void remove_or_warn(const ls_checkpoint *c, const char *path)
     }
 }
 
-/* Keeps the newest `keep` steps of a prefix, and `spared` (-1: none). A step is renamed before its files are removed, so no
- * reader finds half of one under its final name. Failures are warnings: the new checkpoint is
- * complete already. */
+/* Keeps the newest `keep` steps of a prefix, and `spared` (-1: none). A step is renamed before its
+ * files are removed, so no reader finds half of one under its final name. Failures are warnings:
+ * the new checkpoint is complete already. */
 static void prune(const ls_checkpoint *c, const char *before, int keep, int64_t spared)
 {
     int64_t *steps;
@@ -378,7 +378,8 @@ static void prune(const ls_checkpoint *c, const char *before, int keep, int64_t 
     free(steps);
 }
 
-/* The newest step whose values are finite, unless this save is it; else -1: nothing is to be spared. */
+/* The newest step whose values are finite, unless this save is it; else -1: nothing is to be
+ * spared. */
 static int64_t newest_finite(const ls_checkpoint *c)
 {
     int64_t *steps, found = -1;

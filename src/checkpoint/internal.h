@@ -247,7 +247,8 @@ ls_status ls__reading_open(const ls_checkpoint *c, int64_t step, ls__reading *ou
 bool ls__checkpoint_is_finite(const ls_checkpoint *c, int64_t step);
 void ls__reading_close(const ls_checkpoint *c, ls__reading *reading);
 
-/* Changes nothing. Sets of all names in the checkpoint, ls__restore_names, those that items show. */
+/* Changes nothing. Sets of all names in the checkpoint, ls__restore_names, those that items
+ * show. */
 ls_status ls__restore_check(const ls__reading *from, const ls_checkpoint_item *items, int count,
                             uint8_t *shown, const char *what);
 size_t ls__restore_names(const ls__reading *from);

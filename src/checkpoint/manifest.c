@@ -191,7 +191,8 @@ static ls_status read_files(const reader *r, const json_t *files)
     return LS_OK;
 }
 
-/* Binary search in the sorted list; -1 also for a NULL name, which is a field missing in the JSON. */
+/* Binary search in the sorted list; -1 also for a NULL name, which is a field missing in the
+ * JSON. */
 static int find_file(const ls__manifest *m, const char *name)
 {
     const ls__manifest_file key = {.name = name};

@@ -8,9 +8,9 @@
  *                           {"file":"state-..","key":1,"start":[9,0],"shape":[..]}]}}}
  *
  * The pieces of a tensor do not overlap and make up the whole; a small replicated one has one. In
- * its file a piece has the name of the tensor or, as a further piece in the same file, that name with
- * "#" and its "key", which only version 3 has. "nonfinite" is the name of a tensor that holds NaN or
- * infinity; without such a tensor it is left out, and older libraries ignore it.
+ * its file a piece has the name of the tensor or, as a further piece in the same file, that name
+ * with "#" and its "key", which only version 3 has. "nonfinite" is the name of a tensor that holds
+ * NaN or infinity; without such a tensor it is left out, and older libraries ignore it.
  */
 #ifndef LS_CHECKPOINT_MANIFEST_H
 #define LS_CHECKPOINT_MANIFEST_H
@@ -26,8 +26,8 @@
 #define LS__MANIFEST_NAME "manifest.json"
 #define LS__MANIFEST_BYTES_MAX ((size_t)64 << 20)
 #define LS__MANIFEST_FORMAT "lockstep checkpoint"
-/* 1 was hashed with BLAKE2b, which not every libcrypto can make 32 bytes long. 3 is written only where
- * a file holds several pieces of a tensor, so that older libraries read all others. */
+/* 1 was hashed with BLAKE2b, which not every libcrypto can make 32 bytes long. 3 is written only
+ * where a file holds several pieces of a tensor, so that older libraries read all others. */
 #define LS__MANIFEST_VERSION 2
 #define LS__MANIFEST_VERSION_KEYS 3
 #define LS__MANIFEST_FILE_NAME_MAX 64
@@ -57,8 +57,8 @@ typedef struct ls__manifest { /* everything in the arena it was parsed into */
     int64_t step;
     int version, world_size;
     const char *library;
-    const char
-        *nonfinite; /* a tensor that holds NaN or infinity; NULL: none, or nobody has looked */
+    const char *nonfinite; /* a tensor that holds NaN or infinity; NULL: none, or nobody has
+                              looked */
     char hash[LS__DIGEST_HEX + 1];
     ls__manifest_file *files; /* sorted by name */
     int file_count;

@@ -1,8 +1,8 @@
-/* Who writes what. Each box that ranks show is written once, by ranks that show it. Boxes of one rank
- * leave no choice; the others go, the largest first, each to the rank with the fewest bytes so far
- * of those that show it (longest processing time first, Graham 1969). What is larger than a fraction
- * of a rank's share is cut into parts, each for a rank of its own, so that one huge embedding does
- * not keep one disk busy while the others wait:
+/* Who writes what. Each box that ranks show is written once, by ranks that show it. Boxes of one
+ * rank leave no choice; the others go, the largest first, each to the rank with the fewest bytes so
+ * far of those that show it (longest processing time first, Graham 1969). What is larger than a
+ * fraction of a rank's share is cut into parts, each for a rank of its own, so that one huge
+ * embedding does not keep one disk busy while the others wait:
  *
  *     4 ranks, shares of 40 MB:   embedding 100 MB  ->  25 | 25 | 25 | 25
  *                                 everything else   ->  15 | 15 | 15 | 15

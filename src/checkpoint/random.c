@@ -6,8 +6,8 @@
 #include "checkpoint/internal.h"
 
 /* One function serves saving and loading: the visitor may change the value, which is written
- * back in both cases. In both, draws are counted from the same number on, so that the run that saves
- * and the one that resumes draw the same, also where the program begins no steps. */
+ * back in both cases. In both, draws are counted from the same number on, so that the run that
+ * saves and the one that resumes draw the same, also where the program begins no steps. */
 ls_status ls_runtime_state(ls_runtime *runtime, const char *prefix, const ls_state_visitor *visitor)
 {
     if (runtime == NULL) {

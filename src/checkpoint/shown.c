@@ -1,7 +1,7 @@
-/* What all ranks show, as one list: whether a name is the same wherever it is shown, which boxes of a
- * tensor there are, and which ranks hold each. Ranks whose tables are equal (all of them, if data is
- * the only parallel axis) are found by a hash, and the lowest of them sends the table for all. So
- * pipeline stages with replicas send each stage's table once, and replicas alone send nothing.
+/* What all ranks show, as one list: whether a name is the same wherever it is shown, which boxes of
+ * a tensor there are, and which ranks hold each. Ranks whose tables are equal (all of them, if data
+ * is the only parallel axis) are found by a hash, and the lowest of them sends the table for all.
+ * So pipeline stages with replicas send each stage's table once, and replicas alone send nothing.
  *
  * Every rank then has the same list. It finds the same mismatch and makes the same plan, without a
  * further exchange.

@@ -15,7 +15,8 @@
 #define LS__WEIGHTS_INDEX_NAME "model.safetensors.index.json"
 #define LS__WEIGHTS_FILES_MAX 4096 /* a file of an index holds some gigabytes; bounds its lists */
 
-/* Of all files of an index together, since they may be links to one; bounds the time of parsing them. */
+/* Of all files of an index together, since they may be links to one; bounds the time of parsing
+ * them. */
 #define LS__WEIGHTS_HEADERS_MAX (2 * LS__SAFETENSORS_HEADER_MAX)
 
 typedef struct ls__weights_file {

@@ -213,7 +213,8 @@ static ls_status read_index(const ls__env *env, const char *path, json_t **root)
     return status;
 }
 
-/* All file records are allocated at once, because pointers to them are kept while more files open. */
+/* All file records are allocated at once, because pointers to them are kept while more files
+ * open. */
 static ls_status open_index(ls__weights *w, const char *path)
 {
     json_t *root = NULL;

@@ -211,9 +211,9 @@ static ls_status publish(const saving *s)
 }
 
 /* The temporary name carries the process id, so two processes that save to one path do not write
- * into one file; the later rename wins. It is a new file: nobody's link in a shared folder is followed.
- * The bytes are durable before the name exists; on failure an
- * older file of the name stays. */
+ * into one file; the later rename wins. It is a new file: nobody's link in a shared folder is
+ * followed. The bytes are durable before the name exists; on failure an older file of the name
+ * stays. */
 static ls_status save(saving *s, const ls_checkpoint_item *items, int count, json_t *header,
                       const char *prefix)
 {

@@ -88,8 +88,8 @@ struct ls__comm {
     int first_peer;           /* progress: the peer whose messages are read first */
 };
 
-/* Whether the ranks of this host outnumber the cores of one of them. Unlike may_spin it is the same on
- * all of them. */
+/* Whether the ranks of this host outnumber the cores of one of them. Unlike may_spin it is the same
+ * on all of them. */
 static inline bool ls__is_crowded(const ls__comm *comm)
 {
     return comm->boot.local_size > comm->heap.cores;

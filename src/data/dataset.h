@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 
-/* Sample `index` as it is in `epoch`. Data sets whose samples do not depend on the epoch (most) have
- * no get_in_epoch. */
+/* Sample `index` as it is in `epoch`. Data sets whose samples do not depend on the epoch (most)
+ * have no get_in_epoch. */
 static inline ls_status ls__dataset_get(ls_dataset *d, int64_t epoch, int64_t index, void *x,
                                         void *y)
 {
@@ -20,8 +20,8 @@ static inline ls_status ls__dataset_get(ls_dataset *d, int64_t epoch, int64_t in
                                (long long)index);
 }
 
-/* From now on ls_dataset_free does nothing with it: a thread that cannot be ended may still read from
- * it. */
+/* From now on ls_dataset_free does nothing with it: a thread that cannot be ended may still read
+ * from it. */
 void ls__dataset_keep(const ls_dataset *dataset);
 
 /* LS_ERR_INVALID for a data set whose struct has an impossible size, or ends before `free`. */

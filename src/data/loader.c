@@ -57,8 +57,8 @@ struct ls_loader {
 
 /* ---- handing batches out ------------------------------------------------------------------- */
 
-/* The slot of the batch at (l->epoch, l->position), with this rank's samples in it. When rank 0 feeds
- * all and cannot read, the others get its error. */
+/* The slot of the batch at (l->epoch, l->position), with this rank's samples in it. When rank 0
+ * feeds all and cannot read, the others get its error. */
 static ls_status take_slot(ls_loader *l, ls__prefetch_slot **out)
 {
     if (l->scatter == NULL) {
@@ -154,8 +154,8 @@ static ls_status deliver(ls_loader *l, ls_batch *batch)
     return LS_OK;
 }
 
-/* Hands out one of the parts of the batch that is held. All have the step's number, and each its own
- * place among the samples: random operations draw what they would for the whole batch. */
+/* Hands out one of the parts of the batch that is held. All have the step's number, and each its
+ * own place among the samples: random operations draw what they would for the whole batch. */
 static ls_status deliver_part(ls_loader *l, ls_batch *batch)
 {
     const int64_t count = l->batch / l->parts, first = l->part * count;

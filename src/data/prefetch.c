@@ -91,7 +91,8 @@ static void signal_event(const ls__prefetch *p, _Atomic uint32_t *event)
     p->env->wake(p->env, event, 1);
 }
 
-/* Once it is to stop it looks at neither sampler nor data set: where a read hung, they may be gone. */
+/* Once it is to stop it looks at neither sampler nor data set: where a read hung, they may be
+ * gone. */
 static void reader_run(void *arg)
 {
     ls__prefetch *p = arg;

@@ -121,8 +121,8 @@ static ls_status check(int64_t count, const ls_sampler *s)
     return LS_OK;
 }
 
-/* Nothing is allocated until all options are valid. The entry recorded here lets the reducer compare
- * the samplers of all ranks. */
+/* Nothing is allocated until all options are valid. The entry recorded here lets the reducer
+ * compare the samplers of all ranks. */
 static ls_status make(int64_t count, const ls_sampler_options *given, ls_sampler **out)
 {
     ls_sampler made = {.count = count,

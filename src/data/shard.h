@@ -30,9 +30,9 @@ typedef struct ls__shard {
  * LS_ERR_INVALID when there are no tokens. */
 ls_status ls__shard_parse(const uint8_t *data, size_t bytes, const char *path, ls__shard *out);
 
-/* Whether the tokens of a file without a header may be what the header's absence makes of them: 2 bytes
- * each. LS_ERR_UNSUPPORTED if `vocab` (0: unknown) does not fit 2 bytes, or if another tool's index lies
- * beside the file; a warning if every second token is 0, as of 4-byte tokens. */
+/* Whether the tokens of a file without a header may be what the header's absence makes of them: 2
+ * bytes each. LS_ERR_UNSUPPORTED if `vocab` (0: unknown) does not fit 2 bytes, or if another tool's
+ * index lies beside the file; a warning if every second token is 0, as of 4-byte tokens. */
 ls_status ls__shard_check_raw(const ls__env *env, const ls__file *file, const char *path,
                               int64_t vocab);
 

@@ -123,7 +123,8 @@ static bool widens(ls_dtype dtype)
            dtype == LS_BOOL;
 }
 
-/* Pixels of 0 … 255 become 0 … 1, as those of IDX and CIFAR files do; the others keep their values. */
+/* Pixels of 0 … 255 become 0 … 1, as those of IDX and CIFAR files do; the others keep their
+ * values. */
 static void widen(const void *from, ls_dtype dtype, int64_t count, float *x)
 {
     for (int64_t i = 0; i < count; i++) {

@@ -6,8 +6,8 @@
  *
  * The mode is explicit, because replicas that drift apart by mistake train nothing: outside it an
  * optimizer refuses gradients that never met, and the replica check names a rank whose parameters
- * differ. Parameters lie in regions (values.c), so one operation averages all of a type and group in
- * place. */
+ * differ. Parameters lie in regions (values.c), so one operation averages all of a type and group
+ * in place. */
 #include <math.h>
 #include <string.h>
 
@@ -103,8 +103,8 @@ static bool is_state_of(const char *state, const char *param)
     return dot != NULL && strcmp(dot + 1, param) == 0;
 }
 
-/* The group of the parameter to which a state belongs; the wrapper's own for others. The visitor goes
- * through the parameters in their order, several states of one after the other. */
+/* The group of the parameter to which a state belongs; the wrapper's own for others. The visitor
+ * goes through the parameters in their order, several states of one after the other. */
 static ls_group *group_of_state(averaging *a, const char *name)
 {
     const ls__ddp *d = a->d;
@@ -168,7 +168,8 @@ static ls_status check(const ls__ddp *d, const ls_ddp_average_options *options)
     return LS_OK;
 }
 
-/* The average of one rank's NaN and all others' numbers is NaN on all, and nothing tells whose it was. */
+/* The average of one rank's NaN and all others' numbers is NaN on all, and nothing tells whose it
+ * was. */
 static ls_status check_finite(const ls__ddp *d)
 {
     for (int i = 0; i < d->param_count; i++) {

@@ -10,8 +10,8 @@
  * is equal on all ranks without asking. Micro-batches that do not synchronise leave buffers alone,
  * as in PyTorch.
  *
- * While ranks have run out of data (join.c), the lowest one with data takes rank 0's place from the step
- * after the one in which rank 0 has joined: a rank's own buffers follow its own batches only.
+ * While ranks have run out of data (join.c), the lowest one with data takes rank 0's place from the
+ * step after the one in which rank 0 has joined: a rank's own buffers follow its own batches only.
  *
  * Only bytes that differ are written: a constant (a mask, say) that another graph has saved stays
  * as that graph saw it. */

@@ -1,5 +1,6 @@
 /* Buffers of a replicated module: the tensors that forward passes change beside the parameters
- * (running statistics of batch norm). Every rank gets one rank's, rank 0's as a rule. See buffers.c. */
+ * (running statistics of batch norm). Every rank gets one rank's, rank 0's as a rule. See
+ * buffers.c. */
 #ifndef LS_DDP_BUFFERS_H
 #define LS_DDP_BUFFERS_H
 
@@ -31,8 +32,8 @@ ls_status ls__buffers_note(ls__buffers *b);
 /* Gives the buffers the values that were noted last. */
 ls_status ls__buffers_take_back(ls__buffers *b);
 
-/* Begins to broadcast those of `root`; they must not change until finish, which waits and puts them in
- * place. A finish without a start does nothing. */
+/* Begins to broadcast those of `root`; they must not change until finish, which waits and puts them
+ * in place. A finish without a start does nothing. */
 ls_status ls__buffers_start(ls__buffers *b, int root);
 ls_status ls__buffers_finish(ls__buffers *b);
 

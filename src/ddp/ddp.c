@@ -178,8 +178,8 @@ static void undo_divide_local(ls__ddp *d)
     d->divided = 0.0;
 }
 
-/* Buffers go first: from ls__reducer_begin on buckets may be launched by any thread, and the order of
- * operations must be the same on every rank. */
+/* Buffers go first: from ls__reducer_begin on buckets may be launched by any thread, and the order
+ * of operations must be the same on every rank. */
 ls_status ls__ddp_begin(ls__ddp *d, const ls_reducer_begin_options *options)
 {
     d->passes++;

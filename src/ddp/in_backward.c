@@ -5,9 +5,10 @@
  *     wire           head ──▶  body ──▶   embed ──▶
  *     step                  head     body        embed
  *
- * A parameter whose gradient is final is not read any more by this backward: a graph that still needs
- * it reports that it was changed. Gradients become absent when they were used, so there is nothing to
- * zero. The bits are those of a step afterwards: an update looks at one element at a time. */
+ * A parameter whose gradient is final is not read any more by this backward: a graph that still
+ * needs it reports that it was changed. Gradients become absent when they were used, so there is
+ * nothing to zero. The bits are those of a step afterwards: an update looks at one element at a
+ * time. */
 #include "autograd/param.h"
 #include "base/assert.h"
 #include "ddp/wrapper.h"

@@ -7,9 +7,9 @@
  *                3         2         1          ranks with data, or the sum of weights
  *
  * The control exchange that begins a backward says who has joined, so the ranks with data need no
- * call, and no exchange is added. A rank that has joined contributes zeros and gets the averages, with
- * which it steps like all others; so replicas and optimizers are equal after every step, and no
- * weights need to be sent at the end. */
+ * call, and no exchange is added. A rank that has joined contributes zeros and gets the averages,
+ * with which it steps like all others; so replicas and optimizers are equal after every step, and
+ * no weights need to be sent at the end. */
 #include <string.h>
 
 #include "base/config.h"

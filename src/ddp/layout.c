@@ -1,8 +1,8 @@
 /* Equal bits for any number of ranks (exact=layout), in the wrapper.
  *
- * Running statistics follow shard 0, which rank 0 computes first. Rank 0 notes them when the backward of
- * that shard begins, and takes back what its other shards have done to them before it broadcasts
- * them. */
+ * Running statistics follow shard 0, which rank 0 computes first. Rank 0 notes them when the
+ * backward of that shard begins, and takes back what its other shards have done to them before it
+ * broadcasts them. */
 #include "ddp/layout.h"
 
 #include "base/config.h"

@@ -1,4 +1,5 @@
-/* Equal bits for any number of ranks: what the wrapper does beyond Note [Shards] in reduce/shards.h. */
+/* Equal bits for any number of ranks: what the wrapper does beyond Note [Shards] in
+ * reduce/shards.h. */
 #ifndef LS_DDP_LAYOUT_H
 #define LS_DDP_LAYOUT_H
 

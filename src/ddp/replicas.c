@@ -1,6 +1,6 @@
 /* Replicas: rank 0's state becomes that of all ranks when a module is wrapped, and hashes tell
- * whether the replicas are still equal later. A parameter that is summed over a smaller group becomes
- * that of its rank 0. */
+ * whether the replicas are still equal later. A parameter that is summed over a smaller group
+ * becomes that of its rank 0. */
 #include "ddp/replicas.h"
 #include "comm/api/control.h"
 
@@ -144,8 +144,8 @@ static ls_status broadcast_bundles(broadcaster *b, ls_module *module)
     return walk(b, module, UNPACK);
 }
 
-/* Measures, packs, broadcasts, unpacks. The packs are freed before the first gradient is written, so
- * they do not raise the largest amount of memory that training takes. */
+/* Measures, packs, broadcasts, unpacks. The packs are freed before the first gradient is written,
+ * so they do not raise the largest amount of memory that training takes. */
 ls_status ls__replicas_broadcast(ls_module *module, const ls_reducer *reducer,
                                  const ls_param *params, int count)
 {

@@ -1,5 +1,5 @@
-/* Where the time of a data-parallel step goes. Everything is measured always: a step reads the clock a
- * few times, and once for each gradient (reduce/stats.c). */
+/* Where the time of a data-parallel step goes. Everything is measured always: a step reads the
+ * clock a few times, and once for each gradient (reduce/stats.c). */
 #include "ddp/stats.h"
 
 #include <math.h>

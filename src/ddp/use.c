@@ -25,7 +25,8 @@ ls_module *ls_ddp_module(ls_module *module)
     return d != NULL ? d->inner : module;
 }
 
-/* Parameters and gradients move to memory of their own; names that the wrapper gave out stay valid. */
+/* Parameters and gradients move to memory of their own; names that the wrapper gave out stay
+ * valid. */
 ls_module *ls_ddp_unwrap(ls_module *module)
 {
     ls__ddp *d = ls__ddp_of(module);

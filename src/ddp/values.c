@@ -2,10 +2,10 @@
  * Parameters get registered memory in the layout of their gradients, so that sharding can gather
  * them in place. Optimizer state is made at the first step, in the order of the parameters'
  * addresses, which is the same order. Parameters move one after the other; registered memory takes
- * pages only as it is written, and the memory they leave returns to the system, so a model never lies
- * in memory twice; gradients do for that moment. A
- * world of one moves nothing. A pointer from ls_data of a parameter that was taken before the first
- * synchronised backward is invalid after it. */
+ * pages only as it is written, and the memory they leave returns to the system, so a model never
+ * lies in memory twice; gradients do for that moment. A world of one moves nothing. A pointer from
+ * ls_data of a parameter that was taken before the first synchronised backward is invalid after
+ * it. */
 #include "ddp/values.h"
 
 #include <lockstep/memory.h>
@@ -18,8 +18,8 @@
 
 #define RELEASE_BYTES ((size_t)32 << 20) /* moved between two returns of memory to the system */
 
-/* Moves a parameter to its place. One that is a view of a larger tensor cannot move and stays where it
- * is, which costs only the gathering in place. */
+/* Moves a parameter to its place. One that is a view of a larger tensor cannot move and stays where
+ * it is, which costs only the gathering in place. */
 static ls_status move(const ls__values *v, const ls_reducer *reducer, ls_tensor *param, int i)
 {
     const ls__reduce_place place = ls__reducer_place(reducer, i);

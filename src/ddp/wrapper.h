@@ -1,5 +1,5 @@
-/* The wrapper of ls_ddp_new; ddp.c makes it and joins it to backward, join.c takes part without data,
- * use.c has its other calls. */
+/* The wrapper of ls_ddp_new; ddp.c makes it and joins it to backward, join.c takes part without
+ * data, use.c has its other calls. */
 #ifndef LS_DDP_WRAPPER_H
 #define LS_DDP_WRAPPER_H
 
@@ -54,17 +54,18 @@ extern const ls_module_class ls__ddp_class;
 ls__ddp *ls__ddp_of(ls_module *module);
 /* The error of a call that needs one. */
 ls_status ls__ddp_missing(const char *caller);
-/* The peers' operations with this rank end with the message of its failure, which is returned again. */
+/* The peers' operations with this rank end with the message of its failure, which is returned
+ * again. */
 ls_status ls__ddp_give_up(ls__ddp *d, ls_status status);
 
-/* Takes the place of a backward, of this weight, that reaches no parameter: it counts in the mean, and if
- * the wrapper synchronises, the other ranks wait for it. */
+/* Takes the place of a backward, of this weight, that reaches no parameter: it counts in the mean,
+ * and if the wrapper synchronises, the other ranks wait for it. */
 ls_status ls__ddp_pass_empty(ls__ddp *d, bool weighted, double weight);
 
 /* Lays parameters and gradients out in the observed order, once; collective. */
 ls_status ls__ddp_lay_out(ls__ddp *d);
-/* in_backward.c: at both ends of a synchronising backward; `waited`: ls__in_backward_begin found that
- * the layout was not final. They do nothing without an optimizer. */
+/* in_backward.c: at both ends of a synchronising backward; `waited`: ls__in_backward_begin found
+ * that the layout was not final. They do nothing without an optimizer. */
 ls_status ls__in_backward_begin(ls__ddp *d);
 ls_status ls__in_backward_end(ls__ddp *d, bool waited);
 void ls__in_backward_drop(ls__ddp *d);

@@ -33,9 +33,9 @@ typedef struct ls__descriptor {
     double divisor;
     /* Registered memory: offsets in the publisher's heap; other memory: addresses. Not compared. */
     uint64_t input, output;
-    uint64_t counts_hash; /* of the v-variants in which every rank gives all counts; else 0 */
-    uint64_t
-        counts_weight; /* sum of (i + 1) * counts[i]: locates the one that differs (v_counts.c) */
+    uint64_t counts_hash;   /* of the v-variants in which every rank gives all counts; else 0 */
+    uint64_t counts_weight; /* sum of (i + 1) * counts[i]: locates the one that differs
+                               (v_counts.c) */
     char op_name[LS__OP_NAME_MAX]; /* of a user's operator; else "" */
     int32_t line;                  /* call site; compared only with LOCKSTEP_CHECK=strict */
     int32_t pid;

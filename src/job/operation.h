@@ -40,8 +40,8 @@ typedef enum ls__operation_side {
 
 typedef struct ls__operation_traits {
     const char *name;
-    ls__operation
-        plain; /* of a v-variant, the operation with blocks of equal length; else itself */
+    ls__operation plain; /* of a v-variant, the operation with blocks of equal length; else
+                            itself */
     bool reduces, scans; /* scans: rank r's result is that of ranks 0 … r (exscan: … r-1) */
     bool has_root;
     bool in_blocks, out_blocks; /* INPUT, OUTPUT consists of one block of `count` for each rank */

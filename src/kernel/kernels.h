@@ -203,12 +203,11 @@ typedef struct ls__batch_norm { /* x [N,C,pixels] or [N,pixels,C] */
     void *workspace; /* batch_norm_workspace bytes, aligned to 64; for statistics, too */
     /* backward */
     const float *dy;
-    const float *out; /* with relu: y */
-    bool training;    /* mean and rstd came from x, so dx sees them move */
-    const double
-        *sums; /* [2,C] of dy and of dy (x - mean) rstd over the `count` elements a channel,
-                           here and elsewhere, that mean and rstd are of; NULL: all are here. With
-                           sums only dx is written */
+    const float *out;   /* with relu: y */
+    bool training;      /* mean and rstd came from x, so dx sees them move */
+    const double *sums; /* [2,C] of dy and of dy (x - mean) rstd over the `count` elements a
+                           channel, here and elsewhere, that mean and rstd are of; NULL: all are
+                           here. With sums only dx is written */
     int64_t count;
     float *dx, *dw, *db, *dresidual; /* each NULL where not wanted */
     float beta_x, beta_w, beta_b, beta_residual;
@@ -242,7 +241,8 @@ typedef enum ls__binary {
     LS__BINARY_DIV,
     LS__BINARY_MAX,   /* NaN where one is */
     LS__BINARY_MIN,   /* likewise */
-    LS__BINARY_SHARE, /* of a in the gradient of the larger: 0 where a < b, 1/2 where equal, else 1 */
+    LS__BINARY_SHARE, /* of a in the gradient of the larger: 0 where a < b, 1/2 where equal, else
+                         1 */
     LS__BINARY_COUNT
 } ls__binary;
 
@@ -308,10 +308,10 @@ typedef struct ls__cross_entropy { /* of logits [rows,n] against class indices *
     int64_t ignore; /* rows with this target count for nothing */
 } ls__cross_entropy;
 
-/* What an optimizer step updates: a parameter, or a range of one. A bfloat16 parameter has a float32
- * master copy, which takes the steps; the parameter becomes its rounded value. Where the master copy
- * does not round to the parameter (before the first step, or because something else has written the
- * parameter), the step begins from the parameter. */
+/* What an optimizer step updates: a parameter, or a range of one. A bfloat16 parameter has a
+ * float32 master copy, which takes the steps; the parameter becomes its rounded value. Where the
+ * master copy does not round to the parameter (before the first step, or because something else has
+ * written the parameter), the step begins from the parameter. */
 typedef struct ls__step_part {
     int64_t count;
     float *param;          /* or its master copy */
@@ -425,8 +425,8 @@ typedef struct ls__kernels {
      */
     void (*extreme)(float *out, int64_t *index, const float *x, int64_t outer, int64_t n,
                     int64_t inner, bool least, ls_stream *stream);
-    /* index[rows,k]: where the k largest (or least) of each row of x[rows,n], of any type, stand, in
-     * order, of equals the first first; NaN is the largest. 0 <= k <= n < 2^32 */
+    /* index[rows,k]: where the k largest (or least) of each row of x[rows,n], of any type, stand,
+     * in order, of equals the first first; NaN is the largest. 0 <= k <= n < 2^32 */
     void (*top)(int64_t *index, const void *x, ls_dtype dtype, int64_t rows, int64_t n, int64_t k,
                 bool largest, ls_stream *stream);
     /* out[rows] = sum (x - mean)^2 / divisor over n >= 1; mean [rows] out, too */

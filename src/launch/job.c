@@ -1,4 +1,5 @@
-/* The front: starts the guard and through it the agent, passes signals on, and waits for the result.
+/* The front: starts the guard and through it the agent, passes signals on, and waits for the
+ * result.
  *
  * It is the process that the user started and may kill. It owns only one child, one pipe and,
  * for `lockstep run`, the signals.
@@ -98,8 +99,8 @@ static void check_agent_stopped(const front *f, pid_t agent)
     }
 }
 
-/* Ctrl-Z stops the ranks, and then the process for which the shell waits. Where no shell waits, both go
- * on at once. */
+/* Ctrl-Z stops the ranks, and then the process for which the shell waits. Where no shell waits,
+ * both go on at once. */
 static void pause_job(const front *f, int pidfd)
 {
     const bool is_front = f->guard_pid == 0;
@@ -133,8 +134,8 @@ static bool agent_ended(front *f, pid_t pid, int pidfd)
     return items[0].can_read;
 }
 
-/* After the agent or the guard was killed. The kernel has killed the ranks, but not the processes that
- * these had started: they are children of this process by now, which adopts. */
+/* After the agent or the guard was killed. The kernel has killed the ranks, but not the processes
+ * that these had started: they are children of this process by now, which adopts. */
 static void end_orphans(const ls__env *env)
 {
     ls__env_exit how;
@@ -148,8 +149,8 @@ static void end_orphans(const ls__env *env)
     }
 }
 
-/* The end of the agent (or guard) is then the root cause, and final: a job whose launcher was killed
- * is not restarted. */
+/* The end of the agent (or guard) is then the root cause, and final: a job whose launcher was
+ * killed is not restarted. */
 static void describe_kill(const front *f, const ls__env_exit *how, ls__job_result *result)
 {
     memset(result, 0, sizeof *result);
@@ -358,8 +359,8 @@ static int run_attempts(front *f, ls__job_result *result)
     return error;
 }
 
-/* The processes of a job are found in /proc, so without it nothing could be ended reliably. A system
- * without /proc is refused before there is a process. */
+/* The processes of a job are found in /proc, so without it nothing could be ended reliably. A
+ * system without /proc is refused before there is a process. */
 static ls_status check_system(const ls__env *env)
 {
     const int state = env->process_state(env, env->pid(env));

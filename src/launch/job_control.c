@@ -1,5 +1,5 @@
-/* Ranks that are stopped: by SIGSTOP, or because they touched the terminal. Ctrl-Z stops all ranks of this
- * host; the user knows, so they are not reported.
+/* Ranks that are stopped: by SIGSTOP, or because they touched the terminal. Ctrl-Z stops all ranks
+ * of this host; the user knows, so they are not reported.
  *
  * The kernel sends a parent SIGCHLD when a child is stopped or continues. The agent then checks
  * its ranks, and reports those that are still stopped a moment later: the others wait for them

@@ -345,8 +345,8 @@ void ls__output_say(ls__output *output, const char *line)
 
 /* ---- streams ------------------------------------------------------------------------------- */
 
-/* Makes room for one more byte of the line. What has reached LINE_BYTES_MAX, or cannot grow for lack of
- * memory, is written as a line of its own. */
+/* Makes room for one more byte of the line. What has reached LINE_BYTES_MAX, or cannot grow for
+ * lack of memory, is written as a line of its own. */
 static void make_room(ls__output *output, stream *s)
 {
     const ls__env *env = output->env;

@@ -1,8 +1,8 @@
 /* Starting one rank: its environment, its descriptors, its process.
  *
  * The environment is ours plus torchrun's variables and LOCKSTEP_BOOTSTRAP, which names three
- * descriptors: the rank's connection to the store, the board, and the sealed secret, opened anew for
- * each rank. Nothing secret is in the environment or on the command line.
+ * descriptors: the rank's connection to the store, the board, and the sealed secret, opened anew
+ * for each rank. Nothing secret is in the environment or on the command line.
  */
 #include <errno.h>
 #include <fcntl.h>

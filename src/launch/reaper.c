@@ -3,13 +3,14 @@
  *     front killed            the agent ends the job
  *     agent killed            the kernel kills the ranks; the guard (job.c) kills its descendants
  *     guard killed            the agent ends the job; the front of `lockstep run` its descendants
- *     guard and agent killed  the front of `lockstep run` kills its descendants; under ls_spawn, and
- *                             when the front is killed too, the reaper kills what carries the mark
+ *     guard and agent killed  the front of `lockstep run` kills its descendants; under ls_spawn,
+ *                             and when the front is killed too, the reaper kills what carries the
+ *                             mark
  *
  * It waits for the end of a pipe whose other end only the agent has, and then kills every
- * process that carries this job's number in its environment, or as the mark of the env table, which a
- * process keeps when it is given another environment. When a job ends normally the agent
- * ends the reaper with its other children. */
+ * process that carries this job's number in its environment, or as the mark of the env table, which
+ * a process keeps when it is given another environment. When a job ends normally the agent ends the
+ * reaper with its other children. */
 #include <signal.h>
 #include <stdio.h>
 

@@ -1,11 +1,12 @@
 /* Clipping by the global norm (Pascanu et al. 2013), torch.nn.utils.clip_grad_norm_.
  *
- *     total = sqrt(sum over all gradients of g^2);   g <- g * max_norm / (total + 1e-6) if that is < 1
+ *     total = sqrt(sum over all gradients of g^2)
+ *     g <- g * max_norm / (total + 1e-6)             if that factor is < 1
  *
  * The squares are added in float64, parameter by parameter in order of addition, so every rank of a
  * replicated model computes the same norm and the replicas stay equal. Over a group of ranks with
- * different parameters the ranks' sums are added by an all_reduce, whose bits are the same on all of
- * them; the squares of replicated parameters enter it on rank 0 only.
+ * different parameters the ranks' sums are added by an all_reduce, whose bits are the same on all
+ * of them; the squares of replicated parameters enter it on rank 0 only.
  */
 #include <math.h>
 #include <stdio.h>

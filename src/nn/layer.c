@@ -34,8 +34,8 @@ bool ls__layer_window_fits(const char *layer, int64_t stride, int64_t padding, i
 }
 
 /* Both are drawn from U(-b, b) with b = 1/sqrt(inputs of one output): PyTorch's
- * kaiming_uniform(a = sqrt(5)). Inputs are counted as PyTorch does, weight.size(1) times the window,
- * so within a group. */
+ * kaiming_uniform(a = sqrt(5)). Inputs are counted as PyTorch does, weight.size(1) times the
+ * window, so within a group. */
 void ls__layer_add_weights(ls_module *module, ls_tensor **weight, ls_tensor **bias, ls_shape shape,
                            int64_t out)
 {

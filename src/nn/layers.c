@@ -1,9 +1,9 @@
 /* The layers: parameters, names, shapes and initial distributions as in PyTorch, so that a network
  * written in both starts alike. Each is a struct, a forward function and a constructor.
  *
- * A constructor checks its arguments, makes the module and adds the parameters. It returns NULL with
- * the error set when an argument is wrong or memory is short. The order in which parameters are
- * added is the order in which they draw their initial values, so it must not change.
+ * A constructor checks its arguments, makes the module and adds the parameters. It returns NULL
+ * with the error set when an argument is wrong or memory is short. The order in which parameters
+ * are added is the order in which they draw their initial values, so it must not change.
  */
 #include <stdio.h>
 

@@ -9,7 +9,8 @@
 
 #define LAYERS_MAX 1000 /* bounds the struct; more is a mistake in the order of the arguments */
 
-/* The four gates lie below each other: weight_ih is [4*hidden, in], weight_hh [4*hidden, hidden]. */
+/* The four gates lie below each other: weight_ih is [4*hidden, in], weight_hh [4*hidden,
+ * hidden]. */
 typedef struct layer {
     ls_tensor *weight_ih, *weight_hh, *bias_ih, *bias_hh;
 } layer;

@@ -307,8 +307,8 @@ ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *child)
     return child;
 }
 
-/* Whether `value` can become a parameter or buffer. Parameters must be contiguous and of a type that
- * carries gradients, because optimizers and the reducer read their memory directly. */
+/* Whether `value` can become a parameter or buffer. Parameters must be contiguous and of a type
+ * that carries gradients, because optimizers and the reducer read their memory directly. */
 static ls_status check_tensor(const ls_module *module, ls__entry_kind kind, const char *name,
                               const ls_tensor *value)
 {
@@ -458,8 +458,8 @@ ls_module *ls__module_unwrap(ls_module *wrapper)
 
 /* Classes release their own resources first, while their tensors still exist; then each tensor is
  * freed once, however many modules share it; then the tree. Without memory for the list, the
- * tensors stay with the runtime, which frees them at its end; after its end, a handle may be that of
- * another runtime's tensor. */
+ * tensors stay with the runtime, which frees them at its end; after its end, a handle may be that
+ * of another runtime's tensor. */
 void ls_module_free(ls_module *module)
 {
     if (module == NULL) {

@@ -64,8 +64,8 @@ struct ls__module_entries {
  * allocates only when the tree grew since the last call. NULL with an error when memory is out. */
 const ls__module_item *ls__module_items(ls_module *module, int *count);
 
-/* Frees a wrapper, whose only entry is the module it wraps, and returns that module, which is then a
- * root of its own. */
+/* Frees a wrapper, whose only entry is the module it wraps, and returns that module, which is then
+ * a root of its own. */
 ls_module *ls__module_unwrap(ls_module *wrapper);
 
 /* The module that a wrapper wraps, however deep; of another module, itself. */

@@ -25,8 +25,8 @@ struct ls_parts {
     bool cut;      /* some parts are freed: they cannot be declared again */
 };
 
-/* The parts of `module`, or of the module that it wraps; declared again when the tree has grown. NULL
- * with the error set. Borrowed until the module is freed. */
+/* The parts of `module`, or of the module that it wraps; declared again when the tree has grown.
+ * NULL with the error set. Borrowed until the module is freed. */
 const ls_parts *ls__parts_of(ls_module *module);
 /* LS_ERR_INVALID unless first … first+count-1 are some of the parts, LS_ERR_STATE when they were
  * freed. */

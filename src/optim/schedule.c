@@ -10,7 +10,8 @@
 
 #define PI 3.14159265358979323846
 
-/* A total that was left out would be 0, and every step would have min_lr: nothing would be learnt. */
+/* A total that was left out would be 0, and every step would have min_lr: nothing would be
+ * learnt. */
 static ls_status check(const ls_schedule_options *o)
 {
     const bool falls = o->kind != LS_SCHEDULE_CONSTANT;

@@ -1,7 +1,7 @@
 /* The state of an optimizer: its memory, and the visitor.
  *
- * State is allocated at the first step (docs/design.md, D9: addresses of gradients are final by then),
- * in one piece, every tensor of it starting on a cache line.
+ * State is allocated at the first step (docs/design.md, D9: addresses of gradients are final by
+ * then), in one piece, every tensor of it starting on a cache line.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* The dynamic program of partition.h. A column holds the best times of the ranges that end at one part:
- * cell (i, m) is A(i … end, m). */
+/* The dynamic program of partition.h. A column holds the best times of the ranges that end at one
+ * part: cell (i, m) is A(i … end, m). */
 #include "plan/partition.h"
 
 #include <math.h>
@@ -91,10 +91,10 @@ static cell *cell_at(const search *s, int level, cell *column, int first, int co
     return &column[first * (s->spec->levels[level].count + 1) + components];
 }
 
-/* The best first stage of `replicas` components for the range first … end - 1 with m components. The
- * time of a stage on workers grows with its parts, so the search ends where it alone is too long.
- * That of components need not: all their workers have to be used, and a longer range may have a
- * cheaper cut. */
+/* The best first stage of `replicas` components for the range first … end - 1 with m components.
+ * The time of a stage on workers grows with its parts, so the search ends where it alone is too
+ * long. That of components need not: all their workers have to be used, and a longer range may have
+ * a cheaper cut. */
 static void try_replicas(const search *s, int level, cell *column, int first, int end, int m,
                          int replicas)
 {
@@ -206,8 +206,8 @@ static int workers_of(const search *s, int level)
     return workers;
 }
 
-/* The first workers of the components that have a stage: `replicas` in each copy, from the component
- * `offset` on. Replica k of all is in copy k mod copies. */
+/* The first workers of the components that have a stage: `replicas` in each copy, from the
+ * component `offset` on. Replica k of all is in copy k mod copies. */
 static int *bases_of(search *s, const range *r, int offset, int replicas)
 {
     const int size = workers_of(s, r->level - 1), all = r->copies * replicas;

@@ -1,19 +1,19 @@
 /* PipeDream's partitioner (Narayanan et al., SOSP 2019, section 3.1).
  *
- * A model is a chain of parts. A stage is some consecutive ones; r workers that each have a replica of
- * it take the micro-batches in turns. In the steady state, without a flush, a plan takes the
- * time of its slowest stage or cut for each micro-batch. With T(l) the compute time of part l, W the
- * bytes of the parameters of parts i … j, c the bytes that cross a cut, forward and backward, and B the
- * bandwidth of a worker, for one level of m workers:
+ * A model is a chain of parts. A stage is some consecutive ones; r workers that each have a replica
+ * of it take the micro-batches in turns. In the steady state, without a flush, a plan takes the
+ * time of its slowest stage or cut for each micro-batch. With T(l) the compute time of part l, W
+ * the bytes of the parameters of parts i … j, c the bytes that cross a cut, forward and backward,
+ * and B the bandwidth of a worker, for one level of m workers:
  *
  *     stage(i … j, r) = max(sum of T(l), 4 (r - 1) W / (r B)) / r         computes while it sums
  *     A(i … j, m)     = min over e, r of max(stage(i … e, r), c(e) / B, A(e+1 … j, m - r))
  *                       or stage(i … j, m)
  *
- * Of several levels (workers within a host, hosts), a component of level k is count(k) components of
- * the level below; its A takes the place of the sum of T(l) in the level above. The search goes from
- * the last stage to the first, so that it knows how many workers follow a stage, on which the number
- * of micro-batches depends that the stage holds in 1F1B.
+ * Of several levels (workers within a host, hosts), a component of level k is count(k) components
+ * of the level below; its A takes the place of the sum of T(l) in the level above. The search goes
+ * from the last stage to the first, so that it knows how many workers follow a stage, on which the
+ * number of micro-batches depends that the stage holds in 1F1B.
  */
 #ifndef LS_PLAN_PARTITION_H
 #define LS_PLAN_PARTITION_H
@@ -80,20 +80,20 @@ typedef struct ls__partition {
     double seconds; /* for each micro-batch; with LS__PARTITION_SMALLEST bytes */
     int workers, stages;
     ls__partition_stage stage[LS__SCHEDULE_RANKS_MAX];
-    /* Workers in the order of stages and replicas, as a pipeline counts its ranks. Workers are counted
-     * host by host. Not ascending where a level repeats a pipeline: replica k of every stage is then
-     * within component k mod copies, so that a micro-batch stays within one. */
+    /* Workers in the order of stages and replicas, as a pipeline counts its ranks. Workers are
+     * counted host by host. Not ascending where a level repeats a pipeline: replica k of every
+     * stage is then within component k mod copies, so that a micro-batch stays within one. */
     int worker[LS__SCHEDULE_RANKS_MAX];
 } ls__partition;
 
 /* LS_ERR_LIMIT: no plan fits into the memory; LS_ERR_INVALID: there are fewer parts than stages;
- * LS_ERR_UNSUPPORTED: memory with several levels; LS_ERR_MEMORY. The search is exact. Time: parts^2 x
- * count^2 of the highest level, parts^3 x count^2 of others, less what is pruned. */
+ * LS_ERR_UNSUPPORTED: memory with several levels; LS_ERR_MEMORY. The search is exact. Time: parts^2
+ * x count^2 of the highest level, parts^3 x count^2 of others, less what is pruned. */
 ls_status ls__partition_find(const ls__env *env, const ls__chain *chain,
                              const ls__partition_spec *spec, ls__partition *out);
 
-/* Micro-batches that a replica of a stage holds in 1F1B, `behind` workers having the stages behind it
- * (schedule/generator/one_f_one_b.c). */
+/* Micro-batches that a replica of a stage holds in 1F1B, `behind` workers having the stages behind
+ * it (schedule/generator/one_f_one_b.c). */
 int ls__partition_held(int replicas, int behind);
 
 #endif

@@ -58,8 +58,8 @@ bool ls__plan_read_number(const json_t *value, double *out);
 /* Whether a part may have this name: printable, without spaces, as ls_module_cut_at needs. */
 bool ls__plan_part_name_is_good(const char *name);
 
-/* Writes `root` (NULL: there was no memory to make it) as a text that people can read. LS_ERR_MEMORY,
- * LS_ERR_SYSTEM. `what` begins the messages. */
+/* Writes `root` (NULL: there was no memory to make it) as a text that people can read.
+ * LS_ERR_MEMORY, LS_ERR_SYSTEM. `what` begins the messages. */
 ls_status ls__plan_save(const ls__env *env, const char *what, const json_t *root, const char *path);
 
 #endif

@@ -5,16 +5,16 @@
 #include "plan/partition.h"
 #include "plan/profile.h"
 
-/* Seconds of a step of so many micro-batches by schedule 1f1b, with a flush. A stage takes the measured
- * times of its parts; what crosses a cut can be used after the longest of all transfers, each direction
- * by itself; the last backward of a stage and the all-reduce of its gradients overlap, in which each
- * direction counts by itself, too. The optimizer is left out. LS_ERR_INVALID and LS_ERR_LIMIT as
- * ls__schedule_new; LS_ERR_MEMORY. */
+/* Seconds of a step of so many micro-batches by schedule 1f1b, with a flush. A stage takes the
+ * measured times of its parts; what crosses a cut can be used after the longest of all transfers,
+ * each direction by itself; the last backward of a stage and the all-reduce of its gradients
+ * overlap, in which each direction counts by itself, too. The optimizer is left out. LS_ERR_INVALID
+ * and LS_ERR_LIMIT as ls__schedule_new; LS_ERR_MEMORY. */
 ls_status ls__plan_step(const ls__env *env, const ls__profile *profile, const ls__chain *chain,
                         const ls__partition *partition, int micro_batches, double *seconds);
 
-/* A number of micro-batches that all replicas of a stage share equally, if there is a small one, and
- * with which the pipeline is full most of the time: at least four for each stage. */
+/* A number of micro-batches that all replicas of a stage share equally, if there is a small one,
+ * and with which the pipeline is full most of the time: at least four for each stage. */
 int ls__plan_micro_batches(const ls__partition *partition);
 
 /* "3-1", as papers write replicas, or with another separator; returns out. */

@@ -1,14 +1,16 @@
-/* The profile of a model: what its parts take, measured (measure.c) or read from a file (profile.c).
+/* The profile of a model: what its parts take, measured (measure.c) or read from a file
+ * (profile.c).
  *
  *     {"format": "lockstep profile", "version": 1, "model": "gpt", "batch": 2,
  *      "machine": {"cpu": "AMD EPYC", "cores": 2, "threads": 1, ..}, "repeats": 25,
- *      "parts": [{"name": "embed", "from": [-1], "forward_ms": 0.8, "input_ms": 0.1, "weight_ms": 0.4,
+ *      "parts": [{"name": "embed", "from": [-1],
+ *                 "forward_ms": 0.8, "input_ms": 0.1, "weight_ms": 0.4,
  *                 "output_bytes": 786432, "gradient_bytes": 786432, "kept_bytes": 900000,
  *                 "weight_bytes": 12976128}, ..],
  *      "shared": [{"name": "tokens.weight", "bytes": 12582912, "parts": [0, 7]}]}
  *
- * "from" are earlier parts, or inputs of the module (-1, -2, ..). "shared" are parameters that several
- * parts use; "weight_bytes" are those of the others.
+ * "from" are earlier parts, or inputs of the module (-1, -2, ..). "shared" are parameters that
+ * several parts use; "weight_bytes" are those of the others.
  */
 #ifndef LS_PLAN_PROFILE_H
 #define LS_PLAN_PROFILE_H
@@ -56,8 +58,8 @@ ls_status ls__profile_parse(const ls__env *env, const char *what, const char *te
 ls_status ls__profile_read(const ls__env *env, const char *path, ls__profile **out);
 ls_status ls__profile_save(const ls__env *env, const ls__profile *profile, const char *path);
 
-/* The chain that the partitioner takes, in memory of the profile. LS_ERR_MEMORY. A value crosses every
- * cut between its part and the last one that takes it. */
+/* The chain that the partitioner takes, in memory of the profile. LS_ERR_MEMORY. A value crosses
+ * every cut between its part and the last one that takes it. */
 ls_status ls__profile_chain(ls__profile *profile, ls__chain *out);
 
 /* The processor's name according to the kernel; "unknown" if there is none. machine.c */

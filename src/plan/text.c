@@ -1,5 +1,5 @@
-/* Fields of plans and profiles. What a file says is checked before it is copied; see base/json.h for
- * the limits before that. */
+/* Fields of plans and profiles. What a file says is checked before it is copied; see base/json.h
+ * for the limits before that. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* The kinds of actions: their tokens, which are those of PyTorch's pipelining tables as far as it has
- * them (torch/distributed/pipelining/schedules.py), and the fields that they use. */
+/* The kinds of actions: their tokens, which are those of PyTorch's pipelining tables as far as it
+ * has them (torch/distributed/pipelining/schedules.py), and the fields that they use. */
 #include "base/assert.h"
 #include "base/text.h"
 #include "schedule/schedule.h"

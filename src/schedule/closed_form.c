@@ -1,6 +1,6 @@
 /* What the papers' formulas say about a schedule; the tests compare the tables with them, and
- * `lockstep plan schedule` prints both. P ranks, M micro-batches, V stages per rank; of a stage with
- * replicas r are its ranks, R those from it on (generator/one_f_one_b.c). In the texts F, B,
+ * `lockstep plan schedule` prints both. P ranks, M micro-batches, V stages per rank; of a stage
+ * with replicas r are its ranks, R those from it on (generator/one_f_one_b.c). In the texts F, B,
  * I, W are times of one micro-batch on a rank, of which each of V stages takes 1/V, and c is the
  * latency between ranks.
  *

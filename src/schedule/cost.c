@@ -1,6 +1,6 @@
-/* Times a table: a computation begins when the one before it on its rank has ended and its input has
- * arrived. A receive is posted and waited for at its first use, so messages take no time of a rank.
- * Sums of a few doubles: with times that are multiples of a power of two the result is exact.
+/* Times a table: a computation begins when the one before it on its rank has ended and its input
+ * has arrived. A receive is posted and waited for at its first use, so messages take no time of a
+ * rank. Sums of a few doubles: with times that are multiples of a power of two the result is exact.
  */
 #include "base/assert.h"
 #include "base/error.h"

@@ -1,14 +1,15 @@
 /* Passes from the computations of a table to the whole table.
  *
  * ls__lower_versions puts LOAD before a computation whose version is not bound, and REDUCE and STEP
- * behind the last weight gradient of a step, with STASH between them if the old version will be read
- * again.
+ * behind the last weight gradient of a step, with STASH between them if the old version will be
+ * read again.
  *
  * ls__lower_messages adds sends and receives by the rule of PyTorch's pipelining: a rank never
  * places a receive of its own. Ranks take turns, and a rank's turn places its next computation if
  * its inputs have been made in earlier turns; then its result is sent at once, and the receive is
- * placed on the peer. Each receive thus stands directly behind its send in one order of all actions,
- * of which every rank's list is a part: executed in this order, no channel ever holds two messages.
+ * placed on the peer. Each receive thus stands directly behind its send in one order of all
+ * actions, of which every rank's list is a part: executed in this order, no channel ever holds two
+ * messages.
  */
 #include <string.h>
 

@@ -162,7 +162,8 @@ static ls_status read_field(reader *r, field f)
     return read_value(r, f);
 }
 
-/* A stage with replicas takes part in one step only: others would reduce in the middle of the lists. */
+/* A stage with replicas takes part in one step only: others would reduce in the middle of the
+ * lists. */
 static ls_status check_replicas(const reader *r)
 {
     if (r->value[REPLICAS] != r->value[STAGES]) {

@@ -13,10 +13,10 @@
  *
  * Note [Meaning of a table]
  * What an executor does, and the verifier and the tests assume. A stage belongs to one rank, or to
- * several, its replicas (PipeDream's 1F1B-RR: Narayanan et al., SOSP 2019, section 3.2): micro-batch m
- * of a stage with r replicas is on replica m mod r, forward and backward. A stage, and each replica,
- * has its weights, which begin as version 0; exactly one version is *bound*, that is, read by the
- * actions that compute.
+ * several, its replicas (PipeDream's 1F1B-RR: Narayanan et al., SOSP 2019, section 3.2):
+ * micro-batch m of a stage with r replicas is on replica m mod r, forward and backward. A stage,
+ * and each replica, has its weights, which begin as version 0; exactly one version is *bound*, that
+ * is, read by the actions that compute.
  *
  *     2F3          forward of micro-batch 3 through stage 2. Reads the bound weights and the
  *                  activations of stage 1, which were received, or made on the same rank.
@@ -30,12 +30,12 @@
  *     3RECV_F3<0   receives them there, from rank 0, as the input of stage 3.
  *     3SEND_B3>0   sends the gradient of the input of stage 3 to rank 0, which has stage 2;
  *     2RECV_B3<1   receives it there.
- *     2REDUCE      sums the stage's gradient over its replicas, before a step: waits until all of them
- *                  are there.
+ *     2REDUCE      sums the stage's gradient over its replicas, before a step: waits until all of
+ *                  them are there.
  *     2STASH@4     copies version 4, the newest one, because the next step will overwrite it while
  *                  it is still needed. The copy is kept until its last reader.
- *     2STEP@5      the optimizer makes version 5 from version 4 and the sum; version 5 is bound, and
- *                  the sum is empty.
+ *     2STEP@5      the optimizer makes version 5 from version 4 and the sum; version 5 is bound,
+ *                  and the sum is empty.
  *     2LOAD@4      binds version 4, the newest or a stashed one.
  *
  * Messages from one rank to another form one channel; they arrive in the order in which they were
@@ -43,12 +43,12 @@
  * executor should nevertheless post a receive and wait for it at its first use only, which is what
  * the cost model assumes.
  *
- * Micro-batch m must find version max(0, m / per_step - delay) at stage s (integer division), in its
- * forward and in its backward. With delay 0 and one step this is gradient accumulation; other rules
- * are the staleness of an asynchronous schedule. The sequential twin of a table follows from this
- * alone: step k of a stage sums the gradients of micro-batches (k-1) * per_step to k * per_step - 1,
- * in ascending order, each at its version; with replicas, those of each replica, and then their sums.
- * Tables with replicas have one step.
+ * Micro-batch m must find version max(0, m / per_step - delay) at stage s (integer division), in
+ * its forward and in its backward. With delay 0 and one step this is gradient accumulation; other
+ * rules are the staleness of an asynchronous schedule. The sequential twin of a table follows from
+ * this alone: step k of a stage sums the gradients of micro-batches (k-1) * per_step to k *
+ * per_step - 1, in ascending order, each at its version; with replicas, those of each replica, and
+ * then their sums. Tables with replicas have one step.
  */
 #ifndef LS_SCHEDULE_SCHEDULE_H
 #define LS_SCHEDULE_SCHEDULE_H
@@ -118,16 +118,15 @@ typedef struct ls__schedule {
 
 /* Fields that are 0 take their defaults. */
 typedef struct ls__schedule_spec {
-    int ranks;          /* P; needed without `replicas` */
-    int micro_batches;  /* M; needed */
-    int chunks;         /* V, stages per rank; interleaved: default 2, others have 1 */
-    int per_step;       /* pipedream-2bw: micro-batches of a version, at least P; default P */
-    bool recompute;     /* keep a stage's input only, and run its forward again (GPipe, 2.3) */
-    bool vertical_sync; /* pipedream: all stages take the version of the first one (3.3) */
-    int warm_up;        /* 1f1b: forwards ahead for each rank behind a stage; default 1 */
-    const char
-        *replicas; /* gpipe, 1f1b: ranks of each stage, "2,1,1"; the first stage has the first
-                             ones. Default: one each */
+    int ranks;            /* P; needed without `replicas` */
+    int micro_batches;    /* M; needed */
+    int chunks;           /* V, stages per rank; interleaved: default 2, others have 1 */
+    int per_step;         /* pipedream-2bw: micro-batches of a version, at least P; default P */
+    bool recompute;       /* keep a stage's input only, and run its forward again (GPipe, 2.3) */
+    bool vertical_sync;   /* pipedream: all stages take the version of the first one (3.3) */
+    int warm_up;          /* 1f1b: forwards ahead for each rank behind a stage; default 1 */
+    const char *replicas; /* gpipe, 1f1b: ranks of each stage, "2,1,1"; the first stage has the
+                             first ones. Default: one each */
 } ls__schedule_spec;
 
 /* A new schedule, verified; *out is NULL on an error. LS_ERR_NOT_FOUND: there is no such name;
@@ -137,9 +136,10 @@ typedef struct ls__schedule_spec {
  *     gpipe          all forwards, all backwards (Huang et al., NeurIPS 2019, section 2.2), the
  *                    backwards in ascending order so that the sums are those of all others
  *     1f1b           P-1-r forwards, then one forward and one backward in turns (PipeDream-Flush:
- *                    Narayanan et al., ICML 2021, section 3.2; Megatron-LM, SC 2021, section 2.2.1).
- *                    With warm_up w it begins with w(P-1-r) forwards: with 2 it hides the latency
- *                    between ranks, at the memory of w(P-1-r)+1 micro-batches (one_f_one_b.c). With replicas each of them takes its own micro-batches so (one_f_one_b.c)
+ *                    Narayanan et al., ICML 2021, section 3.2; Megatron-LM, SC 2021, section
+ *                    2.2.1). With warm_up w it begins with w(P-1-r) forwards: with 2 it hides the
+ *                    latency between ranks, at the memory of w(P-1-r)+1 micro-batches
+ *                    (one_f_one_b.c); each replica takes its own micro-batches in this way
  *     interleaved    1f1b with V stages on each rank (SC 2021, section 2.2.2); M a multiple of P
  *     zb-h1          1f1b with weight parts that are delayed by r (Qi et al., ICLR 2024, section 2)
  *     pipedream      1f1b with a step after each backward and stashed weights (Narayanan et al.,
@@ -192,11 +192,11 @@ typedef struct ls__stage_sizes {
 
 /* The highest sums over the stages of a rank at one time. */
 typedef struct ls__schedule_peak {
-    int64_t
-        activations;  /* from the forward (or recomputation) to the backward or its weight part */
-    int64_t inputs;   /* from the forward to the backward; only with `recompute` */
-    int64_t received; /* inputs of stages between receiving them and their forward */
-    int64_t stashed;  /* weights, besides the newest version, from STASH to their last reader */
+    int64_t activations; /* from the forward (or recomputation) to the backward or its weight
+                            part */
+    int64_t inputs;      /* from the forward to the backward; only with `recompute` */
+    int64_t received;    /* inputs of stages between receiving them and their forward */
+    int64_t stashed;     /* weights, besides the newest version, from STASH to their last reader */
 } ls__schedule_peak;
 
 /* Of a verified schedule: peaks[ranks]. sizes[stages]; NULL: everything has size 1, so activations
@@ -219,8 +219,8 @@ typedef struct ls__schedule_cost {
 } ls__schedule_cost;
 
 /* Times a verified schedule: times[stages], and `latency` from the end of a computation until its
- * result can be used on another rank. Messages, reductions and steps take none of a rank's time. The
- * arrays belong to the schedule. LS_ERR_MEMORY. */
+ * result can be used on another rank. Messages, reductions and steps take none of a rank's time.
+ * The arrays belong to the schedule. LS_ERR_MEMORY. */
 ls_status ls__schedule_cost_of(ls__schedule *schedule, const ls__stage_times *times, double latency,
                                ls__schedule_cost *cost);
 double ls__action_time(const ls__action *action, const ls__stage_times *times);
@@ -267,8 +267,8 @@ int ls__schedule_replica(const ls__schedule *schedule, int stage, int rank);
 int ls__schedule_share(const ls__schedule *schedule, int stage, int replica, int count);
 bool ls__schedule_has_replicas(const ls__schedule *schedule); /* a stage has several */
 
-/* Replicas as text, "2,1,1" of `length` characters, into counts[LS__SCHEDULE_RANKS_MAX]; returns the
- * number of stages, or LS_ERR_INVALID in the name of `what`. */
+/* Replicas as text, "2,1,1" of `length` characters, into counts[LS__SCHEDULE_RANKS_MAX]; returns
+ * the number of stages, or LS_ERR_INVALID in the name of `what`. */
 int ls__schedule_parse_replicas(const char *what, const char *text, size_t length, int *counts);
 
 /* An empty table of these sizes, its stages placed one after the other; replicas[stages] or NULL.

@@ -1,8 +1,8 @@
 /* Executes the messages of a table: a send waits while its channel holds a message, a receive while
- * it holds none, and a reduction until all replicas of its stage are there. Which rank goes on first
- * makes no difference (a network of processes with one writer and one reader per channel: Kahn, 1974;
- * a reduction is a message to and from each of the others), so one execution proves that there is
- * no deadlock.
+ * it holds none, and a reduction until all replicas of its stage are there. Which rank goes on
+ * first makes no difference (a network of processes with one writer and one reader per channel:
+ * Kahn, 1974; a reduction is a message to and from each of the others), so one execution proves
+ * that there is no deadlock.
  */
 #include "base/error.h"
 #include "schedule/verify.h"
@@ -40,8 +40,8 @@ static ls_status match(const channels *c, int from, int send, int to)
                             ls__action_print(s, text), send + 1);
 }
 
-/* The first replica that has not reached its reduction, as a rank; negative: all have. Lists have one
- * reduction of a stage with replicas, because such tables have one step (verify.c). */
+/* The first replica that has not reached its reduction, as a rank; negative: all have. Lists have
+ * one reduction of a stage with replicas, because such tables have one step (verify.c). */
 static int missing(const channels *c, int stage)
 {
     for (int j = 0; j < c->s->replicas[stage]; j++) {

@@ -20,8 +20,8 @@ struct ls__norm_sync {
                         const char *what);
 };
 
-/* ls_batch_norm, in training over the elements of all ranks; sync NULL: over this rank's. Every rank
- * calls it, in the same order, and goes through it in backward, also with an empty batch. */
+/* ls_batch_norm, in training over the elements of all ranks; sync NULL: over this rank's. Every
+ * rank calls it, in the same order, and goes through it in backward, also with an empty batch. */
 ls_tensor *ls__batch_norm_over(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                                const ls_batch_norm_options *options, ls__norm_sync *sync);
 

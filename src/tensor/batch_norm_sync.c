@@ -2,14 +2,15 @@
  *
  *   forward    n, mean, M2 = n variance of each rank's elements, a channel  ──▶ all ranks
  *              joined in rank order by the formula of Chan, Golub & LeVeque 1979:
- *                 d = mean_b - mean_a,  mean = mean_a + d n_b / n,  M2 = M2_a + M2_b + d^2 n_a n_b / n
+ *                 d = mean_b - mean_a,  mean = mean_a + d n_b / n,
+ *                 M2 = M2_a + M2_b + d^2 n_a n_b / n
  *   backward   sum g, sum g h of each rank, a channel                       ──▶ all ranks
  *              dx = w rstd (g - (sum g + h sum g h) / n),  h = (x - mean) rstd
  *
  * Blocks travel whole and every rank adds them in the same order in float64, so all ranks have the
- * same bits. A rank's weight is its number of elements: batches and images may differ in size, and a
- * rank with an empty batch takes part with zeros. dw and db stay sums over this rank's elements: a
- * data-parallel wrapper averages them like any gradient. */
+ * same bits. A rank's weight is its number of elements: batches and images may differ in size, and
+ * a rank with an empty batch takes part with zeros. dw and db stay sums over this rank's elements:
+ * a data-parallel wrapper averages them like any gradient. */
 #include "tensor/batch_norm.h"
 
 #include <string.h>

@@ -6,7 +6,8 @@
  *
  *     y  = the convolution's gradient for its images, from x in the place of its dy
  *     dx = the convolution of dy
- *     dw = the convolution's gradient for its weight, from dy in the place of its images, x of its dy
+ *     dw = the convolution's gradient for its weight, from dy in the place of its images,
+ *          x in that of its dy
  */
 #include <lockstep/vision.h>
 

@@ -4,8 +4,8 @@
  * A parameter's stream is made of its dotted name in the model, which nobody knows while the layer
  * is built: a constructor fills its weights before the layer has a parent. So ls_fill_uniform and
  * ls_fill_normal only note the distribution and the seed at the storage. Every way to the elements
- * (ls_data, an operation's input, ...) calls ls__fill_settle, which draws what is noted. By then the
- * model is put together, unless the program looked before: then the name as far as it is known
+ * (ls_data, an operation's input, ...) calls ls__fill_settle, which draws what is noted. By then
+ * the model is put together, unless the program looked before: then the name as far as it is known
  * counts. Whoever overwrites all elements calls ls__fill_cancel, and nothing is drawn. */
 #ifndef LS_TENSOR_FILL_H
 #define LS_TENSOR_FILL_H
@@ -46,8 +46,8 @@ static inline void ls__fill_settle(ls__storage *storage)
 }
 
 /* Fills the elements of `record`, contiguous and float32: later when they are all elements of the
- * storage, now when not. NULL: leaves them as they are, but counts the fill of a tensor that is not a
- * parameter. */
+ * storage, now when not. NULL: leaves them as they are, but counts the fill of a tensor that is not
+ * a parameter. */
 ls_status ls__fill_note(ls__tensors *tensors, const ls__record *record, const ls__fill *fill);
 /* Before all elements of `record` are overwritten. */
 void ls__fill_cancel(const ls__record *record);

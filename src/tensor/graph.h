@@ -65,10 +65,10 @@ typedef struct ls__gradient { /* of one input, as its rule sees it */
 
 /* Note [Parts of a rule]
  * A backward pass in two parts (autograd/parts.c) calls a rule twice: first for the inputs whose
- * gradients are wanted now, then for the others; those that are not wanted have data NULL both times.
- * Most rules need not know. One whose results share an intermediate, as dZ = dY f'(Z) of a linear
- * layer, sets op->keeps: in the input part it leaves that in place of dy, over it or in `kept`, and
- * in the weight part finds it as dy. */
+ * gradients are wanted now, then for the others; those that are not wanted have data NULL both
+ * times. Most rules need not know. One whose results share an intermediate, as dZ = dY f'(Z) of a
+ * linear layer, sets op->keeps: in the input part it leaves that in place of dy, over it or in
+ * `kept`, and in the weight part finds it as dy. */
 typedef enum ls__part { LS__PART_WHOLE, LS__PART_INPUT, LS__PART_WEIGHT } ls__part;
 
 typedef struct ls__tensor_rule { /* one call of a gradient rule */
@@ -78,8 +78,8 @@ typedef struct ls__tensor_rule { /* one call of a gradient rule */
     const float *dy; /* row-major, of the node's output and its dtype */
     bool dy_is_free; /* no other rule reads dy: this one may write over it */
     ls__part part;
-    ls__storage
-        *kept; /* out, op->keeps, LS__PART_INPUT: read as dy afterwards; takes the reference */
+    ls__storage *kept; /* out, op->keeps, LS__PART_INPUT: read as dy afterwards; takes the
+                          reference */
     ls__gradient in[LS__EDGES_MAX];
     const void *saved[LS__SAVED_MAX];
 } ls__tensor_rule;
@@ -89,8 +89,8 @@ typedef struct ls__tensor_rule { /* one call of a gradient rule */
 typedef struct ls__op {
     const char *name;
     ls_status (*backward)(ls__tensor_rule *rule);
-    /* Called instead where no gradient flows through the node, as in a backward of weight 0: the part
-     * that other ranks wait for. NULL: there is not one. */
+    /* Called instead where no gradient flows through the node, as in a backward of weight 0: the
+     * part that other ranks wait for. NULL: there is not one. */
     ls_status (*skipped)(ls__autograd_pass *pass, const ls__tensor_node *node);
     uint8_t passes;   /* bit i: the gradient of input i is dy */
     bool accumulates; /* the rule honours beta 1 */

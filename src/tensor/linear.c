@@ -82,7 +82,8 @@ static ls_status backward_x(ls__tensor_rule *r, const linear_context *c)
     return LS_OK;
 }
 
-/* dW [out,in] = dZ^T X, or of a transposed weight dW^T [in,out] = X^T dZ; sums run over the rows. */
+/* dW [out,in] = dZ^T X, or of a transposed weight dW^T [in,out] = X^T dZ; sums run over the
+ * rows. */
 static ls_status backward_w(ls__tensor_rule *r, const linear_context *c)
 {
     const ls__gradient *dw = &r->in[EDGE_W];

@@ -1,8 +1,10 @@
 /* Batched matrix product with broadcasting: a [..,M,K] times b [..,K,N] is [..,M,N]; the leading
  * (batch) dimensions broadcast as in element by element operations.
  *
- *     C = A B,   dA = dC B^T,   dB = A^T dC;   a gradient of an operand that was repeated is the sum
- *     over its repetitions, in order of the batch
+ *     C = A B,   dA = dC B^T,   dB = A^T dC
+ *
+ * The gradient of an operand that was repeated is the sum over its repetitions, in order of the
+ * batch.
  *
  * A call takes four steps: `operand` finds how each matrix lies (row stride, transposed or not,
  * steps between the matrices of the batch); `ls_matmul` decides whether the batch is `folded`;

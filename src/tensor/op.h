@@ -93,9 +93,9 @@ ls__tensor_node *ls__call_record(ls__call *call, const ls__op *op, ls__record *o
 ls_tensor *ls__call_finish(ls__call *call, ls__record *out);
 
 /* Note [Channels last]
- * To the user images are [N,C,H,W]; the results of operations on images lie in memory as [N,H,W,C], the
- * order their kernels are fast in, as a view whose strides say so. Inside, such an operation sees
- * its input as the row-major [N,H,W,C] that it is, makes an output of that shape, and
+ * To the user images are [N,C,H,W]; the results of operations on images lie in memory as [N,H,W,C],
+ * the order their kernels are fast in, as a view whose strides say so. Inside, such an operation
+ * sees its input as the row-major [N,H,W,C] that it is, makes an output of that shape, and
  * ls__call_finish turns it back into a view [N,C,H,W]. So gradients lie the same way (a base's lies
  * as the base), nothing is copied from layer to layer, and operations that know nothing of it take
  * the view as they take any: row-major copies in, gradients scattered back. */

@@ -154,9 +154,9 @@ static bool read_expanded(const ls__record *in, ls_shape *shape)
     return fits;
 }
 
-/* A copy, not a view of stride 0: gradients are written into the memory of views by several threads,
- * and ls_data lets users write elements, so no two elements of a tensor may share memory. Nothing is
- * lost where it matters: operations of two tensors read the small one as it is. */
+/* A copy, not a view of stride 0: gradients are written into the memory of views by several
+ * threads, and ls_data lets users write elements, so no two elements of a tensor may share memory.
+ * Nothing is lost where it matters: operations of two tensors read the small one as it is. */
 ls_tensor *ls_expand(ls_tensor *a, ls_shape shape)
 {
     ls__call call;

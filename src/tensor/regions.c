@@ -113,7 +113,8 @@ static void join(ls__regions *r, ls__piece *piece, ls__piece *next)
     header_put(r, next);
 }
 
-/* Cuts off the part of `piece` beyond `bytes`. Without memory for its header it stays part of it. */
+/* Cuts off the part of `piece` beyond `bytes`. Without memory for its header it stays part of
+ * it. */
 static void cut(ls__regions *r, ls__piece *piece, size_t bytes)
 {
     LS_ASSERT(piece->bytes >= bytes && !piece->free);

@@ -11,8 +11,8 @@
  *     live, suspended      -- scope_end  -->  cleared, pooled; a root scope is never ended
  *
  * A graph's edges lead to nodes of the same scope or of scopes around it. So that this stays true,
- * a suspended scope is resumed in the scope where it was entered and ends with it at the latest, and
- * no other scope may continue its graph (ls__graph_open).
+ * a suspended scope is resumed in the scope where it was entered and ends with it at the latest,
+ * and no other scope may continue its graph (ls__graph_open).
  */
 #include "tensor/graph.h"
 
@@ -111,8 +111,8 @@ void ls__scope_forget(ls_scope *scope)
     }
 }
 
-/* Tensors first: a node may hold the last reference to a storage that a tensor shares. Work that was
- * put off holds nodes, so it goes before them. */
+/* Tensors first: a node may hold the last reference to a storage that a tensor shares. Work that
+ * was put off holds nodes, so it goes before them. */
 static void scope_clear(ls_scope *scope)
 {
     ls__scope_forget(scope);

@@ -145,7 +145,8 @@ static inline char *ls__record_data(const ls__record *record)
            record->offset * (int64_t)ls_dtype_size((ls_dtype)record->dtype);
 }
 
-/* The same as the address of floats; elements of bfloat16 may travel so, too, to kernels that know. */
+/* The same as the address of floats; elements of bfloat16 may travel so, too, to kernels that
+ * know. */
 static inline float *ls__record_floats(const ls__record *record)
 {
     return (float *)(void *)ls__record_data(record);

@@ -95,8 +95,8 @@ static ls_status encode_piece(ls__encoder *e, int level, const char *text, size_
                               size_t skew);
 
 /* `text` is valid UTF-8, which PCRE2 relies on. `skew` is the place of `text` in the whole text,
- * used only in messages. Text between matches becomes pieces of its own. Searches that find a piece at
- * once do not look at the clock, which costs as much as a short word. */
+ * used only in messages. Text between matches becomes pieces of its own. Searches that find a piece
+ * at once do not look at the clock, which costs as much as a short word. */
 static ls_status cut_piece(ls__encoder *e, int level, const char *text, size_t bytes, size_t skew)
 {
     const ls__split *split = e->t->splits[level];
@@ -119,8 +119,8 @@ static ls_status cut_piece(ls__encoder *e, int level, const char *text, size_t b
     return LS_OK;
 }
 
-/* The next expression sees only this piece, as if it were a text of its own; what no expression cuts any
- * more is a word. As deep as the tokenizer has expressions. */
+/* The next expression sees only this piece, as if it were a text of its own; what no expression
+ * cuts any more is a word. As deep as the tokenizer has expressions. */
 static ls_status encode_piece(ls__encoder *e, int level, const char *text, size_t bytes,
                               size_t skew)
 {
@@ -247,8 +247,8 @@ static size_t space_behind(const char *text, size_t bytes, size_t at)
 
 typedef ls_status encode_between(ls__encoder *e, const char *text, size_t bytes, size_t skew);
 
-/* Puts the tokens of one sort, and what is between them by `between`. The search goes on behind the token
- * itself, not behind the space that it took, as in `tokenizers`. */
+/* Puts the tokens of one sort, and what is between them by `between`. The search goes on behind the
+ * token itself, not behind the space that it took, as in `tokenizers`. */
 static ls_status encode_added(ls__encoder *e, bool second, const char *text, size_t bytes,
                               size_t skew, encode_between *between)
 {
@@ -267,7 +267,8 @@ static ls_status encode_added(ls__encoder *e, bool second, const char *text, siz
     return from < bytes ? between(e, text + from, bytes - from, skew + from) : LS_OK;
 }
 
-/* Text between tokens of the first sort, after the normalizer; tokens of the second sort are in it. */
+/* Text between tokens of the first sort, after the normalizer; tokens of the second sort are in
+ * it. */
 static ls_status encode_second(ls__encoder *e, const char *text, size_t bytes, size_t skew)
 {
     char *normal = NULL;

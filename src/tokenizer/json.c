@@ -5,9 +5,10 @@
  *      "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
  *      "model": {"type": "BPE", "vocab": {"Ġ": 220, ...}, "merges": ["Ġ t", ["h", "e"], ...]}}
  *
- * Llama 3 and Qwen have a Split before ByteLevel, DeepSeek several, StarCoder Digits; Qwen, GPT-NeoX and
- * ModernBERT the normalizer NFC. An option that would change ids and is not implemented is refused, not
- * ignored. What is done to whole texts is the caller's: truncation, padding, post_processor.
+ * Llama 3 and Qwen have a Split before ByteLevel, DeepSeek several, StarCoder Digits; Qwen,
+ * GPT-NeoX and ModernBERT the normalizer NFC. An option that would change ids and is not
+ * implemented is refused, not ignored. What is done to whole texts is the caller's: truncation,
+ * padding, post_processor.
  */
 #include <stdio.h>
 #include <stdlib.h>

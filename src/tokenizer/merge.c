@@ -4,11 +4,12 @@
  *     l o w er       until no pair has a rank
  *     lo w er
  *
- * Searching the word for that pair again and again is quadratic, which is cheap for a short word and
- * not for a long one. Long words keep their pairs in a heap. A merge makes two new pairs at most,
- * and a pair that has changed since it was put there is skipped when its turn comes, so a word of n
- * bytes takes n log n. The merged text of a pair lies between fixed ends, so an entry is still valid
- * exactly if both sides still merge into the same token. Both methods give the same tokens.
+ * Searching the word for that pair again and again is quadratic, which is cheap for a short word
+ * and not for a long one. Long words keep their pairs in a heap. A merge makes two new pairs at
+ * most, and a pair that has changed since it was put there is skipped when its turn comes, so a
+ * word of n bytes takes n log n. The merged text of a pair lies between fixed ends, so an entry is
+ * still valid exactly if both sides still merge into the same token. Both methods give the same
+ * tokens.
  */
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-/* The only file that calls utf8proc. Most text needs no call: all characters below U+0300, the first
- * accent, are as they should be. */
+/* The only file that calls utf8proc. Most text needs no call: all characters below U+0300, the
+ * first accent, are as they should be. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -114,8 +114,8 @@ ls_status ls__normal_check(const char *text, size_t bytes, bool *normal)
     return LS_OK;
 }
 
-/* The parts before and behind the cut, each by itself, and both together. Accents never begin a part:
- * they may change places with those before. */
+/* The parts before and behind the cut, each by itself, and both together. Accents never begin a
+ * part: they may change places with those before. */
 bool ls__normal_may_cut(const char *text, size_t bytes, size_t at)
 {
     utf8proc_int32_t next = 0;

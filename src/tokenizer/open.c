@@ -1,5 +1,5 @@
-/* Opening a tokenizer: finds the files to which a path leads, reads them, and builds the tables that
- * encoding needs beyond theirs. */
+/* Opening a tokenizer: finds the files to which a path leads, reads them, and builds the tables
+ * that encoding needs beyond theirs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

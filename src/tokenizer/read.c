@@ -11,8 +11,8 @@
 #include "base/foreign.h"
 #include "base/json.h"
 
-/* The largest tokenizer.json in use has about 35 MB, 262,144 tokens and 514,906 merges, each an array
- * of two texts. */
+/* The largest tokenizer.json in use has about 35 MB, 262,144 tokens and 514,906 merges, each an
+ * array of two texts. */
 #define FILE_BYTES_MAX ((size_t)1 << 27)
 static const ls__json_limit limit = {FILE_BYTES_MAX, LS__JSON_VALUES_MAX, LS__JSON_CONTAINERS_MAX,
                                      16};

@@ -15,10 +15,11 @@
 #define SPACE "\\p{Z}\\t-\\r\\x{85}"
 #define REASON_BYTES 160
 
-/* The expression comes from a file that anybody may have written, the text perhaps too. For one word a
- * true expression backtracks less often than the word has characters. PCRE2 counts anew for each place
- * at which a match might begin, so a search tries few places at a time, with the low limit, and where
- * that does not do one place alone: no two looks at the clock are further apart than this takes. */
+/* The expression comes from a file that anybody may have written, the text perhaps too. For one
+ * word a true expression backtracks less often than the word has characters. PCRE2 counts anew for
+ * each place at which a match might begin, so a search tries few places at a time, with the low
+ * limit, and where that does not do one place alone: no two looks at the clock are further apart
+ * than this takes. */
 #define MATCH_LIMIT 10000000    /* backtrackings at one place: some tenths of a second */
 #define MATCH_LIMIT_LOW 10000   /* at each of several */
 #define PLACES 64               /* bytes of the text in which they lie */
@@ -217,8 +218,8 @@ static size_t character_at(const char *text, size_t bytes, size_t at)
     return at < bytes ? at : bytes;
 }
 
-/* A match that begins in [from, to); PCRE2's result. The JIT's stack is small and fixed; a match too
- * deep for it is repeated by the interpreter. */
+/* A match that begins in [from, to); PCRE2's result. The JIT's stack is small and fixed; a match
+ * too deep for it is repeated by the interpreter. */
 static int find(const ls__split *split, ls__split_match *match, const char *text, size_t bytes,
                 size_t from, size_t to, uint32_t limit)
 {

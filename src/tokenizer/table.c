@@ -1,6 +1,6 @@
-/* The rows of a vocabulary, of a list of merges and of a list of special tokens: each is checked and
- * entered into the tables. The reader of a file calls these functions and passes the beginning of
- * their messages, `where`: the file and the place in it.
+/* The rows of a vocabulary, of a list of merges and of a list of special tokens: each is checked
+ * and entered into the tables. The reader of a file calls these functions and passes the beginning
+ * of their messages, `where`: the file and the place in it.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -39,9 +39,9 @@ typedef struct ls__vocab {
     ls__arena arena;
     ls__token *tokens; /* [count], by id */
     int64_t count, capacity;
-    ls__siphash_key
-        key;        /* of the slots: the texts come from a file that anybody may have written */
-    int32_t *slots; /* open addressing by text: id + 1, 0: free */
+    ls__siphash_key key; /* of the slots: the texts come from a file that anybody may have
+                            written */
+    int32_t *slots;      /* open addressing by text: id + 1, 0: free */
     size_t slot_count, used;
 } ls__vocab;
 

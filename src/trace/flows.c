@@ -1,5 +1,6 @@
 /* The arrows of a trace: from the launch of a bucket to its all-reduce, from a send to its receive.
- * A format viewer pairs them by a number, so only pairs are written, each with a number of its own. */
+ * A format viewer pairs them by a number, so only pairs are written, each with a number of its
+ * own. */
 #include <stdlib.h>
 
 #include "trace/internal.h"

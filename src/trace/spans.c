@@ -1,8 +1,8 @@
 /* The spans of one rank as complete events ("X") of the trace event format.
  *
- * Spans of threads lie within each other as they are. Operations overlap each other, so each kind of
- * them has as many tracks as run at once: a span goes to the first track on which the span before
- * has ended. */
+ * Spans of threads lie within each other as they are. Operations overlap each other, so each kind
+ * of them has as many tracks as run at once: a span goes to the first track on which the span
+ * before has ended. */
 #include <stdio.h>
 #include <string.h>
 

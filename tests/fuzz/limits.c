@@ -1,6 +1,6 @@
-/* Files near the limits of each parser: as large, deep, wide or repetitive as they may be, and a little
- * more. libFuzzer's inputs are some kilobytes, so it finds nothing of this kind. Each input is parsed in
- * a child, which may take only so much memory and time, in proportion to the input. */
+/* Files near the limits of each parser: as large, deep, wide or repetitive as they may be, and a
+ * little more. libFuzzer's inputs are some kilobytes, so it finds nothing of this kind. Each input
+ * is parsed in a child, which may take only so much memory and time, in proportion to the input. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -248,7 +248,7 @@ TEST(manifests_near_the_limits)
     try_json(fuzz_manifest, HEAD "\"a\":", DEEP, "");
 }
 
-/* ---- numbers that claim much ------------------------------------------------------------------ */
+/* ---- numbers that claim much ----------------------------------------------------------------- */
 
 static void try_npy(const char *shape, size_t data)
 {

@@ -361,8 +361,7 @@ GOLDEN_BARE(the_disk_fails)
     golden_fail_each(GOLDEN_FILES, use_files);
 }
 
-/* ---- parsers: files of other programs and hostile ones ----------------------------------------
- */
+/* ---- parsers: files of other programs and hostile ones --------------------------------------- */
 
 static void show_parse(const char *what, bool ok)
 {

@@ -10,8 +10,8 @@
 #include "comm/transport/mpi.h"
 #include "harness.h"
 
-/* Where each rank has a pretended host of its own under mpirun, the bytes of its collectives left it over
- * MPI, not over TCP or shared memory. */
+/* Where each rank has a pretended host of its own under mpirun, the bytes of its collectives left
+ * it over MPI, not over TCP or shared memory. */
 static void check_bytes_over_mpi(void)
 {
     const ls_group *world = ls_world();

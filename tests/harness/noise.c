@@ -7,7 +7,8 @@
  *
  *     allowed = promised * slow-down + WAKE_UPS * late
  *
- * On a quiet machine the slow-down is 1 and `late` some 0.1 ms, and the promise is held as it is. */
+ * On a quiet machine the slow-down is 1 and `late` some 0.1 ms, and the promise is held as it
+ * is. */
 #include "noise.h"
 
 #include <fcntl.h>

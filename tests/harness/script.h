@@ -14,7 +14,8 @@ test_output script(const char *text);
  * member and the worker of tests/dist/launch. */
 test_output script_with(const char *definitions, const char *text, int seconds);
 
-/* Its status is `status` and its output holds `part`, which may be a format of the library (says.h). */
+/* Its status is `status` and its output holds `part`, which may be a format of the library
+ * (says.h). */
 void check_script(const char *text, int status, const char *part);
 
 /* How often `part` stands in `text`. */

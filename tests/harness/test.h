@@ -30,9 +30,9 @@
 #endif
 #define TEST_DEADLINE_SECONDS (120 * TEST_SLOWER) /* beside ten times the work the machine has */
 
-/* Whether something that is promised within `promised` seconds, and took `took`, was in time on this
- * machine as it is now: its noise is measured beside every test (noise.c). Shown behind the test's
- * result. Sanitizers have TEST_SLOWER times as long. */
+/* Whether something that is promised within `promised` seconds, and took `took`, was in time on
+ * this machine as it is now: its noise is measured beside every test (noise.c). Shown behind the
+ * test's result. Sanitizers have TEST_SLOWER times as long. */
 bool test_is_within(double took, double promised);
 /* 1: a process that computes has a core to itself; 3: it gets a third of one. */
 double test_slow_down(void);

@@ -1,8 +1,9 @@
 /* Notes which blocks of the library a test runs: a byte each, in a file that its processes share.
  *
- * The compiler calls this at the beginning of every block (-fsanitize-coverage=trace-pc, in a build with
- * -Dmutate=true). With MUTATE_RECORD=PREFIX a process maps PREFIX.TEST, so that what it notes is kept
- * however it ends; the harness gives TEST_NAME. tests/mutate/coverage.py finds the lines. */
+ * The compiler calls this at the beginning of every block (-fsanitize-coverage=trace-pc, in a build
+ * with -Dmutate=true). With MUTATE_RECORD=PREFIX a process maps PREFIX.TEST, so that what it notes
+ * is kept however it ends; the harness gives TEST_NAME. tests/mutate/coverage.py finds the
+ * lines. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,10 +1,10 @@
 /* The backend `loop`: threads move the data between the processes of one host, with random delays.
  *
- * It is for tests, and it is what a plug-in looks like: loop.c has the table, loop_work.c the threads.
- * It promises less than the native backend: its sums have another order, it has no scans, four dtypes
- * and four operators. LOOP_PROMISES, some of "abort registered streams", makes it promise more. From
- * `start` until an operation has ended, its output holds poison (bytes 0xff: NaN, -1), so whoever reads
- * a result without waiting for it does not get the right one by luck.
+ * It is for tests, and it is what a plug-in looks like: loop.c has the table, loop_work.c the
+ * threads. It promises less than the native backend: its sums have another order, it has no scans,
+ * four dtypes and four operators. LOOP_PROMISES, some of "abort registered streams", makes it
+ * promise more. From `start` until an operation has ended, its output holds poison (bytes 0xff:
+ * NaN, -1), so whoever reads a result without waiting for it does not get the right one by luck.
  *
  * Every rank has an outbox, a memfd that its peers map through /proc/PID/fd:
  *
@@ -12,12 +12,13 @@
  *              · slots of messages ── receiver and number, bytes
  *
  * A collective: put my input into my slot, wait until the slots of all peers have this sequence,
- * compute my output from them, count it as finished. A slot is used again when all have finished the
- * collective that used it before.
+ * compute my output from them, count it as finished. A slot is used again when all have finished
+ * the collective that used it before.
  *
  * LOOP_SEED seeds the delays, LOOP_DELAY_US is the longest one. LOOP_FAULT=KIND:RANK:SEQUENCE makes
- * one rank misbehave from that collective on: hang, error, early (it says that the operation has ended
- * before its result is there). LOOP_BROKEN makes the plug-in unusable; the words are below. */
+ * one rank misbehave from that collective on: hang, error, early (it says that the operation has
+ * ended before its result is there). LOOP_BROKEN makes the plug-in unusable; the words are
+ * below. */
 #ifndef TEST_LOOP_H
 #define TEST_LOOP_H
 

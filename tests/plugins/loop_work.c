@@ -162,7 +162,8 @@ static const unsigned char *from_peer(const loop_group *g, const request *q, int
     return s->data + s->at[g->rank];
 }
 
-/* The sum begins with rank 1, so that it is not the canonical one. LOOP_BROKEN=sums: one bit of it is wrong. */
+/* The sum begins with rank 1, so that it is not the canonical one. LOOP_BROKEN=sums: one bit of it
+ * is wrong. */
 static void take_sum(const loop_group *g, const request *q)
 {
     const size_t bytes = (size_t)q->op.count * q->op.element;

@@ -1,11 +1,11 @@
-/* Training beside PyTorch in float64, on 1 to 4 ranks: 50 steps of SGD with momentum and of AdamW, and
- * of gpt and bert 100 steps of AdamW with groups of parameters.
+/* Training beside PyTorch in float64, on 1 to 4 ranks: 50 steps of SGD with momentum and of AdamW,
+ * and of gpt and bert 100 steps of AdamW with groups of parameters.
  *
  * Each step all ranks take equal shares of the same global batch. The mean of their losses must be
  * PyTorch's within 1e-5 of it at every step, and each parameter's averaged gradient g within
  * 1e-5 ||g|| at the first and 5e-5 ||g|| at the last step (1e-4 after 100), by which the rounding
- * errors of all steps have gone through the weights. Where the true gradient is zero (a bias before a batch norm,
- * the bias of attention's keys) the bounds are absolute.
+ * errors of all steps have gone through the weights. Where the true gradient is zero (a bias before
+ * a batch norm, the bias of attention's keys) the bounds are absolute.
  *
  * TEST_VERBOSE=1 prints the largest distances. */
 #include <math.h>

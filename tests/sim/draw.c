@@ -367,7 +367,8 @@ static void draw_training(ls__plan *plan, uint64_t seed)
     plan->faults = 1;
 }
 
-/* A fifth of the jobs runs a pipeline between its operations; from dice of its own, as draw_saves. */
+/* A fifth of the jobs runs a pipeline between its operations; from dice of its own, as
+ * draw_saves. */
 static void draw_pipeline(ls__plan *plan, uint64_t seed)
 {
     ls__sim_random r = {seed * 0x94d049bb133111ebu + 41};

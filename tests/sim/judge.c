@@ -7,8 +7,8 @@
 #include "sim/scenario.h"
 
 #define CORE_MAX 200 /* bytes of a text that must be the same; its end may be cut */
-/* What a wait in a run without stalls may last, of the time in which all threads sleep; a lost wake-up costs
- * 100 ms. While threads run, one that the plan made slow may take long. */
+/* What a wait in a run without stalls may last, of the time in which all threads sleep; a lost
+ * wake-up costs 100 ms. While threads run, one that the plan made slow may take long. */
 #define PROMPT_NS 80000000u
 #define MESSAGES 4 /* on their way one after another, of each rank, before a slow one goes on */
 #define LATE_NS 2000000000u /* from a deadline to the end of a wait, at most */
@@ -211,8 +211,8 @@ static const char *judge_disk(const ls__plan *plan)
 }
 
 /* A rank called something else than its peers. Every member takes part in the operations drawn for
- * that, so whatever differs, a tag too, all of them must say an error. A call that is missing is not
- * judged here: it may be the last. */
+ * that, so whatever differs, a tag too, all of them must say an error. A call that is missing is
+ * not judged here: it may be the last. */
 static const char *judge_wrong_call(const ls__plan *plan)
 {
     for (int i = 0; i < plan->faults; i++) {

@@ -12,8 +12,7 @@
 
 #define FOLDER "/run"
 
-/* ---- a state that follows from the step -------------------------------------------------------
- */
+/* ---- a state that follows from the step ------------------------------------------------------ */
 
 static void fill(ls__saved *s, int64_t step)
 {
@@ -52,8 +51,7 @@ static ls_checkpoint_item item_of(ls__saved *s)
         .size = sizeof(ls_checkpoint_item), .prefix = "", .object = s, .state = visit};
 }
 
-/* ---- on the way -------------------------------------------------------------------------------
- */
+/* ---- on the way ------------------------------------------------------------------------------ */
 
 static void confirm(ls__saver *saver)
 {
@@ -104,8 +102,7 @@ ls_status ls__saver_end(ls__saver *saver)
     return status;
 }
 
-/* ---- afterwards -------------------------------------------------------------------------------
- */
+/* ---- afterwards ------------------------------------------------------------------------------ */
 
 /* What the second job found; NULL: what it must find. */
 static void look(ls__plan *plan, ls_status status, int64_t step, const ls__saved *state)

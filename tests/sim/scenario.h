@@ -229,7 +229,8 @@ ls_status ls__stager_end(ls__stager *stager);
 #define LS__ORACLE_WHOLE (1ull << 63)
 
 float ls__oracle_float(uint64_t id, int rank, int64_t i);
-/* One element of the operation's dtype: rank's input, and its reduction over ranks 0 to ranks - 1. */
+/* One element of the operation's dtype: rank's input, and its reduction over ranks 0 to ranks -
+ * 1. */
 void ls__oracle_value(const ls__plan_operation *o, int rank, int64_t i, void *out);
 void ls__oracle_reduced(const ls__plan_operation *o, int64_t i, int ranks, void *out);
 double ls__oracle_factor(int rank); /* of PREMUL_SUM */

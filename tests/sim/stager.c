@@ -1,7 +1,8 @@
-/* The messages of a pipeline between the operations of the script: each rank walks its list of a schedule
- * and posts what the executor does (src/parallel/pipeline/values.c), a head and elements of each value, in
- * a message of their own where the size is another one than in the call before, and gradients from two
- * buffers. Numbers stand for activations; every element that arrives is compared. */
+/* The messages of a pipeline between the operations of the script: each rank walks its list of a
+ * schedule and posts what the executor does (src/parallel/pipeline/values.c), a head and elements
+ * of each value, in a message of their own where the size is another one than in the call before,
+ * and gradients from two buffers. Numbers stand for activations; every element that arrives is
+ * compared. */
 #include <stdio.h>
 #include <string.h>
 

@@ -64,8 +64,8 @@ static void ring_get(ls__sim_channel *c, unsigned char *out, size_t bytes)
 
 /* ---- damage -------------------------------------------------------------------------------- */
 
-/* A frame begins here: one of its bits is chosen. A third of them each in its head, in the message's
- * head, and anywhere. */
+/* A frame begins here: one of its bits is chosen. A third of them each in its head, in the
+ * message's head, and anywhere. */
 static void place_flip(ls__sim_channel *c, const void *in, size_t bytes)
 {
     ls__frame frame;
@@ -99,8 +99,8 @@ static void damage(ls__sim_channel *c, uint64_t from)
     }
 }
 
-/* Before a read, which may be one of several of a call: whoever has the whole damaged frame must not
- * ask for more. */
+/* Before a read, which may be one of several of a call: whoever has the whole damaged frame must
+ * not ask for more. */
 static void look_for_damage(ls__sim_channel *c, size_t bytes)
 {
     ls__sim_flip *f = c->flip;

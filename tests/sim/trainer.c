@@ -1,6 +1,7 @@
-/* Steps of training without tensors, between the operations of the script: a reducer whose gradients
- * become ready in an order of each rank's own, several micro-batches a step, parameters that some
- * ranks or all leave out, weights that differ; and all ranks must agree on when to stop. */
+/* Steps of training without tensors, between the operations of the script: a reducer whose
+ * gradients become ready in an order of each rank's own, several micro-batches a step, parameters
+ * that some ranks or all leave out, weights that differ; and all ranks must agree on when to
+ * stop. */
 #include <string.h>
 
 #include <lockstep/reducer.h>
@@ -134,7 +135,7 @@ static ls_status run_backward(ls__trainer *t, const step *s, int batch, bool las
     return ls_reducer_wait(t->reducer);
 }
 
-/* ---- what must come out ------------------------------------------------------------------------ */
+/* ---- what must come out ---------------------------------------------------------------------- */
 
 /* In the canonical order (docs/design.md, D5). */
 static double tree_sum(const double *x, int count, int param)
@@ -226,7 +227,7 @@ static void check_step(const ls__trainer *t, const step *s)
     }
 }
 
-/* ---- for the player --------------------------------------------------------------------------- */
+/* ---- for the player -------------------------------------------------------------------------- */
 
 ls_status ls__trainer_begin(ls__trainer *t, ls__plan *plan, int rank)
 {

@@ -7,8 +7,8 @@
  *     int first = cli_parse(&command, argc, argv);
  *     if (first < 0) return -1 - first;
  *
- * parse.c reads, help.c prints for people, man.c for man, complete.c for shells; file.c opens the files
- * that options name.
+ * parse.c reads, help.c prints for people, man.c for man, complete.c for shells; file.c opens the
+ * files that options name.
  */
 #ifndef TOOLS_CLI_H
 #define TOOLS_CLI_H
@@ -78,8 +78,9 @@ bool cli_speaks_first(void);
 /* Other ranks wait here until rank 0 has had the time to report an error that all ranks share. */
 void cli_let_rank_0_speak(void);
 
-/* For a command that is one process and waits for no other: removes RANK and WORLD_SIZE, which a pod or
- * an earlier job may have left in the environment, unless `lockstep run` started it. Call it first. */
+/* For a command that is one process and waits for no other: removes RANK and WORLD_SIZE, which a
+ * pod or an earlier job may have left in the environment, unless `lockstep run` started it. Call it
+ * first. */
 void cli_leave_job(void);
 
 /* The name of the value in help: "N", "DIR", "sgd|adamw"; NULL for a switch. */
@@ -94,10 +95,11 @@ void cli_print_man(const cli_command *command);
  * with another value nothing, so that the shell offers files. */
 void cli_print_completions(const cli_command *command, const char *before);
 
-/* A new file for writing; what lies at the path, such as a link or a pipe, is removed first. Devices and
- * this process's own streams, in /dev, are written to as they are. NULL with errno. */
+/* A new file for writing; what lies at the path, such as a link or a pipe, is removed first.
+ * Devices and this process's own streams, in /dev, are written to as they are. NULL with errno. */
 FILE *cli_create(const char *path);
-/* Whether cli_create can be expected to do so; leaves what lies there as it is. False with errno. */
+/* Whether cli_create can be expected to do so; leaves what lies there as it is. False with
+ * errno. */
 bool cli_can_create(const char *path);
 struct json_t; /* <jansson.h> */
 bool cli_write_json(const struct json_t *root, const char *path,

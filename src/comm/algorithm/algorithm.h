@@ -97,10 +97,10 @@ int ls__circle_lane(const ls__program_spec *spec, int from, int distance);
 
 /* Note [One fence]
  * A STAGED program is run once a slice, and slices take at least two STAGE slots in turn. With two,
- * where peers only *read* a rank's slot, after the slice's fence, one fence a slice is enough: a rank
- * writes slot s again two slices later, after it passed the fence of the slice between, which every
- * peer reaches only when its own reads of slot s are done. The checker runs three slices in a row, so
- * slot 0 is used again there.
+ * where peers only *read* a rank's slot, after the slice's fence, one fence a slice is enough: a
+ * rank writes slot s again two slices later, after it passed the fence of the slice between, which
+ * every peer reaches only when its own reads of slot s are done. The checker runs three slices in a
+ * row, so slot 0 is used again there.
  *
  * Where peers also *write* into a rank's slot (all_reduce direct) a second fence shows that they
  * are done before the rank copies the result out. Slot s is then free even without a second slot:

@@ -6,8 +6,8 @@
  *     staged       copy my block into my STAGE and OUTPUT ▸ fence 0 ▸ read every peer's STAGE
  *
  * Cost a rank: (n-1)/n buffers sent by messages, read in memory; one step. Staged, peers only read,
- * so one fence is enough (Note [One fence]); "one_shot" copies to OUTPUT last. Peers are read in turn
- * from the next rank on, so that not all begin with rank 0. In place the copy is onto itself.
+ * so one fence is enough (Note [One fence]); "one_shot" copies to OUTPUT last. Peers are read in
+ * turn from the next rank on, so that not all begin with rank 0. In place the copy is onto itself.
  */
 #include "base/error.h"
 #include "comm/algorithm/algorithm.h"
@@ -41,8 +41,9 @@ static void emit_copy(ls__builder *b, const ls__program_spec *spec, ls__program_
     (void)ls__builder_copy(b, 0, own_block(spec, to), own_block(spec, LS__BUFFER_INPUT));
 }
 
-/* In slices the own block is copied to OUTPUT while it is still in the caches. `own_last`: behind the
- * fence, where all else has been done by the announcement (plan.c; Note [Published layouts]). */
+/* In slices the own block is copied to OUTPUT while it is still in the caches. `own_last`: behind
+ * the fence, where all else has been done by the announcement (plan.c; Note [Published
+ * layouts]). */
 static void emit_staged(ls__builder *b, const ls__program_spec *spec, bool own_last)
 {
     emit_copy(b, spec, LS__BUFFER_STAGE);

@@ -7,9 +7,9 @@
  *     staged       the root copies into its STAGE ▸ fence 0 ▸ every peer reads it
  *
  * Cost: one step; the root sends n-1 buffers by messages. In registered memory all ranks share the
- * n-1 copies, the root too: between 2 ranks each copies a half (by CMA, too, where no rank can copy between two
- * others). Staged, each peer reads one buffer;
- * peers only read, so one fence is enough (Note [One fence]) and "one_shot" is the same program.
+ * n-1 copies, the root too: between 2 ranks each copies a half (by CMA, too, where no rank can copy
+ * between two others). Staged, each peer reads one buffer; peers only read, so one fence is enough
+ * (Note [One fence]) and "one_shot" is the same program.
  */
 #include "base/error.h"
 #include "comm/algorithm/algorithm.h"

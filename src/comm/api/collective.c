@@ -102,8 +102,8 @@ static ls_status submit(ls_group *group, const ls__collective *args,
 static const ls_collective_options defaults = {.size = sizeof defaults,
                                                LS_DEFAULTS_ls_collective_options};
 
-/* Runs the operation inline if it is small, plain and all members call it now; else the caller waits
- * for it in the queue. */
+/* Runs the operation inline if it is small, plain and all members call it now; else the caller
+ * waits for it in the queue. */
 static ls_status run_blocking(ls_group *group, const ls__collective *args,
                               const ls_collective_options *options)
 {
@@ -132,8 +132,8 @@ static ls_status start_without_waiting(ls_group *group, const ls__collective *ar
     return LS_OK;
 }
 
-/* Starts a sound call on the group whose turn it is. `copy` is the call where it may be changed, for an
- * input that must be multiplied first; else NULL. */
+/* Starts a sound call on the group whose turn it is. `copy` is the call where it may be changed,
+ * for an input that must be multiplied first; else NULL. */
 static ls_status check_and_start(ls_group *handle, const ls__collective *args, ls__collective *copy,
                                  const ls_collective_options *options, ls_work **work)
 {

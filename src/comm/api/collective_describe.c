@@ -75,7 +75,8 @@ static const ls__algorithm *asked_for(const ls_group *group, const ls__collectiv
     return can ? found : NULL;
 }
 
-/* What a plain call says. The call site is kept from the work's last operation where it is the same. */
+/* What a plain call says. The call site is kept from the work's last operation where it is the
+ * same. */
 static void describe_plain(const ls_group *group, const ls__collective *args, ls__descriptor *d)
 {
     const ls__comm *comm = group->comm;

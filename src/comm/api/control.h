@@ -1,5 +1,6 @@
-/* The library's own exchanges on a group: control, which no backend of the group moves. Each blocks, and
- * is otherwise as the function of comm.h with the same name; `options` NULL: defaults. */
+/* The library's own exchanges on a group: control, which no backend of the group moves. Each
+ * blocks, and is otherwise as the function of comm.h with the same name; `options` NULL:
+ * defaults. */
 #ifndef LS_COMM_API_CONTROL_H
 #define LS_COMM_API_CONTROL_H
 

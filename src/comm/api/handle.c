@@ -42,8 +42,8 @@ static void end_handle(ls__comm *comm, ls_work *work)
     }
 }
 
-/* The runtime; NULL with the error set: ls_init was not called, or there is no handle. A handle that
- * was given back is noticed until another operation gets it: works stay with the runtime. */
+/* The runtime; NULL with the error set: ls_init was not called, or there is no handle. A handle
+ * that was given back is noticed until another operation gets it: works stay with the runtime. */
 static ls__comm *comm_of(const char *what, const ls_work *work)
 {
     ls__comm *comm = ls__comm_get(what);

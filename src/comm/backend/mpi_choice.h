@@ -1,4 +1,5 @@
-/* Which MPI the backend "mpi" stands for: two MPIs have different types, so each has its plug-in. */
+/* Which MPI the backend "mpi" stands for: two MPIs have different types, so each has its
+ * plug-in. */
 #ifndef LS_COMM_BACKEND_MPI_CHOICE_H
 #define LS_COMM_BACKEND_MPI_CHOICE_H
 

@@ -1,8 +1,8 @@
 /* Finding, loading and checking a plug-in. A table is used only if it is whole: nothing that it
  * promises may be missing, so no call has to look for a NULL again.
  *
- * Libraries are never unloaded from memory: those that plug-ins are made for (MPI) leave threads and
- * handlers behind. */
+ * Libraries are never unloaded from memory: those that plug-ins are made for (MPI) leave threads
+ * and handlers behind. */
 #include "comm/backend/plugin.h"
 #include "comm/backend/mpi_choice.h"
 #include "comm/backend/plugin_folder.h"
@@ -49,7 +49,8 @@ static bool is_build(const char *folder)
     return access(inner, F_OK) == 0;
 }
 
-/* The file that holds this code: the library, or a program that contains it, such as the command. */
+/* The file that holds this code: the library, or a program that contains it, such as the
+ * command. */
 static bool own_file(char *out, size_t bytes, bool *library)
 {
     Dl_info info = {0};
@@ -100,8 +101,8 @@ bool ls__plugin_folder(int i, char *out, size_t bytes)
 
 /* ---- whom to trust ------------------------------------------------------------------------ */
 
-/* Who owns the running code can do all that a plug-in can. A path that depends on the current folder
- * says nothing about the owner. */
+/* Who owns the running code can do all that a plug-in can. A path that depends on the current
+ * folder says nothing about the owner. */
 static uid_t owner_of_code(void)
 {
     char self[LS__BACKEND_PATH_MAX];

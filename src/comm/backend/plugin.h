@@ -25,8 +25,9 @@ typedef struct ls__plugin {
 /* What the native backend promises: everything but streams. */
 extern const ls_backend_capabilities ls__native_can;
 
-/* Loads the plug-in of this name ("mpi": that of the MPI under which the process runs) or path, checks its table and asks what it can do. Errors name the
- * file and say what to do: LS_ERR_NOT_FOUND, LS_ERR_UNSUPPORTED, LS_ERR_INVALID, or the plug-in's. */
+/* Loads the plug-in of this name ("mpi": that of the MPI under which the process runs) or path,
+ * checks its table and asks what it can do. Errors name the file and say what to do:
+ * LS_ERR_NOT_FOUND, LS_ERR_UNSUPPORTED, LS_ERR_INVALID, or the plug-in's. */
 ls_status ls__plugin_load(const char *asked, ls__plugin *out);
 void ls__plugin_unload(ls__plugin *plugin, bool failed);
 
@@ -36,8 +37,8 @@ bool ls__backend_is_native(const char *asked);
 /* Writes the i-th folder in which plug-ins are looked for; false: there are no more. */
 bool ls__plugin_folder(int i, char *out, size_t bytes);
 
-/* Whether only root, this user and the owner of this code can change the file or folder `path`; `real`
- * is its path without links. LS_ERR_SYSTEM names the folder and the remedy. */
+/* Whether only root, this user and the owner of this code can change the file or folder `path`;
+ * `real` is its path without links. LS_ERR_SYSTEM names the folder and the remedy. */
 ls_status ls__plugin_check_place(const char *asked, const char *path,
                                  char real[LS__TRUSTED_PATH_MAX]);
 

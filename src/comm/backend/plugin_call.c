@@ -1,9 +1,10 @@
 /* Note [Calls that do not return]
- * No function of a plug-in waits for another rank, but the engine below it may lock itself when a rank
- * dies. Open MPI 4.1.4 does in MPI_Test, if its connection breaks while it sends:
- * mca_btl_tcp_endpoint_close takes a mutex that its caller holds. The thread is lost, and the progress
- * lock with it, so neither ls_finalize nor an error can end the rank. Another thread of the library that
- * waits for the lock then reports the root cause and ends the process, as a launcher would. */
+ * No function of a plug-in waits for another rank, but the engine below it may lock itself when a
+ * rank dies. Open MPI 4.1.4 does in MPI_Test, if its connection breaks while it sends:
+ * mca_btl_tcp_endpoint_close takes a mutex that its caller holds. The thread is lost, and the
+ * progress lock with it, so neither ls_finalize nor an error can end the rank. Another thread of
+ * the library that waits for the lock then reports the root cause and ends the process, as a
+ * launcher would. */
 #include "comm/backend/plugin_call.h"
 
 #include <unistd.h>

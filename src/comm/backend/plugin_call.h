@@ -14,8 +14,8 @@ static inline void ls__plugin_count_call(_Atomic uint32_t *calls)
     atomic_store_explicit(calls, count + 1, memory_order_relaxed);
 }
 
-/* By a thread that waits for the progress lock, every LS__CHECK_NS: ends the process if the job has failed
- * and the holder's call has not returned since then. */
+/* By a thread that waits for the progress lock, every LS__CHECK_NS: ends the process if the job has
+ * failed and the holder's call has not returned since then. */
 void ls__plugin_watch_call(ls__comm *comm);
 
 #endif

@@ -31,8 +31,8 @@ void ls__plugin_part_free(ls_group *group, ls__plugin_group *part, bool failed);
 void ls__plugin_close(ls_group *group); /* progress lock; local */
 /* When the runtime closes, and no transport uses them any more. */
 void ls__plugins_unload(ls__comm *comm, bool failed);
-/* The runtime's plug-in of this name or path, loaded at its first use. Called by the thread that makes
- * groups, or in ls_init. */
+/* The runtime's plug-in of this name or path, loaded at its first use. Called by the thread that
+ * makes groups, or in ls_init. */
 ls_status ls__plugin_of(ls__comm *comm, const char *asked, ls__plugin **out);
 
 /* Whether the plug-in of the group moves the operation's data: not that of a barrier, and not what
@@ -53,7 +53,8 @@ static inline bool ls__plugin_carries_work(const ls_group *group, const ls_work 
 ls_status ls__plugin_start(ls_group *group, ls_work *work);
 ls_status ls__plugin_test(ls_group *group);
 ls_status ls__plugin_test_message(ls_work *work);
-/* progress lock; the group has failed: ends all requests, or leaves their buffers to the plug-in. */
+/* progress lock; the group has failed: ends all requests, or leaves their buffers to the
+ * plug-in. */
 void ls__plugin_reset(ls_group *group);
 /* " … waits for rank 2"; appended to a report of an operation that all ranks have called. */
 void ls__plugin_awaited(const ls_group *group, const ls_work *work, char *out, size_t bytes);
@@ -76,7 +77,8 @@ ls_status ls__promise_check(const char *what, const ls_group *group, const ls__c
 ls_status ls__promise_abort(const char *what, const ls_group *group);
 ls_status ls__promise_memory(const ls_group *group);
 
-/* When the thread that holds the progress lock must look again; `end_ns` if nothing is in flight. */
+/* When the thread that holds the progress lock must look again; `end_ns` if nothing is in
+ * flight. */
 static inline uint64_t ls__plugin_poll_end(const ls__comm *comm, uint64_t end_ns)
 {
     const uint64_t poll_ns = atomic_load_explicit(&comm->poll_ns, memory_order_relaxed);

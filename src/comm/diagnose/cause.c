@@ -134,9 +134,9 @@ void ls__group_cause_by(ls_group *group, ls_status status, const char *text, int
     ls__ring(group->comm, group->member[group->rank].local);
 }
 
-/* Publishes that a failure was reported to this rank's program which another rank caused or found: if
- * it ends now, its end is a consequence. What this rank caused itself it has recorded, unless others
- * have waited for it in vain. The first report counts. */
+/* Publishes that a failure was reported to this rank's program which another rank caused or found:
+ * if it ends now, its end is a consequence. What this rank caused itself it has recorded, unless
+ * others have waited for it in vain. The first report counts. */
 void ls__comm_record_report(const ls__comm *comm, ls_status status, int by, const char *text)
 {
     ls__board_rank *me = comm->me;

@@ -8,8 +8,8 @@
 void ls__comm_record_failure(const ls__comm *comm, ls_status status, const char *text);
 /* The same of a failure that this rank detected and rank `by` of the world caused. */
 void ls__comm_record_failure_by(const ls__comm *comm, ls_status status, const char *text, int by);
-/* The status of the failure that the rank of this record has detected and not survived; its text is in
- * `failed_text`. LS_OK: none. */
+/* The status of the failure that the rank of this record has detected and not survived; its text is
+ * in `failed_text`. LS_OK: none. */
 ls_status ls__comm_failure_of(const ls__board_rank *record);
 /* Proposes a root cause for the group, wakes all members, and returns; any thread. */
 void ls__group_cause(ls_group *group, ls_status status, const char *text);

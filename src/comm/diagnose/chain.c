@@ -1,10 +1,11 @@
-/* The chain of waits: a rank that does not come may itself wait for another one, and so on to a rank
- * that waits for none. That one keeps all of them, so errors and the launcher name it.
+/* The chain of waits: a rank that does not come may itself wait for another one, and so on to a
+ * rank that waits for none. That one keeps all of them, so errors and the launcher name it.
  *
  *     rank 3: recv ──waits for──▶ rank 2: all_reduce ──▶ rank 1: recv ──▶ rank 0: the user's code
  *
- * Each link is what a rank has published of its waits (job/blocked.h). Unlike a cycle (deadlock.c) a
- * chain proves nothing, since its last rank may only be slow: it is looked at when a wait is late.
+ * Each link is what a rank has published of its waits (job/blocked.h). Unlike a cycle (deadlock.c)
+ * a chain proves nothing, since its last rank may only be slow: it is looked at when a wait is
+ * late.
  *
  * Deadlines of one chain pass at nearly the same time. So a rank whose wait has failed leaves its
  * record on the board for a while, and is not taken for the last one.
@@ -36,7 +37,8 @@ bool ls__rank_is_unwell(const ls__comm *comm, int world_rank, bool closely)
                                                  ls__board_local(comm->board, world_rank));
 }
 
-/* Whether the rank learned of a failure: then its end is a consequence, and its waits explain it. */
+/* Whether the rank learned of a failure: then its end is a consequence, and its waits explain
+ * it. */
 static bool gave_up(const ls__board_rank *record)
 {
     return atomic_load_explicit(&record->failed, memory_order_relaxed) != 0 ||

@@ -13,8 +13,8 @@ typedef struct ls__chain {
     int rank[LS__CHAIN_NAMED]; /* the first ones; at most length - 1 of them */
 } ls__chain;
 
-/* The shortest chain that begins with one of these ranks, for which this rank waits. The caller holds
- * the progress lock. */
+/* The shortest chain that begins with one of these ranks, for which this rank waits. The caller
+ * holds the progress lock. */
 ls__chain ls__chain_find(ls__comm *comm, const int *first, int count);
 /* Whether a rank has left, died, fallen silent or (only if `closely`, which costs a system call) is
  * stopped: others may be waiting for it. */

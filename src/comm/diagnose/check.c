@@ -59,8 +59,8 @@ static bool is_gone(const ls_group *group, ls_work *work, int r, uint64_t now_ns
     return dead && now_ns - work->gone_seen_ns > LS__GRACE_NS;
 }
 
-/* A member that gave up because of a deadlock has published the cycle, one that left after a failure the
- * failure, and of one that died its agent how: all explain more than its absence. */
+/* A member that gave up because of a deadlock has published the cycle, one that left after a
+ * failure the failure, and of one that died its agent how: all explain more than its absence. */
 static void fail_gone(ls_group *group, const ls_work *work, int r, const char *what)
 {
     char text[LS__FAILURE_MAX], operation[256];

@@ -338,8 +338,8 @@ static bool sleeps_since(ls__comm *comm, uint64_t now_ns, uint64_t least_ns)
 }
 
 /* Copies the published records of all ranks, which may be of different moments. Of one that is just
- * being written the former copy stays, whose facts are still true: without it a cycle of other ranks
- * might be found, and all ranks are to find the same one. */
+ * being written the former copy stays, whose facts are still true: without it a cycle of other
+ * ranks might be found, and all ranks are to find the same one. */
 static void read_all(ls__comm *comm)
 {
     ls__deadlock *d = comm->deadlock;

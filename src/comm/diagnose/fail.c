@@ -89,7 +89,8 @@ static bool claim_is_stuck(ls_group *group)
     return ls__board_has_cause(comm->board) || now - group->claim_seen_ns > LS__GRACE_NS;
 }
 
-/* Data from member 0 arrives damaged, so its answer would never be read; it has been sent the claim. */
+/* Data from member 0 arrives damaged, so its answer would never be read; it has been sent the
+ * claim. */
 static bool no_answer_can_come(const ls_group *group)
 {
     const ls__comm *comm = group->comm;

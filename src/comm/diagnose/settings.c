@@ -1,5 +1,5 @@
-/* Names the setting in which two ranks differ. Settings are items separated by ", "; a rank lists an
- * item only if it was given, so the lists may have different lengths. */
+/* Names the setting in which two ranks differ. Settings are items separated by ", "; a rank lists
+ * an item only if it was given, so the lists may have different lengths. */
 #include "comm/diagnose/settings.h"
 
 #include <string.h>

@@ -321,8 +321,8 @@ static int rank_in(const int *ranks, int count, int rank)
     return -1;
 }
 
-/* The backend that was asked for, or the parent's. Collective over the new group; without its backend
- * it is freed again. */
+/* The backend that was asked for, or the parent's. Collective over the new group; without its
+ * backend it is freed again. */
 static ls_status give_backend(const ls_group *parent, const ls__group_creation *f, ls_group *group,
                               ls_group **out)
 {

@@ -48,7 +48,8 @@ typedef enum ls__group_user {
 struct ls_group {
     ls__list link; /* in comm->groups. Changed with lock and progress lock, read with either */
     ls__comm *comm;
-    /* Objects that borrow it. Sync: relaxed; the caller of ls_group_free orders it after their end. */
+    /* Objects that borrow it. Sync: relaxed; the caller of ls_group_free orders it after their
+     * end. */
     _Atomic int users[LS__GROUP_USERS];
     const ls__backend *backend;
     char name[LS__GROUP_NAME_MAX];
@@ -115,7 +116,7 @@ typedef struct ls__group_creation {
     int count;
     const char *name;    /* NULL: numbered */
     const char *tag;     /* of the exchange, equal on all ranks of the parent; NULL: name and ranks.
-                         With a tag the ranks may make different groups, or none */
+                            With a tag the ranks may make different groups, or none */
     bool among;          /* collective over these ranks only */
     const char *backend; /* NULL: the parent's */
     bool canonical;      /* refuse a backend whose sums have another order */

@@ -1,5 +1,5 @@
-/* The objects that borrow a group. While there is one the group is not freed: its next step would read
- * freed memory. */
+/* The objects that borrow a group. While there is one the group is not freed: its next step would
+ * read freed memory. */
 #include "base/assert.h"
 #include "base/error.h"
 #include "comm/group/group.h"

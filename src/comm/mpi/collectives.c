@@ -1,11 +1,11 @@
-/* MPI's own collectives as a backend: each operation of a group is one call of MPI's on a communicator
- * of the group's, tested until it has ended. Buffers that MPI may not have, because they overlap or
- * blocks lie apart, go through a scratch buffer, which the group keeps.
+/* MPI's own collectives as a backend: each operation of a group is one call of MPI's on a
+ * communicator of the group's, tested until it has ended. Buffers that MPI may not have, because
+ * they overlap or blocks lie apart, go through a scratch buffer, which the group keeps.
  *
  * Note [Making a communicator]
  * MPI_Init_thread and MPI_Comm_create_group wait until the other ranks call them, which they do at
- * about the same time (ls_backend.connect). A rank that dies in between keeps the others waiting, and
- * the launcher ends them. */
+ * about the same time (ls_backend.connect). A rank that dies in between keeps the others waiting,
+ * and the launcher ends them. */
 #include "comm/mpi/plugin.h"
 
 #include <limits.h>
@@ -244,8 +244,8 @@ static const void *own_block(const call *c, const void *buffer, int side)
     return buffer != NULL ? (const char *)buffer + (size_t)at * op->element : NULL;
 }
 
-/* The result of a reduce-scatter in place would overlap its input, so it is copied at the end. False:
- * no memory. */
+/* The result of a reduce-scatter in place would overlap its input, so it is copied at the end.
+ * False: no memory. */
 static bool divert(call *c)
 {
     mpi_request *q = &c->group->collective;

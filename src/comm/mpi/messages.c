@@ -1,5 +1,6 @@
-/* The transport of the backend `mpi`: messages over a duplicate of MPI_COMM_WORLD. Messages with one
- * tag between two ranks arrive in order, and receives match in the order in which they are posted. */
+/* The transport of the backend `mpi`: messages over a duplicate of MPI_COMM_WORLD. Messages with
+ * one tag between two ranks arrive in order, and receives match in the order in which they are
+ * posted. */
 #include "comm/mpi/plugin.h"
 
 #include <stdlib.h>

@@ -2,7 +2,8 @@
  * ls_backend_mpi_openmpi.so and ls_backend_mpi_mpich.so, linked with that MPI and nothing of the
  * library, because two MPIs have different types. It offers
  *
- *     messages.c      the transport over which the library runs its programs (LOCKSTEP_DATA_PLANE=mpi)
+ *     messages.c      the transport over which the library runs its programs
+ *                     (LOCKSTEP_DATA_PLANE=mpi)
  *     collectives.c   MPI's own collectives, for comparison (LOCKSTEP_BACKEND=mpi)
  *
  * All calls but the first, `describe`, are made by the holder of the library's progress lock, so
@@ -21,8 +22,8 @@ ls_status ls__mpi_check(int code, const char *call, char *error);
 /* Writes one line to `error`; returns the status. */
 ls_status ls__mpi_fail(ls_status status, char *error, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Initialises MPI, or adopts the one that the program has initialised, and compares its rank with that
- * of the library. MPI_Init_thread waits for all ranks. */
+/* Initialises MPI, or adopts the one that the program has initialised, and compares its rank with
+ * that of the library. MPI_Init_thread waits for all ranks. */
 ls_status ls__mpi_initialise(const ls_backend_group_spec *spec, char *error);
 bool ls__mpi_initialised(void);
 /* How many communicators are in use; if one has failed, MPI_Finalize is never called. */

@@ -1,14 +1,14 @@
 /* MPI in this process: initialising and finalizing.
  *
  * Note [MPI_Init, MPI_Finalize]
- * Both wait for all ranks, and a rank that has died keeps them for ever: so each runs on a thread of
- * its own, which is given up at the deadline. A thread that is still in MPI_Init crashes where exit
- * takes MPI's libraries down, so the process ends without that.
- * A process can initialise MPI once only, but may call ls_init again after ls_finalize. So MPI is
- * finalized when the process exits. After a failure it is not called at all, and neither is any
- * other function of MPI: a dead peer would make it wait, or abort this process before it has said
- * why the job failed. A process that exits without ls_finalize has failed. A mismatch is no such
- * failure: all ranks are there, and mpirun of Open MPI takes an end without MPI_Finalize for a crash. */
+ * Both wait for all ranks, and a rank that has died keeps them for ever: so each runs on a thread
+ * of its own, which is given up at the deadline. A thread that is still in MPI_Init crashes where
+ * exit takes MPI's libraries down, so the process ends without that. A process can initialise MPI
+ * once only, but may call ls_init again after ls_finalize. So MPI is finalized when the process
+ * exits. After a failure it is not called at all, and neither is any other function of MPI: a dead
+ * peer would make it wait, or abort this process before it has said why the job failed. A process
+ * that exits without ls_finalize has failed. A mismatch is no such failure: all ranks are there,
+ * and mpirun of Open MPI takes an end without MPI_Finalize for a crash. */
 #include "comm/mpi/plugin.h"
 
 #include <pthread.h>

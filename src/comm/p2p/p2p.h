@@ -105,8 +105,8 @@ void *ls__stream_place(ls_group *group, int peer, const ls__message *head);
 void ls__stream_credit(ls_group *group, int from, const ls__message *message);
 bool ls__stream_flush(ls_group *group); /* returns due credits; whether any was sent */
 
-/* p2p_open.c. Room for `count` messages of `bytes` from `peer` that come before their receives. Takes the
- * progress lock; without memory it prepares fewer, as above. */
+/* p2p_open.c. Room for `count` messages of `bytes` from `peer` that come before their receives.
+ * Takes the progress lock; without memory it prepares fewer, as above. */
 void ls__messages_prepare(ls_group *group, int count, int peer, size_t bytes);
 ls_status ls__p2p_open(ls_group *group);
 void ls__p2p_close(ls_group *group);

@@ -365,8 +365,8 @@ bool ls__remote_take(ls__comm *comm, int from, const ls__message *message)
 
 /* ---- turns -------------------------------------------------------------------------------- */
 
-/* No message of this rank follows, except answers. If it leaves because of a failure, it says which.
- * Over MPI a rank that has left is not told: it receives no more. */
+/* No message of this rank follows, except answers. If it leaves because of a failure, it says
+ * which. Over MPI a rank that has left is not told: it receives no more. */
 void ls__remote_send_bye(ls__comm *comm)
 {
     ls__message head = {.kind = LS__MESSAGE_BYE};

@@ -15,9 +15,9 @@
  *     QUIET, LEFT   the tables of reclaim.c
  *     BEAT      the heartbeat with a rank's activity, twice a second; a silent rank is stopped or
  *               cut off
- *     BYE       a rank leaves, with its failure if it has one; it waits for a moment until its peers have answered, so that all its
- *               data has arrived: closing a socket with unread bytes sends a reset, which overtakes
- *               data
+ *     BYE       a rank leaves, with its failure if it has one; it waits for a moment until its
+ *               peers have answered, so that all its data has arrived: closing a socket with unread
+ *               bytes sends a reset, which overtakes data
  *
  * A group with a remote member runs its operations by messages, small ones in one shot; memory is
  * never shared across hosts. Everything here belongs to the holder of the progress lock unless

@@ -4,9 +4,9 @@
  *     receiver  slot i % SLOTS: MPI_Irecv ▸ … ▸ ended ▸ peek, release ▸ MPI_Irecv again
  *
  * Messages with one tag between two ranks arrive in order, and receives are posted in the order of
- * the slots, so message i lies in slot i % SLOTS. A payload is copied into its slot and out of it: MPI
- * cannot be made to let go of a buffer, and buffers of a group that has failed belong to their user
- * again. So no pointer of a user is ever given to MPI, and return_buffers has nothing to do.
+ * the slots, so message i lies in slot i % SLOTS. A payload is copied into its slot and out of it:
+ * MPI cannot be made to let go of a buffer, and buffers of a group that has failed belong to their
+ * user again. So no pointer of a user is ever given to MPI, and return_buffers has nothing to do.
  */
 #include "comm/transport/mpi.h"
 
@@ -21,9 +21,9 @@
 #include "comm/backend/plugin_call.h"
 
 #define SLOTS 16
-/* With its head below 64 KiB, up to which MPIs over TCP send a message at once. Longer ones need answers
- * from a peer that calls MPI only now and then: 256 KiB made an all-reduce at 1 Gbit/s 1.4 to 1.6 times
- * as long. */
+/* With its head below 64 KiB, up to which MPIs over TCP send a message at once. Longer ones need
+ * answers from a peer that calls MPI only now and then: 256 KiB made an all-reduce at 1 Gbit/s 1.4
+ * to 1.6 times as long. */
 #define PAYLOAD ((size_t)60 << 10)
 #define SLOT_BYTES ((sizeof(ls__message) + PAYLOAD + 63) / 64 * 64)
 #define PEER_BYTES (2 * SLOTS * SLOT_BYTES) /* slots to the peer, then slots from it */

@@ -1,9 +1,9 @@
 /* The MPI transport (LOCKSTEP_DATA_PLANE=mpi): the data between hosts goes over MPI's own fabric.
  *
  * Control stays on the TCP connections beside it: heartbeats, root causes, what a rank waits for;
- * and a connection that breaks tells at once that a process has died, which MPI would never tell. When
- * the job has failed, MPI is *abandoned*: no MPI function is called any more, since it might wait for
- * the dead rank or abort this one, and what is left to say goes over TCP.
+ * and a connection that breaks tells at once that a process has died, which MPI would never tell.
+ * When the job has failed, MPI is *abandoned*: no MPI function is called any more, since it might
+ * wait for the dead rank or abort this one, and what is left to say goes over TCP.
  */
 #ifndef LS_COMM_TRANSPORT_MPI_H
 #define LS_COMM_TRANSPORT_MPI_H
@@ -33,8 +33,8 @@ typedef struct ls__mpi_spec {
 int ls__mpi_requests(int size); /* of a world of this size */
 /* On failure nothing is taken over. LS_ERR_MEMORY, LS_ERR_SYSTEM. */
 ls_status ls__mpi_transport_new(const ls__mpi_spec *spec, ls__transport **out);
-/* How long the engine may sleep before MPI must work again; `pending`: operations are in flight. Any
- * thread. */
+/* How long the engine may sleep before MPI must work again; `pending`: operations are in flight.
+ * Any thread. */
 uint64_t ls__mpi_sleep_ns(const ls__transport *t, bool pending);
 uint64_t ls__mpi_bytes_sent(const ls__transport *t);   /* of payloads, with the progress lock */
 bool ls__mpi_unsent(const ls__transport *t, int peer); /* whether MPI still reads messages to it */

@@ -3,9 +3,9 @@
  * Every rank opens a listener, publishes its address, and reads the addresses of all remote ranks:
  * a rank that has read them knows that all listeners are open. It then connects to the lower ranks
  * and accepts the higher ones. After the handshake, which proves that the peer knows the job's
- * secret, one HELLO says which connection this is, and one byte answers it. A connection that is reset
- * before the answer has come is made again, and takes the place of the one whose answer was lost. If
- * the other side has left ls_init by then, this rank gives up a second after the loss.
+ * secret, one HELLO says which connection this is, and one byte answers it. A connection that is
+ * reset before the answer has come is made again, and takes the place of the one whose answer was
+ * lost. If the other side has left ls_init by then, this rank gives up a second after the loss.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -6,10 +6,11 @@
  *     the ranks' ends         in the order in which they came                       ends.c
  *     the root cause          one among all failures, one text for all readers      root_cause.c
  *
- * Two owners drive it from their poll loops. `lockstep run` and ls_spawn have a process of their own
- * for it (src/launch), which also starts and ends the ranks. Under other launchers it is a thread of
- * the host's local rank 0 (job/bootstrap/agent_thread.c), which can do neither, and which does not
- * learn how a rank ended: only their parent does. That is the only difference here (`launcher`).
+ * Two owners drive it from their poll loops. `lockstep run` and ls_spawn have a process of their
+ * own for it (src/launch), which also starts and ends the ranks. Under other launchers it is a
+ * thread of the host's local rank 0 (job/bootstrap/agent_thread.c), which can do neither, and which
+ * does not learn how a rank ended: only their parent does. That is the only difference here
+ * (`launcher`).
  *
  * One thread; nothing here is shared but the board.
  */

@@ -1,8 +1,8 @@
 /* This host as one of several: how it joins the others, and when it may leave them.
  *
- *     gather     all hosts connect to the first, which describes the world   before there is a board
- *     then       failures and stop requests travel                           job/nodes carries them
- *     leave      DONE to the first host, END from it                         so that all end alike */
+ *   gather   all hosts connect to the first, which describes the world   before there is a board
+ *   then     failures and stop requests travel                           job/nodes carries them
+ *   leave    DONE to the first host, END from it                         so that all end alike */
 #include <stdio.h>
 #include <string.h>
 

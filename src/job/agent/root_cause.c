@@ -35,7 +35,7 @@
 #define SETTLE_NODES_MS 200
 #define NEAR_MS                                                                                    \
     3000 /* an end that long after a noted failure may have another cause; ls_finalize
-                        alone waits 2 s for ranks that it cannot reach */
+            alone waits 2 s for ranks that it cannot reach */
 #define UNKNOWN_CODE 1
 
 /* ---- kinds of failure ----------------------------------------------------------------------- */
@@ -441,8 +441,8 @@ static void find_cause(ls__host_agent *a)
     }
 }
 
-/* Marks the ranks that have ended, and wakes their peers, so that these stop waiting for them. If the
- * first host cannot be reached to decide on the root cause, they say how it ended. */
+/* Marks the ranks that have ended, and wakes their peers, so that these stop waiting for them. If
+ * the first host cannot be reached to decide on the root cause, they say how it ended. */
 static void mark_dead(ls__host_agent *a)
 {
     for (int r = 0; r < a->started; r++) {

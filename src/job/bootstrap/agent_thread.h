@@ -1,6 +1,6 @@
 /* The host agent as a thread in the process of the host's local rank 0, under launchers other than
- * `lockstep run`. It cannot start or end processes, because their launcher does. It dies with local rank 0,
- * whose process the other ranks of the host watch (parent_watch.h). */
+ * `lockstep run`. It cannot start or end processes, because their launcher does. It dies with local
+ * rank 0, whose process the other ranks of the host watch (parent_watch.h). */
 #ifndef LS_JOB_BOOTSTRAP_AGENT_THREAD_H
 #define LS_JOB_BOOTSTRAP_AGENT_THREAD_H
 

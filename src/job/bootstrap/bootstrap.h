@@ -1,5 +1,5 @@
-/* Bootstrap: how a process finds its world (docs/design.md, D12). A small table of methods, tried in
- * order; the first that applies wins: our launcher's descriptors (launcher.c), the variables of
+/* Bootstrap: how a process finds its world (docs/design.md, D12). A small table of methods, tried
+ * in order; the first that applies wins: our launcher's descriptors (launcher.c), the variables of
  * another launcher (detect.c, join.c), or none (a world of one).
  *
  * Our launcher. `lockstep run` and ls_spawn give each rank, besides torchrun's variables,
@@ -9,9 +9,9 @@
  * it. ls_init reads the secret and closes that descriptor; all three are close-on-exec from then
  * on.
  *
- * Another launcher. The ranks of a host find each other by the job's name (local_rendezvous.h); local
- * rank 0 runs the host agent as a thread (agent_thread.h). Hosts find each other as under our launcher
- * (job/nodes). In ls_finalize local rank 0 waits for the ranks that its agent serves.
+ * Another launcher. The ranks of a host find each other by the job's name (local_rendezvous.h);
+ * local rank 0 runs the host agent as a thread (agent_thread.h). Hosts find each other as under our
+ * launcher (job/nodes). In ls_finalize local rank 0 waits for the ranks that its agent serves.
  */
 #ifndef LS_JOB_BOOTSTRAP_BOOTSTRAP_H
 #define LS_JOB_BOOTSTRAP_BOOTSTRAP_H

@@ -151,8 +151,8 @@ static ls_status read_numbers(const source *s, const rule *r, ls__detected *out)
 
 /* A text that is the same for all ranks of the job on this host and differs between jobs: the
  * values of the rule's variables. If none is set, the process that started the ranks and the size
- * of the world identify the job; otherwise ranks that were given different sizes shall meet, so that
- * the difference is named. GROUP_RANK alone identifies no job, since every job has it. */
+ * of the world identify the job; otherwise ranks that were given different sizes shall meet, so
+ * that the difference is named. GROUP_RANK alone identifies no job, since every job has it. */
 static void read_job(const source *s, const rule *r, ls__detected *out)
 {
     size_t used = 0;
@@ -243,7 +243,8 @@ static bool is_slurm_step(const source *s)
     return step != NULL && end != step && number < SLURM_SPECIAL_STEPS;
 }
 
-/* srun --mpi=pmi2 and flux set PMI_RANK and PMI_SIZE too, but no local rank; their own variables do. */
+/* srun --mpi=pmi2 and flux set PMI_RANK and PMI_SIZE too, but no local rank; their own variables
+ * do. */
 static bool is_bare_pmi(const source *s, const rule *r)
 {
     return strcmp(r->launcher, "hydra") == 0 && value_of(s, r->local_rank) == NULL &&

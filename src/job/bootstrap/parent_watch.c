@@ -1,7 +1,8 @@
 /* The thread that watches the process of local rank 0.
  *
  *     sleeps ──this rank leaves──▶ ends
- *        └──that process ends without ls_finalize──▶ stands in for the agent: publishes the root cause
+ *        └──that process ends without ls_finalize──▶ stands in for the agent:
+ *                                                    publishes the root cause
  *
  * When the agent dies with local rank 0, this rank looks for the root cause by the same logic,
  * over the same board. */
@@ -69,8 +70,8 @@ static void watch_free(ls__parent_watch *w)
     w->env->release(w->env, w, sizeof *w);
 }
 
-/* The process may have ended already: before its parent has seen that, its pidfd is readable at once, and
- * the thread reports it. */
+/* The process may have ended already: before its parent has seen that, its pidfd is readable at
+ * once, and the thread reports it. */
 ls_status ls__parent_watch_start(const ls__env *env, int pid, ls__board *board,
                                  const char *launcher, ls__parent_watch **out)
 {

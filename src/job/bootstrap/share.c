@@ -2,8 +2,8 @@
  *
  *     v1/PORT/SECRET/ADDRESS,ADDRESS,…        SECRET: 64 hexadecimal digits
  *
- * All addresses of rank 0's host are in it, because only the other hosts can find out by which of them
- * they reach it: they try one after the other. */
+ * All addresses of rank 0's host are in it, because only the other hosts can find out by which of
+ * them they reach it: they try one after the other. */
 #include "job/bootstrap/share.h"
 
 #include <errno.h>
@@ -24,8 +24,8 @@
 typedef bool (*broadcast)(const ls__env *env, int rank, char value[LS__PMI_VALUE],
                           uint64_t deadline_ns, char reason[LS__PMI_REASON]);
 
-/* How this launcher's ranks share a value; NULL: they cannot. Variables that were set by hand describe
- * a world of which the process manager, if there is one, has not heard. */
+/* How this launcher's ranks share a value; NULL: they cannot. Variables that were set by hand
+ * describe a world of which the process manager, if there is one, has not heard. */
 static broadcast way_of(const ls__detected *d, const char **name)
 {
     const bool by_hand =

@@ -1,10 +1,11 @@
-/* What the hosts of a job need to meet, if nobody has set it: rank 0 draws a secret, finds a free port,
- * and shares both with its addresses through the launcher that started the ranks.
+/* What the hosts of a job need to meet, if nobody has set it: rank 0 draws a secret, finds a free
+ * port, and shares both with its addresses through the launcher that started the ranks.
  *
  *     PMIx, PMI            a broadcast through the process manager                      job/pmi
  *     srun without either  a file that only this user can read, in the home folder      share_file.c
  *
- * LOCKSTEP_RENDEZVOUS and LOCKSTEP_SECRET_FILE go before what is shared; if both are set, nothing is. */
+ * LOCKSTEP_RENDEZVOUS and LOCKSTEP_SECRET_FILE go before what is shared; if both are set, nothing
+ * is. */
 #ifndef LS_JOB_BOOTSTRAP_SHARE_H
 #define LS_JOB_BOOTSTRAP_SHARE_H
 
@@ -12,7 +13,8 @@
 #include "job/bootstrap/detect.h"
 #include "job/pmi/pmi.h"
 
-/* Fills in the rendezvous and the secret of a job on several hosts. Every rank of the job calls it. */
+/* Fills in the rendezvous and the secret of a job on several hosts. Every rank of the job calls
+ * it. */
 ls_status ls__share_rendezvous(const ls__env *env, uint64_t deadline_ns, ls__detected *detected);
 /* By what this job would share them, for messages; NULL: it cannot, or need not. */
 const char *ls__share_way(const ls__detected *detected);

@@ -1,11 +1,13 @@
-/* Sharing by a file, for srun --mpi=none: Slurm gives every task of a step the same variables, but none
- * that others could not read or guess. So rank 0 writes a file that only this user can read, into a
- * folder of this user's home, which the nodes of a cluster share; the other hosts wait for it.
+/* Sharing by a file, for srun --mpi=none: Slurm gives every task of a step the same variables, but
+ * none that others could not read or guess. So rank 0 writes a file that only this user can read,
+ * into a folder of this user's home, which the nodes of a cluster share; the other hosts wait for
+ * it.
  *
  *     ~/.lockstep/slurm-JOB.STEP.RESTART.PORT      PORT: srun's own, another one for every step
  *
  * The file is written under another name and renamed, so it is complete when it is found. Another
- * user's file, or one that others can read, is refused. Rank 0 removes it when all hosts have joined. */
+ * user's file, or one that others can read, is refused. Rank 0 removes it when all hosts have
+ * joined. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -38,8 +40,8 @@ static bool path_of(char folder[PATH_BYTES], char path[2 * PATH_BYTES], char *re
     return true;
 }
 
-/* Whether the open file is this user's and nobody else can read it. By the descriptor, not the path,
- * because whoever may write the folder can exchange what the path names. */
+/* Whether the open file is this user's and nobody else can read it. By the descriptor, not the
+ * path, because whoever may write the folder can exchange what the path names. */
 static bool is_private(const ls__env *env, int fd, const char *path, char *reason)
 {
     ls__env_stat found;

@@ -210,8 +210,9 @@ static bool accept_all(ls__listener *listener)
     }
 }
 
-/* The peer learns the reason or finds the connection closed; the user of this side would see nothing
- * and wait for a node that cannot join. Few warnings only: strangers may come by the thousand. */
+/* The peer learns the reason or finds the connection closed; the user of this side would see
+ * nothing and wait for a node that cannot join. Few warnings only: strangers may come by the
+ * thousand. */
 static void tell_refusal(ls__listener *listener)
 {
     const char *why = ls_error_message();

@@ -1,10 +1,10 @@
 /* The proof of the secret on a plain link: challenge and response, both ways.
  *
- *     client                                  server
+ *     client                             server
  *     hello(nonce c)             ──▶
- *                                ◀──          hello(nonce s)
- *     HMAC("client", c, s, …)    ──▶          verified first: an unauthenticated peer learns nothing
- *                                ◀──          HMAC("server", c, s, …)
+ *                                ◀──     hello(nonce s)
+ *     HMAC("client", c, s, …)    ──▶     verified first: an unauthenticated peer learns nothing
+ *                                ◀──     HMAC("server", c, s, …)
  *
  * The codes cover both hellos (nonces, versions, modes), the side, the purpose and the job.
  * Therefore a recorded proof, a reflected one (sent back to its sender) and one of another port or

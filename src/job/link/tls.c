@@ -35,8 +35,9 @@
 #define UPDATE_RECORDS ((uint64_t)1 << 23)
 #define SUITE "TLS_AES_128_GCM_SHA256"
 
-/* All of one link's TLS. The sending side: data ─▶ SSL_write ─▶ bio_write ─▶ out[put, end) ─▶ socket.
- * The receiving side: socket ─▶ bio_read ─▶ libssl's buffer of IN_BYTES ─▶ SSL_read ─▶ the caller. */
+/* All of one link's TLS. The sending side: data ─▶ SSL_write ─▶ bio_write ─▶ out[put, end) ─▶
+ * socket. The receiving side: socket ─▶ bio_read ─▶ libssl's buffer of IN_BYTES ─▶ SSL_read ─▶ the
+ * caller. */
 struct ls__tls {
     const ls__env *env;
     int fd;

@@ -251,9 +251,9 @@ static bool among(const char *address, char (*all)[LS__ADDRESS_MAX], int count)
     return false;
 }
 
-/* Every loopback address of version 4 is: 127.0.1.1, which Debian writes into /etc/hosts for the name of
- * the host, is on no interface. That of version 6 is only where an interface has it: containers without
- * IPv6 often have "::1 localhost" in /etc/hosts. */
+/* Every loopback address of version 4 is: 127.0.1.1, which Debian writes into /etc/hosts for the
+ * name of the host, is on no interface. That of version 6 is only where an interface has it:
+ * containers without IPv6 often have "::1 localhost" in /etc/hosts. */
 static bool is_own(const char *address, const ls__env_interface *all, int count)
 {
     const bool version_6 = strcmp(address, "::1") == 0 && count > 0;

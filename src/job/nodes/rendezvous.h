@@ -25,8 +25,8 @@ typedef struct ls__rendezvous_place {
 
 /* Splits "HOST:PORT"; `from` names the flag or variable in messages. */
 ls_status ls__place_parse(const char *text, const char *from, ls__rendezvous_place *out);
-/* Fills in the addresses, within timeout_ms and until stop(arg), which is asked now and then, says to
- * give up (NULL: never). */
+/* Fills in the addresses, within timeout_ms and until stop(arg), which is asked now and then, says
+ * to give up (NULL: never). */
 ls_status ls__place_resolve(const ls__env *env, ls__rendezvous_place *place, int64_t timeout_ms,
                             bool (*stop)(void *arg), void *arg);
 bool ls__address_is_loopback(const char *address);

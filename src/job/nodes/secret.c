@@ -128,7 +128,8 @@ ls_status ls__secret_draw(const ls__env *env, char text[DIGITS + 1])
                : LS_OK;
 }
 
-/* A secret that could not be written whole is removed: an empty file would pass for one that exists. */
+/* A secret that could not be written whole is removed: an empty file would pass for one that
+ * exists. */
 static int write_secret(const ls__env *env, int fd, const char *path, const char *text,
                         size_t bytes)
 {

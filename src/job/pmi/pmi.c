@@ -16,7 +16,8 @@ static bool has_pmix(void)
     return ls__setting_get("PMIX_NAMESPACE") != NULL && ls__setting_get("PMIX_RANK") != NULL;
 }
 
-/* PMIx first: srun --mpi=pmix and Open MPI leave a PMI_FD of an outer launcher in the environment. */
+/* PMIx first: srun --mpi=pmix and Open MPI leave a PMI_FD of an outer launcher in the
+ * environment. */
 const char *ls__pmi_name(void)
 {
     return has_pmix() ? "PMIx" : ls__setting_get("PMI_FD") != NULL ? "PMI" : NULL;

@@ -1,5 +1,6 @@
-/* The process manager's interface for ranks that it started: a small broadcast from rank 0, with which
- * the ranks of a job agree on an address and a secret before any connection between them exists.
+/* The process manager's interface for ranks that it started: a small broadcast from rank 0, with
+ * which the ranks of a job agree on an address and a secret before any connection between them
+ * exists.
  *
  *     PMIx    mpirun of Open MPI, srun --mpi=pmix     libpmix.so.2, opened at run time (pmix.c)
  *     PMI-1   mpirun of MPICH and Intel MPI, srun --mpi=pmi2, flux
@@ -20,17 +21,18 @@
 /* The interface that this process has, for messages; NULL: none. */
 const char *ls__pmi_name(void);
 
-/* Every rank of the job calls it; rank 0 gives `value` (no space, no newline, not empty), the others
- * receive it. False: `reason` says why not. */
+/* Every rank of the job calls it; rank 0 gives `value` (no space, no newline, not empty), the
+ * others receive it. False: `reason` says why not. */
 bool ls__pmi_broadcast(const ls__env *env, int rank, char value[LS__PMI_VALUE],
                        uint64_t deadline_ns, char reason[LS__PMI_REASON]);
 
-/* In ls_finalize: what the broadcast has left open for an MPI in this process is closed, unless that
- * MPI does so. */
+/* In ls_finalize: what the broadcast has left open for an MPI in this process is closed, unless
+ * that MPI does so. */
 void ls__pmi_end(const ls__env *env);
 
-/* ---- internal to this folder: one call of each interface. What the broadcast opens stays open until
- * its end. -------------------------------------------------------------------------------------- */
+/* ---- internal to this folder: one call of each interface. What the broadcast opens stays open
+ * until its end.
+ * -------------------------------------------------------------------------------------- */
 
 bool ls__pmix_broadcast(const ls__env *env, int rank, const char *key, char value[LS__PMI_VALUE],
                         uint64_t deadline_ns, char reason[LS__PMI_REASON]);

@@ -4,14 +4,14 @@
  *     cmd=init pmi_version=1 pmi_subversion=1       cmd=response_to_init … rc=0
  *     cmd=get_my_kvsname                            cmd=my_kvsname kvsname=K
  *     cmd=put kvsname=K key=… value=…               cmd=put_result rc=0        rank 0
- *     cmd=barrier_in                                cmd=barrier_out            once all ranks are in it
+ *     cmd=barrier_in                                cmd=barrier_out            once all are in it
  *     cmd=get kvsname=K key=…                       cmd=get_result rc=0 … value=…
  *
- * Source: "PMI: A Scalable Parallel Process-Management Interface for Extreme-Scale Systems" (Balaji et
- * al., EuroMPI 2010), and the requests of MPICH's own client.
+ * Source: "PMI: A Scalable Parallel Process-Management Interface for Extreme-Scale Systems" (Balaji
+ * et al., EuroMPI 2010), and the requests of MPICH's own client.
  *
- * After `finalize` the process manager closes the socket: an MPI in this process could no longer use
- * it. */
+ * After `finalize` the process manager closes the socket: an MPI in this process could no longer
+ * use it. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -37,7 +37,8 @@ static bool fail(wire *w, const char *request, const char *why)
     return false;
 }
 
-/* Reads byte by byte, so that nothing behind the line is taken from a later reader of the socket. */
+/* Reads byte by byte, so that nothing behind the line is taken from a later reader of the
+ * socket. */
 static bool read_line(wire *w, const char *request)
 {
     size_t used = 0;

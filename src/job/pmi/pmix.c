@@ -1,9 +1,9 @@
-/* PMIx by its library, libpmix.so.2, opened at run time. The process manager may be of another version
- * of PMIx than the library: the two agree on a protocol by themselves.
+/* PMIx by its library, libpmix.so.2, opened at run time. The process manager may be of another
+ * version of PMIx than the library: the two agree on a protocol by themselves.
  *
  * The types are those of the PMIx standard, version 3 and later (https://pmix.github.io), as far as
- * these calls need them; its header is not needed for building. Arrays of pmix_info_t have one element
- * here, so that the size of the type, which has grown, is never used. */
+ * these calls need them; its header is not needed for building. Arrays of pmix_info_t have one
+ * element here, so that the size of the type, which has grown, is never used. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -7,8 +7,8 @@
  *          |####|####|####|    |  tile 2    on rows as they lie. Backward recomputes P from lse.
  *
  * bfloat16 is widened a head at a time into the slot, where the head lies row-major, and the
- * result is narrowed: the rest sees float32 only. Where the processor has matrix tiles, products are
- * of bfloat16 instead (attention_tiles.c).
+ * result is narrowed: the rest sees float32 only. Where the processor has matrix tiles, products
+ * are of bfloat16 instead (attention_tiles.c).
  *
  * With more keys than queries the causal edge ends at the last key. Heads that share keys and
  * values (a group) are one task, so that their sums dk and dv have one owner. Tasks are shared
@@ -137,7 +137,8 @@ static int64_t keys_of(const ls__attention *a, const head *h, int64_t first)
     return ls__min(h->stride, (last + TILE - 1) / TILE * TILE);
 }
 
-/* The arguments of the row functions for query `i`, of which the first `width` scores are computed. */
+/* The arguments of the row functions for query `i`, of which the first `width` scores are
+ * computed. */
 static ls__row row_of(const head *h, int64_t i, int64_t width)
 {
     return (ls__row){h->index, i, width, h->mask, h->keep};
@@ -307,7 +308,8 @@ static void run_group(const ls__attention *a, int64_t group, bool backward, run_
 }
 
 /* Each group has one owner, so the number of threads changes no bit of the output. A team of one
- * runs without a parallel region, which costs time on one thread too, and memory in clang's OpenMP. */
+ * runs without a parallel region, which costs time on one thread too, and memory in clang's
+ * OpenMP. */
 static void run_groups(const ls__attention *a, bool backward, run_head *run)
 {
     const int64_t groups = groups_of(a);
@@ -352,7 +354,8 @@ static void gradient_row(const ls__attention *a, const head *h, int64_t first, i
 }
 
 /* Adds this tile's share to dv and dk and writes its rows of dq. P is recomputed from the scores
- * and the saved lse, so the order of the products matters: scores, then rows, then the gradients. */
+ * and the saved lse, so the order of the products matters: scores, then rows, then the
+ * gradients. */
 static void backward_tile(const ls__attention *a, const head *h, int64_t first)
 {
     int64_t rows = ls__min(TILE, a->time - first), nk = keys_of(a, h, first);

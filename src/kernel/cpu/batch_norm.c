@@ -161,7 +161,8 @@ LS__INLINE void backward_run(float *dx, const float *dy, const float *x, const f
     }
 }
 
-/* Without ReLU the output is not kept, so x is passed in its place; the loop does not read it then. */
+/* Without ReLU the output is not kept, so x is passed in its place; the loop does not read it
+ * then. */
 static void backward_x(const ls__batch_norm *n, const ls__runs *r, const line *l)
 {
     for (int64_t i = 0; i < r->count; i++) {
@@ -192,7 +193,8 @@ static void store(float *out, double value, float beta)
     *out = (float)(beta == 0.0f ? value : value + (double)beta * (double)*out);
 }
 
-/* The sums are skipped in evaluation when neither dw nor db is wanted: dx then depends on dy alone. */
+/* The sums are skipped in evaluation when neither dw nor db is wanted: dx then depends on dy
+ * alone. */
 static void backward(const ls__batch_norm *n, int64_t c)
 {
     ls__runs r = runs_of(n, c);

@@ -1,8 +1,9 @@
 /* Which matrix product runs, and how it is cut among threads.
  *
  * A product above SPLIT_MIN operations is cut along the longer side of C into parts whose number
- * depends on the shape alone, because oneDNN's bits may change with the part (gemm_cut.h). A part of
- * 256 or more costs at most a few percent on one thread (the other operand is packed again for each).
+ * depends on the shape alone, because oneDNN's bits may change with the part (gemm_cut.h). A part
+ * of 256 or more costs at most a few percent on one thread (the other operand is packed again for
+ * each).
  *
  * Note [A lying the other way]
  * dnnl_sgemm is slow where A is transposed and wide (weight gradients: 60 to 100 GF/s where the
@@ -69,7 +70,8 @@ static void scale(const ls__gemm *g) /* k = 0: the product is zero */
     }
 }
 
-/* C[rows of g, n] = A^T B + beta C with g->m <= TRANSPOSED_ROWS; see Note [A lying the other way]. */
+/* C[rows of g, n] = A^T B + beta C with g->m <= TRANSPOSED_ROWS; see Note [A lying the other
+ * way]. */
 static void run_transposed(const ls__gemm *g)
 {
     _Alignas(64) float transposed[TRANSPOSED_ROWS * TRANSPOSED_DEPTH];

@@ -4,12 +4,12 @@
  *
  * float32: along the longer side of C.
  *
- * bfloat16: every matrix of the batch is cut along the rows of C into parts, for then C and A, unless
- * it is transposed, stay dense (onednn_bf16.c, Note [Two kernels]); along the columns where there are
- * few rows. The last part may be smaller than the others, which have one size, because a library plans
- * for each. A part and its operands are a product of their own. Parts are larger than those of
- * float32, because a unit of matrices is some five times as fast while packing the other operand again
- * costs the same. */
+ * bfloat16: every matrix of the batch is cut along the rows of C into parts, for then C and A,
+ * unless it is transposed, stay dense (onednn_bf16.c, Note [Two kernels]); along the columns where
+ * there are few rows. The last part may be smaller than the others, which have one size, because a
+ * library plans for each. A part and its operands are a product of their own. Parts are larger than
+ * those of float32, because a unit of matrices is some five times as fast while packing the other
+ * operand again costs the same. */
 #ifndef LS_KERNEL_CPU_GEMM_CUT_H
 #define LS_KERNEL_CPU_GEMM_CUT_H
 
@@ -23,8 +23,8 @@
 #define LS__PART_MIN 256 /* of float32 */
 #define LS__PART_MAX 512
 
-/* How many parts a float32 product has. One whose A is transposed has parts of LS__PART_MIN, which is
- * what fits the buffer it is transposed in. */
+/* How many parts a float32 product has. One whose A is transposed has parts of LS__PART_MIN, which
+ * is what fits the buffer it is transposed in. */
 static inline int64_t ls__parts_of(int64_t side, bool transposed)
 {
     if (transposed) {

@@ -3,8 +3,9 @@
  * into a buffer on the stack and their results rounded once.
  *
  * Order of sums: those within a row are float32 by lanes, mean and variance as moments.h has them;
- * dw and db of layer norm are summed over the rows of a block in order, up to NORM_BLOCKS blocks whose number follows from the rows
- * alone, and the blocks as sum_rows does (reduce.c). No order depends on the threads. */
+ * dw and db of layer norm are summed over the rows of a block in order, up to NORM_BLOCKS blocks
+ * whose number follows from the rows alone, and the blocks as sum_rows does (reduce.c). No order
+ * depends on the threads. */
 #include <math.h>
 
 #include "base/assert.h"

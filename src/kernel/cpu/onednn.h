@@ -1,4 +1,5 @@
-/* The interface to oneDNN: onednn.c where the build found the library, onednn_absent.c elsewhere. */
+/* The interface to oneDNN: onednn.c where the build found the library, onednn_absent.c
+ * elsewhere. */
 #ifndef LS_KERNEL_CPU_ONEDNN_H
 #define LS_KERNEL_CPU_ONEDNN_H
 
@@ -28,8 +29,8 @@ size_t ls__onednn_gemm_bf16_workspace(const ls__gemm_bf16 *g);
 bool ls__onednn_has_tiles(void);
 bool ls__onednn_has_bf16(void); /* likewise instructions for bfloat16 */
 bool ls__onednn_present(void);  /* in this build */
-/* "oneDNN 3.7.2, AVX-512": the version that runs and the instructions it uses for float32 or, `half`,
- * bfloat16. False where it does not serve these. */
+/* "oneDNN 3.7.2, AVX-512": the version that runs and the instructions it uses for float32 or,
+ * `half`, bfloat16. False where it does not serve these. */
 bool ls__onednn_path(bool half, char *text, size_t room);
 /* oneDNN has no fast kernel for `what`, of so many multiply-adds. Where it was to have one and the
  * work is worth a word, that is logged, once a process. */

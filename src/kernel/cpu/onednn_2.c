@@ -1,4 +1,5 @@
-/* oneDNN 2: layouts are values; an operation is described before its primitive. See onednn_api.h. */
+/* oneDNN 2: layouts are values; an operation is described before its primitive. See
+ * onednn_api.h. */
 #include "kernel/cpu/onednn_api.h"
 
 bool ls__layout_strided(dnnl_memory_desc_t *out, const ls__layout_shape *shape,

@@ -3,8 +3,8 @@
  * out as handles that are destroyed, version 2 keeps them by value; version 3 knows no description
  * of an operation beside that of its primitive. All other calls are alike and made directly.
  *
- * A layout that is zero bytes is empty; ls__layout_fini may be called for it and more than once. All
- * functions return false where oneDNN refuses or memory is out, and leave their output empty.
+ * A layout that is zero bytes is empty; ls__layout_fini may be called for it and more than once.
+ * All functions return false where oneDNN refuses or memory is out, and leave their output empty.
  */
 #ifndef LS_KERNEL_CPU_ONEDNN_API_H
 #define LS_KERNEL_CPU_ONEDNN_API_H
@@ -14,8 +14,8 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
-/* For onednn_2.c and onednn_3.c: whether oneDNN did it; if not it has left *out alone, which may hold
- * anything. */
+/* For onednn_2.c and onednn_3.c: whether oneDNN did it; if not it has left *out alone, which may
+ * hold anything. */
 #define LS__DNNL_MADE(out, call) ((call) == dnnl_success || (*(out) = NULL, false))
 
 typedef struct ls__layout_shape { /* dims[ndims], of numbers of `type` */

@@ -205,7 +205,8 @@ static bool has_rest(const job *j)
     return ls__gemm_cut_is_rest(&j->cut, j->cut.parts - 1);
 }
 
-/* Threads and slots are fixed here, before any plan is made: a plan has one slot for each thread. */
+/* Threads and slots are fixed here, before any plan is made: a plan has one slot for each
+ * thread. */
 static job job_of(const ls__gemm_bf16 *g, plan own[2])
 {
     job j = {.g = g, .cut = ls__gemm_cut_of(g), .own = {&own[0], &own[1]}};
@@ -347,7 +348,8 @@ bool ls__onednn_gemm_bf16(const ls__gemm_bf16 *g)
     return made;
 }
 
-/* Bytes; 0 also where oneDNN has no kernel. Makes the plan, which a store then keeps for the run. */
+/* Bytes; 0 also where oneDNN has no kernel. Makes the plan, which a store then keeps for the
+ * run. */
 size_t ls__onednn_gemm_bf16_workspace(const ls__gemm_bf16 *g)
 {
     plan own[2];

@@ -3,9 +3,10 @@
  *
  * A plan is made for one ls__conv_request, its key: shape, pass, types, threads. The steps:
  *
- *     cut               which part of x [N,H,W,C], w, y [N,H',W',O] one primitive works on, how many
- *                       parts there are, and their strides in the caller's memory
- *     describe          the layouts given by the caller and those wanted of oneDNN ("any": its choice)
+ *     cut               which part of x [N,H,W,C], w, y [N,H',W',O] one primitive works on, how
+ *                       many parts there are, and their strides in the caller's memory
+ *     describe          the layouts given by the caller and those wanted of oneDNN ("any": its
+ *                       choice)
  *     make_convolution  the primitive, for one thread; refused if only oneDNN's plain loops remain
  *     make_reorder      for each operand whose two layouts differ
  *     slot_make         a stream and memory handles for each thread
@@ -348,7 +349,8 @@ static void plan_fini(void *of)
     }
 }
 
-/* A stream and handles of one thread; threads must not share handles, whose data pointers change. */
+/* A stream and handles of one thread; threads must not share handles, whose data pointers
+ * change. */
 static bool slot_make(const plan *p, slot *s)
 {
     bool made = is_ok(dnnl_stream_create(&s->stream, p->engine, dnnl_stream_default_flags));

@@ -1,7 +1,7 @@
 /* Optimizer steps, float32 inside as PyTorch's; formulas in ref/optim.c.
  *
- * A call has many parts, some of a few elements. Their elements are numbered through, and each thread
- * takes an equal share of the numbers, wherever the parts begin and end:
+ * A call has many parts, some of a few elements. Their elements are numbered through, and each
+ * thread takes an equal share of the numbers, wherever the parts begin and end:
  *
  *     parts    |   weight   |b|      weight      |b|
  *     threads  |     0     |     1     |     2     |

@@ -26,8 +26,8 @@ typedef struct ls__plan_kind {
     void (*fini)(void *plan);
 } ls__plan_kind;
 
-/* The plan of `key`, made by kind->make(plan, arg) where it does not exist yet. NULL: another thread
- * has it, it cannot be made, or memory is out. */
+/* The plan of `key`, made by kind->make(plan, arg) where it does not exist yet. NULL: another
+ * thread has it, it cannot be made, or memory is out. */
 void *ls__plans_take(ls__plans *plans, const ls__plan_key *key, const ls__plan_kind *kind,
                      const void *arg);
 void ls__plans_give(ls__plans *plans, void *plan);

@@ -180,7 +180,8 @@ static float divisor(const ls__pool2d *p, ls__window rows, ls__window cols)
                                         : (rows.end - rows.from) * (cols.end - cols.from));
 }
 
-/* Row by row, each summed for itself; callers pass a constant step where elements are neighbours. */
+/* Row by row, each summed for itself; callers pass a constant step where elements are
+ * neighbours. */
 LS__INLINE float sum_window(const float *x, ls__window rows, ls__window cols, int64_t row,
                             int64_t step)
 {

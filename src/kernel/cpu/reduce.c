@@ -5,8 +5,8 @@
  *   sum_rows          x [rows,n] -> [n]: leaves of 16 rows, then a binary tree over the leaves
  *                     (adjacent pairs first), float32
  *   sum_cols          x [rows,n] -> [rows]: each row as `sum`
- *   sum_dims          merged to one of these where possible; else float64 in the order of the index,
- *                     but for a last dimension that is summed, which goes by lanes
+ *   sum_dims          merged to one of these where possible; else float64 in the order of the
+ *                     index, but for a last dimension that is summed, which goes by lanes
  *
  * Neither the number of threads nor the tile of columns that a task works on changes it. */
 #include <string.h>
@@ -315,7 +315,8 @@ LS__INLINE void store_sum(float *out, double sum, float beta)
     *out = beta == 0.0f ? (float)sum : (float)(sum + (double)beta * (double)*out);
 }
 
-/* The last dimension is kept: `width` <= TILE of its columns, rows added in the order of the index. */
+/* The last dimension is kept: `width` <= TILE of its columns, rows added in the order of the
+ * index. */
 static void sum_rows_at(float *out, const float *x, const dim_walk *summed, int64_t width,
                         float beta)
 {
@@ -332,8 +333,8 @@ static void sum_rows_at(float *out, const float *x, const dim_walk *summed, int6
     }
 }
 
-/* Any alternation of kept and summed dims. A task is some columns, or one sum, so the threads do not
- * change the bits. */
+/* Any alternation of kept and summed dims. A task is some columns, or one sum, so the threads do
+ * not change the bits. */
 static void sum_alternation(float *out, const float *x, int ndim, const int64_t *size,
                             const bool *kept, float beta)
 {

@@ -1,7 +1,8 @@
 /* Root mean square normalisation of rows [rows,n]; formulas in ref/rms_norm.c. The squares of
- * a row are added as moments.h does, other sums within a row in float32 by lanes. Rows are cut into blocks by shape alone, each with its own sum for dw,
- * whose rows are added in order; the blocks' sums are added as sum_rows does. So are those of
- * layer norm (norm.c), whose workspace it shares. */
+ * a row are added as moments.h does, other sums within a row in float32 by lanes. Rows are cut into
+ * blocks by shape alone, each with its own sum for dw, whose rows are added in order; the blocks'
+ * sums are added as sum_rows does. So are those of layer norm (norm.c), whose workspace it
+ * shares. */
 #include <math.h>
 #include <string.h>
 

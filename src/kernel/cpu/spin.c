@@ -1,14 +1,16 @@
 /* Note [Spinning]
  *
- * Between two parallel regions GNU's OpenMP lets idle threads spin about 300,000 times, some 3 to 10 ms, and
- * only then sleep. On a machine that is busy with other work a thread that spins uses up the time slice in
- * which another thread of the same region could have computed: a step of a small GPT took 53 times as long
- * beside two busy processes on two cores. How long it spins is read from the environment when libgomp is
- * loaded, before any code of this library runs, so only a launcher can set it (src/launch/rank.c does).
+ * Between two parallel regions GNU's OpenMP lets idle threads spin about 300,000 times, some 3 to
+ * 10 ms, and only then sleep. On a machine that is busy with other work a thread that spins uses up
+ * the time slice in which another thread of the same region could have computed: a step of a small
+ * GPT took 53 times as long beside two busy processes on two cores. How long it spins is read from
+ * the environment when libgomp is loaded, before any code of this library runs, so only a launcher
+ * can set it (src/launch/rank.c does).
  *
- * But libgomp spins only 1,000 times while more OpenMP threads exist than the process has processors (its
- * manual, GOMP_SPINCOUNT). So one thread of ours opens a parallel region that is large enough, once, and
- * keeps it: its threads sleep from then on. They end when the thread ends. */
+ * But libgomp spins only 1,000 times while more OpenMP threads exist than the process has
+ * processors (its manual, GOMP_SPINCOUNT). So one thread of ours opens a parallel region that is
+ * large enough, once, and keeps it: its threads sleep from then on. They end when the thread
+ * ends. */
 #include "kernel/cpu/spin.h"
 
 #include <stdatomic.h>
@@ -18,8 +20,8 @@
 #include "base/settings.h"
 #include "kernel/cpu/threads.h"
 
-/* A process that leaves more processors than this to others meets a busy one rarely, and each costs it
- * a thread. */
+/* A process that leaves more processors than this to others meets a busy one rarely, and each costs
+ * it a thread. */
 #define SLEEPERS_MAX 16
 
 struct ls__spin_limit {

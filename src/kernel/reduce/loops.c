@@ -69,8 +69,8 @@ COMBINE_INTEGER(uint16, uint16_t, uint32_t)
 COMBINE_INTEGER(uint32, uint32_t, uint32_t)
 COMBINE_INTEGER(uint64, uint64_t, uint64_t)
 
-/* Averages of integers: LS__REDUCE_OPERANDS_MAX values of any type fit into its accumulator. Partial sums
- * in messages begin at any multiple of 8 bytes. */
+/* Averages of integers: LS__REDUCE_OPERANDS_MAX values of any type fit into its accumulator.
+ * Partial sums in messages begin at any multiple of 8 bytes. */
 __extension__ typedef __int128 int128 __attribute__((aligned(8)));
 COMBINE(int128_sum, int128, x + y)
 

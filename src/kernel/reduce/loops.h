@@ -17,8 +17,9 @@ typedef struct ls__reduce_scale {
     double factor;  /* exact reciprocal, or 0 */
 } ls__reduce_scale;
 
-/* One element type. Values are combined in the accumulator's type: float32 for 16-bit floats, a wider
- * one for averages of integers, the type itself otherwise (then widen and narrow are NULL). Outputs may equal inputs. */
+/* One element type. Values are combined in the accumulator's type: float32 for 16-bit floats, a
+ * wider one for averages of integers, the type itself otherwise (then widen and narrow are NULL).
+ * Outputs may equal inputs. */
 typedef struct ls__reduce_loops {
     size_t size;
     size_t accumulator_size;

@@ -272,8 +272,8 @@ void ls__reduce_into(void *dst, const void *src, int64_t count, ls_dtype dtype, 
                                   .op = op});
 }
 
-/* A reduction of one operand, so that averages are rounded alike everywhere. A sum of integers may have
- * overflowed by now. */
+/* A reduction of one operand, so that averages are rounded alike everywhere. A sum of integers may
+ * have overflowed by now. */
 void ls__divide(void *x, int64_t count, ls_dtype dtype, double divisor)
 {
     LS_ASSERT(divisor != 0.0 && !ls__reduce_widens(dtype));

@@ -3,8 +3,8 @@
  * The association of n operands is a binary tree over their index: adjacent pairs first, split at
  * the largest power of two below n. tree(0,6) = ((0+1)+(2+3)) + (4+5). Every element is combined on
  * its own, so cutting the work into pieces never changes a bit. 16-bit floats are widened to
- * float32 at the leaves and rounded once at the root. Integers that are averaged are added in a wider
- * type, so that no sum overflows, and divided and narrowed at the root.
+ * float32 at the leaves and rounded once at the root. Integers that are averaged are added in a
+ * wider type, so that no sum overflows, and divided and narrowed at the root.
  */
 #ifndef LS_KERNEL_REDUCE_H
 #define LS_KERNEL_REDUCE_H
@@ -59,10 +59,11 @@ void ls__divide(void *x, int64_t count, ls_dtype dtype, double divisor);
  * 2^63. Not of bool. `to` may be `from`. */
 void ls__scale(void *to, const void *from, int64_t count, ls_dtype dtype, double factor);
 
-/* The type in which elements of `dtype` are combined: float32 for 16-bit floats, otherwise the dtype itself. */
+/* The type in which elements of `dtype` are combined: float32 for 16-bit floats, otherwise the
+ * dtype itself. */
 ls_dtype ls__reduce_accumulator(ls_dtype dtype);
-/* Bytes of an accumulator. Averages of integers have wider ones: int32 for those of 8 and 16 bits, int64
- * for 32 bits, and 128 bits for 64. */
+/* Bytes of an accumulator. Averages of integers have wider ones: int32 for those of 8 and 16 bits,
+ * int64 for 32 bits, and 128 bits for 64. */
 size_t ls__accumulator_bytes(ls_dtype dtype, bool averages);
 bool ls__reduce_widens(ls_dtype dtype); /* averages of integers */
 

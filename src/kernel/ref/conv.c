@@ -36,7 +36,8 @@ static double x_under(const ls__conv2d *c, const ls__conv2d_data *d, place out, 
     return inside ? image_at(d, d->x, s, at) : 0.0;
 }
 
-/* y = b + sum over the group's input channels and the taps of w x; taps in the padding read zero. */
+/* y = b + sum over the group's input channels and the taps of w x; taps in the padding read
+ * zero. */
 static double forward_at(const ls__conv2d *c, const ls__conv2d_data *d, place out)
 {
     int64_t per_group = c->in / c->groups, first = out.c / (c->out / c->groups) * per_group;

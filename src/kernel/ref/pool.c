@@ -110,7 +110,8 @@ void ls__ref_max_pool2d(const ls__pool2d *p, float *y, int32_t *index, const flo
     })
 }
 
-/* The gradient at position (row,col) of the plane that begins at `plane` of y; index NULL: of means. */
+/* The gradient at position (row,col) of the plane that begins at `plane` of y; index NULL: of
+ * means. */
 static double gradient(const ls__pool2d *p, const float *dy, const int32_t *index, int64_t plane,
                        int64_t row, int64_t col)
 {

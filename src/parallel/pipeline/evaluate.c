@@ -1,19 +1,19 @@
 /* Evaluation: forwards of any number of micro-batches through the stages, without gradients.
  *
- * A rank takes micro-batches in groups of as many as there are ranks, and of each group one stage after
- * the other, so that none waits for its own results (two ranks with two stages each):
+ * A rank takes micro-batches in groups of as many as there are ranks, and of each group one stage
+ * after the other, so that none waits for its own results (two ranks with two stages each):
  *
  *     rank 0   0F0 0F1 2F0 2F1 0F2 0F3 2F2 2F3
  *     rank 1    .  1F0 1F1 3F0 3F1 1F2 1F3 3F2 3F3
  *
- * Receives are posted one forward ahead, and a send is not waited for before its slot is used again,
- * which is by a micro-batch of a later group: there are more slots than micro-batches in a group. So
- * in the order of group, stage, micro-batch, whatever a forward waits for comes before it, and the
- * forwards cannot wait for each other in a circle.
+ * Receives are posted one forward ahead, and a send is not waited for before its slot is used
+ * again, which is by a micro-batch of a later group: there are more slots than micro-batches in a
+ * group. So in the order of group, stage, micro-batch, whatever a forward waits for comes before
+ * it, and the forwards cannot wait for each other in a circle.
  *
- * A replica of a stage takes its own micro-batches in ascending order. The next one in a slot may then
- * come from another rank than the last one, so no elements are posted for the shape of that one. What a
- * forward waits for has a smaller number, or belongs to a stage before. */
+ * A replica of a stage takes its own micro-batches in ascending order. The next one in a slot may
+ * then come from another rank than the last one, so no elements are posted for the shape of that
+ * one. What a forward waits for has a smaller number, or belongs to a stage before. */
 #include <stdio.h>
 #include <string.h>
 
@@ -28,7 +28,8 @@ typedef struct turn { /* a forward of this rank */
     int number, slot; /* of the micro-batch */
 } turn;
 
-/* Which replica of its stage this rank is, of how many. Ranks with several stages have no others. */
+/* Which replica of its stage this rank is, of how many. Ranks with several stages have no
+ * others. */
 static int replica_of(const ls_pipeline *p, int *replicas)
 {
     const int stage = p->own[0].number;
@@ -70,8 +71,8 @@ static ls_status end(ls__stage *s, int at)
     return LS_OK;
 }
 
-/* Those of stages whose results this rank alone has taken. Others stay until their slots are needed, so
- * that memory does not depend on the other ranks' pace. */
+/* Those of stages whose results this rank alone has taken. Others stay until their slots are
+ * needed, so that memory does not depend on the other ranks' pace. */
 static void end_those_read(ls_pipeline *p)
 {
     for (int k = 0; k < p->own_count; k++) {

@@ -9,12 +9,12 @@
  *   evaluate.c forwards alone
  *
  * Note [Values]
- * A value is the result of a part that a later stage takes. Its stage sends it to every rank that has
- * such a stage, as a head of fixed size with its shape, and its elements. The receiver posts both
- * when its list says so, the elements for the shape of the same micro-batch in the step before: the
- * usual case. If the shape is another one, the elements follow in a further message. Both sides keep
- * the shapes of the step before, so they agree on what is posted. Gradients go back the same way;
- * they have the value's shape.
+ * A value is the result of a part that a later stage takes. Its stage sends it to every rank that
+ * has such a stage, as a head of fixed size with its shape, and its elements. The receiver posts
+ * both when its list says so, the elements for the shape of the same micro-batch in the step
+ * before: the usual case. If the shape is another one, the elements follow in a further message.
+ * Both sides keep the shapes of the step before, so they agree on what is posted. Gradients go back
+ * the same way; they have the value's shape.
  */
 #ifndef LS_PARALLEL_PIPELINE_INTERNAL_H
 #define LS_PARALLEL_PIPELINE_INTERNAL_H
@@ -55,10 +55,11 @@ typedef struct ls__transit {
     size_t prepared[LS__SIZES_PREPARED]; /* bytes of messages that may come early; 0: none yet */
 } ls__transit;
 
-/* Gradients on their way back, copied, so that a micro-batch ends with its backward whenever the other
- * rank reads them. Between neighbours the next one waits until the last but one was read. A stage further
- * back reads them much later, with those of the stages between: as many can be on their way as it has
- * micro-batches, and to wait for one would delay the stages between, or never end. */
+/* Gradients on their way back, copied, so that a micro-batch ends with its backward whenever the
+ * other rank reads them. Between neighbours the next one waits until the last but one was read. A
+ * stage further back reads them much later, with those of the stages between: as many can be on
+ * their way as it has micro-batches, and to wait for one would delay the stages between, or never
+ * end. */
 #define LS__OUTBOX_NEIGHBOUR 2
 typedef struct ls__outbox_place {
     void *memory;
@@ -189,8 +190,8 @@ ls_status ls__values_sent(ls__stage *stage, int micro_batch); /* waits until the
 ls_status ls__grads_sent(ls_pipeline *p);                     /* the same of all stages */
 void ls__values_unknown(ls__stage *stage,
                         int micro_batch); /* forgets the shapes of the step before */
-/* Memory for messages that come before their receives: how many do depends on the ranks' pace. Of heads,
- * when the pipeline is made; of elements, after a call in which their sizes became known. */
+/* Memory for messages that come before their receives: how many do depends on the ranks' pace. Of
+ * heads, when the pipeline is made; of elements, after a call in which their sizes became known. */
 void ls__values_prepare_heads(ls_pipeline *p);
 void ls__values_prepare(ls_pipeline *p);
 void ls__values_forget(ls_pipeline *p); /* after a failure */
@@ -201,7 +202,8 @@ ls_status ls__version_stash(ls_pipeline *p, int version);
 ls_status ls__version_load(ls_pipeline *p, int version);
 ls_status ls__version_step(ls_pipeline *p, int version);
 void ls__versions_restart(ls_pipeline *p);
-/* The first parameter of this rank whose gradient holds NaN or infinity, and the element; or NULL. */
+/* The first parameter of this rank whose gradient holds NaN or infinity, and the element; or
+ * NULL. */
 const ls_param *ls__pipeline_nonfinite(const ls_pipeline *p, int64_t *at);
 void ls__versions_free(ls_pipeline *p);
 

@@ -29,7 +29,8 @@ ls_status ls__stage_run(ls_tensor *const *inputs, int input_count, ls_tensor **o
                                output_count);
 }
 
-/* This micro-batch's share of the mean over those of its step; with replicas the wrapper divides. */
+/* This micro-batch's share of the mean over those of its step; with replicas the wrapper
+ * divides. */
 static ls_status compute_loss(ls_pipeline *p, ls__slot *slot, int m)
 {
     ls_tensor *output = slot->out[0], *target = p->micro[m].target;
@@ -54,7 +55,8 @@ static ls_status forward(ls_pipeline *p, ls__stage *s, int m)
     return s->sends_values ? LS_OK : ls__values_send(p, s, m);
 }
 
-/* The roots of the stage's graph and their gradients: the loss, or values that later stages took. */
+/* The roots of the stage's graph and their gradients: the loss, or values that later stages
+ * took. */
 static ls_status find_roots(ls_pipeline *p, ls__stage *s, int m, ls_tensor **ys, ls_tensor **dys,
                             int *count)
 {
@@ -75,8 +77,8 @@ static ls_status find_roots(ls_pipeline *p, ls__stage *s, int m, ls_tensor **ys,
     return LS_OK;
 }
 
-/* Before the last part of a backward. The last one of a step, over all stages of this rank, synchronises
- * with the other replicas. */
+/* Before the last part of a backward. The last one of a step, over all stages of this rank,
+ * synchronises with the other replicas. */
 static ls_status set_sync(ls_pipeline *p)
 {
     p->backwards++;
@@ -90,9 +92,9 @@ static uint64_t passes_of(const ls_pipeline *p)
     return d != NULL ? d->passes : 0;
 }
 
-/* After a backward that the wrapper has not seen, as it reached no parameter (a loss that is constant, a
- * layer that was dropped): the other ranks of the stage wait for the last one, and all count in
- * the mean. */
+/* After a backward that the wrapper has not seen, as it reached no parameter (a loss that is
+ * constant, a layer that was dropped): the other ranks of the stage wait for the last one, and all
+ * count in the mean. */
 static ls_status make_up(ls_pipeline *p, uint64_t passes)
 {
     ls__ddp *d = ls__ddp_of(p->wrapped);
@@ -148,8 +150,8 @@ static ls_status weight_part(ls_pipeline *p, ls__stage *s, int m)
     return LS_OK;
 }
 
-/* The last backward of a step waits for the other replicas, whose own may come later in the table; the
- * stage before gets its gradients first, as the table says. */
+/* The last backward of a step waits for the other replicas, whose own may come later in the table;
+ * the stage before gets its gradients first, as the table says. */
 static ls_status backward_in_order(ls_pipeline *p, ls__stage *s, int m)
 {
     const bool last = (p->backwards + 1) % p->backwards_per_step == 0;
@@ -195,8 +197,8 @@ void ls__slot_end(ls__stage *s, ls__slot *slot)
     }
 }
 
-/* Ends the micro-batches that are through. The other ranks have read their values, whose gradients are
- * here, so nothing is waited for. */
+/* Ends the micro-batches that are through. The other ranks have read their values, whose gradients
+ * are here, so nothing is waited for. */
 static ls_status sweep(ls_pipeline *p)
 {
     for (int k = 0; k < p->own_count; k++) {
@@ -294,8 +296,8 @@ static ls_status run_list(ls_pipeline *p)
     return ls__grads_sent(p);
 }
 
-/* Every rank of a tie ends with the sum, in the order of the stages. Of replicas, which have the same
- * gradient, the first one adds it. */
+/* Every rank of a tie ends with the sum, in the order of the stages. Of replicas, which have the
+ * same gradient, the first one adds it. */
 static ls_status sum_ties(ls_pipeline *p)
 {
     for (int i = 0; i < p->tie_count; i++) {

@@ -9,8 +9,8 @@
 
 enum { HEAD, ELEMENTS, OTHERS, GRADIENT, KINDS };
 
-/* One tag for each value that a stage takes, micro-batch and kind. Schedules have at most 2^20 stages
- * times micro-batches, and as many times ranks, so it is below 2^30. */
+/* One tag for each value that a stage takes, micro-batch and kind. Schedules have at most 2^20
+ * stages times micro-batches, and as many times ranks, so it is below 2^30. */
 static int tag_of(const ls_pipeline *p, const ls__route *r, int m, int kind)
 {
     return ((r->to * LS_CALL_TENSORS_MAX + r->in) * p->slots + m) * KINDS + kind;

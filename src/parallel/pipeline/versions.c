@@ -3,8 +3,8 @@
  *
  * A stash is a copy of all parameters. To bind it, each parameter's memory and the stash's change
  * places, and so do the counters of changes in place by which backward knows that it computes with
- * what its forward has read. The newest version is then in the stash, and comes back in the same way
- * before the optimizer steps. */
+ * what its forward has read. The newest version is then in the stash, and comes back in the same
+ * way before the optimizer steps. */
 #include "autograd/param.h"
 #include "base/assert.h"
 #include "base/error.h"
@@ -121,8 +121,8 @@ static ls_status check_gradients(const ls_pipeline *p)
                           param->name, ls_rank(), (long long)at, (long long)ls_numel(param->value));
 }
 
-/* The step of the optimizer, on the newest version. Without one it is the caller's, or there is nothing to
- * step. */
+/* The step of the optimizer, on the newest version. Without one it is the caller's, or there is
+ * nothing to step. */
 ls_status ls__version_step(ls_pipeline *p, int version)
 {
     bind_newest(p);

@@ -1,6 +1,7 @@
-/* Interleaved 1F1B (Narayanan et al., SC 2021, section 2.2.2; Megatron-LM's get_schedule_table): rank r
- * has the stages r, P+r, 2P+r, …, so the bubble is V times shorter and there are V times as many
- * messages. P micro-batches pass the first stage of a rank, then the same ones the second stage.
+/* Interleaved 1F1B (Narayanan et al., SC 2021, section 2.2.2; Megatron-LM's get_schedule_table):
+ * rank r has the stages r, P+r, 2P+r, …, so the bubble is V times shorter and there are V times as
+ * many messages. P micro-batches pass the first stage of a rank, then the same ones the second
+ * stage.
  *
  *     rank 0 of 2, V=2   0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3
  */

@@ -6,22 +6,23 @@
  *     rank 1      F0 F1       B0 F2    B1 F3
  *     rank 2         F0 B0 F1 B1   F2 B2   F3 B3
  *
- * With replicas (PipeDream's 1F1B-RR: Narayanan et al., SOSP 2019, section 3.2) each of the r_s replicas
- * of stage s takes every r_s-th micro-batch in this way. R_s being the ranks from stage s on, r_s +
- * r_(s+1) + ..., it runs w_s = ceil(R_s / r_s) - 1 forwards ahead and so holds at most ceil(R_s / r_s)
- * micro-batches. For stage 0 these are NOAM = ceil(N / r_0) of the paper's section 3.2; for the others
- * floor((R_s - 1) / r_s), the warm-up of its published runtime. With r_s = 1 it is P-1-s.
+ * With replicas (PipeDream's 1F1B-RR: Narayanan et al., SOSP 2019, section 3.2) each of the r_s
+ * replicas of stage s takes every r_s-th micro-batch in this way. R_s being the ranks from stage s
+ * on, r_s + r_(s+1) + ..., it runs w_s = ceil(R_s / r_s) - 1 forwards ahead and so holds at most
+ * ceil(R_s / r_s) micro-batches. For stage 0 these are NOAM = ceil(N / r_0) of the paper's section
+ * 3.2; for the others floor((R_s - 1) / r_s), the warm-up of its published runtime. With r_s = 1 it
+ * is P-1-s.
  *
- * With a warm-up of w, it is floor(w (R_s - 1) / r_s). Plain 1F1B has no slack in its cycle of forward,
- * forward, backward, backward between two ranks, so it waits for the latency c of messages again and again.
- * Each further forward ahead is a micro-batch's time of slack: with 2c <= (w-1)(F+B) only the 2(P-1) hops
- * of the first and last micro-batch are seen, as in GPipe.
+ * With a warm-up of w, it is floor(w (R_s - 1) / r_s). Plain 1F1B has no slack in its cycle of
+ * forward, forward, backward, backward between two ranks, so it waits for the latency c of messages
+ * again and again. Each further forward ahead is a micro-batch's time of slack: with 2c <=
+ * (w-1)(F+B) only the 2(P-1) hops of the first and last micro-batch are seen, as in GPipe.
  *
- * No rank waits for ever: the backward of m at stage s follows the forward of m + w_s r_s there, which
- * needs the same forward at each stage t < s, and this one follows the backward of m + w_s r_s - (w_t +
- * 1) r_t at t. It is a smaller one than m, because w_s r_s <= w (R_s - 1) < w (R_t - 1) < (w_t + 1) r_t. So every chain of
- * waiting ends. The order in which messages are placed (lower.c) then needs channels of one message
- * only.
+ * No rank waits for ever: the backward of m at stage s follows the forward of m + w_s r_s there,
+ * which needs the same forward at each stage t < s, and this one follows the backward of m + w_s
+ * r_s - (w_t + 1) r_t at t. It is a smaller one than m, because w_s r_s <= w (R_s - 1) < w (R_t -
+ * 1) < (w_t + 1) r_t. So every chain of waiting ends. The order in which messages are placed
+ * (lower.c) then needs channels of one message only.
  *
  *     rank 0, 1F1B of 2,1   F0 F2    B0 F4    B2    B4
  *     rank 1                F1 F3       B1 F5    B3    B5

@@ -1,7 +1,7 @@
-/* ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2.1): 1F1B whose backward is
- * split. Its input part, for which the rank before waits, runs at once; its weight part runs r
- * micro-batches later on rank r and fills the time in which 1F1B would wait at the end. Every rank
- * holds at most P micro-batches, as the first rank of 1F1B does.
+/* ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2.1): 1F1B whose
+ * backward is split. Its input part, for which the rank before waits, runs at once; its weight part
+ * runs r micro-batches later on rank r and fills the time in which 1F1B would wait at the end.
+ * Every rank holds at most P micro-batches, as the first rank of 1F1B does.
  *
  *     rank 0 of 3   F0 F1 F2             I0 W0 F3 I1 W1    I2 W2    I3 W3
  *     rank 1           F0 F1       I0 F2 I1 W0 F3 I2 W1 I3 W2 W3

@@ -1,6 +1,6 @@
-/* Ranks that show different names, several boxes of a name, and replicas of some: what N ranks save, M
- * ranks load in other boxes, bit for bit. The reference is the rule by which every element follows
- * from its name and its place in the whole tensor. */
+/* Ranks that show different names, several boxes of a name, and replicas of some: what N ranks
+ * save, M ranks load in other boxes, bit for bit. The reference is the rule by which every element
+ * follows from its name and its place in the whole tensor. */
 #include <jansson.h>
 #include <math.h>
 
@@ -8,7 +8,7 @@
 #include "says.h"
 #include "small.h"
 
-/* ---- random layouts --------------------------------------------------------------------------- */
+/* ---- random layouts -------------------------------------------------------------------------- */
 
 typedef struct job {
     const char *folder;
@@ -105,12 +105,12 @@ TEST(whatever_boxes_one_to_eight_ranks_save_any_number_of_ranks_loads_in_any_oth
     }
 }
 
-/* ---- pipeline stages --------------------------------------------------------------------------- */
+/* ---- pipeline stages ------------------------------------------------------------------------- */
 
 enum { LAYERS = 4, WIDTH = 300, REPLICAS = 2 };
 
-/* A stage has layers [first, last) whole, an embedding that its replicas show in halves of a row and a
- * half, and a number for each of its layers. */
+/* A stage has layers [first, last) whole, an embedding that its replicas show in halves of a row
+ * and a half, and a number for each of its layers. */
 typedef struct stage {
     int first, last;
     float layer[LAYERS][WIDTH * WIDTH];
@@ -240,7 +240,7 @@ TEST(what_no_rank_loads_is_named_on_all_ranks_unless_the_load_is_partial)
     small_remove(folder);
 }
 
-/* ---- a shard that begins in the middle of a row ------------------------------------------------- */
+/* ---- a shard that begins in the middle of a row ---------------------------------------------- */
 
 enum { ROWS = 7, COLUMNS = 5 };
 
@@ -307,7 +307,7 @@ TEST(shards_that_begin_in_the_middle_of_a_row_are_saved_and_loaded_by_other_numb
     }
 }
 
-/* ---- an older library's checkpoint -------------------------------------------------------------- */
+/* ---- an older library's checkpoint ----------------------------------------------------------- */
 
 /* version-2 was saved by three ranks with 0.2.0 of 24 November 2026, which had no keys. */
 typedef struct old_values {
@@ -373,7 +373,7 @@ TEST(a_checkpoint_of_an_older_library_loads)
     }
 }
 
-/* ---- what ranks show must fit together ---------------------------------------------------------- */
+/* ---- what ranks show must fit together ------------------------------------------------------- */
 
 /* Rank 1 shows "w" with another last dimension, or a number with another value. */
 typedef struct odd {
@@ -430,8 +430,8 @@ static int run_odd(void *arg)
     return 0;
 }
 
-/* Rank 1 fails: in the first walk by a name that it shows twice, in the second by one that it did not
- * show before. All ranks have different names. */
+/* Rank 1 fails: in the first walk by a name that it shows twice, in the second by one that it did
+ * not show before. All ranks have different names. */
 typedef struct failing {
     int walk; /* that fails; 0: none */
     int walks;

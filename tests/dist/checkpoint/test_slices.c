@@ -115,8 +115,7 @@ TEST(slices_that_leave_something_out_are_refused_by_the_save)
     small_remove(folder);
 }
 
-/* ---- a tensor too large for one rank's share ---------------------------------------------------
- */
+/* ---- a tensor too large for one rank's share ------------------------------------------------- */
 
 enum { TALL = 1201, WIDE = 257, FILE_MAX = TALL * WIDE * 4 };
 
@@ -182,8 +181,7 @@ TEST(a_large_replicated_tensor_is_written_in_even_parts_and_loads_at_any_rank_co
     }
 }
 
-/* ---- ranks that do not agree ------------------------------------------------------------------
- */
+/* ---- ranks that do not agree ----------------------------------------------------------------- */
 
 /* Its last dimension is longer on rank 1. */
 static ls_status cube_state(void *object, const char *prefix, const ls_state_visitor *v)
@@ -231,7 +229,7 @@ TEST(ranks_that_save_different_steps_or_scalars_are_told)
     small_remove(folder);
 }
 
-/* ---- replicas that differ ---------------------------------------------------------------------- */
+/* ---- replicas that differ -------------------------------------------------------------------- */
 
 /* Four ranks hold two slices of rows, each twice; then one number of the last rank is another. */
 static int run_differing(void *arg)
@@ -311,7 +309,7 @@ TEST(after_local_steps_a_save_is_refused_until_the_ranks_have_averaged)
     small_remove(folder);
 }
 
-/* ---- parts of parameters (ls_tensor_set_part) -------------------------------------------------- */
+/* ---- parts of parameters (ls_tensor_set_part) ------------------------------------------------ */
 
 enum { OUT = 8, IN = 16 };
 
@@ -433,7 +431,8 @@ TEST(user_operations_go_on_while_a_save_is_written)
 
 /* ---- values that are not finite ------------------------------------------------------------- */
 
-/* Saves steps [first, last], of which those in `bad` (bit s for step s) hold NaN on the last rank. */
+/* Saves steps [first, last], of which those in `bad` (bit s for step s) hold NaN on the last
+ * rank. */
 typedef struct spell {
     const char *folder;
     int first, last;

@@ -1,4 +1,5 @@
-/* How a plug-in is found, loaded, checked and shown; and what is said of one that cannot be used. */
+/* How a plug-in is found, loaded, checked and shown; and what is said of one that cannot be
+ * used. */
 #include "test.h"
 
 #include <stdio.h>
@@ -60,8 +61,9 @@ static void check_refused_once(const char *text)
     CHECK(strstr(first + 1, refusal) == NULL);
 }
 
-/* Without a setting: the plug-ins beside the build's library, from a current folder that pretends to be
- * a build or an installation; and none beside a command in a folder that others can change. */
+/* Without a setting: the plug-ins beside the build's library, from a current folder that pretends
+ * to be a build or an installation; and none beside a command in a folder that others can
+ * change. */
 TEST(plug_ins_are_looked_for_beside_the_library_only)
 {
     static const char *const script =
@@ -102,8 +104,8 @@ TEST(plug_ins_are_looked_for_beside_the_library_only)
     free(run.text);
 }
 
-/* A command below a folder in which everybody may make others, as /tmp, looks for plug-ins beside its own
- * folder. A setting, a path and a link lead to the same folder. */
+/* A command below a folder in which everybody may make others, as /tmp, looks for plug-ins beside
+ * its own folder. A setting, a path and a link lead to the same folder. */
 TEST(a_plug_in_that_another_user_has_put_beside_the_command_is_not_loaded)
 {
     static const char *const script =

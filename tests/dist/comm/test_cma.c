@@ -1,6 +1,6 @@
-/* Private buffers that peers copy from and to where they lie (memory/cma.h): chosen by measured times,
- * refused, not mapped, after a rank has given up, and while one dies. That results are the same:
- * test_collectives. */
+/* Private buffers that peers copy from and to where they lie (memory/cma.h): chosen by measured
+ * times, refused, not mapped, after a rank has given up, and while one dies. That results are the
+ * same: test_collectives. */
 #include "says.h"
 #include "test.h"
 
@@ -276,7 +276,8 @@ TEST(a_rank_that_dies_while_it_copies_or_is_copied_is_reported_as_dead)
     CHECK(munmap(d, sizeof *d) == 0);
 }
 
-/* The root is stopped somewhere in a copy; rank 1 gives up, uses its buffer again, and lets it go on. */
+/* The root is stopped somewhere in a copy; rank 1 gives up, uses its buffer again, and lets it go
+ * on. */
 typedef struct stop { /* shared between ranks */
     pid_t root;
     bool possible, untouched;

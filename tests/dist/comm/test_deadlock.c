@@ -87,8 +87,8 @@ DIST_TEST(a_circle_of_three_pairs_is_named, 3)
     same_text(ls_error_message(), 3);
 }
 
-/* Of a long path the end is told, since a file's own name matters; and where the names of a circle do not
- * all fit, the remedy does. */
+/* Of a long path the end is told, since a file's own name matters; and where the names of a circle
+ * do not all fit, the remedy does. */
 DIST_TEST(a_report_with_long_names_keeps_the_ends_of_paths_and_the_remedy, 4)
 {
     static const char *const path =
@@ -247,8 +247,8 @@ DIST_TEST(a_thread_that_is_yet_to_call_is_waited_for, 2)
     }
 }
 
-/* Each rank waits for the one before it, and rank 0 for nobody. The deadline of the last rank passes
- * first; `links` is what it says of the ranks between. */
+/* Each rank waits for the one before it, and rank 0 for nobody. The deadline of the last rank
+ * passes first; `links` is what it says of the ranks between. */
 static void follow_chain(const char *links)
 {
     float x = 0;

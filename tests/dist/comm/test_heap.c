@@ -1,4 +1,5 @@
-/* Where the heaps of the ranks of a host lie in the address space: Note [Staggered heaps] in heap.c. */
+/* Where the heaps of the ranks of a host lie in the address space: Note [Staggered heaps] in
+ * heap.c. */
 #include "says.h"
 #include "test.h"
 

@@ -7,8 +7,8 @@
 
 #include <lockstep/mesh.h>
 
-/* Uneven hosts, so that some groups of an axis cross them and others do not; unless the run asks for
- * other ones. */
+/* Uneven hosts, so that some groups of an axis cross them and others do not; unless the run asks
+ * for other ones. */
 #define UNEVEN "0,0,0,1,1,1,1,1"
 __attribute__((constructor)) static void on_uneven_hosts(void)
 {

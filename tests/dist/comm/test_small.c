@@ -1,5 +1,5 @@
-/* Small blocking operations that are called again and again (src/comm/engine/one_shot.c), beside other
- * calls, late calls, other paths and wrong calls. */
+/* Small blocking operations that are called again and again (src/comm/engine/one_shot.c), beside
+ * other calls, late calls, other paths and wrong calls. */
 #include "test.h"
 
 #include <pthread.h>

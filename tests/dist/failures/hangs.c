@@ -1,5 +1,6 @@
-/* A rank that hangs in the user's code is the job's cause, however many ranks lie between it and the
- * one whose deadline passes: in pipelines of every schedule, groups, messages and a mixture of them.
+/* A rank that hangs in the user's code is the job's cause, however many ranks lie between it and
+ * the one whose deadline passes: in pipelines of every schedule, groups, messages and a mixture of
+ * them.
  *
  * A job here mostly sleeps, so several run side by side, each in a process of its own.
  */

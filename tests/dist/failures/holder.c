@@ -2,7 +2,8 @@
  *
  *     holder WHAT HOW RANK
  *     WHAT   the schedule of a pipeline, whose stage does not come back from its forward;
- *            groups, messages or mixed: rank RANK + 1 waits for it, RANK + 2 for RANK + 1, and so on
+ *            groups, messages or mixed: rank RANK + 1 waits for it, RANK + 2 for RANK + 1, and so
+ *            on
  *     HOW    pause (asleep for good), spin (a loop without end), stop (SIGSTOP)
  */
 #include <signal.h>

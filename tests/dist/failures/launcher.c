@@ -57,8 +57,8 @@ static void check_unmarked(const job *j)
     }
 }
 
-/* Four ranks of the victim; before it starts, each starts two processes that belong to nobody, one of
- * them without the environment by which the launcher could know it. */
+/* Four ranks of the victim; before it starts, each starts two processes that belong to nobody, one
+ * of them without the environment by which the launcher could know it. */
 static job run_script(const char *flags, const char *victim, void (*on_line)(job *, const char *),
                       void *arg, const char *const *settings)
 {

@@ -132,7 +132,8 @@ TEST(reset_connections_of_ranks_end_all_with_a_named_error)
     job_free(&j);
 }
 
-/* The launchers' link lives on, so no heartbeat of theirs is missing. Before the deadline of 20 s. */
+/* The launchers' link lives on, so no heartbeat of theirs is missing. Before the deadline of 20
+ * s. */
 TEST(a_cut_of_the_data_links_alone_ends_all_with_the_link_named)
 {
     job j = run_with("cut() { ip -n $1 rule add pref 10 ipproto tcp $2 " PORT " lookup main && "

@@ -2,13 +2,14 @@
  *
  *     {Open MPI, MPICH} × {its messages, its collectives} × {kill, stop} × {where} × {victim}
  *
- * The MPIs use TCP, so that they notice the death as well; MPI alone would then wait for ever, or abort.
- * Of each cell: every survivor names the victim, its process, the operation in which it was, and the
- * line of victim.c, in time. Only a rank that has not met the victim yet names none: it reports at the
- * deadline of ls_init, also where it waits in MPI_Init. After ls_finalize there is nothing to report,
- * but the others end. mpirun is told not to kill the survivors (--enable-recovery, -disable-auto-cleanup),
- * and each rank's shell ends a second later than the rank, because mpirun would otherwise be faster
- * than the report. A fixed part runs always, all with TEST_LONG=1.
+ * The MPIs use TCP, so that they notice the death as well; MPI alone would then wait for ever, or
+ * abort. Of each cell: every survivor names the victim, its process, the operation in which it was,
+ * and the line of victim.c, in time. Only a rank that has not met the victim yet names none: it
+ * reports at the deadline of ls_init, also where it waits in MPI_Init. After ls_finalize there is
+ * nothing to report, but the others end. mpirun is told not to kill the survivors
+ * (--enable-recovery, -disable-auto-cleanup), and each rank's shell ends a second later than the
+ * rank, because mpirun would otherwise be faster than the report. A fixed part runs always, all
+ * with TEST_LONG=1.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -32,8 +33,8 @@ typedef struct kind {
 static const kind openmpi = {"openmpi", "-q --oversubscribe --enable-recovery", "openmpi"};
 static const kind mpich = {"mpich", "-disable-auto-cleanup", "hydra"};
 
-/* What MPI carries: the messages of Lockstep's own algorithms, or the operations of the world, and of
- * all groups made from it, by MPI's. */
+/* What MPI carries: the messages of Lockstep's own algorithms, or the operations of the world, and
+ * of all groups made from it, by MPI's. */
 #define MESSAGES "LOCKSTEP_DATA_PLANE=mpi"
 #define COLLECTIVES "LOCKSTEP_BACKEND=mpi"
 
@@ -181,8 +182,8 @@ static void need(const kind *mpi)
     }
 }
 
-/* Groups with MPI's collectives are made by calls of MPI that wait for the dead rank until mpirun ends
- * their process (src/comm/mpi/collectives.c, Note [Making a communicator]). */
+/* Groups with MPI's collectives are made by calls of MPI that wait for the dead rank until mpirun
+ * ends their process (src/comm/mpi/collectives.c, Note [Making a communicator]). */
 static bool makes_sense(const char *carried, const char *way, const place *p)
 {
     const bool makes_group =
@@ -191,8 +192,8 @@ static bool makes_sense(const char *carried, const char *way, const place *p)
            (strcmp(carried, MESSAGES) == 0 || !makes_group);
 }
 
-/* Of the short run: the places that `chosen` names, each with another victim. Of the long one all, each
- * with every victim that is killed. */
+/* Of the short run: the places that `chosen` names, each with another victim. Of the long one all,
+ * each with every victim that is killed. */
 static void check_way(const kind *mpi, const char *carried, const char *way, const char *chosen)
 {
     const bool all = getenv("TEST_LONG") != NULL;

@@ -1,7 +1,7 @@
 /* A storm of kills: any rank, at any moment of a job's life, over every transport; in half of the
  * runs another rank is killed up to 50 ms after the agent has seen the first one's end, or at once
- * with it. The culprit must be right in every run: of two that are killed at once either is, but all
- * must say the same one. 500 runs with TEST_LONG=1, a few otherwise. */
+ * with it. The culprit must be right in every run: of two that are killed at once either is, but
+ * all must say the same one. 500 runs with TEST_LONG=1, a few otherwise. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

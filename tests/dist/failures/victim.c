@@ -2,12 +2,12 @@
  *
  *     victim HOW WHERE RANK FOLDER
  *     HOW    none, kill, segv, abort, exit0, exit3, stop, oom (no memory from there on)
- *     WHERE  startup, rendezvous, forward, backward, stage (the forward of its stage of a pipeline), the
- *            name of an operation (all_reduce … recv),
- *            group, between, compute, checkpoint, exit; survived: between steps, and all ranks have
- *            made a mistake on another group before, and gone on
+ *     WHERE  startup, rendezvous, forward, backward, stage (the forward of its stage of a
+ *            pipeline), the name of an operation (all_reduce … recv), group, between, compute,
+ *            checkpoint, exit; survived: between steps, and all ranks have made a mistake on
+ *            another group before, and gone on
  *            transfer: in one of many large all-reduces, mostly while its data moves
- *            forever: it trains until somebody kills a rank
+ *            forever: it trains until a rank is killed
  *
  * "Inside" an operation means: an alarm goes off in the victim while it waits for the next rank,
  * which comes late. At that moment it writes "STRIKE <monotonic seconds>" to stderr. In `compute`

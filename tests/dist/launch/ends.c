@@ -1,5 +1,5 @@
-/* How the launcher names the end of a job that was not the ranks' own doing: a rank that is stopped, a
- * terminal that is closed, memory that is short. */
+/* How the launcher names the end of a job that was not the ranks' own doing: a rank that is
+ * stopped, a terminal that is closed, memory that is short. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

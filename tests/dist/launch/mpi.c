@@ -56,8 +56,8 @@ TEST(four_ranks_sum_over_mpich)
     sums_are_right("mpich");
 }
 
-/* Without -disable-auto-cleanup mpirun of MPICH kills the other ranks, mostly before they can say anything. How
- * ranks report where it lets them: tests/dist/failures/over_mpi.c. */
+/* Without -disable-auto-cleanup mpirun of MPICH kills the other ranks, mostly before they can say
+ * anything. How ranks report where it lets them: tests/dist/failures/over_mpi.c. */
 TEST(mpirun_of_mpich_kills_the_other_ranks_of_a_dead_one_unless_they_have_named_it)
 {
     char text[1024];

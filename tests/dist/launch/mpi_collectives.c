@@ -1,5 +1,5 @@
-/* MPI's own collectives as the backend of a group (LOCKSTEP_BACKEND=mpi) under mpirun of Open MPI and
- * MPICH: every function, dtype and operator gives the native results, on 1 to 4 ranks. */
+/* MPI's own collectives as the backend of a group (LOCKSTEP_BACKEND=mpi) under mpirun of Open MPI
+ * and MPICH: every function, dtype and operator gives the native results, on 1 to 4 ranks. */
 #include "test.h"
 
 #include <limits.h>

@@ -48,8 +48,7 @@ static bool have(const char *program)
     return got.status == 0;
 }
 
-/* ---- installed launchers ----------------------------------------------------------------------
- */
+/* ---- installed launchers --------------------------------------------------------------------- */
 
 TEST(a_program_runs_under_open_mpis_mpirun)
 {
@@ -141,8 +140,7 @@ TEST(a_torch_script_runs_under_our_launcher)
     check(text, "gradient 2.0\n", 4);
 }
 
-/* ---- variables by hand --------------------------------------------------------------------------
- */
+/* ---- variables by hand ----------------------------------------------------------------------- */
 
 TEST(rank_0_that_is_started_twice_is_named)
 {
@@ -268,8 +266,7 @@ TEST(the_command_says_which_rule_fired)
           1);
 }
 
-/* ---- failing ------------------------------------------------------------------------------------
- */
+/* ---- failing --------------------------------------------------------------------------------- */
 
 TEST(a_death_is_named_by_all_though_nobody_launched_them)
 {
@@ -337,8 +334,7 @@ TEST(processes_that_do_not_fit_are_refused_in_words)
           SAYS("ls_init: %s, but %d ranks on this host are too many; a host runs at most %d"), 1);
 }
 
-/* ---- another user -------------------------------------------------------------------------------
- */
+/* ---- another user ---------------------------------------------------------------------------- */
 
 /* `as UID COMMAND…`, and a user U whose folder nobody else uses. */
 #define USERS                                                                                      \

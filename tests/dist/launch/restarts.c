@@ -77,7 +77,8 @@ TEST(what_cannot_work_is_not_tried_again)
     check("$L run -n 2 --max-restarts 3 $W mismatch", 1, 0, SAYS("not restarted: %s (%s)"));
 }
 
-/* A setting that a rank and another rank have differently: the launcher's first line has `cause`. */
+/* A setting that a rank and another rank have differently: the launcher's first line has
+ * `cause`. */
 static void check_settings(const char *command, const char *cause)
 {
     char text[512];

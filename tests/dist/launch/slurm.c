@@ -1,7 +1,8 @@
-/* Two hosts under real launchers: a Slurm cluster of two nodes that scripts/slurm-two-nodes makes for
- * each test, and mpirun of Open MPI and MPICH between the same two hosts. Nothing is set by hand: rank
- * 0 shares its address and the job's secret through the launcher. The tests with a time limit of
- * Slurm (a minute), with a node that fails, and of training over MPI run with TEST_LONG=1. */
+/* Two hosts under real launchers: a Slurm cluster of two nodes that scripts/slurm-two-nodes makes
+ * for each test, and mpirun of Open MPI and MPICH between the same two hosts. Nothing is set by
+ * hand: rank 0 shares its address and the job's secret through the launcher. The tests with a time
+ * limit of Slurm (a minute), with a node that fails, and of training over MPI run with
+ * TEST_LONG=1. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -160,8 +161,9 @@ TEST(mpichs_mpirun_starts_ranks_on_two_hosts)
 
 /* The MPI that carries the data is initialised after the hosts have met over the same connection to
  * the process manager, which must be open for it then. The MPIs use TCP: the hosts share memory.
- * Over UCX's TCP, MPI_Finalize of MPICH 4.0 does not always return: a rank that has closed its connections no
- * longer answers ranks that still close theirs. It is given up then, which mpirun takes for a crash. */
+ * Over UCX's TCP, MPI_Finalize of MPICH 4.0 does not always return: a rank that has closed its
+ * connections no longer answers ranks that still close theirs. It is given up then, which mpirun
+ * takes for a crash. */
 #define OVER_MPI                                                                                   \
     "export LOCKSTEP_DATA_PLANE=mpi LOCKSTEP_TIMEOUT=10 LOCKSTEP_DEBUG=info "                      \
     "OMPI_MCA_btl_tcp_if_include=10.98.0.0/24 "                                                    \
@@ -210,8 +212,8 @@ TEST(mpich_carries_the_data_between_hosts_that_met_over_pmi)
     check_over_mpi(hosts, "mpich", MPICH "$R $E/01_hello_all_reduce");
 }
 
-/* A test of collectives, and training: the same losses as on one host without MPI, and as many bytes on the
- * cable as MPI was given to send to the other host. */
+/* A test of collectives, and training: the same losses as on one host without MPI, and as many
+ * bytes on the cable as MPI was given to send to the other host. */
 static void check_training(const char *mpi, const char *launcher, const char *options)
 {
     char text[3072];
@@ -244,8 +246,8 @@ TEST_OF(training_over_mpich_between_hosts_gives_the_losses_of_one_host, 0, LONG_
     check_training("mpich", MPICH, "");
 }
 
-/* An unchanged program under the interposer: MPI serves all of it, and one line says why. MPICH's own
- * MPI_Finalize does not always end here, with or without the interposer (2 of 12 runs). */
+/* An unchanged program under the interposer: MPI serves all of it, and one line says why. MPICH's
+ * own MPI_Finalize does not always end here, with or without the interposer (2 of 12 runs). */
 static void check_unchanged(const char *mpi, const char *launcher)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -314,8 +316,8 @@ TEST(pods_of_an_indexed_job_go_on_after_a_drain)
     free(got.text);
 }
 
-/* What the environment gives, what the command line gives, and the number of hosts that results: the
- * world is complete only if all agree. */
+/* What the environment gives, what the command line gives, and the number of hosts that results:
+ * the world is complete only if all agree. */
 TEST(options_come_from_kubeflows_variables)
 {
     static const char *const cases[][2] = {
@@ -339,8 +341,9 @@ TEST(options_come_from_kubeflows_variables)
 
 /* ---- time limit, failure -------------------------------------------------------------------- */
 
-/* The batch script of docs/launching.md as it stands there, on text of its own. `until_over` waits for
- * the end of the job, without the two minutes that Slurm waits before it starts a job again. `reference` is the same training at one go. */
+/* The batch script of docs/launching.md as it stands there, on text of its own. `until_over` waits
+ * for the end of the job, without the two minutes that Slurm waits before it starts a job again.
+ * `reference` is the same training at one go. */
 #define BATCH                                                                                      \
     "export RUN=$PWD/run; T=\"$O --every 500 --steps $STEPS\"\n"                                   \
     "reference() { lockstep run -n 4 lockstep train gpt $T --log-losses whole >/dev/null 2>&1; "   \
@@ -365,8 +368,8 @@ TEST_OF(a_batch_job_goes_on_after_its_time_limit, 0, LONG_SECONDS)
     free(got.text);
 }
 
-/* Every process of node 2 dies, slurmd among them: the ranks of node 1 name the node, and Slurm queues
- * the job again when it finds the node down. */
+/* Every process of node 2 dies, slurmd among them: the ranks of node 1 name the node, and Slurm
+ * queues the job again when it finds the node down. */
 TEST_OF(a_batch_job_goes_on_after_a_node_has_failed, 0, LONG_SECONDS)
 {
     need_long();

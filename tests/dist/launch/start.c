@@ -1,5 +1,5 @@
-/* The start of a job: on a busy host, under limits, without parts of the system, and with ranks that
- * do not come. */
+/* The start of a job: on a busy host, under limits, without parts of the system, and with ranks
+ * that do not come. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* A program of MPI that goes wrong. `strikes CASE RANK`: rank RANK dies in a loop of all-reduces, or makes a
- * mistake. test_unchanged.c runs it under the interposer. */
+/* A program of MPI that goes wrong. `strikes CASE RANK`: rank RANK dies in a loop of all-reduces,
+ * or makes a mistake. test_unchanged.c runs it under the interposer. */
 #include <mpi.h>
 #include <signal.h>
 #include <stdio.h>

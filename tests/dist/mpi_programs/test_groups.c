@@ -1,5 +1,5 @@
-/* ls_group_from_mpi, and ls_init in programs that initialise MPI themselves, under mpirun of Open MPI and
- * MPICH, where they are installed. */
+/* ls_group_from_mpi, and ls_init in programs that initialise MPI themselves, under mpirun of Open
+ * MPI and MPICH, where they are installed. */
 #include "under_mpi.h"
 
 static void groups_are_right(const char *mpi)
@@ -98,8 +98,8 @@ TEST(errors_are_said_over_mpich)
     errors_are_said("mpich");
 }
 
-/* Rank 1 of 3 is a world of its own; the other two then wait for it in ls_init until their deadline,
- * so here both ranks of 2 are worlds of their own. */
+/* Rank 1 of 3 is a world of its own; the other two then wait for it in ls_init until their
+ * deadline, so here both ranks of 2 are worlds of their own. */
 TEST(a_rank_of_another_job_is_named)
 {
     need_mpi("openmpi", "groups");
@@ -111,8 +111,8 @@ TEST(a_rank_of_another_job_is_named)
         2);
 }
 
-/* With its data over MPI the engine's thread calls MPI beside the program. The first rank that ends with the error
- * makes mpirun end the other, which may not have said it by then. */
+/* With its data over MPI the engine's thread calls MPI beside the program. The first rank that ends
+ * with the error makes mpirun end the other, which may not have said it by then. */
 static void a_thread_level_is_refused(const char *mpi)
 {
     char text[512];

@@ -1,5 +1,5 @@
-/* The interposer: an unchanged program of MPI gets the same results with it as without, and a mistake or a
- * death is named. Under mpirun of Open MPI and MPICH, where they are installed. */
+/* The interposer: an unchanged program of MPI gets the same results with it as without, and a
+ * mistake or a death is named. Under mpirun of Open MPI and MPICH, where they are installed. */
 #include "under_mpi.h"
 
 /* `served MPI N PROGRAM ARGUMENT…` is `under` with the interposer. */
@@ -114,8 +114,8 @@ TEST(the_error_handler_of_the_communicator_is_called)
          "got an error: MPI_Allreduce: all_reduce #501", 3);
 }
 
-/* Not over MPICH: its mpirun ends the ranks of a job in which one dies, mostly before they can say why, with
- * -disable-auto-cleanup, too (named in 3 of 8 runs). There only the end is looked at. */
+/* Not over MPICH: its mpirun ends the ranks of a job in which one dies, mostly before they can say
+ * why, with -disable-auto-cleanup, too (named in 3 of 8 runs). There only the end is looked at. */
 TEST(a_dead_rank_is_named_and_the_job_ends)
 {
     said("openmpi", "served openmpi 3 strikes killed 1 2>&1 | grep -m1 'lockstep: rank'",

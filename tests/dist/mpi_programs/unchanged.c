@@ -1,7 +1,8 @@
-/* A program of MPI that does not know Lockstep: every blocking collective with many types, operators and
- * counts, on several communicators. `unchanged write FILE` records what each rank gets in FILE.RANK;
- * `unchanged compare FILE` compares, bit by bit, or for sums of floats with the error of another order of
- * addition. test_unchanged.c runs the one without and the other with the interposer. */
+/* A program of MPI that does not know Lockstep: every blocking collective with many types,
+ * operators and counts, on several communicators. `unchanged write FILE` records what each rank
+ * gets in FILE.RANK; `unchanged compare FILE` compares, bit by bit, or for sums of floats with the
+ * error of another order of addition. test_unchanged.c runs the one without and the other with the
+ * interposer. */
 #include <math.h>
 #include <mpi.h>
 #include <stdbool.h>
@@ -71,7 +72,8 @@ uint32_t draw(void)
     return state >> 8;
 }
 
-/* The world, a duplicate, reversed parts, and a communicator made again and again after it is freed. */
+/* The world, a duplicate, reversed parts, and a communicator made again and again after it is
+ * freed. */
 static void on_all_communicators(int rank)
 {
     MPI_Comm duplicate, part;

@@ -64,7 +64,8 @@ static void uniform(const side *send, const side *receive, int turn, bool in_pla
     record(out, all, 0);
 }
 
-/* Block r has a length that depends on r; blocks lie in the reverse order, with gaps of an element. */
+/* Block r has a length that depends on r; blocks lie in the reverse order, with gaps of an
+ * element. */
 static void unequal(const side *send, const side *receive, int elements, bool in_place,
                     MPI_Comm comm)
 {
@@ -105,8 +106,8 @@ static void unequal(const side *send, const side *receive, int elements, bool in
     record(out, all, 0);
 }
 
-/* Predefined types (MPICH 4.0 cannot move many pairs, or any in place), and one signature of 2 * n integers
- * written as different types by the ranks. */
+/* Predefined types (MPICH 4.0 cannot move many pairs, or any in place), and one signature of 2 * n
+ * integers written as different types by the ranks. */
 void movers(MPI_Comm comm)
 {
     const MPI_Datatype plain[] = {MPI_CHAR,   MPI_SHORT, MPI_INT,
@@ -197,8 +198,8 @@ void progress(int rank, int size)
     free(large);
 }
 
-/* Threads of MPI_THREAD_MULTIPLE, each with its own communicator, whose first collectives and messages
- * overlap in any order. */
+/* Threads of MPI_THREAD_MULTIPLE, each with its own communicator, whose first collectives and
+ * messages overlap in any order. */
 static void *thread_main(void *arg)
 {
     MPI_Comm comm = *(MPI_Comm *)arg;

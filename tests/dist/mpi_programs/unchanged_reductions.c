@@ -17,9 +17,9 @@ typedef struct type {
     kind kind;
 } type;
 
-/* Numbers in (-1,1), or for products near 1; truth values; integers: any for bits, else small ones. The
- * sums of 8 and 16 bits of Open MPI 4.1 do not wrap around, its minimum of unsigned long and MPICH 4.0's of
- * unsigned short are wrong for large numbers. */
+/* Numbers in (-1,1), or for products near 1; truth values; integers: any for bits, else small ones.
+ * The sums of 8 and 16 bits of Open MPI 4.1 do not wrap around, its minimum of unsigned long and
+ * MPICH 4.0's of unsigned short are wrong for large numbers. */
 static void fill(const type *t, int count, MPI_Op op)
 {
     const bool product = op == MPI_PROD;

@@ -1,5 +1,5 @@
-/* What ls_init says when the system refuses one rank of two memory, descriptors or shared memory: each
- * call fails in turn, until a job comes through. No rank waits for the one that failed. */
+/* What ls_init says when the system refuses one rank of two memory, descriptors or shared memory:
+ * each call fails in turn, until a job comes through. No rank waits for the one that failed. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -503,8 +503,8 @@ static ls_status receive(void)
     return ls_all_reduce(ls_world(), x, x, 300000, LS_FLOAT32, LS_SUM, NULL, NULL);
 }
 
-/* Measured links may choose a program that needs no such memory. Messages that come before they are expected
- * take less: without memory for one, it is asked for again later. */
+/* Measured links may choose a program that needs no such memory. Messages that come before they are
+ * expected take less: without memory for one, it is asked for again later. */
 TEST(memory_that_is_refused_to_a_collective_between_hosts_is_named)
 {
     CHECK(setenv("LOCKSTEP_TUNE", "off", 1) == 0);
@@ -531,7 +531,8 @@ static int no_memory_for_traces(const ls__env *env, const char *name, size_t byt
                : ls__env_posix()->shm_create(ls__env_posix(), name, bytes);
 }
 
-/* One end of a job's trace, as on hosts of their own: by a copy of the board, on which the other rank is none. */
+/* One end of a job's trace, as on hosts of their own: by a copy of the board, on which the other
+ * rank is none. */
 static int call_from_afar(void (*end)(ls__comm *comm), const char *abort_for)
 {
     const int rank = atoi(getenv("RANK"));

@@ -321,8 +321,8 @@ static void check_damaged(transfer *start, int64_t bytes, int64_t at)
     free(x);
 }
 
-/* The sender sees a connection that the receiver has closed; the job's root cause is the damage, not
- * that. */
+/* The sender sees a connection that the receiver has closed; the job's root cause is the damage,
+ * not that. */
 static int ends_by_damage(void *arg)
 {
     static unsigned char x[50000];
@@ -441,8 +441,8 @@ static void keep_heartbeats(ls_log_level level, const char *text, void *arg)
     }
 }
 
-/* Each rank waits for the other. Rank 1 does nothing for a while, as if it was stopped, and then looks for
- * silent ranks before it has read what came meanwhile. */
+/* Each rank waits for the other. Rank 1 does nothing for a while, as if it was stopped, and then
+ * looks for silent ranks before it has read what came meanwhile. */
 DIST_TEST(a_rank_that_stands_still_is_warned_of_and_blames_nobody, 2)
 {
     ls_work *work = NULL;

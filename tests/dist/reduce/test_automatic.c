@@ -1,5 +1,5 @@
-/* Buckets whose sizes Lockstep chooses: they are found after some steps, alike on all ranks, and change no
- * bit; sizes, maps and modes that the caller chose stay. */
+/* Buckets whose sizes Lockstep chooses: they are found after some steps, alike on all ranks, and
+ * change no bit; sizes, maps and modes that the caller chose stay. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

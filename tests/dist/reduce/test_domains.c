@@ -1,5 +1,5 @@
-/* Gradients that are summed over one group and divided by another's size, against a plain twin: every
- * rank knows what every other rank's gradients were and adds them up by itself in float64.
+/* Gradients that are summed over one group and divided by another's size, against a plain twin:
+ * every rank knows what every other rank's gradients were and adds them up by itself in float64.
  *
  *     ranks 0 1 2 3 (4 5 6 7)      rows 01 23 (45 67)      columns 02(46) 13(57): one expert each
  */

@@ -1,5 +1,5 @@
-/* Tables of which only the reached rows are sent between hosts, beside reducers and wrappers that send whole
- * tables: the averages have the same bits. */
+/* Tables of which only the reached rows are sent between hosts, beside reducers and wrappers that
+ * send whole tables: the averages have the same bits. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,7 +38,8 @@ static ls_reducer *make(ls_reducer_param params[PARAMS], int64_t rows, ls_reduce
     return r;
 }
 
-/* What a rank reaches in a round: 20 rows, some of them twice; none; every row; or nothing is said. */
+/* What a rank reaches in a round: 20 rows, some of them twice; none; every row; or nothing is
+ * said. */
 enum kind { FEW, NONE, EVERY, UNSAID, UNUSED, KINDS };
 
 static enum kind kind_of(int rank, int round)
@@ -172,8 +173,8 @@ DIST_TESTS(rows_of_tables_give_the_bits_of_whole_ones_on_, _ranks, 1, 2, 3, 4, 5
     }
 }
 
-/* What a local backward has added is averaged, though the next one does not reach its row: here the last
- * byte of the row alone, which is all that 2.0f has. */
+/* What a local backward has added is averaged, though the next one does not reach its row: here the
+ * last byte of the row alone, which is all that 2.0f has. */
 DIST_TEST(a_row_that_is_zero_but_for_its_last_byte_is_sent, 2)
 {
     const int64_t other = 9;

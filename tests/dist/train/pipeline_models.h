@@ -138,10 +138,10 @@ typedef struct use {
     bool recompute;
     bool steps; /* the pipeline does, with the optimizer */
     const char *cut;
-    bool
-        short_last; /* the last micro-batch has fewer samples, and sizes change from step to step */
-    bool lengths;   /* so do those of the sequences */
-    bool mixed;     /* bfloat16 in every second step */
+    bool short_last; /* the last micro-batch has fewer samples, and sizes change from step to
+                        step */
+    bool lengths;    /* so do those of the sequences */
+    bool mixed;      /* bfloat16 in every second step */
 } use;
 
 static inline int rows_of(const use *u, int step, int m)

@@ -97,7 +97,7 @@ DIST_TEST(two_replicas_under_autocast_stay_equal_to_the_last_bit, 2)
     train_both();
 }
 
-/* ---- parameters that are bfloat16 themselves --------------------------------------------------- */
+/* ---- parameters that are bfloat16 themselves ------------------------------------------------- */
 
 enum { WIDE = 40, MIXED_STEPS = 20 };
 

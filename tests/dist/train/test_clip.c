@@ -38,7 +38,8 @@ static void add(ls_module *m, const char *name, int rank, int64_t count, ls_dtyp
     CHECK_OK(ls_backward(ls_sum(ls_mul(ls_cast(value, LS_FLOAT32), by))));
 }
 
-/* Rank r has 40 + r elements of its own, some of them bfloat16, between two replicated parameters. */
+/* Rank r has 40 + r elements of its own, some of them bfloat16, between two replicated
+ * parameters. */
 static ls_module *make_model(int rank)
 {
     LS_SCOPE;

@@ -565,8 +565,8 @@ static void leave_behind(ls_module **ddp, ls_module **plain, ls_optim **optim)
     CHECK_OK(ls_finalize());
 }
 
-/* In the wrong order, but valgrind and ASan must agree that it is harmless; also when another runtime
- * has begun, whose tensors may have the same handles. */
+/* In the wrong order, but valgrind and ASan must agree that it is harmless; also when another
+ * runtime has begun, whose tensors may have the same handles. */
 TEST(what_is_freed_after_finalize_frees_nothing_else)
 {
     for (int again = 0; again < 2; again++) {

@@ -100,7 +100,8 @@ TEST(a_label_outside_the_classes_is_named_and_ends_all_ranks)
     end();
 }
 
-/* What `make demo` shows, short: losses, the other model's, replicas, and the prompt gone on with. */
+/* What `make demo` shows, short: losses, the other model's, replicas, and the prompt gone on
+ * with. */
 TEST(the_text_example_learns_judges_and_writes)
 {
     start();

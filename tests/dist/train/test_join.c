@@ -1,4 +1,5 @@
-/* Ranks with unequal numbers of batches (ls_ddp_join) against a twin in float64 that has all batches:
+/* Ranks with unequal numbers of batches (ls_ddp_join) against a twin in float64 that has all
+ * batches:
  *
  *     y = (dense + expert of the rank's half) x + bias,   loss = mean of (y - t)^2
  *

@@ -1,4 +1,5 @@
-/* Local steps (ls_ddp_set_local, ls_ddp_average) against a twin in float64 that trains all replicas:
+/* Local steps (ls_ddp_set_local, ls_ddp_average) against a twin in float64 that trains all
+ * replicas:
  *
  *     y = weight x + bias,   loss = mean of (y - t)^2,   SGD with momentum
  *
@@ -267,8 +268,8 @@ DIST_TEST(each_parameter_is_averaged_over_its_own_group, 4)
 
 /* ---- the mode begins and ends --------------------------------------------------------------- */
 
-/* With the momentum averaged the replicas stay equal afterwards, which every step checks; then a bit is
- * flipped. */
+/* With the momentum averaged the replicas stay equal afterwards, which every step checks; then a
+ * bit is flipped. */
 DIST_TEST(the_replica_check_resumes_after_the_average, 3)
 {
     ls_module *ddp =

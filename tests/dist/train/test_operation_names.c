@@ -1,5 +1,5 @@
-/* The names of operations that the library itself calls: a rank ends after one, and the report of the others names
- * it as that rank's last operation. */
+/* The names of operations that the library itself calls: a rank ends after one, and the report of
+ * the others names it as that rank's last operation. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

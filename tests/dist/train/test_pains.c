@@ -1,8 +1,8 @@
 /* Programs that PyTorch answers with an error or a hang, named after the thread that reported them.
  * Most have their tests elsewhere: the table below, which a test compares with those that run.
  *
- * pytorch 97106, 137260 (slow start), 127964, 159942 (pipelines) and gloo 158, 169, 248 (slow on CPU) are
- * not errors: see docs/performance.md. */
+ * pytorch 97106, 137260 (slow start), 127964, 159942 (pipelines) and gloo 158, 169, 248 (slow on
+ * CPU) are not errors: see docs/performance.md. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,7 +66,8 @@ static const pain pains[] = {
      "train/test_sync_batch_norm", "a_rank_that_joins_is_refused_and_the_others_hear_of_it"},
 };
 
-/* The program has the test under this very name, so tests/run runs it with all others of that program. */
+/* The program has the test under this very name, so tests/run runs it with all others of that
+ * program. */
 static void check_runs(const pain *row)
 {
     char command[1200], line[300];
@@ -161,8 +162,8 @@ DIST_TEST(pytorch_43259_a_forward_without_gradients_before_the_backward_changes_
     ls_module_free(twin);
 }
 
-/* "Expected to mark a variable ready only once": one module in two forward passes of one loss, as in
- * contrastive learning; the number of passes differs between ranks and steps. */
+/* "Expected to mark a variable ready only once": one module in two forward passes of one loss, as
+ * in contrastive learning; the number of passes differs between ranks and steps. */
 DIST_TEST(lightning_8382_parameters_of_several_forward_passes_are_ready_once, 3)
 {
     ls_module *twin = perceptron(), *ddp = ls_ddp_new(perceptron(), ls_world(), NULL);

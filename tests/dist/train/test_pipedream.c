@@ -1,6 +1,6 @@
-/* Asynchronous pipelines against their staleness twin: one process that computes each micro-batch with
- * the versions of the parameters that the papers give its stages (Narayanan et al. 2019, section 3.3;
- * 2021, section 3.1). Losses and parameters are equal to the last bit. */
+/* Asynchronous pipelines against their staleness twin: one process that computes each micro-batch
+ * with the versions of the parameters that the papers give its stages (Narayanan et al. 2019,
+ * section 3.3; 2021, section 3.1). Losses and parameters are equal to the last bit. */
 #include "says.h"
 #include "test.h"
 

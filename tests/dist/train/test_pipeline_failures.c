@@ -1,4 +1,5 @@
-/* Pipelines whose ranks differ: one fails while the others wait, one ends, one computes no gradient. */
+/* Pipelines whose ranks differ: one fails while the others wait, one ends, one computes no
+ * gradient. */
 #include "test.h"
 
 #include <unistd.h>
@@ -141,7 +142,8 @@ DIST_TEST(micro_batches_that_reach_no_parameter_count_in_the_mean_of_replicas, 3
 
 /* ---- failures ----------------------------------------------------------------------------- */
 
-/* Rank 0 gives no input for one micro-batch. Nobody ends, so only what is said ends the others' waits. */
+/* Rank 0 gives no input for one micro-batch. Nobody ends, so only what is said ends the others'
+ * waits. */
 static void check_failure(const char *schedule, const char *axes, const char *replicas)
 {
     LS_SCOPE;

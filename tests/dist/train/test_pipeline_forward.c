@@ -106,7 +106,8 @@ static void check_memory(int chunks, int most)
     ls_module_free(net);
 }
 
-/* On rank 1 the micro-batch received ahead, the one being computed, and two results of its layers. */
+/* On rank 1 the micro-batch received ahead, the one being computed, and two results of its
+ * layers. */
 DIST_TEST(activations_are_freed_as_soon_as_they_were_read, 2)
 {
     check_memory(0, 4);

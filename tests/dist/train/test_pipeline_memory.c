@@ -1,5 +1,5 @@
-/* Memory of pipelines as they run, beside what the verifier says of their tables: what stages keep for
- * their backwards is counted byte for byte, and the tensors' allocator agrees. */
+/* Memory of pipelines as they run, beside what the verifier says of their tables: what stages keep
+ * for their backwards is counted byte for byte, and the tensors' allocator agrees. */
 #include "test.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Pitfalls of pipelines, each beside the whole model in one process: losses scaled once, micro-batches
- * of unequal size, norms of gradients that tied parameters enter once. */
+/* Pitfalls of pipelines, each beside the whole model in one process: losses scaled once,
+ * micro-batches of unequal size, norms of gradients that tied parameters enter once. */
 #include "says.h"
 #include "test.h"
 

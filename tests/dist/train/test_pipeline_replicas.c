@@ -1,7 +1,8 @@
-/* Stages with several ranks against their sequential twin (schedule.h, Note [Meaning of a table]): one
- * process adds the gradients of each replica's micro-batches in ascending order, then these sums over the
- * ranks of the stage in the order of an all_reduce, and divides once. Losses and parameters are equal to
- * the last bit, and close to those of accumulation over all micro-batches. */
+/* Stages with several ranks against their sequential twin (schedule.h, Note [Meaning of a table]):
+ * one process adds the gradients of each replica's micro-batches in ascending order, then these
+ * sums over the ranks of the stage in the order of an all_reduce, and divides once. Losses and
+ * parameters are equal to the last bit, and close to those of accumulation over all
+ * micro-batches. */
 #include "test.h"
 
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* Twenty steps of a GPT with dropout: the file of the losses that the last stage writes under each schedule is, byte
- * for byte, that of one process that accumulates gradients over the same micro-batches. */
+/* Twenty steps of a GPT with dropout: the file of the losses that the last stage writes under each
+ * schedule is, byte for byte, that of one process that accumulates gradients over the same
+ * micro-batches. */
 #include "test.h"
 
 #include <stdio.h>

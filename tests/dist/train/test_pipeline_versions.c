@@ -1,6 +1,6 @@
-/* The versions of asynchronous pipelines, looked at from inside: a log of the version that each forward
- * and backward reads, the bytes of the stashes, and how well such a pipeline learns. test_pipedream.c
- * compares their bits with the twin's. */
+/* The versions of asynchronous pipelines, looked at from inside: a log of the version that each
+ * forward and backward reads, the bytes of the stashes, and how well such a pipeline learns.
+ * test_pipedream.c compares their bits with the twin's. */
 #include "test.h"
 
 #include <stdio.h>
@@ -75,7 +75,8 @@ static ls_tensor *sum_of(void *arg, ls_tensor *output, ls_tensor *target)
     return ls_sum(output);
 }
 
-/* Narayanan et al. 2019, section 3.3, and 2021, section 3.1; with vertical sync that of the first stage. */
+/* Narayanan et al. 2019, section 3.3, and 2021, section 3.1; with vertical sync that of the first
+ * stage. */
 static int version_of(int m, bool vertical_sync)
 {
     const int behind = ls_world_size() - 1 - (vertical_sync ? 0 : ls_rank());

@@ -61,7 +61,8 @@ DIST_TESTS(a_model_of_any_size_reaches_, _ranks_in_one_operation, 2, 3, 4, 8)
     CHECK_INT(operations_of(30), small);
 }
 
-/* The head belongs to even and to odd ranks apart: its first values are those of each half's rank 0. */
+/* The head belongs to even and to odd ranks apart: its first values are those of each half's rank
+ * 0. */
 static void place_head(void *arg, const char *name, const ls_tensor *param, ls_ddp_place *place)
 {
     (void)param;

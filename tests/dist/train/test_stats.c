@@ -1,5 +1,5 @@
-/* What DDP knows about a run: where the time of a step goes, which rank the others wait for, the timeline
- * of gradients, and whether the replicas are still equal. */
+/* What DDP knows about a run: where the time of a step goes, which rank the others wait for, the
+ * timeline of gradients, and whether the replicas are still equal. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

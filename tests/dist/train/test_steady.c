@@ -1,8 +1,8 @@
 /* After the first steps a training step asks the system for no memory at all: every allocation
- * function of libc is counted, on all threads of the rank, but for the calls of other libraries: the
- * matrix library (oneDNN takes a buffer per product, and objects by the C++ library) and an MPI. MPICH
- * takes a table in each MPI_Testsome of more than 64 requests, which are 3 ranks and more; Open MPI's
- * lists of fragments grow at times. */
+ * function of libc is counted, on all threads of the rank, but for the calls of other libraries:
+ * the matrix library (oneDNN takes a buffer per product, and objects by the C++ library) and an
+ * MPI. MPICH takes a table in each MPI_Testsome of more than 64 requests, which are 3 ranks and
+ * more; Open MPI's lists of fragments grow at times. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <execinfo.h>

@@ -1,9 +1,9 @@
-/* Batch norm over the ranks of a group: each rank has some samples of a batch, in uneven shares. The
- * reference is plain batch norm on the whole batch, which every rank computes for itself.
+/* Batch norm over the ranks of a group: each rank has some samples of a batch, in uneven shares.
+ * The reference is plain batch norm on the whole batch, which every rank computes for itself.
  *
- * Bounds: u = 2^-24 is float32's rounding. An element of y or dx is a few operations on statistics that
- * are rounded once, so 64 u of the largest one. A sum of M terms is right to M u of the largest
- * term; with bfloat16 each result is rounded once more, to 2^-8 of the largest. */
+ * Bounds: u = 2^-24 is float32's rounding. An element of y or dx is a few operations on statistics
+ * that are rounded once, so 64 u of the largest one. A sum of M terms is right to M u of the
+ * largest term; with bfloat16 each result is rounded once more, to 2^-8 of the largest. */
 #include <math.h>
 #include <string.h>
 
@@ -357,8 +357,8 @@ DIST_TEST(recomputed_segments_exchange_again_and_give_the_same_gradients, 3)
     compare_training(true, false, false);
 }
 
-/* The rank without data has weight 0: its backward computes nothing, but it runs the segment again for
- * the exchanges that the others wait for. */
+/* The rank without data has weight 0: its backward computes nothing, but it runs the segment again
+ * for the exchanges that the others wait for. */
 DIST_TEST(a_rank_with_an_empty_batch_recomputes_with_the_others, 3)
 {
     compare_training(true, true, false);

@@ -1,11 +1,12 @@
-/* A training program with something of everything that a trace shows, for tests/programs/test_trace.py.
+/* A training program with something of everything that a trace shows, for
+ * tests/programs/test_trace.py.
  *
  *     traced STEPS [END RANK STEP]
  *     traced STEPS save FOLDER      one checkpoint after each step
  *     END: how RANK ends in STEP: kill (SIGKILL), exit (status 3, without ls_finalize)
  *
- * Each step reads a batch ahead, runs a data-parallel model with a part that is recomputed, passes a
- * message around the ring of ranks, and sleeps for a while in its own code. */
+ * Each step reads a batch ahead, runs a data-parallel model with a part that is recomputed, passes
+ * a message around the ring of ranks, and sleeps for a while in its own code. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

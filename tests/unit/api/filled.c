@@ -1,5 +1,5 @@
-/* Structs that the library fills, each of them: as far as the size that the caller states reaches. A new
- * one belongs into the table; tests/tidy looks for it. */
+/* Structs that the library fills, each of them: as far as the size that the caller states reaches.
+ * A new one belongs into the table; tests/tidy looks for it. */
 #include <string.h>
 
 #include <lockstep/lockstep.h>

@@ -15,7 +15,7 @@
 #include "scratch.h"
 #include "test.h"
 
-/* ---- a use of every option struct: LS_OK where the options are good --------------------------- */
+/* ---- a use of every option struct: LS_OK where the options are good -------------------------- */
 
 static ls_tensor *image(void)
 {
@@ -330,7 +330,7 @@ static ls_status use_init(const ls_init_options *o)
     return status;
 }
 
-/* ---- the table -------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 #define BYTES_MAX 512
 
@@ -508,7 +508,7 @@ TEST(options_of_models_are_refused_alike)
     end();
 }
 
-/* ---- defaults --------------------------------------------------------------------------------- */
+/* ---- defaults -------------------------------------------------------------------------------- */
 
 TEST(defaults_by_function_by_macro_and_by_name)
 {
@@ -541,7 +541,7 @@ TEST(defaults_by_function_by_macro_and_by_name)
     CHECK_STATUS(ls_options_defaults("ls_sgd_options", &(ls_sgd_options){0}), LS_ERR_INVALID);
 }
 
-/* ---- structs in lists ---------------------------------------------------------------------------- */
+/* ---- structs in lists ------------------------------------------------------------------------ */
 
 /* Structs in lists, and the table of functions of a visitor. */
 TEST(list_items_visitors_and_batches_state_their_size)

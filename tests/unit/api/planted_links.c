@@ -1,5 +1,5 @@
-/* Whoever may write to a folder puts a link to another file of this user's where the library is about
- * to make one, at the last moment each time: no call writes to that other file. */
+/* Whoever may write to a folder puts a link to another file of this user's where the library is
+ * about to make one, at the last moment each time: no call writes to that other file. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -182,7 +182,8 @@ TEST(plans_are_not_written_through_a_link)
     end();
 }
 
-/* A link that was there before is replaced, and so is a pipe; the file behind a second name stays. */
+/* A link that was there before is replaced, and so is a pipe; the file behind a second name
+ * stays. */
 TEST(what_lies_in_the_place_of_a_new_file_is_replaced)
 {
     char path[256];

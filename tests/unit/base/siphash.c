@@ -1,5 +1,5 @@
-/* SipHash-1-3 against Python's: PYTHONHASHSEED=0 python3 -c 'print(hex(hash(bytes(range(n)))))', whose
- * key is then 0 (sys.hash_info.algorithm is "siphash13"). */
+/* SipHash-1-3 against Python's: PYTHONHASHSEED=0 python3 -c 'print(hex(hash(bytes(range(n)))))',
+ * whose key is then 0 (sys.hash_info.algorithm is "siphash13"). */
 #include "base/siphash.h"
 
 #include "test.h"

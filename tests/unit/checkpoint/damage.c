@@ -150,8 +150,7 @@ TEST(missing_exchanged_and_strange_files_are_seen)
     CHECK_OK(ls_finalize());
 }
 
-/* ---- the folder's rules -----------------------------------------------------------------------
- */
+/* ---- the folder's rules ---------------------------------------------------------------------- */
 
 TEST(without_a_checkpoint_or_a_whole_one_load_says_which)
 {
@@ -420,8 +419,7 @@ TEST(a_replaced_step_whose_new_one_did_not_come_is_put_back)
     CHECK_OK(ls_finalize());
 }
 
-/* ---- mismatches -------------------------------------------------------------------------------
- */
+/* ---- mismatches ------------------------------------------------------------------------------ */
 
 typedef struct other {
     small base;

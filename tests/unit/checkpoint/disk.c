@@ -1,5 +1,5 @@
-/* What is asked of the disk when a folder is new, when a step is saved again, and when it gives a byte at
- * a time. */
+/* What is asked of the disk when a folder is new, when a step is saved again, and when it gives a
+ * byte at a time. */
 #include "faults.h"
 #include "says.h"
 
@@ -122,7 +122,8 @@ static int rename_no_more(const ls__env *env, const char *from, const char *to)
     return good_renames-- > 0 ? ls__env_posix()->rename(ls__env_posix(), from, to) : -EIO;
 }
 
-/* The step is replaced by a second save of it, whose rename fails, and the first one's way back too. */
+/* The step is replaced by a second save of it, whose rename fails, and the first one's way back
+ * too. */
 TEST(a_step_that_cannot_be_put_back_is_put_back_by_the_next_open)
 {
     static faults f;

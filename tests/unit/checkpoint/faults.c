@@ -138,9 +138,9 @@ TEST(the_order_is_files_manifest_folder_rename_parent)
     small_remove(folder);
 }
 
-/* Whichever call of opening and loading fails for a passing reason: the newest checkpoint loads, or an
- * error with the reason ends the load. Never is the older one loaded, and never the newest one set
- * aside. */
+/* Whichever call of opening and loading fails for a passing reason: the newest checkpoint loads, or
+ * an error with the reason ends the load. Never is the older one loaded, and never the newest one
+ * set aside. */
 static void fail_every_call_of_a_load(int error)
 {
     static faults f;
@@ -186,8 +186,7 @@ TEST(a_passing_reason_ends_a_load_and_sets_no_checkpoint_aside)
     }
 }
 
-/* ---- signals, and another job that writes -----------------------------------------------------
- */
+/* ---- signals, and another job that writes ---------------------------------------------------- */
 
 static void ask_to_stop(void *arg)
 {
@@ -279,7 +278,7 @@ TEST(a_load_while_another_job_saves_finds_a_whole_one)
     CHECK(newer >= 3 && older >= 2);
 }
 
-/* ---- a file system that hangs ----------------------------------------------------------------- */
+/* ---- a file system that hangs ---------------------------------------------------------------- */
 
 #define SAID_BYTES 32768
 
@@ -323,8 +322,8 @@ static void check_lost(const char *folder, ls_status status)
 }
 
 /* The n-th call of a save of step 2 hangs; whether there was one. Once the step is complete, a call
- * that hangs only costs the removal of older ones. The faults stay for the thread that hangs, and so
- * does the object's lock. */
+ * that hangs only costs the removal of older ones. The faults stay for the thread that hangs, and
+ * so does the object's lock. */
 static bool hang_once(const char *folder, bool async, int n, char *what)
 {
     faults *f = new_faults();
@@ -526,8 +525,8 @@ static void hang_at_page(int signal, siginfo_t *info, void *context)
     atomic_store(&page_hangs, 0);
 }
 
-/* The second page is one of an empty file: reading it raises SIGBUS, the one signal that the library's
- * threads do not block. */
+/* The second page is one of an empty file: reading it raises SIGBUS, the one signal that the
+ * library's threads do not block. */
 static int map_with_a_hung_page(const ls__env *env, const char *path, void **out, size_t *bytes)
 {
     const struct sigaction action = {.sa_sigaction = hang_at_page, .sa_flags = SA_SIGINFO};

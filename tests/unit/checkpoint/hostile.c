@@ -153,8 +153,8 @@ static void write_empty_tensors(const char *name, int first, int count)
     free(text);
 }
 
-/* An index of files of equal numbers of tensors, of which it lists the first. 0 tensors: all files are
- * names of the file "one", which is written before. */
+/* An index of files of equal numbers of tensors, of which it lists the first. 0 tensors: all files
+ * are names of the file "one", which is written before. */
 static const char *write_index(int files, int tensors, int distance)
 {
     const size_t room = 64 + (size_t)files * 64;

@@ -27,8 +27,7 @@ TEST(a_kill_at_any_call_of_a_save_loses_nothing)
     small_remove(folder);
 }
 
-/* ---- kill at every system call ----------------------------------------------------------------
- */
+/* ---- kill at every system call --------------------------------------------------------------- */
 
 #define NO_STRACE                                                                                  \
     "strace is missing or cannot run the saver (apt-get install strace); the env table's kills "   \

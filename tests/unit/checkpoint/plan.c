@@ -1,7 +1,7 @@
-/* Who writes what. Every rank's plan follows from the tables of all ranks, which are given to it here as
- * texts, without messages: all plans are the same; put together, the parts of all ranks are every
- * tensor exactly once; each lies in one piece of memory of a rank that shows it; and the shares are
- * near to even, however uneven the tensors. */
+/* Who writes what. Every rank's plan follows from the tables of all ranks, which are given to it
+ * here as texts, without messages: all plans are the same; put together, the parts of all ranks are
+ * every tensor exactly once; each lies in one piece of memory of a rank that shows it; and the
+ * shares are near to even, however uneven the tensors. */
 #include "checkpoint/internal.h"
 
 #include <stdio.h>
@@ -50,7 +50,7 @@ static ls_status fill_uneven(void *object, const char *prefix, const ls_state_vi
     return LS_OK;
 }
 
-/* ---- tables of several ranks, without messages ------------------------------------------------ */
+/* ---- tables of several ranks, without messages ----------------------------------------------- */
 
 typedef ls_status show(void *object, const char *prefix, const ls_state_visitor *v);
 
@@ -102,7 +102,7 @@ static void free_all(ls__shown *shown, int size)
     }
 }
 
-/* ---- shares ----------------------------------------------------------------------------------- */
+/* ---- shares ---------------------------------------------------------------------------------- */
 
 /* Marks the part [start, start+dim) of a box of a tensor, element by element. */
 static void mark(const ls_state_tensor *t, const ls__part *part, uint8_t *seen, size_t *marked)
@@ -241,7 +241,7 @@ TEST(a_rank_with_much_of_its_own_writes_less_of_what_others_have_too)
     free_all(shown, 2);
 }
 
-/* ---- random boxes ----------------------------------------------------------------------------- */
+/* ---- random boxes ---------------------------------------------------------------------------- */
 
 /* The plain reference: a count for each element of each tensor. */
 static void check_layout(const layout *l, const ls__shown *s)
@@ -344,7 +344,7 @@ TEST(a_table_that_is_cut_or_changed_is_refused_or_read)
     ls__shown_fini(&from);
 }
 
-/* ---- what does not fit together ---------------------------------------------------------------- */
+/* ---- what does not fit together -------------------------------------------------------------- */
 
 /* Of 3 by 4 elements: what there is of it on two ranks. */
 static const char *faults[][3] = {
@@ -427,7 +427,7 @@ TEST(of_random_boxes_too_a_fault_is_found)
     CHECK(missing > 50 && overlaps > 20);
 }
 
-/* ---- size -------------------------------------------------------------------------------------- */
+/* ---- size ------------------------------------------------------------------------------------ */
 
 /* 16,384 tensors, of which each rank has its own rows. */
 static ls_status show_large(void *object, const char *prefix, const ls_state_visitor *v)

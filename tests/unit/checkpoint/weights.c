@@ -268,8 +268,8 @@ WEIGHTS_TEST(a_file_of_another_model_is_refused_even_then)
     CHECK_CONTAINS(ls_error_message(), "\"net.a\"");
 }
 
-/* Saved by torch.compile and DDP: one comparison finds the prefix of all names. A name that only one
- * side has is then still an error. */
+/* Saved by torch.compile and DDP: one comparison finds the prefix of all names. A name that only
+ * one side has is then still an error. */
 WEIGHTS_TEST(a_prefix_that_all_names_in_the_file_have_is_left_out)
 {
     uint8_t data[64] = {0};

@@ -1,6 +1,6 @@
 /* Optimizer steps over many parts in one call: the bits are those of a call for each part, for any
- * number of threads and any cut into ranges; bfloat16 parameters with master copies have the bits of
- * the float32 loops. */
+ * number of threads and any cut into ranges; bfloat16 parameters with master copies have the bits
+ * of the float32 loops. */
 #include "kernel_test.h"
 
 enum { PARTS = 9, ELEMENTS = 140003 };
@@ -53,7 +53,8 @@ static void check_same(const char *what, const memory *got, const memory *want)
 
 typedef enum kind { ADAMW, ADAM, SGD, MOMENTUM, NESTEROV, KINDS } kind;
 
-/* Elements [at, at + count) of the memory. Learning rate, decay and step differ from part to part. */
+/* Elements [at, at + count) of the memory. Learning rate, decay and step differ from part to
+ * part. */
 static ls__step_part part_at(const memory *m, kind what, bool half, int part, int64_t at,
                              int64_t count)
 {

@@ -1,6 +1,6 @@
 /* Norms and variances of numbers whose mean is large beside their deviation, as a float32 sum would
- * lose it: every variant against float64 loops of this file's own, over rows and planes, forward and
- * backward. Equal numbers give exactly 0. */
+ * lose it: every variant against float64 loops of this file's own, over rows and planes, forward
+ * and backward. Equal numbers give exactly 0. */
 #include "base/half.h"
 #include "kernel_test.h"
 

@@ -1,7 +1,7 @@
 /* Sums over chosen dimensions: every alternation of kept and summed ones, against float64 sums of
  * this file and the plain twin; one thread against three to the bit; nothing but the results
- * written. Tolerance: where rows are added in float32 an element is rounded at most log2(terms) + 16
- * times (a tree of leaves of 16 rows), so 1e-6 of the sum of magnitudes is ample. */
+ * written. Tolerance: where rows are added in float32 an element is rounded at most log2(terms) +
+ * 16 times (a tree of leaves of 16 rows), so 1e-6 of the sum of magnitudes is ample. */
 #include "kernel_test.h"
 
 #define DIMS 5

@@ -1,5 +1,5 @@
-/* What the launcher says when the system refuses it memory, descriptors, random numbers or a process:
- * each call that can fail does, in turn, and no rank is started. */
+/* What the launcher says when the system refuses it memory, descriptors, random numbers or a
+ * process: each call that can fail does, in turn, and no rank is started. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,8 @@
 #include "says.h"
 #include "test.h"
 
-/* An env table of which one call fails, in the launcher's processes; of some the first ones are good. */
+/* An env table of which one call fails, in the launcher's processes; of some the first ones are
+ * good. */
 static ls__env table;
 static int good; /* calls before the first that fails */
 

@@ -1,5 +1,5 @@
-/* Backward in two parts: the bits, the order of ready parameters and the hooks of whole passes; what
- * memory is kept in between; what goes wrong. */
+/* Backward in two parts: the bits, the order of ready parameters and the hooks of whole passes;
+ * what memory is kept in between; what goes wrong. */
 #include "cut.h"
 
 #include <stdio.h>
@@ -122,8 +122,8 @@ static void step(char letter, int i, micro_batch *b, model *m, bool weighted, ou
     }
 }
 
-/* 'f2 i2 w2': forward, input part and weight part of micro-batch 2; 'b2': a whole backward. Its scope
- * ends with the last. */
+/* 'f2 i2 w2': forward, input part and weight part of micro-batch 2; 'b2': a whole backward. Its
+ * scope ends with the last. */
 static outcome *played(model *m, const char *schedule, bool weighted)
 {
     micro_batch b[MICRO];

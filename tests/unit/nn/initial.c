@@ -115,7 +115,8 @@ TEST(networks_begin_with_the_values_that_their_seed_always_had)
     CHECK(unsetenv("LOCKSTEP_CPU") == 0);
 }
 
-/* Whether the first elements are those of one stream, scaled and shifted: three points on a line. */
+/* Whether the first elements are those of one stream, scaled and shifted: three points on a
+ * line. */
 static bool of_one_stream(const float *a, const float *b)
 {
     const double slope = ((double)a[1] - (double)a[0]) / ((double)b[1] - (double)b[0]);

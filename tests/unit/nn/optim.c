@@ -145,10 +145,10 @@ TEST(a_step_after_the_first_allocates_nothing)
     CHECK(ls_finalize() == LS_OK);
 }
 
-/* ---- groups of parameters --------------------------------------------------------------------- */
+/* ---- groups of parameters -------------------------------------------------------------------- */
 
-/* The script with optim = make([{"params": [w]}, {"params": [b], "lr": lr / 2, "weight_decay": 0}], …),
- * and all rates halved in step 10. */
+/* The script with optim = make([{"params": [w]}, {"params": [b], "lr": lr / 2, "weight_decay": 0}],
+ * …), and all rates halved in step 10. */
 TEST(groups_take_pytorchs_steps)
 {
     net *n = start();
@@ -236,7 +236,7 @@ TEST(a_senseless_group_is_refused_by_name_and_changes_nothing)
     CHECK_OK(ls_finalize());
 }
 
-/* ---- steps in several calls ------------------------------------------------------------------- */
+/* ---- steps in several calls ------------------------------------------------------------------ */
 
 /* Updates both halves of each parameter (the first half of w ends within a row), in one call or in
  * one for each half. */

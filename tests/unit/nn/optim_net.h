@@ -1,4 +1,5 @@
-/* The parameters that the tests of optimizers train, and their gradients; the script stands in optim.c. */
+/* The parameters that the tests of optimizers train, and their gradients; the script stands in
+ * optim.c. */
 #ifndef OPTIM_NET_H
 #define OPTIM_NET_H
 

@@ -129,7 +129,7 @@ static void check_state_comes_back(net *n, ls_optim *o, int fields)
     CHECK(ls_finalize() == LS_OK);
 }
 
-/* ---- bfloat16 parameters ------------------------------------------------------------------------ */
+/* ---- bfloat16 parameters --------------------------------------------------------------------- */
 
 typedef struct half_net {
     ls_module base;

@@ -205,7 +205,7 @@ TEST(tensors_that_are_no_parameters_take_a_stream_each)
     CHECK_OK(ls_finalize());
 }
 
-/* ---- parts of a tensor ------------------------------------------------------------------------ */
+/* ---- parts of a tensor ----------------------------------------------------------------------- */
 
 enum { ROWS = 12, COLUMNS = 20 };
 
@@ -266,7 +266,7 @@ TEST(a_part_must_lie_within_the_whole_and_not_be_read_yet)
     CHECK_OK(ls_finalize());
 }
 
-/* ---- masks ------------------------------------------------------------------------------------ */
+/* ---- masks ----------------------------------------------------------------------------------- */
 
 /* Layers 3 to 5 of `net` for samples [first, first + samples) of x. */
 static ls_tensor *run(ls_module *net, ls_tensor *x, int64_t first, int64_t samples)

@@ -67,7 +67,8 @@ static void check_no_rate(ls_schedule_options s, const char *words)
     CHECK(ls_error_status() == LS_ERR_INVALID && strstr(ls_error_message(), words) != NULL);
 }
 
-/* In such a run every step had min_lr, which is 0 unless given: it learnt nothing, without a word. */
+/* In such a run every step had min_lr, which is 0 unless given: it learnt nothing, without a
+ * word. */
 TEST(a_falling_schedule_without_its_steps_has_no_rate)
 {
     check_no_rate((ls_schedule_options){.kind = LS_SCHEDULE_COSINE}, "a total of 0 given");

@@ -1,5 +1,5 @@
-/* The partitioner beside an exhaustive search that follows the definition: every chain of stages, every
- * number of replicas, on every level. Times are small integers, so all sums are exact. */
+/* The partitioner beside an exhaustive search that follows the definition: every chain of stages,
+ * every number of replicas, on every level. Times are small integers, so all sums are exact. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* The plan that a program reads: what it says is what the file says, in the form that pipelines take. */
+/* The plan that a program reads: what it says is what the file says, in the form that pipelines
+ * take. */
 #include <string.h>
 
 #include <lockstep/lockstep.h>

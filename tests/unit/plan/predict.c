@@ -4,8 +4,8 @@
 #include "base/env_posix.h"
 #include "test.h"
 
-/* Two parts, each a stage: forward 1 and 2 s, backward 3 and 5 s, and a cut of 8 bytes forward and 4
- * backward, over which a byte takes 1/8 s. */
+/* Two parts, each a stage: forward 1 and 2 s, backward 3 and 5 s, and a cut of 8 bytes forward and
+ * 4 backward, over which a byte takes 1/8 s. */
 static double step_of(int micro_batches, double sum_seconds)
 {
     ls__profile_part parts[2] = {{.forward = 1.0, .input = 1.0, .weight = 2.0},

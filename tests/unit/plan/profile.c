@@ -146,7 +146,7 @@ TEST(images_are_profiled_too)
     scratch_end();
 }
 
-/* ---- a model whose times and edges are known -------------------------------------------------- */
+/* ---- a model whose times and edges are known ------------------------------------------------- */
 
 #define SLOW_MS 20
 
@@ -214,7 +214,7 @@ TEST(times_belong_to_the_part_that_takes_them_and_edges_cross_every_cut_on_their
     scratch_end();
 }
 
-/* ---- without memory ---------------------------------------------------------------------------- */
+/* ---- without memory -------------------------------------------------------------------------- */
 
 static bool refuses;
 

@@ -21,8 +21,8 @@ static double uniform(int trial, int lane)
     return (double)ls_random_uniform(test_seed(), (uint64_t)trial, (uint64_t)lane);
 }
 
-/* Wires that are idle most of the time, and such that are never idle; some cells are ready together,
- * some before an earlier one. */
+/* Wires that are idle most of the time, and such that are never idle; some cells are ready
+ * together, some before an earlier one. */
 static draw draw_case(int trial)
 {
     draw d = {.count = 1 + (int)(uniform(trial, 0) * CELLS_MAX), .slack = 0.02 * uniform(trial, 1)};

@@ -1,5 +1,5 @@
-/* Times of the tables beside the papers' formulas. All times are whole numbers, so that the sums are
- * exact, and the error allowed is zero. */
+/* Times of the tables beside the papers' formulas. All times are whole numbers, so that the sums
+ * are exact, and the error allowed is zero. */
 #include <stdio.h>
 
 #include "tables.h"
@@ -88,7 +88,8 @@ TEST(latency_costs_what_the_formulas_say)
     CHECK_INT(check_all("1f1b", 1, false, 30), ALL);
 }
 
-/* Up to (w-1)(F+B)/2, which is 1.5 with w = 2 for the shortest of the times, and 3 for the next ones. */
+/* Up to (w-1)(F+B)/2, which is 1.5 with w = 2 for the shortest of the times, and 3 for the next
+ * ones. */
 TEST(forwards_ahead_hide_latency)
 {
     CHECK_INT(check_all_of("1f1b", 1, false, 0, 2), ALL);
@@ -188,8 +189,8 @@ static double makespan_with(const char *name, const char *replicas, int m)
     return makespan;
 }
 
-/* PipeDream, section 3.1: replicas raise the throughput of their stage. (1f1b of 1,3,2 does not reach it:
- * its replicas wait for each other's turns.) */
+/* PipeDream, section 3.1: replicas raise the throughput of their stage. (1f1b of 1,3,2 does not
+ * reach it: its replicas wait for each other's turns.) */
 TEST(a_stage_with_r_replicas_has_r_times_the_throughput)
 {
     static const char *const all[] = {"2", "2,1", "1,2", "2,1,1", "3,2", "2,2", "1,1,2", "1,8"};

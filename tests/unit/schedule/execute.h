@@ -7,7 +7,8 @@
 #include "schedule/schedule.h"
 
 /* Whether the table can be executed to its end with channels that hold one message, and
- * every stage then has the weights, and every micro-batch the loss, of the sequential twin. *why (may be NULL) is a static text. */
+ * every stage then has the weights, and every micro-batch the loss, of the sequential twin. *why
+ * (may be NULL) is a static text. */
 bool executes_as_twin(const ls__schedule *s, const char **why);
 
 #endif

@@ -1,5 +1,5 @@
-/* The generators' tables: verified, equal to the sequential twin, in the order of the papers, with the
- * memory that the papers' formulas give; and the specs that they refuse. */
+/* The generators' tables: verified, equal to the sequential twin, in the order of the papers, with
+ * the memory that the papers' formulas give; and the specs that they refuse. */
 #include "base/env_posix.h"
 #include "base/text.h"
 #include "execute.h"
@@ -160,7 +160,8 @@ static void check_order(const char *name, ls__schedule_spec spec, int rank, cons
     ls__schedule_free(s);
 }
 
-/* The figures of the papers: GPipe's 2c with ascending backwards, PipeDream's 4, Megatron-LM's 4, ZB's 2. */
+/* The figures of the papers: GPipe's 2c with ascending backwards, PipeDream's 4, Megatron-LM's 4,
+ * ZB's 2. */
 TEST(computations_stand_in_the_order_of_the_papers)
 {
     const ls__schedule_spec three = {.ranks = 3, .micro_batches = 4};

@@ -1,6 +1,6 @@
-/* The verifier beside an independent execution (execute.h): damaged tables that deadlock or give other
- * weights than the sequential twin are refused, and damaged tables that still give the same ones
- * are accepted. */
+/* The verifier beside an independent execution (execute.h): damaged tables that deadlock or give
+ * other weights than the sequential twin are refused, and damaged tables that still give the same
+ * ones are accepted. */
 #include <stdio.h>
 
 #include "execute.h"

@@ -202,8 +202,8 @@ TEST(a_micro_batch_is_on_its_replica)
             "the sum has the gradients of %d micro-batches, but a step takes %d");
 }
 
-/* The second replica of stage 1 waits for a forward that stage 0 begins after it has the gradient that
- * the first one sends behind its reduction. */
+/* The second replica of stage 1 waits for a forward that stage 0 begins after it has the gradient
+ * that the first one sends behind its reduction. */
 TEST(a_reduction_waits_for_all_replicas)
 {
     const char *early =

@@ -55,7 +55,8 @@ static void check_idle_threads(void)
     local_end(&runtime);
 }
 
-/* libgomp has read the variables, which tests/run sets, by now: the check needs a process without them. */
+/* libgomp has read the variables, which tests/run sets, by now: the check needs a process without
+ * them. */
 TEST(idle_threads_sleep_soon_also_outside_of_the_launcher)
 {
     char command[600];

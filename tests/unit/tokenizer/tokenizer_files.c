@@ -404,8 +404,8 @@ static ls_tokenizer *open_expression(const char *expression)
     return open_path(scratch_write("tokenizer.json", text, (size_t)bytes));
 }
 
-/* Expressions whose searches take time that grows with a power of the text, or memory with its length:
- * PCRE2's own limits allow 20 GB. */
+/* Expressions whose searches take time that grows with a power of the text, or memory with its
+ * length: PCRE2's own limits allow 20 GB. */
 TEST(expressions_made_to_be_slow_end_with_an_error)
 {
     static const char *const slow[] = {"(a+)+$b", "(?:a|aa)+(?=[^a])", "(a*)*(?=[^a])"};
@@ -470,8 +470,8 @@ TEST(a_text_that_takes_too_long_ends_with_an_error)
     end();
 }
 
-/* At each of the text's characters this takes 4 million steps and finds nothing, which stays below the
- * limit of a search that begins at one character. */
+/* At each of the text's characters this takes 4 million steps and finds nothing, which stays below
+ * the limit of a search that begins at one character. */
 TEST(one_search_through_a_long_text_ends_with_an_error)
 {
     static char text[1 << 16];

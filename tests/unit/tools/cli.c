@@ -145,7 +145,7 @@ TEST(defaults_are_written_as_the_values_are)
     CHECK_INT(cli_choice("sgd|adamw|adam", "adamw|adam"), -1);
 }
 
-/* ---- files ------------------------------------------------------------------------------------ */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static void put(FILE *file, const char *line)
 {

@@ -1,4 +1,5 @@
-/* The job's board: memory that is none is refused in words, and what a rank's process is doing is told. */
+/* The job's board: memory that is none is refused in words, and what a rank's process is doing is
+ * told. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -15,8 +15,7 @@
 #include "says.h"
 #include "test.h"
 
-/* ---- HOST:PORT --------------------------------------------------------------------------------
- */
+/* ---- HOST:PORT ------------------------------------------------------------------------------- */
 
 TEST(a_place_is_a_host_and_a_port)
 {
@@ -258,8 +257,8 @@ TEST(a_secret_in_a_folder_of_others_is_refused)
     CHECK(unlink(path) == 0 && unlink(link) == 0 && rmdir(folder) == 0);
 }
 
-/* The checks are about the file that is read: it is exchanged for one that others can read when it is
- * opened, after any look at its path. */
+/* The checks are about the file that is read: it is exchanged for one that others can read when it
+ * is opened, after any look at its path. */
 static char exchanged[64];
 
 static int open_exchanged(const ls__env *env, const char *path, int flags, int mode)

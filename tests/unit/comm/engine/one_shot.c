@@ -3,8 +3,8 @@
 #include "comm/group/group.h"
 #include "test.h"
 
-/* Of the two slots of the wide stage the one used longer ago is written again, which every member must
- * have read by then: by what was looked up, or by what was reported. */
+/* Of the two slots of the wide stage the one used longer ago is written again, which every member
+ * must have read by then: by what was looked up, or by what was reported. */
 TEST(a_wide_slot_is_written_again_only_when_all_have_read_it)
 {
     static ls_group group;
