@@ -95,12 +95,13 @@ static double backward_bytes(const ls__tensor_node *node)
 
 /* ---- rows --------------------------------------------------------------------------------- */
 
-static ls__profile_row *row_of(ls__profile *profile, const char *operation, const char *pass)
+static ls__bench_profile_row *row_of(ls__bench_profile *profile, const char *operation,
+                                     const char *pass)
 {
     char name[sizeof profile->row->operation];
     snprintf(name, sizeof name, "%s", operation);
     for (int i = 0; i < profile->rows; i++) {
-        ls__profile_row *row = &profile->row[i];
+        ls__bench_profile_row *row = &profile->row[i];
         if (strcmp(row->operation, name) == 0 && strcmp(row->pass, pass) == 0) {
             return row;
         }
@@ -108,16 +109,16 @@ static ls__profile_row *row_of(ls__profile *profile, const char *operation, cons
     if (profile->rows == LS__PROFILE_ROWS_MAX) {
         return &profile->row[LS__PROFILE_ROWS_MAX - 1];
     }
-    ls__profile_row *row = &profile->row[profile->rows++];
-    *row = (ls__profile_row){.pass = pass};
+    ls__bench_profile_row *row = &profile->row[profile->rows++];
+    *row = (ls__bench_profile_row){.pass = pass};
     memcpy(row->operation, name, sizeof name);
     return row;
 }
 
-void ls__profile_add(ls__profile *profile, const char *operation, const char *pass, uint64_t ns,
-                     double flops, double bytes)
+void ls__bench_profile_add(ls__bench_profile *profile, const char *operation, const char *pass,
+                           uint64_t ns, double flops, double bytes)
 {
-    ls__profile_row *row = row_of(profile, operation, pass);
+    ls__bench_profile_row *row = row_of(profile, operation, pass);
     row->calls++;
     row->ns += ns;
     row->flops += flops;
@@ -127,7 +128,7 @@ void ls__profile_add(ls__profile *profile, const char *operation, const char *pa
 
 static void forward(ls__meter *meter, const ls__call *call, const ls__record *out, uint64_t ns)
 {
-    ls__profile *profile = (ls__profile *)(void *)meter;
+    ls__bench_profile *profile = (ls__bench_profile *)(void *)meter;
     const double flops = product_flops(call, out);
     if (call->node != 0) {
         profile->first_node = profile->first_node == 0 ? call->node : profile->first_node;
@@ -137,19 +138,19 @@ static void forward(ls__meter *meter, const ls__call *call, const ls__record *ou
             profile->nodes = (int64_t)at + 1;
         }
     }
-    ls__profile_add(profile, call->name, "forward", ns, flops, forward_bytes(call, out));
+    ls__bench_profile_add(profile, call->name, "forward", ns, flops, forward_bytes(call, out));
 }
 
 static void backward(ls__meter *meter, const ls__tensor_node *node, uint64_t ns)
 {
-    ls__profile *profile = (ls__profile *)(void *)meter;
+    ls__bench_profile *profile = (ls__bench_profile *)(void *)meter;
     const uint64_t at = node->number - profile->first_node;
     const double flops = at < (uint64_t)profile->nodes ? profile->flops_of_node[at] : 0.0;
-    ls__profile_add(profile, node->op->name, "backward", ns,
-                    flops > 0.0 ? flops * backward_factor(node) : 0.0, backward_bytes(node));
+    ls__bench_profile_add(profile, node->op->name, "backward", ns,
+                          flops > 0.0 ? flops * backward_factor(node) : 0.0, backward_bytes(node));
 }
 
-bool ls__profile_start(ls__profile *profile, const ls__env *env)
+bool ls__bench_profile_start(ls__bench_profile *profile, const ls__env *env)
 {
     memset(profile, 0, sizeof *profile);
     profile->flops_of_node = calloc(NODES_MAX, sizeof *profile->flops_of_node);
@@ -161,14 +162,14 @@ bool ls__profile_start(ls__profile *profile, const ls__env *env)
     return true;
 }
 
-void ls__profile_stop(ls__profile *profile)
+void ls__bench_profile_stop(ls__bench_profile *profile)
 {
     ls__self.meter = NULL;
     free(profile->flops_of_node);
     profile->flops_of_node = NULL;
 }
 
-void ls__profile_step(ls__profile *profile)
+void ls__bench_profile_step(ls__bench_profile *profile)
 {
     memset(profile->flops_of_node, 0, (size_t)profile->nodes * sizeof *profile->flops_of_node);
     profile->nodes = 0;
@@ -177,11 +178,11 @@ void ls__profile_step(ls__profile *profile)
 
 static int longer(const void *a, const void *b)
 {
-    const ls__profile_row *x = a, *y = b;
+    const ls__bench_profile_row *x = a, *y = b;
     return x->ns < y->ns ? 1 : x->ns > y->ns ? -1 : 0;
 }
 
-void ls__profile_sort(ls__profile *profile)
+void ls__bench_profile_sort(ls__bench_profile *profile)
 {
     qsort(profile->row, (size_t)profile->rows, sizeof *profile->row, longer);
 }

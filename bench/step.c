@@ -32,7 +32,7 @@ typedef struct measured {
     bool tiles;                           /* it is of products of bfloat16 tiles */
     uint64_t allocations;                 /* from the system, in all steps */
     ls_memory_stats memory;
-    ls__profile profile;
+    ls__bench_profile profile;
 } measured;
 
 /* ---- options ------------------------------------------------------------------------------- */
@@ -144,19 +144,19 @@ static ls_status profiled_step(net_run *run, measured *m)
     const ls__env *env = m->profile.meter.env;
     const char *update = run->net->sgd ? "SGD" : "AdamW";
     ls_status status = LS_OK;
-    ls__profile_step(&m->profile);
+    ls__bench_profile_step(&m->profile);
     {
         LS_SCOPE;
         const uint64_t begin = env->now_ns(env);
         ls_optim_zero_grad(run->optim);
         const uint64_t cleared = env->now_ns(env);
-        ls__profile_add(&m->profile, "zero_grad", "update", cleared - begin, 0.0, 0.0);
+        ls__bench_profile_add(&m->profile, "zero_grad", "update", cleared - begin, 0.0, 0.0);
         ls_tensor *of = net_loss(run);
         status = ls_backward(of);
         const uint64_t walked = env->now_ns(env);
         status = status < 0 ? status : ls_optim_step(run->optim);
-        ls__profile_add(&m->profile, update, "update", env->now_ns(env) - walked, 0.0,
-                        update_bytes(run, m->parameters));
+        ls__bench_profile_add(&m->profile, update, "update", env->now_ns(env) - walked, 0.0,
+                              update_bytes(run, m->parameters));
         status = status < 0 ? status : ls_item(of, &m->loss);
     }
     return status;
@@ -170,7 +170,7 @@ static ls_status run_steps(const asked *a, net_run *run, measured *m)
         LS_TRY(net_step(run, &m->loss));
     }
     LS_TRY(ls_memory_reset_peaks());
-    if (a->profile && !ls__profile_start(&m->profile, env)) {
+    if (a->profile && !ls__bench_profile_start(&m->profile, env)) {
         return ls_fail(LS_ERR_MEMORY, "no memory");
     }
     const uint64_t before = ls__tensor_allocations(ls__self.runtime);
@@ -183,11 +183,11 @@ static ls_status run_steps(const asked *a, net_run *run, measured *m)
     }
     m->allocations = ls__tensor_allocations(ls__self.runtime) - before;
     if (a->profile) {
-        ls__profile_stop(&m->profile);
+        ls__bench_profile_stop(&m->profile);
         const double rest = m->total_ms * 1e6 - (double)m->profile.ns;
-        ls__profile_add(&m->profile, "between operations", "", rest > 0.0 ? (uint64_t)rest : 0, 0.0,
-                        0.0);
-        ls__profile_sort(&m->profile);
+        ls__bench_profile_add(&m->profile, "between operations", "",
+                              rest > 0.0 ? (uint64_t)rest : 0, 0.0, 0.0);
+        ls__bench_profile_sort(&m->profile);
     }
     m->memory.size = sizeof m->memory;
     return status < 0 ? status : ls_memory_get_stats(&m->memory);
@@ -201,7 +201,7 @@ static int by_time(const void *a, const void *b)
     return x < y ? -1 : x > y ? 1 : 0;
 }
 
-static double share_of_peak(const ls__profile_row *row, const measured *m)
+static double share_of_peak(const ls__bench_profile_row *row, const measured *m)
 {
     const double s = (double)row->ns * 1e-9;
     const double work = row->flops > 0.0 ? row->flops : row->bytes;
@@ -218,7 +218,7 @@ static void print_number(double number, int width)
     }
 }
 
-static void print_row(const ls__profile_row *row, const measured *m, int steps)
+static void print_row(const ls__bench_profile_row *row, const measured *m, int steps)
 {
     const double ns = (double)row->ns;
     printf("%-20s %-9s", row->operation, row->pass);
@@ -238,11 +238,11 @@ static void print_profile(const asked *a, measured *m)
     printf("%-20s %-9s %7s %10s %7s %8s %7s %8s\n", "# operation", "pass", "calls", "ms", "share",
            "GF/s", "GB/s", "of peak");
     for (int i = 0; i < m->profile.rows; i++) {
-        const ls__profile_row *row = &m->profile.row[i];
+        const ls__bench_profile_row *row = &m->profile.row[i];
         print_row(row, m, a->steps);
         flops += row->flops;
     }
-    const ls__profile_row all = {
+    const ls__bench_profile_row all = {
         .operation = "total", .pass = "", .flops = flops, .ns = (uint64_t)(m->total_ms * 1e6)};
     print_row(&all, m, a->steps);
 }
@@ -267,7 +267,7 @@ static bool write_json(const asked *a, const measured *m)
 {
     json_t *rows = json_array();
     for (int i = 0; i < m->profile.rows; i++) {
-        const ls__profile_row *row = &m->profile.row[i];
+        const ls__bench_profile_row *row = &m->profile.row[i];
         json_array_append_new(
             rows, json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f}", "operation", row->operation,
                             "pass", row->pass, "calls", (double)row->calls / a->steps, "ms",

@@ -31,7 +31,7 @@ typedef struct bare {
     bool crowded; /* more ranks than cores */
     uint64_t fence;
     unsigned char *block[LS__BENCH_RANKS_MAX];
-    const ls__reduce_table *kernels;
+    const ls__reduce_kernels *kernels;
 } bare;
 
 static double now_us(void)
@@ -205,7 +205,7 @@ static ls_status find_blocks(bare *b, void *own)
 static ls_status measure_all(void)
 {
     void *own = NULL;
-    bare b = {.rank = ls_rank(), .size = ls_world_size(), .kernels = ls__reduce_table_get()};
+    bare b = {.rank = ls_rank(), .size = ls_world_size(), .kernels = ls__reduce_kernels_get()};
     b.crowded = !ls_world()->comm->may_spin;
     LS_TRY(ls_group_alloc(ls_world(), HEAD + 2 * (size_t)LS__SMALL_BYTES + LARGEST, &own));
     LS_TRY(find_blocks(&b, own));

@@ -174,8 +174,8 @@ struct ls_checkpoint {
     bool warned_of_nan; /* once; rank 0 */
 
     ls__env_thread *thread; /* NULL until the first asynchronous save */
-    _Atomic uint32_t
-        state;        /* Sync: release by who ends its turn, acquire by the other; parked on */
+    /* Sync: released by the side that ends its turn, acquired by the other, which parks on it */
+    _Atomic uint32_t state;
     ls_status status; /* of the last writing, not yet returned */
     char message[LS__MESSAGE_MAX];
 };

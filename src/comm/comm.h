@@ -36,7 +36,7 @@ struct ls__comm {
     ls__board *board;
     ls__board_rank *me; /* this rank's record on the board */
     ls__heap heap;
-    const ls__reduce_table *kernels;
+    const ls__reduce_kernels *kernels;
     ls__transport *transport;
     ls__remote *remote; /* NULL: all ranks share memory */
     ls_group *world;

@@ -42,8 +42,7 @@ typedef struct ls__prefetch {
     _Atomic uint32_t filled; /* Sync: release by the reader, acquire by the user's thread */
     _Atomic uint32_t freed;  /* Sync: release by the user's thread, acquire by the reader */
     _Atomic uint32_t stop;   /* Sync: release by the user's thread, acquire by the reader */
-    _Atomic uint32_t
-        ended; /* Sync: release by the reader, which does no more; acquire by the other */
+    _Atomic uint32_t ended; /* Sync: release by the reader, which then ends; acquire by the other */
     _Atomic uint32_t filled_event, freed_event; /* Sync: bumped after a change, parked on */
 } ls__prefetch;
 

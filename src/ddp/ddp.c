@@ -239,7 +239,7 @@ ls_status ls__ddp_lay_out(ls__ddp *d)
     d->planned = true;
     LS_TRY(ls_memory_release_cached());
     LS_TRY(ls__reducer_replan(d->reducer, move_grad, d));
-    return ls__values_move(&d->values, d->env, d->reducer, d->params, d->param_count);
+    return ls__ddp_values_move(&d->values, d->env, d->reducer, d->params, d->param_count);
 }
 
 /* Waits for averages and buffers. */
@@ -458,7 +458,7 @@ static ls_status set_up(ls__ddp *d, const ls_ddp_options *options)
 static void free_tables(ls__ddp *d)
 {
     ls__in_backward_drop(d);
-    ls__values_drop(&d->values);
+    ls__ddp_values_drop(&d->values);
     ls__buffers_drop(&d->buffers);
     (void)ls_reducer_free(d->reducer);
     if (d->params != NULL) {
@@ -476,7 +476,7 @@ static void tear_down(ls__ddp *d)
     }
     ls__runtime_leave(&d->guest);
     ls__in_backward_drop(d);
-    ls__values_free(&d->values, d->reducer, d->params, d->param_count);
+    ls__ddp_values_free(&d->values, d->reducer, d->params, d->param_count);
     for (int i = 0; d->observing && i < d->param_count; i++) {
         (void)ls__param_bind_grad(d->params[i].value, NULL, NULL);
         (void)ls__param_observe(d->params[i].value, NULL, -1);

@@ -15,7 +15,7 @@
 static ls_status check_options(const ls__ddp *d, const ls_ddp_options *options)
 {
     ls_module *net = d->inner;
-    const ls_group *group = ls__turns_at(d->group, 0);
+    const ls_group *group = ls__round_robin_at(d->group, 0);
     if ((group->can->flags & LS_BACKEND_CANONICAL) == 0) {
         return ls__fail(LS_ERR_UNSUPPORTED,
                         "shards: backend \"%s\" adds in an order of its own, so bits would depend "

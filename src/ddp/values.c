@@ -20,20 +20,20 @@
 
 /* Moves a parameter to its place. One that is a view of a larger tensor cannot move and stays where
  * it is, which costs only the gathering in place. */
-static ls_status move(const ls__values *v, const ls_reducer *reducer, ls_tensor *param, int i)
+static ls_status move(const ls__ddp_values *v, const ls_reducer *reducer, ls_tensor *param, int i)
 {
     const ls__reduce_place place = ls__reducer_place(reducer, i);
     const ls_status status = ls__param_bind_value(param, v->memory[place.region] + place.offset);
     return status == LS_ERR_UNSUPPORTED ? LS_OK : status;
 }
 
-ls_status ls__values_move(ls__values *v, const ls__env *env, const ls_reducer *reducer,
-                          const ls_param *params, int count)
+ls_status ls__ddp_values_move(ls__ddp_values *v, const ls__env *env, const ls_reducer *reducer,
+                              const ls_param *params, int count)
 {
     const int regions = ls__reducer_regions(reducer);
     size_t moved = 0;
     LS_ASSERT(v->memory == NULL && v->regions == 0); /* once for each wrapper */
-    *v = (ls__values){.env = env, .table_bytes = ((size_t)regions + 1) * sizeof *v->memory};
+    *v = (ls__ddp_values){.env = env, .table_bytes = ((size_t)regions + 1) * sizeof *v->memory};
     v->memory = env->allocate(env, v->table_bytes);
     if (v->memory == NULL) {
         return ls__fail(LS_ERR_MEMORY, "ddp: no memory for a table of %d regions", regions);
@@ -55,7 +55,8 @@ ls_status ls__values_move(ls__values *v, const ls__env *env, const ls_reducer *r
     return ls_memory_release_cached();
 }
 
-void ls__values_free(ls__values *v, const ls_reducer *reducer, const ls_param *params, int count)
+void ls__ddp_values_free(ls__ddp_values *v, const ls_reducer *reducer, const ls_param *params,
+                         int count)
 {
     if (v->memory == NULL) {
         return;
@@ -67,13 +68,13 @@ void ls__values_free(ls__values *v, const ls_reducer *reducer, const ls_param *p
         (void)ls_group_dealloc(ls__reducer_region_group(reducer, i), v->memory[i]);
     }
     v->env->release(v->env, v->memory, v->table_bytes);
-    *v = (ls__values){0};
+    *v = (ls__ddp_values){0};
 }
 
-void ls__values_drop(ls__values *v)
+void ls__ddp_values_drop(ls__ddp_values *v)
 {
     if (v->memory != NULL) {
         v->env->release(v->env, v->memory, v->table_bytes);
     }
-    *v = (ls__values){0};
+    *v = (ls__ddp_values){0};
 }

@@ -9,20 +9,21 @@
 #include "base/env.h"
 
 /* All zero is a valid state: nothing was moved. */
-typedef struct ls__values {
+typedef struct ls__ddp_values {
     const ls__env *env;
     char **memory; /* [regions] registered; NULL: nothing was moved */
     int regions;   /* of which memory was obtained */
     size_t table_bytes;
-} ls__values;
+} ls__ddp_values;
 
 /* Moves params[count], which are the reducer's in its order, into memory of their own layout.
- * Collective in that all ranks do it. After a failure ls__values_free undoes it. */
-ls_status ls__values_move(ls__values *v, const ls__env *env, const ls_reducer *reducer,
-                          const ls_param *params, int count);
+ * Collective in that all ranks do it. After a failure ls__ddp_values_free undoes it. */
+ls_status ls__ddp_values_move(ls__ddp_values *v, const ls__env *env, const ls_reducer *reducer,
+                              const ls_param *params, int count);
 /* Moves the parameters back to memory of their own, because the module outlives the wrapper. */
-void ls__values_free(ls__values *v, const ls_reducer *reducer, const ls_param *params, int count);
+void ls__ddp_values_free(ls__ddp_values *v, const ls_reducer *reducer, const ls_param *params,
+                         int count);
 /* Frees the table only, after the runtime has ended. */
-void ls__values_drop(ls__values *v);
+void ls__ddp_values_drop(ls__ddp_values *v);
 
 #endif

@@ -31,7 +31,7 @@ typedef struct ls__ddp {
     bool sync;
     uint64_t passes; /* backwards that have begun */
     bool planned;    /* buckets lie in the observed order, parameters beside them */
-    ls__values values;
+    ls__ddp_values values;
     ls__buffers buffers;
     bool synchronising; /* the backward under way does */
     bool shards;     /* steps have shards (reduce/shards.h): the last one of a step synchronises */

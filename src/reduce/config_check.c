@@ -21,7 +21,7 @@ typedef struct own_config { /* sent as it is */
 
 static int rank_of(const ls__config_peers *p, int rank)
 {
-    return ls__turns_at(p->group, 0)->member[rank].world_rank;
+    return ls__round_robin_at(p->group, 0)->member[rank].world_rank;
 }
 
 /* Writes " at train.c:31", or nothing when the place is not known. */

@@ -32,7 +32,7 @@ static ls_status fail_given(const ls__reduce_domain *domain, ls_status status)
 {
     char text[LS__MESSAGE_MAX];
     memcpy(text, ls__self.message, sizeof text);
-    ls__group_fail(ls__turns_at(domain->given, 0), status, text);
+    ls__group_fail(ls__round_robin_at(domain->given, 0), status, text);
     return ls__fail_again(status, text);
 }
 
@@ -40,7 +40,7 @@ static ls_status fail_given(const ls__reduce_domain *domain, ls_status status)
  * What was made is freed with the domain. */
 static ls_status open_domain(ls_reducer *r, ls__reduce_domain *domain)
 {
-    const int turns = ls__turns_count(domain->given);
+    const int turns = ls__round_robin_count(domain->given);
     domain->turns = ls__arena_alloc(&r->arena, (size_t)turns * sizeof *domain->turns);
     if (domain->turns == NULL) {
         return fail_given(domain,
@@ -48,7 +48,7 @@ static ls_status open_domain(ls_reducer *r, ls__reduce_domain *domain)
                                    r->name, r->param_count));
     }
     for (; domain->turn_count < turns; domain->turn_count++) {
-        LS_TRY(ls_group_new(ls__turns_at(domain->given, domain->turn_count), NULL, 0, r->name,
+        LS_TRY(ls_group_new(ls__round_robin_at(domain->given, domain->turn_count), NULL, 0, r->name,
                             &domain->turns[domain->turn_count]));
     }
     if (domain->given->turns == NULL) {
@@ -79,7 +79,7 @@ ls_status ls__domains_init(ls_reducer *r, ls_group *group)
     r->group = r->domains[0].group;
     r->rank = r->domains[0].rank;
     r->size = r->domains[0].size;
-    r->agreement = ls__group_agreement(ls__turns_at(r->group, 0));
+    r->agreement = ls__group_agreement(ls__round_robin_at(r->group, 0));
     int batch = 0;
     return ls__batch_find(r, "", NULL, &batch);
 }
@@ -92,7 +92,7 @@ static ls_status map_ranks(ls_reducer *r, const char *param, const ls_group *giv
         return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory for %d parameters", r->name,
                         r->param_count);
     }
-    const ls_group *own = ls__turns_at(r->group, 0);
+    const ls_group *own = ls__round_robin_at(r->group, 0);
     for (int i = 0; i < given->size; i++) {
         ranks[i] = ls__member_of(own, given->member[i].world_rank);
         if (ranks[i] < 0) {
@@ -225,7 +225,7 @@ ls_status ls__domains_free(ls_reducer *r)
 
 int ls__domain_rank(const ls__reduce_domain *domain, int rank)
 {
-    return ls__turns_at(domain->group, 0)->member[rank].world_rank;
+    return ls__round_robin_at(domain->group, 0)->member[rank].world_rank;
 }
 
 int ls__reducer_rank(const ls_reducer *r, int rank)

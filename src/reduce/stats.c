@@ -59,7 +59,7 @@ static void name_slowest(const ls_reducer *r, ls_reducer_stats *out)
         (void)snprintf(out->slowest_name, sizeof out->slowest_name, "rank %d", out->slowest_rank);
         return;
     }
-    const ls_group *group = ls__turns_at(r->group, 0);
+    const ls_group *group = ls__round_robin_at(r->group, 0);
     ls__comm_name(group->comm, group->member[out->slowest_rank].world_rank, out->slowest_name,
                   sizeof out->slowest_name);
 }

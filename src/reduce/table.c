@@ -26,7 +26,7 @@ static bool is_table(const ls_reducer *r, const ls__reduce_param *param)
     return param->rows > 0 && param->map == 0 && param->bytes >= LEAST_BYTES &&
            r->options.wire_dtype == LS_FLOAT32 &&
            (r->options.mode == LS_REDUCE_OVERLAP || r->options.mode == LS_REDUCE_BUCKETED) &&
-           ls__turns_at(domain->group, 0)->has_remote;
+           ls__round_robin_at(domain->group, 0)->has_remote;
 }
 
 static ls_status make(ls_reducer *r, ls__reduce_param *param)

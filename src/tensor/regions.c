@@ -23,9 +23,9 @@ struct ls__region {  /* one range from the system */
     size_t bytes;
 };
 
-struct ls__piece_slab {
-    struct ls__piece_slab *next;
-    ls__piece piece[HEADERS_A_SLAB];
+struct ls__region_piece_slab {
+    struct ls__region_piece_slab *next;
+    ls__region_piece piece[HEADERS_A_SLAB];
 };
 
 /* Nothing is reserved before the first block is asked for. */
@@ -42,10 +42,10 @@ void ls__regions_init(ls__regions *r, const ls__env *env)
 /* ---- headers ------------------------------------------------------------------------------ */
 
 /* Headers come in slabs and are never given back one by one. */
-static ls__piece *header_get(ls__regions *r)
+static ls__region_piece *header_get(ls__regions *r)
 {
     if (ls__list_empty(&r->unused)) {
-        struct ls__piece_slab *slab = r->env->allocate(r->env, sizeof *slab);
+        struct ls__region_piece_slab *slab = r->env->allocate(r->env, sizeof *slab);
         if (slab == NULL) {
             return NULL;
         }
@@ -55,11 +55,11 @@ static ls__piece *header_get(ls__regions *r)
             ls__list_push_back(&r->unused, &slab->piece[i].link);
         }
     }
-    return LS__LIST_ITEM(ls__list_pop_front(&r->unused), ls__piece, link);
+    return LS__LIST_ITEM(ls__list_pop_front(&r->unused), ls__region_piece, link);
 }
 
 /* Headers are kept for reuse; their slabs are given back at the end only. */
-static void header_put(ls__regions *r, ls__piece *piece)
+static void header_put(ls__regions *r, ls__region_piece *piece)
 {
     ls__list_push_front(&r->unused, &piece->link);
 }
@@ -74,18 +74,18 @@ static int bin_of(size_t bytes)
 }
 
 /* To the front: of pieces that fit equally well the one freed last is taken, which is warm. */
-static void set_free(ls__regions *r, ls__piece *piece)
+static void set_free(ls__regions *r, ls__region_piece *piece)
 {
     piece->free = true;
     ls__list_push_front(&r->bin[bin_of(piece->bytes)], &piece->link);
 }
 
 /* A bin spans a factor of two, so its pieces are compared one by one. */
-static ls__piece *tightest_in(ls__list *bin, size_t bytes)
+static ls__region_piece *tightest_in(ls__list *bin, size_t bytes)
 {
-    ls__piece *best = NULL;
+    ls__region_piece *best = NULL;
     LS__LIST_EACH (at, bin) {
-        ls__piece *piece = LS__LIST_ITEM(at, ls__piece, link);
+        ls__region_piece *piece = LS__LIST_ITEM(at, ls__region_piece, link);
         if (piece->bytes >= bytes && (best == NULL || piece->bytes < best->bytes)) {
             best = piece;
         }
@@ -95,9 +95,9 @@ static ls__piece *tightest_in(ls__list *bin, size_t bytes)
 
 /* The smallest free piece of at least `bytes`, or NULL. The first bin may hold pieces that are
  * too small; every later one fits. */
-static ls__piece *tightest(ls__regions *r, size_t bytes)
+static ls__region_piece *tightest(ls__regions *r, size_t bytes)
 {
-    ls__piece *best = NULL;
+    ls__region_piece *best = NULL;
     for (int b = bin_of(bytes); b < LS__PIECE_BINS && best == NULL; b++) {
         best = tightest_in(&r->bin[b], bytes);
     }
@@ -105,7 +105,7 @@ static ls__piece *tightest(ls__regions *r, size_t bytes)
 }
 
 /* Takes `next`, which lies behind `piece`, into it. */
-static void join(ls__regions *r, ls__piece *piece, ls__piece *next)
+static void join(ls__regions *r, ls__region_piece *piece, ls__region_piece *next)
 {
     LS_ASSERT(piece->data + piece->bytes == next->data);
     piece->bytes += next->bytes;
@@ -115,12 +115,12 @@ static void join(ls__regions *r, ls__piece *piece, ls__piece *next)
 
 /* Cuts off the part of `piece` beyond `bytes`. Without memory for its header it stays part of
  * it. */
-static void cut(ls__regions *r, ls__piece *piece, size_t bytes)
+static void cut(ls__regions *r, ls__region_piece *piece, size_t bytes)
 {
     LS_ASSERT(piece->bytes >= bytes && !piece->free);
-    ls__piece *rest = piece->bytes > bytes ? header_get(r) : NULL;
+    ls__region_piece *rest = piece->bytes > bytes ? header_get(r) : NULL;
     if (rest != NULL) {
-        *rest = (ls__piece){
+        *rest = (ls__region_piece){
             .region = piece->region, .data = piece->data + bytes, .bytes = piece->bytes - bytes};
         ls__list_insert_between(&piece->beside, piece->beside.next, &rest->beside);
         piece->bytes = bytes;
@@ -140,10 +140,10 @@ static size_t region_bytes(const ls__regions *r, size_t bytes)
 
 /* A free piece that is a whole new region of `bytes`; NULL, with nothing taken, when the system
  * refuses. */
-static ls__piece *region_new(ls__regions *r, size_t bytes)
+static ls__region_piece *region_new(ls__regions *r, size_t bytes)
 {
     ls__region *region = r->env->allocate(r->env, sizeof *region);
-    ls__piece *piece = region != NULL ? header_get(r) : NULL;
+    ls__region_piece *piece = region != NULL ? header_get(r) : NULL;
     void *memory = piece != NULL ? r->env->allocate(r->env, bytes) : NULL;
     if (memory == NULL) {
         if (piece != NULL) {
@@ -155,7 +155,7 @@ static ls__piece *region_new(ls__regions *r, size_t bytes)
         return NULL;
     }
     *region = (ls__region){.memory = memory, .bytes = bytes};
-    *piece = (ls__piece){.region = region, .data = memory, .bytes = bytes};
+    *piece = (ls__region_piece){.region = region, .data = memory, .bytes = bytes};
     ls__list_init(&region->pieces);
     ls__list_push_back(&region->pieces, &piece->beside);
     ls__list_push_back(&r->regions, &region->link);
@@ -179,7 +179,7 @@ void ls__regions_release_unused(ls__regions *r)
 {
     LS__LIST_EACH (at, &r->regions) {
         ls__region *region = LS__LIST_ITEM(at, ls__region, link);
-        ls__piece *first = LS__LIST_ITEM(region->pieces.next, ls__piece, beside);
+        ls__region_piece *first = LS__LIST_ITEM(region->pieces.next, ls__region_piece, beside);
         if (first->free && first->bytes == region->bytes) {
             ls__list_remove(&first->link);
             header_put(r, first);
@@ -195,7 +195,7 @@ void ls__regions_fini(ls__regions *r)
         region_free(r, LS__LIST_ITEM(at, ls__region, link));
     }
     while (r->slabs != NULL) {
-        struct ls__piece_slab *slab = r->slabs;
+        struct ls__region_piece_slab *slab = r->slabs;
         r->slabs = slab->next;
         r->env->release(r->env, slab, sizeof *slab);
     }
@@ -206,10 +206,10 @@ void ls__regions_fini(ls__regions *r)
 /* A used piece of at least `bytes`, rounded up to pages; the rest of a larger one stays free.
  * NULL if the system refuses even after unused regions were given back. The lock is the
  * caller's. */
-ls__piece *ls__piece_get(ls__regions *r, size_t bytes)
+ls__region_piece *ls__region_piece_get(ls__regions *r, size_t bytes)
 {
     bytes = ls__round_up(bytes, GRANULE);
-    ls__piece *piece = tightest(r, bytes);
+    ls__region_piece *piece = tightest(r, bytes);
     if (piece == NULL) {
         piece = region_new(r, region_bytes(r, bytes));
     }
@@ -228,11 +228,11 @@ ls__piece *ls__piece_get(ls__regions *r, size_t bytes)
 
 /* Makes a used piece free. It is joined with both neighbours at once, so two free pieces never
  * lie side by side. */
-void ls__piece_put(ls__regions *r, ls__piece *piece)
+void ls__region_piece_put(ls__regions *r, ls__region_piece *piece)
 {
     const ls__list *end = &piece->region->pieces;
-    ls__piece *next = LS__LIST_ITEM(piece->beside.next, ls__piece, beside);
-    ls__piece *before = LS__LIST_ITEM(piece->beside.prev, ls__piece, beside);
+    ls__region_piece *next = LS__LIST_ITEM(piece->beside.next, ls__region_piece, beside);
+    ls__region_piece *before = LS__LIST_ITEM(piece->beside.prev, ls__region_piece, beside);
     LS_ASSERT(!piece->free);
     if (piece->beside.next != end && next->free) {
         ls__list_remove(&next->link);

@@ -24,29 +24,29 @@
 
 typedef struct ls__region ls__region;
 
-typedef struct ls__piece {
+typedef struct ls__region_piece {
     ls__list beside; /* in its region, by address */
     ls__list link;   /* in a bin, while it is free; among the unused headers */
     ls__region *region;
     char *data;
     size_t bytes;
     bool free;
-} ls__piece;
+} ls__region_piece;
 
 typedef struct ls__regions {
     const ls__env *env;
     ls__list regions;
     ls__list bin[LS__PIECE_BINS]; /* free pieces of 2^b … 2^(b+1) - 1 bytes, the last freed first */
     ls__list unused;              /* headers of pieces */
-    struct ls__piece_slab *slabs;
+    struct ls__region_piece_slab *slabs;
     int64_t reserved; /* bytes of all regions */
 } ls__regions;
 
 void ls__regions_init(ls__regions *r, const ls__env *env);
 void ls__regions_fini(ls__regions *r); /* whatever is still in use */
 /* At least `bytes`, uninitialised, beginning on a cache line. NULL: memory is out. */
-ls__piece *ls__piece_get(ls__regions *r, size_t bytes);
-void ls__piece_put(ls__regions *r, ls__piece *piece);
+ls__region_piece *ls__region_piece_get(ls__regions *r, size_t bytes);
+void ls__region_piece_put(ls__regions *r, ls__region_piece *piece);
 /* Gives regions back in which nothing is in use. */
 void ls__regions_release_unused(ls__regions *r);
 

@@ -29,7 +29,7 @@ struct ls__header_slab {
 /* Memory on its way between a storage and the pools. */
 typedef struct block {
     void *data;
-    ls__piece *piece; /* whose data it is; NULL: it is of a class */
+    ls__region_piece *piece; /* whose data it is; NULL: it is of a class */
     uint16_t size_class;
 } block;
 
@@ -113,12 +113,12 @@ static void *small_from_system(ls__tensors *tensors, size_t bytes)
 }
 
 /* A large block, likewise. Under lock. */
-static ls__piece *piece_get(ls__tensors *tensors, size_t bytes)
+static ls__region_piece *piece_get(ls__tensors *tensors, size_t bytes)
 {
-    ls__piece *piece = ls__piece_get(&tensors->regions, bytes);
+    ls__region_piece *piece = ls__region_piece_get(&tensors->regions, bytes);
     if (piece == NULL) {
         release_cached(tensors);
-        piece = ls__piece_get(&tensors->regions, bytes);
+        piece = ls__region_piece_get(&tensors->regions, bytes);
     }
     count_reserved(tensors, 0);
     return piece;
@@ -149,7 +149,7 @@ static void block_put(ls__tensors *tensors, const block *b)
 {
     if (b->size_class == CLASS_LARGE) {
         count_block(tensors, -(int64_t)b->piece->bytes);
-        ls__piece_put(&tensors->regions, b->piece);
+        ls__region_piece_put(&tensors->regions, b->piece);
     } else if (b->size_class != LS__STORAGE_BORROWED) {
         *(void **)b->data = tensors->free_blocks[b->size_class];
         tensors->free_blocks[b->size_class] = b->data;

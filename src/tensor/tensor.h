@@ -41,8 +41,8 @@ struct ls__storage {
     uint16_t size_class;      /* of the block; LS__STORAGE_BORROWED: the caller's memory */
     _Atomic bool unfilled;    /* values are noted in `initial` and not drawn yet. Sync: fill.h */
     void *data;
-    ls__piece *piece; /* whose data it is; NULL: not a large block */
-    size_t bytes;     /* asked for */
+    ls__region_piece *piece; /* whose data it is; NULL: not a large block */
+    size_t bytes;            /* asked for */
     ls__tensors *owner;
     void (*fini)(ls__storage *storage); /* before the block is given back; NULL: nothing */
     ls__storage *next;                  /* in the list of free headers */

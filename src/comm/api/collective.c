@@ -140,7 +140,7 @@ static ls_status check_and_start(ls_group *handle, const ls__collective *args, l
     const bool p2p = ls__operation_is_p2p(args->operation);
     const bool blocking = work == NULL && args->done == NULL;
     ls__self.exchanges++;
-    ls_group *group = ls__turns_group(handle, p2p);
+    ls_group *group = ls__round_robin_group(handle, p2p);
     const char *what = ls__operation_name(args->operation);
     const ls_status sound = ls__collective_check(what, group, args, options);
     if (sound < 0) {
@@ -152,7 +152,7 @@ static ls_status check_and_start(ls_group *handle, const ls__collective *args, l
     if (ls__operation_reduces(args->operation) && args->op == LS_PREMUL_SUM) {
         LS_TRY(ls__premultiply(group, copy, options->factor));
     }
-    ls__turns_pass(handle, p2p);
+    ls__round_robin_pass(handle, p2p);
     if (!blocking) {
         return start_without_waiting(group, args, options, work);
     }

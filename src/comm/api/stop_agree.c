@@ -19,7 +19,7 @@ ls_status ls_stop_agree(ls_group *group, bool *stop)
     if (stop == NULL) {
         return ls__fail(LS_ERR_INVALID, "ls_stop_agree: stop is NULL; give a bool for the answer");
     }
-    const uint64_t key = group != NULL ? ls__group_agreement(ls__turns_at(group, 0)) : 0;
+    const uint64_t key = group != NULL ? ls__group_agreement(ls__round_robin_at(group, 0)) : 0;
     ls__agreement_join(runtime, key);
     int32_t wanted = (int32_t)ls__stop_wanted(runtime);
     LS_TRY(ls__control_all_reduce(group, &wanted, 1, LS_INT32, LS_MAX,

@@ -105,9 +105,9 @@ static void see_awaited(search *s, int world_size, int rank, const ls__blocked_w
 }
 
 /* The way back from the last rank to the first. */
-static ls__chain chain_to(const search *s, int last)
+static ls__wait_chain chain_to(const search *s, int last)
 {
-    ls__chain chain = {.last = last};
+    ls__wait_chain chain = {.last = last};
     for (int at = last; at >= 0; at = s->from[at]) {
         chain.length++;
     }
@@ -120,7 +120,7 @@ static ls__chain chain_to(const search *s, int last)
     return chain;
 }
 
-ls__chain ls__chain_find(ls__comm *comm, const int *first, int count)
+ls__wait_chain ls__wait_chain_find(ls__comm *comm, const int *first, int count)
 {
     search s = {.queued = 0};
     ls__blocked waits;
@@ -142,10 +142,10 @@ ls__chain ls__chain_find(ls__comm *comm, const int *first, int count)
             see_awaited(&s, comm->runtime->world_size, rank, &waits.wait[w]);
         }
     }
-    return (ls__chain){.length = 0};
+    return (ls__wait_chain){.length = 0};
 }
 
-void ls__chain_text(const ls__chain *chain, char *out, size_t bytes)
+void ls__wait_chain_text(const ls__wait_chain *chain, char *out, size_t bytes)
 {
     ls__text to = {out, bytes};
     out[0] = '\0';

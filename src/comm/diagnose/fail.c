@@ -204,12 +204,12 @@ void ls__group_fail(ls_group *group, ls_status status, const char *text)
 {
     LS_ASSERT(status < 0);
     ls__comm *comm = group->comm;
-    for (int i = 0; i < ls__turns_count(group); i++) {
-        ls__group_cause(ls__turns_at(group, i), status, text);
+    for (int i = 0; i < ls__round_robin_count(group); i++) {
+        ls__group_cause(ls__round_robin_at(group, i), status, text);
     }
     if (ls__progress_try(comm)) {
-        for (int i = 0; i < ls__turns_count(group); i++) {
-            (void)ls__group_failed(ls__turns_at(group, i));
+        for (int i = 0; i < ls__round_robin_count(group); i++) {
+            (void)ls__group_failed(ls__round_robin_at(group, i));
         }
         ls__progress_release(comm);
     }

@@ -151,18 +151,18 @@ static void add_other_sends(const ls_group *group, const ls_work *work, char *ou
 }
 
 /* The chain of waits that begins with one of these members. */
-static ls__chain chain_of(const ls_group *group, const ls__straggler *m)
+static ls__wait_chain chain_of(const ls_group *group, const ls__straggler *m)
 {
     int first[LS__STRAGGLER_NAMED];
     for (int i = 0; i < m->count; i++) {
         first[i] = group->member[m->member[i]].world_rank;
     }
-    return ls__chain_find(group->comm, first, m->count);
+    return ls__wait_chain_find(group->comm, first, m->count);
 }
 
 /* "rank 2 has not called it: rank 2 (host …) in the backward pass …; rank 3 …": without those that
  * wait for others. */
-static void put_members(const ls_group *group, const ls__straggler *m, const ls__chain *chain,
+static void put_members(const ls_group *group, const ls__straggler *m, const ls__wait_chain *chain,
                         ls__text *to)
 {
     char what[512];
@@ -178,10 +178,11 @@ static void put_members(const ls_group *group, const ls__straggler *m, const ls_
 }
 
 /* Says who keeps the operation waiting. Returns the chain of waits to that rank. */
-static ls__chain waiting_text(const ls_group *group, const ls_work *work, char *out, size_t bytes)
+static ls__wait_chain waiting_text(const ls_group *group, const ls_work *work, char *out,
+                                   size_t bytes)
 {
     const ls__straggler m = ls__straggler_find(group, work, true);
-    const ls__chain chain = chain_of(group, &m);
+    const ls__wait_chain chain = chain_of(group, &m);
     ls__text to = {out, bytes};
     snprintf(out, bytes, "all ranks have called it and are as far as this one");
     if (m.count == 0 && work->memory == LS__MEMORY_BACKEND) {
@@ -189,7 +190,7 @@ static ls__chain waiting_text(const ls_group *group, const ls_work *work, char *
     }
     if (chain.length > 1) {
         char links[256], what[512];
-        ls__chain_text(&chain, links, sizeof links);
+        ls__wait_chain_text(&chain, links, sizeof links);
         ls__comm_describe(group->comm, chain.last, what, sizeof what);
         snprintf(out, bytes, "rank %d %s%s: %s", chain.rank[0], m.what, links, what);
     } else if (m.count > 0) {
@@ -201,7 +202,7 @@ static ls__chain waiting_text(const ls_group *group, const ls_work *work, char *
 }
 
 /* Fails the group; the rank at the end of the chain is the cause. */
-static void fail_late(ls_group *group, const ls__chain *chain, const char *text)
+static void fail_late(ls_group *group, const ls__wait_chain *chain, const char *text)
 {
     const int by = chain->length > 0 ? chain->last : group->comm->runtime->rank;
     ls__group_cause_by(group, LS_ERR_TIMEOUT, text, by);
@@ -241,7 +242,7 @@ static bool fail_monitored(ls_group *group, const ls_work *work, uint64_t now_ns
     list[0] = '\0';
     const int count = list_missing(group, work, &(ls__text){list, sizeof list});
     const ls__straggler m = ls__straggler_find(group, work, true);
-    const ls__chain chain = chain_of(group, &m);
+    const ls__wait_chain chain = chain_of(group, &m);
     if (count == 0) {
         return false;
     }
@@ -264,7 +265,7 @@ void ls__straggler_fail(ls_group *group, const ls_work *work, uint64_t now_ns)
     }
     char text[LS__FAILURE_MAX], operation[256], who[LS__FAILURE_MAX - 320];
     ls__operation_text(group, &work->descriptor, operation, sizeof operation);
-    const ls__chain chain = waiting_text(group, work, who, sizeof who);
+    const ls__wait_chain chain = waiting_text(group, work, who, sizeof who);
     snprintf(text, sizeof text, "%s did not finish within %.1f s: %s", operation,
              (double)(now_ns - work->queued_ns) * 1e-9, who);
     fail_late(group, &chain, text);

@@ -25,7 +25,7 @@ static int64_t piece_of(int64_t left, size_t bytes_per_element)
 }
 
 /* COPY of a wide program into SCRATCH: float32 of 16-bit floats, for example. */
-static void widen(const ls__exec *exec, const ls__reduce_table *table, unsigned char *to,
+static void widen(const ls__exec *exec, const ls__reduce_kernels *table, unsigned char *to,
                   const unsigned char *from, int64_t count)
 {
     ls__reduce(&(ls__reduce_args){.dst = (void *const[]){to},

@@ -262,7 +262,7 @@ static ls__comm *comm_new(ls_runtime *runtime)
         comm->env = runtime->env;
         comm->strict = strict_setting();
         comm->channels = (int)ls__setting_int("LOCKSTEP_CHANNELS", 1, 1, LS__CHANNELS_MAX);
-        comm->kernels = ls__reduce_table_get();
+        comm->kernels = ls__reduce_kernels_get();
         ls__list_init(&comm->groups);
         ls__list_init(&comm->pool);
         ls__list_init(&comm->sleepers);

@@ -478,7 +478,7 @@ ls_status ls_group_free(ls_group *group)
     LS_TRY(ls__work_may_wait("ls_group_free"));
     LS_TRY(ls__group_check_unused(group, "ls_group_free"));
     if (group->turns != NULL) {
-        ls__turns_free(group);
+        ls__round_robin_free(group);
         return LS_OK;
     }
     ls_status status =
@@ -535,8 +535,8 @@ ls_status ls_group_status(ls_group *group)
         (void)ls__comm_look(comm);
         ls__progress_release(comm);
     }
-    for (int i = 0; i < ls__turns_count(group); i++) {
-        const ls_group *one = ls__turns_at(group, i);
+    for (int i = 0; i < ls__round_robin_count(group); i++) {
+        const ls_group *one = ls__round_robin_at(group, i);
         const int32_t failed = atomic_load_explicit(&one->failed, memory_order_acquire);
         if (failed != 0) {
             return ls__fail_again((ls_status)failed, one->failure);

@@ -15,8 +15,8 @@
 typedef struct ls__exec ls__exec;
 typedef struct ls__plugin_group ls__plugin_group; /* backend/plugin_group.h */
 typedef struct ls__p2p ls__p2p;
-typedef struct ls__turns ls__turns;           /* round_robin.c */
-typedef struct ls__tune_table ls__tune_table; /* tune/tune.h */
+typedef struct ls__round_robin ls__round_robin; /* round_robin.c */
+typedef struct ls__tune_table ls__tune_table;   /* tune/tune.h */
 
 typedef struct ls__group_member {
     int world_rank;
@@ -77,7 +77,7 @@ struct ls_group {
     uint64_t slot_slice[LS__SLICE_SLOTS]; /* progress: the last one of each slot; 0: none */
     ls__exec *exec;                       /* progress */
     ls__p2p *p2p;                         /* progress */
-    ls__turns *turns;       /* const; not NULL: this is only a handle over several groups */
+    ls__round_robin *turns; /* const; not NULL: this is only a handle over several groups */
     ls__tune_table *tuning; /* lock until the first operation, then const; NULL: not tuned */
     ls__list packs;         /* lock: memory of operations on many buffers, not in use */
     ls__plan *plans;        /* lock: [ls__select_plans]; program NULL: not made yet */

@@ -75,8 +75,8 @@ ls_status ls_group_get_counters(const ls_group *group, ls_counters *out)
         return ls__fail(LS_ERR_INVALID, "ls_group_get_counters: the group is NULL; give a group");
     }
     ls_counters now = {.size = sizeof now};
-    for (int i = 0; i < ls__turns_count(group); i++) {
-        const ls_group *one = ls__turns_at(group, i);
+    for (int i = 0; i < ls__round_robin_count(group); i++) {
+        const ls_group *one = ls__round_robin_at(group, i);
         now.operations += atomic_load_explicit(&one->operations, memory_order_relaxed);
         now.messages += atomic_load_explicit(&one->messages, memory_order_relaxed);
         now.bytes_sent += atomic_load_explicit(&one->bytes_sent, memory_order_relaxed);

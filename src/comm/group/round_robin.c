@@ -14,7 +14,7 @@
 #include "comm/group/round_robin.h"
 #include "comm/memory/packs.h"
 
-struct ls__turns {
+struct ls__round_robin {
     size_t bytes; /* of this struct */
     int count;
     _Atomic uint64_t passed; /* collectives started. Sync: relaxed; the user orders the callers */
@@ -22,23 +22,23 @@ struct ls__turns {
 };
 
 /* The number of groups behind a handle; 1 for an ordinary group. */
-int ls__turns_count(const ls_group *group)
+int ls__round_robin_count(const ls_group *group)
 {
     return group->turns != NULL ? group->turns->count : 1;
 }
 
 /* Group i behind the handle, or the group itself. The cast only removes `const`: groups are changed
  * through handles that the caller owns. */
-ls_group *ls__turns_at(const ls_group *group, int i)
+ls_group *ls__round_robin_at(const ls_group *group, int i)
 {
-    LS_ASSERT(i >= 0 && i < ls__turns_count(group));
+    LS_ASSERT(i >= 0 && i < ls__round_robin_count(group));
     return group->turns != NULL ? group->turns->group[i] : (ls_group *)(uintptr_t)group;
 }
 
 /* Messages all use the first group, so that they match in the order of their calls. */
-ls_group *ls__turns_group(ls_group *group, bool p2p)
+ls_group *ls__round_robin_group(ls_group *group, bool p2p)
 {
-    ls__turns *turns = group->turns;
+    ls__round_robin *turns = group->turns;
     if (turns == NULL) {
         return group;
     }
@@ -48,7 +48,7 @@ ls_group *ls__turns_group(ls_group *group, bool p2p)
 
 /* Counted only after the operation has started: a refused call does not shift the turn of this rank
  * against the others. */
-void ls__turns_pass(ls_group *group, bool p2p)
+void ls__round_robin_pass(ls_group *group, bool p2p)
 {
     if (group->turns != NULL && !p2p) {
         atomic_fetch_add_explicit(&group->turns->passed, 1, memory_order_relaxed);
@@ -56,7 +56,7 @@ void ls__turns_pass(ls_group *group, bool p2p)
 }
 
 /* Local: the groups behind the handle stay open. */
-void ls__turns_free(ls_group *handle)
+void ls__round_robin_free(ls_group *handle)
 {
     LS_ASSERT(handle->turns != NULL);
     const ls__env *env = handle->comm->env;
@@ -120,9 +120,9 @@ ls_status ls_group_round_robin(ls_group *const *groups, int count, const char *n
     LS_TRY(check(groups, count, out));
     *out = NULL;
     const bool fits = ls__mul_size((size_t)count, sizeof *groups, &bytes) &&
-                      ls__add_size(bytes, sizeof(ls__turns), &bytes);
+                      ls__add_size(bytes, sizeof(ls__round_robin), &bytes);
     ls_group *handle = fits ? comm->env->allocate(comm->env, sizeof *handle) : NULL;
-    ls__turns *turns = handle != NULL ? comm->env->allocate(comm->env, bytes) : NULL;
+    ls__round_robin *turns = handle != NULL ? comm->env->allocate(comm->env, bytes) : NULL;
     if (turns == NULL) {
         if (handle != NULL) {
             comm->env->release(comm->env, handle, sizeof *handle);

@@ -5,10 +5,10 @@
 #include "comm/group/group.h"
 
 /* The group on which the next operation runs: `group` itself, unless it is such a handle. */
-ls_group *ls__turns_group(ls_group *group, bool p2p);
-void ls__turns_pass(ls_group *group, bool p2p); /* that operation has started */
-int ls__turns_count(const ls_group *group);
-ls_group *ls__turns_at(const ls_group *group, int i);
-void ls__turns_free(ls_group *handle);
+ls_group *ls__round_robin_group(ls_group *group, bool p2p);
+void ls__round_robin_pass(ls_group *group, bool p2p); /* that operation has started */
+int ls__round_robin_count(const ls_group *group);
+ls_group *ls__round_robin_at(const ls_group *group, int i);
+void ls__round_robin_free(ls_group *handle);
 
 #endif

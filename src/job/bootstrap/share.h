@@ -1,8 +1,8 @@
 /* What the hosts of a job need to meet, if nobody has set it: rank 0 draws a secret, finds a free
  * port, and shares both with its addresses through the launcher that started the ranks.
  *
- *     PMIx, PMI            a broadcast through the process manager                      job/pmi
- *     srun without either  a file that only this user can read, in the home folder      share_file.c
+ *     PMIx, PMI            a broadcast through the process manager                   job/pmi
+ *     srun without either  a file that only this user can read, in the home folder   share_file.c
  *
  * LOCKSTEP_RENDEZVOUS and LOCKSTEP_SECRET_FILE go before what is shared; if both are set, nothing
  * is. */

@@ -6,7 +6,7 @@
  *
  *     S = T K^T    dP = dT V^T       K^T and V^T in pairs, once a group of heads
  *     o = P V      dQ = dS K         V and K in pairs
- *     dV^T += dT^T P                 the left side is the tile transposed, the right side P in pairs
+ *     dV^T += dT^T P                 left the tile transposed, right P in pairs
  *     dK^T += T^T dS                 sums over the tiles stay [D,S], and are transposed in the end
  *
  * Head sizes and keys are filled up to multiples of 32 with zeros.

@@ -1,4 +1,4 @@
-/* Leaf loops of reductions, compiled once for each instruction set (LS__REDUCE_TABLE names the
+/* Leaf loops of reductions, compiled once for each instruction set (LS__REDUCE_KERNELS names the
  * table). Straight loops only: what to combine in which order is reduce.c's business.
  *
  * `omp simd` states what the contract grants: an output equals an input or does not overlap it,
@@ -248,7 +248,7 @@ FUSED_SUM(8)
         }                                                                                          \
     }
 
-const ls__reduce_table LS__REDUCE_TABLE = {
+const ls__reduce_kernels LS__REDUCE_KERNELS = {
     .dtype =
         {
             [LS_FLOAT32] = LOOPS_FLOAT(float32, float),

@@ -29,7 +29,7 @@ typedef struct ls__reduce_loops {
     void (*combine[LS_REDUCE_OP_COUNT])(void *dst, const void *a, const void *b, int64_t count);
 } ls__reduce_loops;
 
-struct ls__reduce_table {
+struct ls__reduce_kernels {
     ls__reduce_loops dtype[LS_DTYPE_COUNT];
     ls__reduce_loops average[LS_DTYPE_COUNT]; /* of integers; size 0: as dtype[] */
     /* sum_float32[n]: the whole tree of n operands in registers, stored to every destination. */
@@ -37,8 +37,8 @@ struct ls__reduce_table {
                                                   const ls__reduce_scale *scale);
 };
 
-extern const ls__reduce_table ls__reduce_table_base;
-extern const ls__reduce_table ls__reduce_table_v3;
-extern const ls__reduce_table ls__reduce_table_v4;
+extern const ls__reduce_kernels ls__reduce_kernels_base;
+extern const ls__reduce_kernels ls__reduce_kernels_v3;
+extern const ls__reduce_kernels ls__reduce_kernels_v4;
 
 #endif

@@ -25,7 +25,7 @@
 #define BLOCK_BYTES (BLOCK * sizeof(double))
 
 /* NULL when this processor lacks the instructions; tests ask for every table. */
-const ls__reduce_table *ls__reduce_table_of(ls__isa isa)
+const ls__reduce_kernels *ls__reduce_kernels_of(ls__isa isa)
 {
     if (isa > ls__cpu_best()) {
         return NULL;
@@ -33,21 +33,21 @@ const ls__reduce_table *ls__reduce_table_of(ls__isa isa)
     switch (isa) {
 #if defined(__x86_64__)
     case LS__ISA_V4:
-        return &ls__reduce_table_v4;
+        return &ls__reduce_kernels_v4;
     case LS__ISA_V3:
-        return &ls__reduce_table_v3;
+        return &ls__reduce_kernels_v3;
 #endif
     case LS__ISA_BASE:
-        return &ls__reduce_table_base;
+        return &ls__reduce_kernels_base;
     default:
         return NULL;
     }
 }
 
 /* The table of the instruction set in use. Reads the environment, so callers keep the answer. */
-const ls__reduce_table *ls__reduce_table_get(void)
+const ls__reduce_kernels *ls__reduce_kernels_get(void)
 {
-    return ls__reduce_table_of(ls__cpu_isa());
+    return ls__reduce_kernels_of(ls__cpu_isa());
 }
 
 /* LS_AVG and LS_PREMUL_SUM have no loop of their own: they need a sum and a scale. */
@@ -56,7 +56,7 @@ bool ls__reduce_supported(ls_dtype dtype, ls_reduce_op op)
     if ((unsigned)dtype >= LS_DTYPE_COUNT || (unsigned)op >= LS_REDUCE_OP_COUNT) {
         return false;
     }
-    const ls__reduce_loops *loops = &ls__reduce_table_base.dtype[dtype];
+    const ls__reduce_loops *loops = &ls__reduce_kernels_base.dtype[dtype];
     return op == LS_AVG || op == LS_PREMUL_SUM ? dtype != LS_BOOL : loops->combine[op] != NULL;
 }
 
@@ -67,7 +67,7 @@ ls_dtype ls__reduce_accumulator(ls_dtype dtype)
 }
 
 /* Sums of integers that are to be divided are added in a wider type. */
-static const ls__reduce_loops *loops_of(const ls__reduce_table *table, ls_dtype dtype,
+static const ls__reduce_loops *loops_of(const ls__reduce_kernels *table, ls_dtype dtype,
                                         bool averages)
 {
     const ls__reduce_loops *wider = &table->average[dtype];
@@ -76,12 +76,12 @@ static const ls__reduce_loops *loops_of(const ls__reduce_table *table, ls_dtype 
 
 size_t ls__accumulator_bytes(ls_dtype dtype, bool averages)
 {
-    return loops_of(&ls__reduce_table_base, dtype, averages)->accumulator_size;
+    return loops_of(&ls__reduce_kernels_base, dtype, averages)->accumulator_size;
 }
 
 bool ls__reduce_widens(ls_dtype dtype)
 {
-    return ls__reduce_table_base.average[dtype].size > 0;
+    return ls__reduce_kernels_base.average[dtype].size > 0;
 }
 
 /* Multiplies instead of dividing where that is exact: the reciprocal of a power of two, as long as
@@ -246,7 +246,7 @@ void ls__reduce(const ls__reduce_args *args)
     LS_ASSERT(args->src_count >= 1 && args->src_count <= LS__REDUCE_OPERANDS_MAX);
     LS_ASSERT(args->divisor == 0.0 || args->dtype <= LS_BFLOAT16 ||
               (args->averages && ls__reduce_supported(args->dtype, LS_AVG)));
-    const ls__reduce_table *table = args->table ? args->table : ls__reduce_table_get();
+    const ls__reduce_kernels *table = args->table ? args->table : ls__reduce_kernels_get();
     const ls__reduce_loops *loops = loops_of(table, args->dtype, args->averages);
     const ls__reduce_scale scale = scale_of(args->divisor);
     const bool alike = loops->widen == NULL || is_wide(args, 0) == args->dst_wide;

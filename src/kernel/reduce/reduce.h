@@ -15,12 +15,12 @@
 
 #define LS__REDUCE_OPERANDS_MAX 1024
 
-/* The loops of one instruction set. Bits do not depend on it. ls__reduce_table_get reads the
+/* The loops of one instruction set. Bits do not depend on it. ls__reduce_kernels_get reads the
  * environment (base/cpu.h), so call it once and keep the answer; NULL for a variant this build or
  * this processor lacks. */
-typedef struct ls__reduce_table ls__reduce_table;
-const ls__reduce_table *ls__reduce_table_get(void);
-const ls__reduce_table *ls__reduce_table_of(ls__isa isa);
+typedef struct ls__reduce_kernels ls__reduce_kernels;
+const ls__reduce_kernels *ls__reduce_kernels_get(void);
+const ls__reduce_kernels *ls__reduce_kernels_of(ls__isa isa);
 
 /* dst[d][i] = op-tree over s of src[s][i], for all d in [0,dst_count), i in [0,count); divided once
  * by `divisor` when it is not 0 (not bool; AVG must be given as SUM with a divisor). dst[d] may
@@ -41,11 +41,11 @@ typedef struct ls__reduce_args {
     ls_dtype dtype;
     ls_reduce_op op;
     double divisor;
-    bool averages;                 /* the sum is divided, by this call or a later one */
-    ls__reduce_user user;          /* in place of `op`, which is LS_SUM then; no divisor */
-    const bool *src_wide;          /* [src_count]; NULL: none is */
-    bool dst_wide;                 /* all destinations */
-    const ls__reduce_table *table; /* NULL: looked up by this call, which costs some 100 ns */
+    bool averages;                   /* the sum is divided, by this call or a later one */
+    ls__reduce_user user;            /* in place of `op`, which is LS_SUM then; no divisor */
+    const bool *src_wide;            /* [src_count]; NULL: none is */
+    bool dst_wide;                   /* all destinations */
+    const ls__reduce_kernels *table; /* NULL: looked up by this call, which costs some 100 ns */
 } ls__reduce_args;
 void ls__reduce(const ls__reduce_args *args);
 

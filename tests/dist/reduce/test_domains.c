@@ -282,7 +282,7 @@ DIST_TEST(a_round_robin_group_keeps_its_turns, 4)
     }
     CHECK_OK(ls_reducer_new(turns, params, 9, LS_OPTIONS(ls_reducer_options, .bucket_bytes = 0),
                             &reducer));
-    CHECK(ls__turns_count(ls__reducer_group(reducer)) == 3);
+    CHECK(ls__round_robin_count(ls__reducer_group(reducer)) == 3);
     for (int round = 0; round < 4; round++) {
         CHECK_OK(ls_reducer_begin(reducer, NULL));
         for (int i = 0; i < 9; i++) {
@@ -297,7 +297,8 @@ DIST_TEST(a_round_robin_group_keeps_its_turns, 4)
     }
     for (int g = 0; g < 3; g++) { /* 40 operations in turn */
         ls_counters counters = {.size = sizeof counters};
-        CHECK_OK(ls_group_get_counters(ls__turns_at(ls__reducer_group(reducer), g), &counters));
+        CHECK_OK(
+            ls_group_get_counters(ls__round_robin_at(ls__reducer_group(reducer), g), &counters));
         CHECK(counters.operations >= 12);
     }
     CHECK_OK(ls_reducer_free(reducer));

@@ -105,7 +105,7 @@ static void run_job(bench *b, const job *j)
                                   .dtype = j->dtype,
                                   .op = j->op,
                                   .divisor = j->divisor,
-                                  .table = ls__reduce_table_of(j->isa)});
+                                  .table = ls__reduce_kernels_of(j->isa)});
     const size_t end = (size_t)j->count * ls_dtype_size(j->dtype);
     for (int d = 0; d < j->destinations; d++) {
         for (int64_t i = 0; i < j->count; i++) {
@@ -127,7 +127,7 @@ static void run_everywhere(bench *b, job j)
 {
     for (int isa = 0; isa < LS__ISA_COUNT; isa++) {
         j.isa = (ls__isa)isa;
-        if (ls__reduce_table_of(j.isa) != NULL) {
+        if (ls__reduce_kernels_of(j.isa) != NULL) {
             run_job(b, &j);
         }
     }
@@ -259,7 +259,7 @@ static void check_two_steps(bench *b, ls_dtype dtype, ls__isa isa, int64_t count
                             .dtype = dtype,
                             .op = LS_SUM,
                             .averages = averages,
-                            .table = ls__reduce_table_of(isa)};
+                            .table = ls__reduce_kernels_of(isa)};
     ls__reduce(&args);
     CHECK_INT(partial[(size_t)count * wide], 0x5a);
     args.dst = (void *const[]){out};
@@ -283,8 +283,8 @@ static void check_two_steps(bench *b, ls_dtype dtype, ls__isa isa, int64_t count
 /* Each instruction set that the tests above left out. */
 static void check_table_is_there(ls__isa isa, const char *reason)
 {
-    CHECK(ls__reduce_table_of(LS__ISA_BASE) != NULL);
-    if (ls__reduce_table_of(isa) == NULL) {
+    CHECK(ls__reduce_kernels_of(LS__ISA_BASE) != NULL);
+    if (ls__reduce_kernels_of(isa) == NULL) {
         SKIP(reason);
     }
 }
@@ -305,7 +305,7 @@ TEST(partial_sums_that_stay_wide_are_rounded_once)
     for (int dtype = LS_FLOAT32; dtype < LS_DTYPE_COUNT; dtype++) {
         fill(&b, (ls_dtype)dtype);
         for (int isa = 0; isa < LS__ISA_COUNT && dtype != LS_BOOL; isa++) {
-            if (ls__reduce_table_of((ls__isa)isa) != NULL) {
+            if (ls__reduce_kernels_of((ls__isa)isa) != NULL) {
                 check_two_steps(&b, (ls_dtype)dtype, (ls__isa)isa, 0);
                 check_two_steps(&b, (ls_dtype)dtype, (ls__isa)isa, 17);
                 check_two_steps(&b, (ls_dtype)dtype, (ls__isa)isa, 1023);
