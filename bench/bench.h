@@ -74,11 +74,11 @@ typedef struct ls__bench_operation {
     ls_status (*call)(const ls__bench_call *call);
 } ls__bench_operation;
 
-/* Print, and return an exit status. The first has the arguments behind "cost-table". */
+/* Print, and return an exit status. The first has the arguments after "cost-table". */
 int ls__bench_cost_table(int argc, char **argv);
 int ls__bench_page(void);
 int ls__bench_lines(void);
-int ls__bench_tuner(int argc, char **argv); /* the arguments behind "tuner" */
+int ls__bench_tuner(int argc, char **argv); /* the arguments after "tuner" */
 int ls__bench_protections(int argc, char **argv);
 int ls__bench_step(int argc, char **argv);     /* argv[0] is "step" */
 int ls__bench_ddp_run(int argc, char **argv);  /* argv[0] is "ddp" */
@@ -142,7 +142,7 @@ int ls__bench_parse_counts(const struct cli_command *command, const char *name, 
 /* Whether the operation has options->algorithm; as above. */
 int ls__bench_check_algorithm(const struct cli_command *command, const ls__bench_options *options);
 
-/* Elements each rank calls the operation with for a buffer of so many bytes, uneven blocks all
+/* Elements that each rank passes to the operation for a buffer of `bytes`, uneven blocks all
  * together; 0: too few bytes. */
 int64_t ls__bench_count(const ls__bench_options *options, int64_t bytes);
 
@@ -159,7 +159,7 @@ bool ls__bench_has_floor(const ls__bench_options *options);
  * elements in a wrong place is found, and written and compared by the block. */
 typedef struct ls__bench_data ls__bench_data;
 
-/* NULL without memory. `calls`: results of so many operations one after the other in place. */
+/* NULL without memory. `calls`: operations that run in place one after the other. */
 ls__bench_data *ls__bench_data_new(const ls__bench_options *options, int calls);
 void ls__bench_data_free(ls__bench_data *data);
 
@@ -191,7 +191,7 @@ typedef struct ls__bench_row {
 ls_status ls__bench_measure(ls_group *group, const ls__bench_options *options, int64_t bytes,
                             void *shared, ls__bench_row *row);
 
-/* Name of the algorithm that made this rank send and receive so many bytes in one operation of
+/* Name of the algorithm by which this rank sent and received its bytes in one operation of
  * `row`. */
 const char *ls__bench_which(const ls__bench_options *options, const ls__bench_row *row, int rank,
                             uint64_t sent, uint64_t received);

@@ -126,7 +126,7 @@ void bench_print_names(void)
     ls__bench_operation_names(names, sizeof names);
     for (const char *at = names; *at != '\0'; at++) {
         (void)putchar(*at == ',' ? '\n' : *at);
-        at += *at == ','; /* and the blank behind it */
+        at += *at == ','; /* and the blank after it */
     }
     printf("\n");
     printf("ddp\ndigits\npieces\npipeline\nreplay\nstep\n");

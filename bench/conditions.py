@@ -1,5 +1,5 @@
 """The conditions of a comparison, which its rows carry: the machine, the commit, and how many cores other
-programs kept busy meanwhile."""
+programs kept busy during it."""
 
 import os
 import pathlib

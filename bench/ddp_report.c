@@ -28,7 +28,7 @@ const char *ls__bench_ddp_size(const ls__bench_ddp_contender *c, char out[32])
     return out;
 }
 
-/* Of the wire's time, that behind backward. */
+/* The part of the wire's time after backward. */
 static double hidden_share(const ls__bench_ddp_contender *c)
 {
     return c->mean[WIRE] > c->mean[EXPOSED] ? 1.0 - c->mean[EXPOSED] / c->mean[WIRE] : 0.0;

@@ -1,5 +1,5 @@
 /* `lockstep bench digits`: training on handwritten digits under DDP that synchronises every n-th
- * iteration only (no_sync): gradients are added up meanwhile, and the optimizer steps after each
+ * iteration only (no_sync): gradients are added up in between, and the optimizer steps after each
  * synchronised backward, so a larger n takes fewer and larger steps. Losses of all iterations and
  * the accuracy on digits that were held out; the same bits in every run on one machine. */
 #include <jansson.h>

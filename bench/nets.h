@@ -28,7 +28,7 @@ typedef struct net {
 
 /* NULL: there is none of that name. */
 const net *net_find(const char *name);
-/* The i-th; NULL behind the last. */
+/* The i-th; NULL after the last. */
 const net *net_at(int i);
 
 typedef struct net_run { /* a network in training, always on the same batch */

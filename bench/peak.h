@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* float32 operations a second (a multiply-add is two), of so many threads at once. */
+/* float32 operations a second (a multiply-add is two), of all threads together. */
 double ls__bench_peak_flops(int threads);
 /* The same of bfloat16, in tiles (AMX). 0: there are none here. */
 double ls__bench_peak_tiles(int threads);

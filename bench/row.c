@@ -140,7 +140,7 @@ static void summarise(double *samples, int count, double *median, double *spread
     *spread = (samples[count * 3 / 4] - samples[count / 4]) / *median;
 }
 
-/* So many that a sample moves SAMPLE_BYTES, but so few that sums of sums stay finite. */
+/* Enough calls that a sample moves SAMPLE_BYTES, but few enough that sums of sums stay finite. */
 static int calls_for(const ls__bench_options *options, int64_t bytes)
 {
     const int64_t wanted = bytes > 0 ? (SAMPLE_BYTES + bytes - 1) / bytes : CALLS_MAX;

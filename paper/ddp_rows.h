@@ -9,7 +9,7 @@ typedef struct paper_network {
     const char *batch;         /* samples of a rank's step; NULL: the network's */
 } paper_network;
 
-/* An image network and a transformer, unless one was asked for: the k-th; NULL behind the last. */
+/* An image network and a transformer, unless one was asked for: the k-th; NULL after the last. */
 const paper_network *paper_network_at(const paper *p, int k);
 /* Rows of `lockstep bench ddp`, or with --compute replay of `lockstep bench replay`: as
  * paper_bench. A note says which, and where the timeline was recorded. */
@@ -20,7 +20,7 @@ json_t *paper_ddp_rows(paper *p, const paper_network *n, int ranks, const char *
 json_t *paper_replayed_rows(paper *p, const paper_network *n, int ranks, const char *modes,
                             const char *buckets, const char *const *more);
 /* On this host: shared memory, then TCP, unless a medium was asked for. The k-th, as an experiment
- * into the same result; false behind the last. Without --turns a row has `turns` turns. */
+ * into the same result; false after the last. Without --turns a row has `turns` turns. */
 typedef struct paper_over {
     paper p;
     paper_options options;

@@ -67,7 +67,7 @@ static bool can_link(void)
     return made;
 }
 
-/* Sets the k-th of all; false behind the last. *usable: whether this machine has it. */
+/* Sets the k-th of all; false after the last. *usable: whether this machine has it. */
 static bool set(paper *p, int k, bool *usable)
 {
     char why[256];

@@ -128,7 +128,7 @@ static void plot_to(FILE *out, const json_t *plot, const char *folder)
     }
     (void)snprintf(path, sizeof path, "%s/%s", folder, file);
     FILE *in = cli_open(path, "r");
-    bool inside = false; /* behind the XML declaration, which HTML has not */
+    bool inside = false; /* past the XML declaration, which HTML does not have */
     while (in != NULL && fgets(part, sizeof part, in) != NULL) {
         inside = inside || strstr(part, "<svg") != NULL;
         fputs(inside ? part : "", out);

@@ -36,7 +36,7 @@ typedef struct paper_options {
     const char *model;     /* only this network, of `lockstep bench ddp`; NULL: the experiment's */
     const char *sizes;     /* of all_reduce: "1M,10M" */
     const char *compute;   /* "measured", "replay"; NULL: the experiment's own */
-    double speed;          /* a replayed network computes so many times as fast; 0: as recorded */
+    double speed;          /* a replayed network computes this many times as fast; 0: as recorded */
     int64_t parameters;    /* of fig2, in all; 0: the paper's */
     int steps, turns;      /* timed steps of a turn, turns; 0: the experiment's own */
 } paper_options;
@@ -115,7 +115,7 @@ bool paper_page(json_t *const *results, int count, const char *path); /* page.c 
 /* ---- measuring (measure.c) ------------------------------------------------------------------- */
 
 /* `lockstep bench ARGS… -n RANKS`, whose rows are returned (a new reference); NULL after it printed
- * why. `what` is shown meanwhile. The last argument is NULL. */
+ * why. `what` is shown while it runs. The last argument is NULL. */
 json_t *paper_bench(paper *p, int ranks, const char *what, const char *const *arguments);
 /* The row in which all of these keys have these values, numbers as "%.9g"; NULL: there is none. The
  * last is NULL. */
@@ -138,7 +138,7 @@ json_t *paper_earlier(paper *p, const char *name, const char *const *columns);
 /* ---- media (media.c) ------------------------------------------------------------------------- */
 
 /* Sets the next medium of the measurements: the one that was asked for, else shared memory, TCP at
- * 1 Gbit/s and MPI, where this machine has them; notes why it has not. False behind the last. */
+ * 1 Gbit/s and MPI, where this machine has them; notes why it has not. False after the last. */
 bool paper_next_medium(paper *p);
 /* "shared memory", "TCP of one host", "TCP at 1gbit/s", "MPI (Open MPI)". */
 const char *paper_medium(const paper *p, char out[64]);

@@ -4,7 +4,7 @@
 
 #include "questions.h"
 
-/* The step of a row like this one, but with so many ranks, synchronised every `every`-th step; 0:
+/* The step of a row like this one, but with `ranks` ranks, synchronised every `every`-th step; 0:
  * there is none. */
 static double step_of(const json_t *rows, const json_t *like, const char *ranks, const char *every)
 {
@@ -43,7 +43,7 @@ static bool from_skipping(paper *p, json_t *table)
     return rows != NULL;
 }
 
-/* The step of weak scaling over the medium of this row with so many ranks; 0: there is none. */
+/* The step of weak scaling over the medium of this row with this many ranks; 0: there is none. */
 static double weak_step(const json_t *rows, const json_t *like, const char *count)
 {
     return paper_number(paper_find(rows, "medium", paper_text(like, "medium"), "network",

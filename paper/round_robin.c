@@ -1,4 +1,4 @@
-/* Figure 12: buckets that take turns on several groups, so that several all-reduces are under way
+/* Figure 12: buckets that take turns on several groups, so that several all-reduces are in flight
  * at once. */
 #include <stdio.h>
 

@@ -4,8 +4,8 @@
  * and the model stands beside the replayed steps.
  *
  * Weak: a rank has 64 samples. Strong: all ranks together have 256. So that a step takes no
- * minutes, 64 samples take as long as those of the timeline did, as on processors that are so many
- * times as fast. */
+ * minutes, 64 samples take as long as those of the timeline did, as on processors that are faster
+ * by that factor. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

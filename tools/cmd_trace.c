@@ -146,7 +146,7 @@ static int64_t range_of(const trace *t, int *first, int *last)
     return most;
 }
 
-/* What the trace lacks, so that nobody takes its means for the whole job's. */
+/* States what the trace lacks, so that its means are not taken for the whole job's. */
 static void print_gaps(const trace *t)
 {
     int64_t dropped = 0;

@@ -28,7 +28,7 @@ static const cli_command command = {
     .ranked = true};
 
 #define TIMES_MAX 9
-#define HOPELESS 3.0 /* so much slower than the best one: not timed at larger sizes */
+#define HOPELESS 3.0 /* slower than the best one by this factor: not timed at larger sizes */
 
 static const int times[LS__TUNE_CLASSES] = {9, 7, 5, 3}; /* how often each is timed */
 

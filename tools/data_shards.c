@@ -170,8 +170,8 @@ static void put_number(uint8_t *at, uint32_t number, int bytes)
     }
 }
 
-/* Makes the next shard under its temporary name, with room for the header. It is a new file: what
- * an interrupted run left is gone, and a link of somebody's is not followed. */
+/* Makes the next shard under its temporary name, with room for the header. It is a new file:
+ * the rest of an interrupted run is removed, and an existing symlink is not followed. */
 static ls_status start_one(shards *s)
 {
     char path[PATH_BYTES];

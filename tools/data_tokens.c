@@ -100,7 +100,7 @@ static ls_status check_text(const maker *m, const char *path)
     return status;
 }
 
-/* Adds a file as so many chunks; an empty file adds none. */
+/* Adds a file as chunks; an empty file adds none. */
 static ls_status add_source(maker *m, const char *path)
 {
     ls__env_stat stat;

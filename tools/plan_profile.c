@@ -29,7 +29,7 @@ static const cli_command command = {
         "default those of one rank on this host. Of a module of your own ls_profile_write\n"
         "(lockstep/plan.h) writes the same file.\n"};
 
-/* The value of `name` in argv[*i], or behind it; NULL: it is another option. */
+/* The value of `name` in argv[*i], or after it; NULL: it is another option. */
 static char *value_of(const char *name, int argc, char **argv, int *i)
 {
     const size_t length = strlen(name);

@@ -67,7 +67,7 @@ static const cli_command command = {
     .count = (int)(sizeof options / sizeof *options),
     .more = more};
 
-/* The paragraphs behind the options. */
+/* The paragraphs after the options. */
 static void write_more(void)
 {
     const char *const *names, *const *abouts;

@@ -48,7 +48,7 @@ typedef struct trace_step {
     int rank, number;
     double begin_us, end_us;
     double ms, part[TRACE_PARTS]; /* these add up to `ms` */
-    double wire_ms;               /* a collective was under way */
+    double wire_ms;               /* a collective was in flight */
 } trace_step;
 
 typedef struct trace_operation {

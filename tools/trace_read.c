@@ -40,7 +40,7 @@ static void skip_spaces(text *t)
     }
 }
 
-/* Behind the string that begins at `at`; the end of the text if it is cut. */
+/* The end of the string that begins at `at`; the end of the text if it is cut. */
 static const char *string_end(const text *t, const char *at)
 {
     for (at++; at < t->end; at++) {
@@ -52,7 +52,7 @@ static const char *string_end(const text *t, const char *at)
     return t->end;
 }
 
-/* Behind the value that begins here; the end of the text if the value is cut. */
+/* The end of the value that begins here; the end of the text if the value is cut. */
 static const char *value_end(const text *t)
 {
     const char *at = t->at;
@@ -60,7 +60,7 @@ static const char *value_end(const text *t)
     while (at < t->end) {
         const char c = *at;
         if (depth == 0 && at > t->at && strchr(" \t\r\n,:]}", c) != NULL) {
-            return at; /* behind a number or a word */
+            return at; /* after a number or a word */
         }
         at = c == '"' ? string_end(t, at) : at + 1;
         depth += (c == '{' || c == '[') - (c == '}' || c == ']');
@@ -202,7 +202,7 @@ static ls_status take_head(text *at, trace *t, const json_t *head)
     return LS_OK;
 }
 
-/* `at` is behind the "[". */
+/* `at` is after the "[". */
 static ls_status take_events(text *at, trace *t)
 {
     for (skip_spaces(at); at->at < at->end && *at->at != ']'; skip_spaces(at)) {

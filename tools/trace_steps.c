@@ -173,7 +173,7 @@ static int by_place(const void *a, const void *b)
     return rank != 0 ? rank : wire != 0 ? wire : track != 0 ? track : begin != 0 ? begin : end;
 }
 
-/* Behind the spans that belong to the same thread, or to the same rank's engine. */
+/* The end of the spans that belong to the same thread, or to the same rank's engine. */
 static int64_t group_end(const trace *t, int64_t from)
 {
     const trace_span *first = &t->spans[from];

@@ -14,7 +14,7 @@ typedef struct ls__bench_amount {
 typedef struct ls__bench_form {
     ls__operation operation;
     const char *name;
-    int from; /* it holds for so many ranks and more; 0: for powers of two */
+    int from; /* it holds from this number of ranks on; 0: for powers of two */
     ls__bench_amount steps, rank, link, total;
     const char *association;
 } ls__bench_form;

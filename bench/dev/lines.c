@@ -37,7 +37,7 @@ static void write_lines(shared *s)
     memset(s->data, s->turn, BYTES);
 }
 
-/* By ordinary stores; memset uses the string instruction for so much. */
+/* By ordinary stores; memset uses the string instruction for this size. */
 static void write_words(shared *s)
 {
     volatile uint64_t *word = (volatile uint64_t *)(void *)s->data;

@@ -1,4 +1,4 @@
-/* Measurements for those who work on the library: build/bench/dev/measure NAME ... */
+/* Measurements for developers of the library: build/bench/dev/measure NAME ... */
 #include <stdio.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ static int lines(int argc, char **argv)
 
 static const struct {
     const char *name, *about;
-    int (*run)(int argc, char **argv); /* the arguments behind the name */
+    int (*run)(int argc, char **argv); /* the arguments after the name */
 } measurements[] = {
     {"algorithms", "docs/algorithms.md: all algorithms, counted", page},
     {"cost-table", "[-n K]: the lectures' table of steps and bandwidths, counted",

@@ -16,7 +16,7 @@
 #define CELL_NS 3e9   /* rounds end after this, where there have been enough */
 #define SAMPLE_NS 3e6 /* operations of one sample take about so long */
 #define CALLS_MAX 200
-#define HOPELESS 2.0 /* slower by so much in two rounds: not timed any more */
+#define HOPELESS 2.0 /* slower by this factor in two rounds: not timed any more */
 #define WITHIN 1.10
 
 static const int all_ranks[] = {2, 3, 4, 6, 8};

@@ -5,7 +5,7 @@ alive, those whose turn it is not are asleep), in another order each round. A ce
 the rounds' medians; the ratio is the peer's time over ours, the median over the rounds, with the
 lowest and the highest. The peer of a row is the best of all by its median. A peer that takes more
 than twice the best peer's time in the first round takes no part in the others. Rules of a sample:
-contender.h; who takes part: contenders.py; with which settings: settings.py. A new peer is a class in
+contender.h; the contenders: contenders.py; their settings: settings.py. A new peer is a class in
 contenders.py and a program that answers the commands of contender.h.
 
     compare.py [--ranks 2,4,6] [--sizes 4,64,1M] [--parts all_reduce,others,floor,launch]
@@ -192,7 +192,7 @@ def leave(found):
 
 
 def measure(field, ranks, op, size):
-    """{(contender's key, registered): one list of samples a round}; who failed once is left out."""
+    """{(contender's key, registered): one list of samples a round}; a contender that failed once is left out."""
     turns = [(c, r) for c in field.all for r in c.registered]
     found = {(c.key, r): [] for c, r in turns}
     wanted = rounds_of(size, field.options.rounds)

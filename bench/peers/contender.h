@@ -1,7 +1,7 @@
 /* One contender of `make compare-collectives`: a program of some ranks that measures what it is
  * told.
  *
- * All contenders are alive at once and asleep, each rank in a read of its own pipe, so that nobody
+ * All contenders are alive at once and asleep, each rank in a read of its own pipe, so that none
  * disturbs the one whose turn it is. compare.py writes one command to every rank,
  *
  *     OPERATION BYTES registered|private WARMUPS SAMPLES MILLISECONDS

@@ -1,4 +1,4 @@
-"""Who takes part: how each library is started, and in which environment.
+"""The contenders: how each library is started, and in which environment.
 
 Settings are those of the table of this machine's processor (settings.py), found by `compare.py --sweep`
 for each peer, operation, number of ranks and size; `compare.py --untuned` takes the defaults instead.

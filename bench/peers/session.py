@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import time
 
-ANSWER_S = 180  # nobody takes that long for one command; who does is given up
+ANSWER_S = 180  # for one command; a contender that takes longer is given up
 
 
 class Failed(Exception):
@@ -26,7 +26,7 @@ class Session:
         names = [f"in.{rank}" for rank in range(ranks)] + ["out"]
         for name in names:
             os.mkfifo(f"{self.folder}/{name}")
-        # both ends at once: opening waits for nobody, and a rank that ends closes nothing
+        # both ends at once: opening does not block, and a rank that ends closes nothing
         self.pipes = [os.open(f"{self.folder}/{name}", os.O_RDWR) for name in names]
         self.log = open(f"{self.folder}/log", "w+")
         self.process = subprocess.Popen(

@@ -240,7 +240,7 @@ static bool reap_others(ls__agent *agent)
 /* ---- time ----------------------------------------------------------------------------------- */
 
 /* Ends the ranks that outlive their grace; SIGKILL is repeated, because a rank may fork
- * meanwhile. */
+ * in between. */
 static void end_overdue(ls__agent *agent, uint64_t now)
 {
     if (agent->host.running == 0) {
@@ -353,8 +353,8 @@ void ls__agent_turn(ls__agent *agent)
 }
 
 /* Whether output is left after the last end: first the bytes in the pipes, for LINGER_MS at most
- * (an orphan may hold a pipe open), then those that are not written yet. Without a front nobody
- * reads. */
+ * (an orphan may hold a pipe open), then those that are not written yet. Without a front there
+ * is no reader. */
 static bool output_open(ls__agent *agent, uint64_t now)
 {
     if (agent->output == NULL || agent->alone) {

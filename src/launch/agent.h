@@ -34,7 +34,7 @@ typedef struct ls__agent {
     uint64_t term_ns, kill_ns; /* when the remaining ranks get SIGTERM, SIGKILL */
     uint64_t stopped_ns;       /* when stopped ranks are checked again */
     uint64_t linger_ns;        /* until when output of ended ranks is awaited */
-    bool alone;                /* the front has ended: nobody reads a result */
+    bool alone;                /* the front has ended: a result has no reader */
     ls__env_poll *items;
     int item_room;
 } ls__agent;

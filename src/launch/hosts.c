@@ -64,8 +64,8 @@ void ls__agent_say_placement(const ls__agent *agent)
     ls__output_say(agent->output, line);
 }
 
-/* Serves the loop meanwhile, so that signals and the front's end are noticed. Whether a failure
- * here was one of this node or of another: it becomes the root cause. */
+/* Serves the loop while it waits, so that signals and the front's end are noticed. A failure here,
+ * of this node or of another, becomes the root cause. */
 bool ls__agent_gather(ls__agent *agent)
 {
     if (open_nodes(agent) < 0) {

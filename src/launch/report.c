@@ -165,7 +165,7 @@ static void add_good_stop(const ls__agent *agent, ls__text *to)
     }
 }
 
-/* Who reads the logs afterwards must not take them for all that the ranks said. */
+/* A reader of the logs must be told that they are not all that the ranks printed. */
 static void add_cut_logs(ls__agent *agent, ls__text *to)
 {
     if (agent->output != NULL && ls__output_is_cut(agent->output)) {

@@ -13,7 +13,7 @@
 
 typedef struct cell {
     double seconds; /* INFINITY: impossible */
-    int end;        /* of the first stage: the part behind its last one */
+    int end;        /* of the first stage: one past its last part */
     int replicas;
 } cell;
 
@@ -57,7 +57,7 @@ static double memory_of(const search *s, int first, int end, int replicas, int b
            ls__partition_held(replicas, behind) * (s->kept[end] - s->kept[first] + arrives);
 }
 
-/* Of a stage of `replicas` components of the level below, `behind` of which have what follows. */
+/* Of a stage of `replicas` components of the level below, with `behind` of them in later stages. */
 static double stage_seconds(const search *s, int level, int first, int end, int replicas,
                             int behind)
 {

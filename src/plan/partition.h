@@ -36,7 +36,7 @@ typedef struct ls__shared {
 typedef struct ls__chain {
     int parts;
     const double *compute;  /* [parts] forward and backward */
-    const double *forward;  /* [parts] bytes that cross a cut behind part i, forward */
+    const double *forward;  /* [parts] bytes that cross a cut after part i, forward */
     const double *backward; /* [parts] the same, backward */
     const double *weights;  /* [parts] parameters that no other part uses */
     const double *kept;     /* [parts] from the forward until the backward */
@@ -69,10 +69,10 @@ typedef struct ls__partition_stage {
     int replicas;     /* workers, of all levels */
     /* Seconds for each micro-batch of the whole job; the largest of all is the bottleneck. */
     double compute, all_reduce;
-    double transfer;     /* over the cut behind it; 0 of the last stage */
+    double transfer;     /* over the cut after it; 0 for the last stage */
     double weight_bytes; /* parameters */
     double memory_bytes; /* of a worker, in 1F1B */
-    double bandwidth;    /* over the cut behind it */
+    double bandwidth;    /* over the cut after it */
     double sum_seconds;  /* of one all-reduce of its gradients by itself */
 } ls__partition_stage;
 
@@ -92,8 +92,8 @@ typedef struct ls__partition {
 ls_status ls__partition_find(const ls__env *env, const ls__chain *chain,
                              const ls__partition_spec *spec, ls__partition *out);
 
-/* Micro-batches that a replica of a stage holds in 1F1B, `behind` workers having the stages behind
- * it (schedule/generator/one_f_one_b.c). */
+/* Micro-batches that a replica of a stage holds in 1F1B if the later stages have `behind` workers
+ * (schedule/generator/one_f_one_b.c). */
 int ls__partition_held(int replicas, int behind);
 
 #endif

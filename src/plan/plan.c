@@ -71,7 +71,7 @@ static ls_status read_parts(const reader *r, const json_t *parts)
     return LS_OK;
 }
 
-/* Stages begin at part 0, and each behind the one before it. */
+/* Stages begin at part 0, and each follows the one before it. */
 static ls_status read_stage(const reader *r, const json_t *entry, int stage)
 {
     ls_plan *p = r->plan;

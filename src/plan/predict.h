@@ -5,7 +5,7 @@
 #include "plan/partition.h"
 #include "plan/profile.h"
 
-/* Seconds of a step of so many micro-batches by schedule 1f1b, with a flush. A stage takes the
+/* Seconds of a step of `micro_batches` by schedule 1f1b, with a flush. A stage takes the
  * measured times of its parts; what crosses a cut can be used after the longest of all transfers,
  * each direction by itself; the last backward of a stage and the all-reduce of its gradients
  * overlap, in which each direction counts by itself, too. The optimizer is left out. LS_ERR_INVALID

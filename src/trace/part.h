@@ -16,7 +16,7 @@ typedef struct ls__trace_part {
     ls__trace_clock clock[2];
 } ls__trace_part;
 
-/* Maps the memfd behind `fd` (borrowed), which a rank has written. LS_ERR_FORMAT: it is not a
+/* Maps the memfd `fd` (borrowed), which a rank has written. LS_ERR_FORMAT: it is not a
  * part. */
 ls_status ls__trace_part_open(const ls__env *env, int fd, ls__trace_part *out);
 void ls__trace_part_close(ls__trace_part *part); /* zeros are allowed */

@@ -61,7 +61,7 @@ struct cli_command {
     bool underscores; /* _ is accepted for - in names, as in torchrun */
 };
 
-/* Reads argv[1] to argv[argc-1]. Operands move behind the options, in their order; returns the
+/* Reads argv[1] to argv[argc-1]. Operands move after the options, in their order; returns the
  * index of the first, argc without any. Negative: the process ends with status -1 - result, after
  * help (status 0) or an error that was printed (status 2). */
 int cli_parse(const cli_command *command, int argc, char **argv);
@@ -91,7 +91,7 @@ const char *cli_default(const cli_option *option, char *out, size_t bytes);
 
 void cli_print_help(const cli_command *command);
 void cli_print_man(const cli_command *command);
-/* "--steps<TAB>optimizer steps" a line; behind an option with choices (`before`) those; behind one
+/* "--steps<TAB>optimizer steps" a line; after an option with choices (`before`) those; after one
  * with another value nothing, so that the shell offers files. */
 void cli_print_completions(const cli_command *command, const char *before);
 

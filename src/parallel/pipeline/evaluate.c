@@ -158,8 +158,8 @@ static ls_status run(ls_pipeline *p, int all, ls_tensor **outputs)
     return end_all(p);
 }
 
-/* Ranks that give other counts would wait for micro-batches that nobody sends; the tags of their
- * barriers differ. */
+/* Ranks that give other counts would wait for micro-batches that no rank sends, so the tags of
+ * their barriers differ. */
 static ls_status agree(ls_pipeline *p, int count)
 {
     char tag[64];

@@ -1,7 +1,7 @@
-/* A pipeline: its stages on this rank, and what is under way of each micro-batch.
+/* A pipeline: its stages on this rank, and the values in flight of each micro-batch.
  *
- *   agree.c    compares what the ranks were given
- *   make.c     cuts the model, finds what crosses between stages, and parameters of several ranks
+ *   agree.c    compares the options and the model of the ranks
+ *   make.c     cuts the model, finds the edges between stages and the tied parameters
  *   parts.c    frees the parts of other stages, and checks before that what they compute
  *   values.c   activations and gradients between stages: messages, or handed over on one rank
  *   versions.c stashes of parameters, for schedules that step within their tables
@@ -35,73 +35,73 @@ typedef struct ls__value_head { /* the header sent before a value's elements */
 } ls__value_head;
 
 /* Where one value goes: from the stage that makes it to one that takes it. */
-typedef struct ls__route {
+typedef struct ls__stage_edge {
     int part;     /* whose result */
     int from, to; /* stages */
-    int out, in;  /* the value's places in their edges */
-    int other;    /* the one of the two stages that is not the route's own */
-    bool own;     /* it is on this rank, too: values are handed over */
-} ls__route;
+    int out, in;  /* index of the value in `out` and `in` of their ls_stage_edges */
+    int other;    /* the one of the two stages to whose list the edge does not belong */
+    bool own;     /* both stages are on this rank: values are handed over */
+} ls__stage_edge;
 
 /* Sizes of one message for which memory is prepared, e.g. alternating long and short batches. */
 #define LS__SIZES_PREPARED 4
 
-/* What is under way on a route, of one micro-batch. */
-typedef struct ls__transit {
+/* The value of one micro-batch that crosses an edge, and its gradient on the way back. */
+typedef struct ls__in_flight_value {
     ls__value_head head, before;         /* of this step and the last one */
-    ls_tensor *value, *grad;             /* what arrived, of the micro-batch's scope; or NULL */
+    ls_tensor *value, *grad;             /* received, in the micro-batch's scope; or NULL */
     ls_work *work[3], *grad_work;        /* head, elements, elements of another shape; gradient */
-    bool posted;                         /* receives of the value are */
+    bool posted;                         /* the receives of the value */
     size_t prepared[LS__SIZES_PREPARED]; /* bytes of messages that may come early; 0: none yet */
-} ls__transit;
+} ls__in_flight_value;
 
-/* Gradients on their way back, copied, so that a micro-batch ends with its backward whenever the
- * other rank reads them. Between neighbours the next one waits until the last but one was read. A
- * stage further back reads them much later, with those of the stages between: as many can be on
- * their way as it has micro-batches, and to wait for one would delay the stages between, or never
- * end. */
-#define LS__OUTBOX_NEIGHBOUR 2
-typedef struct ls__outbox_place {
+/* Gradients are sent from copies, so that a micro-batch ends with its backward whenever the other
+ * rank reads them. Between neighbouring stages there are two copies: the next send waits until the
+ * last but one was read. An earlier stage reads its gradients much later, after those of the stages
+ * between. It has as many copies as micro-batches: waiting for one would delay the stages between,
+ * or never end. */
+#define LS__SEND_QUEUE_NEIGHBOUR 2
+typedef struct ls__send_buffer {
     void *memory;
     size_t room;
     ls_work *work;
-} ls__outbox_place;
+} ls__send_buffer;
 
-typedef struct ls__outbox {
-    ls__outbox_place *place; /* [places] */
-    int places, next;
-} ls__outbox;
+typedef struct ls__send_queue {
+    ls__send_buffer *buffer; /* [count] */
+    int count, next;
+} ls__send_queue;
 
 typedef struct ls__slot { /* a micro-batch in a stage */
     ls_scope *scope;
-    int number;            /* of the micro-batch in its call */
-    ls_tensor **in, **out; /* [edges.in_count], [edges.out_count] */
-    ls_tensor **leaf;      /* [arriving_count] what arrived, in the order of memory */
-    ls_tensor *loss;       /* of the last stage: what backward begins with */
-    ls__transit *arriving; /* [stage.arriving_count] */
-    ls__transit *leaving;  /* [stage.leaving_count] */
-    bool put_off;          /* its weight part has still to run */
-    bool computed, sent;   /* all parts of its backward ran; its gradients went out */
-    bool sent_early;       /* before the weight part of a step's last backward */
-    int handed_over;       /* values that later stages of this rank have taken */
+    int number;                    /* of the micro-batch in its call */
+    ls_tensor **in, **out;         /* [edges.in_count], [edges.out_count] */
+    ls_tensor **leaf;              /* [arriving_count] received values, in the order of memory */
+    ls_tensor *loss;               /* of the last stage: backward begins with it */
+    ls__in_flight_value *arriving; /* [stage.arriving_count] */
+    ls__in_flight_value *leaving;  /* [stage.leaving_count] */
+    bool put_off;                  /* its weight part has still to run */
+    bool computed, sent;           /* all parts of its backward ran; its gradients went out */
+    bool sent_early;               /* before the weight part of a step's last backward */
+    int handed_over;               /* values that later stages of this rank have taken */
 } ls__slot;
 
 typedef struct ls__stage { /* of this rank */
     ls_module *net;
     int number, first, count; /* its parts */
     ls_stage_edges edges;
-    ls__route *arriving, *leaving; /* leaving: later stages first, the order of their gradients */
+    ls__stage_edge *arriving, *leaving; /* leaving: in the order of gradients, later stages first */
     int arriving_count, leaving_count;
-    ls__outbox *outbox;             /* [arriving_count] */
+    ls__send_queue *send_queue;     /* [arriving_count] */
     bool sends_values, sends_grads; /* this rank's list says when; otherwise at once */
     ls__slot *slot;                 /* [slots] */
 } ls__stage;
 
-typedef struct ls__tie { /* a parameter that stages of several ranks use */
+typedef struct ls__tied_param { /* used by stages of several ranks */
     ls_tensor *param;
     ls_group *group; /* of these ranks */
-    bool adds;       /* this rank's gradient, which is that of all replicas of its stage */
-} ls__tie;
+    bool adds;       /* this rank contributes the gradient, for all replicas of its stage */
+} ls__tied_param;
 
 #define LS__STASH_FREE (-1)
 typedef struct ls__stash { /* a version of the parameters that is not the newest */
@@ -117,16 +117,16 @@ struct ls_pipeline {
     ls_pipeline_options set;
     ls__schedule *schedule;
     int rank, stages;
-    bool alike;             /* what fails now fails on all ranks */
+    bool alike;             /* an error now is the same on all ranks */
     bool parts_aside;       /* those of other stages are not freed yet: parts.c */
     bool settings_compared; /* those that do not change in the run */
     bool weighted; /* stages have replicas: gradients are sums until the wrapper divides them */
-    int slots;  /* of each stage: of a step's micro-batches, and behind them those of evaluate.c */
-    int *first; /* [stages + 1] parts */
+    int slots;     /* of each stage: of a step's micro-batches, then those of evaluate.c */
+    int *first;    /* [stages + 1] parts */
     ls__stage *own;
     int own_count;
-    ls__tie *ties;
-    int tie_count;
+    ls__tied_param *tied;
+    int tied_count;
     /* versions.c, of schedules that step within their tables */
     ls_optim *optim;  /* the user's; NULL: the user steps */
     ls_param *params; /* of this rank */
@@ -142,12 +142,12 @@ struct ls_pipeline {
     int backwards;          /* so far, of this rank's list */
     int backwards_per_step; /* of this rank */
     double *losses;         /* [micro_batches] */
-    char *reports;          /* of this rank, and behind it of all: [ls__report_bytes] each */
+    char *reports;          /* of this rank, then of all: [ls__report_bytes] each */
 };
 
 ls__stage *ls__pipeline_stage(ls_pipeline *p, int number);
-/* The other rank of a route, for a micro-batch of this number. */
-int ls__route_peer(const ls_pipeline *p, const ls__route *route, int number);
+/* The rank at the other end of an edge, for a micro-batch of this number. */
+int ls__stage_edge_peer(const ls_pipeline *p, const ls__stage_edge *edge, int number);
 
 /* Micro-batches of an evaluation that a stage has at one time; why: evaluate.c. */
 #define LS__EVALUATION_SLOTS(p) ((p)->schedule->ranks + 1)
@@ -166,7 +166,7 @@ ls_status ls__stage_run(ls_tensor *const *inputs, int input_count, ls_tensor **o
 ls_status ls__micro_batches_check(const char *call, const ls_micro_batch *micro, int count);
 void ls__slot_end(ls__stage *stage, ls__slot *slot);
 struct ls__ddp;
-/* What a rank says at the end of a call. */
+/* Exchanged by all ranks at the end of a call. */
 typedef struct ls__report {
     uint64_t settings; /* hash of those that may change in the run; 0: it has nothing to train */
     double losses[];   /* [micro_batches] of those whose last stage it has, else 0 */
@@ -195,7 +195,7 @@ void ls__values_unknown(ls__stage *stage,
 void ls__values_prepare_heads(ls_pipeline *p);
 void ls__values_prepare(ls_pipeline *p);
 void ls__values_forget(ls_pipeline *p); /* after a failure */
-void ls__outboxes_free(ls_pipeline *p);
+void ls__send_queues_free(ls_pipeline *p);
 
 /* versions.c */
 ls_status ls__version_stash(ls_pipeline *p, int version);

@@ -1,5 +1,6 @@
-/* Making a pipeline: the schedule, the cut, what crosses between stages, and parameters that stages
- * of several ranks use. Everything follows from the model and the options alike on all ranks. */
+/* Making a pipeline: the schedule, the cut, the edges between stages, and tied parameters: those
+ * that stages of several ranks use. Everything follows from the model and the options alike on all
+ * ranks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,9 +32,9 @@ ls__stage *ls__pipeline_stage(ls_pipeline *p, int number)
     return NULL;
 }
 
-int ls__route_peer(const ls_pipeline *p, const ls__route *route, int number)
+int ls__stage_edge_peer(const ls_pipeline *p, const ls__stage_edge *edge, int number)
 {
-    return ls__schedule_rank(p->schedule, route->other, number);
+    return ls__schedule_rank(p->schedule, edge->other, number);
 }
 
 int ls_pipeline_stage(const ls_pipeline *p)
@@ -134,13 +135,13 @@ static ls_status find_arriving(ls_pipeline *p, ls__stage *s)
             const int from = stage_of(p, s->edges.in[i]);
             LS_TRY(edges_of(p, from, &edges));
             s->arriving[s->arriving_count++] =
-                (ls__route){.part = s->edges.in[i],
-                            .from = from,
-                            .to = s->number,
-                            .out = place_in(edges.out, edges.out_count, s->edges.in[i]),
-                            .in = i,
-                            .other = from,
-                            .own = has_stage(p, from)};
+                (ls__stage_edge){.part = s->edges.in[i],
+                                 .from = from,
+                                 .to = s->number,
+                                 .out = place_in(edges.out, edges.out_count, s->edges.in[i]),
+                                 .in = i,
+                                 .other = from,
+                                 .own = has_stage(p, from)};
         }
     }
     return LS_OK;
@@ -159,13 +160,13 @@ static ls_status find_leaving(ls_pipeline *p, ls__stage *s)
         for (int i = 0; i < edges.in_count; i++) {
             const int out = place_in(s->edges.out, s->edges.out_count, edges.in[i]);
             if (edges.in[i] >= s->first && edges.in[i] < s->first + s->count) {
-                s->leaving[s->leaving_count++] = (ls__route){.part = edges.in[i],
-                                                             .from = s->number,
-                                                             .to = to,
-                                                             .out = out,
-                                                             .in = i,
-                                                             .other = to,
-                                                             .own = has_stage(p, to)};
+                s->leaving[s->leaving_count++] = (ls__stage_edge){.part = edges.in[i],
+                                                                  .from = s->number,
+                                                                  .to = to,
+                                                                  .out = out,
+                                                                  .in = i,
+                                                                  .other = to,
+                                                                  .own = has_stage(p, to)};
             }
         }
     }
@@ -230,21 +231,21 @@ static int kept_by(const ls__schedule *schedule, int stage)
     return most;
 }
 
-static ls_status make_outboxes(ls_pipeline *p, ls__stage *s)
+static ls_status make_send_queues(ls_pipeline *p, ls__stage *s)
 {
-    s->outbox = take(p, (size_t)s->arriving_count, sizeof *s->outbox);
-    for (int i = 0; s->outbox != NULL && i < s->arriving_count; i++) {
-        ls__outbox *box = &s->outbox[i];
+    s->send_queue = take(p, (size_t)s->arriving_count, sizeof *s->send_queue);
+    for (int i = 0; s->send_queue != NULL && i < s->arriving_count; i++) {
+        ls__send_queue *queue = &s->send_queue[i];
         const int from = s->arriving[i].from;
-        const int places =
-            from == s->number - 1 ? LS__OUTBOX_NEIGHBOUR : kept_by(p->schedule, from);
-        box->place = take(p, (size_t)places, sizeof *box->place);
-        if (box->place == NULL) {
+        const int count =
+            from == s->number - 1 ? LS__SEND_QUEUE_NEIGHBOUR : kept_by(p->schedule, from);
+        queue->buffer = take(p, (size_t)count, sizeof *queue->buffer);
+        if (queue->buffer == NULL) {
             return no_memory();
         }
-        box->places = places;
+        queue->count = count;
     }
-    return s->outbox != NULL ? LS_OK : no_memory();
+    return s->send_queue != NULL ? LS_OK : no_memory();
 }
 
 static ls_status make_stage(ls_pipeline *p, int number)
@@ -258,7 +259,7 @@ static ls_status make_stage(ls_pipeline *p, int number)
     LS_TRY(find_arriving(p, s));
     LS_TRY(find_leaving(p, s));
     find_sends(p, s);
-    LS_TRY(make_outboxes(p, s));
+    LS_TRY(make_send_queues(p, s));
     return make_slots(p, s);
 }
 
@@ -283,7 +284,7 @@ static ls_status make_stages(ls_pipeline *p, int parts)
     return status == LS_OK ? ls__pipeline_cut(p) : status;
 }
 
-/* ---- ties --------------------------------------------------------------------------------- */
+/* ---- tied parameters ---------------------------------------------------------------------- */
 
 /* The names of this rank's parameters, each with its end. */
 static char *names_of(ls_module *net, size_t *bytes)
@@ -352,39 +353,39 @@ static bool are_of_several_stages(const ls__schedule *s, const int *ranks, int c
 }
 
 /* Collective: all ranks come here with the same name and holders. */
-static ls_status add_tie(ls_pipeline *p, const char *name, const int *ranks, int count)
+static ls_status add_tied_param(ls_pipeline *p, const char *name, const int *ranks, int count)
 {
     ls_group *group = NULL;
     LS_TRY(ls_group_new(p->group, ranks, count, "tied", &group));
     if (group == NULL) {
         return LS_OK;
     }
-    p->ties[p->tie_count++] =
-        (ls__tie){.param = ls_module_param(p->net, name),
-                  .group = group,
-                  .adds = ls__schedule_replica(p->schedule, p->own[0].number, p->rank) == 0};
+    p->tied[p->tied_count++] =
+        (ls__tied_param){.param = ls_module_param(p->net, name),
+                         .group = group,
+                         .adds = ls__schedule_replica(p->schedule, p->own[0].number, p->rank) == 0};
     return LS_OK;
 }
 
-static ls_status find_ties(ls_pipeline *p, const ls_bytes *all, int size)
+static ls_status find_tied_params(ls_pipeline *p, const ls_bytes *all, int size)
 {
-    p->ties = take(p, (size_t)ls_module_param_count(p->net), sizeof *p->ties);
+    p->tied = take(p, (size_t)ls_module_param_count(p->net), sizeof *p->tied);
     int *ranks = take(p, (size_t)size, sizeof *ranks);
-    if (p->ties == NULL || ranks == NULL) {
+    if (p->tied == NULL || ranks == NULL) {
         return no_memory();
     }
     for (int r = 0; r < size; r++) {
         for (const char *at = all[r].data; *at != '\0'; at += strlen(at) + 1) {
             const int count = holders_of(all, size, r, at, ranks);
             if (are_of_several_stages(p->schedule, ranks, count)) {
-                LS_TRY(add_tie(p, at, ranks, count));
+                LS_TRY(add_tied_param(p, at, ranks, count));
             }
         }
     }
     return LS_OK;
 }
 
-static ls_status make_ties(ls_pipeline *p)
+static ls_status make_tied_params(ls_pipeline *p)
 {
     size_t bytes = 0;
     ls_bytes *all = NULL;
@@ -396,7 +397,7 @@ static ls_status make_ties(ls_pipeline *p)
         p->group, names, bytes, LS_OPTIONS(ls_collective_options, .tag = "ls_pipeline_new"), &all);
     free(names);
     if (status == LS_OK) {
-        status = find_ties(p, all, ls_group_size(p->group));
+        status = find_tied_params(p, all, ls_group_size(p->group));
     }
     ls_bytes_free(all);
     return status;
@@ -451,7 +452,7 @@ static ls_status make(ls_pipeline *p)
     LS_TRY(make_stages(p, parts));
     LS_TRY(make_versions(p));
     ls__values_prepare_heads(p);
-    return make_ties(p);
+    return make_tied_params(p);
 }
 
 static void release(ls_pipeline *p)
@@ -468,13 +469,13 @@ ls_status ls_pipeline_free(ls_pipeline *p)
         return LS_OK;
     }
     ls_status status = LS_OK;
-    for (int i = p->tie_count - 1; i >= 0; i--) {
-        const ls_status freed = ls_group_free(p->ties[i].group);
+    for (int i = p->tied_count - 1; i >= 0; i--) {
+        const ls_status freed = ls_group_free(p->tied[i].group);
         status = status < 0 ? status : freed;
     }
     ls__pipeline_forget_parts(p);
     ls__versions_free(p);
-    ls__outboxes_free(p);
+    ls__send_queues_free(p);
     const ls_status freed = ls_group_free(p->group);
     release(p);
     return status < 0 ? status : freed;

@@ -170,9 +170,9 @@ static ls_status backward_in_order(ls_pipeline *p, ls__stage *s, int m)
 static bool is_read(ls_pipeline *p, const ls__stage *s, int m)
 {
     for (int i = 0; i < s->arriving_count; i++) {
-        const ls__route *r = &s->arriving[i];
-        if (r->own && ls__pipeline_stage(p, r->from)->slot[m].scope != NULL &&
-            !ls__pipeline_stage(p, r->from)->slot[m].computed) {
+        const ls__stage_edge *e = &s->arriving[i];
+        if (e->own && ls__pipeline_stage(p, e->from)->slot[m].scope != NULL &&
+            !ls__pipeline_stage(p, e->from)->slot[m].computed) {
             return false;
         }
     }
@@ -296,21 +296,21 @@ static ls_status run_list(ls_pipeline *p)
     return ls__grads_sent(p);
 }
 
-/* Every rank of a tie ends with the sum, in the order of the stages. Of replicas, which have the
- * same gradient, the first one adds it. */
-static ls_status sum_ties(ls_pipeline *p)
+/* Every rank with the parameter ends with the sum, in the order of the stages. Replicas have the
+ * same gradient, so only the first one adds it. */
+static ls_status sum_tied_gradients(ls_pipeline *p)
 {
-    for (int i = 0; i < p->tie_count; i++) {
-        ls_tensor *grad = ls_grad(p->ties[i].param);
+    for (int i = 0; i < p->tied_count; i++) {
+        ls_tensor *grad = ls_grad(p->tied[i].param);
         if (grad == NULL) {
             return ls__fail(LS_ERR_STATE,
                             "ls_pipeline_backward: a parameter that several stages use has no "
                             "gradient on this rank");
         }
-        if (!p->ties[i].adds) {
+        if (!p->tied[i].adds) {
             memset(ls_data(grad), 0, (size_t)ls_numel(grad) * ls_dtype_size(ls_dtype_of(grad)));
         }
-        LS_TRY(ls_all_reduce(p->ties[i].group, ls_data(grad), ls_data(grad), ls_numel(grad),
+        LS_TRY(ls_all_reduce(p->tied[i].group, ls_data(grad), ls_data(grad), ls_numel(grad),
                              ls_dtype_of(grad), LS_SUM,
                              LS_OPTIONS(ls_collective_options, .tag = "tied"), NULL));
     }
@@ -330,13 +330,13 @@ void ls__pipeline_fail(ls_pipeline *p, ls_status status, const char *message)
         ls__group_record_failure(p->group, status, message); /* the launcher adds the rank itself */
         ls__group_fail(p->group, status, text);
     }
-    for (int i = 0; i < p->tie_count; i++) {
-        ls__group_fail(p->ties[i].group, status, text);
+    for (int i = 0; i < p->tied_count; i++) {
+        ls__group_fail(p->tied[i].group, status, text);
     }
 }
 
-/* Tells also the ranks of the wrapper `d` (or NULL). Ends what is under way. The parameters are the
- * newest ones again. */
+/* Tells also the ranks of the wrapper `d` (or NULL). Ends all micro-batches in progress. The
+ * parameters are the newest ones again. */
 ls_status ls__pipeline_give_up(ls_pipeline *p, ls__ddp *d, ls_status status)
 {
     char message[LS__MESSAGE_MAX];
@@ -362,11 +362,10 @@ ls_status ls_pipeline_set_optim(ls_pipeline *p, ls_optim *optim)
     if (p == NULL) {
         return ls__fail(LS_ERR_INVALID, "ls_pipeline_set_optim: the pipeline is NULL; give one");
     }
-    if (p->tie_count > 0 && optim != NULL) {
-        return ls__fail(
-            LS_ERR_UNSUPPORTED,
-            "ls_pipeline_set_optim: stages share the parameter of a tie, whose gradients "
-            "are summed at the end of a step; step after ls_pipeline_backward");
+    if (p->tied_count > 0 && optim != NULL) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "ls_pipeline_set_optim: stages share a tied parameter, whose gradients "
+                        "are summed at the end of a step; step after ls_pipeline_backward");
     }
     p->optim = optim;
     return LS_OK;
@@ -434,7 +433,7 @@ static ls_status check_call(const ls_pipeline *p, ls_module *net, const ls_micro
     return ls__micro_batches_check("ls_pipeline_backward", micro, p->set.micro_batches);
 }
 
-/* A reducer names what is not finite; without one nobody else looks. */
+/* A reducer names gradients that are not finite; without a reducer they are checked here. */
 static void look_at_gradients(ls_pipeline *p)
 {
     int64_t at = -1;
@@ -528,7 +527,7 @@ static ls_status train(ls_pipeline *p, ls_module *net, const ls_micro_batch *mic
     memset(p->losses, 0, (size_t)p->set.micro_batches * sizeof *p->losses);
     LS_TRY(run_list(p));
     ls_site_set(file, line);
-    LS_TRY(sum_ties(p));
+    LS_TRY(sum_tied_gradients(p));
     look_at_gradients(p);
     return share_reports(p);
 }

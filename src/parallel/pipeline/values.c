@@ -11,22 +11,22 @@ enum { HEAD, ELEMENTS, OTHERS, GRADIENT, KINDS };
 
 /* One tag for each value that a stage takes, micro-batch and kind. Schedules have at most 2^20
  * stages times micro-batches, and as many times ranks, so it is below 2^30. */
-static int tag_of(const ls_pipeline *p, const ls__route *r, int m, int kind)
+static int tag_of(const ls_pipeline *p, const ls__stage_edge *e, int m, int kind)
 {
-    return ((r->to * LS_CALL_TENSORS_MAX + r->in) * p->slots + m) * KINDS + kind;
+    return ((e->to * LS_CALL_TENSORS_MAX + e->in) * p->slots + m) * KINDS + kind;
 }
 
-static int peer_of(const ls_pipeline *p, const ls__stage *s, const ls__route *r, int m)
+static int peer_of(const ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e, int m)
 {
-    return ls__route_peer(p, r, s->slot[m].number);
+    return ls__stage_edge_peer(p, e, s->slot[m].number);
 }
 
-static ls__transit *leaving(const ls__stage *s, int m, int i)
+static ls__in_flight_value *leaving(const ls__stage *s, int m, int i)
 {
     return &s->slot[m].leaving[i];
 }
 
-static ls__transit *arriving(const ls__stage *s, int m, int i)
+static ls__in_flight_value *arriving(const ls__stage *s, int m, int i)
 {
     return &s->slot[m].arriving[i];
 }
@@ -77,31 +77,31 @@ static ls_collective_options named(const char *tag)
 
 /* ---- values ------------------------------------------------------------------------------- */
 
-static ls_status receive(const ls_pipeline *p, const ls__stage *s, const ls__route *r, int m,
+static ls_status receive(const ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e, int m,
                          int kind, ls_tensor *into, ls_work **work)
 {
     const ls_collective_options options = named("activations");
     LS_TRY(ls_tensor_status(into));
     return ls_recv_up_to(p->group, ls_data(into), ls_numel(into), ls_dtype_of(into),
-                         peer_of(p, s, r, m), tag_of(p, r, m, kind), &options, work);
+                         peer_of(p, s, e, m), tag_of(p, e, m, kind), &options, work);
 }
 
 ls_status ls__values_expect(ls_pipeline *p, ls__stage *s, int m)
 {
     const ls_collective_options options = named("shapes");
     for (int i = 0; i < s->arriving_count; i++) {
-        const ls__route *r = &s->arriving[i];
-        ls__transit *t = arriving(s, m, i);
-        if (r->own || t->posted) {
+        const ls__stage_edge *e = &s->arriving[i];
+        ls__in_flight_value *v = arriving(s, m, i);
+        if (e->own || v->posted) {
             continue;
         }
-        t->posted = true;
-        t->before = t->head;
-        LS_TRY(ls_recv(p->group, &t->head, (int64_t)sizeof t->head, LS_UINT8, peer_of(p, s, r, m),
-                       tag_of(p, r, m, HEAD), &options, &t->work[HEAD]));
-        if (t->before.known) {
-            t->value = empty_like(&t->before);
-            LS_TRY(receive(p, s, r, m, ELEMENTS, t->value, &t->work[ELEMENTS]));
+        v->posted = true;
+        v->before = v->head;
+        LS_TRY(ls_recv(p->group, &v->head, (int64_t)sizeof v->head, LS_UINT8, peer_of(p, s, e, m),
+                       tag_of(p, e, m, HEAD), &options, &v->work[HEAD]));
+        if (v->before.known) {
+            v->value = empty_like(&v->before);
+            LS_TRY(receive(p, s, e, m, ELEMENTS, v->value, &v->work[ELEMENTS]));
         }
     }
     return LS_OK;
@@ -114,24 +114,24 @@ static ls_status wait_for(ls_work **work)
     return waiting != NULL ? ls_work_wait(waiting) : LS_OK;
 }
 
-/* The elements are in t->value when the shape is as in the step before. */
-static ls_status finish(const ls_pipeline *p, const ls__stage *s, const ls__route *r, int m,
-                        ls__transit *t)
+/* The elements are in v->value when the shape is as in the step before. */
+static ls_status finish(const ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e, int m,
+                        ls__in_flight_value *v)
 {
-    LS_TRY(wait_for(&t->work[HEAD]));
-    LS_TRY(wait_for(&t->work[ELEMENTS]));
-    if (!is_same(&t->head, &t->before)) {
-        t->value = empty_like(&t->head);
-        LS_TRY(receive(p, s, r, m, OTHERS, t->value, &t->work[OTHERS]));
-        LS_TRY(wait_for(&t->work[OTHERS]));
+    LS_TRY(wait_for(&v->work[HEAD]));
+    LS_TRY(wait_for(&v->work[ELEMENTS]));
+    if (!is_same(&v->head, &v->before)) {
+        v->value = empty_like(&v->head);
+        LS_TRY(receive(p, s, e, m, OTHERS, v->value, &v->work[OTHERS]));
+        LS_TRY(wait_for(&v->work[OTHERS]));
     }
     return LS_OK;
 }
 
 /* The place of the value in the stage that makes it, which is on this rank. */
-static ls_tensor *handed_over(ls_pipeline *p, const ls__route *r, int m)
+static ls_tensor *handed_over(ls_pipeline *p, const ls__stage_edge *e, int m)
 {
-    return ls__pipeline_stage(p, r->from)->slot[m].out[r->out];
+    return ls__pipeline_stage(p, e->from)->slot[m].out[e->out];
 }
 
 /* Every value becomes a leaf, whose gradient goes back to the stage that made it. */
@@ -143,59 +143,59 @@ ls_status ls__values_take(ls_pipeline *p, ls__stage *s, int m)
         slot->in[i] = p->micro[slot->number].inputs[LS_PART_INPUT(s->edges.in[i])];
     }
     for (int i = 0; i < s->arriving_count; i++) {
-        const ls__route *r = &s->arriving[i];
-        ls__transit *t = arriving(s, m, i);
-        if (r->own) {
-            t->value = elements_of(handed_over(p, r, m), &t->head);
-            ls__pipeline_stage(p, r->from)->slot[m].handed_over++;
+        const ls__stage_edge *e = &s->arriving[i];
+        ls__in_flight_value *v = arriving(s, m, i);
+        if (e->own) {
+            v->value = elements_of(handed_over(p, e, m), &v->head);
+            ls__pipeline_stage(p, e->from)->slot[m].handed_over++;
         } else {
-            LS_TRY(finish(p, s, r, m, t));
+            LS_TRY(finish(p, s, e, m, v));
         }
-        slot->leaf[i] = ls_set_requires_grad(ls_detach(t->value), t->head.requires_grad);
-        slot->in[r->in] = ls__part_value(slot->leaf[i], t->head.channels_last);
-        LS_TRY(ls_tensor_status(slot->in[r->in]));
+        slot->leaf[i] = ls_set_requires_grad(ls_detach(v->value), v->head.requires_grad);
+        slot->in[e->in] = ls__part_value(slot->leaf[i], v->head.channels_last);
+        LS_TRY(ls_tensor_status(slot->in[e->in]));
     }
     return LS_OK;
 }
 
-static ls_status send(const ls_pipeline *p, const ls__stage *s, const ls__route *r, int m, int kind,
-                      ls_tensor *value, int64_t count, ls_dtype dtype, ls_work **work)
+static ls_status send(const ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e, int m,
+                      int kind, ls_tensor *value, int64_t count, ls_dtype dtype, ls_work **work)
 {
     const ls_collective_options options = named("activations");
     LS_TRY(ls_tensor_status(value));
-    return ls_send(p->group, ls_data(value), count, dtype, peer_of(p, s, r, m),
-                   tag_of(p, r, m, kind), &options, work);
+    return ls_send(p->group, ls_data(value), count, dtype, peer_of(p, s, e, m),
+                   tag_of(p, e, m, kind), &options, work);
 }
 
 /* Of another shape than in the step before, an empty message takes the place of the elements. */
-static ls_status send_value(const ls_pipeline *p, const ls__stage *s, const ls__route *r, int m,
-                            ls__transit *t, ls_tensor *value)
+static ls_status send_value(const ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e,
+                            int m, ls__in_flight_value *v, ls_tensor *value)
 {
     const ls_collective_options options = named("shapes");
-    t->before = t->head;
-    value = elements_of(value, &t->head);
-    LS_TRY(ls_send(p->group, &t->head, (int64_t)sizeof t->head, LS_UINT8, peer_of(p, s, r, m),
-                   tag_of(p, r, m, HEAD), &options, &t->work[HEAD]));
-    if (is_same(&t->head, &t->before)) {
-        return send(p, s, r, m, ELEMENTS, value, ls_numel(value), ls_dtype_of(value),
-                    &t->work[ELEMENTS]);
+    v->before = v->head;
+    value = elements_of(value, &v->head);
+    LS_TRY(ls_send(p->group, &v->head, (int64_t)sizeof v->head, LS_UINT8, peer_of(p, s, e, m),
+                   tag_of(p, e, m, HEAD), &options, &v->work[HEAD]));
+    if (is_same(&v->head, &v->before)) {
+        return send(p, s, e, m, ELEMENTS, value, ls_numel(value), ls_dtype_of(value),
+                    &v->work[ELEMENTS]);
     }
-    if (t->before.known) {
-        LS_TRY(send(p, s, r, m, ELEMENTS, value, 0, (ls_dtype)t->before.dtype, &t->work[ELEMENTS]));
+    if (v->before.known) {
+        LS_TRY(send(p, s, e, m, ELEMENTS, value, 0, (ls_dtype)v->before.dtype, &v->work[ELEMENTS]));
     }
-    return send(p, s, r, m, OTHERS, value, ls_numel(value), ls_dtype_of(value), &t->work[OTHERS]);
+    return send(p, s, e, m, OTHERS, value, ls_numel(value), ls_dtype_of(value), &v->work[OTHERS]);
 }
 
 ls_status ls__values_send(ls_pipeline *p, ls__stage *s, int m)
 {
     ls__slot *slot = &s->slot[m];
     for (int i = 0; i < s->leaving_count; i++) {
-        const ls__route *r = &s->leaving[i];
-        ls__transit *t = leaving(s, m, i);
-        if (r->own) {
-            (void)elements_of(slot->out[r->out], &t->head);
+        const ls__stage_edge *e = &s->leaving[i];
+        ls__in_flight_value *v = leaving(s, m, i);
+        if (e->own) {
+            (void)elements_of(slot->out[e->out], &v->head);
         } else {
-            LS_TRY(send_value(p, s, r, m, t, slot->out[r->out]));
+            LS_TRY(send_value(p, s, e, m, v, slot->out[e->out]));
         }
     }
     return LS_OK;
@@ -207,21 +207,21 @@ ls_status ls__grads_expect(ls_pipeline *p, ls__stage *s, int m)
 {
     const ls_collective_options options = named("gradients");
     for (int i = 0; i < s->leaving_count; i++) {
-        const ls__route *r = &s->leaving[i];
-        ls__transit *t = leaving(s, m, i);
-        if (r->own || !t->head.requires_grad || t->grad != NULL) {
+        const ls__stage_edge *e = &s->leaving[i];
+        ls__in_flight_value *v = leaving(s, m, i);
+        if (e->own || !v->head.requires_grad || v->grad != NULL) {
             continue;
         }
-        t->grad = empty_like(&t->head);
-        LS_TRY(ls_tensor_status(t->grad));
-        LS_TRY(ls_recv(p->group, ls_data(t->grad), ls_numel(t->grad), ls_dtype_of(t->grad),
-                       peer_of(p, s, r, m), tag_of(p, r, m, GRADIENT), &options, &t->grad_work));
+        v->grad = empty_like(&v->head);
+        LS_TRY(ls_tensor_status(v->grad));
+        LS_TRY(ls_recv(p->group, ls_data(v->grad), ls_numel(v->grad), ls_dtype_of(v->grad),
+                       peer_of(p, s, e, m), tag_of(p, e, m, GRADIENT), &options, &v->grad_work));
     }
     return LS_OK;
 }
 
 /* On this rank: of what the later stage has made a leaf of. */
-static ls_tensor *gradient_of(const ls__stage *to, int m, const ls__route *way)
+static ls_tensor *gradient_of(const ls__stage *to, int m, const ls__stage_edge *way)
 {
     for (int i = 0; i < to->arriving_count; i++) {
         if (to->arriving[i].part == way->part) {
@@ -237,46 +237,47 @@ ls_status ls__grads_take(ls_pipeline *p, ls__stage *s, int m, int out, ls_tensor
     *sum = NULL;
     LS_TRY(ls__grads_expect(p, s, m));
     for (int i = 0; i < s->leaving_count; i++) {
-        const ls__route *r = &s->leaving[i];
-        ls__transit *t = leaving(s, m, i);
-        ls_tensor *grad = t->grad;
-        if (r->out != out || !t->head.requires_grad) {
+        const ls__stage_edge *e = &s->leaving[i];
+        ls__in_flight_value *v = leaving(s, m, i);
+        ls_tensor *grad = v->grad;
+        if (e->out != out || !v->head.requires_grad) {
             continue;
         }
-        if (r->own) {
+        if (e->own) {
             LS_ASSERT(grad == NULL);
-            grad = gradient_of(ls__pipeline_stage(p, r->to), m, r);
+            grad = gradient_of(ls__pipeline_stage(p, e->to), m, e);
         }
-        LS_TRY(wait_for(&t->grad_work));
+        LS_TRY(wait_for(&v->grad_work));
         if (grad == NULL) {
             continue;
         }
-        grad = ls__part_value(grad, t->head.channels_last);
+        grad = ls__part_value(grad, v->head.channels_last);
         *sum = *sum == NULL ? grad : ls_add(*sum, grad);
         LS_TRY(ls_tensor_status(*sum));
     }
     return LS_OK;
 }
 
-/* The next place of the outbox, with room for `bytes`. */
-static ls_status open_outbox(ls_pipeline *p, ls__outbox *box, size_t bytes, ls__outbox_place **out)
+/* The next buffer of the queue, with room for `bytes`. */
+static ls_status next_send_buffer(ls_pipeline *p, ls__send_queue *queue, size_t bytes,
+                                  ls__send_buffer **out)
 {
-    ls__outbox_place *place = &box->place[box->next];
-    box->next = (box->next + 1) % box->places;
-    LS_TRY(wait_for(&place->work));
-    if (bytes > place->room) {
+    ls__send_buffer *buffer = &queue->buffer[queue->next];
+    queue->next = (queue->next + 1) % queue->count;
+    LS_TRY(wait_for(&buffer->work));
+    if (bytes > buffer->room) {
         void *memory = p->env->allocate(p->env, bytes);
         if (memory == NULL) {
             return ls__fail(LS_ERR_MEMORY, "no memory for %zu bytes of a gradient between stages",
                             bytes);
         }
-        if (place->memory != NULL) {
-            p->env->release(p->env, place->memory, place->room);
+        if (buffer->memory != NULL) {
+            p->env->release(p->env, buffer->memory, buffer->room);
         }
-        place->memory = memory;
-        place->room = bytes;
+        buffer->memory = memory;
+        buffer->room = bytes;
     }
-    *out = place;
+    *out = buffer;
     return LS_OK;
 }
 
@@ -285,22 +286,22 @@ ls_status ls__grads_send(ls_pipeline *p, ls__stage *s, int m)
 {
     const ls_collective_options options = named("gradients");
     for (int i = 0; i < s->arriving_count; i++) {
-        const ls__route *r = &s->arriving[i];
-        ls__outbox_place *place = NULL;
-        if (r->own || !arriving(s, m, i)->head.requires_grad) {
+        const ls__stage_edge *e = &s->arriving[i];
+        ls__send_buffer *buffer = NULL;
+        if (e->own || !arriving(s, m, i)->head.requires_grad) {
             continue;
         }
         ls_tensor *leaf = s->slot[m].leaf[i], *grad = ls_grad(leaf);
         const size_t bytes = bytes_of(&arriving(s, m, i)->head);
         LS_TRY(grad != NULL ? ls_tensor_status(grad) : LS_OK);
-        LS_TRY(open_outbox(p, &s->outbox[i], bytes, &place));
+        LS_TRY(next_send_buffer(p, &s->send_queue[i], bytes, &buffer));
         if (grad == NULL) {
-            memset(place->memory, 0, bytes);
+            memset(buffer->memory, 0, bytes);
         } else {
-            memcpy(place->memory, ls_data(grad), bytes);
+            memcpy(buffer->memory, ls_data(grad), bytes);
         }
-        LS_TRY(ls_send(p->group, place->memory, ls_numel(leaf), ls_dtype_of(leaf),
-                       peer_of(p, s, r, m), tag_of(p, r, m, GRADIENT), &options, &place->work));
+        LS_TRY(ls_send(p->group, buffer->memory, ls_numel(leaf), ls_dtype_of(leaf),
+                       peer_of(p, s, e, m), tag_of(p, e, m, GRADIENT), &options, &buffer->work));
     }
     return LS_OK;
 }
@@ -321,9 +322,9 @@ ls_status ls__grads_sent(ls_pipeline *p)
 {
     for (int k = 0; k < p->own_count; k++) {
         for (int i = 0; i < p->own[k].arriving_count; i++) {
-            const ls__outbox *box = &p->own[k].outbox[i];
-            for (int j = 0; j < box->places; j++) {
-                LS_TRY(wait_for(&box->place[j].work));
+            const ls__send_queue *queue = &p->own[k].send_queue[i];
+            for (int j = 0; j < queue->count; j++) {
+                LS_TRY(wait_for(&queue->buffer[j].work));
             }
         }
     }
@@ -340,12 +341,12 @@ void ls__values_unknown(ls__stage *s, int m)
     }
 }
 
-static void forget_works(ls__transit *t)
+static void forget_works(ls__in_flight_value *v)
 {
     for (int k = 0; k < 3; k++) {
-        (void)wait_for(&t->work[k]);
+        (void)wait_for(&v->work[k]);
     }
-    (void)wait_for(&t->grad_work);
+    (void)wait_for(&v->grad_work);
 }
 
 /* After the group has failed: works end at once. */
@@ -374,23 +375,24 @@ void ls__values_prepare_heads(ls_pipeline *p)
     for (int k = 0; k < p->own_count; k++) {
         const ls__stage *s = &p->own[k];
         for (int i = 0; i < s->arriving_count; i++) {
-            ls__messages_prepare(p->group, 2 * p->slots, ls__route_peer(p, &s->arriving[i], 0),
+            ls__messages_prepare(p->group, 2 * p->slots, ls__stage_edge_peer(p, &s->arriving[i], 0),
                                  sizeof(ls__value_head));
         }
     }
 }
 
-/* Once for each size, so that sizes that change by turns do not add up. */
-static void prepare(ls_pipeline *p, const ls__stage *s, const ls__route *r, int m, ls__transit *t)
+/* Once for each size, so that alternating sizes do not add up. */
+static void prepare(ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e, int m,
+                    ls__in_flight_value *v)
 {
-    const size_t bytes = t->head.known && !r->own ? bytes_of(&t->head) : 0;
+    const size_t bytes = v->head.known && !e->own ? bytes_of(&v->head) : 0;
     int i = 0;
-    while (i < LS__SIZES_PREPARED && t->prepared[i] != bytes && t->prepared[i] != 0) {
+    while (i < LS__SIZES_PREPARED && v->prepared[i] != bytes && v->prepared[i] != 0) {
         i++;
     }
-    if (i < LS__SIZES_PREPARED && t->prepared[i] != bytes) {
-        ls__messages_prepare(p->group, 1, peer_of(p, s, r, m), bytes);
-        t->prepared[i] = bytes;
+    if (i < LS__SIZES_PREPARED && v->prepared[i] != bytes) {
+        ls__messages_prepare(p->group, 1, peer_of(p, s, e, m), bytes);
+        v->prepared[i] = bytes;
     }
 }
 
@@ -409,15 +411,15 @@ void ls__values_prepare(ls_pipeline *p)
     }
 }
 
-void ls__outboxes_free(ls_pipeline *p)
+void ls__send_queues_free(ls_pipeline *p)
 {
     for (int k = 0; k < p->own_count; k++) {
         const ls__stage *s = &p->own[k];
-        for (int i = 0; s->outbox != NULL && i < s->arriving_count; i++) {
-            for (int j = 0; j < s->outbox[i].places; j++) {
-                const ls__outbox_place *place = &s->outbox[i].place[j];
-                if (place->memory != NULL) {
-                    p->env->release(p->env, place->memory, place->room);
+        for (int i = 0; s->send_queue != NULL && i < s->arriving_count; i++) {
+            for (int j = 0; j < s->send_queue[i].count; j++) {
+                const ls__send_buffer *buffer = &s->send_queue[i].buffer[j];
+                if (buffer->memory != NULL) {
+                    p->env->release(p->env, buffer->memory, buffer->room);
                 }
             }
         }

@@ -1,4 +1,4 @@
-/* Versions of a stage's parameters, for schedules that step while micro-batches are under way
+/* Versions of a stage's parameters, for schedules that step while micro-batches are in flight
  * (PipeDream, Narayanan et al. 2019, section 3.3; PipeDream-2BW, 2021, section 3.1).
  *
  * A stash is a copy of all parameters. To bind it, each parameter's memory and the stash's change
