@@ -1,4 +1,4 @@
-/* What ls_pipeline_new must be given alike on all ranks: the options and the parts of the model. */
+/* Checks that all ranks gave ls_pipeline_new the same options and the same parts of a model. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +9,8 @@
 #include "nn/parts.h"
 #include "parallel/pipeline/internal.h"
 
-/* What must be equal on all ranks, as lines of text, so that a difference is shown in words: the
- * options, and each part. With free(); NULL with the error set. */
+/* The compared values as lines of text, so that a difference can be shown in words: the options,
+ * and each part. Free with free(); NULL with the error set. */
 static char *describe(const ls_pipeline *p, int parts)
 {
     char options[512];
@@ -30,7 +30,7 @@ static char *describe(const ls_pipeline *p, int parts)
     return text;
 }
 
-/* How many ranks have the text of rank r. */
+/* How many ranks have the same text as rank r. */
 static int votes_of(const ls_bytes *all, int size, int r)
 {
     int votes = 0;
@@ -63,7 +63,7 @@ static ls_status name_difference(const ls_pipeline *p, const ls_bytes *all, int 
                     p->group->member[usual].world_rank, y < 600 ? y : 600, b, others);
 }
 
-/* The ranks that most others are unlike are the ones to look at. */
+/* The most common text counts as the right one; the first rank that differs from it is named. */
 static ls_status judge(const ls_pipeline *p, const ls_bytes *all)
 {
     const int size = ls_group_size(p->group);

@@ -37,7 +37,7 @@ static int replica_of(const ls_pipeline *p, int *replicas)
     return ls__schedule_replica(p->schedule, stage, p->rank);
 }
 
-/* Of `count` micro-batches on this rank. */
+/* Forward number i of this rank, which has `count` micro-batches. */
 static turn turn_of(const ls_pipeline *p, int count, int64_t i)
 {
     const int ranks = p->schedule->ranks, first = (int)(i / (ranks * p->own_count)) * ranks;
@@ -51,7 +51,7 @@ static turn turn_of(const ls_pipeline *p, int count, int64_t i)
                   .slot = p->set.micro_batches + number % LS__EVALUATION_SLOTS(p)};
 }
 
-static int routes_on_this_rank(const ls__stage *s)
+static int edges_within_this_rank(const ls__stage *s)
 {
     int own = 0;
     for (int i = 0; i < s->leaving_count; i++) {
@@ -65,14 +65,14 @@ static ls_status end(ls__stage *s, int at)
 {
     ls__slot *slot = &s->slot[at];
     LS_ASSERT(slot->scope == NULL ||
-              (slot->computed && slot->handed_over == routes_on_this_rank(s)));
+              (slot->computed && slot->handed_over == edges_within_this_rank(s)));
     LS_TRY(ls__values_sent(s, at));
     ls__slot_end(s, slot);
     return LS_OK;
 }
 
-/* Those of stages whose results this rank alone has taken. Others stay until their slots are
- * needed, so that memory does not depend on the other ranks' pace. */
+/* Ends the micro-batches whose results only stages of this rank took, and have taken. The others
+ * stay until their slots are needed, so that memory does not depend on the other ranks' pace. */
 static void end_those_read(ls_pipeline *p)
 {
     for (int k = 0; k < p->own_count; k++) {
@@ -112,7 +112,7 @@ static ls_status begin(ls_pipeline *p, const turn *t)
     return ls_scope_suspend(slot->scope);
 }
 
-/* What a stage computes on the way to its results is freed at once, as by recomputation. */
+/* Intermediate tensors of a stage are freed at once, as by recomputation. */
 static ls_status forward(ls_pipeline *p, const turn *t)
 {
     ls__stage *s = t->stage;
@@ -127,7 +127,7 @@ static ls_status forward(ls_pipeline *p, const turn *t)
     return ls_scope_suspend(slot->scope);
 }
 
-/* Into the scope of the caller. */
+/* Puts the result of the last stage into the caller's scope. */
 static ls_status hand_out(const ls_pipeline *p, const turn *t, ls_tensor **outputs)
 {
     if (t->stage->number < p->stages - 1) {

@@ -29,7 +29,7 @@
 
 typedef struct ls__value_head { /* the header sent before a value's elements */
     int32_t dtype, ndim;
-    bool requires_grad, known; /* known: there was such a head */
+    bool requires_grad, known; /* known: a header was sent or received */
     bool channels_last;        /* in memory [N,H,W,C], which `dim` says then */
     int64_t dim[LS_DIMS_MAX];
 } ls__value_head;

@@ -115,7 +115,7 @@ static int place_in(const int *list, int count, int value)
     return i;
 }
 
-/* Whether this rank has it, or one of its replicas. */
+/* Whether this rank has the stage, or one of its replicas. */
 static bool has_stage(const ls_pipeline *p, int stage)
 {
     const int replica = ls__schedule_replica(p->schedule, stage, p->rank);
@@ -286,7 +286,7 @@ static ls_status make_stages(ls_pipeline *p, int parts)
 
 /* ---- tied parameters ---------------------------------------------------------------------- */
 
-/* The names of this rank's parameters, each with its end. */
+/* The names of this rank's parameters, each with its NUL, and an empty one at the end. */
 static char *names_of(ls_module *net, size_t *bytes)
 {
     const int count = ls_module_param_count(net);
@@ -321,7 +321,8 @@ static bool has_name(const ls_bytes *names, const char *name)
     return false;
 }
 
-/* The ranks that have it, into ranks[]; 0 if a rank before `rank` has, which has come first. */
+/* Stores the ranks that have the parameter in ranks[] and returns their number; 0 if one of them is
+ * below `rank`, because the name has been handled with that rank. */
 static int holders_of(const ls_bytes *all, int size, int rank, const char *name, int *ranks)
 {
     int count = 0;
@@ -346,7 +347,7 @@ static int stage_of_rank(const ls__schedule *s, int rank)
     return stage;
 }
 
-/* Ranks, in ascending order, that are not all replicas of one stage. */
+/* Whether these ranks, in ascending order, belong to more than one stage. */
 static bool are_of_several_stages(const ls__schedule *s, const int *ranks, int count)
 {
     return count > 1 && stage_of_rank(s, ranks[0]) != stage_of_rank(s, ranks[count - 1]);

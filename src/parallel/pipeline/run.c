@@ -92,9 +92,9 @@ static uint64_t passes_of(const ls_pipeline *p)
     return d != NULL ? d->passes : 0;
 }
 
-/* After a backward that the wrapper has not seen, as it reached no parameter (a loss that is
- * constant, a layer that was dropped): the other ranks of the stage wait for the last one, and all
- * count in the mean. */
+/* After a backward that the wrapper did not notice because it reached no parameter (the loss is
+ * constant, a layer was dropped): the other ranks of the stage wait for the last backward, and all
+ * backwards count in the mean. */
 static ls_status make_up(ls_pipeline *p, uint64_t passes)
 {
     ls__ddp *d = ls__ddp_of(p->wrapped);
@@ -108,7 +108,7 @@ static ls_status send_grads(ls_pipeline *p, ls__stage *s, int m)
     return early ? LS_OK : ls__grads_send(p, s, m);
 }
 
-/* With `split` only what leads to the stage's inputs. */
+/* With `split` only the gradients of the stage's inputs. */
 static ls_status backward(ls_pipeline *p, ls__stage *s, int m, bool split)
 {
     ls__slot *slot = &s->slot[m];
@@ -166,7 +166,7 @@ static ls_status backward_in_order(ls_pipeline *p, ls__stage *s, int m)
 
 /* ---- scopes ------------------------------------------------------------------------------- */
 
-/* Gradients that are handed over on this rank are read by the stage before. */
+/* Whether the earlier stages of this rank have read the gradients that they take from here. */
 static bool is_read(ls_pipeline *p, const ls__stage *s, int m)
 {
     for (int i = 0; i < s->arriving_count; i++) {
@@ -197,8 +197,8 @@ void ls__slot_end(ls__stage *s, ls__slot *slot)
     }
 }
 
-/* Ends the micro-batches that are through. The other ranks have read their values, whose gradients
- * are here, so nothing is waited for. */
+/* Ends the finished micro-batches. Their gradients have arrived, so the other ranks have read their
+ * values, and no wait is needed. */
 static ls_status sweep(ls_pipeline *p)
 {
     for (int k = 0; k < p->own_count; k++) {
@@ -496,7 +496,8 @@ static ls_status compare_changes(ls_pipeline *p)
     return differ ? ls__config_name_change(&peers) : LS_OK;
 }
 
-/* Losses get from the ranks of the last stage to all: each micro-batch's plus zeros. */
+/* All ranks get the losses: one rank of the last stage has that of a micro-batch, the others add
+ * 0. */
 static ls_status share_reports(ls_pipeline *p)
 {
     const size_t bytes = ls__report_bytes(p);
@@ -517,7 +518,7 @@ static ls_status share_reports(ls_pipeline *p)
 
 static ls_status train(ls_pipeline *p, ls_module *net, const ls_micro_batch *micro)
 {
-    const char *file = ls__self.file; /* of this call: those that the stages make follow */
+    const char *file = ls__self.file; /* of this call; the calls of the stages change the site */
     const int line = ls__self.line;
     LS_TRY(check_call(p, net, micro));
     LS_TRY(compare_settings(p));

@@ -167,7 +167,7 @@ static ls_status send(const ls_pipeline *p, const ls__stage *s, const ls__stage_
                    tag_of(p, e, m, kind), &options, work);
 }
 
-/* Of another shape than in the step before, an empty message takes the place of the elements. */
+/* If the shape is not that of the step before, an empty message takes the place of the elements. */
 static ls_status send_value(const ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e,
                             int m, ls__in_flight_value *v, ls_tensor *value)
 {
@@ -220,7 +220,7 @@ ls_status ls__grads_expect(ls_pipeline *p, ls__stage *s, int m)
     return LS_OK;
 }
 
-/* On this rank: of what the later stage has made a leaf of. */
+/* Within a rank: the gradient of the leaf that the later stage made of the value. */
 static ls_tensor *gradient_of(const ls__stage *to, int m, const ls__stage_edge *way)
 {
     for (int i = 0; i < to->arriving_count; i++) {
