@@ -33,8 +33,8 @@ typedef struct trainer_options {
     const char *mesh, *schedule, *cut, *replicas, *plan; /* of a pipeline; NULL: not given */
     ls_plan *followed; /* the plan of --plan, with which trainer_init fills in those before it */
     int64_t micro_batches, chunks;
-    int64_t
-        accum_so_far; /* micro-batches in a step of the run that goes on; 0: unknown, or a new run */
+    int64_t accum_so_far; /* micro-batches in a step of the run that goes on; 0: unknown, or a new
+                             run */
     bool recompute, vertical_sync;
     const char *profile, *init, *export_to, *save, *resume, *log, *tensorboard, *log_losses;
     run_file *run;  /* all flags */

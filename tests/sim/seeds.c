@@ -46,7 +46,7 @@ TEST(seeds_that_found_bugs_hold)
     static const char *const seeds[] = {
         "818",      "906",  /* no memory for a one-shot program: zeros were added */
         "87",               /* a poller told the engine's thread what the driver waited for; and a
-                            micro-batch that reached no parameter lost its weight */
+                               micro-batch that reached no parameter lost its weight */
         "46",       "92",   /* ls_init waited for the connections of a dead rank */
         "1555",             /* the last of a host at a fence was not the last it saw */
         "34",       "241",  /* whose failure it was got lost between hosts */

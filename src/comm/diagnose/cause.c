@@ -70,8 +70,8 @@ void ls__group_record_failure_by(ls_group *group, ls_status status, const char *
     }
 }
 
-/* A failure that was reported to this rank stays that of the rank that caused it, when this rank fails
- * with the same words: hosts report to the first one, where such a claim may arrive first. */
+/* A failure that was reported to this rank stays that of the rank that caused it, when this rank
+ * fails with the same words: hosts report to the first one, where such a claim may arrive first. */
 void ls__group_record_failure(ls_group *group, ls_status status, const char *text)
 {
     const ls__board_rank *me = group->comm->me;

@@ -154,8 +154,8 @@ int ls__stage_edge_peer(const ls_pipeline *p, const ls__stage_edge *edge, int nu
 
 /* agree.c: collective; LS_ERR_MISMATCH names the rank that differs. */
 ls_status ls__pipeline_agree(ls_pipeline *p, int parts);
-/* parts.c. Cuts the model to this rank's stages; looks at the whole one with the inputs of the first
- * step, where LOCKSTEP_CHECK=strict asks for it; frees what it kept for that. */
+/* parts.c. Cuts the model to this rank's stages; looks at the whole one with the inputs of the
+ * first step, where LOCKSTEP_CHECK=strict asks for it; frees what it kept for that. */
 ls_status ls__pipeline_cut(ls_pipeline *p);
 ls_status ls__pipeline_check_parts(ls_pipeline *p, const ls_micro_batch *micro);
 void ls__pipeline_forget_parts(ls_pipeline *p);
