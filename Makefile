@@ -118,7 +118,7 @@ compare-busy: build
 	bench/compare_busy.py --build $(BUILD) $(ARGS)
 
 compare-pmpi: build
-	bench/compare_pmpi.py --build $(BUILD) $(ARGS)
+	extra/pmpi/compare.py --build $(BUILD) $(ARGS)
 
 # Developers' benches, build/bench/dev/: kernels, links, tuner, protections, counts of algorithms.
 bench-dev: $(BUILD)/build.ninja

@@ -9,7 +9,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from tap import SOURCE, none_of, run, test
 
 COLUMNS = 100
-FOLDERS = ("include", "src", "tests", "tools", "examples", "programs", "models", "pmpi", "bench", "paper", "python")
+FOLDERS = ("include", "src", "tests", "tools", "examples", "programs", "models", "extra", "bench", "paper", "python")
 # Folders whose long comment lines are still to be wrapped.
 LATER = ("src/comm/engine/", "src/comm/memory/", "src/reduce/")
 

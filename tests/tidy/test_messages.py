@@ -16,7 +16,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from sentences import CONVERSION, pattern
 from tap import SOURCE, none_of, run, test
 
-FOLDERS = ("src", "tools", "bench", "paper", "examples", "programs", "pmpi")
+FOLDERS = ("src", "tools", "bench", "paper", "examples", "programs", "extra")
 GOLDEN = SOURCE / "tests/golden"
 # What is said to nobody (compiler directives, templates of JSON) or is no error (results on stdout).
 SILENT_CALLS = {"_Static_assert", "_Pragma", "json_pack", "sscanf", "starts", "ends", "strncmp", "printf", "configure"}

@@ -18,7 +18,7 @@ def rows():
 
 def code():
     """Sources that read or set variables: the library, the command, the examples, the package."""
-    for folder in ("src", "tools", "examples", "programs", "models", "pmpi", "bench", "paper", "python/lockstep"):
+    for folder in ("src", "tools", "examples", "programs", "models", "extra", "bench", "paper", "python/lockstep"):
         for path in sorted((SOURCE / folder).rglob("*.[ch]" if folder != "python/lockstep" else "*.py")):
             text = path.read_text()
             yield path, text[text.index("\n};"):] if path == TABLE else text  # behind the table

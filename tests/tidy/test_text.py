@@ -11,7 +11,7 @@ import dialect
 from tap import SOURCE, Skip, command, none_of, run, test
 
 FUNCTION_LINES_MAX = 70
-FOLDERS = ("include", "src", "tests", "tools", "examples", "programs", "models", "pmpi", "bench", "paper", "scripts", "python",
+FOLDERS = ("include", "src", "tests", "tools", "examples", "programs", "models", "extra", "bench", "paper", "scripts", "python",
            "cmake", "docs")
 
 # Functions that cannot be called safely, or have a checked twin.

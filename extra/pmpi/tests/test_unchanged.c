@@ -4,7 +4,7 @@
 
 /* `served MPI N PROGRAM ARGUMENT…` is `under` with the interposer. */
 #define SERVED                                                                                     \
-    "served() { PRE=\"env LD_PRELOAD=$B/pmpi/liblockstep_pmpi_$1.so\"; under \"$@\"; status=$?; "  \
+    "served() { PRE=\"env LD_PRELOAD=$B/extra/pmpi/liblockstep_pmpi_$1.so\"; under \"$@\"; status=$?; "  \
     "PRE=; return $status; }\n"
 
 static void same_results(const char *mpi, int ranks, const char *settings)
@@ -73,7 +73,7 @@ TEST(the_interposer_of_the_other_mpi_says_so)
     for (int i = 0; i < 2; i++) {
         char text[256];
         snprintf(text, sizeof text,
-                 "PRE=\"env LD_PRELOAD=$B/pmpi/liblockstep_pmpi_%s.so\"; under %s 1 strikes "
+                 "PRE=\"env LD_PRELOAD=$B/extra/pmpi/liblockstep_pmpi_%s.so\"; under %s 1 strikes "
                  ">$D/out && echo well; cat $D/out",
                  mpis[1 - i], mpis[i]);
         check_count(under_mpi, text,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """MPI_Allreduce of an unchanged program with and without the interposer, in turns: a table for docs/mpi.md.
 
-    bench/compare_pmpi.py [--build BUILD] [--turns N]
+    extra/pmpi/compare.py [--build BUILD] [--turns N]
 """
 
 import argparse
@@ -24,8 +24,8 @@ ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROO
 
 def latencies(mpi, ranks, served):
     """bytes -> microseconds; the interposer says with its report that it served."""
-    extra = ["env", f"LD_PRELOAD={BUILD}/pmpi/liblockstep_pmpi_{mpi}.so", "LOCKSTEP_PMPI_REPORT=1"] if served else []
-    done = subprocess.run([*MPIS[mpi], "-n", str(ranks), *extra, f"{BUILD}/bench/mpi_latency_{mpi}"],
+    extra = ["env", f"LD_PRELOAD={BUILD}/extra/pmpi/liblockstep_pmpi_{mpi}.so", "LOCKSTEP_PMPI_REPORT=1"] if served else []
+    done = subprocess.run([*MPIS[mpi], "-n", str(ranks), *extra, f"{BUILD}/extra/pmpi/latency_{mpi}"],
                           env=ENVIRONMENT, text=True, capture_output=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert served == bool(re.search(r"MPI_Allreduce: [1-9]", done.stderr)), done.stderr

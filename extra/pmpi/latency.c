@@ -1,7 +1,7 @@
 /* An unchanged program of MPI, like osu_allreduce: the time of MPI_Allreduce of floats by size, the
- * mean over the ranks. compare_pmpi.py runs it with and without the interposer.
+ * mean over the ranks. compare.py runs it with and without the interposer.
  *
- *     mpirun -n 2 ./mpi_latency            bytes and microseconds, a line each */
+ *     mpirun -n 2 ./latency                bytes and microseconds, a line each */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
