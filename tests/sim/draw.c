@@ -214,12 +214,30 @@ static void draw_types(ls__plan *plan, uint64_t seed)
     }
 }
 
+static bool is_collective(const ls__plan_operation *o)
+{
+    return o->kind != LS__PLAN_REGROUP && o->kind != LS__PLAN_EXCHANGE;
+}
+
+/* Whether the next call on the group could take the place of this one: without tags calls of the same
+ * kind, type and size are the same call (docs/troubleshooting.md). */
+static bool next_is_alike(const ls__plan *plan, int i)
+{
+    const ls__plan_operation *o = &plan->operation[i], *next = o + 1;
+    const ls__plan_operation *end = &plan->operation[plan->operations];
+    while (next < end && (!is_collective(next) || next->group != o->group)) {
+        next++;
+    }
+    return next < end && next->kind == o->kind && next->count == o->count &&
+           next->dtype == o->dtype && next->op == o->op;
+}
+
 static bool may_be_wrong(const ls__plan *plan, int i, ls__plan_wrong how)
 {
     const ls__plan_operation *o = &plan->operation[i];
     const bool reduces = o->kind <= LS__PLAN_REDUCE_SCATTER;
     if (how == LS__WRONG_MISSING) {
-        return o->kind != LS__PLAN_REGROUP && o->kind != LS__PLAN_EXCHANGE;
+        return is_collective(o) && !next_is_alike(plan, i);
     }
     return reduces && o->count > 1 && o->group < 2;
 }

@@ -61,6 +61,7 @@ TEST(seeds_that_found_bugs_hold)
         "7004076",  "29000151", /* ranks of other hosts were ended before they could report */
         "8018162",              /* how a rank ended was known on its host, and not told */
         "29102285", /* a rank that others waited for ended without a reason of its own */
+        "31015084", /* a call was missing, and the next one was the same */
         "31001182", /* an error of the disk was told as a secret that is not a file */
         "29204211", /* 93 ms behind a slow rank of 16: messages on their way are idle time, too */
         "8712",     /* 86 ms behind a slow rank were taken for a lost wake-up */
