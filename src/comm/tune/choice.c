@@ -16,6 +16,7 @@
 #include "job/store/store.h"
 
 #define KEY "tuning"
+#define LINK_BYTES (4 << 20) /* of the all_reduce that stands for a link: as buckets have */
 
 /* The store orders it: the other ranks wait in ls_store_get until rank 0 has set the key. An empty
  * text is shared too, so that they never wait in vain. */
@@ -157,6 +158,24 @@ static ls_status table_of(ls_group *group, const ls__tune_table **out)
     *out = group->tuning;
     ls__unlock(&comm->lock, comm->env);
     return status;
+}
+
+ls_status ls__tuning_link(ls_group *group, ls__tune_link *out)
+{
+    *out = ls__tune_shared_memory;
+    if (!group->has_remote) {
+        return LS_OK;
+    }
+    const ls__tune_table *table = NULL;
+    LS_TRY(table_of(group, &table));
+    const ls__algorithm *found =
+        table != NULL ? ls__tune_find(table, LS__OP_ALL_REDUCE, LINK_BYTES) : NULL;
+    const ls__layout layout = ls__tuning_layout(group);
+    ls__counts counts;
+    LS_TRY(ls__tune_count(found != NULL ? found : ls__algorithm_find(LS__OP_ALL_REDUCE, "direct"),
+                          &layout, group->comm->env, &counts));
+    *out = ls__tune_line(table != NULL ? &table->figures : &ls__tune_default_figures, &counts);
+    return LS_OK;
 }
 
 /* For reports; it decides like an operation of this size would. */

@@ -21,6 +21,11 @@ const ls__figures ls__tune_default_figures = {.of = {[LS__COST_STEPS] = 20000,
                                                      [LS__COST_LOCAL] = 0.1,
                                                      [LS__COST_SUM] = 0.1}};
 
+/* A byte costs as much as in memory: 0.02 to 0.08 ns for 2 ranks, 0.05 to 0.2 for 4 (1 to 100 MB in
+ * docs/performance.md). Ranks that compute notice an operation later than those of that page, which
+ * wait for it in 2 us: a sleeping engine takes 10 to 50 us to wake beside them. */
+const ls__tune_link ls__tune_shared_memory = {.latency_ns = 20000, .byte_ns = 0.1};
+
 const int64_t ls__tune_bytes[LS__TUNE_CLASSES] = {1 << 10, 32 << 10, 1 << 20, 4 << 20};
 
 /* Note [Model]: constant terms, and terms in proportion to the bytes. */
@@ -31,6 +36,12 @@ double ls__tune_ns(const ls__figures *figures, const ls__counts *counts, double 
         ns += figures->of[i] * counts->of[i] * (i >= LS__COST_BYTES ? bytes : 1.0);
     }
     return ns;
+}
+
+ls__tune_link ls__tune_line(const ls__figures *figures, const ls__counts *counts)
+{
+    const double start = ls__tune_ns(figures, counts, 0.0), bytes = 0x1p20;
+    return (ls__tune_link){start, (ls__tune_ns(figures, counts, bytes) - start) / bytes};
 }
 
 /* One entry of a row of the equations: what a unit of figure i adds to a time, as a part of it. */

@@ -97,6 +97,14 @@ ls_status ls__timings_init(ls__timings *timings, const ls__layout *layout, const
 double ls__tune_ns(const ls__figures *figures, const ls__counts *counts, double bytes);
 /* Figures of a network of 10 Gbit/s, for hosts that were not timed. */
 extern const ls__figures ls__tune_default_figures;
+
+/* The model as a line: an all_reduce of b bytes takes latency + byte * b. */
+typedef struct ls__tune_link {
+    double latency_ns, byte_ns;
+} ls__tune_link;
+/* Of ranks that share memory. */
+extern const ls__tune_link ls__tune_shared_memory;
+ls__tune_link ls__tune_line(const ls__figures *figures, const ls__counts *counts);
 /* Figures, none negative, with the least sum of squared relative errors. */
 void ls__tune_fit(const ls__timings *timings, ls__figures *out);
 /* The factor by which the measured time of this all_reduce exceeds the modelled one around this

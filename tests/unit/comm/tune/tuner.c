@@ -181,6 +181,18 @@ TEST(times_that_follow_the_model_are_predicted_again)
     }
 }
 
+TEST(the_line_of_a_program_gives_its_times)
+{
+    for (int n = 2; n <= 8; n++) {
+        const ls__counts counts = counts_of("direct", n, 1);
+        const ls__tune_link line = ls__tune_line(&truth, &counts);
+        for (double bytes = 0; bytes <= 1e9; bytes = 100 * bytes + 1) {
+            const double ns = ls__tune_ns(&truth, &counts, bytes);
+            CHECK_NEAR(line.latency_ns + line.byte_ns * bytes, ns, 1e-9 * ns);
+        }
+    }
+}
+
 TEST(the_table_has_the_cheapest_program_at_every_size)
 {
     const ls__layout layout = hosts_of(6, 1);
