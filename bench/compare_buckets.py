@@ -58,7 +58,7 @@ def row_of(title, model, found):
             "spread": [round(low, 3), round(high, 3)],
             "spread_is": kind, "turns": len(ratios),
             "buckets": automatic["bucket_bytes"], "hidden_share": automatic["hidden_share"],
-            "comm_frac": automatic["comm_frac"], "search": automatic.get("search"),
+            "comm_frac": automatic["comm_frac"],
             "sweep_ms": {row["buckets"]: round(statistics.median(row["round_ms"]), 4) for row in fixed}}
 
 

@@ -31,8 +31,6 @@ typedef struct ls__bench_ddp_contender {
     int groups;                         /* in turns (ls_group_round_robin) */
     void *run;                          /* the command's own */
     ls_reducer *reducer;                /* NULL: no communication */
-    int search_steps;                   /* in which automatic buckets were searched for … */
-    double search_mean;                 /* … in seconds */
     int taken;                          /* timed steps so far */
     int samples;                        /* of them: means over `skip` steps */
     double (*seconds)[BENCH_DDP_PARTS]; /* [samples] means over the ranks */
@@ -105,12 +103,7 @@ typedef struct ls__bench_ddp_asked { /* with defaults before the command line is
          .help = "shm: shared memory; tcp: as if every rank had a host of its own"},               \
         {"steps", CLI_COUNT, &(a).steps, .low = 1, .high = 1000, .help = "timed steps of a turn"}, \
         {"rounds", CLI_COUNT, &(a).rounds, .low = 1, .high = 10, .help = "turns of each"},         \
-        {"warmup",                                                                                 \
-         CLI_COUNT,                                                                                \
-         &(a).warmups,                                                                             \
-         .low = 1,                                                                                 \
-         .high = 1000,                                                                             \
-         .help = "steps before them; more where automatic buckets are still searched for"},        \
+        {"warmup", CLI_COUNT, &(a).warmups, .low = 1, .high = 1000, .help = "steps before them"},  \
         {"untimed", CLI_COUNT,    &(a).untimed,                                                    \
          .low = 0,  .high = 1000, .help = "untimed steps at the start of each turn"},              \
     {                                                                                              \

@@ -33,7 +33,7 @@ static int add_size(reading *r, const char *text)
     char *end = NULL;
     const double mb = strtod(text, &end);
     if (strcmp(text, "auto") == 0) {
-        return mode == LS_REDUCE_OVERLAP ? add(r, mode, LS_BUCKET_BYTES_AUTO) : 0;
+        return add(r, mode, LS_BUCKET_BYTES_AUTO);
     }
     if (end == text || *end != '\0' || !(mb >= 0.0) || mb > 1e6) {
         return cli_wrong(r->command,
@@ -133,9 +133,5 @@ int ls__bench_ddp_ask(ls__bench_ddp *b, const ls__bench_ddp_asked *asked,
     b->untimed = (int)asked->untimed;
     b->transport = asked->transport;
     b->json = asked->json;
-    const int status = each(&r, asked->skips, add_skip);
-    if (status == 0 && b->count == 0) {
-        return cli_wrong(command, "--buckets auto is for --mode overlap; give bucketed a size");
-    }
-    return status;
+    return each(&r, asked->skips, add_skip);
 }

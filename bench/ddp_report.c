@@ -102,11 +102,6 @@ static json_t *row_of(const ls__bench_ddp *b, const ls__bench_ddp_contender *c, 
                   "bucket_bytes", bytes, "hidden_share", hidden_share(c), "comm_frac", comm_frac(c),
                   "round_ms", list_of(c->medians, b->rounds, 1), "slowest_ms",
                   list_of(c->slowest, b->rounds, 1), "samples_ms", "machine", machine);
-    if (row != NULL && c->search_steps > 0) {
-        json_object_set_new(
-            row, "search",
-            json_pack("{s:i, s:f}", "steps", c->search_steps, "mean_ms", c->search_mean * 1e3));
-    }
     if (row != NULL && b->more != NULL) {
         json_object_update(row, b->more);
         json_object_set_new(row, "skip", json_integer(c->skip));

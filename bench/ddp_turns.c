@@ -14,8 +14,6 @@
 #include "base/runtime.h"
 #include "ddp.h"
 
-#define SEARCH_MAX 1000 /* steps in which automatic buckets settle */
-
 void ls__bench_ddp_set_parts(double parts[BENCH_DDP_PARTS], const uint64_t at[4],
                              double wire_seconds, double exposed_seconds)
 {
@@ -66,27 +64,11 @@ static ls_status turn(const ls__bench_ddp *b, ls__bench_ddp_contender *c)
     return LS_OK;
 }
 
-/* Whether Lockstep still looks for the contender's buckets. */
-static ls_status searches(const ls__bench_ddp_contender *c, bool *still)
-{
-    ls_reducer_stats stats = {.size = sizeof stats};
-    if (c->reducer != NULL) {
-        LS_TRY(ls_reducer_get_stats(c->reducer, &stats));
-    }
-    *still = stats.automatic && !stats.settled;
-    return LS_OK;
-}
-
-/* Steps in which buckets are searched for are timed, but for the first, which makes memory. */
 static ls_status warm_up(const ls__bench_ddp *b, ls__bench_ddp_contender *c)
 {
-    double parts[BENCH_DDP_PARTS];
-    bool still = true;
-    for (int s = 0; s < b->warmups || (still && s < SEARCH_MAX); s++) {
-        LS_TRY(b->of->step(b, c, true, parts));
-        LS_TRY(searches(c, &still));
-        c->search_steps += still && s > 0;
-        c->search_mean += still && s > 0 ? (parts[0] - c->search_mean) / c->search_steps : 0.0;
+    double unused[BENCH_DDP_PARTS];
+    for (int s = 0; s < b->warmups; s++) {
+        LS_TRY(b->of->step(b, c, true, unused));
     }
     return LS_OK;
 }

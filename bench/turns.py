@@ -15,7 +15,7 @@ from link import LINKS, SOURCE, Job, Refused
 from pages import range_of, write_rows
 from torch_venv import find_peers
 
-DEADLINE = 600  # seconds of a turn, or of the warm-up, which searches for buckets of automatic size
+DEADLINE = 600  # seconds of a turn, or of the warm-up
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "THP_MEM_ALLOC_ENABLE": "1"}
 
 

@@ -38,13 +38,12 @@ static void add(json_t *table, const paper_network *n, const char *shown, const 
               paper_number(row, "hidden_share"), paper_list(row, "step"));
 }
 
-/* Whether it is measured. 4 ranks beside other media go without two sizes: each one costs 20 s over
- * three media, and the search for automatic ones takes more steps than all else. It is not over
- * every medium either. */
+/* Whether it is measured. 4 ranks beside other media go without two sizes, since each one costs 20
+ * s over three media. */
 static bool is_measured(const paper *p, int size, int ranks)
 {
     const bool all = ranks == 2 || p->options->transport != NULL || p->options->link != NULL;
-    return size == ONE_MB ? all : size == AUTO ? all && p->medium == 1 : true;
+    return all || (size != ONE_MB && size != AUTO);
 }
 
 static void note_steps(paper *p, const json_t *row)

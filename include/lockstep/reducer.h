@@ -61,10 +61,11 @@ typedef enum ls_reduce_mode {
     LS_REDUCE_NAIVE = 3     /* one all-reduce for each gradient, after backward */
 } ls_reduce_mode;
 
-/* As bucket_bytes: Lockstep chooses where buckets end. In the first 56 to 141 synchronised
- * backwards it takes turns with several divisions, the first of 25 MiB, measures when gradients are
- * ready and how long all-reduces take, and keeps the division whose last bucket ends first. All
- * ranks divide alike, and no bit of a result depends on it. The other modes keep 25 MiB. */
+/* As bucket_bytes: the size follows, at ls_reducer_new, from the bytes of the gradients and from
+ * what an all-reduce of them costs (latency and bandwidth, of memory or of the link): sqrt(bytes *
+ * latency * bandwidth), within 1 and 25 MiB and at most half of the gradients. All ranks choose
+ * alike, nothing is measured in a step, and no bit of a result depends on it. LOCKSTEP_DEBUG=info
+ * shows the size. */
 #define LS_BUCKET_BYTES_AUTO SIZE_MAX
 
 typedef struct ls_reducer_options {
@@ -190,8 +191,7 @@ typedef struct ls_reducer_stats {
     double slowest_seconds, fastest_seconds;
     int live_ranks;         /* last backward: ranks that had data; 0: all have joined */
     char slowest_name[128]; /* of slowest_rank, as reports name it: "rank 2 (host a, pid 12)" */
-    bool automatic;         /* Lockstep chooses where buckets end … */
-    bool settled;           /* … and has ended its search */
+    bool automatic;         /* Lockstep chose the size of buckets (LS_BUCKET_BYTES_AUTO) */
 } ls_reducer_stats;
 /* Local call. */
 LS_API ls_status ls_reducer_get_stats(const ls_reducer *reducer, ls_reducer_stats *out);

@@ -169,7 +169,9 @@ ls_status ls__reducer_compare(ls_reducer *r, const ls__reduce_domain *domain)
 {
     summary own = {.hash = hash_params(r, domain),
                    .count = domain->param_count,
-                   .bucket_bytes = {r->automatic.on ? AUTOMATIC : (int64_t)r->options.bucket_bytes,
+                   .bucket_bytes = {r->options.bucket_bytes == LS_BUCKET_BYTES_AUTO
+                                        ? AUTOMATIC
+                                        : (int64_t)r->options.bucket_bytes,
                                     (int64_t)r->options.first_bucket_bytes},
                    .wire = r->options.wire_dtype};
     summary *all = ls__arena_alloc(&r->arena, (size_t)domain->size * sizeof *all);

@@ -6,6 +6,7 @@
 #include "base/options.h"
 #include "base/size.h"
 #include "comm/api/collective.h"
+#include "reduce/bucket_size.h"
 #include "reduce/compare.h"
 #include "reduce/domain.h"
 #include "reduce/plan.h"
@@ -120,8 +121,8 @@ static ls_status lay_out(ls_reducer *r, int count)
     for (int i = 0; i < count; i++) {
         order[i] = count - 1 - i;
     }
-    LS_TRY(ls__plan_make(r, order, 1, &r->plan));
-    return ls__automatic_start(r);
+    LS_TRY(ls__bucket_sizes_choose(r));
+    return ls__plan_make(r, order, 1, &r->plan);
 }
 
 /* Entry i of the caller's array, whose entries may be shorter or longer than this version's. */
@@ -137,7 +138,6 @@ static ls_status enter(ls_reducer *r, ls_reducer_param *params, int count)
     for (int i = 0; i < count; i++) {
         LS_TRY(copy_param(r, i, count, entry_of(r, params, i)));
     }
-    r->automatic.on = r->automatic.on && r->size > 1 && (count == 0 || r->params[0].map == 0);
     return LS_OK;
 }
 
@@ -232,8 +232,6 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
     }
     LS_TRY(apply_mode(&given));
     LS_TRY(ls__wire_check(&given));
-    const bool automatic = given.bucket_bytes == LS_BUCKET_BYTES_AUTO;
-    given.bucket_bytes = automatic ? LS__START_BYTES : given.bucket_bytes;
     ls_reducer *r = runtime->env->allocate(runtime->env, sizeof *r);
     if (r == NULL) {
         (void)ls_group_abort(group, "ls_reducer_new: no memory"); /* the others would wait */
@@ -243,7 +241,6 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
     r->runtime = runtime;
     ls__runtime_enter(runtime, &r->guest);
     r->options = given;
-    r->automatic.on = automatic && given.mode == LS_REDUCE_OVERLAP;
     ls__arena_init(&r->arena, runtime->env, 1 << 14);
     r->name = copy_text(r, r->options.name ? r->options.name : "reducer");
     ls_status status = LS_OK;

@@ -1,8 +1,8 @@
 /* The reducer's own structures. reducer.c is the state machine, domain.c keeps the groups, plan.c lays
- * gradients out in regions and buckets, automatic.c chooses the buckets' sizes (boundaries.c: the
- * search), bucket.c keeps their contents, control.c runs the exchange that opens a synchronising
- * backward, table.c packs the rows of tables, compare.c checks that all ranks registered alike,
- * config_check.c that they train with the same settings.
+ * gradients out in regions and buckets, bucket_size.c says how large buckets are, bucket.c keeps their
+ * contents, control.c runs the exchange that opens a synchronising backward, table.c packs the rows of
+ * tables, compare.c checks that all ranks registered alike, config_check.c that they train with the
+ * same settings.
  */
 #ifndef LS_REDUCE_INTERNAL_H
 #define LS_REDUCE_INTERNAL_H
@@ -15,7 +15,6 @@
 #include "base/rows.h"
 #include "base/runtime.h"
 #include "comm/engine/lock.h"
-#include "reduce/automatic.h"
 #include "reduce/reducer.h"
 
 #define LS__PARAMS_MAX (1 << 20) /* parameters of one reducer: bounds the control exchange */
@@ -32,7 +31,8 @@ typedef struct ls__reduce_domain {
     int rank, size;
     int *params; /* [param_count] in order of registration */
     int param_count;
-    char *control; /* registered: size parts of control_bytes each */
+    size_t bucket_bytes; /* cap of its buckets */
+    char *control;       /* registered: size parts of control_bytes each */
     size_t control_bytes;
     ls_work *control_work;
     bool differs; /* the replicas, in this backward */
@@ -90,20 +90,12 @@ typedef struct ls__reduce_region {
     char *carry; /* [bytes] averages that are set aside; allocated when first needed */
 } ls__reduce_region;
 
-/* The smallest part of a region that is never divided between buckets. Its size is a multiple of
- * 64 bytes for each rank of the domain, so that every bucket can be divided evenly among them. */
-typedef struct ls__reduce_cell {
-    int region;
-    size_t offset, bytes;
-    int first, count; /* its parameters: plan.order[first … first+count) */
-    int last;         /* position in plan.sequence of the one that becomes ready last */
-} ls__reduce_cell;
-
+/* A part of a region that is reduced by one operation. */
 typedef struct ls__reduce_bucket {
     int region;
-    size_t offset, bytes; /* in the region */
+    size_t offset, bytes; /* in the region; a multiple of 64 bytes for each rank of the domain */
     int first, count;     /* its parameters: plan.order[first … first+count) */
-    int last;             /* as a cell's */
+    int last;             /* position in plan.sequence of the one that becomes ready last */
     int pending;          /* parameters that are not ready yet in this backward */
     ls_work *work;
     uint64_t launched_ns;
@@ -118,11 +110,9 @@ typedef struct ls__reduce_plan {
     int *order;    /* [param_count] in the order in which they lie: region by region */
     ls__reduce_region *regions;
     int region_count;
-    ls__reduce_cell *cells; /* region by region */
-    int cell_count;
-    ls__reduce_bucket *buckets; /* [cell_count], of which … */
-    int count;                  /* … so many, in the order in which they are launched */
-    uint32_t version;           /* of the layout; ranks must agree */
+    ls__reduce_bucket *buckets; /* [count] in the order in which they are launched */
+    int count;
+    uint32_t version; /* of the layout; ranks must agree */
 } ls__reduce_plan;
 
 /* What a rank says of itself in the control exchange. */
@@ -131,12 +121,6 @@ typedef enum ls__reduce_flag {
     LS__REDUCE_LIVE = 2,  /* … and sums are to be divided by the number of ranks that have data */
     LS__REDUCE_DIFFER = 4 /* its replica may differ from the others' */
 } ls__reduce_flag;
-/* How regions are divided into buckets: the first field that is set decides. */
-typedef struct ls__reduce_division {
-    const bool *ends;          /* [cell_count] a bucket ends behind such a cell */
-    int parts;                 /* a bucket has at most so great a part of its region … */
-    size_t first_bytes, bytes; /* … or so many bytes; the first one of a region fewer */
-} ls__reduce_division;
 
 /* One rank's part of a domain's control exchange; the bitmaps of used parameters and of its tables'
  * rows follow. */
@@ -212,7 +196,6 @@ struct ls_reducer {
 
     ls__reduced_fn reduced; /* NULL: nobody asks */
     void *reduced_arg;
-    ls__automatic automatic;
     const uint64_t *hashes; /* [param_count] of the parameters themselves; NULL: not now */
     uint64_t agreement;     /* the key of the reducer's group */
     bool agrees;            /* all of its ranks agree in it, as of the last control exchange */

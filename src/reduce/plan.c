@@ -2,16 +2,15 @@
  *
  *   registration order:   embed  fc1.w fc1.b   fc2.w fc2.b
  *   backward finishes:    fc2.b  fc2.w fc1.b   fc1.w embed
- *   region:             | fc2.b fc2.w | fc1.b | fc1.w | embed |     cells
+ *   region:             | fc2.b fc2.w | fc1.b   fc1.w | embed |
  *   buckets:            [             ][              ][      ]     the first is small, so that the
  *                                                                   first reduction starts early
  *
  * A region holds the gradients of one type that are summed over one group and divided by the same
- * number, in one piece of memory. It is a row of cells, and a bucket is some neighbouring cells: a
- * boundary between buckets can move to any border of a cell, and no gradient moves. Cells are padded
- * to 64 bytes for each rank of the group; parameters start on 64-byte borders. All gaps hold zeros
- * and stay zero. Buckets are launched in the order of their last parameters, which is that in which
- * they can be reduced; buckets of one group have the same order on all of its ranks.
+ * number, in one piece of memory. It is a row of buckets, which are padded to 64 bytes for each rank
+ * of the group, so that each rank can reduce an equal part; parameters start on 64-byte borders. All
+ * gaps hold zeros and stay zero. Buckets are launched in the order of their last parameters, which is
+ * that in which they can be reduced; buckets of one group have the same order on all of its ranks.
  *
  * The order is the reverse of registration (VLDB 2020, section 3.2.3) until one synchronised
  * backward has shown the real one.
@@ -27,8 +26,6 @@
 #include "base/size.h"
 #include "comm/backend/plugin_group.h"
 #include "reduce/wire.h"
-
-#define CELL_BYTES ((size_t)64 << 10) /* at most, unless a parameter is larger */
 
 /* ---- the order ----------------------------------------------------------------------------- */
 
@@ -87,68 +84,76 @@ static void order_params(ls_reducer *r, ls__reduce_plan *plan, ordered *places, 
     }
 }
 
-/* ---- cells --------------------------------------------------------------------------------- */
+/* ---- buckets ------------------------------------------------------------------------------- */
 
-/* No bucket is smaller than a cell, so cells are as small as the buckets' caps. */
-static size_t cell_cap(const ls_reducer *r)
+/* The most bytes of a bucket. The first of a region may be smaller, so that its reduction starts
+ * early. */
+static size_t cap_of(const ls_reducer *r, const ls__reduce_plan *plan,
+                     const ls__reduce_bucket *bucket)
 {
-    size_t cap = CELL_BYTES;
-    cap = r->options.bucket_bytes < cap ? r->options.bucket_bytes : cap;
-    return r->options.first_bucket_bytes < cap ? r->options.first_bucket_bytes : cap;
+    const size_t cap = r->domains[plan->regions[bucket->region].key.domain].bucket_bytes;
+    const size_t first = r->options.first_bucket_bytes;
+    return bucket->offset == 0 && first < cap ? first : cap;
 }
 
-/* The size of the last cell becomes final. */
-static void close_cell(ls_reducer *r, ls__reduce_plan *plan)
+/* Whether a parameter fits into the bucket that is being filled. A table has a bucket of its own. */
+static bool fits(const ls_reducer *r, const ls__reduce_plan *plan, const ls__reduce_bucket *bucket,
+                 const ls__reduce_param *param)
 {
-    if (plan->cell_count > 0) {
-        ls__reduce_cell *cell = &plan->cells[plan->cell_count - 1];
-        ls__reduce_region *region = &plan->regions[cell->region];
+    const ls__reduce_param *first = &r->params[plan->order[bucket->first]];
+    if (bucket->region != param->region || first->map != param->map || first->table != NULL ||
+        param->table != NULL) {
+        return false;
+    }
+    return param->map > 0 ||
+           bucket->bytes + ls__round_up(param->bytes, LS__PARAM_ALIGN) <= cap_of(r, plan, bucket);
+}
+
+/* The size of the last bucket becomes final. */
+static void close_bucket(ls_reducer *r, ls__reduce_plan *plan)
+{
+    if (plan->count > 0) {
+        ls__reduce_bucket *bucket = &plan->buckets[plan->count - 1];
+        ls__reduce_region *region = &plan->regions[bucket->region];
         const size_t unit = LS__CACHE_LINE * (size_t)r->domains[region->key.domain].size;
-        cell->bytes = (cell->bytes + unit - 1) / unit * unit;
-        region->bytes = cell->offset + cell->bytes;
+        bucket->bytes = (bucket->bytes + unit - 1) / unit * unit;
+        region->bytes = bucket->offset + bucket->bytes;
     }
 }
 
-/* Cuts the regions into cells, and places the parameters in them. */
-static void fill_cells(ls_reducer *r, ls__reduce_plan *plan)
+/* Cuts the regions into buckets, and places the parameters in them. */
+static void fill_buckets(ls_reducer *r, ls__reduce_plan *plan)
 {
-    const size_t cap = cell_cap(r);
-    int map = 0;
+    ls__reduce_bucket *bucket = NULL;
     for (int i = 0; i < r->param_count; i++) {
         ls__reduce_param *param = &r->params[plan->order[i]];
-        const size_t bytes = ls__round_up(param->bytes, LS__PARAM_ALIGN);
-        ls__reduce_cell *cell = plan->cell_count > 0 ? &plan->cells[plan->cell_count - 1] : NULL;
-        if (cell == NULL || cell->region != param->region || param->map != map ||
-            cell->bytes + bytes > cap) {
-            close_cell(r, plan);
-            cell = &plan->cells[plan->cell_count++];
-            *cell = (ls__reduce_cell){
+        if (bucket == NULL || !fits(r, plan, bucket, param)) {
+            close_bucket(r, plan);
+            bucket = &plan->buckets[plan->count++];
+            *bucket = (ls__reduce_bucket){
                 .region = param->region, .offset = plan->regions[param->region].bytes, .first = i};
-            map = param->map;
         }
-        param->offset = cell->offset + cell->bytes;
-        cell->bytes += bytes;
-        cell->count++;
+        param->offset = bucket->offset + bucket->bytes;
+        bucket->bytes += ls__round_up(param->bytes, LS__PARAM_ALIGN);
+        bucket->count++;
     }
-    close_cell(r, plan);
+    close_bucket(r, plan);
 }
 
-/* Sets cells[].last. */
+/* Sets buckets[].last. */
 static void find_last(const ls_reducer *r, ls__reduce_plan *plan, int *position)
 {
     for (int i = 0; i < r->param_count; i++) {
         position[plan->sequence[i]] = i;
     }
-    for (int c = 0; c < plan->cell_count; c++) {
-        ls__reduce_cell *cell = &plan->cells[c];
-        for (int i = 0; i < cell->count; i++) {
-            const int at = position[plan->order[cell->first + i]];
-            cell->last = at > cell->last ? at : cell->last;
+    for (int b = 0; b < plan->count; b++) {
+        ls__reduce_bucket *bucket = &plan->buckets[b];
+        for (int i = 0; i < bucket->count; i++) {
+            const int at = position[plan->order[bucket->first + i]];
+            bucket->last = at > bucket->last ? at : bucket->last;
         }
     }
 }
-
-/* ---- buckets ------------------------------------------------------------------------------- */
 
 /* The tag that error messages and traces show: "bucket 3:" and as many names as fit. `number`: among
  * the buckets of its domain. The ranks of a domain number them alike, although they may launch buckets
@@ -174,60 +179,9 @@ static int by_last(const void *a, const void *b)
     return (x->last > y->last) - (x->last < y->last);
 }
 
-/* The most bytes of a bucket; `first`: the first one of its region. */
-static size_t cap_of(const ls__reduce_plan *plan, const ls__reduce_division *division, int region,
-                     bool first)
+/* In the order of launching. */
+static void number_buckets(ls_reducer *r, ls__reduce_plan *plan)
 {
-    if (division->parts > 0) {
-        return plan->regions[region].bytes / (size_t)division->parts;
-    }
-    return first && division->first_bytes < division->bytes ? division->first_bytes
-                                                            : division->bytes;
-}
-
-/* Whether a cell or bucket is a table's, which has a bucket of its own. */
-static bool is_table(const ls_reducer *r, const ls__reduce_plan *plan, int first)
-{
-    return r->params[plan->order[first]].table != NULL;
-}
-
-/* Whether cell c belongs to the bucket that is being filled. */
-static bool fits(const ls_reducer *r, const ls__reduce_plan *plan,
-                 const ls__reduce_division *division, const ls__reduce_bucket *bucket, int c)
-{
-    const ls__reduce_cell *cell = &plan->cells[c];
-    const int map = r->params[plan->order[cell->first]].map;
-    if (bucket->region != cell->region || is_table(r, plan, cell->first) ||
-        is_table(r, plan, bucket->first)) {
-        return false;
-    }
-    if (map > 0) {
-        return map == r->params[plan->order[bucket->first]].map;
-    }
-    if (division->ends != NULL) {
-        return !division->ends[c - 1];
-    }
-    return bucket->bytes + cell->bytes <=
-           cap_of(plan, division, bucket->region, bucket->offset == 0);
-}
-
-/* Makes buckets of neighbouring cells. The first of a region may be smaller, so that its reduction
- * starts early. */
-static void fill_buckets(ls_reducer *r, ls__reduce_plan *plan, const ls__reduce_division *division)
-{
-    ls__reduce_bucket *bucket = NULL;
-    plan->count = 0;
-    for (int c = 0; c < plan->cell_count; c++) {
-        const ls__reduce_cell *cell = &plan->cells[c];
-        if (bucket == NULL || !fits(r, plan, division, bucket, c)) {
-            bucket = &plan->buckets[plan->count++];
-            *bucket = (ls__reduce_bucket){
-                .region = cell->region, .offset = cell->offset, .first = cell->first};
-        }
-        bucket->bytes += cell->bytes;
-        bucket->count += cell->count;
-        bucket->last = cell->last > bucket->last ? cell->last : bucket->last;
-    }
     if (plan->count > 0) { /* not for an empty model, whose tables are NULL */
         qsort(plan->buckets, (size_t)plan->count, sizeof *plan->buckets, by_last);
     }
@@ -240,13 +194,6 @@ static void fill_buckets(ls_reducer *r, ls__reduce_plan *plan, const ls__reduce_
     }
 }
 
-void ls__reducer_divide(ls_reducer *r, const ls__reduce_division *division)
-{
-    LS_ASSERT(r->phase == LS__REDUCER_IDLE);
-    fill_buckets(r, &r->plan, division);
-    r->plan.version++;
-}
-
 /* ---- the plan ------------------------------------------------------------------------------ */
 
 /* All arrays lie in the arena: a reducer makes two plans at most. */
@@ -256,10 +203,9 @@ static ls_status alloc_plan(ls_reducer *r, ls__reduce_plan *plan)
     plan->sequence = ls__arena_alloc(&r->arena, n * sizeof *plan->sequence);
     plan->order = ls__arena_alloc(&r->arena, n * sizeof *plan->order);
     plan->regions = ls__arena_alloc(&r->arena, n * sizeof *plan->regions);
-    plan->cells = ls__arena_alloc(&r->arena, n * sizeof *plan->cells);
     plan->buckets = ls__arena_alloc(&r->arena, n * sizeof *plan->buckets);
     if (plan->sequence == NULL || plan->order == NULL || plan->regions == NULL ||
-        plan->cells == NULL || plan->buckets == NULL) {
+        plan->buckets == NULL) {
         return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory for the plan of %d parameters",
                         r->name, r->param_count);
     }
@@ -278,11 +224,9 @@ static ls_status draw(ls_reducer *r, ls__reduce_plan *plan)
                         r->name, r->param_count);
     }
     order_params(r, plan, places, scratch);
-    fill_cells(r, plan);
+    fill_buckets(r, plan);
     find_last(r, plan, scratch);
-    fill_buckets(r, plan,
-                 &(ls__reduce_division){.first_bytes = r->options.first_bucket_bytes,
-                                        .bytes = r->options.bucket_bytes});
+    number_buckets(r, plan);
     ls__arena_rewind(&r->arena, mark);
     return LS_OK;
 }
@@ -454,5 +398,5 @@ ls_status ls__reducer_replan(ls_reducer *r, void (*moved)(void *arg, int param, 
         moved(arg, i, ls__reducer_grad(r, i));
     }
     ls__plan_release(r, &old);
-    return ls__automatic_start(r);
+    return LS_OK;
 }

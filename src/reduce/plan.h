@@ -4,8 +4,7 @@
 
 #include "reduce/internal.h"
 
-/* Lays gradients that become ready in `order` out in regions of zeros, and divides these into
- * buckets. */
+/* Lays gradients that become ready in `order` out in regions of zeros, bucket by bucket. */
 ls_status ls__plan_make(ls_reducer *r, const int *order, uint32_t version, ls__reduce_plan *out);
 void ls__plan_release(ls_reducer *r, ls__reduce_plan *plan);
 
@@ -13,10 +12,6 @@ void ls__plan_release(ls_reducer *r, ls__reduce_plan *plan);
 void *ls__reducer_grad(const ls_reducer *r, int param);
 /* Whether it is there: shared with autograd and optimizers, until the reducer is freed. */
 bool *ls__reducer_present(ls_reducer *r, int param);
-
-/* Divides the regions into other buckets; no gradient moves. Between backwards, on all ranks
- * alike. */
-void ls__reducer_divide(ls_reducer *r, const ls__reduce_division *division);
 
 /* The layout: region and offset in bytes of `param`'s gradient, and a region's size and group.
  * Parameters and optimizer state are laid out the same way. */

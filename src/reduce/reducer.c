@@ -193,9 +193,6 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
     LS_TRY(ls__shards_check(r));
     LS_TRY(ls__buckets_begin(r));
     LS_TRY(count_weight(r, options));
-    if (!options->local) {
-        ls__automatic_divide(r);
-    }
     count_pending(r, options);
     ls__buckets_mark_rows(r, options->local);
     if (options->local) {
@@ -568,9 +565,6 @@ ls_status ls_reducer_wait(ls_reducer *r)
     }
     if (status == LS_OK) {
         status = ls__replica_check(r);
-    }
-    if (status == LS_OK) {
-        status = ls__automatic_measure(r);
     }
     return own[0] != '\0' ? ls__fail_again(status, own) : status;
 }

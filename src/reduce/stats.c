@@ -8,6 +8,7 @@
 #include "base/trace.h"
 #include "comm/comm.h"
 #include "comm/group/round_robin.h"
+#include "reduce/bucket_size.h"
 #include "reduce/reducer.h"
 
 /* From its launch until it was reduced. */
@@ -78,8 +79,7 @@ ls_status ls_reducer_get_stats(const ls_reducer *r, ls_reducer_stats *out)
     }
     ls_reducer_stats now = r->stats;
     now.buckets = r->plan.count;
-    now.automatic = r->automatic.on;
-    now.settled = r->automatic.turns.settled;
+    now.automatic = ls__bucket_sizes_are_chosen(r);
     name_slowest(r, &now);
     for (int i = 0; i < r->plan.region_count; i++) {
         now.bucket_bytes += r->plan.regions[i].bytes;

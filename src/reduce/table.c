@@ -15,8 +15,7 @@
 #include "comm/group/round_robin.h"
 #include "reduce/reducer.h"
 
-#define LEAST_BYTES                                                                                \
-    ((size_t)64 << 10)  /* of a cell (plan.c): a smaller table shares one with others */
+#define LEAST_BYTES ((size_t)64 << 10) /* a smaller table is not worth a bucket of its own */
 #define MOST_TAKEN 0.75 /* of the rows, since packing copies twice; measured at 0.63 */
 
 /* The same on all ranks of the domain. Ranks of one host share memory and send nothing. */

@@ -1,23 +1,21 @@
-/* Buckets whose sizes Lockstep chooses: they are found after some steps, alike on all ranks, and
- * change no bit; sizes, maps and modes that the caller chose stay. */
+/* Buckets whose sizes Lockstep chooses: there are several of them, alike on all ranks and from the
+ * start, and they change no bit; sizes, maps and modes that the caller chose stay. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <lockstep/reducer.h>
 
 #include "says.h"
 #include "test.h"
 
-/* The decision is shown at this level. */
+/* The sizes are shown at this level. */
 __attribute__((constructor)) static void ask_for_info(void)
 {
     setenv("LOCKSTEP_DEBUG", "info", 1);
 }
 
-/* Three divisions are measured in 7 rounds, five are compared in 7, and up to five in 17. */
-enum { PARAMS = 12, EARLIEST = 3 * 7 + 5 * 7, LATEST = EARLIEST + 5 * 17, ROUNDS = LATEST + 3 };
+enum { PARAMS = 12, ROUNDS = 4 };
 
 typedef struct job {
     ls_reducer *reducer;
@@ -26,9 +24,10 @@ typedef struct job {
     uint64_t bits; /* hash of all gradients of all rounds */
 } job;
 
+/* 3.6 MB of float32, of which three gradients have 1.2 MB each. */
 static int64_t count_of(int i)
 {
-    return i % 4 == 3 ? 17000 : 100 * (i + 1); /* some take a cell of their own */
+    return i % 4 == 3 ? 300000 : 100 * (i + 1);
 }
 
 /* `mapped`: parameter i is in the caller's bucket 1 + i % 3. */
@@ -101,7 +100,7 @@ static ls_reducer_stats stats_of(const job *j)
     return stats;
 }
 
-/* Ends of buckets in the order of launching, as one number. */
+/* The buckets in the order of launching, as one number. */
 static uint64_t division_of(const job *j)
 {
     uint64_t hash = 1;
@@ -115,68 +114,112 @@ static uint64_t division_of(const job *j)
 
 static void check_alike(const job *j)
 {
-    uint64_t own = 2 * division_of(j) + stats_of(j).settled, all[16] = {0};
+    uint64_t own = division_of(j), all[16] = {0};
     CHECK_OK(ls_all_gather(ls_world(), &own, all, 1, LS_UINT64, NULL, NULL));
     for (int rank = 0; rank < ls_world_size(); rank++) {
         CHECK(all[rank] == own);
     }
 }
 
-/* The bits of all rounds with buckets of this size. */
-static uint64_t bits_with(size_t bucket_bytes)
+/* The bits of all rounds, whose buckets are those of the start. */
+static uint64_t bits_with(size_t bucket_bytes, ls_reduce_mode mode)
 {
     job j;
-    job_new(&j, bucket_bytes, LS_REDUCE_OVERLAP, false);
-    void *before[PARAMS];
-    for (int i = 0; i < PARAMS; i++) {
-        before[i] = j.params[i].grad;
-    }
+    job_new(&j, bucket_bytes, mode, false);
+    const uint64_t before = division_of(&j);
+    CHECK(stats_of(&j).automatic == (bucket_bytes == LS_BUCKET_BYTES_AUTO));
+    check_alike(&j);
     for (int round = 0; round < ROUNDS; round++) {
-        CHECK(stats_of(&j).automatic ==
-              (bucket_bytes == LS_BUCKET_BYTES_AUTO && ls_world_size() > 1));
-        CHECK(!stats_of(&j).settled || (stats_of(&j).automatic && round >= EARLIEST));
-        CHECK(stats_of(&j).settled || !stats_of(&j).automatic || round < LATEST);
         run_round(&j, round);
-        if (bucket_bytes == LS_BUCKET_BYTES_AUTO) {
-            check_alike(&j);
-        }
-    }
-    for (int i = 0; i < PARAMS; i++) {
-        CHECK(j.params[i].grad == before[i]);
+        CHECK(division_of(&j) == before);
     }
     CHECK_OK(ls_reducer_free(j.reducer));
     return j.bits;
 }
 
-DIST_TESTS(automatic_buckets_are_alike_and_change_no_bit_over_, _ranks, 1, 2, 3, 6)
+DIST_TESTS(chosen_buckets_are_alike_and_change_no_bit_over_, _ranks, 1, 2, 3, 6)
 {
-    const uint64_t bits = bits_with(LS_BUCKET_BYTES_AUTO);
-    CHECK(bits == bits_with(25 << 20));
-    CHECK(bits == bits_with(ls_world_size() % 2 == 0 ? 0 : 100000));
+    const uint64_t bits = bits_with(LS_BUCKET_BYTES_AUTO, LS_REDUCE_OVERLAP);
+    CHECK(bits == bits_with(LS_BUCKET_BYTES_AUTO, LS_REDUCE_BUCKETED));
+    CHECK(bits == bits_with(25 << 20, LS_REDUCE_OVERLAP));
+    CHECK(bits == bits_with(ls_world_size() % 2 == 0 ? 0 : 100000, LS_REDUCE_OVERLAP));
+}
+
+/* ---- how many there are ------------------------------------------------------------------- */
+
+/* Over any link, so that one is reduced while backward computes the next. */
+DIST_TEST(a_model_of_4_mib_in_equal_parts_has_at_least_two_buckets, 2)
+{
+    enum { EQUAL = 16 };
+    ls_reducer *reducer = NULL;
+    ls_reducer_param params[EQUAL];
+    for (int i = 0; i < EQUAL; i++) {
+        params[i] = (ls_reducer_param){.name = "p", .count = 1 << 16, .dtype = LS_FLOAT32};
+    }
+    CHECK_OK(ls_reducer_new(ls_world(), params, EQUAL,
+                            LS_OPTIONS(ls_reducer_options, .first_bucket_bytes = 25 << 20),
+                            &reducer));
+    ls_reducer_stats stats = {.size = sizeof stats};
+    CHECK_OK(ls_reducer_get_stats(reducer, &stats));
+    CHECK(stats.buckets >= 2 && stats.buckets <= 4);
+    CHECK_OK(ls_reducer_free(reducer));
+}
+
+DIST_TEST(a_small_model_has_one_bucket, 2)
+{
+    ls_reducer *reducer = NULL;
+    ls_reducer_param params[2] = {{.name = "weight", .count = 100000, .dtype = LS_FLOAT32},
+                                  {.name = "bias", .count = 100, .dtype = LS_FLOAT32}};
+    CHECK_OK(ls_reducer_new(ls_world(), params, 2, NULL, &reducer));
+    ls_reducer_stats stats = {.size = sizeof stats};
+    CHECK_OK(ls_reducer_get_stats(reducer, &stats));
+    CHECK_INT(stats.buckets, 1);
+    CHECK_OK(ls_reducer_free(reducer));
+}
+
+static char logged[1000];
+
+static void keep_log(ls_log_level level, const char *text, void *arg)
+{
+    (void)arg;
+    if (level == LS_LOG_INFO && strstr(text, "buckets of") != NULL) {
+        snprintf(logged, sizeof logged, "%s", text);
+    }
+}
+
+DIST_TEST(rank_0_says_how_large_the_buckets_are_and_why, 2)
+{
+    job j;
+    ls_set_log_callback(keep_log, NULL);
+    job_new(&j, LS_BUCKET_BYTES_AUTO, LS_REDUCE_OVERLAP, false);
+    ls_set_log_callback(NULL, NULL);
+    if (ls_rank() == 0) {
+        CHECK_SAYS(logged,
+                   "reducer \"%s\": buckets of at most %.2f MB for %.2f MB of gradients, since "
+                   "an all-reduce takes about %.3f ms and %.3f ms a MB");
+    } else {
+        CHECK(logged[0] == '\0');
+    }
+    CHECK_OK(ls_reducer_free(j.reducer));
 }
 
 /* ---- the caller's choice ------------------------------------------------------------------ */
 
-static void stays(size_t bucket_bytes, ls_reduce_mode mode, bool mapped)
+static void stays(size_t bucket_bytes, ls_reduce_mode mode, bool mapped, int buckets)
 {
     job j;
     job_new(&j, bucket_bytes, mode, mapped);
-    const uint64_t before = division_of(&j);
-    for (int round = 0; round < ROUNDS; round++) {
-        run_round(&j, round);
-        CHECK(division_of(&j) == before);
-    }
-    CHECK(!stats_of(&j).automatic && !stats_of(&j).settled);
+    CHECK(!stats_of(&j).automatic);
+    CHECK_INT(stats_of(&j).buckets, buckets);
     CHECK_OK(ls_reducer_free(j.reducer));
 }
 
 DIST_TEST(sizes_maps_and_modes_that_the_caller_chose_stay, 2)
 {
-    stays(100000, LS_REDUCE_OVERLAP, false);
-    stays(LS_BUCKET_BYTES_AUTO, LS_REDUCE_OVERLAP, true);
-    stays(LS_BUCKET_BYTES_AUTO, LS_REDUCE_BUCKETED, false);
-    stays(LS_BUCKET_BYTES_AUTO, LS_REDUCE_FLAT, false);
-    stays(LS_BUCKET_BYTES_AUTO, LS_REDUCE_NAIVE, false);
+    stays(25 << 20, LS_REDUCE_OVERLAP, false, 3);            /* 1.2 MB, the rest, the other type */
+    stays(LS_BUCKET_BYTES_AUTO, LS_REDUCE_OVERLAP, true, 5); /* both types are in two of three */
+    stays(LS_BUCKET_BYTES_AUTO, LS_REDUCE_FLAT, false, 2);
+    stays(LS_BUCKET_BYTES_AUTO, LS_REDUCE_NAIVE, false, PARAMS);
 }
 
 DIST_TEST(ranks_of_which_one_chose_a_size_are_a_mismatch, 2)
@@ -191,80 +234,6 @@ DIST_TEST(ranks_of_which_one_chose_a_size_are_a_mismatch, 2)
         LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(), "rank 0 has bucket_bytes LS_BUCKET_BYTES_AUTO (the first "
                                        "bucket's 1048576), rank 1 has 26214400 (1048576)");
-}
-
-/* ---- the choice --------------------------------------------------------------------------- */
-
-static char logged[1000];
-
-static void keep_log(ls_log_level level, const char *text, void *arg)
-{
-    (void)arg;
-    if (level == LS_LOG_INFO && strstr(text, "buckets of") != NULL) {
-        snprintf(logged, sizeof logged, "%s", text);
-    }
-}
-
-static void sleep_ms(int ms)
-{
-    const struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
-    nanosleep(&time, NULL);
-}
-
-enum { LARGE = 3, COUNT = 1000000 };
-
-/* A backward in which rank 0 computes each gradient for so long; the other rank learns of it. */
-static void large_round(ls_reducer *reducer, int ms)
-{
-    CHECK_OK(ls_reducer_begin(reducer, NULL));
-    for (int i = LARGE - 1; i >= 0; i--) {
-        sleep_ms(ls_rank() == 0 ? ms : 0);
-        CHECK_OK(ls_reducer_ready(reducer, i, NULL));
-    }
-    CHECK_OK(ls_reducer_wait(reducer));
-    CHECK_OK(ls_reducer_zero(reducer));
-}
-
-/* Large gradients that become ready long after each other: the wire is idle meanwhile, so the
- * last one goes alone. The pause between them is measured in the first backward, which has none. */
-DIST_TEST(gradients_that_are_ready_early_do_not_wait_for_the_last_one, 2)
-{
-    const char *hosts = getenv("LOCKSTEP_HOSTS");
-    if (hosts == NULL || getenv("TEST_RANK_OF") != NULL) {
-        SKIP("12 MB take less time over shared memory than noise does beside such pauses");
-    }
-    ls_set_log_callback(keep_log, NULL);
-    ls_reducer *reducer = NULL;
-    ls_reducer_param params[LARGE];
-    for (int i = 0; i < LARGE; i++) {
-        params[i] = (ls_reducer_param){.name = "p", .count = COUNT, .dtype = LS_FLOAT32};
-    }
-    CHECK_OK(ls_reducer_new(ls_world(), params, LARGE,
-                            LS_OPTIONS(ls_reducer_options, .first_bucket_bytes = 25 << 20),
-                            &reducer));
-    ls_reducer_stats stats = {.size = sizeof stats};
-    CHECK_OK(ls_reducer_get_stats(reducer, &stats));
-    CHECK_INT(stats.buckets, 1);
-    for (int round = 0, pause_ms = 0; round < ROUNDS && !stats.settled; round++) {
-        large_round(reducer, pause_ms);
-        CHECK_OK(ls_reducer_get_stats(reducer, &stats));
-        const int twice_one = (int)(stats.comm_seconds * 1e3 * 2 / LARGE);
-        pause_ms = round > 0 ? pause_ms : twice_one > 20 ? twice_one : 20;
-    }
-    CHECK(stats.settled);
-    large_round(reducer, 0); /* with the buckets that stay */
-    CHECK_OK(ls_reducer_get_stats(reducer, &stats));
-    ls_reducer_bucket last = {.size = sizeof last};
-    CHECK_OK(ls_reducer_get_bucket(reducer, stats.buckets - 1, &last));
-    CHECK_INT(last.params, 1);
-    CHECK_OK(ls_reducer_free(reducer));
-    ls_set_log_callback(NULL, NULL);
-    if (ls_rank() == 0) {
-        CHECK_SAYS(logged,
-                   "reducer \"%s\": buckets of division %d stay, with %.3f ms from begin to end; "
-                   "an all-reduce takes %.3f ms and %.3f ms a MB; the search took %d backwards and "
-                   "%.1f ms longer than as many with this division");
-    }
 }
 
 TEST_MAIN

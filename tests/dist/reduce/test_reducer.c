@@ -8,8 +8,8 @@
 #include <lockstep/random.h>
 #include <lockstep/reducer.h>
 
+#include "base/env.h"
 #include "comm/engine/init.h"
-#include "reduce/plan.h"
 #include "reduce/reducer.h"
 #include "test.h"
 
@@ -431,32 +431,6 @@ DIST_TEST(weighted_on_one_rank_and_plain_on_another_is_a_mismatch, 2)
     CHECK_STATUS(ls_reducer_wait(j.reducer), LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(), "rank 1 runs a weighted backward and rank 0 a plain one");
     (void)ls_reducer_free(j.reducer);
-}
-
-/* Those that another division had, which began long before, do not count. */
-DIST_TEST(times_are_those_of_the_buckets_that_there_are, 2)
-{
-    const ls__env *env = ls__env_posix();
-    const ls__reduce_division whole = {.first_bytes = SIZE_MAX, .bytes = SIZE_MAX};
-    ls_reducer_stats stats = {.size = sizeof stats};
-    uint64_t begin = 0;
-    job j;
-    job_new(&j, 6000);
-    for (int round = 0; round < 2; round++) {
-        begin = env->now_ns(env);
-        CHECK_OK(ls_reducer_begin(j.reducer, NULL));
-        run_backward(&j, round);
-        CHECK_OK(ls_reducer_wait(j.reducer));
-        CHECK_OK(ls_reducer_zero(j.reducer));
-        if (round == 0) {
-            ls__reducer_divide(j.reducer, &whole);
-        }
-    }
-    const double passed = (double)(env->now_ns(env) - begin) * 1e-9;
-    CHECK_OK(ls_reducer_get_stats(j.reducer, &stats));
-    CHECK(stats.buckets == 1 && stats.comm_seconds > 0.0);
-    CHECK(stats.comm_seconds <= passed);
-    CHECK_OK(ls_reducer_free(j.reducer));
 }
 
 /* ---- after the end ------------------------------------------------------------------------ */

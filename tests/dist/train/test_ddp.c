@@ -171,6 +171,11 @@ DIST_TESTS(losses_of_100_steps_with_, _workers_equal_those_of_one_process, 1, 2,
     equal_one_process(&(recipe){.bucket_bytes = 4096, .steps = STEPS});
 }
 
+DIST_TEST(losses_with_buckets_that_lockstep_chose_equal_those_of_one_process, 2)
+{
+    equal_one_process(&(recipe){.bucket_bytes = LS_BUCKET_BYTES_AUTO, .steps = STEPS});
+}
+
 /* Gradients are clipped in most steps, and every rank has another number of rows. */
 DIST_TESTS(uneven_shares_over_, _workers_and_clipping_equal_one_process, 2, 3, 4, 6)
 {
@@ -180,7 +185,7 @@ DIST_TESTS(uneven_shares_over_, _workers_and_clipping_equal_one_process, 2, 3, 4
 
 DIST_TESTS(the_same_run_twice_and_in_other_buckets_gives_the_same_bits_on_, _ranks, 2, 3, 4, 5)
 {
-    static const size_t bytes[] = {4096, 0, 10000, 1 << 20};
+    static const size_t bytes[] = {4096, 0, 10000, 1 << 20, LS_BUCKET_BYTES_AUTO};
     double losses[20];
     for (int kind = 0; kind < 2; kind++) {
         recipe how = {.bucket_bytes = 4096,
