@@ -9,8 +9,8 @@
  * Only local sums may be reduced: averages that took part a second time would be counted once for
  * each rank.
  *
- * `present` of a parameter is the only record of whether its gradient is there. Autograd sets it when
- * it writes the first part, and zero_grad clears it; a caller without autograd says so by
+ * `present` of a parameter is the only record of whether its gradient is there. Autograd sets it
+ * when it writes the first part, and zero_grad clears it; a caller without autograd says so by
  * ls_reducer_ready and ls_reducer_zero. */
 #include "reduce/bucket.h"
 
@@ -48,9 +48,9 @@ static ls_status set_aside(ls_reducer *r, int index)
     return LS_OK;
 }
 
-/* Where absent gradients are overwritten and none is local, a new step begins, and the weights of the
- * micro-batches start from zero. Otherwise ls_reducer_zero and the end of a synchronised backward
- * begin it: a micro-batch that reached no parameter counts as well. */
+/* Where absent gradients are overwritten and none is local, a new step begins, and the weights of
+ * the micro-batches start from zero. Otherwise ls_reducer_zero and the end of a synchronised
+ * backward begin it: a micro-batch that reached no parameter counts as well. */
 ls_status ls__buckets_begin(ls_reducer *r)
 {
     bool any_local = false;
@@ -70,8 +70,8 @@ ls_status ls__buckets_begin(ls_reducer *r)
     return LS_OK;
 }
 
-/* The rows of a local backward are found when they are reduced; sums of shards may hold any. A parameter
- * that is ready from the start is not reached. */
+/* The rows of a local backward are found when they are reduced; sums of shards may hold any. A
+ * parameter that is ready from the start is not reached. */
 void ls__buckets_mark_rows(ls_reducer *r, bool local)
 {
     for (int i = 0; i < r->param_count; i++) {
@@ -131,8 +131,8 @@ bool ls__bucket_used(const ls_reducer *r, const ls__reduce_bucket *bucket)
 /* ---- the backward ends -------------------------------------------------------------------- */
 
 /* The bucket holds averages. Adds back what was set aside, copies to gradients that live in the
- * caller's memory. A gradient to which only other ranks contributed is present as well: every rank's
- * optimizer must step the same parameters. */
+ * caller's memory. A gradient to which only other ranks contributed is present as well: every
+ * rank's optimizer must step the same parameters. */
 void ls__bucket_settle(ls_reducer *r, const ls__reduce_bucket *bucket)
 {
     const ls__reduce_region *region = &r->plan.regions[bucket->region];

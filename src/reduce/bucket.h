@@ -7,8 +7,8 @@
 
 /* A backward begins: sets reduced gradients aside, and forgets what was discarded. */
 ls_status ls__buckets_begin(ls_reducer *r);
-/* Finds which rows of tables the gradients of a backward will hold, before those that it reaches count as
- * local. */
+/* Finds which rows of tables the gradients of a backward will hold, before those that it reaches
+ * count as local. */
 void ls__buckets_mark_rows(ls_reducer *r, bool local);
 /* The bucket's reduction has ended: it holds averages. */
 void ls__bucket_settle(ls_reducer *r, const ls__reduce_bucket *bucket);

@@ -14,8 +14,9 @@
  * model alone: nothing is measured in a step, and all ranks compute the same. Bounds:
  *
  *     at most half of the model   so that something is sent before backward has ended
- *     at least 1 MiB              below, it counts what a bucket costs the processor, which α leaves
- *                                 out; so a model of less than 2 MiB may have a single bucket
+ *     at least 1 MiB              below, it counts what a bucket costs the processor, which α
+ *                                 leaves out; so a model of less than 2 MiB may have a single
+ *                                 bucket
  *     at most 25 MiB              PyTorch's cap; there latency is a few percent at 100 Gbit/s
  */
 #include "reduce/bucket_size.h"

@@ -1,5 +1,6 @@
-/* Whether the ranks of each domain register the same gradients. Each rank sends a hash first; only when the hashes
- * differ are the tables themselves exchanged, to name the first difference on both sides. */
+/* Whether the ranks of each domain register the same gradients. Each rank sends a hash first; only
+ * when the hashes differ are the tables themselves exchanged, to name the first difference on both
+ * sides. */
 #include "reduce/compare.h"
 #include "comm/api/control.h"
 

@@ -1,5 +1,5 @@
-/* Whether all ranks of a group have the same seed, samplers and optimizers; see config_check.c. Used
- * by reducers and by pipelines. */
+/* Whether all ranks of a group have the same seed, samplers and optimizers; see config_check.c.
+ * Used by reducers and by pipelines. */
 #ifndef LS_REDUCE_CONFIG_CHECK_H
 #define LS_REDUCE_CONFIG_CHECK_H
 

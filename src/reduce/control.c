@@ -1,8 +1,8 @@
 /* The control exchange (docs/design.md, D7): the one small collective with which a synchronising
- * backward begins, in each domain. Each rank sends its weight, its plan's version and a bitmap of the
- * domain's parameters whose gradients will hold a contribution; every rank combines the parts alike.
- * So buckets that no rank uses are not sent, and a parameter that no rank uses keeps its gradient
- * absent. Weights, versions and settings are read in domain 0, which has all ranks.
+ * backward begins, in each domain. Each rank sends its weight, its plan's version and a bitmap of
+ * the domain's parameters whose gradients will hold a contribution; every rank combines the parts
+ * alike. So buckets that no rank uses are not sent, and a parameter that no rank uses keeps its
+ * gradient absent. Weights, versions and settings are read in domain 0, which has all ranks.
  */
 #include "reduce/control.h"
 
@@ -152,8 +152,8 @@ static int leader(const ls_reducer *r)
     return with_data;
 }
 
-/* Of the ranks that have data; in plain backwards they add up equally many micro-batches, unless one
- * has run out of data meanwhile. */
+/* Of the ranks that have data; in plain backwards they add up equally many micro-batches, unless
+ * one has run out of data meanwhile. */
 static ls_status compare_weights(const ls_reducer *r)
 {
     const int lead = leader(r);
@@ -180,8 +180,8 @@ static ls_status compare_weights(const ls_reducer *r)
     return LS_OK;
 }
 
-/* By which number the ranks that have joined want to divide: *live becomes whether by that of the ranks
- * with data. */
+/* By which number the ranks that have joined want to divide: *live becomes whether by that of the
+ * ranks with data. */
 static ls_status compare_joined(const ls_reducer *r, bool *live)
 {
     int first = -1;
@@ -351,8 +351,8 @@ static void combine_tables(ls_reducer *r, const ls__reduce_domain *domain)
     }
 }
 
-/* Whether the parameters themselves differ; ls__replica_check names them when the backward has ended,
- * in an exchange that all ranks of the domain must enter. */
+/* Whether the parameters themselves differ; ls__replica_check names them when the backward has
+ * ended, in an exchange that all ranks of the domain must enter. */
 static ls_status compare_replicas(const ls_reducer *r, ls__reduce_domain *domain)
 {
     const uint64_t first = part_of(domain, 0)->replica;

@@ -146,11 +146,11 @@ static ls_status meet(ls_reducer *r)
     return ls_barrier(r->group, LS_OPTIONS(ls_collective_options, .tag = "ls_reducer_new"), NULL);
 }
 
-/* Registers, compares and lays out; collective. A rank that fails alone (a bad parameter, no memory)
- * fails the groups with the reason before it returns, so that its peers do not wait until the
- * timeout. They learn of it at the barrier at the latest, before groups are made that only some of
- * them take part in. A difference is found by every rank; failing the group then reports it to the
- * launcher as the root cause. */
+/* Registers, compares and lays out; collective. A rank that fails alone (a bad parameter, no
+ * memory) fails the groups with the reason before it returns, so that its peers do not wait until
+ * the timeout. They learn of it at the barrier at the latest, before groups are made that only some
+ * of them take part in. A difference is found by every rank; failing the group then reports it to
+ * the launcher as the root cause. */
 static ls_status build(ls_reducer *r, ls_reducer_param *params, int count)
 {
     ls_status status = enter(r, params, count);
@@ -262,8 +262,8 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
     return LS_OK;
 }
 
-/* Of a reducer whose runtime has ended: its groups and regions ended with it, and so did whatever ran
- * in them. */
+/* Of a reducer whose runtime has ended: its groups and regions ended with it, and so did whatever
+ * ran in them. */
 static ls_status free_after_runtime(ls_reducer *r)
 {
     const ls__env *env = r->arena.env;

@@ -1,6 +1,6 @@
-/* The groups of a reducer (docs/design.md, D8). A gradient is summed over its reduce group, a domain,
- * and divided by the number or the weights of the ranks in its batch group. Usually both are the
- * reducer's group. They differ where ranks hold different parts of a model:
+/* The groups of a reducer (docs/design.md, D8). A gradient is summed over its reduce group, a
+ * domain, and divided by the number or the weights of the ranks in its batch group. Usually both
+ * are the reducer's group. They differ where ranks hold different parts of a model:
  *
  *     4 ranks = 2 data parallel x 2 with one expert each      reduce group    batch group
  *     parameters that all ranks have                          0 1 2 3         0 1 2 3

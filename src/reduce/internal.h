@@ -1,8 +1,8 @@
-/* The reducer's own structures. reducer.c is the state machine, domain.c keeps the groups, plan.c lays
- * gradients out in regions and buckets, bucket_size.c says how large buckets are, bucket.c keeps their
- * contents, control.c runs the exchange that opens a synchronising backward, table.c packs the rows of
- * tables, compare.c checks that all ranks registered alike, config_check.c that they train with the
- * same settings.
+/* The reducer's own structures. reducer.c is the state machine, domain.c keeps the groups, plan.c
+ * lays gradients out in regions and buckets, bucket_size.c says how large buckets are, bucket.c
+ * keeps their contents, control.c runs the exchange that opens a synchronising backward, table.c
+ * packs the rows of tables, compare.c checks that all ranks registered alike, config_check.c that
+ * they train with the same settings.
  */
 #ifndef LS_REDUCE_INTERNAL_H
 #define LS_REDUCE_INTERNAL_H

@@ -1,10 +1,10 @@
 /* NaN and infinity in one rank's gradient.
  *
- * Reading all gradients once more would cost memory traffic, so only three lines of each are read. In
- * the gradient of a product, dW[i][j] = sum of dy[s][i] x[s][j], an element of dy that is not finite
- * reaches all of row i and one of x all of column j (embeddings and convolutions alike), so the first
- * row and the first column show it, and of a vector both ends. An element that is alone, because it
- * overflowed, is found with LOCKSTEP_CHECK=strict, which reads everything. */
+ * Reading all gradients once more would cost memory traffic, so only three lines of each are read.
+ * In the gradient of a product, dW[i][j] = sum of dy[s][i] x[s][j], an element of dy that is not
+ * finite reaches all of row i and one of x all of column j (embeddings and convolutions alike), so
+ * the first row and the first column show it, and of a vector both ends. An element that is alone,
+ * because it overflowed, is found with LOCKSTEP_CHECK=strict, which reads everything. */
 #include "reduce/nonfinite.h"
 
 #include <stdio.h>
@@ -45,8 +45,8 @@ static int64_t look(const ls__reduce_param *param, const char *gradient, bool al
     return at >= 0 ? at : ls__nonfinite_find(gradient, param->key.dtype, count - ENDS, count);
 }
 
-/* The first parameter of the bucket whose memory holds what is not finite, and the element; NULL: none
- * does. */
+/* The first parameter of the bucket whose memory holds what is not finite, and the element; NULL:
+ * none does. */
 static const ls__reduce_param *find(const ls_reducer *r, const ls__reduce_bucket *bucket, bool mine,
                                     int64_t *at)
 {

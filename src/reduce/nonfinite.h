@@ -8,8 +8,8 @@
  * sum, and nothing tells whose it was. Warns once per reducer, and records the failure for the
  * launcher. */
 void ls__nonfinite_look(ls_reducer *r, const ls__reduce_bucket *bucket);
-/* Looks at the average, on the first rank of the domain, unless it has reported its own: the sum may
- * overflow where every contribution is finite. */
+/* Looks at the average, on the first rank of the domain, unless it has reported its own: the sum
+ * may overflow where every contribution is finite. */
 void ls__nonfinite_look_again(ls_reducer *r, const ls__reduce_bucket *bucket);
 
 #endif

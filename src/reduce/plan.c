@@ -7,10 +7,11 @@
  *                                                                   first reduction starts early
  *
  * A region holds the gradients of one type that are summed over one group and divided by the same
- * number, in one piece of memory. It is a row of buckets, which are padded to 64 bytes for each rank
- * of the group, so that each rank can reduce an equal part; parameters start on 64-byte borders. All
- * gaps hold zeros and stay zero. Buckets are launched in the order of their last parameters, which is
- * that in which they can be reduced; buckets of one group have the same order on all of its ranks.
+ * number, in one piece of memory. It is a row of buckets, which are padded to 64 bytes for each
+ * rank of the group, so that each rank can reduce an equal part; parameters start on 64-byte
+ * borders. All gaps hold zeros and stay zero. Buckets are launched in the order of their last
+ * parameters, which is that in which they can be reduced; buckets of one group have the same order
+ * on all of its ranks.
  *
  * The order is the reverse of registration (VLDB 2020, section 3.2.3) until one synchronised
  * backward has shown the real one.
@@ -66,7 +67,8 @@ static int region_for(ls__reduce_plan *plan, const ls__reduce_key *key)
 }
 
 /* Fills plan->order and params[].region. `places` and `seen` are scratch for each
- * parameter and one more; seen[k] becomes 1 + the position of the first parameter of the caller's bucket k. */
+ * parameter and one more; seen[k] becomes 1 + the position of the first parameter of the caller's
+ * bucket k. */
 static void order_params(ls_reducer *r, ls__reduce_plan *plan, ordered *places, int *seen)
 {
     for (int i = 0; i < r->param_count; i++) {
@@ -96,7 +98,8 @@ static size_t cap_of(const ls_reducer *r, const ls__reduce_plan *plan,
     return bucket->offset == 0 && first < cap ? first : cap;
 }
 
-/* Whether a parameter fits into the bucket that is being filled. A table has a bucket of its own. */
+/* Whether a parameter fits into the bucket that is being filled. A table has a bucket of its
+ * own. */
 static bool fits(const ls_reducer *r, const ls__reduce_plan *plan, const ls__reduce_bucket *bucket,
                  const ls__reduce_param *param)
 {
@@ -155,9 +158,9 @@ static void find_last(const ls_reducer *r, ls__reduce_plan *plan, int *position)
     }
 }
 
-/* The tag that error messages and traces show: "bucket 3:" and as many names as fit. `number`: among
- * the buckets of its domain. The ranks of a domain number them alike, although they may launch buckets
- * of other domains in between. */
+/* The tag that error messages and traces show: "bucket 3:" and as many names as fit. `number`:
+ * among the buckets of its domain. The ranks of a domain number them alike, although they may
+ * launch buckets of other domains in between. */
 static void name_bucket(const ls_reducer *r, const ls__reduce_plan *plan, int index, int number)
 {
     ls__reduce_bucket *bucket = &plan->buckets[index];
@@ -370,8 +373,8 @@ static ls_status agree_order(ls_reducer *r, int d, int *order, int *number, int 
     return LS_OK;
 }
 
-/* Only between backwards, and collective. Where the order is the one in use, nothing moves. `moved` is
- * called while both layouts exist, so that gradients can be copied. */
+/* Only between backwards, and collective. Where the order is the one in use, nothing moves. `moved`
+ * is called while both layouts exist, so that gradients can be copied. */
 ls_status ls__reducer_replan(ls_reducer *r, void (*moved)(void *arg, int param, void *memory),
                              void *arg)
 {

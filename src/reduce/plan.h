@@ -26,9 +26,9 @@ ls_group *ls__reducer_region_group(const ls_reducer *r, int region);
 ls_dtype ls__reducer_region_dtype(const ls_reducer *r, int region);
 
 /* Lays gradients out anew in the order in which those of each domain's rank 0 became ready in the
- * last backward (docs/design.md, D9). Collective; between steps. `moved(arg, param, memory)` is called
- * for each parameter while both old and new memory exist, and must copy the numbers it wants to
- * keep. */
+ * last backward (docs/design.md, D9). Collective; between steps. `moved(arg, param, memory)` is
+ * called for each parameter while both old and new memory exist, and must copy the numbers it wants
+ * to keep. */
 ls_status ls__reducer_replan(ls_reducer *r, void (*moved)(void *arg, int param, void *memory),
                              void *arg);
 

@@ -7,10 +7,10 @@
  *
  * Note [Launching]
  * Launches happen in three places: the thread that calls ready, the engine when the control
- * exchange completes, and wait. One thread at a time: it sets `launching` under the lock, but starts
- * the operation without the lock, because a start may complete at once and call back. A thread that
- * finds `launching` set leaves; the one that set it looks again under the lock before it clears it,
- * so a bucket that became ready meanwhile is not overlooked.
+ * exchange completes, and wait. One thread at a time: it sets `launching` under the lock, but
+ * starts the operation without the lock, because a start may complete at once and call back. A
+ * thread that finds `launching` set leaves; the one that set it looks again under the lock before
+ * it clears it, so a bucket that became ready meanwhile is not overlooked.
  */
 
 #include "reduce/reducer.h"
@@ -159,8 +159,8 @@ static ls_status count_weight(ls_reducer *r, const ls_reducer_begin_options *opt
     return LS_OK;
 }
 
-/* Every rank finds the same mismatch. It fails the group all the same, so that the launcher names it
- * as the root cause, and not the exit code of the rank that ended first. */
+/* Every rank finds the same mismatch. It fails the group all the same, so that the launcher names
+ * it as the root cause, and not the exit code of the rank that ended first. */
 static ls_status check_config(ls_reducer *r)
 {
     const ls__config_peers peers = ls__reducer_peers(r);
@@ -200,8 +200,8 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
     }
     ls__agreement_join(r->runtime, r->agreement);
     LS_TRY(check_config(r));
-    /* From here on the gradients that this backward reaches count as accumulated: the peers learn of
-     * them by the bitmap. */
+    /* From here on the gradients that this backward reaches count as accumulated: the peers learn
+     * of them by the bitmap. */
     for (int i = 0; i < r->param_count; i++) {
         r->params[i].local = r->params[i].local || reaches(options, i) || ls__shards_held(r, i);
     }
@@ -251,8 +251,8 @@ static void open_launches(ls_reducer *r)
     }
 }
 
-/* Runs on the thread that completes an exchange, often the engine's; the last one opens the launches.
- * A mismatch fails the group here, because this rank may still be computing. */
+/* Runs on the thread that completes an exchange, often the engine's; the last one opens the
+ * launches. A mismatch fails the group here, because this rank may still be computing. */
 void ls__reducer_control_done(void *reducer, ls_status status)
 {
     ls_reducer *r = reducer;

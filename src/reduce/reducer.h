@@ -12,8 +12,8 @@ void ls__reducer_set_overwrites(ls_reducer *r);
 /* ls_reducer_begin; an error does not name the caller's line. */
 ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *options);
 
-/* Counts a micro-batch of this weight (1 where backwards are plain) that reached no gradient, in place of a
- * local backward. The step's last micro-batch has one in any case. */
+/* Counts a micro-batch of this weight (1 where backwards are plain) that reached no gradient, in
+ * place of a local backward. The step's last micro-batch has one in any case. */
 void ls__reducer_count_idle(ls_reducer *r, double weight);
 
 /* The group of its operations, a duplicate of the user's, whose order of operations is the
@@ -53,8 +53,8 @@ ls_status ls__reducer_poll(ls_reducer *r);
 /* Fails the reducer's group on all ranks with this cause. */
 void ls__reducer_abort(ls_reducer *r, ls_status status, const char *message);
 
-/* The figures of the last synchronised backward as they are kept, for each step: ls_reducer_get_stats
- * also adds up bytes and names a rank. */
+/* The figures of the last synchronised backward as they are kept, for each step:
+ * ls_reducer_get_stats also adds up bytes and names a rank. */
 const ls_reducer_stats *ls__reducer_figures(const ls_reducer *r);
 
 /* Whether no synchronising backward is under way. */

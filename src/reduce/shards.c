@@ -33,8 +33,8 @@ static ls_status check_number(const ls_reducer *r, int shards)
     return LS_OK;
 }
 
-/* 16-bit sums are rounded once for a rank, so their bits depend on the number of ranks. The wrapper has
- * refused groups of single parameters. */
+/* 16-bit sums are rounded once for a rank, so their bits depend on the number of ranks. The wrapper
+ * has refused groups of single parameters. */
 static ls_status check_params(const ls_reducer *r)
 {
     for (int i = 0; i < r->param_count; i++) {
@@ -159,7 +159,8 @@ static char *sum_at(const ls_reducer *r, int level, int param)
     return r->shards.sums + (size_t)level * r->shards.bytes + r->shards.offset[param];
 }
 
-/* The levels at which a shard completes a subtree: one for each set bit at the end of its number. */
+/* The levels at which a shard completes a subtree: one for each set bit at the end of its
+ * number. */
 static int complete_levels(int shard)
 {
     int levels = 0;
@@ -169,7 +170,8 @@ static int complete_levels(int shard)
     return levels;
 }
 
-/* grad + the sums of levels 0 … levels - 1, each the left neighbour of all that was added before. */
+/* grad + the sums of levels 0 … levels - 1, each the left neighbour of all that was added
+ * before. */
 static void add_sums(const ls_reducer *r, int param, void *grad, int levels)
 {
     for (int level = 0; level < levels; level++) {

@@ -1,18 +1,19 @@
 /* Equal bits for any number of ranks (exact=layout).
  *
  * Note [Shards]
- * A step's batch is divided into a fixed number of shards, a power of two, of which each rank computes
- * a block, one after the other. Gradients are added in one binary tree over the shards, whichever rank
- * computes them: here, the subtree of this rank's block; by the all-reduce, whose canonical order is
- * the same tree over ranks (docs/design.md, D5), the rest. Of 8 shards on 2 ranks:
+ * A step's batch is divided into a fixed number of shards, a power of two, of which each rank
+ * computes a block, one after the other. Gradients are added in one binary tree over the shards,
+ * whichever rank computes them: here, the subtree of this rank's block; by the all-reduce, whose
+ * canonical order is the same tree over ranks (docs/design.md, D5), the rest. Of 8 shards on 2
+ * ranks:
  *
  *          ((0 + 1) + (2 + 3))   +   ((4 + 5) + (6 + 7))
  *          └──── rank 0 ────┘  wire  └──── rank 1 ────┘
  *
  * After shard s, sums[i] holds the sum of 2^i shards for every bit i that is set in s + 1, as in a
- * binary counter. Each shard's backward finds gradients absent, so it writes them over what is there,
- * and the last shard adds the sums that wait when its buckets are launched. A gradient that a shard
- * does not reach is zero in the tree, whether the shard is this rank's or another's. */
+ * binary counter. Each shard's backward finds gradients absent, so it writes them over what is
+ * there, and the last shard adds the sums that wait when its buckets are launched. A gradient that
+ * a shard does not reach is zero in the tree, whether the shard is this rank's or another's. */
 #ifndef LS_REDUCE_SHARDS_H
 #define LS_REDUCE_SHARDS_H
 

@@ -1,12 +1,13 @@
-/* Gradients of tables, such as an embedding's: of [rows, columns] a backward reaches the rows of its batch,
- * and the others are zero. Between hosts only the rows are sent that some rank has reached. The control exchange
- * carries a bit for each row, as for each parameter, so every rank knows them before the gradient is ready:
+/* Gradients of tables, such as an embedding's: of [rows, columns] a backward reaches the rows of
+ * its batch, and the others are zero. Between hosts only the rows are sent that some rank has
+ * reached. The control exchange carries a bit for each row, as for each parameter, so every rank
+ * knows them before the gradient is ready:
  *
  *     gradient [rows, columns]  ──pack──▶  [taken, columns]  ──all_reduce──▶  ──unpack──▶  gradient
  *
- * No bit of a result depends on it: each element is added up over the ranks in the same order, and the sum
- * of zeros is zero. A table has a bucket of its own, of the modes OVERLAP and BUCKETED; FLAT and NAIVE are
- * there to be compared with. */
+ * No bit of a result depends on it: each element is added up over the ranks in the same order, and
+ * the sum of zeros is zero. A table has a bucket of its own, of the modes OVERLAP and BUCKETED;
+ * FLAT and NAIVE are there to be compared with. */
 #include "reduce/table.h"
 
 #include "base/assert.h"

@@ -9,8 +9,8 @@
 ls_status ls__tables_make(ls_reducer *r, int d, size_t *bits);
 void ls__tables_free(ls_reducer *r, int d);
 
-/* A synchronising backward begins, which reaches the table or not: adds the rows of what earlier ones have
- * accumulated (NULL: nothing). */
+/* A synchronising backward begins, which reaches the table or not: adds the rows of what earlier
+ * ones have accumulated (NULL: nothing). */
 void ls__table_begin(ls__reduce_table *table, bool reached, const void *accumulated);
 size_t ls__table_bytes(const ls__reduce_table *table); /* of a bitmap */
 /* This rank's rows as a bitmap; they are forgotten. */
@@ -23,7 +23,8 @@ const ls__reduce_table *ls__bucket_table(const ls_reducer *r, const ls__reduce_b
 void ls__table_pack(const ls__reduce_table *table, const char *grad);
 void ls__table_unpack(const ls__reduce_table *table, char *grad);
 
-/* The rows of a parameter, to be marked before a backward begins; NULL: all of them are always sent. */
+/* The rows of a parameter, to be marked before a backward begins; NULL: all of them are always
+ * sent. */
 ls__rows *ls__reducer_rows(const ls_reducer *r, int param);
 
 #endif

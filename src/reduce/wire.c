@@ -1,12 +1,12 @@
-/* The data that an all-reduce of a bucket takes: the bucket itself, a table's packed rows (table.c), or
- * bfloat16 (torch's bf16_compress_hook):
+/* The data that an all-reduce of a bucket takes: the bucket itself, a table's packed rows
+ * (table.c), or bfloat16 (torch's bf16_compress_hook):
  *
  *     region   float32  ──round──▶  wire  bfloat16  ──all_reduce──▶  wire  ──widen──▶  region
  *
  * Each rank's contribution is rounded to 8 bits of precision, the sum over the ranks is made in
  * float32, divided, and rounded once more, so the bytes of all ranks stay equal. A gradient that is
- * summed in several micro-batches is still summed in float32, and so is one that was set aside. Of a
- * group of one rank nothing is sent, and nothing rounded. */
+ * summed in several micro-batches is still summed in float32, and so is one that was set aside. Of
+ * a group of one rank nothing is sent, and nothing rounded. */
 #include "reduce/wire.h"
 
 #include "base/assert.h"
