@@ -63,7 +63,7 @@ static ls_status choose_size(const ls_reducer *r, int d, size_t *size)
     const ls__reduce_domain *domain = &r->domains[d];
     const size_t bytes = gradient_bytes(r, d);
     ls__tune_link link;
-    LS_TRY(ls__tuning_link(ls__turns_at(domain->group, 0), &link));
+    LS_TRY(ls__tuning_link(ls__round_robin_at(domain->group, 0), &link));
     *size = ls__bucket_size(&link, bytes);
     if (domain->rank == 0) {
         LS__INFO("reducer \"%s\": buckets of at most %.2f MB for %.2f MB of gradients, since an "

@@ -4,7 +4,8 @@
 
 /* `served MPI N PROGRAM ARGUMENT…` is `under` with the interposer. */
 #define SERVED                                                                                     \
-    "served() { PRE=\"env LD_PRELOAD=$B/extra/pmpi/liblockstep_pmpi_$1.so\"; under \"$@\"; status=$?; "  \
+    "served() { PRE=\"env LD_PRELOAD=$B/extra/pmpi/liblockstep_pmpi_$1.so\"; under \"$@\"; "       \
+    "status=$?; "                                                                                  \
     "PRE=; return $status; }\n"
 
 static void same_results(const char *mpi, int ranks, const char *settings)

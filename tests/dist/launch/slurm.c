@@ -254,7 +254,8 @@ static void check_unchanged(const char *mpi, const char *launcher)
     SKIP("a sanitizer must be loaded before the interposer");
 #endif
     char text[4096], preload[1024];
-    snprintf(preload, sizeof preload, "%s_%s.so", test_build_path("extra/pmpi/liblockstep_pmpi"), mpi);
+    snprintf(preload, sizeof preload, "%s_%s.so", test_build_path("extra/pmpi/liblockstep_pmpi"),
+             mpi);
     if (access(preload, R_OK) != 0) {
         SKIP("the build has no interposer for this MPI (apt-get install libopenmpi-dev "
              "libmpich-dev)");
