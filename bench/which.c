@@ -18,9 +18,6 @@ static bool costs(const ls__algorithm *algorithm, ls__memory memory, int rank, i
 {
     const ls__program_spec spec = {algorithm->operation, memory, rank, ranks, 0, false, NULL};
     ls__program *program = NULL;
-    if (memory == LS__MEMORY_CMA && (algorithm->memories & LS__IN_CMA) == 0) {
-        return false;
-    }
     if (algorithm->generate(&spec, ls__env_posix(), &program) != LS_OK) {
         return false;
     }
@@ -39,7 +36,7 @@ const char *ls__bench_which(const ls__bench_options *options, const ls__bench_ro
         return ls__algorithm_find(operation, "direct")->name;
     }
     for (int a = 0; a < count && row->bytes > 0; a++) {
-        for (int memory = LS__MEMORY_MESSAGES; memory <= LS__MEMORY_CMA; memory++) {
+        for (int memory = LS__MEMORY_MESSAGES; memory <= LS__MEMORY_STAGED; memory++) {
             ls__program_cost cost;
             if (algorithms[a]->operation == operation &&
                 costs(algorithms[a], (ls__memory)memory, rank, options->ranks, &cost) &&

@@ -4,8 +4,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <lockstep/version.h>
 
@@ -94,38 +92,6 @@ static void print_paths(void)
     }
 }
 
-/* A child stands to this process as ranks stand to each other: none is the other's descendant. */
-static bool child_reads(const int64_t *value)
-{
-    const pid_t self = getpid(), child = fork();
-    if (child == 0) {
-        const ls__env *env = ls__env_posix();
-        int64_t found = 0;
-        const bool can = env->peer_read(env, self, (uint64_t)(uintptr_t)value, &found, 8) == 8 &&
-                         env->peer_write(env, self, (uint64_t)(uintptr_t)value, &found, 8,
-                                         (uint64_t)(uintptr_t)value, (uint64_t)found) == 16;
-        _exit(can ? 0 : 1);
-    }
-    int status = 1;
-    return child > 0 && waitpid(child, &status, 0) == child && status == 0;
-}
-
-/* Where private buffers of ranks on one host go: comm/memory/cma.h. */
-static void print_private_buffers(void)
-{
-    const char *setting = ls__setting_get("LOCKSTEP_CMA");
-    const int64_t value = 1;
-    if (setting != NULL && strcmp(setting, "off") == 0) {
-        printf("private buffers    staged: LOCKSTEP_CMA=off\n");
-    } else if (child_reads(&value)) {
-        printf("private buffers    staged, or copied by process_vm_readv where that is faster\n");
-    } else {
-        printf(
-            "private buffers    staged: process_vm_readv is not allowed (kernel.yama.ptrace_scope, "
-            "seccomp, or a container)\n");
-    }
-}
-
 static void print_machine(void)
 {
     const ls__env *env = ls__env_posix();
@@ -139,7 +105,6 @@ static void print_machine(void)
     print_paths();
     printf("transports         shm (ranks of one host), tcp (between hosts), tls %s\n", BUILD_TLS);
     print_mpi();
-    print_private_buffers();
 }
 
 /* The setting is the word in brackets: "always [madvise] never". */

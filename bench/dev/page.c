@@ -137,10 +137,7 @@ static void put_memory(const ls__algorithm *algorithm, ls__memory memory)
         ls__program_free(program);
     }
     printf("| %s | %s | %s | %d | ", ls__operation_name(algorithm->operation), algorithm->name,
-           memory == LS__MEMORY_REGISTERED ? "registered"
-           : memory == LS__MEMORY_STAGED   ? "staged"
-                                           : "cma",
-           fences);
+           memory == LS__MEMORY_REGISTERED ? "registered" : "staged", fences);
     put_number(read);
     printf(" | ");
     put_number(written);
@@ -154,13 +151,11 @@ static void put_shared_memory(void)
     printf(
         "\n## In shared memory\n\nRanks of one host read and write each other's memory. "
         "`registered` is memory of\n`ls_group_alloc`; `staged` is private memory, copied through "
-        "slices,\nand `cma` private memory that the kernel copies, where that is measured to be "
-        "faster. "
-        "The table shows\n4 ranks, and of these the rank with the largest amount:\n\n"
+        "slices. The table shows\n4 ranks, and of these the rank with the largest amount:\n\n"
         "| operation | algorithm | memory | fences | read from peers | written to peers |\n"
         "|---|---|---|---|---|---|\n");
     for (int a = 0; a < count; a++) {
-        for (int m = LS__MEMORY_REGISTERED; m <= LS__MEMORY_CMA; m++) {
+        for (int m = LS__MEMORY_REGISTERED; m <= LS__MEMORY_STAGED; m++) {
             if ((all[a]->memories >> m & 1u) != 0) {
                 put_memory(all[a], (ls__memory)m);
             }

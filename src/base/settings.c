@@ -37,11 +37,6 @@ static const ls__setting table[] = {
     {"LOCKSTEP_TRACE_EVENTS", "65536",
      "spans that a rank keeps, the newest, of 96 bytes each, 64 to 4194304"},
     {"LOCKSTEP_TRACE_STEPS", "all", "steps that are recorded, counted from 0: 10, 10- or 10-20"},
-    {"LOCKSTEP_CMA", "auto",
-     "whether ranks of a host copy private buffers from each other by process_vm_readv and "
-     "process_vm_writev: auto (where the system allows it and it is measured to be faster), off, "
-     "or "
-     "always"},
     {"LOCKSTEP_HEAP_RESERVE", "64", "address space of the shared heap of a rank, in GiB"},
     {"LOCKSTEP_TCP_CONNECTIONS", "2", "connections between two ranks of different hosts"},
     {"LOCKSTEP_CHANNELS", "1",
@@ -259,11 +254,6 @@ int ls__settings_check(void)
     const char *check = ls__setting_get("LOCKSTEP_CHECK");
     if (check != NULL && strcmp(check, "strict") != 0) {
         LS__WARN("LOCKSTEP_CHECK=%s is ignored; the only value is strict", check);
-    }
-    const char *cma = ls__setting_get("LOCKSTEP_CMA");
-    if (cma != NULL && strcmp(cma, "auto") != 0 && strcmp(cma, "off") != 0 &&
-        strcmp(cma, "always") != 0) {
-        LS__WARN("LOCKSTEP_CMA=%s is ignored; the values are auto, off and always", cma);
     }
     bool level_known = true;
     (void)ls__log_level_setting(&level_known);

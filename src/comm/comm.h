@@ -41,7 +41,6 @@ struct ls__comm {
     ls__remote *remote; /* NULL: all ranks share memory */
     ls_group *world;
     bool may_spin;                             /* ranks of this host do not outnumber its cores */
-    bool can_cma, always_cma;                  /* const; memory/cma.h */
     int64_t past_caches;                       /* const, bytes: exec.h */
     bool short_pause;                          /* Note [Bare looks] in one_shot.c */
     int channels;                              /* of a new group */

@@ -31,7 +31,7 @@ typedef struct ls__descriptor {
     int32_t tag;       /* of send/recv; of a collective, ls__collective.mark, compared as well */
     uint64_t tag_hash; /* ls__hash_text of options.tag */
     double divisor;
-    /* Registered memory: offsets in the publisher's heap; other memory: addresses. Not compared. */
+    /* Registered memory: offsets in the publisher's heap; not compared. */
     uint64_t input, output;
     uint64_t counts_hash;   /* of the v-variants in which every rank gives all counts; else 0 */
     uint64_t counts_weight; /* sum of (i + 1) * counts[i]: locates the one that differs

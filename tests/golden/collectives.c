@@ -410,7 +410,6 @@ GOLDEN_BARE(settings_that_are_misspelt)
     (void)setenv("LOCKSTEP_TIMEOUT", "soon", 1);
     (void)setenv("LOCKSTEP_THREADS", "1000000", 1);
     (void)setenv("LOCKSTEP_CHECK", "everything", 1);
-    (void)setenv("LOCKSTEP_CMA", "often", 1);
     (void)setenv("LOCKSTEP_ALL_REDUCE", "ring", 1);
     (void)setenv("LOCKSTEP_DEBUG", "loud", 1);
     MUST(ls_init(NULL));

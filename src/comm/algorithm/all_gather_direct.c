@@ -2,7 +2,6 @@
  *
  *     messages     copy my block ▸ exchange
  *     registered   fence 0 ▸ read every peer's INPUT ▸ copy my block ▸ fence 1
- *     cma          the same: reads only, by the kernel
  *     staged       copy my block into my STAGE and OUTPUT ▸ fence 0 ▸ read every peer's STAGE
  *
  * Cost a rank: (n-1)/n buffers sent by messages, read in memory; one step. Staged, peers only read,
@@ -75,7 +74,7 @@ static ls_status make(const ls__program_spec *spec, const ls__env *env, bool own
     } else if (spec->memory == LS__MEMORY_MESSAGES) {
         emit_copy(b, spec, LS__BUFFER_OUTPUT);
         ls__emit_exchange(b, spec, &(ls__exchange){send_block, recv_block, -1});
-    } else if (spec->memory == LS__MEMORY_REGISTERED || spec->memory == LS__MEMORY_CMA) {
+    } else if (spec->memory == LS__MEMORY_REGISTERED) {
         emit_registered(b, spec);
     } else {
         emit_staged(b, spec, own_last);
@@ -100,7 +99,7 @@ static ls_status generate_one_shot(const ls__program_spec *spec, const ls__env *
     return LS_OK;
 }
 
-const ls__algorithm ls__all_gather_direct = {"direct", LS__OP_ALL_GATHER, true,
-                                             LS__IN_ALL | LS__IN_CMA, generate};
+const ls__algorithm ls__all_gather_direct = {"direct", LS__OP_ALL_GATHER, true, LS__IN_ALL,
+                                             generate};
 const ls__algorithm ls__all_gather_one_shot = {"one_shot", LS__OP_ALL_GATHER, true, LS__IN_STAGED,
                                                generate_one_shot};

@@ -2,14 +2,11 @@
  *
  *     messages     the root sends to each peer in turn
  *     registered   fence 0 ▸ rank r copies chunk r of the root's INPUT to every OUTPUT ▸ fence 1
- *     cma          fence 0 ▸ the root writes the chunk of its number to every peer, each peer reads
- *                  all others from the root ▸ fence 1
  *     staged       the root copies into its STAGE ▸ fence 0 ▸ every peer reads it
  *
  * Cost: one step; the root sends n-1 buffers by messages. In registered memory all ranks share the
- * n-1 copies, the root too: between 2 ranks each copies a half (by CMA, too, where no rank can copy
- * between two others). Staged, each peer reads one buffer; peers only read, so one fence is enough
- * (Note [One fence]) and "one_shot" is the same program.
+ * n-1 copies, the root too: between 2 ranks each copies a half. Staged, each peer reads one buffer;
+ * peers only read, so one fence is enough (Note [One fence]) and "one_shot" is the same program.
  */
 #include "base/error.h"
 #include "comm/algorithm/algorithm.h"
@@ -45,20 +42,6 @@ static void emit_registered(ls__builder *b, const ls__program_spec *spec)
     (void)ls__builder_fence(b, 0);
 }
 
-/* One end of each copy is this rank's own. */
-static void emit_cma(ls__builder *b, const ls__program_spec *spec)
-{
-    (void)ls__builder_fence(b, 0);
-    for (int k = 1; k < spec->size; k++) {
-        const int p = (spec->rank + k) % spec->size;
-        const int chunk = spec->rank == spec->root ? spec->root : p == spec->root ? spec->rank : p;
-        const int to = spec->rank == spec->root ? p : spec->rank;
-        (void)ls__builder_peer_copy(b, 0, ls__ref_of(LS__BUFFER_OUTPUT, to, chunk),
-                                    ls__ref_of(LS__BUFFER_INPUT, spec->root, chunk));
-    }
-    (void)ls__builder_fence(b, 0);
-}
-
 static void emit_staged(ls__builder *b, const ls__program_spec *spec)
 {
     const ls__ref stage = whole(LS__BUFFER_STAGE, spec->root);
@@ -83,16 +66,13 @@ static void emit_own(ls__builder *b, const ls__program_spec *spec, int chunks)
 static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__program **out)
 {
     ls__builder *b = ls__builder_new(spec, env, "direct");
-    const bool shared = spec->memory == LS__MEMORY_REGISTERED || spec->memory == LS__MEMORY_CMA;
-    const int chunks = shared ? spec->size : 1;
+    const int chunks = spec->memory == LS__MEMORY_REGISTERED ? spec->size : 1;
     ls__builder_chunks(b, chunks, 0);
     emit_own(b, spec, chunks);
     if (spec->size > 1 && spec->memory == LS__MEMORY_MESSAGES) {
         emit_messages(b, spec);
     } else if (spec->size > 1 && spec->memory == LS__MEMORY_REGISTERED) {
         emit_registered(b, spec);
-    } else if (spec->size > 1 && spec->memory == LS__MEMORY_CMA) {
-        emit_cma(b, spec);
     } else if (spec->size > 1) {
         emit_staged(b, spec);
     }
@@ -111,7 +91,6 @@ static ls_status generate_one_shot(const ls__program_spec *spec, const ls__env *
     return LS_OK;
 }
 
-const ls__algorithm ls__broadcast_direct = {"direct", LS__OP_BROADCAST, true,
-                                            LS__IN_ALL | LS__IN_CMA, generate};
+const ls__algorithm ls__broadcast_direct = {"direct", LS__OP_BROADCAST, true, LS__IN_ALL, generate};
 const ls__algorithm ls__broadcast_one_shot = {"one_shot", LS__OP_BROADCAST, true, LS__IN_STAGED,
                                               generate_one_shot};

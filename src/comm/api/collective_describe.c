@@ -119,9 +119,6 @@ static void describe(const ls_group *group, const ls__collective *args,
     }
     if (!ls__operation_is_v(args->operation) && registered(group, args, d)) {
         d->memory = LS__MEMORY_REGISTERED;
-    } else { /* addresses of private buffers: memory/cma.h */
-        d->input = (uint64_t)(uintptr_t)args->input;
-        d->output = (uint64_t)(uintptr_t)args->output;
     }
     if (user) {
         d->reduce_op = LS_REDUCE_OP_USER;

@@ -5,7 +5,6 @@
 #include "comm/diagnose/mismatch.h"
 #include "comm/engine/one_shot.h"
 #include "comm/engine/post.h"
-#include "comm/engine/two_ways.h"
 #include "comm/engine/v_layout.h"
 #include "comm/group/group.h"
 #include "comm/memory/control.h"
@@ -23,9 +22,6 @@ static void write_post(ls_group *group, ls_work *work)
     }
     if (work->memory == LS__MEMORY_BACKEND) {
         line.one_shot = 1; /* no data goes with it, but members on other hosts are told */
-    }
-    if (line.one_shot == 0) {
-        ls__two_ways_announce(group, work, line.cost);
     }
     ls__post_write(group, &work->descriptor, &line);
 }

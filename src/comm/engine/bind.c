@@ -30,11 +30,6 @@ void ls__exec_bind(const ls_group *group, ls__exec *exec)
         exec->input[r] = group->member[r].base + line->input;
         exec->output[r] = group->member[r].base + line->output;
     }
-    for (int r = 0; r < group->size && work->memory == LS__MEMORY_CMA; r++) {
-        const ls__line *line = &ls__post_slot(group, r, sequence)->line;
-        exec->input[r] = (unsigned char *)(uintptr_t)line->input; /* of the peer's address space */
-        exec->output[r] = (unsigned char *)(uintptr_t)line->output;
-    }
     for (int r = 0; r < group->size; r++) {
         exec->stage[r] = group->member[r].control->stage[0];
     }

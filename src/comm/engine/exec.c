@@ -49,7 +49,6 @@
 #include "comm/engine/v_layout.h"
 #include "comm/engine/wake.h"
 #include "comm/group/group.h"
-#include "comm/memory/cma.h"
 #include "comm/memory/control.h"
 #include "comm/p2p/p2p.h"
 
@@ -280,12 +279,6 @@ static bool begin_in_plugin(ls_group *group)
     return true;
 }
 
-/* Whether a peer writes to this rank by CMA: in a broadcast the root does. */
-static bool is_written(const ls_group *group, const ls_work *work)
-{
-    return work->operation == LS__OP_BROADCAST && group->rank != work->descriptor.root;
-}
-
 /* Chooses the program and binds it; false: the group was failed. */
 static bool begin_run(ls_group *group)
 {
@@ -311,11 +304,6 @@ static bool begin_run(ls_group *group)
         return false;
     }
     ls__exec_bind(group, exec);
-    exec->begun_ns = group->comm->env->now_ns(group->comm->env);
-    if (work->memory == LS__MEMORY_CMA && is_written(group, work)) {
-        ls__cma_open(group, work->descriptor.sequence);
-        ls__ring(group->comm, group->member[work->descriptor.root].local); /* the writer */
-    }
     exec->divide_last = work->divisor != 0 && ls__reduces_in_steps(program);
     return true;
 }
@@ -401,17 +389,6 @@ static void finish(ls_group *group)
     ls__work_end(work, LS_OK);
 }
 
-/* The program has ended on this rank. */
-static void end_run(ls_group *group)
-{
-    const ls__exec *exec = group->exec;
-    const ls_work *work = exec->work;
-    if (work->memory == LS__MEMORY_CMA && is_written(group, work)) {
-        ls__cma_close(group, work->descriptor.root);
-    }
-    ls__two_ways_took(group, work, group->comm->env->now_ns(group->comm->env) - exec->begun_ns);
-}
-
 /* Asks the plug-in whether the operation has ended. */
 static ls__result advance_in_plugin(ls_group *group)
 {
@@ -470,12 +447,9 @@ static ls__result advance_once(ls_group *group)
                 ls__mismatch_check(group, exec->work)) {
                 return LS__COMPLETE; /* of those whose messages this rank did not need */
             }
-            const bool in_place =
-                exec->work->memory == LS__MEMORY_REGISTERED || exec->work->memory == LS__MEMORY_CMA;
-            if (in_place && ls__group_failed(group)) {
+            if (exec->work->memory == LS__MEMORY_REGISTERED && ls__group_failed(group)) {
                 return LS__COMPLETE; /* a rank that gave up may use its buffer again meanwhile */
             }
-            end_run(group);
             finish(group);
             return LS__COMPLETE;
         }
@@ -527,10 +501,6 @@ static void native_reset(ls_group *group)
 {
     if (group->plugin != NULL) {
         ls__plugin_reset(group);
-    }
-    const ls_work *work = group->exec->work;
-    if (work != NULL && work->memory == LS__MEMORY_CMA && is_written(group, work)) {
-        ls__cma_close(group, work->descriptor.root);
     }
     group->exec->work = NULL;
     group->exec->state = LS__EXEC_IDLE;

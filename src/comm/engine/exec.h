@@ -2,7 +2,6 @@
 #ifndef LS_COMM_ENGINE_EXEC_H
 #define LS_COMM_ENGINE_EXEC_H
 
-#include "comm/engine/two_ways.h"
 #include "comm/group/group.h"
 
 /* A data step yields to other groups after it has read and written this much: some 0.2 ms. */
@@ -55,8 +54,6 @@ struct ls__exec {
     int64_t slice;    /* elements of a full slice */
     int runs;         /* how many of `run` the operation uses: slices at the same time */
     uint64_t run_number;
-    uint64_t begun_ns;                    /* of the operation: all had announced it */
-    ls__two_ways ways[2][LS__WAYS_SIZES]; /* of broadcast, all_gather */
     ls__run run[LS__RUNS_MAX];
     unsigned char **input, **output, **stage; /* [size] of each member, in our address space */
     void **dst;                               /* [size] */

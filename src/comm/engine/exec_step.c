@@ -8,7 +8,6 @@
 #include "comm/engine/exec.h"
 #include "comm/engine/post.h"
 #include "comm/group/group.h"
-#include "comm/memory/cma.h"
 
 /* The lane stands behind the piece now. */
 static ls__result piece_done(ls__lane *lane, int64_t count, int64_t piece)
@@ -109,37 +108,6 @@ static void count_peers(ls_group *group, const ls__run *run, const ls__step *ste
             ls__count(&group->bytes_sent, bytes);
         }
     }
-}
-
-/* PEER_COPY by the kernel: one end is this rank's own. */
-static ls__result run_cma(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane)
-{
-    const ls__exec *exec = group->exec;
-    const ls__ref to_ref = run->program->refs[step->first_dst];
-    const ls__ref from_ref = run->program->refs[step->first_src];
-    int64_t count = 0, same = 0;
-    unsigned char *to = ls__ref_at(exec, run, to_ref, &count);
-    const unsigned char *from = ls__ref_at(exec, run, from_ref, &same);
-    const size_t element = exec->work->element, moved = (size_t)lane->moved * element;
-    if (count == 0) {
-        return LS__COMPLETE;
-    }
-    const int64_t piece = piece_of(count - lane->moved, 2 * element);
-    const size_t bytes = (size_t)piece * element;
-    const uint64_t sequence = exec->work->descriptor.sequence;
-    const bool reads = to_ref.rank == group->rank;
-    const ls__cma_result result =
-        reads ? ls__cma_read(group, from_ref.rank, (uint64_t)(uintptr_t)from + moved, to + moved,
-                             bytes)
-              : ls__cma_write(group, to_ref.rank, (uint64_t)(uintptr_t)to + moved, from + moved,
-                              bytes, sequence);
-    if (result != LS__CMA_DONE) {
-        return LS__BLOCKED;
-    }
-    if (lane->moved == 0) {
-        count_peers(group, run, step, (uint64_t)count * element);
-    }
-    return piece_done(lane, count, piece);
 }
 
 /* COPY and PEER_COPY, which widens where a wide program copies into SCRATCH. */
@@ -277,9 +245,6 @@ bool ls__reduces_in_steps(const ls__program *program)
 
 ls__result ls__step_run(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane)
 {
-    if (step->kind == LS__STEP_PEER_COPY && group->exec->work->memory == LS__MEMORY_CMA) {
-        return run_cma(group, run, step, lane);
-    }
     return step->kind == LS__STEP_COPY || step->kind == LS__STEP_PEER_COPY
                ? run_copy(group, run, step, lane)
                : run_reduce(group, run, step, lane);

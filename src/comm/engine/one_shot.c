@@ -125,9 +125,6 @@ void ls__one_shot_publish(ls_group *group, const ls_work *work, ls__line *line)
         stage = group->own->wide[slot];
         group->wide[slot] = sequence;
     }
-    if (line->place != LS__PLACE_LINE) { /* an offer that not all make is staged */
-        line->cost[0] = line->cost[1] = 0;
-    }
     size_t used = 0; /* of the stage */
     for (int s = 0; s < plan->first_step - 1 && bytes > 0; s++) {
         const ls__step *step = &program->steps[s];

@@ -29,7 +29,6 @@
 #include "comm/group/group.h"
 #include "comm/group/group_open.h"
 #include "comm/group/reclaim.h"
-#include "comm/memory/cma.h"
 #include "comm/memory/control.h"
 #include "comm/memory/heap.h"
 #include "comm/p2p/p2p.h"
@@ -104,7 +103,6 @@ static ls_status open_heap(ls__comm *comm)
     LS_TRY(ls__heap_init(&comm->heap, comm->env, &spec));
     LS_TRY(ls__remote_open(comm));
     LS_TRY(ls__heap_join(&comm->heap, comm->boot.store, &spec, &comm->arrival));
-    ls__cma_find_out(comm);
     comm->past_caches = ls__past_caches(comm->env);
     return LS_OK;
 }

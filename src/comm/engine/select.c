@@ -7,7 +7,6 @@
  *                 else with members on other hosts                                      MESSAGES
  *     announced   unequal blocks, packed by all                                       REGISTERED
  *                 buffers of all members are registered                               REGISTERED
- *                 broadcast or all_gather, if that is faster: Note [Two ways]                CMA
  *                 else                                                                    STAGED
  *
  * Plans are made once and kept, in one table: of the operations chosen for here one per (operation,
@@ -23,7 +22,6 @@
 #include "comm/engine/one_shot.h"
 #include "comm/engine/plan.h"
 #include "comm/engine/post.h"
-#include "comm/engine/two_ways.h"
 #include "comm/engine/v_layout.h"
 #include "comm/group/group.h"
 #include "comm/memory/control.h"
@@ -37,7 +35,6 @@ typedef enum plan_form {
     FORM_MESSAGES = LS__MEMORY_MESSAGES,
     FORM_REGISTERED = LS__MEMORY_REGISTERED,
     FORM_STAGED = LS__MEMORY_STAGED,
-    FORM_CMA = LS__MEMORY_CMA,
     FORMS
 } plan_form;
 
@@ -295,11 +292,10 @@ static plan_form announced_form(const ls_group *group, const ls_work *work)
     if (work->has_layout && ls__v_layout_packed(group, work)) {
         return FORM_ONE_SHOT;
     }
-    if (fits && group->comm->forced != LS__MEMORY_STAGED &&
-        all_registered(group, work->descriptor.sequence)) {
-        return FORM_REGISTERED;
-    }
-    return ls__two_ways_cma(group, work) ? FORM_CMA : FORM_STAGED;
+    return fits && group->comm->forced != LS__MEMORY_STAGED &&
+                   all_registered(group, work->descriptor.sequence)
+               ? FORM_REGISTERED
+               : FORM_STAGED;
 }
 
 const ls__plan *ls__select_announced(ls_group *group, ls_work *work)

@@ -51,7 +51,7 @@
 #include "job/descriptor.h"
 
 #define LS__HEAP_MAGIC 0x4c534850u /* "LSHP" */
-#define LS__HEAP_VERSION 2
+#define LS__HEAP_VERSION 3
 #define LS__CONFIG_MAX 320
 
 #define LS__WINDOW 64         /* operations a rank may post ahead of its slowest peer */
@@ -86,7 +86,6 @@ typedef struct ls__line {
         LS__ALIGNED(8) unsigned char data[LS__PAIR_BYTES]; /* of any dtype */
         struct {
             uint64_t input, output; /* of the descriptor, unless `data` is used */
-            uint32_t cost[2];       /* staged, and by CMA: Note [Two ways] in engine/two_ways.h */
         };
     };
 } ls__line;
@@ -119,9 +118,6 @@ typedef struct ls__control_block {
     /* Sync: seq_cst both ways; see Note [Room] in post.c. */
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t wants_room;
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint64_t slice[LS__SLICE_SLOTS];
-    /* Whether a peer may write into private memory of the owner: Note [Leases] in memory/cma.h. Sync:
-     * compare-and-swap, seq_cst. */
-    _Atomic uint64_t lease;
     /* Failure. Only member 0's claim counts: 0, or 1 + the member whose failure is the group's
      * root cause (compare-and-swap). That member writes text, then failed (release). */
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t claim;
@@ -142,8 +138,6 @@ typedef struct ls__heap_header {
     uint64_t world;   /* offset of the world's control block */
     uint64_t rings;   /* offset of the rings */
     int64_t pid;      /* of the owner, as it sees itself */
-    uint64_t self;    /* address of this header in the owner's address space */
-    uint64_t proof;   /* and of an ls__cma_proof there, in private memory */
     int32_t cores;    /* that the owner may use */
     char config[LS__CONFIG_MAX]; /* the settings on which all ranks must agree, as text */
     /* The newest group id of each residue that this rank has left for good / has failed and stopped

@@ -148,9 +148,6 @@ static ls_status lay_out(ls__heap *heap, const ls__heap_spec *spec)
     header->nonce = nonce_of(spec->job, spec->rank);
     header->pid = heap->env->pid(heap->env);
     header->cores = heap->cores = heap->env->cores(heap->env);
-    heap->proof = (ls__cma_proof){.nonce = header->nonce};
-    header->self = (uint64_t)(uintptr_t)header;
-    header->proof = (uint64_t)(uintptr_t)&heap->proof;
     header->reserve = heap->reserve;
     header->world = world;
     header->rings = rings;

@@ -19,12 +19,6 @@
 
 #define LS__HEAP_STEP ((size_t)64 << 20) /* growth of the file; pages come only when touched */
 
-/* What peers read and write to find out whether they can (cma.h). Sync: written at start only. */
-typedef struct ls__cma_proof {
-    uint64_t nonce;           /* of the header */
-    uint64_t written, marked; /* by peers, who all write the nonce */
-} ls__cma_proof;
-
 typedef struct ls__heap_peer {
     unsigned char *base; /* NULL: not mapped */
     size_t reserve;
@@ -42,7 +36,6 @@ typedef struct ls__heap {
     ls__blocks blocks;
     int quarantined; /* blocks held back. Sync: lock */
     int cores;       /* the fewest that a rank of this host may use: all of them find the same */
-    ls__cma_proof proof; /* in private memory */
     ls__heap_peer *peer; /* [size]; [rank] is this heap itself */
 } ls__heap;
 

@@ -78,7 +78,7 @@ static bool ref_allowed(const ls__checker *c, const ls__check_thread *t, ls__ref
     if (ref.rank == t->rank) {
         return ref.buffer != LS__BUFFER_STAGE || c->memory == LS__MEMORY_STAGED;
     }
-    if (c->memory == LS__MEMORY_REGISTERED || c->memory == LS__MEMORY_CMA) {
+    if (c->memory == LS__MEMORY_REGISTERED) {
         return ref.buffer == LS__BUFFER_INPUT || ref.buffer == LS__BUFFER_OUTPUT;
     }
     return c->memory == LS__MEMORY_STAGED && ref.buffer == LS__BUFFER_STAGE;
@@ -379,12 +379,8 @@ bool ls__check_run_step(ls__checker *c, ls__check_thread *t)
     case LS__STEP_COPY:
     case LS__STEP_PEER_COPY:
         return run_copy(c, t);
-    case LS__STEP_PEER_REDUCE:
-        if (c->memory == LS__MEMORY_CMA) {
-            return ls__check_fail(c, "rank %d reduces memory that only copies can reach", t->rank);
-        }
-        return run_reduce(c, t, step);
     case LS__STEP_REDUCE:
+    case LS__STEP_PEER_REDUCE:
         return run_reduce(c, t, step);
     case LS__STEP_FENCE:
         return run_fence(c, t, step);

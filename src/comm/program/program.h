@@ -94,7 +94,6 @@ typedef enum ls__memory {
     LS__MEMORY_MESSAGES,   /* any; needs only a message transport */
     LS__MEMORY_REGISTERED, /* INPUT and OUTPUT lie in registered memory of ranks on one host */
     LS__MEMORY_STAGED,     /* private buffers of ranks on one host, through STAGE */
-    LS__MEMORY_CMA,        /* the same, copied from and to peers by the kernel: memory/cma.h */
     LS__MEMORY_BACKEND     /* a plug-in moves the data: there is no program */
 } ls__memory;
 
@@ -131,7 +130,6 @@ typedef struct ls__program_spec {
 #define LS__IN_MESSAGES (1u << LS__MEMORY_MESSAGES)
 #define LS__IN_REGISTERED (1u << LS__MEMORY_REGISTERED)
 #define LS__IN_STAGED (1u << LS__MEMORY_STAGED)
-#define LS__IN_CMA (1u << LS__MEMORY_CMA)
 #define LS__IN_ALL (LS__IN_MESSAGES | LS__IN_REGISTERED | LS__IN_STAGED)
 
 /* An algorithm: one file under comm/algorithm/. `generate` returns LS_ERR_UNSUPPORTED for a spec

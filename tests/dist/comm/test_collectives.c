@@ -213,13 +213,10 @@ static void every_way(void)
     every_type(&w, MIXED, 17);
     every_type(&w, REGISTERED, 5003);
     every_type(&w, PRIVATE, 5003);
-    for (int way = LS__MEMORY_MESSAGES; way <= LS__MEMORY_CMA; way++) {
-        const memory kind = way == LS__MEMORY_REGISTERED ? REGISTERED
-                            : way == LS__MEMORY_CMA      ? PRIVATE
-                                                         : MIXED;
+    for (int way = LS__MEMORY_MESSAGES; way <= LS__MEMORY_STAGED; way++) {
         w.group->comm->forced = way;
-        every_size(&w, kind);
-        every_type(&w, kind, 17);
+        every_size(&w, way == LS__MEMORY_REGISTERED ? REGISTERED : MIXED);
+        every_type(&w, way == LS__MEMORY_REGISTERED ? REGISTERED : MIXED, 17);
     }
     w.group->comm->forced = LS__MEMORY_UNDECIDED;
     world_free(&w);

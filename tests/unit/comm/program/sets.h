@@ -10,8 +10,8 @@
 
 #define RANKS_MAX 64
 
-static const ls__memory memories[] = {LS__MEMORY_MESSAGES, LS__MEMORY_REGISTERED, LS__MEMORY_STAGED,
-                                      LS__MEMORY_CMA};
+static const ls__memory memories[] = {LS__MEMORY_MESSAGES, LS__MEMORY_REGISTERED,
+                                      LS__MEMORY_STAGED};
 
 static inline void free_all(ls__program **programs, int size)
 {
@@ -26,9 +26,6 @@ static inline bool generate_bound(const ls__algorithm *algorithm, ls__memory mem
                                   int root, uint64_t in_place, const int *host,
                                   ls__program **programs)
 {
-    if (memory == LS__MEMORY_CMA && (algorithm->memories & LS__IN_CMA) == 0) {
-        return false;
-    }
     for (int r = 0; r < size; r++) {
         const ls__program_spec spec = {
             algorithm->operation, memory, r, size, root, ((in_place >> (r % 64)) & 1) != 0, host};
