@@ -228,13 +228,6 @@ struct ls__env {
     /* The state of a process, by the letter of /proc: 'R', 'S', 'D', 'T' stopped, 't' held by a
      * debugger, 'Z' ended and not reaped; 'K': it is about to end; -ENOENT: no such process. */
     int (*process_state)(const ls__env *env, pid_t pid);
-    /* Private memory of another process of this host, by its own addresses: how many bytes were
-     * copied, which may be fewer than asked for, or -errno. -EPERM, -ENOSYS: not allowed; -ESRCH:
-     * it has ended; -EFAULT: one of the two ranges is not mapped. */
-    ssize_t (*peer_read)(const ls__env *env, pid_t pid, uint64_t from, void *to, size_t bytes);
-    /* The same call stores `mark` at `mark_at` behind the bytes; both count. */
-    ssize_t (*peer_write)(const ls__env *env, pid_t pid, uint64_t to, const void *from,
-                          size_t bytes, uint64_t mark_at, uint64_t mark);
 
     /* Stop requests. catch_stop: SIGINT and SIGTERM are recorded instead of ending the process, if
      * their action is the default one; the second one ends it as before, and so does each once

@@ -97,9 +97,6 @@ uid_t ls__posix_uid(const ls__env *env);
 int ls__posix_watch_process(const ls__env *env, pid_t pid);
 bool ls__posix_process_traced(const ls__env *env, pid_t pid);
 int ls__posix_process_state(const ls__env *env, pid_t pid);
-ssize_t ls__posix_peer_read(const ls__env *env, pid_t pid, uint64_t from, void *to, size_t bytes);
-ssize_t ls__posix_peer_write(const ls__env *env, pid_t pid, uint64_t to, const void *from,
-                             size_t bytes, uint64_t mark_at, uint64_t mark);
 
 /* stop: SIGINT and SIGTERM as a wish */
 void ls__posix_catch_stop(const ls__env *env, const _Atomic uint32_t *no_more);

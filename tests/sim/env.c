@@ -302,38 +302,6 @@ static int process_state(const ls__env *env LS__UNUSED, pid_t pid)
     return p->ended ? 'Z' : p->stopped ? 'T' : 'S';
 }
 
-static bool is_reachable(pid_t pid)
-{
-    ls__sim_point();
-    const ls__sim_process *p = ls__sim_by_pid(pid);
-    return p != NULL && p->host == ls__sim_current()->host && !p->ended && !p->dead;
-}
-
-/* All processes lie in this one; by the system's calls, since memory may have been freed. */
-static ssize_t peer_read(const ls__env *env LS__UNUSED, pid_t pid, uint64_t from, void *to,
-                         size_t bytes)
-{
-    if (!is_reachable(pid)) {
-        return -ESRCH;
-    }
-    const struct iovec here = {to, bytes}, there = {(void *)(uintptr_t)from, bytes};
-    const ssize_t got = process_vm_readv(getpid(), &here, 1, &there, 1, 0);
-    return got < 0 ? -errno : got;
-}
-
-static ssize_t peer_write(const ls__env *env LS__UNUSED, pid_t pid, uint64_t to, const void *from,
-                          size_t bytes, uint64_t mark_at, uint64_t mark)
-{
-    if (!is_reachable(pid)) {
-        return -ESRCH;
-    }
-    const struct iovec here[] = {{(void *)(uintptr_t)from, bytes}, {&mark, sizeof mark}};
-    const struct iovec there[] = {{(void *)(uintptr_t)to, bytes},
-                                  {(void *)(uintptr_t)mark_at, sizeof mark}};
-    const ssize_t got = process_vm_writev(getpid(), here, 2, there, 2, 0);
-    return got < 0 ? -errno : got;
-}
-
 static bool process_traced(const ls__env *env LS__UNUSED, pid_t pid LS__UNUSED)
 {
     return false;
@@ -512,8 +480,6 @@ const ls__env ls__sim_env = {
     .starter = starter,
     .process_state = process_state,
     .process_traced = process_traced,
-    .peer_read = peer_read,
-    .peer_write = peer_write,
     .uid = uid,
     .watch_process = ls__sim_env_watch_process,
     .catch_stop = catch_stop,
