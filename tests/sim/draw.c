@@ -219,8 +219,8 @@ static bool is_collective(const ls__plan_operation *o)
     return o->kind != LS__PLAN_REGROUP && o->kind != LS__PLAN_EXCHANGE;
 }
 
-/* Whether the next call on the group could take the place of this one: without tags calls of the same
- * kind, type and size are the same call (docs/troubleshooting.md). */
+/* Whether the next call on the group could take the place of this one: without tags calls of the
+ * same kind, type and size are the same call (docs/troubleshooting.md). */
 static bool next_is_alike(const ls__plan *plan, int i)
 {
     const ls__plan_operation *o = &plan->operation[i], *next = o + 1;

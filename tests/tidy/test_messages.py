@@ -101,7 +101,7 @@ def stands_in(text, sentence):
 
 def all_sentences():
     for folder in FOLDERS:
-        for path in sorted((SOURCE / folder).rglob("*.c")):
+        for path in sorted(p for p in (SOURCE / folder).rglob("*.c") if "tests" not in p.parts[len(SOURCE.parts):]):
             name = path.relative_to(SOURCE).as_posix()
             if not name.startswith(SILENT_FILES) and not name.endswith("settings.c"):
                 for line, sentence in sentences(path.read_text()):
@@ -118,7 +118,7 @@ def golden_lines():
 def compared():
     """Sentences that a test compares whole: CHECK_SAYS and SAYS in C, says() and sentence() in Python."""
     found = set()
-    for path in (SOURCE / "tests").rglob("*.c"):
+    for path in (*(SOURCE / "tests").rglob("*.c"), *(SOURCE / "extra").rglob("tests/*.c")):
         text = path.read_text()
         if "SAYS(" in text:
             for _, literal, calls in literals(text):

@@ -37,8 +37,8 @@
 #define YIELDS (1u << 16)  /* looks of a thread that yields are counted from here */
 #define LOOKS_PER_CLOCK 8  /* looks between two looks at the clock */
 #define SHORT_NS 10000000u /* Note [Aside] */
-/* The sleep between two calls of the user's wait callback grows from the one to the other, as between
- * two tests of a plug-in's operations. */
+/* The sleep between two calls of the user's wait callback grows from the one to the other, as
+ * between two tests of a plug-in's operations. */
 #define CALLBACK_MIN_NS 50000u
 #define CALLBACK_MAX_NS 200000u
 
@@ -193,7 +193,8 @@ static void park_on_bell(ls__comm *comm, uint32_t bell, uint64_t deadline_ns)
     }
 }
 
-/* Calls the user's wait callback. The end of the sleep that follows: `until_ns` (0: none) or earlier. */
+/* Calls the user's wait callback. The end of the sleep that follows: `until_ns` (0: none) or
+ * earlier. */
 static uint64_t call_back(ls__comm *comm, patience *p, uint64_t until_ns)
 {
     if (ls__self.on_wait == NULL) {
@@ -315,7 +316,8 @@ static void watch(ls__comm *comm)
     ls__progress_release(comm);
     if (!moved && atomic_load_explicit(&comm->stop, memory_order_seq_cst) == 0) {
         now = env->now_ns(env);
-        /* The launcher's ring does not wake a poller: it looks for the root cause itself, in time. */
+        /* The launcher's ring does not wake a poller: it looks for the root cause itself, in
+         * time. */
         park_on_bell(comm, bell, now + (busy || comm->remote != NULL ? LS__CHECK_NS : LS__BEAT_NS));
     }
     atomic_fetch_sub_explicit(&me->sleepers, 1, memory_order_relaxed);

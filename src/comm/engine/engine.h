@@ -9,8 +9,8 @@
  * progress lock;  const = set before the object is shared;  atomic = see its orders.
  *
  * Note [Who sleeps where]
- *   - the holder of the progress lock, when nothing moves, parks on this rank's *doorbell* in the board,
- *     which peers and the launcher ring;
+ *   - the holder of the progress lock, when nothing moves, parks on this rank's *doorbell* in the
+ *     board, which peers and the launcher ring;
  *   - other waiting callers park on `waiter_word`, rung when a work ends or the lock is free;
  *   - the engine's thread drives when no caller does, and then parks on the doorbell too, without
  *     the lock, so that a caller can take it. When it wakes and a caller drives, it moves to
@@ -18,8 +18,8 @@
  *     called (for an operation without a waiter) or after a tenth of a second: the caller may have
  *     gone to compute, and then only this thread can notice that a peer has died;
  *   - with ranks on other hosts, a thread that would park on the doorbell sleeps in the transport's
- *     poller, which an event beside the doorbell wakes, too (wake.h). A poller reports each event to
- *     one thread: if that is the engine's and a caller drives, it rings for the caller.
+ *     poller, which an event beside the doorbell wakes, too (wake.h). A poller reports each event
+ *     to one thread: if that is the engine's and a caller drives, it rings for the caller.
  * Every park has a deadline of at most half a second, so a lost wake would cost time, never a hang.
  */
 #ifndef LS_COMM_ENGINE_ENGINE_H

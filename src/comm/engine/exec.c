@@ -7,19 +7,19 @@
  *
  * Note [Slices]
  * A staged operation is cut into slices, which are numbered across operations. In an operation with
- * s STAGE slots slice g takes slot g mod s, and s slices run at the same time, so that a rank copies
- * the next ones in while it waits for peers. A slice begins only when every member has *completed*
- * the slice that used its slot before, in this operation or an earlier one, which may have had
- * another number of slots: completion is stored in the slot's counter as a last, virtual fence
- * (SLICE_DONE). That is enough whatever the program reads or writes in its peers' STAGE.
+ * s STAGE slots slice g takes slot g mod s, and s slices run at the same time, so that a rank
+ * copies the next ones in while it waits for peers. A slice begins only when every member has
+ * *completed* the slice that used its slot before, in this operation or an earlier one, which may
+ * have had another number of slots: completion is stored in the slot's counter as a last, virtual
+ * fence (SLICE_DONE). That is enough whatever the program reads or writes in its peers' STAGE.
  *
  * A broadcast of more than two slices has four slots: its root only copies in and the peers only
- * copy out, so it can stay ahead of them. Other operations, where every rank copies in and out, have
- * two, since the slots of all ranks should fit into the caches, and so has a broadcast where ranks
- * share cores, since nobody reads before the last rank has run. Time with two slots over four,
- * medians of 5 and 7 rounds (private memory, Zen 5, 2 cores): broadcast, 2 ranks, 1 MB 1.21 and 1.11,
- * 10 MB 1.30 and 1.14, 100 MB 1.09; 4 ranks, 1 MB 1.00 and 0.76, 6 ranks, 10 MB 1.11 and 1.24;
- * all_gather, 2 ranks, 0.99 (1 MB) and 0.98 (10 MB), 4 and 6 ranks, 10 MB 0.88 and 0.92.
+ * copy out, so it can stay ahead of them. Other operations, where every rank copies in and out,
+ * have two, since the slots of all ranks should fit into the caches, and so has a broadcast where
+ * ranks share cores, since nobody reads before the last rank has run. Time with two slots over
+ * four, medians of 5 and 7 rounds (private memory, Zen 5, 2 cores): broadcast, 2 ranks, 1 MB 1.21
+ * and 1.11, 10 MB 1.30 and 1.14, 100 MB 1.09; 4 ranks, 1 MB 1.00 and 0.76, 6 ranks, 10 MB 1.11 and
+ * 1.24; all_gather, 2 ranks, 0.99 (1 MB) and 0.98 (10 MB), 4 and 6 ranks, 10 MB 0.88 and 0.92.
  *
  * The four slots hold half as much each, so that they take no more of the caches than two, and the
  * peers begin earlier. Time with 256 KiB over 128 KiB in two runs, between which the machine had

@@ -52,8 +52,8 @@ static void widen(const ls__exec *exec, const ls__reduce_kernels *table, unsigne
  *     all_gather, 4 ranks                                             0.80
  *
  * Registered results of all ranks share the last cache (32 MiB on Zen 4, 2 cores, where ordinary
- * stores took 1.1 to 1.5 times as long when they were 40 to 60 MB together), so there the sum of them
- * counts; other processors have not been measured. Staged results lost by it: 0.95 and 0.88
+ * stores took 1.1 to 1.5 times as long when they were 40 to 60 MB together), so there the sum of
+ * them counts; other processors have not been measured. Staged results lost by it: 0.95 and 0.88
  * (broadcast of 10 MB, 4 and 6 ranks).
  *
  * The limit is nine eighths of the last cache, of which at most 32 MiB count: ranks share a larger
@@ -82,9 +82,9 @@ static bool passes_caches(const ls_work *work, const ls__step *step)
     return step->kind == LS__STEP_PEER_COPY && result * results >= work->group->comm->past_caches;
 }
 
-/* Whether a staged operation claims what it has read of its peers, who write it again: Note [Claimed
- * lines] in base/copy.h. Where several ranks of a core read a line, claims take it from each other
- * (broadcast of 10 MB, 4 and 6 ranks on 2 cores: 1.16 and 1.28 times as long). */
+/* Whether a staged operation claims what it has read of its peers, who write it again: Note
+ * [Claimed lines] in base/copy.h. Where several ranks of a core read a line, claims take it from
+ * each other (broadcast of 10 MB, 4 and 6 ranks on 2 cores: 1.16 and 1.28 times as long). */
 static bool claims_reads(const ls_work *work)
 {
     return work->memory == LS__MEMORY_STAGED && ls__copies_need_claims() &&

@@ -245,8 +245,8 @@ static bool is_idle(const ls_group *group)
 }
 
 /* lock; the work that is kept for this, described as the call says; NULL: no memory. Between two
- * calls of a group with the same key, only the buffers and the call site may differ; the plan is the
- * same unless one is in place and the other not. */
+ * calls of a group with the same key, only the buffers and the call site may differ; the plan is
+ * the same unless one is in place and the other not. */
 static ls_work *describe(ls_group *group, const ls__collective *args, uint64_t key)
 {
     ls__comm *comm = group->comm;

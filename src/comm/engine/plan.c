@@ -6,8 +6,9 @@
  *        done by the announcement                     done when all members have announced
  *
  * in one lane, with every chunk a whole block, and with no partial sum that later steps go on with.
- * Then nothing has to be cut or remembered between two steps: one_shot.c runs it. Either the programs
- * of all ranks are of this form or none is, so that all choose alike (tests/unit/comm/program/plans.c).
+ * Then nothing has to be cut or remembered between two steps: one_shot.c runs it. Either the
+ * programs of all ranks are of this form or none is, so that all choose alike
+ * (tests/unit/comm/program/plans.c).
  */
 #include "comm/engine/plan.h"
 #include "base/assert.h"

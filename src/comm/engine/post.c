@@ -8,8 +8,9 @@
  * looks at everybody's wants_room. Store and load are sequentially consistent on both sides, so one
  * of the two sees the other, where the number is such a multiple (the other stores are plain ones,
  * which take a fraction of the time). Looking only now and then is enough: a rank that waits for
- * operation s - 8 to be finished has itself finished s - 1, so all have announced s - 1 and will finish up to
- * there, and among s - 8 … s - 1 there is a multiple of ROOM_EVERY, which means as much as s - 8.
+ * operation s - 8 to be finished has itself finished s - 1, so all have announced s - 1 and will
+ * finish up to there, and among s - 8 … s - 1 there is a multiple of ROOM_EVERY, which means as
+ * much as s - 8.
  */
 #include "comm/engine/post.h"
 #include "base/assert.h"
@@ -62,7 +63,8 @@ static bool near_all_at(const ls_group *group, uint64_t sequence, uint64_t fence
 bool ls__post_reach(ls_group *group, uint64_t sequence, uint64_t fences)
 {
     _Atomic uint64_t *stamp = &ls__post_slot(group, group->rank, sequence)->stamp;
-    /* Sync: seq_cst; as a release it pairs with the acquire of the rank that sees the fence reached. */
+    /* Sync: seq_cst; as a release it pairs with the acquire of the rank that sees the fence
+     * reached. */
     atomic_store_explicit(stamp, ls__stamp(sequence, fences), memory_order_seq_cst);
     const bool all = ls__post_all_at(group, sequence, fences);
     if ((all || (group->has_remote && near_all_at(group, sequence, fences))) &&

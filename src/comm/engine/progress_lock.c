@@ -24,8 +24,8 @@ void ls__engine_call_thread(ls__comm *comm)
 void ls__progress_release(ls__comm *comm)
 {
     LS_ASSERT(atomic_load_explicit(&comm->progress_lock, memory_order_relaxed) == 1);
-    /* Sync: releases all that the lock guards. Sequentially consistent with the loads below: a waiter
-     * counts itself first and looks at the lock afterwards. */
+    /* Sync: releases all that the lock guards. Sequentially consistent with the loads below: a
+     * waiter counts itself first and looks at the lock afterwards. */
     atomic_store_explicit(&comm->progress_lock, 0, memory_order_seq_cst);
     if (atomic_load_explicit(&comm->waiters, memory_order_seq_cst) > 0) {
         atomic_fetch_add_explicit(&comm->waiter_word, 1, memory_order_seq_cst);

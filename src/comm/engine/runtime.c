@@ -178,8 +178,8 @@ static void leave_stops(ls__comm *comm)
     }
 }
 
-/* Whether a rank may be dead or stopped, which an engine's own end (MPI_Finalize) would wait for. After
- * a mismatch all ranks are there. */
+/* Whether a rank may be dead or stopped, which an engine's own end (MPI_Finalize) would wait for.
+ * After a mismatch all ranks are there. */
 static bool may_lack_a_rank(const ls__comm *comm)
 {
     const int status = comm->world != NULL
@@ -303,8 +303,8 @@ static void record_failed_init(const ls__comm *comm, ls_status status)
     ls__comm_record_failure(comm, status, ls_error_message());
 }
 
-/* The world's data travels by the backend of LOCKSTEP_BACKEND. The ranks talk about it by operations of
- * the world, for which the runtime must be there. */
+/* The world's data travels by the backend of LOCKSTEP_BACKEND. The ranks talk about it by
+ * operations of the world, for which the runtime must be there. */
 static ls_status give_backend(ls__comm *comm)
 {
     const char *backend = ls__setting_get("LOCKSTEP_BACKEND");

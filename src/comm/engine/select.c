@@ -10,8 +10,8 @@
  *                 else                                                                    STAGED
  *
  * Plans are made once and kept, in one table: of the operations chosen for here one per (operation,
- * memory or one shot, root), of algorithms asked for by name one per (algorithm, memory or one shot,
- * root). Operations without a root use that place for those that differ in place.
+ * memory or one shot, root), of algorithms asked for by name one per (algorithm, memory or one
+ * shot, root). Operations without a root use that place for those that differ in place.
  */
 #include "comm/engine/select.h"
 #include "base/assert.h"
@@ -29,7 +29,8 @@
 #include "comm/remote/remote.h"
 #include "comm/tune/choice.h"
 
-/* The column of a plan in the table: where the data travels, or that it goes with the announcement. */
+/* The column of a plan in the table: where the data travels, or that it goes with the
+ * announcement. */
 typedef enum plan_form {
     FORM_ONE_SHOT = LS__MEMORY_UNDECIDED, /* also the packed blocks of the v-variants */
     FORM_MESSAGES = LS__MEMORY_MESSAGES,
@@ -132,10 +133,10 @@ static bool all_registered(const ls_group *group, uint64_t sequence)
  * and 16 KB takes 2.4 and 3.0, 15.6 and 20.1 us, direct 1.3 and 1.7, 20.7 and 16.2; in private
  * memory they are equal there. Whose memory is registered is not known yet.
  *
- * Where ranks outnumber the cores, each of direct's two fences costs switches between the ranks of a
- * core, and one shot has one fence: direct takes 1.2, 1.3 and 1.4 times as long for 16 KB of registered
- * memory (4, 6 and 8 ranks on 2 cores, Zen 5, medians of 7 rounds), 2.0 times as long in private
- * memory. What everybody reads grows with the ranks, so not beyond those measured. */
+ * Where ranks outnumber the cores, each of direct's two fences costs switches between the ranks of
+ * a core, and one shot has one fence: direct takes 1.2, 1.3 and 1.4 times as long for 16 KB of
+ * registered memory (4, 6 and 8 ranks on 2 cores, Zen 5, medians of 7 rounds), 2.0 times as long in
+ * private memory. What everybody reads grows with the ranks, so not beyond those measured. */
 #define SWITCHING_RANKS 8
 
 static size_t most_of(const ls_group *group, ls__operation operation, bool is_named)
@@ -150,19 +151,20 @@ static size_t most_of(const ls_group *group, ls__operation operation, bool is_na
 }
 
 /* Note [Offers]
- * An operation that is too large for that may still run in one shot if no rank's memory turns out to be
- * registered: then nothing is copied after the ranks have met but by the readers, and a sum of two ranks
- * saves two fences. So a blocking call that runs inline and whose own buffers are private publishes them
- * with its announcement, as an offer. It counts if all ranks have made it, which all see; else the
- * operation is staged as ever. Sums staged and offered (Zen 5, two cores that are far apart and two that
- * are near): 16 KB 3.05 and 1.62, 1.05 and 0.60 us; 64 KB 4.91 and 4.22, 2.13 and 2.08 us.
+ * An operation that is too large for that may still run in one shot if no rank's memory turns out
+ * to be registered: then nothing is copied after the ranks have met but by the readers, and a sum
+ * of two ranks saves two fences. So a blocking call that runs inline and whose own buffers are
+ * private publishes them with its announcement, as an offer. It counts if all ranks have made it,
+ * which all see; else the operation is staged as ever. Sums staged and offered (Zen 5, two cores
+ * that are far apart and two that are near): 16 KB 3.05 and 1.62, 1.05 and 0.60 us; 64 KB 4.91 and
+ * 4.22, 2.13 and 2.08 us.
  *
- * The root of a broadcast copies the next one in while its peers still copy this one out, which two slots
- * allow. Time staged over offered: 68, 128, 200, 256 KiB 1.8, 1.6, 1.7, 1.3 near, 2.2, 2.0, 1.7, 1.6 far;
- * 4 ranks 1.9 (32 KiB) and 1.35 (256 KiB), 6 ranks 1.5 and 1.3. A broadcast between two barriers gains
- * as long as staging it takes no more than two slices of 128 KiB: 64, 128, 200, 256 KiB 1.28, 1.14, 1.02,
- * 0.92 (far), so no larger ones. An all_gather saves a fence as well: 32 KiB a block 7.6 and 5.6 us (2 ranks,
- * Zen 4, beside other work). */
+ * The root of a broadcast copies the next one in while its peers still copy this one out, which two
+ * slots allow. Time staged over offered: 68, 128, 200, 256 KiB 1.8, 1.6, 1.7, 1.3 near, 2.2, 2.0,
+ * 1.7, 1.6 far; 4 ranks 1.9 (32 KiB) and 1.35 (256 KiB), 6 ranks 1.5 and 1.3. A broadcast between
+ * two barriers gains as long as staging it takes no more than two slices of 128 KiB: 64, 128, 200,
+ * 256 KiB 1.28, 1.14, 1.02, 0.92 (far), so no larger ones. An all_gather saves a fence as well: 32
+ * KiB a block 7.6 and 5.6 us (2 ranks, Zen 4, beside other work). */
 #define OFFERED_SUM ((size_t)64 << 10)
 
 static size_t offer_most(const ls_group *group, ls__operation operation)

@@ -3,9 +3,9 @@
  *
  * Note [Published layouts]
  * The programs of the v-variants in shared memory only read what peers give, so it is enough to
- * know where each block of a peer's INPUT starts and how long it is. A rank writes that into a table
- * in its slot of the small stage before it announces the operation, so the table is complete when
- * all have announced; the slot is used again only when all have finished the operation (Note
+ * know where each block of a peer's INPUT starts and how long it is. A rank writes that into a
+ * table in its slot of the small stage before it announces the operation, so the table is complete
+ * when all have announced; the slot is used again only when all have finished the operation (Note
  * [Room]). If the blocks fit behind the table they are *packed* there, and the user's buffer is not
  * needed any more.
  *

@@ -10,8 +10,8 @@ bool ls__v_layout_can(const ls_group *group, const ls_work *work);
 void ls__v_layout_describe(const ls_group *group, ls_work *work);
 /* lock; before the announcement. If the blocks can be packed, they become the work's input. */
 void ls__v_layout_publish(ls_group *group, ls_work *work);
-/* progress lock; when all have announced the operation: whether a block has another length than this
- * rank expects; then the group has failed. Sets the count to the longest block of all. */
+/* progress lock; when all have announced the operation: whether a block has another length than
+ * this rank expects; then the group has failed. Sets the count to the longest block of all. */
 bool ls__v_layout_differ(ls_group *group, ls_work *work);
 /* progress lock; when all have announced the operation: whether all have packed their blocks. */
 bool ls__v_layout_packed(const ls_group *group, const ls_work *work);

@@ -1,5 +1,6 @@
 /* Waking ranks that sleep, and sleeping where one can be woken: on the doorbell in the board, or,
- * with ranks on other hosts, in the transport's poller, which an event beside the doorbell wakes. */
+ * with ranks on other hosts, in the transport's poller, which an event beside the doorbell
+ * wakes. */
 #include "comm/engine/wake.h"
 #include "comm/group/group.h"
 #include "comm/remote/remote.h"

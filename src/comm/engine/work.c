@@ -128,7 +128,8 @@ void ls__work_end(ls_work *work, ls_status status)
     }
     /* Sync: release; pairs with the acquire of ls_group_free, which waits for 0 (engine.c). */
     atomic_fetch_sub_explicit(&group->pending, 1, memory_order_release);
-    /* Sync: seq_cst; pairs with ls__progress_release's waker, which asks whether anything is left. */
+    /* Sync: seq_cst; pairs with ls__progress_release's waker, which asks whether anything is
+     * left. */
     atomic_fetch_sub_explicit(&comm->pending, 1, memory_order_seq_cst);
     if (detached) {
         ls__lock_take(&comm->lock, comm->env);

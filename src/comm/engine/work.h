@@ -1,5 +1,6 @@
 /* A work: one operation in flight, and the handle of the thread that waits for it. Beside a field
- * stands by whom it may be touched: lock, progress (the holder of the progress lock) or const, as in comm.h. */
+ * stands by whom it may be touched: lock, progress (the holder of the progress lock) or const, as
+ * in comm.h. */
 #ifndef LS_COMM_ENGINE_WORK_H
 #define LS_COMM_ENGINE_WORK_H
 
@@ -12,9 +13,10 @@
 typedef struct ls__comm ls__comm;
 typedef struct ls__plan ls__plan; /* plan.h */
 
-/* The user's callback (ls_work_on_done). The thread that brings `state` from NONE to SET has written
- * the rest; the engine brings it to ENDED when the operation ends, after it wrote the status. If the
- * thread comes too late, it calls the function itself. Sync: acquire and release both ways. */
+/* The user's callback (ls_work_on_done). The thread that brings `state` from NONE to SET has
+ * written the rest; the engine brings it to ENDED when the operation ends, after it wrote the
+ * status. If the thread comes too late, it calls the function itself. Sync: acquire and release
+ * both ways. */
 typedef enum ls__callback_state {
     LS__CALLBACK_NONE,
     LS__CALLBACK_SET,

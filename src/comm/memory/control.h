@@ -23,8 +23,8 @@
  * shows the others that there is room.
  * It is written in one piece, because a peer that reads it takes the line away from the writer. A
  * few more numbers go into the next line, which processors fetch along with this one: 64 bytes take
- * 0.37 instead of 0.50 us (2 ranks whose cores are far apart, Zen 5). The whole descriptor lies behind
- * the pair, for all other operations and for reports.
+ * 0.37 instead of 0.50 us (2 ranks whose cores are far apart, Zen 5). The whole descriptor lies
+ * behind the pair, for all other operations and for reports.
  *
  * The slices of a staged operation take STAGE slots in turn and use one counter each (`slice`),
  * because a rank may be at fence 0 of a slice before fence 1 of the one before it.
@@ -63,6 +63,7 @@
 #define LS__WIDE_BYTES ((size_t)256 << 10) /* of an offer: Note [Offers] in select.c */
 #define LS__WIDE_SLOTS 2
 #define LS__LINE_PAIR (2 * LS__CACHE_LINE)
+#define LS__IN_PAIRS(bytes) (((bytes) + LS__LINE_PAIR - 1) / LS__LINE_PAIR * LS__LINE_PAIR)
 #define LS__SLICE_SLOTS 4 /* of which an operation takes as many as Note [Slices] says */
 #ifndef LS__SLICE_BYTES   /* smaller in the simulation */
 #define LS__SLICE_BYTES ((size_t)256 << 10) /* fits two ranks' slices in a second-level cache */
@@ -99,8 +100,7 @@ typedef struct ls__post {
     ls__line line; /* Note [One line] */
     union {
         ls__descriptor descriptor;
-        unsigned char
-            lines[(sizeof(ls__descriptor) + LS__LINE_PAIR - 1) / LS__LINE_PAIR * LS__LINE_PAIR];
+        unsigned char lines[LS__IN_PAIRS(sizeof(ls__descriptor))];
     };
 } ls__post;
 _Static_assert((offsetof(ls__post, line) + offsetof(ls__line, data)) % 8 == 0,

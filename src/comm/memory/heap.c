@@ -32,11 +32,11 @@ static uint64_t nonce_of(uint64_t job, int rank)
 /* Note [Staggered heaps]
  * The first-level data cache of AMD's Zen predicts the way of a line from a hash of its virtual
  * address: bits 12^27, 13^26, 14^25, 15^20, 16^21, 17^22, 18^23, 19^24 (Lipp et al., "Take A Way",
- * AsiaCCS 2020). Two lines with equal bits 6 to 11 and equal hash evict each other. Programs read the
- * same offset in all heaps in step, so heaps that lie a multiple of 256 MiB apart, as large mappings
- * do, would make every such read a miss. Hence the heap of rank r begins 2 MiB * r behind a multiple
- * of 256 MiB: at every offset, bits 21 to 27 of two addresses differ while those below are equal, so
- * the hashes differ, for up to 128 ranks; and huge pages remain possible. */
+ * AsiaCCS 2020). Two lines with equal bits 6 to 11 and equal hash evict each other. Programs read
+ * the same offset in all heaps in step, so heaps that lie a multiple of 256 MiB apart, as large
+ * mappings do, would make every such read a miss. Hence the heap of rank r begins 2 MiB * r behind
+ * a multiple of 256 MiB: at every offset, bits 21 to 27 of two addresses differ while those below
+ * are equal, so the hashes differ, for up to 128 ranks; and huge pages remain possible. */
 #define STAGGER ((size_t)2 << 20)
 
 static size_t phase_of(int rank)

@@ -23,8 +23,8 @@ ls__layout ls__tuning_layout(const ls_group *group);
 const ls__algorithm *ls__tuning_find(const ls_group *group, const ls_work *work);
 /* Names the algorithm that operations of this size use. */
 const char *ls__tuning_name(ls_group *group, ls__operation operation, int64_t bytes);
-/* What an all_reduce of some megabytes costs, the same on all ranks of the group: in shared memory a
- * constant; between hosts the program's counts by the figures that choose programs, or by the
+/* What an all_reduce of some megabytes costs, the same on all ranks of the group: in shared memory
+ * a constant; between hosts the program's counts by the figures that choose programs, or by the
  * default ones under LOCKSTEP_TUNE=off. LS_ERR_MEMORY */
 ls_status ls__tuning_link(ls_group *group, ls__tune_link *out);
 /* Called with the lock. Whether data of this size travels inside the announcement. */

@@ -139,8 +139,8 @@ static int64_t union_of(int round)
     return count;
 }
 
-/* Of a bucket with such gradients: parameters start on 64-byte borders, and each rank reduces a part of as many
- * lines of 64 bytes. */
+/* Of a bucket with such gradients: parameters start on 64-byte borders, and each rank reduces a
+ * part of as many lines of 64 bytes. */
 static uint64_t bucket_of(uint64_t lines)
 {
     const uint64_t ranks = (uint64_t)ls_world_size();

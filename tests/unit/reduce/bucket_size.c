@@ -7,8 +7,8 @@
 
 enum { LINKS = 5, MODELS = 7 };
 
-/* By latency / byte: 200 KB in shared memory, about 60 KB at 10 Gbit/s, 6 KB at 1 Gbit/s, 600 KB at 100 Gbit/s,
- * and 1.25 MB between continents. */
+/* By latency / byte: 200 KB in shared memory, about 60 KB at 10 Gbit/s, 6 KB at 1 Gbit/s, 600 KB at
+ * 100 Gbit/s, and 1.25 MB between continents. */
 static const ls__tune_link links[LINKS] = {
     {20000, 0.1}, {48000, 0.8}, {48000, 8.0}, {48000, 0.08}, {10e6, 8.0}};
 
