@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/runtime.h"
-#include "comm/mesh/axes.h"
 #include "commands.h"
+#include "dist/axes.h"
 
 #define RANKS_SHOWN 4096
 

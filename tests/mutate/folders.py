@@ -23,6 +23,7 @@ FOLDERS = {
     "optim": Folder(20, ("tests/unit/nn/", "tests/dist/checkpoint/", "tests/dist/train/", "tests/reference/")),
     "data": Folder(25, ("tests/unit/api/", "tests/unit/nn/", "tests/unit/tokenizer/", "tests/fuzz/", "tests/dist/train/")),
     "checkpoint": Folder(30, ("tests/unit/checkpoint/", "tests/unit/nn/", "tests/fuzz/", "tests/dist/checkpoint/")),
+    "dist": Folder(15, ("tests/dist/comm/comm_test_mesh",)),
     "reduce": Folder(25, ("tests/dist/reduce/", "tests/dist/train/"), ("tests/dist/reduce/",)),
     "kernel": Folder(30, ("tests/unit/kernel/", "tests/unit/comm/program/reduce", "tests/unit/tensor/", "tests/grad/",
                           "tests/unit/nn/", "tests/reference/")),

@@ -11,6 +11,7 @@ ARROWS = {
     "trace": ["base"],  # the file of LOCKSTEP_TRACE
     "job": ["trace"],  # membership: store, links, nodes, bootstrap, board
     "comm": ["job", "kernel/reduce"],
+    "dist": ["comm"],  # meshes: ranks in a grid with named axes
     "reduce": ["comm", "kernel/reduce"],
     "kernel": ["base"],  # ref, cpu, cuda
     "tensor": ["base", "kernel"],
@@ -26,7 +27,7 @@ ARROWS = {
     "plan": ["parallel"],  # profiles and plans of pipelines
     "launch": ["job"],  # the agent behind `lockstep run`
     # functions that need several of the layers above: a module's weights as a file, defaults by name
-    "umbrella": ["nn", "optim", "data", "tokenizer", "parallel", "plan", "checkpoint"],
+    "umbrella": ["nn", "optim", "data", "tokenizer", "dist", "parallel", "plan", "checkpoint"],
 }
 
 # First part of a library's header -> the files (or folders) that may include it: its wrappers.
@@ -40,7 +41,7 @@ LIBRARIES = {
 # Public header -> the folder it belongs to.
 HEADERS = {
     "types.h": "base", "status.h": "base", "runtime.h": "base", "random.h": "base",
-    "version.h": "base", "state.h": "base", "comm.h": "comm", "mesh.h": "comm", "backend.h": "comm", "mpi.h": "comm", "store.h": "job",
+    "version.h": "base", "state.h": "base", "comm.h": "comm", "mesh.h": "dist", "backend.h": "comm", "mpi.h": "comm", "store.h": "job",
     "ops.h": "tensor", "vision.h": "tensor", "checkpoint.h": "checkpoint", "reducer.h": "reduce", "tensor.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "function.h": "autograd", "nn.h": "nn", "parts.h": "nn", "pipeline.h": "parallel", "plan.h": "plan",
     "optim.h": "optim", "data.h": "data", "ddp.h": "ddp", "tokenizer.h": "tokenizer",
     "lockstep.h": "umbrella",

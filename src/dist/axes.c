@@ -1,5 +1,5 @@
 /* Reading axes, and the arithmetic of ranks in a grid. */
-#include "comm/mesh/axes.h"
+#include "dist/axes.h"
 
 #include "base/runtime.h"
 

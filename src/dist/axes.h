@@ -1,6 +1,6 @@
 /* Named axes of a mesh, and which ranks stand where. No group is needed. */
-#ifndef LS_COMM_MESH_AXES_H
-#define LS_COMM_MESH_AXES_H
+#ifndef LS_DIST_AXES_H
+#define LS_DIST_AXES_H
 
 #include <lockstep/mesh.h>
 

@@ -6,7 +6,7 @@
 #include "comm/api/collective.h"
 #include "comm/api/control.h"
 #include "comm/group/group.h"
-#include "comm/mesh/axes.h"
+#include "dist/axes.h"
 
 struct ls_mesh {
     ls_group *group; /* the user's */
