@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "save_folder.h"
+
 /* ---- setting up --------------------------------------------------------------------------- */
 
 void trainer_init(trainer_options *options)
@@ -248,7 +250,7 @@ static void open_checkpoints(trainer *t)
     memcpy(t->items, items, sizeof items);
     t->item_count = t->optim != NULL ? ITEMS : ITEMS - 1;
     const trainer_options *s = t->set;
-    const bool same = s->save && s->resume && strcmp(s->save, s->resume) == 0;
+    const bool same = save_folder_is(s->save, s->resume);
     if (same) {
         must(ls_checkpoint_new(s->save, ls_world(), NULL, &t->checkpoint));
     }
@@ -257,6 +259,7 @@ static void open_checkpoints(trainer *t)
     }
     if (s->save && !same) {
         must(ls_checkpoint_new(s->save, ls_world(), NULL, &t->checkpoint));
+        save_folder_must_take(s->save, s->resume != NULL ? t->start : -1);
     }
 }
 

@@ -148,6 +148,34 @@ def a_resumed_run_ends_with_the_same_bits():
     assert hash_of(rest) == hash_of(whole) and judged(rest)[-1] == judged(whole)[-1]
 
 
+OTHERS = ('--save: "%s" holds checkpoints of another run, the newest of step %lld; give --resume %s to go on from it, or '
+          "--save another folder")
+
+
+@test
+def a_new_run_does_not_save_among_the_checkpoints_of_another():
+    flags = ("--batch", 2, "--eval-windows", 4, "--every", 2)
+    train(0, *flags, "--steps", 4, "--save", "of-others")
+    train(0, *flags, "--steps", 2, "--save", "ours-too")
+    before = {path: path.read_bytes() for path in sorted((FOLDER / "of-others").rglob("*.json"))}
+    for ranks in (0, 2):
+        for steps, more in ((8, ("--heads", 4)), (1, ()), (8, ("--resume", "ours-too"))):
+            arguments = [*((BUILD / "lockstep", "run", "-n", ranks) if ranks else ()), BUILD / "programs/train_gpt",
+                         "--data", text(), *SMALL, *flags, "--steps", steps, "--save", "of-others", *more]
+            done = subprocess.run(list(map(str, arguments)), cwd=FOLDER, text=True, capture_output=True, timeout=100)
+            says(done.stderr, OTHERS)
+            assert done.returncode == 2 and "the newest of step 4; give --resume of-others to" in done.stderr, done
+            assert "before training" not in done.stdout, done
+    assert before == {path: path.read_bytes() for path in sorted((FOLDER / "of-others").rglob("*.json"))}
+    (FOLDER / "link").symlink_to("of-others")  # one folder by two names
+    assert "going on at step 4\n" in train(0, *flags, "--steps", 6, "--resume", "of-others/", "--save", "link")
+    assert "going on at step 6\n" in train(0, *flags, "--steps", 8, "--resume", "of-others", "--save", "ours-too")
+    for step in (FOLDER / "ours-too").glob("step-*"):  # as after a crash before the first checkpoint
+        shutil.rmtree(step)
+    train(0, *flags, "--steps", 2, "--dropout", 0.1, "--save", "ours-too")
+    assert json.loads((FOLDER / "ours-too/run.json").read_text())["flags"]["dropout"] == 0.1
+
+
 @test
 def a_log_of_losses_that_is_none_is_refused_by_a_run_that_goes_on():
     flags = ("--batch", 2, "--eval-windows", 10, "--save", "logged")
