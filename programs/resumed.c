@@ -3,7 +3,6 @@
  * this run make it. */
 #include "resumed.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,65 +142,4 @@ void must_resume(ls_status status)
                 ls_error_message());
     }
     must(status);
-}
-
-/* ---- values that are not finite ------------------------------------------------------------ */
-
-static bool is_finite(const ls_state_tensor *tensor, int64_t i)
-{
-    switch (tensor->dtype) {
-    case LS_FLOAT32:
-        return isfinite(((const float *)tensor->data)[i]);
-    case LS_FLOAT64:
-        return isfinite(((const double *)tensor->data)[i]);
-    case LS_BFLOAT16: /* all bits of the exponent are set */
-        return (((const uint16_t *)tensor->data)[i] & 0x7f80u) != 0x7f80u;
-    case LS_FLOAT16:
-        return (((const uint16_t *)tensor->data)[i] & 0x7c00u) != 0x7c00u;
-    default:
-        return true;
-    }
-}
-
-static ls_status look_at_tensor(void *from, const char *name, const ls_state_tensor *tensor)
-{
-    int64_t count = 1;
-    for (int i = 0; i < tensor->ndim; i++) {
-        count *= tensor->local[i];
-    }
-    for (int64_t i = 0; i < count; i++) {
-        if (!is_finite(tensor, i)) {
-            give_up(
-                EXIT_FAILURE,
-                "%s: \"%s\" is not finite (element %lld of %lld here): the run that saved it "
-                "had diverged, and training cannot go on from it. Give older weights (the folder "
-                "of an older checkpoint counts if the newer ones are moved away), or start anew",
-                (const char *)from, name, (long long)i, (long long)count);
-        }
-    }
-    return LS_OK;
-}
-
-static ls_status pass_int64(void *self, const char *name, int64_t *value)
-{
-    (void)self, (void)name, (void)value;
-    return LS_OK;
-}
-
-static ls_status pass_float64(void *self, const char *name, double *value)
-{
-    (void)self, (void)name, (void)value;
-    return LS_OK;
-}
-
-void must_be_finite(const ls_checkpoint_item *items, int count, const char *from)
-{
-    const ls_state_visitor visitor = {.size = sizeof visitor,
-                                      .self = (void *)(uintptr_t)from,
-                                      .tensor = look_at_tensor,
-                                      .int64 = pass_int64,
-                                      .float64 = pass_float64};
-    for (int i = 0; i < count; i++) {
-        must(items[i].state(items[i].object, items[i].prefix, &visitor));
-    }
 }

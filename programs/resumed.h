@@ -31,8 +31,4 @@ void must_resume(ls_status status);
 /* The schedule of a run's settings. */
 ls_schedule_options schedule_of(const run_settings *settings);
 
-/* Ends the program if a tensor of the items holds NaN or infinity: training from it would only
- * spread them. `from`: "--resume run7", with which the error begins. */
-void must_be_finite(const ls_checkpoint_item *items, int count, const char *from);
-
 #endif

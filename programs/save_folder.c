@@ -55,7 +55,7 @@ void save_folder_must_take(const char *save, int64_t start)
 {
     int64_t step = ls_rank() == 0 ? newest(save) : -1;
     must(ls_broadcast(ls_world(), &step, 1, LS_INT64, 0,
-                      LS_OPTIONS(ls_collective_options, .tag = "save folder"), NULL));
+                      LS_OPTIONS(ls_collective_options, .tag = "save"), NULL));
     if (step > start) {
         give_up(EXIT_USAGE,
                 "--save: \"%s\" holds checkpoints of another run, the newest of step %lld; give "

@@ -556,6 +556,7 @@ void trainer_train(trainer *t)
     double started = ls_time();
     run_steps(t);
     t->seconds = ls_time() - started;
+    must_end_finite(t->task.net, t->report.done, t->checkpoint);
     trainer_evaluate(t, t->report.done, t->report.done > t->start);
     compare_replicas(t);
     trainer_export(t);
@@ -563,7 +564,7 @@ void trainer_train(trainer *t)
 
 int trainer_end(trainer *t, const char *note)
 {
-    bool good = t->identical == ls_world_size();
+    bool good = t->identical == ls_world_size() && t->odd == NULL;
     if (ls_rank() == 0) {
         trainer_print_summary(t, note);
     }

@@ -94,7 +94,8 @@ void trainer_introduce(const trainer *t, const char *model, const char *units);
 void trainer_train(trainer *t);
 
 /* Prints the summary, with `note` after the scores unless it is NULL, and frees the trainer.
- * Returns the program's exit status: not 0 when replicas differ. */
+ * Returns the program's exit status: not 0 when replicas differ or an evaluation's loss was not
+ * finite. */
 int trainer_end(trainer *t, const char *note);
 
 #endif

@@ -3,6 +3,7 @@
 #ifndef PROGRAMS_TRAINER_INTERNAL_H
 #define PROGRAMS_TRAINER_INTERNAL_H
 
+#include "finite.h"
 #include "parallel.h"
 #include "resumed.h"
 #include "trainer.h"
@@ -49,6 +50,8 @@ struct trainer {
     double seconds; /* of training, evaluations included */
     score scores[SCORES_MAX];
     int score_count; /* of the last evaluation */
+    bool judged;     /* an evaluation was finite, so what is judged is */
+    const char *odd; /* the score that was not finite before training, borrowed; NULL: none */
     int identical;   /* number of identical replicas at the end, and their hash */
     uint64_t hash;
 };
@@ -72,7 +75,8 @@ ls_status trainer_pipeline_step(trainer *t);
 void trainer_report_step(trainer *t,
                          int64_t step); /* after `step` steps; collective if it is due */
 void trainer_record_step(trainer *t, int64_t step, const measure *mine, double norm);
-/* Evaluates after `step` steps; `keep`: and records the scores. */
+/* Evaluates after `step` steps; `keep`: and records the scores. Weights that are not finite end the
+ * program. */
 void trainer_evaluate(trainer *t, int64_t step, bool keep);
 void trainer_evaluate_between(trainer *t, int64_t step);
 void trainer_evaluate_before(trainer *t);

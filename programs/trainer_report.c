@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #define SHOW_SECONDS 0.25 /* between two updates of the live line */
 
@@ -106,6 +107,45 @@ void trainer_record_step(trainer *t, int64_t step, const measure *mine, double n
 
 /* ---- evaluation --------------------------------------------------------------------------- */
 
+static void say_odd(const trainer *t, const char *prefix)
+{
+    (void)fflush(stdout);
+    (void)fprintf(stderr,
+                  "%sthe %s is not finite before training, though all weights are; look for NaN "
+                  "and infinity in what is judged, and for outputs that overflow\n",
+                  prefix, t->odd);
+}
+
+/* What is judged may make every evaluation NaN; then the weights are worth keeping, but the run
+ * does not end well. After an evaluation that was finite it is the weights' fault. All ranks have
+ * the same scores. */
+static void check_scores(trainer *t, int64_t step)
+{
+    const char *odd = NULL;
+    for (int i = t->score_count - 1; i >= 0; i--) {
+        odd = isfinite(t->scores[i].value) ? odd : t->scores[i].name;
+    }
+    t->judged |= odd == NULL;
+    if (odd == NULL || t->odd != NULL) {
+        return;
+    }
+    live_end(&t->report.line);
+    must_end_finite(trainer_net(t), step, t->checkpoint);
+    if (t->judged) {
+        must(t->checkpoint != NULL ? ls_checkpoint_wait(t->checkpoint) : LS_OK);
+        give_up(
+            EXIT_FAILURE,
+            "step %lld: the %s is not finite, though it was before and all weights are: outputs "
+            "overflow, so training has diverged, and nothing is exported. Give a lower --lr or "
+            "--weight-decay, or --clip, and start anew or from an older checkpoint",
+            (long long)step, odd);
+    }
+    t->odd = odd;
+    if (ls_rank() == 0) {
+        say_odd(t, "");
+    }
+}
+
 /* Called after `step` steps. `keep` is false for the evaluation at the start of a resumed run,
  * which the previous run has recorded. */
 void trainer_evaluate(trainer *t, int64_t step, bool keep)
@@ -117,6 +157,7 @@ void trainer_evaluate(trainer *t, int64_t step, bool keep)
     if (keep && ls_rank() == 0) {
         records_scores(&t->records, step, t->scores, t->score_count);
     }
+    check_scores(t, step);
 }
 
 /* "held-out loss 2.345, …" without a newline; on rank 0. */
@@ -173,4 +214,7 @@ void trainer_print_summary(const trainer *t, const char *note)
     (void)printf("%s%s\n", note ? " " : "", note ? note : "");
     (void)printf("replicas identical: %d of %d (hash %016llx)\n", t->identical, ls_world_size(),
                  (unsigned long long)t->hash);
+    if (t->odd != NULL) {
+        say_odd(t, "error: ");
+    }
 }

@@ -148,10 +148,6 @@ def a_resumed_run_ends_with_the_same_bits():
     assert hash_of(rest) == hash_of(whole) and judged(rest)[-1] == judged(whole)[-1]
 
 
-OTHERS = ('--save: "%s" holds checkpoints of another run, the newest of step %lld; give --resume %s to go on from it, or '
-          "--save another folder")
-
-
 @test
 def a_new_run_does_not_save_among_the_checkpoints_of_another():
     flags = ("--batch", 2, "--eval-windows", 4, "--every", 2)
@@ -163,7 +159,8 @@ def a_new_run_does_not_save_among_the_checkpoints_of_another():
             arguments = [*((BUILD / "lockstep", "run", "-n", ranks) if ranks else ()), BUILD / "programs/train_gpt",
                          "--data", text(), *SMALL, *flags, "--steps", steps, "--save", "of-others", *more]
             done = subprocess.run(list(map(str, arguments)), cwd=FOLDER, text=True, capture_output=True, timeout=100)
-            says(done.stderr, OTHERS)
+            says(done.stderr, '--save: "%s" holds checkpoints of another run, the newest of step %lld; give --resume %s to '
+                 "go on from it, or --save another folder")
             assert done.returncode == 2 and "the newest of step 4; give --resume of-others to" in done.stderr, done
             assert "before training" not in done.stdout, done
     assert before == {path: path.read_bytes() for path in sorted((FOLDER / "of-others").rglob("*.json"))}

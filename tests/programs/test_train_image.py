@@ -534,4 +534,54 @@ def a_run_does_not_go_on_from_weights_that_are_not_finite():
     assert f'--init {loose}: "model.fc1.weight" is not finite (element 0 of' in text, text
 
 
+def set_weight(path, name, value):
+    """Puts a value at the end of a tensor in a safetensors file."""
+    content = path.read_bytes()
+    size = 8 + struct.unpack_from("<Q", content)[0]
+    end = size + json.loads(content[8:size])[name]["data_offsets"][1]
+    path.write_bytes(content[:end - 4] + struct.pack("<f", value) + content[end:])
+
+
+@test
+def weights_that_are_not_finite_after_the_last_step_are_not_exported():
+    flags = ("--data", data(), "--hidden", 16, "--classes", CLASSES + 1)  # no sample is of the last class
+    for name, ranks, form in (("fc1.bias", 0, ()), ("fc1.bias", 2, ()), ("fc2.bias", 2, ("--mesh", "pp=2"))):
+        path, out = FOLDER / f"{name}.safetensors", FOLDER / "out.safetensors"
+        train(0, "--classes", CLASSES + 1, "--steps", 1, "--export", path)
+        set_weight(path, name, -1e38)
+        text = fails(ranks, *flags, "--init", path, "--lr", 1000, "--weight-decay", 1000, "--steps", 1, "--export", out, *form)
+        says(text, 'step %lld: "%s" is not finite on rank %d (element %lld of %lld there): training has diverged, and '
+             'nothing is exported. Give a lower --lr or --weight-decay, or --clip, and start anew or from an older '
+             'checkpoint')
+        assert f'error: step 1: "{name}" is not finite on rank {1 if form else 0} (element ' in text, text
+        assert not out.exists()
+    train(0, "--classes", CLASSES + 1, "--steps", 1, "--export", path)
+    set_weight(path, "fc1.bias", -1e32)  # becomes 1e38, which is finite, but not its product
+    text = fails(2, *flags, "--init", path, "--lr", 1000, "--weight-decay", 1000, "--steps", 1, "--export", out)
+    says(text, "step %lld: the %s is not finite, though it was before and all weights are: outputs overflow, so training "
+         "has diverged, and nothing is exported. Give a lower --lr or --weight-decay, or --clip, and start anew or from "
+         "an older checkpoint")
+    assert "error: step 1: the test loss is not finite, though it was before" in text and not out.exists(), text
+
+
+@test
+def an_evaluation_that_is_not_finite_is_said_and_the_weights_are_kept():
+    folder, out = FOLDER / "unjudged", FOLDER / "unjudged.safetensors"
+    folder.mkdir()
+    for name, count in (("train", 200), ("test", 16)):
+        pixels = [(i * 37 % 101) / 101 for i in range(count * 36)]
+        if name == "test":
+            pixels[36 * 7 + 5] = math.nan
+        float_file(folder / f"x_{name}.npy", (count, 1, 6, 6), pixels)
+        float_file(folder / f"y_{name}.npy", (count,), [i % 4 for i in range(count)], "<i8")
+    for ranks in (0, 2):
+        text = fails(ranks, "--data", folder, "--steps", 4, "--eval-every", 2, "--export", out)
+        says(text, "%sthe %s is not finite before training, though all weights are; look for NaN and infinity in what is "
+             "judged, and for outputs that overflow")
+        assert text.count("the test loss is not finite before training, ") >= 2, text
+        assert "error: the test loss is not finite before training, " in text and "replicas identical" in text, text
+        assert out.exists()
+        out.unlink()
+
+
 run()
