@@ -18,7 +18,7 @@ void give_up(int code, const char *format, ...)
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
     cli_let_rank_0_speak();
-    (void)fflush(stdout);
+    cli_flush(stdout);
     (void)fprintf(stderr, "error: %s\n", text);
     exit(code);
 }
@@ -34,7 +34,7 @@ void read_options(const cli_command *command, int argc, char **argv)
 {
     const int first = cli_parse(command, argc, argv);
     if (first < 0) {
-        exit(-1 - first);
+        exit(cli_end(-1 - first));
     }
 }
 

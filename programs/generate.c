@@ -337,7 +337,7 @@ int main(int argc, char **argv)
     double seconds = ls_time() - started;
     utf8_end(&w.out);
     (void)fputs("\n", stdout);
-    (void)fflush(stdout);
+    cli_flush(stdout);
     (void)fprintf(stderr, "%s%lld tokens, %.1f tokens/s\n",
                   ls_stop_requested() ? "stopped by a signal; " : "", (long long)written,
                   (double)written / (seconds > 0.0 ? seconds : 1.0));
@@ -347,5 +347,5 @@ int main(int argc, char **argv)
     free(w.candidates);
     free(w.text);
     must(ls_finalize());
-    return EXIT_SUCCESS;
+    return cli_end(EXIT_SUCCESS);
 }

@@ -48,7 +48,7 @@ void memory_check(const decoder_shape *shape, const trainer_options *train)
                          gibibytes(m.parameter_bytes), gibibytes(m.gradient_bytes),
                          gibibytes(state), gibibytes(m.activation_bytes), gibibytes(total));
         }
-        (void)fflush(stdout);
+        cli_flush(stdout);
     }
     LS_CHECK(ls_all_reduce(ls_world(), &fits, &fits, 1, LS_INT64, LS_MIN,
                            LS_OPTIONS(ls_collective_options, .tag = "memory"), NULL));

@@ -29,5 +29,5 @@ void trainer_profile(trainer *t)
     (void)printf("%s: %d parts, %lld parameters; lockstep plan pipeline makes a plan of it\n",
                  s->profile, ls_module_part_count(t->task.net),
                  (long long)ls_module_numel(t->task.net));
-    exit(fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE);
+    exit(cli_end(EXIT_SUCCESS));
 }

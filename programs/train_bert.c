@@ -322,5 +322,5 @@ int main(int argc, char **argv)
     ls_dataset_free(data.train);
     ls_dataset_free(data.held_out);
     LS_CHECK(ls_finalize());
-    return status;
+    return cli_end(status);
 }

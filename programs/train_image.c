@@ -176,5 +176,5 @@ int main(int argc, char **argv)
     int status = trainer_end(t, NULL);
     image_data_close(&data);
     LS_CHECK(ls_finalize());
-    return status;
+    return cli_end(status);
 }

@@ -324,7 +324,7 @@ void trainer_introduce(const trainer *t, const char *model, const char *units)
                      (long long)p->numel, replicas, replicas == 1 ? "" : "s",
                      (long long)t->set->batch, units, (long long)t->micro);
     }
-    (void)fflush(stdout);
+    cli_flush(stdout);
 }
 
 /* ---- one step ----------------------------------------------------------------------------- */

@@ -109,7 +109,7 @@ void trainer_record_step(trainer *t, int64_t step, const measure *mine, double n
 
 static void say_odd(const trainer *t, const char *prefix)
 {
-    (void)fflush(stdout);
+    cli_flush(stdout);
     (void)fprintf(stderr,
                   "%sthe %s is not finite before training, though all weights are; look for NaN "
                   "and infinity in what is judged, and for outputs that overflow\n",
@@ -178,7 +178,7 @@ void trainer_evaluate_between(trainer *t, int64_t step)
         (void)printf("step %lld: ", (long long)step);
         print_scores(t);
         (void)printf("\n");
-        (void)fflush(stdout);
+        cli_flush(stdout);
     }
 }
 
@@ -189,7 +189,7 @@ void trainer_evaluate_before(trainer *t)
         (void)printf("before training: ");
         print_scores(t);
         (void)printf("\n");
-        (void)fflush(stdout);
+        cli_flush(stdout);
     }
 }
 

@@ -7,6 +7,8 @@
 
 #include <stdbool.h>
 
+#include "tools/cli/cli.h"
+
 static void replace(utf8_stream *s)
 {
     (void)fputs("\xEF\xBF\xBD", s->out);
@@ -68,7 +70,7 @@ void utf8_write(utf8_stream *s, const char *bytes, size_t count)
     for (size_t i = 0; i < count; i++) {
         take(s, (uint8_t)bytes[i]);
     }
-    (void)fflush(s->out);
+    cli_flush(s->out);
 }
 
 void utf8_end(utf8_stream *s)
@@ -76,5 +78,5 @@ void utf8_end(utf8_stream *s)
     if (s->count > 0) {
         replace(s);
     }
-    (void)fflush(s->out);
+    cli_flush(s->out);
 }

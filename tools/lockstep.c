@@ -169,5 +169,5 @@ int main(int argc, char **argv)
         print_usage(stderr);
         return CLI_WRONG_USE;
     }
-    return command_run(argc - 1, argv + 1);
+    return cli_end(command_run(argc - 1, argv + 1));
 }

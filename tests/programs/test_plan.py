@@ -144,4 +144,23 @@ def a_plan_for_another_model_or_job_is_refused():
          "--profile measures the whole model on one micro-batch in one process; leave -n, --mesh, --plan and --accum out")
 
 
+@test
+def a_full_disk_under_standard_output_is_an_error():
+    train = ("train", *gpt(1), "--eval-windows", 1, "--steps", 1)
+    command(LOCKSTEP, *train, "--save", FOLDER / "full", cwd=FOLDER)
+    for words in ((), ("--help",), ("help", "run"), ("version",), ("info",), ("completion", "bash"), ("trace", "--help"),
+                  ("plan", "schedule", "1f1b"), ("plan", "schedule", "1f1b", "--table"), ("data", "tokens", "--help"),
+                  ("train", "image", "--help=man"), ("generate", "--help"), ("generate", "--checkpoint", FOLDER / "full",
+                  "--tokens", 2), train, ("plan", "profile", *gpt(1), "--threads", 1, "--out", FOLDER / "full.json"),
+                  ("run", "-n", 1, LOCKSTEP, *train)):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([str(word) for word in (LOCKSTEP, *words)], stdout=full, stderr=subprocess.PIPE, text=True,
+                                  timeout=100, cwd=FOLDER)
+        if words:
+            says(done.stderr, "error: standard output cannot be written: %s; some of it is missing there")
+            assert done.returncode == 1 and "No space left on device" in done.stderr, (words, done)
+        else:  # nothing is printed there
+            assert done.returncode == 2 and "cannot be written" not in done.stderr, done
+
+
 run()

@@ -8,7 +8,7 @@
  *     if (first < 0) return -1 - first;
  *
  * parse.c reads, help.c prints for people, man.c for man, complete.c for shells; file.c opens the
- * files that options name.
+ * files that options name, end.c closes standard output.
  */
 #ifndef TOOLS_CLI_H
 #define TOOLS_CLI_H
@@ -69,6 +69,12 @@ int cli_parse(const cli_command *command, int argc, char **argv);
 /* "NAME: …" on stderr; returns CLI_WRONG_USE. */
 int cli_wrong(const cli_command *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* As fflush; cli_end reports the error. */
+void cli_flush(FILE *out);
+/* The last call of a command: writes out and closes standard output. Returns the exit status,
+ * `status` unless that is 0 and the output cannot be written, which it says on stderr. */
+int cli_end(int status);
 
 /* The index of `value` in choices, "sgd|adamw"; -1: it is not one of them. */
 int cli_choice(const char *choices, const char *value);

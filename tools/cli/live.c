@@ -7,6 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tools/cli/cli.h"
+
 #define PIPE_SECONDS 2.0
 #define TERMINAL_SECONDS 0.1
 
@@ -49,7 +51,7 @@ void live_show(live *line, bool last, const char *format, ...)
         fprintf(line->out, "\n");
     }
     line->shown = time;
-    (void)fflush(line->out);
+    cli_flush(line->out);
 }
 
 void live_end(live *line)

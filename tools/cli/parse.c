@@ -50,7 +50,7 @@ int cli_wrong(const cli_command *command, const char *format, ...)
     if (command->ranked) {
         cli_let_rank_0_speak();
     }
-    (void)fflush(stdout);
+    cli_flush(stdout);
     fprintf(stderr, "%s: %s; see %s --help\n", command->name, text, command->name);
     return CLI_WRONG_USE;
 }
