@@ -34,10 +34,19 @@ static _Noreturn void refuse(const trainer *t, const char *path, int error)
             strerror(error));
 }
 
-/* The weights are written under a temporary name in the same folder, too. */
+/* The weights are written under a temporary name in the same folder, too, and take the place of what
+ * has their name. */
 static void try_place(const trainer *t, const char *path)
 {
+    struct stat found;
     char trial[PATH_BYTES + 32];
+    if (stat(path, &found) == 0 && !S_ISREG(found.st_mode) && !S_ISDIR(found.st_mode)) {
+        give_up(
+            EXIT_FAILURE,
+            "--export %s: \"%s\" is a device, a pipe or a socket, which cannot hold weights; give "
+            "a file or a folder",
+            t->set->export_to, path);
+    }
     (void)snprintf(trial, sizeof trial, "%s.%d.try", path, (int)getpid());
     const int fd = open(trial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) {
@@ -60,6 +69,18 @@ static bool make_folder(const trainer *t, const char *path)
     return made;
 }
 
+static bool is_folder_name(const char *to)
+{
+    return to[0] != '\0' && to[strlen(to) - 1] == '/';
+}
+
+void trainer_export_file(const char *to, char *out, size_t bytes)
+{
+    const bool named = is_folder_name(to), folder = named || is_folder(to);
+    (void)snprintf(out, bytes, "%.4096s%s%s", to, folder && !named ? "/" : "",
+                   folder ? WEIGHTS : "");
+}
+
 void trainer_export_prepare(trainer *t)
 {
     const char *to = t->set->export_to;
@@ -73,15 +94,12 @@ void trainer_export_prepare(trainer *t)
     if (length >= 4096) {
         refuse(t, to, ENAMETOOLONG);
     }
-    const bool named = to[length - 1] == '/';
     t->export_file = calloc(1, PATH_BYTES);
     if (t->export_file == NULL) {
         give_up(EXIT_FAILURE, "no memory");
     }
-    const bool made = ls_rank() == 0 && named && make_folder(t, to);
-    const bool folder = named || is_folder(to);
-    (void)snprintf(t->export_file, PATH_BYTES, "%s%s%s", to, folder && !named ? "/" : "",
-                   folder ? WEIGHTS : "");
+    const bool made = ls_rank() == 0 && is_folder_name(to) && make_folder(t, to);
+    trainer_export_file(to, t->export_file, PATH_BYTES);
     if (ls_rank() == 0) {
         try_place(t, t->export_file);
     }
@@ -167,7 +185,7 @@ void trainer_export(const trainer *t)
         return;
     }
     const char *to = t->set->export_to;
-    if (ls_rank() == 0 && to[strlen(to) - 1] == '/') {
+    if (ls_rank() == 0 && is_folder_name(to)) {
         (void)make_folder(t, to);
     }
     parallel_export(&t->ranks, trainer_net(t), t->export_file);

@@ -60,6 +60,8 @@ struct trainer {
 void trainer_next_batch(trainer *t, ls_batch *batch);
 bool trainer_in_bf16(const trainer *t);
 
+/* The file of weights of --export `to`. */
+void trainer_export_file(const char *to, char *out, size_t bytes);
 /* exported.c: makes and tries the place of --export before the first step, writes there after the
  * last. */
 void trainer_export_prepare(trainer *t);

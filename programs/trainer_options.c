@@ -1,5 +1,5 @@
 /* The flags that every training program has, behind its own, and what they may be. */
-#include "trainer.h"
+#include "trainer_internal.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -92,6 +92,69 @@ static void add_pipeline(cli_command *command, cli_option *table, trainer_option
     add(command, table, rows, (int)(sizeof rows / sizeof rows[0]));
 }
 
+/* ---- files that are written ----------------------------------------------------------------- */
+
+static const char *text_of(const cli_command *command, const char *name)
+{
+    for (int i = 0; i < command->count; i++) {
+        const cli_option *o = &command->options[i];
+        if (o->kind == CLI_TEXT && o->name != NULL && strcmp(o->name, name) == 0) {
+            return *(const char *const *)o->value;
+        }
+    }
+    return NULL;
+}
+
+/* What the option writes, for --export the file of weights in `place`; NULL: nothing. */
+static const char *written_by(const cli_command *command, const char *name, char *place,
+                              size_t bytes)
+{
+    const char *path = text_of(command, name);
+    if (path != NULL && strcmp(name, "export") == 0) {
+        trainer_export_file(path, place, bytes);
+        return place;
+    }
+    return path;
+}
+
+/* The file that the option names; of a folder of --init the weights, in `place`. */
+static const char *read_by(const cli_command *command, const char *name, char *place, size_t bytes)
+{
+    const char *path = text_of(command, name);
+    if (path != NULL && strcmp(name, "init") == 0) {
+        trainer_export_file(path, place, bytes); /* of one name in all such folders */
+        return place;
+    }
+    return path;
+}
+
+/* What a run reads must outlive it, and two files that it writes are two. */
+static int check_written(const cli_command *command)
+{
+    static const char *const written[] = {"log", "log-losses", "tensorboard", "profile", "export"},
+                             *const read[] = {"data", "held-out", "tokenizer", "init", "plan"};
+    const size_t outputs = sizeof written / sizeof *written, inputs = sizeof read / sizeof *read;
+    int status = 0;
+    for (size_t w = 0; w < outputs; w++) {
+        char to[4400], from[4400];
+        const char *path = written_by(command, written[w], to, sizeof to);
+        for (size_t r = 0; r < inputs && status == 0; r++) {
+            status = cli_keep_input(command, written[w], path,
+                                    read_by(command, read[r], from, sizeof from));
+        }
+        for (size_t e = 0; e < w && path != NULL && status == 0; e++) {
+            const char *earlier = text_of(command, written[e]);
+            if (earlier != NULL && strcmp(earlier, path) == 0) {
+                status = cli_wrong(command, "--%s and --%s write the same file, \"%s\"; give two",
+                                   written[e], written[w], path);
+            }
+        }
+    }
+    return status;
+}
+
+/* ---- reading them ---------------------------------------------------------------------------- */
+
 /* The command's own options, those that all have, and those of a pipeline. */
 static void read_tables(const cli_command *own, const cli_option *shared, int count,
                         trainer_options *o, int argc, char **argv)
@@ -108,6 +171,10 @@ static void read_tables(const cli_command *own, const cli_option *shared, int co
     const int64_t accum = o->accum;
     o->described = o->resume != NULL && run_file_read(o->run, o->resume, false, argc, argv);
     run_file_note(o->run, own->count);
+    const int status = check_written(&command);
+    if (status != 0) {
+        exit(status);
+    }
     parallel_resume_step(o, accum);
 }
 

@@ -332,6 +332,9 @@ int cmd_trace(int argc, char **argv)
                                                    "LOCKSTEP_TRACE named"
                                                  : "give one file");
     }
+    if (cli_keep_input(&command, "json", json_path, argv[first]) != 0) {
+        return CLI_WRONG_USE;
+    }
     ls_status status = trace_read(argv[first], &t);
     status = status < 0 ? status : trace_divide(argv[first], &t);
     int result = 1;

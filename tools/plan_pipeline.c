@@ -403,10 +403,14 @@ int plan_pipeline(int argc, char **argv)
     if (argc - first != 1) {
         return cli_wrong(&command, "give one profile; `lockstep plan profile` makes it");
     }
+    int status = cli_keep_input(&command, "out", out, argv[first]);
+    if (status != 0) {
+        return status;
+    }
     if (out != NULL && !cli_can_create(out)) {
         return plan_fail_to_write(out);
     }
-    int status = complete_levels();
+    status = complete_levels();
     if (status != 0) {
         return status;
     }

@@ -336,7 +336,8 @@ int plan_schedule(int argc, char **argv)
         return cli_wrong(&command, "\"%s\" is a file, which has its own sizes; give only times",
                          argv[first]);
     }
-    int status = complete_times();
+    int status = cli_keep_input(&command, "svg", svg, argv[first]);
+    status = status == 0 ? complete_times() : status;
     if (status != 0) {
         return status;
     }

@@ -145,6 +145,21 @@ def a_plan_for_another_model_or_job_is_refused():
 
 
 @test
+def what_a_command_reads_is_not_written_over():
+    path = FOLDER / "to-keep.json"
+    command(LOCKSTEP, "plan", "profile", *gpt(1), "--threads", 1, "--out", path)
+    schedule, trace = FOLDER / "to-keep.txt", FOLDER / "to-keep.trace"
+    schedule.write_text(command(LOCKSTEP, "plan", "schedule", "1f1b", "--table"))
+    trace.write_text("{}")
+    for file, flag, words in ((path, "out", ("plan", "pipeline", path, "--workers", 2, "--bandwidth", "1gbit")),
+                              (schedule, "svg", ("plan", "schedule", schedule)), (trace, "json", ("trace", trace))):
+        before = file.read_bytes()
+        done = subprocess.run([str(word) for word in (LOCKSTEP, *words, f"--{flag}", file)], capture_output=True, text=True)
+        says(done.stderr, '--%s would replace "%s", which this command reads; give another file')
+        assert done.returncode == 2 and done.stdout == "" and file.read_bytes() == before, done
+
+
+@test
 def a_full_disk_under_standard_output_is_an_error():
     train = ("train", *gpt(1), "--eval-windows", 1, "--steps", 1)
     command(LOCKSTEP, *train, "--save", FOLDER / "full", cwd=FOLDER)

@@ -132,6 +132,11 @@ def the_place_of_an_export_is_tried_before_the_first_step():
             says(said, '--export %s: "%s" cannot be written: %s')
         else:
             says(said, "--export is empty; give a file or a folder")
+    os.mkfifo(FOLDER / "weights-pipe")
+    for path in ("/dev/null", "/dev/full", "weights-pipe"):
+        said = refused(*short, "--export", path)
+        says(said, '--export %s: "%s" is a device, a pipe or a socket, which cannot hold weights; give a file or a folder')
+        assert "before training" not in said and not pathlib.Path(path).is_file(), said
     assert (FOLDER / "file").read_text() == "mine"
     training.command(BUILD / "programs/train_gpt", *short, "--export", "there", cwd=FOLDER)
     assert sorted(p.name for p in (FOLDER / "there").iterdir()) == ["mine", "model.safetensors", "run.json"]
@@ -196,6 +201,35 @@ def a_log_is_a_new_file_and_no_link_or_pipe():
     assert (FOLDER / "precious").read_text() == "precious\n"
     for name in ("to_precious", "pipe"):
         assert not (FOLDER / name).is_symlink() and (FOLDER / name).is_file() and (FOLDER / name).stat().st_size > 0
+
+
+@test
+def what_a_run_reads_is_not_written_over():
+    folder = FOLDER / "read"
+    folder.mkdir()
+    (folder / "data").write_bytes(text().read_bytes())
+    (folder / "link").symlink_to("data")
+    short = (*map(str, SMALL), "--steps", 1, "--batch", 1, "--eval-windows", 1)
+    train(0, *short, "--export", "read/")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for ranks in (0, 2):
+        for flag, path, read in (("log", "data", "data"), ("log-losses", "./data", "data"), ("tensorboard", "data", "data"),
+                                 ("export", "data", "data"), ("log", "link", "data"), ("export", "", "model.safetensors"),
+                                 ("export", "model.safetensors", "model.safetensors"), ("log", "config", "config")):
+            model = ("--init", "read/model.safetensors") if read.startswith("model") else ()
+            if read == "config":
+                (folder / "config").write_text("{}")
+                model = ("--tokenizer", "read/config")
+            done = subprocess.run([str(word) for word in (
+                *((BUILD / "lockstep", "run", "-n", ranks) if ranks else ()), BUILD / "programs/train_gpt", "--data",
+                folder / "data", *short, *model, f"--{flag}", f"read/{path}")], cwd=FOLDER, capture_output=True, text=True)
+            says(done.stderr, '--%s would replace "%s", which this command reads; give another file')
+            assert done.returncode == 2 and f"--{flag} would" in done.stderr and f'{read}", which' in done.stderr, done
+        assert (folder / "config").read_text() == "{}"
+        (folder / "config").unlink()
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+    said = refused("--data", folder / "data", *short, "--log", "twice", "--log-losses", "twice")
+    says(said, '--%s and --%s write the same file, "%s"; give two')
 
 
 @test

@@ -107,6 +107,11 @@ FILE *cli_create(const char *path);
 /* Whether cli_create can be expected to do so; leaves what lies there as it is. False with
  * errno. */
 bool cli_can_create(const char *path);
+/* Whether two names, of which either may be NULL, are of one regular file, also through a link. */
+bool cli_same_file(const char *a, const char *b);
+/* 0, or a status after cli_wrong where the file that --`option` writes is the one that is read. */
+int cli_keep_input(const cli_command *command, const char *option, const char *written,
+                   const char *read);
 struct json_t; /* <jansson.h> */
 bool cli_write_json(const struct json_t *root, const char *path,
                     size_t flags); /* as json_dump_file */

@@ -53,6 +53,23 @@ bool cli_can_create(const char *path)
     return made && unlink(beside) == 0;
 }
 
+bool cli_same_file(const char *a, const char *b)
+{
+    struct stat one, two;
+    return a != NULL && b != NULL && stat(a, &one) == 0 && stat(b, &two) == 0 &&
+           S_ISREG(one.st_mode) && one.st_dev == two.st_dev && one.st_ino == two.st_ino;
+}
+
+int cli_keep_input(const cli_command *command, const char *option, const char *written,
+                   const char *read)
+{
+    return !cli_same_file(written, read)
+               ? 0
+               : cli_wrong(command,
+                           "--%s would replace \"%s\", which this command reads; give another file",
+                           option, read);
+}
+
 bool cli_write_json(const json_t *root, const char *path, size_t flags)
 {
     FILE *file = cli_create(path);
