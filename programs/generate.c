@@ -130,7 +130,11 @@ static settings read_flags(int argc, char **argv)
                                  .count = (int)(sizeof options / sizeof options[0]),
                                  .ranked = true};
     read_options(&command, argc, argv);
-    if ((s.weights == NULL) == (s.checkpoint == NULL)) {
+    if (s.weights != NULL && s.checkpoint != NULL) {
+        give_up(EXIT_USAGE, "--weights and --checkpoint are both given, and each names a model; "
+                            "leave one of them out");
+    }
+    if (s.weights == NULL && s.checkpoint == NULL) {
         give_up(EXIT_USAGE,
                 "no model given: use --weights FILE-OR-FOLDER (safetensors) or --checkpoint "
                 "FOLDER (from lockstep train gpt --save)");

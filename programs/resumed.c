@@ -141,5 +141,9 @@ void must_resume(ls_status status)
                 "%s. Biases and norms did not decay in the checkpoint's run: give --decay matrices",
                 ls_error_message());
     }
+    if (status == LS_ERR_MISMATCH && strstr(ls_error_message(), "\"optim.") != NULL) {
+        give_up(EXIT_FAILURE, "%s. If the checkpoint's run had another --optim, give that one",
+                ls_error_message());
+    }
     must(status);
 }

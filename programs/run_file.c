@@ -48,7 +48,8 @@ static const struct {
     "|data|held-out|tokenizer|format|context|mask-share|crop-padding|flip|normalise|seed|"
 #define PATHS "|data|held-out|tokenizer|"
 #define KEPT "|seed|momentum|beta2|weight-decay|" /* come with the state, whatever is given */
-#define OF_TEXT "|tokenizer|context|format|"      /* what writes text needs beside the model */
+#define OF_STATE "|optim|"
+#define OF_TEXT "|tokenizer|context|format|" /* what writes text needs beside the model */
 
 static bool is_in(const char *list, const char *flag)
 {
@@ -195,6 +196,21 @@ static json_t *load(const char *path)
     return root;
 }
 
+/* A GPT has an embedding for each position of a window, unless it came with its own number of them.
+ * An LSTM has none, and a BERT of the published size 512. */
+static bool has_context(const run_file *run)
+{
+    const json_t *flags = json_object_get(run->saved, "flags");
+    const char *model = json_string_value(json_object_get(flags, "model"));
+    return json_integer_value(json_object_get(flags, "positions")) == 0 &&
+           (model == NULL || (strcmp(model, "lstm") != 0 && strcmp(model, "bert-base") != 0));
+}
+
+static bool is_of_model(const run_file *run, const cli_option *o)
+{
+    return rule_of(o) == MODEL || (strcmp(o->name, "context") == 0 && has_context(run));
+}
+
 /* The flag is on the command line: which of the two holds, or neither. */
 static void compare(run_file *run, const cli_option *o, const json_t *saved)
 {
@@ -203,7 +219,14 @@ static void compare(run_file *run, const cli_option *o, const json_t *saved)
     if (!json_equal(saved, now)) {
         (void)flag_text(o->name, saved, there, sizeof there);
         (void)flag_text(o->name, now, here, sizeof here);
-        if (rule_of(o) == MODEL) {
+        if (is_in(OF_STATE, o->name)) {
+            give_up(
+                EXIT_USAGE,
+                "%s contradicts the checkpoints in \"%s\", whose optimizer state is that of %s; "
+                "leave the flag out",
+                here, run->folder, there);
+        }
+        if (is_of_model(run, o)) {
             give_up(
                 EXIT_USAGE,
                 "%s contradicts the checkpoints in \"%s\", whose model has %s; leave the flag out",
@@ -227,9 +250,35 @@ static void take_over(run_file *run, const cli_option *o, const json_t *saved)
     }
 }
 
+/* People name the newest checkpoint itself. run.json lies beside it. */
+static void refuse_single(const char *folder, const char *flag)
+{
+    char above[4096], manifest[5000];
+    (void)snprintf(above, sizeof above, "%s", folder);
+    (void)snprintf(manifest, sizeof manifest, "%.4096s/manifest.json", folder);
+    for (size_t n = strlen(above); n > 1 && above[n - 1] == '/'; n--) {
+        above[n - 1] = '\0';
+    }
+    char *slash = strrchr(above, '/');
+    const char *name = slash != NULL ? slash + 1 : above;
+    if (strncmp(name, "step-", strlen("step-")) != 0 || access(manifest, F_OK) != 0) {
+        return;
+    }
+    if (slash == NULL) {
+        (void)snprintf(above, sizeof above, ".");
+    } else {
+        *slash = '\0';
+    }
+    give_up(EXIT_USAGE,
+            "\"%s\" is a single checkpoint; give --%s the folder above it, \"%s\", of which the "
+            "newest checkpoint is loaded",
+            folder, flag, above);
+}
+
 bool run_file_read(run_file *run, const char *folder, bool model, int argc, char **argv)
 {
     char path[5000];
+    refuse_single(folder, model ? "checkpoint" : "resume");
     (void)snprintf(run->folder, sizeof run->folder, "%s", folder);
     (void)snprintf(path, sizeof path, "%s/" FILE_NAME, run->folder);
     run->saved = load(path);

@@ -254,7 +254,12 @@ def what_cannot_be_is_refused_in_words():
     (FOLDER / "long/config.json").write_text(" " * (1 << 21))
     for status, words, *flags in (
             (2, "no model given: use --weights"),
-            (2, "no model given: use --weights", "--weights", "a", "--checkpoint", "b"),
+            (2, sentence("--weights and --checkpoint are both given, and each names a model; leave one of them out"),
+             "--weights", "a", "--checkpoint", "b"),
+            (2, '--context 8 contradicts the checkpoints in "run", whose model has --context 16', *trained(), "--context", 8),
+            (2, sentence('"%s" is a single checkpoint; give --%s the folder above it, "%s", of which the newest checkpoint is '
+                         'loaded'), "--checkpoint", "run/step-00000150"),
+            (2, 'give --checkpoint the folder above it, "run", of', "--weights", "run/step-00000150//"),
             (2, '--model is "lstm"; give gpt, gpt2', "--weights", "a", "--model", "lstm"),
             (2, '--top-p is "2"; give a number from 0 to 1', "--top-p", 2),
             (2, '--temperature is "-1"', "--temperature", -1),

@@ -95,7 +95,18 @@ def a_checkpoint_knows_its_model_and_its_run():
         says(resumed()[1], "%s: the data is not that of the run so far (%lld samples then, %lld now; %d of them were compared)")
     finally:
         text().write_text(mine)
-    for flag, value, before in (("heads", 4, 2), ("layers", 2, 1), ("model", "lstm", "gpt"), ("vocab", 300, 256)):
+    said = refused("--resume", "described", "--steps", 3, "--optim", "sgd")
+    says(said, '%s contradicts the checkpoints in "%s", whose optimizer state is that of %s; leave the flag out')
+    assert "--optim sgd contradicts" in said and "that of --optim adamw;" in said, said
+    said = refused("--resume", "described/step-00000002", "--steps", 3)
+    assert 'give --resume the folder above it, "described", of which' in said, said
+    (FOLDER / "step-by-step").mkdir()  # no checkpoint, but a folder of that name
+    assert "holds no checkpoint" in refused("--resume", "step-by-step", "--data", text(), "--steps", 3)
+    train(0, "--model", "lstm", "--steps", 1, "--batch", 2, "--eval-windows", 4, "--save", "any-context")
+    said = refused("--resume", "any-context", "--steps", 2, "--context", 16)  # an LSTM has no positions: the windows differ
+    assert "contradicts" not in said and "the saved position is in a data set of" in said, said
+    for flag, value, before in (("heads", 4, 2), ("layers", 2, 1), ("model", "lstm", "gpt"), ("vocab", 300, 256),
+                                ("context", 16, 32)):
         said = refused("--resume", "described", "--steps", 3, f"--{flag}", value)
         says(said, '%s contradicts the checkpoints in "%s", whose model has %s; leave the flag out')
         assert f"--{flag} {value} contradicts" in said and f"has --{flag} {before};" in said, said
@@ -104,6 +115,8 @@ def a_checkpoint_knows_its_model_and_its_run():
     done = subprocess.run(list(map(str, [BUILD / "programs/train_gpt", "--data", text(), *SMALL, *flags, "--steps", 3,
                                          "--resume", "older"])), cwd=FOLDER, text=True, capture_output=True, timeout=100)
     older = done.stdout
+    says(refused("--data", text(), *SMALL, *flags, "--steps", 3, "--resume", "older", "--optim", "sgd"),
+         "%s. If the checkpoint's run had another --optim, give that one")
     says(done.stderr, "%s: no run.json, because an earlier version saved there; the model's heads, --dropout, --dtype, "
                       "--batch and the data are not compared")
     assert hash_of(older) == hash_of(whole), older
