@@ -59,7 +59,7 @@ int ls__reducer_first_live(const ls_reducer *r)
 void ls__reducer_abort(ls_reducer *r, ls_status status, const char *message)
 {
     char text[LS__MESSAGE_MAX];
-    (void)snprintf(text, sizeof text, "rank %d failed: %s", r->rank, message);
+    ls__group_failure_say(r->group, message, text, sizeof text);
     ls__reducer_fail(r, status, text);
 }
 

@@ -74,6 +74,9 @@ void ls__group_fail(ls_group *group, ls_status status, const char *text);
 /* Records a failure that this rank detected: the launcher reports it if the rank then ends. The
  * first one counts, unless the program survived it. Any thread. */
 void ls__group_record_failure(ls_group *group, ls_status status, const char *text);
+/* The text with which the group of a rank that fails with `message` is to fail: "rank 2 failed: …"
+ * if the failure is this rank's own. */
+void ls__group_failure_say(const ls_group *group, const char *message, char *out, size_t bytes);
 
 /* The text with which `group` failed, for the status `done` was given; "" while it has not. */
 const char *ls__group_failure(const ls_group *group);

@@ -62,23 +62,44 @@ ls_status ls__comm_failure_of(const ls__board_rank *record)
     return survived ? LS_OK : (ls_status) - (int32_t)failed;
 }
 
-/* LS_ERR_PEER is another rank's failure, which the launcher records on the board itself. */
+/* The rank that caused a failure records it, or the launcher does (LS_ERR_PEER). Of a rank that
+ * hangs the ranks do that waited for it. */
 void ls__group_record_failure_by(ls_group *group, ls_status status, const char *text, int by)
 {
-    if (status != LS_ERR_PEER) {
+    const bool others = by != group->comm->runtime->rank && status != LS_ERR_TIMEOUT;
+    if (status != LS_ERR_PEER && !others) {
         ls__comm_record_failure_by(group->comm, status, text, by);
     }
 }
 
-/* A failure that was reported to this rank stays that of the rank that caused it, when this rank
- * fails with the same words: hosts report to the first one, where such a claim may arrive first. */
+/* Note [Origin]
+ * A layer above that fails because its group has failed passes the message on: to the board, and to
+ * other groups. With the same words as a failure that was reported to this rank it stays that of
+ * the rank that caused it; whoever ends first would be blamed otherwise. */
+static int origin_of(const ls__comm *comm, const char *text)
+{
+    const ls__board_rank *me = comm->me;
+    /* Sync: acquires the text. */
+    const bool reported = atomic_load_explicit(&me->reported, memory_order_acquire) != 0 &&
+                          me->reported_text[0] != '\0' && strstr(text, me->reported_text) != NULL;
+    return reported ? me->reported_by : comm->runtime->rank;
+}
+
 void ls__group_record_failure(ls_group *group, ls_status status, const char *text)
 {
-    const ls__board_rank *me = group->comm->me;
-    const bool reported = atomic_load_explicit(&me->reported, memory_order_acquire) != 0 &&
-                          strstr(text, me->reported_text) != NULL;
-    ls__group_record_failure_by(group, status, text,
-                                reported ? me->reported_by : group->comm->runtime->rank);
+    ls__group_record_failure_by(group, status, text, origin_of(group->comm, text));
+}
+
+/* With the rank, for those that read of it; the message of another rank's failure has it. */
+void ls__group_failure_say(const ls_group *group, const char *message, char *out, size_t bytes)
+{
+    const ls__comm *comm = group->comm;
+    const int rank = comm->runtime->rank;
+    if (origin_of(comm, message) != rank) {
+        (void)snprintf(out, bytes, "%s", message);
+    } else {
+        (void)snprintf(out, bytes, "rank %d failed: %s", rank, message);
+    }
 }
 
 /* ---- root causes -------------------------------------------------------------------------- */
@@ -101,10 +122,10 @@ bool ls__remote_claim(ls_group *group, ls_status status, const char *text, int b
     return true;
 }
 
-/* This rank itself is the one that caused the failure. */
+/* See Note [Origin]. */
 void ls__group_cause(ls_group *group, ls_status status, const char *text)
 {
-    ls__group_cause_by(group, status, text, group->comm->runtime->rank);
+    ls__group_cause_by(group, status, text, origin_of(group->comm, text));
 }
 
 /* Member 0's claim word decides. A loser of the claim only wakes the members, which take over the

@@ -11,7 +11,8 @@ void ls__comm_record_failure_by(const ls__comm *comm, ls_status status, const ch
 /* The status of the failure that the rank of this record has detected and not survived; its text is
  * in `failed_text`. LS_OK: none. */
 ls_status ls__comm_failure_of(const ls__board_rank *record);
-/* Proposes a root cause for the group, wakes all members, and returns; any thread. */
+/* Proposes a root cause for the group, wakes all members, and returns; any thread. This rank caused
+ * it, unless the text is that of a failure that was reported to it. */
 void ls__group_cause(ls_group *group, ls_status status, const char *text);
 /* The same; rank `by` of the world caused it. */
 void ls__group_cause_by(ls_group *group, ls_status status, const char *text, int by);

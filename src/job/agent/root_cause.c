@@ -302,6 +302,12 @@ static void describe_other(const ls__host_agent *a, int by, ls_status status, co
                                 .job_code = out->job_code,
                                 .step = out->step,
                                 .updates = out->updates};
+    char named[32];
+    const int length = snprintf(named, sizeof named, "rank %d failed: ", by);
+    if (strncmp(text, named, (size_t)length) == 0) { /* ranks read it with this name */
+        snprintf(out->text, sizeof out->text, "%.900s", text);
+        return;
+    }
     snprintf(out->text, sizeof out->text, "rank %d %s: %.900s", by,
              status == LS_ERR_TIMEOUT ? "keeps the others waiting" : "failed", text);
 }

@@ -34,8 +34,15 @@ ls_status ls__stage_run(ls_tensor *const *inputs, int input_count, ls_tensor **o
 static ls_status compute_loss(ls_pipeline *p, ls__slot *slot, int m)
 {
     ls_tensor *output = slot->out[0], *target = p->micro[m].target;
+    const ls__user_call user = ls__user_call_begin();
     ls_tensor *loss = p->set.loss != NULL ? p->set.loss(p->set.arg, output, target)
                                           : ls_cross_entropy(output, target, NULL);
+    if (loss == NULL) {
+        const ls_status own = ls__self.fails != user.fails ? ls__self.status : LS_OK;
+        return ls__user_call_end(
+            &user, own < 0 ? own : ls__fail(LS_ERR_INVALID, "it returned NULL; give a loss"),
+            "the loss of the pipeline");
+    }
     slot->loss = p->weighted ? loss : ls_scale(loss, 1.0 / p->schedule->per_step);
     return ls_item(loss, &p->losses[m]);
 }
@@ -320,13 +327,12 @@ static ls_status sum_tied_gradients(ls_pipeline *p)
 /* A mismatch was found by all ranks alike. The first error of a group counts. */
 void ls__pipeline_fail(ls_pipeline *p, ls_status status, const char *message)
 {
-    char text[LS__MESSAGE_MAX] = "";
-    if (status != LS_ERR_MISMATCH) {
-        (void)snprintf(text, sizeof text, "rank %d failed: ", ls_rank());
-    }
-    const size_t length = strlen(text);
-    (void)snprintf(text + length, sizeof text - length, "%s", message);
+    char text[LS__MESSAGE_MAX];
+    (void)snprintf(text, sizeof text, "%s", message);
     if (p->group != NULL) {
+        if (status != LS_ERR_MISMATCH) {
+            ls__group_failure_say(p->group, message, text, sizeof text);
+        }
         ls__group_record_failure(p->group, status, message); /* the launcher adds the rank itself */
         ls__group_fail(p->group, status, text);
     }
