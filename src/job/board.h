@@ -25,7 +25,7 @@
 #include "job/failure.h"
 
 #define LS__BOARD_MAGIC 0x4c53424fu /* "LSBO" */
-#define LS__BOARD_VERSION 8
+#define LS__BOARD_VERSION 9
 #define LS__BOARD_RANKS_MAX 256 /* ranks of one host */
 #define LS__FLIGHT_MAX 512      /* operations remembered per rank; a power of two */
 
@@ -51,6 +51,14 @@ typedef enum ls__flight_state {
     LS__FLIGHT_DONE = 3,
     LS__FLIGHT_FAILED = 4
 } ls__flight_state;
+
+/* What a recorded failure is about, where the root cause depends on it: a norm or an average is not
+ * finite because a gradient was not, which is often that of another rank. */
+typedef enum ls__failed_about {
+    LS__ABOUT_OTHER = 0,
+    LS__ABOUT_GRADIENT = 1, /* one of this rank is not finite */
+    LS__ABOUT_NORM = 2      /* what ranks share is not finite */
+} ls__failed_about;
 
 /* One operation of the flight recorder. Writer: the rank's own threads; `state` is stored last,
  * with release. A reader may still see a record change under it, and must check every field. */
@@ -78,6 +86,7 @@ typedef struct ls__board_rank {
      */
     _Atomic uint32_t failed; /* 0, or the negated ls_status */
     int32_t failed_by;       /* the rank of the world that caused it, this one or another */
+    uint32_t failed_about;   /* ls__failed_about */
     /* An operation that was queued after the failure has succeeded: the program continues, and the
      * next failure replaces this one. */
     _Atomic uint32_t survived;

@@ -85,7 +85,8 @@ static ls_status find_rank(const clipping *c, bool here, int64_t *rank)
 }
 
 /* The error for a norm that is not finite: names the first parameter whose gradient made it so, or
- * the rank that has it, which is the job's cause if the caller ends. */
+ * the rank that has it. The gradients are averages of replicas: if the caller ends, the job's cause
+ * is the rank whose own gradient was not finite, if one is known. The sign of NaN says nothing. */
 static ls_status fail_norm(const clipping *c, double norm)
 {
     const char *first = NULL;
@@ -107,9 +108,10 @@ static ls_status fail_norm(const clipping *c, double norm)
         LS_ERR_INVALID,
         "clip_grad_norm: the gradients' norm is %g (%snot finite in %d of the parameters%s%.200s); "
         "look for a division by zero, or lower the learning rate",
-        norm, where, odd, first != NULL ? ", first in " : "", first != NULL ? first : "");
-    if (c->options.group != NULL && rank == ls_group_rank(c->options.group)) {
-        ls__group_record_failure(c->options.group, LS_ERR_INVALID, ls_error_message());
+        fabs(norm), where, odd, first != NULL ? ", first in " : "", first != NULL ? first : "");
+    if (c->options.group != NULL) {
+        ls__group_record_norm(c->options.group, rank == ls_group_rank(c->options.group),
+                              ls_error_message());
     }
     return LS_ERR_INVALID;
 }

@@ -82,7 +82,7 @@ void ls__nonfinite_look(ls_reducer *r, const ls__reduce_bucket *bucket)
     /* Sync: read by ls__nonfinite_look_again, on the thread of backward, behind the launch. */
     atomic_store_explicit(&r->nonfinite_reported, true, memory_order_relaxed);
     LS__WARN("%s", text);
-    ls__group_record_failure(r->group, LS_ERR_INVALID, text);
+    ls__group_record_gradient(r->group, text);
 }
 
 void ls__nonfinite_look_again(ls_reducer *r, const ls__reduce_bucket *bucket)

@@ -74,6 +74,12 @@ void ls__group_fail(ls_group *group, ls_status status, const char *text);
 /* Records a failure that this rank detected: the launcher reports it if the rank then ends. The
  * first one counts, unless the program survived it. Any thread. */
 void ls__group_record_failure(ls_group *group, ls_status status, const char *text);
+/* The same of a gradient of this rank that is not finite. The program goes on: the ranks find out
+ * later, when a norm is not finite. */
+void ls__group_record_gradient(ls_group *group, const char *text);
+/* All ranks of the group return an error because a norm is not finite. The cause is a rank with a
+ * gradient that it has recorded lately; without any, the one rank that has `found` the norm. */
+void ls__group_record_norm(ls_group *group, bool found, const char *text);
 /* The text with which the group of a rank that fails with `message` is to fail: "rank 2 failed: …"
  * if the failure is this rank's own. */
 void ls__group_failure_say(const ls_group *group, const char *message, char *out, size_t bytes);

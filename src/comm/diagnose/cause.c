@@ -22,6 +22,10 @@
 #include "comm/memory/control.h"
 #include "comm/remote/remote.h"
 
+/* From a gradient to the norm of all: a gradient that was found earlier was that of another step,
+ * which the program has skipped. */
+#define STEP_NS 60000000000ull
+
 /* The text of the root cause, valid for the life of the group; "" while it has not failed. */
 const char *ls__group_failure(const ls_group *group)
 {
@@ -32,7 +36,8 @@ const char *ls__group_failure(const ls_group *group)
 
 /* Publishes a failure of this rank on the board, where the launcher reads it if the rank then ends.
  * The first one counts, unless an operation that started later has succeeded since. */
-void ls__comm_record_failure_by(const ls__comm *comm, ls_status status, const char *text, int by)
+static void record(const ls__comm *comm, ls_status status, const char *text, int by,
+                   ls__failed_about about)
 {
     LS_ASSERT(status < 0);
     ls__board_rank *me = comm->me;
@@ -44,14 +49,40 @@ void ls__comm_record_failure_by(const ls__comm *comm, ls_status status, const ch
         atomic_store_explicit(&me->failed_ns, comm->env->now_ns(comm->env), memory_order_relaxed);
         snprintf(me->failed_text, sizeof me->failed_text, "%s", text);
         me->failed_by = by;
+        me->failed_about = about;
         /* Sync: release; pairs with the acquire of the launcher. */
         atomic_store_explicit(&me->failed, (uint32_t)-status, memory_order_release);
     }
 }
 
+void ls__comm_record_failure_by(const ls__comm *comm, ls_status status, const char *text, int by)
+{
+    record(comm, status, text, by, LS__ABOUT_OTHER);
+}
+
 void ls__comm_record_failure(const ls__comm *comm, ls_status status, const char *text)
 {
     ls__comm_record_failure_by(comm, status, text, comm->runtime->rank);
+}
+
+void ls__group_record_gradient(ls_group *group, const char *text)
+{
+    record(group->comm, LS_ERR_INVALID, text, group->comm->runtime->rank, LS__ABOUT_GRADIENT);
+}
+
+/* The exchanges since then have succeeded, but the program did not survive what was found. */
+void ls__group_record_norm(ls_group *group, bool found, const char *text)
+{
+    const ls__comm *comm = group->comm;
+    ls__board_rank *me = comm->me;
+    const uint64_t age_ns =
+        comm->env->now_ns(comm->env) - atomic_load_explicit(&me->failed_ns, memory_order_relaxed);
+    if (atomic_load_explicit(&me->failed, memory_order_relaxed) != 0 &&
+        me->failed_about == LS__ABOUT_GRADIENT && age_ns < STEP_NS) {
+        atomic_store_explicit(&me->survived, 0, memory_order_release);
+    } else if (found) {
+        record(comm, LS_ERR_INVALID, text, comm->runtime->rank, LS__ABOUT_NORM);
+    }
 }
 
 ls_status ls__comm_failure_of(const ls__board_rank *record)

@@ -37,6 +37,7 @@
     3000 /* an end that long after a noted failure may have another cause; ls_finalize
             alone waits 2 s for ranks that it cannot reach */
 #define UNKNOWN_CODE 1
+#define SAME_BYTES 160 /* texts that agree in so many bytes count as the same */
 
 /* ---- kinds of failure ----------------------------------------------------------------------- */
 
@@ -133,12 +134,16 @@ static ls__failure_kind kind_of_status(ls_status status)
     return waited ? LS__FAILURE_WAITED : LS__FAILURE_MISMATCH;
 }
 
-/* The failure that rank r recorded, if it counts. */
+/* The failure that rank r recorded, if it counts. What ranks share is not finite because a gradient
+ * of one of them was not, which that rank may have recorded. */
 static ls__failure_kind kind_of_noted(const ls__host_agent *a, int r)
 {
     const ls__board_rank *place = &a->board->rank[r];
     const ls_status status = noted_status(place);
-    return status == LS_OK || is_past(a, place) ? LS__FAILURE_NONE : kind_of_status(status);
+    if (status == LS_OK || is_past(a, place)) {
+        return LS__FAILURE_NONE;
+    }
+    return place->failed_about == LS__ABOUT_NORM ? LS__FAILURE_WAITED : kind_of_status(status);
 }
 
 /* Whether a rank ended soon after it learned of a failure that another rank caused. */
@@ -350,13 +355,16 @@ static void describe_stopped(const ls__host_agent *a, int stopped, ls__failure_r
 }
 
 /* Of several deadlines the first to pass counts: all waits were still in place, so it was seen who
- * kept them. */
-static bool waited_earlier(const ls__host_agent *a, int r, int other, ls__failure_kind kind)
+ * kept them. Gradients that are not finite spread from the first one to other ranks. */
+static bool noted_earlier(const ls__host_agent *a, int r, int other, ls__failure_kind kind)
 {
     const ls__board_rank *rank = a->board->rank;
-    return kind == LS__FAILURE_WAITED &&
-           atomic_load_explicit(&rank[r].failed_ns, memory_order_relaxed) <
-               atomic_load_explicit(&rank[other].failed_ns, memory_order_relaxed);
+    const bool ordered =
+        kind == LS__FAILURE_WAITED ||
+        (kind == LS__FAILURE_MISMATCH && rank[r].failed_about == LS__ABOUT_GRADIENT &&
+         rank[other].failed_about == LS__ABOUT_GRADIENT);
+    return ordered && atomic_load_explicit(&rank[r].failed_ns, memory_order_relaxed) <
+                          atomic_load_explicit(&rank[other].failed_ns, memory_order_relaxed);
 }
 
 /* The best explanation that this host has, given that something has failed, here or elsewhere.
@@ -374,7 +382,7 @@ static bool look_here(const ls__host_agent *a, bool failed_elsewhere, ls__failur
     }
     for (int r = 0; r < a->started; r++) {
         const ls__failure_kind noted = kind_of_noted(a, r);
-        if (noted < kind || (noted == kind && waited_earlier(a, r, culprit, kind))) {
+        if (noted < kind || (noted == kind && noted_earlier(a, r, culprit, kind))) {
             kind = noted;
             culprit = r;
         }
@@ -481,6 +489,24 @@ void ls__host_agent_conclude(ls__host_agent *a)
 
 /* ---- notes ----------------------------------------------------------------------------------- */
 
+/* Whether the root cause says this already. */
+static bool is_told(const ls__host_agent *a, const ls__board_rank *place)
+{
+    char beginning[SAME_BYTES + 1];
+    (void)snprintf(beginning, sizeof beginning, "%s", place->failed_text);
+    return a->has_cause && strstr(a->cause.text, beginning) != NULL;
+}
+
+/* Whether the gradient that this rank found belongs to the root cause, which is another rank's: it
+ * has spread from there. */
+static bool has_spread(const ls__host_agent *a, const ls__board_rank *place)
+{
+    const int culprit = a->has_cause ? ls__board_local(a->board, a->cause.failed_rank) : -1;
+    return culprit >= 0 && place->failed_about == LS__ABOUT_GRADIENT &&
+           a->board->rank[culprit].failed_about == LS__ABOUT_GRADIENT &&
+           is_told(a, &a->board->rank[culprit]);
+}
+
 /* The first recorded failure that is not the root cause: it may still help the user, for example
  * an error that the program ignored some minutes before it crashed. */
 void ls__host_agent_past_failure(const ls__host_agent *a, char *out, size_t bytes)
@@ -490,7 +516,8 @@ void ls__host_agent_past_failure(const ls__host_agent *a, char *out, size_t byte
         const ls__board_rank *place = &a->board->rank[r];
         bool killed;
         const uint64_t failed_ns = atomic_load_explicit(&place->failed_ns, memory_order_relaxed);
-        if (noted_status(place) != LS_OK && is_past(a, place)) {
+        if (noted_status(place) != LS_OK && is_past(a, place) && !is_told(a, place) &&
+            !has_spread(a, place)) {
             snprintf(out, bytes, "note: %.0f s earlier rank %d failed and continued: %.800s",
                      (double)(first_end_ns(a, &killed) - failed_ns) * 1e-9, place->world_rank,
                      place->failed_text);

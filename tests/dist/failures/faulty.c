@@ -5,8 +5,8 @@
  *
  * FAULT: "part" (its operation fails), "null" (it returns no tensor), "loss" (the loss does not
  * exist; RANK is the last), "nan" (its weight is not a number; with pipedream the optimizer of the
- * stage refuses that), "replica" (so is an input of that rank's pipeline: the gradients' norm is not
- * finite on any rank). Prints "PID n". */
+ * stage refuses that), "replica" (so is an input of that rank's pipeline: the gradients' norm is
+ * not finite on any rank). Prints "PID n". */
 #include <lockstep/lockstep.h>
 
 #include <math.h>
