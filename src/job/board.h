@@ -129,6 +129,9 @@ typedef struct ls__board {
     _Atomic uint32_t root_cause_claim; /* 1: a process writes it, no other may; compare-and-swap */
     int32_t root_cause_rank;           /* the failed rank of the world; -1: not a rank */
     char root_cause_text[1024];
+    /* When the launcher last let all ranks go on after Ctrl-Z; 0: never. Set before the first of
+     * them runs, relaxed: a signal comes between. */
+    _Atomic uint64_t continued_ns;
     _Atomic uint32_t stop; /* the signal with which the job was asked to stop; 0: it was not */
     ls__board_rank rank[]; /* [ranks] */
 } ls__board;

@@ -112,6 +112,10 @@ void ls__agent_pause(ls__agent *agent, bool stop)
         return;
     }
     agent->paused = stop;
+    if (!stop && agent->host.board != NULL) { /* the first one to run may look at a deadline */
+        atomic_store_explicit(&agent->host.board->continued_ns, agent->env->now_ns(agent->env),
+                              memory_order_relaxed);
+    }
     ls__agent_signal_groups(agent, stop ? SIGSTOP : SIGCONT);
 }
 

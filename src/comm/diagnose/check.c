@@ -124,10 +124,15 @@ static bool member_gone(ls_group *group, ls_work *work, uint64_t now_ns)
     return false;
 }
 
-/* Whether the operation's deadline has passed. */
+/* Whether the operation's deadline has passed. After Ctrl-Z it begins anew: the peers go on one
+ * after another, and the first one must not find that the others are late. */
 static bool is_late(const ls_work *work, uint64_t now_ns)
 {
-    return now_ns >= work->deadline_ns && !LS__PLANTED(DEADLINE);
+    const uint64_t continued_ns =
+        atomic_load_explicit(&work->group->comm->board->continued_ns, memory_order_relaxed);
+    const uint64_t from_ns = work->queued_ns < continued_ns ? continued_ns : work->queued_ns;
+    const uint64_t allowed_ns = work->deadline_ns - work->queued_ns;
+    return now_ns >= work->deadline_ns && now_ns >= from_ns + allowed_ns && !LS__PLANTED(DEADLINE);
 }
 
 /* Whether the deadline begins anew because a debugger is attached to a rank of this host: its user
@@ -214,7 +219,7 @@ static bool check_queue(ls_group *group, uint64_t now_ns)
     LS__LIST_EACH (at, &group->queue) {
         ls_work *work = LS__LIST_ITEM(at, ls_work, link);
         head = head == NULL ? work : head;
-        late = late == NULL && now_ns >= work->deadline_ns ? work : late;
+        late = late == NULL && is_late(work, now_ns) ? work : late;
     }
     ls__unlock(&comm->lock, comm->env);
     return (head != NULL && check_work(group, head, now_ns, true)) ||

@@ -223,6 +223,49 @@ TEST(a_stopped_rank_that_goes_on_in_time_costs_nothing_but_time)
     job_free(&j);
 }
 
+#define PAUSES 4
+
+typedef struct pause_plan {
+    int seconds; /* the deadline */
+    bool done;
+} pause_plan;
+
+/* What the front does at Ctrl-Z and `fg`, for longer than the deadline of all operations. */
+static void pause_and_continue(job *j, const char *line)
+{
+    pause_plan *plan = j->arg;
+    (void)line;
+    if (plan->done || !all_started(j)) {
+        return;
+    }
+    plan->done = true;
+    const pid_t agent = job_agent(j);
+    CHECK(agent > 0);
+    for (int i = 0; i < PAUSES; i++) {
+        sleep(1); /* they train */
+        kill(agent, SIGTSTP);
+        usleep((useconds_t)plan->seconds * 1000000u + 300000u);
+        kill(agent, SIGCONT);
+    }
+    sleep(1);
+    kill(j->pid[1], SIGKILL);
+}
+
+/* The ranks go on one after another: the first one must not find that the others are late. */
+TEST(a_job_goes_on_after_ctrl_z_for_longer_than_its_deadline)
+{
+    const double slow = test_slow_down() < 3.0 ? test_slow_down() : 3.0;
+    pause_plan plan = {.seconds = (int)(1.0 * slow + 0.5)};
+    char timeout[64];
+    snprintf(timeout, sizeof timeout, "LOCKSTEP_TIMEOUT=%d", plan.seconds);
+    const char *const settings[] = {timeout, NULL};
+    job j = run_script("", "none forever 0", pause_and_continue, &plan, settings);
+    if (!plan.done || j.status != 137 || job_says(&j, SAYS("keeps the others waiting"))) {
+        job_fail(&j, "the job should have gone on until the rank was killed");
+    }
+    job_free(&j);
+}
+
 TEST(a_stopped_agent_is_named_by_the_front)
 {
     stop_plan plan = {.part = "lockstep: warning: the launcher's agent (process ", .agent = true};
