@@ -34,8 +34,8 @@ static _Noreturn void refuse(const trainer *t, const char *path, int error)
             strerror(error));
 }
 
-/* The weights are written under a temporary name in the same folder, too, and take the place of what
- * has their name. */
+/* The weights are written under a temporary name in the same folder, too, and take the place of a
+ * file that has their name. */
 static void try_place(const trainer *t, const char *path)
 {
     struct stat found;

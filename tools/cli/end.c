@@ -25,6 +25,6 @@ int cli_end(int status)
     }
     (void)fprintf(stderr,
                   "error: standard output cannot be written: %s; some of it is missing there\n",
-                  errno != 0 ? strerror(errno) : "an earlier write failed");
+                  strerror(errno != 0 ? errno : EIO));
     return status != 0 ? status : EXIT_FAILURE;
 }
