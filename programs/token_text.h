@@ -13,8 +13,13 @@ ls_status token_text_new(const ls_dataset *text, const ls_tokenizer *tokenizer, 
                          int64_t stride, ls_dataset **out);
 
 /* Windows of a part of the text at `path`, a file or a folder. Windows for training may start at
- * any token; those of LS_TEXT_HELD_OUT do not overlap. `tokenizer` NULL: every byte is a token. */
+ * any token; those of LS_TEXT_HELD_OUT do not overlap. `tokenizer` NULL: every byte is a token.
+ * LS_ERR_FORMAT: a file of the training part is a shard of tokens; a page of HTML is reported. */
 ls_status text_windows_new(const char *path, const ls_tokenizer *tokenizer, int64_t context,
                            ls_text_part part, ls_dataset **out);
+
+/* Ends the program if the file at `path` begins as a text: --format tokens would take two
+ * characters for a token. A folder is left to its reader, which takes its *.bin only. */
+void must_be_tokens(const char *path);
 
 #endif

@@ -183,6 +183,7 @@ static ls_dataset *open_shards(const settings *s, const corpus *c, int64_t conte
     ls_dataset *data = NULL;
     const char *path = judged && s->held_out ? s->held_out : s->data;
     const char *part = s->held_out ? NULL : judged ? "val" : "train";
+    must_be_tokens(path);
     must(LS_STATUS_OF(
         data = ls_tokens_dataset_new(path, LS_OPTIONS(ls_tokens_options, .context = context,
                                                       .part = part, .stride = judged ? context : 1,

@@ -107,6 +107,7 @@ static ls_dataset *open_shards(const settings *s, const char *path, int64_t stri
                                const char *part)
 {
     ls_dataset *data = NULL;
+    must_be_tokens(path);
     must(LS_STATUS_OF(
         data = ls_tokens_dataset_new(path, LS_OPTIONS(ls_tokens_options,
                                                       .context = s->shape.context, .stride = stride,

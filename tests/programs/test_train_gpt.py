@@ -362,6 +362,23 @@ def token_shards_are_learned_and_others_judge():
     bytes_of_text = list(text().read_bytes())
     shard(FOLDER / "shards" / "words_train_000000.bin", bytes_of_text[:9000])
     shard(FOLDER / "shards" / "words_val_000000.bin", bytes_of_text[9000:11000])
+    said = refused("--data", "shards", *SMALL)
+    says(said, 'text: file %d of "%s" begins with %lld, the magic number of a shard of tokens, which is no text; give '
+         "--format tokens")
+    assert 'file 1 of "shards" begins with 20240520, the' in said, said
+    said = refused("--data", "shards", "--tokenizer", TOKENIZER, *SMALL)
+    assert 'file 1 of "shards" begins with 20240520, the' in said, said
+    for form in (("--data", text(), "--held-out", text()), ("--data", "shards/words_train_000000.bin", "--held-out", text())):
+        said = refused(*form, *SMALL, "--format", "tokens")
+        says(said, '--format tokens: "%s" begins as a text, of which two characters would be a token; leave --format out, or '
+             "make shards of it by lockstep data tokens")
+        assert f'"{text()}" begins' in said, said
+    (FOLDER / "page").write_text("\n<!DOCTYPE HTML>" + text().read_text())
+    done = subprocess.run([str(word) for word in (BUILD / "programs/train_gpt", "--data", "page", *SMALL, "--steps", 1,
+                                                  "--eval-windows", 1)], cwd=FOLDER, text=True, capture_output=True)
+    says(done.stderr, "%s: %d of %d files begin as a page of HTML, whose tags are learned, too; look whether a server sent it "
+         "in place of the text")
+    assert done.returncode == 0 and "page: 1 of 1 files" in done.stderr, done
     (FOLDER / "plain.bin").write_bytes(struct.pack("<2000H", *bytes_of_text[9000:11000]))
     flags = ("--format", "tokens", "--vocab", 128, "--steps", 40, "--batch", 4, "--lr", 5e-3)
     folder = train(2, "--data", "shards", *flags)
