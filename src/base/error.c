@@ -172,6 +172,27 @@ static void put_what(const ls__user_call *call, const char *format, va_list args
     }
 }
 
+static ls_status fail_positive(ls_status status, const draft *what)
+{
+    return ls__fail(LS_ERR_INVALID,
+                    "%s returned %d, which is neither LS_OK nor an error; return LS_OK, or a "
+                    "negative ls_status",
+                    what->text, (int)status);
+}
+
+ls_status ls__user_status(ls_status status, const char *format, ...)
+{
+    draft what = {.used = 0};
+    if (status <= 0) {
+        return status;
+    }
+    va_list args;
+    va_start(args, format);
+    draft_add_list(&what, format, args);
+    va_end(args);
+    return fail_positive(status, &what);
+}
+
 static ls_status fail_without_text(ls_status status, const draft *what)
 {
     return ls__fail(status, "%s returned %s without ls_fail", what->text, ls_status_name(status));
@@ -180,13 +201,16 @@ static ls_status fail_without_text(ls_status status, const draft *what)
 ls_status ls__user_call_end(const ls__user_call *call, ls_status status, const char *format, ...)
 {
     draft what = {.used = 0};
-    if (status >= 0) {
+    if (status == LS_OK) {
         return status;
     }
     va_list args;
     va_start(args, format);
     put_what(call, format, args, &what);
     va_end(args);
+    if (status > 0) {
+        return fail_positive(status, &what);
+    }
     return ls__self.fails == call->fails ? fail_without_text(status, &what)
                                          : ls__fail_within(status, "%s", what.text);
 }
@@ -194,12 +218,12 @@ ls_status ls__user_call_end(const ls__user_call *call, ls_status status, const c
 ls_status ls__user_call_check(const ls__user_call *call, ls_status status, const char *format, ...)
 {
     draft what = {.used = 0};
-    if (status >= 0 || ls__self.fails != call->fails) {
+    if (status == LS_OK || (status < 0 && ls__self.fails != call->fails)) {
         return status;
     }
     va_list args;
     va_start(args, format);
     put_what(call, format, args, &what);
     va_end(args);
-    return fail_without_text(status, &what);
+    return status > 0 ? fail_positive(status, &what) : fail_without_text(status, &what);
 }

@@ -20,6 +20,10 @@ ls_status ls__fail_at_site(ls_status status);
 /* Sets message and status of this thread from a stored failure (the root cause of a group's). */
 ls_status ls__fail_again(ls_status status, const char *message);
 
+/* The status of a user's function, whose name the format makes: one above 0 is LS_ERR_INVALID, as
+ * it is neither success nor an error. */
+ls_status ls__user_status(ls_status status, const char *format, ...) LS__PRINTF(2, 3);
+
 /* Around a call of a user's function. */
 typedef struct ls__user_call {
     uint64_t fails;   /* messages before it */
@@ -27,8 +31,8 @@ typedef struct ls__user_call {
     int line;
 } ls__user_call;
 ls__user_call ls__user_call_begin(void);
-/* Its status. An error gets "WHAT (FILE:LINE): " before its message; the message is its own, or
- * says that it has none: an older one would be another failure's. */
+/* Its status, at most 0; an error begins with "WHAT (FILE:LINE): ". The message is its own, or says
+ * that it has none: an older one would be another failure's. */
 ls_status ls__user_call_end(const ls__user_call *call, ls_status status, const char *format, ...)
     LS__PRINTF(3, 4);
 /* The same where messages are complete in themselves: only one that is missing is made. */

@@ -82,12 +82,39 @@ ls_status ls__visitor_check(const ls_state_visitor *visitor, const char *caller)
     return LS_OK;
 }
 
+static ls_status visited(const ls__user_call *user, ls_status status, const char *name)
+{
+    return ls__user_call_check(user, status, "the visitor's function for \"%s\"", name);
+}
+
+ls_status ls__visit_tensor(const ls_state_visitor *visitor, const char *name,
+                           const ls_state_tensor *tensor)
+{
+    const ls__user_call user = ls__user_call_begin();
+    return visited(&user, visitor->tensor(visitor->self, name, tensor), name);
+}
+
+ls_status ls__visit_int64(const ls_state_visitor *visitor, const char *name, int64_t *value)
+{
+    const ls__user_call user = ls__user_call_begin();
+    return visited(&user, visitor->int64(visitor->self, name, value), name);
+}
+
+ls_status ls__visit_float64(const ls_state_visitor *visitor, const char *name, double *value)
+{
+    const ls__user_call user = ls__user_call_begin();
+    return visited(&user, visitor->float64(visitor->self, name, value), name);
+}
+
 /* A visitor of an older header ends before the function. */
 ls_status ls__visit_optional(const ls_state_visitor *visitor, const char *name, double *value)
 {
     const size_t end =
         offsetof(ls_state_visitor, optional_float64) + sizeof visitor->optional_float64;
     const bool has = visitor->size >= end && visitor->optional_float64 != NULL;
-    return has ? visitor->optional_float64(visitor->self, name, value)
-               : visitor->float64(visitor->self, name, value);
+    if (!has) {
+        return ls__visit_float64(visitor, name, value);
+    }
+    const ls__user_call user = ls__user_call_begin();
+    return visited(&user, visitor->optional_float64(visitor->self, name, value), name);
 }

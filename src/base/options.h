@@ -35,6 +35,12 @@ ls_status ls__struct_fill(void *out, const void *from, size_t size, const char *
 /* LS_ERR_INVALID for a visitor that is NULL or of an impossible size. */
 ls_status ls__visitor_check(const ls_state_visitor *visitor, const char *caller);
 
+/* Call the visitor's functions. A status above 0 and an error without a message become errors that
+ * name the value. */
+ls_status ls__visit_tensor(const ls_state_visitor *visitor, const char *name,
+                           const ls_state_tensor *tensor);
+ls_status ls__visit_int64(const ls_state_visitor *visitor, const char *name, int64_t *value);
+ls_status ls__visit_float64(const ls_state_visitor *visitor, const char *name, double *value);
 /* Calls optional_float64, or float64 where the visitor does not have it. */
 ls_status ls__visit_optional(const ls_state_visitor *visitor, const char *name, double *value);
 

@@ -164,7 +164,10 @@ ls_status ls__items_visit(const ls_checkpoint_item *items, int count,
             return ls__fail(LS_ERR_INVALID, "checkpoint: item %d (\"%s\") has no state function", i,
                             item.prefix != NULL ? item.prefix : "");
         }
-        LS_TRY(item.state(item.object, item.prefix, visitor));
+        const ls__user_call user = ls__user_call_begin();
+        const ls_status status = item.state(item.object, item.prefix, visitor);
+        LS_TRY(ls__user_call_check(&user, status, "the state function of \"%s\"",
+                                   item.prefix != NULL ? item.prefix : ""));
         at += item.size;
     }
     return LS_OK;

@@ -33,7 +33,7 @@ ls_status ls_runtime_state(ls_runtime *runtime, const char *prefix, const ls_sta
                 LS_ERR_LIMIT,
                 "ls_runtime_state: the prefix \"%.80s\" is too long; give a shorter one", prefix);
         }
-        LS_TRY(visitor->int64(visitor->self, name, &value));
+        LS_TRY(ls__visit_int64(visitor, name, &value));
         *field[i].value = (uint64_t)value;
     }
     ls__draws_restart(runtime, runtime->calls_in_step);

@@ -343,7 +343,7 @@ ls_status ls_loader_state(ls_loader *l, const char *prefix, const ls_state_visit
                             "loader: the state prefix \"%.80s\" is too long; give a shorter one",
                             prefix);
         }
-        LS_TRY(visitor->int64(visitor->self, name, field[i].value));
+        LS_TRY(ls__visit_int64(visitor, name, field[i].value));
     }
     LS_TRY(check_state(l, epoch, position, batches, count));
     l->batches = batches;

@@ -37,7 +37,7 @@ static ls_status visit_tensor(const char *prefix, const ls__module_item *item,
     ls_state_tensor seen = {.dtype = ls_dtype_of(item->value)};
     LS_TRY(ls__fill_box(item->value, &seen));
     seen.data = ls_data(item->value);
-    ls_status status = visitor->tensor(visitor->self, name, &seen);
+    ls_status status = ls__visit_tensor(visitor, name, &seen);
     ls__tensor_changed(item->value); /* a loading visitor may have written it */
     return status;
 }
@@ -47,7 +47,9 @@ static ls_status visit_classes(ls_module *module, const char *prefix,
                                const ls_state_visitor *visitor)
 {
     if (module->cls->state != NULL) {
-        LS_TRY(module->cls->state(module, prefix, visitor));
+        const ls__user_call user = ls__user_call_begin();
+        const ls_status status = module->cls->state(module, prefix, visitor);
+        LS_TRY(ls__user_call_check(&user, status, "state of the %s", module->cls->name));
     }
     for (int i = 0; i < module->entries->count; i++) {
         const ls__entry *at = &module->entries->list[i];

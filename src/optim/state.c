@@ -110,7 +110,7 @@ static ls_status visit_tensor(const ls__optim_param *param, const char *kind, fl
     LS_TRY(ls__state_name(name, sizeof name, prefix, part));
     ls_state_tensor seen = {.dtype = LS_FLOAT32, .data = data};
     LS_TRY(ls__fill_box(param->value, &seen));
-    return visitor->tensor(visitor->self, name, &seen);
+    return ls__visit_tensor(visitor, name, &seen);
 }
 
 /* The parameter's own step count, its state, and the master copy of a bfloat16 parameter. */
@@ -120,7 +120,7 @@ static ls_status visit_param(const ls_optim *o, ls__optim_param *param, const ch
     char part[STATE_NAME_MAX], name[STATE_NAME_MAX];
     LS_TRY(ls__state_name(part, sizeof part, "step", param->name));
     LS_TRY(ls__state_name(name, sizeof name, prefix, part));
-    LS_TRY(visitor->int64(visitor->self, name, &param->steps));
+    LS_TRY(ls__visit_int64(visitor, name, &param->steps));
     for (int s = 0; s < o->state_count; s++) {
         LS_TRY(visit_tensor(param, o->cls->state_name[s], param->state[s], prefix, visitor));
     }
@@ -153,7 +153,7 @@ ls_status ls_optim_state(ls_optim *o, const char *prefix, const ls_state_visitor
     LS_TRY(ls__optim_allocate_state(o));
     for (int i = 0; i < o->cls->hyper_count; i++) {
         LS_TRY(ls__state_name(name, sizeof name, prefix, o->cls->hyper_name[i]));
-        LS_TRY(visitor->float64(visitor->self, name, &o->hyper[i]));
+        LS_TRY(ls__visit_float64(visitor, name, &o->hyper[i]));
     }
     for (int i = 0; i < o->group_count; i++) {
         LS_TRY(visit_group(o, i, prefix, visitor));

@@ -26,6 +26,14 @@ static bool is_broken(const char *how)
     return asked != NULL && strcmp(asked, how) == 0;
 }
 
+/* LOOP_BROKEN=positive_FUNCTION: that function returns 5. */
+static bool is_positive(const char *function)
+{
+    char how[32];
+    snprintf(how, sizeof how, "positive_%s", function);
+    return is_broken(how);
+}
+
 static bool promises(const char *what)
 {
     const char *asked = getenv("LOOP_PROMISES");
@@ -34,6 +42,9 @@ static bool promises(const char *what)
 
 static ls_status loop_describe(ls_backend_capabilities *out, char *error)
 {
+    if (is_positive("describe")) {
+        return (ls_status)5;
+    }
     if (is_broken("absent")) {
         return fail(error, LS_ERR_NOT_FOUND, "libloop.so.1 is not installed");
     }
@@ -60,6 +71,9 @@ static uint64_t number_of(const char *name, uint64_t fallback)
 
 static ls_status loop_open(const ls_backend_group_spec *spec, void *out, void **group, char *error)
 {
+    if (is_positive("open")) {
+        return (ls_status)5;
+    }
     loop_group *g = calloc(1, sizeof *g);
     if (g == NULL || spec->ranks > RANKS_MAX) {
         free(g);
@@ -90,6 +104,9 @@ static ls_status loop_connect(void *group, const void *addresses, char *error)
     loop_group *g = group;
     if (is_broken("connect")) {
         return LS_IN_PROGRESS;
+    }
+    if (is_positive("connect")) {
+        return (ls_status)5;
     }
     for (int r = 0; r < g->ranks; r++) {
         char path[64];
@@ -196,6 +213,9 @@ static request *request_new(loop_group *g, const ls_backend_operation *op)
 static ls_status loop_start(void *group, const ls_backend_operation *op, void **out, char *error)
 {
     loop_group *g = group;
+    if (is_positive("start")) {
+        return (ls_status)5;
+    }
     request *q = request_new(g, op);
     if (q == NULL) {
         return fail(error, LS_ERR_LIMIT, "an operation larger than the outbox, or no memory");
@@ -220,6 +240,9 @@ static ls_status loop_test(void *group, void *request_, char *error)
         return status;
     }
     release(group, q);
+    if (is_positive("test")) {
+        return (ls_status)5;
+    }
     return status == LS_OK ? LS_OK : fail(error, status, "an injected error");
 }
 
@@ -237,6 +260,9 @@ static void loop_abort(void *group)
 static ls_status loop_alloc(void *group, size_t bytes, void **out, char *error)
 {
     (void)group;
+    if (is_positive("alloc")) {
+        return (ls_status)5;
+    }
     *out = aligned_alloc(64, (bytes + 64) / 64 * 64);
     if (*out == NULL) {
         return fail(error, LS_ERR_MEMORY, "no memory for a block");

@@ -260,10 +260,12 @@ static ls_status ask(const char *asked, ls__plugin *p)
     char error[LS_BACKEND_ERROR_MAX] = "";
     p->can = (ls_backend_capabilities){.size = sizeof p->can};
     const ls_status status = p->table->describe(&p->can, error);
+    if (status > 0) {
+        return ls__user_status(status, "backend \"%s\" (%s): describe", asked, p->path);
+    }
     if (status != LS_OK) {
-        return ls__fail(status < 0 ? status : LS_ERR_INTERNAL,
-                        "backend \"%s\" (%s) cannot be used by this process: %s", asked, p->path,
-                        error);
+        return ls__fail(status, "backend \"%s\" (%s) cannot be used by this process: %s", asked,
+                        p->path, error);
     }
     const char *broken = broken_promise(p->table, &p->can);
     if (broken != NULL) {

@@ -104,12 +104,16 @@ static ls_backend_operation describe(const ls_group *group, const ls_work *work)
     return o;
 }
 
-/* The text of a failure of the plug-in; the status is an error in any case. */
-static ls_status fail_of(const ls_group *group, ls_status status, const char *error)
+/* The text of a failure of the plug-in's `function`; the status is an error in any case. */
+static ls_status fail_of(const ls_group *group, const char *function, ls_status status,
+                         const char *error)
 {
-    const ls_status failed = status < 0 ? status : LS_ERR_INTERNAL;
-    return ls__fail(failed, "backend \"%s\": %s", ls__backend_name(group),
-                    error[0] != '\0' ? error : ls_status_name(failed));
+    const char *backend = ls__backend_name(group);
+    if (status > 0) {
+        return ls__user_status(status, "backend \"%s\": %s", backend, function);
+    }
+    return ls__fail(status, "backend \"%s\": %s", backend,
+                    error[0] != '\0' ? error : ls_status_name(status));
 }
 
 ls_status ls__plugin_start(ls_group *group, ls_work *work)
@@ -124,7 +128,7 @@ ls_status ls__plugin_start(ls_group *group, ls_work *work)
     const ls_status status = part->plugin->table->start(part->group, &o, request, error);
     ls__plugin_count_call(&group->comm->plugin_calls);
     if (status != LS_OK) {
-        return fail_of(group, status, error);
+        return fail_of(group, "start", status, error);
     }
     part->started = part->started || !message;
     atomic_fetch_add_explicit(&group->comm->requests, 1, memory_order_relaxed);
@@ -143,7 +147,7 @@ static ls_status test(ls_group *group, void *request)
         return status;
     }
     atomic_fetch_sub_explicit(&group->comm->requests, 1, memory_order_relaxed);
-    return status == LS_OK ? LS_OK : fail_of(group, status, error);
+    return status == LS_OK ? LS_OK : fail_of(group, "test", status, error);
 }
 
 ls_status ls__plugin_test(ls_group *group)
@@ -228,7 +232,7 @@ static ls_status alloc_block(ls_group *group, size_t bytes, void **out)
     ls__progress_release(comm);
     if (status != LS_OK) {
         comm->env->release(comm->env, block, sizeof *block);
-        return fail_of(group, status, error);
+        return fail_of(group, "alloc", status, error);
     }
     ls__lock_take(&comm->lock, comm->env);
     ls__list_push_back(&part->blocks, &block->link);

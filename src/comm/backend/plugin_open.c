@@ -96,6 +96,9 @@ static ls_status open_part(const opening *o, hello *mine)
     const ls_status status =
         o->part->plugin->table->open(&spec, mine->address, &o->part->group, mine->text);
     ls__progress_release(comm);
+    if (status > 0) {
+        return ls__user_status(status, "open");
+    }
     return status == LS_OK ? LS_OK : ls__fail(status, "%s", mine->text);
 }
 
@@ -151,6 +154,9 @@ static ls_status connect_part(const opening *o, hello *mine)
         const ls_status status = table->connect(o->part->group, o->addresses, mine->text);
         ls__progress_release(comm);
         if (status != LS_IN_PROGRESS) {
+            if (status > 0) {
+                return ls__user_status(status, "connect");
+            }
             return status == LS_OK ? LS_OK : ls__fail(status, "%s", mine->text);
         }
         const int32_t failed = atomic_load_explicit(&group->failed, memory_order_acquire);

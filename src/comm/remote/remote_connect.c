@@ -257,6 +257,9 @@ static ls_status open_mpi(ls__comm *comm, const ls_backend_transport **table, vo
                                          .timeout_ms = comm->runtime->timeout_ms,
                                          .world_ranks = size};
     const ls_status status = (*table)->open(&world, ls__mpi_requests(size), mpi, error);
+    if (status > 0) {
+        return ls__user_status(status, "ls_init: LOCKSTEP_DATA_PLANE=mpi: open");
+    }
     if (status == LS_OK) {
         return LS_OK;
     }
@@ -281,6 +284,9 @@ static ls_status connect_mpi(ls__comm *comm, const ls_backend_transport *table, 
         if (status == LS_IN_PROGRESS) {
             ls__tcp_sleep(remote->net, env->now_ns(env) + LS__MPI_POLL_MAX_NS);
         }
+    }
+    if (status > 0) {
+        return ls__user_status(status, "ls_init: LOCKSTEP_DATA_PLANE=mpi: connect");
     }
     if (status != LS_OK) {
         return ls__fail(status, "ls_init: LOCKSTEP_DATA_PLANE=mpi: %s", error);

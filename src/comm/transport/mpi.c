@@ -72,18 +72,28 @@ static void set_broken(mpi_transport *self, const char *why)
     }
 }
 
+/* The same for a status of one of the plug-in's functions. */
+static void set_failed(mpi_transport *self, const char *function, ls_status status, const char *why)
+{
+    if (ls__user_status(status, "%s", function) != status) {
+        set_broken(self, ls_error_message());
+    } else if (status != LS_OK) {
+        set_broken(self, why[0] != '\0' ? why : ls_status_name(status));
+    }
+}
+
 /* Posts the receive of a slot again. */
 static void post(mpi_transport *self, int rank, int slot)
 {
-    char error[LS_BACKEND_ERROR_MAX];
+    char error[LS_BACKEND_ERROR_MAX] = "";
     mpi_peer *peer = &self->peer[rank];
     ls__message *message = (ls__message *)(void *)slot_at(peer, slot);
     peer->ended[slot] = false;
     message->bytes = UINT32_MAX; /* so that a receive that ended with no message is found */
-    if (!self->abandoned &&
-        self->with.table->receive(self->with.mpi, rank * 2 * SLOTS + slot, rank,
-                                  slot_at(peer, slot), SLOT_BYTES, error) != LS_OK) {
-        set_broken(self, error);
+    if (!self->abandoned) {
+        const ls_status status = self->with.table->receive(
+            self->with.mpi, rank * 2 * SLOTS + slot, rank, slot_at(peer, slot), SLOT_BYTES, error);
+        set_failed(self, "receive", status, error);
     }
 }
 
@@ -112,7 +122,7 @@ static void mpi_commit(ls__transport *t, int rank)
 {
     mpi_transport *self = of(t);
     mpi_peer *peer = &self->peer[rank];
-    char error[LS_BACKEND_ERROR_MAX];
+    char error[LS_BACKEND_ERROR_MAX] = "";
     if (self->abandoned) {
         self->with.control->commit(self->with.control, rank);
         return;
@@ -125,10 +135,10 @@ static void mpi_commit(ls__transport *t, int rank)
     self->messages++;
     self->bytes += message->bytes;
     ls__plugin_count_call(self->with.calls);
-    if (self->with.table->send(self->with.mpi, rank * 2 * SLOTS + slot, rank, message,
-                               sizeof *message + message->bytes, error) != LS_OK) {
-        set_broken(self, error);
-    }
+    const ls_status status =
+        self->with.table->send(self->with.mpi, rank * 2 * SLOTS + slot, rank, message,
+                               sizeof *message + message->bytes, error);
+    set_failed(self, "send", status, error);
     ls__plugin_count_call(self->with.calls);
 }
 
@@ -187,7 +197,7 @@ static void check_message(mpi_transport *self, int rank, int slot, size_t bytes)
 /* MPI may end requests in any order; messages are taken in theirs. */
 static bool poll_mpi(mpi_transport *self)
 {
-    char error[LS_BACKEND_ERROR_MAX];
+    char error[LS_BACKEND_ERROR_MAX] = "";
     ls__plugin_count_call(self->with.calls);
     const int count = self->with.table->poll(self->with.mpi, self->ended, self->received, error);
     ls__plugin_count_call(self->with.calls);

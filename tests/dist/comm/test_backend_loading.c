@@ -212,6 +212,54 @@ DIST_TEST(a_plug_in_that_cannot_be_used_is_named_with_its_path, 2)
     CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
 }
 
+#define NO_STATUS                                                                                  \
+    "%s returned %d, which is neither LS_OK nor an error; return LS_OK, or a negative ls_status"
+
+static void check_positive(const char *text, const char *what)
+{
+    CHECK_SAYS(text, NO_STATUS);
+    CHECK_CONTAINS(text, what);
+}
+
+/* Functions that open a group. */
+DIST_TEST(a_plug_in_that_returns_a_positive_number_has_failed, 2)
+{
+    check_positive(refusal(LOOP, "positive_describe", LS_ERR_INVALID), "): describe returned 5");
+    check_positive(refusal(LOOP, "positive_open", LS_ERR_INVALID), ": open returned 5");
+    check_positive(refusal(LOOP, "positive_connect", LS_ERR_INVALID), ": connect returned 5");
+}
+
+static ls_status carried(const char *broken, const char *promises)
+{
+    ls_group *group = NULL;
+    void *memory = NULL;
+    float x = 1;
+    setenv("LOOP_PROMISES", promises, 1);
+    CHECK_OK(ls_group_create(ls_world(), LS_OPTIONS(ls_group_options, .backend = LOOP), &group));
+    setenv("LOOP_BROKEN", broken, 1);
+    return strstr(broken, "alloc") != NULL
+               ? ls_group_alloc(group, 64, &memory)
+               : ls_all_reduce(group, &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL);
+}
+
+DIST_TEST(an_operation_whose_start_returns_a_positive_number_has_failed, 2)
+{
+    CHECK(carried("positive_start", "abort") < 0);
+    check_positive(ls_error_message(), "\": start returned 5");
+}
+
+DIST_TEST(an_operation_whose_test_returns_a_positive_number_has_failed, 2)
+{
+    CHECK(carried("positive_test", "abort") < 0);
+    check_positive(ls_error_message(), "\": test returned 5");
+}
+
+DIST_TEST(memory_whose_alloc_returns_a_positive_number_has_failed, 2)
+{
+    CHECK(carried("positive_alloc", "registered") < 0);
+    check_positive(ls_error_message(), "\": alloc returned 5");
+}
+
 DIST_TEST(helper_connect, 2)
 {
     ls_group *group = NULL;
