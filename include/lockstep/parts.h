@@ -91,11 +91,11 @@ LS_API ls_status ls_module_run_stage(ls_module *module, int first, int count,
 
 /* Whether the parts, one after the other, give what ls_forward gives for these inputs (those of
  * ls_forward_many), to the last bit: what a pipeline needs, and cannot see for itself once the
- * model is cut. Both run in evaluation mode and without a graph, and change nothing. Call it in a
- * test, or before ls_pipeline_new; with LOCKSTEP_CHECK=strict a pipeline's first step calls it with
- * its first micro-batch, on the ranks that have all inputs of the module. LS_ERR_MISMATCH names the
- * first element that differs, or both shapes; LS_ERR_STATE: ls_module_keep_parts has freed some
- * parts. */
+ * model is cut. A part that calls a module that it does not declare is LS_ERR_STATE. Both run in
+ * evaluation mode and without a graph, and change nothing. Call it in a test, or before
+ * ls_pipeline_new; with LOCKSTEP_CHECK=strict a pipeline's first step calls it with its first
+ * micro-batch, on the ranks that have all inputs of the module. LS_ERR_MISMATCH names the first
+ * element that differs, or both shapes; LS_ERR_STATE: ls_module_keep_parts has freed some parts. */
 LS_API ls_status ls_module_check_parts(ls_module *module, ls_tensor *const *inputs,
                                        int input_count);
 
@@ -103,7 +103,10 @@ LS_API ls_status ls_module_check_parts(ls_module *module, ls_tensor *const *inpu
  * use; the rest keeps its names ("blocks.3.qkv.weight"), so optimizers, ls_ddp_new and checkpoints
  * of a stage work on just these. From then on only these parts can be run, and ls_forward is
  * LS_ERR_STATE. The parts keep their numbers. Call it before the model is wrapped or has an
- * optimizer. */
+ * optimizer. A part that uses what it does not declare fails: with the module's name and
+ * LS_ERR_STATE where it calls a freed module, with LS_ERR_STALE where it reads a freed parameter
+ * or buffer. Your structs of freed modules stay in memory; what the `free` of their class has
+ * freed does not. */
 LS_API ls_status ls_module_keep_parts(ls_module *module, const int *parts, int count);
 
 /* Parts of equal numbers, up to one: stage s of `stages` is parts *first … *first+*count-1, none of

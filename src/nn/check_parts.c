@@ -1,4 +1,5 @@
-/* Whether the parts of a module compute what its forward computes. Both run in evaluation mode and
+/* Whether the parts of a module compute what its forward computes, each with the modules that it
+ * declares: in a pipeline the others may be freed. Both run in evaluation mode and
  * without a graph, so that masks are not drawn and running statistics stay as they are. */
 #include <string.h>
 
@@ -34,7 +35,7 @@ static ls_status run_parts(ls_module *module, int parts, ls_tensor *const *input
         const int number = -1 - edges.in[i]; /* LS_PART_INPUT */
         in[i] = number < input_count ? inputs[number] : NULL;
     }
-    return ls_module_run_stage(module, 0, parts, in, edges.in_count, out, 1);
+    return ls__parts_run_apart(module, in, edges.in_count, out);
 }
 
 /* The first element that differs in its bits; -1: none. */

@@ -1,5 +1,6 @@
 /* Freeing what a stage does not use. Entries that its parts use are marked from the root down, and
- * the rest of the tree is taken apart. A tensor that a kept entry shares stays. */
+ * the rest of the tree is taken apart. A tensor that a kept entry shares stays. A part may use what
+ * it does not declare: of modules enough stays to say so. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,7 +125,7 @@ static void prune(ls_module *module, ls_module *root, bool aside)
         ls__entry *at = &e->list[i];
         if (at->mark == LS__MARK_NONE) {
             if (e->whole == NULL) {
-                ls__module_drop(at, keeps, root);
+                ls__module_retire(at, root, keeps);
             }
             continue;
         }
@@ -167,6 +168,31 @@ void ls__parts_bring_back(ls_module *module)
     }
     parts->cut = false;
     parts->entries = ls__module_entry_count(module);
+}
+
+static void withhold_unmarked(ls_module *module)
+{
+    for (int i = 0; i < module->entries->count; i++) {
+        ls__entry *at = &module->entries->list[i];
+        if (at->kind != LS__ENTRY_CHILD || at->mark == LS__MARK_WHOLE) {
+            continue;
+        }
+        if (at->mark == LS__MARK_NONE) {
+            ls__module_withhold(at->child, true);
+        } else {
+            withhold_unmarked(at->child);
+        }
+    }
+}
+
+ls_status ls__part_withhold_others(const ls_parts *parts, int part)
+{
+    clear_marks(parts->self);
+    LS_TRY(mark_part(parts, &parts->list[part]));
+    if (parts->list[part].module != parts->self) {
+        withhold_unmarked(parts->self);
+    }
+    return LS_OK;
 }
 
 ls_status ls__part_uses(ls_module *module, int part, const ls_param *params, int count, bool *uses)

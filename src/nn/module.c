@@ -21,6 +21,8 @@
 #include "nn/parts.h"
 #include "tensor/fill.h"
 
+#define WITHHELD_PATH_MAX 512
+
 /* ---- building ----------------------------------------------------------------------------- */
 
 /* Classes come from programs that may have been built against another header. All members of this
@@ -93,6 +95,39 @@ void *ls_module_new(size_t bytes, const ls_module_class *cls)
     return module;
 }
 
+bool ls__module_path_below(const ls_module *root, const ls_module *module, char *out, size_t bytes)
+{
+    if (module == root) {
+        out[0] = '\0';
+        return true;
+    }
+    const ls_module *parent = module->entries->parent;
+    if (parent == NULL || !ls__module_path_below(root, parent, out, bytes)) {
+        return false;
+    }
+    const size_t length = strlen(out);
+    const int more = snprintf(out + length, bytes - length, "%s%s", length > 0 ? "." : "",
+                              module->entries->name);
+    return more >= 0 && (size_t)more < bytes - length;
+}
+
+/* A path that does not fit is the last name. */
+static ls_status fail_withheld(const ls_module *module)
+{
+    char path[WITHHELD_PATH_MAX];
+    const ls_module *root = module;
+    while (root->entries->parent != NULL) {
+        root = root->entries->parent;
+    }
+    if (!ls__module_path_below(root, module, path, sizeof path)) {
+        (void)snprintf(path, sizeof path, "%s", module->entries->name);
+    }
+    return ls__fail(LS_ERR_STATE,
+                    "module \"%s\": no part that runs here declares it, and ls_module_keep_parts "
+                    "frees such modules; add \"%s\" to the uses of the part that calls it",
+                    path, path);
+}
+
 /* The root has no parent that could have given it a name. */
 const char *ls__module_name(const ls_module *module)
 {
@@ -119,6 +154,9 @@ ls_status ls_module_status(const ls_module *module)
                    ? ls__self.status /* its constructor's, most likely */
                    : ls__fail(LS_ERR_INVALID, "module: the module is NULL; check what its "
                                               "constructor returned");
+    }
+    if (module->entries->withheld) {
+        return fail_withheld(module);
     }
     if (module->status < 0) {
         const char *message = module->entries->message;
@@ -419,6 +457,11 @@ static void free_memory(ls_module *module)
     ls__items_free(e->cache);
     ls__module_hooks_free(module);
     ls__parts_free(e->parts);
+    while (e->retired != NULL) {
+        ls_module *first = e->retired;
+        e->retired = first->entries->next;
+        free_memory(first);
+    }
     free(e->message);
     free(e->names.slot);
     free(e->list);
@@ -481,7 +524,20 @@ void ls_module_free(ls_module *module)
     free_memory(module);
 }
 
-void ls__module_drop(ls__entry *entry, bool (*keeps)(void *arg, const ls_tensor *tensor), void *arg)
+/* The recursion is bounded by LS__MODULE_DEPTH_MAX. */
+void ls__module_withhold(ls_module *module, bool withheld)
+{
+    module->entries->withheld = withheld;
+    for (int i = 0; i < module->entries->count; i++) {
+        const ls__entry *at = &module->entries->list[i];
+        if (at->kind == LS__ENTRY_CHILD) {
+            ls__module_withhold(at->child, withheld);
+        }
+    }
+}
+
+void ls__module_retire(ls__entry *entry, ls_module *root,
+                       bool (*keeps)(void *root, const ls_tensor *tensor))
 {
     ls_module *child = entry->child;
     int count = 1;
@@ -491,13 +547,15 @@ void ls__module_drop(ls__entry *entry, bool (*keeps)(void *arg, const ls_tensor 
         free_resources(child);
     }
     for (int i = 0; i < count; i++) {
-        if (!keeps(arg, items[i].value)) {
+        if (!keeps(root, items[i].value)) {
             ls__fill_disown(items[i].value);
             ls_free(items[i].value);
         }
     }
     if (child != NULL) {
-        free_memory(child);
+        ls__module_withhold(child, true);
+        child->entries->next = root->entries->retired;
+        root->entries->retired = child;
     }
 }
 

@@ -57,6 +57,9 @@ struct ls__module_entries {
     ls__draw_place draws;   /* what its forward draws; its path names its parameters' streams */
     bool has_tensors;       /* it was made in a runtime */
     bool former_training;   /* its mode before check_parts.c */
+    bool withheld;          /* ls_module_status fails: see ls__module_withhold */
+    ls_module *retired;     /* of a root: the modules that ls__module_retire has emptied, … */
+    ls_module *next;        /* … each with the next one */
     ls__runtime_guest guest;
 };
 
@@ -77,14 +80,22 @@ void ls__module_index(ls_module *module);
 /* All entries of the tree; a changed number means that it has grown. */
 int ls__module_entry_count(const ls_module *module);
 bool ls__is_sequential(const ls_module *module); /* whether ls_sequential_new made it */
-/* Frees what an entry holds, but for tensors of which `keeps` is true. The entry is then void. */
-void ls__module_drop(ls__entry *entry, bool (*keeps)(void *arg, const ls_tensor *tensor),
-                     void *arg);
+/* Frees what an entry holds, but for tensors of which `keeps` is true. The entry is then void. The
+ * memory of its modules, to which structs of the user still point, lives as long as `root`; they
+ * are withheld. */
+void ls__module_retire(ls__entry *entry, ls_module *root,
+                       bool (*keeps)(void *root, const ls_tensor *tensor));
+/* From now on the module and all below it are errors where they are used, or no longer. */
+void ls__module_withhold(ls_module *module, bool withheld);
 /* Calls body(arg, outputs) as a forward of `module`: in its activity, draws and errors. */
 ls_status ls__module_within(ls_module *module, ls_status (*body)(void *arg, ls_tensor **outputs),
                             void *arg, ls_tensor **outputs, int output_count);
 
 void ls__items_free(ls__item_list *list); /* and the older ones; NULL is allowed */
+
+/* The module's names from below `root` on, with dots. False: it is not below it, or they do not
+ * fit. */
+bool ls__module_path_below(const ls_module *root, const ls_module *module, char *out, size_t bytes);
 
 /* The name under which its parent knows it; its class' name for a root. */
 const char *ls__module_name(const ls_module *module);

@@ -2,7 +2,6 @@
  * the module. */
 #include "nn/parts.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,23 +17,6 @@ static void keep_error(ls_parts *parts, ls_status status)
         parts->status = status;
         parts->message = strdup(ls_error_message());
     }
-}
-
-/* The module's names from below `root` on, with dots. False: it is not below it. */
-static bool path_below(const ls_module *root, const ls_module *module, char *out, size_t bytes)
-{
-    if (module == root) {
-        out[0] = '\0';
-        return true;
-    }
-    const ls_module *parent = module->entries->parent;
-    if (parent == NULL || !path_below(root, parent, out, bytes)) {
-        return false;
-    }
-    const size_t length = strlen(out);
-    const int more = snprintf(out + length, bytes - length, "%s%s", length > 0 ? "." : "",
-                              module->entries->name);
-    return more >= 0 && (size_t)more < bytes - length;
 }
 
 static ls_status check_kind(const ls_parts *parts, const ls_part *part, const char *name)
@@ -124,7 +106,8 @@ int ls_parts_add(ls_parts *parts, const ls_part *part)
                                    parts->self->cls->name, part->size));
         return -1;
     }
-    if (part->module != NULL && !path_below(parts->self, part->module, path, sizeof path)) {
+    if (part->module != NULL &&
+        !ls__module_path_below(parts->self, part->module, path, sizeof path)) {
         keep_error(parts,
                    ls__fail(LS_ERR_INVALID, "parts of %s: the module of part %d is not below it",
                             parts->self->cls->name, parts->count));

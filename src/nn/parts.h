@@ -35,11 +35,16 @@ ls_status ls__parts_check(const ls_parts *parts, const char *call, int first, in
 char *ls__parts_print(ls_module *module);
 /* uses[i] becomes whether the part uses parameter i of ls_module_params. */
 ls_status ls__part_uses(ls_module *module, int part, const ls_param *params, int count, bool *uses);
+/* Modules that the part does not declare are withheld (nn/module.h) until ls__module_withhold. */
+ls_status ls__part_withhold_others(const ls_parts *parts, int part);
 /* As ls_module_keep_parts, but nothing is freed before ls__parts_keep. Meanwhile
  * ls__parts_bring_back makes the module whole again, also below a wrapper. */
 ls_status ls__parts_set_aside(ls_module *module, const int *list, int count);
 void ls__parts_bring_back(ls_module *module);
 ls_status ls__parts_keep(ls_module *module, const int *list, int count);
+/* Runs all parts as ls_module_run_stage does, each with only the modules that it declares. */
+ls_status ls__parts_run_apart(ls_module *module, ls_tensor *const *inputs, int input_count,
+                              ls_tensor **out);
 /* A value's elements row-major as they lie in memory, detached: kernels may add in another order in
  * another layout, so a channels-last one is [N,H,W,C] then. And back to [N,C,H,W]. */
 ls_tensor *ls__part_elements(ls_tensor *value, bool *channels_last);

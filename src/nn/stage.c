@@ -73,6 +73,7 @@ typedef struct stage {
     int first, count;
     const ls_stage_edges *edges;
     ls_tensor *const *inputs;
+    bool apart; /* each part has only the modules that it declares */
 } stage;
 
 /* A value is an input of the stage or a result of one of its parts. */
@@ -122,8 +123,14 @@ static ls_status run_parts(void *stage_of, ls_tensor **outputs)
     ls_tensor *results[LS__PARTS_MAX];
     for (int p = 0; p < s->count; p++) {
         const ls__module_part *part = &s->parts->list[s->first + p];
+        if (s->apart) {
+            LS_TRY(ls__part_withhold_others(s->parts, s->first + p));
+        }
         const ls__user_call user = ls__user_call_begin();
         results[p] = run_part(s, results, part);
+        if (s->apart) {
+            ls__module_withhold(s->parts->self, false);
+        }
         LS_TRY(check_result(s, part, &user, results[p]));
     }
     for (int i = 0; i < s->edges->out_count; i++) {
@@ -154,16 +161,29 @@ static ls_status run_stage(ls_module *module, stage *s, int input_count, ls_tens
     return ls__module_within(s->parts->self, run_parts, s, outputs, output_count);
 }
 
-ls_status ls_module_run_stage(ls_module *module, int first, int count, ls_tensor *const *inputs,
-                              int input_count, ls_tensor **outputs, int output_count)
+static ls_status check_and_run(ls_module *module, stage *s, int input_count, ls_tensor **outputs,
+                               int output_count)
 {
-    stage s = {.first = first, .count = count, .inputs = inputs};
-    LS_TRY(ls__arrays_check("ls_module_run_stage", inputs, input_count, outputs, output_count));
-    const ls_status status = run_stage(module, &s, input_count, outputs, output_count);
+    LS_TRY(ls__arrays_check("ls_module_run_stage", s->inputs, input_count, outputs, output_count));
+    const ls_status status = run_stage(module, s, input_count, outputs, output_count);
     if (status < 0) {
         ls__arrays_poison(outputs, output_count);
     }
     return status;
+}
+
+ls_status ls_module_run_stage(ls_module *module, int first, int count, ls_tensor *const *inputs,
+                              int input_count, ls_tensor **outputs, int output_count)
+{
+    stage s = {.first = first, .count = count, .inputs = inputs};
+    return check_and_run(module, &s, input_count, outputs, output_count);
+}
+
+ls_status ls__parts_run_apart(ls_module *module, ls_tensor *const *inputs, int input_count,
+                              ls_tensor **out)
+{
+    stage s = {.count = ls_module_part_count(module), .inputs = inputs, .apart = true};
+    return check_and_run(module, &s, input_count, out, 1);
 }
 
 /* ---- cutting ------------------------------------------------------------------------------ */

@@ -211,9 +211,9 @@ static void crooked_parts(ls_module *m, ls_parts *parts) /* without the relu */
 static const ls_module_class crooked_class =
     LS_MODULE_CLASS(.name = "crooked", .forward = crooked_forward, .parts = crooked_parts);
 
-static ls_module *make_crooked(void)
+static ls_module *make_of(const ls_module_class *cls)
 {
-    crooked *self = ls_module_new(sizeof *self, &crooked_class);
+    crooked *self = ls_module_new(sizeof *self, cls);
     self->first = ls_module_add(&self->base, "first", ls_linear_new(4, 6, NULL));
     self->second = ls_module_add(&self->base, "second", ls_linear_new(6, 3, NULL));
     return &self->base;
@@ -235,7 +235,7 @@ static ls_status train_crooked(ls_module *net, ls_pipeline *pipe)
 DIST_TEST(crooked_parts_are_found_on_the_first_strict_step, 2)
 {
     for (int strict = 0; strict < 2; strict++) {
-        ls_module *net = make_crooked();
+        ls_module *net = make_of(&crooked_class);
         ls_pipeline *pipe = NULL;
         ls_world()->comm->strict = strict != 0;
         CHECK_OK(ls_pipeline_new(net, ls_world(),
@@ -246,6 +246,37 @@ DIST_TEST(crooked_parts_are_found_on_the_first_strict_step, 2)
             CHECK_CONTAINS(ls_error_message(), "forward of the crooked and its parts differ");
         }
         CHECK_INT(ls_module_param_count(net), 2);
+        (void)ls_pipeline_free(pipe);
+        ls_module_free(net);
+    }
+    ls_world()->comm->strict = false;
+}
+
+static ls_tensor *careless_head(ls_module *m, ls_tensor *const *x)
+{
+    return ls_forward(((crooked *)m)->second, ls_relu(x[0]));
+}
+
+static void careless_parts(ls_module *m, ls_parts *parts) /* the head does not declare "second" */
+{
+    ls_parts_add(parts, &LS_PART(.module = ((crooked *)m)->first));
+    ls_parts_add(parts, &LS_PART(.name = "head", .run = careless_head, .uses = ""));
+}
+
+static const ls_module_class careless_class =
+    LS_MODULE_CLASS(.name = "careless", .forward = crooked_forward, .parts = careless_parts);
+
+DIST_TEST(a_part_that_uses_a_freed_module_is_named, 2)
+{
+    for (int strict = 0; strict < 2; strict++) {
+        ls_module *net = make_of(&careless_class);
+        ls_pipeline *pipe = NULL;
+        ls_world()->comm->strict = strict != 0;
+        CHECK_OK(ls_pipeline_new(net, ls_world(),
+                                 LS_OPTIONS(ls_pipeline_options, .micro_batches = MICRO), &pipe));
+        CHECK(train_crooked(net, pipe) < 0);
+        CHECK_CONTAINS(ls_error_message(), "part \"head\" of the careless");
+        CHECK_CONTAINS(ls_error_message(), "add \"second\" to the uses");
         (void)ls_pipeline_free(pipe);
         ls_module_free(net);
     }

@@ -571,4 +571,101 @@ TEST(parts_that_do_not_compute_what_forward_computes_are_found)
     CHECK_OK(ls_finalize());
 }
 
+/* ---- parts that use what they do not declare ------------------------------------------------ */
+
+typedef struct careless {
+    ls_module base;
+    ls_module *first, *inner, *second; /* inner: a child of `deep` */
+    ls_tensor *bias;
+} careless;
+
+static const char *declared; /* by the second part */
+
+static ls_tensor *careless_first(ls_module *m, ls_tensor *const *x)
+{
+    return ls_forward(((careless *)m)->first, x[0]);
+}
+
+static ls_tensor *careless_second(ls_module *m, ls_tensor *const *x)
+{
+    careless *self = (careless *)m;
+    ls_tensor *y = ls_forward(self->second, ls_forward(self->inner, x[0]));
+    return self->bias != NULL ? ls_add(y, self->bias) : y;
+}
+
+static ls_tensor *careless_forward(ls_module *m, ls_tensor *x)
+{
+    ls_tensor *y = careless_first(m, &x);
+    return careless_second(m, &y);
+}
+
+static void careless_parts(ls_module *m, ls_parts *parts)
+{
+    (void)m;
+    ls_parts_add(parts, &LS_PART(.name = "pa", .run = careless_first, .uses = "first"));
+    ls_parts_add(parts, &LS_PART(.name = "pb", .run = careless_second, .uses = declared));
+}
+
+static const ls_module_class careless_class =
+    LS_MODULE_CLASS(.name = "careless", .forward = careless_forward, .parts = careless_parts);
+
+static ls_module *make_careless(const char *uses, bool with_bias)
+{
+    ls_module *list[] = {ls_linear_new(6, 6, NULL), ls_relu_new()};
+    careless *self = ls_module_new(sizeof *self, &careless_class);
+    self->first = ls_module_add(&self->base, "first", ls_linear_new(48, 6, NULL));
+    self->inner = list[0];
+    ls_module_add(&self->base, "deep", ls_sequential_new(list, 2));
+    self->second = ls_module_add(&self->base, "second", ls_linear_new(6, 4, NULL));
+    if (with_bias) {
+        self->bias = ls_module_add_param(&self->base, "bias", ls_ones(LS_SHAPE(4), LS_FLOAT32));
+    }
+    declared = uses;
+    return &self->base;
+}
+
+static void check_message(const char *missing)
+{
+    char want[96];
+    snprintf(want, sizeof want, "module \"%s\": ", missing);
+    CHECK_SAYS(ls_error_message(),
+               "module \"%s\": no part that runs here declares it, and ls_module_keep_parts frees "
+               "such modules; add \"%s\" to the uses of the part that calls it");
+    CHECK_CONTAINS(ls_error_message(), want);
+    CHECK_CONTAINS(ls_error_message(), "part \"pb\" of the careless");
+}
+
+static void check_undeclared(const char *uses, const char *missing)
+{
+    ls_tensor *x = input_of(ROWS, 0), *h = ls_ones(LS_SHAPE(2, 6), LS_FLOAT32), *y = NULL;
+    ls_module *net = make_careless(uses, false);
+    CHECK_STATUS(ls_module_check_parts(net, &x, 1), LS_ERR_STATE);
+    check_message(missing);
+    CHECK_OK(ls_tensor_status(ls_forward(net, x))); /* nothing is withheld any more */
+    CHECK_OK(ls_module_keep_parts(net, (int[]){1}, 1));
+    CHECK_STATUS(ls_module_run_stage(net, 1, 1, &h, 1, &y, 1), LS_ERR_STATE);
+    check_message(missing);
+    ls_module_free(net);
+}
+
+TEST(a_part_that_uses_a_module_it_does_not_declare_is_an_error)
+{
+    CHECK_OK(ls_init(NULL));
+    LS_SCOPE;
+    check_undeclared("deep", "second");
+    check_undeclared("second", "deep.0");
+    ls_tensor *x = input_of(ROWS, 0), *h = ls_ones(LS_SHAPE(2, 6), LS_FLOAT32), *y = NULL;
+    ls_module *net = make_careless("deep.0 second", false);
+    CHECK_OK(ls_module_check_parts(net, &x, 1));
+    CHECK_OK(ls_module_keep_parts(net, (int[]){1}, 1));
+    CHECK_OK(ls_module_run_stage(net, 1, 1, &h, 1, &y, 1));
+    ls_module_free(net);
+    net = make_careless("deep second", true); /* a parameter */
+    CHECK_OK(ls_module_keep_parts(net, (int[]){1}, 1));
+    CHECK_STATUS(ls_module_run_stage(net, 1, 1, &h, 1, &y, 1), LS_ERR_STALE);
+    CHECK_CONTAINS(ls_error_message(), "part \"pb\" of the careless");
+    ls_module_free(net);
+    CHECK_OK(ls_finalize());
+}
+
 TEST_MAIN
