@@ -83,8 +83,9 @@ static void warn_late(ls__agent_thread *t)
 {
     char missing[128];
     missing_text(t, missing, sizeof missing);
-    LS__WARN("ls_init: %s: waiting for local rank %s of this host (%s)", t->detected.why, missing,
-             t->detected.launcher);
+    LS__WARN("ls_init: %s: waiting for local rank %s of this host (%s); LOCKSTEP_LAUNCHER=none "
+             "runs alone",
+             t->detected.why, missing, t->detected.launcher);
     t->warn_ns = ls__deadline_after(t->host.env, LS__GATHER_WARN_MS);
 }
 
@@ -306,6 +307,18 @@ static void begin(ls__agent_thread *t)
     t->phase = LS__AGENT_RUNNING;
 }
 
+/* Other hosts are looked for because variables say so, and these may be left from another job. */
+static void give_up_hosts(ls__agent_thread *t, ls_status status, const char *why)
+{
+    char text[LS__LOCAL_TEXT];
+    snprintf(
+        text, sizeof text,
+        "%.500s. %s, so %d ranks on other hosts are expected (%s); if these variables are left "
+        "from another job, unset them, or set LOCKSTEP_LAUNCHER=none to run alone",
+        why, t->detected.why, t->detected.size - t->detected.local_size, t->detected.launcher);
+    give_up(t, status, text);
+}
+
 /* All ranks of this host have joined. The name is released at once, for the next job. */
 static void local_ranks_complete(ls__agent_thread *t)
 {
@@ -316,6 +329,10 @@ static void local_ranks_complete(ls__agent_thread *t)
         return;
     }
     ls_status status = open_nodes(t);
+    if (status == LS_ERR_SYSTEM || status == LS_ERR_TIMEOUT) { /* the place is not reachable */
+        give_up_hosts(t, status, ls_error_message());
+        return;
+    }
     if (status < 0) {
         give_up(t, status, ls_error_message());
         return;
@@ -329,7 +346,11 @@ static void check_hosts(ls__agent_thread *t)
     char text[LS__LOCAL_TEXT];
     if (ls__nodes_state_of(t->host.nodes) == LS__NODES_FAILED) {
         snprintf(text, sizeof text, "ls_init: %s", ls__nodes_error(t->host.nodes));
-        give_up(t, LS_ERR_PEER, text);
+        if (t->host.env->now_ns(t->host.env) >= t->deadline_ns) {
+            give_up_hosts(t, LS_ERR_PEER, text);
+        } else {
+            give_up(t, LS_ERR_PEER, text);
+        }
     } else if (ls__nodes_state_of(t->host.nodes) == LS__NODES_RUNNING) {
         begin(t);
     }

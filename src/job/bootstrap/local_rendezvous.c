@@ -12,9 +12,11 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "job/name_folder.h"
 
-#define RETRY_MS 10 /* between two attempts to connect */
+#define RETRY_MS 10  /* between two attempts to connect */
+#define WARN_MS 5000 /* between two warnings that local rank 0 is missing */
 /* Local rank 0, whose deadline is the same, needs a moment more to name the missing ranks. */
 #define MORE_MS 3000
 
@@ -83,6 +85,15 @@ static ls_status fail_no_agent(const ls__detected *detected)
                     detected->local_rank, detected->local_size);
 }
 
+/* The variables may be left from another job, so a user need not wait for the deadline to see
+ * them. */
+static void warn_no_agent(const ls__detected *detected)
+{
+    LS__WARN("ls_init: %s, so this is local rank %d of %d (%s): waiting for local rank 0 of this "
+             "host; LOCKSTEP_LAUNCHER=none runs alone",
+             detected->why, detected->local_rank, detected->local_size, detected->launcher);
+}
+
 /* One attempt. LS_IN_PROGRESS: no agent listens there, or it has gone; any other failure is the
  * agent's refusal and final. The secret is erased from the stack. */
 static ls_status try_once(const ls__env *env, const ls__detected *detected, const char *name,
@@ -117,6 +128,7 @@ ls_status ls__local_join(const ls__env *env, const ls__detected *detected, uint6
     const uint64_t last = deadline_ns < LS__NEVER - MORE_MS * 1000000ull
                               ? deadline_ns + MORE_MS * 1000000ull
                               : LS__NEVER;
+    uint64_t warn_ns = ls__deadline_after(env, WARN_MS);
     ls__local_name(detected, name, sizeof name);
     for (;;) {
         ls_status status = try_once(env, detected, name, last, out);
@@ -125,6 +137,10 @@ ls_status ls__local_join(const ls__env *env, const ls__detected *detected, uint6
         }
         if (env->now_ns(env) >= deadline_ns) {
             return fail_no_agent(detected);
+        }
+        if (env->now_ns(env) >= warn_ns) {
+            warn_no_agent(detected);
+            warn_ns = ls__deadline_after(env, WARN_MS);
         }
         env->sleep_until(env, ls__deadline_after(env, RETRY_MS));
     }

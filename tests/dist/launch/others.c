@@ -305,7 +305,24 @@ TEST(ranks_that_do_not_come_are_named)
           "local rank 0 of this host did not start its agent", 1);
     check("RANK=0 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$P LOCKSTEP_TIMEOUT=6 "
           "$E/01_hello_all_reduce 2>&1",
-          SAYS("ls_init: %s: waiting for local rank %s of this host (%s)"), 1);
+          SAYS("ls_init: %s: waiting for local rank %s of this host (%s); LOCKSTEP_LAUNCHER=none "
+               "runs alone"),
+          1);
+    check("RANK=1 WORLD_SIZE=2 LOCKSTEP_TIMEOUT=6 $E/01_hello_all_reduce 2>&1",
+          SAYS("ls_init: %s, so this is local rank %d of %d (%s): waiting for local rank 0 of this "
+               "host; LOCKSTEP_LAUNCHER=none runs alone"),
+          1);
+}
+
+TEST(variables_left_from_a_job_of_other_hosts_are_named)
+{
+    check("export RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 LOCKSTEP_TIMEOUT=1\n"
+          "for h in 127.0.0.9 no-such-host.invalid; do MASTER_ADDR=$h MASTER_PORT=$P "
+          "$E/01_hello_all_reduce 2>&1; done",
+          SAYS("%.500s. %s, so %d ranks on other hosts are expected (%s); if these variables are "
+               "left from "
+               "another job, unset them, or set LOCKSTEP_LAUNCHER=none to run alone"),
+          2);
 }
 
 /* Whichever process of rank 1 comes second is refused. */
