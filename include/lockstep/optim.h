@@ -67,9 +67,10 @@ LS_DEFAULTS_FUNCTION(optim_group)
  * `select` is called once for each parameter of the optimizer, with `arg`, during this call only.
  * Parameters in no group have the optimizer's settings. LS_ERR_STATE after the first step, or if a
  * parameter is in a group already; LS_ERR_INVALID if no parameter is selected, or for an option out
- * of range; in both cases nothing changes. Add the same groups on all ranks, and before a
- * checkpoint is loaded: it contains the groups' settings, not their parameters. A checkpoint
- * without groups, of an older version, leaves the settings of the groups as they are. */
+ * of range; in both cases nothing changes. Add the same groups on all ranks (stages of a pipeline:
+ * those whose parameters they have, see ls_pipeline_backward), and before a checkpoint is loaded:
+ * it contains the groups' settings, not their parameters. A checkpoint without groups, of an older
+ * version, leaves the settings of the groups as they are. */
 LS_API ls_status ls_optim_add_group(ls_optim *optim, ls_select_fn select, void *arg,
                                     const ls_optim_group_options *options);
 

@@ -127,7 +127,9 @@ LS_API ls_status ls_pipeline_set_optim(ls_pipeline *pipeline, ls_optim *optim);
  * differ: in the first call the seed, samplers, loaders and optimizers (a stage may lack some of
  * them; the order of the others counts); at the end of each call learning rates, numbers of
  * optimizer steps, clipping and autocast. Give a part of the model another rate with the lr_scale
- * of ls_optim_add_group. */
+ * of ls_optim_add_group. A stage that has none of a group's parameters does not add the group
+ * (LS_ERR_INVALID); some stage must add all of the groups, and those of the others must be its
+ * first ones, in the same order, as a checkpoint names groups by their numbers. */
 LS_API ls_status ls_pipeline_backward(ls_pipeline *pipeline, ls_module *net,
                                       const ls_micro_batch *micro, double *losses);
 

@@ -4,7 +4,10 @@
 #include "test.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "comm/group/group.h"
 
@@ -281,6 +284,76 @@ DIST_TEST(a_part_that_uses_a_freed_module_is_named, 2)
         ls_module_free(net);
     }
     ls_world()->comm->strict = false;
+}
+
+/* ---- groups of an optimizer ---------------------------------------------------------------- */
+
+static bool is_named(void *arg, const char *name, const ls_tensor *param)
+{
+    (void)param;
+    return strcmp(name, arg) == 0;
+}
+
+/* `scales` are the groups of this stage: the first one of its weight, the second of its bias. */
+static ls_status step_and_save(const double *scales)
+{
+    char folder[64], name[16], command[96];
+    snprintf(folder, sizeof folder, "/tmp/lockstep-groups-%d", (int)getppid());
+    ls_module *net = make_of(&crooked_class);
+    ls_pipeline *pipe = NULL;
+    ls_checkpoint *c = NULL;
+    CHECK_OK(ls_pipeline_new(net, ls_world(),
+                             LS_OPTIONS(ls_pipeline_options, .micro_batches = MICRO), &pipe));
+    ls_optim *optim = ls_sgd_new(net, NULL);
+    for (int i = 0; i < 2 && scales[i] > 0; i++) {
+        snprintf(name, sizeof name, "%s.%s", ls_rank() == 0 ? "first" : "second",
+                 i == 0 ? "weight" : "bias");
+        CHECK_OK(ls_optim_add_group(optim, is_named, name,
+                                    LS_OPTIONS(ls_optim_group_options, .lr_scale = scales[i])));
+    }
+    ls_status status = train_crooked(net, pipe);
+    if (status == LS_OK) {
+        CHECK_OK(ls_optim_step(optim));
+        CHECK_OK(ls_checkpoint_new(folder, ls_world(), NULL, &c));
+        status = ls_checkpoint_save(
+            c, 1, (ls_checkpoint_item[]){LS_ITEM("model", net), LS_ITEM("optim", optim)}, 2);
+        CHECK_OK(ls_checkpoint_wait(c));
+        CHECK_OK(ls_checkpoint_free(c));
+    }
+    char message[400];
+    snprintf(message, sizeof message, "%.399s", ls_error_message());
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    test_output removed = test_run(command, 30);
+    CHECK_INT(removed.status, 0);
+    free(removed.text);
+    ls_optim_free(optim);
+    (void)ls_pipeline_free(pipe);
+    ls_module_free(net);
+    return status < 0 ? ls_fail(status, "%s", message) : LS_OK;
+}
+
+DIST_TEST(a_stage_adds_the_groups_whose_parameters_it_has, 2)
+{
+    CHECK_OK(step_and_save(ls_rank() == 0 ? (double[]){0} : (double[]){2, 3}));
+}
+
+DIST_TEST(a_stage_adds_the_first_groups_of_another, 2)
+{
+    CHECK_OK(step_and_save(ls_rank() == 0 ? (double[]){2, 3} : (double[]){2, 0}));
+}
+
+DIST_TEST(stages_that_each_have_a_group_of_their_own_are_refused, 2)
+{
+    CHECK_STATUS(step_and_save(ls_rank() == 0 ? (double[]){2, 0} : (double[]){3, 0}),
+                 LS_ERR_MISMATCH);
+}
+
+DIST_TEST(a_group_that_has_another_number_on_another_stage_cannot_be_saved, 2)
+{
+    CHECK_STATUS(step_and_save(ls_rank() == 0 ? (double[]){2, 3} : (double[]){3, 0}),
+                 LS_ERR_MISMATCH);
+    CHECK_CONTAINS(ls_error_message(), "group.1.lr_scale");
 }
 
 /* The other stages' parts are there for the check, and nothing else sees them. */
