@@ -346,7 +346,8 @@ static void check_hosts(ls__agent_thread *t)
     char text[LS__LOCAL_TEXT];
     if (ls__nodes_state_of(t->host.nodes) == LS__NODES_FAILED) {
         snprintf(text, sizeof text, "ls_init: %s", ls__nodes_error(t->host.nodes));
-        if (t->host.env->now_ns(t->host.env) >= t->deadline_ns) {
+        /* its own deadline is this one in whole milliseconds */
+        if (ls__time_left_ms(t->host.env, t->deadline_ns) <= 1) {
             give_up_hosts(t, LS_ERR_PEER, text);
         } else {
             give_up(t, LS_ERR_PEER, text);
