@@ -29,7 +29,7 @@ typedef struct ls__bench_profile {
     uint64_t first_node;
 } ls__bench_profile;
 
-/* Meters this thread until ls__bench_profile_stop. False: there is no memory. */
+/* Meters this thread until ls__bench_profile_stop. Returns false when out of memory. */
 bool ls__bench_profile_start(ls__bench_profile *profile, const ls__env *env);
 void ls__bench_profile_stop(ls__bench_profile *profile);
 /* A step begins: the nodes of the one before are gone. */
