@@ -231,11 +231,11 @@ def begin_group(rank, size, options):
 
 
 def spawn(worker, size, options):
-    """Runs worker(rank, size, options) in processes of their own."""
+    """Runs worker(rank, size, options) in processes of their own: forks, which need not import PyTorch again."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(found.getsockname()[1]))
-    mp.spawn(worker, (size, options), size)
+    mp.start_processes(worker, (size, options), size, start_method="fork")
 
 
 def numbers(kind):

@@ -225,6 +225,7 @@ static ls_status loop_start(void *group, const ls_backend_operation *op, void **
     q->number = queue == 0 ? ++g->begun : 0;
     *out = q;
     loop_push(g, queue, q);
+    atomic_fetch_add(&loop_counters.started, 1);
     return LS_OK;
 }
 

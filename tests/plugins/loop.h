@@ -85,6 +85,7 @@ typedef struct loop_group {
 
 /* What a test may look at: dlsym(plug-in, "loop_counters"). */
 typedef struct loop_counts {
+    _Atomic int started;     /* operations */
     int allocated;           /* blocks that were not freed */
     int aborted;             /* calls of `abort` */
     const ls_stream *stream; /* of the last operation */

@@ -17,6 +17,7 @@ from training import TCP, hash_of, images, text
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-exact-layout-")
 FOLDER = pathlib.Path(SCRATCH.name)
 RANKS = (1, 2, 4, 8)
+LONG = os.environ.get("TEST_LONG") == "1"
 
 
 def gpt(*flags):
@@ -42,7 +43,7 @@ def check_equal(program, steps):
     want = train(1, *program, "--steps", steps)
     assert want[2].count("\n") == steps
     for ranks in RANKS[1:]:
-        for variables in ({}, TCP):
+        for variables in ({}, TCP) if ranks == 4 or LONG else ({},):
             printed, weights, losses = train(ranks, *program, "--steps", steps, **variables)
             assert losses == want[2], (ranks, variables, losses, want[2])
             assert weights == want[1], (ranks, variables)

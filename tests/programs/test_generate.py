@@ -15,7 +15,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "harness"), str(HERE.parent / "python")]
 from sentences import says, sentence
 from tap import BUILD, SOURCE, Skip, command, run, test
-from jobs import pythons_with
+from jobs import pythons_with, with_transformers
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-generate-")
 FOLDER = pathlib.Path(SCRATCH.name)
@@ -23,10 +23,7 @@ SHAPE = ("--layers", 1, "--dim", 16, "--heads", 2, "--context", 16)
 TEXT = "abcdefghijklmnopqrstuvwxyz\n" * 40
 
 THEIRS = """
-import pathlib, sys
-sys.modules["torchvision"] = None  # its compiled part may be for another PyTorch; GPT-2 needs none of it
-import torch, transformers
-torch.set_num_threads(1)
+import sys, torch, transformers
 torch.manual_seed(5)
 folder, vocab, tokens, *prompts = sys.argv[1:]
 config = transformers.GPT2Config(n_layer=2, n_head=4, n_embd=32, n_positions=64, vocab_size=int(vocab),
@@ -79,8 +76,7 @@ def python():
 
 
 def theirs(folder, vocab, tokens, *prompts):
-    out = command(python(), "-W", "ignore", "-c", THEIRS, FOLDER / folder, vocab, tokens,
-                  *[",".join(map(str, p)) for p in prompts])
+    out = with_transformers(python(), THEIRS, FOLDER / folder, vocab, tokens, *[",".join(map(str, p)) for p in prompts])
     return [[int(i) for i in line.split()[1:]] for line in out.splitlines() if line.startswith("ids ")]
 
 
@@ -93,10 +89,7 @@ def greedy_bytes_are_those_of_transformers():
 
 
 THEIR_READING = """
-import sys
-sys.modules["torchvision"] = None
-import torch, transformers
-torch.set_num_threads(1)
+import sys, torch, transformers
 kind, folder, *ids = sys.argv[1:]
 model, info = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
 assert not any(info.values()), info
@@ -116,8 +109,7 @@ def an_exported_folder_is_one_that_save_pretrained_wrote():
     (FOLDER / "text").write_text(TEXT)
     command(BUILD / "programs/train_gpt", "--model", "gpt2", "--init", "theirs-small", "--data", "text", "--context", 32,
             "--steps", 60, "--lr", 3e-3, "--dropout", 0.25, "--save", "small", "--export", "ours/", cwd=FOLDER)
-    out = command(python(), "-W", "ignore", "-c", THEIR_READING, "AutoModelForCausalLM", FOLDER / "ours",
-                  *prompt.encode())
+    out = with_transformers(python(), THEIR_READING, "AutoModelForCausalLM", FOLDER / "ours", *prompt.encode())
     assert "dropout 0.25" in out, out
     ids = bytes(int(i) for i in re.search(r"^ids (.*)", out, re.M).group(1).split())
     assert len(set(ids)) > 5, ids  # not one letter again and again
@@ -125,7 +117,7 @@ def an_exported_folder_is_one_that_save_pretrained_wrote():
         assert generate(*given, "--prompt", prompt, "--greedy", "--tokens", 24).text == prompt + ids.decode("latin-1") + "\n"
     command(BUILD / "programs/train_bert", "--data", "text", "--layers", 1, "--dim", 16, "--heads", 2, "--context", 16,
             "--steps", 1, "--dropout", 0.25, "--export", "bert/", cwd=FOLDER)
-    assert "dropout 0.25" in command(python(), "-W", "ignore", "-c", THEIR_READING, "AutoModelForMaskedLM", FOLDER / "bert")
+    assert "dropout 0.25" in with_transformers(python(), THEIR_READING, "AutoModelForMaskedLM", FOLDER / "bert")
 
 
 @test

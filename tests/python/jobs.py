@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import pathlib
+import select
 import socket
 import subprocess
 import sys
@@ -100,6 +101,92 @@ def by_torchrun(ranks, command, **variables):
 
 def _ended(done):
     return done.returncode, done.stdout
+
+
+class Warm:
+    """A Python that has imported modules once, which takes PyTorch some seconds and transformers many: what it runs
+    are forks of it. Without torchvision, whose compiled part may be for another PyTorch; no program here needs it."""
+
+    SERVER = """
+import importlib, json, os, runpy, sys, traceback
+sys.modules["torchvision"] = None
+for path in sys.argv[1:]:
+    value = importlib.import_module(path.partition(":")[0])
+    if ":" in path:
+        getattr(value, path.partition(":")[2])  # imported when it is named
+import torch
+torch.set_num_threads(1)
+
+def run(words, environment, output):
+    to = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(to, 1), os.dup2(to, 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = words if words[0] != "-c" else ["-c", *words[2:]]
+    try:
+        if words[0] == "-c":
+            exec(words[1], {"__name__": "__main__"})
+        else:
+            sys.path[0] = os.path.dirname(words[0])
+            runpy.run_path(words[0], run_name="__main__")
+        return 0
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else end.code is not None
+    except BaseException:
+        traceback.print_exc()
+        return 1
+
+for line in sys.stdin:
+    children = []
+    for ask in json.loads(line):
+        child = os.fork()
+        if child == 0:
+            status = run(*ask)
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(status)
+        children.append(child)
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]), flush=True)
+"""
+
+    @functools.cache
+    @staticmethod
+    def of(python, *modules):
+        """`module:Name` imports what a module imports when the name is used."""
+        return Warm(python, modules)
+
+    def __init__(self, python, modules):
+        self.process = subprocess.Popen([python, "-W", "ignore", "-c", self.SERVER, *modules], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment())
+
+    def run(self, *asks):
+        """(status, output) of each (words, environment); words are a path or "-c" and a program, and its arguments."""
+        with tempfile.TemporaryDirectory(prefix="lockstep-warm-") as folder:
+            paths = [f"{folder}/{k}" for k in range(len(asks))]
+            asks = [([str(word) for word in words], given, path) for (words, given), path in zip(asks, paths)]
+            self.process.stdin.write(json.dumps(asks) + "\n")
+            self.process.stdin.flush()
+            if not select.select([self.process.stdout], [], [], DEADLINE)[0]:
+                self.process.kill()
+            statuses = json.loads(self.process.stdout.readline() or "[]") or [-9] * len(asks)
+            return [(status, pathlib.Path(path).read_text(errors="replace")) for status, path in zip(statuses, paths)]
+
+
+def with_transformers(python, program, *arguments):
+    """What a program prints that uses transformers, with these as sys.argv[1:]."""
+    warm = Warm.of(python, "torch", *(f"transformers:{name}" for name in (
+        "GPT2LMHeadModel", "BertForMaskedLM", "AutoModelForCausalLM")))
+    [(status, printed)] = warm.run((["-c", program, *arguments], environment()))
+    assert status == 0, (status, printed)
+    return printed
+
+
+def by_fork(ranks, command, **variables):
+    """As by_environment, of a Python that has imported PyTorch."""
+    python, port = str(command[0]), free_port()
+    ended = Warm.of(python, "torch", "torch.distributed", "torch._dynamo", "numpy").run(*[
+        (command[1:], environment(RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                                  **variables)) for rank in range(ranks)])
+    return max(abs(status) for status, _ in ended), "".join(text for _, text in ended)
 
 
 class Job:

@@ -7,8 +7,7 @@ import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
 import cases
-from jobs import (LONG, SOURCE, Job, by_environment, by_lockstep, by_torchrun, environment,
-                  pythons_with,
+from jobs import (LONG, SOURCE, Job, by_environment, by_fork, by_lockstep, by_torchrun, environment, pythons_with,
                   skipped, tests_of)
 from tap import Skip, run, test
 
@@ -33,12 +32,11 @@ def tests_with(python, version):
     label = f"torch {version}"
     tests_of(Job("torch_ranks.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
     tests_of(Job("torch_contract.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
-    tests_of(Job("torch_contract.py", python, 3, LOCKSTEP_HOSTS="64", **QUIET),
+    start = by_lockstep if LONG else by_fork  # each start imports PyTorch: seconds of processor time a rank
+    tests_of(Job("torch_contract.py", python, 3, start, LOCKSTEP_HOSTS="64", **QUIET),
              f" ({label}, 3 ranks over tcp)")
-    tests_of(Job("torch_train.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
-    tests_of(Job("torch_options.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
-    tests_of(Job("torch_futures.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
-    tests_of(Job("torch_programs.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
+    for script in ("torch_train.py", "torch_options.py", "torch_futures.py", "torch_programs.py"):
+        tests_of(Job(script, python, 2, start, **QUIET), f" ({label}, 2 ranks)")
     if LONG:
         tests_of(Job("torch_programs.py", python, 4, LOCKSTEP_HOSTS="2", **QUIET),
                  f" ({label}, 4 ranks of two hosts)")
@@ -214,7 +212,7 @@ if PYTHONS:
 
     @test
     def worlds_follow_each_other_over_a_store_of_the_programs():
-        status, output = scripted(STORE, 2, PYTHON, by_environment)
+        status, output = scripted(STORE, 2, PYTHON, by_fork)
         assert status == 0, output
 
     @test
@@ -229,7 +227,7 @@ if PYTHONS:
         if major(VERSION) < 2:
             raise Skip(f"PyTorch {VERSION} has no use_local_synchronization; 2.0 or later is needed")
         for first in ("all", "some"):
-            status, output = scripted(f"FIRST = {first!r}\n" + BESIDE, 3, PYTHON, by_environment)
+            status, output = scripted(f"FIRST = {first!r}\n" + BESIDE, 3, PYTHON, by_fork)
             assert status == 0 and output.count("done") == 3, output
             assert output.count("refused: new_group: ranks 0 are not in") == (first == "some") * 2
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
-from jobs import BUILD, LONG, Skip, pythons_with
+from jobs import BUILD, LONG, Skip, pythons_with, with_transformers
 from tap import command, run, test
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-transformers-")
@@ -21,7 +21,6 @@ FOLDER = pathlib.Path(SCRATCH.name)
 
 THEIRS = """
 import sys, pathlib, torch, transformers, safetensors.torch
-torch.set_num_threads(1)
 kind, size, batch, tokens, folder = *sys.argv[1:3], *map(int, sys.argv[3:5]), pathlib.Path(sys.argv[5])
 large = size == "large"
 if kind == "gpt2":
@@ -93,9 +92,7 @@ def python_with_all():
 
 
 def script(python, text, *arguments):
-    """Without torchvision, whose compiled part may be for another PyTorch; these models need none of it."""
-    hide = 'import sys\nsys.modules["torchvision"] = None\n'
-    return command(python, "-W", "ignore", "-c", hide + text, *arguments)
+    return with_transformers(python, text, *arguments)
 
 
 def distance(lines, what):

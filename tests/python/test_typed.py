@@ -12,6 +12,7 @@ from jobs import SOURCE, pythons_with
 from tap import Skip, none_of, run, test
 
 PACKAGE = SOURCE / "python/lockstep"
+CACHE = tempfile.TemporaryDirectory(prefix="lockstep-mypy-")  # what mypy read of the modules that both tests import
 
 USER = '''
 import numpy
@@ -52,10 +53,8 @@ def mypy(*arguments):
     found = pythons_with("mypy", "numpy")
     if not found:
         raise Skip("no Python with mypy and numpy was found; TEST_PYTHON names one")
-    with tempfile.TemporaryDirectory(prefix="lockstep-mypy-") as cache:
-        done = subprocess.run([found[0][0], "-m", "mypy", "--ignore-missing-imports", "--cache-dir", cache, *arguments],
-                              text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=SOURCE / "python",
-                              timeout=300)
+    done = subprocess.run([found[0][0], "-m", "mypy", "--ignore-missing-imports", "--cache-dir", CACHE.name, *arguments],
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=SOURCE / "python", timeout=300)
     return done.returncode, done.stdout
 
 

@@ -235,8 +235,12 @@ DIST_TEST(after_an_abort_the_plug_in_touches_no_buffer, 2)
     ls_work *sum = NULL;
     setenv("LOOP_DELAY_US", "800000", 1); /* before and after a rank shows its input */
     ls_group *loop = promising_group("abort", &counts);
+    const int before = atomic_load(&counts->started);
     CHECK_OK(ls_all_reduce(loop, x, x, COUNT, LS_INT32, LS_SUM, NULL, &sum));
-    usleep(20000); /* the operation has started on both */
+    while (atomic_load(&counts->started) == before) {
+        usleep(1000);
+    }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL)); /* it has started on both */
     CHECK_OK(ls_group_abort(loop, "no longer needed"));
     CHECK(ls_work_wait(sum) < 0);
     CHECK(strstr(ls_error_message(), "no longer needed") != NULL);
