@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bench.h"
+#include "comm/algorithm/registry.h"
 #include "kernel/reduce/reduce.h"
 #include "tools/cli/cli.h"
 

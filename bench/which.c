@@ -4,6 +4,7 @@
 
 #include "base/env.h"
 #include "bench.h"
+#include "comm/algorithm/registry.h"
 #include "comm/program/program.h"
 
 static bool fits(double buffers, uint64_t bytes, const ls__bench_row *row, int ranks)

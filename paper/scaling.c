@@ -13,6 +13,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "bench/timeline.h"
+#include "comm/algorithm/registry.h"
 #include "comm/program/program.h"
 #include "ddp_rows.h"
 

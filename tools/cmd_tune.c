@@ -12,7 +12,7 @@
 #include <lockstep/runtime.h>
 
 #include "base/env.h"
-#include "comm/comm.h"
+#include "comm/core/comm.h"
 #include "comm/tune/cache.h"
 #include "comm/tune/choice.h"
 #include "commands.h"

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "comm/backend/mpi_choice.h"
 #include "comm/backend/plugin.h"
+#include "comm/core/backend.h"
 #include "commands.h"
 #include "job/operation.h"
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "bench/bench.h"
+#include "comm/algorithm/registry.h"
 #include "forms.h"
 
 typedef struct row {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "bench/bench.h"
+#include "comm/algorithm/registry.h"
 #include "forms.h"
 
 static const int shown[] = {4, 6, 16};

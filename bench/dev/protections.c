@@ -12,8 +12,8 @@
 #include <time.h>
 
 #include "bench/bench.h"
-#include "comm/comm.h"
-#include "comm/group/group.h"
+#include "comm/core/comm.h"
+#include "comm/core/group.h"
 #include "comm/memory/control.h"
 
 #define ROUNDS 61

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "bench/bench.h"
+#include "comm/algorithm/registry.h"
 #include "comm/tune/choice.h"
 
 #define CANDIDATES_MAX 16

@@ -1,7 +1,7 @@
 /* The runtime's common part, and the one thread-local: which runtime a thread belongs to.
  *
  * Layers hang their own state into `layer[]`, so that a layer needs no global and none above it.
- * comm/engine/runtime.c makes and destroys runtimes (ls_init, ls_finalize).
+ * comm/runtime/runtime.c makes and destroys runtimes (ls_init, ls_finalize).
  */
 #ifndef LS_BASE_RUNTIME_H
 #define LS_BASE_RUNTIME_H

@@ -12,8 +12,8 @@
 
 #include "base/assert.h"
 #include "checkpoint/internal.h"
-#include "comm/api/collective.h"
 #include "comm/api/control.h"
+#include "comm/core/cause.h"
 
 /* Every operation on the checkpoint's group carries its timeout; `tag` names the operation in
  * reports of a hang or mismatch. The string is borrowed for the call. */

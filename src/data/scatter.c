@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/runtime.h"
-#include "comm/api/collective.h"
 #include "comm/backend/plugin_group.h"
+#include "comm/core/cause.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
 #include "tensor/shape.h"

@@ -7,8 +7,8 @@
 
 #include "base/config.h"
 #include "base/error.h"
-#include "comm/group/group.h"
-#include "comm/group/round_robin.h"
+#include "comm/core/group.h"
+#include "comm/core/round_robin.h"
 #include "nn/batch_norm.h"
 #include "reduce/shards.h"
 

@@ -3,9 +3,10 @@
 #include <string.h>
 
 #include "base/options.h"
-#include "comm/api/collective.h"
 #include "comm/api/control.h"
-#include "comm/group/group.h"
+#include "comm/core/group.h"
+#include "comm/diagnose/fail.h"
+#include "comm/group/make.h"
 #include "dist/axes.h"
 
 struct ls_mesh {

@@ -13,8 +13,8 @@
 
 #include "base/config.h"
 #include "base/options.h"
-#include "comm/api/collective.h"
 #include "comm/api/control.h"
+#include "comm/core/cause.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
 

@@ -26,7 +26,7 @@
 #include "base/assert.h"
 #include "base/log.h"
 #include "base/size.h"
-#include "comm/group/round_robin.h"
+#include "comm/core/round_robin.h"
 #include "comm/tune/choice.h"
 #include "reduce/internal.h"
 

@@ -10,8 +10,8 @@
 
 #include "base/runtime.h"
 #include "comm/api/control.h"
-#include "comm/group/group.h"
-#include "comm/group/round_robin.h"
+#include "comm/core/group.h"
+#include "comm/core/round_robin.h"
 
 typedef struct own_config { /* sent as it is */
     uint64_t seed, agreement;

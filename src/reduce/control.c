@@ -11,6 +11,7 @@
 
 #include "base/assert.h"
 #include "comm/api/collective.h"
+#include "comm/core/collective.h"
 #include "kernel/reduce/reduce.h"
 #include "reduce/domain.h"
 #include "reduce/reducer.h"

@@ -5,7 +5,6 @@
 
 #include "base/options.h"
 #include "base/size.h"
-#include "comm/api/collective.h"
 #include "reduce/bucket_size.h"
 #include "reduce/compare.h"
 #include "reduce/domain.h"

@@ -20,9 +20,9 @@
 #include "base/assert.h"
 #include "base/size.h"
 #include "comm/backend/plugin_group.h"
+#include "comm/core/group.h"
+#include "comm/core/round_robin.h"
 #include "comm/diagnose/fail.h"
-#include "comm/group/group.h"
-#include "comm/group/round_robin.h"
 #include "reduce/reducer.h"
 #include "reduce/table.h"
 

@@ -12,9 +12,9 @@
 #include <lockstep/reducer.h>
 
 #include "base/arena.h"
+#include "base/lock.h"
 #include "base/rows.h"
 #include "base/runtime.h"
-#include "comm/engine/lock.h"
 #include "reduce/reducer.h"
 
 #define LS__PARAMS_MAX (1 << 20) /* parameters of one reducer: bounds the control exchange */

@@ -12,9 +12,9 @@
 
 #include "base/log.h"
 #include "base/nonfinite.h"
-#include "comm/api/collective.h"
-#include "comm/comm.h"
-#include "comm/group/group.h"
+#include "comm/core/cause.h"
+#include "comm/core/comm.h"
+#include "comm/core/group.h"
 #include "reduce/domain.h"
 
 #define ENDS 16 /* elements at each end: a cache line of float32 */

@@ -20,11 +20,13 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/lock.h"
 #include "base/options.h"
 #include "base/trace.h"
 #include "comm/api/collective.h"
-#include "comm/diagnose/flight.h"
-#include "comm/engine/lock.h"
+#include "comm/core/cause.h"
+#include "comm/core/collective.h"
+#include "comm/core/flight.h"
 #include "reduce/bucket.h"
 #include "reduce/config_check.h"
 #include "reduce/control.h"

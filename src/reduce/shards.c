@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "comm/tune/rules.h"
+#include "comm/algorithm/rules.h"
 #include "kernel/reduce/reduce.h"
 
 /* ---- making ------------------------------------------------------------------------------- */

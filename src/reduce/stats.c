@@ -6,8 +6,8 @@
 
 #include "base/options.h"
 #include "base/trace.h"
-#include "comm/comm.h"
-#include "comm/group/round_robin.h"
+#include "comm/core/comm.h"
+#include "comm/core/round_robin.h"
 #include "reduce/bucket_size.h"
 #include "reduce/reducer.h"
 

@@ -12,8 +12,8 @@
 
 #include "base/assert.h"
 #include "comm/backend/plugin_group.h"
-#include "comm/group/group.h"
-#include "comm/group/round_robin.h"
+#include "comm/core/group.h"
+#include "comm/core/round_robin.h"
 #include "reduce/reducer.h"
 
 #define LEAST_BYTES ((size_t)64 << 10) /* a smaller table is not worth a bucket of its own */

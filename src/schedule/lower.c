@@ -15,7 +15,7 @@
 
 #include "base/assert.h"
 #include "base/error.h"
-#include "schedule/generator/generator.h"
+#include "schedule/schedule.h"
 
 static ls_status no_memory(const ls__schedule *s)
 {

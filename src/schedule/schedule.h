@@ -279,4 +279,15 @@ ls_status ls__schedule_empty(const ls__env *env, const char *what, const char *n
 /* Adds an action to the end of a rank's list, or sets no_memory. */
 void ls__schedule_push(ls__schedule *schedule, int rank, ls__action action);
 
+/* For generators. */
+
+/* Adds a computation to the rank of the stage; before a backward its recomputation, if there is
+ * one. table.c */
+void ls__generate(ls__schedule *s, ls__action_kind kind, int stage, int micro_batch);
+
+/* lower.c: adds LOAD, REDUCE, STASH and STEP around the computations of each rank. */
+ls_status ls__lower_versions(ls__schedule *s);
+/* lower.c: adds sends and receives. */
+ls_status ls__lower_messages(ls__schedule *s);
+
 #endif

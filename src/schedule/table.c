@@ -5,7 +5,7 @@
 
 #include "base/assert.h"
 #include "base/error.h"
-#include "schedule/generator/generator.h"
+#include "schedule/schedule.h"
 
 #define CHUNK_BYTES ((size_t)16 << 10)
 #define ROOM_FIRST 64

@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <ftw.h>
 
-#include "comm/engine/init.h"
+#include "comm/runtime/init.h"
 
 #define TEXTS_MAX 60
 #define TEXT_BYTES 2200

@@ -7,8 +7,9 @@
 #include "golden.h"
 
 #include "base/digest.h"
-#include "comm/engine/init.h"
-#include "comm/group/group.h"
+#include "comm/algorithm/registry.h"
+#include "comm/core/group.h"
+#include "comm/runtime/init.h"
 #include "comm/tune/cache.h"
 #include "comm/tune/tune.h"
 #include "job/bootstrap/agent_thread.h"

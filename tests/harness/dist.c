@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
-#include "comm/engine/progress_lock.h"
-#include "comm/group/group.h"
-#include "comm/remote/remote.h"
+#include "comm/core/comm.h"
+#include "comm/core/group.h"
+#include "comm/core/progress_lock.h"
+#include "comm/core/remote_rank.h"
 #include "comm/transport/mpi.h"
 #include "harness.h"
 

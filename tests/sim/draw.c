@@ -1,6 +1,7 @@
 /* Drawing a plan: what is run and what goes wrong. */
 #include <string.h>
 
+#include "comm/algorithm/registry.h"
 #include "comm/program/program.h"
 #include "kernel/reduce/reduce.h"
 #include "sim/scenario.h"
@@ -335,7 +336,7 @@ static void draw_saves(ls__plan *plan, uint64_t seed)
 
 /* On a fifth of the single hosts most operations are small sums, one started right after the other,
  * so that fast ranks come to where they would overwrite what slow ones still read
- * (comm/engine/post.c); from dice of its own, as draw_saves. */
+ * (comm/core/post.c); from dice of its own, as draw_saves. */
 static void draw_burst(ls__plan *plan, uint64_t seed)
 {
     ls__sim_random r = {seed * 0x1d8e4e27c47d124fu + 37};

@@ -25,10 +25,10 @@ clock_gettime clock_nanosleep nanosleep usleep sleep gettimeofday time sched_yie
 getrandom getentropy process_vm_readv process_vm_writev
 """.split())
 # Never in the library, except in ls_check_failed, in the children of a spawn, and where a thread is lost in a call of a
-# backend's engine (src/comm/backend/plugin_call.c).
+# backend's engine (src/comm/core/plugin_watch.c).
 NEVER = {"abort", "exit", "_exit", "printf", "puts", "putchar", "fprintf", "vprintf", "__printf_chk",
          "__fprintf_chk", "perror"}
-NEVER_EXCEPT = {"base_error", "base_env_posix_process", "comm_backend_plugin_call"}
+NEVER_EXCEPT = {"base_error", "base_env_posix_process", "comm_core_plugin_watch"}
 
 
 def library(name="src/liblockstep"):

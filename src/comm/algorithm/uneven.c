@@ -10,6 +10,7 @@
  */
 #include "base/error.h"
 #include "comm/algorithm/algorithm.h"
+#include "comm/algorithm/registry.h"
 
 static ls_status generate_as(const char *name, const ls__program_spec *spec, const ls__env *env,
                              ls__program **out)

@@ -2,6 +2,7 @@
  * rank whose time is over first knows the list, and its text becomes the root cause for all. */
 #include "base/options.h"
 #include "comm/api/collective.h"
+#include "comm/core/collective.h"
 
 ls_status ls_monitored_barrier(ls_group *group, int64_t timeout_ms,
                                const ls_collective_options *options)

@@ -13,8 +13,10 @@
 #include "base/options.h"
 #include "base/size.h"
 #include "comm/api/collective.h"
-#include "comm/group/group.h"
-#include "comm/memory/packs.h"
+#include "comm/core/collective.h"
+#include "comm/core/group.h"
+#include "comm/core/packs.h"
+#include "comm/diagnose/fail.h"
 
 /* ---- moving ------------------------------------------------------------------------------- */
 

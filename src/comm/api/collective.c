@@ -6,25 +6,28 @@
  * Nothing is numbered before all arguments have been checked, so a refused call leaves no gap in
  * the sequence that other ranks would wait for. */
 #include "comm/api/collective.h"
+#include "comm/core/collective.h"
+#include "comm/diagnose/fail.h"
+#include "comm/operation/describe.h"
 
 #include <stdio.h>
 
 #include "base/assert.h"
+#include "base/lock.h"
 #include "base/options.h"
 #include "base/size.h"
 #include "base/trace.h"
 #include "comm/api/operators.h"
-#include "comm/api/v_counts.h"
-#include "comm/diagnose/cause.h"
-#include "comm/diagnose/flight.h"
-#include "comm/engine/lock.h"
+#include "comm/core/cause.h"
+#include "comm/core/flight.h"
+#include "comm/core/group.h"
+#include "comm/core/packs.h"
+#include "comm/core/post.h"
+#include "comm/core/progress_lock.h"
+#include "comm/core/round_robin.h"
+#include "comm/core/wake.h"
 #include "comm/engine/one_shot.h"
-#include "comm/engine/post.h"
-#include "comm/engine/progress_lock.h"
-#include "comm/engine/wake.h"
-#include "comm/group/group.h"
-#include "comm/group/round_robin.h"
-#include "comm/memory/packs.h"
+#include "comm/operation/v_counts.h"
 
 /* ---- submitting --------------------------------------------------------------------------- */
 

@@ -1,11 +1,14 @@
 /* Checks the arguments of an operation before it is numbered or announced. A wrong argument is an
  * error on this rank only; the group stays usable. */
 #include "base/size.h"
+#include "comm/algorithm/registry.h"
 #include "comm/api/collective.h"
 #include "comm/api/overlap.h"
-#include "comm/api/v_counts.h"
 #include "comm/backend/plugin_group.h"
-#include "comm/group/group.h"
+#include "comm/core/collective.h"
+#include "comm/core/group.h"
+#include "comm/operation/describe.h"
+#include "comm/operation/v_counts.h"
 
 /* The float dtypes come first in the enum. */
 #define COUNT_FITS (UINT64_C(1) << 32) /* times any element and any number of ranks */
@@ -13,20 +16,6 @@
 static bool is_float(ls_dtype dtype)
 {
     return dtype <= LS_BFLOAT16;
-}
-
-/* Bytes of the input and output buffers; false when they overflow. */
-bool ls__collective_bytes(const ls_group *group, const ls__collective *args, size_t *input,
-                          size_t *output)
-{
-    const size_t element = ls_dtype_size(args->dtype);
-    int64_t all = 0;
-    if (!ls__mul_int64(args->count, group->size, &all)) {
-        return false;
-    }
-    const int64_t in = ls__operation_has_blocks(args->operation, true) ? all : args->count;
-    const int64_t out = ls__operation_has_blocks(args->operation, false) ? all : args->count;
-    return ls__bytes_of(in, element, input) && ls__bytes_of(out, element, output);
 }
 
 /* Whether the operator exists and is defined for the dtype and the operation. */
@@ -59,15 +48,6 @@ static ls_status check_reduction(const char *what, const ls_group *group,
                         group->name, ls_reduce_op_name(args->op), ls_dtype_name(args->dtype));
     }
     return LS_OK;
-}
-
-/* Whether this rank's input (else output) counts: some exist on the root only. */
-bool ls__collective_uses(const ls_group *group, const ls__collective *args, bool input)
-{
-    if (ls__operation_is_p2p(args->operation)) {
-        return (args->operation == LS__OP_SEND) == input;
-    }
-    return ls__operation_uses(args->operation, input, group->rank, args->root);
 }
 
 /* The buffers that this rank uses must exist, fit in memory and not overlap. */

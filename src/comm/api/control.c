@@ -1,6 +1,7 @@
 /* See control.h. */
 #include "comm/api/control.h"
 #include "comm/api/collective.h"
+#include "comm/core/collective.h"
 
 ls_status ls__control_all_reduce(ls_group *group, void *values, int64_t count, ls_dtype dtype,
                                  ls_reduce_op op, const ls_collective_options *options)

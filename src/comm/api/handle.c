@@ -6,16 +6,16 @@
 #include <stdio.h>
 
 #include "base/assert.h"
+#include "base/lock.h"
 #include "base/trace.h"
-#include "comm/api/collective.h"
 #include "comm/backend/plugin_group.h"
-#include "comm/diagnose/cause.h"
-#include "comm/diagnose/mismatch.h"
+#include "comm/core/cause.h"
+#include "comm/core/group.h"
+#include "comm/core/progress_lock.h"
+#include "comm/diagnose/fail.h"
 #include "comm/engine/engine.h"
-#include "comm/engine/lock.h"
-#include "comm/engine/progress_lock.h"
-#include "comm/group/group.h"
-#include "comm/group/group_open.h"
+#include "comm/engine/group_open.h"
+#include "comm/operation/mismatch.h"
 
 /* Returns the status; for an error also the text of the group's root cause. */
 static ls_status report(const ls_work *work, ls_status status)

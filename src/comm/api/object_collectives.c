@@ -16,7 +16,9 @@
 #include "base/options.h"
 #include "base/size.h"
 #include "comm/api/collective.h"
-#include "comm/group/group.h"
+#include "comm/core/collective.h"
+#include "comm/core/group.h"
+#include "comm/diagnose/fail.h"
 
 #define ALIGN 16
 

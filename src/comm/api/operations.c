@@ -3,7 +3,8 @@
 #include <lockstep/comm.h>
 
 #include "comm/api/collective.h"
-#include "comm/comm.h"
+#include "comm/core/collective.h"
+#include "comm/core/comm.h"
 
 ls_status ls_all_reduce(ls_group *group, const void *in, void *out, int64_t count, ls_dtype dtype,
                         ls_reduce_op op, const ls_collective_options *options, ls_work **work)

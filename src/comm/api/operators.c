@@ -9,12 +9,13 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "comm/api/collective.h"
+#include "base/lock.h"
 #include "comm/api/operators.h"
-#include "comm/engine/exec.h"
-#include "comm/engine/lock.h"
-#include "comm/group/group.h"
-#include "comm/memory/packs.h"
+#include "comm/core/collective.h"
+#include "comm/core/group.h"
+#include "comm/core/packs.h"
+#include "comm/diagnose/fail.h"
+#include "comm/operation/exec.h"
 
 /* ---- user-defined operators --------------------------------------------------------------- */
 

@@ -2,7 +2,7 @@
 #ifndef LS_COMM_API_OPERATORS_H
 #define LS_COMM_API_OPERATORS_H
 
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 
 /* A copy of the user's operator with this value; its function is NULL if it does not exist. */
 ls__operator ls__operator_of(ls__comm *comm, ls_reduce_op op);

@@ -3,8 +3,8 @@
  * result would be silently wrong; so it is refused. In the v-variants only the blocks count, not
  * the gaps between them. */
 #include "comm/api/overlap.h"
-#include "comm/api/collective.h"
-#include "comm/group/group.h"
+#include "comm/core/collective.h"
+#include "comm/core/group.h"
 
 typedef struct span {
     uintptr_t begin, end;

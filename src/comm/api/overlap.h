@@ -2,7 +2,7 @@
 #ifndef LS_COMM_API_OVERLAP_H
 #define LS_COMM_API_OVERLAP_H
 
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 
 /* LS_ERR_INVALID if the buffers overlap in any other way than "in place". Both buffers are in use
  * on this rank, and their sizes were checked. */

@@ -1,6 +1,7 @@
 /* Receiving what is not known before: from any source, and of any length. */
+#include "comm/api/collective.h"
+#include "comm/core/group.h"
 #include "comm/engine/engine.h"
-#include "comm/group/group.h"
 
 /* Source and count are known only after the receive has succeeded. */
 static bool has_received(const ls_work *work)

@@ -4,9 +4,9 @@
 
 #include "base/options.h"
 #include "comm/api/control.h"
-#include "comm/comm.h"
-#include "comm/group/group.h"
-#include "comm/group/round_robin.h"
+#include "comm/core/comm.h"
+#include "comm/core/group.h"
+#include "comm/core/round_robin.h"
 
 /* The maximum over all ranks, so a request that reached one rank stops all. It is kept for
  * ls_stop_requested if the group is the one that agrees; Note [Agreement]. */

@@ -6,6 +6,7 @@
 #include "comm/backend/plugin.h"
 #include "comm/backend/mpi_choice.h"
 #include "comm/backend/plugin_folder.h"
+#include "comm/core/backend.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -33,11 +34,6 @@ const ls_backend_capabilities ls__native_can = {
     .operations = EVERY_KIND & ~(1u << 4), /* 4 is the barrier */
     .dtypes = (1u << LS_DTYPE_COUNT) - 1,
     .reduce_ops = (1u << LS_REDUCE_OP_COUNT) - 1};
-
-bool ls__backend_is_native(const char *asked)
-{
-    return asked == NULL || asked[0] == '\0' || strcmp(asked, LS__BACKEND_NATIVE) == 0;
-}
 
 /* ---- finding ------------------------------------------------------------------------------ */
 

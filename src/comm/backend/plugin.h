@@ -6,8 +6,8 @@
 
 #include "base/list.h"
 #include "base/trusted.h"
+#include "comm/core/backend.h"
 
-#define LS__BACKEND_NATIVE "native"
 #define LS__BACKEND_NAME_MAX 32
 #define LS__BACKEND_PATH_MAX 512
 #define LS__BACKEND_FILE "ls_backend_%.31s.so"
@@ -30,9 +30,6 @@ extern const ls_backend_capabilities ls__native_can;
  * LS_ERR_NOT_FOUND, LS_ERR_UNSUPPORTED, LS_ERR_INVALID, or the plug-in's. */
 ls_status ls__plugin_load(const char *asked, ls__plugin *out);
 void ls__plugin_unload(ls__plugin *plugin, bool failed);
-
-/* Whether `asked` means the native backend: NULL, "" or "native". */
-bool ls__backend_is_native(const char *asked);
 
 /* Writes the i-th folder in which plug-ins are looked for; false: there are no more. */
 bool ls__plugin_folder(int i, char *out, size_t bytes);

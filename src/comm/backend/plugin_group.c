@@ -6,12 +6,12 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/lock.h"
 #include "base/log.h"
-#include "comm/backend/plugin_call.h"
-#include "comm/engine/lock.h"
-#include "comm/engine/progress_lock.h"
-#include "comm/group/group.h"
-#include "comm/p2p/p2p.h"
+#include "comm/core/group.h"
+#include "comm/core/message_state.h"
+#include "comm/core/progress_lock.h"
+#include "comm/transport/plugin_call.h"
 
 typedef struct ls__plugin_block { /* registered memory */
     ls__list link;

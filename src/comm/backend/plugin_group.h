@@ -10,7 +10,7 @@
 #define LS_COMM_BACKEND_PLUGIN_GROUP_H
 
 #include "comm/backend/plugin.h"
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 
 typedef struct ls__plugin_group {
     ls__plugin *plugin;
@@ -23,9 +23,6 @@ typedef struct ls__plugin_group {
 /* The name of the group's backend. */
 const char *ls__backend_name(const ls_group *group);
 
-/* Makes the group's data travel by this backend (a name or a path; the group is native so far).
- * Collective over the group, blocking. Fails alike on all ranks. */
-ls_status ls__plugin_attach(ls_group *group, const char *asked);
 /* Frees the part of a group, and closes what the plug-in has of it. */
 void ls__plugin_part_free(ls_group *group, ls__plugin_group *part, bool failed);
 void ls__plugin_close(ls_group *group); /* progress lock; local */

@@ -9,10 +9,10 @@
  *     ends when SEND has ended and DONE has come
  */
 #include "comm/backend/plugin_group.h"
-#include "comm/diagnose/cause.h"
-#include "comm/diagnose/mismatch.h"
-#include "comm/group/group.h"
-#include "comm/p2p/p2p.h"
+#include "comm/core/cause.h"
+#include "comm/core/group.h"
+#include "comm/core/message_state.h"
+#include "comm/operation/mismatch.h"
 
 #include <stdio.h>
 

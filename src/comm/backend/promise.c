@@ -1,9 +1,10 @@
 /* What a group's backend does not promise is refused in words, at the call and before the operation
  * has a number: no peer has heard of it, and the group stays usable. */
 #include "base/error.h"
-#include "comm/api/collective.h"
 #include "comm/backend/plugin_group.h"
-#include "comm/group/group.h"
+#include "comm/core/collective.h"
+#include "comm/core/group.h"
+#include "comm/operation/describe.h"
 
 static bool has_bit(uint32_t set, int bit)
 {

@@ -14,11 +14,11 @@
 
 #include <string.h>
 
+#include "base/lock.h"
 #include "base/text.h"
+#include "comm/core/group.h"
+#include "comm/core/remote_rank.h"
 #include "comm/diagnose/deadlock.h"
-#include "comm/engine/lock.h"
-#include "comm/group/group.h"
-#include "comm/remote/remote.h"
 
 #define READ_TRIES 100 /* a record that is being written; its writer may have died */
 #define UNSEEN (-2)

@@ -2,7 +2,7 @@
 #ifndef LS_COMM_DIAGNOSE_CHAIN_H
 #define LS_COMM_DIAGNOSE_CHAIN_H
 
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 
 #define LS__CHAIN_NAMED 4 /* ranks of a chain that are named, besides its last one */
 

@@ -3,17 +3,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/planted.h"
-#include "comm/diagnose/cause.h"
+#include "comm/core/cause.h"
+#include "comm/core/group.h"
+#include "comm/core/message_state.h"
 #include "comm/diagnose/check.h"
 #include "comm/diagnose/deadlock.h"
 #include "comm/diagnose/fail.h"
-#include "comm/diagnose/mismatch.h"
 #include "comm/diagnose/straggler.h"
-#include "comm/engine/lock.h"
-#include "comm/group/group.h"
-#include "comm/p2p/p2p.h"
+#include "comm/operation/mismatch.h"
 #include "comm/remote/remote.h"
 
 /* ---- deadlines and stalls ----------------------------------------------------------------- */

@@ -30,13 +30,12 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/lock.h"
 #include "base/text.h"
-#include "comm/diagnose/cause.h"
+#include "comm/core/cause.h"
+#include "comm/core/group.h"
 #include "comm/diagnose/deadlock.h"
 #include "comm/diagnose/fail.h"
-#include "comm/engine/engine.h"
-#include "comm/engine/lock.h"
-#include "comm/group/group.h"
 #include "comm/remote/remote.h"
 
 #define EXAMINE_NS 1500000000u /* a wait this long is examined; mismatches are found earlier */

@@ -2,7 +2,7 @@
 #ifndef LS_COMM_DIAGNOSE_DEADLOCK_H
 #define LS_COMM_DIAGNOSE_DEADLOCK_H
 
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 
 #define LS__DEADLOCK_PUBLISH_NS 500000000u /* a wait this long is published */
 

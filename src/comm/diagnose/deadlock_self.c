@@ -1,12 +1,12 @@
 /* The record that this rank publishes when all its threads are blocked; see deadlock.c. */
 #include <string.h>
 
+#include "base/lock.h"
+#include "comm/core/group.h"
+#include "comm/core/message_state.h"
+#include "comm/core/unexpected.h"
 #include "comm/diagnose/deadlock.h"
 #include "comm/diagnose/straggler.h"
-#include "comm/engine/engine.h"
-#include "comm/engine/lock.h"
-#include "comm/group/group.h"
-#include "comm/p2p/p2p.h"
 
 /* One number for the calls of all these ranks. Each of them only grows, so equal numbers mean equal
  * calls, except once in 2^64. */

@@ -1,23 +1,23 @@
 /* Failing: a group takes over its root cause and ends all its operations with it. After that the
  * rank publishes in its heap's `quiet` table that it touches no peer's memory for this group any
- * more; until all members have done so, freed memory stays in quarantine (group/reclaim.c).
+ * more; until all members have done so, freed memory stays in quarantine (core/reclaim.c).
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/lock.h"
 #include "base/log.h"
-#include "comm/api/collective.h"
-#include "comm/diagnose/cause.h"
+#include "comm/core/cause.h"
+#include "comm/core/collective.h"
+#include "comm/core/group.h"
+#include "comm/core/message_state.h"
+#include "comm/core/progress_lock.h"
+#include "comm/core/reclaim.h"
+#include "comm/core/round_robin.h"
 #include "comm/diagnose/fail.h"
-#include "comm/engine/lock.h"
-#include "comm/engine/progress_lock.h"
-#include "comm/group/group.h"
-#include "comm/group/reclaim.h"
-#include "comm/group/round_robin.h"
 #include "comm/memory/control.h"
 #include "comm/memory/heap.h"
-#include "comm/p2p/p2p.h"
 #include "comm/remote/remote.h"
 
 /* ---- taking over -------------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
 #ifndef LS_COMM_DIAGNOSE_FAIL_H
 #define LS_COMM_DIAGNOSE_FAIL_H
 
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 
 /* If the group has a root cause, takes it over and ends its works. True: it has failed. The caller
  * holds the progress lock. */
@@ -17,5 +17,10 @@ static inline bool ls__group_failing(const ls_group *group)
 }
 /* Looks for root causes and claims of all groups; cheap. The caller holds the progress lock. */
 bool ls__comm_look(ls__comm *comm);
+
+/* Fails the group on every member with this status and text, unless it has a root cause already. */
+void ls__group_fail(ls_group *group, ls_status status, const char *text);
+/* The same with LS_ERR_MEMORY, since the peers would wait for this rank. */
+ls_status ls__collective_no_memory(ls_group *group, const ls__collective *args);
 
 #endif

@@ -8,14 +8,14 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "comm/backend/plugin_group.h"
-#include "comm/diagnose/cause.h"
+#include "comm/core/cause.h"
+#include "comm/core/group.h"
+#include "comm/core/message_state.h"
+#include "comm/core/post.h"
+#include "comm/core/unexpected.h"
 #include "comm/diagnose/chain.h"
-#include "comm/diagnose/mismatch.h"
-#include "comm/engine/post.h"
-#include "comm/group/group.h"
 #include "comm/memory/control.h"
-#include "comm/p2p/p2p.h"
-#include "comm/remote/remote.h"
+#include "comm/operation/mismatch.h"
 
 /* Sync: acquire; everything the member did before it left is visible after LEFT was read. */
 ls__life ls__life_of(const ls_group *group, int member)

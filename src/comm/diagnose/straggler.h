@@ -2,7 +2,7 @@
 #ifndef LS_COMM_DIAGNOSE_STRAGGLER_H
 #define LS_COMM_DIAGNOSE_STRAGGLER_H
 
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 
 #define LS__STRAGGLER_NAMED 3
 

@@ -2,7 +2,7 @@
 #ifndef LS_COMM_ENGINE_ANNOUNCE_H
 #define LS_COMM_ENGINE_ANNOUNCE_H
 
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 
 /* lock; announces works of the queue as far as there is room. True: of one of them all members are
  * there, so a thread must drive it now. */

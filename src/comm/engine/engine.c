@@ -18,16 +18,16 @@
 #include <stdio.h>
 
 #include "base/assert.h"
+#include "base/lock.h"
 #include "base/log.h"
-#include "comm/backend/plugin_call.h"
 #include "comm/backend/plugin_group.h"
+#include "comm/core/group.h"
+#include "comm/core/plugin_watch.h"
+#include "comm/core/progress_lock.h"
+#include "comm/core/wake.h"
 #include "comm/diagnose/check.h"
 #include "comm/diagnose/fail.h"
 #include "comm/engine/engine.h"
-#include "comm/engine/lock.h"
-#include "comm/engine/progress_lock.h"
-#include "comm/engine/wake.h"
-#include "comm/group/group.h"
 
 #define SPIN_MAX_NS 20000u
 #define SPIN_MIN_NS 500u

@@ -25,14 +25,7 @@
 #ifndef LS_COMM_ENGINE_ENGINE_H
 #define LS_COMM_ENGINE_ENGINE_H
 
-#include "comm/group/group.h"
-
-/* A thread that sleeps until a work ends, for the detection of deadlocks; on its stack. */
-typedef struct ls__sleeper {
-    ls__list link;
-    const ls_work *work;
-    uint64_t since_ns;
-} ls__sleeper;
+#include "comm/core/group.h"
 
 /* progress lock; whether anything moved. A thorough turn also looks at every message ring. */
 bool ls__engine_turn(ls__comm *comm, bool thorough);

@@ -27,30 +27,31 @@
  * 1.42, 100 MB 0.94. With 64 KiB: 1 MB 0.92 and 1.22, 10 MB 0.85 and 1.56. Shorter slices of other
  * operations lost (all_gather 0.89 to 0.98, all_reduce 0.74 to 0.92).
  */
-#include "comm/engine/exec.h"
+#include "comm/operation/exec.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/lock.h"
 #include "base/planted.h"
 #include "comm/backend/plugin_group.h"
-#include "comm/diagnose/cause.h"
+#include "comm/core/backend.h"
+#include "comm/core/cause.h"
+#include "comm/core/flight.h"
+#include "comm/core/group.h"
+#include "comm/core/plan.h"
+#include "comm/core/post.h"
+#include "comm/core/wake.h"
 #include "comm/diagnose/fail.h"
-#include "comm/diagnose/flight.h"
-#include "comm/diagnose/mismatch.h"
 #include "comm/engine/announce.h"
-#include "comm/engine/backend.h"
-#include "comm/engine/lock.h"
 #include "comm/engine/one_shot.h"
-#include "comm/engine/plan.h"
-#include "comm/engine/post.h"
 #include "comm/engine/select.h"
-#include "comm/engine/v_layout.h"
-#include "comm/engine/wake.h"
-#include "comm/group/group.h"
 #include "comm/memory/control.h"
+#include "comm/operation/mismatch.h"
+#include "comm/operation/v_layout.h"
 #include "comm/p2p/p2p.h"
+#include "comm/remote/remote.h"
 
 #define SLICE_SHIFT 8
 #define SLICE_DONE 0xffu /* above any fence of a program */
@@ -381,7 +382,9 @@ static void finish(ls_group *group)
     }
     LS_ASSERT(exec->state != LS__EXEC_IDLE);
     ls__count(&group->operations, 1);
-    ls__post_finish(group, work->descriptor.sequence);
+    if (ls__post_finish(group, work->descriptor.sequence)) {
+        ls__remote_send_finished(group);
+    }
     ls__lock_take(&comm->lock, comm->env);
     ls__list_remove(&work->link);
     take_first(group);

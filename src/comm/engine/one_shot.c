@@ -32,25 +32,28 @@
  * need not be thrown away when the line changes.
  */
 #include "comm/engine/one_shot.h"
+#include "comm/core/plan.h"
 
 #include <string.h>
 
 #include "base/assert.h"
 #include "base/copy.h"
+#include "base/lock.h"
 #include "base/options.h"
 #include "base/planted.h"
 #include "base/size.h"
-#include "comm/api/collective.h"
-#include "comm/diagnose/cause.h"
+#include "comm/core/cause.h"
+#include "comm/core/collective.h"
+#include "comm/core/flight.h"
+#include "comm/core/post.h"
+#include "comm/core/progress_lock.h"
+#include "comm/core/wake.h"
 #include "comm/diagnose/fail.h"
-#include "comm/diagnose/flight.h"
 #include "comm/engine/engine.h"
-#include "comm/engine/exec.h"
-#include "comm/engine/lock.h"
-#include "comm/engine/post.h"
-#include "comm/engine/progress_lock.h"
 #include "comm/engine/select.h"
-#include "comm/engine/wake.h"
+#include "comm/operation/describe.h"
+#include "comm/operation/exec.h"
+#include "comm/remote/remote.h"
 
 #define BARE_LOOKS 64 /* some 0.3 us without looking at the clock: most waits are shorter */
 #define FETCH_BYTES 1024
@@ -379,7 +382,9 @@ static void finish(ls_group *group, const ls_work *work, const ls__backoff *back
         ls__count(&group->wait_ns, now - backoff->begun_ns);
     }
     ls__count(&group->operations, 1);
-    ls__post_finish(group, work->descriptor.sequence);
+    if (ls__post_finish(group, work->descriptor.sequence)) {
+        ls__remote_send_finished(group);
+    }
     ls__work_survived(comm, work->queued_ns);
     ls__flight_end(comm, work->flight, LS_OK, now);
 }

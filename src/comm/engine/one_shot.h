@@ -2,14 +2,8 @@
 #ifndef LS_COMM_ENGINE_ONE_SHOT_H
 #define LS_COMM_ENGINE_ONE_SHOT_H
 
-#include "comm/engine/plan.h"
-#include "comm/group/group.h"
-
-/* Whether the work runs by a one-shot plan. */
-static inline bool ls__is_one_shot(const ls_work *work)
-{
-    return work->plan != NULL && work->plan->one_shot;
-}
+#include "comm/core/group.h"
+#include "comm/core/plan.h"
 
 /* lock; the steps before the fence: copies this rank's blocks to where its peers read them, in the
  * line of the announcement or in its slot of the small stage, and says so in the line. */

@@ -2,7 +2,7 @@
 #ifndef LS_COMM_ENGINE_SELECT_H
 #define LS_COMM_ENGINE_SELECT_H
 
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 
 size_t ls__select_plans(int size); /* the bound of group->plans in a group of this size */
 /* lock; when an operation is submitted: sets its memory as far as this rank knows it by itself, and

@@ -2,9 +2,10 @@
  * time. Each runs the same program on lanes, scratch memory and credits of its own, so one slice is
  * reduced while another is on the wire. The cut into slices does not depend on the number of
  * channels, and neither do the resulting bits. */
+#include "base/lock.h"
 #include "comm/api/collective.h"
-#include "comm/engine/lock.h"
-#include "comm/group/group.h"
+#include "comm/core/collective.h"
+#include "comm/core/group.h"
 
 /* Finds the least and the largest value that members gave, by one all-reduce with MAX: the least is
  * the largest of the negated values. */

@@ -6,7 +6,9 @@
 #include "base/assert.h"
 #include "base/options.h"
 #include "comm/api/collective.h"
-#include "comm/group/group.h"
+#include "comm/core/collective.h"
+#include "comm/core/group.h"
+#include "comm/group/make.h"
 
 /* One blocking message with the library's own tag, which no message of the user matches. */
 static ls_status transfer(ls_group *parent, ls__operation operation, void *bytes, size_t count,

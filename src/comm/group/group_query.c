@@ -1,10 +1,9 @@
 /* A group's name, size, backend, memory and counters. Local calls. */
 #include "base/options.h"
-#include "comm/api/collective.h"
 #include "comm/backend/plugin_group.h"
-#include "comm/group/group.h"
-#include "comm/group/reclaim.h"
-#include "comm/group/round_robin.h"
+#include "comm/core/group.h"
+#include "comm/core/reclaim.h"
+#include "comm/core/round_robin.h"
 #include "comm/memory/heap.h"
 
 /* NULL with the error set before ls_init and after ls_finalize. */

@@ -6,7 +6,11 @@
 
 #include "base/options.h"
 #include "comm/api/collective.h"
-#include "comm/group/group.h"
+#include "comm/core/cause.h"
+#include "comm/core/collective.h"
+#include "comm/core/group.h"
+#include "comm/diagnose/fail.h"
+#include "comm/group/make.h"
 
 /* The request of one rank, as it is exchanged. */
 typedef struct request {

@@ -11,10 +11,10 @@
 
 #include "base/assert.h"
 #include "base/error.h"
+#include "base/lock.h"
 #include "base/size.h"
 #include "base/splitmix64.h"
-#include "comm/diagnose/settings.h"
-#include "comm/engine/lock.h"
+#include "comm/join/settings.h"
 #include "comm/memory/blocks.h"
 #include "comm/memory/control.h"
 #include "job/store/store.h"

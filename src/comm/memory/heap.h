@@ -11,8 +11,8 @@
 #include <lockstep/store.h>
 
 #include "base/env.h"
-#include "comm/diagnose/arrival.h"
-#include "comm/engine/lock.h"
+#include "base/lock.h"
+#include "comm/join/arrival.h"
 #include "comm/memory/blocks.h"
 #include "comm/memory/control.h"
 #include "job/board.h"

@@ -17,14 +17,16 @@
  * never trusted: one that fits no work is dropped, and the deadline of the work reports the loss.
  */
 #include "comm/p2p/p2p.h"
+#include "comm/core/message_state.h"
+#include "comm/core/unexpected.h"
 
 #include "base/assert.h"
+#include "base/lock.h"
 #include "base/size.h"
 #include "comm/backend/plugin_group.h"
-#include "comm/diagnose/cause.h"
-#include "comm/diagnose/flight.h"
-#include "comm/engine/lock.h"
-#include "comm/group/group.h"
+#include "comm/core/cause.h"
+#include "comm/core/flight.h"
+#include "comm/core/group.h"
 #include "comm/remote/remote.h"
 
 #include <stdio.h>

@@ -1,7 +1,9 @@
 /* The message state of a group: made with the group, and freed with it. */
 #include "comm/backend/plugin_group.h"
-#include "comm/engine/progress_lock.h"
-#include "comm/group/group.h"
+#include "comm/core/group.h"
+#include "comm/core/message_state.h"
+#include "comm/core/progress_lock.h"
+#include "comm/core/unexpected.h"
 #include "comm/p2p/p2p.h"
 
 /* Called while a group is made; the state of messages needs memory, the streams are allocated when

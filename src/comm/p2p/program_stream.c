@@ -20,10 +20,12 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "comm/diagnose/cause.h"
-#include "comm/diagnose/mismatch.h"
-#include "comm/engine/exec.h"
-#include "comm/group/group.h"
+#include "comm/core/cause.h"
+#include "comm/core/group.h"
+#include "comm/core/message_state.h"
+#include "comm/core/unexpected.h"
+#include "comm/operation/exec.h"
+#include "comm/operation/mismatch.h"
 #include "comm/p2p/p2p.h"
 #include "comm/remote/remote.h"
 

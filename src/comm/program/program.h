@@ -142,12 +142,6 @@ typedef struct ls__algorithm {
     ls_status (*generate)(const ls__program_spec *spec, const ls__env *env, ls__program **out);
 } ls__algorithm;
 
-const ls__algorithm *const *ls__algorithms(int *count); /* the registry */
-const ls__algorithm *ls__algorithm_find(ls__operation operation, const char *name);
-/* '"direct", "ring"' … of an operation, or 'none' */
-void ls__algorithm_names(ls__operation operation, char *out, size_t bytes);
-int ls__algorithm_index(const ls__algorithm *algorithm); /* in the registry; pinned */
-
 void ls__program_free(ls__program *program);
 
 /* ---- building (used by generators) -------------------------------------------------------- */

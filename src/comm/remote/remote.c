@@ -9,19 +9,18 @@
  * loses messages only together with the connection, and then the peer is given up.
  */
 #include "comm/remote/remote.h"
+#include "comm/core/remote_rank.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
-#include "comm/api/collective.h"
-#include "comm/diagnose/cause.h"
-#include "comm/diagnose/mismatch.h"
-#include "comm/engine/post.h"
-#include "comm/group/group.h"
+#include "comm/core/cause.h"
+#include "comm/core/group.h"
+#include "comm/core/post.h"
 #include "comm/memory/control.h"
 #include "comm/memory/heap.h"
-#include "comm/p2p/p2p.h"
+#include "comm/operation/mismatch.h"
 
 /* ---- sending ------------------------------------------------------------------------------ */
 

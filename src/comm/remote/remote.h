@@ -26,7 +26,8 @@
 #ifndef LS_COMM_REMOTE_REMOTE_H
 #define LS_COMM_REMOTE_REMOTE_H
 
-#include "comm/group/group.h"
+#include "comm/core/group.h"
+#include "comm/core/remote_rank.h"
 
 #define LS__REMOTE_SMALL                                                                           \
     ((size_t)4096) /* bytes of a one-shot contribution that travels with POST */
@@ -34,40 +35,6 @@
 #define LS__REMOTE_BEAT_NS 500000000u
 #define LS__REMOTE_SILENT_NS 2500000000u /* silence of a rank before a warning */
 #define LS__REMOTE_BYE_NS 2000000000u    /* how long leaving waits for answers */
-
-/* A rank on another host; all of it is written by the holder of the progress lock. */
-typedef struct ls__remote_rank {
-    unsigned char *cache;   /* heap header and the world's control block */
-    ls__board_rank *record; /* of its board */
-    char host[64];
-    int first;                   /* the lowest rank of its host */
-    ls__list waiting;            /* messages (ls__unexpected) that found no slot yet */
-    uint64_t broken_ns, left_ns; /* time of the event; 0: it has not happened */
-    bool silent;                 /* a warning about its silence was logged */
-    bool given_up;               /* its groups have failed */
-    bool bye_seen;               /* it has answered BYE */
-} ls__remote_rank;
-
-struct ls__remote {
-    int count;             /* of remote ranks */
-    bool *is;              /* [world size] */
-    ls__remote_rank *rank; /* [world size]; empty for local ranks */
-    ls__transport *net;    /* TCP; with MPI it carries control only */
-    ls__transport *mpi;    /* NULL: TCP carries the data, too; owned by comm->transport, as net */
-    int *bell;             /* [board ranks] events that wake the ranks of this host */
-    uint64_t next_beat_ns, checked_ns; /* of the next heartbeat, of the last check */
-    bool stood_still;                  /* before this check: other ranks only look silent */
-    bool leaving;                      /* this rank has said BYE */
-};
-
-/* remote_connect.c. Called after the own heap is made and before the peers' are mapped: finds the
- * remote ranks and allocates their cached state. comm->remote stays NULL if all ranks are local. */
-ls_status ls__remote_open(ls__comm *comm);
-/* Connects, and makes comm->transport, which owns `host` from then on (closed on failure, too). */
-ls_status ls__remote_connect(ls__comm *comm, ls__transport *host);
-void ls__remote_send_bye(ls__comm *comm);
-void ls__remote_leave(ls__comm *comm); /* says BYE; takes the progress lock itself */
-void ls__remote_close(ls__comm *comm);
 
 /* remote_send.c. All need the progress lock.
  *
@@ -105,6 +72,7 @@ void ls__remote_post(ls_group *group, uint64_t sequence); /* an operation that h
 void ls__remote_send_finished(ls_group *group);
 void ls__remote_send_blocked(ls__comm *comm, const ls__blocked *blocked);
 void ls__remote_send_left(ls_group *group, ls__message_kind kind); /* QUIET, LEFT */
+void ls__remote_send_bye(ls__comm *comm);
 /* remote_check.c. A heartbeat has come. */
 void ls__remote_take_beat(ls__comm *comm, int from, const ls__message *message);
 /* Sends beats and looks for silence and broken connections; called ten times a second. */

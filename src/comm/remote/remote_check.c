@@ -4,7 +4,8 @@
 
 #include "base/assert.h"
 #include "base/log.h"
-#include "comm/diagnose/cause.h"
+#include "comm/core/cause.h"
+#include "comm/core/remote_rank.h"
 #include "comm/remote/remote.h"
 #include "comm/transport/tcp.h"
 

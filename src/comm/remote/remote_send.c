@@ -3,8 +3,9 @@
  * waits. */
 #include <string.h>
 
-#include "comm/group/group.h"
-#include "comm/p2p/p2p.h"
+#include "comm/core/group.h"
+#include "comm/core/remote_rank.h"
+#include "comm/core/unexpected.h"
 #include "comm/remote/remote.h"
 
 /* Control stays on TCP where MPI carries the data. BYE is not control: it follows the data. */

@@ -18,7 +18,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/size.h"
-#include "comm/backend/plugin_call.h"
+#include "comm/transport/plugin_call.h"
 
 #define SLOTS 16
 /* With its head below 64 KiB, up to which MPIs over TCP send a message at once. Longer ones need

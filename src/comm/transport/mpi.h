@@ -8,7 +8,7 @@
 #ifndef LS_COMM_TRANSPORT_MPI_H
 #define LS_COMM_TRANSPORT_MPI_H
 
-#include "comm/diagnose/arrival.h"
+#include "comm/join/arrival.h"
 #include "comm/transport/transport.h"
 
 #include <lockstep/backend.h>
@@ -27,7 +27,7 @@ typedef struct ls__mpi_spec {
     /* Whether MPI has to be abandoned: a rank has died, or the job has failed. */
     bool (*failed)(void *arg);
     void *arg;
-    _Atomic uint32_t *calls; /* comm/backend/plugin_call.h */
+    _Atomic uint32_t *calls; /* plugin_call.h */
 } ls__mpi_spec;
 
 int ls__mpi_requests(int size); /* of a world of this size */

@@ -12,7 +12,7 @@
 
 #include <lockstep/store.h>
 
-#include "comm/diagnose/arrival.h"
+#include "comm/join/arrival.h"
 #include "comm/transport/transport.h"
 #include "job/board.h"
 #include "job/link/link.h"

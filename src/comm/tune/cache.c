@@ -16,9 +16,8 @@
 #include "base/log.h"
 #include "base/settings.h"
 #include "base/trusted.h"
-#include "comm/comm.h"
-#include "comm/remote/remote.h"
-#include "comm/tune/rules.h"
+#include "comm/algorithm/rules.h"
+#include "comm/core/comm.h"
 #include "comm/tune/tune.h"
 
 #define HEAD "lockstep tuning 1\n"

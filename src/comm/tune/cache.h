@@ -7,7 +7,7 @@
 #ifndef LS_COMM_TUNE_CACHE_H
 #define LS_COMM_TUNE_CACHE_H
 
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 #include "comm/tune/tune.h"
 
 #define LS__TUNE_KEY_MAX 256 /* bytes of a key with its final 0 */

@@ -7,11 +7,11 @@
 
 #include "base/assert.h"
 #include "base/error.h"
+#include "base/lock.h"
 #include "base/log.h"
-#include "comm/comm.h"
-#include "comm/engine/lock.h"
-#include "comm/engine/work.h"
-#include "comm/remote/remote.h"
+#include "comm/algorithm/registry.h"
+#include "comm/core/comm.h"
+#include "comm/core/work.h"
 #include "comm/tune/cache.h"
 #include "job/store/store.h"
 

@@ -2,7 +2,7 @@
 #ifndef LS_COMM_TUNE_CHOICE_H
 #define LS_COMM_TUNE_CHOICE_H
 
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 #include "comm/tune/tune.h"
 
 /* Called by all ranks in ls_init: rank 0 reads the tuning file and shares its lines through the

@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/error.h"
+#include "comm/algorithm/registry.h"
 #include "comm/tune/tune.h"
 
 #define CANDIDATES_MAX 16   /* algorithms of one operation */

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/runtime.h"
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 #include "nn/parts.h"
 #include "parallel/pipeline/internal.h"
 

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/runtime.h"
-#include "comm/api/collective.h"
+#include "comm/core/cause.h"
 #include "parallel/pipeline/internal.h"
 
 static ls_status no_memory(void)

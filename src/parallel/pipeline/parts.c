@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "comm/comm.h"
-#include "comm/group/group.h"
+#include "comm/core/comm.h"
+#include "comm/core/group.h"
 #include "nn/parts.h"
 #include "parallel/pipeline/internal.h"
 

@@ -16,13 +16,4 @@ ls_status ls__generate_zb_h1(ls__schedule *s, const ls__schedule_spec *spec);
 ls_status ls__generate_pipedream(ls__schedule *s, const ls__schedule_spec *spec);
 ls_status ls__generate_pipedream_2bw(ls__schedule *s, const ls__schedule_spec *spec);
 
-/* Adds a computation to the rank of the stage; before a backward its recomputation, if there is
- * one. table.c */
-void ls__generate(ls__schedule *s, ls__action_kind kind, int stage, int micro_batch);
-
-/* lower.c: adds LOAD, REDUCE, STASH and STEP around the computations of each rank. */
-ls_status ls__lower_versions(ls__schedule *s);
-/* lower.c: adds sends and receives. */
-ls_status ls__lower_messages(ls__schedule *s);
-
 #endif

@@ -7,7 +7,7 @@
 
 #include <lockstep/comm.h>
 
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 #include "job/operation.h"
 #include "kernel/reduce/reduce.h"
 #include "test.h"

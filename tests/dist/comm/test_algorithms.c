@@ -10,7 +10,8 @@
 #include <lockstep/comm.h>
 
 #include "base/half.h"
-#include "comm/group/group.h"
+#include "comm/algorithm/registry.h"
+#include "comm/core/group.h"
 #include "values.h"
 
 #define ROOM ((size_t)8 << 20)

@@ -14,8 +14,8 @@
 
 #include "../../plugins/loop.h"
 #include "comm/backend/plugin_group.h"
-#include "comm/group/group.h"
-#include "comm/p2p/p2p.h"
+#include "comm/core/group.h"
+#include "comm/core/message_state.h"
 #include "promises.h"
 #include "says.h"
 

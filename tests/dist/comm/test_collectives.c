@@ -8,7 +8,7 @@
 
 #include <lockstep/comm.h>
 
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 #include "kernel/reduce/reduce.h"
 #include "values.h"
 

@@ -1,7 +1,7 @@
 /* Ranks that wait for each other in a circle are named within seconds, on all of them, and slow
  * ranks are not. Of ranks that wait in a row the last one is named at the deadline. */
-#include "comm/comm.h"
-#include "comm/group/group.h"
+#include "comm/core/comm.h"
+#include "comm/core/group.h"
 #include "says.h"
 #include "test.h"
 

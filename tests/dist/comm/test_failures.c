@@ -1,8 +1,8 @@
 /* Wrong use and deaths: nothing hangs, nothing is silently wrong, both sides are named, and all
  * ranks report the same cause. */
-#include "comm/api/collective.h"
-#include "comm/engine/progress_lock.h"
-#include "comm/group/reclaim.h"
+#include "comm/core/cause.h"
+#include "comm/core/progress_lock.h"
+#include "comm/core/reclaim.h"
 #include "says.h"
 #include "test.h"
 

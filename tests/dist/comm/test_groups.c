@@ -11,11 +11,13 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
+#include "comm/algorithm/registry.h"
 #include "comm/api/collective.h"
-#include "comm/engine/init.h"
+#include "comm/core/collective.h"
+#include "comm/core/group.h"
 #include "comm/engine/select.h"
-#include "comm/group/group.h"
 #include "comm/memory/control.h"
+#include "comm/runtime/init.h"
 
 TEST_SETTING(tune, "LOCKSTEP_TUNE", "off") /* what is counted here is the operations' own */
 

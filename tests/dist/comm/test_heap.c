@@ -5,8 +5,8 @@
 
 #include <stdint.h>
 
-#include "comm/comm.h"
-#include "comm/group/group.h"
+#include "comm/core/comm.h"
+#include "comm/core/group.h"
 
 /* By which AMD's Zen predicts the way of a line in its first-level data cache. */
 static unsigned way_hash(uintptr_t address)

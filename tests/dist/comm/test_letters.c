@@ -7,9 +7,10 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
+#include "comm/core/group.h"
+#include "comm/core/message_state.h"
+#include "comm/core/progress_lock.h"
 #include "comm/engine/engine.h"
-#include "comm/engine/progress_lock.h"
-#include "comm/group/group.h"
 #include "comm/p2p/p2p.h"
 
 static void fill(unsigned char *p, size_t bytes, unsigned seed)

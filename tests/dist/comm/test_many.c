@@ -1,7 +1,7 @@
 /* Many buffers as one operation, handles over several groups, barriers that name who is missing,
  * and all of it from several threads at once. Compared with sums over small integers. */
-#include "comm/comm.h"
-#include "comm/group/group.h"
+#include "comm/core/comm.h"
+#include "comm/core/group.h"
 #include "test.h"
 
 #include <pthread.h>

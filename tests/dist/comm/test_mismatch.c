@@ -11,7 +11,7 @@
 #include <lockstep/version.h>
 
 #include "base/cpu.h"
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 
 /* This program's library: the version that it says can be another one on one rank. */
 static bool old_version_on_rank_1;

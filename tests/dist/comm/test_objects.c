@@ -9,7 +9,7 @@
 #include <lockstep/comm.h>
 
 #include "base/env.h"
-#include "comm/engine/init.h"
+#include "comm/runtime/init.h"
 
 static const size_t lengths[] = {0, 1, 503, 504, 505, 4096, 70001, 3000017};
 enum { LENGTHS = sizeof lengths / sizeof *lengths };

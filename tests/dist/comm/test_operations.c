@@ -7,7 +7,8 @@
 #include <lockstep/comm.h>
 
 #include "base/half.h"
-#include "comm/group/group.h"
+#include "comm/algorithm/registry.h"
+#include "comm/core/group.h"
 #include "in_groups.h"
 #include "values.h"
 

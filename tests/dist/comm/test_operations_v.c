@@ -9,7 +9,8 @@
 
 #include <lockstep/comm.h>
 
-#include "comm/group/group.h"
+#include "comm/algorithm/registry.h"
+#include "comm/core/group.h"
 #include "in_groups.h"
 #include "values.h"
 

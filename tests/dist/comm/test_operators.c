@@ -7,8 +7,9 @@
 
 #include <lockstep/comm.h>
 
-#include "comm/comm.h"
-#include "comm/group/group.h"
+#include "comm/algorithm/registry.h"
+#include "comm/core/comm.h"
+#include "comm/core/group.h"
 #include "values.h"
 
 enum { MOST = 70001, RANKS_MAX = 8 };

@@ -17,7 +17,8 @@
 #include <lockstep/comm.h>
 
 #include "base/env.h"
-#include "comm/group/group.h"
+#include "comm/algorithm/registry.h"
+#include "comm/core/group.h"
 #include "values.h"
 
 TEST_SETTING(tune, "LOCKSTEP_TUNE", "off") /* what is counted here is the operations' own */

@@ -11,7 +11,7 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 #include "comm/memory/control.h"
 #include "values.h"
 

@@ -7,8 +7,8 @@
 #include <lockstep/comm.h>
 
 #include "base/env.h"
-#include "comm/comm.h"
-#include "comm/engine/init.h"
+#include "comm/core/comm.h"
+#include "comm/runtime/init.h"
 
 #define RANKS 3
 #define MOST ((int64_t)60000) /* elements of a block */

@@ -11,7 +11,8 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
-#include "comm/group/group.h"
+#include "comm/algorithm/registry.h"
+#include "comm/core/group.h"
 
 enum { TEXT = 2048, LARGE = 30000 };
 

@@ -12,9 +12,9 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
-#include "comm/engine/progress_lock.h"
-#include "comm/group/group.h"
-#include "comm/p2p/p2p.h"
+#include "comm/core/group.h"
+#include "comm/core/message_state.h"
+#include "comm/core/progress_lock.h"
 
 /* ---- joining ------------------------------------------------------------------------------ */
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/algorithm/registry.h"
 #include "comm/program/program.h"
 #include "strike.h"
 

@@ -14,7 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
+#include "comm/algorithm/registry.h"
+#include "comm/core/comm.h"
 #include "comm/program/program.h"
 
 #define MOST 20000

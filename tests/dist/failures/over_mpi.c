@@ -23,7 +23,7 @@
 #define RANKS 4
 #define REPORT_SECONDS 1.0
 #define STUCK_SECONDS                                                                              \
-    2.0 /* until a rank whose MPI does not return is ended (comm/backend/plugin_call.c) */
+    2.0 /* until a rank whose MPI does not return is ended (comm/core/plugin_watch.c) */
 
 typedef struct kind {
     const char *name, *words; /* of mpirun */

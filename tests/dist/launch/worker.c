@@ -25,7 +25,7 @@
 #include <lockstep/reducer.h>
 
 #include "base/runtime.h"
-#include "comm/comm.h"
+#include "comm/core/comm.h"
 
 enum { COUNT = 1000, STEPS = 10, FATAL_STEP = 5, SAVED_STEP = 3, FAILURE = 9 };
 

@@ -6,7 +6,7 @@
 #include <lockstep/lockstep.h>
 
 #include "base/env.h"
-#include "comm/engine/init.h"
+#include "comm/runtime/init.h"
 
 enum { COUNT = 100000, LARGE = 4096 };
 

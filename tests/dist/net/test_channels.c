@@ -6,14 +6,14 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
-#include "comm/comm.h"
-#include "comm/diagnose/cause.h"
+#include "comm/core/cause.h"
+#include "comm/core/comm.h"
+#include "comm/core/message_state.h"
+#include "comm/core/progress_lock.h"
+#include "comm/core/remote_rank.h"
 #include "comm/diagnose/fail.h"
 #include "comm/engine/engine.h"
-#include "comm/engine/exec.h"
-#include "comm/engine/progress_lock.h"
-#include "comm/p2p/p2p.h"
-#include "comm/remote/remote.h"
+#include "comm/operation/exec.h"
 #include "comm/transport/tcp_wire.h"
 #include "says.h"
 #include "test.h"

@@ -12,10 +12,10 @@
 #include <lockstep/lockstep.h>
 
 #include "base/size.h"
-#include "comm/diagnose/trace.h"
-#include "comm/engine/init.h"
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 #include "comm/memory/heap.h"
+#include "comm/runtime/init.h"
+#include "comm/runtime/trace.h"
 #include "comm/tune/tune.h"
 #include "job/bootstrap/local_rendezvous.h"
 #include "says.h"

@@ -11,9 +11,10 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
-#include "comm/comm.h"
-#include "comm/engine/progress_lock.h"
-#include "comm/engine/wake.h"
+#include "comm/core/comm.h"
+#include "comm/core/progress_lock.h"
+#include "comm/core/remote_rank.h"
+#include "comm/core/wake.h"
 #include "comm/remote/remote.h"
 #include "comm/transport/tcp_wire.h"
 #include "job/link/internal.h"

@@ -10,7 +10,7 @@
 #include <lockstep/random.h>
 #include <lockstep/reducer.h>
 
-#include "comm/group/round_robin.h"
+#include "comm/core/round_robin.h"
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
 #include "says.h"

@@ -9,7 +9,7 @@
 #include <lockstep/reducer.h>
 
 #include "base/env.h"
-#include "comm/engine/init.h"
+#include "comm/runtime/init.h"
 #include "reduce/reducer.h"
 #include "test.h"
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 
 #include <lockstep/lockstep.h>
 #include <lockstep/models/gpt2.h>

@@ -4,7 +4,7 @@
 
 #include <lockstep/lockstep.h>
 
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 #include "reduce/reducer.h"
 #include "test.h"
 

@@ -11,8 +11,8 @@
 
 #include "../checkpoint/small.h"
 #include "base/file.h"
-#include "comm/comm.h"
-#include "comm/group/group.h"
+#include "comm/core/comm.h"
+#include "comm/core/group.h"
 #include "comm/tune/cache.h"
 #include "job/nodes/secret.h"
 #include "launch/agent.h"

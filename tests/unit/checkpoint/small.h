@@ -14,7 +14,7 @@
 #include <lockstep/checkpoint.h>
 
 #include "base/env.h"
-#include "comm/engine/init.h"
+#include "comm/runtime/init.h"
 #include "test.h"
 
 /* ---- state -------------------------------------------------------------------------------- */

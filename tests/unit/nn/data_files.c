@@ -1,5 +1,5 @@
 /* Text and IDX files: what a good one gives, and that every bad one is answered in words. */
-#include "comm/engine/init.h"
+#include "comm/runtime/init.h"
 #include "data/paths.h"
 #include "says.h"
 #include "scratch.h"

@@ -9,7 +9,7 @@
 #include <lockstep/models/resnet.h>
 
 #include "base/env_posix.h"
-#include "comm/engine/init.h"
+#include "comm/runtime/init.h"
 #include "plan/plan.h"
 #include "plan/profile.h"
 #include "says.h"

@@ -7,7 +7,7 @@
 
 #include <lockstep/runtime.h>
 
-#include "comm/diagnose/arrival.h"
+#include "comm/join/arrival.h"
 #include "job/board.h"
 #include "says.h"
 #include "test.h"

@@ -9,8 +9,8 @@
 #include <lockstep/store.h>
 
 #include "base/runtime.h"
-#include "comm/comm.h"
-#include "comm/group/group.h"
+#include "comm/core/comm.h"
+#include "comm/core/group.h"
 
 TEST(a_runtime_can_be_made_again_after_it_ended)
 {

@@ -1,6 +1,6 @@
 /* The numbers that join the two ends of a message in a trace. */
-#include "comm/diagnose/flight.h"
-#include "comm/group/group.h"
+#include "comm/core/flight.h"
+#include "comm/core/group.h"
 #include "test.h"
 
 /* Of a member of a group of world's ranks 4 and 7; `peer` is a member too. */

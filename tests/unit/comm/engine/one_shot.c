@@ -1,6 +1,6 @@
 /* When the memory of an operation in one shot may be written again. */
 #include "comm/engine/one_shot.h"
-#include "comm/group/group.h"
+#include "comm/core/group.h"
 #include "test.h"
 
 /* Of the two slots of the wide stage the one used longer ago is written again, which every member

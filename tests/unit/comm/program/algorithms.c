@@ -2,6 +2,7 @@
  * programs, and of bugs planted in them. That every one is right for 1 to 64 ranks: programs.c. */
 #include <stdio.h>
 
+#include "comm/algorithm/registry.h"
 #include "sets.h"
 
 /* ---- costs -------------------------------------------------------------------------------- */

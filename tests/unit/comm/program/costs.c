@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../../../../bench/dev/forms.h"
+#include "comm/algorithm/registry.h"
 #include "sets.h"
 
 static void check_amount(const ls__algorithm *algorithm, int n, const char *what, double counted,

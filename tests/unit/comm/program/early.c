@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/algorithm/registry.h"
 #include "sets.h"
 
 static int lane_at(const ls__program *p, int at)

@@ -1,7 +1,8 @@
 /* Plans: whether operations run in one shot, alike on all ranks. */
 #include <stdio.h>
 
-#include "comm/engine/plan.h"
+#include "comm/algorithm/registry.h"
+#include "comm/core/plan.h"
 #include "sets.h"
 
 /* Where "one_shot" would be the same program, only "direct" exists; as in select.c. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/algorithm/registry.h"
 #include "says.h"
 #include "sets.h"
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/env.h"
+#include "comm/algorithm/registry.h"
 #include "comm/program/program.h"
 #include "test.h"
 

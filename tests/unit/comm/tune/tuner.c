@@ -8,9 +8,10 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
-#include "comm/comm.h"
+#include "comm/algorithm/registry.h"
+#include "comm/algorithm/rules.h"
+#include "comm/core/comm.h"
 #include "comm/tune/cache.h"
-#include "comm/tune/rules.h"
 #include "comm/tune/tune.h"
 
 /* ---- rules -------------------------------------------------------------------------------- */

@@ -1,0 +1,111 @@
+/* A work: one operation in flight, and the handle of the thread that waits for it. Beside a field
+ * stands by whom it may be touched: lock, progress (the holder of the progress lock) or const, as
+ * in comm.h. */
+#ifndef LS_COMM_CORE_WORK_H
+#define LS_COMM_CORE_WORK_H
+
+#include <lockstep/comm.h>
+
+#include "base/list.h"
+#include "comm/program/program.h"
+#include "job/descriptor.h"
+#include "kernel/reduce/reduce.h"
+
+#define LS__WORKS_PER_CHUNK 32
+
+typedef struct ls__comm ls__comm;
+typedef struct ls__plan ls__plan; /* plan.h */
+
+/* The user's callback (ls_work_on_done). The thread that brings `state` from NONE to SET has
+ * written the rest; the engine brings it to ENDED when the operation ends, after it wrote the
+ * status. If the thread comes too late, it calls the function itself. Sync: acquire and release
+ * both ways. */
+typedef enum ls__callback_state {
+    LS__CALLBACK_NONE,
+    LS__CALLBACK_SET,
+    LS__CALLBACK_ENDED
+} ls__callback_state;
+typedef struct ls__user_callback {
+    _Atomic uint32_t state;
+    _Atomic uint32_t asked; /* ls_work_on_done was called: once only */
+    ls_status status;
+    void (*done)(void *arg, ls_status status);
+    void *arg;
+} ls__user_callback;
+
+struct ls_work {
+    ls__list link; /* in the pool or a group's queue: lock; in a list of ls__p2p: progress */
+    ls__list turn; /* progress; of a send or receive, in a list of ls__p2p */
+    ls_group *group;
+    _Atomic int32_t status; /* LS_IN_PROGRESS until the engine's release store; waiters acquire */
+    bool detached;          /* const; nobody waits: the engine takes the handle back */
+    bool held;              /* lock; the user has the handle and has not waited yet */
+    bool by_message;        /* const; needs the message transport */
+    _Atomic bool posted;    /* fence 0 is announced: release under lock, acquire */
+    bool warned;            /* progress; a warning has named the missing members */
+    bool announced;         /* progress; announced to remote members because it has stalled */
+    bool monitored;         /* const; the report at the deadline names all missing members */
+    bool stopped_reported;  /* progress; a warning has named a stopped process */
+    bool has_layout;        /* const; unequal blocks with a published layout: v_layout.c */
+    bool up_to;             /* const; a receive of `count` elements at most; then of what came */
+    uint8_t channels;       /* slices at the same time, if it runs by messages */
+    uint8_t memory;       /* ls__memory; set at submission or by the holder of the progress lock */
+    bool offered;         /* the same; its one-shot plan is an offer: Note [Offers] in select.c */
+    const ls__plan *plan; /* the same; NULL: not chosen yet */
+    void (*done)(void *arg, ls_status status);
+    void *arg;
+    ls__user_callback callback; /* the user's callback, if there is one */
+    ls__operation operation;
+    const ls__algorithm *algorithm; /* asked for by name; NULL: chosen */
+    const void *input;
+    void *output;
+    int64_t count;
+    size_t element; /* bytes of one */
+    /* v-variants: elements and places of the blocks of INPUT [0] and OUTPUT [1], each [size]; else
+     * NULL. `count` is the longest one. */
+    int64_t *count_of[2], *offset_of[2];
+    ls_dtype dtype;
+    ls_reduce_op op; /* AVG has become SUM with a divisor, PREMUL_SUM and the user's SUM */
+    ls__reduce_user user;
+    double divisor;
+    struct ls__pack *pack; /* holds the input, premultiplied; NULL: there is none */
+    uint64_t queued_ns, started_ns, deadline_ns;
+    uint64_t gone_seen_ns; /* progress; since when its peer is gone; Note [Leaving] in check.c */
+    uint64_t flight;       /* number of its record */
+    ls__descriptor descriptor;
+    /* Of send and receive; progress. */
+    uint8_t stage;           /* ls__p2p_stage */
+    uint64_t message_number; /* that its messages carry */
+    size_t moved;            /* bytes */
+    int64_t *table; /* lock: memory of count_of and offset_of, kept; NULL: not needed yet */
+    /* Of groups with a plug-in; set by ls__collective_fill. */
+    bool control; /* const; the library's own: no plug-in moves its data */
+    bool carried; /* progress; a plug-in has its bytes in flight (send and recv) */
+    ls_stream *stream;
+    void *request; /* progress; of the plug-in (send and recv) */
+};
+
+/* A thread that sleeps until a work ends, for the detection of deadlocks; on its stack. */
+typedef struct ls__sleeper {
+    ls__list link;
+    const ls_work *work;
+    uint64_t since_ns;
+} ls__sleeper;
+
+ls_work *ls__work_take(ls__comm *comm);            /* lock; NULL without memory */
+void ls__work_give(ls__comm *comm, ls_work *work); /* lock */
+/* When an operation called at this time is given up. */
+uint64_t ls__work_deadline(const ls_group *group, const ls_collective_options *options,
+                           uint64_t queued_ns);
+/* An operation that was called at this time has succeeded: the program has survived any failure
+ * before it, so that failure will not be reported as the reason of its end. */
+void ls__work_survived(const ls__comm *comm, uint64_t queued_ns);
+/* progress lock; ends a work that is in no list any more: flight record, counters, callback, then
+ * its status. A waiter may free the work from then on. */
+void ls__work_end(ls_work *work, ls_status status);
+/* LS_ERR_STATE in a callback: a wait there would wait for itself. */
+ls_status ls__work_may_wait(const char *what);
+/* Calls a user's function, within which waiting is refused. */
+void ls__call_back(void (*done)(void *arg, ls_status status), void *arg, ls_status status);
+
+#endif
