@@ -1,26 +1,24 @@
-"""Keeps the results of tests/mutate/run, and makes survivors.md from them and the answers to survivors.
+"""Keeps the results of tests/mutate/run, and the list of survivors.
 
-planted.txt has a line for each planted change: its key, outcome, the number of tests that run it and of
-those that were left out, the budget in seconds, and the test that noticed. answers.txt has a line for each
-survivor that no test needs to kill: its key, "equivalent" (no promised behaviour changes) or "accepted" (it
-does, and no test is worth it), and why.
+BUILD/planted.txt has a line for each planted change: its key, outcome, the number of tests that run it and of those
+that were left out, the budget in seconds, and the test that noticed. survivors.txt, which is part of the sources, has
+a line for each that survived: its key, kind, file, what was changed, and the answer. The kind is "open" until somebody
+writes "equivalent" (no promised behaviour changes) or "accepted" (it does, and no test is worth it) and why.
 """
 
+import os
 import pathlib
+import re
 import sys
 
 sys.dont_write_bytecode = True
 from folders import FOLDERS
 
 HERE = pathlib.Path(__file__).resolve().parent
-PLANTED = HERE / "planted.txt"
-KINDS = ("equivalent", "accepted")
-HEAD = """# Planted changes that no test noticed, and why
-
-`make mutate` plants changes in the sources, one at a time, and runs the tests that run the changed line
-(`tests/mutate/run`). This page is written by it, from its results (`planted.txt`) and from `answers.txt`. The results
-of a first run, over all folders, are lost; the answers to its survivors are kept.
-
+PLANTED = HERE.parent.parent / "build-mutate/planted.txt"
+SURVIVORS = HERE / "survivors.txt"
+KINDS = ("equivalent", "accepted", "open")
+HEAD = """# Planted changes that no test noticed (tests/mutate/run), and why: key, kind, file | change | answer. See table.py.
 """
 
 
@@ -51,16 +49,35 @@ def keep(entry):
 
 
 def answers():
-    """{key: (kind, why)}"""
-    lines = (HERE / "answers.txt").read_text().splitlines()
+    """{key: kind}"""
     found = {}
-    for line in lines:
+    for line in SURVIVORS.read_text().splitlines():
         if line.strip() and not line.startswith("#"):
-            key, kind, why = line.split(None, 2)
+            key, kind, _ = line.split(None, 2)
             if kind not in KINDS:
-                sys.exit(f"answers.txt: {key}: {kind} is not one of {', '.join(KINDS)}")
-            found[key] = kind, why
+                sys.exit(f"survivors.txt: {key}: {kind} is not one of {', '.join(KINDS)}")
+            found[key] = kind
     return found
+
+
+def fragment(text, begin, end):
+    """The part that changed, with the word on either side."""
+    left = re.search(r"[^\s(]*[\s(]*$", text[:begin]).start()
+    right = end + re.match(r"[\s)]*[^\s)]*", text[end:]).end()
+    return text[left:right].strip()
+
+
+def change(rule, before, after):
+    before, after = before.strip(), after.strip()
+    if rule in ("status dropped", "call deleted", "assignment deleted"):
+        return f"{before}: {rule}"
+    begin = len(os.path.commonprefix([before, after]))
+    same = min(len(os.path.commonprefix([before[:begin - 1:-1], after[:begin - 1:-1]])), len(before) - begin, len(after) - begin)
+    return f"{fragment(before, begin, len(before) - same)} -> {fragment(after, begin, len(after) - same)}"
+
+
+def survivor_line(key, kind, path, rule, before, after, answer):
+    return f"{key} {kind} {path.removeprefix('src/')} | {change(rule, before, after)} | {answer}".rstrip() + "\n"
 
 
 def shown(entry):
@@ -74,48 +91,22 @@ def kind_of(entry, answered):
     """killed, equivalent, accepted, or open; None of what counts for nothing."""
     if entry["outcome"] == "killed":
         return "killed"
-    return None if entry["outcome"] == "unbuilt" else answered.get(entry["key"], ("open",))[0]
-
-
-def count_table(done, answered):
-    columns = ("killed", *KINDS, "open")
-    rows = ["| folder | planted so far | " + " | ".join(columns) + " |", "|---" * (len(columns) + 2) + "|"]
-    folders = [*FOLDERS, "all"]
-    for folder in folders:
-        kinds = [kind_of(entry, answered) for entry in done.values() if folder in (entry["folder"], "all")]
-        counts = [kinds.count(column) for column in columns]
-        wanted = sum(entry.count for name, entry in FOLDERS.items() if folder in (name, "all"))
-        rows.append(f"| {folder} | {sum(counts)} of {wanted} | " + " | ".join(map(str, counts)) + " |")
-    return "\n".join(rows) + "\n"
-
-
-def cell(code):
-    return f"`{code.replace('|', chr(92) + '|')}`" if code and code != ";" else "(nothing)"
-
-
-def survivor_table(entries, answered):
-    rows = ["| key | place and rule | change | answer |", "|---|---|---|---|"]
-    for entry in entries:
-        kind, why = answered.get(entry["key"], ("open", ""))
-        place = f"`{entry['path'].removeprefix('src/')}`: {entry['rule']}"
-        left = f"{entry['left']} of {entry['tests']} tests were not run" if entry["left"] else ""
-        rows.append(f"| {entry['key']} | {place} | {cell(entry['before'])} becomes {cell(entry['after'])} "
-                    f"| {': '.join(filter(None, (kind, why or left)))} |")
-    return "\n".join(rows) + "\n"
+    return None if entry["outcome"] == "unbuilt" else answered.get(entry["key"], "open")
 
 
 def write(done):
+    """Adds the survivors that the list has not."""
     answered = answers()
     PLANTED.write_text("".join(sorted(map(line_of, done.values()))))
     left = [entry for entry in done.values() if entry["outcome"] in ("survived", "undecided")]
     left.sort(key=lambda entry: (list(FOLDERS).index(entry["folder"]), entry["path"], entry["key"]))
-    unknown = sorted(set(answered) - {entry["key"] for entry in left})
-    if unknown:
-        print("answers.txt answers what did not survive, or was not planted:", *unknown)
-    (HERE / "survivors.md").write_text(HEAD + count_table(done, answered) + "\n" + survivor_table(left, answered))
+    with SURVIVORS.open("a") as file:
+        for entry in left:
+            if entry["key"] not in answered:
+                file.write(survivor_line(entry["key"], "open", entry["path"], entry["rule"], entry["before"], entry["after"], ""))
 
 
 def summary(done):
     answered = answers()
     kinds = [kind_of(entry, answered) for entry in done.values()]
-    return "".join(f"{kind}: {kinds.count(kind)}\n" for kind in ("killed", *KINDS, "open"))
+    return "".join(f"{kind}: {kinds.count(kind)}\n" for kind in ("killed", *KINDS))
