@@ -304,7 +304,8 @@ static ls_status check_state(const ls_loader *l, int64_t epoch, int64_t position
     }
     if (epoch < 0 || position < 0 || position > here || batches < 0) {
         return ls__fail(LS_ERR_FORMAT,
-                        "loader: epoch %lld, sample %lld of %lld, batch %lld is not a position",
+                        "loader: epoch %lld, sample %lld of %lld, batch %lld is not a "
+                        "position; is it the state of another data set?",
                         (long long)epoch, (long long)position, (long long)here, (long long)batches);
     }
     return LS_OK;

@@ -38,10 +38,11 @@ typedef struct other {
 /* The numbers 20240326, -27, -28 and 20240522, little-endian, are llm.c's for other files. */
 static const other others[] = {
     {"\x93NUMPY", 6, "it is an array of NumPy; write it as raw uint16 with array.tofile(path)"},
-    {"\xc6\xd7\x34\x01", 4, "it is the weights of a model of llm.c"},
-    {"\xc7\xd7\x34\x01", 4, "it is reference numbers for the tests of llm.c"},
-    {"\xc8\xd7\x34\x01", 4, "it is a tokenizer of llm.c"},
-    {"\x8a\xd8\x34\x01", 4, "it is an evaluation set of llm.c, which is not a stream of tokens"},
+    {"\xc6\xd7\x34\x01", 4, "it is the weights of a model of llm.c; give a shard of tokens"},
+    {"\xc7\xd7\x34\x01", 4,
+     "it is reference numbers for the tests of llm.c; give a shard of tokens"},
+    {"\xc8\xd7\x34\x01", 4, "it is a tokenizer of llm.c; give a shard of tokens"},
+    {"\x8a\xd8\x34\x01", 4, "it is an evaluation set of llm.c; give a shard of tokens"},
 };
 
 /* Formats with a known magic are refused by name: as raw tokens they would be accepted, and the

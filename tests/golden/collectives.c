@@ -268,7 +268,7 @@ GOLDEN_RANKS(a_monitored_barrier_meets_another, 2)
                                    : ls_barrier(ls_world(), NULL, NULL));
 }
 
-GOLDEN_RANKS(ranks_miss_a_monitored_barrier, 4)
+GOLDEN_LATE(ranks_miss_a_monitored_barrier, 4)
 {
     ls_group *group = NULL;
     MUST(ls_group_new(ls_world(), NULL, 0, "watched", &group));
@@ -287,7 +287,7 @@ GOLDEN_RANKS(lists_of_many_differ, 2)
     SHOW(ls_all_reduce_many(ls_world(), lists, counts, 2, LS_FLOAT32, LS_SUM, NULL, NULL));
 }
 
-GOLDEN_RANKS(one_rank_splits_alone, 2)
+GOLDEN_LATE(one_rank_splits_alone, 2)
 {
     ls_group *part = NULL;
     if (!odd()) {
@@ -297,7 +297,7 @@ GOLDEN_RANKS(one_rank_splits_alone, 2)
     MUST(ls_store_wait(ls_runtime_store(), "late", 30000));
 }
 
-GOLDEN_RANKS(nobody_sends_to_who_takes_from_anybody, 2)
+GOLDEN_LATE(nobody_sends_to_who_takes_from_anybody, 2)
 {
     if (!odd()) {
         SHOW(ls_recv_any(ls_world(), buf, 4, LS_FLOAT32, 7, NULL, NULL));

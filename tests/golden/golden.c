@@ -1,6 +1,6 @@
 /* What every golden program shares: listing and running its cases, scratch files, failing memory.
  *
- *     PROGRAM --list          a line "NAME RANKS HOSTS" for each case
+ *     PROGRAM --list          a line "NAME RANKS HOSTS DEADLINE_S" for each case
  *     PROGRAM NAME            runs one (with several ranks: under `lockstep run`)
  */
 #include "golden.h"
@@ -260,7 +260,7 @@ int main(int argc, char **argv)
     const bool list = argc == 2 && strcmp(argv[1], "--list") == 0;
     for (const golden_case *c = golden_cases; c != NULL; c = c->next) {
         if (list) {
-            printf("%s %d %d\n", c->name, c->ranks, c->hosts);
+            printf("%s %d %d %d\n", c->name, c->ranks, c->hosts, c->deadline_s);
         } else if (argc == 2 && strcmp(argv[1], c->name) == 0) {
             return run_case(c);
         }

@@ -157,7 +157,7 @@ GOLDEN_RANKS(letters_differ, 2)
                                       : ls_send(ls_world(), buf, 4, LS_FLOAT32, 1, 3, NULL, NULL));
 }
 
-GOLDEN_RANKS(a_letter_that_nobody_asks_for, 2)
+GOLDEN_LATE(a_letter_that_nobody_asks_for, 2)
 {
     if (odd()) {
         sleep(3);
@@ -166,7 +166,7 @@ GOLDEN_RANKS(a_letter_that_nobody_asks_for, 2)
     SHOW_RANKS("ls_send", ls_send(ls_world(), buf, 4, LS_FLOAT32, 1, 4, NULL, NULL));
 }
 
-GOLDEN_RANKS(a_rank_does_not_call, 2)
+GOLDEN_LATE(a_rank_does_not_call, 2)
 {
     if (odd()) {
         sleep(3);
@@ -174,7 +174,7 @@ GOLDEN_RANKS(a_rank_does_not_call, 2)
     SHOW_RANKS("all_reduce", SUM_OF(4, LS_FLOAT32, LS_SUM));
 }
 
-GOLDEN_RANKS(a_rank_receives_what_nobody_sends, 2)
+GOLDEN_LATE(a_rank_receives_what_nobody_sends, 2)
 {
     ls_work *work = NULL;
     if (odd()) {
@@ -210,7 +210,7 @@ GOLDEN_RANKS(a_rank_aborts_the_group, 2)
     SHOW_RANKS("all_reduce", SUM_OF(4, LS_FLOAT32, LS_SUM));
 }
 
-GOLDEN_RANKS(a_rank_is_stopped, 2)
+GOLDEN_LATE(a_rank_is_stopped, 2)
 {
     weights();
     if (odd()) {
@@ -282,7 +282,7 @@ GOLDEN_RANKS(groups_differ, 2)
                ls_group_new(ls_world(), (const int[]){0, 1}, odd() ? 1 : 2, "part", &g));
 }
 
-GOLDEN_RANKS(the_store_waits_in_vain, 2)
+GOLDEN_LATE(the_store_waits_in_vain, 2)
 {
     char value[8];
     size_t bytes = sizeof value;

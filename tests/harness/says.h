@@ -5,7 +5,8 @@
 #include "test.h"
 
 /* The text holds a whole sentence of the library, given as its format in the source: %d stands for
- * any number, %s for any words. tests/tidy/test_messages.py counts it as compared. */
+ * any number, %s for any words; a part of it that no other sentence has will do, too.
+ * tests/golden/sources.py counts the sentence as provoked. */
 #define CHECK_SAYS(text, format)                                                                   \
     do {                                                                                           \
         const char *text_ = (text), *format_ = (format);                                           \

@@ -64,8 +64,11 @@ void cli_print_man(const cli_command *command)
     print_text(command->about);
     printf("\n.SH SYNOPSIS\n.B ");
     print_text(command->name);
-    printf("%s ", command->count > 0 ? "\n[\\fIoptions\\fR]" : "");
-    print_text(command->operands != NULL ? command->operands : "");
+    printf("%s", command->count > 0 ? "\n[\\fIoptions\\fR]" : "");
+    if (command->operands != NULL) {
+        printf(" ");
+        print_text(command->operands);
+    }
     printf("\n%s", command->count > 0 ? ".SH OPTIONS\n" : "");
     for (int i = 0; i < command->count; i++) {
         if (!command->options[i].hidden) {

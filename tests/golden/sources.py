@@ -1,23 +1,18 @@
-"""Every sentence that the sources can say to a user stands in a golden text, or in a list with the reason.
+"""The sentences that the sources can say to a user, and those that a test compares.
 
-Read are the string literals of src/, tools/, bench/ and the examples that hold at least two words. One is
-covered when the golden texts (tests/golden/expected) hold, whole, what its format could have made, or when a test
-compares it whole (CHECK_SAYS, says). What needs a broken system or a broken library cannot be provoked;
-tests/golden/not_shown.txt lists it.
+Read are the string literals of src/, tools/, bench/ and the examples that hold at least two words. A sentence is
+covered when a golden case prints what its format can have made, or when a test compares it, whole or by a part that no
+other sentence has (CHECK_SAYS, says). What needs a broken system or a broken library cannot be provoked; not_shown.txt lists it.
 """
 
 import ast
 import functools
-import pathlib
 import re
-import sys
 
-sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from sentences import CONVERSION, pattern
-from tap import SOURCE, none_of, run, test
+from tap import SOURCE
 
 FOLDERS = ("src", "tools", "bench", "paper", "examples", "programs", "extra")
-GOLDEN = SOURCE / "tests/golden"
 # What is said to nobody (compiler directives, templates of JSON) or is no error (results on stdout).
 SILENT_CALLS = {"_Static_assert", "_Pragma", "json_pack", "sscanf", "starts", "ends", "strncmp", "printf", "configure"}
 SILENT_FILES = (
@@ -108,15 +103,9 @@ def all_sentences():
                     yield f"{name}:{line}", sentence
 
 
-def golden_lines():
-    """With the help of an option, which is wrapped, as the one line that it is in the source."""
-    text = "".join(path.read_text() for path in sorted((GOLDEN / "expected").glob("*.txt")))
-    return re.sub(r"\n {26}(?=\S)", " ", text)
-
-
 @functools.cache
 def compared():
-    """Sentences that a test compares whole: CHECK_SAYS and SAYS in C, says() and sentence() in Python."""
+    """What tests compare: CHECK_SAYS and SAYS in C, says() and sentence() in Python."""
     found = set()
     for path in (*(SOURCE / "tests").rglob("*.c"), *(SOURCE / "extra").rglob("tests/*.c")):
         text = path.read_text()
@@ -133,42 +122,11 @@ def compared():
     return found
 
 
-def is_shown(golden, sentence):
-    return sentence.strip() in compared() or stands_in(golden, sentence)
-
-
-def not_shown():
-    lines = (GOLDEN / "not_shown.txt").read_text().splitlines()
-    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-
-
-@test
-def every_sentence_stands_in_a_golden_text():
-    golden, excused = golden_lines(), set(not_shown())
-    none_of((f"{where}: {sentence}" for where, sentence in all_sentences()
-             if sentence.strip() not in excused and not is_shown(golden, sentence)),
-            "provoke these in tests/golden, or compare them by CHECK_SAYS or says(), or say in not_shown.txt why "
-            "nobody can")
-
-
-@test
-def what_is_excused_is_said_and_is_not_shown():
-    golden, said = golden_lines(), {sentence.strip() for _, sentence in all_sentences()}
-    none_of((line for line in not_shown() if line not in said), "in not_shown.txt, but nobody says it")
-    none_of((line for line in not_shown() if line in said and is_shown(golden, line)),
-            "in not_shown.txt, but a golden text has it")
-
-
-@test
-def the_reader_of_sentences_reads():
-    text = '''f(a, "two words %d" /* not these */ " and %s" PRId64 "\\n", x); g("%s"); printf("no error");'''
-    assert [s for _, s in sentences(text)] == ["two words %d and %slld"], list(sentences(text))
-    assert stands_in("say: rank 3 has nothing", "rank %d has %s")
-    assert not stands_in("rank 3 is here", "rank %d has %s")
-    assert not stands_in("rank three has nothing", "rank %d has %s")
-    assert not stands_in("a frank 3 has it", "rank %d has it")
-    assert not stands_in("rank 3 has items", "rank %d has it")
-    assert stands_in("process <pid> ends", "process %d ends")
-
-
-run()
+def covered_by_tests(sentences):
+    """Those that a test compares whole, or by a part that stands in no other sentence."""
+    found = compared() & sentences
+    for part in compared() - sentences:
+        having = [sentence for sentence in sentences if part in sentence]
+        if len(having) == 1:
+            found.add(having[0])
+    return found
