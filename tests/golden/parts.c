@@ -155,6 +155,7 @@ GOLDEN(making_pipelines)
     ls_module *net = ls_sequential_new(layers, 2);
     SHOW(ls_pipeline_new(net, NULL, NULL, &p));
     SHOW(ls_pipeline_new(net, ls_world(), LS_OPTIONS(ls_pipeline_options, .schedule = "2f2b"), &p));
+    SHOW(ls_pipeline_new(net, ls_world(), LS_OPTIONS(ls_pipeline_options, .schedule = NULL), &p));
     SHOW(ls_pipeline_new(net, ls_world(), LS_OPTIONS(ls_pipeline_options, .schedule = "pipedream"),
                          &p));
     SHOW(ls_pipeline_new(net, ls_world(), LS_OPTIONS(ls_pipeline_options, .cut = "1"), &p));

@@ -125,10 +125,13 @@ static ls_status fill(ls__schedule *s, int index, const ls__schedule_spec *spec)
 ls_status ls__schedule_new(const ls__env *env, const char *name, const ls__schedule_spec *given,
                            ls__schedule **out)
 {
+    *out = NULL;
+    if (name == NULL) {
+        return ls__fail(LS_ERR_INVALID, "schedule: its name is NULL; give one, such as 1f1b");
+    }
     const int index = index_of(name);
     ls__schedule_spec spec = *given;
     replicas of_stages;
-    *out = NULL;
     if (index < 0) {
         return unknown(name);
     }
