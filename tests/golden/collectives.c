@@ -102,7 +102,7 @@ GOLDEN(handles)
     SHOW(ls_work_on_done(work, NULL, NULL));
     MUST(ls_work_on_done(work, ended, NULL));
     SHOW(ls_work_on_done(work, ended, NULL));
-    MUST(ls_work_abort(work, "the letter is late"));
+    MUST(ls_work_abort(work, "the message is late"));
     SHOW(ls_work_wait(work));
     MUST(ls_group_new(ls_world(), NULL, 0, "part", &g));
     MUST(ls_recv(g, buf, 4, LS_FLOAT32, 0, 3, NULL, &work));

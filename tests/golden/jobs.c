@@ -151,13 +151,13 @@ GOLDEN_RANKS(algorithms_differ, 2)
     SHOW_RANKS("all_reduce", SUM_WITH(.algorithm = odd() ? "ring" : "direct"));
 }
 
-GOLDEN_RANKS(letters_differ, 2)
+GOLDEN_RANKS(messages_differ, 2)
 {
     SHOW_RANKS("send and recv", odd() ? ls_recv(ls_world(), buf, 8, LS_FLOAT32, 0, 3, NULL, NULL)
                                       : ls_send(ls_world(), buf, 4, LS_FLOAT32, 1, 3, NULL, NULL));
 }
 
-GOLDEN_LATE(a_letter_that_nobody_asks_for, 2)
+GOLDEN_LATE(a_message_that_nobody_asks_for, 2)
 {
     if (odd()) {
         sleep(3);

@@ -18,7 +18,7 @@ class Folder:
     targets: tuple = ()  # what a change needs built beside the library
 
 
-COMM = ("tests/unit/comm/", "tests/dist/comm/", "tests/dist/net/")
+COMM = ("tests/unit/comm/", "tests/unit/job/", "tests/dist/comm/", "tests/dist/net/")
 FOLDERS = {
     "optim": Folder(20, ("tests/unit/nn/", "tests/dist/checkpoint/", "tests/dist/train/", "tests/reference/")),
     "data": Folder(25, ("tests/unit/api/", "tests/unit/nn/", "tests/unit/tokenizer/", "tests/fuzz/", "tests/dist/train/")),
@@ -30,10 +30,8 @@ FOLDERS = {
     "comm": Folder(75, COMM),
     "schedule": Folder(25, ("tests/unit/schedule/", "tests/fuzz/")),
     "parallel": Folder(25, ("tests/dist/train/test_pip", "tests/dist/train/test_steady")),
-    "base": Folder(25, ("tests/unit/base/", "tests/unit/comm/", "tests/unit/checkpoint/", "tests/unit/launch/")),
-    "job": Folder(40, ("tests/unit/comm/bootstrap/", "tests/unit/comm/link/", "tests/unit/comm/nodes/",
-                       "tests/unit/comm/store/", "tests/fuzz/", "tests/dist/net/", "tests/dist/comm/",
-                       "tests/dist/launch/")),
+    "base": Folder(25, ("tests/unit/base/", "tests/unit/comm/", "tests/unit/job/", "tests/unit/checkpoint/", "tests/unit/launch/")),
+    "job": Folder(40, ("tests/unit/job/", "tests/fuzz/", "tests/dist/net/", "tests/dist/comm/", "tests/dist/launch/")),
     "tensor": Folder(40, ("tests/unit/tensor/", "tests/grad/", "tests/unit/nn/", "tests/reference/")),
     "autograd": Folder(25, ("tests/grad/", "tests/unit/tensor/", "tests/unit/nn/", "tests/dist/train/")),
     "nn": Folder(25, ("tests/unit/nn/", "tests/grad/", "tests/reference/", "tests/dist/train/")),

@@ -51,21 +51,21 @@ ls__link_spec spec_of(ls__link_mode mode, const uint8_t *secret, const char *pur
         .env = ls__env_posix(), .secret = secret, .mode = mode, .purpose = purpose, .job = job};
 }
 
-ls__listener *door_of(const ls__link_spec *spec)
+ls__listener *listener_of(const ls__link_spec *spec)
 {
-    ls__listener *door = NULL;
-    CHECK_OK(ls__listener_open(spec, "127.0.0.1", 0, &door));
-    return door;
+    ls__listener *listener = NULL;
+    CHECK_OK(ls__listener_open(spec, "127.0.0.1", 0, &listener));
+    return listener;
 }
 
-ls_status meet(ls__listener *door, ls__link *client, ls__link **in)
+ls_status meet(ls__listener *listener, ls__link *client, ls__link **in)
 {
     const ls__env *env = ls__env_posix();
     const uint64_t end = env->now_ns(env) + MEET_NS;
     ls_status status = LS_IN_PROGRESS;
     *in = NULL;
     while ((status == LS_IN_PROGRESS || *in == NULL) && env->now_ns(env) < end) {
-        ls__link *came = ls__listener_next(door);
+        ls__link *came = ls__listener_next(listener);
         *in = came != NULL ? came : *in;
         status = status == LS_IN_PROGRESS ? ls__link_handshake(client) : status;
         if (status < 0) {
@@ -78,11 +78,11 @@ ls_status meet(ls__listener *door, ls__link *client, ls__link **in)
 
 void open_pair(const ls__link_spec *spec, ls__link **client, ls__link **in)
 {
-    ls__listener *door = door_of(spec);
-    CHECK_OK(ls__link_connect(spec, "127.0.0.1", ls__listener_port(door), "127.0.0.1", client));
-    CHECK_OK(meet(door, *client, in));
+    ls__listener *listener = listener_of(spec);
+    CHECK_OK(ls__link_connect(spec, "127.0.0.1", ls__listener_port(listener), "127.0.0.1", client));
+    CHECK_OK(meet(listener, *client, in));
     CHECK(*in != NULL);
-    ls__listener_close(door);
+    ls__listener_close(listener);
 }
 
 bool has_tls(void)

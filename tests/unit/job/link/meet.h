@@ -10,10 +10,10 @@ extern const uint8_t right_secret[LS__LINK_SECRET], wrong_secret[LS__LINK_SECRET
 const ls__env *narrow_env(void);
 
 ls__link_spec spec_of(ls__link_mode mode, const uint8_t *secret, const char *purpose, uint64_t job);
-ls__listener *door_of(const ls__link_spec *spec);
+ls__listener *listener_of(const ls__link_spec *spec);
 /* Drives both sides until both are through, or the client has failed; *in is who was let in. */
-ls_status meet(ls__listener *door, ls__link *client, ls__link **in);
-/* A door, a client and who was let in, all of `spec`. */
+ls_status meet(ls__listener *listener, ls__link *client, ls__link **in);
+/* A listener, a client and who was let in, all of `spec`. */
 void open_pair(const ls__link_spec *spec, ls__link **client, ls__link **in);
 /* Whether this build has TLS. */
 bool has_tls(void);

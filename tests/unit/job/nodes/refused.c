@@ -112,7 +112,7 @@ TEST(a_node_that_does_not_fit_is_told_why)
         {another_number, SAYS("host %s has --node-rank %d, but --nnodes %d allows only 0 to %d")},
     };
     for (size_t i = 0; i < sizeof tried / sizeof *tried; i++) {
-        star s;
+        world s;
         prepare(&s, 2);
         tried[i].change(&s.spec[1]);
         open_all(&s);
@@ -125,7 +125,7 @@ TEST(a_node_that_does_not_fit_is_told_why)
 
 TEST(a_greeting_that_cannot_be_is_refused)
 {
-    star s;
+    world s;
     prepare(&s, 2);
     open_all(&s);
     s.nodes[1]->ranks = 0; /* before it greets */
@@ -136,7 +136,7 @@ TEST(a_greeting_that_cannot_be_is_refused)
 
 TEST(a_node_with_a_rank_outside_the_world_is_told_so)
 {
-    star s;
+    world s;
     prepare(&s, 2);
     static const int ranks[2] = {0, 1};
     for (int k = 0; k < 2; k++) {
@@ -153,7 +153,7 @@ TEST(a_node_with_a_rank_outside_the_world_is_told_so)
 
 TEST(one_node_too_many_is_told_so_before_the_job_runs_and_after)
 {
-    star s;
+    world s;
     prepare(&s, 3);
     for (int k = 0; k < 3; k++) {
         s.spec[k].nodes = 2;
@@ -177,7 +177,7 @@ TEST(one_node_too_many_is_told_so_before_the_job_runs_and_after)
 
 TEST(nodes_that_have_joined_learn_that_node_0_ended)
 {
-    star s;
+    world s;
     prepare(&s, 3);
     s.count = 2;
     open_all(&s);
@@ -192,7 +192,7 @@ TEST(nodes_that_have_joined_learn_that_node_0_ended)
 
 TEST(while_nodes_have_no_numbers_the_missing_ones_are_counted)
 {
-    star s;
+    world s;
     prepare(&s, 3);
     s.spec[0].timeout_ms = 200;
     s.spec[1].node = -1;
@@ -206,7 +206,7 @@ TEST(while_nodes_have_no_numbers_the_missing_ones_are_counted)
 
 TEST(waiting_for_nodes_and_a_node_that_leaves_are_warned_of)
 {
-    star s;
+    world s;
     prepare(&s, 3);
     for (int k = 0; k < 3; k++) {
         s.spec[k].env = broken_env();
@@ -235,7 +235,7 @@ TEST(waiting_for_nodes_and_a_node_that_leaves_are_warned_of)
 /* A program that takes connections and never says a word. */
 TEST(a_program_that_is_not_node_0_is_waited_for_a_while)
 {
-    star s;
+    world s;
     prepare(&s, 2);
     s.spec[1].env = broken_env();
     s.spec[1].timeout_ms = 8000;
@@ -255,7 +255,7 @@ TEST(a_program_that_is_not_node_0_is_waited_for_a_while)
 
 TEST(a_program_that_has_not_proved_to_be_node_0_is_named_as_that)
 {
-    star s;
+    world s;
     prepare(&s, 2);
     s.spec[1].timeout_ms = 50;
     const int other = s.env->tcp_listen(s.env, "127.0.0.1", s.port);
@@ -271,7 +271,7 @@ TEST(a_program_that_has_not_proved_to_be_node_0_is_named_as_that)
 
 TEST(a_welcome_that_makes_no_sense_is_refused)
 {
-    star s;
+    world s;
     prepare(&s, 3);
     s.count = 2;
     open_all(&s);
@@ -287,10 +287,10 @@ TEST(a_welcome_that_makes_no_sense_is_refused)
 /* ---- links that end -------------------------------------------------------------------------- */
 
 /* What node 0 says of node 1, when `how` has happened to the link between them. */
-static const char *loss_after(void (*how)(star *s))
+static const char *loss_after(void (*how)(world *s))
 {
     static char text[1024];
-    star s;
+    world s;
     prepare(&s, 2);
     s.spec[0].env = broken_env();
     gather(&s);
@@ -302,19 +302,19 @@ static const char *loss_after(void (*how)(star *s))
     return text;
 }
 
-static void time_passes(star *s)
+static void time_passes(world *s)
 {
     (void)s;
     hands += 6000000000u;
 }
 
-static void link_breaks(star *s)
+static void link_breaks(world *s)
 {
     (void)s;
     reads_left = 0;
 }
 
-static void noise_comes(star *s)
+static void noise_comes(world *s)
 {
     const ls__env_span noise = {"this is not a frame, but it is longer than a header of one", 58};
     CHECK_INT(ls__link_send(s->nodes[1]->frames.link, &noise, 1), 58);
@@ -329,7 +329,7 @@ TEST(the_way_in_which_a_node_is_lost_is_told)
 
 TEST(a_text_that_is_not_utf_8_is_replaced)
 {
-    star s;
+    world s;
     prepare(&s, 2);
     gather(&s);
     const ls__failure_record f = {
@@ -344,7 +344,7 @@ TEST(a_text_that_is_not_utf_8_is_replaced)
 
 TEST(without_memory_or_descriptors_a_node_does_not_open)
 {
-    star s;
+    world s;
     prepare(&s, 1);
     s.spec[0].env = broken_env();
     broken.poller_open = no_poller;

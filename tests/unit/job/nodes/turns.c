@@ -8,7 +8,7 @@
 
 #define STEP_MS 2
 
-void prepare(star *s, int count)
+void prepare(world *s, int count)
 {
     char text[64];
     memset(s, 0, sizeof *s);
@@ -36,14 +36,14 @@ void prepare(star *s, int count)
     }
 }
 
-void open_all(star *s)
+void open_all(world *s)
 {
     for (int k = 0; k < s->count; k++) {
         CHECK_OK(ls__nodes_open(&s->spec[k], &s->nodes[k]));
     }
 }
 
-void turn_all(star *s)
+void turn_all(world *s)
 {
     for (int k = 0; k < s->count; k++) {
         if (s->nodes[k] != NULL) {
@@ -53,14 +53,14 @@ void turn_all(star *s)
     s->env->sleep_until(s->env, ls__deadline_after(s->env, STEP_MS));
 }
 
-void turn_some(star *s, int turns)
+void turn_some(world *s, int turns)
 {
     for (int i = 0; i < turns; i++) {
         turn_all(s);
     }
 }
 
-void until_failure(star *s, int k)
+void until_failure(world *s, int k)
 {
     for (int i = 0; i < TURNS_MAX && ls__nodes_failure(s->nodes[k]) == NULL; i++) {
         turn_all(s);
@@ -68,7 +68,7 @@ void until_failure(star *s, int k)
     CHECK(ls__nodes_failure(s->nodes[k]) != NULL);
 }
 
-void until_state(star *s, int k, ls__nodes_state state)
+void until_state(world *s, int k, ls__nodes_state state)
 {
     for (int i = 0; i < TURNS_MAX && ls__nodes_state_of(s->nodes[k]) != state; i++) {
         turn_all(s);
@@ -79,7 +79,7 @@ void until_state(star *s, int k, ls__nodes_state state)
     }
 }
 
-void gather(star *s)
+void gather(world *s)
 {
     open_all(s);
     for (int k = 0; k < s->count; k++) {
@@ -87,7 +87,7 @@ void gather(star *s)
     }
 }
 
-void close_all(star *s)
+void close_all(world *s)
 {
     for (int k = s->count - 1; k >= 0; k--) {
         ls__nodes_close(s->nodes[k]);

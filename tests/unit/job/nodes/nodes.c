@@ -8,7 +8,7 @@
 
 TEST(nodes_agree_on_the_world)
 {
-    star s;
+    world s;
     prepare(&s, 3);
     gather(&s);
     const ls__nodes_world *first = ls__nodes_world_of(s.nodes[0]);
@@ -28,7 +28,7 @@ TEST(nodes_agree_on_the_world)
 
 TEST(another_version_is_refused_with_both_named)
 {
-    star s;
+    world s;
     prepare(&s, 2);
     s.spec[1].version = "1.1";
     open_all(&s);
@@ -41,7 +41,7 @@ TEST(another_version_is_refused_with_both_named)
 
 TEST(ranks_that_are_dealt_out_already_are_gathered_as_they_are)
 {
-    star s;
+    world s;
     prepare(&s, 3);
     static const int ranks[3][2] = {{0, 3}, {1, 4}, {2, 5}};
     for (int k = 0; k < 3; k++) {
@@ -58,7 +58,7 @@ TEST(ranks_that_are_dealt_out_already_are_gathered_as_they_are)
 
 TEST(a_rank_that_comes_from_two_hosts_is_refused)
 {
-    star s;
+    world s;
     prepare(&s, 2);
     static const int ranks[2][2] = {{0, 1}, {1, 2}};
     for (int k = 0; k < 2; k++) {
@@ -78,7 +78,7 @@ TEST(a_rank_that_comes_from_two_hosts_is_refused)
 /* Node 1 joins, then node 2, then node 1 leaves and joins again with one more rank. */
 TEST(a_node_that_leaves_and_joins_again_gets_a_number_of_its_own)
 {
-    star s;
+    world s;
     prepare(&s, 3);
     static const int ranks[3][2] = {{0, -1}, {1, 3}, {2, -1}};
     for (int k = 0; k < 3; k++) {
@@ -106,7 +106,7 @@ TEST(a_node_that_leaves_and_joins_again_gets_a_number_of_its_own)
 
 TEST(the_missing_ranks_of_dealt_out_worlds_are_named)
 {
-    star s;
+    world s;
     prepare(&s, 1);
     static const int ranks[] = {0, 2};
     s.spec[0].nodes = 0;
@@ -122,7 +122,7 @@ TEST(the_missing_ranks_of_dealt_out_worlds_are_named)
 
 TEST(a_finding_reaches_node_0_whole_and_its_verdict_all_others)
 {
-    star s;
+    world s;
     prepare(&s, 3);
     gather(&s);
     ls__failure_record f = {.kind = LS__FAILURE_SIGNAL,
@@ -157,7 +157,7 @@ TEST(a_finding_reaches_node_0_whole_and_its_verdict_all_others)
 
 TEST(the_better_of_two_findings_is_kept)
 {
-    star s;
+    world s;
     prepare(&s, 3);
     gather(&s);
     ls__failure_record waited = {.kind = LS__FAILURE_WAITED, .failed_rank = 1, .text = "waited"};
@@ -178,7 +178,7 @@ TEST(the_better_of_two_findings_is_kept)
 
 TEST(a_stop_travels_from_any_node_to_all_others_and_not_back)
 {
-    star s;
+    world s;
     prepare(&s, 3);
     gather(&s);
     ls__nodes_stop(s.nodes[1], 15);
@@ -198,7 +198,7 @@ TEST(a_stop_travels_from_any_node_to_all_others_and_not_back)
 
 TEST(the_end_comes_after_all_are_done_with_node_0s_decision)
 {
-    star s;
+    world s;
     const char *tail = "";
     prepare(&s, 3);
     gather(&s);
@@ -227,7 +227,7 @@ TEST(the_end_comes_after_all_are_done_with_node_0s_decision)
 
 TEST(a_link_that_ends_is_a_lost_node_on_both_sides)
 {
-    star s;
+    world s;
     prepare(&s, 3);
     gather(&s);
     ls__nodes_close(s.nodes[2]);

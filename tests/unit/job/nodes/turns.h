@@ -7,7 +7,7 @@
 #define NODES_MAX 3
 #define TURNS_MAX 2000
 
-typedef struct star {
+typedef struct world {
     const ls__env *env;
     int port, count;
     uint8_t secret[32];
@@ -16,16 +16,16 @@ typedef struct star {
     int world_rank[NODES_MAX][4];
     ls__store_server *store[NODES_MAX];
     ls__nodes *nodes[NODES_MAX];
-} star;
+} world;
 
-void prepare(star *s, int count);
-void open_all(star *s);
-void turn_all(star *s);
-void turn_some(star *s, int turns);
-void until_state(star *s, int k, ls__nodes_state state);
+void prepare(world *s, int count);
+void open_all(world *s);
+void turn_all(world *s);
+void turn_some(world *s, int turns);
+void until_state(world *s, int k, ls__nodes_state state);
 /* Until this node has a failure record. */
-void until_failure(star *s, int k);
-void gather(star *s);
-void close_all(star *s);
+void until_failure(world *s, int k);
+void gather(world *s);
+void close_all(world *s);
 
 #endif

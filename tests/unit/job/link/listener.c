@@ -1,4 +1,4 @@
-/* Links and doors over loopback: the right secret gets in, whatever else comes does not, and costs
+/* Links and listeners over loopback: the right secret gets in, whatever else comes does not, and costs
  * neither time nor memory beyond what listener.h says. */
 #include <errno.h>
 #include <stdio.h>
@@ -14,28 +14,29 @@
 #include "says.h"
 #include "test.h"
 
-/* The status with which a client of `spec` ends at a door of `at`. */
+/* The status with which a client of `spec` ends at a listener of `at`. */
 static ls_status try(const ls__link_spec *at, const ls__link_spec *spec)
 {
-    ls__listener *door = door_of(at);
+    ls__listener *listener = listener_of(at);
     ls__link *client = NULL, *in = NULL;
-    CHECK_OK(ls__link_connect(spec, "127.0.0.1", ls__listener_port(door), NULL, &client));
-    const ls_status status = meet(door, client, &in);
+    CHECK_OK(ls__link_connect(spec, "127.0.0.1", ls__listener_port(listener), NULL, &client));
+    const ls_status status = meet(listener, client, &in);
     CHECK((status == LS_OK) == (in != NULL));
     ls__link_close(client);
     ls__link_close(in);
-    ls__listener_close(door);
+    ls__listener_close(listener);
     return status;
 }
 
 TEST(who_knows_the_secret_gets_in_and_bytes_flow_both_ways)
 {
     const ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
-    ls__listener *door = door_of(&spec);
+    ls__listener *listener = listener_of(&spec);
     ls__link *client = NULL, *in = NULL;
     char got[16] = "";
-    CHECK_OK(ls__link_connect(&spec, "127.0.0.1", ls__listener_port(door), "127.0.0.1", &client));
-    CHECK_OK(meet(door, client, &in));
+    CHECK_OK(
+        ls__link_connect(&spec, "127.0.0.1", ls__listener_port(listener), "127.0.0.1", &client));
+    CHECK_OK(meet(listener, client, &in));
     const ls__env_span spans[2] = {{"abc", 3}, {"defg", 4}};
     CHECK_INT(ls__link_send(client, spans, 2), 7);
     CHECK_INT(ls__link_read(in, got, 7), 7);
@@ -46,7 +47,7 @@ TEST(who_knows_the_secret_gets_in_and_bytes_flow_both_ways)
     ls__link_close(client);
     CHECK_INT(ls__link_read(in, got, 7), 0);
     ls__link_close(in);
-    ls__listener_close(door);
+    ls__listener_close(listener);
 }
 
 TEST(another_secret_purpose_or_job_stays_outside)
@@ -55,7 +56,7 @@ TEST(another_secret_purpose_or_job_stays_outside)
     ls__link_spec other = at;
     CHECK_INT(try(&at, &other), LS_OK);
     other = spec_of(LS__LINK_PLAIN, wrong_secret, "data", 7);
-    CHECK_INT(try(&at, &other), LS_ERR_PEER); /* the door says nothing: it closes */
+    CHECK_INT(try(&at, &other), LS_ERR_PEER); /* the listener says nothing: it closes */
     CHECK_SAYS(ls_error_message(), "connection with %s: %s");
     CHECK_SAYS(
         ls_error_message(),
@@ -67,12 +68,12 @@ TEST(another_secret_purpose_or_job_stays_outside)
 }
 
 /* Sends raw bytes as a stranger; returns how many bytes came back within a moment. */
-static size_t stranger(ls__listener *door, const void *bytes, size_t count)
+static size_t stranger(ls__listener *listener, const void *bytes, size_t count)
 {
     const ls__env *env = ls__env_posix();
     unsigned char back[256];
     size_t got = 0;
-    const int fd = env->tcp_connect(env, "127.0.0.1", ls__listener_port(door), NULL);
+    const int fd = env->tcp_connect(env, "127.0.0.1", ls__listener_port(listener), NULL);
     CHECK(fd >= 0);
     while (env->tcp_connected(env, fd) == -EINPROGRESS) {
         env->yield(env);
@@ -80,7 +81,7 @@ static size_t stranger(ls__listener *door, const void *bytes, size_t count)
     CHECK_INT(env->send(env, fd, bytes, count, -1), (long long)count);
     const uint64_t end = env->now_ns(env) + 30000000u;
     while (env->now_ns(env) < end) {
-        CHECK(ls__listener_next(door) == NULL);
+        CHECK(ls__listener_next(listener) == NULL);
         const ssize_t n = env->recv(env, fd, back, sizeof back, NULL);
         got += n > 0 ? (size_t)n : 0;
         env->yield(env);
@@ -92,49 +93,50 @@ static size_t stranger(ls__listener *door, const void *bytes, size_t count)
 TEST(garbage_gets_no_answer)
 {
     const ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
-    ls__listener *door = door_of(&spec);
+    ls__listener *listener = listener_of(&spec);
     unsigned char garbage[200];
     memset(garbage, 0xee, sizeof garbage);
-    CHECK_INT(stranger(door, garbage, sizeof garbage), 0);
-    CHECK_INT(stranger(door, "GET / HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n", 41), 0);
-    CHECK_INT(stranger(door, "x", 1), 0);
-    ls__listener_close(door);
+    CHECK_INT(stranger(listener, garbage, sizeof garbage), 0);
+    CHECK_INT(stranger(listener, "GET / HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n", 41), 0);
+    CHECK_INT(stranger(listener, "x", 1), 0);
+    ls__listener_close(listener);
 }
 
 /* A client's whole proof, recorded and sent again, meets another nonce. */
 TEST(a_recorded_proof_is_worth_nothing)
 {
     const ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
-    ls__listener *door = door_of(&spec);
+    ls__listener *listener = listener_of(&spec);
     ls__link *client = NULL, *in = NULL;
     unsigned char record[sizeof(ls__proof_hello) + LS__PROOF_MAC];
-    CHECK_OK(ls__link_connect(&spec, "127.0.0.1", ls__listener_port(door), NULL, &client));
-    CHECK_OK(meet(door, client, &in));
+    CHECK_OK(ls__link_connect(&spec, "127.0.0.1", ls__listener_port(listener), NULL, &client));
+    CHECK_OK(meet(listener, client, &in));
     memcpy(record, client->out, sizeof record); /* what it sent */
     CHECK_INT((long long)client->queued, (long long)sizeof record);
     /* It is answered with a hello, as everybody is who greets, and then shut out. */
-    CHECK_INT((long long)stranger(door, record, sizeof record), (long long)sizeof(ls__proof_hello));
+    CHECK_INT((long long)stranger(listener, record, sizeof record),
+              (long long)sizeof(ls__proof_hello));
     ls__link_close(client);
     ls__link_close(in);
-    ls__listener_close(door);
+    ls__listener_close(listener);
 }
 
-/* The door's own hello, sent back to it as if it were a client's: the side is part of it. */
-TEST(what_the_door_says_is_worth_nothing_when_sent_back)
+/* The listener's own hello, sent back to it as if it were a client's: the side is part of it. */
+TEST(what_the_listener_says_is_worth_nothing_when_sent_back)
 {
     const ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
-    ls__listener *door = door_of(&spec);
+    ls__listener *listener = listener_of(&spec);
     ls__link *client = NULL, *in = NULL;
     unsigned char back[sizeof(ls__proof_hello) + LS__PROOF_MAC];
-    CHECK_OK(ls__link_connect(&spec, "127.0.0.1", ls__listener_port(door), NULL, &client));
-    CHECK_OK(meet(door, client, &in));
+    CHECK_OK(ls__link_connect(&spec, "127.0.0.1", ls__listener_port(listener), NULL, &client));
+    CHECK_OK(meet(listener, client, &in));
     memcpy(back, in->out, sizeof back);
-    CHECK_INT((long long)stranger(door, back, sizeof back), 0);
+    CHECK_INT((long long)stranger(listener, back, sizeof back), 0);
     ((ls__proof_hello *)(void *)back)->client = 1; /* and neither with the side put right: */
-    CHECK_INT((long long)stranger(door, back, sizeof back), (long long)sizeof(ls__proof_hello));
+    CHECK_INT((long long)stranger(listener, back, sizeof back), (long long)sizeof(ls__proof_hello));
     ls__link_close(client);
     ls__link_close(in);
-    ls__listener_close(door);
+    ls__listener_close(listener);
 }
 
 /* How a client ends whose "server" sends its own messages back, changed. */
@@ -183,7 +185,7 @@ static void renew(ls__proof_hello *hello)
     hello->version++;
 }
 
-TEST(a_mirror_is_no_door)
+TEST(a_mirror_is_no_listener)
 {
     CHECK_INT(meet_a_mirror(turn_side), LS_ERR_AUTH);
     CHECK_SAYS(ls_error_message(),
@@ -250,20 +252,20 @@ TEST(plain_against_tls_is_said_to_the_one_who_came)
 TEST(a_greeting_with_any_byte_changed_lets_nobody_in)
 {
     const ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
-    ls__listener *door = door_of(&spec);
+    ls__listener *listener = listener_of(&spec);
     ls__link *client = NULL, *in = NULL;
     unsigned char record[sizeof(ls__proof_hello) + LS__PROOF_MAC];
-    CHECK_OK(ls__link_connect(&spec, "127.0.0.1", ls__listener_port(door), NULL, &client));
-    CHECK_OK(meet(door, client, &in));
+    CHECK_OK(ls__link_connect(&spec, "127.0.0.1", ls__listener_port(listener), NULL, &client));
+    CHECK_OK(meet(listener, client, &in));
     memcpy(record, client->out, sizeof record);
     for (size_t i = 0; i < sizeof(ls__proof_hello); i += i < 8 ? 1 : 9) {
         record[i] = (unsigned char)~record[i];
-        CHECK(stranger(door, record, sizeof record) <= sizeof(ls__proof_hello));
+        CHECK(stranger(listener, record, sizeof record) <= sizeof(ls__proof_hello));
         record[i] = (unsigned char)~record[i];
     }
     ls__link_close(client);
     ls__link_close(in);
-    ls__listener_close(door);
+    ls__listener_close(listener);
 }
 
 /* The clock of an env table whose hands the test moves. */
@@ -276,11 +278,11 @@ static uint64_t moved_clock(const ls__env *env)
 }
 
 /* Lets `count` strangers connect and say `bytes` each. */
-static void crowd(const ls__listener *door, int *fd, int count, const void *bytes, size_t size)
+static void crowd(const ls__listener *listener, int *fd, int count, const void *bytes, size_t size)
 {
     const ls__env *env = ls__env_posix();
     for (int i = 0; i < count; i++) {
-        fd[i] = env->tcp_connect(env, "127.0.0.1", ls__listener_port(door), NULL);
+        fd[i] = env->tcp_connect(env, "127.0.0.1", ls__listener_port(listener), NULL);
         CHECK(fd[i] >= 0);
         while (env->tcp_connected(env, fd[i]) == -EINPROGRESS) {
             env->yield(env);
@@ -308,19 +310,19 @@ TEST(who_stops_half_way_is_shut_out_after_five_seconds)
     int fd[2];
     env.now_ns = moved_clock;
     spec.env = &env;
-    ls__listener *door = door_of(&spec);
-    CHECK_INT((long long)ls__listener_deadline(door), (long long)LS__NEVER);
-    crowd(door, &fd[0], 1, "L", 1);
-    crowd(door, &fd[1], 1, &hello, sizeof hello);
-    CHECK(ls__listener_next(door) == NULL);
-    const uint64_t deadline = ls__listener_deadline(door), now = moved_clock(&env);
+    ls__listener *listener = listener_of(&spec);
+    CHECK_INT((long long)ls__listener_deadline(listener), (long long)LS__NEVER);
+    crowd(listener, &fd[0], 1, "L", 1);
+    crowd(listener, &fd[1], 1, &hello, sizeof hello);
+    CHECK(ls__listener_next(listener) == NULL);
+    const uint64_t deadline = ls__listener_deadline(listener), now = moved_clock(&env);
     CHECK(deadline > now && deadline - now <= (uint64_t)LS__LISTENER_MS * 1000000u);
     CHECK(!is_shut(fd[0]) && !is_shut(fd[1]));
     hands = (uint64_t)LS__LISTENER_MS * 1000000u;
-    CHECK(ls__listener_next(door) == NULL);
+    CHECK(ls__listener_next(listener) == NULL);
     CHECK(is_shut(fd[0]) && is_shut(fd[1]));
-    CHECK_INT((long long)ls__listener_deadline(door), (long long)LS__NEVER);
-    ls__listener_close(door);
+    CHECK_INT((long long)ls__listener_deadline(listener), (long long)LS__NEVER);
+    ls__listener_close(listener);
 }
 
 /* ---- what it costs ------------------------------------------------------------------------- */
@@ -373,18 +375,18 @@ TEST(strangers_cost_64_places_of_a_kibibyte_whatever_their_number)
     env.tcp_accept = counted_accept;
     env.close = counted_close;
     spec.env = &env;
-    ls__listener *door = door_of(&spec);
+    ls__listener *listener = listener_of(&spec);
     const size_t alone = held;
     (void)env.allow_descriptors(&env, 2 * STRANGERS + 100);
     held_most = 0;
     for (int i = 0; i < STRANGERS; i++) {
-        crowd(door, &fd[i], 1, &hello, i % 2 ? sizeof hello : 1);
-        CHECK(ls__listener_next(door) == NULL);
+        crowd(listener, &fd[i], 1, &hello, i % 2 ? sizeof hello : 1);
+        CHECK(ls__listener_next(listener) == NULL);
     }
     CHECK_INT(open_most, LS__LISTENER_PENDING + 1); /* the one that takes another's place */
     CHECK(held_most > alone &&
           held_most - alone <= (size_t)LS__LISTENER_PENDING * LS__LISTENER_BYTES);
-    ls__listener_close(door);
+    ls__listener_close(listener);
     CHECK_INT((long long)held, 0);
 }
 
@@ -402,17 +404,17 @@ TEST(who_waits_outside_is_looked_for_once_a_place_may_be_taken)
     int fd[STRANGERS], shut = 0;
     env.now_ns = stopped_clock;
     spec.env = &env;
-    ls__listener *door = door_of(&spec);
-    crowd(door, fd, STRANGERS, "x", 1);
-    CHECK(ls__listener_next(door) == NULL);
-    CHECK_INT((long long)ls__listener_deadline(door), 1010000000);
+    ls__listener *listener = listener_of(&spec);
+    crowd(listener, fd, STRANGERS, "x", 1);
+    CHECK(ls__listener_next(listener) == NULL);
+    CHECK_INT((long long)ls__listener_deadline(listener), 1010000000);
     hands = 10000000;
-    CHECK(ls__listener_next(door) == NULL);
+    CHECK(ls__listener_next(listener) == NULL);
     for (int i = 0; i < STRANGERS; i++) {
         shut += is_shut(fd[i]);
     }
     CHECK_INT(shut, 5);
-    ls__listener_close(door);
+    ls__listener_close(listener);
 }
 
 /* Tells the process that has too many descriptors open to close its strangers'. */
@@ -436,18 +438,18 @@ TEST(running_out_of_descriptors_costs_strangers_theirs_and_shuts_nobody_out)
     int fd;
     env.tcp_accept = refusing_accept;
     spec.env = &env;
-    ls__listener *door = door_of(&spec);
-    crowd(door, &fd, 1, "x", 1);
-    CHECK(ls__listener_next(door) == NULL && !is_shut(fd));
+    ls__listener *listener = listener_of(&spec);
+    crowd(listener, &fd, 1, "x", 1);
+    CHECK(ls__listener_next(listener) == NULL && !is_shut(fd));
     refusals = 3;
-    CHECK_OK(ls__link_connect(&spec, "127.0.0.1", ls__listener_port(door), NULL, &client));
-    CHECK(ls__listener_next(door) == NULL && is_shut(fd));
-    CHECK(ls__listener_deadline(door) <=
+    CHECK_OK(ls__link_connect(&spec, "127.0.0.1", ls__listener_port(listener), NULL, &client));
+    CHECK(ls__listener_next(listener) == NULL && is_shut(fd));
+    CHECK(ls__listener_deadline(listener) <=
           env.now_ns(&env) + 20000000u); /* it looks again by itself */
-    CHECK_OK(meet(door, client, &in));
+    CHECK_OK(meet(listener, client, &in));
     ls__link_close(client);
     ls__link_close(in);
-    ls__listener_close(door);
+    ls__listener_close(listener);
 }
 
 /* ---- crowds -------------------------------------------------------------------------------- */
@@ -475,13 +477,14 @@ static void flood(int port, int total)
 }
 
 /* As friends do: whoever is shut out comes again. */
-static int come_in(ls__listener *door, const ls__link_spec *spec, ls__link **client, ls__link **in)
+static int come_in(ls__listener *listener, const ls__link_spec *spec, ls__link **client,
+                   ls__link **in)
 {
     int tries = 0;
     ls_status status = LS_ERR_PEER;
     while (status == LS_ERR_PEER && tries < 100) {
-        CHECK_OK(ls__link_connect(spec, "127.0.0.1", ls__listener_port(door), NULL, client));
-        status = meet(door, *client, in);
+        CHECK_OK(ls__link_connect(spec, "127.0.0.1", ls__listener_port(listener), NULL, client));
+        status = meet(listener, *client, in);
         tries++;
         if (status != LS_OK) {
             ls__link_close(*client);
@@ -496,24 +499,24 @@ TEST(ten_thousand_connections_keep_no_friend_out)
     const ls__link_spec spec =
         spec_of(has_tls() ? LS__LINK_TLS : LS__LINK_PLAIN, right_secret, "data", 7);
     const ls__env *env = spec.env;
-    ls__listener *door = door_of(&spec);
+    ls__listener *listener = listener_of(&spec);
     const pid_t child = fork();
     if (child == 0) {
-        flood(ls__listener_port(door), 10000);
+        flood(ls__listener_port(listener), 10000);
         _exit(0);
     }
     CHECK(child > 0);
     int status = 0, friends = 0;
     while (waitpid(child, &status, WNOHANG) == 0 || friends == 0) {
         ls__link *client = NULL, *in = NULL;
-        (void)come_in(door, &spec, &client, &in);
+        (void)come_in(listener, &spec, &client, &in);
         friends++;
         ls__link_close(client);
         ls__link_close(in);
         env->yield(env);
     }
     CHECK_INT(status, 0);
-    ls__listener_close(door);
+    ls__listener_close(listener);
 }
 
 /* As at the start of a large job: they all come at once, more than there are places. */
@@ -523,13 +526,13 @@ TEST(three_hundred_friends_at_once_all_get_in)
     const ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
     static ls__link *client[FRIENDS];
     static bool through[FRIENDS];
-    ls__listener *door = door_of(&spec);
+    ls__listener *listener = listener_of(&spec);
     int in = 0, out = 0;
     (void)spec.env->allow_descriptors(spec.env, 3 * FRIENDS);
     while (in < FRIENDS || out < FRIENDS) {
         for (int i = 0; i < FRIENDS; i++) {
             if (client[i] == NULL) {
-                CHECK_OK(ls__link_connect(&spec, "127.0.0.1", ls__listener_port(door), NULL,
+                CHECK_OK(ls__link_connect(&spec, "127.0.0.1", ls__listener_port(listener), NULL,
                                           &client[i]));
             }
             const ls_status status = through[i] ? LS_IN_PROGRESS : ls__link_handshake(client[i]);
@@ -542,7 +545,8 @@ TEST(three_hundred_friends_at_once_all_get_in)
                 CHECK(status >= 0);
             }
         }
-        for (ls__link *l = ls__listener_next(door); l != NULL; l = ls__listener_next(door)) {
+        for (ls__link *l = ls__listener_next(listener); l != NULL;
+             l = ls__listener_next(listener)) {
             ls__link_close(l);
             in++;
         }
@@ -550,14 +554,14 @@ TEST(three_hundred_friends_at_once_all_get_in)
     for (int i = 0; i < FRIENDS; i++) {
         ls__link_close(client[i]);
     }
-    ls__listener_close(door);
+    ls__listener_close(listener);
 }
 
 TEST(a_port_in_use_is_said)
 {
     const ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
-    ls__listener *door = door_of(&spec), *second = NULL;
-    CHECK_STATUS(ls__listener_open(&spec, "127.0.0.1", ls__listener_port(door), &second),
+    ls__listener *listener = listener_of(&spec), *second = NULL;
+    CHECK_STATUS(ls__listener_open(&spec, "127.0.0.1", ls__listener_port(listener), &second),
                  LS_ERR_SYSTEM);
     CHECK_SAYS(ls_error_message(),
                "cannot listen on %s port %d: another process uses the port; choose another one, or "
@@ -566,7 +570,7 @@ TEST(a_port_in_use_is_said)
     CHECK_SAYS(ls_error_message(),
                "cannot listen on %s port %d: no interface of this host has that address; use an "
                "address of this host, or choose an interface by LOCKSTEP_IFNAME");
-    ls__listener_close(door);
+    ls__listener_close(listener);
 }
 
 TEST_MAIN

@@ -232,12 +232,12 @@ static ls_status with_key_changed(uint8_t flip)
     ls__link *client = NULL, *server = NULL;
     char own[LS__ADDRESS_MAX];
     int port = 0;
-    const int door = env->tcp_listen(env, "127.0.0.1", 0);
-    CHECK_INT(env->tcp_name(env, door, false, own, sizeof own, &port), 0);
+    const int listener = env->tcp_listen(env, "127.0.0.1", 0);
+    CHECK_INT(env->tcp_name(env, listener, false, own, sizeof own, &port), 0);
     CHECK_OK(ls__link_connect(&spec, "127.0.0.1", port, NULL, &client));
     ls_status came = LS_IN_PROGRESS, let = LS_IN_PROGRESS;
     while (came == LS_IN_PROGRESS || (came == LS_OK && let == LS_IN_PROGRESS)) {
-        const int fd = server == NULL ? env->tcp_accept(env, door, NULL, 0) : -1;
+        const int fd = server == NULL ? env->tcp_accept(env, listener, NULL, 0) : -1;
         if (fd >= 0) {
             CHECK_OK(ls__link_accept(&spec, fd, &server));
         }
@@ -253,7 +253,7 @@ static ls_status with_key_changed(uint8_t flip)
     CHECK((came == LS_OK) == (let == LS_OK));
     ls__link_close(client);
     ls__link_close(server);
-    env->close(env, door);
+    env->close(env, listener);
     return came;
 }
 
@@ -281,15 +281,15 @@ TEST(tls_without_the_key_of_this_job_is_refused)
 {
     NEED_TLS
     const ls__link_spec spec = spec_of(LS__LINK_TLS, right_secret, "data", 7);
-    ls__listener *door = door_of(&spec);
+    ls__listener *listener = listener_of(&spec);
     ls__link *client = NULL, *in = NULL;
     not_resumed = true;
-    CHECK_OK(ls__link_connect(&spec, "127.0.0.1", ls__listener_port(door), NULL, &client));
-    CHECK_STATUS(meet(door, client, &in), LS_ERR_AUTH);
+    CHECK_OK(ls__link_connect(&spec, "127.0.0.1", ls__listener_port(listener), NULL, &client));
+    CHECK_STATUS(meet(listener, client, &in), LS_ERR_AUTH);
     CHECK_SAYS(ls_error_message(), "%s did not use this job's key for TLS");
     CHECK(in == NULL);
     ls__link_close(client);
-    ls__listener_close(door);
+    ls__listener_close(listener);
 }
 
 static bool hung_up; /* the other side, as read here */
@@ -306,21 +306,21 @@ TEST(a_peer_that_leaves_in_the_middle_of_encrypting_is_told)
     ls__env env = *ls__env_posix();
     const ls__link_spec spec = spec_of(LS__LINK_TLS, right_secret, "data", 7);
     ls__link_spec hearing = spec;
-    ls__listener *door = door_of(&spec);
+    ls__listener *listener = listener_of(&spec);
     ls__link *client = NULL;
     env.recv = recv_or_end;
     hearing.env = &env;
-    CHECK_OK(ls__link_connect(&hearing, "127.0.0.1", ls__listener_port(door), NULL, &client));
+    CHECK_OK(ls__link_connect(&hearing, "127.0.0.1", ls__listener_port(listener), NULL, &client));
     ls_status status = LS_IN_PROGRESS;
     while (status == LS_IN_PROGRESS) {
         hung_up = client->state == LS__LINK_SEALING;
-        CHECK(ls__listener_next(door) == NULL);
+        CHECK(ls__listener_next(listener) == NULL);
         status = ls__link_handshake(client);
     }
     CHECK_INT(status, LS_ERR_PEER);
     CHECK_SAYS(ls_error_message(), "it was closed");
     ls__link_close(client);
-    ls__listener_close(door);
+    ls__listener_close(listener);
 }
 
 TEST(what_protects_a_link_is_said)
@@ -351,9 +351,9 @@ TEST(tls_works_or_is_refused_with_what_to_do)
         return;
     }
     ls__link *link = NULL;
-    ls__listener *door = NULL;
+    ls__listener *listener = NULL;
     CHECK_STATUS(ls__link_connect(&spec, "127.0.0.1", 9, NULL, &link), LS_ERR_UNSUPPORTED);
-    CHECK_STATUS(ls__listener_open(&spec, "127.0.0.1", 0, &door), LS_ERR_UNSUPPORTED);
+    CHECK_STATUS(ls__listener_open(&spec, "127.0.0.1", 0, &listener), LS_ERR_UNSUPPORTED);
     CHECK_SAYS(
         ls_error_message(),
         "cannot encrypt the connections that leave the host: this build has no TLS because "
