@@ -106,20 +106,15 @@ typedef struct ls__attention { /* q, o [B,H,T,D]; k, v [B,G,S,D], head h reads t
     float *dq, *dk, *dv; /* strides of q, k, v; beta 0 */
 } ls__attention;
 
-/* ---- images: x [N,C,H,W] (LS__NCHW) or [N,H,W,C] (LS__NHWC) --------------------------------- */
-
-typedef enum ls__image_layout { LS__NCHW, LS__NHWC } ls__image_layout;
+/* ---- images: x [N,H,W,C] -------------------------------------------------------------------- */
 
 typedef struct ls__image { /* strides in elements */
     int64_t n, c, h, w;
 } ls__image;
 
-static inline ls__image ls__image_strides(ls__image_layout layout, int64_t channels, int64_t height,
-                                          int64_t width)
+static inline ls__image ls__image_strides(int64_t channels, int64_t height, int64_t width)
 {
-    return layout == LS__NCHW
-               ? (ls__image){channels * height * width, height * width, width, 1}
-               : (ls__image){height * width * channels, 1, width * channels, channels};
+    return (ls__image){height * width * channels, 1, width * channels, channels};
 }
 
 typedef struct ls__conv2d { /* x [N,H,W,in], w [out,in/groups,kh,kw], y [N,H',W',out] */
@@ -146,9 +141,8 @@ typedef struct ls__conv2d_data {
     void *workspace;  /* conv2d_workspace bytes, aligned to 64 */
 } ls__conv2d_data;
 
-typedef struct ls__pool2d { /* x [N,C,H,W] -> y [N,C,H',W'] */
-    ls__image_layout layout;
-    bool half; /* x, y, dx, dy point to bfloat16; with LS__NHWC only */
+typedef struct ls__pool2d { /* x [N,H,W,C] -> y [N,H',W',C] */
+    bool half;              /* x, y, dx, dy point to bfloat16 */
     int64_t batch, channels, height, width, out_height, out_width;
     int64_t kernel[2], stride[2], padding[2];
     bool adaptive;          /* output i covers [floor(i H/H'), ceil((i+1) H/H')); no kernel */
@@ -191,9 +185,8 @@ typedef struct ls__upsample2d { /* x [N,H,W,C] -> y [N,H',W',C] */
     const ls__tap *rows, *columns; /* [H'], [W'] */
 } ls__upsample2d;
 
-typedef struct ls__batch_norm { /* x [N,C,pixels] or [N,pixels,C] */
-    ls__image_layout layout;
-    bool half; /* operands of x's shape point to bfloat16; with LS__NHWC only */
+typedef struct ls__batch_norm { /* x [N,pixels,C] */
+    bool half;                  /* operands of x's shape point to bfloat16 */
     int64_t batch, channels, pixels;
     const float *x, *mean, *rstd; /* mean, rstd [C] */
     const float *w, *b;           /* [C]; NULL: 1, 0 */

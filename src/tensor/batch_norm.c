@@ -21,7 +21,6 @@ enum { SAVED_X, SAVED_W, SAVED_MEAN, SAVED_RSTD, SAVED_Y, SAVED_SYNC };
 enum { EDGE_X, EDGE_W, EDGE_B, EDGE_R };
 
 typedef struct norm_context {        /* of x [N,C,..] */
-    ls__image_layout layout;         /* how x, y, the residual and their gradients lie */
     int64_t batch, channels, pixels; /* N, C and the product of the other sizes */
     int64_t count;                   /* elements a channel that the statistics are of */
     bool training, relu, half;       /* half: elements of x's shape are bfloat16 */
@@ -32,8 +31,7 @@ typedef struct norm_context {        /* of x [N,C,..] */
  * pointers, which stay its own. */
 static ls__batch_norm shape_of(const norm_context *c)
 {
-    return (ls__batch_norm){.layout = c->layout,
-                            .half = c->half,
+    return (ls__batch_norm){.half = c->half,
                             .batch = c->batch,
                             .channels = c->channels,
                             .pixels = c->pixels,
@@ -273,28 +271,24 @@ static void save(ls__tensor_node *node, const norm_context *c, const ls__record 
     }
 }
 
-/* Whether the kernels take bfloat16 as it is: x and the residual, where the channels lie last
- * and all else is float32. Other calls go through float32 copies. */
+/* Whether the kernels take bfloat16 as it is: x and the residual, where all else is float32. Other
+ * calls go through float32 copies. */
 static bool reads_half(const ls__call *call)
 {
     const ls__record *x = call->in[EDGE_X], *residual = call->in[EDGE_R];
-    bool fits = x->dtype == LS_BFLOAT16 && ls__record_channels_last(x) &&
-                (residual == NULL || residual->dtype == LS_BFLOAT16);
+    bool fits = x->dtype == LS_BFLOAT16 && (residual == NULL || residual->dtype == LS_BFLOAT16);
     for (int i = EDGE_W; i <= EDGE_B; i++) {
         fits = fits && (call->in[i] == NULL || call->in[i]->dtype == LS_FLOAT32);
     }
     return fits;
 }
 
-/* All operands are checked. An image of channels last is computed in that layout, without a
- * copy, and its result lies so, too. */
+/* All operands are checked. The channels come last: op.h, Note [Channels last]. */
 static ls_tensor *normalise(ls__call *call, norm_context *c, const running *stats, double eps)
 {
     ls__batch_norm n = shape_of(c);
-    if (c->layout == LS__NHWC) {
-        ls__call_see_channels_last(call, EDGE_X);
-    }
-    if (c->layout == LS__NHWC && call->in[EDGE_R] != NULL) {
+    ls__call_see_channels_last(call, EDGE_X);
+    if (call->in[EDGE_R] != NULL) {
         ls__call_see_channels_last(call, EDGE_R);
     }
     ls__dense saved[SAVED_Y] = {ls__call_dense(call, EDGE_X), ls__call_dense(call, EDGE_W)};
@@ -338,8 +332,7 @@ ls_tensor *ls__batch_norm_over(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
     }
     const ls__record *in = call.in[EDGE_X];
     call.narrow = call.halves >> EDGE_X & 1u; /* the type of x */
-    norm_context c = {.layout = ls__record_channels_last(in) ? LS__NHWC : LS__NCHW,
-                      .batch = in->dim[0],
+    norm_context c = {.batch = in->dim[0],
                       .channels = in->dim[1],
                       .training = o.training,
                       .relu = o.relu,

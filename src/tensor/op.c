@@ -349,7 +349,7 @@ ls_tensor *ls__call_finish(ls__call *call, ls__record *out)
 /* The record is copied into the call, because another user of the tensor still sees [N,C,H,W]. */
 void ls__call_see_channels_last(ls__call *call, int i)
 {
-    LS_ASSERT(call->in[i]->ndim == 4);
+    LS_ASSERT(call->in[i]->ndim >= 2);
     call->seen[i] = *call->in[i];
     call->in[i] = &call->seen[i];
     ls__record_see_channels_last(&call->seen[i]);

@@ -100,7 +100,8 @@ ls_tensor *ls__call_finish(ls__call *call, ls__record *out);
  * as the base), nothing is copied from layer to layer, and operations that know nothing of it take
  * the view as they take any: row-major copies in, gradients scattered back. */
 
-/* Sees input i, [N,C,H,W], as [N,H,W,C] from now on (a copy, where it does not lie so). */
+/* Sees input i, [N,C,H,W] or [N,C,..], as [N,H,W,C] from now on (a copy, where it does not lie
+ * so). */
 void ls__call_see_channels_last(ls__call *call, int i);
 /* For operations that go element by element: sees all inputs so, if they are images of one shape
  * that lie so. */

@@ -3,8 +3,8 @@
  * output i covers [floor(i H/H'), ceil((i+1) H/H')). Windows are cut to the image
  * (ls__pool2d_window).
  *
- * The result keeps the layout of x. The gradient of a maximum goes to the first place where it
- * stood, saved as an index into its plane; a mean spreads dy evenly over its window. */
+ * The gradient of a maximum goes to the first place where it stood, saved as an index into its
+ * plane; a mean spreads dy evenly over its window. */
 #include <lockstep/vision.h>
 
 #include "base/options.h"
@@ -48,14 +48,6 @@ static const ls__op adaptive_op = {
 
 /* ---- shapes ------------------------------------------------------------------------------- */
 
-/* bfloat16 goes to the kernel as it is where the channels lie last; all else as float32. False
- * with call->failed set. */
-static bool take_input(ls__call *call)
-{
-    const ls__record *x = call->in[0];
-    return (x->dtype == LS_BFLOAT16 && ls__record_channels_last(x)) || ls__call_float32(call);
-}
-
 /* x [N,C,H,W] with elements in each plane, whose positions are int32 in the kernels. False with
  * call->failed set. */
 static bool check_image(ls__call *call)
@@ -71,11 +63,9 @@ static bool check_image(ls__call *call)
     return true;
 }
 
-/* The image as it lies; the kernel knows both layouts. */
 static ls__pool2d image_of(const ls__record *x)
 {
-    return (ls__pool2d){.layout = ls__record_channels_last(x) ? LS__NHWC : LS__NCHW,
-                        .half = x->dtype == LS_BFLOAT16,
+    return (ls__pool2d){.half = x->dtype == LS_BFLOAT16,
                         .batch = x->dim[0],
                         .channels = x->dim[1],
                         .height = x->dim[2],
@@ -119,22 +109,17 @@ static bool describe(ls__call *call, const ls_pool2d_options *o, ls__pool2d *p)
 
 /* ---- operations --------------------------------------------------------------------------- */
 
-/* An image of channels last is read in that order, which makes the copy unnecessary. */
-static ls__dense input(ls__call *call, const ls__pool2d *p)
+/* The image in the order of the kernels: op.h, Note [Channels last]. */
+static ls__dense input(ls__call *call)
 {
-    if (p->layout == LS__NHWC) {
-        ls__call_see_channels_last(call, 0);
-    }
+    ls__call_see_channels_last(call, 0);
     return ls__call_dense(call, 0);
 }
 
-/* In the layout of the input, so that a network keeps one layout throughout. */
 static ls__record *output(ls__call *call, const ls__pool2d *p)
 {
-    ls_shape shape = p->layout == LS__NHWC
-                         ? LS_SHAPE(p->batch, p->out_height, p->out_width, p->channels)
-                         : LS_SHAPE(p->batch, p->channels, p->out_height, p->out_width);
-    return ls__call_output(call, shape, p->half ? LS_BFLOAT16 : LS_FLOAT32);
+    return ls__call_output(call, LS_SHAPE(p->batch, p->out_height, p->out_width, p->channels),
+                           p->half ? LS_BFLOAT16 : LS_FLOAT32);
 }
 
 /* The index is computed only where backward will read it. */
@@ -143,11 +128,11 @@ ls_tensor *ls_max_pool2d(ls_tensor *x, const ls_pool2d_options *options)
     LS__OPTIONS_OR(ls__call_refused(), ls_pool2d_options, o, options);
     ls__call call;
     ls__pool2d p;
-    if (!ls__call_begin(&call, max_op.name, 1, &x) || !take_input(&call) ||
+    if (!ls__call_begin(&call, max_op.name, 1, &x) || !ls__call_float_types(&call) ||
         !describe(&call, &o, &p)) {
         return call.failed;
     }
-    ls__dense from = input(&call, &p), index = {0};
+    ls__dense from = input(&call), index = {0};
     ls__record *out = output(&call, &p);
     if (out != NULL && call.grad) {
         index = ls__call_memory(&call, (size_t)out->numel * sizeof(int32_t));
@@ -168,7 +153,7 @@ ls_tensor *ls_max_pool2d(ls_tensor *x, const ls_pool2d_options *options)
 /* Both kinds of average share the kernel and differ in which window an output has. */
 static ls_tensor *average(ls__call *call, const ls__op *op, const ls__pool2d *p)
 {
-    ls__dense from = input(call, p);
+    ls__dense from = input(call);
     ls__record *out = output(call, p);
     if (call->failed == NULL && out->numel > 0) {
         call->k->avg_pool2d(p, (void *)ls__record_data(out), from.data, NULL);
@@ -187,7 +172,7 @@ ls_tensor *ls_avg_pool2d(ls_tensor *x, const ls_pool2d_options *options)
     LS__OPTIONS_OR(ls__call_refused(), ls_pool2d_options, o, options);
     ls__call call;
     ls__pool2d p;
-    if (!ls__call_begin(&call, avg_op.name, 1, &x) || !take_input(&call) ||
+    if (!ls__call_begin(&call, avg_op.name, 1, &x) || !ls__call_float_types(&call) ||
         !describe(&call, &o, &p)) {
         return call.failed;
     }
@@ -198,7 +183,7 @@ ls_tensor *ls_avg_pool2d(ls_tensor *x, const ls_pool2d_options *options)
 ls_tensor *ls_adaptive_avg_pool2d(ls_tensor *x, int64_t height, int64_t width)
 {
     ls__call call;
-    if (!ls__call_begin(&call, adaptive_op.name, 1, &x) || !take_input(&call) ||
+    if (!ls__call_begin(&call, adaptive_op.name, 1, &x) || !ls__call_float_types(&call) ||
         !check_image(&call)) {
         return call.failed;
     }

@@ -216,27 +216,31 @@ int64_t ls__shape_product(const ls__record *record, int from, int to)
 
 /* ---- images ------------------------------------------------------------------------------- */
 
-/* Dim d becomes the former dim from[d]; sizes and strides move together. */
-static void reorder(ls__record *record, const int from[4])
+/* Dim `from` becomes dim `to`, those between move up or down by one; sizes and strides together. */
+static void move_dim(ls__record *record, int from, int to)
 {
-    LS_ASSERT(record->ndim == 4);
-    const ls__record old = *record;
-    for (int d = 0; d < 4; d++) {
-        record->dim[d] = old.dim[from[d]];
-        record->stride[d] = old.stride[from[d]];
+    const int64_t dim = record->dim[from], stride = record->stride[from];
+    const int by = from < to ? 1 : -1;
+    for (int d = from; d != to; d += by) {
+        record->dim[d] = record->dim[d + by];
+        record->stride[d] = record->stride[d + by];
     }
+    record->dim[to] = dim;
+    record->stride[to] = stride;
 }
 
-/* [N,C,H,W] seen as [N,H,W,C]: strides change, memory does not. */
+/* [N,C,..] seen as [N,..,C]: strides change, memory does not. */
 void ls__record_see_channels_last(ls__record *record)
 {
-    reorder(record, (const int[]){0, 2, 3, 1});
+    LS_ASSERT(record->ndim >= 2);
+    move_dim(record, 1, record->ndim - 1);
 }
 
 /* The inverse of ls__record_see_channels_last. */
 void ls__record_see_channels_first(ls__record *record)
 {
-    reorder(record, (const int[]){0, 3, 1, 2});
+    LS_ASSERT(record->ndim >= 2);
+    move_dim(record, record->ndim - 1, 1);
 }
 
 /* False for a tensor that is contiguous as it stands: where both hold, row-major is the simpler

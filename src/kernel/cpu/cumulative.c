@@ -124,9 +124,8 @@ void LS__K(variance_backward)(float *dx, const float *dy, const float *x, const 
     (void)stream;
     LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++, {
         float factor = (float)(2.0 * (double)dy[i] / divisor);
-        ls__runs row = ls__run_of(n);
         double sum, unused;
-        ls__sum_about(&sum, &unused, x + i * n, &row, mean[i]);
+        ls__sum_about(&sum, &unused, x + i * n, n, mean[i]);
         float rest = (float)(sum / (double)n);
         for (int64_t j = 0; j < n; j++) {
             float d = factor * (x[i * n + j] - mean[i] - rest);

@@ -11,18 +11,9 @@
 
 #define LS__SUM_BLOCK 512 /* elements whose float32 sum keeps its digits, also without vectors */
 
-typedef struct ls__runs { /* `count` runs of `length` elements, `stride` apart, from `first` on */
-    int64_t count, length, stride, first;
-} ls__runs;
-
 typedef struct ls__moments {
     double mean, variance; /* the biased one */
 } ls__moments;
-
-LS__INLINE ls__runs ls__run_of(int64_t n)
-{
-    return (ls__runs){.count = 1, .length = n};
-}
 
 /* Sums of x - about and of their squares over at most LS__SUM_BLOCK elements. */
 LS__INLINE void ls__add_about(double *sum, double *squares, const float *x, int64_t count,
@@ -39,28 +30,23 @@ LS__INLINE void ls__add_about(double *sum, double *squares, const float *x, int6
     *squares += (double)q;
 }
 
-/* The same over all runs. A sum that the caller does not use costs nothing. */
-LS__INLINE void ls__sum_about(double *sum, double *squares, const float *x, const ls__runs *r,
-                              float about)
+/* The same over n elements. A sum that the caller does not use costs nothing. */
+LS__INLINE void ls__sum_about(double *sum, double *squares, const float *x, int64_t n, float about)
 {
     *sum = *squares = 0.0;
-    for (int64_t n = 0; n < r->count; n++) {
-        const float *run = x + r->first + n * r->stride;
-        for (int64_t i = 0; i < r->length; i += LS__SUM_BLOCK) {
-            ls__add_about(sum, squares, run + i, ls__min(LS__SUM_BLOCK, r->length - i), about);
-        }
+    for (int64_t i = 0; i < n; i += LS__SUM_BLOCK) {
+        ls__add_about(sum, squares, x + i, ls__min(LS__SUM_BLOCK, n - i), about);
     }
 }
 
 /* Of at least one element. */
-LS__INLINE ls__moments ls__moments_of(const float *x, const ls__runs *r)
+LS__INLINE ls__moments ls__moments_of(const float *x, int64_t n)
 {
-    const double count = (double)(r->count * r->length);
-    const float first = x[r->first];
+    const double count = (double)n;
     double sum, squares, unused;
-    ls__sum_about(&sum, &unused, x, r, first);
-    const float near = (float)((double)first + sum / count);
-    ls__sum_about(&sum, &squares, x, r, near);
+    ls__sum_about(&sum, &unused, x, n, x[0]);
+    const float near = (float)((double)x[0] + sum / count);
+    ls__sum_about(&sum, &squares, x, n, near);
     const double off = sum / count, variance = squares / count - off * off;
     return (ls__moments){(double)near + off, variance < 0.0 ? 0.0 : variance};
 }

@@ -183,8 +183,7 @@ LS__INLINE void normalise_row(float *y, const float *x, const float *w, const fl
 static void layer_norm_row(float *y, float *mean, float *rstd, const float *x, const float *w,
                            const float *b, int64_t n, float eps)
 {
-    ls__runs row = ls__run_of(n);
-    ls__moments of = ls__moments_of(x, &row);
+    ls__moments of = ls__moments_of(x, n);
     *mean = (float)of.mean;
     *rstd = (float)(1.0 / sqrt(of.variance + (double)eps));
     standard s = standard_of(*mean, (float)(of.mean - (double)*mean), *rstd);

@@ -102,7 +102,7 @@ static bool describe_image(const plan *p, int i, operand *o)
     const bool x = i == X;
     int64_t channels = x ? c->in : c->out, all = x ? c->in : p->of.conv.out;
     int64_t height = x ? c->height : c->out_height, width = x ? c->width : c->out_width;
-    ls__image s = ls__image_strides(LS__NHWC, all, height, width);
+    ls__image s = ls__image_strides(all, height, width);
     const dnnl_dims_t strides = {s.n, s.c, s.h, s.w};
     o->shape = (ls__layout_shape){4, {c->batch, channels, height, width}, type_of(p, i)};
     return ls__layout_strided(&o->given, &o->shape, strides);
@@ -167,8 +167,8 @@ static void cut(plan *p)
     ls__conv2d *c = &p->part;
     *c = p->of.conv;
     p->output = output_of(p->of.pass);
-    ls__image x = ls__image_strides(LS__NHWC, c->in, c->height, c->width);
-    ls__image y = ls__image_strides(LS__NHWC, c->out, c->out_height, c->out_width);
+    ls__image x = ls__image_strides(c->in, c->height, c->width);
+    ls__image y = ls__image_strides(c->out, c->out_height, c->out_width);
     bool to_w = p->of.pass == LS__CONV2D_BACKWARD_W;
     int64_t images = images_of_part(c, p->of.relu), channels = channels_of_part(c);
     if (to_w && (ls__conv2d_weights(c) > PART_WEIGHT || c->batch / images < c->out / channels)) {

@@ -29,7 +29,7 @@ static double weight_at(const ls__conv2d *c, const ls__conv2d_data *d, int64_t o
 static double x_under(const ls__conv2d *c, const ls__conv2d_data *d, place out, int64_t p,
                       int64_t q)
 {
-    ls__image s = ls__image_strides(LS__NHWC, c->in, c->height, c->width);
+    ls__image s = ls__image_strides(c->in, c->height, c->width);
     place at = {out.n, out.c, out.h * c->stride[0] - c->padding[0] + p * c->dilation[0],
                 out.w * c->stride[1] - c->padding[1] + q * c->dilation[1]};
     bool inside = at.h >= 0 && at.h < c->height && at.w >= 0 && at.w < c->width;
@@ -66,7 +66,7 @@ static int64_t output_of(const ls__conv2d *c, int axis, int64_t at, int64_t tap)
 static double backward_x_at(const ls__conv2d *c, const ls__conv2d_data *d, place in)
 {
     int64_t per_group = c->out / c->groups, group = in.c / (c->in / c->groups);
-    ls__image s = ls__image_strides(LS__NHWC, c->out, c->out_height, c->out_width);
+    ls__image s = ls__image_strides(c->out, c->out_height, c->out_width);
     double sum = 0.0;
     for (int64_t out = group * per_group; out < (group + 1) * per_group; out++) {
         for (int64_t p = 0; p < c->kernel[0]; p++) {
@@ -86,7 +86,7 @@ static double backward_x_at(const ls__conv2d *c, const ls__conv2d_data *d, place
 static double backward_w_at(const ls__conv2d *c, const ls__conv2d_data *d, int64_t out, int64_t in,
                             int64_t p, int64_t q)
 {
-    ls__image s = ls__image_strides(LS__NHWC, c->out, c->out_height, c->out_width);
+    ls__image s = ls__image_strides(c->out, c->out_height, c->out_width);
     int64_t channel = out / (c->out / c->groups) * (c->in / c->groups) + in;
     double sum = 0.0;
     for (int64_t n = 0; n < c->batch; n++) {
@@ -107,7 +107,7 @@ typedef double (*pixel_fn)(const ls__conv2d *c, const ls__conv2d_data *d, place 
  * was there. */
 static void each_pixel(const ls__conv2d *c, const ls__conv2d_data *d, place shape, pixel_fn value)
 {
-    ls__image s = ls__image_strides(LS__NHWC, shape.c, shape.h, shape.w);
+    ls__image s = ls__image_strides(shape.c, shape.h, shape.w);
     for (int64_t n = 0; n < shape.n; n++) {
         for (int64_t ch = 0; ch < shape.c; ch++) {
             for (int64_t i = 0; i < shape.h; i++) {

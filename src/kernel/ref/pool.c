@@ -8,16 +8,16 @@
 
 #include "kernel/ref/ref.h"
 
-/* Of x and dx, in the layout of p. */
+/* Of x and dx. */
 static ls__image strides_of_x(const ls__pool2d *p)
 {
-    return ls__image_strides(p->layout, p->channels, p->height, p->width);
+    return ls__image_strides(p->channels, p->height, p->width);
 }
 
 /* Of y, dy and the index. */
 static ls__image strides_of_y(const ls__pool2d *p)
 {
-    return ls__image_strides(p->layout, p->channels, p->out_height, p->out_width);
+    return ls__image_strides(p->channels, p->out_height, p->out_width);
 }
 
 typedef struct window { /* of output (i,j) of a plane */
