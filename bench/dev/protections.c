@@ -206,7 +206,7 @@ static ls_status measure_all(void)
 {
     void *own = NULL;
     bare b = {.rank = ls_rank(), .size = ls_world_size(), .kernels = ls__reduce_kernels_get()};
-    b.crowded = !ls_world()->comm->may_spin;
+    b.crowded = !ls_world()->comm->machine.may_spin;
     LS_TRY(ls_group_alloc(ls_world(), HEAD + 2 * (size_t)LS__SMALL_BYTES + LARGEST, &own));
     LS_TRY(find_blocks(&b, own));
     if (b.rank == 0) {

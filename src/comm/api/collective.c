@@ -38,7 +38,7 @@ static bool enqueue(ls_group *group, ls_work *work)
     LS_ASSERT(work->group == group);
     ls__comm *comm = group->comm;
     const bool p2p = ls__operation_is_p2p(work->operation);
-    work->descriptor.sequence = p2p ? ++group->messages_submitted : ++group->sequence;
+    work->descriptor.sequence = p2p ? ++group->inbox.submitted : ++group->sequence;
     work->flight = ls__flight_open(comm, group, &work->descriptor, work->queued_ns);
     if (work->by_message) {
         atomic_fetch_add_explicit(&comm->by_message, 1, memory_order_seq_cst);
@@ -47,9 +47,9 @@ static bool enqueue(ls_group *group, ls_work *work)
     atomic_fetch_add_explicit(&comm->pending, 1, memory_order_seq_cst);
     atomic_fetch_add_explicit(&group->pending, 1, memory_order_seq_cst);
     if (p2p) {
-        ls__list_push_back(&group->message_queue, &work->link);
+        ls__list_push_back(&group->inbox.works, &work->link);
         /* Sync: release; pairs with the acquire in collect_submitted (p2p.c). */
-        atomic_fetch_add_explicit(&group->message_queue_length, 1, memory_order_seq_cst);
+        atomic_fetch_add_explicit(&group->inbox.length, 1, memory_order_seq_cst);
         return true;
     }
     ls__list_push_back(&group->queue, &work->link);
@@ -68,7 +68,7 @@ static ls_status submit(ls_group *group, const ls__collective *args,
     ls__comm *comm = group->comm;
     ls_status status = LS_OK;
     ls__lock_take(&comm->lock, comm->env);
-    const int32_t failed = atomic_load_explicit(&group->failed, memory_order_acquire);
+    const int32_t failed = atomic_load_explicit(&group->failure.status, memory_order_acquire);
     ls_work *work = failed == 0 ? ls__work_take(comm) : NULL;
     if (work != NULL && ls__operation_is_v(args->operation) && !ls__counts_room(comm, work)) {
         ls__work_give(comm, work);

@@ -154,7 +154,8 @@ ls_status ls__premultiply(ls_group *group, ls__collective *args, double factor)
     LS_ASSERT(args->pack == NULL);
     const int64_t elements = elements_of(group, args);
     if (elements == 0 || factor == 1.0 ||
-        atomic_load_explicit(&group->failed, memory_order_acquire) != 0) { /* submit() reports it */
+        atomic_load_explicit(&group->failure.status, memory_order_acquire) !=
+            0) { /* submit() reports it */
         return LS_OK;
     }
     if (args->operation == LS__OP_ALL_REDUCE) { /* where the result will be */

@@ -15,7 +15,7 @@
 #define LS__BACKEND_POLL_MAX_US 200
 
 typedef struct ls__plugin {
-    ls__list link; /* comm->plugins; lock */
+    ls__list link; /* comm->plugins.list; lock */
     const ls_backend *table;
     ls_backend_capabilities can;
     char asked[LS__BACKEND_PATH_MAX]; /* the name or path by which it was asked for */

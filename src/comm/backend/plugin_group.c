@@ -52,7 +52,7 @@ void ls__plugin_close(ls_group *group)
     }
     group->plugin = NULL;
     ls__plugin_part_free(group, part,
-                         atomic_load_explicit(&group->failed, memory_order_relaxed) != 0);
+                         atomic_load_explicit(&group->failure.status, memory_order_relaxed) != 0);
 }
 
 /* ---- operations --------------------------------------------------------------------------- */
@@ -81,10 +81,10 @@ static ls_backend_operation describe(const ls_group *group, const ls_work *work)
                               .op = work->user.fn != NULL ? LS_REDUCE_OP_USER : work->op,
                               .root = work->descriptor.root,
                               .sequence = work->descriptor.sequence,
-                              .message = work->message_number,
+                              .message = work->message.number,
                               .count = count_of(group, work),
                               .element = work->element,
-                              .stream = work->stream,
+                              .stream = work->plugin.stream,
                               .combine = work->user.fn,
                               .combine_arg = work->user.arg};
     for (int side = 0; side < 2; side++) {
@@ -122,16 +122,16 @@ ls_status ls__plugin_start(ls_group *group, ls_work *work)
     const bool message = ls__operation_is_p2p(work->operation);
     char error[LS_BACKEND_ERROR_MAX] = "";
     const ls_backend_operation o = describe(group, work);
-    void **request = message ? &work->request : &part->request;
+    void **request = message ? &work->plugin.request : &part->request;
     LS_ASSERT(message || !part->started);
-    ls__plugin_count_call(&group->comm->plugin_calls);
+    ls__plugin_count_call(&group->comm->plugins.calls);
     const ls_status status = part->plugin->table->start(part->group, &o, request, error);
-    ls__plugin_count_call(&group->comm->plugin_calls);
+    ls__plugin_count_call(&group->comm->plugins.calls);
     if (status != LS_OK) {
         return fail_of(group, "start", status, error);
     }
     part->started = part->started || !message;
-    atomic_fetch_add_explicit(&group->comm->requests, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&group->comm->plugins.requests, 1, memory_order_relaxed);
     return LS_OK;
 }
 
@@ -140,13 +140,13 @@ static ls_status test(ls_group *group, void *request)
 {
     ls__plugin_group *part = group->plugin;
     char error[LS_BACKEND_ERROR_MAX] = "";
-    ls__plugin_count_call(&group->comm->plugin_calls);
+    ls__plugin_count_call(&group->comm->plugins.calls);
     const ls_status status = part->plugin->table->test(part->group, request, error);
-    ls__plugin_count_call(&group->comm->plugin_calls);
+    ls__plugin_count_call(&group->comm->plugins.calls);
     if (status == LS_IN_PROGRESS) {
         return status;
     }
-    atomic_fetch_sub_explicit(&group->comm->requests, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&group->comm->plugins.requests, 1, memory_order_relaxed);
     return status == LS_OK ? LS_OK : fail_of(group, "test", status, error);
 }
 
@@ -160,7 +160,7 @@ ls_status ls__plugin_test(ls_group *group)
 
 ls_status ls__plugin_test_message(ls_work *work)
 {
-    return test(work->group, work->request);
+    return test(work->group, work->plugin.request);
 }
 
 /* Of a backend that cannot abort, the buffers of requests in flight stay in use, and with them
@@ -170,7 +170,7 @@ void ls__plugin_reset(ls_group *group)
     ls__plugin_group *part = group->plugin;
     ls__comm *comm = group->comm;
     const uint32_t mine = (part->started ? 1 : 0) + group->p2p->carried;
-    atomic_fetch_sub_explicit(&comm->requests, mine, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&comm->plugins.requests, mine, memory_order_relaxed);
     part->started = false;
     group->p2p->carried = 0;
     if (mine == 0) {
@@ -196,7 +196,7 @@ void ls__plugin_awaited(const ls_group *group, const ls_work *work, char *out, s
 {
     const ls__plugin_group *part = group->plugin;
     const bool message = ls__operation_is_p2p(work->operation);
-    void *request = message ? work->request : part->request;
+    void *request = message ? work->plugin.request : part->request;
     int member = -1;
     if (part->plugin->table->awaited != NULL && (message || part->started)) {
         member = part->plugin->table->awaited(part->group, request);

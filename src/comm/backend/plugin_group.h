@@ -42,7 +42,7 @@ static inline bool ls__plugin_carries(const ls_group *group, ls__operation opera
 /* The sum in a plug-in has the integers' own type and may overflow, so their averages stay here. */
 static inline bool ls__plugin_carries_work(const ls_group *group, const ls_work *work)
 {
-    return ls__plugin_carries(group, work->operation, work->control) &&
+    return ls__plugin_carries(group, work->operation, work->plugin.control) &&
            !(work->divisor != 0 && ls__reduce_widens(work->dtype));
 }
 
@@ -78,8 +78,8 @@ ls_status ls__promise_memory(const ls_group *group);
  * flight. */
 static inline uint64_t ls__plugin_poll_end(const ls__comm *comm, uint64_t end_ns)
 {
-    const uint64_t poll_ns = atomic_load_explicit(&comm->poll_ns, memory_order_relaxed);
-    if (poll_ns == 0 || atomic_load_explicit(&comm->requests, memory_order_relaxed) == 0) {
+    const uint64_t poll_ns = atomic_load_explicit(&comm->plugins.poll_ns, memory_order_relaxed);
+    if (poll_ns == 0 || atomic_load_explicit(&comm->plugins.requests, memory_order_relaxed) == 0) {
         return end_ns;
     }
     const uint64_t poll_end = comm->env->now_ns(comm->env) + poll_ns;

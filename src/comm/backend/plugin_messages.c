@@ -34,7 +34,7 @@ bool ls__plugin_message(ls_work *work)
         fail_message(work, status);
         return false;
     }
-    work->carried = true;
+    work->plugin.carried = true;
     group->p2p->carried++;
     ls__list_push_back(&group->p2p->in_plugin, &work->turn);
     return true;
@@ -49,7 +49,7 @@ bool ls__plugin_messages(ls_group *group, void (*ended)(ls_work *work))
         if (status == LS_IN_PROGRESS) {
             continue;
         }
-        work->carried = false;
+        work->plugin.carried = false;
         group->p2p->carried--;
         ls__list_remove(&work->turn);
         moved = true;

@@ -6,7 +6,7 @@
 
 ls_status ls__plugin_of(ls__comm *comm, const char *asked, ls__plugin **out)
 {
-    LS__LIST_EACH (at, &comm->plugins) {
+    LS__LIST_EACH (at, &comm->plugins.list) {
         ls__plugin *p = LS__LIST_ITEM(at, ls__plugin, link);
         if (strcmp(p->asked, asked) == 0) {
             *out = p;
@@ -22,10 +22,10 @@ ls_status ls__plugin_of(ls__comm *comm, const char *asked, ls__plugin **out)
         comm->env->release(comm->env, made, sizeof *made);
         return status;
     }
-    ls__list_push_back(&comm->plugins, &made->link);
+    ls__list_push_back(&comm->plugins.list, &made->link);
     const uint64_t poll_ns = (uint64_t)made->can.poll_us * 1000;
-    if (comm->poll_ns == 0 || poll_ns < comm->poll_ns) {
-        atomic_store_explicit(&comm->poll_ns, poll_ns, memory_order_relaxed);
+    if (comm->plugins.poll_ns == 0 || poll_ns < comm->plugins.poll_ns) {
+        atomic_store_explicit(&comm->plugins.poll_ns, poll_ns, memory_order_relaxed);
     }
     *out = made;
     return LS_OK;
@@ -33,8 +33,8 @@ ls_status ls__plugin_of(ls__comm *comm, const char *asked, ls__plugin **out)
 
 void ls__plugins_unload(ls__comm *comm, bool failed)
 {
-    for (ls__list *at = ls__list_pop_front(&comm->plugins); at != NULL;
-         at = ls__list_pop_front(&comm->plugins)) {
+    for (ls__list *at = ls__list_pop_front(&comm->plugins.list); at != NULL;
+         at = ls__list_pop_front(&comm->plugins.list)) {
         ls__plugin *p = LS__LIST_ITEM(at, ls__plugin, link);
         ls__plugin_unload(p, failed);
         comm->env->release(comm->env, p, sizeof *p);

@@ -27,7 +27,9 @@
 /* The text of the root cause, valid for the life of the group; "" while it has not failed. */
 const char *ls__group_failure(const ls_group *group)
 {
-    return atomic_load_explicit(&group->failed, memory_order_acquire) != 0 ? group->failure : "";
+    return atomic_load_explicit(&group->failure.status, memory_order_acquire) != 0
+               ? group->failure.text
+               : "";
 }
 
 /* ---- claiming ----------------------------------------------------------------------------- */
@@ -138,16 +140,16 @@ bool ls__remote_claim(ls_group *group, ls_status status, const char *text, int b
 {
     LS_ASSERT(status < 0);
     uint32_t expected = LS__CLAIM_NONE;
-    if (!atomic_compare_exchange_strong_explicit(&group->claim, &expected, LS__CLAIM_WRITING,
+    if (!atomic_compare_exchange_strong_explicit(&group->claim.state, &expected, LS__CLAIM_WRITING,
                                                  memory_order_acq_rel, memory_order_relaxed)) {
         return false;
     }
-    group->claim_status = status;
-    group->claim_by = by;
-    group->claim_ns = group->comm->env->now_ns(group->comm->env);
-    snprintf(group->claim_text, sizeof group->claim_text, "%s", text);
+    group->claim.status = status;
+    group->claim.by = by;
+    group->claim.ns = group->comm->env->now_ns(group->comm->env);
+    snprintf(group->claim.text, sizeof group->claim.text, "%s", text);
     /* Sync: releases the text to the holder of the progress lock. */
-    atomic_store_explicit(&group->claim, LS__CLAIM_READY, memory_order_seq_cst);
+    atomic_store_explicit(&group->claim.state, LS__CLAIM_READY, memory_order_seq_cst);
     return true;
 }
 
@@ -206,9 +208,9 @@ void ls__comm_record_report(const ls__comm *comm, ls_status status, int by, cons
 const char *ls__group_report_cause(const ls_group *group)
 {
     const char *text = ls__group_failure(group);
-    const int32_t failed = atomic_load_explicit(&group->failed, memory_order_relaxed);
+    const int32_t failed = atomic_load_explicit(&group->failure.status, memory_order_relaxed);
     if (failed != 0) {
-        ls__comm_record_report(group->comm, (ls_status)failed, group->failed_by, text);
+        ls__comm_record_report(group->comm, (ls_status)failed, group->failure.by, text);
     }
     return text;
 }

@@ -28,6 +28,55 @@ typedef struct ls__comm ls__comm;
 typedef struct ls__remote ls__remote;     /* remote_rank.h */
 typedef struct ls__deadlock ls__deadlock; /* diagnose/deadlock.h */
 
+/* Works that are not in use, and the memory of all (work.c). Lock. */
+typedef struct ls__work_pool {
+    ls__list free;
+    ls__arena memory;
+    uint64_t made; /* for the test that steady state allocates nothing */
+} ls__work_pool;
+
+/* The operations that run inline, one after the other (one_shot.c). Lock. */
+typedef struct ls__inline_call {
+    ls_work *work;
+    uint64_t key; /* of the last one */
+} ls__inline_call;
+
+/* Who drives the operations of this rank, and who sleeps (progress_lock.c, engine.c). */
+typedef struct ls__drive {
+    _Atomic uint32_t lock; /* the progress lock: acquire by exchange, released seq_cst */
+    _Atomic uint32_t waiter_word, waiters;
+    _Atomic uint32_t thread_word, thread_away;
+    _Atomic uint32_t stop;
+    ls__env_thread *thread;
+    uint64_t next_check_ns;   /* progress */
+    _Atomic uint32_t spin_ns; /* relaxed; Note [Back-off]. 0: spinning does not help */
+    _Atomic uint32_t waits;   /* relaxed: of those without spinning */
+} ls__drive;
+
+/* The plug-ins and their calls (backend/, plugin_watch.c). */
+typedef struct ls__plugins {
+    ls__list list;               /* lock-free: only the thread that makes a group; ls__plugin */
+    _Atomic uint32_t requests;   /* progress, read by any: operations that they have in flight */
+    _Atomic uint64_t poll_ns;    /* relaxed: how often they want to be tested; 0: there is none */
+    _Atomic uint32_t calls;      /* progress, read by any: Note [Calls that do not return] */
+    _Atomic uint32_t stuck_call; /* release: the value of `calls` since stuck_ns */
+    _Atomic uint64_t stuck_ns;
+} ls__plugins;
+
+/* Messages that have come before they can be taken (unexpected.c, p2p/). Progress. */
+typedef struct ls__comm_inbox {
+    ls__list orphans; /* for groups that this rank does not know yet */
+    ls__list unused;  /* memory of unexpected messages */
+    int first_peer;   /* the peer whose messages are read first */
+} ls__comm_inbox;
+
+/* What the processor does best. Const. */
+typedef struct ls__machine {
+    bool may_spin;       /* ranks of this host do not outnumber its cores */
+    bool short_pause;    /* Note [Bare looks] in one_shot.c */
+    int64_t past_caches; /* bytes: operation/exec.h */
+} ls__machine;
+
 struct ls__comm {
     ls_runtime *runtime;
     const ls__env *env;
@@ -40,9 +89,7 @@ struct ls__comm {
     ls__transport *transport;
     ls__remote *remote; /* NULL: all ranks share memory */
     ls_group *world;
-    bool may_spin;                             /* ranks of this host do not outnumber its cores */
-    int64_t past_caches;                       /* const, bytes: exec.h */
-    bool short_pause;                          /* Note [Bare looks] in one_shot.c */
+    ls__machine machine;
     int channels;                              /* of a new group */
     ls__operator operators[LS__OPERATORS_MAX]; /* lock */
     bool strict;        /* LOCKSTEP_CHECK=strict: call sites are compared too */
@@ -55,36 +102,19 @@ struct ls__comm {
     bool making; /* lock: a thread is in ls_group_new */
     bool frozen; /* lock: a reclaim record found no memory: freed memory is not reused */
     ls__list groups;
-    ls__list pool;          /* lock: works not in use */
-    ls__arena works;        /* lock: memory of all works */
-    ls_work *inline_work;   /* lock: of the operations that run inline, one after the other */
-    uint64_t inline_key;    /* lock: key of the last one */
-    uint64_t works_made;    /* lock: for the test that steady state allocates nothing */
+    ls__work_pool pool;
+    ls__inline_call inline_call;
     uint32_t next_group;    /* changed with both locks, read with either; known ids are lower */
     ls__list sleepers;      /* lock: waiting threads, except the library's own */
     ls__deadlock *deadlock; /* progress: memory of the detection; NULL until a wait is long */
-    ls__list plugins;       /* lock-free: only the thread that makes a group; ls__plugin */
     ls__list held;          /* lock: freed groups that a member may still touch (ls__reclaim) */
 
-    _Atomic uint32_t progress_lock; /* acquire by exchange, released seq_cst */
-    _Atomic uint32_t pending;       /* works not ended, of all groups */
-    _Atomic uint32_t by_message;    /* of these, those that need the message transport */
-    _Atomic uint32_t waiter_word, waiters;
-    _Atomic uint32_t thread_word, thread_away;
-    _Atomic uint32_t stop;
-    ls__env_thread *thread;
-    _Atomic uint32_t requests; /* progress, read by any: operations that plug-ins have in flight */
-    _Atomic uint64_t poll_ns;  /* relaxed: how often plug-ins want to be tested; 0: there is none */
-    _Atomic uint32_t plugin_calls; /* progress, read by any: Note [Calls that do not return] */
-    _Atomic uint32_t stuck_call;   /* release: the value of plugin_calls since stuck_ns */
-    _Atomic uint64_t stuck_ns;
-    uint64_t next_check_ns;   /* progress */
-    _Atomic uint32_t spin_ns; /* relaxed; Note [Back-off]. 0: spinning does not help */
-    _Atomic uint32_t waits;   /* relaxed: of those without spinning */
-    bool root_cause_logged;   /* progress */
-    ls__list orphans;         /* progress: messages for groups this rank does not know yet */
-    ls__list unexpected_free; /* progress: memory of unexpected messages, not in use */
-    int first_peer;           /* progress: the peer whose messages are read first */
+    ls__drive drive;
+    _Atomic uint32_t pending;    /* works not ended, of all groups */
+    _Atomic uint32_t by_message; /* of these, those that need the message transport */
+    ls__plugins plugins;
+    bool root_cause_logged; /* progress */
+    ls__comm_inbox inbox;
 };
 
 /* Whether the ranks of this host outnumber the cores of one of them. Unlike may_spin it is the same

@@ -7,7 +7,6 @@
 #include "base/trace.h"
 #include "comm/core/flight.h"
 #include "comm/core/group.h"
-#include "comm/core/plan.h"
 
 /* The ring of records; a newer operation overwrites the oldest. */
 static ls__flight_record *record_of(ls__comm *comm, uint64_t number)
@@ -107,7 +106,7 @@ uint64_t ls__flight_flow(const ls_work *work)
     const uint64_t there = (uint64_t)group->member[work->descriptor.root].world_rank;
     const bool sent = work->operation == LS__OP_SEND;
     const uint64_t pair = sent ? here << 32 | there : there << 32 | here;
-    return ls__trace_flow(group->id | UINT64_C(1) << 63, pair, work->message_number);
+    return ls__trace_flow(group->id | UINT64_C(1) << 63, pair, work->message.number);
 }
 
 /* `now_ns` is the caller's reading of the clock, which its counters use as well. */

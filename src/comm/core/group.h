@@ -28,6 +28,36 @@ typedef struct ls__group_member {
     unsigned char *base;      /* of its heap, in our address space; NULL: remote */
 } ls__group_member;
 
+/* Objects that borrow groups until they are freed themselves. */
+typedef enum ls__group_user {
+    LS__USER_REDUCER, /* also a DDP wrapper's */
+    LS__USER_ROUND_ROBIN,
+    LS__USER_MESH, /* also of the groups along its axes, which are its own */
+    LS__GROUP_USERS
+} ls__group_user;
+
+/* Sends and receives that the engine has not taken yet (p2p/). */
+typedef struct ls__group_inbox {
+    ls__list works; /* lock */
+    _Atomic uint32_t length;
+    uint64_t submitted; /* lock: so far */
+} ls__group_inbox;
+
+/* Which operations have used the slots of the stages (engine/). */
+typedef struct ls__group_stage {
+    uint64_t wide[LS__WIDE_SLOTS];        /* lock: the last operation that used the slot; 0: none */
+    uint64_t slices;                      /* progress: STAGE slices used so far */
+    uint64_t slot_slice[LS__SLICE_SLOTS]; /* progress: the last one of each slot; 0: none */
+} ls__group_stage;
+
+/* The root cause (diagnose/fail.c). Text first, then the status with release; readers acquire. */
+typedef struct ls__group_root_cause {
+    _Atomic int32_t status; /* 0 or an ls_status */
+    char text[LS__FAILURE_MAX];
+    int by;           /* the rank of the world that caused it, -1: unknown; set before the status */
+    uint64_t seen_ns; /* progress: time at which a claim without a text was seen */
+} ls__group_root_cause;
+
 /* A failure that this rank has detected in a group with remote members. NONE ▸ WRITING (any thread,
  * by compare-and-swap) ▸ READY (the same thread) ▸ SENT (the holder of the progress lock). */
 typedef enum ls__claim_state {
@@ -37,13 +67,19 @@ typedef enum ls__claim_state {
     LS__CLAIM_SENT
 } ls__claim_state;
 
-/* Objects that borrow groups until they are freed themselves. */
-typedef enum ls__group_user {
-    LS__USER_REDUCER, /* also a DDP wrapper's */
-    LS__USER_ROUND_ROBIN,
-    LS__USER_MESH, /* also of the groups along its axes, which are its own */
-    LS__GROUP_USERS
-} ls__group_user;
+/* That failure, which must be sent to remote members. Sync: see cause.c, remote.c. */
+typedef struct ls__group_claim {
+    _Atomic uint32_t state; /* ls__claim_state */
+    ls_status status;
+    int by;
+    uint64_t ns;
+    char text[LS__FAILURE_MAX];
+} ls__group_claim;
+
+/* Written by the holder of the progress lock, read by any thread, relaxed. */
+typedef struct ls__group_counts {
+    _Atomic uint64_t operations, messages, bytes_sent, bytes_received, wait_ns;
+} ls__group_counts;
 
 struct ls_group {
     ls__list link; /* in comm->groups. Changed with lock and progress lock, read with either */
@@ -64,37 +100,22 @@ struct ls_group {
     uint64_t remote_posted;   /* progress: the last one announced to remote members */
     ls__list queue;           /* lock: collectives not ended, in order */
     ls_work *next_post;       /* lock: the first of them that is not announced; NULL: none */
-    ls__list message_queue;   /* lock: point-to-point messages that the engine has not taken yet */
-    _Atomic uint32_t message_queue_length;
-    uint64_t messages_submitted;   /* lock: sends and receives so far */
-    _Atomic uint32_t pending;      /* works not ended, sends and receives included */
-    uint32_t handles;              /* lock: works whose user has not given the handle back */
-    bool closed;                   /* lock: freed except this struct, which the last handle frees */
-    uint64_t room_until;           /* lock: every member has finished this one (a lower bound) */
-    uint64_t finished_seen;        /* progress: every member has finished this one (reported) */
-    uint64_t wide[LS__WIDE_SLOTS]; /* lock: the last operation that used the slot; 0: none */
-    uint64_t slices;               /* progress: STAGE slices used so far */
-    uint64_t slot_slice[LS__SLICE_SLOTS]; /* progress: the last one of each slot; 0: none */
-    ls__exec *exec;                       /* progress */
-    ls__p2p *p2p;                         /* progress */
+    ls__group_inbox inbox;
+    _Atomic uint32_t pending; /* works not ended, sends and receives included */
+    uint32_t handles;         /* lock: works whose user has not given the handle back */
+    bool closed;              /* lock: freed except this struct, which the last handle frees */
+    uint64_t room_until;      /* lock: every member has finished this one (a lower bound) */
+    uint64_t finished_seen;   /* progress: every member has finished this one (reported) */
+    ls__group_stage stage;
+    ls__exec *exec;         /* progress */
+    ls__p2p *p2p;           /* progress */
     ls__round_robin *turns; /* const; not NULL: this is only a handle over several groups */
     ls__tune_table *tuning; /* lock until the first operation, then const; NULL: not tuned */
     ls__list packs;         /* lock: memory of operations on many buffers, not in use */
     ls__plan *plans;        /* lock: [ls__select_plans]; program NULL: not made yet */
-    /* The root cause. Text first, then failed with release; readers acquire. */
-    _Atomic int32_t failed; /* 0 or an ls_status */
-    char failure[LS__FAILURE_MAX];
-    int failed_by; /* the rank of the world that caused it, -1: unknown; set before `failed` */
-    uint64_t claim_seen_ns; /* progress: time at which a claim without a text was seen */
-    /* A failure that must be sent to remote members: ls__claim_state. Sync: see cause.c,
-     * remote.c. */
-    _Atomic uint32_t claim;
-    ls_status claim_status;
-    int claim_by;
-    uint64_t claim_ns;
-    char claim_text[LS__FAILURE_MAX];
-    /* Counters: written by the holder of the progress lock, read by any thread, relaxed. */
-    _Atomic uint64_t operations, messages, bytes_sent, bytes_received, wait_ns;
+    ls__group_root_cause failure;
+    ls__group_claim claim;
+    ls__group_counts counts;
     /* Behind what the fast path of small operations touches. */
     ls__plugin_group *plugin;           /* moves the data of operations; NULL: the library does. */
     const ls_backend_capabilities *can; /* what its backend promises. Both const from the first

@@ -19,11 +19,6 @@ struct ls__plan {
  * for the packed blocks of v-variants, it begins behind the fence. */
 void ls__plan_init(ls__plan *plan, const ls__program *program, bool announced);
 
-/* Whether the work runs by a one-shot plan. */
-static inline bool ls__is_one_shot(const ls_work *work)
-{
-    return work->plan != NULL && work->plan->one_shot;
-}
 /* Whether a result takes more than one reducing step: then it is divided at the end. */
 bool ls__reduces_in_steps(const ls__program *program);
 

@@ -15,15 +15,16 @@
 
 void ls__plugin_watch_call(ls__comm *comm)
 {
-    const uint32_t call = atomic_load_explicit(&comm->plugin_calls, memory_order_relaxed);
+    const uint32_t call = atomic_load_explicit(&comm->plugins.calls, memory_order_relaxed);
     if (call % 2 == 0 || !ls__board_has_cause(comm->board)) {
         return;
     }
     const uint64_t now = comm->env->now_ns(comm->env);
-    if (atomic_load_explicit(&comm->stuck_call, memory_order_acquire) != call) {
-        atomic_store_explicit(&comm->stuck_ns, now, memory_order_relaxed);
-        atomic_store_explicit(&comm->stuck_call, call, memory_order_release);
-    } else if (now - atomic_load_explicit(&comm->stuck_ns, memory_order_relaxed) > STUCK_NS) {
+    if (atomic_load_explicit(&comm->plugins.stuck_call, memory_order_acquire) != call) {
+        atomic_store_explicit(&comm->plugins.stuck_ns, now, memory_order_relaxed);
+        atomic_store_explicit(&comm->plugins.stuck_call, call, memory_order_release);
+    } else if (now - atomic_load_explicit(&comm->plugins.stuck_ns, memory_order_relaxed) >
+               STUCK_NS) {
         LS__ERROR(
             "%s; a call of this rank's backend has not returned for %.0f s since then, so the "
             "process ends",

@@ -16,7 +16,6 @@
 #include "base/assert.h"
 #include "base/planted.h"
 #include "comm/core/group.h"
-#include "comm/core/plan.h"
 #include "comm/core/wake.h"
 #include "comm/memory/control.h"
 

@@ -30,7 +30,7 @@ static size_t size_of(size_t needed)
 /* Memory of a dropped message of exactly this size. */
 static ls__unexpected *find_free(ls__comm *comm, size_t room)
 {
-    LS__LIST_EACH (at, &comm->unexpected_free) {
+    LS__LIST_EACH (at, &comm->inbox.unused) {
         ls__unexpected *kept = LS__LIST_ITEM(at, ls__unexpected, link);
         if (kept->room == room) {
             ls__list_remove(&kept->link);
@@ -106,7 +106,7 @@ ls__unexpected *ls__unexpected_keep(ls__comm *comm, int from, const ls__message 
 /* To the front: this memory is most likely still in the cache. */
 void ls__unexpected_drop(ls__comm *comm, ls__unexpected *kept)
 {
-    ls__list_push_front(&comm->unexpected_free, &kept->link);
+    ls__list_push_front(&comm->inbox.unused, &kept->link);
 }
 
 void ls__unexpected_drop_all(ls__comm *comm, ls__list *all)
@@ -119,12 +119,12 @@ void ls__unexpected_drop_all(ls__comm *comm, ls__list *all)
 /* The waiting messages of remote ranks are of the same kind, but outgoing (remote.c). */
 void ls__unexpected_release(ls__comm *comm)
 {
-    ls__unexpected_drop_all(comm, &comm->orphans);
+    ls__unexpected_drop_all(comm, &comm->inbox.orphans);
     for (int r = 0; comm->remote != NULL && r < comm->runtime->world_size; r++) {
         ls__unexpected_drop_all(comm, &comm->remote->rank[r].waiting);
     }
-    for (ls__list *at = ls__list_pop_front(&comm->unexpected_free); at != NULL;
-         at = ls__list_pop_front(&comm->unexpected_free)) {
+    for (ls__list *at = ls__list_pop_front(&comm->inbox.unused); at != NULL;
+         at = ls__list_pop_front(&comm->inbox.unused)) {
         ls__unexpected *kept = LS__LIST_ITEM(at, ls__unexpected, link);
         comm->env->release(comm->env, kept, sizeof *kept + kept->room);
     }

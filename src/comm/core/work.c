@@ -14,13 +14,13 @@
 static bool grow_pool(ls__comm *comm)
 {
     for (int i = 0; i < LS__WORKS_PER_CHUNK; i++) {
-        ls_work *work = ls__arena_alloc(&comm->works, sizeof *work);
+        ls_work *work = ls__arena_alloc(&comm->pool.memory, sizeof *work);
         if (work == NULL) {
             return i > 0;
         }
         work->descriptor.file[0] = '\0'; /* ls__descriptor_site compares with the last one */
-        comm->works_made++;
-        ls__list_push_back(&comm->pool, &work->link);
+        comm->pool.made++;
+        ls__list_push_back(&comm->pool.free, &work->link);
     }
     return true;
 }
@@ -29,9 +29,9 @@ static bool grow_pool(ls__comm *comm)
 ls_work *ls__work_take(ls__comm *comm)
 {
     /* Most recently used first: it is still in the cache. */
-    ls__list *link = ls__list_pop_front(&comm->pool);
+    ls__list *link = ls__list_pop_front(&comm->pool.free);
     if (link == NULL && grow_pool(comm)) {
-        link = ls__list_pop_front(&comm->pool);
+        link = ls__list_pop_front(&comm->pool.free);
     }
     if (link == NULL) {
         return NULL;
@@ -40,15 +40,13 @@ ls_work *ls__work_take(ls__comm *comm)
     memset(work, 0, offsetof(ls_work, descriptor));
     ls__list_init(&work->link);
     ls__list_init(&work->turn);
-    work->stage = 0;
-    work->message_number = 0;
-    work->moved = 0;
+    work->message = (ls__work_message){0};
     return work;
 }
 
 void ls__work_give(ls__comm *comm, ls_work *work)
 {
-    ls__list_push_front(&comm->pool, &work->link);
+    ls__list_push_front(&comm->pool.free, &work->link);
 }
 
 uint64_t ls__work_deadline(const ls_group *group, const ls_collective_options *options,
@@ -140,8 +138,8 @@ void ls__work_end(ls_work *work, ls_status status)
     /* From the store on the work belongs to its waiter. Sync: releases the result to it; seq_cst
      * because the waiter counts itself in `waiters` before it looks at the status. */
     atomic_store_explicit(&work->status, status, memory_order_seq_cst);
-    if (atomic_load_explicit(&comm->waiters, memory_order_seq_cst) > 0) {
-        atomic_fetch_add_explicit(&comm->waiter_word, 1, memory_order_seq_cst);
-        comm->env->wake(comm->env, &comm->waiter_word, INT32_MAX);
+    if (atomic_load_explicit(&comm->drive.waiters, memory_order_seq_cst) > 0) {
+        atomic_fetch_add_explicit(&comm->drive.waiter_word, 1, memory_order_seq_cst);
+        comm->env->wake(comm->env, &comm->drive.waiter_word, INT32_MAX);
     }
 }

@@ -33,6 +33,43 @@ typedef struct ls__user_callback {
     void *arg;
 } ls__user_callback;
 
+/* How a collective runs: where its data lies and by which kind of plan. select.c chooses it, and
+ * nothing else does. */
+typedef enum ls__work_path {
+    LS__PATH_OPEN,       /* not chosen before all members have announced it */
+    LS__PATH_MESSAGES,   /* a program over messages */
+    LS__PATH_REGISTERED, /* a program on the users' buffers, which lie in the heaps of all members */
+    LS__PATH_PACKED,     /* the same on blocks of a v-variant that all have packed: v_layout.c */
+    LS__PATH_STAGED,     /* a program over slices in STAGE slots: Note [Slices] in exec.c */
+    LS__PATH_ONE_SHOT,   /* the data goes with the announcement: one_shot.c */
+    LS__PATH_OFFER,      /* the same if all members make the offer: Note [Offers] in select.c */
+    LS__PATH_BACKEND     /* the group's plug-in moves the data */
+} ls__work_path;
+
+/* Of send and receive (p2p/). Progress. */
+typedef struct ls__work_message {
+    uint8_t stage;   /* ls__p2p_stage */
+    bool up_to;      /* const; a receive of `count` elements at most; then of what came */
+    uint64_t number; /* that its messages carry */
+    size_t moved;    /* bytes */
+} ls__work_message;
+
+/* Of groups with a plug-in (backend/). */
+typedef struct ls__work_plugin {
+    bool control; /* const; the library's own: no plug-in moves its data */
+    bool carried; /* progress; a plug-in has its bytes in flight (send and recv) */
+    ls_stream *stream;
+    void *request; /* progress; of the plug-in (send and recv) */
+} ls__work_plugin;
+
+/* What the checks of a stalled operation have done (diagnose/check.c). Progress. */
+typedef struct ls__work_watch {
+    bool warned;      /* a warning has named the missing members */
+    bool stopped;     /* a warning has named a stopped process */
+    bool announced;   /* announced to remote members because it has stalled */
+    uint64_t gone_ns; /* since when its peer is gone; Note [Leaving] in check.c */
+} ls__work_watch;
+
 struct ls_work {
     ls__list link; /* in the pool or a group's queue: lock; in a list of ls__p2p: progress */
     ls__list turn; /* progress; of a send or receive, in a list of ls__p2p */
@@ -42,16 +79,11 @@ struct ls_work {
     bool held;              /* lock; the user has the handle and has not waited yet */
     bool by_message;        /* const; needs the message transport */
     _Atomic bool posted;    /* fence 0 is announced: release under lock, acquire */
-    bool warned;            /* progress; a warning has named the missing members */
-    bool announced;         /* progress; announced to remote members because it has stalled */
     bool monitored;         /* const; the report at the deadline names all missing members */
-    bool stopped_reported;  /* progress; a warning has named a stopped process */
     bool has_layout;        /* const; unequal blocks with a published layout: v_layout.c */
-    bool up_to;             /* const; a receive of `count` elements at most; then of what came */
     uint8_t channels;       /* slices at the same time, if it runs by messages */
-    uint8_t memory;       /* ls__memory; set at submission or by the holder of the progress lock */
-    bool offered;         /* the same; its one-shot plan is an offer: Note [Offers] in select.c */
-    const ls__plan *plan; /* the same; NULL: not chosen yet */
+    ls__work_path path;     /* set at submission or by the holder of the progress lock */
+    const ls__plan *plan;   /* the same; NULL: not chosen yet */
     void (*done)(void *arg, ls_status status);
     void *arg;
     ls__user_callback callback; /* the user's callback, if there is one */
@@ -69,20 +101,13 @@ struct ls_work {
     ls__reduce_user user;
     double divisor;
     struct ls__pack *pack; /* holds the input, premultiplied; NULL: there is none */
-    uint64_t queued_ns, started_ns, deadline_ns;
-    uint64_t gone_seen_ns; /* progress; since when its peer is gone; Note [Leaving] in check.c */
-    uint64_t flight;       /* number of its record */
+    uint64_t queued_ns, deadline_ns;
+    uint64_t flight; /* number of its record */
+    ls__work_watch watch;
+    ls__work_plugin plugin;
     ls__descriptor descriptor;
-    /* Of send and receive; progress. */
-    uint8_t stage;           /* ls__p2p_stage */
-    uint64_t message_number; /* that its messages carry */
-    size_t moved;            /* bytes */
+    ls__work_message message;
     int64_t *table; /* lock: memory of count_of and offset_of, kept; NULL: not needed yet */
-    /* Of groups with a plug-in; set by ls__collective_fill. */
-    bool control; /* const; the library's own: no plug-in moves its data */
-    bool carried; /* progress; a plug-in has its bytes in flight (send and recv) */
-    ls_stream *stream;
-    void *request; /* progress; of the plug-in (send and recv) */
 };
 
 /* A thread that sleeps until a work ends, for the detection of deadlocks; on its stack. */
@@ -91,6 +116,18 @@ typedef struct ls__sleeper {
     const ls_work *work;
     uint64_t since_ns;
 } ls__sleeper;
+
+/* Whether its data goes with its announcement, by a one-shot plan. */
+static inline bool ls__is_one_shot(const ls_work *work)
+{
+    return work->path == LS__PATH_ONE_SHOT || work->path == LS__PATH_OFFER;
+}
+
+/* Whether peers read and write each other's heaps in place. */
+static inline bool ls__is_in_heaps(const ls_work *work)
+{
+    return work->path == LS__PATH_REGISTERED || work->path == LS__PATH_PACKED;
+}
 
 ls_work *ls__work_take(ls__comm *comm);            /* lock; NULL without memory */
 void ls__work_give(ls__comm *comm, ls_work *work); /* lock */

@@ -32,8 +32,8 @@ static bool came_before_it_left(const ls_group *group, ls_work *work, int r, uin
     if (!ls__is_p2p(work)) {
         return ls__has_called(group, r, work) && !ls__is_behind(group, r, work);
     }
-    const bool first_look = work->gone_seen_ns == 0;
-    work->gone_seen_ns = now_ns;
+    const bool first_look = work->watch.gone_ns == 0;
+    work->watch.gone_ns = now_ns;
     return first_look;
 }
 
@@ -53,10 +53,10 @@ static bool is_gone(const ls_group *group, ls_work *work, int r, uint64_t now_ns
         return !came_before_it_left(group, work, r, now_ns);
     }
     const bool dead = life == LS__LIFE_DEAD || ended_unreported(group, work, r, now_ns);
-    if (dead && work->gone_seen_ns == 0) {
-        work->gone_seen_ns = now_ns;
+    if (dead && work->watch.gone_ns == 0) {
+        work->watch.gone_ns = now_ns;
     }
-    return dead && now_ns - work->gone_seen_ns > LS__GRACE_NS;
+    return dead && now_ns - work->watch.gone_ns > LS__GRACE_NS;
 }
 
 /* A member that gave up because of a deadlock has published the cycle, one that left after a
@@ -158,10 +158,10 @@ static bool is_debugged(ls_group *group, ls_work *work, uint64_t now_ns)
 static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns, bool closely)
 {
     const uint64_t age = now_ns > work->queued_ns ? now_ns - work->queued_ns : 0;
-    if ((age > LS__REMOTE_ANNOUNCE_NS || work->monitored) && work->memory == LS__MEMORY_MESSAGES &&
-        !work->announced) {
+    if ((age > LS__REMOTE_ANNOUNCE_NS || work->monitored) && work->path == LS__PATH_MESSAGES &&
+        !work->watch.announced) {
         ls__remote_post(group, work->descriptor.sequence);
-        work->announced = true;
+        work->watch.announced = true;
     }
     if (age > LS__STALL_NS && !ls__is_p2p(work) && ls__mismatch_check(group, work)) {
         return true;
@@ -176,11 +176,11 @@ static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns, bool clo
     if (!closely) {
         return false;
     }
-    if (age > LS__STALL_NS && !work->stopped_reported && ls__straggler_stopped(group, work)) {
-        work->stopped_reported = true;
+    if (age > LS__STALL_NS && !work->watch.stopped && ls__straggler_stopped(group, work)) {
+        work->watch.stopped = true;
         ls__straggler_warn(group, work, now_ns);
     }
-    if (age > LS__WARN_NS && !work->warned) {
+    if (age > LS__WARN_NS && !work->watch.warned) {
         ls__straggler_warn(group, work, now_ns);
     }
     return false;
@@ -199,12 +199,12 @@ static bool check_messages(ls_group *group, const ls__list *works, uint64_t now_
         const bool quiet = p2p->warned_ns != 0 && p2p->warned_ns != now_ns &&
                            now_ns - p2p->warned_ns < LS__WARN_NS;
         const bool first = (seen[peer / 64] >> peer % 64 & 1) == 0;
-        const bool warned_before = work->warned;
+        const bool warned_before = work->watch.warned;
         seen[peer / 64] |= (uint64_t)1 << peer % 64;
         if ((first || is_late(work, now_ns)) && check_work(group, work, now_ns, !quiet)) {
             return true;
         }
-        p2p->warned_ns = work->warned && !warned_before ? now_ns : p2p->warned_ns;
+        p2p->warned_ns = work->watch.warned && !warned_before ? now_ns : p2p->warned_ns;
     }
     return false;
 }
@@ -239,7 +239,7 @@ static void check_group(ls_group *group, uint64_t now_ns)
  * have given up in one look like missing members afterwards. */
 void ls__engine_check(ls__comm *comm, uint64_t now_ns)
 {
-    comm->next_check_ns = now_ns + LS__CHECK_NS;
+    comm->drive.next_check_ns = now_ns + LS__CHECK_NS;
     /* Sync: relaxed; a time of its own, nothing else is published with it. */
     atomic_store_explicit(&comm->me->heartbeat_ns, now_ns, memory_order_relaxed);
     if (comm->remote != NULL) {
@@ -250,7 +250,7 @@ void ls__engine_check(ls__comm *comm, uint64_t now_ns)
     LS__LIST_EACH (at, &comm->groups) {
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);
         if (atomic_load_explicit(&group->pending, memory_order_acquire) > 0 &&
-            atomic_load_explicit(&group->failed, memory_order_relaxed) == 0) {
+            atomic_load_explicit(&group->failure.status, memory_order_relaxed) == 0) {
             check_group(group, now_ns);
         }
     }

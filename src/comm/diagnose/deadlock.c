@@ -244,7 +244,7 @@ static void fail_own_groups(ls__comm *comm, const ls__blocked *own, const char *
         for (uint32_t w = 0; w < own->wait_count; w++) {
             waits = waits || own->wait[w].group == group->id;
         }
-        if (waits && atomic_load_explicit(&group->failed, memory_order_relaxed) == 0) {
+        if (waits && atomic_load_explicit(&group->failure.status, memory_order_relaxed) == 0) {
             ls__group_cause(group, LS_ERR_MISMATCH, text);
             (void)ls__group_failed(group);
         }
@@ -370,7 +370,7 @@ static bool has_failed(const ls__comm *comm, const ls__blocked *own)
         const ls_group *group = LS__LIST_ITEM(at, ls_group, link);
         for (uint32_t w = 0; w < own->wait_count; w++) {
             if (own->wait[w].group == group->id &&
-                atomic_load_explicit(&group->failed, memory_order_relaxed) != 0) {
+                atomic_load_explicit(&group->failure.status, memory_order_relaxed) != 0) {
                 return true;
             }
         }

@@ -34,7 +34,7 @@ static bool needs_member(const ls_work *work, int member)
 {
     const ls_group *group = work->group;
     const bool root = work->descriptor.root == group->rank;
-    if (!group->has_remote && work->memory != LS__MEMORY_MESSAGES) {
+    if (!group->has_remote && work->path != LS__PATH_MESSAGES) {
         return true;
     }
     switch (ls__operation_plain(work->operation)) {
@@ -83,7 +83,7 @@ static bool sends_to_self(const ls_group *group, const ls__list *works, int tag)
 static void put_any_wait(ls__comm *comm, const ls_work *work, ls__blocked_wait *to)
 {
     const ls_group *group = work->group;
-    bool none = !sends_to_self(group, &group->message_queue, work->descriptor.tag) &&
+    bool none = !sends_to_self(group, &group->inbox.works, work->descriptor.tag) &&
                 !sends_to_self(group, &group->p2p->sends, work->descriptor.tag);
     for (int r = 0; r < group->size; r++) {
         if (r != group->rank) {
@@ -91,7 +91,7 @@ static void put_any_wait(ls__comm *comm, const ls_work *work, ls__blocked_wait *
             none = none && sends_nothing(&comm->deadlock->view[group->member[r].world_rank], work);
         }
     }
-    if (none && work->stage == LS__RECV_MATCH) {
+    if (none && work->message.stage == LS__RECV_MATCH) {
         to->peer_calls = ls__deadlock_calls(comm->deadlock, to, comm->runtime->world_size);
     }
 }
@@ -107,8 +107,8 @@ static void put_p2p_wait(ls__comm *comm, const ls_work *work, ls__blocked_wait *
     }
     to->peer = work->group->member[work->descriptor.root].world_rank;
     if (work->operation == LS__OP_SEND) {
-        to->number = work->message_number;
-    } else if (work->stage == LS__RECV_MATCH) {
+        to->number = work->message.number;
+    } else if (work->message.stage == LS__RECV_MATCH) {
         /* In this order; see Note [Why it is never wrong]. `view` was read before this look at the
          * receive, which changes only under the progress lock. */
         const ls__blocked *peer = &comm->deadlock->view[to->peer];
@@ -190,7 +190,7 @@ static bool continues(const ls_work *work)
  * since those behind it end later, and every message. */
 static void put_callbacks(ls__comm *comm, const ls_group *group, ls__blocked *out)
 {
-    const ls__list *messages[] = {&group->message_queue, &group->p2p->sends, &group->p2p->recvs};
+    const ls__list *messages[] = {&group->inbox.works, &group->p2p->sends, &group->p2p->recvs};
     for (int i = 0; i < 3; i++) {
         LS__LIST_EACH (at, messages[i]) {
             const ls_work *work = LS__LIST_ITEM(at, ls_work, link);
@@ -218,7 +218,7 @@ static void put_sends(const ls_group *group, const ls__list *works, ls__blocked 
                 (ls__blocked_message){.group = group->id,
                                       .peer = group->member[work->descriptor.root].world_rank,
                                       .tag = work->descriptor.tag,
-                                      .number = work->message_number};
+                                      .number = work->message.number};
         } else if (work->operation == LS__OP_SEND) {
             out->sends_cut = 1;
         }
@@ -247,7 +247,7 @@ static void put_groups(ls__comm *comm, ls__blocked *out)
     LS__LIST_EACH (at, &comm->groups) {
         const ls_group *group = LS__LIST_ITEM(at, ls_group, link);
         put_callbacks(comm, group, out);
-        put_sends(group, &group->message_queue, out);
+        put_sends(group, &group->inbox.works, out);
         put_sends(group, &group->p2p->sends, out);
         put_announced(group, out);
         if (out->group_count < LS__BLOCKED_GROUPS_MAX) {

@@ -56,19 +56,20 @@ static void publish_quiet(ls_group *group)
  * last the users' handles, whose buffers belong to the users again. */
 static void adopt_cause(ls_group *group, ls_status status, const char *text)
 {
-    LS_ASSERT(atomic_load_explicit(&group->failed, memory_order_relaxed) == 0 && status < 0);
+    LS_ASSERT(atomic_load_explicit(&group->failure.status, memory_order_relaxed) == 0 &&
+              status < 0);
     ls__comm *comm = group->comm;
     ls__list ended;
     ls__list_init(&ended);
     ls__reclaim_add(group, LS__RECLAIM_FAILED, NULL);
     ls__lock_take(&comm->lock, comm->env);
-    snprintf(group->failure, sizeof group->failure, "%s", text);
+    snprintf(group->failure.text, sizeof group->failure.text, "%s", text);
     /* Sync: releases the text; pairs with ls__group_failure and the check at submission. */
-    atomic_store_explicit(&group->failed, status, memory_order_release);
+    atomic_store_explicit(&group->failure.status, status, memory_order_release);
     group->next_post = NULL;
     take_all(&group->queue, &ended);
-    take_all(&group->message_queue, &ended);
-    atomic_store_explicit(&group->message_queue_length, 0, memory_order_relaxed);
+    take_all(&group->inbox.works, &ended);
+    atomic_store_explicit(&group->inbox.length, 0, memory_order_relaxed);
     ls__unlock(&comm->lock, comm->env);
     group->backend->reset(group);
     take_all(&group->p2p->sends, &ended);
@@ -83,10 +84,10 @@ static bool claim_is_stuck(ls_group *group)
 {
     ls__comm *comm = group->comm;
     const uint64_t now = comm->env->now_ns(comm->env);
-    if (group->claim_seen_ns == 0) {
-        group->claim_seen_ns = now;
+    if (group->failure.seen_ns == 0) {
+        group->failure.seen_ns = now;
     }
-    return ls__board_has_cause(comm->board) || now - group->claim_seen_ns > LS__GRACE_NS;
+    return ls__board_has_cause(comm->board) || now - group->failure.seen_ns > LS__GRACE_NS;
 }
 
 /* Data from member 0 arrives damaged, so its answer would never be read; it has been sent the
@@ -95,7 +96,7 @@ static bool no_answer_can_come(const ls_group *group)
 {
     const ls__comm *comm = group->comm;
     return ls__remote_is_damaged(comm, group->member[0].world_rank) &&
-           atomic_load_explicit(&group->claim, memory_order_acquire) == LS__CLAIM_SENT;
+           atomic_load_explicit(&group->claim.state, memory_order_acquire) == LS__CLAIM_SENT;
 }
 
 /* Member 0 is remote and has not answered this rank's claim. Returns whether the group has failed
@@ -104,19 +105,19 @@ static bool own_claim_is_late(ls_group *group)
 {
     ls__comm *comm = group->comm;
     if (!group->member[0].remote ||
-        atomic_load_explicit(&group->claim, memory_order_acquire) < LS__CLAIM_READY) {
+        atomic_load_explicit(&group->claim.state, memory_order_acquire) < LS__CLAIM_READY) {
         return false;
     }
     char text[LS__FAILURE_MAX];
     if (ls__board_has_cause(comm->board)) {
         adopt_cause(group, LS_ERR_PEER, comm->board->root_cause_text);
     } else if (no_answer_can_come(group)) {
-        adopt_cause(group, group->claim_status, group->claim_text);
-    } else if (comm->env->now_ns(comm->env) - group->claim_ns > LS__GRACE_NS) {
+        adopt_cause(group, group->claim.status, group->claim.text);
+    } else if (comm->env->now_ns(comm->env) - group->claim.ns > LS__GRACE_NS) {
         snprintf(text, sizeof text, "%.*s (unconfirmed: rank %d did not answer)",
-                 (int)sizeof text - 64, group->claim_text, group->member[0].world_rank);
-        ls__group_record_failure_by(group, group->claim_status, text, group->claim_by);
-        adopt_cause(group, group->claim_status, text);
+                 (int)sizeof text - 64, group->claim.text, group->member[0].world_rank);
+        ls__group_record_failure_by(group, group->claim.status, text, group->claim.by);
+        adopt_cause(group, group->claim.status, text);
     } else {
         return false;
     }
@@ -126,7 +127,7 @@ static bool own_claim_is_late(ls_group *group)
 /* Looks at one word of member 0's control block, so it is cheap enough for every turn. */
 bool ls__group_failed(ls_group *group)
 {
-    if (atomic_load_explicit(&group->failed, memory_order_relaxed) != 0) {
+    if (atomic_load_explicit(&group->failure.status, memory_order_relaxed) != 0) {
         return true;
     }
     const uint32_t claim =
@@ -137,7 +138,7 @@ bool ls__group_failed(ls_group *group)
     const ls__control_block *claimant = group->member[claim - 1].control;
     const uint32_t failed = atomic_load_explicit(&claimant->failed, memory_order_seq_cst);
     if (failed != 0) {
-        group->failed_by = claimant->failed_by;
+        group->failure.by = claimant->failed_by;
         adopt_cause(group, (ls_status) - (int)failed, claimant->failed_text);
         return true;
     }
@@ -192,7 +193,7 @@ bool ls__comm_look(ls__comm *comm)
     }
     LS__LIST_EACH (at, &comm->groups) {
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);
-        if (atomic_load_explicit(&group->failed, memory_order_relaxed) == 0) {
+        if (atomic_load_explicit(&group->failure.status, memory_order_relaxed) == 0) {
             any = ls__group_failed(group) || any;
         }
     }

@@ -13,7 +13,7 @@ bool ls__group_failed(ls_group *group);
 static inline bool ls__group_failing(const ls_group *group)
 {
     return group->member[0].remote &&
-           atomic_load_explicit(&group->claim, memory_order_relaxed) != LS__CLAIM_NONE;
+           atomic_load_explicit(&group->claim.state, memory_order_relaxed) != LS__CLAIM_NONE;
 }
 /* Looks for root causes and claims of all groups; cheap. The caller holds the progress lock. */
 bool ls__comm_look(ls__comm *comm);

@@ -50,7 +50,7 @@ bool ls__is_behind(const ls_group *group, int r, const ls_work *work)
 {
     bool behind = stamp_of(group, r, work) < stamp_of(group, group->rank, work) &&
                   !has_finished(group, r, work);
-    for (int i = 0; work->memory == LS__MEMORY_STAGED && i < LS__SLICE_SLOTS; i++) {
+    for (int i = 0; work->path == LS__PATH_STAGED && i < LS__SLICE_SLOTS; i++) {
         const uint64_t own = atomic_load_explicit(&group->own->slice[i], memory_order_relaxed);
         behind = behind || atomic_load_explicit(&group->member[r].control->slice[i],
                                                 memory_order_acquire) < own;
@@ -112,8 +112,9 @@ ls__straggler ls__straggler_find(const ls_group *group, const ls_work *work, boo
     }
     if (ls__is_p2p(work)) {
         m.member[m.count++] = work->descriptor.root;
-        m.what = work->stage == LS__SEND_ANNOUNCE || work->stage == LS__RECV_MATCH ||
-                         work->stage == LS__SEND_WAIT
+        m.what = work->message.stage == LS__SEND_ANNOUNCE ||
+                         work->message.stage == LS__RECV_MATCH ||
+                         work->message.stage == LS__SEND_WAIT
                      ? "has not called its side"
                      : "has called its side but not come through";
         return m;
@@ -185,7 +186,7 @@ static ls__wait_chain waiting_text(const ls_group *group, const ls_work *work, c
     const ls__wait_chain chain = chain_of(group, &m);
     ls__text to = {out, bytes};
     snprintf(out, bytes, "all ranks have called it and are as far as this one");
-    if (m.count == 0 && work->memory == LS__MEMORY_BACKEND) {
+    if (m.count == 0 && work->path == LS__PATH_BACKEND) {
         ls__plugin_awaited(group, work, out, bytes);
     }
     if (chain.length > 1) {
@@ -290,5 +291,5 @@ void ls__straggler_warn(ls_group *group, ls_work *work, uint64_t now_ns)
     (void)waiting_text(group, work, who, sizeof who);
     LS__WARN("%s has waited for %.1f s: %s", operation, (double)(now_ns - work->queued_ns) * 1e-9,
              who);
-    work->warned = true;
+    work->watch.warned = true;
 }

@@ -21,7 +21,7 @@ static void write_post(ls_group *group, ls_work *work)
     if (ls__is_one_shot(work)) {
         ls__one_shot_publish(group, work, &line);
     }
-    if (work->memory == LS__MEMORY_BACKEND) {
+    if (work->path == LS__PATH_BACKEND) {
         line.one_shot = 1; /* no data goes with it, but members on other hosts are told */
     }
     ls__post_write(group, &work->descriptor, &line);
@@ -35,7 +35,7 @@ bool ls__post_flush(ls_group *group)
         ls_work *work = group->next_post;
         const uint64_t sequence = work->descriptor.sequence;
         write_post(group, work);
-        ready = ls__post_reach(group, sequence, 1) || work->memory == LS__MEMORY_MESSAGES ||
+        ready = ls__post_reach(group, sequence, 1) || work->path == LS__PATH_MESSAGES ||
                 group->has_remote || ready;
         /* Sync: release; pairs with the acquire in exec.c's is_posted. */
         atomic_store_explicit(&work->posted, true, memory_order_release);

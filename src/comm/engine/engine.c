@@ -61,7 +61,7 @@ bool ls__engine_turn(ls__comm *comm, bool thorough)
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);
         /* Sync: seq_cst; the submitter counts first and then looks for sleepers. */
         if (atomic_load_explicit(&group->pending, memory_order_seq_cst) > 0 &&
-            atomic_load_explicit(&group->failed, memory_order_relaxed) == 0) {
+            atomic_load_explicit(&group->failure.status, memory_order_relaxed) == 0) {
             moved = group->backend->advance(group) || moved;
         }
     }
@@ -96,12 +96,12 @@ static bool has_come(const ls__comm *comm, wish w)
 /* How long to spin in a wait that begins. */
 static uint64_t spin_of(ls__comm *comm)
 {
-    const uint32_t learned = atomic_load_explicit(&comm->spin_ns, memory_order_relaxed);
-    if (!comm->may_spin || learned >= SPIN_MIN_NS) {
-        return comm->may_spin ? learned : 0;
+    const uint32_t learned = atomic_load_explicit(&comm->drive.spin_ns, memory_order_relaxed);
+    if (!comm->machine.may_spin || learned >= SPIN_MIN_NS) {
+        return comm->machine.may_spin ? learned : 0;
     }
-    const uint32_t waits = atomic_load_explicit(&comm->waits, memory_order_relaxed);
-    atomic_store_explicit(&comm->waits, waits + 1, memory_order_relaxed);
+    const uint32_t waits = atomic_load_explicit(&comm->drive.waits, memory_order_relaxed);
+    atomic_store_explicit(&comm->drive.waits, waits + 1, memory_order_relaxed);
     return waits % TRY_EVERY == 0 ? SPIN_TRY_NS : 0;
 }
 
@@ -141,7 +141,7 @@ void ls__backoff_rewarded(ls__comm *comm, ls__backoff *p)
 {
     if (p->since_ns != 0 && p->spin_ns > 0) {
         const uint64_t learned = p->yielded ? p->spin_ns / 2 : p->spin_ns * 2;
-        atomic_store_explicit(&comm->spin_ns,
+        atomic_store_explicit(&comm->drive.spin_ns,
                               learned < SPIN_MIN_NS   ? 0
                               : learned > SPIN_MAX_NS ? SPIN_MAX_NS
                                                       : (uint32_t)learned,
@@ -221,7 +221,7 @@ static void sleep_as_driver(ls__comm *comm, wish w, patience *p)
     }
     atomic_fetch_sub_explicit(&me->sleepers, 1, memory_order_relaxed);
     const uint64_t now = env->now_ns(env);
-    if (now >= comm->next_check_ns) {
+    if (now >= comm->drive.next_check_ns) {
         ls__engine_check(comm, now);
     }
 }
@@ -259,7 +259,7 @@ void ls__engine_wait(ls__comm *comm, ls_work *work, uint64_t until_ns)
     patience p = {0};
     wait_for(comm, (wish){.work = work, .until_ns = until_ns}, &p);
     if (p.left.begun_ns != 0) {
-        atomic_fetch_add_explicit(&work->group->wait_ns,
+        atomic_fetch_add_explicit(&work->group->counts.wait_ns,
                                   comm->env->now_ns(comm->env) - p.left.begun_ns,
                                   memory_order_relaxed);
     }
@@ -282,18 +282,19 @@ static void step_aside(ls__comm *comm, bool again)
 {
     const ls__env *env = comm->env;
     const bool briefly = comm->remote != NULL && !again;
-    const uint32_t word = atomic_load_explicit(&comm->thread_word, memory_order_seq_cst);
+    const uint32_t word = atomic_load_explicit(&comm->drive.thread_word, memory_order_seq_cst);
     /* Sync: seq_cst; pairs with ls__progress_release and ls__engine_notify. */
-    atomic_store_explicit(&comm->thread_away, briefly ? LS__THREAD_AWAY_SHORT : LS__THREAD_AWAY,
-                          memory_order_seq_cst);
+    atomic_store_explicit(&comm->drive.thread_away,
+                          briefly ? LS__THREAD_AWAY_SHORT : LS__THREAD_AWAY, memory_order_seq_cst);
     const uint64_t now = env->now_ns(env);
     atomic_store_explicit(&comm->me->heartbeat_ns, now, memory_order_relaxed);
-    if (atomic_load_explicit(&comm->progress_lock, memory_order_seq_cst) != 0 &&
-        atomic_load_explicit(&comm->stop, memory_order_seq_cst) == 0) {
-        (void)env->park(env, &comm->thread_word, word, now + (briefly ? SHORT_NS : LS__CHECK_NS));
+    if (atomic_load_explicit(&comm->drive.lock, memory_order_seq_cst) != 0 &&
+        atomic_load_explicit(&comm->drive.stop, memory_order_seq_cst) == 0) {
+        (void)env->park(env, &comm->drive.thread_word, word,
+                        now + (briefly ? SHORT_NS : LS__CHECK_NS));
         ls__plugin_watch_call(comm);
     }
-    atomic_store_explicit(&comm->thread_away, LS__THREAD_HERE, memory_order_seq_cst);
+    atomic_store_explicit(&comm->drive.thread_away, LS__THREAD_HERE, memory_order_seq_cst);
 }
 
 /* progress lock, given back; moves everything that can move, then sleeps without the lock. */
@@ -305,7 +306,7 @@ static void watch(ls__comm *comm)
         /* as long as there is something to do */
     }
     uint64_t now = env->now_ns(env);
-    if (now >= comm->next_check_ns) {
+    if (now >= comm->drive.next_check_ns) {
         ls__engine_check(comm, now);
     }
     /* Sync: Note [Last arriver]; the lock is given up before the sleep, so callers can drive. */
@@ -314,7 +315,7 @@ static void watch(ls__comm *comm)
     const bool moved = ls__engine_turn(comm, true);
     const bool busy = atomic_load_explicit(&comm->pending, memory_order_seq_cst) > 0;
     ls__progress_release(comm);
-    if (!moved && atomic_load_explicit(&comm->stop, memory_order_seq_cst) == 0) {
+    if (!moved && atomic_load_explicit(&comm->drive.stop, memory_order_seq_cst) == 0) {
         now = env->now_ns(env);
         /* The launcher's ring does not wake a poller: it looks for the root cause itself, in
          * time. */
@@ -329,7 +330,7 @@ static void engine_main(void *arg)
     ls__comm *comm = arg;
     ls__runtime_attach_background(comm->runtime);
     bool again = false; /* it comes from aside, not from a poller */
-    while (atomic_load_explicit(&comm->stop, memory_order_seq_cst) == 0) {
+    while (atomic_load_explicit(&comm->drive.stop, memory_order_seq_cst) == 0) {
         if (ls__progress_try(comm)) {
             watch(comm);
             again = false;
@@ -347,7 +348,8 @@ static void engine_main(void *arg)
 
 ls_status ls__engine_start(ls__comm *comm)
 {
-    int error = comm->env->thread_start(comm->env, "lockstep", engine_main, comm, &comm->thread);
+    int error =
+        comm->env->thread_start(comm->env, "lockstep", engine_main, comm, &comm->drive.thread);
     return error == 0
                ? LS_OK
                : ls__fail(LS_ERR_SYSTEM, "ls_init: starting the engine's thread: error %d", -error);
@@ -355,16 +357,16 @@ ls_status ls__engine_start(ls__comm *comm)
 
 void ls__engine_stop(ls__comm *comm)
 {
-    if (comm->thread == NULL) {
+    if (comm->drive.thread == NULL) {
         return;
     }
-    atomic_store_explicit(&comm->stop, 1, memory_order_seq_cst);
-    atomic_fetch_add_explicit(&comm->thread_word, 1, memory_order_seq_cst);
-    comm->env->wake(comm->env, &comm->thread_word, 1);
+    atomic_store_explicit(&comm->drive.stop, 1, memory_order_seq_cst);
+    atomic_fetch_add_explicit(&comm->drive.thread_word, 1, memory_order_seq_cst);
+    comm->env->wake(comm->env, &comm->drive.thread_word, 1);
     if (comm->remote != NULL) {
         ls__remote_ring(comm, comm->runtime->local_rank);
     }
     ls__board_ring(comm->board, comm->env, comm->runtime->local_rank);
-    comm->env->thread_join(comm->env, comm->thread);
-    comm->thread = NULL;
+    comm->env->thread_join(comm->env, comm->drive.thread);
+    comm->drive.thread = NULL;
 }

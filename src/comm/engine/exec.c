@@ -103,7 +103,7 @@ static ls__result run_fence(ls_group *group, ls__run *run, const ls__step *step,
 {
     const uint64_t sequence = group->exec->work->descriptor.sequence;
     const unsigned fences = (unsigned)step->fence + 1;
-    const bool sliced = group->exec->work->memory == LS__MEMORY_STAGED;
+    const bool sliced = group->exec->work->path == LS__PATH_STAGED;
     if (lane->moved == 0) {
         lane->moved = 1;
         if (sliced) {
@@ -177,8 +177,8 @@ static ls__result advance_run(ls_group *group, ls__run *run)
 static bool may_begin_slice(const ls_group *group)
 {
     const ls__exec *exec = group->exec;
-    const uint64_t next = group->slices + 1;
-    const uint64_t before = group->slot_slice[ls__stage_slot(exec, next)];
+    const uint64_t next = group->stage.slices + 1;
+    const uint64_t before = group->stage.slot_slice[ls__stage_slot(exec, next)];
     const bool left_out = LS__PLANTED(SLOT);
     return before == 0 || left_out || slot_all_at(group, next, slice_value(before, SLICE_DONE));
 }
@@ -186,8 +186,8 @@ static bool may_begin_slice(const ls_group *group)
 /* The number of the slice that begins now. */
 static uint64_t next_slice(ls_group *group)
 {
-    const uint64_t slice = ++group->slices;
-    group->slot_slice[ls__stage_slot(group->exec, slice)] = slice;
+    const uint64_t slice = ++group->stage.slices;
+    group->stage.slot_slice[ls__stage_slot(group->exec, slice)] = slice;
     return slice;
 }
 
@@ -201,7 +201,7 @@ static bool has_slice(const ls__exec *exec)
 static bool begin_slice(ls_group *group, ls__run *run)
 {
     ls__exec *exec = group->exec;
-    const bool sliced = exec->work->memory == LS__MEMORY_STAGED;
+    const bool sliced = exec->work->path == LS__PATH_STAGED;
     if (run->active || !has_slice(exec) || (sliced && !may_begin_slice(group))) {
         return false;
     }
@@ -228,7 +228,7 @@ static bool begin_slice(ls_group *group, ls__run *run)
 static bool advance_runs(ls_group *group)
 {
     ls__exec *exec = group->exec;
-    const bool sliced = exec->work->memory == LS__MEMORY_STAGED;
+    const bool sliced = exec->work->path == LS__PATH_STAGED;
     bool moved = false;
     for (int i = 0; i < exec->runs; i++) {
         ls__run *run = &exec->run[i];
@@ -356,7 +356,7 @@ static bool all_met(ls_group *group)
     if (exec->met == 0 && !is_posted(group, work)) {
         return false;
     }
-    while (work->memory != LS__MEMORY_MESSAGES && exec->met < group->size) {
+    while (work->path != LS__PATH_MESSAGES && exec->met < group->size) {
         const ls__post *post = ls__post_slot(group, exec->met, work->descriptor.sequence);
         /* Sync: seq_cst for Note [Last arriver]; acquires the descriptor. */
         if (atomic_load_explicit(&post->stamp, memory_order_seq_cst) < stamp) {
@@ -381,7 +381,7 @@ static void finish(ls_group *group)
         ls__divide(work->output, count, work->dtype, work->divisor);
     }
     LS_ASSERT(exec->state != LS__EXEC_IDLE);
-    ls__count(&group->operations, 1);
+    ls__count(&group->counts.operations, 1);
     if (ls__post_finish(group, work->descriptor.sequence)) {
         ls__remote_send_finished(group);
     }
@@ -407,6 +407,62 @@ static ls__result advance_in_plugin(ls_group *group)
     return LS__COMPLETE;
 }
 
+/* All members have announced the operation: whether the group has failed or fails now, since they
+ * called different operations. By messages every message is compared instead. */
+static bool differs(ls_group *group)
+{
+    const ls_work *work = group->exec->work;
+    return ls__group_failed(group) || /* others announced it, and then gave up waiting for us */
+           (work->path != LS__PATH_MESSAGES && ls__mismatch_check(group, work)) ||
+           (work->has_layout && ls__v_layout_differ(group, group->exec->work));
+}
+
+/* All members have announced the same operation: it runs by its path. In one shot it is complete
+ * then. */
+static ls__result start_run(ls_group *group)
+{
+    ls__exec *exec = group->exec;
+    ls__select_met(group, exec->work);
+    ls__flight_start(group->comm, exec->work);
+    if (ls__is_one_shot(exec->work)) {
+        if (ls__one_shot_run(group, exec->work)) {
+            finish(group);
+        }
+        return LS__COMPLETE;
+    }
+    exec->state = LS__EXEC_RUN;
+    const bool begun =
+        exec->work->path == LS__PATH_BACKEND ? begin_in_plugin(group) : begin_run(group);
+    return begun ? LS__MOVED : LS__COMPLETE;
+}
+
+/* All slices have ended: whether the result counts. */
+static bool is_sound(ls_group *group)
+{
+    ls__exec *exec = group->exec;
+    switch (exec->work->path) {
+    case LS__PATH_MESSAGES: /* those whose messages this rank did not need have not been compared */
+        return !ls__mismatch_check(group, exec->work);
+    case LS__PATH_REGISTERED: /* a rank that gave up may use its buffer again meanwhile */
+    case LS__PATH_PACKED:
+        return !ls__group_failed(group);
+    default:
+        return true;
+    }
+}
+
+static ls__result advance_program(ls_group *group)
+{
+    const bool moved = advance_runs(group);
+    if (!runs_ended(group->exec)) {
+        return moved ? LS__MOVED : LS__BLOCKED;
+    }
+    if (is_sound(group)) {
+        finish(group);
+    }
+    return LS__COMPLETE;
+}
+
 /* One transition; LS__BLOCKED when nothing could be done. */
 static ls__result advance_once(ls_group *group)
 {
@@ -418,46 +474,10 @@ static ls__result advance_once(ls_group *group)
         if (!all_met(group)) {
             return LS__BLOCKED;
         }
-        if (ls__group_failed(group)) { /* others announced it, and then gave up waiting for us */
-            return LS__COMPLETE;
-        }
-        if (exec->work->memory != LS__MEMORY_MESSAGES && ls__mismatch_check(group, exec->work)) {
-            return LS__COMPLETE;
-        }
-        if (exec->work->has_layout && ls__v_layout_differ(group, exec->work)) {
-            return LS__COMPLETE;
-        }
-        ls__select_met(group, exec->work);
-        ls__flight_start(group->comm, exec->work);
-        if (ls__is_one_shot(exec->work)) {
-            if (ls__one_shot_run(group, exec->work)) {
-                finish(group);
-            }
-            return LS__COMPLETE;
-        }
-        exec->state = LS__EXEC_RUN;
-        if (exec->work->memory == LS__MEMORY_BACKEND) {
-            return begin_in_plugin(group) ? LS__MOVED : LS__COMPLETE;
-        }
-        return begin_run(group) ? LS__MOVED : LS__COMPLETE;
-    case LS__EXEC_RUN: {
-        if (exec->work->memory == LS__MEMORY_BACKEND) {
-            return advance_in_plugin(group);
-        }
-        const bool moved = advance_runs(group);
-        if (runs_ended(exec)) {
-            if (exec->work->memory == LS__MEMORY_MESSAGES &&
-                ls__mismatch_check(group, exec->work)) {
-                return LS__COMPLETE; /* of those whose messages this rank did not need */
-            }
-            if (exec->work->memory == LS__MEMORY_REGISTERED && ls__group_failed(group)) {
-                return LS__COMPLETE; /* a rank that gave up may use its buffer again meanwhile */
-            }
-            finish(group);
-            return LS__COMPLETE;
-        }
-        return moved ? LS__MOVED : LS__BLOCKED;
-    }
+        return differs(group) ? LS__COMPLETE : start_run(group);
+    case LS__EXEC_RUN:
+        return exec->work->path == LS__PATH_BACKEND ? advance_in_plugin(group)
+                                                    : advance_program(group);
     }
     return LS__BLOCKED;
 }

@@ -121,7 +121,7 @@ ls_status ls__group_make(ls__comm *comm, const ls__group_spec *spec, bool caches
     group->size = spec->size;
     group->channels = comm->channels;
     ls__list_init(&group->queue);
-    ls__list_init(&group->message_queue);
+    ls__list_init(&group->inbox.works);
     ls__list_init(&group->packs);
     const ls_status status = open_parts(group, spec, caches);
     if (status != LS_OK) {

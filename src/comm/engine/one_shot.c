@@ -101,12 +101,12 @@ static void copy_block(const ls_work *work, unsigned char *base, ls__ref dst,
 /* lock; of the wide stage, the slot that was used longer ago. */
 static int wide_slot(const ls_group *group)
 {
-    return group->wide[0] <= group->wide[1] ? 0 : 1;
+    return group->stage.wide[0] <= group->stage.wide[1] ? 0 : 1;
 }
 
 bool ls__one_shot_has_wide(const ls_group *group)
 {
-    const uint64_t used = group->wide[wide_slot(group)];
+    const uint64_t used = group->stage.wide[wide_slot(group)];
     return used <= group->room_until || used <= group->finished_seen;
 }
 
@@ -126,7 +126,7 @@ void ls__one_shot_publish(ls_group *group, const ls_work *work, ls__line *line)
         const int slot = wide_slot(group);
         line->place = (uint8_t)(LS__PLACE_WIDE + slot);
         stage = group->own->wide[slot];
-        group->wide[slot] = sequence;
+        group->stage.wide[slot] = sequence;
     }
     size_t used = 0; /* of the stage */
     for (int s = 0; s < plan->first_step - 1 && bytes > 0; s++) {
@@ -173,8 +173,8 @@ static bool run_step(ls_group *group, const ls_work *work, const ls__step *step)
         from[i] = source_of(group, work, ref);
         peers += ref.rank != group->rank;
     }
-    ls__count(&group->messages, (uint64_t)peers);
-    ls__count(&group->bytes_received, (uint64_t)peers * bytes);
+    ls__count(&group->counts.messages, (uint64_t)peers);
+    ls__count(&group->counts.bytes_received, (uint64_t)peers * bytes);
     if (bytes == 0) {
         return true;
     }
@@ -199,7 +199,7 @@ static bool run_step(ls_group *group, const ls_work *work, const ls__step *step)
     } else {
         copy_block(work, work->output, dst, from[0]);
     }
-    if (bytes > LS__PAIR_BYTES && (group->size == 2 || group->comm->may_spin) &&
+    if (bytes > LS__PAIR_BYTES && (group->size == 2 || group->comm->machine.may_spin) &&
         (bytes <= VECTORS_MAX || ls__copies_need_claims())) {
         claim_sources(group, work, step);
     }
@@ -228,12 +228,12 @@ static bool is_default(const ls_collective_options *options)
 
 /* Whether the announcement's key says all that peers must know of the call. */
 static bool is_plain(const ls_group *group, const ls__collective *args,
-                     const ls_collective_options *options)
+                     const ls__operation_traits *traits, const ls_collective_options *options)
 {
     const ls__comm *comm = group->comm;
     return (group->plugin == NULL || args->control) && !group->has_remote &&
            comm->forced == LS__MEMORY_UNDECIDED && !comm->strict && comm->rules.hash == 0 &&
-           !ls__operation_is_p2p(args->operation) && !ls__operation_is_v(args->operation) &&
+           !ls__operation_is_p2p(args->operation) && traits->plain == args->operation &&
            (unsigned)args->op < LS_REDUCE_OP_COUNT && args->op != LS_PREMUL_SUM &&
            args->mark == 0 && !args->monitored && (uint64_t)args->count <= LS__WIDE_BYTES &&
            is_default(options) &&
@@ -243,7 +243,7 @@ static bool is_plain(const ls_group *group, const ls__collective *args,
 static bool is_idle(const ls_group *group)
 {
     return atomic_load_explicit(&group->comm->pending, memory_order_relaxed) == 0 &&
-           atomic_load_explicit(&group->failed, memory_order_relaxed) == 0 &&
+           atomic_load_explicit(&group->failure.status, memory_order_relaxed) == 0 &&
            group->next_post == NULL && ls__list_empty(&group->queue);
 }
 
@@ -253,11 +253,11 @@ static bool is_idle(const ls_group *group)
 static ls_work *describe(ls_group *group, const ls__collective *args, uint64_t key)
 {
     ls__comm *comm = group->comm;
-    ls_work *work = comm->inline_work;
-    if (work != NULL && work->descriptor.group == group->id && comm->inline_key == key) {
+    ls_work *work = comm->inline_call.work;
+    if (work != NULL && work->descriptor.group == group->id && comm->inline_call.key == key) {
         const bool in_place = work->input == work->output;
-        if (work->offered || in_place != (args->input == args->output)) {
-            work->memory = LS__MEMORY_UNDECIDED;
+        if (work->path == LS__PATH_OFFER || in_place != (args->input == args->output)) {
+            work->path = LS__PATH_OPEN;
             work->plan = NULL;
         }
         work->input = args->input;
@@ -269,8 +269,8 @@ static ls_work *describe(ls_group *group, const ls__collective *args, uint64_t k
     if (work != NULL) {
         ls__collective_fill_plain(group, args, work);
     }
-    comm->inline_work = work;
-    comm->inline_key = key;
+    comm->inline_call.work = work;
+    comm->inline_call.key = key;
     return work;
 }
 
@@ -342,14 +342,14 @@ static bool meet(ls_group *group, const ls_work *work, uint64_t key, ls__backoff
     const uint64_t sequence = work->descriptor.sequence, stamp = ls__stamp(sequence, 1);
     uint16_t behind = 0;
     bool same = true;
-    const bool spins =
-        comm->may_spin && atomic_load_explicit(&comm->spin_ns, memory_order_relaxed) > 0;
+    const bool spins = comm->machine.may_spin &&
+                       atomic_load_explicit(&comm->drive.spin_ns, memory_order_relaxed) > 0;
     int bare = spins ? BARE_LOOKS : 0;
     for (int r = 0; r < group->size; r++) {
         const ls__post *post = ls__post_slot(group, r, sequence);
         while (!is_at(post, stamp)) {
             if (bare-- > 0) {
-                if (comm->short_pause) {
+                if (comm->machine.short_pause) {
                     LS__PAUSE();
                 }
                 continue;
@@ -379,9 +379,9 @@ static void finish(ls_group *group, const ls_work *work, const ls__backoff *back
     uint64_t now = work->queued_ns;
     if (backoff->begun_ns != 0) { /* else it took no longer than looking at the clock */
         now = comm->env->now_ns(comm->env);
-        ls__count(&group->wait_ns, now - backoff->begun_ns);
+        ls__count(&group->counts.wait_ns, now - backoff->begun_ns);
     }
-    ls__count(&group->operations, 1);
+    ls__count(&group->counts.operations, 1);
     if (ls__post_finish(group, work->descriptor.sequence)) {
         ls__remote_send_finished(group);
     }
@@ -397,10 +397,10 @@ static ls_status go_on_in_queue(ls_group *group, const ls_collective_options *op
     ls__comm *comm = group->comm;
     const uint64_t sequence = work->descriptor.sequence;
     ls__lock_take(&comm->lock, comm->env);
-    const int32_t failed = atomic_load_explicit(&group->failed, memory_order_acquire);
+    const int32_t failed = atomic_load_explicit(&group->failure.status, memory_order_acquire);
     ls__progress_release(comm); /* while nothing is pending: no thread has to be called for it */
     if (failed == 0) {
-        comm->inline_work = NULL; /* the next one takes another */
+        comm->inline_call.work = NULL; /* the next one takes another */
         atomic_store_explicit(&work->status, LS_IN_PROGRESS, memory_order_relaxed);
         work->deadline_ns = ls__work_deadline(group, options, work->queued_ns);
         atomic_store_explicit(&work->posted, true, memory_order_relaxed);
@@ -425,11 +425,11 @@ bool ls__run_inline(ls_group *group, const ls__collective *args,
                     const ls_collective_options *options, ls_status *status, ls_work **late)
 {
     ls__comm *comm = group->comm;
-    const bool reduces = ls__operation_reduces(args->operation);
-    const uint64_t key = ls__key_of(
-        (uint8_t)args->operation, reduces ? (uint8_t)args->op : 0xff, (uint8_t)args->dtype,
-        ls__operation_has_root(args->operation) ? args->root : 0, args->count);
-    if (key == 0 || !is_plain(group, args, options) || !ls__progress_try(comm)) {
+    const ls__operation_traits *traits = ls__operation_traits_of(args->operation);
+    const uint64_t key =
+        ls__key_of((uint8_t)args->operation, traits->reduces ? (uint8_t)args->op : 0xff,
+                   (uint8_t)args->dtype, traits->has_root ? args->root : 0, args->count);
+    if (key == 0 || !is_plain(group, args, traits, options) || !ls__progress_try(comm)) {
         return false;
     }
     ls_work *work = begin(group, args, key);

@@ -2,10 +2,12 @@
  * rank decides from what all have announced (equal operation, count and dtype, and whether each
  * one's buffers are registered), so all decide alike without a further message.
  *
- *     submitted   by messages only (asked for, or unequal blocks without a layout)      MESSAGES
- *                 small enough for the small stage                              one shot, STAGED
+ *     submitted   a plug-in carries it                                                   BACKEND
+ *                 by messages only (asked for, or unequal blocks without a layout)      MESSAGES
+ *                 small enough for the small stage                                      ONE_SHOT
+ *                 inline, its own buffers private: Note [Offers]                           OFFER
  *                 else with members on other hosts                                      MESSAGES
- *     announced   unequal blocks, packed by all                                       REGISTERED
+ *     announced   unequal blocks, packed by all                                           PACKED
  *                 buffers of all members are registered                               REGISTERED
  *                 else                                                                    STAGED
  *
@@ -222,7 +224,7 @@ static ls_status try_one_shot(ls_group *group, ls_work *work)
         return ls__self.status == LS_ERR_MEMORY ? LS_ERR_MEMORY : LS_OK;
     }
     if (has_stage(group, work, plan)) {
-        work->memory = LS__MEMORY_STAGED;
+        work->path = LS__PATH_ONE_SHOT;
         work->plan = plan;
     }
     return LS_OK;
@@ -230,28 +232,26 @@ static ls_status try_one_shot(ls_group *group, ls_work *work)
 
 bool ls__select_prepared(ls_group *group, ls_work *work)
 {
-    LS_ASSERT(work->memory == LS__MEMORY_UNDECIDED && !group->has_remote);
-    work->offered = !fits_one_shot(group, work);
-    const ls__plan *plan = work->offered && ls__one_shot_has_wide(group)
-                               ? plan_for(group, work, FORM_ONE_SHOT)
-                           : work->offered ? NULL
-                                           : plan_of(group, work, FORM_ONE_SHOT);
+    LS_ASSERT(work->path == LS__PATH_OPEN && !group->has_remote);
+    const bool offer = !fits_one_shot(group, work);
+    const ls__plan *plan = !offer                         ? plan_of(group, work, FORM_ONE_SHOT)
+                           : ls__one_shot_has_wide(group) ? plan_for(group, work, FORM_ONE_SHOT)
+                                                          : NULL;
     if (plan == NULL || plan->program == NULL ||
-        !(work->offered ? plan->one_shot : has_stage(group, work, plan))) {
+        !(offer ? plan->one_shot : has_stage(group, work, plan))) {
         return false;
     }
-    work->memory = LS__MEMORY_STAGED;
+    work->path = offer ? LS__PATH_OFFER : LS__PATH_ONE_SHOT;
     work->plan = plan;
     return true;
 }
 
 void ls__select_met(const ls_group *group, ls_work *work)
 {
-    for (int r = 0; r < group->size && work->offered; r++) {
-        work->offered = ls__post_slot(group, r, work->descriptor.sequence)->line.one_shot != 0;
-        if (!work->offered) {
+    for (int r = 0; r < group->size && work->path == LS__PATH_OFFER; r++) {
+        if (ls__post_slot(group, r, work->descriptor.sequence)->line.one_shot == 0) {
             work->plan = NULL;
-            work->memory = LS__MEMORY_UNDECIDED;
+            work->path = LS__PATH_OPEN;
         }
     }
 }
@@ -266,21 +266,21 @@ static bool needs_messages(const ls_group *group, const ls_work *work)
 
 ls_status ls__select_submitted(ls_group *group, ls_work *work)
 {
-    LS_ASSERT(work->memory == LS__MEMORY_UNDECIDED && !ls__operation_is_p2p(work->operation));
+    LS_ASSERT(work->path == LS__PATH_OPEN && !ls__operation_is_p2p(work->operation));
     if (ls__plugin_carries_work(group, work)) {
-        work->memory = LS__MEMORY_BACKEND;
+        work->path = LS__PATH_BACKEND;
         return LS_OK;
     }
     LS_TRY(ls__tuning_decide(group));
     const bool alone = group->size == 1;
     if (needs_messages(group, work) && (!alone || ls__operation_is_v(work->operation))) {
-        work->memory = LS__MEMORY_MESSAGES;
+        work->path = LS__PATH_MESSAGES;
         work->by_message = !alone;
     } else if (group->comm->forced == LS__MEMORY_UNDECIDED) {
         LS_TRY(try_one_shot(group, work));
     }
-    if (work->memory == LS__MEMORY_UNDECIDED && group->has_remote) {
-        work->memory = LS__MEMORY_MESSAGES;
+    if (work->path == LS__PATH_OPEN && group->has_remote) {
+        work->path = LS__PATH_MESSAGES;
     }
     return LS_OK;
 }
@@ -289,7 +289,7 @@ ls_status ls__select_submitted(ls_group *group, ls_work *work)
 static plan_form announced_form(const ls_group *group, const ls_work *work)
 {
     const bool fits = work->algorithm == NULL || (work->algorithm->memories & LS__IN_REGISTERED);
-    if (work->memory == LS__MEMORY_MESSAGES) {
+    if (work->path == LS__PATH_MESSAGES) {
         return FORM_MESSAGES;
     }
     if (work->has_layout && ls__v_layout_packed(group, work)) {
@@ -301,16 +301,30 @@ static plan_form announced_form(const ls_group *group, const ls_work *work)
                : FORM_STAGED;
 }
 
+/* Of an operation that was still open when all had announced it. */
+static ls__work_path path_of(plan_form form)
+{
+    switch (form) {
+    case FORM_MESSAGES:
+        return LS__PATH_MESSAGES;
+    case FORM_REGISTERED:
+        return LS__PATH_REGISTERED;
+    case FORM_ONE_SHOT:
+        return LS__PATH_PACKED;
+    default:
+        return LS__PATH_STAGED;
+    }
+}
+
 const ls__plan *ls__select_announced(ls_group *group, ls_work *work)
 {
     ls__comm *comm = group->comm;
     LS_ASSERT(work->plan == NULL);
-    if (work->memory == LS__MEMORY_MESSAGES) {
+    if (work->path == LS__PATH_MESSAGES) {
         work->algorithm = ls__tuning_find(group, work);
     }
     const plan_form form = announced_form(group, work);
-    /* Packed blocks lie in the small stages, which are part of the heaps. */
-    work->memory = form == FORM_ONE_SHOT ? LS__MEMORY_REGISTERED : (uint8_t)form;
+    work->path = path_of(form);
     ls__lock_take(&comm->lock, comm->env);
     work->plan = plan_for(group, work, form);
     ls__unlock(&comm->lock, comm->env);

@@ -538,9 +538,9 @@ ls_status ls_group_status(ls_group *group)
     }
     for (int i = 0; i < ls__round_robin_count(group); i++) {
         const ls_group *one = ls__round_robin_at(group, i);
-        const int32_t failed = atomic_load_explicit(&one->failed, memory_order_acquire);
+        const int32_t failed = atomic_load_explicit(&one->failure.status, memory_order_acquire);
         if (failed != 0) {
-            return ls__fail_again((ls_status)failed, one->failure);
+            return ls__fail_again((ls_status)failed, one->failure.text);
         }
     }
     return LS_OK;

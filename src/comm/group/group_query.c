@@ -76,11 +76,12 @@ ls_status ls_group_get_counters(const ls_group *group, ls_counters *out)
     ls_counters now = {.size = sizeof now};
     for (int i = 0; i < ls__round_robin_count(group); i++) {
         const ls_group *one = ls__round_robin_at(group, i);
-        now.operations += atomic_load_explicit(&one->operations, memory_order_relaxed);
-        now.messages += atomic_load_explicit(&one->messages, memory_order_relaxed);
-        now.bytes_sent += atomic_load_explicit(&one->bytes_sent, memory_order_relaxed);
-        now.bytes_received += atomic_load_explicit(&one->bytes_received, memory_order_relaxed);
-        now.wait_ns += atomic_load_explicit(&one->wait_ns, memory_order_relaxed);
+        now.operations += atomic_load_explicit(&one->counts.operations, memory_order_relaxed);
+        now.messages += atomic_load_explicit(&one->counts.messages, memory_order_relaxed);
+        now.bytes_sent += atomic_load_explicit(&one->counts.bytes_sent, memory_order_relaxed);
+        now.bytes_received +=
+            atomic_load_explicit(&one->counts.bytes_received, memory_order_relaxed);
+        now.wait_ns += atomic_load_explicit(&one->counts.wait_ns, memory_order_relaxed);
     }
     return ls__struct_fill(out, &now, sizeof now, "ls_counters", "ls_group_get_counters");
 }

@@ -122,7 +122,7 @@ static ls_status connect_part(const opening *o, hello *mine)
             }
             return status == LS_OK ? LS_OK : ls__fail(status, "%s", mine->text);
         }
-        const int32_t failed = atomic_load_explicit(&group->failed, memory_order_acquire);
+        const int32_t failed = atomic_load_explicit(&group->failure.status, memory_order_acquire);
         if (failed != 0) {
             return ls__fail((ls_status)failed, "%s", ls__group_failure(group));
         }
@@ -130,7 +130,7 @@ static ls_status connect_part(const opening *o, hello *mine)
             return ls__fail(LS_ERR_TIMEOUT, "it has not connected the ranks within %.1f s",
                             (double)comm->runtime->timeout_ms * 1e-3);
         }
-        env->sleep_until(env, env->now_ns(env) + comm->poll_ns);
+        env->sleep_until(env, env->now_ns(env) + comm->plugins.poll_ns);
     }
 }
 

@@ -25,7 +25,7 @@ void ls__exec_bind(const ls_group *group, ls__exec *exec)
 {
     const ls_work *work = exec->work;
     const uint64_t sequence = work->descriptor.sequence;
-    for (int r = 0; r < group->size && work->memory == LS__MEMORY_REGISTERED; r++) {
+    for (int r = 0; r < group->size && ls__is_in_heaps(work); r++) {
         const ls__line *line = &ls__post_slot(group, r, sequence)->line;
         exec->input[r] = group->member[r].base + line->input;
         exec->output[r] = group->member[r].base + line->output;

@@ -81,10 +81,10 @@ int64_t ls__slice_of(const ls_work *work, const ls__program *program)
         !work->has_layout) {
         return work->count; /* the ends of a block must agree on its slices */
     }
-    switch ((ls__memory)work->memory) {
-    case LS__MEMORY_STAGED:
+    switch (work->path) {
+    case LS__PATH_STAGED:
         return ls__slice_max(work, program, LS__SLICE_BYTES / (runs_ahead(work) ? 2 : 1));
-    case LS__MEMORY_MESSAGES:
+    case LS__PATH_MESSAGES:
         return ls__slice_max(work, program, message_slice(program));
     default:
         return work->count;
@@ -100,10 +100,10 @@ static int stage_slots(const ls_work *work, const ls__program *program)
 
 int ls__slices_at_once(const ls_work *work, const ls__program *program)
 {
-    switch ((ls__memory)work->memory) {
-    case LS__MEMORY_STAGED:
+    switch (work->path) {
+    case LS__PATH_STAGED:
         return stage_slots(work, program);
-    case LS__MEMORY_MESSAGES:
+    case LS__PATH_MESSAGES:
         return work->channels > program->overlap ? work->channels : program->overlap;
     default:
         return 1;
@@ -203,7 +203,7 @@ unsigned char *ls__ref_at(const ls__exec *exec, const ls__run *run, ls__ref ref,
             return exec->output[exec->work->group->rank]; /* any: it is not touched */
         }
     }
-    if (work->memory == LS__MEMORY_REGISTERED && ref.buffer == LS__BUFFER_STAGE) {
+    if (work->path == LS__PATH_PACKED && ref.buffer == LS__BUFFER_STAGE) {
         ref.buffer =
             LS__BUFFER_INPUT; /* packed blocks are their own stage: Note [Published layouts] */
     }

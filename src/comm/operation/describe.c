@@ -30,15 +30,6 @@ bool ls__collective_bytes(const ls_group *group, const ls__collective *args, siz
     return ls__bytes_of(in, element, input) && ls__bytes_of(out, element, output);
 }
 
-/* Whether this rank's input (else output) counts: some exist on the root only. */
-bool ls__collective_uses(const ls_group *group, const ls__collective *args, bool input)
-{
-    if (ls__operation_is_p2p(args->operation)) {
-        return (args->operation == LS__OP_SEND) == input;
-    }
-    return ls__operation_uses(args->operation, input, group->rank, args->root);
-}
-
 /* Copies the end of a text that is too long: of a path the last part matters. */
 static void put_tail(char *to, size_t room, const char *text)
 {
@@ -171,7 +162,7 @@ void ls__collective_fill_plain(ls_group *group, const ls__collective *args, ls_w
     work->divisor =
         ls__operation_reduces(args->operation) && args->op == LS_AVG ? (double)group->size : 0;
     work->channels = (uint8_t)group->channels;
-    work->memory = LS__MEMORY_UNDECIDED;
+    work->path = LS__PATH_OPEN;
     work->plan = NULL;
     describe_plain(group, args, &work->descriptor);
 }
@@ -187,12 +178,10 @@ void ls__collective_fill(ls_group *group, const ls__collective *args,
     work->done = args->done;
     work->arg = args->arg;
     work->monitored = args->monitored;
-    work->up_to = args->up_to;
+    work->message.up_to = args->up_to;
     work->algorithm = asked_for(group, args, options->algorithm);
     work->pack = args->pack;
-    work->stream = options->stream;
-    work->control = args->control;
-    work->carried = false;
+    work->plugin = (ls__work_plugin){.control = args->control, .stream = options->stream};
     work->divisor = work->divisor != 0 ? work->divisor : options->divisor;
     work->queued_ns = comm->env->now_ns(comm->env);
     work->deadline_ns = ls__work_deadline(group, options, work->queued_ns);

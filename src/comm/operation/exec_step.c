@@ -77,9 +77,10 @@ static bool passes_caches(const ls_work *work, const ls__step *step)
 {
     const bool blocks = ls__operation_has_blocks(work->operation, false);
     const int64_t result = work->count * (int64_t)work->element * (blocks ? work->group->size : 1);
-    const bool shared = work->memory == LS__MEMORY_REGISTERED && ls__cpu_is_amd();
+    const bool shared = ls__is_in_heaps(work) && ls__cpu_is_amd();
     const int64_t results = shared ? work->group->size : 1;
-    return step->kind == LS__STEP_PEER_COPY && result * results >= work->group->comm->past_caches;
+    return step->kind == LS__STEP_PEER_COPY &&
+           result * results >= work->group->comm->machine.past_caches;
 }
 
 /* Whether a staged operation claims what it has read of its peers, who write it again: Note
@@ -87,8 +88,8 @@ static bool passes_caches(const ls_work *work, const ls__step *step)
  * each other (broadcast of 10 MB, 4 and 6 ranks on 2 cores: 1.16 and 1.28 times as long). */
 static bool claims_reads(const ls_work *work)
 {
-    return work->memory == LS__MEMORY_STAGED && ls__copies_need_claims() &&
-           (work->group->size == 2 || work->group->comm->may_spin ||
+    return work->path == LS__PATH_STAGED && ls__copies_need_claims() &&
+           (work->group->size == 2 || work->group->comm->machine.may_spin ||
             ls__operation_has_blocks(work->operation, true));
 }
 
@@ -98,14 +99,14 @@ static void count_peers(ls_group *group, const ls__run *run, const ls__step *ste
     const ls__ref *refs = run->program->refs;
     for (int i = 0; i < step->src_count; i++) {
         if (refs[step->first_src + i].rank != group->rank) {
-            ls__count(&group->messages, 1);
-            ls__count(&group->bytes_received, bytes);
+            ls__count(&group->counts.messages, 1);
+            ls__count(&group->counts.bytes_received, bytes);
         }
     }
     for (int i = 0; i < step->dst_count; i++) {
         if (refs[step->first_dst + i].rank != group->rank) {
-            ls__count(&group->messages, 1);
-            ls__count(&group->bytes_sent, bytes);
+            ls__count(&group->counts.messages, 1);
+            ls__count(&group->counts.bytes_sent, bytes);
         }
     }
 }

@@ -158,7 +158,7 @@ bool ls__counts_room(ls__comm *comm, ls_work *work)
 {
     const size_t ranks = (size_t)comm->world->size;
     if (work->table == NULL) {
-        work->table = ls__arena_alloc(&comm->works, 4 * ranks * sizeof *work->table);
+        work->table = ls__arena_alloc(&comm->pool.memory, 4 * ranks * sizeof *work->table);
     }
     return work->table != NULL;
 }

@@ -92,7 +92,7 @@ static bool fits(const ls_group *group, const ls_work *work)
         }
         total += work->count_of[0][r];
     }
-    return group->comm->forced == 0 && work->memory != LS__MEMORY_BACKEND;
+    return group->comm->forced == 0 && work->path != LS__PATH_BACKEND;
 }
 
 /* From here on the packed blocks are the input. */

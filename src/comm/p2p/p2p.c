@@ -81,7 +81,7 @@ static ls__list *bucket_of(ls__list *buckets, int32_t tag)
 /* Whether a plug-in moves the bytes of this message. */
 static bool is_carried(const ls_work *work)
 {
-    return ls__plugin_carries(work->group, work->operation, work->control);
+    return ls__plugin_carries(work->group, work->operation, work->plugin.control);
 }
 
 /* Completes a send (its DONE has arrived) or a receive (its DONE has been sent). */
@@ -89,11 +89,11 @@ static void end_message(ls_work *work)
 {
     ls_group *group = work->group;
     const bool sent = work->operation == LS__OP_SEND;
-    LS_ASSERT(work->stage == (sent ? LS__SEND_WAIT : LS__RECV_DONE));
+    LS_ASSERT(work->message.stage == (sent ? LS__SEND_WAIT : LS__RECV_DONE));
     ls__list_remove(&work->link);
-    ls__count(&group->operations, 1);
-    ls__count(&group->messages, 1);
-    ls__count(sent ? &group->bytes_sent : &group->bytes_received, bytes_of(work));
+    ls__count(&group->counts.operations, 1);
+    ls__count(&group->counts.messages, 1);
+    ls__count(sent ? &group->counts.bytes_sent : &group->counts.bytes_received, bytes_of(work));
     ls__work_end(work, LS_OK);
 }
 
@@ -108,7 +108,7 @@ static ls__message *compose(const ls_work *work, ls__message_kind kind)
         message->lane = 0;
         message->group = work->group->id;
         message->bytes = 0;
-        message->number = work->message_number;
+        message->number = work->message.number;
         message->total = bytes_of(work);
         message->offset = 0;
     }
@@ -127,12 +127,13 @@ static void commit(const ls_work *work)
  * buffer by then. */
 static void commit_payload(ls__message *message, ls_work *work, size_t bytes)
 {
-    LS_ASSERT(bytes <= bytes_of(work) - work->moved);
+    LS_ASSERT(bytes <= bytes_of(work) - work->message.moved);
     ls__transport *t = work->group->comm->transport;
-    const unsigned char *from = bytes > 0 ? (const unsigned char *)work->input + work->moved : NULL;
-    message->offset = work->moved;
+    const unsigned char *from =
+        bytes > 0 ? (const unsigned char *)work->input + work->message.moved : NULL;
+    message->offset = work->message.moved;
     message->bytes = (uint32_t)bytes;
-    work->moved += bytes;
+    work->message.moved += bytes;
     if (bytes > 0) {
         t->commit_borrowed(t, peer_of(work), from, &work->group->p2p->borrowed);
     } else {
@@ -147,18 +148,18 @@ static void commit_payload(ls__message *message, ls_work *work, size_t bytes)
  * the receive reports it. */
 static bool place(ls_work *work, const ls__message *message, const void *payload)
 {
-    LS_ASSERT(work->stage == LS__RECV_DATA);
+    LS_ASSERT(work->message.stage == LS__RECV_DATA);
     const size_t total = bytes_of(work);
-    if (message->offset != work->moved || message->bytes > total - work->moved) {
+    if (message->offset != work->message.moved || message->bytes > total - work->message.moved) {
         return false;
     }
     unsigned char *to = work->output;
-    if (message->bytes > 0 && to + work->moved != payload) {
-        memcpy(to + work->moved, payload, message->bytes);
+    if (message->bytes > 0 && to + work->message.moved != payload) {
+        memcpy(to + work->message.moved, payload, message->bytes);
     }
-    work->moved += message->bytes;
-    if (work->moved == total) {
-        work->stage = LS__RECV_DONE;
+    work->message.moved += message->bytes;
+    if (work->message.moved == total) {
+        work->message.stage = LS__RECV_DONE;
         make_ready(work);
     }
     return true;
@@ -179,9 +180,9 @@ static void fail_mismatched(const ls_work *recv, int from, const ls__descriptor 
     ls_group *group = recv->group;
     char text[LS__FAILURE_MAX], a[256], b[256];
     side_text(group, from, sent, "sends", a, sizeof a);
-    side_text(group, group->rank, &recv->descriptor, recv->up_to ? "receives up to" : "receives", b,
-              sizeof b);
-    const char *format = recv->up_to
+    side_text(group, group->rank, &recv->descriptor,
+              recv->message.up_to ? "receives up to" : "receives", b, sizeof b);
+    const char *format = recv->message.up_to
                              ? "send/recv with tag %d on group \"%s\" disagree: %s, %s; give the "
                                "receiver room for the message, and both the same dtype"
                              : "send/recv with tag %d on group \"%s\" disagree: %s, %s; give both "
@@ -193,7 +194,7 @@ static void fail_mismatched(const ls_work *recv, int from, const ls__descriptor 
 /* A receive with room for more than is sent becomes one of just that. */
 static bool fits(ls_work *recv, const ls__descriptor *sent)
 {
-    if (recv->up_to && sent->count >= 0 && sent->count < recv->count) {
+    if (recv->message.up_to && sent->count >= 0 && sent->count < recv->count) {
         recv->count = sent->count;
     }
     return sent->count == recv->count && sent->dtype == recv->descriptor.dtype;
@@ -203,7 +204,7 @@ static bool fits(ls_work *recv, const ls__descriptor *sent)
  * else ACCEPT asks for them. */
 static void match(ls_work *recv, int from, const ls__message *message)
 {
-    LS_ASSERT(recv->stage == LS__RECV_MATCH);
+    LS_ASSERT(recv->message.stage == LS__RECV_MATCH);
     const ls__descriptor *sent = &message->descriptor;
     recv->descriptor.root = from; /* the source, if it was LS_ANY_SOURCE */
     if (!fits(recv, sent) || message->total != bytes_of(recv)) {
@@ -211,9 +212,9 @@ static void match(ls_work *recv, int from, const ls__message *message)
         return;
     }
     ls__list_remove(&recv->turn);
-    recv->message_number = message->number;
-    recv->stage = message->bytes == message->total ? LS__RECV_DATA : LS__RECV_ACCEPT;
-    if (recv->stage == LS__RECV_ACCEPT) {
+    recv->message.number = message->number;
+    recv->message.stage = message->bytes == message->total ? LS__RECV_DATA : LS__RECV_ACCEPT;
+    if (recv->message.stage == LS__RECV_ACCEPT) {
         make_ready(recv);
     } else {
         (void)place(recv, message, message->payload);
@@ -225,7 +226,7 @@ static void match(ls_work *recv, int from, const ls__message *message)
 static bool wants(const ls_work *recv, int from, int tag)
 {
     const bool fits = recv->descriptor.root == from || recv->descriptor.root == LS_ANY_SOURCE;
-    return recv->stage == LS__RECV_MATCH && fits && recv->descriptor.tag == tag;
+    return recv->message.stage == LS__RECV_MATCH && fits && recv->descriptor.tag == tag;
 }
 
 /* Matches the oldest receive or keeps the announcement. False: no memory to keep it; it stays in
@@ -269,8 +270,8 @@ static void match_announced(ls_work *recv)
 /* Numbers are the sender's, so they identify a message only together with its peer. */
 static bool is_wanted(const ls_work *work, int from, uint64_t number, ls__p2p_stage stage)
 {
-    return work->message_number == number && work->descriptor.root == from &&
-           work->stage == (uint8_t)stage;
+    return work->message.number == number && work->descriptor.root == from &&
+           work->message.stage == (uint8_t)stage;
 }
 
 /* Searches from both ends: messages are mostly received in the order in which they were sent, or
@@ -315,7 +316,7 @@ static bool take_for_group(ls_group *group, int world_rank, const ls__message *m
     case LS__MESSAGE_ACCEPT:
         work = find(&group->p2p->sends, from, message->number, LS__SEND_WAIT);
         if (work != NULL) {
-            work->stage = LS__SEND_STREAM;
+            work->message.stage = LS__SEND_STREAM;
             make_ready(work);
         }
         return true;
@@ -327,8 +328,8 @@ static bool take_for_group(ls_group *group, int world_rank, const ls__message *m
         return true;
     case LS__MESSAGE_DONE:
         work = find(&group->p2p->sends, from, message->number, LS__SEND_WAIT);
-        if (work != NULL && work->carried) {
-            work->moved = bytes_of(work); /* ends with its request */
+        if (work != NULL && work->plugin.carried) {
+            work->message.moved = bytes_of(work); /* ends with its request */
         } else if (work != NULL) {
             end_message(work);
         }
@@ -359,7 +360,7 @@ void *ls__message_place(void *arg, int from, const ls__message *head)
     ls_group *group =
         step || head->kind == LS__MESSAGE_DATA ? group_by_id(comm, head->group) : NULL;
     const int peer = group != NULL ? ls__member_of(group, from) : -1;
-    if (peer < 0 || atomic_load_explicit(&group->failed, memory_order_relaxed) != 0) {
+    if (peer < 0 || atomic_load_explicit(&group->failure.status, memory_order_relaxed) != 0) {
         return NULL;
     }
     if (step) {
@@ -367,7 +368,7 @@ void *ls__message_place(void *arg, int from, const ls__message *head)
     }
     const ls_work *work = find(&group->p2p->recvs, peer, head->number, LS__RECV_DATA);
     const size_t total = work != NULL ? bytes_of(work) : 0;
-    return work != NULL && head->offset >= work->moved && head->offset <= total &&
+    return work != NULL && head->offset >= work->message.moved && head->offset <= total &&
                    head->bytes <= total - head->offset
                ? (unsigned char *)work->output + head->offset
                : NULL;
@@ -383,7 +384,7 @@ static bool take(ls__comm *comm, int from, const ls__message *message, const voi
     }
     ls_group *group = group_by_id(comm, message->group);
     if (group != NULL) {
-        return atomic_load_explicit(&group->failed, memory_order_relaxed) != 0 ||
+        return atomic_load_explicit(&group->failure.status, memory_order_relaxed) != 0 ||
                take_for_group(group, from, message, payload);
     }
     if (message->group < comm->next_group) {
@@ -391,7 +392,7 @@ static bool take(ls__comm *comm, int from, const ls__message *message, const voi
     }
     ls__unexpected *kept = ls__unexpected_keep(comm, from, message);
     if (kept != NULL) {
-        ls__list_push_back(&comm->orphans, &kept->link);
+        ls__list_push_back(&comm->inbox.orphans, &kept->link);
     }
     return kept != NULL;
 }
@@ -400,7 +401,7 @@ static bool take(ls__comm *comm, int from, const ls__message *message, const voi
 static bool take_orphans(ls__comm *comm)
 {
     bool moved = false;
-    LS__LIST_EACH (at, &comm->orphans) {
+    LS__LIST_EACH (at, &comm->inbox.orphans) {
         ls__unexpected *kept = LS__LIST_ITEM(at, ls__unexpected, link);
         if (kept->message->group < comm->next_group) {
             ls__list_remove(&kept->link);
@@ -417,10 +418,10 @@ static bool take_orphans(ls__comm *comm)
 static bool take_arrived(ls__comm *comm)
 {
     ls__transport *t = comm->transport;
-    bool moved = !ls__list_empty(&comm->orphans) && take_orphans(comm);
+    bool moved = !ls__list_empty(&comm->inbox.orphans) && take_orphans(comm);
     const int size = comm->runtime->world_size;
-    const int first = comm->first_peer;
-    comm->first_peer = first + 1 < size ? first + 1 : 0;
+    const int first = comm->inbox.first_peer;
+    comm->inbox.first_peer = first + 1 < size ? first + 1 : 0;
     for (int i = 0; i < size; i++) {
         const int peer = first + i < size ? first + i : first + i - size;
         const void *payload = NULL;
@@ -443,7 +444,7 @@ static bool take_arrived(ls__comm *comm)
  * slot. */
 static bool push_announce(ls_work *work)
 {
-    LS_ASSERT(work->stage == LS__SEND_ANNOUNCE && work->moved == 0);
+    LS_ASSERT(work->message.stage == LS__SEND_ANNOUNCE && work->message.moved == 0);
     const size_t most = payload_max(work->group->comm, peer_of(work));
     ls__message *message = compose(work, LS__MESSAGE_ANNOUNCE);
     if (message == NULL) {
@@ -453,7 +454,7 @@ static bool push_announce(ls_work *work)
     message->descriptor = work->descriptor;
     const bool along = bytes_of(work) <= most && !is_carried(work);
     commit_payload(message, work, along ? bytes_of(work) : 0);
-    work->stage = LS__SEND_WAIT;
+    work->message.stage = LS__SEND_WAIT;
     ls__flight_start(work->group->comm, work);
     return true;
 }
@@ -461,10 +462,10 @@ static bool push_announce(ls_work *work)
 /* A plug-in has moved the bytes of this message. */
 static void end_in_plugin(ls_work *work)
 {
-    const bool whole = work->moved == bytes_of(work); /* of a send: DONE has come */
-    work->moved = bytes_of(work);
+    const bool whole = work->message.moved == bytes_of(work); /* of a send: DONE has come */
+    work->message.moved = bytes_of(work);
     if (work->operation == LS__OP_RECV) {
-        work->stage = LS__RECV_DONE;
+        work->message.stage = LS__RECV_DONE;
         make_ready(work);
     } else if (whole) {
         end_message(work);
@@ -474,32 +475,32 @@ static void end_in_plugin(ls_work *work)
 /* Sends as many pieces as there are slots; *moved is set even if more are left. */
 static bool push_data(ls_work *work, bool *moved)
 {
-    LS_ASSERT(work->stage == LS__SEND_STREAM);
+    LS_ASSERT(work->message.stage == LS__SEND_STREAM);
     if (is_carried(work)) {
         leave_ready(work);
-        work->stage = LS__SEND_WAIT;
+        work->message.stage = LS__SEND_WAIT;
         return ls__plugin_message(work);
     }
     const size_t most = payload_max(work->group->comm, peer_of(work));
-    while (work->moved < bytes_of(work)) {
+    while (work->message.moved < bytes_of(work)) {
         ls__message *message = compose(work, LS__MESSAGE_DATA);
         if (message == NULL) {
             return false;
         }
-        const size_t left = bytes_of(work) - work->moved;
+        const size_t left = bytes_of(work) - work->message.moved;
         commit_payload(message, work, left < most ? left : most);
         *moved = true;
     }
     leave_ready(work);
-    work->stage = LS__SEND_WAIT;
+    work->message.stage = LS__SEND_WAIT;
     return true;
 }
 
 /* Sends ACCEPT or DONE. A receive is complete as soon as its DONE is sent. */
 static bool push_answer(ls_work *work)
 {
-    LS_ASSERT(work->stage == LS__RECV_ACCEPT || work->stage == LS__RECV_DONE);
-    const bool accept = work->stage == LS__RECV_ACCEPT;
+    LS_ASSERT(work->message.stage == LS__RECV_ACCEPT || work->message.stage == LS__RECV_DONE);
+    const bool accept = work->message.stage == LS__RECV_ACCEPT;
     ls__message *message = compose(work, accept ? LS__MESSAGE_ACCEPT : LS__MESSAGE_DONE);
     if (message == NULL) {
         return false;
@@ -507,7 +508,7 @@ static bool push_answer(ls_work *work)
     leave_ready(work);
     commit(work);
     if (accept) {
-        work->stage = LS__RECV_DATA; /* empty messages come with their announcement */
+        work->message.stage = LS__RECV_DATA; /* empty messages come with their announcement */
         if (is_carried(work)) {
             return ls__plugin_message(work);
         }
@@ -520,9 +521,9 @@ static bool push_answer(ls_work *work)
 /* Only works that need a slot are in a ready list, so the stage says which message comes next. */
 static bool push(ls_work *work, bool *moved)
 {
-    const bool went = work->stage == LS__SEND_ANNOUNCE ? push_announce(work)
-                      : work->stage == LS__SEND_STREAM ? push_data(work, moved)
-                                                       : push_answer(work);
+    const bool went = work->message.stage == LS__SEND_ANNOUNCE ? push_announce(work)
+                      : work->message.stage == LS__SEND_STREAM ? push_data(work, moved)
+                                                               : push_answer(work);
     *moved = *moved || went;
     return went;
 }
@@ -532,14 +533,14 @@ static bool push(ls_work *work, bool *moved)
 static bool collect_submitted(ls_group *group)
 {
     ls__comm *comm = group->comm;
-    if (atomic_load_explicit(&group->message_queue_length, memory_order_acquire) == 0) {
+    if (atomic_load_explicit(&group->inbox.length, memory_order_acquire) == 0) {
         return false;
     }
     for (;;) {
         ls__lock_take(&comm->lock, comm->env);
-        ls__list *link = ls__list_pop_front(&group->message_queue);
+        ls__list *link = ls__list_pop_front(&group->inbox.works);
         if (link != NULL) {
-            atomic_fetch_sub_explicit(&group->message_queue_length, 1, memory_order_relaxed);
+            atomic_fetch_sub_explicit(&group->inbox.length, 1, memory_order_relaxed);
         }
         ls__unlock(&comm->lock, comm->env);
         if (link == NULL) {
@@ -547,8 +548,8 @@ static bool collect_submitted(ls_group *group)
         }
         ls_work *work = LS__LIST_ITEM(link, ls_work, link);
         const bool send = work->operation == LS__OP_SEND;
-        work->stage = send ? LS__SEND_ANNOUNCE : LS__RECV_MATCH;
-        work->message_number = send ? group->p2p->next++ : 0;
+        work->message.stage = send ? LS__SEND_ANNOUNCE : LS__RECV_MATCH;
+        work->message.number = send ? group->p2p->next++ : 0;
         ls__list_push_back(send ? &group->p2p->sends : &group->p2p->recvs, &work->link);
         if (send) {
             make_ready(work);
@@ -582,7 +583,7 @@ bool ls__p2p_turn(ls__comm *comm)
     bool moved = take_arrived(comm);
     LS__LIST_EACH (at, &comm->groups) {
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);
-        if (atomic_load_explicit(&group->failed, memory_order_relaxed) == 0) {
+        if (atomic_load_explicit(&group->failure.status, memory_order_relaxed) == 0) {
             moved = push_group(group) || moved;
         }
     }

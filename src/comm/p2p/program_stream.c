@@ -136,8 +136,8 @@ ls__result ls__stream_send(ls_group *group, ls__run *run, const ls__step *step, 
         whole = (size_t)lane->moved == what.total;
         if (whole) {
             stream->sent++;
-            ls__count(&group->messages, 1);
-            ls__count(&group->bytes_sent, what.total);
+            ls__count(&group->counts.messages, 1);
+            ls__count(&group->counts.bytes_sent, what.total);
         }
     }
     if (whole && stream->borrowed == 0) {
@@ -290,8 +290,8 @@ static bool receive_piece(ls_group *group, const ls__run *run, ls__program_strea
     }
     stream->moved += message->bytes;
     if (stream->moved == message->total) {
-        ls__count(&group->messages, 1);
-        ls__count(&group->bytes_received, message->total);
+        ls__count(&group->counts.messages, 1);
+        ls__count(&group->counts.bytes_received, message->total);
         stream->moved = 0;
         stream->received++;
         stream->step++; /* next_step looks from here on */

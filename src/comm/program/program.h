@@ -94,7 +94,6 @@ typedef enum ls__memory {
     LS__MEMORY_MESSAGES,   /* any; needs only a message transport */
     LS__MEMORY_REGISTERED, /* INPUT and OUTPUT lie in registered memory of ranks on one host */
     LS__MEMORY_STAGED,     /* private buffers of ranks on one host, through STAGE */
-    LS__MEMORY_BACKEND     /* a plug-in moves the data: there is no program */
 } ls__memory;
 
 typedef struct ls__program {

@@ -130,8 +130,8 @@ static bool spread(ls_group *group, int claimant, const cause *c)
 static bool send_claim(ls_group *group)
 {
     ls__message head = head_of(group, LS__MESSAGE_CLAIM);
-    put_cause(&head, &(cause){group->claim_status, group->claim_by, group->claim_text});
-    return ls__remote_send(group->comm, group->member[0].world_rank, &head, group->claim_text);
+    put_cause(&head, &(cause){group->claim.status, group->claim.by, group->claim.text});
+    return ls__remote_send(group->comm, group->member[0].world_rank, &head, group->claim.text);
 }
 
 /* Sends the failure that a thread of this rank has prepared, once. Whether it was sent; without
@@ -139,16 +139,16 @@ static bool send_claim(ls_group *group)
 static bool report_failure(ls_group *group)
 {
     /* Sync: acquires the text. */
-    if (atomic_load_explicit(&group->claim, memory_order_acquire) != LS__CLAIM_READY) {
+    if (atomic_load_explicit(&group->claim.state, memory_order_acquire) != LS__CLAIM_READY) {
         return false;
     }
     const bool sent =
         group->member[0].remote
             ? send_claim(group)
             : spread(group, group->rank,
-                     &(cause){group->claim_status, group->claim_by, group->claim_text});
+                     &(cause){group->claim.status, group->claim.by, group->claim.text});
     if (sent) {
-        atomic_store_explicit(&group->claim, LS__CLAIM_SENT, memory_order_relaxed);
+        atomic_store_explicit(&group->claim.state, LS__CLAIM_SENT, memory_order_relaxed);
     }
     return sent;
 }
@@ -396,7 +396,7 @@ bool ls__remote_turn(ls__comm *comm)
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);
         if (group->has_remote) {
             moved = report_failure(group) || moved;
-            moved = (atomic_load_explicit(&group->failed, memory_order_relaxed) == 0 &&
+            moved = (atomic_load_explicit(&group->failure.status, memory_order_relaxed) == 0 &&
                      post_new(group)) ||
                     moved;
         }

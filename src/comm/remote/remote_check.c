@@ -141,7 +141,7 @@ static void give_up(ls__comm *comm, int r, const char *why)
     LS__LIST_EACH (at, &comm->groups) {
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);
         if (has_member(group, r) &&
-            atomic_load_explicit(&group->failed, memory_order_relaxed) == 0) {
+            atomic_load_explicit(&group->failure.status, memory_order_relaxed) == 0) {
             ls__group_cause(group, LS_ERR_PEER, text);
         }
     }

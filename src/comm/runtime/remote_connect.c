@@ -302,7 +302,7 @@ static ls_status connect_mpi(ls__comm *comm, const ls_backend_transport *table, 
                                .control = remote->net,
                                .failed = mpi_has_failed,
                                .arg = comm,
-                               .calls = &comm->plugin_calls};
+                               .calls = &comm->plugins.calls};
     return ls__mpi_transport_new(&spec, &remote->mpi);
 }
 
@@ -414,7 +414,7 @@ static bool has_unsent(const ls__comm *comm)
                       comm->transport->broken(comm->transport, r) == NULL);
     }
     return any && !ls__board_has_cause(comm->board) &&
-           atomic_load_explicit(&comm->world->failed, memory_order_relaxed) == 0;
+           atomic_load_explicit(&comm->world->failure.status, memory_order_relaxed) == 0;
 }
 
 /* Waits for the answers to BYE; as long as data is unsent the wait is extended, up to the user's

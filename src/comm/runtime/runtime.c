@@ -104,7 +104,7 @@ static ls_status open_heap(ls__comm *comm)
     LS_TRY(ls__heap_init(&comm->heap, comm->env, &spec));
     LS_TRY(ls__remote_open(comm));
     LS_TRY(ls__heap_join(&comm->heap, comm->boot.store, &spec, &comm->arrival));
-    comm->past_caches = ls__past_caches(comm->env);
+    comm->machine.past_caches = ls__past_caches(comm->env);
     return LS_OK;
 }
 
@@ -130,8 +130,9 @@ static void adopt_boot(ls__comm *comm)
     comm->me = &boot->board->rank[boot->local_rank];
     runtime->activity = &comm->me->activity;
     runtime->stop = &boot->board->stop;
-    comm->may_spin = boot->local_size > 1 && comm->env->cores(comm->env) >= boot->local_size;
-    comm->short_pause = ls__cpu_is_amd();
+    comm->machine.may_spin =
+        boot->local_size > 1 && comm->env->cores(comm->env) >= boot->local_size;
+    comm->machine.short_pause = ls__cpu_is_amd();
 }
 
 static ls_status open_transport(ls__comm *comm)
@@ -183,9 +184,9 @@ static void leave_stops(ls__comm *comm)
  * After a mismatch all ranks are there. */
 static bool may_lack_a_rank(const ls__comm *comm)
 {
-    const int status = comm->world != NULL
-                           ? atomic_load_explicit(&comm->world->failed, memory_order_relaxed)
-                           : LS_OK;
+    const int status = comm->world != NULL ? atomic_load_explicit(&comm->world->failure.status,
+                                                                  memory_order_relaxed)
+                                           : LS_OK;
     return comm->board != NULL &&
            (ls__board_has_cause(comm->board) || (status != LS_OK && status != LS_ERR_MISMATCH));
 }
@@ -216,7 +217,7 @@ static void close_comm(ls__comm *comm)
         ls__heap_fini(&comm->heap);
     }
     ls__tuning_unshare(comm);
-    ls__arena_fini(&comm->works);
+    ls__arena_fini(&comm->pool.memory);
     comm->runtime->activity = &comm->runtime->own_activity;
     comm->runtime->stop = &comm->runtime->own_stop;
     leave_stops(comm);
@@ -263,13 +264,13 @@ static ls__comm *comm_new(ls_runtime *runtime)
         comm->channels = (int)ls__setting_int("LOCKSTEP_CHANNELS", 1, 1, LS__CHANNELS_MAX);
         comm->kernels = ls__reduce_kernels_get();
         ls__list_init(&comm->groups);
-        ls__list_init(&comm->pool);
+        ls__list_init(&comm->pool.free);
         ls__list_init(&comm->sleepers);
         ls__list_init(&comm->held);
-        ls__list_init(&comm->plugins);
-        ls__list_init(&comm->orphans);
-        ls__list_init(&comm->unexpected_free);
-        ls__arena_init(&comm->works, comm->env, WORKS_CHUNK_BYTES);
+        ls__list_init(&comm->plugins.list);
+        ls__list_init(&comm->inbox.orphans);
+        ls__list_init(&comm->inbox.unused);
+        ls__arena_init(&comm->pool.memory, comm->env, WORKS_CHUNK_BYTES);
     }
     return comm;
 }

@@ -456,9 +456,9 @@ DIST_TEST(a_steady_state_of_unequal_blocks_makes_no_new_handles, 2)
                                  NULL, NULL));
         CHECK_OK(
             ls_reduce_scatter_v(ls_world(), in, counts, NULL, out, LS_FLOAT32, LS_SUM, NULL, NULL));
-        made = i == 10 ? ls_world()->comm->works_made : made;
+        made = i == 10 ? ls_world()->comm->pool.made : made;
     }
-    CHECK_INT(ls_world()->comm->works_made, made);
+    CHECK_INT(ls_world()->comm->pool.made, made);
 }
 
 TEST_MAIN

@@ -142,7 +142,7 @@ static int count_warned(ls_group *group)
     int warned = 0;
     ls__progress_take(group->comm);
     LS__LIST_EACH (at, &group->p2p->recvs) {
-        warned += LS__LIST_ITEM(at, ls_work, link)->warned;
+        warned += LS__LIST_ITEM(at, ls_work, link)->watch.warned;
     }
     ls__progress_release(group->comm);
     return warned;

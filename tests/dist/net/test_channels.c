@@ -180,7 +180,7 @@ DIST_TEST(a_message_that_stops_half_way_names_the_other_side, 2)
     if (ls_rank() == 1) {
         ls__progress_take(comm);
         CHECK_OK(ls_recv(part, x, LARGE, LS_UINT8, 0, 0, NULL, &work));
-        while (work->stage != LS__RECV_DATA) {
+        while (work->message.stage != LS__RECV_DATA) {
             (void)ls__engine_turn(comm, true);
         }
         (void)ls__engine_turn(comm, true); /* rank 0 learns it */

@@ -400,14 +400,14 @@ DIST_TEST(the_thread_comes_back_when_a_driver_has_left, 2)
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
     for (int i = 0; i < 100 && soon < 3; i++) { /* a busy machine may be late many times */
         ls__progress_take(comm);
-        while (atomic_load(&comm->thread_away) == 0) {
+        while (atomic_load(&comm->drive.thread_away) == 0) {
             ls__remote_ring(comm, ls_rank());
             env->sleep_until(env, env->now_ns(env) + 1000000u);
         }
         env->sleep_until(env, env->now_ns(env) + 25000000u);
         ls__progress_release(comm);
         const double begin = ls_time();
-        while (atomic_load(&comm->thread_away) != 0) {
+        while (atomic_load(&comm->drive.thread_away) != 0) {
             env->sleep_until(env, env->now_ns(env) + 1000000u);
         }
         soon += ls_time() - begin < 0.05;

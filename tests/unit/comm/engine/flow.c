@@ -13,7 +13,7 @@ static uint64_t flow_of(int own, ls__operation operation, int peer, uint64_t num
     const ls_work work = {.group = &group,
                           .operation = operation,
                           .descriptor = {.root = peer},
-                          .message_number = number};
+                          .message = {.number = number}};
     return ls__flight_flow(&work);
 }
 

@@ -8,14 +8,14 @@
 TEST(a_wide_slot_is_written_again_only_when_all_have_read_it)
 {
     static ls_group group;
-    group.wide[0] = 7, group.wide[1] = 5;
+    group.stage.wide[0] = 7, group.stage.wide[1] = 5;
     group.room_until = 4, group.finished_seen = 3;
     CHECK(!ls__one_shot_has_wide(&group));
     group.room_until = 5;
     CHECK(ls__one_shot_has_wide(&group));
     group.room_until = 4, group.finished_seen = 5;
     CHECK(ls__one_shot_has_wide(&group));
-    group.wide[1] = 9; /* now the other one is the older */
+    group.stage.wide[1] = 9; /* now the other one is the older */
     CHECK(!ls__one_shot_has_wide(&group));
     group.finished_seen = 7;
     CHECK(ls__one_shot_has_wide(&group));
