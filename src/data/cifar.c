@@ -141,7 +141,7 @@ static ls_status add_from(cifar *d, const char *folder, const char *name)
 /* A path that is not a folder is taken as one file of images; `train` then has no effect. A
  * folder must be complete: with a file missing, the data set would silently be smaller than in
  * published results. */
-static ls_status load(cifar *d, const char *path, bool train)
+static ls_status load_files(cifar *d, const char *path, bool train)
 {
     ls__env_stat stat;
     LS_TRY(ls__file_stat(d->env, "CIFAR-10", path, &stat));
@@ -159,41 +159,24 @@ static ls_status load(cifar *d, const char *path, bool train)
     return LS_OK;
 }
 
-/* On failure everything is freed and *out is unchanged. */
-static ls_status make(const char *folder_or_file, bool train, ls_dataset **out)
+static ls_status load(cifar *d, const char *folder_or_file, bool train)
 {
-    ls_runtime *runtime = ls__runtime_get("ls_cifar10_dataset_new");
-    if (runtime == NULL) {
-        return ls__self.status;
-    }
-    if (folder_or_file == NULL || !*folder_or_file) {
-        return ls__fail(LS_ERR_INVALID, "CIFAR-10: no path given; name its folder or one file");
-    }
-    cifar *d = calloc(1, sizeof *d);
-    if (d == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "CIFAR-10: no memory for a data set");
-    }
-    d->env = runtime->env;
+    d->env = ls__self.runtime->env;
     d->base.x_shape = LS_SHAPE(3, 32, 32);
     d->base.y_shape = LS_SCALAR;
     d->base.x_dtype = LS_FLOAT32;
     d->base.y_dtype = LS_INT32;
-    d->base.size = sizeof d->base;
-    d->base.get = cifar_get;
-    d->base.free = cifar_free;
-    ls_status status = load(d, folder_or_file, train);
-    if (status < 0) {
-        cifar_free(&d->base);
-        return status;
+    if (folder_or_file == NULL || !*folder_or_file) {
+        return ls__fail(LS_ERR_INVALID, "CIFAR-10: no path given; name its folder or one file");
     }
+    LS_TRY(load_files(d, folder_or_file, train));
     d->base.count = d->first[d->files];
-    *out = &d->base;
     return LS_OK;
 }
 
-/* NULL with the error set; the loader's thread may read the result, because it does not change. */
+/* The loader's thread may read the result, because it does not change. */
 ls_dataset *ls_cifar10_dataset_new(const char *folder_or_file, bool train)
 {
-    ls_dataset *made = NULL;
-    return make(folder_or_file, train, &made) == LS_OK ? made : NULL;
+    cifar *d = ls__dataset_new(__func__, "CIFAR-10", sizeof *d, cifar_get, cifar_free);
+    return d != NULL ? ls__dataset_loaded(&d->base, load(d, folder_or_file, train)) : NULL;
 }

@@ -1,10 +1,12 @@
-/* The calls that all data sets share: freeing one, and checking a sample's number. */
+/* The calls that all data sets share: making and freeing one, and checking a sample's number. */
 #include "data/dataset.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 
 #include "base/error.h"
 #include "base/options.h"
+#include "base/runtime.h"
 
 #define KEPT_MAX 64 /* of a process whose disk hangs; it is about to end */
 
@@ -12,6 +14,33 @@
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
 static const ls_dataset *kept[KEPT_MAX];
 static int kept_count;
+
+void *ls__dataset_new(const char *caller, const char *what, size_t bytes,
+                      ls_status (*get)(ls_dataset *, int64_t index, void *x, void *y),
+                      void (*free)(ls_dataset *))
+{
+    if (ls__runtime_get(caller) == NULL) {
+        return NULL;
+    }
+    ls_dataset *d = calloc(1, bytes);
+    if (d == NULL) {
+        (void)ls__fail(LS_ERR_MEMORY, "%s: no memory for a data set", what);
+        return NULL;
+    }
+    d->size = sizeof *d;
+    d->get = get;
+    d->free = free;
+    return d;
+}
+
+ls_dataset *ls__dataset_loaded(ls_dataset *d, ls_status status)
+{
+    if (status < 0) {
+        d->free(d);
+        return NULL;
+    }
+    return d;
+}
 
 void ls__dataset_keep(const ls_dataset *dataset)
 {

@@ -20,6 +20,14 @@ static inline ls_status ls__dataset_get(ls_dataset *d, int64_t epoch, int64_t in
                                (long long)index);
 }
 
+/* A zeroed struct of `bytes`, which begins with an ls_dataset, with its functions. NULL with the error
+ * set, whose text begins with `caller` where the thread has no runtime, else with `what`. */
+void *ls__dataset_new(const char *caller, const char *what, size_t bytes,
+                      ls_status (*get)(ls_dataset *, int64_t index, void *x, void *y),
+                      void (*free)(ls_dataset *));
+/* Ends a constructor: `d`, or NULL after freeing it, when loading it has failed. */
+ls_dataset *ls__dataset_loaded(ls_dataset *d, ls_status status);
+
 /* From now on ls_dataset_free does nothing with it: a thread that cannot be ended may still read
  * from it. */
 void ls__dataset_keep(const ls_dataset *dataset);

@@ -182,7 +182,7 @@ static ls_status idx_get(ls_dataset *self, int64_t index, void *x, void *y)
 
 /* The labels' dimension is checked first: it tells swapped files apart from files of different
  * sets. */
-static ls_status load(idx *d, const char *images, const char *labels)
+static ls_status load_pair(idx *d, const char *images, const char *labels)
 {
     LS_TRY(idx_open(d->env, images, &d->images));
     LS_TRY(idx_open(d->env, labels, &d->labels));
@@ -215,55 +215,38 @@ static ls_status image_shape(const char *path, const idx_file *images, ls_shape 
     return LS_OK;
 }
 
-/* `what` is the public function's name, for messages; `shaped` keeps images as [C,H,W] rather
- * than rows of pixels. */
-static ls_status open_pair(const char *what, const char *images, const char *labels, bool shaped,
-                           ls_dataset **out)
+/* `shaped` keeps images as [C,H,W] rather than rows of pixels. */
+static ls_status load(idx *d, const char *images, const char *labels, bool shaped)
 {
-    *out = NULL;
-    ls_runtime *runtime = ls__runtime_get(what);
-    if (runtime == NULL) {
-        return ls__self.status;
-    }
+    d->env = ls__self.runtime->env;
     if (images == NULL || !*images || labels == NULL || !*labels) {
         return ls__fail(LS_ERR_INVALID,
                         "IDX: a path is missing; give a file of images and one of labels");
     }
-    idx *d = calloc(1, sizeof *d);
-    if (d == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "IDX: no memory for a data set");
-    }
-    d->env = runtime->env;
-    ls_status status = load(d, images, labels);
-    d->base.x_shape = LS_SHAPE(d->images.each);
-    if (status == LS_OK && shaped) {
-        status = image_shape(images, &d->images, &d->base.x_shape);
-    }
-    if (status < 0) {
-        idx_free(&d->base);
-        return status;
-    }
+    LS_TRY(load_pair(d, images, labels));
     d->base.count = d->images.dim[0];
+    d->base.x_shape = LS_SHAPE(d->images.each);
     d->base.y_shape = LS_SCALAR;
     d->base.x_dtype = LS_FLOAT32;
     d->base.y_dtype = LS_INT32;
-    d->base.size = sizeof d->base;
-    d->base.get = idx_get;
-    d->base.free = idx_free;
-    *out = &d->base;
-    return LS_OK;
+    return shaped ? image_shape(images, &d->images, &d->base.x_shape) : LS_OK;
+}
+
+static ls_dataset *open_pair(const char *caller, const char *images, const char *labels,
+                             bool shaped)
+{
+    idx *d = ls__dataset_new(caller, "IDX", sizeof *d, idx_get, idx_free);
+    return d != NULL ? ls__dataset_loaded(&d->base, load(d, images, labels, shaped)) : NULL;
 }
 
 /* Samples are rows of pixels, [H*W]. */
 ls_dataset *ls_idx_dataset_new(const char *images, const char *labels)
 {
-    ls_dataset *made = NULL;
-    return open_pair(__func__, images, labels, false, &made) == LS_OK ? made : NULL;
+    return open_pair(__func__, images, labels, false);
 }
 
 /* Samples are images, [C,H,W]. */
 ls_dataset *ls_idx_images_dataset_new(const char *images, const char *labels)
 {
-    ls_dataset *made = NULL;
-    return open_pair(__func__, images, labels, true, &made) == LS_OK ? made : NULL;
+    return open_pair(__func__, images, labels, true);
 }

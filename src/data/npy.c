@@ -84,6 +84,10 @@ static ls_shape row_shape(const ls__npy *header)
 /* x and y may differ in shape and type but must have the same number of rows. */
 static ls_status load(npy *d, const char *x, const char *y)
 {
+    d->env = ls__self.runtime->env;
+    if (x == NULL || !*x || y == NULL || !*y) {
+        return ls__fail(LS_ERR_INVALID, "npy: a path is missing; give a file of x and one of y");
+    }
     LS_TRY(open_array(d->env, x, &d->x));
     LS_TRY(open_array(d->env, y, &d->y));
     if (d->x.header.dim[0] != d->y.header.dim[0]) {
@@ -100,36 +104,8 @@ static ls_status load(npy *d, const char *x, const char *y)
     return LS_OK;
 }
 
-/* On failure everything is released and *out is unchanged. */
-static ls_status make(const char *x, const char *y, ls_dataset **out)
-{
-    ls_runtime *runtime = ls__runtime_get("ls_npy_dataset_new");
-    if (runtime == NULL) {
-        return ls__self.status;
-    }
-    if (x == NULL || !*x || y == NULL || !*y) {
-        return ls__fail(LS_ERR_INVALID, "npy: a path is missing; give a file of x and one of y");
-    }
-    npy *d = calloc(1, sizeof *d);
-    if (d == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "npy: no memory for a data set");
-    }
-    d->env = runtime->env;
-    d->base.size = sizeof d->base;
-    d->base.get = npy_get;
-    d->base.free = npy_free;
-    ls_status status = load(d, x, y);
-    if (status < 0) {
-        npy_free(&d->base);
-        return status;
-    }
-    *out = &d->base;
-    return LS_OK;
-}
-
-/* NULL with the error set. */
 ls_dataset *ls_npy_dataset_new(const char *x, const char *y)
 {
-    ls_dataset *made = NULL;
-    return make(x, y, &made) == LS_OK ? made : NULL;
+    npy *d = ls__dataset_new(__func__, "npy", sizeof *d, npy_get, npy_free);
+    return d != NULL ? ls__dataset_loaded(&d->base, load(d, x, y)) : NULL;
 }

@@ -81,28 +81,9 @@ static ls_status fill(tensor_dataset *d, ls_tensor *x, ls_tensor *y)
     return LS_OK;
 }
 
-/* On failure nothing is held and *out is unchanged. */
-static ls_status make(ls_tensor *x, ls_tensor *y, ls_dataset **out)
-{
-    tensor_dataset *d = calloc(1, sizeof *d);
-    if (d == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "tensor data set: no memory");
-    }
-    d->base.size = sizeof d->base;
-    d->base.get = tensor_dataset_get;
-    d->base.free = tensor_dataset_free;
-    ls_status status = fill(d, x, y);
-    if (status < 0) {
-        tensor_dataset_free(&d->base);
-        return status;
-    }
-    *out = &d->base;
-    return LS_OK;
-}
-
-/* NULL with the error set. */
 ls_dataset *ls_tensor_dataset_new(ls_tensor *x, ls_tensor *y)
 {
-    ls_dataset *made = NULL;
-    return make(x, y, &made) == LS_OK ? made : NULL;
+    tensor_dataset *d = ls__dataset_new(__func__, "tensor data set", sizeof *d, tensor_dataset_get,
+                                        tensor_dataset_free);
+    return d != NULL ? ls__dataset_loaded(&d->base, fill(d, x, y)) : NULL;
 }

@@ -144,6 +144,8 @@ static ls_status check_options(const char *path, const ls_text_options *options,
  * is read into memory. */
 static ls_status load(text *t, const char *path, const ls_text_options *options)
 {
+    t->env = ls__self.runtime->env;
+    LS_TRY(check_options(path, options, &t->windows));
     ls__paths files = {0};
     ls__env_stat stat;
     ls_status status = ls__file_stat(t->env, "text", path, &stat);
@@ -168,40 +170,11 @@ static ls_status load(text *t, const char *path, const ls_text_options *options)
     return status;
 }
 
-/* Windows are checked before anything is allocated, then moved into the object, which frees
- * them. */
-static ls_status make(const char *path, const ls_text_options *given, ls_dataset **out)
-{
-    ls_runtime *runtime = ls__runtime_get("ls_text_dataset_new");
-    if (runtime == NULL) {
-        return ls__self.status;
-    }
-    ls__windows windows = {0};
-    LS_TRY(check_options(path, given, &windows));
-    text *t = calloc(1, sizeof *t);
-    if (t == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "text: no memory for a data set");
-    }
-    t->env = runtime->env;
-    t->windows = windows;
-    t->base.size = sizeof t->base;
-    t->base.get = text_get;
-    t->base.free = text_free;
-    ls_status status = load(t, path, given);
-    if (status < 0) {
-        text_free(&t->base);
-        return status;
-    }
-    *out = &t->base;
-    return LS_OK;
-}
-
-/* NULL with the error set. */
 ls_dataset *ls_text_dataset_new(const char *path, const ls_text_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_text_options, given, options);
-    ls_dataset *made = NULL;
-    return make(path, &given, &made) == LS_OK ? made : NULL;
+    text *t = ls__dataset_new(__func__, "text", sizeof *t, text_get, text_free);
+    return t != NULL ? ls__dataset_loaded(&t->base, load(t, path, &given)) : NULL;
 }
 
 /* The free function identifies the type of the data set: other data sets give 0. */

@@ -215,7 +215,7 @@ static ls_status no_samples(const tokens *t)
 }
 
 /* On failure, the files opened so far stay in `t` and are released by tokens_free. */
-static ls_status load(tokens *t, const char *path, const char *part)
+static ls_status load_files(tokens *t, const char *path, const char *part)
 {
     ls__paths files = {0};
     ls_status status = find_shards(t, path, part, &files);
@@ -252,38 +252,18 @@ static ls_status check_options(const char *path, const ls_tokens_options *option
 }
 
 /* A limit of 2^31 keeps every accepted token inside int32. */
-static ls_status make(const char *path, const ls_tokens_options *given, ls_dataset **out)
+static ls_status load(tokens *t, const char *path, const ls_tokens_options *options)
 {
-    ls_runtime *runtime = ls__runtime_get("ls_tokens_dataset_new");
-    if (runtime == NULL) {
-        return ls__self.status;
-    }
-    ls__windows windows = {0};
-    LS_TRY(check_options(path, given, &windows));
-    tokens *t = calloc(1, sizeof *t);
-    if (t == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "tokens: no memory for a data set");
-    }
-    t->env = runtime->env;
-    t->windows = windows;
-    t->vocab = given->vocab;
-    t->limit = given->vocab ? (uint32_t)given->vocab : (uint32_t)INT32_MAX + 1;
-    t->base.size = sizeof t->base;
-    t->base.get = tokens_get;
-    t->base.free = tokens_free;
-    ls_status status = load(t, path, given->part);
-    if (status < 0) {
-        tokens_free(&t->base);
-        return status;
-    }
-    *out = &t->base;
-    return LS_OK;
+    t->env = ls__self.runtime->env;
+    LS_TRY(check_options(path, options, &t->windows));
+    t->vocab = options->vocab;
+    t->limit = options->vocab ? (uint32_t)options->vocab : (uint32_t)INT32_MAX + 1;
+    return load_files(t, path, options->part);
 }
 
-/* NULL with the error set. */
 ls_dataset *ls_tokens_dataset_new(const char *path, const ls_tokens_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_tokens_options, given, options);
-    ls_dataset *made = NULL;
-    return make(path, &given, &made) == LS_OK ? made : NULL;
+    tokens *t = ls__dataset_new(__func__, "tokens", sizeof *t, tokens_get, tokens_free);
+    return t != NULL ? ls__dataset_loaded(&t->base, load(t, path, &given)) : NULL;
 }
