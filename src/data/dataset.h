@@ -20,8 +20,8 @@ static inline ls_status ls__dataset_get(ls_dataset *d, int64_t epoch, int64_t in
                                (long long)index);
 }
 
-/* A zeroed struct of `bytes`, which begins with an ls_dataset, with its functions. NULL with the error
- * set, whose text begins with `caller` where the thread has no runtime, else with `what`. */
+/* A zeroed struct of `bytes`, which begins with an ls_dataset, with its functions. NULL with the
+ * error set: without a runtime it names `caller`, without memory `what`. */
 void *ls__dataset_new(const char *caller, const char *what, size_t bytes,
                       ls_status (*get)(ls_dataset *, int64_t index, void *x, void *y),
                       void (*free)(ls_dataset *));

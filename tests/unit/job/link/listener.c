@@ -1,5 +1,5 @@
-/* Links and listeners over loopback: the right secret gets in, whatever else comes does not, and costs
- * neither time nor memory beyond what listener.h says. */
+/* Links and listeners over loopback: the right secret gets in, whatever else comes does not, and
+ * costs neither time nor memory beyond what listener.h says. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
