@@ -38,8 +38,8 @@ typedef struct ls__user_callback {
 typedef enum ls__work_path {
     LS__PATH_OPEN,       /* not chosen before all members have announced it */
     LS__PATH_MESSAGES,   /* a program over messages */
-    LS__PATH_REGISTERED, /* a program on the users' buffers, which lie in the heaps of all members */
-    LS__PATH_PACKED,     /* the same on blocks of a v-variant that all have packed: v_layout.c */
+    LS__PATH_REGISTERED, /* a program on the users' buffers, in the heaps of all members */
+    LS__PATH_PACKED,     /* the same on packed blocks of a v-variant: v_layout.c */
     LS__PATH_STAGED,     /* a program over slices in STAGE slots: Note [Slices] in exec.c */
     LS__PATH_ONE_SHOT,   /* the data goes with the announcement: one_shot.c */
     LS__PATH_OFFER,      /* the same if all members make the offer: Note [Offers] in select.c */
