@@ -96,8 +96,7 @@ static ls_status check_order(const char *what, const ls_group *group, const ls__
                              const char *name)
 {
     const ls__algorithm *found = name != NULL ? ls__algorithm_find(args->operation, name) : NULL;
-    return !ls__operation_reduces(args->operation) || !ls__reduce_op_is_user(args->op) ||
-                   found == NULL || found->exact
+    return !ls__reduce_op_is_user(args->op) || found == NULL || found->exact
                ? LS_OK
                : ls__fail(LS_ERR_UNSUPPORTED,
                           "%s on group \"%s\": a user-defined operator is applied in the order of "
@@ -139,23 +138,24 @@ ls_status ls__collective_check(const char *what, const ls_group *group, const ls
             "%s on group \"%s\": %d is not a dtype; give LS_FLOAT32 or another value of ls_dtype",
             what, group->name, (int)args->dtype);
     }
-    const bool rooted =
-        ls__operation_has_root(args->operation) || ls__operation_is_p2p(args->operation);
+    const ls__operation_traits *traits = ls__operation_traits_of(args->operation);
+    const bool p2p = ls__operation_is_p2p(args->operation);
     const bool any = args->operation == LS__OP_RECV && args->root == LS_ANY_SOURCE;
-    if (rooted && !any && (args->root < 0 || args->root >= group->size)) {
+    if ((traits->has_root || p2p) && !any && (args->root < 0 || args->root >= group->size)) {
         return ls__fail(LS_ERR_INVALID,
                         "%s on group \"%s\": %s %d is not a rank of this group; use 0 to %d", what,
-                        group->name, ls__operation_is_p2p(args->operation) ? "peer" : "root",
-                        args->root, group->size - 1);
+                        group->name, p2p ? "peer" : "root", args->root, group->size - 1);
     }
     LS_TRY(check_buffers(what, group, args));
-    if (ls__operation_reduces(args->operation)) {
+    if (traits->reduces) {
         LS_TRY(check_reduction(what, group, args, options->divisor));
         LS_TRY(check_factor(what, group, args, options->factor));
     }
     LS_TRY(check_algorithm(what, group, args->operation, options->algorithm));
-    LS_TRY(check_order(what, group, args, options->algorithm));
-    if (ls__operation_is_p2p(args->operation) && args->tag < 0) {
+    if (traits->reduces) {
+        LS_TRY(check_order(what, group, args, options->algorithm));
+    }
+    if (p2p && args->tag < 0) {
         return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": tag %d is negative; give 0 or more",
                         what, group->name, args->tag);
     }

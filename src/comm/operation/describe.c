@@ -93,12 +93,13 @@ static const ls__algorithm *asked_for(const ls_group *group, const ls__collectiv
 
 /* What a plain call says. The call site is kept from the work's last operation where it is the
  * same. */
-static void describe_plain(const ls_group *group, const ls__collective *args, ls__descriptor *d)
+static void describe_plain(const ls_group *group, const ls__collective *args,
+                           const ls__operation_traits *traits, ls__descriptor *d)
 {
     const ls__comm *comm = group->comm;
     d->version = LS__DESCRIPTOR_VERSION;
     d->operation = (uint8_t)args->operation;
-    d->reduce_op = ls__operation_reduces(args->operation) ? (uint8_t)args->op : 0xff;
+    d->reduce_op = traits->reduces ? (uint8_t)args->op : 0xff;
     d->dtype = (uint8_t)args->dtype;
     d->algorithm = 0;
     d->memory = LS__MEMORY_STAGED;
@@ -106,7 +107,7 @@ static void describe_plain(const ls_group *group, const ls__collective *args, ls
     d->generation = comm->board->generation;
     d->group = group->id;
     d->count = args->count;
-    d->root = ls__operation_has_root(args->operation) ? args->root : 0;
+    d->root = traits->has_root ? args->root : 0;
     d->tag = 0;
     d->tag_hash = 0;
     d->divisor = 0;
@@ -150,6 +151,7 @@ static ls_reduce_op kernel_op(ls_reduce_op op)
 
 void ls__collective_fill_plain(ls_group *group, const ls__collective *args, ls_work *work)
 {
+    const ls__operation_traits *traits = ls__operation_traits_of(args->operation);
     atomic_store_explicit(&work->status, LS_IN_PROGRESS, memory_order_relaxed);
     work->group = group;
     work->operation = args->operation;
@@ -159,12 +161,11 @@ void ls__collective_fill_plain(ls_group *group, const ls__collective *args, ls_w
     work->element = ls_dtype_size(args->dtype);
     work->dtype = args->dtype;
     work->op = kernel_op(args->op);
-    work->divisor =
-        ls__operation_reduces(args->operation) && args->op == LS_AVG ? (double)group->size : 0;
+    work->divisor = traits->reduces && args->op == LS_AVG ? (double)group->size : 0;
     work->channels = (uint8_t)group->channels;
     work->path = LS__PATH_OPEN;
     work->plan = NULL;
-    describe_plain(group, args, &work->descriptor);
+    describe_plain(group, args, traits, &work->descriptor);
 }
 
 /* The caller holds comm->lock. The work was just taken, and no other thread knows it. */
