@@ -143,8 +143,9 @@ LS_API ls_shape ls_shape_of(const ls_tensor *t);
 LS_API int64_t ls_numel(const ls_tensor *t); /* number of elements */
 LS_API ls_dtype ls_dtype_of(const ls_tensor *t);
 LS_API bool ls_is_contiguous(const ls_tensor *t);
-/* The first element of a contiguous tensor; borrowed while the tensor lives. NULL with an error set
- * for other tensors. */
+/* The first element of a contiguous tensor in host memory, the only kind that this release makes;
+ * borrowed while the tensor lives. NULL with an error set for other tensors, whose elements
+ * ls_copy_out and ls_copy_in reach. */
 LS_API void *ls_data(ls_tensor *t);
 /* The value of a tensor with one element, of any dtype; LS_ERR_INVALID for other tensors. */
 LS_API ls_status ls_item(ls_tensor *t, double *value);

@@ -24,34 +24,32 @@ static bool present(ls__tensor_node *to)
 }
 
 /* to = from + (adds ? to : 0), both of one type */
-static void add(const ls__kernels *k, ls_dtype dtype, void *to, const void *from, int64_t numel,
-                bool adds)
+static void add(ls__pool *on, ls_dtype dtype, void *to, const void *from, int64_t numel, bool adds)
 {
     if (dtype == LS_FLOAT32) {
-        k->axpby(to, from, numel, 1.0f, adds ? 1.0f : 0.0f, NULL);
+        on->k->axpby(to, from, numel, 1.0f, adds ? 1.0f : 0.0f, on->stream);
     } else if (adds) {
-        k->axpby_bf16(to, from, numel, 1.0f, 1.0f, NULL);
+        on->k->axpby_bf16(to, from, numel, 1.0f, 1.0f, on->stream);
     } else {
-        k->gather(to, from, (ls__strided){{1}}, 1, &numel, ls_dtype_size(dtype), NULL);
+        on->k->gather(to, from, (ls__strided){{1}}, 1, &numel, ls_dtype_size(dtype), on->stream);
     }
 }
 
 /* Returns memory for the gradient of `to` that no other node shares, so that a rule may write
  * there. It is allocated on first use, and copied when it is a dy that was passed on. Returns NULL
  * with the error set when memory runs out. */
-static void *gradient_memory(ls__autograd_pass *pass, ls__tensor_node *to)
+static void *gradient_memory(ls__pool *on, ls__tensor_node *to)
 {
     LS_ASSERT(to->numel >= 0);
     ls__storage **slot = ls__node_is_leaf(to) ? &ls__leaf_of(to)->grad : &to->grad;
     if (*slot == NULL) {
-        *slot = ls__storage_new(pass->tensors, gradient_bytes(to));
+        *slot = ls__storage_new(on, gradient_bytes(to));
     } else if (!ls__node_is_leaf(to) && !ls__storage_sole(*slot)) { /* dy that was passed on */
-        ls__storage *own = ls__storage_new(pass->tensors, gradient_bytes(to));
+        ls__storage *own = ls__storage_new(on, gradient_bytes(to));
         if (own == NULL) {
             return NULL;
         }
-        add(pass->tensors->kernels, (ls_dtype)to->dtype, own->data, (*slot)->data, to->numel,
-            false);
+        add(on, (ls_dtype)to->dtype, own->data, (*slot)->data, to->numel, false);
         ls__storage_unref(*slot);
         *slot = own;
     }
@@ -68,51 +66,50 @@ static void mark_present(ls__tensor_node *to)
 
 /* The edge leads to the whole tensor. The first gradient of an operation's output is shared without
  * a copy; a leaf's is always copied, because its address is fixed. */
-static ls_status accumulate_whole(ls__autograd_pass *pass, ls__tensor_node *to, ls__storage *from)
+static ls_status accumulate_whole(ls__tensor_node *to, ls__storage *from)
 {
     bool adds = present(to);
     if (!adds && !ls__node_is_leaf(to)) {
         to->grad = ls__storage_ref(from);
         return LS_OK;
     }
-    void *memory = gradient_memory(pass, to);
+    void *memory = gradient_memory(from->pool, to);
     if (memory == NULL) {
         return ls__self.status;
     }
-    add(pass->tensors->kernels, (ls_dtype)to->dtype, memory, from->data, to->numel, adds);
+    add(from->pool, (ls_dtype)to->dtype, memory, from->data, to->numel, adds);
     mark_present(to);
     return LS_OK;
 }
 
 /* The edge leads to a part of the tensor. Elements outside the view receive zero when this is the
  * first gradient, and stay as they are otherwise. */
-static ls_status accumulate_view(ls__autograd_pass *pass, ls__tensor_node *to,
-                                 const ls__geometry *view, ls__storage *from)
+static ls_status accumulate_view(ls__tensor_node *to, const ls__geometry *view, ls__storage *from)
 {
-    const ls__kernels *k = pass->tensors->kernels;
+    ls__pool *on = from->pool;
     bool adds = present(to);
-    char *memory = gradient_memory(pass, to);
+    char *memory = gradient_memory(on, to);
     if (memory == NULL) {
         return ls__self.status;
     }
     if (!adds && view->numel < to->numel) {
-        ls__fill_zero(k, memory, (ls_dtype)to->dtype, to->numel);
+        ls__fill_zero(on, memory, (ls_dtype)to->dtype, to->numel);
     }
     if (view->numel > 0) {
         size_t element = ls_dtype_size((ls_dtype)to->dtype);
-        k->scatter(memory + view->offset * (int64_t)element, view->stride, from->data, view->ndim,
-                   view->dim, element, adds ? 1.0f : 0.0f, NULL);
+        on->k->scatter(memory + view->offset * (int64_t)element, view->stride, from->data,
+                       view->ndim, view->dim, element, adds ? 1.0f : 0.0f, on->stream);
     }
     mark_present(to);
     return LS_OK;
 }
 
 /* An edge with a geometry leads to a view: the gradient covers only a part of the tensor. */
-ls_status ls__accumulate(ls__autograd_pass *pass, const ls__edge *edge, ls__storage *from)
+ls_status ls__accumulate(const ls__edge *edge, ls__storage *from)
 {
     LS_ASSERT(edge->to != NULL && from != NULL);
-    return edge->geometry != NULL ? accumulate_view(pass, edge->to, edge->geometry, from)
-                                  : accumulate_whole(pass, edge->to, from);
+    return edge->geometry != NULL ? accumulate_view(edge->to, edge->geometry, from)
+                                  : accumulate_whole(edge->to, from);
 }
 
 /* Whether an earlier edge of the same node leads to the same place. A rule may fill its gradients
@@ -130,8 +127,8 @@ static bool shares_target(const ls__tensor_node *node, int i)
 /* Chooses where the rule writes the gradient of input i: in place when the edge leads to a whole
  * tensor and the rule can add (or nothing is there yet), otherwise aside. A rule that passes dy on
  * or gives its own storage needs neither. */
-ls_status ls__target_open(ls__autograd_pass *pass, const ls__tensor_node *node, int i,
-                          ls__tensor_rule *rule, ls__autograd_target *out)
+ls_status ls__target_open(const ls__tensor_node *node, int i, ls__tensor_rule *rule,
+                          ls__autograd_target *out)
 {
     const ls__edge *edge = &node->edge[i];
     *out = (ls__autograd_target){0};
@@ -143,12 +140,12 @@ ls_status ls__target_open(ls__autograd_pass *pass, const ls__tensor_node *node, 
         edge->geometry == NULL && !shares_target(node, i) && (!adds || node->op->accumulates);
     rule->in[i].dtype = (ls_dtype)edge->to->dtype;
     if (direct) {
-        rule->in[i].data = gradient_memory(pass, edge->to);
+        rule->in[i].data = gradient_memory(rule->on, edge->to);
         rule->in[i].beta = adds ? 1.0f : 0.0f;
         return rule->in[i].data != NULL ? LS_OK : ls__self.status;
     }
     int64_t numel = edge->geometry != NULL ? edge->geometry->numel : edge->to->numel;
-    out->aside = ls__storage_new(pass->tensors, (size_t)numel * ls_dtype_size(rule->in[i].dtype));
+    out->aside = ls__storage_new(rule->on, (size_t)numel * ls_dtype_size(rule->in[i].dtype));
     if (out->aside == NULL) {
         return ls__self.status;
     }
@@ -158,19 +155,18 @@ ls_status ls__target_open(ls__autograd_pass *pass, const ls__tensor_node *node, 
 
 /* Accumulates dy itself, converted when the tensor behind the edge has another type: a sum of
  * bfloat16 and float32 is float32, and the gradient of its one operand bfloat16. */
-static ls_status pass_on(ls__autograd_pass *pass, const ls__tensor_node *node, const ls__edge *edge,
-                         ls__storage *dy)
+static ls_status pass_on(const ls__tensor_node *node, const ls__edge *edge, ls__storage *dy)
 {
     if (edge->to->dtype == node->dtype) {
-        return ls__accumulate(pass, edge, dy);
+        return ls__accumulate(edge, dy);
     }
     ls_dtype dtype = (ls_dtype)edge->to->dtype;
-    ls__storage *cast = ls__storage_new(pass->tensors, (size_t)node->numel * ls_dtype_size(dtype));
+    ls__storage *cast = ls__storage_new(dy->pool, (size_t)node->numel * ls_dtype_size(dtype));
     if (cast == NULL) {
         return ls__self.status;
     }
-    ls__cast_gradient(pass->tensors->kernels, cast->data, dtype, dy->data, node->numel, 0.0f);
-    ls_status status = ls__accumulate(pass, edge, cast);
+    ls__cast_gradient(dy->pool, cast->data, dtype, dy->data, node->numel, 0.0f);
+    ls_status status = ls__accumulate(edge, cast);
     ls__storage_unref(cast);
     return status;
 }
@@ -186,11 +182,11 @@ ls_status ls__target_close(ls__autograd_pass *pass, const ls__tensor_node *node,
         return LS_OK;
     }
     if (node->op->passes >> i & 1) {
-        status = pass_on(pass, node, edge, dy);
+        status = pass_on(node, edge, dy);
     } else if (rule->in[i].give != NULL) {
-        status = ls__accumulate(pass, edge, rule->in[i].give);
+        status = ls__accumulate(edge, rule->in[i].give);
     } else if (target->aside != NULL) {
-        status = ls__accumulate(pass, edge, target->aside);
+        status = ls__accumulate(edge, target->aside);
     } else {
         mark_present(edge->to);
     }
@@ -203,18 +199,18 @@ ls_status ls__target_close(ls__autograd_pass *pass, const ls__tensor_node *node,
 }
 
 /* Makes an absent gradient of a leaf present and zero. */
-static ls_status zero_grad_of(ls__tensors *tensors, ls__leaf *leaf)
+static ls_status zero_grad_of(ls__leaf *leaf)
 {
     if (*leaf->present) {
         return LS_OK;
     }
     if (leaf->grad == NULL) {
-        leaf->grad = ls__storage_new(tensors, gradient_bytes(&leaf->node));
+        leaf->grad = ls__storage_new(leaf->value->pool, gradient_bytes(&leaf->node));
         if (leaf->grad == NULL) {
             return ls__self.status;
         }
     }
-    ls__fill_zero(tensors->kernels, leaf->grad->data, (ls_dtype)leaf->node.dtype, leaf->node.numel);
+    ls__fill_zero(leaf->grad->pool, leaf->grad->data, (ls_dtype)leaf->node.dtype, leaf->node.numel);
     *leaf->present = true;
     return LS_OK;
 }
@@ -226,7 +222,7 @@ ls_status ls__accumulate_nothing(ls__autograd_pass *pass, ls__tensor_node *to)
         return LS_OK;
     }
     if (ls__node_is_leaf(to) && ls__leaf_of(to)->observer != NULL) {
-        LS_TRY(zero_grad_of(pass->tensors, ls__leaf_of(to)));
+        LS_TRY(zero_grad_of(ls__leaf_of(to)));
     }
     return ls__arrived(pass, to);
 }
@@ -265,6 +261,6 @@ ls_status ls__contribute(ls__autograd_pass *pass, const ls__edge *edge, ls__stor
     if (from == NULL) {
         return ls__accumulate_nothing(pass, edge->to);
     }
-    LS_TRY(ls__accumulate(pass, edge, from));
+    LS_TRY(ls__accumulate(edge, from));
     return ls__arrived(pass, edge->to);
 }

@@ -8,13 +8,13 @@ typedef struct ls__autograd_target { /* of one edge, while its rule runs */
     ls__storage *aside; /* the rule writes here, close adds it up; NULL: written in place */
 } ls__autograd_target;
 
-ls_status ls__target_open(ls__autograd_pass *pass, const ls__tensor_node *node, int i,
-                          ls__tensor_rule *rule, ls__autograd_target *out);
+ls_status ls__target_open(const ls__tensor_node *node, int i, ls__tensor_rule *rule,
+                          ls__autograd_target *out);
 /* `dy` is the node's own gradient, for edges that pass it on. Drops what the target holds. */
 ls_status ls__target_close(ls__autograd_pass *pass, const ls__tensor_node *node, int i,
                            ls__tensor_rule *rule, ls__storage *dy, ls__autograd_target *target);
 /* Adds `from`, row-major at offset 0, to where `edge` leads; may keep a reference to it. */
-ls_status ls__accumulate(ls__autograd_pass *pass, const ls__edge *edge, ls__storage *from);
+ls_status ls__accumulate(const ls__edge *edge, ls__storage *from);
 /* The accumulation that `to` (NULL: nothing) was promised does not come. An observer will read the
  * gradient of its parameter all the same, so an absent one becomes zero. */
 ls_status ls__accumulate_nothing(ls__autograd_pass *pass, ls__tensor_node *to);

@@ -104,7 +104,7 @@ static ls_status find_within(ls__autograd_pass *pass)
     if (ls__self.modules > 0) {
         return LS_OK;
     }
-    pass->freed = ls__storage_new(pass->tensors, sizeof freed_text);
+    pass->freed = ls__storage_new(&pass->tensors->host, sizeof freed_text);
     if (pass->freed == NULL) {
         return ls__self.status;
     }
@@ -197,7 +197,7 @@ static bool needs_rule(const ls__tensor_node *node)
  * may reuse its memory for a result (dy_is_free) when it is the only holder. */
 static ls_status run_node(ls__autograd_pass *pass, ls__tensor_node *node, ls__storage **kept)
 {
-    ls__tensor_rule rule = {.node = node, .tensors = pass->tensors, .k = pass->tensors->kernels};
+    ls__tensor_rule rule = {.node = node};
     rule.part = kept != NULL                                   ? LS__PART_INPUT
                 : pass->part == LS__PART_WEIGHT && node->leads ? LS__PART_WEIGHT
                                                                : LS__PART_WHOLE;
@@ -205,12 +205,16 @@ static ls_status run_node(ls__autograd_pass *pass, ls__tensor_node *node, ls__st
     LS_ASSERT(node->grad != NULL);
     ls__storage *dy = node->grad;
     node->grad = NULL; /* now this frame's; an edge that passes it on takes a reference */
+    rule.on = dy->pool;
+    rule.k = rule.on->k;
+    rule.stream = rule.on->stream;
     rule.dy = dy->data;
+    rule.dy_is_one = dy == pass->one;
     rule.dy_is_free =
         ls__storage_sole(dy) && node->op->passes == 0 && (kept == NULL || node->op->keeps);
     ls_status status = resolve_saved(pass, node, &rule);
     for (int i = 0; i < LS__EDGES_MAX && status == LS_OK; i++) {
-        status = ls__target_open(pass, node, i, &rule, &target[i]);
+        status = ls__target_open(node, i, &rule, &target[i]);
     }
     if (status == LS_OK && needs_rule(node)) {
         status = node->op->backward(&rule);
@@ -388,6 +392,7 @@ static ls_status backward(ls__autograd_pass *pass, const start *at)
     ls__roots_drop(pass);
     ls__storage_unref(pass->order.memory);
     ls__storage_unref(pass->freed);
+    ls__storage_unref(pass->one);
     ls__trace_end(traced, LS__TRACE_BACKWARD, pass->name, NULL);
     ls__activity_leave(former);
     return status;

@@ -26,7 +26,7 @@ ls__storage *ls__function_call_new(ls__tensors *tensors, const ls_function *func
 {
     const size_t signatures = (size_t)(input_count + output_count) * sizeof(ls__function_signature);
     const size_t bytes = sizeof(ls_function_call) + signatures;
-    ls__storage *storage = ls__storage_new(tensors, bytes);
+    ls__storage *storage = ls__storage_new(&tensors->host, bytes);
     if (storage == NULL) {
         return NULL;
     }
@@ -104,7 +104,7 @@ ls_status ls_function_save_pointer(ls_function_call *call, void *data,
 ls_status ls_function_save_data(ls_function_call *call, const void *data, size_t bytes)
 {
     LS_TRY(check_phase(call, "function_save_data", LS__FUNCTION_FORWARD));
-    ls__storage *copy = ls__storage_new(call->tensors, bytes);
+    ls__storage *copy = ls__storage_new(&call->tensors->host, bytes);
     if (copy == NULL) {
         return ls__self.status;
     }

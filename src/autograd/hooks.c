@@ -64,7 +64,7 @@ ls_hook *ls_grad_hook_new(ls_tensor *t, ls_grad_hook_fn fn, void *arg)
                        "parameter, or ls_set_requires_grad)");
         return NULL;
     }
-    ls__storage *storage = ls__storage_new(tensors, sizeof(grad_hook));
+    ls__storage *storage = ls__storage_new(&tensors->host, sizeof(grad_hook));
     if (storage == NULL) {
         return NULL;
     }

@@ -49,7 +49,7 @@ ls__storage *ls__links_new(ls__tensors *tensors, int64_t count)
 {
     LS_ASSERT(count >= 0);
     const size_t bytes = sizeof(ls__joint_links) + (size_t)count * sizeof(ls__joint_link);
-    ls__storage *storage = ls__storage_new(tensors, bytes);
+    ls__storage *storage = ls__storage_new(&tensors->host, bytes);
     if (storage == NULL) {
         return NULL;
     }
@@ -75,7 +75,7 @@ static void outputs_fini(ls__storage *storage)
 static ls__storage *outputs_new(ls__tensors *tensors, int count)
 {
     const size_t bytes = sizeof(ls__joint_outputs) + (size_t)count * sizeof(ls__joint_output);
-    ls__storage *storage = ls__storage_new(tensors, bytes);
+    ls__storage *storage = ls__storage_new(&tensors->host, bytes);
     if (storage == NULL) {
         return NULL;
     }

@@ -31,7 +31,7 @@ static void later_fini(ls__storage *storage)
 /* `taken` until a scope has it. */
 ls__later *ls__later_new(ls__tensors *tensors, bool weighted, double weight)
 {
-    ls__storage *self = ls__storage_new(tensors, sizeof(ls__later));
+    ls__storage *self = ls__storage_new(&tensors->host, sizeof(ls__later));
     if (self == NULL) {
         return NULL;
     }

@@ -42,7 +42,7 @@ static ls__autograd_watch *watch_of(ls__autograd_pass *pass, ls__observer *obser
         return NULL;
     }
     size_t count = (size_t)observer->param_count;
-    ls__storage *used = ls__storage_new(pass->tensors, count);
+    ls__storage *used = ls__storage_new(&pass->tensors->host, count);
     if (used == NULL) {
         return NULL;
     }

@@ -1,6 +1,4 @@
 /* Leaves: which tensors require gradients, and where those live. */
-#include <string.h>
-
 #include "autograd/param.h"
 #include "base/assert.h"
 #include "tensor/fill.h"
@@ -195,13 +193,15 @@ ls_status ls__param_bind_grad(ls_tensor *param, void *memory, bool *present)
         return ls__self.status;
     }
     size_t bytes = (size_t)leaf->node.numel * ls_dtype_size((ls_dtype)leaf->node.dtype);
-    ls__storage *bound = memory != NULL ? ls__storage_borrow(tensors, memory, bytes)
-                                        : ls__storage_new(tensors, bytes);
+    ls__pool *on = leaf->value->pool;
+    ls__storage *bound =
+        memory != NULL ? ls__storage_borrow(on, memory, bytes) : ls__storage_new(on, bytes);
     if (bound == NULL) {
         return ls__self.status;
     }
     if (*leaf->present && bytes > 0 && bound->data != leaf->grad->data) {
-        memcpy(bound->data, leaf->grad->data, bytes);
+        on->k->copy(bound->data, leaf->grad->data, bytes, on->stream);
+        ls__device_wait(on->device); /* one of the two is the program's */
     }
     ls__storage_unref(leaf->grad);
     leaf->grad = bound;
@@ -257,12 +257,13 @@ ls_status ls__param_set_grad_present(ls_tensor *param, bool present)
         return ls__self.status;
     }
     if (present && leaf->grad == NULL) {
-        leaf->grad = ls__storage_new(tensors, (size_t)leaf->node.numel *
-                                                  ls_dtype_size((ls_dtype)leaf->node.dtype));
+        ls__pool *on = leaf->value->pool;
+        leaf->grad = ls__storage_new(on, (size_t)leaf->node.numel *
+                                             ls_dtype_size((ls_dtype)leaf->node.dtype));
         if (leaf->grad == NULL) {
             return ls__self.status;
         }
-        memset(leaf->grad->data, 0, leaf->grad->bytes);
+        on->k->zero(leaf->grad->data, leaf->grad->bytes, on->stream);
     }
     *leaf->present = present;
     if (!present) {
@@ -295,6 +296,6 @@ void ls__param_swap(ls_tensor *param, ls_tensor *copy)
 void ls__param_copy(ls_tensor *param, ls_tensor *copy)
 {
     ls__storage *from = storage_of(param), *to = storage_of(copy);
-    memcpy(to->data, from->data, from->bytes);
+    to->pool->k->copy(to->data, from->data, from->bytes, to->pool->stream);
     atomic_store_explicit(&to->version, ls__storage_version(from), memory_order_relaxed);
 }

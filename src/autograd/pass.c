@@ -56,7 +56,7 @@ ls_status ls__pile_grow(ls__tensors *tensors, ls__storage **memory, int64_t coun
         return LS_OK;
     }
     const int64_t more = *room > 0 ? 2 * *room : PILE_FIRST;
-    ls__storage *grown = ls__storage_new(tensors, (size_t)more * bytes);
+    ls__storage *grown = ls__storage_new(&tensors->host, (size_t)more * bytes);
     if (grown == NULL) {
         return ls__self.status;
     }

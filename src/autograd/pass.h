@@ -24,6 +24,7 @@ typedef struct ls__autograd_watch { /* an observer's part in this pass */
 
 typedef struct ls__autograd_root { /* a tensor at which a pass begins */
     ls__edge edge;                 /* where its gradient goes */
+    ls__pool *on;                  /* the tensor's */
     const ls__record *dy;          /* that gradient, as it was given; NULL: the weight */
     ls__storage *grad;             /* a copy, until it is added */
 } ls__autograd_root;
@@ -43,6 +44,7 @@ struct ls__autograd_pass {
     bool cut; /* other passes go through the rest of the graph: only what is reached takes part */
     ls__autograd_root root[LS_CALL_TENSORS_MAX]; /* where the pass begins */
     int roots;
+    ls__storage *one; /* their gradient in a pass of weight 1, never written to; NULL: not needed */
     ls__autograd_pile order; /* every reached operation, latest first */
     ls__storage *freed;      /* the text of tensors that were freed on the way; NULL: none */
     ls__autograd_watch watch[LS__OBSERVERS_MAX];

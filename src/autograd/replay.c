@@ -188,13 +188,13 @@ static ls_status make_graph(ls__autograd_pass *pass, ls__tensor_node *node, ls_s
 }
 
 /* Moves the gradients that arrived at the joint to the results of the second graph. */
-static ls_status seed(ls__autograd_pass *pass, const ls__tensor_node *node, const ls__edge *roots)
+static ls_status seed(const ls__tensor_node *node, const ls__edge *roots)
 {
     ls__joint_outputs *outputs = ls__joint_outputs_of(node);
     for (int i = 0; i < outputs->count; i++) {
         ls__storage *dy = outputs->at[i].grad;
         outputs->at[i].grad = NULL;
-        const ls_status status = roots[i].to != NULL ? ls__accumulate(pass, &roots[i], dy) : LS_OK;
+        const ls_status status = roots[i].to != NULL ? ls__accumulate(&roots[i], dy) : LS_OK;
         ls__storage_unref(dy);
         LS_TRY(status);
     }
@@ -210,7 +210,7 @@ static ls_status run_again(ls__autograd_pass *pass, ls__tensor_node *node, ls_sc
     if (pass->part == LS__PART_INPUT) {
         ls__parts_mark(&walk->order);
     }
-    LS_TRY(seed(pass, node, roots));
+    LS_TRY(seed(node, roots));
     return ls__pass_run(pass, &walk->order);
 }
 

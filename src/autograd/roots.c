@@ -42,7 +42,7 @@ static ls_status check_exact(const ls__autograd_pass *pass, const ls__record *re
 static ls_status add_root(ls__autograd_pass *pass, const ls__record *record, const ls__record *dy)
 {
     ls__autograd_root *root = &pass->root[pass->roots];
-    *root = (ls__autograd_root){.dy = dy};
+    *root = (ls__autograd_root){.dy = dy, .on = record->storage->pool};
     if (!ls__edge_to(pass->tensors, record, &root->edge)) {
         return ls__fail_within(ls__self.status, "%s", pass->name);
     }
@@ -151,28 +151,49 @@ ls_status ls__roots_given(ls__autograd_pass *pass, ls_tensor *const *ys, ls_tens
 
 /* Row-major from offset 0. A copy, because the first rule may write over it, and because the caller
  * may give a gradient to which this pass adds. */
-static ls__storage *copy_of(const ls__autograd_pass *pass, const ls__record *dy)
+static ls__storage *copy_of(const ls__record *dy)
 {
+    ls__pool *on = dy->storage->pool;
     const size_t element = ls_dtype_size((ls_dtype)dy->dtype);
-    ls__storage *copy = ls__storage_new(pass->tensors, (size_t)dy->numel * element);
+    ls__storage *copy = ls__storage_new(on, (size_t)dy->numel * element);
     if (copy != NULL && dy->numel > 0) {
-        pass->tensors->kernels->gather(copy->data, ls__record_data(dy), ls__record_strided(dy),
-                                       dy->ndim, dy->dim, element, NULL);
+        on->k->gather(copy->data, ls__record_data(dy), ls__record_strided(dy), dy->ndim, dy->dim,
+                      element, on->stream);
     }
     return copy;
 }
 
-/* The gradient of a loss with respect to itself. */
-static ls__storage *weight_of(const ls__autograd_pass *pass, const ls__tensor_node *to)
+/* The weight in the type of a root. */
+static ls__storage *weight_as(const ls__autograd_root *root, double value, ls_dtype dtype)
 {
-    ls__storage *one = ls__storage_new(pass->tensors, sizeof(float));
-    const float weight = (float)pass->weight;
-    if (one != NULL && to->dtype == LS_FLOAT32) {
-        *(float *)one->data = weight;
-    } else if (one != NULL) {
-        ls__cast_gradient(pass->tensors->kernels, one->data, LS_BFLOAT16, &weight, 1, 0.0f);
+    ls__pool *on = root->on;
+    ls__storage *weight = ls__storage_new(on, sizeof(float)), *half = NULL;
+    if (weight == NULL) {
+        return NULL;
     }
-    return one;
+    on->k->fill(weight->data, 1, (float)value, on->stream);
+    if (dtype == LS_FLOAT32) {
+        return weight;
+    }
+    half = ls__storage_new(on, ls_dtype_size(dtype));
+    if (half != NULL) {
+        ls__cast_gradient(on, half->data, dtype, weight->data, 1, 0.0f);
+    }
+    ls__storage_unref(weight);
+    return half;
+}
+
+/* The gradient of a loss with respect to itself. The pass holds a weight of 1, so nothing adds to
+ * that memory or writes over it, and rules see it for what it is without reading it. */
+static ls__storage *weight_of(ls__autograd_pass *pass, const ls__autograd_root *root)
+{
+    const ls_dtype dtype = (ls_dtype)root->edge.to->dtype;
+    if (dtype != LS_FLOAT32 || pass->weight != 1.0 ||
+        (pass->one != NULL && pass->one->pool != root->on)) {
+        return weight_as(root, pass->weight, dtype);
+    }
+    pass->one = pass->one != NULL ? pass->one : weight_as(root, 1.0, LS_FLOAT32);
+    return pass->one != NULL ? ls__storage_ref(pass->one) : NULL;
 }
 
 /* All are read before the first is added: a given gradient may be one to which another is added.
@@ -181,7 +202,7 @@ ls_status ls__roots_seed(ls__autograd_pass *pass)
 {
     for (int i = 0; i < pass->roots && pass->weight != 0.0; i++) {
         ls__autograd_root *root = &pass->root[i];
-        root->grad = root->dy != NULL ? copy_of(pass, root->dy) : weight_of(pass, root->edge.to);
+        root->grad = root->dy != NULL ? copy_of(root->dy) : weight_of(pass, root);
         if (root->grad == NULL) {
             return ls__self.status;
         }

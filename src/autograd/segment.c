@@ -29,7 +29,7 @@ ls__storage *ls__segment_new(ls__tensors *tensors, const ls__segment_callee *f, 
     const size_t inputs = (size_t)input_count * sizeof(ls__segment_argument);
     const size_t bytes =
         sizeof(ls__segment) + inputs + (size_t)output_count * sizeof(ls__segment_outcome);
-    ls__storage *storage = ls__storage_new(tensors, bytes);
+    ls__storage *storage = ls__storage_new(&tensors->host, bytes);
     if (storage == NULL) {
         return NULL;
     }

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/nonfinite.h"
 #include "base/options.h"
 #include "comm/api/control.h"
 #include "ddp/wrapper.h"
@@ -175,7 +174,8 @@ static ls_status check_finite(const ls__ddp *d)
     for (int i = 0; i < d->param_count; i++) {
         ls_tensor *value = d->params[i].value;
         const int64_t count = ls_numel(value);
-        const int64_t at = ls__nonfinite_find(ls_data(value), ls_dtype_of(value), 0, count);
+        int64_t at = -1;
+        LS_TRY(ls__tensor_nonfinite(value, &at));
         if (at >= 0) {
             return ls__fail(
                 LS_ERR_INVALID,

@@ -93,11 +93,7 @@ ls_status ls__buffers_note(ls__buffers *b)
     char *at = b->flat;
     LS_ASSERT(b->work == NULL);
     for (int i = 0; i < b->count; i++) {
-        const void *data = ls_data(b->list[i]);
-        if (data == NULL) {
-            return ls__self.status;
-        }
-        memcpy(at, data, bytes_of(b->list[i]));
+        LS_TRY(ls_copy_out(b->list[i], at, bytes_of(b->list[i])));
         at += rounded(bytes_of(b->list[i]));
     }
     return LS_OK;
@@ -109,13 +105,12 @@ ls_status ls__buffers_take_back(ls__buffers *b)
     const char *at = b->flat;
     for (int i = 0; i < b->count; i++) {
         const size_t bytes = bytes_of(b->list[i]);
-        void *data = ls_data(b->list[i]);
-        if (data == NULL) {
-            return ls__self.status;
-        }
-        if (memcmp(data, at, bytes) != 0) {
-            memcpy(data, at, bytes);
-            ls__tensor_changed(b->list[i]);
+        ls__host_view view;
+        LS_TRY(ls__host_view_of(b->list[i], &view));
+        const bool differs = memcmp(view.data, at, bytes) != 0;
+        ls__host_view_close(&view, false);
+        if (differs) {
+            LS_TRY(ls_copy_in(b->list[i], at, bytes));
         }
         at += rounded(bytes);
     }

@@ -155,9 +155,11 @@ static void hash_params(ls__ddp *d)
         return;
     }
     for (int i = 0; i < d->param_count; i++) {
-        const ls_tensor *value = d->params[i].value;
-        d->hashes[i] = ls__hash_bytes(0, ls_data(d->params[i].value),
-                                      (size_t)ls_numel(value) * ls_dtype_size(ls_dtype_of(value)));
+        ls__host_view view;
+        if (ls__host_view_of(d->params[i].value, &view) == LS_OK) {
+            d->hashes[i] = ls__hash_bytes(0, view.data, view.bytes);
+            ls__host_view_close(&view, false);
+        }
     }
     ls__reducer_show_hashes(d->reducer, d->hashes);
 }
@@ -206,9 +208,18 @@ ls_status ls__ddp_begin(ls__ddp *d, const ls_reducer_begin_options *options)
 }
 
 /* Runs before anything is computed. */
+/* Kernels write gradients, parameters and buffers that the reducer reads and writes on the host. */
+static void wait_for_device(const ls__ddp *d)
+{
+    if (d->param_count > 0) {
+        ls__tensor_wait(d->params[0].value);
+    }
+}
+
 static ls_status on_begin(ls__observer *self, const ls__backward_info *info)
 {
     ls__ddp *d = ddp_of_observer(self);
+    wait_for_device(d);
     const bool local = d->shards ? !ls__shards_last(d->reducer) : !d->sync;
     return ls__ddp_begin(d, LS_OPTIONS(ls_reducer_begin_options, .local = local, .used = info->used,
                                        .weighted = info->weighted, .weight = info->weight));
@@ -218,6 +229,7 @@ static ls_status on_begin(ls__observer *self, const ls__backward_info *info)
 static ls_status on_ready(ls__observer *self, int index)
 {
     const ls__ddp *d = ddp_of_observer(self);
+    ls__tensor_wait(d->params[index].value); /* the reducer takes no stream yet */
     LS_TRY(ls_reducer_ready(d->reducer, index, NULL));
     return ls__reducer_poll(d->reducer);
 }
@@ -264,6 +276,7 @@ ls_status ls__ddp_end(ls__ddp *d)
 
 static ls_status on_end(ls__observer *self)
 {
+    wait_for_device(ddp_of_observer(self));
     return ls__ddp_end(ddp_of_observer(self));
 }
 

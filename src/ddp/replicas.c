@@ -12,6 +12,7 @@
 #include "base/runtime.h"
 #include "base/size.h"
 #include "comm/backend/plugin_group.h"
+#include "kernel/reduce/reduce.h"
 #include "reduce/reducer.h"
 
 /* ---- rank 0's state on all ranks ------------------------------------------------------------- */
@@ -61,10 +62,10 @@ static ls_status meet(broadcaster *b, const char *name, void *data, size_t bytes
         b->hash = ls__hash_bytes(b->hash, &bytes, sizeof bytes);
     }
     if (bytes > 0 && b->pass == PACK && ls_group_rank(to->group) == 0) {
-        memcpy(to->memory + at, data, bytes);
+        ls__elements_copy(to->memory + at, data, bytes);
     }
     if (bytes > 0 && b->pass == UNPACK && ls_group_rank(to->group) > 0) {
-        memcpy(data, to->memory + at, bytes);
+        ls__elements_copy(data, to->memory + at, bytes);
     }
     return LS_OK;
 }

@@ -21,6 +21,11 @@ typedef struct ls__real { /* numbers of one of two types */
     bool half;            /* bfloat16, else float32 */
 } ls__real;
 
+typedef struct ls__factor { /* (float)(times * *at / over), of a number that a kernel has written */
+    const float *at;
+    double times, over;
+} ls__factor;
+
 /* Plans, made once for each shape of a convolution or product and kept; a table per runtime, for
  * any number of threads. NULL without memory. Ends before `env` does. */
 typedef struct ls__plans ls__plans;
@@ -276,6 +281,15 @@ typedef struct ls__pick { /* elements along one dimension, chosen by an index of
     ls__strided from_strides, to_strides;
 } ls__pick;
 
+typedef struct ls__index_check { /* before a kernel follows indices */
+    int64_t *first;              /* out: the number of the first outside [0,n), and its value; -1 */
+    const void *index;           /* index_bytes 4 or 8 (signed) */
+    size_t index_bytes;
+    int64_t count, n;
+    bool may_ignore; /* `ignore` is allowed, too */
+    int64_t ignore;
+} ls__index_check;
+
 typedef struct ls__rotary { /* x and y [B,H,T,D]; see ref/rotary.c */
     int64_t batch, heads, time, dim;
     const float *x;
@@ -292,6 +306,7 @@ typedef struct ls__rotary { /* x and y [B,H,T,D]; see ref/rotary.c */
 #define LS__HALF_LOGITS_MAX 65536 /* a row is widened on the stack: 256 KiB */
 
 typedef struct ls__cross_entropy { /* of logits [rows,n] against class indices */
+    float *loss;                   /* out: the mean over the rows that count; NaN for none */
     float *dlogits;                /* NULL: not wanted; may be logits */
     const float *logits;
     const void *target; /* index_bytes 4 or 8; in [0,n) or `ignore` */
@@ -347,9 +362,12 @@ typedef struct ls__kernels {
     /* out[rows] = sum over n of x[rows,n] */
     void (*sum_cols)(float *out, const float *x, int64_t rows, int64_t n, float beta,
                      ls_stream *stream);
-    double (*sum)(const float *x, int64_t count); /* float64 accumulation, fixed order */
-    double (*sum_squares)(const float *x, int64_t count);
-    double (*sum_squares_bf16)(const ls__bfloat16 *x, int64_t count);
+    /* *out = the sum of x / divisor; float64 accumulation in fixed order, rounded once */
+    void (*sum)(float *out, const float *x, int64_t count, double divisor, ls_stream *stream);
+    /* *out = the mean of x^2, likewise */
+    void (*mean_squares)(float *out, const float *x, int64_t count, ls_stream *stream);
+    void (*sum_squares)(double *out, const float *x, int64_t count, ls_stream *stream);
+    void (*sum_squares_bf16)(double *out, const ls__bfloat16 *x, int64_t count, ls_stream *stream);
 
     /* out = op(a), same layout, out may be a */
     void (*unary)(ls__unary op, float *out, const float *a, int64_t count, ls_stream *stream);
@@ -378,6 +396,19 @@ typedef struct ls__kernels {
                   ls_stream *stream);
     void (*add_scalar)(float *out, const float *a, int64_t count, float value, ls_stream *stream);
     void (*fill)(float *out, int64_t count, float value, ls_stream *stream);
+    /* the same with a number in memory, which may be written after the call */
+    void (*axpby_by)(float *out, const float *a, int64_t count, ls__factor alpha, float beta,
+                     ls_stream *stream);
+    void (*axpby_bf16_by)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, ls__factor alpha,
+                          float beta, ls_stream *stream);
+    void (*fill_by)(float *out, int64_t count, ls__factor value, ls_stream *stream);
+    /* Elements of any type, which do not overlap; all bits clear. */
+    void (*copy)(void *out, const void *in, size_t bytes, ls_stream *stream);
+    void (*zero)(void *out, size_t bytes, ls_stream *stream);
+    /* *first = the first element of x in [from,to) that is not finite; -1: all are */
+    void (*nonfinite)(int64_t *first, const void *x, ls_dtype dtype, int64_t from, int64_t to,
+                      ls_stream *stream);
+    void (*outside)(const ls__index_check *check, ls_stream *stream);
     /* strided gather/scatter of elements of `bytes` 1, 2, 4, 8: contiguous out <- strided in, and
      * back (when beta is 1 accumulate: float32, or bfloat16 where bytes is 2) */
     void (*gather)(void *out, const void *in, ls__strided in_strides, int ndim,
@@ -491,16 +522,18 @@ typedef struct ls__kernels {
                                ls_stream *stream);
     void (*rotary)(const ls__rotary *args, ls_stream *stream);
     size_t (*rotary_workspace)(const ls__rotary *args);
-    /* mean nll of the rows that count: returns it (NaN where none does); dlogits = (softmax -
-     * target)/their number where not NULL. Targets are validated already */
-    double (*cross_entropy)(const ls__cross_entropy *args, ls_stream *stream);
+    /* mean nll of the rows that count; dlogits = (softmax - target)/their number where not NULL.
+     * Targets are validated already */
+    void (*cross_entropy)(const ls__cross_entropy *args, ls_stream *stream);
     /* the same of bfloat16; those of args are not read. args->n <= LS__HALF_LOGITS_MAX */
-    double (*cross_entropy_bf16)(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
-                                 const ls__cross_entropy *args, ls_stream *stream);
+    void (*cross_entropy_bf16)(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
+                               const ls__cross_entropy *args, ls_stream *stream);
     /* mean of -x[i,target_i]; args as above, with logits x log-probabilities, no smoothing */
-    double (*nll)(const ls__cross_entropy *args, ls_stream *stream);
-    /* mean of log(1 + exp(x)) - x y; dx = (sigmoid(x) - y)/count where not NULL, may be x */
-    double (*bce)(float *dx, const float *x, const float *y, int64_t count, ls_stream *stream);
+    void (*nll)(const ls__cross_entropy *args, ls_stream *stream);
+    /* *loss = mean of log(1 + exp(x)) - x y; dx = (sigmoid(x) - y)/count where not NULL; it may be
+     * x */
+    void (*bce)(float *loss, float *dx, const float *x, const float *y, int64_t count,
+                ls_stream *stream);
     /* out[i] = (keep(i) ? a[i]/(1-p) : 0) + beta out[i], out may be a. With e = first+i, element i
      * is kept when its 32-bit word w (word e%4 of Philox block e/4) satisfies w >= p*2^32; block b
      * has counter (b low, b high, stream low, stream high) and key (seed low, seed high) */

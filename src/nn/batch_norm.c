@@ -8,9 +8,10 @@
 static ls_tensor *batch_norm_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W], same */
 {
     ls__batch_norm_layer *self = (ls__batch_norm_layer *)m;
-    int64_t *batches = m->training && !ls_recomputing() ? ls_data(self->batches) : NULL;
-    if (batches != NULL) {
-        ++*batches;
+    ls__host_view batches;
+    if (m->training && !ls_recomputing() && ls__host_view_of(self->batches, &batches) == LS_OK) {
+        ++*(int64_t *)batches.data;
+        ls__host_view_close(&batches, true);
         ls__tensor_changed(self->batches);
     }
     const uint64_t begun = self->sync != NULL ? self->sync->begun : 0;

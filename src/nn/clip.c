@@ -21,15 +21,17 @@
 #define NORM_EPS 1e-6 /* PyTorch's */
 
 typedef struct clipping {
-    const ls__kernels *kernels;
     const ls__module_item *items;
     int count;
+    double *squares; /* [count]: of each gradient, summed; 0 where it is absent */
+    size_t bytes;    /* of squares */
     ls_clip_grad_norm_options options;
 } clipping;
 
 typedef struct gradient {
     ls__real at; /* .at is NULL for a buffer, and for a parameter whose gradient is absent */
     int64_t count;
+    ls__pool *on;
 } gradient;
 
 static gradient gradient_of(const ls__module_item *item)
@@ -39,17 +41,54 @@ static gradient gradient_of(const ls__module_item *item)
     if (grad == NULL) {
         return (gradient){0};
     }
-    return (gradient){{ls_data(grad), ls_dtype_of(grad) == LS_BFLOAT16}, ls_numel(grad)};
+    gradient g = {.count = ls_numel(grad)};
+    g.at = (ls__real){ls__tensor_elements(grad, &g.on), ls_dtype_of(grad) == LS_BFLOAT16};
+    return g;
 }
 
-static double squares_of(const clipping *c, const ls__module_item *item)
+/* All kernels are started before the first result is read. */
+static ls_status start_squares(const clipping *c, ls__pool *on, ls__storage *sums)
 {
-    const gradient g = gradient_of(item);
-    if (g.at.at == NULL) {
-        return 0.0;
+    on->k->zero(sums->data, c->bytes, on->stream);
+    for (int i = 0; i < c->count; i++) {
+        const gradient g = gradient_of(&c->items[i]);
+        double *out = (double *)sums->data + i;
+        if (g.at.at == NULL) {
+            continue;
+        }
+        if (g.on != on) {
+            return ls__fail(LS_ERR_UNSUPPORTED,
+                            "clip_grad_norm: %.200s is on device \"%s\", and a parameter before it "
+                            "on device \"%s\"; keep a module on one device",
+                            c->items[i].name, g.on->device->name, on->device->name);
+        }
+        if (g.at.half) {
+            on->k->sum_squares_bf16(out, g.at.at, g.count, on->stream);
+        } else {
+            on->k->sum_squares(out, g.at.at, g.count, on->stream);
+        }
     }
-    return g.at.half ? c->kernels->sum_squares_bf16(g.at.at, g.count)
-                     : c->kernels->sum_squares(g.at.at, g.count);
+    return LS_OK;
+}
+
+/* Fills c->squares. */
+static ls_status find_squares(clipping *c)
+{
+    ls__pool *on = NULL;
+    for (int i = 0; on == NULL && i < c->count; i++) {
+        on = gradient_of(&c->items[i]).on;
+    }
+    if (on == NULL) {
+        return LS_OK;
+    }
+    ls__storage *sums = ls__storage_new(on, c->bytes);
+    if (sums == NULL) {
+        return ls__self.status;
+    }
+    const ls_status status = start_squares(c, on, sums);
+    ls__device_read(on->device, c->squares, sums->data, c->bytes);
+    ls__storage_unref(sums);
+    return status;
 }
 
 /* Whether the squares of a parameter enter the group's sum on another rank. */
@@ -65,7 +104,7 @@ static ls_status add_squares(const clipping *c, double *out)
 {
     double squares = 0.0;
     for (int i = 0; i < c->count; i++) {
-        squares += counts_elsewhere(c, &c->items[i]) ? 0.0 : squares_of(c, &c->items[i]);
+        squares += counts_elsewhere(c, &c->items[i]) ? 0.0 : c->squares[i];
     }
     *out = squares;
     return c->options.group == NULL
@@ -94,7 +133,7 @@ static ls_status fail_norm(const clipping *c, double norm)
     int odd = 0;
     int64_t rank = -1;
     for (int i = 0; i < c->count; i++) {
-        if (!isfinite(squares_of(c, &c->items[i]))) {
+        if (!isfinite(c->squares[i])) {
             first = first != NULL ? first : c->items[i].name;
             odd++;
         }
@@ -121,9 +160,9 @@ static void scale(const clipping *c, float factor)
     for (int i = 0; i < c->count; i++) {
         const gradient g = gradient_of(&c->items[i]);
         if (g.at.at != NULL && g.at.half) {
-            c->kernels->axpby_bf16(g.at.at, g.at.at, g.count, factor, 0.0f, NULL);
+            g.on->k->axpby_bf16(g.at.at, g.at.at, g.count, factor, 0.0f, g.on->stream);
         } else if (g.at.at != NULL) {
-            c->kernels->axpby(g.at.at, g.at.at, g.count, factor, 0.0f, NULL);
+            g.on->k->axpby(g.at.at, g.at.at, g.count, factor, 0.0f, g.on->stream);
         }
     }
 }
@@ -144,33 +183,51 @@ static ls_status check(double max_norm, const ls_clip_grad_norm_options *options
     return LS_OK;
 }
 
-/* A norm that is not finite changes nothing, so that the caller may skip the step. */
-ls_status ls_clip_grad_norm(ls_module *module, double max_norm,
-                            const ls_clip_grad_norm_options *options, double *norm)
+/* With c->squares found. A norm that is not finite changes nothing, so that the caller may skip the
+ * step. */
+static ls_status clip(const clipping *c, double max_norm, double *norm)
 {
-    LS__OPTIONS(ls_clip_grad_norm_options, given, options);
-    const ls__tensors *tensors = ls__tensors_get("clip_grad_norm");
-    if (tensors == NULL) {
-        return ls__self.status;
-    }
-    LS_TRY(check(max_norm, &given));
-    clipping c = {.kernels = tensors->kernels, .options = given};
-    c.items = ls__module_items(module, &c.count);
-    if (c.items == NULL) {
-        return ls__self.status;
-    }
     double squares;
-    LS_TRY(add_squares(&c, &squares));
+    LS_TRY(add_squares(c, &squares));
     const double total = sqrt(squares);
     if (norm != NULL) {
         *norm = total;
     }
     if (!isfinite(total)) {
-        return fail_norm(&c, total);
+        return fail_norm(c, total);
     }
     const double factor = max_norm / (total + NORM_EPS);
     if (factor < 1.0) {
-        scale(&c, (float)factor);
+        scale(c, (float)factor);
     }
     return LS_OK;
+}
+
+ls_status ls_clip_grad_norm(ls_module *module, double max_norm,
+                            const ls_clip_grad_norm_options *options, double *norm)
+{
+    LS__OPTIONS(ls_clip_grad_norm_options, given, options);
+    ls__tensors *tensors = ls__tensors_get("clip_grad_norm");
+    if (tensors == NULL) {
+        return ls__self.status;
+    }
+    LS_TRY(check(max_norm, &given));
+    clipping c = {.options = given};
+    c.items = ls__module_items(module, &c.count);
+    if (c.items == NULL) {
+        return ls__self.status;
+    }
+    c.bytes = (size_t)c.count * sizeof *c.squares;
+    ls__storage *squares = ls__storage_new(&tensors->host, c.bytes);
+    if (squares == NULL) {
+        return ls__self.status;
+    }
+    c.squares = squares->data;
+    tensors->host.k->zero(c.squares, c.bytes, NULL);
+    ls_status status = find_squares(&c);
+    if (status == LS_OK) {
+        status = clip(&c, max_norm, norm);
+    }
+    ls__storage_unref(squares);
+    return status;
 }

@@ -3,6 +3,7 @@
  * against an adversary. Four lanes, because one would wait for its own multiplication.
  */
 #include "nn/module.h"
+#include "tensor/tensor.h"
 
 #include <string.h>
 
@@ -66,7 +67,12 @@ uint64_t ls_module_hash(ls_module *module)
         ls_tensor *value = items[i].value;
         size_t bytes = (size_t)ls_numel(value) * ls_dtype_size(ls_dtype_of(value));
         hash = ls__hash_bytes(hash, items[i].name, strlen(items[i].name));
-        hash = ls__hash_bytes(hash, ls_data(value), bytes);
+        ls__host_view view;
+        if (ls__host_view_of(value, &view) < 0) {
+            return 0;
+        }
+        hash = ls__hash_bytes(hash, view.data, bytes);
+        ls__host_view_close(&view, false);
     }
     return hash;
 }

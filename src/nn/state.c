@@ -36,8 +36,11 @@ static ls_status visit_tensor(const char *prefix, const ls__module_item *item,
     }
     ls_state_tensor seen = {.dtype = ls_dtype_of(item->value)};
     LS_TRY(ls__fill_box(item->value, &seen));
-    seen.data = ls_data(item->value);
+    ls__host_view view;
+    LS_TRY(ls__host_view_of(item->value, &view));
+    seen.data = view.data;
     ls_status status = ls__visit_tensor(visitor, name, &seen);
+    ls__host_view_close(&view, true);
     ls__tensor_changed(item->value); /* a loading visitor may have written it */
     return status;
 }

@@ -32,7 +32,8 @@ static void exchange_fini(ls__storage *storage)
 static ls__norm_sync *exchange_new(ls_group *group)
 {
     ls__tensors *tensors = ls__tensors_get("sync_batch_norm_convert");
-    ls__storage *storage = tensors != NULL ? ls__storage_new(tensors, sizeof(exchange)) : NULL;
+    ls__storage *storage =
+        tensors != NULL ? ls__storage_new(&tensors->host, sizeof(exchange)) : NULL;
     if (storage == NULL) {
         (void)ls_group_abort(group, ls_error_message()); /* the others would wait */
         return NULL;

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "optim/optim.h"
+#include "tensor/tensor.h"
 
 enum { HYPER_LR, HYPER_BETA1, HYPER_BETA2, HYPER_EPS, HYPER_DECAY, HYPER_COUNT };
 
@@ -21,7 +22,7 @@ static void update(const ls_optim *o, const ls__step_part *parts, int64_t count,
                                  .beta2 = o->hyper[HYPER_BETA2],
                                  .eps = o->hyper[HYPER_EPS],
                                  .decoupled = decoupled};
-    o->kernels->adamw(&args, NULL);
+    o->on->k->adamw(&args, o->on->stream);
 }
 
 /* The two entries of the classes below. */

@@ -136,7 +136,7 @@ void ls_optim_free(ls_optim *o)
     }
     ls__runtime_leave(&o->guest);
     if (o->memory != NULL) {
-        o->env->release(o->env, o->memory, o->memory_bytes);
+        o->memory_of->release(o->memory_of, o->memory, o->memory_bytes);
     }
     free(o->groups);
     free(o->parts);

@@ -52,7 +52,7 @@ struct ls_optim {
     const ls__env *env;
     uint64_t exchanges;     /* of the thread, at the last step */
     ls__observer *observer; /* of its first parameter that has one; during a step */
-    const ls__kernels *kernels;
+    struct ls__pool *on;    /* the parameters' device; found at each step */
     double hyper[LS__OPTIM_HYPER_MAX];
     int state_count; /* of the class' state tensors, how many this one keeps */
     ls__optim_param *params;
@@ -66,9 +66,10 @@ struct ls_optim {
     /* For the comparison of the ranks, see base/config.h; "": none yet. */
     char lr_name[LS__CONFIG_NAME], steps_name[LS__CONFIG_NAME];
     int64_t steps_shown;
-    bool staged;       /* its parameters are a stage's */
-    int64_t steps_max; /* of its parameters: how far training has come */
-    void *memory;      /* of all state; NULL until the first step */
+    bool staged;              /* its parameters are a stage's */
+    int64_t steps_max;        /* of its parameters: how far training has come */
+    void *memory;             /* of all state, on that device; NULL until the first step */
+    const ls__env *memory_of; /* which gave it */
     size_t memory_bytes;
 };
 
@@ -87,7 +88,7 @@ ls_status ls__optim_missing(const char *call);
 double ls__optim_lr_of(const ls_optim *o, const ls__optim_param *param);
 double ls__optim_decay_of(const ls_optim *o, const ls__optim_param *param);
 
-/* state.c: does nothing after the first call. */
+/* state.c: sets optim->on; does nothing else after the first call. */
 ls_status ls__optim_allocate_state(ls_optim *o);
 
 /* step.c: shows the learning rate to the comparison of the ranks' settings, of an optimizer whose

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "optim/optim.h"
+#include "tensor/tensor.h"
 
 enum { HYPER_LR, HYPER_MOMENTUM, HYPER_DAMPENING, HYPER_DECAY, HYPER_NESTEROV, HYPER_COUNT };
 
@@ -20,7 +21,7 @@ static void sgd_update(const ls_optim *o, const ls__step_part *parts, int64_t co
                                .momentum = o->hyper[HYPER_MOMENTUM],
                                .dampening = o->hyper[HYPER_DAMPENING],
                                .nesterov = o->hyper[HYPER_NESTEROV] != 0.0};
-    o->kernels->sgd(&args, NULL);
+    o->on->k->sgd(&args, o->on->stream);
 }
 
 static const ls__optim_class sgd_class = {

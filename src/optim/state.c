@@ -53,7 +53,8 @@ static ls_status place_state(ls_optim *o, uint8_t *at)
         return ls__fail(LS_ERR_MEMORY, "%s: no memory to lay its state out", o->cls->name);
     }
     for (int i = 0; i < o->count; i++) {
-        order[i] = (placed){ls_data(o->params[i].value), &o->params[i]};
+        ls__pool *on = NULL;
+        order[i] = (placed){ls__tensor_elements(o->params[i].value, &on), &o->params[i]};
     }
     qsort(order, (size_t)o->count, sizeof *order, by_address);
     for (int s = 0; s <= o->state_count; s++) {
@@ -81,36 +82,57 @@ static size_t total_bytes(const ls_optim *o)
     return total;
 }
 
+/* Where the first parameter lies. If it was freed, the step will say so. */
+static ls_status find_device(ls_optim *o)
+{
+    ls__tensors *tensors = ls__tensors_get("optimizer");
+    if (tensors == NULL) {
+        return ls__self.status;
+    }
+    if (o->count == 0 || ls__tensor_elements(o->params[0].value, &o->on) == NULL) {
+        o->on = &tensors->host;
+    }
+    return LS_OK;
+}
+
 /* Zeros are the initial state of every class; a master copy of zeros becomes its parameter. */
 ls_status ls__optim_allocate_state(ls_optim *o)
 {
-    const ls__env *env = o->env;
+    LS_TRY(find_device(o));
     const size_t total = total_bytes(o);
     if (o->memory != NULL || total == 0) {
         return LS_OK;
     }
+    /* The optimizer may outlive the runtime, and with it the table that counts its allocations. */
+    const ls__env *env = o->on->device->host ? o->env : o->on->device->memory;
     uint8_t *at = env->allocate(env, total);
     if (at == NULL) {
         return ls__fail(LS_ERR_MEMORY, "%s: no memory for %zu bytes of state", o->cls->name, total);
     }
     o->memory = at;
+    o->memory_of = env;
     o->memory_bytes = total;
-    memset(at, 0, total);
+    o->on->k->zero(at, total, o->on->stream);
     return place_state(o, at);
 }
 
 /* ---- the visitor ---------------------------------------------------------------------------- */
 
 /* Names are PyTorch's: "exp_avg.layers.0.weight" below the prefix. */
-static ls_status visit_tensor(const ls__optim_param *param, const char *kind, float *data,
-                              const char *prefix, const ls_state_visitor *visitor)
+static ls_status visit_tensor(const ls_optim *o, const ls__optim_param *param, const char *kind,
+                              float *data, const char *prefix, const ls_state_visitor *visitor)
 {
     char part[STATE_NAME_MAX], name[STATE_NAME_MAX];
     LS_TRY(ls__state_name(part, sizeof part, kind, param->name));
     LS_TRY(ls__state_name(name, sizeof name, prefix, part));
-    ls_state_tensor seen = {.dtype = LS_FLOAT32, .data = data};
+    ls_state_tensor seen = {.dtype = LS_FLOAT32};
     LS_TRY(ls__fill_box(param->value, &seen));
-    return ls__visit_tensor(visitor, name, &seen);
+    ls__host_view view;
+    LS_TRY(ls__host_view_open(o->on, data, (size_t)param->count * sizeof *data, &view));
+    seen.data = view.data;
+    const ls_status status = ls__visit_tensor(visitor, name, &seen);
+    ls__host_view_close(&view, true);
+    return status;
 }
 
 /* The parameter's own step count, its state, and the master copy of a bfloat16 parameter. */
@@ -122,9 +144,9 @@ static ls_status visit_param(const ls_optim *o, ls__optim_param *param, const ch
     LS_TRY(ls__state_name(name, sizeof name, prefix, part));
     LS_TRY(ls__visit_int64(visitor, name, &param->steps));
     for (int s = 0; s < o->state_count; s++) {
-        LS_TRY(visit_tensor(param, o->cls->state_name[s], param->state[s], prefix, visitor));
+        LS_TRY(visit_tensor(o, param, o->cls->state_name[s], param->state[s], prefix, visitor));
     }
-    return param->half ? visit_tensor(param, "master", param->master, prefix, visitor) : LS_OK;
+    return param->half ? visit_tensor(o, param, "master", param->master, prefix, visitor) : LS_OK;
 }
 
 /* "group.1.lr_scale", "group.1.weight_decay". Optional: checkpoints of versions without groups. */

@@ -166,7 +166,17 @@ static ls_status find_operands(const ls_optim *o, const ls__optim_param *param, 
     if (grad == NULL) {
         return LS_OK;
     }
-    *out = (operands){true, ls_data(param->value), {ls_data(grad), param->half}};
+    ls__pool *on = o->on, *of_grad = o->on;
+    *out = (operands){true,
+                      ls__tensor_elements(param->value, &on),
+                      {ls__tensor_elements(grad, &of_grad), param->half}};
+    if (on != o->on) {
+        return ls__fail(
+            LS_ERR_UNSUPPORTED,
+            "%s step: %s is on device \"%s\", and the first parameter on device \"%s\"; "
+            "keep a module on one device",
+            o->cls->name, param->name, on->device->name, o->on->device->name);
+    }
     LS_ASSERT((ls_dtype_of(grad) == LS_BFLOAT16) == param->half); /* as autograd makes them */
     if ((out->value == NULL || out->grad.at == NULL) && param->count > 0) {
         return ls__fail_within(ls__self.status, "%s step: %s", o->cls->name, param->name);
@@ -240,13 +250,11 @@ static const ls__tensors *find_tensors(const ls_optim *o)
 
 ls_status ls__optim_begin(ls_optim *o)
 {
-    const ls__tensors *tensors = find_tensors(o);
-    if (tensors == NULL) {
+    if (find_tensors(o) == NULL) {
         return ls__self.status;
     }
     LS_TRY(ls__optim_check(o->cls->name, "lr", o->hyper[0], 0.0, INFINITY)); /* set_lr takes any */
     LS_TRY(ls__optim_allocate_state(o));
-    o->kernels = tensors->kernels;
     o->round++;
     return LS_OK;
 }

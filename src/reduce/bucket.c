@@ -14,8 +14,6 @@
  * ls_reducer_ready and ls_reducer_zero. */
 #include "reduce/bucket.h"
 
-#include <string.h>
-
 #include "base/assert.h"
 #include "kernel/reduce/reduce.h"
 #include "reduce/plan.h"
@@ -41,9 +39,10 @@ static ls_status set_aside(ls_reducer *r, int index)
         }
     }
     void *grad = ls__reducer_grad(r, index);
-    memcpy(region->carry + param->offset, grad, param->bytes);
-    memset(grad, 0, param->bytes);
-    memset(region->memory + param->offset, 0, param->bytes); /* where `grad` is the caller's */
+    ls__elements_copy(region->carry + param->offset, grad, param->bytes);
+    ls__elements_zero(grad, param->bytes);
+    ls__elements_zero(region->memory + param->offset,
+                      param->bytes); /* where `grad` is the caller's */
     param->carried = true;
     return LS_OK;
 }
@@ -101,9 +100,9 @@ void ls__bucket_fill(ls_reducer *r, ls__reduce_bucket *bucket)
         const ls__reduce_param *param = &r->params[r->plan.order[bucket->first + i]];
         char *place = memory + param->offset;
         if (!param->local) {
-            memset(place, 0, param->bytes);
+            ls__elements_zero(place, param->bytes);
         } else if (param->user != NULL) {
-            memcpy(place, param->user, param->bytes);
+            ls__elements_copy(place, param->user, param->bytes);
         } else {
             ls__shards_add(r, r->plan.order[bucket->first + i], place);
         }
@@ -146,7 +145,7 @@ void ls__bucket_settle(ls_reducer *r, const ls__reduce_bucket *bucket)
                             LS_SUM);
         }
         if (param->user != NULL && (param->used || param->carried)) {
-            memcpy(param->user, place, param->bytes);
+            ls__elements_copy(param->user, place, param->bytes);
         }
         param->present = param->present || param->used;
         param->carried = false;

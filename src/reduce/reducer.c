@@ -27,6 +27,7 @@
 #include "comm/core/cause.h"
 #include "comm/core/collective.h"
 #include "comm/core/flight.h"
+#include "kernel/reduce/reduce.h"
 #include "reduce/bucket.h"
 #include "reduce/config_check.h"
 #include "reduce/control.h"
@@ -581,7 +582,7 @@ ls_status ls_reducer_zero(ls_reducer *r)
                           : "the reducer is NULL; check what ls_reducer_new returned");
     }
     for (int i = 0; i < r->param_count && !r->overwrites; i++) {
-        memset(ls__reducer_grad(r, i), 0, r->params[i].bytes);
+        ls__elements_zero(ls__reducer_grad(r, i), r->params[i].bytes);
     }
     ls__buckets_forget(r);
     return LS_OK;

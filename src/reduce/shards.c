@@ -189,10 +189,10 @@ void ls__shards_keep(ls_reducer *r)
         ls__reduce_param *param = &r->params[i];
         void *grad = r->plan.regions[param->region].memory + param->offset;
         if (!param->present) {
-            memset(grad, 0, param->bytes);
+            ls__elements_zero(grad, param->bytes);
         }
         add_sums(r, i, grad, levels);
-        memcpy(sum_at(r, levels, i), grad, param->bytes);
+        ls__elements_copy(sum_at(r, levels, i), grad, param->bytes);
         s->held[i] = s->held[i] || param->present;
         param->present = false;
     }
@@ -222,7 +222,7 @@ void ls__shards_add(const ls_reducer *r, int param, void *grad)
     if (r->shards.of_rank > 0) {
         LS_ASSERT(ls__shards_last(r));
         if (!r->params[param].present) {
-            memset(grad, 0, r->params[param].bytes);
+            ls__elements_zero(grad, r->params[param].bytes);
         }
         add_sums(r, param, grad, r->shards.levels);
     }

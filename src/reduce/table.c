@@ -14,6 +14,7 @@
 #include "comm/backend/plugin_group.h"
 #include "comm/core/group.h"
 #include "comm/core/round_robin.h"
+#include "kernel/reduce/reduce.h"
 #include "reduce/reducer.h"
 
 #define LEAST_BYTES ((size_t)64 << 10) /* a smaller table is not worth a bucket of its own */
@@ -137,7 +138,7 @@ void ls__table_pack(const ls__reduce_table *table, const char *grad)
     char *to = table->packed;
     for (int64_t i = 0; i < table->rows.count; i++, grad += table->row_bytes) {
         if (table->taken[i]) {
-            memcpy(to, grad, table->row_bytes);
+            ls__elements_copy(to, grad, table->row_bytes);
             to += table->row_bytes;
         }
     }
@@ -148,7 +149,7 @@ void ls__table_unpack(const ls__reduce_table *table, char *grad)
     const char *from = table->packed;
     for (int64_t i = 0; i < table->rows.count; i++, grad += table->row_bytes) {
         if (table->taken[i]) {
-            memcpy(grad, from, table->row_bytes);
+            ls__elements_copy(grad, from, table->row_bytes);
             from += table->row_bytes;
         }
     }

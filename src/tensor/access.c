@@ -78,14 +78,9 @@ bool ls_is_contiguous(const ls_tensor *t)
     return record != NULL && ls__record_contiguous(record);
 }
 
-/* Only for tensors whose elements lie one after the other. NULL with the error set. */
-void *ls_data(ls_tensor *t)
+/* The elements of a sound tensor that lie one after the other; NULL with the error set. */
+static void *elements(const ls__record *record)
 {
-    ls__tensors *tensors;
-    const ls__record *record = look(t, "data", &tensors);
-    if (record == NULL) {
-        return NULL;
-    }
     if (!ls__record_contiguous(record)) {
         (void)ls__fail(LS_ERR_INVALID,
                        "data: the tensor %s is a view whose elements do not lie one after the "
@@ -95,6 +90,36 @@ void *ls_data(ls_tensor *t)
     }
     ls__fill_settle(record->storage);
     return ls__record_data(record);
+}
+
+void *ls__tensor_elements(ls_tensor *t, ls__pool **pool)
+{
+    ls__tensors *tensors;
+    const ls__record *record = look(t, "data", &tensors);
+    if (record == NULL) {
+        return NULL;
+    }
+    *pool = record->storage->pool;
+    return elements(record);
+}
+
+/* Only for tensors whose elements lie one after the other, in memory that the program may read.
+ * NULL with the error set. */
+void *ls_data(ls_tensor *t)
+{
+    ls__tensors *tensors;
+    const ls__record *record = look(t, "data", &tensors);
+    if (record == NULL) {
+        return NULL;
+    }
+    if (!record->storage->pool->device->host) {
+        (void)ls__fail(LS_ERR_INVALID,
+                       "data: the tensor %s is on device \"%s\", whose memory only kernels read; "
+                       "use ls_copy_out and ls_copy_in",
+                       ls__record_print(record).text, record->storage->pool->device->name);
+        return NULL;
+    }
+    return elements(record);
 }
 
 /* The value of a tensor of one element, of any type, as float64. A poisoned tensor's error
@@ -117,7 +142,10 @@ ls_status ls_item(ls_tensor *t, double *value)
                         ls__record_print(record).text, (long long)record->numel);
     }
     ls__fill_settle(record->storage);
-    *value = ls__convert_load(ls__record_data(record), (ls_dtype)record->dtype, 0);
+    uint64_t element = 0; /* of the widest type */
+    ls__device_read(record->storage->pool->device, &element, ls__record_data(record),
+                    ls_dtype_size((ls_dtype)record->dtype));
+    *value = ls__convert_load(&element, (ls_dtype)record->dtype, 0);
     return LS_OK;
 }
 
@@ -146,9 +174,10 @@ ls_status ls_copy_out(ls_tensor *t, void *out, size_t bytes)
     LS_TRY(check_bytes(record, out, bytes, "copy_out"));
     ls__fill_settle(record->storage);
     if (bytes > 0) {
-        tensors->kernels->gather(out, ls__record_data(record), ls__record_strided(record),
-                                 record->ndim, record->dim, ls_dtype_size((ls_dtype)record->dtype),
-                                 NULL);
+        const ls__pool *on = record->storage->pool;
+        on->k->gather(out, ls__record_data(record), ls__record_strided(record), record->ndim,
+                      record->dim, ls_dtype_size((ls_dtype)record->dtype), on->stream);
+        ls__device_wait(on->device);
     }
     return LS_OK;
 }
@@ -165,12 +194,81 @@ ls_status ls_copy_in(ls_tensor *t, const void *in, size_t bytes)
     LS_TRY(check_bytes(record, in, bytes, "copy_in"));
     ls__fill_cancel(record);
     if (bytes > 0) {
-        tensors->kernels->scatter(ls__record_data(record), ls__record_strided(record), in,
-                                  record->ndim, record->dim, ls_dtype_size((ls_dtype)record->dtype),
-                                  0.0f, NULL);
+        const ls__pool *on = record->storage->pool;
+        on->k->scatter(ls__record_data(record), ls__record_strided(record), in, record->ndim,
+                       record->dim, ls_dtype_size((ls_dtype)record->dtype), 0.0f, on->stream);
+        ls__device_wait(on->device); /* the caller may change `in` */
     }
     ls__tensor_changed(t);
     return LS_OK;
+}
+
+ls_status ls__tensor_zero(ls_tensor *t)
+{
+    ls__pool *on = NULL;
+    void *at = ls__tensor_elements(t, &on);
+    if (at == NULL) {
+        return ls__self.status;
+    }
+    on->k->zero(at, (size_t)ls_numel(t) * ls_dtype_size(ls_dtype_of(t)), on->stream);
+    ls__tensor_changed(t);
+    return LS_OK;
+}
+
+ls_status ls__tensor_nonfinite(ls_tensor *t, int64_t *first)
+{
+    ls__pool *on = NULL;
+    void *at = ls__tensor_elements(t, &on);
+    ls__storage *found = at != NULL ? ls__storage_new(on, sizeof *first) : NULL;
+    if (found == NULL) {
+        return ls__self.status;
+    }
+    on->k->nonfinite(found->data, at, ls_dtype_of(t), 0, ls_numel(t), on->stream);
+    ls__device_read(on->device, first, found->data, sizeof *first);
+    ls__storage_unref(found);
+    return LS_OK;
+}
+
+void ls__tensor_wait(const ls_tensor *t)
+{
+    ls__tensors *tensors;
+    const ls__record *record = look(t, "tensor_wait", &tensors);
+    if (record != NULL) {
+        ls__device_wait(record->storage->pool->device);
+    }
+}
+
+ls_status ls__host_view_open(ls__pool *on, void *elements, size_t bytes, ls__host_view *out)
+{
+    *out = (ls__host_view){.data = elements, .on = on, .elements = elements, .bytes = bytes};
+    if (on->device->host) {
+        return LS_OK;
+    }
+    out->copy = ls__storage_new(&on->tensors->host, bytes);
+    if (out->copy == NULL) {
+        return ls__self.status;
+    }
+    out->data = out->copy->data;
+    ls__device_read(on->device, out->data, elements, bytes);
+    return LS_OK;
+}
+
+ls_status ls__host_view_of(ls_tensor *t, ls__host_view *out)
+{
+    ls__pool *on = NULL;
+    void *at = ls__tensor_elements(t, &on);
+    return at != NULL ? ls__host_view_open(on, at,
+                                           (size_t)ls_numel(t) * ls_dtype_size(ls_dtype_of(t)), out)
+                      : ls__self.status;
+}
+
+void ls__host_view_close(ls__host_view *view, bool written)
+{
+    if (view->copy != NULL && written) {
+        ls__device_write(view->on->device, view->elements, view->data, view->bytes);
+    }
+    ls__storage_unref(view->copy);
+    view->copy = NULL;
 }
 
 /* A graph that saved these elements reports the change when it is walked. */

@@ -124,16 +124,6 @@ static size_t element_of(const ls__attention *a)
     return a->half ? sizeof(ls__bfloat16) : sizeof(float);
 }
 
-/* Clears elements of either type; for bfloat16 zero is all bits clear. */
-static void zero(const ls__kernels *k, const ls__attention *a, void *x, int64_t numel)
-{
-    if (a->half) {
-        memset(x, 0, (size_t)numel * sizeof(ls__bfloat16));
-    } else {
-        k->fill(x, numel, 0.0f, NULL);
-    }
-}
-
 /* Where operand i's gradient is written; scratch where no gradient is wanted. */
 static void *gradient_at(const attention_context *c, ls__tensor_rule *r, int i, void *scratch)
 {
@@ -175,22 +165,22 @@ static ls_status attention_backward(ls__tensor_rule *r)
         int64_t span = wanted || empty ? 0 : span_of(c, i);
         spare = span > spare ? span : spare;
         if (r->in[i].data != NULL && (c->fill[i] || empty)) {
-            zero(r->k, &c->args, r->in[i].data, c->numel[i]);
+            r->k->zero(r->in[i].data, (size_t)c->numel[i] * element_of(&c->args), r->stream);
         }
     }
     if (empty) { /* maybe views of something that is not */
         return LS_OK;
     }
     ls__attention a = arguments(c, r);
-    ls__storage *work = ls__storage_new(r->tensors, r->k->attention_workspace(&a, true) + 64);
-    ls__storage *scratch = ls__storage_new(r->tensors, (size_t)spare * element_of(&a));
+    ls__storage *work = ls__storage_new(r->on, r->k->attention_workspace(&a, true) + 64);
+    ls__storage *scratch = ls__storage_new(r->on, (size_t)spare * element_of(&a));
     ls_status status = LS_OK;
     if (work != NULL && scratch != NULL) {
         a.workspace = work->data;
         a.dq = gradient_at(c, r, 0, scratch->data);
         a.dk = gradient_at(c, r, 1, scratch->data);
         a.dv = gradient_at(c, r, 2, scratch->data);
-        r->k->attention_backward(&a, NULL);
+        r->k->attention_backward(&a, r->stream);
     } else {
         status = ls__self.status;
     }
@@ -339,9 +329,9 @@ static ls_tensor *attend(ls__call *call, request *asked)
         a.o = ls__record_floats(out);
         a.lse = lse.data;
         a.workspace = work.data;
-        call->k->attention(&a, NULL);
+        call->k->attention(&a, call->stream);
     } else if (out != NULL) {
-        zero(call->k, &a, ls__record_data(out), out->numel);
+        call->k->zero(ls__record_data(out), (size_t)out->numel * element_of(&a), call->stream);
     }
     record(call, &a, o, out, &lse, &asked->mask);
     for (int i = 0; i < 3; i++) {

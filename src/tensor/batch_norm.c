@@ -48,7 +48,7 @@ static ls_status batch_norm_backward(ls__tensor_rule *r)
     if (c->batch * c->pixels == 0 && c->sync == NULL) {
         for (int i = EDGE_W; i <= EDGE_B; i++) {
             if (r->in[i].data != NULL && r->in[i].beta == 0.0f && c->channels > 0) {
-                r->k->fill(r->in[i].data, c->channels, 0.0f, NULL);
+                r->k->fill(r->in[i].data, c->channels, 0.0f, r->stream);
             }
         }
         return LS_OK;
@@ -69,14 +69,14 @@ static ls_status batch_norm_backward(ls__tensor_rule *r)
     n.out = r->saved[SAVED_Y];
     if (c->sync != NULL) {
         const bool wants_dx = r->node->edge[EDGE_X].to != NULL;
-        return ls__norm_sync_backward(c->sync, r->k, &n, c->count, wants_dx);
+        return ls__norm_sync_backward(c->sync, r->on, &n, c->count, wants_dx);
     }
-    ls__storage *work = ls__storage_new(r->tensors, r->k->batch_norm_workspace(&n));
+    ls__storage *work = ls__storage_new(r->on, r->k->batch_norm_workspace(&n));
     if (work == NULL) {
         return ls__self.status;
     }
     n.workspace = work->data;
-    r->k->batch_norm_backward(&n, NULL);
+    r->k->batch_norm_backward(&n, r->stream);
     ls__storage_unref(work);
     return LS_OK;
 }
@@ -196,7 +196,7 @@ static void update(const ls__call *call, const norm_context *c, const running *s
     for (int i = 0; i < 2; i++) {
         if (stats->record[i] != NULL && ls__self.replay == NULL) {
             call->k->axpby(ls__record_floats(stats->record[i]), batch[i], c->channels,
-                           (float)share[i], (float)(1.0 - momentum), NULL);
+                           (float)share[i], (float)(1.0 - momentum), call->stream);
             ls__tensor_changed(stats->handle[i]);
         }
     }
@@ -209,7 +209,7 @@ static bool batch_stats(ls__call *call, norm_context *c, const ls__batch_norm *n
 {
     c->count = c->batch * c->pixels;
     if (c->count > 0 && c->channels > 0) {
-        call->k->batch_norm_stats(n, mean, variance, NULL);
+        call->k->batch_norm_stats(n, mean, variance, call->stream);
     }
     if (c->sync == NULL) {
         return true;
@@ -236,15 +236,17 @@ static void forward(ls__call *call, norm_context *c, const running *stats, ls__b
             return;
         }
         update(call, c, stats, mean, rstd);
-        call->k->batch_norm_rstd(rstd, rstd, c->channels, eps, NULL);
+        call->k->batch_norm_rstd(rstd, rstd, c->channels, eps, call->stream);
     } else {
-        call->k->axpby(mean, ls__record_floats(stats->record[0]), c->channels, 1.0f, 0.0f, NULL);
-        call->k->batch_norm_rstd(rstd, ls__record_floats(stats->record[1]), c->channels, eps, NULL);
+        call->k->axpby(mean, ls__record_floats(stats->record[0]), c->channels, 1.0f, 0.0f,
+                       call->stream);
+        call->k->batch_norm_rstd(rstd, ls__record_floats(stats->record[1]), c->channels, eps,
+                                 call->stream);
     }
     n->mean = mean;
     n->rstd = rstd;
     if (c->batch * c->pixels > 0) {
-        call->k->batch_norm(n, NULL);
+        call->k->batch_norm(n, call->stream);
     }
 }
 

@@ -31,7 +31,7 @@ ls_status ls__norm_sync_stats(ls__norm_sync *sync, int64_t channels, float *mean
                               int64_t *count);
 /* Backward with the sums of all ranks. `n` has all but the workspace and is complete for a rank
  * alone; dw and db remain sums over this rank's elements. wants_dx: the same on all ranks. */
-ls_status ls__norm_sync_backward(ls__norm_sync *sync, const ls__kernels *k, ls__batch_norm *n,
+ls_status ls__norm_sync_backward(ls__norm_sync *sync, ls__pool *on, ls__batch_norm *n,
                                  int64_t count, bool wants_dx);
 /* How many forward passes of this thread have begun such an exchange. */
 uint64_t ls__norm_sync_begun(void);

@@ -20,7 +20,7 @@
 /* Room for this rank's block and those of all ranks. */
 static ls__storage *blocks_new(const ls__norm_sync *sync, int64_t block)
 {
-    return ls__storage_new(sync->self->owner, (size_t)(block * (sync->ranks + 1)) * sizeof(double));
+    return ls__storage_new(sync->self->pool, (size_t)(block * (sync->ranks + 1)) * sizeof(double));
 }
 
 /* ---- forward ------------------------------------------------------------------------------- */
@@ -104,32 +104,32 @@ static ls_status gather_sums(ls__norm_sync *sync, double *own, int64_t block)
 }
 
 /* dw and db of this rank, and the residual's gradient; the sums go to `own` [2,C] as well. */
-static void sum_here(const ls__kernels *k, const ls__batch_norm *n, float *sums, double *own)
+static void sum_here(ls__pool *on, const ls__batch_norm *n, float *sums, double *own)
 {
     const int64_t channels = n->channels;
-    memset(sums, 0, (size_t)(2 * channels) * sizeof *sums);
+    on->k->zero(sums, (size_t)(2 * channels) * sizeof *sums, on->stream);
     if (n->batch * n->pixels > 0) {
         ls__batch_norm here = *n;
         here.dx = NULL;
         here.db = sums;
         here.dw = sums + channels;
         here.beta_w = here.beta_b = 0.0f;
-        k->batch_norm_backward(&here, NULL);
+        on->k->batch_norm_backward(&here, on->stream);
     }
     for (int64_t i = 0; i < 2 * channels; i++) {
         own[i] = (double)sums[i];
     }
     if (n->dw != NULL && channels > 0) {
-        k->axpby(n->dw, sums + channels, channels, 1.0f, n->beta_w, NULL);
+        on->k->axpby(n->dw, sums + channels, channels, 1.0f, n->beta_w, on->stream);
     }
     if (n->db != NULL && channels > 0) {
-        k->axpby(n->db, sums, channels, 1.0f, n->beta_b, NULL);
+        on->k->axpby(n->db, sums, channels, 1.0f, n->beta_b, on->stream);
     }
 }
 
 /* dx from the blocks of all ranks, whose sum replaces `own`. */
-static void finish_x(const ls__norm_sync *sync, const ls__kernels *k, const ls__batch_norm *n,
-                     double *own, int64_t count)
+static void finish_x(const ls__norm_sync *sync, ls__pool *on, const ls__batch_norm *n, double *own,
+                     int64_t count)
 {
     const int64_t block = 2 * n->channels;
     const double *all = own + block;
@@ -147,24 +147,23 @@ static void finish_x(const ls__norm_sync *sync, const ls__kernels *k, const ls__
     x.dw = x.db = x.dresidual = NULL;
     x.sums = own;
     x.count = count;
-    k->batch_norm_backward(&x, NULL);
+    on->k->batch_norm_backward(&x, on->stream);
 }
 
-ls_status ls__norm_sync_backward(ls__norm_sync *sync, const ls__kernels *k, ls__batch_norm *n,
+ls_status ls__norm_sync_backward(ls__norm_sync *sync, ls__pool *on, ls__batch_norm *n,
                                  int64_t count, bool wants_dx)
 {
     const int64_t block = 2 * n->channels;
-    ls__tensors *tensors = sync->self->owner;
     ls__storage *memory = blocks_new(sync, block), *work = NULL, *sums = NULL;
     ls_status status = LS_ERR_MEMORY; /* its text is ls__storage_new's */
-    if (memory != NULL && (work = ls__storage_new(tensors, k->batch_norm_workspace(n))) != NULL &&
-        (sums = ls__storage_new(tensors, (size_t)block * sizeof(float))) != NULL) {
+    if (memory != NULL && (work = ls__storage_new(on, on->k->batch_norm_workspace(n))) != NULL &&
+        (sums = ls__storage_new(on, (size_t)block * sizeof(float))) != NULL) {
         double *own = memory->data;
         n->workspace = work->data;
-        sum_here(k, n, sums->data, own);
+        sum_here(on, n, sums->data, own);
         status = wants_dx ? gather_sums(sync, own, block) : LS_OK;
         if (status == LS_OK && wants_dx) {
-            finish_x(sync, k, n, own, count);
+            finish_x(sync, on, n, own, count);
         }
     }
     ls__storage_unref(sums);

@@ -52,19 +52,19 @@ static ls_status sum_down(ls__tensor_rule *r, int i, const float *from, float fa
         keep[d] = c->in[i].shape.dim[d] == c->out.dim[d];
     }
     if (c->in[i].numel == r->node->numel) {
-        r->k->axpby(to->data, from, r->node->numel, factor, to->beta, NULL);
+        r->k->axpby(to->data, from, r->node->numel, factor, to->beta, r->stream);
         return LS_OK;
     }
     if (factor == 1.0f) {
-        r->k->sum_dims(to->data, from, c->out.ndim, c->out.dim, keep, to->beta, NULL);
+        r->k->sum_dims(to->data, from, c->out.ndim, c->out.dim, keep, to->beta, r->stream);
         return LS_OK;
     }
-    ls__storage *sum = ls__storage_new(r->tensors, (size_t)c->in[i].numel * sizeof(float));
+    ls__storage *sum = ls__storage_new(r->on, (size_t)c->in[i].numel * sizeof(float));
     if (sum == NULL) {
         return ls__self.status;
     }
-    r->k->sum_dims(sum->data, from, c->out.ndim, c->out.dim, keep, 0.0f, NULL);
-    r->k->axpby(to->data, sum->data, c->in[i].numel, factor, to->beta, NULL);
+    r->k->sum_dims(sum->data, from, c->out.ndim, c->out.dim, keep, 0.0f, r->stream);
+    r->k->axpby(to->data, sum->data, c->in[i].numel, factor, to->beta, r->stream);
     ls__storage_unref(sum);
     return LS_OK;
 }
@@ -75,7 +75,7 @@ static void times(ls__tensor_rule *r, ls__binary op, float *out, const float *de
 {
     const binary_context *c = r->node->context;
     r->k->binary(op, out, dense, dense_strides(c->out), r->saved[i], c->in[i].strides, c->out.ndim,
-                 c->out.dim, NULL);
+                 c->out.dim, r->stream);
 }
 
 /* The gradient of operand i: d(ab)/da = b; d(a/b)/da = 1/b; d(a/b)/db = -(a/b)/b, computed as
@@ -112,10 +112,10 @@ static ls_status extreme_backward_one(ls__tensor_rule *r, int i, float *scratch)
     const binary_context *c = r->node->context;
     const int larger = c->op == LS__BINARY_MAX ? i : 1 - i, other = 1 - larger;
     r->k->binary(LS__BINARY_SHARE, scratch, r->saved[larger], c->in[larger].strides,
-                 r->saved[other], c->in[other].strides, c->out.ndim, c->out.dim, NULL);
+                 r->saved[other], c->in[other].strides, c->out.ndim, c->out.dim, r->stream);
     const ls__strided dense = dense_strides(c->out);
     r->k->binary(LS__BINARY_MUL, scratch, scratch, dense, r->dy, dense, c->out.ndim, c->out.dim,
-                 NULL);
+                 r->stream);
     return sum_down(r, i, scratch, 1.0f);
 }
 
@@ -129,7 +129,7 @@ static bool is_extreme(ls__binary op)
 static ls_status scratch_backward(ls__tensor_rule *r)
 {
     const binary_context *c = r->node->context;
-    ls__storage *scratch = ls__storage_new(r->tensors, (size_t)r->node->numel * sizeof(float));
+    ls__storage *scratch = ls__storage_new(r->on, (size_t)r->node->numel * sizeof(float));
     if (scratch == NULL) {
         return ls__self.status;
     }
@@ -241,14 +241,14 @@ static ls__real moved(ls__real x, int64_t elements)
 }
 
 /* out = op(a, b), each repeating as often as it must. */
-static void apply_halves(const ls__kernels *k, ls__binary op, ls__real out, ls__real a,
+static void apply_halves(ls__pool *on, ls__binary op, ls__real out, ls__real a,
                          const int64_t numel[2], ls__real b, int64_t count)
 {
     int64_t part = numel[0] < numel[1] ? numel[0] : numel[1];
     for (int64_t at = 0; at < count; at += part) {
         ls__real x = numel[0] == count ? moved(a, at) : a;
         ls__real y = numel[1] == count ? moved(b, at) : b;
-        k->binary_bf16(op, moved(out, at), x, y, part, NULL);
+        on->k->binary_bf16(op, moved(out, at), x, y, part, on->stream);
     }
 }
 
@@ -259,18 +259,18 @@ static ls_status sum_repeats(ls__tensor_rule *r, int i, ls__real from)
     const half_context *c = r->node->context;
     const ls__gradient *to = &r->in[i];
     int64_t n = c->numel[i], rows = r->node->numel / n;
-    ls__storage *sum = ls__storage_new(r->tensors, (size_t)n * sizeof(float));
+    ls__storage *sum = ls__storage_new(r->on, (size_t)n * sizeof(float));
     if (sum == NULL) {
         return ls__self.status;
     }
     float *out = to->dtype == LS_FLOAT32 ? to->data : sum->data;
     if (from.half) {
-        r->k->sum_rows_bf16(out, from.at, rows, n, 0.0f, NULL);
+        r->k->sum_rows_bf16(out, from.at, rows, n, 0.0f, r->stream);
     } else {
-        r->k->sum_rows(out, from.at, rows, n, 0.0f, NULL);
+        r->k->sum_rows(out, from.at, rows, n, 0.0f, r->stream);
     }
     if (to->dtype == LS_BFLOAT16) {
-        ls__cast_gradient(r->k, to->data, LS_BFLOAT16, sum->data, n, 0.0f);
+        ls__cast_gradient(r->on, to->data, LS_BFLOAT16, sum->data, n, 0.0f);
     }
     ls__storage_unref(sum);
     return LS_OK;
@@ -285,15 +285,15 @@ static ls_status half_product_backward(ls__tensor_rule *r, int i, ls__real dy)
     ls__real other = {(void *)(uintptr_t)r->saved[1 - i], c->dtype[1 - i] == LS_BFLOAT16};
     if (c->numel[i] == count) {
         ls__real to = {r->in[i].data, r->in[i].dtype == LS_BFLOAT16};
-        apply_halves(r->k, LS__BINARY_MUL, to, dy, numel, other, count);
+        apply_halves(r->on, LS__BINARY_MUL, to, dy, numel, other, count);
         return LS_OK;
     }
-    ls__storage *all = ls__storage_new(r->tensors, (size_t)count * sizeof(float));
+    ls__storage *all = ls__storage_new(r->on, (size_t)count * sizeof(float));
     if (all == NULL) {
         return ls__self.status;
     }
     ls__real to = {all->data, false};
-    apply_halves(r->k, LS__BINARY_MUL, to, dy, numel, other, count);
+    apply_halves(r->on, LS__BINARY_MUL, to, dy, numel, other, count);
     ls_status status = sum_repeats(r, i, to);
     ls__storage_unref(all);
     return status;
@@ -363,7 +363,7 @@ static ls_tensor *binary_halves(ls__call *call, ls__binary op)
     if (out == NULL) {
         return ls__call_finish(call, out);
     }
-    apply_halves(call->k, op, real_of(out), real_of(x), c.numel, real_of(y), out->numel);
+    apply_halves(call->on, op, real_of(out), real_of(x), c.numel, real_of(y), out->numel);
     unsigned whole = (x->numel == out->numel ? 1u : 0u) | (y->numel == out->numel ? 2u : 0u);
     ls__tensor_node *node =
         ls__call_record(call, op == LS__BINARY_MUL ? &half_mul : &half_adds[whole], out, sizeof c);
@@ -400,7 +400,7 @@ static ls_tensor *binary(const char *name, ls__binary op, ls_tensor *a, ls_tenso
     if (out != NULL && out->numel > 0) {
         call.k->binary(op, ls__record_floats(out), ls__record_floats(x), ls__shape_expand(x, shape),
                        ls__record_floats(y), ls__shape_expand(y, shape), shape.ndim, shape.dim,
-                       NULL);
+                       call.stream);
     }
     unsigned whole =
         out == NULL ? 0 : (x->numel == out->numel ? 1u : 0u) | (y->numel == out->numel ? 2u : 0u);

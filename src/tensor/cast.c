@@ -15,14 +15,14 @@ typedef struct cast_context {
 
 /* to = from + beta to between float32 and bfloat16. The types differ: a gradient of the same
  * type needs no conversion. */
-void ls__cast_gradient(const ls__kernels *k, void *to, ls_dtype to_dtype, const void *from,
-                       int64_t numel, float beta)
+void ls__cast_gradient(ls__pool *on, void *to, ls_dtype to_dtype, const void *from, int64_t numel,
+                       float beta)
 {
     LS_ASSERT(ls__carries_gradients(to_dtype));
     if (to_dtype == LS_FLOAT32) {
-        k->bfloat16_widen(to, from, numel, beta, NULL);
+        on->k->bfloat16_widen(to, from, numel, beta, on->stream);
     } else {
-        k->bfloat16_narrow(to, from, numel, beta, NULL);
+        on->k->bfloat16_narrow(to, from, numel, beta, on->stream);
     }
 }
 
@@ -31,20 +31,34 @@ void ls__cast_gradient(const ls__kernels *k, void *to, ls_dtype to_dtype, const 
 static ls_status cast_backward(ls__tensor_rule *r)
 {
     const cast_context *c = r->node->context;
-    ls__cast_gradient(r->k, r->in[0].data, r->in[0].dtype, r->dy, c->numel, r->in[0].beta);
+    ls__cast_gradient(r->on, r->in[0].data, r->in[0].dtype, r->dy, c->numel, r->in[0].beta);
     return LS_OK;
 }
 
 static const ls__op cast_op = {.name = "cast", .backward = cast_backward, .accumulates = true};
 
-/* Between the two types with kernels by them, all other pairs one element at a time. */
-static void convert(const ls__kernels *k, ls__record *out, const ls__dense *from, ls_dtype dtype)
+/* Any pair of types, one element at a time, by the program. */
+static void convert_here(ls__call *call, ls__record *out, const ls__dense *from, ls_dtype dtype)
+{
+    ls__dense to = ls__call_stage(call, out);
+    ls__host_view view;
+    if (ls__host_view_open(call->on, from->data, (size_t)out->numel * ls_dtype_size(dtype), &view) <
+        0) {
+        call->failed = ls__poison(call->tensors);
+    } else if (to.data != NULL) {
+        ls__convert(to.data, (ls_dtype)out->dtype, view.data, dtype, out->numel);
+    }
+    ls__host_view_close(&view, false);
+    ls__call_staged(call, out, &to);
+}
+
+static void convert(ls__call *call, ls__record *out, const ls__dense *from, ls_dtype dtype)
 {
     ls_dtype to = (ls_dtype)out->dtype;
     if (ls__carries_gradients(to) && ls__carries_gradients(dtype)) {
-        ls__cast_gradient(k, ls__record_data(out), to, from->data, out->numel, 0.0f);
+        ls__cast_gradient(call->on, ls__record_data(out), to, from->data, out->numel, 0.0f);
     } else {
-        ls__convert(ls__record_data(out), to, from->data, dtype, out->numel);
+        convert_here(call, out, from, dtype);
     }
 }
 
@@ -54,7 +68,9 @@ ls__record *ls__call_cast(ls__call *call, ls__record *in, ls_dtype dtype)
 {
     ls__call one = {.name = call->name,
                     .tensors = call->tensors,
+                    .on = call->on,
                     .k = call->k,
+                    .stream = call->stream,
                     .in = {in},
                     .count = 1,
                     .grad = in->node != NULL && !ls__self.no_grad};
@@ -62,7 +78,7 @@ ls__record *ls__call_cast(ls__call *call, ls__record *in, ls_dtype dtype)
     ls__dense from = ls__call_dense(&one, 0);
     ls__record *out = ls__call_output(&one, ls__record_shape(one.in[0]), dtype);
     if (out != NULL) {
-        convert(one.k, out, &from, (ls_dtype)in->dtype);
+        convert(&one, out, &from, (ls_dtype)in->dtype);
     }
     if (ls__carries_gradients(dtype) && ls__carries_gradients((ls_dtype)in->dtype)) {
         ls__tensor_node *node = ls__call_record(&one, &cast_op, out, sizeof(cast_context));

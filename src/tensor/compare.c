@@ -44,7 +44,7 @@ static ls_tensor *compare(const char *name, ls__compare op, bool exchanged, ls_t
                                      .ndim = shape.ndim,
                                      .shape = shape.dim,
                                      .out = (uint8_t *)ls__record_data(out)};
-        call.k->compare(&args, NULL);
+        call.k->compare(&args, call.stream);
     }
     return ls__call_finish(&call, out);
 }

@@ -31,7 +31,7 @@ static ls_status concat_backward(ls__tensor_rule *r)
         int64_t shape[2] = {c->outer, c->width[i]};
         if (r->in[i].data != NULL && c->outer * c->width[i] > 0) {
             r->k->gather(r->in[i].data, dy + c->at[i] * (int64_t)element,
-                         (ls__strided){{c->row, 1}}, 2, shape, element, NULL);
+                         (ls__strided){{c->row, 1}}, 2, shape, element, r->stream);
         }
     }
     return LS_OK;
@@ -96,7 +96,8 @@ static void copy_in(ls__call *one, int input, ls__record *out, const concat_cont
     ls__dense from = ls__call_dense(one, input);
     if (from.data != NULL && c->outer * c->width[slot] > 0) {
         char *to = ls__record_data(out) + (size_t)c->at[slot] * element;
-        one->k->scatter(to, (ls__strided){{c->row, 1}}, from.data, 2, shape, element, 0.0f, NULL);
+        one->k->scatter(to, (ls__strided){{c->row, 1}}, from.data, 2, shape, element, 0.0f,
+                        one->stream);
     }
     ls__dense_drop(&from);
 }

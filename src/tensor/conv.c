@@ -19,17 +19,17 @@ enum { EDGE_X, EDGE_W, EDGE_B };
 
 /* Runs one pass with workspace for its duration. The workspace depends on the plan that the
  * kernel will choose, so it is asked for with the very arguments of the run. */
-ls_status ls__conv2d_run(ls__tensors *tensors, const ls__kernels *k, const ls__conv2d *c,
-                         ls__conv2d_pass pass, ls__conv2d_data *d)
+ls_status ls__conv2d_run(ls__pool *on, const ls__conv2d *c, ls__conv2d_pass pass,
+                         ls__conv2d_data *d)
 {
     LS_ASSERT(c->batch > 0); /* kernels do not know empty batches */
-    d->plans = tensors->plans;
-    ls__storage *work = ls__storage_new(tensors, k->conv2d_workspace(c, pass, d) + 64);
+    d->plans = on->tensors->plans;
+    ls__storage *work = ls__storage_new(on, on->k->conv2d_workspace(c, pass, d) + 64);
     if (work == NULL) {
         return ls__self.status;
     }
     d->workspace = work->data;
-    k->conv2d(c, pass, d, NULL);
+    on->k->conv2d(c, pass, d, on->stream);
     ls__storage_unref(work);
     return LS_OK;
 }
@@ -52,7 +52,7 @@ static void backward_empty(ls__tensor_rule *r, const ls__conv2d *c)
     const int64_t numel[] = {0, c->out * (c->in / c->groups) * c->kernel[0] * c->kernel[1], c->out};
     for (int i = 0; i < 3; i++) {
         if (r->in[i].data != NULL && r->in[i].beta == 0.0f && numel[i] > 0) {
-            ls__fill_zero(r->k, r->in[i].data, r->in[i].dtype, numel[i]);
+            ls__fill_zero(r->on, r->in[i].data, r->in[i].dtype, numel[i]);
         }
     }
 }
@@ -65,7 +65,7 @@ static ls_status run_into(ls__tensor_rule *r, const conv_context *context, ls__c
     d->beta = to->beta;
     d->half = context->half;
     d->half_out = to->dtype == LS_BFLOAT16;
-    return ls__conv2d_run(r->tensors, r->k, &context->shape, pass, d);
+    return ls__conv2d_run(r->on, &context->shape, pass, d);
 }
 
 /* db, dw and dx, each where it is wanted; `dy` [N,H',W',O] is r->dy, or the part of it that the
@@ -77,7 +77,7 @@ static ls_status backward(ls__tensor_rule *r, const conv_context *context, const
     if (db->data != NULL && context->half) {
         LS_TRY(ls__sum_rows_half(r, db, dy, pixels_of(c), c->out));
     } else if (db->data != NULL) {
-        r->k->sum_rows(db->data, dy, pixels_of(c), c->out, db->beta, NULL);
+        r->k->sum_rows(db->data, dy, pixels_of(c), c->out, db->beta, r->stream);
     }
     if (dw->data != NULL) {
         ls__conv2d_data d = {.x = r->saved[SAVED_X], .dy = dy};
@@ -105,17 +105,17 @@ static ls_status conv2d_backward(ls__tensor_rule *r)
     }
     int64_t count = pixels_of(c) * c->out;
     size_t bytes = (size_t)count * (context->half ? sizeof(ls__bfloat16) : sizeof(float));
-    ls__storage *cut = ls__storage_new(r->tensors, bytes);
+    ls__storage *cut = ls__storage_new(r->on, bytes);
     if (cut == NULL) {
         return ls__self.status;
     }
     /* y is 0 where its argument was not above 0, so it says as much as that. */
     if (context->half) {
         r->k->unary_backward_bf16(LS__UNARY_RELU, cut->data, (const void *)r->dy, r->saved[SAVED_Y],
-                                  NULL, count, 0.0f, NULL);
+                                  NULL, count, 0.0f, r->stream);
     } else {
         r->k->unary_backward(LS__UNARY_RELU, cut->data, r->dy, r->saved[SAVED_Y], NULL, count, 0.0f,
-                             NULL);
+                             r->stream);
     }
     ls_status status = backward(r, context, cut->data);
     ls__storage_unref(cut);
@@ -273,7 +273,7 @@ static ls__record *computed(ls__call *call, const conv_context *context, const o
                          .out = ls__record_data(out),
                          .half = context->half,
                          .half_out = context->half};
-    if (ls__conv2d_run(call->tensors, call->k, c, LS__CONV2D_FORWARD, &d) < 0) {
+    if (ls__conv2d_run(call->on, c, LS__CONV2D_FORWARD, &d) < 0) {
         call->failed = ls__poison(call->tensors);
     }
     return out;

@@ -8,7 +8,7 @@
     ((int64_t)1 << 30) /* of sizes along one axis: their products are exact */
 
 /* One pass with workspace of its own. */
-ls_status ls__conv2d_run(ls__tensors *tensors, const ls__kernels *k, const ls__conv2d *c,
-                         ls__conv2d_pass pass, ls__conv2d_data *d);
+ls_status ls__conv2d_run(ls__pool *on, const ls__conv2d *c, ls__conv2d_pass pass,
+                         ls__conv2d_data *d);
 
 #endif

@@ -45,7 +45,7 @@ static ls_status run_into(ls__tensor_rule *r, ls__conv2d_pass pass, const ls__gr
     d->out = to->data;
     d->half = c->half;
     d->half_out = to->dtype == LS_BFLOAT16;
-    return ls__conv2d_run(r->tensors, r->k, &c->conv, pass, d);
+    return ls__conv2d_run(r->on, &c->conv, pass, d);
 }
 
 /* db is the sum of dy over all pixels and images. */
@@ -55,7 +55,7 @@ static ls_status backward_bias(ls__tensor_rule *r, const ls__conv2d *c, bool hal
     if (half) {
         return ls__sum_rows_half(r, db, r->dy, pixels_of(c), c->in);
     }
-    r->k->sum_rows(db->data, r->dy, pixels_of(c), c->in, 0.0f, NULL);
+    r->k->sum_rows(db->data, r->dy, pixels_of(c), c->in, 0.0f, r->stream);
     return LS_OK;
 }
 
@@ -70,7 +70,7 @@ static ls_status conv_transpose_backward(ls__tensor_rule *r)
         LS_TRY(backward_bias(r, c, context->half));
     }
     if (dw->data != NULL && c->batch == 0) {
-        ls__fill_zero(r->k, dw->data, dw->dtype, weights_of(c));
+        ls__fill_zero(r->on, dw->data, dw->dtype, weights_of(c));
     } else if (dw->data != NULL) {
         ls__conv2d_data d = {.x = r->dy, .dy = r->saved[SAVED_X]};
         LS_TRY(run_into(r, LS__CONV2D_BACKWARD_W, dw, &d));
@@ -189,9 +189,9 @@ static bool describe(ls__call *call, const ls_conv_transpose2d_options *o, ls__c
 static void add_bias(ls__call *call, const ls__conv2d *c, float *y, const float *b,
                      ls__bfloat16 *narrow)
 {
-    call->k->add_rows(y, b, pixels_of(c), c->in, NULL);
+    call->k->add_rows(y, b, pixels_of(c), c->in, call->stream);
     if (narrow != NULL) {
-        call->k->bfloat16_narrow(narrow, y, pixels_of(c) * c->in, 0.0f, NULL);
+        call->k->bfloat16_narrow(narrow, y, pixels_of(c) * c->in, 0.0f, call->stream);
     }
 }
 
@@ -211,8 +211,7 @@ static void compute(ls__call *call, const transpose_context *t, ls__record *out,
         sums = ls__call_memory(call, (size_t)out->numel * sizeof(float));
         d.out = sums.data;
     }
-    if (call->failed == NULL &&
-        ls__conv2d_run(call->tensors, call->k, &t->conv, LS__CONV2D_BACKWARD_X, &d) < 0) {
+    if (call->failed == NULL && ls__conv2d_run(call->on, &t->conv, LS__CONV2D_BACKWARD_X, &d) < 0) {
         call->failed = ls__poison(call->tensors);
     }
     if (call->failed == NULL && b != NULL) {

@@ -4,7 +4,6 @@
  * numbers they give depends on seed, step, rank's samples and the order of calls, never on
  * threads. */
 #include <math.h>
-#include <string.h>
 
 #include <lockstep/ops.h>
 
@@ -41,7 +40,7 @@ ls_tensor *ls_zeros(ls_shape shape, ls_dtype dtype)
     ls__record *out;
     ls_tensor *t = make("zeros", shape, dtype, &call, &out);
     if (out != NULL) {
-        memset(ls__record_data(out), 0, (size_t)out->numel * ls_dtype_size(dtype));
+        call.k->zero(ls__record_data(out), (size_t)out->numel * ls_dtype_size(dtype), call.stream);
     }
     return t;
 }
@@ -52,10 +51,12 @@ static ls_tensor *filled(const char *name, ls_shape shape, ls_dtype dtype, doubl
     ls__call call;
     ls__record *out;
     ls_tensor *t = make(name, shape, dtype, &call, &out);
-    if (out != NULL) {
-        ls__convert_fill(ls__record_data(out), dtype, out->numel, value);
+    ls__dense stage = ls__call_stage(&call, out);
+    if (stage.data != NULL) {
+        ls__convert_fill(stage.data, dtype, out->numel, value);
     }
-    return t;
+    ls__call_staged(&call, out, &stage);
+    return call.failed != NULL ? call.failed : t;
 }
 
 ls_tensor *ls_full(ls_shape shape, ls_dtype dtype, double value)
@@ -82,7 +83,8 @@ ls_tensor *ls_from_data(const void *data, ls_shape shape, ls_dtype dtype)
         return ls__call_fail(&call, LS_ERR_INVALID, "data is NULL for shape %s; give its elements",
                              ls__shape_print(shape).text);
     }
-    memcpy(ls__record_data(out), data, (size_t)out->numel * ls_dtype_size(dtype));
+    ls__device_write(call.on->device, ls__record_data(out), data,
+                     (size_t)out->numel * ls_dtype_size(dtype));
     return t;
 }
 
@@ -110,7 +112,7 @@ ls_tensor *ls_from_memory(void *data, ls_shape shape, ls_dtype dtype)
                                    ls_dtype_size(dtype));
     }
     out->storage =
-        ls__storage_borrow(call.tensors, data, (size_t)out->numel * ls_dtype_size(dtype));
+        ls__storage_borrow(&call.tensors->host, data, (size_t)out->numel * ls_dtype_size(dtype));
     if (out->storage == NULL) {
         call.failed = ls__poison(call.tensors);
     }
@@ -135,10 +137,12 @@ ls_tensor *ls_arange(double start, double end, double step, ls_dtype dtype)
                    : call.failed;
     }
     ls_tensor *t = make("arange", LS_SHAPE((int64_t)count), dtype, &call, &out);
-    for (int64_t i = 0; out != NULL && i < out->numel; i++) {
-        ls__convert_store(ls__record_data(out), dtype, i, start + (double)i * step);
+    ls__dense stage = ls__call_stage(&call, out);
+    for (int64_t i = 0; stage.data != NULL && i < out->numel; i++) {
+        ls__convert_store(stage.data, dtype, i, start + (double)i * step);
     }
-    return t;
+    ls__call_staged(&call, out, &stage);
+    return call.failed != NULL ? call.failed : t;
 }
 
 /* From both ends to the middle, so that both ends are met exactly (as in PyTorch). */
@@ -148,12 +152,14 @@ ls_tensor *ls_linspace(double start, double end, int64_t count, ls_dtype dtype)
     ls__record *out;
     ls_tensor *t = make("linspace", LS_SHAPE(count), dtype, &call, &out);
     const double step = count > 1 ? (end - start) / (double)(count - 1) : 0.0;
-    for (int64_t i = 0; out != NULL && i < count; i++) {
+    ls__dense stage = ls__call_stage(&call, out);
+    for (int64_t i = 0; stage.data != NULL && i < count; i++) {
         const double value =
             i < (count + 1) / 2 ? start + (double)i * step : end - (double)(count - 1 - i) * step;
-        ls__convert_store(ls__record_data(out), dtype, i, value);
+        ls__convert_store(stage.data, dtype, i, value);
     }
-    return t;
+    ls__call_staged(&call, out, &stage);
+    return call.failed != NULL ? call.failed : t;
 }
 
 /* Uniform in [0,1). */
@@ -165,7 +171,7 @@ ls_tensor *ls_rand(ls_shape shape)
     if (out != NULL) {
         ls__rng_stream stream = ls__rng_stream_next(call.tensors->runtime, LS__RNG_VALUES, out);
         call.k->random_uniform(ls__record_floats(out), out->numel, stream.first, 0.0, 1.0,
-                               stream.seed, stream.id, NULL);
+                               stream.seed, stream.id, call.stream);
     }
     return t;
 }
@@ -179,7 +185,7 @@ ls_tensor *ls_randn(ls_shape shape)
     if (out != NULL) {
         ls__rng_stream stream = ls__rng_stream_next(call.tensors->runtime, LS__RNG_VALUES, out);
         call.k->random_normal(ls__record_floats(out), out->numel, stream.first, 0.0, 1.0,
-                              stream.seed, stream.id, NULL);
+                              stream.seed, stream.id, call.stream);
     }
     return t;
 }

@@ -36,7 +36,7 @@ static ls_shape without_dim(const ls__record *in, int dim, bool keepdim)
 static ls_status cumsum_backward(ls__tensor_rule *r)
 {
     const along_context *c = r->node->context;
-    r->k->cumsum(r->in[0].data, r->dy, c->outer, c->n, c->inner, true, r->in[0].beta, NULL);
+    r->k->cumsum(r->in[0].data, r->dy, c->outer, c->n, c->inner, true, r->in[0].beta, r->stream);
     return LS_OK;
 }
 
@@ -56,7 +56,8 @@ ls_tensor *ls_cumsum(ls_tensor *a, int dim)
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
     if (out != NULL) {
-        call.k->cumsum(ls__record_floats(out), x.data, c.outer, c.n, c.inner, false, 0.0f, NULL);
+        call.k->cumsum(ls__record_floats(out), x.data, c.outer, c.n, c.inner, false, 0.0f,
+                       call.stream);
     }
     ls__tensor_node *node = ls__call_record(&call, &cumsum_op, out, sizeof c);
     if (node != NULL) {
@@ -76,7 +77,7 @@ static ls_status extreme_backward(ls__tensor_rule *r)
     const along_context *c = r->node->context;
     const int64_t shape[3] = {c->outer, 1, c->inner};
     if (r->in[0].beta == 0.0f) {
-        r->k->fill(r->in[0].data, c->outer * c->n * c->inner, 0.0f, NULL);
+        r->k->fill(r->in[0].data, c->outer * c->n * c->inner, 0.0f, r->stream);
     }
     ls__pick args = {.ndim = 3, .dim = 1, .shape = shape, .bytes = sizeof(float)};
     args.index = r->saved[SAVED_INDEX];
@@ -85,7 +86,7 @@ static ls_status extreme_backward(ls__tensor_rule *r)
     args.from_strides = (ls__strided){{c->inner, c->inner, 1}};
     args.to = r->in[0].data;
     args.to_strides = (ls__strided){{c->n * c->inner, c->inner, 1}};
-    r->k->put_add(&args, NULL);
+    r->k->put_add(&args, r->stream);
     return LS_OK;
 }
 
@@ -115,7 +116,7 @@ static ls_tensor *extreme(const ls__op *op, ls_tensor *a, int dim, bool keepdim,
     ls__dense index = ls__call_memory(&call, (size_t)(c.outer * c.inner) * sizeof(int64_t));
     if (call.failed == NULL) {
         call.k->extreme(ls__record_floats(out), index.data, x.data, c.outer, c.n, c.inner, least,
-                        NULL);
+                        call.stream);
     }
     ls__tensor_node *node = ls__call_record(&call, op, out, sizeof c);
     if (node != NULL) {
@@ -164,7 +165,7 @@ ls_tensor *ls_argmax(ls_tensor *a, int dim)
     ls__record *out = ls__call_output(&call, without_dim(in, at, false), LS_INT64);
     if (out != NULL) {
         call.k->extreme(NULL, (int64_t *)(void *)ls__record_data(out), x.data, c.outer, c.n,
-                        c.inner, false, NULL);
+                        c.inner, false, call.stream);
     }
     ls__dense_drop(&x);
     return ls__call_finish(&call, out);

@@ -31,11 +31,11 @@ static ls_status unary_backward(ls__tensor_rule *r)
     if (r->node->dtype == LS_BFLOAT16) {
         r->k->unary_backward_bf16(context->op, (void *)r->in[0].data, (const void *)r->dy,
                                   r->saved[UNARY_X], r->saved[UNARY_Y], r->node->numel,
-                                  r->in[0].beta, NULL);
+                                  r->in[0].beta, r->stream);
         return LS_OK;
     }
     r->k->unary_backward(context->op, r->in[0].data, r->dy, r->saved[UNARY_X], r->saved[UNARY_Y],
-                         r->node->numel, r->in[0].beta, NULL);
+                         r->node->numel, r->in[0].beta, r->stream);
     return LS_OK;
 }
 
@@ -75,9 +75,9 @@ static ls_tensor *unary(ls__unary op, ls_tensor *a)
     ls__record *out =
         ls__call_output(&call, ls__record_shape(call.in[0]), half ? LS_BFLOAT16 : LS_FLOAT32);
     if (out != NULL && half) {
-        call.k->unary_bf16(op, (void *)ls__record_data(out), x.data, out->numel, NULL);
+        call.k->unary_bf16(op, (void *)ls__record_data(out), x.data, out->numel, call.stream);
     } else if (out != NULL) {
-        call.k->unary(op, ls__record_floats(out), x.data, out->numel, NULL);
+        call.k->unary(op, ls__record_floats(out), x.data, out->numel, call.stream);
     }
     ls__tensor_node *node = ls__call_record(&call, &unary_ops[op], out, sizeof(unary_context));
     if (node != NULL) {
@@ -179,7 +179,7 @@ typedef struct scale_context {
 static ls_status scale_backward(ls__tensor_rule *r)
 {
     const scale_context *context = r->node->context;
-    r->k->axpby(r->in[0].data, r->dy, r->node->numel, context->factor, r->in[0].beta, NULL);
+    r->k->axpby(r->in[0].data, r->dy, r->node->numel, context->factor, r->in[0].beta, r->stream);
     return LS_OK;
 }
 
@@ -196,7 +196,7 @@ ls_tensor *ls_scale(ls_tensor *a, double factor)
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
     if (out != NULL) {
-        call.k->axpby(ls__record_floats(out), x.data, out->numel, (float)factor, 0.0f, NULL);
+        call.k->axpby(ls__record_floats(out), x.data, out->numel, (float)factor, 0.0f, call.stream);
     }
     ls__tensor_node *node = ls__call_record(&call, &scale_op, out, sizeof(scale_context));
     if (node != NULL) {
@@ -220,7 +220,7 @@ ls_tensor *ls_add_scalar(ls_tensor *a, double value)
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
     if (out != NULL) {
-        call.k->add_scalar(ls__record_floats(out), x.data, out->numel, (float)value, NULL);
+        call.k->add_scalar(ls__record_floats(out), x.data, out->numel, (float)value, call.stream);
     }
     (void)ls__call_record(&call, &add_scalar_op, out, 0);
     ls__dense_drop(&x);
@@ -239,7 +239,7 @@ static ls_status map_backward(ls__tensor_rule *r)
 {
     const map_context *c = r->node->context;
     r->k->map_backward(c->op, c->arg, r->in[0].data, r->dy, r->saved[UNARY_X], r->node->numel,
-                       r->in[0].beta, NULL);
+                       r->in[0].beta, r->stream);
     return LS_OK;
 }
 
@@ -265,7 +265,7 @@ static ls_tensor *map(ls_tensor *a, map_context c)
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
     if (out != NULL) {
-        call.k->map(c.op, c.arg, ls__record_floats(out), x.data, out->numel, NULL);
+        call.k->map(c.op, c.arg, ls__record_floats(out), x.data, out->numel, call.stream);
     }
     ls__tensor_node *node = ls__call_record(&call, &map_ops[c.op], out, sizeof c);
     if (node != NULL) {
@@ -304,14 +304,14 @@ typedef struct dropout_context {
 
 /* out = (kept ? a / (1 - p) : 0) + beta out. Forward and backward call it with one stream, so
  * they drop the same elements. */
-static void drop(const ls__kernels *k, bool half, void *out, const void *a, int64_t count,
+static void drop(ls__pool *on, bool half, void *out, const void *a, int64_t count,
                  const dropout_context *c, float beta)
 {
     const ls__rng_stream *s = &c->stream;
     if (half) {
-        k->dropout_bf16(out, a, count, s->first, c->p, s->seed, s->id, beta, NULL);
+        on->k->dropout_bf16(out, a, count, s->first, c->p, s->seed, s->id, beta, on->stream);
     } else {
-        k->dropout(out, a, count, s->first, c->p, s->seed, s->id, beta, NULL);
+        on->k->dropout(out, a, count, s->first, c->p, s->seed, s->id, beta, on->stream);
     }
 }
 
@@ -319,7 +319,7 @@ static void drop(const ls__kernels *k, bool half, void *out, const void *a, int6
  * draws. */
 static ls_status dropout_backward(ls__tensor_rule *r)
 {
-    drop(r->k, r->node->dtype == LS_BFLOAT16, r->in[0].data, r->dy, r->node->numel,
+    drop(r->on, r->node->dtype == LS_BFLOAT16, r->in[0].data, r->dy, r->node->numel,
          r->node->context, r->in[0].beta);
     return LS_OK;
 }
@@ -348,7 +348,7 @@ ls_tensor *ls_dropout(ls_tensor *a, double p)
     ls__record *out =
         ls__call_output(&call, ls__record_shape(call.in[0]), half ? LS_BFLOAT16 : LS_FLOAT32);
     if (out != NULL) {
-        drop(call.k, half, ls__record_data(out), x.data, out->numel, &c, 0.0f);
+        drop(call.on, half, ls__record_data(out), x.data, out->numel, &c, 0.0f);
     }
     ls__tensor_node *node = ls__call_record(&call, &dropout_op, out, sizeof c);
     if (node != NULL) {

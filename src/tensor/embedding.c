@@ -2,7 +2,6 @@
  * any shape S -> [S,C]. The gradient of the weight is dense, [V,C]; rows named several times sum
  * their gradients in order of the index, so the sum is reproducible. Indices come from the user
  * and are checked here, before a kernel follows them. */
-#include <string.h>
 
 #include <lockstep/ops.h>
 
@@ -23,21 +22,41 @@ static int64_t index_at(const void *index, size_t bytes, int64_t i)
     return bytes == sizeof(int64_t) ? ((const int64_t *)index)[i] : ((const int32_t *)index)[i];
 }
 
+bool ls__call_outside(ls__call *call, int i, const ls__dense *index, ls__index_check *check,
+                      int64_t at[2])
+{
+    at[0] = -1;
+    if (call->failed != NULL || index->data == NULL) {
+        return false;
+    }
+    const bool host = call->on->device->host;
+    ls__dense first = host ? (ls__dense){.data = at} : ls__call_memory(call, 2 * sizeof *at);
+    if (first.data == NULL) {
+        return false;
+    }
+    check->first = first.data;
+    check->index = index->data;
+    check->index_bytes = ls_dtype_size((ls_dtype)call->in[i]->dtype);
+    check->count = call->in[i]->numel;
+    call->k->outside(check, call->stream);
+    if (!host) {
+        ls__device_read(call->on->device, at, first.data, 2 * sizeof *at);
+        ls__dense_drop(&first);
+    }
+    return at[0] >= 0;
+}
+
 /* Checks all of an index in one pass before any kernel runs, because a kernel would read outside
  * the table. The first bad one is named. False with call->failed set. */
 bool ls__call_indices(ls__call *call, int i, const ls__dense *index, int64_t limit)
 {
-    const ls__record *in = call->in[i];
-    size_t bytes = ls_dtype_size((ls_dtype)in->dtype);
-    for (int64_t at = 0; index->data != NULL && at < in->numel; at++) {
-        int64_t value = index_at(index->data, bytes, at);
-        if (value < 0 || value >= limit) {
-            (void)ls__call_fail(call, LS_ERR_INVALID,
-                                "element %lld of argument %d %s is %lld; give values in [0,%lld)",
-                                (long long)at, i + 1, ls__record_print(in).text, (long long)value,
-                                (long long)limit);
-            return false;
-        }
+    int64_t at[2];
+    ls__index_check check = {.n = limit};
+    if (ls__call_outside(call, i, index, &check, at)) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "element %lld of argument %d %s is %lld; give values in [0,%lld)",
+                            (long long)at[0], i + 1, ls__record_print(call->in[i]).text,
+                            (long long)at[1], (long long)limit);
     }
     return call->failed == NULL;
 }
@@ -49,10 +68,10 @@ static ls_status embedding_backward(ls__tensor_rule *r)
     const embedding_context *c = r->node->context;
     ls__gradient *dw = &r->in[EDGE_W];
     if (dw->beta == 0.0f) {
-        r->k->fill(dw->data, c->vocab * c->dim, 0.0f, NULL);
+        r->k->zero(dw->data, (size_t)(c->vocab * c->dim) * sizeof(float), r->stream);
     }
     r->k->embedding_backward(dw->data, r->dy, r->saved[SAVED_INDEX], c->index_bytes, c->count,
-                             c->dim, c->vocab, NULL);
+                             c->dim, c->vocab, r->stream);
     return LS_OK;
 }
 
@@ -60,16 +79,22 @@ static void embedding_rows(const ls__tensor_node *node, ls__rows *rows)
 {
     const embedding_context *c = node->context;
     const ls__tensor_saved *index = &node->saved[SAVED_INDEX];
-    const char *at = (const char *)index->storage->data + index->offset;
+    ls__host_view view;
     LS_ASSERT(rows->count == c->vocab);
-    for (int64_t i = 0; i < c->count; i++) {
-        const int64_t row = index_at(at, c->index_bytes, i);
+    if (ls__host_view_open(index->storage->pool, (char *)index->storage->data + index->offset,
+                           (size_t)c->count * c->index_bytes, &view) < 0) {
+        rows->some = false;
+        return;
+    }
+    for (int64_t i = 0; rows->some && i < c->count; i++) {
+        const int64_t row = index_at(view.data, c->index_bytes, i);
         if (row < 0 || row >= rows->count) { /* changed since: backward will say so */
             rows->some = false;
-            return;
+        } else {
+            rows->reached[row] = 1;
         }
-        rows->reached[row] = 1;
     }
+    ls__host_view_close(&view, false);
 }
 
 static const ls__op embedding_op = {.name = "embedding",
@@ -90,7 +115,7 @@ static ls__record *lookup(ls__call *call, const embedding_context *c, const ls__
     ls__record *out = ls__call_output(call, shape, LS_FLOAT32);
     if (out != NULL && out->numel > 0) {
         call->k->embedding(ls__record_floats(out), weight->data, index->data, c->index_bytes,
-                           c->count, c->dim, NULL);
+                           c->count, c->dim, call->stream);
     }
     return out;
 }
@@ -146,6 +171,16 @@ ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index)
 
 /* ---- one-hot ------------------------------------------------------------------------------ */
 
+static void one_hot(int64_t *row, const void *index, size_t index_bytes, int64_t count,
+                    int64_t classes)
+{
+    for (int64_t i = 0; i < count; i++, row += classes) {
+        for (int64_t c = 0; c < classes; c++) {
+            row[c] = c == index_at(index, index_bytes, i);
+        }
+    }
+}
+
 /* int64 rows with a 1 at the index and 0 elsewhere. Indices carry no gradient, so nothing is
  * recorded. */
 ls_tensor *ls_one_hot(ls_tensor *index, int64_t classes)
@@ -167,11 +202,14 @@ ls_tensor *ls_one_hot(ls_tensor *index, int64_t classes)
     ls__record *out =
         ls__call_indices(&call, 0, &at, classes) ? ls__call_output(&call, shape, LS_INT64) : NULL;
     if (out != NULL) {
-        int64_t *row = (int64_t *)(void *)ls__record_data(out);
-        memset(row, 0, (size_t)out->numel * sizeof *row);
-        for (int64_t i = 0; i < in->numel; i++, row += classes) {
-            row[index_at(at.data, index_bytes, i)] = 1;
+        ls__dense stage = ls__call_stage(&call, out);
+        ls__host_view view = {0};
+        if (stage.data != NULL &&
+            ls__host_view_open(call.on, at.data, (size_t)in->numel * index_bytes, &view) == LS_OK) {
+            one_hot(stage.data, view.data, index_bytes, in->numel, classes);
         }
+        ls__host_view_close(&view, false);
+        ls__call_staged(&call, out, &stage);
     }
     ls__dense_drop(&at);
     return ls__call_finish(&call, out);

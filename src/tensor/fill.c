@@ -33,7 +33,7 @@ static bool covers_storage(const ls__record *record)
 /* ---- drawing ------------------------------------------------------------------------------ */
 
 typedef struct source {
-    const ls__kernels *k;
+    const ls__pool *on;
     const ls__fill *fill;
     uint64_t id;
 } source;
@@ -49,8 +49,8 @@ static uint64_t id_of(const ls__initial *initial, const ls__fill *fill)
 
 static void draw_run(const source *s, float *out, int64_t count, uint64_t index)
 {
-    (s->fill->normal ? s->k->random_normal : s->k->random_uniform)(
-        out, count, index, s->fill->from, s->fill->to, s->fill->seed, s->id, NULL);
+    (s->fill->normal ? s->on->k->random_normal : s->on->k->random_uniform)(
+        out, count, index, s->fill->from, s->fill->to, s->fill->seed, s->id, s->on->stream);
 }
 
 /* The number of elements of a part that lie one after the other in the whole, too. */
@@ -82,7 +82,7 @@ static uint64_t index_in_whole(const ls__initial *part, int64_t at)
 static void draw(const ls__storage *storage, const ls__fill *fill, int64_t begin, int64_t count)
 {
     const ls__initial *initial = storage->initial;
-    const source s = {storage->owner->kernels, fill, id_of(initial, fill)};
+    const source s = {storage->pool, fill, id_of(initial, fill)};
     float *out = (float *)storage->data;
     if (initial == NULL || !initial->part) {
         draw_run(&s, out + begin, count, (uint64_t)begin);

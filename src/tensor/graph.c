@@ -18,7 +18,7 @@ static void leaf_fini(ls__storage *storage)
         ls__storage_unref(hook->self);
     }
     if (leaf->grad_record != NULL) {
-        ls__record_free(storage->owner, leaf->grad_record);
+        ls__record_free(storage->pool->tensors, leaf->grad_record);
     }
     ls__storage_unref(leaf->grad);
     ls__storage_unref(leaf->value);
@@ -29,7 +29,7 @@ static void leaf_fini(ls__storage *storage)
  * elements. */
 ls_status ls__leaf_new(ls__tensors *tensors, ls__record *record)
 {
-    ls__storage *self = ls__storage_new(tensors, sizeof(ls__leaf));
+    ls__storage *self = ls__storage_new(&tensors->host, sizeof(ls__leaf));
     if (self == NULL) {
         return ls__self.status;
     }

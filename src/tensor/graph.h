@@ -73,10 +73,12 @@ typedef enum ls__part { LS__PART_WHOLE, LS__PART_INPUT, LS__PART_WEIGHT } ls__pa
 
 typedef struct ls__tensor_rule { /* one call of a gradient rule */
     const ls__tensor_node *node;
-    ls__tensors *tensors;
+    ls__pool *on; /* the device of dy; its two fields, at hand: */
     const ls__kernels *k;
+    ls_stream *stream;
     const float *dy; /* row-major, of the node's output and its dtype */
     bool dy_is_free; /* no other rule reads dy: this one may write over it */
+    bool dy_is_one;  /* the weight of ls_backward, unchanged. Else nobody knows before it is read */
     ls__part part;
     ls__storage *kept; /* out, op->keeps, LS__PART_INPUT: read as dy afterwards; takes the
                           reference */
@@ -184,8 +186,8 @@ static inline void ls__node_unref(ls__tensor_node *node)
 /* Makes `record` a leaf. */
 ls_status ls__leaf_new(ls__tensors *tensors, ls__record *record);
 /* to = from + beta to between bfloat16 and float32, whichever of them `to_dtype` is (cast.c). */
-void ls__cast_gradient(const ls__kernels *k, void *to, ls_dtype to_dtype, const void *from,
-                       int64_t numel, float beta);
+void ls__cast_gradient(ls__pool *on, void *to, ls_dtype to_dtype, const void *from, int64_t numel,
+                       float beta);
 /* Drops a node's saved operands and its edges; it can never be walked again. */
 void ls__node_release(ls__tensor_node *node);
 /* The edge that leads to where `record`'s gradient flows; `to` is NULL when nowhere. False with the

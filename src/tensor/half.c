@@ -4,8 +4,6 @@
  * outside the graph, so that the gradient of a float32 parameter is never rounded. */
 #include "tensor/half.h"
 
-#include <string.h>
-
 #include "base/assert.h"
 
 /* A state of the calling thread; returns the one before, for the caller to restore. */
@@ -59,7 +57,7 @@ static ls__dense converted(ls__call *call, int i, ls_dtype dtype)
     int64_t numel = call->in[i]->numel;
     ls__dense copy = ls__call_memory(call, (size_t)numel * ls_dtype_size(dtype));
     if (copy.storage != NULL) {
-        ls__cast_gradient(call->k, copy.data, dtype, own.data, numel, 0.0f);
+        ls__cast_gradient(call->on, copy.data, dtype, own.data, numel, 0.0f);
     }
     ls__dense_drop(&own);
     return copy;
@@ -79,17 +77,17 @@ ls__dense ls__call_full(ls__call *call, int i)
 
 /* Supplies the kernel's workspace and its store of plans; blocks come from the cache of storage, so
  * the workspace costs no system call. */
-ls_status ls__gemm_half(ls__tensors *tensors, const ls__kernels *k, ls__gemm_bf16 *g)
+ls_status ls__gemm_half(ls__pool *on, ls__gemm_bf16 *g)
 {
     LS_ASSERT(g->batch >= 1);
-    g->plans = tensors->plans;
-    size_t bytes = k->gemm_bf16_workspace(g);
-    ls__storage *work = bytes > 0 ? ls__storage_new(tensors, bytes) : NULL;
+    g->plans = on->tensors->plans;
+    size_t bytes = on->k->gemm_bf16_workspace(g);
+    ls__storage *work = bytes > 0 ? ls__storage_new(on, bytes) : NULL;
     if (bytes > 0 && work == NULL) {
         return ls__self.status;
     }
     g->workspace = work != NULL ? work->data : NULL;
-    k->gemm_bf16(g, NULL);
+    on->k->gemm_bf16(g, on->stream);
     ls__storage_unref(work);
     return LS_OK;
 }
@@ -101,26 +99,20 @@ ls_status ls__sum_rows_half(ls__tensor_rule *r, const ls__gradient *to, const vo
 {
     LS_ASSERT(to->data != NULL);
     if (to->dtype == LS_FLOAT32) {
-        r->k->sum_rows_bf16(to->data, x, rows, n, to->beta, NULL);
+        r->k->sum_rows_bf16(to->data, x, rows, n, to->beta, r->stream);
         return LS_OK;
     }
-    ls__storage *sum = ls__storage_new(r->tensors, (size_t)n * sizeof(float));
+    ls__storage *sum = ls__storage_new(r->on, (size_t)n * sizeof(float));
     if (sum == NULL) {
         return ls__self.status;
     }
-    r->k->sum_rows_bf16(sum->data, x, rows, n, 0.0f, NULL);
-    ls__cast_gradient(r->k, to->data, LS_BFLOAT16, sum->data, n, to->beta);
+    r->k->sum_rows_bf16(sum->data, x, rows, n, 0.0f, r->stream);
+    ls__cast_gradient(r->on, to->data, LS_BFLOAT16, sum->data, n, to->beta);
     ls__storage_unref(sum);
     return LS_OK;
 }
 
-/* Zero is all bits clear in every type, yet float32 goes through the kernel, which uses all
- * threads. */
-void ls__fill_zero(const ls__kernels *k, void *data, ls_dtype dtype, int64_t numel)
+void ls__fill_zero(ls__pool *on, void *data, ls_dtype dtype, int64_t numel)
 {
-    if (dtype == LS_FLOAT32) {
-        k->fill(data, numel, 0.0f, NULL);
-    } else {
-        memset(data, 0, (size_t)numel * ls_dtype_size(dtype));
-    }
+    on->k->zero(data, (size_t)numel * ls_dtype_size(dtype), on->stream);
 }

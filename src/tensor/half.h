@@ -15,10 +15,10 @@ ls__dense ls__call_half(ls__call *call, int i);
 /* Row-major float32 elements, likewise. */
 ls__dense ls__call_full(ls__call *call, int i);
 /* g with workspace of the pool's. */
-ls_status ls__gemm_half(ls__tensors *tensors, const ls__kernels *k, ls__gemm_bf16 *g);
+ls_status ls__gemm_half(ls__pool *on, ls__gemm_bf16 *g);
 /* A gradient of either type: to = sum over rows of x[rows,n] + beta to, summed in float32. */
 ls_status ls__sum_rows_half(ls__tensor_rule *r, const ls__gradient *to, const void *x, int64_t rows,
                             int64_t n);
-void ls__fill_zero(const ls__kernels *k, void *data, ls_dtype dtype, int64_t numel);
+void ls__fill_zero(ls__pool *on, void *data, ls_dtype dtype, int64_t numel);
 
 #endif

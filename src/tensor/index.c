@@ -66,8 +66,8 @@ static ls__pick arguments(const pick_context *c, const void *index)
 
 /* Gathers along the dimension: to[i] = from[index[i]], elements of `bytes`; `to` has the index'
  * shape and `from` that of a. */
-static void pick(const ls__kernels *k, const pick_context *c, const void *index, void *to,
-                 const void *from, size_t bytes)
+static void pick(ls__pool *on, const pick_context *c, const void *index, void *to, const void *from,
+                 size_t bytes)
 {
     ls__pick args = arguments(c, index);
     args.bytes = bytes;
@@ -75,11 +75,11 @@ static void pick(const ls__kernels *k, const pick_context *c, const void *index,
     args.from_strides = c->indexed;
     args.to = to;
     args.to_strides = c->plain;
-    k->pick(&args, NULL);
+    on->k->pick(&args, on->stream);
 }
 
 /* Adds along the dimension: to[index[i]] += from[i], in the order of i; `to` has the shape of a. */
-static void put_add(const ls__kernels *k, const pick_context *c, const void *index, float *to,
+static void put_add(ls__pool *on, const pick_context *c, const void *index, float *to,
                     const float *from)
 {
     ls__pick args = arguments(c, index);
@@ -88,7 +88,7 @@ static void put_add(const ls__kernels *k, const pick_context *c, const void *ind
     args.from_strides = c->plain;
     args.to = to;
     args.to_strides = c->indexed;
-    k->put_add(&args, NULL);
+    on->k->put_add(&args, on->stream);
 }
 
 /* da[i'] += dy[i] in order of i, so an element that was picked twice gets the sum of both
@@ -97,9 +97,9 @@ static ls_status gather_backward(ls__tensor_rule *r)
 {
     const pick_context *c = r->node->context;
     if (r->in[EDGE_A].beta == 0.0f) {
-        r->k->fill(r->in[EDGE_A].data, c->a_numel, 0.0f, NULL);
+        r->k->fill(r->in[EDGE_A].data, c->a_numel, 0.0f, r->stream);
     }
-    put_add(r->k, c, r->saved[SAVED_INDEX], r->in[EDGE_A].data, r->dy);
+    put_add(r->on, c, r->saved[SAVED_INDEX], r->in[EDGE_A].data, r->dy);
     return LS_OK;
 }
 
@@ -109,8 +109,8 @@ static ls_status scatter_backward(ls__tensor_rule *r)
 {
     const pick_context *c = r->node->context;
     if (r->in[EDGE_SRC].data != NULL) {
-        r->k->fill(r->in[EDGE_SRC].data, c->plain_numel, 0.0f, NULL);
-        pick(r->k, c, r->saved[SAVED_INDEX], r->in[EDGE_SRC].data, r->dy, sizeof(float));
+        r->k->fill(r->in[EDGE_SRC].data, c->plain_numel, 0.0f, r->stream);
+        pick(r->on, c, r->saved[SAVED_INDEX], r->in[EDGE_SRC].data, r->dy, sizeof(float));
     }
     return LS_OK;
 }
@@ -161,7 +161,7 @@ ls_tensor *ls_gather_dim(ls_tensor *a, int dim, ls_tensor *index)
     }
     if (out != NULL) {
         context_fill(&c, in, ids, out, at);
-        pick(call.k, &c, chosen.data, ls__record_data(out), from.data,
+        pick(call.on, &c, chosen.data, ls__record_data(out), from.data,
              ls_dtype_size((ls_dtype)in->dtype));
     }
     ls__tensor_node *node = ls__call_record(&call, &gather_op, out, sizeof c);
@@ -212,9 +212,9 @@ static ls__record *scatter(ls__call *call, pick_context *c, int at, const ls__de
     if (out != NULL) {
         float *to = ls__record_floats(out);
         call->k->gather(to, ls__record_data(in), ls__record_strided(in), in->ndim, in->dim,
-                        sizeof(float), NULL);
+                        sizeof(float), call->stream);
         context_fill(c, in, call->in[EDGE_INDEX], src, at);
-        put_add(call->k, c, chosen->data, to, added.data);
+        put_add(call->on, c, chosen->data, to, added.data);
     }
     ls__dense_drop(&added);
     return out;
@@ -261,12 +261,12 @@ static ls_status select_backward(ls__tensor_rule *r)
     const select_context *c = r->node->context;
     float *da = r->in[EDGE_A].data;
     if (r->in[EDGE_A].beta == 0.0f) {
-        r->k->fill(da, c->outer * c->n * c->inner, 0.0f, NULL);
+        r->k->fill(da, c->outer * c->n * c->inner, 0.0f, r->stream);
     }
     for (int64_t i = 0; i < c->outer; i++) {
         r->k->embedding_backward(da + i * c->n * c->inner, r->dy + i * c->count * c->inner,
                                  r->saved[SAVED_INDEX], c->index_bytes, c->count, c->inner, c->n,
-                                 NULL);
+                                 r->stream);
     }
     return LS_OK;
 }
@@ -287,7 +287,7 @@ static ls__record *selected(ls__call *call, const select_context *c, int at, con
     for (int64_t i = 0; out != NULL && i < c->outer; i++) {
         call->k->embedding(ls__record_floats(out) + i * c->count * c->inner,
                            (const float *)from->data + i * c->n * c->inner, chosen->data,
-                           c->index_bytes, c->count, c->inner, NULL);
+                           c->index_bytes, c->count, c->inner, call->stream);
     }
     return out;
 }

@@ -4,6 +4,10 @@
 
 #include "tensor/op.h"
 
+/* Whether an element of `index`, likewise, fails the check, of which the caller gives n and
+ * `ignore`; *at is its number and its value. Waits for the answer: a kernel must not follow it. */
+bool ls__call_outside(ls__call *call, int i, const ls__dense *index, ls__index_check *check,
+                      int64_t at[2]);
 /* False when an element of `index` (row-major, of input i's dtype) lies outside [0, limit): the
  * call fails and names the first one. */
 bool ls__call_indices(ls__call *call, int i, const ls__dense *index, int64_t limit);

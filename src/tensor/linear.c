@@ -47,7 +47,7 @@ static ls_status product(ls__tensor_rule *r, const ls__gradient *to, ls__gemm_bf
     g->half = to->dtype == LS_BFLOAT16;
     g->beta = to->beta;
     g->batch = 1;
-    return ls__gemm_half(r->tensors, r->k, g);
+    return ls__gemm_half(r->on, g);
 }
 
 /* dX [rows,in] = dZ W, where r->dy is dZ by now. A transposed weight lies [in,out], so the product
@@ -78,7 +78,7 @@ static ls_status backward_x(ls__tensor_rule *r, const linear_context *c)
                   .c = dx->data,
                   .ldc = c->in,
                   .beta = dx->beta};
-    r->k->gemm(&g, NULL);
+    r->k->gemm(&g, r->stream);
     return LS_OK;
 }
 
@@ -112,7 +112,7 @@ static ls_status backward_w(ls__tensor_rule *r, const linear_context *c)
                   .c = dw->data,
                   .ldc = n,
                   .beta = dw->beta};
-    r->k->gemm(&g, NULL);
+    r->k->gemm(&g, r->stream);
     return LS_OK;
 }
 
@@ -134,12 +134,12 @@ static ls_status bend(const ls__tensor_rule *r, const linear_context *c, void *d
                              .n = c->out,
                              .db = db,
                              .beta = beta};
-    ls__storage *work = ls__storage_new(r->tensors, r->k->activation_backward_workspace(&g));
+    ls__storage *work = ls__storage_new(r->on, r->k->activation_backward_workspace(&g));
     if (work == NULL) {
         return ls__self.status;
     }
     g.workspace = work->data;
-    r->k->activation_backward(&g, NULL);
+    r->k->activation_backward(&g, r->stream);
     ls__storage_unref(work);
     return LS_OK;
 }
@@ -152,9 +152,9 @@ static ls_status sum_dy(const ls__tensor_rule *r, const linear_context *c, void 
         return bend(r, c, dz, db, beta);
     }
     if (db != NULL && c->half) {
-        r->k->sum_rows_bf16(db, dy_half(r), c->rows, c->out, beta, NULL);
+        r->k->sum_rows_bf16(db, dy_half(r), c->rows, c->out, beta, r->stream);
     } else if (db != NULL) {
-        r->k->sum_rows(db, r->dy, c->rows, c->out, beta, NULL);
+        r->k->sum_rows(db, r->dy, c->rows, c->out, beta, r->stream);
     }
     return LS_OK;
 }
@@ -167,13 +167,13 @@ static ls_status backward_b(ls__tensor_rule *r, const linear_context *c, void *d
     if (db->data == NULL || db->dtype == LS_FLOAT32) {
         return sum_dy(r, c, dz, db->data, db->beta);
     }
-    ls__storage *sum = ls__storage_new(r->tensors, (size_t)c->out * sizeof(float));
+    ls__storage *sum = ls__storage_new(r->on, (size_t)c->out * sizeof(float));
     if (sum == NULL) {
         return ls__self.status;
     }
     ls_status status = sum_dy(r, c, dz, sum->data, 0.0f);
     if (status == LS_OK) {
-        ls__cast_gradient(r->k, db->data, LS_BFLOAT16, sum->data, c->out, db->beta);
+        ls__cast_gradient(r->on, db->data, LS_BFLOAT16, sum->data, c->out, db->beta);
     }
     ls__storage_unref(sum);
     return status;
@@ -186,7 +186,7 @@ static void backward_empty(ls__tensor_rule *r, const linear_context *c)
     const int64_t numel[] = {c->rows * c->in, c->out * c->in, c->out};
     for (int i = 0; i < 3; i++) {
         if (r->in[i].data != NULL && r->in[i].beta == 0.0f && numel[i] > 0) {
-            ls__fill_zero(r->k, r->in[i].data, r->in[i].dtype, numel[i]);
+            ls__fill_zero(r->on, r->in[i].data, r->in[i].dtype, numel[i]);
         }
     }
 }
@@ -218,7 +218,7 @@ static ls_status linear_backward(ls__tensor_rule *r)
     }
     size_t element = c->half ? sizeof(ls__bfloat16) : sizeof(float);
     ls__storage *own =
-        r->dy_is_free ? NULL : ls__storage_new(r->tensors, (size_t)(c->rows * c->out) * element);
+        r->dy_is_free ? NULL : ls__storage_new(r->on, (size_t)(c->rows * c->out) * element);
     if (own == NULL && !r->dy_is_free) {
         return ls__self.status;
     }
@@ -312,7 +312,7 @@ static void forward(const ls__call *call, const linear_context *c, const operand
                         .ldc = c->out,
                         .bias = o->b.data,
                         .then = then_of(c, o)};
-    call->k->gemm(&g, NULL);
+    call->k->gemm(&g, call->stream);
 }
 
 /* As forward, with products of bfloat16 and sums of float32. */
@@ -332,7 +332,7 @@ static void forward_half(ls__call *call, const linear_context *c, const operands
                        .bias = o->b.data,
                        .then = then_of(c, o),
                        .batch = 1};
-    if (ls__gemm_half(call->tensors, call->k, &g) != LS_OK) {
+    if (ls__gemm_half(call->on, &g) != LS_OK) {
         call->failed = ls__poison(call->tensors);
     }
 }

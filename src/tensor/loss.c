@@ -23,11 +23,11 @@ typedef struct mse_context { /* of both losses by element */
 static ls_status mse_backward(ls__tensor_rule *r)
 {
     const mse_context *c = r->node->context;
-    float factor = (float)(2.0 * (double)r->dy[0] / (double)c->numel);
     for (int i = 0; i < 2; i++) {
+        const ls__factor factor = {r->dy, i == 0 ? 2.0 : -2.0, (double)c->numel};
         if (r->in[i].data != NULL) {
-            r->k->axpby(r->in[i].data, r->saved[SAVED_DIFFERENCE], c->numel,
-                        i == 0 ? factor : -factor, r->in[i].beta, NULL);
+            r->k->axpby_by(r->in[i].data, r->saved[SAVED_DIFFERENCE], c->numel, factor,
+                           r->in[i].beta, r->stream);
         }
     }
     return LS_OK;
@@ -50,9 +50,8 @@ ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y)
     ls__record *out = ls__call_output(&call, (ls_shape){0}, LS_FLOAT32);
     if (out != NULL) {
         call.k->binary(LS__BINARY_SUB, difference.data, ls__record_floats(a), ls__record_strided(a),
-                       ls__record_floats(b), ls__record_strided(b), a->ndim, a->dim, NULL);
-        *ls__record_floats(out) =
-            (float)(call.k->sum_squares(difference.data, a->numel) / (double)a->numel);
+                       ls__record_floats(b), ls__record_strided(b), a->ndim, a->dim, call.stream);
+        call.k->mean_squares(ls__record_floats(out), difference.data, a->numel, call.stream);
     }
     ls__tensor_node *node = ls__call_record(&call, &mse_op, out, sizeof(mse_context));
     if (node != NULL) {
@@ -74,11 +73,12 @@ static ls_status bce_backward(ls__tensor_rule *r)
 {
     const mse_context *c = r->node->context;
     if (r->in[0].data != NULL) {
-        r->k->axpby(r->in[0].data, r->saved[SAVED_DX], c->numel, r->dy[0], r->in[0].beta, NULL);
+        r->k->axpby_by(r->in[0].data, r->saved[SAVED_DX], c->numel, (ls__factor){r->dy, 1.0, 1.0},
+                       r->in[0].beta, r->stream);
     }
     if (r->in[1].data != NULL) {
-        r->k->axpby(r->in[1].data, r->saved[SAVED_X], c->numel,
-                    (float)(-(double)r->dy[0] / (double)c->numel), r->in[1].beta, NULL);
+        r->k->axpby_by(r->in[1].data, r->saved[SAVED_X], c->numel,
+                       (ls__factor){r->dy, -1.0, (double)c->numel}, r->in[1].beta, r->stream);
     }
     return LS_OK;
 }
@@ -103,7 +103,7 @@ ls_tensor *ls_bce_with_logits(ls_tensor *logits, ls_tensor *target)
     }
     ls__record *out = ls__call_output(&call, (ls_shape){0}, LS_FLOAT32);
     if (out != NULL) {
-        *ls__record_floats(out) = (float)call.k->bce(dx.data, x.data, y.data, a->numel, NULL);
+        call.k->bce(ls__record_floats(out), dx.data, x.data, y.data, a->numel, call.stream);
     }
     ls__tensor_node *node = ls__call_record(&call, &bce_op, out, sizeof(mse_context));
     if (node != NULL) {
@@ -129,27 +129,28 @@ typedef struct cross_entropy_context {
     bool half; /* logits and their gradient are bfloat16 */
 } cross_entropy_context;
 
-/* Forward left the gradient of a loss with dy = 1. A loss that backward starts from has just
+/* Forward left the gradient of a loss with dy = 1. A loss that ls_backward starts from has just
  * that, so the memory is handed over (`gives`) instead of copied; any other is scaled into new
  * memory. */
 static ls_status cross_entropy_backward(ls__tensor_rule *r)
 {
     const cross_entropy_context *c = r->node->context;
     ls__storage *dlogits = r->node->saved[SAVED_DLOGITS].storage;
-    if (r->dy[0] == 1.0f) {
+    if (r->dy_is_one) {
         r->in[0].give = ls__storage_ref(dlogits);
         return LS_OK;
     }
+    const ls__factor dy = {r->dy, 1.0, 1.0};
     size_t element = c->half ? sizeof(ls__bfloat16) : sizeof(float);
-    r->in[0].give = ls__storage_new(r->tensors, (size_t)c->numel * element);
+    r->in[0].give = ls__storage_new(r->on, (size_t)c->numel * element);
     if (r->in[0].give == NULL) {
         return ls__self.status;
     }
     if (c->half) {
-        r->k->axpby_bf16(r->in[0].give->data, dlogits->data, c->numel, r->dy[0], 0.0f, NULL);
+        r->k->axpby_bf16_by(r->in[0].give->data, dlogits->data, c->numel, dy, 0.0f, r->stream);
         return LS_OK;
     }
-    r->k->axpby(r->in[0].give->data, dlogits->data, c->numel, r->dy[0], 0.0f, NULL);
+    r->k->axpby_by(r->in[0].give->data, dlogits->data, c->numel, dy, 0.0f, r->stream);
     return LS_OK;
 }
 
@@ -163,7 +164,7 @@ static const ls__op nll_op = CLASS_LOSS("nll_loss");
 
 typedef struct class_loss { /* one of the losses of classes, with its options */
     const ls__op *op;
-    double (*run)(const ls__cross_entropy *args, ls_stream *stream);
+    void (*run)(const ls__cross_entropy *args, ls_stream *stream);
     double smoothing;
     int64_t ignore; /* allowed among the targets */
 } class_loss;
@@ -191,18 +192,14 @@ static bool cross_entropy_shapes(ls__call *call)
  * loss->ignore. False with call->failed set. */
 static bool targets_valid(ls__call *call, const class_loss *loss, const ls__dense *y, int64_t n)
 {
-    const ls__record *target = call->in[EDGE_TARGET];
-    bool wide = target->dtype == LS_INT64;
-    for (int64_t i = 0; y->data != NULL && i < target->numel; i++) {
-        int64_t at = wide ? ((const int64_t *)y->data)[i] : ((const int32_t *)y->data)[i];
-        if (at != loss->ignore && (at < 0 || at >= n)) {
-            (void)ls__call_fail(call, LS_ERR_INVALID,
-                                "element %lld of target %s is %lld; give values in [0,%lld), or "
-                                "%lld for rows that do not count",
-                                (long long)i, ls__record_print(target).text, (long long)at,
-                                (long long)n, (long long)loss->ignore);
-            return false;
-        }
+    int64_t at[2];
+    ls__index_check check = {.n = n, .may_ignore = true, .ignore = loss->ignore};
+    if (ls__call_outside(call, EDGE_TARGET, y, &check, at)) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "element %lld of target %s is %lld; give values in [0,%lld), or %lld "
+                            "for rows that do not count",
+                            (long long)at[0], ls__record_print(call->in[EDGE_TARGET]).text,
+                            (long long)at[1], (long long)n, (long long)loss->ignore);
     }
     return call->failed == NULL;
 }
@@ -232,9 +229,12 @@ static ls_tensor *class_loss_of(ls__call *call, const class_loss *loss)
         args.index_bytes = ls_dtype_size((ls_dtype)wanted->dtype);
         args.smoothing = loss->smoothing;
         args.ignore = loss->ignore;
-        *ls__record_floats(out) =
-            (float)(half ? call->k->cross_entropy_bf16(dx.data, x.data, &args, NULL)
-                         : loss->run(&args, NULL));
+        args.loss = ls__record_floats(out);
+        if (half) {
+            call->k->cross_entropy_bf16(dx.data, x.data, &args, call->stream);
+        } else {
+            loss->run(&args, call->stream);
+        }
     }
     ls__tensor_node *node = ls__call_record(call, loss->op, out, sizeof(cross_entropy_context));
     if (node != NULL) {

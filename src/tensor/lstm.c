@@ -35,8 +35,7 @@ static int64_t step_of(const lstm_context *c)
 
 /* What every product of a pass needs beside its operands. */
 typedef struct lstm_tools {
-    ls__tensors *tensors;
-    const ls__kernels *k;
+    ls__pool *on;
     ls__bfloat16 *rounded; /* [B,4H] in backward, [B,H] in forward: a left side as bfloat16 */
 } lstm_tools;
 
@@ -45,7 +44,7 @@ typedef struct lstm_tools {
  * already. */
 static ls_status add_half_product(const lstm_tools *with, const ls__gemm *g)
 {
-    with->k->bfloat16_narrow(with->rounded, g->a, g->m * g->k, 0.0f, NULL);
+    with->on->k->bfloat16_narrow(with->rounded, g->a, g->m * g->k, 0.0f, with->on->stream);
     ls__gemm_bf16 half = {.trans_b = g->trans_b,
                           .m = g->m,
                           .n = g->n,
@@ -58,7 +57,7 @@ static ls_status add_half_product(const lstm_tools *with, const ls__gemm *g)
                           .ldc = g->ldc,
                           .beta = g->beta,
                           .batch = 1};
-    return ls__gemm_half(with->tensors, with->k, &half);
+    return ls__gemm_half(with->on, &half);
 }
 
 /* One step's product. To the gates: out [B,4H] += a [B,H] W^T (forward); back to the state: out
@@ -81,7 +80,7 @@ static ls_status add_product(const lstm_tools *with, float *out, const float *a,
     if (c->half) {
         return add_half_product(with, &g);
     }
-    with->k->gemm(&g, NULL);
+    with->on->k->gemm(&g, with->on->stream);
     return LS_OK;
 }
 
@@ -94,13 +93,13 @@ static ls_status add_half_weight(ls__tensor_rule *r, const lstm_context *c, cons
 {
     const int64_t wide = 4 * c->n;
     ls__storage *memory =
-        ls__storage_new(r->tensors, (size_t)(rows * (wide + c->n)) * sizeof(ls__bfloat16));
+        ls__storage_new(r->on, (size_t)(rows * (wide + c->n)) * sizeof(ls__bfloat16));
     if (memory == NULL) {
         return ls__self.status;
     }
     ls__bfloat16 *a = memory->data, *b = a + rows * wide;
-    r->k->bfloat16_narrow(a, da, rows * wide, 0.0f, NULL);
-    r->k->bfloat16_narrow(b, h, rows * c->n, 0.0f, NULL);
+    r->k->bfloat16_narrow(a, da, rows * wide, 0.0f, r->stream);
+    r->k->bfloat16_narrow(b, h, rows * c->n, 0.0f, r->stream);
     ls__gemm_bf16 g = {.trans_a = true,
                        .m = wide,
                        .n = c->n,
@@ -113,7 +112,7 @@ static ls_status add_half_weight(ls__tensor_rule *r, const lstm_context *c, cons
                        .ldc = c->n,
                        .beta = beta,
                        .batch = 1};
-    ls_status status = ls__gemm_half(r->tensors, r->k, &g);
+    ls_status status = ls__gemm_half(r->on, &g);
     ls__storage_unref(memory);
     return status;
 }
@@ -137,7 +136,7 @@ static ls_status add_weight(ls__tensor_rule *r, const lstm_context *c, const flo
                   .c = r->in[EDGE_W].data,
                   .ldc = c->n,
                   .beta = beta};
-    r->k->gemm(&g, NULL);
+    r->k->gemm(&g, r->stream);
     return LS_OK;
 }
 
@@ -157,7 +156,7 @@ static ls_status backward_weight(ls__tensor_rule *r, const lstm_context *c, cons
         return add_weight(r, c, da, state, c->batch, beta);
     }
     if (beta == 0.0f) { /* nothing came before any step */
-        r->k->fill(r->in[EDGE_W].data, 4 * c->n * c->n, 0.0f, NULL);
+        r->k->fill(r->in[EDGE_W].data, 4 * c->n * c->n, 0.0f, r->stream);
     }
     return LS_OK;
 }
@@ -171,15 +170,15 @@ static ls_status backward_time(ls__tensor_rule *r, const lstm_context *c, const 
     const float *gates = r->saved[SAVED_GATES], *cells = r->saved[SAVED_CELLS];
     const float *state = r->saved[SAVED_STATE];
     int64_t step = step_of(c);
-    r->k->axpby(dc, r->dy + c->time * step, step, 1.0f, 0.0f, NULL);
+    r->k->axpby(dc, r->dy + c->time * step, step, 1.0f, 0.0f, r->stream);
     for (int64_t t = c->time - 1; t >= 0; t--) {
         const float *before = t > 0 ? cells + (t - 1) * step : state != NULL ? state + step : NULL;
-        r->k->axpby(dh, r->dy + t * step, step, 1.0f, 0.0f, NULL);
+        r->k->axpby(dh, r->dy + t * step, step, 1.0f, 0.0f, r->stream);
         if (t < c->time - 1) {
             LS_TRY(add_product(with, dh, da + (t + 1) * 4 * step, r->saved[SAVED_W], c, false));
         }
         r->k->lstm_step_backward(da + t * 4 * step, dc, dh, gates + t * 4 * step, cells + t * step,
-                                 before, c->batch, c->n, NULL);
+                                 before, c->batch, c->n, r->stream);
     }
     return LS_OK;
 }
@@ -192,12 +191,12 @@ static ls_status backward_state(ls__tensor_rule *r, const lstm_context *c, const
     const ls__gradient *d = &r->in[EDGE_STATE];
     int64_t step = step_of(c);
     if (d->beta == 0.0f) {
-        r->k->fill(d->data, step, 0.0f, NULL);
+        r->k->fill(d->data, step, 0.0f, r->stream);
     }
     if (c->time > 0) {
         LS_TRY(add_product(with, d->data, da, r->saved[SAVED_W], c, false));
     }
-    r->k->axpby(d->data + step, dc, step, 1.0f, d->beta, NULL);
+    r->k->axpby(d->data + step, dc, step, 1.0f, d->beta, r->stream);
     return LS_OK;
 }
 
@@ -212,7 +211,7 @@ static ls_status backward_all(ls__tensor_rule *r, const lstm_context *c, const l
         LS_TRY(backward_time(r, c, with, da, dc, dh));
     }
     if (dgates->data != NULL && da != dgates->data) {
-        r->k->axpby(dgates->data, da, c->time * 4 * step, 1.0f, dgates->beta, NULL);
+        r->k->axpby(dgates->data, da, c->time * 4 * step, 1.0f, dgates->beta, r->stream);
     }
     if (r->in[EDGE_W].data != NULL) {
         LS_TRY(backward_weight(r, c, da));
@@ -228,12 +227,12 @@ static ls_status lstm_backward(ls__tensor_rule *r)
     const lstm_context *c = r->node->context;
     const ls__gradient *dgates = &r->in[EDGE_GATES];
     int64_t step = step_of(c), all = c->time * 4 * step;
-    ls__storage *work = ls__storage_new(r->tensors, (size_t)(all + 4 * step) * sizeof(float) + 64);
+    ls__storage *work = ls__storage_new(r->on, (size_t)(all + 4 * step) * sizeof(float) + 64);
     if (work == NULL) {
         return ls__self.status;
     }
     float *dc = (float *)(void *)work->data, *dh = dc + step, *da = dh + 3 * step;
-    const lstm_tools with = {r->tensors, r->k, (ls__bfloat16 *)(void *)(dh + step)};
+    const lstm_tools with = {r->on, (ls__bfloat16 *)(void *)(dh + step)};
     if (dgates->data != NULL && dgates->beta == 0.0f) {
         da = dgates->data;
     }
@@ -289,28 +288,28 @@ typedef struct lstm_memory {   /* of a forward pass; dropped at its end, what is
 static ls_status forward(const ls__call *call, const lstm_context *c, const lstm_memory *m,
                          float *out)
 {
-    const ls__kernels *k = call->k;
-    const lstm_tools with = {call->tensors, k, m->rounded.data};
+    ls__pool *on = call->on;
+    const lstm_tools with = {on, m->rounded.data};
     float *acts = m->acts.data, *cells = m->cells.data;
     const float *h = m->state.data, *cell = h != NULL ? h + step_of(c) : NULL;
     int64_t step = step_of(c);
     if (step == 0) {
         return LS_OK;
     }
-    k->axpby(acts, m->gates.data, c->time * 4 * step, 1.0f, 0.0f, NULL);
+    on->k->axpby(acts, m->gates.data, c->time * 4 * step, 1.0f, 0.0f, on->stream);
     for (int64_t t = 0; t < c->time; t++) {
         if (h != NULL) {
             LS_TRY(add_product(&with, acts + t * 4 * step, h, m->w.data, c, true));
         }
-        k->lstm_step(acts + t * 4 * step, out + t * step, cells + t * step, cell, c->batch, c->n,
-                     NULL);
+        on->k->lstm_step(acts + t * 4 * step, out + t * step, cells + t * step, cell, c->batch,
+                         c->n, on->stream);
         h = out + t * step;
         cell = cells + t * step;
     }
     if (cell != NULL) {
-        k->axpby(out + c->time * step, cell, step, 1.0f, 0.0f, NULL);
+        on->k->axpby(out + c->time * step, cell, step, 1.0f, 0.0f, on->stream);
     } else {
-        k->fill(out, step, 0.0f, NULL); /* no step and no state */
+        on->k->fill(out, step, 0.0f, on->stream); /* no step and no state */
     }
     return LS_OK;
 }

@@ -135,42 +135,39 @@ typedef struct steps { /* between matrices of a batch, in elements */
 } steps;
 
 /* The batch of bfloat16 products in one call, so that one plan serves them all. */
-static ls_status multiply_half(ls__tensors *tensors, const ls__kernels *k, const operands *o,
-                               const steps *s)
+static ls_status multiply_half(ls__pool *on, const operands *o, const steps *s)
 {
     const ls__gemm *g = &o->gemm;
-    return ls__gemm_half(tensors, k,
-                         &(ls__gemm_bf16){.trans_a = g->trans_a,
-                                          .trans_b = g->trans_b,
-                                          .m = g->m,
-                                          .n = g->n,
-                                          .k = g->k,
-                                          .a = (const ls__bfloat16 *)(const void *)g->a,
-                                          .lda = g->lda,
-                                          .b = (const ls__bfloat16 *)(const void *)g->b,
-                                          .ldb = g->ldb,
-                                          .c = g->c,
-                                          .ldc = g->ldc,
-                                          .half = o->half_c,
-                                          .beta = g->beta,
-                                          .batch = s->batch,
-                                          .stride_a = s->a,
-                                          .stride_b = s->b,
-                                          .stride_c = s->c});
+    return ls__gemm_half(on, &(ls__gemm_bf16){.trans_a = g->trans_a,
+                                              .trans_b = g->trans_b,
+                                              .m = g->m,
+                                              .n = g->n,
+                                              .k = g->k,
+                                              .a = (const ls__bfloat16 *)(const void *)g->a,
+                                              .lda = g->lda,
+                                              .b = (const ls__bfloat16 *)(const void *)g->b,
+                                              .ldb = g->ldb,
+                                              .c = g->c,
+                                              .ldc = g->ldc,
+                                              .half = o->half_c,
+                                              .beta = g->beta,
+                                              .batch = s->batch,
+                                              .stride_a = s->a,
+                                              .stride_b = s->b,
+                                              .stride_c = s->c});
 }
 
 /* One call of the kernel, for a batch whose matrices follow each other by constant steps `s`;
  * run() has split others. */
-static ls_status multiply(ls__tensors *tensors, const ls__kernels *k, const operands *o,
-                          const steps *s)
+static ls_status multiply(ls__pool *on, const operands *o, const steps *s)
 {
     if (o->half) {
-        return multiply_half(tensors, k, o, s);
+        return multiply_half(on, o, s);
     }
     if (s->batch == 1) {
-        k->gemm(&o->gemm, NULL);
+        on->k->gemm(&o->gemm, on->stream);
     } else {
-        k->gemm_batch(&o->gemm, s->batch, s->a, s->b, s->c, NULL);
+        on->k->gemm_batch(&o->gemm, s->batch, s->a, s->b, s->c, on->stream);
     }
     return LS_OK;
 }
@@ -230,18 +227,17 @@ static void *moved(const void *data, int64_t elements, bool half)
  * call of the kernel; broadcasting in the middle of the batch, and sums over it, take one call a
  * matrix, in order of the batch. The first matrix that lands on a place of C takes the caller's
  * beta, later ones add. */
-static ls_status run(ls__tensors *tensors, const ls__kernels *k, const matmul_context *c,
-                     const operands *o)
+static ls_status run(ls__pool *on, const matmul_context *c, const operands *o)
 {
     steps s = {.batch = c->batch};
     const steps single = {.batch = 1};
     if (c->folded) {
-        return multiply(tensors, k, o, &single);
+        return multiply(on, o, &single);
     }
     bool plain = single_stride(c, o->stride_a, &s.a) && single_stride(c, o->stride_b, &s.b) &&
                  single_stride(c, o->stride_c, &s.c);
     if (plain && (s.c != 0 || c->batch == 1)) {
-        return multiply(tensors, k, o, &s);
+        return multiply(on, o, &s);
     }
     for (int64_t i = 0; i < c->batch; i++) { /* in order: sums over the batch are reproducible */
         operands one = *o;
@@ -249,7 +245,7 @@ static ls_status run(ls__tensors *tensors, const ls__kernels *k, const matmul_co
         one.gemm.b = moved(o->gemm.b, batch_offset(c, o->stride_b, i), o->half);
         one.gemm.c = moved(o->gemm.c, batch_offset(c, o->stride_c, i), o->half_c);
         one.gemm.beta = first_of_sum(c, o->stride_c, i) ? o->gemm.beta : 1.0f;
-        LS_TRY(multiply(tensors, k, &one, &single));
+        LS_TRY(multiply(on, &one, &single));
     }
     return LS_OK;
 }
@@ -285,7 +281,7 @@ static bool empty_product(ls__tensor_rule *r, int i, int64_t numel)
     const matmul_context *c = r->node->context;
     bool empty = numel == 0 || r->node->numel == 0 || c->a.cols == 0;
     if (empty && numel > 0 && r->in[i].beta == 0.0f) {
-        ls__fill_zero(r->k, r->in[i].data, r->in[i].dtype, numel);
+        ls__fill_zero(r->on, r->in[i].data, r->in[i].dtype, numel);
     }
     return empty;
 }
@@ -311,17 +307,17 @@ static ls_status run_into(ls__tensor_rule *r, int i, const matrix *like, operand
     o->gemm.c = r->in[i].data;
     o->gemm.beta = r->in[i].beta;
     if (!o->half_c || c->folded || numel == c->batch * like->rows * like->cols) {
-        return run(r->tensors, r->k, c, o);
+        return run(r->on, c, o);
     }
-    ls__storage *sum = ls__storage_new(r->tensors, (size_t)numel * sizeof(float));
+    ls__storage *sum = ls__storage_new(r->on, (size_t)numel * sizeof(float));
     if (sum == NULL) {
         return ls__self.status;
     }
     o->half_c = false;
     o->gemm.c = sum->data;
     o->gemm.beta = 0.0f;
-    ls_status status = run(r->tensors, r->k, c, o);
-    ls__cast_gradient(r->k, r->in[i].data, LS_BFLOAT16, sum->data, numel, r->in[i].beta);
+    ls_status status = run(r->on, c, o);
+    ls__cast_gradient(r->on, r->in[i].data, LS_BFLOAT16, sum->data, numel, r->in[i].beta);
     ls__storage_unref(sum);
     return status;
 }
@@ -442,7 +438,7 @@ static ls_status forward(const ls__call *call, matmul_context *c, const ls__dens
         return LS_OK;
     }
     if (c->a.cols == 0) {
-        ls__fill_zero(call->k, ls__record_data(out), (ls_dtype)out->dtype, out->numel);
+        ls__fill_zero(call->on, ls__record_data(out), (ls_dtype)out->dtype, out->numel);
         return LS_OK;
     }
     output_batch(c, stride_c);
@@ -462,7 +458,7 @@ static ls_status forward(const ls__call *call, matmul_context *c, const ls__dens
                   .stride_a = c->a.stride,
                   .stride_b = c->b.stride,
                   .stride_c = stride_c};
-    return run(call->tensors, call->k, c, &o);
+    return run(call->on, c, &o);
 }
 
 /* The batch dimensions of the output; operands are described later. */

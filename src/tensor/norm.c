@@ -28,7 +28,7 @@ static ls_status layer_norm_backward(ls__tensor_rule *r)
     ls__gradient *dx = &r->in[EDGE_X], *dw = &r->in[EDGE_W], *db = &r->in[EDGE_B];
     bool split = dw->data != NULL && db->data != NULL && dw->beta != db->beta;
     float beta_w = dw->data != NULL ? dw->beta : db->beta;
-    ls__storage *work = ls__storage_new(r->tensors, r->k->layer_norm_workspace(c->rows, c->n) + 64);
+    ls__storage *work = ls__storage_new(r->on, r->k->layer_norm_workspace(c->rows, c->n) + 64);
     if (work == NULL) {
         return ls__self.status;
     }
@@ -36,18 +36,18 @@ static ls_status layer_norm_backward(ls__tensor_rule *r)
         r->k->layer_norm_backward_bf16(
             (void *)dx->data, dx->beta, dw->data, split ? NULL : db->data, beta_w,
             (const void *)r->dy, r->saved[SAVED_X], r->saved[SAVED_MEAN], r->saved[SAVED_RSTD],
-            r->saved[SAVED_W], c->rows, c->n, work->data, NULL);
+            r->saved[SAVED_W], c->rows, c->n, work->data, r->stream);
         if (split) {
-            r->k->sum_rows_bf16(db->data, (const void *)r->dy, c->rows, c->n, db->beta, NULL);
+            r->k->sum_rows_bf16(db->data, (const void *)r->dy, c->rows, c->n, db->beta, r->stream);
         }
         ls__storage_unref(work);
         return LS_OK;
     }
     r->k->layer_norm_backward(dx->data, dx->beta, dw->data, split ? NULL : db->data, beta_w, r->dy,
                               r->saved[SAVED_X], r->saved[SAVED_MEAN], r->saved[SAVED_RSTD],
-                              r->saved[SAVED_W], c->rows, c->n, work->data, NULL);
+                              r->saved[SAVED_W], c->rows, c->n, work->data, r->stream);
     if (split) {
-        r->k->sum_rows(db->data, r->dy, c->rows, c->n, db->beta, NULL);
+        r->k->sum_rows(db->data, r->dy, c->rows, c->n, db->beta, r->stream);
     }
     ls__storage_unref(work);
     return LS_OK;
@@ -116,10 +116,10 @@ ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, doubl
     ls__record *out = ls__call_output(&call, ls__record_shape(in), (ls_dtype)in->dtype);
     if (out != NULL && half) {
         call.k->layer_norm_bf16((void *)ls__record_data(out), mean.data, rstd.data, dx.data,
-                                dw.data, db.data, c.rows, c.n, (float)eps, NULL);
+                                dw.data, db.data, c.rows, c.n, (float)eps, call.stream);
     } else if (out != NULL) {
         call.k->layer_norm(ls__record_floats(out), mean.data, rstd.data, dx.data, dw.data, db.data,
-                           c.rows, c.n, (float)eps, NULL);
+                           c.rows, c.n, (float)eps, call.stream);
     }
     ls__tensor_node *node = ls__call_record(&call, &layer_norm_op, out, sizeof c);
     if (node != NULL) {
@@ -143,7 +143,7 @@ ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, doubl
 static ls_status rms_norm_backward(ls__tensor_rule *r)
 {
     const norm_context *c = r->node->context;
-    ls__storage *work = ls__storage_new(r->tensors, r->k->layer_norm_workspace(c->rows, c->n) + 64);
+    ls__storage *work = ls__storage_new(r->on, r->k->layer_norm_workspace(c->rows, c->n) + 64);
     if (work == NULL) {
         return ls__self.status;
     }
@@ -151,13 +151,13 @@ static ls_status rms_norm_backward(ls__tensor_rule *r)
         r->k->rms_norm_backward_bf16((void *)r->in[EDGE_X].data, r->in[EDGE_X].beta,
                                      r->in[EDGE_W].data, r->in[EDGE_W].beta, (const void *)r->dy,
                                      r->saved[SAVED_X], r->saved[SAVED_RSTD], r->saved[SAVED_W],
-                                     c->rows, c->n, work->data, NULL);
+                                     c->rows, c->n, work->data, r->stream);
         ls__storage_unref(work);
         return LS_OK;
     }
     r->k->rms_norm_backward(r->in[EDGE_X].data, r->in[EDGE_X].beta, r->in[EDGE_W].data,
                             r->in[EDGE_W].beta, r->dy, r->saved[SAVED_X], r->saved[SAVED_RSTD],
-                            r->saved[SAVED_W], c->rows, c->n, work->data, NULL);
+                            r->saved[SAVED_W], c->rows, c->n, work->data, r->stream);
     ls__storage_unref(work);
     return LS_OK;
 }
@@ -183,10 +183,10 @@ ls_tensor *ls_rms_norm(ls_tensor *x, ls_tensor *weight, double eps)
     ls__record *out = ls__call_output(&call, ls__record_shape(in), (ls_dtype)in->dtype);
     if (out != NULL && in->dtype == LS_BFLOAT16) {
         call.k->rms_norm_bf16((void *)ls__record_data(out), rstd.data, dx.data, dw.data, c.rows,
-                              c.n, (float)eps, NULL);
+                              c.n, (float)eps, call.stream);
     } else if (out != NULL) {
         call.k->rms_norm(ls__record_floats(out), rstd.data, dx.data, dw.data, c.rows, c.n,
-                         (float)eps, NULL);
+                         (float)eps, call.stream);
     }
     ls__tensor_node *node = ls__call_record(&call, &rms_norm_op, out, sizeof c);
     if (node != NULL) {

@@ -10,6 +10,28 @@
 #include "base/trace.h"
 #include "tensor/fill.h"
 
+/* Operations run where their first input lies, or where tensors are made from nothing. */
+static void run_on(ls__call *call, ls__pool *on)
+{
+    call->on = on;
+    call->k = on->k;
+    call->stream = on->stream;
+}
+
+/* False with call->failed set when input i lies elsewhere than those before it. */
+static bool same_device(ls__call *call, int i)
+{
+    const ls__pool *on = call->in[i]->storage->pool;
+    if (call->on == on) {
+        return true;
+    }
+    (void)ls__call_fail(call, LS_ERR_INVALID,
+                        "argument %d is on device \"%s\", and one before it on device \"%s\"; copy "
+                        "one of them with ls_copy_out and ls_from_data",
+                        i + 1, on->device->name, call->on->device->name);
+    return false;
+}
+
 /* The first step of every operation: decodes the inputs into call->in, notes whether a node is
  * due and starts the meter. The first input that is not usable ends the call: an invalid handle
  * is this call's error, a poisoned tensor passes its own on. Everything after that is skipped
@@ -24,7 +46,6 @@ static bool begin(ls__call *call, const char *name, int count, ls_tensor *const 
         call->failed = ls__poison_fixed(ls__self.status);
         return false;
     }
-    call->k = call->tensors->kernels;
     call->meter = ls__self.meter;
     call->traced = ls__self.modules == 0 ? ls__trace_begin() : 0;
     if (LS__UNLIKELY(call->meter != NULL)) {
@@ -46,7 +67,15 @@ static bool begin(ls__call *call, const char *name, int count, ls_tensor *const 
             return false;
         }
         call->in[i] = record;
+        if (call->on == NULL) {
+            run_on(call, record->storage->pool);
+        } else if (LS__UNLIKELY(!same_device(call, i))) {
+            return false;
+        }
         call->grad = call->grad || (record->node != NULL && !ls__self.no_grad);
+    }
+    if (call->on == NULL) {
+        run_on(call, call->tensors->made);
     }
     return true;
 }
@@ -241,7 +270,7 @@ ls__record *ls__call_output(ls__call *call, ls_shape shape, ls_dtype dtype)
         (void)ls__fail_at_site(ls__self.status);
         call_failed(call);
     } else {
-        out->storage = ls__storage_new(call->tensors, (size_t)out->numel * ls_dtype_size(dtype));
+        out->storage = ls__storage_new(call->on, (size_t)out->numel * ls_dtype_size(dtype));
         if (out->storage == NULL) {
             (void)ls__fail_within(ls__self.status, "%s: %s", call->name,
                                   ls__shape_print(shape).text);
@@ -380,7 +409,7 @@ ls__dense ls__call_memory(ls__call *call, size_t bytes)
     if (call->failed != NULL) {
         return dense;
     }
-    dense.storage = ls__storage_new(call->tensors, bytes);
+    dense.storage = ls__storage_new(call->on, bytes);
     if (dense.storage == NULL) {
         call_failed(call);
     } else {
@@ -412,7 +441,7 @@ ls__dense ls__call_dense(ls__call *call, int i)
     dense = ls__call_memory(call, (size_t)in->numel * element);
     if (dense.storage != NULL) {
         call->k->gather(dense.data, ls__record_data(in), ls__record_strided(in), in->ndim, in->dim,
-                        element, NULL);
+                        element, call->stream);
     }
     return dense;
 }
@@ -424,6 +453,35 @@ ls__dense ls__dense_of_output(const ls__record *out)
     return (ls__dense){.storage = ls__storage_ref(out->storage),
                        .offset = out->offset * (int64_t)ls_dtype_size((ls_dtype)out->dtype),
                        .data = ls__record_data(out)};
+}
+
+ls__dense ls__call_stage(ls__call *call, const ls__record *out)
+{
+    ls__dense stage = {0};
+    if (out == NULL) {
+        return stage;
+    }
+    if (call->on->device->host) {
+        stage.data = ls__record_data(out);
+        return stage;
+    }
+    stage.storage = ls__storage_new(&call->tensors->host,
+                                    (size_t)out->numel * ls_dtype_size((ls_dtype)out->dtype));
+    if (stage.storage == NULL) {
+        call_failed(call);
+    } else {
+        stage.data = stage.storage->data;
+    }
+    return stage;
+}
+
+void ls__call_staged(ls__call *call, const ls__record *out, ls__dense *stage)
+{
+    if (stage->storage != NULL) {
+        ls__device_write(call->on->device, ls__record_data(out), stage->data,
+                         (size_t)out->numel * ls_dtype_size((ls_dtype)out->dtype));
+    }
+    ls__dense_drop(stage);
 }
 
 /* Gives the reference back; allowed for an empty one, and twice. */

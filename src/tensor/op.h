@@ -37,7 +37,9 @@
 typedef struct ls__call {
     const char *name;
     ls__tensors *tensors;
+    ls__pool *on; /* the device of its inputs; its two fields, at hand: */
     const ls__kernels *k;
+    ls_stream *stream;
     ls__record *in[LS__INPUTS_MAX]; /* NULL: an optional input that was not given */
     int count;
     ls__record seen[LS__INPUTS_MAX]; /* in[i] in another order of dimensions, where asked for */
@@ -120,6 +122,11 @@ ls__dense ls__call_dense(ls__call *call, int i);
 ls__dense ls__call_memory(ls__call *call, size_t bytes); /* fresh workspace */
 ls__dense ls__dense_of_output(const ls__record *out);    /* to save a result */
 void ls__dense_drop(ls__dense *dense);
+/* For the few results that the program itself computes: memory where it may write them, the
+ * result's own on the host. ls__call_staged drops it, and brings them to the device. Of no data
+ * after a failure. */
+ls__dense ls__call_stage(ls__call *call, const ls__record *out);
+void ls__call_staged(ls__call *call, const ls__record *out, ls__dense *stage);
 /* Saves for the gradient rule; node NULL does nothing. */
 void ls__node_save(ls__tensor_node *node, int slot, const ls__dense *dense);
 

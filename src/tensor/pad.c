@@ -23,7 +23,7 @@ static ls_status pad_backward(ls__tensor_rule *r)
     const size_t bytes = ls_dtype_size((ls_dtype)r->node->dtype);
     if (c->numel > 0) {
         r->k->gather(r->in[0].data, (const char *)r->dy + (size_t)c->first * bytes, c->stride,
-                     c->ndim, c->dim, bytes, NULL);
+                     c->ndim, c->dim, bytes, r->stream);
     }
     return LS_OK;
 }
@@ -58,13 +58,15 @@ static ls_tensor *enlarged(ls_tensor *a, const int64_t *before, const int64_t *a
         c.stride.stride[d] = out->stride[d];
         c.first += above_0(before[d]) * out->stride[d];
     }
-    if (out != NULL) {
-        ls__convert_fill(ls__record_data(out), dtype, out->numel, value);
+    ls__dense stage = ls__call_stage(&call, out);
+    if (stage.data != NULL) {
+        ls__convert_fill(stage.data, dtype, out->numel, value);
     }
+    ls__call_staged(&call, out, &stage);
     if (out != NULL && in->numel > 0) {
         const size_t bytes = ls_dtype_size(dtype);
         call.k->scatter(ls__record_data(out) + (size_t)c.first * bytes, c.stride, x.data, c.ndim,
-                        c.dim, bytes, 0.0f, NULL);
+                        c.dim, bytes, 0.0f, call.stream);
     }
     ls__tensor_node *node = ls__call_record(&call, &pad_op, out, sizeof c);
     if (node != NULL) {
@@ -133,7 +135,8 @@ typedef struct expand_context {
 static ls_status expand_backward(ls__tensor_rule *r)
 {
     const expand_context *c = r->node->context;
-    r->k->sum_dims(r->in[0].data, r->dy, c->out.ndim, c->out.dim, c->keep, r->in[0].beta, NULL);
+    r->k->sum_dims(r->in[0].data, r->dy, c->out.ndim, c->out.dim, c->keep, r->in[0].beta,
+                   r->stream);
     return LS_OK;
 }
 
@@ -174,7 +177,7 @@ ls_tensor *ls_expand(ls_tensor *a, ls_shape shape)
     ls__record *out = ls__call_output(&call, shape, (ls_dtype)in->dtype);
     if (out != NULL && out->numel > 0) {
         call.k->gather(ls__record_data(out), ls__record_data(in), ls__shape_expand(in, shape),
-                       shape.ndim, shape.dim, ls_dtype_size((ls_dtype)in->dtype), NULL);
+                       shape.ndim, shape.dim, ls_dtype_size((ls_dtype)in->dtype), call.stream);
     }
     ls__tensor_node *node = ls__call_record(&call, &expand_op, out, sizeof(expand_context));
     if (node != NULL) {

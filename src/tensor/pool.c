@@ -26,7 +26,7 @@ static ls_status max_backward(ls__tensor_rule *r)
     const ls__pool2d *p = r->node->context;
     if (numel_of(p) > 0) {
         r->k->max_pool2d_backward(p, r->in[0].data, r->in[0].beta, r->dy, r->saved[SAVED_INDEX],
-                                  NULL);
+                                  r->stream);
     }
     return LS_OK;
 }
@@ -36,7 +36,7 @@ static ls_status avg_backward(ls__tensor_rule *r)
 {
     const ls__pool2d *p = r->node->context;
     if (numel_of(p) > 0) {
-        r->k->avg_pool2d_backward(p, r->in[0].data, r->in[0].beta, r->dy, NULL);
+        r->k->avg_pool2d_backward(p, r->in[0].data, r->in[0].beta, r->dy, r->stream);
     }
     return LS_OK;
 }
@@ -138,7 +138,7 @@ ls_tensor *ls_max_pool2d(ls_tensor *x, const ls_pool2d_options *options)
         index = ls__call_memory(&call, (size_t)out->numel * sizeof(int32_t));
     }
     if (call.failed == NULL && out->numel > 0) {
-        call.k->max_pool2d(&p, (void *)ls__record_data(out), index.data, from.data, NULL);
+        call.k->max_pool2d(&p, (void *)ls__record_data(out), index.data, from.data, call.stream);
     }
     ls__tensor_node *node = ls__call_record(&call, &max_op, out, sizeof p);
     if (node != NULL) {
@@ -156,7 +156,7 @@ static ls_tensor *average(ls__call *call, const ls__op *op, const ls__pool2d *p)
     ls__dense from = input(call);
     ls__record *out = output(call, p);
     if (call->failed == NULL && out->numel > 0) {
-        call->k->avg_pool2d(p, (void *)ls__record_data(out), from.data, NULL);
+        call->k->avg_pool2d(p, (void *)ls__record_data(out), from.data, call->stream);
     }
     ls__tensor_node *node = ls__call_record(call, op, out, sizeof *p);
     if (node != NULL) {

@@ -188,7 +188,13 @@ ls_status ls_print(ls_tensor *t)
         return ls__self.status;
     }
     const ls__record *record = call.in[0];
-    printer p = {.record = record, .data = dense.data};
+    ls__host_view view;
+    const size_t bytes = (size_t)record->numel * ls_dtype_size((ls_dtype)record->dtype);
+    if (ls__host_view_open(call.on, dense.data, bytes, &view) < 0) {
+        ls__dense_drop(&dense);
+        return ls__self.status;
+    }
+    printer p = {.record = record, .data = view.data};
     p.summarised = record->numel > SUMMARISE_FROM;
     measure(&p);
     fputs("tensor(", stdout);
@@ -204,6 +210,7 @@ ls_status ls_print(ls_tensor *t)
     fputs(" ", stdout);
     fputs(ls__record_print(record).text, stdout);
     fputs(")\n", stdout);
+    ls__host_view_close(&view, false);
     ls__dense_drop(&dense);
     return LS_OK;
 }

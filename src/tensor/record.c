@@ -244,7 +244,6 @@ ls__record *ls__record_alias(ls__tensors *tensors, const ls__record *of)
     record->numel = of->numel;
     record->ndim = of->ndim;
     record->dtype = of->dtype;
-    record->device = of->device;
     record->storage = ls__storage_ref(of->storage);
     record->node = ls__node_ref(of->node);
     return record;
@@ -329,7 +328,7 @@ ls_tensor *ls__poison(ls__tensors *tensors)
     if (record == NULL) {
         return ls__poison_fixed(LS_ERR_MEMORY);
     }
-    record->storage = ls__storage_new(tensors, length + 1);
+    record->storage = ls__storage_new(&tensors->host, length + 1);
     if (record->storage == NULL) {
         ls__record_free(tensors, record);
         return ls__poison_fixed(LS_ERR_MEMORY);

@@ -25,7 +25,7 @@ typedef struct total_context {
 static ls_status total_backward(ls__tensor_rule *r)
 {
     const total_context *c = r->node->context;
-    r->k->fill(r->in[0].data, c->numel, r->dy[0] * c->factor, NULL);
+    r->k->fill_by(r->in[0].data, c->numel, (ls__factor){r->dy, (double)c->factor, 1.0}, r->stream);
     return LS_OK;
 }
 
@@ -44,8 +44,7 @@ static ls_tensor *total(const ls__op *op, ls_tensor *a, bool mean)
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out = ls__call_output(&call, (ls_shape){0}, LS_FLOAT32);
     if (out != NULL) {
-        double sum = numel > 0 ? call.k->sum(x.data, numel) : 0.0;
-        *ls__record_floats(out) = (float)(mean ? sum / (double)numel : sum);
+        call.k->sum(ls__record_floats(out), x.data, numel, mean ? (double)numel : 1.0, call.stream);
     }
     ls__tensor_node *node = ls__call_record(&call, op, out, sizeof(total_context));
     if (node != NULL) {
@@ -90,14 +89,14 @@ static ls_status dims_backward(ls__tensor_rule *r)
     const float *dy = r->dy;
     ls__storage *scaled = NULL;
     if (c->factor != 1.0f) {
-        scaled = ls__storage_new(r->tensors, (size_t)r->node->numel * sizeof(float));
+        scaled = ls__storage_new(r->on, (size_t)r->node->numel * sizeof(float));
         if (scaled == NULL) {
             return ls__self.status;
         }
-        r->k->axpby(scaled->data, dy, r->node->numel, c->factor, 0.0f, NULL);
+        r->k->axpby(scaled->data, dy, r->node->numel, c->factor, 0.0f, r->stream);
         dy = scaled->data;
     }
-    r->k->gather(r->in[0].data, dy, strides, c->in.ndim, c->in.dim, sizeof(float), NULL);
+    r->k->gather(r->in[0].data, dy, strides, c->in.ndim, c->in.dim, sizeof(float), r->stream);
     ls__storage_unref(scaled);
     return LS_OK;
 }
@@ -172,7 +171,7 @@ static ls_tensor *over(ls__call *call, const ls__op *op, const uint8_t *keep, bo
     ls__record *out = ls__call_output(call, without_dims(in, keep, keepdim), LS_FLOAT32);
     if (out != NULL && out->numel > 0) {
         float *to = ls__record_floats(out);
-        call->k->sum_dims(to, x.data, in->ndim, in->dim, keep, 0.0f, NULL);
+        call->k->sum_dims(to, x.data, in->ndim, in->dim, keep, 0.0f, call->stream);
         for (int64_t i = 0; mean && i < out->numel; i++) {
             to[i] *= factor;
         }
@@ -270,7 +269,7 @@ static ls_status var_backward(ls__tensor_rule *r)
 {
     const var_context *c = r->node->context;
     r->k->variance_backward(r->in[0].data, r->dy, r->saved[SAVED_X], r->saved[SAVED_MEAN], c->rows,
-                            c->n, c->divisor, r->in[0].beta, NULL);
+                            c->n, c->divisor, r->in[0].beta, r->stream);
     return LS_OK;
 }
 
@@ -292,7 +291,7 @@ static ls_tensor *var_last(ls_tensor *x, bool unbiased, ls_shape shape)
     ls__record *out = ls__call_output(&call, shape, LS_FLOAT32);
     if (out != NULL) {
         call.k->variance(ls__record_floats(out), mean.data, dense.data, c.rows, c.n, c.divisor,
-                         NULL);
+                         call.stream);
     }
     ls__tensor_node *node = ls__call_record(&call, &var_op, out, sizeof c);
     if (node != NULL) {

@@ -29,9 +29,9 @@ struct ls__region_piece_slab {
 };
 
 /* Nothing is reserved before the first block is asked for. */
-void ls__regions_init(ls__regions *r, const ls__env *env)
+void ls__regions_init(ls__regions *r, const ls__env *env, const ls__env *memory)
 {
-    *r = (ls__regions){.env = env};
+    *r = (ls__regions){.env = env, .memory = memory};
     ls__list_init(&r->regions);
     ls__list_init(&r->unused);
     for (int b = 0; b < LS__PIECE_BINS; b++) {
@@ -144,7 +144,7 @@ static ls__region_piece *region_new(ls__regions *r, size_t bytes)
 {
     ls__region *region = r->env->allocate(r->env, sizeof *region);
     ls__region_piece *piece = region != NULL ? header_get(r) : NULL;
-    void *memory = piece != NULL ? r->env->allocate(r->env, bytes) : NULL;
+    void *memory = piece != NULL ? r->memory->allocate(r->memory, bytes) : NULL;
     if (memory == NULL) {
         if (piece != NULL) {
             header_put(r, piece);
@@ -170,7 +170,7 @@ static void region_free(ls__regions *r, ls__region *region)
     r->reserved -= (int64_t)region->bytes;
     LS_ASSERT(r->reserved >= 0);
     ls__list_remove(&region->link);
-    r->env->release(r->env, region->memory, region->bytes);
+    r->memory->release(r->memory, region->memory, region->bytes);
     r->env->release(r->env, region, sizeof *region);
 }
 

@@ -34,7 +34,8 @@ typedef struct ls__region_piece {
 } ls__region_piece;
 
 typedef struct ls__regions {
-    const ls__env *env;
+    const ls__env *env;    /* gives headers */
+    const ls__env *memory; /* gives regions: memory of the device, which only its kernels touch */
     ls__list regions;
     ls__list bin[LS__PIECE_BINS]; /* free pieces of 2^b … 2^(b+1) - 1 bytes, the last freed first */
     ls__list unused;              /* headers of pieces */
@@ -42,7 +43,7 @@ typedef struct ls__regions {
     int64_t reserved; /* bytes of all regions */
 } ls__regions;
 
-void ls__regions_init(ls__regions *r, const ls__env *env);
+void ls__regions_init(ls__regions *r, const ls__env *env, const ls__env *memory);
 void ls__regions_fini(ls__regions *r); /* whatever is still in use */
 /* At least `bytes`, uninitialised, beginning on a cache line. NULL: memory is out. */
 ls__region_piece *ls__region_piece_get(ls__regions *r, size_t bytes);

@@ -57,7 +57,8 @@ static bool reserve(ls__draw_log *log, ls__tensors *tensors)
     if (log->ids != NULL && used < log->ids->bytes) {
         return true;
     }
-    ls__storage *grown = ls__storage_new(tensors, used > 0 ? 2 * used : 32 * sizeof(uint64_t));
+    ls__storage *grown =
+        ls__storage_new(&tensors->host, used > 0 ? 2 * used : 32 * sizeof(uint64_t));
     if (grown == NULL) {
         return false;
     }

@@ -17,7 +17,7 @@ static ls_status rotary_backward(ls__tensor_rule *r)
 {
     const rotary_context *c = r->node->context;
     ls__rotary args = c->args;
-    ls__storage *work = ls__storage_new(r->tensors, r->k->rotary_workspace(&args) + 64);
+    ls__storage *work = ls__storage_new(r->on, r->k->rotary_workspace(&args) + 64);
     if (work == NULL) {
         return ls__self.status;
     }
@@ -25,7 +25,7 @@ static ls_status rotary_backward(ls__tensor_rule *r)
     args.y = r->in[0].data;
     args.beta = r->in[0].beta;
     args.workspace = work->data;
-    r->k->rotary(&args, NULL);
+    r->k->rotary(&args, r->stream);
     ls__storage_unref(work);
     return LS_OK;
 }
@@ -98,7 +98,7 @@ ls_tensor *ls_rotary(ls_tensor *x, int64_t first, double base)
         args.x = from.data;
         args.y = ls__record_floats(out);
         args.workspace = work.data;
-        call.k->rotary(&args, NULL);
+        call.k->rotary(&args, call.stream);
     }
     ls__tensor_node *node = ls__call_record(&call, &rotary_op, out, sizeof(rotary_context));
     if (node != NULL) {

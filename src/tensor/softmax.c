@@ -18,10 +18,10 @@ static ls_status softmax_backward(ls__tensor_rule *r)
     const softmax_context *c = r->node->context;
     if (r->node->numel > 0 && r->node->dtype == LS_BFLOAT16) {
         r->k->softmax_backward_bf16((void *)r->in[0].data, (const void *)r->dy, r->saved[SAVED_Y],
-                                    c->rows, c->n, c->log, r->in[0].beta, NULL);
+                                    c->rows, c->n, c->log, r->in[0].beta, r->stream);
     } else if (r->node->numel > 0) {
         r->k->softmax_backward(r->in[0].data, r->dy, r->saved[SAVED_Y], c->rows, c->n, c->log,
-                               r->in[0].beta, NULL);
+                               r->in[0].beta, r->stream);
     }
     return LS_OK;
 }
@@ -59,9 +59,9 @@ static ls_tensor *along_last(const ls__op *op, ls_tensor *a, bool log)
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out = ls__call_output(&call, ls__record_shape(in), (ls_dtype)in->dtype);
     if (out != NULL && out->numel > 0 && half) {
-        call.k->softmax_bf16((void *)ls__record_data(out), x.data, c.rows, c.n, log, NULL);
+        call.k->softmax_bf16((void *)ls__record_data(out), x.data, c.rows, c.n, log, call.stream);
     } else if (out != NULL && out->numel > 0) {
-        call.k->softmax(ls__record_floats(out), x.data, c.rows, c.n, log, NULL);
+        call.k->softmax(ls__record_floats(out), x.data, c.rows, c.n, log, call.stream);
     }
     ls__tensor_node *node = ls__call_record(&call, op, out, sizeof c);
     if (node != NULL) {

@@ -47,7 +47,7 @@ static ls_tensor *places(ls__call *call, int64_t k, int at, bool largest)
     ls__record *out = ls__call_output(call, shape, LS_INT64);
     if (out != NULL && out->numel > 0) {
         call->k->top((int64_t *)(void *)ls__record_data(out), x.data, (ls_dtype)call->in[0]->dtype,
-                     rows, n, k, largest, NULL);
+                     rows, n, k, largest, call->stream);
     }
     ls__dense_drop(&x);
     ls_tensor *t = ls__call_finish(call, out);

@@ -3,6 +3,7 @@
  * comes from the runtime's env table, behind a counter that tests read. */
 #include "tensor/tensor.h"
 
+#include "base/assert.h"
 #include "base/log.h"
 #include "kernel/cpu/spin.h"
 
@@ -35,6 +36,9 @@ static void tensors_free(ls_runtime *runtime, void *data)
         LS__DEBUG("finalize: %lld kept tensors had not been freed", (long long)kept);
     }
     ls__spin_limit_free(runtime->env, tensors->spin);
+    if (tensors->other.device != NULL) {
+        ls__device_wait(tensors->other.device); /* before its memory goes */
+    }
     ls__scopes_fini(tensors);
     ls__storages_fini(tensors);
     ls__records_fini(tensors);
@@ -42,6 +46,14 @@ static void tensors_free(ls_runtime *runtime, void *data)
     pthread_mutex_destroy(&tensors->lock);
     runtime->env->release(runtime->env, tensors, sizeof *tensors);
     ls__self.scope = NULL;
+}
+
+/* A pool of `device`'s memory. */
+static void pool_init(ls__pool *pool, ls__tensors *tensors, const ls__device *device)
+{
+    *pool = (ls__pool){
+        .tensors = tensors, .device = device, .k = device->kernels, .stream = device->stream};
+    ls__regions_init(&pool->regions, &tensors->env.table, device->memory);
 }
 
 /* The kernel table is chosen here, once for each runtime; ls__kernels_cpu reads the environment. */
@@ -52,7 +64,7 @@ static ls__tensors *tensors_new(ls_runtime *runtime)
         (void)ls__fail(LS_ERR_MEMORY, "the first tensor: out of memory");
         return NULL;
     }
-    *tensors = (ls__tensors){.runtime = runtime, .kernels = ls__kernels_cpu()};
+    *tensors = (ls__tensors){.runtime = runtime};
     tensors->env = (ls__counted_env){.table = *runtime->env, .real = runtime->env};
     tensors->env.table.allocate = counted_allocate;
     tensors->env.table.release = counted_release;
@@ -60,7 +72,9 @@ static ls__tensors *tensors_new(ls_runtime *runtime)
     pthread_mutex_init(&tensors->lock, NULL);
     ls__list_init(&tensors->free_records);
     ls__list_init(&tensors->kept);
-    ls__regions_init(&tensors->regions, &tensors->env.table);
+    tensors->cpu = ls__device_host(&tensors->env.table);
+    pool_init(&tensors->host, tensors, &tensors->cpu);
+    tensors->made = &tensors->host;
     ls__list_init(&tensors->scopes);
     ls__kernels_set_threads(runtime->threads);
     return tensors;
@@ -111,6 +125,19 @@ ls_status ls__tensor_use_kernels(const ls__kernels *kernels)
     if (tensors == NULL) {
         return ls__self.status;
     }
-    tensors->kernels = kernels;
+    tensors->cpu.kernels = kernels;
+    tensors->host.k = kernels;
+    return LS_OK;
+}
+
+ls_status ls__tensor_use_device(const ls__device *device)
+{
+    ls__tensors *tensors = ls__tensors_get("tensor_use_device");
+    if (tensors == NULL) {
+        return ls__self.status;
+    }
+    LS_ASSERT(tensors->other.device == NULL); /* nothing may lie in a pool that is made anew */
+    pool_init(&tensors->other, tensors, device);
+    tensors->made = &tensors->other;
     return LS_OK;
 }

@@ -1,9 +1,10 @@
-/* Storages: counted memory from a caching allocator.
+/* Storages: counted memory from a caching allocator, with a pool for each device.
  *
  * Small blocks come in size classes, four to a power of two (at most a quarter is wasted), and
  * go back to their class's list, newest first, so a loop of equal steps finds warm memory and
- * asks the system for nothing. Large ones are pieces of regions (regions.h), whose memory serves
- * blocks of all sizes. When the system refuses, cached blocks are given back and it is asked
+ * asks the system for nothing. A free block stays with its header, because a device's memory holds
+ * no link that this file could read. Large ones are pieces of regions (regions.h), whose memory
+ * serves blocks of all sizes. When the system refuses, cached blocks are given back and it is asked
  * again.
  *
  * A storage is a header (counted) and a block; the last reference returns both. Memory of a
@@ -11,7 +12,6 @@
 #include "tensor/tensor.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/assert.h"
 
@@ -25,13 +25,6 @@ struct ls__header_slab {
     struct ls__header_slab *next;
     ls__storage header[HEADERS_A_SLAB];
 };
-
-/* Memory on its way between a storage and the pools. */
-typedef struct block {
-    void *data;
-    ls__region_piece *piece; /* whose data it is; NULL: it is of a class */
-    uint16_t size_class;
-} block;
 
 /* The class of `bytes` and, rounded up, its size: with 2^log <= bytes, the next multiple of a
  * quarter of 2^log. Large blocks are all CLASS_LARGE. False when the size is larger than any
@@ -65,11 +58,16 @@ static size_t class_bytes(int size_class)
 }
 
 /* Adds to the bytes of small blocks and computes what is reserved now, and its peak. Under lock. */
-static void count_reserved(ls__tensors *tensors, int64_t small_bytes)
+static void count_reserved(ls__pool *pool, int64_t small_bytes)
 {
-    ls_memory_stats *m = &tensors->memory;
-    tensors->small_reserved += small_bytes;
-    m->reserved = (size_t)(tensors->small_reserved + tensors->regions.reserved);
+    const ls__tensors *tensors = pool->tensors;
+    ls_memory_stats *m = &pool->tensors->memory;
+    pool->small_reserved += small_bytes;
+    m->reserved = 0;
+    for (int i = 0; i < 2; i++) {
+        const ls__pool *at = i == 0 ? &tensors->host : &tensors->other;
+        m->reserved += (size_t)(at->small_reserved + at->regions.reserved);
+    }
     m->reserved_peak = m->reserved > m->reserved_peak ? m->reserved : m->reserved_peak;
 }
 
@@ -83,84 +81,12 @@ static void count_block(ls__tensors *tensors, int64_t bytes)
     m->allocated_peak = m->allocated > m->allocated_peak ? m->allocated : m->allocated_peak;
 }
 
-/* Gives the system all free small blocks and all regions in which nothing is used. Under lock. */
-static void release_cached(ls__tensors *tensors)
+/* Returns a header without a block. Under lock. */
+static void header_put(ls__tensors *tensors, ls__storage *storage)
 {
-    for (int i = 0; i < LS__SIZE_CLASSES; i++) {
-        while (tensors->free_blocks[i] != NULL) {
-            void *cached = tensors->free_blocks[i];
-            tensors->free_blocks[i] = *(void **)cached;
-            tensors->env.table.release(&tensors->env.table, cached, class_bytes(i));
-            tensors->small_reserved -= (int64_t)class_bytes(i);
-        }
-    }
-    LS_ASSERT(tensors->small_reserved >= 0);
-    ls__regions_release_unused(&tensors->regions);
-    count_reserved(tensors, 0);
-}
-
-/* A block of a class from the system, asked again after cached memory was given back. NULL when
- * memory is out. Under lock. */
-static void *small_from_system(ls__tensors *tensors, size_t bytes)
-{
-    void *data = tensors->env.table.allocate(&tensors->env.table, bytes);
-    if (data == NULL) {
-        release_cached(tensors);
-        data = tensors->env.table.allocate(&tensors->env.table, bytes);
-    }
-    count_reserved(tensors, data != NULL ? (int64_t)bytes : 0);
-    return data;
-}
-
-/* A large block, likewise. Under lock. */
-static ls__region_piece *piece_get(ls__tensors *tensors, size_t bytes)
-{
-    ls__region_piece *piece = ls__region_piece_get(&tensors->regions, bytes);
-    if (piece == NULL) {
-        release_cached(tensors);
-        piece = ls__region_piece_get(&tensors->regions, bytes);
-    }
-    count_reserved(tensors, 0);
-    return piece;
-}
-
-/* A block of the class, cached or new; no data when memory is out. Counts it. Under lock. */
-static block block_get(ls__tensors *tensors, uint16_t size_class, size_t bytes)
-{
-    block b = {.size_class = size_class};
-    if (size_class == CLASS_LARGE) {
-        b.piece = piece_get(tensors, bytes);
-        b.data = b.piece != NULL ? b.piece->data : NULL;
-        bytes = b.piece != NULL ? b.piece->bytes : 0;
-    } else if (tensors->free_blocks[size_class] != NULL) {
-        b.data = tensors->free_blocks[size_class];
-        tensors->free_blocks[size_class] = *(void **)b.data;
-    } else {
-        b.data = small_from_system(tensors, bytes);
-    }
-    if (b.data != NULL) {
-        count_block(tensors, (int64_t)bytes);
-    }
-    return b;
-}
-
-/* Gives a block back to its list or region; borrowed memory stays the caller's. Under lock. */
-static void block_put(ls__tensors *tensors, const block *b)
-{
-    if (b->size_class == CLASS_LARGE) {
-        count_block(tensors, -(int64_t)b->piece->bytes);
-        ls__region_piece_put(&tensors->regions, b->piece);
-    } else if (b->size_class != LS__STORAGE_BORROWED) {
-        *(void **)b->data = tensors->free_blocks[b->size_class];
-        tensors->free_blocks[b->size_class] = b->data;
-        count_block(tensors, -(int64_t)class_bytes(b->size_class));
-    }
-}
-
-/* A storage's memory, in the form in which blocks are given back. */
-static block block_of(const ls__storage *storage)
-{
-    return (block){storage->data, storage->piece, storage->size_class};
+    storage->data = NULL;
+    storage->next = tensors->free_headers;
+    tensors->free_headers = storage;
 }
 
 /* A free header, from a new slab if need be; NULL when memory is out. Headers of a slab are
@@ -185,15 +111,106 @@ static ls__storage *header_get(ls__tensors *tensors)
     return storage;
 }
 
-/* Fills the header of a new storage with one reference. It may have been used before: every
- * field is written. */
-static void header_init(ls__tensors *tensors, ls__storage *storage, const block *b, size_t bytes)
+static void small_to_system(ls__pool *pool, void *data, int size_class)
 {
-    storage->data = b->data;
-    storage->piece = b->piece;
-    storage->size_class = b->size_class;
+    const ls__env *memory = pool->device->memory;
+    memory->release(memory, data, class_bytes(size_class));
+}
+
+/* Gives the system all free small blocks and all regions in which nothing is used. Under lock. */
+static void release_cached(ls__pool *pool)
+{
+    for (int i = 0; pool->device != NULL && i < LS__SIZE_CLASSES; i++) {
+        while (pool->free_blocks[i] != NULL) {
+            ls__storage *cached = pool->free_blocks[i];
+            pool->free_blocks[i] = cached->next;
+            small_to_system(pool, cached->data, i);
+            header_put(pool->tensors, cached);
+            pool->small_reserved -= (int64_t)class_bytes(i);
+        }
+    }
+    LS_ASSERT(pool->small_reserved >= 0);
+    if (pool->device != NULL) {
+        ls__regions_release_unused(&pool->regions);
+        count_reserved(pool, 0);
+    }
+}
+
+/* A block of a class from the system, asked again after cached memory was given back. NULL when
+ * memory is out. Under lock. */
+static void *small_from_system(ls__pool *pool, size_t bytes)
+{
+    const ls__env *memory = pool->device->memory;
+    void *data = memory->allocate(memory, bytes);
+    if (data == NULL) {
+        release_cached(pool);
+        data = memory->allocate(memory, bytes);
+    }
+    count_reserved(pool, data != NULL ? (int64_t)bytes : 0);
+    return data;
+}
+
+/* A large block, likewise. Under lock. */
+static ls__region_piece *piece_get(ls__pool *pool, size_t bytes)
+{
+    ls__region_piece *piece = ls__region_piece_get(&pool->regions, bytes);
+    if (piece == NULL) {
+        release_cached(pool);
+        piece = ls__region_piece_get(&pool->regions, bytes);
+    }
+    count_reserved(pool, 0);
+    return piece;
+}
+
+/* A header with a block of the class, cached or new; NULL when memory is out. Counts the block.
+ * Under lock. */
+static ls__storage *block_get(ls__pool *pool, uint16_t size_class, size_t bytes)
+{
+    ls__storage *storage = size_class != CLASS_LARGE ? pool->free_blocks[size_class] : NULL;
+    if (storage != NULL) {
+        pool->free_blocks[size_class] = storage->next;
+        count_block(pool->tensors, (int64_t)bytes);
+        return storage;
+    }
+    storage = header_get(pool->tensors);
+    if (storage == NULL) {
+        return NULL;
+    }
+    storage->piece = size_class == CLASS_LARGE ? piece_get(pool, bytes) : NULL;
+    storage->data = storage->piece != NULL     ? storage->piece->data
+                    : size_class < CLASS_LARGE ? small_from_system(pool, bytes)
+                                               : NULL;
+    storage->size_class = size_class;
+    if (storage->data == NULL) {
+        header_put(pool->tensors, storage);
+        return NULL;
+    }
+    count_block(pool->tensors, (int64_t)(storage->piece != NULL ? storage->piece->bytes : bytes));
+    return storage;
+}
+
+/* Gives header and block back; borrowed memory stays the caller's. Under lock. */
+static void block_put(ls__pool *pool, ls__storage *storage)
+{
+    if (storage->size_class < LS__SIZE_CLASSES) {
+        storage->next = pool->free_blocks[storage->size_class];
+        pool->free_blocks[storage->size_class] = storage;
+        count_block(pool->tensors, -(int64_t)class_bytes(storage->size_class));
+        return;
+    }
+    if (storage->size_class == CLASS_LARGE) {
+        count_block(pool->tensors, -(int64_t)storage->piece->bytes);
+        ls__region_piece_put(&pool->regions, storage->piece);
+    }
+    header_put(pool->tensors, storage);
+}
+
+/* Fills the header of a new storage with one reference. It may have been used before: every
+ * field but those of its memory is written. */
+static void header_init(ls__pool *pool, ls__storage *storage, size_t bytes)
+{
     storage->bytes = bytes;
-    storage->owner = tensors;
+    storage->pool = pool;
     storage->fini = NULL;
     storage->next = NULL;
     storage->initial = NULL;
@@ -202,24 +219,38 @@ static void header_init(ls__tensors *tensors, ls__storage *storage, const block 
     atomic_store_explicit(&storage->refs, 1, memory_order_relaxed);
 }
 
-/* A header and a block, from the pools if they have them. The lock is held once for both, and
- * the message is written without it. */
-ls__storage *ls__storage_new(ls__tensors *tensors, size_t bytes)
+/* Exchanges the memory of two headers. */
+static void swap_memory(ls__storage *a, ls__storage *b)
+{
+    void *data = a->data;
+    ls__region_piece *piece = a->piece;
+    const uint16_t size_class = a->size_class;
+    a->data = b->data, a->piece = b->piece, a->size_class = b->size_class;
+    b->data = data, b->piece = piece, b->size_class = size_class;
+}
+
+/* A header over memory of the caller's; NULL when memory is out. Under lock. */
+static ls__storage *borrow(ls__pool *pool, void *data)
+{
+    ls__storage *storage = header_get(pool->tensors);
+    if (storage != NULL) {
+        storage->data = data;
+        storage->piece = NULL;
+        storage->size_class = LS__STORAGE_BORROWED;
+    }
+    return storage;
+}
+
+/* The lock is held once for header and block, and the message is written without it. */
+ls__storage *ls__storage_new(ls__pool *pool, size_t bytes)
 {
     uint16_t size_class = 0;
     size_t rounded = 0;
-    block b = {0};
     ls__storage *storage = NULL;
     if (class_of(bytes, &size_class, &rounded)) {
-        pthread_mutex_lock(&tensors->lock);
-        storage = header_get(tensors);
-        b = storage != NULL ? block_get(tensors, size_class, rounded) : b;
-        if (storage != NULL && b.data == NULL) {
-            storage->next = tensors->free_headers;
-            tensors->free_headers = storage;
-            storage = NULL;
-        }
-        pthread_mutex_unlock(&tensors->lock);
+        pthread_mutex_lock(&pool->tensors->lock);
+        storage = block_get(pool, size_class, rounded);
+        pthread_mutex_unlock(&pool->tensors->lock);
     }
     if (storage == NULL) {
         (void)ls__fail(LS_ERR_MEMORY,
@@ -228,33 +259,31 @@ ls__storage *ls__storage_new(ls__tensors *tensors, size_t bytes)
                        bytes);
         return NULL;
     }
-    header_init(tensors, storage, &b, bytes);
+    header_init(pool, storage, bytes);
     return storage;
 }
 
 /* The memory stays the user's: the last reference frees the header only. */
-ls__storage *ls__storage_borrow(ls__tensors *tensors, void *data, size_t bytes)
+ls__storage *ls__storage_borrow(ls__pool *pool, void *data, size_t bytes)
 {
-    pthread_mutex_lock(&tensors->lock);
-    ls__storage *storage = header_get(tensors);
-    pthread_mutex_unlock(&tensors->lock);
+    pthread_mutex_lock(&pool->tensors->lock);
+    ls__storage *storage = borrow(pool, data);
+    pthread_mutex_unlock(&pool->tensors->lock);
     if (storage == NULL) {
         (void)ls__fail(LS_ERR_MEMORY, "a tensor over your memory: out of memory for its header");
         return NULL;
     }
-    header_init(tensors, storage, &(block){data, NULL, LS__STORAGE_BORROWED}, bytes);
+    header_init(pool, storage, bytes);
     return storage;
 }
 
 void ls__storage_swap(ls__storage *a, ls__storage *b)
 {
     const uint32_t version = ls__storage_version(a);
-    LS_ASSERT(a->bytes == b->bytes && a->owner == b->owner);
-    pthread_mutex_lock(&a->owner->lock);
-    const block x = block_of(a), y = block_of(b);
-    a->data = y.data, a->piece = y.piece, a->size_class = y.size_class;
-    b->data = x.data, b->piece = x.piece, b->size_class = x.size_class;
-    pthread_mutex_unlock(&a->owner->lock);
+    LS_ASSERT(a->bytes == b->bytes && a->pool == b->pool);
+    pthread_mutex_lock(&a->pool->tensors->lock);
+    swap_memory(a, b);
+    pthread_mutex_unlock(&a->pool->tensors->lock);
     atomic_store_explicit(&a->version, ls__storage_version(b), memory_order_relaxed);
     atomic_store_explicit(&b->version, version, memory_order_relaxed);
 }
@@ -263,28 +292,26 @@ void ls__storage_swap(ls__storage *a, ls__storage *b)
  * lays out its buckets. */
 ls_status ls__storage_move(ls__storage *storage, void *memory)
 {
-    ls__tensors *tensors = storage->owner;
+    ls__pool *pool = storage->pool;
     uint16_t size_class = 0;
     size_t rounded = 0;
     if (memory == NULL) { /* a tensor that exists has a class */
         const bool known = class_of(storage->bytes, &size_class, &rounded);
         LS_ASSERT(known);
     }
-    pthread_mutex_lock(&tensors->lock);
-    const block from = block_of(storage);
-    const block to = memory != NULL ? (block){memory, NULL, LS__STORAGE_BORROWED}
-                                    : block_get(tensors, size_class, rounded);
-    if (to.data != NULL) {
-        if (to.data != from.data && storage->bytes > 0) {
-            memcpy(to.data, from.data, storage->bytes);
+    pthread_mutex_lock(&pool->tensors->lock);
+    ls__storage *other =
+        memory != NULL ? borrow(pool, memory) : block_get(pool, size_class, rounded);
+    if (other != NULL) {
+        if (other->data != storage->data && storage->bytes > 0) {
+            pool->k->copy(other->data, storage->data, storage->bytes, pool->stream);
+            ls__device_wait(pool->device); /* one of the two is the program's */
         }
-        block_put(tensors, &from);
-        storage->data = to.data;
-        storage->piece = to.piece;
-        storage->size_class = to.size_class;
+        swap_memory(storage, other);
+        block_put(pool, other);
     }
-    pthread_mutex_unlock(&tensors->lock);
-    return to.data != NULL
+    pthread_mutex_unlock(&pool->tensors->lock);
+    return other != NULL
                ? LS_OK
                : ls__fail(LS_ERR_MEMORY,
                           "moving a tensor of %zu bytes: out of memory; free tensors or make "
@@ -310,28 +337,26 @@ void ls__storage_unref(ls__storage *storage)
     }
     free(storage->initial);
     storage->initial = NULL;
-    ls__tensors *tensors = storage->owner;
-    const block b = block_of(storage);
-    pthread_mutex_lock(&tensors->lock);
-    block_put(tensors, &b);
-    storage->data = NULL;
-    storage->next = tensors->free_headers;
-    tensors->free_headers = storage;
-    pthread_mutex_unlock(&tensors->lock);
+    ls__pool *pool = storage->pool;
+    pthread_mutex_lock(&pool->tensors->lock);
+    block_put(pool, storage);
+    pthread_mutex_unlock(&pool->tensors->lock);
 }
 
 /* Blocks in use stay; the lock is held for the whole walk. */
 void ls__storages_release_cached(ls__tensors *tensors)
 {
     pthread_mutex_lock(&tensors->lock);
-    release_cached(tensors);
+    release_cached(&tensors->host);
+    release_cached(&tensors->other);
     pthread_mutex_unlock(&tensors->lock);
 }
 
 /* Blocks in use are found through their headers; pieces of regions go with their region. */
 void ls__storages_fini(ls__tensors *tensors)
 {
-    release_cached(tensors);
+    release_cached(&tensors->host);
+    release_cached(&tensors->other);
     while (tensors->header_slabs != NULL) {
         struct ls__header_slab *slab = tensors->header_slabs;
         tensors->header_slabs = slab->next;
@@ -339,11 +364,13 @@ void ls__storages_fini(ls__tensors *tensors)
             ls__storage *storage = &slab->header[i];
             free(storage->initial);
             if (storage->data != NULL && storage->size_class < LS__SIZE_CLASSES) {
-                tensors->env.table.release(&tensors->env.table, storage->data,
-                                           class_bytes(storage->size_class));
+                small_to_system(storage->pool, storage->data, storage->size_class);
             }
         }
         tensors->env.table.release(&tensors->env.table, slab, sizeof *slab);
     }
-    ls__regions_fini(&tensors->regions);
+    ls__regions_fini(&tensors->host.regions);
+    if (tensors->other.device != NULL) {
+        ls__regions_fini(&tensors->other.regions);
+    }
 }

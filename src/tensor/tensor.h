@@ -26,10 +26,11 @@
 #include "base/compiler.h"
 #include "base/list.h"
 #include "base/runtime.h"
-#include "kernel/kernels.h"
+#include "device/device.h"
 #include "tensor/regions.h"
 
 typedef struct ls__tensors ls__tensors;
+typedef struct ls__pool ls__pool;
 typedef struct ls__storage ls__storage;
 typedef struct ls__tensor_node ls__tensor_node; /* graph.h */
 
@@ -41,9 +42,9 @@ struct ls__storage {
     uint16_t size_class;      /* of the block; LS__STORAGE_BORROWED: the caller's memory */
     _Atomic bool unfilled;    /* values are noted in `initial` and not drawn yet. Sync: fill.h */
     void *data;
-    ls__region_piece *piece; /* whose data it is; NULL: not a large block */
-    size_t bytes;            /* asked for */
-    ls__tensors *owner;
+    ls__region_piece *piece;            /* whose data it is; NULL: not a large block */
+    size_t bytes;                       /* asked for */
+    ls__pool *pool;                     /* of the device on which it lies */
     void (*fini)(ls__storage *storage); /* before the block is given back; NULL: nothing */
     ls__storage *next;                  /* in the list of free headers */
     struct ls__initial *initial;        /* of a parameter (fill.h); NULL: nothing is known */
@@ -52,9 +53,9 @@ struct ls__storage {
 #define LS__STORAGE_BORROWED UINT16_MAX
 
 /* Uninitialised memory, 64-byte aligned, one reference. NULL (message set) when memory is out. */
-ls__storage *ls__storage_new(ls__tensors *tensors, size_t bytes);
-/* A header over memory of the caller's. */
-ls__storage *ls__storage_borrow(ls__tensors *tensors, void *data, size_t bytes);
+ls__storage *ls__storage_new(ls__pool *pool, size_t bytes);
+/* A header over memory of the caller's, that the device can reach. */
+ls__storage *ls__storage_borrow(ls__pool *pool, void *data, size_t bytes);
 void ls__storage_unref(ls__storage *storage); /* NULL is allowed */
 void ls__storages_release_cached(ls__tensors *tensors);
 /* Moves the elements to `memory`, which is then borrowed (NULL: to a block of its own again). All
@@ -83,8 +84,6 @@ static inline uint32_t ls__storage_version(ls__storage *storage)
 
 /* ---- records ------------------------------------------------------------------------------ */
 
-enum ls__device { LS__DEVICE_HOST = 0 };
-
 enum ls__record_flag {
     LS__RECORD_LIVE = 1,
     LS__RECORD_LEAF = 2,   /* requires gradients itself: node is its leaf, owned */
@@ -103,7 +102,7 @@ typedef struct ls__record {
     const char *file;        /* where it was made; NULL: unknown */
     int32_t line;
     int16_t status; /* ls_status; negative: poisoned */
-    uint8_t generation, ndim, dtype, device, flags;
+    uint8_t generation, ndim, dtype, flags;
 } ls__record;
 
 #define LS__RECORD_BYTES 256
@@ -205,10 +204,25 @@ typedef struct ls__slab {
     int64_t count;
 } ls__slab;
 
+/* The memory of one device, and what computes there: all that an operation needs of it. */
+struct ls__pool {
+    ls__tensors *tensors;
+    const ls__device *device;
+    const ls__kernels *k; /* the device's */
+    ls_stream *stream;    /* on which operations start */
+    /* under tensors->lock: */
+    ls__storage *free_blocks[LS__SIZE_CLASSES]; /* headers that have kept their blocks */
+    ls__regions regions;                        /* large blocks */
+    int64_t small_reserved;                     /* bytes of blocks of classes */
+};
+
 struct ls__tensors {
     ls__counted_env env;
     ls_runtime *runtime;
-    const ls__kernels *kernels;
+    ls__device cpu;
+    ls__pool host;               /* of it; the library's own notes lie there, too */
+    ls__pool other;              /* of another device; without one its device is NULL */
+    ls__pool *made;              /* where tensors are made from nothing */
     ls__plans *plans;            /* NULL: without memory for them */
     struct ls__spin_limit *spin; /* NULL: none is needed, see kernel/cpu/spin.h */
     _Atomic uint64_t nodes_made; /* Sync: atomic; the creation number of graph nodes */
@@ -219,10 +233,7 @@ struct ls__tensors {
     ls__list kept;
     ls__storage *free_headers;
     struct ls__header_slab *header_slabs;
-    void *free_blocks[LS__SIZE_CLASSES]; /* each block's first word points at the next */
-    ls__regions regions;                 /* large blocks */
-    int64_t small_reserved;              /* bytes of blocks of classes */
-    ls_memory_stats memory;              /* the parts in use */
+    ls_memory_stats memory; /* the parts in use */
     ls__list scopes;
     ls_scope *free_scopes; /* linked by parent */
 };
@@ -235,6 +246,32 @@ ls__tensors *ls__tensors_get(const char *what);
 uint64_t ls__tensor_allocations(ls_runtime *runtime);
 /* Replaces the kernel table (tests: the plain kernels as the oracle). */
 ls_status ls__tensor_use_kernels(const ls__kernels *kernels);
+/* Tensors that are made from nothing lie on `device` from now on, and with them the results of
+ * operations on them (tests: the loop device). It outlives the runtime. Once. */
+ls_status ls__tensor_use_device(const ls__device *device);
+/* The elements of a contiguous tensor for kernels of its device, and its pool; NULL with the error
+ * set. ls_data is for those of the host. */
+void *ls__tensor_elements(ls_tensor *t, ls__pool **pool);
+/* All elements become 0, of a contiguous tensor. */
+ls_status ls__tensor_zero(ls_tensor *t);
+/* *first: its first element that is not finite; -1: all are. */
+ls_status ls__tensor_nonfinite(ls_tensor *t, int64_t *first);
+/* Waits until the kernels that were started on its device have ended: before others than these read
+ * what lies in memory of the program's. */
+void ls__tensor_wait(const ls_tensor *t);
+
+/* Elements where the program may read and write them, for the little that it does itself. */
+typedef struct ls__host_view {
+    void *data;        /* where they lie, if the program may; else a copy */
+    ls__storage *copy; /* NULL: none was made */
+    const ls__pool *on;
+    void *elements;
+    size_t bytes;
+} ls__host_view;
+ls_status ls__host_view_open(ls__pool *on, void *elements, size_t bytes, ls__host_view *out);
+ls_status ls__host_view_of(ls_tensor *t, ls__host_view *out); /* of a contiguous tensor */
+/* `written`: brings a copy back. */
+void ls__host_view_close(ls__host_view *view, bool written);
 /* Tensors now alive in the current runtime, kept and scoped. */
 int64_t ls__tensor_alive(void);
 /* Says that the elements of `t` were changed in place: a graph that saved it is now invalid. Layers

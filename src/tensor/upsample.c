@@ -19,7 +19,7 @@ typedef struct upsample_context {
 static ls_status upsample_backward(ls__tensor_rule *r)
 {
     const upsample_context *c = r->node->context;
-    r->k->upsample2d_backward(&c->shape, r->in[0].data, r->in[0].beta, r->dy, NULL);
+    r->k->upsample2d_backward(&c->shape, r->in[0].data, r->in[0].beta, r->dy, r->stream);
     return LS_OK;
 }
 
@@ -138,7 +138,7 @@ ls_tensor *ls_upsample(ls_tensor *x, const ls_upsample_options *options)
     ls__record *out = ls__call_output(
         &call, LS_SHAPE(u->batch, u->out_height, u->out_width, u->channels), LS_FLOAT32);
     if (out != NULL && out->numel > 0) {
-        call.k->upsample2d(u, ls__record_floats(out), in.data, NULL);
+        call.k->upsample2d(u, ls__record_floats(out), in.data, call.stream);
     }
     ls__tensor_node *node = ls__call_record(&call, &upsample_op, out, sizeof c);
     if (node != NULL) {

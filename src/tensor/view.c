@@ -180,7 +180,7 @@ static ls_tensor *clone_named(const char *name, ls_tensor *t, bool always)
     ls__record *out = ls__call_output(&call, ls__record_shape(in), (ls_dtype)in->dtype);
     if (out != NULL && out->numel > 0) {
         call.k->gather(ls__record_data(out), ls__record_data(in), ls__record_strided(in), in->ndim,
-                       in->dim, ls_dtype_size((ls_dtype)in->dtype), NULL);
+                       in->dim, ls_dtype_size((ls_dtype)in->dtype), call.stream);
     }
     (void)ls__call_record(&call, &clone_op, out, 0);
     return ls__call_finish(&call, out);

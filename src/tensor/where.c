@@ -42,7 +42,7 @@ static ls_status where_backward(ls__tensor_rule *r)
     ls__record out = {.ndim = (uint8_t)c->out.ndim};
     memcpy(out.dim, c->out.dim, sizeof out.dim);
     ls__strided dense = dense_strides(&out, c->out);
-    ls__storage *masked = ls__storage_new(r->tensors, (size_t)r->node->numel * sizeof(float));
+    ls__storage *masked = ls__storage_new(r->on, (size_t)r->node->numel * sizeof(float));
     if (masked == NULL) {
         return ls__self.status;
     }
@@ -53,9 +53,9 @@ static ls_status where_backward(ls__tensor_rule *r)
         r->k->where(masked->data, r->saved[SAVED_CONDITION], c->condition,
                     i == EDGE_A ? r->dy : &zero, i == EDGE_A ? dense : nowhere,
                     i == EDGE_A ? &zero : r->dy, i == EDGE_A ? nowhere : dense, c->out.ndim,
-                    c->out.dim, NULL);
+                    c->out.dim, r->stream);
         r->k->sum_dims(r->in[i].data, masked->data, c->out.ndim, c->out.dim, c->keep[i],
-                       r->in[i].beta, NULL);
+                       r->in[i].beta, r->stream);
     }
     ls__storage_unref(masked);
     return LS_OK;
@@ -128,7 +128,7 @@ ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b)
     if (out != NULL && out->numel > 0) {
         call.k->where(ls__record_floats(out), c.data, dense_strides(call.in[EDGE_CONDITION], shape),
                       ls__record_floats(x), ls__shape_expand(x, shape), ls__record_floats(y),
-                      ls__shape_expand(y, shape), shape.ndim, shape.dim, NULL);
+                      ls__shape_expand(y, shape), shape.ndim, shape.dim, call.stream);
     }
     ls__tensor_node *node = ls__call_record(&call, &where_op, out, sizeof(where_context));
     if (node != NULL) {

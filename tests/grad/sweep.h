@@ -138,7 +138,7 @@ static inline void check_case(const op_case *c, int variant)
     ls_status status = ls_gradcheck(run_case, leaves, c->count, &s, NULL);
     if (status != LS_OK) {
         test_fail(__FILE__, __LINE__, "%s, case %s of %d dims, layout %d: %s",
-                  ls__tensors_get("")->kernels->name, c->name, c->shape[0].ndim, variant,
+                  ls__tensors_get("")->host.k->name, c->name, c->shape[0].ndim, variant,
                   ls_error_message());
     }
 }
@@ -186,7 +186,7 @@ static inline void check_near(const sweep *s, int part, ls_tensor *half, ls_tens
             test_fail(__FILE__, __LINE__,
                       "%s, case %s of %d dims in bfloat16, part %d, element %lld: %.6g, in float32 "
                       "%.6g (of %.6g)",
-                      ls__tensors_get("")->kernels->name, s->c->name, s->c->shape[0].ndim, part,
+                      ls__tensors_get("")->host.k->name, s->c->name, s->c->shape[0].ndim, part,
                       (long long)i, (double)got[i], (double)want[i], largest);
         }
     }

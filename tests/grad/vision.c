@@ -172,7 +172,7 @@ static void check_case(const op_case *c, int variant)
     }
     if (ls_gradcheck(run_case, leaves, c->count, &s, NULL) != LS_OK) {
         test_fail(__FILE__, __LINE__, "%s, case %s, layout %d: %s",
-                  ls__tensors_get("")->kernels->name, c->name, variant, ls_error_message());
+                  ls__tensors_get("")->host.k->name, c->name, variant, ls_error_message());
     }
 }
 

@@ -14,7 +14,8 @@ ARROWS = {
     "dist": ["comm"],  # meshes: ranks in a grid with named axes
     "reduce": ["comm", "kernel/reduce"],
     "kernel": ["base"],  # ref, cpu, cuda
-    "tensor": ["base", "kernel"],
+    "device": ["base", "kernel"],  # memory for elements, and the kernels that compute there
+    "tensor": ["device"],
     "autograd": ["tensor"],
     "nn": ["autograd", "comm"],  # a norm over the ranks of a group
     "optim": ["nn"],  # an optimizer is made for a module

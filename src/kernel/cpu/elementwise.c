@@ -163,6 +163,23 @@ void LS__K(fill)(float *out, int64_t count, float value, ls_stream *stream)
                      { fill_block(out + i, ls__min(LS__BLOCK, count - i), value); })
 }
 
+/* The number is read here, when the kernel runs. */
+static float value_of(ls__factor f)
+{
+    return (float)(f.times * (double)*f.at / f.over);
+}
+
+void LS__K(axpby_by)(float *out, const float *a, int64_t count, ls__factor alpha, float beta,
+                     ls_stream *stream)
+{
+    LS__K(axpby)(out, a, count, value_of(alpha), beta, stream);
+}
+
+void LS__K(fill_by)(float *out, int64_t count, ls__factor value, ls_stream *stream)
+{
+    LS__K(fill)(out, count, value_of(value), stream);
+}
+
 /* ---- bfloat16 ----------------------------------------------------------------------------- */
 
 /* Operands of either type are brought to float32 block by block; a float32 operand is read where it
@@ -210,4 +227,10 @@ void LS__K(axpby_bf16)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, 
     (void)stream;
     LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK,
                      { axpby_halves(out + i, a + i, ls__min(LS__BLOCK, count - i), alpha, beta); })
+}
+
+void LS__K(axpby_bf16_by)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, ls__factor alpha,
+                          float beta, ls_stream *stream)
+{
+    LS__K(axpby_bf16)(out, a, count, value_of(alpha), beta, stream);
 }

@@ -83,11 +83,13 @@ void LS__K(binary_bf16)(ls__binary op, ls__real out, ls__real a, ls__real b, int
                         ls_stream *stream);
 void LS__K(axpby_bf16)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, float alpha,
                        float beta, ls_stream *stream);
-double LS__K(sum_squares_bf16)(const ls__bfloat16 *x, int64_t count);
+void LS__K(axpby_bf16_by)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, ls__factor alpha,
+                          float beta, ls_stream *stream);
+void LS__K(sum_squares_bf16)(double *out, const ls__bfloat16 *x, int64_t count, ls_stream *stream);
 void LS__K(sum_rows_bf16)(float *out, const ls__bfloat16 *x, int64_t rows, int64_t n, float beta,
                           ls_stream *stream);
-double LS__K(cross_entropy_bf16)(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
-                                 const ls__cross_entropy *args, ls_stream *stream);
+void LS__K(cross_entropy_bf16)(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
+                               const ls__cross_entropy *args, ls_stream *stream);
 void LS__K(softmax_bf16)(ls__bfloat16 *out, const ls__bfloat16 *x, int64_t rows, int64_t n,
                          bool log, ls_stream *stream);
 void LS__K(softmax_backward_bf16)(ls__bfloat16 *dx, const ls__bfloat16 *dy, const ls__bfloat16 *y,

@@ -55,8 +55,9 @@ void LS__K(sum_rows)(float *out, const float *x, int64_t rows, int64_t n, float 
                      ls_stream *stream);
 void LS__K(sum_cols)(float *out, const float *x, int64_t rows, int64_t n, float beta,
                      ls_stream *stream);
-double LS__K(sum)(const float *x, int64_t count);
-double LS__K(sum_squares)(const float *x, int64_t count);
+void LS__K(sum)(float *out, const float *x, int64_t count, double divisor, ls_stream *stream);
+void LS__K(mean_squares)(float *out, const float *x, int64_t count, ls_stream *stream);
+void LS__K(sum_squares)(double *out, const float *x, int64_t count, ls_stream *stream);
 void LS__K(activation_backward)(const ls__activation_grad *g, ls_stream *stream);
 size_t LS__K(activation_backward_workspace)(const ls__activation_grad *g);
 void LS__K(sum_dims)(float *out, const float *x, int ndim, const int64_t *shape,
@@ -89,6 +90,16 @@ void LS__K(axpby)(float *out, const float *a, int64_t count, float alpha, float 
                   ls_stream *stream);
 void LS__K(add_scalar)(float *out, const float *a, int64_t count, float value, ls_stream *stream);
 void LS__K(fill)(float *out, int64_t count, float value, ls_stream *stream);
+void LS__K(axpby_by)(float *out, const float *a, int64_t count, ls__factor alpha, float beta,
+                     ls_stream *stream);
+void LS__K(fill_by)(float *out, int64_t count, ls__factor value, ls_stream *stream);
+
+/* memory.c */
+void LS__K(copy)(void *out, const void *in, size_t bytes, ls_stream *stream);
+void LS__K(zero)(void *out, size_t bytes, ls_stream *stream);
+void LS__K(nonfinite)(int64_t *first, const void *x, ls_dtype dtype, int64_t from, int64_t to,
+                      ls_stream *stream);
+void LS__K(outside)(const ls__index_check *check, ls_stream *stream);
 
 /* layout.c */
 void LS__K(gather)(void *out, const void *in, ls__strided in_strides, int ndim,
@@ -133,9 +144,10 @@ void LS__K(lstm_step_backward)(float *dgates, float *dc, const float *dh, const 
                                ls_stream *stream);
 
 /* loss.c */
-double LS__K(cross_entropy)(const ls__cross_entropy *args, ls_stream *stream);
-double LS__K(nll)(const ls__cross_entropy *args, ls_stream *stream);
-double LS__K(bce)(float *dx, const float *x, const float *y, int64_t count, ls_stream *stream);
+void LS__K(cross_entropy)(const ls__cross_entropy *args, ls_stream *stream);
+void LS__K(nll)(const ls__cross_entropy *args, ls_stream *stream);
+void LS__K(bce)(float *loss, float *dx, const float *x, const float *y, int64_t count,
+                ls_stream *stream);
 
 /* dropout.c */
 void LS__K(dropout)(float *out, const float *a, int64_t count, uint64_t first, double p,

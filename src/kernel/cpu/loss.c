@@ -151,24 +151,24 @@ static double mean_loss(const loss_rows *r)
     return sum / (double)count; /* NaN for no rows, as a mean is */
 }
 
-/* Returns the mean over the rows that count; NaN if none does, as PyTorch. */
-double LS__K(cross_entropy)(const ls__cross_entropy *a, ls_stream *stream)
+/* The mean over the rows that count; NaN if none does, as PyTorch. */
+void LS__K(cross_entropy)(const ls__cross_entropy *a, ls_stream *stream)
 {
     (void)stream;
-    return mean_loss(&(loss_rows){.args = a});
+    *a->loss = (float)mean_loss(&(loss_rows){.args = a});
 }
 
 /* As cross_entropy_with; a row is widened into a buffer on the stack and its gradient rounded
  * once. */
-double LS__K(cross_entropy_bf16)(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
-                                 const ls__cross_entropy *args, ls_stream *stream)
+void LS__K(cross_entropy_bf16)(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
+                               const ls__cross_entropy *args, ls_stream *stream)
 {
     (void)stream;
-    return mean_loss(&(loss_rows){args, logits, dlogits});
+    *args->loss = (float)mean_loss(&(loss_rows){args, logits, dlogits});
 }
 
 /* x already holds log-probabilities, so only the target's element has a gradient. */
-double LS__K(nll)(const ls__cross_entropy *a, ls_stream *stream)
+void LS__K(nll)(const ls__cross_entropy *a, ls_stream *stream)
 {
     int64_t count = counted(a);
     float slope = (float)(-1.0 / (double)count);
@@ -186,7 +186,7 @@ double LS__K(nll)(const ls__cross_entropy *a, ls_stream *stream)
             a->dlogits[at] = slope;
         }
     }
-    return sum / (double)count;
+    *a->loss = (float)(sum / (double)count);
 }
 
 /* Sum over one block of log(1 + e^-|x|) + max(x, 0) - x y, in float64 in the order of memory; no
@@ -205,9 +205,10 @@ static double bce_block(float *dx, const float *x, const float *y, int64_t count
     return sum;
 }
 
-/* Returns the mean; dx may be NULL. The number of blocks follows from the count alone, so the sum
- * is the same for any number of threads. */
-double LS__K(bce)(float *dx, const float *x, const float *y, int64_t count, ls_stream *stream)
+/* dx may be NULL. The number of blocks follows from the count alone, so the sum is the same for any
+ * number of threads. */
+void LS__K(bce)(float *loss, float *dx, const float *x, const float *y, int64_t count,
+                ls_stream *stream)
 {
     (void)stream;
     double partial[LOSS_BLOCKS], sum = 0.0;
@@ -221,5 +222,5 @@ double LS__K(bce)(float *dx, const float *x, const float *y, int64_t count, ls_s
     for (int64_t b = 0; b < blocks; b++) {
         sum += partial[b];
     }
-    return sum / (double)count;
+    *loss = (float)(sum / (double)count);
 }

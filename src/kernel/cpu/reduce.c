@@ -67,22 +67,32 @@ LS__INLINE double sum_all(const float *x, int64_t count, const bool half, const 
     return sum;
 }
 
-/* Float64, not rounded. */
-double LS__K(sum)(const float *x, int64_t count)
+/* Rounded once, after the division. */
+void LS__K(sum)(float *out, const float *x, int64_t count, double divisor, ls_stream *stream)
 {
-    return sum_all(x, count, false, false);
+    (void)stream;
+    *out = (float)(sum_all(x, count, false, false) / divisor);
+}
+
+/* NaN for no elements, as a mean is. */
+void LS__K(mean_squares)(float *out, const float *x, int64_t count, ls_stream *stream)
+{
+    (void)stream;
+    *out = (float)(sum_all(x, count, false, true) / (double)count);
 }
 
 /* Float64, not rounded: norms of whole models are sums of these. */
-double LS__K(sum_squares)(const float *x, int64_t count)
+void LS__K(sum_squares)(double *out, const float *x, int64_t count, ls_stream *stream)
 {
-    return sum_all(x, count, false, true);
+    (void)stream;
+    *out = sum_all(x, count, false, true);
 }
 
 /* The squares of bfloat16 are exact in float64. */
-double LS__K(sum_squares_bf16)(const ls__bfloat16 *x, int64_t count)
+void LS__K(sum_squares_bf16)(double *out, const ls__bfloat16 *x, int64_t count, ls_stream *stream)
 {
-    return sum_all((const float *)(const void *)x, count, true, true);
+    (void)stream;
+    *out = sum_all((const float *)(const void *)x, count, true, true);
 }
 
 /* acc[width] = sum of `rows` <= LEAF_ROWS rows, three at a time: (acc + a) + (b + c). */

@@ -346,3 +346,18 @@ void ls__scale(void *to, const void *from, int64_t count, ls_dtype dtype, double
         break;
     }
 }
+
+/* One place, so that a device's memory needs another one only here. */
+void ls__elements_copy(void *to, const void *from, size_t bytes)
+{
+    if (bytes > 0) {
+        memcpy(to, from, bytes);
+    }
+}
+
+void ls__elements_zero(void *to, size_t bytes)
+{
+    if (bytes > 0) {
+        memset(to, 0, bytes);
+    }
+}

@@ -59,6 +59,10 @@ void ls__divide(void *x, int64_t count, ls_dtype dtype, double divisor);
  * 2^63. Not of bool. `to` may be `from`. */
 void ls__scale(void *to, const void *from, int64_t count, ls_dtype dtype, double factor);
 
+/* Elements of any type, which do not overlap; all bits clear. Nothing for 0 bytes. */
+void ls__elements_copy(void *to, const void *from, size_t bytes);
+void ls__elements_zero(void *to, size_t bytes);
+
 /* The type in which elements of `dtype` are combined: float32 for 16-bit floats, otherwise the
  * dtype itself. */
 ls_dtype ls__reduce_accumulator(ls_dtype dtype);

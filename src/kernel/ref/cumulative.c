@@ -55,7 +55,7 @@ void ls__ref_variance(float *out, float *mean, const float *x, int64_t rows, int
 {
     (void)stream;
     for (int64_t i = 0; i < rows; i++) {
-        double m = ls__ref_sum(x + i * n, n) / (double)n, sum = 0.0;
+        double m = ls__ref_total(x + i * n, n) / (double)n, sum = 0.0;
         for (int64_t j = 0; j < n; j++) {
             sum += ((double)x[i * n + j] - m) * ((double)x[i * n + j] - m);
         }

@@ -8,6 +8,7 @@
  * A derivative is written in x or in y = f(x), whichever kernels.h says (unary_backward). */
 #include <math.h>
 
+#include "kernel/ref/halves.h"
 #include "kernel/ref/ref.h"
 
 #define SQRT_HALF 0.70710678118654752440
@@ -243,4 +244,27 @@ void ls__ref_fill(float *out, int64_t count, float value, ls_stream *stream)
     for (int64_t i = 0; i < count; i++) {
         out[i] = value;
     }
+}
+
+/* The number is read when the kernel runs, not when it is called. */
+static float value_of(ls__factor f)
+{
+    return (float)(f.times * (double)*f.at / f.over);
+}
+
+void ls__ref_axpby_by(float *out, const float *a, int64_t count, ls__factor alpha, float beta,
+                      ls_stream *stream)
+{
+    ls__ref_axpby(out, a, count, value_of(alpha), beta, stream);
+}
+
+void ls__ref_axpby_bf16_by(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count,
+                           ls__factor alpha, float beta, ls_stream *stream)
+{
+    ls__ref_axpby_bf16(out, a, count, value_of(alpha), beta, stream);
+}
+
+void ls__ref_fill_by(float *out, int64_t count, ls__factor value, ls_stream *stream)
+{
+    ls__ref_fill(out, count, value_of(value), stream);
 }

@@ -108,10 +108,10 @@ size_t ls__ref_activation_backward_workspace(const ls__activation_grad *g)
 }
 
 /* Row by row through the float32 twin; rows are at most LS__HALF_LOGITS_MAX long. */
-double ls__ref_cross_entropy_bf16(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
-                                  const ls__cross_entropy *args, ls_stream *stream)
+void ls__ref_cross_entropy_bf16(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
+                                const ls__cross_entropy *args, ls_stream *stream)
 {
-    float row[LS__HALF_LOGITS_MAX];
+    float row[LS__HALF_LOGITS_MAX], loss;
     int64_t count = 0, n = args->n;
     double sum = 0.0;
     LS_ASSERT(n <= LS__HALF_LOGITS_MAX);
@@ -126,15 +126,15 @@ double ls__ref_cross_entropy_bf16(ls__bfloat16 *dlogits, const ls__bfloat16 *log
         }
         ls__cross_entropy one = *args;
         one.target = &target, one.index_bytes = sizeof target, one.rows = 1;
-        one.logits = row, one.dlogits = row;
-        double loss = ls__ref_cross_entropy(&one, stream);
-        sum += counts ? loss : 0.0;
+        one.logits = row, one.dlogits = row, one.loss = &loss;
+        ls__ref_cross_entropy(&one, stream);
+        sum += counts ? (double)loss : 0.0;
         for (int64_t j = 0; dlogits != NULL && j < n; j++) {
             double d = counts ? (double)row[j] / (double)count : 0.0;
             dlogits[i * n + j] = ls__bfloat16_round((float)d);
         }
     }
-    return sum / (double)count;
+    *args->loss = (float)(sum / (double)count);
 }
 
 /* The float32 twin keeps or drops by position, so both types drop the same elements. */

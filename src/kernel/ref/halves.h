@@ -13,10 +13,12 @@ void ls__ref_binary_bf16(ls__binary op, ls__real out, ls__real a, ls__real b, in
                          ls_stream *stream);
 void ls__ref_axpby_bf16(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, float alpha,
                         float beta, ls_stream *stream);
+void ls__ref_axpby_bf16_by(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count,
+                           ls__factor alpha, float beta, ls_stream *stream);
 void ls__ref_sum_rows_bf16(float *out, const ls__bfloat16 *x, int64_t rows, int64_t n, float beta,
                            ls_stream *stream);
-double ls__ref_cross_entropy_bf16(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
-                                  const ls__cross_entropy *args, ls_stream *stream);
+void ls__ref_cross_entropy_bf16(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
+                                const ls__cross_entropy *args, ls_stream *stream);
 void ls__ref_dropout_bf16(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, uint64_t first,
                           double p, uint64_t seed, uint64_t stream_id, float beta,
                           ls_stream *stream);

@@ -45,7 +45,7 @@ static double row_loss(const ls__cross_entropy *a, float *dx, const float *x, in
 }
 
 /* The mean over the rows that count; the others have a gradient of zeros. */
-double ls__ref_cross_entropy(const ls__cross_entropy *a, ls_stream *stream)
+void ls__ref_cross_entropy(const ls__cross_entropy *a, ls_stream *stream)
 {
     (void)stream;
     int64_t count = counted(a);
@@ -61,11 +61,11 @@ double ls__ref_cross_entropy(const ls__cross_entropy *a, ls_stream *stream)
             dx[j] = 0.0f;
         }
     }
-    return sum / (double)count; /* NaN for no rows, as a mean is */
+    *a->loss = (float)(sum / (double)count); /* NaN for no rows, as a mean is */
 }
 
 /* -mean(x[target]): x already holds log-probabilities. */
-double ls__ref_nll(const ls__cross_entropy *a, ls_stream *stream)
+void ls__ref_nll(const ls__cross_entropy *a, ls_stream *stream)
 {
     (void)stream;
     int64_t count = counted(a);
@@ -78,11 +78,12 @@ double ls__ref_nll(const ls__cross_entropy *a, ls_stream *stream)
             a->dlogits[i * a->n + j] = wanted ? (float)(-1.0 / (double)count) : 0.0f;
         }
     }
-    return sum / (double)count;
+    *a->loss = (float)(sum / (double)count);
 }
 
 /* mean(max(x, 0) - x y + log(1 + e^-|x|)), the form in which no exponential overflows. */
-double ls__ref_bce(float *dx, const float *x, const float *y, int64_t count, ls_stream *stream)
+void ls__ref_bce(float *loss, float *dx, const float *x, const float *y, int64_t count,
+                 ls_stream *stream)
 {
     (void)stream;
     double sum = 0.0;
@@ -93,5 +94,5 @@ double ls__ref_bce(float *dx, const float *x, const float *y, int64_t count, ls_
             dx[i] = (float)((1.0 / (1.0 + exp(-at)) - share) / (double)count);
         }
     }
-    return sum / (double)count;
+    *loss = (float)(sum / (double)count);
 }

@@ -70,7 +70,7 @@ void ls__ref_layer_norm(float *y, float *mean, float *rstd, const float *x, cons
     (void)stream;
     for (int64_t i = 0; i < rows; i++) {
         const float *row = x + i * n;
-        double m = ls__ref_sum(row, n) / (double)n, variance = 0.0;
+        double m = ls__ref_total(row, n) / (double)n, variance = 0.0;
         for (int64_t j = 0; j < n; j++) {
             variance += ((double)row[j] - m) * ((double)row[j] - m) / (double)n;
         }

@@ -32,18 +32,7 @@ void ls__ref_sum_rows(float *out, const float *x, int64_t rows, int64_t n, float
     }
 }
 
-/* out[i] = sum over j of x[i,j] + beta out[i]. */
-void ls__ref_sum_cols(float *out, const float *x, int64_t rows, int64_t n, float beta,
-                      ls_stream *stream)
-{
-    (void)stream;
-    for (int64_t i = 0; i < rows; i++) {
-        ls__ref_store(&out[i], ls__ref_sum(x + i * n, n), beta);
-    }
-}
-
-/* In index order, not rounded to float32. */
-double ls__ref_sum(const float *x, int64_t count)
+double ls__ref_total(const float *x, int64_t count)
 {
     double sum = 0.0;
     for (int64_t i = 0; i < count; i++) {
@@ -52,24 +41,51 @@ double ls__ref_sum(const float *x, int64_t count)
     return sum;
 }
 
-/* Not rounded to float32: norms of whole models are sums of these. */
-double ls__ref_sum_squares(const float *x, int64_t count)
+/* out[i] = sum over j of x[i,j] + beta out[i]. */
+void ls__ref_sum_cols(float *out, const float *x, int64_t rows, int64_t n, float beta,
+                      ls_stream *stream)
 {
+    (void)stream;
+    for (int64_t i = 0; i < rows; i++) {
+        ls__ref_store(&out[i], ls__ref_total(x + i * n, n), beta);
+    }
+}
+
+/* Rounded once, after the division. */
+void ls__ref_sum(float *out, const float *x, int64_t count, double divisor, ls_stream *stream)
+{
+    (void)stream;
+    *out = (float)(ls__ref_total(x, count) / divisor);
+}
+
+/* Not rounded to float32: norms of whole models are sums of these. */
+void ls__ref_sum_squares(double *out, const float *x, int64_t count, ls_stream *stream)
+{
+    (void)stream;
     double sum = 0.0;
     for (int64_t i = 0; i < count; i++) {
         sum += (double)x[i] * (double)x[i];
     }
-    return sum;
+    *out = sum;
 }
 
-double ls__ref_sum_squares_bf16(const ls__bfloat16 *x, int64_t count)
+/* NaN for no elements, as a mean is. */
+void ls__ref_mean_squares(float *out, const float *x, int64_t count, ls_stream *stream)
 {
+    double sum;
+    ls__ref_sum_squares(&sum, x, count, stream);
+    *out = (float)(sum / (double)count);
+}
+
+void ls__ref_sum_squares_bf16(double *out, const ls__bfloat16 *x, int64_t count, ls_stream *stream)
+{
+    (void)stream;
     double sum = 0.0;
     for (int64_t i = 0; i < count; i++) {
         const double v = (double)ls__bfloat16_widen(x[i]);
         sum += v * v;
     }
-    return sum;
+    *out = sum;
 }
 
 /* Splits shape into the dims kept and the dims summed over, each with its strides in x. */

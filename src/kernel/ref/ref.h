@@ -20,9 +20,11 @@ void ls__ref_sum_rows(float *out, const float *x, int64_t rows, int64_t n, float
                       ls_stream *stream);
 void ls__ref_sum_cols(float *out, const float *x, int64_t rows, int64_t n, float beta,
                       ls_stream *stream);
-double ls__ref_sum(const float *x, int64_t count);
-double ls__ref_sum_squares(const float *x, int64_t count);
-double ls__ref_sum_squares_bf16(const ls__bfloat16 *x, int64_t count);
+double ls__ref_total(const float *x, int64_t count); /* in index order, not rounded */
+void ls__ref_sum(float *out, const float *x, int64_t count, double divisor, ls_stream *stream);
+void ls__ref_mean_squares(float *out, const float *x, int64_t count, ls_stream *stream);
+void ls__ref_sum_squares(double *out, const float *x, int64_t count, ls_stream *stream);
+void ls__ref_sum_squares_bf16(double *out, const ls__bfloat16 *x, int64_t count, ls_stream *stream);
 void ls__ref_sum_dims(float *out, const float *x, int ndim, const int64_t *shape,
                       const uint8_t *keep, float beta, ls_stream *stream);
 
@@ -43,6 +45,16 @@ void ls__ref_axpby(float *out, const float *a, int64_t count, float alpha, float
                    ls_stream *stream);
 void ls__ref_add_scalar(float *out, const float *a, int64_t count, float value, ls_stream *stream);
 void ls__ref_fill(float *out, int64_t count, float value, ls_stream *stream);
+void ls__ref_axpby_by(float *out, const float *a, int64_t count, ls__factor alpha, float beta,
+                      ls_stream *stream);
+void ls__ref_fill_by(float *out, int64_t count, ls__factor value, ls_stream *stream);
+
+/* memory.c */
+void ls__ref_copy(void *out, const void *in, size_t bytes, ls_stream *stream);
+void ls__ref_zero(void *out, size_t bytes, ls_stream *stream);
+void ls__ref_nonfinite(int64_t *first, const void *x, ls_dtype dtype, int64_t from, int64_t to,
+                       ls_stream *stream);
+void ls__ref_outside(const ls__index_check *check, ls_stream *stream);
 
 /* layout.c */
 void ls__ref_gather(void *out, const void *in, ls__strided in_strides, int ndim,
@@ -87,9 +99,10 @@ void ls__ref_lstm_step_backward(float *dgates, float *dc, const float *dh, const
                                 ls_stream *stream);
 
 /* loss.c */
-double ls__ref_cross_entropy(const ls__cross_entropy *args, ls_stream *stream);
-double ls__ref_nll(const ls__cross_entropy *args, ls_stream *stream);
-double ls__ref_bce(float *dx, const float *x, const float *y, int64_t count, ls_stream *stream);
+void ls__ref_cross_entropy(const ls__cross_entropy *args, ls_stream *stream);
+void ls__ref_nll(const ls__cross_entropy *args, ls_stream *stream);
+void ls__ref_bce(float *loss, float *dx, const float *x, const float *y, int64_t count,
+                 ls_stream *stream);
 
 /* random.c */
 void ls__ref_dropout(float *out, const float *a, int64_t count, uint64_t first, double p,

@@ -12,9 +12,10 @@
 void ls__ref_rms_norm(float *y, float *rstd, const float *x, const float *w, int64_t rows,
                       int64_t n, float eps, ls_stream *stream)
 {
-    (void)stream;
     for (int64_t i = 0; i < rows; i++) {
-        double r = 1.0 / sqrt(ls__ref_sum_squares(x + i * n, n) / (double)n + (double)eps);
+        double squares;
+        ls__ref_sum_squares(&squares, x + i * n, n, stream);
+        double r = 1.0 / sqrt(squares / (double)n + (double)eps);
         for (int64_t j = 0; j < n; j++) {
             double h = (double)x[i * n + j] * r;
             y[i * n + j] = (float)(w != NULL ? h * (double)w[j] : h);

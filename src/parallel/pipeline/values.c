@@ -4,8 +4,10 @@
 #include "base/assert.h"
 #include "base/error.h"
 #include "comm/p2p/p2p.h"
+#include "kernel/reduce/reduce.h"
 #include "nn/parts.h"
 #include "parallel/pipeline/internal.h"
+#include "tensor/across.h"
 
 enum { HEAD, ELEMENTS, OTHERS, GRADIENT, KINDS };
 
@@ -56,7 +58,7 @@ static ls_tensor *empty_like(const ls__value_head *head)
 {
     ls_shape shape = {.ndim = head->ndim};
     memcpy(shape.dim, head->dim, (size_t)head->ndim * sizeof head->dim[0]);
-    return ls_empty(shape, (ls_dtype)head->dtype);
+    return ls__tensor_here(shape, (ls_dtype)head->dtype);
 }
 
 static size_t bytes_of(const ls__value_head *head)
@@ -125,6 +127,7 @@ static ls_status finish(const ls_pipeline *p, const ls__stage *s, const ls__stag
         LS_TRY(receive(p, s, e, m, OTHERS, v->value, &v->work[OTHERS]));
         LS_TRY(wait_for(&v->work[OTHERS]));
     }
+    v->value = ls__tensor_to_made(v->value);
     return LS_OK;
 }
 
@@ -162,6 +165,7 @@ static ls_status send(const ls_pipeline *p, const ls__stage *s, const ls__stage_
                       int kind, ls_tensor *value, int64_t count, ls_dtype dtype, ls_work **work)
 {
     const ls_collective_options options = named("activations");
+    value = ls__tensor_to_here(value); /* a copy lives as long as the value, in the slot's scope */
     LS_TRY(ls_tensor_status(value));
     return ls_send(p->group, ls_data(value), count, dtype, peer_of(p, s, e, m),
                    tag_of(p, e, m, kind), &options, work);
@@ -251,7 +255,7 @@ ls_status ls__grads_take(ls_pipeline *p, ls__stage *s, int m, int out, ls_tensor
         if (grad == NULL) {
             continue;
         }
-        grad = ls__part_value(grad, v->head.channels_last);
+        grad = ls__part_value(ls__tensor_to_made(grad), v->head.channels_last);
         *sum = *sum == NULL ? grad : ls_add(*sum, grad);
         LS_TRY(ls_tensor_status(*sum));
     }
@@ -296,9 +300,9 @@ ls_status ls__grads_send(ls_pipeline *p, ls__stage *s, int m)
         LS_TRY(grad != NULL ? ls_tensor_status(grad) : LS_OK);
         LS_TRY(next_send_buffer(p, &s->send_queue[i], bytes, &buffer));
         if (grad == NULL) {
-            memset(buffer->memory, 0, bytes);
+            ls__elements_zero(buffer->memory, bytes);
         } else {
-            memcpy(buffer->memory, ls_data(grad), bytes);
+            LS_TRY(ls_copy_out(grad, buffer->memory, bytes));
         }
         LS_TRY(ls_send(p->group, buffer->memory, ls_numel(leaf), ls_dtype_of(leaf),
                        peer_of(p, s, e, m), tag_of(p, e, m, GRADIENT), &options, &buffer->work));

@@ -8,7 +8,6 @@
 #include "autograd/param.h"
 #include "base/assert.h"
 #include "base/error.h"
-#include "base/nonfinite.h"
 #include "base/runtime.h"
 #include "parallel/pipeline/internal.h"
 
@@ -97,10 +96,8 @@ const ls_param *ls__pipeline_nonfinite(const ls_pipeline *p, int64_t *at)
 {
     for (int i = 0; i < p->param_count; i++) {
         ls_tensor *grad = ls_grad(p->params[i].value);
-        *at = grad == NULL
-                  ? -1
-                  : ls__nonfinite_find(ls_data(grad), ls_dtype_of(grad), 0, ls_numel(grad));
-        if (*at >= 0) {
+        *at = -1;
+        if (grad != NULL && ls__tensor_nonfinite(grad, at) == LS_OK && *at >= 0) {
             return &p->params[i];
         }
     }

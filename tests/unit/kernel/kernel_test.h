@@ -63,8 +63,10 @@ static inline double cross_entropy_of(const ls__kernels *k, float *dlogits, cons
                                       const void *target, size_t index_bytes, int64_t rows,
                                       int64_t n)
 {
-    const ls__cross_entropy a = {dlogits, logits, target, index_bytes, rows, n, 0.0, -1};
-    return k->cross_entropy(&a, NULL);
+    float loss;
+    const ls__cross_entropy a = {&loss, dlogits, logits, target, index_bytes, rows, n, 0.0, -1};
+    k->cross_entropy(&a, NULL);
+    return (double)loss;
 }
 
 static inline void *allocate(size_t bytes)

@@ -279,20 +279,66 @@ static int64_t losses(const ls__kernels *k, const inputs *in, float *out)
     }
     ls__cross_entropy a = {.logits = in->x, .target = target, .index_bytes = 8, .rows = rows};
     a.n = n, a.smoothing = 0.1, a.ignore = -100, a.dlogits = out;
-    out[count] = (float)k->cross_entropy(&a, NULL);
-    a.dlogits = NULL, a.smoothing = 1.0;
-    out[count + 1] = (float)k->cross_entropy(&a, NULL);
-    a.dlogits = out + count + 2;
-    out[2 * count + 2] = (float)k->nll(&a, NULL);
+    a.loss = out + count;
+    k->cross_entropy(&a, NULL);
+    a.dlogits = NULL, a.smoothing = 1.0, a.loss = out + count + 1;
+    k->cross_entropy(&a, NULL);
+    a.dlogits = out + count + 2, a.loss = out + 2 * count + 2;
+    k->nll(&a, NULL);
     float *rest = out + 2 * count + 3;
     memcpy(rest, in->x, (size_t)count * 4); /* in place */
-    rest[count] = (float)k->bce(rest, rest, in->w, count, NULL);
-    rest[count + 1] = (float)k->bce(NULL, in->x, in->w, count, NULL);
+    k->bce(&rest[count], rest, rest, in->w, count, NULL);
+    k->bce(&rest[count + 1], NULL, in->x, in->w, count, NULL);
     free(target);
     return 3 * count + 5;
 }
 
+/* A number that lies in memory, as a factor and as the value of all elements. */
+static int64_t factors(const ls__kernels *k, const inputs *in, float *out)
+{
+    const int64_t count = in->rows * in->n;
+    const float number = 0.37f;
+    const ls__factor f = {&number, -2.0, 3.0};
+    k->axpby_by(out, in->x, count, f, 0.0f, NULL);
+    memcpy(out + count, in->y, (size_t)count * 4);
+    k->axpby_by(out + count, in->x, count, f, in->beta, NULL);
+    k->fill_by(out + 2 * count, count, f, NULL);
+    return 3 * count;
+}
+
+/* Copies, zeros of odd lengths at odd addresses, and the two looks at elements. */
+static int64_t bytes(const ls__kernels *k, const inputs *in, float *out)
+{
+    const int64_t count = in->rows * in->n;
+    const size_t all = (size_t)count * 4;
+    int64_t first[2], *index = allocate((size_t)count * 8);
+    float *x = allocate(all), *found = out + count;
+    k->copy(out, in->x, all, NULL);
+    k->zero((char *)out + 1, all / 3, NULL);
+    k->zero(out + count / 2, all / 4 + 1, NULL);
+    k->copy(out + count / 5, in->y, all / 5 / 4 * 4, NULL);
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = i == count - 2 ? -INFINITY : 1.0f;
+        index[i] = i % 7 == 5 ? -100 : i == count - 1 ? in->n : i % in->n;
+    }
+    k->nonfinite(first, x, LS_FLOAT32, 0, count, NULL);
+    found[0] = (float)first[0];
+    k->nonfinite(first, in->x, LS_FLOAT32, 0, count, NULL);
+    found[1] = (float)first[0];
+    ls__index_check check = {first, index, 8, count, in->n, true, -100};
+    for (int i = 0; i < 2; i++) {
+        check.may_ignore = i == 0, first[1] = 0;
+        k->outside(&check, NULL);
+        found[2 + 2 * i] = (float)first[0], found[3 + 2 * i] = (float)first[1];
+    }
+    free(index);
+    free(x);
+    return count + 6;
+}
+
 static const sweep_case cases[] = {
+    {"factors in memory", factors, 1e-6, 1e-7},
+    {"bytes", bytes, 0, 0},
     {"map", maps, 4e-6, 2e-7},
     {"where", where, 0, 0},
     {"compare", comparisons, 0, 0},

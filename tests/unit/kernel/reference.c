@@ -34,7 +34,11 @@ TEST(sums_and_layout_by_hand)
     CHECK(out[0] == 5 && out[1] == 7 && out[2] == 9);
     k->sum_cols(out, x, 2, 3, 1.0f, NULL);
     CHECK(out[0] == 11 && out[1] == 22);
-    CHECK(k->sum(x, 6) == 21.0 && k->sum_squares(x, 6) == 91.0);
+    double squares;
+    k->sum(out, x, 6, 2.0, NULL);
+    k->mean_squares(out + 1, x, 6, NULL);
+    k->sum_squares(&squares, x, 6, NULL);
+    CHECK(out[0] == 10.5f && out[1] == (float)(91.0 / 6.0) && squares == 91.0);
     const int64_t shape[3] = {1, 2, 3}, turned[2] = {3, 2};
     const uint8_t keep[3] = {1, 0, 1};
     k->sum_dims(out, x, 3, shape, keep, 0.0f, NULL);

@@ -19,9 +19,13 @@ static int64_t sums(const ls__kernels *k, const inputs *in, float *out)
     k->sum_rows(out, in->x, in->rows, in->n, in->beta, NULL);
     k->sum_cols(out + in->n, in->x, in->rows, in->n, in->beta, NULL);
     float *last = out + in->n + in->rows;
-    last[0] = (float)k->sum(in->x, in->rows * in->n);
-    last[1] = (float)k->sum_squares(in->x, in->rows * in->n);
-    return in->n + in->rows + 2;
+    double squares;
+    k->sum(&last[0], in->x, in->rows * in->n, 1.0, NULL);
+    k->sum(&last[1], in->x, in->rows * in->n, 3.0, NULL);
+    k->mean_squares(&last[2], in->x, in->rows * in->n, NULL);
+    k->sum_squares(&squares, in->x, in->rows * in->n, NULL);
+    last[3] = (float)squares;
+    return in->n + in->rows + 4;
 }
 
 static int64_t sum_dims(const ls__kernels *k, const inputs *in, float *out)
@@ -417,7 +421,11 @@ TEST(empty_operands_touch_nothing)
         k->dropout(one, one, 0, 0, 0.5, 1, 2, 0.0f, NULL);
         k->embedding(one, one, NULL, 8, 0, 3, NULL);
         CHECK(one[0] == 1 && one[1] == 2 && one[2] == 3 && one[3] == 4);
-        CHECK(k->sum(one, 0) == 0.0);
+        float nothing = 1.0f;
+        k->sum(&nothing, one, 0, 1.0, NULL);
+        CHECK(nothing == 0.0f);
+        k->copy(one, NULL, 0, NULL);
+        k->zero(NULL, 0, NULL);
         CHECK(isnan(cross_entropy_of(k, NULL, one, NULL, 8, 0, 3)));
         k->sum_rows(one, one, 0, 2, 1.0f, NULL); /* nothing is added */
         CHECK(one[0] == 1 && one[1] == 2);

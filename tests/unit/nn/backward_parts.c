@@ -430,7 +430,7 @@ LOCAL_TEST(what_the_weight_part_reads_is_kept_and_no_more)
 {
     ls_tensor *w[LAYERS], *b = ls_set_requires_grad(ls_zeros(LS_SHAPE(WIDE), LS_FLOAT32), true);
     ls__tensors *tensors = ls__tensors_get("test");
-    real = tensors->kernels;
+    real = tensors->host.k;
     ls__kernels counting = *real;
     counting.activation_backward = count_bends;
     CHECK_OK(ls__tensor_use_kernels(&counting));
