@@ -141,7 +141,8 @@ struct ls_pipeline {
     bool warned_of_nan;     /* once */
     int backwards;          /* so far, of this rank's list */
     int backwards_per_step; /* of this rank */
-    double *losses;         /* [micro_batches] */
+    ls_tensor **loss;       /* [micro_batches] of the last stage, kept until the step ends */
+    double *losses;         /* [micro_batches] what they were */
     char *reports;          /* of this rank, then of all: [ls__report_bytes] each */
 };
 
@@ -165,6 +166,7 @@ ls_status ls__stage_run(ls_tensor *const *inputs, int input_count, ls_tensor **o
                         int output_count, void *stage);
 ls_status ls__micro_batches_check(const char *call, const ls_micro_batch *micro, int count);
 void ls__slot_end(ls__stage *stage, ls__slot *slot);
+void ls__pipeline_forget_losses(ls_pipeline *p);
 struct ls__ddp;
 /* Exchanged by all ranks at the end of a call. */
 typedef struct ls__report {

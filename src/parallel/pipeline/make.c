@@ -268,10 +268,12 @@ static ls_status make_stages(ls_pipeline *p, int parts)
 {
     p->first = take(p, (size_t)p->stages + 1, sizeof *p->first);
     p->own = take(p, (size_t)p->stages, sizeof *p->own);
+    p->loss = take(p, (size_t)p->set.micro_batches, sizeof *p->loss);
     p->losses = take(p, (size_t)p->set.micro_batches, sizeof *p->losses);
     p->reports = take(p, ((size_t)ls_group_size(p->group) + 1), ls__report_bytes(p));
     ls_status status = LS_OK;
-    if (p->first == NULL || p->own == NULL || p->losses == NULL || p->reports == NULL) {
+    if (p->first == NULL || p->own == NULL || p->loss == NULL || p->losses == NULL ||
+        p->reports == NULL) {
         status = no_memory();
     }
     if (status == LS_OK) {

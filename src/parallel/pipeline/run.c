@@ -15,6 +15,7 @@
 #include "ddp/wrapper.h"
 #include "parallel/pipeline/internal.h"
 #include "reduce/config_check.h"
+#include "tensor/tensor.h"
 
 #include <lockstep/autograd.h>
 #include <lockstep/ddp.h>
@@ -44,8 +45,34 @@ static ls_status compute_loss(ls_pipeline *p, ls__slot *slot, int m)
             &user, own < 0 ? own : ls__fail(LS_ERR_INVALID, "it returned NULL; give a loss"),
             "the loss of the pipeline");
     }
+    LS_TRY(ls_tensor_status(loss));
+    if (ls_numel(loss) != 1) {
+        return ls__fail(LS_ERR_INVALID,
+                        "the loss of the pipeline has %lld elements; give one of exactly one "
+                        "(ls_mean and ls_sum make one)",
+                        (long long)ls_numel(loss));
+    }
     slot->loss = p->weighted ? loss : ls_scale(loss, 1.0 / p->schedule->per_step);
-    return ls_item(loss, &p->losses[m]);
+    p->loss[m] = ls_keep(ls_detach(loss));
+    return ls_tensor_status(p->loss[m]);
+}
+
+/* Reads the losses, once all micro-batches are computed: a device need not wait for each. */
+static ls_status read_losses(ls_pipeline *p)
+{
+    for (int m = 0; m < p->set.micro_batches; m++) {
+        p->losses[m] = 0.0;
+        LS_TRY(p->loss[m] != NULL ? ls_item(p->loss[m], &p->losses[m]) : LS_OK);
+    }
+    return LS_OK;
+}
+
+void ls__pipeline_forget_losses(ls_pipeline *p)
+{
+    for (int m = 0; p->loss != NULL && m < p->set.micro_batches; m++) {
+        ls_free(p->loss[m]);
+        p->loss[m] = NULL;
+    }
 }
 
 static ls_status forward(ls_pipeline *p, ls__stage *s, int m)
@@ -316,11 +343,15 @@ static ls_status sum_tied_gradients(ls_pipeline *p)
                             "gradient on this rank");
         }
         if (!p->tied[i].adds) {
-            memset(ls_data(grad), 0, (size_t)ls_numel(grad) * ls_dtype_size(ls_dtype_of(grad)));
+            LS_TRY(ls__tensor_zero(grad));
         }
-        LS_TRY(ls_all_reduce(p->tied[i].group, ls_data(grad), ls_data(grad), ls_numel(grad),
-                             ls_dtype_of(grad), LS_SUM,
-                             LS_OPTIONS(ls_collective_options, .tag = "tied"), NULL));
+        ls__host_view view;
+        LS_TRY(ls__host_view_of(grad, &view));
+        const ls_status status =
+            ls_all_reduce(p->tied[i].group, view.data, view.data, ls_numel(grad), ls_dtype_of(grad),
+                          LS_SUM, LS_OPTIONS(ls_collective_options, .tag = "tied"), NULL);
+        ls__host_view_close(&view, status == LS_OK);
+        LS_TRY(status);
     }
     return LS_OK;
 }
@@ -354,6 +385,7 @@ ls_status ls__pipeline_give_up(ls_pipeline *p, ls__ddp *d, ls_status status)
         (void)ls__ddp_give_up(d, status);
     }
     ls__values_forget(p);
+    ls__pipeline_forget_losses(p);
     for (int k = 0; k < p->own_count; k++) {
         ls__stage *s = &p->own[k];
         for (int m = 0; m < p->slots; m++) {
@@ -532,9 +564,10 @@ static ls_status train(ls_pipeline *p, ls_module *net, const ls_micro_batch *mic
     LS_TRY(ls__pipeline_check_parts(p, micro));
     p->micro = micro;
     p->wrapped = net;
-    memset(p->losses, 0, (size_t)p->set.micro_batches * sizeof *p->losses);
     LS_TRY(run_list(p));
     ls_site_set(file, line);
+    LS_TRY(read_losses(p));
+    ls__pipeline_forget_losses(p);
     LS_TRY(sum_tied_gradients(p));
     look_at_gradients(p);
     return share_reports(p);

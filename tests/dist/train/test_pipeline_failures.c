@@ -1,5 +1,6 @@
 /* Pipelines whose ranks differ: one fails while the others wait, one ends, one computes no
  * gradient. */
+#include "says.h"
 #include "test.h"
 
 #include <unistd.h>
@@ -186,6 +187,34 @@ DIST_TEST(a_failure_reaches_the_copies_of_a_pipeline_that_splits_backwards, 4)
 DIST_TEST(a_failure_reaches_replicas, 3)
 {
     check_failure("1f1b", "pp=3", "2,1");
+}
+
+/* ---- a loss that is not a number ----------------------------------------------------------- */
+
+static ls_tensor *output_of(void *arg, ls_tensor *output, ls_tensor *target)
+{
+    (void)arg, (void)target;
+    return output;
+}
+
+DIST_TEST(a_loss_of_several_elements_is_refused, 1)
+{
+    LS_SCOPE;
+    ls_pipeline *pipe = NULL;
+    ls_module *net = make_net();
+    CHECK_OK(ls_pipeline_new(
+        net, ls_world(), LS_OPTIONS(ls_pipeline_options, .micro_batches = MICRO, .loss = output_of),
+        &pipe));
+    ls_micro_batch micro[MICRO];
+    for (int m = 0; m < MICRO; m++) {
+        micro[m] = micro_of(m, 0, ROWS);
+    }
+    CHECK_STATUS(ls_pipeline_backward(pipe, net, micro, NULL), LS_ERR_INVALID);
+    CHECK_SAYS(ls_error_message(),
+               "the loss of the pipeline has %lld elements; give one of exactly one "
+               "(ls_mean and ls_sum make one)");
+    (void)ls_pipeline_free(pipe);
+    ls_module_free(net);
 }
 
 /* ---- a rank that ends --------------------------------------------------------------------- */
