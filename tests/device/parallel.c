@@ -1,0 +1,149 @@
+/* Data-parallel and pipeline training on the loop device: first on the processor, then the same on
+ * the device, and all losses, norms and parameters must have equal bits. Buckets and messages lie
+ * in memory of the program, so every one of them needs a wait. */
+#include "../dist/train/pipeline_models.h"
+
+#include "loop.h"
+#include "tensor/tensor.h"
+
+enum { RESULTS_MAX = 1 << 18, MICRO = 4 };
+
+typedef struct results {
+    int count;
+    double value[RESULTS_MAX];
+} results;
+
+static results cpu, loop;
+
+static void note(results *r, const double *values, int count)
+{
+    CHECK(r->count + count <= RESULTS_MAX);
+    memcpy(&r->value[r->count], values, (size_t)count * sizeof *values);
+    r->count += count;
+}
+
+static void note_params(results *r, ls_module *net)
+{
+    ls_param params[PARAMS_MAX];
+    static float values[1 << 14];
+    const int count = ls_module_params(net, params, PARAMS_MAX);
+    for (int i = 0; i < count; i++) {
+        const int64_t n = ls_numel(params[i].value);
+        CHECK(n <= (int64_t)(sizeof values / sizeof *values));
+        CHECK_OK(ls_copy_out(params[i].value, values, (size_t)n * sizeof *values));
+        for (int64_t j = 0; j < n; j++) {
+            const double value = (double)values[j];
+            note(r, &value, 1);
+        }
+    }
+}
+
+typedef struct way { /* of training */
+    use of;
+    int pp, dp;
+} way;
+
+static void step_pipeline(const way *w, ls_pipeline *pipe, ls_module *net, int step, int replica,
+                          double *losses)
+{
+    LS_SCOPE;
+    ls_micro_batch micro[MICRO_MAX];
+    for (int m = 0; m < w->of.micro; m++) {
+        micro[m] = micro_of(&w->of, step, m, replica);
+    }
+    CHECK_OK(ls_pipeline_backward(pipe, net, micro, losses));
+}
+
+static void step_ddp(const way *w, ls_module *net, int step, int replica, double *losses)
+{
+    LS_SCOPE;
+    const ls_micro_batch micro = micro_of(&w->of, step, 0, replica);
+    ls_step_begin(micro.context);
+    ls_tensor *loss = loss_of(NULL, ls_forward(net, micro.inputs[0]), micro.target);
+    CHECK_OK(ls_backward(loss));
+    CHECK_OK(ls_item(loss, losses));
+}
+
+static void train(const way *w, results *r)
+{
+    char axes[32];
+    ls_mesh *mesh = NULL;
+    ls_pipeline *pipe = NULL;
+    r->count = 0;
+    (void)snprintf(axes, sizeof axes, "pp=%d,dp=%d", w->pp, w->dp);
+    CHECK_OK(ls_mesh_new(ls_world(), axes, &mesh));
+    const int replica = ls_mesh_coordinate(mesh, "dp");
+    ls_module *net = w->of.make();
+    if (w->pp > 1) {
+        CHECK_OK(ls_pipeline_new(net, ls_mesh_group(mesh, "pp"),
+                                 LS_OPTIONS(ls_pipeline_options, .schedule = w->of.schedule,
+                                            .micro_batches = w->of.micro, .loss = loss_of),
+                                 &pipe));
+    }
+    if (w->dp > 1) {
+        net = ls_ddp_new(net, ls_mesh_group(mesh, "dp"), NULL);
+        CHECK_OK(ls_module_status(net));
+    }
+    ls_optim *optim = ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.01));
+    for (int step = 0; step < STEPS; step++) {
+        double losses[MICRO_MAX] = {0}, norm = 0.0;
+        if (pipe != NULL) {
+            step_pipeline(w, pipe, net, step, replica, losses);
+        } else {
+            step_ddp(w, net, step, replica, losses);
+        }
+        CHECK_OK(ls_clip_grad_norm(
+            net, 1.0, LS_OPTIONS(ls_clip_grad_norm_options, .group = ls_mesh_group(mesh, "pp")),
+            &norm));
+        CHECK_OK(ls_optim_step(optim));
+        ls_optim_zero_grad(optim);
+        note(r, losses, w->of.micro);
+        note(r, &norm, 1);
+    }
+    note_params(r, net);
+    ls_optim_free(optim);
+    CHECK_OK(pipe != NULL ? ls_pipeline_free(pipe) : LS_OK);
+    ls_module_free(net);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+static void check_bits(const way *ways, int count)
+{
+    static results expected[8];
+    CHECK(count <= 8);
+    for (int i = 0; i < count; i++) {
+        train(&ways[i], &cpu);
+        expected[i] = cpu;
+    }
+    CHECK_OK(ls__tensor_use_device(loop_new(1 + (uint64_t)ls_rank())));
+    for (int i = 0; i < count; i++) {
+        train(&ways[i], &loop);
+        CHECK_INT(loop.count, expected[i].count);
+        for (int v = 0; v < loop.count; v++) {
+            CHECK(loop.value[v] == expected[i].value[v]);
+        }
+    }
+    CHECK(loop_started() > 100);
+}
+
+DIST_TEST(replicas_learn_the_same_on_the_loop_device, 2)
+{
+    check_bits((const way[]){{{.make = make_gpt, .micro = 1}, 1, 2},
+                             {{.make = make_unet, .micro = 1}, 1, 2}},
+               2);
+}
+
+DIST_TEST(stages_learn_the_same_on_the_loop_device, 2)
+{
+    check_bits((const way[]){{{.make = make_gpt, .schedule = "gpipe", .micro = MICRO}, 2, 1},
+                             {{.make = make_gpt, .schedule = "1f1b", .micro = MICRO}, 2, 1},
+                             {{.make = make_unet, .schedule = "zb-h1", .micro = MICRO}, 2, 1}},
+               3);
+}
+
+DIST_TEST(replicas_of_stages_learn_the_same_on_the_loop_device, 4)
+{
+    check_bits((const way[]){{{.make = make_gpt, .schedule = "1f1b", .micro = MICRO}, 2, 2}}, 1);
+}
+
+TEST_MAIN

@@ -1,0 +1,350 @@
+/* Training on the loop device: losses, norms and parameters have the bits that the processor
+ * computes, so nothing reads a result too early, and no part of the library touches elements. The
+ * device must be able to see both: a wait that is left out, and an access of the program. */
+#include "test.h"
+
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <lockstep/models/cnn.h>
+#include <lockstep/models/gpt.h>
+#include <lockstep/models/lstm.h>
+
+#include "loop.h"
+#include "says.h"
+#include "tensor/tensor.h"
+
+enum { STEPS = 6, ROWS = 5, IN = 7, HIDDEN = 16, OUT = 3, VALUES_MAX = 1 << 16 };
+
+typedef struct results {
+    int count;
+    double value[VALUES_MAX];
+} results;
+
+static void note(results *r, double value)
+{
+    CHECK(r->count < VALUES_MAX);
+    r->value[r->count++] = value;
+}
+
+static void note_params(results *r, ls_module *net)
+{
+    ls_param params[64];
+    static float values[VALUES_MAX];
+    const int count = ls_module_params(net, params, 64);
+    CHECK(count > 0 && count <= 64);
+    for (int i = 0; i < count; i++) {
+        const int64_t n = ls_numel(params[i].value);
+        CHECK_OK(ls_copy_out(params[i].value, values, (size_t)n * sizeof *values));
+        for (int64_t j = 0; j < n; j++) {
+            note(r, (double)values[j]);
+        }
+    }
+}
+
+static ls_tensor *floats(int64_t rows, int64_t n, int seed)
+{
+    float x[1024];
+    CHECK(rows * n <= 1024);
+    for (int64_t i = 0; i < rows * n; i++) {
+        x[i] = (float)((i * 37 + seed * 11) % 101 - 50) / 25.0f;
+    }
+    return ls_from_data(x, LS_SHAPE(rows, n), LS_FLOAT32);
+}
+
+static ls_tensor *integers(int64_t rows, int64_t n, int64_t below, int seed, ls_dtype dtype)
+{
+    int64_t x[1024];
+    int32_t narrow[1024];
+    CHECK(rows * n <= 1024);
+    for (int64_t i = 0; i < rows * n; i++) {
+        x[i] = (i * 7 + seed * 3) % below;
+        narrow[i] = (int32_t)x[i];
+    }
+    return ls_from_data(dtype == LS_INT64 ? (void *)x : narrow,
+                        n == 1 ? LS_SHAPE(rows) : LS_SHAPE(rows, n), dtype);
+}
+
+/* ---- models ------------------------------------------------------------------------------- */
+
+typedef ls_tensor *loss_fn(ls_module *net, int step);
+
+static ls_module *make_mlp(void)
+{
+    ls_module *layers[] = {ls_linear_new(IN, HIDDEN, NULL), ls_relu_new(),
+                           ls_linear_new(HIDDEN, OUT, NULL)};
+    return ls_sequential_new(layers, 3);
+}
+
+static ls_tensor *mse(ls_module *net, int step)
+{
+    return ls_mse_loss(ls_forward(net, floats(ROWS, IN, step)), floats(ROWS, OUT, step + 50));
+}
+
+static ls_tensor *bce(ls_module *net, int step)
+{
+    return ls_bce_with_logits(ls_forward(net, floats(ROWS, IN, step)),
+                              ls_sigmoid(floats(ROWS, OUT, step + 50)));
+}
+
+/* A gradient that is not 1, and losses that are added. */
+static ls_tensor *weighted(ls_module *net, int step)
+{
+    ls_tensor *y = ls_forward(net, floats(ROWS, IN, step));
+    ls_tensor *target = integers(ROWS, 1, OUT, step, LS_INT64);
+    ls_tensor *sum = ls_add(ls_scale(ls_cross_entropy(y, target, NULL), 0.3),
+                            ls_scale(ls_nll_loss(ls_log_softmax(y, -1), target), 0.7));
+    return ls_add(sum, ls_scale(ls_mean(ls_mul(y, y)), 0.1));
+}
+
+enum { VOCAB = 13, CONTEXT = 6, BATCH = 3 };
+
+static ls_module *make_gpt(void)
+{
+    return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = 2, .heads = 2, .dim = 16,
+                                 .context = CONTEXT, .vocab = VOCAB, .dropout = 0.1));
+}
+
+static ls_tensor *language(ls_module *net, int step)
+{
+    ls_tensor *y = ls_forward(net, integers(BATCH, CONTEXT, VOCAB, step, LS_INT32));
+    return ls_cross_entropy(y, integers(BATCH, CONTEXT, VOCAB, step + 1, LS_INT64), NULL);
+}
+
+static ls_tensor *language_bf16(ls_module *net, int step)
+{
+    LS_AUTOCAST(true);
+    return language(net, step);
+}
+
+static ls_module *make_lstm(void)
+{
+    return ls_lstm_model_new(LS_OPTIONS(ls_lstm_model_options, .layers = 2, .dim = 8, .hidden = 8,
+                                        .vocab = VOCAB, .dropout = 0.1));
+}
+
+/* Convolutions and batch norm with running statistics. */
+static ls_module *make_cnn(void)
+{
+    ls_module *layers[] = {ls_cnn_new(2, 12), ls_dropout_new(0.1), ls_linear_new(12, 4, NULL)};
+    return ls_sequential_new(layers, 3);
+}
+
+static ls_tensor *image_loss(ls_module *net, int step)
+{
+    ls_tensor *x = ls_reshape(floats(ROWS, 2 * 8 * 8, step), LS_SHAPE(ROWS, 2, 8, 8));
+    return ls_cross_entropy(ls_forward(net, x), integers(ROWS, 1, 4, step, LS_INT64), NULL);
+}
+
+/* ---- training ----------------------------------------------------------------------------- */
+
+typedef struct training {
+    ls_module *(*make)(void);
+    loss_fn *loss;
+    bool adam, clips;
+} training;
+
+static void train(const training *t, results *r)
+{
+    ls_module *net = t->make();
+    ls_optim *optim =
+        t->adam ? ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.02))
+                : ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.05, .momentum = 0.9));
+    for (int step = 0; step < STEPS; step++) {
+        double loss = 0.0, norm = 0.0;
+        LS_SCOPE;
+        ls_tensor *y = t->loss(net, step);
+        CHECK_OK(ls_backward(y));
+        CHECK_OK(ls_item(y, &loss));
+        CHECK_OK(t->clips ? ls_clip_grad_norm(net, 0.5, NULL, &norm) : LS_OK);
+        CHECK_OK(ls_optim_step(optim));
+        ls_optim_zero_grad(optim);
+        note(r, loss);
+        note(r, norm);
+    }
+    note_params(r, net);
+    note(r, (double)(ls_module_hash(net) >> 11));
+    ls_optim_free(optim);
+    ls_module_free(net);
+}
+
+/* On `device`, or on the processor (NULL). */
+static void run_on(const ls__device *device, const training *t, results *r)
+{
+    r->count = 0;
+    CHECK_OK(ls_init(NULL));
+    CHECK_OK(device != NULL ? ls__tensor_use_device(device) : LS_OK);
+    train(t, r);
+    CHECK_OK(ls_finalize());
+}
+
+static bool same(const results *a, const results *b)
+{
+    return a->count == b->count &&
+           memcmp(a->value, b->value, (size_t)a->count * sizeof *a->value) == 0;
+}
+
+static results cpu, loop;
+
+static void check_bits(const training *t)
+{
+    run_on(NULL, t, &cpu);
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        run_on(loop_new(seed), t, &loop);
+        CHECK(loop_started() > STEPS * 10);
+        loop_free();
+        CHECK(same(&cpu, &loop));
+    }
+}
+
+TEST(a_perceptron_learns_the_same_on_the_loop_device)
+{
+    check_bits(&(training){make_mlp, mse, false, false});
+    check_bits(&(training){make_mlp, bce, true, false});
+    check_bits(&(training){make_mlp, weighted, true, true});
+}
+
+TEST(gpt_learns_the_same_on_the_loop_device)
+{
+    check_bits(&(training){make_gpt, language, true, true});
+    check_bits(&(training){make_gpt, language_bf16, true, true});
+}
+
+TEST(images_and_sequences_learn_the_same_on_the_loop_device)
+{
+    check_bits(&(training){make_cnn, image_loss, true, true});
+    check_bits(&(training){make_lstm, language, false, true});
+}
+
+/* ---- what it finds ------------------------------------------------------------------------ */
+
+static void nothing(const ls__device *device)
+{
+    (void)device;
+}
+
+/* Values are read before the kernels that compute and copy them have run. Memory of the program's
+ * must outlive the copies, so the child ends without a return. */
+static void forget_waits(void)
+{
+    static float sums[100];
+    int wrong = 0;
+    ls__device hasty = *loop_new(0);
+    hasty.synchronize = nothing;
+    CHECK_OK(ls_init(NULL));
+    CHECK_OK(ls__tensor_use_device(&hasty));
+    LS_SCOPE;
+    for (int i = 0; i < 100; i++) {
+        CHECK_OK(ls_copy_out(ls_sum(ls_ones(LS_SHAPE(1 + i), LS_FLOAT32)), &sums[i], sizeof *sums));
+        wrong += sums[i] != (float)(1 + i);
+    }
+    _exit(wrong > 0 ? 0 : 1);
+}
+
+static void read_elements(void)
+{
+    CHECK_OK(ls_init(NULL));
+    CHECK_OK(ls__tensor_use_device(loop_new(1)));
+    LS_SCOPE;
+    ls_tensor *y = ls_ones(LS_SHAPE(4), LS_FLOAT32);
+    ls__pool *on = NULL;
+    const volatile float *at = ls__tensor_elements(y, &on);
+    _exit(at[2] == 1.0f ? 0 : 1);
+}
+
+/* The status of a child that runs `body`, and the line that it writes to stderr. */
+static int status_of(void (*body)(void), char *said, size_t bytes)
+{
+    int to[2], status = 0;
+    CHECK(pipe(to) == 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        dup2(to[1], STDERR_FILENO);
+        body();
+        _exit(1);
+    }
+    close(to[1]);
+    const ssize_t got = read(to[0], said, bytes - 1);
+    said[got > 0 ? got : 0] = '\0';
+    close(to[0]);
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+TEST(a_missing_wait_shows)
+{
+    char said[512];
+    CHECK_INT(status_of(forget_waits, said, sizeof said), 0);
+}
+
+TEST(an_access_of_the_program_traps_and_names_the_tensor)
+{
+    char said[512];
+    CHECK_INT(status_of(read_elements, said, sizeof said), LOOP_TRAPPED);
+    CHECK_CONTAINS(said, "the program read or wrote elements of a tensor made at ");
+    CHECK_CONTAINS(said, "training.c:");
+}
+
+TEST(ls_data_is_for_memory_that_the_program_may_read)
+{
+    CHECK_OK(ls_init(NULL));
+    CHECK_OK(ls__tensor_use_device(loop_new(1)));
+    {
+        LS_SCOPE;
+        CHECK(ls_data(ls_ones(LS_SHAPE(4), LS_FLOAT32)) == NULL);
+        CHECK_SAYS(ls_error_message(), "data: the tensor %s is on device \"%s\", whose memory only "
+                                       "kernels read; use ls_copy_out and ls_copy_in");
+    }
+    CHECK_OK(ls_finalize());
+    loop_free();
+}
+
+TEST(operands_on_two_devices_are_refused)
+{
+    float x[4] = {1, 2, 3, 4};
+    CHECK_OK(ls_init(NULL));
+    CHECK_OK(ls__tensor_use_device(loop_new(1)));
+    {
+        LS_SCOPE;
+        ls_tensor *here = ls_from_memory(x, LS_SHAPE(4), LS_FLOAT32);
+        ls_tensor *there = ls_ones(LS_SHAPE(4), LS_FLOAT32);
+        CHECK(ls_tensor_status(ls_add(here, there)) == LS_ERR_INVALID);
+        CHECK_SAYS(
+            ls_error_message(),
+            "argument %d is on device \"%s\", and one before it on device \"%s\"; copy one of "
+            "them with ls_copy_out and ls_from_data");
+    }
+    CHECK_OK(ls_finalize());
+    loop_free();
+}
+
+TEST(a_module_on_two_devices_is_refused)
+{
+    ls_param params[4];
+    double norm;
+    CHECK_OK(ls_init(NULL));
+    ls_module *layers[2] = {ls_linear_new(IN, OUT, NULL)};
+    CHECK_OK(ls__tensor_use_device(loop_new(1)));
+    layers[1] = ls_linear_new(OUT, OUT, NULL);
+    ls_module *net = ls_sequential_new(layers, 2);
+    CHECK_INT(ls_module_params(net, params, 4), 4);
+    for (int i = 0; i < 4; i++) {
+        LS_SCOPE;
+        CHECK_OK(ls_backward(ls_sum(ls_mul(params[i].value, params[i].value))));
+    }
+    CHECK_STATUS(ls_clip_grad_norm(net, 1.0, NULL, &norm), LS_ERR_UNSUPPORTED);
+    CHECK_SAYS(ls_error_message(), "clip_grad_norm: %.200s is on device \"%s\", and a parameter "
+                                   "before it on device \"%s\"; keep a module on one device");
+    ls_optim *optim = ls_sgd_new(net, NULL);
+    CHECK_STATUS(ls_optim_step(optim), LS_ERR_UNSUPPORTED);
+    CHECK_SAYS(ls_error_message(), "%s step: %s is on device \"%s\", and the first parameter on "
+                                   "device \"%s\"; keep a module on one device");
+    ls_optim_free(optim);
+    ls_module_free(net);
+    CHECK_OK(ls_finalize());
+    loop_free();
+}
+
+TEST_MAIN
