@@ -175,4 +175,59 @@ def shell_scripts_parse():
     command("bash", "-n", SOURCE / ".ci/run")
 
 
+# Elements of tensors are touched by kernels alone (src/device/device.h, Note [Devices]): the places of the library
+# that still read or write them on the host are counted, and their number may only fall.
+ELEMENT_FOLDERS = ("tensor", "autograd", "nn", "optim", "ddp", "reduce", "parallel")
+
+# A pointer for the host, a copy, a conversion or a look at elements.
+HOST = re.compile(r"\b(?:ls_data\(|ls__convert(?:_load|_store|_fill)?\(|ls__nonfinite_find\(|\*ls__record_floats\("
+                  r"|\*ls__record_data\(|mem(?:cpy|set|move)\([^;]*(?:->data\b|ls__record_(?:data|floats)\b|\bgrad\b|->user\b))")
+
+# Storages that hold the library's own notes, not elements: these never leave the host.
+NOTES = {
+    "src/autograd/engine.c": 1,
+    "src/autograd/function_call.c": 2,
+    "src/autograd/joint.c": 2,
+    "src/autograd/observers.c": 1,
+    "src/autograd/pass.c": 1,
+    "src/autograd/segment.c": 1,
+    "src/tensor/record.c": 1,
+    "src/tensor/rng_stream.c": 1,
+}
+
+# What is left; lower a number, or take a line away, with the place it counts.
+LEFT = {
+    "src/autograd/gradcheck.c": 4,  # a check of rules on the processor
+    "src/ddp/average.c": 2,  # collectives in place
+    "src/nn/check_parts.c": 2,  # a check on the processor
+    "src/nn/init.c": 1,  # for its message
+    "src/parallel/pipeline/values.c": 3,  # messages: tensors of the program (across.h)
+    "src/reduce/nonfinite.c": 4,  # buckets are memory of the program
+    "src/tensor/access.c": 2,  # ls_data itself, and ls_item of a copy
+    "src/tensor/batch_norm_sync.c": 1,  # sums of the ranks, in float64
+    "src/tensor/cast.c": 1,  # of a view for the host
+    "src/tensor/convert.c": 7,  # the conversions themselves
+    "src/tensor/create.c": 3,  # staged
+    "src/tensor/pad.c": 1,  # staged
+    "src/tensor/print.c": 2,  # of a view for the host
+}
+
+
+def host_places():
+    for path, text in texts(".c"):
+        if path.parts[0] == "src" and path.parts[1] in ELEMENT_FOLDERS:
+            found = HOST.findall(without_comments(text))
+            if found:
+                yield str(path), len(found)
+
+
+@test
+def no_more_places_touch_elements_on_the_host():
+    found = dict(host_places())
+    known = {path: LEFT.get(path, 0) + NOTES.get(path, 0) for path in {*LEFT, *NOTES, *found}}
+    none_of((f"{path}: {found.get(path, 0)}, known are {count}" for path, count in sorted(known.items())
+             if found.get(path, 0) != count), "use a kernel (copy, zero, nonfinite), ls__device_read or ls_copy_out; "
+            "where there are fewer now, lower the number in tests/tidy/test_text.py")
+
+
 run()
