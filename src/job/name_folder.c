@@ -24,3 +24,9 @@ ls_status ls__name_folder_fail(const ls__env *env, const char *within)
         "remove it, or set XDG_RUNTIME_DIR to a folder of this user for all ranks",
         within, folder.path, (long)env->uid(env), (long)folder.uid, (unsigned)folder.mode);
 }
+
+bool ls__name_peer_is_own(const ls__env *env, int fd)
+{
+    uid_t uid;
+    return env->peer_uid(env, fd, &uid) == 0 && uid == env->uid(env);
+}

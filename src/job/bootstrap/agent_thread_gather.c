@@ -18,6 +18,7 @@
 #include "base/settings.h"
 #include "base/text.h"
 #include "job/bootstrap/agent_thread_internal.h"
+#include "job/name_folder.h"
 
 /* ---- the local rendezvous ------------------------------------------------------------------ */
 
@@ -170,12 +171,11 @@ static void accept_newcomers(ls__agent_thread *t)
         if (t->newcomer[i] >= 0) {
             continue;
         }
-        uid_t uid;
         int fd = env->host_accept(env, t->listen_fd);
         if (fd < 0) {
             return;
         }
-        if (env->peer_uid(env, fd, &uid) < 0 || uid != env->uid(env)) {
+        if (!ls__name_peer_is_own(env, fd)) {
             env->close(env, fd);
             continue;
         }

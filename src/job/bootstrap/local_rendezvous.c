@@ -28,13 +28,6 @@ void ls__local_name(const ls__detected *detected, char *out, size_t bytes)
              (unsigned long long)ls__hash_text(detected->job));
 }
 
-/* The name could have been taken by another user's process; the kernel attests the owner. */
-static bool of_this_user(const ls__env *env, int fd)
-{
-    uid_t uid;
-    return env->peer_uid(env, fd, &uid) == 0 && uid == env->uid(env);
-}
-
 /* 0, or -errno. A hello fits every socket buffer, so a short write is an error. */
 static int send_hello(const ls__env *env, const ls__detected *detected, int fd)
 {
@@ -105,7 +98,7 @@ static ls_status try_once(const ls__env *env, const ls__detected *detected, cons
     if (fd < 0) {
         return fd == -EPERM ? ls__name_folder_fail(env, "ls_init") : LS_IN_PROGRESS;
     }
-    int error = !of_this_user(env, fd) ? -EACCES : send_hello(env, detected, fd);
+    int error = !ls__name_peer_is_own(env, fd) ? -EACCES : send_hello(env, detected, fd);
     error = error < 0 ? error : receive_reply(env, fd, deadline_ns, &reply, &out->board_fd);
     if (error < 0 || reply.status < 0) {
         env->close(env, fd);

@@ -55,8 +55,7 @@ void ls__secret_exchange_turn(const ls__env *env, int fd,
                               const uint8_t secret[LS__SECRET_EXCHANGE_BYTES])
 {
     for (int peer = env->host_accept(env, fd); peer >= 0; peer = env->host_accept(env, fd)) {
-        uid_t uid;
-        if (env->peer_uid(env, peer, &uid) == 0 && uid == env->uid(env)) {
+        if (ls__name_peer_is_own(env, peer)) {
             (void)env->send(env, peer, secret, LS__SECRET_EXCHANGE_BYTES, -1);
         }
         env->close(env, peer);
@@ -78,7 +77,6 @@ ls_status ls__secret_exchange_fetch(const ls__env *env, int port,
                                     uint8_t secret[LS__SECRET_EXCHANGE_BYTES])
 {
     char name[LS__HOST_NAME_MAX];
-    uid_t uid;
     name_of(port, name, sizeof name);
     const int fd = env->host_connect(env, name);
     if (fd < 0) {
@@ -86,8 +84,7 @@ ls_status ls__secret_exchange_fetch(const ls__env *env, int port,
     }
     ls__env_poll item = {.fd = fd, .want_read = true};
     size_t held = 0;
-    ssize_t received =
-        env->peer_uid(env, fd, &uid) == 0 && uid == env->uid(env) ? -EAGAIN : -EACCES;
+    ssize_t received = ls__name_peer_is_own(env, fd) ? -EAGAIN : -EACCES;
     const uint64_t deadline = ls__deadline_after(env, FETCH_MS);
     while ((received > 0 || received == -EAGAIN) && held < LS__SECRET_EXCHANGE_BYTES &&
            env->now_ns(env) < deadline) {
