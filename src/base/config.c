@@ -1,4 +1,4 @@
-/* Recording an entry of the configuration. See config.h. */
+/* Recording the settings of this rank. See config.h. */
 #include "base/config.h"
 
 #include <stdarg.h>
@@ -10,40 +10,30 @@
 #include "base/runtime.h"
 
 /* Of a path that is too long the end is kept, which names the file. */
-void ls__config_note(const char *format, ...)
+void ls__config_note(const char *kind, const char *own, const char *format, ...)
 {
     ls_runtime *runtime = ls__self.runtime;
     if (runtime == NULL || runtime->config.count == LS__CONFIG_ENTRIES_MAX) {
         return;
     }
     LS_ASSERT(runtime->config.count >= 0 && runtime->config.count < LS__CONFIG_ENTRIES_MAX);
-    ls__config_entry *entry = &runtime->config.entry[runtime->config.count++];
+    ls__config_entry *entry = &runtime->config.entry[runtime->config.count];
     const char *file = ls__self.file != NULL ? ls__self.file : "";
     const size_t length = strlen(file);
     const char *tail = length < LS__CONFIG_FILE ? file : file + length - (LS__CONFIG_FILE - 1);
-    memset(entry, 0, sizeof *entry);
     va_list args;
     va_start(args, format);
     (void)vsnprintf(entry->text, sizeof entry->text, format, args);
     va_end(args);
+    (void)snprintf(entry->own, sizeof entry->own, "%s", own);
     (void)snprintf(entry->file, sizeof entry->file, "%s", tail);
     entry->line = ls__self.line;
-}
-
-/* A table that is full has no entry for the caller's text, and no place of the last one is lost. */
-void ls__config_own(const char *from, const char *to)
-{
-    ls_runtime *runtime = ls__self.runtime;
-    if (runtime == NULL || runtime->config.count == 0) {
-        return;
+    entry->kind = kind;
+    entry->number = 1;
+    for (int i = 0; i < runtime->config.count; i++) {
+        entry->number += strcmp(runtime->config.entry[i].kind, kind) == 0;
     }
-    ls__config_entry *entry = &runtime->config.entry[runtime->config.count - 1];
-    const char *begin = strstr(entry->text, from);
-    const char *end = begin != NULL ? strstr(begin, to) : NULL;
-    if (begin != NULL && entry->own_end == 0) {
-        entry->own = (int16_t)(begin - entry->text);
-        entry->own_end = (int16_t)(end != NULL ? (size_t)(end - entry->text) : strlen(entry->text));
-    }
+    runtime->config.count++;
 }
 
 /* The place of a setting in the table; -1: it was never set. */

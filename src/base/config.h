@@ -1,8 +1,8 @@
-/* The configuration of this rank that all ranks of a job must share: with which settings samplers,
- * loaders and optimizers were made, as text with the call site, in the order of their making. Ranks
- * that differ in it train something else than their user thinks, though all shapes and counts
- * agree. Reducers and pipelines compare the entries when their first backward begins
- * (reduce/config_check.c). Only the user's thread adds entries, so there is no lock. */
+/* The settings of this rank that all ranks of a job must share: with which options samplers,
+ * loaders and optimizers were made, with the call site, and what may change in the run, such as
+ * the learning rate. Ranks that differ in one train something else than their user thinks, though
+ * all shapes and counts agree. Reducers and pipelines compare them (dist/agree.h). Only the user's
+ * thread adds settings, so there is no lock. */
 #ifndef LS_BASE_CONFIG_H
 #define LS_BASE_CONFIG_H
 
@@ -10,38 +10,38 @@
 
 #include "base/compiler.h"
 
-#define LS__CONFIG_ENTRIES_MAX 16 /* entries: bounds the exchange, 5.3 kB a rank */
+#define LS__CONFIG_ENTRIES_MAX 16 /* settings that stay: of each kind the first are compared */
 #define LS__CONFIG_CHANGES_MAX 32 /* settings that may change: two of each optimizer */
 #define LS__CONFIG_TEXT 160
 #define LS__CONFIG_NAME 64
+#define LS__CONFIG_OWN 128
 #define LS__CONFIG_FILE 60
 
-/* Sent to peers as it is, so unused bytes are zero. */
 typedef struct ls__config_entry {
+    const char *kind; /* "optimizer"; borrowed for good */
+    int number;       /* of its kind, from 1 */
     char text[LS__CONFIG_TEXT];
+    char own[LS__CONFIG_OWN];   /* what is about this rank's parameters: " (2 parameters)" */
     char file[LS__CONFIG_FILE]; /* end of the call site's path; not compared */
-    int32_t line;
-    int16_t own, own_end; /* text[own … own_end) differs between the stages of a pipeline */
+    int line;                   /* of that file */
 } ls__config_entry;
 
-/* A setting that may change in the run, with its latest value. */
+/* A setting that may change in the run, with its latest value. Unused bytes are zero. */
 typedef struct ls__config_change {
     char name[LS__CONFIG_NAME];
     double value;
 } ls__config_change;
 
 typedef struct ls__config {
-    int32_t count, changes;
+    int count, changes;
     ls__config_entry entry[LS__CONFIG_ENTRIES_MAX];
     ls__config_change change[LS__CONFIG_CHANGES_MAX];
 } ls__config;
 
-/* Adds an entry to the current runtime's configuration. Does nothing without a runtime, nor once
+/* Adds an entry to the current runtime's settings: the next one of its kind ("optimizer"). In `own`
+ * replicas must agree, and stages of a pipeline need not. Does nothing without a runtime, nor once
  * the table is full: further entries are not compared. */
-void ls__config_note(const char *format, ...) LS__PRINTF(1, 2);
-/* Of the entry just added, the text from the first `from` up to the next `to` is about this rank's
- * parameters, so replicas must agree in it and stages of a pipeline need not. */
-void ls__config_own(const char *from, const char *to);
+void ls__config_note(const char *kind, const char *own, const char *format, ...) LS__PRINTF(3, 4);
 
 /* Sets a setting that may change in the run: the learning rate, the number of steps, the largest
  * norm of clipping, the type of products. Every synchronised backward and every call of a pipeline

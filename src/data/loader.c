@@ -538,7 +538,7 @@ static ls_status make(ls_dataset *dataset, ls_sampler *sampler, const ls_loader_
         return ls__fail_again(status, message);
     }
     if (given->feed == LS_FEED_SHARED && ls__sampler_of_job(sampler)) {
-        ls__config_note("a loader with LS_FEED_SHARED");
+        ls__config_note("loader", "", "LS_FEED_SHARED");
     }
     *out = l;
     return LS_OK;

@@ -156,7 +156,7 @@ static ls_status make(int64_t count, const ls_sampler_options *given, ls_sampler
     }
     **out = made;
     if (ls__sampler_of_job(&made)) {
-        ls__config_note("a sampler of %lld samples, batch %lld, seed %llu%s%s",
+        ls__config_note("sampler", "", "%lld samples, batch %lld, seed %llu%s%s",
                         (long long)made.count, (long long)made.batch, (unsigned long long)made.seed,
                         made.shuffle ? ", shuffled" : "", made.drop_last ? ", drop_last" : "");
     }

@@ -147,7 +147,7 @@ static ls_status check_params(ls__ddp *d)
     return LS_OK;
 }
 
-/* Now and then the ranks compare their parameters (reduce/replica.c). */
+/* Now and then the ranks compare their parameters (reduce/compare.c). */
 static void hash_params(ls__ddp *d)
 {
     const ls_reducer_stats *now = ls__reducer_figures(d->reducer);

@@ -4,21 +4,23 @@
 #include "ddp/replicas.h"
 #include "comm/api/control.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include <lockstep/ddp.h>
 
-#include "base/hash.h"
 #include "base/runtime.h"
 #include "base/size.h"
 #include "comm/backend/plugin_group.h"
+#include "comm/diagnose/fail.h"
+#include "dist/agree.h"
 #include "kernel/reduce/reduce.h"
 #include "reduce/reducer.h"
 
 /* ---- rank 0's state on all ranks ------------------------------------------------------------- */
 
 /* What a walk over the state does; see ls__replicas_broadcast. */
-typedef enum walk_pass { MEASURE, PACK, UNPACK, EACH } walk_pass;
+typedef enum walk_pass { LIST, MEASURE, PACK, UNPACK } walk_pass;
 
 /* The memory of one group's part of the state. */
 typedef struct bundle {
@@ -30,10 +32,11 @@ typedef struct bundle {
 /* Behind the visitor's functions. */
 typedef struct broadcaster {
     const ls_reducer *reducer;
+    ls_module *module;
     const ls_param *params; /* the reducer's, in the order of the visitor … */
     int count, next;        /* … and the next to come */
     walk_pass pass;
-    uint64_t hash; /* of the names and sizes that are alike on all ranks */
+    ls__facts *facts; /* of LIST: the sizes of what is alike on all ranks */
     bundle bundles[LS__DOMAINS_MAX];
 } broadcaster;
 
@@ -52,15 +55,12 @@ static ls_status meet(broadcaster *b, const char *name, void *data, size_t bytes
     const int index = bundle_of(b, name);
     bundle *to = &b->bundles[index];
     const size_t at = to->bytes;
-    if (b->pass == EACH) {
-        return ls_broadcast(to->group, data, (int64_t)bytes, LS_UINT8, 0,
-                            LS_OPTIONS(ls_collective_options, .tag = name), NULL);
+    if (b->pass == LIST && index == 0) {
+        char text[48];
+        (void)snprintf(text, sizeof text, "%zu bytes", bytes);
+        ls__facts_text(b->facts, name, text, "build the same model on every rank");
     }
     to->bytes += ls__round_up(bytes, LS__CACHE_LINE);
-    if (b->pass == MEASURE && index == 0) {
-        b->hash = ls__hash_bytes(b->hash, name, strlen(name) + 1);
-        b->hash = ls__hash_bytes(b->hash, &bytes, sizeof bytes);
-    }
     if (bytes > 0 && b->pass == PACK && ls_group_rank(to->group) == 0) {
         ls__elements_copy(to->memory + at, data, bytes);
     }
@@ -112,14 +112,23 @@ static ls_status walk(broadcaster *b, ls_module *module, walk_pass pass)
     return ls_module_state(module, "", &visitor);
 }
 
-/* Parameters were compared when the reducer was made, buffers and frozen parameters were not: where
- * they differ, one broadcast for each names the first. */
-static ls_status check_alike(broadcaster *b, ls_module *module)
+/* A walk that has succeeded before. */
+static void list_state(ls__facts *to, const void *arg)
 {
-    uint64_t extremes[2] = {b->hash, ~b->hash};
-    LS_TRY(ls__control_all_reduce(b->bundles[0].group, extremes, 2, LS_UINT64, LS_MAX,
-                                  LS_OPTIONS(ls_collective_options, .tag = "buffers")));
-    return extremes[0] == ~extremes[1] ? LS_OK : walk(b, module, EACH);
+    broadcaster *b = *(broadcaster *const *)arg;
+    b->facts = to;
+    (void)walk(b, b->module, LIST);
+}
+
+/* Parameters were compared when the reducer was made, buffers and frozen parameters were not. */
+static ls_status check_alike(broadcaster *b)
+{
+    const ls__agree_peers peers = {.group = b->bundles[0].group, .who = "ddp"};
+    const ls_status status = ls__agree(&peers, list_state, &b);
+    if (status == LS_ERR_MISMATCH) { /* all ranks have found it */
+        ls__group_fail(peers.group, status, ls_error_message());
+    }
+    return status;
 }
 
 /* One operation for each group. */
@@ -150,7 +159,7 @@ static ls_status broadcast_bundles(broadcaster *b, ls_module *module)
 ls_status ls__replicas_broadcast(ls_module *module, const ls_reducer *reducer,
                                  const ls_param *params, int count)
 {
-    broadcaster b = {.reducer = reducer, .params = params, .count = count};
+    broadcaster b = {.reducer = reducer, .module = module, .params = params, .count = count};
     if (ls_group_size(ls__reducer_group(reducer)) == 1) {
         return LS_OK;
     }
@@ -158,8 +167,7 @@ ls_status ls__replicas_broadcast(ls_module *module, const ls_reducer *reducer,
         b.bundles[d].group = ls__reducer_domain_group(reducer, d);
     }
     LS_TRY(walk(&b, module, MEASURE));
-    LS_TRY(check_alike(&b, module));
-    (void)walk(&b, module, MEASURE); /* it has succeeded before */
+    LS_TRY(check_alike(&b));
     const ls_status status = broadcast_bundles(&b, module);
     for (int d = 0; d < ls__reducer_domains(reducer); d++) {
         if (b.bundles[d].memory != NULL) {

@@ -90,14 +90,14 @@ static ls_status append(ls_optim *o, const ls_optim_group_options *given)
 static void note_config(const ls_optim *o, const ls_optim_group_options *given, int count,
                         const char *first)
 {
-    char decay[32] = "the optimizer's";
+    char decay[32] = "the optimizer's", own[LS__CONFIG_OWN];
     if (given->weight_decay != LS_OPTIM_DECAY) {
         (void)snprintf(decay, sizeof decay, "%.9g", given->weight_decay);
     }
-    ls__config_note(
-        "a group of %d parameters of %s, %.40s the first, lr_scale %.9g, weight_decay %s", count,
-        o->cls->name, first, given->lr_scale, decay);
-    ls__config_own(" of ", ", lr_scale");
+    (void)snprintf(own, sizeof own, " (%d parameters of %s, %.40s the first)", count, o->cls->name,
+                   first);
+    ls__config_note("optimizer group", own, "lr_scale %.9g, weight_decay %s", given->lr_scale,
+                    decay);
 }
 
 ls_status ls_optim_add_group(ls_optim *o, ls_select_fn select, void *arg,

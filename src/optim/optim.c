@@ -3,6 +3,7 @@
  */
 #include "optim/optim.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,17 +80,17 @@ static ls_status list_ranges(ls_optim *o)
     return LS_OK;
 }
 
-/* Notes name, parameters and hyper-parameters for the comparison in reduce/config_check.c: ranks
+/* Notes name, parameters and hyper-parameters for the comparison in dist/agree.c: ranks
  * whose optimizers differ drift apart although their gradients are equal. */
 static void note_config(ls_optim *o)
 {
-    char hyper[LS__CONFIG_TEXT] = "";
+    char hyper[LS__CONFIG_TEXT] = "", own[LS__CONFIG_OWN];
     ls__text to = {hyper, sizeof hyper};
     for (int h = 0; h < o->cls->hyper_count; h++) {
         ls__text_add(&to, ", %s %.9g", o->cls->hyper_name[h], o->hyper[h]);
     }
-    ls__config_note("%s of %d parameters%s", o->cls->name, o->count, hyper);
-    ls__config_own(" of ", ", ");
+    (void)snprintf(own, sizeof own, " (%d parameters)", o->count);
+    ls__config_note("optimizer", own, "%s%s", o->cls->name, hyper);
 }
 
 /* No state is allocated yet: a wrapper may still move the parameters (docs/design.md, D9). */

@@ -62,7 +62,7 @@ static void name_settings(ls_optim *o)
                    o->cls->name, number);
 }
 
-/* The next backward compares it (reduce/config_check.c). Only of an optimizer whose gradients are
+/* The next backward compares it (dist/agree.c). Only of an optimizer whose gradients are
  * averaged, or whose parameters are a stage's: a rank may have others by itself. */
 void ls__optim_show_lr(ls_optim *o)
 {

@@ -1,10 +1,22 @@
-/* Whether all ranks registered the same gradients; see compare.c. */
+/* Whether all ranks of a domain registered the same gradients, and whether their replicas are still
+ * equal; see compare.c. */
 #ifndef LS_REDUCE_COMPARE_H
 #define LS_REDUCE_COMPARE_H
 
+#include "dist/agree.h"
 #include "reduce/internal.h"
 
+/* The ranks of a domain, among whom this one compares. */
+ls__agree_peers ls__domain_peers(const ls_reducer *r, const ls__reduce_domain *domain);
+
 /* Collective over the domain; LS_ERR_MISMATCH names the first difference. */
-ls_status ls__reducer_compare(ls_reducer *r, const ls__reduce_domain *domain);
+ls_status ls__reducer_compare(const ls_reducer *r, const ls__reduce_domain *domain);
+
+/* Of the domain's parameters; 0 if this step does not look at them. */
+uint64_t ls__replica_hash(const ls_reducer *r, const ls__reduce_domain *domain);
+/* After a backward: names the setting, or the parameter, in which the ranks differ, if their hashes
+ * in the control exchange did. Collective then. */
+ls_status ls__changes_check(ls_reducer *r);
+ls_status ls__replica_check(ls_reducer *r);
 
 #endif

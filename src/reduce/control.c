@@ -13,9 +13,9 @@
 #include "comm/api/collective.h"
 #include "comm/core/collective.h"
 #include "kernel/reduce/reduce.h"
+#include "reduce/compare.h"
 #include "reduce/domain.h"
 #include "reduce/reducer.h"
-#include "reduce/replica.h"
 #include "reduce/table.h"
 
 /* Rank's part of a domain's exchange; this rank writes only its own. */
@@ -77,7 +77,7 @@ static ls_status start_in(ls_reducer *r, ls__reduce_domain *domain)
                                 .reductions = r->stats.reductions,
                                 .settings = ls__config_change_hash(&r->runtime->config),
                                 .stop = ls__stop_wanted(r->runtime),
-                                .flags = r->flags,
+                                .flags = r->pass.flags,
                                 .agreement = own_agreement(r),
                                 .busy_seconds = busy_seconds(r),
                                 .replica = ls__replica_hash(r, domain)};
@@ -137,73 +137,76 @@ static bool has_data(const ls__reduce_control *of)
     return !has_joined(of) || of->weight > 0.0;
 }
 
-/* The rank that says whether this backward is weighted: the lowest that has not joined, else the
- * lowest that has data; 0: there is nothing to reduce. */
-static int leader(const ls_reducer *r)
+/* ---- what all ranks must have alike ------------------------------------------------------- */
+
+/* What a rank's part says. A rank that has run out of data has no kind of backward, and the others
+ * may add up different numbers only where weights make the mean exact. */
+static void list_part(ls__facts *to, int rank, const void *arg)
 {
-    int with_data = 0;
-    for (int rank = r->size - 1; rank >= 0; rank--) {
-        with_data = has_data(part(r, rank)) ? rank : with_data;
+    static const char *const truth[] = {"false", "true"};
+    const ls__reduce_control *of = part_of(arg, rank);
+    if (has_data(of)) {
+        ls__facts_text(to, "the kind of backward", of->weighted ? "a weighted one" : "a plain one",
+                       "use ls_backward_weighted on all ranks or on none");
     }
-    for (int rank = 0; rank < r->size; rank++) {
-        if (!has_joined(part(r, rank))) {
-            return rank;
-        }
+    if (!has_joined(of) && !of->weighted) {
+        ls__facts_number(to, "the number of backward passes in this step", of->weight,
+                         "give every rank the same number (no_sync for all but the last), or use "
+                         "ls_backward_weighted, whose mean is exact for any");
     }
-    return with_data;
+    if (has_joined(of)) {
+        ls__facts_text(to, "divide_by_initial_world_size of ls_ddp_join",
+                       truth[(of->flags & LS__REDUCE_LIVE) == 0], "give every rank the same");
+    }
+    ls__facts_text(to, "ls_ddp_set_local", truth[(of->flags & LS__REDUCE_DIFFER) != 0],
+                   "call it on all ranks alike");
+    ls__facts_number(to, "the number of synchronised backwards", (double)of->reductions,
+                     "run the same number of backwards on every rank");
+    ls__facts_number(to, "the plan of the buckets", of->plan_version,
+                     "run the same number of backwards on every rank");
+    ls__facts_text(to, "the check of the parameters in this step", of->replica ? "one" : "none",
+                   "give every rank the same check_every");
 }
 
-/* Of the ranks that have data; in plain backwards they add up equally many micro-batches, unless
- * one has run out of data meanwhile. */
-static ls_status compare_weights(const ls_reducer *r)
+/* Whether the lists of two ranks have no difference; this allocates nothing. */
+static bool fit(const ls__reduce_control *a, const ls__reduce_control *b)
 {
-    const int lead = leader(r);
-    const ls__reduce_control *first = part(r, lead);
-    for (int rank = 0; rank < r->size; rank++) {
-        const ls__reduce_control *other = part(r, rank);
-        if (has_data(other) && other->weighted != first->weighted) {
-            return ls__fail(LS_ERR_MISMATCH,
-                            "reducer \"%s\": rank %d runs a weighted backward and rank %d a plain"
-                            " one; use ls_backward_weighted on all ranks or on none",
-                            r->name, ls__reducer_rank(r, other->weighted ? rank : lead),
-                            ls__reducer_rank(r, other->weighted ? lead : rank));
-        }
-        if (!first->weighted && !has_joined(other) && other->weight != first->weight) {
-            return ls__fail(
-                LS_ERR_MISMATCH,
-                "reducer \"%s\": rank %d adds up %.0f backward passes in this step and "
-                "rank %d %.0f; give every rank the same number (no_sync for all but the "
-                "last), or use ls_backward_weighted, whose mean is exact for any",
-                r->name, ls__reducer_rank(r, lead), first->weight, ls__reducer_rank(r, rank),
-                other->weight);
-        }
-    }
-    return LS_OK;
+    const uint32_t differing = a->flags ^ b->flags;
+    const bool data = has_data(a) && has_data(b), joined = has_joined(a) && has_joined(b);
+    const bool plain = !has_joined(a) && !has_joined(b) && !a->weighted && !b->weighted;
+    return a->reductions == b->reductions && a->plan_version == b->plan_version &&
+           (a->replica == 0) == (b->replica == 0) && (differing & LS__REDUCE_DIFFER) == 0 &&
+           (!data || a->weighted == b->weighted) && (!plain || a->weight == b->weight) &&
+           (!joined || (differing & LS__REDUCE_LIVE) == 0);
 }
 
-/* By which number the ranks that have joined want to divide: *live becomes whether by that of the
- * ranks with data. */
-static ls_status compare_joined(const ls_reducer *r, bool *live)
+/* All ranks see the same parts and find the same error, so no rank is left waiting. Those that have
+ * joined lack some facts, as stages of a pipeline may. */
+static ls_status compare_parts(const ls_reducer *r, const ls__reduce_domain *domain)
 {
-    int first = -1;
-    *live = false;
-    for (int rank = 0; rank < r->size; rank++) {
-        if (!has_joined(part(r, rank))) {
-            continue;
+    ls__agree_peers peers = ls__domain_peers(r, domain);
+    bool all = true;
+    for (int rank = 1; rank < domain->size; rank++) {
+        for (int other = 0; other < rank; other++) {
+            all = all && fit(part_of(domain, rank), part_of(domain, other));
         }
-        const bool wants = (part(r, rank)->flags & LS__REDUCE_LIVE) != 0;
-        if (first >= 0 && wants != *live) {
-            return ls__fail(LS_ERR_MISMATCH,
-                            "reducer \"%s\": rank %d has joined with "
-                            "divide_by_initial_world_size %s and rank %d with %s; give every rank "
-                            "the same",
-                            r->name, ls__reducer_rank(r, first), *live ? "false" : "true",
-                            ls__reducer_rank(r, rank), wants ? "false" : "true");
-        }
-        first = first < 0 ? rank : first;
-        *live = wants;
     }
-    return LS_OK;
+    peers.stages = true;
+    return all ? LS_OK : ls__agree_here(&peers, list_part, domain);
+}
+
+/* Settings and parameters by their hashes. Which one differs is found when the backward has ended
+ * (compare.c), in an exchange that all ranks of the domain enter: here only the engine may be
+ * running. */
+static void compare_hashes(ls_reducer *r, ls__reduce_domain *domain)
+{
+    domain->differs = false;
+    for (int rank = 1; rank < domain->size; rank++) {
+        const ls__reduce_control *first = part_of(domain, 0), *other = part_of(domain, rank);
+        domain->differs = domain->differs || other->replica != first->replica;
+        r->pass.settings_differ =
+            r->pass.settings_differ || (r->agrees && other->settings != first->settings);
+    }
 }
 
 /* Which ranks had data, for the caller and for the next backward. */
@@ -216,44 +219,6 @@ static void count_live(ls_reducer *r)
             r->stats.live_ranks++;
             r->first_live = rank;
         }
-    }
-}
-
-/* Checks the values that every rank must have in common at this point. All ranks see the same parts
- * and find the same error, so no rank is left waiting. */
-static ls_status compare_parts(const ls_reducer *r)
-{
-    const ls__reduce_control *first = part(r, 0);
-    LS_TRY(compare_weights(r));
-    for (int rank = 1; rank < r->size; rank++) {
-        const ls__reduce_control *other = part(r, rank);
-        if (((other->flags ^ first->flags) & LS__REDUCE_DIFFER) != 0) {
-            return ls__fail(
-                LS_ERR_MISMATCH,
-                "reducer \"%s\": rank %d has said that the replicas may differ and "
-                "rank %d has not; call ls_ddp_set_local on all ranks alike",
-                r->name, ls__reducer_rank(r, (other->flags & LS__REDUCE_DIFFER) != 0 ? rank : 0),
-                ls__reducer_rank(r, (other->flags & LS__REDUCE_DIFFER) != 0 ? 0 : rank));
-        }
-        if (other->plan_version != first->plan_version || other->reductions != first->reductions) {
-            return ls__fail(LS_ERR_MISMATCH,
-                            "reducer \"%s\": rank %d is at synchronised backward %llu (plan %u),"
-                            " rank %d at %llu (plan %u); every rank must run the same number",
-                            r->name, ls__reducer_rank(r, rank),
-                            (unsigned long long)other->reductions, other->plan_version,
-                            ls__reducer_rank(r, 0), (unsigned long long)first->reductions,
-                            first->plan_version);
-        }
-    }
-    return LS_OK;
-}
-
-/* Settings that may change in the run, such as the learning rate. Which one differs is found out
- * when the backward has ended (config_check.c): here only the engine may be running. */
-static void compare_settings(ls_reducer *r)
-{
-    for (int rank = 1; rank < r->size && r->agrees; rank++) {
-        r->settings_differ = r->settings_differ || part(r, rank)->settings != part(r, 0)->settings;
     }
 }
 
@@ -291,9 +256,11 @@ static double count_ranks(const ls_reducer *r, const ls__reduce_batch *batch, bo
 /* By what the sums of each batch are divided. */
 static ls_status find_divisors(ls_reducer *r)
 {
-    const bool weighted = part(r, leader(r))->weighted != 0;
-    bool live;
-    LS_TRY(compare_joined(r, &live));
+    bool weighted = false, live = false;
+    for (int rank = 0; rank < r->size; rank++) { /* compare_parts: the same on all that say it */
+        weighted = weighted || (has_data(part(r, rank)) && part(r, rank)->weighted);
+        live = live || (part(r, rank)->flags & LS__REDUCE_LIVE) != 0;
+    }
     for (int b = 0; b < r->batch_count; b++) {
         ls__reduce_batch *batch = &r->batches[b];
         const double of_rank = r->shards.of_rank > 0 ? r->shards.of_rank : 1.0;
@@ -352,27 +319,6 @@ static void combine_tables(ls_reducer *r, const ls__reduce_domain *domain)
     }
 }
 
-/* Whether the parameters themselves differ; ls__replica_check names them when the backward has
- * ended, in an exchange that all ranks of the domain must enter. */
-static ls_status compare_replicas(const ls_reducer *r, ls__reduce_domain *domain)
-{
-    const uint64_t first = part_of(domain, 0)->replica;
-    domain->differs = false;
-    for (int rank = 1; rank < domain->size; rank++) {
-        const uint64_t other = part_of(domain, rank)->replica;
-        if ((first == 0) != (other == 0)) {
-            return ls__fail(
-                LS_ERR_MISMATCH,
-                "reducer \"%s\": rank %d compares the replicas' parameters in this step "
-                "and rank %d does not; give every rank the same check_every",
-                r->name, ls__domain_rank(domain, first != 0 ? 0 : rank),
-                ls__domain_rank(domain, first != 0 ? rank : 0));
-        }
-        domain->differs = domain->differs || other != first;
-    }
-    return LS_OK;
-}
-
 /* Note [Agreement]: all ranks find the same. */
 static bool all_agree_here(const ls_reducer *r)
 {
@@ -399,16 +345,15 @@ static void agree_on_stop(ls_reducer *r)
  * computes the same. */
 ls_status ls__control_finish(ls_reducer *r)
 {
-    LS_TRY(compare_parts(r));
-    count_live(r);
     r->agrees = all_agree_here(r);
-    compare_settings(r);
-    agree_on_stop(r);
-    find_slowest(r);
     for (int d = 0; d < r->domain_count; d++) {
+        LS_TRY(compare_parts(r, &r->domains[d]));
+        compare_hashes(r, &r->domains[d]);
         combine_used(r, &r->domains[d]);
         combine_tables(r, &r->domains[d]);
-        LS_TRY(compare_replicas(r, &r->domains[d]));
     }
+    count_live(r);
+    agree_on_stop(r);
+    find_slowest(r);
     return find_divisors(r);
 }

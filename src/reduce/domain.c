@@ -268,11 +268,3 @@ bool ls__reducer_agrees(const ls_reducer *r)
 {
     return r->agrees;
 }
-
-/* Those with which this rank compares its settings. */
-ls__config_peers ls__reducer_peers(const ls_reducer *r)
-{
-    ls__config_peers peers = {.group = r->group, .trains = true, .agreement = r->agreement};
-    (void)snprintf(peers.name, sizeof peers.name, "reducer \"%.40s\"", r->name);
-    return peers;
-}

@@ -2,7 +2,6 @@
 #ifndef LS_REDUCE_DOMAIN_H
 #define LS_REDUCE_DOMAIN_H
 
-#include "reduce/config_check.h"
 #include "reduce/internal.h"
 
 /* Makes domain 0, over `group`, and batch 0, of its ranks. Collective. */
@@ -22,8 +21,6 @@ ls_status ls__domains_free(ls_reducer *r);
 int ls__domain_rank(const ls__reduce_domain *domain, int rank);
 /* The same of a rank of the reducer's group. */
 int ls__reducer_rank(const ls_reducer *r, int rank);
-
-ls__config_peers ls__reducer_peers(const ls_reducer *r);
 
 /* Fails all groups of the reducer: peers of any of them would wait. */
 void ls__reducer_fail(ls_reducer *r, ls_status status, const char *text);

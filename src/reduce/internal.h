@@ -1,8 +1,7 @@
 /* The reducer's own structures. reducer.c is the state machine, domain.c keeps the groups, plan.c
  * lays gradients out in regions and buckets, bucket_size.c says how large buckets are, bucket.c
  * keeps their contents, control.c runs the exchange that opens a synchronising backward, table.c
- * packs the rows of tables, compare.c checks that all ranks registered alike, config_check.c that
- * they train with the same settings.
+ * packs the rows of tables, compare.c lists what all ranks must have alike.
  */
 #ifndef LS_REDUCE_INTERNAL_H
 #define LS_REDUCE_INTERNAL_H
@@ -158,6 +157,19 @@ typedef struct ls__reduce_shards {
     double weights[LS__SHARD_LEVELS];
 } ls__reduce_shards;
 
+/* What belongs to one backward; zero when the next one begins. */
+typedef struct ls__reduce_pass {
+    int next_launch; /* first bucket that was not launched */
+    int next_end;    /* first bucket whose end was not waited for; the thread of backward owns it */
+    bool launching;  /* a thread is starting operations; Note [Launching] in reducer.c */
+    bool held;       /* by the mode, until all gradients are ready */
+    bool settings_differ; /* of those that may change in the run; found by the control exchange */
+    uint32_t flags;       /* ls__reduce_flag of this rank */
+    int exchanges;        /* control exchanges under way */
+    int ready_count;      /* parameters that became ready */
+    uint64_t gradient_bytes;
+} ls__reduce_pass;
+
 struct ls_reducer {
     ls_runtime *runtime;
     ls__runtime_guest guest; /* tells that the runtime has ended */
@@ -178,32 +190,23 @@ struct ls_reducer {
     ls__reducer_phase phase;
     ls_status failure;
     char failure_text[LS__MESSAGE_MAX];
-    int next_launch; /* first bucket that was not launched */
-    int next_end;    /* first bucket whose end was not waited for; the thread of backward owns it */
-    bool launching;  /* a thread is starting operations; Note [Launching] in reducer.c */
-    bool held;       /* by the mode, until all gradients are ready */
+    ls__reduce_pass pass;
     bool overwrites; /* the caller overwrites absent gradients: zeroing is forgetting */
     bool weighted;
     double weight; /* local sum of w since the last reduction */
     double idle;   /* of micro-batches without a backward, to be added by the next one */
     ls__reduce_shards shards;
-    uint32_t flags;   /* ls__reduce_flag of this rank, in this backward */
     bool differ;      /* the replicas may, in the backwards to come */
     int first_live;   /* lowest rank that had data in the last synchronised backward; 0: none */
-    int exchanges;    /* lock: control exchanges under way */
-    int *ready_order; /* [param_count] parameters in the order in which they became ready … */
-    int ready_count;  /* … in this backward */
+    int *ready_order; /* [param_count] parameters in the order in which they became ready */
 
     ls__reduced_fn reduced; /* NULL: nobody asks */
     void *reduced_arg;
     const uint64_t *hashes; /* [param_count] of the parameters themselves; NULL: not now */
     uint64_t agreement;     /* the key of the reducer's group */
     bool agrees;            /* all of its ranks agree in it, as of the last control exchange */
-    bool config_checked;
-    bool settings_differ; /* of those that may change in the run; found by the control exchange */
     atomic_bool nonfinite_reported; /* Sync: relaxed; nonfinite.c */
     uint64_t begin_ns, ended_ns;    /* of the last synchronised backward, its wait included */
-    uint64_t gradient_bytes;
     ls_reducer_stats stats;
 };
 

@@ -334,7 +334,7 @@ ls_dtype ls__reducer_region_dtype(const ls_reducer *r, int region)
 static void own_order(const ls_reducer *r, int *order, bool *seen)
 {
     int n = 0;
-    for (int i = 0; i < r->ready_count; i++) {
+    for (int i = 0; i < r->pass.ready_count; i++) {
         order[n++] = r->ready_order[i];
         seen[r->ready_order[i]] = true;
     }

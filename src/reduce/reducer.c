@@ -29,12 +29,11 @@
 #include "comm/core/flight.h"
 #include "kernel/reduce/reduce.h"
 #include "reduce/bucket.h"
-#include "reduce/config_check.h"
+#include "reduce/compare.h"
 #include "reduce/control.h"
 #include "reduce/domain.h"
 #include "reduce/nonfinite.h"
 #include "reduce/plan.h"
-#include "reduce/replica.h"
 #include "reduce/shards.h"
 #include "reduce/stats.h"
 #include "reduce/wire.h"
@@ -82,7 +81,7 @@ bool ls__reducer_is_idle(ls_reducer *r)
 static void become_idle(ls_reducer *r)
 {
     ls__lock_take(&r->lock, r->runtime->env);
-    LS_ASSERT(r->phase != LS__REDUCER_IDLE && !r->launching);
+    LS_ASSERT(r->phase != LS__REDUCER_IDLE && !r->pass.launching);
     r->phase = LS__REDUCER_IDLE;
     ls__unlock(&r->lock, r->runtime->env);
 }
@@ -123,9 +122,6 @@ static bool reaches(const ls_reducer_begin_options *options, int param)
  * the start. */
 static void count_pending(ls_reducer *r, const ls_reducer_begin_options *options)
 {
-    r->ready_count = 0;
-    r->next_launch = r->next_end = 0;
-    r->gradient_bytes = 0;
     for (int b = 0; b < r->plan.count; b++) {
         ls__reduce_bucket *bucket = &r->plan.buckets[b];
         bucket->pending = 0;
@@ -145,9 +141,9 @@ static void count_pending(ls_reducer *r, const ls_reducer_begin_options *options
 /* One more micro-batch; a rank without data counts none. */
 static ls_status count_weight(ls_reducer *r, const ls_reducer_begin_options *options)
 {
-    r->flags = r->differ ? LS__REDUCE_DIFFER : 0;
+    r->pass.flags = r->differ ? LS__REDUCE_DIFFER : 0;
     if (options->joined) {
-        r->flags |= LS__REDUCE_JOINED | (options->divide_by_live ? LS__REDUCE_LIVE : 0);
+        r->pass.flags |= LS__REDUCE_JOINED | (options->divide_by_live ? LS__REDUCE_LIVE : 0);
         return LS_OK;
     }
     if ((r->weight > 0.0 || r->shards.done > 0) && r->weighted != options->weighted) {
@@ -166,12 +162,11 @@ static ls_status count_weight(ls_reducer *r, const ls_reducer_begin_options *opt
  * it as the root cause, and not the exit code of the rank that ended first. */
 static ls_status check_config(ls_reducer *r)
 {
-    const ls__config_peers peers = ls__reducer_peers(r);
-    const ls_status status = r->config_checked ? LS_OK : ls__config_check(&peers);
+    const ls__agree_peers peers = ls__domain_peers(r, &r->domains[0]);
+    const ls_status status = r->stats.reductions > 0 ? LS_OK : ls__agree_settings(&peers);
     if (status == LS_ERR_MISMATCH) {
         ls__reducer_fail(r, status, ls_error_message());
     }
-    r->config_checked = status == LS_OK;
     return status;
 }
 
@@ -195,6 +190,8 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
     LS_TRY(check_begin(r, options));
     LS_TRY(ls__shards_check(r));
     LS_TRY(ls__buckets_begin(r));
+    r->pass = (ls__reduce_pass){.exchanges = r->domain_count,
+                                .held = r->options.mode != LS_REDUCE_OVERLAP};
     LS_TRY(count_weight(r, options));
     count_pending(r, options);
     ls__buckets_mark_rows(r, options->local);
@@ -209,15 +206,13 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
         r->params[i].local = r->params[i].local || reaches(options, i) || ls__shards_held(r, i);
     }
     ls__lock_take(&r->lock, r->runtime->env);
-    LS_ASSERT(r->phase == LS__REDUCER_IDLE && r->next_launch == 0 && !r->launching);
+    LS_ASSERT(r->phase == LS__REDUCER_IDLE && r->pass.next_launch == 0 && !r->pass.launching);
     r->phase = LS__REDUCER_CONTROL;
     r->failure = LS_OK;
     r->begin_ns = r->runtime->env->now_ns(r->runtime->env);
     if (LS__UNLIKELY(r->runtime->trace != NULL) && !r->overwrites) {
         ls__trace_pass(r->runtime->trace, r->begin_ns);
     }
-    r->exchanges = r->domain_count;
-    r->held = r->options.mode != LS_REDUCE_OVERLAP;
     ls__unlock(&r->lock, r->runtime->env);
     const ls_status status = ls__control_start(r);
     if (status < 0) {
@@ -263,8 +258,8 @@ void ls__reducer_control_done(void *reducer, ls_status status)
         return; /* wait reports it */
     }
     ls__lock_take(&r->lock, r->runtime->env);
-    LS_ASSERT(r->exchanges > 0);
-    const bool last = --r->exchanges == 0;
+    LS_ASSERT(r->pass.exchanges > 0);
+    const bool last = --r->pass.exchanges == 0;
     if (last) {
         open_launches(r);
     }
@@ -296,7 +291,7 @@ static ls_status launch(ls_reducer *r, ls__reduce_bucket *bucket)
     ls__nonfinite_look(r, bucket);
     bucket->launched_ns = bucket->env->now_ns(bucket->env);
     const ls__reduce_wire wire = ls__wire_send(r, bucket);
-    r->gradient_bytes += (uint64_t)wire.count * ls_dtype_size(wire.dtype);
+    r->pass.gradient_bytes += (uint64_t)wire.count * ls_dtype_size(wire.dtype);
     const ls__reduce_key *key = &r->plan.regions[bucket->region].key;
     const ls_collective_options options = {
         .size = sizeof options,
@@ -321,15 +316,16 @@ static ls_status launch(ls_reducer *r, ls__reduce_bucket *bucket)
 void ls__reducer_advance(ls_reducer *r)
 {
     ls__lock_take(&r->lock, r->runtime->env);
-    if (r->launching) {
+    if (r->pass.launching) {
         ls__unlock(&r->lock, r->runtime->env);
         return;
     }
-    LS_ASSERT(r->next_launch >= 0 && r->next_launch <= r->plan.count);
-    r->launching = true;
-    while (r->phase == LS__REDUCER_RUNNING && !r->held && r->next_launch < r->plan.count &&
-           r->plan.buckets[r->next_launch].pending == 0) {
-        ls__reduce_bucket *bucket = &r->plan.buckets[r->next_launch];
+    LS_ASSERT(r->pass.next_launch >= 0 && r->pass.next_launch <= r->plan.count);
+    r->pass.launching = true;
+    while (r->phase == LS__REDUCER_RUNNING && !r->pass.held &&
+           r->pass.next_launch < r->plan.count &&
+           r->plan.buckets[r->pass.next_launch].pending == 0) {
+        ls__reduce_bucket *bucket = &r->plan.buckets[r->pass.next_launch];
         ls__unlock(&r->lock, r->runtime->env);
         ls_status status = launch(r, bucket);
         ls__lock_take(&r->lock, r->runtime->env);
@@ -338,10 +334,10 @@ void ls__reducer_advance(ls_reducer *r)
             r->phase = LS__REDUCER_FAILED;
             (void)snprintf(r->failure_text, sizeof r->failure_text, "%s", ls_error_message());
         } else {
-            r->next_launch++;
+            r->pass.next_launch++;
         }
     }
-    r->launching = false;
+    r->pass.launching = false;
     const ls_status failure = r->phase == LS__REDUCER_FAILED ? r->failure : LS_OK;
     ls__unlock(&r->lock, r->runtime->env);
     if (failure < 0) { /* the peers wait for buckets that were not launched */
@@ -371,9 +367,9 @@ ls_status ls_reducer_ready(ls_reducer *r, int param, ls_stream *stream)
     if (!twice) {
         p->ready = p->present = true;
         p->ready_ns = now;
-        LS_ASSERT(r->plan.buckets[p->bucket].pending > 0 && r->ready_count < r->param_count);
+        LS_ASSERT(r->plan.buckets[p->bucket].pending > 0 && r->pass.ready_count < r->param_count);
         r->plan.buckets[p->bucket].pending--;
-        r->ready_order[r->ready_count++] = param;
+        r->ready_order[r->pass.ready_count++] = param;
     }
     ls__unlock(&r->lock, r->runtime->env);
     if (twice) {
@@ -427,8 +423,8 @@ static ls_status wait_launched(ls_reducer *r)
     for (;;) {
         ls__reducer_advance(r);
         ls__lock_take(&r->lock, r->runtime->env);
-        bool done =
-            !r->launching && (r->phase == LS__REDUCER_FAILED || r->next_launch == r->plan.count);
+        bool done = !r->pass.launching &&
+                    (r->phase == LS__REDUCER_FAILED || r->pass.next_launch == r->plan.count);
         ls_status failure = r->failure;
         ls__unlock(&r->lock, r->runtime->env);
         if (done) {
@@ -445,7 +441,7 @@ static void stop_launching(ls_reducer *r)
     ls__lock_take(&r->lock, env);
     LS_ASSERT(r->phase != LS__REDUCER_IDLE);
     r->phase = LS__REDUCER_FAILED;
-    while (r->launching) {
+    while (r->pass.launching) {
         ls__unlock(&r->lock, env);
         env->yield(env);
         ls__lock_take(&r->lock, env);
@@ -477,13 +473,14 @@ ls_status ls__reducer_poll(ls_reducer *r)
 {
     while (r->reduced != NULL) {
         ls__lock_take(&r->lock, r->runtime->env);
-        const bool launched = r->phase == LS__REDUCER_RUNNING && r->next_end < r->next_launch;
+        const bool launched =
+            r->phase == LS__REDUCER_RUNNING && r->pass.next_end < r->pass.next_launch;
         ls__unlock(&r->lock, r->runtime->env);
-        ls__reduce_bucket *bucket = &r->plan.buckets[launched ? r->next_end : 0];
+        ls__reduce_bucket *bucket = &r->plan.buckets[launched ? r->pass.next_end : 0];
         if (!launched || (bucket->work != NULL && ls_work_test(bucket->work) == LS_IN_PROGRESS)) {
             return LS_OK;
         }
-        r->next_end++;
+        r->pass.next_end++;
         LS_TRY(end_bucket(r, bucket, true));
     }
     return LS_OK;
@@ -502,8 +499,9 @@ static ls_status wait_buckets(ls_reducer *r, bool ok)
 {
     ls_status first = LS_OK;
     char text[LS__MESSAGE_MAX];
-    for (; r->next_end < r->plan.count; r->next_end++) {
-        const ls_status status = end_bucket(r, &r->plan.buckets[r->next_end], ok && first == LS_OK);
+    for (; r->pass.next_end < r->plan.count; r->pass.next_end++) {
+        const ls_status status =
+            end_bucket(r, &r->plan.buckets[r->pass.next_end], ok && first == LS_OK);
         if (status < 0 && first == LS_OK) { /* peers in other domains would wait */
             first = status;
             memcpy(text, ls_error_message(), sizeof text);
@@ -517,7 +515,7 @@ static ls_status wait_buckets(ls_reducer *r, bool ok)
 static void release_held(ls_reducer *r)
 {
     ls__lock_take(&r->lock, r->runtime->env);
-    r->held = false;
+    r->pass.held = false;
     ls__unlock(&r->lock, r->runtime->env);
 }
 
@@ -561,14 +559,8 @@ ls_status ls_reducer_wait(ls_reducer *r)
         ls__stats_record(r, start);
     }
     become_idle(r);
-    if (status == LS_OK && r->settings_differ) {
-        const ls__config_peers peers = ls__reducer_peers(r);
-        status = ls__config_name_change(&peers);
-        ls__reducer_fail(r, status, ls_error_message());
-    }
-    if (status == LS_OK) {
-        status = ls__replica_check(r);
-    }
+    status = status < 0 ? status : ls__changes_check(r);
+    status = status < 0 ? status : ls__replica_check(r);
     return own[0] != '\0' ? ls__fail_again(status, own) : status;
 }
 

@@ -50,7 +50,7 @@ void ls__stats_record(ls_reducer *r, uint64_t wait_start_ns)
     r->stats.comm_seconds = last > first ? (double)(last - first) * 1e-9 : 0.0;
     r->stats.exposed_seconds = (double)(r->ended_ns - wait_start_ns) * 1e-9;
     r->stats.backward_seconds = (double)(wait_start_ns - r->begin_ns) * 1e-9;
-    r->stats.gradient_bytes = r->gradient_bytes;
+    r->stats.gradient_bytes = r->pass.gradient_bytes;
 }
 
 /* After ls_finalize its host and process are not known any more. */

@@ -11,8 +11,8 @@ ARROWS = {
     "trace": ["base"],  # the file of LOCKSTEP_TRACE
     "job": ["trace"],  # membership: store, links, nodes, bootstrap, board
     "comm": ["job", "kernel/reduce"],
-    "dist": ["comm"],  # meshes: ranks in a grid with named axes
-    "reduce": ["comm", "kernel/reduce"],
+    "dist": ["comm"],  # meshes: ranks in a grid with named axes; what ranks must have alike
+    "reduce": ["dist"],
     "kernel": ["base"],  # ref, cpu, cuda
     "device": ["base", "kernel"],  # memory for elements, and the kernels that compute there
     "tensor": ["device"],

@@ -13,8 +13,8 @@
 #include "comm/core/group.h"
 #include "comm/diagnose/fail.h"
 #include "ddp/wrapper.h"
+#include "dist/agree.h"
 #include "parallel/pipeline/internal.h"
-#include "reduce/config_check.h"
 #include "tensor/tensor.h"
 
 #include <lockstep/autograd.h>
@@ -491,10 +491,10 @@ static void look_at_gradients(ls_pipeline *p)
 
 /* ---- what all ranks agree on ---------------------------------------------------------------- */
 
-static ls__config_peers peers_of(const ls_pipeline *p)
+static ls__agree_peers peers_of(const ls_pipeline *p)
 {
-    ls__config_peers peers = {.group = p->group, .stages = true, .trains = has_gradients(p)};
-    (void)snprintf(peers.name, sizeof peers.name, "pipeline \"%.40s\"", p->schedule->name);
+    ls__agree_peers peers = {.group = p->group, .stages = true, .trains = has_gradients(p)};
+    (void)snprintf(peers.who, sizeof peers.who, "pipeline \"%.40s\"", p->schedule->name);
     return peers;
 }
 
@@ -503,8 +503,8 @@ static ls_status compare_settings(ls_pipeline *p)
 {
     ls__config_set("autocast", ls__self.autocast);
     if (!p->settings_compared) {
-        const ls__config_peers peers = peers_of(p);
-        LS_TRY(ls__config_check(&peers));
+        const ls__agree_peers peers = peers_of(p);
+        LS_TRY(ls__agree_settings(&peers));
         p->settings_compared = true;
     }
     return LS_OK;
@@ -531,8 +531,8 @@ static ls_status compare_changes(ls_pipeline *p)
         differ = differ || (settings != 0 && other != 0 && other != settings);
         settings = other != 0 ? other : settings;
     }
-    const ls__config_peers peers = peers_of(p);
-    return differ ? ls__config_name_change(&peers) : LS_OK;
+    const ls__agree_peers peers = peers_of(p);
+    return differ ? ls__agree_changes(&peers) : LS_OK;
 }
 
 /* All ranks get the losses: one rank of the last stage has that of a micro-batch, the others add

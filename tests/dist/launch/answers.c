@@ -209,15 +209,15 @@ TEST(another_model_on_one_rank_is_named_on_both_sides)
     check_script("seq 2000 > some\n$L run -n 3 sh -c 'd=64; [ $RANK = 2 ] && d=128; "
                  "exec $P/train_gpt --data some --layers 2 --steps 3 --dim $d'",
                  1,
-                 "the models differ at parameter 0: rank 0 has tokens.weight float32[256,64], 256 "
-                 "rows (29 parameters in all), rank 2 has tokens.weight float32[256,128], 256 rows "
-                 "(29 in all); build "
-                 "the same model on every rank\n");
+                 "the ranks differ in parameter 0: rank 0 has tokens.weight float32[256,64], 16384 "
+                 "elements, 256 rows (29 parameters in all), as 2 of 3 ranks, rank 2 has "
+                 "tokens.weight float32[256,128], 32768 elements, 256 rows (29 parameters in all); "
+                 "build the same model on every rank\n");
     check_script("seq 2000 > some\n$L run -n 2 sh -c 'b=4000; [ $RANK = 1 ] && b=8000; "
                  "exec $P/train_gpt --data some --steps 3 --bucket-bytes $b'",
                  1,
-                 "rank 0 has bucket_bytes 4000 (the first bucket's 1048576), rank 1 has 8000 "
-                 "(1048576); give every rank the same\n");
+                 "the ranks differ in bucket_bytes: rank 0 has 4000, rank 1 has 8000; give every "
+                 "rank the same\n");
 }
 
 TEST_MAIN

@@ -97,11 +97,11 @@ static void check_settings(const char *command, const char *cause)
 
 TEST(settings_that_differ_are_the_root_cause_and_are_not_tried_again)
 {
-    check_settings("$W differ lr", "rank 0 made SGD of 2 parameters, lr 0.1");
-    check_settings("$W differ optimizer", "rank 1 made Adam of 2 parameters, lr 0.1");
-    check_settings("$W differ seed", "rank 0 has seed 0 and rank 1 has seed 7");
-    check_settings("$W differ batch", "rank 1 made a sampler of 24 samples, batch 3");
-    check_settings("$W differ data", "rank 1 made a sampler of 20 samples, batch 2");
+    check_settings("$W differ lr", "rank 0 has SGD, lr 0.1");
+    check_settings("$W differ optimizer", "rank 1 has Adam, lr 0.1");
+    check_settings("$W differ seed", "the seed: rank 0 has 0, as 2 of 3 ranks, rank 1 has 7");
+    check_settings("$W differ batch", "rank 1 has 24 samples, batch 3");
+    check_settings("$W differ data", "rank 1 has 20 samples, batch 2");
     check_settings("$W differ names", "rank 0 names the group \"even\", rank 1 \"odd\"");
 }
 

@@ -116,10 +116,10 @@ TEST(a_half_does_not_stop_before_the_larger_group)
 typedef enum difference { RATE, SEED, LATER_RATE, REPLICA } difference;
 
 static const char *const says[] = {
-    [RATE] = "rank 2 made SGD of",
-    [SEED] = "rank 2 has seed 7 and rank 3 has seed 8",
-    [LATER_RATE] = "on rank 2 and",
-    [REPLICA] = "on rank ",
+    [RATE] = "rank 2 has SGD, ",
+    [SEED] = "the seed: rank 2 has 7, rank 3 has 8; ",
+    [LATER_RATE] = "SGD #1: rank 2 has 0.25, rank 3 has 0.75",
+    [REPLICA] = "the numbers of ",
 };
 
 /* Rank 3 differs: an error of its half. The halves differ from each other all the time. */

@@ -220,7 +220,7 @@ DIST_TEST(a_rank_with_another_learning_rate_is_named, 3)
     ls_optim_set_lr(optim, ls_rank() == 1 ? 0.5 : 0.25);
     LS_SCOPE;
     CHECK_STATUS(ls_backward(loss_of(ddp, 1)), LS_ERR_MISMATCH);
-    CHECK_CONTAINS(ls_error_message(), "is 0.25 on rank 0 and 0.5 on rank 1");
+    CHECK_CONTAINS(ls_error_message(), "SGD #1: rank 0 has 0.25, as 2 of 3 ranks, rank 1 has 0.5");
     ls_optim_free(optim);
     ls_module_free(ddp);
 }

@@ -395,11 +395,9 @@ DIST_TEST(ranks_that_join_with_different_divisors_are_named, 3)
                                  &more),
                      LS_ERR_MISMATCH);
     }
-    CHECK_SAYS(
-        ls_error_message(),
-        "reducer \"%s\": rank %d has joined with divide_by_initial_world_size %s and rank %d "
-        "with %s; give every rank the same");
-    CHECK_CONTAINS(ls_error_message(), "rank 1 has joined with divide_by_initial_world_size true");
+    CHECK_SAYS(ls_error_message(), "divide_by_initial_world_size of ls_ddp_join");
+    CHECK_CONTAINS(ls_error_message(),
+                   "rank 1 has true, rank 2 has false; give every rank the same");
     ls_module_free(ddp);
 }
 

@@ -115,7 +115,9 @@ static int train(void *arg)
         CHECK(r->odd != LATER_RATE ||
               test_count_said(ls_error_message(), SAYS("the stage's ")) == 1);
         CHECK(r->odd != LATER_RATE ||
-              test_count_said(ls_error_message(), SAYS("the stages do not train one model")) == 1);
+              test_count_said(ls_error_message(),
+                              SAYS("do the same on every rank in every step, or the stages do not "
+                                   "train one model")) == 1);
     }
     ls_optim_free(optim);
     (void)ls_pipeline_free(pipe);
@@ -127,59 +129,56 @@ static int train(void *arg)
 }
 
 #define ONE(number) .rank = number, .until = number
-#define LATER "the ranks train with different settings: "
+#define LATER "the ranks differ in "
 static const run runs[] = {
     {"1f1b",
      "pp=3",
      RATE,
      ONE(1),
      0,
-     {"pipeline \"1f1b\": the ranks are set up differently: rank 0 made AdamW of 2 parameters, lr "
-      "0.25",
-      "rank 1 made AdamW of 2 parameters, lr 0.5"}},
-    {"gpipe", "pp=3", KIND, ONE(2), 0, {"rank 0 made AdamW of", "rank 2 made SGD of"}},
-    {"naive", "pp=2", SEED, ONE(1), 0, {"rank 0 has seed 3", "rank 1 has seed 4"}},
+     {"pipeline \"1f1b\": the ranks differ in optimizer 1: rank 0 has AdamW, lr 0.25",
+      "rank 1 has AdamW, lr 0.5"}},
+    {"gpipe", "pp=3", KIND, ONE(2), 0, {"rank 0 has AdamW", "rank 2 has SGD"}},
+    {"naive", "pp=2", SEED, ONE(1), 0, {"the seed: rank 0 has 3", "rank 1 has 4"}},
     {"zb-h1",
      "pp=2",
      DECAY_OF_GROUP,
      ONE(0),
      0,
-     {"rank 0 made a group of 1 parameters", "weight_decay 0 at"}},
+     {"optimizer group 1: rank 0 has lr_scale 1, weight_decay 0.5 (1 parameters of AdamW",
+      "weight_decay 0 ("}},
     {"pipedream", "pp=2", RATE, ONE(1), 0, {"lr 0.25", "lr 0.5"}},
-    {"pipedream-2bw", "pp=2", KIND, ONE(0), 0, {"rank 0 made SGD of", "rank 1 made AdamW of"}},
+    {"pipedream-2bw", "pp=2", KIND, ONE(0), 0, {"rank 0 has SGD", "rank 1 has AdamW"}},
     {"zb-h1",
      "pp=3",
      LATER_RATE,
      ONE(1),
      1,
-     {LATER "the learning rate of the stage's AdamW #1 is 0.25 on rank 0 and 0.125 on rank 1",
-      "one model"}},
+     {LATER "the learning rate of the stage's AdamW #1: rank 0 has 0.25", "one model"}},
     {"pipedream",
      "pp=2",
      LATER_RATE,
      ONE(1),
      1,
-     {LATER "the learning rate of the stage's AdamW #1 is 0.25 on rank 0 and 0.125 on rank 1",
-      "one model"}},
+     {LATER "the learning rate of the stage's AdamW #1: rank 0 has 0.25", "one model"}},
     {"1f1b",
      "pp=2",
      SKIPPED,
      ONE(1),
      2,
-     {LATER "the number of steps of the stage's AdamW #1 is 2 on rank 0 and 1 on rank 1",
-      "every step"}},
+     {LATER "the number of steps of the stage's AdamW #1: rank 0 has 2", "every step"}},
     {"gpipe",
      "pp=2",
      NORM,
      ONE(1),
      1,
-     {LATER "the largest norm of ls_clip_grad_norm is 1 on rank 0 and 2 on rank 1", "one model"}},
+     {LATER "the largest norm of ls_clip_grad_norm: rank 0 has 1, rank 1 has 2", "one model"}},
     {"1f1b",
      "pp=3",
      AUTOCAST,
      ONE(2),
      1,
-     {LATER "autocast is 0 on rank 0 and 1 on rank 2", "one model"}},
+     {LATER "autocast: rank 0 has 0, as 2 of 3 ranks, rank 2 has 1", "one model"}},
     /* All replicas of a stage are alike, so only the pipeline can find it. */
     {"1f1b",
      "pp=2,dp=2",
@@ -187,7 +186,7 @@ static const run runs[] = {
      .rank = 2,
      .until = 3,
      0,
-     {"made AdamW of 4 parameters, lr 0.5", "pipeline \"1f1b\""}},
+     {"has AdamW, lr 0.5", "pipeline \"1f1b\""}},
     {"1f1b",
      "pp=2,dp=2",
      SKIPPED,
@@ -327,23 +326,25 @@ TEST(a_rank_that_makes_another_pipeline_is_named_as_the_cause_of_the_job)
          {"head", "head"},
          0,
          LS_ERR_MISMATCH,
-         "ls_pipeline_new: rank 1 has 1f1b, 3 micro-batches, 0 chunks, replicas 1, recompute 0, "
-         "vertical sync 0, warm-up 0, 4 parts cut \"evenly\"; rank 0 has 1f1b, 4 micro-batches"},
+         "ls_pipeline_new: the ranks differ in micro_batches: rank 0 has 4, as 3 of 4 ranks, rank "
+         "1 "
+         "has 3; give all ranks the same model and options"},
         {4,
          0,
          3,
          {"head", "head"},
          0,
          LS_ERR_MISMATCH,
-         "ls_pipeline_new: rank 0 has 1f1b, 3 micro-batches"},
+         "ls_pipeline_new: the ranks differ in micro_batches: rank 0 has 3, rank 1 has 4, as 3 of"},
         {2,
          1,
          MICRO,
          {"head", "head"},
          -1,
          LS_ERR_MISMATCH,
-         "ls_pipeline_new: rank 1 has part 1 \"head\" from -1, using head; rank 0 has part 1 "
-         "\"head\" from 0, using head; give all ranks the same model and options"},
+         "ls_pipeline_new: the ranks differ in part 1: rank 0 has \"head\" from 0, using head, "
+         "rank "
+         "1 has \"head\" from -1, using head; give all ranks the same model and options"},
         {2,
          0,
          MICRO,
