@@ -176,6 +176,9 @@ static bool check_memory(const ls__bench_ddp *b)
         }
     }
     free(all);
+    if (!enough) { /* mpirun ends all ranks when the first has ended with a status */
+        LS_CHECK(ls_barrier(ls_world(), NULL, NULL));
+    }
     return enough;
 }
 

@@ -258,6 +258,7 @@ static bool runs_ended(const ls__exec *exec)
 static void fail_here(ls_group *group, ls_status status)
 {
     char text[LS__FAILURE_MAX], operation[256];
+    group->exec->state = LS__EXEC_FAILED;
     ls__operation_text(group, &group->exec->work->descriptor, operation, sizeof operation);
     snprintf(text, sizeof text, "%s cannot run on rank %d: %s", operation,
              group->comm->runtime->rank, ls_error_message());
@@ -322,7 +323,7 @@ static void take_first(ls_group *group)
     exec->divide_last = false;
 }
 
-static bool begin(ls_group *group)
+static bool begin_operation(ls_group *group)
 {
     ls__comm *comm = group->comm;
     ls__lock_take(&comm->lock, comm->env);
@@ -371,7 +372,7 @@ static bool all_met(ls_group *group)
 }
 
 /* The operation has its result: peers may use this rank's post slot again, and the waiter wakes. */
-static void finish(ls_group *group)
+static void finish_operation(ls_group *group)
 {
     ls__exec *exec = group->exec;
     ls__comm *comm = group->comm;
@@ -400,7 +401,7 @@ static ls__result advance_in_plugin(ls_group *group)
         return LS__BLOCKED;
     }
     if (status == LS_OK) {
-        finish(group);
+        finish_operation(group);
     } else {
         fail_here(group, status);
     }
@@ -426,7 +427,7 @@ static ls__result start_run(ls_group *group)
     ls__flight_start(group->comm, exec->work);
     if (ls__is_one_shot(exec->work)) {
         if (ls__one_shot_run(group, exec->work)) {
-            finish(group);
+            finish_operation(group);
         }
         return LS__COMPLETE;
     }
@@ -458,7 +459,7 @@ static ls__result advance_program(ls_group *group)
         return moved ? LS__MOVED : LS__BLOCKED;
     }
     if (is_sound(group)) {
-        finish(group);
+        finish_operation(group);
     }
     return LS__COMPLETE;
 }
@@ -469,7 +470,7 @@ static ls__result advance_once(ls_group *group)
     ls__exec *exec = group->exec;
     switch (exec->state) {
     case LS__EXEC_IDLE:
-        return begin(group) ? LS__MOVED : LS__BLOCKED;
+        return begin_operation(group) ? LS__MOVED : LS__BLOCKED;
     case LS__EXEC_MEET:
         if (!all_met(group)) {
             return LS__BLOCKED;
@@ -478,6 +479,8 @@ static ls__result advance_once(ls_group *group)
     case LS__EXEC_RUN:
         return exec->work->path == LS__PATH_BACKEND ? advance_in_plugin(group)
                                                     : advance_program(group);
+    case LS__EXEC_FAILED:
+        return LS__BLOCKED;
     }
     return LS__BLOCKED;
 }

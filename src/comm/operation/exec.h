@@ -40,7 +40,9 @@ typedef struct ls__run {
 typedef enum ls__exec_state {
     LS__EXEC_IDLE,
     LS__EXEC_MEET, /* fence 0 of the operation: until all have announced it */
-    LS__EXEC_RUN
+    LS__EXEC_RUN,
+    LS__EXEC_FAILED /* it cannot go on here: until the group has failed, which another rank may be
+                       telling */
 } ls__exec_state;
 
 struct ls__exec {

@@ -2,6 +2,7 @@
  * used. */
 #include "test.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,6 +12,8 @@
 
 #include "comm/backend/mpi_choice.h"
 #include "comm/backend/plugin.h"
+#include "comm/core/group.h"
+#include "comm/core/wake.h"
 #include "job/operation.h"
 #include "says.h"
 
@@ -246,6 +249,35 @@ DIST_TEST(an_operation_whose_start_returns_a_positive_number_has_failed, 2)
 {
     CHECK(carried("positive_start", "abort") < 0);
     check_positive(ls_error_message(), "\": start returned 5");
+}
+
+/* Rank 1 has claimed the failure and not told it yet, so nothing stops rank 0's engine. */
+DIST_TEST(an_operation_whose_start_fails_waits_for_the_failure_of_another_rank, 2)
+{
+    ls_group *group = NULL;
+    ls_work *work = NULL;
+    float x = 1;
+    setenv("LOOP_PROMISES", "abort", 1);
+    CHECK_OK(ls_group_create(ls_world(), LS_OPTIONS(ls_group_options, .backend = LOOP), &group));
+    if (group->has_remote) { /* between hosts messages decide whose failure it is */
+        CHECK_OK(ls_group_free(group));
+        return;
+    }
+    if (ls_rank() == 0) {
+        setenv("LOOP_BROKEN", "positive_start", 1);
+        atomic_store(&group->own->claim, 2);
+    }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    CHECK_OK(ls_all_reduce(group, &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, &work));
+    if (ls_rank() == 1) {
+        usleep(300000); /* of rank 0's engine */
+        snprintf(group->own->failed_text, sizeof group->own->failed_text, "rank 1 tells it late");
+        group->own->failed_by = 1;
+        atomic_store(&group->own->failed, (uint32_t)-LS_ERR_SYSTEM);
+        ls__ring_members(group);
+    }
+    CHECK_STATUS(ls_work_wait(work), LS_ERR_SYSTEM);
+    CHECK_CONTAINS(ls_error_message(), "rank 1 tells it late");
 }
 
 DIST_TEST(an_operation_whose_test_returns_a_positive_number_has_failed, 2)

@@ -107,13 +107,14 @@ TEST(a_line_of_64_kib_stays_one_line)
                  0, "0 5\n0 65540\n1 5\n1 65540\n"); /* a longer one is written in several */
 }
 
-/* bash has job control without a terminal. S: the state of front and rank. */
+/* bash has job control without a terminal. The rank starts no process: its shell would wait for one
+ * that is stopped before its execve (vfork), in a state that is not T. */
 TEST(ctrl_z_stops_the_ranks_and_the_launcher_until_they_are_continued)
 {
     check_script(
         "cat > job <<'E'\n"
         "set -m\n"
-        "$L run -n 1 sh -c 'echo $$ > pid; mv pid rank; while :; do sleep 0.01; done' &\n"
+        "$L run -n 1 sh -c 'echo $$ > pid; mv pid rank; exec sleep 60' &\n"
         "front=$!\n"
         "state() { awk '{printf \"%s\", $3 == \"T\"}' /proc/$1/stat; }\n"
         "both() { until [ \"$(state $front)$(state $(cat rank))\" = $1 ]; do sleep 0.02; done; }\n"
