@@ -59,7 +59,7 @@ static double copy(runner *self)
     return 2.0 * (double)COPY_BYTES;
 }
 
-static void *run(void *arg)
+static void *run_loop(void *arg)
 {
     runner *self = arg;
     for (int i = 0; i < TRIES; i++) {
@@ -81,11 +81,11 @@ static double together(runner *runners, int threads)
     }
     for (int i = 0; i < threads; i++) {
         runners[i].start = &start;
-        if (i > 0 && pthread_create(&thread[i], NULL, run, &runners[i]) != 0) {
+        if (i > 0 && pthread_create(&thread[i], NULL, run_loop, &runners[i]) != 0) {
             abort(); /* those before it wait at the barrier */
         }
     }
-    (void)run(&runners[0]);
+    (void)run_loop(&runners[0]);
     for (int i = 0; i < threads; i++) {
         if (i > 0) {
             (void)pthread_join(thread[i], NULL);

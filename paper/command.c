@@ -148,7 +148,7 @@ static bool has_mpi(paper *p)
 }
 
 /* A result, which is printed and written; NULL after it was said why. */
-static json_t *run(const paper_experiment *e)
+static json_t *run_experiment(const paper_experiment *e)
 {
     char line[512];
     paper p = {.experiment = e,
@@ -176,7 +176,7 @@ static int run_all(void)
         return cli_wrong(&command, "all: say where to: --out DIR");
     }
     for (int i = 0; i < paper_experiment_count && count < 32 && !paper_stopped(); i++) {
-        json_t *result = run(&paper_experiments[i]);
+        json_t *result = run_experiment(&paper_experiments[i]);
         failed += result == NULL;
         results[count] = result;
         count += result != NULL;
@@ -236,7 +236,7 @@ int cmd_paper(int argc, char **argv)
     }
     for (int i = 0; i < paper_experiment_count; i++) {
         if (strcmp(paper_experiments[i].name, argv[first]) == 0) {
-            json_t *result = run(&paper_experiments[i]);
+            json_t *result = run_experiment(&paper_experiments[i]);
             json_decref(result);
             return result != NULL ? 0 : 1;
         }

@@ -111,7 +111,7 @@ static json_t *value_of(const cli_option *o)
 }
 
 /* False: the file is damaged. The text stays the file's. */
-static bool take(const cli_option *o, const json_t *value)
+static bool take_flag(const cli_option *o, const json_t *value)
 {
     const double number = json_number_value(value);
     const bool fits = number >= o->low && number <= o->high;
@@ -244,7 +244,7 @@ static void compare(run_file *run, const cli_option *o, const json_t *saved)
 static void take_over(run_file *run, const cli_option *o, const json_t *saved)
 {
     char text[1200];
-    if (!take(o, saved)) {
+    if (!take_flag(o, saved)) {
         give_up(EXIT_FAILURE, "\"%s/" FILE_NAME "\" has %s, which %s does not take", run->folder,
                 flag_text(o->name, saved, text, sizeof text), run->program);
     }

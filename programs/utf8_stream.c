@@ -45,7 +45,7 @@ static bool may_follow(const utf8_stream *s, uint8_t byte)
     }
 }
 
-static void take(utf8_stream *s, uint8_t byte)
+static void take_byte(utf8_stream *s, uint8_t byte)
 {
     if (s->count > 0 && !may_follow(s, byte)) {
         replace(s);
@@ -68,7 +68,7 @@ static void take(utf8_stream *s, uint8_t byte)
 void utf8_write(utf8_stream *s, const char *bytes, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        take(s, (uint8_t)bytes[i]);
+        take_byte(s, (uint8_t)bytes[i]);
     }
     cli_flush(s->out);
 }

@@ -328,7 +328,7 @@ static ls_status write_all(maker *m, tokens_made *made)
     return LS_OK;
 }
 
-static ls_status make(maker *m, tokens_made *made)
+static ls_status make_shards(maker *m, tokens_made *made)
 {
     static const char *const prefixes[] = {"tokens_", "tokens_train_", "tokens_val_"};
     LS_TRY(ls__tokenizer_open(m->env, m->job->tokenizer, &m->tokenizer));
@@ -366,7 +366,7 @@ ls_status tokens_make(const tokens_job *job, tokens_made *out)
     m->job = job;
     m->env = m->shards.env = job->env;
     m->shards.fd = m->shards.lock = -1;
-    ls_status status = make(m, out);
+    ls_status status = make_shards(m, out);
     maker_free(m);
     return status;
 }

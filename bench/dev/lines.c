@@ -67,7 +67,7 @@ static int compare(const void *a, const void *b)
 
 /* One of the two processes, on a core of its own where there are two: its turns are those of its
  * parity. */
-static void run(shared *s, int self, void (*work)(shared *))
+static void run_process(shared *s, int self, void (*work)(shared *))
 {
     cpu_set_t all, one;
     CPU_ZERO(&one);
@@ -99,12 +99,12 @@ static int measure(shared *s, const char *name, void (*first)(shared *), void (*
         return 1;
     }
     if (child == 0) {
-        run(s, 1, second);
+        run_process(s, 1, second);
         _exit(0);
     }
     cpu_set_t before;
     const int kept = sched_getaffinity(0, sizeof before, &before);
-    run(s, 0, first);
+    run_process(s, 0, first);
     if (kept == 0) {
         (void)sched_setaffinity(0, sizeof before, &before);
     }

@@ -32,7 +32,7 @@ static double now_ms(void)
 static MPI_Request request[BUCKETS_MAX];
 static MPI_Status ended[BUCKETS_MAX];
 
-static int begin(void)
+static int begin_buckets(void)
 {
     int rank = 0;
     MPI_Init(NULL, NULL); /* errors end the job, as is MPI's default */
@@ -70,7 +70,7 @@ static double slowest(double x)
 
 static ls_work *work[BUCKETS_MAX];
 
-static int begin(void)
+static int begin_buckets(void)
 {
     LS_CHECK(ls_init(NULL));
     return ls_rank();
@@ -149,7 +149,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: overlap BUCKETS BYTES FACTOR ROUNDS\n");
         return 2;
     }
-    const int rank = begin(), rounds = atoi(argv[4]);
+    const int rank = begin_buckets(), rounds = atoi(argv[4]);
     buckets = atoi(argv[1]);
     count = atoi(argv[2]) / (int)sizeof(float);
     for (int i = 0; i < buckets; i++) {

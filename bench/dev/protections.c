@@ -114,7 +114,7 @@ static void bare_large(bare *b, int64_t count)
     meet(b);
 }
 
-static ls_status run(bare *b, bool library, int64_t count, int calls)
+static ls_status run_calls(bare *b, bool library, int64_t count, int calls)
 {
     for (int i = 0; i < calls; i++) {
         if (library) {
@@ -134,7 +134,7 @@ static ls_status sample(bare *b, bool library, int64_t count, int calls, double 
 {
     LS_TRY(ls_barrier(ls_world(), NULL, NULL));
     const double begin = now_us();
-    LS_TRY(run(b, library, count, calls));
+    LS_TRY(run_calls(b, library, count, calls));
     *us = (now_us() - begin) / calls;
     return ls_all_reduce(ls_world(), us, us, 1, LS_FLOAT64, LS_MAX, NULL, NULL);
 }
@@ -147,7 +147,7 @@ static ls_status check(bare *b, bool library, int64_t count)
         x[i] = (float)(b->rank + 1);
     }
     LS_TRY(ls_barrier(ls_world(), NULL, NULL));
-    LS_TRY(run(b, library, count, 1));
+    LS_TRY(run_calls(b, library, count, 1));
     int32_t wrong = 0;
     for (int64_t i = 0; i < count; i++) {
         wrong += x[i] != (float)(b->size * (b->size + 1) / 2);

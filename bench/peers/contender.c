@@ -119,7 +119,7 @@ static int64_t check(const bench *b)
 }
 
 /* Milliseconds from the first start to the last end. */
-static double run(const bench *b, int calls)
+static double run_calls(const bench *b, int calls)
 {
     b->self->barrier();
     double span[2] = {-now_ms(), 0.0};
@@ -148,7 +148,7 @@ static void warm_up(bench *b)
     double fastest = INFINITY;
     const double start = now_ms();
     for (int i = 0; i < b->command.warmups || !is_warm(b, start); i++) {
-        fastest = fmin(fastest, run(b, 1));
+        fastest = fmin(fastest, run_calls(b, 1));
         if (i % CALLS_MAX == CALLS_MAX - 1) { /* sums of sums grow */
             prepare(b);
         }
@@ -162,7 +162,7 @@ static void warm_up(bench *b)
     }
     if (b->calls > 1) { /* a first sample at full length, untimed */
         prepare(b);
-        (void)run(b, b->calls);
+        (void)run_calls(b, b->calls);
     }
 }
 
@@ -173,7 +173,7 @@ static int measure(bench *b, double *sample)
     const double start = now_ms();
     for (int k = 0; k < b->command.samples; k++) {
         prepare(b);
-        sample[k] = run(b, b->calls) / b->calls;
+        sample[k] = run_calls(b, b->calls) / b->calls;
         double verdict[2] = {(double)check(b), now_ms() - start};
         b->self->maximum(verdict, 2);
         if (verdict[0] > 0.0) {

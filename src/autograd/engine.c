@@ -344,7 +344,7 @@ static ls_status prepare(ls__autograd_pass *pass, const start *at)
 
 /* Observers take part in the second of two parts. From their begin on peers do too: they may have
  * started a collective operation. */
-static ls_status run(ls__autograd_pass *pass)
+static ls_status run_pass(ls__autograd_pass *pass)
 {
     if (pass->part == LS__PART_INPUT) {
         LS_TRY(ls__roots_seed(pass));
@@ -377,7 +377,7 @@ static ls_status backward(ls__autograd_pass *pass, const start *at)
     if (status < 0) {
         (void)ls__fail_at_site(status);
     } else {
-        status = run(pass);
+        status = run_pass(pass);
     }
     if (status < 0) {
         drop_gradients(pass);

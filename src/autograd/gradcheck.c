@@ -138,7 +138,7 @@ static ls_status check_input(check *c, int input)
 }
 
 /* Gradients that the inputs had before the check are lost, and none remain after it. */
-static ls_status run(check *c)
+static ls_status run_check(check *c)
 {
     for (int i = 0; i < c->count; i++) {
         if (ls_requires_grad(c->inputs[i])) {
@@ -167,7 +167,7 @@ ls_status ls_gradcheck(ls_gradcheck_fn fn, ls_tensor **inputs, int count, void *
         return ls__self.status;
     }
     c.calls = c.tensors->runtime->calls_in_step;
-    LS_TRY(run(&c));
+    LS_TRY(run_check(&c));
     if (c.worst > 0.0) {
         return ls__fail(LS_ERR_MISMATCH, "gradcheck: %s (beyond rtol %g and atol %g)", c.report,
                         c.options.rtol, c.options.atol);

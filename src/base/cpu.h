@@ -36,7 +36,7 @@ ls__isa ls__cpu_isa(void);
 /* LOCKSTEP_DETERMINISTIC=strict: results must not depend on the number of threads. A kernel that is
  * faster where they may asks this. */
 bool ls__cpu_strict(void);
-/* Two paths ask: Note [Claimed lines] in copy.h, Note [Bare looks] in comm/engine/one_shot.c. */
+/* Note [Claimed lines] in copy.h. */
 bool ls__cpu_is_amd(void);
 /* AMD's Zen 5 or later: Note [String copies] in copy.h. */
 bool ls__cpu_is_zen5(void);

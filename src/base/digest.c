@@ -17,7 +17,7 @@
 /* Before the first use. exit() would free what the thread that writes a checkpoint is hashing with,
  * and the crash would be the job's cause in place of the error that led to exit(). Has no effect in
  * a process that has used libcrypto before. */
-static void begin(void)
+static void begin_libcrypto(void)
 {
     (void)OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
 }
@@ -33,7 +33,7 @@ static void drop(ls__digest *digest)
 /* A failure is reported only by ls__digest_end, so that callers check once. */
 void ls__digest_init(ls__digest *digest)
 {
-    begin();
+    begin_libcrypto();
     digest->context = EVP_MD_CTX_new();
     if (digest->context && EVP_DigestInit_ex(digest->context, EVP_sha256(), NULL) != 1) {
         drop(digest);
@@ -79,7 +79,7 @@ ls_status ls__mac(const void *key, size_t key_bytes, const void *data, size_t by
 {
     /* HMAC() takes a NULL key for "the key of the call before". */
     const void *given = key != NULL ? key : "";
-    begin();
+    begin_libcrypto();
     if (key_bytes > INT_MAX || !HMAC(EVP_sha256(), given, (int)key_bytes, data, bytes, out, NULL)) {
         return ls__fail(LS_ERR_MEMORY, "no memory for a message authentication code");
     }

@@ -394,7 +394,7 @@ static void drop(const ls__patient *p)
     }
 }
 
-static void run(void *arg)
+static void run_helper(void *arg)
 {
     ls__patient *p = arg;
     for (;;) {
@@ -448,7 +448,7 @@ ls__patient *ls__patient_new(const ls__env *real, int64_t timeout_ms, size_t ahe
     p->real = real;
     p->timeout_ms = timeout_ms;
     p->ahead = ahead;
-    if (real->thread_start(real, "ls-files", run, p, &p->thread) < 0) {
+    if (real->thread_start(real, "ls-files", run_helper, p, &p->thread) < 0) {
         free(p);
         return NULL;
     }

@@ -25,7 +25,7 @@ static void mix(state *s)
     s->c = rotate(s->c, 32);
 }
 
-static void take(state *s, uint64_t word)
+static void take_word(state *s, uint64_t word)
 {
     s->d ^= word;
     mix(s);
@@ -49,9 +49,9 @@ uint64_t ls__siphash(const ls__siphash_key *key, const void *data, size_t bytes)
                key->word[0] ^ 0x6c7967656e657261u, key->word[1] ^ 0x7465646279746573u};
     size_t left = bytes;
     for (; left >= 8; left -= 8, at += 8) {
-        take(&s, load(at, 8));
+        take_word(&s, load(at, 8));
     }
-    take(&s, (uint64_t)bytes << 56 | load(at, left));
+    take_word(&s, (uint64_t)bytes << 56 | load(at, left));
     s.c ^= 0xff;
     for (int i = 0; i < 3; i++) {
         mix(&s);

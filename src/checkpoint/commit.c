@@ -25,7 +25,7 @@
 #include "checkpoint/internal.h"
 
 /* Refuses a step older than the newest one, which would look like another run's. */
-static ls_status begin(ls_checkpoint *c, const char *path)
+static ls_status begin_commit(ls_checkpoint *c, const char *path)
 {
     if (c->rank != 0) {
         return LS_OK;
@@ -199,7 +199,7 @@ ls_status ls__checkpoint_commit(ls_checkpoint *c)
     const uint64_t traced = ls__trace_begin();
     ls__folder_temporary(c, temporary);
     ls__patient_renew(c->patient);
-    ls_status status = ls__checkpoint_agree(c, begin(c, temporary), NULL, 0);
+    ls_status status = ls__checkpoint_agree(c, begin_commit(c, temporary), NULL, 0);
     if (status == LS_OK) {
         status = write_all_files(c, temporary);
     }

@@ -277,7 +277,7 @@ static int next_key(const ls__shown *s, const char *name, int key)
 }
 
 /* Pieces of one name in one file get keys; this rank's entries get their pieces. */
-static void finish(ls__shown *s)
+static void finish_plan(ls__shown *s)
 {
     if (s->piece_count > 0) { /* else there is no list */
         qsort(s->pieces, (size_t)s->piece_count, sizeof *s->pieces, by_rank);
@@ -312,7 +312,7 @@ static bool plan(planner *p)
             return false;
         }
     }
-    finish(s);
+    finish_plan(s);
     return true;
 }
 

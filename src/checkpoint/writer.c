@@ -28,7 +28,7 @@ static void keep_error(ls_checkpoint *c, ls_status status)
 
 /* The thread's main loop. Between reading IDLE and parking, the state may change; park compares
  * it with the expected value and returns at once then. */
-static void run(void *arg)
+static void run_writer(void *arg)
 {
     ls_checkpoint *c = arg;
     ls__runtime_attach_background(c->runtime);
@@ -53,7 +53,7 @@ ls_status ls__writer_start(ls_checkpoint *c)
 {
     LS_ASSERT(atomic_load_explicit(&c->state, memory_order_relaxed) == LS__CHECKPOINT_IDLE);
     if (c->thread == NULL) {
-        int error = c->env->thread_start(c->env, "ls-checkpoint", run, c, &c->thread);
+        int error = c->env->thread_start(c->env, "ls-checkpoint", run_writer, c, &c->thread);
         if (error < 0) {
             c->thread = NULL;
             return ls__fail(LS_ERR_SYSTEM,

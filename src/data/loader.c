@@ -512,8 +512,8 @@ static void set_up(ls_loader *l, ls_dataset *dataset, ls_sampler *sampler,
     l->ring.slot_count = fed ? 1 : given->prefetch + 1;
 }
 
-static ls_status make(ls_dataset *dataset, ls_sampler *sampler, const ls_loader_options *given,
-                      ls_loader **out)
+static ls_status make_loader(ls_dataset *dataset, ls_sampler *sampler,
+                             const ls_loader_options *given, ls_loader **out)
 {
     ls_runtime *runtime = ls__runtime_get("ls_loader_new");
     if (runtime == NULL) {
@@ -548,7 +548,7 @@ ls_loader *ls_loader_new(ls_dataset *dataset, ls_sampler *sampler, const ls_load
 {
     LS__OPTIONS_OR(NULL, ls_loader_options, given, options);
     ls_loader *made = NULL;
-    return make(dataset, sampler, &given, &made) == LS_OK ? made : NULL;
+    return make_loader(dataset, sampler, &given, &made) == LS_OK ? made : NULL;
 }
 
 /* The reader is stopped first, because it writes into the slots; one that hangs keeps them, and the

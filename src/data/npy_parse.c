@@ -56,7 +56,7 @@ static void skip_space(cursor *c)
 
 /* Consumes the text if it comes next, after white space; otherwise only the white space is
  * consumed. */
-static bool take(cursor *c, const char *text)
+static bool take_text(cursor *c, const char *text)
 {
     skip_space(c);
     const size_t length = strlen(text);
@@ -118,7 +118,7 @@ static ls_status parse_descr(cursor *c, ls__npy *out)
     char descr[DESCR_MAX];
     skip_space(c);
     const size_t at = c->at;
-    if (take(c, "[")) {
+    if (take_text(c, "[")) {
         return ls__fail(LS_ERR_UNSUPPORTED,
                         "npy: \"%s\" holds records (offset %zu); save each field as an array of "
                         "its own",
@@ -149,22 +149,22 @@ static ls_status parse_order(cursor *c)
 {
     skip_space(c);
     const size_t at = c->at;
-    if (take(c, "True")) {
+    if (take_text(c, "True")) {
         return ls__fail(LS_ERR_UNSUPPORTED,
                         "npy: \"%s\" is in Fortran order (offset %zu); save "
                         "numpy.ascontiguousarray(array)",
                         c->path, at);
     }
-    return take(c, "False") ? LS_OK : fail_expected(c, "True or False");
+    return take_text(c, "False") ? LS_OK : fail_expected(c, "True or False");
 }
 
 /* Reads (), (n,), (n, m) or (n, m,), each dimension below 2^63; their product is checked later. */
 static ls_status parse_shape(cursor *c, ls__npy *out)
 {
-    if (!take(c, "(")) {
+    if (!take_text(c, "(")) {
         return fail_expected(c, "a shape in round brackets");
     }
-    for (out->ndim = 0; !take(c, ")");) {
+    for (out->ndim = 0; !take_text(c, ")");) {
         if (out->ndim == LS_DIMS_MAX) {
             return ls__fail(LS_ERR_UNSUPPORTED,
                             "npy: \"%s\" has more than %d dimensions (offset %zu); reshape it",
@@ -172,7 +172,7 @@ static ls_status parse_shape(cursor *c, ls__npy *out)
         }
         LS_TRY(take_number(c, &out->dim[out->ndim]));
         out->ndim++;
-        const bool comma = take(c, ",");
+        const bool comma = take_text(c, ",");
         skip_space(c);
         const bool closed = c->at < c->end && c->data[c->at] == ')';
         if (!comma && (!closed || out->ndim == 1)) { /* (n) is a number, not a shape */
@@ -202,7 +202,7 @@ static ls_status parse_entry(cursor *c, ls__npy *out, int *seen)
         return fail_expected(&begin, "one each of 'descr', 'fortran_order' and 'shape'");
     }
     *seen |= (int)which;
-    if (!take(c, ":")) {
+    if (!take_text(c, ":")) {
         return fail_expected(c, "a colon");
     }
     return which == KEY_DESCR   ? parse_descr(c, out)
@@ -214,13 +214,13 @@ static ls_status parse_entry(cursor *c, ls__npy *out, int *seen)
 static ls_status parse_dictionary(cursor *c, ls__npy *out)
 {
     int seen = 0;
-    if (!take(c, "{")) {
+    if (!take_text(c, "{")) {
         return fail_expected(c, "a dictionary");
     }
-    while (!take(c, "}")) {
+    while (!take_text(c, "}")) {
         LS_TRY(parse_entry(c, out, &seen));
         skip_space(c);
-        if (!take(c, ",") && (c->at == c->end || c->data[c->at] != '}')) {
+        if (!take_text(c, ",") && (c->at == c->end || c->data[c->at] != '}')) {
             return fail_expected(c, "a comma");
         }
     }

@@ -123,7 +123,7 @@ static ls_status check(int64_t count, const ls_sampler *s)
 
 /* Nothing is allocated until all options are valid. The entry recorded here lets the reducer
  * compare the samplers of all ranks. */
-static ls_status make(int64_t count, const ls_sampler_options *given, ls_sampler **out)
+static ls_status make_sampler(int64_t count, const ls_sampler_options *given, ls_sampler **out)
 {
     ls_sampler made = {.count = count,
                        .batch = given->batch,
@@ -168,7 +168,7 @@ ls_sampler *ls_sampler_new(int64_t count, const ls_sampler_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_sampler_options, given, options);
     ls_sampler *made = NULL;
-    return make(count, &given, &made) == LS_OK ? made : NULL;
+    return make_sampler(count, &given, &made) == LS_OK ? made : NULL;
 }
 
 /* Only such samplers are compared across ranks: a sampler for one rank or a subset may differ on

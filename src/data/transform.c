@@ -227,7 +227,7 @@ static ls_status check(const ls_dataset *images, const ls_transform_options *o)
 
 /* Takes `images` only on success; NULL without memory. Mean and deviation share one flexible
  * array. */
-static transform *make(ls_dataset *images, const ls_transform_options *o)
+static transform *make_transform(ls_dataset *images, const ls_transform_options *o)
 {
     const int64_t channels = images->x_shape.dim[0];
     transform *t = calloc(1, sizeof *t + 2 * (size_t)channels * sizeof t->scale[0]);
@@ -262,7 +262,7 @@ static ls_status build(ls_dataset *images, const ls_transform_options *options, 
     LS_TRY(ls_options_read(&given, sizeof given, options, "ls_transform_options", caller));
     LS_TRY(ls__dataset_check_size(images, caller));
     LS_TRY(check(images, &given));
-    *out = make(images, &given);
+    *out = make_transform(images, &given);
     return *out != NULL ? LS_OK : ls__fail(LS_ERR_MEMORY, "transform: no memory");
 }
 

@@ -369,7 +369,7 @@ static bool output_open(ls__agent *agent, uint64_t now)
 
 /* Turns until the job is over. linger_ns is LS__NEVER before the last rank has ended, then a
  * time, and LS__NEVER - 1 when that has passed. */
-static void run(ls__agent *agent)
+static void run_job(ls__agent *agent)
 {
     bool open = true;
     while (open) {
@@ -435,7 +435,7 @@ void ls__agent_run(ls__agent *agent)
     }
     agent->result->attempt = agent->host.world.attempt;
     if (agent->items != NULL) {
-        run(agent);
+        run_job(agent);
     }
     ls__agent_report(agent);
     tear_down(agent);

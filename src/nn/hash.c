@@ -26,7 +26,7 @@ static uint64_t mix_word(uint64_t hash, uint64_t word)
 }
 
 /* The final mixing: every bit of the input reaches every bit of the result. */
-static uint64_t finish(uint64_t hash)
+static uint64_t finish_hash(uint64_t hash)
 {
     hash = (hash ^ (hash >> 33)) * PRIME_2;
     hash = (hash ^ (hash >> 29)) * PRIME_3;
@@ -54,7 +54,7 @@ uint64_t ls__hash_bytes(uint64_t hash, const void *data, size_t bytes)
     for (int i = 0; i < 4; i++) {
         hash = mix_word(hash, word[i]);
     }
-    return finish(hash ^ bytes);
+    return finish_hash(hash ^ bytes);
 }
 
 /* Covers parameters and buffers in the order of their addition; 0 when they cannot be listed. */

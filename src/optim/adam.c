@@ -53,7 +53,8 @@ static const ls__optim_class adamw_class = {
     .update = adamw_update};
 
 /* Serves both constructors, whose options and state are the same. */
-static ls_optim *make(ls_module *module, const ls__optim_class *cls, const ls_adam_options *options)
+static ls_optim *make_adam(ls_module *module, const ls__optim_class *cls,
+                           const ls_adam_options *options)
 {
     if (ls__optim_check(cls->name, "lr", options->lr, 0.0, INFINITY) < 0 ||
         ls__optim_check(cls->name, "beta1", options->beta1, 0.0, 1.0) < 0 ||
@@ -71,12 +72,12 @@ static ls_optim *make(ls_module *module, const ls__optim_class *cls, const ls_ad
 ls_optim *ls_adam_new(ls_module *module, const ls_adam_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_adam_options, given, options);
-    return make(module, &adam_class, &given);
+    return make_adam(module, &adam_class, &given);
 }
 
 /* Weight decay acts on the parameter alone. */
 ls_optim *ls_adamw_new(ls_module *module, const ls_adamw_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_adamw_options, given, options);
-    return make(module, &adamw_class, &given);
+    return make_adam(module, &adamw_class, &given);
 }

@@ -63,7 +63,7 @@ static ls_status take_leaf(part *p, int i, ls_tensor *value)
 }
 
 /* What a part takes: an input of the module, or a leaf with the numbers of an earlier part. */
-static ls_status take(measure *m, part *p)
+static ls_status take_inputs(measure *m, part *p)
 {
     for (int i = 0; i < p->edges.in_count; i++) {
         const int from = p->edges.in[i];
@@ -102,7 +102,7 @@ static ls_status forward(measure *m, int i, int repeat)
     part *p = &m->parts[i];
     ls__profile_part *found = &m->profile->parts[i];
     const int64_t before = allocated();
-    LS_TRY(take(m, p));
+    LS_TRY(take_inputs(m, p));
     const double begin = now(m);
     LS_TRY(
         ls_module_run_stage(m->net, i, 1, p->in, p->edges.in_count, &p->out, p->edges.out_count));
@@ -179,7 +179,7 @@ static ls_status run_in_scope(measure *m, int repeat)
 }
 
 /* The gradients are written anew by the next repetition. */
-static ls_status run(measure *m, int repeat)
+static ls_status run_repeat(measure *m, int repeat)
 {
     ls_scope *scope = ls_scope_enter();
     ls_status status = run_in_scope(m, repeat);
@@ -207,11 +207,11 @@ static double median(double *samples, int count)
 
 static ls_status repeat(measure *m)
 {
-    LS_TRY(run(m, 0)); /* makes what is kept between steps, and does not count */
+    LS_TRY(run_repeat(m, 0)); /* makes what is kept between steps, and does not count */
     const double begin = now(m);
     int count = 0;
     while (count < REPEATS_MIN || (count < REPEATS_MAX && now(m) - begin < m->set.seconds)) {
-        LS_TRY(run(m, count++));
+        LS_TRY(run_repeat(m, count++));
     }
     m->profile->repeats = count;
     for (int i = 0; i < m->count; i++) {

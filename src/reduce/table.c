@@ -30,7 +30,7 @@ static bool is_table(const ls_reducer *r, const ls__reduce_param *param)
            ls__round_robin_at(domain->group, 0)->has_remote;
 }
 
-static ls_status make(ls_reducer *r, ls__reduce_param *param)
+static ls_status make_table(ls_reducer *r, ls__reduce_param *param)
 {
     ls__reduce_table *table = ls__arena_alloc(&r->arena, sizeof *table);
     uint8_t *marks = ls__arena_alloc(&r->arena, 2 * (size_t)param->rows);
@@ -54,7 +54,7 @@ ls_status ls__tables_make(ls_reducer *r, int d, size_t *bits)
     for (int i = 0; i < r->param_count; i++) {
         ls__reduce_param *param = &r->params[i];
         if (param->key.domain == d && is_table(r, param)) {
-            LS_TRY(make(r, param));
+            LS_TRY(make_table(r, param));
             *bits += ls__table_bytes(param->table);
         }
     }

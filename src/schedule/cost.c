@@ -78,7 +78,7 @@ static bool go_on(clock *c, int rank)
     return c->next[rank] > before;
 }
 
-static void run(clock *c)
+static void run_clock(clock *c)
 {
     double most = 0.0;
     for (size_t i = 0; i < (size_t)c->s->stages * (size_t)c->s->micro_batches; i++) {
@@ -122,6 +122,6 @@ ls_status ls__schedule_cost_of(ls__schedule *s, const ls__stage_times *times, do
     if (!enough) {
         return ls__fail(LS_ERR_MEMORY, "schedule %s: no memory to time it", s->name);
     }
-    run(&c);
+    run_clock(&c);
     return LS_OK;
 }

@@ -354,7 +354,7 @@ static ls_status check_stage_end(const walk *k, int stage, int replica)
 }
 
 /* Every replica begins with its own first micro-batch. */
-static void begin(walk *k)
+static void begin_walk(walk *k)
 {
     for (int stage = 0; stage < k->s->stages; stage++) {
         for (int j = 0; j < k->s->replicas[stage]; j++) {
@@ -365,7 +365,7 @@ static void begin(walk *k)
 
 static ls_status check_lists(walk *k)
 {
-    begin(k);
+    begin_walk(k);
     for (k->rank = 0; k->rank < k->s->ranks; k->rank++) {
         const ls__actions *list = &k->s->rank[k->rank];
         for (k->index = 0; k->index < list->count; k->index++) {

@@ -14,8 +14,8 @@
 
 /* The frame of all constructors: an uninitialised tensor of this shape. *out is its record, to
  * be filled by the caller, or NULL after a failure, when the poisoned tensor is returned. */
-static ls_tensor *make(const char *name, ls_shape shape, ls_dtype dtype, ls__call *call,
-                       ls__record **out)
+static ls_tensor *make_tensor(const char *name, ls_shape shape, ls_dtype dtype, ls__call *call,
+                              ls__record **out)
 {
     *out = NULL;
     if (!ls__call_begin(call, name, 0, NULL)) {
@@ -30,7 +30,7 @@ ls_tensor *ls_empty(ls_shape shape, ls_dtype dtype)
 {
     ls__call call;
     ls__record *out;
-    return make("empty", shape, dtype, &call, &out);
+    return make_tensor("empty", shape, dtype, &call, &out);
 }
 
 /* Zero is all bits clear in every type. */
@@ -38,7 +38,7 @@ ls_tensor *ls_zeros(ls_shape shape, ls_dtype dtype)
 {
     ls__call call;
     ls__record *out;
-    ls_tensor *t = make("zeros", shape, dtype, &call, &out);
+    ls_tensor *t = make_tensor("zeros", shape, dtype, &call, &out);
     if (out != NULL) {
         call.k->zero(ls__record_data(out), (size_t)out->numel * ls_dtype_size(dtype), call.stream);
     }
@@ -50,7 +50,7 @@ static ls_tensor *filled(const char *name, ls_shape shape, ls_dtype dtype, doubl
 {
     ls__call call;
     ls__record *out;
-    ls_tensor *t = make(name, shape, dtype, &call, &out);
+    ls_tensor *t = make_tensor(name, shape, dtype, &call, &out);
     ls__dense stage = ls__call_stage(&call, out);
     if (stage.data != NULL) {
         ls__convert_fill(stage.data, dtype, out->numel, value);
@@ -75,7 +75,7 @@ ls_tensor *ls_from_data(const void *data, ls_shape shape, ls_dtype dtype)
 {
     ls__call call;
     ls__record *out;
-    ls_tensor *t = make("from_data", shape, dtype, &call, &out);
+    ls_tensor *t = make_tensor("from_data", shape, dtype, &call, &out);
     if (out == NULL || out->numel == 0) {
         return t;
     }
@@ -136,7 +136,7 @@ ls_tensor *ls_arange(double start, double end, double step, ls_dtype dtype)
                                    start, end, step)
                    : call.failed;
     }
-    ls_tensor *t = make("arange", LS_SHAPE((int64_t)count), dtype, &call, &out);
+    ls_tensor *t = make_tensor("arange", LS_SHAPE((int64_t)count), dtype, &call, &out);
     ls__dense stage = ls__call_stage(&call, out);
     for (int64_t i = 0; stage.data != NULL && i < out->numel; i++) {
         ls__convert_store(stage.data, dtype, i, start + (double)i * step);
@@ -150,7 +150,7 @@ ls_tensor *ls_linspace(double start, double end, int64_t count, ls_dtype dtype)
 {
     ls__call call;
     ls__record *out;
-    ls_tensor *t = make("linspace", LS_SHAPE(count), dtype, &call, &out);
+    ls_tensor *t = make_tensor("linspace", LS_SHAPE(count), dtype, &call, &out);
     const double step = count > 1 ? (end - start) / (double)(count - 1) : 0.0;
     ls__dense stage = ls__call_stage(&call, out);
     for (int64_t i = 0; stage.data != NULL && i < count; i++) {
@@ -167,7 +167,7 @@ ls_tensor *ls_rand(ls_shape shape)
 {
     ls__call call;
     ls__record *out;
-    ls_tensor *t = make("rand", shape, LS_FLOAT32, &call, &out);
+    ls_tensor *t = make_tensor("rand", shape, LS_FLOAT32, &call, &out);
     if (out != NULL) {
         ls__rng_stream stream = ls__rng_stream_next(call.tensors->runtime, LS__RNG_VALUES, out);
         call.k->random_uniform(ls__record_floats(out), out->numel, stream.first, 0.0, 1.0,
@@ -181,7 +181,7 @@ ls_tensor *ls_randn(ls_shape shape)
 {
     ls__call call;
     ls__record *out;
-    ls_tensor *t = make("randn", shape, LS_FLOAT32, &call, &out);
+    ls_tensor *t = make_tensor("randn", shape, LS_FLOAT32, &call, &out);
     if (out != NULL) {
         ls__rng_stream stream = ls__rng_stream_next(call.tensors->runtime, LS__RNG_VALUES, out);
         call.k->random_normal(ls__record_floats(out), out->numel, stream.first, 0.0, 1.0,

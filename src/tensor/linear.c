@@ -393,7 +393,7 @@ static bool see_transposed(ls__call *call)
 
 /* Checks all operands and completes *c; *shape is the output's. The shape is checked before the
  * weight is seen transposed: messages show it as the user gave it. False with call->failed set. */
-static bool begin(ls__call *call, linear_context *c, ls_shape *shape)
+static bool begin_linear(ls__call *call, linear_context *c, ls_shape *shape)
 {
     if ((unsigned)c->activation >= sizeof kinds / sizeof *kinds) {
         (void)ls__call_fail(call, LS_ERR_INVALID,
@@ -423,7 +423,7 @@ ls_tensor *ls_linear_activation(ls_tensor *x, ls_tensor *weight, ls_tensor *bias
     bool known = (unsigned)activation < sizeof kinds / sizeof *kinds;
     const char *name = known ? kinds[activation].node.name : "linear";
     if (!ls__call_begin_optional(&call, name, 3, (ls_tensor *[]){x, weight, bias}, 1u << EDGE_B) ||
-        !begin(&call, &c, &shape)) {
+        !begin_linear(&call, &c, &shape)) {
         return call.failed;
     }
     operands o = {.x = c.half ? ls__call_half(&call, EDGE_X) : ls__call_dense(&call, EDGE_X),

@@ -16,7 +16,7 @@
 
 /* Checks types and shapes under the loss' own name and replaces bfloat16 operands by float32
  * casts, which are nodes of the graph. False with call->failed set. */
-static bool begin(ls__call *call, const char *name, ls_tensor **x, ls_tensor **y)
+static bool begin_loss(ls__call *call, const char *name, ls_tensor **x, ls_tensor **y)
 {
     if (!ls__call_begin(call, name, 2, (ls_tensor *[]){*x, *y}) || !ls__call_float_types(call) ||
         !ls__call_alike(call)) {
@@ -32,14 +32,14 @@ static bool begin(ls__call *call, const char *name, ls_tensor **x, ls_tensor **y
 ls_tensor *ls_l1_loss(ls_tensor *x, ls_tensor *y)
 {
     ls__call call;
-    return begin(&call, "l1_loss", &x, &y) ? ls_mean(ls_abs(ls_sub(x, y))) : call.failed;
+    return begin_loss(&call, "l1_loss", &x, &y) ? ls_mean(ls_abs(ls_sub(x, y))) : call.failed;
 }
 
 /* The comparison is written so that NaN fails it. */
 ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *y, double delta)
 {
     ls__call call;
-    if (!begin(&call, "huber_loss", &x, &y)) {
+    if (!begin_loss(&call, "huber_loss", &x, &y)) {
         return call.failed;
     }
     if (!(delta > 0.0)) {
@@ -52,7 +52,7 @@ ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *y, double delta)
 ls_tensor *ls_smooth_l1_loss(ls_tensor *x, ls_tensor *y, double beta)
 {
     ls__call call;
-    if (!begin(&call, "smooth_l1_loss", &x, &y)) {
+    if (!begin_loss(&call, "smooth_l1_loss", &x, &y)) {
         return call.failed;
     }
     if (!(beta >= 0.0) || isinf(beta)) {
@@ -83,7 +83,7 @@ ls_tensor *ls_kl_div(ls_tensor *x, ls_tensor *target, const ls_kl_div_options *o
 {
     LS__OPTIONS_OR(ls__call_refused(), ls_kl_div_options, o, options);
     ls__call call;
-    if (!begin(&call, "kl_div", &x, &target)) {
+    if (!begin_loss(&call, "kl_div", &x, &target)) {
         return call.failed;
     }
     if (o.reduction < LS_REDUCTION_MEAN || o.reduction > LS_REDUCTION_BATCHMEAN) {

@@ -158,7 +158,7 @@ static ls_status multiply_half(ls__pool *on, const operands *o, const steps *s)
 }
 
 /* One call of the kernel, for a batch whose matrices follow each other by constant steps `s`;
- * run() has split others. */
+ * run_products() has split others. */
 static ls_status multiply(ls__pool *on, const operands *o, const steps *s)
 {
     if (o->half) {
@@ -227,7 +227,7 @@ static void *moved(const void *data, int64_t elements, bool half)
  * call of the kernel; broadcasting in the middle of the batch, and sums over it, take one call a
  * matrix, in order of the batch. The first matrix that lands on a place of C takes the caller's
  * beta, later ones add. */
-static ls_status run(ls__pool *on, const matmul_context *c, const operands *o)
+static ls_status run_products(ls__pool *on, const matmul_context *c, const operands *o)
 {
     steps s = {.batch = c->batch};
     const steps single = {.batch = 1};
@@ -307,7 +307,7 @@ static ls_status run_into(ls__tensor_rule *r, int i, const matrix *like, operand
     o->gemm.c = r->in[i].data;
     o->gemm.beta = r->in[i].beta;
     if (!o->half_c || c->folded || numel == c->batch * like->rows * like->cols) {
-        return run(r->on, c, o);
+        return run_products(r->on, c, o);
     }
     ls__storage *sum = ls__storage_new(r->on, (size_t)numel * sizeof(float));
     if (sum == NULL) {
@@ -316,7 +316,7 @@ static ls_status run_into(ls__tensor_rule *r, int i, const matrix *like, operand
     o->half_c = false;
     o->gemm.c = sum->data;
     o->gemm.beta = 0.0f;
-    ls_status status = run(r->on, c, o);
+    ls_status status = run_products(r->on, c, o);
     ls__cast_gradient(r->on, r->in[i].data, LS_BFLOAT16, sum->data, numel, r->in[i].beta);
     ls__storage_unref(sum);
     return status;
@@ -458,7 +458,7 @@ static ls_status forward(const ls__call *call, matmul_context *c, const ls__dens
                   .stride_a = c->a.stride,
                   .stride_b = c->b.stride,
                   .stride_c = stride_c};
-    return run(call->on, c, &o);
+    return run_products(call->on, c, &o);
 }
 
 /* The batch dimensions of the output; operands are described later. */

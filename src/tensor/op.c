@@ -36,8 +36,8 @@ static bool same_device(ls__call *call, int i)
  * due and starts the meter. The first input that is not usable ends the call: an invalid handle
  * is this call's error, a poisoned tensor passes its own on. Everything after that is skipped
  * because `failed` is set. */
-static bool begin(ls__call *call, const char *name, int count, ls_tensor *const *inputs,
-                  unsigned optional)
+static bool begin_call(ls__call *call, const char *name, int count, ls_tensor *const *inputs,
+                       unsigned optional)
 {
     LS_ASSERT(count >= 0 && count <= LS__INPUTS_MAX);
     *call = (ls__call){.name = name, .count = count};
@@ -83,7 +83,7 @@ static bool begin(ls__call *call, const char *name, int count, ls_tensor *const 
 bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_tensor *const *inputs,
                              unsigned optional)
 {
-    if (!begin(call, name, count, inputs, optional)) {
+    if (!begin_call(call, name, count, inputs, optional)) {
         return false;
     }
     for (int i = 0; i < count; i++) {
@@ -97,7 +97,7 @@ bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_ten
 /* A parameter may be marked while its values are not drawn yet. */
 bool ls__call_begin_unread(ls__call *call, const char *name, ls_tensor *input)
 {
-    return begin(call, name, 1, &input, 0);
+    return begin_call(call, name, 1, &input, 0);
 }
 
 /* No argument may be NULL; ls__call_begin_optional allows it. */

@@ -71,7 +71,7 @@ static int by_start(const void *a, const void *b)
 
 /* Builds the tables that encoding needs after all rows are read. `added` is sorted first, since
  * added_from and the tokens' back references are places in it. */
-static void finish(ls_tokenizer *t)
+static void finish_tables(ls_tokenizer *t)
 {
     for (int byte = 0; byte < 256; byte++) {
         char text = (char)byte;
@@ -203,7 +203,7 @@ ls_status ls__tokenizer_open(const ls__env *env, const char *path, ls_tokenizer 
         ls_tokenizer_free(t);
         return status;
     }
-    finish(t);
+    finish_tables(t);
     *out = t;
     return LS_OK;
 }

@@ -124,7 +124,7 @@ void ls__trace_out_text(ls__trace_out *out, const char *text, size_t bytes)
 }
 
 /* For json_dump_callback. */
-static int take(const char *text, size_t bytes, void *arg)
+static int take_text(const char *text, size_t bytes, void *arg)
 {
     ls__trace_out_text(arg, text, bytes);
     return 0;
@@ -134,7 +134,7 @@ static int take(const char *text, size_t bytes, void *arg)
 static void put_json(ls__trace_out *out, json_t *value)
 {
     if (value == NULL ||
-        json_dump_callback(value, take, out,
+        json_dump_callback(value, take_text, out,
                            JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) < 0) {
         out->error = out->error != 0 ? out->error : -ENOMEM;
     }

@@ -146,7 +146,7 @@ static int take_number(const cli_command *command, const cli_option *o, const ch
 }
 
 /* Stores a value by the kind of its option. Returns 0 or an exit status. */
-static int take(const cli_command *command, const cli_option *o, const char *text)
+static int take_value(const cli_command *command, const cli_option *o, const char *text)
 {
     char name[NAME_BYTES], list[512];
     switch (o->kind) {
@@ -251,7 +251,7 @@ static int take_argument(const cli_command *command, int argc, char **argv, int 
         }
         value = argv[*at];
     }
-    return take(command, o, value);
+    return take_value(command, o, value);
 }
 
 int cli_parse(const cli_command *command, int argc, char **argv)

@@ -64,8 +64,8 @@ static void emit_registered(ls__builder *b, const ls__program_spec *spec)
     (void)ls__builder_fence(b, 0);
 }
 
-static ls_status make(const ls__program_spec *spec, const ls__env *env, bool own_last,
-                      ls__program **out)
+static ls_status make_program(const ls__program_spec *spec, const ls__env *env, bool own_last,
+                              ls__program **out)
 {
     ls__builder *b = ls__builder_new(spec, env, "direct");
     ls__builder_chunks(b, spec->size, 0);
@@ -84,7 +84,7 @@ static ls_status make(const ls__program_spec *spec, const ls__env *env, bool own
 
 static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__program **out)
 {
-    return make(spec, env, ls__operation_is_v(spec->operation), out);
+    return make_program(spec, env, ls__operation_is_v(spec->operation), out);
 }
 
 static ls_status generate_one_shot(const ls__program_spec *spec, const ls__env *env,
@@ -94,7 +94,7 @@ static ls_status generate_one_shot(const ls__program_spec *spec, const ls__env *
     if (spec->memory != LS__MEMORY_STAGED) {
         return ls__fail(LS_ERR_UNSUPPORTED, "all_gather one_shot runs through staged memory only");
     }
-    LS_TRY(make(spec, env, true, out));
+    LS_TRY(make_program(spec, env, true, out));
     (*out)->algorithm = "one_shot";
     return LS_OK;
 }

@@ -57,8 +57,8 @@ static ls_status no_memory(const call *d)
 }
 
 /* Reads the options and allocates memory for the parts and handles of one call. */
-static ls_status begin(call *d, const char *what, ls_group *group,
-                       const ls_collective_options *options)
+static ls_status begin_call(call *d, const char *what, ls_group *group,
+                            const ls_collective_options *options)
 {
     LS_READ_OPTIONS(ls_collective_options, given, options, what, LS_ERR_INVALID);
     const ls__env *env = group->comm->env;
@@ -227,7 +227,7 @@ ls_status ls_broadcast_bytes(ls_group *group, void **bytes, size_t *length, int 
     if (gives) {
         LS_TRY(check_bytes(what, group, *bytes, *length));
     }
-    LS_TRY(begin(&d, what, group, options));
+    LS_TRY(begin_call(&d, what, group, options));
     if (gives) {
         put_part(d.part, *bytes, *length);
     }
@@ -310,7 +310,7 @@ ls_status ls_all_gather_bytes(ls_group *group, const void *bytes, size_t length,
     LS_TRY(check_bytes(what, group, bytes, length));
     *out = NULL;
     put_part(&mine, bytes, length);
-    LS_TRY(begin(&d, what, group, options));
+    LS_TRY(begin_call(&d, what, group, options));
     ls_status status = ls_all_gather(group, &mine, d.part, sizeof mine, LS_UINT8, &d.options, NULL);
     if (status == LS_OK) {
         status = receive_list(&d, bytes, true, out);
@@ -331,7 +331,7 @@ ls_status ls_gather_bytes(ls_group *group, const void *bytes, size_t length, int
     LS_TRY(check_bytes(what, group, bytes, length));
     *out = NULL;
     put_part(&mine, bytes, length);
-    LS_TRY(begin(&d, what, group, options));
+    LS_TRY(begin_call(&d, what, group, options));
     ls_status status =
         ls_gather(group, &mine, d.part, sizeof mine, LS_UINT8, root, &d.options, NULL);
     if (status == LS_OK && group->rank == root) {
@@ -413,7 +413,7 @@ ls_status ls_scatter_bytes(ls_group *group, const ls_bytes *in, int root,
     if (group->rank == root) {
         LS_TRY(check_list(what, group, in));
     }
-    LS_TRY(begin(&d, what, group, options));
+    LS_TRY(begin_call(&d, what, group, options));
     for (int r = 0; group->rank == root && r < group->size; r++) {
         put_part(&d.part[r], in[r].data, in[r].length);
     }

@@ -268,7 +268,7 @@ static ls_status exchange(const plan *p, const offer *mine, const char *tag)
 
 /* Makes everything that can fail first, then exchanges, then joins. Ranks outside the new group
  * take part in the exchange and leave *out NULL. */
-static ls_status make(const plan *p, const char *tag, ls_group **out)
+static ls_status make_group(const plan *p, const char *tag, ls_group **out)
 {
     ls__comm *comm = p->parent->comm;
     void *control = NULL;
@@ -379,7 +379,7 @@ ls_status ls__group_create(ls_group *parent, const ls__group_creation *f, ls_gro
     if (status == LS_OK) {
         p.rank = rank_in(p.ranks, p.count, parent->rank);
         put_tag(tag, TAG_ROOM, f, p.ranks, p.count);
-        status = make(&p, f->tag != NULL ? f->tag : tag, out);
+        status = make_group(&p, f->tag != NULL ? f->tag : tag, out);
     }
     env->release(env, memory, bytes);
     return status == LS_OK && *out != NULL ? give_backend(parent, f, *out, out) : status;

@@ -358,7 +358,7 @@ static bool reduces(ls_backend_kind kind)
            kind == LS_BACKEND_SCAN || kind == LS_BACKEND_EXSCAN;
 }
 
-static int begin(const call *c)
+static int begin_collective(const call *c)
 {
     if (reduces(c->op->kind)) {
         return reduce(c);
@@ -448,7 +448,7 @@ ls_status ls__mpi_start(void *group, const ls_backend_operation *op, void **requ
     if (q == NULL || !prepare(&c)) {
         return ls__mpi_fail(LS_ERR_MEMORY, error, "no memory for a copy of the data");
     }
-    const ls_status status = ls__mpi_check(begin(&c), names[op->kind], error);
+    const ls_status status = ls__mpi_check(begin_collective(&c), names[op->kind], error);
     if (status != LS_OK) {
         release(g, q);
         return status;

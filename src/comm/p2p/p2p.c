@@ -377,7 +377,7 @@ void *ls__message_place(void *arg, int from, const ls__message *head)
 /* A peer may know a new group before this rank does, so messages for ids from comm->next_group on
  * are kept as orphans. Messages for freed groups, or for a group that has failed, are
  * dropped. False: no memory. */
-static bool take(ls__comm *comm, int from, const ls__message *message, const void *payload)
+static bool take_message(ls__comm *comm, int from, const ls__message *message, const void *payload)
 {
     if (ls__remote_rank_kind(message->kind)) {
         return ls__remote_take(comm, from, message);
@@ -405,7 +405,7 @@ static bool take_orphans(ls__comm *comm)
         ls__unexpected *kept = LS__LIST_ITEM(at, ls__unexpected, link);
         if (kept->message->group < comm->next_group) {
             ls__list_remove(&kept->link);
-            (void)take(comm, kept->from, kept->message, kept->message->payload);
+            (void)take_message(comm, kept->from, kept->message, kept->message->payload);
             ls__unexpected_drop(comm, kept);
             moved = true;
         }
@@ -426,9 +426,9 @@ static bool take_arrived(ls__comm *comm)
         const int peer = first + i < size ? first + i : first + i - size;
         const void *payload = NULL;
         const ls__message *message = t->peek(t, peer, &payload);
-        for (int taken = 0;
-             message != NULL && taken < MESSAGES_PER_PEER &&
-             (message->bytes > t->payload_max(t, peer) || take(comm, peer, message, payload));
+        for (int taken = 0; message != NULL && taken < MESSAGES_PER_PEER &&
+                            (message->bytes > t->payload_max(t, peer) ||
+                             take_message(comm, peer, message, payload));
              taken++) {
             t->release(t, peer);
             moved = true;

@@ -148,7 +148,7 @@ void ls__check_result(ls__checker *c, int r)
 /* ---- setting up --------------------------------------------------------------------------- */
 
 /* Zeroed by the arena. Without memory the whole check fails at the end. */
-static void *take(ls__checker *c, size_t count, size_t bytes)
+static void *take_memory(ls__checker *c, size_t count, size_t bytes)
 {
     void *memory = ls__arena_alloc(&c->arena, (count ? count : 1) * bytes);
     if (memory == NULL) {
@@ -207,8 +207,8 @@ static void set_up_rank(ls__checker *c, int r)
 {
     const ls__program *p = c->programs[r];
     ls__check_rank *rank = &c->rank[r];
-    rank->awaited = take(c, (size_t)p->step_count, sizeof *rank->awaited);
-    rank->done_clock = take(c, (size_t)p->step_count, sizeof *rank->done_clock);
+    rank->awaited = take_memory(c, (size_t)p->step_count, sizeof *rank->awaited);
+    rank->done_clock = take_memory(c, (size_t)p->step_count, sizeof *rank->done_clock);
     for (int s = 0; rank->awaited != NULL && s < p->step_count; s++) {
         if (p->steps[s].wait_lane >= 0) {
             rank->awaited[p->lane_start[p->steps[s].wait_lane] + p->steps[s].wait_step] = true;
@@ -220,7 +220,7 @@ static void set_up_rank(ls__checker *c, int r)
         t->lane = lane;
         t->index = r * c->lanes + lane;
         t->count = p->lane_start[lane + 1] - p->lane_start[lane];
-        t->clock = take(c, (size_t)c->threads, sizeof *t->clock);
+        t->clock = take_memory(c, (size_t)c->threads, sizeof *t->clock);
     }
 }
 
@@ -229,15 +229,15 @@ static void set_up(ls__checker *c)
 {
     const size_t size = (size_t)c->size;
     const size_t fences = (size_t)c->slices * (size_t)c->fences;
-    c->thread = take(c, (size_t)c->threads, sizeof *c->thread);
-    c->rank = take(c, size, sizeof *c->rank);
-    c->cells = take(c, size * (size_t)c->cells_per_rank, sizeof *c->cells);
-    c->streams = take(c, size * size * (size_t)c->lanes, sizeof *c->streams);
-    c->fence = take(c, fences, sizeof *c->fence);
-    c->agreed = take(c, (size_t)c->slices * (size_t)c->chunks, sizeof *c->agreed);
+    c->thread = take_memory(c, (size_t)c->threads, sizeof *c->thread);
+    c->rank = take_memory(c, size, sizeof *c->rank);
+    c->cells = take_memory(c, size * (size_t)c->cells_per_rank, sizeof *c->cells);
+    c->streams = take_memory(c, size * size * (size_t)c->lanes, sizeof *c->streams);
+    c->fence = take_memory(c, fences, sizeof *c->fence);
+    c->agreed = take_memory(c, (size_t)c->slices * (size_t)c->chunks, sizeof *c->agreed);
     for (size_t f = 0; !c->model.failed && f < fences; f++) {
-        c->fence[f].clock = take(c, (size_t)c->threads, sizeof *c->fence[f].clock);
-        c->fence[f].reached = take(c, size, sizeof *c->fence[f].reached);
+        c->fence[f].clock = take_memory(c, (size_t)c->threads, sizeof *c->fence[f].clock);
+        c->fence[f].reached = take_memory(c, size, sizeof *c->fence[f].reached);
     }
     for (int r = 0; !c->model.failed && r < c->size; r++) {
         set_up_rank(c, r);

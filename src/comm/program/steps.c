@@ -101,7 +101,7 @@ static bool visit_rank(walk *w, const ls__program *p)
 }
 
 /* Zeroed; a failure is recorded and ends the walk. */
-static void *take(walk *w, size_t count, size_t bytes)
+static void *take_memory(walk *w, size_t count, size_t bytes)
 {
     void *memory = ls__arena_alloc(&w->arena, (count ? count : 1) * bytes);
     w->failed = w->failed || memory == NULL;
@@ -111,13 +111,14 @@ static void *take(walk *w, size_t count, size_t bytes)
 /* Room for every message of a rank in each of the streams it uses. */
 static void set_up_rank(walk *w, const ls__program *p)
 {
-    w->cell[p->rank] = take(w, (size_t)(3 * p->chunks + p->scratch_slots), sizeof **w->cell);
+    w->cell[p->rank] = take_memory(w, (size_t)(3 * p->chunks + p->scratch_slots), sizeof **w->cell);
     for (int s = 0; s < p->step_count && !w->failed; s++) {
         const ls__step *step = &p->steps[s];
         if (step->kind == LS__STEP_SEND) {
             stream *to = stream_of(w, p->rank, step->peer, step->lane);
             const int lane_steps = p->lane_start[step->lane + 1] - p->lane_start[step->lane];
-            to->depth = to->depth ? to->depth : take(w, (size_t)lane_steps, sizeof *to->depth);
+            to->depth =
+                to->depth ? to->depth : take_memory(w, (size_t)lane_steps, sizeof *to->depth);
         }
     }
 }
@@ -143,10 +144,10 @@ int ls__programs_walk(ls__program *const *programs, int size, ls__message_fn mes
     walk w = {.programs = programs, .size = size, .message = message, .arg = arg};
     const size_t ranks = (size_t)size;
     ls__arena_init(&w.arena, programs[0]->env, (size_t)1 << 16);
-    w.streams = take(&w, ranks * ranks * LS__PROGRAM_LANES_MAX, sizeof *w.streams);
-    w.cell = take(&w, ranks, sizeof *w.cell);
-    w.next = take(&w, ranks * LS__PROGRAM_LANES_MAX, sizeof *w.next);
-    w.arrived = take(&w, ranks, sizeof *w.arrived);
+    w.streams = take_memory(&w, ranks * ranks * LS__PROGRAM_LANES_MAX, sizeof *w.streams);
+    w.cell = take_memory(&w, ranks, sizeof *w.cell);
+    w.next = take_memory(&w, ranks * LS__PROGRAM_LANES_MAX, sizeof *w.next);
+    w.arrived = take_memory(&w, ranks, sizeof *w.arrived);
     for (int r = 0; r < size && !w.failed; r++) {
         set_up_rank(&w, programs[r]);
     }

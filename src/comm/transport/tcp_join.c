@@ -418,7 +418,7 @@ static ls_status explain(const joining *j, ls_status status)
 }
 
 /* Turns until all connections are made, the root cause of a failure is known, or time is up. */
-static ls_status run(joining *j)
+static ls_status run_joining(joining *j)
 {
     ls__env_ready ready[READY_ROOM];
     while (j->missing > 0) {
@@ -462,7 +462,7 @@ static ls_status make_connections(joining *j, void (*known)(void *arg, int peer,
     LS_TRY(open_listener(j));
     LS_TRY(publish(j));
     LS_TRY(dial_all(j, known, arg));
-    return run(j);
+    return run_joining(j);
 }
 
 /* Collective over all ranks of the job that have remote peers. Links that did not become

@@ -123,7 +123,7 @@ static void turn(ls__agent_thread *t)
 }
 
 /* The thread's main. Only this thread touches the agent, except for `leaving`. */
-static void run(void *arg)
+static void run_agent(void *arg)
 {
     ls__agent_thread *t = arg;
     while (t->phase != LS__AGENT_OVER) {
@@ -236,7 +236,7 @@ ls_status ls__agent_thread_start(const ls__env *env, const ls__detected *detecte
     }
     init_fields(t, env, detected, deadline_ns);
     ls_status status = set_up(t, env);
-    const int error = status < 0 ? 0 : env->thread_start(env, "ls-agent", run, t, &t->thread);
+    const int error = status < 0 ? 0 : env->thread_start(env, "ls-agent", run_agent, t, &t->thread);
     if (error < 0) {
         status = ls__fail(LS_ERR_SYSTEM, "ls_init: cannot start the host agent's thread: %s",
                           strerror(-error));

@@ -294,7 +294,7 @@ static void send_replies(ls__agent_thread *t)
 }
 
 /* The world is complete: makes the board and releases the waiting ranks. */
-static void begin(ls__agent_thread *t)
+static void begin_world(ls__agent_thread *t)
 {
     int world_rank[LS__BOARD_RANKS_MAX];
     LS_ASSERT(t->joined == t->host.ranks);
@@ -325,7 +325,7 @@ static void local_ranks_complete(ls__agent_thread *t)
     t->host.env->host_unlisten(t->host.env, t->listen_fd, t->name);
     t->listen_fd = -1;
     if (t->detected.local_size == t->detected.size) {
-        begin(t);
+        begin_world(t);
         return;
     }
     ls_status status = open_nodes(t);
@@ -353,7 +353,7 @@ static void check_hosts(ls__agent_thread *t)
             give_up(t, LS_ERR_PEER, text);
         }
     } else if (ls__nodes_state_of(t->host.nodes) == LS__NODES_RUNNING) {
-        begin(t);
+        begin_world(t);
     }
 }
 

@@ -45,7 +45,7 @@ static void stand_in(ls__parent_watch *w, ls__env_poll *event)
 }
 
 /* The thread's main. */
-static void run(void *arg)
+static void run_watch(void *arg)
 {
     ls__parent_watch *w = arg;
     ls__env_poll items[2] = {{.fd = w->event_fd, .want_read = true},
@@ -87,7 +87,7 @@ ls_status ls__parent_watch_start(const ls__env *env, int pid, ls__board *board,
     w->pidfd = env->watch_process(env, pid);
     int error = w->event_fd < 0 ? w->event_fd : w->pidfd;
     if (error >= 0) {
-        error = env->thread_start(env, "ls-watch", run, w, &w->thread);
+        error = env->thread_start(env, "ls-watch", run_watch, w, &w->thread);
     }
     if (error < 0) {
         watch_free(w);

@@ -101,7 +101,7 @@ static void notify(ls_store *store, pending *p)
 /* Copies a reply to its caller and wakes it. The value is copied only if it fits completely; the
  * caller learns the length in any case. Statuses that this version does not know count as success,
  * as no server sends them. */
-static void finish(ls_store *store, pending *p, const ls__wire_reply *reply)
+static void finish_request(ls_store *store, pending *p, const ls__wire_reply *reply)
 {
     LS_ASSERT(!p->done);
     ls__store_ask *ask = p->ask;
@@ -134,7 +134,7 @@ static void deliver(ls_store *store, uint64_t id, const ls__wire_reply *reply)
     LS__LIST_EACH (at, &store->calls) {
         pending *p = LS__LIST_ITEM(at, pending, link);
         if (p->id == id) {
-            finish(store, p, reply);
+            finish_request(store, p, reply);
             break;
         }
     }

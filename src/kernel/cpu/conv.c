@@ -270,7 +270,7 @@ LS__INLINE void finish_row(float *y, const float *b, int64_t n, const bool relu)
 }
 
 /* The flag is a constant in each instance of finish_row. */
-static void finish(const ls__conv2d *c, const ls__conv2d_data *d, float *y, int64_t rows)
+static void finish_rows(const ls__conv2d *c, const ls__conv2d_data *d, float *y, int64_t rows)
 {
     int64_t n = c->out;
     LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++, {
@@ -366,8 +366,8 @@ void LS__K(conv2d_builtin)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__
             run_part(&p, pass, to_w && image > 0 ? 1.0f : direct ? d->beta : 0.0f);
         }
         if (fused) {
-            finish(c, d, (float *)d->out + image * pixels * c->out,
-                   ls__min(step, c->batch - image) * pixels);
+            finish_rows(c, d, (float *)d->out + image * pixels * c->out,
+                        ls__min(step, c->batch - image) * pixels);
         }
     }
     if (to_w && !direct) {

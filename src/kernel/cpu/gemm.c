@@ -25,7 +25,7 @@
 /* One product on this thread, C = op(A) op(B) + beta C; bias and activation come later. Both
  * kernels have a range of shapes where their call costs least; the shape alone chooses, so the
  * bits do not depend on the threads. */
-static void run(const ls__gemm *g)
+static void run_product(const ls__gemm *g)
 {
     int64_t work = g->m * g->n * g->k;
     bool tiny = work <= TINY_MAX || (work <= BUILTIN_MAX && g->n >= LS__LANES);
@@ -53,7 +53,7 @@ static void finish_row(const ls__gemm *g, int64_t i)
 }
 
 /* Bias and activation of a complete part. */
-static void finish(const ls__gemm *g, bool parallel)
+static void finish_product(const ls__gemm *g, bool parallel)
 {
     if (g->bias != NULL || g->then.on) {
         LS__PARALLEL_FOR(parallel && g->m * g->n >= LS__PARALLEL_MIN, int64_t i = 0, i < g->m, i++,
@@ -84,7 +84,7 @@ static void run_transposed(const ls__gemm *g)
         piece.lda = TRANSPOSED_DEPTH;
         piece.b = g->b + p * g->ldb;
         piece.beta = p > 0 ? 1.0f : g->beta;
-        run(&piece);
+        run_product(&piece);
     }
 }
 
@@ -130,9 +130,9 @@ static void run_split(const ls__gemm *g)
         if (transposed) {
             run_transposed(&part);
         } else {
-            run(&part);
+            run_product(&part);
         }
-        finish(&part, false);
+        finish_product(&part, false);
     })
 }
 
@@ -148,11 +148,11 @@ void LS__K(gemm)(const ls__gemm *g, ls_stream *stream)
         return;
     }
     if (g->k > 0) {
-        run(g);
+        run_product(g);
     } else {
         scale(g);
     }
-    finish(g, true);
+    finish_product(g, true);
 }
 
 /* Large products share their parts among the threads; many small ones are shared as a whole. Never

@@ -232,7 +232,7 @@ static ls__plan_key key_of(const request *r)
 
 /* A kept plan, or one in `own` when there is no store or another thread holds the plan. NULL if
  * oneDNN has no kernel. */
-static plan *take(ls__plans *plans, const request *r, plan *own)
+static plan *take_plan(ls__plans *plans, const request *r, plan *own)
 {
     ls__plan_key key = key_of(r);
     plan *p = plans != NULL ? ls__plans_take(plans, &key, &kind, r) : NULL;
@@ -265,14 +265,14 @@ static void report_refusal(const ls__gemm_bf16 *g)
 
 /* False if oneDNN refuses a part; the plans obtained so far are still end()'s to give back. Without
  * instructions for bfloat16 it refuses all, and each attempt to make a plan would take memory. */
-static bool begin(job *j)
+static bool begin_job(job *j)
 {
     if (!ls__onednn_has_bf16()) {
         return false;
     }
     for (int i = 0; i < 1 + has_rest(j); i++) {
         request r = request_of(j, i == 0 ? 0 : j->cut.parts - 1);
-        j->of[i] = take(j->g->plans, &r, j->own[i]);
+        j->of[i] = take_plan(j->g->plans, &r, j->own[i]);
         if (j->of[i] == NULL) {
             report_refusal(&r.part);
             return false;
@@ -281,7 +281,7 @@ static bool begin(job *j)
     return true;
 }
 
-/* Pairs with begin(), whatever that returned. */
+/* Pairs with begin_job(), whatever that returned. */
 static void end(job *j)
 {
     for (int i = 0; i < 2; i++) {
@@ -335,7 +335,7 @@ bool ls__onednn_gemm_bf16(const ls__gemm_bf16 *g)
 {
     plan own[2];
     job j = job_of(g, own);
-    bool made = begin(&j);
+    bool made = begin_job(&j);
     if (made) {
         LS__PARALLEL_FOR(j.slots > 1, int64_t at = 0, at < j.pieces, at++, {
             int threads = ls__threads_own();
@@ -354,7 +354,7 @@ size_t ls__onednn_gemm_bf16_workspace(const ls__gemm_bf16 *g)
 {
     plan own[2];
     job j = job_of(g, own);
-    bool made = begin(&j);
+    bool made = begin_job(&j);
     size_t bytes = made ? (size_t)j.slots * slot_bytes(&j) : 0;
     end(&j);
     return bytes;

@@ -172,7 +172,7 @@ static void add_parts(const job *j)
 
 /* All parts. The weight is reordered once, before the threads start, because all parts read it;
  * a shared output goes back once, after them. */
-static void run(const job *j)
+static void run_job(const job *j)
 {
     const plan *p = j->p;
     const operand *out = &p->operand[p->output];
@@ -230,7 +230,7 @@ bool ls__onednn_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv
     for (int i = 0; i < p->slots; i++) {
         slot_point(&j, i, (float *)(uintptr_t)d->b);
     }
-    run(&j);
+    run_job(&j);
     ls__conv_plan_give(d->plans, p, &own);
     return true;
 }

@@ -81,8 +81,8 @@ typedef void step_loop(const void *factors, const operands *on, int64_t count);
 
 /* Runs the loop over elements [from, from + count) of the part, by blocks where its gradient or its
  * parameter is bfloat16. */
-static void run(step_loop *loop, const void *factors, const ls__step_part *part, int64_t from,
-                int64_t count)
+static void run_range(step_loop *loop, const void *factors, const ls__step_part *part, int64_t from,
+                      int64_t count)
 {
     _Alignas(64) float wide[LS__HALF_BLOCK];
     const bool half = part->grad.half || part->rounded != NULL;
@@ -151,7 +151,7 @@ static void adamw_loop(const void *factors, const operands *on, int64_t count)
 static void adamw_range(const void *args, const ls__step_part *part, int64_t from, int64_t count)
 {
     const adam_factors factors = adam_factors_of(args, part);
-    run(adamw_loop, &factors, part, from, count);
+    run_range(adamw_loop, &factors, part, from, count);
 }
 
 void LS__K(adamw)(const ls__adamw_args *args, ls_stream *stream)
@@ -211,7 +211,8 @@ static void sgd_momentum_loop(const void *factors, const operands *on, int64_t c
 static void sgd_range(const void *args, const ls__step_part *part, int64_t from, int64_t count)
 {
     const sgd_factors factors = sgd_factors_of(args, part);
-    run(part->state[0] != NULL ? sgd_momentum_loop : sgd_plain_loop, &factors, part, from, count);
+    run_range(part->state[0] != NULL ? sgd_momentum_loop : sgd_plain_loop, &factors, part, from,
+              count);
 }
 
 void LS__K(sgd)(const ls__sgd_args *args, ls_stream *stream)

@@ -63,8 +63,8 @@ static float divisor(const ls__pool2d *p, ls__window rows, ls__window cols)
 /* ---- largest ------------------------------------------------------------------------------ */
 
 /* Larger, or the first NaN. */
-LS__INLINE void take(float *value, int32_t *index, const float *x, int64_t at, int32_t place,
-                     int64_t width, const bool half)
+LS__INLINE void take_larger(float *value, int32_t *index, const float *x, int64_t at, int32_t place,
+                            int64_t width, const bool half)
 {
 #pragma omp simd
     for (int64_t c = 0; c < width; c++) {
@@ -91,7 +91,8 @@ LS__INLINE void max_task(const task *t, float *y, int32_t *index, const float *x
         for (int64_t r = rows.from; r < rows.end; r++) {
             for (int64_t q = cols.from; q < cols.end; q++) {
                 int64_t place = r * p->width + q;
-                take(value, best, x, t->x + place * p->channels, (int32_t)place, t->width, half);
+                take_larger(value, best, x, t->x + place * p->channels, (int32_t)place, t->width,
+                            half);
             }
         }
         int64_t at = t->y + o * p->channels;

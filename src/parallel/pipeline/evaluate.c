@@ -96,7 +96,7 @@ static ls_status end_all(ls_pipeline *p)
 }
 
 /* Posts its receives; a second call does nothing. */
-static ls_status begin(ls_pipeline *p, const turn *t)
+static ls_status begin_turn(ls_pipeline *p, const turn *t)
 {
     ls__slot *slot = &t->stage->slot[t->slot];
     if (slot->scope != NULL && slot->number == t->number) {
@@ -137,7 +137,7 @@ static ls_status hand_out(const ls_pipeline *p, const turn *t, ls_tensor **outpu
     return ls_tensor_status(outputs[t->number]);
 }
 
-static ls_status run(ls_pipeline *p, int all, ls_tensor **outputs)
+static ls_status run_turns(ls_pipeline *p, int all, ls_tensor **outputs)
 {
     LS_NO_GRAD;
     int replicas = 1;
@@ -146,10 +146,10 @@ static ls_status run(ls_pipeline *p, int all, ls_tensor **outputs)
     const int64_t turns = (int64_t)count * p->own_count;
     for (int64_t i = 0; i < turns; i++) {
         const turn now = turn_of(p, count, i);
-        LS_TRY(begin(p, &now));
+        LS_TRY(begin_turn(p, &now));
         if (i + 1 < turns) {
             const turn next = turn_of(p, count, i + 1);
-            LS_TRY(begin(p, &next));
+            LS_TRY(begin_turn(p, &next));
         }
         LS_TRY(forward(p, &now));
         LS_TRY(hand_out(p, &now, outputs));
@@ -186,7 +186,7 @@ static ls_status evaluate(ls_pipeline *p, const ls_micro_batch *micro, int count
     p->micro = micro;
     memset(outputs, 0, (size_t)count * sizeof *outputs);
     LS_TRY(agree(p, count));
-    LS_TRY(run(p, count, outputs));
+    LS_TRY(run_turns(p, count, outputs));
     return agree(p, count);
 }
 

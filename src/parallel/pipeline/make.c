@@ -17,7 +17,7 @@ static ls_status no_memory(void)
     return ls__fail(LS_ERR_MEMORY, "ls_pipeline_new: no memory");
 }
 
-static void *take(ls_pipeline *p, size_t count, size_t bytes)
+static void *take_memory(ls_pipeline *p, size_t count, size_t bytes)
 {
     return ls__arena_alloc(&p->arena, (count + 1) * bytes); /* zeroed; never of no bytes */
 }
@@ -125,7 +125,7 @@ static bool has_stage(const ls_pipeline *p, int stage)
 /* Values that this stage takes. */
 static ls_status find_arriving(ls_pipeline *p, ls__stage *s)
 {
-    s->arriving = take(p, (size_t)s->edges.in_count, sizeof *s->arriving);
+    s->arriving = take_memory(p, (size_t)s->edges.in_count, sizeof *s->arriving);
     if (s->arriving == NULL) {
         return no_memory();
     }
@@ -150,7 +150,7 @@ static ls_status find_arriving(ls_pipeline *p, ls__stage *s)
 /* Values that later stages take, the latest first. */
 static ls_status find_leaving(ls_pipeline *p, ls__stage *s)
 {
-    s->leaving = take(p, (size_t)s->edges.out_count * (size_t)p->stages, sizeof *s->leaving);
+    s->leaving = take_memory(p, (size_t)s->edges.out_count * (size_t)p->stages, sizeof *s->leaving);
     if (s->leaving == NULL) {
         return no_memory();
     }
@@ -176,14 +176,14 @@ static ls_status find_leaving(ls_pipeline *p, ls__stage *s)
 static ls_status make_slots(ls_pipeline *p, ls__stage *s)
 {
     const int count = p->slots;
-    s->slot = take(p, (size_t)count, sizeof *s->slot);
+    s->slot = take_memory(p, (size_t)count, sizeof *s->slot);
     for (int m = 0; s->slot != NULL && m < count; m++) {
         ls__slot *slot = &s->slot[m];
-        slot->in = take(p, (size_t)s->edges.in_count, sizeof *slot->in);
-        slot->out = take(p, (size_t)s->edges.out_count, sizeof *slot->out);
-        slot->leaf = take(p, (size_t)s->arriving_count, sizeof *slot->leaf);
-        slot->arriving = take(p, (size_t)s->arriving_count, sizeof *slot->arriving);
-        slot->leaving = take(p, (size_t)s->leaving_count, sizeof *slot->leaving);
+        slot->in = take_memory(p, (size_t)s->edges.in_count, sizeof *slot->in);
+        slot->out = take_memory(p, (size_t)s->edges.out_count, sizeof *slot->out);
+        slot->leaf = take_memory(p, (size_t)s->arriving_count, sizeof *slot->leaf);
+        slot->arriving = take_memory(p, (size_t)s->arriving_count, sizeof *slot->arriving);
+        slot->leaving = take_memory(p, (size_t)s->leaving_count, sizeof *slot->leaving);
         if (slot->in == NULL || slot->out == NULL || slot->leaf == NULL || slot->arriving == NULL ||
             slot->leaving == NULL) {
             return no_memory();
@@ -233,13 +233,13 @@ static int kept_by(const ls__schedule *schedule, int stage)
 
 static ls_status make_send_queues(ls_pipeline *p, ls__stage *s)
 {
-    s->send_queue = take(p, (size_t)s->arriving_count, sizeof *s->send_queue);
+    s->send_queue = take_memory(p, (size_t)s->arriving_count, sizeof *s->send_queue);
     for (int i = 0; s->send_queue != NULL && i < s->arriving_count; i++) {
         ls__send_queue *queue = &s->send_queue[i];
         const int from = s->arriving[i].from;
         const int count =
             from == s->number - 1 ? LS__SEND_QUEUE_NEIGHBOUR : kept_by(p->schedule, from);
-        queue->buffer = take(p, (size_t)count, sizeof *queue->buffer);
+        queue->buffer = take_memory(p, (size_t)count, sizeof *queue->buffer);
         if (queue->buffer == NULL) {
             return no_memory();
         }
@@ -266,11 +266,11 @@ static ls_status make_stage(ls_pipeline *p, int number)
 /* Stages are made before the cut, which needs the whole list of parts. */
 static ls_status make_stages(ls_pipeline *p, int parts)
 {
-    p->first = take(p, (size_t)p->stages + 1, sizeof *p->first);
-    p->own = take(p, (size_t)p->stages, sizeof *p->own);
-    p->loss = take(p, (size_t)p->set.micro_batches, sizeof *p->loss);
-    p->losses = take(p, (size_t)p->set.micro_batches, sizeof *p->losses);
-    p->reports = take(p, ((size_t)ls_group_size(p->group) + 1), ls__report_bytes(p));
+    p->first = take_memory(p, (size_t)p->stages + 1, sizeof *p->first);
+    p->own = take_memory(p, (size_t)p->stages, sizeof *p->own);
+    p->loss = take_memory(p, (size_t)p->set.micro_batches, sizeof *p->loss);
+    p->losses = take_memory(p, (size_t)p->set.micro_batches, sizeof *p->losses);
+    p->reports = take_memory(p, ((size_t)ls_group_size(p->group) + 1), ls__report_bytes(p));
     ls_status status = LS_OK;
     if (p->first == NULL || p->own == NULL || p->loss == NULL || p->losses == NULL ||
         p->reports == NULL) {
@@ -372,8 +372,8 @@ static ls_status add_tied_param(ls_pipeline *p, const char *name, const int *ran
 
 static ls_status find_tied_params(ls_pipeline *p, const ls_bytes *all, int size)
 {
-    p->tied = take(p, (size_t)ls_module_param_count(p->net), sizeof *p->tied);
-    int *ranks = take(p, (size_t)size, sizeof *ranks);
+    p->tied = take_memory(p, (size_t)ls_module_param_count(p->net), sizeof *p->tied);
+    int *ranks = take_memory(p, (size_t)size, sizeof *ranks);
     if (p->tied == NULL || ranks == NULL) {
         return no_memory();
     }
@@ -421,8 +421,8 @@ static ls_status check_call(ls_module *net, const ls_group *group, ls_pipeline *
 static ls_status make_versions(ls_pipeline *p)
 {
     p->param_count = ls_module_param_count(p->net);
-    p->params = take(p, (size_t)p->param_count, sizeof *p->params);
-    ls__schedule_peak *peaks = take(p, (size_t)p->schedule->ranks, sizeof *peaks);
+    p->params = take_memory(p, (size_t)p->param_count, sizeof *p->params);
+    ls__schedule_peak *peaks = take_memory(p, (size_t)p->schedule->ranks, sizeof *peaks);
     if (p->params == NULL || peaks == NULL) {
         return no_memory();
     }
@@ -434,9 +434,9 @@ static ls_status make_versions(ls_pipeline *p)
     }
     LS_TRY(ls__schedule_peaks(p->schedule, NULL, peaks));
     p->stash_room = (int)peaks[p->rank].stashed;
-    p->stashes = take(p, (size_t)p->stash_room, sizeof *p->stashes);
+    p->stashes = take_memory(p, (size_t)p->stash_room, sizeof *p->stashes);
     for (int i = 0; p->stashes != NULL && i < p->stash_room; i++) {
-        p->stashes[i].copy = take(p, (size_t)p->param_count, sizeof *p->stashes[i].copy);
+        p->stashes[i].copy = take_memory(p, (size_t)p->param_count, sizeof *p->stashes[i].copy);
         if (p->stashes[i].copy == NULL) {
             return no_memory();
         }
@@ -444,7 +444,7 @@ static ls_status make_versions(ls_pipeline *p)
     return p->stashes != NULL ? LS_OK : no_memory();
 }
 
-static ls_status make(ls_pipeline *p)
+static ls_status make_pipeline(ls_pipeline *p)
 {
     const int parts = ls_module_part_count(p->net);
     LS_TRY(parts < 0 ? (ls_status)parts : LS_OK);
@@ -504,7 +504,7 @@ ls_status ls_pipeline_new(ls_module *net, ls_group *group, const ls_pipeline_opt
     ls__arena_init(&p->arena, env, (size_t)64 << 10);
     ls_status status = ls_group_new(group, NULL, 0, "pipeline", &p->group);
     if (status == LS_OK) {
-        status = make(p);
+        status = make_pipeline(p);
     }
     if (status < 0) {
         char message[LS__MESSAGE_MAX];

@@ -117,8 +117,8 @@ static ls_status wait_for(ls_work **work)
 }
 
 /* The elements are in v->value when the shape is as in the step before. */
-static ls_status finish(const ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e, int m,
-                        ls__in_flight_value *v)
+static ls_status finish_value(const ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e,
+                              int m, ls__in_flight_value *v)
 {
     LS_TRY(wait_for(&v->work[HEAD]));
     LS_TRY(wait_for(&v->work[ELEMENTS]));
@@ -152,7 +152,7 @@ ls_status ls__values_take(ls_pipeline *p, ls__stage *s, int m)
             v->value = elements_of(handed_over(p, e, m), &v->head);
             ls__pipeline_stage(p, e->from)->slot[m].handed_over++;
         } else {
-            LS_TRY(finish(p, s, e, m, v));
+            LS_TRY(finish_value(p, s, e, m, v));
         }
         slot->leaf[i] = ls_set_requires_grad(ls_detach(v->value), v->head.requires_grad);
         slot->in[e->in] = ls__part_value(slot->leaf[i], v->head.channels_last);
