@@ -50,6 +50,8 @@ def of_any(text):
 def of_message(status, message):
     """Rules that a message breaks."""
     asked, found = parts(message)
+    if ORDER.match(found) and SUBJECT.match(asked):  # "rank 1 (…) exited: start …"
+        asked, found = "", asked
     if not asked and not SUBJECT.match(PLACE.sub("", message, count=1)):
         yield "asked"
     if ORDER.match(found) or not EVIDENCE.search(found):

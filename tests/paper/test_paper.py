@@ -275,6 +275,8 @@ def the_knee_is_the_smallest_size_near_the_best_and_the_claims_follow_from_the_t
 
 @test
 def skipping_synchronisation_trains_with_the_same_bits_in_every_run():
+    if os.environ.get("TEST_LONG") != "1":
+        raise Skip("a minute; the report of all experiments has a short one: TEST_LONG=1")
     result = result_of("fig11", "--steps", "82", "--turns", "2")
     rows = rows_of(result["tables"][0])
     assert [row["every"] for row in rows] == ["1", "2", "4", "8"] * 2
