@@ -207,7 +207,6 @@ ls_status ls__ddp_begin(ls__ddp *d, const ls_reducer_begin_options *options)
     return ls__reducer_begin(d->reducer, options);
 }
 
-/* Runs before anything is computed. */
 /* Kernels write gradients, parameters and buffers that the reducer reads and writes on the host. */
 static void wait_for_device(const ls__ddp *d)
 {
@@ -216,6 +215,7 @@ static void wait_for_device(const ls__ddp *d)
     }
 }
 
+/* Runs before anything is computed. */
 static ls_status on_begin(ls__observer *self, const ls__backward_info *info)
 {
     ls__ddp *d = ddp_of_observer(self);

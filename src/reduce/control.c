@@ -168,12 +168,17 @@ static void list_part(ls__facts *to, int rank, const void *arg)
                    "give every rank the same check_every");
 }
 
+static bool is_plain(const ls__reduce_control *of)
+{
+    return !has_joined(of) && !of->weighted;
+}
+
 /* Whether the lists of two ranks have no difference; this allocates nothing. */
 static bool fit(const ls__reduce_control *a, const ls__reduce_control *b)
 {
     const uint32_t differing = a->flags ^ b->flags;
     const bool data = has_data(a) && has_data(b), joined = has_joined(a) && has_joined(b);
-    const bool plain = !has_joined(a) && !has_joined(b) && !a->weighted && !b->weighted;
+    const bool plain = is_plain(a) && is_plain(b);
     return a->reductions == b->reductions && a->plan_version == b->plan_version &&
            (a->replica == 0) == (b->replica == 0) && (differing & LS__REDUCE_DIFFER) == 0 &&
            (!data || a->weighted == b->weighted) && (!plain || a->weight == b->weight) &&
@@ -181,14 +186,19 @@ static bool fit(const ls__reduce_control *a, const ls__reduce_control *b)
 }
 
 /* All ranks see the same parts and find the same error, so no rank is left waiting. Those that have
- * joined lack some facts, as stages of a pipeline may. */
+ * joined lack some facts, as stages of a pipeline may: each part is compared with the first that
+ * has each of its facts. */
 static ls_status compare_parts(const ls_reducer *r, const ls__reduce_domain *domain)
 {
     ls__agree_peers peers = ls__domain_peers(r, domain);
+    const ls__reduce_control *first[] = {part_of(domain, 0), NULL, NULL, NULL};
     bool all = true;
-    for (int rank = 1; rank < domain->size; rank++) {
-        for (int other = 0; other < rank; other++) {
-            all = all && fit(part_of(domain, rank), part_of(domain, other));
+    for (int rank = 0; rank < domain->size; rank++) {
+        const ls__reduce_control *of = part_of(domain, rank);
+        const bool has[] = {true, has_data(of), is_plain(of), has_joined(of)};
+        for (int i = 0; i < 4; i++) {
+            first[i] = first[i] == NULL && has[i] ? of : first[i];
+            all = all && (!has[i] || fit(of, first[i]));
         }
     }
     peers.stages = true;
