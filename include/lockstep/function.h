@@ -34,6 +34,16 @@ extern "C" {
 
 typedef struct ls_function_call ls_function_call; /* one application, with its saved tensors */
 
+/* What the operation makes of placements (placement.h). */
+typedef enum ls_placing {
+    LS_PLACING_VARYING = 0,   /* its results vary wherever an input is placed; an input that is
+                                 invariant or partial is refused */
+    LS_PLACING_POINTWISE = 1, /* each element of a result depends on the elements of the inputs at
+                                 its place alone, as in ls_relu: results are as the inputs */
+    LS_PLACING_BY_CALLER = 2, /* any input goes; results vary, and the caller says by ls_place what
+                                 else they are: of an operation with collectives of its own */
+} ls_placing;
+
 typedef struct ls_function {
     size_t size;      /* LS_FUNCTION sets it */
     const char *name; /* appears in reports */
@@ -52,6 +62,7 @@ typedef struct ls_function {
      * calls `backward` all the same, with zeros for the gradients of outputs that the loss depends
      * on, and ignores what that gives. Also within ls_recompute, which runs `forward` again. */
     bool collective;
+    ls_placing placing; /* where a mesh is in force; default LS_PLACING_VARYING */
 } ls_function;
 /* The initialiser of an ls_function. The struct is borrowed until ls_backward, or until the end of
  * the scope in which it was applied. */

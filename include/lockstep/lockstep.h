@@ -31,6 +31,7 @@
 #include <lockstep/optim.h>
 #include <lockstep/parts.h>
 #include <lockstep/pipeline.h>
+#include <lockstep/placement.h>
 #include <lockstep/plan.h>
 #include <lockstep/random.h>
 #include <lockstep/reducer.h>

@@ -32,7 +32,8 @@ extern "C" {
     X(LS_ERR_LIMIT, -13, "a documented limit would be exceeded")                                   \
     X(LS_ERR_STALE, -14, "a handle outlived its scope")                                            \
     X(LS_ERR_FORKED, -15, "called in a child made by fork without exec")                           \
-    X(LS_ERR_INTERNAL, -16, "a bug of the library: please report it")
+    X(LS_ERR_INTERNAL, -16, "a bug of the library: please report it")                              \
+    X(LS_ERR_PLACEMENT, -17, "tensors of a mesh do not compose without a conversion")
 
 typedef enum ls_status {
 #define LS_STATUS_ENUM(name, value, text) name = value,

@@ -169,6 +169,63 @@ static ls_status wrap_results(const ls_function_call *call, ls__record *results,
     return status;
 }
 
+static ls_placing placing_of(const ls_function *f)
+{
+    return f->size >= offsetof(ls_function, placing) + sizeof f->placing ? f->placing
+                                                                         : LS_PLACING_VARYING;
+}
+
+/* Results that vary: on each axis on which an input is placed. */
+static uint32_t varying(const ls_function_call *call, ls__record *const *inputs)
+{
+    const ls__axes_in_force *axes = ls__axes_of(call->tensors);
+    uint32_t word = 0;
+    for (int a = 0; a < axes->count; a++) {
+        for (int i = 0; i < call->input_count && axes->axis[a].size > 1; i++) {
+            if (inputs[i] != NULL && ls__place_of(inputs[i], a) != LS__PLACED_UNPLACED) {
+                word = ls__place_with(word, a, LS__PLACED_VARYING);
+            }
+        }
+    }
+    return word;
+}
+
+/* The rule of operations in general, for the inputs that one can have. */
+static ls_status place_by_rule(const ls_function_call *call, ls__record *const *inputs,
+                               ls__record *y, bool pointwise)
+{
+    ls__call as = {.name = call->function->name,
+                   .tensors = call->tensors,
+                   .count = call->input_count,
+                   .grad = wants_any(call->input, call->input_count)};
+    if (as.count > LS__INPUTS_MAX) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "function \"%s\": %d inputs, and placements follow at most %d; place its "
+                        "results by LS_PLACING_BY_CALLER",
+                        call->function->name, as.count, LS__INPUTS_MAX);
+    }
+    memcpy(as.in, inputs, (size_t)as.count * sizeof as.in[0]);
+    as.follows.how = pointwise ? LS__FOLLOW_ELEMENTWISE : LS__FOLLOW_UNKNOWN;
+    ls__call_place(&as, y);
+    return as.failed == NULL ? LS_OK : ls__self.status;
+}
+
+static ls_status place_results(const ls_function_call *call, ls__record *const *inputs,
+                               ls__record *const *y)
+{
+    const ls_placing placing = placing_of(call->function);
+    const uint32_t word = varying(call, inputs);
+    for (int i = 0; i < call->output_count; i++) {
+        if (word != 0 && placing != LS_PLACING_BY_CALLER) {
+            LS_TRY(place_by_rule(call, inputs, y[i], placing == LS_PLACING_POINTWISE));
+        }
+        if (placing != LS_PLACING_POINTWISE) {
+            y[i]->place = word;
+        }
+    }
+    return LS_OK;
+}
+
 /* The inputs are read twice: their signatures before forward, for ls_function_needs_grad, and their
  * records again after it, because forward may have freed or changed one. */
 static ls_status apply_call(ls__storage *own, void *arg, ls__record **y)
@@ -183,7 +240,8 @@ static ls_status apply_call(ls__storage *own, void *arg, ls__record **y)
     LS_TRY(wrapped);
     LS_TRY(read_inputs(call, inputs));
     call->inputs = NULL;
-    return record_call(own, inputs, y);
+    LS_TRY(record_call(own, inputs, y));
+    return ls__axes_of(call->tensors) != NULL ? place_results(call, inputs, y) : LS_OK;
 }
 
 /* The size is checked first: a struct that was not filled with LS_FUNCTION may hold anything. */

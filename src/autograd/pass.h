@@ -27,6 +27,7 @@ typedef struct ls__autograd_root { /* a tensor at which a pass begins */
     ls__pool *on;                  /* the tensor's */
     const ls__record *dy;          /* that gradient, as it was given; NULL: the weight */
     ls__storage *grad;             /* a copy, until it is added */
+    double share;                  /* of the weight, that this rank gives (tensor/placement.h) */
 } ls__autograd_root;
 
 #define LS__OBSERVERS_MAX 64 /* in one pass; a pipeline stage has one per replica group */

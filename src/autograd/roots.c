@@ -12,6 +12,7 @@
 #include "autograd/accumulate.h"
 #include "base/half.h"
 #include "tensor/fill.h"
+#include "tensor/placement.h"
 #include "tensor/shape.h"
 
 /* ---- checks ------------------------------------------------------------------------------- */
@@ -42,7 +43,10 @@ static ls_status check_exact(const ls__autograd_pass *pass, const ls__record *re
 static ls_status add_root(ls__autograd_pass *pass, const ls__record *record, const ls__record *dy)
 {
     ls__autograd_root *root = &pass->root[pass->roots];
-    *root = (ls__autograd_root){.dy = dy, .on = record->storage->pool};
+    *root = (ls__autograd_root){.dy = dy, .on = record->storage->pool, .share = 1.0};
+    if (LS__UNLIKELY(ls__axes_of(pass->tensors) != NULL) && dy == NULL) {
+        LS_TRY(ls__place_check_loss(ls__axes_of(pass->tensors), pass->name, record, &root->share));
+    }
     if (!ls__edge_to(pass->tensors, record, &root->edge)) {
         return ls__fail_within(ls__self.status, "%s", pass->name);
     }
@@ -188,9 +192,9 @@ static ls__storage *weight_as(const ls__autograd_root *root, double value, ls_dt
 static ls__storage *weight_of(ls__autograd_pass *pass, const ls__autograd_root *root)
 {
     const ls_dtype dtype = (ls_dtype)root->edge.to->dtype;
-    if (dtype != LS_FLOAT32 || pass->weight != 1.0 ||
+    if (dtype != LS_FLOAT32 || pass->weight * root->share != 1.0 ||
         (pass->one != NULL && pass->one->pool != root->on)) {
-        return weight_as(root, pass->weight, dtype);
+        return weight_as(root, pass->weight * root->share, dtype);
     }
     pass->one = pass->one != NULL ? pass->one : weight_as(root, 1.0, LS_FLOAT32);
     return pass->one != NULL ? ls__storage_ref(pass->one) : NULL;

@@ -57,6 +57,7 @@ struct ls_runtime {
     ls_log_level log_level;
     ls__activity *activity; /* never NULL; in the job's board when there is one */
     ls__activity own_activity;
+    struct ls__axes_in_force *axes; /* of the mesh in force (base/axes.h); NULL: none */
     struct ls__trace *trace; /* of LOCKSTEP_TRACE (base/trace.h); NULL: nothing is recorded */
     struct {
         void *data;

@@ -2,7 +2,9 @@
  * no rank in common and are made at once (group.h). */
 #include <string.h>
 
+#include "base/axes.h"
 #include "base/options.h"
+#include "base/runtime.h"
 #include "comm/api/control.h"
 #include "comm/core/group.h"
 #include "comm/diagnose/fail.h"
@@ -16,6 +18,7 @@ struct ls_mesh {
     ls__axes axes;
     ls_group *along[LS_MESH_AXES_MAX];
     uint32_t crossing; /* bit a: axis a has a group with ranks on two hosts */
+    ls__axes_in_force in_force;
     char text[LS__AXES_TEXT_MAX];
     int ranks[]; /* [axes.ranks]; scratch */
 };
@@ -119,6 +122,19 @@ static ls_status give_up(ls_mesh *mesh, ls_status status)
     return ls__fail_again(status, message);
 }
 
+/* For tensors. */
+static void describe(ls_mesh *mesh)
+{
+    mesh->in_force = (ls__axes_in_force){.count = mesh->axes.count, .mesh = mesh};
+    for (int a = 0; a < mesh->axes.count; a++) {
+        ls__axis_in_force *axis = &mesh->in_force.axis[a];
+        memcpy(axis->name, mesh->axes.axis[a].name, sizeof axis->name);
+        axis->size = mesh->axes.axis[a].size;
+        axis->coordinate = mesh->along[a]->rank;
+        axis->group = mesh->along[a];
+    }
+}
+
 ls_status(ls_mesh_new)(ls_group *group, const char *axes, ls_mesh **out)
 {
     ls__axes parsed;
@@ -144,8 +160,28 @@ ls_status(ls_mesh_new)(ls_group *group, const char *axes, ls_mesh **out)
     if (status < 0) {
         return give_up(mesh, status);
     }
+    describe(mesh);
+    if (group->comm->runtime->axes == NULL) {
+        group->comm->runtime->axes = &mesh->in_force;
+    }
     *out = mesh;
     return LS_OK;
+}
+
+ls_status ls_mesh_use(ls_mesh *mesh)
+{
+    ls_runtime *runtime = ls__runtime_get("ls_mesh_use");
+    if (runtime == NULL) {
+        return ls__self.status;
+    }
+    runtime->axes = mesh != NULL ? &mesh->in_force : NULL;
+    return LS_OK;
+}
+
+ls_mesh *ls_mesh_in_force(void)
+{
+    const ls_runtime *runtime = ls__runtime_get("ls_mesh_in_force");
+    return runtime != NULL && runtime->axes != NULL ? runtime->axes->mesh : NULL;
 }
 
 static ls_status check_unused(const ls_mesh *mesh)
@@ -183,6 +219,9 @@ ls_status ls_mesh_free(ls_mesh *mesh)
             return status;
         }
         status = free_groups(mesh);
+        if (mesh->guest.runtime->axes == &mesh->in_force) {
+            mesh->guest.runtime->axes = NULL;
+        }
         ls__runtime_leave(&mesh->guest);
     }
     mesh->env->release(mesh->env, mesh, bytes_of(mesh->axes.ranks));

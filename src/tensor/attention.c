@@ -340,6 +340,7 @@ static ls_tensor *attend(ls__call *call, request *asked)
     ls__dense_drop(&lse);
     ls__dense_drop(&work);
     ls__dense_drop(&asked->mask);
+    call->follows = LS__CONTRACTS(ATTENDS);
     return ls_transpose(ls__call_finish(call, out), 1, 2);
 }
 

@@ -316,6 +316,7 @@ static ls_tensor *normalise(ls__call *call, norm_context *c, const running *stat
     ls__dense_drop(&b);
     ls__dense_drop(&residual);
     ls__dense_drop(&work);
+    call->follows = LS__SAMPLES(NOT);
     return ls__call_finish(call, out);
 }
 

@@ -376,6 +376,21 @@ static ls_tensor *binary_halves(ls__call *call, ls__binary op)
     return ls__call_finish(call, out);
 }
 
+static ls__follows follows_of(ls__binary op)
+{
+    switch (op) {
+    case LS__BINARY_ADD:
+    case LS__BINARY_SUB:
+        return LS__ELEMENTWISE(ALL);
+    case LS__BINARY_MUL:
+        return LS__ELEMENTWISE(EACH);
+    case LS__BINARY_DIV:
+        return LS__ELEMENTWISE(FIRST);
+    default:
+        return LS__ELEMENTWISE(NOT);
+    }
+}
+
 /* bfloat16 operands that lie well take a shorter path; all others are combined in float32, which
  * the frame narrows again where both were bfloat16. */
 static ls_tensor *binary(const char *name, ls__binary op, ls_tensor *a, ls_tensor *b)
@@ -384,6 +399,7 @@ static ls_tensor *binary(const char *name, ls__binary op, ls_tensor *a, ls_tenso
     if (!ls__call_begin(&call, name, 2, (ls_tensor *[]){a, b})) {
         return call.failed;
     }
+    call.follows = follows_of(op);
     if (takes_halves(&call, op)) {
         return binary_halves(&call, op);
     }

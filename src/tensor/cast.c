@@ -79,6 +79,9 @@ ls__record *ls__call_cast(ls__call *call, ls__record *in, ls_dtype dtype)
     ls__record *out = ls__call_output(&one, ls__record_shape(one.in[0]), dtype);
     if (out != NULL) {
         convert(&one, out, &from, (ls_dtype)in->dtype);
+        if (LS__UNLIKELY(ls__axes_of(call->tensors) != NULL)) {
+            out->place = ls__place_word(ls__axes_of(call->tensors), in);
+        }
     }
     if (ls__carries_gradients(dtype) && ls__carries_gradients((ls_dtype)in->dtype)) {
         ls__tensor_node *node = ls__call_record(&one, &cast_op, out, sizeof(cast_context));
@@ -107,7 +110,9 @@ ls_tensor *ls_cast(ls_tensor *t, ls_dtype dtype)
     }
     ls__record *in = call.in[0];
     if (in->dtype == dtype) {
+        call.follows = LS__ELEMENTWISE(FIRST);
         return ls__call_finish(&call, ls__call_view(&call, in));
     }
+    call.follows = LS__ELEMENTWISE(FIRST);
     return ls__call_finish(&call, ls__call_cast(&call, in, dtype));
 }

@@ -46,6 +46,7 @@ static ls_tensor *compare(const char *name, ls__compare op, bool exchanged, ls_t
                                      .out = (uint8_t *)ls__record_data(out)};
         call.k->compare(&args, call.stream);
     }
+    call.follows = LS__ELEMENTWISE(NOT);
     return ls__call_finish(&call, out);
 }
 

@@ -109,6 +109,16 @@ static ls_tensor *typed(ls_tensor *t, ls_dtype dtype)
     return ls_dtype_of(t) == dtype ? t : ls_cast(t, dtype);
 }
 
+/* The result so far is an input as well, but for the first link. */
+static void place(ls__call *one, ls__record *out, int dim, bool first)
+{
+    one->in[EDGE_BEFORE] = first ? NULL : out;
+    one->count = INPUTS_PER_NODE + 1;
+    one->follows = ls__follows_moves(LS__LINEAR_ALL);
+    one->follows.to[dim] = LS__TO_VARYING;
+    ls__call_place(one, out);
+}
+
 /* Copies tensors [first,first+count) to the columns from `done` on and records their node of the
  * chain, whose result is `out` so far. Returns the columns done, negative after a failure. */
 static int64_t add_link(ls__call *call, ls_tensor *const *tensors, int count, ls__record *out,
@@ -131,6 +141,7 @@ static int64_t add_link(ls__call *call, ls_tensor *const *tensors, int count, ls
         copy_in(&one, i, out, &c, i);
     }
     LS_ASSERT(done <= c.row);
+    const bool first = c.at[0] == 0;
     if (one.grad) {                /* of float32 or bfloat16, then */
         one.in[EDGE_BEFORE] = out; /* its node so far */
         one.count = INPUTS_PER_NODE + 1;
@@ -138,6 +149,9 @@ static int64_t add_link(ls__call *call, ls_tensor *const *tensors, int count, ls
         if (node != NULL) {
             *(concat_context *)node->context = c;
         }
+    }
+    if (LS__UNLIKELY(ls__axes_of(one.tensors) != NULL)) {
+        place(&one, out, dim, first);
     }
     call->failed = one.failed;
     return one.failed == NULL ? done : -1;
@@ -174,6 +188,7 @@ static ls_tensor *concat(const char *name, ls_tensor *const *tensors, int count,
         int some = count - i < INPUTS_PER_NODE ? count - i : INPUTS_PER_NODE;
         done = add_link(&call, tensors + i, some, out, at, done);
     }
+    call.count = 0; /* the links have placed the result */
     return ls__call_finish(&call, out);
 }
 

@@ -317,6 +317,7 @@ static ls_tensor *convolved(const ls__op *op, ls_tensor *x, ls_tensor *weight, l
     ls__dense_drop(&in.x);
     ls__dense_drop(&in.w);
     ls__dense_drop(&in.b);
+    call.follows = LS__SAMPLES(EACH);
     return ls__call_finish(&call, out);
 }
 

@@ -254,5 +254,6 @@ ls_tensor *ls_conv_transpose2d(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
     ls__dense_drop(&in);
     ls__dense_drop(&w);
     ls__dense_drop(&b);
+    call.follows = LS__SAMPLES(EACH);
     return ls__call_finish(&call, out);
 }

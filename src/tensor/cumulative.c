@@ -64,6 +64,7 @@ ls_tensor *ls_cumsum(ls_tensor *a, int dim)
         *(along_context *)node->context = c;
     }
     ls__dense_drop(&x);
+    call.follows = LS__ROWS(1u << at, FIRST);
     return ls__call_finish(&call, out);
 }
 
@@ -125,6 +126,7 @@ static ls_tensor *extreme(const ls__op *op, ls_tensor *a, int dim, bool keepdim,
     }
     ls__dense_drop(&x);
     ls__dense_drop(&index);
+    call.follows = LS__REDUCES(1u << at, keepdim, WHOLE);
     return ls__call_finish(&call, out);
 }
 
@@ -168,5 +170,6 @@ ls_tensor *ls_argmax(ls_tensor *a, int dim)
                         c.inner, false, call.stream);
     }
     ls__dense_drop(&x);
+    call.follows = LS__REDUCES(1u << at, false, WHOLE);
     return ls__call_finish(&call, out);
 }

@@ -91,6 +91,7 @@ static ls_tensor *unary(ls__unary op, ls_tensor *a)
         }
     }
     ls__dense_drop(&x);
+    call.follows = op == LS__UNARY_NEG ? LS__ELEMENTWISE(FIRST) : LS__ELEMENTWISE(NOT);
     return ls__call_finish(&call, out);
 }
 
@@ -203,6 +204,7 @@ ls_tensor *ls_scale(ls_tensor *a, double factor)
         ((scale_context *)node->context)->factor = (float)factor;
     }
     ls__dense_drop(&x);
+    call.follows = LS__ELEMENTWISE(FIRST);
     return ls__call_finish(&call, out);
 }
 
@@ -224,6 +226,7 @@ ls_tensor *ls_add_scalar(ls_tensor *a, double value)
     }
     (void)ls__call_record(&call, &add_scalar_op, out, 0);
     ls__dense_drop(&x);
+    call.follows = LS__ELEMENTWISE(NOT);
     return ls__call_finish(&call, out);
 }
 
@@ -273,6 +276,7 @@ static ls_tensor *map(ls_tensor *a, map_context c)
         ls__node_save(node, UNARY_X, &x);
     }
     ls__dense_drop(&x);
+    call.follows = LS__ELEMENTWISE(NOT);
     return ls__call_finish(&call, out);
 }
 
@@ -355,5 +359,6 @@ ls_tensor *ls_dropout(ls_tensor *a, double p)
         *(dropout_context *)node->context = c;
     }
     ls__dense_drop(&x);
+    call.follows = LS__ELEMENTWISE(NOT);
     return ls__call_finish(&call, out);
 }

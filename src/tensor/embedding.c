@@ -166,6 +166,7 @@ ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index)
     }
     ls__dense_drop(&table);
     ls__dense_drop(&picked);
+    call.follows = LS__CONTRACTS(EMBEDS);
     return ls__call_finish(&call, out);
 }
 
@@ -212,5 +213,6 @@ ls_tensor *ls_one_hot(ls_tensor *index, int64_t classes)
         ls__call_staged(&call, out, &stage);
     }
     ls__dense_drop(&at);
+    call.follows = LS__ROWS(0, NOT);
     return ls__call_finish(&call, out);
 }

@@ -145,6 +145,7 @@ typedef struct ls__leaf {
     ls_shape shape;
     void *observer; /* ls__observer */
     int observer_index;
+    uint8_t summed;       /* bit a: a reducer adds its gradient over axis a of the mesh in force */
     bool is_staged;       /* of a stage of a pipeline */
     bool is_table;        /* an embedding's, of whose gradient a pass may reach few rows */
     const char *name;     /* of the parameter; NULL: none. Borrowed from its module */

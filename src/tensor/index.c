@@ -171,6 +171,7 @@ ls_tensor *ls_gather_dim(ls_tensor *a, int dim, ls_tensor *index)
     }
     ls__dense_drop(&from);
     ls__dense_drop(&chosen);
+    call.follows = LS__ROWS(1u << at, FIRST);
     return ls__call_finish(&call, out);
 }
 
@@ -243,6 +244,7 @@ ls_tensor *ls_scatter_add(ls_tensor *a, int dim, ls_tensor *index, ls_tensor *sr
         ls__node_save(node, SAVED_INDEX, &chosen);
     }
     ls__dense_drop(&chosen);
+    call.follows = LS__ROWS(1u << at, NOT);
     return ls__call_finish(&call, out);
 }
 
@@ -325,5 +327,7 @@ ls_tensor *ls_index_select(ls_tensor *a, int dim, ls_tensor *index)
     }
     ls__dense_drop(&from);
     ls__dense_drop(&chosen);
+    call.follows = ls__follows_moves(LS__LINEAR_FIRST);
+    call.follows.to[at] = LS__TO_WHOLE;
     return ls__call_finish(&call, out);
 }

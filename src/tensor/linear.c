@@ -435,6 +435,7 @@ ls_tensor *ls_linear_activation(ls_tensor *x, ls_tensor *weight, ls_tensor *bias
     ls__dense_drop(&o.w);
     ls__dense_drop(&o.b);
     ls__dense_drop(&o.z);
+    call.follows = LS__CONTRACTS(LINEAR);
     return ls__call_finish(&call, out);
 }
 

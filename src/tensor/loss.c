@@ -59,6 +59,7 @@ ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y)
         ls__node_save(node, SAVED_DIFFERENCE, &difference);
     }
     ls__dense_drop(&difference);
+    call.follows = LS__LOSS;
     return ls__call_finish(&call, out);
 }
 
@@ -114,6 +115,7 @@ ls_tensor *ls_bce_with_logits(ls_tensor *logits, ls_tensor *target)
     ls__dense_drop(&x);
     ls__dense_drop(&y);
     ls__dense_drop(&dx);
+    call.follows = LS__LOSS;
     return ls__call_finish(&call, out);
 }
 
@@ -244,6 +246,7 @@ static ls_tensor *class_loss_of(ls__call *call, const class_loss *loss)
     ls__dense_drop(&x);
     ls__dense_drop(&y);
     ls__dense_drop(&dx);
+    call->follows = (ls__follows){.how = LS__FOLLOW_CLASSES};
     return ls__call_finish(call, out);
 }
 

@@ -363,5 +363,6 @@ ls_tensor *ls_lstm(ls_tensor *gates, ls_tensor *weight, ls_tensor *state)
     ls__dense_drop(&m.acts);
     ls__dense_drop(&m.cells);
     ls__dense_drop(&m.rounded);
+    call.follows = LS__SAMPLES(NOT);
     return ls__call_finish(&call, out);
 }

@@ -500,5 +500,6 @@ ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b)
     }
     ls__dense_drop(&x);
     ls__dense_drop(&y);
+    call.follows = LS__CONTRACTS(MATMUL);
     return ls__call_finish(&call, out);
 }

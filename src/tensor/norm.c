@@ -134,6 +134,7 @@ ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, doubl
     ls__dense_drop(&db);
     ls__dense_drop(&mean);
     ls__dense_drop(&rstd);
+    call.follows = LS__ROWS(LS__LAST_DIMS(in->ndim, 1), NOT);
     return ls__call_finish(&call, out);
 }
 
@@ -198,5 +199,6 @@ ls_tensor *ls_rms_norm(ls_tensor *x, ls_tensor *weight, double eps)
     ls__dense_drop(&dx);
     ls__dense_drop(&dw);
     ls__dense_drop(&rstd);
+    call.follows = LS__ROWS(LS__LAST_DIMS(in->ndim, 1), NOT);
     return ls__call_finish(&call, out);
 }

@@ -350,6 +350,9 @@ ls__tensor_node *ls__call_record(ls__call *call, const ls__op *op, ls__record *o
 ls_tensor *ls__call_finish(ls__call *call, ls__record *out)
 {
     LS_ASSERT(call->failed != NULL || out != NULL);
+    if (LS__UNLIKELY(ls__axes_of(call->tensors) != NULL) && call->failed == NULL) {
+        ls__call_place(call, out);
+    }
     if (call->narrow && call->failed == NULL && out->dtype == LS_FLOAT32) {
         ls__record *wide = out;
         out = ls__call_cast(call, wide, LS_BFLOAT16);

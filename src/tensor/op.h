@@ -30,6 +30,7 @@
 
 #include "tensor/graph.h"
 #include "tensor/meter.h"
+#include "tensor/placement.h"
 #include "tensor/shape.h"
 
 #define LS__INPUTS_MAX 4
@@ -49,8 +50,9 @@ typedef struct ls__call {
     unsigned halves;                     /* bit i: input i came as bfloat16 and was widened */
     bool narrow;                         /* the result is to be bfloat16 */
     ls_tensor *failed;
-    uint64_t node;    /* number of its node; 0: none */
-    ls__meter *meter; /* NULL: not measured */
+    ls__follows follows; /* how placements pass from inputs to the result (placement.h) */
+    uint64_t node;       /* number of its node; 0: none */
+    ls__meter *meter;    /* NULL: not measured */
     ls__metered metered;
     uint64_t traced; /* begin of its span in a trace; 0: none */
 } ls__call;

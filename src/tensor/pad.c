@@ -73,6 +73,10 @@ static ls_tensor *enlarged(ls_tensor *a, const int64_t *before, const int64_t *a
         *(pad_context *)node->context = c;
     }
     ls__dense_drop(&x);
+    call.follows = ls__follows_moves(LS__LINEAR_FIRST);
+    for (int d = 0; d < in->ndim; d++) {
+        call.follows.to[d] = out != NULL && out->dim[d] == in->dim[d] ? (int8_t)d : LS__TO_VARYING;
+    }
     return ls__call_finish(&call, out);
 }
 
@@ -188,5 +192,6 @@ ls_tensor *ls_expand(ls_tensor *a, ls_shape shape)
             c->keep[d] = from >= 0 && from < in->ndim && in->dim[from] == shape.dim[d];
         }
     }
+    call.follows = LS__ELEMENTWISE(FIRST);
     return ls__call_finish(&call, out);
 }

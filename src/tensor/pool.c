@@ -147,6 +147,7 @@ ls_tensor *ls_max_pool2d(ls_tensor *x, const ls_pool2d_options *options)
     }
     ls__dense_drop(&from);
     ls__dense_drop(&index);
+    call.follows = LS__SAMPLES(NOT);
     return ls__call_finish(&call, out);
 }
 
@@ -163,6 +164,7 @@ static ls_tensor *average(ls__call *call, const ls__op *op, const ls__pool2d *p)
         *(ls__pool2d *)node->context = *p;
     }
     ls__dense_drop(&from);
+    call->follows = LS__SAMPLES(FIRST);
     return ls__call_finish(call, out);
 }
 

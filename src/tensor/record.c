@@ -244,6 +244,7 @@ ls__record *ls__record_alias(ls__tensors *tensors, const ls__record *of)
     record->numel = of->numel;
     record->ndim = of->ndim;
     record->dtype = of->dtype;
+    record->place = of->place;
     record->storage = ls__storage_ref(of->storage);
     record->node = ls__node_ref(of->node);
     return record;

@@ -52,6 +52,7 @@ static ls_tensor *total(const ls__op *op, ls_tensor *a, bool mean)
         *(total_context *)node->context = (total_context){factor, numel};
     }
     ls__dense_drop(&x);
+    call.follows = mean ? LS__REDUCES(~0u, false, MEAN) : LS__REDUCES(~0u, false, SUM);
     return ls__call_finish(&call, out);
 }
 
@@ -160,6 +161,16 @@ static bool read_dims(ls__call *call, ls_shape dims, uint8_t *keep)
     return valid;
 }
 
+/* Bit d: dimension d is not kept. */
+static unsigned dims_but(const uint8_t *keep, int ndim)
+{
+    unsigned dims = 0;
+    for (int d = 0; d < ndim; d++) {
+        dims |= keep[d] ? 0u : 1u << d;
+    }
+    return dims;
+}
+
 /* The frame of sums and means over dimensions, once `keep` is known; a mean has at least one
  * term. Means multiply each sum by 1/terms in float32. */
 static ls_tensor *over(ls__call *call, const ls__op *op, const uint8_t *keep, bool keepdim,
@@ -183,6 +194,8 @@ static ls_tensor *over(ls__call *call, const ls__op *op, const uint8_t *keep, bo
         memcpy(c->keep, keep, sizeof c->keep);
     }
     ls__dense_drop(&x);
+    const unsigned dims = dims_but(keep, in->ndim);
+    call->follows = mean ? LS__REDUCES(dims, keepdim, MEAN) : LS__REDUCES(dims, keepdim, SUM);
     return ls__call_finish(call, out);
 }
 
@@ -301,6 +314,9 @@ static ls_tensor *var_last(ls_tensor *x, bool unbiased, ls_shape shape)
     }
     ls__dense_drop(&dense);
     ls__dense_drop(&mean);
+    call.follows = ls__follows_moves(LS__LINEAR_NOT);
+    memset(call.follows.to, LS__TO_VARYING, sizeof call.follows.to); /* `shape` is the caller's */
+    call.follows.to[in->ndim - 1] = LS__TO_WHOLE;
     return ls__call_finish(&call, out);
 }
 

@@ -108,5 +108,6 @@ ls_tensor *ls_rotary(ls_tensor *x, int64_t first, double base)
     }
     ls__dense_drop(&from);
     ls__dense_drop(&work);
+    call.follows = LS__ROWS(LS__LAST_DIMS(4, 2), FIRST);
     return ls__call_finish(&call, out);
 }

@@ -71,6 +71,7 @@ static ls_tensor *along_last(const ls__op *op, ls_tensor *a, bool log)
         ls__dense_drop(&y);
     }
     ls__dense_drop(&x);
+    call.follows = LS__ROWS(LS__LAST_DIMS(in->ndim, 1), NOT);
     return ls__call_finish(&call, out);
 }
 

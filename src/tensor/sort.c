@@ -50,6 +50,7 @@ static ls_tensor *places(ls__call *call, int64_t k, int at, bool largest)
                      rows, n, k, largest, call->stream);
     }
     ls__dense_drop(&x);
+    call->follows = LS__ROWS(1u << last, NOT);
     ls_tensor *t = ls__call_finish(call, out);
     return at == last ? t : ls_contiguous(ls_transpose(t, at, last));
 }

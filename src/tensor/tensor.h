@@ -102,6 +102,7 @@ typedef struct ls__record {
     const char *file;        /* where it was made; NULL: unknown */
     int32_t line;
     int16_t status; /* ls_status; negative: poisoned */
+    uint32_t place; /* on each axis of the mesh in force (placement.h); 0: unplaced */
     uint8_t generation, ndim, dtype, flags;
 } ls__record;
 

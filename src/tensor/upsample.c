@@ -145,5 +145,6 @@ ls_tensor *ls_upsample(ls_tensor *x, const ls_upsample_options *options)
         *(upsample_context *)node->context = c;
     }
     ls__dense_drop(&in);
+    call.follows = LS__SAMPLES(FIRST);
     return ls__call_finish(&call, out);
 }

@@ -66,6 +66,7 @@ ls_tensor *ls_reshape(ls_tensor *t, ls_shape shape)
     } else if (out != NULL && in->numel > 0) {
         memcpy(out->stride, stride, sizeof stride);
     }
+    call.follows = LS__RESHAPES;
     return ls__call_finish(&call, out);
 }
 
@@ -80,6 +81,10 @@ static ls_tensor *permuted(ls__call *call, const int *order)
     for (int d = 0; out != NULL && d < in->ndim; d++) {
         out->dim[d] = in->dim[order[d]];
         out->stride[d] = in->stride[order[d]];
+    }
+    call->follows = ls__follows_moves(LS__LINEAR_FIRST);
+    for (int d = 0; d < in->ndim; d++) {
+        call->follows.to[order[d]] = (int8_t)d;
     }
     return ls__call_finish(call, out);
 }
@@ -146,6 +151,8 @@ ls_tensor *ls_slice(ls_tensor *t, int dim, int64_t start, int64_t end)
         out->dim[d] = end - start;
         out->numel = ls__shape_product(out, 0, out->ndim);
     }
+    call.follows = ls__follows_moves(LS__LINEAR_FIRST);
+    call.follows.to[d] = end - start == in->dim[d] ? (int8_t)d : LS__TO_VARYING;
     return ls__call_finish(&call, out);
 }
 
@@ -158,6 +165,7 @@ ls_tensor *ls_detach(ls_tensor *t)
         return call.failed;
     }
     call.grad = false;
+    call.follows = LS__ELEMENTWISE(FIRST);
     return ls__call_finish(&call, ls__call_view(&call, call.in[0]));
 }
 
@@ -183,6 +191,7 @@ static ls_tensor *clone_named(const char *name, ls_tensor *t, bool always)
                        in->dim, ls_dtype_size((ls_dtype)in->dtype), call.stream);
     }
     (void)ls__call_record(&call, &clone_op, out, 0);
+    call.follows = LS__ELEMENTWISE(FIRST);
     return ls__call_finish(&call, out);
 }
 

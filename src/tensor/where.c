@@ -136,5 +136,6 @@ ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b)
         ls__node_save(node, SAVED_CONDITION, &c);
     }
     ls__dense_drop(&c);
+    call.follows = LS__ELEMENTWISE(NOT);
     return ls__call_finish(&call, out);
 }

@@ -1,0 +1,106 @@
+/* Placements: what the copies of a tensor on the ranks of a mesh have to do with each other. An
+ * operation whose inputs do not compose is refused at the call, LS_ERR_PLACEMENT, instead of
+ * training with wrong gradients.
+ *
+ * Per axis of the mesh in force a tensor is one of
+ *
+ *                       values on the ranks of the axis     its gradient
+ *     LS_REPLICATED     equal                               partial: this rank's share of a sum
+ *     LS_INVARIANT      equal                               equal, and complete
+ *     LS_SHARDED(d)     parts of a whole, along dim d       sharded alike
+ *     LS_VARYING        whatever they are                   varying
+ *     LS_PARTIAL        terms, whose sum is the whole       replicated
+ *     LS_UNPLACED       equal; no gradient flows to it
+ *
+ * Parameters are invariant, constants and data unplaced, unless ls_place says otherwise. Operations
+ * propagate placements:
+ *
+ *     - equal placements give the same; replicated with sharded gives sharded; unplaced goes with
+ *       any but partial;
+ *     - invariant goes with invariant only: it is converted first, and that conversion is where the
+ *       sum over the ranks happens in backward;
+ *     - partial passes linear operations, and partial + partial is partial; a bias added to a
+ *       partial sum would be added once for each rank, and is refused;
+ *     - a product or a sum over a dimension that is sharded is partial;
+ *     - what needs a whole dimension (softmax, a norm) refuses one that is sharded.
+ *
+ * Data parallelism is one axis of the same system. ls_ddp_new over the axis dp reads parameters,
+ * which are invariant, as replicated: its reducer sums their gradients, so they go with batches
+ * that vary along dp. Without it they do not, and the first product says so.
+ *
+ * Where gradients are off (LS_NO_GRAD) replicated and invariant are one. Nothing of this costs
+ * anything without a mesh. The placements follow JAX's sharding types and meta-pytorch/spmd_types;
+ * the conversions are those of Megatron-LM (Shoeybi et al. 2019; Korthikanti et al. 2022).
+ */
+#ifndef LOCKSTEP_PLACEMENT_H
+#define LOCKSTEP_PLACEMENT_H
+
+#include <lockstep/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef int ls_placement;
+#define LS_UNPLACED ((ls_placement)0)
+#define LS_REPLICATED ((ls_placement)1)
+#define LS_INVARIANT ((ls_placement)2)
+#define LS_PARTIAL ((ls_placement)3)
+#define LS_VARYING ((ls_placement)4)
+/* Rank i of n has part i of n equal ones along dimension `dim`, which may be negative. */
+#define LS_SHARDED(dim) ((ls_placement)(16 + (dim)))
+
+/* Says how the values of `t` on the ranks of `axis` are related, which nothing checks: of data that
+ * the program has read (a batch is LS_SHARDED(0) or LS_VARYING), of a parameter (LS_SHARDED, of
+ * which this rank has its part; LS_REPLICATED, with a gradient that ls_ddp_new sums over this axis
+ * as well), or of a varying result of an operation that knows more than its type says. Moves
+ * nothing. LS_ERR_NOT_FOUND: no such axis; LS_ERR_STATE: no mesh in force; LS_ERR_PLACEMENT: a
+ * result of operations that is not varying: ls_redistribute. */
+LS_API ls_status ls_place(ls_tensor *t, const char *axis, ls_placement placement);
+/* LS_UNPLACED without such an axis, and where no mesh is in force. */
+LS_API ls_placement ls_placement_of(const ls_tensor *t, const char *axis);
+/* "sharded(1)": in a buffer of this thread, valid until the fourth call after it. */
+LS_API const char *ls_placement_name(ls_placement placement);
+
+/* Converts x along one axis, whose ranks all call it (collective). Backward is the adjoint
+ * conversion of the gradient:
+ *
+ *     from -> to                 forward            backward
+ *     INVARIANT  -> REPLICATED   nothing            all-reduce          Megatron's f
+ *     PARTIAL    -> INVARIANT    all-reduce         nothing             Megatron's g
+ *     PARTIAL    -> REPLICATED   all-reduce         all-reduce
+ *     PARTIAL    -> SHARDED(d)   reduce-scatter     all-gather
+ *     SHARDED(d) -> REPLICATED   all-gather         reduce-scatter
+ *     SHARDED(d) -> INVARIANT    all-gather         slice
+ *     INVARIANT  -> SHARDED(d)   slice              all-gather
+ *     REPLICATED -> SHARDED(d)   slice              zeros around it
+ *     REPLICATED -> PARTIAL      kept on rank 0     kept on rank 0
+ *     REPLICATED -> INVARIANT    nothing            kept on rank 0
+ *     INVARIANT  -> PARTIAL      kept on rank 0     nothing
+ *     SHARDED(i) -> SHARDED(j)   all-to-all         all-to-all          Ulysses (Jacobs et al. 2023)
+ *
+ * An unplaced x may be taken for replicated or invariant. The result is a new tensor of this rank's
+ * shape, row-major; x itself where nothing is to be done, along an axis of one rank. Sums are those
+ * of ls_all_reduce and ls_reduce_scatter: the same bits on all ranks. LS_ERR_PLACEMENT where x is
+ * not `from`, or for a conversion that the table lacks; LS_ERR_INVALID for a dimension that the
+ * size of the axis does not divide. */
+LS_API ls_tensor *ls_redistribute(ls_tensor *x, const char *axis, ls_placement from,
+                                  ls_placement to);
+
+/* What the conversions of this process have sent along an axis since the mesh was made. */
+typedef struct ls_redistribute_stats {
+    size_t size; /* set to sizeof before the call */
+    uint64_t all_reduces, all_gathers, reduce_scatters, all_to_alls;
+    uint64_t bytes; /* sent by this rank: 2(n-1)/n of an all-reduce's, (n-1)/n of the whole's for
+                       the others */
+} ls_redistribute_stats;
+LS_API ls_status ls_redistribute_get_stats(const char *axis, ls_redistribute_stats *out);
+
+#if !defined(LS_NO_SITES)
+#define ls_redistribute(...) LS_AT(ls_redistribute(__VA_ARGS__))
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

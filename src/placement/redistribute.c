@@ -1,0 +1,381 @@
+/* Conversions of placements: one table, read forward for the values and, with the dual placements
+ * in the other order, for the gradient.
+ *
+ *     gradient of a tensor that is   replicated  invariant  partial     sharded(d)
+ *     is                             partial     invariant  replicated  sharded(d)
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include <lockstep/comm.h>
+#include <lockstep/function.h>
+#include <lockstep/ops.h>
+#include <lockstep/placement.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/runtime.h"
+#include "placement/redistribute.h"
+#include "tensor/across.h"
+#include "tensor/op.h"
+#include "tensor/placement.h"
+
+/* ---- the table ---------------------------------------------------------------------------- */
+
+enum { SHARD = 4, KINDS }; /* after replicated, invariant, partial */
+
+static const uint8_t table[KINDS + 1][KINDS + 1] = {
+    [LS__PLACED_INVARIANT] = {[LS__PLACED_REPLICATED] = LS__MOVE_NOTHING,
+                              [LS__PLACED_PARTIAL] = LS__MOVE_FIRST,
+                              [SHARD] = LS__MOVE_SLICE},
+    [LS__PLACED_REPLICATED] = {[LS__PLACED_INVARIANT] = LS__MOVE_NOTHING,
+                               [LS__PLACED_PARTIAL] = LS__MOVE_FIRST,
+                               [SHARD] = LS__MOVE_SLICE},
+    [LS__PLACED_PARTIAL] = {[LS__PLACED_INVARIANT] = LS__MOVE_ALL_REDUCE,
+                            [LS__PLACED_REPLICATED] = LS__MOVE_ALL_REDUCE,
+                            [SHARD] = LS__MOVE_REDUCE_SCATTER},
+    [SHARD] = {[LS__PLACED_INVARIANT] = LS__MOVE_ALL_GATHER,
+               [LS__PLACED_REPLICATED] = LS__MOVE_ALL_GATHER,
+               [LS__PLACED_PARTIAL] = LS__MOVE_PAD,
+               [SHARD] = LS__MOVE_ALL_TO_ALL},
+};
+
+static int kind_of(int place)
+{
+    return place >= LS__PLACED_SHARDED ? SHARD : place;
+}
+
+ls__move ls__move_of(int from, int to)
+{
+    const bool known = from != LS__PLACED_UNPLACED && from != LS__PLACED_VARYING &&
+                       to != LS__PLACED_UNPLACED && to != LS__PLACED_VARYING && from != to;
+    return known ? (ls__move)table[kind_of(from)][kind_of(to)] : LS__MOVE_NONE;
+}
+
+int ls__place_dual(int place)
+{
+    return place == LS__PLACED_REPLICATED ? LS__PLACED_PARTIAL
+           : place == LS__PLACED_PARTIAL  ? LS__PLACED_REPLICATED
+                                          : place;
+}
+
+int64_t ls__move_bytes(ls__move move, int ranks, int64_t whole)
+{
+    switch (move) {
+    case LS__MOVE_ALL_REDUCE:
+        return 2 * whole * (ranks - 1) / ranks;
+    case LS__MOVE_ALL_GATHER:
+    case LS__MOVE_REDUCE_SCATTER:
+        return whole * (ranks - 1) / ranks;
+    case LS__MOVE_ALL_TO_ALL:
+        return whole / ranks * (ranks - 1) / ranks;
+    default:
+        return 0;
+    }
+}
+
+/* ---- the moves ---------------------------------------------------------------------------- */
+
+typedef struct conversion {
+    ls__axis_in_force *axis;
+    int from, to;
+} conversion;
+
+static int dim_of(int place)
+{
+    return place - LS__PLACED_SHARDED;
+}
+
+static ls_group *group_of(const conversion *c)
+{
+    return c->axis->group;
+}
+
+/* `whole`: in elements. */
+static void count(const conversion *c, ls__move move, int64_t whole, ls_dtype dtype)
+{
+    const int64_t bytes = whole * (int64_t)ls_dtype_size(dtype);
+    c->axis->sent[move - LS__MOVE_ALL_REDUCE]++;
+    c->axis->sent[LS__SENT_BYTES] += (uint64_t)ls__move_bytes(move, c->axis->size, bytes);
+}
+
+/* Elements before, in and after dimension d: [outer, size, inner]. */
+static ls_shape around(ls_shape shape, int d, int64_t parts)
+{
+    ls_shape out = LS_SHAPE(1, parts, shape.dim[d] / parts);
+    for (int i = 0; i < d; i++) {
+        out.dim[0] *= shape.dim[i];
+    }
+    for (int i = d + 1; i < shape.ndim; i++) {
+        out.dim[2] *= shape.dim[i];
+    }
+    return out;
+}
+
+/* The parts of dimension d, one after the other: a new first dimension of n. */
+static ls_tensor *parts_first(ls_tensor *x, int d, int n)
+{
+    return ls_contiguous(ls_transpose(ls_reshape(x, around(ls_shape_of(x), d, n)), 0, 1));
+}
+
+/* The opposite: [n, ...] of parts of `shape` along d. */
+static ls_tensor *parts_joined(ls_tensor *x, ls_shape shape, int d, int n)
+{
+    const ls_shape one = around(shape, d, 1);
+    ls_tensor *seen = ls_reshape(x, LS_SHAPE(n, one.dim[0], one.dim[2]));
+    shape.dim[d] *= n;
+    return ls_reshape(ls_contiguous(ls_transpose(seen, 0, 1)), shape);
+}
+
+/* The elements of a tensor in memory of the program, or those of a new one; NULL after a failure. */
+static void *here(ls_tensor **x)
+{
+    *x = ls__tensor_to_here(ls_contiguous(*x));
+    return ls_tensor_status(*x) == LS_OK ? ls_data(*x) : NULL;
+}
+
+/* A collective from x to a new tensor of `shape`. */
+static ls_tensor *exchange(const conversion *c, ls__move move, ls_tensor *x, ls_shape shape)
+{
+    char tag[96];
+    const ls_dtype dtype = ls_dtype_of(x);
+    ls_tensor *out = ls__tensor_here(shape, dtype);
+    const void *from = here(&x);
+    void *to = ls_tensor_status(out) == LS_OK ? ls_data(out) : NULL;
+    const int64_t n = c->axis->size;
+    if (from == NULL || to == NULL) {
+        return from == NULL ? x : out;
+    }
+    (void)snprintf(tag, sizeof tag, "redistribute %s to %s",
+                   ls_placement_name(ls__placement_public(c->from)),
+                   ls_placement_name(ls__placement_public(c->to)));
+    const ls_collective_options o = *LS_OPTIONS(ls_collective_options, .tag = tag);
+    ls_group *g = group_of(c);
+    ls_status status = LS_OK;
+    if (move == LS__MOVE_ALL_REDUCE) {
+        status = ls_all_reduce(g, from, to, ls_numel(x), dtype, LS_SUM, &o, NULL);
+        count(c, move, ls_numel(x), dtype);
+    } else if (move == LS__MOVE_REDUCE_SCATTER) {
+        status = ls_reduce_scatter(g, from, to, ls_numel(out), dtype, LS_SUM, &o, NULL);
+        count(c, move, ls_numel(x), dtype);
+    } else if (move == LS__MOVE_ALL_GATHER) {
+        status = ls_all_gather(g, from, to, ls_numel(x), dtype, &o, NULL);
+        count(c, move, ls_numel(out), dtype);
+    } else {
+        status = ls_all_to_all(g, from, to, ls_numel(x) / n, dtype, &o, NULL);
+        count(c, move, ls_numel(x) * n, dtype);
+    }
+    return status < 0 ? NULL : ls__tensor_to_made(out);
+}
+
+static ls_tensor *all_reduce(const conversion *c, ls_tensor *x)
+{
+    return exchange(c, LS__MOVE_ALL_REDUCE, x, ls_shape_of(x));
+}
+
+static ls_tensor *reduce_scatter(const conversion *c, ls_tensor *x, int d)
+{
+    const int n = c->axis->size;
+    ls_shape part = ls_shape_of(x);
+    part.dim[d] /= n;
+    return exchange(c, LS__MOVE_REDUCE_SCATTER, d == 0 ? x : parts_first(x, d, n), part);
+}
+
+static ls_tensor *all_gather(const conversion *c, ls_tensor *x, int d)
+{
+    const int n = c->axis->size;
+    const ls_shape part = ls_shape_of(x);
+    ls_shape whole = part;
+    whole.dim[0] *= n;
+    ls_tensor *all = exchange(c, LS__MOVE_ALL_GATHER, x, whole);
+    return all == NULL || d == 0 ? all : parts_joined(all, part, d, n);
+}
+
+/* From parts along i to parts along j. */
+static ls_tensor *all_to_all(const conversion *c, ls_tensor *x, int i, int j)
+{
+    const int n = c->axis->size;
+    ls_shape part = ls_shape_of(x);
+    ls_tensor *sent = parts_first(x, j, n);
+    part.dim[j] /= n;
+    ls_tensor *all = exchange(c, LS__MOVE_ALL_TO_ALL, sent, ls_shape_of(sent));
+    return all == NULL ? NULL : parts_joined(all, part, i, n);
+}
+
+static ls_tensor *slice(const conversion *c, ls_tensor *x, int d)
+{
+    const int64_t length = ls_size(x, d) / c->axis->size, first = length * c->axis->coordinate;
+    return ls_contiguous(ls_slice(x, d, first, first + length));
+}
+
+/* Zeros where the other ranks have their parts. */
+static ls_tensor *padded(const conversion *c, ls_tensor *x, int d)
+{
+    ls_shape before = ls_shape_of(x), after = before;
+    before.dim[d] *= c->axis->coordinate;
+    after.dim[d] *= c->axis->size - 1 - c->axis->coordinate;
+    const ls_dtype dtype = ls_dtype_of(x);
+    return ls_concat((ls_tensor *[]){ls_zeros(before, dtype), x, ls_zeros(after, dtype)}, 3, d);
+}
+
+static ls_tensor *convert(const conversion *c, ls_tensor *x)
+{
+    switch (ls__move_of(c->from, c->to)) {
+    case LS__MOVE_ALL_REDUCE:
+        return all_reduce(c, x);
+    case LS__MOVE_ALL_GATHER:
+        return all_gather(c, x, dim_of(c->from));
+    case LS__MOVE_REDUCE_SCATTER:
+        return reduce_scatter(c, x, dim_of(c->to));
+    case LS__MOVE_ALL_TO_ALL:
+        return all_to_all(c, x, dim_of(c->from), dim_of(c->to));
+    case LS__MOVE_SLICE:
+        return slice(c, x, dim_of(c->to));
+    case LS__MOVE_PAD:
+        return padded(c, x, dim_of(c->from));
+    case LS__MOVE_FIRST:
+        return c->axis->coordinate == 0 ? ls_detach(x) : ls_zeros(ls_shape_of(x), ls_dtype_of(x));
+    case LS__MOVE_NOTHING:
+    case LS__MOVE_NONE:
+        break;
+    }
+    return ls_detach(x);
+}
+
+static ls_status result(ls_tensor *t, ls_tensor **out)
+{
+    if (t == NULL) {
+        return ls__self.status;
+    }
+    *out = t;
+    return ls_tensor_status(t);
+}
+
+static ls_status forward(ls_function_call *call, ls_tensor *const *in, int n, ls_tensor **out,
+                         int m, void *arg)
+{
+    (void)n, (void)m;
+    LS_TRY(ls_function_save_data(call, arg, sizeof(conversion)));
+    return result(convert(arg, in[0]), &out[0]);
+}
+
+static ls_status backward(ls_function_call *call, ls_tensor *const *dout, int m, ls_tensor **din,
+                          int n)
+{
+    (void)n, (void)m;
+    const conversion *c = ls_function_data(call);
+    const conversion adjoint = {
+        .axis = c->axis, .from = ls__place_dual(c->to), .to = ls__place_dual(c->from)};
+    return result(convert(&adjoint, dout[0]), &din[0]);
+}
+
+/* Of weight 0 as well, where a rank of the axis has no gradient to give. */
+static const ls_function redistribute =
+    LS_FUNCTION(.name = "redistribute", .forward = forward, .backward = backward,
+                .collective = true, .placing = LS_PLACING_BY_CALLER);
+
+/* ---- the call ----------------------------------------------------------------------------- */
+
+/* Whether x is what the caller takes it for. Where no gradient flows, replicated and invariant are
+ * one, and what is unplaced is either. */
+static bool is_from(const ls__record *x, int axis, int from)
+{
+    const int place = ls__place_of(x, axis);
+    const bool equal = from == LS__PLACED_REPLICATED || from == LS__PLACED_INVARIANT;
+    const bool loose = place == LS__PLACED_UNPLACED || ls__self.no_grad;
+    return place == from || (equal && loose && place <= LS__PLACED_INVARIANT);
+}
+
+static ls_status check_divides(const ls__record *x, const conversion *c)
+{
+    const int place = c->to;
+    if (place < LS__PLACED_SHARDED || x->dim[dim_of(place)] % c->axis->size == 0) {
+        return LS_OK;
+    }
+    return ls__fail(LS_ERR_INVALID,
+                    "redistribute: dimension %d of %s for %d ranks of axis %s; give a size that "
+                    "%d divides",
+                    dim_of(place), ls__record_print(x).text, c->axis->size, c->axis->name,
+                    c->axis->size);
+}
+
+static ls_status check(const ls__record *x, int axis, const conversion *c)
+{
+    char subject[160];
+    if (!is_from(x, axis, c->from)) {
+        return ls__fail(LS_ERR_PLACEMENT,
+                        "redistribute: on axis %s %s is %s, and the call takes it for %s",
+                        c->axis->name, ls__place_subject(x, 1, subject, sizeof subject),
+                        ls_placement_name(ls__placement_public(ls__place_of(x, axis))),
+                        ls_placement_name(ls__placement_public(c->from)));
+    }
+    if (ls__move_of(c->from, c->to) == LS__MOVE_NONE) {
+        return ls__fail(LS_ERR_PLACEMENT,
+                        "redistribute: there is no conversion from %s to %s; placement.h lists "
+                        "them",
+                        ls_placement_name(ls__placement_public(c->from)),
+                        ls_placement_name(ls__placement_public(c->to)));
+    }
+    return check_divides(x, c);
+}
+
+static ls_status read_placement(ls_placement given, const ls__record *x, int *out)
+{
+    *out = ls__place_from_public(given, x->ndim);
+    return *out >= 0 ? LS_OK
+                     : ls__fail(LS_ERR_INVALID,
+                                "redistribute: %s of %s; give one of ls_placement, and a "
+                                "dimension that the tensor has",
+                                ls_placement_name(given), ls__record_print(x).text);
+}
+
+/* Marks what came of x. A result without a gradient that is equal on all ranks is a constant. */
+static void mark(ls_tensor *y, uint32_t word, int axis, int to)
+{
+    ls__record *record = ls__record_sound(ls__tensors_get("redistribute"), y, "redistribute");
+    if (record == NULL) {
+        return;
+    }
+    const bool constant = record->node == NULL && ls__self.record == NULL &&
+                          (to == LS__PLACED_REPLICATED || to == LS__PLACED_INVARIANT);
+    record->place = ls__place_with(word, axis, constant ? LS__PLACED_UNPLACED : to);
+}
+
+ls_tensor *(ls_redistribute)(ls_tensor *x, const char *axis, ls_placement from, ls_placement to)
+{
+    ls__axes_in_force *axes;
+    const int a = ls__axis_find(axis, "redistribute", &axes);
+    const ls__record *in =
+        a >= 0 ? ls__record_sound(ls__tensors_get("redistribute"), x, "redistribute") : NULL;
+    conversion c = {.axis = a >= 0 ? &axes->axis[a] : NULL};
+    if (in == NULL || read_placement(from, in, &c.from) < 0 || read_placement(to, in, &c.to) < 0) {
+        return ls__call_refused();
+    }
+    if (c.axis->size == 1) {
+        return x;
+    }
+    if (check(in, a, &c) < 0) {
+        return ls__call_refused();
+    }
+    const uint32_t word = ls__place_word(axes, in);
+    ls_tensor *y = ls_function_apply(&redistribute, x, &c);
+    mark(y, word, a, c.to);
+    return y;
+}
+
+ls_status ls_redistribute_get_stats(const char *axis, ls_redistribute_stats *out)
+{
+    ls__axes_in_force *axes;
+    const int a = ls__axis_find(axis, "redistribute_get_stats", &axes);
+    if (a < 0) {
+        return ls__self.status;
+    }
+    const uint64_t *sent = axes->axis[a].sent;
+    const ls_redistribute_stats all = {.all_reduces = sent[0],
+                                       .all_gathers = sent[1],
+                                       .reduce_scatters = sent[2],
+                                       .all_to_alls = sent[3],
+                                       .bytes = sent[LS__SENT_BYTES]};
+    return ls__struct_fill(out, &all, sizeof all, "ls_redistribute_stats",
+                           "ls_redistribute_get_stats");
+}

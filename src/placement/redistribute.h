@@ -1,0 +1,30 @@
+/* The table of conversions of placements: what each moves, and how many bytes. */
+#ifndef LS_PLACEMENT_REDISTRIBUTE_H
+#define LS_PLACEMENT_REDISTRIBUTE_H
+
+#include <stdint.h>
+
+/* What a conversion does with the elements. */
+typedef enum ls__move {
+    LS__MOVE_NONE, /* there is no such conversion */
+    LS__MOVE_NOTHING,
+    LS__MOVE_FIRST, /* rank 0 of the axis keeps them, the others have zeros */
+    LS__MOVE_SLICE,
+    LS__MOVE_PAD, /* zeros where the other ranks have their parts */
+    LS__MOVE_ALL_REDUCE,
+    LS__MOVE_ALL_GATHER,
+    LS__MOVE_REDUCE_SCATTER,
+    LS__MOVE_ALL_TO_ALL,
+} ls__move;
+
+#define LS__SENT_BYTES 4 /* in ls__axis_in_force.sent; before it calls, from ALL_REDUCE on */
+
+/* From one placement of tensor/placement.h to another. */
+ls__move ls__move_of(int from, int to);
+/* Of the gradient of a tensor with this one. */
+int ls__place_dual(int place);
+/* What each of `ranks` sends, of a tensor that has `whole` bytes on all ranks together, or on each
+ * of them for what is not sharded. */
+int64_t ls__move_bytes(ls__move move, int ranks, int64_t whole);
+
+#endif
