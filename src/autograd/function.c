@@ -190,6 +190,27 @@ static uint32_t varying(const ls_function_call *call, ls__record *const *inputs)
     return word;
 }
 
+/* What varies has a gradient of its own on every rank, and what is invariant must not. */
+static ls_status check_no_invariant(const ls_function_call *call, ls__record *const *inputs)
+{
+    const ls__axes_in_force *axes = ls__axes_of(call->tensors);
+    char subject[160];
+    for (int i = 0; i < call->input_count; i++) {
+        for (int a = 0; call->input[i].wants && a < axes->count; a++) {
+            if (axes->axis[a].size > 1 && ls__place_of(inputs[i], a) == LS__PLACED_INVARIANT) {
+                return ls__fail(
+                    LS_ERR_PLACEMENT,
+                    "%s: on axis %s %s is invariant, and nothing says what the operation makes of "
+                    "it; set ls_function.placing, or convert it before: ls_redistribute from "
+                    "LS_INVARIANT to LS_REPLICATED",
+                    call->function->name, axes->axis[a].name,
+                    ls__place_subject(inputs[i], i + 1, subject, sizeof subject));
+            }
+        }
+    }
+    return LS_OK;
+}
+
 /* The rule of operations in general, for the inputs that one can have. */
 static ls_status place_by_rule(const ls_function_call *call, ls__record *const *inputs,
                                ls__record *y, bool pointwise)
@@ -215,6 +236,9 @@ static ls_status place_results(const ls_function_call *call, ls__record *const *
 {
     const ls_placing placing = placing_of(call->function);
     const uint32_t word = varying(call, inputs);
+    if (placing == LS_PLACING_VARYING) {
+        LS_TRY(check_no_invariant(call, inputs));
+    }
     for (int i = 0; i < call->output_count; i++) {
         if (word != 0 && placing != LS_PLACING_BY_CALLER) {
             LS_TRY(place_by_rule(call, inputs, y[i], placing == LS_PLACING_POINTWISE));

@@ -173,6 +173,26 @@ ls__observer *ls__param_observer(const ls_tensor *param)
     return leaf != NULL ? leaf->observer : NULL;
 }
 
+ls_status ls__param_set_summed(ls_tensor *param, unsigned axes)
+{
+    ls__tensors *tensors;
+    ls__leaf *leaf = leaf_at(param, "param_set_summed", &tensors);
+    if (leaf == NULL) {
+        return ls__self.status;
+    }
+    leaf->summed = (uint8_t)axes;
+    return LS_OK;
+}
+
+uint32_t ls__param_placed(const ls_tensor *param)
+{
+    const ls__tensors *tensors = ls__tensors_get("param_placed");
+    const ls__record *record =
+        tensors != NULL ? ls__record_sound((ls__tensors *)(uintptr_t)tensors, param, "param_placed")
+                        : NULL;
+    return record != NULL ? record->place : 0;
+}
+
 ls_status ls__param_set_name(ls_tensor *param, const char *name)
 {
     ls__tensors *tensors;

@@ -18,6 +18,9 @@ bool ls__param_is_staged(const ls_tensor *param);
 
 /* The name reports use for `param`, "layers.0.fc1.weight". Borrowed: it must outlive the parameter,
  * or be set anew (NULL: none). */
+/* Bit a: a reducer adds its gradient over axis a of the mesh in force. */
+ls_status ls__param_set_summed(ls_tensor *param, unsigned axes);
+uint32_t ls__param_placed(const ls_tensor *param); /* its word (tensor/placement.h) */
 ls_status ls__param_set_name(ls_tensor *param, const char *name);
 
 /* The observer `param` belongs to, or NULL. Optimizers ask its `usable` before they step. */

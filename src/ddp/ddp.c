@@ -85,6 +85,7 @@ static ls_status ddp_forward(ls_module *self, ls_tensor *const *inputs, int inpu
 {
     ls__ddp *d = (ls__ddp *)self;
     const bool counts = !ls__self.no_grad && ls__self.replay == NULL; /* a replay is of backward */
+    ls__ddp_axes_mark(d, inputs, input_count);
     if (counts) {
         LS_TRY(adopt_thawed(d));
     }
@@ -359,6 +360,12 @@ static ls_status make_reducer(ls__ddp *d, const ls_ddp_options *options)
         if (options->place != NULL) {
             options->place(options->place_arg, d->params[i].name, d->params[i].value, &place);
         }
+        const ls_status placed = ls__ddp_axes_place(d, &d->params[i], &place);
+        if (placed < 0) {
+            env->release(env, entries, bytes);
+            return placed;
+        }
+        d->sums[i] = place.reduce_group != NULL ? place.reduce_group : d->group;
         entries[i] = (ls_reducer_param){.name = d->params[i].name,
                                         .shape = shapes[i].text,
                                         .count = ls_numel(d->params[i].value),
@@ -393,13 +400,14 @@ static ls_status list_params(ls__ddp *d)
     }
     int all = ls_module_param_count(d->inner);
     size_t n = (size_t)all + 1;
-    d->tables_bytes = n * (2 * sizeof *d->params + sizeof *d->hashes);
+    d->tables_bytes = n * (2 * sizeof *d->params + sizeof *d->hashes + sizeof(ls_group *));
     d->params = env->allocate(env, d->tables_bytes);
     if (d->params == NULL) {
         return ls__fail(LS_ERR_MEMORY, "no memory for %d parameters", all);
     }
     d->frozen = d->params + n;
     d->hashes = (uint64_t *)(void *)(d->frozen + n);
+    d->sums = (ls_group **)(void *)(d->hashes + n);
     (void)ls_module_params(d->inner, d->params, all);
     for (int i = 0; i < all; i++) {
         if (!ls_requires_grad(d->params[i].value)) {
@@ -440,7 +448,9 @@ static ls_status observe(ls__ddp *d)
     d->observing = true;
     for (int i = 0; i < d->param_count; i++) {
         LS_TRY(adopt(d, i));
+        LS_TRY(ls__ddp_axes_note(d, &d->params[i], d->sums[i]));
     }
+    ls__ddp_axes_count(d, true);
     return LS_OK;
 }
 
@@ -454,6 +464,7 @@ static ls_status set_up(ls__ddp *d, const ls_ddp_options *options)
         return built;
     }
     LS_TRY(list_params(d));
+    LS_TRY(ls__ddp_axes_init(d, options));
     LS_TRY(make_reducer(d, options));
     const ls_status sent = ls__replicas_broadcast(d->inner, d->reducer, d->params, d->param_count);
     if (sent < 0) { /* the peers wait in the broadcast */
@@ -494,13 +505,16 @@ static void tear_down(ls__ddp *d)
         (void)ls__param_bind_grad(d->params[i].value, NULL, NULL);
         (void)ls__param_observe(d->params[i].value, NULL, -1);
         (void)ls__param_set_name(d->params[i].value, NULL);
+        (void)ls__param_set_summed(d->params[i].value, 0);
     }
+    ls__ddp_axes_count(d, false);
     if (d->observing) {
         ls__observer_remove(&d->observer);
         d->observing = false;
     }
     ls__buffers_fini(&d->buffers);
     (void)ls_reducer_free(d->reducer);
+    (void)ls__ddp_axes_fini(d);
     d->reducer = NULL;
     if (d->params != NULL) {
         d->env->release(d->env, d->params, d->tables_bytes);

@@ -7,6 +7,7 @@
 
 #include "autograd/observers.h"
 #include "base/runtime.h"
+#include "ddp/axes.h"
 #include "ddp/buffers.h"
 #include "ddp/stats.h"
 #include "ddp/values.h"
@@ -21,6 +22,7 @@ typedef struct ls__ddp {
     const ls__env *env;
     ls__runtime_guest guest; /* tells that the runtime has ended */
     ls_group *group;         /* borrowed: the user's */
+    ls__ddp_axes axes;
     ls_reducer *reducer;
     ls__observer observer;
     bool observing;
@@ -45,6 +47,7 @@ typedef struct ls__ddp {
     uint64_t backward_begun_ns;
     int check_every;  /* synchronised backwards; 0: never */
     uint64_t *hashes; /* [param_count] */
+    ls_group **sums;  /* [param_count] over which each gradient is added */
     enum { GRADS_USABLE, GRADS_LOCAL, GRADS_FAILED } grads;
 } ls__ddp;
 

@@ -10,6 +10,7 @@
 #include "comm/diagnose/fail.h"
 #include "comm/group/make.h"
 #include "dist/axes.h"
+#include "dist/mesh.h"
 
 struct ls_mesh {
     ls_group *group; /* the user's */
@@ -272,6 +273,30 @@ bool ls_mesh_crosses_hosts(const ls_mesh *mesh, const char *axis)
 {
     const int a = find(mesh, axis, axis != NULL ? strlen(axis) : 0, "ls_mesh_crosses_hosts");
     return a >= 0 && (mesh->crossing >> a & 1) != 0;
+}
+
+/* The group of the caller's whole mesh, seen from its own rank: each of its ranks must differ in the
+ * axes found only. */
+int ls__mesh_axes_of(const ls_mesh *mesh, const ls_group *group)
+{
+    const ls__axes *axes = &mesh->axes;
+    const int own = mesh->group->rank;
+    int mask = 0, ranks = 1, inside = 0;
+    for (int a = 0; a < axes->count; a++) {
+        const int size = axes->axis[a].size, at = ls__axes_coordinate(axes, a, own);
+        const int other = own + ((at + 1) % size - at) * axes->axis[a].stride;
+        if (size > 1 && ls__member_of(group, mesh->group->member[other].world_rank) >= 0) {
+            mask |= 1 << a;
+            ranks *= size;
+        }
+    }
+    const int count =
+        ls__axes_ranks(axes, (uint32_t)mask, own, ((ls_mesh *)(uintptr_t)mesh)->ranks);
+    for (int i = 0; i < count; i++) {
+        const int world = mesh->group->member[mesh->ranks[i]].world_rank;
+        inside += ls__member_of(group, world) >= 0;
+    }
+    return inside == ranks && group->size == ranks ? mask : -1;
 }
 
 ls_status(ls_mesh_group_new)(const ls_mesh *mesh, const char *axes, ls_group **out)

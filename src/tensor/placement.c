@@ -316,12 +316,6 @@ static int of_partial(const crossing *c)
                       "a partial sum goes with what is replicated only; convert one of them: "
                       "ls_redistribute");
     }
-    if (linear == LS__LINEAR_EACH && c->call->follows.how == LS__FOLLOW_LINEAR &&
-        c->call->in[2] != NULL) {
-        return refuse(c, i, 2,
-                      "the bias would count once for each rank; add it after ls_redistribute from "
-                      "LS_PARTIAL");
-    }
     return LS__PLACED_PARTIAL;
 }
 
@@ -360,11 +354,6 @@ static int of_contraction(const crossing *c, int i)
                           "other does not; shard both along it, or neither");
         }
     }
-    if (c->call->count > 2 && c->call->in[2] != NULL) {
-        return refuse(c, i, 2,
-                      "the product is a partial sum, and the bias would count once for each rank; "
-                      "add it after ls_redistribute from LS_PARTIAL");
-    }
     return LS__PLACED_PARTIAL;
 }
 
@@ -400,6 +389,18 @@ static int of_sharded(const crossing *c)
     return result < 0 || c->first[LS__PLACED_VARYING] >= 0 ? LS__PLACED_VARYING : result;
 }
 
+/* Whether the product of inputs 0 and 1 is a partial sum to which input 2 would be added. */
+static bool biased(const crossing *c)
+{
+    const ls__call *call = c->call;
+    if (call->follows.how != LS__FOLLOW_LINEAR || call->in[2] == NULL) {
+        return false;
+    }
+    const int d = c->place[0] - LS__PLACED_SHARDED;
+    return c->place[0] == LS__PLACED_PARTIAL || c->place[1] == LS__PLACED_PARTIAL ||
+           (d >= 0 && through(call, 0, d, c->out) == LS__TO_SUM);
+}
+
 /* A parameter that was placed as replicated, without a reducer that makes it so; -1: none. */
 static int unsummed(const crossing *c)
 {
@@ -421,6 +422,11 @@ static int of_axis(ls__call *call, const ls__record *out, const ls__axis_in_forc
     if (lonely >= 0) {
         return refuse(&c, lonely, -1,
                       "no reducer adds its gradient over this axis; wrap the module by ls_ddp_new");
+    }
+    if (biased(&c)) {
+        return refuse(&c, 0, 2,
+                      "the product is a partial sum, and the bias would count once for each rank; "
+                      "add it after ls_redistribute from LS_PARTIAL");
     }
     if (c.first[LS__PLACED_PARTIAL] >= 0) {
         return of_partial(&c);

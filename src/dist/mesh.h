@@ -1,0 +1,11 @@
+/* What other folders need of a mesh. */
+#ifndef LS_DIST_MESH_H
+#define LS_DIST_MESH_H
+
+#include <lockstep/mesh.h>
+
+/* Bit a: the group has this rank's neighbours along axis a, of more than one rank. -1: its ranks
+ * are not all those along some axes. Local. */
+int ls__mesh_axes_of(const ls_mesh *mesh, const ls_group *group);
+
+#endif
