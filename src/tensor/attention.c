@@ -340,7 +340,8 @@ static ls_tensor *attend(ls__call *call, request *asked)
     ls__dense_drop(&lse);
     ls__dense_drop(&work);
     ls__dense_drop(&asked->mask);
-    call->follows = LS__CONTRACTS(ATTENDS);
+    call->follows = (ls__follows){.how = LS__FOLLOW_ATTENDS,
+                                  .over = asked->causal ? LS__TO_WHOLE : LS__TO_VARYING};
     return ls_transpose(ls__call_finish(call, out), 1, 2);
 }
 

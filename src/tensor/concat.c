@@ -114,6 +114,7 @@ static void place(ls__call *one, ls__record *out, int dim, bool first)
 {
     one->in[EDGE_BEFORE] = first ? NULL : out;
     one->count = INPUTS_PER_NODE + 1;
+    one->grad = one->grad || out->node != NULL; /* of an earlier link */
     one->follows = ls__follows_moves(LS__LINEAR_ALL);
     one->follows.to[dim] = LS__TO_VARYING;
     ls__call_place(one, out);

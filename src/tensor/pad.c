@@ -73,7 +73,7 @@ static ls_tensor *enlarged(ls_tensor *a, const int64_t *before, const int64_t *a
         *(pad_context *)node->context = c;
     }
     ls__dense_drop(&x);
-    call.follows = ls__follows_moves(LS__LINEAR_FIRST);
+    call.follows = ls__follows_moves(value == 0.0 ? LS__LINEAR_FIRST : LS__LINEAR_NOT);
     for (int d = 0; d < in->ndim; d++) {
         call.follows.to[d] = out != NULL && out->dim[d] == in->dim[d] ? (int8_t)d : LS__TO_VARYING;
     }

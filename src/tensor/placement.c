@@ -171,8 +171,12 @@ static int through_index(const ls__record *in, const ls__record *out, int i, int
     return d == 0 ? LS__TO_WHOLE : out->ndim - in->ndim + d;
 }
 
-static int through_attention(int i, int d)
+/* Queries know their positions by their distance from the end. */
+static int through_attention(const ls__follows *f, int i, int d)
 {
+    if (d == 2 && i == 0 && f->over == LS__TO_WHOLE) {
+        return LS__TO_WHOLE;
+    }
     return d < 2 ? 2 * d : i == 0 && d == 2 ? 1 : i == 2 && d == 3 ? 3 : LS__TO_WHOLE;
 }
 
@@ -206,7 +210,7 @@ static int through(const ls__call *call, int i, int d, const ls__record *out)
     case LS__FOLLOW_EMBEDS:
         return through_index(in, out, i, d);
     case LS__FOLLOW_ATTENDS:
-        return through_attention(i, d);
+        return through_attention(f, i, d);
     case LS__FOLLOW_CLASSES:
         return i == 0 && d == in->ndim - 1 ? LS__TO_WHOLE : LS__TO_MEAN;
     case LS__FOLLOW_SAMPLES:
@@ -357,6 +361,28 @@ static int of_contraction(const crossing *c, int i)
     return LS__PLACED_PARTIAL;
 }
 
+/* Whether broadcasting repeats a sharded dimension, whose part is of size 1. */
+static bool repeated(const crossing *c, int i, int d, int to)
+{
+    const int how = c->call->follows.how;
+    const bool aligns =
+        how == LS__FOLLOW_ELEMENTWISE || how == LS__FOLLOW_ROWS || how == LS__FOLLOW_MATMUL;
+    return aligns && c->call->in[i]->dim[d] == 1 && c->out->dim[to] != 1;
+}
+
+/* Samples and heads of queries, keys and values belong together: an operand that is whole, or
+ * divided otherwise, would be read as grouped-query attention. -1: all agree. */
+static int other_heads(const crossing *c, int i)
+{
+    const int how = c->call->follows.how, d = c->place[i] - LS__PLACED_SHARDED;
+    for (int j = 0; how == LS__FOLLOW_ATTENDS && d < 2 && j < 3; j++) {
+        if (c->place[j] != c->place[i] && c->place[j] != LS__PLACED_VARYING) {
+            return j;
+        }
+    }
+    return -1;
+}
+
 /* No input is partial or invariant, and some is sharded or varying. */
 static int of_sharded(const crossing *c)
 {
@@ -376,6 +402,17 @@ static int of_sharded(const crossing *c)
                           "ls_redistribute to LS_REPLICATED, or use the operation's parallel "
                           "form");
         }
+        const int whole = other_heads(c, i);
+        if (whole >= 0) {
+            return refuse(c, i, whole,
+                          "queries, keys and values must be divided alike; ls_redistribute one of "
+                          "them");
+        }
+        if (to >= 0 && repeated(c, i, d, to)) {
+            return refuse(c, i, -1,
+                          "its part, of size 1, would be repeated as if it were whole; gather it "
+                          "before: ls_redistribute to LS_REPLICATED");
+        }
         const int place = to < 0 ? LS__PLACED_VARYING : LS__PLACED_SHARDED + to;
         if (by >= 0 && place != result && result != LS__PLACED_VARYING &&
             place != LS__PLACED_VARYING) {
@@ -389,15 +426,17 @@ static int of_sharded(const crossing *c)
     return result < 0 || c->first[LS__PLACED_VARYING] >= 0 ? LS__PLACED_VARYING : result;
 }
 
-/* Whether the product of inputs 0 and 1 is a partial sum to which input 2 would be added. */
+/* Whether of the product of inputs 0 and 1 and of input 2, which is added to it, one is a partial
+ * sum. */
 static bool biased(const crossing *c)
 {
     const ls__call *call = c->call;
-    if (call->follows.how != LS__FOLLOW_LINEAR || call->in[2] == NULL) {
+    if (call->follows.linear != LS__LINEAR_EACH || call->count < 3 || call->in[2] == NULL) {
         return false;
     }
     const int d = c->place[0] - LS__PLACED_SHARDED;
     return c->place[0] == LS__PLACED_PARTIAL || c->place[1] == LS__PLACED_PARTIAL ||
+           c->place[2] == LS__PLACED_PARTIAL ||
            (d >= 0 && through(call, 0, d, c->out) == LS__TO_SUM);
 }
 
@@ -425,8 +464,8 @@ static int of_axis(ls__call *call, const ls__record *out, const ls__axis_in_forc
     }
     if (biased(&c)) {
         return refuse(&c, 0, 2,
-                      "the product is a partial sum, and the bias would count once for each rank; "
-                      "add it after ls_redistribute from LS_PARTIAL");
+                      "of a partial sum and what is added to it the latter would count once for "
+                      "each rank; add the bias after ls_redistribute from LS_PARTIAL");
     }
     if (c.first[LS__PLACED_PARTIAL] >= 0) {
         return of_partial(&c);
