@@ -290,8 +290,30 @@ def planner():
     return p
 
 
+def tensor():
+    p = Picture(200)
+    p.text(8, 18, "x, equal on both ranks; A cut by columns, B by rows; f and g meet the other rank")
+    for k in range(2):
+        y = 36 + 84 * k
+        p.text(8, y + 30, f"rank {k}")
+        p.box(70, y, 60, 52, "x", PALE)
+        p.node(164, y + 26, "f")
+        p.box(200, y, 96, 52, f"A: units {'0-3' if k == 0 else '4-7'}", BLUE)
+        p.box(316, y, 60, 52, "gelu", GREEN)
+        p.box(396, y, 96, 52, f"B: units {'0-3' if k == 0 else '4-7'}", ORANGE)
+        p.node(528, y + 26, "g")
+        p.box(564, y, 60, 52, "y", PALE)
+        for x0, x1 in ((130, 150), (178, 200), (296, 316), (376, 396), (492, 514), (542, 564)):
+            p.arrow(x0, y + 26, x1, y + 26)
+    p.line(528, 76, 528, 132, RED)
+    p.line(164, 76, 164, 132, RED, dashed=True)
+    p.text(536, 110, "sum, forward", ink=RED)
+    p.text(172, 110, "sum, backward", ink=RED)
+    return p
+
+
 PICTURES = (accumulation, api, bucketing, collectives, costs, evaluation, implementation, naive, overlap, parallelism,
-            parameter_server, pipeline, planner, why)
+            parameter_server, pipeline, planner, tensor, why)
 
 
 def draw():

@@ -51,9 +51,9 @@ LS_API bool ls_mesh_crosses_hosts(const ls_mesh *mesh, const char *axis);
  * mesh's group; all ranks pass the same list. Free it with ls_group_free before the mesh. */
 LS_API ls_status ls_mesh_group_new(const ls_mesh *mesh, const char *axes, ls_group **out);
 
-/* Puts `mesh` in force for the tensors of this process (placement.h); NULL: none. ls_mesh_new does so with the
- * first mesh of a process, ls_mesh_free ends it. Placements belong to a mesh: use one for a model.
- * Local call; all ranks make the same. */
+/* Puts `mesh` in force for the tensors of this process (placement.h); NULL: none. ls_mesh_new does
+ * so with the first mesh of a process, ls_mesh_free ends it. Placements belong to a mesh: use one
+ * for a model. Local call; all ranks make the same. */
 LS_API ls_status ls_mesh_use(ls_mesh *mesh);
 LS_API ls_mesh *ls_mesh_in_force(void); /* NULL: none */
 

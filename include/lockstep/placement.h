@@ -77,7 +77,7 @@ LS_API const char *ls_placement_name(ls_placement placement);
  *     REPLICATED -> PARTIAL      kept on rank 0     kept on rank 0
  *     REPLICATED -> INVARIANT    nothing            kept on rank 0
  *     INVARIANT  -> PARTIAL      kept on rank 0     nothing
- *     SHARDED(i) -> SHARDED(j)   all-to-all         all-to-all          Ulysses (Jacobs et al. 2023)
+ *     SHARDED(i) -> SHARDED(j)   all-to-all         all-to-all          Ulysses (Jacobs 2023)
  *
  * An unplaced x may be taken for replicated or invariant. The result is a new tensor of this rank's
  * shape, row-major; x itself where nothing is to be done, along an axis of one rank. Sums are those
@@ -87,7 +87,8 @@ LS_API const char *ls_placement_name(ls_placement placement);
 LS_API ls_tensor *ls_redistribute(ls_tensor *x, const char *axis, ls_placement from,
                                   ls_placement to);
 
-/* What the conversions of this process have sent along an axis since the mesh was made. */
+/* What the conversions of this process have sent along an axis since the mesh was made; nothing
+ * where no mesh is in force. */
 typedef struct ls_redistribute_stats {
     size_t size; /* set to sizeof before the call */
     uint64_t all_reduces, all_gathers, reduce_scatters, all_to_alls;

@@ -275,8 +275,8 @@ bool ls_mesh_crosses_hosts(const ls_mesh *mesh, const char *axis)
     return a >= 0 && (mesh->crossing >> a & 1) != 0;
 }
 
-/* The group of the caller's whole mesh, seen from its own rank: each of its ranks must differ in the
- * axes found only. */
+/* Seen from this rank: all ranks that differ from it in the axes found must be in the group, and no
+ * others. */
 int ls__mesh_axes_of(const ls_mesh *mesh, const ls_group *group)
 {
     const ls__axes *axes = &mesh->axes;

@@ -9,6 +9,7 @@
 
 #include <lockstep/comm.h>
 #include <lockstep/function.h>
+#include <lockstep/mesh.h>
 #include <lockstep/ops.h>
 #include <lockstep/placement.h>
 
@@ -127,7 +128,7 @@ static ls_tensor *parts_joined(ls_tensor *x, ls_shape shape, int d, int n)
     return ls_reshape(ls_contiguous(ls_transpose(seen, 0, 1)), shape);
 }
 
-/* The elements of a tensor in memory of the program, or those of a new one; NULL after a failure. */
+/* Its elements in memory of the program; NULL after a failure. */
 static void *here(ls_tensor **x)
 {
     *x = ls__tensor_to_here(ls_contiguous(*x));
@@ -348,6 +349,9 @@ ls_tensor *(ls_redistribute)(ls_tensor *x, const char *axis, ls_placement from, 
     const ls__record *in =
         a >= 0 ? ls__record_sound(ls__tensors_get("redistribute"), x, "redistribute") : NULL;
     conversion c = {.axis = a >= 0 ? &axes->axis[a] : NULL};
+    if (a >= 0 && in == NULL && x != NULL && ls_tensor_status(x) < 0) {
+        return x; /* poisoned: passed on */
+    }
     if (in == NULL || read_placement(from, in, &c.from) < 0 || read_placement(to, in, &c.to) < 0) {
         return ls__call_refused();
     }
@@ -365,12 +369,14 @@ ls_tensor *(ls_redistribute)(ls_tensor *x, const char *axis, ls_placement from, 
 
 ls_status ls_redistribute_get_stats(const char *axis, ls_redistribute_stats *out)
 {
+    static const uint64_t none[LS__SENT_BYTES + 1];
     ls__axes_in_force *axes;
-    const int a = ls__axis_find(axis, "redistribute_get_stats", &axes);
+    const int a = ls_mesh_in_force() != NULL ? ls__axis_find(axis, "redistribute_get_stats", &axes)
+                                             : LS__AXES_MAX;
     if (a < 0) {
         return ls__self.status;
     }
-    const uint64_t *sent = axes->axis[a].sent;
+    const uint64_t *sent = a < LS__AXES_MAX ? axes->axis[a].sent : none;
     const ls_redistribute_stats all = {.all_reduces = sent[0],
                                        .all_gathers = sent[1],
                                        .reduce_scatters = sent[2],

@@ -150,17 +150,30 @@ DIST_TEST(axes_of_batches_are_checked, 4)
     ls_mesh *mesh = NULL;
     net *n = net_new(0, 1, false);
     CHECK(ls_ddp_new(&n->base, ls_world(), LS_OPTIONS(ls_ddp_options, .batch_axes = "dp")) == NULL);
-    CHECK_SAYS(ls_error_message(), "batch_axes is \"%s\", and no mesh is in force; make one with "
-                                   "ls_mesh_new before");
+    CHECK_SAYS(ls_error_message(),
+               "batch_axes is \"%.100s\", and no mesh is in force; make one with "
+               "ls_mesh_new before");
     CHECK_OK(ls_mesh_new(ls_world(), "dp=2,tp=2", &mesh));
     CHECK(ls_ddp_new(&n->base, ls_world(), LS_OPTIONS(ls_ddp_options, .batch_axes = "dp,cp")) ==
           NULL);
-    CHECK_SAYS(ls_error_message(), "batch_axes is \"%s\"; \"%s\" is no axis of the mesh along "
-                                   "which the group \"%s\" extends");
+    CHECK_SAYS(ls_error_message(),
+               "batch_axes is \"%.100s\"; \"%.*s\" is no axis of the mesh along "
+               "which the group \"%s\" extends");
     CHECK(ls_ddp_new(&n->base, ls_mesh_group(mesh, "dp"),
                      LS_OPTIONS(ls_ddp_options, .batch_axes = "tp")) == NULL);
-    CHECK_SAYS(ls_error_message(), "batch_axes is \"%s\"; \"%s\" is no axis of the mesh along "
-                                   "which the group \"%s\" extends");
+    CHECK_SAYS(ls_error_message(),
+               "batch_axes is \"%.100s\"; \"%.*s\" is no axis of the mesh along "
+               "which the group \"%s\" extends");
+    const int odd[] = {0, 3};
+    ls_group *across = NULL;
+    CHECK_OK(ls_group_new(ls_world(), odd, 2, "across", &across));
+    if (across != NULL) {
+        CHECK(ls_ddp_new(&n->base, across, LS_OPTIONS(ls_ddp_options, .batch_axes = "dp")) == NULL);
+        CHECK_SAYS(ls_error_message(),
+                   "batch_axes is \"%.100s\", and the ranks of group \"%s\" are not all those "
+                   "along some axes of the mesh; give the group of a mesh");
+        CHECK_OK(ls_group_free(across));
+    }
     ls_module_free(&n->base);
     CHECK_OK(ls_mesh_free(mesh));
 }

@@ -64,7 +64,7 @@ static void end(setting *s)
 
 static void check_text(ls_status got, const char *text)
 {
-    if (got != LS_ERR_PLACEMENT || strstr(ls_error_message(), text) == NULL) {
+    if (got != LS_ERR_PLACEMENT || test_count_said(ls_error_message(), text) == 0) {
         test_fail(__FILE__, __LINE__, "%s: \"%s\", not \"%s\"", ls_status_name(got),
                   ls_error_message(), text);
     }
@@ -121,9 +121,10 @@ DIST_TEST(a_column_layer_without_f, 2)
         LS_SCOPE;
         check_refused(ls_linear(hidden(&s), s.up, NULL), "linear: on axis tp argument 1");
         check_refused(ls_linear(hidden(&s), s.up, NULL),
-                      "is invariant, and argument 2 (parameter up) sharded(0); its gradient would "
-                      "be this rank's share alone; convert it before: ls_redistribute from "
-                      "LS_INVARIANT to LS_REPLICATED");
+                      "is invariant, and argument 2 (parameter up) sharded(0)");
+        check_refused(ls_linear(hidden(&s), s.up, NULL),
+                      SAYS("its gradient would be this rank's share alone; convert it before: "
+                           "ls_redistribute from LS_INVARIANT to LS_REPLICATED"));
     }
     end(&s);
 }
@@ -136,8 +137,14 @@ DIST_TEST(a_norm_within_the_parallel_region, 2)
         check_refused(ls_layer_norm(f(hidden(&s)), s.norm, NULL, 1e-5),
                       "argument 2 (parameter norm) is invariant, and argument 1");
         ls_tensor *h = ls_linear(f(hidden(&s)), s.up, NULL);
-        check_refused(ls_layer_norm(h, NULL, NULL, 1e-5), "needs the whole of this dimension");
-        check_refused(ls_softmax(h, -1), "needs the whole of this dimension");
+        check_refused(
+            ls_layer_norm(h, NULL, NULL, 1e-5),
+            SAYS("the operation needs the whole of this dimension; gather it before: "
+                 "ls_redistribute to LS_REPLICATED, or use the operation's parallel form"));
+        check_refused(
+            ls_softmax(h, -1),
+            SAYS("the operation needs the whole of this dimension; gather it before: "
+                 "ls_redistribute to LS_REPLICATED, or use the operation's parallel form"));
     }
     end(&s);
 }
@@ -147,11 +154,19 @@ DIST_TEST(a_bias_added_to_a_partial_sum, 2)
     setting s = begin("tp=2");
     {
         LS_SCOPE;
-        check_refused(ls_add(partial(&s), s.bias), "would count once for each");
-        check_refused(ls_add(partial(&s), s.x), "would count once for each");
-        check_refused(ls_add_scalar(partial(&s), 1.0), "not linear");
+        check_refused(ls_add(partial(&s), s.bias),
+                      SAYS("a term added on every rank would count once for each; convert the sum "
+                           "before: ls_redistribute from LS_PARTIAL"));
+        check_refused(ls_add(partial(&s), s.x),
+                      SAYS("a term added on every rank would count once for each; convert the sum "
+                           "before: ls_redistribute from LS_PARTIAL"));
+        check_refused(ls_add_scalar(partial(&s), 1.0),
+                      SAYS("the operation is not linear in it, so its terms do not add up "
+                           "afterwards; convert it before: ls_redistribute from LS_PARTIAL"));
         ls_tensor *h = ls_linear(f(hidden(&s)), s.up, NULL);
-        check_refused(ls_linear(h, s.down, s.bias), "add the bias after ls_redistribute");
+        check_refused(ls_linear(h, s.down, s.bias),
+                      SAYS("of a partial sum and what is added to it the latter would count once "
+                           "for each rank; add the bias after ls_redistribute from LS_PARTIAL"));
         CHECK_OK(ls_tensor_status(ls_add(partial(&s), partial(&s))));
         CHECK_OK(ls_tensor_status(ls_scale(partial(&s), 0.5)));
     }
@@ -163,10 +178,17 @@ DIST_TEST(a_partial_sum_taken_for_whole, 2)
     setting s = begin("tp=2");
     {
         LS_SCOPE;
-        check_refused(ls_gelu(partial(&s), LS_GELU_ERF), "is partial; the operation is not linear");
-        check_refused(ls_mul(partial(&s), partial(&s)), "goes with what is replicated only");
-        check_refused(ls_linear(partial(&s), s.up, NULL), "goes with what is replicated only");
-        check_text(ls_backward(ls_mean(partial(&s))), "the loss is partial on axis tp");
+        check_refused(ls_gelu(partial(&s), LS_GELU_ERF),
+                      SAYS("the operation is not linear in it, so its terms do not add up "
+                           "afterwards; convert it before: ls_redistribute from LS_PARTIAL"));
+        check_refused(ls_mul(partial(&s), partial(&s)),
+                      SAYS("a partial sum goes with what is replicated only; convert one of them: "
+                           "ls_redistribute"));
+        check_refused(ls_linear(partial(&s), s.up, NULL),
+                      SAYS("a partial sum goes with what is replicated only; convert one of them: "
+                           "ls_redistribute"));
+        check_text(ls_backward(ls_mean(partial(&s))),
+                   SAYS("add it up before: ls_redistribute from LS_PARTIAL to LS_INVARIANT"));
     }
     end(&s);
 }
@@ -176,7 +198,8 @@ DIST_TEST(g_twice_and_f_twice, 2)
     setting s = begin("tp=2");
     {
         LS_SCOPE;
-        check_refused(g(g(partial(&s))), "is invariant, and the call takes it for partial");
+        check_refused(g(g(partial(&s))),
+                      SAYS("redistribute: on axis %s %s is %s, and the call takes it for %s"));
         check_refused(f(f(hidden(&s))), "is replicated, and the call takes it for invariant");
     }
     end(&s);
@@ -187,12 +210,17 @@ DIST_TEST(a_product_with_a_part_of_what_is_summed, 2)
     setting s = begin("tp=2");
     {
         LS_SCOPE;
-        check_refused(ls_linear(f(hidden(&s)), s.down, NULL), "shard both along it, or neither");
+        check_refused(ls_linear(f(hidden(&s)), s.down, NULL),
+                      SAYS("the product adds over a dimension of which one has a part and the "
+                           "other does not; shard both along it, or neither"));
         check_refused(ls_linear(ls_linear(f(hidden(&s)), s.up, NULL), s.up, NULL),
-                      "shard both along it, or neither");
+                      SAYS("the product adds over a dimension of which one has a part and the "
+                           "other does not; shard both along it, or neither"));
         ls_tensor *h = ls_linear(f(hidden(&s)), s.up, NULL);
         CHECK(ls_placement_of(ls_matmul(h, ls_transpose(h, 0, 1)), "tp") == LS_PARTIAL);
-        check_refused(ls_matmul(ls_transpose(h, 0, 1), h), "their parts do not belong together");
+        check_refused(ls_matmul(ls_transpose(h, 0, 1), h),
+                      SAYS("their parts do not belong together; bring them to one dimension: "
+                           "ls_redistribute"));
     }
     end(&s);
 }
@@ -203,7 +231,9 @@ DIST_TEST(a_loss_that_varies_where_no_reducer_divides, 2)
     {
         LS_SCOPE;
         ls_tensor *h = ls_linear(f(hidden(&s)), s.up, NULL);
-        check_text(ls_backward(ls_mean(h)), "the loss is varying on axis tp");
+        check_text(ls_backward(ls_mean(h)),
+                   SAYS("wrap the module by ls_ddp_new over this axis, which divides by the number "
+                        "of ranks, or by their weights"));
     }
     end(&s);
 }
@@ -219,7 +249,10 @@ DIST_TEST(a_wrapper_whose_group_lacks_the_context_axis, 4)
         CHECK_OK(ls_tensor_status(hidden(&s)));
         CHECK_OK(ls_place(s.x, "cp", LS_VARYING));
         check_refused(hidden(&s), "mul: on axis cp argument 2 (parameter norm) is invariant");
-        check_refused(hidden(&s), "wrap the module by ls_ddp_new over this axis");
+        check_refused(hidden(&s),
+                      SAYS("its gradient would be this rank's share alone; wrap the module by "
+                           "ls_ddp_new over this axis, or convert the parameter: ls_redistribute "
+                           "from LS_INVARIANT to LS_REPLICATED"));
         CHECK(ls_ddp_unwrap(ddp) == &s.net->base);
     }
     end(&s);
@@ -246,11 +279,16 @@ DIST_TEST(a_wrapper_over_the_parts_of_a_parameter, 4)
     {
         LS_SCOPE;
         CHECK(ls_ddp_new(&s.net->base, ls_world(), NULL) == NULL);
-        check_text(LS_ERR_PLACEMENT, "parameter up is sharded(0) on axis tp, and the wrapper would "
-                                     "add the gradients of different parts");
+        check_text(LS_ERR_PLACEMENT, "parameter up is sharded(0) on axis tp");
+        check_text(LS_ERR_PLACEMENT,
+                   SAYS("and the wrapper would add the gradients of different parts; give it the "
+                        "group of the other axes, or name the axes of batches in batch_axes"));
         CHECK_OK(ls_place(s.norm, "tp", LS_REPLICATED));
         CHECK(ls_ddp_new(&s.net->base, ls_mesh_group(s.mesh, "dp"), NULL) == NULL);
-        check_text(LS_ERR_PLACEMENT, "parameter norm is replicated on axis tp, over which group");
+        check_text(
+            LS_ERR_PLACEMENT,
+            SAYS("parameter %s is replicated on axis %s, over which group \"%s\" does not add its "
+                 "gradient; give ls_ddp_new a group with this axis, and batch_axes"));
     }
     end(&s);
 }
@@ -261,7 +299,9 @@ DIST_TEST(a_replicated_parameter_that_nobody_sums, 2)
     {
         LS_SCOPE;
         CHECK_OK(ls_place(s.norm, "tp", LS_REPLICATED));
-        check_refused(hidden(&s), "no reducer adds its gradient over this axis");
+        check_refused(
+            hidden(&s),
+            SAYS("no reducer adds its gradient over this axis; wrap the module by ls_ddp_new"));
     }
     end(&s);
 }
@@ -288,6 +328,63 @@ static const ls_function pointwise =
     LS_FUNCTION(.name = "copy", .forward = copy_forward, .backward = copy_backward,
                 .placing = LS_PLACING_POINTWISE);
 
+DIST_TEST(parts_that_would_be_repeated_or_misread, 2)
+{
+    setting s = begin("tp=2");
+    {
+        LS_SCOPE;
+        ls_tensor *one = ls_ones(LS_SHAPE(1, WIDTH), LS_FLOAT32);
+        ls_tensor *heads = ls_ones(LS_SHAPE(2, 2, 4, 8), LS_FLOAT32);
+        ls_tensor *all = ls_ones(LS_SHAPE(2, 2, 4, 8), LS_FLOAT32);
+        CHECK_OK(ls_place(one, "tp", LS_SHARDED(0)));
+        CHECK_OK(ls_place(heads, "tp", LS_SHARDED(1)));
+        check_refused(ls_add(one, s.x),
+                      SAYS("its part, of size 1, would be repeated as if it were whole; gather it "
+                           "before: ls_redistribute to LS_REPLICATED"));
+        check_refused(
+            ls_attention(heads, all, all, NULL),
+            SAYS("queries, keys and values must be divided alike; ls_redistribute one of them"));
+    }
+    end(&s);
+}
+
+DIST_TEST(placements_that_are_said_are_checked, 2)
+{
+    CHECK_STATUS(ls_place(ls_ones(LS_SHAPE(2), LS_FLOAT32), "tp", LS_VARYING), LS_ERR_STATE);
+    CHECK_SAYS(
+        ls_error_message(),
+        "%s: no mesh is in force; make one with ls_mesh_new, or put it in force with ls_mesh_use");
+    setting s = begin("tp=2");
+    {
+        LS_SCOPE;
+        CHECK_STATUS(ls_place(s.x, "dp", LS_VARYING), LS_ERR_NOT_FOUND);
+        CHECK_SAYS(ls_error_message(), "%s: the mesh in force has no axis \"%.40s\"");
+        CHECK_STATUS(ls_place(s.x, "tp", LS_SHARDED(2)), LS_ERR_INVALID);
+        CHECK_SAYS(
+            ls_error_message(),
+            "place: %s of a tensor of %s; give one of ls_placement, and a dimension that it has");
+        CHECK_STATUS(ls_place(s.x, "tp", LS_SHARDED(-3)), LS_ERR_INVALID);
+        CHECK_STATUS(ls_place(s.x, "tp", 5), LS_ERR_INVALID);
+        CHECK_STATUS(ls_place(s.x, "tp", -1), LS_ERR_INVALID);
+        check_text(ls_place(hidden(&s), "tp", LS_SHARDED(0)),
+                   SAYS("place: the tensor is %s on axis %s, and operations made it so; convert it "
+                        "with ls_redistribute"));
+        CHECK_STATUS(ls_tensor_status(ls_redistribute(s.x, "tp", LS_REPLICATED, LS_SHARDED(3))),
+                     LS_ERR_INVALID);
+        CHECK_SAYS(ls_error_message(), "redistribute: %s of %s; give one of ls_placement, and a "
+                                       "dimension that the tensor has");
+        check_refused(
+            ls_redistribute(s.x, "tp", LS_REPLICATED, LS_VARYING),
+            SAYS("redistribute: there is no conversion from %s to %s; placement.h lists them"));
+        CHECK_STATUS(ls_tensor_status(ls_redistribute(ls_ones(LS_SHAPE(3), LS_FLOAT32), "tp",
+                                                      LS_REPLICATED, LS_SHARDED(0))),
+                     LS_ERR_INVALID);
+        CHECK_SAYS(ls_error_message(), "redistribute: dimension %d of %s for %d ranks of axis %s; "
+                                       "give a size that %d divides");
+    }
+    end(&s);
+}
+
 DIST_TEST(users_operations_say_what_they_make_of_placements, 2)
 {
     setting s = begin("tp=2");
@@ -298,9 +395,19 @@ DIST_TEST(users_operations_say_what_they_make_of_placements, 2)
         CHECK(ls_placement_of(ls_function_apply(&pointwise, h, NULL), "tp") == LS_SHARDED(1));
         CHECK(ls_placement_of(ls_function_apply(&pointwise, hidden(&s), NULL), "tp") ==
               LS_INVARIANT);
-        check_refused(ls_function_apply(&pointwise, partial(&s), NULL), "copy: on axis tp");
+        check_refused(ls_function_apply(&pointwise, partial(&s), NULL),
+                      SAYS("the operation is not linear in it, so its terms do not add up "
+                           "afterwards; convert it before: ls_redistribute from LS_PARTIAL"));
         check_refused(ls_function_apply(&silent, partial(&s), NULL), "copy: on axis tp");
-        check_refused(ls_function_apply(&silent, hidden(&s), NULL), "copy: on axis tp");
+        ls_tensor *many[5] = {h, h, h, h, h}, *out = NULL;
+        CHECK_STATUS(ls_function_apply_many(&pointwise, many, 5, &out, 1, NULL),
+                     LS_ERR_UNSUPPORTED);
+        CHECK_SAYS(ls_error_message(), "function \"%s\": %d inputs, and placements follow at most "
+                                       "%d; place its results by LS_PLACING_BY_CALLER");
+        check_refused(ls_function_apply(&silent, hidden(&s), NULL),
+                      SAYS("%s: on axis %s %s is invariant, and nothing says what the operation "
+                           "makes of it; set ls_function.placing, or convert it before: "
+                           "ls_redistribute from LS_INVARIANT to LS_REPLICATED"));
     }
     end(&s);
 }
@@ -330,7 +437,9 @@ DIST_TEST(without_gradients_equal_is_equal, 2)
         LS_NO_GRAD;
         ls_tensor *h = ls_linear(hidden(&s), s.up, NULL); /* no f is needed */
         CHECK(ls_placement_of(h, "tp") == LS_SHARDED(1));
-        check_refused(ls_add(ls_linear(h, s.down, NULL), s.bias), "would count once for each");
+        check_refused(ls_add(ls_linear(h, s.down, NULL), s.bias),
+                      SAYS("a term added on every rank would count once for each; convert the sum "
+                           "before: ls_redistribute from LS_PARTIAL"));
     }
     end(&s);
 }
@@ -362,8 +471,14 @@ DIST_TEST(shapes_carry_what_is_sharded, 2)
         CHECK(ls_placement_of(ls_concat((ls_tensor *[]){h, h, h}, 3, 2), "tp") == LS_VARYING);
         CHECK(ls_placement_of(ls_expand(ls_slice(h, 0, 0, 1), LS_SHAPE(5, 6, 8)), "tp") ==
               LS_SHARDED(2));
-        check_refused(ls_argmax(h, 2), "needs the whole of this dimension");
-        check_refused(ls_cumsum(h, 2), "needs the whole of this dimension");
+        check_refused(
+            ls_argmax(h, 2),
+            SAYS("the operation needs the whole of this dimension; gather it before: "
+                 "ls_redistribute to LS_REPLICATED, or use the operation's parallel form"));
+        check_refused(
+            ls_cumsum(h, 2),
+            SAYS("the operation needs the whole of this dimension; gather it before: "
+                 "ls_redistribute to LS_REPLICATED, or use the operation's parallel form"));
     }
     end(&s);
 }

@@ -35,6 +35,7 @@ static const pinned statuses[] = {
     {"LS_ERR_STALE", -14},
     {"LS_ERR_FORKED", -15},
     {"LS_ERR_INTERNAL", -16},
+    {"LS_ERR_PLACEMENT", -17},
 };
 
 TEST(every_status_code_has_its_pinned_number_and_name)
