@@ -252,6 +252,9 @@ static int print_tuning(void)
 static bool tuning, variables, backends;
 static const char *mesh;
 static int64_t per_host;
+static bool comm, memory, formula;
+static parallel_question question = {
+    .layers = 4, .dim = 128, .heads = 4, .context = 128, .batch = 8};
 
 static const cli_option options[] = {
     {"variables", CLI_SWITCH, &variables, .help = "list all variables with meaning and default"},
@@ -260,6 +263,20 @@ static const cli_option options[] = {
     {"mesh", CLI_TEXT, &mesh, .value_name = "AXES", .help = "draw the mesh, such as pp=2,dp=4"},
     {"per-host", CLI_COUNT, &per_host, 1, LS__BOARD_RANKS_MAX, .fallback = "all",
      .help = "with --mesh: this many ranks share a host"},
+    {"comm", CLI_SWITCH, &comm, .help = "with --mesh: what a step of a GPT sends along each axis"},
+    {"memory", CLI_SWITCH, &memory, .help = "what a block of a GPT keeps for backward"},
+    {"formula", CLI_SWITCH, &formula, .help = "with --memory: by formulas; there is no other way"},
+    {"layers", CLI_COUNT, &question.layers, 1, 1e6, .help = "with --comm, --memory: its blocks"},
+    {"dim", CLI_COUNT, &question.dim, 1, 1e9, .help = "numbers of a token"},
+    {"heads", CLI_COUNT, &question.heads, 1, 1e6, .help = "heads of attention"},
+    {"kv-heads", CLI_COUNT, &question.kv_heads, 1, 1e6, .fallback = "as --heads",
+     .help = "heads of keys and values"},
+    {"vocab", CLI_COUNT, &question.vocab, 0, 1e9, .help = "tokens; 0: the blocks alone"},
+    {"context", CLI_COUNT, &question.context, 1, 1e9, .help = "tokens of a sequence"},
+    {"batch", CLI_COUNT, &question.batch, 1, 1e9, .help = "sequences of a micro-batch"},
+    {"sequence", CLI_SWITCH, &question.sequence, .help = "with --comm: sequence parallelism"},
+    {"regather", CLI_SWITCH, &question.regather,
+     .help = "with --sequence: gathered inputs are not kept"},
 };
 
 static const cli_command command = {
@@ -279,6 +296,9 @@ int cmd_info(int argc, char **argv)
     }
     if (backends) {
         return print_backends();
+    }
+    if (comm || memory) {
+        return print_parallel(mesh, memory, &question);
     }
     if (mesh != NULL || per_host > 0) {
         return print_mesh(mesh, (int)per_host);

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 int cmd_bench(int argc, char **argv);    /* bench/command.c */
 void bench_print_names(void);            /* its operations, one per line */
@@ -40,6 +41,15 @@ void backends_each(backends_row_fn fn, void *arg);
 int print_backends(void); /* info_backends.c: `lockstep info --backends` */
 /* info_mesh.c: `lockstep info --mesh AXES`; per_host 0: all ranks share one host. */
 int print_mesh(const char *axes, int per_host);
+
+/* A GPT on a mesh, for info_parallel.c. */
+typedef struct parallel_question {
+    int64_t layers, dim, heads, kv_heads, vocab, context, batch; /* kv_heads 0: as heads */
+    bool sequence, regather;
+    int tp, cp, dp; /* from the mesh */
+} parallel_question;
+/* What a step sends, or (memory) what a block keeps; the exit code. */
+int print_parallel(const char *mesh, bool memory, parallel_question *q);
 void print_mpi(void); /* info_backends.c: the plug-ins that carry data over MPI */
 
 /* The processor's name according to the kernel; "unknown" if there is none. processor.c */
