@@ -19,7 +19,8 @@ typedef struct ls__ddp_axes {
     int batches;                        /* … and its ranks have different samples there */
     ls_group *made[LS__DDP_GROUPS_MAX]; /* for sums over some axes only */
     int made_mask[LS__DDP_GROUPS_MAX], made_count;
-    bool counted; /* the mesh counts this wrapper's axes of batches */
+    bool compared; /* the inputs of the first forward pass */
+    bool counted;  /* the mesh counts this wrapper's axes of batches */
 } ls__ddp_axes;
 
 /* Collective where groups have to be made. */
@@ -32,6 +33,9 @@ ls_status ls__ddp_axes_note(struct ls__ddp *d, const ls_param *param, const ls_g
 void ls__ddp_axes_count(struct ls__ddp *d, bool begin);
 /* Inputs of a forward pass that nobody has placed vary along the axes of batches. */
 void ls__ddp_axes_mark(const struct ls__ddp *d, ls_tensor *const *inputs, int count);
+/* At the first forward pass: ranks along the axes of the model must have the same inputs.
+ * Collective along these. */
+ls_status ls__ddp_axes_check_inputs(struct ls__ddp *d, ls_tensor *const *inputs, int count);
 ls_status ls__ddp_axes_fini(struct ls__ddp *d); /* collective */
 
 #endif

@@ -85,6 +85,9 @@ static ls_status ddp_forward(ls_module *self, ls_tensor *const *inputs, int inpu
 {
     ls__ddp *d = (ls__ddp *)self;
     const bool counts = !ls__self.no_grad && ls__self.replay == NULL; /* a replay is of backward */
+    if (counts) {
+        LS_TRY(ls__ddp_axes_check_inputs(d, inputs, input_count));
+    }
     ls__ddp_axes_mark(d, inputs, input_count);
     if (counts) {
         LS_TRY(adopt_thawed(d));

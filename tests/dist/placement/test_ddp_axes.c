@@ -145,6 +145,27 @@ DIST_TEST(norms_under_sequence_parallelism_are_summed_over_the_tensor_axis, 4)
     check_step(true);
 }
 
+DIST_TEST(ranks_of_a_tensor_group_with_other_samples_are_named, 4)
+{
+    ls_mesh *mesh = NULL;
+    CHECK_OK(ls_mesh_new(ls_world(), "dp=2,tp=2", &mesh));
+    net *n = net_new(ls_mesh_coordinate(mesh, "tp"), 2, false);
+    ls_module *ddp =
+        ls_ddp_new(&n->base, ls_world(), LS_OPTIONS(ls_ddp_options, .batch_axes = "dp"));
+    {
+        LS_SCOPE;
+        ls_tensor *y = ls_forward(ddp, input(ls_rank() * 2, 2)); /* as if all were data ranks */
+        CHECK_STATUS(ls_tensor_status(y), LS_ERR_MISMATCH);
+        CHECK_SAYS(
+            ls_error_message(),
+            "ddp: the inputs of rank %d of axis %s are not those of rank 0, and the ranks of "
+            "this axis work on the same samples; let them read the part of the data that "
+            "their coordinates in the axes of batches say, or ls_place what differs");
+    }
+    ls_module_free(ddp);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
 DIST_TEST(axes_of_batches_are_checked, 4)
 {
     ls_mesh *mesh = NULL;
