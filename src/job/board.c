@@ -109,6 +109,23 @@ void ls__board_close(const ls__env *env, ls__board *board)
     }
 }
 
+void ls__board_record_failure(ls__board_rank *place, const ls__env *env, const ls__board_failure *f)
+{
+    LS_ASSERT(f->status < 0);
+    const bool free = atomic_load_explicit(&place->failed, memory_order_relaxed) == 0 ||
+                      atomic_load_explicit(&place->survived, memory_order_relaxed) != 0;
+    if (free) {
+        atomic_store_explicit(&place->failed, 0, memory_order_release);
+        atomic_store_explicit(&place->survived, 0, memory_order_relaxed);
+        atomic_store_explicit(&place->failed_ns, env->now_ns(env), memory_order_relaxed);
+        snprintf(place->failed_text, sizeof place->failed_text, "%s", f->text);
+        place->failed_by = f->by;
+        place->failed_about = f->about;
+        /* Sync: release; pairs with the acquire of the launcher. */
+        atomic_store_explicit(&place->failed, (uint32_t)-f->status, memory_order_release);
+    }
+}
+
 /* Several processes may publish at once: when the host agent is a thread and dies, every rank of
  * the host stands in for it (parent_watch.c). The claim chooses one writer. If that one dies before
  * its last store, the board stays without a root cause, and the ranks end by their deadlines. */

@@ -184,6 +184,19 @@ ls_status ls__board_open(const ls__env *env, int fd, ls__board **out);
 /* Unmaps; NULL is allowed. */
 void ls__board_close(const ls__env *env, ls__board *board);
 
+/* A failure as its rank records it. */
+typedef struct ls__board_failure {
+    ls_status status;
+    int by; /* the rank of the world that caused it */
+    ls__failed_about about;
+    const char *text; /* borrowed */
+} ls__board_failure;
+
+/* Publishes a failure of the rank of this place, where the launcher reads it if the rank then ends.
+ * The first one counts, unless an operation that started later has succeeded since. */
+void ls__board_record_failure(ls__board_rank *place, const ls__env *env,
+                              const ls__board_failure *f);
+
 /* Publishes the root cause and wakes all ranks, which read it. False: one was published before, and
  * it stays. */
 bool ls__board_set_cause(ls__board *board, const ls__env *env, const ls__failure_record *cause);

@@ -34,30 +34,10 @@ const char *ls__group_failure(const ls_group *group)
 
 /* ---- claiming ----------------------------------------------------------------------------- */
 
-/* Publishes a failure of this rank on the board, where the launcher reads it if the rank then ends.
- * The first one counts, unless an operation that started later has succeeded since. */
-static void record(const ls__comm *comm, ls_status status, const char *text, int by,
-                   ls__failed_about about)
-{
-    LS_ASSERT(status < 0);
-    ls__board_rank *me = comm->me;
-    const bool free = atomic_load_explicit(&me->failed, memory_order_relaxed) == 0 ||
-                      atomic_load_explicit(&me->survived, memory_order_relaxed) != 0;
-    if (free) {
-        atomic_store_explicit(&me->failed, 0, memory_order_release);
-        atomic_store_explicit(&me->survived, 0, memory_order_relaxed);
-        atomic_store_explicit(&me->failed_ns, comm->env->now_ns(comm->env), memory_order_relaxed);
-        snprintf(me->failed_text, sizeof me->failed_text, "%s", text);
-        me->failed_by = by;
-        me->failed_about = about;
-        /* Sync: release; pairs with the acquire of the launcher. */
-        atomic_store_explicit(&me->failed, (uint32_t)-status, memory_order_release);
-    }
-}
-
 void ls__comm_record_failure_by(const ls__comm *comm, ls_status status, const char *text, int by)
 {
-    record(comm, status, text, by, LS__ABOUT_OTHER);
+    const ls__board_failure f = {.status = status, .by = by, .text = text};
+    ls__board_record_failure(comm->me, comm->env, &f);
 }
 
 void ls__comm_record_failure(const ls__comm *comm, ls_status status, const char *text)
@@ -65,9 +45,17 @@ void ls__comm_record_failure(const ls__comm *comm, ls_status status, const char 
     ls__comm_record_failure_by(comm, status, text, comm->runtime->rank);
 }
 
+/* A gradient or a norm that is not finite. */
+static void record_values(const ls__comm *comm, ls__failed_about about, const char *text)
+{
+    const ls__board_failure f = {
+        .status = LS_ERR_INVALID, .by = comm->runtime->rank, .about = about, .text = text};
+    ls__board_record_failure(comm->me, comm->env, &f);
+}
+
 void ls__group_record_gradient(ls_group *group, const char *text)
 {
-    record(group->comm, LS_ERR_INVALID, text, group->comm->runtime->rank, LS__ABOUT_GRADIENT);
+    record_values(group->comm, LS__ABOUT_GRADIENT, text);
 }
 
 /* The exchanges since then have succeeded, but the program did not survive what was found. */
@@ -81,7 +69,7 @@ void ls__group_record_norm(ls_group *group, bool found, const char *text)
         me->failed_about == LS__ABOUT_GRADIENT && age_ns < STEP_NS) {
         atomic_store_explicit(&me->survived, 0, memory_order_release);
     } else if (found) {
-        record(comm, LS_ERR_INVALID, text, comm->runtime->rank, LS__ABOUT_NORM);
+        record_values(comm, LS__ABOUT_NORM, text);
     }
 }
 

@@ -167,15 +167,15 @@ static ls_status open_transport(ls__comm *comm)
 static ls_status open_comm(ls__comm *comm, int threads)
 {
     LS_TRY(ls__bootstrap(comm->env, comm->runtime->timeout_ms, &comm->boot));
-    LS_TRY(refuse_world(&comm->boot));
     adopt_boot(comm);
+    (void)ls__activity_enter(LS__PHASE_START, NULL);
+    LS_TRY(refuse_world(&comm->boot));
     ls__arrival_begin(&comm->arrival, comm->env, comm->board, comm->runtime->local_rank,
                       comm->runtime->timeout_ms);
     comm->runtime->threads = threads_of(comm->env, threads, comm->boot.local_size);
     if (comm->runtime->rank == 0) { /* one speaks for all: the launcher gives all the same */
         (void)ls__settings_check();
     }
-    (void)ls__activity_enter(LS__PHASE_START, NULL);
     LS_TRY(ls__cpu_check());
     LS_TRY(ls__rules_read(&comm->rules));
     LS_TRY(ls__tune_mode_read(&comm->tune));
@@ -309,12 +309,20 @@ static void explain_late(const ls__comm *comm)
     }
 }
 
-/* Records the failure of ls_init for the launcher, whose report otherwise knows an exit code only.
- * LS_ERR_PEER is another rank's failure, which the launcher has recorded itself. */
+/* Whether the failure is another rank's, which that rank or the launcher has recorded. */
+static bool is_of_other(const ls__comm *comm, ls_status status)
+{
+    return status == LS_ERR_PEER &&
+           (ls__board_has_cause(comm->board) ||
+            atomic_load_explicit(&comm->me->reported, memory_order_relaxed) != 0);
+}
+
+/* Records the failure of ls_init for the launcher, whose report otherwise knows an exit code
+ * only. */
 static void record_failed_init(const ls__comm *comm, ls_status status)
 {
     LS_ASSERT(status < 0);
-    if (comm->me == NULL || status == LS_ERR_PEER) {
+    if (comm->me == NULL || is_of_other(comm, status)) {
         return;
     }
     if (status == LS_ERR_TIMEOUT && !comm->arrival.explained) {

@@ -37,6 +37,14 @@ bool ls__host_agent_awaits_end(const ls__host_agent *a)
     return false;
 }
 
+/* A rank whose ls_init has failed leaves too, but the other ranks wait for it. */
+static ls__life life_of(const ls__board_rank *place)
+{
+    const uint32_t life = atomic_load_explicit(&place->life, memory_order_acquire);
+    const uint32_t phase = atomic_load_explicit(&place->activity.phase, memory_order_relaxed);
+    return life == LS__LIFE_LEFT && phase == LS__PHASE_START ? LS__LIFE_JOINED : (ls__life)life;
+}
+
 /* Records the end of rank r, once. The rank's life is copied from the board now: mark_dead
  * overwrites it later. `how` is known exactly where this process is the parent. */
 void ls__host_agent_note_end(ls__host_agent *a, int r, const ls__env_exit *how)
@@ -45,7 +53,7 @@ void ls__host_agent_note_end(ls__host_agent *a, int r, const ls__env_exit *how)
     LS_ASSERT(r >= 0 && r < a->ranks && a->running > 0);
     LS_ASSERT(!rank->ended && (how != NULL) == (a->launcher == NULL));
     rank->exit = how != NULL ? *how : (ls__env_exit){.pid = rank->pid};
-    rank->life = (ls__life)atomic_load_explicit(&a->board->rank[r].life, memory_order_acquire);
+    rank->life = life_of(&a->board->rank[r]);
     rank->no_memory =
         how != NULL && how->signal == SIGKILL && ls__memory_oom_kills(a->env) > a->oom_kills;
     rank->ended = true;

@@ -48,6 +48,17 @@ static bool hosts_left(ls__agent_thread *t)
     return leave == LS__LEAVE_OVER;
 }
 
+/* Local rank 0, whose process this is, ends only after the thread: for the root cause it has ended
+ * once it leaves, which it also does when its ls_init has failed. */
+static void take_own_end(ls__agent_thread *t)
+{
+    /* Sync: acquire; pairs with ls__agent_thread_end. */
+    const bool leaving = atomic_load_explicit(&t->leaving, memory_order_acquire) != 0;
+    if (leaving && !t->host.rank[0].ended) {
+        ls__host_agent_note_end(&t->host, 0, NULL);
+    }
+}
+
 /* The agent outlives the ranks that it serves: it ends when all of this host and all hosts have
  * left. After a failure ranks may never leave, so it waits only a moment for them to read the
  * root cause. */
@@ -115,6 +126,7 @@ static void turn(ls__agent_thread *t)
     }
     ls__host_agent_turn(&t->host, t->items + at.host, at.count - at.host);
     if (t->phase == LS__AGENT_RUNNING) {
+        take_own_end(t);
         ls__host_agent_conclude(&t->host);
         check_end(t);
     } else {

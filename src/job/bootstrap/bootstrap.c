@@ -102,14 +102,23 @@ static int trace_part(void *arg, int rank)
     return ls__store_local_fd(arg, "trace/0");
 }
 
+void ls__boot_record_failure(const ls__env *env, ls__board_rank *place, ls_status status)
+{
+    const ls__board_failure f = {
+        .status = status, .by = place->world_rank, .text = ls_error_message()};
+    ls__board_record_failure(place, env, &f);
+}
+
 /* The order matters: first the board shows that this rank has left, so that its end is not taken
- * for a failure; the agent ends last, because others still use it; the board is unmapped when no
- * thread of this process reads it any more. */
+ * for a failure, unless it never joined; the agent ends last, because others still use it; the
+ * board is unmapped when no thread of this process reads it any more. */
 void ls__bootstrap_close(const ls__env *env, ls__boot *boot)
 {
     if (boot->board != NULL) {
-        atomic_store_explicit(&boot->board->rank[boot->local_rank].life, LS__LIFE_LEFT,
-                              memory_order_release);
+        uint32_t joined = LS__LIFE_JOINED;
+        (void)atomic_compare_exchange_strong_explicit(&boot->board->rank[boot->local_rank].life,
+                                                      &joined, LS__LIFE_LEFT, memory_order_acq_rel,
+                                                      memory_order_relaxed);
     }
     if (boot->board_private) {
         const ls__trace_job job = {.world_size = 1, .part = trace_part, .arg = boot->store};

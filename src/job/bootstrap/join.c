@@ -51,7 +51,6 @@ static void adopt(const ls__env *env, const ls__detected *detected, const ls__lo
     LS_ASSERT(detected->local_rank >= 0 && detected->local_rank < LS__BOARD_RANKS_MAX);
     out->rank = detected->rank;
     out->world_size = detected->size;
-    out->local_rank = detected->local_rank;
     out->local_size = detected->local_size;
     memcpy(out->secret, met->secret, sizeof out->secret);
     out->plain = out->board->plain != 0;
@@ -64,6 +63,7 @@ static ls_status join_met(const ls__env *env, const ls__detected *detected, uint
                           ls__local_joined *met, ls__boot *out)
 {
     LS_TRY(open_board(env, met, &out->board));
+    out->local_rank = detected->local_rank;
     LS_TRY(ls__store_connect(env, met->fd, met->secret, ls__time_left_ms(env, deadline_ns),
                              &out->store));
     if (detected->local_rank > 0 && met->host_pid > 0) {
@@ -81,6 +81,9 @@ static ls_status join(const ls__env *env, const ls__detected *detected, uint64_t
     ls__local_joined met;
     LS_TRY(ls__local_join(env, detected, deadline_ns, &met));
     const ls_status status = join_met(env, detected, deadline_ns, &met, out);
+    if (status < 0 && out->board != NULL) {
+        ls__boot_record_failure(env, &out->board->rank[out->local_rank], status);
+    }
     explicit_bzero(&met, sizeof met);
     return status;
 }

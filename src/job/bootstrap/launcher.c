@@ -212,6 +212,7 @@ ls_status ls__bootstrap_launcher(const ls__env *env, int64_t timeout_ms, ls__boo
     return LS_OK;
 
 fail_claim:
+    ls__boot_record_failure(env, &board->rank[in.local_rank], status);
     unclaim(board, in.local_rank);
 fail_board:
     ls__board_close(env, board);

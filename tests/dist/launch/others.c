@@ -284,6 +284,22 @@ TEST(a_failure_that_a_rank_noted_reads_the_same_under_every_launcher)
     check("hosts $M die 3 note 2>&1", ": planted mismatch of rank 3\n", 3);
 }
 
+/* ls_init fails after the ranks have met: the others, which wait in it, do not wait until their
+ * deadline, and the failed rank's agent does not wait for them. */
+TEST(a_rank_whose_ls_init_fails_is_named_by_the_others_at_once)
+{
+    for (int rank = 0; rank < 3; rank++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "for r in 0 1 2; do if [ $r = %d ]; then A=garbage; else A=all_reduce=ring; fi\n"
+                 "LOCKSTEP_ALGORITHM=$A rank $r 3 timeout 30 $E/01_hello_all_reduce & done; wait",
+                 rank);
+        char part[32];
+        snprintf(part, sizeof part, " rank %d (host", rank);
+        check(text, part, 2);
+    }
+}
+
 TEST(local_rank_0s_death_is_named_by_the_others)
 {
     check("ranks 4 $M die 0 kill 2>&1", ": rank 0 (host", 2);

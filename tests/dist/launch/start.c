@@ -84,6 +84,14 @@ TEST(a_rank_that_does_not_come_is_named_in_a_warning_and_in_the_error)
     free(got.text);
 }
 
+/* Whatever the program does with the error: the others wait in ls_init. */
+TEST(a_rank_that_ends_well_after_ls_init_has_failed_is_the_root_cause)
+{
+    check_script("$L run -n 2 sh -c 'if [ $RANK = 1 ]; then export LOCKSTEP_ALGORITHM=garbage; fi; "
+                 "$E/01_hello_all_reduce || [ $RANK = 1 ]' 2>&1 | grep '^lockstep: rank 1 (host '",
+                 0, "failed: LOCKSTEP_ALGORITHM: \"garbage\" does not begin with");
+}
+
 TEST(a_rank_of_another_host_that_does_not_come_is_named)
 {
     test_output got =

@@ -158,6 +158,17 @@ static int init_one(void *arg)
 
 static char all[1 << 16];
 
+/* The launcher's cause is what rank 1 said. Before a rank has the board it can tell it nothing. */
+static void check_cause(void)
+{
+    char said[301];
+    snprintf(said, sizeof said, " failed: %.290s", plan->said[1]);
+    if (strstr(said, "for the runtime") == NULL && strstr(said, "be the job's board") == NULL) {
+        CHECK_CONTAINS(ls_error_message(), "ls_spawn: rank 1 (host");
+        CHECK_CONTAINS(ls_error_message(), said);
+    }
+}
+
 /* What both ranks say with ever more calls that are good, until both come through. */
 static void collect_sizes(size_t least, size_t most, fault kind, const char *hosts,
                           ls_status (*scenario)(void))
@@ -178,6 +189,9 @@ static void collect_sizes(size_t least, size_t most, fault kind, const char *hos
             return;
         }
         CHECK((status < 0) == (plan->said[1][0] != '\0')); /* another way may have been found */
+        if (status < 0 && scenario == NULL) {
+            check_cause();
+        }
         for (int rank = 0; rank < 2; rank++) {
             if (strstr(all, plan->said[rank]) == NULL) {
                 strncat(all, plan->said[rank], sizeof all - strlen(all) - 1);
@@ -258,6 +272,7 @@ static void meet(bool refused, const char *timeout)
 TEST(a_rank_whose_connections_end_before_their_welcome_is_named)
 {
     meet(false, "20");
+    check_cause();
     CHECK_SAYS(plan->said[1], "ls_init: the connection to rank %d broke while it was made, and "
                               "could not be made again (%s)");
 }
@@ -285,7 +300,7 @@ TEST(shared_memory_that_is_refused_to_ls_init_is_named)
                     "%u); do all ranks run the same build?");
 }
 
-/* ---- another version ------------------------------------------------------------------------- */
+/* ---- under another launcher ------------------------------------------------------------------ */
 
 static ssize_t send_as_another_version(const ls__env *env, int fd, const void *in, size_t bytes,
                                        int pass_fd)
@@ -301,7 +316,7 @@ static ssize_t send_as_another_version(const ls__env *env, int fd, const void *i
 }
 
 /* As torchrun starts it. */
-static pid_t start_rank(const char *rank)
+static pid_t start_rank(const char *rank, void (*give_fault)(void))
 {
     const pid_t pid = fork();
     CHECK(pid >= 0);
@@ -309,7 +324,7 @@ static pid_t start_rank(const char *rank)
         setenv("RANK", rank, 1);
         table = *ls__env_posix();
         if (rank[0] == '1') {
-            table.send = send_as_another_version;
+            give_fault();
         }
         const ls_status status = ls__init_with(&table, NULL);
         snprintf(plan->said[atoi(rank)], sizeof plan->said[0], "%s", ls_error_message());
@@ -318,7 +333,19 @@ static pid_t start_rank(const char *rank)
     return pid;
 }
 
-TEST(a_rank_of_another_version_is_told_so_by_local_rank_0)
+static void be_another_version(void)
+{
+    table.send = send_as_another_version;
+}
+
+static void have_no_event(void)
+{
+    table.event_open = event_open;
+    counting = true;
+}
+
+/* Returns the process of rank 0; rank 1 has failed. */
+static pid_t start_both(void (*give_fault)(void))
 {
     char port[16];
     int status = 0;
@@ -327,8 +354,27 @@ TEST(a_rank_of_another_version_is_told_so_by_local_rank_0)
     CHECK(plan != MAP_FAILED);
     CHECK(setenv("WORLD_SIZE", "2", 1) == 0 && setenv("MASTER_ADDR", "127.0.0.1", 1) == 0);
     CHECK(setenv("MASTER_PORT", port, 1) == 0);
-    const pid_t first = start_rank("0"), second = start_rank("1");
+    plan->kind = FAULT_EVENT;
+    const pid_t first = start_rank("0", give_fault), second = start_rank("1", give_fault);
     CHECK(waitpid(second, &status, 0) == second && WEXITSTATUS(status) == 1);
+    return first;
+}
+
+/* Local rank 0 shall not wait for it until the deadline. */
+TEST(a_rank_that_fails_after_it_met_local_rank_0_is_named_by_it)
+{
+    int status = 0;
+    const pid_t first = start_both(have_no_event);
+    CHECK(waitpid(first, &status, 0) == first && WEXITSTATUS(status) == 1);
+    CHECK_SAYS(plan->said[1], "ls_init: cannot watch process %d, local rank 0: %s");
+    CHECK_CONTAINS(plan->said[0], "rank 1 (host");
+    CHECK_CONTAINS(plan->said[0], plan->said[1]);
+}
+
+TEST(a_rank_of_another_version_is_told_so_by_local_rank_0)
+{
+    int status = 0;
+    const pid_t first = start_both(be_another_version);
     CHECK(kill(first, SIGKILL) == 0 && waitpid(first, &status, 0) == first);
     CHECK_SAYS(plan->said[1], "ls_init: this process uses a different version of Lockstep than "
                               "local rank 0 of this host (%s); start all ranks with the same "
