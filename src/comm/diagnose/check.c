@@ -59,6 +59,18 @@ static bool is_gone(const ls_group *group, ls_work *work, int r, uint64_t now_ns
     return dead && now_ns - work->watch.gone_ns > LS__GRACE_NS;
 }
 
+/* The failure that a rank has recorded, with the rank unless its text names it. */
+static void say_failed(const ls__board_rank *record, int rank, char text[LS__FAILURE_MAX])
+{
+    char name[32];
+    snprintf(name, sizeof name, "rank %d", rank);
+    if (strstr(record->failed_text, name) != NULL) {
+        snprintf(text, LS__FAILURE_MAX, "%s", record->failed_text);
+    } else {
+        snprintf(text, LS__FAILURE_MAX, "%s failed: %.900s", name, record->failed_text);
+    }
+}
+
 /* A member that gave up because of a deadlock has published the cycle, one that left after a
  * failure the failure, and of one that died its agent how: all explain more than its absence. */
 static void fail_gone(ls_group *group, const ls_work *work, int r, const char *what)
@@ -72,7 +84,7 @@ static void fail_gone(ls_group *group, const ls_work *work, int r, const char *w
     }
     ls__operation_text(group, &work->descriptor, operation, sizeof operation);
     if (ls__comm_failure_of(record) != LS_OK) {
-        snprintf(text, sizeof text, "%s", record->failed_text);
+        say_failed(record, rank, text);
     } else if (ls__life_of(group, r) == LS__LIFE_DEAD && record->ended_text[0] != '\0') {
         snprintf(text, sizeof text, "%s cannot finish: %.639s", operation, record->ended_text);
     } else {

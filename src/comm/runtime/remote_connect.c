@@ -413,7 +413,7 @@ static bool has_unsent(const ls__comm *comm)
         any = any || (!ls__list_empty(&comm->remote->rank[r].waiting) &&
                       comm->transport->broken(comm->transport, r) == NULL);
     }
-    return any && !ls__board_has_cause(comm->board) &&
+    return any && comm->world != NULL && !ls__board_has_cause(comm->board) &&
            atomic_load_explicit(&comm->world->failure.status, memory_order_relaxed) == 0;
 }
 

@@ -317,9 +317,10 @@ static bool is_of_other(const ls__comm *comm, ls_status status)
             atomic_load_explicit(&comm->me->reported, memory_order_relaxed) != 0);
 }
 
-/* Records the failure of ls_init for the launcher, whose report otherwise knows an exit code
- * only. */
-static void record_failed_init(const ls__comm *comm, ls_status status)
+/* Records the failure of ls_init for the launcher, whose report otherwise knows an exit code only,
+ * and tells the ranks of other hosts, which may have completed ls_init and would see nothing but a
+ * connection that breaks. After the deadline none has completed it. */
+static void report_failed_init(ls__comm *comm, ls_status status)
 {
     LS_ASSERT(status < 0);
     if (comm->me == NULL || is_of_other(comm, status)) {
@@ -329,6 +330,9 @@ static void record_failed_init(const ls__comm *comm, ls_status status)
         explain_late(comm);
     }
     ls__comm_record_failure(comm, status, ls_error_message());
+    if (status != LS_ERR_TIMEOUT) {
+        ls__remote_leave(comm);
+    }
 }
 
 /* The world's data travels by the backend of LOCKSTEP_BACKEND. The ranks talk about it by
@@ -360,7 +364,7 @@ static ls_status start(ls_runtime *runtime, const ls_init_options *options)
         status = give_backend(comm);
     }
     if (status != LS_OK) {
-        record_failed_init(comm, status);
+        report_failed_init(comm, status);
         close_comm(comm);
         return status;
     }

@@ -145,10 +145,12 @@ static int init_one(void *arg)
     }
     counting = rank == 1 && plan->scenario == NULL;
     ls_status status = ls__init_with(&table, NULL);
+    counting = rank == 1 && plan->scenario != NULL;
     if (status == LS_OK && plan->scenario != NULL) {
-        counting = rank == 1;
         status = plan->scenario();
         counting = false;
+    } else if (status == LS_OK) {
+        status = ls_barrier(ls_world(), NULL, NULL); /* which needs both */
     }
     if (status < 0 && plan->hit) {
         snprintf(plan->said[rank], sizeof plan->said[rank], "%s", ls_error_message());
@@ -191,6 +193,7 @@ static void collect_sizes(size_t least, size_t most, fault kind, const char *hos
         CHECK((status < 0) == (plan->said[1][0] != '\0')); /* another way may have been found */
         if (status < 0 && scenario == NULL) {
             check_cause();
+            CHECK_CONTAINS(plan->said[0], "rank 1 "); /* rank 0 reads it */
         }
         for (int rank = 0; rank < 2; rank++) {
             if (strstr(all, plan->said[rank]) == NULL) {
