@@ -118,6 +118,12 @@ LS_API ls_status ls_module_cut_evenly(ls_module *module, int stages, int s, int 
  * of the parts. */
 LS_API int ls_module_cut_at(ls_module *module, const char *names, int *first);
 
+/* An error of a part names the line that declares it; see Note [Call sites] in types.h. */
+#if !defined(LS_NO_SITES)
+#define ls_parts_add(...) LS_AT(ls_parts_add(__VA_ARGS__))
+#define ls_parts_add_children(...) LS_AT(ls_parts_add_children(__VA_ARGS__))
+#endif
+
 #ifdef __cplusplus
 }
 #endif

@@ -79,7 +79,11 @@ static ls_status append(ls_parts *parts, const ls_part *part, const char *name)
     LS_TRY(check_kind(parts, part, name));
     LS_TRY(check_from(parts, part, name));
     LS_TRY(make_room(parts));
-    ls__module_part made = {.name = strdup(name), .module = part->module, .run = part->run};
+    ls__module_part made = {.name = strdup(name),
+                            .module = part->module,
+                            .run = part->run,
+                            .file = ls__self.file,
+                            .line = ls__self.line};
     made.uses = strdup(part->uses != NULL ? part->uses : "");
     if (made.name == NULL || made.uses == NULL) {
         free(made.name);
@@ -150,6 +154,9 @@ static ls_parts *declare(ls_module *module, int entries)
     }
     parts->self = module;
     parts->entries = entries;
+    const char *file = ls__self.file; /* of the call that needs the parts */
+    const int line = ls__self.line;
+    ls_site_set(NULL, 0);
     if (module->cls->size >= sizeof *module->cls && module->cls->parts != NULL) {
         module->cls->parts(module, parts);
     }
@@ -157,6 +164,7 @@ static ls_parts *declare(ls_module *module, int entries)
         (void)ls_parts_add(parts,
                            &LS_PART(.name = module->cls->name, .run = run_whole, .uses = "*"));
     }
+    ls_site_set(file, line);
     return parts;
 }
 

@@ -12,7 +12,9 @@ typedef struct ls__module_part {
     ls_tensor *(*run)(ls_module *self, ls_tensor *const *in); /* with the names it uses */
     char *uses;
     int from[LS_PART_FROM_MAX], from_count;
-    bool freed; /* ls_module_keep_parts has not kept it */
+    bool freed;       /* ls_module_keep_parts has not kept it */
+    const char *file; /* of its declaration; NULL: unknown */
+    int line;
 } ls__module_part;
 
 struct ls_parts {

@@ -105,6 +105,15 @@ static ls_tensor *run_part(const stage *s, ls_tensor *const *results, const ls__
     return out;
 }
 
+/* Errors name the line that declares the part: the parts before it have changed the call's. */
+static ls__user_call begin_part(const ls__module_part *part)
+{
+    ls__user_call user = ls__user_call_begin();
+    user.file = part->file;
+    user.line = part->line;
+    return user;
+}
+
 /* The module's own name is in the errors of a part that is one. */
 static ls_status check_result(const stage *s, const ls__module_part *part,
                               const ls__user_call *user, ls_tensor *result)
@@ -126,7 +135,7 @@ static ls_status run_parts(void *stage_of, ls_tensor **outputs)
         if (s->apart) {
             LS_TRY(ls__part_withhold_others(s->parts, s->first + p));
         }
-        const ls__user_call user = ls__user_call_begin();
+        const ls__user_call user = begin_part(part);
         results[p] = run_part(s, results, part);
         if (s->apart) {
             ls__module_withhold(s->parts->self, false);

@@ -24,15 +24,14 @@ static void complain(const blame *b, const job *j, const char *what)
     job_fail(j, why);
 }
 
-/* The line of faulty.c at which the operation stands. */
-static int faulty_line(void)
+/* The line of faulty.c that a comment marks. */
+static int line_of(const char *mark)
 {
     char line[512];
     int number = 0;
     FILE *file = fopen(test_source_path("tests/dist/failures/faulty.c"), "r");
     CHECK(file != NULL);
-    while (fgets(line, sizeof line, file) != NULL && ++number > 0 &&
-           strstr(line, "FAULTY LINE") == NULL) {
+    while (fgets(line, sizeof line, file) != NULL && ++number > 0 && strstr(line, mark) == NULL) {
     }
     fclose(file);
     return number;
@@ -65,9 +64,10 @@ static int headline(const blame *b, const job *j, const char **text)
 static void expected_of(const blame *b, int rank, char *out, size_t bytes)
 {
     if (strcmp(b->fault, "part") == 0) {
-        (void)snprintf(out, bytes, "faulty.c:%d: matmul: ", faulty_line());
+        (void)snprintf(out, bytes, "faulty.c:%d: matmul: ", line_of("FAULTY LINE"));
     } else if (strcmp(b->fault, "null") == 0) {
-        (void)snprintf(out, bytes, "%s", "it returned NULL; give its result");
+        (void)snprintf(out, bytes, "faulty.c:%d): it returned NULL; give its result",
+                       line_of("DECLARATION"));
     } else if (strcmp(b->fault, "loss") == 0) {
         (void)snprintf(out, bytes, "%s", SAYS("it returned NULL; give a loss"));
     } else {

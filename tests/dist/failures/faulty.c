@@ -74,7 +74,7 @@ static void parts(ls_module *module, ls_parts *p)
                                     LS_PART(.name = "p3", .run = run_3, .uses = "l3")};
     (void)module;
     for (int i = 0; i < stages; i++) {
-        ls_parts_add(p, &all[i]);
+        ls_parts_add(p, &all[i]); /* DECLARATION */
     }
 }
 

@@ -514,11 +514,14 @@ static ls_tensor *crooked_forward(ls_module *m, ls_tensor *x)
     return ls_forward(((skipping *)m)->low, crooked_body(m, &x));
 }
 
+static int head_line; /* at which "head" is declared */
+
 static void crooked_parts(ls_module *m, ls_parts *parts)
 {
     (void)m;
     ls_parts_add(parts, &LS_PART(.name = "body", .run = crooked_body, .uses = "down"));
-    ls_parts_add(parts, &LS_PART(.name = "head", .run = crooked_head, .uses = "low"));
+    head_line = __LINE__ + 1;
+    LS_AT(ls_parts_add(parts, &LS_PART(.name = "head", .run = crooked_head, .uses = "low")));
 }
 
 static const ls_module_class crooked_class =
@@ -560,7 +563,10 @@ TEST(parts_that_do_not_compute_what_forward_computes_are_found)
     wrong = SILENT;
     (void)ls_fail(LS_ERR_LIMIT, "an older failure");
     CHECK_STATUS(ls_module_check_parts(&self->base, &x, 1), LS_ERR_INVALID);
+    char where[64];
+    snprintf(where, sizeof where, "parts.c:%d): it returned NULL", head_line);
     CHECK_CONTAINS(ls_error_message(), "part \"head\" of the crooked (");
+    CHECK_CONTAINS(ls_error_message(), where);
     CHECK_SAYS(ls_error_message(), "part \"%s\" of the %s");
     CHECK_SAYS(ls_error_message(), "it returned NULL; give its result, or a poisoned tensor");
     wrong = RIGHT;
