@@ -108,6 +108,7 @@ static void activations(const bench *b)
 {
     const ls__kernels *k = b->k;
     int64_t n = b->rows * 4 * b->dim, rows = b->rows, dim = b->dim;
+    const ls__drop drop = {.p = 0.1, .seed = 1, .stream_id = 2};
     TIME(b, "gelu erf forward", 0, k->unary(LS__UNARY_GELU_ERF, b->out, b->x, n, NULL));
     TIME(b, "gelu erf backward", 0,
          k->unary_backward(LS__UNARY_GELU_ERF, b->out, b->y, b->x, NULL, n, 0.0f, NULL));
@@ -117,7 +118,7 @@ static void activations(const bench *b)
     TIME(b, "exp", 0, k->unary(LS__UNARY_EXP, b->out, b->x, n, NULL));
     TIME(b, "tanh", 0, k->unary(LS__UNARY_TANH, b->out, b->x, n, NULL));
     TIME(b, "relu", 0, k->unary(LS__UNARY_RELU, b->out, b->x, n, NULL));
-    TIME(b, "dropout [rows,4dim]", 0, k->dropout(b->out, b->x, n, 0, 0.1, 1, 2, 0.0f, NULL));
+    TIME(b, "dropout [rows,4dim]", 0, k->dropout(b->out, b->x, n, &drop, 0.0f, NULL));
     TIME(b, "random normal [rows,4dim]", 0, k->random_normal(b->out, n, 0, 0.0, 1.0, 1, 2, NULL));
     TIME(b, "bias [rows,4dim]", 0, k->add_rows(b->out, b->w, rows, 4 * dim, NULL));
     TIME(b, "bias gradient [rows,4dim]", 0, k->sum_rows(b->out, b->x, rows, 4 * dim, 0, NULL));
@@ -142,11 +143,11 @@ static void rest(const bench *b)
     int64_t rows = b->rows, dim = b->dim, vocab = b->vocab;
     TIME(b, "softmax [rows,vocab]", 0, k->softmax(b->out, b->x, rows, vocab, false, NULL));
     float mean;
-    const ls__cross_entropy loss = {&mean, b->out, b->x, b->index, 8, rows, vocab, 0.0, -1};
+    const ls__cross_entropy loss = {&mean, b->out, b->x, b->index, 8, rows, vocab, 0.0, 0.0, -1};
+    const ls__lookup at = {b->index, 8, rows, dim, 0, vocab};
     TIME(b, "cross-entropy with gradient", 0, k->cross_entropy(&loss, NULL));
-    TIME(b, "embedding", 0, k->embedding(b->out, b->x, b->index, 8, rows, dim, NULL));
-    TIME(b, "embedding backward", 0,
-         k->embedding_backward(b->out, b->x, b->index, 8, rows, dim, vocab, NULL));
+    TIME(b, "embedding", 0, k->embedding(b->out, b->x, &at, NULL));
+    TIME(b, "embedding backward", 0, k->embedding_backward(b->out, b->x, &at, NULL));
     ls__step_part part = {.count = rows * dim, .param = b->out, .state = {b->y, b->z}};
     part.grad.at = b->x, part.lr = 1e-3, part.weight_decay = 0.1, part.step = 3;
     ls__adamw_args adam = {&part, 1, 0.9, 0.95, 1e-8, true};

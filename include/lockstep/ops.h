@@ -155,6 +155,8 @@ typedef struct ls_cross_entropy_options {
     size_t size;
     double label_smoothing; /* in [0,1]: this share of the target is spread over all classes */
     int64_t ignore_index;   /* rows with this target are ignored; default -100 */
+    double z_loss; /* adds this times (log sum exp logits)^2, a mean over the same rows, which keeps
+                      logits small (Chowdhery et al. 2022, section 5: 1e-4); default 0 */
 } ls_cross_entropy_options;
 #define LS_DEFAULTS_ls_cross_entropy_options .ignore_index = -100,
 LS_DEFAULTS_FUNCTION(cross_entropy)

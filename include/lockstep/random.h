@@ -27,11 +27,16 @@ LS_API float ls_random_normal(uint64_t seed, uint64_t stream, uint64_t index);
  * whose forward function runs ("blocks.3.drop"; outside of modules the path is empty), and the
  * number of the module's draw in this step. They count elements from `sample_offset` samples
  * (entries of dimension 0) on. So the masks depend neither on the number of ranks nor on the other
- * modules that a rank has. Slices by another dimension (heads, hidden units, positions of a
- * sequence) are counted from their own first element: two ranks that hold two slices of one tensor
- * draw the same mask for both, and not that of one process. Nothing in the library makes such
- * slices; a program that does gives the modules on them different names on the ranks ("heads_0",
- * "heads_4"), and its masks are then independent, but still not those of one process.
+ * modules that a rank has.
+ *
+ * A tensor that is LS_SHARDED along axes of the mesh in force (placement.h) draws the mask that one
+ * process would draw for the whole tensor at its place, along any dimension; ls_attention drops the
+ * weights of the heads and queries that its q has. Only dimension 0 along axes that ls_ddp_new takes
+ * for batches is left to `sample_offset`, and along other axes `sample_offset` counts samples of the
+ * whole. A tensor that is equal on the ranks of an axis draws the same mask on all of them, and so
+ * does one that is LS_VARYING: give the modules on such tensors different names on the ranks if
+ * their masks are to differ.
+ *
  * ls_loader_next sets the context. In a loop without a loader call it at the beginning of each
  * step; the offset is the number of samples on the ranks before this one. Without any call the
  * draws of a module are counted on from step to step. Local call. */

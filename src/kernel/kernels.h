@@ -102,9 +102,10 @@ typedef struct ls__attention { /* q, o [B,H,T,D]; k, v [B,G,S,D], head h reads t
     float scale;
     const float *mask; /* added to the scores; NULL: none. Element (b,h,t,s) at b*m_b + … + s */
     int64_t m_b, m_h, m_t;
-    /* weight (b,h,t,s) is dropped as `dropout` below drops element ((b H + h) T + t) S + s */
+    /* weight (b,h,t,s) is dropped as `dropout` below drops element b*w_b + h*w_h + t*w_t + s */
     double dropout;
     uint64_t seed, stream_id, first;
+    int64_t w_b, w_h, w_t;
     void *workspace; /* ls__kernels.attention_workspace bytes, forward too; aligned to 64 */
     /* backward; d_o NULL: forward */
     const float *d_o;    /* strides of o */
@@ -312,9 +313,40 @@ typedef struct ls__cross_entropy { /* of logits [rows,n] against class indices *
     const void *target; /* index_bytes 4 or 8; in [0,n) or `ignore` */
     size_t index_bytes;
     int64_t rows, n;
-    double smoothing;
+    double smoothing, z_loss;
     int64_t ignore; /* rows with this target count for nothing */
 } ls__cross_entropy;
+
+/* The same of a part of the classes, in passes between which `max` and `sums` are combined over the
+ * parts; see ref/vocab_loss.c. */
+typedef struct ls__vocab_loss {
+    ls__real logits;    /* [rows,n]: classes [first, first + n) of `classes` */
+    const void *target; /* index_bytes 4 or 8; in [0,classes) or `ignore` */
+    size_t index_bytes;
+    int64_t rows, n, first, classes;
+    double smoothing, z_loss;
+    int64_t ignore;
+    float *max;  /* [rows] */
+    float *sums; /* [2,rows], with smoothing [3,rows] */
+} ls__vocab_loss;
+
+typedef struct
+    ls__lookup {       /* rows of a table, of which [first, first + vocab) are here, by index */
+    const void *index; /* index_bytes 4 or 8 (signed), validated already */
+    size_t index_bytes;
+    int64_t count, dim, first, vocab;
+} ls__lookup;
+
+/* Which elements are dropped, each with probability p. With e its number, an element is kept when its
+ * 32-bit word w (word e%4 of Philox block e/4) satisfies w >= p*2^32; block b has counter (b low,
+ * b high, stream low, stream high) and key (seed low, seed high). Element i of a call has number
+ * first + i, or, of a tensor that is part of a larger one, first + i/run*stride + i%run. */
+typedef struct ls__drop {
+    double p;
+    uint64_t seed, stream_id, first;
+    int64_t run; /* 0: first + i */
+    uint64_t stride;
+} ls__drop;
 
 /* What an optimizer step updates: a parameter, or a range of one. A bfloat16 parameter has a
  * float32 master copy, which takes the steps; the parameter becomes its rounded value. Where the
@@ -500,13 +532,10 @@ typedef struct ls__kernels {
                                      float beta_w, const ls__bfloat16 *dy, const ls__bfloat16 *x,
                                      const float *mean, const float *rstd, const float *w,
                                      int64_t rows, int64_t n, void *workspace, ls_stream *stream);
-    /* out[count,dim] = weight[index[i]]; index has index_bytes 4 or 8 (signed), validated already
-     */
-    void (*embedding)(float *out, const float *weight, const void *index, size_t index_bytes,
-                      int64_t count, int64_t dim, ls_stream *stream);
+    /* out[count,dim] = weight[index[i]], 0 for a row that is not here */
+    void (*embedding)(float *out, const float *weight, const ls__lookup *at, ls_stream *stream);
     /* dweight[index[i]] += dy[i] in order of i; caller zeroed dweight or it accumulates */
-    void (*embedding_backward)(float *dweight, const float *dy, const void *index,
-                               size_t index_bytes, int64_t count, int64_t dim, int64_t vocab,
+    void (*embedding_backward)(float *dweight, const float *dy, const ls__lookup *at,
                                ls_stream *stream);
     void (*attention)(const ls__attention *a, ls_stream *stream);
     void (*attention_backward)(const ls__attention *a, ls_stream *stream);
@@ -528,20 +557,24 @@ typedef struct ls__kernels {
     /* the same of bfloat16; those of args are not read. args->n <= LS__HALF_LOGITS_MAX */
     void (*cross_entropy_bf16)(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
                                const ls__cross_entropy *args, ls_stream *stream);
-    /* mean of -x[i,target_i]; args as above, with logits x log-probabilities, no smoothing */
+    /* max; sums; the mean loss; dlogits, of the type of the logits, which it may be */
+    void (*vocab_max)(const ls__vocab_loss *args, ls_stream *stream);
+    void (*vocab_sums)(const ls__vocab_loss *args, ls_stream *stream);
+    void (*vocab_loss)(float *loss, const ls__vocab_loss *args, ls_stream *stream);
+    void (*vocab_loss_backward)(void *dlogits, const ls__vocab_loss *args, const float *dloss,
+                                ls_stream *stream);
+    /* mean of -x[i,target_i]; args as of cross_entropy, with logits x log-probabilities, no
+     * smoothing */
     void (*nll)(const ls__cross_entropy *args, ls_stream *stream);
     /* *loss = mean of log(1 + exp(x)) - x y; dx = (sigmoid(x) - y)/count where not NULL; it may be
      * x */
     void (*bce)(float *loss, float *dx, const float *x, const float *y, int64_t count,
                 ls_stream *stream);
-    /* out[i] = (keep(i) ? a[i]/(1-p) : 0) + beta out[i], out may be a. With e = first+i, element i
-     * is kept when its 32-bit word w (word e%4 of Philox block e/4) satisfies w >= p*2^32; block b
-     * has counter (b low, b high, stream low, stream high) and key (seed low, seed high) */
-    void (*dropout)(float *out, const float *a, int64_t count, uint64_t first, double p,
-                    uint64_t seed, uint64_t stream_id, float beta, ls_stream *stream);
-    void (*dropout_bf16)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, uint64_t first,
-                         double p, uint64_t seed, uint64_t stream_id, float beta,
-                         ls_stream *stream);
+    /* out[i] = (kept ? a[i]/(1-p) : 0) + beta out[i], out may be a */
+    void (*dropout)(float *out, const float *a, int64_t count, const ls__drop *drop, float beta,
+                    ls_stream *stream);
+    void (*dropout_bf16)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count,
+                         const ls__drop *drop, float beta, ls_stream *stream);
     void (*random_uniform)(float *out, int64_t count, uint64_t first, double low, double high,
                            uint64_t seed, uint64_t stream_id, ls_stream *stream);
     void (*random_normal)(float *out, int64_t count, uint64_t first, double mean, double std,

@@ -274,12 +274,15 @@ static void apply(ls__attention *a, const ls__call *call, const request *asked)
     if (asked->dropout > 0.0) {
         ls__record weights = {.ndim = 4, .dim = {a->batch, a->heads, a->time, a->keys}};
         weights.numel = ls__shape_product(&weights, 0, 4);
-        ls__rng_stream stream =
-            ls__rng_stream_next(call->tensors->runtime, LS__RNG_DROPOUT, &weights);
+        weights.place = call->in[0]->place; /* heads and queries are those of q */
+        int64_t strides[4];
+        const ls__rng_stream stream =
+            ls__rng_stream_next(call->tensors->runtime, LS__RNG_DROPOUT, &weights, strides);
         a->dropout = asked->dropout;
         a->seed = stream.seed;
         a->stream_id = stream.id;
         a->first = stream.first;
+        a->w_b = strides[0], a->w_h = strides[1], a->w_t = strides[2];
     }
 }
 

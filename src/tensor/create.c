@@ -169,7 +169,8 @@ ls_tensor *ls_rand(ls_shape shape)
     ls__record *out;
     ls_tensor *t = make_tensor("rand", shape, LS_FLOAT32, &call, &out);
     if (out != NULL) {
-        ls__rng_stream stream = ls__rng_stream_next(call.tensors->runtime, LS__RNG_VALUES, out);
+        ls__rng_stream stream =
+            ls__rng_stream_next(call.tensors->runtime, LS__RNG_VALUES, out, NULL);
         call.k->random_uniform(ls__record_floats(out), out->numel, stream.first, 0.0, 1.0,
                                stream.seed, stream.id, call.stream);
     }
@@ -183,7 +184,8 @@ ls_tensor *ls_randn(ls_shape shape)
     ls__record *out;
     ls_tensor *t = make_tensor("randn", shape, LS_FLOAT32, &call, &out);
     if (out != NULL) {
-        ls__rng_stream stream = ls__rng_stream_next(call.tensors->runtime, LS__RNG_VALUES, out);
+        ls__rng_stream stream =
+            ls__rng_stream_next(call.tensors->runtime, LS__RNG_VALUES, out, NULL);
         call.k->random_normal(ls__record_floats(out), out->numel, stream.first, 0.0, 1.0,
                               stream.seed, stream.id, call.stream);
     }

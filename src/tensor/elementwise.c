@@ -306,16 +306,40 @@ typedef struct dropout_context {
     double p;
 } dropout_context;
 
-/* out = (kept ? a / (1 - p) : 0) + beta out. Forward and backward call it with one stream, so
- * they drop the same elements. */
+/* out = (kept ? a / (1 - p) : 0) + beta out of `count` elements from `at` on. */
+static void drop_from(ls__pool *on, bool half, char *out, const char *a, int64_t at, int64_t count,
+                      const ls__drop *d, float beta)
+{
+    const int64_t byte = at * (int64_t)(half ? sizeof(ls__bfloat16) : sizeof(float));
+    if (half) {
+        on->k->dropout_bf16((void *)(out + byte), (const void *)(a + byte), count, d, beta,
+                            on->stream);
+    } else {
+        on->k->dropout((void *)(out + byte), (const void *)(a + byte), count, d, beta, on->stream);
+    }
+}
+
+/* The same of all elements. Forward and backward call it with one stream, so they drop the same
+ * elements. A kernel knows two levels of a part; those outside of them are a loop here. */
 static void drop(ls__pool *on, bool half, void *out, const void *a, int64_t count,
                  const dropout_context *c, float beta)
 {
     const ls__rng_stream *s = &c->stream;
-    if (half) {
-        on->k->dropout_bf16(out, a, count, s->first, c->p, s->seed, s->id, beta, on->stream);
-    } else {
-        on->k->dropout(out, a, count, s->first, c->p, s->seed, s->id, beta, on->stream);
+    ls__drop d = {.p = c->p, .seed = s->seed, .stream_id = s->id, .first = s->first};
+    int64_t block = count;
+    if (s->levels > 1) {
+        d.run = s->level[0].count;
+        d.stride = s->level[1].stride;
+        block = d.run * s->level[1].count;
+    }
+    for (int64_t i = 0; i * block < count; i++) {
+        int64_t rest = i;
+        d.first = s->first;
+        for (int l = 2; l < s->levels; l++) {
+            d.first += (uint64_t)(rest % s->level[l].count) * s->level[l].stride;
+            rest /= s->level[l].count;
+        }
+        drop_from(on, half, out, a, i * block, block, &d, beta);
     }
 }
 
@@ -347,7 +371,7 @@ ls_tensor *ls_dropout(ls_tensor *a, double p)
         return ls__call_fail(&call, LS_ERR_INVALID, "p is %g; give a probability from 0 to 1", p);
     }
     const dropout_context c = {
-        ls__rng_stream_next(call.tensors->runtime, LS__RNG_DROPOUT, call.in[0]), p};
+        ls__rng_stream_next(call.tensors->runtime, LS__RNG_DROPOUT, call.in[0], NULL), p};
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out =
         ls__call_output(&call, ls__record_shape(call.in[0]), half ? LS_BFLOAT16 : LS_FLOAT32);

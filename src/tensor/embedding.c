@@ -12,9 +12,16 @@ enum { SAVED_INDEX };
 enum { EDGE_W, EDGE_INDEX };
 
 typedef struct embedding_context {
-    int64_t count, dim, vocab; /* indices; C; V */
-    size_t index_bytes;        /* 4 or 8 */
+    ls__lookup at; /* but its index, which is saved */
+    int64_t whole; /* rows of the table on all ranks together */
 } embedding_context;
+
+static ls__lookup lookup_of(const embedding_context *c, const void *index)
+{
+    ls__lookup at = c->at;
+    at.index = index;
+    return at;
+}
 
 /* Index i of int32 or int64 elements. */
 static int64_t index_at(const void *index, size_t bytes, int64_t i)
@@ -68,10 +75,10 @@ static ls_status embedding_backward(ls__tensor_rule *r)
     const embedding_context *c = r->node->context;
     ls__gradient *dw = &r->in[EDGE_W];
     if (dw->beta == 0.0f) {
-        r->k->zero(dw->data, (size_t)(c->vocab * c->dim) * sizeof(float), r->stream);
+        r->k->zero(dw->data, (size_t)(c->at.vocab * c->at.dim) * sizeof(float), r->stream);
     }
-    r->k->embedding_backward(dw->data, r->dy, r->saved[SAVED_INDEX], c->index_bytes, c->count,
-                             c->dim, c->vocab, r->stream);
+    const ls__lookup at = lookup_of(c, r->saved[SAVED_INDEX]);
+    r->k->embedding_backward(dw->data, r->dy, &at, r->stream);
     return LS_OK;
 }
 
@@ -79,18 +86,19 @@ static void embedding_rows(const ls__tensor_node *node, ls__rows *rows)
 {
     const embedding_context *c = node->context;
     const ls__tensor_saved *index = &node->saved[SAVED_INDEX];
+    const size_t bytes = c->at.index_bytes;
     ls__host_view view;
-    LS_ASSERT(rows->count == c->vocab);
+    LS_ASSERT(rows->count == c->at.vocab);
     if (ls__host_view_open(index->storage->pool, (char *)index->storage->data + index->offset,
-                           (size_t)c->count * c->index_bytes, &view) < 0) {
+                           (size_t)c->at.count * bytes, &view) < 0) {
         rows->some = false;
         return;
     }
-    for (int64_t i = 0; rows->some && i < c->count; i++) {
-        const int64_t row = index_at(view.data, c->index_bytes, i);
-        if (row < 0 || row >= rows->count) { /* changed since: backward will say so */
+    for (int64_t i = 0; rows->some && i < c->at.count; i++) {
+        const int64_t id = index_at(view.data, bytes, i), row = id - c->at.first;
+        if (id < 0 || id >= c->whole) { /* changed since: backward will say so */
             rows->some = false;
-        } else {
+        } else if (row >= 0 && row < rows->count) {
             rows->reached[row] = 1;
         }
     }
@@ -108,14 +116,14 @@ static ls__record *lookup(ls__call *call, const embedding_context *c, const ls__
                           const ls__dense *index)
 {
     ls_shape shape = ls__record_shape(call->in[EDGE_INDEX]);
-    if (!ls__call_indices(call, EDGE_INDEX, index, c->vocab)) {
+    if (!ls__call_indices(call, EDGE_INDEX, index, c->whole)) {
         return NULL;
     }
-    shape.dim[shape.ndim++] = c->dim;
+    shape.dim[shape.ndim++] = c->at.dim;
     ls__record *out = ls__call_output(call, shape, LS_FLOAT32);
     if (out != NULL && out->numel > 0) {
-        call->k->embedding(ls__record_floats(out), weight->data, index->data, c->index_bytes,
-                           c->count, c->dim, call->stream);
+        const ls__lookup at = lookup_of(c, index->data);
+        call->k->embedding(ls__record_floats(out), weight->data, &at, call->stream);
     }
     return out;
 }
@@ -132,42 +140,57 @@ static bool takes_dim(ls__call *call, const ls__record *index)
     return index->ndim < LS_DIMS_MAX;
 }
 
-/* As torch.nn.functional.embedding: weight [V,C], index of any shape. bfloat16 weights go
- * through a float32 copy. */
-ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index)
+/* False with call->failed set. */
+static bool table_fits(ls__call *call)
 {
-    ls__call call;
-    if (!ls__call_begin(&call, "embedding", 2, (ls_tensor *[]){weight, index}) ||
-        !ls__call_floats(&call, 1u << EDGE_W) || !ls__call_index(&call, EDGE_INDEX)) {
-        return call.failed;
-    }
-    const ls__record *w = call.in[EDGE_W], *ids = call.in[EDGE_INDEX];
-    if (!takes_dim(&call, ids)) {
-        return call.failed;
+    const ls__record *w = call->in[EDGE_W], *ids = call->in[EDGE_INDEX];
+    if (!takes_dim(call, ids)) {
+        return false;
     }
     if (w->dtype != LS_FLOAT32 || w->ndim != 2) {
-        return ls__call_fail(
-            &call, LS_ERR_INVALID,
-            "weight %s of %s with index %s; the weight must be float32 or bfloat16 "
-            "[V,C]",
-            ls__record_print(w).text, ls_dtype_name((ls_dtype)w->dtype),
-            ls__record_print(ids).text);
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "weight %s of %s with index %s; the weight must be float32 or bfloat16 "
+                            "[V,C]",
+                            ls__record_print(w).text, ls_dtype_name((ls_dtype)w->dtype),
+                            ls__record_print(ids).text);
     }
-    embedding_context c = {.count = ids->numel,
-                           .dim = w->dim[1],
-                           .vocab = w->dim[0],
-                           .index_bytes = ls_dtype_size((ls_dtype)ids->dtype)};
-    ls__dense table = ls__call_dense(&call, EDGE_W), picked = ls__call_dense(&call, EDGE_INDEX);
-    ls__record *out = lookup(&call, &c, &table, &picked);
-    ls__tensor_node *node = ls__call_record(&call, &embedding_op, out, sizeof c);
+    return call->failed == NULL;
+}
+
+ls_tensor *ls__call_embed(ls__call *call, int part, int parts)
+{
+    if (!ls__call_floats(call, 1u << EDGE_W) || !ls__call_index(call, EDGE_INDEX) ||
+        !table_fits(call)) {
+        return call->failed;
+    }
+    const ls__record *w = call->in[EDGE_W], *ids = call->in[EDGE_INDEX];
+    const embedding_context c = {.at = {.count = ids->numel,
+                                        .dim = w->dim[1],
+                                        .first = part * w->dim[0],
+                                        .vocab = w->dim[0],
+                                        .index_bytes = ls_dtype_size((ls_dtype)ids->dtype)},
+                                 .whole = parts * w->dim[0]};
+    ls__dense table = ls__call_dense(call, EDGE_W), picked = ls__call_dense(call, EDGE_INDEX);
+    ls__record *out = lookup(call, &c, &table, &picked);
+    ls__tensor_node *node = ls__call_record(call, &embedding_op, out, sizeof c);
     if (node != NULL) {
         *(embedding_context *)node->context = c;
         ls__node_save(node, SAVED_INDEX, &picked);
     }
     ls__dense_drop(&table);
     ls__dense_drop(&picked);
-    call.follows = LS__CONTRACTS(EMBEDS);
-    return ls__call_finish(&call, out);
+    call->follows = LS__CONTRACTS(EMBEDS);
+    return ls__call_finish(call, out);
+}
+
+/* As torch.nn.functional.embedding: weight [V,C], index of any shape. bfloat16 weights go
+ * through a float32 copy. */
+ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index)
+{
+    ls__call call;
+    return ls__call_begin(&call, "embedding", 2, (ls_tensor *[]){weight, index})
+               ? ls__call_embed(&call, 0, 1)
+               : call.failed;
 }
 
 /* ---- one-hot ------------------------------------------------------------------------------ */

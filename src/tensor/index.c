@@ -256,6 +256,15 @@ typedef struct select_context {
     size_t index_bytes; /* 4 or 8 */
 } select_context;
 
+static ls__lookup lookup_of(const select_context *c, const void *index)
+{
+    return (ls__lookup){.index = index,
+                        .index_bytes = c->index_bytes,
+                        .count = c->count,
+                        .dim = c->inner,
+                        .vocab = c->n};
+}
+
 /* da [outer,n,inner] from dy [outer,count,inner]: each of `outer` is a table of its own;
  * elements picked twice get the sum, in order of the index. */
 static ls_status select_backward(ls__tensor_rule *r)
@@ -265,9 +274,9 @@ static ls_status select_backward(ls__tensor_rule *r)
     if (r->in[EDGE_A].beta == 0.0f) {
         r->k->fill(da, c->outer * c->n * c->inner, 0.0f, r->stream);
     }
+    const ls__lookup at = lookup_of(c, r->saved[SAVED_INDEX]);
     for (int64_t i = 0; i < c->outer; i++) {
-        r->k->embedding_backward(da + i * c->n * c->inner, r->dy + i * c->count * c->inner,
-                                 r->saved[SAVED_INDEX], c->index_bytes, c->count, c->inner, c->n,
+        r->k->embedding_backward(da + i * c->n * c->inner, r->dy + i * c->count * c->inner, &at,
                                  r->stream);
     }
     return LS_OK;
@@ -286,10 +295,10 @@ static ls__record *selected(ls__call *call, const select_context *c, int at, con
         return NULL;
     }
     ls__record *out = ls__call_output(call, shape, LS_FLOAT32);
+    const ls__lookup one = lookup_of(c, chosen->data);
     for (int64_t i = 0; out != NULL && i < c->outer; i++) {
         call->k->embedding(ls__record_floats(out) + i * c->count * c->inner,
-                           (const float *)from->data + i * c->n * c->inner, chosen->data,
-                           c->index_bytes, c->count, c->inner, call->stream);
+                           (const float *)from->data + i * c->n * c->inner, &one, call->stream);
     }
     return out;
 }

@@ -11,5 +11,8 @@ bool ls__call_outside(ls__call *call, int i, const ls__dense *index, ls__index_c
 /* False when an element of `index` (row-major, of input i's dtype) lies outside [0, limit): the
  * call fails and names the first one. */
 bool ls__call_indices(ls__call *call, int i, const ls__dense *index, int64_t limit);
+/* The rest of ls_embedding of inputs 0, the weight, and 1, the index. The weight is part number
+ * `part` of so many equal ones; rows of the others are 0. */
+ls_tensor *ls__call_embed(ls__call *call, int part, int parts);
 
 #endif

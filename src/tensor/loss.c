@@ -5,10 +5,13 @@
  * The mean over nothing is NaN and its gradients are zeros, as in PyTorch: at the end of an
  * epoch a rank may hold no sample, and still takes part in the backward pass
  * (ls_backward_weighted). */
+#include <math.h>
+
 #include <lockstep/ops.h>
 
 #include "base/assert.h"
 #include "base/options.h"
+#include "tensor/class_loss.h"
 #include "tensor/indices.h"
 
 /* ---- mean squared error ------------------------------------------------------------------- */
@@ -167,7 +170,7 @@ static const ls__op nll_op = CLASS_LOSS("nll_loss");
 typedef struct class_loss { /* one of the losses of classes, with its options */
     const ls__op *op;
     void (*run)(const ls__cross_entropy *args, ls_stream *stream);
-    double smoothing;
+    double smoothing, z_loss;
     int64_t ignore; /* allowed among the targets */
 } class_loss;
 
@@ -190,18 +193,17 @@ static bool cross_entropy_shapes(ls__call *call)
     return fits;
 }
 
-/* All targets are checked before the kernel runs, which trusts them: each lies in [0,n) or is
- * loss->ignore. False with call->failed set. */
-static bool targets_valid(ls__call *call, const class_loss *loss, const ls__dense *y, int64_t n)
+/* All targets are checked before the kernel runs, which trusts them. */
+bool ls__class_targets(ls__call *call, const ls__dense *target, int64_t n, int64_t ignore)
 {
     int64_t at[2];
-    ls__index_check check = {.n = n, .may_ignore = true, .ignore = loss->ignore};
-    if (ls__call_outside(call, EDGE_TARGET, y, &check, at)) {
+    ls__index_check check = {.n = n, .may_ignore = true, .ignore = ignore};
+    if (ls__call_outside(call, EDGE_TARGET, target, &check, at)) {
         (void)ls__call_fail(call, LS_ERR_INVALID,
                             "element %lld of target %s is %lld; give values in [0,%lld), or %lld "
                             "for rows that do not count",
                             (long long)at[0], ls__record_print(call->in[EDGE_TARGET]).text,
-                            (long long)at[1], (long long)n, (long long)loss->ignore);
+                            (long long)at[1], (long long)n, (long long)ignore);
     }
     return call->failed == NULL;
 }
@@ -218,7 +220,7 @@ static ls_tensor *class_loss_of(ls__call *call, const class_loss *loss)
     ls__dense x = ls__call_dense(call, EDGE_LOGITS), y = ls__call_dense(call, EDGE_TARGET);
     ls__dense dx = {0};
     ls__record *out = NULL;
-    if (targets_valid(call, loss, &y, args.n)) {
+    if (ls__class_targets(call, &y, args.n, loss->ignore)) {
         if (call->grad) {
             dx = ls__call_memory(call, (size_t)in->numel * ls_dtype_size((ls_dtype)in->dtype));
         }
@@ -230,6 +232,7 @@ static ls_tensor *class_loss_of(ls__call *call, const class_loss *loss)
         args.target = y.data;
         args.index_bytes = ls_dtype_size((ls_dtype)wanted->dtype);
         args.smoothing = loss->smoothing;
+        args.z_loss = loss->z_loss;
         args.ignore = loss->ignore;
         args.loss = ls__record_floats(out);
         if (half) {
@@ -250,22 +253,29 @@ static ls_tensor *class_loss_of(ls__call *call, const class_loss *loss)
     return ls__call_finish(call, out);
 }
 
-/* Whether the kernel reads these logits as they are: bfloat16, and a row fits its buffer. nll
- * has no such kernel. */
-static bool reads_halves(const ls__call *call, const ls__op *op)
+/* Whether the kernel reads these logits as they are: bfloat16, and a row fits its buffer. */
+static bool reads_halves(const ls__call *call, int64_t half_max)
 {
     const ls__record *x = call->in[EDGE_LOGITS];
-    return op != &nll_op && x->dtype == LS_BFLOAT16 && x->ndim > 0 &&
-           x->dim[x->ndim - 1] <= LS__HALF_LOGITS_MAX;
+    return x->dtype == LS_BFLOAT16 && x->ndim > 0 && x->dim[x->ndim - 1] <= half_max;
 }
 
-/* The checks that the three losses of classes share: logits of a float type, targets that are
- * indices, shapes that agree. False with call->failed set. */
-static bool class_loss_begin(ls__call *call, const ls__op *op, ls_tensor *logits, ls_tensor *target)
+bool ls__class_loss_check(ls__call *call, int64_t half_max)
 {
-    return ls__call_begin(call, op->name, 2, (ls_tensor *[]){logits, target}) &&
-           (reads_halves(call, op) || ls__call_floats(call, 1u << EDGE_LOGITS)) &&
+    return (reads_halves(call, half_max) || ls__call_floats(call, 1u << EDGE_LOGITS)) &&
            ls__call_index(call, EDGE_TARGET) && cross_entropy_shapes(call);
+}
+
+bool ls__class_loss_options(ls__call *call, const ls_cross_entropy_options *given)
+{
+    if (!(given->label_smoothing >= 0.0 && given->label_smoothing <= 1.0)) {
+        (void)ls__call_fail(call, LS_ERR_INVALID, "label_smoothing is %g; it is a share in 0…1",
+                            given->label_smoothing);
+    } else if (!(given->z_loss >= 0.0 && given->z_loss < INFINITY)) {
+        (void)ls__call_fail(call, LS_ERR_INVALID, "z_loss is %g; it is a factor of at least 0",
+                            given->z_loss);
+    }
+    return call->failed == NULL;
 }
 
 ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target,
@@ -273,15 +283,13 @@ ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target,
 {
     ls__call call;
     LS__OPTIONS_OR(ls__call_refused(), ls_cross_entropy_options, given, options);
-    if (!class_loss_begin(&call, &cross_entropy_op, logits, target)) {
+    if (!ls__call_begin(&call, cross_entropy_op.name, 2, (ls_tensor *[]){logits, target}) ||
+        !ls__class_loss_check(&call, LS__HALF_LOGITS_MAX) ||
+        !ls__class_loss_options(&call, &given)) {
         return call.failed;
     }
-    if (!(given.label_smoothing >= 0.0 && given.label_smoothing <= 1.0)) {
-        return ls__call_fail(&call, LS_ERR_INVALID, "label_smoothing is %g; it is a share in 0…1",
-                             given.label_smoothing);
-    }
     class_loss loss = {&cross_entropy_op, call.k->cross_entropy, given.label_smoothing,
-                       given.ignore_index};
+                       given.z_loss, given.ignore_index};
     return class_loss_of(&call, &loss);
 }
 
@@ -291,9 +299,10 @@ ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target,
 ls_tensor *ls_nll_loss(ls_tensor *log_probs, ls_tensor *target)
 {
     ls__call call;
-    if (!class_loss_begin(&call, &nll_op, log_probs, target)) {
+    if (!ls__call_begin(&call, nll_op.name, 2, (ls_tensor *[]){log_probs, target}) ||
+        !ls__class_loss_check(&call, -1)) { /* no kernel of nll reads bfloat16 */
         return call.failed;
     }
-    class_loss loss = {&nll_op, call.k->nll, 0.0, NLL_IGNORE};
+    class_loss loss = {&nll_op, call.k->nll, 0.0, 0.0, NLL_IGNORE};
     return class_loss_of(&call, &loss);
 }

@@ -51,6 +51,8 @@ typedef struct ls__call {
     bool narrow;                         /* the result is to be bfloat16 */
     ls_tensor *failed;
     ls__follows follows; /* how placements pass from inputs to the result (placement.h) */
+    int across;          /* 1 + the axis along which the ranks compute the result together … */
+    int across_place;    /* … and what it is there, whatever the inputs are; 0: no axis */
     uint64_t node;       /* number of its node; 0: none */
     ls__meter *meter;    /* NULL: not measured */
     ls__metered metered;

@@ -510,7 +510,8 @@ void ls__call_place(ls__call *call, ls__record *out)
             if (axes->axis[a].size == 1) {
                 continue;
             }
-            const int place = of_axis(call, out, &axes->axis[a], a);
+            const int place =
+                call->across == a + 1 ? call->across_place : of_axis(call, out, &axes->axis[a], a);
             if (place < 0) {
                 return;
             }

@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/splitmix64.h"
+#include "tensor/placement.h"
 
 #define NUMBER_MASK ((UINT64_C(1) << LS__DRAW_NUMBER_BITS) - 1)
 
@@ -92,15 +93,56 @@ static uint64_t id_again(ls__draw_log *replay)
     return at < replay->count ? ((const uint64_t *)replay->ids->data)[at] : 0;
 }
 
-ls__rng_stream ls__rng_stream_next(ls_runtime *runtime, ls__rng_use use, const ls__record *shape)
+/* Parts along dimension d, and which this rank has. Those of dimension 0 along axes of batches are
+ * left to the sample offset. With several axes the first in the mesh is the outer one. */
+static void parts_along(const ls__axes_in_force *axes, uint32_t word, int d, int64_t *parts,
+                        int64_t *part)
 {
-    const int64_t samples = shape->ndim > 0 ? shape->dim[0] : 1;
-    const int64_t per_sample = samples > 0 ? shape->numel / samples : 0;
+    *parts = 1;
+    *part = 0;
+    for (int a = 0; axes != NULL && word != 0 && a < axes->count; a++) {
+        const ls__axis_in_force *axis = &axes->axis[a];
+        if (ls__place_at(word, a) == LS__PLACED_SHARDED + d && (d > 0 || axis->batches == 0)) {
+            *part = *part * axis->size + axis->coordinate;
+            *parts *= axis->size;
+        }
+    }
+}
+
+/* Levels and first element of a part, from its last dimension on. `offset`: in entries of dimension
+ * 0. */
+static void number_elements(ls__rng_stream *s, const ls_runtime *runtime, const ls__record *shape,
+                            int64_t offset, int64_t *strides)
+{
+    int64_t stride = 1;
+    bool follows = false; /* the level so far is whole */
+    for (int d = shape->ndim - 1; d >= 0; d--) {
+        int64_t parts, part;
+        parts_along(runtime->axes, shape->place, d, &parts, &part);
+        const int64_t first = part * shape->dim[d] + (d == 0 ? offset : 0);
+        s->first += (uint64_t)(first * stride);
+        if (strides != NULL) {
+            strides[d] = stride;
+        }
+        if (!follows) {
+            s->level[s->levels++] = (ls__rng_level){shape->dim[d], (uint64_t)stride};
+        } else {
+            s->level[s->levels - 1].count *= shape->dim[d];
+        }
+        follows = parts == 1;
+        stride *= shape->dim[d] * parts;
+    }
+    s->first += shape->ndim == 0 ? (uint64_t)offset : 0;
+}
+
+ls__rng_stream ls__rng_stream_next(ls_runtime *runtime, ls__rng_use use, const ls__record *shape,
+                                   int64_t *strides)
+{
     ls__draw_log *replay = ls__self.replay;
     const int64_t offset = replay != NULL ? replay->sample_offset : runtime->sample_offset;
-    const uint64_t id = replay != NULL ? id_again(replay) : id_next(runtime, use);
-    record(id);
-    return (ls__rng_stream){.seed = replay != NULL ? replay->seed : runtime->seed,
-                            .id = id,
-                            .first = (uint64_t)offset * (uint64_t)per_sample};
+    ls__rng_stream stream = {.id = replay != NULL ? id_again(replay) : id_next(runtime, use),
+                             .seed = replay != NULL ? replay->seed : runtime->seed};
+    record(stream.id);
+    number_elements(&stream, runtime, shape, offset, strides);
+    return stream;
 }

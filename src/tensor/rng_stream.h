@@ -10,8 +10,18 @@ typedef enum ls__rng_use {
     LS__RNG_VALUES = 2, /* ls_rand, ls_randn */
 } ls__rng_use;
 
+/* The numbers of elements of a part in its whole: those of dimensions that follow each other there
+ * are one level, the innermost first. */
+typedef struct ls__rng_level {
+    int64_t count;
+    uint64_t stride; /* in the whole */
+} ls__rng_level;
+
 typedef struct ls__rng_stream {
-    uint64_t seed, id, first;
+    uint64_t seed, id;
+    uint64_t first; /* number of element 0 */
+    int levels;     /* 0 and 1: element i has number first + i */
+    ls__rng_level level[LS_DIMS_MAX];
 } ls__rng_stream;
 
 /* The streams that a recomputed segment drew from in its first run, in order. */
@@ -26,8 +36,10 @@ typedef struct ls__draw_log {
 } ls__draw_log;
 
 /* The stream of the next draw: its counter begins at the first sample of this rank, dimension 0 of
- * `shape` being samples. */
-ls__rng_stream ls__rng_stream_next(ls_runtime *runtime, ls__rng_use use, const ls__record *shape);
+ * `shape` being samples, and follows the part of the whole that its placement says. strides[ndim], unless
+ * NULL: those of the whole. */
+ls__rng_stream ls__rng_stream_next(ls_runtime *runtime, ls__rng_use use, const ls__record *shape,
+                                   int64_t *strides);
 
 /* The seed and samples with which a segment begins. */
 void ls__draw_log_init(ls__draw_log *log, const ls_runtime *runtime);

@@ -74,8 +74,13 @@ static inline void ls__row_mask(const ls__attention *a, const ls__row *r, float 
 /* Drops n weights; in and out may be one. */
 static inline void ls__row_drop(const ls__attention *a, const ls__row *r, float *weights, int64_t n)
 {
-    uint64_t at = a->first + (uint64_t)((r->head * a->time + r->query) * a->keys);
-    LS__K(dropout)(weights, weights, n, at, a->dropout, a->seed, a->stream_id, 0.0f, NULL);
+    const int64_t b = r->head / a->heads, h = r->head % a->heads;
+    const ls__drop drop = {.p = a->dropout,
+                           .seed = a->seed,
+                           .stream_id = a->stream_id,
+                           .first =
+                               a->first + (uint64_t)(b * a->w_b + h * a->w_h + r->query * a->w_t)};
+    LS__K(dropout)(weights, weights, n, &drop, 0.0f, NULL);
 }
 
 /* row = exp(row - max) for the first n, 0 for the rest; returns max and sum. */

@@ -67,21 +67,33 @@ static keep_rule rule_of(double p, float beta)
                        .beta = beta};
 }
 
-/* Element i takes word first + i of the stream, so blocks of any size give the same mask. */
-void LS__K(dropout)(float *out, const float *a, int64_t count, uint64_t first, double p,
-                    uint64_t seed, uint64_t stream_id, float beta, ls_stream *stream)
+/* Elements [from, from + count) of a call, by runs that follow each other in the stream. */
+static void runs(float *out, const float *a, int64_t from, int64_t count, const ls__drop *drop,
+                 keep_rule rule)
+{
+    const ls__philox_key key = {drop->seed, drop->stream_id};
+    const int64_t run = drop->run > 0 ? drop->run : from + count;
+    while (count > 0) {
+        const int64_t at = from % run, n = ls__min(run - at, count);
+        const uint64_t first = drop->first + (uint64_t)(from / run) * drop->stride + (uint64_t)at;
+        range(out, a, n, first, &key, rule);
+        out += n, a += n, from += n, count -= n;
+    }
+}
+
+/* An element's word depends on its number alone, so blocks of any size give the same mask. */
+void LS__K(dropout)(float *out, const float *a, int64_t count, const ls__drop *drop, float beta,
+                    ls_stream *stream)
 {
     (void)stream;
-    ls__philox_key key = {seed, stream_id};
-    keep_rule rule = rule_of(p, beta);
-    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK, {
-        range(out + i, a + i, ls__min(LS__BLOCK, count - i), first + (uint64_t)i, &key, rule);
-    })
+    keep_rule rule = rule_of(drop->p, beta);
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK,
+                     { runs(out + i, a + i, i, ls__min(LS__BLOCK, count - i), drop, rule); })
 }
 
 /* By blocks that fit the first cache, because each is widened, scaled and narrowed. */
-static void range_halves(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, uint64_t first,
-                         const ls__philox_key *key, keep_rule rule)
+static void runs_halves(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t from, int64_t count,
+                        const ls__drop *drop, keep_rule rule)
 {
     _Alignas(64) float kept[LS__HALF_BLOCK], x[LS__HALF_BLOCK];
     for (int64_t i = 0; i < count; i += LS__HALF_BLOCK) {
@@ -90,20 +102,17 @@ static void range_halves(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count
         if (rule.beta != 0.0f) {
             ls__halves_widen(kept, out + i, n);
         }
-        range(kept, x, n, first + (uint64_t)i, key, rule);
+        runs(kept, x, from + i, n, drop, rule);
         ls__halves_narrow(out + i, kept, n);
     }
 }
 
 /* The same words as for float32; widened, scaled in float32 and rounded once. */
-void LS__K(dropout_bf16)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, uint64_t first,
-                         double p, uint64_t seed, uint64_t stream_id, float beta, ls_stream *stream)
+void LS__K(dropout_bf16)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count,
+                         const ls__drop *drop, float beta, ls_stream *stream)
 {
     (void)stream;
-    ls__philox_key key = {seed, stream_id};
-    keep_rule rule = rule_of(p, beta);
-    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK, {
-        range_halves(out + i, a + i, ls__min(LS__BLOCK, count - i), first + (uint64_t)i, &key,
-                     rule);
-    })
+    keep_rule rule = rule_of(drop->p, beta);
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK,
+                     { runs_halves(out + i, a + i, i, ls__min(LS__BLOCK, count - i), drop, rule); })
 }

@@ -107,8 +107,7 @@ void LS__K(rms_norm_backward_bf16)(ls__bfloat16 *dx, float beta_x, float *dw, fl
                                    const ls__bfloat16 *dy, const ls__bfloat16 *x, const float *rstd,
                                    const float *w, int64_t rows, int64_t n, void *workspace,
                                    ls_stream *stream);
-void LS__K(dropout_bf16)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, uint64_t first,
-                         double p, uint64_t seed, uint64_t stream_id, float beta,
-                         ls_stream *stream);
+void LS__K(dropout_bf16)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count,
+                         const ls__drop *drop, float beta, ls_stream *stream);
 
 #endif

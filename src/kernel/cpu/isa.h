@@ -106,10 +106,8 @@ void LS__K(gather)(void *out, const void *in, ls__strided in_strides, int ndim,
                    const int64_t *shape, size_t bytes, ls_stream *stream);
 void LS__K(scatter)(void *out, ls__strided out_strides, const void *in, int ndim,
                     const int64_t *shape, size_t bytes, float beta, ls_stream *stream);
-void LS__K(embedding)(float *out, const float *weight, const void *index, size_t index_bytes,
-                      int64_t count, int64_t dim, ls_stream *stream);
-void LS__K(embedding_backward)(float *dweight, const float *dy, const void *index,
-                               size_t index_bytes, int64_t count, int64_t dim, int64_t vocab,
+void LS__K(embedding)(float *out, const float *weight, const ls__lookup *at, ls_stream *stream);
+void LS__K(embedding_backward)(float *dweight, const float *dy, const ls__lookup *at,
                                ls_stream *stream);
 
 /* bfloat16.c */
@@ -149,9 +147,16 @@ void LS__K(nll)(const ls__cross_entropy *args, ls_stream *stream);
 void LS__K(bce)(float *loss, float *dx, const float *x, const float *y, int64_t count,
                 ls_stream *stream);
 
+/* vocab_loss.c */
+void LS__K(vocab_max)(const ls__vocab_loss *a, ls_stream *stream);
+void LS__K(vocab_sums)(const ls__vocab_loss *a, ls_stream *stream);
+void LS__K(vocab_loss)(float *loss, const ls__vocab_loss *a, ls_stream *stream);
+void LS__K(vocab_loss_backward)(void *dlogits, const ls__vocab_loss *a, const float *dloss,
+                                ls_stream *stream);
+
 /* dropout.c */
-void LS__K(dropout)(float *out, const float *a, int64_t count, uint64_t first, double p,
-                    uint64_t seed, uint64_t stream_id, float beta, ls_stream *stream);
+void LS__K(dropout)(float *out, const float *a, int64_t count, const ls__drop *drop, float beta,
+                    ls_stream *stream);
 
 /* random.c */
 void LS__K(random_uniform)(float *out, int64_t count, uint64_t first, double low, double high,

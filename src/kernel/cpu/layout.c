@@ -126,34 +126,41 @@ void LS__K(scatter)(void *out, ls__strided out_strides, const void *in, int ndim
     })
 }
 
-/* Indices are int32 or int64 as the user gave them. */
-LS__INLINE int64_t index_at(const void *index, size_t index_bytes, int64_t i)
+/* The row of the table that is meant, from the first one that is here. Indices are int32 or int64 as
+ * the user gave them. */
+LS__INLINE int64_t row_at(const ls__lookup *at, int64_t i)
 {
-    return index_bytes == 4 ? ((const int32_t *)index)[i] : ((const int64_t *)index)[i];
+    return (at->index_bytes == 4 ? ((const int32_t *)at->index)[i]
+                                 : ((const int64_t *)at->index)[i]) -
+           at->first;
 }
 
 /* Indices were checked by the caller: all are below the vocabulary. */
-void LS__K(embedding)(float *out, const float *weight, const void *index, size_t index_bytes,
-                      int64_t count, int64_t dim, ls_stream *stream)
+void LS__K(embedding)(float *out, const float *weight, const ls__lookup *at, ls_stream *stream)
 {
     (void)stream;
-    LS__PARALLEL_FOR(count * dim >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i++, {
-        copy_uint32_t(out + i * dim, 1, weight + index_at(index, index_bytes, i) * dim, 1, dim);
+    LS__PARALLEL_FOR(at->count * at->dim >= LS__PARALLEL_MIN, int64_t i = 0, i < at->count, i++, {
+        const int64_t row = row_at(at, i);
+        if (row >= 0 && row < at->vocab) {
+            copy_uint32_t(out + i * at->dim, 1, weight + row * at->dim, 1, at->dim);
+        } else {
+            memset(out + i * at->dim, 0, (size_t)at->dim * sizeof *out);
+        }
     })
 }
 
-/* Each thread owns a range of the vocabulary and reads every index: a row's sum is in order of i
+/* Each thread owns a range of the table and reads every index: a row's sum is in order of i
  * whatever the number of threads. */
-void LS__K(embedding_backward)(float *dweight, const float *dy, const void *index,
-                               size_t index_bytes, int64_t count, int64_t dim, int64_t vocab,
+void LS__K(embedding_backward)(float *dweight, const float *dy, const ls__lookup *at,
                                ls_stream *stream)
 {
     (void)stream;
-    int64_t owners = count * dim >= LS__PARALLEL_MIN ? ls__threads_own() : 1;
+    const int64_t vocab = at->vocab, dim = at->dim;
+    int64_t owners = at->count * dim >= LS__PARALLEL_MIN ? ls__threads_own() : 1;
     LS__PARALLEL_FOR(owners > 1, int64_t owner = 0, owner < owners, owner++, {
         int64_t first = vocab * owner / owners, end = vocab * (owner + 1) / owners;
-        for (int64_t i = 0; i < count; i++) {
-            int64_t row = index_at(index, index_bytes, i);
+        for (int64_t i = 0; i < at->count; i++) {
+            int64_t row = row_at(at, i);
             if (row >= first && row < end) {
                 add_row(dweight + row * dim, 1, dy + i * dim, dim, 1.0f);
             }

@@ -11,7 +11,7 @@
 typedef struct row_rule {
     float scale;      /* of the gradient: 1/rows that count */
     float own, share; /* of the target: 1 - smoothing; of every class: smoothing/n */
-    double smoothing;
+    double smoothing, z_loss;
 } row_rule;
 
 /* For label smoothing: each class takes part with its logit; shifted by the largest, as the sum of
@@ -24,6 +24,12 @@ static double mean_shifted(const float *x, int64_t n, float max)
         sum += (double)(x[j] - max);
     }
     return sum / (double)n;
+}
+
+/* z-loss of a row whose log sum exp this is. */
+LS__INLINE double z_loss_of(const row_rule *rule, double lse)
+{
+    return rule->z_loss > 0.0 ? rule->z_loss * lse * lse : 0.0; /* lse may be infinite */
 }
 
 /* Loss of one row [n] in float64; dx = (softmax - shares) * scale where wanted, dx may be x. The
@@ -41,7 +47,8 @@ LS__INLINE double loss_row(float *dx, const float *x, int64_t target, int64_t n,
         for (int64_t j = 0; j < n; j++) {
             sum += ls__exp(x[j] - max);
         }
-        return log((double)sum) - shifted;
+        const double log_sum = log((double)sum);
+        return log_sum - shifted + z_loss_of(rule, (double)max + log_sum);
     }
 #pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < n; j++) {
@@ -50,12 +57,16 @@ LS__INLINE double loss_row(float *dx, const float *x, int64_t target, int64_t n,
         sum += e;
     }
     float factor = rule->scale / sum, share = rule->share * rule->scale;
+    const double log_sum = log((double)sum), lse = (double)max + log_sum;
+    if (rule->z_loss > 0.0) {
+        factor *= (float)(1.0 + 2.0 * rule->z_loss * lse);
+    }
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) {
         dx[j] = dx[j] * factor - share;
     }
     dx[target] -= rule->own * rule->scale;
-    return log((double)sum) - shifted;
+    return log_sum - shifted + z_loss_of(rule, lse);
 }
 
 /* Targets are int32 or int64 as the user gave them. */
@@ -142,6 +153,7 @@ static double mean_loss(const loss_rows *r)
     row_rule rule = {.scale = 1.0f / (float)count, .own = (float)(1.0 - a->smoothing)};
     rule.share = (float)(a->smoothing / (double)a->n);
     rule.smoothing = a->smoothing;
+    rule.z_loss = a->z_loss;
     LS__PARALLEL_FOR(a->rows * a->n >= LS__PARALLEL_MIN, int64_t b = 0, b < blocks, b++, {
         partial[b] = block_loss(r, a->rows * b / blocks, a->rows * (b + 1) / blocks, &rule);
     })

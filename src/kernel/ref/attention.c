@@ -66,8 +66,13 @@ static double kept(const ls__attention *a, const head *h, int64_t i, int64_t j)
 {
     float one = 1.0f;
     if (a->dropout > 0.0) {
-        uint64_t at = a->first + (uint64_t)((h->index * a->time + i) * a->keys + j);
-        ls__ref_dropout(&one, &one, 1, at, a->dropout, a->seed, a->stream_id, 0.0f, NULL);
+        const int64_t row =
+            h->index / a->heads * a->w_b + h->index % a->heads * a->w_h + i * a->w_t;
+        const ls__drop drop = {.p = a->dropout,
+                               .seed = a->seed,
+                               .stream_id = a->stream_id,
+                               .first = a->first + (uint64_t)(row + j)};
+        ls__ref_dropout(&one, &one, 1, &drop, 0.0f, NULL);
     }
     return (double)one;
 }

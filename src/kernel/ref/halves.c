@@ -138,13 +138,15 @@ void ls__ref_cross_entropy_bf16(ls__bfloat16 *dlogits, const ls__bfloat16 *logit
 }
 
 /* The float32 twin keeps or drops by position, so both types drop the same elements. */
-void ls__ref_dropout_bf16(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, uint64_t first,
-                          double p, uint64_t seed, uint64_t stream_id, float beta,
-                          ls_stream *stream)
+void ls__ref_dropout_bf16(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count,
+                          const ls__drop *drop, float beta, ls_stream *stream)
 {
     for (int64_t i = 0; i < count; i++) {
         float x = ls__bfloat16_widen(a[i]), y = beta != 0.0f ? ls__bfloat16_widen(out[i]) : 0.0f;
-        ls__ref_dropout(&y, &x, 1, first + (uint64_t)i, p, seed, stream_id, beta, stream);
+        ls__drop one = *drop;
+        one.run = 0;
+        one.first = ls__ref_drop_number(drop, i);
+        ls__ref_dropout(&y, &x, 1, &one, beta, stream);
         out[i] = ls__bfloat16_round(y);
     }
 }

@@ -19,9 +19,8 @@ void ls__ref_sum_rows_bf16(float *out, const ls__bfloat16 *x, int64_t rows, int6
                            ls_stream *stream);
 void ls__ref_cross_entropy_bf16(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
                                 const ls__cross_entropy *args, ls_stream *stream);
-void ls__ref_dropout_bf16(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, uint64_t first,
-                          double p, uint64_t seed, uint64_t stream_id, float beta,
-                          ls_stream *stream);
+void ls__ref_dropout_bf16(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count,
+                          const ls__drop *drop, float beta, ls_stream *stream);
 void ls__ref_softmax_bf16(ls__bfloat16 *out, const ls__bfloat16 *x, int64_t rows, int64_t n,
                           bool log, ls_stream *stream);
 void ls__ref_softmax_backward_bf16(ls__bfloat16 *dx, const ls__bfloat16 *dy, const ls__bfloat16 *y,

@@ -42,28 +42,26 @@ void ls__ref_scatter(void *out, ls__strided out_strides, const void *in, int ndi
 }
 
 /* out[i] = weight[index[i]]; indices were checked by the caller. */
-void ls__ref_embedding(float *out, const float *weight, const void *index, size_t index_bytes,
-                       int64_t count, int64_t dim, ls_stream *stream)
+void ls__ref_embedding(float *out, const float *weight, const ls__lookup *at, ls_stream *stream)
 {
     (void)stream;
-    for (int64_t i = 0; i < count; i++) {
-        int64_t row = ls__ref_index(index, index_bytes, i);
-        for (int64_t j = 0; j < dim; j++) {
-            out[i * dim + j] = weight[row * dim + j];
+    for (int64_t i = 0; i < at->count; i++) {
+        const int64_t row = ls__ref_index(at->index, at->index_bytes, i) - at->first;
+        for (int64_t j = 0; j < at->dim; j++) {
+            out[i * at->dim + j] = row >= 0 && row < at->vocab ? weight[row * at->dim + j] : 0.0f;
         }
     }
 }
 
 /* Adds to dweight, in the order of i; the caller has cleared it or adds on purpose. */
-void ls__ref_embedding_backward(float *dweight, const float *dy, const void *index,
-                                size_t index_bytes, int64_t count, int64_t dim, int64_t vocab,
+void ls__ref_embedding_backward(float *dweight, const float *dy, const ls__lookup *at,
                                 ls_stream *stream)
 {
-    (void)vocab, (void)stream;
-    for (int64_t i = 0; i < count; i++) {
-        int64_t row = ls__ref_index(index, index_bytes, i);
-        for (int64_t j = 0; j < dim; j++) {
-            dweight[row * dim + j] += dy[i * dim + j];
+    (void)stream;
+    for (int64_t i = 0; i < at->count; i++) {
+        const int64_t row = ls__ref_index(at->index, at->index_bytes, i) - at->first;
+        for (int64_t j = 0; row >= 0 && row < at->vocab && j < at->dim; j++) {
+            dweight[row * at->dim + j] += dy[i * at->dim + j];
         }
     }
 }

@@ -2,7 +2,8 @@
  *
  *   nll            mean of -x_i,target
  *   cross-entropy  of logits: nll of log softmax x; with smoothing e (Szegedy et al. 2016,
- *                  section 7) the target's share is 1 - e + e/n and every other class' e/n
+ *                  section 7) the target's share is 1 - e + e/n and every other class' e/n;
+ *                  with z-loss c (Chowdhery et al. 2022, section 5) plus c (log sum exp x)^2
  *   binary         mean of log(1 + exp(x)) - x y, as max(x,0) - x y + log(1 + exp(-|x|))
  *
  * Rows are added in order. Gradients are those of the mean: (softmax - share) / count for the
@@ -37,9 +38,11 @@ static double row_loss(const ls__cross_entropy *a, float *dx, const float *x, in
     double log_sum = max + log(sum); /* before dx, which may be x */
     double loss = (1.0 - e) * (log_sum - (double)x[target]);
     loss += e > 0.0 ? e * (log_sum - mean) : 0.0; /* mean may be infinite */
+    loss += a->z_loss > 0.0 ? a->z_loss * log_sum * log_sum : 0.0;
+    const double times = a->z_loss > 0.0 ? 1.0 + 2.0 * a->z_loss * log_sum : 1.0;
     for (int64_t j = 0; dx != NULL && j < a->n; j++) {
         double share = (j == target ? 1.0 - e : 0.0) + e / (double)a->n;
-        dx[j] = (float)((exp((double)x[j] - max) / sum - share) / (double)count);
+        dx[j] = (float)((times * exp((double)x[j] - max) / sum - share) / (double)count);
     }
     return loss;
 }

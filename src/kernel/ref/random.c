@@ -19,16 +19,23 @@ static uint32_t word(uint64_t seed, uint64_t stream_id, uint64_t index)
     return out[index % 4];
 }
 
+uint64_t ls__ref_drop_number(const ls__drop *d, int64_t i)
+{
+    const uint64_t run = d->run > 0 ? (uint64_t)d->run : UINT64_MAX;
+    return d->first + (uint64_t)i / run * d->stride + (uint64_t)i % run;
+}
+
 /* Element i is kept if its word, as a fraction of 2^32, is at least p; nothing depends on the
  * values. */
-void ls__ref_dropout(float *out, const float *a, int64_t count, uint64_t first, double p,
-                     uint64_t seed, uint64_t stream_id, float beta, ls_stream *stream)
+void ls__ref_dropout(float *out, const float *a, int64_t count, const ls__drop *drop, float beta,
+                     ls_stream *stream)
 {
     (void)stream;
-    float scale = (float)(1.0 / (1.0 - p)); /* infinite for p = 1, and then nothing is kept */
-    double threshold = p * 4294967296.0;
+    float scale = (float)(1.0 / (1.0 - drop->p)); /* infinite for p = 1, and then nothing is kept */
+    double threshold = drop->p * 4294967296.0;
     for (int64_t i = 0; i < count; i++) {
-        bool keep = (double)word(seed, stream_id, first + (uint64_t)i) >= threshold;
+        bool keep =
+            (double)word(drop->seed, drop->stream_id, ls__ref_drop_number(drop, i)) >= threshold;
         float value = keep ? a[i] * scale : 0.0f;
         out[i] = beta == 0.0f ? value : beta * out[i] + value;
     }

@@ -61,10 +61,8 @@ void ls__ref_gather(void *out, const void *in, ls__strided in_strides, int ndim,
                     const int64_t *shape, size_t bytes, ls_stream *stream);
 void ls__ref_scatter(void *out, ls__strided out_strides, const void *in, int ndim,
                      const int64_t *shape, size_t bytes, float beta, ls_stream *stream);
-void ls__ref_embedding(float *out, const float *weight, const void *index, size_t index_bytes,
-                       int64_t count, int64_t dim, ls_stream *stream);
-void ls__ref_embedding_backward(float *dweight, const float *dy, const void *index,
-                                size_t index_bytes, int64_t count, int64_t dim, int64_t vocab,
+void ls__ref_embedding(float *out, const float *weight, const ls__lookup *at, ls_stream *stream);
+void ls__ref_embedding_backward(float *dweight, const float *dy, const ls__lookup *at,
                                 ls_stream *stream);
 
 /* bfloat16.c */
@@ -104,9 +102,17 @@ void ls__ref_nll(const ls__cross_entropy *args, ls_stream *stream);
 void ls__ref_bce(float *loss, float *dx, const float *x, const float *y, int64_t count,
                  ls_stream *stream);
 
+/* vocab_loss.c */
+void ls__ref_vocab_max(const ls__vocab_loss *a, ls_stream *stream);
+void ls__ref_vocab_sums(const ls__vocab_loss *a, ls_stream *stream);
+void ls__ref_vocab_loss(float *loss, const ls__vocab_loss *a, ls_stream *stream);
+void ls__ref_vocab_loss_backward(void *dlogits, const ls__vocab_loss *a, const float *dloss,
+                                 ls_stream *stream);
+
 /* random.c */
-void ls__ref_dropout(float *out, const float *a, int64_t count, uint64_t first, double p,
-                     uint64_t seed, uint64_t stream_id, float beta, ls_stream *stream);
+uint64_t ls__ref_drop_number(const ls__drop *drop, int64_t i); /* of element i of a call */
+void ls__ref_dropout(float *out, const float *a, int64_t count, const ls__drop *drop, float beta,
+                     ls_stream *stream);
 void ls__ref_random_uniform(float *out, int64_t count, uint64_t first, double low, double high,
                             uint64_t seed, uint64_t stream_id, ls_stream *stream);
 void ls__ref_random_normal(float *out, int64_t count, uint64_t first, double mean, double std,

@@ -24,6 +24,7 @@ static problem problem_new(const spec *s)
     a->time = s->time, a->keys = s->keys, a->dim = dim, a->causal = s->causal;
     a->scale = 1.0f / sqrtf((float)dim);
     a->dropout = s->dropout, a->seed = 5, a->stream_id = 77ull << 40, a->first = 1001;
+    a->w_t = s->keys, a->w_h = s->time * a->w_t + 3, a->w_b = 2 * s->heads * a->w_h;
     p.all = p.count + 2 * kv;
     p.q = random_floats(p.all, 1);
     p.dq = allocate((size_t)p.all * 4);

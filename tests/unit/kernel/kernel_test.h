@@ -64,7 +64,8 @@ static inline double cross_entropy_of(const ls__kernels *k, float *dlogits, cons
                                       int64_t n)
 {
     float loss;
-    const ls__cross_entropy a = {&loss, dlogits, logits, target, index_bytes, rows, n, 0.0, -1};
+    const ls__cross_entropy a = {&loss, dlogits, logits, target, index_bytes,
+                                 rows,  n,       0.0,    0.0,    -1};
     k->cross_entropy(&a, NULL);
     return (double)loss;
 }

@@ -192,14 +192,56 @@ static int64_t embedding(const ls__kernels *k, const inputs *in, float *out)
 {
     const int64_t dim = 19;
     int64_t rows = in->rows, n = in->n, at = 2 * rows * dim;
-    k->embedding(out, in->x, in->index, 8, rows, dim, NULL);
-    k->embedding(out + rows * dim, in->x, in->index32, 4, rows, dim, NULL);
+    const ls__lookup at8 = {in->index, 8, rows, dim, 0, n}, at4 = {in->index32, 4, rows, dim, 0, n};
+    k->embedding(out, in->x, &at8, NULL);
+    k->embedding(out + rows * dim, in->x, &at4, NULL);
     for (int64_t i = 0; i < 2 * n * dim; i++) {
         out[at + i] = in->w[i];
     }
-    k->embedding_backward(out + at, in->y, in->index, 8, rows, dim, n, NULL);
-    k->embedding_backward(out + at + n * dim, in->y, in->index32, 4, rows, dim, n, NULL);
+    k->embedding_backward(out + at, in->y, &at8, NULL);
+    k->embedding_backward(out + at + n * dim, in->y, &at4, NULL);
     return at + 2 * n * dim;
+}
+
+/* Of a table of which the middle third is here. */
+static int64_t embedding_part(const ls__kernels *k, const inputs *in, float *out)
+{
+    const ls__lookup at = {in->index, 8, in->rows, 7, in->n / 3, (in->n + 2) / 3};
+    float *dweight = out + at.count * at.dim;
+    k->embedding(out, in->x, &at, NULL);
+    memcpy(dweight, in->w, (size_t)(at.vocab * at.dim) * sizeof *dweight);
+    k->embedding_backward(dweight, in->y, &at, NULL);
+    return (at.count + at.vocab) * at.dim;
+}
+
+/* A part of the classes in passes; the others are represented by what these already summed. */
+static int64_t vocab_loss(const ls__kernels *k, const inputs *in, float *out)
+{
+    const int64_t rows = in->rows, count = rows * in->n;
+    float *at = out;
+    for (int i = 0; i < 2; i++, at += count) {
+        ls__vocab_loss args = {.logits = {.at = (void *)(uintptr_t)in->x},
+                               .target = i == 0 ? (const void *)in->index : in->index32,
+                               .index_bytes = i == 0 ? 8 : 4,
+                               .rows = rows,
+                               .n = in->n,
+                               .first = i == 0 ? 0 : in->n / 2,
+                               .classes = 2 * in->n,
+                               .smoothing = i == 0 ? 0.0 : 0.1,
+                               .z_loss = i == 0 ? 0.0 : 0.01,
+                               .ignore = i == 0 ? 0 : -100};
+        args.max = at;
+        args.sums = at + rows;
+        k->vocab_max(&args, NULL);
+        k->vocab_sums(&args, NULL);
+        at += (i == 0 ? 3 : 4) * rows;
+        k->vocab_loss(at, &args, NULL);
+        *at = isnan(*at) ? 0.0f : *at; /* where no row counts */
+        const float dloss = 1.5f;
+        k->vocab_loss_backward(at + 1, &args, &dloss, NULL);
+        at++;
+    }
+    return at - out;
 }
 
 static int64_t cross_entropy(const ls__kernels *k, const inputs *in, float *out)
@@ -245,11 +287,16 @@ static int64_t dropout(const ls__kernels *k, const inputs *in, float *out)
     const double probabilities[] = {0.0, 0.1, 0.5, 1.0};
     const uint64_t firsts[] = {0, 1, 5, (1ull << 34) - 6};
     int64_t count = in->rows * in->n;
-    for (int i = 0; i < 16; i++) {
-        k->dropout(out + i * count, in->x, count, firsts[i / 4], probabilities[i % 4],
-                   0x123456789abcdu, 77ull << 30, in->beta, NULL);
+    for (int i = 0; i < 20; i++) { /* the last four of a part */
+        const ls__drop drop = {.p = probabilities[i % 4],
+                               .seed = 0x123456789abcdu,
+                               .stream_id = 77ull << 30,
+                               .first = firsts[i / 4 % 4],
+                               .run = i < 16 ? 0 : in->n,
+                               .stride = (uint64_t)(3 * in->n + 1)};
+        k->dropout(out + i * count, in->x, count, &drop, in->beta, NULL);
     }
-    return 16 * count;
+    return 20 * count;
 }
 
 static int64_t random_values(const ls__kernels *k, const inputs *in, float *out)
@@ -329,6 +376,8 @@ static const sweep_case cases[] = {
     {"layer_norm", layer_norm, 4e-6, 1e-6},
     {"layer_norm_backward", layer_norm_backward, 4e-6, 1e-6},
     {"embedding", embedding, 2e-6, 2e-6},
+    {"embedding_part", embedding_part, 2e-6, 2e-6},
+    {"vocab_loss", vocab_loss, 4e-6, 1e-6},
     {"cross_entropy", cross_entropy, 4e-6, 1e-9},
     {"lstm", lstm, 4e-6, 1e-6},
     {"lstm_backward", lstm_backward, 4e-6, 1e-6},
@@ -418,8 +467,8 @@ TEST(empty_operands_touch_nothing)
         k->softmax(one, one, 0, 3, false, NULL);
         k->layer_norm(one, one, one, one, NULL, NULL, 0, 3, 1e-5f, NULL);
         k->add_rows(one, one, 0, 3, NULL);
-        k->dropout(one, one, 0, 0, 0.5, 1, 2, 0.0f, NULL);
-        k->embedding(one, one, NULL, 8, 0, 3, NULL);
+        k->dropout(one, one, 0, &(ls__drop){.p = 0.5, .seed = 1}, 0.0f, NULL);
+        k->embedding(one, one, &(ls__lookup){.index_bytes = 8, .dim = 3}, NULL);
         CHECK(one[0] == 1 && one[1] == 2 && one[2] == 3 && one[3] == 4);
         float nothing = 1.0f;
         k->sum(&nothing, one, 0, 1.0, NULL);
