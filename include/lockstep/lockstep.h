@@ -36,6 +36,7 @@
 #include <lockstep/random.h>
 #include <lockstep/reducer.h>
 #include <lockstep/runtime.h>
+#include <lockstep/sharded.h>
 #include <lockstep/state.h>
 #include <lockstep/status.h>
 #include <lockstep/store.h>

@@ -24,6 +24,11 @@ uint64_t ls__function_collectives(void)
     return collectives;
 }
 
+void ls__function_collective_begun(void)
+{
+    collectives++;
+}
+
 /* Programs that were built with an earlier header have a shorter struct. */
 bool ls__function_is_collective(const ls_function *f)
 {

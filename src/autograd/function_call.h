@@ -41,8 +41,9 @@ ls__storage *ls__function_call_new(ls__tensors *tensors, const ls_function *func
                                    ls_tensor *const *inputs, int input_count, int output_count);
 
 bool ls__function_is_collective(const ls_function *function);
-/* How many of such this thread has applied. */
+/* How many of such this thread has applied, and of built-in operations whose forward exchanges. */
 uint64_t ls__function_collectives(void);
+void ls__function_collective_begun(void);
 
 extern const ls__op ls__function_op; /* function_backward.c */
 

@@ -93,11 +93,24 @@ static ls_group *group_of(const conversion *c)
 }
 
 /* `whole`: in elements. */
-static void count(const conversion *c, ls__move move, int64_t whole, ls_dtype dtype)
+static void count(ls__axis_in_force *axis, ls__move move, int64_t whole, ls_dtype dtype)
 {
     const int64_t bytes = whole * (int64_t)ls_dtype_size(dtype);
-    c->axis->sent[move - LS__MOVE_ALL_REDUCE]++;
-    c->axis->sent[LS__SENT_BYTES] += (uint64_t)ls__move_bytes(move, c->axis->size, bytes);
+    axis->sent[move - LS__MOVE_ALL_REDUCE]++;
+    axis->sent[LS__SENT_BYTES] += (uint64_t)ls__move_bytes(move, axis->size, bytes);
+}
+
+ls_status ls__axis_all_reduce(ls__axis_in_force *axis, ls__pool *on, float *data, int64_t numel,
+                              ls_reduce_op op, const char *tag)
+{
+    ls__host_view view;
+    LS_TRY(ls__host_view_open(on, data, (size_t)numel * sizeof *data, &view));
+    const ls_collective_options o = *LS_OPTIONS(ls_collective_options, .tag = tag);
+    const ls_status status =
+        ls_all_reduce(axis->group, view.data, view.data, numel, LS_FLOAT32, op, &o, NULL);
+    count(axis, LS__MOVE_ALL_REDUCE, numel, LS_FLOAT32);
+    ls__host_view_close(&view, status == LS_OK);
+    return status;
 }
 
 /* Elements before, in and after dimension d: [outer, size, inner]. */
@@ -155,16 +168,16 @@ static ls_tensor *exchange(const conversion *c, ls__move move, ls_tensor *x, ls_
     ls_status status = LS_OK;
     if (move == LS__MOVE_ALL_REDUCE) {
         status = ls_all_reduce(g, from, to, ls_numel(x), dtype, LS_SUM, &o, NULL);
-        count(c, move, ls_numel(x), dtype);
+        count(c->axis, move, ls_numel(x), dtype);
     } else if (move == LS__MOVE_REDUCE_SCATTER) {
         status = ls_reduce_scatter(g, from, to, ls_numel(out), dtype, LS_SUM, &o, NULL);
-        count(c, move, ls_numel(x), dtype);
+        count(c->axis, move, ls_numel(x), dtype);
     } else if (move == LS__MOVE_ALL_GATHER) {
         status = ls_all_gather(g, from, to, ls_numel(x), dtype, &o, NULL);
-        count(c, move, ls_numel(out), dtype);
+        count(c->axis, move, ls_numel(out), dtype);
     } else {
         status = ls_all_to_all(g, from, to, ls_numel(x) / n, dtype, &o, NULL);
-        count(c, move, ls_numel(x) * n, dtype);
+        count(c->axis, move, ls_numel(x) * n, dtype);
     }
     return status < 0 ? NULL : ls__tensor_to_made(out);
 }

@@ -4,6 +4,11 @@
 
 #include <stdint.h>
 
+#include <lockstep/comm.h>
+
+#include "base/axes.h"
+#include "tensor/tensor.h"
+
 /* What a conversion does with the elements. */
 typedef enum ls__move {
     LS__MOVE_NONE, /* there is no such conversion */
@@ -26,5 +31,9 @@ int ls__place_dual(int place);
 /* What each of `ranks` sends, of a tensor that has `whole` bytes on all ranks together, or on each
  * of them for what is not sharded. */
 int64_t ls__move_bytes(ls__move move, int ranks, int64_t whole);
+/* In place, of numbers on the device of `on`, for operations that move what is no tensor of the
+ * program's; counted as a conversion. */
+ls_status ls__axis_all_reduce(ls__axis_in_force *axis, ls__pool *on, float *data, int64_t numel,
+                              ls_reduce_op op, const char *tag);
 
 #endif
