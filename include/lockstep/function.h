@@ -63,6 +63,10 @@ typedef struct ls_function {
      * on, and ignores what that gives. Also within ls_recompute, which runs `forward` again. */
     bool collective;
     ls_placing placing; /* where a mesh is in force; default LS_PLACING_VARYING */
+    /* With `collective`: outputs of other ranks depend on this rank's inputs, as in an all-gather.
+     * So a backward of weight 0 does not ignore what `backward` gives: it is what the losses of
+     * those ranks add, and backward goes on from there. */
+    bool gathers;
 } ls_function;
 /* The initialiser of an ls_function. The struct is borrowed until ls_backward, or until the end of
  * the scope in which it was applied. */

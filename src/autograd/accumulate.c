@@ -239,7 +239,7 @@ ls_status ls__arrived(ls__autograd_pass *pass, ls__tensor_node *to)
         return LS_OK;
     }
     const ls__leaf *leaf = ls__leaf_of(to);
-    if (leaf->hooks != NULL && pass->weight != 0.0) {
+    if (leaf->hooks != NULL && (pass->weight != 0.0 || pass->lit)) {
         LS_TRY(ls__grad_hooks_run(leaf));
     }
     return ls__observers_ready(leaf);

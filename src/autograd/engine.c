@@ -236,7 +236,7 @@ static ls_status run_node(ls__autograd_pass *pass, ls__tensor_node *node, ls__st
 /* No gradient flows through the node: either the weight is 0, and the pass must settle every
  * announced accumulation without computing, so that no NaN of an ignored batch enters a gradient;
  * or a function gave no gradient. */
-static ls_status skip_node(ls__autograd_pass *pass, const ls__tensor_node *node)
+static ls_status skip_node(ls__autograd_pass *pass, ls__tensor_node *node)
 {
     if (node->op->skipped != NULL) {
         LS_TRY(node->op->skipped(pass, node));
@@ -247,11 +247,13 @@ static ls_status skip_node(ls__autograd_pass *pass, const ls__tensor_node *node)
     return ls__links_skip(pass, ls__links_of(node));
 }
 
-/* A joint has no gradient of its own: its outputs hold those that arrived. */
+/* A joint has no gradient of its own: its outputs hold those that arrived. In a pass of weight 0
+ * only gathering functions give any. */
 static ls_status pass_node(ls__autograd_pass *pass, ls__tensor_node *node, ls__storage **kept)
 {
     const bool joint = node->op->run != NULL;
-    if (pass->weight == 0.0 || (!joint && node->grad == NULL)) {
+    const bool lit = joint ? pass->weight != 0.0 || ls__joint_has_grad(node) : node->grad != NULL;
+    if (!lit) {
         return skip_node(pass, node);
     }
     return joint ? node->op->run(pass, node) : run_node(pass, node, kept);

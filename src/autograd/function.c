@@ -17,7 +17,7 @@ typedef struct context {
     const char *name;
 } context;
 
-static _Thread_local uint64_t collectives;
+static _Thread_local uint64_t collectives, gatherings;
 
 uint64_t ls__function_collectives(void)
 {
@@ -29,10 +29,20 @@ void ls__function_collective_begun(void)
     collectives++;
 }
 
+uint64_t ls__function_gatherings(void)
+{
+    return gatherings;
+}
+
 /* Programs that were built with an earlier header have a shorter struct. */
 bool ls__function_is_collective(const ls_function *f)
 {
     return f->size > offsetof(ls_function, collective) && f->collective;
+}
+
+static bool gathers(const ls_function *f)
+{
+    return f->size > offsetof(ls_function, gathers) && f->collective && f->gathers;
 }
 
 /* Fills call->input from the tensors in their present state. The records, NULL where an input was
@@ -101,6 +111,7 @@ static ls_status run_forward(ls_function_call *call, void *arg, ls__record *out)
     ls_scope *scope = ls_scope_enter();
     const ls__user_call user = ls__user_call_begin();
     collectives += ls__function_is_collective(call->function);
+    gatherings += gathers(call->function);
     ls_status status = call->function->forward(call, call->inputs, call->input_count, results,
                                                call->output_count, arg);
     status = ls__user_call_end(&user, status, "forward of \"%s\"", call->function->name);
@@ -149,6 +160,7 @@ static ls_status record_call(ls__storage *own, ls__record *const *inputs, ls__re
         return ls__self.status;
     }
     ((context *)joint->context)->name = call->function->name;
+    ls__joint_outputs_of(joint)->gathers = gathers(call->function);
     for (int i = 0; i < call->output_count; i++) {
         if (call->output[i].wants &&
             ls__joint_add_output(call->tensors, joint, i, y[i], NULL) == NULL) {

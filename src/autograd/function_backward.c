@@ -139,7 +139,7 @@ static ls_status function_run(ls__autograd_pass *pass, ls__tensor_node *node)
 }
 
 /* The ranks whose backward has a weight wait in the operations of theirs. */
-static ls_status function_skipped(ls__autograd_pass *pass, const ls__tensor_node *node)
+static ls_status function_skipped(ls__autograd_pass *pass, ls__tensor_node *node)
 {
     const ls_function_call *call = node->saved[LS__JOINT_OWN].storage->data;
     bool reached = false;

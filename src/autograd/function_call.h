@@ -44,6 +44,7 @@ bool ls__function_is_collective(const ls_function *function);
 /* How many of such this thread has applied, and of built-in operations whose forward exchanges. */
 uint64_t ls__function_collectives(void);
 void ls__function_collective_begun(void);
+uint64_t ls__function_gatherings(void); /* and of those that gather */
 
 extern const ls__op ls__function_op; /* function_backward.c */
 

@@ -19,6 +19,7 @@
 
 #include "autograd/accumulate.h"
 #include "base/assert.h"
+#include "tensor/half.h"
 #include "tensor/op.h"
 
 typedef struct output_context {
@@ -153,15 +154,32 @@ static ls_status output_run(ls__autograd_pass *pass, ls__tensor_node *node)
     return LS_OK;
 }
 
-static ls_status output_skipped(ls__autograd_pass *pass, const ls__tensor_node *node)
+/* A joint that gathers runs, with a gradient of zeros. */
+static ls_status output_skipped(ls__autograd_pass *pass, ls__tensor_node *node)
 {
     const output_context *c = node->context;
-    (void)pass;
-    ls__joint_outputs_of(c->joint)->at[c->index].skipped = true;
-    return LS_OK;
+    ls__joint_outputs *outputs = ls__joint_outputs_of(c->joint);
+    outputs->at[c->index].skipped = true;
+    if (pass->weight != 0.0 || !outputs->gathers) {
+        return LS_OK;
+    }
+    ls__pool *on = pass->tensors->made;
+    const ls_dtype dtype = (ls_dtype)node->dtype;
+    node->grad = ls__storage_new(on, (size_t)node->numel * ls_dtype_size(dtype));
+    if (node->grad == NULL) {
+        return ls__self.status;
+    }
+    ls__fill_zero(on, node->grad->data, dtype, node->numel);
+    pass->lit = true;
+    return output_run(pass, node);
 }
 
 static const ls__op output_op = {.name = "output", .run = output_run, .skipped = output_skipped};
+
+bool ls__joint_has_grad(const ls__tensor_node *node)
+{
+    return node->op == &output_op ? node->grad != NULL : ls__joint_any_grad(node);
+}
 
 /* The new node is younger than the joint, so a pass reaches it first. */
 ls__tensor_node *ls__joint_add_output(ls__tensors *tensors, ls__tensor_node *joint, int i,

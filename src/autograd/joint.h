@@ -25,6 +25,7 @@ typedef struct ls__joint_output { /* as it arrives */
 
 typedef struct ls__joint_outputs {
     int count;
+    bool gathers; /* other ranks' losses depend on its inputs: it runs in a pass of weight 0 */
     ls__joint_output at[];
 } ls__joint_outputs;
 
@@ -51,6 +52,8 @@ ls_status ls__links_skip(ls__autograd_pass *pass, const ls__joint_links *links);
 
 /* Whether the loss depends on any output. */
 bool ls__joint_any_grad(const ls__tensor_node *joint);
+/* Whether a gradient has come to a joint, or to the node of an output. */
+bool ls__joint_has_grad(const ls__tensor_node *node);
 
 /* A node of `op` with so many outputs and a zeroed context, in the innermost scope. Takes `links`
  * and `own` (NULL: none), also when it fails. NULL with the error set. */

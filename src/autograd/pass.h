@@ -42,6 +42,7 @@ struct ls__autograd_pass {
     ls__part part;
     ls__later *later; /* in parts: what is put off */
     bool divides;     /* every leaf must have an observer, which divides by the weights */
+    bool lit;         /* of weight 0, but other ranks' losses gave gradients */
     bool cut; /* other passes go through the rest of the graph: only what is reached takes part */
     ls__autograd_root root[LS_CALL_TENSORS_MAX]; /* where the pass begins */
     int roots;

@@ -110,7 +110,9 @@ static ls_status run_first(ls__tensors *tensors, ls__segment *p, ls_tensor *cons
     bool reached[LS_CALL_TENSORS_MAX] = {false};
     const uint64_t border = ls__nodes_made(tensors);
     const uint64_t exchanges = ls__norm_sync_begun() + ls__function_collectives();
+    const uint64_t gatherings = ls__function_gatherings();
     LS_TRY(ls__segment_call(tensors, p, inputs, y));
+    p->gathers = ls__function_gatherings() != gatherings;
     p->exchanges = ls__norm_sync_begun() + ls__function_collectives() != exchanges;
     for (int i = 0; i < p->output_count; i++) {
         ls__segment_outcome *out = &p->output[i];
@@ -169,6 +171,7 @@ static ls_status record_segment(ls__tensors *tensors, ls__storage *own, ls__reco
         return ls__self.status;
     }
     ((context *)joint->context)->name = ls__recompute_op.name;
+    ls__joint_outputs_of(joint)->gathers = p->gathers;
     for (int i = 0; i < p->output_count; i++) {
         ls__segment_outcome *out = &p->output[i];
         ls__storage *links = out->links;

@@ -38,6 +38,7 @@ typedef struct ls__segment { /* in a storage, which the joint owns */
     ls__draw_log log; /* what the first run drew */
     bool autocast;
     bool exchanges; /* the function ran what other ranks wait for */
+    bool gathers;   /* and what they have of it reaches their losses */
     int input_count, output_count;
     ls__segment_argument *input;
     ls__segment_outcome *output; /* once recorded, only `result` counts */

@@ -286,7 +286,7 @@ static ls_status backward(ls_function_call *call, ls_tensor *const *dout, int m,
 /* Of weight 0 as well, where a rank of the axis has no gradient to give. */
 static const ls_function redistribute =
     LS_FUNCTION(.name = "redistribute", .forward = forward, .backward = backward,
-                .collective = true, .placing = LS_PLACING_BY_CALLER);
+                .collective = true, .placing = LS_PLACING_BY_CALLER, .gathers = true);
 
 /* ---- the call ----------------------------------------------------------------------------- */
 

@@ -82,7 +82,7 @@ static ls_status batch_norm_backward(ls__tensor_rule *r)
 }
 
 /* A rank whose samples have weight 0 adds nothing to the sums that other ranks wait for. */
-static ls_status batch_norm_skipped(ls__autograd_pass *pass, const ls__tensor_node *node)
+static ls_status batch_norm_skipped(ls__autograd_pass *pass, ls__tensor_node *node)
 {
     const norm_context *c = node->context;
     (void)pass;

@@ -93,7 +93,7 @@ typedef struct ls__op {
     ls_status (*backward)(ls__tensor_rule *rule);
     /* Called instead where no gradient flows through the node, as in a backward of weight 0: the
      * part that other ranks wait for. NULL: there is not one. */
-    ls_status (*skipped)(ls__autograd_pass *pass, const ls__tensor_node *node);
+    ls_status (*skipped)(ls__autograd_pass *pass, ls__tensor_node *node);
     uint8_t passes;   /* bit i: the gradient of input i is dy */
     bool accumulates; /* the rule honours beta 1 */
     bool gives;       /* the rule fills in[0].give instead of in[0].data */

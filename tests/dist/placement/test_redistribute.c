@@ -173,4 +173,65 @@ DIST_TEST(bytes_of_conversions_are_counted, 4)
     CHECK_OK(ls_mesh_free(mesh));
 }
 
+/* ---- weight 0 ------------------------------------------------------------------------------- */
+
+typedef struct scale {
+    ls_module base;
+    ls_tensor *factor;
+    bool recompute;
+} scale;
+
+static ls_tensor *gathered(ls_tensor *x, void *arg)
+{
+    ls_tensor *h = ls_mul(x, ((scale *)arg)->factor);
+    return ls_redistribute(h, "cp", LS_SHARDED(0), LS_REPLICATED);
+}
+
+static ls_tensor *scale_forward(ls_module *m, ls_tensor *x)
+{
+    return ((scale *)m)->recompute ? ls_recompute_call(gathered, x, m) : gathered(x, m);
+}
+
+static const ls_module_class scale_class =
+    LS_MODULE_CLASS(.name = "scale", .forward = scale_forward);
+
+static ls_status count_hook(void *arg, ls_tensor *t, ls_tensor *grad)
+{
+    (void)t, (void)grad;
+    ++*(int *)arg;
+    return LS_OK;
+}
+
+/* Rank r has x = r + 1, and all losses depend on all of them; only rank 0's has a weight. */
+static void check_light(bool recompute)
+{
+    int hooked = 0;
+    scale *s = ls_module_new(sizeof *s, &scale_class);
+    s->factor = ls_module_add_param(&s->base, "factor", ls_ones(LS_SHAPE(1), LS_FLOAT32));
+    s->recompute = recompute;
+    ls_hook *hook = ls_grad_hook_new(s->factor, count_hook, &hooked);
+    ls_module *m = ls_ddp_new(&s->base, ls_world(), NULL);
+    CHECK_OK(ls_module_status(m));
+    {
+        LS_SCOPE;
+        ls_tensor *x = ls_full(LS_SHAPE(1), LS_FLOAT32, ls_rank() + 1.0);
+        CHECK_OK(ls_place(x, "cp", LS_SHARDED(0)));
+        ls_tensor *loss = ls_sum(ls_forward(m, x));
+        CHECK_OK(ls_backward_weighted(loss, ls_rank() == 0 ? 2.0 : 0.0));
+        CHECK(*(float *)ls_data(ls_grad(ls_module_param(m, "factor"))) == 6.0F);
+    }
+    CHECK_INT(hooked, 1);
+    ls_hook_free(hook);
+    ls_module_free(m);
+}
+
+DIST_TEST(a_rank_of_weight_0_gives_the_gradients_of_what_others_have_of_it, 3)
+{
+    ls_mesh *mesh = NULL;
+    CHECK_OK(ls_mesh_new(ls_world(), "cp=3", &mesh));
+    check_light(false);
+    check_light(true);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
 TEST_MAIN
