@@ -134,8 +134,9 @@ LS_API void ls_hook_free(ls_hook *hook); /* NULL is allowed */
  * the leaf calls it when the gradient is final on this rank and before a data-parallel bucket is
  * reduced. `grad` is the leaf's whole accumulated gradient, which the hook may change in place; no
  * graph is recorded inside. An error ends ls_backward, on all ranks of a wrapper. Hooks run in
- * order of addition, and not in a backward of weight 0. NULL with the error set when `t` is not a
- * leaf that requires gradients. */
+ * order of addition, and in a backward of weight 0 only where the losses of other ranks give
+ * gradients (ls_function.gathers). NULL with the error set when `t` is not a leaf that requires
+ * gradients. */
 typedef ls_status (*ls_grad_hook_fn)(void *arg, ls_tensor *t, ls_tensor *grad);
 LS_API ls_hook *ls_grad_hook_new(ls_tensor *t, ls_grad_hook_fn fn, void *arg);
 

@@ -21,6 +21,7 @@
 #include <lockstep/backend.h>
 #include <lockstep/checkpoint.h>
 #include <lockstep/comm.h>
+#include <lockstep/context.h>
 #include <lockstep/data.h>
 #include <lockstep/ddp.h>
 #include <lockstep/function.h>

@@ -87,13 +87,14 @@ LS_API const char *ls_placement_name(ls_placement placement);
 LS_API ls_tensor *ls_redistribute(ls_tensor *x, const char *axis, ls_placement from,
                                   ls_placement to);
 
-/* What the conversions of this process have sent along an axis since the mesh was made; nothing
- * where no mesh is in force. */
+/* What the conversions of this process, and ls_ring_attention (context.h), have sent along an axis
+ * since the mesh was made; nothing where no mesh is in force. */
 typedef struct ls_redistribute_stats {
     size_t size; /* set to sizeof before the call */
     uint64_t all_reduces, all_gathers, reduce_scatters, all_to_alls;
-    uint64_t bytes; /* sent by this rank: 2(n-1)/n of an all-reduce's, (n-1)/n of the whole's for
-                       the others */
+    uint64_t bytes;    /* sent by this rank: 2(n-1)/n of an all-reduce's, (n-1)/n of the whole's for
+                       the others; a message's own */
+    uint64_t messages; /* of ls_ring_attention, to the next rank */
 } ls_redistribute_stats;
 LS_API ls_status ls_redistribute_get_stats(const char *axis, ls_redistribute_stats *out);
 

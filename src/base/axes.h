@@ -12,7 +12,7 @@ typedef struct ls__axis_in_force {
     int size, coordinate;
     void *group;      /* ls_group */
     int batches;      /* reducers that know the divisor of a loss that varies along it */
-    uint64_t sent[5]; /* all-reduces, all-gathers, reduce-scatters, all-to-alls; bytes */
+    uint64_t sent[6]; /* all-reduces, all-gathers, reduce-scatters, all-to-alls; bytes; messages */
 } ls__axis_in_force;
 
 typedef struct ls__axes_in_force {

@@ -394,7 +394,8 @@ ls_status ls_redistribute_get_stats(const char *axis, ls_redistribute_stats *out
                                        .all_gathers = sent[1],
                                        .reduce_scatters = sent[2],
                                        .all_to_alls = sent[3],
-                                       .bytes = sent[LS__SENT_BYTES]};
+                                       .bytes = sent[LS__SENT_BYTES],
+                                       .messages = sent[LS__SENT_MESSAGES]};
     return ls__struct_fill(out, &all, sizeof all, "ls_redistribute_stats",
                            "ls_redistribute_get_stats");
 }

@@ -22,7 +22,8 @@ typedef enum ls__move {
     LS__MOVE_ALL_TO_ALL,
 } ls__move;
 
-#define LS__SENT_BYTES 4 /* in ls__axis_in_force.sent; before it calls, from ALL_REDUCE on */
+/* In ls__axis_in_force.sent; before them collectives, from ALL_REDUCE on. */
+enum { LS__SENT_BYTES = 4, LS__SENT_MESSAGES };
 
 /* From one placement of tensor/placement.h to another. */
 ls__move ls__move_of(int from, int to);

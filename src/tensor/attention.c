@@ -20,6 +20,7 @@
 
 #include "base/assert.h"
 #include "base/options.h"
+#include "tensor/attention.h"
 #include "tensor/half.h"
 #include "tensor/rng_stream.h"
 
@@ -454,4 +455,84 @@ ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v,
         return call.failed;
     }
     return attend(&call, &asked);
+}
+
+/* ---- over a part of the keys --------------------------------------------------------------- */
+
+/* The kernel's arguments for forward; NULL where an operand failed, with the error set. */
+static ls__pool *part_arguments(const ls__attention_part *p, ls__attention *a)
+{
+    ls_tensor *const given[] = {p->q, p->k, p->v, p->o, p->lse};
+    const ls__record *in[5];
+    for (int i = 0; i < 5; i++) {
+        in[i] = ls__record_sound(ls__tensors_get(attention_op.name), given[i], attention_op.name);
+        if (in[i] == NULL) {
+            return NULL;
+        }
+    }
+    const int64_t *q = in[0]->dim, *k = in[1]->dim;
+    *a = (ls__attention){.batch = q[0], .heads = q[1], .kv_heads = k[1], .time = q[2]};
+    a->keys = k[2];
+    a->dim = a->q_t = a->k_t = a->v_t = a->o_h = q[3];
+    a->q_h = a->time * a->dim;
+    a->k_h = a->v_h = a->keys * a->dim;
+    a->o_t = a->heads * a->dim;
+    a->q_b = a->o_b = a->heads * a->q_h;
+    a->k_b = a->v_b = a->kv_heads * a->k_h;
+    a->q = ls__record_floats(in[0]);
+    a->k = ls__record_floats(in[1]);
+    a->v = ls__record_floats(in[2]);
+    a->o = ls__record_floats(in[3]);
+    a->lse = ls__record_floats(in[4]);
+    a->half = in[0]->dtype == LS_BFLOAT16;
+    a->causal = p->causal;
+    a->scale = (float)(p->scale != 0.0 ? p->scale : 1.0 / sqrt((double)a->dim));
+    return in[0]->storage->pool;
+}
+
+static ls_status run_part(ls__pool *on, ls__attention *a, bool backward)
+{
+    ls__storage *work = ls__storage_new(on, on->k->attention_workspace(a, backward) + 64);
+    if (work == NULL) {
+        return ls__self.status;
+    }
+    a->workspace = work->data;
+    (backward ? on->k->attention_backward : on->k->attention)(a, on->stream);
+    ls__storage_unref(work);
+    return LS_OK;
+}
+
+ls_status ls__attention_part_forward(ls__attention_part *p)
+{
+    ls__attention a;
+    const ls_shape q = ls_shape_of(p->q);
+    p->o = ls_empty(LS_SHAPE(q.dim[0], q.dim[2], q.dim[1], q.dim[3]), ls_dtype_of(p->q));
+    p->lse = ls_empty(LS_SHAPE(q.dim[0], q.dim[1], q.dim[2]), LS_FLOAT32);
+    ls__pool *on = part_arguments(p, &a);
+    return on != NULL ? run_part(on, &a, false) : ls__self.status;
+}
+
+static void *gradient_of(ls_tensor *x, ls_tensor **out)
+{
+    *out = ls_empty(ls_shape_of(x), ls_dtype_of(x));
+    const ls__record *record =
+        ls__record_sound(ls__tensors_get(attention_op.name), *out, attention_op.name);
+    return record != NULL ? ls__record_data(record) : NULL;
+}
+
+ls_status ls__attention_part_backward(ls__attention_part *p)
+{
+    ls__attention a;
+    ls__pool *on = part_arguments(p, &a);
+    const ls__record *d_o =
+        ls__record_sound(ls__tensors_get(attention_op.name), p->d_o, attention_op.name);
+    if (on == NULL || d_o == NULL) {
+        return ls__self.status;
+    }
+    a.d_o = ls__record_floats(d_o);
+    a.dq = gradient_of(p->q, &p->dq);
+    a.dk = gradient_of(p->k, &p->dk);
+    a.dv = gradient_of(p->v, &p->dv);
+    const bool made = a.dq != NULL && a.dk != NULL && a.dv != NULL;
+    return made ? run_part(on, &a, true) : ls__self.status;
 }

@@ -44,7 +44,7 @@ LIBRARIES = {
 HEADERS = {
     "types.h": "base", "status.h": "base", "runtime.h": "base", "random.h": "base",
     "version.h": "base", "state.h": "base", "comm.h": "comm", "mesh.h": "dist", "backend.h": "comm", "mpi.h": "comm", "store.h": "job",
-    "ops.h": "tensor", "placement.h": "tensor", "sharded.h": "placement", "vision.h": "tensor", "checkpoint.h": "checkpoint", "reducer.h": "reduce", "tensor.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "function.h": "autograd", "nn.h": "nn", "parts.h": "nn", "pipeline.h": "parallel", "plan.h": "plan",
+    "ops.h": "tensor", "placement.h": "tensor", "sharded.h": "placement", "vision.h": "tensor", "checkpoint.h": "checkpoint", "reducer.h": "reduce", "tensor.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "function.h": "autograd", "nn.h": "nn", "parts.h": "nn", "pipeline.h": "parallel", "context.h": "placement", "plan.h": "plan",
     "optim.h": "optim", "data.h": "data", "ddp.h": "ddp", "tokenizer.h": "tokenizer",
     "lockstep.h": "umbrella",
 }
