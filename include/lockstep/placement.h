@@ -57,6 +57,18 @@ typedef int ls_placement;
  * nothing. LS_ERR_NOT_FOUND: no such axis; LS_ERR_STATE: no mesh in force; LS_ERR_PLACEMENT: a
  * result of operations that is not varying: ls_redistribute. */
 LS_API ls_status ls_place(ls_tensor *t, const char *axis, ls_placement placement);
+/* Makes a parameter this rank's part of it along `dim`, in place: rank i of the n ranks of `axis`
+ * keeps the i-th of n equal parts, and the tensor is LS_SHARDED(dim) on that axis. All that belongs
+ * to the whole stays so: first values are those that the whole would have there, states show the
+ * part as slices of the whole, and ls_clip_grad_norm counts each element once. Values that exist
+ * already are kept. A fused projection [q; k; v] is cut within each of its `count` groups, whose
+ * sizes are groups[] and may differ; NULL: one group. Parameters may be sharded along several axes,
+ * one after the other, each in the sizes that the last one left. Moves nothing between ranks.
+ * LS_ERR_INVALID: the ranks do not divide a group; LS_ERR_STATE: the parameter has a gradient, an
+ * optimizer or a wrapper already, or shares its elements; LS_ERR_PLACEMENT: it is sharded on this
+ * axis. */
+LS_API ls_status ls_tensor_shard(ls_tensor *t, const char *axis, int dim, const int64_t *groups,
+                                 int count);
 /* LS_UNPLACED without such an axis, and where no mesh is in force. */
 LS_API ls_placement ls_placement_of(const ls_tensor *t, const char *axis);
 /* "sharded(1)": in a buffer of this thread, valid until the fourth call after it. */

@@ -310,7 +310,9 @@ static ls__storage *storage_of(ls_tensor *t)
 
 void ls__param_swap(ls_tensor *param, ls_tensor *copy)
 {
-    ls__storage_swap(storage_of(param), storage_of(copy));
+    ls__storage *a = storage_of(param), *b = storage_of(copy);
+    LS_ASSERT(a->bytes == b->bytes);
+    ls__storage_swap(a, b);
 }
 
 void ls__param_copy(ls_tensor *param, ls_tensor *copy)

@@ -40,13 +40,14 @@ typedef struct broadcaster {
     bundle bundles[LS__DOMAINS_MAX];
 } broadcaster;
 
-/* Of a parameter of the reducer's; 0 for what is alike on all ranks: buffers, frozen parameters. */
+/* Of a parameter of the reducer's, which may show several boxes; 0 for what is alike on all ranks:
+ * buffers, frozen parameters. */
 static int bundle_of(broadcaster *b, const char *name)
 {
-    if (b->next < b->count && strcmp(name, b->params[b->next].name) == 0) {
-        return ls__reducer_param_domain(b->reducer, b->next++);
-    }
-    return 0;
+    b->next += b->next < b->count && strcmp(name, b->params[b->next].name) == 0;
+    return b->next > 0 && strcmp(name, b->params[b->next - 1].name) == 0
+               ? ls__reducer_param_domain(b->reducer, b->next - 1)
+               : 0;
 }
 
 /* One tensor or number, which every rank meets in the same place of its walk. */

@@ -34,12 +34,10 @@ static ls_status visit_tensor(const char *prefix, const ls__module_item *item,
     if (sound < 0) {
         return ls__fail_within(sound, "state of %s", name);
     }
-    ls_state_tensor seen = {.dtype = ls_dtype_of(item->value)};
-    LS_TRY(ls__fill_box(item->value, &seen));
     ls__host_view view;
     LS_TRY(ls__host_view_of(item->value, &view));
-    seen.data = view.data;
-    ls_status status = ls__visit_tensor(visitor, name, &seen);
+    const ls_status status =
+        ls__fill_visit(item->value, ls_dtype_of(item->value), view.data, name, visitor);
     ls__host_view_close(&view, true);
     ls__tensor_changed(item->value); /* a loading visitor may have written it */
     return status;

@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "base/text.h"
 #include "nn/module.h"
+#include "tensor/fill.h"
 #include "tensor/tensor.h"
 
 /* NaN fails too: every comparison with it is false. */
@@ -51,6 +52,7 @@ static ls_status list_params(ls_optim *o, ls_module *module)
             continue;
         }
         const ls_dtype dtype = ls_dtype_of(item[i].value);
+        ls__fill_set_optimized(item[i].value);
         LS_ASSERT(dtype == LS_FLOAT32 || dtype == LS_BFLOAT16); /* as ls_module_add_param saw to */
         o->params[o->count++] = (ls__optim_param){.name = item[i].name,
                                                   .value = item[i].value,

@@ -125,12 +125,9 @@ static ls_status visit_tensor(const ls_optim *o, const ls__optim_param *param, c
     char part[STATE_NAME_MAX], name[STATE_NAME_MAX];
     LS_TRY(ls__state_name(part, sizeof part, kind, param->name));
     LS_TRY(ls__state_name(name, sizeof name, prefix, part));
-    ls_state_tensor seen = {.dtype = LS_FLOAT32};
-    LS_TRY(ls__fill_box(param->value, &seen));
     ls__host_view view;
     LS_TRY(ls__host_view_open(o->on, data, (size_t)param->count * sizeof *data, &view));
-    seen.data = view.data;
-    const ls_status status = ls__visit_tensor(visitor, name, &seen);
+    const ls_status status = ls__fill_visit(param->value, LS_FLOAT32, view.data, name, visitor);
     ls__host_view_close(&view, true);
     return status;
 }

@@ -12,8 +12,7 @@
 /* Serves all runtimes: values are drawn once in the life of a parameter. */
 static pthread_mutex_t fill_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Made at first use, freed with the storage. NULL with the error set. */
-static ls__initial *initial_of(ls__storage *storage)
+ls__initial *ls__initial_of(ls__storage *storage)
 {
     if (storage->initial == NULL) {
         storage->initial = calloc(1, sizeof *storage->initial);
@@ -24,7 +23,7 @@ static ls__initial *initial_of(ls__storage *storage)
     return storage->initial;
 }
 
-static bool covers_storage(const ls__record *record)
+bool ls__record_covers_storage(const ls__record *record)
 {
     const size_t bytes = (size_t)record->numel * ls_dtype_size((ls_dtype)record->dtype);
     return record->offset == 0 && bytes == record->storage->bytes && ls__record_contiguous(record);
@@ -53,47 +52,20 @@ static void draw_run(const source *s, float *out, int64_t count, uint64_t index)
         out, count, index, s->fill->from, s->fill->to, s->fill->seed, s->id, s->on->stream);
 }
 
-/* The number of elements of a part that lie one after the other in the whole, too. */
-static int64_t run_of(const ls__initial *part)
-{
-    int64_t run = 1;
-    for (int d = part->shape.ndim - 1; d >= 0; d--) {
-        run *= part->shape.dim[d];
-        if (part->shape.dim[d] != part->whole.dim[d]) {
-            break;
-        }
-    }
-    return run;
-}
-
-/* The index in the whole of element `at` of the part. */
-static uint64_t index_in_whole(const ls__initial *part, int64_t at)
-{
-    uint64_t index = 0, stride = 1;
-    for (int d = part->shape.ndim - 1; d >= 0; d--) {
-        index += (uint64_t)(at % part->shape.dim[d] + part->first.dim[d]) * stride;
-        stride *= (uint64_t)part->whole.dim[d];
-        at /= part->shape.dim[d];
-    }
-    return index;
-}
-
 /* Elements [begin, begin + count) of the storage. */
 static void draw(const ls__storage *storage, const ls__fill *fill, int64_t begin, int64_t count)
 {
     const ls__initial *initial = storage->initial;
     const source s = {storage->pool, fill, id_of(initial, fill)};
     float *out = (float *)storage->data;
-    if (initial == NULL || !initial->part) {
+    if (initial == NULL || !initial->is_part) {
         draw_run(&s, out + begin, count, (uint64_t)begin);
         return;
     }
-    const int64_t run = run_of(initial);
-    for (int64_t at = begin; at < begin + count;) {
-        const int64_t left = run - at % run, all = begin + count - at;
-        const int64_t take = left < all ? left : all;
-        draw_run(&s, out + at, take, index_in_whole(initial, at));
-        at += take;
+    for (int64_t at = begin, take; at < begin + count; at += take) {
+        const int64_t place = ls__tensor_part_place(&initial->part, at, &take);
+        take = take < begin + count - at ? take : begin + count - at;
+        draw_run(&s, out + at, take, (uint64_t)place);
     }
 }
 
@@ -123,12 +95,12 @@ ls_status ls__fill_note(ls__tensors *tensors, const ls__record *record, const ls
     }
     ls__fill given = *fill;
     given.unowned_id = ls__rng_id(LS__RNG_INITIAL, stream);
-    if (!covers_storage(record)) {
+    if (!ls__record_covers_storage(record)) {
         ls__fill_settle(storage);
         draw(storage, &given, record->offset, record->numel);
         return LS_OK;
     }
-    ls__initial *initial = initial_of(storage);
+    ls__initial *initial = ls__initial_of(storage);
     if (initial == NULL) {
         return ls__self.status;
     }
@@ -141,7 +113,7 @@ ls_status ls__fill_note(ls__tensors *tensors, const ls__record *record, const ls
 /* Only a part of the elements: the others are still due. */
 void ls__fill_cancel(const ls__record *record)
 {
-    if (covers_storage(record)) {
+    if (ls__record_covers_storage(record)) {
         atomic_store_explicit(&record->storage->unfilled, false, memory_order_release);
     } else {
         ls__fill_settle(record->storage);
@@ -160,7 +132,7 @@ static ls__record *sound(const ls_tensor *t, const char *what)
 ls_status ls__fill_own(ls_tensor *t, const ls__draw_place *owner, const char *name)
 {
     const ls__record *record = sound(t, "module_add_param");
-    ls__initial *initial = record != NULL ? initial_of(record->storage) : NULL;
+    ls__initial *initial = record != NULL ? ls__initial_of(record->storage) : NULL;
     if (initial == NULL) {
         return ls__self.status;
     }
@@ -186,29 +158,38 @@ void ls__fill_disown(ls_tensor *t)
 
 /* ---- parts -------------------------------------------------------------------------------- */
 
-ls_shape ls__fill_whole(const ls__record *record)
+ls__tensor_part ls__fill_part(const ls__record *record)
 {
     const ls__initial *initial = record->storage->initial;
-    return initial != NULL && initial->part && covers_storage(record) ? initial->whole
-                                                                      : ls__record_shape(record);
+    const ls_shape own = ls__record_shape(record);
+    return initial != NULL && initial->is_part && ls__record_covers_storage(record)
+               ? initial->part
+               : ls__tensor_part_box(own, (ls_shape){.ndim = own.ndim}, own);
 }
 
-ls_status ls__fill_box(const ls_tensor *t, ls_state_tensor *out)
+ls_shape ls__fill_whole(const ls__record *record)
+{
+    return ls__fill_part(record).whole;
+}
+
+ls_status ls__fill_visit(const ls_tensor *t, ls_dtype dtype, void *data, const char *name,
+                         const ls_state_visitor *visitor)
 {
     const ls__record *record = sound(t, "state");
     if (record == NULL) {
         return ls__self.status;
     }
-    const ls__initial *initial = record->storage->initial;
-    const ls_shape own = ls__record_shape(record), whole = ls__fill_whole(record);
-    const bool part = initial != NULL && initial->part && covers_storage(record);
-    const ls_shape first = part ? initial->first : (ls_shape){0};
-    const size_t bytes = (size_t)own.ndim * sizeof own.dim[0];
-    out->ndim = own.ndim;
-    memcpy(out->global, whole.dim, bytes);
-    memcpy(out->local, own.dim, bytes);
-    memcpy(out->start, first.dim, bytes);
-    return LS_OK;
+    const ls__tensor_part part = ls__fill_part(record);
+    return ls__tensor_part_visit(&part, dtype, data, name, visitor,
+                                 record->storage->pool->tensors->runtime->env);
+}
+
+void ls__fill_set_optimized(ls_tensor *t)
+{
+    const ls__record *record = sound(t, "optim_new");
+    if (record != NULL && record->storage->initial != NULL) {
+        record->storage->initial->optimized = true;
+    }
 }
 
 /* Whether the part lies in the whole. */
@@ -237,11 +218,11 @@ ls_status ls_tensor_set_part(ls_tensor *t, ls_shape whole, ls_shape first)
         return ls__self.status;
     }
     LS_TRY(check_part(record, whole, first));
-    if (!covers_storage(record)) {
+    if (!ls__record_covers_storage(record)) {
         return ls__fail(LS_ERR_INVALID, "tensor_set_part: the tensor is a view of another; give a "
                                         "tensor with elements of its own");
     }
-    ls__initial *initial = initial_of(record->storage);
+    ls__initial *initial = ls__initial_of(record->storage);
     if (initial == NULL) {
         return ls__self.status;
     }
@@ -249,9 +230,7 @@ ls_status ls_tensor_set_part(ls_tensor *t, ls_shape whole, ls_shape first)
         return ls__fail(LS_ERR_STATE, "tensor_set_part: the tensor's values were drawn and read "
                                       "already; call it before they are used");
     }
-    initial->part = true;
-    initial->shape = ls__record_shape(record);
-    initial->whole = whole;
-    initial->first = first;
+    initial->is_part = true;
+    initial->part = ls__tensor_part_box(whole, first, ls__record_shape(record));
     return LS_OK;
 }

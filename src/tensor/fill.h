@@ -12,6 +12,7 @@
 
 #include <lockstep/state.h>
 
+#include "tensor/part.h"
 #include "tensor/tensor.h"
 
 typedef struct ls__fill {
@@ -29,9 +30,13 @@ typedef struct ls__initial {
     const ls__draw_place *owner;    /* the module it was added to first; NULL: not a parameter */
     char name[LS__FILL_NAME_BYTES]; /* within the module */
     bool drawn;                     /* its values come from a fill already */
-    bool part;                      /* of a larger logical tensor: */
-    ls_shape shape, whole, first;   /* its own, the whole's, and where it begins there */
+    bool optimized;                 /* an optimizer was made over it, of this size */
+    bool is_part;                   /* of a larger logical tensor: */
+    ls__tensor_part part;
 } ls__initial;
+
+/* Made at first use, freed with the storage. NULL with the error set. */
+ls__initial *ls__initial_of(ls__storage *storage);
 
 /* Draws the values noted at a storage; ls__fill_settle calls it. */
 void ls__fill_draw(ls__storage *storage);
@@ -58,8 +63,15 @@ ls_status ls__fill_own(ls_tensor *t, const ls__draw_place *owner, const char *na
 void ls__fill_disown(ls_tensor *t);
 /* The shape of the logical tensor that fills are made for. */
 ls_shape ls__fill_whole(const ls__record *record);
-/* Sets ndim and the three rows of indices: which box of its logical tensor `t` is. Local = global
- * unless ls_tensor_set_part was called. */
-ls_status ls__fill_box(const ls_tensor *t, ls_state_tensor *out);
+/* Which elements of that tensor `record` has. */
+ls__tensor_part ls__fill_part(const ls__record *record);
+/* Shows `visitor` the boxes of the logical tensor that `t` is, of elements in host memory: its own,
+ * or others in its shape (an optimizer's). */
+ls_status ls__fill_visit(const ls_tensor *t, ls_dtype dtype, void *data, const char *name,
+                         const ls_state_visitor *visitor);
+/* From now on its size may not change. */
+void ls__fill_set_optimized(ls_tensor *t);
+/* Whether the record shows all elements of its storage, in order. */
+bool ls__record_covers_storage(const ls__record *record);
 
 #endif

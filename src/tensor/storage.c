@@ -280,9 +280,11 @@ ls__storage *ls__storage_borrow(ls__pool *pool, void *data, size_t bytes)
 void ls__storage_swap(ls__storage *a, ls__storage *b)
 {
     const uint32_t version = ls__storage_version(a);
-    LS_ASSERT(a->bytes == b->bytes && a->pool == b->pool);
+    const size_t bytes = a->bytes;
+    LS_ASSERT(a->pool == b->pool);
     pthread_mutex_lock(&a->pool->tensors->lock);
     swap_memory(a, b);
+    a->bytes = b->bytes, b->bytes = bytes;
     pthread_mutex_unlock(&a->pool->tensors->lock);
     atomic_store_explicit(&a->version, ls__storage_version(b), memory_order_relaxed);
     atomic_store_explicit(&b->version, version, memory_order_relaxed);

@@ -61,7 +61,7 @@ void ls__storages_release_cached(ls__tensors *tensors);
 /* Moves the elements to `memory`, which is then borrowed (NULL: to a block of its own again). All
  * tensors that share the storage follow. The elements must not be in use during the move. */
 ls_status ls__storage_move(ls__storage *storage, void *memory);
-/* Exchanges memory and version of two storages of the same size. */
+/* Exchanges memory, size and version of two storages of one device. */
 void ls__storage_swap(ls__storage *a, ls__storage *b);
 
 static inline ls__storage *ls__storage_ref(ls__storage *storage)
@@ -71,10 +71,16 @@ static inline ls__storage *ls__storage_ref(ls__storage *storage)
     return storage;
 }
 
-/* Whether the caller's reference is the only one. Acquire pairs with the release of unref. */
+/* Whether there are no references but these `refs`. Acquire pairs with the release of unref. */
+static inline bool ls__storage_has_only(ls__storage *storage, int32_t refs)
+{
+    return atomic_load_explicit(&storage->refs, memory_order_acquire) == refs;
+}
+
+/* Whether the caller's reference is the only one. */
 static inline bool ls__storage_sole(ls__storage *storage)
 {
-    return atomic_load_explicit(&storage->refs, memory_order_acquire) == 1;
+    return ls__storage_has_only(storage, 1);
 }
 
 static inline uint32_t ls__storage_version(ls__storage *storage)

@@ -1,0 +1,248 @@
+/* Arithmetic of parts; the picture is in part.h. */
+#include "tensor/part.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/error.h"
+#include "base/options.h"
+
+static const ls__run *runs_of(const ls__tensor_part *part, int dim)
+{
+    const ls__run *at = part->run;
+    for (int d = 0; d < dim; d++) {
+        at += part->runs[d];
+    }
+    return at;
+}
+
+/* The part's own size along `dim`. */
+static int64_t size_of(const ls__tensor_part *part, int dim)
+{
+    const ls__run *run = runs_of(part, dim);
+    int64_t size = 0;
+    for (int i = 0; i < part->runs[dim]; i++) {
+        size += run[i].count;
+    }
+    return size;
+}
+
+ls__tensor_part ls__tensor_part_box(ls_shape whole, ls_shape first, ls_shape shape)
+{
+    ls__tensor_part part = {.whole = whole};
+    for (int d = 0; d < whole.ndim; d++) {
+        part.runs[d] = 1;
+        part.run[d] = (ls__run){first.dim[d], shape.dim[d]};
+    }
+    return part;
+}
+
+ls_shape ls__tensor_part_shape(const ls__tensor_part *part)
+{
+    ls_shape shape = {.ndim = part->whole.ndim};
+    for (int d = 0; d < shape.ndim; d++) {
+        shape.dim[d] = size_of(part, d);
+    }
+    return shape;
+}
+
+/* ---- cutting ------------------------------------------------------------------------------ */
+
+typedef struct run_list {
+    ls__run run[LS__TENSOR_PART_RUNS_MAX];
+    int count;
+} run_list;
+
+/* A run that goes on where the last one ended is the same run. */
+static bool add_run(run_list *to, int64_t first, int64_t count)
+{
+    ls__run *last = to->count > 0 ? &to->run[to->count - 1] : NULL;
+    if (last != NULL && last->first + last->count == first) {
+        last->count += count;
+        return true;
+    }
+    if (to->count == LS__TENSOR_PART_RUNS_MAX) {
+        return false;
+    }
+    to->run[to->count++] = (ls__run){first, count};
+    return true;
+}
+
+/* The indices in the whole of [keep.first, keep.first + keep.count) of the part. */
+static bool add_kept(run_list *to, const ls__run *runs, int count, ls__run keep)
+{
+    int64_t begin = 0; /* of runs[i], in the part */
+    bool fits = keep.count > 0 || add_run(to, runs->first, 0);
+    for (int i = 0; fits && i < count; begin += runs[i++].count) {
+        const int64_t keep_end = keep.first + keep.count, end = begin + runs[i].count;
+        const int64_t from = keep.first > begin ? keep.first : begin;
+        const int64_t until = keep_end < end ? keep_end : end;
+        fits = from >= until || add_run(to, runs[i].first + from - begin, until - from);
+    }
+    return fits;
+}
+
+bool ls__tensor_part_cut(ls__tensor_part *part, int dim, const ls__run *keep, int count)
+{
+    run_list all = {.count = 0};
+    ls__tensor_part made = {.whole = part->whole};
+    bool fits = true;
+    for (int d = 0; fits && d < part->whole.ndim; d++) {
+        const ls__run *runs = runs_of(part, d), own = {0, size_of(part, d)};
+        const int from = all.count, kept = d == dim ? count : 1;
+        run_list here = {.count = 0};
+        for (int i = 0; fits && i < kept; i++) {
+            fits = add_kept(&here, runs, part->runs[d], d == dim ? keep[i] : own);
+        }
+        fits = fits && from + here.count <= LS__TENSOR_PART_RUNS_MAX;
+        if (fits) {
+            memcpy(&all.run[from], here.run, (size_t)here.count * sizeof here.run[0]);
+            all.count += here.count;
+            made.runs[d] = (uint8_t)here.count;
+        }
+    }
+    if (fits) {
+        memcpy(made.run, all.run, sizeof all.run);
+        *part = made;
+    }
+    return fits;
+}
+
+/* ---- places ------------------------------------------------------------------------------- */
+
+/* The index in the whole of index `at` of a dimension; *rest: how many of its run are left. */
+static int64_t index_of(const ls__run *run, int64_t at, int64_t *rest)
+{
+    while (at >= run->count) {
+        at -= run->count;
+        run++;
+    }
+    *rest = run->count - at;
+    return run->first + at;
+}
+
+/* Elements follow each other up to the end of a run in the innermost dimension that is not whole,
+ * in which `inner` elements make one index. */
+int64_t ls__tensor_part_place(const ls__tensor_part *part, int64_t at, int64_t *left)
+{
+    int64_t place = 0, stride = 1, inner = 1, before = 0;
+    bool whole = true;
+    *left = 1;
+    for (int d = part->whole.ndim - 1; d >= 0; d--) {
+        const int64_t size = size_of(part, d), index = at % size;
+        int64_t rest;
+        place += index_of(runs_of(part, d), index, &rest) * stride;
+        if (whole) {
+            *left = rest * inner - before;
+            before += index * inner;
+            inner *= size;
+            whole = size == part->whole.dim[d];
+        }
+        stride *= part->whole.dim[d];
+        at /= size;
+    }
+    return place;
+}
+
+/* ---- boxes -------------------------------------------------------------------------------- */
+
+typedef struct box {
+    ls_shape own;               /* the part's */
+    int64_t first[LS_DIMS_MAX]; /* of the box, in the part */
+    ls_state_tensor shown;
+} box;
+
+/* Box number `at`, the last dimension's runs first. */
+static box box_at(const ls__tensor_part *part, int at)
+{
+    box b = {.own = ls__tensor_part_shape(part), .shown = {.ndim = part->whole.ndim}};
+    for (int d = part->whole.ndim - 1; d >= 0; d--) {
+        const ls__run *run = runs_of(part, d);
+        for (int i = 0; i < at % part->runs[d]; i++) {
+            b.first[d] += run++->count;
+        }
+        at /= part->runs[d];
+        b.shown.global[d] = part->whole.dim[d];
+        b.shown.start[d] = run->first;
+        b.shown.local[d] = run->count;
+    }
+    return b;
+}
+
+/* The elements of a box that lie one after the other in the part, at least. */
+static int64_t stretch_of(const box *b)
+{
+    int64_t elements = 1;
+    for (int d = b->own.ndim - 1; d >= 0; d--) {
+        elements *= b->shown.local[d];
+        if (b->shown.local[d] != b->own.dim[d]) {
+            break;
+        }
+    }
+    return elements;
+}
+
+/* Where element `at` of the box is in the part. */
+static int64_t place_in_part(const box *b, int64_t at)
+{
+    int64_t place = 0, stride = 1;
+    for (int d = b->own.ndim - 1; d >= 0; d--) {
+        place += (b->first[d] + at % b->shown.local[d]) * stride;
+        stride *= b->own.dim[d];
+        at /= b->shown.local[d];
+    }
+    return place;
+}
+
+/* Between the part and a copy of the box. */
+static void copy_box(const box *b, size_t size, int64_t numel, char *part, char *copy, bool back)
+{
+    const int64_t stretch = stretch_of(b);
+    for (int64_t i = 0; i < numel; i += stretch) {
+        char *in_part = part + (size_t)place_in_part(b, i) * size,
+             *in_copy = copy + (size_t)i * size;
+        memcpy(back ? in_part : in_copy, back ? in_copy : in_part, (size_t)stretch * size);
+    }
+}
+
+static ls_status visit_copy(box *b, int64_t numel, void *data, const char *name,
+                            const ls_state_visitor *visitor, const ls__env *env)
+{
+    const size_t size = ls_dtype_size(b->shown.dtype), bytes = (size_t)numel * size;
+    b->shown.data = env->allocate(env, bytes);
+    if (b->shown.data == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "state of %.200s: no memory for a copy of %zu bytes", name,
+                        bytes);
+    }
+    copy_box(b, size, numel, data, b->shown.data, false);
+    const ls_status status = ls__visit_tensor(visitor, name, &b->shown);
+    copy_box(b, size, numel, data, b->shown.data, true);
+    env->release(env, b->shown.data, bytes);
+    return status;
+}
+
+ls_status ls__tensor_part_visit(const ls__tensor_part *part, ls_dtype dtype, void *data,
+                                const char *name, const ls_state_visitor *visitor,
+                                const ls__env *env)
+{
+    int count = 1;
+    for (int d = 0; d < part->whole.ndim; d++) {
+        count *= part->runs[d];
+    }
+    for (int i = 0; i < count; i++) {
+        box b = box_at(part, i);
+        int64_t numel = 1;
+        for (int d = 0; d < b.own.ndim; d++) {
+            numel *= b.shown.local[d];
+        }
+        b.shown.dtype = dtype;
+        if (numel == 0 || stretch_of(&b) == numel) {
+            const int64_t at = numel > 0 ? place_in_part(&b, 0) : 0;
+            b.shown.data = (char *)data + (size_t)at * ls_dtype_size(dtype);
+            LS_TRY(ls__visit_tensor(visitor, name, &b.shown));
+        } else {
+            LS_TRY(visit_copy(&b, numel, data, name, visitor, env));
+        }
+    }
+    return LS_OK;
+}

@@ -1,0 +1,46 @@
+/* The part of a logical tensor that one tensor is.
+ *
+ *     a fused projection [12,C] cut by heads on two ranks; rank 1 has
+ *
+ *     whole   0 1 2 3 | 4 5 6 7 | 8 9 10 11         3 groups
+ *     part        2 3       6 7       10 11         3 runs of 2, so 3 boxes of [2,C]
+ *
+ * In every dimension a part has runs of indices of the whole, in order; its elements are their
+ * product. From this follow its first values (each element is numbered by its place in the whole)
+ * and the boxes that it shows to a visitor of states. */
+#ifndef LS_TENSOR_PART_H
+#define LS_TENSOR_PART_H
+
+#include <lockstep/state.h>
+#include <lockstep/tensor.h>
+
+#include "base/env.h"
+
+#define LS__TENSOR_PART_RUNS_MAX 16 /* of all dimensions together: 9 or more in one of them */
+
+typedef struct ls__run {
+    int64_t first, count;
+} ls__run;
+
+typedef struct ls__tensor_part {
+    ls_shape whole;
+    uint8_t runs[LS_DIMS_MAX];             /* of each dimension … */
+    ls__run run[LS__TENSOR_PART_RUNS_MAX]; /* … which lie here one after the other */
+} ls__tensor_part;
+
+/* The box of `shape` from `first` on. */
+ls__tensor_part ls__tensor_part_box(ls_shape whole, ls_shape first, ls_shape shape);
+ls_shape ls__tensor_part_shape(const ls__tensor_part *part);
+/* Keeps runs of dimension `dim`, in indices of the part's own, ascending. False: there would be
+ * more than LS__TENSOR_PART_RUNS_MAX. */
+bool ls__tensor_part_cut(ls__tensor_part *part, int dim, const ls__run *keep, int count);
+/* Where element `at` of the part is in the whole; *left: how many from there on follow each other
+ * in both. Of a part with elements. */
+int64_t ls__tensor_part_place(const ls__tensor_part *part, int64_t at, int64_t *left);
+/* Shows `visitor` each box of the part, of elements that lie in host memory at `data` as the part's
+ * shape says. Boxes with gaps between their elements are copied there and back. */
+ls_status ls__tensor_part_visit(const ls__tensor_part *part, ls_dtype dtype, void *data,
+                                const char *name, const ls_state_visitor *visitor,
+                                const ls__env *env);
+
+#endif

@@ -1,0 +1,247 @@
+/* Parameters that are sharded in place: first values and boxes are those of the whole tensor, on any
+ * mesh. */
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+
+#include "says.h"
+#include "test.h"
+
+enum { ROWS = 24, COLUMNS = 16 };
+
+static ls_mesh *mesh_of(const char *axes)
+{
+    ls_mesh *mesh = NULL;
+    CHECK_OK(ls_mesh_new(ls_world(), axes, &mesh));
+    return mesh;
+}
+
+/* A parameter "weight" whose values are due. */
+static ls_tensor *weight_of(ls_module **net)
+{
+    *net = ls_sequential_new(NULL, 0);
+    ls_tensor *w =
+        ls_module_add_param(*net, "weight", ls_zeros(LS_SHAPE(ROWS, COLUMNS), LS_FLOAT32));
+    CHECK_OK(ls_fill_normal(w, 0.0, 1.0));
+    return w;
+}
+
+static int coordinate_of(const ls_mesh *mesh, const char *axis)
+{
+    return ls_mesh_coordinate(mesh, axis);
+}
+
+/* The index in the whole of index `at` of part i of n, cut within groups. */
+static int64_t in_whole(int64_t at, int i, int n, const int64_t *groups, int count)
+{
+    int64_t begin = 0;
+    for (int g = 0; g < count; begin += groups[g++]) {
+        if (at < groups[g] / n) {
+            return begin + i * (groups[g] / n) + at;
+        }
+        at -= groups[g] / n;
+    }
+    CHECK(false);
+    return -1;
+}
+
+typedef struct cut {
+    int dim;
+    int64_t groups[4];
+    int count;
+} cut;
+
+static const cut cuts[] = {
+    {0, {ROWS}, 1},     {1, {COLUMNS}, 1}, {0, {8, 8, 8}, 3},
+    {0, {16, 4, 4}, 3}, {1, {8, 4, 4}, 3}, {-1, {COLUMNS}, 1},
+};
+
+static void check_part(ls_tensor *part, ls_tensor *whole, const cut *c, int i, int n)
+{
+    const int dim = c->dim < 0 ? 1 : c->dim;
+    const int64_t rows = dim == 0 ? ROWS / n : ROWS, columns = dim == 1 ? COLUMNS / n : COLUMNS;
+    const float *own = ls_data(part), *all = ls_data(whole);
+    CHECK(ls_size(part, 0) == rows && ls_size(part, 1) == columns);
+    CHECK(ls_is_contiguous(part));
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t k = 0; k < columns; k++) {
+            const int64_t row = dim == 0 ? in_whole(r, i, n, c->groups, c->count) : r;
+            const int64_t column = dim == 1 ? in_whole(k, i, n, c->groups, c->count) : k;
+            CHECK(own[r * columns + k] == all[row * COLUMNS + column]);
+        }
+    }
+}
+
+/* `read`: the values were drawn before. */
+static void check_cut(const cut *c, bool read, int i, int n)
+{
+    ls_module *net, *other;
+    ls_tensor *part = weight_of(&net), *whole = weight_of(&other);
+    if (read) {
+        CHECK(ls_data(part) != NULL);
+    }
+    CHECK_OK(ls_tensor_shard(part, "tp", c->dim, c->count > 1 ? c->groups : NULL, c->count));
+    CHECK(ls_placement_of(part, "tp") == LS_SHARDED(c->dim < 0 ? 1 : c->dim));
+    check_part(part, whole, c, i, n);
+    CHECK_OK(ls_fill_normal(part, 1.0, 2.0));
+    CHECK_OK(ls_fill_normal(whole, 1.0, 2.0));
+    check_part(part, whole, c, i, n);
+    CHECK_OK(ls_fill_kaiming_normal(part, true));
+    CHECK_OK(ls_fill_kaiming_normal(whole, true));
+    check_part(part, whole, c, i, n);
+    ls_module_free(net);
+    ls_module_free(other);
+}
+
+DIST_TESTS(a_sharded_parameter_has_the_values_of_the_whole_on_, _ranks, 1, 2, 4)
+{
+    ls_mesh *mesh = mesh_of("tp=*");
+    const int n = ls_world_size();
+    for (size_t k = 0; k < sizeof cuts / sizeof cuts[0]; k++) {
+        check_cut(&cuts[k], false, coordinate_of(mesh, "tp"), n);
+        check_cut(&cuts[k], true, coordinate_of(mesh, "tp"), n);
+    }
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+/* Along two axes, in either dimension; and gradients have the part's shape. */
+DIST_TEST(parameters_are_sharded_along_two_axes, 4)
+{
+    static const int dims[][2] = {{0, 1}, {1, 0}, {0, 0}};
+    static const int64_t groups[] = {8, 8, 8};
+    ls_mesh *mesh = mesh_of("ep=2,tp=2");
+    const int e = coordinate_of(mesh, "ep"), t = coordinate_of(mesh, "tp");
+    for (int k = 0; k < 3; k++) {
+        ls_module *net, *other;
+        ls_tensor *part = weight_of(&net), *whole = weight_of(&other);
+        CHECK_OK(ls_tensor_shard(part, "ep", dims[k][0], dims[k][0] == 0 ? groups : NULL, 3));
+        CHECK_OK(ls_tensor_shard(part, "tp", dims[k][1], NULL, 0));
+        const int64_t rows = ls_size(part, 0), columns = ls_size(part, 1);
+        CHECK(rows * columns == ROWS * COLUMNS / 4);
+        const float *own = ls_data(part), *all = ls_data(whole);
+        for (int64_t i = 0; i < rows * columns; i++) {
+            int64_t row = i / columns, column = i % columns;
+            if (k == 0) {
+                row = in_whole(row, e, 2, groups, 3), column += t * columns;
+            } else if (k == 1) {
+                row += t * rows, column += e * columns;
+            } else { /* the second cut is in what the first has left */
+                row = in_whole(row + t * rows, e, 2, groups, 3);
+            }
+            CHECK(own[i] == all[row * COLUMNS + column]);
+        }
+        LS_SCOPE;
+        {
+            ls_tensor *sum = ls_sum(ls_mul(part, part));
+            sum = ls_redistribute(sum, "ep", LS_PARTIAL, LS_INVARIANT);
+            CHECK_OK(ls_backward(ls_redistribute(sum, "tp", LS_PARTIAL, LS_INVARIANT)));
+            CHECK(ls_size(ls_grad(part), 0) == rows && ls_size(ls_grad(part), 1) == columns);
+            CHECK(*(float *)ls_data(ls_grad(part)) == 2 * own[0]);
+        }
+        ls_module_free(net);
+        ls_module_free(other);
+    }
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+#define REFUSED(call, status, format)                                                              \
+    do {                                                                                           \
+        CHECK_STATUS(call, status);                                                                \
+        CHECK_SAYS(ls_error_message(), format);                                                    \
+    } while (0)
+
+DIST_TEST(dimensions_and_groups_that_do_not_fit_are_refused, 2)
+{
+    static const int64_t odd[] = {3, 21}, few[] = {8, 8}, none[] = {0, 24};
+    ls_module *net;
+    ls_tensor *w = weight_of(&net);
+    CHECK_STATUS(ls_tensor_shard(w, "tp", 0, NULL, 0), LS_ERR_STATE);
+    ls_mesh *mesh = mesh_of("tp=2");
+    CHECK_STATUS(ls_tensor_shard(w, "dp", 0, NULL, 0), LS_ERR_NOT_FOUND);
+    REFUSED(ls_tensor_shard(w, "tp", 2, NULL, 0), LS_ERR_INVALID, "%s: it has no dimension %d");
+    CHECK_CONTAINS(ls_error_message(), "tensor_shard: parameter weight of [24,16]: it has");
+    REFUSED(ls_tensor_shard(w, "tp", 0, odd, 2), LS_ERR_INVALID,
+            "%s: dimension %d has %s%lld elements, which the %lld ranks of axis %s do not divide; "
+            "give a model or an axis of another size");
+    CHECK_CONTAINS(ls_error_message(), "dimension 0 has a group of 3 elements, which the 2 ranks");
+    REFUSED(ls_tensor_shard(w, "tp", 0, few, 2), LS_ERR_INVALID,
+            "%s: the groups do not add up to dimension %d; give the sizes of all of them, of the "
+            "tensor as it is now");
+    CHECK_STATUS(ls_tensor_shard(w, "tp", 0, none, 2), LS_ERR_INVALID);
+    REFUSED(ls_tensor_shard(w, "tp", 0, odd, 17), LS_ERR_LIMIT, "%s: %d groups; give at most %d");
+    CHECK(ls_size(w, 0) == ROWS);
+    ls_module_free(net);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+DIST_TEST(a_part_of_too_many_runs_is_refused, 4)
+{
+    int64_t twos[12];
+    for (int i = 0; i < 12; i++) {
+        twos[i] = 2;
+    }
+    ls_module *net;
+    ls_mesh *mesh = mesh_of("ep=2,tp=2");
+    ls_tensor *w = weight_of(&net);
+    CHECK_OK(ls_tensor_shard(w, "ep", 0, twos, 12));
+    REFUSED(ls_tensor_shard(w, "tp", 1, twos, 8), LS_ERR_LIMIT,
+            "%s: its part would have more than %d runs of indices; give fewer groups");
+    CHECK(ls_size(w, 1) == COLUMNS);
+    ls_module_free(net);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+#define IN_USE "%s: %s; shard parameters right after the model is built"
+
+DIST_TEST(a_parameter_in_use_is_not_sharded, 2)
+{
+    ls_module *net;
+    ls_mesh *mesh = mesh_of("tp=2");
+    ls_tensor *w = weight_of(&net), *row = ls_slice(w, 0, 0, 2);
+    REFUSED(ls_tensor_shard(w, "tp", 0, NULL, 0), LS_ERR_STATE, IN_USE);
+    CHECK_CONTAINS(ls_error_message(), "a view of it, or a graph, exists");
+    CHECK_STATUS(ls_tensor_shard(row, "tp", 0, NULL, 0), LS_ERR_STATE);
+    ls_free(row);
+    LS_SCOPE;
+    {
+        ls_tensor *square = ls_mul(w, w);
+        CHECK_STATUS(ls_tensor_shard(w, "tp", 0, NULL, 0), LS_ERR_STATE);
+        CHECK_CONTAINS(ls_error_message(), "a view of it, or a graph, exists");
+        CHECK_STATUS(ls_tensor_shard(square, "tp", 0, NULL, 0), LS_ERR_STATE);
+        CHECK_CONTAINS(ls_error_message(), "it is the result of an operation");
+        CHECK_OK(ls_backward(ls_sum(square)));
+    }
+    CHECK_STATUS(ls_tensor_shard(w, "tp", 0, NULL, 0), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "it has a gradient");
+    ls_tensor *frozen = ls_zeros(LS_SHAPE(4, 4), LS_FLOAT32), *view = ls_slice(frozen, 0, 0, 2);
+    CHECK_STATUS(ls_tensor_shard(frozen, "tp", 0, NULL, 0), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "its elements are shared with another tensor");
+    CHECK_STATUS(ls_tensor_shard(view, "tp", 0, NULL, 0), LS_ERR_STATE);
+    ls_module_free(net);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+DIST_TEST(an_optimizer_or_a_wrapper_fixes_the_size, 2)
+{
+    ls_module *net;
+    ls_mesh *mesh = mesh_of("tp=2");
+    ls_tensor *w = weight_of(&net);
+    net = ls_ddp_new(net, ls_world(), NULL);
+    CHECK_STATUS(ls_tensor_shard(w, "tp", 0, NULL, 0), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "wrapped by ls_ddp_new");
+    ls_module_free(net);
+    w = weight_of(&net);
+    ls_optim *optim = ls_adamw_new(net, NULL);
+    CHECK_STATUS(ls_tensor_shard(w, "tp", 0, NULL, 0), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "an optimizer was made over it");
+    ls_optim_free(optim);
+    ls_module_free(net);
+    w = weight_of(&net);
+    CHECK_OK(ls_tensor_shard(w, "tp", 0, NULL, 0));
+    REFUSED(ls_tensor_shard(w, "tp", 0, NULL, 0), LS_ERR_PLACEMENT,
+            "%s is %s on axis %s already; shard it once along each axis");
+    ls_module_free(net);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+TEST_MAIN
