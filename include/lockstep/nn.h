@@ -9,7 +9,7 @@
  * Freeing a module frees its children and parameters. A constructor that fails returns NULL with
  * ls_error_message set. Adding a NULL child with ls_module_add marks the parent as failed, which
  * ls_module_status reports, so a constructor needs only one check at its end. Nothing in this
- * header is collective, except ls_clip_grad_norm with a group.
+ * header is collective, except ls_clip_grad_norm with a group or with sharded parameters.
  */
 #ifndef LOCKSTEP_NN_H
 #define LOCKSTEP_NN_H
@@ -323,7 +323,8 @@ typedef struct ls_clip_grad_norm_options {
     size_t size;
     ls_group *group; /* of ranks that hold different parameters of one model (tensor, pipeline or
                         expert parallel): the norm is that of the gradients of all of them. NULL:
-                        this rank holds all parameters, as with data parallelism */
+                        this rank holds all parameters, as with data parallelism, or its part of
+                        each (ls_tensor_shard) */
     ls_select_fn replicated; /* selects, on ranks other than 0, the parameters that count on another
                                 rank of `group`, which holds them with equal gradients: those of
                                 all ranks count on rank 0. Called in every call. NULL: none */
@@ -336,10 +337,13 @@ LS_DEFAULTS_FUNCTION(clip_grad_norm)
  * max_norm (torch's clip_grad_norm_); *norm (may be NULL) becomes the norm before scaling. Call it
  * after ls_backward has averaged the gradients. With options->group it is collective over the group
  * (one all_reduce of 8 bytes), and the norm has the same bits on all its ranks; give all the same
- * max_norm. A NaN or infinite norm is LS_ERR_INVALID, on all ranks, and changes nothing; the text
- * names the parameter. With max_norm INFINITY nothing is scaled, and the call is the check that a
- * training loop without clipping needs before ls_optim_step: LS_CHECK it, or zero the gradients and
- * go on to the next batch. It reads each gradient once. */
+ * max_norm. Parameters that are sharded along axes of the mesh in force count once with all their
+ * parts: the call is then collective over these axes, too, except those within options->group
+ * (an all_gather of at most 2 KiB a rank along each). A NaN or infinite norm is LS_ERR_INVALID, on
+ * all ranks, and changes nothing; the text names the parameter. With max_norm INFINITY nothing is
+ * scaled, and the call is the check that a training loop without clipping needs before
+ * ls_optim_step: LS_CHECK it, or zero the gradients and go on to the next batch. It reads each
+ * gradient once. */
 LS_API ls_status ls_clip_grad_norm(ls_module *module, double max_norm,
                                    const ls_clip_grad_norm_options *options, double *norm);
 

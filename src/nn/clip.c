@@ -7,6 +7,9 @@
  * replicated model computes the same norm and the replicas stay equal. Over a group of ranks with
  * different parameters the ranks' sums are added by an all_reduce, whose bits are the same on all
  * of them; the squares of replicated parameters enter it on rank 0 only.
+ *
+ * Parameters that are sharded along axes of the mesh have a sum for each set of axes (clip_axes.h),
+ * so each element counts once.
  */
 #include <math.h>
 #include <stdio.h>
@@ -15,6 +18,7 @@
 #include "base/options.h"
 #include "comm/api/control.h"
 #include "comm/core/cause.h"
+#include "nn/clip_axes.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
@@ -26,6 +30,7 @@ typedef struct clipping {
     double *squares; /* [count]: of each gradient, summed; 0 where it is absent */
     size_t bytes;    /* of squares */
     ls_clip_grad_norm_options options;
+    ls__norm_axes axes;
 } clipping;
 
 typedef struct gradient {
@@ -99,14 +104,18 @@ static bool counts_elsewhere(const clipping *c, const ls__module_item *item)
            o->replicated(o->arg, item->name, item->value);
 }
 
-/* The sum over all parameters of the group. */
-static ls_status add_squares(const clipping *c, double *out)
+/* The sum over all parameters of the axes along which they are sharded, and of the group. */
+static ls_status add_squares(clipping *c, double *out)
 {
-    double squares = 0.0;
+    ls__norm_axes_init(&c->axes, c->options.group);
     for (int i = 0; i < c->count; i++) {
-        squares += counts_elsewhere(c, &c->items[i]) ? 0.0 : c->squares[i];
+        const ls__module_item *item = &c->items[i];
+        if (!item->buffer) {
+            ls__norm_axes_add(&c->axes, item->value,
+                              counts_elsewhere(c, item) ? 0.0 : c->squares[i]);
+        }
     }
-    *out = squares;
+    LS_TRY(ls__norm_axes_sum(&c->axes, out));
     return c->options.group == NULL
                ? LS_OK
                : ls__control_all_reduce(
@@ -142,6 +151,9 @@ static ls_status fail_norm(const clipping *c, double norm)
         LS_TRY(find_rank(c, odd > 0, &rank));
         (void)snprintf(where, sizeof where, "rank %lld of the group is the first; here it is ",
                        (long long)rank);
+    } else if (c->axes.odd != NULL) {
+        (void)snprintf(where, sizeof where, "rank %d of axis %s is the first; here it is ",
+                       c->axes.odd_rank, c->axes.odd->name);
     }
     (void)ls__fail(
         LS_ERR_INVALID,
@@ -150,6 +162,9 @@ static ls_status fail_norm(const clipping *c, double norm)
         fabs(norm), where, odd, first != NULL ? ", first in " : "", first != NULL ? first : "");
     if (c->options.group != NULL) {
         ls__group_record_norm(c->options.group, rank == ls_group_rank(c->options.group),
+                              ls_error_message());
+    } else if (c->axes.odd != NULL) {
+        ls__group_record_norm(c->axes.odd->group, c->axes.odd_rank == c->axes.odd->coordinate,
                               ls_error_message());
     }
     return LS_ERR_INVALID;
@@ -185,7 +200,7 @@ static ls_status check(double max_norm, const ls_clip_grad_norm_options *options
 
 /* With c->squares found. A norm that is not finite changes nothing, so that the caller may skip the
  * step. */
-static ls_status clip(const clipping *c, double max_norm, double *norm)
+static ls_status clip(clipping *c, double max_norm, double *norm)
 {
     double squares;
     LS_TRY(add_squares(c, &squares));

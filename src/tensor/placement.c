@@ -46,6 +46,17 @@ uint32_t ls__place_word(const ls__axes_in_force *axes, const ls__record *record)
     return word;
 }
 
+unsigned ls__place_parts(const ls__axes_in_force *axes, uint32_t word)
+{
+    unsigned parts = 0;
+    for (int a = 0; a < axes->count; a++) {
+        const int place = ls__place_at(word, a);
+        const bool own = place == LS__PLACED_VARYING || place >= LS__PLACED_SHARDED;
+        parts |= (unsigned)(own && axes->axis[a].size > 1) << a;
+    }
+    return parts;
+}
+
 ls_placement ls__placement_public(int place)
 {
     return place >= LS__PLACED_SHARDED ? LS_SHARDED(place - LS__PLACED_SHARDED) : place;
