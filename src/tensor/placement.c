@@ -128,12 +128,14 @@ static int not_one(const int64_t *dim, int ndim, int d)
 }
 
 /* A sharded dimension must lead the group of dimensions that becomes another group: then its parts
- * are parts of the group's first. */
+ * are parts of the group's first. A part of size 1 (one head on each rank) is no missing
+ * dimension: it leads its group, and becomes one of size 1 where the result has that. */
 static int through_reshape(const ls__record *in, const ls__record *out, int d)
 {
     int i = 0, o = 0;
     while (i < in->ndim && o < out->ndim) {
-        const int i0 = not_one(in->dim, in->ndim, i), o0 = not_one(out->dim, out->ndim, o);
+        const int i1 = not_one(in->dim, in->ndim, i), i0 = d >= i && d < i1 ? d : i1;
+        const int o0 = i0 < i1 && out->dim[o] == 1 ? o : not_one(out->dim, out->ndim, o);
         int64_t from = in->dim[i0], to = out->dim[o0];
         i = i0 + 1;
         o = o0 + 1;
