@@ -15,7 +15,7 @@
 typedef struct block {
     ls_module base;
     ls_module *norm1, *qkv, *proj, *norm2, *up, *down, *drop;
-    int64_t heads;
+    int64_t head_dim;
     bool recompute;
     ls_kv_cache *const
         *cache; /* points to the model's, which is set during ls_gpt_forward_cached */
@@ -28,42 +28,50 @@ static ls_tensor *part_of(ls_tensor *qkv, int i)
     return ls_slice(qkv, 2, i * c, (i + 1) * c);
 }
 
-/* [B,T,C] as heads [B,H,T,D]: a view. */
-static ls_tensor *heads_of(ls_tensor *x, int64_t heads)
+/* Keys (1) and values (2), with those of earlier tokens where there is a cache: [B,H,T,D]. */
+static ls_tensor *heads_of(block *self, ls_tensor *qkv, int i)
 {
-    int64_t b = ls_size(x, 0), t = ls_size(x, 1), c = ls_size(x, 2);
-    return ls_transpose(ls_reshape(x, LS_SHAPE(b, t, heads, c / heads)), 1, 2);
+    return ls_tensor_parallel_heads(qkv, i, 3, self->head_dim);
+}
+
+static ls_tensor *attention(block *self, ls_tensor *qkv) /* [B,T,3C] -> [B,H,T,D] */
+{
+    ls_tensor *keys = heads_of(self, qkv, 1), *values = heads_of(self, qkv, 2);
+    if (*self->cache) {
+        ls_tensor *k = part_of(qkv, 1), *v = part_of(qkv, 2);
+        ls_kv_cache_extend(*self->cache, &k, &v);
+        keys = ls_tensor_parallel_heads(k, 0, 1, self->head_dim);
+        values = ls_tensor_parallel_heads(v, 0, 1, self->head_dim);
+    }
+    return ls_attention(heads_of(self, qkv, 0), keys, values,
+                        LS_OPTIONS(ls_attention_options, .causal = true));
 }
 
 static ls_tensor *attend(block *self, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
 {
-    ls_tensor *qkv = ls_forward(self->qkv, x);
-    ls_tensor *keys = part_of(qkv, 1), *values = part_of(qkv, 2);
-    if (*self->cache) {
-        ls_kv_cache_extend(*self->cache, &keys, &values);
-    }
-    ls_tensor *seen = ls_attention(heads_of(part_of(qkv, 0), self->heads),
-                                   heads_of(keys, self->heads), heads_of(values, self->heads),
-                                   LS_OPTIONS(ls_attention_options, .causal = true));
-    return ls_forward(self->proj, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
+    ls_tensor *seen = ls_transpose(attention(self, ls_forward(self->qkv, x)), 1, 2);
+    return ls_forward(self->proj,
+                      ls_reshape(seen, LS_SHAPE(ls_size(seen, 0), ls_size(seen, 1), -1)));
 }
 
-/* x + part. No gradient needs `part`, so it is freed before backward. */
-static ls_tensor *added(ls_tensor *x, ls_tensor *part)
+/* x + dropped(part). No gradient needs what is added, so it is freed before backward. */
+static ls_tensor *added(block *self, ls_tensor *x, ls_tensor *part)
 {
-    ls_tensor *sum = ls_add(x, part);
-    ls_free(part);
+    ls_tensor *dropped = ls_forward(self->drop, part);
+    ls_tensor *sum = ls_add(x, dropped);
+    ls_free(dropped);
+    if (dropped != part) {
+        ls_free(part);
+    }
     return sum;
 }
 
 static ls_tensor *block_body(ls_tensor *x, void *block_of) /* [B,T,C] -> [B,T,C] */
 {
     block *self = block_of;
-    ls_tensor *attended = attend(self, ls_forward(self->norm1, x));
-    x = added(x, ls_forward(self->drop, attended));
+    x = added(self, x, attend(self, ls_forward(self->norm1, x)));
     ls_tensor *wide = ls_forward(self->up, ls_forward(self->norm2, x));
-    ls_tensor *narrow = ls_forward(self->down, wide);
-    return added(x, ls_forward(self->drop, narrow));
+    return added(self, x, ls_forward(self->down, wide));
 }
 
 /* With `recompute` only x is kept until backward. */
@@ -107,7 +115,7 @@ static ls_module *block_new(const ls_gpt_options *o, ls_kv_cache *const *cache)
     ls_module *m = &self->base;
     int64_t c = o->dim;
     double std = o->init_std, residual = std / sqrt(2.0 * o->layers);
-    self->heads = o->heads;
+    self->head_dim = o->dim / o->heads;
     self->recompute = o->recompute;
     self->cache = cache;
     self->norm1 = ls_module_add(m, "norm1", ls_layer_norm_new(c, NULL));
@@ -135,8 +143,10 @@ typedef struct gpt {
 /* Tokens whose first is at position `first`: [B,T] -> [B,T,C]. */
 static ls_tensor *embed_at(gpt *self, ls_tensor *x, int64_t first)
 {
+    ls_module *m = &self->base;
     ls_tensor *where = ls_slice(self->positions, 0, first, first + ls_size(x, -1)); /* [T,C] */
-    return ls_forward(self->drop, ls_add(ls_forward(self->tokens, x), where));
+    ls_tensor *tokens = ls_tensor_parallel_between(m, ls_forward(self->tokens, x), 1);
+    return ls_forward(self->drop, ls_add(tokens, ls_tensor_parallel_between(m, where, 0)));
 }
 
 static ls_tensor *embed(ls_module *m, ls_tensor *const *x)
@@ -163,8 +173,10 @@ static void gpt_parts(ls_module *m, ls_parts *parts)
     ls_parts_add(parts, &LS_PART(.name = "head", .run = head, .uses = "norm head"));
 }
 
-static const ls_module_class gpt_class =
-    LS_MODULE_CLASS(.name = "gpt", .forward = gpt_forward, .parts = gpt_parts);
+static const ls_module_class gpt_class = LS_MODULE_CLASS(
+        .name = "gpt", .forward = gpt_forward, .parts = gpt_parts,
+        .plan = "blocks.*.qkv=column(3) blocks.*.proj=row blocks.*.up=column blocks.*.down=row "
+                "blocks.*.norm*=sequence norm=sequence positions=sequence");
 
 /* With `std` 0, PyTorch's initialisation remains. */
 static ls_module *embedding(int64_t count, int64_t dim, double std)

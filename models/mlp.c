@@ -19,7 +19,8 @@ static void mlp_parts(ls_module *m, ls_parts *parts)
 }
 
 static const ls_module_class mlp_class =
-    LS_MODULE_CLASS(.name = "mlp", .forward = mlp_forward, .parts = mlp_parts);
+    LS_MODULE_CLASS(.name = "mlp", .forward = mlp_forward, .parts = mlp_parts,
+                    .plan = "fc1=column fc2=row");
 
 ls_module *ls_mlp_new(int64_t in, int64_t hidden, int64_t out)
 {

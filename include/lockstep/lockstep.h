@@ -42,6 +42,7 @@
 #include <lockstep/status.h>
 #include <lockstep/store.h>
 #include <lockstep/tensor.h>
+#include <lockstep/tensor_parallel.h>
 #include <lockstep/tokenizer.h>
 #include <lockstep/types.h>
 #include <lockstep/version.h>

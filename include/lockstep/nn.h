@@ -40,6 +40,7 @@ typedef struct ls_module_class {
     ls_status (*state)(ls_module *self, const char *prefix, const ls_state_visitor *visitor);
     void (*parts)(ls_module *self,
                   ls_parts *parts); /* declares its parts, see parts.h; NULL: one */
+    const char *plan;               /* for ls_tensor_parallel, see tensor_parallel.h; NULL: none */
 } ls_module_class;
 /* The initialiser of a class: LS_MODULE_CLASS(.name = "mlp", .forward = mlp_forward). */
 #define LS_MODULE_CLASS(...)                                                                       \

@@ -13,6 +13,7 @@
 #include "base/options.h"
 #include "nn/layer.h"
 #include "nn/module.h"
+#include "nn/parallel.h"
 #include "nn/parts.h"
 #include "tensor/tensor.h"
 
@@ -29,7 +30,9 @@ typedef struct linear {
 static ls_tensor *linear_forward(ls_module *m, ls_tensor *x) /* [..,in] -> [..,out] */
 {
     linear *self = (linear *)m;
-    return ls_linear_activation(x, self->weight, self->bias, self->activation);
+    return ls__is_parallel(m)
+               ? ls_tensor_parallel_linear(m, x, self->weight, self->bias, self->activation)
+               : ls_linear_activation(x, self->weight, self->bias, self->activation);
 }
 
 static const ls_module_class linear_class =
@@ -70,7 +73,9 @@ typedef struct embedding {
 
 static ls_tensor *embedding_forward(ls_module *m, ls_tensor *index) /* [..] -> [..,dim] */
 {
-    return ls_embedding(((embedding *)m)->weight, index);
+    ls_tensor *weight = ((embedding *)m)->weight;
+    return ls__is_parallel(m) ? ls__parallel_embedding(m, weight, index)
+                              : ls_embedding(weight, index);
 }
 
 static const ls_module_class embedding_class =

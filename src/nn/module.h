@@ -2,14 +2,28 @@
 #ifndef LS_NN_MODULE_H
 #define LS_NN_MODULE_H
 
+#include <stddef.h>
+
 #include <lockstep/nn.h>
 
+#include "base/axes.h"
 #include "base/runtime.h"
 #include "base/slots.h"
 
 #define LS__MODULE_DEPTH_MAX 64  /* bounds the recursion over nested modules */
 #define LS__MODULE_NAME_MAX 63   /* of one part; a dotted name has at most DEPTH_MAX parts */
 #define LS__CLASS_BYTES_MAX 4096 /* a larger size was never set: the class is uninitialised */
+
+/* Whether the class, perhaps of a program built with an older header, gives this function. */
+#define LS__CLASS_HAS(cls, field)                                                                  \
+    ((cls)->size >= offsetof(ls_module_class, field) + sizeof(cls)->field && (cls)->field != NULL)
+
+/* How the layers of a module convert what crosses them (tensor_parallel.c). */
+typedef struct ls__parallel {
+    char axis[LS__AXIS_NAME_BYTES]; /* "": they do not */
+    bool sequence, keep_gathered;
+    int heads; /* of a layer that computes fewer heads than there are ranks; 0: of another */
+} ls__parallel;
 
 /* A parameter or buffer of a whole tree, under its dotted name. */
 typedef struct ls__module_item {
@@ -55,11 +69,12 @@ struct ls__module_entries {
     ls_parts *parts;        /* as its class has declared them; NULL: not yet */
     ls__module_hook *hooks; /* on its forward, in order of addition */
     ls__draw_place draws;   /* what its forward draws; its path names its parameters' streams */
-    bool has_tensors;       /* it was made in a runtime */
-    bool former_training;   /* its mode before check_parts.c */
-    bool withheld;          /* ls_module_status fails: see ls__module_withhold */
-    ls_module *retired;     /* of a root: the modules that ls__module_retire has emptied, … */
-    ls_module *next;        /* … each with the next one */
+    ls__parallel parallel;
+    bool has_tensors;     /* it was made in a runtime */
+    bool former_training; /* its mode before check_parts.c */
+    bool withheld;        /* ls_module_status fails: see ls__module_withhold */
+    ls_module *retired;   /* of a root: the modules that ls__module_retire has emptied, … */
+    ls_module *next;      /* … each with the next one */
     ls__runtime_guest guest;
 };
 

@@ -157,7 +157,7 @@ static ls_parts *declare(ls_module *module, int entries)
     const char *file = ls__self.file; /* of the call that needs the parts */
     const int line = ls__self.line;
     ls_site_set(NULL, 0);
-    if (module->cls->size >= sizeof *module->cls && module->cls->parts != NULL) {
+    if (LS__CLASS_HAS(module->cls, parts)) {
         module->cls->parts(module, parts);
     }
     if (parts->count == 0 && parts->status == LS_OK) {

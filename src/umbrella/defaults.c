@@ -44,6 +44,7 @@
     X(sampler)                                                                                     \
     X(schedule)                                                                                    \
     X(sgd)                                                                                         \
+    X(tensor_parallel)                                                                             \
     X(text)                                                                                        \
     X(tokens)                                                                                      \
     X(transform)                                                                                   \

@@ -18,7 +18,7 @@ ARROWS = {
     "tensor": ["device"],
     "autograd": ["tensor"],
     "placement": ["autograd", "dist"],  # conversions: collectives as differentiable functions
-    "nn": ["autograd", "comm"],  # a norm over the ranks of a group
+    "nn": ["placement"],  # a norm over the ranks of a group; tensor parallelism
     "optim": ["nn"],  # an optimizer is made for a module
     "data": ["autograd", "comm"],  # rank 0 may feed the others
     "tokenizer": ["base"],
@@ -44,7 +44,7 @@ LIBRARIES = {
 HEADERS = {
     "types.h": "base", "status.h": "base", "runtime.h": "base", "random.h": "base",
     "version.h": "base", "state.h": "base", "comm.h": "comm", "mesh.h": "dist", "backend.h": "comm", "mpi.h": "comm", "store.h": "job",
-    "ops.h": "tensor", "placement.h": "tensor", "sharded.h": "placement", "vision.h": "tensor", "checkpoint.h": "checkpoint", "reducer.h": "reduce", "tensor.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "function.h": "autograd", "nn.h": "nn", "parts.h": "nn", "pipeline.h": "parallel", "context.h": "placement", "plan.h": "plan",
+    "ops.h": "tensor", "placement.h": "tensor", "sharded.h": "placement", "vision.h": "tensor", "checkpoint.h": "checkpoint", "reducer.h": "reduce", "tensor.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "function.h": "autograd", "nn.h": "nn", "parts.h": "nn", "pipeline.h": "parallel", "context.h": "placement", "tensor_parallel.h": "nn", "plan.h": "plan",
     "optim.h": "optim", "data.h": "data", "ddp.h": "ddp", "tokenizer.h": "tokenizer",
     "lockstep.h": "umbrella",
 }

@@ -1,0 +1,273 @@
+/* What layers do along the axis of tensor parallelism. How a layer's weight is cut says which
+ * conversions its product needs:
+ *
+ *     weight       x in                      product          out
+ *     sharded(0)   replicated (f)            sharded(last)    as it is
+ *     sharded(1)   sharded(last)             partial          invariant (g), then the bias
+ *     invariant    invariant                 invariant        as it is
+ *
+ * With sequence parallelism x comes in as a part of the sequence and is gathered, and partial sums
+ * leave as such a part. Intermediate results that no gradient needs are freed at once. */
+#include <lockstep/function.h>
+
+#include "base/error.h"
+#include "nn/parallel.h"
+#include "tensor/op.h"
+
+static ls_tensor *redistributed(ls_tensor *x, const char *axis, ls_placement from, ls_placement to)
+{
+    return ls_redistribute(x, axis, from, to);
+}
+
+ls_tensor *(*ls__parallel_convert)(ls_tensor *, const char *, ls_placement,
+                                   ls_placement) = redistributed;
+
+static ls_tensor *convert(const ls__parallel *p, ls_tensor *x, ls_placement from, ls_placement to)
+{
+    return ls__parallel_convert(x, p->axis, from, to);
+}
+
+/* x -> to, whose elements alone are needed from here on. */
+static ls_tensor *converted(const ls__parallel *p, ls_tensor *x, ls_placement from, ls_placement to)
+{
+    ls_tensor *y = convert(p, x, from, to);
+    if (y != x) {
+        ls_free(x);
+    }
+    return y;
+}
+
+/* The placement of [..,T,C] between layers. */
+static ls_placement between(const ls__parallel *p, const ls_tensor *x)
+{
+    return p->sequence ? LS_SHARDED(ls_ndim(x) - 2) : LS_INVARIANT;
+}
+
+/* ---- linear ------------------------------------------------------------------------------- */
+
+static ls_tensor *activated(ls_tensor *x, ls_activation activation)
+{
+    switch (activation) {
+    case LS_ACTIVATION_RELU:
+        return ls_relu(x);
+    case LS_ACTIVATION_GELU:
+        return ls_gelu(x, LS_GELU_ERF);
+    case LS_ACTIVATION_GELU_TANH:
+        return ls_gelu(x, LS_GELU_TANH);
+    case LS_ACTIVATION_SILU:
+        return ls_silu(x);
+    case LS_ACTIVATION_TANH:
+        return ls_tanh(x);
+    case LS_ACTIVATION_NONE:
+        break;
+    }
+    return x;
+}
+
+/* activation(x + bias); x is freed where no gradient needs it. */
+static ls_tensor *finished(ls_tensor *x, ls_tensor *bias, ls_activation activation)
+{
+    ls_tensor *sum = x;
+    if (bias != NULL) {
+        sum = ls_add(x, bias);
+        ls_free(x);
+    }
+    return activated(sum, activation);
+}
+
+/* A result of several column layers' common input is replicated already. */
+static ls_tensor *entered(const ls__parallel *p, ls_tensor *x)
+{
+    return ls_placement_of(x, p->axis) == LS_REPLICATED
+               ? x
+               : convert(p, x, between(p, x), LS_REPLICATED);
+}
+
+static ls_tensor *row(const ls__parallel *p, ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                      ls_activation activation)
+{
+    ls_tensor *product = ls_linear(x, weight, NULL);
+    return finished(converted(p, product, LS_PARTIAL, between(p, x)), bias, activation);
+}
+
+/* Rows of a parameter of fewer heads than ranks -> those of this rank's head: each head stands
+ * once for each of the ranks that share it, and each takes its own. */
+static ls_tensor *shared_rows(const ls__parallel *p, ls_tensor *param, int copies)
+{
+    const int64_t rows = ls_size(param, 0), each = rows / p->heads;
+    ls_shape shape = ls_shape_of(param);
+    ls_tensor *all = convert(p, param, LS_INVARIANT, LS_REPLICATED);
+    ls_tensor *heads = ls_reshape(all, LS_SHAPE(p->heads, 1, each * (ls_numel(param) / rows)));
+    ls_tensor *room = ls_zeros(LS_SHAPE(1, copies, 1), ls_dtype_of(param));
+    shape.dim[0] = rows * copies;
+    return convert(p, ls_reshape(ls_add(heads, room), shape), LS_REPLICATED, LS_SHARDED(0));
+}
+
+static int ranks_of(const ls__parallel *p)
+{
+    ls__axes_in_force *axes;
+    const int a = ls__axis_find(p->axis, "tensor_parallel", &axes);
+    return a >= 0 ? axes->axis[a].size : p->heads;
+}
+
+/* ---- column layers that gather again ------------------------------------------------------ */
+
+/* y = x W^T of a gathered x, which backward gathers a second time (Korthikanti et al. 2022, 4.2.2).
+ */
+typedef struct again {
+    ls__parallel how;
+    ls_placement sequence; /* of x */
+} again;
+
+static ls_tensor *gathered(const again *a, ls_tensor *x)
+{
+    return convert(&a->how, x, a->sequence, LS_REPLICATED);
+}
+
+static ls_status again_forward(ls_function_call *call, ls_tensor *const *in, int n, ls_tensor **out,
+                               int m, void *arg)
+{
+    (void)n, (void)m;
+    LS_TRY(ls_function_save_data(call, arg, sizeof(again)));
+    LS_TRY(ls_function_save(call, in[0]));
+    LS_TRY(ls_function_save(call, in[1]));
+    out[0] = ls_linear(gathered(arg, in[0]), in[1], NULL);
+    return ls_tensor_status(out[0]);
+}
+
+static ls_tensor *rows_of(ls_tensor *x)
+{
+    return ls_reshape(x, LS_SHAPE(-1, ls_size(x, -1)));
+}
+
+/* Gradients come without placements: the weight's is taken off for their products. */
+static ls_status again_backward(ls_function_call *call, ls_tensor *const *dout, int m,
+                                ls_tensor **din, int n)
+{
+    (void)n, (void)m;
+    const again *a = ls_function_data(call);
+    ls_tensor *x = ls_detach(ls_function_saved(call, 0));
+    ls_tensor *weight = ls_detach(ls_function_saved(call, 1));
+    LS_TRY(ls_place(x, a->how.axis, a->sequence));
+    LS_TRY(ls_place(weight, a->how.axis, LS_UNPLACED));
+    ls_tensor *whole = gathered(a, x);
+    ls_tensor *dx = ls_matmul(dout[0], weight);
+    LS_TRY(ls_place(dx, a->how.axis, LS_PARTIAL));
+    din[0] = convert(&a->how, dx, LS_PARTIAL, a->sequence);
+    din[1] = ls_matmul(ls_transpose(rows_of(dout[0]), 0, 1), rows_of(whole));
+    LS_TRY(ls_tensor_status(din[0]));
+    return ls_tensor_status(din[1]);
+}
+
+static const ls_function gather_again =
+    LS_FUNCTION(.name = "linear_gathered", .forward = again_forward, .backward = again_backward,
+                .collective = true, .placing = LS_PLACING_BY_CALLER);
+
+static ls_tensor *column_again(const ls__parallel *p, ls_tensor *x, ls_tensor *weight,
+                               ls_tensor *bias, ls_activation activation)
+{
+    again a = {.how = *p, .sequence = between(p, x)};
+    ls_tensor *y = NULL;
+    if (ls_function_apply_many(&gather_again, (ls_tensor *[]){x, weight}, 2, &y, 1, &a) == LS_OK) {
+        (void)ls_place(y, p->axis, LS_SHARDED(ls_ndim(y) - 1));
+    }
+    return finished(y, bias, activation);
+}
+
+/* ---- tables ------------------------------------------------------------------------------- */
+
+/* The rows as activations between layers. */
+ls_tensor *ls__parallel_embedding(ls_module *m, ls_tensor *weight, ls_tensor *index)
+{
+    (void)m;
+    return ls_embedding(weight, index);
+}
+
+/* ---- the calls of modules ----------------------------------------------------------------- */
+
+ls_tensor *ls_tensor_parallel_linear(ls_module *m, ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                                     ls_activation activation)
+{
+    const ls__parallel *p = &m->entries->parallel;
+    if (!ls__is_parallel(m)) {
+        return ls_linear_activation(x, weight, bias, activation);
+    }
+    const ls_placement cut = ls_placement_of(weight, p->axis);
+    if (cut == LS_SHARDED(1)) {
+        return row(p, x, weight, bias, activation);
+    }
+    if (p->heads > 0) {
+        const int copies = ranks_of(p) / p->heads;
+        weight = shared_rows(p, weight, copies);
+        bias = bias != NULL ? shared_rows(p, bias, copies) : NULL;
+    }
+    const bool part = p->sequence && ls_placement_of(x, p->axis) == between(p, x);
+    if (cut != LS_SHARDED(0) && p->heads == 0) {
+        x = part && cut == LS_INVARIANT ? convert(p, x, between(p, x), LS_INVARIANT) : x;
+        return ls_linear_activation(x, weight, bias, activation);
+    }
+    return part && !p->keep_gathered
+               ? column_again(p, x, weight, bias, activation)
+               : ls_linear_activation(entered(p, x), weight, bias, activation);
+}
+
+ls_tensor *ls_tensor_parallel_input(ls_module *m, ls_tensor *x)
+{
+    return ls__is_parallel(m) ? entered(&m->entries->parallel, x) : x;
+}
+
+ls_tensor *ls_tensor_parallel_between(ls_module *m, ls_tensor *x, int dim)
+{
+    const ls__parallel *p = &m->entries->parallel;
+    if (!ls__is_parallel(m)) {
+        return x;
+    }
+    const ls_placement is = ls_placement_of(x, p->axis);
+    const ls_placement to = p->sequence ? LS_SHARDED(dim) : LS_INVARIANT;
+    const bool equal = is == LS_UNPLACED || is == LS_INVARIANT;
+    return is == to || (equal && !p->sequence) ? x
+           : equal                             ? convert(p, x, LS_INVARIANT, to)
+                                               : convert(p, x, is, to);
+}
+
+ls_tensor *ls_tensor_parallel_whole(ls_module *m, ls_tensor *x, int dim)
+{
+    const ls__parallel *p = &m->entries->parallel;
+    return ls__is_parallel(m) && p->sequence ? convert(p, x, LS_SHARDED(dim), LS_INVARIANT) : x;
+}
+
+/* A part of the features of a layer that is cut by parts has whole heads, as the features. */
+static void place_heads(ls_tensor *heads, const ls_tensor *x)
+{
+    ls__tensors *tensors = ls__tensors_get("tensor_parallel_heads");
+    const ls__record *in = ls__record_sound(tensors, x, "tensor_parallel_heads");
+    ls__record *out = in != NULL ? ls__record_sound(tensors, heads, "tensor_parallel_heads") : NULL;
+    const ls__axes_in_force *axes = ls__axes_of(tensors);
+    for (int a = 0; out != NULL && axes != NULL && a < axes->count; a++) {
+        if (ls__place_at(in->place, a) == LS__PLACED_SHARDED + 2) {
+            out->place = ls__place_with(out->place, a, LS__PLACED_SHARDED + 2);
+        }
+    }
+}
+
+ls_tensor *ls_tensor_parallel_heads(ls_tensor *x, int i, int parts, int64_t head_dim)
+{
+    const int64_t b = ls_size(x, 0), t = ls_size(x, 1), c = ls_size(x, 2) / parts;
+    if (head_dim < 1 || c % head_dim != 0) {
+        (void)ls__fail(LS_ERR_INVALID,
+                       "tensor_parallel_heads: %lld features of this rank are no whole heads of "
+                       "%lld; give a number of heads that the size of the axis divides",
+                       (long long)c, (long long)head_dim);
+        return ls_tensor_status(x) < 0 ? x : ls__call_refused();
+    }
+    ls_tensor *part = ls_slice(x, 2, i * c, (i + 1) * c);
+    ls_tensor *heads = ls_reshape(part, LS_SHAPE(b, t, c / head_dim, head_dim));
+    place_heads(heads, x);
+    return ls_transpose(heads, 1, 2);
+}
+
+ls_tensor *ls_tensor_parallel_cross_entropy(ls_tensor *logits, ls_tensor *target,
+                                            const ls_cross_entropy_options *options)
+{
+    return ls_cross_entropy(logits, target, options);
+}
