@@ -10,6 +10,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#define CONTEXT "cp" /* the axis whose ranks share a sequence */
+
 /* ---- one block ---------------------------------------------------------------------------- */
 
 typedef struct block {
@@ -43,8 +45,11 @@ static ls_tensor *attention(block *self, ls_tensor *qkv) /* [B,T,3C] -> [B,H,T,D
         keys = ls_tensor_parallel_heads(k, 0, 1, self->head_dim);
         values = ls_tensor_parallel_heads(v, 0, 1, self->head_dim);
     }
-    return ls_attention(heads_of(self, qkv, 0), keys, values,
-                        LS_OPTIONS(ls_attention_options, .causal = true));
+    ls_tensor *queries = heads_of(self, qkv, 0);
+    const ls_attention_options *causal = LS_OPTIONS(ls_attention_options, .causal = true);
+    return ls_context_divides(queries, CONTEXT)
+               ? ls_ring_attention(queries, keys, values, CONTEXT, causal)
+               : ls_attention(queries, keys, values, causal);
 }
 
 static ls_tensor *attend(block *self, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
@@ -140,11 +145,21 @@ typedef struct gpt {
     int layers;
 } gpt;
 
+/* The rows of the table of positions for tokens [B,T], whose first is at position `first`. */
+static ls_tensor *positions_of(gpt *self, ls_tensor *x, int64_t first)
+{
+    if (ls_context_divides(x, CONTEXT)) {
+        const int64_t length = ls_size(x, -1) * ls_mesh_size(ls_mesh_in_force(), CONTEXT);
+        return ls_embedding(self->positions, ls_context_positions(CONTEXT, length));
+    }
+    return ls_slice(self->positions, 0, first, first + ls_size(x, -1));
+}
+
 /* Tokens whose first is at position `first`: [B,T] -> [B,T,C]. */
 static ls_tensor *embed_at(gpt *self, ls_tensor *x, int64_t first)
 {
     ls_module *m = &self->base;
-    ls_tensor *where = ls_slice(self->positions, 0, first, first + ls_size(x, -1)); /* [T,C] */
+    ls_tensor *where = positions_of(self, x, first); /* [T,C] */
     ls_tensor *tokens = ls_tensor_parallel_between(m, ls_forward(self->tokens, x), 1);
     return ls_forward(self->drop, ls_add(tokens, ls_tensor_parallel_between(m, where, 0)));
 }

@@ -49,12 +49,43 @@ static void check_axes(const char *mesh)
 {
     const char *at = mesh, *name;
     for (int length = next_axis(&at, &name); length > 0; length = next_axis(&at, &name)) {
-        if (!is_axis(name, length, "pp") && !is_axis(name, length, "dp")) {
-            give_up(EXIT_USAGE,
-                    "--mesh is \"%s\"; training has the axes pp, the stages of a pipeline, and dp, "
-                    "replicas with other data, and none that is called \"%.*s\"",
-                    mesh, length, name);
+        if (!is_axis(name, length, "pp") && !is_axis(name, length, "dp") &&
+            !is_axis(name, length, "tp") && !is_axis(name, length, "cp")) {
+            give_up(
+                EXIT_USAGE,
+                "--mesh is \"%s\"; training has the axes dp, replicas with other data, pp, the "
+                "stages of a pipeline, tp, parts of each layer, and cp, parts of each sequence, "
+                "and none that is called \"%.*s\"",
+                mesh, length, name);
         }
+    }
+    if (has_axis(mesh, "pp") && (has_axis(mesh, "tp") || has_axis(mesh, "cp"))) {
+        give_up(EXIT_USAGE,
+                "--mesh is \"%s\"; stages of a pipeline (pp) cannot be divided by tp or cp in this "
+                "version; leave one of them out",
+                mesh);
+    }
+}
+
+/* Parts of layers or of sequences: ranks that work on the same samples. */
+static bool divides_model(const trainer_options *o)
+{
+    return o->mesh != NULL && (has_axis(o->mesh, "tp") || has_axis(o->mesh, "cp"));
+}
+
+static void check_divided(const trainer_options *o)
+{
+    if (o->sequence && (o->mesh == NULL || !has_axis(o->mesh, "tp"))) {
+        give_up(EXIT_USAGE, "--sequence divides what lies between the layers over the ranks of an "
+                            "axis tp; give --mesh one, as in --mesh dp=2,tp=2");
+    }
+    if (divides_model(o) && strcmp(o->exact, "layout") == 0) {
+        give_up(EXIT_USAGE, "--exact layout is for replicas of whole models; give --mesh dp alone");
+    }
+    if (divides_model(o) && strcmp(o->feed, "scatter") == 0) {
+        give_up(EXIT_USAGE,
+                "--feed scatter gives every rank other samples, and the ranks of tp and "
+                "cp need the same; give --feed split");
     }
 }
 
@@ -167,6 +198,7 @@ void parallel_complete(trainer_options *o)
     if (o->mesh != NULL) {
         check_axes(o->mesh);
     }
+    check_divided(o);
     if (!parallel_has_pipeline(o)) {
         check_without_pipeline(o);
         return;
@@ -203,14 +235,18 @@ void parallel_open(parallel *p, const trainer_options *o)
     if (ls_mesh_new(ls_world(), axes, &p->mesh) < 0) {
         give_up(EXIT_FAILURE, "--mesh: %s", ls_error_message());
     }
-    p->replicas = p->copies = ls_mesh_group(p->mesh, "dp");
+    p->replicas = ls_mesh_group(p->mesh, "dp");
+    p->copies = divides_model(o) ? ls_world() : p->replicas;
+    p->batch_axes = divides_model(o) ? (has_axis(o->mesh, "cp") ? "dp,cp" : "dp") : NULL;
+    p->tensor = has_axis(o->mesh, "tp");
+    p->context = has_axis(o->mesh, "cp");
     p->stages = parallel_has_pipeline(o) ? ls_mesh_group(p->mesh, "pp") : NULL;
     p->steps = is_asynchronous(o);
 }
 
 void parallel_close(parallel *p)
 {
-    if (p->copies != p->replicas) {
+    if (p->copies != p->replicas && p->copies != ls_world()) {
         must(ls_group_free(p->copies));
     }
     must(ls_mesh_free(p->mesh));
@@ -330,6 +366,10 @@ void parallel_cut(parallel *p, const trainer_options *o, ls_module *net, ls_pipe
                   void *arg)
 {
     p->numel = ls_module_numel(net);
+    if (p->tensor && ls_tensor_parallel(net, LS_OPTIONS(ls_tensor_parallel_options,
+                                                        .sequence = o->sequence)) < 0) {
+        give_up(EXIT_FAILURE, "--mesh %s: %s", o->mesh, ls_error_message());
+    }
     if (p->stages == NULL) {
         return;
     }
@@ -352,6 +392,27 @@ void parallel_cut(parallel *p, const trainer_options *o, ls_module *net, ls_pipe
     }
     find_shared(p, o, net);
     count_parameters(p, net);
+}
+
+/* ---- parts of sequences and of classes ---------------------------------------------------- */
+
+ls_tensor *parallel_part(const parallel *p, ls_tensor *x)
+{
+    return p->context ? ls_context_shard(x, 1, "cp") : x;
+}
+
+/* The head's classes, if it is divided, and the positions, if sequences are. */
+ls_tensor *parallel_whole(const parallel *p, ls_tensor *logits)
+{
+    if (p->tensor && ls_placement_of(logits, "tp") == LS_SHARDED(ls_ndim(logits) - 1)) {
+        logits = ls_redistribute(logits, "tp", LS_SHARDED(-1), LS_REPLICATED);
+    }
+    return p->context ? ls_context_gather(logits, 1, "cp") : logits;
+}
+
+ls_tensor *parallel_loss(ls_tensor *logits, ls_tensor *target)
+{
+    return ls_tensor_parallel_cross_entropy(logits, target, NULL);
 }
 
 /* ---- clipping and forwards ---------------------------------------------------------------- */
@@ -384,6 +445,6 @@ ls_status parallel_forward(const parallel *p, ls_module *net, const ls_micro_bat
     if (p->pipeline != NULL) {
         return ls_pipeline_forward(p->pipeline, micro, count, outputs);
     }
-    outputs[0] = ls_forward(net, micro[0].inputs[0]);
+    outputs[0] = parallel_whole(p, ls_forward(net, parallel_part(p, micro[0].inputs[0])));
     return ls_tensor_status(outputs[0]);
 }

@@ -14,6 +14,8 @@ typedef struct parallel {
     ls_group *copies;          /* ranks with the same stages, whatever their data */
     ls_plan *plan;             /* NULL: without --plan */
     ls_pipeline *pipeline;     /* NULL: without one */
+    const char *batch_axes;    /* with parts of layers or sequences: of ls_ddp_options; or NULL */
+    bool tensor, context;      /* the mesh has an axis tp, cp */
     bool steps;                /* the pipeline steps the optimizer itself */
     int64_t numel;             /* parameters of the whole model */
     int64_t smallest, largest; /* … of a rank, with a pipeline */
@@ -39,6 +41,12 @@ void parallel_open(parallel *p, const struct trainer_options *options);
 /* Cuts `net`, if there is a pipeline, and frees the stages of other ranks. */
 void parallel_cut(parallel *p, const struct trainer_options *options, ls_module *net,
                   ls_pipeline_loss_fn loss, void *arg);
+/* This rank's part of the sequences x [B,T]. */
+ls_tensor *parallel_part(const parallel *p, ls_tensor *x);
+/* All of the logits [B,T,V] that the ranks of tp and cp have parts of; without gradients. */
+ls_tensor *parallel_whole(const parallel *p, ls_tensor *logits);
+/* The cross-entropy of logits of which each rank may have some classes. */
+ls_tensor *parallel_loss(ls_tensor *logits, ls_tensor *target);
 /* The options of ls_clip_grad_norm: a norm over all stages. */
 ls_clip_grad_norm_options parallel_clip_options(parallel *p);
 void parallel_close(parallel *p); /* after the pipeline and the net were freed */

@@ -139,7 +139,7 @@ static void wrap(trainer *t)
                         LS_OPTIONS(ls_ddp_options,
                                    .bucket_bytes = s->bucket_bytes < 0 ? LS_BUCKET_BYTES_AUTO
                                                                        : (size_t)s->bucket_bytes,
-                                   .shards = shards_of(s)));
+                                   .shards = shards_of(s), .batch_axes = t->ranks.batch_axes));
     LS_CHECK(ls_module_status(t->net));
 }
 
@@ -349,9 +349,9 @@ static ls_tensor *loss_of(const trainer *t, const ls_batch *batch)
     ls_tensor *loss = NULL;
     {
         LS_AUTOCAST(trainer_in_bf16(t));
-        ls_tensor *output = ls_forward(t->net, batch->x);
-        loss = t->task.loss ? t->task.loss(t->task.arg, output, batch->y)
-                            : ls_cross_entropy(output, batch->y, NULL);
+        ls_tensor *output = ls_forward(t->net, parallel_part(&t->ranks, batch->x));
+        ls_tensor *y = parallel_part(&t->ranks, batch->y);
+        loss = t->task.loss ? t->task.loss(t->task.arg, output, y) : parallel_loss(output, y);
     }
     return loss;
 }
@@ -537,10 +537,13 @@ static void run_steps(trainer *t)
 static void compare_replicas(trainer *t)
 {
     const parallel *p = &t->ranks;
-    const uint64_t stage = p->pipeline != NULL ? (uint64_t)ls_pipeline_stage(p->pipeline) : 0;
-    LS_CHECK(ls_replicas_identical(t->net, p->copies, &t->identical, &t->hash));
-    if (p->stages != NULL) {
-        const bool first = ls_group_rank(p->copies) == 0;
+    ls_group *copies = p->batch_axes != NULL ? p->replicas : p->copies;
+    const uint64_t stage = p->pipeline != NULL ? (uint64_t)ls_pipeline_stage(p->pipeline)
+                           : p->tensor         ? (uint64_t)ls_mesh_coordinate(p->mesh, "tp")
+                                               : 0;
+    LS_CHECK(ls_replicas_identical(t->net, copies, &t->identical, &t->hash));
+    if (p->stages != NULL || p->batch_axes != NULL) {
+        const bool first = ls_group_rank(copies) == 0;
         uint64_t sums[2] = {first ? (uint64_t)t->identical : 0,
                             first ? t->hash * (2 * stage + 1) : 0};
         LS_CHECK(ls_all_reduce(ls_world(), sums, sums, 2, LS_UINT64, LS_SUM,

@@ -62,7 +62,9 @@ static void add_pipeline(cli_command *command, cli_option *table, trainer_option
 {
     const cli_option rows[] = {
         {"mesh", CLI_TEXT, &o->mesh, .value_name = "AXES",
-         .help = "pp=4,dp=2: stages of a pipeline and replicas; without it all ranks are replicas"},
+         .help = "pp=4,dp=2: stages of a pipeline and replicas; tp: parts of each layer, cp: parts "
+                 "of each sequence; without it all ranks are replicas"},
+        {"sequence", CLI_SWITCH, &o->sequence, .help = "with an axis tp: sequence parallelism"},
         {"schedule", CLI_READ, &o->schedule, .choices = SCHEDULES, .value_name = "NAME",
          .fallback = "1f1b", .read = read_schedule,
          .help = "schedule of a pipeline: naive, gpipe, 1f1b, interleaved, zb-h1, pipedream or "

@@ -97,7 +97,7 @@ static void print_comm(table *t)
               ls__move_bytes(LS__MOVE_ALL_REDUCE, q->tp, rows * WIDTH));
     print_row(t, CP, "keys and values", "ring", "", q->layers, (q->cp - 1) * 2 * kv * WIDTH);
     print_row(t, CP, "keys, values, their gradients", "", "ring", q->layers,
-              (2 * (q->cp - 1) + 2 * q->cp) * kv * WIDTH);
+              (q->cp - 1) * 4 * kv * WIDTH);
     print_row(t, DP, "gradients", "", "all-reduce", 1,
               ls__move_bytes(LS__MOVE_ALL_REDUCE, q->dp * q->cp, parameters(q) * WIDTH));
     for (int a = TP; a <= DP; a++) {

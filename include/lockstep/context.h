@@ -39,6 +39,9 @@ LS_API ls_tensor *ls_context_shard(ls_tensor *x, int dim, const char *axis);
  * for the gradient). For evaluation: it needs the memory that the axis saves. */
 LS_API ls_tensor *ls_context_gather(ls_tensor *x, int dim, const char *axis);
 
+/* Whether x is this rank's part along the axis: a mesh with it is in force, and x varies there. For
+ * models that run with and without one. */
+LS_API bool ls_context_divides(const ls_tensor *x, const char *axis);
 /* The positions of this rank's elements in a sequence of `length`: int64 [length/n]. For tables of
  * positions: ls_embedding(table, ls_context_positions("cp", T)). */
 LS_API ls_tensor *ls_context_positions(const char *axis, int64_t length);

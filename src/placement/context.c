@@ -1,5 +1,6 @@
 /* The zigzag order of context.h: of 2n chunks rank r holds r and 2n-1-r. */
 #include <lockstep/context.h>
+#include <lockstep/mesh.h>
 #include <lockstep/placement.h>
 
 #include "base/error.h"
@@ -140,6 +141,15 @@ ls_tensor *(ls_context_gather)(ls_tensor *x, int dim, const char *axis)
 }
 
 /* ---- positions ----------------------------------------------------------------------------- */
+
+bool ls_context_divides(const ls_tensor *x, const char *axis)
+{
+    const ls_mesh *mesh = ls_mesh_in_force();
+    if (x == NULL || mesh == NULL || !ls_mesh_has(mesh, axis) || ls_mesh_size(mesh, axis) == 1) {
+        return false;
+    }
+    return ls_tensor_status(x) == LS_OK && ls_placement_of(x, axis) == LS_VARYING;
+}
 
 ls_tensor *(ls_context_positions)(const char *axis, int64_t length)
 {
