@@ -1,0 +1,114 @@
+"""--mesh with tp and cp: the training programs divide layers and sequences, and learn what one process does."""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "harness"), str(HERE)]
+from sentences import says
+from tap import BUILD, command, run, test
+
+SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-mesh-")
+FOLDER = pathlib.Path(SCRATCH.name)
+LOCKSTEP = BUILD / "lockstep"
+CLOSE = 1e-5
+
+
+def text():
+    path = FOLDER / "text"
+    if not path.exists():
+        path.write_text("".join(letter * 3 for letter in "a rank sends a bucket and waits for it. ") * 60)
+    return path
+
+
+def arguments(kind, ranks, *flags):
+    shape = ("--layers", 2, "--dim", 32, "--heads", 4, "--context", 32, "--batch", 4)
+    return [str(a) for a in (LOCKSTEP, "train", kind, "-n", ranks, "--data", text(), *shape, *flags)]
+
+
+def ranks_of(mesh):
+    ranks = 1
+    for axis in mesh.split(","):
+        ranks *= int(axis.split("=")[1])
+    return ranks
+
+
+def losses(kind, mesh, *flags, steps=8):
+    path = FOLDER / "losses"
+    ranks = ranks_of(mesh) if mesh else 1
+    command(*arguments(kind, ranks, "--steps", steps, "--log-losses", path, *(("--mesh", mesh) if mesh else ()), *flags))
+    return [float(line.split()[-1]) for line in path.read_text().splitlines()]
+
+
+def check_close(got, want):
+    assert len(got) == len(want) and all(abs(a - b) <= CLOSE * b for a, b in zip(got, want)), (got, want)
+
+
+@test
+def layers_of_a_gpt_are_divided():
+    for dropout in ("0", "0.1"):
+        want = losses("gpt", None, "--dropout", dropout)
+        for mesh, *flags in (("tp=2",), ("tp=4",), ("tp=2", "--sequence"), ("tp=4", "--sequence")):
+            check_close(losses("gpt", mesh, "--dropout", dropout, *flags), want)
+
+
+@test
+def sequences_of_a_gpt_are_divided():
+    want = losses("gpt", None, "--dropout", 0)
+    for mesh in ("cp=2", "cp=4", "tp=2,cp=2"):
+        check_close(losses("gpt", mesh, "--dropout", 0), want)
+
+
+@test
+def all_axes_at_once():
+    want = losses("gpt", "dp=2", "--dropout", 0)
+    check_close(losses("gpt", "dp=2,tp=2,cp=2", "--dropout", 0), want)
+    check_close(losses("gpt", "dp=2,cp=2,tp=2", "--dropout", 0, "--sequence"), want)
+
+
+@test
+def checkpoints_go_on_with_any_mesh():
+    meshes = (("dp=2",), ("dp=2,tp=2",), ("dp=2,tp=4", "--sequence"), ("dp=2,cp=2",))
+    want = None
+    for mesh, *flags in meshes:
+        saved = FOLDER / "saved"
+        shutil.rmtree(saved, ignore_errors=True)
+        losses("gpt", mesh, *flags, "--save", saved, steps=6)
+        for other, *more in meshes:
+            copy = FOLDER / "copy"
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(saved, copy)
+            got = losses("gpt", other, *more, "--resume", copy, steps=10)[6:]
+            want = want or got  # of dp=2 that goes on as it was
+            check_close(got, want)
+
+
+def refused(ranks, *flags):
+    done = subprocess.run(arguments("gpt", ranks, "--steps", 2, *flags), text=True, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+    assert done.returncode != 0, done.stdout
+    return done.stdout
+
+
+@test
+def what_goes_not_together_is_refused():
+    says(refused(2, "--mesh", "ep=2"),
+         '--mesh is "%s"; training has the axes dp, replicas with other data, pp, the stages of a pipeline, tp, parts of each '
+         'layer, and cp, parts of each sequence, and none that is called "%.*s"')
+    says(refused(4, "--mesh", "pp=2,tp=2"),
+         '--mesh is "%s"; stages of a pipeline (pp) cannot be divided by tp or cp in this version; leave one of them out')
+    says(refused(2, "--mesh", "cp=2", "--sequence"),
+         "--sequence divides what lies between the layers over the ranks of an axis tp; give --mesh one, as in --mesh dp=2,tp=2")
+    says(refused(2, "--mesh", "tp=2", "--exact", "layout"),
+         "--exact layout is for replicas of whole models; give --mesh dp alone")
+    says(refused(2, "--mesh", "tp=2", "--feed", "scatter"),
+         "--feed scatter gives every rank other samples, and the ranks of tp and cp need the same; give --feed split")
+    assert "3" in refused(3, "--mesh", "tp=3")
+    assert "cp" in refused(3, "--mesh", "cp=3")
+
+
+if __name__ == "__main__":
+    run()
