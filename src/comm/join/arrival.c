@@ -19,9 +19,16 @@ void ls__arrival_begin(ls__arrival *a, const ls__env *env, const ls__board *boar
                        .board = board,
                        .world_size = board->world_size,
                        .local_rank = local_rank,
-                       .begin_ns = env->now_ns(env),
-                       .deadline_ns = ls__deadline_after(env, timeout_ms)};
+                       .timeout_ms = timeout_ms,
+                       .begin_ns = env->now_ns(env)};
     a->warn_ns = a->begin_ns + WARN_NS;
+}
+
+uint64_t ls__arrival_deadline(const ls__arrival *a, uint64_t begin_ns)
+{
+    const uint64_t continued_ns =
+        atomic_load_explicit(&a->board->continued_ns, memory_order_relaxed);
+    return ls__time_after(begin_ns < continued_ns ? continued_ns : begin_ns, a->timeout_ms);
 }
 
 static int64_t ms_until(const ls__arrival *a, uint64_t end)
@@ -32,12 +39,13 @@ static int64_t ms_until(const ls__arrival *a, uint64_t end)
 
 int64_t ls__arrival_slice_ms(const ls__arrival *a)
 {
-    return ms_until(a, a->warn_ns < a->deadline_ns ? a->warn_ns : a->deadline_ns);
+    const uint64_t deadline_ns = ls__arrival_deadline(a, a->begin_ns);
+    return ms_until(a, a->warn_ns < deadline_ns ? a->warn_ns : deadline_ns);
 }
 
 int64_t ls__arrival_left_ms(const ls__arrival *a)
 {
-    return ms_until(a, a->deadline_ns);
+    return ms_until(a, ls__arrival_deadline(a, a->begin_ns));
 }
 
 /* Whether a rank of this host has called ls_init. */
@@ -111,7 +119,7 @@ bool ls__arrival_goes_on(ls__arrival *a, ls_status status, int awaited)
         return false;
     }
     const uint64_t now = a->env->now_ns(a->env);
-    if (now < a->deadline_ns) {
+    if (now < ls__arrival_deadline(a, a->begin_ns)) {
         if (now >= a->warn_ns) {
             warn(a, awaited, now);
         }

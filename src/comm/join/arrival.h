@@ -14,12 +14,15 @@ typedef struct ls__arrival {
     const ls__env *env;
     const ls__board *board;
     int world_size, local_rank;
-    uint64_t begin_ns, warn_ns, deadline_ns;
+    int64_t timeout_ms;
+    uint64_t begin_ns, warn_ns;
     bool explained; /* the error at the deadline names the missing ranks */
 } ls__arrival;
 
 void ls__arrival_begin(ls__arrival *a, const ls__env *env, const ls__board *board, int local_rank,
                        int64_t timeout_ms);
+/* Of a wait of ls_init that began then. After Ctrl-Z the time begins anew. */
+uint64_t ls__arrival_deadline(const ls__arrival *a, uint64_t begin_ns);
 /* How long the next wait may take: to the next warning or the deadline, whichever comes first. */
 int64_t ls__arrival_slice_ms(const ls__arrival *a);
 /* The same to the deadline alone, for calls that wait for no other rank. */

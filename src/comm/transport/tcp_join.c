@@ -57,7 +57,7 @@ typedef struct joining {
     attempt *attempt; /* [room] */
     int room, count;
     int missing; /* connections that are not made yet */
-    uint64_t deadline_ns;
+    uint64_t begin_ns;
     char refused[256]; /* the reason of the last connection that had to be made again */
 } joining;
 
@@ -435,7 +435,7 @@ static ls_status run_joining(joining *j)
         const uint64_t listener = ls__listener_deadline(j->listener);
         uint64_t look = now + LOOK_NS < listener ? now + LOOK_NS : listener;
         LS_TRY(retry(j, now, &look));
-        if (j->missing > 0 && now >= j->deadline_ns) {
+        if (j->missing > 0 && now >= ls__arrival_deadline(j->spec->arrival, j->begin_ns)) {
             return fail_missing(j);
         }
         if (j->missing > 0) {
@@ -471,9 +471,8 @@ ls_status ls__tcp_join(ls__tcp *tcp, const ls__tcp_spec *spec,
                        void (*known)(void *arg, int peer, const char *about), void *arg)
 {
     const ls__env *env = spec->link.env;
-    joining j = {.tcp = tcp, .spec = spec, .env = env};
+    joining j = {.tcp = tcp, .spec = spec, .env = env, .begin_ns = env->now_ns(env)};
     j.room = spec->size * tcp->connections;
-    j.deadline_ns = ls__deadline_after(env, spec->timeout_ms);
     const size_t bytes = (size_t)j.room * sizeof *j.attempt;
     j.poller = env->poller_open(env);
     j.attempt = env->allocate(env, bytes);

@@ -92,6 +92,24 @@ TEST(a_rank_that_ends_well_after_ls_init_has_failed_is_the_root_cause)
                  0, "failed: LOCKSTEP_ALGORITHM: \"garbage\" does not begin with");
 }
 
+/* The ranks wait for nobody while the whole job is stopped. */
+TEST(the_time_after_ctrl_z_does_not_count_in_ls_init)
+{
+    check_script("cat > job <<'E'\n"
+                 "set -m\n"
+                 "mkfifo go\n"
+                 "LOCKSTEP_TIMEOUT=$LATE $L run -n 2 bash -c 'if [ $RANK = 1 ]; then read x < go; "
+                 "else echo $$ > pid; mv pid rank; fi; exec $E/01_hello_all_reduce' >said 2>&1 &\n"
+                 "front=$!\n"
+                 "until [ -f rank ] && grep -q hello /proc/$(cat rank)/comm; do sleep 0.02; done\n"
+                 "kill -TSTP $front; until grep -q ') T ' /proc/$front/stat; do sleep 0.02; done\n"
+                 "sleep $((LATE + 1)); kill -CONT $front; echo >go\n"
+                 "wait $front; echo status $?; cat said\n"
+                 "E\n"
+                 "export L E LATE; exec timeout 100 bash job 2>&1 | grep -v '^bash\\|^\\[\\|^job'",
+                 0, "status 0\n");
+}
+
 TEST(a_rank_of_another_host_that_does_not_come_is_named)
 {
     test_output got =

@@ -116,6 +116,33 @@ TEST(the_first_rank_of_a_host_that_has_come_speaks_for_the_others)
     env.close(&env, fd);
 }
 
+/* The processes of a job that Ctrl-Z stops wait for nobody meanwhile. */
+TEST(the_deadline_of_ls_init_begins_anew_after_ctrl_z)
+{
+    ls__env env = *ls__env_posix();
+    ls__board *board = NULL;
+    ls__arrival a;
+    int fd = -1;
+    env.now_ns = set_clock;
+    const ls__board_job job = {.ranks = 2, .world_size = 2, .launcher_pid = 77, .host = "h"};
+    CHECK_OK(ls__board_new(&env, &job, &fd, &board));
+    atomic_store(&board->rank[0].activity.since_ns, 1);
+    clock_ns = 1000000000u;
+    ls__arrival_begin(&a, &env, board, 0, 2000);
+    CHECK_INT(ls__arrival_left_ms(&a), 2000);
+    clock_ns += 3000000000u;
+    CHECK_INT(ls__arrival_slice_ms(&a), 0);
+    atomic_store(&board->continued_ns, clock_ns - 500000000u);
+    CHECK(ls__arrival_goes_on(&a, LS_ERR_TIMEOUT, 1));
+    CHECK_INT(ls__arrival_slice_ms(&a), 1500);
+    CHECK(ls__arrival_deadline(&a, clock_ns) == clock_ns + 2000000000u); /* a wait since then */
+    clock_ns += 1500000000u;
+    CHECK(!ls__arrival_goes_on(&a, LS_ERR_TIMEOUT, 1));
+    CHECK_CONTAINS(ls_error_message(), "1 of 2 ranks did not come within 4.5 s");
+    ls__board_close(&env, board);
+    env.close(&env, fd);
+}
+
 static void keep_text(ls_log_level level, const char *text, void *arg)
 {
     (void)level;
