@@ -7,6 +7,7 @@
  */
 #include "base/activity.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -101,6 +102,20 @@ bool ls__activity_read(const ls__activity *activity, ls__activity_copy *out)
         }
     }
     return false;
+}
+
+void ls__activity_progress(const ls__activity *activity, char out[LS__PROGRESS_MAX])
+{
+    const uint64_t updates = atomic_load_explicit(&activity->updates, memory_order_relaxed);
+    const uint64_t step = atomic_load_explicit(&activity->step, memory_order_relaxed);
+    out[0] = '\0';
+    if (updates != 0) {
+        (void)snprintf(out, LS__PROGRESS_MAX, " (after optimizer step %llu)",
+                       (unsigned long long)updates);
+    } else if (step != 0) {
+        (void)snprintf(out, LS__PROGRESS_MAX, " (in step %llu, counted from 0)",
+                       (unsigned long long)(step - 1));
+    }
 }
 
 /* The words complete the sentence "rank 3 is in …"; a peer may run another version, so any value is

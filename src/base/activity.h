@@ -53,4 +53,9 @@ void ls__activity_leave(ls__phase former);
 bool ls__activity_read(const ls__activity *activity, ls__activity_copy *out);
 const char *ls__phase_name(ls__phase phase); /* "the forward pass" … */
 
+/* How far training has come, for the end of a message: " (after optimizer step 14)", or
+ * " (in step 3, counted from 0)" while no optimizer of this library has stepped; "": not known. */
+#define LS__PROGRESS_MAX 64
+void ls__activity_progress(const ls__activity *activity, char out[LS__PROGRESS_MAX]);
+
 #endif

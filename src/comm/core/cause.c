@@ -45,11 +45,15 @@ void ls__comm_record_failure(const ls__comm *comm, ls_status status, const char 
     ls__comm_record_failure_by(comm, status, text, comm->runtime->rank);
 }
 
-/* A gradient or a norm that is not finite. */
+/* A gradient or a norm that is not finite, with the step: a program may print it, but the report of
+ * the launcher consists of this text. */
 static void record_values(const ls__comm *comm, ls__failed_about about, const char *text)
 {
+    char progress[LS__PROGRESS_MAX], with_step[LS__FAILURE_MAX];
+    ls__activity_progress(comm->runtime->activity, progress);
+    snprintf(with_step, sizeof with_step, "%.900s%s", text, progress);
     const ls__board_failure f = {
-        .status = LS_ERR_INVALID, .by = comm->runtime->rank, .about = about, .text = text};
+        .status = LS_ERR_INVALID, .by = comm->runtime->rank, .about = about, .text = with_step};
     ls__board_record_failure(comm->me, comm->env, &f);
 }
 

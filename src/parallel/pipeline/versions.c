@@ -108,14 +108,18 @@ const ls_param *ls__pipeline_nonfinite(const ls_pipeline *p, int64_t *at)
 static ls_status check_gradients(const ls_pipeline *p)
 {
     int64_t at = -1;
+    char progress[LS__PROGRESS_MAX];
     const ls_param *param = ls__pipeline_nonfinite(p, &at);
+    ls__activity_progress(ls__self.runtime->activity, progress);
     return param == NULL
                ? LS_OK
-               : ls__fail(LS_ERR_INVALID,
-                          "ls_pipeline_backward: the gradient of %.200s is not finite on rank %d "
-                          "(element %lld of %lld), and the optimizer has not stepped with it; look "
-                          "for a division by zero or a logarithm of 0, or lower the learning rate",
-                          param->name, ls_rank(), (long long)at, (long long)ls_numel(param->value));
+               : ls__fail(
+                     LS_ERR_INVALID,
+                     "ls_pipeline_backward: the gradient of %.200s is not finite on rank %d "
+                     "(element %lld of %lld), and the optimizer has not stepped with it; look "
+                     "for a division by zero or a logarithm of 0, or lower the learning rate%s",
+                     param->name, ls_rank(), (long long)at, (long long)ls_numel(param->value),
+                     progress);
 }
 
 /* The step of the optimizer, on the newest version. Without one it is the caller's, or there is

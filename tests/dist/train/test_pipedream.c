@@ -302,7 +302,7 @@ static void check_nan(const char *schedule)
         ls_error_message(),
         "ls_pipeline_backward: the gradient of %.200s is not finite on rank %d (element %lld "
         "of %lld), and the optimizer has not stepped with it; look for a division by zero or "
-        "a logarithm of 0, or lower the learning rate");
+        "a logarithm of 0, or lower the learning rate%s");
     ls_param params[PARAMS];
     const int count = ls_module_params(net, params, PARAMS);
     for (int i = 0; i < count; i++) {

@@ -165,6 +165,22 @@ static void *write_activities(void *arg)
     return NULL;
 }
 
+TEST(how_far_training_has_come_is_told_by_the_optimizer_or_else_the_step)
+{
+    ls__activity activity = {.phase = LS__PHASE_BACKWARD};
+    char text[LS__PROGRESS_MAX];
+    ls__activity_progress(&activity, text);
+    CHECK_STR(text, "");
+    atomic_store(&activity.step, 4);
+    ls__activity_progress(&activity, text);
+    CHECK_STR(text, " (in step 3, counted from 0)");
+    CHECK_SAYS(text, " (in step %llu, counted from 0)");
+    atomic_store(&activity.updates, UINT64_MAX);
+    ls__activity_progress(&activity, text);
+    CHECK_STR(text, " (after optimizer step 18446744073709551615)");
+    CHECK_SAYS(text, " (after optimizer step %llu)");
+}
+
 TEST(an_activity_read_during_writes_is_never_a_mixture)
 {
     static ls_runtime runtime;
