@@ -5,7 +5,7 @@
  *     ls_mesh_new(world, "dp=2,cp=4", &mesh);
  *     ls_tensor *x = ls_context_shard(tokens, 1, "cp");              [B,T] -> [B,T/4]
  *     … q = ls_context_rotary(q, "cp", 10000.0), k alike …
- *     ls_tensor *o = ls_ring_attention(q, k, v, "cp", LS_OPTIONS(ls_attention_options, .causal = 1));
+ *     ls_tensor *o = ls_ring_attention(q, k, v, "cp", &causal);
  *     … a loss over this rank's T/4 targets, ls_context_shard(targets, 1, "cp") …
  *     ls_backward_weighted(loss, number of targets that count);
  *

@@ -408,14 +408,16 @@ static const ls_function ring_attention =
 static ls_status check_options(const ls_attention_options *o)
 {
     if (o->mask != NULL || o->dropout != 0.0) {
-        return ls__fail(LS_ERR_UNSUPPORTED,
-                        NAME ": %s; give none, or gather q, k and v (ls_context_gather) for "
-                             "ls_attention",
-                        o->mask != NULL ? "a mask" : "dropout of the weights");
+        return ls__fail(
+            LS_ERR_UNSUPPORTED,
+            "ring_attention: %s; give none, or gather q, k and v (ls_context_gather) for "
+            "ls_attention",
+            o->mask != NULL ? "a mask" : "dropout of the weights");
     }
     if (!(o->scale - o->scale == 0.0)) {
         return ls__fail(LS_ERR_INVALID,
-                        NAME ": scale is %g; give a finite number, or 0 for 1/sqrt(D)", o->scale);
+                        "ring_attention: scale is %g; give a finite number, or 0 for 1/sqrt(D)",
+                        o->scale);
     }
     return LS_OK;
 }
@@ -429,8 +431,8 @@ static ls_status check_placed(const ls__record *in, int i, const ring *r, int ax
         return LS_OK;
     }
     return ls__fail(LS_ERR_PLACEMENT,
-                    NAME ": on axis %s %s is %s, and each rank must give its part of the "
-                         "sequence%s; shard what q, k and v are computed from: ls_context_shard",
+                    "ring_attention: on axis %s %s is %s, and each rank must give its part of the "
+                    "sequence%s; shard what q, k and v are computed from: ls_context_shard",
                     r->axis->name, ls__place_subject(in, i + 1, subject, sizeof subject),
                     ls_placement_name(ls__placement_public(place)),
                     place == LS__PLACED_SHARDED + 2 ? ", in zigzag order under a causal mask" : "");
@@ -443,17 +445,18 @@ static ls_status check_shapes(const ls__record *const in[3], const ring *r)
                       q->dim[0] == k->dim[0] && q->dim[3] == k->dim[3] &&
                       (k->dim[1] > 0 ? q->dim[1] % k->dim[1] == 0 : q->dim[1] == 0);
     if (!fits) {
-        return ls__fail(LS_ERR_INVALID,
-                        NAME ": q %s, k %s, v %s; q must be [B,H,T,D], k and v [B,G,S,D] with H a "
-                             "multiple of G",
-                        ls__record_print(q).text, ls__record_print(k).text,
-                        ls__record_print(v).text);
+        return ls__fail(
+            LS_ERR_INVALID,
+            "ring_attention: q %s, k %s, v %s; q must be [B,H,T,D], k and v [B,G,S,D] with H a "
+            "multiple of G",
+            ls__record_print(q).text, ls__record_print(k).text, ls__record_print(v).text);
     }
     if (r->causal && (q->dim[2] != k->dim[2] || q->dim[2] % 2 != 0)) {
-        return ls__fail(LS_ERR_INVALID,
-                        NAME ": causal with %lld queries and %lld keys on this rank; it holds two "
-                             "chunks of one sequence, so give as many of both, an even number",
-                        (long long)q->dim[2], (long long)k->dim[2]);
+        return ls__fail(
+            LS_ERR_INVALID,
+            "ring_attention: causal with %lld queries and %lld keys on this rank; it holds two "
+            "chunks of one sequence, so give as many of both, an even number",
+            (long long)q->dim[2], (long long)k->dim[2]);
     }
     return LS_OK;
 }
@@ -465,8 +468,9 @@ static ls_status to_one_type(ls_tensor *const given[3], ls_tensor *out[3])
     for (int i = 0; i < 3; i++) {
         const ls_dtype dtype = ls_dtype_of(given[i]);
         if (dtype != LS_FLOAT32 && dtype != LS_BFLOAT16) {
-            return ls__fail(LS_ERR_INVALID, NAME ": argument %d is %s; give float32 or bfloat16",
-                            i + 1, ls_dtype_name(dtype));
+            return ls__fail(LS_ERR_INVALID,
+                            "ring_attention: argument %d is %s; give float32 or bfloat16", i + 1,
+                            ls_dtype_name(dtype));
         }
         halves = halves && (dtype == LS_BFLOAT16 || ls__self.autocast);
     }

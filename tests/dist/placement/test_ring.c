@@ -785,7 +785,7 @@ static int lose_a_rank(void *arg)
     ls_tensor *q = part(&s, Q), *d_o = part(&s, DO), *o = NULL;
     CHECK(mesh != NULL);
     if (ls_rank() == 1 && how == LATE) {
-        (void)sleep(30);
+        (void)sleep(6);
         _exit(4);
     }
     if (ls_rank() != 1 || how != KILLED) {
@@ -803,7 +803,7 @@ static int lose_a_rank(void *arg)
     if (how != LATE) {
         CHECK_CONTAINS(ls_error_message(), "exited with code 3");
     }
-    (void)sleep(how == LATE ? 30 : 0); /* until rank 1 is ended for it */
+    (void)sleep(how == LATE ? 5 : 0); /* so that rank 1 ends first, or is ended */
     _exit(0);
 }
 
