@@ -290,15 +290,15 @@ typedef struct gradients {
     ls_tensor *dq, *own, *passing, *part, *arrived; /* float32, kept; of keys [2,B,G,S,D] */
 } gradients;
 
-/* A gradient of the first rows of a dimension, with zeros for the rest, or of its last ones. */
+/* In float32, with zeros before and after it, to `size` along `dim`. */
 static ls_tensor *widened(ls_tensor *part, int dim, int64_t first, int64_t size)
 {
+    ls_tensor *wide = ls_cast(part, LS_FLOAT32);
     ls_shape before = ls_shape_of(part), after = before;
     after.dim[dim] = size - first - before.dim[dim];
     before.dim[dim] = first;
-    ls_tensor *wide = ls_cast(part, LS_FLOAT32);
-    return ls_concat(
-        (ls_tensor *[]){ls_zeros(before, LS_FLOAT32), wide, ls_zeros(after, LS_FLOAT32)}, 3, dim);
+    ls_tensor *rows[] = {ls_zeros(before, LS_FLOAT32), wide, ls_zeros(after, LS_FLOAT32)};
+    return ls_size(part, dim) == size ? wide : ls_concat(rows, 3, dim);
 }
 
 /* What a step adds to dq, and its g->part of the keys' gradients. */
@@ -317,7 +317,7 @@ static ls_status differentiate(const ring *r, int step, ls_tensor *kv, gradients
     part.lse = rows_of(g->lse, 2, b.row, b.rows);
     LS_TRY(ls__attention_part_backward(&part));
     ls_tensor *dq = widened(part.dq, 2, b.row, time);
-    ls_tensor *dkv = widened(ls_stack((ls_tensor *[]){part.dk, part.dv}, 2, 0), 3, 0, keys);
+    ls_tensor *dkv = widened(part.dkv, 3, 0, keys);
     LS_TRY(replace(&g->dq, g->dq != NULL ? ls_add(g->dq, dq) : dq));
     return replace(&g->part, ls__tensor_to_here(dkv));
 }
@@ -339,7 +339,11 @@ static ls_status collect(int step, gradients *g)
         g->part = NULL;
         return LS_OK;
     }
-    return replace(&g->passing, ls__tensor_to_here(ls_add(g->arrived, g->part)));
+    LS_TRY(replace(&g->passing, ls__tensor_to_here(ls_add(g->arrived, g->part))));
+    ls_free(g->part);
+    ls_free(g->arrived);
+    g->part = g->arrived = NULL;
+    return LS_OK;
 }
 
 static ls_status run_backward(const ring *r, ls_tensor *kv, gradients *g)

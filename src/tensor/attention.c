@@ -512,9 +512,10 @@ ls_status ls__attention_part_forward(ls__attention_part *p)
     return on != NULL ? run_part(on, &a, false) : ls__self.status;
 }
 
-static void *gradient_of(ls_tensor *x, ls_tensor **out)
+/* Elements of a new tensor; NULL with the error set. */
+static void *made(ls_tensor **out, ls_shape shape, ls_dtype dtype)
 {
-    *out = ls_empty(ls_shape_of(x), ls_dtype_of(x));
+    *out = ls_empty(shape, dtype);
     const ls__record *record =
         ls__record_sound(ls__tensors_get(attention_op.name), *out, attention_op.name);
     return record != NULL ? ls__record_data(record) : NULL;
@@ -529,10 +530,14 @@ ls_status ls__attention_part_backward(ls__attention_part *p)
     if (on == NULL || d_o == NULL) {
         return ls__self.status;
     }
+    const ls_dtype dtype = ls_dtype_of(p->q);
+    const size_t values = (size_t)ls_numel(p->k) * element_of(&a);
     a.d_o = ls__record_floats(d_o);
-    a.dq = gradient_of(p->q, &p->dq);
-    a.dk = gradient_of(p->k, &p->dk);
-    a.dv = gradient_of(p->v, &p->dv);
-    const bool made = a.dq != NULL && a.dk != NULL && a.dv != NULL;
-    return made ? run_part(on, &a, true) : ls__self.status;
+    a.dq = made(&p->dq, ls_shape_of(p->q), dtype);
+    a.dk = made(&p->dkv, LS_SHAPE(2, a.batch, a.kv_heads, a.keys, a.dim), dtype);
+    if (a.dq == NULL || a.dk == NULL) {
+        return ls__self.status;
+    }
+    a.dv = (float *)(void *)((char *)a.dk + values);
+    return run_part(on, &a, true);
 }

@@ -10,10 +10,10 @@ typedef struct ls__attention_part { /* all row-major, q, k, v, o and gradients o
     double scale;                   /* 0: 1/sqrt(D) */
     ls_tensor *o, *lse;             /* [B,T,H,D] and float32 [B,H,T]: those of these keys */
     /* Backward takes o and lse of all keys, and gives what these contribute to the gradients. */
-    ls_tensor *d_o, *dq, *dk, *dv; /* as o, q, k, v */
+    ls_tensor *d_o, *dq, *dkv; /* as o and q; [2,B,G,S,D] of keys and of values */
 } ls__attention_part;
 
 ls_status ls__attention_part_forward(ls__attention_part *p);  /* makes o and lse */
-ls_status ls__attention_part_backward(ls__attention_part *p); /* makes dq, dk and dv */
+ls_status ls__attention_part_backward(ls__attention_part *p); /* makes dq and dkv */
 
 #endif
