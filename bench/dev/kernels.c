@@ -146,6 +146,14 @@ static void rest(const bench *b)
     const ls__cross_entropy loss = {&mean, b->out, b->x, b->index, 8, rows, vocab, 0.0, 0.0, -1};
     const ls__lookup at = {b->index, 8, rows, dim, 0, vocab};
     TIME(b, "cross-entropy with gradient", 0, k->cross_entropy(&loss, NULL));
+    ls__vocab_loss part_loss = {.logits = {.at = b->x}, .target = b->index, .index_bytes = 8};
+    part_loss.rows = rows, part_loss.n = vocab, part_loss.classes = vocab, part_loss.ignore = -1;
+    part_loss.max = b->y, part_loss.sums = b->y + rows;
+    TIME(b, "cross-entropy of a part, largest", 0, k->vocab_max(&part_loss, NULL));
+    TIME(b, "cross-entropy of a part, sums", 0, k->vocab_sums(&part_loss, NULL));
+    mean = 1.0f;
+    TIME(b, "cross-entropy of a part, gradient", 0,
+         k->vocab_loss_backward(b->out, &part_loss, &mean, NULL));
     TIME(b, "embedding", 0, k->embedding(b->out, b->x, &at, NULL));
     TIME(b, "embedding backward", 0, k->embedding_backward(b->out, b->x, &at, NULL));
     ls__step_part part = {.count = rows * dim, .param = b->out, .state = {b->y, b->z}};

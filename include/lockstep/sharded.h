@@ -30,9 +30,9 @@ LS_API ls_tensor *ls_sharded_embedding(ls_tensor *weight, ls_tensor *index, cons
 
 /* ls_cross_entropy of logits of which this rank has the classes of its part: logits [..,V/n],
  * LS_SHARDED of the last dimension along the axis; target [..] of the whole vocabulary, the same on
- * all its ranks. The result is LS_INVARIANT: the loss of the whole rows, which label smoothing, too,
- * spreads over all V classes. Collective over the axis in forward alone, the same call on all ranks:
- * two all-reduces of together 3 float32 numbers a row, 4 with smoothing, counted by
+ * all its ranks. The result is LS_INVARIANT: the loss of the whole rows, which label smoothing,
+ * too, spreads over all V classes. Collective over the axis in forward alone, the same call on all
+ * ranks: two all-reduces of together 3 float32 numbers a row, 4 with smoothing, counted by
  * ls_redistribute_get_stats. Keeps the logits for backward, and makes no other tensor of their size
  * but their gradient. Errors as ls_sharded_embedding's; LS_ERR_MISMATCH for parts of different
  * sizes. */

@@ -337,10 +337,10 @@ typedef struct
     int64_t count, dim, first, vocab;
 } ls__lookup;
 
-/* Which elements are dropped, each with probability p. With e its number, an element is kept when its
- * 32-bit word w (word e%4 of Philox block e/4) satisfies w >= p*2^32; block b has counter (b low,
- * b high, stream low, stream high) and key (seed low, seed high). Element i of a call has number
- * first + i, or, of a tensor that is part of a larger one, first + i/run*stride + i%run. */
+/* Which elements are dropped, each with probability p. With e its number, an element is kept when
+ * its 32-bit word w (word e%4 of Philox block e/4) satisfies w >= p*2^32; block b has counter (b
+ * low, b high, stream low, stream high) and key (seed low, seed high). Element i of a call has
+ * number first + i, or, of a tensor that is part of a larger one, first + i/run*stride + i%run. */
 typedef struct ls__drop {
     double p;
     uint64_t seed, stream_id, first;

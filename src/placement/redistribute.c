@@ -302,15 +302,16 @@ static bool is_from(const ls__record *x, int axis, int from)
 
 static ls_status check_divides(const ls__record *x, const conversion *c)
 {
-    const int place = c->to;
-    if (place < LS__PLACED_SHARDED || x->dim[dim_of(place)] % c->axis->size == 0) {
+    const int place = c->to, n = c->axis->size;
+    const int64_t given = place < LS__PLACED_SHARDED ? 0 : x->dim[dim_of(place)];
+    if (given % n == 0) {
         return LS_OK;
     }
     return ls__fail(LS_ERR_INVALID,
                     "redistribute: dimension %d of %s for %d ranks of axis %s; give a size that "
-                    "%d divides",
-                    dim_of(place), ls__record_print(x).text, c->axis->size, c->axis->name,
-                    c->axis->size);
+                    "%d divides, as %lld",
+                    dim_of(place), ls__record_print(x).text, n, c->axis->name, n,
+                    (long long)(given + n - given % n));
 }
 
 static ls_status check(const ls__record *x, int axis, const conversion *c)

@@ -1,9 +1,10 @@
-/* Cross-entropy of logits whose classes the ranks of an axis share (Shoeybi et al. 2019, section 3).
- * Per row three numbers go over the network, four with smoothing, instead of all logits:
+/* Cross-entropy of logits whose classes the ranks of an axis share (Shoeybi et al. 2019, section
+ * 3). Per row three numbers go over the network, four with smoothing, instead of all logits:
  *
  *     m = max x ─▸ all-reduce (max) ─▸ sum exp(x - m), x_target - m, … ─▸ all-reduce (sum) ─▸ loss
  *
- * The gradient is of this rank's classes alone, from the same numbers; backward exchanges nothing. */
+ * The gradient is of this rank's classes alone, from the same numbers; backward exchanges
+ * nothing. */
 #include <stdio.h>
 
 #include <lockstep/sharded.h>

@@ -1,4 +1,5 @@
-/* What losses of logits against class indices share: input 0 logits [..,C], input 1 targets [..]. */
+/* What losses of logits against class indices share: input 0 logits [..,C], input 1 targets
+ * [..]. */
 #ifndef LS_TENSOR_CLASS_LOSS_H
 #define LS_TENSOR_CLASS_LOSS_H
 

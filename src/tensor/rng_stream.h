@@ -36,8 +36,8 @@ typedef struct ls__draw_log {
 } ls__draw_log;
 
 /* The stream of the next draw: its counter begins at the first sample of this rank, dimension 0 of
- * `shape` being samples, and follows the part of the whole that its placement says. strides[ndim], unless
- * NULL: those of the whole. */
+ * `shape` being samples, and follows the part of the whole that its placement says. strides[ndim],
+ * unless NULL: those of the whole. */
 ls__rng_stream ls__rng_stream_next(ls_runtime *runtime, ls__rng_use use, const ls__record *shape,
                                    int64_t *strides);
 

@@ -126,8 +126,8 @@ void LS__K(scatter)(void *out, ls__strided out_strides, const void *in, int ndim
     })
 }
 
-/* The row of the table that is meant, from the first one that is here. Indices are int32 or int64 as
- * the user gave them. */
+/* The row of the table that is meant, from the first one that is here. Indices are int32 or int64
+ * as the user gave them. */
 LS__INLINE int64_t row_at(const ls__lookup *at, int64_t i)
 {
     return (at->index_bytes == 4 ? ((const int32_t *)at->index)[i]

@@ -1,6 +1,6 @@
-/* Cross-entropy of logits whose classes several ranks share (Shoeybi et al. 2019, section 3), float64
- * inside. Each rank has classes [first, first + n) of each row; between the passes `max` and `sums`
- * are combined over the ranks, so that the last two know the whole row:
+/* Cross-entropy of logits whose classes several ranks share (Shoeybi et al. 2019, section 3),
+ * float64 inside. Each rank has classes [first, first + n) of each row; between the passes `max`
+ * and `sums` are combined over the ranks, so that the last two know the whole row:
  *
  *   max      m = max_j x_j                                combined by max
  *   sums     s = sum_j exp(x_j - m), t = x_target - m     combined by addition

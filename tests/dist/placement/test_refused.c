@@ -380,7 +380,7 @@ DIST_TEST(placements_that_are_said_are_checked, 2)
                                                       LS_REPLICATED, LS_SHARDED(0))),
                      LS_ERR_INVALID);
         CHECK_SAYS(ls_error_message(), "redistribute: dimension %d of %s for %d ranks of axis %s; "
-                                       "give a size that %d divides");
+                                       "give a size that %d divides, as %lld");
     }
     end(&s);
 }

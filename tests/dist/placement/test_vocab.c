@@ -57,12 +57,15 @@ static ls_tensor *ids_of(ls_dtype dtype)
     return dtype == LS_INT64 ? t : ls_cast(t, dtype);
 }
 
+/* a is b from its element b_first on. */
 static void check_bits(ls_tensor *a, ls_tensor *b, int64_t b_first)
 {
     CHECK_OK(ls_tensor_status(a));
     CHECK_OK(ls_tensor_status(b));
-    CHECK(memcmp(ls_data(a), (const float *)ls_data(b) + b_first,
-                 (size_t)ls_numel(a) * sizeof(float)) == 0);
+    const int64_t element = (int64_t)ls_dtype_size(ls_dtype_of(b));
+    CHECK(ls_dtype_of(a) == ls_dtype_of(b));
+    CHECK(memcmp(ls_data(a), (const char *)ls_data(b) + b_first * element,
+                 (size_t)(ls_numel(a) * element)) == 0);
 }
 
 /* ---- embedding ---------------------------------------------------------------------------- */
@@ -85,20 +88,26 @@ static void check_embedding(ls_dtype ids_dtype, ls_placement to)
     }
 }
 
-static void check_embedding_gradient(void)
+static ls_tensor *embed(ls_tensor *weight, void *ids)
+{
+    return ls_redistribute(ls_sharded_embedding(weight, ids, "tp"), "tp", LS_PARTIAL, LS_INVARIANT);
+}
+
+static void check_embedding_gradient(ls_dtype dtype, bool again)
 {
     const int n = ls_world_size(), r = ls_rank();
     const int64_t own = VOCAB / n;
     LS_SCOPE;
     {
-        ls_tensor *ids = ids_of(LS_INT32), *whole = cut(LS_SHAPE(VOCAB, DIM), DIM, 0);
+        ls_tensor *ids = ids_of(LS_INT32),
+                  *whole = ls_cast(cut(LS_SHAPE(VOCAB, DIM), DIM, 0), dtype);
         ls_tensor *part = ls_contiguous(ls_slice(whole, 0, r * own, (r + 1) * own));
         part = leaf(ls_clone(part), LS_SHARDED(0));
         CHECK_OK(ls_set_requires_grad(whole, true));
-        ls_tensor *y =
-            ls_redistribute(ls_sharded_embedding(part, ids, "tp"), "tp", LS_PARTIAL, LS_INVARIANT);
+        ls_tensor *y = again ? ls_recompute_call(embed, part, ids) : embed(part, ids);
         ls_tensor *want = ls_embedding(whole, ids);
-        ls_tensor *dy = cut(LS_SHAPE(BATCH, TIME, DIM), DIM, 1000);
+        ls_tensor *dy = ls_cast(cut(LS_SHAPE(BATCH, TIME, DIM), DIM, 1000), dtype);
+        check_bits(y, want, 0);
         CHECK_OK(ls_backward_from(&y, &dy, 1));
         CHECK_OK(ls_backward_from(&want, &dy, 1));
         check_bits(ls_grad(part), ls_grad(whole), r * own * DIM);
@@ -114,7 +123,10 @@ DIST_TESTS(an_embedding_over_, _ranks_has_the_bits_of_the_whole, 1, 2, 3, 4)
     if (ls_world_size() != 2 && ls_world_size() != 4) { /* dimension 0 of the result is 3 */
         check_embedding(LS_INT64, LS_SHARDED(0));
     }
-    check_embedding_gradient();
+    check_embedding_gradient(LS_FLOAT32, false);
+    check_embedding_gradient(LS_FLOAT32, true);
+    check_embedding_gradient(LS_BFLOAT16, false);
+    check_embedding_gradient(LS_BFLOAT16, true);
     LS_SCOPE;
     {
         LS_NO_GRAD;
@@ -321,6 +333,22 @@ DIST_TESTS(a_recomputed_loss_over_, _ranks_is_the_same, 2, 3)
     end();
 }
 
+/* Without gradients on one rank the others need not wait for it, nor where forward runs again. */
+DIST_TESTS(a_rank_of_weight_0_among_, _holds_nobody_up, 2, 3)
+{
+    problem p = problems[2];
+    begin("tp=*");
+    for (int again = 0; again < 2; again++) {
+        LS_SCOPE;
+        ls_tensor *x = leaf(logits_of(&p, ls_rank(), ls_world_size()), LS_SHARDED(2));
+        ls_tensor *y =
+            again == 1 ? ls_recompute_call(loss_of_logits, x, &p) : loss_of_logits(x, &p);
+        CHECK_OK(ls_backward_from_weighted(&y, NULL, 1, ls_rank() == 0 ? 0.0 : 1.0));
+        CHECK((ls_grad(x) == NULL) == (ls_rank() == 0));
+    }
+    end();
+}
+
 /* ---- what goes over the network ----------------------------------------------------------- */
 
 static uint64_t bytes_now(uint64_t *all_reduces)
@@ -406,8 +434,9 @@ static void check_refused_losses(const problem *p)
     const char *give = SAYS("on axis %s %s is %s; %s%s");
     check_refused(ls_sharded_cross_entropy(whole, targets, "tp", OPTIONS(p)), LS_ERR_PLACEMENT,
                   give);
-    CHECK_CONTAINS(ls_error_message(), "is unplaced; give this rank's part of it, sharded(2); "
-                                       "gathered logits go to ls_cross_entropy");
+    CHECK_CONTAINS(ls_error_message(), "is unplaced; give this rank's part of it, sharded(2); ");
+    CHECK_SAYS(ls_error_message(), "give this rank's part of it, sharded(%d); ");
+    CHECK_SAYS(ls_error_message(), "gathered logits go to ls_cross_entropy");
     ls_tensor *x = logits_of(p, ls_rank(), 2);
     CHECK_OK(ls_place(x, "tp", LS_SHARDED(2)));
     ls_tensor *gathered = ls_redistribute(x, "tp", LS_SHARDED(2), LS_REPLICATED);
@@ -420,10 +449,14 @@ static void check_refused_losses(const problem *p)
     CHECK_OK(ls_place(x, "tp", LS_SHARDED(2)));
     CHECK_OK(ls_place(targets, "tp", LS_SHARDED(0)));
     check_refused(ls_sharded_cross_entropy(x, targets, "tp", OPTIONS(p)), LS_ERR_PLACEMENT, give);
-    CHECK_CONTAINS(ls_error_message(), "is sharded(0); every rank needs the whole of it, the same");
+    CHECK_SAYS(ls_error_message(), "every rank needs the whole of it, the same");
+    CHECK_SAYS(ls_error_message(), ": ls_redistribute to LS_REPLICATED");
     CHECK_OK(ls_place(targets, "tp", LS_UNPLACED));
     check_refused(ls_sharded_cross_entropy(x, targets, "cp", OPTIONS(p)), LS_ERR_NOT_FOUND,
                   "the mesh in force has no axis");
+    check_refused(ls_sharded_cross_entropy(x, targets, "tp",
+                                           LS_OPTIONS(ls_cross_entropy_options, .z_loss = -1.0)),
+                  LS_ERR_INVALID, SAYS("z_loss is %g; it is a factor of at least 0"));
     ((int64_t *)ls_data(targets))[1] = VOCAB;
     check_refused(ls_sharded_cross_entropy(x, targets, "tp", OPTIONS(p)), LS_ERR_INVALID,
                   "element %lld of target %s is %lld; give values in [0,%lld), or %lld for rows "
@@ -434,7 +467,7 @@ static void check_refused_embeddings(void)
 {
     ls_tensor *ids = ids_of(LS_INT64), *w = cut(LS_SHAPE(VOCAB / 2, DIM), DIM, 0);
     check_refused(ls_sharded_embedding(w, ids, "tp"), LS_ERR_PLACEMENT, "on axis %s %s is %s");
-    CHECK_CONTAINS(ls_error_message(), "a whole table goes to ls_embedding");
+    CHECK_SAYS(ls_error_message(), "a whole table goes to ls_embedding");
     CHECK_OK(ls_place(w, "tp", LS_SHARDED(0)));
     check_refused(ls_embedding(w, ls_zeros(LS_SHAPE(3), LS_INT64)), LS_ERR_PLACEMENT,
                   "the operation needs the whole of this dimension");
@@ -452,8 +485,8 @@ static void check_refused_embeddings(void)
     CHECK_OK(ls_tensor_set_part(uneven, LS_SHAPE(25, DIM), LS_SHAPE(ls_rank() * 12, 0)));
     CHECK_OK(ls_place(uneven, "tp", LS_SHARDED(0)));
     check_refused(ls_sharded_embedding(uneven, ids, "tp"), LS_ERR_INVALID,
-                  "argument 1 %s is a part of %lld rows, which the %d ranks of axis %s do not "
-                  "share evenly; pad them to %lld");
+                  SAYS("argument 1 %s is a part of %lld rows, which the %d ranks of axis %s do "
+                       "not share evenly; pad them to %lld"));
     CHECK_CONTAINS(ls_error_message(), "pad them to 26");
 }
 
