@@ -83,9 +83,11 @@ static ls_status embeddings_forward(ls_module *m, ls_tensor *const *inputs, int 
                        input_count, output_count);
     }
     ls_tensor *where = ls_slice(self->position, 0, 0, ls_size(inputs[0], -1)); /* [T,C] */
-    ls_tensor *type = inputs[1] != NULL ? ls_forward(self->types, inputs[1])
-                                        : ls_slice(self->type, 0, 0, 1); /* [1,C] */
-    ls_tensor *y = ls_add(ls_add(ls_forward(self->words, inputs[0]), type), where);
+    ls_tensor *type = inputs[1] != NULL
+                          ? ls_tensor_parallel_between(m, ls_forward(self->types, inputs[1]), 1)
+                          : ls_slice(self->type, 0, 0, 1); /* [1,C] */
+    ls_tensor *words = ls_tensor_parallel_between(m, ls_forward(self->words, inputs[0]), 1);
+    ls_tensor *y = ls_add(ls_add(words, type), ls_tensor_parallel_between(m, where, 0));
     outputs[0] = ls_forward(self->drop, ls_forward(self->norm, y));
     return LS_OK;
 }
@@ -113,34 +115,39 @@ static embeddings *embeddings_new(const ls_bert_options *o)
 typedef struct layer {
     ls_module base;
     ls_module *query, *key, *value, *joined, *norm1, *up, *down, *norm2, *drop;
-    int64_t heads;
+    int64_t head_dim;
     double dropout;
     bool recompute;
 } layer;
 
-/* [B,T,C] -> [B,H,T,D]: a view. */
-static ls_tensor *heads_of(ls_tensor *x, int64_t heads)
+/* [B,T,C] -> [B,H,T,D] */
+static ls_tensor *heads_of(const layer *self, ls_module *projection, ls_tensor *x)
 {
-    int64_t b = ls_size(x, 0), t = ls_size(x, 1), c = ls_size(x, 2);
-    return ls_transpose(ls_reshape(x, LS_SHAPE(b, t, heads, c / heads)), 1, 2);
+    return ls_tensor_parallel_heads(ls_forward(projection, x), 0, 1, self->head_dim);
 }
 
 static ls_tensor *attend(layer *self, ls_tensor *x, ls_tensor *mask) /* [B,T,C] -> [B,T,C] */
 {
+    x = ls_tensor_parallel_input(&self->base, x);
     ls_tensor *seen =
-        ls_attention(heads_of(ls_forward(self->query, x), self->heads),
-                     heads_of(ls_forward(self->key, x), self->heads),
-                     heads_of(ls_forward(self->value, x), self->heads),
+        ls_attention(heads_of(self, self->query, x), heads_of(self, self->key, x),
+                     heads_of(self, self->value, x),
                      LS_OPTIONS(ls_attention_options, .mask = mask,
                                 .dropout = self->base.training ? self->dropout : 0.0));
-    return ls_forward(self->joined, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
+    ls_tensor *rows = ls_transpose(seen, 1, 2);
+    return ls_forward(self->joined,
+                      ls_reshape(rows, LS_SHAPE(ls_size(rows, 0), ls_size(rows, 1), -1)));
 }
 
-/* norm(x + part). No gradient needs `part`, so it is freed before backward. */
-static ls_tensor *joined(ls_module *norm, ls_tensor *part, ls_tensor *x)
+/* norm(x + drop(part)). No gradient needs what is added, so it is freed before backward. */
+static ls_tensor *joined(layer *self, ls_module *norm, ls_tensor *part, ls_tensor *x)
 {
-    ls_tensor *sum = ls_add(part, x);
-    ls_free(part);
+    ls_tensor *dropped = ls_forward(self->drop, part);
+    ls_tensor *sum = ls_add(dropped, x);
+    ls_free(dropped);
+    if (dropped != part) {
+        ls_free(part);
+    }
     return ls_forward(norm, sum);
 }
 
@@ -154,11 +161,10 @@ static ls_status layer_body(ls_tensor *const *inputs, int input_count, ls_tensor
                        "layer: %d inputs, %d outputs; it takes x and a mask and gives one tensor",
                        input_count, output_count);
     }
-    ls_tensor *attended = ls_forward(self->drop, attend(self, inputs[0], inputs[1]));
-    ls_tensor *x = joined(self->norm1, attended, inputs[0]);
+    ls_tensor *attended = attend(self, inputs[0], inputs[1]);
+    ls_tensor *x = joined(self, self->norm1, attended, inputs[0]);
     ls_tensor *wide = ls_forward(self->up, x); /* with its GELU */
-    ls_tensor *thought = ls_forward(self->drop, ls_forward(self->down, wide));
-    outputs[0] = joined(self->norm2, thought, x);
+    outputs[0] = joined(self, self->norm2, ls_forward(self->down, wide), x);
     return LS_OK;
 }
 
@@ -184,7 +190,7 @@ static ls_module *layer_new(const ls_bert_options *o)
     }
     ls_module *attention = container(&self->base, "attention");
     ls_module *own = container(attention, "self");
-    self->heads = o->heads;
+    self->head_dim = o->dim / o->heads;
     self->dropout = o->dropout;
     self->recompute = o->recompute;
     self->query = ls_module_add(own, "query", linear(o->dim, o->dim, LS_ACTIVATION_NONE, o));
@@ -231,7 +237,7 @@ static ls_tensor *head(ls_module *m, ls_tensor *const *x) /* [B,T,C] -> [B,T,V] 
 {
     bert *self = (bert *)m;
     ls_tensor *y = ls_forward(self->norm, ls_forward(self->dense, x[0]));
-    return ls_linear(y, self->words, self->bias);
+    return ls_tensor_parallel_linear(m, y, self->words, self->bias, LS_ACTIVATION_NONE);
 }
 
 /* Calls the layers itself, because each takes the mask as a second input. */
@@ -282,8 +288,17 @@ static void bert_parts(ls_module *m, ls_parts *parts)
                                  .uses = "cls bert.embeddings.word_embeddings"));
 }
 
+#define LAYER "bert.encoder.layer.*."
+#define WORDS "bert.embeddings."
 static const ls_module_class bert_class =
-    LS_MODULE_CLASS(.name = "bert", .forward_many = bert_forward, .parts = bert_parts);
+    LS_MODULE_CLASS(.name = "bert", .forward_many = bert_forward, .parts = bert_parts,
+                    .plan = LAYER
+                    "attention.self.*=column " LAYER "attention.output.dense=row " LAYER
+                    "intermediate.dense=column " LAYER "output.dense=row " LAYER
+                    "*.LayerNorm=sequence " LAYER "*.*.LayerNorm=sequence " WORDS
+                    "LayerNorm=sequence " WORDS "position_embeddings=sequence " WORDS
+                    "token_type_embeddings=sequence cls.predictions.transform.*=sequence " WORDS
+                    "word_embeddings=vocab cls.predictions.bias=column");
 
 /* Names and order are those of BertForMaskedLM. */
 static void build(bert *self, const ls_bert_options *o)
@@ -330,7 +345,7 @@ ls_module *ls_bert_new(const ls_bert_options *options)
 
 ls_tensor *ls_bert_loss(ls_tensor *logits, ls_tensor *labels)
 {
-    return ls_cross_entropy(logits, labels, NULL);
+    return ls_tensor_parallel_cross_entropy(logits, labels, NULL);
 }
 
 /* ---- published weights -------------------------------------------------------------------- */

@@ -190,8 +190,9 @@ static void gpt_parts(ls_module *m, ls_parts *parts)
 
 static const ls_module_class gpt_class = LS_MODULE_CLASS(
         .name = "gpt", .forward = gpt_forward, .parts = gpt_parts,
-        .plan = "blocks.*.qkv=column(3) blocks.*.proj=row blocks.*.up=column blocks.*.down=row "
-                "blocks.*.norm*=sequence norm=sequence positions=sequence");
+        .plan =
+            "blocks.*.qkv=column(3) blocks.*.proj=row blocks.*.up=column blocks.*.down=row "
+            "blocks.*.norm*=sequence norm=sequence positions=sequence tokens=vocab head=column");
 
 /* With `std` 0, PyTorch's initialisation remains. */
 static ls_module *embedding(int64_t count, int64_t dim, double std)
@@ -261,12 +262,19 @@ static ls_status check_plain(const ls_module *m)
                                           m->cls->name);
 }
 
+/* Of keys and values of this rank's heads. */
+static int64_t own_dim(const gpt *self)
+{
+    const ls_tensor *bias = self->layers > 0 ? ls_module_param(self->blocks, "0.qkv.bias") : NULL;
+    return bias != NULL ? ls_size(bias, 0) / 3 : 0;
+}
+
 ls_kv_cache *ls_gpt_cache_new(ls_module *m, int64_t batch)
 {
     const gpt *self = (gpt *)m;
-    return check_plain(m) < 0 ? NULL
-                              : ls_kv_cache_new(self->layers, batch, ls_size(self->positions, 0),
-                                                ls_size(self->positions, 1));
+    return check_plain(m) < 0
+               ? NULL
+               : ls_kv_cache_new(self->layers, batch, ls_size(self->positions, 0), own_dim(self));
 }
 
 /* The head computes only the last positions. */

@@ -22,11 +22,15 @@ static ls_module *finished(ls_module *m)
     return m;
 }
 
-/* x + part. No gradient needs `part`, so it is freed before backward. */
-static ls_tensor *added(ls_tensor *x, ls_tensor *part)
+/* x + drop(part). No gradient needs what is added, so it is freed before backward. */
+static ls_tensor *added(ls_tensor *x, ls_module *drop, ls_tensor *part)
 {
-    ls_tensor *sum = ls_add(part, x);
-    ls_free(part);
+    ls_tensor *dropped = ls_forward(drop, part);
+    ls_tensor *sum = ls_add(dropped, x);
+    ls_free(dropped);
+    if (dropped != part) {
+        ls_free(part);
+    }
     return sum;
 }
 
@@ -41,7 +45,8 @@ typedef struct conv1d {
 static ls_tensor *conv1d_forward(ls_module *m, ls_tensor *x) /* [..,in] -> [..,out] */
 {
     conv1d *self = (conv1d *)m;
-    return ls_linear_activation(x, ls_transpose(self->weight, 0, 1), self->bias, self->activation);
+    return ls_tensor_parallel_linear(m, x, ls_transpose(self->weight, 0, 1), self->bias,
+                                     self->activation);
 }
 
 static const ls_module_class conv1d_class =
@@ -67,7 +72,7 @@ static ls_module *conv1d_new(int64_t in, int64_t out, ls_activation activation, 
 typedef struct attention {
     ls_module base;
     ls_module *c_attn, *c_proj;
-    int64_t heads;
+    int64_t head_dim;
     double dropout;
     ls_kv_cache *const
         *cache; /* points to the model's, which is set during ls_gpt2_forward_cached */
@@ -80,26 +85,32 @@ static ls_tensor *part_of(ls_tensor *qkv, int i)
     return ls_slice(qkv, 2, i * c, (i + 1) * c);
 }
 
-/* [B,T,C] as heads [B,H,T,D]: a view. */
-static ls_tensor *heads_of(ls_tensor *x, int64_t heads)
+static ls_tensor *heads_of(attention *self, ls_tensor *qkv, int i)
 {
-    int64_t b = ls_size(x, 0), t = ls_size(x, 1), c = ls_size(x, 2);
-    return ls_transpose(ls_reshape(x, LS_SHAPE(b, t, heads, c / heads)), 1, 2);
+    return ls_tensor_parallel_heads(qkv, i, 3, self->head_dim);
+}
+
+/* Keys and values are those of earlier tokens as well where there is a cache. */
+static ls_tensor *attend(attention *self, ls_tensor *qkv) /* [B,T,3C] -> [B,H,T,D] */
+{
+    ls_tensor *keys = heads_of(self, qkv, 1), *values = heads_of(self, qkv, 2);
+    if (*self->cache) {
+        ls_tensor *k = part_of(qkv, 1), *v = part_of(qkv, 2);
+        ls_kv_cache_extend(*self->cache, &k, &v);
+        keys = ls_tensor_parallel_heads(k, 0, 1, self->head_dim);
+        values = ls_tensor_parallel_heads(v, 0, 1, self->head_dim);
+    }
+    return ls_attention(heads_of(self, qkv, 0), keys, values,
+                        LS_OPTIONS(ls_attention_options, .causal = true,
+                                   .dropout = self->base.training ? self->dropout : 0.0));
 }
 
 static ls_tensor *attention_forward(ls_module *m, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
 {
     attention *self = (attention *)m;
-    ls_tensor *qkv = ls_forward(self->c_attn, x);
-    ls_tensor *keys = part_of(qkv, 1), *values = part_of(qkv, 2);
-    if (*self->cache) {
-        ls_kv_cache_extend(*self->cache, &keys, &values);
-    }
-    ls_tensor *seen = ls_attention(heads_of(part_of(qkv, 0), self->heads),
-                                   heads_of(keys, self->heads), heads_of(values, self->heads),
-                                   LS_OPTIONS(ls_attention_options, .causal = true,
-                                              .dropout = m->training ? self->dropout : 0.0));
-    return ls_forward(self->c_proj, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
+    ls_tensor *seen = ls_transpose(attend(self, ls_forward(self->c_attn, x)), 1, 2);
+    return ls_forward(self->c_proj,
+                      ls_reshape(seen, LS_SHAPE(ls_size(seen, 0), ls_size(seen, 1), -1)));
 }
 
 static const ls_module_class attention_class =
@@ -127,10 +138,8 @@ typedef struct block {
 static ls_tensor *block_body(ls_tensor *x, void *block_of) /* [B,T,C] -> [B,T,C] */
 {
     block *self = block_of;
-    ls_tensor *attended = ls_forward(self->attn, ls_forward(self->ln_1, x));
-    x = added(x, ls_forward(self->drop, attended));
-    ls_tensor *thought = ls_forward(self->mlp, ls_forward(self->ln_2, x));
-    return added(x, ls_forward(self->drop, thought));
+    x = added(x, self->drop, ls_forward(self->attn, ls_forward(self->ln_1, x)));
+    return added(x, self->drop, ls_forward(self->mlp, ls_forward(self->ln_2, x)));
 }
 
 /* With `recompute` only x is kept until backward. */
@@ -150,7 +159,7 @@ static ls_module *attention_new(const ls_gpt2_options *o, double residual,
     if (self == NULL) {
         return NULL;
     }
-    self->heads = o->heads;
+    self->head_dim = o->dim / o->heads;
     self->dropout = o->dropout;
     self->cache = cache;
     self->c_attn = ls_module_add(&self->base, "c_attn",
@@ -211,7 +220,9 @@ typedef struct gpt2 {
 static ls_tensor *embed_at(gpt2 *self, ls_tensor *x, int64_t first)
 {
     ls_tensor *where = ls_slice(self->positions, 0, first, first + ls_size(x, -1)); /* [T,C] */
-    return ls_forward(self->drop, ls_add(ls_forward(self->wte, x), where));
+    ls_module *m = &self->base;
+    ls_tensor *tokens = ls_tensor_parallel_between(m, ls_forward(self->wte, x), 1);
+    return ls_forward(self->drop, ls_add(tokens, ls_tensor_parallel_between(m, where, 0)));
 }
 
 static ls_tensor *embed(ls_module *m, ls_tensor *const *x)
@@ -222,7 +233,8 @@ static ls_tensor *embed(ls_module *m, ls_tensor *const *x)
 static ls_tensor *head(ls_module *m, ls_tensor *const *x) /* [B,T,C] -> [B,T,V] */
 {
     gpt2 *self = (gpt2 *)m;
-    return ls_linear(ls_forward(self->ln_f, x[0]), self->tokens, NULL);
+    return ls_tensor_parallel_linear(m, ls_forward(self->ln_f, x[0]), self->tokens, NULL,
+                                     LS_ACTIVATION_NONE);
 }
 
 static ls_tensor *gpt2_forward(ls_module *m, ls_tensor *x) /* [B,T] -> [B,T,V] */
@@ -241,8 +253,15 @@ static void gpt2_parts(ls_module *m, ls_parts *parts)
                  &LS_PART(.name = "head", .run = head, .uses = "transformer.ln_f transformer.wte"));
 }
 
+#define BLOCK "transformer.h.*."
 static const ls_module_class gpt2_class =
-    LS_MODULE_CLASS(.name = "gpt2", .forward = gpt2_forward, .parts = gpt2_parts);
+    LS_MODULE_CLASS(.name = "gpt2", .forward = gpt2_forward, .parts = gpt2_parts,
+                    .plan = BLOCK
+                    "attn.c_attn.weight=shard(1,3) " BLOCK "attn.c_attn.bias=shard(0,3) " BLOCK
+                    "*.c_proj.weight=shard(0) " BLOCK "*.c_proj.bias=sequence " BLOCK
+                    "mlp.c_fc.weight=shard(1) " BLOCK "mlp.c_fc.bias=shard(0) " BLOCK
+                    "ln_*=sequence transformer.ln_f=sequence transformer.wpe=sequence "
+                    "transformer.wte=vocab");
 
 /* An embedding whose weight is N(0, std); *weight becomes the weight, NULL on failure. */
 static ls_module *embedding_new(int64_t count, int64_t dim, double std, ls_tensor **weight)
@@ -291,12 +310,20 @@ static ls_status check_plain(const ls_module *m)
                                            m->cls->name);
 }
 
+/* Of keys and values of this rank's heads. */
+static int64_t own_dim(const gpt2 *self)
+{
+    const ls_tensor *bias =
+        self->layers > 0 ? ls_module_param(self->h, "0.attn.c_attn.bias") : NULL;
+    return bias != NULL ? ls_size(bias, 0) / 3 : 0;
+}
+
 ls_kv_cache *ls_gpt2_cache_new(ls_module *m, int64_t batch)
 {
     const gpt2 *self = (gpt2 *)m;
-    return check_plain(m) < 0 ? NULL
-                              : ls_kv_cache_new(self->layers, batch, ls_size(self->positions, 0),
-                                                ls_size(self->positions, 1));
+    return check_plain(m) < 0
+               ? NULL
+               : ls_kv_cache_new(self->layers, batch, ls_size(self->positions, 0), own_dim(self));
 }
 
 /* The head computes only the last positions, since a vocabulary of logits costs more than a

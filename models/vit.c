@@ -57,26 +57,27 @@ static ls_module *norm(const ls_vit_options *o)
 
 typedef struct layer {
     ls_module base;
-    ls_module *ln_1, *out_proj, *ln_2, *mlp, *drop;
+    ls_module *ln_1, *self_attention, *out_proj, *ln_2, *mlp, *drop;
     ls_tensor *in_weight, *in_bias; /* [3C,C], [3C] */
-    int64_t heads;
+    int64_t head_dim;
     bool recompute;
 } layer;
 
 /* Part i of [B,S,3C] as heads [B,H,S,D]: views only. */
-static ls_tensor *heads_of(ls_tensor *qkv, int i, int64_t heads)
+static ls_tensor *heads_of(const layer *self, ls_tensor *qkv, int i)
 {
-    int64_t b = ls_size(qkv, 0), s = ls_size(qkv, 1), c = ls_size(qkv, 2) / 3;
-    ls_tensor *part = ls_slice(qkv, 2, i * c, (i + 1) * c);
-    return ls_transpose(ls_reshape(part, LS_SHAPE(b, s, heads, c / heads)), 1, 2);
+    return ls_tensor_parallel_heads(qkv, i, 3, self->head_dim);
 }
 
 static ls_tensor *attend(layer *self, ls_tensor *x) /* [B,S,C] -> [B,S,C] */
 {
-    ls_tensor *qkv = ls_linear(x, self->in_weight, self->in_bias);
-    ls_tensor *seen = ls_attention(heads_of(qkv, 0, self->heads), heads_of(qkv, 1, self->heads),
-                                   heads_of(qkv, 2, self->heads), NULL);
-    return ls_forward(self->out_proj, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
+    ls_tensor *qkv = ls_tensor_parallel_linear(self->self_attention, x, self->in_weight,
+                                               self->in_bias, LS_ACTIVATION_NONE);
+    ls_tensor *seen = ls_transpose(
+        ls_attention(heads_of(self, qkv, 0), heads_of(self, qkv, 1), heads_of(self, qkv, 2), NULL),
+        1, 2);
+    return ls_forward(self->out_proj,
+                      ls_reshape(seen, LS_SHAPE(ls_size(seen, 0), ls_size(seen, 1), -1)));
 }
 
 static ls_tensor *layer_body(ls_tensor *x, void *layer_of) /* [B,S,C] -> [B,S,C] */
@@ -112,10 +113,11 @@ static ls_module *layer_new(const ls_vit_options *o)
     ls_module *m = &self->base;
     const int64_t c = o->dim;
     const double bound = xavier(c, o->wide);
-    self->heads = o->heads;
+    self->head_dim = o->dim / o->heads;
     self->recompute = o->recompute;
     self->ln_1 = ls_module_add(m, "ln_1", norm(o));
     ls_module *attention = container(m, "self_attention");
+    self->self_attention = attention;
     self->in_weight =
         ls_module_add_param(attention, "in_proj_weight", ls_empty(LS_SHAPE(3 * c, c), LS_FLOAT32));
     (void)ls_fill_uniform(self->in_weight, -xavier(c, 3 * c), xavier(c, 3 * c));
@@ -160,13 +162,14 @@ static ls_tensor *embed(ls_module *m, ls_tensor *const *x) /* [B,P,H,W] -> [B,S,
     ls_tensor *patches = ls_linear(patches_of(x[0], self->patch), kernel, self->proj_bias);
     ls_tensor *first = ls_add(self->class_token, ls_zeros(LS_SHAPE(b, 1, 1), LS_FLOAT32));
     ls_tensor *y = ls_concat((ls_tensor *[]){first, patches}, 2, 1);
-    return ls_forward(self->drop, ls_add(y, self->positions));
+    return ls_forward(self->drop, ls_tensor_parallel_between(m, ls_add(y, self->positions), 1));
 }
 
 static ls_tensor *head(ls_module *m, ls_tensor *const *x) /* [B,S,C] -> [B,classes] */
 {
     vit *self = (vit *)m;
-    ls_tensor *y = ls_slice(ls_forward(self->ln, x[0]), 1, 0, 1);
+    ls_tensor *y = ls_tensor_parallel_whole(m, ls_forward(self->ln, x[0]), 1);
+    y = ls_slice(y, 1, 0, 1);
     return ls_forward(self->head, ls_reshape(y, LS_SHAPE(ls_size(y, 0), ls_size(y, 2))));
 }
 
@@ -185,8 +188,12 @@ static void vit_parts(ls_module *m, ls_parts *parts)
     ls_parts_add(parts, &LS_PART(.name = "head", .run = head, .uses = "encoder.ln heads"));
 }
 
+#define LAYER "encoder.layers.*."
 static const ls_module_class vit_class =
-    LS_MODULE_CLASS(.name = "vit", .forward = vit_forward, .parts = vit_parts);
+    LS_MODULE_CLASS(.name = "vit", .forward = vit_forward, .parts = vit_parts,
+                    .plan = LAYER "self_attention.in_proj_*=shard(0,3) " LAYER
+                                  "self_attention.out_proj=row " LAYER "mlp.0=column " LAYER
+                                  "mlp.3=row " LAYER "ln_*=sequence encoder.ln=sequence");
 
 /* Names and order are those of torchvision's VisionTransformer. */
 static void build(vit *self, const ls_vit_options *o)

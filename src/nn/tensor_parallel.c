@@ -9,6 +9,7 @@
  * With sequence parallelism x comes in as a part of the sequence and is gathered, and partial sums
  * leave as such a part. Intermediate results that no gradient needs are freed at once. */
 #include <lockstep/function.h>
+#include <lockstep/sharded.h>
 
 #include "base/error.h"
 #include "nn/parallel.h"
@@ -176,11 +177,13 @@ static ls_tensor *column_again(const ls__parallel *p, ls_tensor *x, ls_tensor *w
 
 /* ---- tables ------------------------------------------------------------------------------- */
 
-/* The rows as activations between layers. */
+/* Of a table that is cut by rows, terms of a sum: ls_tensor_parallel_between adds them up. */
 ls_tensor *ls__parallel_embedding(ls_module *m, ls_tensor *weight, ls_tensor *index)
 {
-    (void)m;
-    return ls_embedding(weight, index);
+    const char *axis = m->entries->parallel.axis;
+    return ls_placement_of(weight, axis) == LS_SHARDED(0)
+               ? ls_sharded_embedding(weight, index, axis)
+               : ls_embedding(weight, index);
 }
 
 /* ---- the calls of modules ----------------------------------------------------------------- */
@@ -266,8 +269,26 @@ ls_tensor *ls_tensor_parallel_heads(ls_tensor *x, int i, int parts, int64_t head
     return ls_transpose(heads, 1, 2);
 }
 
+/* The axis along which the classes of the logits are sharded, or NULL. */
+static const char *axis_of_classes(const ls_tensor *logits)
+{
+    ls__tensors *tensors = ls__tensors_get("tensor_parallel_cross_entropy");
+    const ls__record *in =
+        tensors != NULL ? ls__record_sound(tensors, logits, "tensor_parallel_cross_entropy") : NULL;
+    const ls__axes_in_force *axes = in != NULL ? ls__axes_of(tensors) : NULL;
+    for (int a = 0; axes != NULL && a < axes->count; a++) {
+        if (axes->axis[a].size > 1 &&
+            ls__place_at(in->place, a) == LS__PLACED_SHARDED + in->ndim - 1) {
+            return axes->axis[a].name;
+        }
+    }
+    return NULL;
+}
+
 ls_tensor *ls_tensor_parallel_cross_entropy(ls_tensor *logits, ls_tensor *target,
                                             const ls_cross_entropy_options *options)
 {
-    return ls_cross_entropy(logits, target, options);
+    const char *axis = axis_of_classes(logits);
+    return axis != NULL ? ls_sharded_cross_entropy(logits, target, axis, options)
+                        : ls_cross_entropy(logits, target, options);
 }

@@ -4,8 +4,11 @@
 #include <string.h>
 
 #include <lockstep/lockstep.h>
+#include <lockstep/models/bert.h>
 #include <lockstep/models/gpt.h>
+#include <lockstep/models/gpt2.h>
 #include <lockstep/models/mlp.h>
+#include <lockstep/models/vit.h>
 
 #include "says.h"
 #include "test.h"
@@ -94,6 +97,10 @@ static void check_trial(const trial *t, const ls_tensor_parallel_options *how)
     }
 }
 
+#define WHOLE LS_OPTIONS(ls_tensor_parallel_options, .sequence = false)
+#define SEQUENCE LS_OPTIONS(ls_tensor_parallel_options, .sequence = true)
+#define AGAIN LS_OPTIONS(ls_tensor_parallel_options, .sequence = true, .keep_gathered = false)
+
 /* ---- two layers --------------------------------------------------------------------------- */
 
 static ls_module *mlp(void)
@@ -109,7 +116,7 @@ static ls_tensor *mlp_loss(ls_module *net, int step)
 
 DIST_TESTS(two_layers_over_, _ranks, 1, 2, 4)
 {
-    check_trial(&(trial){mlp, mlp_loss}, LS_OPTIONS(ls_tensor_parallel_options, .sequence = false));
+    check_trial(&(trial){mlp, mlp_loss}, WHOLE);
 }
 
 /* ---- gpt ---------------------------------------------------------------------------------- */
@@ -121,11 +128,6 @@ static ls_module *gpt(void)
     return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .context = TIME, .vocab = VOCAB, .dropout = 0.1));
 }
 
-static ls_module *gpt_plain(void)
-{
-    return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .context = TIME, .vocab = VOCAB));
-}
-
 static ls_tensor *gpt_loss(ls_module *net, int step)
 {
     ls_tensor *logits = ls_forward(net, tokens(BATCH, TIME, VOCAB, step));
@@ -134,19 +136,245 @@ static ls_tensor *gpt_loss(ls_module *net, int step)
 
 DIST_TESTS(gpt_over_, _ranks, 1, 2, 4)
 {
-    check_trial(&(trial){gpt, gpt_loss}, LS_OPTIONS(ls_tensor_parallel_options, .sequence = false));
+    check_trial(&(trial){gpt, gpt_loss}, WHOLE);
 }
 
 DIST_TESTS(gpt_with_sequence_parallelism_over_, _ranks, 2, 4)
 {
-    check_trial(&(trial){gpt_plain, gpt_loss},
-                LS_OPTIONS(ls_tensor_parallel_options, .sequence = true));
+    check_trial(&(trial){gpt, gpt_loss}, SEQUENCE);
 }
 
 DIST_TESTS(gpt_that_gathers_again_over_, _ranks, 2, 4)
 {
-    check_trial(&(trial){gpt_plain, gpt_loss},
-                LS_OPTIONS(ls_tensor_parallel_options, .sequence = true, .keep_gathered = false));
+    check_trial(&(trial){gpt, gpt_loss}, AGAIN);
+}
+
+/* ---- the other models --------------------------------------------------------------------- */
+
+static ls_module *gpt2(void)
+{
+    return ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .layers = 2, .heads = 4, .dim = 32, .context = 16,
+                                  .vocab = 64, .dropout = 0.1));
+}
+
+static ls_tensor *gpt2_loss(ls_module *net, int step)
+{
+    ls_tensor *logits = ls_forward(net, tokens(2, 16, 64, step));
+    return ls_tensor_parallel_cross_entropy(logits, tokens(2, 16, 64, step + 1), NULL);
+}
+
+static ls_module *bert(void)
+{
+    return ls_bert_new(LS_OPTIONS(ls_bert_options, .layers = 2, .heads = 4, .dim = 32, .wide = 64,
+                                  .context = 16, .vocab = 64, .dropout = 0.1));
+}
+
+/* The last tokens of each text are padding. */
+static ls_tensor *bert_loss(ls_module *net, int step)
+{
+    ls_tensor *seen = ls_empty(LS_SHAPE(2, 16), LS_INT64), *y = NULL;
+    for (int64_t i = 0; i < 32; i++) {
+        ((int64_t *)ls_data(seen))[i] = i % 16 < 12 + i / 16;
+    }
+    ls_tensor *inputs[] = {tokens(2, 16, 64, step), tokens(2, 16, 2, step), seen};
+    CHECK_OK(ls_forward_many(net, inputs, 3, &y, 1));
+    return ls_bert_loss(y, tokens(2, 16, 64, step + 1));
+}
+
+/* 10 positions with the class token. */
+static ls_module *vit(void)
+{
+    return ls_vit_new(LS_OPTIONS(ls_vit_options, .layers = 2, .heads = 4, .dim = 32, .wide = 64,
+                                 .image = 12, .patch = 4, .classes = 8, .dropout = 0.1));
+}
+
+static ls_tensor *vit_loss(ls_module *net, int step)
+{
+    ls_tensor *logits = ls_forward(net, input(LS_SHAPE(2, 3, 12, 12), step));
+    return ls_tensor_parallel_cross_entropy(logits, ls_reshape(tokens(2, 1, 8, step), LS_SHAPE(2)),
+                                            NULL);
+}
+
+static void check_models(const ls_tensor_parallel_options *how)
+{
+    check_trial(&(trial){gpt2, gpt2_loss}, how);
+    check_trial(&(trial){bert, bert_loss}, how);
+    if (!how->sequence || ls_world_size() == 2) {
+        check_trial(&(trial){vit, vit_loss}, how);
+    }
+}
+
+DIST_TESTS(gpt2_bert_and_vit_over_, _ranks, 2, 4)
+{
+    check_models(WHOLE);
+}
+
+DIST_TESTS(gpt2_bert_and_vit_with_sequence_parallelism_over_, _ranks, 2, 4)
+{
+    check_models(SEQUENCE);
+    check_models(AGAIN);
+}
+
+/* ---- heads that ranks share --------------------------------------------------------------- */
+
+enum { HEADS = 4, HEAD_DIM = 8, WIDTH = HEADS * HEAD_DIM, KEY_HEADS = 2 };
+
+typedef struct grouped {
+    ls_module base;
+    ls_module *query, *key, *value, *out;
+} grouped;
+
+static ls_tensor *grouped_forward(ls_module *m, ls_tensor *x)
+{
+    const grouped *g = (grouped *)m;
+    ls_tensor *in = ls_tensor_parallel_input(m, x);
+    ls_tensor *q = ls_tensor_parallel_heads(ls_forward(g->query, in), 0, 1, HEAD_DIM);
+    ls_tensor *k = ls_tensor_parallel_heads(ls_forward(g->key, in), 0, 1, HEAD_DIM);
+    ls_tensor *v = ls_tensor_parallel_heads(ls_forward(g->value, in), 0, 1, HEAD_DIM);
+    ls_tensor *seen = ls_transpose(ls_attention(q, k, v, NULL), 1, 2);
+    return ls_forward(g->out, ls_reshape(seen, LS_SHAPE(ls_size(x, 0), ls_size(seen, 1), -1)));
+}
+
+static const ls_module_class grouped_class =
+    LS_MODULE_CLASS(.name = "grouped", .forward = grouped_forward,
+                    .plan = "query=column key=column(heads=2) value=column(heads=2) out=row");
+
+static ls_module *grouped_new(void)
+{
+    grouped *g = ls_module_new(sizeof *g, &grouped_class);
+    g->query = ls_module_add(&g->base, "query", ls_linear_new(WIDTH, WIDTH, NULL));
+    g->key = ls_module_add(&g->base, "key", ls_linear_new(WIDTH, KEY_HEADS * HEAD_DIM, NULL));
+    g->value = ls_module_add(&g->base, "value", ls_linear_new(WIDTH, KEY_HEADS * HEAD_DIM, NULL));
+    g->out = ls_module_add(&g->base, "out", ls_linear_new(WIDTH, WIDTH, NULL));
+    return &g->base;
+}
+
+static ls_tensor *grouped_loss(ls_module *net, int step)
+{
+    ls_tensor *x = input(LS_SHAPE(2, 8, WIDTH), step);
+    return ls_mse_loss(ls_forward(net, x), input(LS_SHAPE(2, 8, WIDTH), 0.5 * step));
+}
+
+DIST_TESTS(two_key_heads_over_, _ranks, 2, 4)
+{
+    check_trial(&(trial){grouped_new, grouped_loss}, WHOLE);
+}
+
+/* ---- what is sent ------------------------------------------------------------------------- */
+
+static ls_redistribute_stats sent(void)
+{
+    ls_redistribute_stats s = {.size = sizeof s};
+    CHECK_OK(ls_redistribute_get_stats("tp", &s));
+    return s;
+}
+
+static ls_module *prepared(const trial *t, const ls_tensor_parallel_options *how)
+{
+    CHECK_OK(ls_manual_seed(7));
+    ls_module *net = t->make();
+    CHECK_OK(ls_tensor_parallel(net, how));
+    return how->sequence
+               ? ls_ddp_new(net, ls_world(), LS_OPTIONS(ls_ddp_options, .batch_axes = ""))
+               : net;
+}
+
+static void step_of(const trial *t, ls_module *net)
+{
+    LS_SCOPE;
+    CHECK_OK(ls_backward(t->loss(net, 0)));
+}
+
+/* Of a micro-batch: 131,072 bytes of [2,128,128] in each layer twice forward and twice backward,
+ * after the embedding, and before the head in backward; 3 numbers a token in the loss. */
+static void check_bytes(const ls_tensor_parallel_options *how, ls_redistribute_stats want)
+{
+    const trial t = {gpt, gpt_loss};
+    ls_mesh *mesh = NULL;
+    CHECK_OK(ls_mesh_new(ls_world(), "tp=*", &mesh));
+    ls_module *net = prepared(&t, how);
+    step_of(&t, net);
+    const ls_redistribute_stats got = sent();
+    if (got.bytes != want.bytes || got.all_reduces != want.all_reduces ||
+        got.all_gathers != want.all_gathers || got.reduce_scatters != want.reduce_scatters) {
+        test_fail(__FILE__, __LINE__, "%llu bytes, %llu + %llu + %llu calls",
+                  (unsigned long long)got.bytes, (unsigned long long)got.all_reduces,
+                  (unsigned long long)got.all_gathers, (unsigned long long)got.reduce_scatters);
+    }
+    ls_module_free(net);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+DIST_TEST(bytes_of_a_micro_batch_on_2_ranks, 2)
+{
+    check_bytes(WHOLE, (ls_redistribute_stats){.all_reduces = 20, .bytes = 2362368});
+    check_bytes(SEQUENCE, (ls_redistribute_stats){.all_reduces = 2,
+                                                  .all_gathers = 18,
+                                                  .reduce_scatters = 18,
+                                                  .bytes = 2362368});
+    check_bytes(AGAIN, (ls_redistribute_stats){.all_reduces = 2,
+                                               .all_gathers = 27,
+                                               .reduce_scatters = 18,
+                                               .bytes = 2362368 + 9 * 65536});
+}
+
+DIST_TEST(bytes_of_a_micro_batch_on_4_ranks, 4)
+{
+    check_bytes(WHOLE, (ls_redistribute_stats){.all_reduces = 20, .bytes = 3543552});
+}
+
+/* ---- what is kept ------------------------------------------------------------------------- */
+
+static int64_t allocated(void)
+{
+    ls_memory_stats s = {.size = sizeof s};
+    CHECK_OK(ls_memory_get_stats(&s));
+    return (int64_t)s.allocated;
+}
+
+/* From the forward of a block until its backward, as in a profile. */
+static int64_t kept_of_block(ls_module *net, bool sequence)
+{
+    LS_SCOPE;
+    const int64_t time = sequence ? TIME / ls_world_size() : TIME;
+    ls_tensor *x = ls_set_requires_grad(input(LS_SHAPE(BATCH, time, 128), 0), true), *y = NULL;
+    CHECK_OK(ls_place(x, "tp", sequence ? LS_SHARDED(1) : LS_INVARIANT));
+    const int64_t before = allocated();
+    CHECK_OK(ls_module_run_stage(net, 1, 1, &x, 1, &y, 1));
+    return allocated() - before;
+}
+
+static void check_kept(const ls_tensor_parallel_options *how, int64_t want)
+{
+    const trial t = {gpt, gpt_loss};
+    ls_mesh *mesh = NULL;
+    CHECK_OK(ls_mesh_new(ls_world(), "tp=*", &mesh));
+    ls_module *net = prepared(&t, how);
+    step_of(&t, net);
+    const int64_t got = kept_of_block(net, how->sequence);
+    if (got < want - 1024 || got > want + 1024) {
+        test_fail(__FILE__, __LINE__, "a block keeps %lld bytes, want %lld", (long long)got,
+                  (long long)want);
+    }
+    ls_module_free(net);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+DIST_TEST(bytes_that_a_block_keeps_on_1_rank, 1)
+{
+    check_kept(WHOLE, 2105856);
+}
+
+DIST_TEST(bytes_that_a_block_keeps_on_2_ranks, 2)
+{
+    check_kept(WHOLE, 1317376);
+    check_kept(SEQUENCE, 1184256);
+    check_kept(AGAIN, 1053184);
+}
+
+DIST_TEST(bytes_that_a_block_keeps_on_4_ranks, 4)
+{
+    check_kept(WHOLE, 923136);
 }
 
 TEST_MAIN
