@@ -24,9 +24,10 @@ uint64_t ls__function_collectives(void)
     return collectives;
 }
 
-void ls__function_collective_begun(void)
+void ls__function_collective_begun(bool gathers_too)
 {
     collectives++;
+    gatherings += gathers_too;
 }
 
 uint64_t ls__function_gatherings(void)

@@ -16,7 +16,7 @@ static ls_status check_saved(const ls__autograd_pass *pass, const ls__tensor_nod
                              const ls_function_call *call)
 {
     for (int i = 0; i < call->saved_count; i++) {
-        const ls__function_saved *s = &call->saved[i];
+        const ls__function_saved *s = ls__function_saved_at(call, i);
         if (ls__storage_version(s->record.storage) != s->check.version) {
             return ls__fail_changed(pass, node, &s->check);
         }

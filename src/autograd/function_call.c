@@ -11,8 +11,10 @@ static void call_fini(ls__storage *storage)
 {
     const ls_function_call *call = storage->data;
     for (int i = 0; i < call->saved_count; i++) {
-        ls__storage_unref(call->saved[i].record.storage);
-        ls__node_unref(call->saved[i].check.leaf);
+        const ls__function_saved *s = ls__function_saved_at(call, i);
+        ls__storage_unref(s->record.storage);
+        ls__node_unref(s->check.leaf);
+        ls__storage_unref(call->saved[i]);
     }
     ls__storage_unref(call->copy);
     if (call->free_data != NULL) {
@@ -72,7 +74,12 @@ ls_status ls_function_save(ls_function_call *call, ls_tensor *t)
                         call->function->name, LS_FUNCTION_SAVED_MAX);
     }
     ls__fill_settle(record->storage);
-    ls__function_saved *s = &call->saved[call->saved_count++];
+    ls__storage *room = ls__storage_new(&call->tensors->host, sizeof(ls__function_saved));
+    if (room == NULL) {
+        return ls__self.status;
+    }
+    call->saved[call->saved_count++] = room;
+    ls__function_saved *s = room->data;
     *s = (ls__function_saved){.record = *record,
                               .check.version = ls__storage_version(record->storage)};
     ls__storage_ref(record->storage);
@@ -140,7 +147,7 @@ ls_tensor *ls_function_saved(ls_function_call *call, int i)
     if (status < 0) {
         return ls__poison(tensors);
     }
-    ls__record *record = ls__record_alias(tensors, &call->saved[i].record);
+    ls__record *record = ls__record_alias(tensors, &ls__function_saved_at(call, i)->record);
     return record != NULL ? ls__handle(record) : ls__poison(tensors);
 }
 

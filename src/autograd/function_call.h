@@ -30,11 +30,16 @@ struct ls_function_call { /* in a storage, which the joint owns */
     ls_tensor *const *inputs; /* in forward: the user's */
     int input_count, output_count, saved_count;
     ls__function_signature *input, *output;
-    ls__function_saved saved[LS_FUNCTION_SAVED_MAX];
+    ls__storage *saved[LS_FUNCTION_SAVED_MAX]; /* an ls__function_saved each: most save few */
     void *data;
     void (*free_data)(void *data);
     ls__storage *copy; /* where `data` lies, when it was copied */
 };
+
+static inline ls__function_saved *ls__function_saved_at(const ls_function_call *call, int i)
+{
+    return call->saved[i]->data;
+}
 
 /* A call without inputs and results yet. NULL with the error set. */
 ls__storage *ls__function_call_new(ls__tensors *tensors, const ls_function *function,
@@ -43,7 +48,7 @@ ls__storage *ls__function_call_new(ls__tensors *tensors, const ls_function *func
 bool ls__function_is_collective(const ls_function *function);
 /* How many of such this thread has applied, and of built-in operations whose forward exchanges. */
 uint64_t ls__function_collectives(void);
-void ls__function_collective_begun(void);
+void ls__function_collective_begun(bool gathers);
 uint64_t ls__function_gatherings(void); /* and of those that gather */
 
 extern const ls__op ls__function_op; /* function_backward.c */

@@ -8,11 +8,12 @@
 #include <string.h>
 
 #include <lockstep/comm.h>
-#include <lockstep/function.h>
 #include <lockstep/mesh.h>
 #include <lockstep/ops.h>
 #include <lockstep/placement.h>
 
+#include "autograd/function_call.h"
+#include "autograd/mode.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/runtime.h"
@@ -256,37 +257,113 @@ static ls_tensor *convert(const conversion *c, ls_tensor *x)
     return ls_detach(x);
 }
 
-static ls_status result(ls_tensor *t, ls_tensor **out)
+/* ---- in the graph ------------------------------------------------------------------------- */
+
+typedef struct node_context {
+    conversion adjoint;
+    ls_shape shape; /* of the result */
+} node_context;
+
+/* Runs the conversion outside of the graph. *out holds a reference to the result's elements. */
+static ls_status run(const conversion *c, ls_tensor *x, ls__record *out)
 {
-    if (t == NULL) {
+    const ls__autograd_mode before = ls__autograd_mode_get();
+    ls__self.no_grad = true;
+    ls_scope *scope = ls_scope_enter();
+    ls_tensor *y = convert(c, ls_contiguous(x));
+    ls_status status = y != NULL ? ls_tensor_status(y) : ls__self.status;
+    if (status == LS_OK) {
+        *out = *ls__record_sound(ls__tensors_get("redistribute"), y, "redistribute");
+        ls__storage_ref(out->storage);
+    }
+    ls_scope_leave(scope);
+    ls__autograd_mode_set(&before);
+    return status;
+}
+
+/* dy as a tensor of this scope; NULL with the error set. */
+static ls_tensor *gradient_of(const ls__tensor_rule *r, const node_context *c)
+{
+    ls__record *record = ls__record_new(r->on->tensors);
+    if (record == NULL ||
+        !ls__record_set_shape(record, c->shape, (ls_dtype)r->node->dtype, "redistribute")) {
+        return NULL;
+    }
+    record->storage =
+        ls__storage_borrow(r->on, (void *)(uintptr_t)r->dy,
+                           (size_t)record->numel * ls_dtype_size((ls_dtype)record->dtype));
+    return record->storage != NULL ? ls__handle(record) : NULL;
+}
+
+/* The memory of dy is given back after the rule, so its own elements are copied. */
+static ls_status give(ls__tensor_rule *r, const node_context *c)
+{
+    ls__record dx;
+    ls_tensor *dy = gradient_of(r, c);
+    if (dy == NULL) {
         return ls__self.status;
     }
-    *out = t;
-    return ls_tensor_status(t);
+    LS_TRY(run(&c->adjoint, dy, &dx));
+    const bool own = dx.storage->size_class != LS__STORAGE_BORROWED && dx.offset == 0;
+    if (own) {
+        r->in[0].give = dx.storage;
+        return LS_OK;
+    }
+    const size_t bytes = (size_t)dx.numel * ls_dtype_size((ls_dtype)dx.dtype);
+    r->in[0].give = ls__storage_new(r->on, bytes);
+    if (r->in[0].give != NULL) {
+        r->k->copy(r->in[0].give->data, ls__record_data(&dx), bytes, r->stream);
+    }
+    ls__storage_unref(dx.storage);
+    return r->in[0].give != NULL ? LS_OK : ls__self.status;
 }
 
-static ls_status forward(ls_function_call *call, ls_tensor *const *in, int n, ls_tensor **out,
-                         int m, void *arg)
+static ls_status backward(ls__tensor_rule *r)
 {
-    (void)n, (void)m;
-    LS_TRY(ls_function_save_data(call, arg, sizeof(conversion)));
-    return result(convert(arg, in[0]), &out[0]);
+    ls_scope *scope = ls_scope_enter();
+    const ls_status status = give(r, r->node->context);
+    ls_scope_leave(scope);
+    return status;
 }
 
-static ls_status backward(ls_function_call *call, ls_tensor *const *dout, int m, ls_tensor **din,
-                          int n)
+/* Of weight 0, too, where the ranks of the axis exchange gradients. */
+static const ls__op passing = {.name = "redistribute", .passes = 1};
+static const ls__op local = {.name = "redistribute", .backward = backward, .gives = true};
+static const ls__op exchanging = {
+    .name = "redistribute", .backward = backward, .gives = true, .gathers = true};
+
+static const ls__op *op_of(const conversion *adjoint)
 {
-    (void)n, (void)m;
-    const conversion *c = ls_function_data(call);
+    const ls__move move = ls__move_of(adjoint->from, adjoint->to);
+    return move == LS__MOVE_NOTHING ? &passing : move >= LS__MOVE_ALL_REDUCE ? &exchanging : &local;
+}
+
+/* The result's record, in the graph; NULL after a failure. */
+static ls__record *converted(ls__call *call, const conversion *c, ls_tensor *x)
+{
+    ls__record done;
     const conversion adjoint = {
         .axis = c->axis, .from = ls__place_dual(c->to), .to = ls__place_dual(c->from)};
-    return result(convert(&adjoint, dout[0]), &din[0]);
+    const ls__op *op = op_of(&adjoint);
+    ls__function_collective_begun(op->gathers);
+    if (run(c, x, &done) < 0) {
+        (void)ls__fail_at_site(ls__self.status);
+        call->failed = ls__poison(call->tensors);
+        return NULL;
+    }
+    ls__record *out = ls__record_alias(call->tensors, &done);
+    ls__storage_unref(done.storage);
+    if (out == NULL) {
+        call->failed = ls__poison(call->tensors);
+        return NULL;
+    }
+    ls__tensor_node *node = ls__call_record(call, op, out, sizeof(node_context));
+    if (node != NULL) {
+        *(node_context *)node->context =
+            (node_context){.adjoint = adjoint, .shape = ls__record_shape(out)};
+    }
+    return out;
 }
-
-/* Of weight 0 as well, where a rank of the axis has no gradient to give. */
-static const ls_function redistribute =
-    LS_FUNCTION(.name = "redistribute", .forward = forward, .backward = backward,
-                .collective = true, .placing = LS_PLACING_BY_CALLER, .gathers = true);
 
 /* ---- the call ----------------------------------------------------------------------------- */
 
@@ -344,13 +421,9 @@ static ls_status read_placement(ls_placement given, const ls__record *x, int *ou
                                 ls_placement_name(given), ls__record_print(x).text);
 }
 
-/* Marks what came of x. A result without a gradient that is equal on all ranks is a constant. */
-static void mark(ls_tensor *y, uint32_t word, int axis, int to)
+/* A result without a gradient that is equal on all ranks is a constant. */
+static void mark(ls__record *record, uint32_t word, int axis, int to)
 {
-    ls__record *record = ls__record_sound(ls__tensors_get("redistribute"), y, "redistribute");
-    if (record == NULL) {
-        return;
-    }
     const bool constant = record->node == NULL && ls__self.record == NULL &&
                           (to == LS__PLACED_REPLICATED || to == LS__PLACED_INVARIANT);
     record->place = ls__place_with(word, axis, constant ? LS__PLACED_UNPLACED : to);
@@ -375,10 +448,17 @@ ls_tensor *(ls_redistribute)(ls_tensor *x, const char *axis, ls_placement from, 
     if (check(in, a, &c) < 0) {
         return ls__call_refused();
     }
+    ls__call call;
+    if (!ls__call_begin(&call, "redistribute", 1, &x)) {
+        return call.failed;
+    }
     const uint32_t word = ls__place_word(axes, in);
-    ls_tensor *y = ls_function_apply(&redistribute, x, &c);
-    mark(y, word, a, c.to);
-    return y;
+    ls__record *out = converted(&call, &c, x);
+    if (out != NULL) {
+        mark(out, word, a, c.to);
+    }
+    call.count = 0; /* placed already */
+    return ls__call_finish(&call, out);
 }
 
 ls_status ls_redistribute_get_stats(const char *axis, ls_redistribute_stats *out)

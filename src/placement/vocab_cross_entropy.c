@@ -64,7 +64,7 @@ static bool combine(ls__call *call, ls__axis_in_force *axis, float *data, int64_
 /* The passes of forward. NULL with call->failed set. */
 static ls__record *run(ls__call *call, ls__axis_in_force *axis, const ls__vocab_loss *args)
 {
-    ls__function_collective_begun();
+    ls__function_collective_begun(false);
     call->k->vocab_max(args, call->stream);
     if (!combine(call, axis, args->max, args->rows, LS_MAX, args->n)) {
         return NULL;

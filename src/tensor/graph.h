@@ -98,6 +98,8 @@ typedef struct ls__op {
     bool accumulates; /* the rule honours beta 1 */
     bool gives;       /* the rule fills in[0].give instead of in[0].data */
     bool keeps;       /* Note [Parts of a rule] */
+    bool gathers; /* losses of other ranks reach its input: without a gradient of this rank's the
+                         rule runs with zeros */
     /* The saved operands that the rule reads for edge i, after an input part; LS__READS(bits), 0:
      * all. */
     uint8_t reads[LS__EDGES_MAX];

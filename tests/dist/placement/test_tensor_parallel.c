@@ -153,8 +153,8 @@ DIST_TESTS(gpt_that_gathers_again_over_, _ranks, 2, 4)
 
 static ls_module *gpt2(void)
 {
-    return ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .layers = 2, .heads = 4, .dim = 32, .context = 16,
-                                  .vocab = 64, .dropout = 0.1));
+    return ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .layers = 2, .heads = 4, .dim = 32,
+                                  .context = 16, .vocab = 64, .dropout = 0.1));
 }
 
 static ls_tensor *gpt2_loss(ls_module *net, int step)
@@ -274,9 +274,8 @@ static ls_module *prepared(const trial *t, const ls_tensor_parallel_options *how
     CHECK_OK(ls_manual_seed(7));
     ls_module *net = t->make();
     CHECK_OK(ls_tensor_parallel(net, how));
-    return how->sequence
-               ? ls_ddp_new(net, ls_world(), LS_OPTIONS(ls_ddp_options, .batch_axes = ""))
-               : net;
+    return how->sequence ? ls_ddp_new(net, ls_world(), LS_OPTIONS(ls_ddp_options, .batch_axes = ""))
+                         : net;
 }
 
 static void step_of(const trial *t, ls_module *net)
@@ -308,10 +307,9 @@ static void check_bytes(const ls_tensor_parallel_options *how, ls_redistribute_s
 DIST_TEST(bytes_of_a_micro_batch_on_2_ranks, 2)
 {
     check_bytes(WHOLE, (ls_redistribute_stats){.all_reduces = 20, .bytes = 2362368});
-    check_bytes(SEQUENCE, (ls_redistribute_stats){.all_reduces = 2,
-                                                  .all_gathers = 18,
-                                                  .reduce_scatters = 18,
-                                                  .bytes = 2362368});
+    check_bytes(SEQUENCE,
+                (ls_redistribute_stats){
+                    .all_reduces = 2, .all_gathers = 18, .reduce_scatters = 18, .bytes = 2362368});
     check_bytes(AGAIN, (ls_redistribute_stats){.all_reduces = 2,
                                                .all_gathers = 27,
                                                .reduce_scatters = 18,
