@@ -64,6 +64,7 @@ TEST(seeds_that_found_bugs_hold)
         "31015084", /* a call was missing, and the next one was the same */
         "31001182", /* an error of the disk was told as a secret that is not a file */
         "31407820", /* ls_init failed after the connections were made: told as a broken one */
+        "31645151", /* … which waited for answers until the launcher ended it, without its report */
         "31459548", /* a connection that could not be made was told as an exit after ls_finalize */
         "31592154", /* … and a store that was not joined in time as one before ls_init */
         "29204211", /* 93 ms behind a slow rank of 16: messages on their way are idle time, too */

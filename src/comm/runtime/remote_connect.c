@@ -413,12 +413,13 @@ static bool has_unsent(const ls__comm *comm)
         any = any || (!ls__list_empty(&comm->remote->rank[r].waiting) &&
                       comm->transport->broken(comm->transport, r) == NULL);
     }
-    return any && comm->world != NULL && !ls__board_has_cause(comm->board) &&
+    return any && comm->world != NULL &&
            atomic_load_explicit(&comm->world->failure.status, memory_order_relaxed) == 0;
 }
 
 /* Waits for the answers to BYE; as long as data is unsent the wait is extended, up to the user's
- * timeout. Closing earlier would reset connections with unread data. */
+ * timeout. Closing earlier would reset connections with unread data. Once the job has failed this
+ * is of no use, and the launcher soon ends the rank, which may have its own error to report. */
 void ls__remote_leave(ls__comm *comm)
 {
     if (comm->remote == NULL || comm->transport == NULL) {
@@ -434,7 +435,8 @@ void ls__remote_leave(ls__comm *comm)
     }
     (void)ls__remote_turn(comm);
     ls__remote_send_bye(comm);
-    for (uint64_t now = begin; (!all_seen(comm) || mpi_unsent(comm)) && now < deadline;
+    for (uint64_t now = begin; (!all_seen(comm) || mpi_unsent(comm)) && now < deadline &&
+                               !ls__board_has_cause(comm->board);
          now = env->now_ns(env)) {
         if (!ls__engine_turn(comm, true)) {
             const bool mpi = comm->remote->mpi != NULL; /* works only while it is called */
