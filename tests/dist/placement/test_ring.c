@@ -708,6 +708,7 @@ DIST_TEST(wrong_uses_of_ring_attention_are_refused, 2)
     check_refused(attend(plain, plain, true), LS_ERR_PLACEMENT,
                   "is sharded(2), and each rank must give its part of the sequence, in zigzag "
                   "order under a causal mask");
+    CHECK_SAYS(ls_error_message(), ", in zigzag order under a causal mask");
     check_refused(attend(q, varying(1, 3, 4, LS_FLOAT32), true), LS_ERR_INVALID,
                   SAYS("ring_attention: q %s, k %s, v %s; q must be [B,H,T,D], k and v [B,G,S,D] "
                        "with H a multiple of G"));
@@ -722,6 +723,7 @@ DIST_TEST(wrong_uses_of_ring_attention_are_refused, 2)
         LS_ERR_UNSUPPORTED,
         SAYS("ring_attention: %s; give none, or gather q, k and v (ls_context_gather) "
              "for ls_attention"));
+    CHECK_SAYS(ls_error_message(), "dropout of the weights");
     check_refused(ls_ring_attention(q, q, q, "cp", LS_OPTIONS(ls_attention_options, .mask = plain)),
                   LS_ERR_UNSUPPORTED, "a mask");
     check_refused(
