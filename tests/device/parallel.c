@@ -1,6 +1,6 @@
 /* Data-parallel and pipeline training on the loop device: first on the processor, then the same on
  * the device, and all losses, norms and parameters must have equal bits. Buckets and messages lie
- * in memory of the program, so every one of them needs a wait. */
+ * in memory of the program, so every one of them needs a wait. So do those of ring attention. */
 #include "../dist/train/pipeline_models.h"
 
 #include "loop.h"
@@ -144,6 +144,67 @@ DIST_TEST(stages_learn_the_same_on_the_loop_device, 2)
 DIST_TEST(replicas_of_stages_learn_the_same_on_the_loop_device, 4)
 {
     check_bits((const way[]){{{.make = make_gpt, .schedule = "1f1b", .micro = MICRO}, 2, 2}}, 1);
+}
+
+/* ---- ring attention ------------------------------------------------------------------------- */
+
+enum { HEADS = 4, LENGTH = 24, DIM = 8, NUMEL = HEADS * LENGTH * DIM };
+
+static ls_tensor *part_of(uint64_t stream)
+{
+    float x[NUMEL];
+    for (int i = 0; i < NUMEL; i++) {
+        x[i] = ls_random_normal(9, stream, (uint64_t)i);
+    }
+    return ls_context_shard(ls_from_data(x, LS_SHAPE(1, HEADS, LENGTH, DIM), LS_FLOAT32), 2, "cp");
+}
+
+static void note_tensor(results *r, ls_tensor *t)
+{
+    float x[NUMEL];
+    CHECK_OK(ls_copy_out(t, x, (size_t)ls_numel(t) * sizeof *x));
+    for (int64_t i = 0; i < ls_numel(t); i++) {
+        const double value = (double)x[i];
+        note(r, &value, 1);
+    }
+}
+
+static void attend(results *r, bool causal)
+{
+    LS_SCOPE;
+    ls_tensor *in[3], *d_o = part_of(4);
+    for (uint64_t i = 0; i < 3; i++) {
+        in[i] = part_of(i);
+        CHECK_OK(ls_set_requires_grad(in[i], true));
+    }
+    ls_tensor *o = ls_ring_attention(ls_context_rotary(in[0], "cp", 100.0), in[1], in[2], "cp",
+                                     LS_OPTIONS(ls_attention_options, .causal = causal));
+    CHECK_OK(ls_backward_from(&o, &d_o, 1));
+    note_tensor(r, ls_context_gather(o, 2, "cp"));
+    for (int i = 0; i < 3; i++) {
+        note_tensor(r, ls_grad(in[i]));
+    }
+}
+
+static void attend_both(results *r)
+{
+    ls_mesh *mesh = NULL;
+    CHECK_OK(ls_mesh_new(ls_world(), "cp=*", &mesh));
+    attend(r, false);
+    attend(r, true);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+DIST_TEST(ring_attention_is_the_same_on_the_loop_device, 3)
+{
+    attend_both(&cpu);
+    CHECK_OK(ls__tensor_use_device(loop_new(1 + (uint64_t)ls_rank())));
+    attend_both(&loop);
+    CHECK_INT(loop.count, cpu.count);
+    for (int v = 0; v < loop.count; v++) {
+        CHECK(loop.value[v] == cpu.value[v]);
+    }
+    CHECK(loop_started() > 100);
 }
 
 TEST_MAIN
