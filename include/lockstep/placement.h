@@ -86,6 +86,7 @@ LS_API const char *ls_placement_name(ls_placement placement);
  *     SHARDED(d) -> INVARIANT    all-gather         slice
  *     INVARIANT  -> SHARDED(d)   slice              all-gather
  *     REPLICATED -> SHARDED(d)   slice              zeros around it
+ *     SHARDED(d) -> PARTIAL      zeros around it    slice
  *     REPLICATED -> PARTIAL      kept on rank 0     kept on rank 0
  *     REPLICATED -> INVARIANT    nothing            kept on rank 0
  *     INVARIANT  -> PARTIAL      kept on rank 0     nothing

@@ -264,10 +264,13 @@ typedef struct node_context {
     ls_shape shape; /* of the result */
 } node_context;
 
-/* Runs the conversion outside of the graph. *out holds a reference to the result's elements. */
+/* Runs the conversion outside of the graph, where elements are moved and no placement counts. *out
+ * holds a reference to the result's elements. */
 static ls_status run(const conversion *c, ls_tensor *x, ls__record *out)
 {
     const ls__autograd_mode before = ls__autograd_mode_get();
+    struct ls__axes_in_force **in_force = &ls__self.runtime->axes, *axes = *in_force;
+    *in_force = NULL;
     ls__self.no_grad = true;
     ls_scope *scope = ls_scope_enter();
     ls_tensor *y = convert(c, ls_contiguous(x));
@@ -278,6 +281,7 @@ static ls_status run(const conversion *c, ls_tensor *x, ls__record *out)
     }
     ls_scope_leave(scope);
     ls__autograd_mode_set(&before);
+    *in_force = axes;
     return status;
 }
 

@@ -66,7 +66,7 @@ static const row rows[] = {
     {LS_SHARDED(1), LS_REPLICATED}, {LS_SHARDED(0), LS_INVARIANT},  {LS_SHARDED(1), LS_INVARIANT},
     {LS_INVARIANT, LS_SHARDED(0)},  {LS_REPLICATED, LS_SHARDED(1)}, {LS_SHARDED(0), LS_SHARDED(1)},
     {LS_SHARDED(1), LS_SHARDED(0)}, {LS_REPLICATED, LS_PARTIAL},    {LS_REPLICATED, LS_INVARIANT},
-    {LS_INVARIANT, LS_PARTIAL},
+    {LS_INVARIANT, LS_PARTIAL},     {LS_SHARDED(0), LS_PARTIAL},    {LS_SHARDED(1), LS_PARTIAL},
 };
 
 /* The whole of what the ranks have, on each of them, in double: a sum of terms, or of any equal
@@ -146,6 +146,31 @@ DIST_TEST(an_axis_of_one_rank_converts_nothing, 1)
     {
         ls_tensor *x = placed(LS_UNPLACED, 0, 1, 1.0f);
         CHECK(ls_redistribute(x, "tp", LS_PARTIAL, LS_INVARIANT) == x);
+    }
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+static int64_t allocated(void)
+{
+    ls_memory_stats s = {.size = sizeof s};
+    CHECK_OK(ls_memory_get_stats(&s));
+    return (int64_t)s.allocated;
+}
+
+/* The result, and nothing of how it was made. */
+DIST_TEST(a_conversion_keeps_its_result_alone, 2)
+{
+    ls_mesh *mesh = NULL;
+    CHECK_OK(ls_mesh_new(ls_world(), "tp=2", &mesh));
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        LS_SCOPE;
+        ls_tensor *x = placed(rows[i].from, ls_rank(), 2, 1.0f);
+        CHECK_OK(ls_set_requires_grad(x, true));
+        const int64_t before = allocated();
+        ls_tensor *y = ls_redistribute(x, "tp", rows[i].from, rows[i].to);
+        CHECK_OK(ls_tensor_status(y));
+        const int64_t own = ls_numel(y) * (int64_t)sizeof(float);
+        CHECK(allocated() - before <= (own + 255) / 256 * 256 * 5 / 4);
     }
     CHECK_OK(ls_mesh_free(mesh));
 }
