@@ -15,17 +15,18 @@
 #include "nn/parallel.h"
 #include "tensor/op.h"
 
-static ls_tensor *redistributed(ls_tensor *x, const char *axis, ls_placement from, ls_placement to)
-{
-    return ls_redistribute(x, axis, from, to);
-}
+static ls__converter *converter = ls_redistribute;
 
-ls_tensor *(*ls__parallel_convert)(ls_tensor *, const char *, ls_placement,
-                                   ls_placement) = redistributed;
+ls__converter *ls__parallel_use_converter(ls__converter *other)
+{
+    ls__converter *former = converter;
+    converter = other;
+    return former;
+}
 
 static ls_tensor *convert(const ls__parallel *p, ls_tensor *x, ls_placement from, ls_placement to)
 {
-    return ls__parallel_convert(x, p->axis, from, to);
+    return converter(x, p->axis, from, to);
 }
 
 /* x -> to, whose elements alone are needed from here on. */

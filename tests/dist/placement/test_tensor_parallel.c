@@ -1,6 +1,7 @@
 /* Tensor parallelism of layers and models: losses, gradients and bytes on any number of ranks
  * against one process. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <lockstep/lockstep.h>
@@ -10,6 +11,7 @@
 #include <lockstep/models/mlp.h>
 #include <lockstep/models/vit.h>
 
+#include "nn/parallel.h"
 #include "says.h"
 #include "test.h"
 
@@ -177,7 +179,7 @@ static ls_tensor *bert_loss(ls_module *net, int step)
         ((int64_t *)ls_data(seen))[i] = i % 16 < 12 + i / 16;
     }
     ls_tensor *inputs[] = {tokens(2, 16, 64, step), tokens(2, 16, 2, step), seen};
-    CHECK_OK(ls_forward_many(net, inputs, 3, &y, 1));
+    (void)ls_forward_many(net, inputs, 3, &y, 1);
     return ls_bert_loss(y, tokens(2, 16, 64, step + 1));
 }
 
@@ -221,13 +223,13 @@ enum { HEADS = 4, HEAD_DIM = 8, WIDTH = HEADS * HEAD_DIM, KEY_HEADS = 2 };
 
 typedef struct grouped {
     ls_module base;
-    ls_module *query, *key, *value, *out;
+    ls_module *norm, *query, *key, *value, *out;
 } grouped;
 
 static ls_tensor *grouped_forward(ls_module *m, ls_tensor *x)
 {
     const grouped *g = (grouped *)m;
-    ls_tensor *in = ls_tensor_parallel_input(m, x);
+    ls_tensor *in = ls_tensor_parallel_input(m, ls_forward(g->norm, x));
     ls_tensor *q = ls_tensor_parallel_heads(ls_forward(g->query, in), 0, 1, HEAD_DIM);
     ls_tensor *k = ls_tensor_parallel_heads(ls_forward(g->key, in), 0, 1, HEAD_DIM);
     ls_tensor *v = ls_tensor_parallel_heads(ls_forward(g->value, in), 0, 1, HEAD_DIM);
@@ -242,6 +244,7 @@ static const ls_module_class grouped_class =
 static ls_module *grouped_new(void)
 {
     grouped *g = ls_module_new(sizeof *g, &grouped_class);
+    g->norm = ls_module_add(&g->base, "norm", ls_layer_norm_new(WIDTH, NULL));
     g->query = ls_module_add(&g->base, "query", ls_linear_new(WIDTH, WIDTH, NULL));
     g->key = ls_module_add(&g->base, "key", ls_linear_new(WIDTH, KEY_HEADS * HEAD_DIM, NULL));
     g->value = ls_module_add(&g->base, "value", ls_linear_new(WIDTH, KEY_HEADS * HEAD_DIM, NULL));
@@ -373,6 +376,128 @@ DIST_TEST(bytes_that_a_block_keeps_on_2_ranks, 2)
 DIST_TEST(bytes_that_a_block_keeps_on_4_ranks, 4)
 {
     check_kept(WHOLE, 923136);
+}
+
+/* ---- mutants ------------------------------------------------------------------------------ */
+
+/* Each conversion of a model in turn is left out, made twice, or made to the other of replicated
+ * and invariant. Every such program must be refused, or train otherwise. */
+typedef enum mutation { LEFT_OUT, TWICE, OTHER, MUTATIONS } mutation;
+
+static struct {
+    ls__converter *convert;
+    int made, at; /* conversions; the one that is changed, -1: none */
+    mutation kind;
+    bool changed;
+} mutant;
+
+static ls_tensor *convert_mutated(ls_tensor *x, const char *axis, ls_placement from,
+                                  ls_placement to)
+{
+    const bool recorded = ls_set_grad_mode(true);
+    const ls_placement other = to == LS_REPLICATED && recorded  ? LS_INVARIANT
+                               : to == LS_INVARIANT && recorded ? LS_REPLICATED
+                                                                : to; /* they are one */
+    (void)ls_set_grad_mode(recorded);
+    if (mutant.made++ != mutant.at || (mutant.kind == OTHER && other == to)) {
+        return mutant.convert(x, axis, from, to);
+    }
+    mutant.changed = true;
+    if (mutant.kind == LEFT_OUT) {
+        return x;
+    }
+    return mutant.kind == OTHER
+               ? mutant.convert(x, axis, from, other)
+               : mutant.convert(mutant.convert(x, axis, from, to), axis, from, to);
+}
+
+/* The losses of two steps; false: one of them was refused. */
+static bool two_steps(const trial *t, const ls_tensor_parallel_options *how, double *losses)
+{
+    ls_module *net = prepared(t, how);
+    ls_optim *optim = ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.1));
+    bool done = true;
+    mutant.made = 0;
+    mutant.changed = false;
+    for (int s = 0; s < 2 && done; s++) {
+        LS_SCOPE;
+        ls_step_begin((ls_step_context){.step = (uint64_t)s});
+        ls_tensor *loss = t->loss(net, s);
+        done = ls_tensor_status(loss) == LS_OK && ls_backward(loss) == LS_OK;
+        done = done && ls_item(loss, &losses[s]) == LS_OK && ls_optim_step(optim) == LS_OK;
+        ls_optim_zero_grad(optim);
+    }
+    ls_optim_free(optim);
+    ls_module_free(net);
+    return done;
+}
+
+static bool is_killed(const trial *t, const ls_tensor_parallel_options *how, const double *want)
+{
+    double got[2];
+    return !two_steps(t, how, got) || memcmp(got, want, sizeof got) != 0;
+}
+
+/* Returns the number of mutants. */
+static int check_mutants_of(const char *name, const trial *t,
+                            const ls_tensor_parallel_options *how)
+{
+    double want[2];
+    int count = 0;
+    mutant.at = -1;
+    CHECK(two_steps(t, how, want));
+    const int conversions = mutant.made / 2; /* of the first step */
+    for (int i = 0; i < conversions * MUTATIONS; i++) {
+        mutant.at = i / MUTATIONS;
+        mutant.kind = (mutation)(i % MUTATIONS);
+        const bool killed = is_killed(t, how, want);
+        /* One that several layers share: each of them makes it when it is left out. */
+        const bool changed = mutant.changed && mutant.made <= 2 * conversions;
+        count += changed;
+        if (changed && !killed) {
+            test_fail(__FILE__, __LINE__, "%s: conversion %d, mutation %d: it survives", name,
+                      mutant.at, (int)mutant.kind);
+        }
+    }
+    return count;
+}
+
+static ls_module *small_gpt(void)
+{
+    return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = 2, .heads = 4, .dim = 32, .context = 16,
+                                 .vocab = 64, .dropout = 0.1));
+}
+
+DIST_TEST(every_conversion_of_a_model_matters, 2)
+{
+    ls_mesh *mesh = NULL;
+    const trial gpts = {small_gpt, gpt2_loss}, gpt2s = {gpt2, gpt2_loss}, berts = {bert, bert_loss};
+    const trial vits = {vit, vit_loss};
+    CHECK_OK(ls_mesh_new(ls_world(), "tp=2", &mesh));
+    mutant.convert = ls__parallel_use_converter(convert_mutated);
+    int count = check_mutants_of("gpt", &gpts, WHOLE);
+    count += check_mutants_of("gpt, sequence", &gpts, SEQUENCE);
+    count += check_mutants_of("gpt, again", &gpts, AGAIN);
+    count += check_mutants_of("gpt2", &gpt2s, WHOLE);
+    count += check_mutants_of("bert", &berts, WHOLE);
+    count += check_mutants_of("bert, sequence", &berts, SEQUENCE);
+    count += check_mutants_of("vit", &vits, WHOLE);
+    count += check_mutants_of("vit, sequence", &vits, SEQUENCE);
+    (void)ls__parallel_use_converter(mutant.convert);
+    CHECK_OK(ls_mesh_free(mesh));
+    CHECK(count >= 40);
+    printf("%d mutants\n", count);
+}
+
+DIST_TEST(every_conversion_of_shared_key_heads_matters, 4)
+{
+    ls_mesh *mesh = NULL;
+    const trial t = {grouped_new, grouped_loss};
+    CHECK_OK(ls_mesh_new(ls_world(), "tp=4", &mesh));
+    mutant.convert = ls__parallel_use_converter(convert_mutated);
+    (void)check_mutants_of("grouped", &t, WHOLE);
+    (void)ls__parallel_use_converter(mutant.convert);
+    CHECK_OK(ls_mesh_free(mesh));
 }
 
 TEST_MAIN
