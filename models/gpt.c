@@ -74,8 +74,12 @@ static ls_tensor *added(block *self, ls_tensor *x, ls_tensor *part)
 static ls_tensor *block_body(ls_tensor *x, void *block_of) /* [B,T,C] -> [B,T,C] */
 {
     block *self = block_of;
-    x = added(self, x, attend(self, ls_forward(self->norm1, x)));
-    ls_tensor *wide = ls_forward(self->up, ls_forward(self->norm2, x));
+    ls_tensor *normed = ls_forward(self->norm1, x);
+    x = added(self, x, attend(self, normed));
+    ls_free(normed); /* what a gradient needs of it is kept, perhaps the gathered copy alone */
+    normed = ls_forward(self->norm2, x);
+    ls_tensor *wide = ls_forward(self->up, normed);
+    ls_free(normed);
     return added(self, x, ls_forward(self->down, wide));
 }
 

@@ -12,8 +12,8 @@ static inline bool ls__is_parallel(const ls_module *module)
     return LS__UNLIKELY(module->entries->parallel.axis[0] != '\0');
 }
 
-/* All conversions of layers go through one function, ls_redistribute. Tests replace it, to leave one
- * out or make one twice. Returns the former one. */
+/* All conversions of layers go through one function, ls_redistribute. Tests replace it, to leave
+ * one out or make one twice. Returns the former one. */
 typedef ls_tensor *ls__converter(ls_tensor *x, const char *axis, ls_placement from,
                                  ls_placement to);
 ls__converter *ls__parallel_use_converter(ls__converter *converter);
