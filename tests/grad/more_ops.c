@@ -140,7 +140,7 @@ static ls_tensor *smoothed(ls_tensor **in)
     ls_tensor *target = index_of(rows, shape.dim[rows.ndim], LS_INT64);
     return ls_scale(ls_cross_entropy(in[0], target,
                                      LS_OPTIONS(ls_cross_entropy_options, .label_smoothing = 0.2,
-                                                .ignore_index = 3)),
+                                                .ignore_index = 3, .z_loss = 0.05)),
                     1.5);
 }
 

@@ -272,6 +272,25 @@ DIST_TESTS(losses_over_, _ranks_are_those_of_the_whole_vocabulary, 1, 2, 3, 4)
     end();
 }
 
+DIST_TESTS(losses_without_gradients_over_, _ranks_are_the_same, 2, 4)
+{
+    begin("tp=*");
+    LS_SCOPE;
+    {
+        LS_NO_GRAD;
+        double dx[ROWS * VOCAB], loss;
+        const double want = expected(&problems[1], dx);
+        ls_tensor *x = logits_of(&problems[1], ls_rank(), ls_world_size());
+        CHECK_OK(ls_place(x, "tp", LS_SHARDED(2)));
+        ls_tensor *y =
+            ls_sharded_cross_entropy(x, targets_of(&problems[1]), "tp", OPTIONS(&problems[1]));
+        CHECK_OK(ls_item(y, &loss));
+        CHECK_NEAR(loss, want, 3e-6 * want);
+        CHECK(!ls_requires_grad(y) && ls_placement_of(y, "tp") == LS_UNPLACED);
+    }
+    end();
+}
+
 /* The plain loss has the same terms: it is the oracle of z-loss and bfloat16. */
 static void check_against_plain(const problem *p, ls_dtype dtype, double close)
 {
