@@ -55,7 +55,9 @@ typedef struct ls_ddp_options {
                             LS_FLOAT32: as they are. See reducer.h for what it gives up */
     int check_every;     /* synchronised backwards between two comparisons of all ranks' parameters,
                             which must be equal to the bit; LS_ERR_MISMATCH names parameter and
-                            rank. Default 100; 0: never. All ranks set the same */
+                            rank. Also along axes of the mesh outside of the group, but those of
+                            pipelines, of parameters that are not sharded there. Default 100; 0:
+                            never. All ranks set the same */
     int shards; /* equal bits for any number of ranks (exact=layout): a power of two; 0, the
                    default: only for equal numbers. See below. All ranks set the same */
     /* With a mesh in force: the axes along which the ranks have different samples ("dp,cp"), if the
@@ -262,7 +264,9 @@ LS_API ls_status ls_ddp_timeline(ls_module *ddp, char *out, size_t bytes, size_t
 LS_API ls_reducer *ls_ddp_reducer(ls_module *ddp); /* borrowed; NULL: not a ddp */
 
 /* Compares the parameters and buffers of all ranks by ls_module_hash: *identical becomes the number
- * of ranks with the same hash as rank 0 of the group, *hash that hash. Collective. */
+ * of ranks with the same hash as rank 0 of the group, *hash that hash. Parameters that are sharded
+ * along axes of the mesh in force are compared with those of the first rank that has the same part.
+ * Collective. */
 LS_API ls_status ls_replicas_identical(ls_module *module, ls_group *group, int *identical,
                                        uint64_t *hash);
 

@@ -150,13 +150,21 @@ bool ls__param_is_table(const ls_tensor *param)
     return leaf != NULL && leaf->is_table;
 }
 
-void ls__param_set_staged(ls_tensor *param)
+void ls__param_set_staged(ls_tensor *param, unsigned axes)
 {
     ls__tensors *tensors;
     ls__leaf *leaf = leaf_at(param, "param_set_staged", &tensors);
     if (leaf != NULL) {
         leaf->is_staged = true;
+        leaf->staged = (uint8_t)axes;
     }
+}
+
+unsigned ls__param_staged_along(const ls_tensor *param)
+{
+    ls__tensors *tensors;
+    const ls__leaf *leaf = leaf_at(param, "param_staged_along", &tensors);
+    return leaf != NULL ? leaf->staged : 0;
 }
 
 bool ls__param_is_staged(const ls_tensor *param)

@@ -12,8 +12,10 @@ ls_status ls__param_observe(ls_tensor *param, ls__observer *observer, int index)
 void ls__param_set_table(ls_tensor *param);
 bool ls__param_is_table(const ls_tensor *param);
 
-/* Notes that `param` is of a stage on this rank: the other stages step when it does. */
-void ls__param_set_staged(ls_tensor *param);
+/* Notes that `param` is of a stage on this rank: the other stages step when it does. They are along
+ * these axes (bit a: axis a of the mesh in force). */
+void ls__param_set_staged(ls_tensor *param, unsigned axes);
+unsigned ls__param_staged_along(const ls_tensor *param); /* 0: of no stage */
 bool ls__param_is_staged(const ls_tensor *param);
 
 /* The name reports use for `param`, "layers.0.fc1.weight". Borrowed: it must outlive the parameter,

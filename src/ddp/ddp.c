@@ -24,6 +24,7 @@
 #include "base/runtime.h"
 #include "base/size.h"
 #include "ddp/buffers.h"
+#include "ddp/copies.h"
 #include "ddp/layout.h"
 #include "ddp/replicas.h"
 #include "ddp/stats.h"
@@ -166,6 +167,7 @@ static void hash_params(ls__ddp *d)
         }
     }
     ls__reducer_show_hashes(d->reducer, d->hashes);
+    d->hashed = true;
 }
 
 /* An optimizer may step on the sums of a weighted local backward, which nobody else divides. */
@@ -268,7 +270,7 @@ ls_status ls__ddp_end(ls__ddp *d)
         return LS_OK;
     }
     LS_ASSERT(d->grads == GRADS_FAILED); /* since on_begin */
-    LS_TRY(ls_reducer_wait(d->reducer));
+    LS_TRY(ls__ddp_copies_check(d, ls_reducer_wait(d->reducer)));
     LS_TRY(ls__buffers_finish(&d->buffers));
     ls__step_ended(&d->stats, d->env, d->reducer);
     const bool planned = d->planned || ls_group_size(d->group) == 1;

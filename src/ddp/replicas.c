@@ -9,13 +9,18 @@
 
 #include <lockstep/ddp.h>
 
+#include "autograd/param.h"
+#include "base/axes.h"
 #include "base/runtime.h"
 #include "base/size.h"
 #include "comm/backend/plugin_group.h"
 #include "comm/diagnose/fail.h"
 #include "dist/agree.h"
 #include "kernel/reduce/reduce.h"
+#include "nn/module.h"
 #include "reduce/reducer.h"
+#include "tensor/placement.h"
+#include "tensor/shape.h"
 
 /* ---- rank 0's state on all ranks ------------------------------------------------------------- */
 
@@ -50,8 +55,9 @@ static int bundle_of(broadcaster *b, const char *name)
                : 0;
 }
 
-/* One tensor or number, which every rank meets in the same place of its walk. */
-static ls_status meet(broadcaster *b, const char *name, void *data, size_t bytes)
+/* One box of a tensor, or number, which every rank meets in the same place of its walk. `fact` names
+ * it among all that a rank meets. */
+static ls_status meet(broadcaster *b, const char *name, const char *fact, void *data, size_t bytes)
 {
     const int index = bundle_of(b, name);
     bundle *to = &b->bundles[index];
@@ -59,7 +65,7 @@ static ls_status meet(broadcaster *b, const char *name, void *data, size_t bytes
     if (b->pass == LIST && index == 0) {
         char text[48];
         (void)snprintf(text, sizeof text, "%zu bytes", bytes);
-        ls__facts_text(b->facts, name, text, "build the same model on every rank");
+        ls__facts_text(b->facts, fact, text, "build the same model on every rank");
     }
     to->bytes += ls__round_up(bytes, LS__CACHE_LINE);
     if (bytes > 0 && b->pass == PACK && ls_group_rank(to->group) == 0) {
@@ -71,11 +77,15 @@ static ls_status meet(broadcaster *b, const char *name, void *data, size_t bytes
     return LS_OK;
 }
 
-/* The whole tensor: each rank shows its replica. */
+/* Each rank shows its replica, of the tensor or of the part of it that is this rank's. */
 static ls_status meet_tensor(void *self, const char *name, const ls_state_tensor *tensor)
 {
     int64_t count = 1;
     size_t bytes = 0;
+    char fact[1024];
+    ls_shape first = {.ndim = tensor->ndim};
+    memcpy(first.dim, tensor->start, sizeof first.dim);
+    (void)snprintf(fact, sizeof fact, "%.700s from %s on", name, ls__shape_print(first).text);
     for (int i = 0; i < tensor->ndim; i++) {
         if (!ls__mul_int64(count, tensor->local[i], &count)) {
             return ls__fail(LS_ERR_LIMIT, "ddp: %s has too many elements", name);
@@ -84,17 +94,19 @@ static ls_status meet_tensor(void *self, const char *name, const ls_state_tensor
     if (!ls__bytes_of(count, ls_dtype_size(tensor->dtype), &bytes)) {
         return ls__fail(LS_ERR_LIMIT, "ddp: %s has too many elements", name);
     }
-    return meet(self, name, tensor->data, bytes);
+    const bool is_part =
+        memcmp(tensor->local, tensor->global, (size_t)tensor->ndim * sizeof tensor->local[0]) != 0;
+    return meet(self, name, is_part ? fact : name, tensor->data, bytes);
 }
 
 static ls_status meet_int64(void *self, const char *name, int64_t *value)
 {
-    return meet(self, name, value, sizeof *value);
+    return meet(self, name, name, value, sizeof *value);
 }
 
 static ls_status meet_float64(void *self, const char *name, double *value)
 {
-    return meet(self, name, value, sizeof *value);
+    return meet(self, name, name, value, sizeof *value);
 }
 
 /* One walk over the module, from the start of every bundle. */
@@ -180,8 +192,54 @@ ls_status ls__replicas_broadcast(ls_module *module, const ls_reducer *reducer,
 
 /* ---- are they equal? ------------------------------------------------------------------------- */
 
-/* Collective; counts the ranks whose hash is that of rank 0. A wrapper has the hash of its module,
- * because the names of both are the same. */
+/* What a rank shows of its module: the hash of all of it and, if parameters are sharded, a hash for
+ * each set of axes along which some are, and where the rank stands. */
+typedef struct show {
+    uint64_t all, of[1 << LS__AXES_MAX], at[LS__AXES_MAX];
+} show;
+
+static void make_show(const ls_runtime *runtime, ls_module *module, show *out)
+{
+    int count = 0; /* 2 KiB a rank, which are few next to the model that is read for them */
+    const ls__axes_in_force *axes = runtime->axes;
+    const ls__module_item *items = ls__module_items(module, &count);
+    *out = (show){.all = ls_module_hash(module)};
+    out->of[0] = axes == NULL ? out->all : 0;
+    for (int i = 0; axes != NULL && items != NULL && i < count; i++) {
+        uint64_t *hash = &out->of[ls__place_parts(axes, ls__param_placed(items[i].value))];
+        *hash = ls__module_item_hash(*hash, &items[i]);
+    }
+    for (int a = 0; axes != NULL && a < axes->count; a++) {
+        out->at[a] = (uint64_t)axes->axis[a].coordinate;
+    }
+}
+
+/* Whether both have the same parts along the axes of the set. */
+static bool is_beside(const show *a, const show *b, unsigned set)
+{
+    bool same = true;
+    for (int i = 0; set >> i != 0; i++) {
+        same = same && (!(set >> i & 1) || a->at[i] == b->at[i]);
+    }
+    return same;
+}
+
+/* Whether a rank's copies equal those of the first rank that has the same parts. */
+static bool is_first_again(const show *all, int rank)
+{
+    bool same = true;
+    for (unsigned s = 0; s < sizeof all->of / sizeof all->of[0]; s++) {
+        int first = 0;
+        while (!is_beside(&all[first], &all[rank], s)) {
+            first++;
+        }
+        same = same && all[first].of[s] == all[rank].of[s];
+    }
+    return same;
+}
+
+/* Collective; counts the ranks whose hashes are those of the first ranks. A wrapper has the hash of
+ * its module, because the names of both are the same. */
 ls_status ls_replicas_identical(ls_module *module, ls_group *group, int *identical, uint64_t *hash)
 {
     ls_runtime *runtime = ls__runtime_get("ls_replicas_identical");
@@ -193,18 +251,18 @@ ls_status ls_replicas_identical(ls_module *module, ls_group *group, int *identic
                                         "module, its group, and places for both results");
     }
     const int size = ls_group_size(group);
-    const size_t bytes = (size_t)size * sizeof(uint64_t);
-    uint64_t *all = runtime->env->allocate(runtime->env, bytes);
+    const size_t bytes = (size_t)size * sizeof(show);
+    show own, *all = runtime->env->allocate(runtime->env, bytes);
     if (all == NULL) {
         return ls__fail(LS_ERR_MEMORY, "ls_replicas_identical: no memory for %d hashes", size);
     }
-    const uint64_t own = ls_module_hash(module);
-    ls_status status = ls__control_all_gather(group, &own, all, 1, LS_INT64, NULL);
+    make_show(runtime, module, &own);
+    ls_status status = ls__control_all_gather(group, &own, all, sizeof own, LS_UINT8, NULL);
     if (status == LS_OK) {
-        *hash = all[0];
+        *hash = all[0].all;
         *identical = 0;
         for (int i = 0; i < size; i++) {
-            *identical += all[i] == all[0];
+            *identical += is_first_again(all, i);
         }
     }
     runtime->env->release(runtime->env, all, bytes);

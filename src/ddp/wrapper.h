@@ -46,7 +46,8 @@ typedef struct ls__ddp {
     ls__step_stats stats;
     uint64_t backward_begun_ns;
     int check_every;  /* synchronised backwards; 0: never */
-    uint64_t *hashes; /* [param_count] */
+    uint64_t *hashes; /* [param_count] … */
+    bool hashed;      /* … in the backward under way */
     ls_group **sums;  /* [param_count] over which each gradient is added */
     enum { GRADS_USABLE, GRADS_LOCAL, GRADS_FAILED } grads;
 } ls__ddp;

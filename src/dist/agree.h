@@ -12,8 +12,9 @@
  *                                                                         call of a pipeline
  *   learning rates, steps, norm of clipping, autocast   the same          each of these
  *   the parameters themselves                           each domain       check_every backwards
+ *   their copies along other axes of the mesh           each axis         the same
  *
- * The last two cost no exchange of their own: their hash goes with one that is due anyway
+ * The settings and the parameters cost no exchange of their own: their hash goes with one that is due anyway
  * (reduce/control.c, the losses of a pipeline), and ls__agree follows only where it differs. In
  * what else the ranks of one backward must be alike, such as its kind, travels in the control
  * exchange as numbers, of which ls__agree_here lists the facts.

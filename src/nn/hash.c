@@ -57,22 +57,27 @@ uint64_t ls__hash_bytes(uint64_t hash, const void *data, size_t bytes)
     return finish_hash(hash ^ bytes);
 }
 
+uint64_t ls__module_item_hash(uint64_t hash, const ls__module_item *item)
+{
+    const size_t bytes = (size_t)ls_numel(item->value) * ls_dtype_size(ls_dtype_of(item->value));
+    ls__host_view view;
+    hash = ls__hash_bytes(hash, item->name, strlen(item->name));
+    if (ls__host_view_of(item->value, &view) < 0) {
+        return 0;
+    }
+    hash = ls__hash_bytes(hash, view.data, bytes);
+    ls__host_view_close(&view, false);
+    return hash;
+}
+
 /* Covers parameters and buffers in the order of their addition; 0 when they cannot be listed. */
 uint64_t ls_module_hash(ls_module *module)
 {
     int count = 0;
     const ls__module_item *items = ls__module_items(module, &count);
     uint64_t hash = items != NULL ? PRIME_3 : 0;
-    for (int i = 0; i < count; i++) {
-        ls_tensor *value = items[i].value;
-        size_t bytes = (size_t)ls_numel(value) * ls_dtype_size(ls_dtype_of(value));
-        hash = ls__hash_bytes(hash, items[i].name, strlen(items[i].name));
-        ls__host_view view;
-        if (ls__host_view_of(value, &view) < 0) {
-            return 0;
-        }
-        hash = ls__hash_bytes(hash, view.data, bytes);
-        ls__host_view_close(&view, false);
+    for (int i = 0; i < count && hash != 0; i++) {
+        hash = ls__module_item_hash(hash, &items[i]);
     }
     return hash;
 }

@@ -121,7 +121,9 @@ void ls__module_fail(ls_module *module, ls_status status);
 /* Writes prefix.name; LS_ERR_LIMIT when it does not fit. An empty or NULL prefix adds nothing. */
 ls_status ls__state_name(char *out, size_t bytes, const char *prefix, const char *name);
 
-/* Goes on with a hash over more bytes (hash.c). */
+/* Goes on with a hash over name and bytes of an item (hash.c); 0 with the error set. */
+uint64_t ls__module_item_hash(uint64_t hash, const ls__module_item *item);
+/* Goes on with a hash over more bytes. */
 uint64_t ls__hash_bytes(uint64_t hash, const void *data, size_t bytes);
 
 #endif

@@ -148,6 +148,7 @@ typedef struct ls__leaf {
     void *observer; /* ls__observer */
     int observer_index;
     uint8_t summed;       /* bit a: a reducer adds its gradient over axis a of the mesh in force */
+    uint8_t staged;       /* bit a: axis a is that of a pipeline, of whose stage it is */
     bool is_staged;       /* of a stage of a pipeline */
     bool is_table;        /* an embedding's, of whose gradient a pass may reach few rows */
     const char *name;     /* of the parameter; NULL: none. Borrowed from its module */

@@ -10,6 +10,7 @@
 #include "base/options.h"
 #include "base/runtime.h"
 #include "comm/core/cause.h"
+#include "dist/mesh.h"
 #include "parallel/pipeline/internal.h"
 
 static ls_status no_memory(void)
@@ -427,9 +428,12 @@ static ls_status make_versions(ls_pipeline *p)
         return no_memory();
     }
     (void)ls_module_params(p->net, p->params, p->param_count);
+    const ls_mesh *mesh = ls_mesh_in_force();
+    const int axes = mesh != NULL ? ls__mesh_axes_of(mesh, p->group) : 0;
+    const unsigned along = axes < 0 ? ~0u : (unsigned)axes; /* else any may be */
     for (int i = 0; i < p->param_count; i++) {
         if (ls_requires_grad(p->params[i].value)) {
-            ls__param_set_staged(p->params[i].value);
+            ls__param_set_staged(p->params[i].value, along);
         }
     }
     LS_TRY(ls__schedule_peaks(p->schedule, NULL, peaks));
