@@ -14,10 +14,10 @@
  *   the parameters themselves                           each domain       check_every backwards
  *   their copies along other axes of the mesh           each axis         the same
  *
- * The settings and the parameters cost no exchange of their own: their hash goes with one that is due anyway
- * (reduce/control.c, the losses of a pipeline), and ls__agree follows only where it differs. In
- * what else the ranks of one backward must be alike, such as its kind, travels in the control
- * exchange as numbers, of which ls__agree_here lists the facts.
+ * Settings that may change and the parameters cost no exchange of their own: their hash goes with
+ * one that is due anyway (reduce/control.c, the losses of a pipeline), and ls__agree follows only
+ * where it differs. In what else the ranks of one backward must be alike, such as its kind, travels
+ * in the control exchange as numbers, of which ls__agree_here lists the facts.
  *
  * To add a setting that any part of the library makes once, or changes in the run, call
  * ls__config_note or ls__config_set (base/config.h): it is compared with the others. */
