@@ -1,7 +1,7 @@
 /* Copies of parameters along axes of the mesh over which no reducer adds their gradients: a norm's
  * weight on the ranks of tensor parallelism. Every rank of the axis computes the same gradient and
- * takes the same step, so they stay equal to the bit, unless a conversion of the gradient is missing
- * or a bit flips. Over the axes of the reducer it compares them itself (reduce/compare.h). */
+ * takes the same step, so they stay equal to the bit, unless a conversion of the gradient is
+ * missing or a bit flips. Over its own axes the reducer compares them (reduce/compare.h). */
 #ifndef LS_DDP_COPIES_H
 #define LS_DDP_COPIES_H
 

@@ -55,8 +55,8 @@ static int bundle_of(broadcaster *b, const char *name)
                : 0;
 }
 
-/* One box of a tensor, or number, which every rank meets in the same place of its walk. `fact` names
- * it among all that a rank meets. */
+/* One box of a tensor, or number, which every rank meets in the same place of its walk. `fact`
+ * names it among all that a rank meets. */
 static ls_status meet(broadcaster *b, const char *name, const char *fact, void *data, size_t bytes)
 {
     const int index = bundle_of(b, name);

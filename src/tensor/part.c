@@ -7,9 +7,9 @@
 #include "base/error.h"
 #include "base/options.h"
 
-static const ls__run *runs_of(const ls__tensor_part *part, int dim)
+static const ls__part_run *runs_of(const ls__tensor_part *part, int dim)
 {
-    const ls__run *at = part->run;
+    const ls__part_run *at = part->run;
     for (int d = 0; d < dim; d++) {
         at += part->runs[d];
     }
@@ -19,7 +19,7 @@ static const ls__run *runs_of(const ls__tensor_part *part, int dim)
 /* The part's own size along `dim`. */
 static int64_t size_of(const ls__tensor_part *part, int dim)
 {
-    const ls__run *run = runs_of(part, dim);
+    const ls__part_run *run = runs_of(part, dim);
     int64_t size = 0;
     for (int i = 0; i < part->runs[dim]; i++) {
         size += run[i].count;
@@ -32,7 +32,7 @@ ls__tensor_part ls__tensor_part_box(ls_shape whole, ls_shape first, ls_shape sha
     ls__tensor_part part = {.whole = whole};
     for (int d = 0; d < whole.ndim; d++) {
         part.runs[d] = 1;
-        part.run[d] = (ls__run){first.dim[d], shape.dim[d]};
+        part.run[d] = (ls__part_run){first.dim[d], shape.dim[d]};
     }
     return part;
 }
@@ -49,14 +49,14 @@ ls_shape ls__tensor_part_shape(const ls__tensor_part *part)
 /* ---- cutting ------------------------------------------------------------------------------ */
 
 typedef struct run_list {
-    ls__run run[LS__TENSOR_PART_RUNS_MAX];
+    ls__part_run run[LS__TENSOR_PART_RUNS_MAX];
     int count;
 } run_list;
 
 /* A run that goes on where the last one ended is the same run. */
 static bool add_run(run_list *to, int64_t first, int64_t count)
 {
-    ls__run *last = to->count > 0 ? &to->run[to->count - 1] : NULL;
+    ls__part_run *last = to->count > 0 ? &to->run[to->count - 1] : NULL;
     if (last != NULL && last->first + last->count == first) {
         last->count += count;
         return true;
@@ -64,12 +64,12 @@ static bool add_run(run_list *to, int64_t first, int64_t count)
     if (to->count == LS__TENSOR_PART_RUNS_MAX) {
         return false;
     }
-    to->run[to->count++] = (ls__run){first, count};
+    to->run[to->count++] = (ls__part_run){first, count};
     return true;
 }
 
 /* The indices in the whole of [keep.first, keep.first + keep.count) of the part. */
-static bool add_kept(run_list *to, const ls__run *runs, int count, ls__run keep)
+static bool add_kept(run_list *to, const ls__part_run *runs, int count, ls__part_run keep)
 {
     int64_t begin = 0; /* of runs[i], in the part */
     bool fits = keep.count > 0 || add_run(to, runs->first, 0);
@@ -82,13 +82,13 @@ static bool add_kept(run_list *to, const ls__run *runs, int count, ls__run keep)
     return fits;
 }
 
-bool ls__tensor_part_cut(ls__tensor_part *part, int dim, const ls__run *keep, int count)
+bool ls__tensor_part_cut(ls__tensor_part *part, int dim, const ls__part_run *keep, int count)
 {
     run_list all = {.count = 0};
     ls__tensor_part made = {.whole = part->whole};
     bool fits = true;
     for (int d = 0; fits && d < part->whole.ndim; d++) {
-        const ls__run *runs = runs_of(part, d), own = {0, size_of(part, d)};
+        const ls__part_run *runs = runs_of(part, d), own = {0, size_of(part, d)};
         const int from = all.count, kept = d == dim ? count : 1;
         run_list here = {.count = 0};
         for (int i = 0; fits && i < kept; i++) {
@@ -111,7 +111,7 @@ bool ls__tensor_part_cut(ls__tensor_part *part, int dim, const ls__run *keep, in
 /* ---- places ------------------------------------------------------------------------------- */
 
 /* The index in the whole of index `at` of a dimension; *rest: how many of its run are left. */
-static int64_t index_of(const ls__run *run, int64_t at, int64_t *rest)
+static int64_t index_of(const ls__part_run *run, int64_t at, int64_t *rest)
 {
     while (at >= run->count) {
         at -= run->count;
@@ -157,7 +157,7 @@ static box box_at(const ls__tensor_part *part, int at)
 {
     box b = {.own = ls__tensor_part_shape(part), .shown = {.ndim = part->whole.ndim}};
     for (int d = part->whole.ndim - 1; d >= 0; d--) {
-        const ls__run *run = runs_of(part, d);
+        const ls__part_run *run = runs_of(part, d);
         for (int i = 0; i < at % part->runs[d]; i++) {
             b.first[d] += run++->count;
         }

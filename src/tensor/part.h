@@ -18,14 +18,14 @@
 
 #define LS__TENSOR_PART_RUNS_MAX 16 /* of all dimensions together: 9 or more in one of them */
 
-typedef struct ls__run {
+typedef struct ls__part_run {
     int64_t first, count;
-} ls__run;
+} ls__part_run;
 
 typedef struct ls__tensor_part {
     ls_shape whole;
-    uint8_t runs[LS_DIMS_MAX];             /* of each dimension … */
-    ls__run run[LS__TENSOR_PART_RUNS_MAX]; /* … which lie here one after the other */
+    uint8_t runs[LS_DIMS_MAX];                  /* of each dimension … */
+    ls__part_run run[LS__TENSOR_PART_RUNS_MAX]; /* … which lie here one after the other */
 } ls__tensor_part;
 
 /* The box of `shape` from `first` on. */
@@ -33,7 +33,7 @@ ls__tensor_part ls__tensor_part_box(ls_shape whole, ls_shape first, ls_shape sha
 ls_shape ls__tensor_part_shape(const ls__tensor_part *part);
 /* Keeps runs of dimension `dim`, in indices of the part's own, ascending. False: there would be
  * more than LS__TENSOR_PART_RUNS_MAX. */
-bool ls__tensor_part_cut(ls__tensor_part *part, int dim, const ls__run *keep, int count);
+bool ls__tensor_part_cut(ls__tensor_part *part, int dim, const ls__part_run *keep, int count);
 /* Where element `at` of the part is in the whole; *left: how many from there on follow each other
  * in both. Of a part with elements. */
 int64_t ls__tensor_part_place(const ls__tensor_part *part, int64_t at, int64_t *left);

@@ -13,7 +13,7 @@ typedef struct cutting {
     const ls__axis_in_force *axis;
     int number; /* of the axis */
     int dim;
-    ls__run keep[LS__TENSOR_PART_RUNS_MAX]; /* of this dimension */
+    ls__part_run keep[LS__TENSOR_PART_RUNS_MAX]; /* of this dimension */
     int count;
     char subject[320];
 } cutting;
@@ -88,7 +88,7 @@ static ls_status choose(cutting *c, const int64_t *groups, int count)
                             c->subject, c->dim, groups != NULL ? "a group of " : "",
                             (long long)group, (long long)n, c->axis->name);
         }
-        c->keep[g] = (ls__run){begin + c->axis->coordinate * (group / n), group / n};
+        c->keep[g] = (ls__part_run){begin + c->axis->coordinate * (group / n), group / n};
         begin += group;
     }
     return begin == size ? LS_OK

@@ -1,5 +1,5 @@
-/* Sharded parameters in files, and copies that must be equal: what one mesh saves, another loads, and
- * a copy that has drifted is named. */
+/* Sharded parameters in files, and copies that must be equal: what one mesh saves, another loads,
+ * and a copy that has drifted is named. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "sharded.h"
 #include "small.h"
 
-/* ---- checkpoints of any mesh load on any other ------------------------------------------------ */
+/* ---- checkpoints of any mesh load on any other ---------------------------------------------- */
 
 typedef struct job {
     const char *folder, *axes;
@@ -134,7 +134,7 @@ TEST(a_checkpoint_of_any_mesh_loads_on_any_other)
     }
 }
 
-/* ---- equal boxes that differ ------------------------------------------------------------------ */
+/* ---- equal boxes that differ ---------------------------------------------------------------- */
 
 /* dp=2,tp=2: rank 3 has another number in its part of "qkv", or of its first moment. */
 static int run_differing(void *arg)
@@ -196,7 +196,7 @@ DIST_TEST(a_file_of_weights_holds_whole_tensors_only, 2)
     CHECK_OK(ls_mesh_free(mesh));
 }
 
-/* ---- copies ----------------------------------------------------------------------------------- */
+/* ---- copies --------------------------------------------------------------------------------- */
 
 static ls_module *wrapped(const ls_mesh *mesh)
 {

@@ -1,5 +1,5 @@
-/* Parameters that are sharded in place: first values and boxes are those of the whole tensor, on any
- * mesh. */
+/* Parameters that are sharded in place: first values and the norm of gradients are those of the
+ * whole tensor, on any mesh. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -241,7 +241,7 @@ DIST_TEST(an_optimizer_or_a_wrapper_fixes_the_size, 2)
     CHECK_OK(ls_mesh_free(mesh));
 }
 
-/* ---- the norm of the gradients ---------------------------------------------------------------- */
+/* ---- the norm of the gradients -------------------------------------------------------------- */
 
 static void check_norm(const char *axes)
 {
