@@ -155,17 +155,21 @@ DIST_TEST(dimensions_and_groups_that_do_not_fit_are_refused, 2)
     CHECK_STATUS(ls_tensor_shard(w, "tp", 0, NULL, 0), LS_ERR_STATE);
     ls_mesh *mesh = mesh_of("tp=2");
     CHECK_STATUS(ls_tensor_shard(w, "dp", 0, NULL, 0), LS_ERR_NOT_FOUND);
-    REFUSED(ls_tensor_shard(w, "tp", 2, NULL, 0), LS_ERR_INVALID, "%s: it has no dimension %d");
+    REFUSED(ls_tensor_shard(w, "tp", 2, NULL, 0), LS_ERR_INVALID,
+            SAYS("%s: it has no dimension %d"));
     CHECK_CONTAINS(ls_error_message(), "tensor_shard: parameter weight of [24,16]: it has");
-    REFUSED(ls_tensor_shard(w, "tp", 0, odd, 2), LS_ERR_INVALID,
-            "%s: dimension %d has %s%lld elements, which the %lld ranks of axis %s do not divide; "
-            "give a model or an axis of another size");
+    REFUSED(
+        ls_tensor_shard(w, "tp", 0, odd, 2), LS_ERR_INVALID,
+        SAYS("%s: dimension %d has %s%lld elements, which the %lld ranks of axis %s do not divide; "
+             "give a model or an axis of another size"));
     CHECK_CONTAINS(ls_error_message(), "dimension 0 has a group of 3 elements, which the 2 ranks");
-    REFUSED(ls_tensor_shard(w, "tp", 0, few, 2), LS_ERR_INVALID,
-            "%s: the groups do not add up to dimension %d; give the sizes of all of them, of the "
-            "tensor as it is now");
+    REFUSED(
+        ls_tensor_shard(w, "tp", 0, few, 2), LS_ERR_INVALID,
+        SAYS("%s: the groups do not add up to dimension %d; give the sizes of all of them, of the "
+             "tensor as it is now"));
     CHECK_STATUS(ls_tensor_shard(w, "tp", 0, none, 2), LS_ERR_INVALID);
-    REFUSED(ls_tensor_shard(w, "tp", 0, odd, 17), LS_ERR_LIMIT, "%s: %d groups; give at most %d");
+    REFUSED(ls_tensor_shard(w, "tp", 0, odd, 17), LS_ERR_LIMIT,
+            SAYS("%s: %d groups; give at most %d"));
     CHECK(ls_size(w, 0) == ROWS);
     ls_module_free(net);
     CHECK_OK(ls_mesh_free(mesh));
@@ -182,13 +186,13 @@ DIST_TEST(a_part_of_too_many_runs_is_refused, 4)
     ls_tensor *w = weight_of(&net);
     CHECK_OK(ls_tensor_shard(w, "ep", 0, twos, 12));
     REFUSED(ls_tensor_shard(w, "tp", 1, twos, 8), LS_ERR_LIMIT,
-            "%s: its part would have more than %d runs of indices; give fewer groups");
+            SAYS("%s: its part would have more than %d runs of indices; give fewer groups"));
     CHECK(ls_size(w, 1) == COLUMNS);
     ls_module_free(net);
     CHECK_OK(ls_mesh_free(mesh));
 }
 
-#define IN_USE "%s: %s; shard parameters right after the model is built"
+#define IN_USE SAYS("%s: %s; shard parameters right after the model is built")
 
 DIST_TEST(a_parameter_in_use_is_not_sharded, 2)
 {
@@ -236,7 +240,7 @@ DIST_TEST(an_optimizer_or_a_wrapper_fixes_the_size, 2)
     w = weight_of(&net);
     CHECK_OK(ls_tensor_shard(w, "tp", 0, NULL, 0));
     REFUSED(ls_tensor_shard(w, "tp", 0, NULL, 0), LS_ERR_PLACEMENT,
-            "%s is %s on axis %s already; shard it once along each axis");
+            SAYS("%s is %s on axis %s already; shard it once along each axis"));
     ls_module_free(net);
     CHECK_OK(ls_mesh_free(mesh));
 }
