@@ -2,8 +2,6 @@
 #include "nn/clip_axes.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "autograd/param.h"
 #include "base/options.h"
@@ -57,18 +55,21 @@ static ls_status sum_along(ls__norm_axes *n, int a)
 {
     const ls__axis_in_force *axis = &n->axes->axis[a];
     const size_t count = (size_t)1 << n->axes->count;
-    double *all = calloc((size_t)axis->size * count, sizeof *all);
+    ls__tensors *tensors = ls__tensors_get("clip_grad_norm");
+    ls__storage *all =
+        tensors != NULL
+            ? ls__storage_new(&tensors->host, (size_t)axis->size * count * sizeof(double))
+            : NULL;
     if (all == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "clip_grad_norm: no memory for the sums of %d ranks",
-                        axis->size);
+        return ls__self.status;
     }
     const ls_status status =
-        ls__control_all_gather(axis->group, n->sums, all, (int64_t)count, LS_FLOAT64,
+        ls__control_all_gather(axis->group, n->sums, all->data, (int64_t)count, LS_FLOAT64,
                                LS_OPTIONS(ls_collective_options, .tag = "norm of the gradients"));
     if (status == LS_OK) {
-        add_gathered(n, a, all, count);
+        add_gathered(n, a, all->data, count);
     }
-    free(all);
+    ls__storage_unref(all);
     return status;
 }
 

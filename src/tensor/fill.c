@@ -181,7 +181,7 @@ ls_status ls__fill_visit(const ls_tensor *t, ls_dtype dtype, void *data, const c
     }
     const ls__tensor_part part = ls__fill_part(record);
     return ls__tensor_part_visit(&part, dtype, data, name, visitor,
-                                 record->storage->pool->tensors->runtime->env);
+                                 &record->storage->pool->tensors->host);
 }
 
 void ls__fill_set_optimized(ls_tensor *t)

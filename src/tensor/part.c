@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "base/assert.h"
 #include "base/error.h"
 #include "base/options.h"
 
@@ -206,24 +205,23 @@ static void copy_box(const box *b, size_t size, int64_t numel, char *part, char 
 }
 
 static ls_status visit_copy(box *b, int64_t numel, void *data, const char *name,
-                            const ls_state_visitor *visitor, const ls__env *env)
+                            const ls_state_visitor *visitor, ls__pool *host)
 {
     const size_t size = ls_dtype_size(b->shown.dtype), bytes = (size_t)numel * size;
-    b->shown.data = env->allocate(env, bytes);
-    if (b->shown.data == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "state of %.200s: no memory for a copy of %zu bytes", name,
-                        bytes);
+    ls__storage *copy = ls__storage_new(host, bytes);
+    if (copy == NULL) {
+        return ls__self.status;
     }
+    b->shown.data = copy->data;
     copy_box(b, size, numel, data, b->shown.data, false);
     const ls_status status = ls__visit_tensor(visitor, name, &b->shown);
     copy_box(b, size, numel, data, b->shown.data, true);
-    env->release(env, b->shown.data, bytes);
+    ls__storage_unref(copy);
     return status;
 }
 
 ls_status ls__tensor_part_visit(const ls__tensor_part *part, ls_dtype dtype, void *data,
-                                const char *name, const ls_state_visitor *visitor,
-                                const ls__env *env)
+                                const char *name, const ls_state_visitor *visitor, ls__pool *host)
 {
     int count = 1;
     for (int d = 0; d < part->whole.ndim; d++) {
@@ -241,7 +239,7 @@ ls_status ls__tensor_part_visit(const ls__tensor_part *part, ls_dtype dtype, voi
             b.shown.data = (char *)data + (size_t)at * ls_dtype_size(dtype);
             LS_TRY(ls__visit_tensor(visitor, name, &b.shown));
         } else {
-            LS_TRY(visit_copy(&b, numel, data, name, visitor, env));
+            LS_TRY(visit_copy(&b, numel, data, name, visitor, host));
         }
     }
     return LS_OK;

@@ -12,9 +12,8 @@
 #define LS_TENSOR_PART_H
 
 #include <lockstep/state.h>
-#include <lockstep/tensor.h>
 
-#include "base/env.h"
+#include "tensor/tensor.h"
 
 #define LS__TENSOR_PART_RUNS_MAX 16 /* of all dimensions together: 9 or more in one of them */
 
@@ -38,9 +37,8 @@ bool ls__tensor_part_cut(ls__tensor_part *part, int dim, const ls__part_run *kee
  * in both. Of a part with elements. */
 int64_t ls__tensor_part_place(const ls__tensor_part *part, int64_t at, int64_t *left);
 /* Shows `visitor` each box of the part, of elements that lie in host memory at `data` as the part's
- * shape says. Boxes with gaps between their elements are copied there and back. */
+ * shape says. Boxes with gaps between their elements are copied there and back, in memory of `host`. */
 ls_status ls__tensor_part_visit(const ls__tensor_part *part, ls_dtype dtype, void *data,
-                                const char *name, const ls_state_visitor *visitor,
-                                const ls__env *env);
+                                const char *name, const ls_state_visitor *visitor, ls__pool *host);
 
 #endif

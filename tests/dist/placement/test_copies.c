@@ -238,6 +238,7 @@ DIST_TEST(a_norm_that_drifts_on_one_rank_of_the_axis_is_named, 4)
     CHECK_STATUS(run_backward(net, mesh), LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(), "ddp, copies along axis tp: the ranks differ in the numbers "
                                        "of norm (parameter 6): rank ");
+    CHECK_SAYS(ls_error_message(), "ddp, copies along axis %s");
     CHECK_SAYS(
         ls_error_message(),
         "a gradient lacks a conversion along this axis (ls_redistribute), a bit has flipped, "

@@ -162,6 +162,7 @@ DIST_TEST(dimensions_and_groups_that_do_not_fit_are_refused, 2)
         ls_tensor_shard(w, "tp", 0, odd, 2), LS_ERR_INVALID,
         SAYS("%s: dimension %d has %s%lld elements, which the %lld ranks of axis %s do not divide; "
              "give a model or an axis of another size"));
+    CHECK_SAYS(ls_error_message(), "a group of ");
     CHECK_CONTAINS(ls_error_message(), "dimension 0 has a group of 3 elements, which the 2 ranks");
     REFUSED(
         ls_tensor_shard(w, "tp", 0, few, 2), LS_ERR_INVALID,
@@ -200,23 +201,24 @@ DIST_TEST(a_parameter_in_use_is_not_sharded, 2)
     ls_mesh *mesh = mesh_of("tp=2");
     ls_tensor *w = weight_of(&net), *row = ls_slice(w, 0, 0, 2);
     REFUSED(ls_tensor_shard(w, "tp", 0, NULL, 0), LS_ERR_STATE, IN_USE);
-    CHECK_CONTAINS(ls_error_message(), "a view of it, or a graph, exists");
+    CHECK_SAYS(ls_error_message(), "a view of it, or a graph, exists");
     CHECK_STATUS(ls_tensor_shard(row, "tp", 0, NULL, 0), LS_ERR_STATE);
     ls_free(row);
     LS_SCOPE;
     {
         ls_tensor *square = ls_mul(w, w);
         CHECK_STATUS(ls_tensor_shard(w, "tp", 0, NULL, 0), LS_ERR_STATE);
-        CHECK_CONTAINS(ls_error_message(), "a view of it, or a graph, exists");
+        CHECK_SAYS(ls_error_message(), "a view of it, or a graph, exists");
         CHECK_STATUS(ls_tensor_shard(square, "tp", 0, NULL, 0), LS_ERR_STATE);
-        CHECK_CONTAINS(ls_error_message(), "it is the result of an operation");
+        CHECK_SAYS(ls_error_message(), "it is the result of an operation");
         CHECK_OK(ls_backward(ls_sum(square)));
     }
     CHECK_STATUS(ls_tensor_shard(w, "tp", 0, NULL, 0), LS_ERR_STATE);
-    CHECK_CONTAINS(ls_error_message(), "it has a gradient");
+    CHECK_SAYS(ls_error_message(), "it has a gradient");
     ls_tensor *frozen = ls_zeros(LS_SHAPE(4, 4), LS_FLOAT32), *view = ls_slice(frozen, 0, 0, 2);
     CHECK_STATUS(ls_tensor_shard(frozen, "tp", 0, NULL, 0), LS_ERR_STATE);
-    CHECK_CONTAINS(ls_error_message(), "its elements are shared with another tensor");
+    CHECK_SAYS(ls_error_message(),
+               "its elements are shared with another tensor, or lie in the program's memory");
     CHECK_STATUS(ls_tensor_shard(view, "tp", 0, NULL, 0), LS_ERR_STATE);
     ls_module_free(net);
     CHECK_OK(ls_mesh_free(mesh));
@@ -229,12 +231,12 @@ DIST_TEST(an_optimizer_or_a_wrapper_fixes_the_size, 2)
     ls_tensor *w = weight_of(&net);
     net = ls_ddp_new(net, ls_world(), NULL);
     CHECK_STATUS(ls_tensor_shard(w, "tp", 0, NULL, 0), LS_ERR_STATE);
-    CHECK_CONTAINS(ls_error_message(), "wrapped by ls_ddp_new");
+    CHECK_SAYS(ls_error_message(), "its module is wrapped by ls_ddp_new");
     ls_module_free(net);
     w = weight_of(&net);
     ls_optim *optim = ls_adamw_new(net, NULL);
     CHECK_STATUS(ls_tensor_shard(w, "tp", 0, NULL, 0), LS_ERR_STATE);
-    CHECK_CONTAINS(ls_error_message(), "an optimizer was made over it");
+    CHECK_SAYS(ls_error_message(), "an optimizer was made over it");
     ls_optim_free(optim);
     ls_module_free(net);
     w = weight_of(&net);
@@ -354,6 +356,7 @@ DIST_TEST(a_sharded_gradient_that_is_not_finite_is_named_on_all_ranks, 4)
         ((float *)ls_data(ls_grad(row)))[3] = NAN;
     }
     CHECK_STATUS(ls_clip_grad_norm(net, 0.1, NULL, &norm), LS_ERR_INVALID);
+    CHECK_SAYS(ls_error_message(), "rank %d of axis %s is the first; here it is ");
     CHECK_CONTAINS(ls_error_message(), "rank 1 of axis tp is the first; here it is not finite in");
     CHECK_CONTAINS(ls_error_message(),
                    tp == 1 ? "in 1 of the parameters, first in row" : "in 0 of the parameters)");
