@@ -37,7 +37,8 @@ bool ls__tensor_part_cut(ls__tensor_part *part, int dim, const ls__part_run *kee
  * in both. Of a part with elements. */
 int64_t ls__tensor_part_place(const ls__tensor_part *part, int64_t at, int64_t *left);
 /* Shows `visitor` each box of the part, of elements that lie in host memory at `data` as the part's
- * shape says. Boxes with gaps between their elements are copied there and back, in memory of `host`. */
+ * shape says. Boxes with gaps between their elements are copied there and back, in memory of
+ * `host`. */
 ls_status ls__tensor_part_visit(const ls__tensor_part *part, ls_dtype dtype, void *data,
                                 const char *name, const ls_state_visitor *visitor, ls__pool *host);
 
