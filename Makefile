@@ -18,7 +18,7 @@ ARGS      ?=
 TESTS_ONLY = $(ONLY:%=--only %)
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets compare-overlap compare-ddp compare-pipeline compare-pmpi compare-busy docs install clean format tidy sanitize sanitize-fast variants fuzz mutate images
+.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets compare-overlap compare-ddp compare-pipeline compare-tensor compare-pmpi compare-busy docs install clean format tidy sanitize sanitize-fast variants fuzz mutate images
 
 all: build
 
@@ -34,6 +34,7 @@ help:
 	@echo "make compare-overlap                        communication that a computation hides, over MPI, at 1 Gbit/s (root)"
 	@echo "make compare-ddp                            DDP beside PyTorch's over gloo: shared memory, TCP, 1 Gbit/s (root)"
 	@echo "make compare-pipeline                       pipelines beside PyTorch's over gloo, on the same links (1 Gbit/s: root)"
+	@echo "make compare-tensor                         tensor parallelism beside PyTorch's over gloo, on the same links (1 Gbit/s: root)"
 	@echo "make compare-pmpi                           MPI_Allreduce of an unchanged program with and without the interposer"
 	@echo "make compare-busy                           a step beside busy processes, and with threads that never spin"
 	@echo "make sanitize | sanitize-fast | variants | fuzz      other builds"
@@ -110,8 +111,13 @@ compare-ddp: build
 
 # Pipelines of two stages beside torch.distributed.pipelining, in turns; installs PyTorch where there is none.
 compare-pipeline: build
-	ninja -C $(BUILD) bench/contender_pipeline
+	ninja -C $(BUILD) bench/contender_parallel
 	bench/compare_pipeline.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) $(if $(ROW),--row $(ROW)) $(ARGS)
+
+# Tensor parallelism of two ranks beside torch.distributed.tensor.parallel, in turns; installs PyTorch where there is none.
+compare-tensor: build
+	ninja -C $(BUILD) bench/contender_parallel
+	bench/compare_tensor.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) $(if $(ROW),--row $(ROW)) $(ARGS)
 
 # A step beside busy processes, and the same step with threads that never spin.
 compare-busy: build

@@ -12,29 +12,15 @@ Lockstep's only: gloo uses loopback there. 1 Gbit/s is a link between two networ
 import statistics
 
 import turns
-from link import LINKS, Refused, Wire, link_of
+from link import LINKS, link_of
 from pages import range_text
-from turns import Contender, take_turns, torch_job
+from turns import check_equal, parallel_job, take_turns, torch_job
 
 MICRO = 8
 ROWS_OF = {"gpt": 1, "gpt-tiny": 2}  # samples of a micro-batch
 STEPS = {"gpt-tiny": 10}  # of a turn; else 2
 ROWS = [f"gpt/{link}" for link in LINKS]
 SCHEDULES = ("gpipe", "1f1b")
-CLOSE = 1e-3  # of the losses after so many steps
-
-
-def lockstep(options, link, arguments, folder):
-    environment = {"LOCKSTEP_THREADS": "1", "LOCKSTEP_TUNE_FILE": "/dev/null"}
-    wired = link.address == Wire.address
-    if not wired and link.transport == "tcp":
-        environment["LOCKSTEP_HOSTS"] = "2"
-
-    def commands(gate, path):
-        command = [options.build / "bench/contender_pipeline", *arguments, gate, path]
-        return link.jobs(options.build, command, "plain") if wired else \
-            [[options.build / "lockstep", "run", "-n", "2", *command]]
-    return Contender(folder, "Lockstep", commands, environment)
 
 
 def torch(options, link, arguments, folder):
@@ -45,25 +31,17 @@ def measure(options, model, name):
     """(rows of Lockstep, rows of PyTorch)."""
     arguments = [model, ROWS_OF[model], MICRO, ",".join(options.schedules), 1, STEPS.get(model, 2), options.turns]
     with link_of(name) as link:
-        ours, theirs = take_turns((lockstep, torch), options, link, arguments)
+        ours, theirs = take_turns((parallel_job, torch), options, link, arguments)
     check_equal(ours, theirs)
     return ours, theirs
-
-
-def check_equal(ours, theirs):
-    """Refused: the two do not train the same."""
-    for mine, other in zip(ours, theirs):
-        if mine["parameters"] != other["parameters"] or abs(mine["loss"] - other["loss"]) > CLOSE * other["loss"]:
-            raise Refused(f"{mine['schedule']}: Lockstep has {mine['parameters']} parameters and the loss {mine['loss']}, "
-                          f"PyTorch {other['parameters']} and {other['loss']}")
 
 
 def rows_of(model, link, ours, theirs):
     """A row for each schedule."""
     for mine, other in zip(ours, theirs):
         ratios = [theirs_ms / ours_ms for ours_ms, theirs_ms in zip(mine["slowest_ms"], other["slowest_ms"])]
-        yield {"name": f"{model}, {MICRO} micro-batches of {ROWS_OF[model]}, {LINKS[link][0]}, {mine['schedule']}",
-               "peer": "PyTorch pipelining over gloo", "model": model, "link": link, "schedule": mine["schedule"],
+        yield {"name": f"{model}, {MICRO} micro-batches of {ROWS_OF[model]}, {LINKS[link][0]}, {mine['form']}",
+               "peer": "PyTorch pipelining over gloo", "model": model, "link": link, "schedule": mine["form"],
                "ours_ms": round(statistics.median(mine["slowest_ms"]), 3),
                "peer_ms": round(statistics.median(other["slowest_ms"]), 3), **turns.summary(ratios)}
 

@@ -272,7 +272,7 @@ ls_optim *net_optim(const net *n, ls_module *model)
                   : ls_adamw_new(model, LS_OPTIONS(ls_adamw_options, .lr = 1e-4));
 }
 
-ls_status net_open(net_run *run, const net *n, int64_t batch, bool formula)
+ls_status net_open_model(net_run *run, const net *n, int64_t batch, bool formula)
 {
     *run = (net_run){.net = n};
     run->x = make_x(n, batch);
@@ -284,7 +284,12 @@ ls_status net_open(net_run *run, const net *n, int64_t batch, bool formula)
         return status < 0 ? status : LS_ERR_INVALID;
     }
     status = ls_module_status(run->model);
-    status = status < 0 || !formula ? status : fill_all(run->model);
+    return status < 0 || !formula ? status : fill_all(run->model);
+}
+
+ls_status net_open(net_run *run, const net *n, int64_t batch, bool formula)
+{
+    const ls_status status = net_open_model(run, n, batch, formula);
     run->optim = status < 0 ? NULL : net_optim(n, run->model);
     return status == LS_OK && run->optim == NULL ? LS_ERR_INVALID : status;
 }

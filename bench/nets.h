@@ -42,6 +42,8 @@ typedef struct net_run { /* a network in training, always on the same batch */
 /* Builds all of it. `formula`: parameters by the formula, else as the model initialises itself.
  * After a failure, too, net_close frees what there is. */
 ls_status net_open(net_run *run, const net *n, int64_t batch, bool formula);
+/* All but the optimizer, for models that are distributed before they have one. */
+ls_status net_open_model(net_run *run, const net *n, int64_t batch, bool formula);
 void net_close(net_run *run);
 /* The optimizer with which it is trained; NULL on failure. */
 ls_optim *net_optim(const net *n, ls_module *model);

@@ -1,5 +1,5 @@
-"""Shared by compare_ddp.py and compare_pipeline.py: Lockstep's and PyTorch's jobs of two ranks, which take turns on one
-link, and the command that measures rows with them."""
+"""Shared by compare_ddp.py, compare_pipeline.py and compare_tensor.py: Lockstep's and PyTorch's jobs of two ranks, which
+take turns on one link, and the command that measures rows with them."""
 
 import argparse
 import json
@@ -11,10 +11,11 @@ import sys
 import tempfile
 
 import conditions
-from link import LINKS, SOURCE, Job, Refused
+from link import LINKS, SOURCE, Job, Refused, Wire
 from pages import range_of, write_rows
 from torch_venv import find_peers
 
+CLOSE = 1e-3  # of the losses after equally many steps
 DEADLINE = 600  # seconds of a turn, or of the warm-up
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "THP_MEM_ALLOC_ENABLE": "1"}
 
@@ -61,6 +62,20 @@ class Contender:
             os.close(pipe)
 
 
+def parallel_job(options, link, arguments, folder):
+    """Lockstep's of bench/training/parallel_ours.c."""
+    environment = {"LOCKSTEP_THREADS": "1", "LOCKSTEP_TUNE_FILE": "/dev/null"}
+    wired = link.address == Wire.address
+    if not wired and link.transport == "tcp":
+        environment["LOCKSTEP_HOSTS"] = "2"
+
+    def commands(gate, path):
+        command = [options.build / "bench/contender_parallel", *arguments, gate, path]
+        return link.jobs(options.build, command, "plain") if wired else \
+            [[options.build / "lockstep", "run", "-n", "2", *command]]
+    return Contender(folder, "Lockstep", commands, environment)
+
+
 def torch_job(options, link, folder, script, arguments):
     """PyTorch's; `arguments(gate, path)` are those of the script in bench/training."""
     port = link.port()
@@ -90,6 +105,14 @@ def take_turns(starts, options, *arguments):
                 contender.end()
 
 
+def check_equal(ours, theirs):
+    """Refused: the two do not train the same."""
+    for mine, other in zip(ours, theirs):
+        if mine["parameters"] != other["parameters"] or abs(mine["loss"] - other["loss"]) > CLOSE * other["loss"]:
+            raise Refused(f"{mine['form']}: Lockstep has {mine['parameters']} parameters and the loss {mine['loss']}, "
+                          f"PyTorch {other['parameters']} and {other['loss']}")
+
+
 # ---- rows -------------------------------------------------------------------------------------
 
 def summary(ratios):
@@ -99,13 +122,14 @@ def summary(ratios):
             "turns": len(ratios)}
 
 
-def parse(doc, models, rows, part, parts, more=lambda parser: None):
-    """The command's options; `part` names the flag that chooses of `parts`, `more` adds flags."""
+def parse(doc, models, rows, part=None, parts=(), more=lambda parser: None):
+    """The command's options; `part` names the flag that chooses of `parts`, if there is one; `more` adds flags."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=SOURCE / "build")
     parser.add_argument("--python", help="an interpreter with torch; without it PyTorch is installed below the build")
     parser.add_argument("--row", default=",".join(rows), help="MODEL/LINK: " + ", ".join(rows))
-    parser.add_argument(f"--{part}", default=",".join(parts), help="of " + ", ".join(parts))
+    if part:
+        parser.add_argument(f"--{part}", default=",".join(parts), help="of " + ", ".join(parts))
     more(parser)
     parser.add_argument("--turns", type=int, default=5, help="up to 10")
     parser.add_argument("--keep", action="store_true", help="other rows of the JSON file stay: for runs of parts")
@@ -115,6 +139,8 @@ def parse(doc, models, rows, part, parts, more=lambda parser: None):
         model, _, link = row.partition("/")
         if model not in models or link not in LINKS:
             parser.error(f"--row: {row} is unknown; choose from {', '.join(rows)}")
+    if not part:
+        return options
     chosen = getattr(options, part).split(",")
     unknown = [name for name in chosen if name not in parts]
     if unknown:

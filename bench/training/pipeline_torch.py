@@ -1,5 +1,5 @@
 """One rank of PyTorch in bench/compare_pipeline.py: steps of the GPT of contender_torch.py in pipeline stages over gloo
-(torch.distributed.pipelining), with each schedule in turns; pipeline_ours.c does the same. RANK, WORLD_SIZE, MASTER_ADDR and
+(torch.distributed.pipelining), with each schedule in turns; parallel_ours.c does the same. RANK, WORLD_SIZE, MASTER_ADDR and
 MASTER_PORT say which rank.
 
     pipeline_torch.py NAME ROWS MICRO SCHEDULES WARMUPS STEPS ROUNDS GATE JSON
@@ -85,7 +85,7 @@ class Contender(turns_torch.Contender):
     def row(self):
         numbers = torch.tensor([sum(p.numel() for p in self.parameters), self.loss], dtype=torch.float64)
         dist.all_reduce(numbers)
-        return {"schedule": self.name, "parameters": int(numbers[0]), "loss": numbers[1].item(), "slowest_ms": self.rounds}
+        return {"form": self.name, "parameters": int(numbers[0]), "loss": numbers[1].item(), "slowest_ms": self.rounds}
 
 
 def main():

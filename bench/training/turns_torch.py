@@ -1,4 +1,4 @@
-"""Shared by ddp_torch.py and pipeline_torch.py: the contenders of a rank, which take turns when bench/turns.py says."""
+"""Shared by ddp_torch.py, pipeline_torch.py and tensor_torch.py: the contenders of a rank, which take turns when bench/turns.py says."""
 
 import json
 import os

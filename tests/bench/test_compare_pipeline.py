@@ -23,7 +23,7 @@ def two_stages_take_turns_with_others_and_train_the_same_with_each_schedule():
     for name in ("shm", "tcp"):
         with tempfile.TemporaryDirectory(dir=SCRATCH.name) as folder, link_of(name) as link:
             arguments = ["gpt-tiny", 2, 4, "gpipe,1f1b", 1, 3, 2]
-            ours = compare_pipeline.lockstep(types.SimpleNamespace(build=BUILD), link, arguments, pathlib.Path(folder))
+            ours = compare_pipeline.parallel_job(types.SimpleNamespace(build=BUILD), link, arguments, pathlib.Path(folder))
             try:
                 ours.wait()
                 ours.turn()
@@ -31,15 +31,15 @@ def two_stages_take_turns_with_others_and_train_the_same_with_each_schedule():
                 found = ours.rows()
             finally:
                 ours.end()
-        assert [row["schedule"] for row in found] == ["gpipe", "1f1b"], found
+        assert [row["form"] for row in found] == ["gpipe", "1f1b"], found
         assert all(len(row["slowest_ms"]) == 2 and min(row["slowest_ms"]) > 0 for row in found), found
         assert found[0]["parameters"] > 10000 and found[0]["parameters"] == found[1]["parameters"], found
         losses += [row["loss"] for row in found]
     assert len(set(losses)) == 1 and 0 < losses[0] < 10, losses
 
 
-def row(schedule, loss, ms):
-    return {"schedule": schedule, "parameters": 1000, "loss": loss, "slowest_ms": ms}
+def row(form, loss, ms):
+    return {"form": form, "parameters": 1000, "loss": loss, "slowest_ms": ms}
 
 
 @test

@@ -1,10 +1,14 @@
-/* One rank of Lockstep in bench/compare_pipeline.py: steps of a network of ../nets.h in pipeline
- * stages, with each schedule in turns; pipeline_torch.py does the same. Public headers only.
+/* One rank of Lockstep in bench/compare_pipeline.py and bench/compare_tensor.py: steps of a network
+ * of ../nets.h over two ranks in each of several forms, which take turns; pipeline_torch.py and
+ * tensor_torch.py do the same. Public headers only.
  *
- *     contender_pipeline NAME ROWS MICRO SCHEDULES WARMUPS STEPS ROUNDS GATE JSON
+ *     contender_parallel NAME ROWS MICRO FORMS WARMUPS STEPS ROUNDS GATE JSON
  *
- * A step has MICRO micro-batches of ROWS samples. Rank R waits for a byte from the pipe GATE/R
- * before each turn, rank 0 writes one to GATE/done after the warm-up and after each turn. */
+ * A form is a schedule of a pipeline, whose ranks are its stages; "tensor", in which the ranks
+ * share each matrix; or "alone", in which each rank trains the whole network and none communicates.
+ * The batch has MICRO micro-batches of ROWS samples; only pipelines divide it. Rank R waits for a
+ * byte from the pipe GATE/R before each turn, rank 0 writes one to GATE/done after the warm-up and
+ * after each turn. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,19 +18,20 @@
 
 #include "../nets.h"
 
-enum { MICRO_MAX = 64, SCHEDULES_MAX = 8, STEPS_MAX = 100, ROUNDS_MAX = 100 };
+enum { MICRO_MAX = 64, FORMS_MAX = 8, STEPS_MAX = 100, ROUNDS_MAX = 100 };
 
 typedef struct contender {
-    char schedule[32];
+    char form[32];
     net_run run;
-    ls_pipeline *pipe;
+    ls_pipeline *pipe;           /* NULL: the form has no stages */
+    ls_mesh *mesh;               /* of form "tensor" */
+    int64_t parameters;          /* of all ranks together */
     double round_ms[ROUNDS_MAX]; /* medians over the steps of a turn, of the slowest rank */
     int rounds;
     double loss;
 } contender;
 
 static int rows, micro_batches;
-static int64_t parameters; /* of both stages */
 
 static double now_ms(void)
 {
@@ -37,46 +42,86 @@ static double now_ms(void)
 
 /* ---- training ------------------------------------------------------------------------------ */
 
-/* Stages are cut from a model without an optimizer, whose place theirs takes. */
+static ls_status distribute(contender *c)
+{
+    if (strcmp(c->form, "alone") == 0) {
+        return LS_OK;
+    }
+    if (strcmp(c->form, "tensor") == 0) {
+        const ls_status status = ls_mesh_new(ls_world(), "tp=*", &c->mesh);
+        return status < 0 ? status : ls_tensor_parallel(c->run.model, NULL);
+    }
+    return ls_pipeline_new(
+        c->run.model, ls_world(),
+        LS_OPTIONS(ls_pipeline_options, .schedule = c->form, .micro_batches = micro_batches),
+        &c->pipe);
+}
+
 static void open_contender(contender *c, const net *n)
 {
-    LS_CHECK(net_open(&c->run, n, (int64_t)rows * micro_batches, true));
-    ls_optim_free(c->run.optim);
-    c->run.optim = NULL;
-    LS_CHECK(ls_pipeline_new(
-        c->run.model, ls_world(),
-        LS_OPTIONS(ls_pipeline_options, .schedule = c->schedule, .micro_batches = micro_batches),
-        &c->pipe));
+    LS_CHECK(net_open_model(&c->run, n, (int64_t)rows * micro_batches, true));
+    LS_CHECK(distribute(c));
     c->run.optim = net_optim(n, c->run.model);
     LS_CHECK(c->run.optim != NULL ? LS_OK : ls_error_status());
+    LS_CHECK(ls_mesh_use(NULL)); /* the other forms have none */
+    c->parameters = ls_module_numel(c->run.model);
+    LS_CHECK(
+        ls_all_reduce(ls_world(), &c->parameters, &c->parameters, 1, LS_INT64, LS_SUM, NULL, NULL));
 }
 
 static void close_contender(contender *c)
 {
     LS_CHECK(ls_pipeline_free(c->pipe));
     net_close(&c->run);
+    LS_CHECK(ls_mesh_free(c->mesh));
 }
 
-/* Milliseconds. */
-static double step(contender *c)
+/* Backward of all micro-batches; their loss. */
+static double pipelined(contender *c)
 {
-    LS_SCOPE;
     ls_micro_batch micro[MICRO_MAX];
-    double losses[MICRO_MAX];
-    const double begin = now_ms();
+    double losses[MICRO_MAX], loss = 0.0;
     for (int m = 0; m < micro_batches; m++) {
         micro[m] = (ls_micro_batch){
             .size = sizeof *micro,
             .inputs = {ls_slice(c->run.x, 0, (int64_t)m * rows, (int64_t)(m + 1) * rows)},
             .target = ls_slice(c->run.y, 0, (int64_t)m * rows, (int64_t)(m + 1) * rows)};
     }
-    ls_optim_zero_grad(c->run.optim);
     LS_CHECK(ls_pipeline_backward(c->pipe, c->run.model, micro, losses));
-    LS_CHECK(ls_optim_step(c->run.optim));
-    c->loss = 0.0;
     for (int m = 0; m < micro_batches; m++) {
-        c->loss += losses[m] / micro_batches;
+        loss += losses[m] / micro_batches;
     }
+    return loss;
+}
+
+/* Backward of the batch. */
+static ls_tensor *undivided(contender *c)
+{
+    ls_tensor *logits = ls_forward(c->run.model, c->run.x);
+    ls_tensor *loss = c->mesh != NULL ? ls_tensor_parallel_cross_entropy(logits, c->run.y, NULL)
+                                      : ls_cross_entropy(logits, c->run.y, NULL);
+    LS_CHECK(ls_backward(loss));
+    return loss;
+}
+
+/* Milliseconds. */
+static double step(contender *c)
+{
+    LS_SCOPE;
+    const double begin = now_ms();
+    ls_tensor *loss = NULL;
+    LS_CHECK(ls_mesh_use(c->mesh));
+    ls_optim_zero_grad(c->run.optim);
+    if (c->pipe != NULL) {
+        c->loss = pipelined(c);
+    } else {
+        loss = undivided(c);
+    }
+    LS_CHECK(ls_optim_step(c->run.optim));
+    if (loss != NULL) {
+        LS_CHECK(ls_item(loss, &c->loss));
+    }
+    LS_CHECK(ls_mesh_use(NULL));
     return now_ms() - begin;
 }
 
@@ -134,9 +179,8 @@ static void write_rows(const contender *all, int count, const char *path)
         exit(1);
     }
     for (int i = 0; i < count; i++) {
-        fprintf(out,
-                "%s{\"schedule\": \"%s\", \"parameters\": %lld, \"loss\": %.9g, \"slowest_ms\": [",
-                i > 0 ? ", " : "[", all[i].schedule, (long long)parameters, all[i].loss);
+        fprintf(out, "%s{\"form\": \"%s\", \"parameters\": %lld, \"loss\": %.9g, \"slowest_ms\": [",
+                i > 0 ? ", " : "[", all[i].form, (long long)all[i].parameters, all[i].loss);
         for (int r = 0; r < all[i].rounds; r++) {
             fprintf(out, "%s%.6f", r > 0 ? ", " : "", all[i].round_ms[r]);
         }
@@ -149,12 +193,12 @@ static void write_rows(const contender *all, int count, const char *path)
     }
 }
 
-static int open_all(contender *all, const net *n, const char *schedules, int warmups)
+static int open_all(contender *all, const net *n, const char *forms, int warmups)
 {
     int count = 0;
-    for (const char *at = schedules; *at != '\0' && count < SCHEDULES_MAX;) {
+    for (const char *at = forms; *at != '\0' && count < FORMS_MAX;) {
         const size_t length = strcspn(at, ",");
-        (void)snprintf(all[count].schedule, sizeof all[count].schedule, "%.*s", (int)length, at);
+        (void)snprintf(all[count].form, sizeof all[count].form, "%.*s", (int)length, at);
         open_contender(&all[count++], n);
         at += length + (at[length] == ',');
     }
@@ -163,26 +207,23 @@ static int open_all(contender *all, const net *n, const char *schedules, int war
             (void)step(&all[i]);
         }
     }
-    parameters = ls_module_numel(all[0].run.model);
-    LS_CHECK(ls_all_reduce(ls_world(), &parameters, &parameters, 1, LS_INT64, LS_SUM, NULL, NULL));
     return count;
 }
 
 int main(int argc, char **argv)
 {
-    static contender all[SCHEDULES_MAX];
+    static contender all[FORMS_MAX];
     const net *n = argc == 10 ? net_find(argv[1]) : NULL;
     if (n == NULL) {
-        fprintf(
-            stderr,
-            "usage: contender_pipeline NAME ROWS MICRO SCHEDULES WARMUPS STEPS ROUNDS GATE JSON\n");
+        fprintf(stderr,
+                "usage: contender_parallel NAME ROWS MICRO FORMS WARMUPS STEPS ROUNDS GATE JSON\n");
         return 2;
     }
     rows = atoi(argv[2]);
     micro_batches = atoi(argv[3]);
     const int steps = atoi(argv[6]), rounds = atoi(argv[7]);
     if (micro_batches > MICRO_MAX || steps > STEPS_MAX || rounds > ROUNDS_MAX) {
-        fprintf(stderr, "contender_pipeline: at most %d micro-batches, %d steps, %d rounds\n",
+        fprintf(stderr, "contender_parallel: at most %d micro-batches, %d steps, %d rounds\n",
                 MICRO_MAX, STEPS_MAX, ROUNDS_MAX);
         return 2;
     }
