@@ -54,7 +54,7 @@ static void print_row(table *t, int axis, const char *what, const char *forward,
            (long long)times, (long long)bytes);
 }
 
-/* A conversion of `elements` along tp, `times` in a step; `again`: gathered once more in backward. */
+/* A conversion of `elements` along tp; `again`: gathered once more in backward. */
 static void print_conversion(table *t, const char *what, int from, int to, int64_t elements,
                              int64_t times, bool again)
 {
