@@ -225,8 +225,7 @@ static ls_status hash_inputs(ls_tensor *const *inputs, int count, int axis, uint
 static ls_status compare_along(const ls__ddp *d, int axis, uint64_t own)
 {
     ls_group *along = axes_of(d)->axis[axis].group;
-    const ls_collective_options *o =
-        LS_OPTIONS(ls_collective_options, .tag = "inputs of ddp along an axis of the model");
+    const ls_collective_options *o = LS_OPTIONS(ls_collective_options, .tag = "inputs");
     uint64_t first = own;
     LS_TRY(ls__control_broadcast(along, &first, 1, LS_UINT64, 0, o));
     int32_t other = own != first ? ls_group_rank(along) : 0;

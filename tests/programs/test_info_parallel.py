@@ -35,10 +35,43 @@ def bytes_of_a_step_are_those_of_megatron():
 
 
 @test
+def every_conversion_has_its_row():
+    rows = info("--comm", "--mesh", "dp=2,tp=2,cp=2", "--vocab", "256")
+    says(rows, "token embedding")
+    says(rows, "into attention")
+    says(rows, "out of attention")
+    says(rows, "into the MLP")
+    says(rows, "out of the MLP")
+    says(rows, "into the head")
+    says(rows, "loss: maxima, sums, targets")
+    says(rows, "keys and values")
+    says(rows, "keys, values, their gradients")
+    says(rows, "a micro-batch, sent by each rank")
+    assert "reduce-scatter, again" in info("--comm", "--mesh", "tp=2", "--sequence", "--regather")
+
+
+@test
 def memory_of_a_layer_is_korthikantis():
     rows = info("--memory", "--formula", "--layers", "48", "--dim", "6144", "--heads", "64", "--context", "2048", "--batch", "4",
                 "--mesh", "tp=8")
     assert re.findall(r"^16 bits.* (\d+) MB", rows, re.MULTILINE) == ["7080", "1325", "885", "214", "101"], rows
+    says(rows, "kept by a layer")
+    says(rows, "16 bits, one rank")
+    says(rows, "16 bits, tp")
+    says(rows, "16 bits, tp, sequence")
+    says(rows, "16 bits, selective recomputation")
+    says(rows, "16 bits, full recomputation")
+    says(rows, "here, one rank")
+    says(rows, "here, tp")
+    says(rows, "here, tp, sequence")
+    says(rows, "here, gathered again")
+    says(rows, "4 sbh (4 + 12/t) + 4 bas/t + 16 bs")
+    says(rows, "4 sbh (2 + 14/t) + 4 bas/t")
+    says(rows, "64 sbh + 4 bas + 16 bs + 512")
+    says(rows, "64 sbh/t + 4 bas/t")
+    says(rows, "sbh (10 + 24/t + 5as/ht)")
+    says(rows, "sbh (34 + 5as/h)")
+    says(rows, "sbh/t (34 + 5as/h)")
     rows = info("--memory", "--batch", "2", "--mesh", "tp=2")
     assert re.findall(r"^here.* (\d+)$", rows, re.MULTILINE) == ["2105856", "1317376", "1184256", "1053184"], rows
 

@@ -120,6 +120,8 @@ DIST_TEST(a_column_layer_without_f, 2)
     {
         LS_SCOPE;
         check_refused(ls_linear(hidden(&s), s.up, NULL), "linear: on axis tp argument 1");
+        check_refused(ls_linear(hidden(&s), s.up, NULL), SAYS("on axis %s %s; %s"));
+        check_refused(ls_linear(hidden(&s), s.up, NULL), SAYS("argument %d (made at %.100s:%d)"));
         check_refused(ls_linear(hidden(&s), s.up, NULL),
                       "is invariant, and argument 2 (parameter up) sharded(0)");
         check_refused(ls_linear(hidden(&s), s.up, NULL),
@@ -231,6 +233,8 @@ DIST_TEST(a_loss_that_varies_where_no_reducer_divides, 2)
     {
         LS_SCOPE;
         ls_tensor *h = ls_linear(f(hidden(&s)), s.up, NULL);
+        check_text(ls_backward(ls_mean(h)), SAYS("%s: the loss is %s on axis %s, whose ranks would "
+                                                 "each start from a part of it; %s"));
         check_text(ls_backward(ls_mean(h)),
                    SAYS("wrap the module by ls_ddp_new over this axis, which divides by the number "
                         "of ranks, or by their weights"));

@@ -397,30 +397,41 @@ DIST_TEST(plans_that_do_not_fit_are_refused, 4)
     CHECK(ls_tensor_parallel(net, NULL) == LS_ERR_STATE); /* no mesh */
     CHECK_OK(ls_mesh_new(ls_world(), "tp=4", &mesh));
     check_refused(net, "fc1=columns",
-                  "tensor_parallel: \"%s\" in the plan of %s: give PATH=ROLE, "
-                  "with a role of column, column(N), column(heads=N), row, "
-                  "shard(D), shard(D,N), vocab or sequence");
+                  SAYS("give PATH=ROLE, with a role of column, column(N), column(heads=N), row, "
+                       "shard(D), shard(D,N), vocab or sequence"));
+    check_refused(net, "fc1=columns", SAYS("tensor_parallel: \"%.*s\" in the plan of %s: %s"));
     check_refused(net, "fc1",
-                  "tensor_parallel: \"%s\" in the plan of %s: give PATH=ROLE, with a "
-                  "role of column, column(N), column(heads=N), row, shard(D), "
-                  "shard(D,N), vocab or sequence");
-    check_refused(net, "fc1=column fc3=row",
-                  "tensor_parallel: \"%s\" in the plan of %s: its path "
-                  "names no parameter of the model");
+                  SAYS("give PATH=ROLE, with a role of column, column(N), column(heads=N), row, "
+                       "shard(D), shard(D,N), vocab or sequence"));
+    check_refused(net, "fc1=column fc3=row", SAYS("its path names no parameter of the model"));
     check_refused(net, "*=column",
-                  "tensor_parallel: \"%s\" in the plan of %s: dimension %d of "
-                  "parameter %s is %s, and axis %s has %d ranks; give sizes "
-                  "that %s divides");
-    check_refused(net, "fc1.bias=shard(1)",
-                  "tensor_parallel: \"%s\" in the plan of %s: parameter %s has %d dimensions");
+                  SAYS("dimension %d of parameter %.100s is %lld, and axis %s has %d ranks; give "
+                       "sizes that %lld divides"));
+    check_refused(net, "fc1.bias=shard(1)", SAYS("parameter %.100s has %d dimensions"));
     check_refused(net, "fc1=column(heads=3)",
-                  "tensor_parallel: \"%s\" in the plan of %s: "
-                  "parameter %s has %s rows for %d heads and axis "
-                  "%s %d ranks; one must divide the other");
+                  SAYS("parameter %.100s has %lld rows for %d heads and axis %s %d ranks; one must "
+                       "divide the other"));
+    ls_module *trained = ls_linear_new(8, 8, NULL);
+    {
+        LS_SCOPE;
+        CHECK_OK(ls_backward(ls_mean(ls_forward(trained, ls_ones(LS_SHAPE(2, 8), LS_FLOAT32)))));
+        CHECK_STATUS(ls_tensor_status(
+                         ls_tensor_parallel_heads(ls_ones(LS_SHAPE(1, 2, 6), LS_FLOAT32), 0, 1, 4)),
+                     LS_ERR_INVALID);
+        CHECK_SAYS(ls_error_message(),
+                   "tensor_parallel_heads: %lld features of this rank are no whole heads of %lld; "
+                   "give a number of heads that the size of the axis divides");
+    }
+    CHECK_STATUS(ls_tensor_parallel(
+                     trained, LS_OPTIONS(ls_tensor_parallel_options, .plan = "weight=column")),
+                 LS_ERR_STATE);
+    CHECK_SAYS(
+        ls_error_message(),
+        "tensor_parallel: parameter %.100s %s; cut the model before ls_ddp_new and the first step");
+    ls_module_free(trained);
     ls_module *plain = ls_linear_new(8, 8, NULL);
     check_refused(plain, NULL,
-                  "tensor_parallel: the class %s carries no plan; give one in the "
-                  "options");
+                  SAYS("tensor_parallel: the class %s carries no plan; give one in the options"));
     ls_module_free(plain);
     CHECK(ls_size(ls_module_param(net, "fc1.weight"), 0) == 8); /* nothing is cut */
     CHECK_OK(ls_tensor_parallel(net, NULL));
