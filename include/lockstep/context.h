@@ -18,7 +18,8 @@
  *     chunk      0   1   2   3   4   5   6   7        n = 4
  *     rank       0   1   2   3   3   2   1   0
  *
- * The results of ls_context_shard, and of what is computed from them, are LS_VARYING on the axis.
+ * The results of ls_context_shard are LS_ZIGZAG(dim) on the axis, and so is what is computed from
+ * them, so that ls_attention, which needs whole sequences, refuses them.
  */
 #ifndef LOCKSTEP_CONTEXT_H
 #define LOCKSTEP_CONTEXT_H

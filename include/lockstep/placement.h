@@ -8,6 +8,7 @@
  *     LS_REPLICATED     equal                               partial: this rank's share of a sum
  *     LS_INVARIANT      equal                               equal, and complete
  *     LS_SHARDED(d)     parts of a whole, along dim d       sharded alike
+ *     LS_ZIGZAG(d)      the same, in the order of context.h   sharded alike
  *     LS_VARYING        whatever they are                   varying
  *     LS_PARTIAL        terms, whose sum is the whole       replicated
  *     LS_UNPLACED       equal; no gradient flows to it
@@ -49,6 +50,8 @@ typedef int ls_placement;
 #define LS_VARYING ((ls_placement)4)
 /* Rank i of n has part i of n equal ones along dimension `dim`, which may be negative. */
 #define LS_SHARDED(dim) ((ls_placement)(16 + (dim)))
+/* Rank i of n has parts i and 2n-1-i of 2n equal ones: of ls_context_shard. `dim` is 0, 1 or 2. */
+#define LS_ZIGZAG(dim) ((ls_placement)(32 + (dim)))
 
 /* Says how the values of `t` on the ranks of `axis` are related, which nothing checks: of data that
  * the program has read (a batch is LS_SHARDED(0) or LS_VARYING), of a parameter (LS_SHARDED, of

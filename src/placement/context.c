@@ -102,7 +102,13 @@ ls_tensor *(ls_context_shard)(ls_tensor *x, int dim, const char *axis)
         const int64_t at = chunk_at(&z, z.axis->coordinate, i);
         part[i] = ls_slice(x, z.dim, at, at + z.chunk);
     }
-    return marked(&z, ls_concat(part, 2, z.dim), LS__PLACED_VARYING);
+    return marked(&z, ls_concat(part, 2, z.dim), ls__place_along(LS__PLACED_ZIGZAG, z.dim));
+}
+
+static bool is_part(const zigzag *z, const ls__record *x)
+{
+    const int place = ls__place_of(x, z->number);
+    return place == LS__PLACED_VARYING || place == ls__place_along(LS__PLACED_ZIGZAG, z->dim);
 }
 
 /* From the parts in the order of the ranks to the chunks in theirs. */
@@ -131,8 +137,8 @@ ls_tensor *(ls_context_gather)(ls_tensor *x, int dim, const char *axis)
         return x;
     }
     if (cut(&z, in->dim[z.dim], 2) < 0 ||
-        (ls__place_of(in, z.number) != LS__PLACED_VARYING &&
-         refuse_placed(&z, in, "give this rank's part, which varies") < 0)) {
+        (!is_part(&z, in) &&
+         refuse_placed(&z, in, "give this rank's part, of ls_context_shard") < 0)) {
         return ls__call_refused();
     }
     const ls_placement parts = LS_SHARDED(z.dim);
@@ -148,7 +154,7 @@ bool ls_context_divides(const ls_tensor *x, const char *axis)
     if (x == NULL || mesh == NULL || !ls_mesh_has(mesh, axis) || ls_mesh_size(mesh, axis) == 1) {
         return false;
     }
-    return ls_tensor_status(x) == LS_OK && ls_placement_of(x, axis) == LS_VARYING;
+    return ls_tensor_status(x) == LS_OK && ls_placement_of(x, axis) >= LS_VARYING;
 }
 
 ls_tensor *(ls_context_positions)(const char *axis, int64_t length)
@@ -168,7 +174,7 @@ ls_tensor *(ls_context_positions)(const char *axis, int64_t length)
         const int64_t at = chunk_at(&z, z.axis->coordinate, i);
         part[i] = ls_arange((double)at, (double)(at + z.chunk), 1.0, LS_INT64);
     }
-    return marked(&z, ls_concat(part, 2, 0), LS__PLACED_VARYING);
+    return marked(&z, ls_concat(part, 2, 0), LS__PLACED_ZIGZAG);
 }
 
 ls_tensor *(ls_context_rotary)(ls_tensor *x, const char *axis, double base)
@@ -182,16 +188,17 @@ ls_tensor *(ls_context_rotary)(ls_tensor *x, const char *axis, double base)
         return ls_rotary(x, 0, base);
     }
     if (cut(&z, in->dim[2], 2) < 0 ||
-        (ls__place_of(in, z.number) != LS__PLACED_VARYING &&
+        (!is_part(&z, in) &&
          refuse_placed(&z, in,
                        "give this rank's part of the sequence, from ls_context_shard; a whole one "
                        "takes ls_rotary") < 0)) {
         return ls__call_refused();
     }
+    const int place = ls__place_of(in, z.number);
     ls_tensor *part[2];
     for (int i = 0; i < 2; i++) {
         ls_tensor *half = ls_slice(x, 2, i * z.chunk, (i + 1) * z.chunk);
         part[i] = ls_rotary(half, chunk_at(&z, z.axis->coordinate, i), base);
     }
-    return ls_concat(part, 2, 2);
+    return marked(&z, ls_concat(part, 2, 2), place);
 }

@@ -47,10 +47,15 @@ static int kind_of(int place)
     return place >= LS__PLACED_SHARDED ? SHARD : place;
 }
 
+static bool has_conversions(int place)
+{
+    return place >= LS__PLACED_SHARDED ||
+           (place != LS__PLACED_UNPLACED && place < LS__PLACED_VARYING);
+}
+
 ls__move ls__move_of(int from, int to)
 {
-    const bool known = from != LS__PLACED_UNPLACED && from != LS__PLACED_VARYING &&
-                       to != LS__PLACED_UNPLACED && to != LS__PLACED_VARYING && from != to;
+    const bool known = has_conversions(from) && has_conversions(to) && from != to;
     return known ? (ls__move)table[kind_of(from)][kind_of(to)] : LS__MOVE_NONE;
 }
 

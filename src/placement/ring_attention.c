@@ -431,7 +431,8 @@ static ls_status check_placed(const ls__record *in, int i, const ring *r, int ax
 {
     char subject[160];
     const int place = ls__place_of(in, axis);
-    if (place == LS__PLACED_VARYING || (!r->causal && place == LS__PLACED_SHARDED + 2)) {
+    if (place == LS__PLACED_ZIGZAG + 2 || place == LS__PLACED_VARYING ||
+        (!r->causal && place == LS__PLACED_SHARDED + 2)) {
         return LS_OK;
     }
     return ls__fail(LS_ERR_PLACEMENT,
@@ -505,7 +506,7 @@ static ls_status place(ls__tensors *tensors, ls_tensor *const in[3], ls_tensor *
     const int given = ls__place_of(ls__record_sound(tensors, in[0], NAME), axis);
     call.follows = LS__CONTRACTS(ATTENDS);
     ls__call_place(&call, out);
-    const int own = given == LS__PLACED_SHARDED + 2 ? LS__PLACED_SHARDED + 1 : given;
+    const int own = ls__place_dim(given) == 2 ? ls__place_along(given, 1) : given;
     out->place = ls__place_with(out->place, axis, own);
     return call.failed == NULL ? LS_OK : ls__self.status;
 }

@@ -51,7 +51,7 @@ unsigned ls__place_parts(const ls__axes_in_force *axes, uint32_t word)
     unsigned parts = 0;
     for (int a = 0; a < axes->count; a++) {
         const int place = ls__place_at(word, a);
-        const bool own = place == LS__PLACED_VARYING || place >= LS__PLACED_SHARDED;
+        const bool own = place >= LS__PLACED_VARYING;
         parts |= (unsigned)(own && axes->axis[a].size > 1) << a;
     }
     return parts;
@@ -59,7 +59,9 @@ unsigned ls__place_parts(const ls__axes_in_force *axes, uint32_t word)
 
 ls_placement ls__placement_public(int place)
 {
-    return place >= LS__PLACED_SHARDED ? LS_SHARDED(place - LS__PLACED_SHARDED) : place;
+    return place >= LS__PLACED_SHARDED  ? LS_SHARDED(place - LS__PLACED_SHARDED)
+           : place >= LS__PLACED_ZIGZAG ? LS_ZIGZAG(place - LS__PLACED_ZIGZAG)
+                                        : place;
 }
 
 const char *ls_placement_name(ls_placement placement)
@@ -72,7 +74,9 @@ const char *ls_placement_name(ls_placement placement)
         return names[placement];
     }
     char *out = text[next++ % 4];
-    (void)snprintf(out, sizeof text[0], "sharded(%d)", placement - LS_SHARDED(0));
+    const bool zigzag = placement >= LS_ZIGZAG(0);
+    (void)snprintf(out, sizeof text[0], "%s(%d)", zigzag ? "zigzag" : "sharded",
+                   placement - (zigzag ? LS_ZIGZAG(0) : LS_SHARDED(0)));
     return out;
 }
 
@@ -247,7 +251,7 @@ typedef struct crossing { /* an operation on one axis */
 
 static int kind_of(int place)
 {
-    return place >= LS__PLACED_SHARDED ? 5 : place;
+    return place >= LS__PLACED_ZIGZAG ? 5 : place;
 }
 
 /* LS_ERR_PLACEMENT: what inputs i and j (j < 0: none) are on the axis, and what to do. */
@@ -364,7 +368,7 @@ static int of_contraction(const crossing *c, int i)
         return LS__PLACED_PARTIAL;
     }
     for (int j = 0; j < 2; j++) {
-        const int d = c->place[j] - LS__PLACED_SHARDED;
+        const int d = ls__place_dim(c->place[j]);
         if (d < 0 || through(c->call, j, d, c->out) != LS__TO_SUM) {
             return refuse(c, i, j,
                           "the product adds over a dimension of which one has a part and the "
@@ -387,7 +391,7 @@ static bool repeated(const crossing *c, int i, int d, int to)
  * divided otherwise, would be read as grouped-query attention. -1: all agree. */
 static int other_heads(const crossing *c, int i)
 {
-    const int how = c->call->follows.how, d = c->place[i] - LS__PLACED_SHARDED;
+    const int how = c->call->follows.how, d = ls__place_dim(c->place[i]);
     for (int j = 0; how == LS__FOLLOW_ATTENDS && d < 2 && j < 3; j++) {
         if (c->place[j] != c->place[i] && c->place[j] != LS__PLACED_VARYING) {
             return j;
@@ -401,7 +405,7 @@ static int of_sharded(const crossing *c)
 {
     int result = -1, by = -1;
     for (int i = 0; i < c->call->count; i++) {
-        const int d = c->place[i] - LS__PLACED_SHARDED;
+        const int d = ls__place_dim(c->place[i]);
         if (d < 0) {
             continue;
         }
@@ -426,7 +430,7 @@ static int of_sharded(const crossing *c)
                           "its part, of size 1, would be repeated as if it were whole; gather it "
                           "before: ls_redistribute to LS_REPLICATED");
         }
-        const int place = to < 0 ? LS__PLACED_VARYING : LS__PLACED_SHARDED + to;
+        const int place = to < 0 ? LS__PLACED_VARYING : ls__place_along(c->place[i], to);
         if (by >= 0 && place != result && result != LS__PLACED_VARYING &&
             place != LS__PLACED_VARYING) {
             return refuse(c, by, i,
@@ -447,7 +451,7 @@ static bool biased(const crossing *c)
     if (call->follows.linear != LS__LINEAR_EACH || call->count < 3 || call->in[2] == NULL) {
         return false;
     }
-    const int d = c->place[0] - LS__PLACED_SHARDED;
+    const int d = ls__place_dim(c->place[0]);
     return c->place[0] == LS__PLACED_PARTIAL || c->place[1] == LS__PLACED_PARTIAL ||
            c->place[2] == LS__PLACED_PARTIAL ||
            (d >= 0 && through(call, 0, d, c->out) == LS__TO_SUM);
@@ -601,6 +605,10 @@ int ls__place_from_public(ls_placement placement, int ndim)
 {
     if (placement >= LS_UNPLACED && placement <= LS_VARYING) {
         return placement;
+    }
+    if (placement >= LS_ZIGZAG(0)) {
+        const int d = placement - LS_ZIGZAG(0);
+        return d < ndim && d < LS__ZIGZAG_DIMS ? LS__PLACED_ZIGZAG + d : -1;
     }
     const int given = placement - LS_SHARDED(0), d = given < 0 ? given + ndim : given;
     return d >= 0 && d < ndim ? LS__PLACED_SHARDED + d : -1;

@@ -31,8 +31,27 @@ enum {
     LS__PLACED_INVARIANT = 2,
     LS__PLACED_PARTIAL = 3,
     LS__PLACED_VARYING = 4,
+    LS__PLACED_ZIGZAG = 5,  /* + dimension, below LS__ZIGZAG_DIMS */
     LS__PLACED_SHARDED = 8, /* + dimension */
 };
+
+#define LS__ZIGZAG_DIMS 3
+
+/* The dimension along which the ranks have parts, in either order; negative: there is none. */
+static inline int ls__place_dim(int place)
+{
+    return place >= LS__PLACED_SHARDED  ? place - LS__PLACED_SHARDED
+           : place >= LS__PLACED_ZIGZAG ? place - LS__PLACED_ZIGZAG
+                                        : -1;
+}
+
+/* Parts in the order of `place` along another dimension. */
+static inline int ls__place_along(int place, int dim)
+{
+    return place >= LS__PLACED_SHARDED ? LS__PLACED_SHARDED + dim
+           : dim < LS__ZIGZAG_DIMS     ? LS__PLACED_ZIGZAG + dim
+                                       : LS__PLACED_VARYING;
+}
 
 static inline int ls__place_at(uint32_t word, int axis)
 {

@@ -94,7 +94,8 @@ static uint64_t id_again(ls__draw_log *replay)
 }
 
 /* Parts along dimension d, and which this rank has. Those of dimension 0 along axes of batches are
- * left to the sample offset. With several axes the first in the mesh is the outer one. */
+ * left to the sample offset. With several axes the first in the mesh is the outer one. Zigzag parts
+ * are numbered as if they lay in order: other masks than one process has, and none twice. */
 static void parts_along(const ls__axes_in_force *axes, uint32_t word, int d, int64_t *parts,
                         int64_t *part)
 {
@@ -102,7 +103,7 @@ static void parts_along(const ls__axes_in_force *axes, uint32_t word, int d, int
     *part = 0;
     for (int a = 0; axes != NULL && word != 0 && a < axes->count; a++) {
         const ls__axis_in_force *axis = &axes->axis[a];
-        if (ls__place_at(word, a) == LS__PLACED_SHARDED + d && (d > 0 || axis->batches == 0)) {
+        if (ls__place_dim(ls__place_at(word, a)) == d && (d > 0 || axis->batches == 0)) {
             *part = *part * axis->size + axis->coordinate;
             *parts *= axis->size;
         }

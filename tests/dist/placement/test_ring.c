@@ -163,7 +163,7 @@ static ls_tensor *part(const sizes *s, int which)
 {
     ls_tensor *t = ls_context_shard(input(s, which), 2, "cp");
     CHECK_OK(ls_tensor_status(t));
-    CHECK(ls_placement_of(t, "cp") == LS_VARYING);
+    CHECK(ls_placement_of(t, "cp") == LS_ZIGZAG(2));
     CHECK_OK(ls_set_requires_grad(t, which != DO));
     return t;
 }
@@ -178,7 +178,7 @@ static results ring(const sizes *s)
     ls_tensor *o =
         ls_ring_attention(q, k, v, "cp", LS_OPTIONS(ls_attention_options, .causal = s->causal));
     CHECK_OK(ls_tensor_status(o));
-    CHECK(ls_placement_of(o, "cp") == LS_VARYING);
+    CHECK(ls_placement_of(o, "cp") == LS_ZIGZAG(2));
     CHECK(ls_dtype_of(o) == s->dtype);
     CHECK_OK(ls_backward_from(&o, &d_o, 1));
     return (results){o, ls_grad(q), ls_grad(k), ls_grad(v)};
@@ -268,6 +268,29 @@ DIST_TEST(parts_in_order_give_parts_in_order, 2)
     CHECK(ls_placement_of(o, "cp") == LS_SHARDED(2));
     CHECK_OK(ls_place(q, "cp", LS_VARYING));
     CHECK(ls_placement_of(ls_ring_attention(q, q, q, "cp", NULL), "cp") == LS_VARYING);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+/* A model whose attention knows nothing of the axis would attend to this rank's part alone. */
+DIST_TEST(attention_of_parts_of_a_sequence_is_refused, 2)
+{
+    ls_mesh *mesh = mesh_of("cp=2");
+    LS_SCOPE;
+    const sizes s = {1, 2, 2, 8, 4, false, LS_FLOAT32};
+    ls_tensor *q = part(&s, Q), *k = part(&s, K), *v = part(&s, V);
+    ls_tensor *o = ls_attention(q, k, v, NULL);
+    CHECK_STATUS(ls_tensor_status(o), LS_ERR_PLACEMENT);
+    CHECK_CONTAINS(ls_error_message(),
+                   "is zigzag(2); the operation needs the whole of this dimension");
+    CHECK_STATUS(ls_tensor_status(ls_redistribute(q, "cp", LS_ZIGZAG(2), LS_REPLICATED)),
+                 LS_ERR_PLACEMENT);
+    ls_tensor *tokens = ls_context_shard(ls_ones(LS_SHAPE(2, 8), LS_INT64), 1, "cp");
+    ls_tensor *rows = ls_embedding(ls_ones(LS_SHAPE(4, 6), LS_FLOAT32), tokens);
+    CHECK(ls_placement_of(rows, "cp") == LS_ZIGZAG(1));
+    CHECK(ls_placement_of(ls_add(rows, ls_embedding(ls_ones(LS_SHAPE(8, 6), LS_FLOAT32),
+                                                    ls_context_positions("cp", 8))),
+                          "cp") == LS_ZIGZAG(1));
+    CHECK_STATUS(ls_place(rows, "cp", LS_ZIGZAG(3)), LS_ERR_INVALID);
     CHECK_OK(ls_mesh_free(mesh));
 }
 
@@ -466,7 +489,7 @@ DIST_TEST(rotary_turns_by_the_position_in_the_whole, 3)
     ls_tensor *own = ls_context_rotary(ls_context_shard(input(&s, Q), 2, "cp"), "cp", 10000.0);
     CHECK_OK(ls_tensor_status(own));
     CHECK(memcmp(ls_data(whole), ls_data(own), (size_t)ls_numel(own) * sizeof(float)) == 0);
-    CHECK(ls_placement_of(own, "cp") == LS_VARYING);
+    CHECK(ls_placement_of(own, "cp") == LS_ZIGZAG(2));
     CHECK_OK(ls_mesh_free(mesh));
 }
 
@@ -753,7 +776,7 @@ DIST_TEST(wrong_uses_of_the_zigzag_order_are_refused, 2)
                   SAYS("%s: on axis %s %s is %s; %s"));
     CHECK_SAYS(ls_error_message(), "give what is equal on all of its ranks");
     check_refused(ls_context_gather(x, 1, "cp"), LS_ERR_PLACEMENT,
-                  SAYS("give this rank's part, which varies"));
+                  SAYS("give this rank's part, of ls_context_shard"));
     check_refused(ls_context_rotary(ls_zeros(LS_SHAPE(1, 1, 4, 4), LS_FLOAT32), "cp", 100.0),
                   LS_ERR_PLACEMENT,
                   SAYS("give this rank's part of the sequence, from ls_context_shard; a whole one "
