@@ -77,12 +77,13 @@ static ls_tensor *finished(ls_tensor *x, ls_tensor *bias, ls_activation activati
     return activated(sum, activation);
 }
 
-/* A result of several column layers' common input is replicated already. */
+/* A result of several column layers' common input is replicated already; without gradients it is
+ * unplaced. */
 static ls_tensor *entered(const ls__parallel *p, ls_tensor *x)
 {
-    return ls_placement_of(x, p->axis) == LS_REPLICATED
-               ? x
-               : convert(p, x, between(p, x), LS_REPLICATED);
+    const ls_placement place = ls_placement_of(x, p->axis);
+    const bool whole = place == LS_REPLICATED || (p->sequence && place == LS_UNPLACED);
+    return whole ? x : convert(p, x, between(p, x), LS_REPLICATED);
 }
 
 static ls_tensor *row(const ls__parallel *p, ls_tensor *x, ls_tensor *weight, ls_tensor *bias,

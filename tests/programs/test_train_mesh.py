@@ -56,6 +56,14 @@ def layers_of_a_gpt_are_divided():
 
 
 @test
+def layers_of_a_bert_are_divided():
+    flags = ("--dropout", "0.1", "--vocab", 257)  # and three special tokens
+    want = losses("bert", None, *flags, steps=4)
+    for mesh, *more in (("tp=2",), ("tp=2", "--sequence"), ("tp=4",)):
+        check_close(losses("bert", mesh, *flags, *more, steps=4), want)
+
+
+@test
 def sequences_of_a_gpt_are_divided():
     want = losses("gpt", None, "--dropout", 0)
     for mesh in ("cp=2", "cp=4", "tp=2,cp=2"):
@@ -86,8 +94,8 @@ def checkpoints_go_on_with_any_mesh():
             check_close(got, want)
 
 
-def refused(ranks, *flags):
-    done = subprocess.run(arguments("gpt", ranks, "--steps", 2, *flags), text=True, stdin=subprocess.DEVNULL,
+def refused(ranks, *flags, kind="gpt"):
+    done = subprocess.run(arguments(kind, ranks, "--steps", 2, *flags), text=True, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
     assert done.returncode != 0, done.stdout
     return done.stdout
@@ -106,8 +114,10 @@ def what_goes_not_together_is_refused():
          "--exact layout is for replicas of whole models; give --mesh dp alone")
     says(refused(2, "--mesh", "tp=2", "--feed", "scatter"),
          "--feed scatter gives every rank other samples, and the ranks of tp and cp need the same; give --feed split")
-    assert "3" in refused(3, "--mesh", "tp=3")
-    assert "cp" in refused(3, "--mesh", "cp=3")
+    assert "axis tp has 3 ranks" in refused(3, "--mesh", "tp=3")
+    assert "cannot be cut into the 6 chunks of all ranks on axis cp" in refused(3, "--mesh", "cp=3")
+    # its attention knows nothing of cp, and would attend to a part of each sequence
+    assert "is zigzag(2); the operation needs the whole of this dimension" in refused(2, "--mesh", "cp=2", kind="bert")
 
 
 if __name__ == "__main__":
