@@ -472,14 +472,14 @@ ls_tensor *(ls_redistribute)(ls_tensor *x, const char *axis, ls_placement from, 
 
 ls_status ls_redistribute_get_stats(const char *axis, ls_redistribute_stats *out)
 {
-    static const uint64_t none[LS__SENT_BYTES + 1];
+    static const ls__axis_in_force none;
     ls__axes_in_force *axes;
     const int a = ls_mesh_in_force() != NULL ? ls__axis_find(axis, "redistribute_get_stats", &axes)
                                              : LS__AXES_MAX;
     if (a < 0) {
         return ls__self.status;
     }
-    const uint64_t *sent = a < LS__AXES_MAX ? axes->axis[a].sent : none;
+    const uint64_t *sent = a < LS__AXES_MAX ? axes->axis[a].sent : none.sent;
     const ls_redistribute_stats all = {.all_reduces = sent[0],
                                        .all_gathers = sent[1],
                                        .reduce_scatters = sent[2],

@@ -286,9 +286,13 @@ static int joins_with_a_difference(void *arg)
     return 0;
 }
 
+/* The job has failed with what the ranks were told, although they returned 0. */
 static void every_rank_finds(difference d)
 {
-    CHECK_OK(ls_spawn(joins_with_a_difference, &d, 2));
+    CHECK_STATUS(ls_spawn(joins_with_a_difference, &d, 2), LS_ERR_PEER);
+    CHECK_CONTAINS(ls_error_message(), "ls_init: ranks are set up differently");
+    CHECK_CONTAINS(ls_error_message(), d.usual);
+    CHECK_CONTAINS(ls_error_message(), d.odd);
 }
 
 TEST(another_version_of_the_library_is_named_with_both)
