@@ -2,6 +2,7 @@
  * against one process. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <lockstep/lockstep.h>
@@ -15,7 +16,12 @@
 #include "says.h"
 #include "test.h"
 
-enum { STEPS = 30, LOSSES_MAX = 128 };
+enum { STEPS_MAX = 30, LOSSES_MAX = 128 };
+
+static int step_count(void)
+{
+    return getenv("TEST_LONG") != NULL ? STEPS_MAX : 8;
+}
 
 static ls_tensor *input(ls_shape shape, double step)
 {
@@ -83,19 +89,20 @@ static double worst(const double *a, const double *b, int steps)
 /* On all ranks of the axis tp as in one process, and twice with the same bits. */
 static void check_trial(const trial *t, const ls_tensor_parallel_options *how)
 {
+    const int steps = step_count();
     double whole[LOSSES_MAX], own[LOSSES_MAX], again[LOSSES_MAX];
     ls_mesh *mesh = NULL;
-    train(t, NULL, STEPS, whole);
+    train(t, NULL, steps, whole);
     CHECK_OK(ls_mesh_new(ls_world(), "tp=*", &mesh));
-    train(t, how, STEPS, own);
-    train(t, how, STEPS, again);
+    train(t, how, steps, own);
+    train(t, how, steps, again);
     CHECK_OK(ls_mesh_free(mesh));
-    CHECK(memcmp(own, again, STEPS * sizeof *own) == 0);
-    if (!(worst(whole, own, STEPS) <= 1e-5)) {
+    CHECK(memcmp(own, again, (size_t)steps * sizeof *own) == 0);
+    if (!(worst(whole, own, steps) <= 1e-5)) {
         test_fail(__FILE__, __LINE__,
                   "losses differ by %g; the first is %g, want %g, the last "
                   "%g, want %g",
-                  worst(whole, own, STEPS), own[0], whole[0], own[STEPS - 1], whole[STEPS - 1]);
+                  worst(whole, own, steps), own[0], whole[0], own[steps - 1], whole[steps - 1]);
     }
 }
 
