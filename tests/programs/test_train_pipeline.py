@@ -321,7 +321,7 @@ def refused(ranks, words, program, *flags):
 @test
 def what_cannot_be_a_pipeline_is_refused_in_words():
     for ranks, words, flags in (
-            (2, "and none that is called \"tp\"", ("--mesh", "pp=2,tp=1")),
+            (2, "and none that is called \"ep\"", ("--mesh", "pp=2,ep=1")),
             (2, "--mesh: mesh ", ("--mesh", "pp=4")),
             (2, "has no part \"block.3\"", ("--mesh", "pp=2", "--cut", "block.3")),
             (2, "makes 3 stages, and schedule 1f1b on 2 ranks has 2", ("--mesh", "pp=2", "--cut", "blocks.1 head")),
