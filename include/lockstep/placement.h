@@ -1,6 +1,6 @@
-/* Placements: what the copies of a tensor on the ranks of a mesh have to do with each other. An
- * operation whose inputs do not compose is refused at the call, LS_ERR_PLACEMENT, instead of
- * training with wrong gradients.
+/* Placements: how the copies of a tensor on the ranks of a mesh are related. An operation whose
+ * inputs do not compose is refused at the call, LS_ERR_PLACEMENT, instead of training with wrong
+ * gradients.
  *
  * Per axis of the mesh in force a tensor is one of
  *
