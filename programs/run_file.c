@@ -40,9 +40,9 @@ static const struct {
     {QUIET,
      "|steps|lr|lr-schedule|min-lr|lr-schedule-steps|warmup|momentum|beta2|weight-decay|decay|"
      "optim|seed|every|eval-every|eval-windows|feed|init-std|"},
-    {LEFT_OUT, "|mesh|sequence|schedule|micro-batches|cut|replicas|plan|profile|chunks|vertical-"
-               "sync|recompute|"
-               "bucket-bytes|init|export|save|resume|log|tensorboard|log-losses|"},
+    {LEFT_OUT,
+     "|mesh|sequence|schedule|micro-batches|cut|replicas|plan|profile|chunks|vertical-sync|"
+     "recompute|bucket-bytes|init|export|save|resume|log|tensorboard|log-losses|"},
 };
 #define OF_DATA                                                                                    \
     "|data|held-out|tokenizer|format|context|mask-share|crop-padding|flip|normalise|seed|"

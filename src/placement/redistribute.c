@@ -269,16 +269,24 @@ typedef struct node_context {
     ls_shape shape; /* of the result */
 } node_context;
 
-/* Runs the conversion outside of the graph, where elements are moved and no placement counts. *out
- * holds a reference to the result's elements. */
+/* Its elements row-major and unplaced: they are only moved. */
+static ls_tensor *plain(ls_tensor *x)
+{
+    ls_tensor *seen = ls_reshape(ls_contiguous(x), ls_shape_of(x));
+    ls__record *record = ls__record_sound(ls__tensors_get("redistribute"), seen, "redistribute");
+    if (record != NULL) {
+        record->place = 0;
+    }
+    return seen;
+}
+
+/* Runs the conversion outside of the graph. *out holds a reference to the result's elements. */
 static ls_status run(const conversion *c, ls_tensor *x, ls__record *out)
 {
     const ls__autograd_mode before = ls__autograd_mode_get();
-    struct ls__axes_in_force **in_force = &ls__self.runtime->axes, *axes = *in_force;
-    *in_force = NULL;
     ls__self.no_grad = true;
     ls_scope *scope = ls_scope_enter();
-    ls_tensor *y = convert(c, ls_contiguous(x));
+    ls_tensor *y = convert(c, plain(x));
     ls_status status = y != NULL ? ls_tensor_status(y) : ls__self.status;
     if (status == LS_OK) {
         *out = *ls__record_sound(ls__tensors_get("redistribute"), y, "redistribute");
@@ -286,7 +294,6 @@ static ls_status run(const conversion *c, ls_tensor *x, ls__record *out)
     }
     ls_scope_leave(scope);
     ls__autograd_mode_set(&before);
-    *in_force = axes;
     return status;
 }
 
