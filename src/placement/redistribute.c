@@ -269,8 +269,7 @@ typedef struct node_context {
     ls_shape shape; /* of the result */
 } node_context;
 
-/* Its elements row-major and unplaced: they are only moved. */
-static ls_tensor *plain(ls_tensor *x)
+ls_tensor *ls__unplaced(ls_tensor *x)
 {
     ls_tensor *seen = ls_reshape(ls_contiguous(x), ls_shape_of(x));
     ls__record *record = ls__record_sound(ls__tensors_get("redistribute"), seen, "redistribute");
@@ -286,7 +285,7 @@ static ls_status run(const conversion *c, ls_tensor *x, ls__record *out)
     const ls__autograd_mode before = ls__autograd_mode_get();
     ls__self.no_grad = true;
     ls_scope *scope = ls_scope_enter();
-    ls_tensor *y = convert(c, plain(x));
+    ls_tensor *y = convert(c, ls__unplaced(x));
     ls_status status = y != NULL ? ls_tensor_status(y) : ls__self.status;
     if (status == LS_OK) {
         *out = *ls__record_sound(ls__tensors_get("redistribute"), y, "redistribute");

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include <lockstep/tensor.h>
+
 #include <lockstep/comm.h>
 
 #include "base/axes.h"
@@ -25,6 +27,9 @@ typedef enum ls__move {
 /* In ls__axis_in_force.sent; before them collectives, from ALL_REDUCE on. */
 enum { LS__SENT_BYTES = 4, LS__SENT_MESSAGES };
 
+/* A row-major view or copy of x without placements: for what is done with elements alone, outside
+ * of the graph. */
+ls_tensor *ls__unplaced(ls_tensor *x);
 /* From one placement of tensor/placement.h to another. */
 ls__move ls__move_of(int from, int to);
 /* Of the gradient of a tensor with this one. */

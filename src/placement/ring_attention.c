@@ -64,19 +64,6 @@ static ls__ring_block block_of(const ring *r, int step, ls_tensor *q, ls_tensor 
     return ls__ring_block_of(r->causal, r->axis->coordinate, step, ls_size(q, 2), ls_size(kv, 3));
 }
 
-/* The elements alone: what is done inside has no placement of its own. */
-static ls_tensor *plain(ls_tensor *t)
-{
-    ls__tensors *tensors = ls__tensors_get(NAME);
-    const ls__record *record = ls__record_sound(tensors, t, NAME);
-    ls__record *alias = record != NULL ? ls__record_alias(tensors, record) : NULL;
-    if (alias == NULL) {
-        return ls__call_refused();
-    }
-    alias->place = 0;
-    return ls_contiguous(ls__handle(alias));
-}
-
 static ls_tensor *rows_of(ls_tensor *t, int dim, int64_t first, int64_t rows)
 {
     return ls_contiguous(ls_slice(t, dim, first, first + rows));
@@ -266,7 +253,7 @@ static ls_status forward(ls_function_call *call, ls_tensor *const *in, int n, ls
 {
     (void)n, (void)m;
     merged of[HALVES] = {{0}};
-    ls_tensor *q = plain(in[0]), *kv = packed(plain(in[1]), plain(in[2]));
+    ls_tensor *q = ls__unplaced(in[0]), *kv = packed(ls__unplaced(in[1]), ls__unplaced(in[2]));
     LS_TRY(ls_tensor_status(q));
     LS_TRY(ls_tensor_status(kv));
     LS_TRY(ls_function_save_data(call, arg, sizeof(ring)));
@@ -381,7 +368,7 @@ static ls_status backward(ls_function_call *call, ls_tensor *const *dout, int m,
     const ring *r = ls_function_data(call);
     ls_tensor *saved[SAVED_LSE + 1];
     for (int i = 0; i <= SAVED_LSE; i++) {
-        saved[i] = plain(ls_function_saved(call, i));
+        saved[i] = ls__unplaced(ls_function_saved(call, i));
         LS_TRY(ls_tensor_status(saved[i]));
     }
     gradients g = {.q = saved[SAVED_Q],
