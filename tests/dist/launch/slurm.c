@@ -300,13 +300,13 @@ TEST(pods_of_an_indexed_job_go_on_after_a_drain)
         "sed -n '/^        - |$/,/^        volumeMounts/s/^          //p' %s >pod.sh\n"
         "grep -c -e 'completions: 2$' -e 'parallelism: 2$' -e 'run --nnodes 2 ' %s\n"
         "echo 10.98.0.1 train-0.train >>$TWO_NODES/hosts; lockstep secret secret\n"
-        "export RANKS=2 DATA=text RUN=run STEPS=4000 SECRET=secret OPTIONS=\"${O#*text}\"\n"
+        "export RANKS=2 DATA=text RUN=run STEPS=1500 SECRET=secret OPTIONS=\"${O#*text}\"\n"
         "pod() { $TWO_NODES/on $(($1+1)) env JOB_COMPLETION_INDEX=$1 sh -c \"$(cat pod.sh)\"; }\n"
         "both() { pod 0 >0.out 2>&1 & P=$!; pod 1 >1.out 2>&1 & Q=$!; }\n"
         "ended() { wait $P; p=$?; wait $Q; echo pods ended: $p $?; }\n"
         "both; until [ \"$(cat run.losses 2>/dev/null | wc -l)\" -gt 100 ]; do sleep 0.1; done\n"
         "kill -TERM $(pgrep -P $Q || echo $Q); ended; both; ended; tail -n 3 0.out\n"
-        "lockstep run -n 4 lockstep train gpt --data text --steps 4000 $OPTIONS --log-losses w "
+        "lockstep run -n 4 lockstep train gpt --data text --steps 1500 $OPTIONS --log-losses w "
         ">/dev/null 2>&1; cmp w run.losses && echo the same losses",
         yaml, yaml);
     test_output got = cluster("--hosts", text, SECONDS);
