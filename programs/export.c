@@ -1,5 +1,6 @@
-/* Exporting a model whose stages are on several ranks. Rank 0 learns what the others have, receives
- * it, and writes one file of all. */
+/* Exporting a model whose stages or parts of layers are on several ranks. Rank 0 writes one file of
+ * all. Of stages it learns what the others have, and receives it. Of parts of layers it gathers one
+ * parameter after the other, when it writes that: the model need not fit on one rank. */
 #include "parallel.h"
 
 #include <stdio.h>
@@ -151,9 +152,142 @@ static void export_stages(const parallel *p, ls_module *net, const char *path)
     free(mine.list);
 }
 
+/* ---- parts of layers ---------------------------------------------------------------------- */
+
+#define WRITING_MS 3600000 /* for rank 0 to write a tensor, and at the end the whole file */
+
+/* The ranks along tp. Rank 0 walks the model as ls_safetensors_save asks for it, and says which
+ * parameter is to be gathered next; the others take part. */
+typedef struct gathering {
+    ls_module *net;
+    ls_group *group;
+    ls_param *params;
+    int count;
+    int last; /* that was gathered; -1: none */
+    const ls_state_visitor *file;
+} gathering;
+
+/* The index of a parameter, or -1 at the end. */
+static ls_status tell(const gathering *g, int64_t *next)
+{
+    return ls_broadcast(
+        g->group, next, 1, LS_INT64, 0,
+        LS_OPTIONS(ls_collective_options, .tag = "export", .timeout_ms = WRITING_MS), NULL);
+}
+
+static int index_of(const gathering *g, const char *name)
+{
+    int i = 0;
+    while (i < g->count && strcmp(g->params[i].name, name) != 0) {
+        i++;
+    }
+    return i;
+}
+
+static bool is_whole(const ls_state_tensor *t)
+{
+    return memcmp(t->local, t->global, (size_t)t->ndim * sizeof t->local[0]) == 0;
+}
+
+/* Shows the file the whole of parameter `at`. */
+static ls_status show_whole(gathering *g, int64_t at, const char *name)
+{
+    LS_SCOPE;
+    LS_TRY(tell(g, &at));
+    ls_tensor *whole = ls_tensor_whole(g->params[at].value);
+    LS_TRY(ls_tensor_status(whole));
+    ls_state_tensor shown = {
+        .dtype = ls_dtype_of(whole), .ndim = ls_ndim(whole), .data = ls_data(whole)};
+    for (int d = 0; d < shown.ndim; d++) {
+        shown.global[d] = shown.local[d] = ls_size(whole, d);
+    }
+    return g->file->tensor(g->file->self, name, &shown);
+}
+
+/* The boxes of a part follow each other. */
+static ls_status take_tensor(void *self, const char *name, const ls_state_tensor *tensor)
+{
+    gathering *g = self;
+    const int at = is_whole(tensor) ? g->count : index_of(g, name);
+    if (at == g->count) { /* a buffer of which there is a slice is refused there */
+        return g->file->tensor(g->file->self, name, tensor);
+    }
+    const bool first = at != g->last;
+    g->last = at;
+    return first ? show_whole(g, at, name) : LS_OK;
+}
+
+static ls_status gathered_state(void *object, const char *prefix, const ls_state_visitor *visitor)
+{
+    gathering *g = object;
+    g->file = visitor;
+    g->last = -1;
+    return ls_module_state(g->net, prefix,
+                           &(ls_state_visitor){.size = sizeof(ls_state_visitor),
+                                               .self = g,
+                                               .tensor = take_tensor,
+                                               .int64 = skip_int64,
+                                               .float64 = skip_float64});
+}
+
+static void take_part(const gathering *g)
+{
+    for (int64_t at = 0;;) {
+        must(tell(g, &at));
+        if (at < 0) {
+            return;
+        }
+        LS_SCOPE;
+        must(ls_tensor_status(ls_tensor_whole(g->params[at].value)));
+    }
+}
+
+/* The others are told that it is over also where the disk is full. */
+static void lead(gathering *g, const char *path)
+{
+    char why[1024];
+    int64_t end = -1;
+    const ls_checkpoint_item item = {sizeof item, "", g, gathered_state};
+    const ls_status status = ls_safetensors_save(path, &item, 1, NULL);
+    (void)snprintf(why, sizeof why, "%s", ls_error_message());
+    const ls_status told = tell(g, &end);
+    if (status < 0) {
+        give_up(EXIT_FAILURE, "%s", why);
+    }
+    must(told);
+}
+
+static void export_parts(const parallel *p, ls_module *net, const char *path)
+{
+    gathering g = {
+        .net = net, .group = ls_mesh_group(p->mesh, "tp"), .count = ls_module_param_count(net)};
+    g.params = calloc((size_t)g.count + 1, sizeof *g.params);
+    if (g.params == NULL) {
+        give_up(EXIT_FAILURE, "no memory");
+    }
+    (void)ls_module_params(net, g.params, g.count);
+    if (ls_rank() == 0) {
+        lead(&g, path);
+    } else {
+        take_part(&g);
+    }
+    free(g.params);
+}
+
+/* Of equal copies along the other axes one is written. */
+static bool is_beside_rank_0(const parallel *p)
+{
+    return ls_mesh_coordinate(p->mesh, "dp") == 0 &&
+           (!p->context || ls_mesh_coordinate(p->mesh, "cp") == 0);
+}
+
 void parallel_export(const parallel *p, ls_module *net, const char *path)
 {
-    if (p->stages == NULL && ls_rank() == 0) {
+    if (p->tensor) {
+        if (is_beside_rank_0(p)) {
+            export_parts(p, net, path);
+        }
+    } else if (p->stages == NULL && ls_rank() == 0) {
         must(ls_module_save_safetensors(net, path, NULL));
     } else if (p->stages != NULL && ls_group_rank(p->replicas) == 0) {
         export_stages(p, net, path);

@@ -173,7 +173,8 @@ LS_API ls_status ls_safetensors_load(const char *path, const ls_checkpoint_item 
 
 /* Writes all tensors of the items into one file, which gets its name when it is complete. Of the
  * options only `prefix` is used. A tensor of which this rank has only a slice is
- * LS_ERR_UNSUPPORTED; save a checkpoint instead. */
+ * LS_ERR_UNSUPPORTED: save a checkpoint instead, or show the whole of it (ls_tensor_whole). The
+ * state functions are called once and then once for each element size that occurs. */
 LS_API ls_status ls_safetensors_save(const char *path, const ls_checkpoint_item *items, int count,
                                      const ls_safetensors_options *options);
 

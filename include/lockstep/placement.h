@@ -72,6 +72,15 @@ LS_API ls_status ls_place(ls_tensor *t, const char *axis, ls_placement placement
  * axis. */
 LS_API ls_status ls_tensor_shard(ls_tensor *t, const char *axis, int dim, const int64_t *groups,
                                  int count);
+/* The inverse: the whole of a parameter (torch's DTensor.full_tensor), for a file of weights or for
+ * printing. Collective over the axes along which t is sharded, whose ranks all call it for the same
+ * parameter; each gets all elements, in a new tensor of the whole's shape, outside of the graph,
+ * which belongs to the scope. Exact: elements are copied. It takes the memory of two wholes while
+ * it runs and of one afterwards, so gather one parameter at a time. The whole of what is not
+ * sharded is a view of t, and nothing is sent. LS_ERR_PLACEMENT for results of operations, which
+ * are converted by ls_redistribute, and for what varies; LS_ERR_MISMATCH where the parts are not
+ * those of one tensor. */
+LS_API ls_tensor *ls_tensor_whole(ls_tensor *t);
 /* LS_UNPLACED without such an axis, and where no mesh is in force. */
 LS_API ls_placement ls_placement_of(const ls_tensor *t, const char *axis);
 /* "sharded(1)": in a buffer of this thread, valid until the fourth call after it. */
@@ -116,6 +125,7 @@ LS_API ls_status ls_redistribute_get_stats(const char *axis, ls_redistribute_sta
 
 #if !defined(LS_NO_SITES)
 #define ls_redistribute(...) LS_AT(ls_redistribute(__VA_ARGS__))
+#define ls_tensor_whole(...) LS_AT(ls_tensor_whole(__VA_ARGS__))
 #endif
 
 #ifdef __cplusplus

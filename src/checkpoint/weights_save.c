@@ -44,8 +44,8 @@ static ls_status add_tensor(json_t *header, const ls__saved_entry *e, const char
     memcpy(saved.dim, t->global, sizeof saved.dim);
     if (!ls__tensor_is_whole(t)) {
         return ls__fail(LS_ERR_UNSUPPORTED,
-                        "ls_safetensors_save: this rank has only a slice of \"%.200s\"; save a "
-                        "checkpoint instead",
+                        "ls_safetensors_save: this rank has only a slice of \"%.200s\"; show its "
+                        "whole (ls_tensor_whole), or save a checkpoint instead",
                         e->name);
     }
     if (length < 0 || (size_t)length >= sizeof name) {
@@ -163,8 +163,19 @@ static ls_status skip_float64(void *self, const char *name, double *value)
     return ls__table_next(&s->table, &s->at, name, LS__ENTRY_FLOAT64) ? LS_OK : changed(name);
 }
 
-/* One walk for each element size. The live tensors are written directly: a copy of the model
- * would double its memory. */
+static bool has_element(const ls__table *table, size_t bytes)
+{
+    for (int i = 0; i < table->count; i++) {
+        const ls__saved_entry *e = &table->list[i];
+        if (e->type == LS__ENTRY_TENSOR && ls_dtype_size(e->tensor.dtype) == bytes) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* One walk for each element size that occurs: a state function may gather what it shows. The live
+ * tensors are written directly: a copy of the model would double its memory. */
 static ls_status write_tensors(saving *s, const ls_checkpoint_item *items, int count)
 {
     const ls_state_visitor visitor = {.size = sizeof(ls_state_visitor),
@@ -174,7 +185,8 @@ static ls_status write_tensors(saving *s, const ls_checkpoint_item *items, int c
                                       .float64 = skip_float64};
     for (s->element = 8; s->element > 0; s->element /= 2) {
         s->at = 0;
-        LS_TRY(ls__items_visit(items, count, &visitor));
+        LS_TRY(has_element(&s->table, s->element) ? ls__items_visit(items, count, &visitor)
+                                                  : LS_OK);
     }
     return LS_OK;
 }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "tensor/shape.h"
 
 static const ls__part_run *runs_of(const ls__tensor_part *part, int dim)
 {
@@ -105,6 +106,58 @@ bool ls__tensor_part_cut(ls__tensor_part *part, int dim, const ls__part_run *kee
         *part = made;
     }
     return fits;
+}
+
+/* ---- whether parts make up the whole ------------------------------------------------------- */
+
+/* Runs of dimension `dim` of two parts have an index in common. */
+static bool share_index(const ls__tensor_part *a, const ls__tensor_part *b, int dim)
+{
+    const ls__part_run *in_a = runs_of(a, dim), *in_b = runs_of(b, dim);
+    for (int i = 0; i < a->runs[dim]; i++) {
+        for (int k = 0; k < b->runs[dim]; k++) {
+            const int64_t end_a = in_a[i].first + in_a[i].count;
+            const int64_t end_b = in_b[k].first + in_b[k].count;
+            const int64_t first = in_a[i].first > in_b[k].first ? in_a[i].first : in_b[k].first;
+            if (first < (end_a < end_b ? end_a : end_b)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static bool overlap(const ls__tensor_part *a, const ls__tensor_part *b)
+{
+    bool common = true;
+    for (int d = 0; common && d < a->whole.ndim; d++) {
+        common = share_index(a, b, d);
+    }
+    return common;
+}
+
+static bool same_shape(ls_shape a, ls_shape b)
+{
+    return a.ndim == b.ndim && memcmp(a.dim, b.dim, (size_t)a.ndim * sizeof a.dim[0]) == 0;
+}
+
+bool ls__tensor_part_tile(const ls__tensor_part *part, int count)
+{
+    int64_t sum = 0, whole = 0;
+    for (int i = 0; i < count; i++) {
+        int64_t numel = 0;
+        if (!same_shape(part[i].whole, part[0].whole) ||
+            !ls__shape_numel(ls__tensor_part_shape(&part[i]), &numel)) {
+            return false;
+        }
+        for (int k = 0; k < i; k++) {
+            if (overlap(&part[i], &part[k])) {
+                return false;
+            }
+        }
+        sum += numel;
+    }
+    return count > 0 && ls__shape_numel(part[0].whole, &whole) && sum == whole;
 }
 
 /* ---- places ------------------------------------------------------------------------------- */

@@ -36,6 +36,8 @@ bool ls__tensor_part_cut(ls__tensor_part *part, int dim, const ls__part_run *kee
 /* Where element `at` of the part is in the whole; *left: how many from there on follow each other
  * in both. Of a part with elements. */
 int64_t ls__tensor_part_place(const ls__tensor_part *part, int64_t at, int64_t *left);
+/* Whether every element of one whole is in exactly one of part[0 … count-1]. */
+bool ls__tensor_part_tile(const ls__tensor_part *part, int count);
 /* Shows `visitor` each box of the part, of elements that lie in host memory at `data` as the part's
  * shape says. Boxes with gaps between their elements are copied there and back, in memory of
  * `host`. */

@@ -1,6 +1,8 @@
 """--mesh with tp and cp: the training programs divide layers and sequences, and learn what one process does."""
 
+import json
 import pathlib
+import random
 import shutil
 import subprocess
 import sys
@@ -8,8 +10,9 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "harness"), str(HERE)]
+import gpt2_folder
 from sentences import says
-from tap import BUILD, command, run, test
+from tap import BUILD, Skip, command, run, test
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-mesh-")
 FOLDER = pathlib.Path(SCRATCH.name)
@@ -92,6 +95,62 @@ def checkpoints_go_on_with_any_mesh():
             got = losses("gpt", other, *more, "--resume", copy, steps=10)[6:]
             want = want or got  # of dp=2 that goes on as it was
             check_close(got, want)
+
+
+def emptied(name):
+    folder = FOLDER / name
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
+
+
+def small_gpt2():
+    folder = emptied("gpt2")
+    folder.mkdir()
+    gpt2_folder.model(folder, vocab=256, c=16, heads=4, random=random.Random(1))
+    return folder
+
+
+def check_export(kind, mesh, *flags):
+    """What the ranks of a mesh export is, byte for byte, what one process exports of their checkpoint."""
+    saved, ours, theirs = emptied("saved"), emptied("ours"), emptied("theirs")
+    losses(kind, mesh, *flags, "--save", saved, "--export", f"{ours}/", steps=3)
+    command(LOCKSTEP, "train", kind, "--resume", saved, "--steps", 3, "--mesh", "dp=1", "--export", f"{theirs}/")
+    want = {path.name: path.read_bytes() for path in theirs.iterdir() if path.name != "run.json"}
+    assert "model.safetensors" in want
+    for name, content in want.items():
+        assert (ours / name).read_bytes() == content, (kind, mesh, flags, name)
+    assert json.loads((ours / "run.json").read_text())["flags"]["steps"] == 3
+    assert sorted(path.name for path in ours.iterdir()) == sorted([*want, "run.json"])  # nothing temporary
+
+
+@test
+def parts_of_layers_are_exported_as_one_model():
+    for mesh, *flags in (("tp=2",), ("tp=4",), ("dp=2,tp=2",), ("tp=2,dp=2", "--sequence"), ("tp=2,cp=2",)):
+        check_export("gpt", mesh, "--dropout", 0 if "cp" in mesh else 0.1, *flags)
+    for mesh in ("tp=2", "tp=4"):
+        check_export("bert", mesh, "--vocab", 257)
+        check_export("gpt", mesh, "--model", "gpt2", "--init", small_gpt2())
+    file = FOLDER / "alone.safetensors"
+    losses("gpt", "tp=2", "--dropout", 0, "--export", file, steps=3)
+    losses("gpt", None, "--dropout", 0, "--init", file, steps=1)  # all of it is there
+    assert file.stat().st_size > 4 * 2 * 12 * 32 * 32
+
+
+@test
+def a_disk_that_is_full_ends_an_export_on_all_ranks():
+    script = 'mount -t tmpfs -o size=100k none "$0" && "$@"; status=$?; test -z "$(ls -A "$0")" || echo "disk is left"; exit $status'
+    disk = FOLDER / "disk"
+    disk.mkdir()
+    inside = ["unshare", "-rm", "sh", "-c", script, disk]
+    if subprocess.run([*inside, "true"], capture_output=True).returncode:
+        raise Skip("no file system can be mounted (needs unshare -rm)")
+    words = arguments("gpt", 2, "--steps", 1, "--mesh", "tp=2", "--export", disk / "weights")
+    done = subprocess.run([*inside, *words], text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=60)
+    assert done.returncode == 1 and "disk is left" not in done.stdout, done.stdout
+    says(done.stdout, 'cannot write "%s": %s: the file needs %zu bytes, and %lld more are free there; remove files, or give a '
+                      'folder on another file system')
+    assert done.stdout.count("error: ") <= 3 and "No space left on device" in done.stdout, done.stdout
 
 
 def refused(ranks, *flags, kind="gpt"):

@@ -185,7 +185,7 @@ DIST_TEST(a_file_of_weights_holds_whole_tensors_only, 2)
     ls_module *net = model_of(mesh, 1);
     (void)snprintf(path, sizeof path, "/tmp/lockstep-parts-%d", (int)getpid());
     CHECK_STATUS(ls_module_save_safetensors(net, path, NULL), LS_ERR_UNSUPPORTED);
-    CHECK_CONTAINS(ls_error_message(), "this rank has only a slice of \"qkv\"; save a checkpoint");
+    CHECK_CONTAINS(ls_error_message(), "this rank has only a slice of \"qkv\"; show its whole");
     ls_module *whole = model_of(NULL, 1);
     CHECK_OK(ls_module_save_safetensors(whole, path, NULL));
     CHECK_STATUS(ls_module_load_safetensors(net, path, NULL), LS_ERR_UNSUPPORTED);

@@ -247,6 +247,161 @@ DIST_TEST(an_optimizer_or_a_wrapper_fixes_the_size, 2)
     CHECK_OK(ls_mesh_free(mesh));
 }
 
+/* ---- the whole again ------------------------------------------------------------------------ */
+
+static void check_same(ls_tensor *whole, ls_tensor *want)
+{
+    CHECK_OK(ls_tensor_status(whole));
+    CHECK(ls_dtype_of(whole) == ls_dtype_of(want) && ls_ndim(whole) == ls_ndim(want));
+    for (int d = 0; d < ls_ndim(want); d++) {
+        CHECK(ls_size(whole, d) == ls_size(want, d));
+    }
+    CHECK(memcmp(ls_data(whole), ls_data(want),
+                 (size_t)ls_numel(want) * ls_dtype_size(ls_dtype_of(want))) == 0);
+    CHECK(!ls_requires_grad(whole));
+}
+
+static void check_whole(const char *axes)
+{
+    ls_mesh *mesh = mesh_of(axes);
+    ls_module *net = model_of(mesh, 1), *whole = model_of(NULL, 1);
+    ls_param parts[WAYS], wanted[WAYS];
+    CHECK_INT(ls_module_params(net, parts, WAYS), WAYS);
+    CHECK_INT(ls_module_params(whole, wanted, WAYS), WAYS);
+    for (int i = 0; i < WAYS; i++) {
+        LS_SCOPE;
+        check_same(ls_tensor_whole(parts[i].value), wanted[i].value);
+        check_same(ls_tensor_whole(ls_detach(parts[i].value)), wanted[i].value);
+    }
+    ls_module_free(net);
+    ls_module_free(whole);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+DIST_TEST(the_whole_of_a_parameter_is_what_was_sharded_on_tp_1, 1)
+{
+    check_whole("tp=1");
+}
+
+DIST_TEST(the_whole_of_a_parameter_is_what_was_sharded_on_tp_2, 2)
+{
+    check_whole("tp=2");
+}
+
+DIST_TEST(the_whole_of_a_parameter_is_what_was_sharded_on_tp_4, 4)
+{
+    check_whole("tp=4");
+}
+
+DIST_TEST(the_whole_of_a_parameter_is_what_was_sharded_on_dp_2_and_tp_2, 4)
+{
+    check_whole("dp=2,tp=2");
+}
+
+/* Along both axes, in either dimension and twice along one. */
+DIST_TEST(the_whole_of_a_parameter_is_what_was_sharded_on_ep_2_and_tp_2, 4)
+{
+    ls_module *net, *other;
+    check_whole("ep=2,tp=2");
+    ls_mesh *mesh = mesh_of("ep=2,tp=2");
+    ls_tensor *part = weight_of(&net), *whole = weight_of(&other);
+    CHECK_OK(ls_tensor_shard(part, "tp", 0, (const int64_t[]){8, 8, 8}, 3));
+    CHECK_OK(ls_tensor_shard(part, "ep", 0, NULL, 0));
+    check_same(ls_tensor_whole(part), whole);
+    ls_module_free(net);
+    ls_module_free(other);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+/* Parts that a program has made, of several sizes. */
+DIST_TEST(the_whole_of_parts_that_were_said, 2)
+{
+    enum { SPLIT = 10 };
+    ls_mesh *mesh = mesh_of("tp=2");
+    const int i = coordinate_of(mesh, "tp");
+    ls_module *net, *other;
+    ls_tensor *whole = weight_of(&other);
+    net = ls_sequential_new(NULL, 0);
+    ls_tensor *own = ls_module_add_param(
+        net, "weight", ls_zeros(LS_SHAPE(i == 0 ? SPLIT : ROWS - SPLIT, COLUMNS), LS_FLOAT32));
+    CHECK_OK(ls_tensor_set_part(own, LS_SHAPE(ROWS, COLUMNS), LS_SHAPE(i == 0 ? 0 : SPLIT, 0)));
+    CHECK_OK(ls_fill_normal(own, 0.0, 1.0));
+    CHECK_STATUS(ls_tensor_status(ls_tensor_whole(own)), LS_ERR_MISMATCH); /* of one part */
+    CHECK_OK(ls_place(own, "tp", LS_SHARDED(0)));
+    check_same(ls_tensor_whole(own), whole);
+    ls_module_free(net);
+    ls_module_free(other);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+/* One part is said to be the other rank's as well; or two parameters are mixed up. */
+DIST_TEST(parts_that_make_up_no_tensor_are_refused, 2)
+{
+    ls_mesh *mesh = mesh_of("tp=2");
+    ls_module *net = ls_sequential_new(NULL, 0), *model = model_of(mesh, 1);
+    ls_tensor *half =
+        ls_module_add_param(net, "half", ls_zeros(LS_SHAPE(ROWS / 2, COLUMNS), LS_FLOAT32));
+    CHECK_OK(ls_tensor_set_part(half, LS_SHAPE(ROWS, COLUMNS), LS_SHAPE(0, 0)));
+    CHECK_OK(ls_place(half, "tp", LS_SHARDED(0)));
+    CHECK_STATUS(ls_tensor_status(ls_tensor_whole(half)), LS_ERR_MISMATCH);
+    CHECK_SAYS(ls_error_message(),
+               "tensor_whole: the %d parts of %s do not make up one tensor of %s; pass the same "
+               "parameter on all ranks, and give each rank the part of its own, as "
+               "ls_tensor_shard does");
+    CHECK_CONTAINS(ls_error_message(), "the 2 parts of argument 1 (parameter half)");
+    ls_tensor *mixed = ls_module_param(model, ls_rank() == 0 ? "row" : "conv1d");
+    CHECK_STATUS(ls_tensor_status(ls_tensor_whole(mixed)), LS_ERR_MISMATCH);
+    mixed = ls_module_param(model, ls_rank() == 0 ? "row" : "experts");
+    CHECK_STATUS(ls_tensor_status(ls_tensor_whole(mixed)), LS_ERR_MISMATCH);
+    ls_module_free(net);
+    ls_module_free(model);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+DIST_TEST(only_parameters_have_a_whole, 2)
+{
+    ls_mesh *mesh = mesh_of("tp=2");
+    ls_module *net;
+    ls_tensor *w = weight_of(&net);
+    CHECK_OK(ls_tensor_shard(w, "tp", 0, NULL, 0));
+    LS_SCOPE;
+    ls_tensor *twice = ls_add(w, w);
+    CHECK_STATUS(ls_tensor_status(ls_tensor_whole(twice)), LS_ERR_PLACEMENT);
+    CHECK_SAYS(ls_error_message(),
+               "tensor_whole: on axis %s %s is %s and no part that ls_tensor_shard has made; "
+               "convert results of operations with ls_redistribute");
+    CHECK_CONTAINS(ls_error_message(), "argument 1 is sharded(0)");
+    ls_tensor *x = ls_ones(LS_SHAPE(2), LS_FLOAT32);
+    CHECK_OK(ls_place(x, "tp", LS_VARYING));
+    CHECK_STATUS(ls_tensor_status(ls_tensor_whole(x)), LS_ERR_PLACEMENT);
+    CHECK_STATUS(ls_tensor_status(ls_tensor_whole(NULL)), LS_ERR_INVALID);
+    CHECK_STATUS(ls_tensor_status(ls_tensor_whole(ls_add(x, w))), LS_ERR_INVALID);
+    ls_module_free(net);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+/* The elements of all ranks, and the whole. */
+DIST_TEST(a_whole_takes_the_memory_of_two, 4)
+{
+    enum { BYTES = 4 * 1024 * 1024 };
+    ls_mesh *mesh = mesh_of("tp=4");
+    ls_module *net = ls_sequential_new(NULL, 0);
+    ls_tensor *w = ls_module_add_param(net, "w", ls_zeros(LS_SHAPE(1024, 1024), LS_FLOAT32));
+    ls_memory_stats before = {.size = sizeof before}, after = {.size = sizeof after};
+    CHECK_OK(ls_tensor_shard(w, "tp", 1, NULL, 0));
+    CHECK_OK(ls_memory_reset_peaks());
+    CHECK_OK(ls_memory_get_stats(&before));
+    for (int i = 0; i < 3; i++) {
+        LS_SCOPE;
+        CHECK_OK(ls_tensor_status(ls_tensor_whole(w)));
+    }
+    CHECK_OK(ls_memory_get_stats(&after));
+    CHECK(after.allocated == before.allocated);
+    CHECK(after.allocated_peak <= before.allocated + 2 * BYTES + BYTES / 2);
+    ls_module_free(net);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
 /* ---- the norm of the gradients -------------------------------------------------------------- */
 
 static void check_norm(const char *axes)

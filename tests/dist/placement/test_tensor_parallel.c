@@ -49,12 +49,18 @@ typedef struct trial {
     ls_tensor *(*loss)(ls_module *net, int step);
 } trial;
 
-/* The losses of some steps of AdamW. */
-static void train(const trial *t, const ls_tensor_parallel_options *how, int steps, double *losses)
+static ls_module *made(const trial *t)
 {
     CHECK_OK(ls_manual_seed(7));
     ls_module *net = t->make();
     CHECK(net != NULL);
+    return net;
+}
+
+/* The losses of some steps of AdamW. */
+static void train(const trial *t, const ls_tensor_parallel_options *how, int steps, double *losses)
+{
+    ls_module *net = made(t);
     if (how != NULL) {
         CHECK_OK(ls_tensor_parallel(net, how));
         if (how->sequence) {
@@ -86,6 +92,27 @@ static double worst(const double *a, const double *b, int steps)
     return most;
 }
 
+/* What was cut is put together again. */
+static void check_wholes(const trial *t, const ls_tensor_parallel_options *how)
+{
+    enum { PARAMS_MAX = 80 };
+    ls_module *net = made(t), *twin = made(t);
+    ls_param cut[PARAMS_MAX], want[PARAMS_MAX];
+    CHECK_OK(ls_tensor_parallel(net, how));
+    const int count = ls_module_params(net, cut, PARAMS_MAX);
+    CHECK(count <= PARAMS_MAX && ls_module_params(twin, want, PARAMS_MAX) == count);
+    for (int i = 0; i < count; i++) {
+        LS_SCOPE;
+        ls_tensor *whole = ls_tensor_whole(cut[i].value);
+        CHECK_OK(ls_tensor_status(whole));
+        CHECK(ls_numel(whole) == ls_numel(want[i].value));
+        CHECK(memcmp(ls_data(whole), ls_data(want[i].value),
+                     (size_t)ls_numel(whole) * sizeof(float)) == 0);
+    }
+    ls_module_free(net);
+    ls_module_free(twin);
+}
+
 /* On all ranks of the axis tp as in one process, and twice with the same bits. */
 static void check_trial(const trial *t, const ls_tensor_parallel_options *how)
 {
@@ -94,6 +121,7 @@ static void check_trial(const trial *t, const ls_tensor_parallel_options *how)
     ls_mesh *mesh = NULL;
     train(t, NULL, steps, whole);
     CHECK_OK(ls_mesh_new(ls_world(), "tp=*", &mesh));
+    check_wholes(t, how);
     train(t, how, steps, own);
     train(t, how, steps, again);
     CHECK_OK(ls_mesh_free(mesh));
@@ -281,8 +309,7 @@ static ls_redistribute_stats sent(void)
 
 static ls_module *prepared(const trial *t, const ls_tensor_parallel_options *how)
 {
-    CHECK_OK(ls_manual_seed(7));
-    ls_module *net = t->make();
+    ls_module *net = made(t);
     CHECK_OK(ls_tensor_parallel(net, how));
     return how->sequence ? ls_ddp_new(net, ls_world(), LS_OPTIONS(ls_ddp_options, .batch_axes = ""))
                          : net;
