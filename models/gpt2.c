@@ -90,6 +90,13 @@ static ls_tensor *heads_of(attention *self, ls_tensor *qkv, int i)
     return ls_tensor_parallel_heads(qkv, i, 3, self->head_dim);
 }
 
+/* Of the cache's view [B,T,C]: this rank's heads, if those of qkv are. */
+static ls_tensor *cached_heads(const attention *self, ls_tensor *x, const ls_tensor *qkv)
+{
+    (void)ls_place_like(x, qkv); /* fails only where an operation after it does */
+    return ls_tensor_parallel_heads(x, 0, 1, self->head_dim);
+}
+
 /* Keys and values are those of earlier tokens as well where there is a cache. */
 static ls_tensor *attend(attention *self, ls_tensor *qkv) /* [B,T,3C] -> [B,H,T,D] */
 {
@@ -97,8 +104,8 @@ static ls_tensor *attend(attention *self, ls_tensor *qkv) /* [B,T,3C] -> [B,H,T,
     if (*self->cache) {
         ls_tensor *k = part_of(qkv, 1), *v = part_of(qkv, 2);
         ls_kv_cache_extend(*self->cache, &k, &v);
-        keys = ls_tensor_parallel_heads(k, 0, 1, self->head_dim);
-        values = ls_tensor_parallel_heads(v, 0, 1, self->head_dim);
+        keys = cached_heads(self, k, qkv);
+        values = cached_heads(self, v, qkv);
     }
     return ls_attention(heads_of(self, qkv, 0), keys, values,
                         LS_OPTIONS(ls_attention_options, .causal = true,
@@ -342,7 +349,7 @@ ls_status ls_gpt2_forward_cached(ls_module *m, ls_kv_cache *cache, ls_tensor *x,
         ls_tensor *y = embed_at(self, x, ls_kv_cache_length(cache));
         y = ls_slice(ls_forward(self->h, y), 1, tokens - last, tokens);
         self->cache = NULL;
-        *logits = head(m, &y);
+        *logits = ls_tensor_parallel_whole(m, head(m, &y), 2);
     }
     LS_TRY(ls_tensor_status(*logits));
     return ls_kv_cache_commit(cache);

@@ -88,6 +88,12 @@ ls_status ls_kv_cache_check(const ls_module *model, ls_tensor *x, int64_t last)
                        "false)",
                        model->cls->name);
     }
+    if (ls_tensor_parallel_sequence(model)) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "%s: a cache reads one token after another, and the model was cut with "
+                       ".sequence, which divides them; load its checkpoint into a model without it",
+                       model->cls->name);
+    }
     return LS_OK;
 }
 

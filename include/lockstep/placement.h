@@ -60,6 +60,9 @@ typedef int ls_placement;
  * nothing. LS_ERR_NOT_FOUND: no such axis; LS_ERR_STATE: no mesh in force; LS_ERR_PLACEMENT: a
  * result of operations that is not varying: ls_redistribute. */
 LS_API ls_status ls_place(ls_tensor *t, const char *axis, ls_placement placement);
+/* The same on every axis: as `like` is placed. For elements that a module keeps beside the graph.
+ * Without a mesh in force it does nothing. */
+LS_API ls_status ls_place_like(ls_tensor *t, const ls_tensor *like);
 /* Makes a parameter this rank's part of it along `dim`, in place: rank i of the n ranks of `axis`
  * keeps the i-th of n equal parts, and the tensor is LS_SHARDED(dim) on that axis. All that belongs
  * to the whole stays so: first values are those that the whole would have there, states show the

@@ -85,8 +85,10 @@ LS_API ls_tensor *ls_tensor_parallel_input(ls_module *m, ls_tensor *x);
 /* x as the activations between the layers of `m` are along `dim`: with `sequence` this rank's part
  * of it. */
 LS_API ls_tensor *ls_tensor_parallel_between(ls_module *m, ls_tensor *x, int dim);
-/* The opposite: the whole of x, in equal copies. */
+/* The opposite: the whole of x, in equal copies, where the ranks have parts along `dim`. */
 LS_API ls_tensor *ls_tensor_parallel_whole(ls_module *m, ls_tensor *x, int dim);
+/* Whether `m` was cut with `sequence`. */
+LS_API bool ls_tensor_parallel_sequence(const ls_module *m);
 /* Part i of x [B,T,parts C], the result of a column(parts) layer, as heads [B,H,T,head_dim]: a
  * view. H follows from x. */
 LS_API ls_tensor *ls_tensor_parallel_heads(ls_tensor *x, int i, int parts, int64_t head_dim);

@@ -238,7 +238,14 @@ ls_tensor *ls_tensor_parallel_between(ls_module *m, ls_tensor *x, int dim)
 ls_tensor *ls_tensor_parallel_whole(ls_module *m, ls_tensor *x, int dim)
 {
     const ls__parallel *p = &m->entries->parallel;
-    return ls__is_parallel(m) && p->sequence ? convert(p, x, LS_SHARDED(dim), LS_INVARIANT) : x;
+    return ls__is_parallel(m) && ls_placement_of(x, p->axis) == LS_SHARDED(dim)
+               ? convert(p, x, LS_SHARDED(dim), LS_INVARIANT)
+               : x;
+}
+
+bool ls_tensor_parallel_sequence(const ls_module *m)
+{
+    return ls__is_parallel(m) && m->entries->parallel.sequence;
 }
 
 /* A part of the features of a layer that is cut by parts has whole heads, as the features. */

@@ -131,14 +131,25 @@ static int not_one(const int64_t *dim, int ndim, int d)
     return d;
 }
 
+/* As many of size 1 passed over, at most. */
+static int after_ones(const ls__record *out, int o, int count)
+{
+    while (count-- > 0 && o < out->ndim - 1 && out->dim[o] == 1) {
+        o++;
+    }
+    return o;
+}
+
 /* A sharded dimension must lead the group of dimensions that becomes another group: then its parts
  * are parts of the group's first. A part of size 1 (one head on each rank) is no missing
- * dimension: it leads its group, and becomes one of size 1 where the result has that. */
+ * dimension: it leads its group, and becomes one of size 1 where the result has that, after those
+ * of size 1 that were before it (one token). */
 static int through_reshape(const ls__record *in, const ls__record *out, int d)
 {
     int i = 0, o = 0;
     while (i < in->ndim && o < out->ndim) {
         const int i1 = not_one(in->dim, in->ndim, i), i0 = d >= i && d < i1 ? d : i1;
+        o = i0 < i1 ? after_ones(out, o, i0 - i) : o;
         const int o0 = i0 < i1 && out->dim[o] == 1 ? o : not_one(out->dim, out->ndim, o);
         int64_t from = in->dim[i0], to = out->dim[o0];
         i = i0 + 1;
@@ -614,6 +625,27 @@ int ls__place_from_public(ls_placement placement, int ndim)
     return d >= 0 && d < ndim ? LS__PLACED_SHARDED + d : -1;
 }
 
+static ls_status set_place(ls__record *record, const ls__axes_in_force *axes, int a, int place)
+{
+    const int now = ls__place_of(record, a);
+    if (record->node != NULL && !is_leaf(record) && now != LS__PLACED_VARYING && now != place) {
+        return ls__fail(LS_ERR_PLACEMENT,
+                        "place: the tensor is %s on axis %s, and operations made it so; convert it "
+                        "with ls_redistribute",
+                        name_of(now), axes->axis[a].name);
+    }
+    record->place = ls__place_with(record->place, a, place);
+    return LS_OK;
+}
+
+static ls_status no_place(const ls__record *record, ls_placement placement)
+{
+    return ls__fail(LS_ERR_INVALID,
+                    "place: %s of a tensor of %s; give one of ls_placement, and a dimension that "
+                    "it has",
+                    ls_placement_name(placement), ls__record_print(record).text);
+}
+
 ls_status ls_place(ls_tensor *t, const char *axis, ls_placement placement)
 {
     ls__axes_in_force *axes;
@@ -623,20 +655,23 @@ ls_status ls_place(ls_tensor *t, const char *axis, ls_placement placement)
         return ls__self.status;
     }
     const int place = ls__place_from_public(placement, record->ndim);
-    if (place < 0) {
-        return ls__fail(LS_ERR_INVALID,
-                        "place: %s of a tensor of %s; give one of ls_placement, and a dimension "
-                        "that it has",
-                        ls_placement_name(placement), ls__record_print(record).text);
+    return place >= 0 ? set_place(record, axes, a, place) : no_place(record, placement);
+}
+
+ls_status ls_place_like(ls_tensor *t, const ls_tensor *like)
+{
+    ls__tensors *tensors = ls__tensors_get("place");
+    ls__record *record = tensors != NULL ? ls__record_sound(tensors, t, "place") : NULL;
+    const ls__record *other = record != NULL ? ls__record_sound(tensors, like, "place") : NULL;
+    if (other == NULL) {
+        return ls__self.status;
     }
-    const int now = ls__place_of(record, a);
-    if (record->node != NULL && !is_leaf(record) && now != LS__PLACED_VARYING && now != place) {
-        return ls__fail(LS_ERR_PLACEMENT,
-                        "place: the tensor is %s on axis %s, and operations made it so; convert it "
-                        "with ls_redistribute",
-                        name_of(now), axes->axis[a].name);
+    const ls__axes_in_force *axes = ls__axes_of(tensors);
+    for (int a = 0; axes != NULL && a < axes->count; a++) {
+        const int place = ls__place_of(other, a);
+        LS_TRY(ls__place_dim(place) < record->ndim ? set_place(record, axes, a, place)
+                                                   : no_place(record, ls__placement_public(place)));
     }
-    record->place = ls__place_with(record->place, a, place);
     return LS_OK;
 }
 

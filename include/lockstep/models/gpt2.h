@@ -47,8 +47,10 @@ LS_API ls_module *ls_gpt2_new(const ls_gpt2_options *options);
 LS_API ls_kv_cache *ls_gpt2_cache_new(ls_module *model, int64_t batch);
 /* Reads the next tokens x [B,T] (int32 or int64), which follow those in the cache, and sets *logits
  * to those of the last `last` of them, [B,last,vocab], in the caller's scope and outside the graph.
- * `model` is the model without a wrapper, in evaluation mode. LS_ERR_LIMIT when the context is
- * full. After an error the cache is unchanged. */
+ * `model` is the model without a wrapper, in evaluation mode. After ls_tensor_parallel the cache
+ * has the keys of this rank's heads, the logits are whole on all ranks, and the call is collective;
+ * LS_ERR_UNSUPPORTED if it was cut with `sequence`. LS_ERR_LIMIT when the context is full. After an
+ * error the cache is unchanged. */
 LS_API ls_status ls_gpt2_forward_cached(ls_module *model, ls_kv_cache *cache, ls_tensor *x,
                                         int64_t last, ls_tensor **logits);
 

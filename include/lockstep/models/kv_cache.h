@@ -28,8 +28,8 @@ LS_API void ls_kv_cache_cut(ls_kv_cache *cache, int64_t length);
 
 /* ---- for models --------------------------------------------------------------------------- */
 
-/* LS_OK if x is [B,T] with 1 <= last <= T and the model is in evaluation mode; otherwise an
- * error. */
+/* LS_OK if x is [B,T] with 1 <= last <= T and the model is in evaluation mode and was not cut with
+ * sequence parallelism; otherwise an error. */
 LS_API ls_status ls_kv_cache_check(const ls_module *model, ls_tensor *x, int64_t last);
 /* Begins a forward pass over the next `tokens` tokens of each text. LS_ERR_LIMIT when they do not
  * fit, LS_ERR_INVALID for another batch size. */

@@ -380,6 +380,24 @@ DIST_TEST(only_parameters_have_a_whole, 2)
     CHECK_OK(ls_mesh_free(mesh));
 }
 
+DIST_TEST(elements_beside_the_graph_are_placed_like_others, 2)
+{
+    ls_module *net;
+    ls_tensor *w = weight_of(&net), *x = ls_ones(LS_SHAPE(4, 2), LS_FLOAT32);
+    CHECK_OK(ls_place_like(x, w));
+    ls_mesh *mesh = mesh_of("dp=1,tp=2");
+    CHECK_OK(ls_tensor_shard(w, "tp", 1, NULL, 0));
+    CHECK_OK(ls_place_like(x, w));
+    CHECK(ls_placement_of(x, "tp") == LS_SHARDED(1) && ls_placement_of(x, "dp") == LS_INVARIANT);
+    LS_SCOPE;
+    CHECK_STATUS(ls_place_like(ls_ones(LS_SHAPE(4), LS_FLOAT32), w), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "place: sharded(1) of a tensor of [4]; give one of");
+    CHECK_STATUS(ls_place_like(ls_redistribute(w, "tp", LS_SHARDED(1), LS_INVARIANT), w),
+                 LS_ERR_PLACEMENT);
+    ls_module_free(net);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
 /* The elements of all ranks, and the whole. */
 DIST_TEST(a_whole_takes_the_memory_of_two, 4)
 {

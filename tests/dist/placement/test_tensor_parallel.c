@@ -252,6 +252,101 @@ DIST_TESTS(gpt2_bert_and_vit_with_sequence_parallelism_over_, _ranks, 2, 4)
     check_models(AGAIN);
 }
 
+/* ---- generation --------------------------------------------------------------------------- */
+
+enum { TEXTS = 2, LENGTH = 12, WORDS = 64 };
+
+typedef struct cached {
+    ls_module *(*make)(void);
+    ls_kv_cache *(*cache)(ls_module *model, int64_t batch);
+    ls_status (*read)(ls_module *model, ls_kv_cache *cache, ls_tensor *x, int64_t last,
+                      ls_tensor **logits);
+} cached;
+
+static ls_module *gpt_of_words(void)
+{
+    return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = 2, .heads = 4, .dim = 32, .context = 16,
+                                 .vocab = WORDS, .init_std = 0.3));
+}
+
+static const cached decoders[] = {{gpt_of_words, ls_gpt_cache_new, ls_gpt_forward_cached},
+                                  {gpt2, ls_gpt2_cache_new, ls_gpt2_forward_cached}};
+
+static ls_module *evaluated(const cached *d)
+{
+    ls_module *net = made(&(trial){.make = d->make});
+    ls_module_train(net, false);
+    return net;
+}
+
+/* Tokens [from, to) of both texts; all their logits are compared. */
+static void read_piece(const cached *d, ls_module *net, ls_kv_cache *cache, int64_t from,
+                       int64_t to, const float *want)
+{
+    LS_SCOPE;
+    ls_tensor *logits = NULL, *x = tokens(TEXTS, LENGTH, WORDS, 0);
+    const int64_t n = to - from;
+    CHECK_OK(d->read(net, cache, ls_slice(x, 1, from, to), n, &logits));
+    CHECK(ls_size(logits, 1) == n && ls_size(logits, 2) == WORDS);
+    const float *got = ls_data(logits);
+    for (int64_t i = 0; i < TEXTS * n * WORDS; i++) {
+        const int64_t text = i / (n * WORDS), rest = i % (n * WORDS);
+        CHECK_NEAR(got[i], want[(text * LENGTH + from) * WORDS + rest], 1e-5);
+    }
+}
+
+/* The cache has the keys of this rank's heads, and the logits are those of all words. */
+static void check_generation(const cached *d)
+{
+    static const int64_t at[] = {0, 5, 6, 7, 10, LENGTH};
+    static float want[TEXTS * LENGTH * WORDS];
+    ls_mesh *mesh = NULL;
+    ls_module *net = evaluated(d);
+    {
+        LS_SCOPE;
+        LS_NO_GRAD;
+        CHECK_OK(ls_copy_out(ls_forward(net, tokens(TEXTS, LENGTH, WORDS, 0)), want, sizeof want));
+    }
+    ls_module_free(net);
+    CHECK_OK(ls_mesh_new(ls_world(), "tp=*", &mesh));
+    net = evaluated(d);
+    CHECK_OK(ls_tensor_parallel(net, NULL));
+    ls_kv_cache *cache = d->cache(net, TEXTS);
+    CHECK(cache != NULL);
+    for (int i = 0; i < 5; i++) {
+        read_piece(d, net, cache, at[i], at[i + 1], want);
+    }
+    ls_kv_cache_free(cache);
+    ls_module_free(net);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+DIST_TESTS(texts_are_read_with_a_cache_over_, _ranks, 1, 2, 4)
+{
+    check_generation(&decoders[0]);
+    check_generation(&decoders[1]);
+}
+
+DIST_TEST(a_cache_is_not_for_sequence_parallelism, 2)
+{
+    ls_mesh *mesh = NULL;
+    ls_tensor *logits = NULL;
+    CHECK_OK(ls_mesh_new(ls_world(), "tp=2", &mesh));
+    for (int i = 0; i < 2; i++) {
+        ls_module *net = evaluated(&decoders[i]);
+        CHECK_OK(ls_tensor_parallel(net, SEQUENCE));
+        ls_kv_cache *cache = decoders[i].cache(net, 1);
+        CHECK_STATUS(decoders[i].read(net, cache, tokens(1, 4, WORDS, 0), 1, &logits),
+                     LS_ERR_UNSUPPORTED);
+        CHECK_SAYS(ls_error_message(),
+                   "%s: a cache reads one token after another, and the model was cut with "
+                   ".sequence, which divides them; load its checkpoint into a model without it");
+        ls_kv_cache_free(cache);
+        ls_module_free(net);
+    }
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
 /* ---- heads that ranks share --------------------------------------------------------------- */
 
 enum { HEADS = 4, HEAD_DIM = 8, WIDTH = HEADS * HEAD_DIM, KEY_HEADS = 2 };
