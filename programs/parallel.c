@@ -89,6 +89,24 @@ static void check_divided(const trainer_options *o)
     }
 }
 
+static void check_axis(const trainer_options *o, const ls_module *net, const char *divided_by,
+                       const char *axis, const char *parts)
+{
+    if (o->mesh != NULL && has_axis(o->mesh, axis) && strstr(divided_by, axis) == NULL) {
+        give_up(EXIT_USAGE,
+                "--mesh is \"%s\"; the %s of a model %s cannot be divided by %s in this version; "
+                "leave %s out, and give more replicas (dp) or stages (pp)",
+                o->mesh, parts, net->cls->name, axis, axis);
+    }
+}
+
+void parallel_check_model(const trainer_options *o, const ls_module *net, const char *divided_by)
+{
+    divided_by = divided_by != NULL ? divided_by : "";
+    check_axis(o, net, divided_by, "tp", "layers");
+    check_axis(o, net, divided_by, "cp", "inputs");
+}
+
 static bool is_asynchronous(const trainer_options *o)
 {
     return parallel_has_pipeline(o) && o->schedule != NULL &&

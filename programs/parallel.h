@@ -36,6 +36,9 @@ bool parallel_has_pipeline(const struct trainer_options *options);
 /* Fills in what --plan says; ends the program if the job does not fit it. After ls_init. */
 void parallel_read_plan(struct trainer_options *options);
 
+/* Ends the program where the mesh divides `net` along other axes than `divided_by`. */
+void parallel_check_model(const struct trainer_options *options, const ls_module *net,
+                          const char *divided_by);
 /* Makes the groups. Collective over the world, as all that follows. */
 void parallel_open(parallel *p, const struct trainer_options *options);
 /* Cuts `net`, if there is a pipeline, and frees the stages of other ranks. */

@@ -307,6 +307,7 @@ int main(int argc, char **argv)
     }
     trainer *t = trainer_new(&s->train, &(trainer_task){.arg = &data,
                                                         .net = net,
+                                                        .divided_by = "tp",
                                                         .data = data.train,
                                                         .unit = "tokens",
                                                         .units = s->context,

@@ -162,6 +162,12 @@ static ls_module *make_model(const settings *s)
     return net;
 }
 
+/* Ring attention is that of gpt. */
+static const char *divided_by(const char *model)
+{
+    return strcmp(model, "gpt") == 0 ? "tp,cp" : strcmp(model, "lstm") == 0 ? NULL : "tp";
+}
+
 static int evaluate(void *arg, ls_module *net, const parallel *ranks, score *out)
 {
     const tokens *t = arg;
@@ -197,6 +203,7 @@ int main(int argc, char **argv)
     trainer *t = trainer_new(
         &s->train, &(trainer_task){.arg = &data,
                                    .net = make_model(s),
+                                   .divided_by = divided_by(s->shape.model),
                                    .data = data.train,
                                    .unit = "tokens",
                                    .units = s->shape.context,

@@ -133,6 +133,13 @@ static ls_module *make_model(const settings *s, image_data *data)
     return make_published(s, data);
 }
 
+/* Convolutions have no plan of tensor parallelism. */
+static const char *divided_by(const settings *s)
+{
+    const int model = cli_choice(MODELS, s->model);
+    return model == MLP || model == VIT || model == VIT_B_16 ? "tp" : NULL;
+}
+
 static int evaluate(void *arg, ls_module *net, const parallel *ranks, score *out)
 {
     const image_data *data = arg;
@@ -165,6 +172,7 @@ int main(int argc, char **argv)
     }
     trainer *t = trainer_new(&s->train, &(trainer_task){.arg = &data,
                                                         .net = net,
+                                                        .divided_by = divided_by(s),
                                                         .data = data.train,
                                                         .unit = "images",
                                                         .units = 1,

@@ -146,7 +146,6 @@ static void wrap(trainer *t)
 /* The model in its final form, and its optimizer. */
 static void prepare(trainer *t)
 {
-    LS_CHECK(ls_module_status(t->task.net));
     load_weights(t);
     if (t->set->profile != NULL) {
         trainer_profile(t);
@@ -283,6 +282,8 @@ trainer *trainer_new(const trainer_options *options, const trainer_task *task)
     }
     t->set = options;
     t->task = *task;
+    LS_CHECK(ls_module_status(task->net));
+    parallel_check_model(options, task->net, task->divided_by);
     t->micro = trainer_micro_batches(options);
     if (parallel_has_pipeline(options)) {
         run_file_set(options->run, "accum", t->micro);

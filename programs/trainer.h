@@ -60,7 +60,8 @@ int64_t trainer_micro_batches(const trainer_options *options);
 
 typedef struct trainer_task {
     void *arg;
-    ls_module *net;   /* taken */
+    ls_module *net;         /* taken */
+    const char *divided_by; /* axes of --mesh that may divide it: "tp", "tp,cp"; NULL: none */
     ls_dataset *data; /* to learn from; borrowed. The last samples of an epoch that do not make a
                          whole batch on every rank are left out */
     const char *unit; /* "tokens", "images": the unit of the speed */
