@@ -17,6 +17,8 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/runtime.h"
+#include "comm/core/group.h"
+#include "comm/group/make.h"
 #include "placement/redistribute.h"
 #include "tensor/across.h"
 #include "tensor/op.h"
@@ -86,6 +88,8 @@ int64_t ls__move_bytes(ls__move move, int ranks, int64_t whole)
 typedef struct conversion {
     ls__axis_in_force *axis;
     int from, to;
+    const char *pass; /* of its tag, so that no rank evaluates or runs forward while another one
+                         runs backward: their operations are alike otherwise */
 } conversion;
 
 static int dim_of(int place)
@@ -117,6 +121,22 @@ ls_status ls__axis_all_reduce(ls__axis_in_force *axis, ls__pool *on, float *data
     count(axis, LS__MOVE_ALL_REDUCE, numel, LS_FLOAT32);
     ls__host_view_close(&view, status == LS_OK);
     return status;
+}
+
+ls__axis_kept ls__axis_keep(ls__axis_in_force *axis)
+{
+    ls_group *group = axis->group;
+    return (ls__axis_kept){.axis = axis, .comm = group->comm, .group = group->id};
+}
+
+ls_status ls__axis_check(const ls__axis_kept *kept, const char *what)
+{
+    return ls__group_exists(kept->comm, kept->group)
+               ? LS_OK
+               : ls__fail(LS_ERR_STATE,
+                          "%s: the mesh of the forward pass was freed; call ls_backward before "
+                          "ls_mesh_free",
+                          what);
 }
 
 /* Elements before, in and after dimension d: [outer, size, inner]. */
@@ -166,9 +186,9 @@ static ls_tensor *exchange(const conversion *c, ls__move move, ls_tensor *x, ls_
     if (from == NULL || to == NULL) {
         return from == NULL ? x : out;
     }
-    (void)snprintf(tag, sizeof tag, "redistribute %s to %s",
+    (void)snprintf(tag, sizeof tag, "redistribute %s to %s%s",
                    ls_placement_name(ls__placement_public(c->from)),
-                   ls_placement_name(ls__placement_public(c->to)));
+                   ls_placement_name(ls__placement_public(c->to)), c->pass);
     const ls_collective_options o = *LS_OPTIONS(ls_collective_options, .tag = tag);
     ls_group *g = group_of(c);
     ls_status status = LS_OK;
@@ -266,6 +286,7 @@ static ls_tensor *convert(const conversion *c, ls_tensor *x)
 
 typedef struct node_context {
     conversion adjoint;
+    ls__axis_kept axis;
     ls_shape shape; /* of the result */
 } node_context;
 
@@ -314,6 +335,7 @@ static ls_tensor *gradient_of(const ls__tensor_rule *r, const node_context *c)
 static ls_status give(ls__tensor_rule *r, const node_context *c)
 {
     ls__record dx;
+    LS_TRY(ls__axis_check(&c->axis, "redistribute"));
     ls_tensor *dy = gradient_of(r, c);
     if (dy == NULL) {
         return ls__self.status;
@@ -357,8 +379,10 @@ static const ls__op *op_of(const conversion *adjoint)
 static ls__record *converted(ls__call *call, const conversion *c, ls_tensor *x)
 {
     ls__record done;
-    const conversion adjoint = {
-        .axis = c->axis, .from = ls__place_dual(c->to), .to = ls__place_dual(c->from)};
+    const conversion adjoint = {.axis = c->axis,
+                                .from = ls__place_dual(c->to),
+                                .to = ls__place_dual(c->from),
+                                .pass = ", backward"};
     const ls__op *op = op_of(&adjoint);
     ls__function_collective_begun(op->gathers);
     if (run(c, x, &done) < 0) {
@@ -374,8 +398,8 @@ static ls__record *converted(ls__call *call, const conversion *c, ls_tensor *x)
     }
     ls__tensor_node *node = ls__call_record(call, op, out, sizeof(node_context));
     if (node != NULL) {
-        *(node_context *)node->context =
-            (node_context){.adjoint = adjoint, .shape = ls__record_shape(out)};
+        *(node_context *)node->context = (node_context){
+            .adjoint = adjoint, .axis = ls__axis_keep(c->axis), .shape = ls__record_shape(out)};
     }
     return out;
 }
@@ -411,15 +435,19 @@ static ls_status check(const ls__record *x, int axis, const conversion *c)
     char subject[160];
     if (!is_from(x, axis, c->from)) {
         return ls__fail(LS_ERR_PLACEMENT,
-                        "redistribute: on axis %s %s is %s, and the call takes it for %s",
+                        "redistribute: on axis %s %s is %s, and the call takes it for %s; %s",
                         c->axis->name, ls__place_subject(x, 1, subject, sizeof subject),
                         ls_placement_name(ls__placement_public(ls__place_of(x, axis))),
-                        ls_placement_name(ls__placement_public(c->from)));
+                        ls_placement_name(ls__placement_public(c->from)),
+                        ls__place_of(x, axis) == LS__PLACED_VARYING
+                            ? "a mean or a piece of parts is no part: make it of sums (ls_sum), or "
+                              "say by ls_place what it is"
+                            : "give what it is, or leave this conversion out");
     }
     if (ls__move_of(c->from, c->to) == LS__MOVE_NONE) {
         return ls__fail(LS_ERR_PLACEMENT,
                         "redistribute: there is no conversion from %s to %s; placement.h lists "
-                        "them",
+                        "them, and ls_context_gather joins parts in zigzag order",
                         ls_placement_name(ls__placement_public(c->from)),
                         ls_placement_name(ls__placement_public(c->to)));
     }
@@ -450,7 +478,9 @@ ls_tensor *(ls_redistribute)(ls_tensor *x, const char *axis, ls_placement from, 
     const int a = ls__axis_find(axis, "redistribute", &axes);
     const ls__record *in =
         a >= 0 ? ls__record_sound(ls__tensors_get("redistribute"), x, "redistribute") : NULL;
-    conversion c = {.axis = a >= 0 ? &axes->axis[a] : NULL};
+    const bool evaluates = ls__self.no_grad && ls__self.record == NULL;
+    conversion c = {.axis = a >= 0 ? &axes->axis[a] : NULL,
+                    .pass = evaluates ? ", without gradients" : ""};
     if (a >= 0 && in == NULL && x != NULL && ls_tensor_status(x) < 0) {
         return x; /* poisoned: passed on */
     }

@@ -37,6 +37,14 @@ int ls__place_dual(int place);
 /* What each of `ranks` sends, of a tensor that has `whole` bytes on all ranks together, or on each
  * of them for what is not sharded. */
 int64_t ls__move_bytes(ls__move move, int ranks, int64_t whole);
+/* An axis that backward will need, when the program may have freed its mesh. */
+typedef struct ls__axis_kept {
+    ls__axis_in_force *axis;
+    void *comm; /* ls__comm */
+    uint32_t group;
+} ls__axis_kept;
+ls__axis_kept ls__axis_keep(ls__axis_in_force *axis);
+ls_status ls__axis_check(const ls__axis_kept *kept, const char *what);
 /* In place, of numbers on the device of `on`, for operations that move what is no tensor of the
  * program's; counted as a conversion. */
 ls_status ls__axis_all_reduce(ls__axis_in_force *axis, ls__pool *on, float *data, int64_t numel,

@@ -39,6 +39,7 @@ enum { SAVED_Q, SAVED_K, SAVED_V, SAVED_O, SAVED_LSE };
 
 typedef struct ring {
     ls__axis_in_force *axis;
+    ls__axis_kept kept;
     bool causal;
     double scale;
 } ring;
@@ -367,6 +368,7 @@ static ls_status backward(ls_function_call *call, ls_tensor *const *dout, int m,
     (void)m, (void)n;
     const ring *r = ls_function_data(call);
     ls_tensor *saved[SAVED_LSE + 1];
+    LS_TRY(ls__axis_check(&r->kept, NAME));
     for (int i = 0; i <= SAVED_LSE; i++) {
         saved[i] = ls__unplaced(ls_function_saved(call, i));
         LS_TRY(ls_tensor_status(saved[i]));
@@ -529,7 +531,10 @@ ls_tensor *(ls_ring_attention)(ls_tensor *q, ls_tensor *k, ls_tensor *v, const c
     if (axes->axis[a].size == 1) {
         return ls_attention(q, k, v, &given);
     }
-    ring r = {.axis = &axes->axis[a], .causal = given.causal, .scale = given.scale};
+    ring r = {.axis = &axes->axis[a],
+              .kept = ls__axis_keep(&axes->axis[a]),
+              .causal = given.causal,
+              .scale = given.scale};
     ls_tensor *y = run(ls__tensors_get(NAME), (ls_tensor *[]){q, k, v}, &r, a);
     return y != NULL ? y : ls__call_refused();
 }

@@ -600,8 +600,13 @@ static int find_axis(const ls__axes_in_force *axes, const char *name, const char
             return a;
         }
     }
-    (void)ls__fail(LS_ERR_NOT_FOUND, "%s: the mesh in force has no axis \"%.40s\"", what,
-                   name != NULL ? name : "NULL");
+    char all[LS__AXES_MAX * (LS__AXIS_NAME_BYTES + 2)] = "";
+    for (int a = 0, at = 0; a < axes->count; a++) {
+        at += snprintf(all + at, sizeof all - (size_t)at, "%s%s", a > 0 ? ", " : "",
+                       axes->axis[a].name);
+    }
+    (void)ls__fail(LS_ERR_NOT_FOUND, "%s: the mesh in force has no axis \"%.40s\"; it has %s", what,
+                   name != NULL ? name : "NULL", all);
     return -1;
 }
 

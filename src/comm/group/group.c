@@ -116,6 +116,17 @@ static void mark_alive(ls__comm *comm, offer *o)
     }
 }
 
+bool ls__group_exists(ls__comm *comm, uint32_t id)
+{
+    bool found = false;
+    ls__lock_take(&comm->lock, comm->env);
+    LS__LIST_EACH (at, &comm->groups) {
+        found = found || LS__LIST_ITEM(at, ls_group, link)->id == id;
+    }
+    ls__unlock(&comm->lock, comm->env);
+    return found;
+}
+
 /* This rank's contribution. A rank without memory takes part as well and reports it, because the
  * others would wait for it otherwise. *control is the new control block, or NULL. */
 static offer make_offer(ls__comm *comm, const ls_group *group, const char *tag, void **control)

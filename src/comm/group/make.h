@@ -25,6 +25,8 @@ typedef struct ls__group_exchange { /* among some ranks of a group */
 } ls__group_exchange;
 ls_status ls__group_exchange_among(const ls__group_exchange *exchange, void *all, size_t bytes);
 ls_status ls__group_begin_making(ls_group *parent);
+/* Whether a group that may be freed since still exists: a number is given once. */
+bool ls__group_exists(ls__comm *comm, uint32_t id);
 void ls__group_end_making(ls__comm *comm);
 
 /* plugin_open.c. Makes the group's data travel by this backend (a name or a path; the group is

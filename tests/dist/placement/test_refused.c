@@ -201,7 +201,12 @@ DIST_TEST(g_twice_and_f_twice, 2)
     {
         LS_SCOPE;
         check_refused(g(g(partial(&s))),
-                      SAYS("redistribute: on axis %s %s is %s, and the call takes it for %s"));
+                      SAYS("redistribute: on axis %s %s is %s, and the call takes it for %s; "));
+        check_refused(f(f(hidden(&s))), SAYS("give what it is, or leave this conversion out"));
+        check_refused(
+            g(ls_mean(ls_gelu(ls_linear(f(hidden(&s)), s.up, NULL), LS_GELU_ERF))),
+            SAYS("a mean or a piece of parts is no part: make it of sums (ls_sum), or say "
+                 "by ls_place what it is"));
         check_refused(f(f(hidden(&s))), "is replicated, and the call takes it for invariant");
     }
     end(&s);
@@ -362,7 +367,8 @@ DIST_TEST(placements_that_are_said_are_checked, 2)
     {
         LS_SCOPE;
         CHECK_STATUS(ls_place(s.x, "dp", LS_VARYING), LS_ERR_NOT_FOUND);
-        CHECK_SAYS(ls_error_message(), "%s: the mesh in force has no axis \"%.40s\"");
+        CHECK_SAYS(ls_error_message(), "%s: the mesh in force has no axis \"%.40s\"; it has %s");
+        CHECK_CONTAINS(ls_error_message(), "no axis \"dp\"; it has tp");
         CHECK_STATUS(ls_place(s.x, "tp", LS_SHARDED(2)), LS_ERR_INVALID);
         CHECK_SAYS(
             ls_error_message(),
@@ -379,7 +385,8 @@ DIST_TEST(placements_that_are_said_are_checked, 2)
                                        "dimension that the tensor has");
         check_refused(
             ls_redistribute(s.x, "tp", LS_REPLICATED, LS_VARYING),
-            SAYS("redistribute: there is no conversion from %s to %s; placement.h lists them"));
+            SAYS("redistribute: there is no conversion from %s to %s; placement.h lists them, and "
+                 "ls_context_gather joins parts in zigzag order"));
         CHECK_STATUS(ls_tensor_status(ls_redistribute(ls_ones(LS_SHAPE(3), LS_FLOAT32), "tp",
                                                       LS_REPLICATED, LS_SHARDED(0))),
                      LS_ERR_INVALID);
@@ -446,6 +453,69 @@ DIST_TEST(without_gradients_equal_is_equal, 2)
                            "before: ls_redistribute from LS_PARTIAL"));
     }
     end(&s);
+}
+
+DIST_TEST(a_mesh_that_is_freed_before_backward, 2)
+{
+    setting s = begin("tp=2");
+    {
+        LS_SCOPE;
+        ls_tensor *loss = ls_mean(g(partial(&s)));
+        ls_tensor *q = ls_ones(LS_SHAPE(1, 1, 2, 8), LS_FLOAT32);
+        CHECK_OK(ls_place(q, "tp", LS_SHARDED(2)));
+        (void)ls_set_requires_grad(q, true);
+        ls_tensor *seen = ls_ring_attention(q, q, q, "tp", NULL);
+        ls_tensor *sum = ls_redistribute(ls_sum(seen), "tp", LS_PARTIAL, LS_INVARIANT);
+        CHECK_OK(ls_tensor_status(sum));
+        CHECK_OK(ls_mesh_free(s.mesh));
+        s.mesh = NULL;
+        CHECK_STATUS(ls_backward(loss), LS_ERR_STATE);
+        CHECK_SAYS(ls_error_message(), "%s: the mesh of the forward pass was freed; call "
+                                       "ls_backward before ls_mesh_free");
+        CHECK_STATUS(ls_backward(sum), LS_ERR_STATE);
+        CHECK_CONTAINS(ls_error_message(), "ring_attention: the mesh of the forward pass");
+    }
+    end(&s);
+}
+
+/* The operations of an evaluation are like those of training, so they would pair with them, and
+ * every rank would go on with sums of two different passes. */
+static void check_told(const setting *s, bool evaluates)
+{
+    LS_SCOPE;
+    const bool before = ls_set_grad_mode(!evaluates);
+    ls_tensor *y = ls_add(g(partial(s)), s->bias);
+    (void)ls_set_grad_mode(before);
+    CHECK_STATUS(ls_tensor_status(y), LS_ERR_MISMATCH);
+    CHECK_CONTAINS(ls_error_message(), "partial to invariant, without gradients)");
+    CHECK_CONTAINS(ls_error_message(), "the tags differ");
+}
+
+DIST_TEST(an_evaluation_on_one_rank_is_told, 2)
+{
+    setting s = begin("tp=2");
+    check_told(&s, ls_rank() == 0);
+    ls_free(s.x);
+    ls_module_free(&s.net->base);
+    (void)ls_mesh_free(s.mesh); /* its group has failed */
+}
+
+/* One rank is a forward pass ahead. */
+DIST_TEST(a_forward_pass_on_one_rank_is_told, 2)
+{
+    setting s = begin("tp=2");
+    {
+        LS_SCOPE;
+        ls_tensor *loss = ls_mean(g(partial(&s)));
+        CHECK_OK(ls_tensor_status(loss));
+        const ls_status status =
+            ls_rank() == 0 ? ls_tensor_status(g(partial(&s))) : ls_backward(loss);
+        CHECK_STATUS(status, LS_ERR_MISMATCH);
+        CHECK_CONTAINS(ls_error_message(), "partial to invariant, backward)");
+    }
+    ls_free(s.x);
+    ls_module_free(&s.net->base);
+    (void)ls_mesh_free(s.mesh);
 }
 
 DIST_TEST(shapes_carry_what_is_sharded, 2)
