@@ -411,6 +411,22 @@ static int other_heads(const crossing *c, int i)
     return -1;
 }
 
+/* A replicated input that has as many elements where another one has its part: of whole tensors the
+ * sizes would differ, and every rank would take the same ones, as the first positions of a table
+ * for those of its part of a sequence. -1: none. */
+static int of_part_size(const crossing *c, int to)
+{
+    const int how = c->call->follows.how;
+    for (int j = 0; how == LS__FOLLOW_ELEMENTWISE && to >= 0 && j < c->call->count; j++) {
+        const ls__record *in = c->call->in[j];
+        const int d = in != NULL ? to - (c->out->ndim - in->ndim) : -1;
+        if (c->place[j] == LS__PLACED_REPLICATED && d >= 0 && in->dim[d] != 1) {
+            return j;
+        }
+    }
+    return -1;
+}
+
 /* No input is partial or invariant, and some is sharded or varying. */
 static int of_sharded(const crossing *c)
 {
@@ -440,6 +456,13 @@ static int of_sharded(const crossing *c)
             return refuse(c, i, -1,
                           "its part, of size 1, would be repeated as if it were whole; gather it "
                           "before: ls_redistribute to LS_REPLICATED");
+        }
+        const int same = of_part_size(c, to);
+        if (same >= 0) {
+            return refuse(c, i, same,
+                          "a part and a whole of the part's size do not belong together; shard the "
+                          "whole alike: ls_redistribute to LS_SHARDED, ls_context_shard, or of "
+                          "positions ls_context_positions");
         }
         const int place = to < 0 ? LS__PLACED_VARYING : ls__place_along(c->place[i], to);
         if (by >= 0 && place != result && result != LS__PLACED_VARYING &&

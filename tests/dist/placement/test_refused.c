@@ -357,6 +357,28 @@ DIST_TEST(parts_that_would_be_repeated_or_misread, 2)
     end(&s);
 }
 
+/* A table of positions whose first rows each rank takes for those of its part of the sequence. */
+DIST_TEST(a_whole_of_the_size_of_a_part, 2)
+{
+    setting s = begin("tp=2");
+    {
+        LS_SCOPE;
+        ls_tensor *part = ls_ones(LS_SHAPE(2, BATCH, WIDTH), LS_FLOAT32);
+        ls_tensor *table = f(ls_mul(ls_ones(LS_SHAPE(BATCH, WIDTH), LS_FLOAT32), s.norm));
+        CHECK_OK(ls_place(part, "tp", LS_SHARDED(1)));
+        CHECK(ls_placement_of(table, "tp") == LS_REPLICATED);
+        check_refused(
+            ls_add(part, table),
+            SAYS("a part and a whole of the part's size do not belong together; shard the "
+                 "whole alike: ls_redistribute to LS_SHARDED, ls_context_shard, or of "
+                 "positions ls_context_positions"));
+        CHECK_OK(ls_tensor_status(ls_add(part, f(s.norm)))); /* along the whole dimension */
+        CHECK_OK(ls_tensor_status(ls_add(part, ls_slice(table, 0, 0, 1))));
+        CHECK_OK(ls_tensor_status(ls_add(part, ls_ones(LS_SHAPE(BATCH, WIDTH), LS_FLOAT32))));
+    }
+    end(&s);
+}
+
 DIST_TEST(placements_that_are_said_are_checked, 2)
 {
     CHECK_STATUS(ls_place(ls_ones(LS_SHAPE(2), LS_FLOAT32), "tp", LS_VARYING), LS_ERR_STATE);
