@@ -21,6 +21,7 @@
 /* How the layers of a module convert what crosses them (tensor_parallel.c). */
 typedef struct ls__parallel {
     char axis[LS__AXIS_NAME_BYTES]; /* "": they do not */
+    int number, ranks, rank;        /* of the axis in the mesh, and of this one along it */
     bool sequence, keep_gathered;
     int heads; /* of a layer that computes fewer heads than there are ranks; 0: of another */
 } ls__parallel;

@@ -5,8 +5,10 @@
 
 #include "autograd/observers.h"
 #include "autograd/param.h"
+#include "base/assert.h"
 #include "base/error.h"
 #include "base/options.h"
+#include "base/runtime.h"
 #include "nn/parallel.h"
 #include "tensor/placement.h"
 
@@ -28,6 +30,8 @@ typedef struct planning {
     role role;
     int matches; /* parameters that it names */
     bool cutting;
+    ls_tensor **cut; /* [params]: those that some word cuts */
+    int cut_count, params;
 } planning;
 
 static ls_status refuse(const planning *p, const char *why)
@@ -112,7 +116,33 @@ static int dim_of(const planning *p, const ls_tensor *param)
     return -1;
 }
 
-static ls_status check_param(const planning *p, const char *name, ls_tensor *param)
+/* This rank's share of the dimension, of each part alike. */
+static void groups_of(const planning *p, const ls_tensor *param, int dim, int64_t *groups)
+{
+    for (int i = 0; i < p->role.groups; i++) {
+        groups[i] = ls_size(param, dim) / p->role.groups;
+    }
+}
+
+/* Of a parameter that the role cuts: once, and as ls_tensor_shard will take it. */
+static ls_status check_cut(planning *p, const char *name, ls_tensor *param, int dim)
+{
+    char why[240];
+    int64_t groups[GROUPS_MAX];
+    for (int i = 0; i < p->cut_count; i++) {
+        if (p->cut[i] == param) {
+            (void)snprintf(why, sizeof why,
+                           "parameter %.100s is cut by a word before it; name it once", name);
+            return refuse(p, why);
+        }
+    }
+    LS_ASSERT(p->cut_count < p->params);
+    p->cut[p->cut_count++] = param;
+    groups_of(p, param, dim, groups);
+    return ls__tensor_shard_check(param, p->how.axis, dim, groups, p->role.groups);
+}
+
+static ls_status check_param(planning *p, const char *name, ls_tensor *param)
 {
     char why[240];
     const int dim = dim_of(p, param), heads = p->role.heads;
@@ -143,7 +173,7 @@ static ls_status check_param(const planning *p, const char *name, ls_tensor *par
                        name, (long long)ls_size(param, 0), heads, p->how.axis, p->parts);
         return refuse(p, why);
     }
-    return LS_OK;
+    return dim >= 0 ? check_cut(p, name, param, dim) : LS_OK;
 }
 
 static ls_status cut_param(const planning *p, ls_tensor *param)
@@ -151,9 +181,7 @@ static ls_status cut_param(const planning *p, ls_tensor *param)
     int64_t groups[GROUPS_MAX];
     const int dim = dim_of(p, param);
     if (dim >= 0) {
-        for (int i = 0; i < p->role.groups; i++) {
-            groups[i] = ls_size(param, dim) / p->role.groups;
-        }
+        groups_of(p, param, dim, groups);
         return ls_tensor_shard(param, p->how.axis, dim, groups, p->role.groups);
     }
     const bool shares = p->how.sequence && p->role.kind != COLUMN;
@@ -181,13 +209,24 @@ static ls_status visit(planning *p, ls_module *m, const char *path, bool whole)
     return LS_OK;
 }
 
+static ls_status refuse_path(const planning *p)
+{
+    ls_param first = {.name = "none"};
+    char why[240];
+    (void)ls_module_params(p->net, &first, 1);
+    (void)snprintf(why, sizeof why,
+                   "its path names no parameter of the model; the first of them is %.100s",
+                   first.name);
+    return refuse(p, why);
+}
+
 static ls_status run_word(planning *p)
 {
     p->path_bytes = (int)strcspn(p->word, "= \n");
     p->matches = 0;
     LS_TRY(read_role(p));
     LS_TRY(visit(p, p->net, "", false));
-    return p->matches > 0 ? LS_OK : refuse(p, "its path names no parameter of the model");
+    return p->matches > 0 ? LS_OK : refuse_path(p);
 }
 
 static ls_status run_plan(planning *p, ls_module *net, const char *plan)
@@ -218,6 +257,10 @@ static ls_status run_classes(planning *p, ls_module *m, int *found)
 static ls_status run(planning *p, ls_module *net, const char *plan)
 {
     int found = 0;
+    if (plan != NULL && plan[strspn(plan, " \n")] == '\0') {
+        return ls__fail(LS_ERR_INVALID, "tensor_parallel: the plan is empty; give words PATH=ROLE, "
+                                        "or NULL for the plans of the classes");
+    }
     if (plan != NULL) {
         return run_plan(p, net, plan);
     }
@@ -230,6 +273,20 @@ static ls_status run(planning *p, ls_module *net, const char *plan)
 }
 
 /* ---- the call ----------------------------------------------------------------------------- */
+
+static ls_status check_plan(planning *p, ls_module *net, const char *plan)
+{
+    const ls__env *env = ls__self.runtime->env;
+    p->params = ls_module_param_count(net);
+    const size_t bytes = (size_t)(p->params + 1) * sizeof(ls_tensor *);
+    p->cut = env->allocate(env, bytes);
+    if (p->cut == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "tensor_parallel: no memory");
+    }
+    const ls_status status = run(p, net, plan);
+    env->release(env, p->cut, bytes);
+    return status;
+}
 
 /* A layer's own `heads` stay. */
 static void mark(ls_module *m, const ls__parallel *how)
@@ -256,9 +313,13 @@ ls_status ls_tensor_parallel(ls_module *net, const ls_tensor_parallel_options *o
                         net->entries->parallel.axis);
     }
     planning p = {.parts = axes->axis[a].size,
-                  .how = {.sequence = given.sequence, .keep_gathered = given.keep_gathered}};
+                  .how = {.number = a,
+                          .ranks = axes->axis[a].size,
+                          .rank = axes->axis[a].coordinate,
+                          .sequence = given.sequence,
+                          .keep_gathered = given.keep_gathered}};
     memcpy(p.how.axis, axes->axis[a].name, sizeof p.how.axis);
-    LS_TRY(run(&p, net, given.plan));
+    LS_TRY(check_plan(&p, net, given.plan));
     if (p.parts > 1) {
         p.cutting = true;
         LS_TRY(run(&p, net, given.plan));

@@ -8,6 +8,8 @@
  *
  * With sequence parallelism x comes in as a part of the sequence and is gathered, and partial sums
  * leave as such a part. Intermediate results that no gradient needs are freed at once. */
+#include <string.h>
+
 #include <lockstep/function.h>
 #include <lockstep/sharded.h>
 
@@ -43,6 +45,38 @@ static ls_tensor *converted(const ls__parallel *p, ls_tensor *x, ls_placement fr
 static ls_placement between(const ls__parallel *p, const ls_tensor *x)
 {
     return p->sequence ? LS_SHARDED(ls_ndim(x) - 2) : LS_INVARIANT;
+}
+
+/* Whether the mesh in force is that along which the model was cut: under another one, or none, its
+ * parts would be taken for whole. */
+static bool in_force(const ls__parallel *p)
+{
+    const ls__tensors *tensors = ls__tensors_get("tensor_parallel");
+    const ls__axes_in_force *axes = tensors != NULL ? ls__axes_of(tensors) : NULL;
+    const ls__axis_in_force *axis =
+        axes != NULL && p->number < axes->count ? &axes->axis[p->number] : NULL;
+    return axis != NULL && strcmp(axis->name, p->axis) == 0 && axis->size == p->ranks &&
+           axis->coordinate == p->rank;
+}
+
+/* How the layers of m convert; NULL: they do not, or *refused is the answer. */
+static const ls__parallel *parallel_of(const ls_module *m, ls_tensor **refused)
+{
+    *refused = NULL;
+    if (m != NULL && (!ls__is_parallel(m) || in_force(&m->entries->parallel))) {
+        return ls__is_parallel(m) ? &m->entries->parallel : NULL;
+    }
+    if (m == NULL) {
+        (void)ls__fail(LS_ERR_INVALID,
+                       "tensor_parallel: the module is NULL; give the one whose forward runs");
+    } else {
+        (void)ls__fail(LS_ERR_STATE,
+                       "tensor_parallel: the model is cut along axis %s of a mesh that is not in "
+                       "force; put it in force with ls_mesh_use",
+                       m->entries->parallel.axis);
+    }
+    *refused = ls__call_refused();
+    return NULL;
 }
 
 /* ---- linear ------------------------------------------------------------------------------- */
@@ -104,13 +138,6 @@ static ls_tensor *shared_rows(const ls__parallel *p, ls_tensor *param, int copie
     ls_tensor *room = ls_zeros(LS_SHAPE(1, copies, 1), ls_dtype_of(param));
     shape.dim[0] = rows * copies;
     return convert(p, ls_reshape(ls_add(heads, room), shape), LS_REPLICATED, LS_SHARDED(0));
-}
-
-static int ranks_of(const ls__parallel *p)
-{
-    ls__axes_in_force *axes;
-    const int a = ls__axis_find(p->axis, "tensor_parallel", &axes);
-    return a >= 0 ? axes->axis[a].size : p->heads;
 }
 
 /* ---- column layers that gather again ------------------------------------------------------ */
@@ -182,9 +209,11 @@ static ls_tensor *column_again(const ls__parallel *p, ls_tensor *x, ls_tensor *w
 /* Of a table that is cut by rows, terms of a sum: ls_tensor_parallel_between adds them up. */
 ls_tensor *ls__parallel_embedding(ls_module *m, ls_tensor *weight, ls_tensor *index)
 {
-    const char *axis = m->entries->parallel.axis;
-    return ls_placement_of(weight, axis) == LS_SHARDED(0)
-               ? ls_sharded_embedding(weight, index, axis)
+    ls_tensor *refused;
+    const ls__parallel *p = parallel_of(m, &refused);
+    return refused != NULL ? refused
+           : p != NULL && ls_placement_of(weight, p->axis) == LS_SHARDED(0)
+               ? ls_sharded_embedding(weight, index, p->axis)
                : ls_embedding(weight, index);
 }
 
@@ -193,16 +222,17 @@ ls_tensor *ls__parallel_embedding(ls_module *m, ls_tensor *weight, ls_tensor *in
 ls_tensor *ls_tensor_parallel_linear(ls_module *m, ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                                      ls_activation activation)
 {
-    const ls__parallel *p = &m->entries->parallel;
-    if (!ls__is_parallel(m)) {
-        return ls_linear_activation(x, weight, bias, activation);
+    ls_tensor *refused;
+    const ls__parallel *p = parallel_of(m, &refused);
+    if (p == NULL) {
+        return refused != NULL ? refused : ls_linear_activation(x, weight, bias, activation);
     }
     const ls_placement cut = ls_placement_of(weight, p->axis);
     if (cut == LS_SHARDED(1)) {
         return row(p, x, weight, bias, activation);
     }
     if (p->heads > 0) {
-        const int copies = ranks_of(p) / p->heads;
+        const int copies = p->ranks / p->heads;
         weight = shared_rows(p, weight, copies);
         bias = bias != NULL ? shared_rows(p, bias, copies) : NULL;
     }
@@ -218,14 +248,17 @@ ls_tensor *ls_tensor_parallel_linear(ls_module *m, ls_tensor *x, ls_tensor *weig
 
 ls_tensor *ls_tensor_parallel_input(ls_module *m, ls_tensor *x)
 {
-    return ls__is_parallel(m) ? entered(&m->entries->parallel, x) : x;
+    ls_tensor *refused;
+    const ls__parallel *p = parallel_of(m, &refused);
+    return p != NULL ? entered(p, x) : refused != NULL ? refused : x;
 }
 
 ls_tensor *ls_tensor_parallel_between(ls_module *m, ls_tensor *x, int dim)
 {
-    const ls__parallel *p = &m->entries->parallel;
-    if (!ls__is_parallel(m)) {
-        return x;
+    ls_tensor *refused;
+    const ls__parallel *p = parallel_of(m, &refused);
+    if (p == NULL) {
+        return refused != NULL ? refused : x;
     }
     const ls_placement is = ls_placement_of(x, p->axis);
     const ls_placement to = p->sequence ? LS_SHARDED(dim) : LS_INVARIANT;
@@ -237,8 +270,12 @@ ls_tensor *ls_tensor_parallel_between(ls_module *m, ls_tensor *x, int dim)
 
 ls_tensor *ls_tensor_parallel_whole(ls_module *m, ls_tensor *x, int dim)
 {
-    const ls__parallel *p = &m->entries->parallel;
-    return ls__is_parallel(m) && ls_placement_of(x, p->axis) == LS_SHARDED(dim)
+    ls_tensor *refused;
+    const ls__parallel *p = parallel_of(m, &refused);
+    if (p == NULL) {
+        return refused != NULL ? refused : x;
+    }
+    return ls_placement_of(x, p->axis) == LS_SHARDED(dim)
                ? convert(p, x, LS_SHARDED(dim), LS_INVARIANT)
                : x;
 }
@@ -264,13 +301,24 @@ static void place_heads(ls_tensor *heads, const ls_tensor *x)
 
 ls_tensor *ls_tensor_parallel_heads(ls_tensor *x, int i, int parts, int64_t head_dim)
 {
-    const int64_t b = ls_size(x, 0), t = ls_size(x, 1), c = ls_size(x, 2) / parts;
-    if (head_dim < 1 || c % head_dim != 0) {
+    if (x != NULL && ls_tensor_status(x) < 0) {
+        return x;
+    }
+    if (x == NULL || ls_ndim(x) != 3 || i < 0 || i >= parts || head_dim < 1) {
+        (void)ls__fail(
+            LS_ERR_INVALID,
+            "tensor_parallel_heads: part %d of %d in heads of %lld, of a tensor of %d "
+            "dimensions; give x [B,T,C], a part from 0 to parts - 1, and a size of heads",
+            i, parts, (long long)head_dim, x != NULL ? ls_ndim(x) : 0);
+        return ls__call_refused();
+    }
+    const int64_t b = ls_size(x, 0), t = ls_size(x, 1), all = ls_size(x, 2), c = all / parts;
+    if (all % parts != 0 || c % head_dim != 0) {
         (void)ls__fail(LS_ERR_INVALID,
-                       "tensor_parallel_heads: %lld features of this rank are no whole heads of "
-                       "%lld; give a number of heads that the size of the axis divides",
-                       (long long)c, (long long)head_dim);
-        return ls_tensor_status(x) < 0 ? x : ls__call_refused();
+                       "tensor_parallel_heads: %lld features of this rank in %d parts are no whole "
+                       "heads of %lld; give a number of heads that the size of the axis divides",
+                       (long long)all, parts, (long long)head_dim);
+        return ls__call_refused();
     }
     ls_tensor *part = ls_slice(x, 2, i * c, (i + 1) * c);
     ls_tensor *heads = ls_reshape(part, LS_SHAPE(b, t, c / head_dim, head_dim));

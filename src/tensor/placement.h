@@ -149,6 +149,10 @@ int ls__place_from_public(ls_placement placement, int ndim);
 /* The axis of the mesh in force; -1 with the error set. `what` names the call. */
 int ls__axis_find(const char *name, const char *what, ls__axes_in_force **out);
 
+/* The error that ls_tensor_shard would return. */
+ls_status ls__tensor_shard_check(ls_tensor *t, const char *axis, int dim, const int64_t *groups,
+                                 int count);
+
 /* A loss from which a backward may begin: LS_ERR_PLACEMENT if not. *share: the part of its weight
  * that this rank gives: 1/n for each axis of n ranks along which it is replicated and no reducer
  * divides. */

@@ -163,22 +163,37 @@ static ls_status cut_part(const cutting *c)
     return LS_OK;
 }
 
-ls_status ls_tensor_shard(ls_tensor *t, const char *axis, int dim, const int64_t *groups, int count)
+static ls_status prepare(cutting *c, ls_tensor *t, const char *axis, int dim)
 {
     ls__axes_in_force *axes;
-    cutting c = {.number = ls__axis_find(axis, "tensor_shard", &axes)};
-    c.record =
-        c.number >= 0 ? ls__record_sound(ls__tensors_get("tensor_shard"), t, "tensor_shard") : NULL;
-    if (c.record == NULL) {
+    *c = (cutting){.number = ls__axis_find(axis, "tensor_shard", &axes)};
+    c->record = c->number >= 0
+                    ? ls__record_sound(ls__tensors_get("tensor_shard"), t, "tensor_shard")
+                    : NULL;
+    if (c->record == NULL) {
         return ls__self.status;
     }
-    c.axis = &axes->axis[c.number];
-    name_subject(&c);
-    if (!ls__shape_dim(c.record, dim, &c.dim)) {
-        return ls__fail(LS_ERR_INVALID, "%s: it has no dimension %d", c.subject, dim);
+    c->axis = &axes->axis[c->number];
+    name_subject(c);
+    if (!ls__shape_dim(c->record, dim, &c->dim)) {
+        return ls__fail(LS_ERR_INVALID, "%s: it has no dimension %d", c->subject, dim);
     }
-    LS_TRY(check_unused(&c));
-    LS_TRY(check_place(&c));
+    LS_TRY(check_unused(c));
+    return check_place(c);
+}
+
+ls_status ls__tensor_shard_check(ls_tensor *t, const char *axis, int dim, const int64_t *groups,
+                                 int count)
+{
+    cutting c;
+    LS_TRY(prepare(&c, t, axis, dim));
+    return choose(&c, groups, count);
+}
+
+ls_status ls_tensor_shard(ls_tensor *t, const char *axis, int dim, const int64_t *groups, int count)
+{
+    cutting c;
+    LS_TRY(prepare(&c, t, axis, dim));
     LS_TRY(choose(&c, groups, count));
     if (c.axis->size > 1) {
         LS_TRY(cut_part(&c));

@@ -532,7 +532,15 @@ DIST_TEST(plans_that_do_not_fit_are_refused, 4)
     check_refused(net, "fc1",
                   SAYS("give PATH=ROLE, with a role of column, column(N), column(heads=N), row, "
                        "shard(D), shard(D,N), vocab or sequence"));
-    check_refused(net, "fc1=column fc3=row", SAYS("its path names no parameter of the model"));
+    check_refused(net, "fc1=column fc3=row",
+                  SAYS("its path names no parameter of the model; the first of them is %.100s"));
+    CHECK_CONTAINS(ls_error_message(), "the first of them is fc1.weight");
+    check_refused(net, "",
+                  SAYS("tensor_parallel: the plan is empty; give words PATH=ROLE, or NULL "
+                       "for the plans of the classes"));
+    check_refused(net, " \n", "the plan is empty");
+    check_refused(net, "fc1=column fc1.bias=column",
+                  SAYS("parameter %.100s is cut by a word before it; name it once"));
     check_refused(net, "*=column",
                   SAYS("dimension %d of parameter %.100s is %lld, and axis %s has %d ranks; give "
                        "sizes that %lld divides"));
@@ -544,11 +552,19 @@ DIST_TEST(plans_that_do_not_fit_are_refused, 4)
     {
         LS_SCOPE;
         CHECK_OK(ls_backward(ls_mean(ls_forward(trained, ls_ones(LS_SHAPE(2, 8), LS_FLOAT32)))));
-        CHECK_STATUS(ls_tensor_status(
-                         ls_tensor_parallel_heads(ls_ones(LS_SHAPE(1, 2, 6), LS_FLOAT32), 0, 1, 4)),
-                     LS_ERR_INVALID);
+        ls_tensor *x = ls_ones(LS_SHAPE(1, 2, 6), LS_FLOAT32);
+        CHECK_STATUS(ls_tensor_status(ls_tensor_parallel_heads(x, 3, 3, 2)), LS_ERR_INVALID);
         CHECK_SAYS(ls_error_message(),
-                   "tensor_parallel_heads: %lld features of this rank are no whole heads of %lld; "
+                   "tensor_parallel_heads: part %d of %d in heads of %lld, of a tensor of %d "
+                   "dimensions; give x [B,T,C], a part from 0 to parts - 1, and a size of heads");
+        CHECK_STATUS(ls_tensor_status(ls_tensor_parallel_heads(x, 0, 0, 2)), LS_ERR_INVALID);
+        CHECK_STATUS(ls_tensor_status(ls_tensor_parallel_heads(x, 0, 1, 0)), LS_ERR_INVALID);
+        CHECK_STATUS(ls_tensor_status(ls_tensor_parallel_heads(NULL, 0, 1, 2)), LS_ERR_INVALID);
+        CHECK_STATUS(ls_tensor_status(ls_tensor_parallel_heads(x, 0, 4, 1)), LS_ERR_INVALID);
+        CHECK_STATUS(ls_tensor_status(ls_tensor_parallel_heads(x, 0, 1, 4)), LS_ERR_INVALID);
+        CHECK_SAYS(ls_error_message(),
+                   "tensor_parallel_heads: %lld features of this rank in %d parts are no "
+                   "whole heads of %lld; "
                    "give a number of heads that the size of the axis divides");
     }
     CHECK_STATUS(ls_tensor_parallel(
@@ -584,11 +600,66 @@ DIST_TEST(models_in_use_and_parts_of_heads_are_refused, 2)
                                        "ls_ddp_new and the first step");
         ls_tensor *x = ls_tensor_parallel_heads(input(LS_SHAPE(1, 2, 12), 0), 0, 1, 8);
         CHECK(ls_tensor_status(x) == LS_ERR_INVALID);
-        CHECK_SAYS(ls_error_message(), "tensor_parallel_heads: %s features of this rank are no "
-                                       "whole heads of %s; give a number of heads that the size "
-                                       "of the axis divides");
+        CHECK_SAYS(ls_error_message(),
+                   "tensor_parallel_heads: %s features of this rank in %d parts are no "
+                   "whole heads of %s; give a number of heads that the size "
+                   "of the axis divides");
     }
     ls_module_free(net);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+/* Half of a model: an optimizer has it, so the plan's first parameters could be cut and these not. */
+DIST_TEST(a_plan_cuts_all_or_nothing, 2)
+{
+    ls_mesh *mesh = NULL;
+    CHECK_OK(ls_mesh_new(ls_world(), "tp=2", &mesh));
+    ls_module *net = ls_mlp_new(8, 8, 4);
+    ls_optim *optim = ls_sgd_new(ls_module_child(net, "fc2"), NULL);
+    CHECK(optim != NULL);
+    CHECK_STATUS(ls_tensor_parallel(net, NULL), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "an optimizer was made over it");
+    CHECK(ls_size(ls_module_param(net, "fc1.weight"), 0) == 8);
+    ls_optim_free(optim);
+    ls_module_free(net);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+/* Its parts would be taken for whole: a loss without the other ranks' terms, and no error. */
+DIST_TEST(a_model_runs_under_its_own_mesh_only, 2)
+{
+    ls_mesh *mesh = NULL, *other = NULL;
+    CHECK_OK(ls_mesh_new(ls_world(), "tp=2", &mesh));
+    CHECK_OK(ls_mesh_new(ls_world(), "dp=1,tp=2", &other));
+    ls_module *net = mlp(), *table = ls_embedding_new(8, 4);
+    CHECK_OK(ls_tensor_parallel(net, NULL));
+    CHECK_OK(
+        ls_tensor_parallel(table, LS_OPTIONS(ls_tensor_parallel_options, .plan = "weight=vocab")));
+    for (int i = 0; i < 2; i++) {
+        LS_SCOPE;
+        CHECK_OK(ls_mesh_use(i == 0 ? NULL : other));
+        CHECK_STATUS(ls_tensor_status(ls_forward(net, input(LS_SHAPE(4, 16), 0))), LS_ERR_STATE);
+        CHECK_SAYS(
+            ls_error_message(),
+            "tensor_parallel: the model is cut along axis %s of a mesh that is not in force; "
+            "put it in force with ls_mesh_use");
+        CHECK_STATUS(ls_tensor_status(ls_forward(table, tokens(1, 2, 4, 0))), LS_ERR_STATE);
+        ls_tensor *x = input(LS_SHAPE(1, 2, 4), 0);
+        CHECK_STATUS(ls_tensor_status(ls_tensor_parallel_input(net, x)), LS_ERR_STATE);
+        CHECK_STATUS(ls_tensor_status(ls_tensor_parallel_between(net, x, 1)), LS_ERR_STATE);
+        CHECK_STATUS(ls_tensor_status(ls_tensor_parallel_whole(net, x, 1)), LS_ERR_STATE);
+        CHECK_STATUS(ls_tensor_status(ls_tensor_parallel_input(NULL, x)), LS_ERR_INVALID);
+        CHECK_SAYS(ls_error_message(),
+                   "tensor_parallel: the module is NULL; give the one whose forward runs");
+    }
+    CHECK_OK(ls_mesh_use(mesh));
+    {
+        LS_SCOPE;
+        CHECK_OK(ls_tensor_status(ls_forward(net, input(LS_SHAPE(4, 16), 0))));
+    }
+    ls_module_free(net);
+    ls_module_free(table);
+    CHECK_OK(ls_mesh_free(other));
     CHECK_OK(ls_mesh_free(mesh));
 }
 
