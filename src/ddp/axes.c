@@ -6,10 +6,10 @@
 #include "autograd/param.h"
 #include "base/axes.h"
 #include "base/runtime.h"
-#include "comm/api/control.h"
 #include "ddp/wrapper.h"
 #include "dist/mesh.h"
 #include "nn/module.h"
+#include "placement/inputs.h"
 #include "tensor/op.h"
 
 static ls__axes_in_force *axes_of(const ls__ddp *d)
@@ -202,44 +202,6 @@ static int axes_of_model(const ls__ddp *d)
     return mask & ~d->axes.batches;
 }
 
-/* Of the elements of inputs that are unplaced on the axis. */
-static ls_status hash_inputs(ls_tensor *const *inputs, int count, int axis, uint64_t *out)
-{
-    *out = 0;
-    for (int i = 0; i < count; i++) {
-        ls__host_view view;
-        const ls__record *record =
-            inputs[i] != NULL ? ls__record_sound(ls__tensors_get("ddp"), inputs[i], "ddp") : NULL;
-        if (record == NULL || ls__place_at(record->place, axis) != 0) {
-            continue;
-        }
-        ls_tensor *dense = ls_contiguous(inputs[i]);
-        LS_TRY(ls__host_view_of(dense, &view));
-        *out = ls__hash_bytes(*out, view.data, view.bytes);
-        ls__host_view_close(&view, false);
-    }
-    return LS_OK;
-}
-
-/* Every rank returns the same. */
-static ls_status compare_along(const ls__ddp *d, int axis, uint64_t own)
-{
-    ls_group *along = axes_of(d)->axis[axis].group;
-    const ls_collective_options *o = LS_OPTIONS(ls_collective_options, .tag = "inputs");
-    uint64_t first = own;
-    LS_TRY(ls__control_broadcast(along, &first, 1, LS_UINT64, 0, o));
-    int32_t other = own != first ? ls_group_rank(along) : 0;
-    LS_TRY(ls__control_all_reduce(along, &other, 1, LS_INT32, LS_MAX, o));
-    return other == 0
-               ? LS_OK
-               : ls__fail(LS_ERR_MISMATCH,
-                          "ddp: the inputs of rank %d of axis %s are not those of rank 0, and the "
-                          "ranks of this axis work on the same samples; let them read the part of "
-                          "the data that their coordinates in the axes of batches say, or ls_place "
-                          "what differs",
-                          (int)other, axes_of(d)->axis[axis].name);
-}
-
 ls_status ls__ddp_axes_check_inputs(ls__ddp *d, ls_tensor *const *inputs, int count)
 {
     if (!d->axes.known || d->axes.compared) {
@@ -248,10 +210,8 @@ ls_status ls__ddp_axes_check_inputs(ls__ddp *d, ls_tensor *const *inputs, int co
     d->axes.compared = true;
     const int mask = axes_of_model(d);
     for (int a = 0; a < axes_of(d)->count; a++) {
-        uint64_t own = 0;
         if (mask >> a & 1) {
-            LS_TRY(hash_inputs(inputs, count, a, &own));
-            LS_TRY(compare_along(d, a, own));
+            LS_TRY(ls__inputs_compare(axes_of(d), a, inputs, count, "ddp"));
         }
     }
     return LS_OK;

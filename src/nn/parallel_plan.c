@@ -10,6 +10,7 @@
 #include "base/options.h"
 #include "base/runtime.h"
 #include "nn/parallel.h"
+#include "placement/inputs.h"
 #include "tensor/placement.h"
 
 #define GROUPS_MAX 8 /* of a fused projection */
@@ -299,6 +300,21 @@ static void mark(ls_module *m, const ls__parallel *how)
     }
 }
 
+/* Before the first forward pass of the model. */
+static ls_status compare_inputs(void *arg, ls_module *net, ls_tensor **inputs, int count,
+                                ls_tensor **outputs, int output_count)
+{
+    (void)arg, (void)outputs, (void)output_count;
+    ls__parallel *p = &net->entries->parallel;
+    ls__axes_in_force *axes;
+    if (ls__axis_find(p->axis, "tensor_parallel", &axes) != p->number) {
+        return LS_OK; /* its layers refuse to run */
+    }
+    ls_hook_free(p->compares);
+    p->compares = NULL;
+    return ls__inputs_compare(axes, p->number, inputs, count, "tensor_parallel");
+}
+
 ls_status ls_tensor_parallel(ls_module *net, const ls_tensor_parallel_options *options)
 {
     LS__OPTIONS(ls_tensor_parallel_options, given, options);
@@ -324,6 +340,8 @@ ls_status ls_tensor_parallel(ls_module *net, const ls_tensor_parallel_options *o
         p.cutting = true;
         LS_TRY(run(&p, net, given.plan));
         mark(net, &p.how);
+        net->entries->parallel.compares = ls_forward_pre_hook_new(net, compare_inputs, NULL);
+        LS_TRY(net->entries->parallel.compares != NULL ? LS_OK : ls__self.status);
     }
     return LS_OK;
 }

@@ -156,11 +156,10 @@ DIST_TEST(ranks_of_a_tensor_group_with_other_samples_are_named, 4)
         LS_SCOPE;
         ls_tensor *y = ls_forward(ddp, input(ls_rank() * 2, 2)); /* as if all were data ranks */
         CHECK_STATUS(ls_tensor_status(y), LS_ERR_MISMATCH);
-        CHECK_SAYS(
-            ls_error_message(),
-            "ddp: the inputs of rank %d of axis %s are not those of rank 0, and the ranks of "
-            "this axis work on the same samples; let them read the part of the data that "
-            "their coordinates in the axes of batches say, or ls_place what differs");
+        CHECK_SAYS(ls_error_message(),
+                   "%s: the inputs of rank %d of axis %s are not those of rank 0, and the ranks of "
+                   "this axis work on the same samples; let them read the part of the data that "
+                   "their coordinates in the axes of batches say, or ls_place what differs");
     }
     ls_module_free(ddp);
     CHECK_OK(ls_mesh_free(mesh));

@@ -625,6 +625,27 @@ DIST_TEST(a_plan_cuts_all_or_nothing, 2)
     CHECK_OK(ls_mesh_free(mesh));
 }
 
+/* Their sums would be of different samples, and no other check sees it without a wrapper. */
+DIST_TEST(ranks_of_an_axis_must_have_the_same_inputs, 2)
+{
+    ls_mesh *mesh = NULL;
+    CHECK_OK(ls_mesh_new(ls_world(), "tp=2", &mesh));
+    ls_module *net = mlp();
+    CHECK_OK(ls_tensor_parallel(net, NULL));
+    {
+        LS_SCOPE;
+        CHECK_STATUS(ls_tensor_status(ls_forward(net, input(LS_SHAPE(4, 16), ls_rank()))),
+                     LS_ERR_MISMATCH);
+        CHECK_SAYS(ls_error_message(),
+                   "%s: the inputs of rank %d of axis %s are not those of rank 0, and the ranks of "
+                   "this axis work on the same samples; let them read the part of the data that "
+                   "their coordinates in the axes of batches say, or ls_place what differs");
+        CHECK_CONTAINS(ls_error_message(), "tensor_parallel: the inputs of rank 1 of axis tp");
+    }
+    ls_module_free(net);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
 /* Its parts would be taken for whole: a loss without the other ranks' terms, and no error. */
 DIST_TEST(a_model_runs_under_its_own_mesh_only, 2)
 {
