@@ -43,6 +43,12 @@ static int size_of(const parallel_question *q, int axis)
     return sizes[axis];
 }
 
+/* Of its column, in which "reduce-scatter, again" is the longest. */
+static int backward_width(const parallel_question *q)
+{
+    return q->regather ? 21 : 14;
+}
+
 static void print_row(table *t, int axis, const char *what, const char *forward,
                       const char *backward, int64_t times, int64_t bytes)
 {
@@ -50,8 +56,8 @@ static void print_row(table *t, int axis, const char *what, const char *forward,
         return;
     }
     t->total[axis] += times * bytes;
-    printf("%-4s %-28s %-14s %-14s %5lld %14lld\n", axis_names[axis], what, forward, backward,
-           (long long)times, (long long)bytes);
+    printf("%-4s %-28s %-14s %-*s %5lld %14lld\n", axis_names[axis], what, forward,
+           backward_width(t->q), backward, (long long)times, (long long)bytes);
 }
 
 /* A conversion of `elements` along tp; `again`: gathered once more in backward. */
@@ -84,8 +90,8 @@ static void print_comm(table *t)
     const int between = q->sequence ? s0 : LS__PLACED_INVARIANT;
     const int64_t rows = q->batch * q->context / q->cp, n = rows * q->dim;
     const int64_t kv = q->batch * (q->context / q->cp) * (q->dim / q->heads * q->kv_heads / q->tp);
-    printf("%-4s %-28s %-14s %-14s %5s %14s\n", "axis", "what", "forward", "backward", "times",
-           "bytes each");
+    printf("%-4s %-28s %-14s %-*s %5s %14s\n", "axis", "what", "forward", backward_width(q),
+           "backward", "times", "bytes each");
     print_conversion(t, "token embedding", LS__PLACED_PARTIAL, between, n, q->vocab > 0, false);
     print_conversion(t, "into attention", between, LS__PLACED_REPLICATED, n, q->layers,
                      q->regather);
@@ -102,8 +108,8 @@ static void print_comm(table *t)
               ls__move_bytes(LS__MOVE_ALL_REDUCE, q->dp * q->cp, parameters(q) * WIDTH));
     for (int a = TP; a <= DP; a++) {
         if (size_of(q, a) > 1) {
-            printf("%-4s %-64s %14lld\n", axis_names[a], "a micro-batch, sent by each rank",
-                   (long long)t->total[a]);
+            printf("%-4s %-*s %14lld\n", axis_names[a], 50 + backward_width(q),
+                   "a micro-batch, sent by each rank", (long long)t->total[a]);
         }
     }
 }
@@ -170,7 +176,13 @@ static bool check(const parallel_question *q)
                  {"--kv-heads", q->kv_heads, q->tp},
                  {"--vocab", q->vocab, q->tp},
                  {"--dim", q->dim, (int)q->heads},
-                 {"--context", q->context, q->sequence ? q->tp * q->cp : q->cp}};
+                 {"--context", q->context,
+                  (q->sequence ? q->tp : 1) * (q->cp > 1 ? 2 * q->cp : 1)}}; /* zigzag order */
+    if (q->regather && !q->sequence) {
+        fprintf(stderr, "lockstep info: --regather is about inputs that --sequence gathers; give "
+                        "both\n");
+        return false;
+    }
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         if (sizes[i].size % sizes[i].ranks != 0) {
             fprintf(stderr, "lockstep info: %s %lld is not divisible by %d; give a multiple\n",

@@ -79,6 +79,9 @@ def memory_of_a_layer_is_korthikantis():
 @test
 def what_a_mesh_does_not_divide_is_named():
     says(info("--comm", "--mesh", "tp=3", status=2), "lockstep info: %s %lld is not divisible by %d; give a multiple")
+    says(info("--comm", "--mesh", "cp=4", "--context", "4", status=2), "--context 4 is not divisible by 8; give a multiple")
+    says(info("--comm", "--mesh", "tp=2", "--regather", status=2),
+         "lockstep info: --regather is about inputs that --sequence gathers; give both")
 
 
 if __name__ == "__main__":
