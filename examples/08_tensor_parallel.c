@@ -41,30 +41,25 @@ static ls_tensor *mlp_forward(ls_module *m, ls_tensor *x)
 
 static const ls_module_class mlp_class = LS_MODULE_CLASS(.name = "mlp", .forward = mlp_forward);
 
-/* This rank's part of a weight whose values follow from its name, so that the parts of all ranks
- * are the weight of one process. */
-static ls_tensor *part(ls_tensor *t, ls_shape whole, int dim, int rank)
+/* A weight, of which each rank keeps its part along `dim`. Values follow from the name, so the parts
+ * of all ranks are the weight of one process. */
+static ls_tensor *weight(mlp *m, const char *name, ls_shape shape, int dim)
 {
-    ls_shape first = {.ndim = 2};
-    first.dim[dim] = rank * ls_size(t, dim);
-    LS_CHECK(ls_tensor_set_part(t, whole, first));
+    ls_tensor *t = ls_module_add_param(&m->base, name, ls_empty(shape, LS_FLOAT32));
     LS_CHECK(ls_fill_normal(t, 0.0, 0.2));
-    if (ls_mesh_in_force() != NULL) {
-        LS_CHECK(ls_place(t, "tp", LS_SHARDED(dim)));
+    if (m->parallel) {
+        LS_CHECK(ls_tensor_shard(t, "tp", dim, NULL, 0));
     }
     return t;
 }
 
-static mlp *mlp_new(int ranks, int rank)
+static mlp *mlp_new(int ranks)
 {
-    const int64_t own = HIDDEN / ranks;
     mlp *m = ls_module_new(sizeof *m, &mlp_class);
     m->parallel = ranks > 1;
     m->scale = ls_module_add_param(&m->base, "scale", ls_ones(LS_SHAPE(WIDTH), LS_FLOAT32));
-    m->a = ls_module_add_param(&m->base, "a", ls_empty(LS_SHAPE(own, WIDTH), LS_FLOAT32));
-    m->b = ls_module_add_param(&m->base, "b", ls_empty(LS_SHAPE(WIDTH, own), LS_FLOAT32));
-    (void)part(m->a, LS_SHAPE(HIDDEN, WIDTH), 0, rank);
-    (void)part(m->b, LS_SHAPE(WIDTH, HIDDEN), 1, rank);
+    m->a = weight(m, "a", LS_SHAPE(HIDDEN, WIDTH), 0);
+    m->b = weight(m, "b", LS_SHAPE(WIDTH, HIDDEN), 1);
     return m;
 }
 
@@ -100,9 +95,9 @@ typedef struct training {
     ls_optim *optim;
 } training;
 
-static training begin(int ranks, int rank)
+static training begin(int ranks)
 {
-    mlp *m = mlp_new(ranks, rank);
+    mlp *m = mlp_new(ranks);
     return (training){m, ls_adamw_new(&m->base, LS_OPTIONS(ls_adamw_options, .lr = 1e-2))};
 }
 
@@ -116,9 +111,9 @@ static void end(training t)
  * difference between losses of one step. */
 static double train(ls_mesh *mesh, double *first, double *last)
 {
-    training all = begin(ls_mesh_size(mesh, "tp"), ls_mesh_coordinate(mesh, "tp"));
+    training all = begin(ls_mesh_size(mesh, "tp"));
     LS_CHECK(ls_mesh_use(NULL));
-    training one = begin(1, 0);
+    training one = begin(1);
     double largest = 0.0;
     for (int step = 0; step < STEPS; step++) {
         LS_CHECK(ls_mesh_use(mesh));
@@ -137,7 +132,7 @@ static double train(ls_mesh *mesh, double *first, double *last)
 static void forget_f(int ranks, int rank)
 {
     LS_SCOPE;
-    mlp *m = mlp_new(ranks, rank);
+    mlp *m = mlp_new(ranks);
     m->forgets_f = true;
     ls_tensor *y = ls_forward(&m->base, ls_ones(LS_SHAPE(ROWS, WIDTH), LS_FLOAT32));
     if (ls_tensor_status(y) == LS_ERR_PLACEMENT && rank == 0) {
@@ -158,7 +153,8 @@ int main(void)
     }
     const double largest = train(mesh, &first, &last);
     if (rank == 0) {
-        (void)printf("loss %.4f -> %.4f on %d ranks; %s one process'\n", first, last, ranks,
+        (void)printf("loss %.4f -> %.4f on %d rank%s; %s one process'\n", first, last, ranks,
+                     ranks == 1 ? "" : "s",
                      largest < 1e-5 ? "within 1e-5 of" : "not within 1e-5 of");
     }
     LS_CHECK(ls_mesh_free(mesh));
