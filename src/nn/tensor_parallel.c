@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "nn/parallel.h"
+#include "tensor/fill.h"
 #include "tensor/op.h"
 
 static ls__converter *converter = ls_redistribute;
@@ -285,6 +286,39 @@ bool ls_tensor_parallel_sequence(const ls_module *m)
     return ls__is_parallel(m) && m->entries->parallel.sequence;
 }
 
+/* Into how many groups the weight is cut whose product x is, along either dimension (of [out,in] or
+ * [in,out]); 0: it is whole, or x is not seen to be a product. */
+static int groups_of(const ls__record *x)
+{
+    const ls__tensor_node *node = x->node;
+    for (int e = 0; node != NULL && !ls__node_is_leaf(node) && e < LS__EDGES_MAX; e++) {
+        ls__tensor_node *to = node->edge[e].to;
+        const ls__leaf *leaf = to != NULL && ls__node_is_leaf(to) ? ls__leaf_of(to) : NULL;
+        const ls__initial *initial = leaf != NULL ? leaf->value->initial : NULL;
+        if (initial != NULL && initial->is_part && leaf->shape.ndim == 2) {
+            const int rows = initial->part.runs[0], columns = initial->part.runs[1];
+            return rows > columns ? rows : columns;
+        }
+    }
+    return 0;
+}
+
+/* This rank's piece of q alone would be taken for its heads of q, k and v. */
+static bool is_cut_by(ls_tensor *x, int parts)
+{
+    const ls__record *in =
+        ls__record_sound(ls__tensors_get("tensor_parallel_heads"), x, "tensor_parallel_heads");
+    const int groups = in != NULL && parts > 1 ? groups_of(in) : 0;
+    if (groups == 0 || groups == parts) {
+        return true;
+    }
+    (void)ls__fail(LS_ERR_PLACEMENT,
+                   "tensor_parallel_heads: %d parts of a layer that is cut in %d; give it the "
+                   "role column(%d) in the plan",
+                   parts, groups, parts);
+    return false;
+}
+
 /* A part of the features of a layer that is cut by parts has whole heads, as the features. */
 static void place_heads(ls_tensor *heads, const ls_tensor *x)
 {
@@ -318,6 +352,9 @@ ls_tensor *ls_tensor_parallel_heads(ls_tensor *x, int i, int parts, int64_t head
                        "tensor_parallel_heads: %lld features of this rank in %d parts are no whole "
                        "heads of %lld; give a number of heads that the size of the axis divides",
                        (long long)all, parts, (long long)head_dim);
+        return ls__call_refused();
+    }
+    if (!is_cut_by(x, parts)) {
         return ls__call_refused();
     }
     ls_tensor *part = ls_slice(x, 2, i * c, (i + 1) * c);

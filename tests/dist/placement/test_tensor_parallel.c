@@ -609,7 +609,31 @@ DIST_TEST(models_in_use_and_parts_of_heads_are_refused, 2)
     CHECK_OK(ls_mesh_free(mesh));
 }
 
-/* Half of a model: an optimizer has it, so the plan's first parameters could be cut and these not. */
+/* The first half of q would be taken for half of the heads of q, k and v. */
+DIST_TEST(a_fused_projection_is_cut_by_its_parts, 2)
+{
+    ls_mesh *mesh = NULL;
+    CHECK_OK(ls_mesh_new(ls_world(), "tp=2", &mesh));
+    for (int parts = 1; parts <= 3; parts += 2) {
+        LS_SCOPE;
+        char plan[32];
+        (void)snprintf(plan, sizeof plan, "*=column(%d)", parts);
+        ls_module *qkv = ls_linear_new(16, 48, NULL);
+        CHECK_OK(ls_tensor_parallel(qkv, LS_OPTIONS(ls_tensor_parallel_options, .plan = plan)));
+        ls_tensor *y = ls_forward(qkv, input(LS_SHAPE(1, 2, 16), 0));
+        CHECK_STATUS(ls_tensor_status(ls_tensor_parallel_heads(y, 0, 3, 8)),
+                     parts == 3 ? LS_OK : LS_ERR_PLACEMENT);
+        if (parts == 1) {
+            CHECK_SAYS(ls_error_message(), "tensor_parallel_heads: %d parts of a layer that "
+                                           "is cut in %d; give it the role column(%d) in the plan");
+        }
+        CHECK_OK(ls_tensor_status(ls_tensor_parallel_heads(y, 0, 1, 8)));
+        ls_module_free(qkv);
+    }
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+/* Half of a model: an optimizer has it, and the first parameters of the plan come before it. */
 DIST_TEST(a_plan_cuts_all_or_nothing, 2)
 {
     ls_mesh *mesh = NULL;
