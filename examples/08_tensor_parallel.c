@@ -41,8 +41,8 @@ static ls_tensor *mlp_forward(ls_module *m, ls_tensor *x)
 
 static const ls_module_class mlp_class = LS_MODULE_CLASS(.name = "mlp", .forward = mlp_forward);
 
-/* A weight, of which each rank keeps its part along `dim`. Values follow from the name, so the parts
- * of all ranks are the weight of one process. */
+/* A weight, of which each rank keeps its part along `dim`. Values follow from the name, so the
+ * parts of all ranks are the weight of one process. */
 static ls_tensor *weight(mlp *m, const char *name, ls_shape shape, int dim)
 {
     ls_tensor *t = ls_module_add_param(&m->base, name, ls_empty(shape, LS_FLOAT32));

@@ -61,8 +61,9 @@ typedef struct ls_ddp_options {
     int shards; /* equal bits for any number of ranks (exact=layout): a power of two; 0, the
                    default: only for equal numbers. See below. All ranks set the same */
     /* With a mesh in force: the axes along which the ranks have different samples ("dp,cp"), if the
-     * group extends along others as well. Over those only parameters are summed that ls_place made
-     * LS_REPLICATED there (norms under sequence parallelism). Default NULL: all axes of the group.
+     * group extends along others as well; "": none. Over those only parameters are summed that
+     * ls_place made LS_REPLICATED there (norms under sequence parallelism). Default NULL: all axes
+     * of the group.
      * Parameters are then read as replicated along the axes over which they are summed, and inputs
      * that are unplaced as varying along the axes of batches (placement.h). LS_ERR_PLACEMENT: a
      * parameter that is sharded along an axis of batches, or replicated along an axis that the

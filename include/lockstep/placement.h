@@ -16,13 +16,14 @@
  * Parameters are invariant, constants and data unplaced, unless ls_place says otherwise. Operations
  * propagate placements:
  *
- *     - equal placements give the same; replicated with sharded gives sharded; unplaced goes with
- *       any but partial;
+ *     - equal placements give the same; replicated with sharded gives sharded, unless it has the
+ *       part's size along the sharded dimension; unplaced goes with any but partial;
  *     - invariant goes with invariant only: it is converted first, and that conversion is where the
  *       sum over the ranks happens in backward;
  *     - partial passes linear operations, and partial + partial is partial; a bias added to a
  *       partial sum would be added once for each rank, and is refused;
- *     - a product or a sum over a dimension that is sharded is partial;
+ *     - a product or a sum over a dimension that is sharded is partial, and a mean, whose divisor
+ *       is of the part, varying;
  *     - what needs a whole dimension (softmax, a norm) refuses one that is sharded.
  *
  * Data parallelism is one axis of the same system. ls_ddp_new over the axis dp reads parameters,

@@ -61,8 +61,14 @@ LS_DEFAULTS_FUNCTION(tensor_parallel)
 
 /* Cuts the parameters of `net` by the plan, and has its layers convert what crosses them. Local
  * call; all ranks make the same. An axis of one rank changes nothing. LS_ERR_INVALID: a word that
- * is wrong or whose path names nothing, a dimension that the size of the axis does not divide;
- * LS_ERR_STATE: the model is cut already, wrapped, or has gradients. Nothing is cut then. */
+ * is wrong or whose path names nothing, a dimension that the size of the axis does not divide, a
+ * parameter that two words cut; LS_ERR_STATE: the model is cut already, wrapped, or has gradients
+ * or an optimizer. Nothing is cut then.
+ *
+ * From then on the ranks of the axis call forward together, without gradients too, on the same
+ * inputs, which the first call compares (LS_ERR_MISMATCH), and with this mesh in force
+ * (LS_ERR_STATE). With `sequence` the model needs ls_ddp_new over the axis, which adds the shares
+ * of norms' gradients: .batch_axes = "" where no axis has batches. */
 LS_API ls_status ls_tensor_parallel(ls_module *net, const ls_tensor_parallel_options *options);
 
 /* ---- in the loop -------------------------------------------------------------------------- */
@@ -90,7 +96,8 @@ LS_API ls_tensor *ls_tensor_parallel_whole(ls_module *m, ls_tensor *x, int dim);
 /* Whether `m` was cut with `sequence`. */
 LS_API bool ls_tensor_parallel_sequence(const ls_module *m);
 /* Part i of x [B,T,parts C], the result of a column(parts) layer, as heads [B,H,T,head_dim]: a
- * view. H follows from x. */
+ * view. H follows from x. (ls_reshape to [B,T,1,head_dim] takes the only head of a rank for a part
+ * of its numbers.) */
 LS_API ls_tensor *ls_tensor_parallel_heads(ls_tensor *x, int i, int parts, int64_t head_dim);
 
 #if !defined(LS_NO_SITES)

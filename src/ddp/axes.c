@@ -121,7 +121,7 @@ static ls_status axes_of_sum(const ls__ddp *d, const ls_param *param, int *out)
             return ls__fail(LS_ERR_PLACEMENT,
                             "parameter %s is %s on axis %s, and the wrapper would add the "
                             "gradients of different parts; give it the group of the other axes, "
-                            "or name the axes of batches in batch_axes",
+                            "or name the axes of batches in batch_axes (\"\": none)",
                             param->name, ls_placement_name(ls__placement_public(place)),
                             axis->name);
         }

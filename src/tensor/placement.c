@@ -511,7 +511,8 @@ static int of_axis(ls__call *call, const ls__record *out, const ls__axis_in_forc
     const int lonely = unsummed(&c);
     if (lonely >= 0) {
         return refuse(&c, lonely, -1,
-                      "no reducer adds its gradient over this axis; wrap the module by ls_ddp_new");
+                      "no reducer adds its gradient over this axis; wrap the module by "
+                      "ls_ddp_new over a group with it");
     }
     if (biased(&c)) {
         return refuse(&c, 0, 2,

@@ -289,9 +289,11 @@ DIST_TEST(a_wrapper_over_the_parts_of_a_parameter, 4)
         LS_SCOPE;
         CHECK(ls_ddp_new(&s.net->base, ls_world(), NULL) == NULL);
         check_text(LS_ERR_PLACEMENT, "parameter up is sharded(0) on axis tp");
-        check_text(LS_ERR_PLACEMENT,
-                   SAYS("and the wrapper would add the gradients of different parts; give it the "
-                        "group of the other axes, or name the axes of batches in batch_axes"));
+        check_text(
+            LS_ERR_PLACEMENT,
+            SAYS(
+                "and the wrapper would add the gradients of different parts; give it the "
+                "group of the other axes, or name the axes of batches in batch_axes (\"\": none)"));
         CHECK_OK(ls_place(s.norm, "tp", LS_REPLICATED));
         CHECK(ls_ddp_new(&s.net->base, ls_mesh_group(s.mesh, "dp"), NULL) == NULL);
         check_text(
@@ -310,7 +312,8 @@ DIST_TEST(a_replicated_parameter_that_nobody_sums, 2)
         CHECK_OK(ls_place(s.norm, "tp", LS_REPLICATED));
         check_refused(
             hidden(&s),
-            SAYS("no reducer adds its gradient over this axis; wrap the module by ls_ddp_new"));
+            SAYS("no reducer adds its gradient over this axis; wrap the module by ls_ddp_new over "
+                 "a group with it"));
     }
     end(&s);
 }
