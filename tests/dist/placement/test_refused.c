@@ -512,7 +512,7 @@ static void check_told(const setting *s, bool evaluates)
     ls_tensor *y = ls_add(g(partial(s)), s->bias);
     (void)ls_set_grad_mode(before);
     CHECK_STATUS(ls_tensor_status(y), LS_ERR_MISMATCH);
-    CHECK_CONTAINS(ls_error_message(), "partial to invariant, without gradients)");
+    CHECK_SAYS(ls_error_message(), ", without gradients");
     CHECK_CONTAINS(ls_error_message(), "the tags differ");
 }
 
