@@ -1,13 +1,11 @@
 /* Tensor parallelism of layers and models: losses, gradients and bytes on any number of ranks
  * against one process. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <lockstep/lockstep.h>
 #include <lockstep/models/bert.h>
-#include <lockstep/models/gpt.h>
 #include <lockstep/models/gpt2.h>
 #include <lockstep/models/mlp.h>
 #include <lockstep/models/vit.h>
@@ -15,13 +13,7 @@
 #include "nn/parallel.h"
 #include "says.h"
 #include "test.h"
-
-enum { STEPS_MAX = 30, LOSSES_MAX = 128 };
-
-static int step_count(void)
-{
-    return getenv("TEST_LONG") != NULL ? STEPS_MAX : 8;
-}
+#include "train.h"
 
 static ls_tensor *input(ls_shape shape, double step)
 {
@@ -31,65 +23,6 @@ static ls_tensor *input(ls_shape shape, double step)
         at[i] = (float)sin(0.37 * (double)i + step);
     }
     return x;
-}
-
-static ls_tensor *tokens(int64_t batch, int64_t time, int64_t vocab, int step)
-{
-    ls_tensor *x = ls_empty(LS_SHAPE(batch, time), LS_INT64);
-    int64_t *at = ls_data(x);
-    for (int64_t i = 0; i < batch * time; i++) {
-        at[i] = (i * 7 + i * i % 13 + step * 5) % vocab;
-    }
-    return x;
-}
-
-/* One model and its data; NULL mesh: the twin in one process. */
-typedef struct trial {
-    ls_module *(*make)(void);
-    ls_tensor *(*loss)(ls_module *net, int step);
-} trial;
-
-static ls_module *made(const trial *t)
-{
-    CHECK_OK(ls_manual_seed(7));
-    ls_module *net = t->make();
-    CHECK(net != NULL);
-    return net;
-}
-
-/* The losses of some steps of AdamW. */
-static void train(const trial *t, const ls_tensor_parallel_options *how, int steps, double *losses)
-{
-    ls_module *net = made(t);
-    if (how != NULL) {
-        CHECK_OK(ls_tensor_parallel(net, how));
-        if (how->sequence) {
-            net = ls_ddp_new(net, ls_world(), LS_OPTIONS(ls_ddp_options, .batch_axes = ""));
-            CHECK(net != NULL);
-        }
-    }
-    ls_optim *optim = ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 1e-3));
-    CHECK(optim != NULL);
-    for (int s = 0; s < steps; s++) {
-        LS_SCOPE;
-        ls_step_begin((ls_step_context){.step = (uint64_t)s});
-        ls_tensor *loss = t->loss(net, s);
-        CHECK_OK(ls_item(loss, &losses[s]));
-        CHECK_OK(ls_backward(loss));
-        CHECK_OK(ls_optim_step(optim));
-        ls_optim_zero_grad(optim);
-    }
-    ls_optim_free(optim);
-    ls_module_free(net);
-}
-
-static double worst(const double *a, const double *b, int steps)
-{
-    double most = 0.0;
-    for (int s = 0; s < steps; s++) {
-        most = fmax(most, fabs(a[s] - b[s]));
-    }
-    return most;
 }
 
 /* What was cut is put together again. */
@@ -117,7 +50,7 @@ static void check_wholes(const trial *t, const ls_tensor_parallel_options *how)
 static void check_trial(const trial *t, const ls_tensor_parallel_options *how)
 {
     const int steps = step_count();
-    double whole[LOSSES_MAX], own[LOSSES_MAX], again[LOSSES_MAX];
+    double whole[STEPS_MAX], own[STEPS_MAX], again[STEPS_MAX];
     ls_mesh *mesh = NULL;
     train(t, NULL, steps, whole);
     CHECK_OK(ls_mesh_new(ls_world(), "tp=*", &mesh));
@@ -157,24 +90,6 @@ DIST_TESTS(two_layers_over_, _ranks, 1, 2, 4)
 }
 
 /* ---- gpt ---------------------------------------------------------------------------------- */
-
-enum { BATCH = 2, TIME = 128, VOCAB = 256 };
-
-static ls_module *gpt(void)
-{
-    return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .context = TIME, .vocab = VOCAB, .dropout = 0.1));
-}
-
-static ls_tensor *gpt_loss(ls_module *net, int step)
-{
-    ls_tensor *logits = ls_forward(net, tokens(BATCH, TIME, VOCAB, step));
-    return ls_tensor_parallel_cross_entropy(logits, tokens(BATCH, TIME, VOCAB, step + 1), NULL);
-}
-
-DIST_TESTS(gpt_over_, _ranks, 1, 2, 4)
-{
-    check_trial(&(trial){gpt, gpt_loss}, WHOLE);
-}
 
 DIST_TESTS(gpt_with_sequence_parallelism_over_, _ranks, 2, 4)
 {
