@@ -198,6 +198,18 @@ ls_status ls__target_close(ls__autograd_pass *pass, const ls__tensor_node *node,
     return ls__arrived(pass, edge->to);
 }
 
+ls_status ls__give_zeros(ls__autograd_pass *pass, ls__tensor_node *node)
+{
+    ls__pool *on = pass->tensors->made;
+    void *memory = gradient_memory(on, node);
+    if (memory == NULL) {
+        return ls__self.status;
+    }
+    ls__fill_zero(on, memory, (ls_dtype)node->dtype, node->numel);
+    pass->lit = pass->lit || pass->weight == 0.0;
+    return LS_OK;
+}
+
 /* Makes an absent gradient of a leaf present and zero. */
 static ls_status zero_grad_of(ls__leaf *leaf)
 {

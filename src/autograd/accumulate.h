@@ -18,6 +18,9 @@ ls_status ls__accumulate(const ls__edge *edge, ls__storage *from);
 /* The accumulation that `to` (NULL: nothing) was promised does not come. An observer will read the
  * gradient of its parameter all the same, so an absent one becomes zero. */
 ls_status ls__accumulate_nothing(ls__autograd_pass *pass, ls__tensor_node *to);
+/* Zeros as the gradient of a node that has none, for a rule that runs because losses of other ranks
+ * reach its input. */
+ls_status ls__give_zeros(ls__autograd_pass *pass, ls__tensor_node *node);
 /* One accumulation of a leaf is done: reports the gradient as final after the last. */
 ls_status ls__arrived(ls__autograd_pass *pass, ls__tensor_node *to);
 /* The contribution that `edge` was promised: `from`, or nothing (NULL). */

@@ -247,20 +247,6 @@ static ls_status skip_node(ls__autograd_pass *pass, ls__tensor_node *node)
     return ls__links_skip(pass, ls__links_of(node));
 }
 
-/* What other ranks' gradients are added to. */
-static ls_status give_zeros(ls__autograd_pass *pass, ls__tensor_node *node)
-{
-    ls__pool *on = pass->tensors->made;
-    const size_t bytes = (size_t)node->numel * ls_dtype_size((ls_dtype)node->dtype);
-    node->grad = ls__storage_new(on, bytes);
-    if (node->grad == NULL) {
-        return ls__self.status;
-    }
-    on->k->zero(node->grad->data, bytes, on->stream);
-    pass->lit = pass->lit || pass->weight == 0.0;
-    return LS_OK;
-}
-
 /* A joint has no gradient of its own: its outputs hold those that arrived. In a pass of weight 0
  * only gathering functions give any. */
 static ls_status pass_node(ls__autograd_pass *pass, ls__tensor_node *node, ls__storage **kept)
@@ -271,7 +257,7 @@ static ls_status pass_node(ls__autograd_pass *pass, ls__tensor_node *node, ls__s
         return skip_node(pass, node);
     }
     if (!lit) {
-        LS_TRY(give_zeros(pass, node));
+        LS_TRY(ls__give_zeros(pass, node));
     }
     return joint ? node->op->run(pass, node) : run_node(pass, node, kept);
 }

@@ -19,7 +19,6 @@
 
 #include "autograd/accumulate.h"
 #include "base/assert.h"
-#include "tensor/half.h"
 #include "tensor/op.h"
 
 typedef struct output_context {
@@ -163,14 +162,7 @@ static ls_status output_skipped(ls__autograd_pass *pass, ls__tensor_node *node)
     if (pass->weight != 0.0 || !outputs->gathers) {
         return LS_OK;
     }
-    ls__pool *on = pass->tensors->made;
-    const ls_dtype dtype = (ls_dtype)node->dtype;
-    node->grad = ls__storage_new(on, (size_t)node->numel * ls_dtype_size(dtype));
-    if (node->grad == NULL) {
-        return ls__self.status;
-    }
-    ls__fill_zero(on, node->grad->data, dtype, node->numel);
-    pass->lit = true;
+    LS_TRY(ls__give_zeros(pass, node));
     return output_run(pass, node);
 }
 
