@@ -30,8 +30,8 @@ LS_API ls_status ls_backward(ls_tensor *loss);
 /* The same for a `loss` that is a mean over `weight` samples or tokens of this micro-batch.
  * Gradients are sums of w·g, and the reducer divides them once by the global Σw, so the mean is
  * exact even if ranks have different numbers of samples. A rank with weight 0 takes part and
- * contributes nothing: of its operations only those run that other ranks wait for, batch norm over
- * the ranks and functions that are `collective`, and those before a function that `gathers`, to
+ * contributes nothing: of its operations only those run that other ranks wait for, functions that
+ * are `collective`, and those before batch norm over the ranks or a function that `gathers`, to
  * which the losses of other ranks give gradients (function.h). All micro-batches of a step use
  * either ls_backward or this function. Because the reducer divides, wrap the module with
  * ls_ddp_new, also in a world of one rank. LS_ERR_STATE, before any gradient is computed, when the

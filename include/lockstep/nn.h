@@ -224,8 +224,8 @@ LS_API ls_tensor *ls_batch_norm2d_relu(ls_module *layer, ls_tensor *x, ls_tensor
  * ranks run the same layers in the same order, those without data on an empty batch. The group is
  * duplicated. A group of one rank, and a model without batch norm, change nothing; converting again
  * takes the new group. LS_ERR_INVALID for NULL; LS_ERR_STATE for a model that is wrapped already.
- * ls_ddp_options.shards and ls_ddp_join are refused with it. A backward of weight 0 through
- * ls_recompute runs such a layer's segment again, because the other ranks wait for it. */
+ * ls_ddp_options.shards and ls_ddp_join are refused with it. A backward of weight 0 gives
+ * the gradients of what this rank's samples are to the statistics in the losses of the others. */
 LS_API ls_status ls_sync_batch_norm_convert(ls_module *net, ls_group *group);
 /* See ls_max_pool2d, ls_avg_pool2d and ls_adaptive_avg_pool2d; the same numbers for both axes. */
 LS_API ls_module *ls_max_pool2d_new(int64_t kernel, int64_t stride, int64_t padding);

@@ -110,9 +110,9 @@ static ls_status run_first(ls__tensors *tensors, ls__segment *p, ls_tensor *cons
     bool reached[LS_CALL_TENSORS_MAX] = {false};
     const uint64_t border = ls__nodes_made(tensors);
     const uint64_t exchanges = ls__norm_sync_begun() + ls__function_collectives();
-    const uint64_t gatherings = ls__function_gatherings();
+    const uint64_t gatherings = ls__norm_sync_begun() + ls__function_gatherings();
     LS_TRY(ls__segment_call(tensors, p, inputs, y));
-    p->gathers = ls__function_gatherings() != gatherings;
+    p->gathers = ls__norm_sync_begun() + ls__function_gatherings() != gatherings;
     p->exchanges = ls__norm_sync_begun() + ls__function_collectives() != exchanges;
     for (int i = 0; i < p->output_count; i++) {
         ls__segment_outcome *out = &p->output[i];

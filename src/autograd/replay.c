@@ -261,7 +261,7 @@ static ls_status exchange_again(ls__autograd_pass *pass, const ls__tensor_node *
 }
 
 /* With weight 0 there is nothing to compute, but the other ranks run the function again, and where
- * it has batch norm over the ranks, or a user's collective function, they wait for this one. */
+ * it has a user's collective function they wait for this one. */
 static ls_status recompute_skipped(ls__autograd_pass *pass, ls__tensor_node *node)
 {
     const ls__segment *p = node->saved[LS__JOINT_OWN].storage->data;

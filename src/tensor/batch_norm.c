@@ -81,20 +81,11 @@ static ls_status batch_norm_backward(ls__tensor_rule *r)
     return LS_OK;
 }
 
-/* A rank whose samples have weight 0 adds nothing to the sums that other ranks wait for. */
-static ls_status batch_norm_skipped(ls__autograd_pass *pass, ls__tensor_node *node)
-{
-    const norm_context *c = node->context;
-    (void)pass;
-    return c->sync != NULL && node->edge[EDGE_X].to != NULL
-               ? ls__norm_sync_skip(c->sync, c->channels)
-               : LS_OK;
-}
-
-static const ls__op batch_norm_op = {.name = "batch_norm",
-                                     .backward = batch_norm_backward,
-                                     .skipped = batch_norm_skipped,
-                                     .accumulates = true};
+static const ls__op batch_norm_op = {
+    .name = "batch_norm", .backward = batch_norm_backward, .accumulates = true};
+/* Of x with a gradient, which the losses of other ranks reach through the statistics. */
+static const ls__op synced_op = {
+    .name = "batch_norm", .backward = batch_norm_backward, .accumulates = true, .gathers = true};
 
 /* ---- checks ------------------------------------------------------------------------------- */
 
@@ -309,7 +300,9 @@ static ls_tensor *normalise(ls__call *call, norm_context *c, const running *stat
         n.workspace = work.data;
         forward(call, c, stats, &n, saved[SAVED_MEAN].data, saved[SAVED_RSTD].data, eps);
     }
-    save(ls__call_record(call, &batch_norm_op, out, sizeof *c), c, out, saved);
+    const bool gathers = c->sync != NULL && call->in[EDGE_X]->node != NULL;
+    save(ls__call_record(call, gathers ? &synced_op : &batch_norm_op, out, sizeof *c), c, out,
+         saved);
     for (int i = 0; i < SAVED_Y; i++) {
         ls__dense_drop(&saved[i]);
     }

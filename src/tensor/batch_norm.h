@@ -35,7 +35,5 @@ ls_status ls__norm_sync_backward(ls__norm_sync *sync, ls__pool *on, ls__batch_no
                                  int64_t count, bool wants_dx);
 /* How many forward passes of this thread have begun such an exchange. */
 uint64_t ls__norm_sync_begun(void);
-/* The exchange of that alone, with sums of 0. */
-ls_status ls__norm_sync_skip(ls__norm_sync *sync, int64_t channels);
 
 #endif

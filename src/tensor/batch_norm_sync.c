@@ -13,8 +13,6 @@
  * a data-parallel wrapper averages them like any gradient. */
 #include "tensor/batch_norm.h"
 
-#include <string.h>
-
 #include "base/assert.h"
 
 /* Room for this rank's block and those of all ranks. */
@@ -97,12 +95,6 @@ ls_status ls__norm_sync_stats(ls__norm_sync *sync, int64_t channels, float *mean
 
 /* ---- backward ------------------------------------------------------------------------------ */
 
-/* The blocks of all ranks come to lie behind this rank's. */
-static ls_status gather_sums(ls__norm_sync *sync, double *own, int64_t block)
-{
-    return sync->gather(sync, own, own + block, block, "gradients of batch norm");
-}
-
 /* dw and db of this rank, and the residual's gradient; the sums go to `own` [2,C] as well. */
 static void sum_here(ls__pool *on, const ls__batch_norm *n, float *sums, double *own)
 {
@@ -161,25 +153,14 @@ ls_status ls__norm_sync_backward(ls__norm_sync *sync, ls__pool *on, ls__batch_no
         double *own = memory->data;
         n->workspace = work->data;
         sum_here(on, n, sums->data, own);
-        status = wants_dx ? gather_sums(sync, own, block) : LS_OK;
+        status = wants_dx ? sync->gather(sync, own, own + block, block, "gradients of batch norm")
+                          : LS_OK;
         if (status == LS_OK && wants_dx) {
             finish_x(sync, on, n, own, count);
         }
     }
     ls__storage_unref(sums);
     ls__storage_unref(work);
-    ls__storage_unref(memory);
-    return status;
-}
-
-ls_status ls__norm_sync_skip(ls__norm_sync *sync, int64_t channels)
-{
-    ls__storage *memory = blocks_new(sync, 2 * channels);
-    if (memory == NULL) {
-        return ls__self.status;
-    }
-    memset(memory->data, 0, (size_t)(2 * channels) * sizeof(double));
-    const ls_status status = gather_sums(sync, memory->data, 2 * channels);
     ls__storage_unref(memory);
     return status;
 }

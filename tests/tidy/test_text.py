@@ -204,7 +204,6 @@ LEFT = {
     "src/parallel/pipeline/values.c": 3,  # messages: tensors of the program (across.h)
     "src/reduce/nonfinite.c": 4,  # buckets are memory of the program
     "src/tensor/access.c": 2,  # ls_data itself, and ls_item of a copy
-    "src/tensor/batch_norm_sync.c": 1,  # sums of the ranks, in float64
     "src/tensor/cast.c": 1,  # of a view for the host
     "src/tensor/convert.c": 7,  # the conversions themselves
     "src/tensor/create.c": 3,  # staged

@@ -279,19 +279,29 @@ static ls_tensor *images_of(int step, int first, int count)
     return ls_from_data(x, LS_SHAPE(count, 2, HEIGHT, WIDTH), LS_FLOAT32);
 }
 
-/* One step on `count` samples, which weigh as many when others add to the gradients. */
+static int silent = -1; /* the rank whose samples are in the statistics and in no loss; -1: none */
+
+static bool is_silent(int sample)
+{
+    return silent >= 0 && sample >= first_of(silent, false) && sample < first_of(silent + 1, false);
+}
+
+/* One step on `count` samples. Those that the loss counts are its weight when others add to the
+ * gradients. */
 static void learn(ls_module *net, ls_optim *optim, int step, int first, int count, bool autocast)
 {
     LS_SCOPE;
     LS_AUTOCAST(autocast);
     int32_t classes[SAMPLES_MAX];
+    int weight = 0;
     for (int i = 0; i < count; i++) {
-        classes[i] = (first + i + step) % CLASSES;
+        classes[i] = is_silent(first + i) ? -100 : (first + i + step) % CLASSES;
+        weight += !is_silent(first + i);
     }
     ls_tensor *y = ls_forward(net, images_of(step, first, count));
     ls_tensor *labels = ls_from_data(classes, LS_SHAPE(count), LS_INT32);
     ls_tensor *loss = ls_cross_entropy(y, labels, NULL);
-    CHECK_OK(ls_ddp_module(net) != net ? ls_backward_weighted(loss, count) : ls_backward(loss));
+    CHECK_OK(ls_ddp_module(net) != net ? ls_backward_weighted(loss, weight) : ls_backward(loss));
     CHECK_OK(ls_optim_step(optim));
     ls_optim_zero_grad(optim);
 }
@@ -362,6 +372,14 @@ DIST_TEST(recomputed_segments_exchange_again_and_give_the_same_gradients, 3)
 DIST_TEST(a_rank_with_an_empty_batch_recomputes_with_the_others, 3)
 {
     compare_training(true, true, false);
+}
+
+/* A pass of weight 0 gives the gradients of what its samples are to the others' losses. */
+DIST_TEST(a_rank_of_weight_0_learns_from_losses_that_its_samples_reach, 3)
+{
+    silent = 1;
+    compare_training(false, false, false);
+    compare_training(true, false, false);
 }
 
 /* Convolutions round to bfloat16; statistics and running ones stay float32. */
