@@ -29,12 +29,13 @@ LS_API float ls_random_normal(uint64_t seed, uint64_t stream, uint64_t index);
  * (entries of dimension 0) on. So the masks depend neither on the number of ranks nor on the other
  * modules that a rank has.
  *
- * A tensor that is LS_SHARDED along axes of the mesh in force (placement.h) draws the mask that one
- * process would draw for the whole tensor at its place, along any dimension; ls_attention drops the
- * weights of the heads and queries that its q has. Only dimension 0 along axes that ls_ddp_new
- * takes for batches is left to `sample_offset`, and along other axes `sample_offset` counts samples
- * of the whole. A tensor that is equal on the ranks of an axis draws the same mask on all of them,
- * and so does one that is LS_VARYING: give the modules on such tensors different names on the ranks
+ * A tensor that is LS_SHARDED or LS_ZIGZAG along axes of the mesh in force (placement.h) draws the
+ * mask that one process would draw for the whole tensor at its place, along any dimension;
+ * ls_attention drops the weights of the heads and queries that its q has, as if queries in zigzag
+ * order lay in order. Only dimension 0 along axes that ls_ddp_new takes for batches is left to
+ * `sample_offset`, and along other axes `sample_offset` counts samples of the whole. A tensor that
+ * is equal on the ranks of an axis draws the same mask on all of them, and so does one that is
+ * LS_VARYING: give the modules on such tensors different names on the ranks
  * if their masks are to differ.
  *
  * ls_loader_next sets the context. In a loop without a loader call it at the beginning of each

@@ -93,20 +93,58 @@ static uint64_t id_again(ls__draw_log *replay)
     return at < replay->count ? ((const uint64_t *)replay->ids->data)[at] : 0;
 }
 
-/* Parts along dimension d, and which this rank has. Those of dimension 0 along axes of batches are
- * left to the sample offset. With several axes the first in the mesh is the outer one. Zigzag parts
- * are numbered as if they lay in order: other masks than one process has, and none twice. */
-static void parts_along(const ls__axes_in_force *axes, uint32_t word, int d, int64_t *parts,
-                        int64_t *part)
+/* Where element `at` of this rank's `size` along a dimension is among those of the axis. */
+static int64_t among(const ls__axis_in_force *axis, int place, int64_t at, int64_t size)
 {
-    *parts = 1;
-    *part = 0;
-    for (int a = 0; axes != NULL && word != 0 && a < axes->count; a++) {
-        const ls__axis_in_force *axis = &axes->axis[a];
-        if (ls__place_dim(ls__place_at(word, a)) == d && (d > 0 || axis->batches == 0)) {
-            *part = *part * axis->size + axis->coordinate;
-            *parts *= axis->size;
+    const int64_t rank = axis->coordinate, chunk = size / 2;
+    if (place >= LS__PLACED_SHARDED) {
+        return rank * size + at;
+    }
+    return at < chunk ? rank * chunk + at : (2 * axis->size - 1 - rank) * chunk + at - chunk;
+}
+
+/* The size of the whole along dimension d, of which this rank has `own` elements, and where its
+ * first and middle ones are there: those between follow each other. With several axes the last one
+ * in the mesh is the inner one, but chunks of sequences are cut before all else. Dimension 0 along
+ * axes of batches is left to the sample offset. */
+static int64_t whole_along(const ls__axes_in_force *axes, uint32_t word, int d, int64_t own,
+                           int64_t at[2])
+{
+    const int count = axes != NULL && word != 0 ? axes->count : 0;
+    int64_t size = own;
+    at[0] = 0;
+    at[1] = own / 2;
+    for (int i = 2 * count - 1; i >= 0; i--) {
+        const ls__axis_in_force *axis = &axes->axis[i % count];
+        const int place = ls__place_at(word, i % count);
+        const bool in_turn = (place >= LS__PLACED_SHARDED) == (i >= count);
+        if (in_turn && ls__place_dim(place) == d && (d > 0 || axis->batches == 0)) {
+            at[0] = among(axis, place, at[0], size);
+            at[1] = among(axis, place, at[1], size);
+            size *= axis->size;
         }
+    }
+    return size;
+}
+
+/* Strides cannot tell two chunks, so for them parts in zigzag order are numbered as if they lay in
+ * order: other masks than one process has, and none twice. */
+static uint32_t in_order(uint32_t word)
+{
+    for (int a = 0; a < LS__AXES_MAX; a++) {
+        const int place = ls__place_at(word, a), d = ls__place_dim(place);
+        word = d >= 0 ? ls__place_with(word, a, LS__PLACED_SHARDED + d) : word;
+    }
+    return word;
+}
+
+/* `count` more runs of what the levels have so far; the first two without a gap are one level. */
+static void add_level(ls__rng_stream *s, bool follows, int64_t count, int64_t stride)
+{
+    if (follows) {
+        s->level[s->levels - 1].count *= count;
+    } else {
+        s->level[s->levels++] = (ls__rng_level){count, (uint64_t)stride};
     }
 }
 
@@ -115,23 +153,24 @@ static void parts_along(const ls__axes_in_force *axes, uint32_t word, int d, int
 static void number_elements(ls__rng_stream *s, const ls_runtime *runtime, const ls__record *shape,
                             int64_t offset, int64_t *strides)
 {
+    const uint32_t word = strides == NULL ? shape->place : in_order(shape->place);
     int64_t stride = 1;
     bool follows = false; /* the level so far is whole */
     for (int d = shape->ndim - 1; d >= 0; d--) {
-        int64_t parts, part;
-        parts_along(runtime->axes, shape->place, d, &parts, &part);
-        const int64_t first = part * shape->dim[d] + (d == 0 ? offset : 0);
-        s->first += (uint64_t)(first * stride);
+        const int64_t own = shape->dim[d];
+        int64_t at[2];
+        const int64_t whole = whole_along(runtime->axes, word, d, own, at);
+        const bool halves = at[1] - at[0] != own / 2; /* two chunks of a sequence */
+        s->first += (uint64_t)((at[0] + (d == 0 ? offset : 0)) * stride);
         if (strides != NULL) {
             strides[d] = stride;
         }
-        if (!follows) {
-            s->level[s->levels++] = (ls__rng_level){shape->dim[d], (uint64_t)stride};
-        } else {
-            s->level[s->levels - 1].count *= shape->dim[d];
+        add_level(s, follows, halves ? own / 2 : own, stride);
+        if (halves) {
+            add_level(s, false, 2, (at[1] - at[0]) * stride);
         }
-        follows = parts == 1;
-        stride *= shape->dim[d] * parts;
+        follows = whole == own;
+        stride *= whole;
     }
     s->first += shape->ndim == 0 ? (uint64_t)offset : 0;
 }

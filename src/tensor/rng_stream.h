@@ -2,6 +2,7 @@
 #ifndef LS_TENSOR_RNG_STREAM_H
 #define LS_TENSOR_RNG_STREAM_H
 
+#include "tensor/placement.h"
 #include "tensor/tensor.h"
 
 typedef enum ls__rng_use {
@@ -21,7 +22,7 @@ typedef struct ls__rng_stream {
     uint64_t seed, id;
     uint64_t first; /* number of element 0 */
     int levels;     /* 0 and 1: element i has number first + i */
-    ls__rng_level level[LS_DIMS_MAX];
+    ls__rng_level level[LS_DIMS_MAX + LS__ZIGZAG_DIMS];
 } ls__rng_stream;
 
 /* The streams that a recomputed segment drew from in its first run, in order. */

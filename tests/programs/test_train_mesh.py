@@ -113,16 +113,16 @@ def checkpoints_of_images_go_on_with_any_mesh():
 
 @test
 def sequences_of_a_gpt_are_divided():
-    want = losses("gpt", None, "--dropout", 0)
-    for mesh in ("cp=2", "cp=4", "tp=2,cp=2"):
-        check_close(losses("gpt", mesh, "--dropout", 0), want)
+    want = losses("gpt", None, "--dropout", 0.1)
+    for mesh, *flags in (("cp=2",), ("cp=4",), ("tp=2,cp=2",), ("tp=2,cp=2", "--sequence")):
+        check_close(losses("gpt", mesh, "--dropout", 0.1, *flags), want)
 
 
 @test
 def all_axes_at_once():
-    want = losses("gpt", "dp=2", "--dropout", 0)
-    check_close(losses("gpt", "dp=2,tp=2,cp=2", "--dropout", 0), want)
-    check_close(losses("gpt", "dp=2,cp=2,tp=2", "--dropout", 0, "--sequence"), want)
+    want = losses("gpt", "dp=2", "--dropout", 0.1)
+    check_close(losses("gpt", "dp=2,tp=2,cp=2", "--dropout", 0.1), want)
+    check_close(losses("gpt", "dp=2,cp=2,tp=2", "--dropout", 0.1, "--sequence"), want)
 
 
 @test

@@ -18,7 +18,9 @@ static void end(void)
     CHECK_OK(ls_mesh_free(mesh));
 }
 
-/* Which dimension is cut along which axis; -1: none. */
+enum { ZIGZAG = 16 };
+
+/* Which dimension is cut along which axis; -1: none. ZIGZAG + dimension: in that order. */
 typedef struct cuts {
     int dp, cp, tp;
 } cuts;
@@ -35,7 +37,10 @@ static ls_tensor *part_of(ls_tensor *whole, const cuts *c)
 {
     for (int a = 0; a < 3; a++) {
         const int d = cut_of(c, a);
-        if (d >= 0) {
+        if (d >= ZIGZAG) {
+            whole = ls_context_shard(whole, d - ZIGZAG, names[a]);
+            CHECK_OK(ls_place(whole, names[a], LS_UNPLACED));
+        } else if (d >= 0) {
             const int64_t own = ls_size(whole, d) / ls_mesh_size(mesh, names[a]);
             const int64_t first = own * ls_mesh_coordinate(mesh, names[a]);
             whole = ls_slice(whole, d, first, first + own);
@@ -48,7 +53,8 @@ static ls_tensor *place(ls_tensor *t, const cuts *c)
 {
     for (int a = 0; a < 3; a++) {
         if (cut_of(c, a) >= 0) {
-            CHECK_OK(ls_place(t, names[a], LS_SHARDED(cut_of(c, a))));
+            const int d = cut_of(c, a);
+            CHECK_OK(ls_place(t, names[a], d >= ZIGZAG ? LS_ZIGZAG(d - ZIGZAG) : LS_SHARDED(d)));
         }
     }
     CHECK_OK(ls_set_requires_grad(t, true));
@@ -131,6 +137,34 @@ DIST_TEST(masks_of_parts_along_three_axes_are_those_of_the_whole, 8)
     check_shapes(&(cuts){0, 1, 2}, 0);
     check_shapes(&(cuts){2, 1, 0}, 0);
     check_dropout(LS_SHAPE(3, 4, 2, 6, 10), LS_FLOAT32, &(cuts){1, 3, 4}, 0);
+    end();
+}
+
+DIST_TEST(masks_of_parts_in_zigzag_order_are_those_of_the_whole, 4)
+{
+    begin("cp=4");
+    for (int d = 0; d < 3; d++) {
+        check_dropout(LS_SHAPE(8, 16, 24), LS_FLOAT32, &(cuts){-1, ZIGZAG + d, -1}, 0);
+        check_dropout(LS_SHAPE(8, 8, 400), LS_BFLOAT16, &(cuts){-1, ZIGZAG + d, -1}, 0);
+    }
+    end();
+    begin("cp=2,tp=2");
+    for (int d = 0; d < 3; d++) {
+        check_shapes(&(cuts){-1, ZIGZAG + 1, d}, 0);
+    }
+    end();
+    begin("tp=2,cp=2");
+    check_shapes(&(cuts){-1, ZIGZAG + 1, 1}, 0);
+    end();
+}
+
+/* Of three parts of a part in zigzag order the middle one has the end of a chunk and the beginning
+ * of another. */
+DIST_TEST(masks_of_parts_across_two_chunks_are_those_of_the_whole, 6)
+{
+    begin("cp=2,tp=3");
+    check_dropout(LS_SHAPE(2, 24, 7), LS_FLOAT32, &(cuts){-1, ZIGZAG + 1, 1}, 0);
+    check_dropout(LS_SHAPE(3, 24, 7), LS_FLOAT32, &(cuts){-1, ZIGZAG + 1, 0}, 0);
     end();
 }
 
