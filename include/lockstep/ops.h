@@ -137,7 +137,8 @@ typedef struct ls_attention_options {
     bool causal;     /* query t of T attends to keys 0 … t + S - T, so the last one to all; needs
                         T <= S, since the first queries would see no key */
     ls_tensor *mask; /* NULL, or a float32 tensor that is added to the scores: broadcasts to
-                        [B,H,T,S], its last dimension is S; -INFINITY hides a key; no gradient */
+                        [B,H,T,S], its last dimension is S; -INFINITY hides a key; no gradient.
+                        On a mesh it is equal on all ranks, or divided as q is */
     double dropout;  /* of the weights, as ls_dropout, counted by [B,H,T,S]; pass 0 in evaluation */
     double scale;    /* factor of q k^T; 0: 1/sqrt(D) */
 } ls_attention_options;

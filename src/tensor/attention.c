@@ -258,7 +258,8 @@ static void geometry(ls__attention *a, const ls__call *call, const operand o[3])
 typedef struct request {
     bool causal;           /* query t sees keys 0 … t + S - T */
     double dropout, scale; /* scale 0: 1/sqrt(D) */
-    ls__dense mask;        /* storage NULL: none */
+    ls__record *given;     /* the mask as the caller gave it; NULL: none */
+    ls__dense mask;        /* its elements; storage NULL: none */
     ls__strided mask_strides;
 } request;
 
@@ -344,6 +345,8 @@ static ls_tensor *attend(ls__call *call, request *asked)
     ls__dense_drop(&lse);
     ls__dense_drop(&work);
     ls__dense_drop(&asked->mask);
+    call->in[LS__PLACE_MASK] = asked->given; /* its placement counts, too */
+    call->count += asked->given != NULL;
     call->follows = (ls__follows){.how = LS__FOLLOW_ATTENDS,
                                   .over = asked->causal ? LS__TO_WHOLE : LS__TO_VARYING};
     return ls_transpose(ls__call_finish(call, out), 1, 2);
@@ -409,7 +412,12 @@ static bool read_mask(ls__call *call, ls_tensor *mask, request *asked)
     ls__call one;
     const ls__record *q = call->in[0], *k = call->in[1];
     ls_shape seen = {4, {q->dim[0], q->dim[1], q->dim[2], k->dim[2]}}, both;
-    if (!ls__call_begin(&one, call->name, 1, &mask) || !ls__call_floats(&one, 1)) {
+    if (!ls__call_begin(&one, call->name, 1, &mask)) {
+        call->failed = one.failed;
+        return false;
+    }
+    asked->given = one.in[0];
+    if (!ls__call_floats(&one, 1)) {
         call->failed = one.failed;
         return false;
     }

@@ -200,8 +200,12 @@ static int through_index(const ls__record *in, const ls__record *out, int i, int
 }
 
 /* Queries know their positions by their distance from the end. */
-static int through_attention(const ls__follows *f, int i, int d)
+static int through_attention(const ls__follows *f, const ls__record *in, int i, int d)
 {
+    if (i == LS__PLACE_MASK) {
+        const int at = 4 - in->ndim + d;
+        return at == 3 ? LS__TO_WHOLE : at == 2 ? 1 : 2 * at;
+    }
     if (d == 2 && i == 0 && f->over == LS__TO_WHOLE) {
         return LS__TO_WHOLE;
     }
@@ -238,7 +242,7 @@ static int through(const ls__call *call, int i, int d, const ls__record *out)
     case LS__FOLLOW_EMBEDS:
         return through_index(in, out, i, d);
     case LS__FOLLOW_ATTENDS:
-        return through_attention(f, i, d);
+        return through_attention(f, in, i, d);
     case LS__FOLLOW_CLASSES:
         return i == 0 && d == in->ndim - 1 ? LS__TO_WHOLE : LS__TO_MEAN;
     case LS__FOLLOW_SAMPLES:
@@ -292,6 +296,12 @@ static bool flows_to(const ls__call *call, const ls__record *out)
     return call->grad ? out->node != NULL : ls__self.record != NULL;
 }
 
+/* Input i is a mask, which takes no gradient. */
+static bool is_mask(const ls__call *call, int i)
+{
+    return call->follows.how == LS__FOLLOW_ATTENDS && i == LS__PLACE_MASK;
+}
+
 static void survey(crossing *c)
 {
     for (int k = 0; k < 6; k++) {
@@ -304,7 +314,8 @@ static void survey(crossing *c)
             continue;
         }
         int place = ls__place_of(in, c->number);
-        if (!flows(c->call) && (place == LS__PLACED_INVARIANT || place == LS__PLACED_REPLICATED)) {
+        const bool flows_back = flows(c->call) && !is_mask(c->call, i);
+        if (!flows_back && (place == LS__PLACED_INVARIANT || place == LS__PLACED_REPLICATED)) {
             place = LS__PLACED_UNPLACED; /* no gradient flows: they are one */
         }
         c->place[i] = place;
@@ -393,17 +404,25 @@ static int of_contraction(const crossing *c, int i)
 static bool repeated(const crossing *c, int i, int d, int to)
 {
     const int how = c->call->follows.how;
-    const bool aligns =
-        how == LS__FOLLOW_ELEMENTWISE || how == LS__FOLLOW_ROWS || how == LS__FOLLOW_MATMUL;
+    const bool aligns = how == LS__FOLLOW_ELEMENTWISE || how == LS__FOLLOW_ROWS ||
+                        how == LS__FOLLOW_MATMUL || is_mask(c->call, i);
     return aligns && c->call->in[i]->dim[d] == 1 && c->out->dim[to] != 1;
 }
 
 /* Samples and heads of queries, keys and values belong together: an operand that is whole, or
- * divided otherwise, would be read as grouped-query attention. -1: all agree. */
+ * divided otherwise, would be read as grouped-query attention. A mask is divided as the
+ * queries are. -1: all agree. */
 static int other_heads(const crossing *c, int i)
 {
-    const int how = c->call->follows.how, d = ls__place_dim(c->place[i]);
-    for (int j = 0; how == LS__FOLLOW_ATTENDS && d < 2 && j < 3; j++) {
+    const int d = ls__place_dim(c->place[i]);
+    if (c->call->follows.how != LS__FOLLOW_ATTENDS) {
+        return -1;
+    }
+    if (i == LS__PLACE_MASK) {
+        const int as_queries = ls__place_along(c->place[i], 4 - c->call->in[i]->ndim + d);
+        return c->place[0] == as_queries || c->place[0] == LS__PLACED_VARYING ? -1 : 0;
+    }
+    for (int j = 0; d < 2 && j < 3; j++) {
         if (c->place[j] != c->place[i] && c->place[j] != LS__PLACED_VARYING) {
             return j;
         }
@@ -449,8 +468,8 @@ static int of_sharded(const crossing *c)
         const int whole = other_heads(c, i);
         if (whole >= 0) {
             return refuse(c, i, whole,
-                          "queries, keys and values must be divided alike; ls_redistribute one of "
-                          "them");
+                          "queries, keys, values and a mask must be divided alike; ls_redistribute "
+                          "one of them");
         }
         if (to >= 0 && repeated(c, i, d, to)) {
             return refuse(c, i, -1,

@@ -75,10 +75,13 @@ typedef enum ls__follow {
     LS__FOLLOW_MATMUL,      /* [..,m,k] x [..,k,n] */
     LS__FOLLOW_LINEAR,      /* [..,k] x [n,k] + [n] */
     LS__FOLLOW_EMBEDS,      /* rows of [n,..] at an index */
-    LS__FOLLOW_ATTENDS,     /* q, k, v [b,h,t,d] -> [b,t,h,d]; over: TO_WHOLE if causal */
+    LS__FOLLOW_ATTENDS,     /* q, k, v [b,h,t,d] -> [b,t,h,d]; over: TO_WHOLE if causal. A mask is
+                               input LS__PLACE_MASK, aligned with [b,h,t,s] at the right */
     LS__FOLLOW_CLASSES,     /* a loss of [..,c]: means over all dimensions but the last */
     LS__FOLLOW_SAMPLES,     /* dimension 0 of input 0; everything else is needed whole */
 } ls__follow;
+
+#define LS__PLACE_MASK 3
 
 /* Where a dimension goes, if not to one of the result's. */
 enum {

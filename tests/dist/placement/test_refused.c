@@ -353,9 +353,9 @@ DIST_TEST(parts_that_would_be_repeated_or_misread, 2)
         check_refused(ls_add(one, s.x),
                       SAYS("its part, of size 1, would be repeated as if it were whole; gather it "
                            "before: ls_redistribute to LS_REPLICATED"));
-        check_refused(
-            ls_attention(heads, all, all, NULL),
-            SAYS("queries, keys and values must be divided alike; ls_redistribute one of them"));
+        check_refused(ls_attention(heads, all, all, NULL),
+                      SAYS("queries, keys, values and a mask must be divided alike; "
+                           "ls_redistribute one of them"));
     }
     end(&s);
 }

@@ -21,6 +21,7 @@ typedef struct operation {
     ls_tensor *(*run)(ls_tensor **x);
     bool positive; /* inputs must be */
     int accepted;  /* combinations of placements */
+    int constants; /* the last ones, which take no gradient */
 } operation;
 
 #define A LS_SHAPE_OF(4, 6, 8)
@@ -99,6 +100,10 @@ OP(index_select_, ls_index_select(X, 1, indices(3, 3)))
 OP(embedding_, ls_embedding(X, indices(5, 4)))
 OP(attention_, ls_attention(X, Y, Z, LS_OPTIONS(ls_attention_options, .causal = true)))
 OP(attention_all_, ls_attention(X, Y, Z, NULL))
+#define MASKED(is_causal)                                                                          \
+    ls_attention(X, Y, Y, LS_OPTIONS(ls_attention_options, .causal = (is_causal), .mask = Z))
+OP(masked_, MASKED(true))
+OP(masked_all_, MASKED(false))
 OP(rotary_, ls_rotary(X, 0, 10000.0))
 OP(cross_entropy_, ls_cross_entropy(X, indices(ls_size(X, 0), 8), NULL))
 OP(mse_, ls_mse_loss(X, Y))
@@ -126,7 +131,7 @@ static const operation operations[] = {
     {"sub", 2, {A, A}, sub_, .accepted = 11},
     {"mul", 2, {A, A}, mul_, .accepted = 14},
     {"mul by a row", 2, {A, LS_SHAPE_OF(6, 1)}, mul_, .accepted = 16},
-    {"div", 2, {A, A}, div_, true, 12},
+    {"div", 2, {A, A}, div_, .positive = true, .accepted = 12},
     {"maximum", 2, {A, A}, maximum_, .accepted = 10},
     {"where", 2, {A, A}, where_, .accepted = 10},
     {"sum", 1, {A}, sum_, .accepted = 7},
@@ -178,6 +183,24 @@ static const operation operations[] = {
     {"embedding", 1, {LS_SHAPE_OF(4, 6)}, embedding_, .accepted = 5},
     {"attention", 3, {HEADS, HEADS, HEADS}, attention_, .accepted = 17},
     {"attention to all", 3, {HEADS, HEADS, HEADS}, attention_all_, .accepted = 21},
+    {"mask of samples",
+     3,
+     {HEADS, HEADS, LS_SHAPE_OF(2, 1, 1, 6)},
+     masked_,
+     .accepted = 25,
+     .constants = 1},
+    {"mask of heads",
+     3,
+     {HEADS, HEADS, LS_SHAPE_OF(4, 1, 6)},
+     masked_,
+     .accepted = 25,
+     .constants = 1},
+    {"mask of all",
+     3,
+     {HEADS, HEADS, LS_SHAPE_OF(2, 4, 6, 6)},
+     masked_all_,
+     .accepted = 25,
+     .constants = 1},
     {"rotary", 1, {HEADS}, rotary_, .accepted = 6},
     {"cross_entropy", 1, {LS_SHAPE_OF(4, 8)}, cross_entropy_, .accepted = 4},
     {"mse", 2, {A, A}, mse_, .accepted = 10},
@@ -273,13 +296,18 @@ static void describe(const combination *c, char *out, size_t bytes)
     }
 }
 
+static bool takes_gradient(const combination *c, int i)
+{
+    return c->place[i] != LS_UNPLACED && i < c->op->count - c->op->constants;
+}
+
 /* The operation on rank `rank`; *y is poisoned where it is refused. */
 static void run_rank(const combination *c, int rank, ls_tensor **x, ls_tensor **y)
 {
     play(-1);
     for (int i = 0; i < c->op->count; i++) {
         x[i] = own_of(c->whole[i], c->place[i], rank);
-        CHECK_OK(ls_set_requires_grad(x[i], c->place[i] != LS_UNPLACED));
+        CHECK_OK(ls_set_requires_grad(x[i], takes_gradient(c, i)));
     }
     play(rank);
     for (int i = 0; i < c->op->count; i++) {
@@ -296,7 +324,7 @@ static bool refused(ls_tensor *y)
 static void check_gradients(const combination *c, ls_tensor *(*x)[INPUTS_MAX], const char *what)
 {
     for (int i = 0; i < c->op->count; i++) {
-        if (c->place[i] == LS_UNPLACED) {
+        if (!takes_gradient(c, i)) {
             continue;
         }
         ls_tensor *grads[RANKS];
@@ -368,14 +396,14 @@ static void prepare(combination *c, const operation *op)
     for (int i = 0; i < op->count; i++) {
         c->whole[i] = drawn_tensor(op->in[i], op->positive);
         x[i] = ls_clone(c->whole[i]);
-        CHECK_OK(ls_set_requires_grad(x[i], true));
+        CHECK_OK(ls_set_requires_grad(x[i], i < op->count - op->constants));
     }
     ls_tensor *y = op->run(x);
     CHECK_OK(ls_tensor_status(y));
     c->result = ls_detach(y);
     c->dresult = drawn_tensor(ls_shape_of(y), false);
     CHECK_OK(ls_backward_from(&y, &c->dresult, 1));
-    for (int i = 0; i < op->count; i++) {
+    for (int i = 0; i < op->count - op->constants; i++) {
         c->dwhole[i] = ls_grad(x[i]);
     }
 }
