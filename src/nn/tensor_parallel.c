@@ -10,11 +10,11 @@
  * leave as such a part. Intermediate results that no gradient needs are freed at once. */
 #include <string.h>
 
-#include <lockstep/function.h>
 #include <lockstep/sharded.h>
 
 #include "base/error.h"
 #include "nn/parallel.h"
+#include "placement/redistribute.h"
 #include "tensor/fill.h"
 #include "tensor/op.h"
 
@@ -145,9 +145,13 @@ static ls_tensor *shared_rows(const ls__parallel *p, ls_tensor *param, int copie
 
 /* y = x W^T of a gathered x, which backward gathers a second time (Korthikanti et al. 2022, 4.2.2).
  */
+enum { EDGE_X, EDGE_WEIGHT };
+
 typedef struct again {
     ls__parallel how;
     ls_placement sequence; /* of x */
+    ls_shape x, weight, y;
+    ls_dtype type[2]; /* of the inputs */
 } again;
 
 static ls_tensor *gathered(const again *a, ls_tensor *x)
@@ -155,54 +159,101 @@ static ls_tensor *gathered(const again *a, ls_tensor *x)
     return convert(&a->how, x, a->sequence, LS_REPLICATED);
 }
 
-static ls_status again_forward(ls_function_call *call, ls_tensor *const *in, int n, ls_tensor **out,
-                               int m, void *arg)
-{
-    (void)n, (void)m;
-    LS_TRY(ls_function_save_data(call, arg, sizeof(again)));
-    LS_TRY(ls_function_save(call, in[0]));
-    LS_TRY(ls_function_save(call, in[1]));
-    out[0] = ls_linear(gathered(arg, in[0]), in[1], NULL);
-    return ls_tensor_status(out[0]);
-}
-
 static ls_tensor *rows_of(ls_tensor *x)
 {
     return ls_reshape(x, LS_SHAPE(-1, ls_size(x, -1)));
 }
 
-/* Gradients come without placements: the weight's is taken off for their products. */
-static ls_status again_backward(ls_function_call *call, ls_tensor *const *dout, int m,
-                                ls_tensor **din, int n)
+/* dy W, whose terms the ranks add up, each for its part of the sequence. */
+static ls_tensor *again_dx(const again *a, const ls__tensor_rule *r, ls_tensor *dy)
 {
-    (void)n, (void)m;
-    const again *a = ls_function_data(call);
-    ls_tensor *x = ls_detach(ls_function_saved(call, 0));
-    ls_tensor *weight = ls_detach(ls_function_saved(call, 1));
-    LS_TRY(ls_place(x, a->how.axis, a->sequence));
-    LS_TRY(ls_place(weight, a->how.axis, LS_UNPLACED));
-    ls_tensor *whole = gathered(a, x);
-    ls_tensor *dx = ls_matmul(dout[0], weight);
-    LS_TRY(ls_place(dx, a->how.axis, LS_PARTIAL));
-    din[0] = convert(&a->how, dx, LS_PARTIAL, a->sequence);
-    din[1] = ls_matmul(ls_transpose(rows_of(dout[0]), 0, 1), rows_of(whole));
-    LS_TRY(ls_tensor_status(din[0]));
-    return ls_tensor_status(din[1]);
+    ls_tensor *weight =
+        ls__tensor_over(r->on, r->saved[EDGE_WEIGHT], a->weight, a->type[EDGE_WEIGHT]);
+    ls_tensor *dx = ls_matmul(dy, weight);
+    (void)ls_place(dx, a->how.axis, LS_PARTIAL);
+    return convert(&a->how, dx, LS_PARTIAL, a->sequence);
 }
 
-static const ls_function gather_again =
-    LS_FUNCTION(.name = "linear_gathered", .forward = again_forward, .backward = again_backward,
-                .collective = true, .placing = LS_PLACING_BY_CALLER);
-
-static ls_tensor *column_again(const ls__parallel *p, ls_tensor *x, ls_tensor *weight,
-                               ls_tensor *bias, ls_activation activation)
+static ls_tensor *again_dweight(const again *a, const ls__tensor_rule *r, ls_tensor *dy)
 {
-    again a = {.how = *p, .sequence = between(p, x)};
-    ls_tensor *y = NULL;
-    if (ls_function_apply_many(&gather_again, (ls_tensor *[]){x, weight}, 2, &y, 1, &a) == LS_OK) {
-        (void)ls_place(y, p->axis, LS_SHARDED(ls_ndim(y) - 1));
+    ls_tensor *x = ls__tensor_over(r->on, r->saved[EDGE_X], a->x, a->type[EDGE_X]);
+    (void)ls_place(x, a->how.axis, a->sequence);
+    return ls_matmul(ls_transpose(rows_of(dy), 0, 1), rows_of(gathered(a, x)));
+}
+
+static ls_status again_give(const again *a, ls__tensor_rule *r, int i)
+{
+    ls_tensor *dy = ls__tensor_over(r->on, r->dy, a->y, (ls_dtype)r->node->dtype);
+    ls_tensor *dx = i == EDGE_X ? again_dx(a, r, dy) : again_dweight(a, r, dy);
+    const ls__record *record =
+        ls__record_sound(r->on->tensors, ls_contiguous(ls_cast(dx, a->type[i])), "linear_gathered");
+    return record != NULL ? ls__rule_give(r, i, record) : ls__self.status;
+}
+
+static ls_status again_backward(ls__tensor_rule *r)
+{
+    const again *a = r->node->context;
+    ls_status status = LS_OK;
+    const bool recorded = ls_set_grad_mode(false);
+    for (int i = 0; i < 2 && status == LS_OK; i++) {
+        ls_scope *scope = ls_scope_enter();
+        status = r->node->edge[i].to != NULL ? again_give(a, r, i) : LS_OK;
+        ls_scope_leave(scope);
     }
-    return finished(y, bias, activation);
+    (void)ls_set_grad_mode(recorded);
+    return status;
+}
+
+static const ls__op gather_again = {
+    .name = "linear_gathered",
+    .backward = again_backward,
+    .gives = true,
+    .gathers = true,
+    .reads = {LS__READS(1u << EDGE_WEIGHT), LS__READS(1u << EDGE_X)}};
+
+/* The result, without a node; NULL with call->failed set. */
+static ls__record *again_forward(ls__call *call, const again *a, ls_tensor *x, ls_tensor *weight)
+{
+    const bool recorded = ls_set_grad_mode(false);
+    ls_tensor *whole = gathered(a, x), *y = ls_linear(whole, weight, NULL);
+    if (whole != x) {
+        ls_free(whole);
+    }
+    (void)ls_set_grad_mode(recorded);
+    call->failed = ls_tensor_status(y) < 0 ? y : NULL;
+    return call->failed == NULL ? ls__record_sound(call->tensors, y, call->name) : NULL;
+}
+
+static void again_save(ls__call *call, again *a, ls__record *out)
+{
+    ls__tensor_node *node = ls__call_record(call, &gather_again, out, sizeof *a);
+    if (node == NULL) {
+        return;
+    }
+    a->x = ls__record_shape(call->in[EDGE_X]);
+    a->weight = ls__record_shape(call->in[EDGE_WEIGHT]);
+    a->y = ls__record_shape(out);
+    *(again *)node->context = *a;
+    for (int i = 0; i < 2; i++) {
+        ls__dense saved = ls__call_dense(call, i);
+        ls__node_save(node, i, &saved);
+        ls__dense_drop(&saved);
+    }
+}
+
+static ls_tensor *linear_gathered(const ls__parallel *p, ls_tensor *x, ls_tensor *weight)
+{
+    ls__call call;
+    again a = {.how = *p, .sequence = between(p, x), .type = {ls_dtype_of(x), ls_dtype_of(weight)}};
+    if (!ls__call_begin(&call, gather_again.name, 2, (ls_tensor *[]){x, weight})) {
+        return call.failed;
+    }
+    ls__record *out = again_forward(&call, &a, x, weight);
+    again_save(&call, &a, out);
+    call.follows = LS__CONTRACTS(LINEAR);
+    call.across = p->number + 1;
+    call.across_place = LS__PLACED_SHARDED + ls_ndim(x) - 1;
+    return ls__call_finish(&call, out);
 }
 
 /* ---- tables ------------------------------------------------------------------------------- */
@@ -243,7 +294,7 @@ ls_tensor *ls_tensor_parallel_linear(ls_module *m, ls_tensor *x, ls_tensor *weig
         return ls_linear_activation(x, weight, bias, activation);
     }
     return part && !p->keep_gathered
-               ? column_again(p, x, weight, bias, activation)
+               ? finished(linear_gathered(p, x, weight), bias, activation)
                : ls_linear_activation(entered(p, x), weight, bias, activation);
 }
 

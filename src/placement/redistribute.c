@@ -317,42 +317,44 @@ static ls_status run(const conversion *c, ls_tensor *x, ls__record *out)
     return status;
 }
 
-/* dy as a tensor of this scope; NULL with the error set. */
-static ls_tensor *gradient_of(const ls__tensor_rule *r, const node_context *c)
+ls_tensor *ls__tensor_over(ls__pool *on, const void *data, ls_shape shape, ls_dtype dtype)
 {
-    ls__record *record = ls__record_new(r->on->tensors);
-    if (record == NULL ||
-        !ls__record_set_shape(record, c->shape, (ls_dtype)r->node->dtype, "redistribute")) {
+    ls__record *record = ls__record_new(on->tensors);
+    if (record == NULL || !ls__record_set_shape(record, shape, dtype, "redistribute")) {
         return NULL;
     }
-    record->storage =
-        ls__storage_borrow(r->on, (void *)(uintptr_t)r->dy,
-                           (size_t)record->numel * ls_dtype_size((ls_dtype)record->dtype));
+    record->storage = ls__storage_borrow(on, (void *)(uintptr_t)data,
+                                         (size_t)record->numel * ls_dtype_size(dtype));
     return record->storage != NULL ? ls__handle(record) : NULL;
 }
 
-/* The memory of dy is given back after the rule, so its own elements are copied. */
+ls_status ls__rule_give(ls__tensor_rule *r, int i, const ls__record *dx)
+{
+    if (dx->storage->size_class != LS__STORAGE_BORROWED && dx->offset == 0) {
+        r->in[i].give = ls__storage_ref(dx->storage);
+        return LS_OK;
+    }
+    const size_t bytes = (size_t)dx->numel * ls_dtype_size((ls_dtype)dx->dtype);
+    r->in[i].give = ls__storage_new(r->on, bytes);
+    if (r->in[i].give == NULL) {
+        return ls__self.status;
+    }
+    r->k->copy(r->in[i].give->data, ls__record_data(dx), bytes, r->stream);
+    return LS_OK;
+}
+
 static ls_status give(ls__tensor_rule *r, const node_context *c)
 {
     ls__record dx;
     LS_TRY(ls__axis_check(&c->axis, "redistribute"));
-    ls_tensor *dy = gradient_of(r, c);
+    ls_tensor *dy = ls__tensor_over(r->on, r->dy, c->shape, (ls_dtype)r->node->dtype);
     if (dy == NULL) {
         return ls__self.status;
     }
     LS_TRY(run(&c->adjoint, dy, &dx));
-    const bool own = dx.storage->size_class != LS__STORAGE_BORROWED && dx.offset == 0;
-    if (own) {
-        r->in[0].give = dx.storage;
-        return LS_OK;
-    }
-    const size_t bytes = (size_t)dx.numel * ls_dtype_size((ls_dtype)dx.dtype);
-    r->in[0].give = ls__storage_new(r->on, bytes);
-    if (r->in[0].give != NULL) {
-        r->k->copy(r->in[0].give->data, ls__record_data(&dx), bytes, r->stream);
-    }
+    const ls_status status = ls__rule_give(r, 0, &dx);
     ls__storage_unref(dx.storage);
-    return r->in[0].give != NULL ? LS_OK : ls__self.status;
+    return status;
 }
 
 static ls_status backward(ls__tensor_rule *r)

@@ -9,7 +9,7 @@
 #include <lockstep/comm.h>
 
 #include "base/axes.h"
-#include "tensor/tensor.h"
+#include "tensor/graph.h"
 
 /* What a conversion does with the elements. */
 typedef enum ls__move {
@@ -30,6 +30,12 @@ enum { LS__SENT_BYTES = 4, LS__SENT_MESSAGES };
 /* A row-major view or copy of x without placements: for what is done with elements alone, outside
  * of the graph. */
 ls_tensor *ls__unplaced(ls_tensor *x);
+/* For rules of gradients that compute with tensors: one over memory that a rule reads. NULL with
+ * the error set. */
+ls_tensor *ls__tensor_over(ls__pool *on, const void *data, ls_shape shape, ls_dtype dtype);
+/* Gives what the rule has computed, row-major, as the gradient of input i (op->gives): its memory,
+ * or a copy of memory that is not its own. */
+ls_status ls__rule_give(ls__tensor_rule *r, int i, const ls__record *dx);
 /* From one placement of tensor/placement.h to another. */
 ls__move ls__move_of(int from, int to);
 /* Of the gradient of a tensor with this one. */
