@@ -22,6 +22,7 @@
 #ifndef LOCKSTEP_DDP_H
 #define LOCKSTEP_DDP_H
 
+#include <lockstep/comm_hook.h>
 #include <lockstep/nn.h>
 #include <lockstep/optim.h>
 #include <lockstep/reducer.h>
@@ -153,6 +154,12 @@ static inline void ls_no_sync_cleanup_(const ls_no_sync_ *guard)
  * optimizer is freed, if the module is used further. Set it on all ranks alike. LS_ERR_INVALID for
  * a module without a wrapper. Local call. */
 LS_API ls_status ls_ddp_step_in_backward(ls_module *ddp, ls_optim *optim);
+
+/* Sets the communication hook of all buckets (register_comm_hook): what is sent in place of them,
+ * such as ls_powersgd_new. As ls_reducer_set_hook (comm_hook.h), which says who owns what, and which
+ * combinations are refused. A module without a wrapper ignores the hook and frees its state. The
+ * wrapper's ls_module_state shows the hook's state under "comm_hook". Collective. */
+LS_API ls_status ls_ddp_set_hook(ls_module *ddp, const ls_comm_hook *hook);
 
 /* ---- ranks with unequal amounts of data ----------------------------------------------------- */
 

@@ -21,6 +21,8 @@
 #include <lockstep/backend.h>
 #include <lockstep/checkpoint.h>
 #include <lockstep/comm.h>
+#include <lockstep/comm_hook.h>
+#include <lockstep/compression.h>
 #include <lockstep/context.h>
 #include <lockstep/data.h>
 #include <lockstep/ddp.h>

@@ -102,7 +102,11 @@ void ls__runtime_dismiss(ls_runtime *runtime)
     (void)pthread_mutex_lock(&guests_lock);
     for (ls__list *at = ls__list_pop_front(&runtime->guests); at != NULL;
          at = ls__list_pop_front(&runtime->guests)) {
-        LS__LIST_ITEM(at, ls__runtime_guest, link)->runtime = NULL;
+        ls__runtime_guest *guest = LS__LIST_ITEM(at, ls__runtime_guest, link);
+        if (guest->ended != NULL) {
+            guest->ended(guest);
+        }
+        guest->runtime = NULL;
     }
     (void)pthread_mutex_unlock(&guests_lock);
 }

@@ -27,6 +27,7 @@ enum ls__layer {
 typedef struct ls__runtime_guest {
     ls__list link;
     ls_runtime *runtime; /* NULL once the runtime has ended: nothing of it can be used any more */
+    void (*ended)(struct ls__runtime_guest *guest); /* called before it ends; NULL: no need */
 } ls__runtime_guest;
 
 struct ls_runtime {

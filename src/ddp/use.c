@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "ddp/wrapper.h"
+#include "reduce/hook.h"
 #include "reduce/reducer.h"
 
 ls__ddp *ls__ddp_of(ls_module *module)
@@ -51,6 +52,29 @@ ls_status ls_ddp_set_sync(ls_module *module, bool sync)
         d->sync = sync;
     }
     return LS_OK;
+}
+
+ls_status ls_ddp_set_hook(ls_module *module, const ls_comm_hook *hook)
+{
+    ls__ddp *d = ls__ddp_of(module);
+    if (d != NULL) {
+        return ls_reducer_set_hook(d->reducer, hook);
+    }
+    if (hook != NULL) {
+        LS__OPTIONS(ls_comm_hook, given, hook);
+        if (given.free != NULL) {
+            given.free(given.state);
+        }
+    }
+    return LS_OK;
+}
+
+/* The state of the wrapped module follows. */
+ls_status ls__ddp_state(ls_module *self, const char *prefix, const ls_state_visitor *visitor)
+{
+    char name[256];
+    LS_TRY(ls__state_name(name, sizeof name, prefix, "comm_hook"));
+    return ls__reducer_hook_state(((ls__ddp *)self)->reducer, name, visitor);
 }
 
 /* A module without a wrapper always counts as synchronised. */

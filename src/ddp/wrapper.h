@@ -66,6 +66,9 @@ ls_status ls__ddp_give_up(ls__ddp *d, ls_status status);
  * and if the wrapper synchronises, the other ranks wait for it. */
 ls_status ls__ddp_pass_empty(ls__ddp *d, bool weighted, double weight);
 
+/* Shows what the wrapper keeps itself to a visitor (use.c): the state of its communication hook. */
+ls_status ls__ddp_state(ls_module *self, const char *prefix, const ls_state_visitor *visitor);
+
 /* Lays parameters and gradients out in the observed order, once; collective. */
 ls_status ls__ddp_lay_out(ls__ddp *d);
 /* in_backward.c: at both ends of a synchronising backward; `waited`: ls__in_backward_begin found

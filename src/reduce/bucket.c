@@ -156,10 +156,11 @@ void ls__bucket_settle(ls_reducer *r, const ls__reduce_bucket *bucket)
 /* A new step begins. */
 void ls__buckets_settle(ls_reducer *r)
 {
-    LS_ASSERT(r->phase == LS__REDUCER_RUNNING && r->pass.next_launch == r->plan.count &&
+    LS_ASSERT(r->phase == LS__REDUCER_RUNNING && r->pass.next[r->phases] == r->plan.count &&
               r->pass.next_end == r->plan.count);
     ls__shards_forget(r);
     r->weight = 0.0;
+    r->hook.steps++;
 }
 
 /* The memory itself is overwritten or zeroed by whoever puts the next gradient there. */

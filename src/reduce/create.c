@@ -8,6 +8,8 @@
 #include "reduce/bucket_size.h"
 #include "reduce/compare.h"
 #include "reduce/domain.h"
+#include "reduce/exchange.h"
+#include "reduce/hook.h"
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
 #include "reduce/shards.h"
@@ -240,6 +242,8 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
     r->runtime = runtime;
     ls__runtime_enter(runtime, &r->guest);
     r->options = given;
+    r->phases = 1;
+    r->worker.env = runtime->env;
     ls__arena_init(&r->arena, runtime->env, 1 << 14);
     r->name = copy_text(r, r->options.name ? r->options.name : "reducer");
     ls_status status = LS_OK;
@@ -252,6 +256,7 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
     if (status == LS_OK) {
         status = build(r, params, count);
     }
+    status = status < 0 ? status : ls__exchange_open(r);
     if (status < 0) {
         (void)ls_reducer_free(r);
         return status;
@@ -273,6 +278,7 @@ static ls_status free_after_runtime(ls_reducer *r)
         }
     }
     ls__shards_free(r);
+    ls__hook_free(r);
     ls__arena_fini(&r->arena);
     env->release(env, r, sizeof *r);
     return LS_OK;
@@ -292,12 +298,14 @@ ls_status ls_reducer_free(ls_reducer *r)
         ls__reducer_abort(r, LS_ERR_STATE, "the reducer was freed before ls_reducer_wait");
         (void)ls_reducer_wait(r);
     }
+    ls__exchange_close(r);
     ls__agreement_leave(r->runtime);
     ls__plan_release(r, &r->plan);
     const ls_status status = ls__domains_free(r);
     const ls__env *env = r->arena.env;
     ls__runtime_leave(&r->guest);
     ls__shards_free(r);
+    ls__hook_free(r);
     ls__arena_fini(&r->arena);
     env->release(env, r, sizeof *r);
     return status;

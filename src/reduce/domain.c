@@ -201,8 +201,13 @@ static ls_status free_domain(ls_reducer *r, int d)
     if (domain->control != NULL) {
         (void)ls_group_dealloc(domain->group, domain->control);
     }
+    for (int k = 1; k < LS__PHASES_MAX; k++) {
+        const ls_status status = ls_group_free(domain->phase[k]);
+        first = first < 0 ? first : status;
+    }
     if (domain->given->turns != NULL && domain->group != NULL) {
-        first = ls_group_free(domain->group); /* the handle */
+        const ls_status status = ls_group_free(domain->group); /* the handle */
+        first = first < 0 ? first : status;
     }
     for (int i = 0; i < domain->turn_count; i++) {
         const ls_status status = ls_group_free(domain->turns[i]);
@@ -221,6 +226,24 @@ ls_status ls__domains_free(ls_reducer *r)
     }
     r->domain_count = 0;
     return first;
+}
+
+ls_status ls__domains_add_phases(ls_reducer *r, int phases)
+{
+    for (int d = 0; d < r->domain_count; d++) {
+        ls__reduce_domain *domain = &r->domains[d];
+        for (int k = 1; k < phases && domain->size > 1; k++) {
+            if (domain->phase[k] == NULL) {
+                LS_TRY(ls_group_new(domain->turns[0], NULL, 0, r->name, &domain->phase[k]));
+            }
+        }
+    }
+    return LS_OK;
+}
+
+ls_group *ls__domain_phase_group(const ls__reduce_domain *domain, int phase)
+{
+    return phase == 0 ? domain->group : domain->phase[phase];
 }
 
 int ls__domain_rank(const ls__reduce_domain *domain, int rank)
@@ -253,8 +276,11 @@ int ls__reducer_param_domain(const ls_reducer *r, int param)
 void ls__reducer_fail(ls_reducer *r, ls_status status, const char *text)
 {
     for (int d = 0; d < r->domain_count; d++) {
-        if (r->domains[d].group != NULL) {
-            ls__group_fail(r->domains[d].group, status, text);
+        for (int k = 0; k < LS__PHASES_MAX; k++) {
+            ls_group *group = ls__domain_phase_group(&r->domains[d], k);
+            if (group != NULL) {
+                ls__group_fail(group, status, text);
+            }
         }
     }
 }

@@ -12,6 +12,11 @@ ls_status ls__domain_find(ls_reducer *r, const char *param, ls_group *given, int
 ls_status ls__batch_find(ls_reducer *r, const char *param, const ls_group *given, int *out);
 /* Makes the groups of the domains behind domain 0. Collective over each of them. */
 ls_status ls__domains_open(ls_reducer *r);
+/* Makes the groups for the phases after the first, if they do not exist. Collective over each
+ * domain. */
+ls_status ls__domains_add_phases(ls_reducer *r, int phases);
+/* The group on which phase `phase` of the domain's buckets runs; NULL: not made. */
+ls_group *ls__domain_phase_group(const ls__reduce_domain *domain, int phase);
 /* Lists each domain's parameters, and allocates its part of the control exchange. */
 ls_status ls__domains_fill(ls_reducer *r);
 /* Collective over each domain; returns the first error. */

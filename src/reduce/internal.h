@@ -1,13 +1,15 @@
 /* The reducer's own structures. reducer.c is the state machine, domain.c keeps the groups, plan.c
  * lays gradients out in regions and buckets, bucket_size.c says how large buckets are, bucket.c
- * keeps their contents, control.c runs the exchange that opens a synchronising backward, table.c
- * packs the rows of tables, compare.c lists what all ranks must have alike.
+ * keeps their contents, exchange.c sends them, control.c runs the exchange that opens a synchronising
+ * backward, table.c packs the rows of tables, hook.c calls the user's hooks, compare.c lists what
+ * all ranks must have alike.
  */
 #ifndef LS_REDUCE_INTERNAL_H
 #define LS_REDUCE_INTERNAL_H
 
 #include <stdatomic.h>
 
+#include <lockstep/comm_hook.h>
 #include <lockstep/reducer.h>
 
 #include "base/arena.h"
@@ -18,6 +20,7 @@
 
 #define LS__PARAMS_MAX (1 << 20) /* parameters of one reducer: bounds the control exchange */
 #define LS__PARAM_ALIGN ((size_t)64)
+#define LS__PHASES_MAX LS_COMM_HOOK_PHASES_MAX /* collectives that stand for one bucket */
 #define LS__REDUCE_DTYPES 4 /* float32, float64, float16, bfloat16: the first of ls_dtype */
 
 /* A group over which gradients are added up (docs/design.md, D8). Domain 0 is the reducer's own
@@ -27,6 +30,7 @@ typedef struct ls__reduce_domain {
     ls_group *group;  /* our own duplicate; of a round-robin group a handle over … */
     ls_group **turns; /* … [turn_count] duplicates */
     int turn_count;
+    ls_group *phase[LS__PHASES_MAX]; /* duplicates, for phases from 1 on; NULL: not made */
     int rank, size;
     int *params; /* [param_count] in order of registration */
     int param_count;
@@ -89,18 +93,26 @@ typedef struct ls__reduce_region {
     char *carry; /* [bytes] averages that are set aside; allocated when first needed */
 } ls__reduce_region;
 
-/* A part of a region that is reduced by one operation. */
+typedef struct ls__bucket_scratch { /* ls_bucket_scratch */
+    void *memory;                    /* registered */
+    size_t bytes;
+} ls__bucket_scratch;
+
+/* A part of a region that is reduced by one exchange. */
 typedef struct ls__reduce_bucket {
     int region;
     size_t offset, bytes; /* in the region; a multiple of 64 bytes for each rank of the domain */
     int first, count;     /* its parameters: plan.order[first … first+count) */
     int last;             /* position in plan.sequence of the one that becomes ready last */
     int pending;          /* parameters that are not ready yet in this backward */
-    ls_work *work;
+    const struct ls__exchange_kind *kind; /* NULL: no rank uses the bucket in this backward */
+    ls_work *work;                        /* of the phase under way */
+    atomic_bool flying; /* Sync: release by the engine when the phase's collective ends; acquire */
     uint64_t launched_ns;
     uint64_t flow;       /* its arrow in a trace */
-    uint64_t reduced_ns; /* written by the engine before the work ends */
-    const ls__env *env;
+    uint64_t reduced_ns; /* of the last phase; written by the engine before `flying` */
+    ls_reducer *reducer;
+    ls__bucket_scratch scratch[LS_BUCKET_SLOTS];
     char tag[LS__MESSAGE_MAX / 16];
 } ls__reduce_bucket;
 
@@ -159,16 +171,34 @@ typedef struct ls__reduce_shards {
 
 /* What belongs to one backward; zero when the next one begins. */
 typedef struct ls__reduce_pass {
-    int next_launch; /* first bucket that was not launched */
-    int next_end;    /* first bucket whose end was not waited for; the thread of backward owns it */
-    bool launching;  /* a thread is starting operations; Note [Launching] in reducer.c */
-    bool held;       /* by the mode, until all gradients are ready */
+    int next[LS__PHASES_MAX + 1]; /* Note [Steps] in exchange.c */
+    int next_end;  /* first bucket that was not settled; the thread of backward owns it */
+    bool stepping; /* a thread is taking a step */
+    bool waiting;  /* wait has begun: the thread of backward takes all steps */
+    bool held;     /* by the mode, until all gradients are ready */
     bool settings_differ; /* of those that may change in the run; found by the control exchange */
     uint32_t flags;       /* ls__reduce_flag of this rank */
     int exchanges;        /* control exchanges under way */
     int ready_count;      /* parameters that became ready */
     uint64_t gradient_bytes;
 } ls__reduce_pass;
+
+/* The user's hook; hook.c. */
+typedef struct ls__reduce_hook {
+    ls_comm_hook *given; /* a copy, its texts behind it; NULL: there is none, nor a kind */
+    const struct ls__exchange_kind *kind;
+    const char *name;
+    size_t text_bytes;
+    uint64_t steps; /* synchronised backwards with it */
+} ls__reduce_hook;
+
+/* The reducer's own thread, of a group of more than one rank. */
+typedef struct ls__reduce_worker {
+    const ls__env *env;
+    ls__env_thread *thread;
+    _Atomic uint32_t signals; /* grows when there may be something to do. Sync: release, acquire */
+    atomic_bool stop;         /* Sync: by `signals` */
+} ls__reduce_worker;
 
 struct ls_reducer {
     ls_runtime *runtime;
@@ -191,6 +221,9 @@ struct ls_reducer {
     ls_status failure;
     char failure_text[LS__MESSAGE_MAX];
     ls__reduce_pass pass;
+    int phases; /* of a bucket, at most */
+    ls__reduce_worker worker;
+    ls__reduce_hook hook;
     bool overwrites; /* the caller overwrites absent gradients: zeroing is forgetting */
     bool weighted;
     double weight; /* local sum of w since the last reduction */

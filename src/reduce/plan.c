@@ -26,6 +26,7 @@
 #include "base/assert.h"
 #include "base/size.h"
 #include "comm/backend/plugin_group.h"
+#include "reduce/hook.h"
 #include "reduce/wire.h"
 
 /* ---- the order ----------------------------------------------------------------------------- */
@@ -273,6 +274,7 @@ ls_status ls__plan_make(ls_reducer *r, const int *order, uint32_t version, ls__r
 void ls__plan_release(ls_reducer *r, ls__reduce_plan *plan)
 {
     const ls__env *env = r->runtime->env;
+    ls__hook_forget_buckets(r, plan);
     for (int i = 0; i < plan->region_count; i++) {
         ls__reduce_region *region = &plan->regions[i];
         if (region->memory != NULL) {

@@ -2,15 +2,7 @@
  *
  *   begin ──▶ CONTROL ──(exchange done)──▶ RUNNING ──(wait)──▶ IDLE        FAILED from anywhere
  *
- *   ready(i):  bucket.pending--, and when it is 0 and all buckets before it are launched,
- *              and the control exchange is done: launch it, then look at the next
- *
- * Note [Launching]
- * Launches happen in three places: the thread that calls ready, the engine when the control
- * exchange completes, and wait. One thread at a time: it sets `launching` under the lock, but
- * starts the operation without the lock, because a start may complete at once and call back. A
- * thread that finds `launching` set leaves; the one that set it looks again under the lock before
- * it clears it, so a bucket that became ready meanwhile is not overlooked.
+ *   ready(i):  bucket.pending--, and when it is 0 the bucket's exchange may begin (exchange.c)
  */
 
 #include "reduce/reducer.h"
@@ -23,20 +15,17 @@
 #include "base/lock.h"
 #include "base/options.h"
 #include "base/trace.h"
-#include "comm/api/collective.h"
 #include "comm/core/cause.h"
-#include "comm/core/collective.h"
-#include "comm/core/flight.h"
 #include "kernel/reduce/reduce.h"
 #include "reduce/bucket.h"
 #include "reduce/compare.h"
 #include "reduce/control.h"
 #include "reduce/domain.h"
+#include "reduce/exchange.h"
 #include "reduce/nonfinite.h"
 #include "reduce/plan.h"
 #include "reduce/shards.h"
 #include "reduce/stats.h"
-#include "reduce/wire.h"
 
 /* Before the first backward, so no lock is needed. */
 void ls__reducer_set_overwrites(ls_reducer *r)
@@ -81,7 +70,7 @@ bool ls__reducer_is_idle(ls_reducer *r)
 static void become_idle(ls_reducer *r)
 {
     ls__lock_take(&r->lock, r->runtime->env);
-    LS_ASSERT(r->phase != LS__REDUCER_IDLE && !r->pass.launching);
+    LS_ASSERT(r->phase != LS__REDUCER_IDLE && !r->pass.stepping);
     r->phase = LS__REDUCER_IDLE;
     ls__unlock(&r->lock, r->runtime->env);
 }
@@ -122,13 +111,7 @@ static bool reaches(const ls_reducer_begin_options *options, int param)
  * the start. */
 static void count_pending(ls_reducer *r, const ls_reducer_begin_options *options)
 {
-    for (int b = 0; b < r->plan.count; b++) {
-        ls__reduce_bucket *bucket = &r->plan.buckets[b];
-        bucket->pending = 0;
-        bucket->work = NULL;
-        bucket->launched_ns = bucket->reduced_ns = 0;
-        bucket->env = r->runtime->env;
-    }
+    ls__exchange_begin(r);
     for (int i = 0; i < r->param_count; i++) {
         ls__reduce_param *param = &r->params[i];
         const bool reached = reaches(options, i);
@@ -206,7 +189,7 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
         r->params[i].local = r->params[i].local || reaches(options, i) || ls__shards_held(r, i);
     }
     ls__lock_take(&r->lock, r->runtime->env);
-    LS_ASSERT(r->phase == LS__REDUCER_IDLE && r->pass.next_launch == 0 && !r->pass.launching);
+    LS_ASSERT(r->phase == LS__REDUCER_IDLE && r->pass.next[0] == 0 && !r->pass.stepping);
     r->phase = LS__REDUCER_CONTROL;
     r->failure = LS_OK;
     r->begin_ns = r->runtime->env->now_ns(r->runtime->env);
@@ -233,115 +216,13 @@ ls_status ls_reducer_begin(ls_reducer *r, const ls_reducer_begin_options *option
     return status == LS_ERR_STATE || status == LS_ERR_INVALID ? ls__fail_at_site(status) : status;
 }
 
-/* ---- launching; see Note [Launching] ------------------------------------------------------ */
+/* ---- gradients become ready ---------------------------------------------------------------- */
 
-/* Must be called under the lock. Combines the control parts once; the callback and ls_reducer_wait
- * both come here, in either order. */
-static void open_launches(ls_reducer *r)
-{
-    if (r->phase != LS__REDUCER_CONTROL) {
-        return;
-    }
-    r->failure = ls__control_finish(r);
-    r->phase = r->failure == LS_OK ? LS__REDUCER_RUNNING : LS__REDUCER_FAILED;
-    if (r->failure < 0) {
-        (void)snprintf(r->failure_text, sizeof r->failure_text, "%s", ls_error_message());
-    }
-}
-
-/* Runs on the thread that completes an exchange, often the engine's; the last one opens the
- * launches. A mismatch fails the group here, because this rank may still be computing. */
+/* Runs on the thread that completes an exchange, often the engine's. */
 void ls__reducer_control_done(void *reducer, ls_status status)
 {
-    ls_reducer *r = reducer;
-    if (status < 0) {
-        return; /* wait reports it */
-    }
-    ls__lock_take(&r->lock, r->runtime->env);
-    LS_ASSERT(r->pass.exchanges > 0);
-    const bool last = --r->pass.exchanges == 0;
-    if (last) {
-        open_launches(r);
-    }
-    const ls_status failure = last ? r->failure : LS_OK;
-    ls__unlock(&r->lock, r->runtime->env);
-    if (failure < 0) {
-        ls__reducer_fail(r, failure, r->failure_text);
-    } else if (last) {
-        ls__reducer_advance(r);
-    }
-}
-
-/* For the timeline; errors are reported by ls_reducer_wait. */
-static void bucket_done(void *arg, ls_status status)
-{
-    ls__reduce_bucket *bucket = arg;
-    (void)status;
-    bucket->reduced_ns = bucket->env->now_ns(bucket->env);
-}
-
-/* Called by the thread that set `launching`, without the lock; see Note [Launching]. */
-static ls_status launch(ls_reducer *r, ls__reduce_bucket *bucket)
-{
-    if (!ls__bucket_used(r, bucket)) {
-        return LS_OK;
-    }
-    LS_ASSERT(bucket->pending == 0 && bucket->work == NULL);
-    ls__bucket_fill(r, bucket);
-    ls__nonfinite_look(r, bucket);
-    bucket->launched_ns = bucket->env->now_ns(bucket->env);
-    const ls__reduce_wire wire = ls__wire_send(r, bucket);
-    r->pass.gradient_bytes += (uint64_t)wire.count * ls_dtype_size(wire.dtype);
-    const ls__reduce_key *key = &r->plan.regions[bucket->region].key;
-    const ls_collective_options options = {
-        .size = sizeof options,
-        .tag = bucket->tag,
-        .divisor = key->divisor != 0 ? key->divisor : r->batches[key->batch].divisor};
-    const ls__collective args = {.operation = LS__OP_ALL_REDUCE,
-                                 .input = wire.memory,
-                                 .output = wire.memory,
-                                 .count = wire.count,
-                                 .dtype = wire.dtype,
-                                 .op = LS_SUM,
-                                 .options = &options,
-                                 .done = bucket_done,
-                                 .arg = bucket};
-    LS_TRY(ls__collective_start(r->domains[key->domain].group, &args, &bucket->work));
-    bucket->flow = r->runtime->trace != NULL ? ls__flight_flow(bucket->work) : 0;
-    return LS_OK;
-}
-
-/* Launches every bucket whose turn has come. May be called from any thread; returns at once if
- * another thread is launching. */
-void ls__reducer_advance(ls_reducer *r)
-{
-    ls__lock_take(&r->lock, r->runtime->env);
-    if (r->pass.launching) {
-        ls__unlock(&r->lock, r->runtime->env);
-        return;
-    }
-    LS_ASSERT(r->pass.next_launch >= 0 && r->pass.next_launch <= r->plan.count);
-    r->pass.launching = true;
-    while (r->phase == LS__REDUCER_RUNNING && !r->pass.held &&
-           r->pass.next_launch < r->plan.count &&
-           r->plan.buckets[r->pass.next_launch].pending == 0) {
-        ls__reduce_bucket *bucket = &r->plan.buckets[r->pass.next_launch];
-        ls__unlock(&r->lock, r->runtime->env);
-        ls_status status = launch(r, bucket);
-        ls__lock_take(&r->lock, r->runtime->env);
-        if (status < 0) {
-            r->failure = status;
-            r->phase = LS__REDUCER_FAILED;
-            (void)snprintf(r->failure_text, sizeof r->failure_text, "%s", ls_error_message());
-        } else {
-            r->pass.next_launch++;
-        }
-    }
-    r->pass.launching = false;
-    const ls_status failure = r->phase == LS__REDUCER_FAILED ? r->failure : LS_OK;
-    ls__unlock(&r->lock, r->runtime->env);
-    if (failure < 0) { /* the peers wait for buckets that were not launched */
-        ls__reducer_fail(r, failure, r->failure_text);
+    if (status == LS_OK) { /* wait reports a failure */
+        ls__exchange_opened(reducer);
     }
 }
 
@@ -379,7 +260,7 @@ ls_status ls_reducer_ready(ls_reducer *r, int param, ls_stream *stream)
                         " last contribution is in",
                         r->name, p->name);
     }
-    ls__reducer_advance(r);
+    ls__exchange_ready(r);
     return LS_OK;
 }
 
@@ -400,66 +281,17 @@ static ls_status check_all_ready(ls_reducer *r)
     return LS_OK;
 }
 
-/* Waits for the exchanges. open_launches may have run in the callback already; then this only reads
- * its result. */
+/* Every rank finds the same in the control exchange. */
 static ls_status wait_control(ls_reducer *r)
 {
     LS_TRY(ls__control_wait(r));
-    ls__lock_take(&r->lock, r->runtime->env);
-    open_launches(r);
-    const ls_status status = r->failure;
-    ls__unlock(&r->lock, r->runtime->env);
-    if (status < 0) { /* every rank finds the same; the abort is for operations in flight */
-        ls__reducer_fail(r, status, r->failure_text);
-        return ls__fail_again(status, r->failure_text);
-    }
-    return LS_OK;
+    return ls__exchange_wait(r, -1);
 }
 
-/* Waits until all buckets are launched. Another thread may be inside launch at this moment and is
- * about to return, so yielding is enough. */
-static ls_status wait_launched(ls_reducer *r)
+/* The bucket has ended: its averages are in place. */
+static ls_status settle(ls_reducer *r, ls__reduce_bucket *bucket)
 {
-    for (;;) {
-        ls__reducer_advance(r);
-        ls__lock_take(&r->lock, r->runtime->env);
-        bool done = !r->pass.launching &&
-                    (r->phase == LS__REDUCER_FAILED || r->pass.next_launch == r->plan.count);
-        ls_status failure = r->failure;
-        ls__unlock(&r->lock, r->runtime->env);
-        if (done) {
-            return failure < 0 ? ls__fail_again(failure, r->failure_text) : LS_OK;
-        }
-        r->runtime->env->yield(r->runtime->env);
-    }
-}
-
-/* After a failure: on return no further launch begins, and no thread is inside one. */
-static void stop_launching(ls_reducer *r)
-{
-    const ls__env *env = r->runtime->env;
-    ls__lock_take(&r->lock, env);
-    LS_ASSERT(r->phase != LS__REDUCER_IDLE);
-    r->phase = LS__REDUCER_FAILED;
-    while (r->pass.launching) {
-        ls__unlock(&r->lock, env);
-        env->yield(env);
-        ls__lock_take(&r->lock, env);
-    }
-    ls__unlock(&r->lock, env);
-}
-
-/* Waits for the bucket's all-reduce, if there is one; `ok`: its averages are wanted. */
-static ls_status end_bucket(ls_reducer *r, ls__reduce_bucket *bucket, bool ok)
-{
-    const bool sent = bucket->work != NULL;
-    const ls_status status = sent ? ls_work_wait(bucket->work) : LS_OK;
-    bucket->work = NULL;
-    if (status < 0 || !ok) {
-        return status;
-    }
-    if (sent) {
-        ls__wire_receive(r, bucket);
+    if (bucket->kind != NULL) {
         ls__nonfinite_look_again(r, bucket);
     }
     ls__bucket_settle(r, bucket);
@@ -468,20 +300,12 @@ static ls_status end_bucket(ls_reducer *r, ls__reduce_bucket *bucket, bool ok)
                : LS_OK;
 }
 
-/* The thread of backward owns next_end; the bucket's work was set before next_launch passed it. */
+/* The thread of backward owns next_end. */
 ls_status ls__reducer_poll(ls_reducer *r)
 {
-    while (r->reduced != NULL) {
-        ls__lock_take(&r->lock, r->runtime->env);
-        const bool launched =
-            r->phase == LS__REDUCER_RUNNING && r->pass.next_end < r->pass.next_launch;
-        ls__unlock(&r->lock, r->runtime->env);
-        ls__reduce_bucket *bucket = &r->plan.buckets[launched ? r->pass.next_end : 0];
-        if (!launched || (bucket->work != NULL && ls_work_test(bucket->work) == LS_IN_PROGRESS)) {
-            return LS_OK;
-        }
-        r->pass.next_end++;
-        LS_TRY(end_bucket(r, bucket, true));
+    const int ended = r->reduced != NULL ? ls__exchange_ended(r) : 0;
+    while (r->pass.next_end < ended) {
+        LS_TRY(settle(r, &r->plan.buckets[r->pass.next_end++]));
     }
     return LS_OK;
 }
@@ -493,30 +317,25 @@ void ls__reducer_on_reduced(ls_reducer *r, ls__reduced_fn reduced, void *arg)
     r->reduced_arg = arg;
 }
 
-/* Waits for every bucket, also after a failure: the operations read and write bucket memory until
- * they end. Returns the first error. */
-static ls_status wait_buckets(ls_reducer *r, bool ok)
+/* Each bucket as it ends. */
+static ls_status wait_buckets(ls_reducer *r)
 {
-    ls_status first = LS_OK;
-    char text[LS__MESSAGE_MAX];
     for (; r->pass.next_end < r->plan.count; r->pass.next_end++) {
-        const ls_status status =
-            end_bucket(r, &r->plan.buckets[r->pass.next_end], ok && first == LS_OK);
-        if (status < 0 && first == LS_OK) { /* peers in other domains would wait */
-            first = status;
-            memcpy(text, ls_error_message(), sizeof text);
-            ls__reducer_fail(r, status, text);
-        }
+        LS_TRY(ls__exchange_wait(r, r->pass.next_end));
+        LS_TRY(settle(r, &r->plan.buckets[r->pass.next_end]));
     }
-    return first < 0 ? ls__fail_again(first, text) : LS_OK;
+    return LS_OK;
 }
 
-/* Backward has ended, so the modes that do not overlap may begin. */
-static void release_held(ls_reducer *r)
+/* Operations read and write the buckets' memory until they end. Peers, also in other domains, must
+ * not wait for what will not be launched. */
+static ls_status give_up(ls_reducer *r, ls_status status)
 {
-    ls__lock_take(&r->lock, r->runtime->env);
-    r->pass.held = false;
-    ls__unlock(&r->lock, r->runtime->env);
+    char text[LS__MESSAGE_MAX];
+    memcpy(text, ls_error_message(), sizeof text);
+    ls__reducer_fail(r, status, text);
+    ls__exchange_stop(r);
+    return ls__fail_again(status, text);
 }
 
 /* Every path waits for the exchange and for all launched buckets before the reducer becomes idle.
@@ -539,21 +358,17 @@ ls_status ls_reducer_wait(ls_reducer *r)
         memcpy(own, ls_error_message(), sizeof own);
         ls__reducer_abort(r, status, own);
     }
-    release_held(r);
+    ls__exchange_take_over(r);
     const ls_status control = wait_control(r);
     status = status < 0 ? status : control;
-    if (status == LS_OK) {
-        status = wait_launched(r);
-    }
+    status = status < 0 ? status : wait_buckets(r);
     if (status < 0) {
-        stop_launching(r);
+        status = give_up(r, status);
     }
-    ls_status buckets = wait_buckets(r, status == LS_OK);
     ls__trace_end(traced, LS__TRACE_EXPOSED, "wait for buckets", r->name);
     if (LS__UNLIKELY(traced != 0) && !r->overwrites) { /* else autograd's */
         ls__trace_end(r->begin_ns, LS__TRACE_BACKWARD, "backward", r->name);
     }
-    status = status < 0 ? status : buckets;
     if (status == LS_OK) {
         ls__buckets_settle(r);
         ls__stats_record(r, start);

@@ -60,8 +60,6 @@ const ls_reducer_stats *ls__reducer_figures(const ls_reducer *r);
 /* Whether no synchronising backward is under way. */
 bool ls__reducer_is_idle(ls_reducer *r);
 
-/* Launches the buckets that can be launched; call it without the lock. */
-void ls__reducer_advance(ls_reducer *r);
 /* The control exchange ended (control.c). */
 void ls__reducer_control_done(void *reducer, ls_status status);
 

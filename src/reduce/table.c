@@ -15,6 +15,8 @@
 #include "comm/core/group.h"
 #include "comm/core/round_robin.h"
 #include "kernel/reduce/reduce.h"
+#include "reduce/bucket.h"
+#include "reduce/exchange.h"
 #include "reduce/reducer.h"
 
 #define LEAST_BYTES ((size_t)64 << 10) /* a smaller table is not worth a bucket of its own */
@@ -133,7 +135,7 @@ const ls__reduce_table *ls__bucket_table(const ls_reducer *r, const ls__reduce_b
                : NULL;
 }
 
-void ls__table_pack(const ls__reduce_table *table, const char *grad)
+static void pack(const ls__reduce_table *table, const char *grad)
 {
     char *to = table->packed;
     for (int64_t i = 0; i < table->rows.count; i++, grad += table->row_bytes) {
@@ -144,7 +146,7 @@ void ls__table_pack(const ls__reduce_table *table, const char *grad)
     }
 }
 
-void ls__table_unpack(const ls__reduce_table *table, char *grad)
+static void unpack(const ls__reduce_table *table, char *grad)
 {
     const char *from = table->packed;
     for (int64_t i = 0; i < table->rows.count; i++, grad += table->row_bytes) {
@@ -154,6 +156,30 @@ void ls__table_unpack(const ls__reduce_table *table, char *grad)
         }
     }
 }
+
+static ls_status pack_bucket(ls_reducer *r, ls__reduce_bucket *bucket, int phase LS__UNUSED,
+                             ls__exchange *out)
+{
+    const ls__reduce_table *table = ls__bucket_table(r, bucket);
+    const ls_dtype dtype = r->plan.regions[bucket->region].key.dtype;
+    const size_t bytes = (size_t)table->taken_count * table->row_bytes;
+    pack(table, ls__bucket_memory(r, bucket));
+    *out = (ls__exchange){.operation = LS__OP_ALL_REDUCE,
+                          .input = table->packed,
+                          .output = table->packed,
+                          .count = (int64_t)(bytes / ls_dtype_size(dtype)),
+                          .dtype = dtype,
+                          .divisor = ls__exchange_divisor(r, bucket)};
+    return LS_OK;
+}
+
+static ls_status unpack_bucket(ls_reducer *r, ls__reduce_bucket *bucket, int phase LS__UNUSED)
+{
+    unpack(ls__bucket_table(r, bucket), ls__bucket_memory(r, bucket));
+    return LS_OK;
+}
+
+const ls__exchange_kind ls__exchange_rows = {"rows", 1, pack_bucket, unpack_bucket};
 
 /* ---- the program says which ---------------------------------------------------------------- */
 

@@ -20,8 +20,8 @@ void ls__table_take(ls__reduce_table *table, const uint8_t *bits, size_t stride,
 
 /* The table whose rows stand for the bucket in this backward; NULL: all of the bucket is sent. */
 const ls__reduce_table *ls__bucket_table(const ls_reducer *r, const ls__reduce_bucket *bucket);
-void ls__table_pack(const ls__reduce_table *table, const char *grad);
-void ls__table_unpack(const ls__reduce_table *table, char *grad);
+/* Its rows are packed, and the averages unpacked. */
+extern const struct ls__exchange_kind ls__exchange_rows;
 
 /* The rows of a parameter, to be marked before a backward begins; NULL: all of them are always
  * sent. */

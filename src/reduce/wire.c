@@ -1,5 +1,4 @@
-/* The data that an all-reduce of a bucket takes: the bucket itself, a table's packed rows
- * (table.c), or bfloat16 (torch's bf16_compress_hook):
+/* Gradients that are sent as bfloat16 (torch's bf16_compress_hook):
  *
  *     region   float32  ──round──▶  wire  bfloat16  ──all_reduce──▶  wire  ──widen──▶  region
  *
@@ -13,7 +12,7 @@
 #include "comm/backend/plugin_group.h"
 #include "kernel/reduce/reduce.h"
 #include "reduce/bucket.h"
-#include "reduce/table.h"
+#include "reduce/exchange.h"
 
 ls_status ls__wire_check(const ls_reducer_options *options)
 {
@@ -60,26 +59,15 @@ static void *place_of(const ls_reducer *r, const ls__reduce_bucket *bucket)
     return region->wire + bucket->offset / sizeof(float) * ls_dtype_size(r->options.wire_dtype);
 }
 
-ls__reduce_wire ls__wire_send(const ls_reducer *r, const ls__reduce_bucket *bucket)
+static ls_status round_bucket(ls_reducer *r, ls__reduce_bucket *bucket, int phase LS__UNUSED,
+                              ls__exchange *out)
 {
-    const ls__reduce_region *region = &r->plan.regions[bucket->region];
     const void *from = ls__bucket_memory(r, bucket);
-    const ls__reduce_table *table = ls__bucket_table(r, bucket);
-    if (table != NULL) {
-        ls__table_pack(table, from);
-        const size_t bytes = (size_t)table->taken_count * table->row_bytes;
-        return (ls__reduce_wire){table->packed, (int64_t)(bytes / ls_dtype_size(region->key.dtype)),
-                                 region->key.dtype};
-    }
-    if (region->wire == NULL) {
-        return (ls__reduce_wire){ls__bucket_memory(r, bucket), ls__bucket_elements(r, bucket),
-                                 region->key.dtype};
-    }
     void *to = place_of(r, bucket);
     const ls_dtype dtype = r->options.wire_dtype;
     const bool wide = true;
     const int64_t count = ls__bucket_elements(r, bucket);
-    LS_ASSERT(ls__reduce_accumulator(dtype) == region->key.dtype);
+    LS_ASSERT(ls__reduce_accumulator(dtype) == r->plan.regions[bucket->region].key.dtype);
     ls__reduce(&(ls__reduce_args){.dst = &to,
                                   .dst_count = 1,
                                   .src = &from,
@@ -88,19 +76,17 @@ ls__reduce_wire ls__wire_send(const ls_reducer *r, const ls__reduce_bucket *buck
                                   .dtype = dtype,
                                   .op = LS_SUM,
                                   .src_wide = &wide});
-    return (ls__reduce_wire){to, count, dtype};
+    *out = (ls__exchange){.operation = LS__OP_ALL_REDUCE,
+                          .input = to,
+                          .output = to,
+                          .count = count,
+                          .dtype = dtype,
+                          .divisor = ls__exchange_divisor(r, bucket)};
+    return LS_OK;
 }
 
-void ls__wire_receive(const ls_reducer *r, const ls__reduce_bucket *bucket)
+static ls_status widen_bucket(ls_reducer *r, ls__reduce_bucket *bucket, int phase LS__UNUSED)
 {
-    const ls__reduce_table *table = ls__bucket_table(r, bucket);
-    if (table != NULL) {
-        ls__table_unpack(table, ls__bucket_memory(r, bucket));
-        return;
-    }
-    if (r->plan.regions[bucket->region].wire == NULL) {
-        return;
-    }
     const void *from = place_of(r, bucket);
     void *to = ls__bucket_memory(r, bucket);
     ls__reduce(&(ls__reduce_args){.dst = &to,
@@ -111,4 +97,7 @@ void ls__wire_receive(const ls_reducer *r, const ls__reduce_bucket *bucket)
                                   .dtype = r->options.wire_dtype,
                                   .op = LS_SUM,
                                   .dst_wide = true});
+    return LS_OK;
 }
+
+const ls__exchange_kind ls__exchange_rounded = {"bfloat16", 1, round_bucket, widen_bucket};

@@ -12,16 +12,7 @@ ls_status ls__wire_check(const ls_reducer_options *options);
 ls_status ls__wire_open(ls_reducer *r, ls__reduce_region *region);
 void ls__wire_close(ls_reducer *r, ls__reduce_region *region);
 
-/* What an all-reduce of the bucket takes. */
-typedef struct ls__reduce_wire {
-    void *memory;
-    int64_t count;
-    ls_dtype dtype;
-} ls__reduce_wire;
-
-/* Rounds the bucket, or packs a table's rows, into the memory that is sent. */
-ls__reduce_wire ls__wire_send(const ls_reducer *r, const ls__reduce_bucket *bucket);
-/* The all-reduce has ended: brings the averages back. */
-void ls__wire_receive(const ls_reducer *r, const ls__reduce_bucket *bucket);
+/* The bucket is rounded, and the averages are widened again. */
+extern const struct ls__exchange_kind ls__exchange_rounded;
 
 #endif

@@ -13,6 +13,7 @@ ARROWS = {
     "comm": ["job", "kernel/reduce"],
     "dist": ["comm"],  # meshes: ranks in a grid with named axes; what ranks must have alike
     "reduce": ["dist"],
+    "compress": ["reduce"],  # hooks that send less than the gradients
     "kernel": ["base"],  # ref, cpu, cuda
     "device": ["base", "kernel"],  # memory for elements, and the kernels that compute there
     "tensor": ["device"],
@@ -44,7 +45,7 @@ LIBRARIES = {
 HEADERS = {
     "types.h": "base", "status.h": "base", "runtime.h": "base", "random.h": "base",
     "version.h": "base", "state.h": "base", "comm.h": "comm", "mesh.h": "dist", "backend.h": "comm", "mpi.h": "comm", "store.h": "job",
-    "ops.h": "tensor", "placement.h": "tensor", "sharded.h": "placement", "vision.h": "tensor", "checkpoint.h": "checkpoint", "reducer.h": "reduce", "tensor.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "function.h": "autograd", "nn.h": "nn", "parts.h": "nn", "pipeline.h": "parallel", "context.h": "placement", "tensor_parallel.h": "nn", "plan.h": "plan",
+    "ops.h": "tensor", "placement.h": "tensor", "sharded.h": "placement", "vision.h": "tensor", "checkpoint.h": "checkpoint", "comm_hook.h": "reduce", "compression.h": "compress", "reducer.h": "reduce", "tensor.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "function.h": "autograd", "nn.h": "nn", "parts.h": "nn", "pipeline.h": "parallel", "context.h": "placement", "tensor_parallel.h": "nn", "plan.h": "plan",
     "optim.h": "optim", "data.h": "data", "ddp.h": "ddp", "tokenizer.h": "tokenizer",
     "lockstep.h": "umbrella",
 }
