@@ -70,8 +70,8 @@ LS_API void *ls_bucket_scratch(ls_bucket *bucket, int slot, size_t bytes);
 /* ---- a hook ----------------------------------------------------------------------------------- */
 
 typedef enum ls_exchange_kind {
-    LS_EXCHANGE_NONE = 0,       /* nothing is sent in this phase, on no rank */
-    LS_EXCHANGE_ALL_REDUCE,     /* sum of output [count] over the ranks, in place: input == output */
+    LS_EXCHANGE_NONE = 0,   /* nothing is sent in this phase, on no rank */
+    LS_EXCHANGE_ALL_REDUCE, /* sum of output [count] over the ranks, in place: input == output */
     LS_EXCHANGE_REDUCE_SCATTER, /* input [ranks*count], output [count] */
     LS_EXCHANGE_ALL_GATHER,     /* input [count], output [ranks*count] */
     LS_EXCHANGE_ALL_TO_ALL      /* input [ranks*count], output [ranks*count] */

@@ -31,7 +31,6 @@ static void NAME(add_scaled)(REAL *to, REAL factor, const REAL *x, int64_t count
     }
 }
 
-
 /* p[k][i] = sum over j of m[i][j] q[k][j]: P = M Q. */
 static void NAME(times)(const REAL *m, int64_t rows, int64_t columns, const REAL *q, int rank,
                         REAL *p)

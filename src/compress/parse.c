@@ -26,8 +26,8 @@ static const struct named {
 
 static ls_status fail_word(const char *text, const char *word, const char *keys)
 {
-    return ls__fail(LS_ERR_INVALID,
-                    "communication hook \"%s\": \"%s\" is not understood; %s%s", text, word,
+    return ls__fail(LS_ERR_INVALID, "communication hook \"%s\": \"%s\" is not understood; %s%s",
+                    text, word,
                     keys[0] != '\0' ? "give NAME=NUMBER of: " : "this hook has no settings", keys);
 }
 
@@ -101,9 +101,9 @@ static ls_status read_settings(const char *text, const char *from, const char *k
 static ls_status make(const char *name, const settings *s, ls_comm_hook *out)
 {
     const bool feedback = s->feedback != 0.0;
-    const ls_sparse_options sparse = *LS_OPTIONS(
-        ls_sparse_options, .density = s->density, .start_step = (int64_t)s->start,
-        .error_feedback = feedback, .seed = (uint64_t)s->seed);
+    const ls_sparse_options sparse =
+        *LS_OPTIONS(ls_sparse_options, .density = s->density, .start_step = (int64_t)s->start,
+                    .error_feedback = feedback, .seed = (uint64_t)s->seed);
     if (strcmp(name, "plain") == 0) {
         *out = *LS_OPTIONS(ls_comm_hook, .name = "plain");
         return LS_OK;
@@ -132,15 +132,17 @@ static ls_status make(const char *name, const settings *s, ls_comm_hook *out)
 ls_status ls_comm_hook_parse(const char *text, ls_comm_hook *out)
 {
     if (text == NULL || out == NULL) {
-        return ls__fail(LS_ERR_INVALID,
-                        "ls_comm_hook_parse: text %p, out %p; give both", (const void *)text,
-                        (void *)out);
+        return ls__fail(LS_ERR_INVALID, "ls_comm_hook_parse: text %p, out %p; give both",
+                        (const void *)text, (void *)out);
     }
     const size_t length = strcspn(text, ":");
     for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++) {
         if (strlen(hooks[i].name) == length && memcmp(hooks[i].name, text, length) == 0) {
-            settings s = {.rank = 1, .start = hooks[i].name[0] == 'p' ? 10 : 0, .min = 2.0,
-                          .density = 0.01, .feedback = 1};
+            settings s = {.rank = 1,
+                          .start = hooks[i].name[0] == 'p' ? 10 : 0,
+                          .min = 2.0,
+                          .density = 0.01,
+                          .feedback = 1};
             LS_TRY(read_settings(text, text + length + (text[length] == ':'), hooks[i].keys, &s));
             return make(hooks[i].name, &s, out);
         }

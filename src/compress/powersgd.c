@@ -370,8 +370,8 @@ ls_status ls_powersgd_new(const ls_powersgd_options *options, ls_comm_hook *out)
                         "ls_powersgd_new: rank %d, start_step %lld, min_compression %g, out %p; "
                         "give a rank from 1 to %d, a step >= 0, a factor >= 0, and a place for the "
                         "hook",
-                        given.rank, (long long)given.start_step, given.min_compression,
-                        (void *)out, RANK_MAX);
+                        given.rank, (long long)given.start_step, given.min_compression, (void *)out,
+                        RANK_MAX);
     }
     const ls__env *env = ls__env_posix();
     powersgd *s = env->allocate(env, sizeof *s);

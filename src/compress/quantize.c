@@ -197,8 +197,12 @@ static ls_status send_parts(const quantize *q, ls_bucket *bucket, ls_exchange *o
     for (int rank = 0; rank < ranks; rank++) {
         encode(memory + rank * count, count, q->options.bits, to + rank * bytes);
     }
-    *out = (ls_exchange){.size = sizeof *out, .kind = LS_EXCHANGE_ALL_TO_ALL, .input = to,
-                         .output = from, .count = bytes, .dtype = LS_UINT8};
+    *out = (ls_exchange){.size = sizeof *out,
+                         .kind = LS_EXCHANGE_ALL_TO_ALL,
+                         .input = to,
+                         .output = from,
+                         .count = bytes,
+                         .dtype = LS_UINT8};
     return LS_OK;
 }
 
@@ -226,8 +230,12 @@ static ls_status send_mean(const quantize *q, ls_bucket *bucket, ls_exchange *ou
         left[i] += (float)ranks * mean[i];
     }
     keep_residuals(q, bucket);
-    *out = (ls_exchange){.size = sizeof *out, .kind = LS_EXCHANGE_ALL_GATHER, .input = to,
-                         .output = all, .count = bytes, .dtype = LS_UINT8};
+    *out = (ls_exchange){.size = sizeof *out,
+                         .kind = LS_EXCHANGE_ALL_GATHER,
+                         .input = to,
+                         .output = all,
+                         .count = bytes,
+                         .dtype = LS_UINT8};
     return LS_OK;
 }
 
@@ -307,9 +315,9 @@ ls_status ls_quantize_new(const ls_quantize_options *options, ls_comm_hook *out)
     *q = (quantize){.options = given};
     (void)snprintf(q->about, sizeof q->about, "bits=%d, start=%lld, feedback=%d", given.bits,
                    (long long)given.start_step, given.error_feedback);
-    *out = *LS_OPTIONS(ls_comm_hook, .name = given.bits == 8 ? "int8" : "one_bit",
-                       .about = q->about, .phases = 2, .state = q, .open = quantize_open,
-                       .before = quantize_before, .after = quantize_after, .visit = quantize_visit,
-                       .free = quantize_free);
+    *out =
+        *LS_OPTIONS(ls_comm_hook, .name = given.bits == 8 ? "int8" : "one_bit", .about = q->about,
+                    .phases = 2, .state = q, .open = quantize_open, .before = quantize_before,
+                    .after = quantize_after, .visit = quantize_visit, .free = quantize_free);
     return LS_OK;
 }

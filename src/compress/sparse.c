@@ -125,12 +125,14 @@ static int64_t total_of(const sparse *s, const ls_bucket *bucket)
     return total;
 }
 
-/* The residual becomes the gradient, and what is sent leaves it. */
+/* The residual becomes the gradient, and what is sent leaves it. What is not finite is dropped: the
+ * step is lost, and those after it must not be. */
 static float *keep(const sparse *s, const ls_bucket_param *param)
 {
     float *residual = (float *)(void *)s->residuals.params[param->index].memory;
-    if (residual != NULL) {
-        memcpy(residual, param->grad, (size_t)param->count * sizeof *residual);
+    const float *grad = param->grad;
+    for (int64_t i = 0; i < param->count && residual != NULL; i++) {
+        residual[i] = isfinite(grad[i]) ? grad[i] : 0.0f;
     }
     return residual;
 }
@@ -140,8 +142,7 @@ static void send_largest(const sparse *s, ls_bucket *bucket, const ls_bucket_par
 {
     const float *grad = param->grad, *memory = ls_bucket_memory(bucket);
     const uint32_t first = (uint32_t)(grad - memory);
-    const int64_t taken =
-        take_largest(grad, param->count, share_of(s, param), first, pairs + *at);
+    const int64_t taken = take_largest(grad, param->count, share_of(s, param), first, pairs + *at);
     float *residual = keep(s, param);
     for (int64_t i = 0; i < taken && residual != NULL; i++) {
         residual[pairs[*at + i].place - first] = 0.0f;
@@ -154,8 +155,8 @@ static void send_drawn(const sparse *s, ls_bucket *bucket, const ls_bucket_param
 {
     const float *grad = param->grad, *memory = ls_bucket_memory(bucket);
     const uint32_t first = (uint32_t)(grad - memory);
-    const int64_t taken = draw_places(s, param, ls_bucket_step(bucket), share_of(s, param), first,
-                                      places + *at);
+    const int64_t taken =
+        draw_places(s, param, ls_bucket_step(bucket), share_of(s, param), first, places + *at);
     float *residual = keep(s, param);
     for (int64_t i = 0; i < taken; i++) {
         const uint32_t place = places[*at + i] - first;
@@ -190,8 +191,8 @@ static ls_status sparse_before(void *state, ls_bucket *bucket, int phase LS__UNU
     const int64_t total = total_of(s, bucket);
     const size_t ranks = (size_t)ls_bucket_ranks(bucket);
     void *own = ls_bucket_scratch(bucket, SLOT_OWN, (size_t)total * sizeof(pair));
-    void *all = ls_bucket_scratch(bucket, SLOT_ALL,
-                                  (size_t)total * (s->random ? sizeof(float) : ranks * sizeof(pair)));
+    void *all = ls_bucket_scratch(
+        bucket, SLOT_ALL, (size_t)total * (s->random ? sizeof(float) : ranks * sizeof(pair)));
     if (total > 0 && (own == NULL || all == NULL)) {
         return ls_error_status();
     }
@@ -209,11 +210,18 @@ static ls_status sparse_before(void *state, ls_bucket *bucket, int phase LS__UNU
         }
     }
     LS_ASSERT(at == total);
-    *out = s->random ? (ls_exchange){.size = sizeof *out, .kind = LS_EXCHANGE_ALL_REDUCE,
-                                     .input = all, .output = all, .count = total,
-                                     .dtype = LS_FLOAT32, .mean = true}
-                     : (ls_exchange){.size = sizeof *out, .kind = LS_EXCHANGE_ALL_GATHER,
-                                     .input = own, .output = all, .count = 2 * total,
+    *out = s->random ? (ls_exchange){.size = sizeof *out,
+                                     .kind = LS_EXCHANGE_ALL_REDUCE,
+                                     .input = all,
+                                     .output = all,
+                                     .count = total,
+                                     .dtype = LS_FLOAT32,
+                                     .mean = true}
+                     : (ls_exchange){.size = sizeof *out,
+                                     .kind = LS_EXCHANGE_ALL_GATHER,
+                                     .input = own,
+                                     .output = all,
+                                     .count = 2 * total,
                                      .dtype = LS_INT32};
     return LS_OK;
 }

@@ -77,12 +77,13 @@ void ls__residuals_close(ls__residuals *of)
 ls_status ls__compress_name(char *out, size_t bytes, const char *prefix, const char *name,
                             const char *rest)
 {
-    const int length = snprintf(out, bytes, "%s%s%s.%s", prefix, prefix[0] != '\0' ? "." : "", name,
-                                rest);
+    const int length =
+        snprintf(out, bytes, "%s%s%s.%s", prefix, prefix[0] != '\0' ? "." : "", name, rest);
     return length > 0 && (size_t)length < bytes
                ? LS_OK
-               : ls__fail(LS_ERR_LIMIT, "state: the name \"%.60s.%s.%.60s\" is longer than %zu bytes",
-                          prefix, name, rest, bytes);
+               : ls__fail(LS_ERR_LIMIT,
+                          "state: the name \"%.60s.%s.%.60s\" is longer than %zu bytes", prefix,
+                          name, rest, bytes);
 }
 
 ls_status ls__residuals_visit(const ls__residuals *of, const char *prefix,

@@ -16,7 +16,7 @@ typedef struct ls__residuals {
         char *memory; /* NULL: the parameter is not compressed, or nothing is kept */
         int64_t count;
         ls_dtype dtype;
-    } *params; /* [count] */
+    } * params; /* [count] */
 } ls__residuals;
 
 /* `wanted(arg, param)`: whether this parameter has one; `keep` false: none has. */

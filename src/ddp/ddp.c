@@ -42,9 +42,8 @@ static ls_status ddp_forward(ls_module *self, ls_tensor *const *inputs, int inpu
                              ls_tensor **outputs, int output_count);
 static void ddp_free(ls_module *self);
 
-const ls_module_class ls__ddp_class =
-    LS_MODULE_CLASS(.name = "ddp", .forward_many = ddp_forward, .state = ls__ddp_state,
-                    .free = ddp_free);
+const ls_module_class ls__ddp_class = LS_MODULE_CLASS(.name = "ddp", .forward_many = ddp_forward,
+                                                      .state = ls__ddp_state, .free = ddp_free);
 
 /* From the observer's callbacks back to the wrapper. */
 static ls__ddp *ddp_of_observer(ls__observer *observer)

@@ -100,7 +100,10 @@ static ls_status start_collective(ls_reducer *r, ls__reduce_bucket *bucket, int 
                                  .options = &options,
                                  .done = phase_done,
                                  .arg = bucket};
-    r->pass.gradient_bytes += (uint64_t)exchange->count * ls_dtype_size(exchange->dtype);
+    const bool parts = exchange->operation == LS__OP_ALL_TO_ALL ||
+                       exchange->operation == LS__OP_REDUCE_SCATTER; /* one for each rank */
+    r->pass.gradient_bytes += (uint64_t)exchange->count * ls_dtype_size(exchange->dtype) *
+                              (uint64_t)(parts ? domain->size : 1);
     atomic_store_explicit(&bucket->flying, true, memory_order_relaxed);
     const ls_status status =
         ls__collective_start(ls__domain_phase_group(domain, phase), &args, &bucket->work);
@@ -263,8 +266,8 @@ ls_status ls__exchange_open(ls_reducer *r)
     if (r->size == 1) {
         return LS_OK;
     }
-    const int error = worker->env->thread_start(worker->env, "ls-reducer", run_worker, r,
-                                                &worker->thread);
+    const int error =
+        worker->env->thread_start(worker->env, "ls-reducer", run_worker, r, &worker->thread);
     if (error < 0) {
         worker->thread = NULL;
         return ls__fail(LS_ERR_SYSTEM, "reducer \"%s\": cannot start a thread: %s", r->name,

@@ -179,11 +179,10 @@ static ls_status fail_exchange(const ls_reducer *r, int phase, const ls_exchange
 
 static ls_status hook_before(ls_reducer *r, ls__reduce_bucket *bucket, int phase, ls__exchange *out)
 {
-    static const ls__operation operations[] = {
-        [LS_EXCHANGE_ALL_REDUCE] = LS__OP_ALL_REDUCE,
-        [LS_EXCHANGE_REDUCE_SCATTER] = LS__OP_REDUCE_SCATTER,
-        [LS_EXCHANGE_ALL_GATHER] = LS__OP_ALL_GATHER,
-        [LS_EXCHANGE_ALL_TO_ALL] = LS__OP_ALL_TO_ALL};
+    static const ls__operation operations[] = {[LS_EXCHANGE_ALL_REDUCE] = LS__OP_ALL_REDUCE,
+                                               [LS_EXCHANGE_REDUCE_SCATTER] = LS__OP_REDUCE_SCATTER,
+                                               [LS_EXCHANGE_ALL_GATHER] = LS__OP_ALL_GATHER,
+                                               [LS_EXCHANGE_ALL_TO_ALL] = LS__OP_ALL_TO_ALL};
     const ls_comm_hook *hook = r->hook.given;
     ls_exchange asked = {.size = sizeof asked};
     if (phase == 0) {
@@ -287,11 +286,10 @@ static ls_status copy_hook(ls_reducer *r, const ls_comm_hook *from)
     *hook = *from;
     hook->name = memcpy(text, from->name, name);
     hook->about = memcpy(text + name, from->about, about);
-    static const ls__exchange_kind kinds[LS__PHASES_MAX] = {
-        {"hook", 1, hook_before, hook_after},
-        {"hook", 2, hook_before, hook_after},
-        {"hook", 3, hook_before, hook_after},
-        {"hook", 4, hook_before, hook_after}};
+    static const ls__exchange_kind kinds[LS__PHASES_MAX] = {{"hook", 1, hook_before, hook_after},
+                                                            {"hook", 2, hook_before, hook_after},
+                                                            {"hook", 3, hook_before, hook_after},
+                                                            {"hook", 4, hook_before, hook_after}};
     r->hook = (ls__reduce_hook){.given = hook,
                                 .kind = &kinds[hook->phases - 1],
                                 .name = hook->name,

@@ -94,7 +94,7 @@ typedef struct ls__reduce_region {
 } ls__reduce_region;
 
 typedef struct ls__bucket_scratch { /* ls_bucket_scratch */
-    void *memory;                    /* registered */
+    void *memory;                   /* registered */
     size_t bytes;
 } ls__bucket_scratch;
 
@@ -172,10 +172,10 @@ typedef struct ls__reduce_shards {
 /* What belongs to one backward; zero when the next one begins. */
 typedef struct ls__reduce_pass {
     int next[LS__PHASES_MAX + 1]; /* Note [Steps] in exchange.c */
-    int next_end;  /* first bucket that was not settled; the thread of backward owns it */
-    bool stepping; /* a thread is taking a step */
-    bool waiting;  /* wait has begun: the thread of backward takes all steps */
-    bool held;     /* by the mode, until all gradients are ready */
+    int next_end;         /* first bucket that was not settled; the thread of backward owns it */
+    bool stepping;        /* a thread is taking a step */
+    bool waiting;         /* wait has begun: the thread of backward takes all steps */
+    bool held;            /* by the mode, until all gradients are ready */
     bool settings_differ; /* of those that may change in the run; found by the control exchange */
     uint32_t flags;       /* ls__reduce_flag of this rank */
     int exchanges;        /* control exchanges under way */
