@@ -180,6 +180,7 @@ static small open_small(ls_dtype wire)
     CHECK_OK(ls_reducer_new(ls_world(), s.params, 2,
                             LS_OPTIONS(ls_reducer_options, .bucket_bytes = 0, .wire_dtype = wire),
                             &s.reducer));
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL)); /* a failure is told to all ranks */
     return s;
 }
 
