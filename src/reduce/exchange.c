@@ -118,7 +118,7 @@ static ls_status start_collective(ls_reducer *r, ls__reduce_bucket *bucket, int 
 /* The bucket's gradients are complete. */
 static void launch(ls_reducer *r, ls__reduce_bucket *bucket)
 {
-    LS_ASSERT(bucket->pending == 0 && bucket->work == NULL && !ls__self.in_callback);
+    LS_ASSERT(bucket->pending == 0 && bucket->work == NULL);
     bucket->kind = NULL;
     if (ls__bucket_used(r, bucket)) {
         bucket->kind = kind_of(r, bucket);
@@ -200,6 +200,7 @@ static void advance(ls_reducer *r, bool worker)
 {
     const ls__env *env = r->runtime->env;
     int phase = 0;
+    LS_ASSERT(!ls__self.in_callback);
     ls__lock_take(&r->lock, env);
     if (r->pass.stepping || (worker && r->pass.waiting)) {
         ls__unlock(&r->lock, env);
@@ -303,7 +304,7 @@ void ls__exchange_begin(ls_reducer *r)
 
 void ls__exchange_ready(ls_reducer *r)
 {
-    if (r->hook.kind == NULL) {
+    if (r->hook.kind == NULL && !ls__self.in_callback) {
         advance(r, false);
     } else {
         ls__exchange_wake(r);
