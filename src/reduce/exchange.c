@@ -202,7 +202,8 @@ static void advance(ls_reducer *r, bool worker)
     int phase = 0;
     LS_ASSERT(!ls__self.in_callback);
     ls__lock_take(&r->lock, env);
-    if (r->pass.stepping || (worker && r->pass.waiting)) {
+    const bool open = r->phase == LS__REDUCER_CONTROL || r->phase == LS__REDUCER_RUNNING;
+    if (!open || r->pass.stepping || (worker && r->pass.waiting)) { /* a late signal, or taken */
         ls__unlock(&r->lock, env);
         return;
     }
