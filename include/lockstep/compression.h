@@ -1,6 +1,6 @@
 /* Gradient compression: communication hooks that send less than the gradients (comm_hook.h).
  *
- *     ls_comm_hook hook;
+ *     ls_comm_hook hook = {.size = sizeof hook};
  *     LS_CHECK(ls_powersgd_new(LS_OPTIONS(ls_powersgd_options, .rank = 4), &hook));
  *     LS_CHECK(ls_ddp_set_hook(net, &hook));                  it owns the hook's state now
  *
@@ -14,6 +14,9 @@
  *     int8               2 d (n-1)/n          8 bits, and a scale for every 1024
  *     one_bit            d/4 (n-1)/n          1 bit, and a scale for every 1024
  *
+ * An all-reduce of some KiB takes fewer steps, and sends more. With these hooks averages have the
+ * same bits in whichever buckets they travel.
+ *
  * What a lossy hook does not send in a step it adds to the gradient of the next one (error feedback:
  * Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019). These residuals belong to a
  * parameter, so they survive another division into buckets, steps in which the parameter is unused,
@@ -21,7 +24,7 @@
  * rank. float32 gradients are compressed, by PowerSGD float64 too; others are averaged as they are.
  * Clipping sees the averages that were sent.
  *
- * Every function below writes *out; ls_ddp_set_hook and ls_reducer_set_hook take the state, and the
+ * Every function below fills in *out, whose size is set before; ls_ddp_set_hook and ls_reducer_set_hook take the state, and the
  * state of a hook that was never set is given back by out->free(out->state). Errors:
  * LS_ERR_INVALID, LS_ERR_MEMORY. */
 #ifndef LOCKSTEP_COMPRESSION_H
@@ -46,7 +49,7 @@ typedef struct ls_powersgd_options {
     size_t size;
     int rank;               /* 1 to 128; default 1 */
     int64_t start_step;     /* plain averages before this step; default 10 (start_powerSGD_iter) */
-    double min_compression; /* a matrix is compressed if a*b >= min_compression * r*(a+b);
+    double min_compression; /* a matrix is compressed if a*b > min_compression * r*(a+b);
                                default 2 (min_compression_rate) */
     bool error_feedback;    /* default true */
     bool warm_start;        /* default true; false: a new random Q in every step */
@@ -81,9 +84,9 @@ typedef struct ls_quantize_options {
 } ls_quantize_options;
 #define LS_DEFAULTS_ls_quantize_options .bits = 8, .error_feedback = true,
 LS_DEFAULTS_FUNCTION(quantize)
-/* Each 1024 elements have one scale, a power of two: of 8 bits the smallest that fits the largest
- * magnitude into 127 steps, of 1 bit the one next to the mean magnitude. Each rank averages a part
- * of the bucket, and quantises it once more (Tang et al., ICML 2021, section 4), with a residual of
+/* Each 1024 elements of a parameter have one scale, a power of two: of 8 bits the smallest that fits
+ * the largest magnitude into 127 steps, of 1 bit the one next to the mean magnitude. Each rank
+ * averages a part of these blocks, and quantises it once more (Tang et al., ICML 2021, section 4), with a residual of
  * its own. */
 LS_API ls_status ls_quantize_new(const ls_quantize_options *options, ls_comm_hook *out);
 

@@ -63,8 +63,8 @@ ls_status ls_cast_hook_new(ls_dtype dtype, ls_comm_hook *out)
                         ls_dtype_name(dtype), (void *)out);
     }
     const bool half = dtype == LS_FLOAT16;
-    *out = *LS_OPTIONS(ls_comm_hook, .name = half ? "fp16" : "bf16",
-                       .state = (void *)(uintptr_t)&types[half ? 0 : 1], .before = cast_before,
-                       .after = cast_after);
-    return LS_OK;
+    const ls_comm_hook hook = *LS_OPTIONS(ls_comm_hook, .name = half ? "fp16" : "bf16",
+                                          .state = (void *)(uintptr_t)&types[half ? 0 : 1],
+                                          .before = cast_before, .after = cast_after);
+    return ls__hook_give(&hook, out, "ls_cast_hook_new");
 }

@@ -105,8 +105,8 @@ static ls_status make(const char *name, const settings *s, ls_comm_hook *out)
         *LS_OPTIONS(ls_sparse_options, .density = s->density, .start_step = (int64_t)s->start,
                     .error_feedback = feedback, .seed = (uint64_t)s->seed);
     if (strcmp(name, "plain") == 0) {
-        *out = *LS_OPTIONS(ls_comm_hook, .name = "plain");
-        return LS_OK;
+        const ls_comm_hook hook = *LS_OPTIONS(ls_comm_hook, .name = "plain");
+        return ls__hook_give(&hook, out, "ls_comm_hook_parse");
     }
     if (strcmp(name, "fp16") == 0 || strcmp(name, "bf16") == 0) {
         return ls_cast_hook_new(name[0] == 'f' ? LS_FLOAT16 : LS_BFLOAT16, out);

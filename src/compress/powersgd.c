@@ -274,7 +274,7 @@ static factor factor_of(const powersgd *s, const ls_bucket_param *param)
     const int64_t least = f.rows < f.columns ? f.rows : f.columns;
     const int64_t rank = s->options.rank < least ? s->options.rank : least;
     const double factors = (double)(rank * (f.rows + f.columns));
-    f.rank = matrix && (double)param->count >= s->options.min_compression * factors ? (int)rank : 0;
+    f.rank = matrix && (double)param->count > s->options.min_compression * factors ? (int)rank : 0;
     return f;
 }
 
@@ -383,8 +383,9 @@ ls_status ls_powersgd_new(const ls_powersgd_options *options, ls_comm_hook *out)
                    "rank=%d, start=%lld, min=%.9g, feedback=%d, warm=%d, seed=%llu", given.rank,
                    (long long)given.start_step, given.min_compression, given.error_feedback,
                    given.warm_start, (unsigned long long)given.seed);
-    *out = *LS_OPTIONS(ls_comm_hook, .name = "powersgd", .about = s->about, .phases = 2, .state = s,
-                       .open = powersgd_open, .before = powersgd_before, .after = powersgd_after,
-                       .visit = powersgd_visit, .free = powersgd_free);
-    return LS_OK;
+    const ls_comm_hook hook =
+        *LS_OPTIONS(ls_comm_hook, .name = "powersgd", .about = s->about, .phases = 2, .state = s,
+                    .open = powersgd_open, .before = powersgd_before, .after = powersgd_after,
+                    .visit = powersgd_visit, .free = powersgd_free);
+    return ls__hook_give(&hook, out, "ls_powersgd_new");
 }

@@ -1,13 +1,17 @@
 /* Gradients in 8 bits or 1 bit, there and back (Tang et al., ICML 2021, section 4):
  *
- *   own bucket, in parts for all ranks ──quantise──▶ all_to_all ──▶ mean of one part
- *   mean of one part                   ──quantise──▶ all_gather ──▶ averages
+ *   own gradients, in blocks ──quantise──▶ all_to_all ──▶ mean of the blocks that this rank owns
+ *   mean of these blocks     ──quantise──▶ all_gather ──▶ averages
  *
- * A part is [scales][codes]. Scales are powers of two, so a code times its scale is exact, and in 8
- * bits also what is left of the gradient: sent + residual = gradient to the bit. The rank that
- * averages a part adds what the second rounding leaves to its own residual, times the number of
- * ranks, since its next gradient is divided by it. The 1-bit code of a zero is a positive one; the
- * gaps between parameters are cleared again. */
+ * A block is 1024 elements of a parameter, or the rest of it; encoded, a scale and the codes. Blocks
+ * and their owners follow from the parameter, not from the bucket: the averages have the same bits
+ * in whichever buckets they travel, so a run goes on from a checkpoint to the bit, though buckets
+ * are laid out anew after its first backward.
+ *
+ * Scales are powers of two, so a code times its scale is exact, and in 8 bits also what is left of
+ * the gradient: sent + residual = gradient to the bit. The owner of a block adds what the second
+ * rounding leaves to its own residual, times the number of ranks, since its next gradient is divided
+ * by it. The 1-bit code of a zero is a positive one. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +24,7 @@
 #define EXPONENT_MIN (-100)
 
 enum { NOTHING = -128, NOT_FINITE = -127 }; /* in place of a scale's exponent */
-enum { SLOT_OUT, SLOT_IN, SLOT_MEAN, SLOT_ALL };
+enum { SLOT_OUT, SLOT_IN, SLOT_ALL, SLOT_PLACES };
 
 typedef struct quantize {
     ls_quantize_options options;
@@ -28,18 +32,7 @@ typedef struct quantize {
     ls__residuals residuals;
 } quantize;
 
-/* ---- a part ----------------------------------------------------------------------------------- */
-
-static int64_t blocks_of(int64_t count)
-{
-    return (count + BLOCK - 1) / BLOCK;
-}
-
-/* Bytes of an encoded part of `count` elements, a multiple of 8. */
-static int64_t bytes_of(int bits, int64_t count)
-{
-    return blocks_of(count) + (count * bits + 7) / 8;
-}
+/* ---- a block of numbers ----------------------------------------------------------------------- */
 
 /* The exponent of the block's scale. */
 static int exponent_of(const float *x, int count, int bits)
@@ -99,15 +92,11 @@ static void encode_block(float *x, int count, int bits, int exponent, uint8_t *c
     }
 }
 
-static void encode(float *x, int64_t count, int bits, uint8_t *to)
+static void encode(float *x, int count, int bits, uint8_t *to)
 {
-    uint8_t *codes = to + blocks_of(count);
-    for (int64_t at = 0; at < count; at += BLOCK) {
-        const int length = (int)(count - at < BLOCK ? count - at : BLOCK);
-        const int exponent = exponent_of(x + at, length, bits);
-        ((int8_t *)to)[at / BLOCK] = (int8_t)exponent;
-        encode_block(x + at, length, bits, exponent, codes + at * bits / 8);
-    }
+    const int exponent = exponent_of(x, count, bits);
+    to[0] = (uint8_t)exponent;
+    encode_block(x, count, bits, exponent, to + 1);
 }
 
 static float scale_of(int exponent)
@@ -116,18 +105,15 @@ static float scale_of(int exponent)
 }
 
 /* x += the values of the codes. */
-static void decode_add(const uint8_t *from, int64_t count, int bits, float *x)
+static void decode_add(const uint8_t *from, int count, int bits, float *x)
 {
-    const uint8_t *codes = from + blocks_of(count);
-    for (int64_t block = 0; block < blocks_of(count); block++) {
-        const float scale = scale_of(((const int8_t *)from)[block]);
-        const int64_t begin = block * BLOCK, end = begin + BLOCK < count ? begin + BLOCK : count;
-        for (int64_t i = begin; i < end && bits == 8; i++) {
-            x[i] += (float)((const int8_t *)codes)[i] * scale;
-        }
-        for (int64_t i = begin; i < end && bits == 1; i++) {
-            x[i] += (codes[i / 8] >> (i % 8) & 1) != 0 ? -scale : scale;
-        }
+    const uint8_t *codes = from + 1;
+    const float scale = scale_of((int8_t)from[0]);
+    for (int i = 0; i < count && bits == 8; i++) {
+        x[i] += (float)((const int8_t *)codes)[i] * scale;
+    }
+    for (int i = 0; i < count && bits == 1; i++) {
+        x[i] += (codes[i / 8] >> (i % 8) & 1) != 0 ? -scale : scale;
     }
 }
 
@@ -139,10 +125,65 @@ static bool is_whole(const quantize *q, const ls_bucket *bucket)
            ls_bucket_step(bucket) < (uint64_t)q->options.start_step;
 }
 
-/* Elements that a rank averages: buckets are padded to 64 bytes for each rank. */
-static int64_t part_of(const ls_bucket *bucket)
+typedef struct block {
+    float *x;
+    int count;
+    int owner;     /* the rank that averages it */
+    int64_t place; /* where its code lies in the owner's piece of a message */
+} block;
+
+typedef struct walk { /* over the blocks of a bucket, of parameters that some rank uses */
+    ls_bucket *bucket;
+    int bits, ranks;
+    int next_param;
+    int64_t at; /* element of `param` */
+    ls_bucket_param param;
+    int64_t *places; /* [ranks] bytes of each owner's blocks so far; NULL: there was no memory */
+} walk;
+
+static walk start_walk(const quantize *q, ls_bucket *bucket)
 {
-    return ls_bucket_numel(bucket) / ls_bucket_ranks(bucket);
+    walk w = {.bucket = bucket, .bits = q->options.bits, .ranks = ls_bucket_ranks(bucket)};
+    const size_t bytes = (size_t)w.ranks * sizeof *w.places;
+    w.places = ls_bucket_scratch(bucket, SLOT_PLACES, bytes);
+    if (w.places != NULL) {
+        memset(w.places, 0, bytes);
+    }
+    return w;
+}
+
+static bool next_block(walk *w, block *out)
+{
+    while (!w->param.used || w->at >= w->param.count) {
+        if (w->next_param == ls_bucket_params(w->bucket)) {
+            return false;
+        }
+        w->param = (ls_bucket_param){.size = sizeof w->param};
+        (void)ls_bucket_get_param(w->bucket, w->next_param++, &w->param);
+        w->at = 0;
+    }
+    const int64_t left = w->param.count - w->at;
+    out->x = (float *)w->param.grad + w->at;
+    out->count = (int)(left < BLOCK ? left : BLOCK);
+    out->owner = (int)((w->param.index + w->at / BLOCK) % w->ranks);
+    out->place = w->places[out->owner];
+    w->places[out->owner] += 1 + (out->count * w->bits + 7) / 8;
+    w->at += BLOCK;
+    return true;
+}
+
+/* Bytes of the longest piece of an owner, the same on all ranks; -1 without memory. */
+static int64_t piece_bytes(const quantize *q, ls_bucket *bucket)
+{
+    int64_t most = 0;
+    block b;
+    walk w = start_walk(q, bucket);
+    while (w.places != NULL && next_block(&w, &b)) {
+    }
+    for (int rank = 0; w.places != NULL && rank < w.ranks; rank++) {
+        most = w.places[rank] > most ? w.places[rank] : most;
+    }
+    return w.places != NULL ? most : -1;
 }
 
 static void add_residuals(const quantize *q, const ls_bucket *bucket)
@@ -169,33 +210,23 @@ static void keep_residuals(const quantize *q, const ls_bucket *bucket)
     }
 }
 
-/* Gaps, and parameters that no rank uses. */
-static void clear_unused(ls_bucket *bucket)
+static ls_status send_pieces(const quantize *q, ls_bucket *bucket, ls_exchange *out)
 {
-    float *at = ls_bucket_memory(bucket), *const end = at + ls_bucket_numel(bucket);
-    for (int i = 0; i < ls_bucket_params(bucket); i++) {
-        ls_bucket_param param = {.size = sizeof param};
-        (void)ls_bucket_get_param(bucket, i, &param);
-        float *grad = param.grad;
-        memset(at, 0, (size_t)(grad - at) * sizeof *at);
-        at = param.used ? grad + param.count : grad;
+    block b;
+    const int64_t bytes = piece_bytes(q, bucket);
+    if (bytes < 0) {
+        return ls_error_status();
     }
-    memset(at, 0, (size_t)(end - at) * sizeof *at);
-}
-
-static ls_status send_parts(const quantize *q, ls_bucket *bucket, ls_exchange *out)
-{
-    const int64_t count = part_of(bucket), bytes = bytes_of(q->options.bits, count);
-    const int ranks = ls_bucket_ranks(bucket);
-    float *memory = ls_bucket_memory(bucket);
-    uint8_t *to = ls_bucket_scratch(bucket, SLOT_OUT, (size_t)(bytes * ranks));
-    void *from = ls_bucket_scratch(bucket, SLOT_IN, (size_t)(bytes * ranks));
+    const size_t all = (size_t)(bytes * ls_bucket_ranks(bucket)) + 1;
+    uint8_t *to = ls_bucket_scratch(bucket, SLOT_OUT, all);
+    void *from = ls_bucket_scratch(bucket, SLOT_IN, all);
     if (to == NULL || from == NULL) {
         return ls_error_status();
     }
     add_residuals(q, bucket);
-    for (int rank = 0; rank < ranks; rank++) {
-        encode(memory + rank * count, count, q->options.bits, to + rank * bytes);
+    walk w = start_walk(q, bucket);
+    while (next_block(&w, &b)) {
+        encode(b.x, b.count, w.bits, to + b.owner * bytes + b.place);
     }
     *out = (ls_exchange){.size = sizeof *out,
                          .kind = LS_EXCHANGE_ALL_TO_ALL,
@@ -206,28 +237,38 @@ static ls_status send_parts(const quantize *q, ls_bucket *bucket, ls_exchange *o
     return LS_OK;
 }
 
-static ls_status send_mean(const quantize *q, ls_bucket *bucket, ls_exchange *out)
+/* The mean of a block over the ranks' pieces, encoded; what that leaves is this rank's. */
+static void send_mean(const walk *w, const block *b, const uint8_t *from, int64_t bytes,
+                      uint8_t *to)
 {
-    const int64_t count = part_of(bucket), bytes = bytes_of(q->options.bits, count);
-    const int ranks = ls_bucket_ranks(bucket), rank = ls_bucket_rank(bucket);
+    float mean[BLOCK] = {0};
+    for (int rank = 0; rank < w->ranks; rank++) {
+        decode_add(from + rank * bytes + b->place, b->count, w->bits, mean);
+    }
+    for (int i = 0; i < b->count; i++) {
+        mean[i] /= (float)w->ranks;
+    }
+    encode(mean, b->count, w->bits, to + b->place);
+    for (int i = 0; i < b->count; i++) {
+        b->x[i] += (float)w->ranks * mean[i];
+    }
+}
+
+static ls_status send_means(const quantize *q, ls_bucket *bucket, ls_exchange *out)
+{
+    block b;
+    const int64_t bytes = piece_bytes(q, bucket);
     const uint8_t *from = ls_bucket_scratch(bucket, SLOT_IN, 0);
     uint8_t *to = ls_bucket_scratch(bucket, SLOT_OUT, 0);
-    float *mean = ls_bucket_scratch(bucket, SLOT_MEAN, (size_t)count * sizeof *mean);
-    void *all = ls_bucket_scratch(bucket, SLOT_ALL, (size_t)(bytes * ranks));
-    if (mean == NULL || all == NULL) {
+    void *all = ls_bucket_scratch(bucket, SLOT_ALL, (size_t)(bytes * ls_bucket_ranks(bucket)) + 1);
+    if (all == NULL) {
         return ls_error_status();
     }
-    memset(mean, 0, (size_t)count * sizeof *mean);
-    for (int from_rank = 0; from_rank < ranks; from_rank++) {
-        decode_add(from + from_rank * bytes, count, q->options.bits, mean);
-    }
-    for (int64_t i = 0; i < count; i++) {
-        mean[i] /= (float)ranks;
-    }
-    encode(mean, count, q->options.bits, to);
-    float *left = (float *)ls_bucket_memory(bucket) + rank * count;
-    for (int64_t i = 0; i < count; i++) {
-        left[i] += (float)ranks * mean[i];
+    walk w = start_walk(q, bucket);
+    while (next_block(&w, &b)) {
+        if (b.owner == ls_bucket_rank(bucket)) {
+            send_mean(&w, &b, from, bytes, to);
+        }
     }
     keep_residuals(q, bucket);
     *out = (ls_exchange){.size = sizeof *out,
@@ -244,7 +285,7 @@ static ls_status quantize_before(void *state, ls_bucket *bucket, int phase, ls_e
 {
     const quantize *q = state;
     if (!is_whole(q, bucket)) {
-        return phase == 0 ? send_parts(q, bucket, out) : send_mean(q, bucket, out);
+        return phase == 0 ? send_pieces(q, bucket, out) : send_means(q, bucket, out);
     }
     if (phase == 0) {
         ls__exchange_whole(bucket, out);
@@ -259,14 +300,14 @@ static ls_status quantize_after(void *state, ls_bucket *bucket, int phase,
     if (phase == 0 || is_whole(q, bucket)) {
         return LS_OK;
     }
-    const int64_t count = part_of(bucket), bytes = bytes_of(q->options.bits, count);
+    block b;
+    const int64_t bytes = piece_bytes(q, bucket);
     const uint8_t *all = ls_bucket_scratch(bucket, SLOT_ALL, 0);
-    float *memory = ls_bucket_memory(bucket);
-    memset(memory, 0, (size_t)ls_bucket_numel(bucket) * sizeof *memory);
-    for (int rank = 0; rank < ls_bucket_ranks(bucket); rank++) {
-        decode_add(all + rank * bytes, count, q->options.bits, memory + rank * count);
+    memset(ls_bucket_memory(bucket), 0, (size_t)ls_bucket_numel(bucket) * sizeof(float));
+    walk w = start_walk(q, bucket);
+    while (next_block(&w, &b)) {
+        decode_add(all + b.owner * bytes + b.place, b.count, w.bits, b.x);
     }
-    clear_unused(bucket);
     return LS_OK;
 }
 
@@ -315,9 +356,9 @@ ls_status ls_quantize_new(const ls_quantize_options *options, ls_comm_hook *out)
     *q = (quantize){.options = given};
     (void)snprintf(q->about, sizeof q->about, "bits=%d, start=%lld, feedback=%d", given.bits,
                    (long long)given.start_step, given.error_feedback);
-    *out =
+    const ls_comm_hook hook =
         *LS_OPTIONS(ls_comm_hook, .name = given.bits == 8 ? "int8" : "one_bit", .about = q->about,
                     .phases = 2, .state = q, .open = quantize_open, .before = quantize_before,
                     .after = quantize_after, .visit = quantize_visit, .free = quantize_free);
-    return LS_OK;
+    return ls__hook_give(&hook, out, "ls_quantize_new");
 }

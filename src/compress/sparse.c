@@ -15,6 +15,7 @@
 
 #include "base/assert.h"
 #include "base/error.h"
+#include "base/nonfinite.h"
 #include "base/options.h"
 #include "compress/state.h"
 #include "kernel/reduce/reduce.h"
@@ -165,6 +166,9 @@ static void send_drawn(const sparse *s, ls_bucket *bucket, const ls_bucket_param
             residual[place] = 0.0f;
         }
     }
+    if (taken > 0 && ls__nonfinite_find(grad, LS_FLOAT32, 0, param->count) >= 0) {
+        values[*at] = NAN; /* it may lie at a place that was not drawn, and all must learn of it */
+    }
     *at += taken;
 }
 
@@ -306,10 +310,11 @@ static ls_status make(const char *caller, const ls_sparse_options *options, bool
     (void)snprintf(s->about, sizeof s->about, "density=%.9g, start=%lld, feedback=%d, seed=%llu",
                    given.density, (long long)given.start_step, given.error_feedback,
                    (unsigned long long)given.seed);
-    *out = *LS_OPTIONS(ls_comm_hook, .name = random ? "random_k" : "top_k", .about = s->about,
-                       .state = s, .open = sparse_open, .before = sparse_before,
-                       .after = sparse_after, .visit = sparse_visit, .free = sparse_free);
-    return LS_OK;
+    const ls_comm_hook hook =
+        *LS_OPTIONS(ls_comm_hook, .name = random ? "random_k" : "top_k", .about = s->about,
+                    .state = s, .open = sparse_open, .before = sparse_before, .after = sparse_after,
+                    .visit = sparse_visit, .free = sparse_free);
+    return ls__hook_give(&hook, out, caller);
 }
 
 ls_status ls_top_k_new(const ls_sparse_options *options, ls_comm_hook *out)

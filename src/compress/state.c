@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/options.h"
 #include "base/runtime.h"
 #include "kernel/reduce/reduce.h"
 
@@ -105,6 +106,15 @@ ls_status ls__residuals_visit(const ls__residuals *of, const char *prefix,
         LS_TRY(visitor->tensor(visitor->self, name, &tensor));
     }
     return LS_OK;
+}
+
+ls_status ls__hook_give(const ls_comm_hook *hook, ls_comm_hook *out, const char *caller)
+{
+    const ls_status status = ls__struct_fill(out, hook, sizeof *hook, "ls_comm_hook", caller);
+    if (status < 0 && hook->free != NULL) {
+        hook->free(hook->state);
+    }
+    return status;
 }
 
 void ls__residual_add(const ls__residuals *of, const ls_bucket_param *param)

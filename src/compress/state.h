@@ -28,6 +28,9 @@ void ls__residuals_close(ls__residuals *of);
 /* Shows those of this rank as row `rank` of [ranks, count], "PREFIX.residual.NAME". */
 ls_status ls__residuals_visit(const ls__residuals *of, const char *prefix,
                               const ls_state_visitor *visitor);
+/* Fills in the caller's hook; if that cannot be, the state of the new one is freed. */
+ls_status ls__hook_give(const ls_comm_hook *hook, ls_comm_hook *out, const char *caller);
+
 /* grad += residual, where there is one. */
 void ls__residual_add(const ls__residuals *of, const ls_bucket_param *param);
 

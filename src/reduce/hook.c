@@ -107,6 +107,9 @@ static ls_bucket_param shown_param(const ls_reducer *r, int index)
 ls_status ls_bucket_get_param(const ls_bucket *bucket, int i, ls_bucket_param *out)
 {
     const ls__reduce_bucket *b = inner(bucket);
+    if (bucket == NULL) {
+        return ls__fail(LS_ERR_INVALID, "ls_bucket_get_param: the bucket is NULL; give a hook's");
+    }
     const ls_reducer *r = b->reducer;
     if (i < 0 || i >= b->count) {
         return ls__fail(LS_ERR_INVALID,

@@ -37,13 +37,16 @@
     X(optim_group)                                                                                 \
     X(pipeline)                                                                                    \
     X(pool2d)                                                                                      \
+    X(powersgd)                                                                                    \
     X(profile)                                                                                     \
+    X(quantize)                                                                                    \
     X(reducer)                                                                                     \
     X(reducer_begin)                                                                               \
     X(safetensors)                                                                                 \
     X(sampler)                                                                                     \
     X(schedule)                                                                                    \
     X(sgd)                                                                                         \
+    X(sparse)                                                                                      \
     X(tensor_parallel)                                                                             \
     X(text)                                                                                        \
     X(tokens)                                                                                      \

@@ -27,19 +27,21 @@ typedef struct job {
     ls_comm_hook hook; /* borrowed: the reducer owns the state */
 } job;
 
+static size_t bucket_bytes = 8192, first_bucket_bytes = 2048;
+
 static job open_job(const char *hook, ls_dtype dtype)
 {
-    job j = {0};
+    job j = {.hook.size = sizeof j.hook};
     for (int p = 0; p < PARAMS; p++) {
         j.params[p] = (ls_reducer_param){.name = SHAPES[p].name,
                                          .shape = SHAPES[p].shape,
                                          .count = SHAPES[p].count,
                                          .dtype = dtype};
     }
-    CHECK_OK(ls_reducer_new(
-        ls_world(), j.params, PARAMS,
-        LS_OPTIONS(ls_reducer_options, .bucket_bytes = 8192, .first_bucket_bytes = 2048),
-        &j.reducer));
+    CHECK_OK(ls_reducer_new(ls_world(), j.params, PARAMS,
+                            LS_OPTIONS(ls_reducer_options, .bucket_bytes = bucket_bytes,
+                                       .first_bucket_bytes = first_bucket_bytes),
+                            &j.reducer));
     CHECK_OK(ls_comm_hook_parse(hook, &j.hook));
     if (j.hook.before != NULL) {
         CHECK_OK(ls_reducer_set_hook(j.reducer, &j.hook));
@@ -70,6 +72,8 @@ static double get(const job *j, int p, int64_t k)
                                             : (double)((float *)j->params[p].grad)[k];
 }
 
+static int64_t nan_at = -1; /* element of the first parameter; -1: none */
+
 /* One backward with these gradients, times `factor`; `unused`: a parameter that no rank reaches. */
 static ls_status backward(const job *j, int step, double factor, int unused)
 {
@@ -80,6 +84,9 @@ static ls_status backward(const job *j, int step, double factor, int unused)
         for (int64_t k = 0; k < SHAPES[p].count && p != unused; k++) {
             put(j, p, k, factor * gradient(ls_rank(), step, p, k));
         }
+    }
+    if (nan_at >= 0) {
+        put(j, 0, nan_at, NAN);
     }
     CHECK_OK(ls_reducer_begin(j->reducer, LS_OPTIONS(ls_reducer_begin_options, .used = used)));
     for (int p = PARAMS - 1; p >= 0; p--) {
@@ -297,6 +304,32 @@ DIST_TEST(a_gradient_that_is_not_finite_leaves_no_trace, 2)
     }
 }
 
+/* Wherever it lies, and whatever of the gradient is sent. */
+DIST_TEST(a_single_element_that_is_not_finite_is_seen_by_all, 3)
+{
+    static const char *const hooks[] = {"powersgd:rank=4,start=0",
+                                        "top_k",
+                                        "random_k",
+                                        "random_k:feedback=0",
+                                        "int8",
+                                        "one_bit",
+                                        "bf16"};
+    for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++) {
+        for (int64_t at = 1; at < SHAPES[0].count; at += 613) {
+            job j = open_job(hooks[i], LS_FLOAT32);
+            nan_at = ls_rank() == 1 ? at : -1;
+            CHECK_OK(backward(&j, 0, 1.0, -1));
+            nan_at = -1;
+            bool found = false;
+            for (int64_t k = 0; k < SHAPES[0].count; k++) {
+                found = found || !isfinite(get(&j, 0, k));
+            }
+            CHECK(found);
+            CHECK_OK(ls_reducer_free(j.reducer));
+        }
+    }
+}
+
 DIST_TEST(a_parameter_that_is_unused_keeps_its_residual, 2)
 {
     static shown before, after;
@@ -419,11 +452,35 @@ DIST_TEST(a_run_goes_on_from_the_state_of_its_hook, 3)
     }
 }
 
+/* A run that goes on from a checkpoint has other buckets in its first step. */
+DIST_TESTS(averages_over_, _ranks_do_not_depend_on_buckets, 2, 3)
+{
+    static float one[16384], other[16384];
+    static const char *const hooks[] = {
+        "powersgd:rank=2,start=1", "top_k", "random_k", "int8", "one_bit", "bf16"};
+    for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++) {
+        job first = open_job(hooks[i], LS_FLOAT32);
+        bucket_bytes = first_bucket_bytes = 1 << 20;
+        job second = open_job(hooks[i], LS_FLOAT32);
+        bucket_bytes = 8192;
+        first_bucket_bytes = 2048;
+        for (int step = 0; step < 4; step++) {
+            CHECK_OK(backward(&first, step, 1.0, -1));
+            CHECK_OK(backward(&second, step, 1.0, -1));
+            copy_of(&first, one);
+            copy_of(&second, other);
+            CHECK(memcmp(one, other, sizeof one) == 0);
+        }
+        CHECK_OK(ls_reducer_free(first.reducer));
+        CHECK_OK(ls_reducer_free(second.reducer));
+    }
+}
+
 DIST_TEST(ranks_with_different_settings_are_named, 3)
 {
     ls_reducer_param param = {.name = "w", .count = 10};
     ls_reducer *r = NULL;
-    ls_comm_hook hook;
+    ls_comm_hook hook = {.size = sizeof hook};
     CHECK_OK(ls_reducer_new(ls_world(), &param, 1, NULL, &r));
     CHECK_OK(ls_comm_hook_parse(ls_rank() == 2 ? "top_k:density=0.5" : "top_k", &hook));
     CHECK_STATUS(ls_reducer_set_hook(r, &hook), LS_ERR_MISMATCH);
@@ -439,14 +496,14 @@ DIST_TEST(texts_that_are_no_hook_are_refused, 1)
                                           "int8:start", "top_k:density=2", "powersgd:rank=0",
                                           "fp16:x=1",   "one_bit:start=-1"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        ls_comm_hook hook;
+        ls_comm_hook hook = {.size = sizeof hook};
         const ls_status status = ls_comm_hook_parse(refused[i], &hook);
         CHECK((status == LS_OK) == (strcmp(refused[i], "top_k:") == 0));
         if (status == LS_OK) {
             hook.free(hook.state);
         }
     }
-    ls_comm_hook hook;
+    ls_comm_hook hook = {.size = sizeof hook};
     CHECK_STATUS(ls_comm_hook_parse("power", &hook), LS_ERR_INVALID);
     CHECK_SAYS(ls_error_message(),
                "communication hook \"%s\" is unknown; give plain, fp16, bf16, "

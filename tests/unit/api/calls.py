@@ -20,12 +20,12 @@ VALUES = {
     "ls_tensor *const *": "any_tensors()", "ls_tensor **": "any_tensors()", "ls_reducer *": "reducer",
     "ls_reducer_param *": "&any_param", "ls_optim *": "any_optim()", "ls_dataset *": "any_dataset()",
     "const ls_sampler *": "any_sampler()", "ls_sampler *": "any_sampler()", "ls_loader *": "any_loader()",
-    "const char *": "any_path()", "ls_select_fn": "ls_select_vectors", "ls_gradcheck_fn": "square", "ls_dtype": "LS_FLOAT32", "ls_reduce_op": "LS_SUM", "ls_work **": "NULL",
+    "const char *": "any_path()", "ls_comm_hook *": "any_hook()", "ls_select_fn": "ls_select_vectors", "ls_gradcheck_fn": "square", "ls_dtype": "LS_FLOAT32", "ls_reduce_op": "LS_SUM", "ls_work **": "NULL",
 }
 # Rank 0 is the only one, so a message to another one, or with no tag, is refused; there is one parameter in one bucket.
 BY_NAME = {"root": "0", "peer": "7", "tag": "-1", "param": "0", "bucket": "0"}
 # Calls that need more than a value for each argument.
-OVERRIDES = {"ls_init": "init_again(options)", "ls_reducer_begin": "begin_and_wait(options)", "ls_ddp_get_stats": "ls_ddp_get_stats(wrapper, options)"}
+OVERRIDES = {"ls_cast_hook_new": "ls_cast_hook_new(LS_BFLOAT16, options)", "ls_bucket_get_param": "param_of_bucket(options)", "ls_comm_hook_parse": 'ls_comm_hook_parse("int8", options)', "ls_init": "init_again(options)", "ls_reducer_begin": "begin_and_wait(options)", "ls_ddp_get_stats": "ls_ddp_get_stats(wrapper, options)"}
 
 
 def without_comments(text):
@@ -49,6 +49,8 @@ def fields(body):
 def value(kind, name, struct):
     if struct in kind.split():
         return "options"
+    if re.fullmatch(r"const ls_\w+_options \*", kind):
+        return "NULL"
     if kind not in VALUES and name not in BY_NAME and kind.endswith("*"):
         return "place()"
     return BY_NAME.get(name) or VALUES.get(kind) or ("0" if kind.endswith("_fn") else "1")
@@ -79,7 +81,7 @@ def main(paths):
     declared = [found for _, text in texts for found in DECLARATION.findall(text)]
     frees = {" ".join(text.split()[:-1]) + " *": name for _, name, text in declared if name.endswith("_free")
              for text in [text.replace("*", "")]}
-    rows, taken = [], set()
+    rows, taken, calls = [], set(), set()
     for returned, function, text in declared:
         can_fail = returned in ("ls_status", "bool", "double") or returned.endswith("*")
         if not can_fail or not re.search(r"ls_\w+ \*", text) or "(" in text:
@@ -90,8 +92,10 @@ def main(paths):
             options = struct.endswith("_options") and kind.startswith("const ")
             if struct in structs and (options or name in ("out", "batch") and not kind.startswith("const ")):
                 group = ("MODEL" if structs[struct][0] else "OPTIONS") if options else "FILLED"
-                print(f"static ls_status call_{function}(void *options)\n{{\n{body(returned, function, arguments, struct, frees)}\n}}\n")
-                rows.append(f"{group}({function}, {struct})")
+                call = function if function not in calls else f"{function}_{name}"  # it takes options and fills a struct
+                calls.add(call)
+                print(f"static ls_status call_{call}(void *options)\n{{\n{body(returned, function, arguments, struct, frees)}\n}}\n")
+                rows.append(f"{group}({call}, {struct})")
                 taken.add(struct)
     of_options = [name for name in structs if name.endswith("_options")]
     missing = sorted(set(of_options) - taken)

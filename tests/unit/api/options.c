@@ -13,6 +13,7 @@
 #include <lockstep/models/lstm.h>
 #include <lockstep/models/vit.h>
 
+#include "reduce/internal.h"
 #include "scratch.h"
 #include "test.h"
 
@@ -109,11 +110,24 @@ static const char *any_path(void)
     return scratch_write("tokens.bin", tokens, sizeof tokens);
 }
 
+static ls_comm_hook *any_hook(void)
+{
+    static ls_comm_hook hook = {.size = sizeof hook};
+    return &hook;
+}
+
 static ls_status begin_and_wait(const ls_reducer_begin_options *options)
 {
     LS_TRY(ls_reducer_begin(reducer, options));
     CHECK_OK(ls_reducer_ready(reducer, 0, NULL));
     return ls_reducer_wait(reducer);
+}
+
+/* Hooks are shown buckets; one rank calls none. */
+static ls_status param_of_bucket(ls_bucket_param *out)
+{
+    CHECK_OK(begin_and_wait(NULL));
+    return ls_bucket_get_param((ls_bucket *)(void *)&reducer->plan.buckets[0], 0, out);
 }
 
 /* ls_init with these options, and back to the job that the other calls use. */
