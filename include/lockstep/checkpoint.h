@@ -43,7 +43,8 @@
  *   ls_ddp_average with the optimizer first, or show each rank's state under a name of its own.
  * When they load, each rank again shows what it wants to have, in any slices: what 4 pipeline
  * stages saved is loaded by 2 or by 1, a sharded tensor by ranks that hold it whole, and the
- * reverse. What is in the checkpoint must be shown by some rank, unless `partial` is set.
+ * reverse. What is in the checkpoint must be shown by some rank, unless `partial` or `ignore` says
+ * otherwise.
  *
  * - With the same number of ranks, training continues bit for bit.
  * - With another number, no sample is lost or repeated: the position of a loader is (epoch, samples
@@ -92,6 +93,10 @@ typedef struct ls_checkpoint_options {
     bool partial;       /* ls_checkpoint_load loads only the values that the items visit and ignores
                            those that no rank visits (a model without its optimizer, for example);
                            default false */
+    const char
+        *ignore; /* as `partial`, but only for names that begin with this text: "model.comm_hook."
+                           for the state of a communication hook; borrowed until
+                           ls_checkpoint_free; default NULL, none */
 } ls_checkpoint_options;
 #define LS_DEFAULTS_ls_checkpoint_options .keep = 2, .async = true, .timeout_ms = 3600000,
 LS_DEFAULTS_FUNCTION(checkpoint)

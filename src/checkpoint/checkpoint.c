@@ -407,7 +407,7 @@ static ls_status check_names(ls_checkpoint *c, const ls__reading *reading,
         return LS_OK;
     }
     LS_TRY(ls__control_all_reduce(c->group, shown, (int64_t)names, LS_UINT8, LS_MAX, &options));
-    return ls__restore_check_rest(reading, shown, folder);
+    return ls__restore_check_rest(reading, shown, c->set.ignore, folder);
 }
 
 static ls_status check_fit(ls_checkpoint *c, const ls__reading *reading,

@@ -253,7 +253,8 @@ ls_status ls__restore_check(const ls__reading *from, const ls_checkpoint_item *i
                             uint8_t *shown, const char *what);
 size_t ls__restore_names(const ls__reading *from);
 /* LS_ERR_MISMATCH names what the checkpoint has and nobody shows. */
-ls_status ls__restore_check_rest(const ls__reading *from, const uint8_t *shown, const char *what);
+ls_status ls__restore_check_rest(const ls__reading *from, const uint8_t *shown, const char *ignore,
+                                 const char *what);
 ls_status ls__restore_apply(const ls__reading *from, const ls_checkpoint_item *items, int count);
 
 #endif

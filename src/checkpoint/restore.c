@@ -124,14 +124,21 @@ static void mark_shown(const ls__reading *from, const ls__table *table, uint8_t 
     }
 }
 
+/* Whether the name begins with `ignore`, which may be NULL. */
+static bool is_ignored(const char *name, const char *ignore)
+{
+    return ignore != NULL && strncmp(name, ignore, strlen(ignore)) == 0;
+}
+
 /* Finds state in the checkpoint for which no rank has a place: a strict load must not drop it
  * silently. */
-ls_status ls__restore_check_rest(const ls__reading *from, const uint8_t *shown, const char *what)
+ls_status ls__restore_check_rest(const ls__reading *from, const uint8_t *shown, const char *ignore,
+                                 const char *what)
 {
     const char *name;
     json_t *value;
     for (int i = 0; i < from->manifest.tensor_count; i++) {
-        if (!*shown++) {
+        if (!*shown++ && !is_ignored(from->manifest.tensors[i].name, ignore)) {
             return ls__fail(LS_ERR_MISMATCH,
                             "%s: the checkpoint has the tensor \"%.200s\", but this program does "
                             "not; " REMEDY,
@@ -140,7 +147,7 @@ ls_status ls__restore_check_rest(const ls__reading *from, const uint8_t *shown, 
     }
     json_object_foreach(from->scalars, name, value)
     {
-        if (!*shown++) {
+        if (!*shown++ && !is_ignored(name, ignore)) {
             return ls__fail(LS_ERR_MISMATCH,
                             "%s: the checkpoint has the scalar \"%.200s\", but this program does "
                             "not; " REMEDY,
