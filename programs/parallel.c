@@ -73,6 +73,11 @@ static bool divides_model(const trainer_options *o)
     return o->mesh != NULL && (has_axis(o->mesh, "tp") || has_axis(o->mesh, "cp"));
 }
 
+bool parallel_is_whole(const trainer_options *o)
+{
+    return !parallel_has_pipeline(o) && !divides_model(o);
+}
+
 static void check_divided(const trainer_options *o)
 {
     if (o->sequence && (o->mesh == NULL || !has_axis(o->mesh, "tp"))) {

@@ -33,6 +33,8 @@ void parallel_resume_step(struct trainer_options *options, int64_t accum_given);
  * gpipe recomputes whole stages. Ends the program where nothing would be recomputed. */
 bool parallel_recompute(const struct trainer_options *options, bool has_blocks);
 bool parallel_has_pipeline(const struct trainer_options *options);
+/* Whether every rank has the whole model and sequences: no axis but dp. */
+bool parallel_is_whole(const struct trainer_options *options);
 /* Fills in what --plan says; ends the program if the job does not fit it. After ls_init. */
 void parallel_read_plan(struct trainer_options *options);
 

@@ -17,6 +17,8 @@
 
 #include "save_folder.h"
 
+#define HOOK_STATE "model.comm_hook." /* names of a hook's state in a checkpoint */
+
 /* ---- setting up --------------------------------------------------------------------------- */
 
 void trainer_init(trainer_options *options)
@@ -54,6 +56,11 @@ int64_t trainer_micro_batches(const trainer_options *s)
                 (long long)s->shards, (long long)ranks);
     }
     return s->shards / ranks;
+}
+
+bool trainer_has_hook(const trainer_options *s)
+{
+    return s->comm != NULL && strcmp(s->comm, "plain") != 0;
 }
 
 static int shards_of(const trainer_options *s)
@@ -141,6 +148,11 @@ static void wrap(trainer *t)
                                                                        : (size_t)s->bucket_bytes,
                                    .shards = shards_of(s), .batch_axes = t->ranks.batch_axes));
     LS_CHECK(ls_module_status(t->net));
+    if (trainer_has_hook(s)) {
+        ls_comm_hook hook = {.size = sizeof hook};
+        must(ls_comm_hook_parse(s->comm, &hook));
+        must(ls_ddp_set_hook(t->net, &hook));
+    }
 }
 
 /* The model in its final form, and its optimizer. */
@@ -199,6 +211,40 @@ static void describe(const trainer *t)
     }
 }
 
+/* The checkpoint's state of a communication hook is not that of this run's, or one of them has no
+ * hook. Hooks lose little by starting anew, and the rest is the run's. */
+static ls_status load_without_hook(trainer *t)
+{
+    ls_checkpoint *from = NULL;
+    ls_checkpoint_item items[ITEMS];
+    memcpy(items, t->items, sizeof items);
+    items[0] = (ls_checkpoint_item)LS_ITEM("model", trainer_net(t));
+    must(ls_checkpoint_new(
+        t->set->resume, ls_world(),
+        LS_OPTIONS(ls_checkpoint_options, .load_only = true, .ignore = HOOK_STATE), &from));
+    const ls_status status = ls_checkpoint_load(from, items, t->item_count, &t->start);
+    if (status == LS_OK && ls_rank() == 0 && trainer_has_hook(t->set)) {
+        (void)printf("%s: no state of --comm %s on %d rank%s, because that run had another hook, "
+                     "none, or another number of ranks: its residuals start from zero\n",
+                     t->set->resume, t->set->comm, ls_world_size(),
+                     ls_world_size() == 1 ? "" : "s");
+    } else if (status == LS_OK && ls_rank() == 0) {
+        (void)printf("%s: the run so far had a communication hook, and this one has none: what the "
+                     "hook had not sent yet is dropped\n",
+                     t->set->resume);
+    }
+    must(ls_checkpoint_free(from));
+    return status;
+}
+
+static ls_status load(trainer *t, ls_checkpoint *from)
+{
+    const ls_status status = ls_checkpoint_load(from, t->items, t->item_count, &t->start);
+    return status == LS_ERR_MISMATCH && strstr(ls_error_message(), "\"" HOOK_STATE) != NULL
+               ? load_without_hook(t)
+               : status;
+}
+
 /* If --save and --resume name the same folder, it may be empty, so that one command line both
  * starts and restarts a job. Otherwise an empty folder is an error, and nothing is created in
  * it. */
@@ -211,7 +257,7 @@ static void resume(trainer *t)
                                LS_OPTIONS(ls_checkpoint_options, .load_only = true), &from));
     }
     t->settings.decay_all = 1; /* of a checkpoint that does not say it */
-    ls_status status = ls_checkpoint_load(from, t->items, t->item_count, &t->start);
+    const ls_status status = load(t, from);
     if (status == LS_ERR_NOT_FOUND && from != t->checkpoint) {
         give_up(EXIT_FAILURE, "--resume: %s; without --resume training starts anew",
                 ls_error_message());
@@ -242,7 +288,8 @@ static void resume(trainer *t)
 static void open_checkpoints(trainer *t)
 {
     const ls_checkpoint_item items[ITEMS] = {
-        LS_ITEM("model", trainer_net(t)), LS_ITEM("loader", t->loader),
+        LS_ITEM("model", t->net),
+        LS_ITEM("loader", t->loader), /* the wrapper has the hook's state */
         LS_ITEM("random", ls_runtime_current()),
         (ls_checkpoint_item){sizeof(ls_checkpoint_item), "run", &t->settings, run_settings_state},
         LS_ITEM("optim", t->optim)};
@@ -324,6 +371,11 @@ void trainer_introduce(const trainer *t, const char *model, const char *units)
         (void)printf("%s: %lld parameters; %d rank%s x %lld %s x %lld\n", model,
                      (long long)p->numel, replicas, replicas == 1 ? "" : "s",
                      (long long)t->set->batch, units, (long long)t->micro);
+    }
+    if (trainer_has_hook(t->set)) {
+        (void)printf(replicas > 1 ? "gradients are sent by --comm %s\n"
+                                  : "one rank sends no gradients: --comm %s changes nothing\n",
+                     t->set->comm);
     }
     cli_flush(stdout);
 }

@@ -29,7 +29,7 @@ typedef struct trainer_options {
     int64_t steps, lr_schedule_steps, batch, accum, warmup, seed, bucket_bytes, eval_every, every,
         shards;
     double lr, min_lr, momentum, beta2, weight_decay, clip;
-    const char *lr_schedule, *optim, *decay, *dtype, *feed, *exact;
+    const char *lr_schedule, *optim, *decay, *dtype, *feed, *exact, *comm;
     const char *mesh, *schedule, *cut, *replicas, *plan; /* of a pipeline; NULL: not given */
     ls_plan *followed; /* the plan of --plan, with which trainer_init fills in those before it */
     int64_t micro_batches, chunks;

@@ -60,6 +60,9 @@ struct trainer {
 void trainer_next_batch(trainer *t, ls_batch *batch);
 bool trainer_in_bf16(const trainer *t);
 
+/* Whether --comm says another hook than plain. */
+bool trainer_has_hook(const trainer_options *options);
+
 /* The file of weights of --export `to`. */
 void trainer_export_file(const char *to, char *out, size_t bytes);
 /* exported.c: makes and tries the place of --export before the first step, writes there after the

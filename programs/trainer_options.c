@@ -49,6 +49,35 @@ static void check_schedule(const trainer_options *o)
     }
 }
 
+/* A text that is no hook, or one that cannot be used here, ends the program before anything is
+ * opened. */
+static void check_hook(const trainer_options *o)
+{
+    ls_comm_hook hook = {.size = sizeof hook};
+    if (!trainer_has_hook(o)) {
+        return;
+    }
+    if (ls_comm_hook_parse(o->comm, &hook) < 0) {
+        give_up(EXIT_USAGE, "--comm: %s", ls_error_message());
+    }
+    if (hook.free != NULL) {
+        hook.free(hook.state);
+    }
+    if (strcmp(o->exact, "layout") == 0) {
+        give_up(EXIT_USAGE,
+                "--comm %s with --exact layout: a hook sends other bits on other numbers of ranks; "
+                "leave one of them out, or give --comm plain",
+                o->comm);
+    }
+    if (!parallel_is_whole(o)) {
+        give_up(EXIT_USAGE,
+                "--comm %s with %s: hooks are for replicas of whole models in this version, since "
+                "ranks with other parts would save their residuals under one name; give --comm "
+                "plain, or --mesh dp alone",
+                o->comm, o->plan != NULL ? "--plan" : "--mesh");
+    }
+}
+
 /* Appends rows to a table. */
 static void add(cli_command *command, cli_option *table, const cli_option *rows, int count)
 {
@@ -213,6 +242,10 @@ void trainer_read_options(const cli_command *own, trainer_options *o, int argc, 
          .help = "seed of weights, order and dropout"},
         {"bucket-bytes", CLI_COUNT, &o->bucket_bytes, .low = -1, .high = 1e12,
          .help = "bytes of a gradient bucket; -1: Lockstep chooses"},
+        {"comm", CLI_TEXT, &o->comm, .value_name = "HOOK",
+         .help = "communication hook, which sends less than the gradients: fp16, bf16, "
+                 "powersgd:rank=4, top_k:density=0.01, random_k:density=0.01, int8, one_bit; "
+                 "without it, or with plain, all of them are sent"},
         {"feed", CLI_CHOICE, &o->feed, .choices = "split|shared|scatter", .value_name = "NAME",
          .help = "split: each rank reads its part of an epoch; shared: each reads all of it; "
                  "scatter: rank 0 reads for all"},
@@ -247,4 +280,5 @@ void trainer_read_options(const cli_command *own, trainer_options *o, int argc, 
     complete(o);
     check_schedule(o);
     parallel_complete(o);
+    check_hook(o);
 }
