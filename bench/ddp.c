@@ -3,6 +3,7 @@
 #include "ddp.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/env.h"
 #include "base/runtime.h"
@@ -37,6 +38,8 @@ static const cli_option options[] = {
     {"batch", CLI_COUNT, &batch, .low = 1, .high = 1 << 20, .fallback = "the model's",
      .help = "samples of a step of a rank"},
     LS__BENCH_DDP_OPTIONS(asked),
+    {"comm", CLI_TEXT, &asked.comms, .value_name = "LIST",
+     .help = "communication hooks, separated by spaces: plain int8 powersgd:rank=4,start=0"},
     {"gate", CLI_TEXT, &given.gate, .value_name = "DIR",
      .help = "rank R waits for a byte from the pipe DIR/R before each turn; see --help's end"},
     {"timeline", CLI_TEXT, &timeline, .value_name = "FILE",
@@ -66,6 +69,7 @@ static int parse(int argc, char **argv)
     asked = (ls__bench_ddp_asked){.modes = "naive,flat,bucketed,overlap,local",
                                   .sizes = "auto",
                                   .wires = "float32",
+                                  .comms = "plain",
                                   .skips = "1",
                                   .groups = "1",
                                   .ranks = 2,
@@ -121,6 +125,11 @@ static ls_status open_contender(const ls__bench_ddp *b, ls__bench_ddp_contender 
         LS_TRY(ls_ddp_set_sync(ddp, false));
     }
     run->model = ddp;
+    if (!local && strcmp(c->comm, "plain") != 0) {
+        ls_comm_hook hook = {.size = sizeof hook};
+        LS_TRY(ls_comm_hook_parse(c->comm, &hook));
+        LS_TRY(ls_ddp_set_hook(ddp, &hook));
+    }
     c->reducer = local ? NULL : ls_ddp_reducer(ddp);
     run->optim = net_optim(network, ddp);
     given.parameters = (double)ls_module_numel(ddp);

@@ -26,6 +26,7 @@ typedef struct ls__bench_ddp ls__bench_ddp;
 typedef struct ls__bench_ddp_contender {
     int mode;                           /* an ls_reduce_mode, or BENCH_DDP_LOCAL */
     ls_dtype wire;                      /* in which float32 gradients travel */
+    const char *comm;                   /* communication hook; "plain": none */
     size_t bucket_bytes;                /* of bucketed and overlap */
     int skip;                           /* every skip-th step synchronises */
     int groups;                         /* in turns (ls_group_round_robin) */
@@ -39,6 +40,7 @@ typedef struct ls__bench_ddp_contender {
     double slowest[BENCH_DDP_STEPS]; /* [rounds] of a step's slowest rank */
     int buckets;                     /* with their bytes, in the order of launching: */
     uint64_t bytes[BENCH_DDP_BUCKETS];
+    uint64_t sent; /* bytes that a rank sent in the last step, the mean over the ranks */
 } ls__bench_ddp_contender;
 
 /* What takes steps. */
@@ -77,7 +79,7 @@ extern const char *const ls__bench_ddp_parts[BENCH_DDP_PARTS]; /* "step", "forwa
 /* ---- options ------------------------------------------------------------------------------- */
 
 typedef struct ls__bench_ddp_asked { /* with defaults before the command line is read */
-    const char *modes, *sizes, *wires, *skips, *groups, *transport, *json;
+    const char *modes, *sizes, *wires, *comms, *skips, *groups, *transport, *json;
     int64_t ranks, steps, rounds, warmups, untimed;
 } ls__bench_ddp_asked;
 

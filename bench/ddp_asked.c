@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <lockstep/compression.h>
+
 #include "ddp.h"
 #include "tools/cli/cli.h"
 
@@ -42,15 +44,16 @@ static int add_size(reading *r, const char *text)
     return add(r, mode, (size_t)(mb * 1e6));
 }
 
-/* Calls `item` for each part of "a,b,c". */
-static int each(reading *r, const char *list, int (*item)(reading *r, const char *text))
+/* Calls `item` for each part of "a,b,c", or of another separator. */
+static int each(reading *r, const char *list, char separator,
+                int (*item)(reading *r, const char *text))
 {
     char copy[512];
     (void)snprintf(copy, sizeof copy, "%s", list);
     char *rest = copy;
     while (rest != NULL) {
         char *at = rest;
-        rest = strchr(rest, ',');
+        rest = strchr(rest, separator);
         if (rest != NULL) {
             *rest++ = '\0';
         }
@@ -65,14 +68,15 @@ static int each(reading *r, const char *list, int (*item)(reading *r, const char
 static int add_mode(reading *r, const char *text)
 {
     /* Without communication there is one row, not one for each way of it. */
-    const bool first = r->next.wire == LS_FLOAT32 && r->next.skip == 1 && r->next.groups == 1;
+    const bool first = r->next.wire == LS_FLOAT32 && r->next.skip == 1 && r->next.groups == 1 &&
+                       strncmp(r->asked->comms, r->next.comm, strlen(r->next.comm)) == 0;
     switch (cli_choice("overlap|bucketed|flat|naive|local", text)) {
     case LS_REDUCE_OVERLAP:
         r->next.mode = LS_REDUCE_OVERLAP;
-        return each(r, r->asked->sizes, add_size);
+        return each(r, r->asked->sizes, ',', add_size);
     case LS_REDUCE_BUCKETED:
         r->next.mode = LS_REDUCE_BUCKETED;
-        return each(r, r->asked->sizes, add_size);
+        return each(r, r->asked->sizes, ',', add_size);
     case LS_REDUCE_FLAT:
         return add(r, LS_REDUCE_FLAT, 0);
     case LS_REDUCE_NAIVE:
@@ -87,6 +91,27 @@ static int add_mode(reading *r, const char *text)
     }
 }
 
+/* A hook, checked before the ranks start. Its text is kept to the end of the program. */
+static int add_comm(reading *r, const char *text)
+{
+    ls_comm_hook hook = {.size = sizeof hook};
+    if (ls_comm_hook_parse(text, &hook) < 0) {
+        return cli_wrong(r->command, "--comm: %s", ls_error_message());
+    }
+    if (hook.free != NULL) {
+        hook.free(hook.state);
+    }
+    if (hook.before != NULL && r->next.wire != LS_FLOAT32) {
+        return cli_wrong(r->command,
+                         "--comm %s and --wire bfloat16: a hook says itself what is "
+                         "sent; leave one of them out",
+                         text);
+    }
+    r->next.comm = strdup(text);
+    return r->next.comm != NULL ? each(r, r->asked->modes, ',', add_mode)
+                                : cli_wrong(r->command, "no memory");
+}
+
 static int add_wire(reading *r, const char *text)
 {
     const int choice = cli_choice("float32|bfloat16", text);
@@ -95,7 +120,7 @@ static int add_wire(reading *r, const char *text)
                          text);
     }
     r->next.wire = choice == 0 ? LS_FLOAT32 : LS_BFLOAT16;
-    return each(r, r->asked->modes, add_mode);
+    return each(r, r->asked->comms, ' ', add_comm);
 }
 
 /* A number from 1 to `most`; 0: it is not one. */
@@ -110,7 +135,7 @@ static int add_groups(reading *r, const char *text)
 {
     r->next.groups = number_of(text, 16);
     return r->next.groups > 0
-               ? each(r, r->asked->wires, add_wire)
+               ? each(r, r->asked->wires, ',', add_wire)
                : cli_wrong(r->command, "--groups: \"%s\" is not a number from 1 to 16", text);
 }
 
@@ -118,7 +143,7 @@ static int add_skip(reading *r, const char *text)
 {
     r->next.skip = number_of(text, 100);
     return r->next.skip > 0
-               ? each(r, r->asked->groups, add_groups)
+               ? each(r, r->asked->groups, ',', add_groups)
                : cli_wrong(r->command, "--skip: \"%s\" is not a number from 1 to 100", text);
 }
 
@@ -133,5 +158,5 @@ int ls__bench_ddp_ask(ls__bench_ddp *b, const ls__bench_ddp_asked *asked,
     b->untimed = (int)asked->untimed;
     b->transport = asked->transport;
     b->json = asked->json;
-    return each(&r, asked->skips, add_skip);
+    return each(&r, asked->skips, ',', add_skip);
 }

@@ -1,6 +1,7 @@
 /* The rows of `lockstep bench ddp`, for people and as JSON. */
 #include <jansson.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "ddp.h"
 
@@ -13,6 +14,11 @@ const char *ls__bench_ddp_mode(const ls__bench_ddp_contender *c)
     static const char *const names[] = {"overlap", "bucketed", "flat", "naive"};
     static const char *const halves[] = {"overlap/bf16", "bucketed/bf16", "flat/bf16",
                                          "naive/bf16"};
+    static char hooked[160];
+    if (c->mode != BENCH_DDP_LOCAL && strcmp(c->comm, "plain") != 0) {
+        (void)snprintf(hooked, sizeof hooked, "%s/%s", names[c->mode], c->comm);
+        return hooked;
+    }
     return c->mode == BENCH_DDP_LOCAL ? "local"
            : c->wire == LS_BFLOAT16   ? halves[c->mode]
                                       : names[c->mode];
@@ -39,39 +45,53 @@ static double comm_frac(const ls__bench_ddp_contender *c)
     return c->mean[STEP] > 0.0 ? c->mean[EXPOSED] / c->mean[STEP] : 0.0;
 }
 
+/* Columns of a mode's name, which a hook's text makes longer. */
+static int width_of_modes(const ls__bench_ddp *b)
+{
+    int width = 14;
+    for (int i = 0; i < b->count; i++) {
+        const int length = (int)strlen(ls__bench_ddp_mode(&b->contender[i]));
+        width = length > width ? length : width;
+    }
+    return width;
+}
+
 void ls__bench_ddp_print(const ls__bench_ddp *b)
 {
+    const int width = width_of_modes(b);
     printf("# %s: %s, batch %d, %.1f million parameters, %d rank%s%s%s; means and standard "
            "deviations of %d steps in %d turns\n",
            b->model, b->about, b->batch, b->parameters * 1e-6, b->ranks, b->ranks == 1 ? "" : "s",
            b->transport != NULL ? ", over " : "", b->transport != NULL ? b->transport : "",
            b->steps * b->rounds, b->rounds);
-    printf("# %-14s %7s %5s", "mode", "size", "count");
+    printf("# %-*s %7s %5s", width, "mode", "size", "count");
     if (b->more != NULL) {
         printf(" %5s %6s", "skip", "groups");
     }
     for (int p = 0; p < BENCH_DDP_PARTS; p++) {
         printf(" %10s %7s", ls__bench_ddp_parts[p], "dev");
     }
-    printf(" %7s %7s\n# %-14s %7s %5s", "hidden", "comm", "", "(MB)", "");
+    printf(" %7s %7s %9s\n# %-*s %7s %5s", "hidden", "comm", "sent", width, "", "(MB)", "");
     if (b->more != NULL) {
         printf(" %12s", "");
     }
     for (int p = 0; p < BENCH_DDP_PARTS; p++) {
         printf(" %10s %7s", "(ms)", "(ms)");
     }
-    printf(" %7s %7s\n", "(%)", "(%)");
+    printf(" %7s %7s %9s\n", "(%)", "(%)", "(MB)");
     for (int i = 0; i < b->count; i++) {
         const ls__bench_ddp_contender *c = &b->contender[i];
         char size[32];
-        printf("  %-14s %7s %5d", ls__bench_ddp_mode(c), ls__bench_ddp_size(c, size), c->buckets);
+        printf("  %-*s %7s %5d", width, ls__bench_ddp_mode(c), ls__bench_ddp_size(c, size),
+               c->buckets);
         if (b->more != NULL) {
             printf(" %5d %6d", c->skip, c->groups);
         }
         for (int p = 0; p < BENCH_DDP_PARTS; p++) {
             printf(" %10.3f %7.3f", c->mean[p] * 1e3, c->deviation[p] * 1e3);
         }
-        printf(" %7.1f %7.1f\n", hidden_share(c) * 100.0, comm_frac(c) * 100.0);
+        printf(" %7.1f %7.1f %9.3f\n", hidden_share(c) * 100.0, comm_frac(c) * 100.0,
+               (double)c->sent * 1e-6);
     }
 }
 
@@ -92,16 +112,16 @@ static json_t *row_of(const ls__bench_ddp *b, const ls__bench_ddp_contender *c, 
     for (int i = 0; i < c->buckets && i < BENCH_DDP_BUCKETS; i++) {
         json_array_append_new(bytes, json_integer((json_int_t)c->bytes[i]));
     }
-    json_t *row =
-        json_pack("{s:s, s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:o, s:f, s:f, "
-                  "s:o, s:o, s:{}, s:O}",
-                  "name", "ddp", "model", b->model, "compute", b->compute, "batch", b->batch,
-                  "ranks", b->ranks, "transport", b->transport != NULL ? b->transport : "default",
-                  "mode", ls__bench_ddp_mode(c), "buckets", ls__bench_ddp_size(c, size), "warmup",
-                  b->warmups, "untimed", b->untimed, "steps", b->steps, "rounds", b->rounds,
-                  "bucket_bytes", bytes, "hidden_share", hidden_share(c), "comm_frac", comm_frac(c),
-                  "round_ms", list_of(c->medians, b->rounds, 1), "slowest_ms",
-                  list_of(c->slowest, b->rounds, 1), "samples_ms", "machine", machine);
+    json_t *row = json_pack(
+        "{s:s, s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:o, s:f, s:f, "
+        "s:o, s:o, s:{}, s:O, s:s, s:I}",
+        "name", "ddp", "model", b->model, "compute", b->compute, "batch", b->batch, "ranks",
+        b->ranks, "transport", b->transport != NULL ? b->transport : "default", "mode",
+        ls__bench_ddp_mode(c), "buckets", ls__bench_ddp_size(c, size), "warmup", b->warmups,
+        "untimed", b->untimed, "steps", b->steps, "rounds", b->rounds, "bucket_bytes", bytes,
+        "hidden_share", hidden_share(c), "comm_frac", comm_frac(c), "round_ms",
+        list_of(c->medians, b->rounds, 1), "slowest_ms", list_of(c->slowest, b->rounds, 1),
+        "samples_ms", "machine", machine, "comm", c->comm, "sent_bytes", (json_int_t)c->sent);
     if (row != NULL && b->more != NULL) {
         json_object_update(row, b->more);
         json_object_set_new(row, "skip", json_integer(c->skip));

@@ -128,6 +128,9 @@ static ls_status sum_up(const ls__bench_ddp *b, ls__bench_ddp_contender *c)
         LS_TRY(ls_reducer_get_stats(c->reducer, &stats));
     }
     c->buckets = stats.buckets;
+    c->sent = stats.sent_bytes;
+    LS_TRY(ls_all_reduce(ls_world(), &c->sent, &c->sent, 1, LS_UINT64, LS_SUM, NULL, NULL));
+    c->sent /= (uint64_t)b->ranks;
     for (int i = 0; i < c->buckets && i < BENCH_DDP_BUCKETS; i++) {
         ls_reducer_bucket bucket = {.size = sizeof bucket};
         LS_TRY(ls_reducer_get_bucket(c->reducer, i, &bucket));

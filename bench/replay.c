@@ -103,6 +103,7 @@ static int parse(int argc, char **argv)
     asked = (ls__bench_ddp_asked){.modes = "naive,flat,bucketed,overlap,local",
                                   .sizes = "25",
                                   .wires = "float32",
+                                  .comms = "plain",
                                   .skips = "1",
                                   .groups = "1",
                                   .ranks = 2,

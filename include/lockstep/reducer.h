@@ -192,6 +192,10 @@ typedef struct ls_reducer_stats {
     int live_ranks;         /* last backward: ranks that had data; 0: all have joined */
     char slowest_name[128]; /* of slowest_rank, as reports name it: "rank 2 (host a, pid 12)" */
     bool automatic;         /* Lockstep chose the size of buckets (LS_BUCKET_BYTES_AUTO) */
+    char hook[128]; /* the communication hook and its settings, "int8 (bits=8, …)"; "": none */
+    /* Last backward: bytes that this rank passed to its peers, counted by the groups: buckets, and
+       the control exchange of some bytes for each parameter */
+    uint64_t sent_bytes;
 } ls_reducer_stats;
 /* Local call. */
 LS_API ls_status ls_reducer_get_stats(const ls_reducer *reducer, ls_reducer_stats *out);

@@ -181,6 +181,7 @@ typedef struct ls__reduce_pass {
     int exchanges;        /* control exchanges under way */
     int ready_count;      /* parameters that became ready */
     uint64_t gradient_bytes;
+    uint64_t sent_before; /* bytes that this rank's groups had sent when it began */
 } ls__reduce_pass;
 
 /* The user's hook; hook.c. */

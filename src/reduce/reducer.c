@@ -188,6 +188,7 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
     for (int i = 0; i < r->param_count; i++) {
         r->params[i].local = r->params[i].local || reaches(options, i) || ls__shards_held(r, i);
     }
+    r->pass.sent_before = ls__stats_sent(r);
     ls__lock_take(&r->lock, r->runtime->env);
     LS_ASSERT(r->phase == LS__REDUCER_IDLE && r->pass.next[0] == 0 && !r->pass.stepping);
     r->phase = LS__REDUCER_CONTROL;

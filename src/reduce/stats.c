@@ -9,6 +9,7 @@
 #include "comm/core/comm.h"
 #include "comm/core/round_robin.h"
 #include "reduce/bucket_size.h"
+#include "reduce/domain.h"
 #include "reduce/reducer.h"
 
 /* From its launch until it was reduced. */
@@ -31,6 +32,22 @@ static void trace_bucket(ls_reducer *r, const ls__reduce_bucket *bucket, int num
     ls__trace_add(r->runtime->trace, &span);
 }
 
+uint64_t ls__stats_sent(const ls_reducer *r)
+{
+    uint64_t sent = 0;
+    for (int d = 0; d < r->domain_count; d++) {
+        for (int k = 0; k < LS__PHASES_MAX; k++) {
+            ls_group *group = ls__domain_phase_group(&r->domains[d], k);
+            ls_counters counters = {.size = sizeof counters};
+            if (group != NULL) {
+                (void)ls_group_get_counters(group, &counters);
+                sent += counters.bytes_sent;
+            }
+        }
+    }
+    return sent;
+}
+
 /* comm_seconds spans the first launch to the last end; exposed_seconds is the part that this thread
  * spent waiting. */
 void ls__stats_record(ls_reducer *r, uint64_t wait_start_ns)
@@ -51,6 +68,7 @@ void ls__stats_record(ls_reducer *r, uint64_t wait_start_ns)
     r->stats.exposed_seconds = (double)(r->ended_ns - wait_start_ns) * 1e-9;
     r->stats.backward_seconds = (double)(wait_start_ns - r->begin_ns) * 1e-9;
     r->stats.gradient_bytes = r->pass.gradient_bytes;
+    r->stats.sent_bytes = ls__stats_sent(r) - r->pass.sent_before;
 }
 
 /* After ls_finalize its host and process are not known any more. */
@@ -81,6 +99,11 @@ ls_status ls_reducer_get_stats(const ls_reducer *r, ls_reducer_stats *out)
     now.buckets = r->plan.count;
     now.automatic = ls__bucket_sizes_are_chosen(r);
     name_slowest(r, &now);
+    if (r->hook.given != NULL) {
+        (void)snprintf(now.hook, sizeof now.hook, "%s%s%s%s", r->hook.name,
+                       r->hook.given->about[0] != '\0' ? " (" : "", r->hook.given->about,
+                       r->hook.given->about[0] != '\0' ? ")" : "");
+    }
     for (int i = 0; i < r->plan.region_count; i++) {
         now.bucket_bytes += r->plan.regions[i].bytes;
     }

@@ -122,6 +122,22 @@ def every_mode_of_ddp_is_timed_and_its_parts_add_up():
 
 
 @test
+def hooks_are_timed_beside_ddp_and_send_less():
+    rows = ddp_rows("-n", "2", "--transport", "tcp", "--mode", "overlap,local", "--comm", "plain int8 top_k:density=0.01")
+    assert [(row["mode"], row["comm"]) for row in rows] == [
+        ("overlap", "plain"), ("local", "plain"), ("overlap/int8", "int8"),
+        ("overlap/top_k:density=0.01", "top_k:density=0.01")], rows
+    plain, local, int8, top_k = (row["sent_bytes"] for row in rows)
+    assert local == 0 < top_k < int8 < plain, rows
+    for flags, words in ((("--comm", "zip"), '--comm: communication hook "zip" is unknown; give plain'),
+                         (("--comm", "int8", "--wire", "bfloat16"),
+                          "--comm int8 and --wire bfloat16: a hook says itself what is sent; leave one of them out")):
+        done = subprocess.run([BUILD / "lockstep", "bench", "ddp", "--model", "mlp-tiny", *flags], text=True, capture_output=True)
+        assert done.returncode == 2 and words in done.stderr, done
+    says(done.stderr, "--comm %s and --wire bfloat16: a hook says itself what is sent; leave one of them out")
+
+
+@test
 def the_ranks_of_a_job_take_part_in_a_bench_of_ddp():
     output = command(BUILD / "lockstep", "run", "-n", "3", BUILD / "lockstep", "bench", "ddp", "--model", "mlp-tiny",
                      "--mode", "flat", "--steps", "2")
