@@ -300,7 +300,8 @@ static void check_way(const char *name, const char *chosen)
 
 TEST_OF(a_killed_rank_is_named_by_all, 0, LONG_SECONDS)
 {
-    check_way("kill", " startup forward stage reduce_scatter send compute survived exit ");
+    check_way("kill",
+              " startup forward stage reduce_scatter send compute survived exit hook0 hook1 ");
 }
 
 TEST_OF(a_segfault_is_named_by_all, 0, LONG_SECONDS)
@@ -325,7 +326,7 @@ TEST_OF(an_exit_code_is_named_by_all, 0, LONG_SECONDS)
 
 TEST_OF(a_stopped_rank_is_named_and_fails_at_the_deadline, 0, LONG_SECONDS)
 {
-    check_way("stop", " barrier ");
+    check_way("stop", " barrier hook0 hook1 ");
 }
 
 TEST_OF(a_rank_without_memory_is_named, 0, LONG_SECONDS)

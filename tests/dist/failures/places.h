@@ -32,7 +32,9 @@ static const place places[] = {{"startup", "ls_init", false},
                                {"survived", "", true},
                                {"compute", "", true},
                                {"checkpoint", "checkpoint", true},
-                               {"exit", "after ls_finalize", false}};
+                               {"exit", "after ls_finalize", false},
+                               {"hook0", "in the backward pass", true},
+                               {"hook1", "in the backward pass", true}};
 enum { PLACES = sizeof places / sizeof *places };
 
 static inline bool is_place(const place *p, const char *name)

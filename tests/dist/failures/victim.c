@@ -6,6 +6,8 @@
  *            pipeline), the name of an operation (all_reduce … recv), group, between, compute,
  *            checkpoint, exit; survived: between steps, and all ranks have made a mistake on
  *            another group before, and gone on
+ *            hook0, hook1: in that phase of a communication hook, on the reducer's own thread or
+ *            on that of backward
  *            transfer: in one of many large all-reduces, mostly while its data moves
  *            forever: it trains until a rank is killed
  *
@@ -198,6 +200,32 @@ static ls__observer observer = {.param_count = 1,
                                 .ready = trap_ready,
                                 .end = trap_end,
                                 .abort = trap_abort};
+
+/* ---- a hook of two phases, the second of which changes nothing ------------------------------ */
+
+static ls_status hook_before(void *state, ls_bucket *bucket, int phase, ls_exchange *out,
+                             ls_stream *stream)
+{
+    (void)state;
+    (void)stream;
+    strike_at(phase == 0 ? "hook0" : "hook1");
+    *out = (ls_exchange){.size = sizeof *out,
+                         .kind = LS_EXCHANGE_ALL_REDUCE,
+                         .input = ls_bucket_memory(bucket),
+                         .output = ls_bucket_memory(bucket),
+                         .count = ls_bucket_numel(bucket),
+                         .dtype = ls_bucket_dtype(bucket),
+                         .mean = true};
+    return LS_OK;
+}
+
+static void set_hook(ls_module *net)
+{
+    if (strncmp(where, "hook", 4) == 0) {
+        LS_CHECK(ls_ddp_set_hook(
+            net, LS_OPTIONS(ls_comm_hook, .name = "fragile", .phases = 2, .before = hook_before)));
+    }
+}
 
 static ls_module *make_model(void)
 {
@@ -405,6 +433,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "error: %s\n", ls_error_message());
         return 1;
     }
+    set_hook(net);
     ls_optim *optim = ls_sgd_new(net, NULL);
     ls_tensor *trap = ls_set_requires_grad(ls_keep(ls_ones(LS_SHAPE(DIM), LS_FLOAT32)), true);
     LS_CHECK(ls__observer_add(&observer));
