@@ -206,3 +206,9 @@ void ls__reducer_scale_local(ls_reducer *r, double factor)
         }
     }
 }
+
+double ls__bucket_divisor(const ls_reducer *r, const ls__reduce_bucket *bucket)
+{
+    const ls__reduce_key *key = &r->plan.regions[bucket->region].key;
+    return key->divisor != 0 ? key->divisor : r->batches[key->batch].divisor;
+}

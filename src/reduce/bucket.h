@@ -27,4 +27,7 @@ char *ls__bucket_memory(const ls_reducer *r, const ls__reduce_bucket *bucket);
 /* Whether any rank contributes to the bucket in this backward. */
 bool ls__bucket_used(const ls_reducer *r, const ls__reduce_bucket *bucket);
 
+/* The divisor of a bucket's sum in this backward. */
+double ls__bucket_divisor(const ls_reducer *r, const ls__reduce_bucket *bucket);
+
 #endif

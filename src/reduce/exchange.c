@@ -3,17 +3,18 @@
  *   filling ──(its last gradient is ready)──▶ phase 0 ──▶ … ──▶ phase n-1 ──▶ ended
  *
  * A phase is one collective; a kind (exchange.h) says which, from one for a plain all-reduce to
- * four. Phase k of all buckets starts in the order of the buckets, on a group of its own (domain.c),
- * so every rank issues the same operations on each group, however phases of different buckets
- * interleave. A bucket that no rank uses passes through without an operation.
+ * four. Phase k of all buckets starts in the order of the buckets, on a group of its own
+ * (domain.c), so every rank issues the same operations on each group, however phases of different
+ * buckets interleave. A bucket that no rank uses passes through without an operation.
  *
  * Note [Steps]
- * next[k] is the first bucket whose phase k was not started, and next[phases] the first that has not
- * ended. A step moves one of them on: it ends the phase before, and starts this one. Steps are taken
- * by the thread that calls ready, by the reducer's own thread, and by wait. One thread at a time: it
- * sets `stepping` under the lock, but takes the step without the lock, because it computes, and a
- * start may complete at once and call back. A thread that finds `stepping` set leaves; the one that
- * set it looks again under the lock before it clears it, so nothing is overlooked.
+ * next[k] is the first bucket whose phase k was not started, and next[phases] the
+ * first that has not ended. A step moves one of them on: it ends the phase before, and starts this
+ * one. Steps are taken by the thread that calls ready, by the reducer's own thread, and by wait.
+ * One thread at a time: it sets `stepping` under the lock, but takes the step without the lock,
+ * because it computes, and a start may complete at once and call back. A thread that finds
+ * `stepping` set leaves; the one that set it looks again under the lock before it clears it, so
+ * nothing is overlooked.
  *
  * A callback of the engine takes no step: it would hold up every operation while it computes. It
  * wakes the reducer's own thread if something can be done that no other thread will soon do: a
@@ -51,22 +52,16 @@ static const ls__exchange_kind *kind_of(const ls_reducer *r, const ls__reduce_bu
     return region->wire != NULL ? &ls__exchange_rounded : &ls__exchange_plain;
 }
 
-double ls__exchange_divisor(const ls_reducer *r, const ls__reduce_bucket *bucket)
-{
-    const ls__reduce_key *key = &r->plan.regions[bucket->region].key;
-    return key->divisor != 0 ? key->divisor : r->batches[key->batch].divisor;
-}
-
 static ls_status plain_before(ls_reducer *r, ls__reduce_bucket *bucket, int phase LS__UNUSED,
-                              ls__exchange *out)
+                              ls__reduce_exchange *out)
 {
     void *memory = ls__bucket_memory(r, bucket);
-    *out = (ls__exchange){.operation = LS__OP_ALL_REDUCE,
-                          .input = memory,
-                          .output = memory,
-                          .count = ls__bucket_elements(r, bucket),
-                          .dtype = r->plan.regions[bucket->region].key.dtype,
-                          .divisor = ls__exchange_divisor(r, bucket)};
+    *out = (ls__reduce_exchange){.operation = LS__OP_ALL_REDUCE,
+                                 .input = memory,
+                                 .output = memory,
+                                 .count = ls__bucket_elements(r, bucket),
+                                 .dtype = r->plan.regions[bucket->region].key.dtype,
+                                 .divisor = ls__bucket_divisor(r, bucket)};
     return LS_OK;
 }
 
@@ -86,7 +81,7 @@ static void phase_done(void *arg, ls_status status)
 }
 
 static ls_status start_collective(ls_reducer *r, ls__reduce_bucket *bucket, int phase,
-                                  const ls__exchange *exchange)
+                                  const ls__reduce_exchange *exchange)
 {
     const ls__reduce_domain *domain = &r->domains[r->plan.regions[bucket->region].key.domain];
     const ls_collective_options options = {
@@ -150,7 +145,7 @@ static ls_status take_step(ls_reducer *r, ls__reduce_bucket *bucket, int phase)
     if (bucket->kind == NULL || phase >= bucket->kind->phases) {
         return LS_OK;
     }
-    ls__exchange exchange = {0};
+    ls__reduce_exchange exchange = {0};
     LS_TRY(bucket->kind->before(r, bucket, phase, &exchange));
     return exchange.none ? LS_OK : start_collective(r, bucket, phase, &exchange);
 }

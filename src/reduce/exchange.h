@@ -6,7 +6,7 @@
 #include "reduce/internal.h"
 
 /* One collective, which stands for a phase of a bucket. */
-typedef struct ls__exchange {
+typedef struct ls__reduce_exchange {
     ls__operation operation; /* … */
     bool none;               /* … unless nothing is sent in this phase, on no rank */
     const void *input;
@@ -14,7 +14,7 @@ typedef struct ls__exchange {
     int64_t count; /* as of the operation's public call */
     ls_dtype dtype;
     double divisor; /* of a sum; 0: none */
-} ls__exchange;
+} ls__reduce_exchange;
 
 /* The kinds of exchange. A bucket's kind is chosen when it is launched. `before` fills in what a
  * phase sends, `after` reads what it has received; both may compute. They run on the thread of
@@ -23,15 +23,13 @@ typedef struct ls__exchange {
 typedef struct ls__exchange_kind {
     const char *name;
     int phases; /* 1 to LS__PHASES_MAX */
-    ls_status (*before)(ls_reducer *r, ls__reduce_bucket *bucket, int phase, ls__exchange *out);
+    ls_status (*before)(ls_reducer *r, ls__reduce_bucket *bucket, int phase,
+                        ls__reduce_exchange *out);
     ls_status (*after)(ls_reducer *r, ls__reduce_bucket *bucket, int phase); /* NULL: nothing */
 } ls__exchange_kind;
 
 /* The bucket itself is sent and summed in place. */
 extern const ls__exchange_kind ls__exchange_plain;
-
-/* The divisor of a bucket's sum in this backward. */
-double ls__exchange_divisor(const ls_reducer *r, const ls__reduce_bucket *bucket);
 
 /* Starts the reducer's own thread; a world of one has none. */
 ls_status ls__exchange_open(ls_reducer *r);

@@ -16,6 +16,7 @@
 #include "reduce/compare.h"
 #include "reduce/domain.h"
 #include "reduce/exchange.h"
+#include "reduce/plan.h"
 #include "reduce/reducer.h"
 
 /* ---- what a hook sees of a bucket ----------------------------------------------------------- */
@@ -145,24 +146,12 @@ void *ls_bucket_scratch(ls_bucket *bucket, int slot, size_t bytes)
     return scratch->memory;
 }
 
-void ls__hook_forget_buckets(ls_reducer *r, ls__reduce_plan *plan)
-{
-    for (int b = 0; b < plan->count; b++) {
-        ls__reduce_bucket *bucket = &plan->buckets[b];
-        ls_group *group = r->domains[plan->regions[bucket->region].key.domain].group;
-        for (int i = 0; i < LS_BUCKET_SLOTS; i++) {
-            (void)ls_group_dealloc(group, bucket->scratch[i].memory);
-            bucket->scratch[i] = (ls__bucket_scratch){0};
-        }
-    }
-}
-
-/* ---- the kind of exchange ---------------------------------------------------------------------- */
+/* ---- the kind of exchange -------------------------------------------------------------------- */
 
 /* So that the mean over the ranks is the average. */
 static void scale(const ls_reducer *r, const ls__reduce_bucket *bucket)
 {
-    const double factor = domain_of(bucket)->size / ls__exchange_divisor(r, bucket);
+    const double factor = domain_of(bucket)->size / ls__bucket_divisor(r, bucket);
     if (factor != 1.0) {
         void *memory = ls__bucket_memory(r, bucket);
         ls__scale(memory, memory, ls__bucket_elements(r, bucket),
@@ -180,7 +169,8 @@ static ls_status fail_exchange(const ls_reducer *r, int phase, const ls_exchange
                     (int)asked->dtype, asked->input, asked->output);
 }
 
-static ls_status hook_before(ls_reducer *r, ls__reduce_bucket *bucket, int phase, ls__exchange *out)
+static ls_status hook_before(ls_reducer *r, ls__reduce_bucket *bucket, int phase,
+                             ls__reduce_exchange *out)
 {
     static const ls__operation operations[] = {[LS_EXCHANGE_ALL_REDUCE] = LS__OP_ALL_REDUCE,
                                                [LS_EXCHANGE_REDUCE_SCATTER] = LS__OP_REDUCE_SCATTER,
@@ -204,12 +194,12 @@ static ls_status hook_before(ls_reducer *r, ls__reduce_bucket *bucket, int phase
         (asked.count > 0 && (asked.input == NULL || asked.output == NULL))) {
         return fail_exchange(r, phase, &asked);
     }
-    *out = (ls__exchange){.operation = operations[asked.kind],
-                          .input = asked.input,
-                          .output = asked.output,
-                          .count = asked.count,
-                          .dtype = asked.dtype,
-                          .divisor = asked.mean ? domain_of(bucket)->size : 0.0};
+    *out = (ls__reduce_exchange){.operation = operations[asked.kind],
+                                 .input = asked.input,
+                                 .output = asked.output,
+                                 .count = asked.count,
+                                 .dtype = asked.dtype,
+                                 .divisor = asked.mean ? domain_of(bucket)->size : 0.0};
     return LS_OK;
 }
 
@@ -224,7 +214,7 @@ static ls_status hook_after(ls_reducer *r, ls__reduce_bucket *bucket, int phase)
     return ls__user_call_check(&user, status, "hook \"%s\", phase %d", r->hook.name, phase);
 }
 
-/* ---- setting it ------------------------------------------------------------------------------- */
+/* ---- setting it ------------------------------------------------------------------------------ */
 
 static ls_status check_hook(const ls_reducer *r, const ls_comm_hook *hook)
 {
@@ -330,7 +320,7 @@ static ls_status set_hook(ls_reducer *r, const ls_comm_hook *hook)
         LS_TRY(ls__agree(&peers, list_hook, hook));
     }
     ls__hook_free(r);
-    ls__hook_forget_buckets(r, &r->plan);
+    ls__plan_forget_scratch(r, &r->plan);
     if (hook == NULL) {
         return LS_OK;
     }

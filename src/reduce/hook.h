@@ -6,8 +6,6 @@
 
 /* Frees the hook, if there is one, with its state. */
 void ls__hook_free(ls_reducer *r);
-/* The buckets are laid out anew: their scratch memory goes. */
-void ls__hook_forget_buckets(ls_reducer *r, ls__reduce_plan *plan);
 
 /* Shows the state of the hook to a visitor; without one, nothing. */
 ls_status ls__reducer_hook_state(ls_reducer *r, const char *prefix,

@@ -1,9 +1,8 @@
 /* The reducer's own structures. reducer.c is the state machine, domain.c keeps the groups, plan.c
  * lays gradients out in regions and buckets, bucket_size.c says how large buckets are, bucket.c
- * keeps their contents, exchange.c sends them, control.c runs the exchange that opens a synchronising
- * backward, table.c packs the rows of tables, hook.c calls the user's hooks, compare.c lists what
- * all ranks must have alike.
- */
+ * keeps their contents, exchange.c sends them, control.c runs the exchange that opens a
+ * synchronising backward, table.c packs the rows of tables, hook.c calls the user's hooks,
+ * compare.c lists what all ranks must have alike. */
 #ifndef LS_REDUCE_INTERNAL_H
 #define LS_REDUCE_INTERNAL_H
 

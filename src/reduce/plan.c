@@ -26,7 +26,6 @@
 #include "base/assert.h"
 #include "base/size.h"
 #include "comm/backend/plugin_group.h"
-#include "reduce/hook.h"
 #include "reduce/wire.h"
 
 /* ---- the order ----------------------------------------------------------------------------- */
@@ -270,11 +269,23 @@ ls_status ls__plan_make(ls_reducer *r, const int *order, uint32_t version, ls__r
     return LS_OK;
 }
 
+void ls__plan_forget_scratch(ls_reducer *r, ls__reduce_plan *plan)
+{
+    for (int b = 0; b < plan->count; b++) {
+        ls__reduce_bucket *bucket = &plan->buckets[b];
+        ls_group *group = r->domains[plan->regions[bucket->region].key.domain].group;
+        for (int i = 0; i < LS_BUCKET_SLOTS; i++) {
+            (void)ls_group_dealloc(group, bucket->scratch[i].memory);
+            bucket->scratch[i] = (ls__bucket_scratch){0};
+        }
+    }
+}
+
 /* The old plan's arrays stay in the arena until the reducer dies. */
 void ls__plan_release(ls_reducer *r, ls__reduce_plan *plan)
 {
     const ls__env *env = r->runtime->env;
-    ls__hook_forget_buckets(r, plan);
+    ls__plan_forget_scratch(r, plan);
     for (int i = 0; i < plan->region_count; i++) {
         ls__reduce_region *region = &plan->regions[i];
         if (region->memory != NULL) {

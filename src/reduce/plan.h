@@ -32,4 +32,7 @@ ls_dtype ls__reducer_region_dtype(const ls_reducer *r, int region);
 ls_status ls__reducer_replan(ls_reducer *r, void (*moved)(void *arg, int param, void *memory),
                              void *arg);
 
+/* The buckets are laid out anew: their scratch memory goes. */
+void ls__plan_forget_scratch(ls_reducer *r, ls__reduce_plan *plan);
+
 #endif

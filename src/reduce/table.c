@@ -158,18 +158,18 @@ static void unpack(const ls__reduce_table *table, char *grad)
 }
 
 static ls_status pack_bucket(ls_reducer *r, ls__reduce_bucket *bucket, int phase LS__UNUSED,
-                             ls__exchange *out)
+                             ls__reduce_exchange *out)
 {
     const ls__reduce_table *table = ls__bucket_table(r, bucket);
     const ls_dtype dtype = r->plan.regions[bucket->region].key.dtype;
     const size_t bytes = (size_t)table->taken_count * table->row_bytes;
     pack(table, ls__bucket_memory(r, bucket));
-    *out = (ls__exchange){.operation = LS__OP_ALL_REDUCE,
-                          .input = table->packed,
-                          .output = table->packed,
-                          .count = (int64_t)(bytes / ls_dtype_size(dtype)),
-                          .dtype = dtype,
-                          .divisor = ls__exchange_divisor(r, bucket)};
+    *out = (ls__reduce_exchange){.operation = LS__OP_ALL_REDUCE,
+                                 .input = table->packed,
+                                 .output = table->packed,
+                                 .count = (int64_t)(bytes / ls_dtype_size(dtype)),
+                                 .dtype = dtype,
+                                 .divisor = ls__bucket_divisor(r, bucket)};
     return LS_OK;
 }
 

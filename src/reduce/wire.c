@@ -60,7 +60,7 @@ static void *place_of(const ls_reducer *r, const ls__reduce_bucket *bucket)
 }
 
 static ls_status round_bucket(ls_reducer *r, ls__reduce_bucket *bucket, int phase LS__UNUSED,
-                              ls__exchange *out)
+                              ls__reduce_exchange *out)
 {
     const void *from = ls__bucket_memory(r, bucket);
     void *to = place_of(r, bucket);
@@ -76,12 +76,12 @@ static ls_status round_bucket(ls_reducer *r, ls__reduce_bucket *bucket, int phas
                                   .dtype = dtype,
                                   .op = LS_SUM,
                                   .src_wide = &wide});
-    *out = (ls__exchange){.operation = LS__OP_ALL_REDUCE,
-                          .input = to,
-                          .output = to,
-                          .count = count,
-                          .dtype = dtype,
-                          .divisor = ls__exchange_divisor(r, bucket)};
+    *out = (ls__reduce_exchange){.operation = LS__OP_ALL_REDUCE,
+                                 .input = to,
+                                 .output = to,
+                                 .count = count,
+                                 .dtype = dtype,
+                                 .divisor = ls__bucket_divisor(r, bucket)};
     return LS_OK;
 }
 
