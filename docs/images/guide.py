@@ -312,7 +312,30 @@ def tensor():
     return p
 
 
-PICTURES = (accumulation, api, bucketing, collectives, costs, evaluation, implementation, naive, overlap, parallelism,
+def compression():
+    """What a rank sends for a gradient of 16 columns; what stays is its residual."""
+    p = Picture(262)
+    p.text(8, 18, "gradient + residual"), p.text(250, 18, "crosses the wire"), p.text(560, 18, "stays as residual")
+    rows = (("plain", 16 * (BLUE,), "all, 32 bits each", "nothing"),
+            ("cast", 16 * (BLUE,), "all, 16 bits each", "nothing: rounding is lost"),
+            ("int8", 16 * (BLUE,), "all, 8 bits each, and a scale", "what rounding left"),
+            ("one_bit", 16 * (BLUE,), "all signs, and a scale", "distance to ± scale"),
+            ("top_k", tuple(BLUE if k in (3, 4, 11) else PALE for k in range(16)), "largest values and places", "the others"),
+            ("random_k", tuple(BLUE if k in (1, 8, 14) else PALE for k in range(16)), "values, at drawn places", "the others"),
+            ("powersgd", 16 * (GREEN,), "P, then Q: two thin factors", "M - P Qᵀ"))
+    lengths = (192, 96, 49, 8, 72, 36, 48)
+    for k, ((name, cells, sent, stays), length) in enumerate(zip(rows, lengths)):
+        y = 30 + 32 * k
+        p.text(8, y + 15, name)
+        for c, color in enumerate(cells):
+            p.box(76 + 10 * c, y, 10, 22, "", color)
+        p.box(250, y, length, 22, "", ORANGE)
+        p.text(250 + length + 6, y + 15, sent)
+        p.text(560, y + 15, stays)
+    return p
+
+
+PICTURES = (accumulation, api, bucketing, collectives, compression, costs, evaluation, implementation, naive, overlap, parallelism,
             parameter_server, pipeline, planner, tensor, why)
 
 
