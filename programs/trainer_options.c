@@ -78,6 +78,12 @@ static void check_hook(const trainer_options *o)
     }
 }
 
+static void check(const trainer_options *o)
+{
+    check_schedule(o);
+    check_hook(o);
+}
+
 /* Appends rows to a table. */
 static void add(cli_command *command, cli_option *table, const cli_option *rows, int count)
 {
@@ -243,9 +249,7 @@ void trainer_read_options(const cli_command *own, trainer_options *o, int argc, 
         {"bucket-bytes", CLI_COUNT, &o->bucket_bytes, .low = -1, .high = 1e12,
          .help = "bytes of a gradient bucket; -1: Lockstep chooses"},
         {"comm", CLI_TEXT, &o->comm, .value_name = "HOOK",
-         .help = "communication hook, which sends less than the gradients: fp16, bf16, "
-                 "powersgd:rank=4, top_k:density=0.01, random_k:density=0.01, int8, one_bit; "
-                 "without it, or with plain, all of them are sent"},
+         .help = "send less: bf16, powersgd:rank=4, top_k, random_k, int8, one_bit; plain: all"},
         {"feed", CLI_CHOICE, &o->feed, .choices = "split|shared|scatter", .value_name = "NAME",
          .help = "split: each rank reads its part of an epoch; shared: each reads all of it; "
                  "scatter: rank 0 reads for all"},
@@ -278,7 +282,6 @@ void trainer_read_options(const cli_command *own, trainer_options *o, int argc, 
     };
     read_tables(own, shared, (int)(sizeof shared / sizeof shared[0]), o, argc, argv);
     complete(o);
-    check_schedule(o);
+    check(o);
     parallel_complete(o);
-    check_hook(o);
 }

@@ -93,10 +93,9 @@ typedef struct ls_checkpoint_options {
     bool partial;       /* ls_checkpoint_load loads only the values that the items visit and ignores
                            those that no rank visits (a model without its optimizer, for example);
                            default false */
-    const char
-        *ignore; /* as `partial`, but only for names that begin with this text: "model.comm_hook."
-                           for the state of a communication hook; borrowed until
-                           ls_checkpoint_free; default NULL, none */
+    /* As `partial`, but only for names that begin with this text: "model.comm_hook." for the state
+       of a communication hook. Borrowed until ls_checkpoint_free; default NULL, none */
+    const char *ignore;
 } ls_checkpoint_options;
 #define LS_DEFAULTS_ls_checkpoint_options .keep = 2, .async = true, .timeout_ms = 3600000,
 LS_DEFAULTS_FUNCTION(checkpoint)

@@ -1,5 +1,5 @@
-/* Communication hooks: what is sent in place of a bucket of gradients (Li et al., VLDB 2020, section
- * 7; torch.distributed.algorithms.ddp_comm_hooks).
+/* Communication hooks: what is sent in place of a bucket of gradients (Li et al., VLDB 2020,
+ * section 7; torch.distributed.algorithms.ddp_comm_hooks).
  *
  *     ls_comm_hook hook = {.size = sizeof hook};
  *     LS_CHECK(ls_powersgd_new(LS_OPTIONS(ls_powersgd_options, .rank = 4), &hook));
@@ -67,7 +67,7 @@ LS_API ls_status ls_bucket_get_param(const ls_bucket *bucket, int i, ls_bucket_p
 #define LS_BUCKET_SLOTS 8
 LS_API void *ls_bucket_scratch(ls_bucket *bucket, int slot, size_t bytes);
 
-/* ---- a hook ----------------------------------------------------------------------------------- */
+/* ---- a hook ---------------------------------------------------------------------------------- */
 
 typedef enum ls_exchange_kind {
     LS_EXCHANGE_NONE = 0,   /* nothing is sent in this phase, on no rank */
@@ -100,13 +100,14 @@ typedef struct ls_comm_hook {
      * each of them. NULL: nothing is to be done. */
     ls_status (*open)(void *state, const ls_bucket_param *params, int count, int rank, int ranks);
     /* Fills in *out, which is zero but for its size: what this phase sends. Required. `stream`:
-     * NULL, the host. An error fails the backward on all ranks with the text of ls_error_message. */
+     * NULL, the host. An error fails the backward on all ranks with the text of
+     * ls_error_message. */
     ls_status (*before)(void *state, ls_bucket *bucket, int phase, ls_exchange *out,
                         ls_stream *stream);
     /* Reads what has come. NULL: nothing is to be done. */
     ls_status (*after)(void *state, ls_bucket *bucket, int phase, ls_stream *stream);
-    /* Shows the state to a checkpoint (state.h), between steps: what differs between ranks as slices
-     * of one tensor. NULL: there is nothing to keep. */
+    /* Shows the state to a checkpoint (state.h), between steps: what differs between ranks as
+     * slices of one tensor. NULL: there is nothing to keep. */
     ls_status (*visit)(void *state, const char *prefix, const ls_state_visitor *visitor);
     void (*free)(void *state); /* when the hook is taken off; NULL: nothing is to be done */
 } ls_comm_hook;

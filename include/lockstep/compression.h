@@ -17,16 +17,16 @@
  * An all-reduce of some KiB takes fewer steps, and sends more. With these hooks averages have the
  * same bits in whichever buckets they travel.
  *
- * What a lossy hook does not send in a step it adds to the gradient of the next one (error feedback:
- * Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019). These residuals belong to a
- * parameter, so they survive another division into buckets, steps in which the parameter is unused,
- * and checkpoints; no_sync adds them once for each reduction. Averages are the same bytes on every
- * rank. float32 gradients are compressed, by PowerSGD float64 too; others are averaged as they are.
- * Clipping sees the averages that were sent.
+ * What a lossy hook does not send in a step it adds to the gradient of the next one (error
+ * feedback: Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019). These residuals belong
+ * to a parameter, so they survive another division into buckets, steps in which the parameter is
+ * unused, and checkpoints; no_sync adds them once for each reduction. Averages are the same bytes
+ * on every rank. float32 gradients are compressed, by PowerSGD float64 too; others are averaged as
+ * they are. Clipping sees the averages that were sent.
  *
- * Every function below fills in *out, whose size is set before; ls_ddp_set_hook and ls_reducer_set_hook take the state, and the
- * state of a hook that was never set is given back by out->free(out->state). Errors:
- * LS_ERR_INVALID, LS_ERR_MEMORY. */
+ * Every function below fills in *out, whose size is set before; ls_ddp_set_hook and
+ * ls_reducer_set_hook take the state, and the state of a hook that was never set is given back by
+ * out->free(out->state). Errors: LS_ERR_INVALID, LS_ERR_MEMORY. */
 #ifndef LOCKSTEP_COMPRESSION_H
 #define LOCKSTEP_COMPRESSION_H
 
@@ -41,8 +41,8 @@ extern "C" {
  * gradient above 65504 becomes infinite. */
 LS_API ls_status ls_cast_hook_new(ls_dtype dtype, ls_comm_hook *out);
 
-/* PowerSGD (Vogels et al., NeurIPS 2019, algorithm 1; powerSGD_hook.py): a matrix M [a,b] is sent as
- * P [a,r] and Q [b,r] with M ~ P Q^T: one step of power iteration from the Q of the step before.
+/* PowerSGD (Vogels et al., NeurIPS 2019, algorithm 1; powerSGD_hook.py): a matrix M [a,b] is sent
+ * as P [a,r] and Q [b,r] with M ~ P Q^T: one step of power iteration from the Q of the step before.
  * Tensors of more dimensions are matrices of shape[0] rows; vectors, and what would not become
  * smaller, are sent whole together with P. */
 typedef struct ls_powersgd_options {
@@ -84,16 +84,16 @@ typedef struct ls_quantize_options {
 } ls_quantize_options;
 #define LS_DEFAULTS_ls_quantize_options .bits = 8, .error_feedback = true,
 LS_DEFAULTS_FUNCTION(quantize)
-/* Each 1024 elements of a parameter have one scale, a power of two: of 8 bits the smallest that fits
- * the largest magnitude into 127 steps, of 1 bit the one next to the mean magnitude. Each rank
- * averages a part of these blocks, and quantises it once more (Tang et al., ICML 2021, section 4), with a residual of
- * its own. */
+/* Each 1024 elements of a parameter have one scale, a power of two: of 8 bits the smallest that
+ * fits the largest magnitude into 127 steps, of 1 bit the one next to the mean magnitude. Each rank
+ * averages a part of these blocks, and quantises it once more (Tang et al., ICML 2021, section 4),
+ * with a residual of its own. */
 LS_API ls_status ls_quantize_new(const ls_quantize_options *options, ls_comm_hook *out);
 
 /* A hook from a text, as of `lockstep train --comm`: a name, and settings after a colon:
  *
- *     fp16   bf16   powersgd:rank=4,start=100,min=2   top_k:density=0.01   random_k:density=0.01,seed=1
- *     int8   one_bit:start=100   …:feedback=0   plain
+ *     fp16   bf16   powersgd:rank=4,start=100,min=2   top_k:density=0.01
+ *     random_k:density=0.01,seed=1   int8   one_bit:start=100   …:feedback=0   plain
  *
  * "plain" is no hook: out->before is NULL. LS_ERR_INVALID says which word was not understood, and
  * what may stand there. */

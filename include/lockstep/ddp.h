@@ -156,9 +156,9 @@ static inline void ls_no_sync_cleanup_(const ls_no_sync_ *guard)
 LS_API ls_status ls_ddp_step_in_backward(ls_module *ddp, ls_optim *optim);
 
 /* Sets the communication hook of all buckets (register_comm_hook): what is sent in place of them,
- * such as ls_powersgd_new. As ls_reducer_set_hook (comm_hook.h), which says who owns what, and which
- * combinations are refused. A module without a wrapper ignores the hook and frees its state. The
- * wrapper's ls_module_state shows the hook's state under "comm_hook". Collective. */
+ * such as ls_powersgd_new. As ls_reducer_set_hook (comm_hook.h), which says who owns what, and
+ * which combinations are refused. A module without a wrapper ignores the hook and frees its state.
+ * The wrapper's ls_module_state shows the hook's state under "comm_hook". Collective. */
 LS_API ls_status ls_ddp_set_hook(ls_module *ddp, const ls_comm_hook *hook);
 
 /* ---- ranks with unequal amounts of data ----------------------------------------------------- */

@@ -193,8 +193,8 @@ typedef struct ls_reducer_stats {
     char slowest_name[128]; /* of slowest_rank, as reports name it: "rank 2 (host a, pid 12)" */
     bool automatic;         /* Lockstep chose the size of buckets (LS_BUCKET_BYTES_AUTO) */
     char hook[128]; /* the communication hook and its settings, "int8 (bits=8, …)"; "": none */
-    /* Last backward: bytes that this rank passed to its peers, counted by the groups: buckets, and
-       the control exchange of some bytes for each parameter */
+    /* Last backward: bytes that this rank passed to its peers as ls_counters has them, which leave
+       out messages of a few KiB: buckets, and the control exchange */
     uint64_t sent_bytes;
 } ls_reducer_stats;
 /* Local call. */

@@ -57,7 +57,7 @@ typedef struct powersgd {
     int count;
 } powersgd;
 
-/* ---- a matrix, of either type ----------------------------------------------------------------- */
+/* ---- a matrix, of either type ---------------------------------------------------------------- */
 
 static void make_p(const factor *f, const void *m, void *p)
 {
@@ -111,7 +111,7 @@ static void draw_q(const powersgd *s, int index, uint64_t draw)
     orthonormalize(f, f->q, f->columns);
 }
 
-/* ---- a bucket --------------------------------------------------------------------------------- */
+/* ---- a bucket -------------------------------------------------------------------------------- */
 
 static bool is_whole(const powersgd *s, const ls_bucket *bucket)
 {
@@ -262,7 +262,7 @@ static ls_status powersgd_after(void *state, ls_bucket *bucket, int phase,
     return LS_OK;
 }
 
-/* ---- the hook --------------------------------------------------------------------------------- */
+/* ---- the hook -------------------------------------------------------------------------------- */
 
 /* The shape of the parameter's factors; its rank is 0 if it is sent whole. */
 static factor factor_of(const powersgd *s, const ls_bucket_param *param)

@@ -3,15 +3,15 @@
  *   own gradients, in blocks ──quantise──▶ all_to_all ──▶ mean of the blocks that this rank owns
  *   mean of these blocks     ──quantise──▶ all_gather ──▶ averages
  *
- * A block is 1024 elements of a parameter, or the rest of it; encoded, a scale and the codes. Blocks
- * and their owners follow from the parameter, not from the bucket: the averages have the same bits
- * in whichever buckets they travel, so a run goes on from a checkpoint to the bit, though buckets
- * are laid out anew after its first backward.
+ * A block is 1024 elements of a parameter, or the rest of it; encoded, a scale and the codes.
+ * Blocks and their owners follow from the parameter, not from the bucket: the averages have the
+ * same bits in whichever buckets they travel, so a run goes on from a checkpoint to the bit, though
+ * buckets are laid out anew after its first backward.
  *
  * Scales are powers of two, so a code times its scale is exact, and in 8 bits also what is left of
  * the gradient: sent + residual = gradient to the bit. The owner of a block adds what the second
- * rounding leaves to its own residual, times the number of ranks, since its next gradient is divided
- * by it. The 1-bit code of a zero is a positive one. */
+ * rounding leaves to its own residual, times the number of ranks, since its next gradient is
+ * divided by it. The 1-bit code of a zero is a positive one. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,7 +32,7 @@ typedef struct quantize {
     ls__residuals residuals;
 } quantize;
 
-/* ---- a block of numbers ----------------------------------------------------------------------- */
+/* ---- a block of numbers ---------------------------------------------------------------------- */
 
 /* The exponent of the block's scale. */
 static int exponent_of(const float *x, int count, int bits)
@@ -117,7 +117,7 @@ static void decode_add(const uint8_t *from, int count, int bits, float *x)
     }
 }
 
-/* ---- a bucket --------------------------------------------------------------------------------- */
+/* ---- a bucket -------------------------------------------------------------------------------- */
 
 static bool is_whole(const quantize *q, const ls_bucket *bucket)
 {
@@ -311,7 +311,7 @@ static ls_status quantize_after(void *state, ls_bucket *bucket, int phase,
     return LS_OK;
 }
 
-/* ---- the hook --------------------------------------------------------------------------------- */
+/* ---- the hook -------------------------------------------------------------------------------- */
 
 static bool wanted(const void *arg LS__UNUSED, const ls_bucket_param *param)
 {

@@ -34,7 +34,7 @@ typedef struct pair {
     float value;
 } pair;
 
-/* ---- which elements --------------------------------------------------------------------------- */
+/* ---- which elements -------------------------------------------------------------------------- */
 
 /* Elements of a parameter that are sent. */
 static int64_t share_of(const sparse *s, const ls_bucket_param *param)
@@ -112,7 +112,7 @@ static int64_t draw_places(const sparse *s, const ls_bucket_param *param, uint64
     return taken;
 }
 
-/* ---- a bucket --------------------------------------------------------------------------------- */
+/* ---- a bucket -------------------------------------------------------------------------------- */
 
 /* What all parameters of the bucket send. */
 static int64_t total_of(const sparse *s, const ls_bucket *bucket)
@@ -263,7 +263,7 @@ static ls_status sparse_after(void *state, ls_bucket *bucket, int phase LS__UNUS
     return LS_OK;
 }
 
-/* ---- the hooks -------------------------------------------------------------------------------- */
+/* ---- the hooks ------------------------------------------------------------------------------- */
 
 static bool wanted(const void *arg LS__UNUSED, const ls_bucket_param *param)
 {

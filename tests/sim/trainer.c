@@ -137,7 +137,7 @@ static ls_status run_backward(ls__trainer *t, const step *s, int batch, bool las
     return ls_reducer_wait(t->reducer);
 }
 
-/* ---- a communication hook of two phases, in a third of the seeds ------------------------------ */
+/* ---- a communication hook of two phases, in a third of the seeds ----------------------------- */
 
 static bool is_hooked(const ls__plan *plan)
 {

@@ -30,7 +30,7 @@ ARROWS = {
     "plan": ["parallel"],  # profiles and plans of pipelines
     "launch": ["job"],  # the agent behind `lockstep run`
     # functions that need several of the layers above: a module's weights as a file, defaults by name
-    "umbrella": ["nn", "optim", "data", "tokenizer", "placement", "parallel", "plan", "checkpoint"],
+    "umbrella": ["nn", "optim", "data", "tokenizer", "placement", "parallel", "plan", "checkpoint", "compress"],
 }
 
 # First part of a library's header -> the files (or folders) that may include it: its wrappers.

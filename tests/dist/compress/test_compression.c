@@ -97,7 +97,7 @@ static ls_status backward(const job *j, int step, double factor, int unused)
     return ls_reducer_wait(j->reducer);
 }
 
-/* ---- residuals, as a checkpoint sees them ----------------------------------------------------- */
+/* ---- residuals, as a checkpoint sees them ---------------------------------------------------- */
 
 typedef struct shown {
     double residual[PARAMS][ELEMENTS_MAX];
@@ -203,7 +203,7 @@ DIST_TESTS(sent_and_residuals_of_odd_, _ranks_are_the_gradients, 3, 5)
     }
 }
 
-/* ---- PowerSGD --------------------------------------------------------------------------------- */
+/* ---- PowerSGD -------------------------------------------------------------------------------- */
 
 static void check_mean(const job *j, int step, double tolerance)
 {
@@ -352,7 +352,7 @@ DIST_TEST(a_parameter_that_is_unused_keeps_its_residual, 2)
     }
 }
 
-/* ---- bytes, state, mistakes ------------------------------------------------------------------- */
+/* ---- bytes, state, mistakes ------------------------------------------------------------------ */
 
 static uint64_t bytes_of(const char *hook)
 {

@@ -1,5 +1,6 @@
-/* What DDP promises holds with each communication hook: NaN is named, replicas that drift are found,
- * ranks may have unequal data, micro-batches count once, and a step sends what compression.h says. */
+/* What DDP promises holds with each communication hook: NaN is named, replicas that drift are
+ * found, ranks may have unequal data, micro-batches count once, and a step sends what compression.h
+ * says. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +26,7 @@ static const char *const HOOKS[] = {"plain",
                                     "one_bit"};
 enum { HOOK_COUNT = sizeof HOOKS / sizeof *HOOKS };
 
-/* ---- training --------------------------------------------------------------------------------- */
+/* ---- training -------------------------------------------------------------------------------- */
 
 static ls_module *make_net(const char *text)
 {
@@ -73,7 +74,7 @@ static double norm_of(ls_module *net)
     return norm;
 }
 
-/* ---- NaN -------------------------------------------------------------------------------------- */
+/* ---- NaN ------------------------------------------------------------------------------------- */
 
 static char warned[4096];
 
@@ -115,7 +116,7 @@ DIST_TEST(nan_on_one_rank_is_named_with_each_hook_and_leaves_no_trace, 3)
     ls_set_log_callback(NULL, NULL);
 }
 
-/* ---- replicas that drift ---------------------------------------------------------------------- */
+/* ---- replicas that drift --------------------------------------------------------------------- */
 
 static ls_status drifting_before(void *state, ls_bucket *bucket, int phase, ls_exchange *out,
                                  ls_stream *stream)
@@ -160,7 +161,7 @@ DIST_TEST(a_hook_that_leaves_other_bytes_on_a_rank_is_found_by_check_every, 3)
     ls_module_free(net);
 }
 
-/* ---- unequal data ----------------------------------------------------------------------------- */
+/* ---- unequal data ---------------------------------------------------------------------------- */
 
 /* The norms of the averages, step by step; rank r has 2 + r batches. */
 static int train_unequal(ls_module *net, bool weighted, double *norms)
@@ -208,7 +209,7 @@ DIST_TESTS(hooks_and_unequal_data_of_, _ranks_go_together, 2, 3, 4)
     }
 }
 
-/* ---- a reducer of one matrix ------------------------------------------------------------------ */
+/* ---- a reducer of one matrix ----------------------------------------------------------------- */
 
 enum { SIDE = 512, ELEMENTS = SIDE * SIDE };
 
@@ -253,7 +254,7 @@ DIST_TEST(micro_batches_add_the_residual_once, 2)
     }
 }
 
-/* ---- bytes ------------------------------------------------------------------------------------ */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 /* Groups count what shared memory passes on differently. */
 static bool between_hosts(void)

@@ -86,7 +86,7 @@ static ls_comm_hook two_hook(two_phases *state)
                        .free = two_free);
 }
 
-/* ---- training --------------------------------------------------------------------------------- */
+/* ---- training -------------------------------------------------------------------------------- */
 
 static ls_module *make_net(const ls_comm_hook *hook)
 {
@@ -167,7 +167,7 @@ DIST_TEST(a_hook_is_freed_with_its_wrapper, 2)
     ls_module_free(bare);
 }
 
-/* ---- mistakes --------------------------------------------------------------------------------- */
+/* ---- mistakes -------------------------------------------------------------------------------- */
 
 typedef struct small {
     ls_reducer *reducer;
