@@ -132,8 +132,9 @@ static ls_status make(const char *name, const settings *s, ls_comm_hook *out)
 ls_status ls_comm_hook_parse(const char *text, ls_comm_hook *out)
 {
     if (text == NULL || out == NULL) {
-        return ls__fail(LS_ERR_INVALID, "ls_comm_hook_parse: text %p, out %p; give both",
-                        (const void *)text, (void *)out);
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_comm_hook_parse: the %s is NULL; give a text and a place for the hook",
+                        text == NULL ? "text" : "place");
     }
     const size_t length = strcspn(text, ":");
     for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++) {

@@ -239,6 +239,62 @@ DIST_TEST(an_exchange_that_makes_no_sense_is_refused, 2)
     }
 }
 
+/* Calls that a hook may make wrongly. */
+static ls_status asking_before(void *state, ls_bucket *bucket, int phase, ls_exchange *out,
+                               ls_stream *stream)
+{
+    ls_bucket_param param = {.size = sizeof param};
+    (void)state;
+    (void)phase;
+    (void)stream;
+    CHECK_STATUS(ls_bucket_get_param(NULL, 0, &param), LS_ERR_INVALID);
+    CHECK_SAYS(ls_error_message(), "ls_bucket_get_param: the bucket is NULL; give a hook's");
+    CHECK_STATUS(ls_bucket_get_param(bucket, 99, &param), LS_ERR_INVALID);
+    CHECK_SAYS(ls_error_message(),
+               "ls_bucket_get_param: parameter %d of a bucket with %d; give 0 to %d");
+    CHECK(ls_bucket_scratch(bucket, LS_BUCKET_SLOTS, 1) == NULL);
+    CHECK_SAYS(ls_error_message(), "ls_bucket_scratch: slot %d; give 0 to %d");
+    out->kind = LS_EXCHANGE_NONE;
+    return LS_OK;
+}
+
+DIST_TEST(what_a_hook_asks_for_wrongly_is_refused_in_words, 2)
+{
+    small s = open_small(LS_FLOAT32);
+    CHECK_OK(ls_reducer_set_hook(
+        s.reducer, LS_OPTIONS(ls_comm_hook, .name = "asking", .before = asking_before)));
+    CHECK_OK(one_backward(&s));
+    CHECK_OK(ls_reducer_free(s.reducer));
+}
+
+DIST_TEST(a_hook_beside_shards_is_refused, 2)
+{
+    two_phases state = {0};
+    const ls_comm_hook hook = two_hook(&state);
+    ls_module *net =
+        ls_ddp_new(ls_linear_new(2, 2, NULL), ls_world(), LS_OPTIONS(ls_ddp_options, .shards = 2));
+    CHECK_OK(ls_module_status(net));
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    CHECK_STATUS(ls_ddp_set_hook(net, &hook), LS_ERR_UNSUPPORTED);
+    CHECK_SAYS(
+        ls_error_message(),
+        "hook \"%s\" and shards: what a hook sends depends on the number of ranks, so the bits "
+        "would; leave one of them out");
+    CHECK_INT(state.freed, 1);
+    ls_module_free(net);
+}
+
+DIST_TEST(other_numbers_of_phases_are_named, 2)
+{
+    small s = open_small(LS_FLOAT32);
+    two_phases state = {0};
+    ls_comm_hook hook = two_hook(&state);
+    hook.phases = 1 + ls_rank();
+    CHECK_STATUS(ls_reducer_set_hook(s.reducer, &hook), LS_ERR_MISMATCH);
+    CHECK_SAYS(ls_error_message(), "the phases of the communication hook");
+    (void)ls_reducer_free(s.reducer);
+}
+
 DIST_TEST(a_hook_beside_another_type_on_the_wire_is_refused, 2)
 {
     small s = open_small(LS_BFLOAT16);
@@ -288,6 +344,8 @@ DIST_TEST(a_rank_without_the_hook_is_named, 3)
     CHECK_CONTAINS(ls_error_message(), "the ranks differ in the communication hook: rank 0 has two "
                                        "phases");
     CHECK_CONTAINS(ls_error_message(), "rank 2 has none; set the same on all ranks");
+    CHECK_SAYS(ls_error_message(), "the communication hook");
+    CHECK_SAYS(ls_error_message(), "set the same on all ranks");
     (void)ls_reducer_free(s.reducer);
     CHECK_INT(state.freed, ls_rank() == 2 ? 0 : 1);
 }
