@@ -70,6 +70,10 @@ typedef struct ls_ddp_options {
      * parameter that is sharded along an axis of batches, or replicated along an axis that the
      * group lacks */
     const char *batch_axes;
+    /* Divides what training keeps among the ranks (ZeRO): 1, the optimizer's state; 2, the averaged
+     * gradients as well; 0, the default: every rank has all of it. See below. All ranks set the
+     * same */
+    int zero;
 } ls_ddp_options;
 #define LS_DEFAULTS_ls_ddp_options                                                                 \
     .bucket_bytes = LS_BUCKET_BYTES_AUTO, .first_bucket_bytes = 1 << 20,                           \
@@ -92,6 +96,23 @@ LS_DEFAULTS_FUNCTION(ddp)
  * batch norm takes the statistics of all ranks (ls_sync_batch_norm_convert; LS_ERR_UNSUPPORTED).
  * The promise holds for one execution path: processors with the same instruction sets, one build. A
  * loss that itself depends on other ranks is the caller's matter. */
+
+/* With `zero` = 1 or 2 each rank steps 1/ranks of the elements, and keeps optimizer state for those
+ * only (Rajbhandari et al. 2020; ZeroRedundancyOptimizer): gradients are reduce-scattered in place
+ * of all-reduced, and ls_optim_step gathers the parameters, which are whole when it returns. It is
+ * collective then, and so is ls_clip_grad_norm. As many bytes are sent, and losses and parameters
+ * have the bits of training without it; those of the norm of ls_clip_grad_norm may differ in the
+ * last place, since the squares of a parameter that lies on two ranks are added in two parts
+ * (docs/guide/zero.md). Checkpoints are the same files and load at any `zero` and number of ranks.
+ *
+ * After a synchronised backward the elements of a gradient that are another rank's are undefined;
+ * with 2 their memory is given back to the system as each bucket is reduced. Backwards under
+ * LS_NO_SYNC add up whole gradients, so with them a rank needs the memory of all gradients. The
+ * first synchronised backward is one without zero: it shows the layout in which the elements are
+ * divided. State that is loaded before it is whole until the first step.
+ *
+ * The optimizer belongs to the wrapper: after ls_ddp_unwrap it refuses to step. LS_ERR_UNSUPPORTED:
+ * `shards`, wire_dtype, a hook, a `place` that sums over a part of the group, ls_ddp_set_local. */
 
 /* Wraps `module` for data-parallel training over `group`
  * (torch.nn.parallel.DistributedDataParallel). Collective. Takes `module`: free only the returned

@@ -44,6 +44,14 @@ struct ls__observer {
     ls__rows *(*rows)(ls__observer *self, int index);
     /* Called after an optimizer step with its duration. May be NULL. */
     void (*stepped)(ls__observer *self, uint64_t ns);
+    /* Averages, and what an optimizer keeps for them, are divided among the ranks of this group:
+     * the elements of a parameter that `owned` gives are this rank's. NULL: every rank has all. */
+    struct ls_group *owners;
+    void (*owned)(ls__observer *self, int index, int64_t *from, int64_t *count);
+    /* With `owners`: an optimizer has changed this rank's elements of a parameter; and it has done
+     * so with all of its parameters, whose other elements the other ranks then give. */
+    void (*updated)(ls__observer *self, int index);
+    ls_status (*share)(ls__observer *self);
 };
 
 ls_status ls__observer_add(ls__observer *observer);

@@ -181,6 +181,27 @@ ls__observer *ls__param_observer(const ls_tensor *param)
     return leaf != NULL ? leaf->observer : NULL;
 }
 
+void ls__param_owned(const ls_tensor *param, int64_t *from, int64_t *count)
+{
+    ls__observer *observer = ls_requires_grad(param) ? ls__param_observer(param) : NULL;
+    *from = 0;
+    *count = ls_numel(param);
+    if (observer != NULL && observer->owners != NULL) {
+        ls__tensors *tensors;
+        observer->owned(observer, leaf_at(param, "param_owned", &tensors)->observer_index, from,
+                        count);
+    }
+}
+
+void ls__param_updated(const ls_tensor *param)
+{
+    ls__observer *observer = ls__param_observer(param);
+    if (observer != NULL && observer->owners != NULL) {
+        ls__tensors *tensors;
+        observer->updated(observer, leaf_at(param, "param_updated", &tensors)->observer_index);
+    }
+}
+
 ls_status ls__param_set_summed(ls_tensor *param, unsigned axes)
 {
     ls__tensors *tensors;

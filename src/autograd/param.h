@@ -27,6 +27,10 @@ ls_status ls__param_set_name(ls_tensor *param, const char *name);
 
 /* The observer `param` belongs to, or NULL. Optimizers ask its `usable` before they step. */
 ls__observer *ls__param_observer(const ls_tensor *param);
+/* The elements of `param` that are this rank's to step; all, unless its observer has `owners`. */
+void ls__param_owned(const ls_tensor *param, int64_t *from, int64_t *count);
+/* Tells the observer that this rank's elements were changed. */
+void ls__param_updated(const ls_tensor *param);
 
 /* Lets the gradient of `param` live at `memory` (numel elements of its dtype); a present gradient
  * is copied there. From now on *present says whether it is there. Both outlive the parameter, or it

@@ -60,13 +60,6 @@ static ls_status average(averaging *a, ls_group *group, const char *tag, void *d
                          LS_OPTIONS(ls_collective_options, .tag = tag, .divisor = a->sum), NULL);
 }
 
-/* A parameter that is part of a larger tensor has stayed where it was. */
-static bool lies_in_region(const ls__ddp *d, int i)
-{
-    const ls__reduce_place place = ls__reducer_place(d->reducer, i);
-    return ls_data(d->params[i].value) == (void *)(d->values.memory[place.region] + place.offset);
-}
-
 /* The group over which parameter i is averaged. */
 static ls_group *group_of(const ls__ddp *d, int i)
 {
@@ -84,7 +77,7 @@ static ls_status average_params(averaging *a)
     }
     for (int i = 0; i < d->param_count; i++) {
         ls_tensor *value = d->params[i].value;
-        if (!lies_in_region(d, i)) {
+        if (!ls__ddp_values_has(&d->values, d->reducer, value, i)) {
             LS_TRY(average(a, group_of(d, i), d->params[i].name, ls_data(value), ls_numel(value),
                            ls_dtype_of(value)));
         }
@@ -234,6 +227,12 @@ ls_status ls_ddp_set_local(ls_module *module, bool local)
         return ls__fail_at_site(ls__fail(LS_ERR_UNSUPPORTED,
                                          "ls_ddp_set_local: local steps depend on the number of "
                                          "ranks; make the ddp without shards"));
+    }
+    if (local && d->zero.stage > 0) {
+        return ls__fail_at_site(ls__fail(LS_ERR_UNSUPPORTED,
+                                         "ls_ddp_set_local: with zero a rank steps its part of the "
+                                         "parameters only, so it cannot train by itself; make the "
+                                         "ddp without zero"));
     }
     if (!local && d->diverged) {
         return ls__fail_at_site(ls__fail(

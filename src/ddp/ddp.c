@@ -257,7 +257,8 @@ ls_status ls__ddp_lay_out(ls__ddp *d)
     d->planned = true;
     LS_TRY(ls_memory_release_cached());
     LS_TRY(ls__reducer_replan(d->reducer, move_grad, d));
-    return ls__ddp_values_move(&d->values, d->env, d->reducer, d->params, d->param_count);
+    LS_TRY(ls__ddp_values_move(&d->values, d->env, d->reducer, d->params, d->param_count));
+    return ls__ddp_zero_begin(d);
 }
 
 /* Waits for averages and buffers. */
@@ -476,6 +477,7 @@ static ls_status set_up(ls__ddp *d, const ls_ddp_options *options)
         ls__reducer_abort(d->reducer, sent, ls_error_message());
         return sent;
     }
+    LS_TRY(ls__ddp_zero_init(d, options));
     LS_TRY(ls__layout_set(d, options));
     if (options->broadcast_buffers && (d->shards || ls_group_size(d->group) > 1)) {
         LS_TRY(ls__buffers_init(&d->buffers, d->env, d->inner, ls__reducer_group(d->reducer)));
@@ -487,6 +489,7 @@ static ls_status set_up(ls__ddp *d, const ls_ddp_options *options)
 static void free_tables(ls__ddp *d)
 {
     ls__in_backward_drop(d);
+    ls__ddp_zero_drop(d);
     ls__ddp_values_drop(&d->values);
     ls__buffers_drop(&d->buffers);
     (void)ls_reducer_free(d->reducer);
@@ -505,6 +508,7 @@ static void tear_down(ls__ddp *d)
     }
     ls__runtime_leave(&d->guest);
     ls__in_backward_drop(d);
+    ls__ddp_zero_drop(d);
     ls__ddp_values_free(&d->values, d->reducer, d->params, d->param_count);
     for (int i = 0; d->observing && i < d->param_count; i++) {
         (void)ls__param_bind_grad(d->params[i].value, NULL, NULL);

@@ -58,6 +58,7 @@ ls_status ls__in_backward_end(ls__ddp *d, bool waited)
         LS_TRY(ls__optim_begin(d->optim));
         LS_TRY(step_params(d, NULL, d->param_count));
     }
+    LS_TRY(ls__ddp_zero_share(d));
     atomic_store_explicit(&d->runtime->activity->updates, (uint64_t)d->optim->steps_max,
                           memory_order_relaxed);
     return LS_OK;

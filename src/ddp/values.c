@@ -18,12 +18,23 @@
 
 #define RELEASE_BYTES ((size_t)32 << 20) /* moved between two returns of memory to the system */
 
+void *ls__ddp_values_place(const ls__ddp_values *v, const ls_reducer *reducer, int i)
+{
+    const ls__reduce_place place = ls__reducer_place(reducer, i);
+    return v->memory[place.region] + place.offset;
+}
+
+bool ls__ddp_values_has(const ls__ddp_values *v, const ls_reducer *reducer, const ls_tensor *param,
+                        int i)
+{
+    return ls_data((ls_tensor *)(uintptr_t)param) == ls__ddp_values_place(v, reducer, i);
+}
+
 /* Moves a parameter to its place. One that is a view of a larger tensor cannot move and stays where
  * it is, which costs only the gathering in place. */
 static ls_status move(const ls__ddp_values *v, const ls_reducer *reducer, ls_tensor *param, int i)
 {
-    const ls__reduce_place place = ls__reducer_place(reducer, i);
-    const ls_status status = ls__param_bind_value(param, v->memory[place.region] + place.offset);
+    const ls_status status = ls__param_bind_value(param, ls__ddp_values_place(v, reducer, i));
     return status == LS_ERR_UNSUPPORTED ? LS_OK : status;
 }
 

@@ -20,6 +20,10 @@ typedef struct ls__ddp_values {
  * Collective in that all ranks do it. After a failure ls__ddp_values_free undoes it. */
 ls_status ls__ddp_values_move(ls__ddp_values *v, const ls__env *env, const ls_reducer *reducer,
                               const ls_param *params, int count);
+/* Where parameter i lies in the layout; whether it does, and is no part of a larger tensor. */
+void *ls__ddp_values_place(const ls__ddp_values *v, const ls_reducer *reducer, int i);
+bool ls__ddp_values_has(const ls__ddp_values *v, const ls_reducer *reducer, const ls_tensor *param,
+                        int i);
 /* Moves the parameters back to memory of their own, because the module outlives the wrapper. */
 void ls__ddp_values_free(ls__ddp_values *v, const ls_reducer *reducer, const ls_param *params,
                          int count);

@@ -11,6 +11,7 @@
 #include "ddp/buffers.h"
 #include "ddp/stats.h"
 #include "ddp/values.h"
+#include "ddp/zero.h"
 #include "nn/module.h"
 
 /* The wrapper. `grads` is the state of the gradients between two backwards: usable by an optimizer,
@@ -34,6 +35,7 @@ typedef struct ls__ddp {
     uint64_t passes; /* backwards that have begun */
     bool planned;    /* buckets lie in the observed order, parameters beside them */
     ls__ddp_values values;
+    ls__ddp_zero zero;
     ls__buffers buffers;
     bool synchronising; /* the backward under way does */
     bool shards;     /* steps have shards (reduce/shards.h): the last one of a step synchronises */

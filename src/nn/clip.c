@@ -10,10 +10,16 @@
  *
  * Parameters that are sharded along axes of the mesh have a sum for each set of axes (clip_axes.h),
  * so each element counts once.
+ *
+ * Averages that a wrapper divides among its ranks (zero) are squared where they are. The ranks'
+ * sums of each parameter are gathered and added in the order of the ranks, before parameters are:
+ * a parameter that lies on one rank has the bits of its sum there, one that lies on several is
+ * added in as many parts, which may differ in the last place of float64.
  */
 #include <math.h>
 #include <stdio.h>
 
+#include "autograd/param.h"
 #include "base/config.h"
 #include "base/options.h"
 #include "comm/api/control.h"
@@ -39,6 +45,7 @@ typedef struct gradient {
     ls__pool *on;
 } gradient;
 
+/* The elements that are this rank's. */
 static gradient gradient_of(const ls__module_item *item)
 {
     const bool trained = !item->buffer && ls_requires_grad(item->value);
@@ -46,8 +53,12 @@ static gradient gradient_of(const ls__module_item *item)
     if (grad == NULL) {
         return (gradient){0};
     }
-    gradient g = {.count = ls_numel(grad)};
-    g.at = (ls__real){ls__tensor_elements(grad, &g.on), ls_dtype_of(grad) == LS_BFLOAT16};
+    gradient g = {0};
+    int64_t from;
+    ls__param_owned(item->value, &from, &g.count);
+    const bool half = ls_dtype_of(grad) == LS_BFLOAT16;
+    char *at = ls__tensor_elements(grad, &g.on);
+    g.at = (ls__real){at + (size_t)from * (half ? sizeof(ls__bfloat16) : sizeof(float)), half};
     return g;
 }
 
@@ -94,6 +105,53 @@ static ls_status find_squares(clipping *c)
     ls__device_read(on->device, c->squares, sums->data, c->bytes);
     ls__storage_unref(sums);
     return status;
+}
+
+/* Who divides the averages of a parameter among ranks; NULL: every rank has all of them. */
+static const ls__observer *divider_of(const ls__module_item *item)
+{
+    const ls__observer *observer =
+        !item->buffer && ls_requires_grad(item->value) ? ls__param_observer(item->value) : NULL;
+    return observer != NULL && observer->owners != NULL ? observer : NULL;
+}
+
+/* Adds the squares of the ranks' parts of the parameters that `divider` divides. Collective. */
+static ls_status gather_squares(clipping *c, const ls__observer *divider, ls__pool *host)
+{
+    const size_t ranks = (size_t)ls_group_size(divider->owners);
+    ls__storage *all = ls__storage_new(host, ranks * c->bytes);
+    if (all == NULL) {
+        return ls__self.status;
+    }
+    const ls_status status =
+        ls__control_all_gather(divider->owners, c->squares, all->data, c->count, LS_FLOAT64,
+                               LS_OPTIONS(ls_collective_options, .tag = "norm of the gradients"));
+    for (int i = 0; status == LS_OK && i < c->count; i++) {
+        if (divider_of(&c->items[i]) == divider) {
+            c->squares[i] = 0.0;
+            for (size_t r = 0; r < ranks; r++) {
+                c->squares[i] += ((const double *)all->data)[r * (size_t)c->count + (size_t)i];
+            }
+        }
+    }
+    ls__storage_unref(all);
+    return status;
+}
+
+/* Once for each wrapper that divides; a parameter's earlier ones have been asked for. */
+static ls_status join_squares(clipping *c, ls__pool *host)
+{
+    for (int i = 0; i < c->count; i++) {
+        const ls__observer *divider = divider_of(&c->items[i]);
+        bool known = divider == NULL;
+        for (int k = 0; !known && k < i; k++) {
+            known = divider_of(&c->items[k]) == divider;
+        }
+        if (!known) {
+            LS_TRY(gather_squares(c, divider, host));
+        }
+    }
+    return LS_OK;
 }
 
 /* Whether the squares of a parameter enter the group's sum on another rank. */
@@ -240,6 +298,7 @@ ls_status ls_clip_grad_norm(ls_module *module, double max_norm,
     c.squares = squares->data;
     tensors->host.k->zero(c.squares, c.bytes, NULL);
     ls_status status = find_squares(&c);
+    status = status < 0 ? status : join_squares(&c, &tensors->host);
     if (status == LS_OK) {
         status = clip(&c, max_norm, norm);
     }

@@ -57,6 +57,7 @@ static ls_status list_params(ls_optim *o, ls_module *module)
         o->params[o->count++] = (ls__optim_param){.name = item[i].name,
                                                   .value = item[i].value,
                                                   .count = ls_numel(item[i].value),
+                                                  .own = ls_numel(item[i].value),
                                                   .half = dtype == LS_BFLOAT16};
     }
     if (o->count == 0) {

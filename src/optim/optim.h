@@ -17,13 +17,14 @@ typedef struct ls__optim_param {
     const char *name; /* the module's */
     ls_tensor *value; /* the module's */
     int64_t count;
+    int64_t from, own;                 /* this rank's elements: [from, from + own) have state */
     bool half;                         /* bfloat16 */
     bool chosen;                       /* by the last ls_optim_add_group */
     int group;                         /* 0: none, which has the optimizer's settings */
     int64_t steps;                     /* updates so far; PyTorch's state["step"] */
     uint64_t round;                    /* the last one in which it was updated */
     bool updated;                      /* by the last ls__optim_step_ranges that named it */
-    float *state[LS__OPTIM_STATE_MAX]; /* within the optimizer's memory, [count] each */
+    float *state[LS__OPTIM_STATE_MAX]; /* within the optimizer's memory, [own] each */
     float *master;                     /* of a bfloat16 parameter; likewise, see ls__step_part */
 } ls__optim_param;
 
@@ -88,7 +89,8 @@ ls_status ls__optim_missing(const char *call);
 double ls__optim_lr_of(const ls_optim *o, const ls__optim_param *param);
 double ls__optim_decay_of(const ls_optim *o, const ls__optim_param *param);
 
-/* state.c: sets optim->on; does nothing else after the first call. */
+/* state.c: sets optim->on, and makes room for the state of this rank's elements of the parameters. If
+ * those have become fewer since the last call, the state of the others is dropped. */
 ls_status ls__optim_allocate_state(ls_optim *o);
 
 /* step.c: shows the learning rate to the comparison of the ranks' settings, of an optimizer whose
@@ -98,7 +100,7 @@ void ls__optim_show_lr(ls_optim *o);
 /* step.c: an optimizer step in several calls, for one that is sharded or runs bucket by bucket.
  * ls__optim_begin opens a step; every ls__optim_step_ranges until the next one belongs to it. A
  * parameter's step count rises once in a step, however many of its ranges are updated; ranges of a
- * step must not overlap. Nothing is updated unless the checks of all ranges of the call pass. */
+ * step must not overlap. Of a range only the elements that are this rank's are updated. Nothing is updated unless the checks of all ranges of the call pass. */
 ls_status ls__optim_begin(ls_optim *o);
 ls_status ls__optim_step_ranges(ls_optim *o, const ls__optim_range *ranges, int64_t count);
 

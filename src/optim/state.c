@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/param.h"
 #include "base/assert.h"
 #include "base/options.h"
 #include "base/size.h"
@@ -22,7 +23,7 @@
  * lies in memory, with at least half as many bytes. */
 static size_t state_bytes(const ls__optim_param *param)
 {
-    return ls__round_up((size_t)param->count * sizeof(float), STATE_ALIGN);
+    return ls__round_up((size_t)param->own * sizeof(float), STATE_ALIGN);
 }
 
 /* How many such tensors a parameter has. */
@@ -96,11 +97,10 @@ static ls_status find_device(ls_optim *o)
 }
 
 /* Zeros are the initial state of every class; a master copy of zeros becomes its parameter. */
-ls_status ls__optim_allocate_state(ls_optim *o)
+static ls_status allocate(ls_optim *o)
 {
-    LS_TRY(find_device(o));
     const size_t total = total_bytes(o);
-    if (o->memory != NULL || total == 0) {
+    if (total == 0) {
         return LS_OK;
     }
     /* The optimizer may outlive the runtime, and with it the table that counts its allocations. */
@@ -116,6 +116,94 @@ ls_status ls__optim_allocate_state(ls_optim *o)
     return place_state(o, at);
 }
 
+/* Which elements are this rank's. A wrapper divides them once, when its buckets are final; state
+ * that was loaded before is whole. True: they have become fewer. */
+static ls_status find_owned(ls_optim *o, bool *fewer)
+{
+    *fewer = false;
+    for (int i = 0; i < o->count; i++) {
+        ls__optim_param *param = &o->params[i];
+        int64_t from = param->from, own = param->own;
+        if (ls_tensor_status(param->value) < 0 || !ls_requires_grad(param->value)) {
+            continue; /* the step says so; frozen */
+        }
+        ls__param_owned(param->value, &from, &own);
+        if (from < param->from || from + own > param->from + param->own) {
+            return ls__fail(LS_ERR_STATE,
+                            "%s: this rank keeps the state of elements %lld to %lld of %s, and its "
+                            "wrapper, which divided them among the ranks (zero), is another now; "
+                            "save a checkpoint before the wrapper is taken off, make a new "
+                            "optimizer, and load it",
+                            o->cls->name, (long long)param->from,
+                            (long long)(param->from + param->own), param->name);
+        }
+        *fewer = *fewer || own < param->own;
+    }
+    return LS_OK;
+}
+
+/* Copies what is kept of the state tensor of one parameter. */
+static void keep(const ls_optim *o, const ls__optim_param *now, const ls__optim_param *before)
+{
+    for (int s = 0; s <= o->state_count; s++) {
+        const bool master = s == o->state_count;
+        float *to = master ? now->master : now->state[s];
+        const float *from = master ? before->master : before->state[s];
+        if (from != NULL && to != NULL && now->own > 0) {
+            o->on->k->copy(to, from + (now->from - before->from), (size_t)now->own * sizeof *to,
+                           o->on->stream);
+        }
+    }
+}
+
+/* Memory for fewer elements. */
+static ls_status shrink(ls_optim *o)
+{
+    void *memory = o->memory;
+    const ls__env *memory_of = o->memory_of;
+    const size_t bytes = o->memory_bytes;
+    ls__optim_param *before = calloc((size_t)o->count, sizeof *before);
+    if (before == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory to lay its state out", o->cls->name);
+    }
+    memcpy(before, o->params, (size_t)o->count * sizeof *before);
+    for (int i = 0; i < o->count; i++) {
+        ls__optim_param *param = &o->params[i];
+        if (ls_tensor_status(param->value) == LS_OK && ls_requires_grad(param->value)) {
+            ls__param_owned(param->value, &param->from, &param->own);
+        }
+        memset(param->state, 0, sizeof param->state);
+        param->master = NULL;
+    }
+    o->memory = NULL;
+    o->memory_bytes = 0;
+    const ls_status status = memory != NULL ? allocate(o) : LS_OK;
+    if (status < 0) { /* as it was */
+        memcpy(o->params, before, (size_t)o->count * sizeof *before);
+        o->memory = memory;
+        o->memory_bytes = bytes;
+    } else if (memory != NULL) {
+        for (int i = 0; i < o->count; i++) {
+            keep(o, &o->params[i], &before[i]);
+        }
+        ls__device_wait(o->on->device);
+        memory_of->release(memory_of, memory, bytes);
+    }
+    free(before);
+    return status;
+}
+
+ls_status ls__optim_allocate_state(ls_optim *o)
+{
+    bool fewer = false;
+    LS_TRY(find_device(o));
+    LS_TRY(find_owned(o, &fewer));
+    if (fewer) {
+        LS_TRY(shrink(o));
+    }
+    return o->memory == NULL ? allocate(o) : LS_OK;
+}
+
 /* ---- the visitor ---------------------------------------------------------------------------- */
 
 /* Names are PyTorch's: "exp_avg.layers.0.weight" below the prefix. */
@@ -126,8 +214,9 @@ static ls_status visit_tensor(const ls_optim *o, const ls__optim_param *param, c
     LS_TRY(ls__state_name(part, sizeof part, kind, param->name));
     LS_TRY(ls__state_name(name, sizeof name, prefix, part));
     ls__host_view view;
-    LS_TRY(ls__host_view_open(o->on, data, (size_t)param->count * sizeof *data, &view));
-    const ls_status status = ls__fill_visit(param->value, LS_FLOAT32, view.data, name, visitor);
+    LS_TRY(ls__host_view_open(o->on, data, (size_t)param->own * sizeof *data, &view));
+    const ls_status status = ls__fill_visit_range(param->value, LS_FLOAT32, view.data, param->from,
+                                                  param->own, name, visitor);
     ls__host_view_close(&view, true);
     return status;
 }

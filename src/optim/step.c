@@ -188,20 +188,29 @@ static ls_status find_operands(const ls_optim *o, const ls__optim_param *param, 
 static ls__step_part part_of(const ls_optim *o, const ls__optim_param *param, const operands *at,
                              const ls__optim_range *range)
 {
+    const int64_t kept = range->from - param->from; /* where its state lies */
     const size_t skipped =
         (size_t)range->from * (param->half ? sizeof(ls__bfloat16) : sizeof(float));
     void *value = (char *)at->value + skipped;
     ls__step_part part = {.count = range->count,
-                          .param = param->half ? param->master + range->from : value,
+                          .param = param->half ? param->master + kept : value,
                           .rounded = param->half ? value : NULL,
                           .grad = {(char *)at->grad.at + skipped, at->grad.half},
                           .lr = ls__optim_lr_of(o, param),
                           .weight_decay = ls__optim_decay_of(o, param),
                           .step = param->steps + (param->round != o->round ? 1 : 0)};
     for (int s = 0; s < o->state_count; s++) {
-        part.state[s] = param->state[s] + range->from;
+        part.state[s] = param->state[s] + kept;
     }
     return part;
+}
+
+/* What of the range is this rank's. */
+static ls__optim_range own_of(const ls__optim_param *param, const ls__optim_range *range)
+{
+    const int64_t end = range->from + range->count, own_end = param->from + param->own;
+    const int64_t from = range->from > param->from ? range->from : param->from;
+    return (ls__optim_range){range->param, from, (end < own_end ? end : own_end) - from};
 }
 
 /* Appends a range to the parts of the call, unless its gradient is absent. */
@@ -212,11 +221,12 @@ static ls_status add_part(ls_optim *o, const ls__optim_range *range, int64_t *co
     LS_ASSERT(range->from >= 0 && range->count >= 0 && range->count <= param->count - range->from);
     LS_TRY(find_operands(o, param, &at));
     param->updated = at.present;
-    if (!at.present || range->count == 0) {
+    const ls__optim_range own = own_of(param, range);
+    if (!at.present || own.count <= 0) {
         return LS_OK;
     }
     LS_ASSERT(o->state_count == 0 || param->state[0] != NULL); /* ls__optim_begin came first */
-    o->parts[(*count)++] = part_of(o, param, &at, range);
+    o->parts[(*count)++] = part_of(o, param, &at, &own);
     return LS_OK;
 }
 
@@ -232,6 +242,7 @@ static void count_step(ls_optim *o, ls__optim_param *param)
     }
     o->steps_max = param->steps > o->steps_max ? param->steps : o->steps_max;
     ls__tensor_changed(param->value);
+    ls__param_updated(param->value);
 }
 
 /* The tensors of the optimizer's runtime, which it may have outlived; NULL with the error set. */
@@ -276,12 +287,28 @@ ls_status ls__optim_step_ranges(ls_optim *o, const ls__optim_range *ranges, int6
     return LS_OK;
 }
 
+/* The other ranks give the elements that they have stepped. */
+static ls_status share(const ls_optim *o)
+{
+    const ls__observer *last = NULL;
+    for (int i = 0; i < o->count; i++) {
+        const ls_tensor *value = o->params[i].value;
+        ls__observer *observer = ls_requires_grad(value) ? ls__param_observer(value) : NULL;
+        if (observer != NULL && observer != last && observer->owners != NULL) {
+            LS_TRY(observer->share(observer));
+        }
+        last = observer;
+    }
+    return LS_OK;
+}
+
 /* Nothing is updated unless all checks pass. */
 static ls_status step(ls_optim *o)
 {
     LS_TRY(check_synchronised(o));
     LS_TRY(ls__optim_begin(o));
-    return ls__optim_step_ranges(o, o->whole, o->count);
+    LS_TRY(ls__optim_step_ranges(o, o->whole, o->count));
+    return share(o);
 }
 
 /* The activity record receives the number of updates, so that a report can tell how far this rank

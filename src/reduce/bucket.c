@@ -115,6 +115,24 @@ int64_t ls__bucket_elements(const ls_reducer *r, const ls__reduce_bucket *bucket
     return (int64_t)(bucket->bytes / ls_dtype_size(r->plan.regions[bucket->region].key.dtype));
 }
 
+ls__bucket_part ls__bucket_own(const ls_reducer *r, const ls__reduce_bucket *bucket)
+{
+    const ls__reduce_domain *domain = &r->domains[r->plan.regions[bucket->region].key.domain];
+    const size_t bytes = bucket->bytes / (size_t)domain->size; /* a multiple of 64 */
+    return (ls__bucket_part){bucket->offset + bytes * (size_t)domain->rank, bytes};
+}
+
+void ls__bucket_own_elements(const ls_reducer *r, const ls__reduce_param *param, int64_t *from,
+                             int64_t *to)
+{
+    const ls__bucket_part own = ls__bucket_own(r, &r->plan.buckets[param->bucket]);
+    const size_t end = param->offset + param->bytes, own_end = own.offset + own.bytes;
+    const size_t first = own.offset > param->offset ? own.offset : param->offset;
+    const size_t last = own_end < end ? own_end : end, unit = ls_dtype_size(param->key.dtype);
+    *from = first < last ? (int64_t)((first - param->offset) / unit) : 0;
+    *to = first < last ? (int64_t)((last - param->offset) / unit) : 0;
+}
+
 /* Whether any rank has something for the bucket. The bitmaps are the same everywhere, so all ranks
  * skip the same buckets. */
 bool ls__bucket_used(const ls_reducer *r, const ls__reduce_bucket *bucket)
@@ -172,6 +190,55 @@ void ls__buckets_forget(ls_reducer *r)
         r->params[i].local = false;
     }
     r->weight = 0.0;
+}
+
+/* ---- scattered averages --------------------------------------------------------------------- */
+
+void ls__reducer_divide(ls_reducer *r, bool release)
+{
+    r->keeps_parts = true;
+    r->releases = release;
+}
+
+void ls__reducer_scatter(ls_reducer *r)
+{
+    LS_ASSERT(r->keeps_parts);
+    LS_ASSERT(r->phase != LS__REDUCER_CONTROL && r->phase != LS__REDUCER_RUNNING);
+    r->scattered = r->size > 1;
+}
+
+bool ls__reducer_is_scattered(const ls_reducer *r)
+{
+    return r->scattered;
+}
+
+void ls__reducer_own(const ls_reducer *r, int param, int64_t *from, int64_t *count)
+{
+    int64_t to;
+    ls__bucket_own_elements(r, &r->params[param], from, &to);
+    *count = to - *from;
+}
+
+int ls__reducer_bucket_count(const ls_reducer *r)
+{
+    return r->plan.count;
+}
+
+ls__bucket_place ls__reducer_bucket_place(const ls_reducer *r, int bucket)
+{
+    const ls__reduce_bucket *b = &r->plan.buckets[bucket];
+    const ls__reduce_key *key = &r->plan.regions[b->region].key;
+    return (ls__bucket_place){.region = b->region,
+                              .offset = b->offset,
+                              .bytes = b->bytes,
+                              .dtype = key->dtype,
+                              .group = r->domains[key->domain].group,
+                              .tag = b->tag};
+}
+
+int ls__reducer_bucket_of(const ls_reducer *r, int param)
+{
+    return r->params[param].bucket;
 }
 
 /* ---- micro-batches without a backward ------------------------------------------------------ */

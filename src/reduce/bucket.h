@@ -24,6 +24,15 @@ void ls__bucket_fill(ls_reducer *r, ls__reduce_bucket *bucket);
 /* The elements of the whole bucket, gaps included. */
 int64_t ls__bucket_elements(const ls_reducer *r, const ls__reduce_bucket *bucket);
 char *ls__bucket_memory(const ls_reducer *r, const ls__reduce_bucket *bucket);
+/* The part of the bucket that is this rank's, in bytes of its region: an equal part for each rank of
+ * the domain. */
+typedef struct ls__bucket_part {
+    size_t offset, bytes;
+} ls__bucket_part;
+ls__bucket_part ls__bucket_own(const ls_reducer *r, const ls__reduce_bucket *bucket);
+/* Elements [*from, *to) of a parameter lie in this rank's part of its bucket. */
+void ls__bucket_own_elements(const ls_reducer *r, const ls__reduce_param *param, int64_t *from,
+                             int64_t *to);
 /* Whether any rank contributes to the bucket in this backward. */
 bool ls__bucket_used(const ls_reducer *r, const ls__reduce_bucket *bucket);
 

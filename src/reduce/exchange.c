@@ -46,6 +46,9 @@ static const ls__exchange_kind *kind_of(const ls_reducer *r, const ls__reduce_bu
     if (r->hook.kind != NULL && r->domains[region->key.domain].size > 1) {
         return r->hook.kind;
     }
+    if (r->scattered) {
+        return &ls__exchange_scattered;
+    }
     if (ls__bucket_table(r, bucket) != NULL) {
         return &ls__exchange_rows;
     }
@@ -66,6 +69,23 @@ static ls_status plain_before(ls_reducer *r, ls__reduce_bucket *bucket, int phas
 }
 
 const ls__exchange_kind ls__exchange_plain = {"plain", 1, plain_before, NULL};
+
+static ls_status scattered_before(ls_reducer *r, ls__reduce_bucket *bucket, int phase LS__UNUSED,
+                                  ls__reduce_exchange *out)
+{
+    char *memory = ls__bucket_memory(r, bucket);
+    const ls__bucket_part own = ls__bucket_own(r, bucket);
+    const ls_dtype dtype = r->plan.regions[bucket->region].key.dtype;
+    *out = (ls__reduce_exchange){.operation = LS__OP_REDUCE_SCATTER,
+                          .input = memory,
+                          .output = memory + (own.offset - bucket->offset),
+                          .count = (int64_t)(own.bytes / ls_dtype_size(dtype)),
+                          .dtype = dtype,
+                          .divisor = ls__bucket_divisor(r, bucket)};
+    return LS_OK;
+}
+
+const ls__exchange_kind ls__exchange_scattered = {"scattered", 1, scattered_before, NULL};
 
 /* Runs on the thread that completes the operation, often the engine's. */
 static void phase_done(void *arg, ls_status status)

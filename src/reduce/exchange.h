@@ -31,6 +31,9 @@ typedef struct ls__exchange_kind {
 /* The bucket itself is sent and summed in place. */
 extern const ls__exchange_kind ls__exchange_plain;
 
+/* Each rank gets the sums of its part of the bucket, in place; the rest is undefined afterwards. */
+extern const ls__exchange_kind ls__exchange_scattered;
+
 /* Starts the reducer's own thread; a world of one has none. */
 ls_status ls__exchange_open(ls_reducer *r);
 void ls__exchange_close(ls_reducer *r);

@@ -232,6 +232,13 @@ static ls_status check_hook(const ls_reducer *r, const ls_comm_hook *hook)
                         "so the bits would; leave one of them out",
                         hook->name);
     }
+    if (r->keeps_parts) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "hook \"%s\" and zero: a hook gives every rank the averages of a whole "
+                        "bucket, and with zero a rank gets those of its part; leave one of them "
+                        "out",
+                        hook->name);
+    }
     if (r->options.wire_dtype != LS_FLOAT32) {
         return ls__fail(LS_ERR_UNSUPPORTED,
                         "hook \"%s\" and wire_dtype: a hook says itself what is sent; leave one of "

@@ -221,7 +221,10 @@ struct ls_reducer {
     ls_status failure;
     char failure_text[LS__MESSAGE_MAX];
     ls__reduce_pass pass;
-    int phases; /* of a bucket, at most */
+    int phases;       /* of a bucket, at most */
+    bool keeps_parts; /* averages will end on one rank each … */
+    bool scattered;   /* … and do, from the backward after the layout is final; … */
+    bool releases;    /* … the memory of other ranks' averages is given back then */
     ls__reduce_worker worker;
     ls__reduce_hook hook;
     bool overwrites; /* the caller overwrites absent gradients: zeroing is forgetting */

@@ -15,6 +15,7 @@
 #include "comm/core/cause.h"
 #include "comm/core/comm.h"
 #include "comm/core/group.h"
+#include "reduce/bucket.h"
 #include "reduce/domain.h"
 
 #define ENDS 16 /* elements at each end: a cache line of float32 */
@@ -30,19 +31,30 @@ static int64_t rows_of(const ls__reduce_param *param)
     return rows > 0 && *end == ',' && param->count % rows == 0 ? rows : 1;
 }
 
-/* The first row, the first column and the last elements, or everything. */
-static int64_t look(const ls__reduce_param *param, const char *gradient, bool all)
+/* Elements [from, to) of a line of the gradient [begin, end), as far as they are looked at. */
+static int64_t look_at(const ls__reduce_param *param, const char *gradient, int64_t begin,
+                       int64_t end, int64_t from, int64_t to)
+{
+    from = from > begin ? from : begin;
+    to = to < end ? to : end;
+    return from < to ? ls__nonfinite_find(gradient, param->key.dtype, from, to) : -1;
+}
+
+/* Of elements [begin, end): the first row, the first column and the last elements, or everything. A
+ * part of a gradient that lacks the first row has its own first elements looked at. */
+static int64_t look(const ls__reduce_param *param, const char *gradient, bool all, int64_t begin,
+                    int64_t end)
 {
     const int64_t count = param->count, rows = rows_of(param), columns = count / rows;
-    if (all || count <= 2 * ENDS) {
-        return ls__nonfinite_find(gradient, param->key.dtype, 0, count);
+    if (all || end - begin <= 2 * ENDS) {
+        return look_at(param, gradient, begin, end, begin, end);
     }
-    const int64_t first = rows > 1 && columns > ENDS ? columns : ENDS;
-    int64_t at = ls__nonfinite_find(gradient, param->key.dtype, 0, first);
+    const int64_t first = rows > 1 && columns > ENDS ? columns : begin + ENDS;
+    int64_t at = look_at(param, gradient, begin, end, begin, first);
     for (int64_t row = 1; at < 0 && row < rows; row++) {
-        at = ls__nonfinite_find(gradient, param->key.dtype, row * columns, row * columns + 1);
+        at = look_at(param, gradient, begin, end, row * columns, row * columns + 1);
     }
-    return at >= 0 ? at : ls__nonfinite_find(gradient, param->key.dtype, count - ENDS, count);
+    return at >= 0 ? at : look_at(param, gradient, begin, end, end - ENDS, end);
 }
 
 /* The first parameter of the bucket whose memory holds what is not finite, and the element; NULL:
@@ -54,7 +66,12 @@ static const ls__reduce_param *find(const ls_reducer *r, const ls__reduce_bucket
     const char *memory = r->plan.regions[bucket->region].memory;
     for (int i = 0; i < bucket->count; i++) {
         const ls__reduce_param *param = &r->params[r->plan.order[bucket->first + i]];
-        *at = (mine ? param->local : param->used) ? look(param, memory + param->offset, all) : -1;
+        int64_t begin = 0, end = param->count;
+        if (!mine && r->scattered) {
+            ls__bucket_own_elements(r, param, &begin, &end);
+        }
+        const bool there = mine ? param->local : param->used;
+        *at = there ? look(param, memory + param->offset, all, begin, end) : -1;
         if (*at >= 0) {
             return param;
         }
@@ -90,8 +107,9 @@ void ls__nonfinite_look_again(ls_reducer *r, const ls__reduce_bucket *bucket)
     int64_t at = -1;
     const int domain = r->plan.regions[bucket->region].key.domain;
     const bool reported = atomic_load_explicit(&r->nonfinite_reported, memory_order_relaxed);
-    const ls__reduce_param *param =
-        reported || r->domains[domain].rank != 0 ? NULL : find(r, bucket, false, &at);
+    const ls__reduce_param *param = reported || (r->domains[domain].rank != 0 && !r->scattered)
+                                        ? NULL
+                                        : find(r, bucket, false, &at);
     if (param != NULL) {
         atomic_store_explicit(&r->nonfinite_reported, true, memory_order_relaxed);
         LS__WARN("reducer \"%s\": the averaged gradient of %.200s is not finite (element %lld of "

@@ -184,6 +184,18 @@ ls_status ls__fill_visit(const ls_tensor *t, ls_dtype dtype, void *data, const c
                                  &record->storage->pool->tensors->host);
 }
 
+ls_status ls__fill_visit_range(const ls_tensor *t, ls_dtype dtype, void *data, int64_t from,
+                               int64_t count, const char *name, const ls_state_visitor *visitor)
+{
+    const ls__record *record = sound(t, "state");
+    if (record == NULL) {
+        return ls__self.status;
+    }
+    const ls__tensor_part part = ls__fill_part(record);
+    return ls__tensor_part_visit_range(&part, dtype, data, from, count, name, visitor,
+                                       &record->storage->pool->tensors->host);
+}
+
 void ls__fill_set_optimized(ls_tensor *t)
 {
     const ls__record *record = sound(t, "optim_new");

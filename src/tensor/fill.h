@@ -69,6 +69,9 @@ ls__tensor_part ls__fill_part(const ls__record *record);
  * or others in its shape (an optimizer's). */
 ls_status ls__fill_visit(const ls_tensor *t, ls_dtype dtype, void *data, const char *name,
                          const ls_state_visitor *visitor);
+/* The same for elements [from, from + count) of `t`, which lie at `data`: each box of them. */
+ls_status ls__fill_visit_range(const ls_tensor *t, ls_dtype dtype, void *data, int64_t from,
+                               int64_t count, const char *name, const ls_state_visitor *visitor);
 /* From now on its size may not change. */
 void ls__fill_set_optimized(ls_tensor *t);
 /* Whether the record shows all elements of its storage, in order. */

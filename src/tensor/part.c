@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "tensor/shape.h"
@@ -294,6 +295,50 @@ ls_status ls__tensor_part_visit(const ls__tensor_part *part, ls_dtype dtype, voi
         } else {
             LS_TRY(visit_copy(&b, numel, data, name, visitor, host));
         }
+    }
+    return LS_OK;
+}
+
+/* The box of most elements that begins at element `at` of the part and has `left` at most: indices
+ * of one dimension, one index of those before it, all of those after it. Returns its size. */
+static int64_t cut_box(ls__tensor_part *part, int64_t at, int64_t left)
+{
+    const ls_shape own = ls__tensor_part_shape(part);
+    int64_t stride = 1; /* of the elements of one index of `cut` */
+    int cut = own.ndim;
+    while (cut > 0 && (cut == own.ndim ||
+                       (at % (stride * own.dim[cut]) == 0 && stride * own.dim[cut] <= left))) {
+        stride *= cut == own.ndim ? 1 : own.dim[cut];
+        cut--;
+    }
+    int64_t rest = at / stride, size = stride;
+    for (int d = cut; d >= 0 && own.ndim > 0; d--) {
+        const int64_t first = rest % own.dim[d], after = own.dim[d] - first;
+        const int64_t count = d < cut ? 1 : after < left / stride ? after : left / stride;
+        LS_ASSERT(ls__tensor_part_cut(part, d, &(ls__part_run){first, count}, 1));
+        size *= count;
+        rest /= own.dim[d];
+    }
+    return size;
+}
+
+ls_status ls__tensor_part_visit_range(const ls__tensor_part *part, ls_dtype dtype, void *data,
+                                      int64_t from, int64_t count, const char *name,
+                                      const ls_state_visitor *visitor, ls__pool *host)
+{
+    const ls_shape own = ls__tensor_part_shape(part);
+    int64_t numel = 1;
+    for (int d = 0; d < own.ndim; d++) {
+        numel *= own.dim[d];
+    }
+    if (count == numel) {
+        return ls__tensor_part_visit(part, dtype, data, name, visitor, host);
+    }
+    for (int64_t at = from, size; at < from + count; at += size) {
+        ls__tensor_part box = *part;
+        size = cut_box(&box, at, from + count - at);
+        char *elements = (char *)data + (size_t)(at - from) * ls_dtype_size(dtype);
+        LS_TRY(ls__tensor_part_visit(&box, dtype, elements, name, visitor, host));
     }
     return LS_OK;
 }

@@ -43,5 +43,10 @@ bool ls__tensor_part_tile(const ls__tensor_part *part, int count);
  * `host`. */
 ls_status ls__tensor_part_visit(const ls__tensor_part *part, ls_dtype dtype, void *data,
                                 const char *name, const ls_state_visitor *visitor, ls__pool *host);
+/* The same for elements [from, from + count) of the part, which lie at `data`: a range that begins
+ * and ends in the middle of a row is up to three boxes of a matrix. */
+ls_status ls__tensor_part_visit_range(const ls__tensor_part *part, ls_dtype dtype, void *data,
+                                      int64_t from, int64_t count, const char *name,
+                                      const ls_state_visitor *visitor, ls__pool *host);
 
 #endif

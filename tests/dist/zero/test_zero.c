@@ -1,0 +1,245 @@
+/* ZeRO: state, gradients and steps divided among the ranks have the bits of data parallelism. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+
+#include "says.h"
+#include "test.h"
+
+enum { IN = 6, HIDDEN = 27, OUT = 3, ROWS = 40, SHARE = 5, STEPS = 6, NUMBERS_MAX = 8192 };
+
+/* How a model is trained; all zero: AdamW, one micro-batch. */
+typedef struct recipe {
+    int zero;
+    bool sgd, clip, weighted, uneven, in_backward, bf16, freeze, keep_gradients, two_optimizers;
+    int micro_batches;
+    ls_reduce_mode mode;
+} recipe;
+
+typedef struct result {
+    double loss[STEPS], norm[STEPS];
+    int64_t bytes;
+    char numbers[NUMBERS_MAX * sizeof(float)];
+} result;
+
+/* A table that two places use, and a parameter that no pass reaches. */
+typedef struct model {
+    ls_module base;
+    ls_module *body;
+    ls_tensor *table, *unused;
+} model;
+
+static ls_tensor *model_forward(ls_module *m, ls_tensor *x)
+{
+    model *self = (model *)m;
+    ls_tensor *rows = ls_matmul(x, ls_cast(self->table, LS_FLOAT32)); /* [SHARE,IN] @ [IN,HIDDEN] */
+    ls_tensor *h = ls_forward(self->body, ls_relu(rows));
+    return ls_matmul(h, ls_cast(self->table, LS_FLOAT32));
+}
+
+static const ls_module_class model_class =
+    LS_MODULE_CLASS(.name = "model", .forward = model_forward);
+
+static ls_module *make_model(bool bf16)
+{
+    CHECK_OK(ls_manual_seed(1));
+    model *m = ls_module_new(sizeof *m, &model_class);
+    ls_module *layers[] = {ls_linear_new(HIDDEN, ROWS, NULL), ls_relu_new(),
+                           ls_linear_new(ROWS, HIDDEN, NULL), ls_relu_new(),
+                           ls_linear_new(HIDDEN, IN, NULL)};
+    float table[IN * HIDDEN];
+    for (int i = 0; i < IN * HIDDEN; i++) {
+        table[i] = 0.3f * ls_random_normal(3, 1, (uint64_t)i);
+    }
+    const ls_dtype dtype = bf16 ? LS_BFLOAT16 : LS_FLOAT32;
+    m->table = ls_module_add_param(
+        &m->base, "table", ls_cast(ls_from_data(table, LS_SHAPE(IN, HIDDEN), LS_FLOAT32), dtype));
+    m->unused = ls_module_add_param(&m->base, "unused", ls_ones(LS_SHAPE(33), LS_FLOAT32));
+    m->body = ls_module_add(&m->base, "body", ls_sequential_new(layers, 5));
+    CHECK_OK(ls_module_status(&m->base));
+    return &m->base;
+}
+
+static ls_module *wrap(ls_module *net, const recipe *how)
+{
+    ls_module *ddp =
+        ls_ddp_new(net, ls_world(),
+                   LS_OPTIONS(ls_ddp_options, .bucket_bytes = 6000, .first_bucket_bytes = 300,
+                              .mode = how->mode, .check_every = 1, .zero = how->zero));
+    CHECK_OK(ls_module_status(ddp));
+    return ddp;
+}
+
+static ls_optim *optim_of(ls_module *net, const recipe *how)
+{
+    return how->sgd ? ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.1, .momentum = 0.9))
+                    : ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 1e-2));
+}
+
+static ls_tensor *loss_of(ls_module *net, int batch)
+{
+    float x[SHARE * IN];
+    int32_t y[SHARE];
+    for (int i = 0; i < SHARE * IN; i++) {
+        x[i] = ls_random_normal(5, (uint64_t)(100 * batch + ls_rank()), (uint64_t)i);
+    }
+    for (int i = 0; i < SHARE; i++) {
+        y[i] = x[IN * i] > 0.3f ? 0 : x[IN * i + 1] > x[IN * i + 2] ? 1 : 2;
+    }
+    return ls_cross_entropy(ls_forward(net, ls_from_data(x, LS_SHAPE(SHARE, IN), LS_FLOAT32)),
+                            ls_from_data(y, LS_SHAPE(SHARE), LS_INT32), NULL);
+}
+
+/* False: no rank has data any more. */
+static bool backward(ls_module *ddp, const recipe *how, int step, double *mean)
+{
+    bool more = !how->uneven || step < STEPS - 2 * ls_rank();
+    *mean = 0.0;
+    if (!more) {
+        CHECK_OK(ls_ddp_join(ddp, NULL, &more));
+        return more;
+    }
+    const int micro = how->micro_batches > 0 ? how->micro_batches : 1;
+    for (int m = 0; m < micro; m++) {
+        LS_SCOPE;
+        ls_tensor *loss = loss_of(ddp, step * micro + m);
+        double value;
+        CHECK_OK(ls_item(loss, &value));
+        *mean += value;
+        CHECK_OK(ls_ddp_set_sync(ddp, m == micro - 1));
+        CHECK_OK(how->weighted ? ls_backward_weighted(loss, 1 + ls_rank()) : ls_backward(loss));
+    }
+    return true;
+}
+
+static void read_numbers(ls_module *net, result *out)
+{
+    ls_param params[64];
+    const int count = ls_module_params(net, params, 64);
+    size_t at = 0;
+    for (int i = 0; i < count; i++) {
+        const size_t bytes =
+            (size_t)ls_numel(params[i].value) * ls_dtype_size(ls_dtype_of(params[i].value));
+        CHECK(at + bytes <= sizeof out->numbers);
+        memcpy(out->numbers + at, ls_data(params[i].value), bytes);
+        at += bytes;
+    }
+    out->bytes = (int64_t)at;
+}
+
+static void set_frozen(ls_module *net, bool frozen)
+{
+    (void)ls_set_requires_grad(ls_module_param(net, "body.2.weight"), !frozen);
+}
+
+static void step_of(ls_module *ddp, ls_optim *const *optims, const recipe *how, int step,
+                    result *out)
+{
+    if (how->clip) {
+        CHECK_OK(ls_clip_grad_norm(ddp, 0.05, NULL, &out->norm[step]));
+    }
+    for (int i = 0; optims[i] != NULL; i++) {
+        CHECK_OK(ls_optim_step(optims[i]));
+    }
+    for (int i = 0; optims[i] != NULL && !how->keep_gradients; i++) {
+        ls_optim_zero_grad(optims[i]);
+    }
+}
+
+static void train_wrapped(ls_module *ddp, ls_optim *const *optims, const recipe *how, int first,
+                          int steps, result *out)
+{
+    for (int step = first; step < first + steps; step++) {
+        set_frozen(ls_ddp_module(ddp), how->freeze && step % 3 == 1);
+        for (int i = 0; optims[i] != NULL; i++) {
+            ls_optim_set_lr(optims[i], 1e-2 / (1 + step));
+        }
+        if (!backward(ddp, how, step, &out->loss[step])) {
+            break;
+        }
+        if (!how->in_backward) {
+            step_of(ddp, optims, how, step, out);
+        }
+    }
+}
+
+static result *train(const recipe *how)
+{
+    result *out = calloc(1, sizeof *out);
+    CHECK(out != NULL);
+    ls_module *net = make_model(how->bf16), *ddp = wrap(net, how);
+    ls_optim *optims[3] = {0};
+    optims[0] = how->two_optimizers ? optim_of(((model *)net)->body, how) : optim_of(ddp, how);
+    optims[1] = how->two_optimizers ? optim_of(ddp, how) : NULL;
+    if (how->in_backward) {
+        CHECK_OK(ls_ddp_step_in_backward(ddp, optims[0]));
+    }
+    train_wrapped(ddp, optims, how, 0, STEPS, out);
+    read_numbers(net, out);
+    for (int i = 0; optims[i] != NULL; i++) {
+        ls_optim_free(optims[i]);
+    }
+    ls_module_free(ddp);
+    return out;
+}
+
+/* Norms may differ in the last place of float64. */
+static void compare(recipe how)
+{
+    how.zero = 0;
+    result *plain = train(&how);
+    CHECK(plain->bytes > 0);
+    for (how.zero = 1; how.zero <= 2; how.zero++) {
+        result *divided = train(&how);
+        CHECK(memcmp(plain->loss, divided->loss, sizeof plain->loss) == 0);
+        CHECK_INT(plain->bytes, divided->bytes);
+        CHECK(memcmp(plain->numbers, divided->numbers, sizeof plain->numbers) == 0);
+        for (int i = 0; i < STEPS; i++) {
+            CHECK(fabs(plain->norm[i] - divided->norm[i]) <= 1e-15 * plain->norm[i]);
+        }
+        free(divided);
+    }
+    free(plain);
+}
+
+DIST_TESTS(steps_of_, _ranks_have_the_bits_of_data_parallelism, 1, 2, 3, 4, 5)
+{
+    for (int sgd = 0; sgd < 2; sgd++) {
+        for (int clip = 0; clip < 2; clip++) {
+            compare((recipe){.sgd = sgd == 1, .clip = clip == 1});
+        }
+    }
+}
+
+DIST_TESTS(micro_batches_of_, _ranks_have_the_bits_of_data_parallelism, 2, 3)
+{
+    compare((recipe){.micro_batches = 3, .clip = true});
+    compare((recipe){.micro_batches = 2, .weighted = true});
+    compare((recipe){.weighted = true, .uneven = true});
+    compare((recipe){.uneven = true, .sgd = true});
+    compare((recipe){.keep_gradients = true, .sgd = true});
+}
+
+DIST_TESTS(all_kinds_of_models_of_, _ranks_have_the_bits_of_data_parallelism, 2, 3)
+{
+    compare((recipe){.freeze = true, .clip = true});
+    compare((recipe){.freeze = true, .sgd = true});
+    compare((recipe){.bf16 = true, .clip = true});
+    compare((recipe){.bf16 = true, .sgd = true});
+    compare((recipe){.two_optimizers = true});
+    for (int mode = LS_REDUCE_OVERLAP; mode <= LS_REDUCE_NAIVE; mode++) {
+        compare((recipe){.mode = (ls_reduce_mode)mode});
+    }
+}
+
+DIST_TESTS(steps_in_backward_of_, _ranks_have_the_bits_of_data_parallelism, 2, 3)
+{
+    compare((recipe){.in_backward = true});
+    compare((recipe){.in_backward = true, .micro_batches = 2});
+    compare((recipe){.in_backward = true, .weighted = true, .uneven = true});
+}
+
+TEST_MAIN
