@@ -146,7 +146,8 @@ static void wrap(trainer *t)
                         LS_OPTIONS(ls_ddp_options,
                                    .bucket_bytes = s->bucket_bytes < 0 ? LS_BUCKET_BYTES_AUTO
                                                                        : (size_t)s->bucket_bytes,
-                                   .shards = shards_of(s), .batch_axes = t->ranks.batch_axes));
+                                   .shards = shards_of(s), .batch_axes = t->ranks.batch_axes,
+                                   .zero = (int)s->zero));
     LS_CHECK(ls_module_status(t->net));
     if (trainer_has_hook(s)) {
         ls_comm_hook hook = {.size = sizeof hook};

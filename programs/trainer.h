@@ -26,8 +26,8 @@
 
 /* Each field has the name of its option, with _ for - (export_to: --export). */
 typedef struct trainer_options {
-    int64_t steps, lr_schedule_steps, batch, accum, warmup, seed, bucket_bytes, eval_every, every,
-        shards;
+    int64_t steps, lr_schedule_steps, batch, accum, warmup, seed, bucket_bytes, zero, eval_every,
+        every, shards;
     double lr, min_lr, momentum, beta2, weight_decay, clip;
     const char *lr_schedule, *optim, *decay, *dtype, *feed, *exact, *comm;
     const char *mesh, *schedule, *cut, *replicas, *plan; /* of a pipeline; NULL: not given */

@@ -253,6 +253,7 @@ static bool tuning, variables, backends;
 static const char *mesh;
 static int64_t per_host;
 static bool comm, memory, formula;
+static int64_t zero = -1, ranks = 1;
 static parallel_question question = {
     .layers = 4, .dim = 128, .heads = 4, .context = 128, .batch = 8};
 
@@ -264,7 +265,13 @@ static const cli_option options[] = {
     {"per-host", CLI_COUNT, &per_host, 1, LS__BOARD_RANKS_MAX, .fallback = "all",
      .help = "with --mesh: this many ranks share a host"},
     {"comm", CLI_SWITCH, &comm, .help = "with --mesh: what a step of a GPT sends along each axis"},
-    {"memory", CLI_SWITCH, &memory, .help = "what a block of a GPT keeps for backward"},
+    {"memory", CLI_SWITCH, &memory,
+     .help = "what a block of a GPT keeps for backward; with MODEL, gpt2 to gpt2-xl: what training "
+             "keeps on each rank"},
+    {"zero", CLI_COUNT, &zero, 0, 3, .fallback = "a row for each",
+     .help = "with --memory MODEL: 1, optimizer state is divided among the ranks; 2, gradients as "
+             "well; 3, parameters as well"},
+    {"ranks", CLI_COUNT, &ranks, 1, 1e6, .letter = 'n', .help = "with --memory MODEL: so many"},
     {"formula", CLI_SWITCH, &formula, .help = "with --memory: by formulas; there is no other way"},
     {"layers", CLI_COUNT, &question.layers, 1, 1e6, .help = "with --comm, --memory: its blocks"},
     {"dim", CLI_COUNT, &question.dim, 1, 1e9, .help = "numbers of a token"},
@@ -282,6 +289,7 @@ static const cli_option options[] = {
 static const cli_command command = {
     .name = "lockstep info",
     .about = "Shows the library, the processor, limits of this system, and settings.",
+    .operands = "[MODEL]",
     .options = options,
     .count = (int)(sizeof options / sizeof *options)};
 
@@ -296,6 +304,12 @@ int cmd_info(int argc, char **argv)
     }
     if (backends) {
         return print_backends();
+    }
+    if (memory && first < argc) {
+        return print_zero(&command, argv[first], (int)zero, (int)ranks);
+    }
+    if (first < argc) {
+        return cli_wrong(&command, "what of \"%s\"? give --memory before it", argv[first]);
     }
     if (comm || memory) {
         return print_parallel(mesh, memory, &question);

@@ -335,8 +335,27 @@ def compression():
     return p
 
 
+def zero():
+    p = Picture(250)
+    rows = (("parameters", BLUE, 4), ("gradients", ORANGE, 4), ("AdamW", GREEN, 8))
+    for k, stage in enumerate(("zero 0", "zero 1", "zero 2")):
+        y = 30 + 70 * k
+        p.text(8, y + 22, stage)
+        x = 70
+        for name, color, width in rows:
+            divided = (name == "AdamW" and k > 0) or (name == "gradients" and k > 1)
+            for part in range(4):
+                mine = not divided or part == 1
+                p.box(x + part * 10.5 * width, y, 10.5 * width, 36, fill=color if mine else PALE)
+            if k == 0:
+                p.text(x, 22, f"{name}, {width} N bytes")
+            x += 42 * width + 8
+    p.text(8, 240, "rank 1 of 4, between two steps; pale: kept by other ranks")
+    return p
+
+
 PICTURES = (accumulation, api, bucketing, collectives, compression, costs, evaluation, implementation, naive, overlap, parallelism,
-            parameter_server, pipeline, planner, tensor, why)
+            parameter_server, pipeline, planner, tensor, why, zero)
 
 
 def draw():

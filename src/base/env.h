@@ -174,6 +174,10 @@ struct ls__env {
      * multiple of LS__MAP_PHASES, or anywhere with LS__MAP_ANYWHERE. */
     int (*shm_map)(const ls__env *env, int fd, size_t reserve, size_t phase, void **out);
     void (*shm_unmap)(const ls__env *env, void *memory, size_t reserve);
+    /* Gives the whole pages within [memory, memory + bytes) of a mapping back to the system, for
+     * all processes that map the file; they read as zeros. Others, and all where the system cannot,
+     * keep their bytes. */
+    void (*shm_forget)(const ls__env *env, void *memory, size_t bytes);
     /* Bytes of address space that this process may still map; SIZE_MAX: no limit is set. */
     size_t (*address_space)(const ls__env *env);
 

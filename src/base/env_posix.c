@@ -46,6 +46,7 @@ static const ls__env posix = {
     .shm_seal = ls__posix_shm_seal,
     .shm_map = ls__posix_shm_map,
     .shm_unmap = ls__posix_shm_unmap,
+    .shm_forget = ls__posix_shm_forget,
     .address_space = ls__posix_address_space,
     .tcp_listen = ls__posix_tcp_listen,
     .tcp_accept = ls__posix_tcp_accept,

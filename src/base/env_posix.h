@@ -39,6 +39,7 @@ int64_t ls__posix_shm_size(const ls__env *env, int fd);
 int ls__posix_shm_seal(const ls__env *env, int fd);
 int ls__posix_shm_map(const ls__env *env, int fd, size_t reserve, size_t phase, void **out);
 void ls__posix_shm_unmap(const ls__env *env, void *memory, size_t reserve);
+void ls__posix_shm_forget(const ls__env *env, void *memory, size_t bytes);
 size_t ls__posix_address_space(const ls__env *env);
 
 /* dir: kinds of files, folders */

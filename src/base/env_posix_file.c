@@ -264,6 +264,15 @@ size_t ls__posix_address_space(const ls__env *env LS__UNUSED)
 }
 
 /* The whole reservation, also where the file has not grown into it. */
+void ls__posix_shm_forget(const ls__env *env LS__UNUSED, void *memory, size_t bytes)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)memory;
+    const uintptr_t from = (at + page - 1) / page * page, to = (at + bytes) / page * page;
+    if (from < to) {
+        (void)madvise((void *)from, to - from, MADV_REMOVE);
+    }
+}
+
 void ls__posix_shm_unmap(const ls__env *env LS__UNUSED, void *memory, size_t reserve)
 {
     (void)munmap(memory, reserve);

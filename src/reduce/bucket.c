@@ -15,6 +15,7 @@
 #include "reduce/bucket.h"
 
 #include "base/assert.h"
+#include "comm/backend/plugin_group.h"
 #include "kernel/reduce/reduce.h"
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
@@ -133,6 +134,16 @@ void ls__bucket_own_elements(const ls_reducer *r, const ls__reduce_param *param,
     *to = first < last ? (int64_t)((last - param->offset) / unit) : 0;
 }
 
+void ls__bucket_release(const ls_reducer *r, const ls__reduce_bucket *bucket)
+{
+    const ls__reduce_region *region = &r->plan.regions[bucket->region];
+    const ls__bucket_part own = ls__bucket_own(r, bucket);
+    ls_group *group = r->domains[region->key.domain].group;
+    ls__group_discard(group, region->memory + bucket->offset, own.offset - bucket->offset);
+    ls__group_discard(group, region->memory + own.offset + own.bytes,
+                      bucket->offset + bucket->bytes - own.offset - own.bytes);
+}
+
 /* Whether any rank has something for the bucket. The bitmaps are the same everywhere, so all ranks
  * skip the same buckets. */
 bool ls__bucket_used(const ls_reducer *r, const ls__reduce_bucket *bucket)
@@ -203,6 +214,9 @@ void ls__reducer_divide(ls_reducer *r, bool release)
 void ls__reducer_scatter(ls_reducer *r)
 {
     LS_ASSERT(r->keeps_parts);
+    for (int b = 0; r->size > 1 && r->releases && b < r->plan.count; b++) {
+        ls__bucket_release(r, &r->plan.buckets[b]);
+    }
     LS_ASSERT(r->phase != LS__REDUCER_CONTROL && r->phase != LS__REDUCER_RUNNING);
     r->scattered = r->size > 1;
 }

@@ -33,6 +33,8 @@ ls__bucket_part ls__bucket_own(const ls_reducer *r, const ls__reduce_bucket *buc
 /* Elements [*from, *to) of a parameter lie in this rank's part of its bucket. */
 void ls__bucket_own_elements(const ls_reducer *r, const ls__reduce_param *param, int64_t *from,
                              int64_t *to);
+/* Gives the memory of the other ranks' parts back to the system, as far as it is whole pages. */
+void ls__bucket_release(const ls_reducer *r, const ls__reduce_bucket *bucket);
 /* Whether any rank contributes to the bucket in this backward. */
 bool ls__bucket_used(const ls_reducer *r, const ls__reduce_bucket *bucket);
 

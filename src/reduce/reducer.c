@@ -296,6 +296,9 @@ static ls_status settle(ls_reducer *r, ls__reduce_bucket *bucket)
         ls__nonfinite_look_again(r, bucket);
     }
     ls__bucket_settle(r, bucket);
+    if (bucket->kind == &ls__exchange_scattered && r->releases) {
+        ls__bucket_release(r, bucket);
+    }
     return r->reduced != NULL
                ? r->reduced(r->reduced_arg, &r->plan.order[bucket->first], bucket->count)
                : LS_OK;

@@ -51,6 +51,17 @@ def every_conversion_has_its_row():
 
 
 @test
+def memory_of_training_with_zero_is_rajbhandaris():
+    rows = info("--memory", "gpt2-xl", "-n", "8")
+    assert re.findall(r" ([0-9.]+) GB$", rows, re.MULTILINE) == ["24.9", "14.0", "8.6", "3.1"], rows
+    says(rows, "%s: %s parameters in float32, AdamW, %d rank%s; kept by each between two steps")
+    says(rows, "Activations come on top, and in backward with zero 2 the buckets on their way; training has zero 0, 1 and 2")
+    assert re.findall(r" ([0-9.]+) GB$", info("--memory", "gpt2", "-n", "1", "--zero", "2"), re.MULTILINE) == ["2.0"]
+    says(info("--memory", "gpt5", status=2), 'there is no model "%s"; give gpt2, gpt2-medium, gpt2-large or gpt2-xl')
+    says(info("gpt2", status=2), 'what of "%s"? give --memory before it')
+
+
+@test
 def memory_of_a_layer_is_korthikantis():
     rows = info("--memory", "--formula", "--layers", "48", "--dim", "6144", "--heads", "64", "--context", "2048", "--batch", "4",
                 "--mesh", "tp=8")

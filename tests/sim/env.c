@@ -166,6 +166,17 @@ static void shm_unmap(const ls__env *env LS__UNUSED, void *memory LS__UNUSED,
     ls__sim_point();
 }
 
+/* Pages of 4096 bytes. */
+static void shm_forget(const ls__env *env LS__UNUSED, void *memory, size_t bytes)
+{
+    ls__sim_point();
+    const uintptr_t page = 4096, at = (uintptr_t)memory;
+    const uintptr_t from = (at + page - 1) / page * page, to = (at + bytes) / page * page;
+    if (from < to) {
+        memset((void *)from, 0, to - from);
+    }
+}
+
 static ssize_t shm_read(ls__sim_object *o, void *out, size_t bytes)
 {
     const ls__sim_memory *m = o->memory;
@@ -455,6 +466,7 @@ const ls__env ls__sim_env = {
     .shm_map = shm_map,
     .address_space = address_space,
     .shm_unmap = shm_unmap,
+    .shm_forget = shm_forget,
     .tcp_listen = ls__sim_env_tcp_listen,
     .tcp_accept = ls__sim_env_tcp_accept,
     .tcp_connect = ls__sim_env_tcp_connect,

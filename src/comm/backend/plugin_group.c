@@ -11,6 +11,7 @@
 #include "comm/core/group.h"
 #include "comm/core/message_state.h"
 #include "comm/core/progress_lock.h"
+#include "comm/memory/heap.h"
 #include "comm/transport/plugin_call.h"
 
 typedef struct ls__plugin_block { /* registered memory */
@@ -246,6 +247,15 @@ ls_status ls__group_memory(ls_group *group, size_t bytes, void **out)
     return group->plugin != NULL && (group->can->flags & LS_BACKEND_REGISTERED) != 0
                ? alloc_block(group, bytes, out)
                : ls__heap_alloc(&group->comm->heap, bytes, out);
+}
+
+void ls__group_discard(ls_group *group, void *memory, size_t bytes)
+{
+    uint64_t offset;
+    const ls__comm *comm = group->comm;
+    if (ls__heap_offset(&comm->heap, memory, bytes, &offset)) {
+        comm->env->shm_forget(comm->env, memory, bytes);
+    }
 }
 
 bool ls__plugin_dealloc(ls_group *group, void *memory)

@@ -65,6 +65,9 @@ bool ls__plugin_messages(ls_group *group, void (*ended)(ls_work *work));
 /* Whichever memory the group's operations work best on: registered if the backend has it, else that
  * of the heap. ls_group_dealloc frees both. */
 ls_status ls__group_memory(ls_group *group, size_t bytes, void **out);
+/* The bytes are undefined from now on; whole pages of the heap are given back to the system until
+ * they are written again. No operation may use them. */
+void ls__group_discard(ls_group *group, void *memory, size_t bytes);
 /* Frees a block of the plug-in's memory; false: it is not one. */
 bool ls__plugin_dealloc(ls_group *group, void *memory);
 

@@ -468,6 +468,13 @@ static ls_status check_call(const ls_pipeline *p, ls_module *net, const ls_micro
             "it the optimizer with ls_pipeline_set_optim",
             p->schedule->name, p->schedule->per_step, p->schedule->per_step > 1 ? "es" : "");
     }
+    if (p->optim != NULL && ls__ddp_of(net) != NULL && ls__ddp_of(net)->zero.stage > 0) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "ls_pipeline_backward: the optimizer steps while micro-batches are in "
+                        "flight, with versions of the parameters that lie elsewhere, and zero "
+                        "gathers parameters in place; leave zero out, or step after "
+                        "ls_pipeline_backward");
+    }
     LS_TRY(check_wrapper(p, net));
     return ls__micro_batches_check("ls_pipeline_backward", micro, p->set.micro_batches);
 }

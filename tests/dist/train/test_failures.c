@@ -106,6 +106,17 @@ TEST(a_rank_killed_between_steps_is_named)
     check_death("between", "SIGKILL", "victim.c");
 }
 
+TEST(a_rank_killed_while_parameters_are_gathered_is_named_by_all_within_a_second)
+{
+    check_death("zero", "SIGKILL", "victim.c");
+}
+
+TEST(a_rank_killed_while_gradients_are_scattered_is_named_by_all_within_a_second)
+{
+    CHECK(setenv("VICTIM_ZERO", "2", 1) == 0);
+    check_death("backward", "SIGKILL", SAYS("in the backward pass"));
+}
+
 TEST(a_segfault_is_named)
 {
     check_death("segfault", "SIGSEGV", "in the forward pass");

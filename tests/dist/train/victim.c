@@ -1,7 +1,8 @@
 /* A training program in which one rank dies at a chosen place, for test_failures.
  *
  *     victim PLACE RANK [MARK]
- *     PLACE: forward, backward, collective, between, optimizer: killed by SIGKILL there
+ *     PLACE: forward, backward, collective, between: killed by SIGKILL there
+ *            zero: killed before its step with zero, while the others gather parameters
  *            exit0, exit3: leaves in the middle of training with that status
  *            segfault: a bad pointer in the forward pass
  *            pipeline: killed in the forward pass of a stage; each rank has one
@@ -189,7 +190,9 @@ int main(int argc, char **argv)
         return 0;
     }
     fragile *net = fragile_new();
-    ls_module *ddp = ls_ddp_new(&net->base, ls_world(), NULL);
+    const bool zero = strcmp(place, "zero") == 0 || getenv("VICTIM_ZERO") != NULL;
+    ls_module *ddp =
+        ls_ddp_new(&net->base, ls_world(), LS_OPTIONS(ls_ddp_options, .zero = zero ? 2 : 0));
     if (!ddp) {
         fprintf(stderr, "%s\n", ls_error_message());
         return 1;
@@ -211,6 +214,10 @@ int main(int argc, char **argv)
             LS_CHECK(ls_backward(ls_mean(ls_forward(ddp, x))));
         }
         meet();
+        if (due("zero")) {
+            usleep(150000); /* the others are in the gather */
+            die();
+        }
         LS_CHECK(ls_optim_step(optim));
         ls_optim_zero_grad(optim);
         usleep(2000);

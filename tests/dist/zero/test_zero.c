@@ -6,10 +6,17 @@
 
 #include <lockstep/lockstep.h>
 
-#include "says.h"
+#include "scratch.h"
 #include "test.h"
 
 enum { IN = 6, HIDDEN = 27, OUT = 3, ROWS = 40, SHARE = 5, STEPS = 6, NUMBERS_MAX = 8192 };
+
+#if defined(HOSTS) /* every rank is on a pretended host of its own */
+__attribute__((constructor)) static void on_hosts_of_their_own(void)
+{
+    setenv("LOCKSTEP_HOSTS", HOSTS, 1);
+}
+#endif
 
 /* How a model is trained; all zero: AdamW, one micro-batch. */
 typedef struct recipe {
@@ -240,6 +247,127 @@ DIST_TESTS(steps_in_backward_of_, _ranks_have_the_bits_of_data_parallelism, 2, 3
     compare((recipe){.in_backward = true});
     compare((recipe){.in_backward = true, .micro_batches = 2});
     compare((recipe){.in_backward = true, .weighted = true, .uneven = true});
+}
+
+/* ---- checkpoints ----------------------------------------------------------------------------- */
+
+enum { SAVED_AT = 3 };
+
+/* A job over some ranks of the world. */
+typedef struct job {
+    ls_group *group;
+    ls_module *net, *ddp;
+    ls_optim *optim;
+} job;
+
+static job job_new(ls_group *group, const recipe *how)
+{
+    job j = {.group = group, .net = make_model(how->bf16)};
+    j.ddp = ls_ddp_new(j.net, group,
+                       LS_OPTIONS(ls_ddp_options, .bucket_bytes = 6000, .first_bucket_bytes = 300,
+                                  .check_every = 1, .zero = how->zero));
+    CHECK_OK(ls_module_status(j.ddp));
+    j.optim = optim_of(j.ddp, how);
+    return j;
+}
+
+static void job_free(job *j)
+{
+    ls_optim_free(j->optim);
+    ls_module_free(j->ddp);
+}
+
+static void job_train(const job *j, const recipe *how, int first, int steps, result *out)
+{
+    ls_optim *optims[] = {j->optim, NULL};
+    train_wrapped(j->ddp, optims, how, first, steps, out);
+}
+
+static ls_status at_folder(const job *j, const char *folder, bool save)
+{
+    ls_checkpoint *checkpoint = NULL;
+    int64_t step = 0;
+    CHECK_OK(ls_checkpoint_new(
+        folder, j->group, LS_OPTIONS(ls_checkpoint_options, .async = false, .load_only = !save),
+        &checkpoint));
+    const ls_checkpoint_item items[] = {LS_ITEM("model", j->ddp), LS_ITEM("optim", j->optim)};
+    const ls_status status = save ? ls_checkpoint_save(checkpoint, SAVED_AT, items, 2)
+                                  : ls_checkpoint_load(checkpoint, items, 2, &step);
+    CHECK_OK(ls_checkpoint_free(checkpoint));
+    return status;
+}
+
+/* Every rank knows the folder of rank 0. */
+static void share_folder(char folder[256])
+{
+    memset(folder, 0, 256);
+    if (ls_rank() == 0) {
+        scratch_begin();
+        snprintf(folder, 256, "%s", scratch_folder());
+    }
+    CHECK_OK(ls_broadcast(ls_world(), folder, 256, LS_UINT8, 0, NULL, NULL));
+}
+
+/* Trained to SAVED_AT over the world with zero `from`, saved, loaded over the first `ranks` ranks
+ * with zero `to`, and trained to the end. */
+static result *train_over(recipe how, int from, int to, int ranks)
+{
+    char folder[256];
+    result *out = calloc(1, sizeof *out);
+    CHECK(out != NULL);
+    share_folder(folder);
+    how.zero = from;
+    job j = job_new(ls_world(), &how);
+    job_train(&j, &how, 0, SAVED_AT, out);
+    CHECK_OK(at_folder(&j, folder, true));
+    job_free(&j);
+    ls_group *some = NULL; /* the others train, too: the ranks' optimizers are compared */
+    const bool first = ls_rank() < ranks;
+    CHECK_OK(ls_group_split(ls_world(), first, 0, NULL, &some));
+    how.zero = to;
+    job next = job_new(some, &how);
+    CHECK_OK(at_folder(&next, folder, false));
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    if (first) {
+        CHECK_OK(at_folder(&next, folder, true)); /* state that no step has divided */
+    }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    CHECK_OK(at_folder(&next, folder, false));
+    job_train(&next, &how, SAVED_AT, STEPS - SAVED_AT, out);
+    read_numbers(next.net, out);
+    job_free(&next);
+    CHECK_OK(ls_group_free(some));
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    if (ls_rank() == 0) {
+        scratch_end();
+    }
+    return out;
+}
+
+static void resume_everywhere(recipe how, int ranks)
+{
+    result *plain = train_over(how, 0, 0, ranks);
+    for (int from = 0; from <= 2; from++) {
+        for (int to = 0; to <= 2; to++) {
+            result *other = train_over(how, from, to, ranks);
+            CHECK(memcmp(plain->loss, other->loss, sizeof plain->loss) == 0);
+            CHECK(memcmp(plain->numbers, other->numbers, sizeof plain->numbers) == 0);
+            free(other);
+        }
+    }
+    free(plain);
+}
+
+DIST_TEST(checkpoints_load_at_another_stage_with_equal_bits, 3)
+{
+    resume_everywhere((recipe){.clip = true}, 3);
+    resume_everywhere((recipe){.sgd = true, .bf16 = true}, 3);
+}
+
+DIST_TEST(checkpoints_load_on_another_number_of_ranks_with_equal_bits, 5)
+{
+    resume_everywhere((recipe){.clip = true}, 2);
+    resume_everywhere((recipe){.sgd = true}, 3);
 }
 
 TEST_MAIN
