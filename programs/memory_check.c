@@ -32,7 +32,8 @@ void memory_check(const decoder_shape *shape, const trainer_options *train)
     const ls_gpt2_options o = decoder_gpt2_options(shape);
     const ls_gpt2_memory m = ls_gpt2_memory_of(&o, train->batch, shape->context);
     const bool pipeline = parallel_has_pipeline(train);
-    const int64_t state = states_of(train) * m.parameter_bytes;
+    const int64_t divided = train->zero > 0 && train->mesh == NULL ? ls_world_size() : 1;
+    const int64_t state = states_of(train) * m.parameter_bytes / divided;
     const int64_t total = pipeline ? m.parameter_bytes : total_of(&m, state);
     const int64_t left = ls_memory_available();
     const int ranks = ls_local_world_size();

@@ -501,6 +501,16 @@ def text_through_a_tokenizer_is_learned_as_the_shards_made_of_it():
 
 
 @test
+def zero_has_the_losses_of_data_parallelism():
+    flags = ("--steps", 6, "--batch", 2, "--clip", 0.5, "--eval-windows", 4, "--log-losses")
+    plain = train(3, *flags, "plain.losses")
+    for zero in (1, 2):
+        printed = train(3, "--zero", zero, "--save", f"zero{zero}", "--every", 3, *flags, f"zero{zero}.losses")
+        assert (FOLDER / f"zero{zero}.losses").read_text() == (FOLDER / "plain.losses").read_text()
+        assert hash_of(printed) == hash_of(plain)
+
+
+@test
 def wrong_flags_and_unusable_text_are_refused_in_words():
     (FOLDER / "short").write_text("too short")
     (FOLDER / "words.bin").write_bytes(b"\xff\xff" * 2000)

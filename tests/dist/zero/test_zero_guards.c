@@ -1,9 +1,11 @@
 /* What zero refuses, and what it says when ranks do not do the same. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <lockstep/lockstep.h>
 
+#include "reduce/reducer.h"
 #include "says.h"
 #include "test.h"
 
@@ -152,6 +154,40 @@ DIST_TEST(an_average_that_is_not_finite_on_one_rank_is_found_by_all, 3)
     CHECK_CONTAINS(ls_error_message(), "clip_grad_norm: the gradients' norm is nan");
     ls_optim_free(optim);
     ls_module_free(ddp);
+}
+
+static char warned[2048];
+
+static void keep_warning(ls_log_level level, const char *text, void *arg)
+{
+    (void)arg;
+    if (level == LS_LOG_WARN) {
+        (void)snprintf(warned, sizeof warned, "%s", text);
+    }
+}
+
+/* Every contribution is finite; the rank that has the average says that it is not. */
+DIST_TEST(a_sum_that_overflows_is_reported_by_its_owner, 3)
+{
+    ls_reducer *r = NULL;
+    ls_reducer_param param = {.name = "steep", .count = 96, .dtype = LS_FLOAT32};
+    CHECK_OK(ls_reducer_new(ls_world(), &param, 1, NULL, &r));
+    ls__reducer_divide(r, false);
+    ls__reducer_scatter(r);
+    ls_set_log_callback(keep_warning, NULL);
+    CHECK_OK(ls_reducer_begin(r, NULL));
+    for (int k = 0; k < 96; k++) {
+        ((float *)param.grad)[k] = k == 50 ? 2e38f : 1.0f; /* the second third */
+    }
+    CHECK_OK(ls_reducer_ready(r, 0, NULL));
+    CHECK_OK(ls_reducer_wait(r));
+    CHECK(test_contains(warned, "gradient of steep is not finite (element 50 of 96)") ==
+          (ls_rank() == 1));
+    const float *own = (const float *)param.grad + 32 * ls_rank();
+    for (int k = 0; k < 32; k++) {
+        CHECK(own[k] == (32 * ls_rank() + k == 50 ? INFINITY : 1.0f));
+    }
+    CHECK_OK(ls_reducer_free(r));
 }
 
 TEST_MAIN

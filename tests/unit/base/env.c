@@ -91,6 +91,24 @@ TEST(shared_memory_grows_within_its_reserve_and_never_shrinks)
     CHECK((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
 }
 
+TEST(shared_memory_that_is_forgotten_reads_as_zeros_in_whole_pages)
+{
+    char *memory = NULL, *other = NULL;
+    int fd = env()->shm_create(env(), "forget", 5 * 4096);
+    CHECK_INT(env()->shm_map(env(), fd, 5 * 4096, LS__MAP_ANYWHERE, (void **)&memory), 0);
+    CHECK_INT(env()->shm_map(env(), fd, 5 * 4096, LS__MAP_ANYWHERE, (void **)&other), 0);
+    memset(memory, 7, 5 * 4096);
+    env()->shm_forget(env(), memory + 100, 3 * 4096);
+    env()->shm_forget(env(), memory + 4 * 4096 + 1, 4000); /* no whole page */
+    for (int i = 0; i < 5 * 4096; i++) {
+        CHECK_INT(other[i], i >= 4096 && i < 3 * 4096 ? 0 : 7);
+    }
+    memory[4096] = 3;
+    CHECK_INT(other[4096], 3);
+    env()->shm_unmap(env(), memory, 5 * 4096);
+    env()->shm_unmap(env(), other, 5 * 4096);
+}
+
 TEST(shared_memory_is_mapped_at_the_asked_phase)
 {
     const size_t phases[] = {0, 4096, (size_t)2 << 20, LS__MAP_PHASES - 4096};
