@@ -50,9 +50,9 @@ typedef struct parallel_question {
 } parallel_question;
 /* What a step sends, or (memory) what a block keeps; the exit code. */
 int print_parallel(const char *mesh, bool memory, parallel_question *q);
-/* What training of a published model keeps on each rank, with that much of it divided (-1: a row for
- * each); the exit code. */
 struct cli_command;
+/* info_zero.c: what training of a published model keeps on each rank, with that much of it divided
+ * (-1: a row for each); the exit code. */
 int print_zero(const struct cli_command *command, const char *model, int stage, int ranks);
 void print_mpi(void); /* info_backends.c: the plug-ins that carry data over MPI */
 

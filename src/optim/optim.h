@@ -89,8 +89,8 @@ ls_status ls__optim_missing(const char *call);
 double ls__optim_lr_of(const ls_optim *o, const ls__optim_param *param);
 double ls__optim_decay_of(const ls_optim *o, const ls__optim_param *param);
 
-/* state.c: sets optim->on, and makes room for the state of this rank's elements of the parameters. If
- * those have become fewer since the last call, the state of the others is dropped. */
+/* state.c: sets optim->on, and makes room for the state of this rank's elements of the parameters.
+ * If those have become fewer since the last call, the state of the others is dropped. */
 ls_status ls__optim_allocate_state(ls_optim *o);
 
 /* step.c: shows the learning rate to the comparison of the ranks' settings, of an optimizer whose
@@ -100,7 +100,8 @@ void ls__optim_show_lr(ls_optim *o);
 /* step.c: an optimizer step in several calls, for one that is sharded or runs bucket by bucket.
  * ls__optim_begin opens a step; every ls__optim_step_ranges until the next one belongs to it. A
  * parameter's step count rises once in a step, however many of its ranges are updated; ranges of a
- * step must not overlap. Of a range only the elements that are this rank's are updated. Nothing is updated unless the checks of all ranges of the call pass. */
+ * step must not overlap. Of a range only the elements that are this rank's are updated. Nothing is
+ * updated unless the checks of all ranges of the call pass. */
 ls_status ls__optim_begin(ls_optim *o);
 ls_status ls__optim_step_ranges(ls_optim *o, const ls__optim_range *ranges, int64_t count);
 

@@ -481,9 +481,10 @@ TEST(memory_that_is_refused_to_a_loader_that_rank_0_feeds_is_named)
     CHECK_SAYS(all, "its loader has failed");
 }
 
-static ls_status train(void)
+static ls_status train_with(int zero)
 {
-    ls_module *ddp = ls_ddp_new(ls_linear_new(7, 5, NULL), ls_world(), NULL);
+    ls_module *ddp =
+        ls_ddp_new(ls_linear_new(7, 5, NULL), ls_world(), LS_OPTIONS(ls_ddp_options, .zero = zero));
     ls_status status = ls_module_status(ddp);
     for (int i = 0; status == LS_OK && i < 2; i++) {
         LS_SCOPE;
@@ -495,6 +496,16 @@ static ls_status train(void)
     return status;
 }
 
+static ls_status train(void)
+{
+    return train_with(0);
+}
+
+static ls_status train_with_zero(void)
+{
+    return train_with(1);
+}
+
 TEST(memory_that_is_refused_to_data_parallel_modules_is_named)
 {
     collect(FAULT_MEMORY, "1", wrap);
@@ -502,6 +513,9 @@ TEST(memory_that_is_refused_to_data_parallel_modules_is_named)
     const size_t table_bytes = 2 * sizeof(void *); /* of one region */
     collect_sizes(table_bytes, table_bytes, FAULT_MEMORY, "1", train);
     CHECK_SAYS(all, "ddp: no memory for a table of %d regions");
+    const size_t of_bucket = sizeof(ls_work *) + sizeof(bool);
+    collect_sizes(of_bucket, of_bucket, FAULT_MEMORY, "1", train_with_zero);
+    CHECK_SAYS(all, "ddp: no memory for a table of buckets");
 }
 
 /* ---- between hosts --------------------------------------------------------------------------- */

@@ -279,6 +279,34 @@ DIST_TEST(a_stage_without_parameters_steps_without_an_optimizer, 3)
     train_with("pipedream", 3, 1, true, bare_cut);
 }
 
+DIST_TEST(zero_is_refused, 2)
+{
+    ls_module *net = make_net();
+    ls_pipeline *pipe = NULL;
+    ls_group *own = NULL;
+    CHECK_OK(ls_pipeline_new(
+        net, ls_world(),
+        LS_OPTIONS(ls_pipeline_options, .schedule = "pipedream", .micro_batches = MICRO), &pipe));
+    CHECK_OK(ls_group_split(ls_world(), ls_rank(), 0, NULL, &own));
+    ls_module *ddp = ls_ddp_new(net, own, LS_OPTIONS(ls_ddp_options, .zero = 1));
+    ls_optim *optim = ls_adamw_new(ddp, NULL);
+    CHECK_OK(ls_pipeline_set_optim(pipe, optim));
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    ls_micro_batch micro[MICRO];
+    for (int m = 0; m < MICRO; m++) {
+        micro[m] = micro_of(0, m, 0);
+    }
+    CHECK_STATUS(ls_pipeline_backward(pipe, ddp, micro, NULL), LS_ERR_UNSUPPORTED);
+    CHECK_SAYS(ls_error_message(),
+               "ls_pipeline_backward: the optimizer steps while micro-batches are in flight, with "
+               "versions of the parameters that lie elsewhere, and zero gathers parameters in "
+               "place; leave zero out, or step after ls_pipeline_backward");
+    CHECK_STATUS(ls_pipeline_free(pipe), LS_ERR_UNSUPPORTED);
+    ls_optim_free(optim);
+    ls_module_free(ddp);
+    CHECK_OK(ls_group_free(own));
+}
+
 /* The user cannot look between the gradient and the step. */
 static void check_nan(const char *schedule)
 {

@@ -39,24 +39,26 @@ static void check_refused(const ls_ddp_options *options, ls_status status, const
 
 DIST_TEST(a_stage_that_does_not_exist_is_refused, 2)
 {
-    check_refused(LS_OPTIONS(ls_ddp_options, .zero = 3), LS_ERR_INVALID,
-                  "zero is %d; give 0, 1 (the optimizer's state is divided among the ranks) or 2 "
-                  "(gradients as well)");
+    check_refused(
+        LS_OPTIONS(ls_ddp_options, .zero = 3), LS_ERR_INVALID,
+        SAYS("zero is %d; give 0, 1 (the optimizer's state is divided among the ranks) or 2 "
+             "(gradients as well)"));
 }
 
 DIST_TEST(shards_are_refused, 2)
 {
-    check_refused(LS_OPTIONS(ls_ddp_options, .zero = 1, .shards = 2), LS_ERR_UNSUPPORTED,
-                  "zero and shards: shards are added in one tree of whole gradients on every rank; "
-                  "leave one of them out");
+    check_refused(
+        LS_OPTIONS(ls_ddp_options, .zero = 1, .shards = 2), LS_ERR_UNSUPPORTED,
+        SAYS("zero and shards: shards are added in one tree of whole gradients on every rank; "
+             "leave one of them out"));
 }
 
 DIST_TEST(a_wire_dtype_is_refused, 2)
 {
-    check_refused(LS_OPTIONS(ls_ddp_options, .zero = 1, .wire_dtype = LS_BFLOAT16),
-                  LS_ERR_UNSUPPORTED,
-                  "zero and wire_dtype: only gradients would be sent in bfloat16, and the other "
-                  "half of what is sent are parameters; leave one of them out");
+    check_refused(
+        LS_OPTIONS(ls_ddp_options, .zero = 1, .wire_dtype = LS_BFLOAT16), LS_ERR_UNSUPPORTED,
+        SAYS("zero and wire_dtype: only gradients would be sent in bfloat16, and the other "
+             "half of what is sent are parameters; leave one of them out"));
 }
 
 static void place_apart(void *arg, const char *name, const ls_tensor *param, ls_ddp_place *place)
@@ -69,12 +71,13 @@ DIST_TEST(a_place_that_sums_over_a_part_of_the_group_is_refused, 2)
 {
     ls_group *own = NULL;
     CHECK_OK(ls_group_split(ls_world(), ls_rank(), 0, NULL, &own));
-    check_refused(
-        LS_OPTIONS(ls_ddp_options, .zero = 1, .place = place_apart, .place_arg = own),
-        LS_ERR_UNSUPPORTED,
-        "zero, and some gradients are added over a part of the group (place, or batch_axes of a "
-        "mesh): the elements are divided among all ranks of the group, and those of other ranks "
-        "have other parameters; leave zero out");
+    check_refused(LS_OPTIONS(ls_ddp_options, .zero = 1, .place = place_apart, .place_arg = own),
+                  LS_ERR_UNSUPPORTED,
+                  SAYS("zero, and some gradients are added over a part of the group (place, or "
+                       "batch_axes of a "
+                       "mesh): the elements are divided among all ranks of the group, and those of "
+                       "other ranks "
+                       "have other parameters; leave zero out"));
     CHECK_OK(ls_group_free(own));
 }
 
@@ -105,10 +108,11 @@ DIST_TEST(an_optimizer_without_its_wrapper_is_refused, 2)
     ls_module *net = ls_ddp_unwrap(ddp);
     CHECK_OK(backward(net, 1.0f));
     CHECK_STATUS(ls_optim_step(optim), LS_ERR_STATE);
-    CHECK_SAYS(ls_error_message(),
-               "%s: this rank keeps the state of elements %d to %d of %s, and its wrapper, which "
-               "divided them among the ranks (zero), is another now; save a checkpoint before the "
-               "wrapper is taken off, make a new optimizer, and load it");
+    CHECK_SAYS(
+        ls_error_message(),
+        "%s: this rank keeps the state of elements %lld to %lld of %s, and its wrapper, which "
+        "divided them among the ranks (zero), is another now; save a checkpoint before the "
+        "wrapper is taken off, make a new optimizer, and load it");
     ls_optim_free(optim);
     ls_module_free(net);
 }
