@@ -47,8 +47,8 @@ void ls__reducer_show_hashes(ls_reducer *r, const uint64_t *hashes);
 /* The averages of a bucket end on one rank each (ZeRO, Rajbhandari et al. 2020, section 5): every
  * rank gets those of its part, and what else lies in the gradients is undefined. ls__reducer_divide
  * says, after ls_reducer_new, that this will be so: no hook is taken; `release`: memory of the rest
- * is given back to the system as soon as a bucket is reduced. ls__reducer_scatter: it is so from the
- * next backward on. Both on all ranks alike. */
+ * is given back to the system as soon as a bucket is reduced. ls__reducer_scatter: it is so from
+ * the next backward on. Both on all ranks alike. */
 void ls__reducer_divide(ls_reducer *r, bool release);
 void ls__reducer_scatter(ls_reducer *r);
 bool ls__reducer_is_scattered(const ls_reducer *r);
