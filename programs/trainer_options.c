@@ -215,6 +215,13 @@ static void read_tables(const cli_command *own, const cli_option *shared, int co
     parallel_resume_step(o, accum);
 }
 
+static void complete_and_check(trainer_options *o)
+{
+    complete(o);
+    check(o);
+    parallel_complete(o);
+}
+
 void trainer_read_options(const cli_command *own, trainer_options *o, int argc, char **argv)
 {
     const cli_option shared[] = {
@@ -255,8 +262,7 @@ void trainer_read_options(const cli_command *own, trainer_options *o, int argc, 
                  "scatter: rank 0 reads for all"},
         {"exact", CLI_CHOICE, &o->exact, .choices = "run|layout", .value_name = "NAME",
          .help = "layout: equal bits on 1, 2, 4, ... ranks, up to --shards; --batch is then the "
-                 "samples "
-                 "of a shard. run: for equal numbers of ranks"},
+                 "samples of a shard. run: for equal numbers of ranks"},
         {"shards", CLI_COUNT, &o->shards, .low = 1, .high = 65536,
          .help = "shards of a step with --exact layout, over all ranks: a power of two"},
         {"zero", CLI_COUNT, &o->zero, .low = 0, .high = 2,
@@ -283,7 +289,5 @@ void trainer_read_options(const cli_command *own, trainer_options *o, int argc, 
          .help = "write the mean loss of all ranks for each step; --resume continues it"},
     };
     read_tables(own, shared, (int)(sizeof shared / sizeof shared[0]), o, argc, argv);
-    complete(o);
-    check(o);
-    parallel_complete(o);
+    complete_and_check(o);
 }

@@ -77,11 +77,11 @@ static ls_status scattered_before(ls_reducer *r, ls__reduce_bucket *bucket, int 
     const ls__bucket_part own = ls__bucket_own(r, bucket);
     const ls_dtype dtype = r->plan.regions[bucket->region].key.dtype;
     *out = (ls__reduce_exchange){.operation = LS__OP_REDUCE_SCATTER,
-                          .input = memory,
-                          .output = memory + (own.offset - bucket->offset),
-                          .count = (int64_t)(own.bytes / ls_dtype_size(dtype)),
-                          .dtype = dtype,
-                          .divisor = ls__bucket_divisor(r, bucket)};
+                                 .input = memory,
+                                 .output = memory + (own.offset - bucket->offset),
+                                 .count = (int64_t)(own.bytes / ls_dtype_size(dtype)),
+                                 .dtype = dtype,
+                                 .divisor = ls__bucket_divisor(r, bucket)};
     return LS_OK;
 }
 

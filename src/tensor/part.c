@@ -335,10 +335,10 @@ ls_status ls__tensor_part_visit_range(const ls__tensor_part *part, ls_dtype dtyp
         return ls__tensor_part_visit(part, dtype, data, name, visitor, host);
     }
     for (int64_t at = from, size; at < from + count; at += size) {
-        ls__tensor_part box = *part;
-        size = cut_box(&box, at, from + count - at);
+        ls__tensor_part one = *part;
+        size = cut_box(&one, at, from + count - at);
         char *elements = (char *)data + (size_t)(at - from) * ls_dtype_size(dtype);
-        LS_TRY(ls__tensor_part_visit(&box, dtype, elements, name, visitor, host));
+        LS_TRY(ls__tensor_part_visit(&one, dtype, elements, name, visitor, host));
     }
     return LS_OK;
 }

@@ -89,7 +89,7 @@ DIST_TEST(hooks_and_local_steps_are_refused, 2)
     CHECK_SAYS(ls_error_message(),
                "ls_ddp_set_local: with zero a rank steps its part of the parameters only, so it "
                "cannot train by itself; make the ddp without zero");
-    ls_comm_hook hook;
+    ls_comm_hook hook = {.size = sizeof hook};
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
     CHECK_OK(ls_cast_hook_new(LS_BFLOAT16, &hook));
     CHECK_STATUS(ls_ddp_set_hook(ddp, &hook), LS_ERR_UNSUPPORTED);
