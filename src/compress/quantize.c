@@ -55,7 +55,8 @@ static int exponent_of(const float *x, int count, int bits)
         (void)frexpf(largest / 127.0f, &exponent);
         exponent -= ldexpf(127.0f, exponent - 1) >= largest;
     } else { /* the one next to the mean */
-        exponent -= frexp(sum / count, &exponent) < 0.75;
+        const double fraction = frexp(sum / count, &exponent);
+        exponent -= fraction < 0.75;
     }
     return exponent < EXPONENT_MIN ? EXPONENT_MIN : exponent;
 }
