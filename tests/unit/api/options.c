@@ -17,7 +17,7 @@
 #include "scratch.h"
 #include "test.h"
 
-#define BYTES_MAX 512
+#define BYTES_MAX 1024
 #define LEAST (2 * sizeof(size_t)) /* a size and one field */
 
 /* ---- plain arguments ------------------------------------------------------------------------- */
@@ -293,6 +293,7 @@ TEST(defaults_by_function_by_macro_and_by_name)
 static void check_filled(const char *type, size_t bytes, ls_status (*fill)(void *out))
 {
     const size_t good[] = {LEAST, bytes, bytes + 64};
+    CHECK(bytes + 64 <= BYTES_MAX);
     for (size_t i = 0; i < 3; i++) {
         _Alignas(16) unsigned char out[BYTES_MAX];
         memset(out, 0xa5, sizeof out);
