@@ -19,7 +19,7 @@ static const struct {
     {"Mesh TensorFlow, Megatron", "tensor parallel layers",
      "ls_redistribute, ls_tensor_parallel (src/placement)"},
     {"ZeRO", "sharded optimizer states and gradients",
-     "ls_ddp_options.zero = 1, 2 (src/ddp/zero.c)"},
+     "ls_ddp_new with zero = 1 or 2 (src/ddp)"},
     {"ByteScheduler, TicTac, PACE", "communication in the order of need",
      "buckets in the order of readiness (D9)"},
     {"GradientFlow", "fused, lazy all-reduce; 16 bits", "automatic buckets; bfloat16 on the wire"},

@@ -179,7 +179,7 @@ TEST(the_gpt_program_stops_with_its_summary_and_equal_replicas)
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define STEPS "300"
 #else
-#define STEPS "1500"
+#define STEPS "4000"
 #endif
 
 /* The same losses to the last digit as without the stop; then the same after a killed rank. */
