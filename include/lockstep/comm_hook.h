@@ -116,7 +116,7 @@ typedef struct ls_comm_hook {
 /* Sets the hook of all buckets, in place of one that was set before, which is freed; NULL takes it
  * off. Collective; between backwards, gradients that were accumulated stay. The state is owned from
  * the call on, also after a failure. LS_ERR_MISMATCH names the difference when ranks give different
- * hooks. LS_ERR_UNSUPPORTED, with the reason: with shards, or with wire_dtype. A group of one rank
+ * hooks. LS_ERR_UNSUPPORTED, with the reason: with shards, zero or wire_dtype. A group of one rank
  * sends nothing and calls no hook. */
 LS_API ls_status ls_reducer_set_hook(ls_reducer *reducer, const ls_comm_hook *hook);
 #ifdef __cplusplus

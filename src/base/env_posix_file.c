@@ -263,7 +263,6 @@ size_t ls__posix_address_space(const ls__env *env LS__UNUSED)
     return mapped < limit.rlim_cur ? (size_t)(limit.rlim_cur - mapped) : 0;
 }
 
-/* The whole reservation, also where the file has not grown into it. */
 void ls__posix_shm_forget(const ls__env *env LS__UNUSED, void *memory, size_t bytes)
 {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)memory;
@@ -273,6 +272,7 @@ void ls__posix_shm_forget(const ls__env *env LS__UNUSED, void *memory, size_t by
     }
 }
 
+/* The whole reservation, also where the file has not grown into it. */
 void ls__posix_shm_unmap(const ls__env *env LS__UNUSED, void *memory, size_t reserve)
 {
     (void)munmap(memory, reserve);

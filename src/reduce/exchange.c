@@ -87,6 +87,17 @@ static ls_status scattered_before(ls_reducer *r, ls__reduce_bucket *bucket, int 
 
 const ls__exchange_kind ls__exchange_scattered = {"scattered", 1, scattered_before, NULL};
 
+/* Something may have become possible: the reducer's own thread looks. From any thread, also in a
+ * callback. */
+static void wake(ls_reducer *r)
+{
+    ls__reduce_worker *worker = &r->worker;
+    if (worker->thread != NULL) {
+        atomic_fetch_add_explicit(&worker->signals, 1, memory_order_release);
+        worker->env->wake(worker->env, &worker->signals, 1);
+    }
+}
+
 /* Runs on the thread that completes the operation, often the engine's. */
 static void phase_done(void *arg, ls_status status)
 {
@@ -96,7 +107,7 @@ static void phase_done(void *arg, ls_status status)
     /* Sync: release; pairs with the acquire in next_step. */
     atomic_store_explicit(&bucket->flying, false, memory_order_release);
     if (r->hook.kind != NULL && status == LS_OK) {
-        ls__exchange_wake(r);
+        wake(r);
     }
 }
 
@@ -261,15 +272,6 @@ static void run_worker(void *reducer)
     }
 }
 
-void ls__exchange_wake(ls_reducer *r)
-{
-    ls__reduce_worker *worker = &r->worker;
-    if (worker->thread != NULL) {
-        atomic_fetch_add_explicit(&worker->signals, 1, memory_order_release);
-        worker->env->wake(worker->env, &worker->signals, 1);
-    }
-}
-
 /* Called when the runtime ends: nothing of it may be touched any more. */
 static void on_runtime_end(ls__runtime_guest *guest)
 {
@@ -299,7 +301,7 @@ void ls__exchange_close(ls_reducer *r)
     ls__reduce_worker *worker = &r->worker;
     if (worker->thread != NULL) {
         atomic_store_explicit(&worker->stop, true, memory_order_relaxed);
-        ls__exchange_wake(r);
+        wake(r);
         worker->env->thread_join(worker->env, worker->thread);
         worker->thread = NULL;
     }
@@ -323,7 +325,7 @@ void ls__exchange_ready(ls_reducer *r)
     if (r->hook.kind == NULL && !ls__self.in_callback) {
         advance(r, false);
     } else {
-        ls__exchange_wake(r);
+        wake(r);
     }
 }
 
@@ -334,10 +336,10 @@ void ls__exchange_opened(ls_reducer *r)
     LS_ASSERT(r->pass.exchanges > 0);
     const bool last = --r->pass.exchanges == 0;
     const bool due = r->plan.count > 0 && r->plan.buckets[0].pending == 0 && !r->pass.held;
-    const bool wake = last && due && !r->pass.waiting;
+    const bool wanted = last && due && !r->pass.waiting;
     ls__unlock(&r->lock, r->worker.env);
-    if (wake) {
-        ls__exchange_wake(r);
+    if (wanted) {
+        wake(r);
     }
 }
 

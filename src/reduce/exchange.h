@@ -37,9 +37,6 @@ extern const ls__exchange_kind ls__exchange_scattered;
 /* Starts the reducer's own thread; a world of one has none. */
 ls_status ls__exchange_open(ls_reducer *r);
 void ls__exchange_close(ls_reducer *r);
-/* Something may have become possible: looked at on the reducer's own thread. From any thread, also
- * in a callback. */
-void ls__exchange_wake(ls_reducer *r);
 
 /* A backward begins: every bucket is being filled. */
 void ls__exchange_begin(ls_reducer *r);
@@ -47,9 +44,6 @@ void ls__exchange_begin(ls_reducer *r);
 void ls__exchange_opened(ls_reducer *r);
 /* A gradient became ready; from any thread. */
 void ls__exchange_ready(ls_reducer *r);
-/* Takes every step that is possible now; returns at once if another thread does. Without the
- * lock. */
-void ls__exchange_advance(ls_reducer *r);
 /* How many buckets have ended, the first ones: averages are in place. */
 int ls__exchange_ended(ls_reducer *r);
 

@@ -378,7 +378,7 @@ ls_status ls__reducer_hook_state(ls_reducer *r, const char *prefix, const ls_sta
     if (hook == NULL || hook->visit == NULL) {
         return LS_OK;
     }
-    char name[256];
+    char name[264]; /* a prefix has 255 characters at most */
     int64_t steps = (int64_t)r->hook.steps;
     (void)snprintf(name, sizeof name, "%s%ssteps", prefix, prefix[0] != '\0' ? "." : "");
     LS_TRY(visitor->int64(visitor->self, name, &steps));

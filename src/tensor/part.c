@@ -315,7 +315,8 @@ static int64_t cut_box(ls__tensor_part *part, int64_t at, int64_t left)
     for (int d = cut; d >= 0 && own.ndim > 0; d--) {
         const int64_t first = rest % own.dim[d], after = own.dim[d] - first;
         const int64_t count = d < cut ? 1 : after < left / stride ? after : left / stride;
-        LS_ASSERT(ls__tensor_part_cut(part, d, &(ls__part_run){first, count}, 1));
+        const bool fits = ls__tensor_part_cut(part, d, &(ls__part_run){first, count}, 1);
+        LS_ASSERT(fits);
         size *= count;
         rest /= own.dim[d];
     }
