@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Predictions of `lockstep sim` beside measured steps: a GPT on 1, 2, 4 and 8 ranks of this machine, over shared memory and
+TCP, and on two ranks over 1 Gbit/s.
+
+    bench/compare_sim.py --build build [--row dp-2/shm,tp-2/tcp,...] [--rounds 5] [--json FILE]
+
+What the model needs is measured first, and on other things than those that are judged: matrix products of a smaller GPT by one
+thread (the device's efficiency by size), the traffic of its optimizer and norms (its memory), two sizes of an all-reduce of two
+ranks on the same link (latency and bandwidth). Cores that ranks share are part of the model (--cores). Each round measures
+once more, in turns, and a row is the median; an error is the prediction's part of the measured step, and the range is over
+rounds. 1 Gbit/s is a link between two network namespaces, which needs root.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from link import SOURCE, Job, Refused, Wire, link_of
+from pages import write_rows
+
+AIM = 0.10  # of the error
+MODEL = {"layers": 4, "dim": 256, "heads": 8, "context": 128}  # judged; calibration has half of its dim
+BATCH = 8
+STEPS = 10
+VOCABULARY = 256  # of bytes
+DATA = SOURCE / "examples" / "data" / "pride_and_prejudice.txt"
+ROWS = ["dp-1/shm", "dp-2/shm", "dp-4/shm", "dp-8/shm", "dp-2/tcp", "dp-4/tcp", "dp-8/tcp", "tp-2/shm", "tp-4/shm", "tp-2/tcp",
+        "pp-2/shm", "pp-2/tcp", "dp-2/1gbit"]
+
+
+# ---- calibration --------------------------------------------------------------------------------
+
+def run(command):
+    done = subprocess.run(list(map(str, command)), text=True, capture_output=True)
+    if done.returncode != 0:
+        raise Refused(f"{' '.join(map(str, command[:4]))}: {done.stderr.strip()[-300:]}")
+    return done.stdout
+
+
+# Layers of bench/dev/kernels: inputs and outputs, in dims; the head has outputs of its own.
+LAYERS = {"qkv": (1, 3), "proj": (1, 1), "ff1": (1, 4), "ff2": (4, 1)}
+
+
+def device_text(said, rows, dim):
+    """The lines of --device from what bench/dev/kernels prints: products, no product's speed exceeded, and memory by a sum."""
+    products = []
+    for layer, part, us in re.findall(r"^(\w+) (forward|dX|dW) +([\d.]+) us", said, re.M):
+        if layer in LAYERS:
+            inputs, outputs = (dim * factor for factor in LAYERS[layer])
+            sizes = {"forward": (rows, outputs, inputs), "dX": (rows, inputs, outputs), "dW": (outputs, inputs, rows)}
+            products.append((*sizes[part], float(us) * 1e-6))
+    add = re.search(r"^add \[rows,dim\] +([\d.]+) us", said, re.M)
+    if not products or add is None:
+        raise Refused("bench/dev/kernels prints no products, or no sum")
+    speed = max(2 * m * n * k / seconds for m, n, k, seconds in products)
+    memory = 12 * rows * dim / (float(add[1]) * 1e-6)
+    lines = [f"{speed * 1.001e-9:.3f}gflop", f"{memory * 1e-9:.3f}gbyte"]
+    return "\n".join(lines + [f"matmul {m} {n} {k} {seconds * 1e6:.3f}us" for m, n, k, seconds in products]) + "\n"
+
+
+def device_of(options, folder):
+    rows, dim = BATCH * MODEL["context"], MODEL["dim"] // 2
+    path = folder / "device"
+    path.write_text(device_text(run([options.build / "bench" / "dev" / "kernels", rows, dim, MODEL["context"]]), rows, dim))
+    return path
+
+
+def link_cluster(options, link, folder):
+    """One level whose latency and bandwidth explain two all-reduces of two ranks: 2 α + S β."""
+    path = folder / "link.json"
+    command = [options.build / "lockstep", "bench", "all-reduce", "--sizes", "4K,8M", "--samples", 5, "--json", path]
+    with Job(link.jobs(options.build, command)) as job:
+        job.wait()
+    return cluster_text(*json.loads(path.read_text()))
+
+
+def cluster_text(small, large):
+    byte = (large["time_ms"] - small["time_ms"]) * 1e-3 / (large["bytes"] - small["bytes"])
+    latency = max(0.0, small["time_ms"] * 1e-3 - byte * small["bytes"]) / 2
+    return f"{1e-9 / byte:.4f}gbyte@{latency * 1e6:.3f}us"
+
+
+# ---- judged rows --------------------------------------------------------------------------------
+
+def job_options(axis, ranks):
+    """Of the training program and of the simulator."""
+    shape = [word for name, value in MODEL.items() for word in (f"--{name}", value)]
+    return [*shape, "--batch", BATCH, "--mesh", f"{axis}={ranks}", *(["--micro-batches", 4 * ranks] if axis == "pp" else [])]
+
+
+def seconds_of(line):
+    """Of a step, from a row of --log."""
+    return json.loads(line)["seconds"]
+
+
+def step_ms(options, link, axis, ranks, folder):
+    """The median step of a job, without the first ones."""
+    log = folder / "log"
+    log.unlink(missing_ok=True)
+    command = [options.build / "programs" / "train_gpt", "--data", DATA, *job_options(axis, ranks), "--steps", STEPS, "--eval-every", 0,
+               "--clip", 0, "--log", log]
+    hosts = {} if isinstance(link, Wire) or link.transport == "shm" else {"LOCKSTEP_HOSTS": "64"}
+    commands = (link.jobs(options.build, command) if isinstance(link, Wire)
+                else [[options.build / "lockstep", "run", "-n", ranks, *command]])
+    with Job(commands, dict(os.environ, LOCKSTEP_THREADS="1", **hosts)) as job:
+        job.wait()
+    return 1e3 * statistics.median([seconds_of(line) for line in log.read_text().splitlines() if '"seconds"' in line][2:])
+
+
+def cluster_of(ranks, level, apart):
+    """All ranks on one host, or hosts with a rank each; and the cores of a host."""
+    return (f"1:1000gbyte,{ranks}:{level}", max(1, os.cpu_count() // ranks)) if apart else (f"{ranks}:{level}", os.cpu_count())
+
+
+def predicted_ms(options, axis, ranks, cluster, cores, device):
+    said = run([options.build / "lockstep", "sim", "--model", "gpt", *job_options(axis, ranks), "--vocab", VOCABULARY, "--dtype",
+                "float32", "--cluster", cluster, "--cores", cores, "--device", device])
+    return float(re.search(r"^step +([\d.]+) ms", said, re.M)[1])
+
+
+def measure(options, folder, row):
+    """(prediction, step) of each round; the inputs of the model are measured again in each."""
+    (axis, ranks), name = row.split("/")[0].split("-"), row.split("/")[1]
+    pairs = []
+    with link_of(name) as link:
+        for _ in range(options.rounds):
+            device = device_of(options, folder)
+            cluster = cluster_of(int(ranks), link_cluster(options, link, folder), isinstance(link, Wire))
+            pairs.append((predicted_ms(options, axis, int(ranks), *cluster, device), step_ms(options, link, axis, int(ranks), folder)))
+    return row_of(row, pairs)
+
+
+def row_of(name, pairs):
+    errors = sorted(predicted / step - 1 for predicted, step in pairs)
+    return {"name": name, "predicted_ms": round(statistics.median(p for p, _ in pairs), 3),
+            "step_ms": round(statistics.median(s for _, s in pairs), 3), "error": round(statistics.median(errors), 4),
+            "spread": [round(errors[0], 4), round(errors[-1], 4)], "rounds": len(pairs)}
+
+
+HEAD = "| step | predicted ms | measured ms | error | range | rounds |\n|---|---|---|---|---|---|"
+
+
+def line_of(row):
+    low, high = row["spread"]
+    return (f"| {row['name']} | {row['predicted_ms']:.4g} | {row['step_ms']:.4g} | {100 * row['error']:+.1f} % | "
+            f"{100 * low:+.1f} to {100 * high:+.1f} % | {row['rounds']} |")
+
+
+def missed(row):
+    return f"missed: off by {100 * row['error']:+.1f} %, aim {100 * AIM:.0f} %" if abs(row["error"]) > AIM else None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"))
+    parser.add_argument("--row", type=lambda text: text.split(","), default=ROWS)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=pathlib.Path, help="also write the rows to this file")
+    options = parser.parse_args()
+    options.build = options.build.resolve()
+    rows = []
+    print(HEAD, flush=True)
+    with tempfile.TemporaryDirectory(prefix="lockstep-compare-sim-") as folder:
+        for name in options.row:
+            try:
+                rows.append(measure(options, pathlib.Path(folder), name))
+                print(line_of(rows[-1]), flush=True)
+            except Refused as why:
+                print(f"| {name} | left out: {why} |", flush=True)
+            if options.json is not None:
+                write_rows(options.json, rows, False)
+    for row in rows:
+        if missed(row):
+            print(f"{row['name']}: {missed(row)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+/* A GPT by its sizes: parameters, the operators of a layer, and kept activations, on each of the
+ * ranks that divide its matrices (Megatron-LM: Shoeybi et al. 2019). */
+#ifndef LS_COST_GPT_H
+#define LS_COST_GPT_H
+
+#include "cost/processor.h"
+#include "schedule/schedule.h"
+
+/* With experts, every second layer has `experts` MLPs, and a token visits top_k of them. */
+typedef struct ls__gpt {
+    int64_t layers, dim, heads, vocab, context;
+    int64_t experts, top_k; /* 0: none */
+    bool untied;            /* the head has weights of its own, not the token embedding */
+    int64_t mlp;            /* the width of its MLPs, in dim; 0: 4 */
+} ls__gpt;
+
+/* "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"; false: there is none. */
+bool ls__gpt_find(const char *name, ls__gpt *out);
+
+/* Layer i has experts. */
+static inline bool ls__gpt_has_experts(const ls__gpt *g, int64_t i)
+{
+    return g->experts > 0 && i % 2 == 1;
+}
+
+double ls__gpt_layer_parameters(const ls__gpt *g);
+double ls__gpt_expert_parameters(const ls__gpt *g); /* of one expert */
+/* Of a layer with experts, without them: attention, norms and the gate. */
+double ls__gpt_around_experts(const ls__gpt *g);
+double ls__gpt_parameters(const ls__gpt *g);
+
+/* What tp divides, as bits: heads, the width of the MLP, and the tokens of embedding and head. */
+enum { LS__GPT_ATTENTION = 1, LS__GPT_MLP = 2, LS__GPT_TOKENS = 4, LS__GPT_HEAD = 8 };
+#define LS__GPT_DIVISIONS 4
+
+/* How a micro-batch is computed. */
+typedef struct ls__gpt_use {
+    ls__gpt model;
+    int64_t batch; /* sequences */
+    int tp;
+    int whole;     /* what each rank of tp has nevertheless, as bits; 0: Megatron-LM's division */
+    int cp, ep;    /* ranks that share a sequence, and the experts; 0 and 1: none */
+    bool sequence; /* activations between the matrices are divided, too (Korthikanti et al. 2022) */
+    int width;     /* bytes of an element: 4 or 2 */
+    bool recompute; /* blocks keep their input only, and run again in backward */
+} ls__gpt_use;
+
+/* Ranks that divide a part. */
+static inline int ls__gpt_ranks(const ls__gpt_use *u, int part)
+{
+    return u->whole & part ? 1 : u->tp;
+}
+
+/* Parameters of a rank: a layer without experts, and the embedding or the head. */
+double ls__gpt_layer_share(const ls__gpt_use *u);
+double ls__gpt_table_share(const ls__gpt_use *u, int part);
+
+/* Elements of the activations between two layers, of all tp ranks, and one of cp. */
+double ls__gpt_activation(const ls__gpt_use *u);
+/* Seconds of the computation alone, on the rank with most heads. */
+ls__stage_times ls__gpt_layer_times(const ls__gpt_use *u, const ls__processor *d, bool experts);
+double ls__gpt_attention_time(const ls__gpt_use *u, const ls__processor *d); /* forward */
+ls__stage_times ls__gpt_embedding_times(const ls__gpt_use *u, const ls__processor *d);
+ls__stage_times ls__gpt_head_times(const ls__gpt_use *u, const ls__processor *d);
+/* Floating-point operations of a micro-batch in all, forward and backward. */
+double ls__gpt_flops(const ls__gpt_use *u);
+
+/* Bytes that a layer keeps from forward to backward: in float32 what Lockstep keeps, in 16 bits
+ * the formula of Korthikanti et al. 2022, section 4, without the scores, which attention makes
+ * again. */
+double ls__gpt_layer_kept(const ls__gpt_use *u, bool experts);
+double ls__gpt_layer_again(const ls__gpt_use *u, bool experts); /* with `recompute`, of one layer */
+double ls__gpt_head_kept(const ls__gpt_use *u);
+
+/* Bytes of what training keeps of `count` parameters, divided over n ranks by ZeRO's stage 0 to 3
+ * (Rajbhandari et al. 2020, figure 1), with AdamW. */
+typedef struct ls__state_bytes {
+    double parameters, gradients, optimizer;
+} ls__state_bytes;
+ls__state_bytes ls__state_bytes_of(double count, int width, int stage, int n);
+
+#endif

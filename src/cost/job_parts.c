@@ -1,0 +1,67 @@
+/* Times and memory of the parts of a model, for any division into stages (job.h). */
+#include <math.h>
+
+#include "base/error.h"
+#include "cost/job_build.h"
+
+#define CHUNK_BYTES 4096
+
+static double slowest_cut(ls__job_building *b, double bytes)
+{
+    double most = 0.0;
+    for (int p = 0; p + 1 < b->job->pp.size; p++) {
+        (void)ls__job_route_between(b, p, p + 1, bytes);
+        most = fmax(most, 2.0 * ls__traffic_seconds(&b->traffic, bytes, 1));
+    }
+    return most;
+}
+
+/* Of the pipeline rank whose ring has the slowest links; without the latency of its messages. */
+static double slowest_sum(ls__job_building *b)
+{
+    const ls__sim_job *job = b->job;
+    const double sent = ls__job_all_reduce(b, LS__ALONG_DATA).sent;
+    double most = 0.0;
+    for (int p = 0; p < job->pp.size; p++) {
+        ls__job_add_rings(b, p, LS__ALONG_DATA);
+        most = fmax(most, ls__traffic_seconds(&b->traffic, sent * job->use.width, 0));
+    }
+    return most;
+}
+
+static void describe_parts(ls__job_building *b, ls__sim_parts *out)
+{
+    const ls__gpt_use *u = &b->job->use;
+    const ls__gpt *g = &u->model;
+    const double h = (double)g->dim, tokens = ls__gpt_table_share(u, LS__GPT_TOKENS);
+    const double head = ls__gpt_table_share(u, LS__GPT_HEAD);
+    ls__job_measure_axes(b);
+    *out = (ls__sim_parts){.layer = ls__job_layer_times(b, 0),
+                           .embedding = ls__gpt_embedding_times(u, &b->job->device),
+                           .head = ls__gpt_head_times(u, &b->job->device),
+                           .layer_parameters = ls__job_layer_parameters(b, 0).dense,
+                           .embedding_parameters = tokens + (double)g->context * h,
+                           .head_parameters = 2.0 * h + head,
+                           .tied = g->untied ? 0.0 : tokens,
+                           .layer_kept = ls__gpt_layer_kept(u, false),
+                           .head_kept = ls__gpt_head_kept(u),
+                           .again = ls__gpt_layer_again(u, false),
+                           .boundary = ls__job_boundary_bytes(b)};
+    ls__job_add_times(&out->embedding, &b->tp_end[0], 1.0);
+    ls__job_add_times(&out->head, &b->tp_end[1], 1.0);
+    out->cut = slowest_cut(b, out->boundary);
+    out->sum = slowest_sum(b);
+}
+
+ls_status ls__sim_parts_of(const ls__env *env, const ls__sim_job *job, ls__sim_parts *out)
+{
+    ls__arena arena;
+    ls__arena_init(&arena, env, CHUNK_BYTES);
+    ls__job_building b = {.job = job, .env = env, .arena = &arena};
+    const bool enough = ls__traffic_init(&b.traffic, &job->cluster, ls__sim_job_ranks(job), &arena);
+    if (enough) {
+        describe_parts(&b, out);
+    }
+    ls__arena_fini(&arena);
+    return enough ? LS_OK : ls__fail(LS_ERR_MEMORY, "no memory to describe the parts of a model");
+}

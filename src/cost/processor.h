@@ -1,0 +1,41 @@
+/* The time of an operator on a device.
+ *
+ *     312tflop,2039gbyte             an upper bound of its speed, and of that of its memory
+ *     matmul 8192 6144 2048 0.92ms   m, n, k and the measured time of [m,k] x [k,n]; any number
+ *
+ * A matmul that was measured takes that time. Others take the time of the roofline (Williams et al.
+ * 2009) divided by the efficiency that was measured at the next smaller and the next larger number
+ * of operations, between which it is linear in the logarithm; without any, all of the roofline.
+ */
+#ifndef LS_COST_PROCESSOR_H
+#define LS_COST_PROCESSOR_H
+
+#include <lockstep/status.h>
+
+#include <stdint.h>
+
+#define LS__PROCESSOR_POINTS_MAX 256
+
+typedef struct ls__processor_point {
+    int64_t m, n, k;
+    double seconds;
+    double efficiency; /* the roofline's time over it */
+} ls__processor_point;
+
+typedef struct ls__processor {
+    double flops, memory;                                /* a second */
+    ls__processor_point point[LS__PROCESSOR_POINTS_MAX]; /* ascending in m n k */
+    int points;
+    int width; /* bytes of an element */
+} ls__processor;
+
+/* Items as in the drawing, with "," or ends of lines between them (units.h). `what` begins the
+ * messages. LS_ERR_FORMAT, LS_ERR_LIMIT. */
+ls_status ls__processor_parse(const char *what, const char *text, size_t bytes, int width,
+                              ls__processor *out);
+
+double ls__processor_matmul(const ls__processor *d, int64_t m, int64_t n, int64_t k);
+/* Of an operator that its memory limits. */
+double ls__processor_bytes(const ls__processor *d, double bytes);
+
+#endif
