@@ -98,7 +98,7 @@ static void print_scale(int columns, int width, double column)
 }
 
 /* The name in the first column of an action, dashes in the others. */
-static void print_row(const ls__schedule *s, const ls__schedule_cost *cost,
+static void print_row(const ls__schedule *s, const ls__sim_result *cost,
                       const ls__stage_times *times, int rank, int columns, int width, double column)
 {
     char row[COLUMNS_MAX * 16], text[LS__ACTION_BYTES];
@@ -128,7 +128,7 @@ static void print_row(const ls__schedule *s, const ls__schedule_cost *cost,
     printf("rank %-3d%.*s\n", rank, length, row);
 }
 
-void plan_print_diagram(const ls__schedule *s, const ls__schedule_cost *cost,
+void plan_print_diagram(const ls__schedule *s, const ls__sim_result *cost,
                         const ls__stage_times *times, double latency)
 {
     const int width = label_width(s);

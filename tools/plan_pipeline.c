@@ -1,5 +1,5 @@
-/* `lockstep plan pipeline`: the stages and replicas that PipeDream's partitioner finds for a
- * profile, beside data parallelism and a straight pipeline. */
+/* `lockstep plan pipeline`: stages and replicas for a profile, beside data parallelism and a
+ * straight pipeline. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,7 +8,9 @@
 
 #include "base/env_posix.h"
 #include "base/text.h"
-#include "plan/predict.h"
+#include "cost/cluster.h"
+#include "cost/units.h"
+#include "plan/choose.h"
 #include "tools/cli/cli.h"
 #include "tools/plan.h"
 
@@ -53,10 +55,13 @@ static const cli_command command = {
     .options = options,
     .count = (int)(sizeof options / sizeof *options),
     .more =
-        "PROFILE is a file of `lockstep plan profile` or ls_profile_write. The plan has the least\n"
-        "time of a micro-batch in PipeDream's steady state (Narayanan et al., SOSP 2019, section\n"
-        "3.1): that of its slowest stage or cut. Its step by the schedule 1f1b, which ends with a\n"
-        "flush, is predicted beside it.\n"};
+        "PROFILE is a file of `lockstep plan profile` or ls_profile_write. Plans are searched for\n"
+        "by two programs: PipeDream's (Narayanan et al., SOSP 2019, section 3.1) finds the least\n"
+        "time of a micro-batch without a flush, that of the slowest stage or cut, and Alpa's "
+        "(Zheng\n"
+        "et al., OSDI 2022, section 5.2) that of a step with a flush. The plan is the one whose\n"
+        "step by the schedule 1f1b, as simulated, is the shortest, data parallelism and fewer\n"
+        "workers included.\n"};
 
 /* ---- what was asked -------------------------------------------------------------------------- */
 
@@ -64,7 +69,7 @@ static int read_amount(const cli_command *c, const cli_option *o, const char *te
 {
     double *value = o->value;
     const bool rate = value == &bandwidth;
-    *value = plan_parse_amount(text, strlen(text), rate);
+    *value = ls__amount_parse(text, strlen(text), rate);
     return *value > 0.0 ? 0
            : rate       ? cli_wrong(c,
                                     "--bandwidth is \"%s\"; give a rate such as 1gbit, or bytes "
@@ -73,28 +78,18 @@ static int read_amount(const cli_command *c, const cli_option *o, const char *te
                         : cli_wrong(c, "--memory is \"%s\"; give bytes, such as 8g", text);
 }
 
-static bool read_level(const char *text, size_t length, ls__level *level)
-{
-    char *colon = memchr(text, ':', length), *end;
-    const size_t before = colon != NULL ? (size_t)(colon - text) : 0;
-    const long count = before > 0 ? strtol(text, &end, 10) : 0;
-    if (count < 1 || count > LS__SCHEDULE_RANKS_MAX || end != colon) {
-        return false;
-    }
-    *level = (ls__level){(int)count, plan_parse_amount(colon + 1, length - before - 1, true)};
-    return level->bandwidth > 0.0;
-}
-
 static int read_levels(const cli_command *c, const cli_option *o, const char *text)
 {
     (void)o;
     level_count = 0;
     for (const char *at = text; level_count < LS__LEVELS_MAX; at++) {
         const size_t length = strcspn(at, ",");
-        if (!read_level(at, length, &levels[level_count])) {
+        ls__cluster_level level;
+        if (!ls__cluster_parse_level(at, length, &level) || level.count > LS__SCHEDULE_RANKS_MAX ||
+            level.latency > 0.0) {
             break;
         }
-        level_count++;
+        levels[level_count++] = (ls__level){level.count, level.bandwidth};
         at += length;
         if (*at == '\0') {
             return 0;
@@ -143,9 +138,7 @@ typedef struct planning {
     ls__profile *profile;
     ls__chain chain;
     ls__partition_spec spec;
-    ls__partition best, data, straight;
-    double best_step, data_step, straight_step;
-    bool has_data, has_straight;
+    ls__plan_choice choice;
     ls__plan_prediction prediction;
 } planning;
 
@@ -157,30 +150,12 @@ static int fail(void)
     return 1;
 }
 
-static ls_status find(ls__partition_kind kind, ls__partition *found)
-{
-    ls__partition_spec spec = plan.spec;
-    spec.kind = kind;
-    return ls__partition_find(ls__env_posix(), &plan.chain, &spec, found);
-}
-
-static ls_status step_of(const ls__partition *p, double *seconds)
-{
-    return ls__plan_step(ls__env_posix(), plan.profile, &plan.chain, p,
-                         plan.prediction.micro_batches, seconds);
-}
-
-/* Also plans that need not exist: data parallelism may not fit into the memory, a straight pipeline
- * needs a part for each worker, and a step may have fewer micro-batches than replicas. */
-static bool find_other(ls__partition_kind kind, ls__partition *found, double *step)
-{
-    return find(kind, found) == LS_OK && step_of(found, step) == LS_OK;
-}
-
 static int explain_memory(void)
 {
     static ls__partition least;
-    if (find(LS__PARTITION_SMALLEST, &least) < 0) {
+    ls__partition_spec spec = plan.spec;
+    spec.kind = LS__PARTITION_SMALLEST;
+    if (ls__partition_find(ls__env_posix(), &plan.chain, &spec, &least) < 0) {
         return fail();
     }
     fprintf(stderr,
@@ -192,12 +167,14 @@ static int explain_memory(void)
 
 static int find_plans(void)
 {
-    const ls_status status = find(LS__PARTITION_BEST, &plan.best);
+    const ls_status status = ls__plan_choose(ls__env_posix(), plan.profile, &plan.chain, &plan.spec,
+                                             (int)micro_batches, &plan.choice);
     if (status < 0) {
-        return status == LS_ERR_LIMIT ? explain_memory() : fail();
+        return status == LS_ERR_LIMIT && memory > 0.0 ? explain_memory() : fail();
     }
     ls__plan_prediction *p = &plan.prediction;
-    p->micro_batches = micro_batches > 0 ? (int)micro_batches : ls__plan_micro_batches(&plan.best);
+    p->micro_batches = plan.choice.micro_batches;
+    p->step = plan.choice.best.step;
     p->worker = 0.0;
     for (int i = 0; i < plan.chain.parts; i++) {
         p->worker += plan.chain.compute[i];
@@ -205,30 +182,12 @@ static int find_plans(void)
     p->worker_step = p->worker * p->micro_batches;
     p->bandwidth = levels[0].bandwidth;
     p->memory = memory;
-    if (step_of(&plan.best, &p->step) < 0) {
-        return fail();
-    }
-    plan.has_data = find_other(LS__PARTITION_DATA, &plan.data, &plan.data_step);
-    plan.has_straight = find_other(LS__PARTITION_STRAIGHT, &plan.straight, &plan.straight_step);
     return 0;
 }
 
-/* The fewest workers, of one level, with which the steady state is faster; 0: none are. */
-static int find_fewer(double *seconds)
+static const ls__partition *best(void)
 {
-    static ls__partition found;
-    int fewest = 0;
-    *seconds = plan.best.seconds * (1.0 - 1e-9);
-    for (int w = 1; plan.spec.level_count == 1 && w < plan.best.workers; w++) {
-        ls__partition_spec spec = plan.spec;
-        spec.levels[0].count = w;
-        if (ls__partition_find(ls__env_posix(), &plan.chain, &spec, &found) == LS_OK &&
-            found.seconds < *seconds) {
-            *seconds = found.seconds;
-            fewest = w;
-        }
-    }
-    return fewest;
+    return &plan.choice.best.partition;
 }
 
 /* ---- what is printed ------------------------------------------------------------------------- */
@@ -263,8 +222,8 @@ static void print_stages(void)
     char sum[24], transfer[24], parts[64];
     printf("%-5s  %-32s %7s  %10s  %13s  %11s  %10s  %9s\n", "stage", "parts", "workers",
            "compute ms", "all-reduce ms", "transfer ms", "weights MB", "memory MB");
-    for (int i = 0; i < plan.best.stages; i++) {
-        const ls__partition_stage *s = &plan.best.stage[i];
+    for (int i = 0; i < best()->stages; i++) {
+        const ls__partition_stage *s = &best()->stage[i];
         const char *first = plan.profile->parts[s->first].name;
         const char *last = plan.profile->parts[s->first + s->count - 1].name;
         snprintf(parts, sizeof parts, s->count > 1 ? "%.28s ... %.28s" : "%.28s", first, last);
@@ -281,10 +240,10 @@ static void print_bottleneck(void)
     double most = 0.0;
     const char *what = "compute";
     int stage = 0;
-    for (int i = 0; i < plan.best.stages; i++) {
-        const ls__partition_stage *s = &plan.best.stage[i];
+    for (int i = 0; i < best()->stages; i++) {
+        const ls__partition_stage *s = &best()->stage[i];
         const double times[3] = {s->compute, s->all_reduce, s->transfer};
-        static const char *const names[3] = {"compute of", "all-reduce of", "transfer behind"};
+        static const char *const names[3] = {"compute of", "all-reduce of", "transfer after"};
         for (int k = 0; k < 3; k++) {
             if (times[k] > most) {
                 most = times[k];
@@ -296,8 +255,8 @@ static void print_bottleneck(void)
     printf("\nplan %s: %.6g ms for each micro-batch of the job; the longest is the %s stage %d.\n"
            "A stage of r workers takes 1/r of the time of one. Memory of a worker: %g times the\n"
            "parameters (%s), and the activations of the micro-batches that 1f1b holds.\n\n",
-           ls__plan_replicas_text(&plan.best, '-', text, sizeof text), 1e3 * plan.best.seconds,
-           what, stage, plan.spec.copies, optimizer);
+           ls__plan_replicas_text(best(), '-', text, sizeof text), 1e3 * best()->seconds, what,
+           stage, plan.spec.copies, optimizer);
 }
 
 static void print_row(const char *name, const char *replicas, double seconds, double step)
@@ -306,66 +265,71 @@ static void print_row(const char *name, const char *replicas, double seconds, do
            plan.prediction.worker / seconds, 1e3 * step, plan.prediction.worker_step / step);
 }
 
-static void print_partition(const char *name, const ls__partition *p, double step)
+static void print_candidate(const char *name, const ls__plan_candidate *c)
 {
     char text[LS__REPLICAS_TEXT_BYTES];
-    ls__plan_replicas_text(p, '-', text, sizeof text);
-    if (strlen(text) > 16) {
-        snprintf(text, sizeof text, "%d stages", p->stages);
+    if (!c->exists) {
+        return;
     }
-    print_row(name, text, p->seconds, step);
+    ls__plan_replicas_text(&c->partition, '-', text, sizeof text);
+    if (strlen(text) > 16) {
+        snprintf(text, sizeof text, "%d stages", c->partition.stages);
+    }
+    print_row(name, text, c->partition.seconds, c->step);
 }
 
 static void print_comparison(void)
 {
+    static const char *const names[LS__PLAN_CANDIDATES] = {"data parallel", "straight",
+                                                           "PipeDream's", "Alpa's"};
     const ls__plan_prediction *p = &plan.prediction;
     char head[32];
     snprintf(head, sizeof head, "step of %d, ms", p->micro_batches);
     printf("%-16s %-16s %12s  %8s  %12s  %8s\n", "", "workers", "steady ms", "speed-up", head,
            "speed-up");
     print_row("one worker", "1", p->worker, p->worker_step);
-    if (plan.has_data) {
-        print_partition("data parallel", &plan.data, plan.data_step);
+    for (int k = 0; k < LS__PLAN_CANDIDATES; k++) {
+        print_candidate(names[k], &plan.choice.candidate[k]);
     }
-    if (plan.has_straight) {
-        print_partition("straight", &plan.straight, plan.straight_step);
-    }
-    print_partition("plan", &plan.best, p->step);
-    printf("\nsteady: PipeDream's, a micro-batch without a flush. Step: 1f1b with a flush, without "
-           "the\noptimizer.\n");
+    print_candidate("plan", &plan.choice.best);
+    printf("\nsteady: a micro-batch without a flush, which PipeDream's search makes the shortest. "
+           "Step: 1f1b\nwith a flush, without the optimizer, by simulation; the plan is the one "
+           "whose step is the\nshortest.\n");
 }
 
-/* A flush waits for the pipeline to empty, but sums gradients once a step. */
-static void compare_steps(void)
+static int all_workers(void)
 {
-    if (plan.has_data && plan.data_step < plan.prediction.step * (1.0 - 1e-9)) {
-        printf("\nnote: in a step of %d micro-batches with a flush data parallelism is faster; the "
-               "more\n"
-               "micro-batches, the less a flush costs\n",
-               plan.prediction.micro_batches);
+    int all = 1;
+    for (int k = 0; k < plan.spec.level_count; k++) {
+        all *= plan.spec.levels[k].count;
+    }
+    return all;
+}
+
+static void print_fewer(void)
+{
+    const int used = best()->workers, left = all_workers() - used;
+    if (left > 0) {
+        printf("\nnote: %d worker%s faster: communication costs more than the other%s save%s; "
+               "start it with -n %d\n",
+               used, used == 1 ? " is" : "s are", left == 1 ? "" : "s", left == 1 ? "s" : "", used);
+    }
+    if (plan.prediction.worker_step < plan.prediction.step * (1.0 - 1e-9)) {
+        printf("\nnote: one worker is faster, but does not fit into --memory\n");
     }
 }
 
 static void print_notes(void)
 {
-    compare_steps();
-    double seconds = 0.0;
-    const int fewer = find_fewer(&seconds);
-    if (fewer > 0) {
-        printf("\nnote: %d worker%s faster, %.6g ms for each micro-batch: communication costs more "
-               "than the\nother%s save%s; give --workers %d\n",
-               fewer, fewer == 1 ? " is" : "s are", 1e3 * seconds,
-               plan.best.workers - fewer == 1 ? "" : "s", plan.best.workers - fewer == 1 ? "s" : "",
-               fewer);
-    }
+    print_fewer();
     bool ordered = true;
-    for (int i = 0; i < plan.best.workers; i++) {
-        ordered = ordered && plan.best.worker[i] == i;
+    for (int i = 0; i < best()->workers; i++) {
+        ordered = ordered && best()->worker[i] == i;
     }
     if (!ordered) {
         printf("\nnote: each host has all stages, so the stages have the workers");
-        for (int i = 0; i < plan.best.workers; i++) {
-            printf(" %d", plan.best.worker[i]);
+        for (int i = 0; i < best()->workers; i++) {
+            printf(" %d", best()->worker[i]);
         }
         printf(", in this order\n");
     }
@@ -382,8 +346,8 @@ static int show(void)
     print_bottleneck();
     print_comparison();
     print_notes();
-    return out == NULL || ls__plan_write(ls__env_posix(), plan.profile, &plan.best,
-                                         &plan.prediction, out) == LS_OK
+    return out == NULL || ls__plan_write(ls__env_posix(), plan.profile, best(), &plan.prediction,
+                                         out) == LS_OK
                ? 0
                : fail();
 }

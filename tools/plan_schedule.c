@@ -47,7 +47,7 @@ static const cli_option options[] = {
      .help = "keep only the input of each stage, and run its forward again before its backward"},
     {"warm-up", CLI_COUNT, &warm_up, .low = 1, .high = LS__SCHEDULE_MICRO_BATCHES_MAX,
      .fallback = "1",
-     .help = "w, of 1f1b: forwards that a rank runs ahead, for each rank behind it; 2 hides the "
+     .help = "w, of 1f1b: forwards that a rank runs ahead, for each later rank; 2 hides the "
              "latency"},
     {"vertical-sync", CLI_SWITCH, &vertical_sync,
      .help = "of pipedream: all stages use the version of the first one"},
@@ -224,7 +224,7 @@ static void print_peaks(const char *what, const ls__schedule *s, const ls__sched
 
 /* Mean time from one backward of the last stage to the next: without a flush, that of a
  * micro-batch. */
-static double period(const ls__schedule *s, const ls__schedule_cost *cost)
+static double period(const ls__schedule *s, const ls__sim_result *cost)
 {
     const int rank = s->rank_of[s->stages - 1];
     double first = -1.0, last = 0.0;
@@ -238,7 +238,7 @@ static double period(const ls__schedule *s, const ls__schedule_cost *cost)
     return s->micro_batches > 1 ? (last - first) / (s->micro_batches - 1) : 0.0;
 }
 
-static void print_numbers(const ls__schedule *s, const ls__schedule_cost *cost,
+static void print_numbers(const ls__schedule *s, const ls__sim_result *cost,
                           const ls__stage_times *times, const ls__schedule_peak *peaks,
                           bool generated)
 {
@@ -279,7 +279,7 @@ static int fail(void)
     return 1;
 }
 
-static int write_svg(const ls__schedule *s, const ls__schedule_cost *cost,
+static int write_svg(const ls__schedule *s, const ls__sim_result *cost,
                      const ls__stage_times *times)
 {
     FILE *out = cli_create(svg);
@@ -294,13 +294,13 @@ static int show(ls__schedule *s, bool generated)
 {
     static ls__schedule_peak peaks[LS__SCHEDULE_RANKS_MAX];
     static ls__stage_times all[LS__SCHEDULE_STAGES_MAX];
-    ls__schedule_cost cost;
+    ls__sim_result cost;
     for (int i = 0; i < s->stages; i++) { /* of V stages 1/V of the time; of r replicas, r of it */
         const double share = (double)s->replicas[i] * s->ranks / s->replica_count;
         all[i] =
             (ls__stage_times){forward * share, backward * share, input * share, weight * share};
     }
-    if (ls__schedule_cost_of(s, all, latency, &cost) < 0 ||
+    if (ls__simulate(s, &(ls__sim_spec){.times = all, .latency = latency}, &cost) < 0 ||
         ls__schedule_peaks(s, NULL, peaks) < 0) {
         return fail();
     }

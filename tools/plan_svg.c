@@ -34,7 +34,7 @@ static double scale_of(const ls__schedule *s, const ls__stage_times *times, doub
     return makespan * wanted > WIDTH_MAX ? WIDTH_MAX / makespan : wanted;
 }
 
-static void write_row(FILE *out, const ls__schedule *s, const ls__schedule_cost *cost,
+static void write_row(FILE *out, const ls__schedule *s, const ls__sim_result *cost,
                       const ls__stage_times *times, int rank, double scale)
 {
     const int y = TOP + rank * ROW;
@@ -54,7 +54,7 @@ static void write_row(FILE *out, const ls__schedule *s, const ls__schedule_cost 
     }
 }
 
-bool plan_write_svg(FILE *out, const ls__schedule *s, const ls__schedule_cost *cost,
+bool plan_write_svg(FILE *out, const ls__schedule *s, const ls__sim_result *cost,
                     const ls__stage_times *times)
 {
     const double scale = scale_of(s, times, cost->makespan);

@@ -44,7 +44,7 @@ typedef struct measure {
     ls__profile *profile;
 } measure;
 
-static double now(const measure *m)
+static double seconds_now(const measure *m)
 {
     return (double)m->env->now_ns(m->env) * 1e-9;
 }
@@ -62,7 +62,8 @@ static ls_status take_leaf(part *p, int i, ls_tensor *value)
     return ls_tensor_status(p->in[i]);
 }
 
-/* What a part takes: an input of the module, or a leaf with the numbers of an earlier part. */
+/* Finds the inputs of a part: an input of the module, or a leaf with the numbers of an earlier
+ * part. */
 static ls_status take_inputs(measure *m, part *p)
 {
     for (int i = 0; i < p->edges.in_count; i++) {
@@ -97,19 +98,19 @@ static int64_t bytes_of(const ls_tensor *t)
     return ls_numel(t) * (int64_t)ls_dtype_size(ls_dtype_of(t));
 }
 
-static ls_status forward(measure *m, int i, int repeat)
+static ls_status run_part_forward(measure *m, int i, int repeat)
 {
     part *p = &m->parts[i];
     ls__profile_part *found = &m->profile->parts[i];
     const int64_t before = allocated();
     LS_TRY(take_inputs(m, p));
-    const double begin = now(m);
+    const double begin = seconds_now(m);
     LS_TRY(
         ls_module_run_stage(m->net, i, 1, p->in, p->edges.in_count, &p->out, p->edges.out_count));
     if (i == m->count - 1) {
         LS_TRY(compute_loss(m, p->out));
     }
-    p->seconds[FORWARD][repeat] = now(m) - begin;
+    p->seconds[FORWARD][repeat] = seconds_now(m) - begin;
     found->kept_bytes = allocated() - before;
     if (p->out != NULL) {
         found->output_bytes = bytes_of(p->out);
@@ -136,7 +137,7 @@ static ls_tensor *gradient_of(measure *m, int i)
     return sum;
 }
 
-static ls_status backward(measure *m, int i, int repeat)
+static ls_status run_part_backward(measure *m, int i, int repeat)
 {
     part *p = &m->parts[i];
     ls_tensor *leaves[LS_PART_FROM_MAX], *grad = NULL;
@@ -155,14 +156,14 @@ static ls_status backward(measure *m, int i, int repeat)
             leaves[leaf_count++] = p->leaf[k];
         }
     }
-    const double begin = now(m);
+    const double begin = seconds_now(m);
     LS_TRY(ls_backward_input_part(
         &root, last ? NULL : &grad, 1,
         LS_OPTIONS(ls_backward_part_options, .inputs = leaves, .input_count = leaf_count)));
-    const double middle = now(m);
+    const double middle = seconds_now(m);
     LS_TRY(ls_backward_weight_part());
     p->seconds[INPUT][repeat] = middle - begin;
-    p->seconds[WEIGHT][repeat] = now(m) - middle;
+    p->seconds[WEIGHT][repeat] = seconds_now(m) - middle;
     return LS_OK;
 }
 
@@ -170,10 +171,10 @@ static ls_status run_in_scope(measure *m, int repeat)
 {
     for (int i = 0; i < m->count; i++) {
         m->parts[i].out = NULL;
-        LS_TRY(forward(m, i, repeat));
+        LS_TRY(run_part_forward(m, i, repeat));
     }
     for (int i = m->count - 1; i >= 0; i--) {
-        LS_TRY(backward(m, i, repeat));
+        LS_TRY(run_part_backward(m, i, repeat));
     }
     return LS_OK;
 }
@@ -205,12 +206,13 @@ static double median(double *samples, int count)
                           : (samples[count / 2 - 1] + samples[count / 2]) / 2.0;
 }
 
-static ls_status repeat(measure *m)
+static ls_status repeat_measurement(measure *m)
 {
-    LS_TRY(run_repeat(m, 0)); /* makes what is kept between steps, and does not count */
-    const double begin = now(m);
+    LS_TRY(run_repeat(m, 0)); /* allocates the memory kept between steps; not counted */
+    const double begin = seconds_now(m);
     int count = 0;
-    while (count < REPEATS_MIN || (count < REPEATS_MAX && now(m) - begin < m->set.seconds)) {
+    while (count < REPEATS_MIN ||
+           (count < REPEATS_MAX && seconds_now(m) - begin < m->set.seconds)) {
         LS_TRY(run_repeat(m, count++));
     }
     m->profile->repeats = count;
@@ -297,7 +299,7 @@ static const char *copy_text(ls__profile *p, const char *text)
     return copy != NULL ? memcpy(copy, text, bytes) : NULL;
 }
 
-static ls_status describe(measure *m, const ls_runtime *runtime)
+static ls_status describe_machine(measure *m, const ls_runtime *runtime)
 {
     char cpu[256];
     ls__profile *p = m->profile;
@@ -336,15 +338,15 @@ static ls_status measure_all(measure *m, const ls_runtime *runtime, const char *
         return no_memory();
     }
     (void)ls_module_params(m->net, m->params, m->param_count);
-    LS_TRY(describe(m, runtime));
+    LS_TRY(describe_machine(m, runtime));
     LS_TRY(describe_parts(m));
     LS_TRY(find_weights(m));
-    LS_TRY(repeat(m));
+    LS_TRY(repeat_measurement(m));
     return ls__profile_save(m->env, m->profile, path);
 }
 
-static ls_status check_call(ls_module *net, ls_tensor *const *inputs, int input_count,
-                            const char *path)
+static ls_status check_write_call(ls_module *net, ls_tensor *const *inputs, int input_count,
+                                  const char *path)
 {
     if (net == NULL || path == NULL || (inputs == NULL && input_count > 0)) {
         return ls__fail(LS_ERR_INVALID,
@@ -366,7 +368,7 @@ ls_status ls_profile_write(ls_module *net, ls_tensor *const *inputs, int input_c
     if (runtime == NULL) {
         return ls__self.status;
     }
-    LS_TRY(check_call(net, inputs, input_count, path));
+    LS_TRY(check_write_call(net, inputs, input_count, path));
     measure m = {.env = runtime->env,
                  .net = net,
                  .inputs = inputs,

@@ -8,6 +8,7 @@
 #include "base/arena.h"
 #include "base/assert.h"
 #include "base/error.h"
+#include "cost/collective.h"
 
 #define CHUNK_BYTES ((size_t)64 << 10)
 
@@ -39,31 +40,33 @@ static double weights_of(const search *s, int first, int end)
     return sum;
 }
 
+/* What is sent and what is received share the bandwidth. */
 static double all_reduce_seconds(double bytes, int replicas, double bandwidth)
 {
-    return 4.0 * (replicas - 1) * bytes / (replicas * bandwidth);
+    return ls__collective_seconds(ls__collective_all_reduce(replicas, false), 0.0, 2.0 / bandwidth,
+                                  bytes);
 }
 
-int ls__partition_held(int replicas, int behind)
+int ls__partition_held(int replicas, int after)
 {
-    return (behind + 2 * replicas - 1) / replicas;
+    return (after + 2 * replicas - 1) / replicas;
 }
 
-/* What arrives is held as long as what the stage makes of it. */
-static double memory_of(const search *s, int first, int end, int replicas, int behind)
+/* Inputs are held as long as the activations made from them. */
+static double memory_of(const search *s, int first, int end, int replicas, int after)
 {
     const double arrives = first > 0 ? s->chain->forward[first - 1] : 0.0;
     return s->spec->copies * weights_of(s, first, end) +
-           ls__partition_held(replicas, behind) * (s->kept[end] - s->kept[first] + arrives);
+           ls__partition_held(replicas, after) * (s->kept[end] - s->kept[first] + arrives);
 }
 
-/* Of a stage of `replicas` components of the level below, with `behind` of them in later stages. */
-static double stage_seconds(const search *s, int level, int first, int end, int replicas,
-                            int behind)
+/* Seconds of a stage of `replicas` components of the level below; later stages have `after` of
+ * them. */
+static double stage_seconds(const search *s, int level, int first, int end, int replicas, int after)
 {
     const ls__partition_spec *spec = s->spec;
     if (level == 0 && (spec->memory_bytes > 0.0 || spec->kind == LS__PARTITION_SMALLEST)) {
-        const double bytes = memory_of(s, first, end, replicas, behind);
+        const double bytes = memory_of(s, first, end, replicas, after);
         if (spec->kind == LS__PARTITION_SMALLEST) {
             return bytes;
         }
@@ -184,6 +187,7 @@ typedef struct range {
 static void add_stage(search *s, const range *r)
 {
     ls__partition *out = s->out;
+    LS_ASSERT(out->workers + r->copies <= LS__SCHEDULE_RANKS_MAX);
     out->stage[out->stages++] = (ls__partition_stage){
         .first = r->first,
         .count = r->end - r->first,
@@ -219,7 +223,7 @@ static int *bases_of(search *s, const range *r, int offset, int replicas)
 }
 
 /* Adds the stages of the range, those of each component in turn. As deep as there are levels. */
-static bool trace(search *s, const range *r)
+static bool trace_range(search *s, const range *r)
 {
     if (r->level < 0) {
         add_stage(s, r);
@@ -233,6 +237,7 @@ static bool trace(search *s, const range *r)
     fill_column(s, r->level, r->end, column);
     for (int first = r->first, left = level->count; left > 0;) {
         const cell *best = cell_at(s, r->level, column, first, left);
+        LS_ASSERT(best->end > first && best->end <= r->end && best->replicas <= left);
         const double bytes = weights_of(s, first, best->end);
         const double sum = all_reduce_seconds(bytes, best->replicas, level->bandwidth);
         const int replicas = r->copies * best->replicas;
@@ -243,7 +248,7 @@ static bool trace(search *s, const range *r)
                              .base = bases_of(s, r, level->count - left, best->replicas),
                              .all_reduce = fmax(r->all_reduce, sum / replicas),
                              .sum_seconds = r->sum_seconds + sum};
-        if (inner.base == NULL || !trace(s, &inner)) {
+        if (inner.base == NULL || !trace_range(s, &inner)) {
             return false;
         }
         if (best->end < r->end) {
@@ -257,14 +262,15 @@ static bool trace(search *s, const range *r)
     return true;
 }
 
+/* From the last stage on: how many micro-batches a stage holds depends on the workers after it. */
 static void measure_memory(const search *s)
 {
-    int behind = 0;
+    int after = 0;
     for (int i = s->out->stages - 1; i >= 0; i--) {
         ls__partition_stage *stage = &s->out->stage[i];
         stage->memory_bytes =
-            memory_of(s, stage->first, stage->first + stage->count, stage->replicas, behind);
-        behind += stage->replicas;
+            memory_of(s, stage->first, stage->first + stage->count, stage->replicas, after);
+        after += stage->replicas;
     }
 }
 
@@ -279,7 +285,7 @@ static double *sums_of(search *s, const double *values)
     return sums;
 }
 
-static bool prepare(search *s)
+static bool prepare_search(search *s)
 {
     const ls__chain *c = s->chain;
     const int row = c->parts + 1;
@@ -301,11 +307,11 @@ static ls_status no_memory(void)
     return ls__fail(LS_ERR_MEMORY, "plan: no memory to find it");
 }
 
-static ls_status find(search *s)
+static ls_status find_partition(search *s)
 {
     static const int origin[1] = {0};
     const int top = s->spec->level_count - 1;
-    bool enough = prepare(s);
+    bool enough = prepare_search(s);
     for (int level = 0; enough && level < top; level++) {
         enough = fill_level(s, level);
     }
@@ -323,7 +329,7 @@ static ls_status find(search *s)
                               s->spec->memory_bytes);
     }
     const range all = {.level = top, .end = s->chain->parts, .copies = 1, .base = origin};
-    if (!trace(s, &all)) {
+    if (!trace_range(s, &all)) {
         return no_memory();
     }
     measure_memory(s);
@@ -345,7 +351,52 @@ ls_status ls__partition_find(const ls__env *env, const ls__chain *chain,
                         spec->level_count);
     }
     ls__arena_init(&s.arena, env, CHUNK_BYTES);
-    const ls_status status = find(&s);
+    const ls_status status = find_partition(&s);
     ls__arena_fini(&s.arena);
     return status;
+}
+
+/* ---- a plan that was found elsewhere --------------------------------------------------------- */
+
+static void describe_partition(search *s, int stages, const int *first, const int *replicas)
+{
+    const double bandwidth = s->spec->levels[0].bandwidth;
+    ls__partition *out = s->out;
+    for (int i = 0, worker = 0; i < stages; i++) {
+        const int end = i + 1 < stages ? first[i + 1] : s->chain->parts, r = replicas[i];
+        const double sum = all_reduce_seconds(weights_of(s, first[i], end), r, bandwidth);
+        const bool last = i + 1 == stages;
+        ls__partition_stage *stage = &out->stage[out->stages++];
+        *stage = (ls__partition_stage){.first = first[i],
+                                       .count = end - first[i],
+                                       .replicas = r,
+                                       .compute = (s->compute[end] - s->compute[first[i]]) / r,
+                                       .all_reduce = sum / r,
+                                       .transfer = last ? 0.0 : transfer_seconds(s, 0, end),
+                                       .weight_bytes = weights_of(s, first[i], end),
+                                       .bandwidth = last ? 0.0 : bandwidth,
+                                       .sum_seconds = sum};
+        out->seconds =
+            fmax(out->seconds, fmax(stage->compute, fmax(stage->all_reduce, stage->transfer)));
+        for (int k = 0; k < r; k++, worker++) {
+            out->worker[worker] = worker;
+        }
+        out->workers += r;
+    }
+    measure_memory(s);
+}
+
+ls_status ls__partition_of(const ls__env *env, const ls__chain *chain,
+                           const ls__partition_spec *spec, int stages, const int *first,
+                           const int *replicas, ls__partition *out)
+{
+    search s = {.chain = chain, .spec = spec, .out = out};
+    memset(out, 0, sizeof *out);
+    ls__arena_init(&s.arena, env, CHUNK_BYTES);
+    const bool enough = prepare_search(&s);
+    if (enough) {
+        describe_partition(&s, stages, first, replicas);
+    }
+    ls__arena_fini(&s.arena);
+    return enough ? LS_OK : no_memory();
 }

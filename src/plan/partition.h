@@ -92,8 +92,14 @@ typedef struct ls__partition {
 ls_status ls__partition_find(const ls__env *env, const ls__chain *chain,
                              const ls__partition_spec *spec, ls__partition *out);
 
-/* Micro-batches that a replica of a stage holds in 1F1B if the later stages have `behind` workers
+/* A plan of one level that was found elsewhere: stages that begin at first[stages] and have
+ * replicas[stages] workers; all of the bandwidth of `spec`. LS_ERR_MEMORY. */
+ls_status ls__partition_of(const ls__env *env, const ls__chain *chain,
+                           const ls__partition_spec *spec, int stages, const int *first,
+                           const int *replicas, ls__partition *out);
+
+/* Micro-batches that a replica of a stage holds in 1F1B if the later stages have `after` workers
  * (schedule/generator/one_f_one_b.c). */
-int ls__partition_held(int replicas, int behind);
+int ls__partition_held(int replicas, int after);
 
 #endif

@@ -6,7 +6,14 @@
  *      "stages": [{"first": "embed", "replicas": 3, ..}, {"first": "head", "replicas": 1, ..}],
  *      "predicted": {"step_ms": 812.5, ..}, ..}
  *
- * What a program follows is checked; further fields are for people.
+ * Version 2 has a mesh, and what belongs to it; each stage is on one rank along pp:
+ *
+ *     {"format": "lockstep plan", "version": 2, "model": "gpt",
+ *      "shape": {"layers": 2, "dim": 384, ..}, "mesh": "pp=2,dp=2", "batch": 4, "zero": 1,
+ *      "recompute": false, "sequence": false, "tensor_plan": "tokens=vocab ..", "chunks": 0,
+ *      "warm_up": 1, "parts": .., ..}
+ *
+ * Fields that a program follows are checked; further fields are for people.
  */
 #include "plan/plan.h"
 
@@ -14,8 +21,10 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/options.h"
 #include "base/runtime.h"
 #include "base/text.h"
+#include "dist/axes.h"
 #include "schedule/schedule.h"
 
 #define CHUNK_BYTES ((size_t)16 << 10)
@@ -27,6 +36,7 @@ static const ls__json_limit limit = {(size_t)1 << 20, 8192, 1024, 8};
 typedef struct reader {
     ls__plan_reader fields;
     ls_plan *plan;
+    int64_t version;
 } reader;
 
 /* An array of 1 to `most` elements. */
@@ -84,8 +94,8 @@ static ls_status read_stage(const reader *r, const json_t *entry, int stage)
                         "their order, the first one at \"%s\"",
                         r->fields.what, stage, name != NULL ? name : "", p->parts[0]);
     }
-    if (!ls__plan_read_int(json_object_get(entry, "replicas"), 1, LS__SCHEDULE_RANKS_MAX,
-                           &replicas)) {
+    const int most = r->version == LS__PLAN_VERSION_WITHOUT_MESH ? LS__SCHEDULE_RANKS_MAX : 1;
+    if (!ls__plan_read_int(json_object_get(entry, "replicas"), 1, most, &replicas)) {
         return ls__plan_malformed(&r->fields, "\"replicas\" of a stage");
     }
     p->first[stage] = first;
@@ -144,6 +154,105 @@ static ls_status read_sizes(const reader *r, const json_t *root)
     return LS_OK;
 }
 
+/* The mesh, whose ranks along pp have the stages. */
+static ls_status read_mesh(const reader *r, const json_t *root)
+{
+    ls_plan *p = r->plan;
+    ls__axes axes;
+    int64_t workers = 0, micro_batches = 0;
+    LS_TRY(ls__plan_read_name(&r->fields, json_object_get(root, "mesh"), "\"mesh\"",
+                              &p->settings.mesh));
+    if (ls__axes_parse(p->settings.mesh, 0, &axes) < 0) {
+        return ls__plan_malformed(&r->fields, "\"mesh\"");
+    }
+    const int axis = ls__axes_find(&axes, "pp", 2), pp = axis >= 0 ? axes.axis[axis].size : 1;
+    const int chunks = p->settings.chunks > 0 ? p->settings.chunks : 1;
+    if (!ls__plan_read_int(json_object_get(root, "workers"), axes.ranks, axes.ranks, &workers) ||
+        p->stages % chunks != 0 || p->stages / chunks != pp) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "%s: the mesh \"%s\" has %d ranks and %d stages of %d chunks each; "
+                        "\"workers\" and \"stages\" must be as many",
+                        r->fields.what, p->settings.mesh, axes.ranks, pp, chunks);
+    }
+    if (!ls__plan_read_int(json_object_get(root, "micro_batches"), 1,
+                           LS__SCHEDULE_MICRO_BATCHES_MAX, &micro_batches)) {
+        return ls__plan_malformed(&r->fields, "\"micro_batches\"");
+    }
+    p->workers = axes.ranks;
+    p->micro_batches = (int)micro_batches;
+    return LS_OK;
+}
+
+/* *value stays as it is where the field is missing. */
+static ls_status read_count(const reader *r, const json_t *root, const char *name, int64_t high,
+                            int64_t *value)
+{
+    char quoted[32];
+    const json_t *found = json_object_get(root, name);
+    (void)snprintf(quoted, sizeof quoted, "\"%s\"", name);
+    return found == NULL || ls__plan_read_int(found, 0, high, value)
+               ? LS_OK
+               : ls__plan_malformed(&r->fields, quoted);
+}
+
+static ls_status read_switch(const reader *r, const json_t *root, const char *name, bool *value)
+{
+    char quoted[32];
+    const json_t *found = json_object_get(root, name);
+    (void)snprintf(quoted, sizeof quoted, "\"%s\"", name);
+    *value = json_is_true(found);
+    return found == NULL || json_is_boolean(found) ? LS_OK : ls__plan_malformed(&r->fields, quoted);
+}
+
+static ls_status read_settings(const reader *r, const json_t *root)
+{
+    ls_plan_settings *s = &r->plan->settings;
+    int64_t chunks = 0, warm_up = 0, zero = 0;
+    LS_TRY(read_count(r, root, "batch", INT32_MAX, &s->batch));
+    LS_TRY(read_count(r, root, "chunks", LS__SCHEDULE_STAGES_MAX, &chunks));
+    LS_TRY(read_count(r, root, "warm_up", LS__SCHEDULE_MICRO_BATCHES_MAX, &warm_up));
+    LS_TRY(read_count(r, root, "zero", 3, &zero));
+    LS_TRY(read_switch(r, root, "recompute", &s->recompute));
+    LS_TRY(read_switch(r, root, "sequence", &s->sequence));
+    if (json_object_get(root, "tensor_plan") != NULL) {
+        LS_TRY(ls__plan_read_name(&r->fields, json_object_get(root, "tensor_plan"),
+                                  "\"tensor_plan\"", &s->tensor_plan));
+    }
+    s->chunks = (int)chunks;
+    s->warm_up = (int)warm_up;
+    s->zero = (int)zero;
+    return LS_OK;
+}
+
+static ls_status read_shape(const reader *r, json_t *shape)
+{
+    ls_plan *p = r->plan;
+    const char *name;
+    json_t *value;
+    const size_t count = json_object_size(shape); /* 0: not an object */
+    if (count == 0 || count > LS__PLAN_SIZES_MAX) {
+        return ls__plan_malformed(&r->fields, "\"shape\"");
+    }
+    p->sizes = ls__arena_alloc(&p->arena, count * sizeof *p->sizes);
+    if (p->sizes == NULL) {
+        return ls__plan_no_memory(&r->fields);
+    }
+    json_object_foreach(shape, name, value)
+    {
+        ls_plan_size *size = &p->sizes[p->size_count];
+        json_t *text = json_string(name);
+        const ls_status status =
+            ls__plan_read_name(&r->fields, text, "a name of \"shape\"", &size->name);
+        json_decref(text);
+        LS_TRY(status);
+        if (!ls__plan_read_int(value, 0, INT64_MAX, &size->value)) {
+            return ls__plan_malformed(&r->fields, "a number of \"shape\"");
+        }
+        p->size_count++;
+    }
+    return LS_OK;
+}
+
 static ls_status read_schedule(const reader *r, const json_t *value)
 {
     const char *const *names, *const *abouts;
@@ -197,14 +306,24 @@ static ls_status write_texts(const reader *r)
     return LS_OK;
 }
 
-static ls_status read_root(const reader *r, const json_t *root)
+/* Of version 2, after the stages. */
+static ls_status read_second(const reader *r, const json_t *root)
+{
+    LS_TRY(read_settings(r, root));
+    LS_TRY(read_shape(r, json_object_get(root, "shape")));
+    return read_mesh(r, root);
+}
+
+static ls_status read_root(reader *r, const json_t *root)
 {
     LS_TRY(ls__plan_read_head(&r->fields, root, LS__PLAN_FORMAT, LS__PLAN_VERSION));
+    r->version = json_integer_value(json_object_get(root, "version"));
     LS_TRY(ls__plan_read_name(&r->fields, json_object_get(root, "model"), "\"model\"",
                               &r->plan->model));
     LS_TRY(read_parts(r, json_object_get(root, "parts")));
     LS_TRY(read_stages(r, json_object_get(root, "stages")));
-    LS_TRY(read_sizes(r, root));
+    LS_TRY(r->version == LS__PLAN_VERSION_WITHOUT_MESH ? read_sizes(r, root)
+                                                       : read_second(r, root));
     LS_TRY(read_schedule(r, json_object_get(root, "schedule")));
     LS_TRY(read_predicted(r, json_object_get(root, "predicted")));
     return write_texts(r);
@@ -225,7 +344,7 @@ ls_status ls__plan_parse(const ls__env *env, const char *what, const char *text,
         return ls__fail(LS_ERR_MEMORY, "%s: no memory to read it", what);
     }
     plan->arena = arena;
-    const reader r = {{what, &plan->arena}, plan};
+    reader r = {{what, &plan->arena}, plan, 0};
     const ls_status status = read_root(&r, root);
     json_decref(root);
     if (status < 0) {
@@ -288,6 +407,45 @@ ls_status ls_plan_check(const ls_plan *plan, ls_module *net)
                           count, plan->model, plan->part_count);
 }
 
+/* The plan's value of a size; negative: it does not say. */
+static int64_t size_of(const ls_plan *plan, const char *name)
+{
+    for (int i = 0; i < plan->size_count; i++) {
+        if (strcmp(plan->sizes[i].name, name) == 0) {
+            return plan->sizes[i].value;
+        }
+    }
+    return -1;
+}
+
+ls_status ls_plan_check_model(const ls_plan *plan, const char *model, const ls_plan_size *sizes,
+                              int count)
+{
+    if (plan == NULL || model == NULL || (sizes == NULL && count > 0)) {
+        return ls__fail(LS_ERR_INVALID, "ls_plan_check_model: the plan, the model's name or its "
+                                        "sizes are NULL; give all of them");
+    }
+    if (plan->settings.mesh == NULL) {
+        return LS_OK;
+    }
+    if (strcmp(plan->model, model) != 0) {
+        return ls__fail(LS_ERR_MISMATCH,
+                        "ls_plan_check_model: the plan is for the model \"%s\", and this is "
+                        "\"%s\"; plan again for this model",
+                        plan->model, model);
+    }
+    for (int i = 0; i < count; i++) {
+        const int64_t planned = size_of(plan, sizes[i].name);
+        if (planned >= 0 && planned != sizes[i].value) {
+            return ls__fail(LS_ERR_MISMATCH,
+                            "ls_plan_check_model: the plan is for a %s with %s %lld, and this one "
+                            "has %lld; plan again for this model",
+                            model, sizes[i].name, (long long)planned, (long long)sizes[i].value);
+        }
+    }
+    return LS_OK;
+}
+
 /* ---- what it says ---------------------------------------------------------------------------- */
 
 const char *ls_plan_model(const ls_plan *plan)
@@ -328,4 +486,14 @@ int ls_plan_micro_batches(const ls_plan *plan)
 double ls_plan_step_seconds(const ls_plan *plan)
 {
     return plan->step_seconds;
+}
+
+ls_status ls_plan_get_settings(const ls_plan *plan, ls_plan_settings *out)
+{
+    if (plan == NULL) {
+        return ls__fail(LS_ERR_INVALID, "ls_plan_get_settings: the plan is NULL; give one that "
+                                        "ls_plan_read has read");
+    }
+    return ls__struct_fill(out, &plan->settings, sizeof plan->settings, "ls_plan_settings",
+                           "ls_plan_get_settings");
 }

@@ -3,7 +3,10 @@
  *   measure.c    the parts of a module, measured (profile.h)
  *   profile.c    the file of a profile
  *   partition.c  which parts become a stage (partition.h)
+ *   inter.c      the same for a step with a flush, on submeshes (inter.h)
  *   predict.c    what a plan takes, and its file
+ *   choose.c     which of these plans is written (choose.h)
+ *   auto.c       mesh, cuts, schedule and all else of a GPT (auto.h); auto_file.c: its file
  *   plan.c       the plan that a program follows (lockstep/plan.h)
  *   text.c       fields of both files
  */
@@ -16,9 +19,11 @@
 #include "base/json.h"
 
 #define LS__PLAN_FORMAT "lockstep plan"
-#define LS__PLAN_VERSION 1
-#define LS__PLAN_PARTS_MAX 1024 /* as many as a module may have */
-#define LS__PLAN_NAME_MAX 512   /* bytes of a part's name, and of the model's */
+#define LS__PLAN_VERSION 2
+#define LS__PLAN_VERSION_WITHOUT_MESH 1 /* of `plan pipeline`: ranks of one pipeline */
+#define LS__PLAN_SIZES_MAX 16           /* numbers that are a model's shape */
+#define LS__PLAN_PARTS_MAX 1024         /* as many as a module may have */
+#define LS__PLAN_NAME_MAX 512           /* bytes of a part's name, and of the model's */
 
 struct ls_plan {
     ls__arena arena; /* owns all of it */
@@ -30,6 +35,10 @@ struct ls_plan {
     int part_count;
     int *first, *replicas; /* [stages] its first part, its workers */
     int stages;
+    /* Of version 2; in version 1 the mesh is NULL. */
+    ls_plan_settings settings;
+    ls_plan_size *sizes; /* [size_count] of the model */
+    int size_count;
 };
 
 /* Parses the text of a file; `what` begins the messages. */

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cost/simulate.h"
 #include "plan/plan.h"
 
 #define FULL 4 /* micro-batches for each stage: a bubble of at most a fifth */
@@ -59,54 +60,66 @@ static ls__stage_times times_of(const ls__profile *profile, const ls__partition_
     return t;
 }
 
-/* The longest transfer over a cut, in one direction. */
-static double latency_of(const ls__chain *chain, const ls__partition *p)
+/* A message over a cut: the worker that sends and the one that receives have a link each, and the
+ * replicas of a stage use theirs side by side. A stage's sum of gradients begins with its last
+ * backward, and each direction counts by itself. */
+typedef struct step {
+    ls__stage_times times[LS__SCHEDULE_RANKS_MAX];
+    ls__sim_resource link[2 * LS__SCHEDULE_RANKS_MAX]; /* over the cut after a stage, and back */
+    ls__sim_route activation[LS__SCHEDULE_RANKS_MAX], gradient[LS__SCHEDULE_RANKS_MAX];
+    ls__sim_reduction sum[LS__SCHEDULE_RANKS_MAX];
+} step;
+
+static ls__sim_route add_cut(step *t, const ls__partition *p, int cut, bool back, double bytes)
 {
-    double longest = 0.0;
-    for (int i = 0; i + 1 < p->stages; i++) {
-        const int last = p->stage[i].first + p->stage[i].count - 1;
-        const double bytes = fmax(chain->forward[last], chain->backward[last]);
-        longest = fmax(longest, bytes / p->stage[i].bandwidth);
-    }
-    return longest;
+    const ls__partition_stage *from = &p->stage[cut];
+    const int link = 2 * cut + back;
+    const int fewer = from->replicas < from[1].replicas ? from->replicas : from[1].replicas;
+    t->link[link] = (ls__sim_resource){fewer * from->bandwidth, from->bandwidth};
+    return (ls__sim_route){.resource = {link, LS__SIM_NONE}, .bytes = bytes, .weight = 1.0};
 }
 
-/* When the gradients of every stage are summed, of those that have several workers. */
-static double end_of(const ls__schedule *s, const ls__schedule_cost *cost, const ls__partition *p,
-                     const ls__stage_times *times)
+static void describe_step(step *t, const ls__profile *profile, const ls__chain *chain,
+                          const ls__partition *p)
 {
-    double end = cost->makespan;
-    for (int r = 0; r < s->ranks; r++) {
-        const ls__actions *list = &s->rank[r];
-        for (int i = 0; i < list->count; i++) {
-            const ls__action *a = &list->list[i];
-            if (a->kind == LS__BACKWARD) {
-                const double sum = p->stage[a->stage].sum_seconds / 2.0;
-                end = fmax(end, cost->begin[r][i] + fmax(times[a->stage].backward, sum));
-            }
+    for (int i = 0; i < p->stages; i++) {
+        const ls__partition_stage *stage = &p->stage[i];
+        const int last = stage->first + stage->count - 1;
+        t->times[i] = times_of(profile, stage);
+        t->sum[i] = (ls__sim_reduction){
+            .stage = i,
+            .route = {.resource = {LS__SIM_NONE, LS__SIM_NONE}, .latency = stage->sum_seconds / 2}};
+        if (i + 1 < p->stages) {
+            t->activation[i] = add_cut(t, p, i, false, chain->forward[last]);
+            t->gradient[i + 1] = add_cut(t, p, i, true, chain->backward[last]);
         }
     }
-    return end;
 }
 
 ls_status ls__plan_step(const ls__env *env, const ls__profile *profile, const ls__chain *chain,
                         const ls__partition *p, int micro_batches, double *seconds)
 {
     char replicas[LS__REPLICAS_TEXT_BYTES];
-    ls__stage_times times[LS__SCHEDULE_RANKS_MAX];
-    ls__schedule_cost cost;
+    step t;
+    ls__sim_result found;
     ls__schedule *s = NULL;
     const ls__schedule_spec spec = {.ranks = p->workers,
                                     .micro_batches = micro_batches,
                                     .replicas =
                                         ls__plan_replicas_text(p, ',', replicas, sizeof replicas)};
     LS_TRY(ls__schedule_new(env, "1f1b", &spec, &s));
-    for (int i = 0; i < p->stages; i++) {
-        times[i] = times_of(profile, &p->stage[i]);
-    }
-    const ls_status status = ls__schedule_cost_of(s, times, latency_of(chain, p), &cost);
+    describe_step(&t, profile, chain, p);
+    const ls_status status = ls__simulate(s,
+                                          &(ls__sim_spec){.times = t.times,
+                                                          .activation = t.activation,
+                                                          .gradient = t.gradient,
+                                                          .resources = t.link,
+                                                          .resource_count = 2 * p->stages,
+                                                          .reductions = t.sum,
+                                                          .reduction_count = p->stages},
+                                          &found);
     if (status == LS_OK) {
-        *seconds = end_of(s, &cost, p, times);
+        *seconds = fmax(found.makespan, found.reduced);
     }
     ls__schedule_free(s);
     return status;
@@ -160,13 +173,13 @@ ls_status ls__plan_write(const ls__env *env, const ls__profile *profile, const l
 {
     json_t *root = json_pack(
         "{s:s, s:i, s:s, s:I, s:o, s:i, s:s, s:i, s:o, s:o*, s:f, s:f, s:{s:f, s:f, s:f, s:f}}",
-        "format", LS__PLAN_FORMAT, "version", LS__PLAN_VERSION, "model", profile->model, "batch",
-        (json_int_t)profile->batch, "parts", names_json(profile), "workers", p->workers, "schedule",
-        "1f1b", "micro_batches", predicted->micro_batches, "stages", stages_json(profile, p),
-        "ranks", ranks_json(p), "bandwidth", predicted->bandwidth, "memory_bytes",
-        predicted->memory, "predicted", "step_ms", 1e3 * predicted->step, "micro_batch_ms",
-        1e3 * p->seconds, "one_worker_step_ms", 1e3 * predicted->worker_step,
-        "one_worker_micro_batch_ms", 1e3 * predicted->worker);
+        "format", LS__PLAN_FORMAT, "version", LS__PLAN_VERSION_WITHOUT_MESH, "model",
+        profile->model, "batch", (json_int_t)profile->batch, "parts", names_json(profile),
+        "workers", p->workers, "schedule", "1f1b", "micro_batches", predicted->micro_batches,
+        "stages", stages_json(profile, p), "ranks", ranks_json(p), "bandwidth",
+        predicted->bandwidth, "memory_bytes", predicted->memory, "predicted", "step_ms",
+        1e3 * predicted->step, "micro_batch_ms", 1e3 * p->seconds, "one_worker_step_ms",
+        1e3 * predicted->worker_step, "one_worker_micro_batch_ms", 1e3 * predicted->worker);
     const ls_status status = ls__plan_save(env, "plan", root, path);
     json_decref(root);
     return status;

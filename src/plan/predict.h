@@ -1,4 +1,4 @@
-/* What a plan is predicted to take, and its file. */
+/* The predicted times of a plan, and its file. */
 #ifndef LS_PLAN_PREDICT_H
 #define LS_PLAN_PREDICT_H
 
@@ -6,10 +6,10 @@
 #include "plan/profile.h"
 
 /* Seconds of a step of `micro_batches` by schedule 1f1b, with a flush. A stage takes the
- * measured times of its parts; what crosses a cut can be used after the longest of all transfers,
- * each direction by itself; the last backward of a stage and the all-reduce of its gradients
- * overlap, in which each direction counts by itself, too. The optimizer is left out. LS_ERR_INVALID
- * and LS_ERR_LIMIT as ls__schedule_new; LS_ERR_MEMORY. */
+ * measured times of its parts; what crosses a cut takes its own transfer, each direction by itself,
+ * and messages of one worker share its link; the last backward of a stage and the all-reduce of its
+ * gradients overlap, in which each direction counts by itself, too. The optimizer is left out.
+ * LS_ERR_INVALID and LS_ERR_LIMIT as ls__schedule_new; LS_ERR_MEMORY. */
 ls_status ls__plan_step(const ls__env *env, const ls__profile *profile, const ls__chain *chain,
                         const ls__partition *partition, int micro_batches, double *seconds);
 

@@ -46,7 +46,7 @@ void ls__profile_free(ls__profile *profile)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static json_t *ints(const int *list, int count)
+static json_t *ints_json(const int *list, int count)
 {
     json_t *array = json_array();
     for (int i = 0; i < count; i++) {
@@ -58,7 +58,7 @@ static json_t *ints(const int *list, int count)
 static json_t *part_json(const ls__profile_part *part)
 {
     return json_pack("{s:s, s:o, s:f, s:f, s:f, s:I, s:I, s:I, s:I}", "name", part->name, "from",
-                     ints(part->from, part->from_count), "forward_ms", 1e3 * part->forward,
+                     ints_json(part->from, part->from_count), "forward_ms", 1e3 * part->forward,
                      "input_ms", 1e3 * part->input, "weight_ms", 1e3 * part->weight, "output_bytes",
                      (json_int_t)part->output_bytes, "gradient_bytes",
                      (json_int_t)part->gradient_bytes, "kept_bytes", (json_int_t)part->kept_bytes,

@@ -1,4 +1,4 @@
-"""The chain profile -> plan -> train: a plan runs as it is printed, and learns what --accum on one rank does."""
+"""The chains profile -> plan -> train and plan auto -> train: a plan runs as it is printed, and learns what --accum on one rank does."""
 
 import json
 import pathlib
@@ -91,11 +91,11 @@ def a_profile_holds_every_part_with_its_times_and_bytes():
 
 
 @test
-def a_gpt_is_profiled_planned_and_trained_on_4_ranks():
+def a_gpt_is_profiled_planned_and_trained_on_its_ranks():
     path, _ = profile("gpt", gpt())
     printed, path, made = plan(path, 4, "--bandwidth", "1gbit")
     assert f"plan {'-'.join(str(s['replicas']) for s in made['stages'])}: " in printed, printed
-    check_trained(gpt(), 4, path)
+    check_trained(gpt(), made["workers"], path)
 
 
 @test
@@ -112,12 +112,95 @@ def a_plan_with_replicas_is_trained_as_printed():
 
 
 @test
-def a_resnet_is_profiled_planned_and_trained_on_4_ranks():
+def a_resnet_is_profiled_planned_and_trained_on_its_ranks():
     path, found = profile("resnet", image())
     assert found["model"] == "resnet" and len(found["parts"]) == 10, found
     _, path, made = plan(path, 4, "--bandwidth", "100mbit")
-    assert made["workers"] == 4
-    check_trained(image(), 4, path)
+    check_trained(image(), made["workers"], path)
+
+
+def shape(layers):
+    """A text of bytes, so its vocabulary is 256."""
+    return ("--layers", layers, "--dim", 32, "--heads", 2, "--context", 16)
+
+
+def auto(layers, *flags):
+    path = FOLDER / "auto.json"
+    printed = command(LOCKSTEP, "plan", "auto", "gpt", *shape(layers), "--out", path, *flags)
+    return printed, path, json.loads(path.read_text())
+
+
+def auto_losses(ranks, layers, *flags):
+    path = FOLDER / f"auto-losses-{ranks}"
+    printed = command(LOCKSTEP, "train", "gpt", "-n", ranks, "--data", text(), *shape(layers), "--steps", STEPS, "--log-losses", path,
+                      *flags)
+    return printed, [float(line.split()[-1]) for line in path.read_text().splitlines()]
+
+
+@test
+def plan_auto_finds_a_plan_that_is_trained_as_printed():
+    batch = 8
+    _, want = auto_losses(1, 3, "--batch", batch)
+    for mesh, ranks in (("pp=2", 2), ("dp=2", 2), ("tp=2", 2), ("pp=2,dp=2", 4), ("pp=2,tp=2", 4)):
+        printed, path, made = auto(3, "--cluster", f"{ranks}:1gbit", "--batch", batch, "--mesh", mesh)
+        assert made["version"] == 2 and made["workers"] == ranks, made
+        replicas = 2 if "dp" in mesh else 1
+        assert made["micro_batches"] * made["batch"] * replicas == batch, made
+        assert re.search(rf"^  {made['mesh']} +[\d.e-]+ ", printed, re.M), printed
+        trained, got = auto_losses(ranks, 3, "--plan", path)
+        assert len(got) == STEPS and all(abs(a - b) < 1e-3 * a for a, b in zip(want, got)), (made, want, got)
+        if "pp" in mesh:
+            assert f"2 ranks run {made['schedule']}; " in trained, trained
+        assert f" x {made['batch']} windows x {made['micro_batches']}" in trained, (made, trained)
+
+
+@test
+def tp_divides_what_it_can_and_trains_the_words_of_the_plan():
+    """One head is whole on both ranks. With --sequence, embedding and head may be whole; that no plan here has."""
+    one_head = ("--heads", 1)
+    _, want = auto_losses(1, 2, "--batch", 4, *one_head)
+    printed, path, made = auto(2, "--cluster", "2:10gbyte", "--device", "10gflop,10gbyte", "--batch", 4, "--mesh", "tp=2", *one_head)
+    assert "up=column" in made["tensor_plan"] and "qkv" not in made["tensor_plan"], made
+    assert made["tensor_plan"] in printed and "whole attention" in printed, printed
+    words = "positions=sequence blocks.*.norm*=sequence blocks.*.qkv=column(3) blocks.*.proj=row blocks.*.up=column " \
+            "blocks.*.down=row norm=sequence"
+    _, got = auto_losses(2, 2, "--plan", path, *one_head)
+    assert all(abs(a - b) < 1e-3 * a for a, b in zip(want, got, strict=True)), (made, want, got)
+    path.write_text(json.dumps(dict(made, shape=dict(made["shape"], heads=2), tensor_plan=words, sequence=True)))
+    _, want = auto_losses(1, 2, "--batch", 4)
+    _, got = auto_losses(2, 2, "--plan", path)
+    assert all(abs(a - b) < 1e-3 * a for a, b in zip(want, got, strict=True)), (want, got)
+    says(refused("train", "gpt", "-n", 2, "--data", text(), "--plan", path, *shape(2), "--tensor-plan", words),
+         "--plan and --%s set the same; leave one of them out")
+
+
+@test
+def a_limit_of_memory_changes_the_plan():
+    def planned(*limit):
+        return auto(8, "--cluster", "4:10gbit", "--batch", 64, *limit)[2]["predicted"]["memory_bytes"]
+    free = planned()
+    assert planned("--memory", int(free * 0.9)) <= free * 0.9
+    printed = refused("plan", "auto", "gpt", *shape(8), "--cluster", "4:10gbit", "--memory", 1000)
+    says(printed, "plan: no plan of %d ranks fits into %.0f bytes of each; give more memory, more ranks, or a smaller --batch")
+
+
+@test
+def a_plan_auto_for_another_model_is_refused_by_name():
+    _, path, _ = auto(3, "--cluster", "2:1gbit")
+    train = ("train", "gpt", "-n", 2, "--data", text(), "--plan", path)
+    says(refused(*train, *shape(4)), "ls_plan_check_model: the plan is for a %s with %s %lld, and this one has %lld; plan again for this model")
+    says(refused(*train, *shape(3), "--model", "moe"), "ls_plan_check_model: the plan is for the model \"%s\", and this is \"%s\"; plan again for this model")
+    says(refused(*train, *shape(3), "--batch", 4), "--plan and --%s set the same; leave one of them out")
+    says(refused("train", "gpt", "-n", 3, *train[4:], *shape(3)), "--plan \"%s\" is for %d ranks, and this job has %d; start it with -n %d")
+
+
+@test
+def plan_auto_draws_what_it_prints():
+    path = FOLDER / "auto.svg"
+    printed = command(LOCKSTEP, "plan", "auto", "gpt", *shape(3), "--cluster", "2:10gbit,2:1gbit", "--svg", path)
+    drawn = path.read_text()
+    rows = re.findall(r"^  (\S+) +[\d.e+-]+ +[\d.e+-]+ +[\d.e+-]+ ", printed, re.M)
+    assert len(rows) > 3 and all(f">{row}</text>" in drawn for row in rows), (printed, drawn)
 
 
 @test
@@ -136,9 +219,9 @@ def an_output_that_cannot_be_written_is_refused_before_anything_is_measured():
 @test
 def a_plan_for_another_model_or_job_is_refused():
     path, _ = profile("gpt", gpt())
-    _, path, _ = plan(path, 2, "--bandwidth", "1gbit")
+    _, path, made = plan(path, 2, "--bandwidth", "1gbit")
     kind, *own = gpt(layers=4)
-    printed = refused("train", kind, "-n", 2, *own, "--plan", path)
+    printed = refused("train", kind, "-n", made["workers"], *own, "--plan", path)
     assert re.search(r"part 5 of the model is \"head\", and \"blocks.4\" in the plan \(of gpt\)", printed), printed
     says(refused("train", kind, "-n", 2, *own, "--profile", FOLDER / "x.json"),
          "--profile measures the whole model on one micro-batch in one process; leave -n, --mesh, --plan and --accum out")

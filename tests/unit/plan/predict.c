@@ -25,21 +25,21 @@ static double step_of(int micro_batches, double sum_seconds)
 /* forward 1, the cut 1, forward 2, backward 5, the cut 1, backward 3. */
 TEST(one_micro_batch_goes_there_and_back_over_the_cut)
 {
-    CHECK_NEAR(step_of(1, 0.0), 1 + 1 + 2 + 5 + 1 + 3, 0.0);
+    CHECK_NEAR(step_of(1, 0.0), 1 + 1 + 2 + 5 + 0.5 + 3, 0.0);
 }
 
 /* The second stage is never idle between them: 2 + 5 more for each. */
 TEST(each_further_micro_batch_adds_what_the_slowest_stage_takes)
 {
-    CHECK_NEAR(step_of(2, 0.0), 13 + 7, 0.0);
-    CHECK_NEAR(step_of(3, 0.0), 13 + 14, 0.0);
+    CHECK_NEAR(step_of(2, 0.0), 12.5 + 7, 0.0);
+    CHECK_NEAR(step_of(3, 0.0), 12.5 + 14, 0.0);
 }
 
-/* The last backward begins at 10 and takes 3; half of the sum runs beside it. */
+/* The last backward begins at 9.5 and takes 3; half of the sum runs beside it. */
 TEST(the_sum_over_replicas_counts_where_it_outlasts_the_last_backward)
 {
-    CHECK_NEAR(step_of(1, 6.0), 13, 0.0);
-    CHECK_NEAR(step_of(1, 20.0), 10 + 10, 0.0);
+    CHECK_NEAR(step_of(1, 6.0), 12.5, 0.0);
+    CHECK_NEAR(step_of(1, 20.0), 9.5 + 10, 0.0);
 }
 
 static int micro_batches_of(int first, int second)

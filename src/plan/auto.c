@@ -1,0 +1,509 @@
+/* The search of auto.h. */
+#include "plan/auto.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "plan/inter.h"
+
+#define CHUNK_BYTES ((size_t)64 << 10)
+#define MOVES_MAX 100 /* simulations with moved cuts, for each start */
+
+typedef struct schedule_choice {
+    const char *name;
+    int chunks, warm_up;
+} schedule_choice;
+
+static const schedule_choice schedules[] = {
+    {"1f1b", 0, 1}, {"1f1b", 0, 2}, {"zb-h1", 0, 0}, {"gpipe", 0, 0}, {"interleaved", 2, 0}};
+#define SCHEDULES ((int)(sizeof schedules / sizeof *schedules))
+#define STARTS (4 * SCHEDULES)
+
+typedef struct search {
+    const ls__env *env;
+    const ls__auto_ask *ask;
+    ls__auto_result *out;
+    ls__auto_mesh *mesh; /* whose plans are tried */
+    /* The best plans of this mesh, for each schedule, with recomputation and without, with the cuts
+     * of both kinds (try_plan). Another one may be best after their cuts were moved. */
+    ls__auto_plan start[STARTS];
+    bool started[STARTS];
+    ls__inter_plan cuts; /* of the plan that is tried */
+    int moves;
+    bool no_memory;
+} search;
+
+/* ---- what can be trained --------------------------------------------------------------------- */
+
+/* Where parameters and activations are along tp. What is divided is divided as in Megatron-LM, by
+ * columns and rows, and the rest is whole on each rank; ls_tensor_plan_find has no other choices
+ * for a GPT. Here all layers have the same, so that stages may be cut anywhere. Bits of a choice
+ * are those of ls__gpt_use.whole, and one for the sequence. */
+#define SEQUENCE (1 << LS__GPT_DIVISIONS)
+#define PLACEMENTS (2 * SEQUENCE)
+
+/* False: a size does not allow the choice. One that divides nothing is none. */
+static bool place(const ls__auto_ask *ask, ls__auto_plan *p, int choice)
+{
+    const ls__gpt *g = &ask->job.use.model;
+    const int64_t size[] = {g->heads, 4 * g->dim, g->vocab, g->vocab};
+    const int tp = p->tp.size, layer = LS__GPT_ATTENTION | LS__GPT_MLP;
+    bool possible = tp > 1 ? (choice & (SEQUENCE - 1)) != SEQUENCE - 1 : choice == 0;
+    p->whole = choice & (SEQUENCE - 1);
+    p->sequence = (choice & SEQUENCE) != 0;
+    for (int i = 0; i < LS__GPT_DIVISIONS; i++) {
+        possible = possible && (p->whole >> i & 1 || size[i] % tp == 0);
+    }
+    const bool alike = !(p->whole & LS__GPT_TOKENS) == !(p->whole & LS__GPT_HEAD);
+    return possible && (g->untied || alike) &&
+           (!p->sequence || ((p->whole & layer) == 0 && g->context % tp == 0));
+}
+
+/* What `lockstep train` divides in this version. */
+static bool can_run(const ls__auto_ask *ask, int pp, int dp, int tp)
+{
+    ls__auto_plan p = {.tp = {tp, 1}};
+    bool divides = false;
+    for (int choice = 0; choice < PLACEMENTS && !divides; choice++) {
+        divides = place(ask, &p, choice);
+    }
+    return divides && pp <= ask->job.use.model.layers + 2 && pp <= LS__SCHEDULE_RANKS_MAX &&
+           ask->batch % dp == 0;
+}
+
+/* Training has 3 along dp alone, and none where stages share an embedding: its gradients are added
+ * over the stages, which have other parts of the averages. */
+static int zero_most(const ls__auto_ask *ask, const ls__auto_mesh *m)
+{
+    const bool is_shared = m->pp.size > 1 && !ask->job.use.model.untied;
+    const bool alone = m->pp.size == 1 && m->tp.size == 1;
+    return m->dp.size == 1 || is_shared ? 0 : alone ? 3 : 2;
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+ls__sim_job ls__auto_job(const ls__auto_ask *ask, const ls__auto_plan *p)
+{
+    ls__sim_job job = ask->job;
+    const bool whole_stages = strcmp(p->schedule, "gpipe") == 0;
+    job.use.tp = p->tp.size;
+    job.use.whole = p->whole;
+    job.use.sequence = p->sequence;
+    job.use.batch = p->batch;
+    job.use.recompute = p->recompute && !whole_stages;
+    job.pp = p->pp;
+    job.dp = p->dp;
+    job.tp = p->tp;
+    job.schedule = p->schedule;
+    job.spec = (ls__schedule_spec){.ranks = p->pp.size,
+                                   .micro_batches = p->micro_batches,
+                                   .chunks = p->chunks,
+                                   .warm_up = p->warm_up,
+                                   .recompute = p->recompute && whole_stages};
+    job.first_layer = p->stages == p->pp.size ? p->first_layer : NULL;
+    job.zero = p->zero;
+    return job;
+}
+
+/* ---- cuts ------------------------------------------------------------------------------------ */
+
+typedef struct cutting {
+    const ls__auto_plan *plan;
+    ls__sim_parts parts;
+    int layers, width;
+    bool whole_stages; /* are recomputed */
+} cutting;
+
+static void add_times(ls__stage_times *sum, const ls__stage_times *more, double count)
+{
+    sum->forward += count * more->forward;
+    sum->backward += count * more->backward;
+}
+
+/* Parts are the embedding, the layers and the head. */
+static double compute_of(const cutting *c, int first, int end)
+{
+    const ls__sim_parts *p = &c->parts;
+    const bool has_first = first == 0, has_last = end == c->layers + 2;
+    ls__stage_times t = {0};
+    add_times(&t, &p->layer, end - first - has_first - has_last);
+    add_times(&t, &p->embedding, has_first);
+    add_times(&t, &p->head, has_last);
+    return t.forward + t.backward + (c->whole_stages ? t.forward : 0.0);
+}
+
+/* The sum of gradients over dp, once a step, is spread over its micro-batches. */
+static void cost_of_stage(void *arg, int first, int end, int shape, ls__inter_cost *out)
+{
+    const cutting *c = arg;
+    const ls__sim_parts *p = &c->parts;
+    const bool has_first = first == 0, has_last = end == c->layers + 2;
+    const double layers = end - first - has_first - has_last;
+    const double parameters =
+        layers * p->layer_parameters + (has_first ? p->embedding_parameters : 0.0) +
+        (has_last ? p->head_parameters : 0.0) - (has_first && has_last ? p->tied : 0.0);
+    const ls__state_bytes state = ls__state_bytes_of(
+        parameters, c->width, ls__sim_zero_kept(c->plan->zero, c->plan->micro_batches),
+        c->plan->dp.size);
+    const double kept = layers * p->layer_kept + (has_last ? p->head_kept : 0.0);
+    const double seconds = compute_of(c, first, end) + parameters * p->sum / c->plan->micro_batches;
+    (void)shape;
+    *out = (ls__inter_cost){.seconds = seconds,
+                            .every = seconds,
+                            .fixed = state.parameters + state.gradients + state.optimizer +
+                                     p->again + (c->whole_stages ? kept : 0.0),
+                            .kept = c->whole_stages ? p->boundary : kept};
+}
+
+/* The cuts of a plan with a stage for each rank of pp, and the seconds that its longest stage
+ * computes for a micro-batch; with `hidden` as if messages took no time. False: no cuts fit into
+ * the memory. */
+static bool find_cuts(search *s, ls__auto_plan *p, bool hidden, double *longest)
+{
+    static const int one[] = {1};
+    ls__inter_plan *found = &s->cuts;
+    const ls__sim_job job = ls__auto_job(s->ask, p);
+    cutting c = {.plan = p,
+                 .layers = (int)job.use.model.layers,
+                 .width = job.use.width,
+                 .whole_stages = job.spec.recompute};
+    if (ls__sim_parts_of(s->env, &job, &c.parts) < 0) {
+        s->no_memory = true;
+        return false;
+    }
+    double *cuts = ls__arena_alloc(&s->out->arena, ((size_t)c.layers + 2) * sizeof *cuts);
+    for (int i = 0; cuts != NULL && i < c.layers + 2; i++) {
+        cuts[i] = hidden ? 0.0 : c.parts.cut;
+    }
+    const ls__inter_spec spec = {.parts = c.layers + 2,
+                                 .devices = p->pp.size,
+                                 .micro_batches = p->micro_batches,
+                                 .shapes = 1,
+                                 .shape = one,
+                                 .stages = p->pp.size,
+                                 .cut = cuts,
+                                 .memory_bytes = s->ask->memory_bytes,
+                                 .live = strcmp(p->schedule, "gpipe") == 0 ? LS__LIVE_ALL
+                                                                           : LS__LIVE_STAGES,
+                                 .warm_up = p->warm_up > 0 ? p->warm_up : 1,
+                                 .cost = cost_of_stage,
+                                 .arg = &c};
+    const ls_status status = cuts != NULL ? ls__inter_find(s->env, &spec, found) : LS_ERR_MEMORY;
+    s->no_memory = s->no_memory || status == LS_ERR_MEMORY;
+    LS_ASSERT(status < 0 || found->stages == p->pp.size);
+    *longest = 0.0;
+    for (int i = 0; status == LS_OK && i < found->stages; i++) {
+        const int end = i + 1 < found->stages ? found->first[i + 1] : c.layers + 2;
+        *longest = fmax(*longest, compute_of(&c, found->first[i], end));
+        p->first_layer[i] = i > 0 ? found->first[i] - 1 : 0;
+    }
+    return status == LS_OK;
+}
+
+/* ---- simulation of a plan -------------------------------------------------------------------- */
+
+/* The memory of the rank that has most. */
+static double memory_of(const ls__sim_step *step, int ranks)
+{
+    double most = 0.0;
+    for (int r = 0; r < ranks; r++) {
+        const ls__sim_rank *rank = &step->rank[r];
+        most = fmax(most, rank->parameters + rank->gradients + rank->optimizer + rank->activations);
+    }
+    return most;
+}
+
+/* Simulates the plan. False: it does not exist or does not fit. */
+static bool simulate_plan(search *s, ls__auto_plan *p)
+{
+    ls__sim_step step;
+    const ls__sim_job job = ls__auto_job(s->ask, p);
+    const ls_status status = ls__simulate_job(s->env, &job, &step);
+    s->no_memory = s->no_memory || status == LS_ERR_MEMORY;
+    if (status < 0) {
+        return false;
+    }
+    s->out->simulated++;
+    p->step = step.step;
+    p->compute = step.compute;
+    p->tp_seconds = step.tp;
+    p->pp_seconds = step.pp;
+    p->bubble = step.bubble;
+    p->dp_seconds = step.dp;
+    p->optimizer = step.optimizer;
+    p->gather = step.gather;
+    p->pp_bytes = step.pp_bytes;
+    p->tp_bytes = step.tp_bytes;
+    p->dp_bytes = p->dp.size > 1 ? step.dp_bytes : 0.0;
+    p->memory = memory_of(&step, p->pp.size);
+    ls__sim_step_free(&step);
+    return s->ask->memory_bytes <= 0.0 || p->memory <= s->ask->memory_bytes;
+}
+
+/* Of equally fast plans the one that needs less memory. */
+static bool is_better(const ls__auto_plan *a, const ls__auto_plan *b)
+{
+    const double nearly = 1e-9 * b->step;
+    return a->step < b->step - nearly || (a->step <= b->step + nearly && a->memory < b->memory);
+}
+
+/* Moves a cut by some layers. False: a stage would have no part. */
+static bool move_cut(const search *s, ls__auto_plan *p, int stage, int by)
+{
+    const int64_t layers = s->ask->job.use.model.layers;
+    const int64_t least = stage > 1 ? p->first_layer[stage - 1] + 1 : 0;
+    const int64_t most = stage + 1 < p->stages ? p->first_layer[stage + 1] - 1 : layers;
+    p->first_layer[stage] += by;
+    return p->first_layer[stage] >= least && p->first_layer[stage] <= most;
+}
+
+/* Moves a cut by `by` layers if that makes the simulated step shorter. Returns whether it did. */
+static bool try_move(search *s, ls__auto_plan *p, int stage, int by)
+{
+    ls__auto_plan other = *p;
+    if (s->moves >= MOVES_MAX || !move_cut(s, &other, stage, by)) {
+        return false;
+    }
+    s->moves++;
+    const bool better = simulate_plan(s, &other) && other.step < p->step * (1.0 - 1e-9);
+    if (better) {
+        *p = other;
+    }
+    return better;
+}
+
+/* The formula of the cuts knows neither messages that wait for each other nor reductions that are
+ * hidden, so each cut is moved as long as that makes the simulated step shorter. */
+static void refine_cuts(search *s, ls__auto_plan *p)
+{
+    const int layers = (int)s->ask->job.use.model.layers;
+    bool better = p->stages == p->pp.size;
+    while (better) {
+        better = false;
+        for (int stage = 1; stage < p->stages; stage++) {
+            for (int by = 1; by <= layers; by *= 2) {
+                better = try_move(s, p, stage, by) || better;
+                better = try_move(s, p, stage, -by) || better;
+            }
+        }
+    }
+}
+
+static void try_cuts(search *s, ls__auto_plan *p, int start, double longest)
+{
+    ls__auto_plan *best = &s->start[start];
+    if (s->started[start] && longest * p->micro_batches > best->step) {
+        return;
+    }
+    if (simulate_plan(s, p) && (!s->started[start] || is_better(p, best))) {
+        *best = *p;
+        s->started[start] = true;
+    }
+}
+
+static void conclude_mesh(search *s)
+{
+    ls__auto_mesh *m = s->mesh;
+    for (int i = 0; i < STARTS; i++) {
+        if (s->started[i]) {
+            s->moves = 0;
+            refine_cuts(s, &s->start[i]);
+        }
+        if (s->started[i] && (!m->exists || is_better(&s->start[i], &m->best))) {
+            m->best = s->start[i];
+            m->exists = true;
+        }
+        s->started[i] = false;
+    }
+}
+
+/* Tries both kinds of cuts: for messages that take time, and for messages that are hidden. */
+static void try_plan(search *s, ls__auto_plan *p, int schedule)
+{
+    const int start = 4 * schedule + (p->recompute ? 2 : 0);
+    ls__auto_plan other = *p;
+    double longest = 0.0;
+    if (p->stages != p->pp.size || p->stages == 1) {
+        try_cuts(s, p, start, longest);
+        return;
+    }
+    if (!find_cuts(s, p, false, &longest)) {
+        return;
+    }
+    try_cuts(s, p, start, longest);
+    if (find_cuts(s, &other, true, &longest)) {
+        try_cuts(s, &other, start + 1, longest);
+    }
+}
+
+/* ---- the space ------------------------------------------------------------------------------- */
+
+/* C(n, k) */
+static double binomial(int n, int k)
+{
+    double ways = 1.0;
+    for (int i = 1; i <= k; i++) {
+        ways = ways * (n - k + i) / i;
+    }
+    return ways;
+}
+
+static void try_memory(search *s, ls__auto_plan *p, int schedule, double cuts)
+{
+    for (int recompute = 0; recompute <= 1; recompute++) {
+        for (p->zero = 0; p->zero <= zero_most(s->ask, s->mesh); p->zero++) {
+            p->recompute = recompute == 1;
+            s->mesh->choices++;
+            s->mesh->plans += cuts;
+            try_plan(s, p, schedule);
+        }
+    }
+}
+
+static void try_schedules(search *s, ls__auto_plan *p)
+{
+    const int parts = (int)s->ask->job.use.model.layers + 2, pp = p->pp.size;
+    for (int k = 0; k < (pp > 1 ? SCHEDULES : 1); k++) {
+        p->schedule = schedules[k].name;
+        p->chunks = schedules[k].chunks;
+        p->warm_up = schedules[k].warm_up;
+        p->stages = pp * (p->chunks > 0 ? p->chunks : 1);
+        if (p->chunks == 0 ||
+            (p->micro_batches % pp == 0 && p->stages <= s->ask->job.use.model.layers)) {
+            try_memory(s, p, k, p->chunks > 0 ? 1.0 : binomial(parts - 1, pp - 1));
+        }
+    }
+}
+
+static void try_mesh(search *s)
+{
+    const ls__auto_mesh *m = s->mesh;
+    const int64_t own = s->ask->batch / m->dp.size;
+    for (int64_t micro = 1; micro <= own; micro++) {
+        for (int choice = 0; choice < PLACEMENTS && own % micro == 0; choice++) {
+            ls__auto_plan p = {.pp = m->pp, .dp = m->dp, .tp = m->tp, .batch = micro};
+            if (place(s->ask, &p, choice) && own / micro <= LS__SCHEDULE_MICRO_BATCHES_MAX) {
+                p.micro_batches = (int)(own / micro);
+                try_schedules(s, &p);
+            }
+        }
+    }
+}
+
+static ls_status add_mesh(search *s, int pp, int dp, int tp, bool pp_inside)
+{
+    const ls__auto_ask *ask = s->ask;
+    if (!can_run(ask, pp, dp, tp) || (ask->pp > 0 && ask->pp != pp) ||
+        (ask->dp > 0 && ask->dp != dp) || (ask->tp > 0 && ask->tp != tp)) {
+        return LS_OK;
+    }
+    if (s->out->meshes == LS__AUTO_MESHES_MAX) {
+        return ls__fail(LS_ERR_LIMIT, "plan: %d ranks have more than %d meshes; give --mesh",
+                        ask->ranks, LS__AUTO_MESHES_MAX);
+    }
+    s->out->mesh[s->out->meshes++] = (ls__auto_mesh){
+        .pp = {pp, pp_inside ? tp : dp * tp}, .dp = {dp, pp_inside ? pp * tp : tp}, .tp = {tp, 1}};
+    return LS_OK;
+}
+
+static ls_status list_meshes(search *s)
+{
+    const int ranks = s->ask->ranks;
+    s->out->mesh = ls__arena_alloc(&s->out->arena, LS__AUTO_MESHES_MAX * sizeof *s->out->mesh);
+    if (s->out->mesh == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "plan: no memory to find it");
+    }
+    for (int pp = 1; pp <= ranks; pp++) {
+        for (int dp = 1; ranks % pp == 0 && dp <= ranks / pp; dp++) {
+            if (ranks / pp % dp == 0) {
+                const int tp = ranks / pp / dp;
+                LS_TRY(add_mesh(s, pp, dp, tp, false));
+                LS_TRY(pp > 1 && dp > 1 ? add_mesh(s, pp, dp, tp, true) : LS_OK);
+            }
+        }
+    }
+    return s->out->meshes > 0
+               ? LS_OK
+               : ls__fail(
+                     LS_ERR_INVALID,
+                     "plan: no mesh of %d ranks trains this model with a batch of %lld: dp "
+                     "divides the batch, tp the heads, the width of the MLP or the vocabulary, "
+                     "and pp is at most the number of layers and 2; give another --batch, or "
+                     "fewer ranks",
+                     ranks, (long long)s->ask->batch);
+}
+
+static int compare_meshes(const void *a, const void *b)
+{
+    const ls__auto_mesh *x = a, *y = b;
+    if (!x->exists || !y->exists) {
+        return y->exists - x->exists;
+    }
+    return (x->best.step > y->best.step) - (x->best.step < y->best.step);
+}
+
+static ls_status find_plan(search *s)
+{
+    ls__auto_result *out = s->out;
+    LS_TRY(list_meshes(s));
+    for (int i = 0; i < out->meshes && !s->no_memory; i++) {
+        s->mesh = &out->mesh[i];
+        try_mesh(s);
+        conclude_mesh(s);
+        out->choices += s->mesh->choices;
+        out->plans += s->mesh->plans;
+    }
+    if (s->no_memory) {
+        return ls__fail(LS_ERR_MEMORY, "plan: no memory to find it");
+    }
+    qsort(out->mesh, (size_t)out->meshes, sizeof *out->mesh, compare_meshes);
+    return out->mesh[0].exists
+               ? LS_OK
+               : ls__fail(LS_ERR_LIMIT,
+                          "plan: no plan of %d ranks fits into %.0f bytes of each; give more "
+                          "memory, more ranks, or a smaller --batch",
+                          s->ask->ranks, s->ask->memory_bytes);
+}
+
+ls_status ls__auto_find(const ls__env *env, const ls__auto_ask *ask, ls__auto_result *out)
+{
+    search s = {.env = env, .ask = ask, .out = out};
+    *out = (ls__auto_result){.meshes = 0};
+    ls__arena_init(&out->arena, env, CHUNK_BYTES);
+    return find_plan(&s);
+}
+
+void ls__auto_free(ls__auto_result *result)
+{
+    ls__arena_fini(&result->arena);
+}
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+char *ls__auto_mesh_text(const ls__auto_plan *p, char out[LS__AUTO_MESH_BYTES])
+{
+    const bool pp_inside = p->pp.stride < p->dp.stride;
+    const struct {
+        const char *name;
+        int size;
+    } axes[] = {{pp_inside ? "dp" : "pp", pp_inside ? p->dp.size : p->pp.size},
+                {pp_inside ? "pp" : "dp", pp_inside ? p->pp.size : p->dp.size},
+                {"tp", p->tp.size}};
+    ls__text text = {out, LS__AUTO_MESH_BYTES};
+    const char *between = "";
+    out[0] = '\0';
+    for (int i = 0; i < 3; i++) {
+        if (axes[i].size > 1) {
+            ls__text_add(&text, "%s%s=%d", between, axes[i].name, axes[i].size);
+            between = ",";
+        }
+    }
+    if (out[0] == '\0') {
+        ls__text_add(&text, "dp=1");
+    }
+    return out;
+}

@@ -1,0 +1,35 @@
+"""`make compare-plan`: which plans there are, and what is made of their times. Nothing here decides on how long something took."""
+
+import pathlib
+import sys
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from tap import SOURCE, run, test
+
+sys.path[:0] = [str(SOURCE / "bench")]
+sys.dont_write_bytecode = True
+import plan_regret
+
+PLAN = {"mesh": "pp=2,tp=2", "micro_batches": 4, "batch": 2, "schedule": "1f1b", "warm_up": 2, "zero": 0, "recompute": True,
+        "sequence": False, "stages": [{"first": "embed"}, {"first": "blocks.1"}],
+        "tensor_plan": "blocks.*.up=column blocks.*.down=row"}
+
+
+@test
+def a_plan_is_named_by_what_it_says():
+    said = plan_regret.describe(PLAN)
+    assert said == "pp=2,tp=2, 4 x 2, 1f1b -w 2, cut blocks.1, recompute, tp of down+up", said
+    one = dict(PLAN, mesh="dp=4", zero=2, recompute=False, tensor_plan="")
+    assert plan_regret.describe(one) == "dp=4, 4 x 2, zero 2", plan_regret.describe(one)
+
+
+@test
+def the_regret_is_over_the_fastest_that_took_turns():
+    rows = [{"name": str(ms), "step_ms": ms, "predicted_ms": 9.0, "peak_bytes": 1e6, "predicted_bytes": 2e6} for ms in (11.0, 10.0, 8.0)]
+    plan_regret.judged(rows, rows[:2])  # 8.0 was measured once, alone
+    assert [round(row["regret"], 3) for row in rows] == [0.1, 0.0, -0.2], rows
+    assert plan_regret.line_of(rows[0]).count("|") == plan_regret.HEAD.splitlines()[0].count("|")
+    assert plan_regret.verdict(rows[0]).startswith("missed: ") and not plan_regret.verdict(rows[1]).startswith("missed: ")
+
+
+run()

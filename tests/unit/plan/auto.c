@@ -1,0 +1,411 @@
+/* The search for mesh, cuts, schedule and all else beside one that simulates every plan. */
+#include "plan/auto.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+#include <lockstep/models/gpt.h>
+
+#include "drawn.h"
+#include "plan/plan.h"
+#include "says.h"
+#include "scratch.h"
+
+#define JOBS 6      /* draws; with TEST_LONG ten times as many */
+#define REGRET 1.05 /* a search's step over the best: cuts follow from a formula */
+#define LAYERS 4
+
+static ls__auto_ask ask_of(const char *cluster, const char *device, double memory)
+{
+    ls__auto_ask ask = {.job = {.use = {.model = {LAYERS, 64, 4, 128, 32, 0, 0, true}, .width = 4},
+                                .bucket_bytes = 1e5},
+                        .batch = 8,
+                        .memory_bytes = memory};
+    CHECK_OK(ls__cluster_parse("test", cluster, strlen(cluster), &ask.job.cluster));
+    CHECK_OK(ls__processor_parse("test", device, strlen(device), 4, &ask.job.device));
+    ask.ranks = ask.job.cluster.devices;
+    return ask;
+}
+
+/* ---- every plan ------------------------------------------------------------------------------ */
+
+typedef struct exhaustive {
+    const ls__auto_ask *ask;
+    double best;
+    int plans;
+} exhaustive;
+
+static double memory_of(const ls__sim_step *s, int ranks)
+{
+    double most = 0.0;
+    for (int r = 0; r < ranks; r++) {
+        most = fmax(most, s->rank[r].parameters + s->rank[r].gradients + s->rank[r].optimizer +
+                              s->rank[r].activations);
+    }
+    return most;
+}
+
+static void simulate(exhaustive *e, const ls__sim_job *job)
+{
+    ls__sim_step step;
+    const double limit = e->ask->memory_bytes;
+    e->plans++;
+    if (ls__simulate_job(ls__env_posix(), job, &step) < 0) {
+        return;
+    }
+    if (limit == 0.0 || memory_of(&step, job->pp.size) <= limit) {
+        e->best = fmin(e->best, step.step);
+    }
+    ls__sim_step_free(&step);
+}
+
+/* First layers of the stages after the `known`: all that ascend, the last may have the head alone,
+ * and the first the embedding. */
+static void every_cut(exhaustive *e, ls__sim_job *job, int *first, int known)
+{
+    if (known == job->pp.size) {
+        job->first_layer = first;
+        simulate(e, job);
+        return;
+    }
+    const int before = known > 1 ? first[known - 1] + 1 : 0;
+    for (int layer = before; layer <= LAYERS; layer++) {
+        first[known] = layer;
+        every_cut(e, job, first, known + 1);
+    }
+}
+
+static void every_memory(exhaustive *e, ls__sim_job *job, bool even)
+{
+    int first[8] = {0};
+    const bool gpipe = strcmp(job->schedule, "gpipe") == 0;
+    const int most = job->dp.size == 1 ? 0 : job->pp.size == 1 && job->tp.size == 1 ? 3 : 2;
+    for (int choice = 0; choice < 8; choice++) {
+        job->zero = choice % 4;
+        job->use.recompute = choice > 3 && !gpipe;
+        job->spec.recompute = choice > 3 && gpipe;
+        job->first_layer = NULL;
+        if (job->zero > most) {
+            continue;
+        }
+        if (even) {
+            simulate(e, job);
+        } else {
+            every_cut(e, job, first, 1);
+        }
+    }
+}
+
+static void every_schedule(exhaustive *e, ls__sim_job *job)
+{
+    const int m = job->spec.micro_batches, pp = job->pp.size;
+    static const struct {
+        const char *name;
+        int chunks, warm_up;
+    } all[] = {
+        {"1f1b", 0, 1}, {"1f1b", 0, 2}, {"zb-h1", 0, 0}, {"gpipe", 0, 0}, {"interleaved", 2, 0}};
+    for (int k = 0; k < (pp > 1 ? 5 : 1); k++) {
+        job->schedule = all[k].name;
+        job->spec = (ls__schedule_spec){
+            .ranks = pp, .micro_batches = m, .chunks = all[k].chunks, .warm_up = all[k].warm_up};
+        if (all[k].chunks == 0 || (m % pp == 0 && 2 * pp <= LAYERS)) {
+            every_memory(e, job, all[k].chunks > 0);
+        }
+    }
+}
+
+/* Something is divided; the sequence where attention and MLP are. */
+static void every_placement(exhaustive *e, ls__sim_job *job)
+{
+    const int all = LS__GPT_ATTENTION | LS__GPT_MLP | LS__GPT_TOKENS | LS__GPT_HEAD;
+    const int micro_batches = job->spec.micro_batches;
+    job->use.tp = job->tp.size;
+    for (int whole = 0; whole < (job->tp.size > 1 ? all : 1); whole++) {
+        const bool divided = (whole & (LS__GPT_ATTENTION | LS__GPT_MLP)) == 0;
+        for (int sequence = 0; sequence <= (divided && job->tp.size > 1); sequence++) {
+            job->use.whole = whole;
+            job->use.sequence = sequence == 1;
+            job->spec.micro_batches = micro_batches;
+            every_schedule(e, job);
+        }
+    }
+}
+
+static void every_micro_batch(exhaustive *e, ls__sim_job *job)
+{
+    const int own = (int)e->ask->batch / job->dp.size;
+    for (int batch = 1; batch <= own; batch++) {
+        if (own % batch == 0) {
+            job->use.batch = batch;
+            job->spec.micro_batches = own / batch;
+            every_placement(e, job);
+        }
+    }
+}
+
+static exhaustive every_plan(const ls__auto_ask *ask)
+{
+    exhaustive e = {ask, INFINITY, 0};
+    ls__sim_job job = ask->job;
+    const int n = ask->ranks;
+    for (int pp = 1; pp <= n; pp++) {
+        for (int dp = 1; dp <= n; dp++) {
+            for (int tp = 1; tp <= n; tp++) {
+                if (pp * dp * tp != n || 4 % tp != 0 || 8 % dp != 0) {
+                    continue;
+                }
+                for (int inside = 0; inside <= (pp > 1 && dp > 1); inside++) {
+                    job.pp = (ls__sim_axis){pp, inside ? tp : dp * tp};
+                    job.dp = (ls__sim_axis){dp, inside ? pp * tp : tp};
+                    job.tp = (ls__sim_axis){tp, 1};
+                    every_micro_batch(&e, &job);
+                }
+            }
+        }
+    }
+    return e;
+}
+
+/* ---- the search ------------------------------------------------------------------------------ */
+
+static const char *const clusters[] = {"4:10gbyte", "2:10gbyte,2:1gbit", "2:1gbit@1ms,2:100mbit",
+                                       "4:1gbit", "3:200mbit"};
+static const char *const devices[] = {"1tflop,100gbyte", "50gflop,20gbyte", "10gflop,1gbyte"};
+
+TEST(the_best_plan_is_within_5_percent_of_every_plan)
+{
+    const int jobs = getenv("TEST_LONG") != NULL ? 10 * JOBS : JOBS;
+    int possible = 0;
+    for (int i = 0; i < jobs; i++) {
+        ls__auto_result found;
+        draw_sample(i);
+        const double memory = draw(2) * (1e6 + 1e5 * draw(60));
+        const ls__auto_ask ask = ask_of(clusters[draw(5)], devices[draw(3)], memory);
+        const exhaustive all = every_plan(&ask);
+        const ls_status status = ls__auto_find(ls__env_posix(), &ask, &found);
+        CHECK((status == LS_OK) == (all.best < INFINITY));
+        CHECK(found.plans == all.plans);
+        if (status == LS_OK) {
+            const ls__auto_plan *best = &found.mesh[0].best;
+            if (best->step > REGRET * all.best || best->step < all.best * (1 - 1e-9)) {
+                test_fail(__FILE__, __LINE__, "job %d: found %g s, the best is %g s", i, best->step,
+                          all.best);
+            }
+            CHECK(memory == 0.0 || best->memory <= memory);
+            possible++;
+        }
+        ls__auto_free(&found);
+    }
+    CHECK(possible > 0);
+}
+
+/* Each choice beside what it says of itself: the plan's own job takes its step. */
+TEST(the_best_plan_of_each_mesh_is_what_its_job_takes)
+{
+    ls__auto_result found;
+    ls__sim_step step;
+    const ls__auto_ask ask = ask_of("2:10gbyte,2:1gbit", "50gflop,20gbyte", 0.0);
+    CHECK_OK(ls__auto_find(ls__env_posix(), &ask, &found));
+    CHECK(found.meshes == 7); /* pp 4, 2 with dp 2 (twice) and 1, 1 with dp 4, 2 and 1 */
+    for (int i = 0; i < found.meshes; i++) {
+        const ls__auto_plan *p = &found.mesh[i].best;
+        const ls__sim_job job = ls__auto_job(&ask, p);
+        CHECK(found.mesh[i].exists && (i == 0 || p->step >= found.mesh[i - 1].best.step));
+        CHECK(p->micro_batches * p->batch * p->dp.size == ask.batch);
+        CHECK_OK(ls__simulate_job(ls__env_posix(), &job, &step));
+        CHECK(step.step == p->step);
+        const double sum = p->compute + p->tp_seconds + p->pp_seconds + p->bubble + p->dp_seconds +
+                           p->optimizer + p->gather;
+        CHECK_NEAR(sum / p->step, 1.0, 1e-12);
+        ls__sim_step_free(&step);
+    }
+    ls__auto_free(&found);
+}
+
+/* Training refuses zero where two stages have one table. */
+TEST(stages_that_share_an_embedding_have_no_zero)
+{
+    ls__auto_result own, shared;
+    ls__auto_ask ask = ask_of("4:1gbit", "50gflop,20gbyte", 0.0);
+    ask.pp = ask.dp = 2;
+    ask.tp = 1;
+    CHECK_OK(ls__auto_find(ls__env_posix(), &ask, &own));
+    ask.job.use.model.untied = false;
+    CHECK_OK(ls__auto_find(ls__env_posix(), &ask, &shared));
+    CHECK_INT(own.choices, 3 * shared.choices);
+    CHECK(shared.mesh[0].best.zero == 0 && shared.mesh[1].best.zero == 0);
+    ls__auto_free(&own);
+    ls__auto_free(&shared);
+}
+
+TEST(a_plan_that_is_written_is_read_as_it_was)
+{
+    ls__auto_result found;
+    ls_plan *plan = NULL;
+    ls_plan_settings s = {.size = sizeof s};
+    ls__auto_ask ask = ask_of("4:1gbit", "50gflop,20gbyte", 0.0);
+    char path[256];
+    scratch_begin();
+    CHECK_OK(ls_init(NULL));
+    ask.pp = 2;
+    ask.dp = 2;
+    ask.tp = 1;
+    CHECK_OK(ls__auto_find(ls__env_posix(), &ask, &found));
+    const ls__auto_plan *best = &found.mesh[0].best;
+    (void)snprintf(path, sizeof path, "%s", scratch_at("plan.json"));
+    CHECK_OK(ls__auto_write(ls__env_posix(), &ask, best, "gpt", "4:1gbit", path));
+    CHECK_OK(ls_plan_read(path, &plan));
+    CHECK_OK(ls_plan_get_settings(plan, &s));
+    char mesh[LS__AUTO_MESH_BYTES];
+    CHECK_STR(s.mesh, ls__auto_mesh_text(best, mesh));
+    CHECK_INT(s.batch, best->batch);
+    CHECK_INT(s.zero, best->zero);
+    CHECK_INT(s.warm_up, best->warm_up);
+    CHECK(s.recompute == best->recompute && s.sequence == best->sequence);
+    CHECK(s.tensor_plan == NULL);
+    CHECK_INT(ls_plan_workers(plan), 4);
+    CHECK_INT(ls_plan_stages(plan), best->stages);
+    CHECK_INT(ls_plan_micro_batches(plan), best->micro_batches);
+    CHECK_STR(ls_plan_schedule(plan), best->schedule);
+    CHECK(fabs(ls_plan_step_seconds(plan) / best->step - 1.0) < 1e-6);
+    const ls_plan_size sizes[] = {{"layers", LAYERS}, {"dim", 64}, {"experts", 3}};
+    CHECK_OK(ls_plan_check_model(plan, "gpt", sizes, 3));
+    CHECK_STATUS(ls_plan_check_model(plan, "gpt2", sizes, 3), LS_ERR_MISMATCH);
+    const ls_plan_size other[] = {{"layers", LAYERS}, {"dim", 128}};
+    CHECK_STATUS(ls_plan_check_model(plan, "gpt", other, 2), LS_ERR_MISMATCH);
+    ls_plan_free(plan);
+    ls__auto_free(&found);
+    CHECK_OK(ls_finalize());
+    scratch_end();
+}
+
+#define LAYER_WORDS "blocks.*.qkv=column(3) blocks.*.proj=row blocks.*.up=column blocks.*.down=row"
+
+static ls__auto_plan tensor_plan_of(const ls__auto_ask *given, int64_t heads, int64_t vocab,
+                                    char words[LS__AUTO_WORDS_BYTES])
+{
+    ls__auto_result found;
+    ls__auto_ask ask = *given;
+    ask.job.use.model.heads = heads;
+    ask.job.use.model.vocab = vocab;
+    ask.pp = ask.dp = 1;
+    ask.tp = ask.ranks;
+    CHECK_OK(ls__auto_find(ls__env_posix(), &ask, &found));
+    const ls__auto_plan best = found.mesh[0].best;
+    (void)ls__auto_words(ls__auto_names_of("gpt"), &best, words);
+    ls__auto_free(&found);
+    return best;
+}
+
+/* Sizes that tp does not divide stay whole, and so does what is cheaper to compute than to sum. */
+TEST(tp_divides_what_pays)
+{
+    char words[LS__AUTO_WORDS_BYTES];
+    const ls__auto_ask fast = ask_of("4:100gbyte", "10gflop,10gbyte", 0.0),
+                       slow = ask_of("4:10mbyte", "10gflop,10gbyte", 0.0);
+    (void)tensor_plan_of(&fast, 4, 128, words);
+    CHECK_CONTAINS(words, LAYER_WORDS);
+    CHECK_CONTAINS(words, "head=column");
+    CHECK_INT(tensor_plan_of(&fast, 4, 127, words).whole, LS__GPT_TOKENS | LS__GPT_HEAD);
+    CHECK(strstr(words, "head") == NULL && strstr(words, "tokens") == NULL);
+    CHECK((tensor_plan_of(&fast, 2, 128, words).whole & 3) == LS__GPT_ATTENTION);
+    CHECK_CONTAINS(words, "blocks.*.up=column blocks.*.down=row");
+    CHECK_INT(tensor_plan_of(&fast, 2, 127, words).whole, 15 & ~LS__GPT_MLP);
+    CHECK_STR(words, "blocks.*.up=column blocks.*.down=row");
+    CHECK((tensor_plan_of(&slow, 4, 128, words).whole & 3) == 3);
+    CHECK(strstr(words, "blocks") == NULL && words[0] != '\0');
+}
+
+/* ls_tensor_plan_find looks at the operators of a model, plan auto at its sizes. What is between
+ * the layers both may divide or not, which takes equally long to send. */
+TEST(along_tp_the_words_are_those_of_the_operators)
+{
+    static const char *const links[] = {"4:100mbyte", "4:1gbyte", "4:10gbyte"};
+    static const char device[] = "1gflop,100gbyte";
+    char words[LS__AUTO_WORDS_BYTES];
+    CHECK_OK(ls_init(NULL));
+    ls_module *net = ls_gpt_new(LS_OPTIONS(ls_gpt_options, .vocab = 256, .context = 16, .layers = 3,
+                                           .heads = 8, .dim = 64));
+    ls_tensor *x = ls_zeros(LS_SHAPE(1, 16), LS_INT64), *y = ls_zeros(LS_SHAPE(1, 16), LS_INT64);
+    for (int i = 0; i < 3; i++) {
+        ls_tensor_plan *plan = NULL;
+        ls__auto_ask ask = ask_of(links[i], device, 0.0);
+        ask.batch = 1;
+        ask.job.use.model = (ls__gpt){3, 64, 8, 256, 16, 0, 0, true, 0};
+        CHECK_OK(ls_tensor_plan_find(net, &x, 1, y,
+                                     LS_OPTIONS(ls_tensor_plan_options, .mesh = "tp=4",
+                                                .cluster = links[i], .device = device),
+                                     &plan));
+        ls__auto_plan best = tensor_plan_of(&ask, 8, 256, words);
+        best.sequence = false;
+        (void)ls__auto_words(ls__auto_names_of("gpt"), &best, words);
+        CHECK_STR(words, ls_tensor_plan_words(plan, "tp"));
+        ls_tensor_plan_free(plan);
+    }
+    ls_free(x);
+    ls_free(y);
+    ls_module_free(net);
+    CHECK_OK(ls_finalize());
+}
+
+TEST(words_of_a_plan_are_read_as_they_were_written)
+{
+    ls__auto_result found;
+    ls_plan *plan = NULL;
+    ls_plan_settings s = {.size = sizeof s};
+    char words[LS__AUTO_WORDS_BYTES], path[256];
+    ls__auto_ask ask = ask_of("4:1gbit", "50gflop,20gbyte", 0.0);
+    scratch_begin();
+    CHECK_OK(ls_init(NULL));
+    ask.tp = 4;
+    ask.pp = ask.dp = 1;
+    CHECK_OK(ls__auto_find(ls__env_posix(), &ask, &found));
+    ls__auto_plan best = found.mesh[0].best;
+    (void)snprintf(path, sizeof path, "%s", scratch_at("words.json"));
+    best.whole = 0;
+    best.sequence = true;
+    for (int k = 0; k < 2; k++) {
+        const char *model = k == 0 ? "gpt" : "gpt2";
+        CHECK_OK(ls__auto_write(ls__env_posix(), &ask, &best, model, "4:1gbit", path));
+        CHECK_OK(ls_plan_read(path, &plan));
+        CHECK_OK(ls_plan_get_settings(plan, &s));
+        CHECK_STR(s.tensor_plan, ls__auto_words(ls__auto_names_of(model), &best, words));
+        CHECK(strlen(words) < LS__AUTO_WORDS_BYTES - 1);
+        ls_plan_free(plan);
+    }
+    ls__auto_free(&found);
+    CHECK_OK(ls_finalize());
+    scratch_end();
+}
+
+TEST(what_cannot_be_planned_is_refused)
+{
+    ls__auto_result found;
+    ls__auto_ask ask = ask_of("4:1gbit", "50gflop,20gbyte", 1000.0);
+    CHECK_STATUS(ls__auto_find(ls__env_posix(), &ask, &found), LS_ERR_LIMIT);
+    CHECK_SAYS(ls_error_message(),
+               SAYS("plan: no plan of %d ranks fits into %.0f bytes of each; give more memory, "
+                    "more ranks, or a smaller --batch"));
+    ls__auto_free(&found);
+    ask = ask_of("7:1gbit", "50gflop,20gbyte", 0.0);
+    CHECK_STATUS(ls__auto_find(ls__env_posix(), &ask, &found), LS_ERR_INVALID);
+    CHECK_SAYS(
+        ls_error_message(),
+        SAYS("plan: no mesh of %d ranks trains this model with a batch of %lld: dp divides "
+             "the batch, tp the heads, the width of the MLP or the vocabulary, and pp is at most "
+             "the number of layers and 2; give another --batch, or fewer ranks"));
+    ls__auto_free(&found);
+}
+
+TEST(without_memory_no_plan_is_found)
+{
+    ls__auto_result found;
+    const ls__env env = env_without_memory();
+    const ls__auto_ask ask = ask_of("4:1gbit", "50gflop,20gbyte", 0.0);
+    CHECK_STATUS(ls__auto_find(&env, &ask, &found), LS_ERR_MEMORY);
+    ls__auto_free(&found);
+}
+
+TEST_MAIN

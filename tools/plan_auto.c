@@ -1,0 +1,402 @@
+/* `lockstep plan auto`: the mesh, the cuts, the schedule and all else with which a GPT trains
+ * fastest on a cluster (src/plan/auto.h). */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/env_posix.h"
+#include "base/error.h"
+#include "cost/units.h"
+#include "dist/axes.h"
+#include "plan/auto.h"
+#include "tools/cli/cli.h"
+#include "tools/plan.h"
+#include "tools/sim.h"
+
+#define MODELS "gpt|gpt2|gpt2-medium|gpt2-large|gpt2-xl"
+#define EACH 8       /* sequences for each rank, as `lockstep train gpt` takes without --batch */
+#define RIVALS 4     /* meshes that the best one is compared with */
+#define VISIBLE 0.01 /* of a step: smaller differences are not named */
+
+static const char *cluster, *device = SIM_DEVICE, *dtype = "float32", *mesh, *out, *svg;
+static int64_t ranks, layers, dim, heads, vocab, context, batch;
+static double memory, cores, bucket = 25 << 20;
+
+static int read_bytes(const cli_command *c, const cli_option *o, const char *text);
+
+static const cli_option options[] = {
+    {"cluster", CLI_TEXT, &cluster, .value_name = "LEVELS|FILE", .fallback = "",
+     .help = "levels as count:bandwidth@latency, the innermost first, as lockstep sim takes them"},
+    {"ranks", CLI_COUNT, &ranks, .low = 1, .high = LS__CLUSTER_RANKS_MAX, .letter = 'n',
+     .fallback = "the cluster's devices", .help = "ranks of the job"},
+    {"memory", CLI_READ, &memory, .read = read_bytes, .value_name = "BYTES", .fallback = "no limit",
+     .help = "what a rank has for parameters, gradients, optimizer and activations: 2g"},
+    {"batch", CLI_COUNT, &batch, .low = 1, .high = 1 << 20, .letter = 'b',
+     .fallback = "8 for each rank", .help = "sequences of a step, of all ranks"},
+    {"layers", CLI_COUNT, &layers, .low = 1, .high = 1000, .fallback = "the model's; 4",
+     .help = "layers"},
+    {"dim", CLI_COUNT, &dim, .low = 1, .high = 1 << 20, .fallback = "the model's; 128",
+     .help = "width of the activations between layers"},
+    {"heads", CLI_COUNT, &heads, .low = 1, .high = 1 << 16, .fallback = "the model's; 4",
+     .help = "heads of attention"},
+    {"vocab", CLI_COUNT, &vocab, .low = 1, .high = 1 << 24, .fallback = "the model's; 256",
+     .help = "tokens of the vocabulary"},
+    {"context", CLI_COUNT, &context, .low = 1, .high = 1 << 20, .fallback = "the model's; 128",
+     .help = "tokens of a sequence"},
+    {"mesh", CLI_TEXT, &mesh, .value_name = "AXES", .fallback = "all",
+     .help = "only meshes with these sizes, as in pp=2,dp=2; an axis that is missing has 1"},
+    {"device", CLI_TEXT, &device, .value_name = "SPEEDS|FILE",
+     .help = "operations a second and bytes a second of its memory, as lockstep sim takes them"},
+    {"cores", CLI_NUMBER, &cores, .low = 0, .high = 1e6, .fallback = "one for each rank",
+     .help = "of a host (the lowest level), which its ranks share; a rank uses one at most"},
+    {"dtype", CLI_CHOICE, &dtype, .choices = SIM_DTYPES,
+     .help = "of activations, parameters and gradients; the optimizer keeps float32"},
+    {"bucket", CLI_READ, &bucket, .read = read_bytes, .value_name = "BYTES", .fallback = "25m",
+     .help = "gradients that are summed together, rounded up to whole layers"},
+    {"out", CLI_TEXT, &out, .value_name = "FILE", .letter = 'o',
+     .help = "write the plan: lockstep train gpt -n N --plan FILE follows it"},
+    {"svg", CLI_TEXT, &svg, .value_name = "FILE",
+     .help = "draw the steps of the best plan of each mesh"},
+};
+
+static const cli_command command = {
+    .name = "lockstep plan auto",
+    .about = "Finds how a GPT trains fastest on a cluster: mesh, stages, schedule, memory.",
+    .operands = MODELS,
+    .options = options,
+    .count = (int)(sizeof options / sizeof *options),
+    .more =
+        "  lockstep plan auto gpt --layers 12 --dim 768 --heads 12 --cluster 4:10gbit,2:1gbit \\\n"
+        "      --memory 2g --out plan.json\n"
+        "\n"
+        "Searched are meshes of dp, pp and tp that `lockstep train` runs, the sequences of a\n"
+        "micro-batch, --sequence, the schedule and its warm-up, --zero, --recompute, and by the\n"
+        "program of Alpa (Zheng et al., OSDI 2022, section 5.2) the stages. Each plan is judged "
+        "by\n"
+        "a simulation of its schedule (lockstep sim).\n"};
+
+/* ---- what was asked -------------------------------------------------------------------------- */
+
+static int fail(void)
+{
+    fprintf(stderr, "lockstep plan auto: %s\n", ls_error_message());
+    return 1;
+}
+
+static int read_bytes(const cli_command *c, const cli_option *o, const char *text)
+{
+    double *value = o->value;
+    *value = ls__amount_parse(text, strlen(text), false);
+    return *value > 0.0 ? 0 : cli_wrong(c, "--%s is \"%s\"; give bytes, such as 2g", o->name, text);
+}
+
+static int64_t given(int64_t value, int64_t otherwise)
+{
+    return value > 0 ? value : otherwise;
+}
+
+static int read_model(const char *name, ls__gpt *g)
+{
+    const bool published = ls__gpt_find(name, g);
+    if (!published) {
+        *g = (ls__gpt){4, 128, 4, 256, 128, 0, 0, true, 0};
+    }
+    g->layers = given(layers, g->layers);
+    g->dim = given(dim, g->dim);
+    g->heads = given(heads, g->heads);
+    g->vocab = given(vocab, g->vocab);
+    g->context = given(context, g->context);
+    if (published && (layers > 0 || dim > 0 || heads > 0)) {
+        return cli_wrong(&command,
+                         "%s has its own --layers, --dim and --heads; leave them out, or give gpt",
+                         name);
+    }
+    return g->dim % g->heads == 0 ? 0
+                                  : cli_wrong(&command,
+                                              "--dim %" PRId64 " is no multiple of --heads %" PRId64
+                                              "; give one that is",
+                                              g->dim, g->heads);
+}
+
+/* Axes that --mesh leaves out have one rank. */
+static int read_mesh(ls__auto_ask *ask)
+{
+    ls__axes axes;
+    if (mesh == NULL) {
+        return 0;
+    }
+    if (ls__axes_parse(mesh, 0, &axes) < 0) {
+        return cli_wrong(&command, "%s", ls_error_message());
+    }
+    ask->pp = ask->dp = ask->tp = 1;
+    for (int a = 0; a < axes.count; a++) {
+        int *const all[] = {&ask->dp, &ask->pp, &ask->tp};
+        const int k = cli_choice("dp|pp|tp", axes.axis[a].name);
+        if (k < 0) {
+            return cli_wrong(&command, "axis \"%s\" of --mesh is not planned; give dp, pp and tp",
+                             axes.axis[a].name);
+        }
+        *all[k] = axes.axis[a].size;
+    }
+    if (axes.ranks != ask->ranks) {
+        return cli_wrong(&command, "--mesh \"%s\" has %d ranks, and the job %d; make them equal",
+                         mesh, axes.ranks, ask->ranks);
+    }
+    return 0;
+}
+
+static int read_ask(const char *model, ls__auto_ask *ask)
+{
+    ls__sim_job *job = &ask->job;
+    *job = (ls__sim_job){.use = {.width = strcmp(dtype, "float32") == 0 ? 4 : 2},
+                         .bucket_bytes = bucket,
+                         .cores = cores};
+    if (cluster == NULL) {
+        return cli_wrong(&command, "--cluster is missing; give levels, such as 4:10gbit,2:1gbit");
+    }
+    int status = read_model(model, &job->use.model);
+    if (status == 0 && (sim_read_cluster(cluster, job) < 0 || sim_read_device(device, job) < 0)) {
+        return fail();
+    }
+    if (status != 0) {
+        return status;
+    }
+    ask->ranks = ranks > 0 ? (int)ranks : job->cluster.devices;
+    ask->batch = batch > 0 ? batch : (int64_t)EACH * ask->ranks;
+    ask->memory_bytes = memory;
+    (void)ls__cluster_extend(&job->cluster, ask->ranks);
+    return read_mesh(ask);
+}
+
+/* ---- what is printed ------------------------------------------------------------------------- */
+
+static void print_head(const char *model, const ls__auto_ask *ask)
+{
+    const ls__gpt *g = &ask->job.use.model;
+    printf("%s: %" PRId64 " layers, dim %" PRId64 ", %" PRId64 " heads, vocabulary %" PRId64
+           ", context %" PRId64 "; %.1f M parameters, %s\n",
+           model, g->layers, g->dim, g->heads, g->vocab, g->context, ls__gpt_parameters(g) * 1e-6,
+           dtype);
+    printf("%d ranks on %s; %" PRId64 " sequences a step", ask->ranks, cluster, ask->batch);
+    if (memory > 0.0) {
+        printf("; %.6g MB of memory for each rank", memory * 1e-6);
+    }
+    printf("\n");
+    if (ask->job.device.points == 0) {
+        printf("note: no matmul was measured, so computation is a lower bound\n");
+    }
+}
+
+static char *mesh_text(const ls__auto_mesh *m, char text[LS__AUTO_MESH_BYTES])
+{
+    const ls__auto_plan p = {.pp = m->pp, .dp = m->dp, .tp = m->tp};
+    return ls__auto_mesh_text(&p, text);
+}
+
+/* A mesh, its choices of micro-batch, placement, schedule, zero and recomputation, and the cuts. */
+static void print_space(const ls__auto_result *found)
+{
+    char text[LS__AUTO_MESH_BYTES];
+    printf("\n%-20s %10s %14s\n", "the space", "choices", "with all cuts");
+    for (int i = 0; i < found->meshes; i++) {
+        const ls__auto_mesh *m = &found->mesh[i];
+        printf("  %-18s %10d %14.6g\n", mesh_text(m, text), m->choices, m->plans);
+    }
+    printf("  %-18s %10d %14.6g\n", "all", found->choices, found->plans);
+    printf(
+        "a choice is a micro-batch, a placement along tp, a schedule with its warm-up, zero and\n"
+        "recomputation; its cuts follow from Alpa's program. %d plans were simulated.\n",
+        found->simulated);
+}
+
+static void print_stages(const ls__auto_plan *p, int64_t all)
+{
+    printf(", layers");
+    for (int i = 0; i < p->stages && p->stages == p->pp.size; i++) {
+        const int64_t end = i + 1 < p->stages ? p->first_layer[i + 1] : all;
+        printf("%c%" PRId64, i == 0 ? ' ' : '-', end - p->first_layer[i]);
+    }
+    printf(p->stages == p->pp.size ? "" : " evenly on %d stages", p->stages);
+}
+
+static void print_whole(int whole)
+{
+    static const char *const names[] = {"attention", "MLP", "embedding", "head"};
+    const char *between = ", whole ";
+    for (int i = 0; i < LS__GPT_DIVISIONS; i++) {
+        if (whole >> i & 1) {
+            printf("%s%s", between, names[i]);
+            between = "+";
+        }
+    }
+}
+
+/* "1f1b, 8 x 4, layers 3-3, zero 1" */
+static void print_choice(const ls__auto_plan *p, int64_t all)
+{
+    if (p->pp.size > 1) {
+        printf("%s", p->schedule);
+        if (p->warm_up > 1) {
+            printf(" --warm-up %d", p->warm_up);
+        }
+        printf(", ");
+    }
+    printf("%d x %" PRId64, p->micro_batches, p->batch);
+    if (p->pp.size > 1) {
+        print_stages(p, all);
+    }
+    if (p->whole != 0) {
+        print_whole(p->whole);
+    }
+    if (p->zero > 0) {
+        printf(", zero %d", p->zero);
+    }
+    printf("%s%s\n", p->sequence ? ", sequence" : "", p->recompute ? ", recomputed" : "");
+}
+
+static void print_plans(const ls__auto_ask *ask, const ls__auto_result *found)
+{
+    char text[LS__AUTO_MESH_BYTES];
+    printf("\n%-20s %10s %10s %9s %9s %9s  %s\n", "best of each mesh", "step ms", "memory MB",
+           "tp MB", "pp MB", "dp MB", "plan");
+    for (int i = 0; i < found->meshes; i++) {
+        const ls__auto_plan *p = &found->mesh[i].best;
+        printf("  %-18s ", mesh_text(&found->mesh[i], text));
+        if (!found->mesh[i].exists) {
+            printf("no plan fits into the memory\n");
+            continue;
+        }
+        printf("%10.6g %10.6g %9.5g %9.5g %9.5g  ", p->step * 1e3, p->memory * 1e-6,
+               p->tp_bytes * 1e-6, p->pp_bytes * 1e-6, p->dp_bytes * 1e-6);
+        print_choice(p, ask->job.use.model.layers);
+    }
+    printf("memory: of the rank that has most. tp, pp, dp: sent by the rank that sends most, in a "
+           "step.\nplan: micro-batches x sequences of each.\n");
+}
+
+/* The differences between the parts of two steps, in the order of their size in the step. */
+static void print_differences(const ls__auto_plan *best, const ls__auto_plan *other)
+{
+    const struct {
+        const char *name;
+        double best, other;
+    } parts[] = {{"computation", best->compute, other->compute},
+                 {"tp", best->tp_seconds, other->tp_seconds},
+                 {"pp exposed", best->pp_seconds, other->pp_seconds},
+                 {"bubble", best->bubble, other->bubble},
+                 {"dp exposed", best->dp_seconds, other->dp_seconds},
+                 {"optimizer", best->optimizer, other->optimizer},
+                 {"gather", best->gather, other->gather}};
+    const char *between = ": ";
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const double more = parts[i].other - parts[i].best;
+        if (fabs(more) > VISIBLE * best->step) {
+            printf("%s%s %.4g ms %s", between, parts[i].name, fabs(more) * 1e3,
+                   more > 0.0 ? "more" : "less");
+            between = ", ";
+        }
+    }
+    printf("\n");
+}
+
+static void print_why(const ls__auto_result *found)
+{
+    char name[LS__AUTO_MESH_BYTES], other[LS__AUTO_MESH_BYTES];
+    const ls__auto_plan *best = &found->mesh[0].best;
+    printf("\nwhy %s\n", mesh_text(&found->mesh[0], name));
+    for (int i = 1; i < found->meshes && i <= RIVALS && found->mesh[i].exists; i++) {
+        const ls__auto_plan *p = &found->mesh[i].best;
+        printf("  %s takes %.4g ms more", mesh_text(&found->mesh[i], other),
+               (p->step - best->step) * 1e3);
+        print_differences(best, p);
+    }
+    if (found->meshes == 1 || !found->mesh[1].exists) {
+        printf("  no other mesh %s\n", found->meshes == 1 ? "is possible" : "fits into the memory");
+    }
+}
+
+static void print_words(const char *model, const ls__auto_plan *best)
+{
+    char words[LS__AUTO_WORDS_BYTES];
+    if (ls__auto_words(ls__auto_names_of(model), best, words)[0] != '\0') {
+        printf("\nalong tp%s: %s\n", best->sequence ? " with --sequence" : "", words);
+    }
+}
+
+static void print_command(const char *model, const ls__auto_ask *ask)
+{
+    const ls__gpt *g = &ask->job.use.model;
+    if (out == NULL) {
+        return;
+    }
+    printf("\nlockstep train gpt -n %d --plan %s", ask->ranks, out);
+    if (strcmp(model, "gpt") == 0) {
+        printf(" --layers %" PRId64 " --dim %" PRId64 " --heads %" PRId64, g->layers, g->dim,
+               g->heads);
+    } else {
+        printf(" --model %s", model);
+    }
+    printf(" --context %" PRId64 " --data ...\n", g->context);
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static int draw(const char *model, const ls__auto_result *found)
+{
+    char title[256];
+    (void)snprintf(title, sizeof title, "%s on %.150s", model, cluster);
+    FILE *file = cli_create(svg);
+    const bool written = file != NULL && plan_write_auto_svg(file, found, title);
+    return (file != NULL && fclose(file) != 0) || !written ? plan_fail_to_write(svg) : 0;
+}
+
+static int show(const char *model, const ls__auto_ask *ask, const ls__auto_result *found)
+{
+    print_space(found);
+    print_plans(ask, found);
+    print_why(found);
+    print_words(model, &found->mesh[0].best);
+    print_command(model, ask);
+    if (out != NULL &&
+        ls__auto_write(ls__env_posix(), ask, &found->mesh[0].best, model, cluster, out) < 0) {
+        return fail();
+    }
+    return svg != NULL ? draw(model, found) : 0;
+}
+
+void plan_auto_print_operands(void)
+{
+    for (const char *at = MODELS; *at != '\0'; at++) {
+        putchar(*at == '|' ? '\n' : *at);
+    }
+    putchar('\n');
+}
+
+int plan_auto(int argc, char **argv)
+{
+    static ls__auto_ask ask;
+    ls__auto_result found;
+    const int first = cli_parse(&command, argc, argv);
+    if (first < 0) {
+        return -1 - first;
+    }
+    if (argc - first != 1 || cli_choice(MODELS, argv[first]) < 0) {
+        return cli_wrong(&command, "give one model: gpt, or gpt2 to gpt2-xl");
+    }
+    const char *const files[] = {out, svg};
+    for (int i = 0; i < 2; i++) {
+        if (files[i] != NULL && !cli_can_create(files[i])) {
+            return plan_fail_to_write(files[i]);
+        }
+    }
+    int status = read_ask(argv[first], &ask);
+    if (status != 0) {
+        return status;
+    }
+    print_head(argv[first], &ask);
+    status =
+        ls__auto_find(ls__env_posix(), &ask, &found) < 0 ? fail() : show(argv[first], &ask, &found);
+    ls__auto_free(&found);
+    return status;
+}
