@@ -226,9 +226,13 @@ static ls_status take_snapshot(ls_checkpoint *c, const ls_checkpoint_item *items
  * failed earlier save is reported here and this one is not started. */
 static ls_status save(ls_checkpoint *c, int64_t step, const ls_checkpoint_item *items, int count)
 {
+    ls__stand_ins shown;
     LS_TRY(ls__writer_join(c));
     c->step = step;
-    LS_TRY(take_snapshot(c, items, count));
+    LS_TRY(ls__items_stand_in(c, items, count, true, &shown));
+    const ls_status status = take_snapshot(c, shown.items, count);
+    ls__stand_ins_free(&shown);
+    LS_TRY(status);
     return c->set.async ? ls__writer_start(c) : ls__checkpoint_commit(c);
 }
 
@@ -438,6 +442,16 @@ static ls_status load_from(ls_checkpoint *c, const ls__reading *reading, int64_t
     return ls__checkpoint_agree(c, status, NULL, 0);
 }
 
+static ls_status load_into(ls_checkpoint *c, const ls__reading *reading, int64_t step,
+                           const ls_checkpoint_item *items, int count)
+{
+    ls__stand_ins shown;
+    LS_TRY(ls__items_stand_in(c, items, count, false, &shown));
+    const ls_status status = load_from(c, reading, step, shown.items, count);
+    ls__stand_ins_free(&shown);
+    return status;
+}
+
 /* `*step` is set only on success. The pending save is awaited first: its files may be the ones
  * to load. */
 ls_status ls_checkpoint_load(ls_checkpoint *c, const ls_checkpoint_item *items, int count,
@@ -454,7 +468,7 @@ ls_status ls_checkpoint_load(ls_checkpoint *c, const ls_checkpoint_item *items, 
     ls__patient_renew(c->patient);
     ls_status status = find_while_others_write(c, &reading, &found);
     if (status == LS_OK) {
-        status = load_from(c, &reading, found, items, count);
+        status = load_into(c, &reading, found, items, count);
         if (status == LS_OK && c->rank == 0 && reading.manifest.nonfinite != NULL) {
             LS__WARN("checkpoint: step %lld of \"%s\" holds values that are not finite, in "
                      "\"%.200s\" at least: the run that saved it had diverged",

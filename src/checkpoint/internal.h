@@ -1,5 +1,6 @@
 /* A checkpoint object: the types and functions that its files share.
  *
+ *   replicas.c  items whose numbers differ between ranks
  *   collect.c   walks the items into a table, and copies them
  *   shown.c     the tables of all ranks, as one list; compares them
  *   plan.c      which rank writes which tensor, or part of one
@@ -35,7 +36,7 @@
 extern const ls__json_limit ls__scalars_limit;
 #define LS__CHECKPOINT_ARENA_CHUNK ((size_t)64 << 10)
 
-/* ---- the table of the state --------------------------------------------------------------- */
+/* ---- the table of the state ------------------------------------------------------------------ */
 
 typedef enum ls__entry_type { LS__ENTRY_TENSOR, LS__ENTRY_INT64, LS__ENTRY_FLOAT64 } ls__entry_type;
 
@@ -101,7 +102,20 @@ bool ls__tensor_is_whole(const ls_state_tensor *tensor);
 ls_status ls__table_copy(ls__table *table, const ls_checkpoint_item *items, int count,
                          uint8_t *image);
 
-/* ---- what all ranks show ------------------------------------------------------------------- */
+/* Items as the walks see them: see replicas.c. */
+typedef struct ls__stand_ins {
+    const ls_checkpoint_item *items;
+    ls_checkpoint_item *made;
+    void *memory;
+} ls__stand_ins;
+
+struct ls_checkpoint;
+/* The caller frees it after success. */
+ls_status ls__items_stand_in(const struct ls_checkpoint *c, const ls_checkpoint_item *items,
+                             int count, bool saves, ls__stand_ins *out);
+void ls__stand_ins_free(ls__stand_ins *stand_ins);
+
+/* ---- what all ranks show --------------------------------------------------------------------- */
 
 typedef struct ls__shown {
     int rank, size;
@@ -137,7 +151,7 @@ int ls__part_cut(const ls__saved_entry *entry, int parts, int index, ls__part *o
 /* The key under which the piece is in the file of its rank. Returns out, or the name itself. */
 const char *ls__piece_key(const char *name, int key, char out[LS__PIECE_KEY_MAX]);
 
-/* ---- the object --------------------------------------------------------------------------- */
+/* ---- the object ------------------------------------------------------------------------------ */
 
 enum ls__checkpoint_state { LS__CHECKPOINT_IDLE, LS__CHECKPOINT_BUSY, LS__CHECKPOINT_STOP };
 
@@ -180,7 +194,7 @@ struct ls_checkpoint {
     char message[LS__MESSAGE_MAX];
 };
 
-/* ---- agree.c ------------------------------------------------------------------------------ */
+/* ---- agree.c --------------------------------------------------------------------------------- */
 
 /* Every rank passes the status of its part (with ls_error_message when it is an error) and up to
  * LS__REPORT_WORDS words (NULL: none); all return the same status and text: that of the lowest
@@ -188,7 +202,7 @@ struct ls_checkpoint {
 ls_status ls__checkpoint_agree(ls_checkpoint *c, ls_status mine, const uint64_t *words, int count);
 ls_collective_options ls__checkpoint_options_of(const ls_checkpoint *c, const char *tag);
 
-/* ---- folder.c, file.c --------------------------------------------------------------------- */
+/* ---- folder.c, file.c ------------------------------------------------------------------------ */
 
 void ls__path_join(char out[LS__CHECKPOINT_PATH_MAX], const char *folder, const char *name);
 void ls__step_name(char out[64], const char *before, int64_t step);
@@ -219,7 +233,7 @@ ls_status ls__file_sync_folder(const ls__env *env, const char *path);
 /* Reads the file and compares size and hash with what the manifest says. */
 ls_status ls__file_verify(const ls__env *env, const char *path, const ls__manifest_file *expected);
 
-/* ---- shown.c, image.c, commit.c, writer.c, load.c, restore.c -------------------------------- */
+/* ---- shown.c, image.c, commit.c, writer.c, load.c, restore.c --------------------------------- */
 
 /* Collective, after an agreement on [step, hash, bytes] of the texts. */
 ls_status ls__shown_exchange(ls_checkpoint *c);

@@ -124,10 +124,16 @@ static void mark_shown(const ls__reading *from, const ls__table *table, uint8_t 
     }
 }
 
-/* Whether the name begins with `ignore`, which may be NULL. */
+/* Whether the name begins with one of the texts in `ignore`, which may be NULL. */
 static bool is_ignored(const char *name, const char *ignore)
 {
-    return ignore != NULL && strncmp(name, ignore, strlen(ignore)) == 0;
+    bool found = false;
+    for (const char *at = ignore; at != NULL && *at != '\0' && !found;) {
+        const size_t length = strcspn(at, " ");
+        found = length > 0 && strncmp(name, at, length) == 0;
+        at += length + (at[length] == ' ' ? 1 : 0);
+    }
+    return found;
 }
 
 /* Finds state in the checkpoint for which no rank has a place: a strict load must not drop it

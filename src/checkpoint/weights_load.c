@@ -124,10 +124,12 @@ static ls_status pair_entry(loading *l, const ls__saved_entry *e, pair *out)
     char other[NAME_MAX_BYTES];
     bool *used = NULL;
     if (!ls__tensor_is_whole(&e->tensor)) {
-        return ls__fail(LS_ERR_UNSUPPORTED,
-                        "ls_safetensors_load: this rank has only a slice of \"%.200s\"; load "
-                        "before the model is sharded, or use a checkpoint",
-                        e->name);
+        return ls__fail(
+            LS_ERR_UNSUPPORTED,
+            "ls_safetensors_load: this rank has only a slice of \"%.200s\"; load "
+            "before the model is sharded or between ls_ddp_gather and ls_ddp_release, or use a "
+            "checkpoint",
+            e->name);
     }
     out->tensor = find(l, e->name, out, &used);
     for (int i = 0; !out->tensor && l->set.other_name && i < OTHER_NAMES_MAX; i++) {

@@ -45,7 +45,7 @@ static ls_status add_tensor(json_t *header, const ls__saved_entry *e, const char
     if (!ls__tensor_is_whole(t)) {
         return ls__fail(LS_ERR_UNSUPPORTED,
                         "ls_safetensors_save: this rank has only a slice of \"%.200s\"; show its "
-                        "whole (ls_tensor_whole), or save a checkpoint instead",
+                        "whole (ls_tensor_whole, ls_ddp_gather), or save a checkpoint instead",
                         e->name);
     }
     if (length < 0 || (size_t)length >= sizeof name) {

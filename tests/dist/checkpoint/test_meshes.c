@@ -62,7 +62,8 @@ static int run_layout(void *arg)
     l.random = j->boxes;
     draw_boxes(&l, ls_world_size());
     viewer w = {.all = &l, .rank = ls_rank(), .data = data};
-    const ls_checkpoint_item item = {sizeof item, "", &w, show_layout};
+    const ls_checkpoint_item item = {
+        .size = sizeof item, .prefix = "", .object = &w, .state = show_layout};
     CHECK_OK(ls_checkpoint_new(j->folder, ls_world(), NULL, &c));
     if (j->save) {
         walk(&w, true);
@@ -152,7 +153,8 @@ static int run_stage(void *arg)
     const int at = ls_rank() % p->stages;
     s.first = LAYERS * at / p->stages;
     s.last = LAYERS * (at + 1) / p->stages;
-    const ls_checkpoint_item item = {sizeof item, "model", &s, stage_state};
+    const ls_checkpoint_item item = {
+        .size = sizeof item, .prefix = "model", .object = &s, .state = stage_state};
     CHECK_OK(ls_checkpoint_new(p->folder, ls_world(),
                                LS_OPTIONS(ls_checkpoint_options, .partial = p->partial), &c));
     for (int i = s.first; i < s.last && p->save; i++) {
@@ -277,7 +279,8 @@ static int run_flat(void *arg)
     CHECK_OK(ls_init(NULL));
     f.from = ROWS * COLUMNS * ls_rank() / ls_world_size();
     f.to = ROWS * COLUMNS * (ls_rank() + 1) / ls_world_size();
-    const ls_checkpoint_item item = {sizeof item, "w", &f, flat_state};
+    const ls_checkpoint_item item = {
+        .size = sizeof item, .prefix = "w", .object = &f, .state = flat_state};
     CHECK_OK(ls_checkpoint_new(j->folder, ls_world(), NULL, &c));
     for (int64_t i = f.from; i < f.to && j->save; i++) {
         f.data[i - f.from] = (float)(i + 1);
@@ -345,7 +348,8 @@ static int run_old(void *arg)
     int64_t step = 0;
     ls_checkpoint *c = NULL;
     CHECK_OK(ls_init(NULL));
-    const ls_checkpoint_item item = {sizeof item, "", &old, old_state};
+    const ls_checkpoint_item item = {
+        .size = sizeof item, .prefix = "", .object = &old, .state = old_state};
     CHECK_OK(ls_checkpoint_new(arg, ls_world(),
                                LS_OPTIONS(ls_checkpoint_options, .load_only = true), &c));
     CHECK_OK(ls_checkpoint_load(c, &item, 1, &step));
@@ -408,7 +412,8 @@ static int run_odd(void *arg)
     CHECK_OK(ls_checkpoint_new(folder, ls_world(), NULL, &c));
     const bool differs = ls_rank() == 2;
     odd o = {.columns = differs ? 4 : 3, .number = 1, .rate = 0.5, .shown = ls_rank() > 0};
-    const ls_checkpoint_item item = {sizeof item, "", &o, odd_state};
+    const ls_checkpoint_item item = {
+        .size = sizeof item, .prefix = "", .object = &o, .state = odd_state};
     CHECK_STATUS(ls_checkpoint_save(c, 1, &item, 1), LS_ERR_MISMATCH);
     CHECK_SAYS(ls_error_message(),
                "ls_checkpoint_save: \"%.200s\" is %s on rank %d and %s on rank %d; what several "
@@ -456,7 +461,8 @@ static int run_failing(void *arg)
     CHECK_OK(ls_checkpoint_new(folder, ls_world(), NULL, &c));
     for (int walk = 2; walk >= 0; walk--) {
         failing f = {.walk = walk};
-        const ls_checkpoint_item item = {sizeof item, "", &f, failing_state};
+        const ls_checkpoint_item item = {
+            .size = sizeof item, .prefix = "", .object = &f, .state = failing_state};
         CHECK_STATUS(ls_checkpoint_save(c, 1, &item, 1), walk > 0 ? LS_ERR_INVALID : LS_OK);
         if (walk > 0) {
             CHECK_CONTAINS(ls_error_message(),

@@ -64,7 +64,8 @@ static int run(void *arg)
     int64_t step = 0;
     CHECK_OK(ls_init(NULL));
     cut_it(&s, j->cut, ls_rank(), ls_world_size());
-    const ls_checkpoint_item item = {sizeof(ls_checkpoint_item), "table", &s, sliced_state};
+    const ls_checkpoint_item item = {
+        .size = sizeof(ls_checkpoint_item), .prefix = "table", .object = &s, .state = sliced_state};
     CHECK_OK(ls_checkpoint_new(j->folder, ls_world(), NULL, &c));
     if (j->save) {
         for (int64_t i = 0; i < s.local[0] * s.local[1]; i++) {
@@ -135,7 +136,10 @@ static int run_large(void *arg)
     static float data[TALL * WIDE];
     ls_checkpoint *c = NULL;
     int64_t step = 0;
-    const ls_checkpoint_item item = {sizeof(ls_checkpoint_item), "large", data, large_state};
+    const ls_checkpoint_item item = {.size = sizeof(ls_checkpoint_item),
+                                     .prefix = "large",
+                                     .object = data,
+                                     .state = large_state};
     CHECK_OK(ls_init(NULL));
     CHECK_OK(ls_checkpoint_new(j->folder, ls_world(), NULL, &c));
     for (int i = 0; i < TALL * WIDE && j->save; i++) {
@@ -210,7 +214,8 @@ static int run_apart(void *arg)
     s.count += ls_rank() == 1;
     CHECK_STATUS(ls_checkpoint_save(c, 1, SMALL_ITEM(&s)), LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(), "\"count\" is int64 -1 on rank 0 and int64 0 on rank 1");
-    const ls_checkpoint_item cube = {sizeof(ls_checkpoint_item), "cube", &s, cube_state};
+    const ls_checkpoint_item cube = {
+        .size = sizeof(ls_checkpoint_item), .prefix = "cube", .object = &s, .state = cube_state};
     CHECK_STATUS(ls_checkpoint_save(c, 1, &cube, 1), LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(),
                    "\"cube\" is float32 [2,2,2] on rank 0 and float32 [2,2,3] on rank 1");
@@ -238,7 +243,8 @@ static int run_differing(void *arg)
     ls_checkpoint *c = NULL;
     CHECK_OK(ls_init(NULL));
     cut_it(&s, 0, ls_rank() % 2, 2);
-    const ls_checkpoint_item item = {sizeof(ls_checkpoint_item), "table", &s, sliced_state};
+    const ls_checkpoint_item item = {
+        .size = sizeof(ls_checkpoint_item), .prefix = "table", .object = &s, .state = sliced_state};
     CHECK_OK(ls_checkpoint_new(arg, ls_world(), NULL, &c));
     CHECK_OK(ls_checkpoint_save(c, 1, &item, 1));
     s.data[3] = ls_rank() == 3 ? 1.0f : 0.0f;
@@ -461,7 +467,8 @@ static int run_spell(void *arg)
     CHECK_OK(ls_init(NULL));
     ls_set_log_callback(keep_warning, NULL);
     cut_it(&s, 0, ls_rank(), ls_world_size());
-    const ls_checkpoint_item item = {sizeof(ls_checkpoint_item), "table", &s, sliced_state};
+    const ls_checkpoint_item item = {
+        .size = sizeof(ls_checkpoint_item), .prefix = "table", .object = &s, .state = sliced_state};
     const int64_t last = s.local[0] * s.local[1] - 1;
     CHECK_OK(ls_checkpoint_new(p->folder, ls_world(),
                                LS_OPTIONS(ls_checkpoint_options, .keep = p->keep), &c));
@@ -533,7 +540,8 @@ static int replace_step(void *arg)
     ls_checkpoint *c = NULL;
     CHECK_OK(ls_init(NULL));
     cut_it(&s, 0, ls_rank(), ls_world_size());
-    const ls_checkpoint_item item = {sizeof(ls_checkpoint_item), "table", &s, sliced_state};
+    const ls_checkpoint_item item = {
+        .size = sizeof(ls_checkpoint_item), .prefix = "table", .object = &s, .state = sliced_state};
     CHECK_OK(ls_checkpoint_new(arg, ls_world(), NULL, &c));
     CHECK_OK(ls_checkpoint_save(c, 1, &item, 1));
     s.data[0] = NAN;

@@ -536,8 +536,9 @@ TEST(two_items_of_one_name_are_refused_and_infinities_come_back)
     int64_t step;
     CHECK_OK(ls_init(NULL));
     ls_checkpoint *c = open_two(folder);
-    const ls_checkpoint_item two[] = {{sizeof(ls_checkpoint_item), "", &a, small_state},
-                                      {sizeof(ls_checkpoint_item), "", &b, small_state}};
+    const ls_checkpoint_item two[] = {
+        {.size = sizeof(ls_checkpoint_item), .prefix = "", .object = &a, .state = small_state},
+        {.size = sizeof(ls_checkpoint_item), .prefix = "", .object = &b, .state = small_state}};
     small_fill(&a, 1);
     small_fill(&b, 1);
     CHECK_STATUS(ls_checkpoint_save(c, 3, two, 2), LS_ERR_INVALID);

@@ -59,8 +59,10 @@ static void collect_all(ls__shown *shown, int size, show *state, void **objects)
 {
     uint64_t hash[RANKS_MAX];
     for (int r = 0; r < size; r++) {
-        const ls_checkpoint_item item = {sizeof item, "", objects != NULL ? objects[r] : NULL,
-                                         state};
+        const ls_checkpoint_item item = {.size = sizeof item,
+                                         .prefix = "",
+                                         .object = objects != NULL ? objects[r] : NULL,
+                                         .state = state};
         CHECK_OK(ls__shown_init(&shown[r], ls__env_posix(), r, size));
         CHECK_OK(ls__table_collect(&shown[r].table, &item, 1));
         CHECK_OK(ls__shown_write(&shown[r], &hash[r]));
@@ -320,7 +322,8 @@ TEST(a_table_that_is_cut_or_changed_is_refused_or_read)
     l.random = (uint32_t)test_seed();
     draw_shapes(&l);
     draw_boxes(&l, 1);
-    const ls_checkpoint_item item = {sizeof item, "", &v, show_layout};
+    const ls_checkpoint_item item = {
+        .size = sizeof item, .prefix = "", .object = &v, .state = show_layout};
     CHECK_OK(ls__shown_init(&from, ls__env_posix(), 0, 2));
     CHECK_OK(ls__table_collect(&from.table, &item, 1));
     CHECK_OK(ls__shown_write(&from, &hash));

@@ -37,7 +37,10 @@ static ls_status show(void *object, const char *prefix, const ls_state_visitor *
     return v->tensor(v->self, "scalar", &scalar);
 }
 
-#define ITEM(s) (&(const ls_checkpoint_item){sizeof(ls_checkpoint_item), "", (s), show}), 1
+#define ITEM(s)                                                                                    \
+    (&(const ls_checkpoint_item){                                                                  \
+        .size = sizeof(ls_checkpoint_item), .prefix = "", .object = (s), .state = show}),          \
+        1
 
 static const state filled = {.a = {{1, 2, 3}, {4, 5, 6}},
                              .b = {-1, 0.5f, 1e30f, -0.0f},
