@@ -3,12 +3,13 @@
  *     tokens [B,T] -> embedding + position -> block x layers -> norm -> head -> logits [B,T,V]
  *
  *     block:  x = x + proj(attention(split(qkv(norm1(x)))))
- *             x = x + down(gelu(up(norm2(x))))
+ *             x = x + down(gelu(up(norm2(x))))       or, in every second one, + experts(norm2(x))
  */
 #include <lockstep/models/gpt.h>
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #define CONTEXT "cp" /* the axis whose ranks share a sequence */
 
@@ -17,6 +18,7 @@
 typedef struct block {
     ls_module base;
     ls_module *norm1, *qkv, *proj, *norm2, *up, *down, *drop;
+    ls_module *experts; /* in place of up and down; or NULL */
     int64_t head_dim;
     bool recompute;
     ls_kv_cache *const
@@ -78,22 +80,60 @@ static ls_tensor *added(block *self, ls_tensor *x, ls_tensor *part)
     return sum;
 }
 
-static ls_tensor *block_body(ls_tensor *x, void *block_of) /* [B,T,C] -> [B,T,C] */
+static ls_tensor *with_attention(block *self, ls_tensor *x)
 {
-    block *self = block_of;
     ls_tensor *normed = ls_forward(self->norm1, x);
     x = added(self, x, attend(self, normed));
     ls_free(normed); /* what a gradient needs of it is kept, perhaps the gathered copy alone */
-    normed = ls_forward(self->norm2, x);
+    return x;
+}
+
+static ls_tensor *block_body(ls_tensor *x, void *block_of) /* [B,T,C] -> [B,T,C] */
+{
+    block *self = block_of;
+    x = with_attention(self, x);
+    ls_tensor *normed = ls_forward(self->norm2, x);
     ls_tensor *wide = ls_forward(self->up, normed);
     ls_free(normed);
     return added(self, x, ls_forward(self->down, wide));
+}
+
+/* The second output is the loss of the gate, which a recomputed function has to give out. Experts
+ * see whole sequences, which choose as those of one process. */
+static ls_status experts_body(ls_tensor *const *in, int n, ls_tensor **out, int m, void *block_of)
+{
+    (void)n, (void)m;
+    block *self = block_of;
+    ls_tensor *x = with_attention(self, in[0]), *normed = ls_forward(self->norm2, x);
+    ls_tensor *whole = ls_tensor_parallel_whole(&self->base, normed, 1);
+    LS_TRY(ls_forward_many(self->experts, &whole, 1, out, 2));
+    ls_free(normed);
+    if (whole != normed) {
+        ls_free(whole);
+    }
+    out[0] = added(self, x, ls_tensor_parallel_between(&self->base, out[0], 1));
+    return LS_OK;
+}
+
+static ls_tensor *experts_forward(block *self, ls_tensor *x)
+{
+    ls_tensor *out[2];
+    const ls_status status = self->recompute
+                                 ? ls_recompute_call_many(experts_body, &x, 1, out, 2, self)
+                                 : experts_body(&x, 1, out, 2, self);
+    if (status == LS_OK) {
+        (void)ls_moe_set_loss(self->experts, out[1]);
+    }
+    return out[0];
 }
 
 /* With `recompute` only x is kept until backward. */
 static ls_tensor *block_forward(ls_module *m, ls_tensor *x)
 {
     block *self = (block *)m;
+    if (self->experts != NULL) {
+        return experts_forward(self, x);
+    }
     return self->recompute ? ls_recompute_call(block_body, x, self) : block_body(x, self);
 }
 
@@ -121,8 +161,52 @@ static ls_module *linear(int64_t in, int64_t out, const ls_linear_options *optio
     return layer;
 }
 
+static bool ends_in(const char *name, const char *end)
+{
+    const size_t length = strlen(name), tail = strlen(end);
+    return length >= tail && strcmp(name + length - tail, end) == 0;
+}
+
+/* As the layers of an MLP: what is added to the residual stream is w2 and down. */
+static bool init_experts(ls_module *experts, double std, double residual)
+{
+    ls_param params[8];
+    const int count = ls_module_params(experts, params, 8);
+    for (int i = 0; i < count && std > 0.0; i++) {
+        const char *name = params[i].name;
+        const bool bias = ends_in(name, "b1") || ends_in(name, "b2") || ends_in(name, "bias");
+        const bool last = ends_in(name, "w2") || ends_in(name, "down.weight");
+        if ((bias ? ls_fill_constant(params[i].value, 0.0)
+                  : ls_fill_normal(params[i].value, 0.0, last ? residual : std)) < 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static ls_module *experts_new(const ls_gpt_options *o, double residual)
+{
+    ls_module *experts = ls_moe_new(o->dim, 4 * o->dim, o->moe);
+    if (experts != NULL && !init_experts(experts, o->init_std, residual)) {
+        ls_module_free(experts);
+        return NULL;
+    }
+    return experts;
+}
+
+static void add_mlp(block *self, const ls_gpt_options *o, double residual)
+{
+    ls_module *m = &self->base;
+    const int64_t c = o->dim;
+    self->up = ls_module_add(m, "up",
+                             linear(c, 4 * c,
+                                    LS_OPTIONS(ls_linear_options, .activation = LS_ACTIVATION_GELU),
+                                    o->init_std));
+    self->down = ls_module_add(m, "down", linear(4 * c, c, NULL, residual));
+}
+
 /* `cache` belongs to the model; it points to NULL except in ls_gpt_forward_cached. */
-static ls_module *block_new(const ls_gpt_options *o, ls_kv_cache *const *cache)
+static ls_module *block_new(const ls_gpt_options *o, bool experts, ls_kv_cache *const *cache)
 {
     block *self = ls_module_new(sizeof *self, &block_class);
     if (self == NULL) {
@@ -138,10 +222,11 @@ static ls_module *block_new(const ls_gpt_options *o, ls_kv_cache *const *cache)
     self->qkv = ls_module_add(m, "qkv", linear(c, 3 * c, NULL, std));
     self->proj = ls_module_add(m, "proj", linear(c, c, NULL, residual));
     self->norm2 = ls_module_add(m, "norm2", ls_layer_norm_new(c, NULL));
-    self->up = ls_module_add(
-        m, "up",
-        linear(c, 4 * c, LS_OPTIONS(ls_linear_options, .activation = LS_ACTIVATION_GELU), std));
-    self->down = ls_module_add(m, "down", linear(4 * c, c, NULL, residual));
+    if (experts) {
+        self->experts = ls_module_add(m, "experts", experts_new(o, residual));
+    } else {
+        add_mlp(self, o, residual);
+    }
     self->drop = ls_module_add(m, "drop", ls_dropout_new(o->dropout));
     return m; /* its status is its parent's */
 }
@@ -236,7 +321,8 @@ static void build(gpt *self, const ls_gpt_options *o)
     for (int i = 0; self->blocks && i < o->layers; i++) {
         char name[16];
         (void)snprintf(name, sizeof name, "%d", i);
-        (void)ls_module_add(self->blocks, name, block_new(o, &self->cache));
+        (void)ls_module_add(self->blocks, name,
+                            block_new(o, o->moe != NULL && i % 2 == 1, &self->cache));
     }
     self->norm = ls_module_add(m, "norm", ls_layer_norm_new(o->dim, NULL));
     /* Small weights, so that the loss of the untrained model is close to log(vocab). */

@@ -57,16 +57,18 @@ ls_module *ls__module_wrapped(ls_module *module)
 
 /* ---- by name ------------------------------------------------------------------------------ */
 
-/* Finds the entry whose name is name[length], in `module` or in the module it wraps. */
-static const ls__entry *find_entry(const ls_module *module, const char *name, size_t length)
+/* Finds the entry whose name is name[length], in *module or in the module it wraps, which *module
+ * then is. */
+static const ls__entry *find_entry(const ls_module **module, const char *name, size_t length)
 {
-    while (module != NULL && length > 0) {
-        const ls__entry *entry = ls__module_entry(module, name, length);
+    for (const ls_module *at = *module; at != NULL && length > 0;) {
+        const ls__entry *entry = ls__module_entry(at, name, length);
         if (entry != NULL) {
+            *module = at;
             return entry;
         }
-        const ls__entry *wrapped = ls__module_entry(module, "", 0);
-        module = wrapped != NULL ? wrapped->child : NULL;
+        const ls__entry *wrapped = ls__module_entry(at, "", 0);
+        at = wrapped != NULL ? wrapped->child : NULL;
     }
     return NULL;
 }
@@ -98,8 +100,9 @@ static void fail_missing(const ls_module *module, const char *name, size_t lengt
 }
 
 /* Walks `name` part by part; only the last part may be of `kind`, those before it are modules. NULL
- * with the error set. */
-static const ls__entry *find_part(const ls_module *module, const char *name, ls__entry_kind kind)
+ * with the error set. *owner (may be NULL) becomes the module that has the entry. */
+static const ls__entry *find_part(const ls_module *module, const char *name, ls__entry_kind kind,
+                                  const ls_module **owner)
 {
     if (module == NULL || name == NULL) {
         (void)ls__fail(LS_ERR_INVALID,
@@ -111,13 +114,14 @@ static const ls__entry *find_part(const ls_module *module, const char *name, ls_
     for (;;) {
         const size_t length = strcspn(at, ".");
         const bool last = at[length] == '\0';
-        const ls__entry *entry = find_entry(module, at, length);
+        const ls__entry *entry = find_entry(&module, at, length);
         if (entry == NULL || entry->kind != (last ? kind : LS__ENTRY_CHILD)) {
             const size_t until = (size_t)(at - name) + length;
             fail_missing(module, name, until, last ? kind : LS__ENTRY_CHILD, entry);
             return NULL;
         }
         if (last) {
+            *(owner != NULL ? owner : &module) = module;
             return entry;
         }
         module = entry->child;
@@ -127,18 +131,35 @@ static const ls__entry *find_part(const ls_module *module, const char *name, ls_
 
 ls_module *ls_module_child(const ls_module *module, const char *name)
 {
-    const ls__entry *entry = find_part(module, name, LS__ENTRY_CHILD);
+    const ls__entry *entry = find_part(module, name, LS__ENTRY_CHILD, NULL);
     return entry != NULL ? entry->child : NULL;
 }
 
 ls_tensor *ls_module_param(const ls_module *module, const char *name)
 {
-    const ls__entry *entry = find_part(module, name, LS__ENTRY_PARAM);
+    const ls__entry *entry = find_part(module, name, LS__ENTRY_PARAM, NULL);
     return entry != NULL ? entry->tensor : NULL;
 }
 
 ls_tensor *ls_module_buffer(const ls_module *module, const char *name)
 {
-    const ls__entry *entry = find_part(module, name, LS__ENTRY_BUFFER);
+    const ls__entry *entry = find_part(module, name, LS__ENTRY_BUFFER, NULL);
     return entry != NULL ? entry->tensor : NULL;
+}
+
+/* The lists of items above the buffer are made anew. */
+ls_status ls_module_set_persistent(ls_module *module, const char *name, bool persistent)
+{
+    const ls_module *owner = NULL;
+    const ls__entry *found = find_part(module, name, LS__ENTRY_BUFFER, &owner);
+    if (found == NULL) {
+        return ls__self.status;
+    }
+    owner->entries->list[found - owner->entries->list].unsaved = !persistent;
+    for (const ls_module *at = owner; at != NULL; at = at->entries->parent) {
+        if (at->entries->cache != NULL) {
+            at->entries->cache->entries = -1;
+        }
+    }
+    return LS_OK;
 }

@@ -24,11 +24,11 @@
 #include "base/options.h"
 #include "comm/api/control.h"
 #include "comm/core/cause.h"
+#include "comm/core/group.h"
+#include "comm/core/round_robin.h"
 #include "nn/clip_axes.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
-
-#define NORM_EPS 1e-6 /* PyTorch's */
 
 typedef struct clipping {
     const ls__module_item *items;
@@ -108,9 +108,9 @@ static ls_status find_squares(clipping *c)
 }
 
 /* Who divides the averages of a parameter among ranks; NULL: every rank has all of them. */
-static const ls__observer *divider_of(const ls__module_item *item)
+static ls__observer *divider_of(const ls__module_item *item)
 {
-    const ls__observer *observer =
+    ls__observer *observer =
         !item->buffer && ls_requires_grad(item->value) ? ls__param_observer(item->value) : NULL;
     return observer != NULL && observer->owners != NULL ? observer : NULL;
 }
@@ -119,6 +119,7 @@ static const ls__observer *divider_of(const ls__module_item *item)
 static ls_status gather_squares(clipping *c, const ls__observer *divider, ls__pool *host)
 {
     const size_t ranks = (size_t)ls_group_size(divider->owners);
+    const ls_group *owners = ls__round_robin_at(divider->owners, 0);
     ls__storage *all = ls__storage_new(host, ranks * c->bytes);
     if (all == NULL) {
         return ls__self.status;
@@ -130,7 +131,9 @@ static ls_status gather_squares(clipping *c, const ls__observer *divider, ls__po
         if (divider_of(&c->items[i]) == divider) {
             c->squares[i] = 0.0;
             for (size_t r = 0; r < ranks; r++) {
-                c->squares[i] += ((const double *)all->data)[r * (size_t)c->count + (size_t)i];
+                const double own = ((const double *)all->data)[r * (size_t)c->count + (size_t)i];
+                const int rank = owners->member[r].world_rank;
+                c->squares[i] += ls__param_divided_with(c->items[i].value, rank) ? own : 0.0;
             }
         }
     }
@@ -138,11 +141,25 @@ static ls_status gather_squares(clipping *c, const ls__observer *divider, ls__po
     return status;
 }
 
+/* This rank's part of gradients that were not averaged would be one of its own samples alone. */
+static ls_status check_divider(ls__observer *divider)
+{
+    if (divider != NULL && divider->elsewhere) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "clip_grad_norm: servers step the parameters (ls_server_new), and the "
+                        "gradients are sent in backward; leave it out, and give "
+                        "ls_server_options.clip_norm");
+    }
+    const ls_status status = divider != NULL ? divider->usable(divider) : LS_OK;
+    return status < 0 ? ls__fail_within(status, "clip_grad_norm") : LS_OK;
+}
+
 /* Once for each wrapper that divides; a parameter's earlier ones have been asked for. */
 static ls_status join_squares(clipping *c, ls__pool *host)
 {
     for (int i = 0; i < c->count; i++) {
-        const ls__observer *divider = divider_of(&c->items[i]);
+        ls__observer *divider = divider_of(&c->items[i]);
+        LS_TRY(check_divider(divider));
         bool known = divider == NULL;
         for (int k = 0; !known && k < i; k++) {
             known = divider_of(&c->items[k]) == divider;
@@ -269,7 +286,7 @@ static ls_status clip(clipping *c, double max_norm, double *norm)
     if (!isfinite(total)) {
         return fail_norm(c, total);
     }
-    const double factor = max_norm / (total + NORM_EPS);
+    const double factor = max_norm / (total + LS__CLIP_EPS);
     if (factor < 1.0) {
         scale(c, (float)factor);
     }

@@ -15,6 +15,8 @@
 
 #include "base/axes.h"
 
+#define LS__CLIP_EPS 1e-6 /* PyTorch's */
+
 typedef struct ls__norm_axes {
     const ls__axes_in_force *axes; /* NULL: no mesh is in force */
     unsigned summed;               /* bit a: some parameter is sharded along axis a */

@@ -33,6 +33,7 @@ static frame enter(ls_module *module)
                      .line = ls__self.line,
                      .traced = ls__trace_begin()};
     ls__self.modules++;
+    ls__self.crossings++;
     ls__self.drawing = &module->entries->draws;
     return f;
 }
@@ -42,6 +43,7 @@ static frame enter(ls_module *module)
 static void leave(const frame *f, const ls_module *module, ls_tensor *const *outputs, int count)
 {
     LS_ASSERT(ls__self.modules > 0);
+    ls__self.crossings++;
     ls__trace_end(f->traced,
                   ls__self.replay != NULL ? LS__TRACE_RECOMPUTE
                   : ls__self.modules > 1  ? LS__TRACE_MODULE

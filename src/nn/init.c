@@ -69,7 +69,7 @@ ls_status ls_fill_constant(ls_tensor *t, double value)
 {
     target at = {0};
     LS_TRY(prepare("ls_fill_constant", t, &at));
-    ls__fill_cancel(at.record);
+    LS_TRY(ls__fill_cancel(at.record));
     const ls__pool *on = at.record->storage->pool;
     on->k->fill(ls__record_floats(at.record), at.record->numel, (float)value, on->stream);
     return LS_OK;

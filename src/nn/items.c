@@ -1,7 +1,8 @@
 /* The items of a tree: all parameters and buffers below a root, depth first in order of addition,
  * under dotted names ("blocks.0.norm1.weight"), each tensor once under its first name.
  *
- * Entries are only ever added, so their number tells whether the cached list is current.
+ * Entries are only ever added, so their number tells whether the cached list is current; a buffer
+ * whose `unsaved` changes voids it.
  */
 #include "nn/module.h"
 
@@ -83,8 +84,11 @@ static bool collect(const ls_module *module, const char **path, int depth, colle
             if (name == NULL) {
                 return false;
             }
-            out->list->items[out->list->count++] = (ls__module_item){
-                .name = name, .value = at->tensor, .buffer = at->kind == LS__ENTRY_BUFFER};
+            out->list->items[out->list->count++] =
+                (ls__module_item){.name = name,
+                                  .value = at->tensor,
+                                  .buffer = at->kind == LS__ENTRY_BUFFER,
+                                  .unsaved = at->unsaved};
             *slot = out->list->count;
         }
     }

@@ -32,6 +32,7 @@ typedef struct ls__module_item {
     const char *name; /* valid while the root lives */
     ls_tensor *value;
     bool buffer; /* false: a parameter */
+    bool unsaved;
 } ls__module_item;
 
 typedef enum ls__entry_kind { LS__ENTRY_PARAM, LS__ENTRY_BUFFER, LS__ENTRY_CHILD } ls__entry_kind;
@@ -41,6 +42,7 @@ typedef enum ls__entry_mark { LS__MARK_NONE, LS__MARK_BELOW, LS__MARK_WHOLE } ls
 typedef struct ls__entry {
     ls__entry_kind kind;
     ls__entry_mark mark; /* during ls_module_keep_parts */
+    bool unsaved;        /* a buffer that the state leaves out */
     char name[LS__MODULE_NAME_MAX + 1];
     ls_tensor *tensor;
     ls_module *child;
@@ -51,7 +53,7 @@ typedef struct ls__entry {
 typedef struct ls__item_list ls__item_list;
 struct ls__item_list {
     ls__item_list *older;
-    int entries; /* of the whole tree when it was made */
+    int entries; /* of the whole tree when it was made; -1: an entry has changed since */
     int count;
     ls__module_item *items;
 };
@@ -72,6 +74,7 @@ struct ls__module_entries {
     ls__module_hook *hooks; /* on its forward, in order of addition */
     ls__draw_place draws;   /* what its forward draws; its path names its parameters' streams */
     ls__parallel parallel;
+    ls_tensor *loss;      /* that its last forward has set (losses.c); NULL: none */
     bool has_tensors;     /* it was made in a runtime */
     bool former_training; /* its mode before check_parts.c */
     bool withheld;        /* ls_module_status fails: see ls__module_withhold */
@@ -119,9 +122,6 @@ const char *ls__module_name(const ls_module *module);
 
 /* Notes the failure of the last call as the module's and its parents', unless they have one. */
 void ls__module_fail(ls_module *module, ls_status status);
-
-/* Writes prefix.name; LS_ERR_LIMIT when it does not fit. An empty or NULL prefix adds nothing. */
-ls_status ls__state_name(char *out, size_t bytes, const char *prefix, const char *name);
 
 /* Goes on with a hash over name and bytes of an item (hash.c); 0 with the error set. */
 uint64_t ls__module_item_hash(uint64_t hash, const ls__module_item *item);

@@ -2,24 +2,11 @@
  * names are those of PyTorch's state_dict, with the caller's prefix and a dot before them. */
 #include "nn/module.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/options.h"
+#include "base/text.h"
 #include "tensor/fill.h"
-
-/* The name as it stands in a checkpoint; cutting it could make two names equal. */
-ls_status ls__state_name(char *out, size_t bytes, const char *prefix, const char *name)
-{
-    bool has_prefix = prefix != NULL && *prefix;
-    bool dot = has_prefix && *name; /* the child of a wrapper has no name of its own */
-    int length = snprintf(out, bytes, "%s%s%s", has_prefix ? prefix : "", dot ? "." : "", name);
-    if (length < 0 || (size_t)length >= bytes) {
-        return ls__fail(LS_ERR_LIMIT, "state: the name \"%.60s.%.60s\" is longer than %zu bytes",
-                        has_prefix ? prefix : "", name, bytes - 1);
-    }
-    return LS_OK;
-}
 
 #define STATE_NAME_MAX ((size_t)LS__MODULE_DEPTH_MAX * (LS__MODULE_NAME_MAX + 1))
 
@@ -29,15 +16,24 @@ static ls_status visit_tensor(const char *prefix, const ls__module_item *item,
                               const ls_state_visitor *visitor)
 {
     char name[STATE_NAME_MAX];
-    LS_TRY(ls__state_name(name, sizeof name, prefix, item->name));
+    LS_TRY(ls__state_name(name, sizeof name, prefix, "", item->name));
     const ls_status sound = ls_tensor_status(item->value); /* the program may have freed it */
     if (sound < 0) {
         return ls__fail_within(sound, "state of %s", name);
     }
     ls__host_view view;
-    LS_TRY(ls__host_view_of(item->value, &view));
+    ls__pool *on = NULL;
+    int64_t from, count;
+    char *at = ls__tensor_place(item->value, &on);
+    if (at == NULL) {
+        return ls__self.status;
+    }
+    const ls_dtype dtype = ls_dtype_of(item->value);
+    ls__fill_here(item->value, &from, &count);
+    LS_TRY(ls__host_view_open(on, at + (size_t)from * ls_dtype_size(dtype),
+                              (size_t)count * ls_dtype_size(dtype), &view));
     const ls_status status =
-        ls__fill_visit(item->value, ls_dtype_of(item->value), view.data, name, visitor);
+        ls__fill_visit_range(item->value, dtype, view.data, from, count, name, visitor);
     ls__host_view_close(&view, true);
     ls__tensor_changed(item->value); /* a loading visitor may have written it */
     return status;
@@ -56,7 +52,7 @@ static ls_status visit_classes(ls_module *module, const char *prefix,
         const ls__entry *at = &module->entries->list[i];
         if (at->kind == LS__ENTRY_CHILD) {
             char name[STATE_NAME_MAX];
-            LS_TRY(ls__state_name(name, sizeof name, prefix, at->name));
+            LS_TRY(ls__state_name(name, sizeof name, prefix, "", at->name));
             LS_TRY(visit_classes(at->child, name, visitor));
         }
     }
@@ -73,7 +69,7 @@ ls_status ls_module_state(ls_module *module, const char *prefix, const ls_state_
         return ls__self.status;
     }
     for (int i = 0; i < count; i++) {
-        LS_TRY(visit_tensor(prefix, &items[i], visitor));
+        LS_TRY(items[i].unsaved ? LS_OK : visit_tensor(prefix, &items[i], visitor));
     }
     return visit_classes(module, prefix ? prefix : "", visitor);
 }

@@ -125,6 +125,11 @@ ls_tensor *ls_sharded_cross_entropy(ls_tensor *logits, ls_tensor *target, const 
         !ls__class_loss_check(&call, INT64_MAX) || !ls__class_loss_options(&call, &given)) {
         return call.failed;
     }
+    if (given.weight != NULL) {
+        return ls__call_fail(&call, LS_ERR_UNSUPPORTED,
+                             "weights of classes, which this loss does not take; gather the logits "
+                             "(ls_redistribute) and call ls_cross_entropy");
+    }
     ls__axis_in_force *along =
         ls__sharded_begin(&call, axis, call.in[EDGE_LOGITS]->ndim - 1, LS__PLACED_INVARIANT,
                           "gathered logits go to ls_cross_entropy");

@@ -22,6 +22,9 @@ typedef struct ls_gpt_options {
     double init_std; /* as GPT-2: weights N(0, std), residual projections N(0, std/sqrt(2 layers)),
                         biases 0; init_std 0: PyTorch's default initialisation */
     bool recompute;  /* blocks keep only their input and run again in backward */
+    const ls_moe_options *moe; /* not NULL: every second block, 1, 3, …, has a mixture of experts
+                                  (moe.h) of width 4 dim in place of its MLP; add ls_moe_loss to the
+                                  loss. Borrowed for the call */
 } ls_gpt_options;
 #define LS_DEFAULTS_ls_gpt_options                                                                 \
     .layers = 4, .heads = 4, .dim = 128, .context = 64, .vocab = 256, .init_std = 0.02,

@@ -29,7 +29,7 @@ static void list_parts(ls__facts *to, const declaration *d)
     }
 }
 
-static void list(ls__facts *to, const void *arg)
+static void list_declaration(ls__facts *to, const void *arg)
 {
     const declaration *d = arg;
     const ls_pipeline_options *set = &d->p->set;
@@ -40,6 +40,8 @@ static void list(ls__facts *to, const void *arg)
     ls__facts_number(to, "recompute", set->recompute, REMEDY);
     ls__facts_number(to, "vertical_sync", set->vertical_sync, REMEDY);
     ls__facts_number(to, "warm_up", set->warm_up, REMEDY);
+    ls__facts_number(to, "log", set->log != NULL, REMEDY);
+    ls__facts_number(to, "weighted", set->weighted, REMEDY);
     ls__facts_text(to, "cut", set->cut != NULL ? set->cut : "evenly", REMEDY);
     list_parts(to, d);
 }
@@ -54,7 +56,7 @@ ls_status ls__pipeline_agree(ls_pipeline *p, int parts)
         *end = '\0';
     }
     const ls__agree_peers peers = {.group = p->group, .who = "ls_pipeline_new"};
-    const ls_status status = ls__agree(&peers, list, &(declaration){p, parts, text});
+    const ls_status status = ls__agree(&peers, list_declaration, &(declaration){p, parts, text});
     free(text);
     return status;
 }

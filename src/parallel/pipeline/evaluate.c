@@ -8,12 +8,12 @@
  *
  * Receives are posted one forward ahead, and a send is not waited for before its slot is used
  * again, which is by a micro-batch of a later group: there are more slots than micro-batches in a
- * group. So in the order of group, stage, micro-batch, whatever a forward waits for comes before
- * it, and the forwards cannot wait for each other in a circle.
+ * group. In the order of group, stage and micro-batch every input of a forward comes before it, so
+ * no forwards wait for each other in a circle.
  *
  * A replica of a stage takes its own micro-batches in ascending order. The next one in a slot may
  * then come from another rank than the last one, so no elements are posted for the shape of that
- * one. What a forward waits for has a smaller number, or belongs to a stage before. */
+ * one. The inputs of a forward have a smaller number or belong to an earlier stage. */
 #include <stdio.h>
 #include <string.h>
 
@@ -23,10 +23,10 @@
 
 #include <lockstep/autograd.h>
 
-typedef struct turn { /* a forward of this rank */
+typedef struct pass { /* a forward of this rank */
     ls__stage *stage;
     int number, slot; /* of the micro-batch */
-} turn;
+} pass;
 
 /* Which replica of its stage this rank is, of how many. Ranks with several stages have no
  * others. */
@@ -38,7 +38,7 @@ static int replica_of(const ls_pipeline *p, int *replicas)
 }
 
 /* Forward number i of this rank, which has `count` micro-batches. */
-static turn turn_of(const ls_pipeline *p, int count, int64_t i)
+static pass pass_of(const ls_pipeline *p, int count, int64_t i)
 {
     const int ranks = p->schedule->ranks, first = (int)(i / (ranks * p->own_count)) * ranks;
     const int size = count - first < ranks ? count - first : ranks;
@@ -46,7 +46,7 @@ static turn turn_of(const ls_pipeline *p, int count, int64_t i)
     int replicas = 1;
     const int replica = replica_of(p, &replicas);
     const int number = replica + (first + within % size) * replicas;
-    return (turn){.stage = &p->own[within / size],
+    return (pass){.stage = &p->own[within / size],
                   .number = number,
                   .slot = p->set.micro_batches + number % LS__EVALUATION_SLOTS(p)};
 }
@@ -61,7 +61,7 @@ static int edges_within_this_rank(const ls__stage *s)
 }
 
 /* Ends the micro-batch of a slot, if it has one, once its results were read. */
-static ls_status end(ls__stage *s, int at)
+static ls_status end_slot(ls__stage *s, int at)
 {
     ls__slot *slot = &s->slot[at];
     LS_ASSERT(slot->scope == NULL ||
@@ -71,8 +71,9 @@ static ls_status end(ls__stage *s, int at)
     return LS_OK;
 }
 
-/* Ends the micro-batches whose results only stages of this rank took, and have taken. The others
- * stay until their slots are needed, so that memory does not depend on the other ranks' pace. */
+/* Ends the micro-batches whose results go to stages of this rank only, once these have taken them.
+ * The others stay until their slots are needed, so that memory does not depend on the other ranks'
+ * pace. */
 static void end_those_read(ls_pipeline *p)
 {
     for (int k = 0; k < p->own_count; k++) {
@@ -85,24 +86,24 @@ static void end_those_read(ls_pipeline *p)
     }
 }
 
-static ls_status end_all(ls_pipeline *p)
+static ls_status end_all_slots(ls_pipeline *p)
 {
     for (int k = 0; k < p->own_count; k++) {
         for (int at = p->set.micro_batches; at < p->slots; at++) {
-            LS_TRY(end(&p->own[k], at));
+            LS_TRY(end_slot(&p->own[k], at));
         }
     }
     return LS_OK;
 }
 
-/* Posts its receives; a second call does nothing. */
-static ls_status begin_turn(ls_pipeline *p, const turn *t)
+/* Posts the receives of a pass; a second call does nothing. */
+static ls_status post_receives(ls_pipeline *p, const pass *t)
 {
     ls__slot *slot = &t->stage->slot[t->slot];
     if (slot->scope != NULL && slot->number == t->number) {
         return LS_OK;
     }
-    LS_TRY(end(t->stage, t->slot));
+    LS_TRY(end_slot(t->stage, t->slot));
     slot->scope = ls_scope_enter();
     slot->number = t->number;
     if (p->weighted) {
@@ -113,7 +114,7 @@ static ls_status begin_turn(ls_pipeline *p, const turn *t)
 }
 
 /* Intermediate tensors of a stage are freed at once, as by recomputation. */
-static ls_status forward(ls_pipeline *p, const turn *t)
+static ls_status evaluate_stage(ls_pipeline *p, const pass *t)
 {
     ls__stage *s = t->stage;
     ls__slot *slot = &s->slot[t->slot];
@@ -128,7 +129,7 @@ static ls_status forward(ls_pipeline *p, const turn *t)
 }
 
 /* Puts the result of the last stage into the caller's scope. */
-static ls_status hand_out(const ls_pipeline *p, const turn *t, ls_tensor **outputs)
+static ls_status return_outputs(const ls_pipeline *p, const pass *t, ls_tensor **outputs)
 {
     if (t->stage->number < p->stages - 1) {
         return LS_OK;
@@ -137,37 +138,37 @@ static ls_status hand_out(const ls_pipeline *p, const turn *t, ls_tensor **outpu
     return ls_tensor_status(outputs[t->number]);
 }
 
-static ls_status run_turns(ls_pipeline *p, int all, ls_tensor **outputs)
+static ls_status run_passes(ls_pipeline *p, int all, ls_tensor **outputs)
 {
     LS_NO_GRAD;
     int replicas = 1;
     const int replica = replica_of(p, &replicas);
     const int count = ls__schedule_share(p->schedule, p->own[0].number, replica, all);
-    const int64_t turns = (int64_t)count * p->own_count;
-    for (int64_t i = 0; i < turns; i++) {
-        const turn now = turn_of(p, count, i);
-        LS_TRY(begin_turn(p, &now));
-        if (i + 1 < turns) {
-            const turn next = turn_of(p, count, i + 1);
-            LS_TRY(begin_turn(p, &next));
+    const int64_t passes = (int64_t)count * p->own_count;
+    for (int64_t i = 0; i < passes; i++) {
+        const pass now = pass_of(p, count, i);
+        LS_TRY(post_receives(p, &now));
+        if (i + 1 < passes) {
+            const pass next = pass_of(p, count, i + 1);
+            LS_TRY(post_receives(p, &next));
         }
-        LS_TRY(forward(p, &now));
-        LS_TRY(hand_out(p, &now, outputs));
+        LS_TRY(evaluate_stage(p, &now));
+        LS_TRY(return_outputs(p, &now, outputs));
         end_those_read(p);
     }
-    return end_all(p);
+    return end_all_slots(p);
 }
 
-/* Ranks that give other counts would wait for micro-batches that no rank sends, so the tags of
- * their barriers differ. */
-static ls_status agree(ls_pipeline *p, int count)
+/* Ranks with different counts would wait for micro-batches that no rank sends. The tag of the
+ * barrier has the count, so the barrier fails instead. */
+static ls_status agree_on_count(ls_pipeline *p, int count)
 {
     char tag[64];
     (void)snprintf(tag, sizeof tag, "evaluation of %d micro-batches", count);
     return ls_barrier(p->group, LS_OPTIONS(ls_collective_options, .tag = tag), NULL);
 }
 
-static ls_status check_call(const ls_micro_batch *micro, int count, ls_tensor **outputs)
+static ls_status check_forward_call(const ls_micro_batch *micro, int count, ls_tensor **outputs)
 {
     if (micro == NULL || outputs == NULL || count < 1) {
         return ls__fail(LS_ERR_INVALID,
@@ -178,16 +179,16 @@ static ls_status check_call(const ls_micro_batch *micro, int count, ls_tensor **
     return ls__micro_batches_check("ls_pipeline_forward", micro, count);
 }
 
-static ls_status evaluate(ls_pipeline *p, const ls_micro_batch *micro, int count,
-                          ls_tensor **outputs)
+static ls_status evaluate_micro_batches(ls_pipeline *p, const ls_micro_batch *micro, int count,
+                                        ls_tensor **outputs)
 {
-    LS_TRY(check_call(micro, count, outputs));
+    LS_TRY(check_forward_call(micro, count, outputs));
     LS_ASSERT(p->bound == NULL); /* the newest parameters are in place */
     p->micro = micro;
     memset(outputs, 0, (size_t)count * sizeof *outputs);
-    LS_TRY(agree(p, count));
-    LS_TRY(run_turns(p, count, outputs));
-    return agree(p, count);
+    LS_TRY(agree_on_count(p, count));
+    LS_TRY(run_passes(p, count, outputs));
+    return agree_on_count(p, count);
 }
 
 ls_status ls_pipeline_forward(ls_pipeline *p, const ls_micro_batch *micro, int count,
@@ -196,7 +197,7 @@ ls_status ls_pipeline_forward(ls_pipeline *p, const ls_micro_batch *micro, int c
     if (p == NULL) {
         return ls__fail(LS_ERR_INVALID, "ls_pipeline_forward: the pipeline is NULL; give one");
     }
-    const ls_status status = evaluate(p, micro, count, outputs);
+    const ls_status status = evaluate_micro_batches(p, micro, count, outputs);
     if (status < 0) {
         return ls__fail_at_site(ls__pipeline_give_up(p, NULL, status));
     }

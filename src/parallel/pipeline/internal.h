@@ -7,14 +7,15 @@
  *   versions.c stashes of parameters, for schedules that step within their tables
  *   run.c      executes this rank's list of the schedule
  *   evaluate.c forwards alone
+ *   log.c      the replay log of a schedule that steps within its table; replay.c makes it again
  *
  * Note [Values]
  * A value is the result of a part that a later stage takes. Its stage sends it to every rank that
  * has such a stage, as a head of fixed size with its shape, and its elements. The receiver posts
- * both when its list says so, the elements for the shape of the same micro-batch in the step
- * before: the usual case. If the shape is another one, the elements follow in a further message.
- * Both sides keep the shapes of the step before, so they agree on what is posted. Gradients go back
- * the same way; they have the value's shape.
+ * receives for both when its list says so, with the shape that this micro-batch had in the last
+ * step, which is the usual case. If the shape has changed, the elements follow in a further
+ * message. Both sides keep the shapes of the last step, so they agree on the sizes. Gradients go
+ * back the same way; they have the value's shape.
  */
 #ifndef LS_PARALLEL_PIPELINE_INTERNAL_H
 #define LS_PARALLEL_PIPELINE_INTERNAL_H
@@ -26,11 +27,13 @@
 #include "base/arena.h"
 #include "base/env.h"
 #include "schedule/schedule.h"
+#include "trace/replay_log.h"
 
 typedef struct ls__value_head { /* the header sent before a value's elements */
     int32_t dtype, ndim;
     bool requires_grad, known; /* known: a header was sent or received */
-    bool channels_last;        /* in memory [N,H,W,C], which `dim` says then */
+    bool channels_last;        /* in memory [N,H,W,C]; `dim` has this order then */
+    uint32_t place;            /* on the axes of the mesh in force (tensor/placement.h) */
     int64_t dim[LS_DIMS_MAX];
 } ls__value_head;
 
@@ -39,7 +42,7 @@ typedef struct ls__stage_edge {
     int part;     /* whose result */
     int from, to; /* stages */
     int out, in;  /* index of the value in `out` and `in` of their ls_stage_edges */
-    int other;    /* the one of the two stages to whose list the edge does not belong */
+    int other;    /* the stage at the other end of the edge */
     bool own;     /* both stages are on this rank: values are handed over */
 } ls__stage_edge;
 
@@ -55,9 +58,9 @@ typedef struct ls__in_flight_value {
     size_t prepared[LS__SIZES_PREPARED]; /* bytes of messages that may come early; 0: none yet */
 } ls__in_flight_value;
 
-/* Gradients are sent from copies, so that a micro-batch ends with its backward whenever the other
- * rank reads them. Between neighbouring stages there are two copies: the next send waits until the
- * last but one was read. An earlier stage reads its gradients much later, after those of the stages
+/* Gradients are sent from copies, so a micro-batch can end with its backward before the other rank
+ * has read them. Between neighbouring stages there are two copies: a send waits until the last send
+ * but one was read. An earlier stage reads its gradients much later, after those of the stages
  * between. It has as many copies as micro-batches: waiting for one would delay the stages between,
  * or never end. */
 #define LS__SEND_QUEUE_NEIGHBOUR 2
@@ -77,7 +80,8 @@ typedef struct ls__slot { /* a micro-batch in a stage */
     int number;                    /* of the micro-batch in its call */
     ls_tensor **in, **out;         /* [edges.in_count], [edges.out_count] */
     ls_tensor **leaf;              /* [arriving_count] received values, in the order of memory */
-    ls_tensor *loss;               /* of the last stage: backward begins with it */
+    ls_tensor *loss;               /* of the last stage: backward begins with it, */
+    ls_tensor *more_loss;          /* and with those that modules in the stage have set; or NULL */
     ls__in_flight_value *arriving; /* [stage.arriving_count] */
     ls__in_flight_value *leaving;  /* [stage.leaving_count] */
     bool put_off;                  /* its weight part has still to run */
@@ -109,6 +113,19 @@ typedef struct ls__stash { /* a version of the parameters that is not the newest
     ls_tensor **copy;      /* [param_count] */
 } ls__stash;
 
+/* A micro-batch of a call in this rank's stage. Versions are counted from the call's begin. */
+typedef struct ls__stage_note {
+    int64_t read, made;
+    uint64_t hash, hashed; /* hashed: it is the last of its step */
+} ls__stage_note;
+
+typedef struct ls__stage_log {
+    ls__replay_writer writer; /* rank 0's */
+    ls__stage_note *notes;    /* [micro_batches] in this rank's report; NULL: nothing is logged */
+    int noted;                /* micro-batches of this call that have made a version */
+    int64_t versions, micro_batches; /* before this call */
+} ls__stage_log;
+
 struct ls_pipeline {
     const ls__env *env;
     ls__arena arena; /* everything below but the schedule */
@@ -120,9 +137,11 @@ struct ls_pipeline {
     bool alike;             /* an error now is the same on all ranks */
     bool parts_aside;       /* those of other stages are not freed yet: parts.c */
     bool settings_compared; /* those that do not change in the run */
-    bool weighted; /* stages have replicas: gradients are sums until the wrapper divides them */
-    int slots;     /* of each stage: of a step's micro-batches, then those of evaluate.c */
-    int *first;    /* [stages + 1] parts */
+    bool weighted;  /* stages have replicas, or micro-batches weights: gradients are sums until the
+                      wrapper divides them */
+    double weights; /* of a call without a wrapper: their sum, by which its passes divide */
+    int slots;      /* of each stage: of a step's micro-batches, then those of evaluate.c */
+    int *first;     /* [stages + 1] parts */
     ls__stage *own;
     int own_count;
     ls__tied_param *tied;
@@ -134,6 +153,7 @@ struct ls_pipeline {
     ls__stash *stashes; /* [stash_room] */
     int stash_count, stash_room, newest;
     ls__stash *bound; /* NULL: the newest version is */
+    ls__stage_log log;
     /* during a step */
     int at; /* the next action of the list */
     const ls_micro_batch *micro;
@@ -171,9 +191,9 @@ struct ls__ddp;
 /* Exchanged by all ranks at the end of a call. */
 typedef struct ls__report {
     uint64_t settings; /* hash of those that may change in the run; 0: it has nothing to train */
-    double losses[];   /* [micro_batches] of those whose last stage it has, else 0 */
+    double losses[];   /* [micro_batches] of those whose last stage it has, else 0; then their
+                          weights, where they have some; then notes */
 } ls__report;
-size_t ls__report_bytes(const ls_pipeline *p);
 /* All ranks that may wait for this one get its error, which the launcher names as the job's. */
 void ls__pipeline_fail(ls_pipeline *p, ls_status status, const char *message);
 ls_status ls__pipeline_give_up(ls_pipeline *p, struct ls__ddp *wrapper,
@@ -208,5 +228,14 @@ void ls__versions_restart(ls_pipeline *p);
  * NULL. */
 const ls_param *ls__pipeline_nonfinite(const ls_pipeline *p, int64_t *at);
 void ls__versions_free(ls_pipeline *p);
+
+/* log.c */
+size_t ls__report_bytes(const ls_pipeline *p);
+ls_status ls__stage_log_begin(ls_pipeline *p);
+void ls__stage_log_read(ls_pipeline *p, int micro_batch); /* its forward begins */
+ls_status ls__stage_log_made(ls_pipeline *p);             /* the optimizer has stepped */
+ls_status ls__stage_log_write(ls_pipeline *p);            /* after the reports were exchanged */
+/* Goes on with a hash over the elements of a parameter. */
+ls_status ls__stage_hash(ls_tensor *param, uint64_t *hash);
 
 #endif

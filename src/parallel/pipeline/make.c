@@ -1,6 +1,6 @@
 /* Making a pipeline: the schedule, the cut, the edges between stages, and tied parameters: those
- * that stages of several ranks use. Everything follows from the model and the options alike on all
- * ranks. */
+ * that stages of several ranks use. Everything follows from the model and the options, so all ranks
+ * compute the same. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +58,14 @@ static ls_status make_schedule(ls_pipeline *p)
                                     .warm_up = p->set.warm_up};
     LS_TRY(ls__schedule_new(p->env, p->set.schedule, &spec, &p->schedule));
     p->stages = p->schedule->stages;
-    p->weighted = ls__schedule_has_replicas(p->schedule);
+    if (p->set.weighted && p->schedule->per_step != p->schedule->micro_batches) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "ls_pipeline_new: schedule %s steps after every %d micro-batch%s, so there "
+                        "is no mean over the weights of a call; leave .weighted out, or take 1f1b",
+                        p->schedule->name, p->schedule->per_step,
+                        p->schedule->per_step > 1 ? "es" : "");
+    }
+    p->weighted = ls__schedule_has_replicas(p->schedule) || p->set.weighted;
     p->slots = p->set.micro_batches + LS__EVALUATION_SLOTS(p);
     return LS_OK;
 }
@@ -107,7 +114,7 @@ static ls_status edges_of(const ls_pipeline *p, int stage, ls_stage_edges *out)
                                  out);
 }
 
-static int place_in(const int *list, int count, int value)
+static int index_in(const int *list, int count, int value)
 {
     int i = 0;
     while (i < count && list[i] != value) {
@@ -139,7 +146,7 @@ static ls_status find_arriving(ls_pipeline *p, ls__stage *s)
                 (ls__stage_edge){.part = s->edges.in[i],
                                  .from = from,
                                  .to = s->number,
-                                 .out = place_in(edges.out, edges.out_count, s->edges.in[i]),
+                                 .out = index_in(edges.out, edges.out_count, s->edges.in[i]),
                                  .in = i,
                                  .other = from,
                                  .own = has_stage(p, from)};
@@ -159,7 +166,7 @@ static ls_status find_leaving(ls_pipeline *p, ls__stage *s)
         ls_stage_edges edges;
         LS_TRY(edges_of(p, to, &edges));
         for (int i = 0; i < edges.in_count; i++) {
-            const int out = place_in(s->edges.out, s->edges.out_count, edges.in[i]);
+            const int out = index_in(s->edges.out, s->edges.out_count, edges.in[i]);
             if (edges.in[i] >= s->first && edges.in[i] < s->first + s->count) {
                 s->leaving[s->leaving_count++] = (ls__stage_edge){.part = edges.in[i],
                                                                   .from = s->number,
@@ -181,7 +188,7 @@ static ls_status make_slots(ls_pipeline *p, ls__stage *s)
     for (int m = 0; s->slot != NULL && m < count; m++) {
         ls__slot *slot = &s->slot[m];
         slot->in = take_memory(p, (size_t)s->edges.in_count, sizeof *slot->in);
-        slot->out = take_memory(p, (size_t)s->edges.out_count, sizeof *slot->out);
+        slot->out = take_memory(p, (size_t)s->edges.out_count + 1, sizeof *slot->out);
         slot->leaf = take_memory(p, (size_t)s->arriving_count, sizeof *slot->leaf);
         slot->arriving = take_memory(p, (size_t)s->arriving_count, sizeof *slot->arriving);
         slot->leaving = take_memory(p, (size_t)s->leaving_count, sizeof *slot->leaving);
@@ -213,7 +220,7 @@ static void count_backwards(ls_pipeline *p)
     p->backwards_per_step = all / ls__schedule_steps(p->schedule);
 }
 
-/* Micro-batches that a stage has between their forward and backward at most, on all its ranks. */
+/* The most micro-batches that a stage holds between forward and backward, over all its ranks. */
 static int kept_by(const ls__schedule *schedule, int stage)
 {
     int most = 0;
@@ -409,7 +416,7 @@ static ls_status make_tied_params(ls_pipeline *p)
 
 /* ---- the object --------------------------------------------------------------------------- */
 
-static ls_status check_call(ls_module *net, const ls_group *group, ls_pipeline **out)
+static ls_status check_new_call(ls_module *net, const ls_group *group, ls_pipeline **out)
 {
     return net != NULL && group != NULL && out != NULL
                ? LS_OK
@@ -448,6 +455,17 @@ static ls_status make_versions(ls_pipeline *p)
     return p->stashes != NULL ? LS_OK : no_memory();
 }
 
+static ls_status check_log(const ls_pipeline *p)
+{
+    return p->set.log == NULL || strncmp(p->schedule->name, "pipedream", 9) == 0
+               ? LS_OK
+               : ls__fail(
+                     LS_ERR_INVALID,
+                     "ls_pipeline_new: log \"%.200s\": a replay log is of versions that a call "
+                     "makes, and schedule %s steps after it; leave log out, or take pipedream",
+                     p->set.log, p->set.schedule);
+}
+
 static ls_status make_pipeline(ls_pipeline *p)
 {
     const int parts = ls_module_part_count(p->net);
@@ -455,14 +473,17 @@ static ls_status make_pipeline(ls_pipeline *p)
     LS_TRY(ls__pipeline_agree(p, parts));
     p->alike = true; /* the schedule and the cut follow from what is the same on all ranks */
     LS_TRY(make_schedule(p));
+    LS_TRY(check_log(p));
     count_backwards(p);
     LS_TRY(make_stages(p, parts));
     LS_TRY(make_versions(p));
     ls__values_prepare_heads(p);
-    return make_tied_params(p);
+    LS_TRY(make_tied_params(p));
+    p->alike = false; /* the file is rank 0's */
+    return ls__stage_log_begin(p);
 }
 
-static void release(ls_pipeline *p)
+static void release_pipeline(ls_pipeline *p)
 {
     const ls__env *env = p->env;
     ls__schedule_free(p->schedule);
@@ -482,9 +503,10 @@ ls_status ls_pipeline_free(ls_pipeline *p)
     }
     ls__pipeline_forget_parts(p);
     ls__versions_free(p);
+    (void)ls__replay_close(&p->log.writer);
     ls__send_queues_free(p);
     const ls_status freed = ls_group_free(p->group);
-    release(p);
+    release_pipeline(p);
     return status < 0 ? status : freed;
 }
 
@@ -496,7 +518,7 @@ ls_status ls_pipeline_new(ls_module *net, ls_group *group, const ls_pipeline_opt
     if (runtime == NULL) {
         return ls__self.status;
     }
-    LS_TRY(check_call(net, group, out));
+    LS_TRY(check_new_call(net, group, out));
     *out = NULL;
     const ls__env *env = runtime->env;
     ls_pipeline *p = env->allocate(env, sizeof *p);

@@ -1,5 +1,6 @@
-/* What other stages use is freed when the model is cut. With LOCKSTEP_CHECK=strict it is kept until
- * the first step, whose first micro-batch shows whether the parts compute what forward does. */
+/* The parts of other stages are freed when the model is cut. With LOCKSTEP_CHECK=strict they are
+ * kept until the first step, whose first micro-batch shows whether the parts compute the same as
+ * forward. */
 #include <stdlib.h>
 
 #include "base/error.h"

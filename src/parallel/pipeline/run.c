@@ -1,5 +1,6 @@
 /* Executing a rank's list of the schedule. Each micro-batch in a stage has a scope, which is the
  * innermost one while one of its actions runs, and ends with its backward. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@
 #include "comm/diagnose/fail.h"
 #include "ddp/wrapper.h"
 #include "dist/agree.h"
+#include "nn/losses.h"
 #include "parallel/pipeline/internal.h"
 #include "tensor/tensor.h"
 
@@ -22,17 +24,34 @@
 
 /* ---- computing ---------------------------------------------------------------------------- */
 
-/* Recomputation calls it again in backward, so the stage itself is its argument. */
+/* Recomputation calls it again in backward, so the stage itself is its argument. In training the
+ * losses of its modules are one output more than its edges have. */
 ls_status ls__stage_run(ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                         int output_count, void *stage)
 {
     const ls__stage *s = stage;
-    return ls_module_run_stage(s->net, s->first, s->count, inputs, input_count, outputs,
-                               output_count);
+    const int outs = s->edges.out_count;
+    if (output_count == outs) {
+        return ls_module_run_stage(s->net, s->first, s->count, inputs, input_count, outputs, outs);
+    }
+    ls__losses_forget(s->net);
+    LS_TRY(ls_module_run_stage(s->net, s->first, s->count, inputs, input_count, outputs, outs));
+    outputs[outs] = ls_module_loss(s->net);
+    return ls_tensor_status(outputs[outs]);
 }
 
-/* This micro-batch's share of the mean over those of its step; with replicas the wrapper
- * divides. */
+static double weight_of(const ls_pipeline *p, int m)
+{
+    return p->set.weighted ? p->micro[m].weight / p->weights : 1.0;
+}
+
+/* This micro-batch's share of the mean over those of its step; with replicas or weights the pass
+ * has a weight. */
+static ls_tensor *share_of(const ls_pipeline *p, ls_tensor *loss)
+{
+    return p->weighted ? loss : ls_scale(loss, 1.0 / p->schedule->per_step);
+}
+
 static ls_status compute_loss(ls_pipeline *p, ls__slot *slot, int m)
 {
     ls_tensor *output = slot->out[0], *target = p->micro[m].target;
@@ -52,7 +71,7 @@ static ls_status compute_loss(ls_pipeline *p, ls__slot *slot, int m)
                         "(ls_mean and ls_sum make one)",
                         (long long)ls_numel(loss));
     }
-    slot->loss = p->weighted ? loss : ls_scale(loss, 1.0 / p->schedule->per_step);
+    slot->loss = share_of(p, loss);
     p->loss[m] = ls_keep(ls_detach(loss));
     return ls_tensor_status(p->loss[m]);
 }
@@ -61,8 +80,9 @@ static ls_status compute_loss(ls_pipeline *p, ls__slot *slot, int m)
 static ls_status read_losses(ls_pipeline *p)
 {
     for (int m = 0; m < p->set.micro_batches; m++) {
-        p->losses[m] = 0.0;
-        LS_TRY(p->loss[m] != NULL ? ls_item(p->loss[m], &p->losses[m]) : LS_OK);
+        p->losses[m] = 0.0; /* a mean over no targets is not finite */
+        LS_TRY(p->loss[m] != NULL && weight_of(p, m) > 0.0 ? ls_item(p->loss[m], &p->losses[m])
+                                                           : LS_OK);
     }
     return LS_OK;
 }
@@ -75,23 +95,29 @@ void ls__pipeline_forget_losses(ls_pipeline *p)
     }
 }
 
-static ls_status forward(ls_pipeline *p, ls__stage *s, int m)
+/* Takes the values, computes, and sends the results at once where the list has no actions for
+ * them. */
+static ls_status run_forward(ls_pipeline *p, ls__stage *s, int m)
 {
     ls__slot *slot = &s->slot[m];
+    LS_ASSERT(slot->loss == NULL && !slot->computed); /* one forward for each backward */
     LS_TRY(ls__values_take(p, s, m));
+    ls__stage_log_read(p, m);
     ls_step_begin(p->micro[m].context);
-    const int ins = s->edges.in_count, outs = s->edges.out_count;
+    const int ins = s->edges.in_count, outs = s->edges.out_count + 1;
     LS_TRY(p->set.recompute
                ? ls_recompute_call_many(ls__stage_run, slot->in, ins, slot->out, outs, s)
                : ls__stage_run(slot->in, ins, slot->out, outs, s));
+    ls_tensor *more = slot->out[outs - 1];
+    slot->more_loss = ls_requires_grad(more) ? share_of(p, more) : NULL;
     if (s->number == p->stages - 1) {
         LS_TRY(compute_loss(p, slot, m));
     }
     return s->sends_values ? LS_OK : ls__values_send(p, s, m);
 }
 
-/* The roots of the stage's graph and their gradients: the loss, or values that later stages
- * took. */
+/* The roots of the stage's graph and their gradients: the loss, or values that later stages took,
+ * and the losses of its modules. */
 static ls_status find_roots(ls_pipeline *p, ls__stage *s, int m, ls_tensor **ys, ls_tensor **dys,
                             int *count)
 {
@@ -108,6 +134,10 @@ static ls_status find_roots(ls_pipeline *p, ls__stage *s, int m, ls_tensor **ys,
             ys[*count] = slot->out[i];
             dys[(*count)++] = sum;
         }
+    }
+    if (slot->more_loss != NULL) {
+        ys[*count] = slot->more_loss;
+        dys[(*count)++] = NULL;
     }
     return LS_OK;
 }
@@ -130,25 +160,29 @@ static uint64_t passes_of(const ls_pipeline *p)
 /* After a backward that the wrapper did not notice because it reached no parameter (the loss is
  * constant, a layer was dropped): the other ranks of the stage wait for the last backward, and all
  * backwards count in the mean. */
-static ls_status make_up(ls_pipeline *p, uint64_t passes)
+static ls_status count_missed_pass(ls_pipeline *p, int m, uint64_t passes)
 {
     ls__ddp *d = ls__ddp_of(p->wrapped);
-    return d == NULL || d->passes != passes ? LS_OK : ls__ddp_pass_empty(d, p->weighted, 1.0);
+    return d == NULL || d->passes != passes ? LS_OK
+                                            : ls__ddp_pass_empty(d, p->weighted, weight_of(p, m));
 }
 
 static ls_status send_grads(ls_pipeline *p, ls__stage *s, int m)
 {
     const bool early = s->slot[m].sent_early;
+    LS_ASSERT(!s->slot[m].sent);
     s->slot[m].sent = true;
     return early ? LS_OK : ls__grads_send(p, s, m);
 }
 
 /* With `split` only the gradients of the stage's inputs. */
-static ls_status backward(ls_pipeline *p, ls__stage *s, int m, bool split)
+static ls_status run_backward(ls_pipeline *p, ls__stage *s, int m, bool split)
 {
     ls__slot *slot = &s->slot[m];
-    ls_tensor *ys[LS_CALL_TENSORS_MAX], *dys[LS_CALL_TENSORS_MAX], *leaves[LS_CALL_TENSORS_MAX];
+    ls_tensor *ys[LS_CALL_TENSORS_MAX + 1], *dys[LS_CALL_TENSORS_MAX + 1];
+    ls_tensor *leaves[LS_CALL_TENSORS_MAX];
     int count = 0, leaf_count = 0;
+    LS_ASSERT(!slot->computed && !slot->put_off);
     LS_TRY(find_roots(p, s, m, ys, dys, &count));
     for (int i = 0; i < s->arriving_count; i++) {
         if (ls_requires_grad(slot->leaf[i])) {
@@ -162,24 +196,26 @@ static ls_status backward(ls_pipeline *p, ls__stage *s, int m, bool split)
         LS_TRY(ls_backward_input_part(ys, dys, count,
                                       LS_OPTIONS(ls_backward_part_options, .inputs = leaves,
                                                  .input_count = leaf_count, .weighted = p->weighted,
-                                                 .weight = 1.0)));
+                                                 .weight = weight_of(p, m))));
     } else if (count > 0) {
-        LS_TRY(p->weighted ? ls_backward_from_weighted(ys, dys, count, 1.0)
+        LS_TRY(p->weighted ? ls_backward_from_weighted(ys, dys, count, weight_of(p, m))
                            : ls_backward_from(ys, dys, count));
     }
-    LS_TRY(split ? LS_OK : make_up(p, passes));
+    LS_TRY(split ? LS_OK : count_missed_pass(p, m, passes));
     slot->computed = !split;
     return s->sends_grads ? LS_OK : send_grads(p, s, m);
 }
 
+/* The rest of a split backward: the gradients of the stage's parameters. */
 static ls_status weight_part(ls_pipeline *p, ls__stage *s, int m)
 {
+    LS_ASSERT(!s->slot[m].computed);
     const uint64_t passes = passes_of(p);
     LS_TRY(set_sync(p));
     if (s->slot[m].put_off) {
         LS_TRY(ls_backward_weight_part());
     }
-    LS_TRY(make_up(p, passes));
+    LS_TRY(count_missed_pass(p, m, passes));
     s->slot[m].put_off = false;
     s->slot[m].computed = true;
     return LS_OK;
@@ -191,9 +227,9 @@ static ls_status backward_in_order(ls_pipeline *p, ls__stage *s, int m)
 {
     const bool last = (p->backwards + 1) % p->backwards_per_step == 0;
     if (!p->weighted || !last || !s->sends_grads) {
-        return backward(p, s, m, false);
+        return run_backward(p, s, m, false);
     }
-    LS_TRY(backward(p, s, m, true));
+    LS_TRY(run_backward(p, s, m, true));
     LS_TRY(ls__grads_send(p, s, m));
     s->slot[m].sent_early = true;
     return weight_part(p, s, m);
@@ -220,7 +256,7 @@ void ls__slot_end(ls__stage *s, ls__slot *slot)
         ls_scope_leave(slot->scope);
     }
     slot->scope = NULL;
-    slot->loss = NULL;
+    slot->loss = slot->more_loss = NULL;
     slot->put_off = slot->computed = slot->sent = slot->sent_early = false;
     slot->handed_over = 0;
     for (int i = 0; i < s->arriving_count; i++) {
@@ -234,7 +270,7 @@ void ls__slot_end(ls__stage *s, ls__slot *slot)
 
 /* Ends the finished micro-batches. Their gradients have arrived, so the other ranks have read their
  * values, and no wait is needed. */
-static ls_status sweep(ls_pipeline *p)
+static ls_status end_finished(ls_pipeline *p)
 {
     for (int k = 0; k < p->own_count; k++) {
         ls__stage *s = &p->own[k];
@@ -250,16 +286,16 @@ static ls_status sweep(ls_pipeline *p)
 
 /* ---- the list ----------------------------------------------------------------------------- */
 
-static ls_status act(ls_pipeline *p, const ls__action *a, ls__stage *s)
+static ls_status run_action(ls_pipeline *p, const ls__action *a, ls__stage *s)
 {
     const int m = a->micro_batch;
     switch ((ls__action_kind)a->kind) {
     case LS__FORWARD:
-        return forward(p, s, m);
+        return run_forward(p, s, m);
     case LS__BACKWARD:
         return backward_in_order(p, s, m);
     case LS__INPUT_PART:
-        return backward(p, s, m, true);
+        return run_backward(p, s, m, true);
     case LS__WEIGHT_PART:
         return weight_part(p, s, m);
     case LS__SEND_ACTIVATION:
@@ -275,7 +311,8 @@ static ls_status act(ls_pipeline *p, const ls__action *a, ls__stage *s)
     }
 }
 
-static ls_status act_in_scope(ls_pipeline *p, const ls__action *a)
+/* An action of a micro-batch runs in its scope, which the first action opens. */
+static ls_status run_in_scope(ls_pipeline *p, const ls__action *a)
 {
     ls__stage *s = ls__pipeline_stage(p, a->stage);
     ls__slot *slot = &s->slot[a->micro_batch];
@@ -285,7 +322,7 @@ static ls_status act_in_scope(ls_pipeline *p, const ls__action *a)
     } else {
         LS_TRY(ls_scope_resume(slot->scope));
     }
-    const ls_status status = act(p, a, s);
+    const ls_status status = run_action(p, a, s);
     if (status < 0) {
         return status; /* the caller ends all scopes */
     }
@@ -301,7 +338,7 @@ static bool is_of_micro_batch(const ls__action *a)
            a->kind == LS__RECV_GRADIENT;
 }
 
-static ls_status act_alone(ls_pipeline *p, const ls__action *a)
+static ls_status run_alone(ls_pipeline *p, const ls__action *a)
 {
     switch ((ls__action_kind)a->kind) {
     case LS__STASH:
@@ -322,10 +359,10 @@ static ls_status run_list(ls_pipeline *p)
     ls__versions_restart(p);
     for (int i = 0; i < list->count; i++) {
         p->at = i;
-        LS_TRY(act_alone(p, &list->list[i]));
+        LS_TRY(run_alone(p, &list->list[i]));
         if (is_of_micro_batch(&list->list[i])) {
-            LS_TRY(act_in_scope(p, &list->list[i]));
-            LS_TRY(sweep(p));
+            LS_TRY(run_in_scope(p, &list->list[i]));
+            LS_TRY(end_finished(p));
         }
     }
     return ls__grads_sent(p);
@@ -384,6 +421,7 @@ ls_status ls__pipeline_give_up(ls_pipeline *p, ls__ddp *d, ls_status status)
         (void)ls__fail_again(status, message);
         (void)ls__ddp_give_up(d, status);
     }
+    ls__replay_leave(&p->log.writer); /* the log has no end then */
     ls__values_forget(p);
     ls__pipeline_forget_losses(p);
     for (int k = 0; k < p->own_count; k++) {
@@ -436,7 +474,7 @@ static ls_status check_wrapper(const ls_pipeline *p, ls_module *net)
 {
     const ls__ddp *d = ls__ddp_of(net);
     const int stage = p->own[0].number, first = p->schedule->rank_of[stage];
-    if (!p->weighted || !has_gradients(p)) {
+    if (!ls__schedule_has_replicas(p->schedule) || !has_gradients(p)) {
         return LS_OK;
     }
     for (int q = first; q < first + p->schedule->replicas[stage]; q++) {
@@ -454,7 +492,53 @@ static ls_status check_wrapper(const ls_pipeline *p, ls_module *net)
     return LS_OK;
 }
 
-static ls_status check_call(const ls_pipeline *p, ls_module *net, const ls_micro_batch *micro)
+/* The sums over stages are of whole averages, and each stage's wrapper has parts of its own. */
+static ls_status check_tied(const ls_pipeline *p, ls_module *net)
+{
+    const bool divided = ls__ddp_of(net) != NULL && ls__ddp_of(net)->zero.stage > 0;
+    for (int i = 0; divided && p->tied_count > 0 && i < p->param_count; i++) {
+        if (p->params[i].value == p->tied[0].param) {
+            return ls__fail(LS_ERR_UNSUPPORTED,
+                            "ls_pipeline_backward: several stages use %.200s, so averages of its "
+                            "gradient are added over them, and with zero each rank has other parts "
+                            "of these; leave zero out, or give each stage a parameter of its own",
+                            p->params[i].name);
+        }
+    }
+    return LS_OK;
+}
+
+/* Finds p->weights: without a wrapper nothing else divides by the sum. */
+static ls_status check_weights(ls_pipeline *p, ls_module *net, const ls_micro_batch *micro)
+{
+    double sum = 0.0;
+    for (int m = 0; m < p->set.micro_batches; m++) {
+        const double weight = micro[m].weight;
+        if (!p->set.weighted && weight != 0.0) {
+            return ls__fail(LS_ERR_INVALID,
+                            "ls_pipeline_backward: micro[%d].weight is %g, and the pipeline takes "
+                            "plain means; make it with .weighted = true, or leave weights 0",
+                            m, weight);
+        }
+        if (!(weight >= 0.0) || !isfinite(weight)) {
+            return ls__fail(LS_ERR_INVALID,
+                            "ls_pipeline_backward: micro[%d].weight is %g; give a finite number "
+                            ">= 0, as that of its targets",
+                            m, weight);
+        }
+        sum += weight;
+    }
+    if (p->set.weighted && ls__ddp_of(net) == NULL && sum == 0.0) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_pipeline_backward: all %d micro-batches have weight 0, so there is no "
+                        "mean; leave the step out",
+                        p->set.micro_batches);
+    }
+    p->weights = ls__ddp_of(net) == NULL ? sum : 1.0;
+    return LS_OK;
+}
+
+static ls_status check_backward_call(ls_pipeline *p, ls_module *net, const ls_micro_batch *micro)
 {
     if (net == NULL || micro == NULL) {
         return ls__fail(LS_ERR_INVALID, "ls_pipeline_backward: the module or the micro-batches are "
@@ -468,6 +552,12 @@ static ls_status check_call(const ls_pipeline *p, ls_module *net, const ls_micro
             "it the optimizer with ls_pipeline_set_optim",
             p->schedule->name, p->schedule->per_step, p->schedule->per_step > 1 ? "es" : "");
     }
+    if (ls__ddp_of(net) != NULL && ls__ddp_of(net)->zero.stage > 2) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "ls_pipeline_backward: zero 3 would gather the parameters of a stage for "
+                        "each of its micro-batches, in an order that differs from rank to rank; "
+                        "take zero 2");
+    }
     if (p->optim != NULL && ls__ddp_of(net) != NULL && ls__ddp_of(net)->zero.stage > 0) {
         return ls__fail(LS_ERR_UNSUPPORTED,
                         "ls_pipeline_backward: the optimizer steps while micro-batches are in "
@@ -475,8 +565,10 @@ static ls_status check_call(const ls_pipeline *p, ls_module *net, const ls_micro
                         "gathers parameters in place; leave zero out, or step after "
                         "ls_pipeline_backward");
     }
+    LS_TRY(check_tied(p, net));
     LS_TRY(check_wrapper(p, net));
-    return ls__micro_batches_check("ls_pipeline_backward", micro, p->set.micro_batches);
+    LS_TRY(ls__micro_batches_check("ls_pipeline_backward", micro, p->set.micro_batches));
+    return check_weights(p, net, micro);
 }
 
 /* A reducer names gradients that are not finite; without a reducer they are checked here. */
@@ -517,11 +609,6 @@ static ls_status compare_settings(ls_pipeline *p)
     return LS_OK;
 }
 
-size_t ls__report_bytes(const ls_pipeline *p)
-{
-    return sizeof(ls__report) + (size_t)p->set.micro_batches * sizeof(double);
-}
-
 static const ls__report *report_of(const ls_pipeline *p, int rank)
 {
     return (const ls__report *)(const void *)(p->reports +
@@ -542,6 +629,25 @@ static ls_status compare_changes(ls_pipeline *p)
     return differ ? ls__agree_changes(&peers) : LS_OK;
 }
 
+/* Stages with different weights would compute gradients of different means. */
+static ls_status compare_weights(const ls_pipeline *p)
+{
+    const int count = p->set.weighted ? p->set.micro_batches : 0;
+    for (int r = 1; r < ls_group_size(p->group); r++) {
+        for (int m = 0; m < count; m++) {
+            const double first = report_of(p, 0)->losses[count + m];
+            const double other = report_of(p, r)->losses[count + m];
+            if (other != first) {
+                return ls__fail(LS_ERR_MISMATCH,
+                                "ls_pipeline_backward: micro[%d].weight is %g on rank %d of the "
+                                "pipeline, and %g on rank 0; give all of its ranks the same",
+                                m, other, r, first);
+            }
+        }
+    }
+    return LS_OK;
+}
+
 /* All ranks get the losses: one rank of the last stage has that of a micro-batch, the others add
  * 0. */
 static ls_status share_reports(ls_pipeline *p)
@@ -549,8 +655,11 @@ static ls_status share_reports(ls_pipeline *p)
     const size_t bytes = ls__report_bytes(p);
     const int count = p->set.micro_batches;
     ls__report *own = (ls__report *)(void *)p->reports;
-    own->settings = has_gradients(p) ? ls__config_change_hash(&p->group->comm->runtime->config) : 0;
+    own->settings = has_gradients(p) ? ls__config_change_hash() : 0;
     memcpy(own->losses, p->losses, (size_t)count * sizeof *p->losses);
+    for (int m = 0; p->set.weighted && m < count; m++) {
+        own->losses[count + m] = p->micro[m].weight;
+    }
     LS_TRY(ls__control_all_gather(p->group, own, p->reports + bytes, (int64_t)bytes, LS_UINT8,
                                   LS_OPTIONS(ls_collective_options, .tag = "losses")));
     memset(p->losses, 0, (size_t)count * sizeof *p->losses);
@@ -559,14 +668,16 @@ static ls_status share_reports(ls_pipeline *p)
             p->losses[m] += report_of(p, r)->losses[m];
         }
     }
+    LS_TRY(compare_weights(p));
+    LS_TRY(ls__stage_log_write(p));
     return compare_changes(p);
 }
 
-static ls_status train(ls_pipeline *p, ls_module *net, const ls_micro_batch *micro)
+static ls_status train_step(ls_pipeline *p, ls_module *net, const ls_micro_batch *micro)
 {
     const char *file = ls__self.file; /* of this call; the calls of the stages change the site */
     const int line = ls__self.line;
-    LS_TRY(check_call(p, net, micro));
+    LS_TRY(check_backward_call(p, net, micro));
     LS_TRY(compare_settings(p));
     LS_TRY(ls__pipeline_check_parts(p, micro));
     p->micro = micro;
@@ -586,7 +697,7 @@ ls_status ls_pipeline_backward(ls_pipeline *p, ls_module *net, const ls_micro_ba
     if (p == NULL) {
         return ls__fail(LS_ERR_INVALID, "ls_pipeline_backward: the pipeline is NULL; give one");
     }
-    const ls_status status = train(p, net, micro);
+    const ls_status status = train_step(p, net, micro);
     if (status < 0) {
         return ls__fail_at_site(ls__pipeline_give_up(p, ls__ddp_of(net), status));
     }

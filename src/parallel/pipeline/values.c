@@ -1,13 +1,18 @@
 /* Values and their gradients between stages; Note [Values] in internal.h. */
 #include <string.h>
 
+#include "autograd/param.h"
 #include "base/assert.h"
 #include "base/error.h"
 #include "comm/p2p/p2p.h"
+#include "ddp/axes.h"
+#include "ddp/wrapper.h"
 #include "kernel/reduce/reduce.h"
 #include "nn/parts.h"
 #include "parallel/pipeline/internal.h"
 #include "tensor/across.h"
+#include "tensor/op.h"
+#include "tensor/placement.h"
 
 enum { HEAD, ELEMENTS, OTHERS, GRADIENT, KINDS };
 
@@ -23,12 +28,12 @@ static int peer_of(const ls_pipeline *p, const ls__stage *s, const ls__stage_edg
     return ls__stage_edge_peer(p, e, s->slot[m].number);
 }
 
-static ls__in_flight_value *leaving(const ls__stage *s, int m, int i)
+static ls__in_flight_value *leaving_value(const ls__stage *s, int m, int i)
 {
     return &s->slot[m].leaving[i];
 }
 
-static ls__in_flight_value *arriving(const ls__stage *s, int m, int i)
+static ls__in_flight_value *arriving_value(const ls__stage *s, int m, int i)
 {
     return &s->slot[m].arriving[i];
 }
@@ -43,7 +48,8 @@ static ls_tensor *elements_of(ls_tensor *value, ls__value_head *head)
                              .ndim = shape.ndim,
                              .requires_grad = ls_requires_grad(value),
                              .known = true,
-                             .channels_last = channels_last};
+                             .channels_last = channels_last,
+                             .place = ls__param_placed(channels_last ? plain : value)};
     memcpy(head->dim, shape.dim, (size_t)shape.ndim * sizeof head->dim[0]);
     return plain;
 }
@@ -70,7 +76,7 @@ static size_t bytes_of(const ls__value_head *head)
     return bytes;
 }
 
-static ls_collective_options named(const char *tag)
+static ls_collective_options options_with_tag(const char *tag)
 {
     ls_collective_options options = ls_collective_defaults();
     options.tag = tag;
@@ -79,10 +85,10 @@ static ls_collective_options named(const char *tag)
 
 /* ---- values ------------------------------------------------------------------------------- */
 
-static ls_status receive(const ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e, int m,
-                         int kind, ls_tensor *into, ls_work **work)
+static ls_status post_receive(const ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e,
+                              int m, int kind, ls_tensor *into, ls_work **work)
 {
-    const ls_collective_options options = named("activations");
+    const ls_collective_options options = options_with_tag("activations");
     LS_TRY(ls_tensor_status(into));
     return ls_recv_up_to(p->group, ls_data(into), ls_numel(into), ls_dtype_of(into),
                          peer_of(p, s, e, m), tag_of(p, e, m, kind), &options, work);
@@ -90,10 +96,10 @@ static ls_status receive(const ls_pipeline *p, const ls__stage *s, const ls__sta
 
 ls_status ls__values_expect(ls_pipeline *p, ls__stage *s, int m)
 {
-    const ls_collective_options options = named("shapes");
+    const ls_collective_options options = options_with_tag("shapes");
     for (int i = 0; i < s->arriving_count; i++) {
         const ls__stage_edge *e = &s->arriving[i];
-        ls__in_flight_value *v = arriving(s, m, i);
+        ls__in_flight_value *v = arriving_value(s, m, i);
         if (e->own || v->posted) {
             continue;
         }
@@ -103,13 +109,13 @@ ls_status ls__values_expect(ls_pipeline *p, ls__stage *s, int m)
                        tag_of(p, e, m, HEAD), &options, &v->work[HEAD]));
         if (v->before.known) {
             v->value = empty_like(&v->before);
-            LS_TRY(receive(p, s, e, m, ELEMENTS, v->value, &v->work[ELEMENTS]));
+            LS_TRY(post_receive(p, s, e, m, ELEMENTS, v->value, &v->work[ELEMENTS]));
         }
     }
     return LS_OK;
 }
 
-static ls_status wait_for(ls_work **work)
+static ls_status wait_for_work(ls_work **work)
 {
     ls_work *waiting = *work;
     *work = NULL;
@@ -120,12 +126,13 @@ static ls_status wait_for(ls_work **work)
 static ls_status finish_value(const ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e,
                               int m, ls__in_flight_value *v)
 {
-    LS_TRY(wait_for(&v->work[HEAD]));
-    LS_TRY(wait_for(&v->work[ELEMENTS]));
+    LS_ASSERT(v->posted);
+    LS_TRY(wait_for_work(&v->work[HEAD]));
+    LS_TRY(wait_for_work(&v->work[ELEMENTS]));
     if (!is_same(&v->head, &v->before)) {
         v->value = empty_like(&v->head);
-        LS_TRY(receive(p, s, e, m, OTHERS, v->value, &v->work[OTHERS]));
-        LS_TRY(wait_for(&v->work[OTHERS]));
+        LS_TRY(post_receive(p, s, e, m, OTHERS, v->value, &v->work[OTHERS]));
+        LS_TRY(wait_for_work(&v->work[OTHERS]));
     }
     v->value = ls__tensor_to_made(v->value);
     return LS_OK;
@@ -137,34 +144,70 @@ static ls_tensor *handed_over(ls_pipeline *p, const ls__stage_edge *e, int m)
     return ls__pipeline_stage(p, e->from)->slot[m].out[e->out];
 }
 
+/* The axes along which a value varies are those of batches: only a wrapper divides by their ranks,
+ * and a stage without parameters has none. */
+static uint32_t place_of_leaf(const ls_pipeline *p, uint32_t sent)
+{
+    for (int a = 0; ls__ddp_of(p->wrapped) == NULL && a < LS__AXES_MAX; a++) {
+        sent = ls__place_at(sent, a) == LS__PLACED_VARYING ? ls__place_with(sent, a, 0) : sent;
+    }
+    return sent;
+}
+
+/* The value as it is on the axes of the mesh: a leaf, whose gradient goes back. */
+static ls_tensor *leaf_of(const ls_pipeline *p, const ls__in_flight_value *v)
+{
+    ls_tensor *leaf = ls_set_requires_grad(ls_detach(v->value), v->head.requires_grad);
+    ls__record *record = ls__record_sound(ls__tensors_get("pipeline"), leaf, "pipeline");
+    if (record != NULL) {
+        record->place = place_of_leaf(p, v->head.place);
+    }
+    return leaf;
+}
+
+/* As a wrapper's forward does with what it is given; evaluation has no wrapper. */
+static ls_status mark_inputs(const ls_pipeline *p, const ls__slot *slot, int m, int count)
+{
+    ls__ddp *d = m < p->set.micro_batches ? ls__ddp_of(p->wrapped) : NULL;
+    if (d == NULL || count == 0) {
+        return LS_OK;
+    }
+    LS_TRY(ls__ddp_axes_check_inputs(d, slot->in, count));
+    ls__ddp_axes_mark(d, slot->in, count);
+    return LS_OK;
+}
+
 /* Every value becomes a leaf, whose gradient goes back to the stage that made it. */
 ls_status ls__values_take(ls_pipeline *p, ls__stage *s, int m)
 {
     ls__slot *slot = &s->slot[m];
+    int given = 0;
     LS_TRY(ls__values_expect(p, s, m));
-    for (int i = 0; i < s->edges.in_count && s->edges.in[i] < 0; i++) {
-        slot->in[i] = p->micro[slot->number].inputs[LS_PART_INPUT(s->edges.in[i])];
+    for (; given < s->edges.in_count && s->edges.in[given] < 0; given++) {
+        slot->in[given] = p->micro[slot->number].inputs[LS_PART_INPUT(s->edges.in[given])];
     }
+    LS_TRY(mark_inputs(p, slot, m, given));
     for (int i = 0; i < s->arriving_count; i++) {
         const ls__stage_edge *e = &s->arriving[i];
-        ls__in_flight_value *v = arriving(s, m, i);
+        ls__in_flight_value *v = arriving_value(s, m, i);
         if (e->own) {
             v->value = elements_of(handed_over(p, e, m), &v->head);
             ls__pipeline_stage(p, e->from)->slot[m].handed_over++;
         } else {
             LS_TRY(finish_value(p, s, e, m, v));
         }
-        slot->leaf[i] = ls_set_requires_grad(ls_detach(v->value), v->head.requires_grad);
+        slot->leaf[i] = leaf_of(p, v);
         slot->in[e->in] = ls__part_value(slot->leaf[i], v->head.channels_last);
         LS_TRY(ls_tensor_status(slot->in[e->in]));
     }
     return LS_OK;
 }
 
-static ls_status send(const ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e, int m,
-                      int kind, ls_tensor *value, int64_t count, ls_dtype dtype, ls_work **work)
+static ls_status send_elements(const ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e,
+                               int m, int kind, ls_tensor *value, int64_t count, ls_dtype dtype,
+                               ls_work **work)
 {
-    const ls_collective_options options = named("activations");
+    const ls_collective_options options = options_with_tag("activations");
     value = ls__tensor_to_here(value); /* a copy lives as long as the value, in the slot's scope */
     LS_TRY(ls_tensor_status(value));
     return ls_send(p->group, ls_data(value), count, dtype, peer_of(p, s, e, m),
@@ -175,19 +218,22 @@ static ls_status send(const ls_pipeline *p, const ls__stage *s, const ls__stage_
 static ls_status send_value(const ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e,
                             int m, ls__in_flight_value *v, ls_tensor *value)
 {
-    const ls_collective_options options = named("shapes");
+    const ls_collective_options options = options_with_tag("shapes");
+    LS_ASSERT(v->work[HEAD] == NULL); /* ls__values_sent has waited for the slot's last one */
     v->before = v->head;
     value = elements_of(value, &v->head);
     LS_TRY(ls_send(p->group, &v->head, (int64_t)sizeof v->head, LS_UINT8, peer_of(p, s, e, m),
                    tag_of(p, e, m, HEAD), &options, &v->work[HEAD]));
     if (is_same(&v->head, &v->before)) {
-        return send(p, s, e, m, ELEMENTS, value, ls_numel(value), ls_dtype_of(value),
-                    &v->work[ELEMENTS]);
+        return send_elements(p, s, e, m, ELEMENTS, value, ls_numel(value), ls_dtype_of(value),
+                             &v->work[ELEMENTS]);
     }
     if (v->before.known) {
-        LS_TRY(send(p, s, e, m, ELEMENTS, value, 0, (ls_dtype)v->before.dtype, &v->work[ELEMENTS]));
+        LS_TRY(send_elements(p, s, e, m, ELEMENTS, value, 0, (ls_dtype)v->before.dtype,
+                             &v->work[ELEMENTS]));
     }
-    return send(p, s, e, m, OTHERS, value, ls_numel(value), ls_dtype_of(value), &v->work[OTHERS]);
+    return send_elements(p, s, e, m, OTHERS, value, ls_numel(value), ls_dtype_of(value),
+                         &v->work[OTHERS]);
 }
 
 ls_status ls__values_send(ls_pipeline *p, ls__stage *s, int m)
@@ -195,7 +241,7 @@ ls_status ls__values_send(ls_pipeline *p, ls__stage *s, int m)
     ls__slot *slot = &s->slot[m];
     for (int i = 0; i < s->leaving_count; i++) {
         const ls__stage_edge *e = &s->leaving[i];
-        ls__in_flight_value *v = leaving(s, m, i);
+        ls__in_flight_value *v = leaving_value(s, m, i);
         if (e->own) {
             (void)elements_of(slot->out[e->out], &v->head);
         } else {
@@ -209,10 +255,10 @@ ls_status ls__values_send(ls_pipeline *p, ls__stage *s, int m)
 
 ls_status ls__grads_expect(ls_pipeline *p, ls__stage *s, int m)
 {
-    const ls_collective_options options = named("gradients");
+    const ls_collective_options options = options_with_tag("gradients");
     for (int i = 0; i < s->leaving_count; i++) {
         const ls__stage_edge *e = &s->leaving[i];
-        ls__in_flight_value *v = leaving(s, m, i);
+        ls__in_flight_value *v = leaving_value(s, m, i);
         if (e->own || !v->head.requires_grad || v->grad != NULL) {
             continue;
         }
@@ -242,7 +288,7 @@ ls_status ls__grads_take(ls_pipeline *p, ls__stage *s, int m, int out, ls_tensor
     LS_TRY(ls__grads_expect(p, s, m));
     for (int i = 0; i < s->leaving_count; i++) {
         const ls__stage_edge *e = &s->leaving[i];
-        ls__in_flight_value *v = leaving(s, m, i);
+        ls__in_flight_value *v = leaving_value(s, m, i);
         ls_tensor *grad = v->grad;
         if (e->out != out || !v->head.requires_grad) {
             continue;
@@ -251,7 +297,7 @@ ls_status ls__grads_take(ls_pipeline *p, ls__stage *s, int m, int out, ls_tensor
             LS_ASSERT(grad == NULL);
             grad = gradient_of(ls__pipeline_stage(p, e->to), m, e);
         }
-        LS_TRY(wait_for(&v->grad_work));
+        LS_TRY(wait_for_work(&v->grad_work));
         if (grad == NULL) {
             continue;
         }
@@ -268,7 +314,7 @@ static ls_status next_send_buffer(ls_pipeline *p, ls__send_queue *queue, size_t 
 {
     ls__send_buffer *buffer = &queue->buffer[queue->next];
     queue->next = (queue->next + 1) % queue->count;
-    LS_TRY(wait_for(&buffer->work));
+    LS_TRY(wait_for_work(&buffer->work));
     if (bytes > buffer->room) {
         void *memory = p->env->allocate(p->env, bytes);
         if (memory == NULL) {
@@ -288,15 +334,15 @@ static ls_status next_send_buffer(ls_pipeline *p, ls__send_queue *queue, size_t 
 /* A value that the stage's results do not depend on has no gradient: zeros go back. */
 ls_status ls__grads_send(ls_pipeline *p, ls__stage *s, int m)
 {
-    const ls_collective_options options = named("gradients");
+    const ls_collective_options options = options_with_tag("gradients");
     for (int i = 0; i < s->arriving_count; i++) {
         const ls__stage_edge *e = &s->arriving[i];
         ls__send_buffer *buffer = NULL;
-        if (e->own || !arriving(s, m, i)->head.requires_grad) {
+        if (e->own || !arriving_value(s, m, i)->head.requires_grad) {
             continue;
         }
         ls_tensor *leaf = s->slot[m].leaf[i], *grad = ls_grad(leaf);
-        const size_t bytes = bytes_of(&arriving(s, m, i)->head);
+        const size_t bytes = bytes_of(&arriving_value(s, m, i)->head);
         LS_TRY(grad != NULL ? ls_tensor_status(grad) : LS_OK);
         LS_TRY(next_send_buffer(p, &s->send_queue[i], bytes, &buffer));
         if (grad == NULL) {
@@ -316,7 +362,7 @@ ls_status ls__values_sent(ls__stage *s, int m)
 {
     for (int i = 0; i < s->leaving_count; i++) {
         for (int k = 0; k < 3; k++) {
-            LS_TRY(wait_for(&leaving(s, m, i)->work[k]));
+            LS_TRY(wait_for_work(&leaving_value(s, m, i)->work[k]));
         }
     }
     return LS_OK;
@@ -328,7 +374,7 @@ ls_status ls__grads_sent(ls_pipeline *p)
         for (int i = 0; i < p->own[k].arriving_count; i++) {
             const ls__send_queue *queue = &p->own[k].send_queue[i];
             for (int j = 0; j < queue->count; j++) {
-                LS_TRY(wait_for(&queue->buffer[j].work));
+                LS_TRY(wait_for_work(&queue->buffer[j].work));
             }
         }
     }
@@ -338,19 +384,19 @@ ls_status ls__grads_sent(ls_pipeline *p)
 void ls__values_unknown(ls__stage *s, int m)
 {
     for (int i = 0; i < s->arriving_count; i++) {
-        arriving(s, m, i)->head.known = false;
+        arriving_value(s, m, i)->head.known = false;
     }
     for (int i = 0; i < s->leaving_count; i++) {
-        leaving(s, m, i)->head.known = false;
+        leaving_value(s, m, i)->head.known = false;
     }
 }
 
 static void forget_works(ls__in_flight_value *v)
 {
     for (int k = 0; k < 3; k++) {
-        (void)wait_for(&v->work[k]);
+        (void)wait_for_work(&v->work[k]);
     }
-    (void)wait_for(&v->grad_work);
+    (void)wait_for_work(&v->grad_work);
 }
 
 /* After the group has failed: works end at once. */
@@ -360,10 +406,10 @@ void ls__values_forget(ls_pipeline *p)
         ls__stage *s = &p->own[k];
         for (int m = 0; m < p->slots; m++) {
             for (int i = 0; i < s->arriving_count; i++) {
-                forget_works(arriving(s, m, i));
+                forget_works(arriving_value(s, m, i));
             }
             for (int i = 0; i < s->leaving_count; i++) {
-                forget_works(leaving(s, m, i));
+                forget_works(leaving_value(s, m, i));
             }
         }
     }
@@ -386,8 +432,8 @@ void ls__values_prepare_heads(ls_pipeline *p)
 }
 
 /* Once for each size, so that alternating sizes do not add up. */
-static void prepare(ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e, int m,
-                    ls__in_flight_value *v)
+static void prepare_message(ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e, int m,
+                            ls__in_flight_value *v)
 {
     const size_t bytes = v->head.known && !e->own ? bytes_of(&v->head) : 0;
     int i = 0;
@@ -406,10 +452,10 @@ void ls__values_prepare(ls_pipeline *p)
         ls__stage *s = &p->own[k];
         for (int m = 0; m < p->slots; m++) {
             for (int i = 0; i < s->arriving_count; i++) {
-                prepare(p, s, &s->arriving[i], m, arriving(s, m, i));
+                prepare_message(p, s, &s->arriving[i], m, arriving_value(s, m, i));
             }
             for (int i = 0; i < s->leaving_count; i++) {
-                prepare(p, s, &s->leaving[i], m, leaving(s, m, i));
+                prepare_message(p, s, &s->leaving[i], m, leaving_value(s, m, i));
             }
         }
     }

@@ -32,7 +32,7 @@ static ls_status make_copies(ls_pipeline *p, ls__stash *stash)
     return LS_OK;
 }
 
-static void swap(ls_pipeline *p, ls__stash *stash)
+static void swap_stash(ls_pipeline *p, ls__stash *stash)
 {
     for (int i = 0; i < p->param_count; i++) {
         ls__param_swap(p->params[i].value, stash->copy[i]);
@@ -43,7 +43,7 @@ static void swap(ls_pipeline *p, ls__stash *stash)
 static void bind_newest(ls_pipeline *p)
 {
     if (p->bound != NULL) {
-        swap(p, p->bound);
+        swap_stash(p, p->bound);
         p->bound = NULL;
     }
 }
@@ -87,7 +87,7 @@ ls_status ls__version_load(ls_pipeline *p, int version)
     if (version != p->newest) {
         p->bound = stash_of(p, version);
         LS_ASSERT(p->bound != NULL);
-        swap(p, p->bound);
+        swap_stash(p, p->bound);
     }
     return LS_OK;
 }
@@ -134,7 +134,7 @@ ls_status ls__version_step(ls_pipeline *p, int version)
         ls_optim_zero_grad(p->optim);
     }
     p->newest = version;
-    return LS_OK;
+    return ls__stage_log_made(p);
 }
 
 /* The versions of the next step's table begin with 0 again. */

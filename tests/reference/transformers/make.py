@@ -1,4 +1,4 @@
-"""Writes the files beside this script: small GPT-2 and BERT with random weights as Hugging Face's
+"""Writes the files beside this script: small GPT-2, BERT, Mixtral and Llama with random weights as Hugging Face's
 transformers saves them, and the logits, losses and gradients that it computes with them.
 
     python make.py [FOLDER]        needs torch, transformers and safetensors
@@ -38,7 +38,7 @@ def save(name, model):
 
 
 def compute(name, model, words, labels, ids, **more):
-    """Logits, loss and the gradient of the tied word embedding; `more` are planes behind the ids."""
+    """Logits, loss and the gradient of the word embedding; `more` are planes behind the ids."""
     model.zero_grad()
     logits = model(input_ids=ids, **more).logits
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
@@ -68,3 +68,16 @@ asked = torch.where(torch.tensor([[0, 1, 0, 0, 1, 0, 1], [1, 0, 0, 1, 0, 0, 0]])
 save("bert", bert)
 compute("bert_logits", bert, words, ids.roll(-1, 1), ids, token_type_ids=types)
 compute("bert_masked_logits", bert, words, asked, ids, token_type_ids=types, attention_mask=seen)
+
+mixtral = randomized(transformers.MixtralForCausalLM(transformers.MixtralConfig(
+    vocab_size=VOCAB, max_position_embeddings=TOKENS, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+    num_key_value_heads=1, intermediate_size=12, num_local_experts=4, num_experts_per_tok=2, rope_theta=100.0)))
+save("mixtral", mixtral)
+compute("mixtral_logits", mixtral, mixtral.model.embed_tokens.weight, ids.roll(-1, 1), ids)
+
+for name, tied in (("llama", False), ("llama_tied", True)):
+    llama = randomized(transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=VOCAB, max_position_embeddings=TOKENS, hidden_size=8, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=12, rope_theta=100.0, tie_word_embeddings=tied)))
+    save(name, llama)
+    compute(f"{name}_logits", llama, llama.model.embed_tokens.weight, ids.roll(-1, 1), ids)

@@ -9,6 +9,8 @@
 
 #include <lockstep/models/gpt.h>
 #include <lockstep/models/gpt2.h>
+#include <lockstep/models/llama.h>
+#include <lockstep/models/mixtral.h>
 
 enum { BATCH = 2, CONTEXT = 19, VOCAB = 23, LAYERS = 3, HEADS = 2, DIM = 12 };
 
@@ -35,8 +37,25 @@ static ls_module *make_gpt2(void)
                                   .init_std = 0.3));
 }
 
+static ls_module *make_mixtral(void)
+{
+    return ls_mixtral_new(LS_OPTIONS(ls_mixtral_options, .layers = LAYERS, .heads = HEADS,
+                                     .kv_heads = HEADS / 2, .dim = DIM, .hidden = DIM, .experts = 4,
+                                     .context = CONTEXT, .vocab = VOCAB, .init_std = 0.3));
+}
+
+static ls_module *make_llama(void)
+{
+    return ls_llama_new(LS_OPTIONS(ls_llama_options, .layers = LAYERS, .heads = HEADS,
+                                   .kv_heads = HEADS / 2, .dim = DIM, .hidden = DIM,
+                                   .context = CONTEXT, .vocab = VOCAB, .init_std = 0.3));
+}
+
 static const kind kinds[] = {{make_gpt, ls_gpt_cache_new, ls_gpt_forward_cached},
-                             {make_gpt2, ls_gpt2_cache_new, ls_gpt2_forward_cached}};
+                             {make_gpt2, ls_gpt2_cache_new, ls_gpt2_forward_cached},
+                             {make_mixtral, ls_mixtral_cache_new, ls_mixtral_forward_cached},
+                             {make_llama, ls_llama_cache_new, ls_llama_forward_cached}};
+enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
 static ls_module *evaluated(const kind *k)
 {
@@ -110,7 +129,7 @@ static void read_in_pieces(const kind *k, ls_module *net, int64_t length, int64_
 TEST(a_text_read_with_a_cache_has_the_logits_of_one_read_whole)
 {
     CHECK_OK(ls_init(NULL));
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < KINDS; i++) {
         ls_module *net = evaluated(&kinds[i]);
         for (int64_t length = 1; length <= CONTEXT; length += 3) {
             for (int64_t first = 1; first <= length; first += 2) {
@@ -150,7 +169,7 @@ TEST(the_last_logits_alone_are_those_of_all)
 TEST(a_cache_that_was_cut_reads_on_from_there)
 {
     CHECK_OK(ls_init(NULL));
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < KINDS; i++) {
         const kind *k = &kinds[i];
         ls_module *net = evaluated(k);
         static float whole[BATCH * CONTEXT * VOCAB];

@@ -2,6 +2,7 @@
  * input from safetensors files, writes the logits into one, and the model into another.
  *
  *     foreign gpt2|bert MODEL INPUTS LOGITS SAVED BATCH TOKENS LAYERS HEADS DIM CONTEXT VOCAB
+ *     foreign llama|mixtral …, the same
  *     foreign resnetN|alexnet|vit MODEL INPUTS LOGITS SAVED BATCH SIDE CLASSES
  *
  * INPUTS holds "inputs": int64 [BATCH,TOKENS]; of bert [BATCH,2,TOKENS], the types behind the
@@ -14,6 +15,8 @@
 #include <lockstep/models/alexnet.h>
 #include <lockstep/models/bert.h>
 #include <lockstep/models/gpt2.h>
+#include <lockstep/models/llama.h>
+#include <lockstep/models/mixtral.h>
 #include <lockstep/models/resnet.h>
 #include <lockstep/models/vit.h>
 
@@ -35,7 +38,11 @@ static ls_status show(void *object, const char *prefix, const ls_state_visitor *
 }
 
 #define ITEM(name, value)                                                                          \
-    (&(const ls_checkpoint_item){sizeof(ls_checkpoint_item), "", &(named){name, value}, show}), 1
+    (&(const ls_checkpoint_item){.size = sizeof(ls_checkpoint_item),                               \
+                                 .prefix = "",                                                     \
+                                 .object = &(named){name, value},                                  \
+                                 .state = show}),                                                  \
+        1
 
 enum {
     PROGRAM,
@@ -59,11 +66,17 @@ typedef struct foreign {
     ls_status (*load)(ls_module *net, const char *path);
     ls_shape shape; /* of the inputs */
     ls_dtype dtype;
+    ls_status (*save)(ls_module *net, const char *path);
 } foreign;
 
 static ls_status load_plain(ls_module *net, const char *path)
 {
     return ls_module_load_safetensors(net, path, NULL);
+}
+
+static ls_status save_plain(ls_module *net, const char *path)
+{
+    return ls_module_save_safetensors(net, path, NULL);
 }
 
 static foreign make(const char *kind, const int64_t *n)
@@ -72,21 +85,36 @@ static foreign make(const char *kind, const int64_t *n)
         return (foreign){ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .layers = (int)n[LAYERS],
                                                 .heads = (int)n[HEADS], .dim = n[DIM],
                                                 .context = n[CONTEXT], .vocab = n[VOCAB])),
-                         ls_gpt2_load, LS_SHAPE(n[BATCH], n[TOKENS]), LS_INT64};
+                         ls_gpt2_load, LS_SHAPE(n[BATCH], n[TOKENS]), LS_INT64, save_plain};
+    }
+    if (strcmp(kind, "mixtral") == 0) {
+        return (foreign){ls_mixtral_new(LS_OPTIONS(
+                             ls_mixtral_options, .layers = (int)n[LAYERS], .heads = (int)n[HEADS],
+                             .kv_heads = (int)n[HEADS] / 2, .dim = n[DIM], .hidden = 2 * n[DIM],
+                             .context = n[CONTEXT], .vocab = n[VOCAB])),
+                         ls_mixtral_load, LS_SHAPE(n[BATCH], n[TOKENS]), LS_INT64, ls_mixtral_save};
+    }
+    if (strcmp(kind, "llama") == 0) {
+        return (foreign){ls_llama_new(LS_OPTIONS(
+                             ls_llama_options, .layers = (int)n[LAYERS], .heads = (int)n[HEADS],
+                             .kv_heads = (int)n[HEADS] / 2, .dim = n[DIM], .hidden = 2 * n[DIM],
+                             .context = n[CONTEXT], .vocab = n[VOCAB], .tied = true)),
+                         ls_llama_load, LS_SHAPE(n[BATCH], n[TOKENS]), LS_INT64, save_plain};
     }
     if (strcmp(kind, "bert") == 0) {
         return (foreign){
             ls_bert_new(LS_OPTIONS(ls_bert_options, .layers = (int)n[LAYERS],
                                    .heads = (int)n[HEADS], .dim = n[DIM], .wide = 4 * n[DIM],
                                    .context = n[CONTEXT], .vocab = n[VOCAB])),
-            ls_bert_load, LS_SHAPE(n[BATCH], 2, n[TOKENS]), LS_INT64};
+            ls_bert_load, LS_SHAPE(n[BATCH], 2, n[TOKENS]), LS_INT64, save_plain};
     }
     ls_module *net =
         strcmp(kind, "alexnet") == 0 ? ls_alexnet_new(n[CLASSES], 0.5)
         : strcmp(kind, "vit") == 0
             ? ls_vit_new(LS_OPTIONS(ls_vit_options, .image = n[SIDE], .classes = n[CLASSES]))
             : ls_resnet_new((int)strtol(kind + strlen("resnet"), NULL, 10), n[CLASSES], false);
-    return (foreign){net, load_plain, LS_SHAPE(n[BATCH], 3, n[SIDE], n[SIDE]), LS_FLOAT32};
+    return (foreign){net, load_plain, LS_SHAPE(n[BATCH], 3, n[SIDE], n[SIDE]), LS_FLOAT32,
+                     save_plain};
 }
 
 /* Tokens and types, of a BERT, lie in one tensor of the file. */
@@ -127,7 +155,7 @@ int main(int argc, char **argv)
         LS_CHECK(ls_tensor_status(logits));
         LS_CHECK(ls_safetensors_save(argv[LOGITS], ITEM("logits", logits), NULL));
     }
-    LS_CHECK(ls_module_save_safetensors(f.net, argv[SAVED], NULL));
+    LS_CHECK(f.save(f.net, argv[SAVED]));
     ls_module_free(f.net);
     LS_CHECK(ls_finalize());
     return 0;

@@ -9,7 +9,9 @@
 #include <lockstep/models/cnn.h>
 #include <lockstep/models/gpt.h>
 #include <lockstep/models/gpt2.h>
+#include <lockstep/models/llama.h>
 #include <lockstep/models/lstm.h>
+#include <lockstep/models/mixtral.h>
 #include <lockstep/models/mlp.h>
 #include <lockstep/models/resnet.h>
 #include <lockstep/models/vit.h>
@@ -62,6 +64,19 @@ static ls_module *vit(void)
                                  .image = 16, .patch = 4, .classes = 10));
 }
 
+static ls_module *mixtral(void)
+{
+    return ls_mixtral_new(LS_OPTIONS(ls_mixtral_options, .layers = 2, .heads = 4, .kv_heads = 2,
+                                     .dim = 16, .hidden = 8, .experts = 4, .context = 8,
+                                     .vocab = 40));
+}
+
+static ls_module *llama(void)
+{
+    return ls_llama_new(LS_OPTIONS(ls_llama_options, .layers = 2, .heads = 4, .kv_heads = 2,
+                                   .dim = 16, .hidden = 24, .context = 8, .vocab = 40));
+}
+
 static ls_module *resnet(void)
 {
     return ls_resnet_new(18, 10, true);
@@ -83,6 +98,8 @@ static const network networks[] = {
     {"bert", bert, 0xf48ffd01dcb8ef8du, false},
     {"lstm", lstm, 0x7e301419eae60655u, false},
     {"vit", vit, 0x5911d5bc7ee19461u, false},
+    {"mixtral", mixtral, 0xcfc343430fd96b96u, false},
+    {"llama", llama, 0xbea02c39e5477eb6u, false},
     {"resnet", resnet, 0xc63402ea148ec268u, true},
 };
 

@@ -503,4 +503,297 @@ TEST(a_backward_through_a_batch_that_was_given_back_is_refused)
     CHECK(ls_finalize() == LS_OK);
 }
 
+/* ---- samples of several arrays -------------------------------------------------------------- */
+
+enum { SENTENCES = 11, PAD = 99 };
+
+/* Sample i has words {i, i, ...} of 1 + i % 4, a table [1 + i % 2, 2] of halves, and a number. */
+typedef struct sentences {
+    ls_dataset base;
+    int64_t odd; /* this sample does not fit the others; -1: none */
+    bool empty;  /* … because it has no arrays */
+} sentences;
+
+static ls_status sentences_get(ls_dataset *self, int64_t epoch, int64_t i, ls_sample *sample)
+{
+    const sentences *d = (sentences *)self;
+    const int64_t length = 1 + i % 4, rows = 1 + i % 2;
+    if (i == d->odd && d->empty) {
+        return LS_OK;
+    }
+    int32_t *words = ls_sample_add(sample, i == d->odd ? LS_UINT32 : LS_INT32, LS_SHAPE(length));
+    float *table = ls_sample_add(sample, LS_FLOAT32, LS_SHAPE(rows, 2));
+    int64_t *number = ls_sample_add(sample, LS_INT64, LS_SCALAR);
+    CHECK(words != NULL && table != NULL && number != NULL);
+    for (int64_t k = 0; k < length; k++) {
+        words[k] = (int32_t)i;
+    }
+    for (int64_t k = 0; k < 2 * rows; k++) {
+        table[k] = 0.5f * (float)(i + k);
+    }
+    *number = i + 100 * epoch;
+    return LS_OK;
+}
+
+static sentences make_sentences(void)
+{
+    static const double pad[] = {PAD, -1.0, 0.0};
+    return (sentences){LS_DATASET(.count = SENTENCES, .get_sample = sentences_get, .pad = pad), -1,
+                       false};
+}
+
+static ls_loader *loader_of(sentences *d, ls_sampler *s, int prefetch)
+{
+    ls_loader *l = ls_loader_new(&d->base, s, LS_OPTIONS(ls_loader_options, .prefetch = prefetch));
+    CHECK(l != NULL);
+    return l;
+}
+
+static void check_sentence(const int32_t *words, int64_t width, const float *table, int64_t rows,
+                           int64_t i)
+{
+    for (int64_t k = 0; k < width; k++) {
+        CHECK_INT(words[k], k < 1 + i % 4 ? i : PAD);
+    }
+    for (int64_t k = 0; k < 2 * rows; k++) {
+        CHECK(table[k] == (k < 2 * (1 + i % 2) ? 0.5f * (float)(i + k) : -1.0f));
+    }
+}
+
+/* The samples of a step in the sampler's order, each padded to the largest of the batch. */
+static void check_sentences(const ls_batch *b, const ls_sampler *s)
+{
+    int64_t want[16], width = 1, rows = 1;
+    const int64_t count = ls_sampler_get(s, b->epoch, b->step, want);
+    for (int64_t n = 0; n < count; n++) {
+        width = 1 + want[n] % 4 > width ? 1 + want[n] % 4 : width;
+        rows = 1 + want[n] % 2 > rows ? 1 + want[n] % 2 : rows;
+    }
+    CHECK(b->count == count && b->array_count == 3);
+    CHECK(b->x == b->arrays[0] && b->y == b->arrays[1]);
+    CHECK(ls_size(b->x, 0) == count && ls_size(b->x, 1) == width && ls_ndim(b->x) == 2);
+    CHECK(ls_size(b->y, 0) == count && ls_size(b->y, 1) == rows && ls_size(b->y, 2) == 2);
+    CHECK(ls_ndim(b->arrays[2]) == 1 && ls_dtype_of(b->arrays[2]) == LS_INT64);
+    for (int64_t n = 0; n < count; n++) {
+        check_sentence((const int32_t *)ls_data(b->x) + n * width, width,
+                       (const float *)ls_data(b->y) + n * rows * 2, rows, want[n]);
+        CHECK_INT(((const int64_t *)ls_data(b->arrays[2]))[n], want[n] + 100 * b->epoch);
+    }
+}
+
+TEST(arrays_of_any_shape_are_padded_to_the_largest_of_the_batch)
+{
+    CHECK_OK(ls_init(NULL));
+    sentences d = make_sentences();
+    ls_sampler *s = make_sampler(SENTENCES, 3, 0, 1);
+    for (int prefetch = 0; prefetch < 3; prefetch += 2) {
+        ls_loader *l = loader_of(&d, s, prefetch);
+        ls_batch b = {.size = sizeof b};
+        int batches = 0;
+        for (int i = 0; i < 2 * (4 + 1); i++) {
+            if (ls_loader_next(l, &b)) {
+                check_sentences(&b, s);
+                batches++;
+            }
+        }
+        CHECK_INT(batches, 8);
+        CHECK_OK(ls_loader_seek(l, 5, 2));
+        CHECK(ls_loader_next(l, &b) && b.epoch == 5 && b.step == 2);
+        check_sentences(&b, s);
+        CHECK_OK(ls_loader_status(l));
+        ls_loader_free(l);
+    }
+    ls_sampler_free(s);
+    CHECK_OK(ls_finalize());
+}
+
+/* 11 samples of 4 ranks in batches of 2: the last step has 3, one for each of the first ranks. */
+TEST(a_rank_without_samples_gets_arrays_of_none)
+{
+    CHECK_OK(ls_init(NULL));
+    sentences d = make_sentences();
+    ls_sampler *s = make_sampler(SENTENCES, 2, 3, 4);
+    ls_loader *l = loader_of(&d, s, 0);
+    ls_batch b = {.size = sizeof b};
+    CHECK(ls_loader_next(l, &b) && b.count == 2);
+    CHECK(ls_loader_next(l, &b) && b.count == 0 && b.global_count == 3 && b.array_count == 3);
+    CHECK(ls_size(b.x, 0) == 0 && ls_ndim(b.x) == 2 && ls_size(b.y, 2) == 2);
+    ls_loader_free(l);
+    ls_sampler_free(s);
+    CHECK_OK(ls_finalize());
+}
+
+/* One array of all words, and where each sentence begins in it. */
+static ls_status join(ls_dataset *self, const ls_sample *const *samples, int64_t count,
+                      ls_sample *batch)
+{
+    int64_t total = 0, at = 0;
+    (void)self;
+    for (int64_t n = 0; n < count; n++) {
+        total += ls_sample_array(samples[n], 0)->shape.dim[0];
+    }
+    int64_t *begins = ls_sample_add(batch, LS_INT64, LS_SHAPE(count));
+    int32_t *words = ls_sample_add(batch, LS_INT32, LS_SHAPE(count, total));
+    if (begins == NULL || words == NULL) {
+        return ls_error_status();
+    }
+    memset(words, 0, (size_t)(count * total) * sizeof *words);
+    for (int64_t n = 0; n < count; n++) {
+        const ls_array *a = ls_sample_array(samples[n], 0);
+        begins[n] = at;
+        memcpy(words + at, a->data, (size_t)a->shape.dim[0] * sizeof *words);
+        at += a->shape.dim[0];
+    }
+    return LS_OK;
+}
+
+static ls_status drop_last(ls_dataset *self, const ls_sample *const *samples, int64_t count,
+                           ls_sample *batch)
+{
+    (void)self;
+    return ls_sample_pad(batch, samples, count - 1, NULL);
+}
+
+static ls_status add_nothing(ls_dataset *self, const ls_sample *const *samples, int64_t count,
+                             ls_sample *batch)
+{
+    (void)self, (void)samples, (void)count, (void)batch;
+    return LS_OK;
+}
+
+TEST(a_program_makes_batches_of_its_own)
+{
+    CHECK_OK(ls_init(NULL));
+    sentences d = make_sentences();
+    d.base.collate = join;
+    ls_sampler *s =
+        ls_sampler_new(SENTENCES, LS_OPTIONS(ls_sampler_options, .batch = 3, .shuffle = false,
+                                             .rank = 0, .world_size = 1));
+    ls_loader *l = loader_of(&d, s, 2);
+    ls_batch b = {.size = sizeof b};
+    CHECK(ls_loader_next(l, &b) && b.array_count == 2);
+    CHECK(((const int64_t *)ls_data(b.x))[2] == 3 && ((const int32_t *)ls_data(b.y))[5] == 2);
+    ls_loader_free(l);
+    ls_sampler_free(s);
+    CHECK_OK(ls_finalize());
+}
+
+/* The error of the first batch of all samples. */
+static void check_first_fails(sentences *d, const char *words)
+{
+    ls_sampler *s = make_sampler(SENTENCES, SENTENCES, 0, 1);
+    ls_loader *l = loader_of(d, s, 0);
+    ls_batch b = {.size = sizeof b};
+    CHECK(!ls_loader_next(l, &b));
+    CHECK_STATUS(ls_loader_status(l), LS_ERR_INVALID);
+    CHECK_SAYS(ls_error_message(), words);
+    ls_loader_free(l);
+    ls_sampler_free(s);
+}
+
+static ls_status six_dimensions(ls_dataset *self, int64_t epoch, int64_t i, ls_sample *sample)
+{
+    (void)self, (void)epoch, (void)i;
+    ls_shape shape = {.ndim = LS_DIMS_MAX};
+    for (int d = 0; d < LS_DIMS_MAX; d++) {
+        shape.dim[d] = 1;
+    }
+    return ls_sample_add(sample, LS_UINT8, shape) != NULL ? LS_OK : ls_error_status();
+}
+
+static ls_status nine_arrays(ls_dataset *self, int64_t epoch, int64_t i, ls_sample *sample)
+{
+    (void)self, (void)epoch, (void)i;
+    while (ls_sample_add(sample, LS_UINT8, LS_SHAPE(1)) != NULL) {
+    }
+    return ls_error_status();
+}
+
+static ls_status get_without_words(ls_dataset *self, int64_t epoch, int64_t i, ls_sample *sample)
+{
+    (void)self, (void)epoch, (void)i, (void)sample;
+    return LS_ERR_INVALID;
+}
+
+static ls_status collate_without_words(ls_dataset *self, const ls_sample *const *samples,
+                                       int64_t count, ls_sample *batch)
+{
+    (void)self, (void)samples, (void)count, (void)batch;
+    return LS_ERR_INVALID;
+}
+
+TEST(a_status_without_words_is_said_to_be_the_data_sets)
+{
+    CHECK_OK(ls_init(NULL));
+    sentences d = make_sentences();
+    d.base.collate = collate_without_words;
+    check_first_fails(&d, SAYS("the data set's collate of %lld samples"));
+    d.base.get_sample = get_without_words;
+    check_first_fails(&d, SAYS("the data set's get_sample of sample %lld"));
+    CHECK_OK(ls_finalize());
+}
+
+TEST(arrays_that_do_not_fit_are_refused_with_the_sample)
+{
+    CHECK_OK(ls_init(NULL));
+    sentences d = make_sentences();
+    d.odd = 4;
+    check_first_fails(&d, SAYS("ls_sample_pad: array %d of sample %lld of the batch is %s %s, of "
+                               "the first %s %s; give all samples arrays of one type and number of "
+                               "dimensions"));
+    d.empty = true;
+    check_first_fails(&d, SAYS("the data set's get_sample of sample %lld added no array; add them "
+                               "with ls_sample_add"));
+    d = make_sentences();
+    d.base.collate = drop_last;
+    check_first_fails(&d, SAYS("the data set's collate made array %d %s of %lld samples; its first "
+                               "dimension is their number"));
+    d.base.collate = add_nothing;
+    check_first_fails(&d, SAYS("the data set's collate added no array; add them with "
+                               "ls_sample_add"));
+    d.base.collate = NULL;
+    d.base.get_sample = six_dimensions;
+    check_first_fails(&d,
+                      SAYS("ls_sample_pad: array %d has %d dimensions and a batch has one more; "
+                           "give arrays of 0 to %d"));
+    d.base.get_sample = nine_arrays;
+    check_first_fails(&d, SAYS("ls_sample_add: array %d, %s %s; give a sample, at most %d arrays, "
+                               "and a type and a shape that a tensor can have"));
+    CHECK_STATUS(ls_sample_pad(NULL, NULL, 0, NULL), LS_ERR_INVALID);
+    CHECK_SAYS(ls_error_message(), "ls_sample_pad: a batch and samples are needed; give those that "
+                                   "`collate` was given");
+    ls_sampler *s = make_sampler(SENTENCES, 2, 0, 1);
+    CHECK(!ls_loader_new(&d.base, s, LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER)));
+    CHECK_SAYS(
+        ls_error_message(),
+        "loader: the samples are arrays of any shape (get_sample), and are neither scattered "
+        "nor divided into shards; give LS_FEED_SPLIT without shards");
+    ls_sampler_free(s);
+    CHECK_OK(ls_finalize());
+}
+
+static ls_status one_or_two(ls_dataset *self, int64_t epoch, int64_t i, ls_sample *sample)
+{
+    (void)self, (void)epoch;
+    CHECK(ls_sample_add(sample, LS_UINT8, LS_SHAPE(1)) != NULL);
+    CHECK(i % 2 == 0 || ls_sample_add(sample, LS_UINT8, LS_SHAPE(1)) != NULL);
+    return LS_OK;
+}
+
+TEST(samples_of_different_numbers_of_arrays_are_refused)
+{
+    CHECK_OK(ls_init(NULL));
+    sentences d = make_sentences();
+    d.base.get_sample = one_or_two;
+    ls_sampler *s = make_sampler(SENTENCES, SENTENCES, 0, 1);
+    ls_loader *l = loader_of(&d, s, 0);
+    ls_batch b = {.size = sizeof b};
+    CHECK(!ls_loader_next(l, &b));
+    CHECK_SAYS(ls_error_message(), "ls_sample_pad: sample %lld of the batch has %d arrays, the "
+                                   "first has %d; give all samples the same arrays");
+    ls_loader_free(l);
+    ls_sampler_free(s);
+    CHECK_OK(ls_finalize());
+}
+
 TEST_MAIN

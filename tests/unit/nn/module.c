@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <lockstep/lockstep.h>
 
@@ -452,6 +453,68 @@ TEST(what_a_failed_constructor_returned_is_answered_in_words)
     CHECK(ls_loader_seek(NULL, 0, 0) == LS_ERR_INVALID);
     CHECK_INT(ls_sampler_steps(NULL), 0);
     CHECK_INT(ls_text_files(NULL), 0);
+    end();
+}
+
+/* Counts the tensors that the state has, and whether one is the table. */
+static ls_status count_tensor(void *self, const char *name, const ls_state_tensor *tensor)
+{
+    (void)tensor;
+    int *count = self;
+    count[0]++;
+    count[1] += strcmp(name, "first.table") == 0;
+    return LS_OK;
+}
+
+static void check_state(ls_module *m, int tensors, int tables)
+{
+    int count[2] = {0};
+    CHECK_OK(ls_module_state(m, "",
+                             &(ls_state_visitor){.size = sizeof(ls_state_visitor),
+                                                 .self = count,
+                                                 .tensor = count_tensor}));
+    CHECK(count[0] == tensors && count[1] == tables);
+}
+
+TEST(a_buffer_that_is_not_persistent_is_not_in_the_state_but_in_the_hash)
+{
+    start();
+    ls_module *layer = ls_linear_new(2, 3, NULL);
+    pair *p = pair_new(layer, ls_linear_new(3, 1, NULL));
+    ls_tensor *table = ls_module_add_buffer(layer, "table", ls_ones(LS_SHAPE(4), LS_FLOAT32));
+    ls_module *outer = ls_sequential_new((ls_module *[]){&p->base}, 1);
+    const uint64_t hash = ls_module_hash(&p->base);
+    check_state(&p->base, 5, 1);
+    CHECK_OK(ls_module_set_persistent(outer, "0.first.table", false));
+    check_state(&p->base, 4, 0);
+    check_state(outer, 4, 0);
+    CHECK(ls_module_hash(&p->base) == hash && ls_module_buffer(layer, "table") == table);
+    ((float *)ls_data(table))[1] = 2.0f;
+    CHECK(ls_module_hash(&p->base) != hash);
+    CHECK_OK(ls_module_set_persistent(layer, "table", true));
+    check_state(&p->base, 5, 1);
+    CHECK_STATUS(ls_module_set_persistent(outer, "0.first.weight", false), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "the part of that name is a parameter");
+    ls_module_free(outer);
+    end();
+}
+
+/* Another context length, another table: the weights are the same. */
+TEST(a_file_of_weights_fits_a_model_whose_table_is_of_another_length)
+{
+    start();
+    char path[] = "/tmp/lockstep-persistent-XXXXXX";
+    const int fd = mkstemp(path);
+    CHECK(fd >= 0 && close(fd) == 0);
+    for (int length = 4; length < 6; length++) {
+        ls_module *m = ls_linear_new(2, 3, NULL);
+        (void)ls_module_add_buffer(m, "table", ls_zeros(LS_SHAPE(length), LS_FLOAT32));
+        CHECK_OK(ls_module_set_persistent(m, "table", false));
+        CHECK_OK(length == 4 ? ls_module_save_safetensors(m, path, NULL)
+                             : ls_module_load_safetensors(m, path, NULL));
+        ls_module_free(m);
+    }
+    CHECK(unlink(path) == 0);
     end();
 }
 

@@ -13,6 +13,12 @@
  *                                               weight_decay=0.1)),
  *         ("adamw", torch.optim.AdamW, dict()),
  *         ("adamw_gpt", torch.optim.AdamW, dict(lr=0.02, betas=(0.9, 0.95), weight_decay=0.1)),
+ *         ("rmsprop", torch.optim.RMSprop, dict()),
+ *         ("rmsprop_momentum", torch.optim.RMSprop, dict(lr=0.02, alpha=0.9, eps=1e-6,
+ *                                                        weight_decay=0.1, momentum=0.8)),
+ *         ("rmsprop_centered", torch.optim.RMSprop, dict(lr=0.01, alpha=0.8, centered=True)),
+ *         ("rmsprop_both", torch.optim.RMSprop, dict(lr=0.005, alpha=0.95, weight_decay=0.01,
+ *                                                    momentum=0.9, centered=True)),
  *     ]
  *     for name, make, options in CASES:
  *         w = torch.nn.Parameter(torch.tensor([0.1 * i - 0.3 for i in range(6)]))
@@ -32,6 +38,8 @@
  */
 #include "optim_net.h"
 
+#include "autograd/param.h"
+#include "says.h"
 #include "tensor/tensor.h"
 
 static void check_twenty_steps(net *n, ls_optim *o, const float expected[8])
@@ -116,6 +124,65 @@ TEST(adamw_takes_pytorchs_steps)
                                                          .beta2 = 0.95, .weight_decay = 0.1)),
                        (const float[]){-0.333676368f, -0.258078903f, -0.145094395f, -0.0207843222f,
                                        0.109537043f, 0.260269403f, 0.464009434f, -0.245620191f});
+}
+
+TEST(rmsprop_takes_pytorchs_steps)
+{
+    static const struct {
+        ls_rmsprop_options options;
+        float expected[8];
+    } cases[] = {{{.size = sizeof(ls_rmsprop_options), .lr = 0.01, .alpha = 0.99, .eps = 1e-8},
+                  {-0.35063082f, -0.299980253f, -0.169216648f, -0.0409758091f, 0.0677884519f,
+                   0.324135542f, 0.472869396f, -0.261994541f}},
+                 {{.size = sizeof(ls_rmsprop_options),
+                   .lr = 0.02,
+                   .alpha = 0.9,
+                   .eps = 1e-6,
+                   .weight_decay = 0.1,
+                   .momentum = 0.8},
+                  {-0.044125732f, -0.335930526f, -0.220140263f, -0.053349115f, 0.0606055371f,
+                   0.549068511f, 0.356349438f, -0.274996996f}},
+                 {{.size = sizeof(ls_rmsprop_options),
+                   .lr = 0.01,
+                   .alpha = 0.8,
+                   .eps = 1e-8,
+                   .centered = true},
+                  {-0.311482519f, -0.225616351f, -0.119298927f, -0.0125097949f, 0.0885320306f,
+                   0.23102054f, 0.492952287f, -0.253890663f}},
+                 {{.size = sizeof(ls_rmsprop_options),
+                   .lr = 0.005,
+                   .alpha = 0.95,
+                   .eps = 1e-8,
+                   .weight_decay = 0.01,
+                   .momentum = 0.9,
+                   .centered = true},
+                  {-0.253367156f, -0.410981148f, -0.230859786f, -0.0492180288f, 0.0882205144f,
+                   0.467825681f, 0.440638155f, -0.279133201f}}};
+    for (int i = 0; i < 4; i++) {
+        net *n = start();
+        check_twenty_steps(n, ls_rmsprop_new(&n->base, &cases[i].options), cases[i].expected);
+    }
+}
+
+/* Of equal gradients the variance is 0, and rounding would make it negative. */
+TEST(centered_rmsprop_of_equal_gradients_stays_finite)
+{
+    net *n = start();
+    ls_optim *o = ls_rmsprop_new(
+        &n->base, LS_OPTIONS(ls_rmsprop_options, .alpha = 0.3, .eps = 1e-3, .centered = true));
+    float values[8];
+    for (int i = 0; i < 60; i++) {
+        give_gradients(n, 0);
+        CHECK_OK(ls_optim_step(o));
+        ls_optim_zero_grad(o);
+    }
+    values_of(n, values);
+    for (int i = 0; i < 8; i++) {
+        CHECK(isfinite(values[i]));
+    }
+    ls_optim_free(o);
+    ls_module_free(&n->base);
+    CHECK_OK(ls_finalize());
 }
 
 TEST(senseless_options_are_refused_by_name)
@@ -236,6 +303,83 @@ TEST(a_senseless_group_is_refused_by_name_and_changes_nothing)
     CHECK_OK(ls_finalize());
 }
 
+/* ---- several modules ------------------------------------------------------------------------ */
+
+/* The parameters of the script, each in a module of its own. */
+typedef struct two_modules {
+    ls_module *w, *b;
+} two_modules;
+
+static ls_module *holding(const char *name, ls_tensor *value)
+{
+    ls_module *m = ls_module_new(sizeof *m, &net_class);
+    (void)ls_module_add_param(m, name, value);
+    return m;
+}
+
+static two_modules apart(const net *n)
+{
+    return (two_modules){holding("w", ls_clone(n->w)), holding("b", ls_clone(n->b))};
+}
+
+TEST(one_optimizer_steps_two_modules_as_pytorchs_does)
+{
+    net *n = start();
+    two_modules h = apart(n);
+    net both = {.w = ls_module_param(h.w, "w"), .b = ls_module_param(h.b, "b")};
+    ls_optim *o = ls_adamw_new(h.w, LS_OPTIONS(ls_adamw_options, .lr = 0.02, .weight_decay = 0.1));
+    CHECK_OK(ls_optim_add_module(o, "bias", h.b));
+    by_name b = {"bias.b", 0};
+    CHECK_OK(
+        ls_optim_add_group(o, select_by_name, &b,
+                           LS_OPTIONS(ls_optim_group_options, .lr_scale = 0.5, .weight_decay = 0)));
+    CHECK_INT(b.calls, 2);
+    run_steps(&both, o, 0, 20);
+    check_values(&both, (const float[]){-0.334002852f, -0.258060515f, -0.144870311f, -0.0207272787f,
+                                        0.109745368f, 0.260457009f, 0.486782223f, -0.250297636f});
+    ls_optim_free(o);
+    ls_module_free(h.w);
+    ls_module_free(h.b);
+    ls_module_free(&n->base);
+    CHECK_OK(ls_finalize());
+}
+
+TEST(a_parameter_that_two_modules_share_is_stepped_once)
+{
+    net *n = start();
+    ls_module *other = holding("tied", n->w);
+    ls_optim *o = ls_sgd_new(&n->base, NULL);
+    CHECK_OK(ls_optim_add_module(o, "other", other));
+    CHECK_INT(o->count, 2);
+    CHECK_STATUS(ls_optim_add_module(o, NULL, other), LS_ERR_INVALID);
+    CHECK_STATUS(ls_optim_add_module(NULL, "x", other), LS_ERR_INVALID);
+    ls_optim_free(o);
+    ls_module_free(other);
+    ls_module_free(&n->base);
+    CHECK_OK(ls_finalize());
+}
+
+/* Of servers only the mark that their wrapper sets is needed. */
+TEST(an_optimizer_of_which_servers_step_a_part_alone_is_refused)
+{
+    net *n = start(), *other = make_net();
+    ls_module *ddp = ls_ddp_new(&n->base, ls_world(), NULL);
+    ls_optim *o = ls_sgd_new(ddp, NULL);
+    ls__observer *observer = ls__param_observer(n->w);
+    CHECK_OK(ls_optim_add_module(o, "other", &other->base));
+    observer->elsewhere = true;
+    give_gradients(other, 0);
+    CHECK_STATUS(ls_optim_step(o), LS_ERR_UNSUPPORTED);
+    CHECK_SAYS(ls_error_message(),
+               "ls_optim_step: servers make steps of this %s, and parameter %s does not belong to "
+               "the same wrapper; give its module an optimizer of its own");
+    observer->elsewhere = false;
+    ls_optim_free(o);
+    ls_module_free(ddp);
+    ls_module_free(&other->base);
+    CHECK_OK(ls_finalize());
+}
+
 /* ---- steps in several calls ------------------------------------------------------------------ */
 
 /* Updates both halves of each parameter (the first half of w ends within a row), in one call or in
@@ -261,6 +405,9 @@ static ls_optim *make_optim(net *n, int kind)
         return ls_sgd_new(&n->base, LS_OPTIONS(ls_sgd_options, .lr = 0.05, .momentum = 0.9));
     case 2:
         return ls_adam_new(&n->base, LS_OPTIONS(ls_adam_options, .weight_decay = 0.1));
+    case 3:
+        return ls_rmsprop_new(&n->base,
+                              LS_OPTIONS(ls_rmsprop_options, .momentum = 0.9, .centered = true));
     default:
         return ls_adamw_new(&n->base, NULL);
     }
@@ -295,7 +442,7 @@ static void compare_halves(int kind, bool in_two_calls)
 TEST(stepping_two_halves_of_each_parameter_equals_stepping_it_whole)
 {
     CHECK_OK(ls_init(NULL));
-    for (int kind = 0; kind < 4; kind++) {
+    for (int kind = 0; kind < 5; kind++) {
         compare_halves(kind, false);
         compare_halves(kind, true);
     }

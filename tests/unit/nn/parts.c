@@ -12,7 +12,9 @@
 #include <lockstep/models/cnn.h>
 #include <lockstep/models/gpt.h>
 #include <lockstep/models/gpt2.h>
+#include <lockstep/models/llama.h>
 #include <lockstep/models/lstm.h>
+#include <lockstep/models/mixtral.h>
 #include <lockstep/models/mlp.h>
 #include <lockstep/models/resnet.h>
 #include <lockstep/models/vit.h>
@@ -51,6 +53,20 @@ static ls_module *make_gpt(void)
 {
     return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = 4, .heads = 2, .dim = 16,
                                  .context = TOKENS, .vocab = VOCAB, .dropout = 0.2));
+}
+
+static ls_module *make_mixtral(void)
+{
+    return ls_mixtral_new(LS_OPTIONS(ls_mixtral_options, .layers = 4, .heads = 4, .kv_heads = 2,
+                                     .dim = 16, .hidden = 8, .experts = 3, .context = TOKENS,
+                                     .vocab = VOCAB));
+}
+
+static ls_module *make_llama(void)
+{
+    return ls_llama_new(LS_OPTIONS(ls_llama_options, .layers = 4, .heads = 4, .kv_heads = 2,
+                                   .dim = 16, .hidden = 24, .context = TOKENS, .vocab = VOCAB,
+                                   .tied = true));
 }
 
 static ls_module *make_gpt2(void)
@@ -165,7 +181,9 @@ static const struct model {
               {"lstm", make_lstm, WORDS, 3},
               {"gpt", make_gpt, WORDS, 6},
               {"gpt2", make_gpt2, WORDS, 6},
+              {"mixtral", make_mixtral, WORDS, 6},
               {"bert", make_bert, WORDS3, 6},
+              {"llama", make_llama, WORDS, 6},
               {"vit", make_vit, IMAGES8, 5},
               {"sequence", make_sequence, ROWS, 4},
               {"skipping", make_skipping, ROWS, 3},
@@ -289,7 +307,7 @@ static void check_equal(const struct model *m, const outcome *whole, const outco
             }
         }
         if (times == 2) {
-            CHECK(m->make == make_gpt2 || m->make == make_bert);
+            CHECK(m->make == make_gpt2 || m->make == make_bert || m->make == make_llama);
             check_tied(grad[0], grad[1], whole->grad[i], whole->numel[i]);
             continue;
         }

@@ -8,6 +8,8 @@
 #include <lockstep/models/bert.h>
 #include <lockstep/models/gpt.h>
 #include <lockstep/models/gpt2.h>
+#include <lockstep/models/llama.h>
+#include <lockstep/models/mixtral.h>
 #include <lockstep/models/vit.h>
 
 enum { BATCH = 3, TOKENS = 6, VOCAB = 11, PARAMS_MAX = 64 };
@@ -36,6 +38,20 @@ static ls_module *make_gpt2(bool recompute)
     return ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .layers = 5, .heads = 2, .dim = 16,
                                   .context = TOKENS, .vocab = VOCAB, .dropout = 0.2,
                                   .recompute = recompute));
+}
+
+static ls_module *make_mixtral(bool recompute)
+{
+    return ls_mixtral_new(LS_OPTIONS(ls_mixtral_options, .layers = 5, .heads = 2, .kv_heads = 1,
+                                     .dim = 16, .hidden = 32, .experts = 4, .context = TOKENS,
+                                     .vocab = VOCAB, .recompute = recompute));
+}
+
+static ls_module *make_llama(bool recompute)
+{
+    return ls_llama_new(LS_OPTIONS(ls_llama_options, .layers = 5, .heads = 2, .kv_heads = 1,
+                                   .dim = 16, .hidden = 32, .context = TOKENS, .vocab = VOCAB,
+                                   .recompute = recompute));
 }
 
 static ls_module *make_bert(bool recompute)
@@ -82,7 +98,8 @@ static ls_tensor *images(int pass)
 }
 
 static const model gpt_model = {make_gpt, tokens}, gpt2_model = {make_gpt2, tokens},
-                   bert_model = {make_bert, planes}, vit_model = {make_vit, images};
+                   bert_model = {make_bert, planes}, vit_model = {make_vit, images},
+                   mixtral_model = {make_mixtral, tokens}, llama_model = {make_llama, tokens};
 
 /* BERT takes its planes one by one. */
 static ls_tensor *output_of(const model *m, ls_module *net, int pass)
@@ -162,6 +179,16 @@ TEST(gpt_recomputed_has_the_gradients_of_gpt_kept)
 TEST(gpt2_recomputed_has_the_gradients_of_gpt2_kept)
 {
     check(&gpt2_model);
+}
+
+TEST(mixtral_recomputed_has_the_gradients_of_mixtral_kept)
+{
+    check(&mixtral_model);
+}
+
+TEST(llama_recomputed_has_the_gradients_of_llama_kept)
+{
+    check(&llama_model);
 }
 
 TEST(bert_recomputed_has_the_gradients_of_bert_kept_and_the_mask_of_each_pass)

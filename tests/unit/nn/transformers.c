@@ -1,4 +1,4 @@
-/* GPT-2 and BERT of models/ against Hugging Face's transformers: the files of
+/* GPT-2, BERT, Mixtral and Llama of models/ against Hugging Face's transformers: the files of
  * tests/reference/transformers hold small models with random weights as it saves them, and what it
  * computes with them (make.py there wrote both). */
 #include "test.h"
@@ -10,8 +10,12 @@
 
 #include "base/arena.h"
 #include "checkpoint/safetensors.h"
+#include "says.h"
 #include <lockstep/models/bert.h>
 #include <lockstep/models/gpt2.h>
+#include <lockstep/models/llama.h>
+#include <lockstep/models/mixtral.h>
+#include <lockstep/models/rotary_attention.h>
 
 enum { BATCH = 2, TOKENS = 7, VOCAB = 13, DIM = 8, PLANES_MAX = 3 };
 
@@ -80,15 +84,18 @@ static ls_tensor *logits_of(ls_module *net, ls_tensor *ids, int planes)
     return logits;
 }
 
-/* Logits, loss, and the gradient of the word embedding: it is the head as well. */
+/* Logits, loss, and the gradient of the word embedding, which is the head of GPT-2 and BERT as
+ * well. */
 static void check_results(ls_module *net, const char *name, int planes, const char *embedding)
 {
     static expected want;
     static ls_param params[64];
     want.planes = planes;
     CHECK_OK(ls_safetensors_load(
-        file_of(name), &(const ls_checkpoint_item){sizeof(ls_checkpoint_item), "", &want, show}, 1,
-        NULL));
+        file_of(name),
+        &(const ls_checkpoint_item){
+            .size = sizeof(ls_checkpoint_item), .prefix = "", .object = &want, .state = show},
+        1, NULL));
     {
         LS_SCOPE;
         ls_tensor *ids = ls_from_memory(want.input_ids, input_shape(planes), LS_INT64);
@@ -135,12 +142,18 @@ static void release(parsed *p)
     ls__arena_fini(&p->arena);
 }
 
-static void check_saved(ls_module *net, const char *original)
+static ls_status save_plain(ls_module *net, const char *path)
+{
+    return ls_module_save_safetensors(net, path, NULL);
+}
+
+static void check_saved(ls_module *net, const char *original,
+                        ls_status (*save)(ls_module *net, const char *path))
 {
     char path[] = "/tmp/lockstep-transformers-XXXXXX";
     int fd = mkstemp(path);
     CHECK(fd >= 0 && close(fd) == 0);
-    CHECK_OK(ls_module_save_safetensors(net, path, NULL));
+    CHECK_OK(save(net, path));
     parsed ours, theirs;
     parse(path, &ours);
     parse(original, &theirs);
@@ -177,7 +190,7 @@ TEST(gpt2_computes_what_transformers_computes_and_saves_what_it_saved)
     CHECK(net != NULL);
     CHECK_OK(ls_gpt2_load(net, file_of("gpt2")));
     check_results(net, "gpt2_logits", 1, GPT2_WORDS);
-    check_saved(net, file_of("gpt2"));
+    check_saved(net, file_of("gpt2"), save_plain);
     ls_module_free(net);
     CHECK_OK(ls_finalize());
 }
@@ -189,8 +202,92 @@ TEST(bert_computes_what_transformers_computes_and_saves_what_it_saved)
     CHECK(net != NULL);
     CHECK_OK(ls_bert_load(net, file_of("bert")));
     check_results(net, "bert_logits", 2, BERT_WORDS);
-    check_saved(net, file_of("bert"));
+    check_saved(net, file_of("bert"), save_plain);
     ls_module_free(net);
+    CHECK_OK(ls_finalize());
+}
+
+static ls_module *small_mixtral(void)
+{
+    return ls_mixtral_new(LS_OPTIONS(ls_mixtral_options, .layers = 2, .heads = 2, .kv_heads = 1,
+                                     .dim = DIM, .hidden = 12, .experts = 4, .rope_base = 100.0,
+                                     .context = TOKENS, .vocab = VOCAB));
+}
+
+TEST(mixtral_computes_what_transformers_computes_and_saves_what_it_saved)
+{
+    CHECK_OK(ls_init(NULL));
+    ls_module *net = small_mixtral();
+    CHECK(net != NULL);
+    CHECK_OK(ls_mixtral_load(net, file_of("mixtral")));
+    check_results(net, "mixtral_logits", 1, "model.embed_tokens.weight");
+    check_saved(net, file_of("mixtral"), ls_mixtral_save);
+    CHECK_OK(ls_module_load_safetensors(net, file_of("mixtral"),
+                                        LS_OPTIONS(ls_safetensors_options, .strict = false)));
+    ls_module_free(net);
+    CHECK(!ls_mixtral_new(LS_OPTIONS(ls_mixtral_options, .layers = 0)));
+    CHECK_SAYS(ls_error_message(),
+               "mixtral: %d layers, a context of %lld; give at least one of each");
+    CHECK(!ls_mixtral_new(LS_OPTIONS(ls_mixtral_options, .layers = 1, .dim = 100)));
+    CHECK_CONTAINS(ls_error_message(), "rotary_attention: a head's dimension is 0");
+    CHECK_OK(ls_finalize());
+}
+
+static ls_module *small_llama(bool tied)
+{
+    return ls_llama_new(LS_OPTIONS(ls_llama_options, .layers = 2, .heads = 4, .kv_heads = 2,
+                                   .dim = DIM, .hidden = 12, .rope_base = 100.0, .eps = 1e-6,
+                                   .context = TOKENS, .vocab = VOCAB, .tied = tied));
+}
+
+TEST(llama_computes_what_transformers_computes_and_saves_what_it_saved)
+{
+    CHECK_OK(ls_init(NULL));
+    for (int tied = 0; tied < 2; tied++) {
+        const char *name = tied ? "llama_tied" : "llama";
+        ls_module *net = small_llama(tied);
+        CHECK(net != NULL);
+        CHECK_OK(ls_llama_load(net, file_of(name)));
+        check_results(net, tied ? "llama_tied_logits" : "llama_logits", 1,
+                      "model.embed_tokens.weight");
+        check_saved(net, file_of(name), save_plain);
+        ls_module_free(net);
+    }
+    ls_module *other = small_llama(true);
+    CHECK_OK(ls_llama_load(other, file_of("llama"))); /* its head is not read */
+    ls_module_free(other);
+    CHECK(!ls_llama_new(LS_OPTIONS(ls_llama_options, .context = 0)));
+    CHECK_SAYS(ls_error_message(),
+               "llama: %d layers, a context of %lld; give at least one of each");
+    CHECK_OK(ls_finalize());
+}
+
+TEST(attention_with_rotary_positions_refuses_heads_that_do_not_fit)
+{
+    CHECK_OK(ls_init(NULL));
+    CHECK(!ls_rotary_attention_new(
+        LS_OPTIONS(ls_rotary_attention_options, .heads = 6, .kv_heads = 4, .dim = 24)));
+    CHECK_SAYS(ls_error_message(),
+               "rotary_attention: %d heads, %d kv_heads; there must be one of each, and heads a "
+               "multiple of kv_heads");
+    CHECK(!ls_rotary_attention_new(LS_OPTIONS(ls_rotary_attention_options, .heads = 4, .dim = 10)));
+    CHECK_SAYS(ls_error_message(),
+               "rotary_attention: a head's dimension is %lld; give an even head_dim, or a dim of "
+               "which heads is a divisor");
+    CHECK_OK(ls_finalize());
+}
+
+TEST(a_cache_of_a_llama_or_a_mixtral_is_for_the_plain_model)
+{
+    CHECK_OK(ls_init(NULL));
+    ls_module *other = small_gpt2();
+    CHECK(!ls_mixtral_cache_new(other, 1));
+    CHECK_SAYS(ls_error_message(),
+               "mixtral: the module is a %s; a cache is for the plain model of ls_mixtral_new");
+    CHECK(!ls_llama_cache_new(other, 1));
+    CHECK_SAYS(ls_error_message(),
+               "llama: the module is a %s; a cache is for the plain model of ls_llama_new");
+    ls_module_free(other);
     CHECK_OK(ls_finalize());
 }
 

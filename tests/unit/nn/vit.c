@@ -49,7 +49,9 @@ TEST(vit_has_the_logits_of_torchvision)
         net, test_source_path("tests/reference/transformers/vit.safetensors"), NULL));
     CHECK_OK(ls_safetensors_load(
         test_source_path("tests/reference/transformers/vit_logits.safetensors"),
-        &(const ls_checkpoint_item){sizeof(ls_checkpoint_item), "", &want, show}, 1, NULL));
+        &(const ls_checkpoint_item){
+            .size = sizeof(ls_checkpoint_item), .prefix = "", .object = &want, .state = show},
+        1, NULL));
     {
         LS_SCOPE;
         ls_tensor *x = ls_from_memory(want.images, LS_SHAPE(BATCH, 3, EDGE, EDGE), LS_FLOAT32);
