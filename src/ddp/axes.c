@@ -105,8 +105,8 @@ static ls_status group_over(ls__ddp *d, int mask, ls_group **out)
     return LS_OK;
 }
 
-/* Axes over which the gradient is summed: those of batches, and those of the group along which the
- * parameter was placed as replicated. */
+/* Axes over which the gradient is summed: those of batches, unless it is complete there (experts),
+ * and those of the group along which the parameter was placed as replicated. */
 static ls_status axes_of_sum(const ls__ddp *d, const ls_param *param, int *out)
 {
     *out = 0;
@@ -114,7 +114,7 @@ static ls_status axes_of_sum(const ls__ddp *d, const ls_param *param, int *out)
         const ls__axis_in_force *axis = &axes_of(d)->axis[a];
         const int place = ls__place_at(ls__param_placed(param->value), a);
         const bool inside = d->axes.group >> a & 1, batch = d->axes.batches >> a & 1;
-        if (axis->size == 1) {
+        if (axis->size == 1 || (ls__param_complete(param->value) >> a & 1)) {
             continue;
         }
         if (place >= LS__PLACED_SHARDED && batch) {
@@ -200,6 +200,23 @@ static int axes_of_model(const ls__ddp *d)
         }
     }
     return mask & ~d->axes.batches;
+}
+
+ls_status ls__ddp_axes_check_hook(const ls__ddp *d)
+{
+    for (int i = 0; axes_of(d) != NULL && i < d->param_count; i++) {
+        for (int a = 0; a < axes_of(d)->count; a++) {
+            const int place = ls__place_at(ls__param_placed(d->params[i].value), a);
+            if (place >= LS__PLACED_SHARDED && axes_of(d)->axis[a].size > 1) {
+                return ls__fail(LS_ERR_UNSUPPORTED,
+                                "a communication hook, and parameter %s is divided along axis %s "
+                                "of the mesh: a checkpoint could not show what the hook keeps for "
+                                "its parts; leave the hook out",
+                                d->params[i].name, axes_of(d)->axis[a].name);
+            }
+        }
+    }
+    return LS_OK;
 }
 
 ls_status ls__ddp_axes_check_inputs(ls__ddp *d, ls_tensor *const *inputs, int count)

@@ -31,11 +31,13 @@ ls_status ls__ddp_axes_place(struct ls__ddp *d, const ls_param *param, ls_ddp_pl
 ls_status ls__ddp_axes_note(struct ls__ddp *d, const ls_param *param, const ls_group *sums);
 /* Losses may vary along the axes of batches from now on (begin), or no longer. */
 void ls__ddp_axes_count(struct ls__ddp *d, bool begin);
-/* Inputs of a forward pass that nobody has placed vary along the axes of batches. */
+/* Inputs of a forward pass without a placement vary along the axes of batches. */
 void ls__ddp_axes_mark(const struct ls__ddp *d, ls_tensor *const *inputs, int count);
 /* At the first forward pass: ranks along the axes of the model must have the same inputs.
  * Collective along these. */
 ls_status ls__ddp_axes_check_inputs(struct ls__ddp *d, ls_tensor *const *inputs, int count);
+/* Whether a communication hook can keep state for the parameters. */
+ls_status ls__ddp_axes_check_hook(const struct ls__ddp *d);
 ls_status ls__ddp_axes_fini(struct ls__ddp *d); /* collective */
 
 #endif

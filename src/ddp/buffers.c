@@ -21,6 +21,7 @@
 
 #include "base/assert.h"
 #include "base/runtime.h"
+#include "comm/api/collective.h"
 #include "comm/backend/plugin_group.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -128,9 +129,16 @@ ls_status ls__buffers_start(ls__buffers *b, int root)
     if (ls_group_rank(b->group) == root) {
         LS_TRY(ls__buffers_note(b));
     }
-    return ls_broadcast(b->group, b->flat, (int64_t)b->bytes, LS_UINT8, root,
-                        LS_OPTIONS(ls_collective_options, .tag = "buffers of the module"),
-                        &b->work);
+    const ls_collective_options options = {.size = sizeof options, .tag = "buffers of the module"};
+    const ls__collective args = {.operation = LS__OP_BROADCAST,
+                                 .input = b->flat,
+                                 .output = b->flat,
+                                 .count = (int64_t)b->bytes,
+                                 .dtype = LS_UINT8,
+                                 .root = root,
+                                 .anywhere = true, /* ls_backward or ls_ddp_join */
+                                 .options = &options};
+    return ls__collective_start(b->group, &args, &b->work);
 }
 
 /* The root keeps its own values. */

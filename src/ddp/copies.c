@@ -1,5 +1,4 @@
-/* See copies.h. */
-#include "ddp/copies.h"
+/* See wrapper.h. */
 
 #include <stdio.h>
 #include <string.h>

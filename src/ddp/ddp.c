@@ -23,11 +23,9 @@
 #include "base/options.h"
 #include "base/runtime.h"
 #include "base/size.h"
+#include "comm/backend/plugin_group.h"
+#include "ddp/apart.h"
 #include "ddp/buffers.h"
-#include "ddp/copies.h"
-#include "ddp/layout.h"
-#include "ddp/replicas.h"
-#include "ddp/stats.h"
 #include "ddp/values.h"
 #include "ddp/wrapper.h"
 #include "nn/batch_norm.h"
@@ -53,7 +51,9 @@ static ls__ddp *ddp_of_observer(ls__observer *observer)
 
 static ls_status bind_grad(ls__ddp *d, int i, void *memory)
 {
-    return ls__param_bind_grad(d->params[i].value, memory, ls__reducer_present(d->reducer, i));
+    ls_tensor *value = d->params[i].value;
+    return ls__param_bind_grad(value, ls__ddp_is_apart(value) ? NULL : memory,
+                               ls__reducer_present(d->reducer, i));
 }
 
 /* A parameter gets a gradient of its own when it begins to require gradients. One that did so when
@@ -93,14 +93,19 @@ static ls_status ddp_forward(ls_module *self, ls_tensor *const *inputs, int inpu
     if (counts) {
         LS_TRY(adopt_thawed(d));
     }
-    d->observer.armed = d->observer.armed || counts;
+    if (counts && d->remote != NULL) {
+        LS_TRY(d->remote->pull(d));
+    }
     if (counts) {
+        atomic_store_explicit(&d->observer.armed, &ls__self, memory_order_relaxed);
         ls__config_set("autocast", ls__self.autocast);
     }
     const uint64_t begun = d->env->now_ns(d->env);
+    const bool own = ls__unshard_forward_begin(d);
     (void)ls_forward_many(d->inner, inputs, input_count, outputs, output_count);
+    const ls_status status = own ? ls__unshard_forward_end(d) : LS_OK;
     d->stats.forward_ns += counts ? d->env->now_ns(d->env) - begun : 0;
-    return LS_OK;
+    return status;
 }
 
 /* ---- the observer ------------------------------------------------------------------------- */
@@ -152,13 +157,8 @@ static ls_status check_params(ls__ddp *d)
     return LS_OK;
 }
 
-/* Now and then the ranks compare their parameters (reduce/compare.c). */
-static void hash_params(ls__ddp *d)
+static bool look_at_params(ls__ddp *d)
 {
-    const ls_reducer_stats *now = ls__reducer_figures(d->reducer);
-    if (d->local || d->check_every == 0 || now->reductions % (uint64_t)d->check_every != 0) {
-        return;
-    }
     for (int i = 0; i < d->param_count; i++) {
         ls__host_view view;
         if (ls__host_view_of(d->params[i].value, &view) == LS_OK) {
@@ -166,11 +166,19 @@ static void hash_params(ls__ddp *d)
             ls__host_view_close(&view, false);
         }
     }
-    ls__reducer_show_hashes(d->reducer, d->hashes);
-    d->hashed = true;
+    return true;
 }
 
-/* An optimizer may step on the sums of a weighted local backward, which nobody else divides. */
+/* Now and then the ranks compare their parameters (reduce/compare.c). */
+static void hash_params(ls__ddp *d)
+{
+    if (ls__ddp_compares(d)) {
+        d->hashed = d->zero.unshard.buckets != NULL ? ls__unshard_look(d) : look_at_params(d);
+        ls__reducer_show_hashes(d->reducer, d->hashed ? d->hashes : NULL);
+    }
+}
+
+/* An optimizer may step on the sums of a weighted local backward, which nothing else divides. */
 static void divide_local(ls__ddp *d)
 {
     if (d->local) {
@@ -186,11 +194,18 @@ static void undo_divide_local(ls__ddp *d)
     d->divided = 0.0;
 }
 
+/* Whether the backward under way sends its gradients to servers. */
+static bool pushes(const ls__ddp *d)
+{
+    return d->remote != NULL && d->sync;
+}
+
 /* Buffers go first: from ls__reducer_begin on buckets may be launched by any thread, and the order
  * of operations must be the same on every rank. */
 ls_status ls__ddp_begin(ls__ddp *d, const ls_reducer_begin_options *options)
 {
     d->passes++;
+    d->weighted = options->weighted;
     LS_TRY(check_params(d));
     if (!options->local) {
         LS_TRY(ls__in_backward_begin(d));
@@ -202,7 +217,7 @@ ls_status ls__ddp_begin(ls__ddp *d, const ls_reducer_begin_options *options)
     }
     d->synchronising = !options->local;
     d->backward_begun_ns = d->env->now_ns(d->env);
-    d->observer.armed = false;
+    atomic_store_explicit(&d->observer.armed, NULL, memory_order_relaxed);
     d->grads = d->synchronising ? GRADS_FAILED : GRADS_LOCAL; /* until end says otherwise */
     LS_TRY(ls__layout_begin(d));
     if (d->synchronising) {
@@ -210,7 +225,9 @@ ls_status ls__ddp_begin(ls__ddp *d, const ls_reducer_begin_options *options)
         LS_TRY(ls__buffers_start(&d->buffers, ls__reducer_first_live(d->reducer)));
     }
     undo_divide_local(d);
-    return ls__reducer_begin(d->reducer, options);
+    LS_TRY(ls__reducer_begin(d->reducer, options));
+    ls__unshard_backward_begin(d, d->synchronising);
+    return pushes(d) ? d->remote->begin(d, options->used) : LS_OK;
 }
 
 /* Kernels write gradients, parameters and buffers that the reducer reads and writes on the host. */
@@ -226,18 +243,22 @@ static ls_status on_begin(ls__observer *self, const ls__backward_info *info)
 {
     ls__ddp *d = ddp_of_observer(self);
     wait_for_device(d);
-    const bool local = d->shards ? !ls__shards_last(d->reducer) : !d->sync;
-    return ls__ddp_begin(d, LS_OPTIONS(ls_reducer_begin_options, .local = local, .used = info->used,
-                                       .weighted = info->weighted, .weight = info->weight));
+    const bool local = d->remote != NULL || (d->shards ? !ls__shards_last(d->reducer) : !d->sync);
+    const bool divided = d->divided > 0.0;
+    LS_TRY(ls__ddp_begin(d, LS_OPTIONS(ls_reducer_begin_options, .local = local, .used = info->used,
+                                       .weighted = info->weighted, .weight = info->weight)));
+    return divided ? ls__ddp_carry_back(d, NULL, d->param_count) : LS_OK;
 }
 
-/* The gradient lies in its bucket already; nothing is copied. */
+/* The gradient lies in its bucket already, and nothing is copied, unless the device is apart. */
 static ls_status on_ready(ls__observer *self, int index)
 {
     const ls__ddp *d = ddp_of_observer(self);
     ls__tensor_wait(d->params[index].value); /* the reducer takes no stream yet */
+    LS_TRY(ls__ddp_carry_out(d, index));
     LS_TRY(ls_reducer_ready(d->reducer, index, NULL));
-    return ls__reducer_poll(d->reducer);
+    return pushes(d) ? d->remote->ready(ddp_of_observer(self), index)
+                     : ls__reducer_poll(d->reducer);
 }
 
 /* Called by ls__reducer_replan while both layouts exist; a gradient that is present is copied. */
@@ -264,16 +285,23 @@ ls_status ls__ddp_lay_out(ls__ddp *d)
 /* Waits for averages and buffers. */
 ls_status ls__ddp_end(ls__ddp *d)
 {
+    LS_TRY(ls__unshard_backward_end(d));
     if (!d->synchronising) {
         divide_local(d);
+        LS_TRY(d->divided > 0.0 ? ls__ddp_carry_back(d, NULL, d->param_count) : LS_OK);
         ls__layout_end(d);
         d->stats.backward_ns += d->env->now_ns(d->env) - d->backward_begun_ns;
-        return LS_OK;
+        return pushes(d) ? d->remote->push(d) : LS_OK;
     }
     LS_ASSERT(d->grads == GRADS_FAILED); /* since on_begin */
     LS_TRY(ls__ddp_copies_check(d, ls_reducer_wait(d->reducer)));
+    LS_TRY(ls__ddp_carry_back(d, NULL, d->param_count)); /* before the buckets move */
     LS_TRY(ls__buffers_finish(&d->buffers));
-    ls__step_ended(&d->stats, d->env, d->reducer);
+    const ls_reducer_stats *reduced = ls__reducer_figures(d->reducer);
+    ls__step_ended(&d->stats, d->env,
+                   &(ls__backward_waits){.backward = reduced->backward_seconds,
+                                         .wire = reduced->comm_seconds,
+                                         .exposed = reduced->exposed_seconds});
     const bool planned = d->planned || ls_group_size(d->group) == 1;
     LS_TRY(ls__ddp_lay_out(d));
     LS_TRY(ls__in_backward_end(d, !planned));
@@ -291,9 +319,13 @@ static ls_status on_end(ls__observer *self)
 static void on_abort(ls__observer *self, ls_status status, const char *message)
 {
     ls__ddp *d = ddp_of_observer(self);
-    d->observer.armed = false;
+    atomic_store_explicit(&d->observer.armed, NULL, memory_order_relaxed);
     d->grads = GRADS_FAILED;
+    ls__unshard_abort(d);
     ls__norm_sync_abort(ls__norm_sync_in(d->inner), message); /* they may be in its backward */
+    if (d->remote != NULL) {
+        d->remote->abort(d, message);
+    }
     if (d->sync || d->shards) {
         ls__reducer_abort(d->reducer, status, message);
     }
@@ -342,6 +374,31 @@ static ls_status on_usable(ls__observer *self)
 
 /* ---- making ------------------------------------------------------------------------------- */
 
+/* All ranks of a group make and free the wrappers over it in the same order, so they agree. */
+static int next_number(const ls__ddp *d)
+{
+    int most = 0;
+    for (ls__observer *at = NULL; (at = ls__observer_after(at)) != NULL;) {
+        const ls__ddp *other = at->begin == on_begin ? ddp_of_observer(at) : d;
+        most = other->group == d->group && other->number > most ? other->number : most;
+    }
+    return most + 1;
+}
+
+typedef struct wrapper_name {
+    char text[32];
+} wrapper_name;
+
+/* What reports call the wrapper and its groups: "ddp", "ddp 2", … */
+static wrapper_name name_of(const ls__ddp *d)
+{
+    wrapper_name out = {"ddp"};
+    if (d->number > 1) {
+        (void)snprintf(out.text, sizeof out.text, "ddp %d", d->number);
+    }
+    return out;
+}
+
 /* The number of rows of a table, else 0. */
 static int64_t row_count(const ls_tensor *param)
 {
@@ -382,10 +439,12 @@ static ls_status make_reducer(ls__ddp *d, const ls_ddp_options *options)
                                         .bucket = place.bucket,
                                         .rows = row_count(d->params[i].value)};
     }
+    const wrapper_name numbered = name_of(d);
+    const char *name = options->name != NULL ? options->name : numbered.text;
     ls_status status =
         ls_reducer_new(d->group, entries, d->param_count,
                        LS_OPTIONS(ls_reducer_options, .bucket_bytes = options->bucket_bytes,
-                                  .first_bucket_bytes = options->first_bucket_bytes, .name = "ddp",
+                                  .first_bucket_bytes = options->first_bucket_bytes, .name = name,
                                   .mode = options->mode, .wire_dtype = options->wire_dtype),
                        &d->reducer);
     env->release(env, entries, bytes);
@@ -470,6 +529,7 @@ static ls_status set_up(ls__ddp *d, const ls_ddp_options *options)
         return built;
     }
     LS_TRY(list_params(d));
+    d->number = next_number(d);
     LS_TRY(ls__ddp_axes_init(d, options));
     LS_TRY(make_reducer(d, options));
     const ls_status sent = ls__replicas_broadcast(d->inner, d->reducer, d->params, d->param_count);
@@ -488,8 +548,13 @@ static ls_status set_up(ls__ddp *d, const ls_ddp_options *options)
 /* After ls_finalize: groups, tensors and observers are gone, and only tables are left. */
 static void free_tables(ls__ddp *d)
 {
+    if (d->remote != NULL) {
+        d->remote->free(d);
+    }
     ls__in_backward_drop(d);
     ls__ddp_zero_drop(d);
+    ls__outer_drop(d);
+    ls__average_log_drop(d);
     ls__ddp_values_drop(&d->values);
     ls__buffers_drop(&d->buffers);
     (void)ls_reducer_free(d->reducer);
@@ -506,9 +571,15 @@ static void tear_down(ls__ddp *d)
         free_tables(d);
         return;
     }
+    if (d->remote != NULL) {
+        d->remote->free(d);
+    }
     ls__runtime_leave(&d->guest);
     ls__in_backward_drop(d);
+    ls__unshard_close(d);
     ls__ddp_zero_drop(d);
+    ls__outer_drop(d);
+    ls__average_log_drop(d);
     ls__ddp_values_free(&d->values, d->reducer, d->params, d->param_count);
     for (int i = 0; d->observing && i < d->param_count; i++) {
         (void)ls__param_bind_grad(d->params[i].value, NULL, NULL);
@@ -562,6 +633,10 @@ ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *
             "it is added",
             ls__module_name(module), module->entries->parent->cls->name);
         (void)ls__fail_at_site(LS_ERR_STATE);
+        return NULL;
+    }
+    if (ls__promise_host("ls_ddp_new", group) < 0) { /* parameters lie there */
+        (void)ls__fail_at_site(LS_ERR_UNSUPPORTED);
         return NULL;
     }
     LS__OPTIONS_OR(NULL, ls_ddp_options, given, options);

@@ -11,7 +11,7 @@
  * time. */
 #include "autograd/param.h"
 #include "base/assert.h"
-#include "ddp/wrapper.h"
+#include "ddp/apart.h"
 #include "optim/optim.h"
 #include "reduce/reducer.h"
 
@@ -33,6 +33,7 @@ static ls_status step_params(ls__ddp *d, const int *params, int count)
 
 static ls_status on_reduced(void *arg, const int *params, int count)
 {
+    LS_TRY(ls__ddp_carry_back(arg, params, count));
     return step_params(arg, params, count);
 }
 
@@ -109,6 +110,9 @@ ls_status ls_ddp_step_in_backward(ls_module *module, ls_optim *optim)
     if (d == NULL) {
         return ls__fail_at_site(ls__ddp_missing("ls_ddp_step_in_backward"));
     }
+    LS_TRY(ls__ddp_refuse_remote(d, "ls_ddp_step_in_backward",
+                                 "give the optimizer to "
+                                 "ls_server_run"));
     LS_ASSERT(ls__reducer_is_idle(d->reducer));
     ls__in_backward_drop(d);
     const ls_status status = optim != NULL ? attach(d, optim) : LS_OK;

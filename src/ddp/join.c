@@ -12,6 +12,8 @@
  * no weights need to be sent at the end. */
 #include <string.h>
 
+#include "autograd/param.h"
+#include "base/axes.h"
 #include "base/config.h"
 #include "base/options.h"
 #include "ddp/wrapper.h"
@@ -44,8 +46,8 @@ ls_status ls__ddp_pass_empty(ls__ddp *d, bool weighted, double weight)
         return ls__ddp_give_up(d, status);
     }
     memset(used, 0, bytes);
-    status = ls__ddp_begin(d, LS_OPTIONS(ls_reducer_begin_options, .used = used,
-                                         .weighted = weighted, .weight = weight));
+    status = ls__ddp_begin(d, LS_OPTIONS(ls_reducer_begin_options, .local = d->remote != NULL,
+                                         .used = used, .weighted = weighted, .weight = weight));
     d->env->release(d->env, used, bytes);
     if (status == LS_OK) {
         status = ls__ddp_end(d);
@@ -53,7 +55,31 @@ ls_status ls__ddp_pass_empty(ls__ddp *d, bool weighted, double weight)
     return status < 0 ? ls__ddp_give_up(d, status) : LS_OK;
 }
 
-/* A module without a wrapper has nobody to wait for. */
+/* The others' tokens visit experts of this rank, so they wait for its forward pass. */
+static ls_status refuse_experts(const ls__ddp *d)
+{
+    for (int i = 0; i < d->param_count; i++) {
+        const unsigned along = ls__param_complete(d->params[i].value);
+        if (along == 0) {
+            continue;
+        }
+        const ls_status status =
+            ls__fail(LS_ERR_UNSUPPORTED,
+                     "ls_ddp_join: %s is of experts that tokens of other ranks visit, and a rank "
+                     "that has joined runs no forward pass; give all ranks equally many batches, "
+                     "which may be empty",
+                     d->params[i].name);
+        for (int a = 0; d->runtime->axes != NULL && a < d->runtime->axes->count; a++) {
+            if (along >> a & 1) {
+                (void)ls_group_abort(d->runtime->axes->axis[a].group, ls_error_message());
+            }
+        }
+        return status;
+    }
+    return LS_OK;
+}
+
+/* A module without a wrapper waits for no other rank. */
 ls_status ls_ddp_join(ls_module *module, const ls_ddp_join_options *options, bool *more)
 {
     if (module == NULL || more == NULL) {
@@ -65,8 +91,9 @@ ls_status ls_ddp_join(ls_module *module, const ls_ddp_join_options *options, boo
     ls__ddp *d = ls__ddp_of(module);
     *more = false;
     if (d == NULL) {
-        return LS_OK;
+        return ls__ddp_refuse_beside(module, "ls_ddp_join");
     }
+    LS_TRY(ls__ddp_refuse_remote(d, "ls_ddp_join", "call ls_server_join after the last batch"));
     if (d->shards) {
         return ls__fail_at_site(
             ls__fail(LS_ERR_UNSUPPORTED,
@@ -84,10 +111,14 @@ ls_status ls_ddp_join(ls_module *module, const ls_ddp_join_options *options, boo
         ls__norm_sync_abort(sync, ls_error_message());
         return ls__fail_at_site(status);
     }
+    const ls_status experts = refuse_experts(d);
+    if (experts < 0) {
+        return ls__fail_at_site(experts);
+    }
     if (d->local) {
         return ls__fail_at_site(ls__fail(
-            LS_ERR_STATE, "ls_ddp_join: the replicas may differ (ls_ddp_set_local), so nobody "
-                          "waits for this rank in each step; call ls_ddp_average with the "
+            LS_ERR_STATE, "ls_ddp_join: the replicas may differ (ls_ddp_set_local), so no rank "
+                          "waits for this one in each step; call ls_ddp_average with the "
                           "weight 0 where the others call it"));
     }
     ls__config_set("autocast",

@@ -3,7 +3,7 @@
  * Running statistics follow shard 0, which rank 0 computes first. Rank 0 notes them when the
  * backward of that shard begins, and takes back what its other shards have done to them before it
  * broadcasts them. */
-#include "ddp/layout.h"
+#include "ddp/wrapper.h"
 
 #include "base/config.h"
 #include "base/error.h"

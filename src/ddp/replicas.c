@@ -1,7 +1,6 @@
 /* Replicas: rank 0's state becomes that of all ranks when a module is wrapped, and hashes tell
  * whether the replicas are still equal later. A parameter that is summed over a smaller group
  * becomes that of its rank 0. */
-#include "ddp/replicas.h"
 #include "comm/api/control.h"
 
 #include <stdio.h>
@@ -15,6 +14,7 @@
 #include "base/size.h"
 #include "comm/backend/plugin_group.h"
 #include "comm/diagnose/fail.h"
+#include "ddp/wrapper.h"
 #include "dist/agree.h"
 #include "kernel/reduce/reduce.h"
 #include "nn/module.h"
@@ -24,7 +24,7 @@
 
 /* ---- rank 0's state on all ranks ------------------------------------------------------------- */
 
-/* What a walk over the state does; see ls__replicas_broadcast. */
+/* The passes of a walk over the state; see ls__replicas_broadcast. */
 typedef enum walk_pass { LIST, MEASURE, PACK, UNPACK } walk_pass;
 
 /* The memory of one group's part of the state. */
@@ -34,7 +34,7 @@ typedef struct bundle {
     size_t bytes;    /* grows while the walk measures; afterwards where the walk stands */
 } bundle;
 
-/* Behind the visitor's functions. */
+/* The argument of the visitor's functions. */
 typedef struct broadcaster {
     const ls_reducer *reducer;
     ls_module *module;
@@ -192,8 +192,14 @@ ls_status ls__replicas_broadcast(ls_module *module, const ls_reducer *reducer,
 
 /* ---- are they equal? ------------------------------------------------------------------------- */
 
-/* What a rank shows of its module: the hash of all of it and, if parameters are sharded, a hash for
- * each set of axes along which some are, and where the rank stands. */
+bool ls__ddp_compares(const ls__ddp *d)
+{
+    return !d->local && d->check_every > 0 &&
+           ls__reducer_figures(d->reducer)->reductions % (uint64_t)d->check_every == 0;
+}
+
+/* A rank's description of its module: the hash of all of it and, if parameters are sharded, a hash
+ * for each set of axes along which some are, and where the rank stands. */
 typedef struct show {
     uint64_t all, of[1 << LS__AXES_MAX], at[LS__AXES_MAX];
 } show;
@@ -238,6 +244,20 @@ static bool is_first_again(const show *all, int rank)
     return same;
 }
 
+/* LS_OK if all ranks could read their module. */
+static ls_status check_shown(const show *all, int size, int rank)
+{
+    for (int i = 0; i < size; i++) {
+        if (all[i].all == 0 && i != rank) {
+            return ls__fail(LS_ERR_STATE,
+                            "ls_replicas_identical: the parameters of rank %d of the group cannot "
+                            "be read; its error says why",
+                            i);
+        }
+    }
+    return LS_OK;
+}
+
 /* Collective; counts the ranks whose hashes are those of the first ranks. A wrapper has the hash of
  * its module, because the names of both are the same. */
 ls_status ls_replicas_identical(ls_module *module, ls_group *group, int *identical, uint64_t *hash)
@@ -257,7 +277,14 @@ ls_status ls_replicas_identical(ls_module *module, ls_group *group, int *identic
         return ls__fail(LS_ERR_MEMORY, "ls_replicas_identical: no memory for %d hashes", size);
     }
     make_show(runtime, module, &own);
+    char why[LS__MESSAGE_MAX];
+    const ls_status unread = own.all == 0 ? ls_error_status() : LS_OK;
+    memcpy(why, ls_error_message(), sizeof why);
     ls_status status = ls__control_all_gather(group, &own, all, sizeof own, LS_UINT8, NULL);
+    if (status == LS_OK) {
+        status =
+            unread < 0 ? ls__fail_again(unread, why) : check_shown(all, size, ls_group_rank(group));
+    }
     if (status == LS_OK) {
         *hash = all[0].all;
         *identical = 0;

@@ -1,6 +1,6 @@
 /* Where the time of a data-parallel step goes. Everything is measured always: a step reads the
  * clock a few times, and once for each gradient (reduce/stats.c). */
-#include "ddp/stats.h"
+#include "ddp/wrapper.h"
 
 #include <math.h>
 
@@ -22,17 +22,16 @@ static void add(ls_ddp_time *time, double *squares, double seconds, uint64_t ste
     time->deviation = steps > 1 ? sqrt(*squares / (double)(steps - 1)) : 0.0;
 }
 
-void ls__step_ended(ls__step_stats *s, const ls__env *env, const ls_reducer *reducer)
+void ls__step_ended(ls__step_stats *s, const ls__env *env, const ls__backward_waits *waits)
 {
     ls_ddp_stats *shown = &s->shown;
     const uint64_t now = env->now_ns(env);
     const uint64_t steps = s->passed_ns == 0 ? 0 : ++s->steps;
-    const ls_reducer_stats *reduce = ls__reducer_figures(reducer);
     const double seconds[6] = {s->passed_ns == 0 ? 0.0 : (double)(now - s->passed_ns) * 1e-9,
                                (double)s->forward_ns * 1e-9,
-                               (double)s->backward_ns * 1e-9 + reduce->backward_seconds,
-                               reduce->comm_seconds,
-                               reduce->exposed_seconds,
+                               (double)s->backward_ns * 1e-9 + waits->backward,
+                               waits->wire,
+                               waits->exposed,
                                (double)s->optimizer_ns * 1e-9};
     ls_ddp_time *const times[6] = {&shown->step, &shown->forward, &shown->backward,
                                    &shown->wire, &shown->exposed, &shown->optimizer};

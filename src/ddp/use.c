@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "base/text.h"
 #include "ddp/wrapper.h"
 #include "reduce/hook.h"
 #include "reduce/reducer.h"
@@ -26,6 +27,52 @@ ls_module *ls_ddp_module(ls_module *module)
     return d != NULL ? d->inner : module;
 }
 
+/* Whether the module is a wrapper or has one. */
+static bool has_wrapper(ls_module *module)
+{
+    bool found = module->cls == &ls__ddp_class;
+    for (int i = 0; !found && i < ls_module_child_count(module); i++) {
+        found = has_wrapper(ls_module_child_at(module, i));
+    }
+    return found;
+}
+
+static bool is_wrapped(const ls_module *module)
+{
+    const ls_module *parent = module->entries->parent;
+    while (parent != NULL && parent->cls != &ls__ddp_class) {
+        parent = parent->entries->parent;
+    }
+    return parent != NULL;
+}
+
+ls_status ls__ddp_refuse_beside(ls_module *module, const char *caller)
+{
+    if (module == NULL || (!has_wrapper(module) && !is_wrapped(module))) {
+        return LS_OK;
+    }
+    return ls__fail_at_site(ls__fail(
+        LS_ERR_INVALID, "%s: the %s is not the ddp, but %s; give what ls_ddp_new returned", caller,
+        ls__module_name(module), is_wrapped(module) ? "part of it" : "has one below it"));
+}
+
+/* A module without a wrapper is whole. */
+ls_status ls_ddp_gather(ls_module *module)
+{
+    ls__ddp *d = ls__ddp_of(module);
+    if (d == NULL) {
+        return ls__ddp_refuse_beside(module, "ls_ddp_gather");
+    }
+    const ls_status status = ls__unshard_pin(d);
+    return status < 0 ? ls__fail_at_site(status) : LS_OK;
+}
+
+ls_status ls_ddp_release(ls_module *module)
+{
+    ls__ddp *d = ls__ddp_of(module);
+    return d != NULL ? ls__unshard_unpin(d) : ls__ddp_refuse_beside(module, "ls_ddp_release");
+}
+
 /* Parameters and gradients move to memory of their own; names that the wrapper gave out stay
  * valid. */
 ls_module *ls_ddp_unwrap(ls_module *module)
@@ -41,7 +88,7 @@ ls_module *ls_ddp_unwrap(ls_module *module)
                        ls__module_name(module->entries->parent));
         return NULL;
     }
-    return ls__module_unwrap(module);
+    return ls_ddp_gather(module) == LS_OK ? ls__module_unwrap(module) : NULL;
 }
 
 /* Takes effect at the next backward; a module without a wrapper ignores it. */
@@ -57,7 +104,13 @@ ls_status ls_ddp_set_sync(ls_module *module, bool sync)
 ls_status ls_ddp_set_hook(ls_module *module, const ls_comm_hook *hook)
 {
     ls__ddp *d = ls__ddp_of(module);
-    if (d != NULL) {
+    ls_status status = hook == NULL ? LS_OK
+                       : d != NULL  ? ls__ddp_axes_check_hook(d)
+                                    : ls__ddp_refuse_beside(module, "ls_ddp_set_hook");
+    if (d != NULL && hook != NULL && status == LS_OK) {
+        status = ls__ddp_refuse_remote(d, "ls_ddp_set_hook", "gradients are sent as they are");
+    }
+    if (d != NULL && status == LS_OK) {
         return ls_reducer_set_hook(d->reducer, hook);
     }
     if (hook != NULL) {
@@ -66,15 +119,17 @@ ls_status ls_ddp_set_hook(ls_module *module, const ls_comm_hook *hook)
             given.free(given.state);
         }
     }
-    return LS_OK;
+    return status;
 }
 
 /* The state of the wrapped module follows. */
 ls_status ls__ddp_state(ls_module *self, const char *prefix, const ls_state_visitor *visitor)
 {
     char name[256];
-    LS_TRY(ls__state_name(name, sizeof name, prefix, "comm_hook"));
-    return ls__reducer_hook_state(((ls__ddp *)self)->reducer, name, visitor);
+    LS_TRY(ls__state_name(name, sizeof name, prefix, "", "comm_hook"));
+    LS_TRY(ls__reducer_hook_state(((ls__ddp *)self)->reducer, name, visitor));
+    LS_TRY(ls__state_name(name, sizeof name, prefix, "", "outer"));
+    return ls__outer_state((ls__ddp *)self, name, visitor);
 }
 
 /* A module without a wrapper always counts as synchronised. */
@@ -88,6 +143,16 @@ ls_status ls__ddp_missing(const char *caller)
 {
     return ls__fail(LS_ERR_INVALID, "%s: the module is not a ddp; give what ls_ddp_new returned",
                     caller);
+}
+
+ls_status ls__ddp_refuse_remote(const ls__ddp *d, const char *caller, const char *instead)
+{
+    return d->remote == NULL
+               ? LS_OK
+               : ls__fail_at_site(ls__fail(LS_ERR_UNSUPPORTED,
+                                           "%s: servers step the parameters of this module "
+                                           "(ls_server_new): %s",
+                                           caller, instead));
 }
 
 /* The message is copied because failing the groups may set others. */

@@ -13,8 +13,11 @@
 #include "autograd/param.h"
 #include "base/assert.h"
 #include "base/error.h"
+#include "base/options.h"
 #include "comm/backend/plugin_group.h"
+#include "ddp/apart.h"
 #include "reduce/plan.h"
+#include "tensor/tensor.h"
 
 #define RELEASE_BYTES ((size_t)32 << 20) /* moved between two returns of memory to the system */
 
@@ -27,13 +30,18 @@ void *ls__ddp_values_place(const ls__ddp_values *v, const ls_reducer *reducer, i
 bool ls__ddp_values_has(const ls__ddp_values *v, const ls_reducer *reducer, const ls_tensor *param,
                         int i)
 {
-    return ls_data((ls_tensor *)(uintptr_t)param) == ls__ddp_values_place(v, reducer, i);
+    ls__pool *on = NULL;
+    const void *at = ls__tensor_place((ls_tensor *)(uintptr_t)param, &on);
+    return at == ls__ddp_values_place(v, reducer, i);
 }
 
 /* Moves a parameter to its place. One that is a view of a larger tensor cannot move and stays where
  * it is, which costs only the gathering in place. */
 static ls_status move(const ls__ddp_values *v, const ls_reducer *reducer, ls_tensor *param, int i)
 {
+    if (ls__ddp_is_apart(param)) {
+        return LS_OK; /* its kernels would not reach the place */
+    }
     const ls_status status = ls__param_bind_value(param, ls__ddp_values_place(v, reducer, i));
     return status == LS_ERR_UNSUPPORTED ? LS_OK : status;
 }
@@ -64,6 +72,26 @@ ls_status ls__ddp_values_move(ls__ddp_values *v, const ls__env *env, const ls_re
         }
     }
     return ls_memory_release_cached();
+}
+
+ls_status ls__ddp_values_gather(const ls__ddp_values *v, const ls__bucket_place *bucket,
+                                ls_group *group, ls_work **work)
+{
+    char *memory = v->memory[bucket->region] + bucket->offset;
+    const size_t part = bucket->bytes / (size_t)ls_group_size(group);
+    return ls_all_gather(group, memory + part * (size_t)ls_group_rank(group), memory,
+                         (int64_t)(part / ls_dtype_size(bucket->dtype)), bucket->dtype,
+                         LS_OPTIONS(ls_collective_options, .tag = bucket->tag), work);
+}
+
+void ls__ddp_values_discard(const ls__ddp_values *v, const ls__bucket_place *bucket,
+                            ls_group *group)
+{
+    char *memory = v->memory[bucket->region] + bucket->offset;
+    const size_t part = bucket->bytes / (size_t)ls_group_size(group);
+    const size_t own = part * (size_t)ls_group_rank(group);
+    ls__group_discard(group, memory, own);
+    ls__group_discard(group, memory + own + part, bucket->bytes - own - part);
 }
 
 void ls__ddp_values_free(ls__ddp_values *v, const ls_reducer *reducer, const ls_param *params,

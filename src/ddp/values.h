@@ -7,6 +7,7 @@
 #include <lockstep/reducer.h>
 
 #include "base/env.h"
+#include "reduce/reducer.h"
 
 /* All zero is a valid state: nothing was moved. */
 typedef struct ls__ddp_values {
@@ -24,6 +25,12 @@ ls_status ls__ddp_values_move(ls__ddp_values *v, const ls__env *env, const ls_re
 void *ls__ddp_values_place(const ls__ddp_values *v, const ls_reducer *reducer, int i);
 bool ls__ddp_values_has(const ls__ddp_values *v, const ls_reducer *reducer, const ls_tensor *param,
                         int i);
+/* Begins to gather a bucket in place: each rank of the group has an equal part. */
+ls_status ls__ddp_values_gather(const ls__ddp_values *v, const ls__bucket_place *bucket,
+                                ls_group *group, ls_work **work);
+/* The elements of other ranks in it are undefined from now on, and their pages go. */
+void ls__ddp_values_discard(const ls__ddp_values *v, const ls__bucket_place *bucket,
+                            ls_group *group);
 /* Moves the parameters back to memory of their own, because the module outlives the wrapper. */
 void ls__ddp_values_free(ls__ddp_values *v, const ls_reducer *reducer, const ls_param *params,
                          int count);

@@ -18,12 +18,14 @@
  * The first synchronised backward ends with the one change of the layout, which moves gradients
  * from one bucket to another and would tear averages apart that lie on one rank each. It is
  * therefore an all-reduce; averages, state and gathering are divided from then on. */
-#include "ddp/zero.h"
 
 #include "autograd/param.h"
 #include "base/assert.h"
 #include "base/config.h"
 #include "base/options.h"
+#include "comm/core/group.h"
+#include "comm/core/round_robin.h"
+#include "ddp/apart.h"
 #include "ddp/wrapper.h"
 #include "kernel/reduce/reduce.h"
 #include "reduce/plan.h"
@@ -39,11 +41,15 @@ static ls__ddp *ddp_of(ls__observer *observer)
 
 static ls_status check(const ls__ddp *d, const ls_ddp_options *options)
 {
-    if (options->zero < 0 || options->zero > 2) {
+    if (options->zero < 0 || options->zero > 3) {
         return ls__fail(LS_ERR_INVALID,
-                        "zero is %d; give 0, 1 (the optimizer's state is divided among the ranks) "
-                        "or 2 (gradients as well)",
+                        "zero is %d; give 0, 1 (the optimizer's state is divided among the "
+                        "ranks), 2 (gradients as well) or 3 (parameters, too)",
                         options->zero);
+    }
+    if (options->zero == 0 && options->shard_group != NULL) {
+        return ls__fail(LS_ERR_INVALID, "shard_group without zero: nothing is divided; give zero "
+                                        "1, 2 or 3, or leave shard_group out");
     }
     if (options->zero > 0 && options->shards > 0) {
         return ls__fail(LS_ERR_UNSUPPORTED,
@@ -55,11 +61,18 @@ static ls_status check(const ls__ddp *d, const ls_ddp_options *options)
                         "zero and wire_dtype: only gradients would be sent in bfloat16, and the "
                         "other half of what is sent are parameters; leave one of them out");
     }
-    if (options->zero > 0 && ls__reducer_domains(d->reducer) > 1) {
+    if ((options->zero > 2 || options->shard_group != NULL) &&
+        ls__reducer_domains(d->reducer) > 1) {
         return ls__fail(LS_ERR_UNSUPPORTED,
-                        "zero, and some gradients are added over a part of the group (place, or "
-                        "batch_axes of a mesh): the elements are divided among all ranks of the "
-                        "group, and those of other ranks have other parameters; leave zero out");
+                        "zero 3 or shard_group, and some gradients are added over a part of the "
+                        "group (place, or a mesh): parameters are divided and gathered by all of "
+                        "its ranks in one order, and some of them have others; take zero 1 or 2 "
+                        "without shard_group");
+    }
+    if (options->zero > 0 && d->param_count > 0 && ls__ddp_is_apart(d->params[0].value)) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "zero: parameters are gathered in memory that kernels of their device do "
+                        "not reach; leave zero out");
     }
     return LS_OK;
 }
@@ -69,10 +82,11 @@ ls_status ls__ddp_zero_init(ls__ddp *d, const ls_ddp_options *options)
     LS_TRY(check(d, options));
     d->zero.stage = options->zero;
     if (options->zero > 0) {
-        ls__config_note("ls_ddp_new", "", "zero %d", options->zero);
-        ls__reducer_divide(d->reducer, options->zero > 1);
+        ls__config_note("ls_ddp_new", "", "zero %d%s", options->zero,
+                        options->shard_group != NULL ? " in a shard_group" : "");
+        LS_TRY(ls__reducer_divide(d->reducer, options->zero > 1, options->shard_group));
     }
-    return LS_OK;
+    return options->zero > 2 ? ls__unshard_open(d) : LS_OK;
 }
 
 /* ---- whose the elements are ------------------------------------------------------------------ */
@@ -80,6 +94,13 @@ ls_status ls__ddp_zero_init(ls__ddp *d, const ls_ddp_options *options)
 static void owned(ls__observer *self, int index, int64_t *from, int64_t *count)
 {
     ls__reducer_own(ddp_of(self)->reducer, index, from, count);
+}
+
+/* A parameter is divided among the ranks over which its gradient is added. */
+static bool divides(ls__observer *self, int index, int world_rank)
+{
+    const ls_group *sums = ddp_of(self)->sums[index];
+    return ls__member_of(ls__round_robin_at((ls_group *)sums, 0), world_rank) >= 0;
 }
 
 static void updated(ls__observer *self, int index)
@@ -122,13 +143,17 @@ ls_status ls__ddp_zero_begin(ls__ddp *d)
     d->observer.owned = owned;
     d->observer.updated = updated;
     d->observer.share = share;
-    d->observer.owners = ls__reducer_group(d->reducer);
-    return LS_OK;
+    const bool parts = ls__reducer_domains(d->reducer) > 1;
+    d->observer.divides = parts ? divides : NULL;
+    d->observer.owners =
+        parts ? ls__reducer_group(d->reducer) : ls__reducer_bucket_place(d->reducer, 0).group;
+    return z->stage > 2 && ls_group_size(d->observer.owners) > 1 ? ls__unshard_begin(d) : LS_OK;
 }
 
 void ls__ddp_zero_drop(ls__ddp *d)
 {
     ls__ddp_zero *z = &d->zero;
+    ls__unshard_drop(d);
     if (z->works != NULL) {
         d->env->release(d->env, z->works, table_bytes(z));
     }
@@ -155,23 +180,16 @@ static void copy_outside(const ls__ddp *d, bool back)
     }
 }
 
-static ls_status start(ls__ddp *d, int b)
-{
-    const ls__bucket_place place = ls__reducer_bucket_place(d->reducer, b);
-    char *memory = d->values.memory[place.region] + place.offset;
-    const size_t part = place.bytes / (size_t)ls_group_size(place.group);
-    return ls_all_gather(place.group, memory + part * (size_t)ls_group_rank(place.group), memory,
-                         (int64_t)(part / ls_dtype_size(place.dtype)), place.dtype,
-                         LS_OPTIONS(ls_collective_options, .tag = place.tag), &d->zero.works[b]);
-}
-
 /* All buckets are on their way together. */
 static ls_status gather(ls__ddp *d)
 {
     ls__ddp_zero *z = &d->zero;
     ls_status status = LS_OK;
     for (int b = 0; b < z->buckets && status == LS_OK; b++) {
-        status = z->changed[b] ? start(d, b) : LS_OK;
+        const ls__bucket_place place = ls__reducer_bucket_place(d->reducer, b);
+        status = z->changed[b]
+                     ? ls__ddp_values_gather(&d->values, &place, place.group, &z->works[b])
+                     : LS_OK;
     }
     for (int b = 0; b < z->buckets; b++) {
         ls_work *work = z->works[b];
@@ -189,6 +207,10 @@ ls_status ls__ddp_zero_share(ls__ddp *d)
 {
     ls__ddp_zero *z = &d->zero;
     if (z->buckets == 0) {
+        return LS_OK;
+    }
+    if (z->stage > 2) {
+        ls__unshard_changed(d);
         return LS_OK;
     }
     ls__tensor_wait(d->params[0].value);

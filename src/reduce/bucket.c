@@ -1,4 +1,4 @@
-/* What the memory of gradients holds (docs/design.md, D8).
+/* The states of gradients' memory (docs/design.md, D8).
  *
  *     absent ──(a backward)──▶ local ──(reduction)──▶ reduced        present: local or reduced
  *
@@ -17,6 +17,7 @@
 #include "base/assert.h"
 #include "comm/backend/plugin_group.h"
 #include "kernel/reduce/reduce.h"
+#include "reduce/internal.h"
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
 #include "reduce/shards.h"
@@ -118,9 +119,13 @@ int64_t ls__bucket_elements(const ls_reducer *r, const ls__reduce_bucket *bucket
 
 ls__bucket_part ls__bucket_own(const ls_reducer *r, const ls__reduce_bucket *bucket)
 {
+    LS_ASSERT(r->division.size > 0);
     const ls__reduce_domain *domain = &r->domains[r->plan.regions[bucket->region].key.domain];
-    const size_t bytes = bucket->bytes / (size_t)domain->size; /* a multiple of 64 */
-    return (ls__bucket_part){bucket->offset + bytes * (size_t)domain->rank, bytes};
+    const bool hybrid = ls__division_is_hybrid(r);
+    const int size = hybrid ? r->division.size : domain->size;
+    const int rank = hybrid ? r->division.rank : domain->rank;
+    const size_t bytes = bucket->bytes / (size_t)size; /* a multiple of 64 */
+    return (ls__bucket_part){bucket->offset + bytes * (size_t)rank, bytes};
 }
 
 void ls__bucket_own_elements(const ls_reducer *r, const ls__reduce_param *param, int64_t *from,
@@ -205,27 +210,6 @@ void ls__buckets_forget(ls_reducer *r)
 
 /* ---- scattered averages --------------------------------------------------------------------- */
 
-void ls__reducer_divide(ls_reducer *r, bool release)
-{
-    r->keeps_parts = true;
-    r->releases = release;
-}
-
-void ls__reducer_scatter(ls_reducer *r)
-{
-    LS_ASSERT(r->keeps_parts);
-    for (int b = 0; r->size > 1 && r->releases && b < r->plan.count; b++) {
-        ls__bucket_release(r, &r->plan.buckets[b]);
-    }
-    LS_ASSERT(r->phase != LS__REDUCER_CONTROL && r->phase != LS__REDUCER_RUNNING);
-    r->scattered = r->size > 1;
-}
-
-bool ls__reducer_is_scattered(const ls_reducer *r)
-{
-    return r->scattered;
-}
-
 void ls__reducer_own(const ls_reducer *r, int param, int64_t *from, int64_t *count)
 {
     int64_t to;
@@ -246,13 +230,19 @@ ls__bucket_place ls__reducer_bucket_place(const ls_reducer *r, int bucket)
                               .offset = b->offset,
                               .bytes = b->bytes,
                               .dtype = key->dtype,
-                              .group = r->domains[key->domain].group,
+                              .group = ls__division_is_hybrid(r) ? r->division.group[0]
+                                                                 : r->domains[key->domain].group,
                               .tag = b->tag};
 }
 
 int ls__reducer_bucket_of(const ls_reducer *r, int param)
 {
     return r->params[param].bucket;
+}
+
+bool ls__reducer_bucket_is_ready(const ls_reducer *r, int bucket)
+{
+    return r->plan.buckets[bucket].pending == 0;
 }
 
 /* ---- micro-batches without a backward ------------------------------------------------------ */

@@ -1,4 +1,4 @@
-/* What the memory of the buckets holds; see bucket.c. The caller is the thread that runs backward,
+/* The contents of the buckets' memory; see bucket.c. The caller is the thread that runs backward,
  * except for ls__bucket_fill and the two questions, which the launching thread asks. */
 #ifndef LS_REDUCE_BUCKET_H
 #define LS_REDUCE_BUCKET_H
@@ -24,8 +24,8 @@ void ls__bucket_fill(ls_reducer *r, ls__reduce_bucket *bucket);
 /* The elements of the whole bucket, gaps included. */
 int64_t ls__bucket_elements(const ls_reducer *r, const ls__reduce_bucket *bucket);
 char *ls__bucket_memory(const ls_reducer *r, const ls__reduce_bucket *bucket);
-/* The part of the bucket that is this rank's, in bytes of its region: each rank of the domain has
- * an equal part. */
+/* The part of the bucket that is this rank's, in bytes of its region: each rank of a split has an
+ * equal part (division.c). */
 typedef struct ls__bucket_part {
     size_t offset, bytes;
 } ls__bucket_part;

@@ -21,13 +21,12 @@
  */
 #include "reduce/bucket_size.h"
 
-#include <math.h>
-
 #include "base/assert.h"
 #include "base/log.h"
 #include "base/size.h"
 #include "comm/core/round_robin.h"
 #include "comm/tune/choice.h"
+#include "cost/overlap.h"
 #include "reduce/internal.h"
 
 /* All operations are rounded exactly, the root as well, so every rank finds the same bits. */
@@ -35,10 +34,8 @@ size_t ls__bucket_size(const ls__tune_link *link, size_t bytes)
 {
     LS_ASSERT(link->latency_ns >= 0.0 && link->byte_ns >= 0.0);
     const double most = (double)LS__BUCKET_BYTES_MAX, least = (double)LS__BUCKET_BYTES_MIN;
-    double size = most;
-    if (link->latency_ns * (double)bytes < most * most * link->byte_ns) {
-        size = sqrt((double)bytes * link->latency_ns / link->byte_ns);
-    }
+    double size = ls__overlap_bucket(link->latency_ns, link->byte_ns, (double)bytes);
+    size = size < most ? size : most;
     size = size < (double)bytes / 2.0 ? size : (double)bytes / 2.0;
     return (size_t)(size > least ? size : least);
 }

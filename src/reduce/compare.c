@@ -23,7 +23,7 @@ ls__agree_peers ls__domain_peers(const ls_reducer *r, const ls__reduce_domain *d
     return peers;
 }
 
-/* What the error shows after the name. The caller's text for a shape need not fit the count. */
+/* The text of an error after the name. The caller's text for a shape need not fit the count. */
 static void describe(const ls_reducer *r, const ls__reduce_param *param, char text[DETAIL_TEXT])
 {
     ls__text to = {text, DETAIL_TEXT};
@@ -109,22 +109,27 @@ ls_status ls__changes_check(ls_reducer *r)
 
 void ls__reducer_show_hashes(ls_reducer *r, const uint64_t *hashes)
 {
+    r->compares = true;
     r->hashes = hashes;
 }
 
 uint64_t ls__replica_hash(const ls_reducer *r, const ls__reduce_domain *domain)
 {
     uint64_t hash = 0;
-    for (int i = 0; r->hashes != NULL && i < domain->param_count; i++) {
+    if (r->hashes == NULL) {
+        return r->compares ? LS__REPLICA_UNSEEN : LS__REPLICA_NOT_NOW;
+    }
+    for (int i = 0; i < domain->param_count; i++) {
         hash = (hash ^ r->hashes[domain->params[i]]) * UINT64_C(0x9E3779B185EBCA87);
         hash ^= hash >> 29;
     }
-    return r->hashes != NULL && hash == 0 ? 1 : hash; /* 0 says that nobody looked */
+    return hash <= LS__REPLICA_UNSEEN ? LS__REPLICA_UNSEEN + 1 : hash;
 }
 
 static void list_replicas(ls__facts *to, const void *arg)
 {
     const registration *of = arg;
+    const bool hook = of->r->hook.given != NULL;
     char name[256], value[32];
     for (int i = 0; i < of->domain->param_count; i++) {
         const int param = of->domain->params[i];
@@ -133,8 +138,11 @@ static void list_replicas(ls__facts *to, const void *arg)
         (void)snprintf(value, sizeof value, "hash %016llx",
                        (unsigned long long)of->r->hashes[param]);
         ls__facts_text(to, name, value,
-                       "a bit has flipped, or the program changed it on one rank: continue from "
-                       "the last checkpoint");
+                       hook ? "the communication hook gave the ranks different averages, a bit has "
+                              "flipped, or the program changed it on one rank: continue from the "
+                              "last checkpoint"
+                            : "a bit has flipped, or the program changed it on one rank: continue "
+                              "from the last checkpoint");
     }
 }
 
@@ -151,13 +159,14 @@ ls_status ls__replica_check(ls_reducer *r)
 {
     ls_status first = LS_OK;
     char text[LS__MESSAGE_MAX];
-    for (int d = 0; r->hashes != NULL && d < r->domain_count; d++) {
+    for (int d = 0; r->compares && d < r->domain_count; d++) {
         const ls_status status = compare_replicas(r, &r->domains[d]);
         if (status < 0 && first == LS_OK) {
             first = status;
             memcpy(text, ls_error_message(), sizeof text);
         }
     }
+    r->compares = false;
     r->hashes = NULL;
     if (first < 0) {
         ls__reducer_fail(r, first, text);

@@ -12,7 +12,11 @@ ls__agree_peers ls__domain_peers(const ls_reducer *r, const ls__reduce_domain *d
 /* Collective over the domain; LS_ERR_MISMATCH names the first difference. */
 ls_status ls__reducer_compare(const ls_reducer *r, const ls__reduce_domain *domain);
 
-/* Of the domain's parameters; 0 if this step does not look at them. */
+enum {
+    LS__REPLICA_NOT_NOW, /* this step does not look at the parameters */
+    LS__REPLICA_UNSEEN   /* it does, but not all of them are on this rank */
+};
+/* Of the domain's parameters, or one of the values above. */
 uint64_t ls__replica_hash(const ls_reducer *r, const ls__reduce_domain *domain);
 /* After a backward: names the setting, or the parameter, in which the ranks differ, if their hashes
  * in the control exchange did. Collective then. */

@@ -4,7 +4,7 @@
  * alike. So buckets that no rank uses are not sent, and a parameter that no rank uses keeps its
  * gradient absent. Weights, versions and settings are read in domain 0, which has all ranks.
  */
-#include "reduce/control.h"
+#include "reduce/internal.h"
 
 #include <math.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static const ls__reduce_control *part(const ls_reducer *r, int rank)
     return part_of(&r->domains[0], rank);
 }
 
-/* The bitmap behind a rank's part: bit i of the domain's parameters. */
+/* The bitmap after a rank's part: bit i is parameter i of the domain. */
 static uint8_t *bitmap(const ls__reduce_domain *domain, int rank)
 {
     return (uint8_t *)(part_of(domain, rank) + 1);
@@ -54,7 +54,7 @@ static void put_tables(const ls_reducer *r, const ls__reduce_domain *domain)
     }
 }
 
-/* What this rank did since the last backward ended, and in that backward. */
+/* Seconds that this rank has worked since the last backward ended, and in that backward. */
 static double busy_seconds(const ls_reducer *r)
 {
     return r->ended_ns == 0
@@ -75,7 +75,7 @@ static ls_status start_in(ls_reducer *r, ls__reduce_domain *domain)
                                 .plan_version = r->plan.version,
                                 .weighted = r->weighted,
                                 .reductions = r->stats.reductions,
-                                .settings = ls__config_change_hash(&r->runtime->config),
+                                .settings = ls__config_change_hash(),
                                 .stop = ls__stop_wanted(r->runtime),
                                 .flags = r->pass.flags,
                                 .agreement = own_agreement(r),
@@ -97,6 +97,7 @@ static ls_status start_in(ls_reducer *r, ls__reduce_domain *domain)
                                  .count = (int64_t)domain->control_bytes,
                                  .dtype = LS_UINT8,
                                  .control = true,
+                                 .anywhere = true, /* ls_backward or ls_ddp_join */
                                  .options = &options,
                                  .done = ls__reducer_control_done,
                                  .arg = r};
@@ -139,8 +140,8 @@ static bool has_data(const ls__reduce_control *of)
 
 /* ---- what all ranks must have alike ------------------------------------------------------- */
 
-/* What a rank's part says. A rank that has run out of data has no kind of backward, and the others
- * may add up different numbers only where weights make the mean exact. */
+/* Checks a rank's part. A rank that has run out of data has no kind of backward, and the others may
+ * add up different numbers only where weights make the mean exact. */
 static void list_part(ls__facts *to, int rank, const void *arg)
 {
     static const char *const truth[] = {"false", "true"};
@@ -210,13 +211,16 @@ static ls_status compare_parts(const ls_reducer *r, const ls__reduce_domain *dom
  * running. */
 static void compare_hashes(ls_reducer *r, ls__reduce_domain *domain)
 {
+    bool seen = true;
     domain->differs = false;
-    for (int rank = 1; rank < domain->size; rank++) {
+    for (int rank = 0; rank < domain->size; rank++) {
         const ls__reduce_control *first = part_of(domain, 0), *other = part_of(domain, rank);
+        seen = seen && other->replica > LS__REPLICA_UNSEEN;
         domain->differs = domain->differs || other->replica != first->replica;
         r->pass.settings_differ =
             r->pass.settings_differ || (r->agrees && other->settings != first->settings);
     }
+    domain->differs = domain->differs && seen;
 }
 
 /* Which ranks had data, for the caller and for the next backward. */

@@ -5,15 +5,17 @@
 
 #include "base/options.h"
 #include "base/size.h"
+#include "comm/backend/plugin_group.h"
 #include "reduce/bucket_size.h"
 #include "reduce/compare.h"
+#include "reduce/device.h"
 #include "reduce/domain.h"
 #include "reduce/exchange.h"
 #include "reduce/hook.h"
+#include "reduce/internal.h"
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
 #include "reduce/shards.h"
-#include "reduce/wire.h"
 
 #define PARAM_BYTES_MAX 4096 /* a larger size was never set: the options are uninitialised */
 
@@ -90,6 +92,7 @@ static ls_status copy_param(ls_reducer *r, int i, int count, const ls_reducer_pa
             "rows that divides them, or 0",
             r->name, from->name, (long long)from->count, (long long)from->rows);
     }
+    LS_TRY(ls__device_check_param(r, from));
     LS_TRY(copy_texts(r, to, from));
     LS_TRY(check_map(r, count, from));
     LS_TRY(ls__domain_find(r, from->name, from->reduce_group, &to->key.domain));
@@ -233,6 +236,9 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
     }
     LS_TRY(apply_mode(&given));
     LS_TRY(ls__wire_check(&given));
+    if (given.wire_dtype != LS_FLOAT32) {
+        LS_TRY(ls__promise_host("ls_reducer_new with wire_dtype", group));
+    }
     ls_reducer *r = runtime->env->allocate(runtime->env, sizeof *r);
     if (r == NULL) {
         (void)ls_group_abort(group, "ls_reducer_new: no memory"); /* the others would wait */
@@ -242,6 +248,7 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
     r->runtime = runtime;
     ls__runtime_enter(runtime, &r->guest);
     r->options = given;
+    r->on_device = !ls__group_on_host(group);
     r->phases = 1;
     r->worker.env = runtime->env;
     ls__arena_init(&r->arena, runtime->env, 1 << 14);
@@ -301,7 +308,9 @@ ls_status ls_reducer_free(ls_reducer *r)
     ls__exchange_close(r);
     ls__agreement_leave(r->runtime);
     ls__plan_release(r, &r->plan);
-    const ls_status status = ls__domains_free(r);
+    const ls_status split = ls__division_free(r);
+    ls_status status = ls__domains_free(r);
+    status = split < 0 ? split : status;
     const ls__env *env = r->arena.env;
     ls__runtime_leave(&r->guest);
     ls__shards_free(r);

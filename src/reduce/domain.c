@@ -36,8 +36,8 @@ static ls_status fail_given(const ls__reduce_domain *domain, ls_status status)
     return ls__fail_again(status, text);
 }
 
-/* Duplicates a group; of a round-robin group each one behind it, so that buckets keep taking turns.
- * What was made is freed with the domain. */
+/* Duplicates a group; for a round-robin group each of its groups, so that buckets keep taking
+ * turns. What was made is freed with the domain. */
 static ls_status open_domain(ls_reducer *r, ls__reduce_domain *domain)
 {
     const int turns = ls__round_robin_count(domain->given);
@@ -275,6 +275,11 @@ int ls__reducer_param_domain(const ls_reducer *r, int param)
 
 void ls__reducer_fail(ls_reducer *r, ls_status status, const char *text)
 {
+    for (int i = 0; i < LS__DIVISION_GROUPS; i++) {
+        if (r->division.group[i] != NULL) {
+            ls__group_fail(r->division.group[i], status, text);
+        }
+    }
     for (int d = 0; d < r->domain_count; d++) {
         for (int k = 0; k < LS__PHASES_MAX; k++) {
             ls_group *group = ls__domain_phase_group(&r->domains[d], k);

@@ -10,7 +10,7 @@ ls_status ls__domains_init(ls_reducer *r, ls_group *group);
  * reducer's own); notes it when it is new. Local. */
 ls_status ls__domain_find(ls_reducer *r, const char *param, ls_group *given, int *out);
 ls_status ls__batch_find(ls_reducer *r, const char *param, const ls_group *given, int *out);
-/* Makes the groups of the domains behind domain 0. Collective over each of them. */
+/* Makes the groups of the domains after domain 0. Collective over each of them. */
 ls_status ls__domains_open(ls_reducer *r);
 /* Makes the groups for the phases after the first, if they do not exist. Collective over each
  * domain. */

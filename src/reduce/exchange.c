@@ -30,13 +30,12 @@
 #include "comm/core/collective.h"
 #include "comm/core/flight.h"
 #include "reduce/bucket.h"
-#include "reduce/control.h"
+#include "reduce/device.h"
 #include "reduce/domain.h"
 #include "reduce/hook.h"
-#include "reduce/nonfinite.h"
+#include "reduce/internal.h"
 #include "reduce/reducer.h"
 #include "reduce/table.h"
-#include "reduce/wire.h"
 
 /* ---- a step; see Note [Steps] --------------------------------------------------------------- */
 
@@ -47,7 +46,7 @@ static const ls__exchange_kind *kind_of(const ls_reducer *r, const ls__reduce_bu
         return r->hook.kind;
     }
     if (r->scattered) {
-        return &ls__exchange_scattered;
+        return ls__division_is_hybrid(r) ? &ls__exchange_hybrid : &ls__exchange_scattered;
     }
     if (ls__bucket_table(r, bucket) != NULL) {
         return &ls__exchange_rows;
@@ -68,7 +67,7 @@ static ls_status plain_before(ls_reducer *r, ls__reduce_bucket *bucket, int phas
     return LS_OK;
 }
 
-const ls__exchange_kind ls__exchange_plain = {"plain", 1, plain_before, NULL};
+const ls__exchange_kind ls__exchange_plain = {1, plain_before, NULL};
 
 static ls_status scattered_before(ls_reducer *r, ls__reduce_bucket *bucket, int phase LS__UNUSED,
                                   ls__reduce_exchange *out)
@@ -85,7 +84,23 @@ static ls_status scattered_before(ls_reducer *r, ls__reduce_bucket *bucket, int 
     return LS_OK;
 }
 
-const ls__exchange_kind ls__exchange_scattered = {"scattered", 1, scattered_before, NULL};
+const ls__exchange_kind ls__exchange_scattered = {1, scattered_before, NULL};
+
+/* division.c has the drawing. */
+static ls_status hybrid_before(ls_reducer *r, ls__reduce_bucket *bucket, int phase,
+                               ls__reduce_exchange *out)
+{
+    LS_TRY(scattered_before(r, bucket, phase, out));
+    if (phase == 0) {
+        out->divisor = 0.0;
+    } else {
+        out->operation = LS__OP_ALL_REDUCE;
+        out->input = out->output;
+    }
+    return LS_OK;
+}
+
+const ls__exchange_kind ls__exchange_hybrid = {2, hybrid_before, NULL};
 
 /* Something may have become possible: the reducer's own thread looks. From any thread, also in a
  * callback. */
@@ -106,7 +121,7 @@ static void phase_done(void *arg, ls_status status)
     bucket->reduced_ns = r->worker.env->now_ns(r->worker.env);
     /* Sync: release; pairs with the acquire in next_step. */
     atomic_store_explicit(&bucket->flying, false, memory_order_release);
-    if (r->hook.kind != NULL && status == LS_OK) {
+    if ((r->hook.kind != NULL || r->phases > 1) && status == LS_OK) {
         wake(r);
     }
 }
@@ -123,16 +138,21 @@ static ls_status start_collective(ls_reducer *r, ls__reduce_bucket *bucket, int 
                                  .count = exchange->count,
                                  .dtype = exchange->dtype,
                                  .op = LS_SUM,
+                                 .anywhere = true, /* two threads take steps */
                                  .options = &options,
-                                 .done = phase_done,
+                                 .place = ls__device_take_place(bucket),
+                                 .done = r->pass.stream == NULL ? phase_done : NULL,
                                  .arg = bucket};
+    const bool hybrid = bucket->kind == &ls__exchange_hybrid;
+    const int size = hybrid ? r->division.size : domain->size;
     const bool parts = exchange->operation == LS__OP_ALL_TO_ALL ||
                        exchange->operation == LS__OP_REDUCE_SCATTER; /* one for each rank */
-    r->pass.gradient_bytes += (uint64_t)exchange->count * ls_dtype_size(exchange->dtype) *
-                              (uint64_t)(parts ? domain->size : 1);
+    r->pass.gradient_bytes +=
+        (uint64_t)exchange->count * ls_dtype_size(exchange->dtype) * (uint64_t)(parts ? size : 1);
     atomic_store_explicit(&bucket->flying, true, memory_order_relaxed);
-    const ls_status status =
-        ls__collective_start(ls__domain_phase_group(domain, phase), &args, &bucket->work);
+    const ls_status status = ls__collective_start(hybrid ? r->division.group[phase]
+                                                         : ls__domain_phase_group(domain, phase),
+                                                  &args, &bucket->work);
     if (status < 0) {
         atomic_store_explicit(&bucket->flying, false, memory_order_relaxed);
     } else if (phase == 0 && r->runtime->trace != NULL) {
@@ -146,10 +166,14 @@ static void launch(ls_reducer *r, ls__reduce_bucket *bucket)
 {
     LS_ASSERT(bucket->pending == 0 && bucket->work == NULL);
     bucket->kind = NULL;
-    if (ls__bucket_used(r, bucket)) {
+    if (!ls__bucket_used(r, bucket)) {
+        ls__device_drop_place(r, bucket);
+    } else {
         bucket->kind = kind_of(r, bucket);
-        ls__bucket_fill(r, bucket);
-        ls__nonfinite_look(r, bucket);
+        if (!r->on_device) { /* else ls__device_begin has zeroed what is not used */
+            ls__bucket_fill(r, bucket);
+            ls__nonfinite_look(r, bucket);
+        }
         bucket->launched_ns = r->runtime->env->now_ns(r->runtime->env);
     }
 }
@@ -316,15 +340,16 @@ void ls__exchange_begin(ls_reducer *r)
         bucket->pending = 0;
         bucket->work = NULL;
         bucket->launched_ns = bucket->reduced_ns = 0;
+        bucket->place = NULL;
         bucket->reducer = r;
     }
 }
 
-void ls__exchange_ready(ls_reducer *r)
+void ls__exchange_ready(ls_reducer *r, bool last)
 {
     if (r->hook.kind == NULL && !ls__self.in_callback) {
         advance(r, false);
-    } else {
+    } else if (last) {
         wake(r);
     }
 }
@@ -372,8 +397,8 @@ static void note_failure(ls_reducer *r, ls_status status)
     ls__unlock(&r->lock, r->runtime->env);
 }
 
-/* What the first bucket that has not ended waits for, is waited for here. Another thread may be
- * inside a step at this moment and is about to return, so yielding is enough. */
+/* Waits for the operation that the first unfinished bucket waits for. Another thread may be inside
+ * a step at this moment and is about to return, so yielding is enough. */
 ls_status ls__exchange_wait(ls_reducer *r, int bucket)
 {
     for (;;) {
@@ -390,9 +415,13 @@ ls_status ls__exchange_wait(ls_reducer *r, int bucket)
         } else if (first > bucket) {
             return LS_OK;
         } else {
-            ls_work *work = r->plan.buckets[first].work;
-            r->plan.buckets[first].work = NULL;
-            note_failure(r, work != NULL ? ls_work_wait(work) : LS_OK);
+            ls__reduce_bucket *next = &r->plan.buckets[first];
+            ls_work *work = next->work;
+            next->work = NULL;
+            note_failure(r, work != NULL ? ls_work_wait_stream(work, r->pass.stream) : LS_OK);
+            if (r->pass.stream != NULL) { /* a stream waits for it: it has ended for the host */
+                phase_done(next, LS_OK);
+            }
         }
     }
 }

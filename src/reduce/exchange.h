@@ -1,4 +1,4 @@
-/* What is sent in place of a bucket; see exchange.c. */
+/* The collectives that stand for a bucket; see exchange.c. */
 #ifndef LS_REDUCE_EXCHANGE_H
 #define LS_REDUCE_EXCHANGE_H
 
@@ -21,7 +21,6 @@ typedef struct ls__reduce_exchange {
  * backward or on the reducer's own, one at a time for a reducer, never in a callback of the engine.
  * A phase runs in the order of buckets, so a kind may keep state without a lock. */
 typedef struct ls__exchange_kind {
-    const char *name;
     int phases; /* 1 to LS__PHASES_MAX */
     ls_status (*before)(ls_reducer *r, ls__reduce_bucket *bucket, int phase,
                         ls__reduce_exchange *out);
@@ -32,7 +31,7 @@ typedef struct ls__exchange_kind {
 extern const ls__exchange_kind ls__exchange_plain;
 
 /* Each rank gets the sums of its part of the bucket, in place; the rest is undefined afterwards. */
-extern const ls__exchange_kind ls__exchange_scattered;
+extern const ls__exchange_kind ls__exchange_scattered, ls__exchange_hybrid;
 
 /* Starts the reducer's own thread; a world of one has none. */
 ls_status ls__exchange_open(ls_reducer *r);
@@ -42,8 +41,8 @@ void ls__exchange_close(ls_reducer *r);
 void ls__exchange_begin(ls_reducer *r);
 /* A part of the control exchange has come; from a callback. */
 void ls__exchange_opened(ls_reducer *r);
-/* A gradient became ready; from any thread. */
-void ls__exchange_ready(ls_reducer *r);
+/* A gradient became ready, maybe the last one of its bucket; from any thread. */
+void ls__exchange_ready(ls_reducer *r, bool last);
 /* How many buckets have ended, the first ones: averages are in place. */
 int ls__exchange_ended(ls_reducer *r);
 

@@ -4,12 +4,12 @@
 #include "reduce/hook.h"
 
 #include <lockstep/comm_hook.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/options.h"
+#include "base/text.h"
 #include "comm/backend/plugin_group.h"
 #include "kernel/reduce/reduce.h"
 #include "reduce/bucket.h"
@@ -134,14 +134,15 @@ void *ls_bucket_scratch(ls_bucket *bucket, int slot, size_t bytes)
         return NULL;
     }
     ls__bucket_scratch *scratch = &b->scratch[slot];
-    if (bytes > scratch->bytes) {
+    const size_t room = bytes > 0 ? bytes : 1; /* a bucket may have no elements */
+    if (room > scratch->bytes) {
         void *memory = NULL;
-        if (ls__group_memory(group, bytes, &memory) < 0) {
+        if (ls__group_memory(group, room, &memory) < 0) {
             return NULL;
         }
         (void)ls_group_dealloc(group, scratch->memory);
-        memset(memory, 0, bytes);
-        *scratch = (ls__bucket_scratch){memory, bytes};
+        memset(memory, 0, room);
+        *scratch = (ls__bucket_scratch){memory, room};
     }
     return scratch->memory;
 }
@@ -165,7 +166,7 @@ static ls_status fail_exchange(const ls_reducer *r, int phase, const ls_exchange
                     "reducer \"%s\": phase %d of hook \"%s\" asks for exchange %d of %lld elements "
                     "of type %d, input %p, output %p; give an ls_exchange_kind, a count >= 0, a "
                     "dtype and memory",
-                    r->name, phase, r->hook.name, (int)asked->kind, (long long)asked->count,
+                    r->name, phase, r->hook.given->name, (int)asked->kind, (long long)asked->count,
                     (int)asked->dtype, asked->input, asked->output);
 }
 
@@ -184,7 +185,7 @@ static ls_status hook_before(ls_reducer *r, ls__reduce_bucket *bucket, int phase
     const ls__user_call user = ls__user_call_begin();
     const ls_status status =
         hook->before(hook->state, (ls_bucket *)(void *)bucket, phase, &asked, NULL);
-    LS_TRY(ls__user_call_check(&user, status, "hook \"%s\", phase %d", r->hook.name, phase));
+    LS_TRY(ls__user_call_check(&user, status, "hook \"%s\", phase %d", r->hook.given->name, phase));
     if (asked.kind == LS_EXCHANGE_NONE) {
         out->none = true;
         return LS_OK;
@@ -211,7 +212,7 @@ static ls_status hook_after(ls_reducer *r, ls__reduce_bucket *bucket, int phase)
     }
     const ls__user_call user = ls__user_call_begin();
     const ls_status status = hook->after(hook->state, (ls_bucket *)(void *)bucket, phase, NULL);
-    return ls__user_call_check(&user, status, "hook \"%s\", phase %d", r->hook.name, phase);
+    return ls__user_call_check(&user, status, "hook \"%s\", phase %d", r->hook.given->name, phase);
 }
 
 /* ---- setting it ------------------------------------------------------------------------------ */
@@ -237,6 +238,13 @@ static ls_status check_hook(const ls_reducer *r, const ls_comm_hook *hook)
                         "hook \"%s\" and zero: a hook gives every rank the averages of a whole "
                         "bucket, and with zero a rank gets those of its part; leave one of them "
                         "out",
+                        hook->name);
+    }
+    if (r->domain_count > 1) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "hook \"%s\", and some gradients are added over a part of the group "
+                        "(place, or batch_axes of a mesh): parameters of one name differ between "
+                        "ranks then, and so would what the hook keeps for them; leave the hook out",
                         hook->name);
     }
     if (r->options.wire_dtype != LS_FLOAT32) {
@@ -273,7 +281,7 @@ void ls__hook_free(ls_reducer *r)
     r->phases = 1;
 }
 
-/* A copy with its texts behind it. */
+/* A copy, followed by its texts. */
 static ls_status copy_hook(ls_reducer *r, const ls_comm_hook *from)
 {
     const ls__env *env = r->arena.env;
@@ -286,14 +294,12 @@ static ls_status copy_hook(ls_reducer *r, const ls_comm_hook *from)
     *hook = *from;
     hook->name = memcpy(text, from->name, name);
     hook->about = memcpy(text + name, from->about, about);
-    static const ls__exchange_kind kinds[LS__PHASES_MAX] = {{"hook", 1, hook_before, hook_after},
-                                                            {"hook", 2, hook_before, hook_after},
-                                                            {"hook", 3, hook_before, hook_after},
-                                                            {"hook", 4, hook_before, hook_after}};
-    r->hook = (ls__reduce_hook){.given = hook,
-                                .kind = &kinds[hook->phases - 1],
-                                .name = hook->name,
-                                .text_bytes = name + about};
+    static const ls__exchange_kind kinds[LS__PHASES_MAX] = {{1, hook_before, hook_after},
+                                                            {2, hook_before, hook_after},
+                                                            {3, hook_before, hook_after},
+                                                            {4, hook_before, hook_after}};
+    r->hook = (ls__reduce_hook){
+        .given = hook, .kind = &kinds[hook->phases - 1], .text_bytes = name + about};
     r->phases = hook->phases;
     return LS_OK;
 }
@@ -315,7 +321,7 @@ static ls_status open_hook(ls_reducer *r)
     }
     const ls__user_call user = ls__user_call_begin();
     ls_status status = hook->open(hook->state, params, r->param_count, r->rank, r->size);
-    status = ls__user_call_check(&user, status, "hook \"%s\"", r->hook.name);
+    status = ls__user_call_check(&user, status, "hook \"%s\"", r->hook.given->name);
     env->release(env, params, bytes);
     return status;
 }
@@ -347,26 +353,43 @@ static ls_status set_or_abort(ls_reducer *r, const ls_comm_hook *hook)
     return status;
 }
 
+static ls_status check_reducer(ls_reducer *r)
+{
+    return r != NULL && ls__reducer_is_idle(r)
+               ? LS_OK
+               : ls__fail(LS_ERR_STATE, "ls_reducer_set_hook: %s",
+                          r ? "a synchronising backward is under way; call ls_reducer_wait first"
+                            : "the reducer is NULL; check what ls_reducer_new returned");
+}
+
+/* As ls_comm_hook_parse gives it. */
+static bool is_plain(const ls_comm_hook *hook)
+{
+    return hook->name != NULL && strcmp(hook->name, "plain") == 0 && hook->before == NULL;
+}
+
 ls_status ls_reducer_set_hook(ls_reducer *r, const ls_comm_hook *hook)
 {
-    if (r == NULL || !ls__reducer_is_idle(r)) {
-        return ls__fail(LS_ERR_STATE, "ls_reducer_set_hook: %s",
-                        r ? "a synchronising backward is under way; call ls_reducer_wait first"
-                          : "the reducer is NULL; check what ls_reducer_new returned");
-    }
     if (hook == NULL) {
+        LS_TRY(check_reducer(r));
         return set_or_abort(r, NULL);
     }
     LS__OPTIONS(ls_comm_hook, given, hook);
-    if (r->hook.given != NULL && given.state != NULL && given.state == r->hook.given->state) {
+    given.about = given.about != NULL ? given.about : "";
+    if (r != NULL && r->hook.given != NULL && given.state != NULL &&
+        given.state == r->hook.given->state) {
         return ls__fail(LS_ERR_INVALID,
                         "ls_reducer_set_hook: the state of hook \"%s\" is in use already; make a "
                         "new one",
-                        r->hook.name);
+                        r->hook.given->name);
     }
-    const ls_status status = set_or_abort(r, &given);
-    if (status < 0 && (r->hook.given == NULL || r->hook.given->state != given.state) &&
-        given.free != NULL) {
+    ls_status status = check_reducer(r);
+    if (status == LS_OK && !is_plain(&given)) {
+        status = ls__promise_host("ls_reducer_set_hook", r->group);
+    }
+    status = status < 0 ? status : set_or_abort(r, is_plain(&given) ? NULL : &given);
+    const bool owned = r != NULL && r->hook.given != NULL && r->hook.given->state == given.state;
+    if (status < 0 && !owned && given.free != NULL) {
         given.free(given.state);
     }
     return status;
@@ -378,9 +401,9 @@ ls_status ls__reducer_hook_state(ls_reducer *r, const char *prefix, const ls_sta
     if (hook == NULL || hook->visit == NULL) {
         return LS_OK;
     }
-    char name[264]; /* a prefix has 255 characters at most */
+    char name[512];
     int64_t steps = (int64_t)r->hook.steps;
-    (void)snprintf(name, sizeof name, "%s%ssteps", prefix, prefix[0] != '\0' ? "." : "");
+    LS_TRY(ls__state_name(name, sizeof name, prefix, "", "steps"));
     LS_TRY(visitor->int64(visitor->self, name, &steps));
     r->hook.steps = (uint64_t)steps;
     const ls__user_call user = ls__user_call_begin();

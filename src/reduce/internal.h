@@ -1,8 +1,9 @@
 /* The reducer's own structures. reducer.c is the state machine, domain.c keeps the groups, plan.c
  * lays gradients out in regions and buckets, bucket_size.c says how large buckets are, bucket.c
- * keeps their contents, exchange.c sends them, control.c runs the exchange that opens a
- * synchronising backward, table.c packs the rows of tables, hook.c calls the user's hooks,
- * compare.c lists what all ranks must have alike. */
+ * keeps their contents, exchange.c sends them, division.c divides averages among ranks, control.c
+ * runs the exchange that opens a synchronising backward, table.c packs the rows of tables, hook.c
+ * calls the user's hooks, compare.c lists what all ranks must have alike, device.c has what is
+ * different where gradients lie in memory of a device. */
 #ifndef LS_REDUCE_INTERNAL_H
 #define LS_REDUCE_INTERNAL_H
 
@@ -48,7 +49,7 @@ typedef struct ls__reduce_batch {
     double divisor; /* of this backward */
 } ls__reduce_batch;
 
-/* What is reduced together: gradients with the same key share a region. */
+/* The key of a region: gradients with the same key are reduced together. */
 typedef struct ls__reduce_key {
     ls_dtype dtype;
     int domain, batch; /* numbers in the reducer's tables */
@@ -107,6 +108,7 @@ typedef struct ls__reduce_bucket {
     const struct ls__exchange_kind *kind; /* NULL: no rank uses the bucket in this backward */
     ls_work *work;                        /* of the phase under way */
     atomic_bool flying; /* Sync: release by the engine when the phase's collective ends; acquire */
+    void *place; /* where gradients are final in streams; lock. NULL: the host has written all */
     uint64_t launched_ns;
     uint64_t flow;       /* its arrow in a trace */
     uint64_t reduced_ns; /* of the last phase; written by the engine before `flying` */
@@ -125,7 +127,7 @@ typedef struct ls__reduce_plan {
     uint32_t version; /* of the layout; ranks must agree */
 } ls__reduce_plan;
 
-/* What a rank says of itself in the control exchange. */
+/* A rank's part of the control exchange. */
 typedef enum ls__reduce_flag {
     LS__REDUCE_JOINED = 1, /* it has run out of data … */
     LS__REDUCE_LIVE = 2,  /* … and sums are to be divided by the number of ranks that have data */
@@ -168,10 +170,21 @@ typedef struct ls__reduce_shards {
     double weights[LS__SHARD_LEVELS];
 } ls__reduce_shards;
 
-/* What belongs to one backward; zero when the next one begins. */
+#define LS__DIVISION_GROUPS 3
+
+/* Among which ranks buckets are divided; division.c. */
+typedef struct ls__reduce_division {
+    int rank, size; /* of a split; size 0: averages are whole on every rank. Without splits the
+                       ranks of a bucket's domain divide it */
+    /* Of phases 0 and 1, and of what the wrapper gathers; NULL: all ranks, a group of a domain. */
+    ls_group *group[LS__DIVISION_GROUPS];
+} ls__reduce_division;
+
+/* State of one backward; zero when the next one begins. */
 typedef struct ls__reduce_pass {
     int next[LS__PHASES_MAX + 1]; /* Note [Steps] in exchange.c */
     int next_end;         /* first bucket that was not settled; the thread of backward owns it */
+    ls_stream *stream;    /* on which averages are used; NULL: the host's */
     bool stepping;        /* a thread is taking a step */
     bool waiting;         /* wait has begun: the thread of backward takes all steps */
     bool held;            /* by the mode, until all gradients are ready */
@@ -180,14 +193,12 @@ typedef struct ls__reduce_pass {
     int exchanges;        /* control exchanges under way */
     int ready_count;      /* parameters that became ready */
     uint64_t gradient_bytes;
-    uint64_t sent_before; /* bytes that this rank's groups had sent when it began */
 } ls__reduce_pass;
 
 /* The user's hook; hook.c. */
 typedef struct ls__reduce_hook {
-    ls_comm_hook *given; /* a copy, its texts behind it; NULL: there is none, nor a kind */
+    ls_comm_hook *given; /* a copy, followed by its texts; NULL: there is none, nor a kind */
     const struct ls__exchange_kind *kind;
-    const char *name;
     size_t text_bytes;
     uint64_t steps; /* synchronised backwards with it */
 } ls__reduce_hook;
@@ -221,10 +232,13 @@ struct ls_reducer {
     ls_status failure;
     char failure_text[LS__MESSAGE_MAX];
     ls__reduce_pass pass;
-    int phases;       /* of a bucket, at most */
-    bool keeps_parts; /* averages will end on one rank each … */
-    bool scattered;   /* … and do, from the backward after the layout is final; … */
-    bool releases;    /* … the memory of other ranks' averages is given back then */
+    bool on_device;    /* gradients lie where the library does not write; device.c */
+    ls_stream *stream; /* the one of the last begin */
+    int phases;        /* of a bucket, at most */
+    bool keeps_parts;  /* averages will end on one rank each … */
+    bool scattered;    /* … and do, from the backward after the layout is final; … */
+    bool releases;     /* … the memory of other ranks' averages is given back then */
+    ls__reduce_division division;
     ls__reduce_worker worker;
     ls__reduce_hook hook;
     bool overwrites; /* the caller overwrites absent gradients: zeroing is forgetting */
@@ -236,14 +250,69 @@ struct ls_reducer {
     int first_live;   /* lowest rank that had data in the last synchronised backward; 0: none */
     int *ready_order; /* [param_count] parameters in the order in which they became ready */
 
-    ls__reduced_fn reduced; /* NULL: nobody asks */
+    ls__reduced_fn reduced; /* may be NULL */
     void *reduced_arg;
-    const uint64_t *hashes; /* [param_count] of the parameters themselves; NULL: not now */
+    bool compares;          /* the parameters themselves, in the backward to come: */
+    const uint64_t *hashes; /* [param_count] theirs; NULL: this rank has not seen all of them */
     uint64_t agreement;     /* the key of the reducer's group */
     bool agrees;            /* all of its ranks agree in it, as of the last control exchange */
     atomic_bool nonfinite_reported; /* Sync: relaxed; nonfinite.c */
     uint64_t begin_ns, ended_ns;    /* of the last synchronised backward, its wait included */
+    uint64_t sent_before;           /* bytes that this rank's groups had sent before it */
     ls_reducer_stats stats;
 };
+
+/* ---- control.c: the exchange that opens a synchronising backward ----------------------------- */
+
+/* Sends this rank's parts. After a failure those that were sent must be waited for. */
+ls_status ls__control_start(ls_reducer *r);
+ls_status ls__control_wait(ls_reducer *r);
+/* Under the lock, after all exchanges completed: combines the parts into divisors and
+ * params[].used. */
+ls_status ls__control_finish(ls_reducer *r);
+
+/* ---- nonfinite.c: the rank and the parameter with which NaN or infinity enters --------------- */
+
+/* Looks at this rank's contribution right before it is summed; afterwards every rank has the same
+ * sum, and nothing tells whose it was. Warns once per reducer, and records the failure for the
+ * launcher. */
+void ls__nonfinite_look(ls_reducer *r, const ls__reduce_bucket *bucket);
+/* Looks at the average, on the first rank of the domain, unless it has reported its own: the sum
+ * may overflow where every contribution is finite. */
+void ls__nonfinite_look_again(ls_reducer *r, const ls__reduce_bucket *bucket);
+
+/* ---- stats.c --------------------------------------------------------------------------------- */
+
+/* The backward whose ls_reducer_wait began at wait_start_ns has ended. */
+void ls__stats_record(ls_reducer *r, uint64_t wait_start_ns);
+/* Bytes that this rank has sent by the reducer's groups so far. */
+uint64_t ls__stats_sent(const ls_reducer *r);
+
+/* ---- wire.c: gradients that travel in a smaller type than they are kept in ------------------- */
+
+/* Whether the options' type can be sent. */
+ls_status ls__wire_check(const ls_reducer_options *options);
+
+/* The memory from which the buckets of a region are sent, if it is not the region's. Collective in
+ * that all ranks do it. */
+ls_status ls__wire_open(ls_reducer *r, ls__reduce_region *region);
+void ls__wire_close(ls_reducer *r, ls__reduce_region *region);
+
+/* The bucket is rounded, and the averages are widened again. */
+extern const struct ls__exchange_kind ls__exchange_rounded;
+
+/* ---- division.c: who has which part of a bucket when averages are divided -------------------- */
+
+/* Whether buckets are divided within splits of the ranks, and added up across, in a phase of its
+ * own. */
+static inline bool ls__division_is_hybrid(const ls_reducer *r)
+{
+    return r->division.group[0] != NULL;
+}
+
+/* Collective. */
+ls_status ls__division_free(ls_reducer *r);
+/* Bytes that this rank has sent in them. */
+uint64_t ls__division_sent(const ls_reducer *r);
 
 #endif

@@ -5,7 +5,7 @@
  * finite reaches all of row i and one of x all of column j (embeddings and convolutions alike), so
  * the first row and the first column show it, and of a vector both ends. An element that is alone,
  * because it overflowed, is found with LOCKSTEP_CHECK=strict, which reads everything. */
-#include "reduce/nonfinite.h"
+#include "reduce/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,7 +96,7 @@ void ls__nonfinite_look(ls_reducer *r, const ls__reduce_bucket *bucket)
         "lower the learning rate",
         r->name, param->name, ls__reducer_rank(r, r->rank), (long long)at, (long long)param->count,
         (unsigned long long)r->stats.reductions);
-    /* Sync: read by ls__nonfinite_look_again, on the thread of backward, behind the launch. */
+    /* Sync: read by ls__nonfinite_look_again, on the thread of backward, after the launch. */
     atomic_store_explicit(&r->nonfinite_reported, true, memory_order_relaxed);
     LS__WARN("%s", text);
     ls__group_record_gradient(r->group, text);

@@ -26,7 +26,7 @@
 #include "base/assert.h"
 #include "base/size.h"
 #include "comm/backend/plugin_group.h"
-#include "reduce/wire.h"
+#include "reduce/internal.h"
 
 /* ---- the order ----------------------------------------------------------------------------- */
 
@@ -240,8 +240,8 @@ static ls_status alloc_regions(ls_reducer *r, ls__reduce_plan *plan)
 {
     for (int i = 0; i < plan->region_count; i++) {
         void *memory = NULL;
-        const ls_status status = ls__group_memory(r->domains[plan->regions[i].key.domain].group,
-                                                  plan->regions[i].bytes, &memory);
+        const ls_status status = ls__group_buffers(r->domains[plan->regions[i].key.domain].group,
+                                                   plan->regions[i].bytes, &memory);
         if (status < 0) {
             return ls__fail_within(status, "reducer \"%s\", %s gradients", r->name,
                                    ls_dtype_name(plan->regions[i].key.dtype));

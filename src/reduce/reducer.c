@@ -15,17 +15,17 @@
 #include "base/lock.h"
 #include "base/options.h"
 #include "base/trace.h"
+#include "comm/backend/plugin_group.h"
 #include "comm/core/cause.h"
 #include "kernel/reduce/reduce.h"
 #include "reduce/bucket.h"
 #include "reduce/compare.h"
-#include "reduce/control.h"
+#include "reduce/device.h"
 #include "reduce/domain.h"
 #include "reduce/exchange.h"
-#include "reduce/nonfinite.h"
+#include "reduce/internal.h"
 #include "reduce/plan.h"
 #include "reduce/shards.h"
-#include "reduce/stats.h"
 
 /* Before the first backward, so no lock is needed. */
 void ls__reducer_set_overwrites(ls_reducer *r)
@@ -172,8 +172,10 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
     options = &given;
     LS_TRY(check_begin(r, options));
     LS_TRY(ls__shards_check(r));
+    LS_TRY(ls__device_check_begin(r, options));
     LS_TRY(ls__buckets_begin(r));
     r->pass = (ls__reduce_pass){.exchanges = r->domain_count,
+                                .stream = options->stream,
                                 .held = r->options.mode != LS_REDUCE_OVERLAP};
     LS_TRY(count_weight(r, options));
     count_pending(r, options);
@@ -188,7 +190,10 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
     for (int i = 0; i < r->param_count; i++) {
         r->params[i].local = r->params[i].local || reaches(options, i) || ls__shards_held(r, i);
     }
-    r->pass.sent_before = ls__stats_sent(r);
+    LS_TRY(ls__device_begin(r));
+    if (!r->scattered) { /* else what was gathered since the backward before counts, too */
+        r->sent_before = ls__stats_sent(r);
+    }
     ls__lock_take(&r->lock, r->runtime->env);
     LS_ASSERT(r->phase == LS__REDUCER_IDLE && r->pass.next[0] == 0 && !r->pass.stepping);
     r->phase = LS__REDUCER_CONTROL;
@@ -230,11 +235,13 @@ void ls__reducer_control_done(void *reducer, ls_status status)
 /* Outside a synchronising backward it only records that the parameter holds a local sum. */
 ls_status ls_reducer_ready(ls_reducer *r, int param, ls_stream *stream)
 {
-    if (r == NULL || param < 0 || param >= r->param_count || stream != NULL) {
+    if (r == NULL || param < 0 || param >= r->param_count) {
         return ls__fail(LS_ERR_INVALID,
-                        "ls_reducer_ready: parameter %d of a reducer with %d; give 0 to %d and"
-                        " stream NULL (the host)",
-                        param, r ? r->param_count : 0, r ? r->param_count - 1 : 0);
+                        "ls_reducer_ready: parameter %d of a reducer with %d; give 0 to %d", param,
+                        r ? r->param_count : 0, r ? r->param_count - 1 : 0);
+    }
+    if (stream != NULL) {
+        LS_TRY(ls__promise_streams("ls_reducer_ready", r->group));
     }
     ls__reduce_param *p = &r->params[param];
     const uint64_t now = r->runtime->env->now_ns(r->runtime->env);
@@ -246,11 +253,13 @@ ls_status ls_reducer_ready(ls_reducer *r, int param, ls_stream *stream)
         return LS_OK;
     }
     const bool twice = p->ready;
+    bool last = false;
+    const ls_status marked = twice ? LS_OK : ls__device_mark(r, param, stream);
     if (!twice) {
         p->ready = p->present = true;
         p->ready_ns = now;
         LS_ASSERT(r->plan.buckets[p->bucket].pending > 0 && r->pass.ready_count < r->param_count);
-        r->plan.buckets[p->bucket].pending--;
+        last = --r->plan.buckets[p->bucket].pending == 0;
         r->ready_order[r->pass.ready_count++] = param;
     }
     ls__unlock(&r->lock, r->runtime->env);
@@ -261,8 +270,8 @@ ls_status ls_reducer_ready(ls_reducer *r, int param, ls_stream *stream)
                         " last contribution is in",
                         r->name, p->name);
     }
-    ls__exchange_ready(r);
-    return LS_OK;
+    ls__exchange_ready(r, last);
+    return marked;
 }
 
 /* ---- the backward ends -------------------------------------------------------------------- */
@@ -292,11 +301,11 @@ static ls_status wait_control(ls_reducer *r)
 /* The bucket has ended: its averages are in place. */
 static ls_status settle(ls_reducer *r, ls__reduce_bucket *bucket)
 {
-    if (bucket->kind != NULL) {
+    if (bucket->kind != NULL && !r->on_device) {
         ls__nonfinite_look_again(r, bucket);
     }
     ls__bucket_settle(r, bucket);
-    if (bucket->kind == &ls__exchange_scattered && r->releases) {
+    if (bucket->kind != NULL && r->scattered && r->releases) {
         ls__bucket_release(r, bucket);
     }
     return r->reduced != NULL
@@ -392,7 +401,10 @@ ls_status ls_reducer_zero(ls_reducer *r)
                         r ? "a synchronising backward is under way; call ls_reducer_wait first"
                           : "the reducer is NULL; check what ls_reducer_new returned");
     }
-    for (int i = 0; i < r->param_count && !r->overwrites; i++) {
+    if (r->on_device) {
+        LS_TRY(ls__device_zero_all(r));
+    }
+    for (int i = 0; i < r->param_count && !r->overwrites && !r->on_device; i++) {
         ls__elements_zero(ls__reducer_grad(r, i), r->params[i].bytes);
     }
     ls__buckets_forget(r);

@@ -41,35 +41,42 @@ ls_group *ls__reducer_domain_group(const ls_reducer *r, int domain);
 int ls__reducer_param_domain(const ls_reducer *r, int param);
 
 /* Compares the parameters of all ranks in the next synchronised backward: hashes[count], which must
- * live until it has ended. ls_reducer_wait returns LS_ERR_MISMATCH when they differ. */
+ * live until it has ended; NULL: this rank has not seen all of them, and no rank compares.
+ * ls_reducer_wait returns LS_ERR_MISMATCH when they differ. */
 void ls__reducer_show_hashes(ls_reducer *r, const uint64_t *hashes);
 
 /* The averages of a bucket end on one rank each (ZeRO, Rajbhandari et al. 2020, section 5): every
  * rank gets those of its part, and what else lies in the gradients is undefined. ls__reducer_divide
  * says, after ls_reducer_new, that this will be so: no hook is taken; `release`: memory of the rest
- * is given back to the system as soon as a bucket is reduced. ls__reducer_scatter: it is so from
- * the next backward on. Both on all ranks alike. */
-void ls__reducer_divide(ls_reducer *r, bool release);
+ * is given back to the system as soon as a bucket is reduced; `within`: it is so among the ranks of
+ * this group, and each other group of the same size has the same averages; borrowed for the call;
+ * NULL: among all. ls__reducer_scatter: it is so from the next backward on. Both collective. */
+ls_status ls__reducer_divide(ls_reducer *r, bool release, ls_group *within);
 void ls__reducer_scatter(ls_reducer *r);
-bool ls__reducer_is_scattered(const ls_reducer *r);
 /* Elements [*from, *from + *count) of a parameter's gradient have averages on this rank. */
 void ls__reducer_own(const ls_reducer *r, int param, int64_t *from, int64_t *count);
-/* A bucket in the order of launching: each rank of the group has an equal part of it. */
+/* A bucket in the order of launching: each rank of `group` has an equal part of it. */
 typedef struct ls__bucket_place {
     int region;
     size_t offset, bytes;
     ls_dtype dtype;
-    ls_group *group;
+    ls_group *group; /* among whose ranks it is divided */
     const char *tag;
 } ls__bucket_place;
 int ls__reducer_bucket_count(const ls_reducer *r);
 ls__bucket_place ls__reducer_bucket_place(const ls_reducer *r, int bucket);
 int ls__reducer_bucket_of(const ls_reducer *r, int param);
+/* In a backward that synchronises, on its thread: all gradients of the bucket are final. */
+bool ls__reducer_bucket_is_ready(const ls_reducer *r, int bucket);
+/* Another duplicate of the group among whose ranks buckets are divided. It fails with the
+ * reducer's, and is for operations in an order of their own; borrowed. NULL in a group of one.
+ * Collective. */
+ls_status ls__reducer_second_group(ls_reducer *r, ls_group **out);
 
 /* Called for each bucket whose averages are in place, in the order of launching, by the thread that
  * calls ls__reducer_poll, which does not wait, and ls_reducer_wait; both return its failure. */
 typedef ls_status (*ls__reduced_fn)(void *arg, const int *params, int count);
-void ls__reducer_on_reduced(ls_reducer *r, ls__reduced_fn reduced, void *arg); /* NULL: nobody */
+void ls__reducer_on_reduced(ls_reducer *r, ls__reduced_fn reduced, void *arg); /* NULL: none */
 ls_status ls__reducer_poll(ls_reducer *r);
 
 /* Fails the reducer's group on all ranks with this cause. */

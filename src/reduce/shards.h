@@ -21,7 +21,7 @@
 
 #define LS__SHARDS_MAX (1 << LS__SHARD_LEVELS)
 
-/* Divides each step into so many shards. Once, before the first backward. LS_ERR_INVALID or
+/* Divides each step into `shards` shards. Once, before the first backward. LS_ERR_INVALID or
  * LS_ERR_UNSUPPORTED, in words, where equal bits cannot be promised. */
 ls_status ls__shards_set(ls_reducer *r, int shards);
 void ls__shards_free(ls_reducer *r);

@@ -1,6 +1,6 @@
 /* What the last synchronised backward took: sums for ls_reducer_get_stats, and the moments of each
  * gradient and its bucket, the timeline. */
-#include "reduce/stats.h"
+#include "reduce/internal.h"
 
 #include <stdio.h>
 
@@ -34,7 +34,7 @@ static void trace_bucket(ls_reducer *r, const ls__reduce_bucket *bucket, int num
 
 uint64_t ls__stats_sent(const ls_reducer *r)
 {
-    uint64_t sent = 0;
+    uint64_t sent = ls__division_sent(r);
     for (int d = 0; d < r->domain_count; d++) {
         for (int k = 0; k < LS__PHASES_MAX; k++) {
             ls_group *group = ls__domain_phase_group(&r->domains[d], k);
@@ -68,7 +68,9 @@ void ls__stats_record(ls_reducer *r, uint64_t wait_start_ns)
     r->stats.exposed_seconds = (double)(r->ended_ns - wait_start_ns) * 1e-9;
     r->stats.backward_seconds = (double)(wait_start_ns - r->begin_ns) * 1e-9;
     r->stats.gradient_bytes = r->pass.gradient_bytes;
-    r->stats.sent_bytes = ls__stats_sent(r) - r->pass.sent_before;
+    const uint64_t sent = ls__stats_sent(r);
+    r->stats.sent_bytes = sent - r->sent_before;
+    r->sent_before = sent;
 }
 
 /* After ls_finalize its host and process are not known any more. */
@@ -100,7 +102,7 @@ ls_status ls_reducer_get_stats(const ls_reducer *r, ls_reducer_stats *out)
     now.automatic = ls__bucket_sizes_are_chosen(r);
     name_slowest(r, &now);
     if (r->hook.given != NULL) {
-        (void)snprintf(now.hook, sizeof now.hook, "%s%s%s%s", r->hook.name,
+        (void)snprintf(now.hook, sizeof now.hook, "%s%s%s%s", r->hook.given->name,
                        r->hook.given->about[0] != '\0' ? " (" : "", r->hook.given->about,
                        r->hook.given->about[0] != '\0' ? ")" : "");
     }

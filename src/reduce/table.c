@@ -179,7 +179,7 @@ static ls_status unpack_bucket(ls_reducer *r, ls__reduce_bucket *bucket, int pha
     return LS_OK;
 }
 
-const ls__exchange_kind ls__exchange_rows = {"rows", 1, pack_bucket, unpack_bucket};
+const ls__exchange_kind ls__exchange_rows = {1, pack_bucket, unpack_bucket};
 
 /* ---- the program says which ---------------------------------------------------------------- */
 

@@ -6,7 +6,7 @@
  * float32, divided, and rounded once more, so the bytes of all ranks stay equal. A gradient that is
  * summed in several micro-batches is still summed in float32, and so is one that was set aside. Of
  * a group of one rank nothing is sent, and nothing rounded. */
-#include "reduce/wire.h"
+#include "reduce/internal.h"
 
 #include "base/assert.h"
 #include "comm/backend/plugin_group.h"
@@ -62,20 +62,11 @@ static void *place_of(const ls_reducer *r, const ls__reduce_bucket *bucket)
 static ls_status round_bucket(ls_reducer *r, ls__reduce_bucket *bucket, int phase LS__UNUSED,
                               ls__reduce_exchange *out)
 {
-    const void *from = ls__bucket_memory(r, bucket);
     void *to = place_of(r, bucket);
     const ls_dtype dtype = r->options.wire_dtype;
-    const bool wide = true;
     const int64_t count = ls__bucket_elements(r, bucket);
     LS_ASSERT(ls__reduce_accumulator(dtype) == r->plan.regions[bucket->region].key.dtype);
-    ls__reduce(&(ls__reduce_args){.dst = &to,
-                                  .dst_count = 1,
-                                  .src = &from,
-                                  .src_count = 1,
-                                  .count = count,
-                                  .dtype = dtype,
-                                  .op = LS_SUM,
-                                  .src_wide = &wide});
+    ls__round(to, ls__bucket_memory(r, bucket), count, dtype);
     *out = (ls__reduce_exchange){.operation = LS__OP_ALL_REDUCE,
                                  .input = to,
                                  .output = to,
@@ -87,17 +78,9 @@ static ls_status round_bucket(ls_reducer *r, ls__reduce_bucket *bucket, int phas
 
 static ls_status widen_bucket(ls_reducer *r, ls__reduce_bucket *bucket, int phase LS__UNUSED)
 {
-    const void *from = place_of(r, bucket);
-    void *to = ls__bucket_memory(r, bucket);
-    ls__reduce(&(ls__reduce_args){.dst = &to,
-                                  .dst_count = 1,
-                                  .src = &from,
-                                  .src_count = 1,
-                                  .count = ls__bucket_elements(r, bucket),
-                                  .dtype = r->options.wire_dtype,
-                                  .op = LS_SUM,
-                                  .dst_wide = true});
+    ls__widen(ls__bucket_memory(r, bucket), place_of(r, bucket), ls__bucket_elements(r, bucket),
+              r->options.wire_dtype);
     return LS_OK;
 }
 
-const ls__exchange_kind ls__exchange_rounded = {"bfloat16", 1, round_bucket, widen_bucket};
+const ls__exchange_kind ls__exchange_rounded = {1, round_bucket, widen_bucket};

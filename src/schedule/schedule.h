@@ -3,8 +3,8 @@
  * A network is cut into stages. A schedule lists, for each rank, the small actions that the rank
  * executes in order: forward and backward of one micro-batch through one stage, messages to
  * neighbours, reductions, optimizer steps, and what happens to versions of the weights. Short
- * generators make the tables, one verifier accepts or refuses them, one cost model times them.
- * There are no tensors and no network here.
+ * generators make the tables, one verifier accepts or refuses them, src/cost times them. There are
+ * no tensors and no network here.
  *
  *     ls__schedule_spec spec = {.ranks = 4, .micro_batches = 8};
  *     LS_TRY(ls__schedule_new(env, "1f1b", &spec, &schedule));
@@ -41,7 +41,7 @@
  * Messages from one rank to another form one channel; they arrive in the order in which they were
  * sent. A verified table does not deadlock if a send waits while its channel holds one message. An
  * executor should nevertheless post a receive and wait for it at its first use only, which is what
- * the cost model assumes.
+ * src/cost/simulate.c assumes.
  *
  * Micro-batch m must find version max(0, m / per_step - delay) at stage s (integer division), in
  * its forward and in its backward. With delay 0 and one step this is gradient accumulation; other
@@ -210,20 +210,6 @@ typedef struct ls__stage_times {
     double backward;
     double input, weight; /* the parts of a backward */
 } ls__stage_times;
-
-typedef struct ls__schedule_cost {
-    double makespan; /* from the first action to the end of the last one */
-    double bubble;   /* makespan minus the work of the rank that has most of it */
-    double **begin;  /* [ranks][actions]; with 0 for what takes no time */
-    double *busy;    /* [ranks] work */
-} ls__schedule_cost;
-
-/* Times a verified schedule: times[stages], and `latency` from the end of a computation until its
- * result can be used on another rank. Messages, reductions and steps take none of a rank's time.
- * The arrays belong to the schedule. LS_ERR_MEMORY. */
-ls_status ls__schedule_cost_of(ls__schedule *schedule, const ls__stage_times *times, double latency,
-                               ls__schedule_cost *cost);
-double ls__action_time(const ls__action *action, const ls__stage_times *times);
 
 /* What the formulas of the papers say about a schedule made by its generator, whose stages all take
  * `times`; a negative time: no formula holds. Texts are static. */

@@ -397,4 +397,121 @@ DIST_TEST(evaluating_between_steps_needs_no_collective, 2)
     ls_module_free(ddp);
 }
 
+/* ---- kept graphs, weights of classes, names ------------------------------------------------- */
+
+/* This rank's losses of one forward pass: two that share all of the network. */
+static void two_losses(ls_module *m, ls_tensor *out[2])
+{
+    ls_tensor *x, *y;
+    rows(0, ls_rank() * 4, 4, &x, &y);
+    ls_tensor *logits = ls_forward(m, x);
+    out[0] = ls_cross_entropy(logits, y, NULL);
+    out[1] = ls_mean(ls_mul(logits, logits));
+}
+
+enum { WEIGHTS = HIDDEN * OUT };
+
+typedef enum keeping { SUM_OF_LOSSES, FIRST_IS_LOCAL, BOTH_SYNCHRONISE } keeping;
+
+/* The averaged gradient of fc2.weight, and how often gradients were reduced. */
+static uint64_t average_of(keeping how, float *grad)
+{
+    CHECK_OK(ls_manual_seed(1));
+    ls_module *ddp = ls_ddp_new(&net_new(HIDDEN)->base, ls_world(), NULL);
+    ls_ddp_stats stats = {.size = sizeof stats, .reduce = {.size = sizeof stats.reduce}};
+    {
+        LS_SCOPE;
+        ls_tensor *loss[2];
+        two_losses(ddp, loss);
+        if (how == SUM_OF_LOSSES) {
+            CHECK_OK(ls_backward(ls_add(loss[0], loss[1])));
+        } else {
+            LS_RETAIN_GRAPH;
+            CHECK_OK(ls_ddp_set_sync(ddp, how == BOTH_SYNCHRONISE));
+            CHECK_OK(ls_backward(loss[0]));
+            CHECK_OK(ls_ddp_set_sync(ddp, true));
+            CHECK_OK(ls_backward(loss[1]));
+        }
+    }
+    CHECK_OK(ls_copy_out(ls_grad(ls_module_param(ddp, "fc2.weight")), grad, WEIGHTS * 4));
+    CHECK_OK(ls_ddp_get_stats(ddp, &stats));
+    ls_module_free(ddp);
+    return stats.reduce.reductions;
+}
+
+/* In PyTorch the second backward of a graph that DDP has reduced is an error. */
+DIST_TEST(two_backwards_of_a_kept_graph_are_reduced_once_or_each, 2)
+{
+    float sum[WEIGHTS], kept[WEIGHTS];
+    CHECK_INT(average_of(SUM_OF_LOSSES, sum), 1);
+    for (int how = FIRST_IS_LOCAL; how <= BOTH_SYNCHRONISE; how++) {
+        CHECK_INT(average_of((keeping)how, kept), how == BOTH_SYNCHRONISE ? 2 : 1);
+        for (int i = 0; i < WEIGHTS; i++) {
+            CHECK_NEAR((double)kept[i], (double)sum[i], 5e-7);
+        }
+    }
+}
+
+/* Ranks of 5 and 19 rows, whose classes count differently, against one process. */
+DIST_TEST(weights_of_classes_give_the_mean_over_the_rows_of_all_ranks, 2)
+{
+    static const float of_class[OUT] = {0.25f, 4.0f, 1.0f, 0.0f, 2.5f};
+    CHECK_OK(ls_manual_seed(1));
+    ls_module *ddp = ls_ddp_new(&net_new(HIDDEN)->base, ls_world(), NULL);
+    CHECK_OK(ls_manual_seed(1));
+    ls_module *plain = &net_new(HIDDEN)->base;
+    {
+        LS_SCOPE;
+        ls_tensor *x, *y, *w = ls_from_data(of_class, LS_SHAPE(OUT), LS_FLOAT32);
+        const ls_cross_entropy_options *options =
+            LS_OPTIONS(ls_cross_entropy_options, .weight = w, .label_smoothing = 0.1);
+        double weight = 0.0;
+        rows(0, ls_rank() == 0 ? 0 : 5, ls_rank() == 0 ? 5 : 19, &x, &y);
+        CHECK_OK(ls_cross_entropy_weight(y, options, &weight));
+        CHECK_OK(ls_backward_weighted(ls_cross_entropy(ls_forward(ddp, x), y, options), weight));
+        rows(0, 0, 24, &x, &y);
+        CHECK_OK(ls_backward(ls_cross_entropy(ls_forward(plain, x), y, options)));
+    }
+    const float *got = ls_data(ls_grad(ls_module_param(ddp, "fc2.weight")));
+    const float *want = ls_data(ls_grad(ls_module_param(plain, "fc2.weight")));
+    for (int i = 0; i < WEIGHTS; i++) {
+        CHECK_NEAR((double)got[i], (double)want[i], 1e-6);
+    }
+    ls_module_free(plain);
+    ls_module_free(ddp);
+}
+
+/* Makes the wrapper's reducer say its name: one step mixes two kinds of backward. */
+static void check_name(ls_module *ddp, const char *name)
+{
+    char want[64];
+    LS_NO_SYNC(ddp);
+    (void)loss_backward(ddp, 0, 0, 4, 1.0);
+    LS_SCOPE;
+    ls_tensor *x, *y;
+    rows(0, 0, 4, &x, &y);
+    CHECK_STATUS(ls_backward(ls_cross_entropy(ls_forward(ddp, x), y, NULL)), LS_ERR_STATE);
+    snprintf(want, sizeof want, "reducer \"%s\": weighted", name);
+    CHECK_CONTAINS(ls_error_message(), want);
+}
+
+DIST_TEST(each_wrapper_has_a_name_of_its_own_in_reports, 2)
+{
+    ls_module *wrapped[4];
+    for (int i = 0; i < 4; i++) {
+        wrapped[i] = ls_ddp_new(&net_new(HIDDEN)->base, ls_world(),
+                                LS_OPTIONS(ls_ddp_options, .name = i == 3 ? "critic" : NULL));
+    }
+    check_name(wrapped[0], "ddp");
+    check_name(wrapped[1], "ddp 2");
+    check_name(wrapped[2], "ddp 3");
+    check_name(wrapped[3], "critic");
+    ls_module_free(wrapped[2]);
+    wrapped[2] = ls_ddp_new(&net_new(HIDDEN)->base, ls_world(), NULL);
+    check_name(wrapped[2], "ddp 5"); /* the fourth one is still there */
+    for (int i = 0; i < 4; i++) {
+        ls_module_free(wrapped[i]);
+    }
+}
+
 TEST_MAIN

@@ -135,13 +135,22 @@ TEST(the_other_examples_say_that_all_ranks_agree)
         check_says(ranks, "05_gradient_accumulation", "", "largest relative difference of a step");
         if (ranks < 3) { /* 3 do not divide its hidden units */
             check_says(ranks, "08_tensor_parallel", "", "; within 1e-5 of one process'");
+            check_says(ranks, "10_experts", "", "; within 1e-4 of one process' with all experts");
         }
         check_says(ranks, "07_pipeline", "", "losses that differ from accumulation: 0 of 160");
         check_says(ranks, "07_pipeline", "zb-h1", "losses that differ from accumulation: 0 of 160");
     }
+    static const char *const modes[] = {"sync", "async", "stale"};
+    for (int i = 0; i < 3; i++) {
+        check_says(3, "09_parameter_server", modes[i], "made all of them again: the same bits");
+    }
     test_output out = run(5, "04_bring_your_own_backward", "");
     CHECK_INT(out.status, 2);
     CHECK_SAYS(out.text, "the batch of %d samples does not divide by %d ranks");
+    free(out.text);
+    out = run(3, "10_experts", "");
+    CHECK_INT(out.status, 2);
+    CHECK_SAYS(out.text, "%d experts for %d ranks; start 1, 2, 4 or 8");
     free(out.text);
     end();
 }

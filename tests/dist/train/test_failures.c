@@ -4,17 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "script.h"
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
+#include "../ending.h"
 
 /* Those whose name holds `part`. */
 static int entries(const char *folder, const char *part)
@@ -43,13 +35,8 @@ static int running(const char *folder)
     return count;
 }
 
-typedef struct ending {
-    test_output out;
-    double seconds; /* from the death to the launcher's end */
-} ending;
-
 /* TMPDIR is a fresh folder, so that whatever a job leaves there shows. */
-static ending run_victim(const char *place, int rank, int ranks)
+static ending run_alone(const char *place, int rank, int ranks)
 {
     char folder[] = "/tmp/lockstep-test-XXXXXX", victim[512], command[1536];
     CHECK(mkdtemp(folder));
@@ -57,10 +44,7 @@ static ending run_victim(const char *place, int rank, int ranks)
     snprintf(command, sizeof command, "TMPDIR=%s exec %s run -n %d %s %s %d %s", folder,
              test_build_path("lockstep"), ranks, victim, place, rank, folder);
     int shm = entries("/dev/shm", "lockstep");
-    ending e = {.out = test_run(command, 40)};
-    double end = now();
-    const char *dying = strstr(e.out.text, "DYING ");
-    e.seconds = dying ? end - atof(dying + 6) : -1.0;
+    ending e = ending_of(command, 40);
     CHECK_INT(entries("/dev/shm", "lockstep"), shm);
     CHECK_INT(entries(folder, ""), 2); /* "." and ".." */
     CHECK_INT(rmdir(folder), 0);
@@ -70,7 +54,7 @@ static ending run_victim(const char *place, int rank, int ranks)
 
 static void check_death(const char *place, const char *cause, const char *doing)
 {
-    ending e = run_victim(place, 2, 4);
+    ending e = run_alone(place, 2, 4);
     if (!test_is_within(e.seconds, 1) || e.out.status == 0) {
         test_fail(__FILE__, __LINE__, "%s: status %d, %.2f s after the death\n%s", place,
                   e.out.status, e.seconds, e.out.text);
@@ -106,17 +90,6 @@ TEST(a_rank_killed_between_steps_is_named)
     check_death("between", "SIGKILL", "victim.c");
 }
 
-TEST(a_rank_killed_while_parameters_are_gathered_is_named_by_all_within_a_second)
-{
-    check_death("zero", "SIGKILL", "victim.c");
-}
-
-TEST(a_rank_killed_while_gradients_are_scattered_is_named_by_all_within_a_second)
-{
-    CHECK(setenv("VICTIM_ZERO", "2", 1) == 0);
-    check_death("backward", "SIGKILL", SAYS("in the backward pass"));
-}
-
 TEST(a_segfault_is_named)
 {
     check_death("segfault", "SIGSEGV", "in the forward pass");
@@ -134,7 +107,7 @@ TEST(a_rank_that_leaves_early_with_status_0_is_named)
 
 TEST(all_ranks_give_the_same_report)
 {
-    ending e = run_victim("collective", 2, 4);
+    ending e = run_alone("collective", 2, 4);
     /* each of the three survivors, and the launcher */
     CHECK(count_of(e.out.text, "was killed by signal 9 (SIGKILL)") >= 4);
     free(e.out.text);
@@ -143,7 +116,7 @@ TEST(all_ranks_give_the_same_report)
 TEST(a_victim_of_any_rank_is_named)
 {
     for (int rank = 0; rank < 4; rank++) {
-        ending e = run_victim("backward", rank, 4);
+        ending e = run_alone("backward", rank, 4);
         char who[64];
         snprintf(who, sizeof who, "rank %d (", rank);
         CHECK_CONTAINS(e.out.text, who);
@@ -155,7 +128,7 @@ TEST(a_victim_of_any_rank_is_named)
 
 TEST(nobody_dies_and_the_job_ends_well)
 {
-    ending e = run_victim("none", 0, 4);
+    ending e = run_alone("none", 0, 4);
     CHECK_INT(e.out.status, 0);
     free(e.out.text);
 }

@@ -317,11 +317,17 @@ DIST_TEST(the_mode_does_not_end_with_replicas_that_differ, 2)
     bool more;
     CHECK_STATUS(ls_ddp_join(ddp, NULL, &more), LS_ERR_STATE);
     CHECK_SAYS(ls_error_message(),
-               "ls_ddp_join: the replicas may differ (ls_ddp_set_local), so nobody waits for this "
-               "rank in each step; call ls_ddp_average with the weight 0 where the others call it");
+               "ls_ddp_join: the replicas may differ (ls_ddp_set_local), so no rank waits for this "
+               "one in each step; call ls_ddp_average with the weight 0 where the others call it");
     CHECK_STATUS(ls_ddp_average(ddp, LS_OPTIONS(ls_ddp_average_options, .weight = -1.0)),
                  LS_ERR_INVALID);
-    CHECK_SAYS(ls_error_message(), "ls_ddp_average: the weight is %g; give a finite one >= 0");
+    CHECK_SAYS(ls_error_message(),
+               "ls_ddp_average: the weight is %g; give 0, or one from %g to %g");
+    const double wrong[] = {NAN, INFINITY, 1e39, 1e-39}; /* some overflow float32, or vanish */
+    for (int i = 0; i < 4; i++) {
+        CHECK_STATUS(ls_ddp_average(ddp, LS_OPTIONS(ls_ddp_average_options, .weight = wrong[i])),
+                     LS_ERR_INVALID);
+    }
     CHECK_OK(ls_ddp_average(ddp, LS_OPTIONS(ls_ddp_average_options, .weight = ls_rank())));
     CHECK_INT(identical(ddp), 2);
     CHECK_OK(ls_ddp_set_local(ddp, false));

@@ -1,17 +1,24 @@
-/* Asynchronous pipelines against their staleness twin: one process that computes each micro-batch
- * with the versions of the parameters that the papers give its stages (Narayanan et al. 2019,
- * section 3.3; 2021, section 3.1). Losses and parameters are equal to the last bit. */
+/* Asynchronous pipelines: their replay log says of each micro-batch the versions of the parameters
+ * that the papers give its stages (Narayanan et al. 2019, section 3.3; 2021, section 3.1), and its
+ * sequential twin has the same losses and parameters, to the last bit. */
+#include "base/env.h"
 #include "says.h"
+#include "scratch.h"
 #include "test.h"
+#include "trace/replay_log.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <lockstep/lockstep.h>
 
-enum { LAYERS = 8, DIM = 12, ROWS = 5, MICRO = 8, CALLS = 3, PARAMS = 2 * LAYERS };
+#include "optim/optim.h"
+
+enum { LAYERS = 8, DIM = 12, ROWS = 5, MICRO = 8, CALLS = 3, OUTPUTS = 3, PARAMS = 2 * LAYERS };
 
 static ls_module *make_net(void)
 {
@@ -44,59 +51,25 @@ static ls_micro_batch micro_of(int call, int m, int replica)
                             .context = {.step = stream}};
 }
 
-/* ---- the twin ----------------------------------------------------------------------------- */
+/* ---- the log ------------------------------------------------------------------------------ */
 
-typedef struct twin {
-    ls_module *net; /* perhaps wrapped */
-    ls_optim *optim;
-    ls_param params[PARAMS];
-    int stage[PARAMS];
-    bool vertical_sync;
-    const char *cut;                   /* NULL: evenly */
-    float *version[MICRO + 1][PARAMS]; /* of the numbers after so many steps */
-} twin;
+static char path[256];
 
-static void copy(const twin *t, int i, float *to, const float *from)
+/* A folder of rank 0, whose file all ranks read. */
+static void begin_log(void)
 {
-    for (int64_t e = 0; e < ls_numel(t->params[i].value); e++) {
-        to[e] = from[e];
+    if (ls_rank() == 0) {
+        scratch_begin();
+        (void)snprintf(path, sizeof path, "%s", scratch_at("log"));
     }
+    CHECK_OK(ls_broadcast(ls_world(), path, sizeof path, LS_UINT8, 0, NULL, NULL));
 }
 
-static void keep(const twin *t, int version)
+static void end_log(void)
 {
-    for (int i = 0; i < PARAMS; i++) {
-        copy(t, i, t->version[version][i], ls_data(t->params[i].value));
-    }
-}
-
-static void put(const twin *t, int i, int version)
-{
-    copy(t, i, ls_data(t->params[i].value), t->version[version][i]);
-}
-
-/* The second stage is a dropout alone. */
-static const char *const bare_cut = "d.1 e.0";
-
-/* Layer i is parts 2 i and 2 i + 1. */
-static void find_stages(twin *t, ls_module *net, int stages)
-{
-    CHECK_INT(ls_module_params(net, t->params, PARAMS), PARAMS);
-    for (int s = 0; s < stages; s++) {
-        int first = 0, count = 0;
-        CHECK_OK(ls_module_cut_evenly(net, stages, s, &first, &count));
-        for (int i = 0; i < PARAMS; i++) {
-            const int part = 2 * (t->params[i].name[0] - 'a');
-            t->stage[i] = part >= first && part < first + count ? s : t->stage[i];
-        }
-    }
-    for (int i = 0; i < PARAMS && t->cut != NULL; i++) {
-        t->stage[i] = t->params[i].name[0] <= 'd' ? 0 : 2;
-    }
-    for (int v = 0; v <= MICRO; v++) {
-        for (int i = 0; i < PARAMS; i++) {
-            t->version[v][i] = malloc((size_t)ls_numel(t->params[i].value) * sizeof(float));
-        }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    if (ls_rank() == 0) {
+        scratch_end();
     }
 }
 
@@ -107,36 +80,108 @@ static int version_of(int m, int stage, int stages, int per_step, bool vertical_
     return m / per_step > delay ? m / per_step - delay : 0;
 }
 
-static void twin_call(twin *t, int call, int replica, int stages, int per_step, double *losses)
+/* The versions that the papers give. */
+static void check_log(int stages, int per_step, bool vertical_sync)
 {
-    keep(t, 0);
-    for (int m = 0; m < MICRO; m++) {
-        const bool last = (m + 1) % per_step == 0;
-        for (int i = 0; i < PARAMS; i++) {
-            put(t, i, version_of(m, t->stage[i], stages, per_step, t->vertical_sync));
-        }
-        {
-            LS_SCOPE;
-            ls_micro_batch micro = micro_of(call, m, replica);
-            ls_step_begin(micro.context);
-            CHECK_OK(ls_ddp_set_sync(t->net, last));
-            ls_tensor *y = ls_forward(t->net, micro.inputs[0]);
-            ls_tensor *loss = ls_cross_entropy(y, micro.target, NULL);
-            CHECK_OK(ls_backward(ls_scale(loss, 1.0 / per_step)));
-            CHECK_OK(ls_item(loss, &losses[m]));
-        }
-        for (int i = 0; i < PARAMS; i++) {
-            put(t, i, m / per_step);
-        }
-        if (last) {
-            CHECK_OK(ls_optim_step(t->optim));
-            ls_optim_zero_grad(t->optim);
-            keep(t, m / per_step + 1);
-        }
+    ls__replay_log log;
+    CHECK_OK(ls__replay_read(ls__env_posix(), path, &log));
+    CHECK_INT(log.shards, stages);
+    CHECK_INT(log.count, CALLS * MICRO * stages);
+    for (int i = 0; i < log.count; i++) {
+        const ls__replay_event *e = &log.events[i];
+        const int m = i / stages % MICRO, call = i / stages / MICRO, versions = MICRO / per_step;
+        CHECK_INT(e->shard, i % stages);
+        CHECK_INT(e->step, i / stages);
+        CHECK_INT(e->read,
+                  call * versions + version_of(m, e->shard, stages, per_step, vertical_sync));
+        CHECK_INT(e->made, call * versions + m / per_step + 1);
+        CHECK_INT(e->hashed, (m + 1) % per_step == 0);
     }
+    ls__replay_release(&log);
+}
+
+/* ---- the twin ----------------------------------------------------------------------------- */
+
+typedef struct trained { /* by the pipeline; outputs are those of the last rank */
+    double losses[CALLS][MICRO];
+    int call; /* calls so far */
+    float *outputs[CALLS][OUTPUTS];
+} trained;
+
+typedef struct twin {
+    ls_module *net;
+    int copies, own; /* own: the copy that `trained` is of */
+    const trained *expected;
+    int checked; /* losses of the own copy */
+    bool of_own; /* the micro-batch is */
+} twin;
+
+/* In other shapes than in training. */
+static ls_micro_batch evaluated(int call, int m)
+{
+    ls_micro_batch micro = micro_of(call, 100 + m, 0);
+    micro.inputs[0] = ls_slice(micro.inputs[0], 0, 0, ROWS - m);
+    return micro;
+}
+
+/* What the pipeline has computed with its newest parameters after so many calls. */
+static void check_outputs(const twin *t, int call)
+{
+    LS_SCOPE;
+    LS_NO_GRAD;
+    ls_module_train(t->net, false);
+    for (int m = 0; m < OUTPUTS && t->expected->outputs[call][m] != NULL; m++) {
+        CHECK(memcmp(t->expected->outputs[call][m],
+                     ls_data(ls_forward(t->net, evaluated(call, m).inputs[0])),
+                     (size_t)((ROWS - m) * DIM) * sizeof(float)) == 0);
+    }
+    ls_module_train(t->net, true);
+}
+
+static ls_status twin_micro(void *arg, int copy, int64_t number, ls_micro_batch *out)
+{
+    twin *t = arg;
+    const int call = (int)number / MICRO, m = (int)number % MICRO;
+    if (m == 0 && call > 0 && copy == 0) {
+        check_outputs(t, call - 1);
+    }
+    t->of_own = copy == t->own;
+    *out = micro_of(call, m, copy);
+    return LS_OK;
+}
+
+static ls_tensor *twin_loss(void *arg, ls_tensor *output, ls_tensor *target)
+{
+    twin *t = arg;
+    double loss = 0.0;
+    ls_tensor *y = ls_cross_entropy(output, target, NULL);
+    CHECK_OK(ls_item(y, &loss));
+    if (t->of_own) {
+        CHECK(loss == t->expected->losses[t->checked / MICRO][t->checked % MICRO]);
+        t->checked++;
+    }
+    return y;
+}
+
+static ls_status run_twin(twin *t, const char *cut, int64_t *versions)
+{
+    bool ended = false;
+    t->net = make_net();
+    ls_optim *optim = ls_adamw_new(t->net, LS_OPTIONS(ls_adamw_options, .lr = 0.02));
+    const ls_status status =
+        ls_pipeline_replay(t->net, optim,
+                           LS_OPTIONS(ls_pipeline_replay_options, .log = path, .micro = twin_micro,
+                                      .arg = t, .copies = t->copies, .cut = cut, .loss = twin_loss,
+                                      .loss_arg = t, .versions = versions, .ended = &ended));
+    ls_optim_free(optim);
+    CHECK(status < 0 || ended);
+    return status;
 }
 
 /* ---- both --------------------------------------------------------------------------------- */
+
+/* The second stage is a dropout alone. */
+static const char *const bare_cut = "d.1 e.0";
 
 static void check_params(ls_module *net, ls_module *whole)
 {
@@ -149,27 +194,46 @@ static void check_params(ls_module *net, ls_module *whole)
     }
 }
 
-/* With the newest parameters, in other shapes than in training. */
-static void check_forward(ls_pipeline *pipe, ls_module *net, ls_module *whole, int call)
+static void keep_outputs(ls_pipeline *pipe, ls_module *net, trained *to)
 {
-    enum { COUNT = 3 };
     LS_SCOPE;
     LS_NO_GRAD;
-    ls_micro_batch micro[COUNT];
-    ls_tensor *outputs[COUNT];
+    ls_micro_batch micro[OUTPUTS];
+    ls_tensor *outputs[OUTPUTS];
     ls_module_train(net, false);
-    ls_module_train(whole, false);
-    for (int m = 0; m < COUNT; m++) {
-        micro[m] = micro_of(call, 100 + m, 0);
-        micro[m].inputs[0] = ls_slice(micro[m].inputs[0], 0, 0, ROWS - m);
+    for (int m = 0; m < OUTPUTS; m++) {
+        micro[m] = evaluated(to->call, m);
     }
-    CHECK_OK(ls_pipeline_forward(pipe, micro, COUNT, outputs));
-    for (int m = 0; m < COUNT && outputs[m] != NULL; m++) {
-        CHECK(memcmp(ls_data(outputs[m]), ls_data(ls_forward(whole, micro[m].inputs[0])),
-                     (size_t)((ROWS - m) * DIM) * sizeof(float)) == 0);
+    CHECK_OK(ls_pipeline_forward(pipe, micro, OUTPUTS, outputs));
+    for (int m = 0; m < OUTPUTS && outputs[m] != NULL; m++) {
+        const size_t bytes = (size_t)ls_numel(outputs[m]) * sizeof(float);
+        to->outputs[to->call][m] = malloc(bytes);
+        memcpy(to->outputs[to->call][m], ls_data(outputs[m]), bytes);
     }
     ls_module_train(net, true);
-    ls_module_train(whole, true);
+}
+
+static void call_pipeline(ls_pipeline *pipe, ls_module *net, int replica, trained *to)
+{
+    {
+        LS_SCOPE;
+        ls_micro_batch micro[MICRO];
+        for (int m = 0; m < MICRO; m++) {
+            micro[m] = micro_of(to->call, m, replica);
+        }
+        CHECK_OK(ls_pipeline_backward(pipe, net, micro, to->losses[to->call]));
+    }
+    keep_outputs(pipe, net, to);
+    to->call++;
+}
+
+static void free_outputs(trained *t)
+{
+    for (int c = 0; c < CALLS; c++) {
+        for (int m = 0; m < OUTPUTS; m++) {
+            free(t->outputs[c][m]);
+        }
+    }
 }
 
 static void train_with(const char *schedule, int pp, int dp, bool vertical_sync, const char *cut)
@@ -177,51 +241,39 @@ static void train_with(const char *schedule, int pp, int dp, bool vertical_sync,
     char axes[32];
     ls_mesh *mesh = NULL;
     ls_pipeline *pipe = NULL;
-    twin t = {.net = make_net(), .vertical_sync = vertical_sync, .cut = cut};
-    ls_module *net = make_net(), *whole = t.net;
+    ls_module *net = make_net();
+    trained done = {.call = 0};
+    int64_t versions = 0;
     const int per_step = strcmp(schedule, "pipedream") == 0 ? 1 : pp;
     (void)snprintf(axes, sizeof axes, "pp=%d,dp=%d", pp, dp);
     CHECK_OK(ls_mesh_new(ls_world(), axes, &mesh));
-    find_stages(&t, whole, pp);
+    const int replica = ls_mesh_coordinate(mesh, "dp");
+    begin_log();
     CHECK_OK(ls_pipeline_new(net, ls_mesh_group(mesh, "pp"),
                              LS_OPTIONS(ls_pipeline_options, .schedule = schedule,
                                         .micro_batches = MICRO, .vertical_sync = vertical_sync,
-                                        .cut = cut),
+                                        .cut = cut, .log = replica == 0 ? path : NULL),
                              &pipe));
-    if (dp > 1) {
-        net = ls_ddp_new(net, ls_mesh_group(mesh, "dp"), NULL);
-        t.net = ls_ddp_new(t.net, ls_mesh_group(mesh, "dp"), NULL);
-    }
+    net = dp > 1 ? ls_ddp_new(net, ls_mesh_group(mesh, "dp"), NULL) : net;
     ls_optim *optim = ls_module_param_count(net) > 0
                           ? ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.02))
                           : NULL;
-    t.optim = ls_adamw_new(t.net, LS_OPTIONS(ls_adamw_options, .lr = 0.02));
     CHECK_OK(ls_pipeline_set_optim(pipe, optim));
     for (int call = 0; call < CALLS; call++) {
-        double losses[MICRO], expected[MICRO];
-        {
-            LS_SCOPE;
-            ls_micro_batch micro[MICRO];
-            for (int m = 0; m < MICRO; m++) {
-                micro[m] = micro_of(call, m, ls_mesh_coordinate(mesh, "dp"));
-            }
-            CHECK_OK(ls_pipeline_backward(pipe, net, micro, losses));
-        }
-        twin_call(&t, call, ls_mesh_coordinate(mesh, "dp"), pp, per_step, expected);
-        for (int m = 0; m < MICRO; m++) {
-            CHECK(losses[m] == expected[m]);
-        }
-        check_params(net, whole);
-        check_forward(pipe, net, whole, call);
+        call_pipeline(pipe, net, replica, &done);
     }
-    for (int v = 0; v <= MICRO; v++) {
-        for (int i = 0; i < PARAMS; i++) {
-            free(t.version[v][i]);
-        }
-    }
-    ls_optim_free(optim);
-    ls_optim_free(t.optim);
     CHECK_OK(ls_pipeline_free(pipe));
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL)); /* the log has its end */
+    check_log(pp, per_step, vertical_sync);
+    twin t = {.copies = dp, .own = replica, .expected = &done};
+    CHECK_OK(run_twin(&t, cut, &versions));
+    CHECK_INT(versions, CALLS * MICRO / per_step * pp);
+    CHECK_INT(t.checked, CALLS * MICRO);
+    check_outputs(&t, CALLS - 1);
+    check_params(net, t.net);
+    end_log();
+    free_outputs(&done);
+    ls_optim_free(optim);
     ls_module_free(net);
     ls_module_free(t.net);
     CHECK_OK(ls_mesh_free(mesh));
@@ -279,6 +331,316 @@ DIST_TEST(a_stage_without_parameters_steps_without_an_optimizer, 3)
     train_with("pipedream", 3, 1, true, bare_cut);
 }
 
+/* ---- logs that are wrong -------------------------------------------------------------------- */
+
+enum { LINES_MAX = 2 + 2 * MICRO, LINE = 160 };
+
+/* One call of two stages, each on its rank. */
+static void log_a_call(void)
+{
+    ls_pipeline *pipe = NULL;
+    ls_module *net = make_net();
+    trained done = {.call = 0};
+    CHECK_OK(ls_pipeline_new(net, ls_world(),
+                             LS_OPTIONS(ls_pipeline_options, .schedule = "pipedream",
+                                        .micro_batches = MICRO, .log = path),
+                             &pipe));
+    ls_optim *optim = ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.02));
+    CHECK_OK(ls_pipeline_set_optim(pipe, optim));
+    call_pipeline(pipe, net, 0, &done);
+    free_outputs(&done);
+    ls_optim_free(optim);
+    CHECK_OK(ls_pipeline_free(pipe));
+    ls_module_free(net);
+}
+
+static int read_lines(char lines[][LINE])
+{
+    int count = 0;
+    FILE *file = fopen(path, "r");
+    CHECK(file != NULL);
+    while (count < LINES_MAX && fgets(lines[count], LINE, file) != NULL) {
+        count++;
+    }
+    CHECK(fclose(file) == 0);
+    return count;
+}
+
+static void write_lines(char lines[][LINE], int count)
+{
+    FILE *file = fopen(path, "w");
+    CHECK(file != NULL);
+    for (int i = 0; i < count; i++) {
+        CHECK(fputs(lines[i], file) >= 0);
+    }
+    CHECK(fclose(file) == 0);
+}
+
+static ls_status say_micro(void *arg, int copy, int64_t number, ls_micro_batch *out)
+{
+    (void)arg;
+    *out = micro_of((int)number / MICRO, (int)number % MICRO, copy);
+    return LS_OK;
+}
+
+static ls_status no_micro(void *arg, int copy, int64_t number, ls_micro_batch *out)
+{
+    return number < 3 ? say_micro(arg, copy, number, out) : LS_ERR_INVALID;
+}
+
+/* With data that end before the log does. */
+static void end_early(void)
+{
+    ls_module *net = make_net();
+    ls_optim *optim = ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.02));
+    CHECK_STATUS(
+        ls_pipeline_replay(net, optim,
+                           LS_OPTIONS(ls_pipeline_replay_options, .log = path, .micro = no_micro)),
+        LS_ERR_INVALID);
+    CHECK_SAYS(ls_error_message(), "micro-batch %lld of the replay");
+    CHECK_CONTAINS(ls_error_message(), "micro-batch 3 of the replay");
+    ls_optim_free(optim);
+    ls_module_free(net);
+}
+
+static void refuse_log(const char *cut, int line, const char *says)
+{
+    char where[32];
+    ls_module *net = make_net();
+    ls_optim *optim = ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.02));
+    CHECK_STATUS(ls_pipeline_replay(net, optim,
+                                    LS_OPTIONS(ls_pipeline_replay_options, .log = path,
+                                               .micro = say_micro, .cut = cut)),
+                 LS_ERR_MISMATCH);
+    CHECK_SAYS(ls_error_message(), says);
+    (void)snprintf(where, sizeof where, line > 0 ? "log, line %d: " : "log", line);
+    CHECK_CONTAINS(ls_error_message(), where);
+    ls_optim_free(optim);
+    ls_module_free(net);
+}
+
+#define OTHER_ORDER                                                                                \
+    SAYS("ls_pipeline_replay: %s, line %lld: micro-batch %lld of stage %d comes next, reads "      \
+         "version %lld at most and makes %lld; the log was changed, or lines are missing")
+#define OTHER_HASH                                                                                 \
+    SAYS(                                                                                          \
+        "ls_pipeline_replay: %s, line %lld: version %lld of stage %d has hash %016llx there, and " \
+        "%016llx here; a line was moved or changed, or the run had other data, settings or code")
+
+/* Line `at` becomes the text; 0-based, as in `lines`. */
+static void check_changed(char lines[][LINE], int count, int at, const char *text, int line,
+                          const char *says)
+{
+    char kept[LINE];
+    memcpy(kept, lines[at], LINE);
+    (void)snprintf(lines[at], LINE, "%s", text);
+    write_lines(lines, count);
+    refuse_log(NULL, line, says);
+    memcpy(lines[at], kept, LINE);
+}
+
+/* Swaps what the micro-batch in line `at` read with the one before it in its stage. */
+static void check_moved_read(char lines[][LINE], int count, int at)
+{
+    char text[LINE];
+    char *read = strstr(lines[at], "read="), *made = strstr(lines[at], "made=");
+    CHECK(read != NULL && made != NULL);
+    (void)snprintf(text, LINE, "%.*sread=%d %s", (int)(read - lines[at]), lines[at],
+                   atoi(read + 5) - 1, made);
+    check_changed(lines, count, at, text, at + (at % 2 == 0 ? 1 : 0), OTHER_HASH);
+}
+
+DIST_TEST(a_log_with_one_event_moved_fails_at_that_event, 2)
+{
+    static char lines[LINES_MAX][LINE];
+    begin_log();
+    log_a_call();
+    if (ls_rank() == 0) {
+        char moved[LINE];
+        const int count = read_lines(lines), at = 2 + 2 * 4; /* micro-batch 4, stage 0 */
+        CHECK_INT(count, LINES_MAX);
+        end_early();
+        refuse_log("e.0 f.0", 0,
+                   SAYS("ls_pipeline_replay: the cut \"%.200s\" makes %d stages, and "
+                        "%s has %d; give the cut of the run"));
+        check_moved_read(lines, count, at);
+        check_moved_read(lines, count, at + 1);
+        check_changed(lines, count, at, "stage step=4 read=3 made=6 shard=0 hash=-\n", at + 1,
+                      OTHER_ORDER);
+        check_changed(lines, count, at, "stage step=4 read=5 made=5 shard=0 hash=-\n", at + 1,
+                      OTHER_ORDER);
+        check_changed(lines, count, at, "push worker=0 step=4 read=3 made=5 shard=0 hash=-\n",
+                      at + 1, OTHER_ORDER);
+        memcpy(moved, lines[at], LINE);
+        memmove(lines[at], lines[at + 1], 3 * sizeof lines[0]);
+        memcpy(lines[at + 3], moved, LINE);
+        write_lines(lines, count);
+        refuse_log(NULL, at + 1, OTHER_ORDER);
+    }
+    end_log();
+}
+
+DIST_TEST(a_log_is_of_a_schedule_that_steps_within_a_call, 1)
+{
+    ls_module *net = make_net();
+    ls_pipeline *pipe = NULL;
+    CHECK_STATUS(ls_pipeline_new(net, ls_world(),
+                                 LS_OPTIONS(ls_pipeline_options, .schedule = "1f1b",
+                                            .micro_batches = MICRO, .log = "log"),
+                                 &pipe),
+                 LS_ERR_INVALID);
+    CHECK_SAYS(
+        ls_error_message(),
+        "ls_pipeline_new: log \"%.200s\": a replay log is of versions that a call makes, and "
+        "schedule %s steps after it; leave log out, or take pipedream");
+    ls_module_free(net);
+}
+
+DIST_TEST(a_replay_needs_a_model_an_optimizer_a_log_and_micro_batches, 1)
+{
+    ls_module *net = make_net();
+    ls_optim *optim = ls_adamw_new(net, NULL);
+    const ls_pipeline_replay_options *whole = LS_OPTIONS(ls_pipeline_replay_options, .log = "log",
+                                                         .micro = say_micro),
+                                     *wrong[] = {
+                                         LS_OPTIONS(ls_pipeline_replay_options, .micro = say_micro),
+                                         LS_OPTIONS(ls_pipeline_replay_options, .log = "log"),
+                                         LS_OPTIONS(ls_pipeline_replay_options, .log = "log",
+                                                    .micro = say_micro, .copies = 0)};
+    CHECK_STATUS(ls_pipeline_replay(NULL, optim, whole), LS_ERR_INVALID);
+    CHECK_STATUS(ls_pipeline_replay(net, NULL, whole), LS_ERR_INVALID);
+    for (int i = 0; i < 3; i++) {
+        CHECK_STATUS(ls_pipeline_replay(net, optim, wrong[i]), LS_ERR_INVALID);
+        CHECK_SAYS(ls_error_message(),
+                   "ls_pipeline_replay: give the whole model, its optimizer, a log, a function for "
+                   "the micro-batches, and one copy at least");
+    }
+    ls_optim_free(optim);
+    ls_module_free(net);
+}
+
+/* ---- jobs that die --------------------------------------------------------------------------- */
+
+typedef enum phase { IN_LOSS, IN_STEP, BY_ALARM } phase;
+
+static struct { /* inherited by the ranks */
+    phase at;
+    int victim, alarm_us;
+    int64_t versions;
+} death;
+
+static int losses, updates;
+static void (*update)(const ls_optim *optim, const ls__step_part *parts, int64_t count);
+
+static void die(int signal)
+{
+    (void)signal;
+    (void)kill(getpid(), SIGKILL);
+}
+
+/* In the second call. */
+static ls_tensor *fatal_loss(void *arg, ls_tensor *output, ls_tensor *target)
+{
+    (void)arg;
+    if (death.at == IN_LOSS && ++losses > MICRO + 3) {
+        die(0);
+    }
+    return ls_cross_entropy(output, target, NULL);
+}
+
+/* The step ends after half of the parameters. */
+static void update_half(const ls_optim *optim, const ls__step_part *parts, int64_t count)
+{
+    const bool fatal = ++updates > MICRO + 3;
+    update(optim, parts, fatal ? count / 2 : count);
+    if (fatal) {
+        die(0);
+    }
+}
+
+static void prepare_death(ls_optim *optim)
+{
+    static ls__optim_class fatal;
+    if (ls_rank() == death.victim && death.at == IN_STEP) {
+        fatal = *optim->cls;
+        update = fatal.update;
+        fatal.update = update_half;
+        optim->cls = &fatal;
+    }
+    if (ls_rank() == death.victim && death.at == BY_ALARM) {
+        (void)signal(SIGALRM, die);
+        (void)ualarm((useconds_t)death.alarm_us, 0);
+    }
+}
+
+static int mortal_main(void *arg)
+{
+    (void)arg;
+    ls_pipeline *pipe = NULL;
+    ls_status status = ls_init(NULL);
+    ls_module *net = make_net();
+    LS_CHECK(ls_pipeline_new(net, ls_world(),
+                             LS_OPTIONS(ls_pipeline_options, .schedule = "pipedream",
+                                        .micro_batches = MICRO, .loss = fatal_loss, .log = path),
+                             &pipe));
+    ls_optim *optim = ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.02));
+    status = status < 0 ? status : ls_pipeline_set_optim(pipe, optim);
+    LS_CHECK(ls_barrier(ls_world(), NULL, NULL));
+    prepare_death(optim);
+    for (int call = 0; call < 400 && status == LS_OK; call++) {
+        LS_SCOPE;
+        ls_micro_batch micro[MICRO];
+        for (int m = 0; m < MICRO; m++) {
+            micro[m] = micro_of(call, m, 0);
+        }
+        status = ls_pipeline_backward(pipe, net, micro, NULL);
+    }
+    _exit(status < 0);
+}
+
+static int replay_main(void *arg)
+{
+    (void)arg;
+    int64_t versions = 0;
+    bool ended = true;
+    LS_CHECK(ls_init(NULL));
+    ls_module *net = make_net();
+    ls_optim *optim = ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.02));
+    LS_CHECK(
+        ls_pipeline_replay(net, optim,
+                           LS_OPTIONS(ls_pipeline_replay_options, .log = path, .micro = say_micro,
+                                      .versions = &versions, .ended = &ended)));
+    ls_optim_free(optim);
+    ls_module_free(net);
+    LS_CHECK(ls_finalize());
+    return versions >= death.versions && !ended ? 0 : 7;
+}
+
+/* What it wrote is replayed: calls that all ranks ended. */
+static void check_death(phase at, int victim, int alarm_us)
+{
+    scratch_begin();
+    (void)snprintf(path, sizeof path, "%s", scratch_at("log"));
+    death.at = at;
+    death.victim = victim;
+    death.alarm_us = alarm_us;
+    death.versions = at == BY_ALARM ? 0 : (int64_t)3 * MICRO;
+    CHECK(ls_spawn(mortal_main, NULL, 3) < 0);
+    CHECK_OK(ls_spawn(replay_main, NULL, 1));
+    scratch_end();
+}
+
+TEST(the_log_of_a_job_that_died_is_replayed_as_far_as_it_goes)
+{
+    check_death(IN_LOSS, 2, 0);
+    for (int victim = 0; victim < 3; victim++) {
+        check_death(IN_STEP, victim, 0);
+        check_death(BY_ALARM, victim, 2000 + 3000 * victim);
+    }
+}
+
+/* ---- refused -------------------------------------------------------------------------------- */
+
 DIST_TEST(zero_is_refused, 2)
 {
     ls_module *net = make_net();
@@ -303,6 +665,30 @@ DIST_TEST(zero_is_refused, 2)
                "place; leave zero out, or step after ls_pipeline_backward");
     CHECK_STATUS(ls_pipeline_free(pipe), LS_ERR_UNSUPPORTED);
     ls_optim_free(optim);
+    ls_module_free(ddp);
+    CHECK_OK(ls_group_free(own));
+}
+
+DIST_TEST(divided_parameters_are_refused, 2)
+{
+    ls_module *net = make_net();
+    ls_pipeline *pipe = NULL;
+    ls_group *own = NULL;
+    CHECK_OK(ls_pipeline_new(
+        net, ls_world(),
+        LS_OPTIONS(ls_pipeline_options, .schedule = "1f1b", .micro_batches = MICRO), &pipe));
+    CHECK_OK(ls_group_split(ls_world(), ls_rank(), 0, NULL, &own));
+    ls_module *ddp = ls_ddp_new(net, own, LS_OPTIONS(ls_ddp_options, .zero = 3));
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    ls_micro_batch micro[MICRO];
+    for (int m = 0; m < MICRO; m++) {
+        micro[m] = micro_of(0, m, 0);
+    }
+    CHECK_STATUS(ls_pipeline_backward(pipe, ddp, micro, NULL), LS_ERR_UNSUPPORTED);
+    CHECK_SAYS(ls_error_message(),
+               "ls_pipeline_backward: zero 3 would gather the parameters of a stage for each of "
+               "its micro-batches, in an order that differs from rank to rank; take zero 2");
+    CHECK_STATUS(ls_pipeline_free(pipe), LS_ERR_UNSUPPORTED);
     ls_module_free(ddp);
     CHECK_OK(ls_group_free(own));
 }

@@ -2,7 +2,6 @@
  *
  *     victim PLACE RANK [MARK]
  *     PLACE: forward, backward, collective, between: killed by SIGKILL there
- *            zero: killed before its step with zero, while the others gather parameters
  *            exit0, exit3: leaves in the middle of training with that status
  *            segfault: a bad pointer in the forward pass
  *            pipeline: killed in the forward pass of a stage; each rank has one
@@ -190,9 +189,7 @@ int main(int argc, char **argv)
         return 0;
     }
     fragile *net = fragile_new();
-    const bool zero = strcmp(place, "zero") == 0 || getenv("VICTIM_ZERO") != NULL;
-    ls_module *ddp =
-        ls_ddp_new(&net->base, ls_world(), LS_OPTIONS(ls_ddp_options, .zero = zero ? 2 : 0));
+    ls_module *ddp = ls_ddp_new(&net->base, ls_world(), NULL);
     if (!ddp) {
         fprintf(stderr, "%s\n", ls_error_message());
         return 1;
@@ -214,10 +211,6 @@ int main(int argc, char **argv)
             LS_CHECK(ls_backward(ls_mean(ls_forward(ddp, x))));
         }
         meet();
-        if (due("zero")) {
-            usleep(150000); /* the others are in the gather */
-            die();
-        }
         LS_CHECK(ls_optim_step(optim));
         ls_optim_zero_grad(optim);
         usleep(2000);

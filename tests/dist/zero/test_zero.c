@@ -22,7 +22,10 @@ __attribute__((constructor)) static void on_hosts_of_their_own(void)
 typedef struct recipe {
     int zero;
     bool sgd, clip, weighted, uneven, in_backward, bf16, freeze, keep_gradients, two_optimizers;
-    int micro_batches;
+    bool rmsprop, two_modules;
+    bool recompute, no_sync_forward, evaluate, skips, shuffles, empty, twice, each_alone;
+    int micro_batches, split; /* of the ranks of a shard_group; 0: of all */
+    bool turned;              /* … with the last rank as the first one */
     ls_reduce_mode mode;
 } recipe;
 
@@ -35,22 +38,40 @@ typedef struct result {
 /* A table that two places use, and a parameter that no pass reaches. */
 typedef struct model {
     ls_module base;
-    ls_module *body;
+    ls_module *body, *extra, *other;
     ls_tensor *table, *unused;
+    bool recompute, skips;
 } model;
 
+static int now; /* the step */
+
+/* Which of two layers comes first differs from rank to rank after the first step. */
+static ls_tensor *shuffled(const model *m, ls_tensor *x)
+{
+    const bool turned = now > 0 && (now + ls_rank()) % 2 == 1;
+    x = ls_tanh(ls_forward(turned ? m->other : m->extra, x));
+    return ls_tanh(ls_forward(turned ? m->extra : m->other, x));
+}
+
+/* Which ranks use the layer `extra` changes from step to step. */
 static ls_tensor *model_forward(ls_module *m, ls_tensor *x)
 {
     model *self = (model *)m;
     ls_tensor *rows = ls_matmul(x, ls_cast(self->table, LS_FLOAT32)); /* [SHARE,IN] @ [IN,HIDDEN] */
-    ls_tensor *h = ls_forward(self->body, ls_relu(rows));
+    if (self->other != NULL) {
+        rows = shuffled(self, rows);
+    } else if (!self->skips || (now + ls_rank()) % 2 == 1) {
+        rows = ls_add(rows, ls_forward(self->extra, rows));
+    }
+    ls_tensor *h = self->recompute ? ls_recompute(self->body, ls_relu(rows))
+                                   : ls_forward(self->body, ls_relu(rows));
     return ls_matmul(h, ls_cast(self->table, LS_FLOAT32));
 }
 
 static const ls_module_class model_class =
     LS_MODULE_CLASS(.name = "model", .forward = model_forward);
 
-static ls_module *make_model(bool bf16)
+static ls_module *make_model(const recipe *how)
 {
     CHECK_OK(ls_manual_seed(1));
     model *m = ls_module_new(sizeof *m, &model_class);
@@ -61,10 +82,15 @@ static ls_module *make_model(bool bf16)
     for (int i = 0; i < IN * HIDDEN; i++) {
         table[i] = 0.3f * ls_random_normal(3, 1, (uint64_t)i);
     }
-    const ls_dtype dtype = bf16 ? LS_BFLOAT16 : LS_FLOAT32;
+    m->recompute = how->recompute;
+    m->skips = how->skips;
+    const ls_dtype dtype = how->bf16 ? LS_BFLOAT16 : LS_FLOAT32;
     m->table = ls_module_add_param(
         &m->base, "table", ls_cast(ls_from_data(table, LS_SHAPE(IN, HIDDEN), LS_FLOAT32), dtype));
     m->unused = ls_module_add_param(&m->base, "unused", ls_ones(LS_SHAPE(33), LS_FLOAT32));
+    m->extra = ls_module_add(&m->base, "extra", ls_linear_new(HIDDEN, HIDDEN, NULL));
+    m->other = how->shuffles ? ls_module_add(&m->base, "other", ls_linear_new(HIDDEN, HIDDEN, NULL))
+                             : NULL;
     m->body = ls_module_add(&m->base, "body", ls_sequential_new(layers, 5));
     CHECK_OK(ls_module_status(&m->base));
     return &m->base;
@@ -72,18 +98,27 @@ static ls_module *make_model(bool bf16)
 
 static ls_module *wrap(ls_module *net, const recipe *how)
 {
+    ls_group *split = NULL;
+    if (how->split > 0 && how->zero > 0) {
+        CHECK_OK(ls_group_split(ls_world(), ls_rank() / how->split,
+                                how->turned ? ls_world_size() - ls_rank() : 0, NULL, &split));
+    }
     ls_module *ddp =
         ls_ddp_new(net, ls_world(),
-                   LS_OPTIONS(ls_ddp_options, .bucket_bytes = 6000, .first_bucket_bytes = 300,
-                              .mode = how->mode, .check_every = 1, .zero = how->zero));
+                   LS_OPTIONS(ls_ddp_options, .bucket_bytes = how->each_alone ? 0 : 6000,
+                              .first_bucket_bytes = 300, .mode = how->mode, .check_every = 1,
+                              .zero = how->zero, .shard_group = split));
     CHECK_OK(ls_module_status(ddp));
+    CHECK_OK(ls_group_free(split));
     return ddp;
 }
 
 static ls_optim *optim_of(ls_module *net, const recipe *how)
 {
-    return how->sgd ? ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.1, .momentum = 0.9))
-                    : ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 1e-2));
+    return how->sgd       ? ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.1, .momentum = 0.9))
+           : how->rmsprop ? ls_rmsprop_new(net, LS_OPTIONS(ls_rmsprop_options, .lr = 1e-3,
+                                                           .momentum = 0.9, .centered = true))
+                          : ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 1e-2));
 }
 
 static ls_tensor *loss_of(ls_module *net, int batch)
@@ -105,6 +140,7 @@ static bool backward(ls_module *ddp, const recipe *how, int step, double *mean)
 {
     bool more = !how->uneven || step < STEPS - 2 * ls_rank();
     *mean = 0.0;
+    now = step;
     if (!more) {
         CHECK_OK(ls_ddp_join(ddp, NULL, &more));
         return more;
@@ -112,12 +148,19 @@ static bool backward(ls_module *ddp, const recipe *how, int step, double *mean)
     const int micro = how->micro_batches > 0 ? how->micro_batches : 1;
     for (int m = 0; m < micro; m++) {
         LS_SCOPE;
+        CHECK_OK(ls_ddp_set_sync(ddp, !how->no_sync_forward || m == micro - 1));
         ls_tensor *loss = loss_of(ddp, step * micro + m);
+        loss = how->twice ? ls_add(loss, loss_of(ddp, 500 + step)) : loss;
+        const double weight = how->empty && (step + ls_rank()) % 3 == 0 ? 0.0 : 1 + ls_rank();
         double value;
         CHECK_OK(ls_item(loss, &value));
         *mean += value;
         CHECK_OK(ls_ddp_set_sync(ddp, m == micro - 1));
-        CHECK_OK(how->weighted ? ls_backward_weighted(loss, 1 + ls_rank()) : ls_backward(loss));
+        if (how->evaluate) {
+            LS_NO_GRAD;
+            (void)loss_of(ddp, 1000 + step);
+        }
+        CHECK_OK(how->weighted ? ls_backward_weighted(loss, weight) : ls_backward(loss));
     }
     return true;
 }
@@ -177,14 +220,19 @@ static result *train(const recipe *how)
 {
     result *out = calloc(1, sizeof *out);
     CHECK(out != NULL);
-    ls_module *net = make_model(how->bf16), *ddp = wrap(net, how);
+    ls_module *net = make_model(how), *ddp = wrap(net, how);
     ls_optim *optims[3] = {0};
-    optims[0] = how->two_optimizers ? optim_of(((model *)net)->body, how) : optim_of(ddp, how);
+    const bool first = how->two_optimizers || how->two_modules;
+    optims[0] = first ? optim_of(((model *)net)->body, how) : optim_of(ddp, how);
+    if (how->two_modules) { /* the body's parameters count once */
+        CHECK_OK(ls_optim_add_module(optims[0], "all", ddp));
+    }
     optims[1] = how->two_optimizers ? optim_of(ddp, how) : NULL;
     if (how->in_backward) {
         CHECK_OK(ls_ddp_step_in_backward(ddp, optims[0]));
     }
     train_wrapped(ddp, optims, how, 0, STEPS, out);
+    CHECK_OK(ls_ddp_gather(ddp));
     read_numbers(net, out);
     for (int i = 0; optims[i] != NULL; i++) {
         ls_optim_free(optims[i]);
@@ -199,7 +247,7 @@ static void compare(recipe how)
     how.zero = 0;
     result *plain = train(&how);
     CHECK(plain->bytes > 0);
-    for (how.zero = 1; how.zero <= 2; how.zero++) {
+    for (how.zero = 1; how.zero <= 3; how.zero++) {
         result *divided = train(&how);
         CHECK(memcmp(plain->loss, divided->loss, sizeof plain->loss) == 0);
         CHECK_INT(plain->bytes, divided->bytes);
@@ -228,6 +276,9 @@ DIST_TESTS(micro_batches_of_, _ranks_have_the_bits_of_data_parallelism, 2, 3)
     compare((recipe){.weighted = true, .uneven = true});
     compare((recipe){.uneven = true, .sgd = true});
     compare((recipe){.keep_gradients = true, .sgd = true});
+    compare((recipe){.micro_batches = 3, .no_sync_forward = true});
+    compare((recipe){.micro_batches = 2, .weighted = true, .uneven = true});
+    compare((recipe){.micro_batches = 2, .evaluate = true});
 }
 
 DIST_TESTS(all_kinds_of_models_of_, _ranks_have_the_bits_of_data_parallelism, 2, 3)
@@ -237,9 +288,26 @@ DIST_TESTS(all_kinds_of_models_of_, _ranks_have_the_bits_of_data_parallelism, 2,
     compare((recipe){.bf16 = true, .clip = true});
     compare((recipe){.bf16 = true, .sgd = true});
     compare((recipe){.two_optimizers = true});
+    compare((recipe){.two_modules = true});
+    compare((recipe){.rmsprop = true, .bf16 = true});
+    compare((recipe){.recompute = true, .micro_batches = 2});
     for (int mode = LS_REDUCE_OVERLAP; mode <= LS_REDUCE_NAIVE; mode++) {
         compare((recipe){.mode = (ls_reduce_mode)mode});
     }
+}
+
+DIST_TESTS(all_kinds_of_passes_of_, _ranks_have_the_bits_of_data_parallelism, 2, 3)
+{
+    compare((recipe){.skips = true, .each_alone = true});
+    compare((recipe){.skips = true, .recompute = true, .micro_batches = 2});
+    compare((recipe){.skips = true, .weighted = true, .uneven = true, .each_alone = true});
+    compare((recipe){.shuffles = true, .each_alone = true, .micro_batches = 2});
+    compare((recipe){.shuffles = true, .recompute = true, .evaluate = true});
+    compare((recipe){.weighted = true, .empty = true});
+    compare((recipe){.weighted = true, .empty = true, .skips = true, .each_alone = true});
+    compare((recipe){.twice = true, .micro_batches = 2});
+    compare((recipe){.twice = true, .uneven = true, .sgd = true});
+    compare((recipe){.each_alone = true, .bf16 = true, .recompute = true});
 }
 
 DIST_TESTS(steps_in_backward_of_, _ranks_have_the_bits_of_data_parallelism, 2, 3)
@@ -247,6 +315,23 @@ DIST_TESTS(steps_in_backward_of_, _ranks_have_the_bits_of_data_parallelism, 2, 3
     compare((recipe){.in_backward = true});
     compare((recipe){.in_backward = true, .micro_batches = 2});
     compare((recipe){.in_backward = true, .weighted = true, .uneven = true});
+}
+
+/* Two neighbours are added up first by an all-reduce over four, too. */
+DIST_TEST(splits_of_two_of_4_ranks_have_the_bits_of_data_parallelism, 4)
+{
+    compare((recipe){.split = 2, .clip = true});
+    compare((recipe){.split = 2, .micro_batches = 2, .weighted = true, .uneven = true});
+    compare((recipe){.split = 2, .in_backward = true, .sgd = true});
+    compare((recipe){.split = 2, .recompute = true, .freeze = true});
+    compare((recipe){.split = 2, .mode = LS_REDUCE_FLAT});
+}
+
+DIST_TEST(splits_of_one_and_of_all_ranks_have_the_bits_of_data_parallelism, 3)
+{
+    compare((recipe){.split = 1, .clip = true});
+    compare((recipe){.split = 3, .clip = true});
+    compare((recipe){.split = 3, .turned = true});
 }
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */
@@ -262,7 +347,7 @@ typedef struct job {
 
 static job job_new(ls_group *group, const recipe *how)
 {
-    job j = {.group = group, .net = make_model(how->bf16)};
+    job j = {.group = group, .net = make_model(how)};
     j.ddp = ls_ddp_new(j.net, group,
                        LS_OPTIONS(ls_ddp_options, .bucket_bytes = 6000, .first_bucket_bytes = 300,
                                   .check_every = 1, .zero = how->zero));
@@ -334,6 +419,7 @@ static result *train_over(recipe how, int from, int to, int ranks)
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
     CHECK_OK(at_folder(&next, folder, false));
     job_train(&next, &how, SAVED_AT, STEPS - SAVED_AT, out);
+    CHECK_OK(ls_ddp_gather(next.ddp));
     read_numbers(next.net, out);
     job_free(&next);
     CHECK_OK(ls_group_free(some));
@@ -347,8 +433,8 @@ static result *train_over(recipe how, int from, int to, int ranks)
 static void resume_everywhere(recipe how, int ranks)
 {
     result *plain = train_over(how, 0, 0, ranks);
-    for (int from = 0; from <= 2; from++) {
-        for (int to = 0; to <= 2; to++) {
+    for (int from = 0; from <= 3; from++) {
+        for (int to = 0; to <= 3; to++) {
             result *other = train_over(how, from, to, ranks);
             CHECK(memcmp(plain->loss, other->loss, sizeof plain->loss) == 0);
             CHECK(memcmp(plain->numbers, other->numbers, sizeof plain->numbers) == 0);

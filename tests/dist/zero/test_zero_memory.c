@@ -8,7 +8,7 @@
 #include <lockstep/lockstep.h>
 #include <lockstep/models/gpt.h>
 
-#include "reduce/reducer.h"
+#include "reduce/internal.h"
 #include "test.h"
 
 /* Every rank is on a pretended host of its own: what is sent crosses a wire. */
@@ -25,14 +25,15 @@ typedef struct trainee {
 } trainee;
 
 /* The default of `lockstep train gpt`: 875,264 parameters. */
-static trainee make(int zero, size_t bucket_bytes)
+static trainee make(int zero, size_t bucket_bytes, ls_group *split)
 {
     CHECK_OK(ls_manual_seed(1));
     trainee t = {.net = ls_gpt_new(LS_OPTIONS(ls_gpt_options, .context = 128))};
     CHECK_OK(ls_module_status(t.net));
     t.ddp = ls_ddp_new(t.net, ls_world(),
                        LS_OPTIONS(ls_ddp_options, .zero = zero, .bucket_bytes = bucket_bytes,
-                                  .first_bucket_bytes = bucket_bytes, .check_every = 0));
+                                  .first_bucket_bytes = bucket_bytes, .check_every = 0,
+                                  .shard_group = split));
     CHECK_OK(ls_module_status(t.ddp));
     t.optim = ls_adamw_new(t.ddp, LS_OPTIONS(ls_adamw_options, .lr = 1e-3));
     return t;
@@ -112,23 +113,35 @@ static int64_t state_bytes(const trainee *t)
     return bytes;
 }
 
-/* Bytes of the pages of all gradients that are in memory. They lie in one piece. */
-static int64_t gradient_bytes(const trainee *t)
+/* Where all parameters, or all gradients, lie in one piece. */
+typedef struct extent {
+    uintptr_t from, to;
+} extent;
+
+static extent extent_of(const trainee *t, bool gradients)
 {
     ls_param params[256];
     const int n = ls_module_params(t->net, params, 256);
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t from = UINTPTR_MAX, to = 0;
+    extent e = {.from = UINTPTR_MAX};
+    CHECK_OK(ls_ddp_gather(t->ddp));
     for (int i = 0; i < n; i++) {
-        ls_tensor *grad = ls_grad(params[i].value);
-        CHECK(grad != NULL);
-        const uintptr_t at = (uintptr_t)ls_data(grad);
-        const uintptr_t end = at + (uintptr_t)ls_numel(grad) * sizeof(float);
-        from = at < from ? at : from;
-        to = end > to ? end : to;
+        ls_tensor *of = gradients ? ls_grad(params[i].value) : params[i].value;
+        CHECK(of != NULL);
+        const uintptr_t at = (uintptr_t)ls_data(of);
+        const uintptr_t end = at + (uintptr_t)ls_numel(of) * sizeof(float);
+        e.from = at < e.from ? at : e.from;
+        e.to = end > e.to ? end : e.to;
     }
-    from = from / page * page;
-    const size_t pages = (to - from + page - 1) / page;
+    CHECK_OK(ls_ddp_release(t->ddp));
+    return e;
+}
+
+/* Bytes of the pages there that are in memory. */
+static int64_t resident_bytes(const extent *e)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t from = e->from / page * page;
+    const size_t pages = (e->to - from + page - 1) / page;
     unsigned char *resident = calloc(pages, 1);
     CHECK(resident != NULL && mincore((void *)from, pages * page, resident) == 0);
     int64_t bytes = 0;
@@ -139,53 +152,130 @@ static int64_t gradient_bytes(const trainee *t)
     return bytes;
 }
 
+static void check_near(int64_t bytes, int64_t expected, int64_t bucket)
+{
+    CHECK(bytes >= expected - bucket && bytes <= expected + bucket);
+}
+
 DIST_TESTS(state_of_, _ranks_is_what_the_formula_says, 2, 4)
 {
     const int64_t bucket = 256 << 10;
-    for (int zero = 0; zero <= 2; zero++) {
-        trainee t = make(zero, (size_t)bucket);
+    for (int zero = 0; zero <= 3; zero++) {
+        trainee t = make(zero, (size_t)bucket, NULL);
         const int64_t n = ls_world_size(), bytes = 4 * count_of(&t);
         CHECK_INT(bytes, 4 * 875264);
         for (int step = 0; step < 3; step++) {
             backward(&t);
-            const int64_t gradients = gradient_bytes(&t), share = zero == 2 ? bytes / n : bytes;
-            CHECK(gradients >= share - bucket && gradients <= share + bucket);
+            const extent gradients = extent_of(&t, true), parameters = extent_of(&t, false);
+            check_near(resident_bytes(&gradients), zero >= 2 ? bytes / n : bytes, bucket);
+            check_near(resident_bytes(&parameters), zero == 3 ? bytes / n : bytes, bucket);
             end_step(&t);
+            check_near(resident_bytes(&parameters), zero == 3 ? bytes / n : bytes, bucket);
         }
         const int64_t state = state_bytes(&t), of_each = zero > 0 ? 2 * bytes / n : 2 * bytes;
-        CHECK(state >= of_each - bucket && state <= of_each + bucket);
+        check_near(state, of_each, bucket);
         drop(&t);
     }
+}
+
+/* Before each block of a forward pass. */
+typedef struct watch {
+    extent parameters;
+    int blocks; /* so many of them are still to come */
+    int64_t most;
+} watch;
+
+static ls_status look(void *arg, ls_module *module, ls_tensor **inputs, int input_count,
+                      ls_tensor **outputs, int output_count)
+{
+    watch *w = arg;
+    (void)module, (void)inputs, (void)input_count, (void)outputs, (void)output_count;
+    if (w->blocks > 0) {
+        const int64_t now = resident_bytes(&w->parameters);
+        w->most = now > w->most ? now : w->most;
+        w->blocks--;
+    }
+    return LS_OK;
+}
+
+static void watch_blocks(const trainee *t, watch *w)
+{
+    *w = (watch){.parameters = extent_of(t, false), .blocks = 4};
+    for (int b = 0; b < w->blocks; b++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "blocks.%d", b);
+        CHECK(ls_forward_pre_hook_new(ls_module_child(t->net, name), look, w) != NULL);
+    }
+}
+
+/* The reads of one pass are those of all, however many micro-batches the first step had. */
+DIST_TEST(parameters_go_after_their_last_read_in_a_pass, 4)
+{
+    trainee t = make(3, 64 << 10, NULL);
+    watch w = {.blocks = 0};
+    for (int step = 0; step < 2; step++) {
+        if (step == 1) {
+            watch_blocks(&t, &w);
+        }
+        {
+            LS_NO_SYNC(t.ddp);
+            backward(&t);
+        }
+        backward(&t);
+        end_step(&t);
+    }
+    CHECK_INT(w.blocks, 0);
+    const int64_t bytes = 4 * 875264, matrix = 4 * 512 * 128;
+    CHECK(w.most > bytes / 4 && w.most < bytes / 4 + 4 * matrix);
+    drop(&t);
 }
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
 static uint64_t sent(const trainee *t)
 {
-    ls_counters counters = {.size = sizeof counters};
-    CHECK_OK(ls_group_get_counters(ls__reducer_group(ls_ddp_reducer(t->ddp)), &counters));
-    return counters.bytes_sent;
+    return ls__stats_sent(ls_ddp_reducer(t->ddp));
 }
 
-/* 2 (n-1)/n of the buckets, padding included. What opens a backward has a group of its own. */
+/* 2 (n-1)/n of the buckets, padding included; parameters that are divided are gathered twice. What
+ * opens a backward has a group of its own. */
+static void check_sent(trainee *t, uint64_t parts, uint64_t of_each)
+{
+    const uint64_t n = (uint64_t)ls_world_size(), bytes = 4 * 875264;
+    for (int step = 0; step < 3; step++) {
+        const uint64_t before = sent(t);
+        backward(t);
+        end_step(t);
+        ls_ddp_stats stats = {.size = sizeof stats};
+        CHECK_OK(ls_ddp_get_stats(t->ddp, &stats));
+        const uint64_t padded = stats.reduce.bucket_bytes;
+        CHECK(padded >= bytes && padded - bytes <= 64 * n * (uint64_t)stats.reduce.buckets);
+        if (step > 0) { /* the first one lays out, and is one of data parallelism */
+            CHECK_INT(sent(t) - before, parts * (padded / of_each));
+            CHECK_INT(stats.reduce.sent_bytes, parts * (padded / of_each));
+        }
+    }
+    drop(t);
+}
+
 DIST_TESTS(a_step_of_, _ranks_sends_what_an_all_reduce_does, 2, 3, 4)
 {
-    for (int zero = 0; zero <= 2; zero++) {
-        trainee t = make(zero, LS_BUCKET_BYTES_AUTO);
-        const uint64_t n = (uint64_t)ls_world_size(), bytes = 4 * 875264;
-        for (int step = 0; step < 3; step++) {
-            const uint64_t before = sent(&t);
-            backward(&t);
-            end_step(&t);
-            ls_ddp_stats stats = {.size = sizeof stats};
-            CHECK_OK(ls_ddp_get_stats(t.ddp, &stats));
-            const uint64_t padded = stats.reduce.bucket_bytes;
-            CHECK(padded >= bytes && padded - bytes <= 64 * n * (uint64_t)stats.reduce.buckets);
-            if (step > 0) { /* the first one lays out, and is one of data parallelism */
-                CHECK_INT(sent(&t) - before, 2 * (n - 1) * (padded / n));
-            }
-        }
-        drop(&t);
+    const uint64_t n = (uint64_t)ls_world_size();
+    for (int zero = 0; zero <= 3; zero++) {
+        trainee t = make(zero, LS_BUCKET_BYTES_AUTO, NULL);
+        check_sent(&t, (zero == 3 ? 3 : 2) * (n - 1), n);
+    }
+}
+
+/* Within a split a reduce-scatter of all and the gatherings, and across an all-reduce of half. */
+DIST_TEST(a_step_with_splits_of_two_sends_half_across, 4)
+{
+    for (int zero = 1; zero <= 3; zero++) {
+        ls_group *split = NULL;
+        CHECK_OK(ls_group_split(ls_world(), ls_rank() / 2, 0, NULL, &split));
+        trainee t = make(zero, LS_BUCKET_BYTES_AUTO, split);
+        CHECK_OK(ls_group_free(split));
+        check_sent(&t, zero == 3 ? 4 : 3, 2);
     }
 }
 

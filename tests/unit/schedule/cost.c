@@ -2,6 +2,7 @@
  * are exact, and the error allowed is zero. */
 #include <stdio.h>
 
+#include "cost/simulate.h"
 #include "tables.h"
 
 #define RANKS_MAX 8
@@ -23,10 +24,10 @@ static void uniform(ls__stage_times *out, int stages, ls__stage_times t)
 static bool check_cost(ls__schedule *s, ls__stage_times t, double latency)
 {
     ls__stage_times times[RANKS_MAX * 4];
-    ls__schedule_cost cost;
+    ls__sim_result cost;
     ls__closed_form formula;
     uniform(times, s->stages, t);
-    CHECK_OK(ls__schedule_cost_of(s, times, latency, &cost));
+    CHECK_OK(ls__simulate(s, &(ls__sim_spec){.times = times, .latency = latency}, &cost));
     ls__schedule_closed_form(s, &t, latency, &formula);
     if (formula.bubble < 0.0) {
         return false;
@@ -121,12 +122,12 @@ TEST(asynchronous_schedules_take_the_time_of_the_formulas)
 
 TEST(between_stages_of_one_rank_there_is_no_latency)
 {
-    ls__schedule_cost cost;
+    ls__sim_result cost;
     ls__stage_times times[3];
     const ls__schedule_spec spec = {.ranks = 1, .micro_batches = 4, .chunks = 3};
     ls__schedule *s = table_of("interleaved", &spec);
     uniform(times, 3, (ls__stage_times){1, 2, 1, 1});
-    CHECK_OK(ls__schedule_cost_of(s, times, 100, &cost));
+    CHECK_OK(ls__simulate(s, &(ls__sim_spec){.times = times, .latency = 100}, &cost));
     CHECK(cost.makespan == 36.0 && cost.bubble == 0.0);
     ls__schedule_free(s);
 }
@@ -134,24 +135,24 @@ TEST(between_stages_of_one_rank_there_is_no_latency)
 /* Ranks are looked at in their order, which is not that of the stages here. */
 TEST(a_stage_waits_for_one_on_a_later_rank)
 {
-    ls__schedule_cost cost;
+    ls__sim_result cost;
     ls__stage_times times[2];
     ls__schedule *s = table_parsed("schedule x\nranks 2\nstages 2\nmicro-batches 1\nplacement 1 0\n"
                                    "rank 1: 0F0 0SEND_F0>0 0RECV_B0<0 0B0 0REDUCE 0STEP@1\n"
                                    "rank 0: 1RECV_F0<1 1F0 1B0 1SEND_B0>1 1REDUCE 1STEP@1\n");
     CHECK_OK(ls__schedule_verify(s));
     uniform(times, 2, (ls__stage_times){1, 2, 1, 1});
-    CHECK_OK(ls__schedule_cost_of(s, times, 0, &cost));
+    CHECK_OK(ls__simulate(s, &(ls__sim_spec){.times = times}, &cost));
     CHECK(cost.begin[0][1] == 1.0 && cost.makespan == 6.0);
     ls__schedule_free(s);
 }
 
 static double makespan_of(const char *name, int p, int m, const ls__stage_times *times)
 {
-    ls__schedule_cost cost;
+    ls__sim_result cost;
     const ls__schedule_spec spec = {.ranks = p, .micro_batches = m};
     ls__schedule *s = table_of(name, &spec);
-    CHECK_OK(ls__schedule_cost_of(s, times, 0, &cost));
+    CHECK_OK(ls__simulate(s, &(ls__sim_spec){.times = times}, &cost));
     const double makespan = cost.makespan;
     ls__schedule_free(s);
     return makespan;
@@ -176,14 +177,14 @@ TEST(in_the_steady_state_of_pipedream_a_micro_batch_takes_the_time_of_the_slowes
  * without. */
 static double makespan_with(const char *name, const char *replicas, int m)
 {
-    ls__schedule_cost cost;
+    ls__sim_result cost;
     ls__stage_times times[RANKS_MAX];
     const ls__schedule_spec spec = {.replicas = replicas, .micro_batches = m};
     ls__schedule *s = table_of(name, &spec);
     for (int i = 0; i < s->stages; i++) {
         times[i] = (ls__stage_times){s->replicas[i], 2 * s->replicas[i], 1, 1};
     }
-    CHECK_OK(ls__schedule_cost_of(s, times, 0, &cost));
+    CHECK_OK(ls__simulate(s, &(ls__sim_spec){.times = times}, &cost));
     const double makespan = cost.makespan;
     ls__schedule_free(s);
     return makespan;
@@ -204,12 +205,12 @@ TEST(a_stage_with_r_replicas_has_r_times_the_throughput)
 /* The last rank of an asynchronous schedule computes without a pause. */
 TEST(begins_of_actions_follow_each_other)
 {
-    ls__schedule_cost cost;
+    ls__sim_result cost;
     ls__stage_times times[4];
     const ls__schedule_spec spec = {.ranks = 4, .micro_batches = 8};
     ls__schedule *s = table_of("pipedream", &spec);
     uniform(times, 4, (ls__stage_times){1, 2, 1, 1});
-    CHECK_OK(ls__schedule_cost_of(s, times, 0, &cost));
+    CHECK_OK(ls__simulate(s, &(ls__sim_spec){.times = times}, &cost));
     double end = 3.0; /* the fill */
     for (int i = 0; i < s->rank[3].count; i++) {
         const ls__action *a = &s->rank[3].list[i];

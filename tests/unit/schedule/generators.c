@@ -2,6 +2,7 @@
  * the memory that the papers' formulas give; and the specs that they refuse. */
 #include "base/env_posix.h"
 #include "base/text.h"
+#include "cost/simulate.h"
 #include "execute.h"
 #include "says.h"
 #include "tables.h"
@@ -337,13 +338,13 @@ static void check_no_memory(void)
 /* Each allocation fails once. */
 static void time_without_memory(ls__schedule *s, poor_env *poor)
 {
-    ls__schedule_cost cost;
+    ls__sim_result cost;
     const ls__stage_times times[4] = {{1, 2, 1, 1}};
     ls_status status = LS_ERR_MEMORY;
     poor->once = true;
     for (int left = 0; status != LS_OK; left++) {
         poor->left = left;
-        status = ls__schedule_cost_of(s, times, 0, &cost);
+        status = ls__simulate(s, &(ls__sim_spec){.times = times}, &cost);
         CHECK(status == LS_OK || (status == LS_ERR_MEMORY && left < 100));
     }
 }
@@ -351,14 +352,14 @@ static void time_without_memory(ls__schedule *s, poor_env *poor)
 /* The table is whole, and nothing more fits. */
 static void use_without_memory(ls__schedule *s)
 {
-    ls__schedule_cost cost;
+    ls__sim_result cost;
     ls__schedule_peak peaks[4];
     const ls__stage_times times[4] = {{1, 2, 1, 1}};
     CHECK_STATUS(ls__schedule_verify(s), LS_ERR_MEMORY);
     check_no_memory();
     CHECK_STATUS(ls__schedule_peaks(s, NULL, peaks), LS_ERR_MEMORY);
     check_no_memory();
-    CHECK_STATUS(ls__schedule_cost_of(s, times, 0, &cost), LS_ERR_MEMORY);
+    CHECK_STATUS(ls__simulate(s, &(ls__sim_spec){.times = times}, &cost), LS_ERR_MEMORY);
     check_no_memory();
     CHECK_STATUS(ls__schedule_print(s), LS_ERR_MEMORY);
     check_no_memory();

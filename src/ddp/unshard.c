@@ -1,0 +1,550 @@
+/* ZeRO stage 3 (Rajbhandari et al., SC 2020, section 5.3): parameters are gathered when they are
+ * read, and between two uses a rank keeps its part.
+ *
+ *               forward                  backward
+ *     read      3 3  2 2  1  0  3        3  0  1 1  2
+ *     gather    3 2  1    0              3 0  1  2          the next one while this one is used
+ *     bucket 3  ████████████████         ██
+ *     bucket 2     █████                            ██
+ *     bucket 1          ███                  ████
+ *     bucket 0             ███             ██
+ *
+ * A bucket is gathered in place, in the layout of gradients (values.c), by the operation that ends
+ * a step with zero 1 and 2; a release frees the pages of the other ranks' elements. Addresses never
+ * change, so autograd and optimizers may keep them. Code that reads elements asks for them first
+ * (Note [Elements on other ranks] in tensor/fill.h).
+ *
+ * The first pass is one of data parallelism. It records the order in which parameters are read, and
+ * which reads are the last. The order of rank 0 becomes that of all ranks. A bucket is released at
+ * the border of a module or of a gradient rule, once a bucket was read whose first read comes after
+ * its last read.
+ *
+ * Note [Rounds]
+ * Ranks must gather the same buckets in the same order, whatever their models read: some skip
+ * layers, some have more micro-batches, some no data at all (ls_ddp_join). So a round gathers all
+ * buckets in a fixed order, that of first reads, and every step has two of them: one in its first
+ * forward pass, in the order of forward, and a second one when one of its buckets is needed again,
+ * in the order of backward. Buckets of the first are released after their last read; those of the
+ * second stay until the backward that synchronises has read them and has their gradients, so
+ * further micro-batches send nothing, and a rank may read in another order than in the first step.
+ * That backward begins and ends the gathers that a rank did not need, in all its rounds, before it
+ * waits for gradients. Should a bucket be needed again after its release, a further round follows,
+ * on all ranks alike. */
+#include "ddp/unshard.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/hash.h"
+#include "base/runtime.h"
+#include "comm/api/control.h"
+#include "ddp/wrapper.h"
+#include "reduce/reducer.h"
+
+#define AHEAD 1  /* buckets that are gathered while one is used */
+#define ROUNDS 2 /* of a step */
+
+/* ---- one bucket ------------------------------------------------------------------------------ */
+
+static void set_hollow(const ls__ddp *d, int bucket, bool hollow)
+{
+    for (int i = 0; i < d->param_count; i++) {
+        if (ls__reducer_bucket_of(d->reducer, i) == bucket) {
+            d->zero.unshard.params[i].keeper.hollow = hollow;
+        }
+    }
+}
+
+/* The ranks compare gathered parameters as they compare replicas without zero. */
+static void look_at(ls__ddp *d, int bucket)
+{
+    for (int i = 0; i < d->param_count; i++) {
+        if (ls__reducer_bucket_of(d->reducer, i) == bucket) {
+            const ls_tensor *value = d->params[i].value;
+            d->hashes[i] =
+                ls__hash_bytes(0, ls__ddp_values_place(&d->values, d->reducer, i),
+                               (size_t)ls_numel(value) * ls_dtype_size(ls_dtype_of(value)));
+        }
+    }
+    d->zero.unshard.buckets[bucket].seen = true;
+}
+
+bool ls__unshard_look(ls__ddp *d)
+{
+    bool all = true;
+    for (int b = 0; b < d->zero.unshard.count; b++) {
+        const ls__unshard_bucket *bucket = &d->zero.unshard.buckets[b];
+        if (bucket->whole) { /* the program may have changed it since */
+            look_at(d, b);
+        }
+        all = all && bucket->seen;
+    }
+    return all;
+}
+
+static void forget_looks(ls__unshard *u)
+{
+    for (int b = 0; u->buckets != NULL && b < u->count; b++) {
+        u->buckets[b].seen = false;
+    }
+}
+
+static ls_status wait_for(ls__ddp *d, int bucket)
+{
+    ls__unshard_bucket *b = &d->zero.unshard.buckets[bucket];
+    ls_work *work = b->work;
+    if (work != NULL) {
+        b->work = NULL;
+        LS_TRY(ls_work_wait(work));
+        b->whole = true;
+        set_hollow(d, bucket, false);
+        if (!b->seen && ls__ddp_compares(d)) {
+            look_at(d, bucket);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status start(ls__ddp *d, int bucket)
+{
+    ls__unshard *u = &d->zero.unshard;
+    const ls__bucket_place place = ls__reducer_bucket_place(d->reducer, bucket);
+    LS_TRY(wait_for(d, bucket)); /* of the round before */
+    return ls__ddp_values_gather(&d->values, &place, u->group, &u->buckets[bucket].work);
+}
+
+/* The elements of other ranks go. */
+static ls_status release(ls__ddp *d, int bucket)
+{
+    ls__unshard *u = &d->zero.unshard;
+    LS_TRY(wait_for(d, bucket));
+    if (u->buckets[bucket].whole) {
+        const ls__bucket_place place = ls__reducer_bucket_place(d->reducer, bucket);
+        u->buckets[bucket].whole = false;
+        set_hollow(d, bucket, true);
+        ls__ddp_values_discard(&d->values, &place, u->group);
+    }
+    return LS_OK;
+}
+
+/* Kernels that read the elements have ended. */
+static ls_status release_all(ls__ddp *d)
+{
+    ls__tensor_wait(d->params[0].value);
+    for (int b = 0; b < d->zero.unshard.count; b++) {
+        LS_TRY(release(d, b));
+    }
+    return LS_OK;
+}
+
+/* ---- rounds ---------------------------------------------------------------------------------- */
+
+static int way_of(const ls__unshard *u)
+{
+    return u->round > 1 ? LS__UNSHARD_BACKWARD : LS__UNSHARD_FORWARD;
+}
+
+/* Begins all gatherings of the round before place `limit`. */
+static ls_status start_to(ls__ddp *d, int limit)
+{
+    ls__unshard *u = &d->zero.unshard;
+    limit = limit < u->count ? limit : u->count;
+    while (u->round > 0 && u->started < limit) {
+        LS_TRY(start(d, u->order[way_of(u)][u->started++]));
+    }
+    return LS_OK;
+}
+
+/* Whether buckets that this rank does not read now stay for a later pass. */
+static bool stay(const ls__unshard *u)
+{
+    return u->pinned || (u->round >= ROUNDS && !u->ends);
+}
+
+/* Begins and ends what is left of the round. */
+static ls_status finish_round(ls__ddp *d)
+{
+    ls__unshard *u = &d->zero.unshard;
+    for (int i = u->started; u->round > 0 && i < u->count; i++) {
+        const int bucket = u->order[way_of(u)][i];
+        const bool keep = u->buckets[bucket].whole || stay(u);
+        LS_TRY(start_to(d, i + 1 + AHEAD));
+        LS_TRY(keep ? wait_for(d, bucket) : release(d, bucket));
+    }
+    return LS_OK;
+}
+
+static ls_status next_round(ls__ddp *d)
+{
+    LS_TRY(finish_round(d));
+    d->zero.unshard.round++;
+    d->zero.unshard.started = 0;
+    return LS_OK;
+}
+
+/* ---- reads ----------------------------------------------------------------------------------- */
+
+static void note(ls__unshard *u, ls__unshard_param *p)
+{
+    if (u->inside && p->first[u->way] < 0) {
+        p->first[u->way] = u->read[u->way]++;
+        p->pass[u->way] = u->passes;
+    }
+    if (u->inside && p->pass[u->way] == u->passes) { /* a micro-batch that follows begins anew */
+        p->last[u->way] = u->read[u->way] - 1;
+    }
+}
+
+/* In the last round of a step this rank cannot gather a released bucket alone, and its order of
+ * reads may differ from that of the first step. Backward has passed the last rule that reads a
+ * parameter when its gradient is final. */
+static bool may_go(const ls__ddp *d, int bucket)
+{
+    const ls__unshard *u = &d->zero.unshard;
+    return u->round < ROUNDS ||
+           (u->buckets[bucket].read && ls__reducer_bucket_is_ready(d->reducer, bucket));
+}
+
+/* Releases the buckets that were read before the last border and are not read after it. */
+static ls_status release_passed(ls__ddp *d)
+{
+    ls__unshard *u = &d->zero.unshard;
+    const bool crossed = u->within != ls__self.crossings;
+    u->within = ls__self.crossings;
+    if (!crossed || u->round == 0 || stay(u)) {
+        return LS_OK;
+    }
+    ls__tensor_wait(d->params[0].value);
+    for (int b = 0; b < u->count; b++) {
+        if (u->buckets[b].whole && u->buckets[b].last[u->way] < u->at && may_go(d, b)) {
+            LS_TRY(release(d, b));
+        }
+    }
+    return LS_OK;
+}
+
+/* Note [Rounds]. */
+static ls_status bring(ls__ddp *d, int bucket)
+{
+    ls__unshard *u = &d->zero.unshard;
+    ls__unshard_bucket *b = &u->buckets[bucket];
+    LS_TRY(release_passed(d));
+    if (!b->whole && b->work == NULL && (u->round == 0 || b->place[way_of(u)] < u->started)) {
+        LS_TRY(next_round(d));
+    }
+    LS_TRY(start_to(d, b->place[way_of(u)] + 1 + AHEAD));
+    LS_TRY(wait_for(d, bucket));
+    b->read = true;
+    u->at = b->place[u->way] > u->at ? b->place[u->way] : u->at;
+    return LS_OK;
+}
+
+static ls_status refuse(const ls__ddp *d, const ls__unshard_param *p)
+{
+    const ls_param *param = &d->params[p->index];
+    return ls__fail(LS_ERR_STATE,
+                    "parameter %s is divided among the ranks (zero 3), and this one has elements "
+                    "%lld to %lld of %lld; read it in a forward pass of the ddp, or call "
+                    "ls_ddp_gather on all ranks before",
+                    param->name, (long long)p->keeper.from,
+                    (long long)(p->keeper.from + p->keeper.count),
+                    (long long)ls_numel(param->value));
+}
+
+/* Peers learn of it at once. */
+static ls_status give_up(ls__ddp *d, ls_status status)
+{
+    char message[LS__MESSAGE_MAX];
+    memcpy(message, ls_error_message(), sizeof message);
+    ls__reducer_abort(d->reducer, status, message);
+    return ls__fail_again(status, message);
+}
+
+static ls_status on_read(ls__keeper *keeper)
+{
+    ls__unshard_param *p = LS__LIST_ITEM(keeper, ls__unshard_param, keeper);
+    ls__ddp *d = p->ddp;
+    ls__unshard *u = &d->zero.unshard;
+    if (u->buckets == NULL) {
+        note(u, p);
+        return LS_OK;
+    }
+    const int bucket = ls__reducer_bucket_of(d->reducer, p->index);
+    if (!u->inside) {
+        return u->buckets[bucket].whole ? LS_OK : refuse(d, p);
+    }
+    const ls_status status = bring(d, bucket);
+    return status < 0 ? give_up(d, status) : LS_OK;
+}
+
+/* ---- passes ---------------------------------------------------------------------------------- */
+
+static void enter(ls__unshard *u, int way, bool ends)
+{
+    u->inside = u->params != NULL;
+    u->way = way;
+    u->ends = ends;
+    u->passes++;
+    u->at = -1;
+    u->within = ls__self.crossings;
+    for (int b = 0; u->buckets != NULL && b < u->count; b++) {
+        u->buckets[b].read = false;
+    }
+}
+
+bool ls__unshard_forward_begin(ls__ddp *d)
+{
+    ls__unshard *u = &d->zero.unshard;
+    const bool own = u->params != NULL && !u->inside;
+    if (own) {
+        enter(u, LS__UNSHARD_FORWARD, false);
+    }
+    return own;
+}
+
+ls_status ls__unshard_forward_end(ls__ddp *d)
+{
+    ls__unshard *u = &d->zero.unshard;
+    ls_status status = u->buckets != NULL ? finish_round(d) : LS_OK;
+    if (status == LS_OK && u->buckets != NULL && !stay(u)) {
+        status = release_all(d);
+    }
+    u->inside = false;
+    return status < 0 ? give_up(d, status) : LS_OK;
+}
+
+void ls__unshard_backward_begin(ls__ddp *d, bool ends)
+{
+    enter(&d->zero.unshard, LS__UNSHARD_BACKWARD, ends);
+}
+
+/* The rounds that a rank did not need are those that others do. */
+static ls_status end_step(ls__ddp *d)
+{
+    ls__unshard *u = &d->zero.unshard;
+    while (u->round < ROUNDS) {
+        LS_TRY(next_round(d));
+        LS_TRY(finish_round(d));
+    }
+    LS_TRY(release_all(d));
+    u->round = 0;
+    return LS_OK;
+}
+
+ls_status ls__unshard_backward_end(ls__ddp *d)
+{
+    ls__unshard *u = &d->zero.unshard;
+    ls_status status = LS_OK;
+    if (u->buckets != NULL) {
+        status = finish_round(d);
+        if (status == LS_OK && u->ends && !u->pinned) {
+            status = end_step(d);
+        }
+    }
+    if (u->ends) {
+        forget_looks(u);
+    }
+    u->inside = false;
+    return status;
+}
+
+static void forget_works(ls__unshard *u)
+{
+    for (int b = 0; u->buckets != NULL && b < u->count; b++) {
+        if (u->buckets[b].work != NULL) {
+            (void)ls_work_wait(u->buckets[b].work);
+            u->buckets[b].work = NULL;
+        }
+    }
+}
+
+void ls__unshard_abort(ls__ddp *d)
+{
+    d->zero.unshard.inside = false;
+}
+
+void ls__unshard_changed(ls__ddp *d)
+{
+    ls__unshard *u = &d->zero.unshard;
+    u->pinned = false;
+    u->round = 0;
+    forget_looks(u);
+    (void)release_all(d); /* rounds end with their pass: nothing is waited for */
+}
+
+/* ---- whole on demand ------------------------------------------------------------------------- */
+
+/* All ranks gather all buckets, also those that are whole on some. */
+static ls_status gather_all(ls__ddp *d)
+{
+    ls__unshard *u = &d->zero.unshard;
+    for (int b = 0; b < u->count; b++) {
+        LS_TRY(start(d, b));
+    }
+    for (int b = 0; b < u->count; b++) {
+        LS_TRY(wait_for(d, b));
+    }
+    return LS_OK;
+}
+
+ls_status ls__unshard_pin(ls__ddp *d)
+{
+    ls__unshard *u = &d->zero.unshard;
+    if (u->buckets == NULL || u->pinned) {
+        return LS_OK;
+    }
+    if (u->inside) {
+        return ls__fail(LS_ERR_STATE, "ls_ddp_gather: a forward or a backward of the ddp is under "
+                                      "way; call it before or after");
+    }
+    const ls_status status = gather_all(d);
+    u->pinned = status == LS_OK;
+    return status < 0 ? give_up(d, status) : LS_OK;
+}
+
+ls_status ls__unshard_unpin(ls__ddp *d)
+{
+    ls__unshard *u = &d->zero.unshard;
+    const bool pinned = u->pinned;
+    u->pinned = false;
+    forget_looks(u); /* the program may have changed parameters */
+    return pinned ? release_all(d) : LS_OK;
+}
+
+/* ---- the tables ------------------------------------------------------------------------------ */
+
+ls_status ls__unshard_open(ls__ddp *d)
+{
+    ls__unshard *u = &d->zero.unshard;
+    u->params = d->env->allocate(d->env, (size_t)d->param_count * sizeof *u->params);
+    if (u->params == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "no memory for %d parameters", d->param_count);
+    }
+    for (int i = 0; i < d->param_count; i++) {
+        ls__unshard_param *p = &u->params[i];
+        *p = (ls__unshard_param){
+            .keeper.read = on_read, .ddp = d, .index = i, .first = {-1, -1}, .last = {-1, -1}};
+        const ls_status status = ls__fill_keep((ls_tensor *)d->params[i].value, &p->keeper);
+        if (status == LS_ERR_UNSUPPORTED) {
+            return ls__fail(status,
+                            "zero 3: parameter %s is part of a larger tensor, whose elements stay "
+                            "where they are; give it memory of its own (ls_clone), or take zero 2",
+                            d->params[i].name);
+        }
+        LS_TRY(status);
+    }
+    return LS_OK;
+}
+
+/* Rank 0's order, or that of the first rank that had data. `firsts` and `lasts`: [param_count]. */
+static ls_status agree(ls__ddp *d, int way, int *firsts, int *lasts)
+{
+    const ls__unshard *u = &d->zero.unshard;
+    ls_group *all = ls__reducer_group(d->reducer);
+    const int root = ls__reducer_first_live(d->reducer), n = d->param_count;
+    for (int i = 0; i < n; i++) {
+        firsts[i] = u->params[i].first[way];
+        lasts[i] = u->params[i].last[way];
+    }
+    LS_TRY(ls__control_broadcast(all, firsts, n, LS_INT32, root, NULL));
+    return ls__control_broadcast(all, lasts, n, LS_INT32, root, NULL);
+}
+
+/* A bucket's first read and its last one. */
+typedef struct reads {
+    int first, last, bucket;
+} reads;
+
+/* Buckets that were not read are the last ones. */
+static int by_first(const void *a, const void *b)
+{
+    const reads *x = a, *y = b;
+    const unsigned first_x = (unsigned)x->first, first_y = (unsigned)y->first;
+    return first_x != first_y ? (first_x > first_y ? 1 : -1)
+                              : (x->bucket > y->bucket) - (x->bucket < y->bucket);
+}
+
+static void put_in_order(ls__ddp *d, int way, const int *firsts, const int *lasts, reads *sorted)
+{
+    ls__unshard *u = &d->zero.unshard;
+    for (int b = 0; b < u->count; b++) {
+        sorted[b] = (reads){-1, -1, b};
+    }
+    for (int i = 0; i < d->param_count; i++) {
+        reads *r = &sorted[ls__reducer_bucket_of(d->reducer, i)];
+        r->first = (unsigned)firsts[i] < (unsigned)r->first ? firsts[i] : r->first;
+        r->last = lasts[i] > r->last ? lasts[i] : r->last;
+    }
+    qsort(sorted, (size_t)u->count, sizeof *sorted, by_first);
+    for (int i = 0; i < u->count; i++) {
+        ls__unshard_bucket *b = &u->buckets[sorted[i].bucket];
+        u->order[way][i] = sorted[i].bucket;
+        b->place[way] = b->last[way] = i;
+        while (b->last[way] + 1 < u->count && sorted[b->last[way] + 1].first >= 0 &&
+               sorted[b->last[way] + 1].first <= sorted[i].last) {
+            b->last[way]++;
+        }
+    }
+}
+
+static ls_status make_tables(ls__ddp *d)
+{
+    ls__unshard *u = &d->zero.unshard;
+    const size_t n = (size_t)u->count;
+    u->bytes = n * (sizeof *u->buckets + LS__UNSHARD_WAYS * sizeof(int));
+    u->buckets = d->env->allocate(d->env, u->bytes);
+    const size_t scratch = 2 * (size_t)d->param_count * sizeof(int) + n * sizeof(reads);
+    reads *sorted = d->env->allocate(d->env, scratch);
+    if (u->buckets == NULL || sorted == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "ddp: no memory for a table of buckets");
+    }
+    int *firsts = (int *)(void *)(sorted + n), *lasts = firsts + d->param_count;
+    ls_status status = LS_OK;
+    for (int b = 0; b < u->count; b++) {
+        u->buckets[b] = (ls__unshard_bucket){.whole = true};
+    }
+    for (int way = 0; way < LS__UNSHARD_WAYS && status == LS_OK; way++) {
+        u->order[way] = (int *)(void *)(u->buckets + n) + (size_t)way * n;
+        status = agree(d, way, firsts, lasts);
+        if (status == LS_OK) {
+            put_in_order(d, way, firsts, lasts, sorted);
+        }
+    }
+    d->env->release(d->env, sorted, scratch);
+    return status;
+}
+
+ls_status ls__unshard_begin(ls__ddp *d)
+{
+    ls__unshard *u = &d->zero.unshard;
+    u->count = ls__reducer_bucket_count(d->reducer);
+    LS_TRY(ls__reducer_second_group(d->reducer, &u->group));
+    LS_TRY(make_tables(d));
+    for (int i = 0; i < d->param_count; i++) {
+        ls__keeper *keeper = &u->params[i].keeper;
+        ls__reducer_own(d->reducer, i, &keeper->from, &keeper->count);
+    }
+    return release_all(d);
+}
+
+void ls__unshard_close(ls__ddp *d)
+{
+    ls__unshard *u = &d->zero.unshard;
+    forget_works(u);
+    for (int i = 0; u->params != NULL && i < d->param_count; i++) {
+        (void)ls__fill_keep((ls_tensor *)d->params[i].value, NULL);
+    }
+}
+
+void ls__unshard_drop(ls__ddp *d)
+{
+    ls__unshard *u = &d->zero.unshard;
+    if (u->buckets != NULL) {
+        d->env->release(d->env, u->buckets, u->bytes);
+    }
+    if (u->params != NULL) {
+        d->env->release(d->env, u->params, (size_t)d->param_count * sizeof *u->params);
+    }
+    *u = (ls__unshard){0};
+}
