@@ -18,7 +18,7 @@ options = parser.parse_args()
 BUILD = pathlib.Path(options.build).resolve()
 RANKS = (2, 4)
 # --bind-to none: Open MPI binds two ranks to cores by itself, but not four.
-MPIS = {"openmpi": ["mpirun.openmpi", "-q", "--oversubscribe", "--bind-to", "none"], "mpich": ["mpirun.mpich"]}
+MPIS = {"openmpi": ["mpirun.openmpi", "--oversubscribe", "--bind-to", "none"], "mpich": ["mpirun.mpich"]}
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 
 

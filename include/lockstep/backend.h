@@ -75,11 +75,17 @@ typedef enum ls_backend_flag {
     /* It applies operators that the program defines (ls_reduce_op_new). */
     LS_BACKEND_USER_OPS = 1 << 4,
     /* `transport` moves messages between hosts, over which the library runs its own programs. */
-    LS_BACKEND_PROGRAMS = 1 << 5
+    LS_BACKEND_PROGRAMS = 1 << 5,
+    /* It multiplies by `factor` and divides by `divisor` of an operation itself. */
+    LS_BACKEND_SCALES = 1 << 6
 } ls_backend_flag;
 
-/* Kinds of memory in which buffers may lie. */
-typedef enum ls_backend_memory { LS_BACKEND_HOST = 1 << 0 } ls_backend_memory;
+/* Kinds of memory in which buffers may lie. Without HOST the library reads and writes no buffer of
+ * the group itself, and refuses what would need that. */
+typedef enum ls_backend_memory {
+    LS_BACKEND_HOST = 1 << 0,
+    LS_BACKEND_DEVICE = 1 << 1 /* of the device that was current when the group was opened */
+} ls_backend_memory;
 
 typedef struct ls_backend_capabilities {
     size_t size;
@@ -89,9 +95,9 @@ typedef struct ls_backend_capabilities {
                             together or not at all */
     uint32_t dtypes;     /* bit 1 << d for every ls_dtype d that it reduces. Operations that do not
                             reduce move bytes, whatever their dtype */
-    uint32_t reduce_ops; /* bit 1 << op for every ls_reduce_op. The library itself makes LS_AVG of
-                            LS_SUM and a division, and LS_PREMUL_SUM of a multiplication and LS_SUM:
-                            these two bits are ignored */
+    uint32_t reduce_ops; /* bit 1 << op for every ls_reduce_op. LS_AVG is LS_SUM and a division, and
+                            LS_PREMUL_SUM a multiplication and LS_SUM, which the library does or
+                            LS_BACKEND_SCALES: these two bits are ignored */
     uint32_t poll_us;    /* the library calls `test` at least this often while an operation is in
                             flight: 50 to 200; smaller and larger numbers become these limits */
     uint32_t address_bytes; /* that each rank contributes to `connect`: at most
@@ -138,6 +144,11 @@ typedef struct ls_backend_operation {
     ls_stream *stream;    /* NULL: the host */
     ls_reduce_fn combine; /* of a user's operator; NULL otherwise */
     void *combine_arg;
+    /* SCALES: of LS_PREMUL_SUM each rank's input is multiplied by its own `factor`; of LS_SUM the
+     * sum is divided by `divisor`, equal on all ranks, 0: not. Without SCALES 1 and 0 */
+    double factor, divisor;
+    void *after; /* STREAMS: the place of `mark` after which the operation may use its buffers; the
+                    plug-in's from now on. NULL: at once */
 } ls_backend_operation;
 
 /* Messages between the ranks of the job, for LS_BACKEND_PROGRAMS: the steps of the library's
@@ -217,7 +228,34 @@ typedef struct ls_backend {
     /* At the end of the process's use, in ls_finalize, after all groups and the transport have been
      * closed. `failed`: a rank may be dead or stopped. May be NULL. */
     void (*unload)(bool failed);
+
+    /* STREAMS, else NULL. Streams are queues of a device: what the program puts into one runs in
+     * order, later than the call. `mark` and `unmark` are called by the program's threads at any
+     * time, also while another function runs. */
+
+    /* Adds to *place, a new one if it is NULL, that an operation waits for all that is in `stream`
+     * now. */
+    ls_status (*mark)(void *group, ls_stream *stream, void **place, char *error);
+    /* No operation will take the place. Those of a group that has failed end with it. */
+    void (*unmark)(void *group, void *place);
+    /* What is put into `stream` from now on waits for the end of the request. LS_IN_PROGRESS: it
+     * has not been given to the device yet, call again. */
+    ls_status (*follow)(void *group, void *request, ls_stream *stream, char *error);
+    /* Zeroes memory of `alloc` in the order of `stream`; NULL: before it returns. */
+    ls_status (*zero)(void *group, ls_stream *stream, void *memory, size_t bytes, char *error);
+
+    /* May be NULL. LS_OK: an operation may use this memory; else the call of the operation is
+     * refused with `error`, on this rank only. In place: `input` of some kinds equals `output`.
+     * From any thread, as `mark`. */
+    ls_status (*accepts)(void *group, ls_backend_kind kind, const void *input, const void *output,
+                         char *error);
+    /* May be NULL. What this rank's part of the request waits for, a clause for reports: "the
+     * program's stream has not come to it". Static storage. */
+    const char *(*waits)(void *group, void *request);
 } ls_backend;
+
+/* The least table of this version: older plug-ins end here. */
+#define LS_BACKEND_LEAST_SIZE offsetof(ls_backend, mark)
 
 /* The function that a plug-in exports. Returns its table, in static storage, or NULL if it does not
  * have the requested version. */

@@ -143,8 +143,11 @@ typedef struct ls_collective_options {
     const char *tag;    /* names the data in reports ("bucket 3: fc1.weight …"); ranks must agree;
                            copied */
     int64_t timeout_ms; /* deadline of this operation; 0: the runtime's default */
-    ls_stream *stream;  /* NULL: the host */
-    double divisor;     /* SUM only: divides the sum once; 0: no division. Ranks must agree */
+    /* NULL: the host has filled the buffers. Else (backend "nccl") a CUDA stream: the operation
+     * begins after what is in the stream at the call. Pass cudaStreamLegacy or cudaStreamPerThread
+     * for the default stream. The program must let its stream wait: ls_work_wait_stream */
+    ls_stream *stream;
+    double divisor; /* SUM only: divides the sum once; 0: no division. Ranks must agree */
     /* NULL: the library chooses among the algorithms that keep the order of addition. A name
      * selects one: "direct" (all operations), "one_shot" (reductions of little data), "ring";
      *   all_reduce      "recursive_doubling", "halving_doubling", "root", "full_exchange",
@@ -375,6 +378,13 @@ LS_API ls_status ls_scatter_bytes(ls_group *group, const ls_bytes *in, int root,
  * handle: a second call is LS_ERR_INVALID, unless another operation has got the handle
  * meanwhile. */
 LS_API ls_status ls_work_wait(ls_work *work);
+
+/* Lets `stream` wait for the operation and releases the handle, without waiting for the data
+ * (cudaStreamWaitEvent): what the program puts into the stream from now on sees the result. It
+ * blocks until all ranks have called the operation and it has been given to the device. A failure
+ * after that fails the group. Stream NULL: as ls_work_wait. LS_ERR_UNSUPPORTED: the group's backend
+ * has no streams. */
+LS_API ls_status ls_work_wait_stream(ls_work *work, ls_stream *stream);
 
 /* LS_IN_PROGRESS, or the operation's status. It does not block and does not release the handle. */
 LS_API ls_status ls_work_test(ls_work *work);

@@ -68,9 +68,8 @@ static ls_status not_a_board(int fd, const char *found)
                     fd, found);
 }
 
-/* Whether a mapping of `bytes` holds a board that this version may read. The number of ranks is
- * checked against the size, so that no reader runs past the mapping. */
-static bool board_is_sound(const ls__board *board, size_t bytes)
+/* The number of ranks is checked against the size, so that no reader runs past the mapping. */
+bool ls__board_is_sound(const ls__board *board, size_t bytes)
 {
     return board->magic == LS__BOARD_MAGIC && board->version == LS__BOARD_VERSION &&
            board->ranks >= 1 && board->ranks <= LS__BOARD_RANKS_MAX && board->bytes == bytes &&
@@ -94,7 +93,7 @@ ls_status ls__board_open(const ls__env *env, int fd, ls__board **out)
     if (error < 0) {
         return not_a_board(fd, strerror(-error));
     }
-    if (!board_is_sound(memory, (size_t)size)) {
+    if (!ls__board_is_sound(memory, (size_t)size)) {
         env->shm_unmap(env, memory, (size_t)size);
         return not_a_board(fd, "it belongs to another version or to another program");
     }

@@ -179,6 +179,8 @@ typedef struct ls__board_job {
 
 /* Makes a board in a new memfd and maps it; *fd is the caller's. Its size is ls__board_bytes. */
 ls_status ls__board_new(const ls__env *env, const ls__board_job *job, int *fd, ls__board **out);
+/* Whether a mapping of `bytes` holds a board that this version may read. */
+bool ls__board_is_sound(const ls__board *board, size_t bytes);
 /* Maps the board behind fd (borrowed). LS_ERR_INVALID if fd is not a board of this version. */
 ls_status ls__board_open(const ls__env *env, int fd, ls__board **out);
 /* Unmaps; NULL is allowed. */

@@ -11,6 +11,7 @@
     X(adam)                                                                                        \
     X(adamw)                                                                                       \
     X(attention)                                                                                   \
+    X(average_replay)                                                                              \
     X(backward_part)                                                                               \
     X(batch_norm)                                                                                  \
     X(checkpoint)                                                                                  \
@@ -27,6 +28,7 @@
     X(ddp)                                                                                         \
     X(ddp_average)                                                                                 \
     X(ddp_join)                                                                                    \
+    X(event_log)                                                                                   \
     X(gradcheck)                                                                                   \
     X(group_norm)                                                                                  \
     X(init)                                                                                        \
@@ -34,20 +36,27 @@
     X(layer_norm)                                                                                  \
     X(linear)                                                                                      \
     X(loader)                                                                                      \
+    X(moe)                                                                                         \
     X(optim_group)                                                                                 \
+    X(outer)                                                                                       \
     X(pipeline)                                                                                    \
+    X(pipeline_replay)                                                                             \
     X(pool2d)                                                                                      \
     X(powersgd)                                                                                    \
     X(profile)                                                                                     \
     X(quantize)                                                                                    \
     X(reducer)                                                                                     \
     X(reducer_begin)                                                                               \
+    X(rmsprop)                                                                                     \
     X(safetensors)                                                                                 \
     X(sampler)                                                                                     \
     X(schedule)                                                                                    \
+    X(server)                                                                                      \
+    X(server_replay)                                                                               \
     X(sgd)                                                                                         \
     X(sparse)                                                                                      \
     X(tensor_parallel)                                                                             \
+    X(tensor_plan)                                                                                 \
     X(text)                                                                                        \
     X(tokens)                                                                                      \
     X(transform)                                                                                   \

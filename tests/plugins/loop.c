@@ -51,8 +51,8 @@ static ls_status loop_describe(ls_backend_capabilities *out, char *error)
     out->flags = (is_broken("abort") || promises("abort") ? LS_BACKEND_ABORTABLE : 0) |
                  (is_broken("memory") || promises("registered") ? LS_BACKEND_REGISTERED : 0) |
                  (is_broken("programs") || is_broken("transport") ? LS_BACKEND_PROGRAMS : 0) |
-                 (promises("streams") ? LS_BACKEND_STREAMS : 0);
-    out->memory = LS_BACKEND_HOST;
+                 (promises("streams") || is_broken("streams") ? LS_BACKEND_STREAMS : 0);
+    out->memory = is_broken("device") ? LS_BACKEND_DEVICE : LS_BACKEND_HOST;
     out->operations = ((1u << (LS_BACKEND_SCATTER_V + 1)) - 1) & ~(1u << 4) &
                       ~(1u << LS_BACKEND_SCAN) & ~(1u << LS_BACKEND_EXSCAN) &
                       ~(is_broken("messages") ? 1u << LS_BACKEND_SEND : 0);
@@ -221,6 +221,7 @@ static ls_status loop_start(void *group, const ls_backend_operation *op, void **
         return fail(error, LS_ERR_LIMIT, "an operation larger than the outbox, or no memory");
     }
     loop_counters.stream = op->stream;
+    loop_counters.after = op->after;
     const int queue = loop_is_message(op) ? 1 : 0;
     q->number = queue == 0 ? ++g->begun : 0;
     *out = q;
@@ -281,6 +282,38 @@ static void loop_dealloc(void *group, void *memory, size_t bytes)
     loop_counters.allocated--;
 }
 
+/* There are no streams here: a place is the stream itself. */
+static ls_status loop_mark(void *group, ls_stream *stream, void **place, char *error)
+{
+    (void)group;
+    *place = stream;
+    return is_broken("mark") ? fail(error, LS_ERR_SYSTEM, "no event") : LS_OK;
+}
+
+static void loop_unmark(void *group, void *place)
+{
+    (void)group;
+    (void)place;
+    loop_counters.unmarked++;
+}
+
+static ls_status loop_follow(void *group, void *request_, ls_stream *stream, char *error)
+{
+    (void)group;
+    (void)request_;
+    (void)stream;
+    return is_broken("follow") ? fail(error, LS_ERR_SYSTEM, "no wait") : LS_IN_PROGRESS;
+}
+
+static ls_status loop_zero(void *group, ls_stream *stream, void *memory, size_t bytes, char *error)
+{
+    (void)group;
+    (void)stream;
+    (void)error;
+    memset(memory, 0, bytes);
+    return LS_OK;
+}
+
 static int loop_awaited(void *group, void *request_)
 {
     (void)group;
@@ -298,13 +331,17 @@ const ls_backend *ls_backend_plugin(uint32_t version)
                                .close = loop_close,
                                .start = loop_start,
                                .test = loop_test,
-                               .awaited = loop_awaited};
+                               .awaited = loop_awaited,
+                               .unmark = loop_unmark,
+                               .follow = loop_follow,
+                               .zero = loop_zero};
     static const ls_backend_transport half = {.size = sizeof half};
     table.transport = is_broken("transport") ? &half : NULL;
-    table.size = sizeof table - (is_broken("short") ? sizeof(void *) : 0);
+    table.size = is_broken("short") ? LS_BACKEND_LEAST_SIZE - sizeof(void *) : sizeof table;
     table.test = is_broken("half") ? NULL : loop_test;
     table.abort = is_broken("abort") ? NULL : loop_abort;
     table.alloc = is_broken("memory") ? NULL : loop_alloc;
     table.dealloc = loop_dealloc;
+    table.mark = is_broken("streams") ? NULL : loop_mark;
     return version == LS_BACKEND_VERSION && !is_broken("version") ? &table : NULL;
 }

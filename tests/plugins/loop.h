@@ -88,7 +88,9 @@ typedef struct loop_counts {
     _Atomic int started;     /* operations */
     int allocated;           /* blocks that were not freed */
     int aborted;             /* calls of `abort` */
-    const ls_stream *stream; /* of the last operation */
+    int unmarked;            /* calls of `unmark` */
+    const ls_stream *stream; /* of the last operation … */
+    const void *after;       /* … and its place */
 } loop_counts;
 
 /* loop_work.c */

@@ -117,11 +117,11 @@ TEST(where_lockstep_cannot_begin_one_line_says_so)
 TEST(a_mistake_is_named_with_both_sides)
 {
     static const char *const both = "rank 0 has int64[1] sum";
-    said("openmpi", "served openmpi 3 strikes mismatch 1 2>&1 | grep -m1 disagrees", both, 1);
-    said("mpich", "served mpich 3 strikes mismatch 1 2>&1 | grep -m1 disagrees", both, 1);
-    said("openmpi", "served openmpi 3 strikes mismatch 1 2>&1 | grep -m1 ^lockstep",
+    said("openmpi", "served openmpi 3 strikes mismatch 1 2>&1 | grep -am1 disagrees", both, 1);
+    said("mpich", "served mpich 3 strikes mismatch 1 2>&1 | grep -am1 disagrees", both, 1);
+    said("openmpi", "served openmpi 3 strikes mismatch 1 2>&1 | grep -am1 ^lockstep",
          SAYS("lockstep: rank %d: %s"), 1);
-    said("openmpi", "served openmpi 2 strikes lengths 1 2>&1 | grep -m1 'rank 1:'",
+    said("openmpi", "served openmpi 2 strikes lengths 1 2>&1 | grep -am1 'rank 1:'",
          SAYS("this rank sends %lld bytes a block, but receives %lld"), 1);
 }
 
@@ -137,7 +137,7 @@ TEST(the_error_handler_of_the_communicator_is_called)
  * why, with -disable-auto-cleanup, too (named in 3 of 8 runs). There only the end is looked at. */
 TEST(a_dead_rank_is_named_and_the_job_ends)
 {
-    said("openmpi", "served openmpi 3 strikes killed 1 2>&1 | grep -m1 'lockstep: rank'",
+    said("openmpi", "served openmpi 3 strikes killed 1 2>&1 | grep -am1 'lockstep: rank'",
          "MPI_Allreduce: rank 1 (", 1);
     said("mpich", "served mpich 3 strikes killed 1 >log 2>&1 || echo the job has ended",
          "the job has ended", 1);

@@ -13,6 +13,7 @@
 #include "base/options.h"
 #include "base/size.h"
 #include "comm/api/collective.h"
+#include "comm/backend/plugin_group.h"
 #include "comm/core/collective.h"
 #include "comm/core/group.h"
 #include "comm/core/packs.h"
@@ -151,6 +152,7 @@ static ls_status start(const char *what, ls_group *group, list l, ls__collective
     args.count = l.total;
     args.mark = l.mark;
     if (!l.adjacent && ls_dtype_size(args.dtype) > 0) {
+        LS_TRY(ls__promise_host(what, group));
         return start_packed(what, group, &l, &args, work);
     }
     args.output = l.n > 0 ? l.bufs[0] : NULL;

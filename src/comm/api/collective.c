@@ -17,7 +17,7 @@
 #include "base/options.h"
 #include "base/size.h"
 #include "base/trace.h"
-#include "comm/api/operators.h"
+#include "comm/backend/plugin_group.h"
 #include "comm/core/cause.h"
 #include "comm/core/flight.h"
 #include "comm/core/group.h"
@@ -98,6 +98,7 @@ static ls_status submit(ls_group *group, const ls__collective *args,
     if (args->pack != NULL) {
         ls__pack_give(args->pack);
     }
+    ls__group_unmark(group, args->place);
     return failed != 0 ? ls__fail_again((ls_status)failed, ls__group_report_cause(group))
                        : ls__collective_no_memory(group, args);
 }
@@ -136,7 +137,7 @@ static ls_status start_without_waiting(ls_group *group, const ls__collective *ar
 }
 
 /* Starts a sound call on the group whose turn it is. `copy` is the call where it may be changed,
- * for an input that must be multiplied first; else NULL. */
+ * for an input that must be multiplied first, or one in a stream; else NULL. */
 static ls_status check_and_start(ls_group *handle, const ls__collective *args, ls__collective *copy,
                                  const ls_collective_options *options, ls_work **work)
 {
@@ -145,15 +146,18 @@ static ls_status check_and_start(ls_group *handle, const ls__collective *args, l
     ls__self.exchanges++;
     ls_group *group = ls__round_robin_group(handle, p2p);
     const char *what = ls__operation_name(args->operation);
-    const ls_status sound = ls__collective_check(what, group, args, options);
+    ls_status sound = ls__collective_check(what, group, args, options);
+    sound = sound < 0 ? ls__fail_at_site(sound) : blocking ? ls__work_may_wait(what) : LS_OK;
     if (sound < 0) {
-        return ls__fail_at_site(sound);
+        ls__group_unmark(group, args->place);
+        return sound;
     }
-    if (blocking) {
-        LS_TRY(ls__work_may_wait(what));
-    }
-    if (ls__operation_reduces(args->operation) && args->op == LS_PREMUL_SUM) {
+    if (ls__operation_reduces(args->operation) && args->op == LS_PREMUL_SUM &&
+        !ls__group_scales(group)) {
         LS_TRY(ls__premultiply(group, copy, options->factor));
+    }
+    if (options->stream != NULL && ls__plugin_carries(group, args->operation, args->control)) {
+        LS_TRY(ls__group_mark(group, options->stream, &copy->place));
     }
     ls__round_robin_pass(handle, p2p);
     if (!blocking) {
@@ -194,7 +198,7 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
             return ls__fail_at_site(LS_ERR_INVALID);
         }
     }
-    if (!ls__reduce_op_is_user(args->op) && args->op != LS_PREMUL_SUM) {
+    if (!ls__reduce_op_is_user(args->op) && args->op != LS_PREMUL_SUM && options->stream == NULL) {
         return check_and_start(group, args, NULL, options, work);
     }
     ls__collective copy = *args;

@@ -18,6 +18,7 @@
 #define LS_COMM_API_COLLECTIVE_H
 
 #include "comm/core/collective.h"
+#include "comm/core/group.h"
 
 /* Errors: LS_ERR_INVALID for arguments, LS_ERR_STATE / LS_ERR_FORKED without a runtime, the
  * group's root cause when it failed before. */
@@ -26,5 +27,18 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
 /* collective_check.c: the arguments; `what` is the operation's name. */
 ls_status ls__collective_check(const char *what, const ls_group *group, const ls__collective *args,
                                const ls_collective_options *options);
+
+/* ---- operators.c: the user's reduction operators, and premultiplied sums --------------------- */
+
+/* A copy of the user's operator with this value; its function is NULL if it does not exist. */
+ls__operator ls__operator_of(ls__comm *comm, ls_reduce_op op);
+/* Multiplies the input of a PREMUL_SUM: in place, or into a pack, which `args` uses then. */
+ls_status ls__premultiply(ls_group *group, ls__collective *args, double factor);
+
+/* ---- overlap.c ------------------------------------------------------------------------------- */
+
+/* LS_ERR_INVALID if the buffers overlap in any other way than "in place". Both buffers are in use
+ * on this rank, and their sizes were checked. */
+ls_status ls__overlap_check(const char *what, const ls_group *group, const ls__collective *args);
 
 #endif

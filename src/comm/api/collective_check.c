@@ -3,7 +3,6 @@
 #include "base/size.h"
 #include "comm/algorithm/registry.h"
 #include "comm/api/collective.h"
-#include "comm/api/overlap.h"
 #include "comm/backend/plugin_group.h"
 #include "comm/core/collective.h"
 #include "comm/core/group.h"

@@ -14,7 +14,6 @@
 #include "comm/core/progress_lock.h"
 #include "comm/diagnose/fail.h"
 #include "comm/engine/engine.h"
-#include "comm/engine/group_open.h"
 #include "comm/operation/mismatch.h"
 
 /* Returns the status; for an error also the text of the group's root cause. */
@@ -90,6 +89,57 @@ ls_status ls_work_wait(ls_work *work)
     const ls_status status = report(work, status_of(work));
     end_handle(comm, work);
     return status;
+}
+
+/* The stream waits from now on, and nobody else: the engine takes the handle back at the end. With
+ * LS_IN_PROGRESS the operation has not been started. */
+static ls_status follow(ls__comm *comm, ls_work *work, ls_stream *stream, bool *ended)
+{
+    ls__progress_take(comm);
+    *ended = status_of(work) != LS_IN_PROGRESS;
+    const ls_status status = *ended ? LS_OK : ls__plugin_follow(work, stream);
+    if (status == LS_OK && !*ended) {
+        ls__lock_take(&comm->lock, comm->env);
+        LS_ASSERT(work->held && work->group->handles > 0);
+        work->held = false;
+        work->plugin.followed = true;
+        work->group->handles--;
+        ls__unlock(&comm->lock, comm->env);
+    }
+    ls__progress_release(comm);
+    return status;
+}
+
+/* Host and device have no common wait: the host polls until the device has been given it. */
+ls_status ls_work_wait_stream(ls_work *work, ls_stream *stream)
+{
+    ls__comm *comm = comm_of("ls_work_wait_stream", work);
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    if (stream == NULL) {
+        return ls_work_wait(work);
+    }
+    LS_TRY(ls__work_may_wait("ls_work_wait_stream"));
+    LS_TRY(ls__promise_streams("ls_work_wait_stream", work->group));
+    for (;;) {
+        bool ended = false;
+        const ls_status status = follow(comm, work, stream, &ended);
+        if (ended) {
+            return ls_work_wait(work);
+        }
+        if (status == LS_OK) {
+            return LS_OK;
+        }
+        if (status != LS_IN_PROGRESS) { /* the device is broken, and so is the operation */
+            char text[LS__FAILURE_MAX];
+            snprintf(text, sizeof text, "ls_work_wait_stream on rank %d: %s", comm->runtime->rank,
+                     ls_error_message());
+            ls__group_fail(work->group, status, text);
+            return ls_work_wait(work);
+        }
+        ls__engine_wait(comm, work, comm->env->now_ns(comm->env) + comm->plugins.poll_ns);
+    }
 }
 
 /* With LS_IN_PROGRESS the handle stays valid and must be waited for again. */

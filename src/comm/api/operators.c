@@ -10,7 +10,7 @@
 
 #include "base/assert.h"
 #include "base/lock.h"
-#include "comm/api/operators.h"
+#include "comm/api/collective.h"
 #include "comm/core/collective.h"
 #include "comm/core/group.h"
 #include "comm/core/packs.h"

@@ -2,7 +2,7 @@
  * With any other overlap a step would overwrite input that this rank or a peer still reads, and the
  * result would be silently wrong; so it is refused. In the v-variants only the blocks count, not
  * the gaps between them. */
-#include "comm/api/overlap.h"
+#include "comm/api/collective.h"
 #include "comm/core/collective.h"
 #include "comm/core/group.h"
 

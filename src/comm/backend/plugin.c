@@ -109,28 +109,27 @@ static uid_t owner_of_code(void)
     return known ? about.st_uid : geteuid();
 }
 
-ls_status ls__plugin_check_place(const char *asked, const char *path,
+ls_status ls__plugin_check_place(const char *what, const char *path,
                                  char real[LS__TRUSTED_PATH_MAX])
 {
-    char what[LS__BACKEND_PATH_MAX + 16];
     ls__untrusted why;
     const ls__env *env = ls__env_posix();
     const int error = ls__trusted_path(env, path, owner_of_code(), real, &why);
-    snprintf(what, sizeof what, "backend \"%s\"", asked);
     if (error == -EPERM) {
         return ls__untrusted_fail(env, what, path, &why);
     }
-    return error < 0 ? ls__fail(LS_ERR_NOT_FOUND, "backend \"%s\" cannot be loaded: %.300s", asked,
-                                strerror(-error))
-                     : LS_OK;
+    return error < 0
+               ? ls__fail(LS_ERR_NOT_FOUND, "%s cannot be loaded: %.300s", what, strerror(-error))
+               : LS_OK;
 }
 
 /* Opens a file that other users cannot change; NULL with the reason. */
 static void *open_file(const char *asked, const char *path)
 {
-    char real[LS__TRUSTED_PATH_MAX];
+    char real[LS__TRUSTED_PATH_MAX], what[LS__BACKEND_PATH_MAX + 16];
     void *library = NULL;
-    if (ls__plugin_check_place(asked, path, real) == LS_OK) {
+    snprintf(what, sizeof what, "backend \"%s\"", asked);
+    if (ls__plugin_check_place(what, path, real) == LS_OK) {
         library = dlopen(real, LOAD);
         if (library == NULL) {
             (void)ls__fail(LS_ERR_UNSUPPORTED, "backend \"%s\": %s cannot be loaded: %.300s", asked,
@@ -217,6 +216,13 @@ static const char *broken_promise(const ls_backend *t, const ls_backend_capabili
     if ((can->flags & LS_BACKEND_REGISTERED) != 0 && (t->alloc == NULL || t->dealloc == NULL)) {
         return "promises registered memory, and has no \"alloc\" or no \"dealloc\"";
     }
+    if ((can->flags & LS_BACKEND_STREAMS) != 0 &&
+        (t->mark == NULL || t->unmark == NULL || t->follow == NULL || t->zero == NULL)) {
+        return "promises streams, and lacks one of \"mark\", \"unmark\", \"follow\" and \"zero\"";
+    }
+    if ((can->memory & LS_BACKEND_HOST) == 0 && (can->flags & LS_BACKEND_SCALES) == 0) {
+        return "has no host memory, and does not promise to scale";
+    }
     if ((can->flags & LS_BACKEND_PROGRAMS) != 0 && !is_whole(t->transport)) {
         return "promises to run programs, and has no whole \"transport\"";
     }
@@ -228,16 +234,16 @@ static const char *broken_promise(const ls_backend *t, const ls_backend_capabili
                                                        : NULL;
 }
 
-static ls_status check_table(const char *asked, const ls__plugin *p)
+/* `t` is what the plug-in returned. */
+static ls_status check_table(const char *asked, const ls__plugin *p, const ls_backend *t)
 {
-    const ls_backend *t = p->table;
     if (t == NULL || t->version != LS_BACKEND_VERSION) {
         return ls__fail(LS_ERR_UNSUPPORTED,
                         "backend \"%s\": %s is of another version than %d; build it with this "
                         "library's lockstep/backend.h",
                         asked, p->path, LS_BACKEND_VERSION);
     }
-    const char *lacks = t->size < sizeof *t ? "the end of its table" : missing(t);
+    const char *lacks = t->size < LS_BACKEND_LEAST_SIZE ? "the end of its table" : missing(t);
     if (lacks != NULL) {
         return ls__fail(LS_ERR_UNSUPPORTED,
                         "backend \"%s\": %s is incomplete, it lacks %s; install a complete build",
@@ -294,8 +300,10 @@ ls_status ls__plugin_load(const char *asked, ls__plugin *out)
                         asked, out->path);
     }
     memcpy(&plugin, &symbol, sizeof plugin); /* ISO C does not convert them */
-    out->table = plugin(LS_BACKEND_VERSION);
-    LS_TRY(check_table(asked, out));
+    const ls_backend *table = plugin(LS_BACKEND_VERSION);
+    LS_TRY(check_table(asked, out, table));
+    memcpy(&out->filled, table, table->size < sizeof *table ? table->size : sizeof *table);
+    out->table = &out->filled;
     return ask(asked, out);
 }
 

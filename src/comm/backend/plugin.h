@@ -15,14 +15,15 @@
 #define LS__BACKEND_POLL_MAX_US 200
 
 typedef struct ls__plugin {
-    ls__list link; /* comm->plugins.list; lock */
-    const ls_backend *table;
+    ls__list link;           /* comm->plugins.list; lock */
+    const ls_backend *table; /* `filled` */
+    ls_backend filled;       /* the plug-in's, and NULL where its version ends earlier */
     ls_backend_capabilities can;
     char asked[LS__BACKEND_PATH_MAX]; /* the name or path by which it was asked for */
     char path[LS__BACKEND_PATH_MAX];
 } ls__plugin;
 
-/* What the native backend promises: everything but streams. */
+/* What the native backend promises: everything but streams and memory of devices. */
 extern const ls_backend_capabilities ls__native_can;
 
 /* Loads the plug-in of this name ("mpi": that of the MPI under which the process runs) or path,
@@ -35,8 +36,9 @@ void ls__plugin_unload(ls__plugin *plugin, bool failed);
 bool ls__plugin_folder(int i, char *out, size_t bytes);
 
 /* Whether only root, this user and the owner of this code can change the file or folder `path`;
- * `real` is its path without links. LS_ERR_SYSTEM names the folder and the remedy. */
-ls_status ls__plugin_check_place(const char *asked, const char *path,
+ * `real` is its path without links. LS_ERR_SYSTEM names the folder and the remedy. `what` is the
+ * subject of errors: backend "mpi". */
+ls_status ls__plugin_check_place(const char *what, const char *path,
                                  char real[LS__TRUSTED_PATH_MAX]);
 
 #endif

@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/lock.h"
 #include "base/log.h"
+#include "comm/core/cause.h"
 #include "comm/core/group.h"
 #include "comm/core/message_state.h"
 #include "comm/core/progress_lock.h"
@@ -72,6 +73,14 @@ static int64_t count_of(const ls_group *group, const ls_work *work)
     return 0; /* all_to_all_v */
 }
 
+/* The library has multiplied the input of a premultiplied sum, unless the plug-in does. */
+static ls_reduce_op op_of(const ls_group *group, const ls_work *work)
+{
+    const bool premultiplies =
+        ls__group_scales(group) && work->descriptor.reduce_op == LS_PREMUL_SUM;
+    return work->user.fn != NULL ? LS_REDUCE_OP_USER : premultiplies ? LS_PREMUL_SUM : work->op;
+}
+
 static ls_backend_operation describe(const ls_group *group, const ls_work *work)
 {
     const ls__operation operation = work->operation;
@@ -79,7 +88,7 @@ static ls_backend_operation describe(const ls_group *group, const ls_work *work)
     ls_backend_operation o = {.size = sizeof o,
                               .kind = (ls_backend_kind)operation,
                               .dtype = work->dtype,
-                              .op = work->user.fn != NULL ? LS_REDUCE_OP_USER : work->op,
+                              .op = op_of(group, work),
                               .root = work->descriptor.root,
                               .sequence = work->descriptor.sequence,
                               .message = work->message.number,
@@ -87,7 +96,10 @@ static ls_backend_operation describe(const ls_group *group, const ls_work *work)
                               .element = work->element,
                               .stream = work->plugin.stream,
                               .combine = work->user.fn,
-                              .combine_arg = work->user.arg};
+                              .combine_arg = work->user.arg,
+                              .factor = work->plugin.factor,
+                              .divisor = ls__group_scales(group) ? work->divisor : 0,
+                              .after = work->plugin.place};
     for (int side = 0; side < 2; side++) {
         const bool input = side == 0;
         const bool uses = message ? (operation == LS__OP_SEND) == input
@@ -117,51 +129,55 @@ static ls_status fail_of(const ls_group *group, const char *function, ls_status 
                     error[0] != '\0' ? error : ls_status_name(status));
 }
 
+/* The plug-in has the place from now on, whether it can start the operation or not. */
 ls_status ls__plugin_start(ls_group *group, ls_work *work)
 {
     ls__plugin_group *part = group->plugin;
     const bool message = ls__operation_is_p2p(work->operation);
     char error[LS_BACKEND_ERROR_MAX] = "";
     const ls_backend_operation o = describe(group, work);
-    void **request = message ? &work->plugin.request : &part->request;
-    LS_ASSERT(message || !part->started);
+    LS_ASSERT(message || part->flying == 0 || ls__group_has_streams(group));
+    work->plugin.place = NULL;
     ls__plugin_count_call(&group->comm->plugins.calls);
-    const ls_status status = part->plugin->table->start(part->group, &o, request, error);
+    const ls_status status =
+        part->plugin->table->start(part->group, &o, &work->plugin.request, error);
     ls__plugin_count_call(&group->comm->plugins.calls);
     if (status != LS_OK) {
         return fail_of(group, "start", status, error);
     }
-    part->started = part->started || !message;
+    part->flying += message ? 0 : 1;
     atomic_fetch_add_explicit(&group->comm->plugins.requests, 1, memory_order_relaxed);
     return LS_OK;
 }
 
 /* LS_IN_PROGRESS, or its end. */
-static ls_status test(ls_group *group, void *request)
+static ls_status test(ls_work *work)
 {
+    ls_group *group = work->group;
     ls__plugin_group *part = group->plugin;
     char error[LS_BACKEND_ERROR_MAX] = "";
     ls__plugin_count_call(&group->comm->plugins.calls);
-    const ls_status status = part->plugin->table->test(part->group, request, error);
+    const ls_status status = part->plugin->table->test(part->group, work->plugin.request, error);
     ls__plugin_count_call(&group->comm->plugins.calls);
     if (status == LS_IN_PROGRESS) {
         return status;
     }
+    work->plugin.request = NULL;
     atomic_fetch_sub_explicit(&group->comm->plugins.requests, 1, memory_order_relaxed);
     return status == LS_OK ? LS_OK : fail_of(group, "test", status, error);
 }
 
-ls_status ls__plugin_test(ls_group *group)
+ls_status ls__plugin_test(ls_group *group, ls_work *work)
 {
-    LS_ASSERT(group->plugin->started);
-    const ls_status status = test(group, group->plugin->request);
-    group->plugin->started = status == LS_IN_PROGRESS;
+    LS_ASSERT(group->plugin->flying > 0);
+    const ls_status status = test(work);
+    group->plugin->flying -= status != LS_IN_PROGRESS;
     return status;
 }
 
 ls_status ls__plugin_test_message(ls_work *work)
 {
-    return test(work->group, work->plugin.request);
+    return test(work);
 }
 
 /* Of a backend that cannot abort, the buffers of requests in flight stay in use, and with them
@@ -170,9 +186,9 @@ void ls__plugin_reset(ls_group *group)
 {
     ls__plugin_group *part = group->plugin;
     ls__comm *comm = group->comm;
-    const uint32_t mine = (part->started ? 1 : 0) + group->p2p->carried;
+    const uint32_t mine = (uint32_t)part->flying + group->p2p->carried;
     atomic_fetch_sub_explicit(&comm->plugins.requests, mine, memory_order_relaxed);
-    part->started = false;
+    part->flying = 0;
     group->p2p->carried = 0;
     if (mine == 0) {
         return;
@@ -191,22 +207,79 @@ void ls__plugin_reset(ls_group *group)
         group->name, ls__backend_name(group));
 }
 
+/* ---- streams ------------------------------------------------------------------------------- */
+
+ls_status ls__group_mark(ls_group *group, ls_stream *stream, void **place)
+{
+    const ls__plugin_group *part = group->plugin;
+    char error[LS_BACKEND_ERROR_MAX] = "";
+    if (part->group == NULL) { /* it has failed, and the submission says so */
+        return LS_OK;
+    }
+    const ls_status status = part->plugin->table->mark(part->group, stream, place, error);
+    return status == LS_OK ? LS_OK : fail_of(group, "mark", status, error);
+}
+
+void ls__group_unmark(ls_group *group, void *place)
+{
+    if (place != NULL && group->plugin->group != NULL) {
+        group->plugin->plugin->table->unmark(group->plugin->group, place);
+    }
+}
+
+ls_status ls__plugin_follow(ls_work *work, ls_stream *stream)
+{
+    const ls_group *group = work->group;
+    const ls__plugin_group *part = group->plugin;
+    char error[LS_BACKEND_ERROR_MAX] = "";
+    if (work->plugin.request == NULL) {
+        return LS_IN_PROGRESS;
+    }
+    ls__plugin_count_call(&group->comm->plugins.calls);
+    const ls_status status =
+        part->plugin->table->follow(part->group, work->plugin.request, stream, error);
+    ls__plugin_count_call(&group->comm->plugins.calls);
+    return status == LS_OK || status == LS_IN_PROGRESS ? status
+                                                       : fail_of(group, "follow", status, error);
+}
+
+ls_status ls__group_zero(ls_group *group, ls_stream *stream, void *memory, size_t bytes)
+{
+    const ls__plugin_group *part = group->plugin;
+    char error[LS_BACKEND_ERROR_MAX] = "";
+    if (part->group == NULL) {
+        const int32_t failed = atomic_load_explicit(&group->failure.status, memory_order_acquire);
+        return ls__fail_again((ls_status)failed, ls__group_report_cause(group));
+    }
+    const ls_status status = part->plugin->table->zero(part->group, stream, memory, bytes, error);
+    return status == LS_OK ? LS_OK : fail_of(group, "zero", status, error);
+}
+
 /* ---- reports ------------------------------------------------------------------------------ */
+
+/* Why this rank's part has not ended, as the plug-in says it. */
+static const char *reason_of(const ls__plugin_group *part, void *request)
+{
+    const ls_backend *table = part->plugin->table;
+    const char *reason =
+        table->waits != NULL && request != NULL ? table->waits(part->group, request) : NULL;
+    return reason != NULL ? reason : "";
+}
 
 void ls__plugin_awaited(const ls_group *group, const ls_work *work, char *out, size_t bytes)
 {
     const ls__plugin_group *part = group->plugin;
-    const bool message = ls__operation_is_p2p(work->operation);
-    void *request = message ? work->plugin.request : part->request;
+    void *request = work->plugin.request;
     int member = -1;
-    if (part->plugin->table->awaited != NULL && (message || part->started)) {
+    if (part->plugin->table->awaited != NULL && request != NULL) {
         member = part->plugin->table->awaited(part->group, request);
     }
     const int me = group->member[group->rank].world_rank;
     if (member < 0 || member >= group->size || member == group->rank) {
+        const char *reason = reason_of(part, request);
         snprintf(out, bytes,
-                 "all ranks have called it, and backend \"%s\" has not ended it on rank %d",
-                 ls__backend_name(group), me);
+                 "all ranks have called it, and backend \"%s\" has not ended it on rank %d%s%s",
+                 ls__backend_name(group), me, reason[0] != '\0' ? ": " : "", reason);
         return;
     }
     char who[512];
@@ -242,11 +315,17 @@ static ls_status alloc_block(ls_group *group, size_t bytes, void **out)
     return LS_OK;
 }
 
-ls_status ls__group_memory(ls_group *group, size_t bytes, void **out)
+ls_status ls__group_buffers(ls_group *group, size_t bytes, void **out)
 {
     return group->plugin != NULL && (group->can->flags & LS_BACKEND_REGISTERED) != 0
                ? alloc_block(group, bytes, out)
                : ls__heap_alloc(&group->comm->heap, bytes, out);
+}
+
+ls_status ls__group_memory(ls_group *group, size_t bytes, void **out)
+{
+    return ls__group_on_host(group) ? ls__group_buffers(group, bytes, out)
+                                    : ls__heap_alloc(&group->comm->heap, bytes, out);
 }
 
 void ls__group_discard(ls_group *group, void *memory, size_t bytes)

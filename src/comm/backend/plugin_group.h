@@ -5,6 +5,9 @@
  *     ls__plugin_start    when all members have announced the same operation
  *     ls__plugin_test     at every turn of the engine, at least every poll_us
  *
+ * A backend with streams is given the next operation while the one before runs, since the device
+ * keeps their order: so the host does not wait for it between the buckets of a backward.
+ *
  * Calls into a plug-in are made by the holder of the progress lock, one at a time. */
 #ifndef LS_COMM_BACKEND_PLUGIN_GROUP_H
 #define LS_COMM_BACKEND_PLUGIN_GROUP_H
@@ -15,8 +18,8 @@
 typedef struct ls__plugin_group {
     ls__plugin *plugin;
     void *group;     /* the plug-in's own; NULL: not opened */
-    void *request;   /* progress: of the collective in progress */
-    bool started;    /* progress: there is one */
+    int flying;      /* progress: collectives that were started and have not ended, the first of the
+                        group's queue; at most one without streams */
     ls__list blocks; /* lock: registered memory, ls__plugin_block */
 } ls__plugin_group;
 
@@ -48,7 +51,7 @@ static inline bool ls__plugin_carries_work(const ls_group *group, const ls_work 
 
 /* progress lock; errors are those of the operation, with the text set. */
 ls_status ls__plugin_start(ls_group *group, ls_work *work);
-ls_status ls__plugin_test(ls_group *group);
+ls_status ls__plugin_test(ls_group *group, ls_work *work);
 ls_status ls__plugin_test_message(ls_work *work);
 /* progress lock; the group has failed: ends all requests, or leaves their buffers to the
  * plug-in. */
@@ -62,9 +65,38 @@ bool ls__plugin_message(ls_work *work);
 /* Tests those in flight, calls `ended` for each that has its bytes; whether there was one. */
 bool ls__plugin_messages(ls_group *group, void (*ended)(ls_work *work));
 
-/* Whichever memory the group's operations work best on: registered if the backend has it, else that
- * of the heap. ls_group_dealloc frees both. */
+/* ---- streams and memory of devices --------------------------------------------------------- */
+
+/* Whether the library may read and write the group's buffers. */
+static inline bool ls__group_on_host(const ls_group *group)
+{
+    return (group->can->memory & LS_BACKEND_HOST) != 0;
+}
+
+static inline bool ls__group_has_streams(const ls_group *group)
+{
+    return (group->can->flags & LS_BACKEND_STREAMS) != 0;
+}
+
+/* Whether the plug-in multiplies and divides, and not the library. */
+static inline bool ls__group_scales(const ls_group *group)
+{
+    return group->plugin != NULL && (group->can->flags & LS_BACKEND_SCALES) != 0;
+}
+
+/* Adds to *place (NULL: a new one) that an operation waits for what is in the stream now. */
+ls_status ls__group_mark(ls_group *group, ls_stream *stream, void **place);
+void ls__group_unmark(ls_group *group, void *place); /* NULL is allowed */
+/* progress lock; LS_IN_PROGRESS: the device has not been given the operation yet. */
+ls_status ls__plugin_follow(ls_work *work, ls_stream *stream);
+/* Zeroes memory of ls__group_buffers in the order of the stream. */
+ls_status ls__group_zero(ls_group *group, ls_stream *stream, void *memory, size_t bytes);
+
+/* Memory that the library itself writes: registered if the backend has that on the host, else of
+ * the heap. ls_group_dealloc frees both. */
 ls_status ls__group_memory(ls_group *group, size_t bytes, void **out);
+/* Memory for buffers of the group's operations, which is the device's where the backend's is. */
+ls_status ls__group_buffers(ls_group *group, size_t bytes, void **out);
 /* The bytes are undefined from now on; whole pages of the heap are given back to the system until
  * they are written again. No operation may use them. */
 void ls__group_discard(ls_group *group, void *memory, size_t bytes);
@@ -76,6 +108,9 @@ ls_status ls__promise_check(const char *what, const ls_group *group, const ls__c
                             const ls_collective_options *options);
 ls_status ls__promise_abort(const char *what, const ls_group *group);
 ls_status ls__promise_memory(const ls_group *group);
+ls_status ls__promise_streams(const char *what, const ls_group *group);
+/* For functions that read or write buffers themselves. */
+ls_status ls__promise_host(const char *what, const ls_group *group);
 
 /* When the thread that holds the progress lock must look again; `end_ns` if nothing is in
  * flight. */

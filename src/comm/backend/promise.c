@@ -25,6 +25,12 @@ static ls_status check_reduction(const char *what, const ls_group *group,
             "or use a group of backend \"native\"",
             what, group->name, name, ls_dtype_name(args->dtype));
     }
+    if (args->op == LS_AVG && ls__reduce_widens(args->dtype) && !ls__group_on_host(group)) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "%s on group \"%s\": backend \"%s\" does not average integers; give LS_SUM "
+                        "and divide",
+                        what, group->name, name);
+    }
     if (user && (group->can->flags & LS_BACKEND_USER_OPS) == 0) {
         return ls__fail(LS_ERR_UNSUPPORTED,
                         "%s on group \"%s\": backend \"%s\" does not apply operators of "
@@ -72,6 +78,24 @@ static ls_status check_counts(const char *what, const ls_group *group, const ls_
     return LS_OK;
 }
 
+/* Of buffers of which the plug-in can tell. */
+static ls_status check_memory(const char *what, const ls_group *group, const ls__collective *args)
+{
+    const ls__plugin_group *part = group->plugin;
+    const ls_backend *table = part->plugin->table;
+    char error[LS_BACKEND_ERROR_MAX] = "";
+    if (table->accepts == NULL || part->group == NULL) {
+        return LS_OK;
+    }
+    const void *input = ls__collective_uses(group, args, true) ? args->input : NULL;
+    const void *output = ls__collective_uses(group, args, false) ? args->output : NULL;
+    const ls_status status =
+        table->accepts(part->group, (ls_backend_kind)args->operation, input, output, error);
+    return status == LS_OK ? LS_OK
+                           : ls__fail(LS_ERR_UNSUPPORTED, "%s on group \"%s\": backend \"%s\": %s",
+                                      what, group->name, ls__backend_name(group), error);
+}
+
 /* Of operations whose data the plug-in moves. */
 static ls_status check_carried(const char *what, const ls_group *group, const ls__collective *args,
                                const ls_collective_options *options)
@@ -91,20 +115,39 @@ static ls_status check_carried(const char *what, const ls_group *group, const ls
                         what, group->name, name);
     }
     LS_TRY(check_counts(what, group, args));
+    LS_TRY(check_memory(what, group, args));
     return ls__operation_reduces(args->operation) ? check_reduction(what, group, args) : LS_OK;
 }
 
 ls_status ls__promise_check(const char *what, const ls_group *group, const ls__collective *args,
                             const ls_collective_options *options)
 {
-    if (options->stream != NULL && (group->can->flags & LS_BACKEND_STREAMS) == 0) {
-        return ls__fail(LS_ERR_UNSUPPORTED,
-                        "%s on group \"%s\": backend \"%s\" has no streams; pass stream = NULL",
-                        what, group->name, ls__backend_name(group));
+    if (options->stream != NULL) {
+        LS_TRY(ls__promise_streams(what, group));
     }
     return ls__plugin_carries(group, args->operation, args->control)
                ? check_carried(what, group, args, options)
                : LS_OK;
+}
+
+ls_status ls__promise_streams(const char *what, const ls_group *group)
+{
+    return ls__group_has_streams(group)
+               ? LS_OK
+               : ls__fail(LS_ERR_UNSUPPORTED,
+                          "%s on group \"%s\": backend \"%s\" has no streams; pass stream = NULL",
+                          what, group->name, ls__backend_name(group));
+}
+
+ls_status ls__promise_host(const char *what, const ls_group *group)
+{
+    return ls__group_on_host(group)
+               ? LS_OK
+               : ls__fail(
+                     LS_ERR_UNSUPPORTED,
+                     "%s on group \"%s\": backend \"%s\" has memory of a device only, and this "
+                     "needs the host's; use a group of backend \"native\"",
+                     what, group->name, ls__backend_name(group));
 }
 
 ls_status ls__promise_abort(const char *what, const ls_group *group)

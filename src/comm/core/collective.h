@@ -45,7 +45,9 @@ typedef struct ls__collective {
     int32_t mark;      /* collectives: a number on which ranks must agree as well; 0: none */
     ls__operator made; /* a copy of the operator, if `op` is user-defined */
     struct ls__pack *pack; /* the operation gives it back at its end; NULL: none */
+    void *place;           /* of the backend's `mark`; the call takes it in any case; NULL: none */
     bool control;          /* what the library exchanges for itself: native on every backend */
+    bool anywhere;         /* LOCKSTEP_CHECK=strict does not compare from where it was started */
     bool monitored;        /* barrier: a timeout names all missing ranks; its mark is 1 */
     const ls_collective_options *options; /* borrowed for the call; NULL: defaults */
     void (*done)(void *arg, ls_status status);

@@ -33,8 +33,7 @@ bool ls__reduces_in_steps(const ls__program *program)
     for (int i = 0; i < program->step_count && !program->wide; i++) {
         const ls__step *step = &program->steps[i];
         const bool reduce = step->kind == LS__STEP_REDUCE || step->kind == LS__STEP_PEER_REDUCE;
-        if (step->kind == LS__STEP_RECV_REDUCE ||
-            (reduce && step->src_count != operands_of(program))) {
+        if (reduce && step->src_count != operands_of(program)) {
             return true;
         }
     }

@@ -5,7 +5,7 @@
  * progress lock with it, so neither ls_finalize nor an error can end the rank. Another thread of
  * the library that waits for the lock then reports the root cause and ends the process, as a
  * launcher would. */
-#include "comm/core/plugin_watch.h"
+#include "comm/core/progress_lock.h"
 
 #include <unistd.h>
 

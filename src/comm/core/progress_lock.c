@@ -2,7 +2,6 @@
 #include "comm/core/progress_lock.h"
 #include "base/assert.h"
 #include "comm/core/comm.h"
-#include "comm/core/plugin_watch.h"
 #include "comm/core/wake.h"
 #include "comm/core/work.h"
 

@@ -23,4 +23,9 @@ void ls__engine_call_thread(ls__comm *comm);
 /* A work was submitted that no caller drives; `ready`: there is something to do right now. */
 void ls__engine_notify(ls__comm *comm, bool ready);
 
+/* plugin_watch.c: calls into a plug-in that do not return. */
+/* By a thread that waits for the progress lock, every LS__CHECK_NS: ends the process if the job has
+ * failed and the holder's call has not returned since then. */
+void ls__plugin_watch_call(ls__comm *comm);
+
 #endif

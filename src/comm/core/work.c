@@ -106,7 +106,7 @@ void ls__work_end(ls_work *work, ls_status status)
 {
     ls_group *group = work->group;
     ls__comm *comm = group->comm;
-    const bool detached = work->detached;
+    const bool detached = work->detached || work->plugin.followed;
     LS_ASSERT(status != LS_IN_PROGRESS);
     if (status == LS_OK) {
         ls__work_survived(comm, work->queued_ns);
@@ -118,7 +118,7 @@ void ls__work_end(ls_work *work, ls_status status)
     if (work->done != NULL) {
         ls__call_back(work->done, work->arg, status);
     }
-    if (!detached) {
+    if (!work->detached) {
         call_user(work, status);
     }
     if (work->by_message) {

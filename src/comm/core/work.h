@@ -56,10 +56,14 @@ typedef struct ls__work_message {
 
 /* Of groups with a plug-in (backend/). */
 typedef struct ls__work_plugin {
-    bool control; /* const; the library's own: no plug-in moves its data */
-    bool carried; /* progress; a plug-in has its bytes in flight (send and recv) */
+    bool control;  /* const; the library's own: no plug-in moves its data */
+    bool carried;  /* progress; a plug-in has its bytes in flight (send and recv) */
+    bool divides;  /* progress; the library divides the sum at the end */
+    bool followed; /* lock and progress; a stream waits for it, and no handle is left */
     ls_stream *stream;
-    void *request; /* progress; of the plug-in (send and recv) */
+    double factor; /* const; by which the plug-in multiplies the input */
+    void *place;   /* progress; in streams, after which it may begin; NULL: none, or given away */
+    void *request; /* progress; of the plug-in; NULL: not started */
 } ls__work_plugin;
 
 /* What the checks of a stalled operation have done (diagnose/check.c). Progress. */

@@ -10,7 +10,7 @@
  * Deadlines of one chain pass at nearly the same time. So a rank whose wait has failed leaves its
  * record on the board for a while, and is not taken for the last one.
  */
-#include "comm/diagnose/chain.h"
+#include "comm/diagnose/straggler.h"
 
 #include <string.h>
 

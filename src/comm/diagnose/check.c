@@ -9,7 +9,6 @@
 #include "comm/core/cause.h"
 #include "comm/core/group.h"
 #include "comm/core/message_state.h"
-#include "comm/diagnose/check.h"
 #include "comm/diagnose/deadlock.h"
 #include "comm/diagnose/fail.h"
 #include "comm/diagnose/straggler.h"

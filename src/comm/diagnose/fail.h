@@ -2,6 +2,7 @@
 #ifndef LS_COMM_DIAGNOSE_FAIL_H
 #define LS_COMM_DIAGNOSE_FAIL_H
 
+#include "comm/core/comm.h"
 #include "comm/core/group.h"
 
 /* If the group has a root cause, takes it over and ends its works. True: it has failed. The caller
@@ -22,5 +23,9 @@ bool ls__comm_look(ls__comm *comm);
 void ls__group_fail(ls_group *group, ls_status status, const char *text);
 /* The same with LS_ERR_MEMORY, since the peers would wait for this rank. */
 ls_status ls__collective_no_memory(ls_group *group, const ls__collective *args);
+
+/* check.c: deadlines, stalls, and members that have left or died. */
+/* Fails groups that cannot go on, and warns of stragglers. The caller holds the progress lock. */
+void ls__engine_check(ls__comm *comm, uint64_t now_ns);
 
 #endif

@@ -13,7 +13,6 @@
 #include "comm/core/message_state.h"
 #include "comm/core/post.h"
 #include "comm/core/unexpected.h"
-#include "comm/diagnose/chain.h"
 #include "comm/memory/control.h"
 #include "comm/operation/mismatch.h"
 

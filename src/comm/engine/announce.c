@@ -1,14 +1,14 @@
 /* Announcing queued operations, in order, as far as there is room: what a one-shot operation
  * publishes goes with its announcement. */
-#include "comm/engine/announce.h"
 #include "comm/core/group.h"
 #include "comm/core/plan.h"
 #include "comm/core/post.h"
 #include "comm/diagnose/fail.h"
+#include "comm/engine/engine.h"
 #include "comm/engine/one_shot.h"
 #include "comm/memory/control.h"
 #include "comm/operation/mismatch.h"
-#include "comm/operation/v_layout.h"
+#include "comm/operation/v_counts.h"
 
 /* lock; writes all that belongs to the work's announcement, its data too, but not the stamp, which
  * must follow at once. */

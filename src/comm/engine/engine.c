@@ -22,10 +22,8 @@
 #include "base/log.h"
 #include "comm/backend/plugin_group.h"
 #include "comm/core/group.h"
-#include "comm/core/plugin_watch.h"
 #include "comm/core/progress_lock.h"
 #include "comm/core/wake.h"
-#include "comm/diagnose/check.h"
 #include "comm/diagnose/fail.h"
 #include "comm/engine/engine.h"
 

@@ -50,4 +50,47 @@ void ls__backoff_rewarded(ls__comm *comm, ls__backoff *p);
 ls_status ls__engine_start(ls__comm *comm);
 void ls__engine_stop(ls__comm *comm);
 
+/* ---- announce.c: announcing queued operations ------------------------------------------------ */
+
+/* lock; announces works of the queue as far as there is room. True: of one of them all members are
+ * there, so a thread must drive it now. */
+bool ls__post_flush(ls_group *group);
+
+/* ---- select.c: where an operation's data goes, and by which plan; chosen there only ---------- */
+
+size_t ls__select_plans(int size); /* the bound of group->plans in a group of this size */
+/* lock; when an operation is submitted: sets its memory as far as this rank knows it by itself, and
+ * the plan of a one-shot operation, whose data is announced with it. LS_ERR_MEMORY: this rank
+ * cannot tell, and must not go on, since its peers decide without it. */
+ls_status ls__select_submitted(ls_group *group, ls_work *work);
+/* Whether a plain call of ranks on one host may be announced together with its data. */
+bool ls__select_may_announce(const ls_group *group, const ls__collective *args);
+/* lock, progress lock; the same as ls__select_submitted for a plain operation of ranks on one host,
+ * or an offer. False: its one-shot plan was not made before, or there is no room for an offer. */
+bool ls__select_prepared(ls_group *group, ls_work *work);
+/* progress lock; when all members have announced it: an offer that not all have made is none. */
+void ls__select_met(const ls_group *group, ls_work *work);
+/* progress lock; when all members have announced it: its memory, if that was still open, and its
+ * plan; NULL with the error set. Not of one-shot operations. */
+const ls__plan *ls__select_announced(ls_group *group, ls_work *work);
+
+/* ---- group_open.c: a group's life on this rank; no rank waits for another there -------------- */
+
+typedef struct ls__group_spec {
+    const char *name;
+    uint32_t id;
+    int rank, size;
+    const int *world_rank;   /* [size] */
+    const uint64_t *control; /* [size] offsets in each member's heap */
+} ls__group_spec;
+/* Allocates all memory of a group; uses rank, size and world_rank of the spec. Without `caches` the
+ * control blocks of remote members are those at `control`. */
+ls_status ls__group_make(ls__comm *comm, const ls__group_spec *spec, bool caches, ls_group **out);
+void ls__group_unmake(ls_group *group); /* frees one that was not joined; NULL is allowed */
+/* Gives it number and members; the engine moves its operations from then on. */
+void ls__group_join(ls_group *group, const ls__group_spec *spec);
+/* Local: unlinks and frees; the struct itself lives until its last handle is gone. */
+void ls__group_close(ls_group *group);
+void ls__group_forget(ls_group *group); /* frees the struct */
+
 #endif

@@ -44,12 +44,11 @@
 #include "comm/core/post.h"
 #include "comm/core/wake.h"
 #include "comm/diagnose/fail.h"
-#include "comm/engine/announce.h"
+#include "comm/engine/engine.h"
 #include "comm/engine/one_shot.h"
-#include "comm/engine/select.h"
 #include "comm/memory/control.h"
 #include "comm/operation/mismatch.h"
-#include "comm/operation/v_layout.h"
+#include "comm/operation/v_counts.h"
 #include "comm/p2p/p2p.h"
 #include "comm/remote/remote.h"
 
@@ -129,7 +128,6 @@ static ls__result run_step(ls_group *group, ls__run *run, const ls__step *step, 
     case LS__STEP_SEND:
         return ls__stream_send(group, run, step, lane);
     case LS__STEP_RECV:
-    case LS__STEP_RECV_REDUCE:
         return ls__stream_recv(group, run, step, lane);
     default:
         return ls__step_run(group, run, step, lane);
@@ -255,30 +253,19 @@ static bool runs_ended(const ls__exec *exec)
 }
 
 /* Peers wait for this rank in the operation, so its failure must end the group. */
-static void fail_here(ls_group *group, ls_status status)
+static void fail_work(ls_group *group, const ls_work *work, ls_status status)
 {
     char text[LS__FAILURE_MAX], operation[256];
     group->exec->state = LS__EXEC_FAILED;
-    ls__operation_text(group, &group->exec->work->descriptor, operation, sizeof operation);
+    ls__operation_text(group, &work->descriptor, operation, sizeof operation);
     snprintf(text, sizeof text, "%s cannot run on rank %d: %s", operation,
              group->comm->runtime->rank, ls_error_message());
     ls__group_cause(group, status, text);
 }
 
-/* Hands the operation to the group's plug-in; false: the group was failed. */
-static bool begin_in_plugin(ls_group *group)
+static void fail_here(ls_group *group, ls_status status)
 {
-    ls__exec *exec = group->exec;
-    const ls_work *work = exec->work;
-    const ls_status status = ls__plugin_start(group, exec->work);
-    if (status != LS_OK) {
-        fail_here(group, status);
-        return false;
-    }
-    exec->divide_last =
-        work->divisor != 0 &&
-        ls__operation_uses(work->operation, false, group->rank, work->descriptor.root);
-    return true;
+    fail_work(group, group->exec->work, status);
 }
 
 /* Chooses the program and binds it; false: the group was failed. */
@@ -312,12 +299,16 @@ static bool begin_run(ls_group *group)
 
 /* ---- the backend's functions -------------------------------------------------------------- */
 
-/* lock; the first of the queue becomes the operation in progress. */
+/* lock; the first of the queue that no plug-in has becomes the operation in progress. */
 static void take_first(ls_group *group)
 {
     ls__exec *exec = group->exec;
-    const bool none = ls__list_empty(&group->queue);
-    exec->work = none ? NULL : LS__LIST_ITEM(group->queue.next, ls_work, link);
+    ls__list *at = group->queue.next;
+    for (int i = 0; group->plugin != NULL && i < group->plugin->flying; i++) {
+        at = at->next;
+    }
+    const bool none = at == &group->queue;
+    exec->work = none ? NULL : LS__LIST_ITEM(at, ls_work, link);
     exec->state = none ? LS__EXEC_IDLE : LS__EXEC_MEET;
     exec->met = 0;
     exec->divide_last = false;
@@ -372,40 +363,73 @@ static bool all_met(ls_group *group)
 }
 
 /* The operation has its result: peers may use this rank's post slot again, and the waiter wakes. */
-static void finish_operation(ls_group *group)
+static void finish_operation(ls_group *group, ls_work *work)
 {
     ls__exec *exec = group->exec;
     ls__comm *comm = group->comm;
-    ls_work *work = exec->work;
-    if (exec->divide_last) {
+    if (work->path == LS__PATH_BACKEND ? work->plugin.divides : exec->divide_last) {
         const int64_t count = work->count_of[1] ? work->count_of[1][group->rank] : work->count;
         ls__divide(work->output, count, work->dtype, work->divisor);
     }
-    LS_ASSERT(exec->state != LS__EXEC_IDLE);
+    LS_ASSERT(exec->state != LS__EXEC_IDLE || work->path == LS__PATH_BACKEND);
     ls__count(&group->counts.operations, 1);
     if (ls__post_finish(group, work->descriptor.sequence)) {
         ls__remote_send_finished(group);
     }
     ls__lock_take(&comm->lock, comm->env);
     ls__list_remove(&work->link);
-    take_first(group);
+    if (work == exec->work || exec->work == NULL) {
+        take_first(group);
+    }
     ls__unlock(&comm->lock, comm->env);
     ls__work_end(work, LS_OK);
 }
 
-/* Asks the plug-in whether the operation has ended. */
+/* ---- operations in the plug-in ------------------------------------------------------------- */
+
+/* Hands the operation to the group's plug-in; false: the group was failed. A device keeps the order
+ * of what it is given, so the next operation need not wait for this one. */
+static bool begin_in_plugin(ls_group *group)
+{
+    ls_work *work = group->exec->work;
+    const ls_status status = ls__plugin_start(group, work);
+    if (status != LS_OK) {
+        fail_here(group, status);
+        return false;
+    }
+    work->plugin.divides =
+        work->divisor != 0 && !ls__group_scales(group) &&
+        ls__operation_uses(work->operation, false, group->rank, work->descriptor.root);
+    if (ls__group_has_streams(group)) {
+        ls__lock_take(&group->comm->lock, group->comm->env);
+        take_first(group);
+        ls__unlock(&group->comm->lock, group->comm->env);
+    }
+    return true;
+}
+
+/* Asks the plug-in whether its oldest operation has ended. */
 static ls__result advance_in_plugin(ls_group *group)
 {
-    const ls_status status = ls__plugin_test(group);
+    ls_work *work = LS__LIST_ITEM(group->queue.next, ls_work, link);
+    const ls_status status = ls__plugin_test(group, work);
     if (status == LS_IN_PROGRESS) {
         return LS__BLOCKED;
     }
     if (status == LS_OK) {
-        finish_operation(group);
+        finish_operation(group, work);
     } else {
-        fail_here(group, status);
+        fail_work(group, work, status);
     }
     return LS__COMPLETE;
+}
+
+/* Whether the operation in progress must wait for those in the plug-in: one that runs here would
+ * end before them. */
+static bool is_behind(const ls_group *group)
+{
+    return group->plugin != NULL && group->plugin->flying > 0 &&
+           group->exec->work->path != LS__PATH_BACKEND;
 }
 
 /* All members have announced the operation: whether the group has failed or fails now, since they
@@ -427,7 +451,7 @@ static ls__result start_run(ls_group *group)
     ls__flight_start(group->comm, exec->work);
     if (ls__is_one_shot(exec->work)) {
         if (ls__one_shot_run(group, exec->work)) {
-            finish_operation(group);
+            finish_operation(group, exec->work);
         }
         return LS__COMPLETE;
     }
@@ -459,7 +483,7 @@ static ls__result advance_program(ls_group *group)
         return moved ? LS__MOVED : LS__BLOCKED;
     }
     if (is_sound(group)) {
-        finish_operation(group);
+        finish_operation(group, group->exec->work);
     }
     return LS__COMPLETE;
 }
@@ -472,7 +496,7 @@ static ls__result advance_once(ls_group *group)
     case LS__EXEC_IDLE:
         return begin_operation(group) ? LS__MOVED : LS__BLOCKED;
     case LS__EXEC_MEET:
-        if (!all_met(group)) {
+        if (!all_met(group) || is_behind(group)) {
             return LS__BLOCKED;
         }
         return differs(group) ? LS__COMPLETE : start_run(group);
@@ -490,6 +514,13 @@ static bool native_advance(ls_group *group)
     bool moved = false;
     if (ls__group_failing(group)) {
         return false;
+    }
+    while (group->plugin != NULL && ls__group_has_streams(group) && group->plugin->flying > 0 &&
+           !ls__group_failing(group) && advance_in_plugin(group) == LS__COMPLETE) {
+        moved = true;
+    }
+    if (ls__group_failing(group)) {
+        return moved;
     }
     int64_t bytes = 0; /* of the operations worked on */
     for (int ended = 0; ended < OPERATIONS_PER_TURN;) {

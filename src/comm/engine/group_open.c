@@ -12,8 +12,7 @@
 #include "comm/core/group.h"
 #include "comm/core/packs.h"
 #include "comm/core/plan.h"
-#include "comm/engine/group_open.h"
-#include "comm/engine/select.h"
+#include "comm/engine/engine.h"
 #include "comm/memory/control.h"
 #include "comm/tune/choice.h"
 

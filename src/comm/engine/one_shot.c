@@ -50,7 +50,6 @@
 #include "comm/core/wake.h"
 #include "comm/diagnose/fail.h"
 #include "comm/engine/engine.h"
-#include "comm/engine/select.h"
 #include "comm/operation/describe.h"
 #include "comm/operation/exec.h"
 #include "comm/remote/remote.h"
@@ -58,8 +57,6 @@
 #define BARE_LOOKS 64 /* some 0.3 us without looking at the clock: most waits are shorter */
 #define FETCH_BYTES 1024
 #define SURE_COUNT (LS__SMALL_BYTES / 4 / 8) /* elements that are small whatever they are */
-#define VECTORS_MAX                                                                                \
-    4096 /* bytes; Note [String copies] in base/copy.h: below, claims take less time */
 
 /* ---- publishing and combining ------------------------------------------------------------- */
 
@@ -91,10 +88,8 @@ static void copy_block(const ls_work *work, unsigned char *base, ls__ref dst,
                        const unsigned char *from)
 {
     unsigned char *to = base + offset_of(work, dst);
-    if (to != from && bytes_of(work) <= VECTORS_MAX) {
+    if (to != from) {
         memcpy(to, from, bytes_of(work));
-    } else if (to != from) {
-        ls__copy(to, from, bytes_of(work), 0);
     }
 }
 
@@ -199,8 +194,7 @@ static bool run_step(ls_group *group, const ls_work *work, const ls__step *step)
     } else {
         copy_block(work, work->output, dst, from[0]);
     }
-    if (bytes > LS__PAIR_BYTES && (group->size == 2 || group->comm->machine.may_spin) &&
-        (bytes <= VECTORS_MAX || ls__copies_need_claims())) {
+    if (bytes > LS__PAIR_BYTES && (group->size == 2 || group->comm->machine.may_spin)) {
         claim_sources(group, work, step);
     }
     return true;

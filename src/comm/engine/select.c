@@ -15,7 +15,6 @@
  * memory or one shot, root), of algorithms asked for by name one per (algorithm, memory or one
  * shot, root). Operations without a root use that place for those that differ in place.
  */
-#include "comm/engine/select.h"
 #include "base/assert.h"
 #include "base/error.h"
 #include "base/lock.h"
@@ -24,11 +23,12 @@
 #include "comm/core/group.h"
 #include "comm/core/plan.h"
 #include "comm/core/post.h"
+#include "comm/engine/engine.h"
 #include "comm/engine/one_shot.h"
 #include "comm/memory/control.h"
 #include "comm/memory/heap.h"
 #include "comm/operation/exec.h"
-#include "comm/operation/v_layout.h"
+#include "comm/operation/v_counts.h"
 #include "comm/remote/remote.h"
 #include "comm/tune/choice.h"
 

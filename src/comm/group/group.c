@@ -38,7 +38,6 @@
 #include "comm/core/round_robin.h"
 #include "comm/diagnose/fail.h"
 #include "comm/engine/engine.h"
-#include "comm/engine/group_open.h"
 #include "comm/group/make.h"
 #include "comm/memory/control.h"
 #include "comm/memory/heap.h"

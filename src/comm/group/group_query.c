@@ -50,7 +50,7 @@ ls_status ls_group_alloc(ls_group *group, size_t bytes, void **out)
     }
     *out = NULL;
     LS_TRY(ls__promise_memory(group));
-    return ls__group_memory(group, bytes, out);
+    return ls__group_buffers(group, bytes, out);
 }
 
 /* While a failed group may still touch buffers, freed blocks stay in quarantine. */

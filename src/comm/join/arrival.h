@@ -31,4 +31,17 @@ int64_t ls__arrival_left_ms(const ls__arrival *a);
  * deadline false, with the error set. */
 bool ls__arrival_goes_on(ls__arrival *a, ls_status status, int awaited);
 
+/* ---- settings.c: two ranks that start with different settings -------------------------------- */
+
+/* On one host heap.c finds them, between hosts tcp_join.c. */
+/* A rank and its settings, as ls__comm_config writes them. */
+typedef struct ls__settings_side {
+    int rank;
+    const char *settings;
+} ls__settings_side;
+
+/* LS_ERR_MISMATCH with a message that names both ranks and the first setting in which they differ,
+ * the same on both ranks. The settings must differ. */
+ls_status ls__settings_differ(ls__settings_side a, ls__settings_side b);
+
 #endif

@@ -1,6 +1,6 @@
 /* Names the setting in which two ranks differ. Settings are items separated by ", "; a rank lists
  * an item only if it was given, so the lists may have different lengths. */
-#include "comm/join/settings.h"
+#include "comm/join/arrival.h"
 
 #include <string.h>
 

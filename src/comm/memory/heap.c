@@ -14,7 +14,7 @@
 #include "base/lock.h"
 #include "base/size.h"
 #include "base/splitmix64.h"
-#include "comm/join/settings.h"
+#include "comm/join/arrival.h"
 #include "comm/memory/blocks.h"
 #include "comm/memory/control.h"
 #include "job/store/store.h"

@@ -15,7 +15,7 @@
 
 #include <mpi.h>
 
-/* ---- process.c ------------------------------------------------------------------------------ */
+/* ---- process.c ------------------------------------------------------------------------------- */
 
 /* LS_OK if the call succeeded; else LS_ERR_SYSTEM, and `error` names the call and MPI's reason. */
 ls_status ls__mpi_check(int code, const char *call, char *error);
@@ -33,7 +33,7 @@ void ls__mpi_abandon(void); /* no MPI call is made any more, now or when the pro
 void ls__mpi_described(void);
 void ls__mpi_unload(bool failed);
 
-/* ---- messages.c, collectives.c -------------------------------------------------------------- */
+/* ---- messages.c, collectives.c --------------------------------------------------------------- */
 
 extern const ls_backend_transport ls__mpi_messages;
 

@@ -16,7 +16,7 @@
 #include "comm/core/group.h"
 #include "comm/memory/control.h"
 #include "comm/operation/exec.h"
-#include "comm/operation/v_layout.h"
+#include "comm/operation/v_counts.h"
 
 static bool has_blocks(ls__operation operation)
 {

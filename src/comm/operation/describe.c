@@ -12,7 +12,6 @@
 #include "comm/memory/heap.h"
 #include "comm/operation/describe.h"
 #include "comm/operation/v_counts.h"
-#include "comm/operation/v_layout.h"
 
 #define OWN_TAG (-1)
 
@@ -141,6 +140,10 @@ static void describe(const ls_group *group, const ls__collective *args,
         d->reduce_op = LS_REDUCE_OP_USER;
         memcpy(d->op_name, args->made.name, sizeof args->made.name);
     }
+    if (args->anywhere && group->comm->strict) {
+        d->line = 0;
+        d->file[0] = '\0';
+    }
 }
 
 /* AVG is a sum that is divided; what the user's operator does is not known. */
@@ -182,7 +185,10 @@ void ls__collective_fill(ls_group *group, const ls__collective *args,
     work->message.up_to = args->up_to;
     work->algorithm = asked_for(group, args, options->algorithm);
     work->pack = args->pack;
-    work->plugin = (ls__work_plugin){.control = args->control, .stream = options->stream};
+    work->plugin = (ls__work_plugin){.control = args->control,
+                                     .stream = options->stream,
+                                     .factor = args->op == LS_PREMUL_SUM ? options->factor : 1,
+                                     .place = args->place};
     work->divisor = work->divisor != 0 ? work->divisor : options->divisor;
     work->queued_ns = comm->env->now_ns(comm->env);
     work->deadline_ns = ls__work_deadline(group, options, work->queued_ns);

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/copy.h"
-#include "base/cpu.h"
 #include "base/memory.h"
 #include "comm/core/group.h"
 #include "comm/core/post.h"
@@ -52,9 +51,8 @@ static void widen(const ls__exec *exec, const ls__reduce_kernels *table, unsigne
  *     all_gather, 4 ranks                                             0.80
  *
  * Registered results of all ranks share the last cache (32 MiB on Zen 4, 2 cores, where ordinary
- * stores took 1.1 to 1.5 times as long when they were 40 to 60 MB together), so there the sum of
- * them counts; other processors have not been measured. Staged results lost by it: 0.95 and 0.88
- * (broadcast of 10 MB, 4 and 6 ranks).
+ * stores took 1.1 to 1.5 times as long when they were 40 to 60 MB together), so the sum of them
+ * counts. Staged results lost by it: 0.95 and 0.88 (broadcast of 10 MB, 4 and 6 ranks).
  *
  * The limit is nine eighths of the last cache, of which at most 32 MiB count: ranks share a larger
  * one with other programs.
@@ -77,8 +75,7 @@ static bool passes_caches(const ls_work *work, const ls__step *step)
 {
     const bool blocks = ls__operation_has_blocks(work->operation, false);
     const int64_t result = work->count * (int64_t)work->element * (blocks ? work->group->size : 1);
-    const bool shared = ls__is_in_heaps(work) && ls__cpu_is_amd();
-    const int64_t results = shared ? work->group->size : 1;
+    const int64_t results = ls__is_in_heaps(work) ? work->group->size : 1;
     return step->kind == LS__STEP_PEER_COPY &&
            result * results >= work->group->comm->machine.past_caches;
 }
@@ -88,7 +85,7 @@ static bool passes_caches(const ls_work *work, const ls__step *step)
  * each other (broadcast of 10 MB, 4 and 6 ranks on 2 cores: 1.16 and 1.28 times as long). */
 static bool claims_reads(const ls_work *work)
 {
-    return work->path == LS__PATH_STAGED && ls__copies_need_claims() &&
+    return work->path == LS__PATH_STAGED &&
            (work->group->size == 2 || work->group->comm->machine.may_spin ||
             ls__operation_has_blocks(work->operation, true));
 }

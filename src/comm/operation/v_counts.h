@@ -17,4 +17,20 @@ void ls__counts_difference(const ls_group *group, const ls__descriptor *a, int r
 /* The descriptor of the operation in progress. The caller holds the progress lock. */
 const ls__descriptor *ls__counts_descriptor(const ls_group *group);
 
+/* ---- v_layout.c: the published layout, where each member's blocks lie ------------------------ */
+
+/* Whether the members publish where their blocks are. Equal on all members. */
+bool ls__v_layout_can(const ls_group *group, const ls_work *work);
+/* Fills in where the input lies in the descriptor. */
+void ls__v_layout_describe(const ls_group *group, ls_work *work);
+/* lock; before the announcement. If the blocks can be packed, they become the work's input. */
+void ls__v_layout_publish(ls_group *group, ls_work *work);
+/* progress lock; when all have announced the operation: whether a block has another length than
+ * this rank expects; then the group has failed. Sets the count to the longest block of all. */
+bool ls__v_layout_differ(ls_group *group, ls_work *work);
+/* progress lock; when all have announced the operation: whether all have packed their blocks. */
+bool ls__v_layout_packed(const ls_group *group, const ls_work *work);
+/* Where block `chunk` of the member's input starts, in elements. */
+int64_t ls__v_layout_offset(const ls_group *group, const ls_work *work, int member, int chunk);
+
 #endif

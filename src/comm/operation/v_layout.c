@@ -29,7 +29,7 @@
 #include "comm/memory/heap.h"
 #include "comm/operation/exec.h"
 #include "comm/operation/mismatch.h"
-#include "comm/operation/v_layout.h"
+#include "comm/operation/v_counts.h"
 
 /* One block of INPUT. */
 typedef struct place {

@@ -1,4 +1,4 @@
-/* Streams: the SEND, RECV and RECV_REDUCE steps of programs over a message transport. A step's
+/* Streams: the SEND and RECV steps of programs over a message transport. A step's
  * chunk travels as one or more pieces, an empty chunk as one empty piece. Every piece carries the
  * sender's descriptor, and the receiver compares it before it uses a byte (docs/design.md, D4).
  *
@@ -61,7 +61,7 @@ static unsigned lane_of(const ls__run *run, const ls__step *step)
     return (unsigned)run->slot * LS__PROGRAM_LANES_MAX + step->lane;
 }
 
-/* A piece holds a whole number of elements, so that it can be reduced by itself. */
+/* A piece holds a whole number of elements. */
 static size_t payload_max(const ls_group *group, int peer, size_t element)
 {
     ls__transport *t = group->comm->transport;
@@ -177,8 +177,7 @@ static const ls__step *next_step(const ls__run *run, ls__program_stream *stream,
     }
     for (; at < program->lane_start[lane + 1]; at++) {
         const ls__step *step = &program->steps[at];
-        const bool receives = step->kind == LS__STEP_RECV || step->kind == LS__STEP_RECV_REDUCE;
-        if (receives && step->peer == peer) {
+        if (step->kind == LS__STEP_RECV && step->peer == peer) {
             break;
         }
     }
@@ -248,13 +247,12 @@ static bool fail_other_length(ls_group *group, const ls__run *run, const ls__ste
     return other;
 }
 
-/* Copies or reduces one piece. False: it does not belong here, and the group has failed. Pieces of
- * a RECV that the transport has put into place already are not copied again. */
+/* Copies one piece to its place, unless the transport has put it there already. False: it does not
+ * belong here, and the group has failed. */
 static bool receive_piece(ls_group *group, const ls__run *run, ls__program_stream *stream,
                           const ls__step *step, const ls__message *message, const void *payload)
 {
     const ls_work *work = group->exec->work;
-    const size_t element = element_of(group, run, step->first_dst);
     unsigned char *to = place_of(group, run, stream, step, message);
     if (work->count_of[0] != NULL && fail_other_length(group, run, step, message)) {
         return false;
@@ -264,29 +262,8 @@ static bool receive_piece(ls_group *group, const ls__run *run, ls__program_strea
         fail_mismatched(group, step->peer, message);
         return false;
     }
-    if (message->bytes > 0 && step->kind == LS__STEP_RECV) {
-        if (to + stream->moved != payload) {
-            memcpy(to + stream->moved, payload, message->bytes);
-        }
-    } else if (message->bytes > 0) {
-        const bool wide = run->program->wide, both[2] = {wide, wide};
-        void *const dst = to + stream->moved;
-        const ls__reduce_args args = {.dst = &dst,
-                                      .dst_count = 1,
-                                      .src = (const void *const[]){dst, payload},
-                                      .src_count = 2,
-                                      .count = (int64_t)(message->bytes / element),
-                                      .dtype =
-                                          wide ? ls__reduce_accumulator(work->dtype) : work->dtype,
-                                      .op = work->op,
-                                      .averages = work->divisor != 0,
-                                      .user = work->user,
-                                      .src_wide = both,
-                                      .dst_wide = wide,
-                                      .table = group->comm->kernels};
-        if (!ls__exec_reduce(group, group->exec->work, &args)) {
-            return false;
-        }
+    if (message->bytes > 0 && to + stream->moved != payload) {
+        memcpy(to + stream->moved, payload, message->bytes);
     }
     stream->moved += message->bytes;
     if (stream->moved == message->total) {
@@ -362,8 +339,7 @@ ls__result ls__stream_recv(ls_group *group, ls__run *run, const ls__step *step, 
     return next == NULL || next > step ? LS__COMPLETE : moved ? LS__MOVED : LS__BLOCKED;
 }
 
-/* Only a RECV can be placed: a piece to be reduced must not overwrite its place. Kept pieces come
- * first. */
+/* Kept pieces come first. */
 void *ls__stream_place(ls_group *group, int peer, const ls__message *head)
 {
     ls__program_stream *stream = head->lane < LANES_ALL ? stream_of(group, peer, head->lane) : NULL;
@@ -371,7 +347,7 @@ void *ls__stream_place(ls_group *group, int peer, const ls__message *head)
         return NULL;
     }
     const ls__step *step = receiving_step(group, stream, peer, head->lane);
-    if (step == NULL || step->kind != LS__STEP_RECV) {
+    if (step == NULL) {
         return NULL;
     }
     const ls__run *run = &group->exec->run[head->lane / LS__PROGRAM_LANES_MAX];

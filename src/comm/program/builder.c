@@ -22,7 +22,6 @@
 #include "base/arena.h"
 #include "base/assert.h"
 #include "base/error.h"
-#include "comm/program/eager_recv.h"
 #include "comm/program/program.h"
 
 typedef struct pending pending; /* a step, and the next one of its lane */
@@ -246,13 +245,6 @@ int ls__builder_send(ls__builder *b, int lane, ls__ref src, int peer)
 int ls__builder_recv(ls__builder *b, int lane, ls__ref dst, int peer)
 {
     return add_message(b, lane, LS__STEP_RECV, peer, &(operands){.dst = &dst, .dst_count = 1});
-}
-
-/* dst = op(dst, received): the received operand is always the right one. */
-int ls__builder_recv_reduce(ls__builder *b, int lane, ls__ref dst, int peer)
-{
-    return add_message(b, lane, LS__STEP_RECV_REDUCE, peer,
-                       &(operands){.dst = &dst, .dst_count = 1});
 }
 
 /* In place, a copy from INPUT to OUTPUT is onto itself and costs nothing. */

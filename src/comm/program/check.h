@@ -9,7 +9,7 @@
 const char *ls__step_kind_name(ls__step_kind kind);     /* "peer_reduce" … */
 const char *ls__buffer_name(ls__program_buffer buffer); /* "input" … */
 
-/* ---- values ------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 /* The contents of a chunk: 0 is undefined, else a node. Equal expressions are one node, so values
  * are compared as numbers, and a node's operands have smaller numbers than the node. */
@@ -50,7 +50,7 @@ ls__value ls__value_unrounded(ls__values *values, ls__value value);
  * the number of leaves of other places. */
 int ls__value_count(ls__values *values, ls__value value, int place, int size, int *times);
 
-/* ---- memory ------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Vector clocks (Lamport 1978; Fidge 1988; FastTrack, Flanagan & Freund 2009): a thread is a lane
  * of a rank; clock[t] counts the steps of thread t that are known to have happened before. */

@@ -280,25 +280,13 @@ static bool run_recv(ls__checker *c, ls__check_thread *t, const ls__step *step)
     stream->last = m->next ? stream->last : NULL;
     stream->count--;
     ls__check_join(c, t->clock, m->clock);
-    ls__value value = m->value;
+    const ls__value value = m->value;
     m->next = c->spare_message;
     c->spare_message = m;
     const ls__ref dst = dst_of(c, t, 0);
     if (m->wide != is_wide(c, dst)) {
         return ls__check_fail_at(c, t, "the message from rank %d is %s, its place is not",
                                  step->peer, m->wide ? "wide" : "of the operation's dtype");
-    }
-    if (step->kind == LS__STEP_RECV_REDUCE) {
-        ls__value own = 0;
-        if (!read_ref(c, t, dst, &own) || !check_partial(c, t, own) ||
-            !check_partial(c, t, value)) {
-            return false;
-        }
-        if (c->wide && !is_wide(c, dst)) {
-            return ls__check_fail_at(c, t, "combines into memory that is not wide");
-        }
-        const ls__value both[2] = {own, value};
-        value = stored(c, dst, ls__value_tree(&c->values, both, 2));
     }
     return write_ref(c, t, dst, value);
 }
@@ -374,7 +362,6 @@ bool ls__check_run_step(ls__checker *c, ls__check_thread *t)
     case LS__STEP_SEND:
         return run_send(c, t, step);
     case LS__STEP_RECV:
-    case LS__STEP_RECV_REDUCE:
         return run_recv(c, t, step);
     case LS__STEP_COPY:
     case LS__STEP_PEER_COPY:

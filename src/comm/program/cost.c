@@ -57,13 +57,10 @@ static void store(depths *d, const ls__step *step, int depth)
 }
 
 /* The k-th message that arrives is as deep as this rank's k-th send: algorithms are symmetric. */
-static int depth_of_recv(depths *d, const ls__step *step)
+static int depth_of_recv(depths *d)
 {
     const int k = d->receives++;
-    const int arrived = k < d->sends ? d->sent[k] : 1;
-    const int own =
-        step->kind == LS__STEP_RECV_REDUCE ? *cell_of(d, d->program->refs[step->first_dst]) : 0;
-    return arrived > own ? arrived : own;
+    return k < d->sends ? d->sent[k] : 1;
 }
 
 /* Visits one step; its sources have their depths already. */
@@ -75,8 +72,7 @@ static void visit(depths *d, const ls__step *step)
         store(d, step, d->sent[d->sends++]);
         break;
     case LS__STEP_RECV:
-    case LS__STEP_RECV_REDUCE:
-        store(d, step, depth_of_recv(d, step));
+        store(d, step, depth_of_recv(d));
         break;
     case LS__STEP_PEER_COPY:
     case LS__STEP_PEER_REDUCE:
@@ -97,8 +93,7 @@ static void visit(depths *d, const ls__step *step)
  * send it. */
 static bool is_unmatched(const depths *d, const ls__step *step)
 {
-    const bool receives = step->kind == LS__STEP_RECV || step->kind == LS__STEP_RECV_REDUCE;
-    return receives && d->receives >= d->sends;
+    return step->kind == LS__STEP_RECV && d->receives >= d->sends;
 }
 
 /* Visits every lane as far as possible; whether any moved. With `in_order` a receive waits until
@@ -146,8 +141,7 @@ static void count_bytes(const ls__program *p, ls__program_cost *out)
             out->sent += chunk;
             out->wide += wide ? chunk : 0.0;
         }
-        out->received +=
-            step->kind == LS__STEP_RECV || step->kind == LS__STEP_RECV_REDUCE ? chunk : 0.0;
+        out->received += step->kind == LS__STEP_RECV ? chunk : 0.0;
         for (int i = 0; i < step->src_count; i++) {
             out->received += p->refs[step->first_src + i].rank != p->rank ? chunk : 0.0;
         }

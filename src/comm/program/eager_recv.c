@@ -1,8 +1,7 @@
 /* Eager receives: messages that may be received before their turn. Steps of a lane are ordered so
  * that programs do not deadlock without buffers, but a message that has arrived need not wait for
  * that order: it may go to its place as soon as every step before it that touches the same place is
- * complete. For each RECV and RECV_REDUCE this finds how far each lane must have come
- * (ls__step.need).
+ * complete. For each RECV this finds how far each lane must have come (ls__step.need).
  *
  * A step is before another if it stands before it in its lane, or that one waits for it, or both by
  * turns: `before[t][l]` is how many steps of lane l are before step t. Steps that touch the same
@@ -19,15 +18,9 @@
 
 #include "base/error.h"
 #include "base/size.h"
-#include "comm/program/eager_recv.h"
+#include "comm/program/program.h"
 
 typedef int32_t before[LS__PROGRAM_LANES_MAX];
-
-/* Whether the step takes a message. */
-static bool receives(const ls__step *step)
-{
-    return step->kind == LS__STEP_RECV || step->kind == LS__STEP_RECV_REDUCE;
-}
 
 /* Element by element, the larger one. */
 static void raise_to(before to, const before from)
@@ -122,7 +115,7 @@ ls_status ls__program_find_eager_recvs(ls__program *p)
     size_t bytes = 0;
     bool any = false;
     for (int i = 0; i < p->step_count; i++) {
-        any = any || receives(&p->steps[i]);
+        any = any || p->steps[i].kind == LS__STEP_RECV;
     }
     if (!any) {
         return LS_OK;
@@ -135,7 +128,7 @@ ls_status ls__program_find_eager_recvs(ls__program *p)
     memset(all, 0, bytes);
     find_all(p, all);
     for (int i = 0; i < p->step_count; i++) {
-        if (receives(&p->steps[i])) {
+        if (p->steps[i].kind == LS__STEP_RECV) {
             find_need(p, &p->steps[i], all[i]);
         }
     }

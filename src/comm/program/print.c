@@ -35,8 +35,8 @@ static void put(text *t, const char *format, ...)
 /* In lower case, as in program.h. */
 const char *ls__step_kind_name(ls__step_kind kind)
 {
-    static const char *const names[] = {"send",   "recv",      "recv_reduce", "copy",
-                                        "reduce", "peer_copy", "peer_reduce", "fence"};
+    static const char *const names[] = {"send",      "recv",        "copy", "reduce",
+                                        "peer_copy", "peer_reduce", "fence"};
     return (unsigned)kind <= LS__STEP_FENCE ? names[kind] : "invalid";
 }
 

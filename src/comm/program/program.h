@@ -31,7 +31,6 @@
  *
  *   SEND         src[0] (own) to peer, on this lane's message stream
  *   RECV         from peer into dst[0] (own)
- *   RECV_REDUCE  from peer, combined into dst[0]: dst = op(dst, received)
  *   COPY         dst[0] = src[0], both own
  *   REDUCE       every dst = tree(src in order), all own
  *   PEER_COPY    dst[0] = src[0], of which one at least is a peer's
@@ -53,7 +52,6 @@
 typedef enum ls__step_kind {
     LS__STEP_SEND,
     LS__STEP_RECV,
-    LS__STEP_RECV_REDUCE,
     LS__STEP_COPY,
     LS__STEP_REDUCE,
     LS__STEP_PEER_COPY,
@@ -143,7 +141,7 @@ typedef struct ls__algorithm {
 
 void ls__program_free(ls__program *program);
 
-/* ---- building (used by generators) -------------------------------------------------------- */
+/* ---- building (used by generators) ----------------------------------------------------------- */
 
 typedef struct ls__builder ls__builder; /* collects errors: check once, at finish */
 ls__builder *ls__builder_new(const ls__program_spec *spec, const ls__env *env,
@@ -157,7 +155,6 @@ void ls__builder_overlap(ls__builder *b, int slices);
 /* Each returns the step's index within its lane, for `ls__builder_after`. */
 int ls__builder_send(ls__builder *b, int lane, ls__ref src, int peer);
 int ls__builder_recv(ls__builder *b, int lane, ls__ref dst, int peer);
-int ls__builder_recv_reduce(ls__builder *b, int lane, ls__ref dst, int peer);
 int ls__builder_copy(ls__builder *b, int lane, ls__ref dst, ls__ref src);
 int ls__builder_reduce(ls__builder *b, int lane, const ls__ref *dst, int dst_count,
                        const ls__ref *src,
@@ -168,7 +165,7 @@ int ls__builder_fence(ls__builder *b, int lane);
 void ls__builder_after(ls__builder *b, int lane, int other, int step);
 ls_status ls__builder_finish(ls__builder *b, bool exact, ls__program **out); /* frees b */
 
-/* ---- checking and counting ---------------------------------------------------------------- */
+/* ---- checking and counting ------------------------------------------------------------------- */
 
 /* Runs the programs of all ranks symbolically, message streams with room for `capacity` messages;
  * each in place and apart, as it says that it fits.
@@ -211,5 +208,8 @@ ls_status ls__programs_count(ls__program *const *programs, int size, ls__program
 
 /* One step a line, for people: "lane 0: peer_reduce output[*].2 = input[0].2 + input[1].2 …". */
 ls_status ls__program_print(const ls__program *program, char *out, size_t bytes);
+
+/* eager_recv.c: when a message may be received before its turn. */
+ls_status ls__program_find_eager_recvs(ls__program *p); /* fills in ls__step.need; LS_ERR_MEMORY */
 
 #endif

@@ -62,15 +62,12 @@ static bool visit(walk *w, const ls__program *p, const ls__step *step)
         if (w->message != NULL) {
             w->message(w->arg, p, step, depth + 1);
         }
-    } else if (step->kind == LS__STEP_RECV || step->kind == LS__STEP_RECV_REDUCE) {
+    } else if (step->kind == LS__STEP_RECV) {
         stream *from = stream_of(w, step->peer, p->rank, step->lane);
         if (from->taken == from->sent) {
             return false;
         }
-        const int own =
-            step->kind == LS__STEP_RECV_REDUCE ? *cell_of(w, p, p->refs[step->first_dst]) : 0;
         depth = from->depth[from->taken++];
-        depth = own > depth ? own : depth;
         w->arrived[p->rank] = depth > w->arrived[p->rank] ? depth : w->arrived[p->rank];
     }
     for (int i = 0; i < step->dst_count; i++) {

@@ -24,10 +24,10 @@
 #include "comm/memory/heap.h"
 #include "comm/p2p/p2p.h"
 #include "comm/remote/remote.h"
-#include "comm/runtime/remote_connect.h"
-#include "comm/transport/mixed.h"
+#include "comm/runtime/init.h"
 #include "comm/transport/mpi.h"
 #include "comm/transport/tcp.h"
+#include "comm/transport/transport.h"
 #include "job/store/store.h"
 
 /* ---- which ranks are remote --------------------------------------------------------------- */

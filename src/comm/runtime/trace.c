@@ -5,8 +5,8 @@
  *
  * Offsets of clocks are measured as NTP does (RFC 5905, section 8): of several round trips the
  * shortest one counts, and rank 0 read its clock in the middle of it, within half its length. */
-#include "comm/runtime/trace.h"
 #include "comm/api/control.h"
+#include "comm/runtime/init.h"
 
 #include <stdio.h>
 #include <string.h>

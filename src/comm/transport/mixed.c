@@ -1,5 +1,5 @@
 /* Two transports as one: every call looks up in a table which of them reaches the peer. */
-#include "comm/transport/mixed.h"
+#include "comm/transport/transport.h"
 
 #include <string.h>
 

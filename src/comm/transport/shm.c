@@ -11,7 +11,7 @@
  * of these accesses are sequentially consistent. By the same argument the receiver sees that the
  * ring was full: a sender found no room, so its last `sent` precedes the receiver's store.
  */
-#include "comm/transport/shm.h"
+#include "comm/transport/transport.h"
 
 #include <string.h>
 

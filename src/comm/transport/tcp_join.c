@@ -13,7 +13,7 @@
 
 #include "base/assert.h"
 #include "base/error.h"
-#include "comm/join/settings.h"
+#include "comm/join/arrival.h"
 #include "comm/transport/tcp_wire.h"
 #include "job/link/listener.h"
 

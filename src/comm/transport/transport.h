@@ -18,6 +18,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/env.h"
+#include "base/error.h"
+#include "comm/memory/heap.h"
 #include "job/descriptor.h"
 
 typedef enum ls__message_kind {
@@ -80,5 +83,17 @@ struct ls__transport {
     void *(*place)(void *arg, int peer, const ls__message *head);
     void *place_arg;
 };
+
+/* mixed.c: shared memory for ranks of this host, TCP for the others. */
+/* Owns both from then on and closes them with itself; on failure the caller keeps them. `remote`
+ * [size]: whether the rank is reached by `net`. */
+ls_status ls__mixed_transport_new(const ls__env *env, ls__transport *host, ls__transport *net,
+                                  const bool *remote, int size, ls__transport **out);
+
+/* shm.c: a ring of slots per ordered pair, in the sender's heap. */
+size_t ls__shm_ring_bytes(int ranks); /* of the rings' area in each heap */
+/* `ring(arg, peer)` wakes a peer that sleeps. The heap's peers must be mapped. */
+ls_status ls__shm_transport_new(ls__heap *heap, void (*ring)(void *arg, int peer), void *arg,
+                                ls__transport **out);
 
 #endif

@@ -142,11 +142,15 @@ static void read_line(const char *line, size_t length,
 }
 
 /* Where other users cannot change the file, `real` is its path without links. They could make every
- * job of this user slow. */
+ * job of this user slow. /dev/null is a way to ask for no times, so it needs no warning. */
 static bool is_trusted(const ls__env *env, const char *path, char real[LS__TRUSTED_PATH_MAX])
 {
     static _Atomic bool said;
     ls__untrusted why;
+    ls__env_stat found;
+    if (env->stat(env, path, true, &found) < 0 || found.kind != LS__ENV_FILE) {
+        return false;
+    }
     const int error = ls__trusted_path(env, path, env->uid(env), real, &why);
     if (error == -EPERM && !atomic_exchange_explicit(&said, true, memory_order_relaxed)) {
         (void)ls__untrusted_fail(env, "times of `lockstep tune`", path, &why);

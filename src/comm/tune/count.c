@@ -50,10 +50,9 @@ static void add_sums(tally *t, const ls__program *program)
 {
     for (int s = 0; s < program->step_count; s++) {
         const ls__step *step = &program->steps[s];
-        const int terms = step->kind == LS__STEP_RECV_REDUCE ? 1
-                          : step->kind == LS__STEP_REDUCE    ? step->src_count - 1
-                          : step->kind == LS__STEP_COPY      ? 1
-                                                             : 0;
+        const int terms = step->kind == LS__STEP_REDUCE ? step->src_count - 1
+                          : step->kind == LS__STEP_COPY ? 1
+                                                        : 0;
         t->sum[program->rank] += chunk_of(program) * terms;
     }
 }

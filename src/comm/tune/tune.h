@@ -41,7 +41,7 @@
 #define LS__TUNE_RANKS_MAX 32 /* larger groups are decided as if they had so many ranks */
 #define LS__TUNE_RANGES_MAX 8
 
-/* ---- count.c ------------------------------------------------------------------------------ */
+/* ---- count.c --------------------------------------------------------------------------------- */
 
 /* The terms of Note [Model]. Those before LS__COST_BYTES are counts, the others multiples of the
  * operation's bytes. */
@@ -72,7 +72,7 @@ typedef struct ls__counts {
 ls_status ls__tune_count(const ls__algorithm *algorithm, const ls__layout *layout,
                          const ls__env *env, ls__counts *out);
 
-/* ---- fit.c -------------------------------------------------------------------------------- */
+/* ---- fit.c ----------------------------------------------------------------------------------- */
 
 #define LS__TUNE_CLASSES 4 /* sizes at which all_reduce is timed */
 #define LS__TUNE_TIMED_MAX 12
@@ -112,7 +112,7 @@ void ls__tune_fit(const ls__timings *timings, ls__figures *out);
 double ls__tune_excess(const ls__timings *timings, const ls__figures *figures,
                        const ls__algorithm *algorithm, double bytes);
 
-/* ---- decide.c ----------------------------------------------------------------------------- */
+/* ---- decide.c -------------------------------------------------------------------------------- */
 
 typedef struct ls__range {
     int64_t below; /* bytes of the larger buffer of a rank */

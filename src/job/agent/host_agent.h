@@ -65,7 +65,7 @@ typedef struct ls__host_agent {
     uint64_t settle_ns;       /* when the best explanation so far becomes the root cause */
 } ls__host_agent;
 
-/* ---- life: host_agent.c --------------------------------------------------------------------- */
+/* ---- life: host_agent.c ---------------------------------------------------------------------- */
 
 /* The world is this host's ranks alone, until hosts join. `launcher` is a literal, or NULL. */
 ls_status ls__host_agent_init(ls__host_agent *a, const ls__env *env, const char *launcher,
@@ -85,7 +85,7 @@ void ls__host_agent_turn(ls__host_agent *a, const ls__env_poll *items, int count
 /* Then, once there is a board: looks for the root cause, and publishes it. */
 void ls__host_agent_conclude(ls__host_agent *a);
 
-/* ---- other hosts: hosts.c ------------------------------------------------------------------- */
+/* ---- other hosts: hosts.c -------------------------------------------------------------------- */
 
 typedef struct ls__host_agent_hosts {
     const char *rendezvous, *rendezvous_from; /* HOST:PORT, and the flag or variable that gave it */

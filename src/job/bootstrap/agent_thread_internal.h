@@ -4,8 +4,8 @@
 #define LS_JOB_BOOTSTRAP_AGENT_THREAD_INTERNAL_H
 
 #include "job/agent/host_agent.h"
-#include "job/bootstrap/agent_thread.h"
 #include "job/bootstrap/local_rendezvous.h"
+#include "job/bootstrap/methods.h"
 
 #define LS__NEWCOMERS_MAX 64
 #define LS__GATHER_WARN_MS 5000

@@ -12,8 +12,6 @@
 
 #include "base/assert.h"
 #include "base/settings.h"
-#include "job/bootstrap/agent_thread.h"
-#include "job/bootstrap/parent_watch.h"
 #include "job/pmi/pmi.h"
 #include "job/store/store.h"
 #include "trace/file.h"

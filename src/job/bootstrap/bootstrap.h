@@ -10,7 +10,7 @@
  * on.
  *
  * Another launcher. The ranks of a host find each other by the job's name (local_rendezvous.h);
- * local rank 0 runs the host agent as a thread (agent_thread.h). Hosts find each other as under our
+ * local rank 0 runs the host agent as a thread (agent_thread.c). Hosts find each other as under our
  * launcher (job/nodes). In ls_finalize local rank 0 waits for the ranks that its agent serves.
  */
 #ifndef LS_JOB_BOOTSTRAP_BOOTSTRAP_H

@@ -9,11 +9,9 @@
 
 #include "base/assert.h"
 #include "base/log.h"
-#include "job/bootstrap/agent_thread.h"
 #include "job/bootstrap/detect.h"
 #include "job/bootstrap/local_rendezvous.h"
 #include "job/bootstrap/methods.h"
-#include "job/bootstrap/parent_watch.h"
 #include "job/bootstrap/share.h"
 
 /* The limit is the board's; it is checked here, where the message can say which variables gave

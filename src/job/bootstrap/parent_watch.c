@@ -6,7 +6,7 @@
  *
  * When the agent dies with local rank 0, this rank looks for the root cause by the same logic,
  * over the same board. */
-#include "job/bootstrap/parent_watch.h"
+#include "job/bootstrap/methods.h"
 
 #include <errno.h>
 #include <stdio.h>

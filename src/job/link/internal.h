@@ -61,7 +61,6 @@ ssize_t ls__tls_read(ls__tls *tls, void *out, size_t bytes);
 ssize_t ls__tls_send(ls__tls *tls, const ls__env_span *spans, int count);
 int ls__tls_flush(ls__tls *tls);
 bool ls__tls_holds(const ls__tls *tls); /* bytes that are not sent yet */
-bool ls__tls_has_more(const ls__tls *tls);
 const char *ls__tls_protection(const ls__tls *tls);
 void ls__tls_update_after(ls__tls *tls, uint64_t records); /* the next key; tests hurry it */
 void ls__tls_end(ls__tls *tls); /* sends the close alert if that does not block, and frees */

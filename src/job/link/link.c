@@ -189,13 +189,6 @@ int ls__link_flush(ls__link *link)
     return link->tls != NULL ? ls__tls_flush(link->tls) : 0;
 }
 
-/* Such bytes are already in libssl's buffer, so the descriptor does not become readable for
- * them. */
-bool ls__link_has_more(const ls__link *link)
-{
-    return link->tls != NULL && ls__tls_has_more(link->tls);
-}
-
 const char *ls__link_peer(const ls__link *link)
 {
     return link->peer;

@@ -50,7 +50,8 @@ bool ls__link_wants_write(const ls__link *link);
 
 /* On an open link. Bytes read; 0: the peer has closed; -EAGAIN; -errno. From TLS also -EBADMSG (the
  * bytes were changed on their way), -EREMOTEIO (the peer says so of bytes from here), -EPROTO, and
- * -ECONNRESET: the stream was cut off, or the peer's process is gone. */
+ * -ECONNRESET: the stream was cut off, or the peer's process is gone. To be read until -EAGAIN:
+ * what lies in the link, read from the system already, is reported by no poll. */
 ssize_t ls__link_read(ls__link *link, void *out, size_t bytes);
 /* The same into several rooms, one after the other. */
 ssize_t ls__link_read_rooms(ls__link *link, const ls__env_room *rooms, int count);
@@ -58,8 +59,6 @@ ssize_t ls__link_read_rooms(ls__link *link, const ls__env_room *rooms, int count
  * ls__link_flush sends it (0: nothing is left; -EAGAIN; -errno). */
 ssize_t ls__link_send(ls__link *link, const ls__env_span *spans, int count);
 int ls__link_flush(ls__link *link);
-/* Whether bytes lie in the link, read from the system already, which no poll will report. */
-bool ls__link_has_more(const ls__link *link);
 const char *ls__link_peer(const ls__link *link);       /* "10.0.0.2:41233" */
 const char *ls__link_protection(const ls__link *link); /* "plain", "TLS 1.3, TLS_AES_128_…" */
 /* Does not block, so the peer may see a reset instead of an orderly end. NULL is allowed. */

@@ -47,10 +47,9 @@ struct ls__tls {
     BIO_METHOD *method;
     uint8_t key[LS__PROOF_MAC];
     char identity[96];
-    int error;  /* the last error of the system, -errno */
-    int broken; /* the error that ended the link, which stays; 0: none */
-    bool ended; /* end of file */
-    bool more;  /* the last read returned bytes: libssl's buffer may hold more */
+    int error;                        /* the last error of the system, -errno */
+    int broken;                       /* the error that ended the link, which stays; 0: none */
+    bool ended;                       /* end of file */
     uint64_t update_in, update_every; /* records until the next key, and between two keys */
     size_t put, end;                  /* `out` holds the bytes from put to end */
     uint8_t out[OUT_BYTES];
@@ -324,7 +323,6 @@ ssize_t ls__tls_read(ls__tls *tls, void *out, size_t bytes)
     }
     ERR_clear_error();
     const int got = SSL_read(tls->ssl, out, bytes < INT_MAX ? (int)bytes : INT_MAX);
-    tls->more = got > 0;
     const int reason = got > 0 ? 0 : reason_of(tls, got);
     (void)ls__tls_flush(tls);
     return got > 0 ? got : reason;
@@ -394,13 +392,6 @@ ssize_t ls__tls_send(ls__tls *tls, const ls__env_span *spans, int count)
 bool ls__tls_holds(const ls__tls *tls)
 {
     return tls->put < tls->end;
-}
-
-/* Asks libssl only after a read that returned bytes: at other times its buffer may hold part of
- * a record, which no read can return, and the caller would spin. */
-bool ls__tls_has_more(const ls__tls *tls)
-{
-    return tls->more && SSL_has_pending(tls->ssl) == 1;
 }
 
 /* For the line that a job prints at its start; names what protects the data. */

@@ -53,12 +53,6 @@ bool ls__tls_holds(const ls__tls *tls)
     return false;
 }
 
-bool ls__tls_has_more(const ls__tls *tls)
-{
-    LS_ASSERT(tls == NULL);
-    return false;
-}
-
 const char *ls__tls_protection(const ls__tls *tls)
 {
     LS_ASSERT(tls == NULL);

@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "job/name_folder.h"
 #include "job/nodes/internal.h"
-#include "job/nodes/secret_exchange.h"
+#include "job/nodes/secret.h"
 
 #define HELLO_MS 5000  /* for a peer's HELLO after its connection */
 #define FINISH_MS 2000 /* for the others to receive END and hang up */

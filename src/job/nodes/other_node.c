@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "job/nodes/internal.h"
-#include "job/nodes/secret_exchange.h"
+#include "job/nodes/secret.h"
 
 #define RETRY_MS 200
 #define TRY_MS 5000         /* for one address to answer */

@@ -1,6 +1,6 @@
 /* Serving and fetching the secret of a job on one host. Node 0 listens by a name that contains the
  * port; the kernel tells each end the user of the other, and both ends check it. */
-#include "job/nodes/secret_exchange.h"
+#include "job/nodes/secret.h"
 
 #include <errno.h>
 #include <stdio.h>

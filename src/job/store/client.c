@@ -19,6 +19,7 @@
 #include "job/store/client.h"
 
 #define ANSWER_MS 5000 /* in addition to a call's own time, for a busy host */
+#define STOPPED_NS UINT64_C(1000000000)
 #define FRAME_MAX (LS__WIRE_HEADER + LS__WIRE_PAYLOAD_MAX)
 #define FRAME_SMALL 512 /* frames up to this are built on the stack */
 
@@ -224,12 +225,23 @@ static void pass_reading_on(ls_store *store)
     }
 }
 
+/* A process that was stopped (Ctrl-Z, a debugger) finds its deadline long past when it goes on, and
+ * perhaps the server was stopped, too: the server then has its time again. */
+static bool has_time(const ls__env *env, uint64_t *deadline)
+{
+    const uint64_t now = env->now_ns(env);
+    if (now > *deadline && now - *deadline > STOPPED_NS) {
+        *deadline = ls__deadline_after(env, ANSWER_MS);
+    }
+    return now < *deadline;
+}
+
 /* Waits for the reply of `p`, which is in store->calls: reads if no other caller does, parks
  * otherwise. Needs the lock and returns with it. */
 static ls_status await(ls_store *store, pending *p, uint64_t deadline)
 {
     const ls__env *env = store->env;
-    while (!p->done && !store->broken && env->now_ns(env) < deadline) {
+    while (!p->done && !store->broken && has_time(env, &deadline)) {
         if (!store->reading) {
             read_turn(store, deadline);
             continue;

@@ -16,7 +16,7 @@
 #define LS__STORE_FDS_MAX 1024   /* descriptors held for put_fd */
 #define LS__STORE_WAITERS_MAX 64 /* waiting requests of one client: its threads wait one each */
 
-/* ---- server ------------------------------------------------------------------------------- */
+/* ---- server ---------------------------------------------------------------------------------- */
 
 typedef struct ls__store_server ls__store_server;
 ls_status ls__store_server_new(const ls__env *env, const uint8_t secret[32],
@@ -74,7 +74,7 @@ void ls__store_server_set_upstream(ls__store_server *server, ls__store_ask_upstr
 bool ls__store_server_answer(ls__store_server *server, uint64_t id, const uint8_t *payload,
                              size_t bytes);
 
-/* ---- client ------------------------------------------------------------------------------- */
+/* ---- client ---------------------------------------------------------------------------------- */
 
 /* Takes fd, on failure too; proves the secret. LS_ERR_AUTH: the server dropped the connection;
  * LS_ERR_TIMEOUT: it did not answer. Threads may share the store. */

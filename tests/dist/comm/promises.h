@@ -133,6 +133,11 @@ static bool promised(const ls_group *g, const operation *o)
 {
     const ls_reduce_op op = o->op == LS_AVG ? LS_SUM : o->op;
     const bool reduces = ls__operation_reduces(o->kind);
+    const bool device = (g->can->memory & LS_BACKEND_HOST) == 0;
+    if (device && ((o->op == LS_AVG && ls__reduce_widens(o->dtype)) ||
+                   (o->kind == LS__OP_ALL_TO_ALL && o->in_place))) {
+        return false;
+    }
     return (g->can->operations >> o->kind & 1) != 0 &&
            (!reduces ||
             ((g->can->dtypes >> o->dtype & 1) != 0 && (g->can->reduce_ops >> op & 1) != 0));

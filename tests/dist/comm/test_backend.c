@@ -263,10 +263,72 @@ DIST_TEST(a_stream_reaches_the_plug_in, 2)
     ls_stream *stream = (ls_stream *)(void *)&x;
     CHECK_OK(ls_all_reduce(loop, &x, &x, 1, LS_INT64, LS_SUM,
                            LS_OPTIONS(ls_collective_options, .stream = stream), NULL));
-    CHECK(x == 1 && counts->stream == stream);
+    CHECK(x == 1 && counts->stream == stream && counts->after == stream);
     CHECK_OK(ls_all_reduce(loop, &x, &x, 1, LS_INT64, LS_SUM, NULL, NULL));
-    CHECK(counts->stream == NULL);
+    CHECK(counts->stream == NULL && counts->after == NULL);
     CHECK_OK(ls_group_free(loop));
+}
+
+/* A device keeps the order of what it is given: the second is started before the first has ended,
+ * and a barrier behind them waits for both. */
+DIST_TEST(operations_in_streams_are_started_without_waiting_for_the_one_before, 2)
+{
+    const loop_counts *counts = NULL;
+    ls_group *loop = promising_group("streams", &counts);
+    int64_t x = ls_rank(), y = 2 * ls_rank(), z = 5;
+    ls_work *work[2];
+    CHECK_OK(ls_all_reduce(loop, &z, &z, 1, LS_INT64, LS_SUM, NULL, NULL));
+    const int before = atomic_load(&counts->started);
+    CHECK_OK(ls_all_reduce(loop, &x, &x, 1, LS_INT64, LS_SUM, NULL, &work[0]));
+    CHECK_OK(ls_all_reduce(loop, &y, &y, 1, LS_INT64, LS_SUM, NULL, &work[1]));
+    CHECK_OK(ls_barrier(loop, NULL, NULL));
+    CHECK_INT(atomic_load(&counts->started), before + 2);
+    CHECK_INT(ls_work_test(work[0]), LS_OK);
+    CHECK_INT(ls_work_test(work[1]), LS_OK);
+    CHECK_OK(ls_work_wait(work[1]));
+    CHECK_OK(ls_work_wait(work[0]));
+    CHECK(x == 1 && y == 2 && z == 10);
+    CHECK_OK(ls_group_free(loop));
+}
+
+DIST_TEST(a_stream_that_cannot_wait_fails_the_group, 2)
+{
+    const loop_counts *counts = NULL;
+    setenv("LOOP_DELAY_US", "20000", 1);
+    ls_group *loop = promising_group("streams abort", &counts);
+    int64_t x = ls_rank();
+    ls_stream *stream = (ls_stream *)(void *)&x;
+    ls_work *work = NULL;
+    CHECK_OK(ls_all_reduce(loop, &x, &x, 1, LS_INT64, LS_SUM, NULL, &work));
+    CHECK_OK(ls_work_wait_stream(work, stream)); /* the backend waits until it has ended */
+    CHECK_INT(x, 1);
+    setenv("LOOP_BROKEN", "follow", 1);
+    CHECK_OK(ls_all_reduce(loop, &x, &x, 1, LS_INT64, LS_SUM, NULL, &work));
+    CHECK_STATUS(ls_work_wait_stream(work, stream), LS_ERR_SYSTEM);
+    CHECK_SAYS(ls_error_message(), "ls_work_wait_stream on rank %d: %s");
+    CHECK_CONTAINS(ls_error_message(), "backend \"loop\": no wait");
+}
+
+/* The call takes the place in any case. */
+DIST_TEST(a_place_of_a_call_that_fails_is_given_back, 2)
+{
+    const loop_counts *counts = NULL;
+    ls_group *loop = promising_group("streams abort", &counts);
+    int64_t x = ls_rank();
+    ls_stream *stream = (ls_stream *)(void *)&x;
+    const ls_collective_options *options = LS_OPTIONS(ls_collective_options, .stream = stream);
+    setenv("LOOP_BROKEN", "mark", 1);
+    CHECK_STATUS(ls_all_reduce(loop, &x, &x, 1, LS_INT64, LS_SUM, options, NULL), LS_ERR_SYSTEM);
+    CHECK_CONTAINS(ls_error_message(), "backend \"loop\": no event");
+    CHECK_INT(counts->unmarked, 0);
+    setenv("LOOP_BROKEN", "", 1);
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    (void)ls_group_abort(loop, "done");
+    while (ls_group_status(loop) == LS_OK) { /* else the call would be queued, and fail there */
+        usleep(1000);
+    }
+    CHECK(ls_all_reduce(loop, &x, &x, 1, LS_INT64, LS_SUM, options, NULL) < 0);
+    CHECK_INT(counts->unmarked, 1);
 }
 
 /* ---- control is native --------------------------------------------------------------------- */

@@ -190,6 +190,10 @@ DIST_TEST(a_plug_in_that_cannot_be_used_is_named_with_its_path, 2)
                "promises to run programs, and has no whole \"transport\"");
     CHECK_SAYS(refusal(LOOP, "transport", LS_ERR_UNSUPPORTED),
                "promises to run programs, and has no whole \"transport\"");
+    CHECK_SAYS(refusal(LOOP, "streams", LS_ERR_UNSUPPORTED),
+               "promises streams, and lacks one of \"mark\", \"unmark\", \"follow\" and \"zero\"");
+    CHECK_SAYS(refusal(LOOP, "device", LS_ERR_UNSUPPORTED),
+               "has no host memory, and does not promise to scale");
     CHECK_SAYS(refusal(LOOP, "messages", LS_ERR_UNSUPPORTED),
                "carries one of send and recv without the other");
     CHECK_SAYS(refusal(LOOP, "address", LS_ERR_UNSUPPORTED),
@@ -201,7 +205,7 @@ DIST_TEST(a_plug_in_that_cannot_be_used_is_named_with_its_path, 2)
         refusal(test_build_path("tests/plugins/ls_backend_empty.so"), "", LS_ERR_UNSUPPORTED),
         "backend \"%s\": %s is no plug-in, it does not export ls_backend_plugin");
     CHECK_SAYS(refusal("/nowhere/ls_backend_loop.so", "", LS_ERR_NOT_FOUND),
-               "backend \"%s\" cannot be loaded: %.300s");
+               "%s cannot be loaded: %.300s");
     CHECK_SAYS(
         refusal("MPI", "", LS_ERR_INVALID),
         "backend \"%.100s\" is neither a name (lower-case letters, digits and _) nor a path with "

@@ -15,7 +15,7 @@
 #include "comm/api/collective.h"
 #include "comm/core/collective.h"
 #include "comm/core/group.h"
-#include "comm/engine/select.h"
+#include "comm/engine/engine.h"
 #include "comm/memory/control.h"
 #include "comm/runtime/init.h"
 

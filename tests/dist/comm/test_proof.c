@@ -492,7 +492,7 @@ static tally expected(const shape *s)
     for (int i = 0; i < p->step_count; i++) {
         const ls__step *step = &p->steps[i];
         const bool sends = step->kind == LS__STEP_SEND;
-        if (sends || step->kind == LS__STEP_RECV || step->kind == LS__STEP_RECV_REDUCE) {
+        if (sends || step->kind == LS__STEP_RECV) {
             t.messages++;
             *(sends ? &t.sent : &t.received) +=
                 bytes_of(s, p, p->refs[sends ? step->first_src : step->first_dst]);

@@ -49,9 +49,12 @@ static job open_job(const char *hook, ls_dtype dtype)
     return j;
 }
 
+static int64_t period = INT64_MAX; /* after which elements repeat: rows of a matrix are alike */
+
 /* A whole number of 1/256, at most 4. */
 static double gradient(int rank, int step, int p, int64_t k)
 {
+    k %= period;
     const float x = ls_random_normal(7, (uint64_t)((100 * rank + step) * PARAMS + p), (uint64_t)k);
     const double rounded = rint((double)x * 256.0) / 256.0;
     return rounded > 4.0 ? 4.0 : rounded < -4.0 ? -4.0 : rounded;
@@ -235,6 +238,38 @@ DIST_TESTS(a_full_rank_over_, _ranks_is_the_exact_mean, 1, 2, 3, 5, 8)
 }
 
 /* Hooks without loss, and lossy ones before their first step. */
+/* A matrix of rank 1, or of zeros, spans one direction of P and Q or none: the others must not be
+ * lost for the steps that follow. */
+DIST_TEST(a_full_rank_is_the_exact_mean_after_gradients_of_low_rank, 3)
+{
+    job j = open_job("powersgd:rank=128,start=0,min=0", LS_FLOAT32);
+    for (int step = 0; step < 6; step++) {
+        period = step < 3 ? 64 : INT64_MAX;
+        CHECK_OK(backward(&j, step, step == 1 ? 0.0 : 1.0, -1));
+        if (step != 1) {
+            check_mean(&j, step, 1e-5);
+        }
+    }
+    CHECK_OK(ls_reducer_free(j.reducer));
+}
+
+/* Squares of such elements are no float32 numbers. */
+DIST_TEST(a_full_rank_is_the_exact_mean_of_large_and_of_small_gradients, 2)
+{
+    static const double factors[] = {0x1p100, 0x1p-110};
+    for (int f = 0; f < 2; f++) {
+        job j = open_job("powersgd:rank=128,start=0,min=0,feedback=0", LS_FLOAT32);
+        for (int step = 0; step < 2; step++) {
+            CHECK_OK(backward(&j, step, factors[f], -1));
+            for (int64_t k = 0; k < SHAPES[0].count; k++) {
+                const double sum = gradient(0, step, 0, k) + gradient(1, step, 0, k);
+                CHECK_NEAR(get(&j, 0, k) / factors[f], sum / 2.0, 1e-5);
+            }
+        }
+        CHECK_OK(ls_reducer_free(j.reducer));
+    }
+}
+
 DIST_TESTS(hooks_that_lose_nothing_average_over_, _ranks, 1, 2, 3, 8)
 {
     static const struct {
@@ -491,10 +526,19 @@ DIST_TEST(ranks_with_different_settings_are_named, 3)
 
 DIST_TEST(texts_that_are_no_hook_are_refused, 1)
 {
-    static const char *const refused[] = {"",           "power",           "top_k:rank=2",
-                                          "top_k:",     "top_k:density",   "top_k:density=0",
-                                          "int8:start", "top_k:density=2", "powersgd:rank=0",
-                                          "fp16:x=1",   "one_bit:start=-1"};
+    static const char *const refused[] = {"",
+                                          "power",
+                                          "top_k:rank=2",
+                                          "top_k:",
+                                          "top_k:density",
+                                          "top_k:density=0",
+                                          "int8:start",
+                                          "top_k:density=2",
+                                          "powersgd:rank=0",
+                                          "powersgd:rank=1.5",
+                                          "int8:feedback=2",
+                                          "fp16:x=1",
+                                          "one_bit:start=-1"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         ls_comm_hook hook = {.size = sizeof hook};
         const ls_status status = ls_comm_hook_parse(refused[i], &hook);

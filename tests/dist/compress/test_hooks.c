@@ -1,12 +1,14 @@
 /* Hooks of the user's: what they are shown, and what becomes of what they return. */
+#include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <lockstep/ddp.h>
-#include <lockstep/ops.h>
-#include <lockstep/random.h>
+#include <lockstep/lockstep.h>
 
+#include "comm/core/comm.h"
+#include "comm/core/group.h"
 #include "says.h"
 #include "test.h"
 
@@ -165,6 +167,26 @@ DIST_TEST(a_hook_is_freed_with_its_wrapper, 2)
     CHECK_OK(ls_ddp_set_hook(bare, &hook)); /* without a wrapper there is nothing to set */
     CHECK_INT(state.freed, 2);
     ls_module_free(bare);
+}
+
+DIST_TEST(a_hook_is_set_on_the_wrapper_and_on_no_module_beside_it, 2)
+{
+    two_phases state = {0};
+    bool more = true;
+    const ls_comm_hook hook = two_hook(&state);
+    ls_module *net = make_net(NULL);
+    ls_module *whole = ls_sequential_new(&net, 1);
+    CHECK_STATUS(ls_ddp_set_hook(whole, &hook), LS_ERR_INVALID);
+    CHECK_SAYS(ls_error_message(),
+               "%s: the %s is not the ddp, but %s; give what ls_ddp_new returned");
+    CHECK_INT(state.freed, 1);
+    CHECK_STATUS(ls_ddp_set_hook(ls_ddp_module(net), &hook), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "part of it");
+    CHECK_STATUS(ls_ddp_gather(whole), LS_ERR_INVALID);
+    CHECK_STATUS(ls_ddp_release(whole), LS_ERR_INVALID);
+    CHECK_STATUS(ls_ddp_join(whole, NULL, &more), LS_ERR_INVALID);
+    CHECK_SAYS(ls_error_message(), "has one below it");
+    ls_module_free(whole);
 }
 
 /* ---- mistakes -------------------------------------------------------------------------------- */
@@ -348,6 +370,218 @@ DIST_TEST(a_rank_without_the_hook_is_named, 3)
     CHECK_SAYS(ls_error_message(), "set the same on all ranks");
     (void)ls_reducer_free(s.reducer);
     CHECK_INT(state.freed, ls_rank() == 2 ? 0 : 1);
+}
+
+/* Every rank steps on its own gradients. */
+static ls_status nothing_before(void *state, ls_bucket *bucket, int phase, ls_exchange *out,
+                                ls_stream *stream)
+{
+    (void)state, (void)bucket, (void)phase, (void)out, (void)stream;
+    return LS_OK;
+}
+
+DIST_TEST(replicas_that_a_hook_makes_differ_are_found, 2)
+{
+    ls_module *net =
+        make_net(LS_OPTIONS(ls_comm_hook, .name = "nothing", .before = nothing_before));
+    ls_optim *optim = ls_sgd_new(net, NULL);
+    ls_status status = LS_OK;
+    for (int step = 0; step < 4 && status == LS_OK; step++) {
+        LS_SCOPE;
+        const float x[6] = {(float)(1 + ls_rank())};
+        status = ls_backward(ls_mean(ls_forward(net, ls_from_data(x, LS_SHAPE(1, 6), LS_FLOAT32))));
+        CHECK(status < 0 || ls_optim_step(optim) == LS_OK);
+    }
+    CHECK_STATUS(status, LS_ERR_MISMATCH);
+    CHECK_SAYS(ls_error_message(),
+               "the communication hook gave the ranks different averages, a bit has flipped, or "
+               "the program changed it on one rank: continue from the last checkpoint");
+    ls_optim_free(optim);
+    ls_module_free(net);
+}
+
+/* As a program fills in a struct without LS_OPTIONS. */
+DIST_TEST(a_hook_may_have_no_text_about_its_settings, 2)
+{
+    two_phases state = {0};
+    ls_comm_hook hook = two_hook(&state);
+    hook.about = NULL;
+    small s = open_small(LS_FLOAT32);
+    CHECK_OK(ls_reducer_set_hook(s.reducer, &hook));
+    CHECK_OK(one_backward(&s));
+    CHECK_OK(ls_reducer_free(s.reducer));
+    CHECK_STATUS(ls_reducer_set_hook(NULL, &hook), LS_ERR_STATE);
+    CHECK_INT(state.freed, 2); /* owned, also after a failure */
+    CHECK_STATUS(ls_reducer_set_hook(NULL, &(ls_comm_hook){.name = "none"}), LS_ERR_INVALID);
+    CHECK_SAYS(ls_error_message(), "%s: the size of the %s is %zu, and it has %zu bytes; fill it "
+                                   "with LS_OPTIONS(%s, …)");
+}
+
+DIST_TEST(the_plain_hook_takes_another_one_off, 2)
+{
+    two_phases state = {0};
+    const ls_comm_hook hook = two_hook(&state);
+    ls_comm_hook plain = {.size = sizeof plain};
+    small s = open_small(LS_FLOAT32);
+    CHECK_OK(ls_reducer_set_hook(s.reducer, &hook));
+    CHECK_OK(ls_comm_hook_parse("plain", &plain));
+    CHECK_OK(ls_reducer_set_hook(s.reducer, &plain));
+    CHECK_INT(state.freed, 1);
+    CHECK_OK(one_backward(&s));
+    CHECK_INT(state.calls, 0);
+    CHECK_OK(ls_reducer_free(s.reducer));
+}
+
+/* What an earlier call has failed with is not the hook's failure. */
+DIST_TEST(a_bucket_without_elements_passes_through_a_hook, 2)
+{
+    ls_comm_hook hook = {.size = sizeof hook};
+    small s = {.params = {{.name = "empty"}, {.name = "b", .count = 30}}};
+    CHECK_OK(ls_reducer_new(ls_world(), s.params, 2,
+                            LS_OPTIONS(ls_reducer_options, .bucket_bytes = 0), &s.reducer));
+    CHECK_OK(ls_cast_hook_new(LS_BFLOAT16, &hook));
+    CHECK_OK(ls_reducer_set_hook(s.reducer, &hook));
+    CHECK_STATUS(ls_comm_hook_parse("none", &hook), LS_ERR_INVALID);
+    CHECK_OK(one_backward(&s));
+    CHECK_OK(ls_reducer_free(s.reducer));
+}
+
+/* The phases start on two threads, of which one is at no place of the program; some ranks do not
+ * use all parameters, or have no data. */
+DIST_TEST(a_strict_check_does_not_compare_from_where_a_backward_sends, 3)
+{
+    ls_world()->comm->strict = true;
+    for (int plain = 0; plain < 2; plain++) {
+        two_phases state = {0};
+        const ls_comm_hook hook = two_hook(&state);
+        ls_module *net = make_net(plain != 0 ? NULL : &hook);
+        (void)train(net, 6);
+        bool more = false;
+        ls_tensor *x = ls_zeros(LS_SHAPE(1, 6), LS_FLOAT32);
+        if (ls_rank() == 1) {
+            CHECK_OK(ls_ddp_join(net, NULL, &more));
+        } else {
+            CHECK_OK(ls_backward(ls_mean(ls_forward(net, x))));
+        }
+        ls_module_free(net);
+    }
+    ls_world()->comm->strict = false;
+}
+
+static void place_alone(void *arg, const char *name, const ls_tensor *param, ls_ddp_place *place)
+{
+    (void)param;
+    place->reduce_group = strcmp(name, "weight") == 0 ? arg : NULL;
+}
+
+DIST_TEST(a_hook_beside_gradients_of_a_part_of_the_group_is_refused, 2)
+{
+    two_phases state = {0};
+    const ls_comm_hook hook = two_hook(&state);
+    ls_group *alone = NULL;
+    CHECK_OK(ls_group_split(ls_world(), ls_rank(), 0, NULL, &alone));
+    ls_module *net =
+        ls_ddp_new(ls_linear_new(2, 2, NULL), ls_world(),
+                   LS_OPTIONS(ls_ddp_options, .place = place_alone, .place_arg = alone));
+    CHECK_OK(ls_module_status(net));
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    CHECK_STATUS(ls_ddp_set_hook(net, &hook), LS_ERR_UNSUPPORTED);
+    CHECK_SAYS(ls_error_message(),
+               "hook \"%s\", and some gradients are added over a part of the group (place, or "
+               "batch_axes of a mesh): parameters of one name differ between ranks then, and so "
+               "would what the hook keeps for them; leave the hook out");
+    CHECK_INT(state.freed, 1);
+    ls_module_free(net);
+    CHECK_OK(ls_group_free(alone));
+}
+
+DIST_TEST(a_hook_beside_parameters_that_a_mesh_divides_is_refused, 2)
+{
+    two_phases state = {0};
+    const ls_comm_hook hook = two_hook(&state);
+    ls_mesh *mesh = NULL;
+    CHECK_OK(ls_mesh_new(ls_world(), "dp=1,tp=2", &mesh));
+    ls_module *inner = ls_linear_new(2, 2, NULL);
+    CHECK_OK(ls_tensor_shard(ls_module_param(inner, "weight"), "tp", 0, NULL, 0));
+    ls_module *net = ls_ddp_new(inner, ls_mesh_group(mesh, "dp"), NULL);
+    CHECK_OK(ls_module_status(net));
+    CHECK_STATUS(ls_ddp_set_hook(net, &hook), LS_ERR_UNSUPPORTED);
+    CHECK_SAYS(ls_error_message(),
+               "a communication hook, and parameter %s is divided along axis %s of the mesh: a "
+               "checkpoint could not show what the hook keeps for its parts; leave the hook out");
+    CHECK_INT(state.freed, 1);
+    ls_module_free(net);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+/* Residuals are state of training, and no weights. */
+DIST_TEST(a_file_of_weights_has_no_state_of_a_hook, 2)
+{
+    ls_comm_hook hook = {.size = sizeof hook};
+    char path[64];
+    CHECK_OK(ls_comm_hook_parse("int8", &hook));
+    ls_module *net = make_net(&hook);
+    (void)train(net, 2);
+    const uint64_t before = ls_module_hash(ls_ddp_module(net));
+    (void)snprintf(path, sizeof path, "hook-weights-%d.safetensors", ls_rank());
+    CHECK_OK(ls_module_save_safetensors(net, path, NULL));
+    (void)train(net, 1);
+    CHECK(ls_module_hash(ls_ddp_module(net)) != before);
+    CHECK_OK(ls_module_load_safetensors(net, path, NULL));
+    CHECK(ls_module_hash(ls_ddp_module(net)) == before);
+    (void)remove(path);
+    ls_module_free(net);
+}
+
+/* Their settings change in no common order. */
+typedef struct trained {
+    ls_runtime *runtime;
+    ls_module *net;
+    int steps;
+} trained;
+
+static void *train_thread(void *arg)
+{
+    const trained *t = arg;
+    CHECK_OK(ls_runtime_attach(t->runtime));
+    ls_optim *optim = ls_sgd_new(t->net, LS_OPTIONS(ls_sgd_options, .lr = 1e-3));
+    for (int step = 0; step < t->steps; step++) {
+        LS_SCOPE;
+        ls_optim_set_lr(optim, 1e-3 / (1 + step));
+        const float x[6] = {(float)ls_rank(), (float)step, 1};
+        CHECK_OK(
+            ls_backward(ls_mean(ls_forward(t->net, ls_from_data(x, LS_SHAPE(1, 6), LS_FLOAT32)))));
+        CHECK_OK(ls_optim_step(optim));
+        ls_optim_zero_grad(optim);
+    }
+    ls_optim_free(optim);
+    CHECK_OK(ls_runtime_attach(NULL));
+    return NULL;
+}
+
+DIST_TEST(two_threads_train_two_models, 3)
+{
+    ls_group *groups[2];
+    pthread_t threads[2];
+    trained models[2];
+    for (int i = 0; i < 2; i++) {
+        const int ranks[] = {0, 1, 2};
+        CHECK_OK(ls_group_new(ls_world(), ranks, 3, i == 0 ? "one" : "two", &groups[i]));
+        models[i] = (trained){ls_runtime_current(),
+                              ls_ddp_new(ls_linear_new(6, 2, NULL), groups[i], NULL), 10 + 5 * i};
+        CHECK_OK(ls_module_status(models[i].net));
+    }
+    for (int i = 0; i < 2; i++) { /* on one rank in the other order */
+        const int first = ls_rank() == 1 ? 1 - i : i;
+        CHECK(pthread_create(&threads[first], NULL, train_thread, &models[first]) == 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        CHECK(pthread_join(threads[i], NULL) == 0);
+        ls_module_free(models[i].net);
+    }
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(ls_group_free(groups[i]));
+    }
 }
 
 TEST_MAIN

@@ -301,12 +301,13 @@ static void check_way(const char *name, const char *chosen)
 TEST_OF(a_killed_rank_is_named_by_all, 0, LONG_SECONDS)
 {
     check_way("kill",
-              " startup forward stage reduce_scatter send compute survived exit hook0 hook1 ");
+              " startup forward stage reduce_scatter send compute survived exit hook0 hook1 "
+              "zero_forward ");
 }
 
 TEST_OF(a_segfault_is_named_by_all, 0, LONG_SECONDS)
 {
-    check_way("segv", " rendezvous backward gather ");
+    check_way("segv", " rendezvous backward gather zero_step ");
 }
 
 TEST_OF(an_abort_is_named_by_all, 0, LONG_SECONDS)
@@ -321,7 +322,7 @@ TEST_OF(leaving_early_with_status_0_is_a_failure_unless_nobody_needs_the_rank, 0
 
 TEST_OF(an_exit_code_is_named_by_all, 0, LONG_SECONDS)
 {
-    check_way("exit3", " all_reduce group recv exit ");
+    check_way("exit3", " all_reduce group recv exit zero_backward ");
 }
 
 TEST_OF(a_stopped_rank_is_named_and_fails_at_the_deadline, 0, LONG_SECONDS)

@@ -30,7 +30,11 @@ typedef struct kind {
     const char *launcher;     /* as LOCKSTEP_LAUNCHER */
 } kind;
 
-static const kind openmpi = {"openmpi", "-q --oversubscribe --enable-recovery", "openmpi"};
+/* Open MPI 5 ends a rank whose peer's socket closes, unless it shall tolerate faults. */
+static const kind openmpi = {"openmpi",
+                             "--oversubscribe $(mpirun.openmpi --version | grep -q ') 4' && "
+                             "echo --enable-recovery || echo --with-ft ulfm)",
+                             "openmpi"};
 static const kind mpich = {"mpich", "-disable-auto-cleanup", "hydra"};
 
 /* What MPI carries: the messages of Lockstep's own algorithms, or the operations of the world, and
@@ -66,7 +70,9 @@ static bool at_exit(const cell *c)
 /* RANK and WORLD_SIZE are for victim.c. Lines get the rank before them, as of `lockstep run`. */
 #define SCRIPT                                                                                     \
     "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl=tcp,self\n"     \
-    "export OMPI_MCA_mpi_yield_when_idle=1 UCX_TLS=tcp,self LOCKSTEP_HOSTS=64\n"                   \
+    "export OMPI_MCA_btl_tcp_if_include=lo\n"                                                      \
+    "export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_orte_execute_quiet=1 UCX_TLS=tcp,self "        \
+    "LOCKSTEP_HOSTS=64\n"                                                                          \
     "export %s LOCKSTEP_MPI=%s_%s.so LOCKSTEP_LAUNCHER=%s WORLD_SIZE=%d\n"                         \
     "exec mpirun.%s %s -n %d sh -c 'export RANK=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\n"              \
     "%s %s %s %d saved 2>&1 | sed -u \"s/^/[$RANK] /\"; sleep 1' 2>&1"

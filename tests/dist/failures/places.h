@@ -34,7 +34,10 @@ static const place places[] = {{"startup", "ls_init", false},
                                {"checkpoint", "checkpoint", true},
                                {"exit", "after ls_finalize", false},
                                {"hook0", "in the backward pass", true},
-                               {"hook1", "in the backward pass", true}};
+                               {"hook1", "in the backward pass", true},
+                               {"zero_forward", "all_gather", true},
+                               {"zero_backward", "in the backward pass", true},
+                               {"zero_step", "all_gather", true}};
 enum { PLACES = sizeof places / sizeof *places };
 
 static inline bool is_place(const place *p, const char *name)

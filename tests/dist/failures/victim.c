@@ -8,6 +8,9 @@
  *            another group before, and gone on
  *            hook0, hook1: in that phase of a communication hook, on the reducer's own thread or
  *            on that of backward
+ *            zero_forward, zero_backward: with zero 3, inside the gathering of parameters in
+ *            forward, and in backward while the others gather; zero_step: with zero 2, inside the
+ *            gathering that ends a step
  *            transfer: in one of many large all-reduces, mostly while its data moves
  *            forever: it trains until a rank is killed
  *
@@ -163,7 +166,9 @@ typedef struct fragile {
 static ls_tensor *fragile_forward(ls_module *m, ls_tensor *x)
 {
     fragile *self = (fragile *)m;
+    meet("zero_forward");
     ls_tensor *h = ls_relu(ls_forward(self->fc1, x));
+    part("zero_forward");
     strike_at("forward");
     return ls_forward(self->fc2, h);
 }
@@ -182,6 +187,7 @@ static ls_status trap_ready(ls__observer *self, int index)
     (void)self;
     (void)index;
     strike_at("backward");
+    strike_at("zero_backward");
     return LS_OK;
 }
 static ls_status trap_end(ls__observer *self)
@@ -235,7 +241,8 @@ static ls_module *make_model(void)
     }
     net->fc1 = ls_module_add(&net->base, "fc1", ls_linear_new(DIM, DIM, NULL));
     net->fc2 = ls_module_add(&net->base, "fc2", ls_linear_new(DIM, DIM, NULL));
-    return ls_ddp_new(&net->base, ls_world(), NULL);
+    const int zero = strcmp(where, "zero_step") == 0 ? 2 : strncmp(where, "zero", 4) == 0 ? 3 : 0;
+    return ls_ddp_new(&net->base, ls_world(), LS_OPTIONS(ls_ddp_options, .zero = zero));
 }
 
 /* ---- a pipeline, of which each rank has a stage -------------------------------------------- */
@@ -391,7 +398,7 @@ static void train(ls_module *net, ls_optim *optim, ls_tensor *trap)
             ls_tensor *x = ls_mul(ls_randn(LS_SHAPE(BATCH, DIM)), trap);
             LS_CHECK(ls_backward(ls_mean(ls_forward(net, x))));
         }
-        LS_CHECK(ls_optim_step(optim));
+        INSIDE("zero_step", ls_optim_step(optim));
         ls_optim_zero_grad(optim);
         run_stages();
         all_operations();

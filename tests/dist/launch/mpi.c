@@ -14,9 +14,10 @@ static test_output over_mpi(const char *text)
     char definitions[2048];
     snprintf(definitions, sizeof definitions,
              "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
-             "export OMPI_MCA_mpi_yield_when_idle=1 LOCKSTEP_HOSTS=64 LOCKSTEP_DATA_PLANE=mpi\n"
+             "export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_orte_execute_quiet=1 "
+             "LOCKSTEP_HOSTS=64 LOCKSTEP_DATA_PLANE=mpi\n"
              "over() { m=$1; n=$2; shift 2; LOCKSTEP_MPI=%s_$m.so mpirun.$m "
-             "$([ $m = mpich ] || echo -q --oversubscribe) -n $n \"$@\"; }\n"
+             "$([ $m = mpich ] || echo --oversubscribe) -n $n \"$@\"; }\n"
              "exec 2>&1",
              test_build_path("src/comm/mpi/ls_backend_mpi"));
     return script_with(definitions, text, SECONDS);
@@ -54,6 +55,53 @@ TEST(four_ranks_sum_over_open_mpi)
 TEST(four_ranks_sum_over_mpich)
 {
     sums_are_right("mpich");
+}
+
+/* A server takes messages of any worker. */
+static void servers_serve(const char *mpi)
+{
+    char text[256];
+    need(mpi);
+    snprintf(text, sizeof text, "over %s 4 $E/09_parameter_server async; echo status $?", mpi);
+    check_count(over_mpi, text, "made all of them again: the same bits", 1);
+    check_count(over_mpi, text, "status 0", 1);
+}
+
+TEST(a_parameter_server_over_open_mpi)
+{
+    servers_serve("openmpi");
+}
+
+TEST(a_parameter_server_over_mpich)
+{
+    servers_serve("mpich");
+}
+
+/* Averages of parameters, and of the outer optimizer's start; one process makes them again. */
+static void parameters_are_averaged(const char *mpi)
+{
+    char text[512];
+    need(mpi);
+    snprintf(text, sizeof text,
+             "seq 3000 >data; over %s 3 $L train gpt --data data --steps 6 --local-steps 3 --outer "
+             "diloco --layers 1 --dim 16 --heads 2 --context 8 --batch 2 --eval-windows 8 "
+             "--log-replay run.log; echo status $?; $L replay run.log",
+             mpi);
+    test_output got = over_mpi(text);
+    CHECK_CONTAINS(got.text, "replicas identical: 3 of 3");
+    CHECK_CONTAINS(got.text, "status 0\n");
+    CHECK_CONTAINS(got.text, "run.log: 3 versions, each with the bits of the run");
+    free(got.text);
+}
+
+TEST(parameters_are_averaged_over_open_mpi)
+{
+    parameters_are_averaged("openmpi");
+}
+
+TEST(parameters_are_averaged_over_mpich)
+{
+    parameters_are_averaged("mpich");
 }
 
 /* Without -disable-auto-cleanup mpirun of MPICH kills the other ranks, mostly before they can say
@@ -105,7 +153,7 @@ TEST(another_mpi_and_a_missing_plug_in_are_named)
     check_script(
         "export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi LOCKSTEP_MPI=/none.so; $L run -n 2 "
         "$E/01_hello_all_reduce",
-        1, SAYS("backend \"%s\" cannot be loaded: %.300s"));
+        1, SAYS("%s cannot be loaded: %.300s"));
     check_script("export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi LOCKSTEP_MPI=mpich "
                  "LOCKSTEP_BACKEND_PATH=/nowhere; $L run -n 2 $E/01_hello_all_reduce",
                  1,

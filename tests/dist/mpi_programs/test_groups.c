@@ -128,7 +128,8 @@ static void a_thread_level_is_refused(const char *mpi)
              "its own; call MPI_Init_thread with MPI_THREAD_MULTIPLE"),
         1);
     snprintf(text, sizeof text,
-             "export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi; under %s 2 groups after-the-end",
+             "export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi; under %s 2 groups after-the-end; "
+             "cat said.*",
              mpi);
     check_count(under_mpi, text,
                 SAYS("MPI is finalized in this process; call ls_finalize before MPI_Finalize"), 4);
@@ -141,9 +142,9 @@ TEST(mpi_that_was_given_up_is_not_used_again)
     need_mpi("mpich", "groups");
     check_count(under_mpi,
                 "export LOCKSTEP_HOSTS=2 LOCKSTEP_DATA_PLANE=mpi "
-                "LOCKSTEP_MPI=$B/src/comm/mpi/ls_backend_mpi_mpich.so; mpirun.openmpi -q "
+                "LOCKSTEP_MPI=$B/src/comm/mpi/ls_backend_mpi_mpich.so; mpirun.openmpi "
                 "--oversubscribe -n 2 "
-                "$F/groups_mpich given-up",
+                "./apart $F/groups_mpich given-up; cat said.*",
                 SAYS("MPI was given up in this process after a failure; start a new one"), 2);
 }
 

@@ -15,7 +15,6 @@
 #include "comm/core/group.h"
 #include "comm/memory/heap.h"
 #include "comm/runtime/init.h"
-#include "comm/runtime/trace.h"
 #include "comm/tune/tune.h"
 #include "job/bootstrap/local_rendezvous.h"
 #include "says.h"

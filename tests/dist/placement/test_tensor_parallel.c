@@ -7,6 +7,7 @@
 #include <lockstep/lockstep.h>
 #include <lockstep/models/bert.h>
 #include <lockstep/models/gpt2.h>
+#include <lockstep/models/llama.h>
 #include <lockstep/models/mlp.h>
 #include <lockstep/models/vit.h>
 
@@ -107,18 +108,19 @@ static ls_tensor *mixed_loss(ls_module *net, int step)
     return gpt_loss(net, step);
 }
 
-/* The products round to bfloat16, of a gathered input that is kept or not. */
+/* The products round to bfloat16, of a gathered input that is kept or not. Roundings add up: after
+ * 100 steps the losses differ by 1e-3. */
 DIST_TEST(gpt_in_mixed_precision_gathers_again, 2)
 {
     const trial t = {gpt, mixed_loss};
     double kept[STEPS_MAX], again[STEPS_MAX];
-    const int steps = step_count();
+    const int steps = step_count() < 8 ? step_count() : 8;
     ls_mesh *mesh = NULL;
     CHECK_OK(ls_mesh_new(ls_world(), "tp=2", &mesh));
     train(&t, SEQUENCE, steps, kept);
     train(&t, AGAIN, steps, again);
     CHECK_OK(ls_mesh_free(mesh));
-    CHECK_NEAR(worst(kept, again, steps), 0.0, 1e-3);
+    CHECK_NEAR(worst(kept, again, steps), 0.0, 5e-4);
 }
 
 /* ---- the other models --------------------------------------------------------------------- */
@@ -139,6 +141,21 @@ static ls_module *bert(void)
 {
     return ls_bert_new(LS_OPTIONS(ls_bert_options, .layers = 2, .heads = 4, .dim = 32, .wide = 64,
                                   .context = 16, .vocab = 64, .dropout = 0.1));
+}
+
+/* Of 4 ranks two share a head of keys and values. */
+static ls_module *llama(void)
+{
+    return ls_llama_new(LS_OPTIONS(ls_llama_options, .layers = 2, .heads = 4, .kv_heads = 2,
+                                   .dim = 32, .hidden = 48, .context = 16, .vocab = 64,
+                                   .init_std = 0.3));
+}
+
+static ls_module *tied_llama(void)
+{
+    return ls_llama_new(LS_OPTIONS(ls_llama_options, .layers = 2, .heads = 4, .kv_heads = 2,
+                                   .dim = 32, .hidden = 48, .context = 16, .vocab = 64,
+                                   .tied = true));
 }
 
 /* The last tokens of each text are padding. */
@@ -171,17 +188,19 @@ static void check_models(const ls_tensor_parallel_options *how)
 {
     check_trial(&(trial){gpt2, gpt2_loss}, how);
     check_trial(&(trial){bert, bert_loss}, how);
+    check_trial(&(trial){llama, gpt2_loss}, how);
+    check_trial(&(trial){tied_llama, gpt2_loss}, how);
     if (!how->sequence || ls_world_size() == 2) {
         check_trial(&(trial){vit, vit_loss}, how);
     }
 }
 
-DIST_TESTS(gpt2_bert_and_vit_over_, _ranks, 2, 4)
+DIST_TESTS(gpt2_bert_llama_and_vit_over_, _ranks, 2, 4)
 {
     check_models(WHOLE);
 }
 
-DIST_TESTS(gpt2_bert_and_vit_with_sequence_parallelism_over_, _ranks, 2, 4)
+DIST_TESTS(gpt2_bert_llama_and_vit_with_sequence_parallelism_over_, _ranks, 2, 4)
 {
     check_models(SEQUENCE);
     check_models(AGAIN);
@@ -204,8 +223,17 @@ static ls_module *gpt_of_words(void)
                                  .vocab = WORDS, .init_std = 0.3));
 }
 
+static ls_module *gpt_of_experts(void)
+{
+    return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = 2, .heads = 4, .dim = 32, .context = 16,
+                                 .vocab = WORDS, .init_std = 0.3,
+                                 .moe = LS_OPTIONS(ls_moe_options, .experts = 4)));
+}
+
 static const cached decoders[] = {{gpt_of_words, ls_gpt_cache_new, ls_gpt_forward_cached},
-                                  {gpt2, ls_gpt2_cache_new, ls_gpt2_forward_cached}};
+                                  {gpt2, ls_gpt2_cache_new, ls_gpt2_forward_cached},
+                                  {llama, ls_llama_cache_new, ls_llama_forward_cached}};
+static const cached experts = {gpt_of_experts, ls_gpt_cache_new, ls_gpt_forward_cached};
 
 static ls_module *evaluated(const cached *d)
 {
@@ -231,7 +259,7 @@ static void read_piece(const cached *d, ls_module *net, ls_kv_cache *cache, int6
 }
 
 /* The cache has the keys of this rank's heads, and the logits are those of all words. */
-static void check_generation(const cached *d)
+static void check_generation(const cached *d, const char *axes)
 {
     static const int64_t at[] = {0, 5, 6, 7, 10, LENGTH};
     static float want[TEXTS * LENGTH * WORDS];
@@ -243,9 +271,9 @@ static void check_generation(const cached *d)
         CHECK_OK(ls_copy_out(ls_forward(net, tokens(TEXTS, LENGTH, WORDS, 0)), want, sizeof want));
     }
     ls_module_free(net);
-    CHECK_OK(ls_mesh_new(ls_world(), "tp=*", &mesh));
+    CHECK_OK(ls_mesh_new(ls_world(), axes, &mesh));
     net = evaluated(d);
-    CHECK_OK(ls_tensor_parallel(net, NULL));
+    CHECK_OK(ls_mesh_has(mesh, "tp") ? ls_tensor_parallel(net, NULL) : LS_OK);
     ls_kv_cache *cache = d->cache(net, TEXTS);
     CHECK(cache != NULL);
     for (int i = 0; i < 5; i++) {
@@ -258,8 +286,11 @@ static void check_generation(const cached *d)
 
 DIST_TESTS(texts_are_read_with_a_cache_over_, _ranks, 1, 2, 4)
 {
-    check_generation(&decoders[0]);
-    check_generation(&decoders[1]);
+    check_generation(&decoders[0], "tp=*");
+    check_generation(&decoders[1], "tp=*");
+    check_generation(&decoders[2], "tp=*");
+    check_generation(&experts, "ep=*");
+    check_generation(&experts, ls_world_size() == 4 ? "ep=2,tp=2" : "tp=*");
 }
 
 DIST_TEST(a_cache_is_not_for_sequence_parallelism, 2)
@@ -732,13 +763,15 @@ DIST_TEST(every_conversion_of_a_model_matters, 2)
 {
     ls_mesh *mesh = NULL;
     const trial gpts = {small_gpt, gpt2_loss}, gpt2s = {gpt2, gpt2_loss}, berts = {bert, bert_loss};
-    const trial vits = {vit, vit_loss};
+    const trial vits = {vit, vit_loss}, llamas = {llama, gpt2_loss};
     CHECK_OK(ls_mesh_new(ls_world(), "tp=2", &mesh));
     mutant.convert = ls__parallel_use_converter(convert_mutated);
     int count = check_mutants_of("gpt", &gpts, WHOLE);
     count += check_mutants_of("gpt, sequence", &gpts, SEQUENCE);
     count += check_mutants_of("gpt, again", &gpts, AGAIN);
     count += check_mutants_of("gpt2", &gpt2s, WHOLE);
+    count += check_mutants_of("llama", &llamas, WHOLE);
+    count += check_mutants_of("llama, sequence", &llamas, SEQUENCE);
     count += check_mutants_of("bert", &berts, WHOLE);
     count += check_mutants_of("bert, sequence", &berts, SEQUENCE);
     count += check_mutants_of("vit", &vits, WHOLE);

@@ -476,6 +476,12 @@ static void check_refused_losses(const problem *p)
     check_refused(ls_sharded_cross_entropy(x, targets, "tp",
                                            LS_OPTIONS(ls_cross_entropy_options, .z_loss = -1.0)),
                   LS_ERR_INVALID, SAYS("z_loss is %g; it is a factor of at least 0"));
+    ls_tensor *weights = ls_ones(LS_SHAPE(VOCAB), LS_FLOAT32);
+    check_refused(ls_sharded_cross_entropy(x, targets, "tp",
+                                           LS_OPTIONS(ls_cross_entropy_options, .weight = weights)),
+                  LS_ERR_UNSUPPORTED,
+                  SAYS("weights of classes, which this loss does not take; gather the logits "
+                       "(ls_redistribute) and call ls_cross_entropy"));
     ((int64_t *)ls_data(targets))[1] = VOCAB;
     check_refused(ls_sharded_cross_entropy(x, targets, "tp", OPTIONS(p)), LS_ERR_INVALID,
                   "element %lld of target %s is %lld; give values in [0,%lld), or %lld for rows "

@@ -37,7 +37,7 @@ TEST(wrong_flags_are_answered_in_words)
     check_refused("all-reduce --sizes 9999999999G", "is not a size");
     check_refused("all-reduce --sizes 7", "7 is not a multiple of 4 bytes");
     check_refused("all-reduce --buffers=both", "--buffers is \"both\"; give registered or private");
-    check_refused("all-reduce --warmup 1", "--warmup is \"1\"; give a whole number from 5");
+    check_refused("all-reduce --warmup 0", "--warmup is \"0\"; give a whole number from 1");
     check_refused("all-reduce --fast", "unknown option --fast");
     const test_output output = bench("all-reduce --json /nowhere/at/all.json");
     CHECK_INT(output.status, 1);

@@ -78,7 +78,7 @@ static int check_program(const ls__program *p)
     int receives = 0;
     for (int s = 0; s < p->step_count; s++) {
         const int kind = p->steps[s].kind;
-        if (kind == LS__STEP_RECV || kind == LS__STEP_RECV_REDUCE) {
+        if (kind == LS__STEP_RECV) {
             check_step(p, s);
             receives++;
         }

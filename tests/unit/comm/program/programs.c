@@ -336,7 +336,7 @@ static ls__program *ring(int rank, int size, bool exact)
     const ls__program_spec spec = {
         LS__OP_REDUCE_SCATTER, LS__MEMORY_MESSAGES, rank, size, 0, false, NULL};
     ls__builder *b = ls__builder_new(&spec, ls__env_posix(), "ring");
-    ls__builder_chunks(b, size, size);
+    ls__builder_chunks(b, size, size + 1); /* the last slot: what was received */
     const int16_t me = (int16_t)rank;
     for (int c = 0; c < size; c++) { /* a copy to work on: the input is read-only */
         (void)ls__builder_copy(b, 0, (ls__ref){LS__BUFFER_SCRATCH, me, c * size + c},
@@ -346,8 +346,10 @@ static ls__program *ring(int rank, int size, bool exact)
         const int out = (rank - k + size) % size, in = (rank - k - 1 + 2 * size) % size;
         (void)ls__builder_send(b, 0, (ls__ref){LS__BUFFER_SCRATCH, me, out * size + out},
                                (rank + 1) % size);
-        (void)ls__builder_recv_reduce(b, 0, (ls__ref){LS__BUFFER_SCRATCH, me, in * size + in},
-                                      (rank - 1 + size) % size);
+        const ls__ref sum = {LS__BUFFER_SCRATCH, me, in * size + in},
+                      received = {LS__BUFFER_SCRATCH, me, size * size + in};
+        (void)ls__builder_recv(b, 0, received, (rank - 1 + size) % size);
+        (void)ls__builder_reduce(b, 0, &sum, 1, (ls__ref[]){sum, received}, 2);
     }
     (void)ls__builder_copy(b, 0, (ls__ref){LS__BUFFER_OUTPUT, me, rank},
                            (ls__ref){LS__BUFFER_SCRATCH, me, rank * size + rank});

@@ -382,4 +382,13 @@ TEST(times_that_another_user_can_change_are_not_read)
     CHECK(remove(path) == 0);
 }
 
+/* Everybody may write to /dev/null, which is how no times are asked for. */
+TEST(dev_null_gives_no_times_and_no_warning)
+{
+    int lines = 0;
+    CHECK(!ls__tune_each(ls__env_posix(), "/dev/null", count_line, &lines));
+    CHECK_INT(lines, 0);
+    CHECK_STR(ls_error_message(), "");
+}
+
 TEST_MAIN

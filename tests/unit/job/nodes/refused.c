@@ -7,7 +7,7 @@
 #include <lockstep/runtime.h>
 
 #include "job/nodes/internal.h"
-#include "job/nodes/secret_exchange.h"
+#include "job/nodes/secret.h"
 #include "says.h"
 #include "test.h"
 #include "turns.h"

@@ -60,6 +60,17 @@ static int idle_poll(const ls__env *env, ls__env_poll *items, int count, uint64_
     return 0;
 }
 
+/* The process is stopped in its first wait, and goes on a minute later. */
+static int stopped_poll(const ls__env *env, ls__env_poll *items, int count, uint64_t deadline)
+{
+    (void)env;
+    if (hands == 0) {
+        hands = UINT64_C(60000000000);
+        return 0;
+    }
+    return ls__env_posix()->poll(ls__env_posix(), items, count, deadline - hands);
+}
+
 static ssize_t full_send(const ls__env *env, int fd, const void *data, size_t bytes, int pass_fd)
 {
     (void)env;
@@ -210,6 +221,26 @@ TEST(a_server_that_neither_reads_nor_answers_is_said)
     broken.allocate = no_memory;
     CHECK_STATUS(ls_store_set(store, "k", large, sizeof large, 1000), LS_ERR_MEMORY);
     CHECK_SAYS(ls_error_message(), "a request of %zu bytes");
+    ls__store_close(store);
+    serving_end(&s);
+}
+
+/* Ctrl-Z stops the launcher, too, so its answer can come only after both go on. */
+TEST(the_time_in_which_a_rank_was_stopped_does_not_count)
+{
+    serving s;
+    ls_status status;
+    ls_store *store = NULL;
+    serving_begin(&s);
+    const int fd = serving_socket(&s, &status);
+    CHECK_OK(status);
+    (void)broken_env();
+    hands = 0;
+    broken.now_ns = moved_clock;
+    broken.poll = stopped_poll;
+    CHECK_OK(ls__store_connect(&broken, fd, s.secret, 1000, &store));
+    hands = 0;
+    CHECK_OK(ls_store_set(store, "k", "v", 1, 1000));
     ls__store_close(store);
     serving_end(&s);
 }
