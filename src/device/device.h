@@ -14,24 +14,50 @@
 #ifndef LS_DEVICE_DEVICE_H
 #define LS_DEVICE_DEVICE_H
 
+#include <lockstep/status.h>
+
 #include "kernel/kernels.h"
 
 typedef struct ls__device ls__device;
 struct ls__device {
-    const char *name; /* for messages */
+    const char *name; /* as programs give it: "cpu", "cuda:0" */
     const ls__kernels *kernels;
     ls_stream *stream;     /* on which operations start; NULL: the host's */
     const ls__env *memory; /* whose allocate and release give memory for elements */
     bool host;             /* the program may read and write elements */
+    bool apart;            /* kernels, but for `copy`, do not reach memory of the program */
     /* Waits until all that was started has ended. NULL: it has. */
     void (*synchronize)(const ls__device *device);
+    /* What went wrong since the device was opened, once and for all; NULL: nothing, or never. */
+    const char *(*failure)(const ls__device *device);
 };
+
+/* Note [Device plug-ins]
+ * A device other than the processor is a shared object, ls_device_KIND.so, which exports one
+ * function, LS__DEVICE_SYMBOL. It has the library's own kernel table, so it is of the same build:
+ * the library compares version and size of the table. It links neither the library nor what its
+ * device needs, which it loads when it is opened. */
+typedef struct ls__device_plugin {
+    const char *version; /* LS_VERSION, of the library that it was built with */
+    size_t table_bytes;  /* sizeof(ls__kernels) */
+    /* The device of this number, for the rest of the process. NULL with a line in `error`. */
+    const ls__device *(*open)(int number, char error[]);
+} ls__device_plugin;
+
+#define LS__DEVICE_SYMBOL "ls__device_plugin_table"
+#define LS__DEVICE_ERROR_MAX 512
+typedef const ls__device_plugin *ls__device_plugin_fn(void);
 
 /* The processor: kernels for it, memory of `env`. */
 ls__device ls__device_host(const ls__env *env);
 void ls__device_wait(const ls__device *device);
+/* LS_ERR_SYSTEM with its failure, if it has one. */
+ls_status ls__device_status(const ls__device *device);
 /* Between the program's memory and the device's; waits, so `from` may change and `to` be read. */
 void ls__device_read(const ls__device *device, void *to, const void *from, size_t bytes);
 void ls__device_write(const ls__device *device, void *to, const void *from, size_t bytes);
+/* From one device to another, of which one is the processor, or within one; waits. */
+void ls__device_carry(const ls__device *to, void *data, const ls__device *from,
+                      const void *elements, size_t bytes);
 
 #endif

@@ -159,6 +159,18 @@ static void *run_stream(void *arg)
     return NULL;
 }
 
+void loop_check_pointers(const char *name, const void *args, const size_t *places, int count)
+{
+    for (int i = 0; device.apart && strcmp(name, "copy") != 0 && i < count; i++) {
+        uintptr_t address;
+        memcpy(&address, (const char *)args + places[i], sizeof address);
+        if (address != 0 && !is_seen(address)) {
+            fprintf(stderr, "loop device: %s was given memory of the program\n", name);
+            _exit(LOOP_TRAPPED);
+        }
+    }
+}
+
 /* Arrays of the host go behind the arguments. */
 void loop_start(ls_stream *s, const char *name, void (*run)(void *args), const void *args,
                 size_t bytes, const loop_array *arrays, int array_count)
@@ -230,6 +242,7 @@ const ls__device *loop_new(uint64_t seed)
                           .kernels = &table,
                           .stream = &stream,
                           .memory = &memory,
+                          .apart = seed % 2 == 0,
                           .synchronize = synchronize};
     return &device;
 }

@@ -6,7 +6,9 @@
  *   stream   a thread that runs the kernels in order, each after a random delay; a call copies its
  *            arguments and returns, so a result that nobody has waited for is not there yet
  *
- * Its results have the bits of the processor, whose kernels it runs. */
+ * Its results have the bits of the processor, whose kernels it runs. With an even seed it is
+ * `apart`: a kernel but `copy` that is given memory of the program ends the process, which is
+ * told. */
 #ifndef TEST_LOOP_H
 #define TEST_LOOP_H
 
@@ -27,6 +29,9 @@ typedef struct loop_array { /* a pointer among the arguments, at `offset`, to me
     size_t offset, bytes;
 } loop_array;
 
+/* Ends the process where the device is apart and one of the pointers at these places, of no `copy`,
+ * is to memory of the program. */
+void loop_check_pointers(const char *name, const void *args, const size_t *places, int count);
 void loop_start(ls_stream *stream, const char *name, void (*run)(void *args), const void *args,
                 size_t bytes, const loop_array *arrays, int array_count);
 void loop_kernels(ls__kernels *to);

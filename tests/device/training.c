@@ -313,9 +313,37 @@ TEST(operands_on_two_devices_are_refused)
         CHECK(ls_tensor_status(ls_add(here, there)) == LS_ERR_INVALID);
         CHECK_SAYS(
             ls_error_message(),
-            "argument %d is on device \"%s\", and one before it on device \"%s\"; copy one of "
-            "them with ls_copy_out and ls_from_data");
+            "argument %d is on device \"%s\", and one before it on device \"%s\"; bring one of "
+            "them there with ls_to");
     }
+    CHECK_OK(ls_finalize());
+    loop_free();
+}
+
+TEST(a_process_has_one_device_besides_the_processor)
+{
+    const ls__device *loop_device = loop_new(1);
+    ls__device other = *loop_device;
+    other.name = "other";
+    CHECK_OK(ls_init(NULL));
+    CHECK_OK(ls__tensor_use_device(loop_device));
+    CHECK_OK(ls__tensor_use_device(loop_device));
+    CHECK_STATUS(ls__tensor_use_device(&other), LS_ERR_UNSUPPORTED);
+    CHECK_SAYS(ls_error_message(), "device \"%s\": this process computes on device \"%s\" already; "
+                                   "start one rank for each device");
+    CHECK_OK(ls_finalize());
+    loop_free();
+}
+
+TEST(parameters_are_not_divided_where_kernels_do_not_reach_the_parts)
+{
+    CHECK_OK(ls_init(NULL));
+    CHECK_OK(ls__tensor_use_device(loop_new(2)));
+    ls_module *net = ls_linear_new(IN, OUT, NULL);
+    CHECK(ls_ddp_new(net, ls_world(), LS_OPTIONS(ls_ddp_options, .zero = 1)) == NULL);
+    CHECK_SAYS(ls_error_message(), "zero: parameters are gathered in memory that kernels of their "
+                                   "device do not reach; leave zero out");
+    ls_module_free(net);
     CHECK_OK(ls_finalize());
     loop_free();
 }

@@ -1,0 +1,25 @@
+/* The loop device as a plug-in, for programs: --device loop, ls_device_use("loop"). */
+#include "loop.h"
+
+#include <stdio.h>
+
+#include <lockstep/version.h>
+
+static const ls__device *open_device(int number, char error[])
+{
+    static bool open;
+    if (open || number < 0) {
+        snprintf(error, LS__DEVICE_ERROR_MAX, "one device a process");
+        return NULL;
+    }
+    open = true;
+    return loop_new(2 * (uint64_t)(number + 1)); /* apart, as a GPU is */
+}
+
+__attribute__((visibility("default"))) const ls__device_plugin *ls__device_plugin_table(void);
+
+const ls__device_plugin *ls__device_plugin_table(void)
+{
+    static const ls__device_plugin plugin = {LS_VERSION, sizeof(ls__kernels), open_device};
+    return &plugin;
+}
