@@ -56,6 +56,14 @@ static void *gradient_memory(ls__pool *on, ls__tensor_node *to)
     return *slot != NULL ? (*slot)->data : NULL;
 }
 
+/* A gradient that was passed on belongs to other nodes as well, and one that a rule has given may
+ * be what it saved. */
+ls_status ls__gradient_own(ls__tensor_node *to)
+{
+    LS_ASSERT(to->grad != NULL && !ls__node_is_leaf(to));
+    return gradient_memory(to->grad->pool, to) != NULL ? LS_OK : ls__self.status;
+}
+
 /* A node that is not a leaf needs no mark: its gradient is present once it has memory. */
 static void mark_present(ls__tensor_node *to)
 {
@@ -250,11 +258,10 @@ ls_status ls__arrived(ls__autograd_pass *pass, ls__tensor_node *to)
     if (--to->pending > 0) {
         return LS_OK;
     }
-    const ls__leaf *leaf = ls__leaf_of(to);
-    if (leaf->hooks != NULL && (pass->weight != 0.0 || pass->lit)) {
-        LS_TRY(ls__grad_hooks_run(leaf));
+    if (to->hooks != NULL && (pass->weight != 0.0 || pass->lit)) {
+        LS_TRY(ls__grad_hooks_run(to));
     }
-    return ls__observers_ready(leaf);
+    return ls__observers_ready(ls__leaf_of(to));
 }
 
 /* For contributions that are whole when they arrive: a given gradient, one that a user's function

@@ -21,6 +21,8 @@ ls_status ls__accumulate_nothing(ls__autograd_pass *pass, ls__tensor_node *to);
 /* Zeros as the gradient of a node that has none, for a rule that runs because losses of other ranks
  * reach its input. */
 ls_status ls__give_zeros(ls__autograd_pass *pass, ls__tensor_node *node);
+/* The gradient of `to`, which is there, becomes memory that no other node reads. */
+ls_status ls__gradient_own(ls__tensor_node *to);
 /* One accumulation of a leaf is done: reports the gradient as final after the last. */
 ls_status ls__arrived(ls__autograd_pass *pass, ls__tensor_node *to);
 /* The contribution that `edge` was promised: `from`, or nothing (NULL). */

@@ -40,7 +40,10 @@ ls_status ls__arrays_input(ls__tensors *tensors, const char *name, ls_tensor *co
     if (!ls__self.no_grad && !ls__graph_open(record)) {
         return ls__fail_at_site(ls__fail_within(ls__self.status, "%s", name));
     }
-    ls__fill_settle(record->storage);
+    const ls_status settled = ls__fill_settle(record->storage);
+    if (settled < 0) {
+        return ls__fail_at_site(ls__fail_within(settled, "%s", name));
+    }
     *out = record;
     return LS_OK;
 }

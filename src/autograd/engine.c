@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "autograd/accumulate.h"
+#include "autograd/hooks.h"
 #include "autograd/joint.h"
 #include "autograd/parts.h"
 #include "autograd/roots.h"
@@ -28,6 +29,7 @@
 #include "base/assert.h"
 #include "base/options.h"
 #include "base/trace.h"
+#include "tensor/fill.h"
 #include "tensor/meter.h"
 #include "tensor/shape.h"
 
@@ -91,7 +93,7 @@ static ls_status plan(ls__autograd_pass *pass)
  * the outermost module. When backward has reached the operation that made such a tensor, everything
  * that used it is done, and its elements are freed; its handle then reports that. A program that
  * calls ls_backward from inside a forward still needs these tensors, so then nothing is freed
- * early. */
+ * early; nor is it while the graph is retained. */
 
 static const char freed_text[] =
     "ls_backward has freed this tensor, an intermediate result of a module; return it from the "
@@ -101,7 +103,7 @@ static const char freed_text[] =
  * reference: the records belong to their scopes. */
 static ls_status find_within(ls__autograd_pass *pass)
 {
-    if (ls__self.modules > 0) {
+    if (ls__self.modules > 0 || pass->retains) {
         return LS_OK;
     }
     pass->freed = ls__storage_new(&pass->tensors->host, sizeof freed_text);
@@ -176,6 +178,7 @@ static ls_status resolve_saved(const ls__autograd_pass *pass, const ls__tensor_n
         if (ls__storage_version(storage) != saved->version) {
             return ls__fail_changed(pass, node, saved);
         }
+        LS_TRY(ls__fill_settle(storage));
         rule->saved[i] = (const char *)storage->data + saved->offset;
     }
     return LS_OK;
@@ -244,7 +247,7 @@ static ls_status skip_node(ls__autograd_pass *pass, ls__tensor_node *node)
     for (int i = 0; i < LS__EDGES_MAX; i++) {
         LS_TRY(ls__accumulate_nothing(pass, node->edge[i].to));
     }
-    return ls__links_skip(pass, ls__links_of(node));
+    return ls__joint_has_links_of(node) ? LS_OK : ls__links_skip(pass, ls__links_of(node));
 }
 
 /* A joint has no gradient of its own: its outputs hold those that arrived. In a pass of weight 0
@@ -274,6 +277,14 @@ static const char *detail_of(const ls__tensor_node *node)
     return ls__node_name(node);
 }
 
+/* Before the tensor's elements are freed, which a hook may read. In parts a node that leads has its
+ * whole gradient in the input part alone. */
+static ls_status run_hooks(const ls__autograd_pass *pass, ls__tensor_node *node)
+{
+    const bool ran = pass->part == LS__PART_WEIGHT && node->leads;
+    return node->hooks != NULL && node->grad != NULL && !ran ? ls__grad_hooks_run(node) : LS_OK;
+}
+
 ls_status ls__pass_one(ls__autograd_pass *pass, ls__tensor_node *node, ls__storage **kept)
 {
     const char *detail = detail_of(node), *name = ls__node_name(node);
@@ -281,6 +292,8 @@ ls_status ls__pass_one(ls__autograd_pass *pass, ls__tensor_node *node, ls__stora
     const uint64_t traced = ls__trace_begin();
     ls__meter *meter = ls__self.meter;
     const ls__metered metered = meter != NULL ? ls__meter_enter(meter) : (ls__metered){0};
+    ls__self.crossings++;
+    LS_TRY(run_hooks(pass, node));
     free_within(pass, node);
     LS_TRY(pass_node(pass, node, kept));
     if (LS__UNLIKELY(meter != NULL)) {
@@ -291,7 +304,8 @@ ls_status ls__pass_one(ls__autograd_pass *pass, ls__tensor_node *node, ls__stora
 }
 
 /* The order may be that of a recomputed segment inside an outer pass; each node releases what it
- * saved as soon as it has run. */
+ * saved as soon as it has run, unless the program retains the graph. That of a segment is not the
+ * program's. */
 ls_status ls__pass_run(ls__autograd_pass *pass, const ls__autograd_pile *order)
 {
     for (int64_t i = 0; i < order->count; i++) {
@@ -300,7 +314,11 @@ ls_status ls__pass_run(ls__autograd_pass *pass, const ls__autograd_pile *order)
             LS_TRY(ls__parts_input(pass, node));
         } else {
             LS_TRY(ls__pass_one(pass, node, NULL));
-            ls__node_release(node);
+            if (pass->retains && order == &pass->order) {
+                ls__joint_reset(node);
+            } else {
+                ls__node_release(node);
+            }
         }
     }
     return LS_OK;
@@ -316,6 +334,7 @@ static void drop_gradients(ls__autograd_pass *pass)
         ls__storage_unref(pass->order.at[i]->grad);
         pass->order.at[i]->grad = NULL;
         pass->order.at[i]->within = NULL;
+        ls__joint_reset(pass->order.at[i]);
     }
 }
 
@@ -330,6 +349,12 @@ typedef struct start { /* where a pass begins */
 /* Computes nothing yet; a failure here is a mistake of the caller. */
 static ls_status prepare(ls__autograd_pass *pass, const start *at)
 {
+    if (pass->part == LS__PART_INPUT && pass->retains) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "%s: the graph is to be kept (LS_RETAIN_GRAPH), but a backward in two "
+                        "parts frees it as it goes; call ls_backward_from",
+                        pass->name);
+    }
     if (pass->part == LS__PART_WEIGHT) {
         LS_TRY(ls__parts_take(pass));
         LS_TRY(ls__parts_expect(pass));
@@ -365,6 +390,15 @@ static ls_status run_pass(ls__autograd_pass *pass)
     return ls__observers_end(pass);
 }
 
+static _Thread_local bool retains; /* autograd's other mode of this thread */
+
+bool ls_set_retain_graph(bool retain)
+{
+    const bool before = retains;
+    retains = retain;
+    return before;
+}
+
 /* The whole pass. Errors before `run` are the caller's mistakes and carry the caller's line. Any
  * failure is reported to every observer that has begun or is armed, because its peers wait for
  * it. */
@@ -376,6 +410,7 @@ static ls_status backward(ls__autograd_pass *pass, const start *at)
         return ls__self.status;
     }
     pass->number = ls__autograd_number(pass->autograd);
+    pass->retains = retains;
     ls__phase former = ls__activity_enter(LS__PHASE_BACKWARD, "");
     const uint64_t traced = ls__trace_begin();
     ls_status status = prepare(pass, at);

@@ -73,7 +73,7 @@ ls_status ls_function_save(ls_function_call *call, ls_tensor *t)
         return ls__fail(LS_ERR_LIMIT, "%s: it saves more than %d tensors; ls_concat some",
                         call->function->name, LS_FUNCTION_SAVED_MAX);
     }
-    ls__fill_settle(record->storage);
+    LS_TRY(ls__fill_settle(record->storage));
     ls__storage *room = ls__storage_new(&call->tensors->host, sizeof(ls__function_saved));
     if (room == NULL) {
         return ls__self.status;

@@ -10,7 +10,7 @@ struct ls_hook {                   /* the first member of each kind */
     void (*remove)(ls_hook *self); /* takes it off its owner and frees it */
 };
 
-/* The gradient of `leaf` is final: its hooks look at it. */
-ls_status ls__grad_hooks_run(const ls__leaf *leaf);
+/* The gradient of a leaf, or of an operation's output, is final: its hooks look at it. */
+ls_status ls__grad_hooks_run(ls__tensor_node *node);
 
 #endif

@@ -61,13 +61,23 @@ ls__storage *ls__links_new(ls__tensors *tensors, int64_t count)
 
 /* ---- the joint and its outputs ------------------------------------------------------------ */
 
-/* Runs when the joint has released what it saved, or when its graph dies without a pass. */
-static void outputs_fini(ls__storage *storage)
+/* Also runs when the joint has released what it saved, or when its graph dies without a pass. */
+static void outputs_clear(ls__storage *storage)
 {
-    const ls__joint_outputs *outputs = storage->data;
+    ls__joint_outputs *outputs = storage->data;
     for (int i = 0; i < outputs->count; i++) {
         ls__storage_unref(outputs->at[i].grad);
         ls__storage_unref(outputs->at[i].links);
+        outputs->at[i] = (ls__joint_output){0};
+    }
+}
+
+void ls__joint_reset(const ls__tensor_node *node)
+{
+    ls__storage *outputs = node->op->run != NULL ? node->saved[LS__JOINT_OUTPUTS].storage
+                                                 : NULL; /* outputs have none */
+    if (outputs != NULL) {
+        outputs_clear(outputs);
     }
 }
 
@@ -81,7 +91,7 @@ static ls__storage *outputs_new(ls__tensors *tensors, int count)
     }
     memset(storage->data, 0, bytes);
     ((ls__joint_outputs *)storage->data)->count = count;
-    storage->fini = outputs_fini;
+    storage->fini = outputs_clear;
     return storage;
 }
 
@@ -146,10 +156,10 @@ static ls_status output_run(ls__autograd_pass *pass, ls__tensor_node *node)
     if (node->grad == NULL) {
         return ls__links_skip(pass, ls__links_of(node));
     }
-    outputs->at[c->index] =
-        (ls__joint_output){.grad = node->grad, .links = node->saved[LS__JOINT_LINKS].storage};
+    ls__storage *links = node->saved[LS__JOINT_LINKS].storage;
+    outputs->at[c->index] = (ls__joint_output){
+        .grad = node->grad, .links = links != NULL ? ls__storage_ref(links) : NULL};
     node->grad = NULL;
-    node->saved[LS__JOINT_LINKS].storage = NULL;
     return LS_OK;
 }
 
@@ -167,6 +177,12 @@ static ls_status output_skipped(ls__autograd_pass *pass, ls__tensor_node *node)
 }
 
 static const ls__op output_op = {.name = "output", .run = output_run, .skipped = output_skipped};
+
+bool ls__joint_has_links_of(const ls__tensor_node *node)
+{
+    const output_context *c = node->context;
+    return node->op == &output_op && ls__joint_outputs_of(c->joint)->at[c->index].links != NULL;
+}
 
 bool ls__joint_has_grad(const ls__tensor_node *node)
 {

@@ -52,6 +52,10 @@ ls_status ls__links_skip(ls__autograd_pass *pass, const ls__joint_links *links);
 
 /* Whether the loss depends on any output. */
 bool ls__joint_any_grad(const ls__tensor_node *joint);
+/* Drops what has come to a joint (of other nodes nothing): a pass may go through it again. */
+void ls__joint_reset(const ls__tensor_node *node);
+/* Whether the joint settles what the links of this node announced: it is an output, and has run. */
+bool ls__joint_has_links_of(const ls__tensor_node *node);
 /* Whether a gradient has come to a joint, or to the node of an output. */
 bool ls__joint_has_grad(const ls__tensor_node *node);
 

@@ -20,6 +20,16 @@ ls_status ls__observer_add(ls__observer *observer)
     return LS_OK;
 }
 
+ls__observer *ls__observer_after(const ls__observer *observer)
+{
+    ls__autograd *autograd = ls__autograd_get("observer_after");
+    if (autograd == NULL) {
+        return NULL;
+    }
+    const ls__list *at = observer != NULL ? &observer->link : &autograd->observers;
+    return at->next != &autograd->observers ? LS__LIST_ITEM(at->next, ls__observer, link) : NULL;
+}
+
 void ls__observer_remove(ls__observer *observer)
 {
     ls__list_remove(&observer->link);
@@ -111,7 +121,7 @@ void ls__observers_mark_rows(const ls__autograd_pass *pass, const ls__autograd_w
     for (int64_t i = 0; i < walk->outside.count; i++) {
         const ls__leaf *leaf = ls__leaf_of(walk->outside.at[i]);
         ls__rows *rows = rows_of(leaf);
-        if (rows != NULL && leaf->hooks == NULL) {
+        if (rows != NULL && leaf->node.hooks == NULL) {
             ls__rows_clear(rows);
             tables++;
         }
@@ -124,6 +134,13 @@ void ls__observers_mark_rows(const ls__autograd_pass *pass, const ls__autograd_w
     }
 }
 
+/* Two threads may train two models: only the thread that armed an observer may begin it unreached.
+ */
+static bool is_armed_here(const ls__observer *observer)
+{
+    return atomic_load_explicit(&observer->armed, memory_order_relaxed) == &ls__self;
+}
+
 /* Observers begin in the order of the list, which is the same on every rank; the order in which
  * the pass finds their leaves is not. */
 ls_status ls__observers_begin(ls__autograd_pass *pass)
@@ -134,7 +151,7 @@ ls_status ls__observers_begin(ls__autograd_pass *pass)
         for (int i = 0; i < pass->watched; i++) {
             watch = pass->watch[i].observer == observer ? &pass->watch[i] : watch;
         }
-        if (watch == NULL && observer->armed && !pass->cut) {
+        if (watch == NULL && is_armed_here(observer) && !pass->cut) {
             watch = watch_of(pass, observer);
             if (watch == NULL) {
                 return ls__self.status;
@@ -182,8 +199,7 @@ void ls__observers_abort(ls__autograd_pass *pass, ls_status status)
         for (int i = 0; i < pass->watched; i++) {
             begun = begun || (pass->watch[i].observer == observer && pass->watch[i].begun);
         }
-        if (begun ||
-            observer->armed) { /* armed: its peers wait for a backward that will not come */
+        if (begun || is_armed_here(observer)) { /* its peers wait for this backward */
             observer->abort(observer, status, message);
         }
     }

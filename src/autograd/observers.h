@@ -2,11 +2,11 @@
  *
  * An observer (DistributedDataParallel's reducer) owns some parameters: leaves whose `observer` and
  * `observer_index` are set. ls_backward, before it computes anything, counts the accumulations
- * every parameter will receive and calls begin once per observer that is armed or reached
- * (ls_backward_from: reached), with the bitmap of its parameters that will be reached; ready once
- * per reached parameter, when its count is complete and its gradient is in place; end after the
- * last node, whose status ls_backward returns. If the pass fails after begin, abort is called
- * instead of end. Of a backward in two parts (parts.c) only the second calls an observer.
+ * every parameter will receive and calls begin once per observer that this thread has armed or the
+ * pass reaches (ls_backward_from: reaches), with the bitmap of its parameters that will be reached;
+ * ready once per reached parameter, when its count is complete and its gradient is in place; end
+ * after the last node, whose status ls_backward returns. If the pass fails after begin, abort is
+ * called instead of end. Of a backward in two parts (parts.c) only the second calls an observer.
  */
 #ifndef LS_AUTOGRAD_OBSERVERS_H
 #define LS_AUTOGRAD_OBSERVERS_H
@@ -31,7 +31,10 @@ struct ls__observer {
     /* Written by `usable`. local: steps use gradients of this rank alone; agrees: its ranks make
      * the same steps, Note [Agreement]. */
     bool local, agrees;
-    bool armed; /* a forward went through its module: begin is due even if nothing is reached */
+    bool elsewhere; /* steps are made on servers: those of this rank's loop do nothing */
+    /* The thread whose forward went through its module: begin is due in that thread's next pass
+     * even if nothing is reached. NULL: none. Sync: relaxed; another thread only compares it. */
+    _Atomic(const void *) armed;
     ls_status (*begin)(ls__observer *self, const ls__backward_info *info);
     ls_status (*ready)(ls__observer *self, int index);
     ls_status (*end)(ls__observer *self);
@@ -47,6 +50,8 @@ struct ls__observer {
     /* Averages, and what an optimizer keeps for them, are divided among the ranks of this group:
      * the elements of a parameter that `owned` gives are this rank's. NULL: every rank has all. */
     struct ls_group *owners;
+    /* Whether this rank of `owners` is among those that divide a parameter. NULL: all are. */
+    bool (*divides)(ls__observer *self, int index, int world_rank);
     void (*owned)(ls__observer *self, int index, int64_t *from, int64_t *count);
     /* With `owners`: an optimizer has changed this rank's elements of a parameter; and it has done
      * so with all of its parameters, whose other elements the other ranks then give. */
@@ -55,9 +60,11 @@ struct ls__observer {
 };
 
 ls_status ls__observer_add(ls__observer *observer);
+/* The one that was added after `observer` (NULL: the first); NULL: it was the last. */
+ls__observer *ls__observer_after(const ls__observer *observer);
 void ls__observer_remove(ls__observer *observer);
 
-/* ---- during a pass, called by the engine -------------------------------------------------- */
+/* ---- during a pass, called by the engine ----------------------------------------------------- */
 
 ls_status ls__observers_reached(ls__autograd_pass *pass, ls__leaf *leaf); /* while planning */
 /* After planning, for observers that ask which rows of tables the pass will reach. */

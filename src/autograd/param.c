@@ -193,6 +193,15 @@ void ls__param_owned(const ls_tensor *param, int64_t *from, int64_t *count)
     }
 }
 
+bool ls__param_divided_with(const ls_tensor *param, int world_rank)
+{
+    ls__tensors *tensors;
+    const ls__leaf *leaf = leaf_at(param, "param_divided_with", &tensors);
+    ls__observer *observer = leaf != NULL ? leaf->observer : NULL;
+    return observer == NULL || observer->divides == NULL ||
+           observer->divides(observer, leaf->observer_index, world_rank);
+}
+
 void ls__param_updated(const ls_tensor *param)
 {
     ls__observer *observer = ls__param_observer(param);
@@ -211,6 +220,24 @@ ls_status ls__param_set_summed(ls_tensor *param, unsigned axes)
     }
     leaf->summed = (uint8_t)axes;
     return LS_OK;
+}
+
+ls_status ls__param_set_complete(ls_tensor *param, unsigned axes)
+{
+    ls__tensors *tensors;
+    ls__leaf *leaf = leaf_at(param, "param_set_complete", &tensors);
+    if (leaf == NULL) {
+        return ls__self.status;
+    }
+    leaf->complete = (uint8_t)axes;
+    return LS_OK;
+}
+
+unsigned ls__param_complete(const ls_tensor *param)
+{
+    ls__tensors *tensors;
+    const ls__leaf *leaf = leaf_at(param, "param_complete", &tensors);
+    return leaf != NULL ? leaf->complete : 0;
 }
 
 uint32_t ls__param_placed(const ls_tensor *param)
@@ -277,7 +304,7 @@ ls_status ls__param_bind_value(ls_tensor *param, void *memory)
     if (!ls__record_contiguous(record) || record->offset != 0 || record->storage->bytes != bytes) {
         return LS_ERR_UNSUPPORTED; /* a view stays where it is, without words: callers expect it */
     }
-    ls__fill_settle(record->storage);
+    ls__fill_drawn(record->storage);
     return ls__storage_move(record->storage, memory);
 }
 
@@ -333,7 +360,7 @@ static ls__storage *storage_of(ls_tensor *t)
 {
     ls__record *record = ls__record_sound(ls__tensors_get("param_swap"), t, "param_swap");
     LS_ASSERT(record != NULL);
-    ls__fill_settle(record->storage);
+    ls__fill_drawn(record->storage);
     return record->storage;
 }
 

@@ -22,6 +22,10 @@ bool ls__param_is_staged(const ls_tensor *param);
  * or be set anew (NULL: none). */
 /* Bit a: a reducer adds its gradient over axis a of the mesh in force. */
 ls_status ls__param_set_summed(ls_tensor *param, unsigned axes);
+/* Bit a: what comes to its gradient on this rank is of the batches of all ranks of axis a, which
+ * have other parts of it (experts): no reducer is to add over that axis. */
+ls_status ls__param_set_complete(ls_tensor *param, unsigned axes);
+unsigned ls__param_complete(const ls_tensor *param);
 uint32_t ls__param_placed(const ls_tensor *param); /* its word (tensor/placement.h) */
 ls_status ls__param_set_name(ls_tensor *param, const char *name);
 
@@ -29,6 +33,8 @@ ls_status ls__param_set_name(ls_tensor *param, const char *name);
 ls__observer *ls__param_observer(const ls_tensor *param);
 /* The elements of `param` that are this rank's to step; all, unless its observer has `owners`. */
 void ls__param_owned(const ls_tensor *param, int64_t *from, int64_t *count);
+/* Whether a rank of its observer's `owners` is among those that divide it. */
+bool ls__param_divided_with(const ls_tensor *param, int world_rank);
 /* Tells the observer that this rank's elements were changed. */
 void ls__param_updated(const ls_tensor *param);
 

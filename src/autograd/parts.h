@@ -4,7 +4,7 @@
 
 #include "autograd/pass.h"
 
-/* ---- the input part ----------------------------------------------------------------------- */
+/* ---- the input part -------------------------------------------------------------------------- */
 
 /* Makes pass->later, and marks the inputs (`count` leaves) as led to. */
 ls_status ls__parts_begin(ls__autograd_pass *pass, ls_tensor *const *inputs, int count);
@@ -15,7 +15,7 @@ ls_status ls__parts_input(ls__autograd_pass *pass, ls__tensor_node *node);
 /* Takes the marks off the inputs and, after success, gives pass->later to the innermost scope. */
 void ls__parts_end(ls__autograd_pass *pass, ls_status status);
 
-/* ---- the weight part ---------------------------------------------------------------------- */
+/* ---- the weight part ------------------------------------------------------------------------- */
 
 /* Takes what was put off from the innermost scope: pass->later, and its weight. */
 ls_status ls__parts_take(ls__autograd_pass *pass);

@@ -40,6 +40,7 @@ struct ls__autograd_pass {
     bool weighted;
     double weight;
     ls__part part;
+    bool retains;     /* another pass will go through the graph */
     ls__later *later; /* in parts: what is put off */
     bool divides;     /* every leaf must have an observer, which divides by the weights */
     bool lit;         /* of weight 0, but other ranks' losses gave gradients */

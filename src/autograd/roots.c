@@ -102,7 +102,7 @@ static ls_status check_gradient(const ls__autograd_pass *pass, const ls__record 
                         pass->name, i, ls_dtype_name((ls_dtype)y->dtype), ls__record_print(y).text,
                         ls_dtype_name((ls_dtype)dy->dtype), ls__record_print(dy).text);
     }
-    ls__fill_settle(dy->storage);
+    LS_TRY(ls__fill_settle(dy->storage));
     *out = dy;
     return LS_OK;
 }

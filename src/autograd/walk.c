@@ -69,8 +69,8 @@ static ls_status fail_released(const ls__autograd_walk *walk, const ls__tensor_n
 {
     return ls__fail(LS_ERR_STATE,
                     "%s: the graph of this loss (%s, made at %s:%d) was released by an earlier "
-                    "backward through it; run the forward pass again for each ls_backward, or add "
-                    "the losses up and call it once",
+                    "backward through it; run the forward pass again for each ls_backward, add "
+                    "the losses up and call it once, or keep the graph with LS_RETAIN_GRAPH",
                     walk->name, ls__node_name(node), node->file != NULL ? node->file : "?",
                     node->line);
 }

@@ -9,82 +9,148 @@
 #include "base/hash.h"
 #include "base/runtime.h"
 
-/* Of a path that is too long the end is kept, which names the file. */
-void ls__config_note(const char *kind, const char *own, const char *format, ...)
+/* NULL without a runtime. */
+static ls__config *locked(void)
 {
     ls_runtime *runtime = ls__self.runtime;
-    if (runtime == NULL || runtime->config.count == LS__CONFIG_ENTRIES_MAX) {
-        return;
+    if (runtime != NULL) {
+        ls__lock_take(&runtime->config.lock, runtime->env);
     }
-    LS_ASSERT(runtime->config.count >= 0 && runtime->config.count < LS__CONFIG_ENTRIES_MAX);
-    ls__config_entry *entry = &runtime->config.entry[runtime->config.count];
+    return runtime != NULL ? &runtime->config : NULL;
+}
+
+static void unlock(ls__config *config)
+{
+    ls__unlock(&config->lock, ls__self.runtime->env);
+}
+
+/* Of a path that is too long the end is kept, which names the file. */
+static void LS__PRINTF(4, 0) add_entry(ls__config *config, const char *kind, const char *own,
+                                       const char *format, va_list args)
+{
+    ls__config_entry *entry = &config->entry[config->count];
     const char *file = ls__self.file != NULL ? ls__self.file : "";
     const size_t length = strlen(file);
     const char *tail = length < LS__CONFIG_FILE ? file : file + length - (LS__CONFIG_FILE - 1);
-    va_list args;
-    va_start(args, format);
     (void)vsnprintf(entry->text, sizeof entry->text, format, args);
-    va_end(args);
     (void)snprintf(entry->own, sizeof entry->own, "%s", own);
     (void)snprintf(entry->file, sizeof entry->file, "%s", tail);
     entry->line = ls__self.line;
     entry->kind = kind;
+    entry->thread = &ls__self;
     entry->number = 1;
-    for (int i = 0; i < runtime->config.count; i++) {
-        entry->number += strcmp(runtime->config.entry[i].kind, kind) == 0;
+    for (int i = 0; i < config->count; i++) {
+        const ls__config_entry *other = &config->entry[i];
+        entry->number += other->thread == &ls__self && strcmp(other->kind, kind) == 0;
     }
-    runtime->config.count++;
+    config->count++;
 }
 
-/* The place of a setting in the table; -1: it was never set. */
+void ls__config_note(const char *kind, const char *own, const char *format, ...)
+{
+    ls__config *config = locked();
+    if (config != NULL && config->count < LS__CONFIG_ENTRIES_MAX) {
+        va_list args;
+        va_start(args, format);
+        add_entry(config, kind, own, format, args);
+        va_end(args);
+    }
+    if (config != NULL) {
+        unlock(config);
+    }
+}
+
+/* Under the lock. The place of this thread's setting in the table; -1: it was never set. */
 static int find(const ls__config *config, const char *name)
 {
     for (int i = 0; i < config->changes; i++) {
-        if (strncmp(config->change[i].name, name, LS__CONFIG_NAME) == 0) {
+        const ls__config_change *change = &config->change[i];
+        if (change->thread == &ls__self && strncmp(change->name, name, LS__CONFIG_NAME) == 0) {
             return i;
         }
     }
     return -1;
 }
 
-const double *ls__config_value(const ls__config *config, const char *name)
+bool ls__config_has(const char *name)
 {
-    const int at = find(config, name);
-    return at >= 0 ? &config->change[at].value : NULL;
+    ls__config *config = locked();
+    const bool has = config != NULL && find(config, name) >= 0;
+    if (config != NULL) {
+        unlock(config);
+    }
+    return has;
 }
 
 void ls__config_set(const char *name, double value)
 {
-    ls_runtime *runtime = ls__self.runtime;
     LS_ASSERT(strlen(name) < LS__CONFIG_NAME);
-    if (runtime == NULL) {
+    ls__config *config = locked();
+    if (config == NULL) {
         return;
     }
-    ls__config *config = &runtime->config;
     const int at = find(config, name);
     if (at >= 0) {
         config->change[at].value = value;
     } else if (config->changes < LS__CONFIG_CHANGES_MAX) {
         ls__config_change *change = &config->change[config->changes++];
+        *change = (ls__config_change){.value = value, .thread = &ls__self};
         (void)snprintf(change->name, sizeof change->name, "%s", name);
-        change->value = value;
     }
+    unlock(config);
 }
 
 void ls__config_forget(const char *name)
 {
-    ls__config *config = ls__self.runtime != NULL ? &ls__self.runtime->config : NULL;
-    const int at = config != NULL ? find(config, name) : -1;
+    ls__config *config = locked();
+    if (config == NULL) {
+        return;
+    }
+    const int at = find(config, name);
     if (at >= 0) {
         config->change[at] = config->change[--config->changes];
     }
+    unlock(config);
 }
 
-uint64_t ls__config_change_hash(const ls__config *config)
+bool ls__config_change_at(int index, ls__config_change *out)
+{
+    ls__config *config = locked();
+    bool found = false;
+    for (int i = 0; config != NULL && i < config->changes && !found; i++) {
+        if (config->change[i].thread == &ls__self && index-- == 0) {
+            *out = config->change[i];
+            found = true;
+        }
+    }
+    if (config != NULL) {
+        unlock(config);
+    }
+    return found;
+}
+
+bool ls__config_entry_at(int index, ls__config_entry *out)
+{
+    ls__config *config = locked();
+    bool found = false;
+    for (int i = 0; config != NULL && i < config->count && !found; i++) {
+        if (config->entry[i].thread == &ls__self && index-- == 0) {
+            *out = config->entry[i];
+            found = true;
+        }
+    }
+    if (config != NULL) {
+        unlock(config);
+    }
+    return found;
+}
+
+uint64_t ls__config_change_hash(void)
 {
     uint64_t sum = 0;
-    for (int i = 0; i < config->changes; i++) {
-        sum += ls__hash_bytes(LS__HASH_START, &config->change[i], sizeof config->change[i]);
+    ls__config_change change;
+    for (int i = 0; ls__config_change_at(i, &change); i++) {
+        sum += ls__hash_bytes(LS__HASH_START, &change, offsetof(ls__config_change, thread));
     }
     return sum;
 }

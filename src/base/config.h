@@ -1,14 +1,15 @@
 /* The settings of this rank that all ranks of a job must share: with which options samplers,
  * loaders and optimizers were made, with the call site, and what may change in the run, such as
  * the learning rate. Ranks that differ in one train something else than their user thinks, though
- * all shapes and counts agree. Reducers and pipelines compare them (dist/agree.h). Only the user's
- * thread adds settings, so there is no lock. */
+ * all shapes and counts agree. Reducers and pipelines compare them (dist/agree.h). Threads that
+ * train models of their own have settings of their own: they change in no common order. */
 #ifndef LS_BASE_CONFIG_H
 #define LS_BASE_CONFIG_H
 
 #include <stdint.h>
 
 #include "base/compiler.h"
+#include "base/lock.h"
 
 #define LS__CONFIG_ENTRIES_MAX 16 /* settings that stay: of each kind the first are compared */
 #define LS__CONFIG_CHANGES_MAX 32 /* settings that may change: two of each optimizer */
@@ -24,15 +25,18 @@ typedef struct ls__config_entry {
     char own[LS__CONFIG_OWN];   /* what is about this rank's parameters: " (2 parameters)" */
     char file[LS__CONFIG_FILE]; /* end of the call site's path; not compared */
     int line;                   /* of that file */
+    const void *thread;         /* that has made it */
 } ls__config_entry;
 
 /* A setting that may change in the run, with its latest value. Unused bytes are zero. */
 typedef struct ls__config_change {
     char name[LS__CONFIG_NAME];
     double value;
+    const void *thread; /* that has set it; its address is not compared */
 } ls__config_change;
 
 typedef struct ls__config {
+    ls__lock lock;
     int count, changes;
     ls__config_entry entry[LS__CONFIG_ENTRIES_MAX];
     ls__config_change change[LS__CONFIG_CHANGES_MAX];
@@ -48,11 +52,14 @@ void ls__config_note(const char *kind, const char *own, const char *format, ...)
  * compares their hash, so ranks that differ are found in the step that follows. Does nothing
  * without a runtime, nor once the table is full. */
 void ls__config_set(const char *name, double value);
-/* Nobody has it any more. */
+/* It is unset from now on. */
 void ls__config_forget(const char *name);
-/* Does not depend on the order in which the settings were first set. */
-uint64_t ls__config_change_hash(const ls__config *config);
-/* The value of a setting; NULL: it was never set. */
-const double *ls__config_value(const ls__config *config, const char *name);
+/* Of the settings of this thread, in whichever order they were first set. */
+uint64_t ls__config_change_hash(void);
+/* Setting i of this thread into *out; false: it has fewer. */
+bool ls__config_change_at(int i, ls__config_change *out);
+bool ls__config_has(const char *name); /* this thread has set it */
+/* Entry i of this thread into *out; false: it has fewer. */
+bool ls__config_entry_at(int i, ls__config_entry *out);
 
 #endif

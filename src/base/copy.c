@@ -4,11 +4,11 @@
 #include "base/copy.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "base/compiler.h"
-#include "base/cpu.h"
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -66,14 +66,20 @@ static void claim(const unsigned char *at, const unsigned char *end)
     }
 }
 
-bool ls__copies_need_claims(void)
+/* Note [Claimed lines] */
+static bool claims_pay(void)
 {
-    return ls__cpu_is_amd() && !ls__cpu_is_zen5();
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return __builtin_cpu_is("amd");
+#else
+    return false;
+#endif
 }
 
 void ls__claim_lines(const void *at, size_t bytes)
 {
-    if (ls__cpu_is_amd()) {
+    if (claims_pay()) {
         claim(at, (const unsigned char *)at + bytes);
     }
 }
@@ -90,28 +96,9 @@ static void copy_past_caches(void *to, const void *from, size_t bytes)
     memcpy(out + done, in + done, bytes - done);
 }
 
-#if defined(__x86_64__)
-#define STRING_BYTES 2048 /* its start takes longer than a copy by vectors below */
-
-/* Note [String copies] */
-static void copy_piece(void *to, const void *from, size_t bytes)
-{
-    if (bytes >= STRING_BYTES && ls__cpu_is_zen5()) {
-        __asm__ volatile("rep\tmovsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
-    } else {
-        memcpy(to, from, bytes);
-    }
-}
-#else
-static void copy_piece(void *to, const void *from, size_t bytes)
-{
-    memcpy(to, from, bytes);
-}
-#endif
-
 void ls__copy(void *to, const void *from, size_t bytes, unsigned how)
 {
-    const bool claiming = (how & LS__COPY_CLAIM) != 0 && ls__copies_need_claims();
+    const bool claiming = (how & LS__COPY_CLAIM) != 0 && claims_pay();
     const size_t most = claiming ? CLAIMED_BYTES : PIECE_BYTES;
     for (size_t done = 0; done < bytes; done += most) {
         const size_t piece = bytes - done < most ? bytes - done : most;
@@ -120,7 +107,7 @@ void ls__copy(void *to, const void *from, size_t bytes, unsigned how)
         if ((how & LS__COPY_PAST_CACHES) != 0) {
             copy_past_caches(out, in, piece);
         } else {
-            copy_piece(out, in, piece);
+            memcpy(out, in, piece);
         }
         if (claiming) {
             ls__claim_lines(in, piece);

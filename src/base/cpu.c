@@ -42,20 +42,6 @@ static bool has_tiles(void)
            (saved & TILE_STATE) == TILE_STATE;
 }
 
-bool ls__cpu_is_amd(void)
-{
-    __builtin_cpu_init();
-    return __builtin_cpu_is("amd");
-}
-
-/* Families 0x17 and 0x19 are Zen 1 to Zen 4; gcc 12 has no name for later ones. */
-bool ls__cpu_is_zen5(void)
-{
-    __builtin_cpu_init();
-    const bool earlier = __builtin_cpu_is("amdfam17h") || __builtin_cpu_is("amdfam19h");
-    return __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512vl") && !earlier;
-}
-
 ls__isa ls__cpu_best(void)
 {
     __builtin_cpu_init();
@@ -66,16 +52,6 @@ ls__isa ls__cpu_best(void)
 }
 #else
 static bool has_tiles(void)
-{
-    return false;
-}
-
-bool ls__cpu_is_amd(void)
-{
-    return false;
-}
-
-bool ls__cpu_is_zen5(void)
 {
     return false;
 }

@@ -36,10 +36,6 @@ ls__isa ls__cpu_isa(void);
 /* LOCKSTEP_DETERMINISTIC=strict: results must not depend on the number of threads. A kernel that is
  * faster where they may asks this. */
 bool ls__cpu_strict(void);
-/* Note [Claimed lines] in copy.h. */
-bool ls__cpu_is_amd(void);
-/* AMD's Zen 5 or later: Note [String copies] in copy.h. */
-bool ls__cpu_is_zen5(void);
 /* Refuses a value of the two that is unknown or not to be had. */
 ls_status ls__cpu_check(void);
 const char *ls__isa_name(ls__isa isa);   /* "base", "avx2", "avx512" */

@@ -7,17 +7,18 @@
 #include "base/assert.h"
 #include "base/error.h"
 
-/* The length of "ls_adam" in "ls_adam_options", for the hint at its _defaults(). */
-static int name_bytes(const char *type)
-{
-    const char *end = strstr(type, "_options");
-    return (int)(end != NULL ? (size_t)(end - type) : strlen(type));
-}
-
-/* A size of 0 is the usual mistake, options without LS_OPTIONS, and has a text of its own. */
+/* A size of 0 is the usual mistake, options without LS_OPTIONS, and has a text of its own. Structs
+ * other than options have no function with their defaults. */
 static ls_status refuse_options(size_t given, size_t known, const char *type, const char *caller)
 {
-    const int bytes = name_bytes(type);
+    const char *end = strstr(type, "_options");
+    if (end == NULL) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s: the size of the %s is %zu, and it has %zu bytes; fill it with "
+                        "LS_OPTIONS(%s, …)",
+                        caller, type, given, known, type);
+    }
+    const int bytes = (int)(end - type); /* of "ls_adam" in "ls_adam_options" */
     if (given == 0) {
         return ls__fail(LS_ERR_INVALID,
                         "%s: options->size is 0; fill options with LS_OPTIONS(%s, …) or start "

@@ -54,7 +54,6 @@ struct ls_runtime {
                                      has waited for the exchange that wrote it */
     _Atomic uint64_t agreement;   /* Note [Agreement]. Sync: relaxed; written between steps */
     ls__config config;            /* must be the same on all ranks */
-    int optimizers;               /* that have stepped on averaged gradients; names in `config` */
     ls_log_level log_level;
     ls__activity *activity; /* never NULL; in the job's board when there is one */
     ls__activity own_activity;
@@ -85,12 +84,15 @@ typedef struct ls__thread {
     struct ls__draw_log *replay; /* a forward pass runs again for its gradients (ls_recompute): it
                                     draws what it drew then; NULL: none does */
     int modules;                 /* forward passes of modules under way, one within the other */
-    ls__draw_place *drawing;     /* of the innermost of them; NULL: none */
-    char *refusal;         /* while an operator of the user's runs: why it cannot; "": it can */
-    uint64_t fails;        /* messages that this thread has set */
-    uint64_t exchanges;    /* operations on groups that this thread has begun */
-    void *scope;           /* tensor's innermost scope of this thread */
-    uint16_t trace_thread; /* the number of this thread in the trace; 0: none yet */
+    uint32_t crossings; /* grows at the border of a module and before a gradient rule: elements that
+                           were read before are not read after it without being asked for again */
+    ls__draw_place *drawing; /* of the innermost of them; NULL: none */
+    int optimizers;          /* that have stepped on averaged gradients; names in `config` */
+    char *refusal;           /* while an operator of the user's runs: why it cannot; "": it can */
+    uint64_t fails;          /* messages that this thread has set */
+    uint64_t exchanges;      /* operations on groups that this thread has begun */
+    void *scope;             /* tensor's innermost scope of this thread */
+    uint16_t trace_thread;   /* the number of this thread in the trace; 0: none yet */
     void (*on_wait)(void *arg); /* of ls_set_wait_callback; NULL: none */
     void *on_wait_arg;
     struct ls__meter *meter; /* is told of each operation (tensor/meter.h); NULL: none */

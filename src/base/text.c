@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/error.h"
+
 /* Text that does not fit is cut off, and the result always ends in 0; room must be at least 1. */
 void ls__text_add(ls__text *text, const char *format, ...)
 {
@@ -16,6 +18,25 @@ void ls__text_add(ls__text *text, const char *format, ...)
     used = used < text->room ? used : text->room - 1;
     text->at += used;
     text->room -= used;
+}
+
+ls_status ls__state_name(char *out, size_t bytes, const char *prefix, const char *kind,
+                         const char *name)
+{
+    const char *parts[] = {prefix != NULL ? prefix : "", kind, name};
+    size_t length = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < sizeof parts / sizeof *parts && length < bytes; i++) {
+        if (parts[i][0] != '\0') {
+            length += (size_t)snprintf(out + length, bytes - length, "%s%s", length > 0 ? "." : "",
+                                       parts[i]);
+        }
+    }
+    if (length >= bytes) {
+        return ls__fail(LS_ERR_LIMIT, "state: the name \"%.60s.%.60s\" is longer than %zu bytes",
+                        parts[0], name, bytes - 1);
+    }
+    return LS_OK;
 }
 
 /* Whether bytes 1 to bytes - 1 are continuation bytes; the caller has checked the room. */

@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include <lockstep/status.h>
+
 #include "base/compiler.h"
 
 typedef struct ls__text {
@@ -14,6 +16,11 @@ typedef struct ls__text {
 } ls__text;
 
 void ls__text_add(ls__text *text, const char *format, ...) LS__PRINTF(2, 3);
+
+/* "PREFIX.KIND.NAME", as it stands in a checkpoint. Empty ones and their dots are left out, as of a
+ * NULL prefix. LS_ERR_LIMIT when it does not fit: cut names could become equal. */
+ls_status ls__state_name(char *out, size_t bytes, const char *prefix, const char *kind,
+                         const char *name);
 
 /* Bytes of the UTF-8 character that begins at `at`, of which `room` bytes can be read (RFC 3629:
  * the shortest form, no surrogates, nothing above U+10FFFF); 0 when there is no valid one. */

@@ -19,15 +19,7 @@ static ls_status cast_before(void *state, ls_bucket *bucket, int phase LS__UNUSE
     if (to == NULL) {
         return ls_error_status();
     }
-    const bool wide = true;
-    ls__reduce(&(ls__reduce_args){.dst = &to,
-                                  .dst_count = 1,
-                                  .src = &out->input,
-                                  .src_count = 1,
-                                  .count = out->count,
-                                  .dtype = dtype,
-                                  .op = LS_SUM,
-                                  .src_wide = &wide});
+    ls__round(to, out->input, out->count, dtype);
     out->input = out->output = to;
     out->dtype = dtype;
     return LS_OK;
@@ -40,17 +32,9 @@ static ls_status cast_after(void *state, ls_bucket *bucket, int phase LS__UNUSED
     if (ls_bucket_dtype(bucket) != LS_FLOAT32) {
         return LS_OK;
     }
-    void *to = ls_bucket_memory(bucket);
     const int64_t count = ls_bucket_numel(bucket);
-    const void *from = ls_bucket_scratch(bucket, 0, (size_t)count * ls_dtype_size(dtype));
-    ls__reduce(&(ls__reduce_args){.dst = &to,
-                                  .dst_count = 1,
-                                  .src = &from,
-                                  .src_count = 1,
-                                  .count = count,
-                                  .dtype = dtype,
-                                  .op = LS_SUM,
-                                  .dst_wide = true});
+    ls__widen(ls_bucket_memory(bucket),
+              ls_bucket_scratch(bucket, 0, (size_t)count * ls_dtype_size(dtype)), count, dtype);
     return LS_OK;
 }
 

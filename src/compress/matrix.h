@@ -75,24 +75,53 @@ static void NAME(approximate)(REAL *m, int64_t rows, int64_t columns, const REAL
     }
 }
 
+/* Exactly, so that squares neither overflow nor vanish. */
+static void NAME(scale_to_one)(REAL *row, int64_t count)
+{
+    REAL largest = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const REAL size = row[i] < 0 ? -row[i] : row[i];
+        largest = size > largest ? size : largest;
+    }
+    int exponent = 0;
+    (void)frexp((double)largest, &exponent);
+    for (int64_t i = 0; i < count && exponent != 0 && isfinite(largest); i++) {
+        row[i] = (REAL)ldexp((double)row[i], -exponent);
+    }
+}
+
+/* Row k less what the rows before it span. Returns false if nothing is left but rounding. */
+static bool NAME(clear_row)(REAL *p, int64_t rows, int k)
+{
+    REAL *row = p + k * rows;
+    NAME(scale_to_one)(row, rows);
+    const REAL before = NAME(dot)(row, row, rows);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int other = 0; other < k; other++) {
+            const REAL *done = p + other * rows;
+            NAME(add_scaled)(row, -NAME(dot)(row, done, rows), done, rows);
+        }
+    }
+    const REAL after = NAME(dot)(row, row, rows);
+    const bool left = after > before * TINY;
+    const REAL factor = left ? 1 / ROOT(after) : 1;
+    for (int64_t i = 0; i < rows; i++) {
+        row[i] *= factor;
+    }
+    return left;
+}
+
 /* Makes the rank rows of p orthonormal (modified Gram-Schmidt, each row twice). A row that the
- * earlier ones span, as of a gradient that is zero or has a lower rank, becomes zero: divided by
- * its length it would be noise, or not a number. */
+ * earlier ones span, as of a gradient that is zero or has a lower rank, becomes a random direction,
+ * the same on all ranks: divided by its length it would be noise or not a number, and zero would
+ * stay zero in every later step. */
 static void NAME(orthonormalize)(REAL *p, int64_t rows, int rank)
 {
     for (int k = 0; k < rank; k++) {
-        REAL *row = p + k * rows;
-        const REAL before = NAME(dot)(row, row, rows);
-        for (int pass = 0; pass < 2; pass++) {
-            for (int other = 0; other < k; other++) {
-                const REAL *done = p + other * rows;
-                NAME(add_scaled)(row, -NAME(dot)(row, done, rows), done, rows);
+        for (uint64_t draw = 0; !NAME(clear_row)(p, rows, k) && draw < DRAWS; draw++) {
+            for (int64_t i = 0; i < rows; i++) {
+                p[k * rows + i] = ls_random_normal(draw, (uint64_t)k, (uint64_t)i);
             }
-        }
-        const REAL after = NAME(dot)(row, row, rows);
-        const REAL factor = after > before * TINY ? 1 / ROOT(after) : 0;
-        for (int64_t i = 0; i < rows; i++) {
-            row[i] = factor != 0 ? row[i] * factor : 0;
         }
     }
 }

@@ -70,7 +70,10 @@ static ls_status read_setting(const char *text, char *word, const char *keys, se
         number = strtod(value + 1, &end);
     }
     const bool sound = value != NULL && has_key(keys, word) && end != value + 1 && *end == '\0' &&
-                       errno == 0 && number >= 0.0 && number <= 9007199254740992.0;
+                       errno == 0 && number >= 0.0 && number <= 9007199254740992.0 &&
+                       (strcmp(word, "min") == 0 || strcmp(word, "density") == 0 ||
+                        number == (double)(int64_t)number) &&
+                       (strcmp(word, "feedback") != 0 || number <= 1.0);
     if (value != NULL) {
         *value = '=';
     }
@@ -98,7 +101,7 @@ static ls_status read_settings(const char *text, const char *from, const char *k
     return LS_OK;
 }
 
-static ls_status make(const char *name, const settings *s, ls_comm_hook *out)
+static ls_status make_hook(const char *name, const settings *s, ls_comm_hook *out)
 {
     const bool feedback = s->feedback != 0.0;
     const ls_sparse_options sparse =
@@ -145,7 +148,7 @@ ls_status ls_comm_hook_parse(const char *text, ls_comm_hook *out)
                           .density = 0.01,
                           .feedback = 1};
             LS_TRY(read_settings(text, text + length + (text[length] == ':'), hooks[i].keys, &s));
-            return make(hooks[i].name, &s, out);
+            return make_hook(hooks[i].name, &s, out);
         }
     }
     return ls__fail(LS_ERR_INVALID,

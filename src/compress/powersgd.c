@@ -5,8 +5,8 @@
  *   Q = M' P           ──all_reduce──▶ mean
  *   average = P Q',  residual = M - average
  *
- * Q stays for the next step, and is the same on all ranks. The residual is what this rank's M lacks
- * of the average, so the residuals of all ranks together are what the average lacks.
+ * Q stays for the next step, and is the same on all ranks. The residual of a rank is its M minus
+ * the average, so the mean of the residuals is the error of the average.
  *
  * A gradient that is not finite makes P, Q and the average so, on all ranks alike: the residual is
  * dropped then, and Q drawn anew, so a step that is skipped leaves no trace. */
@@ -19,10 +19,12 @@
 #include "base/error.h"
 #include "base/nonfinite.h"
 #include "base/options.h"
+#include "base/text.h"
 #include "compress/state.h"
 #include "kernel/reduce/reduce.h"
 
 #define RANK_MAX 128
+#define DRAWS 8 /* of a random direction; the first is nearly always one */
 
 #define REAL float
 #define NAME(x) x##_float
@@ -150,7 +152,7 @@ static void add_param(const powersgd *s, const ls_bucket *bucket, int i, layout 
 }
 
 /* The messages of the whole bucket; memory NULL without any. */
-static layout measure(const powersgd *s, ls_bucket *bucket)
+static layout measure_layout(const powersgd *s, ls_bucket *bucket)
 {
     layout at = {.element = ls_dtype_size(ls_bucket_dtype(bucket))};
     place unused;
@@ -234,7 +236,7 @@ static ls_status powersgd_before(void *state, ls_bucket *bucket, int phase, ls_e
         }
         return LS_OK;
     }
-    const layout all = measure(s, bucket);
+    const layout all = measure_layout(s, bucket);
     if (all.p == NULL || all.q == NULL) {
         return ls_error_status();
     }
@@ -256,7 +258,7 @@ static ls_status powersgd_after(void *state, ls_bucket *bucket, int phase,
 {
     powersgd *s = state;
     if (phase == 1 && !is_whole(s, bucket)) {
-        const layout all = measure(s, bucket);
+        const layout all = measure_layout(s, bucket);
         for_each(s, bucket, &all, put_average);
     }
     return LS_OK;
@@ -330,7 +332,7 @@ static ls_status powersgd_visit(void *state, const char *prefix, const ls_state_
         if (f->rank == 0) {
             continue;
         }
-        LS_TRY(ls__compress_name(name, sizeof name, prefix, "q", f->name));
+        LS_TRY(ls__state_name(name, sizeof name, prefix, "q", f->name));
         const ls_state_tensor tensor = {.dtype = f->dtype,
                                         .ndim = 2,
                                         .global = {f->rank, f->columns},

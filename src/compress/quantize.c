@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "compress/state.h"
@@ -68,7 +69,7 @@ static float round_even(float x)
     return (x + magic) - magic;
 }
 
-/* x becomes what is left of it. */
+/* x becomes the difference to the encoded values. */
 static void encode_block(float *x, int count, int bits, int exponent, uint8_t *codes)
 {
     if (exponent == NOTHING || exponent == NOT_FINITE) {
@@ -93,7 +94,7 @@ static void encode_block(float *x, int count, int bits, int exponent, uint8_t *c
     }
 }
 
-static void encode(float *x, int count, int bits, uint8_t *to)
+static void encode_codes(float *x, int count, int bits, uint8_t *to)
 {
     const int exponent = exponent_of(x, count, bits);
     to[0] = (uint8_t)exponent;
@@ -142,6 +143,7 @@ typedef struct walk { /* over the blocks of a bucket, of parameters that some ra
     int64_t *places; /* [ranks] bytes of each owner's blocks so far; NULL: there was no memory */
 } walk;
 
+/* Every rank walks the same blocks in the same order, whatever the bucket holds. */
 static walk start_walk(const quantize *q, ls_bucket *bucket)
 {
     walk w = {.bucket = bucket, .bits = q->options.bits, .ranks = ls_bucket_ranks(bucket)};
@@ -198,7 +200,7 @@ static void add_residuals(const quantize *q, const ls_bucket *bucket)
     }
 }
 
-/* The bucket's memory holds what is left of the gradients. */
+/* Keeps the differences, which are in the bucket's memory, as residuals. */
 static void keep_residuals(const quantize *q, const ls_bucket *bucket)
 {
     for (int i = 0; i < ls_bucket_params(bucket); i++) {
@@ -227,7 +229,8 @@ static ls_status send_pieces(const quantize *q, ls_bucket *bucket, ls_exchange *
     add_residuals(q, bucket);
     walk w = start_walk(q, bucket);
     while (next_block(&w, &b)) {
-        encode(b.x, b.count, w.bits, to + b.owner * bytes + b.place);
+        LS_ASSERT(b.place < bytes); /* both walks find the same blocks */
+        encode_codes(b.x, b.count, w.bits, to + b.owner * bytes + b.place);
     }
     *out = (ls_exchange){.size = sizeof *out,
                          .kind = LS_EXCHANGE_ALL_TO_ALL,
@@ -249,7 +252,7 @@ static void send_mean(const walk *w, const block *b, const uint8_t *from, int64_
     for (int i = 0; i < b->count; i++) {
         mean[i] /= (float)w->ranks;
     }
-    encode(mean, b->count, w->bits, to + b->place);
+    encode_codes(mean, b->count, w->bits, to + b->place);
     for (int i = 0; i < b->count; i++) {
         b->x[i] += (float)w->ranks * mean[i];
     }
@@ -261,6 +264,7 @@ static ls_status send_means(const quantize *q, ls_bucket *bucket, ls_exchange *o
     const int64_t bytes = piece_bytes(q, bucket);
     const uint8_t *from = ls_bucket_scratch(bucket, SLOT_IN, 0);
     uint8_t *to = ls_bucket_scratch(bucket, SLOT_OUT, 0);
+    LS_ASSERT(bytes >= 0 && from != NULL && to != NULL); /* allocated by send_pieces */
     void *all = ls_bucket_scratch(bucket, SLOT_ALL, (size_t)(bytes * ls_bucket_ranks(bucket)) + 1);
     if (all == NULL) {
         return ls_error_status();

@@ -114,7 +114,7 @@ static int64_t draw_places(const sparse *s, const ls_bucket_param *param, uint64
 
 /* ---- a bucket -------------------------------------------------------------------------------- */
 
-/* What all parameters of the bucket send. */
+/* Elements that all parameters of the bucket send. */
 static int64_t total_of(const sparse *s, const ls_bucket *bucket)
 {
     int64_t total = 0;
@@ -128,7 +128,7 @@ static int64_t total_of(const sparse *s, const ls_bucket *bucket)
 
 /* The residual becomes the gradient, and what is sent leaves it. What is not finite is dropped: the
  * step is lost, and those after it must not be. */
-static float *keep(const sparse *s, const ls_bucket_param *param)
+static float *keep_residual(const sparse *s, const ls_bucket_param *param)
 {
     float *residual = (float *)(void *)s->residuals.params[param->index].memory;
     const float *grad = param->grad;
@@ -144,7 +144,7 @@ static void send_largest(const sparse *s, ls_bucket *bucket, const ls_bucket_par
     const float *grad = param->grad, *memory = ls_bucket_memory(bucket);
     const uint32_t first = (uint32_t)(grad - memory);
     const int64_t taken = take_largest(grad, param->count, share_of(s, param), first, pairs + *at);
-    float *residual = keep(s, param);
+    float *residual = keep_residual(s, param);
     for (int64_t i = 0; i < taken && residual != NULL; i++) {
         residual[pairs[*at + i].place - first] = 0.0f;
     }
@@ -158,7 +158,7 @@ static void send_drawn(const sparse *s, ls_bucket *bucket, const ls_bucket_param
     const uint32_t first = (uint32_t)(grad - memory);
     const int64_t taken =
         draw_places(s, param, ls_bucket_step(bucket), share_of(s, param), first, places + *at);
-    float *residual = keep(s, param);
+    float *residual = keep_residual(s, param);
     for (int64_t i = 0; i < taken; i++) {
         const uint32_t place = places[*at + i] - first;
         values[*at + i] = grad[place];
@@ -291,8 +291,8 @@ static void sparse_free(void *state)
     env->release(env, s, sizeof *s);
 }
 
-static ls_status make(const char *caller, const ls_sparse_options *options, bool random,
-                      ls_comm_hook *out)
+static ls_status make_sparse_hook(const char *caller, const ls_sparse_options *options, bool random,
+                                  ls_comm_hook *out)
 {
     LS_READ_OPTIONS(ls_sparse_options, given, options, caller, LS_ERR_INVALID);
     if (out == NULL || !(given.density > 0.0 && given.density <= 1.0) || given.start_step < 0) {
@@ -319,10 +319,10 @@ static ls_status make(const char *caller, const ls_sparse_options *options, bool
 
 ls_status ls_top_k_new(const ls_sparse_options *options, ls_comm_hook *out)
 {
-    return make("ls_top_k_new", options, false, out);
+    return make_sparse_hook("ls_top_k_new", options, false, out);
 }
 
 ls_status ls_random_k_new(const ls_sparse_options *options, ls_comm_hook *out)
 {
-    return make("ls_random_k_new", options, true, out);
+    return make_sparse_hook("ls_random_k_new", options, true, out);
 }

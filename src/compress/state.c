@@ -2,12 +2,12 @@
  * the layout of the buckets, which changes after the first synchronised backward. */
 #include "compress/state.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/options.h"
 #include "base/runtime.h"
+#include "base/text.h"
 #include "kernel/reduce/reduce.h"
 
 bool ls__compress_takes(const ls_bucket_param *param)
@@ -15,8 +15,8 @@ bool ls__compress_takes(const ls_bucket_param *param)
     return param->dtype == LS_FLOAT32;
 }
 
-static ls_status make(ls__residuals *to, struct ls__residual *residual,
-                      const ls_bucket_param *param)
+static ls_status make_residual(ls__residuals *to, struct ls__residual *residual,
+                               const ls_bucket_param *param)
 {
     const size_t bytes = (size_t)param->count * ls_dtype_size(param->dtype) + 1;
     const size_t text = strlen(param->name) + 1;
@@ -51,7 +51,7 @@ ls_status ls__residuals_open(ls__residuals *to, const ls_bucket_param *params, i
     to->count = count;
     for (int i = 0; i < count && keep; i++) {
         if (wanted(arg, &params[i])) {
-            LS_TRY(make(to, &to->params[i], &params[i]));
+            LS_TRY(make_residual(to, &to->params[i], &params[i]));
         }
     }
     return LS_OK;
@@ -75,18 +75,6 @@ void ls__residuals_close(ls__residuals *of)
     *of = (ls__residuals){0};
 }
 
-ls_status ls__compress_name(char *out, size_t bytes, const char *prefix, const char *name,
-                            const char *rest)
-{
-    const int length =
-        snprintf(out, bytes, "%s%s%s.%s", prefix, prefix[0] != '\0' ? "." : "", name, rest);
-    return length > 0 && (size_t)length < bytes
-               ? LS_OK
-               : ls__fail(LS_ERR_LIMIT,
-                          "state: the name \"%.60s.%s.%.60s\" is longer than %zu bytes", prefix,
-                          name, rest, bytes);
-}
-
 ls_status ls__residuals_visit(const ls__residuals *of, const char *prefix,
                               const ls_state_visitor *visitor)
 {
@@ -96,7 +84,7 @@ ls_status ls__residuals_visit(const ls__residuals *of, const char *prefix,
         if (residual->memory == NULL) {
             continue;
         }
-        LS_TRY(ls__compress_name(name, sizeof name, prefix, "residual", residual->name));
+        LS_TRY(ls__state_name(name, sizeof name, prefix, "residual", residual->name));
         const ls_state_tensor tensor = {.dtype = residual->dtype,
                                         .ndim = 2,
                                         .global = {of->ranks, residual->count},

@@ -1,4 +1,4 @@
-/* What the hooks keep for each parameter, and the parts of a bucket that they send whole. */
+/* State of the hooks for each parameter, and buckets that they send whole. */
 #ifndef LS_COMPRESS_STATE_H
 #define LS_COMPRESS_STATE_H
 
@@ -33,10 +33,6 @@ ls_status ls__hook_give(const ls_comm_hook *hook, ls_comm_hook *out, const char 
 
 /* grad += residual, where there is one. */
 void ls__residual_add(const ls__residuals *of, const ls_bucket_param *param);
-
-/* PREFIX.NAME.REST. */
-ls_status ls__compress_name(char *out, size_t bytes, const char *prefix, const char *name,
-                            const char *rest);
 
 /* The whole bucket is averaged as it is. */
 void ls__exchange_whole(ls_bucket *bucket, ls_exchange *out);

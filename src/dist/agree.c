@@ -353,14 +353,14 @@ static void list_settings(ls__facts *to, const void *arg)
                                   .remedy = "give every rank the same (ls_init, ls_manual_seed): "
                                             "random numbers are drawn for each sample of the "
                                             "global batch, so ranks differ by themselves"});
-    for (int i = 0; i < runtime->config.count; i++) {
-        const ls__config_entry *entry = &runtime->config.entry[i];
-        (void)snprintf(name, sizeof name, "%s %d", entry->kind, entry->number);
-        (void)snprintf(site, sizeof site, " at %s:%d", entry->file, entry->line);
+    ls__config_entry entry;
+    for (int i = 0; ls__config_entry_at(i, &entry); i++) {
+        (void)snprintf(name, sizeof name, "%s %d", entry.kind, entry.number);
+        (void)snprintf(site, sizeof site, " at %s:%d", entry.file, entry.line);
         ls__facts_add(to, &(ls__fact){.name = name,
-                                      .value = entry->text,
-                                      .own = entry->own,
-                                      .note = entry->file[0] != '\0' ? site : "",
+                                      .value = entry.text,
+                                      .own = entry.own,
+                                      .note = entry.file[0] != '\0' ? site : "",
                                       .remedy = "make the same samplers, loaders and optimizers "
                                                 "on every rank, in the same order"});
     }
@@ -369,9 +369,9 @@ static void list_settings(ls__facts *to, const void *arg)
 static void list_changes(ls__facts *to, const void *arg)
 {
     const ls__agree_peers *p = arg;
-    const ls__config *config = &p->group->comm->runtime->config;
-    for (int i = 0; p->trains && i < config->changes; i++) {
-        ls__facts_number(to, config->change[i].name, config->change[i].value,
+    ls__config_change change;
+    for (int i = 0; p->trains && ls__config_change_at(i, &change); i++) {
+        ls__facts_number(to, change.name, change.value,
                          p->stages ? "do the same on every rank in every step, or the stages do "
                                      "not train one model"
                                    : "do the same on every rank in every step, or the replicas "

@@ -108,6 +108,10 @@ static ls_status fill_size(const char *text, int ranks, ls__axes *axes)
                         "mesh \"%.200s\": %d of its sizes %s *; give the size of every axis%s",
                         text, opens, opens > 1 ? "are" : "is", ranks > 0 ? " but one" : "");
     }
+    if (ranks == 0 && product == INT_MAX) {
+        return ls__fail(LS_ERR_LIMIT, "mesh \"%.200s\": its sizes make more than %d ranks", text,
+                        INT_MAX - 1);
+    }
     if (ranks > 0 && (opens > 0 ? ranks % product != 0 : ranks != product)) {
         return ls__fail(LS_ERR_INVALID,
                         "mesh \"%.200s\": its sizes make %s%d rank%s, and the group has %d; give "

@@ -112,7 +112,7 @@ typedef struct ls__attention { /* q, o [B,H,T,D]; k, v [B,G,S,D], head h reads t
     float *dq, *dk, *dv; /* strides of q, k, v; beta 0 */
 } ls__attention;
 
-/* ---- images: x [N,H,W,C] -------------------------------------------------------------------- */
+/* ---- images: x [N,H,W,C] --------------------------------------------------------------------- */
 
 typedef struct ls__image { /* strides in elements */
     int64_t n, c, h, w;
@@ -230,6 +230,7 @@ typedef enum ls__map {
     LS__MAP_POW,   /* x^p */
     LS__MAP_CLAMP, /* min(max(x, p), q) */
     LS__MAP_HUBER, /* x^2/2 where |x| <= p, else p (|x| - p/2) */
+    LS__MAP_LEAKY, /* x where x > 0, else p x */
     LS__MAP_COUNT
 } ls__map;
 
@@ -314,7 +315,8 @@ typedef struct ls__cross_entropy { /* of logits [rows,n] against class indices *
     size_t index_bytes;
     int64_t rows, n;
     double smoothing, z_loss;
-    int64_t ignore; /* rows with this target count for nothing */
+    int64_t ignore;      /* rows with this target count for nothing */
+    const float *weight; /* [n] of each class: the mean is over those of the targets. NULL: 1 */
 } ls__cross_entropy;
 
 /* The same of a part of the classes, in passes between which `max` and `sums` are combined over the
@@ -348,6 +350,7 @@ typedef struct ls__drop {
     uint64_t stride;
 } ls__drop;
 
+#define LS__STEP_STATE_MAX 3
 /* What an optimizer step updates: a parameter, or a range of one. A bfloat16 parameter has a
  * float32 master copy, which takes the steps; the parameter becomes its rounded value. Where the
  * master copy does not round to the parameter (before the first step, or because something else has
@@ -357,7 +360,9 @@ typedef struct ls__step_part {
     float *param;          /* or its master copy */
     ls__bfloat16 *rounded; /* the parameter that `param` is the master copy of; NULL: none */
     ls__real grad;
-    float *state[2]; /* adamw: exp_avg, exp_avg_sq. sgd: momentum_buffer; NULL without momentum */
+    /* adamw: exp_avg, exp_avg_sq. sgd: momentum_buffer; NULL without momentum. rmsprop: square_avg,
+     * grad_avg if centered, momentum_buffer with momentum. */
+    float *state[LS__STEP_STATE_MAX];
     double lr, weight_decay;
     int64_t step; /* from 1 */
 } ls__step_part;
@@ -376,6 +381,13 @@ typedef struct ls__sgd_args {
     double momentum, dampening;
     bool nesterov;
 } ls__sgd_args;
+
+typedef struct ls__rmsprop_args {
+    const ls__step_part *parts;
+    int64_t part_count;
+    double alpha, eps, momentum;
+    bool centered;
+} ls__rmsprop_args;
 
 typedef struct ls__kernels {
     const char *name;
@@ -549,12 +561,23 @@ typedef struct ls__kernels {
     void (*lstm_step_backward)(float *dgates, float *dc, const float *dh, const float *gates,
                                const float *c_next, const float *c, int64_t rows, int64_t n,
                                ls_stream *stream);
+    /* One step of a GRU. gates [rows,3n]: r, z, n of the input before their functions, and after
+     * them on return; product [rows,3n] is before W^T + bias, fresh [rows,n] its last third; h
+     * [rows,n] out; before [rows,n], NULL: zeros */
+    void (*gru_step)(float *gates, float *h, float *fresh, const float *product,
+                     const float *before, int64_t rows, int64_t n, ls_stream *stream);
+    /* dgates and dproduct [rows,3n] from dh [rows,n], and gates and fresh as gru_step left them; dh
+     * is dh z on return */
+    void (*gru_step_backward)(float *dgates, float *dproduct, float *dh, const float *gates,
+                              const float *fresh, const float *before, int64_t rows, int64_t n,
+                              ls_stream *stream);
     void (*rotary)(const ls__rotary *args, ls_stream *stream);
     size_t (*rotary_workspace)(const ls__rotary *args);
     /* mean nll of the rows that count; dlogits = (softmax - target)/their number where not NULL.
      * Targets are validated already */
     void (*cross_entropy)(const ls__cross_entropy *args, ls_stream *stream);
-    /* the same of bfloat16; those of args are not read. args->n <= LS__HALF_LOGITS_MAX */
+    /* the same of bfloat16; those of args are not read. args->n <= LS__HALF_LOGITS_MAX, no weight
+     */
     void (*cross_entropy_bf16)(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
                                const ls__cross_entropy *args, ls_stream *stream);
     /* max; sums; the mean loss; dlogits, of the type of the logits, which it may be */
@@ -564,7 +587,7 @@ typedef struct ls__kernels {
     void (*vocab_loss_backward)(void *dlogits, const ls__vocab_loss *args, const float *dloss,
                                 ls_stream *stream);
     /* mean of -x[i,target_i]; args as of cross_entropy, with logits x log-probabilities, no
-     * smoothing */
+     * smoothing or weight */
     void (*nll)(const ls__cross_entropy *args, ls_stream *stream);
     /* *loss = mean of log(1 + exp(x)) - x y; dx = (sigmoid(x) - y)/count where not NULL; it may be
      * x */
@@ -610,6 +633,7 @@ typedef struct ls__kernels {
 
     void (*adamw)(const ls__adamw_args *args, ls_stream *stream);
     void (*sgd)(const ls__sgd_args *args, ls_stream *stream);
+    void (*rmsprop)(const ls__rmsprop_args *args, ls_stream *stream);
 } ls__kernels;
 
 const ls__kernels *ls__kernels_ref(void); /* plain loops: the oracle */

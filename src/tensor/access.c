@@ -78,8 +78,8 @@ bool ls_is_contiguous(const ls_tensor *t)
     return record != NULL && ls__record_contiguous(record);
 }
 
-/* The elements of a sound tensor that lie one after the other; NULL with the error set. */
-static void *elements(const ls__record *record)
+/* Where the elements of a sound tensor lie one after the other; NULL with the error set. */
+static void *place(const ls__record *record)
 {
     if (!ls__record_contiguous(record)) {
         (void)ls__fail(LS_ERR_INVALID,
@@ -88,8 +88,30 @@ static void *elements(const ls__record *record)
                        ls__record_print(record).text);
         return NULL;
     }
-    ls__fill_settle(record->storage);
+    ls__fill_drawn(record->storage);
     return ls__record_data(record);
+}
+
+/* The same, for whoever reads any of them. */
+static void *elements(const ls__record *record)
+{
+    void *at = place(record);
+    if (at != NULL && ls__fill_settle(record->storage) < 0) {
+        (void)ls__fail_within(ls__self.status, "data");
+        return NULL;
+    }
+    return at;
+}
+
+void *ls__tensor_place(ls_tensor *t, ls__pool **pool)
+{
+    ls__tensors *tensors;
+    const ls__record *record = look(t, "data", &tensors);
+    if (record == NULL) {
+        return NULL;
+    }
+    *pool = record->storage->pool;
+    return place(record);
 }
 
 void *ls__tensor_elements(ls_tensor *t, ls__pool **pool)
@@ -141,12 +163,12 @@ ls_status ls_item(ls_tensor *t, double *value)
                         "ls_copy_out",
                         ls__record_print(record).text, (long long)record->numel);
     }
-    ls__fill_settle(record->storage);
+    LS_TRY(ls__fill_settle(record->storage));
     uint64_t element = 0; /* of the widest type */
     ls__device_read(record->storage->pool->device, &element, ls__record_data(record),
                     ls_dtype_size((ls_dtype)record->dtype));
     *value = ls__convert_load(&element, (ls_dtype)record->dtype, 0);
-    return LS_OK;
+    return ls__device_status(record->storage->pool->device);
 }
 
 /* The caller of a copy states how much memory it has, so that a wrong type or shape on its side
@@ -163,6 +185,28 @@ static ls_status check_bytes(const ls__record *record, const void *memory, size_
     return LS_OK;
 }
 
+/* Kernels of a device `apart` reach no memory of the program: rows are laid out in its own. */
+static ls_status copy_apart(const ls__record *record, void *program, size_t bytes, bool out)
+{
+    ls__pool *on = record->storage->pool;
+    const size_t element = ls_dtype_size((ls_dtype)record->dtype);
+    ls__storage *rows = ls__storage_new(on, bytes);
+    if (rows == NULL) {
+        return ls__self.status;
+    }
+    if (out) {
+        on->k->gather(rows->data, ls__record_data(record), ls__record_strided(record), record->ndim,
+                      record->dim, element, on->stream);
+        ls__device_read(on->device, program, rows->data, bytes);
+    } else {
+        ls__device_write(on->device, rows->data, program, bytes);
+        on->k->scatter(ls__record_data(record), ls__record_strided(record), rows->data,
+                       record->ndim, record->dim, element, 0.0f, on->stream);
+    }
+    ls__storage_unref(rows);
+    return ls__device_status(on->device);
+}
+
 /* Copies the elements in row-major order to `out`, whatever the strides. */
 ls_status ls_copy_out(ls_tensor *t, void *out, size_t bytes)
 {
@@ -172,7 +216,10 @@ ls_status ls_copy_out(ls_tensor *t, void *out, size_t bytes)
         return ls__self.status;
     }
     LS_TRY(check_bytes(record, out, bytes, "copy_out"));
-    ls__fill_settle(record->storage);
+    LS_TRY(ls__fill_settle(record->storage));
+    if (bytes > 0 && record->storage->pool->device->apart) {
+        return copy_apart(record, out, bytes, true);
+    }
     if (bytes > 0) {
         const ls__pool *on = record->storage->pool;
         on->k->gather(out, ls__record_data(record), ls__record_strided(record), record->ndim,
@@ -192,8 +239,10 @@ ls_status ls_copy_in(ls_tensor *t, const void *in, size_t bytes)
         return ls__self.status;
     }
     LS_TRY(check_bytes(record, in, bytes, "copy_in"));
-    ls__fill_cancel(record);
-    if (bytes > 0) {
+    LS_TRY(ls__fill_cancel(record));
+    if (bytes > 0 && record->storage->pool->device->apart) {
+        LS_TRY(copy_apart(record, (void *)(uintptr_t)in, bytes, false));
+    } else if (bytes > 0) {
         const ls__pool *on = record->storage->pool;
         on->k->scatter(ls__record_data(record), ls__record_strided(record), in, record->ndim,
                        record->dim, ls_dtype_size((ls_dtype)record->dtype), 0.0f, on->stream);
@@ -250,7 +299,7 @@ ls_status ls__host_view_open(ls__pool *on, void *elements, size_t bytes, ls__hos
     }
     out->data = out->copy->data;
     ls__device_read(on->device, out->data, elements, bytes);
-    return LS_OK;
+    return ls__device_status(on->device);
 }
 
 ls_status ls__host_view_of(ls_tensor *t, ls__host_view *out)

@@ -29,16 +29,11 @@ ls_tensor *ls__tensor_here(ls_shape shape, ls_dtype dtype)
     return out != NULL ? ls__handle(out) : ls__poison(tensors);
 }
 
-/* Of the two pools one is the host's. */
 static void carry(const ls__record *to, const ls__record *from)
 {
-    const ls__device *target = to->storage->pool->device, *source = from->storage->pool->device;
-    const size_t bytes = (size_t)from->numel * ls_dtype_size((ls_dtype)from->dtype);
-    if (bytes > 0 && source->host) {
-        ls__device_write(target, ls__record_data(to), ls__record_data(from), bytes);
-    } else if (bytes > 0) {
-        ls__device_read(source, ls__record_data(to), ls__record_data(from), bytes);
-    }
+    ls__device_carry(to->storage->pool->device, ls__record_data(to), from->storage->pool->device,
+                     ls__record_data(from),
+                     (size_t)from->numel * ls_dtype_size((ls_dtype)from->dtype));
 }
 
 static ls_tensor *copy_to(ls__pool *on, ls_tensor *t)

@@ -11,4 +11,8 @@ ls_tensor *ls__tensor_here(ls_shape shape, ls_dtype dtype);
 ls_tensor *ls__tensor_to_here(ls_tensor *t);
 ls_tensor *ls__tensor_to_made(ls_tensor *t);
 
+/* The elements on another device, as an operation of the graph; a view of a tensor that lies
+ * there. */
+ls_tensor *ls__tensor_to(ls_tensor *t, ls__pool *on);
+
 #endif

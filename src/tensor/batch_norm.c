@@ -130,7 +130,10 @@ static ls__record *running_of(ls__call *call, const char *name, ls_tensor *t)
         call->failed = ls__poison(call->tensors);
         return NULL;
     }
-    ls__fill_settle(r->storage);
+    if (ls__fill_settle(r->storage) < 0) {
+        call->failed = ls__poison(call->tensors);
+        return NULL;
+    }
     if (r->dtype != LS_FLOAT32 || r->ndim != 1 || r->dim[0] != x->dim[1] || r->node != NULL ||
         !ls__record_contiguous(r)) {
         (void)ls__call_fail(call, LS_ERR_INVALID,

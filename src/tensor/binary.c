@@ -14,6 +14,7 @@
 
 #include <lockstep/ops.h>
 
+#include "tensor/integers.h"
 #include "tensor/op.h"
 
 enum { SAVED_A, SAVED_B };
@@ -391,6 +392,25 @@ static ls__follows follows_of(ls__binary op)
     }
 }
 
+/* For integers, or -1: their quotient is no integer. */
+static int integer_op(ls__binary op)
+{
+    switch (op) {
+    case LS__BINARY_ADD:
+        return LS__INTEGER_ADD;
+    case LS__BINARY_SUB:
+        return LS__INTEGER_SUB;
+    case LS__BINARY_MUL:
+        return LS__INTEGER_MUL;
+    case LS__BINARY_MAX:
+        return LS__INTEGER_MAX;
+    case LS__BINARY_MIN:
+        return LS__INTEGER_MIN;
+    default:
+        return -1;
+    }
+}
+
 /* bfloat16 operands that lie well take a shorter path; all others are combined in float32, which
  * the frame narrows again where both were bfloat16. */
 static ls_tensor *binary(const char *name, ls__binary op, ls_tensor *a, ls_tensor *b)
@@ -400,6 +420,9 @@ static ls_tensor *binary(const char *name, ls__binary op, ls_tensor *a, ls_tenso
         return call.failed;
     }
     call.follows = follows_of(op);
+    if (integer_op(op) >= 0 && ls__call_integers(&call)) {
+        return ls__integers_combine(&call, (ls__integer_op)integer_op(op));
+    }
     if (takes_halves(&call, op)) {
         return binary_halves(&call, op);
     }

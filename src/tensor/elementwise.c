@@ -11,6 +11,7 @@
 #include <lockstep/ops.h>
 
 #include "tensor/elementwise.h"
+#include "tensor/integers.h"
 #include "tensor/op.h"
 #include "tensor/rng_stream.h"
 
@@ -190,7 +191,14 @@ static const ls__op scale_op = {.name = "scale", .backward = scale_backward, .ac
 ls_tensor *ls_scale(ls_tensor *a, double factor)
 {
     ls__call call;
-    if (!ls__call_begin(&call, "scale", 1, &a) || !ls__call_float32(&call)) {
+    if (!ls__call_begin(&call, "scale", 1, &a)) {
+        return call.failed;
+    }
+    call.follows = LS__ELEMENTWISE(FIRST);
+    if (ls__call_integers(&call)) {
+        return ls__integers_with(&call, LS__INTEGER_MUL, factor);
+    }
+    if (!ls__call_float32(&call)) {
         return call.failed;
     }
     ls__call_as_stored(&call);
@@ -204,7 +212,6 @@ ls_tensor *ls_scale(ls_tensor *a, double factor)
         ((scale_context *)node->context)->factor = (float)factor;
     }
     ls__dense_drop(&x);
-    call.follows = LS__ELEMENTWISE(FIRST);
     return ls__call_finish(&call, out);
 }
 
@@ -215,7 +222,14 @@ static const ls__op add_scalar_op = {.name = "add_scalar", .passes = 1};
 ls_tensor *ls_add_scalar(ls_tensor *a, double value)
 {
     ls__call call;
-    if (!ls__call_begin(&call, "add_scalar", 1, &a) || !ls__call_float32(&call)) {
+    if (!ls__call_begin(&call, "add_scalar", 1, &a)) {
+        return call.failed;
+    }
+    call.follows = LS__ELEMENTWISE(NOT);
+    if (ls__call_integers(&call)) {
+        return ls__integers_with(&call, LS__INTEGER_ADD, value);
+    }
+    if (!ls__call_float32(&call)) {
         return call.failed;
     }
     ls__call_as_stored(&call);
@@ -226,7 +240,6 @@ ls_tensor *ls_add_scalar(ls_tensor *a, double value)
     }
     (void)ls__call_record(&call, &add_scalar_op, out, 0);
     ls__dense_drop(&x);
-    call.follows = LS__ELEMENTWISE(NOT);
     return ls__call_finish(&call, out);
 }
 
@@ -250,6 +263,7 @@ static const ls__op map_ops[LS__MAP_COUNT] = {
     [LS__MAP_POW] = {.name = "pow_scalar", .backward = map_backward, .accumulates = true},
     [LS__MAP_CLAMP] = {.name = "clamp", .backward = map_backward, .accumulates = true},
     [LS__MAP_HUBER] = {.name = "huber_loss", .backward = map_backward, .accumulates = true},
+    [LS__MAP_LEAKY] = {.name = "leaky_relu", .backward = map_backward, .accumulates = true},
 };
 
 /* The frame of functions with two numbers. A NaN among the numbers is refused: it would make
@@ -290,6 +304,12 @@ ls_tensor *ls_pow_scalar(ls_tensor *a, double exponent)
 ls_tensor *ls_clamp(ls_tensor *a, double low, double high)
 {
     return map(a, (map_context){LS__MAP_CLAMP, {low, high}});
+}
+
+/* Above 0 the element itself; the gradient at 0 is `slope`, as PyTorch's. */
+ls_tensor *ls_leaky_relu(ls_tensor *a, double slope)
+{
+    return map(a, (map_context){LS__MAP_LEAKY, {slope, 0.0}});
 }
 
 /* The terms of the loss, not their mean. */

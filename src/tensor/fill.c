@@ -72,14 +72,23 @@ static void draw(const ls__storage *storage, const ls__fill *fill, int64_t begin
 /* Two threads may read a new model at once: the first draws, the other waits. */
 void ls__fill_draw(ls__storage *storage)
 {
+    ls__initial *initial = storage->initial;
     (void)pthread_mutex_lock(&fill_lock);
-    if (atomic_load_explicit(&storage->unfilled, memory_order_relaxed)) {
-        LS_ASSERT(storage->initial != NULL);
-        draw(storage, &storage->initial->fill, 0, (int64_t)(storage->bytes / sizeof(float)));
-        storage->initial->drawn = true;
-        atomic_store_explicit(&storage->unfilled, false, memory_order_release);
+    LS_ASSERT(initial != NULL);
+    if (initial->noted) {
+        draw(storage, &initial->fill, 0, (int64_t)(storage->bytes / sizeof(float)));
+        initial->drawn = true;
+        initial->noted = false;
+        atomic_store_explicit(&storage->due, initial->keeper != NULL, memory_order_release);
     }
     (void)pthread_mutex_unlock(&fill_lock);
+}
+
+ls_status ls__fill_ask(ls__storage *storage)
+{
+    ls__fill_draw(storage);
+    ls__keeper *keeper = storage->initial->keeper;
+    return keeper != NULL ? keeper->read(keeper) : LS_OK;
 }
 
 /* ---- noting ------------------------------------------------------------------------------- */
@@ -95,8 +104,9 @@ ls_status ls__fill_note(ls__tensors *tensors, const ls__record *record, const ls
     }
     ls__fill given = *fill;
     given.unowned_id = ls__rng_id(LS__RNG_INITIAL, stream);
-    if (!ls__record_covers_storage(record)) {
-        ls__fill_settle(storage);
+    const bool kept = storage->initial != NULL && storage->initial->keeper != NULL;
+    if (kept || !ls__record_covers_storage(record)) {
+        LS_TRY(ls__fill_settle(storage));
         draw(storage, &given, record->offset, record->numel);
         return LS_OK;
     }
@@ -106,18 +116,22 @@ ls_status ls__fill_note(ls__tensors *tensors, const ls__record *record, const ls
     }
     initial->fill = given;
     initial->drawn = false;
-    atomic_store_explicit(&storage->unfilled, true, memory_order_release);
+    initial->noted = true;
+    atomic_store_explicit(&storage->due, true, memory_order_release);
     return LS_OK;
 }
 
-/* Only a part of the elements: the others are still due. */
-void ls__fill_cancel(const ls__record *record)
+/* Of a part of the elements the others are still due. */
+ls_status ls__fill_cancel(const ls__record *record)
 {
-    if (ls__record_covers_storage(record)) {
-        atomic_store_explicit(&record->storage->unfilled, false, memory_order_release);
-    } else {
-        ls__fill_settle(record->storage);
+    ls__storage *storage = record->storage;
+    if (storage->initial == NULL || storage->initial->keeper != NULL ||
+        !ls__record_covers_storage(record)) {
+        return ls__fill_settle(storage);
     }
+    storage->initial->noted = false;
+    atomic_store_explicit(&storage->due, false, memory_order_release);
+    return LS_OK;
 }
 
 /* ---- whose it is -------------------------------------------------------------------------- */
@@ -150,10 +164,41 @@ void ls__fill_disown(ls_tensor *t)
     const ls__record *record = sound(t, "module_free");
     if (record != NULL && record->storage->initial != NULL) {
         if (!ls__storage_sole(record->storage)) {
-            ls__fill_settle(record->storage);
+            ls__fill_drawn(record->storage);
         }
         record->storage->initial->owner = NULL;
     }
+}
+
+/* ---- elements on other ranks --------------------------------------------------------------- */
+
+ls_status ls__fill_keep(ls_tensor *t, ls__keeper *keeper)
+{
+    const ls__record *record = sound(t, "parameter");
+    if (record == NULL) {
+        return ls__self.status;
+    }
+    if (!ls__record_covers_storage(record)) {
+        return LS_ERR_UNSUPPORTED;
+    }
+    ls__fill_drawn(record->storage);
+    ls__initial *initial = ls__initial_of(record->storage);
+    if (initial == NULL) {
+        return ls__self.status;
+    }
+    initial->keeper = keeper;
+    atomic_store_explicit(&record->storage->due, keeper != NULL, memory_order_release);
+    return LS_OK;
+}
+
+void ls__fill_here(const ls_tensor *t, int64_t *from, int64_t *count)
+{
+    const ls__record *record = sound(t, "parameter");
+    const ls__initial *initial = record != NULL ? record->storage->initial : NULL;
+    const ls__keeper *keeper = initial != NULL ? initial->keeper : NULL;
+    const bool hollow = keeper != NULL && keeper->hollow;
+    *from = hollow ? keeper->from : 0;
+    *count = hollow ? keeper->count : ls_numel(t);
 }
 
 /* ---- parts -------------------------------------------------------------------------------- */
@@ -170,18 +215,6 @@ ls__tensor_part ls__fill_part(const ls__record *record)
 ls_shape ls__fill_whole(const ls__record *record)
 {
     return ls__fill_part(record).whole;
-}
-
-ls_status ls__fill_visit(const ls_tensor *t, ls_dtype dtype, void *data, const char *name,
-                         const ls_state_visitor *visitor)
-{
-    const ls__record *record = sound(t, "state");
-    if (record == NULL) {
-        return ls__self.status;
-    }
-    const ls__tensor_part part = ls__fill_part(record);
-    return ls__tensor_part_visit(&part, dtype, data, name, visitor,
-                                 &record->storage->pool->tensors->host);
 }
 
 ls_status ls__fill_visit_range(const ls_tensor *t, ls_dtype dtype, void *data, int64_t from,

@@ -7,16 +7,21 @@
 
 #include "base/assert.h"
 
+void ls__node_hooks_free(ls__tensor_node *node)
+{
+    while (node->hooks != NULL) {
+        ls__node_hook *hook = node->hooks;
+        node->hooks = hook->next;
+        ls__storage_unref(hook->self);
+    }
+}
+
 /* Gives back what a leaf owns: hooks, gradient, its record, the parameter's elements. Runs when
  * the last reference to the leaf goes, which may be a node's and not the parameter's. */
 static void leaf_fini(ls__storage *storage)
 {
     ls__leaf *leaf = storage->data;
-    while (leaf->hooks != NULL) {
-        ls__leaf_hook *hook = leaf->hooks;
-        leaf->hooks = hook->next;
-        ls__storage_unref(hook->self);
-    }
+    ls__node_hooks_free(&leaf->node);
     if (leaf->grad_record != NULL) {
         ls__record_free(storage->pool->tensors, leaf->grad_record);
     }

@@ -110,6 +110,12 @@ typedef struct ls__op {
     ls_status (*run)(ls__autograd_pass *pass, ls__tensor_node *node);
 } ls__op;
 
+typedef struct ls__node_hook ls__node_hook;
+struct ls__node_hook { /* autograd/hooks.c has the rest */
+    ls__storage *self; /* this struct's own memory */
+    ls__node_hook *next;
+};
+
 struct ls__tensor_node {
     const ls__op *op;      /* NULL: a leaf */
     uint64_t number;       /* in order of creation: inputs have smaller ones */
@@ -123,17 +129,12 @@ struct ls__tensor_node {
     bool leads;            /* in a backward in parts: to an input whose gradient is wanted first */
     uint8_t dtype;         /* of the output, and so of its gradient */
     ls__tensor_node *next; /* of its scope */
+    ls__node_hook *hooks;  /* on its gradient, in order of addition */
     /* the engine's, during a backward pass */
     uint64_t pass;      /* the pass that reached it last */
     int32_t pending;    /* accumulations still to come */
     ls__storage *grad;  /* row-major, from offset 0; a leaf's is in ls__leaf */
     ls__record *within; /* tensors over its output that a module made for itself; linked by peer */
-};
-
-typedef struct ls__leaf_hook ls__leaf_hook;
-struct ls__leaf_hook { /* autograd/hooks.c has the rest */
-    ls__storage *self; /* this struct's own memory */
-    ls__leaf_hook *next;
 };
 
 typedef struct ls__leaf {
@@ -147,12 +148,12 @@ typedef struct ls__leaf {
     ls_shape shape;
     void *observer; /* ls__observer */
     int observer_index;
-    uint8_t summed;       /* bit a: a reducer adds its gradient over axis a of the mesh in force */
-    uint8_t staged;       /* bit a: axis a is that of a pipeline, of whose stage it is */
-    bool is_staged;       /* of a stage of a pipeline */
-    bool is_table;        /* an embedding's, of whose gradient a pass may reach few rows */
-    const char *name;     /* of the parameter; NULL: none. Borrowed from its module */
-    ls__leaf_hook *hooks; /* in order of addition */
+    uint8_t summed;   /* bit a: a reducer adds its gradient over axis a of the mesh in force */
+    uint8_t complete; /* bit a: its gradient is complete along axis a, though batches vary there */
+    uint8_t staged;   /* bit a: axis a is that of a pipeline, of whose stage it is */
+    bool is_staged;   /* of a stage of a pipeline */
+    bool is_table;    /* an embedding's, of whose gradient a pass may reach few rows */
+    const char *name; /* of the parameter; NULL: none. Borrowed from its module */
 } ls__leaf;
 
 /* The types that take part in autograd; an operation that makes any other ends the graph. */
@@ -194,6 +195,8 @@ void ls__cast_gradient(ls__pool *on, void *to, ls_dtype to_dtype, const void *fr
                        float beta);
 /* Drops a node's saved operands and its edges; it can never be walked again. */
 void ls__node_release(ls__tensor_node *node);
+/* Frees its hooks, whose handles the program may use until the node dies. */
+void ls__node_hooks_free(ls__tensor_node *node);
 /* The edge that leads to where `record`'s gradient flows; `to` is NULL when nowhere. False with the
  * error set without memory, and when its scope is suspended. */
 bool ls__edge_to(ls__tensors *tensors, const ls__record *record, ls__edge *out);

@@ -3,6 +3,8 @@
  *     gather_dim    y[i] = a[i'],      i' = i with i'[dim] = index[i]; gradient: da[i'] += dy[i]
  *     scatter_add   y = a, y[i'] += src[i]; gradient: da = dy, dsrc[i] = dy[i']
  *     index_select  y[..,j,..] = a[..,index[j],..]; gradient: sums, as an embedding's
+ *     index_add     y = a, y[..,index[j],..] += src[..,j,..]; gradient: dsrc[..,j,..] =
+ *                   dy[..,index[j],..]
  *
  * Sums of elements that fall together are taken in order of the index, so they are reproducible. */
 #include <lockstep/ops.h>
@@ -265,8 +267,28 @@ static ls__lookup lookup_of(const select_context *c, const void *index)
                         .vocab = c->n};
 }
 
-/* da [outer,n,inner] from dy [outer,count,inner]: each of `outer` is a table of its own;
- * elements picked twice get the sum, in order of the index. */
+/* Each of `outer` is a table of its own: its rows at the index, one after the other. */
+static void read_rows(ls__pool *on, const select_context *c, const void *index, float *to,
+                      const float *from)
+{
+    const ls__lookup at = lookup_of(c, index);
+    for (int64_t i = 0; i < c->outer; i++) {
+        on->k->embedding(to + i * c->count * c->inner, from + i * c->n * c->inner, &at, on->stream);
+    }
+}
+
+/* The reverse: rows that are named twice get the sum, in order of the index. */
+static void add_rows(ls__pool *on, const select_context *c, const void *index, float *to,
+                     const float *from)
+{
+    const ls__lookup at = lookup_of(c, index);
+    for (int64_t i = 0; i < c->outer; i++) {
+        on->k->embedding_backward(to + i * c->n * c->inner, from + i * c->count * c->inner, &at,
+                                  on->stream);
+    }
+}
+
+/* da [outer,n,inner] from dy [outer,count,inner]. */
 static ls_status select_backward(ls__tensor_rule *r)
 {
     const select_context *c = r->node->context;
@@ -274,33 +296,50 @@ static ls_status select_backward(ls__tensor_rule *r)
     if (r->in[EDGE_A].beta == 0.0f) {
         r->k->fill(da, c->outer * c->n * c->inner, 0.0f, r->stream);
     }
-    const ls__lookup at = lookup_of(c, r->saved[SAVED_INDEX]);
-    for (int64_t i = 0; i < c->outer; i++) {
-        r->k->embedding_backward(da + i * c->n * c->inner, r->dy + i * c->count * c->inner, &at,
-                                 r->stream);
-    }
+    add_rows(r->on, c, r->saved[SAVED_INDEX], da, r->dy);
     return LS_OK;
 }
 
 static const ls__op select_op = {
     .name = "index_select", .backward = select_backward, .accumulates = true};
 
-/* The result of ls_index_select: a lookup in each of `outer` tables. NULL after a failure. */
-static ls__record *selected(ls__call *call, const select_context *c, int at, const ls__dense *from,
-                            const ls__dense *chosen)
+static bool select_begin(ls__call *call, const char *name, int count, ls_tensor *const *inputs,
+                         int dim, int *at)
 {
-    ls_shape shape = ls__record_shape(call->in[EDGE_A]);
-    shape.dim[at] = c->count;
-    if (!ls__call_indices(call, EDGE_INDEX, chosen, c->n)) {
-        return NULL;
+    const unsigned floats = 1u << EDGE_A | (count > EDGE_SRC ? 1u << EDGE_SRC : 0u);
+    if (!ls__call_begin(call, name, count, inputs) || !ls__call_floats(call, floats) ||
+        !ls__call_index(call, EDGE_INDEX) || !ls__call_dim(call, dim, at)) {
+        return false;
     }
-    ls__record *out = ls__call_output(call, shape, LS_FLOAT32);
-    const ls__lookup one = lookup_of(c, chosen->data);
-    for (int64_t i = 0; out != NULL && i < c->outer; i++) {
-        call->k->embedding(ls__record_floats(out) + i * c->count * c->inner,
-                           (const float *)from->data + i * c->n * c->inner, &one, call->stream);
+    const ls__record *in = call->in[EDGE_A], *ids = call->in[EDGE_INDEX];
+    if (in->dtype != LS_FLOAT32 || ids->ndim != 1) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "%s of %s by index %s; it takes float32 or bfloat16 and an index of "
+                            "one dimension",
+                            ls__record_print(in).text, ls_dtype_name((ls_dtype)in->dtype),
+                            ls__record_print(ids).text);
     }
-    return out;
+    return call->failed == NULL;
+}
+
+static select_context select_of(const ls__call *call, int at)
+{
+    const ls__record *in = call->in[EDGE_A], *ids = call->in[EDGE_INDEX];
+    return (select_context){.outer = ls__shape_product(in, 0, at),
+                            .n = in->dim[at],
+                            .inner = ls__shape_product(in, at + 1, in->ndim),
+                            .count = ids->numel,
+                            .index_bytes = ls_dtype_size((ls_dtype)ids->dtype)};
+}
+
+static void select_record(ls__call *call, const ls__op *op, ls__record *out,
+                          const select_context *c, const ls__dense *chosen)
+{
+    ls__tensor_node *node = ls__call_record(call, op, out, sizeof *c);
+    if (node != NULL) {
+        *(select_context *)node->context = *c;
+        ls__node_save(node, SAVED_INDEX, chosen);
+    }
 }
 
 /* As torch.index_select: one index for all rows, where ls_gather_dim has one for each element. */
@@ -308,35 +347,83 @@ ls_tensor *ls_index_select(ls_tensor *a, int dim, ls_tensor *index)
 {
     ls__call call;
     int at;
-    if (!ls__call_begin(&call, "index_select", 2, (ls_tensor *[]){a, index}) ||
-        !ls__call_floats(&call, 1u << EDGE_A) || !ls__call_index(&call, EDGE_INDEX) ||
-        !ls__call_dim(&call, dim, &at)) {
+    if (!select_begin(&call, select_op.name, 2, (ls_tensor *[]){a, index}, dim, &at)) {
         return call.failed;
     }
-    const ls__record *in = call.in[EDGE_A], *ids = call.in[EDGE_INDEX];
-    if (in->dtype != LS_FLOAT32 || ids->ndim != 1) {
-        return ls__call_fail(
-            &call, LS_ERR_INVALID,
-            "%s of %s by index %s; it takes float32 or bfloat16 and an index of one "
-            "dimension",
-            ls__record_print(in).text, ls_dtype_name((ls_dtype)in->dtype),
-            ls__record_print(ids).text);
-    }
-    select_context c = {.outer = ls__shape_product(in, 0, at),
-                        .n = in->dim[at],
-                        .inner = ls__shape_product(in, at + 1, in->ndim),
-                        .count = ids->numel,
-                        .index_bytes = ls_dtype_size((ls_dtype)ids->dtype)};
+    const select_context c = select_of(&call, at);
+    ls_shape shape = ls__record_shape(call.in[EDGE_A]);
+    shape.dim[at] = c.count;
     ls__dense from = ls__call_dense(&call, EDGE_A), chosen = ls__call_dense(&call, EDGE_INDEX);
-    ls__record *out = selected(&call, &c, at, &from, &chosen);
-    ls__tensor_node *node = ls__call_record(&call, &select_op, out, sizeof c);
-    if (node != NULL) {
-        *(select_context *)node->context = c;
-        ls__node_save(node, SAVED_INDEX, &chosen);
+    ls__record *out = ls__call_indices(&call, EDGE_INDEX, &chosen, c.n)
+                          ? ls__call_output(&call, shape, LS_FLOAT32)
+                          : NULL;
+    if (out != NULL) {
+        read_rows(call.on, &c, chosen.data, ls__record_floats(out), from.data);
     }
+    select_record(&call, &select_op, out, &c, &chosen);
     ls__dense_drop(&from);
     ls__dense_drop(&chosen);
     call.follows = ls__follows_moves(LS__LINEAR_FIRST);
     call.follows.to[at] = LS__TO_WHOLE;
+    return ls__call_finish(&call, out);
+}
+
+/* ---- and their sums: index_add ------------------------------------------------------------ */
+
+/* da is dy itself, which the engine hands on (`passes`). */
+static ls_status add_backward(ls__tensor_rule *r)
+{
+    if (r->in[EDGE_SRC].data != NULL) {
+        read_rows(r->on, r->node->context, r->saved[SAVED_INDEX], r->in[EDGE_SRC].data, r->dy);
+    }
+    return LS_OK;
+}
+
+static const ls__op add_op = {
+    .name = "index_add", .backward = add_backward, .passes = 1u << EDGE_A};
+
+/* src has the shape of `a` but along `at`, where it has as many rows as the index has numbers. */
+static bool adds_rows(ls__call *call, int at)
+{
+    const ls__record *a = call->in[EDGE_A], *ids = call->in[EDGE_INDEX];
+    const ls__record *src = call->in[EDGE_SRC];
+    bool fits = src->dtype == LS_FLOAT32 && src->ndim == a->ndim;
+    for (int d = 0; fits && d < a->ndim; d++) {
+        fits = src->dim[d] == (d == at ? ids->numel : a->dim[d]);
+    }
+    if (!fits) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "src %s of %s for %s by index %s along dimension %d: src must be "
+                            "float32 or bfloat16 of that shape, with as many rows as the index",
+                            ls__record_print(src).text, ls_dtype_name((ls_dtype)src->dtype),
+                            ls__record_print(a).text, ls__record_print(ids).text, at);
+    }
+    return fits;
+}
+
+/* As torch.index_add. */
+ls_tensor *ls_index_add(ls_tensor *a, int dim, ls_tensor *index, ls_tensor *src)
+{
+    ls__call call;
+    int at;
+    if (!select_begin(&call, add_op.name, 3, (ls_tensor *[]){a, index, src}, dim, &at) ||
+        !adds_rows(&call, at)) {
+        return call.failed;
+    }
+    const select_context c = select_of(&call, at);
+    const ls__record *in = call.in[EDGE_A];
+    ls__dense added = ls__call_dense(&call, EDGE_SRC), chosen = ls__call_dense(&call, EDGE_INDEX);
+    ls__record *out = ls__call_indices(&call, EDGE_INDEX, &chosen, c.n)
+                          ? ls__call_output(&call, ls__record_shape(in), LS_FLOAT32)
+                          : NULL;
+    if (out != NULL) {
+        call.k->gather(ls__record_floats(out), ls__record_data(in), ls__record_strided(in),
+                       in->ndim, in->dim, sizeof(float), call.stream);
+        add_rows(call.on, &c, chosen.data, ls__record_floats(out), added.data);
+    }
+    select_record(&call, &add_op, out, &c, &chosen);
+    ls__dense_drop(&added);
+    ls__dense_drop(&chosen);
+    call.follows = LS__ROWS(1u << at, NOT);
     return ls__call_finish(&call, out);
 }

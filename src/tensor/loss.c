@@ -171,7 +171,8 @@ typedef struct class_loss { /* one of the losses of classes, with its options */
     const ls__op *op;
     void (*run)(const ls__cross_entropy *args, ls_stream *stream);
     double smoothing, z_loss;
-    int64_t ignore; /* allowed among the targets */
+    int64_t ignore;      /* allowed among the targets */
+    const float *weight; /* of the classes; NULL: none */
 } class_loss;
 
 /* logits [..,C] against target [..]: classes are the last dimension. False with call->failed
@@ -234,6 +235,7 @@ static ls_tensor *class_loss_of(ls__call *call, const class_loss *loss)
         args.smoothing = loss->smoothing;
         args.z_loss = loss->z_loss;
         args.ignore = loss->ignore;
+        args.weight = loss->weight;
         args.loss = ls__record_floats(out);
         if (half) {
             call->k->cross_entropy_bf16(dx.data, x.data, &args, call->stream);
@@ -278,19 +280,112 @@ bool ls__class_loss_options(ls__call *call, const ls_cross_entropy_options *give
     return call->failed == NULL;
 }
 
+/* Fills `out` with the weights of `classes` classes (negative: any number); of no data where none
+ * are given. False with call->failed set. */
+static bool read_weight(ls__call *call, ls_tensor *weight, int64_t classes, ls__dense *out)
+{
+    ls__call one;
+    *out = (ls__dense){0};
+    if (weight == NULL) {
+        return true;
+    }
+    if (!ls__call_begin(&one, call->name, 1, &weight)) {
+        call->failed = one.failed;
+        return false;
+    }
+    const ls__record *in = one.in[0];
+    if (in->dtype != LS_FLOAT32 || in->ndim != 1 || (classes >= 0 && in->dim[0] != classes) ||
+        in->node != NULL) {
+        const bool known = classes >= 0;
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "weight %s of %s%s; it must be float32 [%s] with one number for each "
+                            "class, and is a constant",
+                            ls__record_print(in).text, ls_dtype_name((ls_dtype)in->dtype),
+                            in->node != NULL ? ", which requires gradients" : "",
+                            known ? ls__shape_print(LS_SHAPE(classes)).text : "C");
+        return false;
+    }
+    *out = ls__call_dense(&one, 0);
+    call->failed = one.failed;
+    return call->failed == NULL;
+}
+
+/* Rows of bfloat16 are widened where classes have weights. */
 ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target,
                             const ls_cross_entropy_options *options)
 {
     ls__call call;
+    ls__dense weight;
     LS__OPTIONS_OR(ls__call_refused(), ls_cross_entropy_options, given, options);
     if (!ls__call_begin(&call, cross_entropy_op.name, 2, (ls_tensor *[]){logits, target}) ||
-        !ls__class_loss_check(&call, LS__HALF_LOGITS_MAX) ||
+        !ls__class_loss_check(&call, given.weight != NULL ? -1 : LS__HALF_LOGITS_MAX) ||
         !ls__class_loss_options(&call, &given)) {
         return call.failed;
     }
+    const ls__record *in = call.in[EDGE_LOGITS];
+    if (!read_weight(&call, given.weight, in->dim[in->ndim - 1], &weight)) {
+        return ls__call_finish(&call, NULL);
+    }
     class_loss loss = {&cross_entropy_op, call.k->cross_entropy, given.label_smoothing,
-                       given.z_loss, given.ignore_index};
-    return class_loss_of(&call, &loss);
+                       given.z_loss,      given.ignore_index,    weight.data};
+    ls_tensor *out = class_loss_of(&call, &loss);
+    ls__dense_drop(&weight);
+    return out;
+}
+
+/* What the rows count, added as the kernels do. `of` may have no data: 1 each then. */
+static double sum_weights(ls__call *call, const void *target, const float *of, int64_t classes,
+                          int64_t ignore)
+{
+    const ls__record *in = call->in[0];
+    double sum = 0.0;
+    for (int64_t i = 0; i < in->numel; i++) {
+        const int64_t class =
+            in->dtype == LS_INT32 ? ((const int32_t *)target)[i] : ((const int64_t *)target)[i];
+        if (class == ignore) {
+            continue;
+        }
+        if (class < 0 || class >= classes) {
+            (void)ls__call_fail(call, LS_ERR_INVALID,
+                                "element %lld of target %s is %lld; give values in [0,%lld), or "
+                                "%lld for rows that do not count",
+                                (long long)i, ls__record_print(in).text, (long long)class,
+                                (long long)classes, (long long)ignore);
+            break;
+        }
+        sum += of != NULL ? (double)of[class] : 1.0;
+    }
+    return sum;
+}
+
+ls_status ls_cross_entropy_weight(ls_tensor *target, const ls_cross_entropy_options *options,
+                                  double *weight)
+{
+    ls__call call;
+    ls__dense of = {0}, at = {0};
+    ls__host_view classes = {0}, rows = {0};
+    LS__OPTIONS(ls_cross_entropy_options, given, options);
+    if (!ls__call_begin(&call, "cross_entropy_weight", 1, &target) || !ls__call_index(&call, 0) ||
+        !read_weight(&call, given.weight, -1, &of)) {
+        return ls_tensor_status(call.failed);
+    }
+    const int64_t count = of.data != NULL ? ls_numel(given.weight) : INT64_MAX;
+    at = ls__call_dense(&call, 0);
+    ls_status status = ls__host_view_open(
+        call.on, at.data, (size_t)call.in[0]->numel * ls_dtype_size((ls_dtype)call.in[0]->dtype),
+        &rows);
+    if (status == LS_OK && of.data != NULL) {
+        status = ls__host_view_open(call.on, of.data, (size_t)count * sizeof(float), &classes);
+    }
+    if (status == LS_OK) {
+        *weight = sum_weights(&call, rows.data, classes.data, count, given.ignore_index);
+        status = call.failed != NULL ? ls_tensor_status(call.failed) : LS_OK;
+    }
+    ls__host_view_close(&rows, false);
+    ls__host_view_close(&classes, false);
+    ls__dense_drop(&at);
+    ls__dense_drop(&of);
+    return status;
 }
 
 #define NLL_IGNORE (-100) /* torch.nn.functional.nll_loss' default */
@@ -303,6 +398,6 @@ ls_tensor *ls_nll_loss(ls_tensor *log_probs, ls_tensor *target)
         !ls__class_loss_check(&call, -1)) { /* no kernel of nll reads bfloat16 */
         return call.failed;
     }
-    class_loss loss = {&nll_op, call.k->nll, 0.0, 0.0, NLL_IGNORE};
+    class_loss loss = {&nll_op, call.k->nll, 0.0, 0.0, NLL_IGNORE, NULL};
     return class_loss_of(&call, &loss);
 }

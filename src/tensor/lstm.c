@@ -17,165 +17,29 @@
  *
  * Where everything came as bfloat16, under autocast say, the products are of bfloat16 matrices:
  * W is rounded once for all steps, h and da before each; sums, gates and cells are float32. */
-#include "tensor/half.h"
+#include "tensor/recurrent.h"
 
 enum { SAVED_GATES, SAVED_CELLS, SAVED_W, SAVED_OUT, SAVED_STATE };
 enum { EDGE_GATES, EDGE_W, EDGE_STATE };
 
-typedef struct lstm_context {
-    int64_t time, batch, n; /* T, B, H */
-    bool half;              /* products are of bfloat16; so is W as it is saved */
-} lstm_context;
-
-/* Elements of one step of a [T,B,H] tensor; a step of gates has four times as many. */
-static int64_t step_of(const lstm_context *c)
-{
-    return c->batch * c->n;
-}
-
-/* What every product of a pass needs beside its operands. */
-typedef struct lstm_tools {
-    ls__pool *on;
-    ls__bfloat16 *rounded; /* [B,4H] in backward, [B,H] in forward: a left side as bfloat16 */
-} lstm_tools;
-
-/* g's product with bfloat16 operands, added to C in float32. The left side is rounded into a
- * buffer that all steps share, so steps must run in order; the right side, W, is bfloat16
- * already. */
-static ls_status add_half_product(const lstm_tools *with, const ls__gemm *g)
-{
-    with->on->k->bfloat16_narrow(with->rounded, g->a, g->m * g->k, 0.0f, with->on->stream);
-    ls__gemm_bf16 half = {.trans_b = g->trans_b,
-                          .m = g->m,
-                          .n = g->n,
-                          .k = g->k,
-                          .a = with->rounded,
-                          .lda = g->lda,
-                          .b = (const ls__bfloat16 *)(const void *)g->b,
-                          .ldb = g->ldb,
-                          .c = g->c,
-                          .ldc = g->ldc,
-                          .beta = g->beta,
-                          .batch = 1};
-    return ls__gemm_half(with->on, &half);
-}
-
-/* One step's product. To the gates: out [B,4H] += a [B,H] W^T (forward); back to the state: out
- * [B,H] += a [B,4H] W (backward). W is [4H,H] in both. */
-static ls_status add_product(const lstm_tools *with, float *out, const float *a, const void *w,
-                             const lstm_context *c, bool to_gates)
-{
-    int64_t m = to_gates ? 4 * c->n : c->n, inner = to_gates ? c->n : 4 * c->n;
-    ls__gemm g = {.trans_b = to_gates,
-                  .m = c->batch,
-                  .n = m,
-                  .k = inner,
-                  .a = a,
-                  .lda = inner,
-                  .b = w,
-                  .ldb = c->n,
-                  .c = out,
-                  .ldc = m,
-                  .beta = 1.0f};
-    if (c->half) {
-        return add_half_product(with, &g);
-    }
-    with->on->k->gemm(&g, with->on->stream);
-    return LS_OK;
-}
-
 /* ---- backward ----------------------------------------------------------------------------- */
-
-/* dW [4H,H] = da^T h + beta dW over `rows` rows of da [rows,4H] and h [rows,H], which are
- * rounded to bfloat16 in memory of this call's own. */
-static ls_status add_half_weight(ls__tensor_rule *r, const lstm_context *c, const float *da,
-                                 const float *h, int64_t rows, float beta)
-{
-    const int64_t wide = 4 * c->n;
-    ls__storage *memory =
-        ls__storage_new(r->on, (size_t)(rows * (wide + c->n)) * sizeof(ls__bfloat16));
-    if (memory == NULL) {
-        return ls__self.status;
-    }
-    ls__bfloat16 *a = memory->data, *b = a + rows * wide;
-    r->k->bfloat16_narrow(a, da, rows * wide, 0.0f, r->stream);
-    r->k->bfloat16_narrow(b, h, rows * c->n, 0.0f, r->stream);
-    ls__gemm_bf16 g = {.trans_a = true,
-                       .m = wide,
-                       .n = c->n,
-                       .k = rows,
-                       .a = a,
-                       .lda = wide,
-                       .b = b,
-                       .ldb = c->n,
-                       .c = r->in[EDGE_W].data,
-                       .ldc = c->n,
-                       .beta = beta,
-                       .batch = 1};
-    ls_status status = ls__gemm_half(r->on, &g);
-    ls__storage_unref(memory);
-    return status;
-}
-
-/* dW [4H,H] = da^T h + beta dW over the rows of some steps at once: one large product instead of
- * one a step. */
-static ls_status add_weight(ls__tensor_rule *r, const lstm_context *c, const float *da,
-                            const float *h, int64_t rows, float beta)
-{
-    if (c->half) {
-        return add_half_weight(r, c, da, h, rows, beta);
-    }
-    ls__gemm g = {.trans_a = true,
-                  .m = 4 * c->n,
-                  .n = c->n,
-                  .k = rows,
-                  .a = da,
-                  .lda = 4 * c->n,
-                  .b = h,
-                  .ldb = c->n,
-                  .c = r->in[EDGE_W].data,
-                  .ldc = c->n,
-                  .beta = beta};
-    r->k->gemm(&g, r->stream);
-    return LS_OK;
-}
-
-/* dW sums da_t^T h_{t-1} over all steps. From the second step on h_{t-1} is the result itself,
- * so those steps are one product; the first one reads the given state, which lies elsewhere and
- * takes a second product. */
-static ls_status backward_weight(ls__tensor_rule *r, const lstm_context *c, const float *da)
-{
-    const float *state = r->saved[SAVED_STATE], *out = r->saved[SAVED_OUT];
-    int64_t later = (c->time - 1) * c->batch; /* rows behind a step of this sequence */
-    float beta = r->in[EDGE_W].beta;
-    if (later > 0) {
-        LS_TRY(add_weight(r, c, da + 4 * step_of(c), out, later, beta));
-        beta = 1.0f;
-    }
-    if (state != NULL && c->time > 0 && c->batch > 0) {
-        return add_weight(r, c, da, state, c->batch, beta);
-    }
-    if (beta == 0.0f) { /* nothing came before any step */
-        r->k->fill(r->in[EDGE_W].data, 4 * c->n * c->n, 0.0f, r->stream);
-    }
-    return LS_OK;
-}
 
 /* Fills da [T,B,4H] from the last step to the first. dh and dc [B,H] carry the gradients from
  * step to step: dc starts as the gradient of the result's last part, c_T, and ends as that of c
  * before the first step. */
-static ls_status backward_time(ls__tensor_rule *r, const lstm_context *c, const lstm_tools *with,
-                               float *da, float *dc, float *dh)
+static ls_status backward_time(ls__tensor_rule *r, const ls__recurrent *c,
+                               const ls__recurrent_tools *with, float *da, float *dc, float *dh)
 {
     const float *gates = r->saved[SAVED_GATES], *cells = r->saved[SAVED_CELLS];
     const float *state = r->saved[SAVED_STATE];
-    int64_t step = step_of(c);
+    int64_t step = ls__recurrent_step(c);
     r->k->axpby(dc, r->dy + c->time * step, step, 1.0f, 0.0f, r->stream);
     for (int64_t t = c->time - 1; t >= 0; t--) {
         const float *before = t > 0 ? cells + (t - 1) * step : state != NULL ? state + step : NULL;
         r->k->axpby(dh, r->dy + t * step, step, 1.0f, 0.0f, r->stream);
         if (t < c->time - 1) {
-            LS_TRY(add_product(with, dh, da + (t + 1) * 4 * step, r->saved[SAVED_W], c, false));
+            LS_TRY(ls__recurrent_product(with, dh, da + (t + 1) * 4 * step, r->saved[SAVED_W], c,
+                                         false));
         }
         r->k->lstm_step_backward(da + t * 4 * step, dc, dh, gates + t * 4 * step, cells + t * step,
                                  before, c->batch, c->n, r->stream);
@@ -185,16 +49,16 @@ static ls_status backward_time(ls__tensor_rule *r, const lstm_context *c, const 
 
 /* The gradient of the state [2,B,H]: of h (da_1 W), then of c (dc), both accumulated where beta
  * is 1. */
-static ls_status backward_state(ls__tensor_rule *r, const lstm_context *c, const lstm_tools *with,
-                                const float *da, const float *dc)
+static ls_status backward_state(ls__tensor_rule *r, const ls__recurrent *c,
+                                const ls__recurrent_tools *with, const float *da, const float *dc)
 {
     const ls__gradient *d = &r->in[EDGE_STATE];
-    int64_t step = step_of(c);
+    int64_t step = ls__recurrent_step(c);
     if (d->beta == 0.0f) {
         r->k->fill(d->data, step, 0.0f, r->stream);
     }
     if (c->time > 0) {
-        LS_TRY(add_product(with, d->data, da, r->saved[SAVED_W], c, false));
+        LS_TRY(ls__recurrent_product(with, d->data, da, r->saved[SAVED_W], c, false));
     }
     r->k->axpby(d->data + step, dc, step, 1.0f, d->beta, r->stream);
     return LS_OK;
@@ -202,11 +66,11 @@ static ls_status backward_state(ls__tensor_rule *r, const lstm_context *c, const
 
 /* All gradients, once da [T,B,4H] has memory. Where dgates is accumulated, da is memory of its
  * own and is added at the end; else da is dgates itself. */
-static ls_status backward_all(ls__tensor_rule *r, const lstm_context *c, const lstm_tools *with,
-                              float *da, float *dc, float *dh)
+static ls_status backward_all(ls__tensor_rule *r, const ls__recurrent *c,
+                              const ls__recurrent_tools *with, float *da, float *dc, float *dh)
 {
     const ls__gradient *dgates = &r->in[EDGE_GATES];
-    int64_t step = step_of(c);
+    int64_t step = ls__recurrent_step(c);
     if (step > 0) {
         LS_TRY(backward_time(r, c, with, da, dc, dh));
     }
@@ -214,7 +78,7 @@ static ls_status backward_all(ls__tensor_rule *r, const lstm_context *c, const l
         r->k->axpby(dgates->data, da, c->time * 4 * step, 1.0f, dgates->beta, r->stream);
     }
     if (r->in[EDGE_W].data != NULL) {
-        LS_TRY(backward_weight(r, c, da));
+        LS_TRY(ls__recurrent_weight(r, c, EDGE_W, da, r->saved[SAVED_OUT], r->saved[SAVED_STATE]));
     }
     bool wanted = r->in[EDGE_STATE].data != NULL && step > 0;
     return wanted ? backward_state(r, c, with, da, dc) : LS_OK;
@@ -224,15 +88,15 @@ static ls_status backward_all(ls__tensor_rule *r, const lstm_context *c, const l
  * where dgates cannot take it, da [T,B,4H]. */
 static ls_status lstm_backward(ls__tensor_rule *r)
 {
-    const lstm_context *c = r->node->context;
+    const ls__recurrent *c = r->node->context;
     const ls__gradient *dgates = &r->in[EDGE_GATES];
-    int64_t step = step_of(c), all = c->time * 4 * step;
+    int64_t step = ls__recurrent_step(c), all = c->time * 4 * step;
     ls__storage *work = ls__storage_new(r->on, (size_t)(all + 4 * step) * sizeof(float) + 64);
     if (work == NULL) {
         return ls__self.status;
     }
     float *dc = (float *)(void *)work->data, *dh = dc + step, *da = dh + 3 * step;
-    const lstm_tools with = {r->on, (ls__bfloat16 *)(void *)(dh + step)};
+    const ls__recurrent_tools with = {r->on, (ls__bfloat16 *)(void *)(dh + step)};
     if (dgates->data != NULL && dgates->beta == 0.0f) {
         da = dgates->data;
     }
@@ -285,21 +149,21 @@ typedef struct lstm_memory {   /* of a forward pass; dropped at its end, what is
 /* The gates are copied, then every step adds its product and applies the cell in place. Steps
  * depend on each other; the threads share the work within each. `out` is [T+1,B,H], its last
  * part the final c. */
-static ls_status forward(const ls__call *call, const lstm_context *c, const lstm_memory *m,
+static ls_status forward(const ls__call *call, const ls__recurrent *c, const lstm_memory *m,
                          float *out)
 {
     ls__pool *on = call->on;
-    const lstm_tools with = {on, m->rounded.data};
+    const ls__recurrent_tools with = {on, m->rounded.data};
     float *acts = m->acts.data, *cells = m->cells.data;
-    const float *h = m->state.data, *cell = h != NULL ? h + step_of(c) : NULL;
-    int64_t step = step_of(c);
+    const float *h = m->state.data, *cell = h != NULL ? h + ls__recurrent_step(c) : NULL;
+    int64_t step = ls__recurrent_step(c);
     if (step == 0) {
         return LS_OK;
     }
     on->k->axpby(acts, m->gates.data, c->time * 4 * step, 1.0f, 0.0f, on->stream);
     for (int64_t t = 0; t < c->time; t++) {
         if (h != NULL) {
-            LS_TRY(add_product(&with, acts + t * 4 * step, h, m->w.data, c, true));
+            LS_TRY(ls__recurrent_product(&with, acts + t * 4 * step, h, m->w.data, c, true));
         }
         on->k->lstm_step(acts + t * 4 * step, out + t * step, cells + t * step, cell, c->batch,
                          c->n, on->stream);
@@ -316,11 +180,11 @@ static ls_status forward(const ls__call *call, const lstm_context *c, const lstm
 
 /* Keeps what backward reads, with references of the node's own: the gates after their
  * activations and all cell states, so that backward recomputes no step. */
-static void save(ls__tensor_node *node, const lstm_context *c, const lstm_memory *m,
+static void save(ls__tensor_node *node, const ls__recurrent *c, const lstm_memory *m,
                  const ls__record *out)
 {
     ls__dense result = ls__dense_of_output(out);
-    *(lstm_context *)node->context = *c;
+    *(ls__recurrent *)node->context = *c;
     ls__node_save(node, SAVED_GATES, &m->acts);
     ls__node_save(node, SAVED_CELLS, &m->cells);
     ls__node_save(node, SAVED_W, &m->w);
@@ -340,12 +204,13 @@ ls_tensor *ls_lstm(ls_tensor *gates, ls_tensor *weight, ls_tensor *state)
         return call.failed;
     }
     const ls__record *in = call.in[EDGE_GATES];
-    lstm_context c = {.time = in->dim[0], .batch = in->dim[1], .n = in->dim[2] / 4};
+    ls__recurrent c = {
+        .time = in->dim[0], .batch = in->dim[1], .n = in->dim[2] / 4, .wide = in->dim[2]};
     size_t bytes = (size_t)in->numel * sizeof(float);
     lstm_memory m = {.gates = ls__call_dense(&call, EDGE_GATES)};
     c.half = call.narrow;
     m.w = c.half ? ls__call_half(&call, EDGE_W) : ls__call_dense(&call, EDGE_W);
-    m.rounded = ls__call_memory(&call, (size_t)step_of(&c) * sizeof(ls__bfloat16));
+    m.rounded = ls__call_memory(&call, (size_t)ls__recurrent_step(&c) * sizeof(ls__bfloat16));
     m.state = ls__call_dense(&call, EDGE_STATE);
     m.acts = ls__call_memory(&call, bytes);
     m.cells = ls__call_memory(&call, bytes / 4);

@@ -26,8 +26,8 @@ static bool same_device(ls__call *call, int i)
         return true;
     }
     (void)ls__call_fail(call, LS_ERR_INVALID,
-                        "argument %d is on device \"%s\", and one before it on device \"%s\"; copy "
-                        "one of them with ls_copy_out and ls_from_data",
+                        "argument %d is on device \"%s\", and one before it on device \"%s\"; "
+                        "bring one of them there with ls_to",
                         i + 1, on->device->name, call->on->device->name);
     return false;
 }
@@ -87,8 +87,10 @@ bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_ten
         return false;
     }
     for (int i = 0; i < count; i++) {
-        if (call->in[i] != NULL) {
-            ls__fill_settle(call->in[i]->storage);
+        if (call->in[i] != NULL && LS__UNLIKELY(ls__fill_settle(call->in[i]->storage) < 0)) {
+            (void)ls__fail_at_site(ls__fail_within(ls__self.status, "%s", name));
+            call->failed = ls__poison(call->tensors);
+            return false;
         }
     }
     return true;
@@ -344,12 +346,23 @@ ls__tensor_node *ls__call_record(ls__call *call, const ls__op *op, ls__record *o
     return node;
 }
 
+/* Its kernels report to nobody, so each operation looks whether one has failed so far. */
+static void check_device(ls__call *call)
+{
+    if (call->failed == NULL && ls__device_status(call->on->device) < 0) {
+        call_failed_within(call);
+    }
+}
+
 /* The last step of every operation; takes `out` and returns its handle, or the poison. Order
  * matters: the result is narrowed while its wide form is alive, the meter sees the inputs before
  * the widened ones are freed, and a view with channels first is made last. */
 ls_tensor *ls__call_finish(ls__call *call, ls__record *out)
 {
     LS_ASSERT(call->failed != NULL || out != NULL);
+    if (LS__UNLIKELY(call->on != NULL && !call->on->device->host)) {
+        check_device(call);
+    }
     if (LS__UNLIKELY(ls__axes_of(call->tensors) != NULL) && call->failed == NULL) {
         ls__call_place(call, out);
     }

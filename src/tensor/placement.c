@@ -8,6 +8,7 @@
 
 #include "tensor/fill.h"
 #include "tensor/op.h"
+#include "tensor/through.h"
 
 /* ---- words -------------------------------------------------------------------------------- */
 
@@ -219,8 +220,7 @@ static int through_rows(const ls__follows *f, const ls__record *in, const ls__re
     return at < 0 || f->dims >> at & 1u ? LS__TO_WHOLE : at;
 }
 
-/* Where dimension d of input i goes. */
-static int through(const ls__call *call, int i, int d, const ls__record *out)
+int ls__place_through(const ls__call *call, int i, int d, const ls__record *out)
 {
     const ls__follows *f = &call->follows;
     const ls__record *in = call->in[i];
@@ -391,7 +391,7 @@ static int of_contraction(const crossing *c, int i)
     }
     for (int j = 0; j < 2; j++) {
         const int d = ls__place_dim(c->place[j]);
-        if (d < 0 || through(c->call, j, d, c->out) != LS__TO_SUM) {
+        if (d < 0 || ls__place_through(c->call, j, d, c->out) != LS__TO_SUM) {
             return refuse(c, i, j,
                           "the product adds over a dimension of which one has a part and the "
                           "other does not; shard both along it, or neither");
@@ -455,7 +455,7 @@ static int of_sharded(const crossing *c)
         if (d < 0) {
             continue;
         }
-        const int to = through(c->call, i, d, c->out);
+        const int to = ls__place_through(c->call, i, d, c->out);
         if (to == LS__TO_SUM) {
             return of_contraction(c, i);
         }
@@ -507,7 +507,7 @@ static bool biased(const crossing *c)
     const int d = ls__place_dim(c->place[0]);
     return c->place[0] == LS__PLACED_PARTIAL || c->place[1] == LS__PLACED_PARTIAL ||
            c->place[2] == LS__PLACED_PARTIAL ||
-           (d >= 0 && through(call, 0, d, c->out) == LS__TO_SUM);
+           (d >= 0 && ls__place_through(call, 0, d, c->out) == LS__TO_SUM);
 }
 
 /* A parameter that was placed as replicated, without a reducer that makes it so; -1: none. */

@@ -6,12 +6,13 @@
  *
  * Sums run in the fixed order of the kernels (kernel/cpu/reduce.c), so a result does not depend
  * on the number of threads. bfloat16 inputs are summed as float32 and the result is rounded
- * once. */
+ * once. The sum of integers and of bool is int64 (integers.c). */
 #include <string.h>
 
 #include <lockstep/ops.h>
 
 #include "base/assert.h"
+#include "tensor/integers.h"
 #include "tensor/op.h"
 
 /* ---- over everything ---------------------------------------------------------------------- */
@@ -37,7 +38,15 @@ static const ls__op mean_op = {.name = "mean", .backward = total_backward};
 static ls_tensor *total(const ls__op *op, ls_tensor *a, bool mean)
 {
     ls__call call;
-    if (!ls__call_begin(&call, op->name, 1, &a) || !ls__call_float32(&call)) {
+    const uint8_t none[LS_DIMS_MAX] = {0};
+    if (!ls__call_begin(&call, op->name, 1, &a)) {
+        return call.failed;
+    }
+    call.follows = mean ? LS__REDUCES(~0u, false, MEAN) : LS__REDUCES(~0u, false, SUM);
+    if (!mean && ls__call_counts(&call)) {
+        return ls__integers_sum(&call, none, (ls_shape){0});
+    }
+    if (!ls__call_float32(&call)) {
         return call.failed;
     }
     int64_t numel = call.in[0]->numel; /* 0: the mean is NaN, as in PyTorch; see loss.c */
@@ -52,7 +61,6 @@ static ls_tensor *total(const ls__op *op, ls_tensor *a, bool mean)
         *(total_context *)node->context = (total_context){factor, numel};
     }
     ls__dense_drop(&x);
-    call.follows = mean ? LS__REDUCES(~0u, false, MEAN) : LS__REDUCES(~0u, false, SUM);
     return ls__call_finish(&call, out);
 }
 
@@ -171,12 +179,21 @@ static unsigned dims_but(const uint8_t *keep, int ndim)
     return dims;
 }
 
-/* The frame of sums and means over dimensions, once `keep` is known; a mean has at least one
+/* The rest of sums and means over dimensions, once `keep` is known; a mean has at least one
  * term. Means multiply each sum by 1/terms in float32. */
 static ls_tensor *over(ls__call *call, const ls__op *op, const uint8_t *keep, bool keepdim,
                        bool mean)
 {
     const ls__record *in = call->in[0];
+    const unsigned dims = dims_but(keep, in->ndim);
+    call->follows = mean ? LS__REDUCES(dims, keepdim, MEAN) : LS__REDUCES(dims, keepdim, SUM);
+    if (!mean && ls__call_counts(call)) {
+        return ls__integers_sum(call, keep, without_dims(in, keep, keepdim));
+    }
+    if (!ls__call_float32(call)) {
+        return call->failed;
+    }
+    in = call->in[0];
     float factor = mean ? (float)(1.0 / (double)terms_of(in, keep)) : 1.0f;
     ls__dense x = ls__call_dense(call, 0);
     ls__record *out = ls__call_output(call, without_dims(in, keep, keepdim), LS_FLOAT32);
@@ -194,8 +211,6 @@ static ls_tensor *over(ls__call *call, const ls__op *op, const uint8_t *keep, bo
         memcpy(c->keep, keep, sizeof c->keep);
     }
     ls__dense_drop(&x);
-    const unsigned dims = dims_but(keep, in->ndim);
-    call->follows = mean ? LS__REDUCES(dims, keepdim, MEAN) : LS__REDUCES(dims, keepdim, SUM);
     return ls__call_finish(call, out);
 }
 
@@ -205,8 +220,7 @@ static ls_tensor *over_dim(const ls__op *op, ls_tensor *a, int dim, bool keepdim
     ls__call call;
     int at;
     uint8_t keep[LS_DIMS_MAX];
-    if (!ls__call_begin(&call, op->name, 1, &a) || !ls__call_float32(&call) ||
-        !ls__call_dim(&call, dim, &at)) {
+    if (!ls__call_begin(&call, op->name, 1, &a) || !ls__call_dim(&call, dim, &at)) {
         return call.failed;
     }
     if (mean && call.in[0]->dim[at] == 0) {
@@ -252,7 +266,7 @@ ls_tensor *ls_sum_dims(ls_tensor *a, ls_shape dims, bool keepdim)
 {
     ls__call call;
     uint8_t keep[LS_DIMS_MAX];
-    return begin_dims(&call, sum_dims_op.name, a, dims, 0, keep) && ls__call_float32(&call)
+    return begin_dims(&call, sum_dims_op.name, a, dims, 0, keep)
                ? over(&call, &sum_dims_op, keep, keepdim, false)
                : call.failed;
 }
@@ -262,7 +276,7 @@ ls_tensor *ls_mean_dims(ls_tensor *a, ls_shape dims, bool keepdim)
 {
     ls__call call;
     uint8_t keep[LS_DIMS_MAX];
-    return begin_dims(&call, mean_dims_op.name, a, dims, 1, keep) && ls__call_float32(&call)
+    return begin_dims(&call, mean_dims_op.name, a, dims, 1, keep)
                ? over(&call, &mean_dims_op, keep, keepdim, true)
                : call.failed;
 }

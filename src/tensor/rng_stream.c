@@ -93,6 +93,14 @@ static uint64_t id_again(ls__draw_log *replay)
     return at < replay->count ? ((const uint64_t *)replay->ids->data)[at] : 0;
 }
 
+void ls__draw_log_keep(int64_t *numbers, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        numbers[i] = ls__self.replay != NULL ? (int64_t)id_again(ls__self.replay) : numbers[i];
+        record((uint64_t)numbers[i]);
+    }
+}
+
 /* Where element `at` of this rank's `size` along a dimension is among those of the axis. */
 static int64_t among(const ls__axis_in_force *axis, int place, int64_t at, int64_t size)
 {

@@ -25,7 +25,7 @@ typedef struct ls__rng_stream {
     ls__rng_level level[LS_DIMS_MAX + LS__ZIGZAG_DIMS];
 } ls__rng_stream;
 
-/* The streams that a recomputed segment drew from in its first run, in order. */
+/* The streams that a recomputed segment drew from in its first run, in order, and what it kept. */
 typedef struct ls__draw_log {
     struct ls__draw_log *outer; /* of the segment around it whose first run is under way */
     ls__storage *ids;           /* count of them, each a uint64_t; NULL: nothing was drawn */
@@ -41,6 +41,10 @@ typedef struct ls__draw_log {
  * unless NULL: those of the whole. */
 ls__rng_stream ls__rng_stream_next(ls_runtime *runtime, ls__rng_use use, const ls__record *shape,
                                    int64_t *strides);
+
+/* What a layer found out in a segment's first run, and a second run is not to find out again: there
+ * the numbers become those of the first. Outside of segments it does nothing. */
+void ls__draw_log_keep(int64_t *numbers, int64_t count);
 
 /* The seed and samples with which a segment begins. */
 void ls__draw_log_init(ls__draw_log *log, const ls_runtime *runtime);

@@ -120,6 +120,7 @@ static void scope_clear(ls_scope *scope)
     scope->later = NULL;
     for (ls__tensor_node *node = scope->nodes; node != NULL; node = node->next) {
         ls__node_release(node);
+        ls__node_hooks_free(node);
     }
     scope->nodes = NULL;
     scope->warned = false;

@@ -127,7 +127,7 @@ static ls_status shrink(const cutting *c, const ls__tensor_part *cut)
     if (storage == NULL) {
         return ls__self.status;
     }
-    if (!atomic_load_explicit(&record->storage->unfilled, memory_order_acquire)) {
+    if (!atomic_load_explicit(&record->storage->due, memory_order_acquire)) {
         take(c, cut, storage);
     }
     ls__storage_swap(record->storage, storage);

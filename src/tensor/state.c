@@ -130,14 +130,34 @@ ls_status ls__tensor_use_kernels(const ls__kernels *kernels)
     return LS_OK;
 }
 
+ls__pool *ls__tensors_pool(ls__tensors *tensors, const ls__device *device)
+{
+    if (device == NULL) {
+        return &tensors->host;
+    }
+    pthread_mutex_lock(&tensors->lock);
+    if (tensors->other.device == NULL) {
+        pool_init(&tensors->other, tensors, device);
+    }
+    const ls__device *used = tensors->other.device;
+    pthread_mutex_unlock(&tensors->lock);
+    if (used != device) {
+        (void)ls__fail(LS_ERR_UNSUPPORTED,
+                       "device \"%s\": this process computes on device \"%s\" already; start one "
+                       "rank for each device",
+                       device->name, used->name);
+        return NULL;
+    }
+    return &tensors->other;
+}
+
 ls_status ls__tensor_use_device(const ls__device *device)
 {
-    ls__tensors *tensors = ls__tensors_get("tensor_use_device");
-    if (tensors == NULL) {
+    ls__tensors *tensors = ls__tensors_get("device_use");
+    ls__pool *pool = tensors != NULL ? ls__tensors_pool(tensors, device) : NULL;
+    if (pool == NULL) {
         return ls__self.status;
     }
-    LS_ASSERT(tensors->other.device == NULL); /* nothing may lie in a pool that is made anew */
-    pool_init(&tensors->other, tensors, device);
-    tensors->made = &tensors->other;
+    tensors->made = pool;
     return LS_OK;
 }

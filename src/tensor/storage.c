@@ -214,7 +214,7 @@ static void header_init(ls__pool *pool, ls__storage *storage, size_t bytes)
     storage->fini = NULL;
     storage->next = NULL;
     storage->initial = NULL;
-    atomic_store_explicit(&storage->unfilled, false, memory_order_relaxed);
+    atomic_store_explicit(&storage->due, false, memory_order_relaxed);
     atomic_store_explicit(&storage->version, 0, memory_order_relaxed);
     atomic_store_explicit(&storage->refs, 1, memory_order_relaxed);
 }
@@ -319,6 +319,24 @@ ls_status ls__storage_move(ls__storage *storage, void *memory)
                           "moving a tensor of %zu bytes: out of memory; free tensors or make "
                           "batches smaller",
                           storage->bytes);
+}
+
+/* Both are header and block, and the blocks change places, each with its pool. */
+ls_status ls__storage_to(ls__storage *storage, ls__pool *on)
+{
+    ls__pool *from = storage->pool;
+    ls__storage *other = from != on ? ls__storage_new(on, storage->bytes) : NULL;
+    if (other == NULL) {
+        return from != on ? ls__self.status : LS_OK;
+    }
+    ls__device_carry(on->device, other->data, from->device, storage->data, storage->bytes);
+    pthread_mutex_lock(&from->tensors->lock);
+    swap_memory(storage, other);
+    storage->pool = on;
+    other->pool = from;
+    pthread_mutex_unlock(&from->tensors->lock);
+    ls__storage_unref(other);
+    return LS_OK;
 }
 
 /* Drops a reference; the last one runs `fini`, then returns block and header. NULL is allowed.

@@ -34,13 +34,13 @@ typedef struct ls__pool ls__pool;
 typedef struct ls__storage ls__storage;
 typedef struct ls__tensor_node ls__tensor_node; /* graph.h */
 
-/* ---- storage ------------------------------------------------------------------------------ */
+/* ---- storage --------------------------------------------------------------------------------- */
 
 struct ls__storage {
     _Atomic int32_t refs;     /* Sync: atomic; the last unref frees */
     _Atomic uint32_t version; /* Sync: atomic; raised by every change in place */
     uint16_t size_class;      /* of the block; LS__STORAGE_BORROWED: the caller's memory */
-    _Atomic bool unfilled;    /* values are noted in `initial` and not drawn yet. Sync: fill.h */
+    _Atomic bool due;         /* something, before elements are read. Sync: fill.h */
     void *data;
     ls__region_piece *piece;            /* whose data it is; NULL: not a large block */
     size_t bytes;                       /* asked for */
@@ -61,6 +61,8 @@ void ls__storages_release_cached(ls__tensors *tensors);
 /* Moves the elements to `memory`, which is then borrowed (NULL: to a block of its own again). All
  * tensors that share the storage follow. The elements must not be in use during the move. */
 ls_status ls__storage_move(ls__storage *storage, void *memory);
+/* Moves the elements to another device, into a block of the storage's own. */
+ls_status ls__storage_to(ls__storage *storage, ls__pool *on);
 /* Exchanges memory, size and version of two storages of one device. */
 void ls__storage_swap(ls__storage *a, ls__storage *b);
 
@@ -88,7 +90,7 @@ static inline uint32_t ls__storage_version(ls__storage *storage)
     return atomic_load_explicit(&storage->version, memory_order_relaxed);
 }
 
-/* ---- records ------------------------------------------------------------------------------ */
+/* ---- records --------------------------------------------------------------------------------- */
 
 enum ls__record_flag {
     LS__RECORD_LIVE = 1,
@@ -161,7 +163,7 @@ static inline float *ls__record_floats(const ls__record *record)
 bool ls__record_contiguous(const ls__record *record);
 ls__strided ls__record_strided(const ls__record *record);
 
-/* ---- scopes ------------------------------------------------------------------------------- */
+/* ---- scopes ---------------------------------------------------------------------------------- */
 
 struct ls_scope {
     ls_scope *parent;
@@ -192,7 +194,7 @@ void ls__scope_end(ls_scope *scope);
  * belongs to a suspended scope. */
 bool ls__graph_open(const ls__record *record);
 
-/* ---- the pools of a runtime --------------------------------------------------------------- */
+/* ---- the pools of a runtime ------------------------------------------------------------------ */
 
 #define LS__SIZE_CLASSES 37 /* 4 a power of two, from 256 bytes to LS__LARGE_BYTES */
 #define LS__SLABS_MAX 24    /* each twice as large as the one before */
@@ -253,12 +255,17 @@ ls__tensors *ls__tensors_get(const char *what);
 uint64_t ls__tensor_allocations(ls_runtime *runtime);
 /* Replaces the kernel table (tests: the plain kernels as the oracle). */
 ls_status ls__tensor_use_kernels(const ls__kernels *kernels);
+/* The pool of `device` (NULL: the processor), made at its first use; it outlives the runtime. NULL
+ * with the error set: a process has one device besides the processor. */
+ls__pool *ls__tensors_pool(ls__tensors *tensors, const ls__device *device);
 /* Tensors that are made from nothing lie on `device` from now on, and with them the results of
- * operations on them (tests: the loop device). It outlives the runtime. Once. */
+ * operations on them. */
 ls_status ls__tensor_use_device(const ls__device *device);
 /* The elements of a contiguous tensor for kernels of its device, and its pool; NULL with the error
  * set. ls_data is for those of the host. */
 void *ls__tensor_elements(ls_tensor *t, ls__pool **pool);
+/* The same where the caller reads only elements that are on this rank (fill.h). */
+void *ls__tensor_place(ls_tensor *t, ls__pool **pool);
 /* All elements become 0, of a contiguous tensor. */
 ls_status ls__tensor_zero(ls_tensor *t);
 /* *first: its first element that is not finite; -1: all are. */

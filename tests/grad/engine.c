@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <lockstep/function.h>
+#include <lockstep/memory.h>
+#include <lockstep/ops.h>
 #include <lockstep/random.h>
 
 #include "../unit/tensor/local.h"
@@ -71,7 +74,7 @@ static void on_abort(ls__observer *self, ls_status status, const char *message)
     note(n, " abort:", status);
     CHECK(message[0] != '\0');
     (void)ls__fail(LS_ERR_INTERNAL, "another text");
-    self->armed = false;
+    self->armed = NULL;
 }
 
 static void watch(notes *n, ls_tensor **params, int count)
@@ -126,7 +129,8 @@ LOCAL_TEST(unused_parameter_stays_absent_and_is_not_announced)
     CHECK(ls_grad(p[1]) == NULL);
     CHECK(!ls__param_grad_present(p[1]));
     CHECK_NEAR(grad_at(p[0], 1), 5, 0);
-    n.base.armed = true; /* a loss that reaches none of its parameters: begin is due all the same */
+    n.base.armed =
+        &ls__self; /* a loss that reaches none of its parameters: begin is due all the same */
     ls_tensor *other = leaf(LS_SHAPE(1), 1);
     CHECK_OK(ls_backward(ls_sum(other)));
     CHECK_NOTES(&n, "begin000 end");
@@ -351,9 +355,227 @@ LOCAL_TEST(an_error_of_a_hook_ends_backward_and_a_hook_dies_with_its_tensor)
     CHECK_CONTAINS(ls_error_message(), "hook a says no");
     CHECK_STR(log, "a");
     ls_free(p);
-    CHECK(ls_grad_hook_new(ls_exp(leaf(LS_SHAPE(2), 1)), look, &a) == NULL);
-    CHECK_CONTAINS(ls_error_message(), "a leaf that requires gradients");
+    CHECK(ls_grad_hook_new(ls_ones(LS_SHAPE(2), LS_FLOAT32), look, &a) == NULL);
+    CHECK_CONTAINS(ls_error_message(), "grad_hook: [2] requires no gradients; ");
     CHECK(ls_grad_hook_new(leaf(LS_SHAPE(2), 1), NULL, &a) == NULL);
+}
+
+/* y = x^2, loss = sum(y c) + sum(y): dy = c + 1 when all uses are added up. */
+LOCAL_TEST(a_hook_on_an_activation_sees_all_of_its_gradient_and_what_it_writes_flows_on)
+{
+    char log[16] = "";
+    seen a = {.log = log, .name = 'a', .factor = 10}, b = {.log = log, .name = 'b', .factor = 1};
+    ls_tensor *x = leaf(LS_SHAPE(2), 3), *c = leaf(LS_SHAPE(2), 4), *y = ls_mul(x, x);
+    ls_tensor *loss = ls_add(ls_sum(ls_mul(y, c)), ls_sum(y));
+    ls_hook *hook = ls_grad_hook_new(y, look, &a); /* after the uses of y */
+    CHECK(hook != NULL && ls_grad_hook_new(ls_reshape(y, LS_SHAPE(1, 2)), look, &b) != NULL);
+    CHECK_OK(ls_backward(loss));
+    CHECK_STR(log, "ab");
+    CHECK_NEAR(grad_at(x, 0), 10 * (4 + 1) * 2 * 3, 0);
+    CHECK_NEAR(grad_at(c, 0), 9, 0);
+    ls_hook_free(hook); /* the scope still has it */
+    CHECK(ls_grad_hook_new(y, look, &a) == NULL);
+    CHECK_CONTAINS(ls_error_message(), "has released the graph of [2]");
+}
+
+/* dy of a sum is handed on: a hook must not write over the gradient of the other operand. */
+LOCAL_TEST(a_hook_on_an_activation_changes_no_other_gradient)
+{
+    char log[16] = "";
+    seen a = {.log = log, .name = 'a', .factor = 10};
+    ls_tensor *x = leaf(LS_SHAPE(2), 3), *y = ls_exp(x), *z = ls_exp(x);
+    ls_tensor *at = ls_from_data((const int32_t[]){0, 1}, LS_SHAPE(2), LS_INT32);
+    CHECK(ls_grad_hook_new(y, look, &a) != NULL);
+    CHECK_OK(ls_backward(ls_sum(ls_add(y, z))));
+    CHECK_NEAR(grad_at(x, 0), 11 * exp(3), 1e-3);
+    ls_tensor *logits = leaf(LS_SHAPE(2, 2), 0), *scaled = ls_scale(logits, 1.0);
+    CHECK(ls_grad_hook_new(scaled, look, &a) != NULL);
+    ls_tensor *loss = ls_cross_entropy(scaled, at, NULL);
+    {
+        LS_RETAIN_GRAPH; /* the loss gives memory that it keeps */
+        CHECK_OK(ls_backward(loss));
+    }
+    CHECK_OK(ls_backward(loss));
+    CHECK_NEAR(grad_at(logits, 0), 2 * 10 * -0.25, 1e-6);
+    CHECK_STR(log, "aaa");
+}
+
+LOCAL_TEST(a_hook_on_a_part_or_in_a_suspended_scope_is_refused_and_an_error_names_the_operation)
+{
+    char log[16] = "";
+    seen a = {.log = log, .name = 'a', .factor = 1, .status = LS_ERR_LIMIT};
+    ls_tensor *x = leaf(LS_SHAPE(4), 3), *y = ls_exp(x);
+    CHECK(ls_grad_hook_new(ls_slice(y, 0, 1, 3), look, &a) == NULL);
+    CHECK_CONTAINS(ls_error_message(), "is a view, of a leaf or of a part of 4 elements");
+    CHECK(ls_grad_hook_new(ls_reshape(x, LS_SHAPE(2, 2)), look, &a) == NULL);
+    CHECK_CONTAINS(ls_error_message(), "give that tensor, or use ls_clone");
+    ls_scope *scope = ls_scope_enter();
+    ls_tensor *z = ls_exp(x);
+    CHECK_OK(ls_scope_suspend(scope));
+    CHECK(ls_grad_hook_new(z, look, &a) == NULL);
+    CHECK_CONTAINS(ls_error_message(), "grad_hook: the tensor [4]");
+    CHECK_OK(ls_scope_resume(scope));
+    ls_scope_leave(scope);
+    CHECK(ls_grad_hook_new(y, look, &a) != NULL);
+    CHECK_STATUS(ls_backward(ls_sum(y)), LS_ERR_LIMIT);
+    CHECK_CONTAINS(ls_error_message(), "gradient hook of exp (");
+    CHECK_CONTAINS(ls_error_message(), "hook a says no");
+}
+
+/* ---- kept graphs -------------------------------------------------------------------------- */
+
+LOCAL_TEST(a_kept_graph_takes_another_backward_and_adds_its_gradients)
+{
+    ls_tensor *w = leaf(LS_SHAPE(2), 3), *h = ls_exp(w), *first = ls_sum(h), *second = ls_mean(h);
+    for (int i = 1; i <= 2; i++) {
+        LS_RETAIN_GRAPH;
+        CHECK_OK(ls_backward(first));
+        CHECK_NEAR(grad_at(w, 0), i * exp(3), 1e-4);
+    }
+    CHECK_OK(ls_backward(second)); /* frees what it walks */
+    CHECK_NEAR(grad_at(w, 0), 2.5 * exp(3), 1e-4);
+    CHECK_STATUS(ls_backward(first), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "LS_RETAIN_GRAPH");
+}
+
+LOCAL_TEST(a_kept_graph_checks_what_was_changed_between_its_backwards)
+{
+    const float fresh[] = {1, 2};
+    ls_tensor *w = leaf(LS_SHAPE(2), 3), *x = leaf(LS_SHAPE(2), 4), *loss = ls_sum(ls_mul(x, w));
+    LS_RETAIN_GRAPH;
+    CHECK_OK(ls_backward(loss));
+    CHECK_OK(ls_copy_in(w, fresh, sizeof fresh));
+    CHECK_STATUS(ls_backward(loss), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "was changed in place since");
+    CHECK_STATUS(ls_backward_input_part(&loss, NULL, 1, NULL), LS_ERR_UNSUPPORTED);
+    CHECK_CONTAINS(ls_error_message(), "call ls_backward_from");
+}
+
+/* Bytes in use while the graph is there, and when the last backward has passed. */
+LOCAL_TEST(the_last_backward_of_a_kept_graph_frees_its_memory)
+{
+    ls_memory_stats kept = {.size = sizeof kept}, passed = {.size = sizeof passed};
+    ls_tensor *w = leaf(LS_SHAPE(64, 64), 0.01), *loss;
+    {
+        LS_SCOPE;
+        ls_tensor *h = ls_tanh(ls_scale(w, 2.0));
+        for (int i = 0; i < 20; i++) {
+            ls_tensor *next = ls_tanh(ls_scale(h, 1.5));
+            ls_free(h);
+            h = next;
+        }
+        loss = ls_sum(h);
+        {
+            LS_RETAIN_GRAPH;
+            CHECK_OK(ls_backward(loss));
+        }
+        CHECK_OK(ls_memory_get_stats(&kept));
+        CHECK_OK(ls_backward(loss));
+        CHECK_OK(ls_memory_get_stats(&passed));
+        CHECK((int64_t)kept.allocated - (int64_t)passed.allocated >= 20 * 64 * 64 * 4);
+    }
+    CHECK_INT(ls__tensor_alive(), 1);
+}
+
+/* Two losses that share a function of the user's, a recomputed part and views: the gradients of
+ * one kept graph are those of two graphs, to the bit. */
+static ls_status cube_forward(ls_function_call *call, ls_tensor *const *in, int n, ls_tensor **out,
+                              int m, void *arg)
+{
+    (void)arg;
+    CHECK(n == 1 && m == 1);
+    out[0] = ls_mul(ls_mul(in[0], in[0]), in[0]);
+    return ls_function_save(call, in[0]);
+}
+
+static ls_status cube_backward(ls_function_call *call, ls_tensor *const *dout, int m,
+                               ls_tensor **din, int n)
+{
+    ls_tensor *x = ls_function_saved(call, 0);
+    CHECK(n == 1 && m == 1);
+    din[0] = ls_scale(ls_mul(ls_mul(x, x), dout[0]), 3.0);
+    return LS_OK;
+}
+
+static const ls_function cube =
+    LS_FUNCTION(.name = "cube", .forward = cube_forward, .backward = cube_backward);
+
+static ls_tensor *segment(ls_tensor *x, void *arg)
+{
+    return ls_tanh(ls_mul(ls_function_apply(&cube, x, NULL), arg));
+}
+
+static void losses_of(ls_tensor *w, ls_tensor *out[2])
+{
+    ls_tensor *x = ls_function_apply(&cube, w, NULL);
+    ls_tensor *y = ls_recompute_call(segment, ls_transpose(x, 0, 1), w);
+    ls_tensor *z = ls_recompute_call(segment, y, w);
+    out[0] = ls_sum(ls_mul(ls_slice(z, 0, 0, 1), ls_slice(x, 0, 1, 2)));
+    out[1] = ls_mean(ls_exp(ls_add(y, x)));
+}
+
+LOCAL_TEST(functions_and_recomputed_parts_of_a_kept_graph_give_the_same_bits)
+{
+    float apart[9], kept[9], values[9];
+    for (int i = 0; i < 9; i++) {
+        values[i] = (float)sin(i + 1.0);
+    }
+    for (int keeps = 0; keeps < 2; keeps++) {
+        ls_tensor *w = ls_set_requires_grad(ls_from_data(values, LS_SHAPE(3, 3), LS_FLOAT32), true);
+        ls_tensor *loss[2], *again[2];
+        losses_of(w, loss);
+        losses_of(w, again);
+        {
+            LS_RETAIN_GRAPH;
+            CHECK_OK(ls_backward(loss[0]));
+            CHECK_OK(ls_backward(loss[1]));
+        }
+        CHECK_OK(ls_backward_from(keeps ? loss : again, NULL, 2));
+        CHECK_OK(ls_copy_out(ls_grad(w), keeps ? kept : apart, sizeof kept));
+    }
+    CHECK(memcmp(apart, kept, sizeof kept) == 0);
+}
+
+static ls_status count_call(void *arg, ls_tensor *t, ls_tensor *grad)
+{
+    (void)t, (void)grad;
+    ++*(int *)arg;
+    return LS_OK;
+}
+
+static ls_tensor *hooked_segment(ls_tensor *x, void *calls)
+{
+    ls_tensor *y = ls_exp(x);
+    CHECK(ls_grad_hook_new(y, count_call, calls) != NULL);
+    return ls_mul(y, y);
+}
+
+LOCAL_TEST(a_hook_that_a_recomputed_function_adds_is_called_once_a_backward)
+{
+    int calls = 0;
+    ls_tensor *w = leaf(LS_SHAPE(2), 0.5);
+    ls_tensor *loss = ls_sum(ls_recompute_call(hooked_segment, w, &calls));
+    for (int i = 1; i <= 3; i++) {
+        LS_RETAIN_GRAPH;
+        CHECK_OK(ls_backward(loss));
+        CHECK_INT(calls, i);
+    }
+}
+
+/* The hook is called where the gradient is whole, in whichever part that is. */
+LOCAL_TEST(hooks_of_activations_run_once_in_a_backward_of_two_parts)
+{
+    int calls[2] = {0, 0};
+    ls_tensor *x = leaf(LS_SHAPE(3, 2), 1), *w = leaf(LS_SHAPE(2, 2), 0.5);
+    ls_tensor *y = ls_linear(x, w, NULL), *v = ls_exp(w), *out = ls_linear(y, v, NULL);
+    ls_tensor *dout = ls_ones(LS_SHAPE(3, 2), LS_FLOAT32);
+    CHECK(ls_grad_hook_new(y, count_call, &calls[0]) != NULL);
+    CHECK(ls_grad_hook_new(v, count_call, &calls[1]) != NULL);
+    CHECK_OK(ls_backward_input_part(
+        &out, &dout, 1, LS_OPTIONS(ls_backward_part_options, .inputs = &x, .input_count = 1)));
+    CHECK(calls[0] == 1 && calls[1] == 0);
+    CHECK_OK(ls_backward_weight_part());
+    CHECK(calls[0] == 1 && calls[1] == 1);
 }
 
 /* ---- modes -------------------------------------------------------------------------------- */
@@ -417,7 +639,7 @@ LOCAL_TEST(failed_pass_aborts_observers_with_its_cause)
     ls_tensor *p[] = {leaf(LS_SHAPE(2), 1), leaf(LS_SHAPE(2), 1)};
     notes n;
     watch(&n, p, 2);
-    n.base.armed = true; /* poisoned loss: the peers wait, so they must hear */
+    n.base.armed = &ls__self; /* poisoned loss: the peers wait, so they must hear */
     CHECK_STATUS(ls_backward(ls_sum(ls_matmul(p[0], p[1]))), LS_ERR_INVALID);
     CHECK_CONTAINS(ls_error_message(), "matmul: [2] x [2]");
     CHECK_NOTES(&n, " abort:-1");

@@ -46,6 +46,9 @@ UNARY(least_first, ls_topk(placed(x), 2, 0, false, NULL))
 BINARY(stacked, ls_stack((ls_tensor *[]){x, y, x}, 3, 1))
 BINARY(stacked_last, ls_exp(ls_stack((ls_tensor *[]){x, y}, 2, -1)))
 UNARY(group_norm_plain, ls_group_norm(x, 2, NULL, NULL, 1e-3))
+UNARY(leaky, ls_leaky_relu(x, 0.2))
+UNARY(log_sum, ls_exp(ls_logsumexp(ls_scale(x, 2.0), -1, false)))
+UNARY(log_sum_first, ls_mul(ls_logsumexp(x, 0, true), x))
 BINARY(l1, ls_l1_loss(apart(x), y))
 BINARY(huber, ls_huber_loss(apart(x), ls_scale(y, 2.0), 1.5))
 BINARY(smooth_l1, ls_scale(ls_smooth_l1_loss(x, y, 0.5), 2.0))
@@ -62,6 +65,24 @@ static ls_tensor *kl_terms(ls_tensor **in)
 {
     return ls_exp(ls_kl_div(in[0], ls_exp(in[1]),
                             LS_OPTIONS(ls_kl_div_options, .reduction = LS_REDUCTION_NONE)));
+}
+
+static ls_tensor *index_of(int64_t count)
+{
+    static const int64_t index[] = {1, 0, 1, 2};
+    return ls_from_data(index, S(count), LS_INT64);
+}
+
+BINARY(rows_added, ls_exp(ls_index_add(x, 0, index_of(4), y)))
+BINARY(columns_added, ls_mul(ls_index_add(x, -1, index_of(2), y), x))
+
+static ls_tensor *weighted(ls_tensor **in)
+{
+    static const float weights[] = {0.5f, 2.0f, 0.0f, 1.25f};
+    ls_tensor *w = ls_from_data(weights, S(4), LS_FLOAT32);
+    return ls_cross_entropy(in[0], index_of(3),
+                            LS_OPTIONS(ls_cross_entropy_options, .weight = w, .z_loss = 0.1,
+                                       .label_smoothing = 0.25, .ignore_index = 0));
 }
 
 static ls_tensor *group_norm(ls_tensor **in)
@@ -130,6 +151,13 @@ static void check_elements(const ls__kernels *kernels)
         TWO(minimum, S(3, 1), S(2, 1, 4)),
         TWO(both, S(4), S(3, 4)),
         ONE(maximum_itself, 3, 4),
+        ONE(leaky, 3, 4),
+        ONE(log_sum, 3, 4),
+        ONE(log_sum, 5),
+        ONE(log_sum_first, 2, 3, 2),
+        TWO(rows_added, S(3, 4), S(4, 4)),
+        TWO(columns_added, S(2, 3), S(2, 2)),
+        ONE(weighted, 3, 4),
         TWO(l1, S(3, 4), S(3, 4)),
         TWO(huber, S(3, 4), S(3, 4)),
         TWO(smooth_l1, S(5), S(5)),

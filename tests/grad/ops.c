@@ -142,6 +142,24 @@ static ls_tensor *lstm_carried(ls_tensor **in)
     return ls_lstm(in[0], in[1], ls_slice(first, 0, time - 1, time + 1));
 }
 
+static ls_tensor *gru(ls_tensor **in)
+{
+    return ls_gru(in[0], in[1], in[2], in[3]);
+}
+
+static ls_tensor *gru_from_zeros(ls_tensor **in)
+{
+    return ls_gru(in[0], in[1], NULL, NULL);
+}
+
+/* The same weight, bias and gates twice, with the state carried on. */
+static ls_tensor *gru_carried(ls_tensor **in)
+{
+    int64_t time = ls_size(in[0], 0);
+    ls_tensor *first = ls_gru(in[0], in[1], in[2], NULL);
+    return ls_gru(in[0], in[1], in[2], ls_slice(first, 0, time - 1, time));
+}
+
 static ls_tensor *embedding(ls_tensor **in)
 {
     static const int64_t index[] = {2, 0, 2, 1, 2, 0};
@@ -292,6 +310,10 @@ static void add_others(op_table *table)
         {"lstm_from_zeros", lstm_from_zeros, false, 2, {S(4, 1, 12), S(12, 3)}},
         {"lstm_from_zeros", lstm_from_zeros, false, 2, {S(1, 2, 4), S(4, 1)}},
         {"lstm_carried", lstm_carried, false, 2, {S(2, 2, 8), S(8, 2)}},
+        {"gru", gru, false, 4, {S(3, 2, 6), S(6, 2), S(6), S(1, 2, 2)}},
+        {"gru", gru, false, 4, {S(1, 1, 3), S(3, 1), S(3), S(1, 1, 1)}},
+        {"gru_from_zeros", gru_from_zeros, false, 2, {S(4, 1, 9), S(9, 3)}},
+        {"gru_carried", gru_carried, false, 3, {S(2, 2, 6), S(6, 2), S(6)}},
         {"cross_entropy", cross_entropy, false, 1, {S(3, 5)}},
         {"cross_entropy", cross_entropy, false, 1, {S(2, 3, 7)}},
         {"cross_entropy_scaled", cross_entropy_scaled, false, 1, {S(3, 5)}},

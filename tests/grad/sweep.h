@@ -22,17 +22,19 @@ typedef ls_tensor *(*op_fn)(ls_tensor **in);
 
 typedef enum layout { WHOLE, TRANSPOSED, SLICED, LAYOUTS } layout;
 
+enum { INPUTS_MAX = 4 };
+
 typedef struct op_case {
     const char *name;
     op_fn fn;
     bool positive; /* inputs in [0.5, 2], not in ±[0.2, 1.2] */
     int count;
-    ls_shape shape[3];
+    ls_shape shape[INPUTS_MAX];
 } op_case;
 
 typedef struct sweep {
     const op_case *c;
-    layout of[3];
+    layout of[INPUTS_MAX];
 } sweep;
 
 #define UNARY(name, expression)                                                                    \
@@ -119,7 +121,7 @@ static inline ls_tensor *leaf_new(ls_shape shape, bool positive, uint64_t stream
 static inline ls_tensor *run_case(ls_tensor **leaves, void *arg)
 {
     const sweep *s = arg;
-    ls_tensor *in[3] = {NULL, NULL, NULL};
+    ls_tensor *in[INPUTS_MAX] = {NULL};
     for (int i = 0; i < s->c->count; i++) {
         in[i] = as_view(leaves[i], s->of[i]);
     }
@@ -130,7 +132,7 @@ static inline void check_case(const op_case *c, int variant)
 {
     sweep s = {.c = c};
     LS_SCOPE;
-    ls_tensor *leaves[3];
+    ls_tensor *leaves[INPUTS_MAX];
     for (int i = 0; i < c->count; i++) {
         s.of[i] = variant < LAYOUTS ? (layout)variant : (layout)((i + 1) % LAYOUTS);
         leaves[i] = leaf_new(leaf_shape(c->shape[i], s.of[i]), c->positive, (uint64_t)i);
@@ -145,9 +147,9 @@ static inline void check_case(const op_case *c, int variant)
 
 /* What a case gives, with dtype leaves of numbers that bfloat16 has: the result, then each leaf's
  * gradient of sum(result * r), as float32. */
-static inline int run_typed(sweep *s, ls_dtype dtype, ls_tensor *out[4])
+static inline int run_typed(sweep *s, ls_dtype dtype, ls_tensor *out[1 + INPUTS_MAX])
 {
-    ls_tensor *leaves[3];
+    ls_tensor *leaves[INPUTS_MAX];
     for (int i = 0; i < s->c->count; i++) {
         ls_tensor *x = leaf_new(leaf_shape(s->c->shape[i], s->of[i]), s->c->positive, (uint64_t)i);
         ls_tensor *half = ls_cast(ls_detach(x), LS_BFLOAT16);
@@ -196,7 +198,7 @@ static inline void check_half(const op_case *c, int variant)
 {
     sweep s = {.c = c};
     LS_SCOPE;
-    ls_tensor *half[4], *full[4];
+    ls_tensor *half[1 + INPUTS_MAX], *full[1 + INPUTS_MAX];
     for (int i = 0; i < c->count; i++) {
         s.of[i] = variant < LAYOUTS ? (layout)variant : (layout)((i + 1) % LAYOUTS);
     }

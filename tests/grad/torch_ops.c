@@ -1,6 +1,7 @@
 /* Values and gradients of operations beside those of PyTorch 2.13: torch_ops_numbers.h, made by
  * torch_ops.py, whose cases have the names used here. */
 #include <math.h>
+#include <string.h>
 
 #include <lockstep/ops.h>
 #include <lockstep/vision.h>
@@ -299,6 +300,122 @@ LOCAL_TEST(divergences_agree_with_torch)
     ls_tensor *loss = ls_kl_div(ls_log_softmax(f(S(3)), 0), ls_from_data(target, S(3), LS_FLOAT32),
                                 LS_OPTIONS(ls_kl_div_options, .reduction = LS_REDUCTION_SUM));
     CHECK_TORCH(loss, kl_zero);
+}
+
+LOCAL_TEST(leaky_relu_and_log_sum_exp_agree_with_torch)
+{
+    ls_tensor *x = leaf(S(2, 4)), *y = ls_leaky_relu(x, 0.1);
+    CHECK_CASE1(y, leaky_relu, x);
+    x = leaf(S(2, 3, 2)), y = ls_logsumexp(ls_scale(x, 3.0), 1, false);
+    CHECK_CASE1(y, logsumexp, x);
+    x = leaf(S(3, 4)), y = ls_logsumexp(x, -1, true);
+    CHECK_CASE1(y, logsumexp_keep, x);
+    const float odd[] = {-INFINITY, -INFINITY, INFINITY, 1.0f, 1000.0f,  1000.0f,
+                         -INFINITY, 2.0f,      NAN,      1.0f, -1000.0f, -1001.0f};
+    CHECK_TORCH(ls_logsumexp(ls_from_data(odd, S(6, 2), LS_FLOAT32), 1, false), logsumexp_odd);
+    const float large[] = {-INFINITY, 2.0f, 1000.0f, 999.0f};
+    x = ls_set_requires_grad(ls_from_data(large, S(2, 2), LS_FLOAT32), true);
+    y = ls_logsumexp(x, 1, false);
+    CHECK_CASE1(y, logsumexp_large, x);
+}
+
+LOCAL_TEST(rows_added_at_an_index_agree_with_torch)
+{
+    const int64_t rows[] = {2, 0, 2};
+    const int32_t middle[] = {0, 0, 2, 0};
+    ls_tensor *a = leaf(S(4, 3)), *b = leaf(S(3, 3));
+    ls_tensor *y = ls_index_add(a, 0, ls_from_data(rows, S(3), LS_INT64), ls_exp(b));
+    CHECK_CASE2(y, index_add, a, b);
+    a = leaf(S(2, 3, 2)), b = leaf(S(2, 4, 2));
+    y = ls_index_add(a, 1, ls_from_data(middle, S(4), LS_INT32), b);
+    CHECK_CASE2(y, index_add_middle, a, b);
+}
+
+LOCAL_TEST(cross_entropy_with_weights_of_classes_agrees_with_torch)
+{
+    const int64_t classes[] = {2, 0, -100, 1, 2};
+    float weights[3];
+    double sum = 0.0, count = 0.0;
+    for (int i = 0; i < 3; i++) {
+        weights[i] = fabsf((float)sin(1.7 * (double)(i + 1))) + 0.2f;
+    }
+    ls_tensor *w = ls_from_data(weights, S(3), LS_FLOAT32);
+    ls_tensor *target = ls_from_data(classes, S(5), LS_INT64), *x = leaf(S(5, 3));
+    const ls_cross_entropy_options *plain = LS_OPTIONS(ls_cross_entropy_options, .weight = w);
+    ls_tensor *loss = ls_cross_entropy(x, target, plain);
+    CHECK_CASE1(loss, weighted, x);
+    x = leaf(S(5, 3));
+    loss = ls_cross_entropy(
+        x, target, LS_OPTIONS(ls_cross_entropy_options, .weight = w, .label_smoothing = 0.3));
+    CHECK_CASE1(loss, weighted_smooth, x);
+    CHECK_OK(ls_cross_entropy_weight(target, plain, &sum));
+    CHECK_TORCH(ls_full(LS_SCALAR, LS_FLOAT32, sum), weighted_sum);
+    CHECK_OK(ls_cross_entropy_weight(ls_cast(target, LS_INT32), NULL, &count));
+    CHECK_NEAR(count, 4, 0);
+}
+
+static ls_tensor *whole_numbers(ls_dtype dtype)
+{
+    const int64_t a[] = {-7, 7, -8, 3, 0, 9, -9, 1};
+    return ls_cast(ls_from_data(a, S(2, 4), LS_INT64), dtype);
+}
+
+LOCAL_TEST(integers_agree_with_torch)
+{
+    static const ls_dtype types[] = {LS_INT8, LS_INT16, LS_INT32, LS_INT64};
+    const int64_t divisors[] = {2, -2, 3, 5};
+    for (int i = 0; i < 4; i++) {
+        ls_tensor *a = whole_numbers(types[i]);
+        ls_tensor *b = ls_cast(ls_from_data(divisors, S(4), LS_INT64), types[i]);
+        CHECK(ls_dtype_of(ls_add(a, b)) == types[i]);
+        CHECK_TORCH(ls_add(a, b), int_add);
+        CHECK_TORCH(ls_sub(a, b), int_sub);
+        CHECK_TORCH(ls_mul(a, b), int_mul);
+        CHECK_TORCH(ls_maximum(a, b), int_max);
+        CHECK_TORCH(ls_minimum(a, b), int_min);
+        CHECK_TORCH(ls_floor_div(a, b), int_floor);
+        CHECK_TORCH(ls_remainder(a, b), int_rest);
+        CHECK(ls_dtype_of(ls_sum(a)) == LS_INT64);
+        CHECK_TORCH(ls_sum(a), int_sum);
+        CHECK_TORCH(ls_sum_dim(a, 1, true), int_sum_dim);
+        CHECK_TORCH(ls_sum_dims(ls_reshape(a, S(2, 2, 2)), S(0, 2), false), int_sum_dims);
+        CHECK_TORCH(ls_cumsum(a, 0), int_cumsum);
+        CHECK_TORCH(ls_cumsum(ls_transpose(ls_transpose(a, 0, 1), 0, 1), 1), int_cumsum_last);
+    }
+    ls_tensor *small = ls_add_scalar(ls_scale(whole_numbers(LS_INT8), 20.0), 100.0);
+    CHECK_TORCH(small, int_wraps);
+}
+
+LOCAL_TEST(counts_and_places_agree_with_torch)
+{
+    const int32_t index[] = {3, 0, 3, 1, 3};
+    const float odd[] = {0.0f, -0.0f, NAN, 2.0f};
+    ls_tensor *above = ls_gt(f(S(3, 4)), ls_full(LS_SCALAR, LS_FLOAT32, 0.3));
+    CHECK_TORCH(ls_sum(above), truths);
+    CHECK_TORCH(ls_sum_dim(above, 0, false), truths_dim);
+    CHECK_TORCH(ls_nonzero(above), nonzero);
+    CHECK_TORCH(ls_nonzero(ls_from_data(odd, S(4), LS_FLOAT32)), nonzero_floats);
+    CHECK_TORCH(ls_bincount(ls_from_data(index, S(5), LS_INT32), 6), bincount);
+    CHECK_INT(ls_numel(ls_nonzero(ls_zeros(S(3, 2), LS_INT64))), 0);
+    CHECK_INT(ls_size(ls_nonzero(ls_ones(LS_SCALAR, LS_BOOL)), 1), 0);
+}
+
+/* Beyond what a double holds, and where signs differ. */
+LOCAL_TEST(large_integers_are_exact)
+{
+    const int64_t a[] = {INT64_MAX, INT64_MIN, INT64_MIN, -1}, b[] = {1, 1, -1, INT64_MAX};
+    const int64_t sums[] = {INT64_MIN, INT64_MIN + 1, INT64_MAX, INT64_MAX - 1};
+    const int64_t quotients[] = {INT64_MAX, INT64_MIN, INT64_MIN, -1};
+    const int64_t rests[] = {0, 0, 0, INT64_MAX - 1};
+    const uint64_t high[] = {UINT64_MAX, 3}, by[] = {7, UINT64_MAX};
+    const uint64_t parts[] = {UINT64_MAX / 7, 0}, most[] = {UINT64_MAX, UINT64_MAX};
+    ls_tensor *x = ls_from_data(a, S(4), LS_INT64), *y = ls_from_data(b, S(4), LS_INT64);
+    CHECK(memcmp(ls_data(ls_add(x, y)), sums, sizeof sums) == 0);
+    CHECK(memcmp(ls_data(ls_floor_div(x, y)), quotients, sizeof quotients) == 0);
+    CHECK(memcmp(ls_data(ls_remainder(x, y)), rests, sizeof rests) == 0);
+    x = ls_from_data(high, S(2), LS_UINT64), y = ls_from_data(by, S(2), LS_UINT64);
+    CHECK(memcmp(ls_data(ls_floor_div(x, y)), parts, sizeof parts) == 0);
+    CHECK(memcmp(ls_data(ls_maximum(x, y)), most, sizeof most) == 0);
 }
 
 TEST_MAIN

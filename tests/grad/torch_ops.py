@@ -8,6 +8,8 @@ import textwrap
 import torch
 import torch.nn.functional as F
 
+INF, NAN = float("inf"), float("nan")
+
 # Tensors of f are sin(1.7), sin(3.4), …: the same in torch_ops.c. The gradients are those of
 # sum(y * f), so that no two elements weigh the same.
 
@@ -153,8 +155,47 @@ def norms_and_losses():
     case("kl_zero", F.kl_div(f(3).log_softmax(0), torch.tensor([0.0, 0.25, 0.75]), reduction="sum"))
 
 
+def sums_and_weights():
+    x = leaf(2, 4)
+    case("leaky_relu", F.leaky_relu(x, 0.1), x)
+    x = leaf(2, 3, 2)
+    case("logsumexp", (x * 3).logsumexp(1), x)
+    x = leaf(3, 4)
+    case("logsumexp_keep", x.logsumexp(-1, keepdim=True), x)
+    x = torch.tensor([[-INF, -INF], [INF, 1.0], [1000.0, 1000.0], [-INF, 2.0], [NAN, 1.0], [-1000.0, -1001.0]])
+    case("logsumexp_odd", x.logsumexp(1))
+    x = torch.tensor([[-INF, 2.0], [1000.0, 999.0]]).requires_grad_()
+    case("logsumexp_large", x.logsumexp(1), x)
+    a, b = leaf(4, 3), leaf(3, 3)
+    case("index_add", a.index_add(0, torch.tensor([2, 0, 2]), b.exp()), a, b)
+    a, b = leaf(2, 3, 2), leaf(2, 4, 2)
+    case("index_add_middle", a.index_add(1, torch.tensor([0, 0, 2, 0]), b), a, b)
+    weights = f(3).abs() + 0.2
+    target = torch.tensor([2, 0, -100, 1, 2])
+    for name, smoothing in (("weighted", 0.0), ("weighted_smooth", 0.3)):
+        x = leaf(5, 3)
+        case(name, F.cross_entropy(x, target, weights, label_smoothing=smoothing), x)
+    case("weighted_sum", weights[target[target >= 0]].sum())
+
+
+def integers():
+    a = torch.tensor([-7, 7, -8, 3, 0, 9, -9, 1]).reshape(2, 4)
+    b = torch.tensor([2, -2, 3, 5])
+    for name, y in {"add": a + b, "sub": a - b, "mul": a * b, "max": torch.maximum(a, b), "min": torch.minimum(a, b),
+                    "floor": a.div(b, rounding_mode="floor"), "rest": a.remainder(b), "sum": a.sum(),
+                    "sum_dim": a.sum(1, keepdim=True), "sum_dims": a.reshape(2, 2, 2).sum((0, 2)),
+                    "cumsum": a.cumsum(0), "cumsum_last": a.cumsum(1)}.items():
+        case("int_" + name, y)
+    case("int_wraps", (a.to(torch.int8) * 20).to(torch.int8) + torch.tensor(100, dtype=torch.int8))
+    case("truths", (f(3, 4) > 0.3).sum())
+    case("truths_dim", (f(3, 4) > 0.3).sum(0))
+    case("nonzero", (f(3, 4) > 0.3).nonzero())
+    case("nonzero_floats", torch.tensor([0.0, -0.0, float("nan"), 2.0]).nonzero())
+    case("bincount", torch.bincount(torch.tensor([3, 0, 3, 1, 3]), minlength=6))
+
+
 print("/* Made by torch_ops.py with PyTorch", torch.__version__.split("+")[0] + ". */")
 print("#ifndef TEST_GRAD_TORCH_OPS_NUMBERS_H\n#define TEST_GRAD_TORCH_OPS_NUMBERS_H\n\n/* clang-format off */")
-for part in (elements, shapes, orders, images, norms_and_losses):
+for part in (elements, shapes, orders, images, norms_and_losses, sums_and_weights, integers):
     part()
 print("\n#endif")

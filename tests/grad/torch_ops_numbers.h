@@ -408,5 +408,65 @@ static const float torch_kl_log_batchmean_grad0[] = {0.094176434f, 0.0623537302f
 static const float torch_kl_log_batchmean_grad1[] = {-0.168790221f, -0.049587097f, 0.218377292f,
     -0.0499749854f, 0.018587349f, 0.0313876271f};
 static const float torch_kl_zero[] = {1.54824138f};
+static const float torch_leaky_relu[] = {0.991664827f, -0.0255541112f, -0.0925814733f, 0.494113356f,
+    0.798487127f, -0.0699874684f, -0.0618137121f, 0.859161794f};
+static const float torch_leaky_relu_grad0[] = {0.991664827f, -0.0255541112f, -0.0925814733f,
+    0.494113356f, 0.798487127f, -0.0699874684f, -0.0618137121f, 0.859161794f};
+static const float torch_logsumexp[] = {3.42181587f, 1.60749984f, 1.40705264f, 3.50534582f};
+static const float torch_logsumexp_grad0[] = {1.90297937f, -0.0713696331f, 0.00604201574f,
+    -0.676434636f, 1.06597257f, -0.0188190863f, -0.106465638f, 0.58611542f, -2.23602605f,
+    0.00248889532f, -0.434952468f, 0.893735766f};
+static const float torch_logsumexp_keep[] = {1.70574188f, 1.72614527f, 1.69536185f};
+static const float torch_logsumexp_keep_grad0[] = {0.485562533f, 0.139505252f, 0.0713665038f,
+    0.295230567f, -0.101061091f, -0.0225867499f, -0.0245104842f, -0.107382782f, -0.252662033f,
+    -0.0649693012f, -0.146395698f, -0.461787641f};
+static const float torch_logsumexp_odd[] = {-INFINITY, INFINITY, 1000.69318f, 2, NAN, -999.686768f};
+static const float torch_logsumexp_large[] = {2, 1000.31323f};
+static const float torch_logsumexp_large_grad0[] = {0, 0.991664827f, -0.186820999f, -0.068727605f};
+static const float torch_index_add[] = {2.63070917f, 1.96663547f, -0.429167151f, 0.494113356f,
+    0.798487127f, -0.699874699f, 2.61652899f, 3.99483991f, 2.27991915f, -0.961397469f, -0.14899902f,
+    0.999792874f};
+static const float torch_index_add_grad0[] = {0.991664827f, -0.255541116f, -0.925814688f,
+    0.494113356f, 0.798487127f, -0.699874699f, -0.618137121f, 0.859161794f, 0.396740586f,
+    -0.961397469f, -0.14899902f, 0.999792874f};
+static const float torch_index_add_grad1[] = {-1.66632366f, 0.665418446f, 0.157191992f, 1.62538266f,
+    -0.567857504f, -0.459803581f, -0.333143473f, 2.02863622f, 0.589941442f};
+static const float torch_index_add_middle[] = {0.439377785f, 0.842192888f, -0.925814688f,
+    0.494113356f, 1.59697425f, -1.3997494f, -0.0113371909f, 1.7768302f, 0.396740586f, -0.961397469f,
+    -0.257635623f, 0.0279944539f};
+static const float torch_index_add_middle_grad0[] = {0.991664827f, -0.255541116f, -0.925814688f,
+    0.494113356f, 0.798487127f, -0.699874699f, -0.618137121f, 0.859161794f, 0.396740586f,
+    -0.961397469f, -0.14899902f, 0.999792874f};
+static const float torch_index_add_middle_grad1[] = {0.991664827f, -0.255541116f, 0.991664827f,
+    -0.255541116f, 0.798487127f, -0.699874699f, 0.991664827f, -0.255541116f, -0.618137121f,
+    0.859161794f, -0.618137121f, 0.859161794f, -0.14899902f, 0.999792874f, -0.618137121f,
+    0.859161794f};
+static const float torch_weighted[] = {1.31889224f};
+static const float torch_weighted_grad0[] = {0.199646622f, 0.057359755f, -0.257006377f,
+    -0.189099818f, 0.15455696f, 0.0345428586f, 0, 0, 0, 0.0111828437f, -0.0906680599f,
+    0.0794852227f, 0.0948763788f, 0.0400213413f, -0.134897709f};
+static const float torch_weighted_smooth[] = {1.29460573f};
+static const float torch_weighted_smooth_grad0[] = {0.158618182f, 0.0426936001f, -0.201311767f,
+    -0.136152014f, 0.132568836f, 0.00358318654f, 0, 0, 0, -0.0156745389f, -0.0597152524f,
+    0.0753897876f, 0.0594728068f, 0.0262860451f, -0.0857588351f};
+static const float torch_weighted_sum[] = {3.89883542f};
+static const float torch_int_add[] = {-5, 5, -5, 8, 2, 7, -6, 6};
+static const float torch_int_sub[] = {-9, 9, -11, -2, -2, 11, -12, -4};
+static const float torch_int_mul[] = {-14, -14, -24, 15, 0, -18, -27, 5};
+static const float torch_int_max[] = {2, 7, 3, 5, 2, 9, 3, 5};
+static const float torch_int_min[] = {-7, -2, -8, 3, 0, -2, -9, 1};
+static const float torch_int_floor[] = {-4, -4, -3, 0, 0, -5, -3, 0};
+static const float torch_int_rest[] = {1, -1, 1, 3, 0, -1, 0, 1};
+static const float torch_int_sum[] = {-4};
+static const float torch_int_sum_dim[] = {-5, 1};
+static const float torch_int_sum_dims[] = {9, -13};
+static const float torch_int_cumsum[] = {-7, 7, -8, 3, -7, 16, -17, 4};
+static const float torch_int_cumsum_last[] = {-7, 0, -8, -5, 0, 9, 0, 1};
+static const float torch_int_wraps[] = {-40, -16, -60, -96, 100, 24, -80, 120};
+static const float torch_truths[] = {6};
+static const float torch_truths_dim[] = {3, 0, 0, 3};
+static const float torch_nonzero[] = {0, 0, 0, 3, 1, 0, 1, 3, 2, 0, 2, 3};
+static const float torch_nonzero_floats[] = {2, 3};
+static const float torch_bincount[] = {1, 1, 0, 3, 0, 0};
 
 #endif

@@ -15,7 +15,6 @@
 #include "base/assert.h"
 #include "kernel/cpu/halves.h"
 #include "kernel/cpu/onednn.h"
-#include "kernel/cpu/taps.h"
 
 #define COL_MAX (1 << 21) /* elements of col at most, unless an image has more */
 #define OUT_MAX (1 << 19) /* of y, where something follows in the same pass: they stay near */

@@ -134,6 +134,13 @@ void LS__K(attention)(const ls__attention *a, ls_stream *stream);
 void LS__K(attention_backward)(const ls__attention *a, ls_stream *stream);
 size_t LS__K(attention_workspace)(const ls__attention *a, bool backward);
 
+/* gru.c */
+void LS__K(gru_step)(float *gates, float *h, float *fresh, const float *product,
+                     const float *before, int64_t rows, int64_t n, ls_stream *stream);
+void LS__K(gru_step_backward)(float *dgates, float *dproduct, float *dh, const float *gates,
+                              const float *fresh, const float *before, int64_t rows, int64_t n,
+                              ls_stream *stream);
+
 /* lstm.c */
 void LS__K(lstm_step)(float *gates, float *h, float *c_next, const float *c, int64_t rows,
                       int64_t n, ls_stream *stream);
@@ -208,6 +215,7 @@ void LS__K(upsample2d_backward)(const ls__upsample2d *u, float *dx, float beta, 
 /* optim.c */
 void LS__K(adamw)(const ls__adamw_args *args, ls_stream *stream);
 void LS__K(sgd)(const ls__sgd_args *args, ls_stream *stream);
+void LS__K(rmsprop)(const ls__rmsprop_args *args, ls_stream *stream);
 
 /* map.c */
 void LS__K(map)(ls__map op, const double *arg, float *out, const float *a, int64_t count,

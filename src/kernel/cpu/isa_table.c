@@ -73,6 +73,8 @@ static const ls__kernels kernels = {
     .attention = LS__K(attention),
     .attention_backward = LS__K(attention_backward),
     .attention_workspace = LS__K(attention_workspace),
+    .gru_step = LS__K(gru_step),
+    .gru_step_backward = LS__K(gru_step_backward),
     .lstm_step = LS__K(lstm_step),
     .lstm_step_backward = LS__K(lstm_step_backward),
     .rotary = LS__K(rotary),
@@ -104,6 +106,7 @@ static const ls__kernels kernels = {
     .batch_norm_workspace = LS__K(batch_norm_workspace),
     .adamw = LS__K(adamw),
     .sgd = LS__K(sgd),
+    .rmsprop = LS__K(rmsprop),
 };
 
 const ls__variant LS__K(variant) = {.kernels = &kernels,

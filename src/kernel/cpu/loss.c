@@ -12,6 +12,8 @@ typedef struct row_rule {
     float scale;      /* of the gradient: 1/rows that count */
     float own, share; /* of the target: 1 - smoothing; of every class: smoothing/n */
     double smoothing, z_loss;
+    const float *weight; /* of the classes; NULL: none … */
+    double shares;       /* … and smoothing times their mean */
 } row_rule;
 
 /* For label smoothing: each class takes part with its logit; shifted by the largest, as the sum of
@@ -75,14 +77,55 @@ LS__INLINE int64_t target_at(const ls__cross_entropy *a, int64_t i)
     return a->index_bytes == 4 ? ((const int32_t *)a->target)[i] : ((const int64_t *)a->target)[i];
 }
 
-/* Counted before the rows are shared: every gradient is divided by it. */
-static int64_t counted(const ls__cross_entropy *a)
+/* Counted before the rows are shared: every gradient is divided by it. In order of the rows. */
+static double counted(const ls__cross_entropy *a)
 {
-    int64_t count = 0;
+    double count = 0.0;
     for (int64_t i = 0; i < a->rows; i++) {
-        count += target_at(a, i) != a->ignore;
+        const int64_t target = target_at(a, i);
+        const double own =
+            target != a->ignore && a->weight != NULL ? (double)a->weight[target] : 1.0;
+        count += target != a->ignore ? own : 0.0;
     }
     return count;
+}
+
+/* Smoothing of a row with weights: each class counts by its own. */
+static double spread_shifted(const float *x, int64_t n, float max, const float *weight)
+{
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < n; j++) {
+        sum += (double)weight[j] * (double)(x[j] - max);
+    }
+    return sum / (double)n;
+}
+
+/* loss_row with weights of classes. */
+static double loss_row_weighted(float *dx, const float *x, int64_t target, int64_t n,
+                                const row_rule *rule)
+{
+    const double own = (double)rule->weight[target], e = rule->smoothing;
+    const float max = ls__row_max(x, n);
+    double shifted = own * (1.0 - e) * (double)(x[target] - max); /* before dx, which may be x */
+    shifted += e > 0.0 ? e * spread_shifted(x, n, max, rule->weight) : 0.0;
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < n; j++) {
+        sum += ls__exp(x[j] - max);
+    }
+    const double log_sum = log((double)sum), lse = (double)max + log_sum;
+    const double times = own * (1.0 - e) + rule->shares;
+    const double z = rule->z_loss > 0.0 ? own * 2.0 * rule->z_loss * lse : 0.0;
+    const float factor = rule->scale * (float)(times + z) / sum, share = rule->share * rule->scale;
+    if (dx != NULL) {
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++) {
+            dx[j] = ls__exp(x[j] - max) * factor - share * rule->weight[j];
+        }
+        dx[target] -= (float)(own * (1.0 - e)) * rule->scale;
+    }
+    return times * log_sum - shifted + own * z_loss_of(rule, lse);
 }
 
 /* A row of bfloat16: the float32 row runs in place, in a buffer. */
@@ -111,6 +154,9 @@ static double loss_at(const loss_rows *r, int64_t i, int64_t target, const row_r
     const ls__cross_entropy *a = r->args;
     if (r->halves == NULL) {
         float *dx = a->dlogits != NULL ? a->dlogits + i * a->n : NULL;
+        if (rule->weight != NULL) {
+            return loss_row_weighted(dx, a->logits + i * a->n, target, a->n, rule);
+        }
         return loss_row(dx, a->logits + i * a->n, target, a->n, rule);
     }
     ls__bfloat16 *dx = r->half_gradients != NULL ? r->half_gradients + i * a->n : NULL;
@@ -149,18 +195,23 @@ static double mean_loss(const loss_rows *r)
 {
     const ls__cross_entropy *a = r->args;
     double partial[LOSS_BLOCKS], sum = 0.0;
-    int64_t blocks = ls__min(LOSS_BLOCKS, a->rows), count = counted(a);
+    const double count = counted(a);
+    int64_t blocks = ls__min(LOSS_BLOCKS, a->rows);
     row_rule rule = {.scale = 1.0f / (float)count, .own = (float)(1.0 - a->smoothing)};
     rule.share = (float)(a->smoothing / (double)a->n);
     rule.smoothing = a->smoothing;
     rule.z_loss = a->z_loss;
+    rule.weight = a->weight;
+    for (int64_t j = 0; a->weight != NULL && j < a->n; j++) {
+        rule.shares += a->smoothing * (double)a->weight[j] / (double)a->n;
+    }
     LS__PARALLEL_FOR(a->rows * a->n >= LS__PARALLEL_MIN, int64_t b = 0, b < blocks, b++, {
         partial[b] = block_loss(r, a->rows * b / blocks, a->rows * (b + 1) / blocks, &rule);
     })
     for (int64_t b = 0; b < blocks; b++) {
         sum += partial[b];
     }
-    return sum / (double)count; /* NaN for no rows, as a mean is */
+    return sum / count; /* NaN for no rows, as a mean is */
 }
 
 /* The mean over the rows that count; NaN if none does, as PyTorch. */
@@ -182,8 +233,8 @@ void LS__K(cross_entropy_bf16)(ls__bfloat16 *dlogits, const ls__bfloat16 *logits
 /* x already holds log-probabilities, so only the target's element has a gradient. */
 void LS__K(nll)(const ls__cross_entropy *a, ls_stream *stream)
 {
-    int64_t count = counted(a);
-    float slope = (float)(-1.0 / (double)count);
+    const double count = counted(a);
+    float slope = (float)(-1.0 / count);
     double sum = 0.0;
     if (a->dlogits != NULL) {
         LS__K(fill)(a->dlogits, a->rows * a->n, 0.0f, stream);
@@ -198,7 +249,7 @@ void LS__K(nll)(const ls__cross_entropy *a, ls_stream *stream)
             a->dlogits[at] = slope;
         }
     }
-    *a->loss = (float)(sum / (double)count);
+    *a->loss = (float)(sum / count);
 }
 
 /* Sum over one block of log(1 + e^-|x|) + max(x, 0) - x y, in float64 in the order of memory; no

@@ -1,6 +1,6 @@
 /* Functions of an element and two numbers p and q: powers x^p, limits min(max(x, p), q), Huber's
- * loss; formulas in ref/elementwise.c. The numbers are rounded to float32 once; each element is
- * computed on its own. */
+ * loss, leaky ReLU; formulas in ref/elementwise.c. The numbers are rounded to float32 once; each
+ * element is computed on its own. */
 #include "kernel/cpu/vmath.h"
 
 /* x^2 is the usual power; others go through libm, which compilers do not vectorise. */
@@ -38,6 +38,14 @@ static void huber(float *out, const float *a, int64_t count, float delta)
     }
 }
 
+static void leaky(float *out, const float *a, int64_t count, float slope)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = a[i] > 0.0f ? a[i] : slope * a[i];
+    }
+}
+
 /* The operator is chosen once a block; gradients likewise. */
 void LS__K(map)(ls__map op, const double *arg, float *out, const float *a, int64_t count,
                 ls_stream *stream)
@@ -50,6 +58,8 @@ void LS__K(map)(ls__map op, const double *arg, float *out, const float *a, int64
             power(out + i, a + i, n, p);
         } else if (op == LS__MAP_CLAMP) {
             limit(out + i, a + i, n, p, q);
+        } else if (op == LS__MAP_LEAKY) {
+            leaky(out + i, a + i, n, p);
         } else {
             huber(out + i, a + i, n, p);
         }
@@ -102,6 +112,15 @@ static void huber_backward(float *dx, const float *dy, const float *x, int64_t c
     }
 }
 
+static void leaky_backward(float *dx, const float *dy, const float *x, int64_t count, float slope,
+                           float beta)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        dx[i] = add(x[i] > 0.0f ? dy[i] : slope * dy[i], beta, dx + i);
+    }
+}
+
 /* dx = dy f'(x) + beta dx; dx may be dy. */
 void LS__K(map_backward)(ls__map op, const double *arg, float *dx, const float *dy, const float *x,
                          int64_t count, float beta, ls_stream *stream)
@@ -114,6 +133,8 @@ void LS__K(map_backward)(ls__map op, const double *arg, float *dx, const float *
             power_backward(dx + i, dy + i, x + i, n, p, beta);
         } else if (op == LS__MAP_CLAMP) {
             limit_backward(dx + i, dy + i, x + i, n, p, q, beta);
+        } else if (op == LS__MAP_LEAKY) {
+            leaky_backward(dx + i, dy + i, x + i, n, p, beta);
         } else {
             huber_backward(dx + i, dy + i, x + i, n, p, beta);
         }

@@ -54,16 +54,17 @@ static void step_all(const ls__step_part *parts, int64_t part_count, step_range 
 
 /* Operands of a loop over float32. */
 typedef struct operands {
-    float *param, *state[2];
+    float *param, *state[LS__STEP_STATE_MAX];
     const float *grad;
 } operands;
 
 static operands operands_at(const ls__step_part *part, int64_t from, const float *grad)
 {
-    return (operands){.param = part->param + from,
-                      .state = {part->state[0] != NULL ? part->state[0] + from : NULL,
-                                part->state[1] != NULL ? part->state[1] + from : NULL},
-                      .grad = grad};
+    operands on = {.param = part->param + from, .grad = grad};
+    for (int s = 0; s < LS__STEP_STATE_MAX; s++) {
+        on.state[s] = part->state[s] != NULL ? part->state[s] + from : NULL;
+    }
+    return on;
 }
 
 /* Where a master copy does not round to its parameter, it becomes the parameter. */
@@ -219,4 +220,85 @@ void LS__K(sgd)(const ls__sgd_args *args, ls_stream *stream)
 {
     (void)stream;
     step_all(args->parts, args->part_count, sgd_range, args);
+}
+
+/* ---- RMSprop -------------------------------------------------------------------------------- */
+
+typedef struct rmsprop_factors {
+    float lr, decay, alpha, one_minus_alpha, eps, momentum;
+} rmsprop_factors;
+
+static rmsprop_factors rmsprop_factors_of(const ls__rmsprop_args *a, const ls__step_part *part)
+{
+    return (rmsprop_factors){.lr = (float)part->lr,
+                             .decay = (float)part->weight_decay,
+                             .alpha = (float)a->alpha,
+                             .one_minus_alpha = (float)(1.0 - a->alpha),
+                             .eps = (float)a->eps,
+                             .momentum = (float)a->momentum};
+}
+
+/* Of the four forms; `centered` and `momentum` are constants where it is called. */
+LS__INLINE void rmsprop_form(const void *factors, const operands *on, int64_t count, bool centered,
+                             bool momentum)
+{
+    float *restrict param = on->param;
+    float *restrict square = on->state[0];
+    float *restrict mean = on->state[1];
+    float *restrict buffer = on->state[centered ? 2 : 1];
+    const float *restrict grad = on->grad;
+    const rmsprop_factors c = *(const rmsprop_factors *)factors;
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        float g = grad[i] + c.decay * param[i];
+        float v = c.alpha * square[i] + c.one_minus_alpha * g * g;
+        square[i] = v;
+        if (centered) {
+            float m = c.alpha * mean[i] + c.one_minus_alpha * g;
+            mean[i] = m;
+            v = v > m * m ? v - m * m : 0.0f; /* rounding alone makes it negative */
+        }
+        float step = g / (sqrtf(v) + c.eps);
+        if (momentum) {
+            step += c.momentum * buffer[i];
+            buffer[i] = step;
+        }
+        param[i] -= c.lr * step;
+    }
+}
+
+static void rmsprop_loop(const void *factors, const operands *on, int64_t count)
+{
+    rmsprop_form(factors, on, count, false, false);
+}
+
+static void rmsprop_momentum_loop(const void *factors, const operands *on, int64_t count)
+{
+    rmsprop_form(factors, on, count, false, true);
+}
+
+static void rmsprop_centered_loop(const void *factors, const operands *on, int64_t count)
+{
+    rmsprop_form(factors, on, count, true, false);
+}
+
+static void rmsprop_centered_momentum_loop(const void *factors, const operands *on, int64_t count)
+{
+    rmsprop_form(factors, on, count, true, true);
+}
+
+static void rmsprop_range(const void *args, const ls__step_part *part, int64_t from, int64_t count)
+{
+    static step_loop *const loops[2][2] = {{rmsprop_loop, rmsprop_momentum_loop},
+                                           {rmsprop_centered_loop, rmsprop_centered_momentum_loop}};
+    const ls__rmsprop_args *a = args;
+    const rmsprop_factors factors = rmsprop_factors_of(a, part);
+    const bool momentum = part->state[a->centered ? 2 : 1] != NULL;
+    run_range(loops[a->centered][momentum], &factors, part, from, count);
+}
+
+void LS__K(rmsprop)(const ls__rmsprop_args *args, ls_stream *stream)
+{
+    (void)stream;
+    step_all(args->parts, args->part_count, rmsprop_range, args);
 }

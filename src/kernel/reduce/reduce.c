@@ -272,6 +272,30 @@ void ls__reduce_into(void *dst, const void *src, int64_t count, ls_dtype dtype, 
                                   .op = op});
 }
 
+void ls__round(void *to, const void *from, int64_t count, ls_dtype dtype)
+{
+    ls__reduce(&(ls__reduce_args){.dst = &to,
+                                  .dst_count = 1,
+                                  .src = &from,
+                                  .src_count = 1,
+                                  .count = count,
+                                  .dtype = dtype,
+                                  .op = LS_SUM,
+                                  .src_wide = (const bool[]){true}});
+}
+
+void ls__widen(void *to, const void *from, int64_t count, ls_dtype dtype)
+{
+    ls__reduce(&(ls__reduce_args){.dst = &to,
+                                  .dst_count = 1,
+                                  .src = &from,
+                                  .src_count = 1,
+                                  .count = count,
+                                  .dtype = dtype,
+                                  .op = LS_SUM,
+                                  .dst_wide = true});
+}
+
 /* A reduction of one operand, so that averages are rounded alike everywhere. A sum of integers may
  * have overflowed by now. */
 void ls__divide(void *x, int64_t count, ls_dtype dtype, double divisor)

@@ -59,6 +59,11 @@ void ls__divide(void *x, int64_t count, ls_dtype dtype, double divisor);
  * 2^63. Not of bool. `to` may be `from`. */
 void ls__scale(void *to, const void *from, int64_t count, ls_dtype dtype, double factor);
 
+/* to[i] = from[i], rounded to `dtype`, of which from's type is the accumulator; and back, which is
+ * exact. They do not overlap. */
+void ls__round(void *to, const void *from, int64_t count, ls_dtype dtype);
+void ls__widen(void *to, const void *from, int64_t count, ls_dtype dtype);
+
 /* Elements of any type, which do not overlap; all bits clear. Nothing for 0 bytes. */
 void ls__elements_copy(void *to, const void *from, size_t bytes);
 void ls__elements_zero(void *to, size_t bytes);

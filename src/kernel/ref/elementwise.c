@@ -134,6 +134,8 @@ static double map(ls__map op, const double *arg, double x)
         return above > arg[1] ? arg[1] : above;
     case LS__MAP_HUBER:
         return fabs(x) > arg[0] ? arg[0] * (fabs(x) - 0.5 * arg[0]) : 0.5 * x * x;
+    case LS__MAP_LEAKY:
+        return x > 0.0 ? x : arg[0] * x;
     case LS__MAP_COUNT:
         break;
     }
@@ -152,6 +154,8 @@ static double map_derivative(ls__map op, const double *arg, double x)
         return x >= arg[0] && x <= arg[1] ? 1.0 : 0.0;
     case LS__MAP_HUBER:
         return slope > arg[0] ? arg[0] : slope;
+    case LS__MAP_LEAKY:
+        return x > 0.0 ? 1.0 : arg[0];
     case LS__MAP_COUNT:
         break;
     }

@@ -6,6 +6,8 @@
  *   AdamW  (Loshchilov & Hutter 2019, algorithm 2): decay multiplies the parameter by
  *          1 - lr weight_decay instead of entering the gradient
  *   SGD    buf = momentum buf + (1 - dampening) g; Nesterov steps along g + momentum buf
+ *   RMSprop  v = alpha v + (1 - alpha) g^2, m = alpha m + (1 - alpha) g
+ *          d = g / (sqrt(v - m^2) + eps), or sqrt(v) if not centered; x -= lr (momentum buf + d)
  *
  * float64 inside; each stored number is rounded once. */
 #include <math.h>
@@ -83,5 +85,36 @@ void ls__ref_sgd(const ls__sgd_args *args, ls_stream *stream)
     (void)stream;
     for (int64_t i = 0; i < args->part_count; i++) {
         sgd_part(args, &args->parts[i]);
+    }
+}
+
+static void rmsprop_part(const ls__rmsprop_args *args, const ls__step_part *p)
+{
+    float *square = p->state[0], *mean = args->centered ? p->state[1] : NULL;
+    float *buffer = p->state[args->centered ? 2 : 1];
+    for (int64_t i = 0; i < p->count; i++) {
+        const double param = value_of(p, i);
+        const double grad = ls__ref_read(p->grad.at, p->grad.half, i) + p->weight_decay * param;
+        double v = args->alpha * (double)square[i] + (1.0 - args->alpha) * grad * grad;
+        square[i] = (float)v;
+        if (mean != NULL) {
+            const double m = args->alpha * (double)mean[i] + (1.0 - args->alpha) * grad;
+            mean[i] = (float)m;
+            v = v > m * m ? v - m * m : 0.0; /* rounding alone makes it negative */
+        }
+        double step = grad / (sqrt(v) + args->eps);
+        if (buffer != NULL) {
+            step += args->momentum * (double)buffer[i];
+            buffer[i] = (float)step;
+        }
+        set_value(p, i, param - p->lr * step);
+    }
+}
+
+void ls__ref_rmsprop(const ls__rmsprop_args *args, ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < args->part_count; i++) {
+        rmsprop_part(args, &args->parts[i]);
     }
 }

@@ -89,6 +89,13 @@ void ls__ref_attention(const ls__attention *a, ls_stream *stream);
 void ls__ref_attention_backward(const ls__attention *a, ls_stream *stream);
 size_t ls__ref_attention_workspace(const ls__attention *a, bool backward);
 
+/* gru.c */
+void ls__ref_gru_step(float *gates, float *h, float *fresh, const float *product,
+                      const float *before, int64_t rows, int64_t n, ls_stream *stream);
+void ls__ref_gru_step_backward(float *dgates, float *dproduct, float *dh, const float *gates,
+                               const float *fresh, const float *before, int64_t rows, int64_t n,
+                               ls_stream *stream);
+
 /* lstm.c */
 void ls__ref_lstm_step(float *gates, float *h, float *c_next, const float *c, int64_t rows,
                        int64_t n, ls_stream *stream);
@@ -159,6 +166,7 @@ void ls__ref_upsample2d_backward(const ls__upsample2d *u, float *dx, float beta,
 /* optim.c */
 void ls__ref_adamw(const ls__adamw_args *args, ls_stream *stream);
 void ls__ref_sgd(const ls__sgd_args *args, ls_stream *stream);
+void ls__ref_rmsprop(const ls__rmsprop_args *args, ls_stream *stream);
 
 /* gather_scatter.c */
 void ls__ref_where(float *out, const uint8_t *c, ls__strided c_strides, const float *a,

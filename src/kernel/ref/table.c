@@ -71,6 +71,8 @@ static const ls__kernels table = {
     .attention = ls__ref_attention,
     .attention_backward = ls__ref_attention_backward,
     .attention_workspace = ls__ref_attention_workspace,
+    .gru_step = ls__ref_gru_step,
+    .gru_step_backward = ls__ref_gru_step_backward,
     .lstm_step = ls__ref_lstm_step,
     .lstm_step_backward = ls__ref_lstm_step_backward,
     .rotary = ls__ref_rotary,
@@ -100,6 +102,7 @@ static const ls__kernels table = {
     .batch_norm_workspace = ls__ref_batch_norm_workspace,
     .adamw = ls__ref_adamw,
     .sgd = ls__ref_sgd,
+    .rmsprop = ls__ref_rmsprop,
 };
 
 const ls__kernels *ls__kernels_ref(void)

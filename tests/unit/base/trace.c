@@ -8,7 +8,6 @@
 #include "says.h"
 #include "test.h"
 #include "trace/file.h"
-#include "trace/part.h"
 
 enum { THREADS = 4, EACH = 5000, ROOM = 256 };
 

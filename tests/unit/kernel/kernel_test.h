@@ -14,6 +14,18 @@
 #include "kernel/kernels.h"
 #include "test.h"
 
+#ifdef TEST_CUDA
+/* The tests once more (tests/cuda): the CUDA device's table takes the place of the fast ones. */
+const ls__kernels *cuda_table(void);
+#define ls__kernels_cpu cuda_table
+#define ls__kernels_set_threads(threads) ((void)(threads))
+#define TEST_BFLOAT16_PATHS
+
+static inline const ls__kernels *variant(int isa)
+{
+    return isa == 0 ? cuda_table() : NULL;
+}
+#else
 /* The fast table of `isa`, or NULL where the build or the processor has none. */
 static inline const ls__kernels *variant(int isa)
 {
@@ -58,14 +70,16 @@ TEST(the_variant_for_avx512_is_tested)
         CHECK(ls__cpu_best_level() == LS__CPU_AMX);                                                \
     }
 
+#endif
+
 /* Mean cross-entropy without smoothing, over all rows. */
 static inline double cross_entropy_of(const ls__kernels *k, float *dlogits, const float *logits,
                                       const void *target, size_t index_bytes, int64_t rows,
                                       int64_t n)
 {
     float loss;
-    const ls__cross_entropy a = {&loss, dlogits, logits, target, index_bytes,
-                                 rows,  n,       0.0,    0.0,    -1};
+    const ls__cross_entropy a = {&loss, dlogits, logits, target, index_bytes, rows,
+                                 n,     0.0,     0.0,    -1,     NULL};
     k->cross_entropy(&a, NULL);
     return (double)loss;
 }

@@ -7,10 +7,13 @@
 
 static int64_t maps(const ls__kernels *k, const inputs *in, float *out)
 {
-    const double arg[][2] = {{2, 0}, {0.7, 0}, {0, 0}, {-0.25, 0.5}, {-INFINITY, 0.1}, {0.4, 0}};
+    const double arg[][2] = {{2, 0},           {0.7, 0}, {0, 0},  {-0.25, 0.5},
+                             {-INFINITY, 0.1}, {0.4, 0}, {0.1, 0}};
+    const ls__map ops[] = {LS__MAP_POW,   LS__MAP_POW,   LS__MAP_POW,  LS__MAP_CLAMP,
+                           LS__MAP_CLAMP, LS__MAP_HUBER, LS__MAP_LEAKY};
     int64_t count = in->rows * in->n, at = 0;
-    for (int i = 0; i < 6; i++, at += 2 * count) {
-        ls__map op = i < 3 ? LS__MAP_POW : i < 5 ? LS__MAP_CLAMP : LS__MAP_HUBER;
+    for (int i = 0; i < 7; i++, at += 2 * count) {
+        const ls__map op = ops[i];
         const float *x = i == 1 ? in->w : in->x; /* w is positive */
         k->map(op, arg[i], out + at, x, count, NULL);
         k->map_backward(op, arg[i], out + at + count, in->y, x, count, in->beta, NULL);
@@ -289,8 +292,14 @@ static int64_t losses(const ls__kernels *k, const inputs *in, float *out)
     memcpy(rest, in->x, (size_t)count * 4); /* in place */
     k->bce(&rest[count], rest, rest, in->w, count, NULL);
     k->bce(&rest[count + 1], NULL, in->x, in->w, count, NULL);
+    rest += count + 2;
+    a.weight = in->w, a.smoothing = 0.0, a.dlogits = rest, a.loss = rest + count;
+    k->cross_entropy(&a, NULL);
+    rest += count + 1;
+    a.smoothing = 0.2, a.z_loss = 0.05, a.dlogits = rest, a.loss = rest + count;
+    k->cross_entropy(&a, NULL);
     free(target);
-    return 3 * count + 5;
+    return 5 * count + 7;
 }
 
 /* A number that lies in memory, as a factor and as the value of all elements. */

@@ -9,7 +9,7 @@ enum { PARTS = 9, ELEMENTS = 140003 };
 static const int64_t lengths[PARTS] = {70001, 1, 33, 384, 5, 0, 52000, 17, ELEMENTS - 122441};
 
 typedef struct memory { /* of all parts, one behind the other */
-    float *param, *state[2], *grad;
+    float *param, *state[LS__STEP_STATE_MAX], *grad;
     ls__bfloat16 *rounded, *half_grad;
 } memory;
 
@@ -25,11 +25,13 @@ static void check_lengths(void)
 static memory memory_new(uint64_t seed)
 {
     memory m = {.param = random_floats(ELEMENTS, seed),
-                .state = {random_floats(ELEMENTS, seed + 1), random_floats(ELEMENTS, seed + 2)},
+                .state = {random_floats(ELEMENTS, seed + 1), random_floats(ELEMENTS, seed + 2),
+                          random_floats(ELEMENTS, seed + 4)},
                 .grad = random_floats(ELEMENTS, seed + 3),
                 .rounded = allocate(ELEMENTS * sizeof(ls__bfloat16)),
                 .half_grad = allocate(ELEMENTS * sizeof(ls__bfloat16))};
     for (int64_t i = 0; i < ELEMENTS; i++) {
+        m.state[0][i] *= 0.1f;
         m.state[1][i] = fabsf(m.state[1][i]);
     }
     ls__kernels_ref()->bfloat16_narrow(m.half_grad, m.grad, ELEMENTS, 0.0f, NULL);
@@ -39,7 +41,7 @@ static memory memory_new(uint64_t seed)
 
 static void memory_free(memory *m)
 {
-    free(m->param), free(m->state[0]), free(m->state[1]), free(m->grad);
+    free(m->param), free(m->state[0]), free(m->state[1]), free(m->state[2]), free(m->grad);
     free(m->rounded), free(m->half_grad);
 }
 
@@ -48,10 +50,11 @@ static void check_same(const char *what, const memory *got, const memory *want)
     check_same_bits(what, got->param, want->param, ELEMENTS);
     check_same_bits(what, got->state[0], want->state[0], ELEMENTS);
     check_same_bits(what, got->state[1], want->state[1], ELEMENTS);
+    check_same_bits(what, got->state[2], want->state[2], ELEMENTS);
     CHECK(memcmp(got->rounded, want->rounded, ELEMENTS * sizeof(ls__bfloat16)) == 0);
 }
 
-typedef enum kind { ADAMW, ADAM, SGD, MOMENTUM, NESTEROV, KINDS } kind;
+typedef enum kind { ADAMW, ADAM, SGD, MOMENTUM, NESTEROV, RMSPROP, CENTERED, KINDS } kind;
 
 /* Elements [at, at + count) of the memory. Learning rate, decay and step differ from part to
  * part. */
@@ -64,6 +67,11 @@ static ls__step_part part_at(const memory *m, kind what, bool half, int part, in
     p.lr = 0.01 * (part + 1), p.weight_decay = part % 2 == 0 ? 0.1 : 0.0;
     p.state[0] = what == SGD ? NULL : m->state[0] + at;
     p.state[1] = what <= ADAM ? m->state[1] + at : NULL;
+    if (what >= RMSPROP) { /* the square first */
+        p.state[0] = m->state[1] + at;
+        p.state[1] = what == CENTERED ? m->state[0] + at : NULL;
+        p.state[2] = what == CENTERED ? m->state[2] + at : NULL;
+    }
     return p;
 }
 
@@ -73,6 +81,12 @@ static void step(const ls__kernels *k, kind what, const ls__step_part *parts, in
         ls__adamw_args args = {.parts = parts, .part_count = count, .decoupled = what == ADAMW};
         args.beta1 = 0.9, args.beta2 = 0.95, args.eps = 1e-8;
         k->adamw(&args, NULL);
+        return;
+    }
+    if (what >= RMSPROP) {
+        ls__rmsprop_args args = {.parts = parts, .part_count = count, .centered = what == CENTERED};
+        args.alpha = 0.9, args.eps = 1e-8, args.momentum = 0.9;
+        k->rmsprop(&args, NULL);
         return;
     }
     ls__sgd_args args = {.parts = parts, .part_count = count, .nesterov = what == NESTEROV};

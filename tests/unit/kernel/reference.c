@@ -82,6 +82,17 @@ TEST(losses_and_steps_by_hand)
     k->sgd(&sgd, NULL); /* g = 1.5, buffer = 2.5, along 1.5 + 1.25 */
     CHECK_NEAR(buffer, 2.5, 1e-7);
     CHECK_NEAR(param, 1.0 - 0.275, 1e-7);
+
+    float square = 5.0f, mean = 0.5f;
+    param = 1.0f, buffer = 2.0f;
+    part.state[0] = &square, part.state[1] = &mean, part.state[2] = &buffer;
+    ls__rmsprop_args rmsprop = {.parts = &part, .part_count = 1, .alpha = 0.5, .eps = 0.1};
+    rmsprop.momentum = 0.5, rmsprop.centered = true;
+    k->rmsprop(&rmsprop, NULL); /* g = 1.5, v = 3.625, m = 1 */
+    CHECK_NEAR(square, 3.625, 1e-6);
+    CHECK_NEAR(mean, 1.0, 1e-7);
+    CHECK_NEAR(buffer, 1.0 + 1.5 / (sqrt(2.625) + 0.1), 1e-6);
+    CHECK_NEAR(param, 1.0 - 0.1 * (1.0 + 1.5 / (sqrt(2.625) + 0.1)), 1e-6);
 }
 
 /* sum of f(x) * weight, for central differences. */

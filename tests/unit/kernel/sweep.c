@@ -282,6 +282,35 @@ static int64_t lstm_backward(const ls__kernels *k, const inputs *in, float *out)
     return 10 * count;
 }
 
+/* With and without an h before. */
+static int64_t gru(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t rows = in->rows, n = in->n, count = rows * n;
+    for (int i = 0; i < 2; i++, out += 5 * count) {
+        memcpy(out, in->x, (size_t)(3 * count) * sizeof *out);
+        k->gru_step(out, out + 3 * count, out + 4 * count, in->w, i == 0 ? in->y : NULL, rows, n,
+                    NULL);
+    }
+    return 10 * count;
+}
+
+static int64_t gru_backward(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t rows = in->rows, n = in->n, count = rows * n;
+    float *gates = allocate((size_t)count * 12), *h = allocate((size_t)count * 4);
+    float *fresh = allocate((size_t)count * 4);
+    for (int i = 0; i < 2; i++, out += 7 * count) {
+        const float *before = i == 0 ? in->y : NULL;
+        memcpy(gates, in->x, (size_t)count * 12);
+        memcpy(out + 6 * count, in->z, (size_t)count * 4);
+        ls__kernels_ref()->gru_step(gates, h, fresh, in->w, before, rows, n, NULL);
+        k->gru_step_backward(out, out + 3 * count, out + 6 * count, gates, fresh, before, rows, n,
+                             NULL);
+    }
+    free(gates), free(h), free(fresh);
+    return 14 * count;
+}
+
 static int64_t dropout(const ls__kernels *k, const inputs *in, float *out)
 {
     const double probabilities[] = {0.0, 0.1, 0.5, 1.0};
@@ -346,6 +375,30 @@ static int64_t sgd(const ls__kernels *k, const inputs *in, float *out)
     return at;
 }
 
+/* Plain, with momentum, centered, and both. */
+static int64_t rmsprop(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t count = in->rows * in->n, at = 0;
+    for (int kind = 0; kind < 4; kind++, at += 4 * count) {
+        float *param = out + at, *v = param + count, *m = v + count, *buffer = m + count;
+        for (int64_t i = 0; i < count; i++) {
+            param[i] = in->x[i];
+            m[i] = 0.1f * in->y[i];
+            v[i] = 0.01f + m[i] * m[i] + 0.01f * fabsf(in->z[i]);
+            buffer[i] = in->y[i];
+        }
+        const bool centered = kind >= 2;
+        ls__step_part part = {.count = count, .param = param, .state = {v, centered ? m : NULL}};
+        part.state[centered ? 2 : 1] = kind % 2 == 1 ? buffer : NULL;
+        part.grad.at = (void *)(uintptr_t)in->w;
+        part.lr = 0.01, part.weight_decay = 0.1, part.step = 3;
+        ls__rmsprop_args args = {.parts = &part, .part_count = 1, .centered = centered};
+        args.alpha = 0.95, args.eps = 1e-8, args.momentum = 0.9;
+        k->rmsprop(&args, NULL);
+    }
+    return at;
+}
+
 /* One output each for one product; shapes are those of a linear layer and its gradients. */
 static int64_t products(const ls__kernels *k, const inputs *in, float *out)
 {
@@ -381,18 +434,26 @@ static const sweep_case cases[] = {
     {"cross_entropy", cross_entropy, 4e-6, 1e-9},
     {"lstm", lstm, 4e-6, 1e-6},
     {"lstm_backward", lstm_backward, 4e-6, 1e-6},
+    {"gru", gru, 4e-6, 1e-6},
+    {"gru_backward", gru_backward, 4e-6, 1e-6},
     {"dropout", dropout, 1e-6, 2e-7}, /* a fused multiply-add with beta */
     {"random", random_values, 0, 0},
     {"adamw", adamw, 4e-6, 1e-7},
     {"sgd", sgd, 1e-6, 1e-7},
+    {"rmsprop", rmsprop, 1e-5, 1e-6},
     /* 33 products below 1: what is rounded are partial sums, however small their end is */
     {"gemm", products, 1e-6, 4e-6},
 };
 
+#ifdef TEST_CUDA /* a grid on the processor takes its time */
+static const int64_t shapes[][2] = {{1, 1}, {17, 3}, {33, 34}, {7, 300}, {2, 2000}};
+#define SMALL_SHAPES 3
+#else
 static const int64_t shapes[][2] = {{1, 1},   {3, 17},   {17, 3},   {1, 1023}, {64, 1},   {65, 64},
                                     {33, 96}, {100, 31}, {7, 4097}, {700, 96}, {513, 129}};
 
 #define SMALL_SHAPES 9 /* the last two are large enough for threads */
+#endif
 
 static inputs inputs_new(void)
 {

@@ -51,8 +51,18 @@ LOCAL_TEST(poison_is_passed_on_with_its_first_error)
     ls_tensor *bad = ls_matmul(counting(LS_SHAPE(4, 3)), counting(LS_SHAPE(5, 2)));
     ls_tensor *x = counting(LS_SHAPE(4, 3)), *i = ls_zeros(LS_SHAPE(4, 3), LS_INT64), *part[2];
     ls_tensor *c = ls_zeros(LS_SHAPE(4, 3), LS_BOOL), *q = counting(LS_SHAPE(1, 1, 2, 2));
+    ls_tensor *four = ls_zeros(LS_SHAPE(4), LS_INT64);
     const int64_t sizes[] = {1, 2};
     ls_tensor *all[] = {
+        ls_leaky_relu(bad, 0.1),
+        ls_logsumexp(bad, 0, false),
+        ls_index_add(bad, 0, four, x),
+        ls_index_add(x, 0, four, bad),
+        ls_nonzero(bad),
+        ls_bincount(bad, 2),
+        ls_floor_div(i, bad),
+        ls_remainder(bad, i),
+        ls_cross_entropy(x, four, LS_OPTIONS(ls_cross_entropy_options, .weight = bad)),
         ls_abs(bad),
         ls_silu(bad),
         ls_pow_scalar(bad, 2),
@@ -107,6 +117,8 @@ LOCAL_TEST(tensors_without_elements_have_results_and_zero_gradients)
               *flat = ls_zeros(LS_SHAPE(0), LS_INT32);
     check_zero_gradient(ls_silu(none), x);
     check_zero_gradient(ls_clamp(none, 0, 1), x);
+    check_zero_gradient(ls_index_add(none, 2, flat, none), x);
+    check_zero_gradient(ls_logsumexp(ls_slice(x, 0, 0, 0), 1, false), x);
     check_zero_gradient(ls_where(ls_zeros(LS_SHAPE(4), LS_BOOL), none, none), x);
     check_zero_gradient(ls_concat((ls_tensor *[]){none, none}, 2, 0), x);
     check_zero_gradient(ls_gather_dim(x, 2, no_index), x);

@@ -70,6 +70,9 @@ OP(mean1_, ls_mean_dim(X, 1, false))
 OP(var_, ls_var_dims(X, LS_SHAPE(2), true, false))
 OP(var_keep_, ls_var_dims(X, LS_SHAPE(0), true, true))
 OP(max_, ls_max_dim(X, 1, false))
+OP(logsumexp_, ls_logsumexp(X, 1, false))
+OP(logsumexp_keep_, ls_logsumexp(X, -1, true))
+OP(leaky_relu_, ls_leaky_relu(X, 0.2))
 OP(softmax2_, ls_softmax(X, 2))
 OP(softmax0_, ls_softmax(X, 0))
 OP(log_softmax_, ls_log_softmax(X, -1))
@@ -97,6 +100,7 @@ OP(cumsum_, ls_cumsum(X, 1))
 OP(sort_, ls_sort(X, 1, false, NULL))
 OP(topk_, ls_topk(X, 2, 1, true, NULL))
 OP(index_select_, ls_index_select(X, 1, indices(3, 3)))
+OP(index_add_, ls_index_add(X, 1, indices(3, 3), Y))
 OP(embedding_, ls_embedding(X, indices(5, 4)))
 OP(attention_, ls_attention(X, Y, Z, LS_OPTIONS(ls_attention_options, .causal = true)))
 OP(attention_all_, ls_attention(X, Y, Z, NULL))
@@ -106,6 +110,10 @@ OP(masked_, MASKED(true))
 OP(masked_all_, MASKED(false))
 OP(rotary_, ls_rotary(X, 0, 10000.0))
 OP(cross_entropy_, ls_cross_entropy(X, indices(ls_size(X, 0), 8), NULL))
+OP(weighted_cross_entropy_,
+   ls_cross_entropy(X, indices(ls_size(X, 0), 8),
+                    LS_OPTIONS(ls_cross_entropy_options,
+                               .weight = ls_add_scalar(ls_ones(LS_SHAPE(8), LS_FLOAT32), 0.5))))
 OP(mse_, ls_mse_loss(X, Y))
 OP(l1_, ls_l1_loss(X, Y))
 OP(bce_, ls_bce_with_logits(X, ls_ones(ls_shape_of(X), LS_FLOAT32)))
@@ -143,6 +151,9 @@ static const operation operations[] = {
     {"var", 1, {A}, var_, .accepted = 5},
     {"var, kept", 1, {A}, var_keep_, .accepted = 5},
     {"max", 1, {A}, max_, .accepted = 5},
+    {"logsumexp", 1, {A}, logsumexp_, .accepted = 5},
+    {"logsumexp, kept", 1, {A}, logsumexp_keep_, .accepted = 5},
+    {"leaky_relu", 1, {A}, leaky_relu_, .accepted = 6},
     {"softmax", 1, {A}, softmax2_, .accepted = 5},
     {"softmax dim 0", 1, {A}, softmax0_, .accepted = 5},
     {"log_softmax", 1, {A}, log_softmax_, .accepted = 5},
@@ -180,6 +191,7 @@ static const operation operations[] = {
     {"sort", 1, {A}, sort_, .accepted = 4},
     {"topk", 1, {A}, topk_, .accepted = 4},
     {"index_select", 1, {A}, index_select_, .accepted = 6},
+    {"index_add", 2, {A, LS_SHAPE_OF(4, 3, 8)}, index_add_, .accepted = 9},
     {"embedding", 1, {LS_SHAPE_OF(4, 6)}, embedding_, .accepted = 5},
     {"attention", 3, {HEADS, HEADS, HEADS}, attention_, .accepted = 17},
     {"attention to all", 3, {HEADS, HEADS, HEADS}, attention_all_, .accepted = 21},
@@ -203,6 +215,7 @@ static const operation operations[] = {
      .constants = 1},
     {"rotary", 1, {HEADS}, rotary_, .accepted = 6},
     {"cross_entropy", 1, {LS_SHAPE_OF(4, 8)}, cross_entropy_, .accepted = 4},
+    {"cross_entropy with weights", 1, {LS_SHAPE_OF(4, 8)}, weighted_cross_entropy_, .accepted = 4},
     {"mse", 2, {A, A}, mse_, .accepted = 10},
     {"l1", 2, {A, A}, l1_, .accepted = 10},
     {"bce", 1, {A}, bce_, .accepted = 6},
