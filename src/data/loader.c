@@ -23,8 +23,9 @@
 #include "base/trace.h"
 #include "data/dataset.h"
 #include "data/prefetch.h"
+#include "data/sample.h"
 #include "data/scatter.h"
-#include "tensor/tensor.h"
+#include "tensor/across.h"
 
 #define PREFETCH_MAX 1024
 
@@ -45,7 +46,9 @@ struct ls_loader {
     ls_step_context context;    /* … and its place in the global batch */
     ls_tensor *x_held, *y_held; /* as these tensors */
     ls_tensor *x_part, *y_part; /* views of a short batch, until the next call */
-    ls_status status;           /* a failure stays until the next seek or load */
+    ls_tensor *arrays[LS_SAMPLE_ARRAYS_MAX]; /* of a batch of arrays, likewise */
+    int array_count;
+    ls_status status; /* a failure stays until the next seek or load */
     char message[LS__MESSAGE_MAX];
 };
 
@@ -77,15 +80,26 @@ static ls_status take_slot(ls_loader *l, ls__prefetch_slot **out)
     return ls__scatter_run(l->scatter, l->position, (*out)->x, (*out)->y);
 }
 
-/* Ends the tensors of the last call. They count as changed, so that a graph that saved them fails
- * instead of computing gradients from other numbers. */
+/* Ends the tensors of the last call, if it gave any. They count as changed, so that a graph that
+ * saved them fails instead of computing gradients from other numbers. */
 static void end_tensors(ls_loader *l)
 {
-    ls__tensor_changed(l->x_held);
-    ls__tensor_changed(l->y_held);
+    if (l->x_held != NULL) {
+        ls__tensor_changed(l->x_held);
+        ls__tensor_changed(l->y_held);
+    }
     ls_free(l->x_part);
     ls_free(l->y_part);
     l->x_part = l->y_part = NULL;
+    for (; l->array_count > 0; l->array_count--) {
+        ls__tensor_changed(l->arrays[l->array_count - 1]);
+        ls_free(l->arrays[l->array_count - 1]);
+    }
+}
+
+static bool has_arrays(const ls_loader *l)
+{
+    return l->ring.samples != NULL;
 }
 
 /* Returns the slot that the user held to the reader, which overwrites it with another batch. */
@@ -121,6 +135,60 @@ static ls_status view(const ls_loader *l, ls__prefetch_slot *at, int64_t first, 
     return ls_tensor_status(*y);
 }
 
+/* Tensors over the arrays of the slot, or copies of them where tensors are made. */
+static ls_status view_arrays(ls_loader *l, const ls__prefetch_slot *at)
+{
+    for (int i = 0; i < ls_sample_arrays(at->batch); i++) {
+        LS_SCOPE;
+        const ls_array *a = ls_sample_array(at->batch, i);
+        l->arrays[i] = ls_keep(ls__tensor_to_made(ls_from_memory(a->data, a->shape, a->dtype)));
+        l->array_count = i + 1;
+        LS_TRY(ls_tensor_status(l->arrays[i]));
+    }
+    return LS_OK;
+}
+
+/* Brings the tensors of a batch to where tensors are made; those copies end with the batch. */
+static ls_status bring(ls_loader *l, ls_batch *batch)
+{
+    LS_SCOPE;
+    ls_tensor *const x = ls__tensor_to_made(batch->x), *const y = ls__tensor_to_made(batch->y);
+    LS_TRY(ls_tensor_status(x));
+    LS_TRY(ls_tensor_status(y));
+    if (x != batch->x) {
+        ls_free(l->x_part);
+        batch->x = l->x_held = l->x_part = ls_keep(x);
+    }
+    if (y != batch->y) {
+        ls_free(l->y_part);
+        batch->y = l->y_held = l->y_part = ls_keep(y);
+    }
+    return LS_OK;
+}
+
+/* The tensors of a batch, which the loader holds. */
+static ls_status view_batch(ls_loader *l, ls__prefetch_slot *at, ls_batch *batch)
+{
+    if (has_arrays(l)) {
+        LS_TRY(view_arrays(l, at));
+        batch->array_count = l->array_count;
+        memcpy(batch->arrays, l->arrays, (size_t)l->array_count * sizeof batch->arrays[0]);
+        batch->x = l->arrays[0];
+        batch->y = l->array_count > 1 ? l->arrays[1] : NULL;
+        return LS_OK;
+    }
+    l->x_held = at->x_full;
+    l->y_held = at->y_full;
+    if (batch->count != l->batch) {
+        LS_TRY(view(l, at, 0, batch->count, &l->x_part, &l->y_part));
+        l->x_held = l->x_part;
+        l->y_held = l->y_part;
+    }
+    batch->x = l->x_held;
+    batch->y = l->y_held;
+    return LS_OK;
+}
+
 /* Hands out the step at the loader's position and moves past it. Dropout and other random functions
  * of this step draw from the stream of the batch's number, at the offset of this rank's samples in
  * the global batch. */
@@ -130,22 +198,15 @@ static ls_status deliver(ls_loader *l, ls_batch *batch)
     LS_TRY(take_slot(l, &at));
     LS_ASSERT(!l->held && l->x_part == NULL && l->y_part == NULL);
     l->held = true;
-    l->x_held = at->x_full;
-    l->y_held = at->y_full;
     ls__sampler_span span = ls__sampler_span_at(l->sampler, l->position);
     *batch = (ls_batch){.size = sizeof *batch,
-                        .x = at->x_full,
-                        .y = at->y_full,
                         .count = span.count,
                         .global_count = span.global,
                         .epoch = l->epoch,
                         .step = ls__prefetch_step(&l->ring, l->position)};
     batch->last = ls__sampler_span_at(l->sampler, l->position + span.global).global == 0;
-    if (span.count != l->batch) {
-        LS_TRY(view(l, at, 0, span.count, &l->x_part, &l->y_part));
-        batch->x = l->x_held = l->x_part;
-        batch->y = l->y_held = l->y_part;
-    }
+    LS_TRY(view_batch(l, at, batch));
+    LS_TRY(l->parts == 1 && !has_arrays(l) ? bring(l, batch) : LS_OK);
     l->slot = at;
     l->context = (ls_step_context){.step = (uint64_t)l->batches++, .sample_offset = span.offset};
     batch->context = l->context;
@@ -165,6 +226,7 @@ static ls_status deliver_part(ls_loader *l, ls_batch *batch)
     *batch = l->whole;
     batch->x = l->x_held = l->x_part;
     batch->y = l->y_held = l->y_part;
+    LS_TRY(bring(l, batch));
     batch->count = count;
     batch->last = l->whole.last && l->part == l->parts - 1;
     batch->context = (ls_step_context){.step = l->context.step,
@@ -248,6 +310,11 @@ bool ls_loader_next(ls_loader *l, ls_batch *batch)
         return false;
     }
     const bool more = advance(l, &next);
+    if (more && next.array_count == 0) {
+        next.array_count = 2;
+        next.arrays[0] = next.x;
+        next.arrays[1] = next.y;
+    }
     return ls__struct_fill(batch, &next, sizeof next, "ls_batch", __func__) == LS_OK && more;
 }
 
@@ -404,12 +471,34 @@ static void free_memory(const ls_loader *l, uint8_t *memory)
     }
 }
 
+/* Of a data set with arrays, whose memory grows as samples come. */
+static ls_status make_array_slots(ls_loader *l)
+{
+    l->ring.slots = calloc((size_t)l->ring.slot_count, sizeof *l->ring.slots);
+    l->ring.indices = calloc((size_t)l->room, sizeof *l->ring.indices);
+    l->ring.samples = calloc((size_t)l->room, sizeof *l->ring.samples);
+    if (l->ring.slots == NULL || l->ring.indices == NULL || l->ring.samples == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "loader: no memory for batches of %lld samples",
+                        (long long)l->room);
+    }
+    for (int64_t i = 0; i < l->room; i++) {
+        LS_TRY((l->ring.samples[i] = ls__sample_new()) != NULL ? LS_OK : LS_ERR_MEMORY);
+    }
+    for (int i = 0; i < l->ring.slot_count; i++) {
+        LS_TRY((l->ring.slots[i].batch = ls__sample_new()) != NULL ? LS_OK : LS_ERR_MEMORY);
+    }
+    return LS_OK;
+}
+
 /* Allocates everything a batch needs. On failure ls_loader_free releases what was made. Collective
  * when rank 0 feeds all. */
 static ls_status make_slots(ls_loader *l, ls_feed feed)
 {
     const ls_dataset *d = l->dataset;
     size_t x_all = 0, y_all = 0;
+    if (ls__dataset_has_arrays(d)) {
+        return make_array_slots(l);
+    }
     LS_TRY(sample_bytes("x", d->x_shape, d->x_dtype, l->room, &l->ring.x_bytes, &x_all));
     LS_TRY(sample_bytes("y", d->y_shape, d->y_dtype, l->room, &l->ring.y_bytes, &y_all));
     if (feed == LS_FEED_SCATTER) {
@@ -491,6 +580,16 @@ static ls_status check_new(const ls_dataset *dataset, const ls_sampler *sampler,
                         given->prefetch, PREFETCH_MAX);
     }
     LS_TRY(check_feed(given->feed, sampler));
+    if (ls__dataset_has_arrays(dataset) && (given->feed == LS_FEED_SCATTER || given->shards > 0)) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "loader: the samples are arrays of any shape (get_sample), and are neither "
+                        "scattered nor divided into shards; give LS_FEED_SPLIT without shards");
+    }
+    if (ls__sampler_has_shares(sampler) && (given->feed != LS_FEED_SPLIT || given->shards > 0)) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "loader: the sampler gives the ranks different numbers of samples "
+                        "(batches), which is for LS_FEED_SPLIT without shards");
+    }
     return check_shards(given->shards, given->feed, sampler);
 }
 
@@ -568,9 +667,14 @@ void ls_loader_free(ls_loader *l)
     for (int i = 0; l->ring.slots != NULL && i < l->ring.slot_count; i++) {
         ls_free(l->ring.slots[i].x_full);
         ls_free(l->ring.slots[i].y_full);
+        ls__sample_free(l->ring.slots[i].batch);
         free_memory(l, l->ring.slots[i].x);
         free_memory(l, l->ring.slots[i].y);
     }
+    for (int64_t i = 0; l->ring.samples != NULL && i < l->room; i++) {
+        ls__sample_free(l->ring.samples[i]);
+    }
+    free(l->ring.samples);
     free(l->ring.slots);
     free(l->ring.indices);
     ls__scatter_free(l->scatter);

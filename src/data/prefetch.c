@@ -13,6 +13,7 @@
 #include "base/assert.h"
 #include "base/trace.h"
 #include "data/dataset.h"
+#include "data/sample.h"
 
 /* ---- reading one batch -------------------------------------------------------------------- */
 
@@ -36,6 +37,29 @@ static bool is_to_stop(const ls__prefetch *p)
     return atomic_load_explicit(&p->stop, memory_order_acquire) != 0;
 }
 
+static ls_status read_samples(ls__prefetch *p, ls__prefetch_slot *at, int64_t epoch, int64_t count)
+{
+    for (int64_t i = 0; i < count && !is_to_stop(p); i++) {
+        LS_TRY(ls__dataset_get(p->dataset, epoch, p->indices[i], at->x + (size_t)i * p->x_bytes,
+                               at->y + (size_t)i * p->y_bytes));
+    }
+    return LS_OK;
+}
+
+/* Of an empty batch the data set's first sample shows the shapes. */
+static ls_status read_arrays(ls__prefetch *p, ls__prefetch_slot *at, int64_t epoch, int64_t count)
+{
+    if (count == 0) {
+        LS_TRY(ls__dataset_get_sample(p->dataset, epoch, 0, p->samples[0]));
+    }
+    for (int64_t i = 0; i < count && !is_to_stop(p); i++) {
+        LS_TRY(ls__dataset_get_sample(p->dataset, epoch, p->indices[i], p->samples[i]));
+    }
+    return is_to_stop(p) ? LS_OK
+                         : ls__dataset_collate(p->dataset, (const ls_sample *const *)p->samples,
+                                               count, at->batch);
+}
+
 /* Failure is recorded in the slot, because the user's thread reports it. With `all_ranks` the
  * blocks of the ranks follow each other. A batch that nobody will take may be left half read. */
 static void read_batch(ls__prefetch *p, ls__prefetch_slot *at, int64_t epoch, int64_t position)
@@ -43,18 +67,13 @@ static void read_batch(ls__prefetch *p, ls__prefetch_slot *at, int64_t epoch, in
     const ls__sampler_span span = ls__sampler_span_at(p->sampler, position);
     const int64_t count = p->all_ranks ? span.global : span.count;
     LS_ASSERT(span.global > 0); /* both sides go to the next epoch at the end of one */
-    at->status = LS_OK;
     ls__sampler_read(p->sampler, p->order, epoch, span.first, count, p->indices);
-    for (int64_t i = 0; i < count && !is_to_stop(p); i++) {
-        at->status =
-            ls__dataset_get(p->dataset, epoch, p->indices[i], at->x + (size_t)i * p->x_bytes,
-                            at->y + (size_t)i * p->y_bytes);
-        if (at->status < 0) {
-            (void)snprintf(at->message, sizeof at->message, "loader: epoch %lld, step %lld: %s",
-                           (long long)epoch, (long long)ls__prefetch_step(p, position),
-                           ls_error_message());
-            return;
-        }
+    at->status =
+        p->samples != NULL ? read_arrays(p, at, epoch, count) : read_samples(p, at, epoch, count);
+    if (at->status < 0) {
+        (void)snprintf(at->message, sizeof at->message, "loader: epoch %lld, step %lld: %s",
+                       (long long)epoch, (long long)ls__prefetch_step(p, position),
+                       ls_error_message());
     }
 }
 

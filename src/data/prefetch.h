@@ -19,6 +19,7 @@
 typedef struct ls__prefetch_slot {
     uint8_t *x, *y;             /* the samples, one after the other */
     ls_tensor *x_full, *y_full; /* views of a full batch of this rank */
+    ls_sample *batch;           /* of a data set with arrays, in place of these */
     ls_status status;           /* of reading it */
     char message[LS__MESSAGE_MAX];
 } ls__prefetch_slot;
@@ -35,7 +36,8 @@ typedef struct ls__prefetch {
 
     ls__prefetch_slot *slots; /* [slot_count] the loader makes and frees their memory */
     int slot_count;
-    int64_t *indices; /* [samples of a slot] Sync: owned by the reader while it runs */
+    int64_t *indices;    /* [samples of a slot] Sync: owned by the reader while it runs */
+    ls_sample **samples; /* [as many, 1 at least] of a data set with arrays. Sync: likewise */
 
     ls__env_thread *reader;                /* NULL: not running */
     int64_t reader_epoch, reader_position; /* Sync: owned by the reader while it runs */

@@ -15,20 +15,25 @@
 #include <lockstep/random.h>
 #include <lockstep/runtime.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/assert.h"
 #include "base/config.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/options.h"
 #include "base/size.h"
 
+#define SHARED_MAX ((int64_t)1 << 31) /* samples of a step in shares: products fit into 64 bits */
 #define FEISTEL_ROUNDS 8 /* 4 are enough for wide halves; narrow ones mix less in each */
 
 /* Immutable after construction, except for the seed, which ls_loader_state may set while the
  * reader is stopped. The reader's thread may therefore read it without a lock. */
 struct ls_sampler {
     int64_t count, batch, steps, global_batch;
+    int64_t *offsets; /* [world_size + 1] of the ranks' samples in a full step; NULL: all have
+                         `batch` */
     bool shuffle, drop_last;
     uint64_t seed;
     int rank, world_size;
@@ -121,6 +126,78 @@ static ls_status check(int64_t count, const ls_sampler *s)
     return LS_OK;
 }
 
+/* Shares of unequal ranks: the samples before each rank's in a full step, and their sum. */
+static ls_status list_offsets(ls_sampler *s, const int64_t *batches)
+{
+    const int64_t most = s->count < SHARED_MAX ? s->count : SHARED_MAX;
+    s->offsets = calloc((size_t)s->world_size + 1, sizeof *s->offsets);
+    if (s->offsets == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "sampler: no memory");
+    }
+    for (int r = 0; r < s->world_size; r++) {
+        if (batches[r] < 1 || batches[r] > most - s->offsets[r]) {
+            return ls__fail(LS_ERR_INVALID,
+                            "sampler: batches[%d] is %lld, after %lld samples of lower ranks; give "
+                            "at least 1, and together at most %lld",
+                            r, (long long)batches[r], (long long)s->offsets[r], (long long)most);
+        }
+        s->offsets[r + 1] = s->offsets[r] + batches[r];
+    }
+    s->batch = batches[s->rank];
+    s->global_batch = s->offsets[s->world_size];
+    return LS_OK;
+}
+
+/* Samples of a full step. */
+static ls_status find_global_batch(ls_sampler *s, const ls_sampler_options *given)
+{
+    if (given->batches != NULL) {
+        return list_offsets(s, given->batches);
+    }
+    return ls__mul_int64(s->batch, s->world_size, &s->global_batch)
+               ? LS_OK
+               : ls__fail(LS_ERR_INVALID,
+                          "sampler: batch %lld times %d ranks overflows; give a smaller batch",
+                          (long long)s->batch, s->world_size);
+}
+
+/* Of those that are compared with other ranks: equal on all, also where shares are not. */
+static void note(const ls_sampler *s)
+{
+    char batch[64];
+    if (s->offsets != NULL) {
+        (void)snprintf(batch, sizeof batch, "%lld in a step (hash %08x)",
+                       (long long)s->global_batch,
+                       (unsigned)ls__hash_bytes(0, s->offsets,
+                                                ((size_t)s->world_size + 1) * sizeof *s->offsets));
+    } else {
+        (void)snprintf(batch, sizeof batch, "batch %lld", (long long)s->batch);
+    }
+    ls__config_note("sampler", "", "%lld samples, %s, seed %llu%s%s", (long long)s->count, batch,
+                    (unsigned long long)s->seed, s->shuffle ? ", shuffled" : "",
+                    s->drop_last ? ", drop_last" : "");
+}
+
+/* What follows from the options; after a failure nothing is left. */
+static ls_status finish_sampler(ls_sampler *s, const ls_sampler_options *given)
+{
+    const ls_status found = find_global_batch(s, given);
+    s->steps = found == LS_OK ? s->count / s->global_batch : 0;
+    if (found == LS_OK && !given->drop_last && s->count % s->global_batch) {
+        s->steps++;
+    }
+    if (s->steps > 0) {
+        return LS_OK;
+    }
+    free(s->offsets);
+    LS_TRY(found);
+    return ls__fail(LS_ERR_INVALID,
+                    "sampler: %lld samples are less than one step of %d ranks x %lld, and the "
+                    "last partial step is dropped; give a smaller batch, fewer ranks or "
+                    "drop_last = false",
+                    (long long)s->count, s->world_size, (long long)s->batch);
+}
+
 /* Nothing is allocated until all options are valid. The entry recorded here lets the reducer
  * compare the samplers of all ranks. */
 static ls_status make_sampler(int64_t count, const ls_sampler_options *given, ls_sampler **out)
@@ -134,31 +211,15 @@ static ls_status make_sampler(int64_t count, const ls_sampler_options *given, ls
                        .world_size = given->world_size < 0 ? ls_world_size() : given->world_size,
                        .half_bits = half_bits_of(count)};
     LS_TRY(check(count, &made));
-    if (!ls__mul_int64(made.batch, made.world_size, &made.global_batch)) {
-        return ls__fail(LS_ERR_INVALID,
-                        "sampler: batch %lld times %d ranks overflows; give a smaller batch",
-                        (long long)made.batch, made.world_size);
-    }
-    made.steps = count / made.global_batch;
-    if (!given->drop_last && count % made.global_batch) {
-        made.steps++;
-    }
-    if (made.steps == 0) {
-        return ls__fail(LS_ERR_INVALID,
-                        "sampler: %lld samples are less than one step of %d ranks x %lld, and the "
-                        "last partial step is dropped; give a smaller batch, fewer ranks or "
-                        "drop_last = false",
-                        (long long)count, made.world_size, (long long)made.batch);
-    }
+    LS_TRY(finish_sampler(&made, given));
     *out = malloc(sizeof **out);
     if (*out == NULL) {
+        free(made.offsets);
         return ls__fail(LS_ERR_MEMORY, "sampler: no memory");
     }
     **out = made;
     if (ls__sampler_of_job(&made)) {
-        ls__config_note("sampler", "", "%lld samples, batch %lld, seed %llu%s%s",
-                        (long long)made.count, (long long)made.batch, (unsigned long long)made.seed,
-                        made.shuffle ? ", shuffled" : "", made.drop_last ? ", drop_last" : "");
+        note(&made);
     }
     return LS_OK;
 }
@@ -181,6 +242,9 @@ bool ls__sampler_of_job(const ls_sampler *s)
 /* NULL is allowed. Loaders borrow the sampler, so they are freed first. */
 void ls_sampler_free(ls_sampler *sampler)
 {
+    if (sampler != NULL) {
+        free(sampler->offsets);
+    }
     free(sampler);
 }
 
@@ -228,6 +292,11 @@ bool ls__sampler_shuffles(const ls_sampler *sampler)
     return sampler->shuffle;
 }
 
+bool ls__sampler_has_shares(const ls_sampler *sampler)
+{
+    return sampler->offsets != NULL;
+}
+
 uint64_t ls__sampler_seed(const ls_sampler *sampler)
 {
     return sampler->seed;
@@ -239,8 +308,18 @@ void ls__sampler_set_seed(ls_sampler *sampler, uint64_t seed)
     sampler->seed = seed;
 }
 
-/* A full step gives every rank `batch` samples. The last one is shared as evenly as possible:
- * the first ranks get one sample more, and a rank may get none. */
+/* Samples before those of a rank in a step of `global`. A full step gives every rank `batch`
+ * samples, or its share. The last one is divided as evenly as possible: the first ranks get one
+ * sample more, and a rank may get none; shares are scaled, and no rank gets more than its own. */
+static int64_t offset_of(const ls_sampler *s, int64_t global, int rank)
+{
+    if (s->offsets != NULL) {
+        return s->offsets[rank] * global / s->global_batch; /* both below SHARED_MAX */
+    }
+    const int64_t share = global / s->world_size, more = global % s->world_size;
+    return rank * share + (rank < more ? rank : more);
+}
+
 ls__sampler_span ls__sampler_span_of(const ls_sampler *s, int64_t position, int rank)
 {
     LS_ASSERT(position >= 0 && rank >= 0 && rank < s->world_size);
@@ -249,10 +328,9 @@ ls__sampler_span ls__sampler_span_of(const ls_sampler *s, int64_t position, int 
     if (left <= 0 || (s->drop_last && left < s->global_batch)) {
         return (ls__sampler_span){.first = position};
     }
-    int64_t share = global / s->world_size, more = global % s->world_size;
-    int64_t offset = rank * share + (rank < more ? rank : more);
+    const int64_t offset = offset_of(s, global, rank);
     return (ls__sampler_span){.first = position + offset,
-                              .count = share + (rank < more ? 1 : 0),
+                              .count = offset_of(s, global, rank + 1) - offset,
                               .global = global,
                               .offset = offset};
 }

@@ -36,7 +36,8 @@ int64_t ls__sampler_batch(const ls_sampler *sampler);
 bool ls__sampler_of_job(const ls_sampler *sampler);
 int ls__sampler_rank(const ls_sampler *sampler);
 int ls__sampler_ranks(const ls_sampler *sampler);
-bool ls__sampler_even(const ls_sampler *sampler); /* all steps are full */
+bool ls__sampler_even(const ls_sampler *sampler);       /* all steps are full */
+bool ls__sampler_has_shares(const ls_sampler *sampler); /* ls_sampler_options.batches */
 bool ls__sampler_shuffles(const ls_sampler *sampler);
 uint64_t ls__sampler_seed(const ls_sampler *sampler);
 void ls__sampler_set_seed(ls_sampler *sampler, uint64_t seed);

@@ -12,6 +12,7 @@
 #include "comm/backend/plugin_group.h"
 #include "comm/core/cause.h"
 #include "data/dataset.h"
+#include "data/sample.h"
 #include "data/sampler.h"
 #include "tensor/shape.h"
 
@@ -261,7 +262,8 @@ static ls_status share(ls_dataset *mine, ls_dataset **out)
     d.count = -1;
     if (ls_rank() == 0 && mine != NULL &&
         ls__dataset_check_size(mine, "ls_dataset_share") == LS_OK &&
-        ls__shape_numel(mine->x_shape, &numel) && ls__shape_numel(mine->y_shape, &numel)) {
+        !ls__dataset_has_arrays(mine) && ls__shape_numel(mine->x_shape, &numel) &&
+        ls__shape_numel(mine->y_shape, &numel)) {
         describe(mine, 0, &d);
     }
     LS_TRY(ls__control_broadcast(ls_world(), &d, (int64_t)sizeof d, LS_UINT8, 0,
@@ -269,7 +271,7 @@ static ls_status share(ls_dataset *mine, ls_dataset **out)
     if (d.count < 0) {
         return ls__fail(LS_ERR_INVALID,
                         "shared data set: rank 0 has no data set to share; check what its "
-                        "constructor returned there");
+                        "constructor returned there (one with get_sample is not shared)");
     }
     if (ls_rank() == 0) {
         *out = mine;

@@ -8,10 +8,15 @@
 #include "base/size.h"
 #include "optim/optim.h"
 
-double ls__optim_lr_of(const ls_optim *o, const ls__optim_param *param)
+double ls__optim_lr_scale(const ls_optim *o, const ls__optim_param *param)
 {
     LS_ASSERT(param->group >= 0 && param->group <= o->group_count);
-    return o->hyper[0] * (param->group > 0 ? o->groups[param->group - 1].lr_scale : 1.0);
+    return param->group > 0 ? o->groups[param->group - 1].lr_scale : 1.0;
+}
+
+double ls__optim_lr_of(const ls_optim *o, const ls__optim_param *param)
+{
+    return o->hyper[0] * ls__optim_lr_scale(o, param);
 }
 
 double ls__optim_decay_of(const ls_optim *o, const ls__optim_param *param)

@@ -11,10 +11,11 @@
 #include "kernel/kernels.h"
 
 #define LS__OPTIM_HYPER_MAX 6
-#define LS__OPTIM_STATE_MAX 2
+#define LS__OPTIM_STATE_MAX LS__STEP_STATE_MAX
 
 typedef struct ls__optim_param {
-    const char *name; /* the module's */
+    const char *name; /* the module's, or own_name */
+    char *own_name;   /* of a module that was added */
     ls_tensor *value; /* the module's */
     int64_t count;
     int64_t from, own;                 /* this rank's elements: [from, from + own) have state */
@@ -86,6 +87,7 @@ ls_status ls__optim_check(const char *optim, const char *name, double value, dou
 ls_status ls__optim_missing(const char *call);
 
 /* group.c: the settings of a parameter. */
+double ls__optim_lr_scale(const ls_optim *o, const ls__optim_param *param);
 double ls__optim_lr_of(const ls_optim *o, const ls__optim_param *param);
 double ls__optim_decay_of(const ls_optim *o, const ls__optim_param *param);
 
@@ -104,5 +106,20 @@ void ls__optim_show_lr(ls_optim *o);
  * updated unless the checks of all ranges of the call pass. */
 ls_status ls__optim_begin(ls_optim *o);
 ls_status ls__optim_step_ranges(ls_optim *o, const ls__optim_range *ranges, int64_t count);
+
+/* Elements [from, from + count) of a parameter, which are this rank's, in memory of the caller's:
+ * `value` and `grad` are of the first of them. */
+typedef struct ls__optim_place {
+    int param;
+    int64_t from, count, step; /* the number of the step, from 1 */
+    void *value;
+    void *grad; /* read only */
+} ls__optim_place;
+
+/* step.c: a step with this learning rate on such memory in place of the module's parameters and
+ * gradients, which counts no steps. The state is allocated. Also on another thread than that of the
+ * loop, which must not use the optimizer meanwhile, but for ls_optim_step of a wrapper whose steps
+ * are made elsewhere (ls__observer) and ls_optim_set_lr. */
+ls_status ls__optim_step_at(ls_optim *o, double lr, const ls__optim_place *places, int64_t count);
 
 #endif

@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "base/options.h"
 #include "base/size.h"
+#include "base/text.h"
 #include "nn/module.h"
 #include "optim/optim.h"
 #include "tensor/fill.h"
@@ -55,7 +56,7 @@ static ls_status place_state(ls_optim *o, uint8_t *at)
     }
     for (int i = 0; i < o->count; i++) {
         ls__pool *on = NULL;
-        order[i] = (placed){ls__tensor_elements(o->params[i].value, &on), &o->params[i]};
+        order[i] = (placed){ls__tensor_place(o->params[i].value, &on), &o->params[i]};
     }
     qsort(order, (size_t)o->count, sizeof *order, by_address);
     for (int s = 0; s <= o->state_count; s++) {
@@ -90,7 +91,7 @@ static ls_status find_device(ls_optim *o)
     if (tensors == NULL) {
         return ls__self.status;
     }
-    if (o->count == 0 || ls__tensor_elements(o->params[0].value, &o->on) == NULL) {
+    if (o->count == 0 || ls__tensor_place(o->params[0].value, &o->on) == NULL) {
         o->on = &tensors->host;
     }
     return LS_OK;
@@ -210,9 +211,8 @@ ls_status ls__optim_allocate_state(ls_optim *o)
 static ls_status visit_tensor(const ls_optim *o, const ls__optim_param *param, const char *kind,
                               float *data, const char *prefix, const ls_state_visitor *visitor)
 {
-    char part[STATE_NAME_MAX], name[STATE_NAME_MAX];
-    LS_TRY(ls__state_name(part, sizeof part, kind, param->name));
-    LS_TRY(ls__state_name(name, sizeof name, prefix, part));
+    char name[STATE_NAME_MAX];
+    LS_TRY(ls__state_name(name, sizeof name, prefix, kind, param->name));
     ls__host_view view;
     LS_TRY(ls__host_view_open(o->on, data, (size_t)param->own * sizeof *data, &view));
     const ls_status status = ls__fill_visit_range(param->value, LS_FLOAT32, view.data, param->from,
@@ -225,9 +225,8 @@ static ls_status visit_tensor(const ls_optim *o, const ls__optim_param *param, c
 static ls_status visit_param(const ls_optim *o, ls__optim_param *param, const char *prefix,
                              const ls_state_visitor *visitor)
 {
-    char part[STATE_NAME_MAX], name[STATE_NAME_MAX];
-    LS_TRY(ls__state_name(part, sizeof part, "step", param->name));
-    LS_TRY(ls__state_name(name, sizeof name, prefix, part));
+    char name[STATE_NAME_MAX];
+    LS_TRY(ls__state_name(name, sizeof name, prefix, "step", param->name));
     LS_TRY(ls__visit_int64(visitor, name, &param->steps));
     for (int s = 0; s < o->state_count; s++) {
         LS_TRY(visit_tensor(o, param, o->cls->state_name[s], param->state[s], prefix, visitor));
@@ -242,10 +241,10 @@ static ls_status visit_group(ls_optim *o, int group, const char *prefix,
     char part[64], name[STATE_NAME_MAX];
     ls__optim_group *g = &o->groups[group];
     (void)snprintf(part, sizeof part, "group.%d.lr_scale", group + 1);
-    LS_TRY(ls__state_name(name, sizeof name, prefix, part));
+    LS_TRY(ls__state_name(name, sizeof name, prefix, "", part));
     LS_TRY(ls__visit_optional(visitor, name, &g->lr_scale));
     (void)snprintf(part, sizeof part, "group.%d.weight_decay", group + 1);
-    LS_TRY(ls__state_name(name, sizeof name, prefix, part));
+    LS_TRY(ls__state_name(name, sizeof name, prefix, "", part));
     return ls__visit_optional(visitor, name, &g->weight_decay);
 }
 
@@ -260,7 +259,7 @@ ls_status ls_optim_state(ls_optim *o, const char *prefix, const ls_state_visitor
     LS_TRY(ls__visitor_check(visitor, __func__));
     LS_TRY(ls__optim_allocate_state(o));
     for (int i = 0; i < o->cls->hyper_count; i++) {
-        LS_TRY(ls__state_name(name, sizeof name, prefix, o->cls->hyper_name[i]));
+        LS_TRY(ls__state_name(name, sizeof name, prefix, "", o->cls->hyper_name[i]));
         LS_TRY(ls__visit_float64(visitor, name, &o->hyper[i]));
     }
     for (int i = 0; i < o->group_count; i++) {

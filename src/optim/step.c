@@ -52,12 +52,12 @@ static void warn_unwrapped(ls_optim *o)
 static void name_settings(ls_optim *o)
 {
     const char *whose = o->staged ? "the stage's " : "";
-    int number = o->staged ? 0 : o->guest.runtime->optimizers++;
+    int number = o->staged ? 0 : ls__self.optimizers++;
     do {
         number++;
         (void)snprintf(o->lr_name, sizeof o->lr_name, "the learning rate of %s%s #%d", whose,
                        o->cls->name, number);
-    } while (o->staged && ls__config_value(&o->guest.runtime->config, o->lr_name) != NULL);
+    } while (o->staged && ls__config_has(o->lr_name));
     (void)snprintf(o->steps_name, sizeof o->steps_name, "the number of steps of %s%s #%d", whose,
                    o->cls->name, number);
 }
@@ -86,12 +86,29 @@ static void show_step(ls_optim *o)
     ls__config_set(o->steps_name, (double)++o->steps_shown);
 }
 
+/* Servers make all steps of an optimizer or none. */
+static ls_status refuse_apart(const ls_optim *o, const char *name)
+{
+    return ls__fail(
+        LS_ERR_UNSUPPORTED,
+        "ls_optim_step: servers make steps of this %s, and parameter %s does not belong "
+        "to the same wrapper; give its module an optimizer of its own",
+        o->cls->name, name);
+}
+
+/* Whether one of the two has its steps made elsewhere. */
+static bool is_apart(const ls__observer *first, const ls__observer *observer)
+{
+    return first != NULL && observer != NULL && observer != first &&
+           (first->elsewhere || observer->elsewhere);
+}
+
 /* Gradients that belong to a reducer are final only when it says so. Neighbouring parameters
  * usually share an observer, which is then asked only once. */
 static ls_status check_synchronised(ls_optim *o)
 {
     ls__observer *asked = NULL;
-    const char *inside = NULL, *outside = NULL;
+    const char *inside = NULL, *outside = NULL, *apart = NULL;
     o->observer = NULL;
     for (int i = 0; i < o->count; i++) {
         const ls__optim_param *param = &o->params[i];
@@ -105,6 +122,7 @@ static ls_status check_synchronised(ls_optim *o)
         }
         asked = observer;
         o->observer = o->observer != NULL ? o->observer : observer;
+        apart = apart == NULL && is_apart(o->observer, observer) ? param->name : apart;
         if (observer != NULL) {
             inside = inside == NULL ? param->name : inside;
         } else if (outside == NULL && ls__param_grad_present(param->value)) {
@@ -118,6 +136,15 @@ static ls_status check_synchronised(ls_optim *o)
         warn_unwrapped(o);
     }
     o->exchanges = ls__self.exchanges;
+    if (o->observer != NULL && o->observer->elsewhere) {
+        apart = apart != NULL ? apart : outside;
+    }
+    if (apart != NULL) {
+        return refuse_apart(o, apart);
+    }
+    if (o->observer != NULL && o->observer->elsewhere) {
+        return LS_OK;
+    }
     if (steps_alike(o)) {
         show_step(o);
     } else if (inside != NULL) {
@@ -168,7 +195,7 @@ static ls_status find_operands(const ls_optim *o, const ls__optim_param *param, 
     }
     ls__pool *on = o->on, *of_grad = o->on;
     *out = (operands){true,
-                      ls__tensor_elements(param->value, &on),
+                      ls__tensor_place(param->value, &on),
                       {ls__tensor_elements(grad, &of_grad), param->half}};
     if (on != o->on) {
         return ls__fail(
@@ -287,6 +314,36 @@ ls_status ls__optim_step_ranges(ls_optim *o, const ls__optim_range *ranges, int6
     return LS_OK;
 }
 
+/* Reads nothing that ls_optim_set_lr or ls_optim_step of the loop writes. */
+static ls__step_part part_at(const ls_optim *o, double lr, const ls__optim_place *place)
+{
+    const ls__optim_param *param = &o->params[place->param];
+    const int64_t kept = place->from - param->from; /* where its state lies */
+    LS_ASSERT(kept >= 0 && kept + place->count <= param->own);
+    ls__step_part part = {.count = place->count,
+                          .param = param->half ? param->master + kept : place->value,
+                          .rounded = param->half ? place->value : NULL,
+                          .grad = {place->grad, param->half},
+                          .lr = lr * ls__optim_lr_scale(o, param),
+                          .weight_decay = ls__optim_decay_of(o, param),
+                          .step = place->step};
+    for (int s = 0; s < o->state_count; s++) {
+        part.state[s] = param->state[s] + kept;
+    }
+    return part;
+}
+
+ls_status ls__optim_step_at(ls_optim *o, double lr, const ls__optim_place *places, int64_t count)
+{
+    LS_TRY(ls__optim_check(o->cls->name, "lr", lr, 0.0, INFINITY));
+    LS_TRY(make_room(o, count));
+    for (int64_t i = 0; i < count; i++) {
+        o->parts[i] = part_at(o, lr, &places[i]);
+    }
+    o->cls->update(o, o->parts, count);
+    return LS_OK;
+}
+
 /* The other ranks give the elements that they have stepped. */
 static ls_status share(const ls_optim *o)
 {
@@ -306,6 +363,9 @@ static ls_status share(const ls_optim *o)
 static ls_status step(ls_optim *o)
 {
     LS_TRY(check_synchronised(o));
+    if (o->observer != NULL && o->observer->elsewhere) {
+        return LS_OK; /* on servers, perhaps at this moment on another thread */
+    }
     LS_TRY(ls__optim_begin(o));
     LS_TRY(ls__optim_step_ranges(o, o->whole, o->count));
     return share(o);
@@ -335,7 +395,9 @@ ls_status ls_optim_step(ls_optim *o)
         ls__trace_step(o->guest.runtime->trace, o->env->now_ns(o->env));
     }
     ls__activity_leave(former);
-    atomic_store_explicit(&o->guest.runtime->activity->updates, (uint64_t)o->steps_max,
-                          memory_order_relaxed);
+    if (o->observer == NULL || !o->observer->elsewhere) {
+        atomic_store_explicit(&o->guest.runtime->activity->updates, (uint64_t)o->steps_max,
+                              memory_order_relaxed);
+    }
     return status;
 }

@@ -27,7 +27,7 @@
 #define LS__SPLITS_MAX 8                     /* of a file; those in use have at most 5 */
 #define LS__WORD_BYTES_MAX ((size_t)1 << 30) /* places in a word are int32 */
 
-/* ---- vocab.c ------------------------------------------------------------------------------ */
+/* ---- vocab.c --------------------------------------------------------------------------------- */
 
 typedef struct ls__token {
     const char *text; /* in the arena; NULL: no token has this id */
@@ -78,13 +78,13 @@ void ls__merges_fini(ls__merges *merges);
 bool ls__merges_set(ls__merges *merges, uint64_t pair, uint32_t rank, int32_t id);
 const ls__merge *ls__merges_find(const ls__merges *merges, uint64_t pair); /* NULL: none */
 
-/* ---- alphabet.c --------------------------------------------------------------------------- */
+/* ---- alphabet.c ------------------------------------------------------------------------------ */
 
 /* The bytes that `text` stands for, into `out` of at least strlen(text) bytes. Returns false if it
  * holds a character outside the alphabet. */
 bool ls__alphabet_read(const char *text, char *out, size_t *bytes);
 
-/* ---- the tokenizer ------------------------------------------------------------------------ */
+/* ---- the tokenizer --------------------------------------------------------------------------- */
 
 /* Tokens that are found in the text before anything else. There are two sorts, the second of which
  * is looked for in what the first left (`normalized` in tokenizer.json). */
@@ -140,7 +140,7 @@ ls_status ls__tokenizer_add_special(ls_tokenizer *t, const char *where, const ch
 #define LS__GPT2_EXPRESSION                                                                        \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
-/* ---- encode.c, merge.c -------------------------------------------------------------------- */
+/* ---- encode.c, merge.c ----------------------------------------------------------------------- */
 
 typedef struct ls__symbol { /* of a word: a token that may yet be merged with its neighbour */
     int32_t id;             /* -1: it has been merged into the one before */

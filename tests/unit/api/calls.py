@@ -27,6 +27,12 @@ BY_NAME = {"root": "0", "peer": "7", "tag": "-1", "param": "0", "bucket": "0"}
 # Calls that need more than a value for each argument.
 OVERRIDES = {"ls_cast_hook_new": "ls_cast_hook_new(LS_BFLOAT16, options)", "ls_bucket_get_param": "param_of_bucket(options)", "ls_comm_hook_parse": 'ls_comm_hook_parse("int8", options)', "ls_init": "init_again(options)", "ls_reducer_begin": "begin_and_wait(options)", "ls_ddp_get_stats": "ls_ddp_get_stats(wrapper, options)"}
 
+# Needs two ranks, and here is one.
+APART = {"ls_server_get_stats"}
+
+# Options that are a field of others.
+NESTED = {"ls_outer_options": "ls_ddp_average(wrapper, LS_OPTIONS(ls_ddp_average_options, .outer = options))"}
+
 
 def without_comments(text):
     return re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
@@ -84,7 +90,7 @@ def main(paths):
     rows, taken, calls = [], set(), set()
     for returned, function, text in declared:
         can_fail = returned in ("ls_status", "bool", "double") or returned.endswith("*")
-        if not can_fail or not re.search(r"ls_\w+ \*", text) or "(" in text:
+        if function in APART or not can_fail or not re.search(r"ls_\w+ \*", text) or "(" in text:
             continue
         arguments = list(parameters(text))
         for kind, name in arguments:
@@ -97,6 +103,10 @@ def main(paths):
                 print(f"static ls_status call_{call}(void *options)\n{{\n{body(returned, function, arguments, struct, frees)}\n}}\n")
                 rows.append(f"{group}({call}, {struct})")
                 taken.add(struct)
+    for struct, call in NESTED.items():
+        print(f"static ls_status call_{struct}(void *options)\n{{\n    return {call};\n}}\n")
+        rows.append(f"OPTIONS({struct}, {struct})")
+        taken.add(struct)
     of_options = [name for name in structs if name.endswith("_options")]
     missing = sorted(set(of_options) - taken)
     if missing:

@@ -10,7 +10,10 @@
 #include <lockstep/models/bert.h>
 #include <lockstep/models/gpt.h>
 #include <lockstep/models/gpt2.h>
+#include <lockstep/models/llama.h>
 #include <lockstep/models/lstm.h>
+#include <lockstep/models/mixtral.h>
+#include <lockstep/models/rotary_attention.h>
 #include <lockstep/models/vit.h>
 
 #include "reduce/internal.h"
