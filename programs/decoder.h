@@ -1,5 +1,5 @@
-/* A causal language model, GPT or GPT-2, with its options: shared by the program that trains it and
- * the one that generates text with it. */
+/* A causal language model, GPT, GPT-2, Llama or Mixtral, with its options: shared by the program
+ * that trains it and the one that generates text with it. */
 #ifndef PROGRAMS_DECODER_H
 #define PROGRAMS_DECODER_H
 
@@ -7,55 +7,78 @@
 
 #include "common.h"
 #include <lockstep/models/gpt2.h>
+#include <lockstep/models/llama.h>
+#include <lockstep/models/mixtral.h>
 
 typedef struct decoder_shape {
-    const char *model; /* "gpt", with the sizes below, or "gpt2", "gpt2-medium" … */
-    bool exact;        /* the sizes below also apply to "gpt2" */
+    /* "gpt", "moe", "llama", "mixtral", with the sizes below, or "gpt2", "gpt2-medium" … */
+    const char *model;
+    bool exact; /* the sizes are of a config.json; they also apply to "gpt2" */
     int64_t vocab, context, layers, dim, heads;
-    int64_t positions; /* the number of GPT-2's position embeddings; 0: context */
+    int64_t positions; /* tokens that a published model can read at once; 0: context */
     double dropout, init_std;
-    double eps; /* of GPT-2's norms; 0: the published one */
+    double eps; /* of their norms; 0: the published one */
     bool recompute;
+    /* Of "mixtral", and of "moe", a gpt whose every second block has experts. */
+    int64_t experts, top_k;
+    /* Of "llama" and "mixtral"; 0: heads, 4 dim, dim / heads. */
+    int64_t kv_heads, hidden, head_dim;
+    double rope_base; /* 0: the published one */
+    bool tied;        /* of "llama" */
+    double capacity, balance_loss;
+    bool padded; /* sends whole capacities */
 } decoder_shape;
 #define DECODER_DEFAULTS                                                                           \
-    .model = "gpt", .context = 128, .layers = 4, .dim = 128, .heads = 4, .init_std = 0.02
+    .model = "gpt", .context = 128, .layers = 4, .dim = 128, .heads = 4, .init_std = 0.02,         \
+    .experts = 8, .top_k = 2
 
-/* Rows of a table of options. The hidden ones are of a config.json, for run.json. */
-#define DECODER_FLAGS(s)                                                                             \
-    {"context", CLI_COUNT,   &(s).context,                                                           \
-     .low = 1,  .high = 1e5, .help = "tokens of a window, which is a sample"},                       \
-        {"layers", CLI_COUNT,    &(s).layers,                                                        \
-         .low = 1, .high = 1000, .help = "transformer blocks, or layers of an LSTM"},                \
-        {"dim", CLI_COUNT, &(s).dim, .low = 1, .high = 1e5, .help = "width; a multiple of --heads"}, \
-        {"heads", CLI_COUNT, &(s).heads, .low = 1, .high = 1e4, .help = "attention heads"},          \
-        {"positions",                                                                                \
-         CLI_COUNT,                                                                                  \
-         &(s).positions,                                                                             \
-         .low = 0,                                                                                   \
-         .high = 1 << 24,                                                                            \
-         .hidden = true,                                                                             \
-         .help = "position embeddings of GPT-2"},                                                    \
-        {"norm-eps",                                                                                 \
-         CLI_NUMBER,                                                                                 \
-         &(s).eps,                                                                                   \
-         .low = 0,                                                                                   \
-         .high = 1,                                                                                  \
-         .hidden = true,                                                                             \
-         .help = "epsilon of GPT-2's norms"},                                                        \
-    {                                                                                                \
-        "exact-shape", CLI_SWITCH, &(s).exact, .hidden = true,                                       \
-                                               .help = "the sizes also apply to gpt2"                \
-    }
+/* Rows of a table of options. The hidden ones are of a config.json, for run.json. The
+ * formatter would give each field a line of its own. */
+/* clang-format off */
+#define DECODER_FLAGS(s)                                                                           \
+    {"context", CLI_COUNT, &(s).context, .low = 1, .high = 1e5,                                    \
+     .help = "tokens of a window, which is a sample"},                                             \
+    {"layers", CLI_COUNT, &(s).layers, .low = 1, .high = 1000,                                     \
+     .help = "transformer blocks, or layers of an LSTM"},                                          \
+    {"dim", CLI_COUNT, &(s).dim, .low = 1, .high = 1e5, .help = "width; a multiple of --heads"},   \
+    {"heads", CLI_COUNT, &(s).heads, .low = 1, .high = 1e4, .help = "attention heads"},            \
+    {"experts", CLI_COUNT, &(s).experts, .low = 1, .high = 1e4,                                    \
+     .help = "experts of every second block of moe, of every one of mixtral"},                     \
+    {"experts-per-token", CLI_COUNT, &(s).top_k, .low = 1, .high = 1e4,                            \
+     .help = "experts that a token visits"},                                                       \
+    {"capacity", CLI_NUMBER, &(s).capacity, .low = 0, .high = 1e6,                                 \
+     .help = "an expert takes X times its even share of the tokens; 0: all that come"},            \
+    {"padded", CLI_SWITCH, &(s).padded,                                                            \
+     .help = "send an expert all its --capacity, zeros where less has come"},                      \
+    {"kv-heads", CLI_COUNT, &(s).kv_heads, .low = 0, .high = 1e4, .fallback = "--heads",           \
+     .help = "of llama and mixtral: heads of keys and values"},                                    \
+    {"hidden", CLI_COUNT, &(s).hidden, .low = 0, .high = 1e6, .fallback = "4 times --dim",         \
+     .help = "of llama and mixtral: width of the gated layer, or of an expert"},                   \
+    {"tied", CLI_SWITCH, &(s).tied, .help = "of llama: the head is the table of tokens"},          \
+    {"head-dim", CLI_COUNT, &(s).head_dim, .low = 0, .high = 1e5, .hidden = true,                  \
+     .help = "of llama and mixtral: width of a head"},                                             \
+    {"rope-base", CLI_NUMBER, &(s).rope_base, .low = 0, .high = 1e12, .hidden = true,              \
+     .help = "of llama and mixtral: base of the rotary positions"},                                \
+    {"positions", CLI_COUNT, &(s).positions, .low = 0, .high = 1 << 24, .hidden = true,            \
+     .help = "tokens that a published model can read"},                                            \
+    {"norm-eps", CLI_NUMBER, &(s).eps, .low = 0, .high = 1, .hidden = true,                        \
+     .help = "epsilon of a published model's norms"},                                              \
+    {"exact-shape", CLI_SWITCH, &(s).exact, .hidden = true, .help = "the sizes also apply to gpt2"}
+/* clang-format on */
 
 void decoder_check(const decoder_shape *shape); /* ends the program if the sizes do not fit */
 
 bool decoder_is_gpt2(const char *model); /* gpt2 and its larger sizes */
+bool decoder_is_llama(const char *model);
+bool decoder_is_mixtral(const char *model);
+bool decoder_has_experts(const char *model);
 ls_gpt2_options decoder_gpt2_options(const decoder_shape *shape);
+ls_llama_options decoder_llama_options(const decoder_shape *shape);
+ls_mixtral_options decoder_mixtral_options(const decoder_shape *shape);
 
-/* Reads the sizes of GPT-2, except `context`, from the config.json that transformers writes beside
- * the weights; `weights` is the folder or a file in it. False: there is no such file. The
- * config.json of another model, or of a variant that ls_gpt2_new does not compute, ends the
- * program. */
+/* Reads the sizes of GPT-2, Llama or Mixtral, except `context`, from the config.json that
+ * transformers writes beside the weights; `weights` is the folder or a file in it. False: there is
+ * none. The config.json of another model, or of a variant not computed here, ends the program. */
 bool decoder_read_config(const char *weights, decoder_shape *shape);
 
 /* The config.json of this shape for transformers, from malloc; NULL: it has no model of the
@@ -63,7 +86,8 @@ bool decoder_read_config(const char *weights, decoder_shape *shape);
 char *decoder_config(const decoder_shape *shape);
 
 ls_module *decoder_new(const decoder_shape *shape);
-ls_status decoder_load(ls_module *net, const decoder_shape *shape, const char *path);
+typedef ls_status decoder_loader(ls_module *net, const char *path);
+decoder_loader *decoder_loader_of(const char *model);
 
 /* As ls_gpt2_cache_new and ls_gpt2_forward_cached. */
 ls_kv_cache *decoder_cache_new(ls_module *net, const decoder_shape *shape);

@@ -1,6 +1,7 @@
 /* Exporting a model whose stages or parts of layers are on several ranks. Rank 0 writes one file of
- * all. Of stages it learns what the others have, and receives it. Of parts of layers it gathers one
- * parameter after the other, when it writes that: the model need not fit on one rank. */
+ * all. Of stages it learns what the others have, and receives it; parts of a stage's layers are
+ * gathered before. Without stages rank 0 gathers one parameter after the other, when it writes
+ * that: the model need not fit on one rank. */
 #include "parallel.h"
 
 #include <stdio.h>
@@ -15,12 +16,13 @@ typedef struct weight {
     char name[NAME_BYTES];
     ls_state_tensor tensor;
     int64_t bytes;
+    void *gathered; /* the elements, if they are the list's own */
 } weight;
 
 typedef struct weights {
-    ls_module *net; /* of rank 0, whose weights are not in the list */
     weight *list;
     int count, room;
+    ls_module *net; /* whose state is walked */
 } weights;
 
 static bool is_known(const weights *w, const char *name)
@@ -45,19 +47,50 @@ static weight *append(weights *w)
     return &w->list[w->count++];
 }
 
+static bool is_whole(const ls_state_tensor *t)
+{
+    return memcmp(t->local, t->global, (size_t)t->ndim * sizeof t->local[0]) == 0;
+}
+
+/* The parts on all ranks of the stage, in place of this rank's. */
+static ls_status gather_parts(const weights *w, weight *to)
+{
+    LS_SCOPE;
+    ls_tensor *part = ls_module_param(w->net, to->name);
+    ls_tensor *whole = part != NULL ? ls_tensor_whole(part) : NULL;
+    if (whole == NULL) {
+        return ls_fail(LS_ERR_UNSUPPORTED, "--export: \"%s\" is a part of a buffer", to->name);
+    }
+    LS_TRY(ls_tensor_status(whole));
+    to->bytes = (int64_t)ls_dtype_size(to->tensor.dtype) * ls_numel(whole);
+    memcpy(to->tensor.local, to->tensor.global, sizeof to->tensor.local);
+    memset(to->tensor.start, 0, sizeof to->tensor.start);
+    to->gathered = malloc((size_t)to->bytes + 1);
+    if (to->gathered == NULL) {
+        give_up(EXIT_FAILURE, "--export: no memory for \"%s\"", to->name);
+    }
+    to->tensor.data = to->gathered;
+    return ls_copy_out(whole, to->gathered, (size_t)to->bytes);
+}
+
+/* Boxes of a part follow each other: the first stands for all. */
 static ls_status add_tensor(void *self, const char *name, const ls_state_tensor *tensor)
 {
+    weights *w = self;
     if (strlen(name) >= NAME_BYTES) {
         return ls_fail(LS_ERR_LIMIT, "--export: a name has more than %d bytes: \"%.80s…\"",
                        NAME_BYTES - 1, name);
     }
-    weight *added = append(self);
+    if (!is_whole(tensor) && w->count > 0 && strcmp(w->list[w->count - 1].name, name) == 0) {
+        return LS_OK;
+    }
+    weight *added = append(w);
     *added = (weight){.tensor = *tensor, .bytes = (int64_t)ls_dtype_size(tensor->dtype)};
     (void)snprintf(added->name, sizeof added->name, "%s", name);
     for (int i = 0; i < tensor->ndim; i++) {
         added->bytes *= tensor->local[i];
     }
-    return LS_OK;
+    return is_whole(tensor) ? LS_OK : gather_parts(w, added);
 }
 
 /* A file of weights has no scalars. */
@@ -73,9 +106,46 @@ static ls_status skip_float64(void *self, const char *name, double *value)
     return LS_OK;
 }
 
-static void list_weights(weights *w, ls_module *net)
+/* ---- the file ------------------------------------------------------------------------------ */
+
+/* An item whose tensors get their names of the file. */
+typedef struct renamed {
+    const ls_checkpoint_item *item;
+    parallel_show *show;
+    const ls_state_visitor *file;
+} renamed;
+
+static ls_status rename_tensor(void *self, const char *name, const ls_state_tensor *tensor)
 {
-    must(ls_module_state(net, "",
+    const renamed *r = self;
+    return r->show(r->file, name, tensor);
+}
+
+static ls_status renamed_state(void *object, const char *prefix, const ls_state_visitor *visitor)
+{
+    renamed *r = object;
+    r->file = visitor;
+    return r->item->state(r->item->object, prefix,
+                          &(ls_state_visitor){.size = sizeof(ls_state_visitor),
+                                              .self = r,
+                                              .tensor = rename_tensor,
+                                              .int64 = skip_int64,
+                                              .float64 = skip_float64});
+}
+
+static ls_status save(const ls_checkpoint_item *item, parallel_show *show, const char *path)
+{
+    renamed r = {.item = item, .show = show};
+    const ls_checkpoint_item other = {
+        .size = sizeof other, .prefix = "", .object = &r, .state = renamed_state};
+    return ls_safetensors_save(path, show != NULL ? &other : item, 1, NULL);
+}
+
+/* ---- stages -------------------------------------------------------------------------------- */
+
+static void list_weights(weights *w)
+{
+    must(ls_module_state(w->net, "",
                          &(ls_state_visitor){.size = sizeof(ls_state_visitor),
                                              .self = w,
                                              .tensor = add_tensor,
@@ -92,19 +162,18 @@ static void send_all(ls_group *group, const weights *mine)
 }
 
 /* A tied weight comes several times, and is kept once. */
-static void receive_from(ls_group *group, int rank, const weight *sent, int count,
-                         const weights *mine, weights *all)
+static void receive_from(ls_group *group, int rank, const weight *sent, int count, weights *all)
 {
     for (int i = 0; i < count; i++) {
         weight one = sent[i];
-        one.tensor.data = malloc((size_t)one.bytes + 1);
-        if (one.tensor.data == NULL) {
+        one.tensor.data = one.gathered = malloc((size_t)one.bytes + 1);
+        if (one.gathered == NULL) {
             give_up(EXIT_FAILURE, "--export: no memory for \"%s\"", one.name);
         }
         must(ls_recv(group, one.tensor.data, one.bytes, LS_UINT8, rank, 0,
                      LS_OPTIONS(ls_collective_options, .tag = "export"), NULL));
-        if (is_known(mine, one.name) || is_known(all, one.name)) {
-            free(one.tensor.data);
+        if (is_known(all, one.name)) {
+            free(one.gathered);
         } else {
             *append(all) = one;
         }
@@ -114,41 +183,50 @@ static void receive_from(ls_group *group, int rank, const weight *sent, int coun
 static ls_status weights_state(void *object, const char *prefix, const ls_state_visitor *visitor)
 {
     const weights *w = object;
-    LS_TRY(ls_module_state(w->net, prefix, visitor));
+    (void)prefix;
     for (int i = 0; i < w->count; i++) {
         LS_TRY(visitor->tensor(visitor->self, w->list[i].name, &w->list[i].tensor));
     }
     return LS_OK;
 }
 
-static void write_file(weights *all, const char *path)
+static void write_file(weights *all, parallel_show *show, const char *path)
 {
-    const ls_checkpoint_item item = {sizeof item, "", all, weights_state};
-    must(ls_safetensors_save(path, &item, 1, NULL));
-    for (int i = 0; i < all->count; i++) {
-        free(all->list[i].tensor.data);
-    }
-    free(all->list);
+    const ls_checkpoint_item item = {
+        .size = sizeof item, .prefix = "", .object = all, .state = weights_state};
+    must(save(&item, show, path));
 }
 
-/* Of several replicas the first ones send. */
-static void export_stages(const parallel *p, ls_module *net, const char *path)
+static void exchange_lists(const parallel *p, weights *mine, parallel_show *show, const char *path)
 {
     ls_bytes *lists = NULL;
-    weights mine = {0}, all = {.net = net};
-    list_weights(&mine, net);
-    must(ls_gather_bytes(p->stages, mine.list, (size_t)mine.count * sizeof *mine.list, 0,
+    must(ls_gather_bytes(p->stages, mine->list, (size_t)mine->count * sizeof *mine->list, 0,
                          LS_OPTIONS(ls_collective_options, .tag = "export"), &lists));
     if (ls_group_rank(p->stages) > 0) {
-        send_all(p->stages, &mine);
+        send_all(p->stages, mine);
     } else {
         for (int r = 1; r < ls_group_size(p->stages); r++) {
             receive_from(p->stages, r, lists[r].data, (int)(lists[r].length / sizeof(weight)),
-                         &mine, &all);
+                         mine);
         }
-        write_file(&all, path);
+        write_file(mine, show, path);
     }
     ls_bytes_free(lists);
+}
+
+/* Of several copies the first ones send, and of the ranks with other parts those beside rank 0. */
+static void export_stages(const parallel *p, ls_module *net, parallel_show *show, const char *path)
+{
+    weights mine = {.net = net};
+    list_weights(&mine);
+    if (!p->tensor || ls_mesh_coordinate(p->mesh, "tp") == 0) {
+        if (!p->experts || ls_mesh_coordinate(p->mesh, "ep") == 0) {
+            exchange_lists(p, &mine, show, path);
+        }
+    }
+    for (int i = 0; i < mine.count; i++) {
+        free(mine.list[i].gathered);
+    }
     free(mine.list);
 }
 
@@ -156,8 +234,8 @@ static void export_stages(const parallel *p, ls_module *net, const char *path)
 
 #define WRITING_MS 3600000 /* for rank 0 to write a tensor, and at the end the whole file */
 
-/* The ranks along tp. Rank 0 walks the model as ls_safetensors_save asks for it, and says which
- * parameter is to be gathered next; the others take part. */
+/* The ranks along tp and ep. Rank 0 walks the model as ls_safetensors_save asks for it, and says
+ * which parameter is to be gathered next; the others take part. */
 typedef struct gathering {
     ls_module *net;
     ls_group *group;
@@ -182,11 +260,6 @@ static int index_of(const gathering *g, const char *name)
         i++;
     }
     return i;
-}
-
-static bool is_whole(const ls_state_tensor *t)
-{
-    return memcmp(t->local, t->global, (size_t)t->ndim * sizeof t->local[0]) == 0;
 }
 
 /* Shows the file the whole of parameter `at`. */
@@ -243,12 +316,13 @@ static void take_part(const gathering *g)
 }
 
 /* The others are told that it is over also where the disk is full. */
-static void lead(gathering *g, const char *path)
+static void lead(gathering *g, parallel_show *show, const char *path)
 {
     char why[1024];
     int64_t end = -1;
-    const ls_checkpoint_item item = {sizeof item, "", g, gathered_state};
-    const ls_status status = ls_safetensors_save(path, &item, 1, NULL);
+    const ls_checkpoint_item item = {
+        .size = sizeof item, .prefix = "", .object = g, .state = gathered_state};
+    const ls_status status = save(&item, show, path);
     (void)snprintf(why, sizeof why, "%s", ls_error_message());
     const ls_status told = tell(g, &end);
     if (status < 0) {
@@ -257,39 +331,28 @@ static void lead(gathering *g, const char *path)
     must(told);
 }
 
-static void export_parts(const parallel *p, ls_module *net, const char *path)
+static void export_parts(const parallel *p, ls_module *net, parallel_show *show, const char *path)
 {
-    gathering g = {
-        .net = net, .group = ls_mesh_group(p->mesh, "tp"), .count = ls_module_param_count(net)};
+    gathering g = {.net = net, .group = p->parts, .count = ls_module_param_count(net)};
     g.params = calloc((size_t)g.count + 1, sizeof *g.params);
     if (g.params == NULL) {
         give_up(EXIT_FAILURE, "no memory");
     }
     (void)ls_module_params(net, g.params, g.count);
     if (ls_rank() == 0) {
-        lead(&g, path);
+        lead(&g, show, path);
     } else {
         take_part(&g);
     }
     free(g.params);
 }
 
-/* Of equal copies along the other axes one is written. */
-static bool is_beside_rank_0(const parallel *p)
+/* Of equal copies one is written. */
+void parallel_export(const parallel *p, ls_module *net, parallel_show *show, const char *path)
 {
-    return ls_mesh_coordinate(p->mesh, "dp") == 0 &&
-           (!p->context || ls_mesh_coordinate(p->mesh, "cp") == 0);
-}
-
-void parallel_export(const parallel *p, ls_module *net, const char *path)
-{
-    if (p->tensor) {
-        if (is_beside_rank_0(p)) {
-            export_parts(p, net, path);
-        }
-    } else if (p->stages == NULL && ls_rank() == 0) {
-        must(ls_module_save_safetensors(net, path, NULL));
-    } else if (p->stages != NULL && ls_group_rank(p->replicas) == 0) {
-        export_stages(p, net, path);
+    if (p->stages == NULL && !p->tensor && !p->experts) {
+        must(ls_rank() == 0 ? save(&(ls_checkpoint_item)LS_ITEM("", net), show, path) : LS_OK);
+    } else if (parallel_is_first_copy(p)) {
+        (p->stages != NULL ? export_stages : export_parts)(p, net, show, path);
     }
 }

@@ -188,7 +188,7 @@ void trainer_export(const trainer *t)
     if (ls_rank() == 0 && is_folder_name(to)) {
         (void)make_folder(t, to);
     }
-    parallel_export(&t->ranks, trainer_net(t), t->export_file);
+    parallel_export(&t->ranks, trainer_net(t), t->task.show, t->export_file);
     if (ls_rank() == 0 && strcmp(t->export_file, t->set->export_to) != 0) {
         describe(t);
     }

@@ -1,4 +1,4 @@
-/* Generates text with a GPT-2 or a GPT of train_gpt, one token after another.
+/* Generates text with a GPT-2, a Llama, a Mixtral or a GPT of train_gpt, one token after another.
  *
  *     lockstep generate --weights gpt2 --prompt "The answer is" --tokens 50 --top-p 0.9
  *     lockstep generate --checkpoint run7 --prompt "GNU" --temperature 0.8
@@ -45,7 +45,7 @@ typedef struct writer {
     utf8_stream out;
 } writer;
 
-#define MODELS "gpt|gpt2|gpt2-medium|gpt2-large|gpt2-xl"
+#define MODELS "gpt|moe|llama|mixtral|gpt2|gpt2-medium|gpt2-large|gpt2-xl"
 
 /* ---- options -------------------------------------------------------------------------------- */
 
@@ -56,8 +56,8 @@ static bool has_file(const char *folder, const char *name)
     return access(path, F_OK) == 0;
 }
 
-/* What the run said that saved the checkpoints, or exported the folder. Its run_file stays: texts
- * belong to it. The tokenizer's files lie in the folder of an export. */
+/* Reads the flags of the run that saved the checkpoints, or exported the folder. Its run_file
+ * stays: texts belong to it. The tokenizer's files lie in the folder of an export. */
 static void read_run(settings *s, const cli_command *command, int argc, char **argv)
 {
     const char *folder = s->checkpoint != NULL ? s->checkpoint : s->weights;
@@ -100,7 +100,8 @@ static settings read_flags(int argc, char **argv)
         {"checkpoint", CLI_TEXT, &s.checkpoint, .value_name = "DIR",
          .help = "or a folder of checkpoints, from `lockstep train gpt --save`"},
         {"model", CLI_CHOICE, &s.shape.model, .choices = MODELS, .value_name = "NAME",
-         .help = "gpt, or gpt2 to gpt2-xl; read from the config.json of a folder of weights"},
+         .help = "gpt, moe, llama, mixtral, or gpt2 to gpt2-xl; read from the config.json of a "
+                 "folder of weights"},
         {"tokenizer", CLI_TEXT, &s.tokenizer, .value_name = "PATH",
          .fallback = "the folder of the weights, or bytes",
          .help = "bytes, or a folder or file of a byte-pair encoding"},
@@ -123,12 +124,12 @@ static settings read_flags(int argc, char **argv)
          .help = "vocabulary of the model; 0: the tokenizer's"},
         DECODER_FLAGS(s.shape),
     };
-    const cli_command command = {.name = "lockstep generate",
-                                 .about =
-                                     "Writes text with a GPT-2, or a GPT of `lockstep train gpt`.",
-                                 .options = options,
-                                 .count = (int)(sizeof options / sizeof options[0]),
-                                 .ranked = true};
+    const cli_command command = {
+        .name = "lockstep generate",
+        .about = "Writes text with a GPT-2, a Llama, a Mixtral, or a GPT of `lockstep train gpt`.",
+        .options = options,
+        .count = (int)(sizeof options / sizeof options[0]),
+        .ranked = true};
     read_options(&command, argc, argv);
     if (s.weights != NULL && s.checkpoint != NULL) {
         give_up(EXIT_USAGE, "--weights and --checkpoint are both given, and each names a model; "
@@ -165,7 +166,9 @@ static void open_tokenizer(writer *w, settings *s)
 {
     const char *path = s->tokenizer;
     if (path == NULL) {
-        path = decoder_is_gpt2(s->shape.model) && s->weights ? s->weights : "bytes";
+        const bool beside = s->weights != NULL && (decoder_is_gpt2(s->shape.model) ||
+                                                   has_file(s->weights, "tokenizer.json"));
+        path = beside ? s->weights : "bytes";
     }
     if (LS_STATUS_OF(w->tokenizer = ls_tokenizer_new(path)) < 0) {
         give_up(EXIT_FAILURE, "%s%s", ls_error_message(),
@@ -194,7 +197,7 @@ static void load_checkpoint(const writer *w)
 static void load_weights(const writer *w)
 {
     const settings *s = w->set;
-    const ls_status status = decoder_load(w->net, &s->shape, s->weights);
+    const ls_status status = decoder_loader_of(s->shape.model)(w->net, s->weights);
     if (status == LS_ERR_MISMATCH) {
         give_up(
             EXIT_FAILURE,

@@ -31,7 +31,7 @@ typedef struct image_data {
  *     .npy       x_train.npy and y_train.npy, x_test.npy and y_test.npy: float32 [N,C,H,W], int64
  * All labels are checked. On a failure it ends the program with an error text. */
 image_data image_data_open(const image_options *options);
-/* What the model takes instead of images [C,H,W]: rows [CHW] of a perceptron, or grey images as
+/* The input of a model that takes no images [C,H,W]: rows [CHW] of a perceptron, or grey images as
  * three equal colours [3,H,W] (others stay). */
 void image_data_flatten(image_data *data);
 void image_data_colour(image_data *data);

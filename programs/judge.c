@@ -17,8 +17,8 @@ typedef struct judging {
     const parallel *ranks;
     ls_module *net;
     ls_dataset *data;
-    int64_t batch;
-    int count; /* batches at a time, each with a room */
+    int64_t batch, from, to; /* this rank's samples */
+    int count;               /* batches at a time, each with a room */
     room *rooms;
     ls_micro_batch *micro;
     ls_tensor **logits;
@@ -48,6 +48,9 @@ static ls_shape batched(const ls_shape *one, int64_t n)
 static ls_status count_right(ls_tensor *logits, ls_tensor *y, double *asked, double *right)
 {
     ls_tensor *best = ls_argmax(logits, -1), *target = ls_cast(y, LS_INT64);
+    LS_TRY(ls_tensor_status(best));
+    LS_TRY(ls_tensor_status(target));
+    best = ls_to(best, "cpu"), target = ls_to(target, "cpu");
     LS_TRY(ls_tensor_status(best));
     LS_TRY(ls_tensor_status(target));
     const int64_t *guess = ls_data(best), *truth = ls_data(target);
@@ -80,28 +83,31 @@ static ls_status read_batch(ls_dataset *data, int64_t from, int64_t n, const roo
     }
     *out = (ls_micro_batch){
         .size = sizeof *out,
-        .inputs = {ls_from_memory(b->x, batched(&data->x_shape, n), data->x_dtype)},
-        .target = ls_from_memory(b->y, batched(&data->y_shape, n), data->y_dtype)};
+        .inputs = {ls_to(ls_from_memory(b->x, batched(&data->x_shape, n), data->x_dtype), NULL)},
+        .target = ls_to(ls_from_memory(b->y, batched(&data->y_shape, n), data->y_dtype), NULL)};
     return LS_OK;
 }
 
-/* Evaluates samples [from, to) in `count` batches of at most j->batch. */
-static ls_status judge_batches(const judging *j, int64_t from, int64_t to, int count, sums *out)
+/* Batches `first` … first+count-1 of this rank. After its own, where the ranks of experts wait for
+ * each other, the first sample again, of which nothing counts. */
+static ls_status judge_batches(const judging *j, int64_t first, int count, sums *out)
 {
     ls_status status = LS_OK;
     {
         LS_NO_GRAD;
         LS_SCOPE;
         for (int m = 0; m < count && status == LS_OK; m++) {
-            const int64_t left = to - from, n = left < j->batch ? left : j->batch;
-            status = read_batch(j->data, from, n, &j->rooms[m], &j->micro[m]);
-            from += n;
+            const int64_t from = j->from + (first + m) * j->batch, left = j->to - from;
+            const int64_t n = left < j->batch ? left : j->batch;
+            status =
+                read_batch(j->data, n > 0 ? from : 0, n > 0 ? n : 1, &j->rooms[m], &j->micro[m]);
         }
         if (status == LS_OK) {
             status = parallel_forward(j->ranks, j->net, j->micro, count, j->logits);
         }
         for (int m = 0; m < count && status == LS_OK; m++) {
-            if (j->logits[m] != NULL) { /* on the rank of the last stage */
+            const bool own = j->from + (first + m) * j->batch < j->to;
+            if (own && j->logits[m] != NULL) { /* on the rank of the last stage */
                 status = judge_logits(j->logits[m], j->micro[m].target, out);
             }
         }
@@ -109,15 +115,12 @@ static ls_status judge_batches(const judging *j, int64_t from, int64_t to, int c
     return status;
 }
 
-/* Evaluates samples [from, to), several batches at a time in a pipeline. */
-static ls_status judge_stretch(const judging *j, int64_t from, int64_t to, sums *out)
+/* Several batches at a time in a pipeline. */
+static ls_status judge_all(const judging *j, int64_t batches, sums *out)
 {
-    while (from < to) {
-        const int64_t left = (to - from + j->batch - 1) / j->batch;
-        const int count = left < j->count ? (int)left : j->count;
-        const int64_t end = from + count * j->batch < to ? from + count * j->batch : to;
-        LS_TRY(judge_batches(j, from, end, count, out));
-        from = end;
+    for (int64_t first = 0; first < batches; first += j->count) {
+        const int64_t left = batches - first;
+        LS_TRY(judge_batches(j, first, left < j->count ? (int)left : j->count, out));
     }
     return LS_OK;
 }
@@ -173,12 +176,15 @@ ls_status judge(const parallel *ranks, ls_module *net, ls_dataset *data, int64_t
                  .net = net,
                  .data = data,
                  .batch = batch,
+                 .from = all * part / parts,
+                 .to = all * (part + 1) / parts,
                  .count = parallel_forward_count(ranks)};
     sums total = {0};
     ls_module_train(net, false);
     ls_status status = take_room(&j);
     if (status == LS_OK) {
-        status = judge_stretch(&j, all * part / parts, all * (part + 1) / parts, &total);
+        const int64_t most = ranks->experts ? (all + parts - 1) / parts : j.to - j.from;
+        status = judge_all(&j, (most + batch - 1) / batch, &total);
     }
     free_room(&j);
     ls_module_train(net, true);

@@ -27,7 +27,7 @@ static int64_t total_of(const ls_gpt2_memory *m, int64_t state)
     return m->parameter_bytes + m->gradient_bytes + (passing > again ? passing : again);
 }
 
-void memory_check(const decoder_shape *shape, const trainer_options *train)
+int64_t memory_check(const decoder_shape *shape, const trainer_options *train)
 {
     const ls_gpt2_options o = decoder_gpt2_options(shape);
     const ls_gpt2_memory m = ls_gpt2_memory_of(&o, train->batch, shape->context);
@@ -60,4 +60,5 @@ void memory_check(const decoder_shape *shape, const trainer_options *train)
                 "sgd --momentum 0",
                 shape->model, gibibytes(total), ranks, ranks == 1 ? "" : "s", gibibytes(left));
     }
+    return total;
 }

@@ -6,7 +6,7 @@
 #include "trainer.h"
 
 /* Rank 0 prints the shapes, the number of parameters and the memory of a rank. If a host has less
- * memory than its ranks need, the program ends on all ranks. Collective. */
-void memory_check(const decoder_shape *shape, const trainer_options *train);
+ * memory than its ranks need, the program ends on all ranks. Returns these bytes. Collective. */
+int64_t memory_check(const decoder_shape *shape, const trainer_options *train);
 
 #endif

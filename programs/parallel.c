@@ -13,7 +13,7 @@
 
 /* ---- options ------------------------------------------------------------------------------ */
 
-/* The name of an axis at *at, which moves behind its size; its length, 0 at the end of the list. */
+/* The name of an axis at *at, which moves past its size; its length, 0 at the end of the list. */
 static int next_axis(const char **at, const char **name)
 {
     *name = *at;
@@ -39,9 +39,22 @@ static bool has_axis(const char *mesh, const char *axis)
     return false;
 }
 
+/* 0: it has none, or as many as are left. */
+static int64_t size_of_axis(const char *mesh, const char *axis)
+{
+    const char *at = mesh, *name;
+    for (int length = next_axis(&at, &name); length > 0; length = next_axis(&at, &name)) {
+        if (is_axis(name, length, axis) && name[length] == '=') {
+            return strtoll(name + length + 1, NULL, 10);
+        }
+    }
+    return 0;
+}
+
 bool parallel_has_pipeline(const trainer_options *o)
 {
-    return o->plan != NULL || (o->mesh != NULL && has_axis(o->mesh, "pp"));
+    const bool unread = o->plan != NULL && o->followed == NULL; /* it may have one */
+    return unread || (o->mesh != NULL && has_axis(o->mesh, "pp"));
 }
 
 /* Other axes are ls_mesh_new's, but the trainer has no use for them. */
@@ -50,20 +63,39 @@ static void check_axes(const char *mesh)
     const char *at = mesh, *name;
     for (int length = next_axis(&at, &name); length > 0; length = next_axis(&at, &name)) {
         if (!is_axis(name, length, "pp") && !is_axis(name, length, "dp") &&
-            !is_axis(name, length, "tp") && !is_axis(name, length, "cp")) {
+            !is_axis(name, length, "tp") && !is_axis(name, length, "cp") &&
+            !is_axis(name, length, "ep")) {
             give_up(
                 EXIT_USAGE,
                 "--mesh is \"%s\"; training has the axes dp, replicas with other data, pp, the "
-                "stages of a pipeline, tp, parts of each layer, and cp, parts of each sequence, "
-                "and none that is called \"%.*s\"",
+                "stages of a pipeline, tp, parts of each layer, cp, parts of each sequence, and "
+                "ep, experts, and none that is called \"%.*s\"",
                 mesh, length, name);
         }
     }
-    if (has_axis(mesh, "pp") && (has_axis(mesh, "tp") || has_axis(mesh, "cp"))) {
+}
+
+static bool divides_experts(const trainer_options *o)
+{
+    return o->mesh != NULL && has_axis(o->mesh, "ep");
+}
+
+static void check_experts(const trainer_options *o)
+{
+    if (divides_experts(o) && strcmp(o->exact, "layout") == 0) {
+        give_up(EXIT_USAGE, "--exact layout is for replicas of whole models, and the ranks of ep "
+                            "have other experts; give --mesh dp alone");
+    }
+}
+
+void parallel_check_experts(const trainer_options *o, int64_t experts)
+{
+    const int64_t ranks = divides_experts(o) ? size_of_axis(o->mesh, "ep") : 0;
+    if (experts > 0 && ranks > 0 && experts % ranks != 0) {
         give_up(EXIT_USAGE,
-                "--mesh is \"%s\"; stages of a pipeline (pp) cannot be divided by tp or cp in this "
-                "version; leave one of them out",
-                mesh);
+                "--experts %lld cannot be divided over the %lld ranks along ep of --mesh \"%s\"; "
+                "give a multiple",
+                (long long)experts, (long long)ranks, o->mesh);
     }
 }
 
@@ -75,11 +107,15 @@ static bool divides_model(const trainer_options *o)
 
 bool parallel_is_whole(const trainer_options *o)
 {
-    return !parallel_has_pipeline(o) && !divides_model(o);
+    return !parallel_has_pipeline(o) && !divides_model(o) && !divides_experts(o);
 }
 
 static void check_divided(const trainer_options *o)
 {
+    if (o->tensor_plan != NULL && (o->mesh == NULL || !has_axis(o->mesh, "tp"))) {
+        give_up(EXIT_USAGE, "--tensor-plan says how the ranks of an axis tp share the layers; give "
+                            "--mesh one, as in --mesh tp=2");
+    }
     if (o->sequence && (o->mesh == NULL || !has_axis(o->mesh, "tp"))) {
         give_up(EXIT_USAGE, "--sequence divides what lies between the layers over the ranks of an "
                             "axis tp; give --mesh one, as in --mesh dp=2,tp=2");
@@ -110,9 +146,10 @@ void parallel_check_model(const trainer_options *o, const ls_module *net, const 
     divided_by = divided_by != NULL ? divided_by : "";
     check_axis(o, net, divided_by, "tp", "layers");
     check_axis(o, net, divided_by, "cp", "inputs");
+    check_axis(o, net, divided_by, "ep", "experts");
 }
 
-static bool is_asynchronous(const trainer_options *o)
+bool parallel_steps_within(const trainer_options *o)
 {
     return parallel_has_pipeline(o) && o->schedule != NULL &&
            strncmp(o->schedule, "pipedream", 9) == 0;
@@ -148,7 +185,13 @@ static void check_pipeline(const trainer_options *o)
         give_up(EXIT_USAGE, "--feed scatter gives every rank other samples, and the stages of a "
                             "pipeline need the same; give --feed split");
     }
-    if (is_asynchronous(o) && o->clip > 0.0) {
+    if (o->replicas != NULL && (divides_model(o) || divides_experts(o))) {
+        give_up(EXIT_USAGE,
+                "--replicas %s gives stages different numbers of ranks, and --mesh \"%s\" the same "
+                "parts of layers, sequences or experts to each stage; leave one of them out",
+                o->replicas, o->mesh);
+    }
+    if (parallel_steps_within(o) && o->clip > 0.0) {
         give_up(EXIT_USAGE,
                 "--schedule %s steps each stage before the others' gradients are known, so their "
                 "norm cannot be limited; give --clip 0, or --schedule 1f1b",
@@ -186,12 +229,73 @@ static void check_plan(const trainer_options *o)
                         : o->chunks > 0       ? "chunks"
                                               : NULL;
     if (given != NULL) {
-        give_up(EXIT_USAGE, "--plan says what --%s would; leave one of them out", given);
+        give_up(EXIT_USAGE, "--plan and --%s set the same; leave one of them out", given);
+    }
+}
+
+static bool is_given(const trainer_options *o, const char *flag)
+{
+    const size_t length = strlen(flag);
+    for (char **word = o->words + 1; *word != NULL; word++) {
+        const char *name = *word + 2;
+        if (strncmp(*word, "--", 2) == 0 && strncmp(name, flag, length) == 0 &&
+            (name[length] == '\0' || name[length] == '=')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A plan with a mesh says the whole step. */
+static void follow_settings(trainer_options *o, const ls_plan_settings *s)
+{
+    static const char *const said[] = {"batch",    "accum",     "micro-batches", "zero",
+                                       "sequence", "recompute", "tensor-plan"};
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        if (is_given(o, said[i])) {
+            give_up(EXIT_USAGE, "--plan and --%s set the same; leave one of them out", said[i]);
+        }
+    }
+    o->mesh = s->mesh;
+    o->batch = s->batch > 0 ? s->batch : o->batch;
+    o->zero = s->zero;
+    o->recompute = s->recompute;
+    o->sequence = s->sequence;
+    o->tensor_plan = s->tensor_plan;
+    o->chunks = s->chunks;
+    o->ahead = s->warm_up;
+    run_file_set(o->run, "batch", o->batch);
+    run_file_set(o->run, "zero", o->zero);
+    check_axes(o->mesh);
+    check_divided(o);
+    check_experts(o);
+}
+
+/* Micro-batches are those of the pipeline; without one, those of the rank. */
+static void follow_step(trainer_options *o)
+{
+    if (!parallel_has_pipeline(o)) {
+        o->accum = ls_plan_micro_batches(o->followed);
+        run_file_set(o->run, "accum", o->accum);
+        return;
+    }
+    o->schedule = ls_plan_schedule(o->followed);
+    o->cut = ls_plan_cut(o->followed);
+    o->micro_batches = o->micro_batches > 0 ? o->micro_batches : ls_plan_micro_batches(o->followed);
+    say_other_step(o);
+}
+
+void parallel_check_plan(const trainer_options *o, const char *model, const ls_plan_size *sizes,
+                         int count)
+{
+    if (o->followed != NULL && ls_plan_check_model(o->followed, model, sizes, count) < 0) {
+        give_up(EXIT_FAILURE, "--plan: %s", ls_error_message());
     }
 }
 
 void parallel_read_plan(trainer_options *o)
 {
+    ls_plan_settings settings = {.size = sizeof settings};
     if (o->plan == NULL) {
         return;
     }
@@ -203,12 +307,14 @@ void parallel_read_plan(trainer_options *o)
                 "--plan \"%s\" is for %d ranks, and this job has %d; start it with -n %d", o->plan,
                 ls_plan_workers(o->followed), ls_world_size(), ls_plan_workers(o->followed));
     }
-    o->mesh = "pp=*";
-    o->schedule = ls_plan_schedule(o->followed);
-    o->cut = ls_plan_cut(o->followed);
-    o->replicas = ls_plan_replicas(o->followed);
-    o->micro_batches = o->micro_batches > 0 ? o->micro_batches : ls_plan_micro_batches(o->followed);
-    say_other_step(o);
+    must(ls_plan_get_settings(o->followed, &settings));
+    if (settings.mesh != NULL) {
+        follow_settings(o, &settings);
+    } else {
+        o->mesh = "pp=*";
+        o->replicas = ls_plan_replicas(o->followed);
+    }
+    follow_step(o);
 }
 
 void parallel_complete(trainer_options *o)
@@ -222,6 +328,7 @@ void parallel_complete(trainer_options *o)
         check_axes(o->mesh);
     }
     check_divided(o);
+    check_experts(o);
     if (!parallel_has_pipeline(o)) {
         check_without_pipeline(o);
         return;
@@ -230,6 +337,11 @@ void parallel_complete(trainer_options *o)
     check_pipeline(o);
     o->micro_batches = o->micro_batches > 0 ? o->micro_batches : MICRO_BATCHES_DEFAULT;
     say_other_step(o);
+    o->replays_stages = o->replayed != NULL && parallel_steps_within(o);
+    if (o->replays_stages) { /* in one process, which reads as many micro-batches */
+        o->accum = o->micro_batches;
+        o->mesh = NULL;
+    }
 }
 
 bool parallel_recompute(const trainer_options *o, bool has_blocks)
@@ -246,31 +358,115 @@ bool parallel_recompute(const trainer_options *o, bool has_blocks)
 
 /* ---- groups ------------------------------------------------------------------------------- */
 
-/* Each rank is alone with its stages where the mesh has no axis dp. */
+static bool is_divided(const parallel *p, const char *axis)
+{
+    return ls_mesh_has(p->mesh, axis) && ls_mesh_size(p->mesh, axis) > 1;
+}
+
+/* As the library refuses it, in words of the command. */
+static void check_zero(const parallel *p, const trainer_options *o)
+{
+    const char *axis = is_divided(p, "tp") ? "tp" : is_divided(p, "ep") ? "ep" : NULL;
+    if ((o->zero > 2 || o->shard_group > 0) && axis != NULL) {
+        give_up(EXIT_FAILURE,
+                "%s with an axis %s of --mesh: all ranks gather in one order, and those along %s "
+                "have other parameters; give --zero 1 or 2 without --shard-group",
+                o->zero > 2 ? "--zero 3" : "--shard-group", axis, axis);
+    }
+    if (o->zero > 2 && p->stages != NULL) {
+        give_up(EXIT_FAILURE,
+                "--zero 3 with a pipeline: a stage would gather its parameters for each "
+                "micro-batch, in an order that differs from rank to rank; give --zero 2");
+    }
+}
+
+/* Those of these axes that the mesh has, "dp,ep". */
+static const char *axes_of(const parallel *p, const char *axes, char *out)
+{
+    const char *at = axes, *name;
+    *out = '\0';
+    for (int length = next_axis(&at, &name); length > 0; length = next_axis(&at, &name)) {
+        char axis[8];
+        const size_t used = strlen(out);
+        (void)snprintf(axis, sizeof axis, "%.*s", length, name);
+        if (ls_mesh_has(p->mesh, axis)) {
+            (void)snprintf(out + used, AXES_BYTES - used, "%s%s", used > 0 ? "," : "", axis);
+        }
+    }
+    return out;
+}
+
+/* The ranks that differ from this one along these axes at most: it alone where the mesh has none of
+ * them. */
+static ls_group *group_over(const parallel *p, const char *axes)
+{
+    char present[AXES_BYTES];
+    ls_group *group = NULL;
+    must(*axes_of(p, axes, present) != '\0'
+             ? ls_mesh_group_new(p->mesh, present, &group)
+             : ls_group_split(ls_world(), ls_rank(), 0, "alone", &group));
+    return group;
+}
+
 void parallel_open(parallel *p, const trainer_options *o)
 {
-    char axes[256];
-    *p = (parallel){.replicas = ls_world(), .copies = ls_world(), .plan = o->followed};
+    *p = (parallel){
+        .replicas = ls_world(), .losses = ls_world(), .copies = ls_world(), .plan = o->followed};
     if (o->mesh == NULL) {
         return;
     }
-    (void)snprintf(axes, sizeof axes, "%.240s%s", o->mesh, has_axis(o->mesh, "dp") ? "" : ",dp=1");
-    if (ls_mesh_new(ls_world(), axes, &p->mesh) < 0) {
+    if (ls_mesh_new(ls_world(), o->mesh, &p->mesh) < 0) {
         give_up(EXIT_FAILURE, "--mesh: %s", ls_error_message());
     }
-    p->replicas = ls_mesh_group(p->mesh, "dp");
-    p->copies = divides_model(o) ? ls_world() : p->replicas;
-    p->batch_axes = divides_model(o) ? (has_axis(o->mesh, "cp") ? "dp,cp" : "dp") : NULL;
+    p->experts = divides_experts(o);
     p->tensor = has_axis(o->mesh, "tp");
     p->context = has_axis(o->mesh, "cp");
+    p->replicas = group_over(p, "dp,ep");
+    p->losses = group_over(p, "dp,ep,cp");
+    p->copies = group_over(p, "dp,ep,cp,tp");
+    p->parts = group_over(p, "ep,tp");
+    p->batch_axes = divides_model(o) ? axes_of(p, "dp,ep,cp", p->axes) : NULL;
     p->stages = parallel_has_pipeline(o) ? ls_mesh_group(p->mesh, "pp") : NULL;
-    p->steps = is_asynchronous(o);
+    p->steps = parallel_steps_within(o);
+    check_zero(p, o);
+}
+
+ls_group *parallel_copies(const parallel *p)
+{
+    return p->alike != NULL ? p->alike : p->copies;
+}
+
+bool parallel_is_first_copy(const parallel *p)
+{
+    static const char *const axes[] = {"dp", "cp"};
+    bool first = p->mesh != NULL || ls_group_rank(p->copies) == 0;
+    for (int i = 0; p->mesh != NULL && i < 2; i++) {
+        first =
+            first && (!ls_mesh_has(p->mesh, axes[i]) || ls_mesh_coordinate(p->mesh, axes[i]) == 0);
+    }
+    return first;
+}
+
+int parallel_place(const parallel *p)
+{
+    static const char *const axes[] = {"ep", "tp"};
+    int place = p->pipeline != NULL ? ls_pipeline_stage(p->pipeline) : 0;
+    for (int i = 0; p->mesh != NULL && i < 2; i++) {
+        if (ls_mesh_has(p->mesh, axes[i])) {
+            place = place * ls_mesh_size(p->mesh, axes[i]) + ls_mesh_coordinate(p->mesh, axes[i]);
+        }
+    }
+    return place;
 }
 
 void parallel_close(parallel *p)
 {
-    if (p->copies != p->replicas && p->copies != ls_world()) {
+    if (p->mesh != NULL) {
+        must(p->alike != NULL ? ls_group_free(p->alike) : LS_OK);
+        must(ls_group_free(p->parts));
         must(ls_group_free(p->copies));
+        must(ls_group_free(p->losses));
+        must(ls_group_free(p->replicas));
     }
     must(ls_mesh_free(p->mesh));
     ls_plan_free(p->plan);
@@ -385,33 +581,47 @@ static void count_parameters(parallel *p, ls_module *net)
     p->largest = ends[1];
 }
 
+static ls_tensor *loss_of_parts(void *arg, ls_tensor *output, ls_tensor *target)
+{
+    (void)arg;
+    return parallel_loss(output, target);
+}
+
 void parallel_cut(parallel *p, const trainer_options *o, ls_module *net, ls_pipeline_loss_fn loss,
                   void *arg)
 {
     p->numel = ls_module_numel(net);
-    if (p->tensor && ls_tensor_parallel(net, LS_OPTIONS(ls_tensor_parallel_options,
-                                                        .sequence = o->sequence)) < 0) {
+    if (p->tensor &&
+        ls_tensor_parallel(net, LS_OPTIONS(ls_tensor_parallel_options, .plan = o->tensor_plan,
+                                           .sequence = o->sequence)) < 0) {
         give_up(EXIT_FAILURE, "--mesh %s: %s", o->mesh, ls_error_message());
+    }
+    if (p->experts && ls_expert_parallel(net) < 0) {
+        give_up(EXIT_FAILURE, "--mesh %s: %s", o->mesh, ls_error_message());
+    }
+    if (p->plan != NULL && ls_plan_check(p->plan, net) < 0) {
+        give_up(EXIT_FAILURE, "--plan: %s", ls_error_message());
     }
     if (p->stages == NULL) {
         return;
     }
     const bool gpipe = strcmp(o->schedule, "gpipe") == 0;
-    if (p->plan != NULL && ls_plan_check(p->plan, net) < 0) {
-        give_up(EXIT_FAILURE, "--plan: %s", ls_error_message());
-    }
-    if (ls_pipeline_new(net, p->stages,
-                        LS_OPTIONS(ls_pipeline_options, .schedule = o->schedule,
-                                   .micro_batches = (int)o->micro_batches, .chunks = (int)o->chunks,
-                                   .recompute = o->recompute && gpipe,
-                                   .vertical_sync = o->vertical_sync, .cut = o->cut,
-                                   .replicas = o->replicas, .loss = loss, .arg = arg),
-                        &p->pipeline) < 0) {
+    if (ls_pipeline_new(
+            net, p->stages,
+            LS_OPTIONS(ls_pipeline_options, .schedule = o->schedule,
+                       .micro_batches = (int)o->micro_batches, .chunks = (int)o->chunks,
+                       .warm_up = (int)o->ahead, .recompute = o->recompute && gpipe,
+                       .vertical_sync = o->vertical_sync, .cut = o->cut, .replicas = o->replicas,
+                       .loss = loss != NULL ? loss : loss_of_parts, .arg = arg,
+                       .log =
+                           ls_group_rank(p->copies) == 0 && p->command != NULL ? o->replay : NULL,
+                       .command = p->command),
+            &p->pipeline) < 0) {
         give_up(EXIT_FAILURE, "--%s %s: %s", p->plan != NULL ? "plan" : "mesh",
                 p->plan != NULL ? o->plan : o->mesh, ls_error_message());
     }
     if (o->replicas != NULL) {
-        must(ls_group_split(ls_world(), ls_pipeline_stage(p->pipeline), 0, "stage", &p->copies));
+        must(ls_group_split(ls_world(), ls_pipeline_stage(p->pipeline), 0, "stage", &p->alike));
     }
     find_shared(p, o, net);
     count_parameters(p, net);
@@ -462,12 +672,26 @@ int parallel_forward_count(const parallel *p)
     return p->pipeline != NULL ? 2 * ls_group_size(p->stages) : 1;
 }
 
-ls_status parallel_forward(const parallel *p, ls_module *net, const ls_micro_batch *micro,
-                           int count, ls_tensor **outputs)
+static ls_status forward_parts(const parallel *p, ls_module *net, const ls_micro_batch *micro,
+                               int count, ls_tensor **outputs)
 {
     if (p->pipeline != NULL) {
         return ls_pipeline_forward(p->pipeline, micro, count, outputs);
     }
-    outputs[0] = parallel_whole(p, ls_forward(net, parallel_part(p, micro[0].inputs[0])));
-    return ls_tensor_status(outputs[0]);
+    outputs[0] = ls_forward(net, micro[0].inputs[0]);
+    return LS_OK;
+}
+
+ls_status parallel_forward(const parallel *p, ls_module *net, ls_micro_batch *micro, int count,
+                           ls_tensor **outputs)
+{
+    for (int m = 0; m < count; m++) {
+        micro[m].inputs[0] = parallel_part(p, micro[m].inputs[0]);
+    }
+    LS_TRY(forward_parts(p, net, micro, count, outputs));
+    for (int m = 0; m < count; m++) {
+        outputs[m] = outputs[m] != NULL ? parallel_whole(p, outputs[m]) : NULL;
+        LS_TRY(outputs[m] != NULL ? ls_tensor_status(outputs[m]) : LS_OK);
+    }
+    return LS_OK;
 }

@@ -33,23 +33,24 @@ static const struct {
     rule rule;
     const char *flags;
 } rules[] = {
-    {MODEL,
-     "|model|layers|dim|heads|vocab|wide|hidden|classes|patch|positions|norm-eps|exact-shape|"
-     "mask-token|cls-token|sep-token|"},
+    {MODEL, "|model|layers|dim|heads|experts|experts-per-token|capacity|vocab|wide|hidden|classes|"
+            "patch|positions|norm-eps|exact-shape|kv-heads|head-dim|rope-base|tied|"
+            "mask-token|cls-token|sep-token|"},
     /* the schedule and the optimizer are compared when the state is loaded (resumed.c) */
     {QUIET,
      "|steps|lr|lr-schedule|min-lr|lr-schedule-steps|warmup|momentum|beta2|weight-decay|decay|"
      "optim|seed|every|eval-every|eval-windows|feed|init-std|"},
     {LEFT_OUT,
      "|mesh|sequence|schedule|micro-batches|cut|replicas|plan|profile|chunks|vertical-sync|"
-     "recompute|bucket-bytes|init|export|save|resume|log|tensorboard|log-losses|"},
+     "recompute|padded|bucket-bytes|top-k|init|export|save|resume|log|tensorboard|log-losses|"
+     "server|log-replay|replay|workers|device|"},
 };
 #define OF_DATA                                                                                    \
     "|data|held-out|tokenizer|format|context|mask-share|crop-padding|flip|normalise|seed|"
 #define PATHS "|data|held-out|tokenizer|"
 #define KEPT "|seed|momentum|beta2|weight-decay|" /* come with the state, whatever is given */
 #define OF_STATE "|optim|"
-#define OF_TEXT "|tokenizer|context|format|" /* what writes text needs beside the model */
+#define OF_TEXT "|tokenizer|context|format|" /* needed to write text, beside the model */
 
 static bool is_in(const char *list, const char *flag)
 {

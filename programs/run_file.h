@@ -26,11 +26,11 @@ void run_file_free(run_file *run);
  * the program at a contradiction. False: there is no file. */
 bool run_file_read(run_file *run, const char *folder, bool model, int argc, char **argv);
 
-/* Notes the values of the flags behind the first `from`, for run_file_write: defaults that follow
+/* Notes the values of the flags after the first `from`, for run_file_write: defaults that follow
  * from other flags are not filled in yet. */
 void run_file_note(run_file *run, int from);
 
-/* What run_file_write writes of a flag that was noted, in place of its value. */
+/* The value that run_file_write writes in place of that of a noted flag. */
 void run_file_set(run_file *run, const char *flag, int64_t value);
 
 /* Replaces the file as a whole. */

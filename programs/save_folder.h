@@ -9,7 +9,7 @@
  * spelling. */
 bool save_folder_is(const char *save, const char *resume);
 
-/* Ends the program if `save` holds a checkpoint of a step behind `start`, from which this run goes
+/* Ends the program if `save` holds a checkpoint of a step after `start`, from which this run goes
  * on (-1: from none): it is of another run, and run.json says that run's flags. Collective over all
  * ranks: rank 0 looks. */
 void save_folder_must_take(const char *save, int64_t start);

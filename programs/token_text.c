@@ -9,7 +9,7 @@
 
 #define SHARD_OF_16_BITS 20240520 /* magic numbers of llm.c, <lockstep/data.h> */
 #define SHARD_OF_32_BITS 20240801
-#define LOOKED_AT 512 /* bytes; numbers of 2 bytes have control characters among so many */
+#define LOOKED_AT 512 /* bytes; numbers of 2 bytes have control characters among them */
 #define LOOKED_AT_MIN 128
 
 typedef struct text_file {

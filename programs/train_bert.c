@@ -9,7 +9,7 @@
  * tokens, [SEP]; 15 % of the tokens are asked for (masked_tokens.h).
  *
  * [MASK], [CLS] and [SEP] are the tokenizer's, or BERT's own where the vocabulary is BERT's
- * (30522), or new tokens behind the vocabulary; --mask-token, --cls-token and --sep-token name
+ * (30522), or new tokens after the vocabulary; --mask-token, --cls-token and --sep-token name
  * others.
  */
 #include <errno.h>
@@ -46,7 +46,7 @@ typedef struct corpus {
     ls_dataset *train;
     ls_dataset *held_out;
     masking masking; /* its vocab is the data's */
-    int64_t vocab;   /* the model's: special tokens may lie behind the data's */
+    int64_t vocab;   /* the model's: special tokens may lie after the data's */
     int64_t windows; /* of what is held out, to judge by */
 } corpus;
 
@@ -299,6 +299,7 @@ int main(int argc, char **argv)
 {
     settings *s = read_flags(argc, argv);
     trainer_init(&s->train);
+    parallel_check_plan(&s->train, s->model, NULL, 0);
     corpus data = open_corpus(s);
     ls_module *net = NULL;
     {

@@ -5,6 +5,9 @@
  *     … --save run7 --every 100 --resume run7 --eval-every 100 --log run7.jsonl --tensorboard runs
  *
  *     … --model gpt2 --tokenizer gpt2 --init gpt2        with a folder of Hugging Face's
+ *     … --model moe --experts 8 --top-k 2 --mesh ep=4    a mixture of experts in every second block
+ *     … --model llama --init DIR --export OUT/           a Llama, or a mixtral, in a folder of
+ *                                                        Hugging Face's
  *
  * Text is learned byte by byte, or through --tokenizer, and the last tenth of each file is held
  * out. With --format tokens
@@ -45,7 +48,7 @@ typedef struct tokens {
     int64_t judged;  /* windows at a time */
 } tokens;
 
-#define MODELS "gpt|lstm|gpt2|gpt2-medium|gpt2-large|gpt2-xl"
+#define MODELS "gpt|moe|llama|mixtral|lstm|gpt2|gpt2-medium|gpt2-large|gpt2-xl"
 #define FORMATS "text|tokens"
 enum { TEXT, TOKENS };
 
@@ -54,13 +57,13 @@ static settings *read_flags(int argc, char **argv)
 {
     static settings s = {.format = "text",
                          .eval_windows = 1000,
-                         .shape = {DECODER_DEFAULTS},
+                         .shape = {DECODER_DEFAULTS, .balance_loss = 0.01},
                          .train = {TRAINER_DEFAULTS.steps = 2000, .batch = 8, .lr = 1e-3,
                                    .beta2 = 0.95, .weight_decay = 0.1, .clip = 1.0}};
     const cli_option options[] = {
         {"model", CLI_CHOICE, &s.shape.model, .choices = MODELS, .value_name = "NAME",
-         .help = "gpt or lstm, of the shape below, or gpt2 to gpt2-xl, the published sizes (with "
-                 "--init, the shape in the config.json beside the weights)"},
+         .help = "gpt, moe, llama, mixtral or lstm, of the shape below, or gpt2 to gpt2-xl, the "
+                 "published sizes (with --init, the shape in the config.json beside the weights)"},
         {"data", CLI_TEXT, &s.data, .help = "file or folder to learn from", .value_name = "PATH"},
         {"format", CLI_CHOICE, &s.format, .choices = FORMATS,
          .help = "format of --data: text, or token shards (nanoGPT, llm.c)"},
@@ -77,6 +80,10 @@ static settings *read_flags(int argc, char **argv)
         {"eval-windows", CLI_COUNT, &s.eval_windows, .low = 1, .high = 1e12,
          .help = "evaluate on at most N held-out windows"},
         DECODER_FLAGS(s.shape),
+        {"top-k", CLI_COUNT, &s.shape.top_k, .low = 1, .high = 1e4,
+         .help = "the same as --experts-per-token"},
+        {"balance-loss", CLI_NUMBER, &s.shape.balance_loss, .low = 0, .high = 1e3,
+         .help = "weight of the loss that evens out the experts' tokens"},
     };
     const cli_command command = {.name = "lockstep train gpt",
                                  .about = "Trains a GPT on text or tokens, on all ranks.",
@@ -93,7 +100,8 @@ static settings *read_flags(int argc, char **argv)
         give_up(EXIT_USAGE, "--context is %lld, the model of --init knows %lld positions",
                 (long long)s.shape.context, (long long)s.shape.positions);
     }
-    s.shape.recompute = parallel_recompute(&s.train, strcmp(s.shape.model, "lstm") != 0);
+    (void)parallel_recompute(&s.train, strcmp(s.shape.model, "lstm") != 0);
+    parallel_check_experts(&s.train, decoder_has_experts(s.shape.model) ? s.shape.experts : 0);
     if (format == TEXT && s.held_out) {
         give_up(EXIT_USAGE, "--held-out is for --format tokens; of text a tenth is held out");
     }
@@ -162,10 +170,13 @@ static ls_module *make_model(const settings *s)
     return net;
 }
 
-/* Ring attention is that of gpt. */
+/* GPT-2 has no ring attention. */
 static const char *divided_by(const char *model)
 {
-    return strcmp(model, "gpt") == 0 ? "tp,cp" : strcmp(model, "lstm") == 0 ? NULL : "tp";
+    return strcmp(model, "gpt") == 0 || decoder_is_llama(model) ? "tp,cp"
+           : decoder_has_experts(model)                         ? "tp,cp,ep"
+           : strcmp(model, "lstm") == 0                         ? NULL
+                                                                : "tp";
 }
 
 static int evaluate(void *arg, ls_module *net, const parallel *ranks, score *out)
@@ -191,26 +202,47 @@ static void introduce(const settings *s, const tokens *data, const trainer *t)
     trainer_introduce(t, s->shape.model, "windows");
 }
 
+/* The plan may say that blocks are recomputed, and is for these sizes; those of a published GPT-2
+ * follow from its name. */
+static void follow_plan(settings *s)
+{
+    const decoder_shape *m = &s->shape;
+    const ls_plan_size sizes[] = {{"vocab", m->vocab},
+                                  {"context", m->context},
+                                  {"layers", m->layers},
+                                  {"dim", m->dim},
+                                  {"heads", m->heads}};
+    const bool published = decoder_is_gpt2(m->model) && !m->exact;
+    parallel_check_plan(&s->train, m->model, sizes, published ? 2 : 5);
+    s->shape.recompute = parallel_recompute(&s->train, strcmp(m->model, "lstm") != 0);
+}
+
 int main(int argc, char **argv)
 {
     settings *s = read_flags(argc, argv);
     trainer_init(&s->train);
     tokens data = open_tokens(s);
+    int64_t memory = 0;
+    follow_plan(s);
     if (decoder_is_gpt2(s->shape.model)) {
-        memory_check(&s->shape, &s->train);
+        memory = memory_check(&s->shape, &s->train);
         data.judged = s->train.batch < JUDGE_BATCH ? s->train.batch : JUDGE_BATCH;
     }
     trainer *t = trainer_new(
-        &s->train, &(trainer_task){.arg = &data,
-                                   .net = make_model(s),
-                                   .divided_by = divided_by(s->shape.model),
-                                   .data = data.train,
-                                   .unit = "tokens",
-                                   .units = s->shape.context,
-                                   .load = decoder_is_gpt2(s->shape.model) ? ls_gpt2_load : NULL,
-                                   .config = decoder_config(&s->shape),
-                                   .tokenizer = s->tokenizer,
-                                   .evaluate = evaluate});
+        &s->train,
+        &(trainer_task){.arg = &data,
+                        .net = make_model(s),
+                        .divided_by = divided_by(s->shape.model),
+                        .experts = decoder_has_experts(s->shape.model) ? s->shape.experts : 0,
+                        .data = data.train,
+                        .unit = "tokens",
+                        .units = s->shape.context,
+                        .memory_bytes = memory,
+                        .load = decoder_loader_of(s->shape.model),
+                        .show = decoder_is_mixtral(s->shape.model) ? ls_mixtral_show : NULL,
+                        .config = decoder_config(&s->shape),
+                        .tokenizer = s->tokenizer,
+                        .evaluate = evaluate});
     if (ls_rank() == 0) {
         introduce(s, &data, t);
     }

@@ -164,6 +164,7 @@ int main(int argc, char **argv)
 {
     settings *s = read_flags(argc, argv);
     trainer_init(&s->train);
+    parallel_check_plan(&s->train, s->model, NULL, 0);
     image_data data = image_data_open(&s->images);
     ls_module *net = NULL;
     {

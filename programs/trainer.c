@@ -25,6 +25,9 @@ void trainer_init(trainer_options *options)
 {
     must(ls_init(
         LS_OPTIONS(ls_init_options, .seed = (uint64_t)options->seed, .graceful_stop = true)));
+    if (options->device != NULL) {
+        must(ls_device_use(options->device));
+    }
     parallel_read_plan(options);
 }
 
@@ -68,19 +71,113 @@ static int shards_of(const trainer_options *s)
     return has_shards(s) ? (int)s->shards : 0;
 }
 
-static void open_loader(trainer *t)
+void trainer_open_loader(const trainer *t, int rank, int ranks, ls_sampler **sampler,
+                         ls_loader **loader)
 {
     const trainer_options *s = t->set;
     const int64_t batch = has_shards(s) ? s->batch * t->micro : s->batch;
-    must(LS_STATUS_OF(
-        t->sampler = ls_sampler_new(t->task.data->count,
-                                    LS_OPTIONS(ls_sampler_options, .batch = batch,
-                                               .rank = ls_group_rank(t->ranks.replicas),
-                                               .world_size = ls_group_size(t->ranks.replicas),
-                                               .drop_last = true, .seed = (uint64_t)s->seed))));
-    must(LS_STATUS_OF(t->loader = ls_loader_new(t->task.data, t->sampler,
-                                                LS_OPTIONS(ls_loader_options, .feed = feed_of(s),
-                                                           .shards = shards_of(s)))));
+    must(LS_STATUS_OF(*sampler = ls_sampler_new(
+                          t->task.data->count,
+                          LS_OPTIONS(ls_sampler_options, .batch = batch, .rank = rank,
+                                     .world_size = ranks, .drop_last = true,
+                                     .seed = (uint64_t)s->seed, .batches = shares_batches(t)))));
+    must(LS_STATUS_OF(*loader = ls_loader_new(t->task.data, *sampler,
+                                              LS_OPTIONS(ls_loader_options, .feed = feed_of(s),
+                                                         .shards = shards_of(s)))));
+}
+
+static void open_loader(trainer *t)
+{
+    const bool serves = served_workers(t) > 0;
+    trainer_open_loader(t, serves ? served_rank(t) : ls_group_rank(t->ranks.replicas),
+                        serves ? served_workers(t) : ls_group_size(t->ranks.replicas), &t->sampler,
+                        &t->loader);
+}
+
+typedef struct moved {
+    trainer_place place;
+    int next;
+    bool puts;
+} moved;
+
+static ls_status move_number(void *self, const char *name, int64_t *value)
+{
+    moved *m = self;
+    (void)name;
+    if (m->next < PLACE_NUMBERS) {
+        int64_t *number = &m->place.value[m->next++];
+        *(m->puts ? value : number) = *(m->puts ? number : value);
+    }
+    return LS_OK;
+}
+
+static void move(ls_loader *loader, moved *m)
+{
+    const ls_state_visitor visitor = {.size = sizeof visitor, .self = m, .int64 = move_number};
+    must(ls_loader_state(loader, "", &visitor));
+}
+
+trainer_place trainer_place_of(ls_loader *loader)
+{
+    moved m = {.puts = false};
+    move(loader, &m);
+    return m.place;
+}
+
+void trainer_place_put(ls_loader *loader, const trainer_place *place)
+{
+    move(loader, &(moved){.place = *place, .puts = true});
+}
+
+void trainer_reopen_loader(trainer *t)
+{
+    const trainer_place place = trainer_place_of(t->loader);
+    ls_loader_free(t->loader);
+    ls_sampler_free(t->sampler);
+    open_loader(t);
+    trainer_place_put(t->loader, &place);
+}
+
+/* ---- the command of a replay log ---------------------------------------------------------- */
+
+static bool is_plain(const char *word)
+{
+    return *word != '\0' && strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                         "0123456789-_./=,:+@%") == strlen(word);
+}
+
+/* A word as the shell takes it. */
+static void print_word(FILE *out, const char *word)
+{
+    if (is_plain(word)) {
+        (void)fputs(word, out);
+        return;
+    }
+    (void)fputc('\'', out);
+    for (; *word != '\0'; word++) {
+        (void)fputs(*word == '\'' ? "'\\''" : (const char[]){*word, '\0'}, out);
+    }
+    (void)fputc('\'', out);
+}
+
+char *trainer_command(const trainer_options *o, int workers)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (out == NULL) {
+        give_up(EXIT_FAILURE, "no memory");
+    }
+    (void)fputs(o->program, out);
+    for (char **word = o->words + 1; *word != NULL; word++) {
+        (void)fputc(' ', out);
+        print_word(out, *word);
+    }
+    (void)fprintf(out, " --workers %d", workers);
+    if (fclose(out) != 0) {
+        give_up(EXIT_FAILURE, "no memory");
+    }
+    return text;
 }
 
 static ls_optim *make_optim(const trainer *t)
@@ -132,23 +229,48 @@ static void load_weights(const trainer *t)
     }
 }
 
-/* Stages that are nowhere else have nobody to average with; with --replicas the wrapper knows how
- * many micro-batches the mean is over. */
+/* Neighbouring ranks; NULL: all of them. */
+static ls_group *shard_group_of(const trainer *t)
+{
+    ls_group *copies = parallel_copies(&t->ranks), *own = NULL;
+    const int64_t size = t->set->shard_group, ranks = ls_group_size(copies);
+    if (size == 0) {
+        return NULL;
+    }
+    if (ranks % size != 0) {
+        give_up(EXIT_FAILURE,
+                "--shard-group %lld: %lld ranks have the same parameters, which are not a multiple "
+                "of it; give a divisor of %lld",
+                (long long)size, (long long)ranks, (long long)ranks);
+    }
+    must(ls_group_split(copies, ls_group_rank(copies) / (int)size, 0, "shard_group", &own));
+    return own;
+}
+
+/* Stages that are nowhere else have no rank to average with, and a replay of them averages itself;
+ * with --replicas the wrapper knows how many micro-batches the mean is over. */
 static void wrap(trainer *t)
 {
     const trainer_options *s = t->set;
     t->net = t->task.net;
-    if (ls_module_param_count(t->net) == 0 ||
+    if (served_workers(t) > 0) {
+        t->net = served_wrap(t);
+        LS_CHECK(ls_module_status(t->net));
+        return;
+    }
+    if (ls_module_param_count(t->net) == 0 || s->replays_stages ||
         (t->ranks.pipeline != NULL && s->replicas == NULL && ls_group_size(t->ranks.copies) == 1)) {
         return;
     }
-    t->net = ls_ddp_new(t->task.net, t->ranks.copies,
+    ls_group *within = shard_group_of(t);
+    t->net = ls_ddp_new(t->task.net, parallel_copies(&t->ranks),
                         LS_OPTIONS(ls_ddp_options,
                                    .bucket_bytes = s->bucket_bytes < 0 ? LS_BUCKET_BYTES_AUTO
                                                                        : (size_t)s->bucket_bytes,
                                    .shards = shards_of(s), .batch_axes = t->ranks.batch_axes,
-                                   .zero = (int)s->zero));
+                                   .zero = (int)s->zero, .shard_group = within));
     LS_CHECK(ls_module_status(t->net));
+    must(ls_group_free(within));
     if (trainer_has_hook(s)) {
         ls_comm_hook hook = {.size = sizeof hook};
         must(ls_comm_hook_parse(s->comm, &hook));
@@ -162,6 +284,13 @@ static void prepare(trainer *t)
     load_weights(t);
     if (t->set->profile != NULL) {
         trainer_profile(t);
+    }
+    if (t->set->replay != NULL && parallel_steps_within(t->set)) {
+        t->command = trainer_command(t->set, ls_group_size(t->ranks.copies));
+        t->ranks.command = t->command;
+    }
+    if (t->set->tensor_search != NULL) {
+        trainer_search(t);
     }
     parallel_cut(&t->ranks, t->set, t->task.net, t->task.loss, t->task.arg);
     wrap(t);
@@ -196,7 +325,7 @@ static void settle(trainer *t, const run_settings *mine)
     t->settings.decay_all = mine->decay_all;
 }
 
-/* What the flags of the run before say, or that they are not known. */
+/* Compares the data with those of the run before, or says that its flags are not known. */
 static void describe(const trainer *t)
 {
     if (ls_rank() != 0) {
@@ -240,10 +369,14 @@ static ls_status load_without_hook(trainer *t)
 
 static ls_status load(trainer *t, ls_checkpoint *from)
 {
+    if (t->set->local_steps > 0) {
+        return local_load(t, &t->start);
+    }
     const ls_status status = ls_checkpoint_load(from, t->items, t->item_count, &t->start);
-    return status == LS_ERR_MISMATCH && strstr(ls_error_message(), "\"" HOOK_STATE) != NULL
-               ? load_without_hook(t)
-               : status;
+    if (status == LS_ERR_MISMATCH && strstr(ls_error_message(), "\"" HOOK_STATE) != NULL) {
+        return load_without_hook(t);
+    }
+    return status == LS_ERR_MISMATCH ? local_load_mean(t, status, &t->start) : status;
 }
 
 /* If --save and --resume name the same folder, it may be empty, so that one command line both
@@ -282,20 +415,14 @@ static void resume(trainer *t)
                        (long long)t->start);
         must_be_finite(t->items, t->item_count, what);
         settle(t, &mine);
+        shares_settle(t);
         describe(t);
     }
 }
 
 static void open_checkpoints(trainer *t)
 {
-    const ls_checkpoint_item items[ITEMS] = {
-        LS_ITEM("model", t->net),
-        LS_ITEM("loader", t->loader), /* the wrapper has the hook's state */
-        LS_ITEM("random", ls_runtime_current()),
-        (ls_checkpoint_item){sizeof(ls_checkpoint_item), "run", &t->settings, run_settings_state},
-        LS_ITEM("optim", t->optim)};
-    memcpy(t->items, items, sizeof items);
-    t->item_count = t->optim != NULL ? ITEMS : ITEMS - 1;
+    local_list_items(t); /* the wrapper has the hook's state */
     const trainer_options *s = t->set;
     const bool same = save_folder_is(s->save, s->resume);
     if (same) {
@@ -310,14 +437,16 @@ static void open_checkpoints(trainer *t)
     }
 }
 
-/* Saves after `step` steps if it is due, and always after the `last` one. */
-static void save(trainer *t, int64_t step, bool last)
+/* Saves after `step` steps if it was due in the last `count` of them, and always after the `last`
+ * one. */
+static void save(trainer *t, int64_t step, int64_t count, bool last)
 {
-    if (t->checkpoint && (last || step % t->set->every == 0)) {
+    if (t->checkpoint && (last || step % t->set->every < count)) {
         if (!t->saved && ls_rank() == 0) {
             run_file_write(t->set->run, t->set->save, t->task.data);
         }
         t->saved = true;
+        local_list_items(t);
         must(ls_checkpoint_save(t->checkpoint, step, t->items, t->item_count));
     }
 }
@@ -338,14 +467,23 @@ trainer *trainer_new(const trainer_options *options, const trainer_task *task)
     }
     t->losses = calloc((size_t)t->micro, sizeof *t->losses);
     t->micro_batches = calloc((size_t)t->micro, sizeof *t->micro_batches);
-    if (t->losses == NULL || t->micro_batches == NULL) {
+    t->experts.rows = calloc((size_t)task->experts + 1, sizeof *t->experts.rows);
+    if (t->losses == NULL || t->micro_batches == NULL || t->experts.rows == NULL) {
         give_up(EXIT_FAILURE, "no memory");
     }
     trainer_export_prepare(t);
+    t->outer = local_read_outer(options->outer);
     parallel_open(&t->ranks, options);
+    served_open(t);
+    shares_open(t);
     open_loader(t);
     prepare(t);
+    if (options->replayed != NULL) {
+        trainer_replay(t);
+    }
     open_checkpoints(t);
+    local_begin(t, t->start);
+    federated_open(t);
     records_open(&t->records, options->log, options->tensorboard, options->log_losses, t->start);
     return t;
 }
@@ -359,7 +497,7 @@ ls_module *trainer_net(const trainer *t)
 void trainer_introduce(const trainer *t, const char *model, const char *units)
 {
     const parallel *p = &t->ranks;
-    const int replicas = ls_group_size(p->replicas);
+    const int replicas = served_workers(t) > 0 ? served_workers(t) : ls_group_size(p->replicas);
     if (p->pipeline != NULL) {
         (void)printf("%s: %lld parameters, %lld to %lld on a rank; %d rank%s run %s; ", model,
                      (long long)p->numel, (long long)p->smallest, (long long)p->largest,
@@ -378,6 +516,7 @@ void trainer_introduce(const trainer *t, const char *model, const char *units)
                                   : "one rank sends no gradients: --comm %s changes nothing\n",
                      t->set->comm);
     }
+    local_introduce(t);
     cli_flush(stdout);
 }
 
@@ -389,6 +528,7 @@ void trainer_next_batch(trainer *t, ls_batch *batch)
         must(
             ls_loader_status(t->loader)); /* without an error an epoch ended, and the next begins */
     }
+    federated_context(t);
 }
 
 bool trainer_in_bf16(const trainer *t)
@@ -428,6 +568,12 @@ static double mean_of(double *values, int64_t count)
     return values[0] / (double)count;
 }
 
+/* With the losses of its gates, which are no part of what is reported. */
+static ls_tensor *with_gates(const trainer *t, ls_tensor *mean)
+{
+    return t->task.experts > 0 ? ls_add(mean, ls_moe_loss(t->task.net)) : mean;
+}
+
 /* Forward and backward of one micro-batch; only the last one of a step communicates. Shards are
  * averaged by the reducer, other micro-batches here. */
 static double micro_batch(trainer *t, bool last)
@@ -436,13 +582,16 @@ static double micro_batch(trainer *t, bool last)
     const double share = has_shards(t->set) ? 1.0 : 1.0 / (double)t->micro;
     double loss = 0.0;
     trainer_next_batch(t, &batch);
-    LS_CHECK(ls_ddp_set_sync(t->net, last));
+    LS_CHECK(ls_ddp_set_sync(t->net, last && !ls_ddp_local(t->net)));
     {
         LS_SCOPE;
         ls_tensor *mean = loss_of(t, &batch);
-        LS_CHECK(ls_backward(ls_scale(mean, share)));
+        ls_tensor *whole = with_gates(t, mean);
+        LS_CHECK(t->shares.given ? ls_backward_weighted(whole, (double)batch.count)
+                                 : ls_backward(ls_scale(whole, share)));
         LS_CHECK(ls_item(mean, &loss));
     }
+    trainer_count_experts(t);
     return loss;
 }
 
@@ -466,7 +615,9 @@ static ls_status limit_gradients(trainer *t, double *norm)
     const ls_clip_grad_norm_options clipping = parallel_clip_options(&t->ranks);
     const double most = t->set->clip > 0.0 ? t->set->clip : INFINITY;
     *norm = -1.0;
-    return t->ranks.steps ? LS_OK : ls_clip_grad_norm(t->net, most, &clipping, norm);
+    return t->ranks.steps || served_workers(t) > 0
+               ? LS_OK
+               : ls_clip_grad_norm(t->net, most, &clipping, norm);
 }
 
 /* Other ranks may have a finite one, and wait for this one in the next step. */
@@ -504,15 +655,26 @@ static _Noreturn void end_in_step(const trainer *t, int64_t step)
     give_up(EXIT_FAILURE, "step %lld: %s", (long long)step, why);
 }
 
-/* Returns this replica's mean loss over the micro-batches of the step. A loss or a gradient that is
- * not finite ends the program, with the weights and checkpoints as they were. */
-static double train_step(trainer *t, int64_t step, double *norm)
+void trainer_set_rate(trainer *t, int64_t step)
 {
-    double loss = 0.0;
     t->lr = ls_schedule_lr(step, &t->schedule);
     if (t->optim != NULL) {
         ls_optim_set_lr(t->optim, t->lr);
     }
+}
+
+ls_status trainer_replay_step(trainer *t, int64_t step)
+{
+    trainer_set_rate(t, step);
+    return add_gradients(t);
+}
+
+/* Returns this replica's mean loss over the micro-batches of the step. A loss or a gradient that is
+ * not finite ends the program, with the weights and checkpoints as they were. */
+double trainer_step(trainer *t, int64_t step, double *norm)
+{
+    double loss = 0.0;
+    trainer_set_rate(t, step);
     if (find_gradients(t, &loss, norm) < 0) {
         end_in_step(t, step + 1);
     }
@@ -527,17 +689,22 @@ static double train_step(trainer *t, int64_t step, double *norm)
 static double exposed_seconds(const trainer *t)
 {
     ls_ddp_stats stats = {.size = sizeof stats};
-    if (t->net == t->task.net) {
-        return 0.0;
+    if (t->net == t->task.net || ls_ddp_local(t->net)) {
+        return t->averaging;
     }
     LS_CHECK(ls_ddp_get_stats(t->net, &stats));
     return stats.exposed.last;
 }
 
-/* The reducers of replicas agree for the world only if they are all of it. */
-static bool stop_requested(const trainer *t)
+/* The reducers of replicas agree for the world only if they are all of it. Between two averages the
+ * ranks do not speak to each other, and a stop waits for the next. */
+static bool stop_requested(const trainer *t, int64_t step)
 {
     bool stop = false;
+    if (ls_ddp_local(t->net)) {
+        LS_CHECK(local_round_ends(t->set, step) ? ls_stop_agree(ls_world(), &stop) : LS_OK);
+        return stop;
+    }
     if (t->ranks.pipeline == NULL) {
         return ls_stop_requested();
     }
@@ -547,23 +714,40 @@ static bool stop_requested(const trainer *t)
 
 /* ---- training and the summary ------------------------------------------------------------- */
 
+void trainer_note(trainer *t, int64_t step, int64_t count, const measure *mine, double norm,
+                  bool *stop)
+{
+    report *r = &t->report;
+    r->sum.loss += mine->loss * (double)count;
+    r->sum.seconds += mine->seconds * (double)count;
+    r->sum.exposed += mine->exposed * (double)count;
+    r->steps += count;
+    trainer_record_step(t, step, mine, norm);
+    r->done = step;
+    if (served_meet(t, &r->done, stop)) {
+        save(t, r->done, count, *stop || r->done == t->set->steps);
+    }
+    trainer_report_step(t, step);
+}
+
 /* Trains one step and records it. Returns whether a stop was requested, on all ranks after the same
  * step. */
 static bool one_step(trainer *t, int64_t step)
 {
-    report *r = &t->report;
+    if (served_begin(t, &step)) { /* a server; the workers have met after `step` steps */
+        const bool stop = ls_stop_requested();
+        save(t, step, 1, stop || step == t->set->steps);
+        t->report.done = step;
+        return stop;
+    }
     double before = ls_time(), norm;
-    double loss = train_step(t, step, &norm);
-    const measure mine = {loss, ls_time() - before, exposed_seconds(t)};
-    r->sum.loss += mine.loss;
-    r->sum.seconds += mine.seconds;
-    r->sum.exposed += mine.exposed;
-    r->steps++;
-    trainer_record_step(t, step + 1, &mine, norm);
-    bool stop = stop_requested(t);
-    save(t, step + 1, stop || step + 1 == t->set->steps);
-    trainer_report_step(t, step + 1);
-    r->done = step + 1;
+    local_begin(t, step);
+    double loss = trainer_step(t, step, &norm);
+    t->averaging = local_end_step(t, step + 1);
+    const measure mine = {loss * shares_weight(t), ls_time() - before, exposed_seconds(t)};
+    bool stop = stop_requested(t, step + 1);
+    shares_step(t, step + 1, mine.seconds);
+    trainer_note(t, step + 1, 1, &mine, norm, &stop);
     return stop;
 }
 
@@ -574,7 +758,8 @@ static void run_steps(trainer *t)
     live_start(&r->line, stdout);
     r->due = t->start + 1;
     r->done = t->start;
-    while (r->done < s->steps && !one_step(t, r->done)) {
+    while (r->done < s->steps &&
+           !(federated_is_on(t) ? federated_round(t) : one_step(t, r->done))) {
         if (s->eval_every && r->done % s->eval_every == 0 && r->done < s->steps) {
             trainer_evaluate_between(t, r->done);
         }
@@ -586,20 +771,19 @@ static void run_steps(trainer *t)
     }
 }
 
-/* A rank counts as identical if it has what the first rank with its stages has; the hash is made of
- * those of all stages. */
+/* A rank counts as identical if it has what the first rank with its parameters has; the hash is
+ * made of those of all stages and parts. */
 static void compare_replicas(trainer *t)
 {
     const parallel *p = &t->ranks;
-    ls_group *copies = p->batch_axes != NULL ? p->replicas : p->copies;
-    const uint64_t stage = p->pipeline != NULL ? (uint64_t)ls_pipeline_stage(p->pipeline)
-                           : p->tensor         ? (uint64_t)ls_mesh_coordinate(p->mesh, "tp")
-                                               : 0;
+    ls_group *copies = parallel_copies(p);
     LS_CHECK(ls_replicas_identical(t->net, copies, &t->identical, &t->hash));
-    if (p->stages != NULL || p->batch_axes != NULL) {
-        const bool first = ls_group_rank(copies) == 0;
-        uint64_t sums[2] = {first ? (uint64_t)t->identical : 0,
-                            first ? t->hash * (2 * stage + 1) : 0};
+    if (p->mesh != NULL) {
+        const uint64_t place = 2 * (uint64_t)parallel_place(p) + 1;
+        const bool alone = p->alike == NULL || ls_group_rank(p->alike) == 0;
+        const bool first = alone && parallel_is_first_copy(p);
+        uint64_t sums[2] = {ls_group_rank(copies) == 0 ? (uint64_t)t->identical : 0,
+                            first ? ls_module_hash(t->task.net) * place : 0};
         LS_CHECK(ls_all_reduce(ls_world(), sums, sums, 2, LS_UINT64, LS_SUM,
                                LS_OPTIONS(ls_collective_options, .tag = "replicas"), NULL));
         t->identical = (int)sums[0];
@@ -630,13 +814,18 @@ int trainer_end(trainer *t, const char *note)
     must(ls_pipeline_free(t->ranks.pipeline));
     ls_optim_free(t->optim);
     ls_module_free(t->net);
+    served_close(t);
     parallel_close(&t->ranks);
     ls_loader_free(t->loader);
     ls_sampler_free(t->sampler);
+    shares_close(t);
+    federated_close(t);
+    free(t->command);
     run_file_free(t->set->run);
     free(t->task.config);
     free(t->export_file);
     free(t->micro_batches);
+    free(t->experts.rows);
     free(t->losses);
     free(t);
     return good ? EXIT_SUCCESS : EXIT_FAILURE;

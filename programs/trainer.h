@@ -26,16 +26,29 @@
 
 /* Each field has the name of its option, with _ for - (export_to: --export). */
 typedef struct trainer_options {
-    int64_t steps, lr_schedule_steps, batch, accum, warmup, seed, bucket_bytes, zero, eval_every,
-        every, shards;
+    int64_t steps, lr_schedule_steps, batch, accum, warmup, seed, bucket_bytes, zero, shard_group,
+        eval_every, every, shards;
     double lr, min_lr, momentum, beta2, weight_decay, clip;
     const char *lr_schedule, *optim, *decay, *dtype, *feed, *exact, *comm;
     const char *mesh, *schedule, *cut, *replicas, *plan; /* of a pipeline; NULL: not given */
+    const char *tensor_plan, *tensor_search;             /* of an axis tp; NULL: not given */
     ls_plan *followed; /* the plan of --plan, with which trainer_init fills in those before it */
     int64_t micro_batches, chunks;
+    int64_t ahead;                    /* warm-up of 1f1b, of a plan; 0: the default */
+    int64_t local_steps, local_after; /* 0: none */
+    int64_t clients, per_round;       /* of federated rounds; 0: none */
+    const char *outer;                /* of local steps; NULL: not given */
+    const char *shares_of;            /* --shares */
+    char **words;                     /* of the command, the first unused, … */
+    const char *program;              /* … and its name: lockstep train gpt */
+    const char *server, *replay;      /* with servers: how; and the log; NULL: not given */
+    const char *replayed;             /* --replay */
+    bool replays_stages;              /* … of a pipeline; parallel_complete sets it */
+    int64_t workers;                  /* of --replay */
     int64_t accum_so_far; /* micro-batches in a step of the run that goes on; 0: unknown, or a new
                              run */
     bool recompute, vertical_sync, sequence;
+    const char *device; /* NULL: the processor */
     const char *profile, *init, *export_to, *save, *resume, *log, *tensorboard, *log_losses;
     run_file *run;  /* all flags */
     bool described; /* the folder of --resume says the flags of its run */
@@ -62,12 +75,15 @@ typedef struct trainer_task {
     void *arg;
     ls_module *net;         /* taken */
     const char *divided_by; /* axes of --mesh that may divide it: "tp", "tp,cp"; NULL: none */
+    int64_t experts;        /* in a layer of ls_moe_new, whose loss is added; 0: it has none */
     ls_dataset *data; /* to learn from; borrowed. The last samples of an epoch that do not make a
                          whole batch on every rank are left out */
     const char *unit; /* "tokens", "images": the unit of the speed */
     int64_t units;    /* units per sample */
+    int64_t memory_bytes; /* that a rank is expected to need; 0: unknown */
     /* Loads --init's weights into the plain module. NULL: ls_module_load_safetensors. */
     ls_status (*load)(ls_module *net, const char *path);
+    parallel_show *show;   /* gives tensors the names of an export. NULL: they keep theirs */
     char *config;          /* the config.json of an export, from malloc; taken. NULL: none */
     const char *tokenizer; /* folder or file whose files an export copies; borrowed. NULL: none */
     /* The mean loss of a batch, a scalar, from net(x) and y. NULL: their cross-entropy. */

@@ -3,12 +3,16 @@
 #ifndef PROGRAMS_TRAINER_INTERNAL_H
 #define PROGRAMS_TRAINER_INTERNAL_H
 
+#include "federated.h"
 #include "finite.h"
+#include "local.h"
 #include "parallel.h"
 #include "resumed.h"
+#include "served.h"
+#include "shares.h"
 #include "trainer.h"
 
-#define ITEMS 5
+#define ITEMS 6 /* at most, with local steps or with shares */
 
 /* Measurements of a rank since the last report. Their mean over the ranks is the same on all ranks,
  * so all ranks agree when the next report is due. */
@@ -25,6 +29,13 @@ typedef struct report {
     double exposed, seconds; /* of all steps so far, mean over the ranks */
 } report;
 
+/* Rows that experts have computed, and choices that found no place, since the last record; this
+ * rank's tokens, all layers together. */
+typedef struct expert_counts {
+    int64_t *rows; /* [experts], and room for one more */
+    int64_t dropped;
+} expert_counts;
+
 struct trainer {
     const trainer_options *set;
     trainer_task task;
@@ -37,6 +48,12 @@ struct trainer {
     ls_module *net;                /* wrapped */
     ls_optim *optim;               /* NULL: this rank's stages have no parameters */
     double lr;                     /* of the last step */
+    local_outer outer;             /* of --outer */
+    char *command;                 /* of a replay log's header; NULL: none is written */
+    shares shares;                 /* of --shares */
+    federated fed;                 /* of --clients */
+    double averaging;              /* seconds of the last step's average of parameters */
+    served served;                 /* of --server */
     run_settings settings;         /* of this run */
     ls_schedule_options schedule;
     ls_checkpoint *checkpoint; /* with --save */
@@ -47,6 +64,7 @@ struct trainer {
     int64_t start; /* steps done when this run began; 0 without --resume */
     records records;
     report report;
+    expert_counts experts;
     double seconds; /* of training, evaluations included */
     score scores[SCORES_MAX];
     int score_count; /* of the last evaluation */
@@ -58,7 +76,31 @@ struct trainer {
 
 /* trainer.c */
 void trainer_next_batch(trainer *t, ls_batch *batch);
+/* Opens what a rank of `ranks` learns from. */
+void trainer_open_loader(const trainer *t, int rank, int ranks, ls_sampler **sampler,
+                         ls_loader **loader);
+/* The numbers that a loader shows, in its order: where it is. */
+#define PLACE_NUMBERS 8
+typedef struct trainer_place {
+    int64_t value[PLACE_NUMBERS];
+} trainer_place;
+trainer_place trainer_place_of(ls_loader *loader);
+void trainer_place_put(ls_loader *loader, const trainer_place *place);
+/* The command that makes the run of this many workers again, for a replay log. From malloc. */
+char *trainer_command(const trainer_options *o, int workers);
+/* The samples of a rank have changed: the next batch is the one that would have come. */
+void trainer_reopen_loader(trainer *t);
+/* One step of this replica, optimizer included; its mean loss. */
+double trainer_step(trainer *t, int64_t step, double *norm);
+/* `count` steps have ended with step number `step`: records, checkpoint, live line. */
+void trainer_note(trainer *t, int64_t step, int64_t count, const measure *mine, double norm,
+                  bool *stop);
+/* Forwards and backwards of a step, with its learning rate. */
+ls_status trainer_replay_step(trainer *t, int64_t step);
+void trainer_set_rate(trainer *t, int64_t step);
 bool trainer_in_bf16(const trainer *t);
+
+void trainer_count_experts(trainer *t); /* of the last forward; trainer_report.c */
 
 /* Whether --comm says another hook than plain. */
 bool trainer_has_hook(const trainer_options *options);
@@ -73,8 +115,16 @@ void trainer_export(const trainer *t);
 /* profile_parts.c: of --profile; ends the program */
 _Noreturn void trainer_profile(trainer *t);
 
+/* plan_tensor.c: of --tensor-search; ends the program */
+_Noreturn void trainer_search(trainer *t);
+
 /* trainer_pipeline.c: forwards and backwards of a step; t->losses become the losses. */
 ls_status trainer_pipeline_step(trainer *t);
+/* This rank's part of the next sequences. */
+ls_micro_batch trainer_next_micro_batch(trainer *t);
+
+/* replay.c: makes the versions of the log of --replay again, compares them, and ends the program */
+_Noreturn void trainer_replay(trainer *t);
 
 /* trainer_report.c */
 void trainer_report_step(trainer *t,

@@ -1,4 +1,4 @@
-/* The flags that every training program has, behind its own, and what they may be. */
+/* The flags that every training program has, after its own, and what they may be. */
 #include "trainer_internal.h"
 
 #include <assert.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OPTIONS_MAX 80
+#define OPTIONS_MAX 96
 #define LR_SCHEDULES "constant|linear|cosine"
 #define SCHEDULES "naive|gpipe|1f1b|interleaved|zb-h1|pipedream|pipedream-2bw"
 
@@ -35,6 +35,10 @@ static void complete(trainer_options *o)
     o->lr_schedule_steps = o->lr_schedule_steps < 0 ? o->steps : o->lr_schedule_steps;
     o->warmup = o->warmup < 0 ? (o->lr_schedule_steps * 8 + 99) / 100 : o->warmup;
     o->min_lr = o->min_lr < 0.0 ? o->lr / 10.0 : o->min_lr;
+    if (o->local_steps == 0 && o->described) { /* they may be those of the run so far */
+        o->local_after = o->clients = o->per_round = 0;
+        o->outer = NULL;
+    }
 }
 
 /* As ls_schedule_lr, which would refuse it in the first step. */
@@ -78,10 +82,25 @@ static void check_hook(const trainer_options *o)
     }
 }
 
+static void check_zero(const trainer_options *o)
+{
+    if (o->shard_group > 0 && o->zero == 0) {
+        give_up(EXIT_USAGE,
+                "--shard-group %lld without --zero: nothing is divided; give --zero 1, 2 or 3, or "
+                "leave --shard-group out",
+                (long long)o->shard_group);
+    }
+}
+
 static void check(const trainer_options *o)
 {
     check_schedule(o);
+    check_zero(o);
     check_hook(o);
+    local_check(o);
+    federated_check(o);
+    shares_check(o);
+    served_check(o);
 }
 
 /* Appends rows to a table. */
@@ -113,10 +132,14 @@ static void add_pipeline(cli_command *command, cli_option *table, trainer_option
              "ranks of each stage, as in 3,1, which take its micro-batches in turns; with gpipe "
              "and 1f1b"},
         {"plan", CLI_TEXT, &o->plan, .value_name = "FILE",
-         .help = "pipeline over all ranks as lockstep plan pipeline has planned it"},
+         .help = "mesh, stages and steps as lockstep plan auto or plan pipeline has planned them"},
         {"profile", CLI_TEXT, &o->profile, .value_name = "FILE",
          .help = "measure the parts of the model on one batch into FILE, and end (lockstep plan "
                  "profile)"},
+        {"tensor-plan", CLI_TEXT, &o->tensor_plan, .value_name = "WORDS", .fallback = "the model's",
+         .help = "with an axis tp: which parameters are cut, as lockstep plan tensor prints it"},
+        {"tensor-search", CLI_TEXT, &o->tensor_search, .value_name = "MESH",
+         .help = "find and print such words for a mesh, and end (lockstep plan tensor)"},
         {"chunks", CLI_COUNT, &o->chunks, .low = 1, .high = 4096, .fallback = "2",
          .help = "stages of a rank with --schedule interleaved"},
         {"vertical-sync", CLI_SWITCH, &o->vertical_sync,
@@ -125,6 +148,58 @@ static void add_pipeline(cli_command *command, cli_option *table, trainer_option
          .help =
              "keep only the inputs of blocks, or with --schedule gpipe those of stages, and run "
              "them again in backward"},
+    };
+    add(command, table, rows, (int)(sizeof rows / sizeof rows[0]));
+}
+
+static void add_zero(cli_command *command, cli_option *table, trainer_options *o)
+{
+    const cli_option rows[] = {
+        {"zero", CLI_COUNT, &o->zero, .low = 0, .high = 3,
+         .help = "divide among the ranks: 1, the optimizer's state; 2, gradients as well; 3, "
+                 "parameters, too"},
+        {"shard-group", CLI_COUNT, &o->shard_group, .low = 0, .high = 1e6,
+         .help = "with --zero: groups of this many neighbouring ranks divide it, each all of it; "
+                 "0: all ranks"},
+    };
+    add(command, table, rows, (int)(sizeof rows / sizeof rows[0]));
+}
+
+static void add_local(cli_command *command, cli_option *table, trainer_options *o)
+{
+    const cli_option rows[] = {
+        {"local-steps", CLI_COUNT, &o->local_steps, .low = 0, .high = 1e12,
+         .help = "steps that each rank takes alone between two averages of the parameters (local "
+                 "SGD); 0: gradients are averaged in every step"},
+        {"local-after", CLI_COUNT, &o->local_after, .low = 0, .high = 1e12,
+         .help = "steps before local ones, in which gradients are averaged (post-local SGD)"},
+        {"outer", CLI_TEXT, &o->outer, .value_name = "NAME", .fallback = "average",
+         .help = "what an average becomes: average, diloco:lr=0.7,momentum=0.9 or "
+                 "slowmo:lr=1,momentum=0.5"},
+        {"clients", CLI_COUNT, &o->clients, .low = 0, .high = 1e6,
+         .help = "pieces of the data, each of which one rank reads (federated averaging); 0: none"},
+        {"per-round", CLI_COUNT, &o->per_round, .low = 0, .high = 1e6,
+         .help = "clients that are drawn for a round of --local-steps steps"},
+        {"shares", CLI_TEXT, &o->shares_of, .value_name = "HOW", .fallback = "even",
+         .help = "samples of each rank in a step: even, auto (by measured speed), or a list with "
+                 "the sum of --batch times the ranks, as in 26,6"},
+    };
+    add(command, table, rows, (int)(sizeof rows / sizeof rows[0]));
+}
+
+static void add_server(cli_command *command, cli_option *table, trainer_options *o)
+{
+    const cli_option rows[] = {
+        {"server", CLI_TEXT, &o->server, .value_name = "HOW",
+         .help = "parameter servers on the last ranks: sync, async or stale=N, and after a colon "
+                 "servers=N, backup=N, colocated, as in async:servers=2"},
+        {"log-replay", CLI_TEXT, &o->replay, .value_name = "FILE",
+         .help = "with --server, --local-steps or --schedule pipedream: write what made which "
+                 "version; lockstep replay FILE makes them again"},
+        {"replay", CLI_TEXT, &o->replayed, .value_name = "FILE",
+         .help = "of lockstep replay: make the versions of a log again, and end"},
+        {"workers", CLI_COUNT, &o->workers, .low = 0, .high = 65536,
+         .help = "of lockstep replay: the workers of the log, or copies of its pipeline"},
     };
     add(command, table, rows, (int)(sizeof rows / sizeof rows[0]));
 }
@@ -142,7 +217,7 @@ static const char *text_of(const cli_command *command, const char *name)
     return NULL;
 }
 
-/* What the option writes, for --export the file of weights in `place`; NULL: nothing. */
+/* The file that the option writes, for --export that of the weights, in `place`; NULL: none. */
 static const char *written_by(const cli_command *command, const char *name, char *place,
                               size_t bytes)
 {
@@ -165,10 +240,11 @@ static const char *read_by(const cli_command *command, const char *name, char *p
     return path;
 }
 
-/* What a run reads must outlive it, and two files that it writes are two. */
+/* A run must not replace a file that it reads, nor write one file twice. */
 static int check_written(const cli_command *command)
 {
-    static const char *const written[] = {"log", "log-losses", "tensorboard", "profile", "export"},
+    static const char *const written[] = {"log",         "log-losses", "log-replay",
+                                          "tensorboard", "profile",    "export"},
                              *const read[] = {"data", "held-out", "tokenizer", "init", "plan"};
     const size_t outputs = sizeof written / sizeof *written, inputs = sizeof read / sizeof *read;
     int status = 0;
@@ -203,6 +279,9 @@ static void read_tables(const cli_command *own, const cli_option *shared, int co
     add(&command, all, own->options, own->count);
     add(&command, all, shared, count);
     add_pipeline(&command, all, o);
+    add_zero(&command, all, o);
+    add_local(&command, all, o);
+    add_server(&command, all, o);
     read_options(&command, argc, argv);
     o->run = run_file_new(&command);
     const int64_t accum = o->accum;
@@ -213,6 +292,8 @@ static void read_tables(const cli_command *own, const cli_option *shared, int co
         exit(status);
     }
     parallel_resume_step(o, accum);
+    o->words = argv;
+    o->program = own->name;
 }
 
 static void complete_and_check(trainer_options *o)
@@ -251,6 +332,9 @@ void trainer_read_options(const cli_command *own, trainer_options *o, int argc, 
          .help = "largest norm of the gradient; 0: no limit"},
         {"dtype", CLI_CHOICE, &o->dtype, .choices = "float32|bf16",
          .help = "bf16: products in bfloat16, weights in float32"},
+        {"device", CLI_TEXT, &o->device, .value_name = "NAME", .fallback = "cpu",
+         .help =
+             "where to compute: cpu, or cuda for the GPU with the number of the rank on its host"},
         {"seed", CLI_COUNT, &o->seed, .low = 0, .high = 9e15,
          .help = "seed of weights, order and dropout"},
         {"bucket-bytes", CLI_COUNT, &o->bucket_bytes, .low = -1, .high = 1e12,
@@ -265,8 +349,6 @@ void trainer_read_options(const cli_command *own, trainer_options *o, int argc, 
                  "samples of a shard. run: for equal numbers of ranks"},
         {"shards", CLI_COUNT, &o->shards, .low = 1, .high = 65536,
          .help = "shards of a step with --exact layout, over all ranks: a power of two"},
-        {"zero", CLI_COUNT, &o->zero, .low = 0, .high = 2,
-         .help = "divide among the ranks: 1, the optimizer's state; 2, gradients as well"},
         {"eval-every", CLI_COUNT, &o->eval_every, .low = 0, .high = 1e12,
          .help = "steps between evaluations; 0: none"},
         {"init", CLI_TEXT, &o->init, .value_name = "PATH",

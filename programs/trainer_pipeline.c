@@ -2,16 +2,14 @@
  * a step of the loader as with --accum, and random numbers draw from the same streams. */
 #include "trainer_internal.h"
 
-#include <stdlib.h>
-
 /* The loader overwrites a batch in its next call. */
-static ls_micro_batch next_micro_batch(trainer *t)
+ls_micro_batch trainer_next_micro_batch(trainer *t)
 {
     ls_batch batch = {.size = sizeof batch};
     trainer_next_batch(t, &batch);
     return (ls_micro_batch){.size = sizeof(ls_micro_batch),
-                            .inputs = {ls_clone(batch.x)},
-                            .target = ls_clone(batch.y),
+                            .inputs = {parallel_part(&t->ranks, ls_clone(batch.x))},
+                            .target = parallel_part(&t->ranks, ls_clone(batch.y)),
                             .context = batch.context};
 }
 
@@ -22,9 +20,10 @@ ls_status trainer_pipeline_step(trainer *t)
         LS_SCOPE;
         LS_AUTOCAST(trainer_in_bf16(t));
         for (int64_t k = 0; k < t->micro; k++) {
-            t->micro_batches[k] = next_micro_batch(t);
+            t->micro_batches[k] = trainer_next_micro_batch(t);
         }
         status = ls_pipeline_backward(t->ranks.pipeline, t->net, t->micro_batches, t->losses);
     }
+    trainer_count_experts(t); /* of the last micro-batch */
     return status;
 }

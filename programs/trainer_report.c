@@ -1,10 +1,12 @@
-/* What a run prints and records: the live line, evaluations, the summary. Loss is the mean over the
+/* The reports of a run: the live line, evaluations, the summary. Loss is the mean over the
  * replicas, times are means over all ranks. */
 #include "trainer_internal.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
 
 #define SHOW_SECONDS 0.25 /* between two updates of the live line */
 
@@ -13,7 +15,10 @@
 /* The tokens or images of a step, over all replicas. */
 static double units_of_step(const trainer *t)
 {
-    return (double)(t->set->batch * t->micro * t->task.units * ls_group_size(t->ranks.replicas));
+    const int64_t replicas = federated_is_on(t)      ? t->set->per_round
+                             : served_workers(t) > 0 ? served_workers(t)
+                                                     : ls_group_size(t->ranks.replicas);
+    return (double)(t->set->batch * t->micro * t->task.units * replicas);
 }
 
 static void mean_over(ls_group *group, double *values, int count, const char *tag)
@@ -22,13 +27,21 @@ static void mean_over(ls_group *group, double *values, int count, const char *ta
                            LS_OPTIONS(ls_collective_options, .tag = tag), NULL));
 }
 
-/* Means over the ranks; collective. All stages of a pipeline have the loss of their replica, whose
- * mean over all ranks would not have the bits of that over the replicas. */
+/* Means over the ranks, or over workers that are at one step; collective. All stages of a pipeline
+ * have the loss of their replica, whose mean over all ranks would not have the bits of that over
+ * the replicas. */
 static measure average(const trainer *t, const measure *mine, const char *tag)
 {
     double values[3] = {mine->seconds, mine->exposed, mine->loss};
+    if (served_workers(t) > 0 && !served_in_step(t)) {
+        return *mine; /* the others are at other steps */
+    }
+    if (served_workers(t) > 0) {
+        mean_over(t->served.group, values, 3, tag);
+        return (measure){.loss = values[2], .seconds = values[0], .exposed = values[1]};
+    }
     if (t->ranks.pipeline != NULL) {
-        mean_over(t->ranks.replicas, &values[2], 1, tag);
+        mean_over(t->ranks.losses, &values[2], 1, tag);
         mean_over(ls_world(), values, 2, tag);
     } else {
         mean_over(ls_world(), values, 3, tag);
@@ -71,7 +84,7 @@ static void show(trainer *t, const measure *mean, int64_t step)
 void trainer_report_step(trainer *t, int64_t step)
 {
     report *r = &t->report;
-    if (step != r->due && step != t->set->steps) {
+    if (step < r->due && step != t->set->steps) {
         return;
     }
     double n = (double)r->steps;
@@ -88,21 +101,70 @@ void trainer_report_step(trainer *t, int64_t step)
     r->steps = 0;
 }
 
+void trainer_count_experts(trainer *t)
+{
+    const int64_t experts = t->task.experts;
+    int64_t dropped = 0, *rows = experts > 0 ? calloc((size_t)experts, sizeof *rows) : NULL;
+    if (experts == 0 || !t->records.wanted) {
+        free(rows);
+        return;
+    }
+    if (rows == NULL) {
+        give_up(EXIT_FAILURE, "no memory");
+    }
+    const ls_status status = ls_moe_counts(t->task.net, rows, &dropped);
+    must(status == LS_ERR_NOT_FOUND ? LS_OK : status); /* a stage may have none */
+    for (int64_t e = 0; e < experts; e++) {
+        t->experts.rows[e] += rows[e];
+    }
+    t->experts.dropped += dropped;
+    free(rows);
+}
+
+/* Adds the counts over the ranks. */
+static expert_shares shares_of(trainer *t)
+{
+    const int64_t experts = t->task.experts;
+    int64_t *rows = t->experts.rows, most = 0, least = INT64_MAX, all = 0;
+    if (experts == 0) {
+        return (expert_shares){.experts = 0};
+    }
+    rows[experts] = t->experts.dropped;
+    LS_CHECK(ls_all_reduce(ls_world(), rows, rows, experts + 1, LS_INT64, LS_SUM,
+                           LS_OPTIONS(ls_collective_options, .tag = "experts"), NULL));
+    for (int64_t e = 0; e < experts; e++) {
+        most = rows[e] > most ? rows[e] : most;
+        least = rows[e] < least ? rows[e] : least;
+        all += rows[e];
+    }
+    const double mean = (double)all / (double)experts, dropped = (double)rows[experts];
+    return (expert_shares){.experts = experts,
+                           .rows = rows,
+                           .lost = rows[experts],
+                           .dropped = dropped / ((double)all + dropped),
+                           .busiest = (double)most / mean,
+                           .idlest = (double)least / mean};
+}
+
 void trainer_record_step(trainer *t, int64_t step, const measure *mine, double norm)
 {
     if (!t->records.wanted) {
         return;
     }
     const measure mean = average(t, mine, "records");
+    const expert_shares experts = shares_of(t);
     records_step(&t->records, &(record){.step = step,
                                         .loss = mean.loss,
                                         .lr = t->lr,
                                         .grad_norm = norm,
+                                        .experts = experts,
                                         .seconds = mean.seconds,
                                         .exposed = mean.exposed,
                                         .per_second = units_of_step(t) / mean.seconds,
                                         .unit = t->task.unit,
                                         .dtype = t->set->dtype});
+    t->experts.dropped = 0; /* the counts begin anew */
+    memset(t->experts.rows, 0, (size_t)(t->task.experts + 1) * sizeof *t->experts.rows);
 }
 
 /* ---- evaluation --------------------------------------------------------------------------- */
@@ -116,7 +178,7 @@ static void say_odd(const trainer *t, const char *prefix)
                   prefix, t->odd);
 }
 
-/* What is judged may make every evaluation NaN; then the weights are worth keeping, but the run
+/* The held-out data may make every evaluation NaN; then the weights are worth keeping, but the run
  * does not end well. After an evaluation that was finite it is the weights' fault. All ranks have
  * the same scores. */
 static void check_scores(trainer *t, int64_t step)
@@ -146,16 +208,33 @@ static void check_scores(trainer *t, int64_t step)
     }
 }
 
+/* Resident memory of the rank with most; collective, unless workers are at different steps. */
+static memory_use memory_of(const trainer *t)
+{
+    struct rusage used = {0};
+    (void)getrusage(RUSAGE_SELF, &used);
+    memory_use memory = {.peak_bytes = 1024.0 * (double)used.ru_maxrss,
+                         .estimate_bytes = (double)t->task.memory_bytes};
+    if (served_workers(t) == 0) {
+        LS_CHECK(ls_all_reduce(ls_world(), &memory.peak_bytes, &memory.peak_bytes, 1, LS_FLOAT64,
+                               LS_MAX, LS_OPTIONS(ls_collective_options, .tag = "memory"), NULL));
+    }
+    return memory;
+}
+
 /* Called after `step` steps. `keep` is false for the evaluation at the start of a resumed run,
- * which the previous run has recorded. */
+ * which the previous run has recorded. Ranks may judge different numbers of batches, so parameters
+ * are whole afterwards, with --zero 3, too. */
 void trainer_evaluate(trainer *t, int64_t step, bool keep)
 {
+    LS_CHECK(ls_ddp_gather(t->net));
     {
         LS_AUTOCAST(trainer_in_bf16(t));
         t->score_count = t->task.evaluate(t->task.arg, trainer_net(t), &t->ranks, t->scores);
     }
-    if (keep && ls_rank() == 0) {
-        records_scores(&t->records, step, t->scores, t->score_count);
+    if (keep && t->records.wanted) {
+        const memory_use memory = memory_of(t);
+        records_scores(&t->records, step, t->scores, t->score_count, &memory);
     }
     check_scores(t, step);
 }
@@ -173,6 +252,7 @@ static void print_scores(const trainer *t)
 void trainer_evaluate_between(trainer *t, int64_t step)
 {
     trainer_evaluate(t, step, true);
+    LS_CHECK(ls_ddp_release(t->net));
     live_end(&t->report.line);
     if (ls_rank() == 0) {
         (void)printf("step %lld: ", (long long)step);
@@ -195,6 +275,27 @@ void trainer_evaluate_before(trainer *t)
 
 /* ---- the summary -------------------------------------------------------------------------- */
 
+/* By the formula; tests compare it with the counters. Parameters are float32. */
+static void say_zero(const trainer *t)
+{
+    const uint64_t ranks = (uint64_t)ls_group_size(parallel_copies(&t->ranks));
+    ls_ddp_stats stats = {.size = sizeof stats};
+    const bool otherwise = t->ranks.batch_axes != NULL || t->ranks.experts; /* and by others */
+    if (t->set->zero == 0 || ranks < 2 || otherwise || ls_ddp_get_stats(t->net, &stats) < 0) {
+        return;
+    }
+    const uint64_t bytes = stats.reduce.bucket_bytes;
+    const uint64_t within = t->set->shard_group > 0 ? (uint64_t)t->set->shard_group : ranks;
+    const uint64_t groups = ranks / within, part = bytes / within;
+    const uint64_t sent = (t->set->zero > 2 ? 3 : 2) * (within - 1) * part +
+                          2 * (groups - 1) * part / groups; /* across, an all-reduce */
+    (void)printf(
+        "zero %lld: a step sends %llu bytes on each rank; of the %llu bytes of all buckets "
+        "%llu are padding\n",
+        (long long)t->set->zero, (unsigned long long)sent, (unsigned long long)bytes,
+        (unsigned long long)(bytes - 4 * (uint64_t)ls_module_numel(t->task.net)));
+}
+
 void trainer_print_summary(const trainer *t, const char *note)
 {
     char took[32], all[32], speed[32];
@@ -210,6 +311,8 @@ void trainer_print_summary(const trainer *t, const char *note)
             t->ranks.pipeline != NULL ? " of replicas" : "",
             100.0 * r->exposed / fmax(r->seconds, 1e-9));
     }
+    shares_print(t);
+    say_zero(t);
     print_scores(t);
     (void)printf("%s%s\n", note ? " " : "", note ? note : "");
     (void)printf("replicas identical: %d of %d (hash %016llx)\n", t->identical, ls_world_size(),

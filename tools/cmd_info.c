@@ -52,7 +52,7 @@ static bool has_feature(const char *line, const char *word)
     return false;
 }
 
-/* What the processor has, whether or not LOCKSTEP_CPU lets the kernels use it. */
+/* The processor's features, whether or not LOCKSTEP_CPU lets the kernels use them. */
 static void print_features(void)
 {
     static const char *const names[][2] = {{"avx2", "AVX2"},
@@ -254,8 +254,14 @@ static const char *mesh;
 static int64_t per_host;
 static bool comm, memory, formula;
 static int64_t zero = -1, ranks = 1;
-static parallel_question question = {
-    .layers = 4, .dim = 128, .heads = 4, .context = 128, .batch = 8};
+static parallel_question question = {.layers = 4,
+                                     .dim = 128,
+                                     .heads = 4,
+                                     .context = 128,
+                                     .batch = 8,
+                                     .model = "gpt",
+                                     .experts = 8,
+                                     .top_k = 2};
 
 static const cli_option options[] = {
     {"variables", CLI_SWITCH, &variables, .help = "list all variables with meaning and default"},
@@ -269,10 +275,19 @@ static const cli_option options[] = {
      .help = "what a block of a GPT keeps for backward; with MODEL, gpt2 to gpt2-xl: what training "
              "keeps on each rank"},
     {"zero", CLI_COUNT, &zero, 0, 3, .fallback = "a row for each",
-     .help = "with --memory MODEL: 1, optimizer state is divided among the ranks; 2, gradients as "
-             "well; 3, parameters as well"},
-    {"ranks", CLI_COUNT, &ranks, 1, 1e6, .letter = 'n', .help = "with --memory MODEL: so many"},
+     .help = "with --memory MODEL, --comm: 1, optimizer state is divided among the ranks; 2, "
+             "gradients as well; 3, parameters as well"},
+    {"hook", CLI_TEXT, &question.hook, .value_name = "HOOK",
+     .help = "with --comm: what lockstep train --comm HOOK sends in place of gradients"},
+    {"ranks", CLI_COUNT, &ranks, 1, 1e6, .letter = 'n', .help = "with --memory MODEL: how many"},
     {"formula", CLI_SWITCH, &formula, .help = "with --memory: by formulas; there is no other way"},
+    {"model", CLI_CHOICE, &question.model, .choices = "gpt|moe",
+     .help = "with --comm: moe has experts in every second block, as lockstep train gpt makes it"},
+    {"experts", CLI_COUNT, &question.experts, 1, 1e4, .help = "of moe: experts of such a block"},
+    {"top-k", CLI_COUNT, &question.top_k, 1, 1e4, .help = "of moe: experts that a token visits"},
+    {"capacity", CLI_NUMBER, &question.capacity, 0, 1e6,
+     .help = "of moe: an expert takes X times its even share of the tokens; 0: no limit"},
+    {"padded", CLI_SWITCH, &question.padded, .help = "of moe: sends whole capacities"},
     {"layers", CLI_COUNT, &question.layers, 1, 1e6, .help = "with --comm, --memory: its blocks"},
     {"dim", CLI_COUNT, &question.dim, 1, 1e9, .help = "numbers of a token"},
     {"heads", CLI_COUNT, &question.heads, 1, 1e6, .help = "heads of attention"},
@@ -309,9 +324,11 @@ int cmd_info(int argc, char **argv)
         return print_zero(&command, argv[first], (int)zero, (int)ranks);
     }
     if (first < argc) {
-        return cli_wrong(&command, "what of \"%s\"? give --memory before it", argv[first]);
+        return cli_wrong(&command, "\"%s\" is not expected here; give --memory before a model",
+                         argv[first]);
     }
     if (comm || memory) {
+        question.zero = (int)zero;
         return print_parallel(mesh, memory, &question);
     }
     if (mesh != NULL || per_host > 0) {

@@ -34,79 +34,15 @@ static const cli_command command = {
         "the time in which a collective was under way, hidden its share that is not exposed.\n"
         "Step 0 is left out of the means where there are others.\n"};
 
-/* ---- means ---------------------------------------------------------------------------------- */
-
-typedef struct mean {
-    int64_t steps;
-    double ms, part[TRACE_PARTS], wire_ms;
-} mean;
-
-static void add(mean *m, const trace_step *step)
-{
-    m->steps++;
-    m->ms += step->ms;
-    m->wire_ms += step->wire_ms;
-    for (int p = 0; p < TRACE_PARTS; p++) {
-        m->part[p] += step->part[p];
-    }
-}
-
-/* rank -1: of all; number -1: of all that count. */
-static mean mean_of(const trace *t, int rank, int number)
-{
-    mean m = {0};
-    for (int64_t s = 0; s < t->step_count; s++) {
-        const trace_step *step = &t->steps[s];
-        const bool wanted = number >= 0 ? step->number == number : step->number >= t->first_counted;
-        if (wanted && (rank < 0 || step->rank == rank)) {
-            add(&m, step);
-        }
-    }
-    const double n = m.steps > 0 ? (double)m.steps : 1.0;
-    m.ms /= n;
-    m.wire_ms /= n;
-    for (int p = 0; p < TRACE_PARTS; p++) {
-        m.part[p] /= n;
-    }
-    return m;
-}
-
-/* Waiting for others, or for data, is not a rank's own work. */
-static double busy_ms(const mean *m)
-{
-    return m->ms - m->part[TRACE_EXPOSED];
-}
-
-static double hidden(const mean *m)
-{
-    const double exposed = m->part[TRACE_EXPOSED];
-    return m->wire_ms > exposed ? 1.0 - exposed / m->wire_ms : 0.0;
-}
-
-/* The rank that worked longest in a step; -1 in a world of one. */
-static int slowest_of(const trace *t)
-{
-    int slowest = -1;
-    double most = 0.0;
-    for (int r = 0; r < t->world_size && t->world_size > 1; r++) {
-        const mean m = mean_of(t, r, -1);
-        if (m.steps > 0 && busy_ms(&m) > most) {
-            most = busy_ms(&m);
-            slowest = r;
-        }
-    }
-    return slowest;
-}
-
 /* ---- printing ------------------------------------------------------------------------------- */
 
-static void print_row(const char *name, const mean *m)
+static void print_row(const char *name, const trace_mean *m)
 {
     printf("%-10s %9.3f", name, m->ms);
     for (int p = 0; p < TRACE_PARTS; p++) {
         printf(" %9.3f", m->part[p]);
     }
-    printf(" | %9.3f %5.0f %%\n", m->wire_ms, 100.0 * hidden(m));
+    printf(" | %9.3f %5.0f %%\n", m->wire_ms, 100.0 * trace_hidden(m));
 }
 
 static void print_heads(const char *first)
@@ -189,19 +125,19 @@ static void print_ranks(const trace *t)
     char name[32];
     print_heads("ms");
     for (int r = 0; r < t->world_size; r++) {
-        const mean m = mean_of(t, r, -1);
+        const trace_mean m = trace_mean_of(t, r, -1);
         (void)snprintf(name, sizeof name, "rank %d", r);
         if (m.steps > 0) {
             print_row(name, &m);
         }
     }
-    const mean all = mean_of(t, -1, -1);
+    const trace_mean all = trace_mean_of(t, -1, -1);
     print_row("mean", &all);
-    const int slowest = slowest_of(t);
+    const int slowest = trace_slowest(t);
     if (slowest >= 0) {
-        const mean m = mean_of(t, slowest, -1);
+        const trace_mean m = trace_mean_of(t, slowest, -1);
         printf("\nslowest: rank %d (%s), which works for %.3f ms of a step; the mean is %.3f ms\n",
-               slowest, t->ranks[slowest].host, busy_ms(&m), busy_ms(&all));
+               slowest, t->ranks[slowest].host, trace_busy_ms(&m), trace_busy_ms(&all));
     }
 }
 
@@ -222,7 +158,7 @@ static void print_steps(const trace *t, int first)
     printf("\n");
     print_heads("ms");
     for (int number = first; number < INT_MAX; number = step_after(t, number)) {
-        const mean m = mean_of(t, -1, number);
+        const trace_mean m = trace_mean_of(t, -1, number);
         (void)snprintf(name, sizeof name, "step %d", number);
         print_row(name, &m);
     }
@@ -305,9 +241,9 @@ static json_t *operations_json(const trace *t)
 
 static int write_json(const trace *t)
 {
-    const mean all = mean_of(t, -1, -1);
+    const trace_mean all = trace_mean_of(t, -1, -1);
     json_t *root = json_pack("{s:i, s:i, s:i, s:o, s:o, s:o}", "world_size", t->world_size, "hosts",
-                             hosts_of(t), "slowest_rank", slowest_of(t), "mean",
+                             hosts_of(t), "slowest_rank", trace_slowest(t), "mean",
                              parts_json(all.part, all.ms, all.wire_ms), "steps", steps_json(t),
                              "operations", operations_json(t));
     const bool written =

@@ -12,6 +12,7 @@ void bench_print_names(void);            /* its operations, one per line */
 int cmd_complete(int argc, char **argv); /* cmd_completion.c */
 int cmd_completion(int argc, char **argv);
 int cmd_data(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
 int cmd_env(int argc, char **argv);
 int cmd_generate(int argc, char **argv); /* cmd_train.c */
 int cmd_info(int argc, char **argv);
@@ -20,8 +21,12 @@ void paper_print_names(void);         /* its experiments, one per line */
 int cmd_plan(int argc, char **argv);
 void plan_print_names(void); /* cmd_plan.c: its subcommands, one per line */
 void plan_print_operands(const char *name);
+int cmd_replay(int argc, char **argv);
+int cmd_report(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_secret(int argc, char **argv);
+int cmd_sim(int argc, char **argv);
+int cmd_top(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
 int cmd_train(int argc, char **argv);
 /* Executes the training program of a kind, "gpt", with the arguments argv[1…], which end with NULL;
@@ -46,9 +51,15 @@ int print_mesh(const char *axes, int per_host);
 typedef struct parallel_question {
     int64_t layers, dim, heads, kv_heads, vocab, context, batch; /* kv_heads 0: as heads */
     bool sequence, regather;
-    int tp, cp, dp; /* from the mesh */
+    const char *model;      /* "gpt"; "moe": every second block has experts */
+    int64_t experts, top_k; /* of moe, and what follows */
+    double capacity;        /* 0: no limit */
+    bool padded;
+    int tp, cp, ep, dp; /* from the mesh */
+    int zero;           /* of the ranks along dp and cp; -1: not given */
+    const char *hook;   /* their communication hook; NULL: none */
 } parallel_question;
-/* What a step sends, or (memory) what a block keeps; the exit code. */
+/* Prints the bytes that a step sends, or (memory) that a block keeps; the exit code. */
 int print_parallel(const char *mesh, bool memory, parallel_question *q);
 struct cli_command;
 /* info_zero.c: what training of a published model keeps on each rank, with that much of it divided

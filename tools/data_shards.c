@@ -47,9 +47,9 @@ static int number_of(const char *prefix, const char *name, const char *end)
         }
         number = 10 * number + (c - '0');
     }
-    const char *behind = name + digits_at + digits;
+    const char *rest = name + digits_at + digits;
     size_t suffix = sizeof SUFFIX - 1;
-    return strncmp(behind, SUFFIX, suffix) == 0 && strcmp(behind + suffix, end) == 0 ? number : -1;
+    return strncmp(rest, SUFFIX, suffix) == 0 && strcmp(rest + suffix, end) == 0 ? number : -1;
 }
 
 typedef struct sweep { /* through the folder */

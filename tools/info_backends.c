@@ -97,7 +97,8 @@ static void row(const visit *v, const char *what, size_t field, int bit)
 static void each_row(const visit *v)
 {
     static const char *const flags[] = {
-        "canonical sums", "abort", "registered memory", "streams", "user's operators", "programs"};
+        "canonical sums", "abort",  "registered memory", "streams", "user's operators",
+        "programs",       "scaling"};
     for (int k = 0; k < LS__OP_COUNT; k++) {
         if (k != LS__OP_BARRIER) { /* control, on every backend */
             row(v, ls__operation_name((ls__operation)k),
@@ -117,6 +118,7 @@ static void each_row(const visit *v)
         row(v, flags[f], offsetof(ls_backend_capabilities, flags), f);
     }
     row(v, "host memory", offsetof(ls_backend_capabilities, memory), 0);
+    row(v, "device memory", offsetof(ls_backend_capabilities, memory), 1);
 }
 
 /* The plug-ins that carry the data between hosts, and why one cannot. */

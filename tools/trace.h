@@ -11,8 +11,8 @@
 
 #define TRACE_NAMES_MAX 512 /* operations of backward that are told apart */
 
-/* What a span means for its step; that of the outermost span counts, except that a wait for
- * communication inside forward, backward or optimizer is exposed. */
+/* The part of a step to which a span belongs; that of the outermost span counts, except that a wait
+ * for communication inside forward, backward or optimizer is exposed. */
 typedef enum trace_part {
     TRACE_FORWARD,
     TRACE_BACKWARD,
@@ -76,6 +76,22 @@ ls_status trace_read(const char *path, trace *out);
 /* Fills steps and operations. LS_ERR_NOT_FOUND: the trace has none. */
 ls_status trace_divide(const char *path, trace *t);
 void trace_free(trace *t);
+/* ---- means (trace_means.c) ------------------------------------------------------------------ */
+
+typedef struct trace_mean { /* of steps, in milliseconds */
+    int64_t steps;
+    double ms, part[TRACE_PARTS], wire_ms;
+} trace_mean;
+
+/* rank -1: of all; number -1: of all steps that count. */
+trace_mean trace_mean_of(const trace *t, int rank, int number);
+/* Waiting for others, or for data, is not a rank's own work. */
+double trace_busy_ms(const trace_mean *m);
+/* The share of `wire_ms` that is not exposed. */
+double trace_hidden(const trace_mean *m);
+/* The rank that worked longest in a step; -1 in a world of one. */
+int trace_slowest(const trace *t);
+
 /* `items` with room for one more than `count`, moved if need be; NULL without memory, and `items`
  * stays. */
 void *trace_room(void *items, int64_t count, int64_t *room, size_t bytes);

@@ -14,7 +14,7 @@ const char *const trace_part_names[TRACE_PARTS] = {"forward",   "backward", "exp
 
 typedef struct open_span {
     const trace_span *span;
-    trace_part part; /* what its time counts for */
+    trace_part part; /* for which its time counts */
     int operation;   /* the innermost one; -1: none */
 } open_span;
 

@@ -7,9 +7,10 @@
  * of a parameter is absent until a backward pass reaches the parameter; absent is not the same as
  * zero.
  *
- * Backward frees memory as it proceeds: tensors that operations saved, and intermediate tensors of
- * modules. If an intermediate tensor must be readable after ls_backward, the module returns it from
- * its forward function, or keeps a copy (ls_clone of ls_detach).
+ * Backward frees memory as it proceeds (but see LS_RETAIN_GRAPH): tensors that operations saved,
+ * and intermediate tensors of modules. If an intermediate tensor must be readable after
+ * ls_backward, the module returns it from its forward function, or keeps a copy (ls_clone of
+ * ls_detach).
  */
 #ifndef LOCKSTEP_AUTOGRAD_H
 #define LOCKSTEP_AUTOGRAD_H
@@ -124,19 +125,58 @@ static inline void ls_grad_mode_cleanup_(const bool *before)
         ls_set_grad_mode(false)
 #endif
 
+/* LS_RETAIN_GRAPH; keeps the graphs that ls_backward, ls_backward_weighted and ls_backward_from
+ * walk until the end of the block (retain_graph=True), so that another call may walk them: for two
+ * losses that share a part of their graph, or two gradients of one. A declaration, like LS_SCOPE:
+ *
+ *     {
+ *         LS_RETAIN_GRAPH;
+ *         LS_CHECK(ls_backward(first));
+ *     }
+ *     LS_CHECK(ls_backward(second));   // frees what it walks; the scope frees the rest
+ *
+ * Gradients are added up, with the bits of two forward passes. What a call keeps is checked by the
+ * next one: LS_ERR_STATE if a saved tensor or a parameter was changed in place in between, so step
+ * after the last one. Recomputed functions run again for each call. For a wrapper (ls_ddp_new) the
+ * calls are micro-batches of a step: put all but the last into LS_NO_SYNC, and their sum is reduced
+ * once. Otherwise each call reduces, a later one on top of the averages of the earlier ones (in
+ * PyTorch an error). The tensors of modules are not freed on the way. ls_backward_input_part
+ * refuses it (LS_ERR_UNSUPPORTED). */
+LS_API bool ls_set_retain_graph(bool retain); /* returns the previous mode of this thread */
+#if defined(__GNUC__)
+static inline void ls_retain_graph_cleanup_(const bool *before)
+{
+    (void)ls_set_retain_graph(*before);
+}
+#define LS_RETAIN_GRAPH                                                                            \
+    const bool LS_ON_LINE(ls_retain_graph_before_) LS_UNTIL_END_(ls_retain_graph_cleanup_) =       \
+        ls_set_retain_graph(true)
+#endif
+
 /* A hook: a function of the user that is called during a forward or backward pass. It is freed with
  * the tensor or module to which it belongs; ls_hook_free removes it earlier. A hook may free itself
  * while it runs. */
 typedef struct ls_hook ls_hook;
 LS_API void ls_hook_free(ls_hook *hook); /* NULL is allowed */
 
-/* Adds a hook to the leaf `t` (register_post_accumulate_grad_hook). Every ls_backward that reaches
- * the leaf calls it when the gradient is final on this rank and before a data-parallel bucket is
- * reduced. `grad` is the leaf's whole accumulated gradient, which the hook may change in place; no
- * graph is recorded inside. An error ends ls_backward, on all ranks of a wrapper. Hooks run in
- * order of addition, and in a backward of weight 0 only where the losses of other ranks give
- * gradients (ls_function.gathers). NULL with the error set when `t` is not a leaf that requires
- * gradients. */
+/* Adds a hook to `t`, which requires gradients. No graph is recorded inside; an error ends
+ * ls_backward, on all ranks of a wrapper. Hooks run in order of addition, and in a backward of
+ * weight 0 only where the losses of other ranks give gradients (ls_function.gathers).
+ *
+ * Of a leaf (register_post_accumulate_grad_hook): every ls_backward that reaches it calls the hook
+ * when the gradient is final on this rank and before a data-parallel bucket is reduced. `grad` is
+ * the leaf's whole accumulated gradient, which the hook may change in place.
+ *
+ * Of an activation, the result of an operation or module (torch.Tensor.register_hook): every
+ * ls_backward that reaches it calls the hook with the gradient of the loss with respect to it, all
+ * uses of it added up, as it lies (ls_copy_out, ls_copy_in; ls_data where it is contiguous). What
+ * the hook writes into it flows on. The elements of `t` may still be read, also inside a module.
+ * The hook belongs to the scope in which `t` was computed and ends with it. A view of all of a
+ * tensor, in any order, has its gradient in common with it. A hook that a recomputed function adds
+ * is called once, by the second run.
+ *
+ * NULL with the error set: `t` requires no gradients, is a view of a leaf or of a part of a tensor,
+ * or its graph was released. */
 typedef ls_status (*ls_grad_hook_fn)(void *arg, ls_tensor *t, ls_tensor *grad);
 LS_API ls_hook *ls_grad_hook_new(ls_tensor *t, ls_grad_hook_fn fn, void *arg);
 

@@ -40,7 +40,8 @@
  * - The slices of a tensor that all ranks show are together the whole tensor. Two slices are equal
  *   (replicas, written once, by these ranks in turns) or have no element in common. The numbers of
  *   replicas are the same: their checksums are compared. After local steps (ls_ddp_set_local) call
- *   ls_ddp_average with the optimizer first, or show each rank's state under a name of its own.
+ *   ls_ddp_average with the optimizer first, or choose with ls_checkpoint_item.replicas what is
+ *   saved.
  * When they load, each rank again shows what it wants to have, in any slices: what 4 pipeline
  * stages saved is loaded by 2 or by 1, a sharded tensor by ranks that hold it whole, and the
  * reverse. What is in the checkpoint must be shown by some rank, unless `partial` or `ignore` says
@@ -72,6 +73,22 @@ extern "C" {
 
 typedef struct ls_checkpoint ls_checkpoint;
 
+/* What ls_checkpoint_save makes of an item whose numbers differ between ranks, as after local steps
+ * (ls_ddp_set_local):
+ *   EQUAL  refuses it: LS_ERR_MISMATCH names the tensor. Default
+ *   EACH   saves every rank's, under the names "ranks.R-of-N.PREFIX…", from which as many ranks
+ *          load. `ignore` = "ranks." skips them on other numbers of ranks
+ *   MEAN   saves the mean over the ranks of its tensors of floating point, under its own names; the
+ *          object keeps its numbers. Other values must be equal. Equal numbers keep their bits.
+ *          Loading gives every rank the mean
+ * A checkpoint can have both of one object, as two items: the mean for any number of ranks, then
+ * each rank's, to go on bit for bit. */
+typedef enum ls_replicas {
+    LS_REPLICAS_EQUAL = 0,
+    LS_REPLICAS_EACH = 1,
+    LS_REPLICAS_MEAN = 2
+} ls_replicas;
+
 /* One stateful object. `state` has the form of ls_module_state and is called with `object` and
  * `prefix`, twice per save and per load; it must visit the same values both times. LS_ITEM
  * (lockstep.h) initialises an item for modules, optimizers, loaders and runtimes. */
@@ -80,6 +97,7 @@ typedef struct ls_checkpoint_item {
     const char *prefix; /* "model", "optim", "loader" … */
     void *object;
     ls_status (*state)(void *object, const char *prefix, const ls_state_visitor *visitor);
+    ls_replicas replicas; /* the same on all ranks; of weights (ls_safetensors_save) not used */
 } ls_checkpoint_item;
 
 typedef struct ls_checkpoint_options {
@@ -93,8 +111,9 @@ typedef struct ls_checkpoint_options {
     bool partial;       /* ls_checkpoint_load loads only the values that the items visit and ignores
                            those that no rank visits (a model without its optimizer, for example);
                            default false */
-    /* As `partial`, but only for names that begin with this text: "model.comm_hook." for the state
-       of a communication hook. Borrowed until ls_checkpoint_free; default NULL, none */
+    /* As `partial`, but only for names that begin with this text, or one of several with spaces
+       between them: "model.comm_hook. ranks." for the state of a communication hook and for that of
+       each rank. Borrowed until ls_checkpoint_free; default NULL, none */
     const char *ignore;
 } ls_checkpoint_options;
 #define LS_DEFAULTS_ls_checkpoint_options .keep = 2, .async = true, .timeout_ms = 3600000,

@@ -41,7 +41,8 @@ LS_API ls_dtype ls_bucket_dtype(const ls_bucket *bucket);
 LS_API int ls_bucket_index(const ls_bucket *bucket); /* in the order of launching, from 0 */
 LS_API int ls_bucket_rank(const ls_bucket *bucket);  /* in the group over which it is summed … */
 LS_API int ls_bucket_ranks(const ls_bucket *bucket); /* … and that group's size */
-/* Synchronised backwards before this one: the same on all ranks, counted on from a checkpoint. */
+/* Synchronised backwards since the hook was set, before this one: the same on all ranks. A hook
+ * with `visit` counts on from its checkpoint, which shows the number as "steps". */
 LS_API uint64_t ls_bucket_step(const ls_bucket *bucket);
 
 typedef struct ls_bucket_param {
@@ -100,23 +101,26 @@ typedef struct ls_comm_hook {
      * each of them. NULL: nothing is to be done. */
     ls_status (*open)(void *state, const ls_bucket_param *params, int count, int rank, int ranks);
     /* Fills in *out, which is zero but for its size: what this phase sends. Required. `stream`:
-     * NULL, the host. An error fails the backward on all ranks with the text of
-     * ls_error_message. */
+     * NULL, the host. An error fails the backward with the text of ls_error_message, on other ranks
+     * this one or, if their phases have all ended, the next one. */
     ls_status (*before)(void *state, ls_bucket *bucket, int phase, ls_exchange *out,
                         ls_stream *stream);
     /* Reads what has come. NULL: nothing is to be done. */
     ls_status (*after)(void *state, ls_bucket *bucket, int phase, ls_stream *stream);
     /* Shows the state to a checkpoint (state.h), between steps: what differs between ranks as
-     * slices of one tensor. NULL: there is nothing to keep. */
+     * slices of one tensor. The name "steps" below the prefix is taken. NULL: there is nothing to
+     * keep, and the numbers of ls_bucket_step begin anew. */
     ls_status (*visit)(void *state, const char *prefix, const ls_state_visitor *visitor);
     void (*free)(void *state); /* when the hook is taken off; NULL: nothing is to be done */
 } ls_comm_hook;
 #define LS_DEFAULTS_ls_comm_hook .about = "", .phases = 1,
 
 /* Sets the hook of all buckets, in place of one that was set before, which is freed; NULL takes it
- * off. Collective; between backwards, gradients that were accumulated stay. The state is owned from
- * the call on, also after a failure. LS_ERR_MISMATCH names the difference when ranks give different
- * hooks. LS_ERR_UNSUPPORTED, with the reason: with shards, zero or wire_dtype. A group of one rank
+ * off, and so does the "plain" of ls_comm_hook_parse. What the former hook had not sent yet is
+ * dropped. Collective; between backwards, gradients that were accumulated stay. The state is owned
+ * from the call on, also after a failure; a hook serves one reducer. LS_ERR_MISMATCH names the
+ * difference when ranks give different hooks. LS_ERR_UNSUPPORTED, with the reason: with shards,
+ * zero or wire_dtype, and where gradients are added over parts of the group. A group of one rank
  * sends nothing and calls no hook. */
 LS_API ls_status ls_reducer_set_hook(ls_reducer *reducer, const ls_comm_hook *hook);
 #ifdef __cplusplus

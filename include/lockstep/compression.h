@@ -95,8 +95,8 @@ LS_API ls_status ls_quantize_new(const ls_quantize_options *options, ls_comm_hoo
  *     fp16   bf16   powersgd:rank=4,start=100,min=2   top_k:density=0.01
  *     random_k:density=0.01,seed=1   int8   one_bit:start=100   …:feedback=0   plain
  *
- * "plain" is no hook: out->before is NULL. LS_ERR_INVALID says which word was not understood, and
- * what may stand there. */
+ * "plain" is no hook: out->before is NULL, and ls_ddp_set_hook takes a former one off.
+ * LS_ERR_INVALID says which word was not understood, and what may stand there. */
 LS_API ls_status ls_comm_hook_parse(const char *text, ls_comm_hook *out);
 
 #ifdef __cplusplus

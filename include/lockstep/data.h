@@ -1,7 +1,8 @@
 /* Data: datasets, image transforms, a distributed sampler, and a loader, which prefetches on its
  * own thread and distributes the samples to the ranks in one of three ways.
  *
- * A dataset is a table of samples x and targets y of fixed shape. The sampler computes from (seed,
+ * A dataset is a table of samples x and targets y of fixed shape, or of several arrays of any shape
+ * each, which a batch pads. The sampler computes from (seed,
  * epoch), by a counter-based permutation, which global sample a rank reads at which position. Any
  * rank can compute the order of any other, nothing is stored, and the order does not depend on the
  * number of ranks.
@@ -25,6 +26,7 @@ extern "C" {
  *     d->base = (ls_dataset)LS_DATASET(.count = …, .x_shape = …, .get = my_get, .free = my_free);
  */
 typedef struct ls_dataset ls_dataset;
+typedef struct ls_sample ls_sample; /* below */
 struct ls_dataset {
     size_t size;               /* LS_DATASET sets it; fields that it does not reach are not read */
     int64_t count;             /* samples */
@@ -38,12 +40,51 @@ struct ls_dataset {
      * it instead of `get`. Equal arguments must give equal samples, so that every rank, and a
      * resumed run, gets the same ones. */
     ls_status (*get_in_epoch)(ls_dataset *self, int64_t epoch, int64_t index, void *x, void *y);
+    /* A data set of several arrays, or of samples of different shapes, has this in place of `get`,
+     * shapes and dtypes: it adds the arrays of the sample, as it is in this epoch, with
+     * ls_sample_add. As for get_in_epoch, equal arguments must give equal samples. */
+    ls_status (*get_sample)(ls_dataset *self, int64_t epoch, int64_t index, ls_sample *sample);
+    /* Makes a batch of samples[count] on the loader's thread: adds its arrays, [count,..] each,
+     * with ls_sample_add (torch's collate_fn). In the last step of an epoch count may be 0;
+     * samples[0] then shows the shapes. NULL: ls_sample_pad with `pad`. */
+    ls_status (*collate)(ls_dataset *self, const ls_sample *const *samples, int64_t count,
+                         ls_sample *batch);
+    const double *pad; /* for each array; borrowed; NULL: zeros */
 };
 #define LS_DATASET(...)                                                                            \
     {                                                                                              \
         .size = sizeof(ls_dataset), __VA_ARGS__                                                    \
     }
 LS_API void ls_dataset_free(ls_dataset *dataset); /* NULL is allowed */
+
+/* The arrays of a sample, or of a batch of samples: sentences and their translations, for example,
+ *     static ls_status get(ls_dataset *self, int64_t epoch, int64_t i, ls_sample *sample)
+ *     {
+ *         int32_t *words = ls_sample_add(sample, LS_INT32, LS_SHAPE(length_of(i)));
+ *         …
+ *     }
+ *     static const double pad[] = {PAD, -100};
+ *     d->base = (ls_dataset)LS_DATASET(.count = …, .get_sample = get, .pad = pad, .free = …);
+ */
+#define LS_SAMPLE_ARRAYS_MAX 8
+typedef struct ls_array {
+    ls_dtype dtype;
+    ls_shape shape;
+    void *data; /* row-major */
+} ls_array;
+/* Appends an array and returns its memory, whose contents are undefined; valid until the next
+ * sample is read. NULL with the error set: more than LS_SAMPLE_ARRAYS_MAX arrays, an impossible
+ * shape, or no memory. */
+LS_API void *ls_sample_add(ls_sample *sample, ls_dtype dtype, ls_shape shape);
+LS_API int ls_sample_arrays(const ls_sample *sample); /* number of arrays */
+/* Borrowed; NULL: there is no such array. */
+LS_API const ls_array *ls_sample_array(const ls_sample *sample, int i);
+/* Adds to `batch` each array of samples[count] as [count,..] of the largest size of each dimension;
+ * beyond a sample's own it holds pad[i] for array i, 0 if `pad` is NULL (torch's pad_sequence). For
+ * use within `collate`. Arrays of one number have the same type and number of dimensions in all
+ * samples, else LS_ERR_INVALID. */
+LS_API ls_status ls_sample_pad(ls_sample *batch, const ls_sample *const *samples, int64_t count,
+                               const double *pad);
 
 /* Text files as byte tokens. A sample is a window of context + 1 bytes, which never crosses the end
  * of a file: x int32 [context] has the values of the bytes, y int32 [context] the same shifted by
@@ -147,6 +188,10 @@ typedef struct ls_sampler_options {
     bool drop_last;       /* default false: the last step may have fewer samples, shared unevenly */
     uint64_t seed;        /* default 0 */
     int rank, world_size; /* default -1: the runtime's */
+    /* [world_size] samples per step of each rank, at least 1, in place of `batch`: shares by speed
+       (ls_shares_by_speed), which are the same on all ranks. Copied; default NULL. With a loader
+       not for SHARED, SCATTER or shards */
+    const int64_t *batches;
 } ls_sampler_options;
 #define LS_DEFAULTS_ls_sampler_options .batch = 1, .shuffle = true, .rank = -1, .world_size = -1,
 LS_DEFAULTS_FUNCTION(sampler)
@@ -157,7 +202,8 @@ LS_API void ls_sampler_free(ls_sampler *sampler);           /* NULL is allowed *
 LS_API int64_t ls_sampler_steps(const ls_sampler *sampler); /* per epoch; equal on all ranks */
 /* Writes the global indices of this rank's samples at (epoch, step), at most `batch`, and returns
  * their number, which can be 0 in the last step. Step s consists of the global positions
- * [s*batch*world_size, (s+1)*batch*world_size), of which each rank gets a contiguous block. */
+ * [s*batch*world_size, (s+1)*batch*world_size), of which each rank gets a contiguous block; with
+ * `batches` their sum takes the place of batch*world_size. */
 LS_API int64_t ls_sampler_get(const ls_sampler *sampler, int64_t epoch, int64_t step,
                               int64_t *indices);
 
@@ -193,16 +239,20 @@ LS_DEFAULTS_FUNCTION(loader)
 typedef struct ls_batch {
     size_t size;          /* set to sizeof before the call */
     ls_tensor *x, *y;     /* [n,..]; borrowed: the loader overwrites them in its next call, so run
-                             ls_backward before it, or keep an ls_clone */
+                             ls_backward before it, or keep an ls_clone. Of a data set with
+                             get_sample its first two arrays; y NULL if there is one */
     int64_t count;        /* n; may be 0 on a rank without samples in the last step */
     int64_t global_count; /* samples of all ranks in this step */
     int64_t epoch, step;
     bool last;               /* the last batch of its epoch */
     ls_step_context context; /* as the call has set it, for ls_micro_batch.context */
+    int array_count;         /* of a data set with get_sample; 2 of another: x and y */
+    ls_tensor *arrays[LS_SAMPLE_ARRAYS_MAX]; /* borrowed, as x and y */
 } ls_batch;
 
 /* A loader over `dataset` in the order of `sampler` (torch.utils.data.DataLoader); both are
- * borrowed: free the loader before them. Collective with LS_FEED_SCATTER. */
+ * borrowed: free the loader before them. Collective with LS_FEED_SCATTER. LS_ERR_UNSUPPORTED: a
+ * data set with get_sample, with LS_FEED_SCATTER or shards. */
 LS_API ls_loader *ls_loader_new(ls_dataset *dataset, ls_sampler *sampler,
                                 const ls_loader_options *options);
 /* NULL is allowed. If the data set's get function hangs in the loader's thread for longer than the

@@ -67,13 +67,21 @@ typedef struct ls_ddp_options {
      * of the group.
      * Parameters are then read as replicated along the axes over which they are summed, and inputs
      * that are unplaced as varying along the axes of batches (placement.h). LS_ERR_PLACEMENT: a
-     * parameter that is sharded along an axis of batches, or replicated along an axis that the
-     * group lacks */
+     * parameter that is sharded along an axis of batches, unless it is an expert's (moe.h), or
+     * replicated along an axis that the group lacks */
     const char *batch_axes;
     /* Divides what training keeps among the ranks (ZeRO): 1, the optimizer's state; 2, the averaged
-     * gradients as well; 0, the default: every rank has all of it. See below. All ranks set the
-     * same */
+     * gradients as well; 3, parameters, too; 0, the default: every rank has all of it. See below.
+     * All ranks set the same */
     int zero;
+    /* With `zero`: it is divided among the ranks of this group only, and each other one of such
+     * groups has all of it (hybrid sharding, HSDP). Each rank gives its own; they have the same
+     * size, and together all ranks of the ddp. Borrowed for the call. Default NULL: all ranks */
+    ls_group *shard_group;
+    /* What reports call the wrapper and the groups that it makes (copied; at most 31 bytes are
+     * shown). All ranks give the same. Default NULL: "ddp", and "ddp 2", "ddp 3", … of further
+     * wrappers over the same group */
+    const char *name;
 } ls_ddp_options;
 #define LS_DEFAULTS_ls_ddp_options                                                                 \
     .bucket_bytes = LS_BUCKET_BYTES_AUTO, .first_bucket_bytes = 1 << 20,                           \
@@ -97,22 +105,32 @@ LS_DEFAULTS_FUNCTION(ddp)
  * The promise holds for one execution path: processors with the same instruction sets, one build. A
  * loss that itself depends on other ranks is the caller's matter. */
 
-/* With `zero` = 1 or 2 each rank steps 1/ranks of the elements, and keeps optimizer state for those
- * only (Rajbhandari et al. 2020; ZeroRedundancyOptimizer): gradients are reduce-scattered in place
- * of all-reduced, and ls_optim_step gathers the parameters, which are whole when it returns. It is
- * collective then, and so is ls_clip_grad_norm. As many bytes are sent, and losses and parameters
- * have the bits of training without it; those of the norm of ls_clip_grad_norm may differ in the
- * last place, since the squares of a parameter that lies on two ranks are added in two parts
- * (docs/guide/zero.md). Checkpoints are the same files and load at any `zero` and number of ranks.
+/* With `zero` each rank steps 1/ranks of the elements, and keeps optimizer state for those only
+ * (Rajbhandari et al. 2020; ZeroRedundancyOptimizer, FSDP): gradients are reduce-scattered in place
+ * of all-reduced. With 1 and 2 ls_optim_step gathers the parameters, which are whole when it
+ * returns, and as many bytes are sent. With 3 each pass gathers them bucket by bucket as they are
+ * read, twice in a step, and sends half as many more. ls_optim_step is collective then, and so are
+ * ls_clip_grad_norm and, with 3, a forward pass. Losses and parameters have the bits of training
+ * without it, unless LOCKSTEP_ALGORITHM names an algorithm that is not exact; those of the norm of
+ * ls_clip_grad_norm may differ in the last place, since the squares of a parameter that lies on two
+ * ranks are added in two parts (docs/guide/zero.md). A change that one rank alone makes to its
+ * gradients or parameters before the step reaches all ranks, and check_every does not find it: with
+ * 3 it compares what the ranks have gathered, in a step in which all of them have data.
+ * Checkpoints are the same files and load at any `zero` and number of ranks.
  *
  * After a synchronised backward the elements of a gradient that are another rank's are undefined;
- * with 2 their memory is given back to the system as each bucket is reduced. Backwards under
- * LS_NO_SYNC add up whole gradients, so with them a rank needs the memory of all gradients. The
- * first synchronised backward is one without zero: it shows the layout in which the elements are
- * divided. State that is loaded before it is whole until the first step.
+ * with 2 and 3 their memory is given back to the system as each bucket is reduced. Backwards under
+ * LS_NO_SYNC add up whole gradients, so with them a rank needs the memory of all gradients, and
+ * with 3 of all parameters. The first synchronised backward is one without zero: it shows the
+ * layout in which the elements are divided. State that is loaded before it is whole until the first
+ * step.
+ *
+ * With 3 reading a parameter outside of the wrapper's passes is LS_ERR_STATE: see ls_ddp_gather.
+ * Parameters that require no gradients here are whole on every rank.
  *
  * The optimizer belongs to the wrapper: after ls_ddp_unwrap it refuses to step. LS_ERR_UNSUPPORTED:
- * `shards`, wire_dtype, a hook, a `place` that sums over a part of the group, ls_ddp_set_local. */
+ * `shards`, wire_dtype, a hook, a `place` that sums over a part of the group, ls_ddp_set_local;
+ * with 3 a pipeline, and a parameter that is part of a larger tensor. */
 
 /* Wraps `module` for data-parallel training over `group`
  * (torch.nn.parallel.DistributedDataParallel). Collective. Takes `module`: free only the returned
@@ -126,6 +144,13 @@ LS_DEFAULTS_FUNCTION(ddp)
 LS_API ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *options);
 
 LS_API ls_module *ls_ddp_module(ls_module *ddp); /* the wrapped module; borrowed */
+
+/* With `zero` = 3 the ranks gather all parameters, so that each may read them and run forward
+ * passes by itself, for an evaluation or an export (summon_full_params), until ls_ddp_release or
+ * the next step of an optimizer. Else, and for a module without a wrapper, parameters are whole
+ * already; LS_ERR_INVALID for one that has a wrapper below it, or is below one. Collective. */
+LS_API ls_status ls_ddp_gather(ls_module *ddp);
+LS_API ls_status ls_ddp_release(ls_module *ddp); /* ends it; local call, on all ranks alike */
 
 /* Takes the wrapper off: frees it and returns the wrapped module, which belongs to the caller
  * again. Collective. Optimizers of the module remain usable, but nothing averages its gradients any
@@ -178,8 +203,10 @@ LS_API ls_status ls_ddp_step_in_backward(ls_module *ddp, ls_optim *optim);
 
 /* Sets the communication hook of all buckets (register_comm_hook): what is sent in place of them,
  * such as ls_powersgd_new. As ls_reducer_set_hook (comm_hook.h), which says who owns what, and
- * which combinations are refused. A module without a wrapper ignores the hook and frees its state.
- * The wrapper's ls_module_state shows the hook's state under "comm_hook". Collective. */
+ * which combinations are refused; so is a parameter that is divided along an axis of the mesh. A
+ * module without a wrapper ignores the hook and frees its state; LS_ERR_INVALID for one that has a
+ * wrapper below it, or is below one. The wrapper's ls_module_state shows the hook's state under
+ * "comm_hook". Collective. */
 LS_API ls_status ls_ddp_set_hook(ls_module *ddp, const ls_comm_hook *hook);
 
 /* ---- ranks with unequal amounts of data ----------------------------------------------------- */
@@ -236,29 +263,114 @@ LS_API ls_status ls_ddp_join(ls_module *ddp, const ls_ddp_join_options *options,
  *
  * Gradients of ls_backward_weighted are divided by the sum of this rank's weights. `false` ends the
  * mode: LS_ERR_STATE unless ls_ddp_average followed the last step. ls_checkpoint_save refuses
- * replicas that differ: average before it, with `optim`. A module without a wrapper ignores the
- * call. Local call. */
+ * replicas that differ: average before it, with `optim`, or say in ls_checkpoint_item.replicas what
+ * is saved. A module without a wrapper ignores the call. Local call. */
 LS_API ls_status ls_ddp_set_local(ls_module *ddp, bool local);
 LS_API bool ls_ddp_local(const ls_module *ddp); /* false for a module without a wrapper */
 
+/* What an average becomes: the outer optimizer of DiLoCo (Douillard et al. 2023) and SlowMo (Wang
+ * et al. 2020). x0 are the parameters at the start of the round, mean their average at its end:
+ *
+ *     g = (x0 - mean) / inner_lr                    the outer gradient
+ *     u = momentum u + g
+ *     parameters = x0 - lr inner_lr d,              d = u, or with nesterov g + momentum u
+ *
+ * With lr 1 and no momentum that is the average itself, to the bit; momentum above 0 with lr 1 and
+ * inner_lr 1 is block momentum (BMUF). DiLoCo: .lr = 0.7, .momentum = 0.9, .nesterov = true. */
+typedef struct ls_outer_options {
+    size_t size;
+    double lr;       /* above 0; default 1 */
+    double momentum; /* in [0,1); default 0 */
+    bool nesterov;   /* default false */
+    double inner_lr; /* SlowMo's gamma: the learning rate of the round's local steps, so that u
+                        outlives a change of it. Above 0; default 1: u follows the parameters */
+} ls_outer_options;
+#define LS_DEFAULTS_ls_outer_options .lr = 1.0, .inner_lr = 1.0,
+LS_DEFAULTS_FUNCTION(outer)
+
 typedef struct ls_ddp_average_options {
     size_t size;
-    double weight;   /* of this rank's parameters, >= 0, for example its samples since the last
-                        average; 0: the others' are taken. Default 1 */
+    double weight;   /* of this rank's parameters, from 1e-15 to 1e15, for example its samples since
+                        the last average; 0: the others' are taken. Default 1 */
     ls_optim *optim; /* its state (momentum, moments, master copies) is averaged, too, step numbers
                         become the largest. Without it each rank keeps its own, which is usual as
                         long as the steps stay local, but not before the mode ends. Default NULL */
+    /* An outer optimizer takes the step from the start of the round. The first call with `outer`
+     * after ls_ddp_set_local(net, true) belongs before the first local step: it averages nothing,
+     * and notes where the round starts; LS_ERR_STATE after a step. For parameters in float32; of
+     * those that are frozen (ls_set_requires_grad) it keeps the momentum and takes no step. Two
+     * float32 of memory for each element. The wrapper's ls_module_state shows it under "outer".
+     * Borrowed for the call, and its numbers may change between calls. Default NULL */
+    const ls_outer_options *outer;
+    const char *log;     /* file of the replay log (ls_average_replay), of which rank 0 writes a
+                            line for each rank; the same in all calls. Default NULL: none */
+    const char *command; /* goes into the log's header: what makes the averages again. Default NULL:
+                            none */
+    int64_t step;        /* this rank's steps so far, for the log. Default 0 */
 } ls_ddp_average_options;
 #define LS_DEFAULTS_ls_ddp_average_options .weight = 1.0,
 LS_DEFAULTS_FUNCTION(ddp_average)
 
 /* The parameters become their mean over the ranks (of each one's reduce group), weighted; buffers
- * those of rank 0, unless broadcast_buffers is false. The same bytes on all ranks. LS_ERR_STATE
- * outside the mode of ls_ddp_set_local, LS_ERR_INVALID for a weight that is negative or not finite,
- * if the sum of all weights is 0, or if a parameter of one rank is not finite, which fails the
- * group and names both. Without a wrapper nothing happens. Collective. One operation for each type
- * of parameters and group. */
+ * those of the lowest rank whose weight is not 0, unless broadcast_buffers is false. The same bytes
+ * on all ranks. Local SGD (Stich 2019), post-local SGD (Lin et al. 2020) and federated averaging
+ * (McMahan et al. 2017) are loops around it (docs/guide/averaging.md). LS_ERR_STATE outside the
+ * mode of ls_ddp_set_local, LS_ERR_INVALID for another weight than those, if the sum of all weights
+ * is 0, or if a parameter of one rank is not finite, which fails the group and names both;
+ * LS_ERR_MISMATCH if the ranks give other options than weight and step, or if the call is wrong on
+ * some of them only, which names one. Without a wrapper nothing happens. Collective. One operation
+ * for each type of parameters and group. */
 LS_API ls_status ls_ddp_average(ls_module *ddp, const ls_ddp_average_options *options);
+
+/* Takes steps of a worker, with the parameters, buffers and optimizer state that it had, until it
+ * has taken `step` in all: forward, ls_backward, ls_optim_step, with the learning rates of then. */
+typedef ls_status (*ls_average_train_fn)(void *arg, ls_module *ddp, ls_optim *optim, int worker,
+                                         int64_t step);
+
+typedef struct ls_average_replay_options {
+    size_t size;
+    const char *log; /* that ls_ddp_average has written */
+    ls_average_train_fn train;
+    void *arg;
+    const ls_outer_options *outer; /* that of the run, read at each average, so that `train` may
+                                      change it; default NULL: none */
+    int64_t *versions; /* becomes the number of averages that were compared; may be NULL */
+    bool *ended;       /* becomes whether the log has its end; may be NULL. That of a run that was
+                          killed has none, and is replayed up to there */
+} ls_average_replay_options;
+#define LS_DEFAULTS_ls_average_replay_options
+LS_DEFAULTS_FUNCTION(average_replay)
+
+/* The sequential twin of a run with averages: one process trains the workers of a replay log one
+ * after the other, averages what they have reached, and compares the hash of each average with that
+ * in the log. `ddp` is a wrapper on one rank with the first values of the run, in the mode of
+ * ls_ddp_set_local, and `optim` its new optimizer, whose state was not averaged in the run. It
+ * takes memory for the parameters and the optimizer state of each worker. LS_ERR_MISMATCH names the
+ * first line whose average differs, or that is missing. Local. */
+LS_API ls_status ls_average_replay(ls_module *ddp, ls_optim *optim,
+                                   const ls_average_replay_options *options);
+
+/* Draws k of `clients` for a federated round: out[k] becomes their numbers in [0,clients), each at
+ * most once, ascending; the same on every rank, a function of (seed, round). A client's data stays
+ * on the rank that has it: only its parameters, with its samples as the weight, go into
+ * ls_ddp_average. LS_ERR_INVALID unless 1 <= k <= clients and round >= 0. k^2 steps at most. Local
+ * call. */
+LS_API ls_status ls_sample_clients(uint64_t seed, int64_t round, int64_t clients, int64_t k,
+                                   int64_t *out);
+
+/* ---- ranks of unequal speed ------------------------------------------------------------------ */
+
+/* Divides the samples of a step anew, so that all ranks need equally long for theirs. `seconds` is
+ * this rank's time for the shares[rank] samples that it had, without waiting for others
+ * (ls_ddp_stats: forward and backward; means of several steps are steadier); above 0. shares[ranks
+ * of the group] are the samples of every rank, at least 1, the same on all ranks; they become the
+ * new ones, with the same sum, in proportion to samples/seconds, at least 1 each. They stay as they
+ * are unless the slowest rank is expected to need 10 % less time, so that noise moves nothing.
+ * *changed says whether they did. The same on all ranks. Use them in ls_sampler_options.batches,
+ * and the number of samples as the weight of ls_backward_weighted, which keeps the mean over all
+ * samples exact. LS_ERR_INVALID for a time that is not above 0, on all ranks. Collective. */
+LS_API ls_status ls_shares_by_speed(ls_group *group, double seconds, int64_t *shares,
+                                    bool *changed);
 
 /* ---- where the time of a step goes ---------------------------------------------------------- */
 
@@ -295,7 +407,7 @@ LS_API ls_reducer *ls_ddp_reducer(ls_module *ddp); /* borrowed; NULL: not a ddp 
 /* Compares the parameters and buffers of all ranks by ls_module_hash: *identical becomes the number
  * of ranks with the same hash as rank 0 of the group, *hash that hash. Parameters that are sharded
  * along axes of the mesh in force are compared with those of the first rank that has the same part.
- * Collective. */
+ * LS_ERR_STATE while they are divided (zero 3). Collective. */
 LS_API ls_status ls_replicas_identical(ls_module *module, ls_group *group, int *identical,
                                        uint64_t *hash);
 
@@ -308,9 +420,13 @@ LS_API ls_status ls_metric_mean(ls_group *group, double value, double weight, do
 #define ls_metric_mean(...) LS_AT(ls_metric_mean(__VA_ARGS__))
 #define ls_ddp_new(...) LS_AT(ls_ddp_new(__VA_ARGS__))
 #define ls_ddp_step_in_backward(...) LS_AT(ls_ddp_step_in_backward(__VA_ARGS__))
+#define ls_ddp_gather(...) LS_AT(ls_ddp_gather(__VA_ARGS__))
 #define ls_ddp_join(...) LS_AT(ls_ddp_join(__VA_ARGS__))
 #define ls_ddp_set_local(...) LS_AT(ls_ddp_set_local(__VA_ARGS__))
 #define ls_ddp_average(...) LS_AT(ls_ddp_average(__VA_ARGS__))
+#define ls_average_replay(...) LS_AT(ls_average_replay(__VA_ARGS__))
+#define ls_sample_clients(...) LS_AT(ls_sample_clients(__VA_ARGS__))
+#define ls_shares_by_speed(...) LS_AT(ls_shares_by_speed(__VA_ARGS__))
 #endif
 
 #ifdef __cplusplus

@@ -54,7 +54,8 @@ typedef struct ls_function {
     /* Fills input_grads[input_count], each of the shape and dtype of its input. An entry that stays
      * NULL, its initial value, adds nothing (the gradient of a parameter under ls_ddp_new is then
      * zero). output_grads[i] is NULL if the loss does not depend on output i; at least one is not
-     * NULL. ls_backward calls this function once. */
+     * NULL. ls_backward calls this function once, and each further one of a graph that was kept
+     * (LS_RETAIN_GRAPH) once more. */
     ls_status (*backward)(ls_function_call *call, ls_tensor *const *output_grads, int output_count,
                           ls_tensor **input_grads, int input_count);
     /* Its backward calls operations in which other ranks take part. A backward of weight 0 computes

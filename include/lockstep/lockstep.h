@@ -26,9 +26,11 @@
 #include <lockstep/context.h>
 #include <lockstep/data.h>
 #include <lockstep/ddp.h>
+#include <lockstep/event_log.h>
 #include <lockstep/function.h>
 #include <lockstep/memory.h>
 #include <lockstep/mesh.h>
+#include <lockstep/moe.h>
 #include <lockstep/nn.h>
 #include <lockstep/ops.h>
 #include <lockstep/optim.h>
@@ -39,6 +41,7 @@
 #include <lockstep/random.h>
 #include <lockstep/reducer.h>
 #include <lockstep/runtime.h>
+#include <lockstep/server.h>
 #include <lockstep/sharded.h>
 #include <lockstep/state.h>
 #include <lockstep/status.h>
@@ -91,6 +94,24 @@ LS_API ls_status ls_module_load_safetensors(ls_module *module, const char *path,
 LS_API ls_status ls_module_save_safetensors(ls_module *module, const char *path,
                                             const ls_safetensors_options *options);
 
+/* A device is where the elements of tensors lie and operations on them run: "cpu", or a GPU of
+ * NVIDIA's, "cuda:0" ("cuda": the one with the number of this rank on its host), through the
+ * plug-in ls_device_cuda.so (docs/guide/devices.md). A process computes on one GPU; operands lie
+ * on one device.
+ *
+ * From this call on, tensors that are made from nothing, and so modules and their parameters,
+ * lie on `device` (torch.set_default_device). LS_ERR_NOT_FOUND without the plug-in,
+ * LS_ERR_UNSUPPORTED where the device cannot be used, each with the reason. */
+LS_API ls_status ls_device_use(const char *device);
+/* A copy of `t` on `device` that is complete on return; NULL: where tensors are made. Gradients go
+ * back the same way. A view if `t` lies there already. */
+LS_API ls_tensor *ls_to(ls_tensor *t, const char *device);
+/* The name of the device on which `t` lies; NULL with the error set. */
+LS_API const char *ls_device_of(const ls_tensor *t);
+/* Moves parameters and buffers, before the module is wrapped or has gradients; the optimizer is
+ * made or first stepped afterwards. Every view follows. */
+LS_API ls_status ls_module_to(ls_module *module, const char *device);
+
 /* For bindings of other languages: fills *out, a struct of type `type` ("ls_collective_options",
  * for example), with its defaults. The caller sets its `size` first; fields beyond it are not
  * written. C and C++ call ls_collective_defaults() instead. LS_ERR_NOT_FOUND when `type` is not an
@@ -100,6 +121,10 @@ LS_API ls_status ls_options_defaults(const char *type, void *out);
 
 #ifdef __cplusplus
 }
+#endif
+
+#ifndef LS_NO_SITES
+#define ls_to(...) LS_AT(ls_to(__VA_ARGS__))
 #endif
 
 #endif

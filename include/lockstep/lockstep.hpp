@@ -103,8 +103,8 @@ class scope
     ls_scope *scope_;
 };
 
-/* LS_NO_GRAD and LS_AUTOCAST of C: set a mode of this thread and restore it at the end of the
- * block. */
+/* LS_NO_GRAD, LS_AUTOCAST and LS_RETAIN_GRAPH of C: set a mode of this thread and restore it at the
+ * end of the block. */
 template <bool (*set)(bool)> class mode
 {
   public:
@@ -127,6 +127,7 @@ struct no_grad : mode<ls_set_grad_mode> {
     }
 };
 using autocast = mode<ls_set_autocast>;
+using retain_graph = mode<ls_set_retain_graph>;
 
 /* ls_init and ls_finalize. Throws when the world cannot be joined. */
 class runtime

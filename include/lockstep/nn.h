@@ -9,7 +9,8 @@
  * Freeing a module frees its children and parameters. A constructor that fails returns NULL with
  * ls_error_message set. Adding a NULL child with ls_module_add marks the parent as failed, which
  * ls_module_status reports, so a constructor needs only one check at its end. Nothing in this
- * header is collective, except ls_clip_grad_norm with a group or with sharded parameters.
+ * header is collective, except ls_clip_grad_norm with a group, with sharded parameters or with
+ * ls_ddp_options.zero.
  */
 #ifndef LOCKSTEP_NN_H
 #define LOCKSTEP_NN_H
@@ -73,6 +74,13 @@ LS_API ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *
  * ls_module_status reports it. */
 LS_API ls_tensor *ls_module_add_param(ls_module *module, const char *name, ls_tensor *value);
 LS_API ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *value);
+/* Whether ls_module_state, and with it checkpoints and files of weights, contain a buffer (torch's
+ * persistent = False); new ones they do. `name` is as for ls_module_buffer: a module may say so of
+ * its own buffers, or of a layer's. Tables that follow from the options, such as masks and
+ * positions, need not be saved, and a model with another context length takes the same weights
+ * then. Wrappers broadcast them, and ls_module_hash counts them, all the same. LS_ERR_INVALID:
+ * there is no such buffer. */
+LS_API ls_status ls_module_set_persistent(ls_module *module, const char *name, bool persistent);
 
 /* The number of children, and child number i with its name, in order of addition; NULL if i is out
  * of range. Borrowed. */
@@ -94,6 +102,16 @@ LS_API ls_tensor *ls_forward(ls_module *module, ls_tensor *x);
  * tensors, so the status may be checked later. */
 LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, int input_count,
                                  ls_tensor **outputs, int output_count);
+/* A loss of a layer in the middle of a model (of a gate, of sparsity, of an early exit): the
+ * layer's forward sets it, a scalar in the graph, or NULL for none. ls_module_loss is the sum over
+ * `module` and all below it of those of their last forwards, with the gates' of ls_moe_new; a
+ * tensor of 0 without any. Add it to the loss before ls_backward; ls_pipeline_backward adds those
+ * of its stages itself. The tensors of a recomputed function end with it: there the loss is an
+ * output of the function, and is set outside. LS_ERR_INVALID: NULL, or more than one element;
+ * LS_ERR_STALE: its scope has ended. */
+LS_API ls_status ls_module_set_loss(ls_module *module, ls_tensor *loss);
+LS_API ls_tensor *ls_module_loss(ls_module *module);
+
 /* ls_forward(module, x) whose activations are not kept but computed again in backward: it saves
  * memory for the time of a second forward pass. Gradients are bitwise identical; see
  * ls_recompute_call in autograd.h. Use it for the blocks of a deep network and not for the whole
@@ -139,7 +157,7 @@ LS_API bool ls_select_vectors(void *arg, const char *name, const ls_tensor *para
 LS_API ls_status ls_module_state(ls_module *module, const char *prefix,
                                  const ls_state_visitor *visitor);
 
-/* A 64-bit hash of the names and bytes of all parameters and buffers. */
+/* A 64-bit hash of the names and bytes of all parameters and buffers; 0 if they cannot be read. */
 LS_API uint64_t ls_module_hash(ls_module *module);
 
 /* ---- layers; parameters, names, shapes and initial distributions as in PyTorch ------------- */
@@ -177,6 +195,9 @@ LS_API ls_module *ls_gelu_new(ls_gelu_kind kind);
  * weight_hh_l0 [4 hidden,hidden], bias_ih_l0 and bias_hh_l0 [4 hidden], _l1 …: U(-1/sqrt(hidden),
  * 1/sqrt(hidden)). To pass a state from one sequence to the next, use ls_lstm. */
 LS_API ls_module *ls_lstm_new(int64_t in, int64_t hidden, int layers);
+/* The same with gated recurrent units (torch.nn.GRU with batch_first), whose matrices have [3
+ * hidden,..] and whose biases have [3 hidden]; see ls_gru. */
+LS_API ls_module *ls_gru_new(int64_t in, int64_t hidden, int layers);
 LS_API ls_module *ls_flatten_new(void); /* [N,..] -> [N,D] */
 /* Returns its input (torch.nn.Identity). It is a placeholder in a sequence, so that later layers
  * keep their names when the previous layer includes its activation. */
@@ -325,7 +346,7 @@ typedef struct ls_clip_grad_norm_options {
     ls_group *group; /* of ranks that hold different parameters of one model (tensor, pipeline or
                         expert parallel): the norm is that of the gradients of all of them. NULL:
                         this rank holds all parameters, as with data parallelism, or its part of
-                        each (ls_tensor_shard) */
+                        each (ls_tensor_shard, ls_ddp_options.zero) */
     ls_select_fn replicated; /* selects, on ranks other than 0, the parameters that count on another
                                 rank of `group`, which holds them with equal gradients: those of
                                 all ranks count on rank 0. Called in every call. NULL: none */
@@ -351,6 +372,7 @@ LS_API ls_status ls_clip_grad_norm(ls_module *module, double max_norm,
 #if !defined(LS_NO_SITES)
 #define ls_forward(...) LS_AT(ls_forward(__VA_ARGS__))
 #define ls_forward_many(...) LS_AT(ls_forward_many(__VA_ARGS__))
+#define ls_module_loss(...) LS_AT(ls_module_loss(__VA_ARGS__))
 #define ls_clip_grad_norm(...) LS_AT(ls_clip_grad_norm(__VA_ARGS__))
 #define ls_recompute(...) LS_AT(ls_recompute(__VA_ARGS__))
 #define ls_recompute_many(...) LS_AT(ls_recompute_many(__VA_ARGS__))

@@ -16,6 +16,8 @@ extern "C" {
 
 LS_API ls_tensor *ls_abs(ls_tensor *a);  /* gradient 0 at 0 */
 LS_API ls_tensor *ls_silu(ls_tensor *a); /* a sigmoid(a) */
+/* a where a > 0, slope a elsewhere (Maas et al. 2013). PyTorch's slope is 0.01. */
+LS_API ls_tensor *ls_leaky_relu(ls_tensor *a, double slope);
 LS_API ls_tensor *ls_sin(ls_tensor *a);
 LS_API ls_tensor *ls_cos(ls_tensor *a);
 LS_API ls_tensor *ls_pow_scalar(ls_tensor *a, double exponent);
@@ -45,6 +47,27 @@ LS_API ls_tensor *ls_ge(ls_tensor *a, ls_tensor *b);
 LS_API ls_tensor *ls_logical_and(ls_tensor *a, ls_tensor *b);
 LS_API ls_tensor *ls_logical_or(ls_tensor *a, ls_tensor *b);
 LS_API ls_tensor *ls_logical_not(ls_tensor *a);
+
+/* ---- integers ----------------------------------------------------------------------------- */
+
+/* Integers of 8 to 64 bits, signed or not, are added, subtracted, multiplied and compared by the
+ * functions for floats, outside the graph: ls_add, ls_sub, ls_mul, ls_maximum and ls_minimum of two
+ * tensors of one dtype that broadcast, ls_scale and ls_add_scalar with a number that the dtype
+ * holds. The result has their dtype and wraps around. ls_sum, ls_sum_dim, ls_sum_dims and ls_cumsum
+ * of integers and of bool give int64, so ls_sum(ls_ne(tokens, padding)) counts tokens. */
+
+/* The quotient, rounded towards minus infinity, and what it leaves, with the sign of b (torch.div
+ * with rounding_mode="floor", torch.remainder): integers of one dtype, which broadcast. A divisor
+ * of 0 is an error that names the element. */
+LS_API ls_tensor *ls_floor_div(ls_tensor *a, ls_tensor *b);
+LS_API ls_tensor *ls_remainder(ls_tensor *a, ls_tensor *b);
+/* index (int32 or int64) of any shape -> [bins] int64: how often each number in [0,bins) occurs
+ * (torch.bincount with minlength). Others are an error that names the first one. Outside the graph;
+ * for sums of weights: ls_index_add to zeros. */
+LS_API ls_tensor *ls_bincount(ls_tensor *index, int64_t bins);
+/* a of any dtype -> [n,dims of a] int64: the indices of the n elements that are not 0, in row-major
+ * order (torch.nonzero). Outside the graph. */
+LS_API ls_tensor *ls_nonzero(ls_tensor *a);
 
 /* ---- sequences of numbers ----------------------------------------------------------------- */
 
@@ -85,6 +108,9 @@ LS_API ls_tensor *ls_gather_dim(ls_tensor *a, int dim, ls_tensor *index);
 LS_API ls_tensor *ls_scatter_add(ls_tensor *a, int dim, ls_tensor *index, ls_tensor *src);
 /* Entries `index` [m] (int32 or int64) of a [..,n,..] along `dim` -> [..,m,..]. */
 LS_API ls_tensor *ls_index_select(ls_tensor *a, int dim, ls_tensor *index);
+/* A copy of a [..,n,..] with out[..,index[j],..] += src[..,j,..] along `dim` (torch.index_add):
+ * index [m] (int32 or int64) in [0,n), src [..,m,..]. Rows are added in the order of `src`. */
+LS_API ls_tensor *ls_index_add(ls_tensor *a, int dim, ls_tensor *index, ls_tensor *src);
 
 /* index [..] (int32 or int64) in [0,classes) -> [..,classes] int64: 1 at each index, otherwise 0.
  * Outside the graph. */
@@ -93,6 +119,9 @@ LS_API ls_tensor *ls_one_hot(ls_tensor *index, int64_t classes);
 /* ---- along and over dimensions ------------------------------------------------------------ */
 
 LS_API ls_tensor *ls_cumsum(ls_tensor *a, int dim); /* cumulative sum, of the same shape */
+/* log sum exp(a) over the dimension `dim`, which is removed, or is 1 with keepdim. No exponential
+ * overflows. */
+LS_API ls_tensor *ls_logsumexp(ls_tensor *a, int dim, bool keepdim);
 /* Over the dimensions listed in `dims`, for example LS_SHAPE(0, -1); LS_SCALAR means over all. With
  * keepdim they stay with size 1. A mean or variance over no elements is an error. */
 LS_API ls_tensor *ls_sum_dims(ls_tensor *a, ls_shape dims, bool keepdim);
@@ -158,6 +187,9 @@ typedef struct ls_cross_entropy_options {
     int64_t ignore_index;   /* rows with this target are ignored; default -100 */
     double z_loss; /* adds this times (log sum exp logits)^2, a mean over the same rows, which keeps
                       logits small (Chowdhery et al. 2022, section 5: 1e-4); default 0 */
+    ls_tensor *weight; /* float32 [C], a constant: what a row of each class counts. The mean is
+                          divided by the sum of the weights of the rows' targets, as in PyTorch; the
+                          share of label_smoothing counts by its own class. NULL, the default: 1 */
 } ls_cross_entropy_options;
 #define LS_DEFAULTS_ls_cross_entropy_options .ignore_index = -100,
 LS_DEFAULTS_FUNCTION(cross_entropy)
@@ -167,6 +199,12 @@ LS_DEFAULTS_FUNCTION(cross_entropy)
  * 0. */
 LS_API ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target,
                                    const ls_cross_entropy_options *options);
+/* *weight becomes what the mean of ls_cross_entropy is divided by: the number of rows that are not
+ * ignored, or the sum of the weights of their classes. It is the weight of ls_backward_weighted,
+ * and of ls_micro_batch, with which ranks and micro-batches of different numbers of tokens train on
+ * the mean over all of them. Local. */
+LS_API ls_status ls_cross_entropy_weight(ls_tensor *target, const ls_cross_entropy_options *options,
+                                         double *weight);
 /* The mean of -log_probs[.., target]; log_probs [..,C], target [..] (int32 or int64) in [0,C), or
  * -100 for rows that are ignored. */
 LS_API ls_tensor *ls_nll_loss(ls_tensor *log_probs, ls_tensor *target);
@@ -203,6 +241,7 @@ LS_API ls_tensor *ls_kl_div(ls_tensor *x, ls_tensor *target, const ls_kl_div_opt
 #if !defined(LS_NO_SITES)
 #define ls_abs(...) LS_AT(ls_abs(__VA_ARGS__))
 #define ls_silu(...) LS_AT(ls_silu(__VA_ARGS__))
+#define ls_leaky_relu(...) LS_AT(ls_leaky_relu(__VA_ARGS__))
 #define ls_pow_scalar(...) LS_AT(ls_pow_scalar(__VA_ARGS__))
 #define ls_clamp(...) LS_AT(ls_clamp(__VA_ARGS__))
 #define ls_where(...) LS_AT(ls_where(__VA_ARGS__))
@@ -211,6 +250,12 @@ LS_API ls_tensor *ls_kl_div(ls_tensor *x, ls_tensor *target, const ls_kl_div_opt
 #define ls_gather_dim(...) LS_AT(ls_gather_dim(__VA_ARGS__))
 #define ls_scatter_add(...) LS_AT(ls_scatter_add(__VA_ARGS__))
 #define ls_index_select(...) LS_AT(ls_index_select(__VA_ARGS__))
+#define ls_index_add(...) LS_AT(ls_index_add(__VA_ARGS__))
+#define ls_floor_div(...) LS_AT(ls_floor_div(__VA_ARGS__))
+#define ls_remainder(...) LS_AT(ls_remainder(__VA_ARGS__))
+#define ls_bincount(...) LS_AT(ls_bincount(__VA_ARGS__))
+#define ls_nonzero(...) LS_AT(ls_nonzero(__VA_ARGS__))
+#define ls_logsumexp(...) LS_AT(ls_logsumexp(__VA_ARGS__))
 #define ls_cumsum(...) LS_AT(ls_cumsum(__VA_ARGS__))
 #define ls_sum_dims(...) LS_AT(ls_sum_dims(__VA_ARGS__))
 #define ls_mean_dims(...) LS_AT(ls_mean_dims(__VA_ARGS__))
@@ -221,6 +266,7 @@ LS_API ls_tensor *ls_kl_div(ls_tensor *x, ls_tensor *target, const ls_kl_div_opt
 #define ls_rotary(...) LS_AT(ls_rotary(__VA_ARGS__))
 #define ls_attention(...) LS_AT(ls_attention(__VA_ARGS__))
 #define ls_cross_entropy(...) LS_AT(ls_cross_entropy(__VA_ARGS__))
+#define ls_cross_entropy_weight(...) LS_AT(ls_cross_entropy_weight(__VA_ARGS__))
 #define ls_nll_loss(...) LS_AT(ls_nll_loss(__VA_ARGS__))
 #define ls_bce_with_logits(...) LS_AT(ls_bce_with_logits(__VA_ARGS__))
 #define ls_sin(...) LS_AT(ls_sin(__VA_ARGS__))

@@ -1,17 +1,21 @@
 /* Optimizers and learning-rate schedules; formulas and defaults are PyTorch's.
  *
- * With g the gradient (plus weight_decay * p for SGD and Adam) and t the number of the step:
+ * With g the gradient (plus weight_decay * p but for AdamW) and t the number of the step:
  *     SGD    v = momentum v + (1 - dampening) g, at the first step v = g
  *            p = p - lr v, or with nesterov p - lr (g + momentum v)  (Sutskever et al. 2013)
  *     Adam   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
  *            p = p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)  (Kingma & Ba 2015)
+ *     RMSprop  v = alpha v + (1 - alpha) g^2,  d = g / (sqrt(v) + eps), or with centered
+ *            sqrt(v - m^2) of m = alpha m + (1 - alpha) g, in which rounding gives no NaN
+ *            b = momentum b + d,  p = p - lr b  (Tieleman & Hinton 2012; Graves 2013)
  *     AdamW  p = p - lr weight_decay p first, then Adam's step  (Loshchilov & Hutter 2019)
  *
  * A parameter whose gradient is absent is skipped, and its momentum does not decay. A bfloat16
  * parameter has a float32 master copy in the optimizer's state, which takes the steps; the
  * parameter becomes its rounded value. A parameter that the program writes itself (weights that are
- * loaded) is where the next step begins. Nothing in this header is collective: ranks that start
- * from the same parameters and take the same steps stay identical.
+ * loaded) is where the next step begins. Nothing in this header is collective, except ls_optim_step
+ * with ls_ddp_options.zero: ranks that start from the same parameters and take the same steps stay
+ * identical.
  */
 #ifndef LOCKSTEP_OPTIM_H
 #define LOCKSTEP_OPTIM_H
@@ -43,10 +47,20 @@ LS_DEFAULTS_FUNCTION(adam)
     .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 1e-2,
 LS_DEFAULTS_FUNCTION(adamw)
 
+typedef struct ls_rmsprop_options {
+    size_t size;
+    double lr, alpha, eps, weight_decay;
+    double momentum; /* 0: without its state */
+    bool centered;   /* divides by the standard deviation of the gradients */
+} ls_rmsprop_options;
+#define LS_DEFAULTS_ls_rmsprop_options .lr = 1e-2, .alpha = 0.99, .eps = 1e-8,
+LS_DEFAULTS_FUNCTION(rmsprop)
+
 /* Optimizers of all parameters of `module` that require gradients. The module is borrowed: free the
  * optimizer before it. NULL with ls_error_message on failure (LS_ERR_INVALID names the option). */
 LS_API ls_optim *ls_sgd_new(ls_module *module, const ls_sgd_options *options);
 LS_API ls_optim *ls_adam_new(ls_module *module, const ls_adam_options *options);
+LS_API ls_optim *ls_rmsprop_new(ls_module *module, const ls_rmsprop_options *options);
 LS_API ls_optim *ls_adamw_new(ls_module *module, const ls_adamw_options *options);
 LS_API void ls_optim_free(ls_optim *optim); /* NULL is allowed */
 
@@ -73,6 +87,15 @@ LS_DEFAULTS_FUNCTION(optim_group)
  * version, leaves the settings of the groups as they are. */
 LS_API ls_status ls_optim_add_group(ls_optim *optim, ls_select_fn select, void *arg,
                                     const ls_optim_group_options *options);
+
+/* Adds the parameters of another module, which the optimizer then steps as well, so that one
+ * optimizer trains several models (torch's list of the parameters of several modules). The module
+ * is borrowed. In the state, and for `select`, its parameters have `name` and a dot before their
+ * names. A parameter that the modules share counts once, under its first name. Each module may have
+ * a wrapper of its own (ls_ddp_new); on servers (server.h) an optimizer has one. LS_ERR_STATE after
+ * the first step, or after the state was shown; LS_ERR_INVALID: the name is empty, longer than 63
+ * characters, or taken. Nothing changes then. */
+LS_API ls_status ls_optim_add_module(ls_optim *optim, const char *name, ls_module *module);
 
 /* Updates every parameter that has a gradient. LS_ERR_STATE, before anything is changed, when
  * gradients of an ls_ddp_new module were accumulated but never averaged, or when the last
@@ -118,6 +141,7 @@ LS_API double ls_schedule_lr(int64_t step, const ls_schedule_options *options);
 #define ls_optim_step(...) LS_AT(ls_optim_step(__VA_ARGS__))
 #define ls_sgd_new(...) LS_AT(ls_sgd_new(__VA_ARGS__))
 #define ls_adam_new(...) LS_AT(ls_adam_new(__VA_ARGS__))
+#define ls_rmsprop_new(...) LS_AT(ls_rmsprop_new(__VA_ARGS__))
 #define ls_optim_add_group(...) LS_AT(ls_optim_add_group(__VA_ARGS__))
 #define ls_adamw_new(...) LS_AT(ls_adamw_new(__VA_ARGS__))
 #endif

@@ -57,6 +57,12 @@ typedef struct ls_pipeline_options {
      * messages between ranks is hidden, up to half a micro-batch's, and rank r keeps 2(P-1-r)+1
      * micro-batches */
     int warm_up;
+    /* "pipedream" and "pipedream-2bw": file for the replay log, written by rank 0 of the group
+     * after each call; borrowed until the pipeline is freed. Of several copies (data parallelism)
+     * one gives it. NULL, the default: none */
+    const char *log;
+    const char *command; /* goes into its header; lockstep replay runs it; NULL: none */
+    bool weighted;       /* the mean is over ls_micro_batch.weight: see ls_pipeline_backward */
 } ls_pipeline_options;
 #define LS_DEFAULTS_ls_pipeline_options .schedule = "1f1b", .micro_batches = 8,
 LS_DEFAULTS_FUNCTION(pipeline)
@@ -101,6 +107,7 @@ typedef struct ls_micro_batch {
     ls_tensor *inputs[LS_PART_FROM_MAX];
     ls_tensor *target;       /* on the rank of the last stage that has it; elsewhere not used */
     ls_step_context context; /* on all ranks: where its random numbers come from */
+    double weight;           /* on all ranks, of a weighted pipeline: how much its loss counts */
 } ls_micro_batch;
 
 /* The optimizer of this rank's stages, with which ls_pipeline_backward then steps itself, and makes
@@ -122,6 +129,19 @@ LS_API ls_status ls_pipeline_set_optim(ls_pipeline *pipeline, ls_optim *optim);
  * NULL) become the losses, on all ranks.
  * Collective over the group, and over that of the wrapper. An error of one rank is reported by all,
  * and the pipeline cannot be used after it.
+ *
+ * With options.weighted the mean is exact where losses are means over different numbers: the sum of
+ * weight times loss over all micro-batches, and over all ranks of the wrapper, divided by the sum
+ * of the weights (ls_backward_weighted). Give the number of targets that count in a micro-batch;
+ * one of weight 0 is not computed backward, and its loss is given as 0. Every rank of the pipeline
+ * gives the same weights (LS_ERR_MISMATCH at the end of the call). LS_ERR_INVALID: a weight that is
+ * negative or not finite, one in a pipeline that is not weighted, or, without a wrapper, weights
+ * that are all 0.
+ *
+ * Losses of modules (ls_module_set_loss; of gates, ls_moe_new) belong to the stages of their layers
+ * and are added there, each micro-batch's with the factor of its loss: nothing is to be added in
+ * options.loss, and they are no part of losses[]. So the gradients are those of ls_add(loss,
+ * ls_module_loss(net)) on one rank.
  *
  * All stages train one model, so LS_ERR_MISMATCH, with the ranks and both values, says where they
  * differ: in the first call the seed, samplers, loaders and optimizers (a stage may lack some of
@@ -145,7 +165,38 @@ LS_API ls_status ls_pipeline_backward(ls_pipeline *pipeline, ls_module *net,
 LS_API ls_status ls_pipeline_forward(ls_pipeline *pipeline, const ls_micro_batch *micro, int count,
                                      ls_tensor **outputs);
 
+/* Fills in micro-batch `number`, counted over all calls from 0, as copy `copy` of the pipeline gave
+ * it to ls_pipeline_backward, and sets the learning rate of that call. Those of a copy come in
+ * their order; the tensors lie in the innermost scope. The parameters are the newest ones. */
+typedef ls_status (*ls_pipeline_micro_fn)(void *arg, int copy, int64_t number, ls_micro_batch *out);
+
+typedef struct ls_pipeline_replay_options {
+    size_t size;
+    const char *log; /* that a pipeline has written */
+    ls_pipeline_micro_fn micro;
+    void *arg;
+    int copies;      /* of the pipeline (data parallelism); default 1 */
+    const char *cut; /* cut, loss and loss_arg are those of the run */
+    ls_pipeline_loss_fn loss;
+    void *loss_arg;
+    int64_t *versions; /* becomes the number of versions that were compared; may be NULL */
+    bool *ended;       /* becomes whether the log has its end; may be NULL. That of a run that was
+                          killed, or that failed, has the calls until then */
+} ls_pipeline_replay_options;
+#define LS_DEFAULTS_ls_pipeline_replay_options .copies = 1,
+LS_DEFAULTS_FUNCTION(pipeline_replay)
+
+/* The sequential twin of a pipeline that steps while micro-batches are under way: one process
+ * computes each micro-batch of a replay log with the version that each stage had read, steps
+ * `optim`, and compares the hash of every version of every stage. `net` is the whole model, not
+ * wrapped, with the first values of the run; afterwards it has the newest version. A version is
+ * kept as long as a later micro-batch may read it. LS_ERR_MISMATCH names the first line that
+ * differs. Local. */
+LS_API ls_status ls_pipeline_replay(ls_module *net, ls_optim *optim,
+                                    const ls_pipeline_replay_options *options);
+
 #if !defined(LS_NO_SITES)
+#define ls_pipeline_replay(...) LS_AT(ls_pipeline_replay(__VA_ARGS__))
 #define ls_pipeline_forward(...) LS_AT(ls_pipeline_forward(__VA_ARGS__))
 #define ls_pipeline_backward(...) LS_AT(ls_pipeline_backward(__VA_ARGS__))
 #endif

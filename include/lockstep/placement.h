@@ -116,19 +116,31 @@ LS_API const char *ls_placement_name(ls_placement placement);
 LS_API ls_tensor *ls_redistribute(ls_tensor *x, const char *axis, ls_placement from,
                                   ls_placement to);
 
+/* Rows to ranks (MPI_Alltoallv; the dispatch and the combination of experts, moe.h): x [N,..] has
+ * counts[r] rows for each of the n ranks of `axis`, in the order of the ranks, and the result
+ * [M,..] the received[r] rows from each of them, in that order. What a rank has for another one is
+ * what that one receives: received[a] here is counts[b] there. Counts may be 0. Backward is the
+ * same exchange the other way. x varies along the axis, or is sharded(0); the result is varying.
+ * Collective. The rows themselves along an axis of one rank. LS_ERR_INVALID: counts that are
+ * negative or not those of x's rows; LS_ERR_MISMATCH: the two ends of a block differ in its size;
+ * LS_ERR_PLACEMENT: x is the same on all ranks, or a term of a sum. */
+LS_API ls_tensor *ls_redistribute_rows(ls_tensor *x, const char *axis, const int64_t *counts,
+                                       const int64_t *received);
+
 /* What the conversions of this process, and ls_ring_attention (context.h), have sent along an axis
  * since the mesh was made; nothing where no mesh is in force. */
 typedef struct ls_redistribute_stats {
     size_t size; /* set to sizeof before the call */
     uint64_t all_reduces, all_gathers, reduce_scatters, all_to_alls;
     uint64_t bytes;    /* sent by this rank: 2(n-1)/n of an all-reduce's, (n-1)/n of the whole's for
-                       the others; a message's own */
+                       the others; a message's own; of rows those that leave this rank */
     uint64_t messages; /* of ls_ring_attention, to the next rank */
 } ls_redistribute_stats;
 LS_API ls_status ls_redistribute_get_stats(const char *axis, ls_redistribute_stats *out);
 
 #if !defined(LS_NO_SITES)
 #define ls_redistribute(...) LS_AT(ls_redistribute(__VA_ARGS__))
+#define ls_redistribute_rows(...) LS_AT(ls_redistribute_rows(__VA_ARGS__))
 #define ls_tensor_whole(...) LS_AT(ls_tensor_whole(__VA_ARGS__))
 #endif
 

@@ -15,6 +15,11 @@
  * added over the ranks that hold the same expert, and divided by the number of all ranks of the
  * batch (ls_reducer_param: reduce_group, batch_group, divisor).
  *
+ * Over a backend of device memory (backend "nccl") gradients live in memory of that device, and a
+ * stream takes the place of the host: ls_reducer_ready marks where in the stream a gradient is
+ * final, its bucket is reduced beside the stream, and ls_reducer_wait lets the stream wait and not
+ * the host. Gradients must be zeroed after each step (ls_reducer_zero) there.
+ *
  * The reducer does not broadcast parameters: before the first step make them equal on all ranks,
  * for example with ls_broadcast_many from rank 0. It owns a duplicate of the group, so other
  * collectives on the group do not interfere with it.
@@ -111,6 +116,8 @@ typedef struct ls_reducer_begin_options {
                     becomes ready; not with `local` */
     bool divide_by_live; /* with `joined`: plain gradients are divided by the number of ranks that
                             have data, not of all; equal on all ranks that joined */
+    ls_stream *stream;   /* device memory: in which the program computes with gradients and uses
+                          averages. NULL: it waits for the device itself (ls_collective_options) */
 } ls_reducer_begin_options;
 #define LS_DEFAULTS_ls_reducer_begin_options
 LS_DEFAULTS_FUNCTION(reducer_begin)
@@ -131,12 +138,13 @@ LS_API ls_status ls_reducer_reach(ls_reducer *reducer, int param, const int64_t 
 /* Reports that gradient number `param` is final on this rank; may start the all-reduce of its
  * bucket. Any thread may call it. It does nothing in a local backward and without ls_reducer_begin.
  * A second call for a parameter in one backward is LS_ERR_STATE and names the parameter. `stream`:
- * NULL. */
+ * where it is final after what is in the stream now; NULL: the host has written it. */
 LS_API ls_status ls_reducer_ready(ls_reducer *reducer, int param, ls_stream *stream);
 
-/* Waits for all buckets; returns at once after a local backward. LS_ERR_STATE when a gradient was
- * not reported as ready. After an error the gradients are undefined, and the optimizer must not
- * step. */
+/* Waits for all buckets, or lets the stream of ls_reducer_begin wait for them, and then returns
+ * when the device has been given all of them. Returns at once after a local backward. LS_ERR_STATE
+ * when a gradient was not reported as ready. After an error the gradients are undefined, and the
+ * optimizer must not step. */
 LS_API ls_status ls_reducer_wait(ls_reducer *reducer);
 
 /* Discards all gradients (zero_grad): the next backward begins from zero. Local call. */
@@ -194,7 +202,8 @@ typedef struct ls_reducer_stats {
     bool automatic;         /* Lockstep chose the size of buckets (LS_BUCKET_BYTES_AUTO) */
     char hook[128]; /* the communication hook and its settings, "int8 (bits=8, …)"; "": none */
     /* Last backward: bytes that this rank passed to its peers as ls_counters has them, which leave
-       out messages of a few KiB: buckets, and the control exchange */
+       out messages of a few KiB: buckets, and the control exchange. With ls_ddp_options.zero those
+       of a step: what was gathered since the end of the backward before counts, too */
     uint64_t sent_bytes;
 } ls_reducer_stats;
 /* Local call. */

@@ -35,7 +35,7 @@ LS_API ls_tensor *ls_sharded_embedding(ls_tensor *weight, ls_tensor *index, cons
  * ranks: two all-reduces of together 3 float32 numbers a row, 4 with smoothing, counted by
  * ls_redistribute_get_stats. Keeps the logits for backward, and makes no other tensor of their size
  * but their gradient. Errors as ls_sharded_embedding's; LS_ERR_MISMATCH for parts of different
- * sizes. */
+ * sizes; LS_ERR_UNSUPPORTED with weights of classes. */
 LS_API ls_tensor *ls_sharded_cross_entropy(ls_tensor *logits, ls_tensor *target, const char *axis,
                                            const ls_cross_entropy_options *options);
 

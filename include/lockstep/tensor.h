@@ -116,13 +116,13 @@ LS_API ls_tensor *ls_randn(ls_shape shape);
 /* ---- mixed precision ---------------------------------------------------------------------- */
 
 /* LS_AUTOCAST(true); (torch.autocast("cpu", torch.bfloat16)): until the end of the block, products
- * (ls_linear, ls_matmul, ls_attention, ls_lstm, ls_conv2d) convert float32 tensors to bfloat16 and
- * return bfloat16. Softmax and losses return float32; all other operations follow the types of
- * their arguments. Parameters stay float32 and get float32 gradients, so they are the master
- * weights. Gradients need no scaling, because bfloat16 has the range of float32. Run the forward
- * pass inside the block; ls_backward uses the recorded types, and ls_recompute repeats them. The
- * mode belongs to the thread; blocks nest, and LS_AUTOCAST(false); disables it. A declaration, like
- * LS_SCOPE. */
+ * (ls_linear, ls_matmul, ls_attention, ls_lstm, ls_gru, ls_conv2d) convert float32 tensors to
+ * bfloat16 and return bfloat16. Softmax and losses return float32; all other operations follow the
+ * types of their arguments. Parameters stay float32 and get float32 gradients, so they are the
+ * master weights. Gradients need no scaling, because bfloat16 has the range of float32. Run the
+ * forward pass inside the block; ls_backward uses the recorded types, and ls_recompute repeats
+ * them. The mode belongs to the thread; blocks nest, and LS_AUTOCAST(false); disables it. A
+ * declaration, like LS_SCOPE. */
 LS_API bool ls_set_autocast(bool enabled); /* returns the previous mode of this thread */
 #if defined(__GNUC__)
 static inline void ls_autocast_cleanup_(const bool *before)
@@ -244,6 +244,12 @@ LS_API ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index);
  * [4H,H] is W_hh; `state` [2,B,H] is h and c before the first step (NULL: zeros). Returns
  * [T+1,B,H]: h of every step, then the last c. */
 LS_API ls_tensor *ls_lstm(ls_tensor *gates, ls_tensor *weight, ls_tensor *state);
+/* Gated recurrent units (Cho et al. 2014) over a sequence of T steps, with the reset gate after the
+ * product, as in PyTorch: h' = (1 - z) tanh(a_n + r (W_n h + b_n)) + z h. `gates` [T,B,3H] is
+ * x W_ih^T + b_ih of all steps, in the order r, z, n; `weight` [3H,H] is W_hh, `bias` [3H] is b_hh
+ * (NULL: none), `state` [1,B,H] is h before the first step (NULL: zeros). Returns [T,B,H]: h of
+ * every step, of which the last is the state to carry on. */
+LS_API ls_tensor *ls_gru(ls_tensor *gates, ls_tensor *weight, ls_tensor *bias, ls_tensor *state);
 LS_API ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y); /* mean of (x - y)^2 -> scalar */
 /* The index of the first largest element along `dim`, which is removed -> int64, outside the
  * graph. */
@@ -293,6 +299,7 @@ LS_API ls_tensor *ls_argmax(ls_tensor *a, int dim);
 #define ls_layer_norm(...) LS_AT(ls_layer_norm(__VA_ARGS__))
 #define ls_embedding(...) LS_AT(ls_embedding(__VA_ARGS__))
 #define ls_lstm(...) LS_AT(ls_lstm(__VA_ARGS__))
+#define ls_gru(...) LS_AT(ls_gru(__VA_ARGS__))
 #define ls_mse_loss(...) LS_AT(ls_mse_loss(__VA_ARGS__))
 #define ls_argmax(...) LS_AT(ls_argmax(__VA_ARGS__))
 #endif

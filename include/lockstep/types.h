@@ -89,8 +89,8 @@ LS_API const char *ls_dtype_name(ls_dtype dtype);
  * ls_reduce_op_new. Static storage. */
 LS_API const char *ls_reduce_op_name(ls_reduce_op op);
 
-/* The stream on which an operation is started; NULL is the host. Only the host exists in this
- * release. */
+/* The stream in which an operation is started; NULL is the host. With the backend "nccl" it is a
+ * CUDA stream, cast: (ls_stream *)stream. */
 typedef struct ls_stream ls_stream;
 
 /* Note [Option structs]

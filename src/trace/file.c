@@ -339,6 +339,17 @@ static void open_part(const ls__env *env, const ls__trace_job *job, int rank, ls
     }
 }
 
+ls_status ls__trace_write(const ls__env *env, ls__trace_part *parts, int world_size,
+                          const char *path)
+{
+    const ls__trace_job job = {.world_size = world_size};
+    contents c = {.job = &job, .parts = parts};
+    LS_TRY(ls__trace_check_path(env, path));
+    survey(&c);
+    const int error = write_file(env, &c, path);
+    return error < 0 ? ls__file_fail(error, "trace", "cannot write", path) : LS_OK;
+}
+
 void ls__trace_collect(const ls__env *env, const ls__trace_job *job)
 {
     const size_t bytes = (size_t)job->world_size * sizeof(ls__trace_part);

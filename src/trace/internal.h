@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-#include "trace/part.h"
+#include "trace/file.h"
 
 #define LS__TRACE_BUFFER ((size_t)64 << 10)
 

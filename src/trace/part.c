@@ -1,6 +1,6 @@
 /* Reading what a rank has recorded. The rank may have died in the middle of an event, and its
  * program may have written over the memory, so every field is checked. */
-#include "trace/part.h"
+#include "trace/file.h"
 
 #include <stdlib.h>
 #include <string.h>

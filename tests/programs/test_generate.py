@@ -242,6 +242,19 @@ def what_cannot_be_is_refused_in_words():
     (FOLDER / "odd").mkdir(exist_ok=True)
     (FOLDER / "odd/config.json").write_text(json.dumps(dict(
         model_type="gpt2", n_layer=1, n_head=2, n_embd=4, n_positions=16, vocab_size=256, scale_attn_by_inverse_layer_idx=True)))
+    for name, more in (("sliding", {"sliding_window": 8}), ("scaled", {"rope_scaling": {"factor": 2.0}}),
+                       ("yarn", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "yarn"}}),
+                       ("grouped", {"num_key_value_heads": 3})):
+        (FOLDER / name).mkdir(exist_ok=True)
+        (FOLDER / name / "config.json").write_text(json.dumps(dict(
+            model_type="mixtral", num_hidden_layers=1, num_attention_heads=4, hidden_size=8, intermediate_size=8,
+            num_local_experts=2, num_experts_per_tok=1, max_position_embeddings=16, vocab_size=256, **more)))
+    for name, more in (("biased", {"attention_bias": True}), ("mlp-biased", {"mlp_bias": True}),
+                       ("far", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}})):
+        (FOLDER / name).mkdir(exist_ok=True)
+        (FOLDER / name / "config.json").write_text(json.dumps(dict(
+            model_type="llama", num_hidden_layers=1, num_attention_heads=4, hidden_size=8, intermediate_size=8,
+            max_position_embeddings=16, vocab_size=256, **more)))
     (FOLDER / "long").mkdir(exist_ok=True)
     (FOLDER / "long/config.json").write_text(" " * (1 << 21))
     for status, words, *flags in (
@@ -252,25 +265,34 @@ def what_cannot_be_is_refused_in_words():
             (2, sentence('"%s" is a single checkpoint; give --%s the folder above it, "%s", of which the newest checkpoint is '
                          'loaded'), "--checkpoint", "run/step-00000150"),
             (2, 'give --checkpoint the folder above it, "run", of', "--weights", "run/step-00000150//"),
-            (2, '--model is "lstm"; give gpt, gpt2', "--weights", "a", "--model", "lstm"),
+            (2, '--model is "lstm"; give gpt, moe, llama, mixtral, gpt2', "--weights", "a", "--model", "lstm"),
             (2, '--top-p is "2"; give a number from 0 to 1', "--top-p", 2),
             (2, '--temperature is "-1"', "--temperature", -1),
             (2, "--greedy is a switch and takes no value", "--greedy=1"),
             (2, '--stop is "nothing", which is not a token', *trained(), "--stop", "nothing"),
+            (2, sentence("--padded sends an expert all its capacity; give --capacity, as 1.25"), "--weights", "run.safetensors",
+             "--model", "moe", "--padded"),
             (1, '"nowhere"', "--checkpoint", "nowhere"),
             (1, '"nowhere', "--weights", "nowhere"),
             (1, sentence('"%s" cannot be read: %s'), "--weights", "bare", "--tokenizer", "bytes"),
             (2, '--dim 32 contradicts the checkpoints in "run", whose model has --dim 16', *trained(), "--dim", 32),
-            (1, '"model_type" is "bert"; only "gpt2" is supported', "--weights", "other"),
-            (1, sentence('"%s": "%s" is "%s"; only "%s" is supported'), "--weights", "other"),
+            (1, sentence('"%s": "model_type" is "%s"; give a gpt2, a llama or a mixtral'), "--weights", "other"),
+            (1, sentence('"%s": "%s" is "%s"; only "%s" is supported'), "--weights", "relu"),
             (1, '"activation_function" is "relu"', "--weights", "relu"),
+            (1, sentence('"%s": "%s" is given, which is not computed here'), "--weights", "sliding"),
+            (1, '"rope_scaling" is given', "--weights", "scaled"),
+            (1, '"rope_scaling" is given', "--weights", "far"),
+            (1, '"attention_bias" is not false', "--weights", "biased"),
+            (1, '"mlp_bias" is not false', "--weights", "mlp-biased"),
+            (1, '"rope_type" is "yarn"', "--weights", "yarn"),
+            (2, sentence("--heads %lld is not a multiple of --kv-heads %lld"), "--weights", "grouped"),
             (1, "torn/config.json\", line 1", "--weights", "torn"),
             (1, "pipe/config.json\" is not a regular file; give the path of a regular file", "--weights", "pipe"),
-            (1, sentence("a GPT-2 of %lld layers, width %lld and %lld tokens, as config.json says, takes %.2f GB, and %.2f GB "
+            (1, sentence("a %s of %lld layers, width %lld and %lld tokens, as config.json says, takes %.2f GB, and %.2f GB "
                       "of memory are left; is it damaged?"), "--weights", "wide", "--tokenizer", "bytes"),
             (1, '"n_embd" is missing or not a count', "--weights", "wider", "--tokenizer", "bytes"),
-            (1, sentence('"%s": "%s" is missing or not a count; is it a GPT-2\'s?'), "--weights", "wider", "--tokenizer", "bytes"),
-            (1, sentence('"%s": "%s" is not %s, which this GPT-2 does not compute'), "--weights", "odd", "--tokenizer", "bytes"),
+            (1, sentence('"%s": "%s" is missing or not a count; is it a GPT-2\'s, a Llama\'s or a Mixtral\'s?'), "--weights", "wider", "--tokenizer", "bytes"),
+            (1, sentence('"%s": "%s" is not %s, which is not computed here'), "--weights", "odd", "--tokenizer", "bytes"),
             (1, sentence('"%s" has more than %d bytes; is it a config.json?'), "--weights", "long", "--tokenizer", "bytes"),
             (1, "the prompt has token 122, the model has 100 tokens", "--weights", "run.safetensors", *SHAPE, "--vocab",
              100, "--prompt", "z")):

@@ -15,7 +15,7 @@ import tempfile
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from gpt2_folder import gpt2
 from sentences import says, sentence
-from tap import BUILD, SOURCE, command, run, test
+from tap import BUILD, SOURCE, Skip, command, run, test
 import training
 from training import SMALL, hash_of, judged
 
@@ -136,6 +136,7 @@ def the_place_of_an_export_is_tried_before_the_first_step():
     (FOLDER / "there").mkdir()
     (FOLDER / "there/mine").write_text("mine")
     short = ("--data", text(), *SMALL, "--steps", 1, "--batch", 1, "--eval-windows", 1)
+    says(refused(*short, "--model", "mixtral", "--dropout", 0.1), "--dropout %g: a %s has none; leave it out")
     for path, reason in (("nowhere/x.safetensors", "No such file"), ("nowhere/x/", "No such file"),
                          ("file/x.safetensors", "Not a directory"), ("file/", "Not a directory"),
                          ("/proc/x.safetensors", "cannot be written"), ("", "is empty")):
@@ -196,8 +197,8 @@ def a_log_of_losses_that_is_none_is_refused_by_a_run_that_goes_on():
     flags = ("--batch", 2, "--eval-windows", 10, "--save", "logged")
     train(0, *flags, "--steps", 2)
     (FOLDER / "letter").write_text("Dear rank,\n")
-    for path, words in (("letter", sentence("holds something else than steps; give another file")),
-                        ("/dev/null", sentence("cannot be cut behind the step to go on from"))):
+    for path, words in (("letter", sentence('event log: "%s" holds something else than steps; give another file')),
+                        ("/dev/null", sentence('event log: "%s" cannot be cut behind the step to go on from, as it is no regular file; give another file'))):
         arguments = [BUILD / "programs/train_gpt", "--data", text(), *SMALL, *flags, "--steps", 4, "--resume", "logged",
                      "--log-losses", path]
         done = subprocess.run(list(map(str, arguments)), cwd=FOLDER, text=True, capture_output=True, timeout=100)
@@ -502,12 +503,46 @@ def text_through_a_tokenizer_is_learned_as_the_shards_made_of_it():
 
 @test
 def zero_has_the_losses_of_data_parallelism():
-    flags = ("--steps", 6, "--batch", 2, "--clip", 0.5, "--eval-windows", 4, "--log-losses")
-    plain = train(3, *flags, "plain.losses")
-    for zero in (1, 2):
-        printed = train(3, "--zero", zero, "--save", f"zero{zero}", "--every", 3, *flags, f"zero{zero}.losses")
-        assert (FOLDER / f"zero{zero}.losses").read_text() == (FOLDER / "plain.losses").read_text()
+    flags = ("--steps", 6, "--batch", 2, "--clip", 0.5, "--eval-windows", 4, "--eval-every", 2, "--log-losses")
+    plain = train(3, "--export", "plain.safetensors", *flags, "plain.losses")
+    for zero in (1, 2, 3):
+        name = f"zero{zero}"
+        printed = train(3, "--zero", zero, "--save", name, "--every", 3, "--export", f"{name}.safetensors", *flags,
+                        f"{name}.losses")
+        assert (FOLDER / f"{name}.losses").read_text() == (FOLDER / "plain.losses").read_text()
+        assert (FOLDER / f"{name}.safetensors").read_bytes() == (FOLDER / "plain.safetensors").read_bytes()
         assert hash_of(printed) == hash_of(plain)
+        says(printed, "zero %lld: a step sends %llu bytes on each rank; of the %llu bytes of all buckets %llu are padding")
+        sent, bytes, padding = map(int, re.search(r"sends (\d+) bytes on each rank; of the (\d+) .* (\d+) are", printed).groups())
+        assert sent == (3 if zero == 3 else 2) * 2 * bytes // 3 and padding < bytes / 20, printed
+
+
+@test
+def zero_within_groups_of_two_has_the_losses_of_data_parallelism():
+    flags = ("--steps", 3, "--batch", 1, "--clip", 0.5, "--eval-windows", 4, "--log-losses")
+    plain = train(4, *flags, "four.losses")
+    divided = train(4, "--zero", 3, "--shard-group", 2, *flags, "pairs.losses")
+    assert (FOLDER / "pairs.losses").read_text() == (FOLDER / "four.losses").read_text()
+    assert hash_of(divided) == hash_of(plain)
+    sent, bytes = map(int, re.search(r"sends (\d+) bytes on each rank; of the (\d+) ", divided).groups())
+    assert sent == 3 * bytes // 2 + bytes // 2, divided  # within, and an all-reduce of half across
+
+
+@test
+def a_full_disk_under_zero_leaves_the_checkpoint_before():
+    disk, kept = FOLDER / "small-disk", FOLDER / "kept"
+    script = f'mount -t tmpfs -o size=600k none "$0" && "$@"; status=$?; cp -r "$0/saved" {kept}; exit $status'
+    disk.mkdir()
+    inside = ["unshare", "-rm", "sh", "-c", script, disk]
+    if subprocess.run([*inside[:-2], "mount -t tmpfs none \"$0\"", disk], capture_output=True).returncode:
+        raise Skip("no file system can be mounted (needs unshare -rm)")
+    flags = ("--data", text(), *SMALL, "--batch", 1, "--zero", 3, "--every", 2)
+    words = [BUILD / "lockstep", "run", "-n", 2, BUILD / "programs/train_gpt", *flags, "--steps", 6, "--save", disk / "saved"]
+    done = subprocess.run([*map(str, inside), *map(str, words)], cwd=FOLDER, text=True, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+    assert done.returncode == 1 and "No space left on device" in done.stdout and str(disk) in done.stdout, done.stdout
+    assert sorted(path.name for path in kept.glob("step-*")) == ["step-00000002"], done.stdout
+    assert "trained 1 steps" in train(2, "--resume", kept, "--steps", 3)
 
 
 @test
@@ -516,8 +551,12 @@ def wrong_flags_and_unusable_text_are_refused_in_words():
     (FOLDER / "words.bin").write_bytes(b"\xff\xff" * 2000)
     for status, words, *flags in (
             (2, "--data is missing"),
-            (2, '--model is "bert"; give gpt, lstm, gpt2', "--data", text(), "--model", "bert"),
+            (2, '--model is "bert"; give gpt, moe, llama, mixtral, lstm, gpt2', "--data", text(), "--model", "bert"),
             (2, "--dim 30 is not a multiple of --heads 4", "--data", text(), "--dim", 30),
+            (2, sentence("--shard-group %lld without --zero: nothing is divided; give --zero 1, 2 or 3, or leave --shard-group "
+                      "out"), "--data", text(), "--shard-group", 2),
+            (1, sentence("--shard-group %lld: %lld ranks have the same parameters, which are not a multiple of it; give a "
+                      "divisor of %lld"), "--data", text(), "--zero", 1, "--shard-group", 2),
             (2, "--held-out is for --format tokens", "--data", text(), "--held-out", text()),
             (2, "--vocab is 99; the tokenizer has 256 tokens", "--data", text(), "--vocab", 99),
             (2, "--tokenizer is for --format text", "--data", text(), "--tokenizer", TOKENIZER, "--format", "tokens"),

@@ -26,6 +26,7 @@ FOLDER = pathlib.Path(SCRATCH.name)
 SIDE, CLASSES = 6, 4
 STEPS, EVERY = 12, 4
 TIMES = ("seconds", "exposed_seconds", "images_per_second")
+OF_THE_MACHINE = (*TIMES, "peak_memory_bytes")
 
 
 def write_set(name, count, state):
@@ -77,7 +78,7 @@ def log_of(folder):
 
 
 def without_times(lines):
-    return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
+    return [{name: value for name, value in line.items() if name not in OF_THE_MACHINE} for line in lines]
 
 
 @test
@@ -201,6 +202,7 @@ def every_line_of_the_log_is_json_and_steps_stand_in_order():
     for line in steps:
         assert {"loss", "lr", "grad_norm", *TIMES} < set(line) and line["dtype"] == "float32", line
         assert line["seconds"] > 0 and line["images_per_second"] > 0
+    assert all(line["peak_memory_bytes"] > 1e6 for line in evaluations), evaluations
     losses = [line.split()[1] for line in (folder / "losses").read_text().splitlines()]
     assert [float(loss) for loss in losses] == [line["loss"] for line in steps]
 
@@ -262,7 +264,7 @@ def a_resumed_run_ends_with_the_same_bits_and_files():
     assert len(list((again / "board").iterdir())) == 2
     whole_board, board = (event_file.scalars_of_folder(f / "board") for f in (folder, again))
     for tag in whole_board:
-        if not tag.endswith(TIMES):
+        if not tag.endswith(OF_THE_MACHINE):
             assert board[tag] == whole_board[tag], tag
 
 
@@ -352,13 +354,13 @@ def unusable_data_and_files_are_answered_in_words():
         refused(ranks, 1, '--data: "nowhere" holds none of', "--data", "nowhere")
         refused(ranks, 1, "samples are less than one step", *one, "--batch", 1000)
         refused(ranks, 1, "with --classes 2 labels are 0 to 1", *one, "--classes", 2)
-        refused(ranks, 1, '--tensorboard: "plain/board" cannot be made', *one, "--tensorboard", "plain/board")
+        refused(ranks, 1, 'cannot make "plain/board": Not a directory', *one, "--tensorboard", "plain/board")
         refused(ranks, 1, "image 6, patch 4; there must be", *one, "--model", "vit")
         refused(ranks, 1, "the images are 3 x 4; --model vit takes square ones", "--data", "arrays", "--model", "vit")
         refused(ranks, 1, sentence("%s: the images are %lld x %lld; --model %s takes square ones"), "--data", "arrays",
                 "--model", "vit")
         refused(ranks, 1, 'cannot read "nowhere"', *one, "--init", "nowhere")
-        refused(ranks, 1, '--log: "empty" cannot be written', *one, "--log", "empty")
+        refused(ranks, 1, 'event log: cannot make "empty": Is a directory', *one, "--log", "empty")
 
 
 # ---- other files ------------------------------------------------------------------------------

@@ -125,6 +125,84 @@ def all_axes_at_once():
     check_close(losses("gpt", "dp=2,cp=2,tp=2", "--dropout", 0.1, "--sequence"), want)
 
 
+MOE = ("--model", "moe", "--experts", 8, "--top-k", 2, "--dropout", 0.1)
+
+
+@test
+def experts_are_divided_and_their_counts_recorded():
+    for capacity in (0, 1.25):
+        flags = (*MOE, "--capacity", capacity)
+        log = FOLDER / "experts.jsonl"
+        want = losses("gpt", "dp=4", *flags)
+        for mesh, *more in (("dp=2,ep=2",), ("ep=4",), ("ep=4", "--recompute"), ("ep=2,dp=2", "--feed", "scatter")):
+            check_close(losses("gpt", mesh, *flags, *more, "--log", log), want)
+        last = [json.loads(line) for line in log.read_text().splitlines() if "dropped_share" in line][-1]
+        assert (last["dropped_share"] > 0) == (capacity > 0) == (last["dropped"] > 0), last
+        # One of 2 blocks has experts, of which each of 4 x 4 x 32 tokens visits 2.
+        assert len(last["expert_rows"]) == 8 and sum(last["expert_rows"]) + last["dropped"] == 4 * 4 * 32 * 2, last
+        assert last["idlest_expert"] <= 1 <= last["busiest_expert"] <= 8, last
+
+
+@test
+def what_experts_on_4_ranks_have_learned_goes_on_on_2_and_writes_text():
+    saved, export = emptied("saved"), emptied("export")
+    # 29 windows: the ranks judge 8 and 7, in batches of 16
+    losses("gpt", "ep=4", *MOE, "--eval-windows", 29, "--save", saved, "--export", f"{export}/", steps=20)
+    text = generated("--checkpoint", saved)
+    assert text == generated("--weights", export) and len(text) > 6, text
+    want = losses("gpt", "ep=4", "--resume", saved, steps=24)[20:]
+    check_close(losses("gpt", "dp=2,ep=2", "--resume", saved, steps=24)[20:], want)
+    check_close(losses("gpt", "ep=2", "--resume", saved, "--batch", 8, steps=24)[20:], want)
+
+
+MIXTRAL = ("--model", "mixtral", "--kv-heads", 1, "--hidden", 24, "--experts", 4, "--top-k", 2)
+
+
+@test
+def a_mixtral_goes_through_folders_of_hugging_faces():
+    saved, first, second = emptied("saved"), emptied("first"), emptied("second")
+    losses("gpt", "ep=4", *MIXTRAL, "--save", saved, "--export", f"{first}/", steps=10)
+    config = json.loads((first / "config.json").read_text())
+    assert (config["model_type"], config["architectures"], config["num_key_value_heads"], config["num_local_experts"],
+            config["intermediate_size"], config["rope_parameters"]["rope_theta"]) == (
+        "mixtral", ["MixtralForCausalLM"], 1, 4, 24, 1e6), config
+    header = (first / "model.safetensors").read_bytes()
+    names = json.loads(header[8:8 + int.from_bytes(header[:8], "little")])
+    assert names["model.layers.1.block_sparse_moe.experts.3.w2.weight"]["shape"] == [config["hidden_size"], 24], names
+    text = generated("--checkpoint", saved)
+    assert text == generated("--weights", first) and len(text) > 6, text
+    for folder in (first, second):
+        (folder / "run.json").unlink(missing_ok=True)  # as if transformers had written it
+        losses("gpt", "dp=2,ep=2", "--init", first, "--lr", 0, "--weight-decay", 0, "--export", f"{second}/", steps=1)
+    assert (first / "model.safetensors").read_bytes() == (second / "model.safetensors").read_bytes()
+    assert json.loads((second / "config.json").read_text()) == config
+
+
+LLAMA = ("--model", "llama", "--kv-heads", 2, "--hidden", 24)
+
+
+@test
+def a_llama_goes_through_folders_of_hugging_faces_and_over_any_mesh():
+    saved, first, second = emptied("saved"), emptied("first"), emptied("second")
+    for tied in ((), ("--tied",)):
+        want = losses("gpt", "dp=2", *LLAMA, *tied)
+        for mesh, *flags in (("dp=2,tp=2", "--sequence"), ("dp=2,tp=4",), ("dp=2,cp=2",),
+                            ("pp=2", "--micro-batches", 2)):
+            check_close(losses("gpt", mesh, *LLAMA, *tied, *flags), want)
+    losses("gpt", "tp=2", *LLAMA, "--tied", "--save", saved, "--export", f"{first}/", steps=10)
+    config = json.loads((first / "config.json").read_text())
+    assert (config["model_type"], config["architectures"], config["num_key_value_heads"], config["tie_word_embeddings"],
+            config["intermediate_size"], config["rope_parameters"]["rope_theta"]) == (
+        "llama", ["LlamaForCausalLM"], 2, True, 24, 1e4), config
+    text = generated("--checkpoint", saved)
+    assert text == generated("--weights", first) and len(text) > 6, text
+    for folder in (first, second):
+        (folder / "run.json").unlink(missing_ok=True)  # as if transformers had written it
+        losses("gpt", "dp=2", "--init", first, "--lr", 0, "--weight-decay", 0, "--export", f"{second}/", steps=1)
+    assert (first / "model.safetensors").read_bytes() == (second / "model.safetensors").read_bytes()
+    assert json.loads((second / "config.json").read_text()) == config
+
+
 @test
 def checkpoints_go_on_with_any_mesh():
     meshes = (("dp=2",), ("dp=2,tp=2",), ("dp=2,tp=4", "--sequence"), ("dp=2,cp=2",))
@@ -168,7 +246,8 @@ def parts_of_layers_are_exported_as_one_model():
         check_export("gpt", mesh, "--dropout", 0 if "cp" in mesh else 0.1, *flags)
     for mesh in ("tp=2", "tp=4"):
         check_export("bert", mesh, "--vocab", 257)
-        check_export("gpt", mesh, "--model", "gpt2", "--init", small_gpt2())
+    check_export("gpt", "tp=2", "--model", "gpt2", "--init", small_gpt2())
+    check_export("gpt", "pp=2,tp=2", "--model", "gpt2", "--init", small_gpt2(), "--micro-batches", 2)  # a tied embedding
     file = FOLDER / "alone.safetensors"
     losses("gpt", "tp=2", "--dropout", 0, "--export", file, steps=3)
     losses("gpt", None, "--dropout", 0, "--init", file, steps=1)  # all of it is there
@@ -215,11 +294,23 @@ def refused(ranks, *flags, kind="gpt"):
 
 @test
 def what_goes_not_together_is_refused():
-    says(refused(2, "--mesh", "ep=2"),
+    says(refused(2, "--mesh", "xp=2"),
          '--mesh is "%s"; training has the axes dp, replicas with other data, pp, the stages of a pipeline, tp, parts of each '
-         'layer, and cp, parts of each sequence, and none that is called "%.*s"')
-    says(refused(4, "--mesh", "pp=2,tp=2"),
-         '--mesh is "%s"; stages of a pipeline (pp) cannot be divided by tp or cp in this version; leave one of them out')
+         'layer, cp, parts of each sequence, and ep, experts, and none that is called "%.*s"')
+    for axis, zero, group in (("tp", 3, 0), ("tp", 2, 2), ("ep", 3, 0)):
+        says(refused(2, "--mesh", f"{axis}=2", "--zero", zero, *(("--shard-group", group) if group else ()),
+                     *(("--model", "moe") if axis == "ep" else ())),
+             "%s with an axis %s of --mesh: all ranks gather in one order, and those along %s have other parameters; give "
+             "--zero 1 or 2 without --shard-group")
+    says(refused(2, "--mesh", "pp=2", "--zero", 3),
+         "--zero 3 with a pipeline: a stage would gather its parameters for each micro-batch, in an order that differs from "
+         "rank to rank; give --zero 2")
+    says(refused(2, "--mesh", "ep=2", "--model", "moe", "--exact", "layout"),
+         "--exact layout is for replicas of whole models, and the ranks of ep have other experts; give --mesh dp alone")
+    says(refused(1, "--model", "moe", "--experts", 2, "--top-k", 3),
+         "--experts-per-token %lld of --experts %lld; give at most all")
+    says(refused(4, "--model", "moe", "--experts", 6, "--mesh", "ep=4"),
+         '--experts %lld cannot be divided over the %lld ranks along ep of --mesh "%s"; give a multiple')
     says(refused(2, "--mesh", "cp=2", "--sequence"),
          "--sequence divides what lies between the layers over the ranks of an axis tp; give --mesh one, as in --mesh dp=2,tp=2")
     says(refused(2, "--mesh", "tp=2", "--exact", "layout"),
@@ -237,6 +328,7 @@ def models_that_an_axis_cannot_divide_are_refused_before_the_first_step():
             ("bert", "cp=2", "inputs of a model bert", ()),
             ("gpt", "dp=1,cp=2", "inputs of a model gpt2", ("--model", "gpt2", "--init", small_gpt2())),
             ("gpt", "tp=2", "layers of a model lstm", ("--model", "lstm")),
+            ("gpt", "ep=2", "experts of a model gpt", ()),
             ("image", "tp=2", "layers of a model cnn", (*images, "--model", "cnn")),
             ("image", "tp=2", "layers of a model resnet", (*images, "--model", "resnet18")),
             ("image", "dp=1,cp=2", "inputs of a model vit", (*images, "--model", "vit"))):
@@ -247,6 +339,34 @@ def models_that_an_axis_cannot_divide_are_refused_before_the_first_step():
         says(done.stdout, '--mesh is "%s"; the %s of a model %s cannot be divided by %s in this version; leave %s out, and give '
                           'more replicas (dp) or stages (pp)')
         assert named in done.stdout, done.stdout
+
+
+@test
+def a_plan_that_was_found_trains_as_one_process():
+    """`lockstep plan tensor` prints words, which --tensor-plan takes."""
+    shape = ("--layers", 2, "--dim", 32, "--heads", 4, "--context", 32, "--batch", 1)
+    printed = command(LOCKSTEP, "plan", "tensor", "gpt", "--data", text(), *shape, "--mesh", "tp=2", "--cluster", "2:10gbyte",
+                      "--device", "1gflop,10gbyte")
+    words = next(line[4:] for line in printed.splitlines() if line.startswith("tp: "))
+    assert "blocks.*.qkv=column(3)" in words and "blocks.*.down=row" in words, printed
+    check_close(losses("gpt", "tp=2", "--tensor-plan", words, steps=4), losses("gpt", None, steps=4))
+
+
+@test
+def a_search_that_is_asked_for_wrongly_is_refused():
+    def tensor(*flags):
+        shape = ("--data", text(), "--layers", 1, "--dim", 16, "--heads", 2)
+        done = subprocess.run([str(a) for a in (LOCKSTEP, "plan", "tensor", "gpt", *shape, *flags)], text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+        assert done.returncode != 0, done.stdout
+        return done.stdout
+    says(tensor(), "--mesh is missing; give axes, such as tp=4")
+    says(tensor("--mesh", "tp=2", "--cluster", "2" * 600), "--mesh, --cluster and --device have more than %zu characters together")
+    says(tensor("--mesh", "tp=2", "--dtype", "bf16"), "--tensor-search looks at a float32 model and one micro-batch in one "
+         "process; leave -n, --mesh, --plan, --accum and --dtype out")
+    assert "--tensor-search: ls_tensor_plan_find: the mesh \"a=2,b=2,c=2\" has 3 axes" in tensor("--mesh", "a=2,b=2,c=2")
+    says(refused(1, "--tensor-plan", "tokens=vocab"), "--tensor-plan says how the ranks of an axis tp share the layers; give "
+         "--mesh one, as in --mesh tp=2")
 
 
 if __name__ == "__main__":

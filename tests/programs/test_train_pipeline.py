@@ -283,6 +283,24 @@ def asynchronous_schedules_learn_and_repeat_their_bits():
         assert schedule != "pipedream" or train(ranks, *gpt(*flags, "--vertical-sync"))[1] != losses
 
 
+@test
+def every_version_of_an_asynchronous_pipeline_is_made_again_by_one_process():
+    log = FOLDER / "it's a log"
+    few = ("--steps", 3, "--micro-batches", 4, "--clip", 0, "--log-replay", log)
+    for ranks, versions, *flags in ((2, 2 * 12, "--schedule", "pipedream", "--mesh", "pp=2", "--vertical-sync", "--dtype", "bf16"),
+                                    (2, 2 * 6, "--schedule", "pipedream-2bw", "--mesh", "pp=2"),
+                                    (4, 2 * 12, "--schedule", "pipedream", "--mesh", "pp=2,dp=2", "--cut", "blocks.1")):
+        train(ranks, *gpt(*few, *flags))
+        said = command(BUILD / "lockstep", "replay", log, cwd=FOLDER)
+        assert f"{log}: {versions} versions, each with the bits of the run" in said, said
+    lines = log.read_text().split("\n")
+    lines[8], lines[10] = lines[10], lines[8]
+    log.write_text("\n".join(lines))
+    done = subprocess.run([BUILD / "lockstep", "replay", log], cwd=FOLDER, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=120, text=True)
+    assert done.returncode == 1 and "line 9: micro-batch 2 of stage 1 comes next" in done.stdout, done
+
+
 def plan(**fields):
     """A file as lockstep plan pipeline writes it, of three ranks for the first stage and one for the last."""
     parts = ["embed", *(f"blocks.{i}" for i in range(6)), "head"]
@@ -321,7 +339,7 @@ def refused(ranks, words, program, *flags):
 @test
 def what_cannot_be_a_pipeline_is_refused_in_words():
     for ranks, words, flags in (
-            (2, "and none that is called \"ep\"", ("--mesh", "pp=2,ep=1")),
+            (2, "and none that is called \"xp\"", ("--mesh", "pp=2,xp=1")),
             (2, "--mesh: mesh ", ("--mesh", "pp=4")),
             (2, "has no part \"block.3\"", ("--mesh", "pp=2", "--cut", "block.3")),
             (2, "makes 3 stages, and schedule 1f1b on 2 ranks has 2", ("--mesh", "pp=2", "--cut", "blocks.1 head")),

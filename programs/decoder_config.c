@@ -1,0 +1,283 @@
+/* config.json, in which transformers writes the shape of a model beside its weights: read and
+ * written for GPT-2, Llama and Mixtral. Only what models/ computes is accepted; anything else would
+ * load and give wrong numbers. */
+#include "decoder.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+/* ---- reading -------------------------------------------------------------------------------- */
+
+#define CONFIG_BYTES_MAX (1 << 20) /* true ones have a few thousand */
+#define END_OF_TEXT 50256
+#define COUNT_MAX (1 << 24) /* the largest count is the size of a vocabulary */
+
+static _Noreturn void refuse_count(const char *path, const char *name)
+{
+    give_up(EXIT_FAILURE,
+            "\"%s\": \"%s\" is missing or not a count; is it a GPT-2's, a Llama's or a Mixtral's?",
+            path, name);
+}
+
+/* Gives up if the number is not plausible; `missing` where there is none, or null. */
+static int64_t count_or(const json_t *config, const char *name, int64_t missing, const char *path)
+{
+    const json_t *value = json_object_get(config, name);
+    if (value == NULL || json_is_null(value)) {
+        return missing;
+    }
+    if (!json_is_integer(value) || json_integer_value(value) < 1 ||
+        json_integer_value(value) > COUNT_MAX) {
+        refuse_count(path, name);
+    }
+    return json_integer_value(value);
+}
+
+/* Gives up if the number is missing, too. */
+static int64_t count_in(const json_t *config, const char *name, const char *path)
+{
+    const int64_t count = count_or(config, name, 0, path);
+    if (count == 0) {
+        refuse_count(path, name);
+    }
+    return count;
+}
+
+/* Gives up unless `name` is missing or has the value `wanted`. */
+static void expect(const json_t *config, const char *name, const char *wanted, const char *path)
+{
+    const json_t *value = json_object_get(config, name);
+    const char *found = json_string_value(value);
+    if (value != NULL && (found == NULL || strcmp(found, wanted) != 0)) {
+        give_up(EXIT_FAILURE, "\"%s\": \"%s\" is \"%s\"; only \"%s\" is supported", path, name,
+                found ? found : "no text", wanted);
+    }
+}
+
+/* The same for a boolean. */
+static void expect_switch(const json_t *config, const char *name, bool wanted, const char *path)
+{
+    const json_t *value = json_object_get(config, name);
+    if (value != NULL && json_is_true(value) != wanted) {
+        give_up(EXIT_FAILURE, "\"%s\": \"%s\" is not %s, which is not computed here", path, name,
+                wanted ? "true" : "false");
+    }
+}
+
+/* Gives up unless `name` is missing or null. */
+static void expect_none(const json_t *config, const char *name, const char *path)
+{
+    const json_t *value = json_object_get(config, name);
+    if (value != NULL && !json_is_null(value)) {
+        give_up(EXIT_FAILURE, "\"%s\": \"%s\" is given, which is not computed here", path, name);
+    }
+}
+
+/* Writes to path[bytes] the config.json in the folder `weights`, or in the folder of the file
+ * `weights`. False: there is none. */
+static bool config_of(const char *weights, char *path, size_t bytes)
+{
+    struct stat found;
+    const char *slash = strrchr(weights, '/');
+    bool folder = stat(weights, &found) == 0 && S_ISDIR(found.st_mode);
+    int prefix = folder ? (int)strlen(weights) : slash != NULL ? (int)(slash - weights) : 0;
+    const char *between = folder || slash != NULL ? "/" : "";
+    int length = snprintf(path, bytes, "%.*s%sconfig.json", prefix, weights, between);
+    return length > 0 && (size_t)length < bytes && access(path, F_OK) == 0;
+}
+
+/* jansson takes up to 80 times the bytes of a text, so a longer one is not read. json_decref(). */
+static json_t *read_config(const char *path)
+{
+    json_error_t error;
+    char *text = malloc(CONFIG_BYTES_MAX + 1);
+    FILE *file = cli_open(path, "r");
+    const size_t bytes =
+        file != NULL && text != NULL ? fread(text, 1, CONFIG_BYTES_MAX + 1, file) : 0;
+    if (file == NULL && errno == EINVAL) {
+        give_up(EXIT_FAILURE, "\"%s\" is not a regular file; give the path of a regular file",
+                path);
+    }
+    if (file == NULL || text == NULL || ferror(file)) {
+        give_up(EXIT_FAILURE, "\"%s\" cannot be read: %s", path, strerror(errno));
+    }
+    if (bytes > CONFIG_BYTES_MAX) {
+        give_up(EXIT_FAILURE, "\"%s\" has more than %d bytes; is it a config.json?", path,
+                CONFIG_BYTES_MAX);
+    }
+    json_t *config = json_loadb(text, bytes, 0, &error);
+    if (config == NULL) {
+        give_up(EXIT_FAILURE, "\"%s\", line %d: %s", path, error.line, error.text);
+    }
+    (void)fclose(file);
+    free(text);
+    return config;
+}
+
+static void read_gpt2(const json_t *config, const char *path, decoder_shape *shape)
+{
+    expect(config, "activation_function", "gelu_new", path);
+    expect_switch(config, "tie_word_embeddings", true, path);
+    expect_switch(config, "scale_attn_weights", true, path);
+    expect_switch(config, "scale_attn_by_inverse_layer_idx", false, path);
+    shape->model = "gpt2";
+    shape->layers = count_in(config, "n_layer", path);
+    shape->heads = count_in(config, "n_head", path);
+    shape->dim = count_in(config, "n_embd", path);
+    shape->positions = count_in(config, "n_positions", path);
+    shape->eps = json_number_value(json_object_get(config, "layer_norm_epsilon"));
+}
+
+/* transformers 5 writes an object, earlier versions "rope_theta" and, where it is scaled,
+ * "rope_scaling". */
+static double read_rope(const json_t *config, const char *path)
+{
+    const json_t *object = json_object_get(config, "rope_parameters");
+    const json_t *from = json_is_object(object) ? object : config;
+    expect_none(config, "rope_scaling", path);
+    expect(from, "rope_type", "default", path);
+    return json_number_value(json_object_get(from, "rope_theta"));
+}
+
+/* The part that Llama and Mixtral have alike. */
+static void read_rotary(const json_t *config, const char *path, decoder_shape *shape)
+{
+    expect(config, "hidden_act", "silu", path);
+    shape->layers = count_in(config, "num_hidden_layers", path);
+    shape->heads = count_in(config, "num_attention_heads", path);
+    shape->dim = count_in(config, "hidden_size", path);
+    shape->kv_heads = count_or(config, "num_key_value_heads", shape->heads, path);
+    shape->head_dim = count_or(config, "head_dim", 0, path);
+    shape->hidden = count_in(config, "intermediate_size", path);
+    shape->positions = count_in(config, "max_position_embeddings", path);
+    shape->rope_base = read_rope(config, path);
+    shape->eps = json_number_value(json_object_get(config, "rms_norm_eps"));
+}
+
+static void read_llama(const json_t *config, const char *path, decoder_shape *shape)
+{
+    expect_switch(config, "attention_bias", false, path);
+    expect_switch(config, "mlp_bias", false, path);
+    read_rotary(config, path, shape);
+    shape->model = "llama";
+    shape->tied = json_is_true(json_object_get(config, "tie_word_embeddings"));
+}
+
+static void read_mixtral(const json_t *config, const char *path, decoder_shape *shape)
+{
+    expect_switch(config, "tie_word_embeddings", false, path);
+    expect_none(config, "sliding_window", path);
+    read_rotary(config, path, shape);
+    shape->model = "mixtral";
+    shape->experts = count_in(config, "num_local_experts", path);
+    shape->top_k = count_in(config, "num_experts_per_tok", path);
+}
+
+bool decoder_read_config(const char *weights, decoder_shape *shape)
+{
+    char path[1024];
+    if (!config_of(weights, path, sizeof path)) {
+        return false;
+    }
+    json_t *config = read_config(path);
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    if (type != NULL && decoder_is_mixtral(type)) {
+        read_mixtral(config, path, shape);
+    } else if (type != NULL && decoder_is_llama(type)) {
+        read_llama(config, path, shape);
+    } else if (type == NULL || strcmp(type, "gpt2") == 0) {
+        read_gpt2(config, path, shape);
+    } else {
+        give_up(EXIT_FAILURE, "\"%s\": \"model_type\" is \"%s\"; give a gpt2, a llama or a mixtral",
+                path, type);
+    }
+    shape->exact = true;
+    shape->vocab = count_in(config, "vocab_size", path);
+    json_decref(config);
+    decoder_check(shape);
+    return true;
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+/* The beginning and the end of a text are tokens of the tokenizer, which is not known here. */
+static json_t *rotary_config(const ls_llama_options *o, const char *type, const char *architecture)
+{
+    return json_pack(
+        "{s:s, s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:{s:f, s:s}, s:b, "
+        "s:n, s:n, s:s}",
+        "model_type", type, "architectures", architecture, "hidden_act", "silu",
+        "num_hidden_layers", (json_int_t)o->layers, "num_attention_heads", (json_int_t)o->heads,
+        "num_key_value_heads", (json_int_t)o->kv_heads, "hidden_size", (json_int_t)o->dim,
+        "head_dim", (json_int_t)o->head_dim, "intermediate_size", (json_int_t)o->hidden,
+        "max_position_embeddings", (json_int_t)o->context, "vocab_size", (json_int_t)o->vocab,
+        "rms_norm_eps", o->eps, "rope_theta", o->rope_base, "rope_parameters", "rope_theta",
+        o->rope_base, "rope_type", "default", "tie_word_embeddings", (int)o->tied, "bos_token_id",
+        "eos_token_id", "dtype", "float32");
+}
+
+static json_t *llama_config(const decoder_shape *s)
+{
+    const ls_llama_options o = decoder_llama_options(s);
+    return rotary_config(&o, "llama", "LlamaForCausalLM");
+}
+
+static json_t *mixtral_config(const decoder_shape *s)
+{
+    const ls_mixtral_options o = decoder_mixtral_options(s);
+    ls_llama_options alike = decoder_llama_options(s);
+    alike.rope_base = o.rope_base;
+    json_t *config = rotary_config(&alike, "mixtral", "MixtralForCausalLM");
+    json_t *more = json_pack("{s:I, s:I, s:n}", "num_local_experts", (json_int_t)o.experts,
+                             "num_experts_per_tok", (json_int_t)o.top_k, "sliding_window");
+    (void)json_object_update_new(config, more);
+    return config;
+}
+
+/* The beginning and the end of a text are tokens of GPT-2's own vocabulary only. */
+static json_t *gpt2_config(const decoder_shape *s)
+{
+    static const struct {
+        const char *name;
+        int64_t layers, heads, dim;
+    } published[] = {{"gpt2", 12, 12, 768},
+                     {"gpt2-medium", 24, 16, 1024},
+                     {"gpt2-large", 36, 20, 1280},
+                     {"gpt2-xl", 48, 25, 1600}};
+    int64_t layers = s->layers, heads = s->heads, dim = s->dim;
+    for (size_t i = 0; !s->exact && i < sizeof published / sizeof published[0]; i++) {
+        if (strcmp(s->model, published[i].name) == 0) {
+            layers = published[i].layers, heads = published[i].heads, dim = published[i].dim;
+        }
+    }
+    const ls_gpt2_options o = decoder_gpt2_options(s);
+    const int64_t end = o.vocab > END_OF_TEXT ? END_OF_TEXT : o.vocab - 1;
+    return json_pack(
+        "{s:s, s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:b, s:I, s:I, s:s}",
+        "model_type", "gpt2", "architectures", "GPT2LMHeadModel", "activation_function", "gelu_new",
+        "n_layer", (json_int_t)layers, "n_head", (json_int_t)heads, "n_embd", (json_int_t)dim,
+        "n_positions", (json_int_t)o.context, "vocab_size", (json_int_t)o.vocab,
+        "layer_norm_epsilon", o.eps, "attn_pdrop", o.dropout, "embd_pdrop", o.dropout,
+        "resid_pdrop", o.dropout, "tie_word_embeddings", 1, "bos_token_id", (json_int_t)end,
+        "eos_token_id", (json_int_t)end, "dtype", "float32");
+}
+
+char *decoder_config(const decoder_shape *s)
+{
+    json_t *config = decoder_is_gpt2(s->model)      ? gpt2_config(s)
+                     : decoder_is_llama(s->model)   ? llama_config(s)
+                     : decoder_is_mixtral(s->model) ? mixtral_config(s)
+                                                    : NULL;
+    if (config == NULL) {
+        return NULL;
+    }
+    char *text = json_dumps(config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    json_decref(config);
+    return text;
+}
