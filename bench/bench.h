@@ -10,7 +10,9 @@
  *     step.c       training steps of nets.c   profile.c their operations    peak.c the machine
  *     ddp.c        training steps under DDP   replay.c  the same without a network
  *     pieces.c     all-reduces in pieces      digits.c  training that skips them
- *     pipeline.c   idle time of schedules
+ *     pipeline.c   idle time of schedules     learn.c   time to a held-out loss   tasks.c  of what
+ *     mesh.c       the same of meshes         experts.c steps of a mixture of experts
+ *     straggler.c  the same where one worker is slow  times.c   medians
  *
  * Developers' measurements lie in dev/: closed forms and docs/algorithms.md, the tuner,
  * protections, kernels, links.
@@ -22,7 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <lockstep/comm.h>
+#include <lockstep/lockstep.h>
 
 #include "comm/program/program.h"
 
@@ -37,7 +39,7 @@ typedef struct ls__bench_blocks {
     int64_t total;
 } ls__bench_blocks;
 
-typedef struct ls__bench_call { /* what an operation is called with */
+typedef struct ls__bench_call { /* the arguments of an operation */
     ls_group *group;
     void *in, *out; /* `in` is not used by operations in place */
     int64_t count;  /* of this rank's block */
@@ -53,7 +55,7 @@ typedef enum ls__bench_shape { /* elements of a buffer */
                                LS__BENCH_BLOCKS, /* a block for every rank */
 } ls__bench_shape;
 
-typedef enum ls__bench_result { /* what `out` must hold */
+typedef enum ls__bench_result { /* the right contents of `out` */
                                 LS__BENCH_NOTHING,
                                 LS__BENCH_SUM,       /* the reduction */
                                 LS__BENCH_SUM_BLOCK, /* this rank's block of it */
@@ -80,12 +82,49 @@ int ls__bench_page(void);
 int ls__bench_lines(void);
 int ls__bench_tuner(int argc, char **argv); /* the arguments after "tuner" */
 int ls__bench_protections(int argc, char **argv);
-int ls__bench_step(int argc, char **argv);     /* argv[0] is "step" */
-int ls__bench_ddp_run(int argc, char **argv);  /* argv[0] is "ddp" */
-int ls__bench_replay(int argc, char **argv);   /* argv[0] is "replay" */
-int ls__bench_digits(int argc, char **argv);   /* argv[0] is "digits" */
-int ls__bench_pieces(int argc, char **argv);   /* argv[0] is "pieces" */
-int ls__bench_pipeline(int argc, char **argv); /* argv[0] is "pipeline" */
+int ls__bench_step(int argc, char **argv);      /* argv[0] is "step" */
+int ls__bench_ddp_run(int argc, char **argv);   /* argv[0] is "ddp" */
+int ls__bench_replay(int argc, char **argv);    /* argv[0] is "replay" */
+int ls__bench_digits(int argc, char **argv);    /* argv[0] is "digits" */
+int ls__bench_learn(int argc, char **argv);     /* argv[0] is "learn" */
+int ls__bench_straggler(int argc, char **argv); /* argv[0] is "straggler" */
+int ls__bench_pieces(int argc, char **argv);    /* argv[0] is "pieces" */
+int ls__bench_pipeline(int argc, char **argv);  /* argv[0] is "pipeline" */
+int ls__bench_mesh(int argc, char **argv);      /* argv[0] is "mesh" */
+int ls__bench_experts(int argc, char **argv);   /* argv[0] is "experts" */
+
+/* ---- times (times.c) ------------------------------------------------------------------------ */
+
+double ls__bench_now_ms(void);
+void ls__bench_sort(double *times, int count);
+/* Of up to 10,000 numbers, whose order stays. k of n: 1 of 4 is the lower quartile. */
+double ls__bench_quantile(const double *times, int count, int k, int n);
+double ls__bench_median(const double *times, int count);
+/* jansson's; null where the number is not finite, which JSON cannot say. */
+struct json_t *ls__bench_number(double number);
+struct json_t *ls__bench_list(const double *numbers, int count);
+
+/* ---- ranks that sleep in place of computing (sleep.c) --------------------------------------- */
+
+double ls__bench_sleep(double ms);  /* returns the milliseconds */
+void ls__bench_sleep_exactly(void); /* from now on sleeps end within microseconds */
+
+/* A module of one weight, which a gradient leads to. A class begins with it, and has `forward`. */
+typedef struct ls__bench_sleeper {
+    ls_module base;
+    ls_tensor *weight;
+} ls__bench_sleeper;
+
+/* Takes `one` as module number `i` of `net`; NULL: an error of the net. */
+void ls__bench_add_sleeper(ls_module *net, int i, ls__bench_sleeper *one);
+/* `count` times the same input. Its gradient is asked for, so that the first stage's backward takes
+ * the time of the others'. */
+void ls__bench_same_inputs(ls_micro_batch *micro, int count, ls_shape shape);
+/* The loss of a pipeline of them: the sum of its outputs. */
+ls_tensor *ls__bench_sum_of(void *arg, ls_tensor *output, ls_tensor *target);
+
+/* ---- processes ------------------------------------------------------------------------------ */
+
 /* Ranks of the launcher's job that this process belongs to; 0: to none. */
 int ls__bench_job_size(void);
 /* Runs `rank` as a rank of the launcher's job, else as `ranks` ranks of this host; its exit status.
@@ -101,8 +140,6 @@ struct json_t *ls__bench_machine(void); /* jansson's; of a row */
 /* Takes the list. A NULL path: nothing is written. False after it printed the error, also where
  * memory for the `count` rows was missing. */
 bool ls__bench_dump(struct json_t *rows, int count, const char *path);
-/* Of two doubles, for qsort: the smaller first. */
-int ls__bench_by_size(const void *a, const void *b);
 /* Memory, zeroed, that ranks to be spawned and this process see alike; NULL: there is none. */
 void *ls__bench_share(size_t bytes);
 
@@ -184,6 +221,7 @@ typedef struct ls__bench_row {
     double floor_ms, floor_spread;
     int64_t wrong; /* elements of all ranks and samples that were not the result */
     const char *algorithm;
+    uint64_t sent, received; /* bytes of one operation, of this rank, as ls_counters has them */
 } ls__bench_row;
 
 /* Measures one size on all ranks of `group`; collective. `shared` holds ranks * bytes that all

@@ -129,7 +129,7 @@ void bench_print_names(void)
         at += *at == ','; /* and the blank after it */
     }
     printf("\n");
-    printf("ddp\ndigits\npieces\npipeline\nreplay\nstep\n");
+    printf("ddp\ndigits\nlearn\npieces\npipeline\nreplay\nstep\nstraggler\n");
 }
 
 /* argv[0] is "bench". */
@@ -149,11 +149,23 @@ int cmd_bench(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "digits") == 0) {
         return ls__bench_digits(argc - 1, argv + 1);
     }
+    if (argc > 1 && strcmp(argv[1], "learn") == 0) {
+        return ls__bench_learn(argc - 1, argv + 1);
+    }
     if (argc > 1 && strcmp(argv[1], "pieces") == 0) {
         return ls__bench_pieces(argc - 1, argv + 1);
     }
     if (argc > 1 && strcmp(argv[1], "pipeline") == 0) {
         return ls__bench_pipeline(argc - 1, argv + 1);
+    }
+    if (argc > 1 && strcmp(argv[1], "straggler") == 0) {
+        return ls__bench_straggler(argc - 1, argv + 1);
+    }
+    if (argc > 1 && strcmp(argv[1], "mesh") == 0) {
+        return ls__bench_mesh(argc - 1, argv + 1);
+    }
+    if (argc > 1 && strcmp(argv[1], "experts") == 0) {
+        return ls__bench_experts(argc - 1, argv + 1);
     }
     const int status = ls__bench_parse(argc, argv, &options, &done);
     if (status != 0 || done) {

@@ -1,4 +1,4 @@
-/* What `lockstep bench ddp` and `lockstep bench replay` share: contenders, turns, rows.
+/* Shared by `lockstep bench ddp` and `lockstep bench replay`: contenders, turns, rows.
  *
  *     ddp_asked.c    the options that both have, and the contenders they ask for
  *     ddp_turns.c    warm-up, turns, means; the ranks
@@ -43,7 +43,7 @@ typedef struct ls__bench_ddp_contender {
     uint64_t sent; /* bytes that a rank sent in the last step, the mean over the ranks */
 } ls__bench_ddp_contender;
 
-/* What takes steps. */
+/* The functions of a contender. */
 typedef struct ls__bench_ddp_steps {
     /* Once, before any is opened: false on all ranks after rank 0 printed why they cannot be. NULL:
      * true. */

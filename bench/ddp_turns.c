@@ -82,8 +82,7 @@ static void medians_of(const ls__bench_ddp *b, const ls__bench_ddp_contender *c,
         for (int s = 0; s < count; s++) {
             sorted[s] = c->seconds[round * count + s][0];
         }
-        qsort(sorted, (size_t)count, sizeof *sorted, ls__bench_by_size);
-        medians[round] = sorted[count / 2];
+        medians[round] = ls__bench_median(sorted, count);
     }
 }
 

@@ -12,17 +12,10 @@
 
 #include "base/splitmix64.h"
 #include "bench.h"
-#include "timeline.h"
+#include "tasks.h"
 #include "tools/cli/cli.h"
 
-enum {
-    PIXELS = 64,
-    SIDE = 8,
-    DIGITS_MAX = 2000,
-    HELD_OUT = 5,
-    SKIPS_MAX = 8,
-    ITERATIONS_MAX = 10000
-};
+enum { PIXELS = LS__DIGITS_PIXELS, SIDE = LS__DIGITS_SIDE, SKIPS_MAX = 8, ITERATIONS_MAX = 10000 };
 
 /* ---- options ------------------------------------------------------------------------------- */
 
@@ -57,30 +50,6 @@ static const cli_command command = {
             "add up, and the optimizer (SGD) steps after each. final is the mean loss of the last\n"
             "tenth of the iterations, accuracy that on digits that no rank trained on.\n"};
 
-/* ---- the digits ---------------------------------------------------------------------------- */
-
-typedef struct digits {
-    int count[2]; /* to train on; held out */
-    float pixels[2][DIGITS_MAX][PIXELS];
-    int32_t label[2][DIGITS_MAX];
-} digits;
-
-/* A line: the label, a blank, a character for each pixel from '0' to 'g'. */
-static digits *read_digits(void)
-{
-    digits *d = calloc(1, sizeof *d);
-    const char *at = ls__digits_texts[0].text;
-    for (int line = 0; d != NULL && *at != '\0'; line++, at += PIXELS + 3) {
-        const int part = line % HELD_OUT == 0, k = d->count[part]++;
-        d->label[part][k] = at[0] - '0';
-        for (int i = 0; i < PIXELS; i++) {
-            const char pixel = at[2 + i];
-            d->pixels[part][k][i] = (float)(pixel <= '9' ? pixel - '0' : pixel - 'a' + 10) / 16.0f;
-        }
-    }
-    return d;
-}
-
 /* ---- training ------------------------------------------------------------------------------ */
 
 typedef struct row {
@@ -101,7 +70,7 @@ static ls_tensor *images(float *pixels, int64_t count)
     return ls_from_memory(pixels, LS_SHAPE(count, 1, SIDE, SIDE), LS_FLOAT32);
 }
 
-static ls_status iterate(ls_module *net, ls_optim *optim, const digits *d, int64_t iteration,
+static ls_status iterate(ls_module *net, ls_optim *optim, const ls__digits *d, int64_t iteration,
                          bool synchronise, double *loss)
 {
     LS_SCOPE;
@@ -127,7 +96,7 @@ static ls_status iterate(ls_module *net, ls_optim *optim, const digits *d, int64
     return LS_OK;
 }
 
-static ls_status judge(ls_module *net, digits *d, double *accuracy)
+static ls_status judge(ls_module *net, ls__digits *d, double *accuracy)
 {
     LS_NO_GRAD;
     LS_SCOPE;
@@ -143,7 +112,7 @@ static ls_status judge(ls_module *net, digits *d, double *accuracy)
     return LS_OK;
 }
 
-static ls_status train(ls_module *net, ls_optim *optim, digits *d, int64_t skip, row *out)
+static ls_status train(ls_module *net, ls_optim *optim, ls__digits *d, int64_t skip, row *out)
 {
     for (int64_t i = 0; i < iterations; i++) {
         LS_TRY(iterate(net, optim, d, i, (i + 1) % skip == 0, &out->losses[i]));
@@ -157,7 +126,7 @@ static ls_status train(ls_module *net, ls_optim *optim, digits *d, int64_t skip,
     return judge(net, d, &out->accuracy);
 }
 
-static ls_status measure(digits *d, int64_t skip, row *out)
+static ls_status measure(ls__digits *d, int64_t skip, row *out)
 {
     LS_TRY(ls_manual_seed((uint64_t)seed));
     ls_module *net = ls_cnn_new(1, 10);
@@ -202,7 +171,7 @@ static bool report(const row *rows)
 static int run_rank(void *arg)
 {
     (void)arg;
-    digits *d = read_digits();
+    ls__digits *d = ls__digits_read();
     row *rows = calloc((size_t)given.size_count, sizeof *rows);
     LS_CHECK(ls_init(NULL));
     given.ranks = ls_world_size();

@@ -1,4 +1,4 @@
-/* What `lockstep bench` can time: the call, the shape of its buffers, and what must come out. The
+/* The operations of `lockstep bench`: the call, the shape of its buffers, and the right result. The
  * root is rank 0. Bus factors are those of nccl-tests (doc/PERFORMANCE.md): what one link would
  * carry of the larger buffer. */
 #include <stdio.h>

@@ -136,7 +136,7 @@ static const cli_option options_table[] = {
      .help = "operator of reductions: sum, product, min, max, avg, band, bor, bxor"},
     {"samples", CLI_COUNT, &samples, .low = 1, .high = LS__BENCH_SAMPLES_MAX,
      .help = "timed samples for each size"},
-    {"warmup", CLI_COUNT, &warmups, .low = 5, .high = LS__BENCH_SAMPLES_MAX,
+    {"warmup", CLI_COUNT, &warmups, .low = 1, .high = LS__BENCH_SAMPLES_MAX,
      .help = "samples before them"},
     {"json", CLI_TEXT, &given.json, .value_name = "FILE", .help = "also write the rows to FILE"},
 };
@@ -155,7 +155,9 @@ static const cli_command command = {
         "all-to-all-v (that of r for j: 1 + (r+j) mod N parts).\n"
         "`lockstep bench step` times training steps in one process, `lockstep bench ddp` on\n"
         "ranks, `lockstep bench replay` on ranks without a network, `lockstep bench pieces` many\n"
-        "all-reduces in flight, `lockstep bench pipeline` the idle time of pipeline schedules.\n"
+        "all-reduces in flight, `lockstep bench pipeline` the idle time of pipeline schedules,\n"
+        "`lockstep bench mesh` a GPT divided between and within operators, `lockstep bench\n"
+        "experts` a mixture of experts beside its dense twin.\n"
         "Under a launcher (`lockstep run ... lockstep bench all-reduce`, mpirun) the ranks of the\n"
         "job take part.\n"
         "\n"
@@ -187,7 +189,7 @@ int ls__bench_check_algorithm(const cli_command *of, const ls__bench_options *op
                      options->algorithm, names);
 }
 
-/* What only the whole of the flags tells. */
+/* Checks of all flags together. */
 static int check(const ls__bench_options *options)
 {
     const char *dtype = ls_dtype_name(options->dtype);

@@ -1,4 +1,4 @@
-/* What a machine can do at most, measured: beside it a profile stands. */
+/* The measured limits of a machine, with which a profile is compared. */
 #ifndef LS_BENCH_PEAK_H
 #define LS_BENCH_PEAK_H
 

@@ -5,8 +5,6 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #include "bench.h"
 #include "tools/cli/cli.h"
@@ -93,13 +91,6 @@ typedef struct pieces {
     double ms[LS__BENCH_SIZES_MAX][ROUNDS_MAX];
 } pieces;
 
-static double now_ms(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
 static ls_status reduce_all(pieces *p, int64_t piece)
 {
     int calls = 0;
@@ -120,9 +111,9 @@ static ls_status turn(pieces *p, int64_t piece, double *ms)
 {
     ls__bench_fill(p->data, ls_rank(), p->memory, total);
     LS_TRY(ls_barrier(ls_world(), NULL, NULL));
-    const double begin = now_ms();
+    const double begin = ls__bench_now_ms();
     LS_TRY(reduce_all(p, piece));
-    *ms = now_ms() - begin;
+    *ms = ls__bench_now_ms() - begin;
     int64_t wrong = ls__bench_wrong(p->data, LS__BENCH_REDUCED, 0, p->memory, total);
     LS_TRY(ls_all_reduce(ls_world(), &wrong, &wrong, 1, LS_INT64, LS_SUM, NULL, NULL));
     LS_TRY(ls_all_reduce(ls_world(), ms, ms, 1, LS_FLOAT64, LS_MAX, NULL, NULL));
@@ -149,26 +140,15 @@ static ls_status measure(pieces *p)
 
 /* ---- rows ---------------------------------------------------------------------------------- */
 
-static double median_of(const double *ms)
-{
-    double sorted[ROUNDS_MAX];
-    memcpy(sorted, ms, (size_t)rounds * sizeof *ms);
-    qsort(sorted, (size_t)rounds, sizeof *sorted, ls__bench_by_size);
-    return sorted[rounds / 2];
-}
-
 static json_t *row_of(const pieces *p, int s, json_t *machine)
 {
-    json_t *turns = json_array();
-    for (int r = 0; r < rounds; r++) {
-        json_array_append_new(turns, json_real(p->ms[s][r]));
-    }
     return json_pack("{s:s, s:I, s:I, s:i, s:i, s:s, s:s, s:f, s:o, s:O}", "name", "pieces",
                      "total", (json_int_t)total, "elements", (json_int_t)given.sizes[s], "calls",
                      (int)((total - 1) / given.sizes[s] + 1), "ranks", given.ranks, "buffers",
                      p->registered ? "registered" : "private", "algorithm",
                      given.algorithm != NULL ? given.algorithm : "chosen", "time_ms",
-                     median_of(p->ms[s]), "round_ms", turns, "machine", machine);
+                     ls__bench_median(p->ms[s], (int)rounds), "round_ms",
+                     ls__bench_list(p->ms[s], (int)rounds), "machine", machine);
 }
 
 static bool report(const pieces *p)
@@ -179,7 +159,8 @@ static bool report(const pieces *p)
     printf("# %10s %8s %12s\n# %10s %8s %12s\n", "elements", "calls", "time", "a call", "", "(ms)");
     for (int s = 0; s < given.size_count; s++) {
         printf("  %10lld %8lld %12.3f\n", (long long)given.sizes[s],
-               (long long)((total - 1) / given.sizes[s] + 1), median_of(p->ms[s]));
+               (long long)((total - 1) / given.sizes[s] + 1),
+               ls__bench_median(p->ms[s], (int)rounds));
         json_array_append_new(list, row_of(p, s, machine));
     }
     json_decref(machine);

@@ -5,13 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <time.h>
 
 #include <lockstep/lockstep.h>
 
 #include "base/env_posix.h"
 #include "bench.h"
+#include "cost/simulate.h"
 #include "schedule/schedule.h"
 #include "tools/cli/cli.h"
 
@@ -34,7 +33,7 @@ static const cli_option options[] = {
     {"replicas", CLI_TEXT, &replicas, .value_name = "R,R,...", .fallback = "1 of each stage",
      .help = "of gpipe and 1f1b: ranks of each stage, of which each takes R times as long"},
     {"warm-up", CLI_COUNT, &warm_up, .low = 1, .high = MICRO_MAX, .fallback = "1",
-     .help = "of 1f1b: forwards that a rank runs ahead, for each rank behind it"},
+     .help = "of 1f1b: forwards that a rank runs ahead, for each later rank"},
     {"forward", CLI_NUMBER, &forward_ms, .low = 0, .high = 1e4,
      .help = "F, milliseconds of a micro-batch's forward on a rank"},
     {"input", CLI_NUMBER, &input_ms, .low = 0, .high = 1e4,
@@ -76,22 +75,9 @@ static int row_count;
 static double share;    /* of the times, that this rank's stage takes */
 static double slept_ms; /* by this rank in this step */
 
-static double now_ms(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
 static void sleep_for(double ms)
 {
-    const double begin = now_ms(), end = begin + ms * share;
-    const struct timespec until = {.tv_sec = (time_t)(end / 1e3),
-                                   .tv_nsec =
-                                       (long)((end - (double)(time_t)(end / 1e3) * 1e3) * 1e6)};
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0) {
-    }
-    slept_ms += now_ms() - begin;
+    slept_ms += ls__bench_sleep(ms * share);
 }
 
 static ls_status sleep_forward(ls_function_call *call, ls_tensor *const *in, int n, ls_tensor **out,
@@ -116,16 +102,11 @@ static ls_status sleep_backward(ls_function_call *call, ls_tensor *const *dout, 
 static const ls_function sleep_function =
     LS_FUNCTION(.name = "sleep", .forward = sleep_forward, .backward = sleep_backward);
 
-typedef struct sleeper {
-    ls_module base;
-    ls_tensor *weight;
-} sleeper;
-
 /* What leads to the weight alone runs in the weight part of a backward, the rest in its input
  * part. */
 static ls_tensor *sleeper_forward(ls_module *m, ls_tensor *x)
 {
-    ls_tensor *weight = ((sleeper *)m)->weight;
+    ls_tensor *weight = ((ls__bench_sleeper *)m)->weight;
     return ls_add(ls_function_apply(&sleep_function, x, (double[]){forward_ms, input_ms}),
                   ls_function_apply(&sleep_function, weight, (double[]){0.0, weight_ms}));
 }
@@ -137,22 +118,9 @@ static ls_module *make_net(int stages)
 {
     ls_module *net = ls_sequential_new(NULL, 0);
     for (int s = 0; s < stages; s++) {
-        char name[16];
-        sleeper *one = ls_module_new(sizeof *one, &sleeper_class);
-        if (one != NULL) {
-            one->weight =
-                ls_module_add_param(&one->base, "weight", ls_zeros(LS_SHAPE(1), LS_FLOAT32));
-        }
-        (void)snprintf(name, sizeof name, "%d", s);
-        (void)ls_module_add(net, name, one != NULL ? &one->base : NULL);
+        ls__bench_add_sleeper(net, s, ls_module_new(sizeof(ls__bench_sleeper), &sleeper_class));
     }
     return net;
-}
-
-static ls_tensor *sum_of(void *arg, ls_tensor *output, ls_tensor *target)
-{
-    (void)arg, (void)target;
-    return ls_sum(output);
 }
 
 /* Only 1f1b has it. */
@@ -184,7 +152,7 @@ static ls_status make_runner(const row *r, runner *out)
         out->net, ls_world(),
         LS_OPTIONS(ls_pipeline_options, .schedule = r->name, .micro_batches = (int)micro_batches,
                    .chunks = r->schedule->stages / r->schedule->ranks, /* 0: it has replicas */
-                   .replicas = replicas, .warm_up = warm_up_of(r->name), .loss = sum_of),
+                   .replicas = replicas, .warm_up = warm_up_of(r->name), .loss = ls__bench_sum_of),
         &out->pipe));
     if (replicas != NULL) {
         LS_TRY(ls_group_split(ls_world(), ls_pipeline_stage(out->pipe), 0, "stage", &out->alike));
@@ -206,22 +174,18 @@ static void free_runner(runner *r)
     (void)ls_group_free(r->alike);
 }
 
-/* A step after which the ranks know the longest time and the most work of any. The first stage's
- * input has a gradient too, so that its backward takes the time of the others'. */
+/* A step after which the ranks know the longest time and the most work of any. */
 static ls_status step(const row *r, runner *with, double *longest)
 {
     LS_SCOPE;
     ls_micro_batch micro[MICRO_MAX];
-    ls_tensor *x = ls_set_requires_grad(ls_ones(LS_SHAPE(1), LS_FLOAT32), true);
-    for (int m = 0; m < micro_batches; m++) {
-        micro[m] = (ls_micro_batch){.size = sizeof *micro, .inputs = {x}};
-    }
+    ls__bench_same_inputs(micro, (int)micro_batches, LS_SHAPE(1));
     share = share_of(r->schedule, ls_pipeline_stage(with->pipe));
     slept_ms = 0.0;
     LS_TRY(ls_barrier(ls_world(), NULL, NULL));
-    const double begin = now_ms();
+    const double begin = ls__bench_now_ms();
     LS_TRY(ls_pipeline_backward(with->pipe, with->net, micro, NULL));
-    longest[0] = now_ms() - begin;
+    longest[0] = ls__bench_now_ms() - begin;
     longest[1] = slept_ms;
     ls_optim_zero_grad(with->optim);
     return ls_all_reduce(ls_world(), longest, longest, 2, LS_FLOAT64, LS_MAX, NULL, NULL);
@@ -248,24 +212,17 @@ static ls_status measure(runner *runners)
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-static double quantile(const double *ms, int numerator, int denominator)
-{
-    double sorted[ROUNDS_MAX];
-    memcpy(sorted, ms, (size_t)rounds * sizeof *ms);
-    qsort(sorted, (size_t)rounds, sizeof *sorted, ls__bench_by_size);
-    return sorted[(rounds - 1) * numerator / denominator];
-}
-
 static double median(const double *ms)
 {
-    return quantile(ms, 1, 2);
+    return ls__bench_median(ms, (int)rounds);
 }
 
 static double spread(const row *r)
 {
     const double middle = median(r->bubble_ms);
-    return middle > 0.0 ? (quantile(r->bubble_ms, 3, 4) - quantile(r->bubble_ms, 1, 4)) / middle
-                        : 0.0;
+    const double upper = ls__bench_quantile(r->bubble_ms, (int)rounds, 3, 4),
+                 lower = ls__bench_quantile(r->bubble_ms, (int)rounds, 1, 4);
+    return middle > 0.0 ? (upper - lower) / middle : 0.0;
 }
 
 /* Negative, or null in JSON, where no formula holds or its value is 0. */
@@ -281,10 +238,6 @@ static json_t *number_or_null(double number)
 
 static json_t *row_of(const row *r, json_t *machine)
 {
-    json_t *all = json_array();
-    for (int i = 0; i < rounds; i++) {
-        json_array_append_new(all, json_real(r->bubble_ms[i]));
-    }
     return json_pack(
         "{s:s, s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:f, s:o, s:O}", "name",
         "pipeline", "schedule", r->name, "ranks", r->schedule->ranks, "micro_batches",
@@ -292,7 +245,7 @@ static json_t *row_of(const row *r, json_t *machine)
         forward_ms, "input_ms", input_ms, "weight_ms", weight_ms, "step_ms", median(r->step_ms),
         "work_ms", median(r->work_ms), "bubble_ms", median(r->bubble_ms), "formula_ms",
         number_or_null(r->formula.bubble), "ratio", number_or_null(ratio(r)), "spread", spread(r),
-        "round_ms", all, "machine", machine);
+        "round_ms", ls__bench_list(r->bubble_ms, (int)rounds), "machine", machine);
 }
 
 static void print_row(const row *r)
@@ -330,7 +283,7 @@ static int run_rank(void *arg)
 {
     static runner runners[SCHEDULES_MAX];
     (void)arg;
-    (void)prctl(PR_SET_TIMERSLACK, 1UL); /* sleeps end within microseconds */
+    ls__bench_sleep_exactly();
     LS_CHECK(ls_init(NULL));
     LS_CHECK(measure(runners));
     const bool written = ls_rank() != 0 || report();
@@ -354,11 +307,11 @@ static ls__stage_times times_of(const ls__schedule *s, int stage)
 static bool add_bubble(row *r)
 {
     static ls__stage_times times[LS__SCHEDULE_STAGES_MAX];
-    ls__schedule_cost cost;
+    ls__sim_result cost;
     for (int s = 0; s < r->schedule->stages; s++) {
         times[s] = times_of(r->schedule, s);
     }
-    if (ls__schedule_cost_of(r->schedule, times, 0.0, &cost) < 0) {
+    if (ls__simulate(r->schedule, &(ls__sim_spec){.times = times}, &cost) < 0) {
         return false;
     }
     r->formula.bubble = cost.bubble;

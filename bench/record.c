@@ -55,14 +55,6 @@ ls_status ls__recording_add(ls__recording *r, ls_reducer *reducer)
     return LS_OK;
 }
 
-/* Sorts the numbers. */
-static double median_of(double *numbers, int count)
-{
-    qsort(numbers, (size_t)count, sizeof *numbers, ls__bench_by_size);
-    return count % 2 == 1 ? numbers[count / 2]
-                          : 0.5 * (numbers[count / 2 - 1] + numbers[count / 2]);
-}
-
 /* Of the part of the first contender, by its name. */
 static double part_of(const ls__bench_ddp *b, const char *name)
 {
@@ -75,12 +67,12 @@ static double part_of(const ls__bench_ddp *b, const char *name)
     for (int s = 0; s < c->samples; s++) {
         numbers[s] = c->seconds[s][part];
     }
-    return median_of(numbers, c->samples);
+    return ls__bench_median(numbers, c->samples);
 }
 
 static double ready_of(const ls__recording *r, int i)
 {
-    return median_of(r->ready + (size_t)i * (size_t)r->steps_max, r->steps);
+    return ls__bench_median(r->ready + (size_t)i * (size_t)r->steps_max, r->steps);
 }
 
 /* Not before the last gradient: that is a median of other steps, and of this rank alone. */

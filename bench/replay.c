@@ -37,9 +37,9 @@ static const cli_option options[] = {
     {"skip", CLI_TEXT, &asked.skips, .value_name = "LIST",
      .help = "synchronise every N-th step; times are means over N steps"},
     {"groups", CLI_TEXT, &asked.groups, .value_name = "LIST",
-     .help = "so many groups reduce buckets in turns"},
+     .help = "this many groups reduce buckets in turns"},
     {"speed", CLI_NUMBER, &speed, .low = 1e-3, .high = 1e6,
-     .help = "the network computes so many times as fast as recorded"},
+     .help = "the network computes this many times as fast as recorded"},
     {"noise", CLI_NUMBER, &noise, .low = 0, .high = 10,
      .help = "a rank's step computes longer by a random share with this mean, exponentially "
              "distributed"},

@@ -79,7 +79,8 @@ json_t *ls__bench_machine(void)
 static json_t *row_json(const ls__bench_options *options, const ls__bench_row *row, json_t *machine)
 {
     json_t *out = json_pack(
-        "{s:s, s:I, s:I, s:i, s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:I, s:i, s:i, s:O}",
+        "{s:s, s:I, s:I, s:i, s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:I, s:i, s:i, s:I, "
+        "s:I, s:O}",
         "name", ls__operation_name(options->operation->operation), "bytes", (json_int_t)row->bytes,
         "count", (json_int_t)row->count, "ranks", options->ranks, "dtype",
         ls_dtype_name(options->dtype), "op", op_name(options), "buffers",
@@ -87,19 +88,14 @@ static json_t *row_json(const ls__bench_options *options, const ls__bench_row *r
         options->transport != NULL ? options->transport : "default", "time_ms", row->time_ms,
         "spread", row->time_spread, "algbw", algorithm_bandwidth(row), "busbw",
         bus_bandwidth(options, row), "wrong", (json_int_t)row->wrong, "samples", options->samples,
-        "calls", row->calls, "machine", machine);
+        "calls", row->calls, "sent_bytes", (json_int_t)row->sent, "received_bytes",
+        (json_int_t)row->received, "machine", machine);
     if (out != NULL && ls__bench_has_floor(options)) {
         json_object_set_new(out, "floor_ms", json_real(row->floor_ms));
         json_object_set_new(out, "floor_spread", json_real(row->floor_spread));
         json_object_set_new(out, "ratio", json_real(row->time_ms / row->floor_ms));
     }
     return out;
-}
-
-int ls__bench_by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 bool ls__bench_dump(json_t *rows, int count, const char *path)

@@ -9,8 +9,6 @@
  */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #include "bench.h"
 
@@ -29,13 +27,6 @@ typedef struct sampler {
     int64_t chunk;                      /* elements of that chunk */
     float *whole;                       /* this rank's stream */
 } sampler;
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 
 static void prepare(const sampler *s)
 {
@@ -93,13 +84,13 @@ static int64_t count_wrong(const sampler *s)
     return 0;
 }
 
-/* Starts everybody together and returns the time from the first start to the last end; the longest
+/* Starts all ranks together and returns the time from the first start to the last end; the longest
  * of all ranks' times where they may have several clocks. */
 static ls_status run_together(const sampler *s, bool floor, double *elapsed_ms)
 {
     ls_group *group = s->call.group;
     LS_TRY(ls_barrier(group, NULL, NULL));
-    const double begin = now_ms();
+    const double begin = ls__bench_now_ms();
     for (int call = 0; call < s->calls; call++) {
         if (floor) {
             ls__bench_floor(s->stream, s->ranks, s->chunk);
@@ -108,7 +99,7 @@ static ls_status run_together(const sampler *s, bool floor, double *elapsed_ms)
         }
     }
     double span[2] = {s->options->joins ? 0.0 : -begin,
-                      now_ms() - (s->options->joins ? begin : 0.0)};
+                      ls__bench_now_ms() - (s->options->joins ? begin : 0.0)};
     LS_TRY(ls_all_reduce(group, span, span, 2, LS_FLOAT64, LS_MAX, NULL, NULL));
     *elapsed_ms = (span[0] + span[1]) / s->calls;
     return LS_OK;
@@ -127,16 +118,10 @@ static ls_status sample(const sampler *s, double *time_ms, double *floor_ms, int
     return run_together(s, true, floor_ms);
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void summarise(double *samples, int count, double *median, double *spread)
 {
-    qsort(samples, (size_t)count, sizeof *samples, compare_doubles);
-    *median = count % 2 ? samples[count / 2] : (samples[count / 2 - 1] + samples[count / 2]) / 2.0;
+    ls__bench_sort(samples, count);
+    *median = ls__bench_median(samples, count);
     *spread = (samples[count * 3 / 4] - samples[count / 4]) / *median;
 }
 
@@ -168,11 +153,11 @@ static ls_status find_algorithm(const sampler *s, ls__bench_row *row)
     LS_TRY(ls_group_get_counters(s->call.group, &before));
     LS_TRY(s->options->operation->call(&s->call));
     LS_TRY(ls_group_get_counters(s->call.group, &after));
-    row->algorithm =
-        s->options->algorithm != NULL
-            ? s->options->algorithm
-            : ls__bench_which(s->options, row, s->rank, after.bytes_sent - before.bytes_sent,
-                              after.bytes_received - before.bytes_received);
+    row->sent = after.bytes_sent - before.bytes_sent;
+    row->received = after.bytes_received - before.bytes_received;
+    row->algorithm = s->options->algorithm != NULL
+                         ? s->options->algorithm
+                         : ls__bench_which(s->options, row, s->rank, row->sent, row->received);
     return LS_OK;
 }
 

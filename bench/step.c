@@ -195,12 +195,6 @@ static ls_status run_steps(const asked *a, net_run *run, measured *m)
 
 /* ---- what is printed ---------------------------------------------------------------------- */
 
-static int by_time(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y ? 1 : 0;
-}
-
 static double share_of_peak(const ls__bench_profile_row *row, const measured *m)
 {
     const double s = (double)row->ns * 1e-9;
@@ -249,7 +243,7 @@ static void print_profile(const asked *a, measured *m)
 
 static void print_all(const asked *a, measured *m)
 {
-    qsort(m->ms, (size_t)a->steps, sizeof *m->ms, by_time);
+    ls__bench_sort(m->ms, a->steps);
     printf("# %s: %s, batch %d, %s, %.1f million parameters, %d thread%s, %d step%s\n",
            a->net->name, a->net->about, a->batch, a->bfloat16 ? "bfloat16" : "float32",
            m->parameters * 1e-6, ls__self.runtime->threads,

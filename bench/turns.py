@@ -1,5 +1,5 @@
-"""Shared by compare_ddp.py, compare_pipeline.py and compare_tensor.py: Lockstep's and PyTorch's jobs of two ranks, which
-take turns on one link, and the command that measures rows with them."""
+"""Shared by compare_ddp.py, compare_pipeline.py, compare_zero.py and added.py: Lockstep's and PyTorch's jobs of two ranks,
+which take turns on one link, and the command that measures rows with them."""
 
 import argparse
 import json
@@ -62,7 +62,7 @@ class Contender:
             os.close(pipe)
 
 
-def parallel_job(options, link, arguments, folder):
+def parallel_job(options, link, arguments, folder, name="Lockstep"):
     """Lockstep's of bench/training/parallel_ours.c."""
     environment = {"LOCKSTEP_THREADS": "1", "LOCKSTEP_TUNE_FILE": "/dev/null"}
     wired = link.address == Wire.address
@@ -73,17 +73,17 @@ def parallel_job(options, link, arguments, folder):
         command = [options.build / "bench/contender_parallel", *arguments, gate, path]
         return link.jobs(options.build, command, "plain") if wired else \
             [[options.build / "lockstep", "run", "-n", "2", *command]]
-    return Contender(folder, "Lockstep", commands, environment)
+    return Contender(folder, name, commands, environment)
 
 
-def torch_job(options, link, folder, script, arguments):
+def torch_job(options, link, folder, script, arguments, name="PyTorch"):
     """PyTorch's; `arguments(gate, path)` are those of the script in bench/training."""
     port = link.port()
 
     def commands(gate, path):
         return [[*link.prefix(rank), "env", f"RANK={rank}", options.python, SOURCE / "bench/training" / script,
                  *arguments(gate, path)] for rank in range(2)]
-    return Contender(folder, "PyTorch", commands, {
+    return Contender(folder, name, commands, {
         "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "MASTER_ADDR": link.address, "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": link.device, "PYTHONWARNINGS": "ignore", "TORCH_CPP_LOG_LEVEL": "ERROR", **HUGE_PAGES})
 

@@ -1,4 +1,6 @@
 /* The lecture's table of backends: which functions, types and memory each of them has. */
+#include <string.h>
+
 #include "paper.h"
 #include "tools/commands.h"
 
@@ -13,15 +15,21 @@ static void add(void *arg, const char *what, int count, const char *const *names
 {
     grid *g = arg;
     paper_column columns[COLUMNS_MAX] = {{"function", "", NULL}};
-    for (int i = 0; i < count && i + 1 < COLUMNS_MAX; i++) {
+    bool nccl = false;
+    for (int i = 0; i < count && i + 2 < COLUMNS_MAX; i++) {
         columns[i + 1] = (paper_column){names[i], "", NULL};
+        nccl = nccl || strcmp(names[i], "nccl") == 0;
     }
+    columns[count + 1] = (paper_column){"nccl", "", NULL};
     if (g->table == NULL) {
-        g->table = paper_table(g->p, "What each backend carries", columns, count + 1);
+        g->table = paper_table(g->p, "What each backend carries", columns, count + (nccl ? 1 : 2));
     }
     json_t *row = json_pack("[s]", what);
     for (int i = 0; i < count; i++) {
         json_array_append_new(row, json_string(has[i] ? "yes" : "-"));
+    }
+    if (!nccl) {
+        json_array_append_new(row, json_string("no GPU here"));
     }
     json_array_append_new(json_object_get(g->table, "rows"), row);
 }
@@ -34,10 +42,9 @@ bool paper_backends(paper *p)
         p,
         "As each backend promises (lockstep info --backends); comm_test_backend runs all that is "
         "promised and compares it with native. Barriers work on every backend.");
-    paper_note(p,
-               "NCCL: skipped: this version has no CUDA backend, so none has a GPU's memory. The "
-               "lecture's table: NCCL has all_reduce, broadcast, reduce, all_gather and "
-               "reduce_scatter, of GPU memory; Gloo has most functions, of CPU memory; MPI has "
-               "all, of CPU memory.");
+    paper_note_nccl(p);
+    paper_note(p, "The lecture's table: NCCL has all_reduce, broadcast, reduce, all_gather and "
+                  "reduce_scatter, of GPU memory; Gloo has most functions, of CPU memory; MPI has "
+                  "all, of CPU memory.");
     return true;
 }

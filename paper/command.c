@@ -25,6 +25,20 @@ const paper_experiment paper_experiments[] = {
      paper_round_robin},
     {"variance", "section 5, the shared entitlement", "step times of ranks that are slow at random",
      paper_variance},
+    {"compression", "section 7 and the lectures",
+     "time to a held-out loss with each communication hook", paper_compression},
+    {"asynchrony", "the lectures",
+     "time to a held-out loss with one slow worker, in each mode of training", paper_asynchrony},
+    {"server", "the lectures", "a parameter server beside a ring, hosts around a switch",
+     paper_server},
+    {"tradeoff", "the lectures", "a GPT divided between operators, within them, and both",
+     paper_tradeoff},
+    {"alpa", "figure 8 of Alpa, Zheng et al. 2022",
+     "GPT, MoE, wide ResNet divided within operators, between them, and both", paper_alpa},
+    {"moe", "the lectures", "a mixture of experts beside its dense twin, 1 to 8 ranks",
+     paper_experts},
+    {"pipeline", "the lectures", "GPipe beside PipeDream: drawn, and their idle time",
+     paper_pipeline},
     {"cs336", "the course CS336's notebook", "all-reduce and DDP in the notebook's tables",
      paper_cs336},
     {"questions", "section 6.1", "the paper's three questions, answered from results in --out DIR",
@@ -32,13 +46,13 @@ const paper_experiment paper_experiments[] = {
     {"backends", "the lectures", "functions, types and memory of each backend", paper_backends},
     {"arithmetic", "the lectures", "sums with their steps: years, memory, the parameter server",
      paper_arithmetic},
-    {"taxonomy", "section 7 and the lectures", "systems, and what of them is in Lockstep",
+    {"taxonomy", "section 7 and the lectures", "systems, and their parts that Lockstep has",
      paper_taxonomy},
 };
 const int paper_experiment_count = (int)(sizeof paper_experiments / sizeof *paper_experiments);
 
 static paper_options given;
-static int64_t steps, turns;
+static int64_t steps, turns, workers;
 static const char *link_rate; /* with "none" */
 
 static const cli_option options[] = {
@@ -54,19 +68,24 @@ static const cli_option options[] = {
      .help = "measure between two network namespaces with a link of this rate; needs root"},
     {"sizes", CLI_TEXT, &given.sizes, .value_name = "LIST",
      .help = "of cs336's all_reduce; those that do not fit into memory are left out"},
-    {"parameters", CLI_COUNT, &given.parameters, .low = 1000, .high = 1e9, .fallback = "60000000",
-     .help = "of fig2: summed in all"},
+    {"parameters", CLI_COUNT, &given.parameters, .low = 1000, .high = 1e9,
+     .fallback = "60000000; of server 25557032",
+     .help = "of fig2: summed in all; of server: gradients"},
+    {"workers", CLI_COUNT, &workers, .low = 2, .high = 8, .letter = 'n',
+     .fallback = "2, 3, 4 and 8; of moe 1, 2, 4 and 8", .help = "of server, moe"},
     {"steps", CLI_COUNT, &steps, .low = 1, .high = 1000, .fallback = "the experiment's",
-     .help = "timed steps of a turn; of fig11: iterations"},
+     .help = "timed steps of a turn; of fig11: iterations; of compression: at most; of asynchrony: "
+             "of a worker that is not slow"},
     {"turns", CLI_COUNT, &turns, .low = 1, .high = 10, .fallback = "the experiment's",
-     .help = "turns of each row; of fig11: seeds"},
+     .help = "turns of each row; of fig11, compression and asynchrony: seeds"},
     {"model", CLI_TEXT, &given.model, .value_name = "NAME", .fallback = "the experiment's",
-     .help = "measure only this network (lockstep bench step --help lists them)"},
+     .help = "measure only this network (lockstep bench step --help lists them); of "
+             "compression and asynchrony: digits, text"},
     {"compute", CLI_CHOICE, &given.compute, .choices = "measured|replay",
      .fallback = "the experiment's",
      .help = "replay: forward and backward are sleeps as recorded (lockstep bench replay)"},
     {"speed", CLI_NUMBER, &given.speed, .low = 1e-3, .high = 1e6, .fallback = "as recorded",
-     .help = "a replayed network computes so many times as fast"},
+     .help = "a replayed network computes this many times as fast"},
     {"full", CLI_SWITCH, &given.full,
      .help = "the paper's networks, ResNet-50 and BERT, instead of ResNet-18 and a GPT"},
 };
@@ -83,7 +102,9 @@ static const cli_command command = {
         "and the lowest and highest turn. `all` needs --out and also writes DIR/index.html.\n"
         "Without --transport and --link, fig2 and fig6 to fig9 measure shared memory, TCP at\n"
         "1 Gbit/s (as root) and MPI (where one is installed), fig10 and fig12 shared memory and\n"
-        "TCP of this host; the others shared memory.\n"};
+        "TCP of this host, compression shared memory, 1 Gbit/s and 100 Mbit/s (as root), server\n"
+        "1 Gbit/s (as root), tradeoff shared memory and 1 Gbit/s (as root); the others shared\n"
+        "memory.\n"};
 
 void paper_print_names(void)
 {
@@ -130,6 +151,7 @@ static const char *line_of(const paper_experiment *e, char out[512])
         add_option(out, "speed", speed);
     }
     add_number(out, "parameters", given.parameters);
+    add_number(out, "workers", workers);
     add_number(out, "steps", steps);
     add_number(out, "turns", turns);
     return out;
@@ -220,6 +242,7 @@ int cmd_paper(int argc, char **argv)
     }
     given.steps = (int)steps;
     given.turns = (int)turns;
+    given.workers = (int)workers;
     given.link = strcmp(link_rate, "none") != 0 ? link_rate : NULL;
     if (given.link != NULL && given.transport != NULL && strcmp(given.transport, "tcp") != 0) {
         return cli_wrong(&command, "--link %s is TCP; leave --transport %s out", given.link,

@@ -1,6 +1,5 @@
-/* What experiments on DDP share: the networks, and rows of `lockstep bench ddp` or `replay`. */
+/* Shared by the experiments on DDP: the networks, and rows of `lockstep bench ddp` or `replay`. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "bench/bench.h"
@@ -149,6 +148,6 @@ double paper_quantile(const json_t *list, double share)
     for (size_t i = 0; i < count; i++) {
         numbers[i] = json_number_value(json_array_get(list, i));
     }
-    qsort(numbers, count, sizeof *numbers, ls__bench_by_size);
+    ls__bench_sort(numbers, (int)count);
     return count > 0 ? numbers[(size_t)(share * (double)(count - 1) + 0.5)] : 0.0;
 }

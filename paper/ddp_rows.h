@@ -1,4 +1,4 @@
-/* What experiments on DDP share. */
+/* Shared by the experiments on DDP. */
 #ifndef PAPER_DDP_ROWS_H
 #define PAPER_DDP_ROWS_H
 

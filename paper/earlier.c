@@ -18,7 +18,7 @@ enum { TEXT_MAX = 600, TABLES_MAX = 64, COLUMNS_MAX = 64, ROWS_MAX = 1024 };
 static const ls__json_limit limit = {
     .bytes = 32u << 20, .values = 1u << 20, .containers = 1u << 16, .depth = 8};
 
-typedef struct source { /* what is read */
+typedef struct source { /* a file to read */
     const char *path, *name;
     const char *const *columns;
     json_t *rows; /* the result */

@@ -107,19 +107,32 @@ static bool configure(const char *format, ...)
     return false;
 }
 
-/* One end, 10.98.4.K+1. */
+/* A burst passes at once, so it has to be small beside what a step sends; too small a one does not
+ * reach the rate. */
+static const char *burst_of(const char *rate)
+{
+    return strcmp(rate, "100mbit") == 0 ? "64k" : "256k";
+}
+
+/* This end sends at the rate. */
+static bool limit(const char *name, const char *device, const char *rate)
+{
+    return configure("ip -n %s link set %s up", name, device) &&
+           configure("ip netns exec %s tc qdisc add dev %s root tbf rate %s burst %s latency 20ms",
+                     name, device, rate, burst_of(rate));
+}
+
+/* The host's end, 10.98.4.K+1. */
 static bool make_end(const paper_link *link, int k, const char *rate)
 {
     const char *name = link->names[k];
     return configure("ip -n %s link set lo up", name) &&
            configure("ip -n %s addr add 10.98.4.%d/24 dev wire", name, k + 1) &&
-           configure("ip -n %s link set wire up", name) &&
-           configure(
-               "ip netns exec %s tc qdisc add dev wire root tbf rate %s burst 256k latency 20ms",
-               name, rate);
+           limit(name, "wire", rate);
 }
 
-bool paper_link_make(paper_link *link, const char *rate)
+/* Namespaces for the hosts, and the switch; false after it printed why. */
+static bool make_names(paper_link *link, const char *rate, int hosts, bool star)
 {
     memset(link, 0, sizeof *link);
     if (geteuid() != 0 || !in_path("ip") || !in_path("tc") || !in_path("nsenter")) {
@@ -130,24 +143,57 @@ bool paper_link_make(paper_link *link, const char *rate)
         return false;
     }
     bool made = true;
-    for (int k = 0; k < 2 && made; k++) {
+    link->hosts = hosts;
+    for (int k = 0; k < hosts + star && made; k++) {
         (void)snprintf(link->names[k], sizeof link->names[k], "lockstep-paper-%d-%d", (int)getpid(),
                        k);
         made = configure("ip netns add %s", link->names[k]);
     }
-    made = made &&
-           configure("ip -n %s link add wire type veth peer name wire netns %s", link->names[0],
-                     link->names[1]) &&
-           make_end(link, 0, rate) && make_end(link, 1, rate);
+    return made;
+}
+
+static bool or_remove(paper_link *link, bool made)
+{
     if (!made) {
         paper_link_remove(link);
     }
     return made;
 }
 
+bool paper_link_make(paper_link *link, const char *rate)
+{
+    return or_remove(link, make_names(link, rate, 2, false) &&
+                               configure("ip -n %s link add wire type veth peer name wire netns %s",
+                                         link->names[0], link->names[1]) &&
+                               make_end(link, 0, rate) && make_end(link, 1, rate));
+}
+
+/* The k-th host's cable, and the switch's end of it. */
+static bool plug_in(const paper_link *link, int k, const char *rate)
+{
+    const char *hub = link->names[link->hosts];
+    char port[16];
+    (void)snprintf(port, sizeof port, "port%d", k);
+    return configure("ip -n %s link add wire type veth peer name %s netns %s", link->names[k], port,
+                     hub) &&
+           configure("ip -n %s link set %s master switch", hub, port) && make_end(link, k, rate) &&
+           limit(hub, port, rate);
+}
+
+bool paper_star_make(paper_link *link, const char *rate, int hosts)
+{
+    bool made = make_names(link, rate, hosts, true) &&
+                configure("ip -n %s link add switch type bridge", link->names[hosts]) &&
+                configure("ip -n %s link set switch up", link->names[hosts]);
+    for (int k = 0; k < hosts && made; k++) {
+        made = plug_in(link, k, rate);
+    }
+    return or_remove(link, made);
+}
+
 void paper_link_remove(paper_link *link)
 {
-    for (int k = 0; k < 2 && link->names[k][0] != '\0'; k++) {
+    for (int k = 0; k <= PAPER_HOSTS_MAX && link->names[k][0] != '\0'; k++) {
         const char *const argv[] = {"ip", "netns", "del", link->names[k], NULL};
         const int pid = paper_start(argv);
         int status;

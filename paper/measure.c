@@ -56,10 +56,14 @@ static bool here(const paper *p, int ranks, const char *self, const char *const 
 static bool over_mpi(const paper *p, int ranks, const char *self, const char *const *arguments,
                      const char *json)
 {
-    static const char *const start[] = {"env", "LOCKSTEP_BACKEND=mpi", "OMPI_ALLOW_RUN_AS_ROOT=1",
-                                        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                                        "OMPI_MCA_mpi_yield_when_idle=1"};
-    static const char *const open_mpi[] = {"-q", "--oversubscribe", "--bind-to", "none"};
+    static const char *const start[] = {
+        "env",
+        "LOCKSTEP_BACKEND=mpi",
+        "OMPI_ALLOW_RUN_AS_ROOT=1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+        "OMPI_MCA_mpi_yield_when_idle=1",
+        "OMPI_MCA_orte_execute_quiet=1"}; /* -q; Open MPI 5 has none */
+    static const char *const open_mpi[] = {"--oversubscribe", "--bind-to", "none"};
     char count[16];
     words w = {.count = 0};
     (void)snprintf(count, sizeof count, "%d", ranks);
@@ -81,16 +85,18 @@ static bool is_mpi(const paper *p)
     return p->transport != NULL && strcmp(p->transport, "mpi") == 0;
 }
 
-/* The k-th node of two, in its namespace. What it says goes to a file: see over_link. */
-static int start_node(const paper_link *link, int k, int ranks, const char *self,
+/* The k-th node, in its namespace. What it says goes to a file: see over_link. Around a switch all
+ * hosts share this one's cores, so nothing is encrypted there. */
+static int start_node(const paper *p, const paper_link *link, int k, int ranks, const char *self,
                       const char *const *arguments, const char *folder, const char *json)
 {
-    char space[96], rank[16], count[16], secret[128], unused[128], said[160];
+    char space[96], nodes[16], rank[16], count[16], secret[128], unused[128], said[160];
     words w = {.count = 0};
     (void)snprintf(said, sizeof said, "exec \"$0\" \"$@\" 2>%s/said-%d", folder, k);
     (void)snprintf(space, sizeof space, "--net=/run/netns/%s", link->names[k]);
     (void)snprintf(rank, sizeof rank, "%d", k);
-    (void)snprintf(count, sizeof count, "%d", ranks / 2);
+    (void)snprintf(nodes, sizeof nodes, "%d", link->hosts);
+    (void)snprintf(count, sizeof count, "%d", ranks / link->hosts);
     (void)snprintf(secret, sizeof secret, "%s/secret", folder);
     (void)snprintf(unused, sizeof unused, "%s/rows-%d.json", folder, k);
     const char *const run[] = {"nsenter",
@@ -101,13 +107,15 @@ static int start_node(const paper_link *link, int k, int ranks, const char *self
                                self,
                                "run",
                                "--nnodes",
-                               "2",
+                               nodes,
                                "--node-rank",
                                rank,
                                "--rendezvous",
                                "10.98.4.1:" PORT,
                                "--secret-file",
                                secret,
+                               "--data-plane",
+                               p->star ? "plain" : "tls",
                                "-n",
                                count};
     for (size_t i = 0; i < sizeof run / sizeof *run; i++) {
@@ -124,19 +132,24 @@ static bool over_link(const paper *p, int ranks, const char *self, const char *c
     char secret[128];
     (void)snprintf(secret, sizeof secret, "%s/secret", folder);
     const char *const make_secret[] = {self, "secret", secret, NULL};
-    if (paper_run(make_secret) != 0 || !paper_link_make(&link, p->link)) {
+    if (paper_run(make_secret) != 0 ||
+        !(p->star ? paper_star_make(&link, p->link, ranks) : paper_link_make(&link, p->link))) {
         return false;
     }
-    const int other = start_node(&link, 1, ranks, self, arguments, folder, json);
-    const int first = other > 0 ? start_node(&link, 0, ranks, self, arguments, folder, json) : -1;
-    const bool good = first > 0 && paper_wait(first) == 0;
-    const bool both = other > 0 && paper_wait(other) == 0;
+    int nodes[PAPER_HOSTS_MAX];
+    bool good = true;
+    for (int k = link.hosts - 1; k >= 0; k--) {
+        nodes[k] = start_node(p, &link, k, ranks, self, arguments, folder, json);
+    }
+    for (int k = 0; k < link.hosts; k++) {
+        good = nodes[k] > 0 && paper_wait(nodes[k]) == 0 && good;
+    }
     paper_link_remove(&link);
-    if (!good || !both) {
+    if (!good) {
         const char *const print[] = {"sh", "-c", "echo >&2; cat \"$0\"/said-* >&2", folder, NULL};
         (void)paper_run(print);
     }
-    return good && both;
+    return good;
 }
 
 static json_t *read_rows(const char *path)

@@ -57,7 +57,7 @@ bool paper_mpi_find(paper_mpi *out, char why[256])
 
 /* ---- going through them ---------------------------------------------------------------------- */
 
-static bool can_link(void)
+bool paper_can_link(void)
 {
     paper_link link;
     const bool made = paper_link_make(&link, RATE);
@@ -65,6 +65,19 @@ static bool can_link(void)
         paper_link_remove(&link);
     }
     return made;
+}
+
+void paper_note_nccl(paper *p)
+{
+    ls__plugin plugin;
+    if (ls__plugin_load("nccl", &plugin) != LS_OK) {
+        paper_note(p, "NCCL: skipped: no GPU here: %s.", ls_error_message());
+        return;
+    }
+    ls__plugin_unload(&plugin, false);
+    paper_note(p,
+               "NCCL: skipped: networks here compute on the processor; `make gpu-check` measures "
+               "NCCL.");
 }
 
 /* Sets the k-th of all; false after the last. *usable: whether this machine has it. */
@@ -78,7 +91,7 @@ static bool set(paper *p, int k, bool *usable)
     case 0:
         return true;
     case 1:
-        *usable = can_link();
+        *usable = paper_can_link();
         if (!*usable) {
             paper_note(p, "TCP at 1 Gbit/s: skipped: network namespaces cannot be made here; it "
                           "needs root, ip, tc and nsenter.");
@@ -91,7 +104,7 @@ static bool set(paper *p, int k, bool *usable)
         }
         return true;
     default:
-        paper_note(p, "NCCL: skipped: this version has no CUDA backend.");
+        paper_note_nccl(p);
         return false;
     }
 }

@@ -39,6 +39,7 @@ typedef struct paper_options {
     double speed;          /* a replayed network computes this many times as fast; 0: as recorded */
     int64_t parameters;    /* of fig2, in all; 0: the paper's */
     int steps, turns;      /* timed steps of a turn, turns; 0: the experiment's own */
+    int workers;           /* of server; 0: the experiment's */
 } paper_options;
 
 typedef struct paper_mpi {        /* an MPI that jobs can be started under */
@@ -50,6 +51,7 @@ struct paper { /* an experiment in progress */
     const paper_experiment *experiment;
     const paper_options *options;
     const char *transport, *link; /* of the measurement: the options', or paper_next_medium's */
+    bool star;                    /* with a link: each rank on a host of its own, at a switch */
     paper_mpi mpi;                /* of the transport "mpi" */
     int medium;                   /* how many paper_next_medium has seen */
     json_t *result;
@@ -73,7 +75,7 @@ void paper_transpose(json_t *table);
 void paper_row(json_t *table, const char *format, ...);
 void paper_note(paper *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* What the paper claims, as an inequality of two rows of measured times: the median over turns of
+/* A claim of the paper, as an inequality of two rows of measured times: the median over turns of
  * left / right is below (or above) `factor`. The lists have a number for each turn. */
 typedef struct paper_claim {
     const char *text; /* "overlap makes a step faster (section 5.1)" */
@@ -86,7 +88,7 @@ void paper_claim_add(paper *p, const paper_claim *claim);
 
 typedef struct paper_plot {
     const char *title;
-    const char *kind;     /* "lines", "boxes" (y is a list) or "stacks" */
+    const char *kind;     /* "lines", "boxes" (y is a list), "stacks" or "bars" beside each other */
     const json_t *table;  /* of this result */
     const char *x, *y[6]; /* keys of columns; NULL ends them */
     const char *group;    /* lines, boxes: a curve for each value of this column; NULL: one */
@@ -142,17 +144,24 @@ json_t *paper_earlier(paper *p, const char *name, const char *const *columns);
 bool paper_next_medium(paper *p);
 /* "shared memory", "TCP of one host", "TCP at 1gbit/s", "MPI (Open MPI)". */
 const char *paper_medium(const paper *p, char out[64]);
+/* Whether links can be made here; else it printed why. */
+bool paper_can_link(void);
 /* False with the reason. */
 bool paper_mpi_find(paper_mpi *out, char why[256]);
+void paper_note_nccl(paper *p); /* why there are no rows of NCCL */
 
 /* ---- links (link.c) -------------------------------------------------------------------------- */
 
-/* Two network namespaces with a link between them that carries no more than `rate`. */
+/* Hosts, which are network namespaces, with links that carry no more than `rate` each way: two with
+ * one between them, or each with one to a switch. */
+enum { PAPER_HOSTS_MAX = 16 };
 typedef struct paper_link {
-    char names[2][48];
+    char names[PAPER_HOSTS_MAX + 1][48]; /* the hosts', and the switch's */
+    int hosts;
 } paper_link;
 /* False after it printed why: needs root, ip and tc. */
 bool paper_link_make(paper_link *link, const char *rate);
+bool paper_star_make(paper_link *link, const char *rate, int hosts);
 void paper_link_remove(paper_link *link);
 
 /* Runs a program and waits: its exit status, -1 after it printed why it could not be started or was
@@ -166,18 +175,25 @@ bool paper_stopped(void);
 
 /* ---- experiments ----------------------------------------------------------------------------- */
 
+bool paper_alpa(paper *p);
 bool paper_arithmetic(paper *p);
+bool paper_asynchrony(paper *p);
 bool paper_backends(paper *p);
-bool paper_breakdown(paper *p);   /* fig6 */
-bool paper_buckets(paper *p);     /* fig7, fig8 */
-bool paper_call_sizes(paper *p);  /* fig2 */
+bool paper_breakdown(paper *p);  /* fig6 */
+bool paper_buckets(paper *p);    /* fig7, fig8 */
+bool paper_call_sizes(paper *p); /* fig2 */
+bool paper_compression(paper *p);
 bool paper_convergence(paper *p); /* fig11 */
 bool paper_cs336(paper *p);
+bool paper_experts(paper *p); /* moe */
+bool paper_pipeline(paper *p);
 bool paper_questions(paper *p);
 bool paper_round_robin(paper *p); /* fig12 */
 bool paper_scaling(paper *p);     /* fig9 */
-bool paper_skipping(paper *p);    /* fig10 */
+bool paper_server(paper *p);
+bool paper_skipping(paper *p); /* fig10 */
 bool paper_taxonomy(paper *p);
+bool paper_tradeoff(paper *p);
 bool paper_variance(paper *p);
 
 extern const paper_experiment paper_experiments[];

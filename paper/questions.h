@@ -1,4 +1,4 @@
-/* What the answers of `lockstep paper questions` share. */
+/* Shared by the answers of `lockstep paper questions`. */
 #ifndef PAPER_QUESTIONS_H
 #define PAPER_QUESTIONS_H
 

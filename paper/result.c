@@ -1,7 +1,6 @@
 /* Results: tables, claims and plots as JSON. */
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <lockstep/version.h>
@@ -67,7 +66,7 @@ void paper_claim_add(paper *p, const paper_claim *claim)
         ratios[i] = json_number_value(json_array_get(claim->left_turns, i)) /
                     json_number_value(json_array_get(claim->right_turns, i));
     }
-    qsort(ratios, count, sizeof *ratios, ls__bench_by_size);
+    ls__bench_sort(ratios, (int)count);
     const double ratio =
         count % 2 == 1 ? ratios[count / 2] : 0.5 * (ratios[count / 2 - 1] + ratios[count / 2]);
     json_array_append_new(json_object_get(p->result, "claims"),

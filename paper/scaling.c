@@ -6,18 +6,18 @@
  * Weak: a rank has 64 samples. Strong: all ranks together have 256. So that a step takes no
  * minutes, 64 samples take as long as those of the timeline did, as on processors that are faster
  * by that factor. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/env.h"
+#include "base/env_posix.h"
 #include "base/error.h"
 #include "bench/timeline.h"
-#include "comm/algorithm/registry.h"
-#include "comm/program/program.h"
+#include "cost/collective.h"
+#include "cost/simulate.h"
 #include "ddp_rows.h"
 
-#define PROGRAM "halving_doubling"
 #define BUCKETS "25"
 #define BUCKET_BYTES 25e6
 #define FIRST_BUCKET_BYTES 1048576.0
@@ -37,19 +37,10 @@ static const paper_column columns[] = {
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
-static bool cost_of(int ranks, ls__program_cost *out)
+/* By halving and doubling. */
+static ls__collective_cost cost_of(int ranks)
 {
-    const ls__program_spec spec = {
-        .operation = LS__OP_ALL_REDUCE, .memory = LS__MEMORY_MESSAGES, .size = ranks};
-    ls__program *program = NULL;
-    const ls__algorithm *algorithm = ls__algorithm_find(LS__OP_ALL_REDUCE, PROGRAM);
-    if (algorithm->generate(&spec, ls__env_posix(), &program) != LS_OK) {
-        fprintf(stderr, "lockstep paper: %s\n", ls_error_message());
-        return false;
-    }
-    ls__program_cost_count(program, out);
-    ls__program_free(program);
-    return true;
+    return ls__collective_all_reduce(ranks, true);
 }
 
 /* Milliseconds of one all-reduce of 2 ranks; below 0: failed. */
@@ -68,38 +59,69 @@ static double one_call(paper *p, double elements)
 static bool fit(paper *p, figures *out)
 {
     char medium[64];
-    ls__program_cost cost;
+    const ls__collective_cost cost = cost_of(2);
     const double small = one_call(p, SMALL), large = one_call(p, LARGE);
-    if (small < 0.0 || large < 0.0 || !cost_of(2, &cost)) {
+    if (small < 0.0 || large < 0.0) {
         return false;
     }
     const double slope = (large - small) * 1e-3 / ((LARGE - SMALL) * sizeof(float) * cost.sent);
     out->beta = slope > 0.0 ? slope : 0.0;
     const double rest = small * 1e-3 - out->beta * SMALL * sizeof(float) * cost.sent;
-    out->alpha = rest > 0.0 ? rest / cost.steps : 0.0;
+    out->alpha = rest > 0.0 ? rest / cost.messages : 0.0;
     paper_note(p, "%s, fitted: alpha %.1f us a step, beta %.3f ns a byte.", paper_medium(p, medium),
                out->alpha * 1e6, out->beta * 1e9);
     return true;
 }
 
-/* Milliseconds of a step: buckets are filled as gradients become ready, and reduced one after the
- * other. The timeline is sorted by time. */
-static double modelled_ms(const ls__timeline *t, const figures *f, const ls__program_cost *cost,
-                          double speed)
+/* Buckets are filled as gradients become ready. The timeline is sorted by time. */
+static int sums_of(const ls__timeline *t, const figures *f, ls__collective_cost cost,
+                   ls__sim_reduction *out)
 {
-    double filled = 0.0, sent = 0.0, room = FIRST_BUCKET_BYTES;
-    for (int i = 0; i < t->count && cost->steps > 0; i++) {
+    double filled = 0.0, room = FIRST_BUCKET_BYTES;
+    int count = 0;
+    for (int i = 0; i < t->count && cost.messages > 0; i++) {
         filled += (double)t->gradients[i].elements * (double)ls_dtype_size(t->gradients[i].dtype);
         if (filled >= room || i == t->count - 1) {
-            const double ready = t->gradients[i].ready_s / speed;
-            sent = (sent > ready ? sent : ready) + f->alpha * cost->steps +
-                   f->beta * cost->sent * filled;
+            const double seconds = ls__collective_seconds(cost, f->alpha, f->beta, filled);
+            out[count++] = (ls__sim_reduction){
+                .after = fmin(t->gradients[i].ready_s / t->backward_s, 1.0),
+                .route = {.resource = {LS__SIM_NONE, LS__SIM_NONE}, .latency = seconds}};
             filled = 0.0;
             room = BUCKET_BYTES;
         }
     }
-    const double backward = t->backward_s / speed;
-    return 1e3 * ((t->forward_s + t->optimizer_s) / speed + (sent > backward ? sent : backward));
+    return count;
+}
+
+/* A step of one rank, whose sums follow each other beside backward (cost/simulate.h). */
+static ls_status simulate(const ls__timeline *t, const ls__sim_reduction *sums, int count,
+                          double speed, double *ms)
+{
+    ls__schedule *s;
+    ls__sim_result result;
+    const ls__stage_times times = {.forward = t->forward_s / speed,
+                                   .backward = t->backward_s / speed};
+    const ls__sim_spec spec = {.times = &times, .reductions = sums, .reduction_count = count};
+    LS_TRY(ls__schedule_new(ls__env_posix(), "1f1b",
+                            &(ls__schedule_spec){.ranks = 1, .micro_batches = 1}, &s));
+    const ls_status status = ls__simulate(s, &spec, &result);
+    *ms = status < 0 ? 0.0 : 1e3 * (fmax(result.makespan, result.reduced) + t->optimizer_s / speed);
+    ls__schedule_free(s);
+    return status;
+}
+
+/* Milliseconds of a step; below 0: failed. */
+static double modelled_ms(const ls__timeline *t, const figures *f, ls__collective_cost cost,
+                          double speed)
+{
+    double ms = -1.0;
+    ls__sim_reduction *sums = calloc((size_t)t->count + 1, sizeof *sums);
+    if (sums == NULL || simulate(t, sums, sums_of(t, f, cost, sums), speed, &ms) < 0) {
+        fprintf(stderr, "lockstep paper: no memory\n");
+        ms = -1.0;
+    }
+    free(sums);
+    return ms;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -123,14 +145,9 @@ static double speed_of(const series *s, int ranks)
 static bool add(const series *s, int ranks, double step)
 {
     char curve[160], off[32] = "-";
-    ls__program_cost cost = {.steps = 0};
     const char *kind = s->strong ? "strong" : "weak", *how = step < 0.0 ? "modelled" : "replayed";
-    if (ranks > 1 && !cost_of(ranks, &cost)) {
-        return false;
-    }
-    const ls__program_cost none = {.steps = 0};
-    const double model = modelled_ms(s->timeline, s->figures, &cost, speed_of(s, ranks));
-    const double one = modelled_ms(s->timeline, s->figures, &none, speed_of(s, 1));
+    const double model = modelled_ms(s->timeline, s->figures, cost_of(ranks), speed_of(s, ranks));
+    const double one = modelled_ms(s->timeline, s->figures, cost_of(1), speed_of(s, 1));
     const double shown = step < 0.0 ? model : step;
     if (step >= 0.0) {
         (void)snprintf(off, sizeof off, "%+.0f", (model / step - 1.0) * 100.0);
@@ -138,7 +155,7 @@ static bool add(const series *s, int ranks, double step)
     (void)snprintf(curve, sizeof curve, "%s, %s, %s", s->network->title, kind, how);
     paper_row(s->table, "[s, s, i, s, f, f, s, f, s]", s->network->title, kind, ranks, how, shown,
               model, off, one / shown * (s->strong ? 1.0 : ranks), curve);
-    return true;
+    return model >= 0.0 && one >= 0.0;
 }
 
 static void claim(const series *s, const json_t *rows)
@@ -180,8 +197,7 @@ static bool replay(const series *s, int ranks)
 
 static bool measure(const series *s)
 {
-    const ls__program_cost none = {.steps = 0};
-    bool good = add(s, 1, modelled_ms(s->timeline, s->figures, &none, speed_of(s, 1)));
+    bool good = add(s, 1, modelled_ms(s->timeline, s->figures, cost_of(1), speed_of(s, 1)));
     for (int ranks = 2; ranks <= REPLAYED_MAX && good; ranks *= 2) {
         good = replay(s, ranks);
     }

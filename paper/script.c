@@ -115,13 +115,15 @@ static void boxes(FILE *out, const json_t *plot, const json_t *table, const grou
     fprintf(out, "\n");
 }
 
-static void stacks(FILE *out, const json_t *plot, const json_t *table)
+/* Of each row the values on each other, or beside each other. */
+static void stacks(FILE *out, const json_t *plot, const json_t *table, const char *style)
 {
     const json_t *keys = json_object_get(plot, "y");
     char label[64];
     fprintf(out,
-            "set style data histograms\nset style histogram rowstacked\nset style fill solid 0.8\n"
-            "set boxwidth 0.7\nset xtics rotate by -30\n$d << EOD\n");
+            "set style data histograms\nset style histogram %s\nset style fill solid 0.8\n"
+            "set boxwidth 0.7\nset xtics rotate by -30\n$d << EOD\n",
+            style);
     for (size_t r = 0; r < json_array_size(rows_of(table)); r++) {
         fprintf(out, "\"%s\"", label_of(table, r, paper_text(plot, "x"), label));
         for (size_t k = 0; k < json_array_size(keys); k++) {
@@ -177,7 +179,7 @@ bool paper_script(const json_t *plot, const json_t *table, const char *path)
     } else if (is_boxes) {
         boxes(out, plot, table, &g);
     } else {
-        stacks(out, plot, table);
+        stacks(out, plot, table, strcmp(kind, "bars") == 0 ? "clustered gap 1" : "rowstacked");
     }
     return fclose(out) == 0;
 }

@@ -1,4 +1,4 @@
-/* Systems of the paper's section on related work and of the lectures, and what of them is here. */
+/* Systems of the paper's section on related work and of the lectures, and their parts here. */
 #include "paper.h"
 
 static const paper_column columns[] = {
@@ -12,17 +12,19 @@ static const struct {
     {"Horovod", "ring all-reduce, fused tensors", "all_reduce \"ring\", flat and bucketed modes"},
     {"PyTorch RPC", "remote calls, distributed autograd", "no: ranks run one program"},
     {"TF MultiWorkerMirrored", "synchronous data parallel", "ls_ddp_new"},
-    {"TF ParameterServer", "asynchronous updates by servers", "not yet"},
+    {"TF ParameterServer", "asynchronous updates by servers", "ls_server_new"},
     {"GPipe", "micro-batches through a pipeline", "ls_pipeline_new (src/parallel/pipeline)"},
     {"PipeDream", "1F1B, weight stashing, a partitioner",
      "ls_pipeline_new, \"pipedream\"; lockstep plan pipeline (src/plan)"},
     {"Mesh TensorFlow, Megatron", "tensor parallel layers",
      "ls_redistribute, ls_tensor_parallel (src/placement)"},
-    {"ZeRO", "sharded optimizer states and gradients", "ls_ddp_new with zero = 1 or 2 (src/ddp)"},
+    {"ZeRO", "sharded states, gradients, parameters", "ls_ddp_new with zero = 1 to 3 (src/ddp)"},
+    {"Alpa", "inter- and intra-operator parallelism, searched", "lockstep plan auto (src/plan)"},
     {"ByteScheduler, TicTac, PACE", "communication in the order of need",
      "buckets in the order of readiness (D9)"},
     {"GradientFlow", "fused, lazy all-reduce; 16 bits", "automatic buckets; bfloat16 on the wire"},
-    {"SlowMo, local SGD", "steps without communication", "ls_ddp_set_local, ls_ddp_average"},
+    {"SlowMo, local SGD, DiLoCo", "steps without communication",
+     "ls_ddp_set_local, ls_ddp_average (src/ddp)"},
     {"Spark", "tree reduce by shuffles", "all_reduce \"tree_stages\""},
 };
 

@@ -1,6 +1,6 @@
-/* What the algorithms cost by messages, in closed form, and how they sum. The figures of
- * docs/algorithms.md are counted from the programs; this stands beside them, and a test holds the
- * two to each other (tests/unit/comm/program/costs.c). */
+/* The costs of the algorithms by messages, in closed form, and their orders of summation. The
+ * figures of docs/algorithms.md are counted from the programs; this stands beside them, and a test
+ * holds the two to each other (tests/unit/comm/program/costs.c). */
 #include "forms.h"
 
 #include <string.h>

@@ -22,7 +22,8 @@ typedef struct ls__bench_form {
 const ls__bench_form *ls__bench_form_find(const ls__algorithm *algorithm); /* NULL: none */
 bool ls__bench_form_holds(const ls__bench_form *form, int ranks);
 
-/* What the programs of `ranks` ranks (at most LS__BENCH_FORM_RANKS_MAX; root 0, one host) cost. */
+/* The costs of the programs of `ranks` ranks (at most LS__BENCH_FORM_RANKS_MAX; root 0, one
+ * host). */
 ls_status ls__bench_count_totals(const ls__algorithm *algorithm, int ranks,
                                  ls__program_totals *out);
 

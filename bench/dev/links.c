@@ -1,4 +1,4 @@
-/* What encryption costs: plain and TLS links between two processes of this host, in turns.
+/* The cost of encryption: plain and TLS links between two processes of this host, in turns.
  *
  *     make bench-dev && build/bench/dev/links
  *

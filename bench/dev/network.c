@@ -96,7 +96,7 @@ static void open_wires(wire *w, const char *address, int port)
     }
 }
 
-/* What one call moved; 0: nothing for now. */
+/* Bytes that a call has moved; 0: none for now. */
 static size_t moved(ssize_t result)
 {
     if (result == 0 || (result < 0 && errno != EAGAIN)) {

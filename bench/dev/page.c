@@ -117,7 +117,8 @@ static ls_status put_operation(ls__operation operation)
     return LS_OK;
 }
 
-/* What one rank reads of its peers' memory and writes to it; the rank with most of them. */
+/* Elements that a rank reads from its peers' memory and writes to it; of the rank with most of
+ * them. */
 static void put_memory(const ls__algorithm *algorithm, ls__memory memory)
 {
     const int ranks = 4;

@@ -157,12 +157,6 @@ static ls_status check(bare *b, bool library, int64_t count)
     return wrong == 0 ? LS_OK : LS_ERR_INTERNAL;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static ls_status measure(bare *b, int64_t bytes)
 {
     const int64_t count = bytes / (int64_t)sizeof(float);
@@ -176,9 +170,9 @@ static ls_status measure(bare *b, int64_t bytes)
         LS_TRY(sample(b, !first, count, calls, first ? &theirs[i] : &ours[i]));
         added[i] = ours[i] - theirs[i];
     }
-    qsort(ours, ROUNDS, sizeof *ours, by_size);
-    qsort(theirs, ROUNDS, sizeof *theirs, by_size);
-    qsort(added, ROUNDS, sizeof *added, by_size);
+    ls__bench_sort(ours, ROUNDS);
+    ls__bench_sort(theirs, ROUNDS);
+    ls__bench_sort(added, ROUNDS);
     if (b->rank == 0) {
         const int half = ROUNDS / 2, tenth = ROUNDS / 10;
         printf("%10lld %10.2f %10.2f %10.2f %9.1f %12.2f %10.2f %9.1f\n", (long long)bytes,
@@ -189,7 +183,7 @@ static ls_status measure(bare *b, int64_t bytes)
     return LS_OK;
 }
 
-/* Where everybody's block lies in this process. */
+/* Where every rank's block lies in this process. */
 static ls_status find_blocks(bare *b, void *own)
 {
     const ls_group *world = ls_world();

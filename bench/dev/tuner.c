@@ -78,18 +78,9 @@ static ls_status sample(void *buf, int64_t bytes, const char *algorithm, int cal
     return ls_all_reduce(ls_world(), ns, ns, 1, LS_FLOAT64, LS_MAX, NULL, NULL);
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double quartile(const candidate *c, int which)
 {
-    double sorted[ROUNDS];
-    memcpy(sorted, c->ns, sizeof sorted);
-    qsort(sorted, (size_t)c->rounds, sizeof *sorted, by_size);
-    return sorted[which * (c->rounds - 1) / 4];
+    return ls__bench_quantile(c->ns, c->rounds, which, 4);
 }
 
 static int best_of(const candidate *c, int count)

@@ -8,7 +8,7 @@ lines = ["/* Made by bench/timelines/embed.py. */", '#include "bench/timeline.h"
 for k, path in enumerate(paths):
     data = path.read_bytes()
     lines += [f"static const char text{k}[] = {{"]
-    lines += [",".join(map(str, data[at:at + 32])) + "," for at in range(0, len(data), 32)]
+    lines += [",".join(str((byte ^ 128) - 128) for byte in data[at:at + 32]) + "," for at in range(0, len(data), 32)]
     lines += ["0};", ""]
 lines += [f"const ls__timeline_text {table}s[] = {{"]
 lines += [f'    {{"{path.stem}", text{k}, sizeof text{k} - 1}},' for k, path in enumerate(paths)]

@@ -293,9 +293,20 @@ def reset_peak():
         file.write("5")
 
 
-def peak_mb():
+def status_mb(name):
     with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) / 1024
+        return next(int(line.split()[1]) for line in file if line.startswith(f"{name}:")) / 1024
+
+
+def others_mb():
+    """What of the pages of shared memory counts for other processes."""
+    with open("/proc/self/smaps_rollup") as file:
+        own = next(int(line.split()[1]) for line in file if line.startswith("Pss_Shmem:"))
+    return status_mb("RssShmem") - own / 1024
+
+
+def peak_mb():
+    return status_mb("VmHWM")
 
 
 def fused_kernel(wanted):

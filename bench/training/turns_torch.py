@@ -1,11 +1,14 @@
-"""Shared by ddp_torch.py, pipeline_torch.py and tensor_torch.py: the contenders of a rank, which take turns when bench/turns.py says."""
+"""Shared by ddp_torch.py, pipeline_torch.py, tensor_torch.py and zero_torch.py: the contenders of a rank, which take turns when bench/turns.py says."""
 
+import ctypes
 import json
 import os
 import statistics
 
 import torch
 import torch.distributed as dist
+
+from contender_torch import others_mb, peak_mb, reset_peak, status_mb
 
 
 class Contender:
@@ -32,20 +35,41 @@ def wait_for_turn(gate):
         file.read(1)
 
 
+def forget():
+    """Memory that making the networks took for a while goes back to the system, and the peak begins anew."""
+    ctypes.CDLL(None).malloc_trim(0)
+    reset_peak()
+
+
+def load():
+    """A step of one layer, so that the libraries' memory is there before that of the networks."""
+    layer = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(layer.parameters(), fused=True)
+    layer(torch.ones(8, 8)).sum().backward()
+    optimizer.step()
+
+
 def run(make, warmups, steps, rounds, gate, path):
-    """`make()` returns the contenders, whose rows rank 0 writes to the path."""
+    """`make()` returns the contenders, whose rows rank 0 writes to the path, each with the peak memory of all in the turns,
+    less what there was before them; of the larger rank."""
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     dist.init_process_group("gloo")
+    load()
+    before, others_before = status_mb("VmRSS"), others_mb()
     contenders = make()
     for contender in contenders:
         for _ in range(int(warmups)):
             contender.step()
+    forget()
     for turn in range(int(rounds)):
         wait_for_turn(gate)
         for i in range(len(contenders)):
             contenders[(i + turn) % len(contenders)].turn(int(steps))
     wait_for_turn(gate)
-    found = [contender.row() for contender in contenders]
+    peak = peak_mb() - before
+    peaks = torch.tensor([peak, peak - (others_mb() - others_before)])
+    dist.all_reduce(peaks, dist.ReduceOp.MAX)
+    found = [{**contender.row(), "peak_mb": peaks[0].item(), "share_mb": peaks[1].item()} for contender in contenders]
     if dist.get_rank() == 0:
         with open(path, "w") as file:
             json.dump(found, file)

@@ -38,7 +38,7 @@ OPERATIONS = ["all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to
               "reduce", "gather", "scatter", "barrier", "all-gather-v", "reduce-scatter-v", "gather-v",
               "scatter-v", "all-to-all-v"]
 KEYS = {"name", "bytes", "count", "ranks", "dtype", "op", "buffers", "algorithm", "transport", "time_ms",
-        "spread", "algbw", "busbw", "wrong", "samples", "calls", "machine"}
+        "spread", "algbw", "busbw", "wrong", "samples", "calls", "sent_bytes", "received_bytes", "machine"}
 
 
 def bench(*arguments):

@@ -52,13 +52,27 @@ def all_reduce(ranks, options):
         yield {"bytes": number, "ranks": ranks, **{key: made_up(ranks, size, key) for key in ("time_ms", "algbw", "busbw")}}
 
 
+def straggler(task, options):
+    """Trainings of which one seed of a mode does not end; those with versions have a histogram."""
+    for mode in options["modes"].split():
+        for seed in range(1, int(options["seeds"]) + 1):
+            key = (task, mode, seed, options["slow"])
+            times = [2 * made_up(*key, i) + i for i in range(3)]
+            stale = [int(100 * made_up(*key, "stale", i)) for i in range(4)] if mode in ("async", "stale=2") else []
+            yield {"mode": mode, "about": "a network", "target": 0.5, "seed": seed, "reached": (mode, seed) != ("sync", 2),
+                   "seconds": times[1], "trained_seconds": times[2], "steps": int(1000 * made_up(*key, "steps")),
+                   "loss": made_up(*key, "loss"), "dropped": len(stale), "stale": stale,
+                   "losses": [made_up(*key, "losses", i) for i in range(3)], "times": times}
+
+
 def main():
     words = sys.argv[1:]
     ranks, (command, *rest) = int(words[words.index("-n") + 1]), words[words.index("bench") + 1:]
-    model = rest.pop(0) if command == "replay" else None
+    model = rest.pop(0) if command in ("replay", "straggler") else None
     options = dict(zip((word.removeprefix("--") for word in rest[::2]), rest[1::2], strict=True))
     rows = list({"ddp": lambda: steps(command, options["model"], ranks, options),
                  "replay": lambda: steps(command, model, ranks, options), "pieces": lambda: pieces(ranks, options),
+                 "straggler": lambda: straggler(model, options),
                  "all-reduce": lambda: all_reduce(ranks, options)}[command]())
     with open(options["json"], "w") as file:
         json.dump(rows, file)

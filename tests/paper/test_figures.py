@@ -265,7 +265,9 @@ def under_noise_the_claims_are_about_the_strongest_one():
 @test
 def the_notebooks_keys_have_the_notebooks_meaning():
     result, measured = figure("cs336", "--sizes", "1M,10M")
-    calls, steps = map(rows_of, result["tables"])
+    calls, steps, modelled = map(rows_of, result["tables"])
+    assert [row["bucket_size"] for row in modelled] == ["overlap", "1", "10", "100", "1000"], modelled
+    assert min(modelled, key=lambda row: row["model"])["bucket_size"] == "100", modelled
     for ranks in (2, 4, 6):
         for size in (1, 10):
             row = the(measured, command="all-reduce", ranks=ranks, bytes=size * 10**6)
@@ -291,6 +293,74 @@ def the_notebooks_keys_have_the_notebooks_meaning():
         assert near(shown["comm_frac_std"], statistics.stdev(fractions))
     check_claims(result, ("flat", "naive", rows["flat"]["round_ms"], rows["naive"]["round_ms"], "<", 1.02),
                  ("overlap", "naive", rows["1e-06"]["round_ms"], rows["naive"]["round_ms"], "<", 1))
+
+
+@test
+def asynchrony_compares_each_mode_with_ddp_by_the_seeds():
+    for model, task in (("text", "text"), ("mlp-tiny", "digits")):
+        result, measured = figure("asynchrony", "--model", model, "--steps", "40", "--turns", "3")
+        assert {(row["asked"]["slow"], row["asked"]["seconds"], row["asked"]["pace"]) for row in measured} == {
+            ("2", "0.4", "10"), ("1", "0.2", "10")}
+        expected = []
+        for k, slow in enumerate("21"):
+            table, curves, histogram = result["tables"][3 * k:3 * k + 3]
+            says(table["title"], "%s (%s): time to a held-out loss of %g, %d workers, the last %g times as slow, %s")
+            assert table["title"].startswith(f"{task} (a network): time to a held-out loss of 0.5, 4 workers, the last {slow} times")
+            rows = [row for row in measured if row["asked"]["slow"] == slow]
+            by_mode = {mode: [row for row in rows if row["mode"] == mode] for mode in dict.fromkeys(row["mode"] for row in rows)}
+            assert list(by_mode) == ["ddp", "sync", "backup=1", "async", "stale=2", "local=8", "diloco=8"]
+            times = {mode: [row["seconds"] for row in seeds] for mode, seeds in by_mode.items()}
+            for shown, (mode, seeds) in zip(rows_of(table), by_mode.items(), strict=True):
+                check_mode(shown, mode, seeds, times)
+            first = by_mode["ddp"][0]
+            assert [row[:2] for row in curves["rows"] if row[2] == "ddp"] == [list(pair) for pair in zip(first["times"], first["losses"])]
+            pushes = {mode: [sum(row["stale"][i] for row in by_mode[mode]) for i in range(4)] for mode in ("async", "stale=2")}
+            for i, row in enumerate(histogram["rows"]):
+                assert row[0] == i and all(near(row[1 + m], counts[i] / sum(counts)) for m, counts in enumerate(pushes.values()))
+            expected.append((f"async, the last worker {slow} times as slow", "ddp", times["async"], times["ddp"], "<>"[k], 1))
+        check_claims(result, *expected)
+        says(result["claims"][0]["claim"],
+             "with a slow worker asynchronous training reaches a loss sooner than plain DDP (Dean et al. 2012)")
+        says(result["claims"][0]["left"], "%s, the last worker %g times as slow")
+        says(result["claims"][1]["claim"], "where workers are alike plain DDP reaches it sooner")
+        says(result["notes"][0],
+             "Medians over the seeds, and the lowest and highest of them; `ratio` is the median of the seeds' times by those of "
+             "plain DDP, and `sooner` says which reaches the loss first with every seed. No time: not every seed reached the "
+             "loss in the time given. `steps` are those of all workers together; `stale`: versions made between a push and the "
+             "read before it; `dropped`: pushes that came after their step was over. Servers that step on each gradient, async and "
+             "stale, have the learning rate of plain DDP divided by the number of workers, the others have its own.")
+        says(result["notes"][1], 'Measured by `lockstep bench straggler` with --modes "%s".')
+        says(result["notes"][2],
+             "Limits: workers compute little and sleep %d ms in a step, the slow one longer, so that they do not compete for the "
+             "cores of this host; on networks that compute for as long, communication is a smaller part of a step.")
+        assert [plot["kind"] for plot in result["plots"]] == ["lines", "bars"] * 2
+        says(result["plots"][1]["x_label"], "versions between the read and the push")
+        says(result["plots"][1]["y_label"], "share of the pushes")
+
+
+def check_mode(shown, mode, seeds, times):
+    """A row of asynchrony, computed from those of its seeds."""
+    reached = sum(row["reached"] for row in seeds)
+    assert (shown["mode"], shown["reached"], shown["times"]) == (mode, reached, times[mode]), shown
+    assert near(shown["steps"], statistics.median(row["steps"] / row["trained_seconds"] for row in seeds)), shown
+    assert near(shown["loss"], statistics.median(row["loss"] for row in seeds)), shown
+    if reached < len(seeds):
+        assert [shown[key] for key in ("time", "lowest", "highest", "ratio", "sooner")] == [None] * 4 + ["ddp"], shown
+        return
+    assert [shown[key] for key in ("time", "lowest", "highest")] == [
+        statistics.median(times[mode]), min(times[mode]), max(times[mode])], shown
+    ratios = [a / b for a, b in zip(times[mode], times["ddp"], strict=True)]
+    if mode == "ddp":
+        assert shown["ratio"] is None and shown["sooner"] == "-", shown
+    else:
+        assert near(shown["ratio"], statistics.median(ratios)), shown
+        assert shown["sooner"] == (mode if max(ratios) < 1 else "ddp" if min(ratios) > 1 else "undecided"), shown
+    counts = [sum(row["stale"][i] for row in seeds) for i in range(4)] if seeds[0]["stale"] else []
+    if counts:
+        assert near(shown["stale"], sum(i * n for i, n in enumerate(counts)) / sum(counts)) and shown["stalest"] == 3, shown
+        assert shown["dropped"] == sum(row["dropped"] for row in seeds), shown
+    else:
+        assert shown["stale"] is shown["stalest"] is shown["dropped"] is None, shown
 
 
 run()
