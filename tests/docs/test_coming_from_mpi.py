@@ -16,7 +16,7 @@ PAGE, LISTINGS = page("docs/coming-from-mpi.md"), listings("docs/coming-from-mpi
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-mpi-page-")
 LIBRARY = BUILD / "src"
 PLAIN = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-MPI = {"openmpi": ("-q", "--oversubscribe"), "mpich": ()}
+MPI = {"openmpi": ("--oversubscribe",), "mpich": ()}
 UNDER_ROOT = dict(PLAIN, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 
 

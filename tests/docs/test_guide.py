@@ -210,6 +210,19 @@ def a_link_that_leads_nowhere_fails_the_build():
 
 
 @test
+def formulas_are_typeset_code_has_colours_and_the_first_page_has_cards():
+    folder, pages = pathlib.Path(SCRATCH.name) / "site", site()
+    formulas = {f"docs/guide/{name[:-3]}.html": text.count("```math") for name, text in PAGES.items()}
+    assert sum(formulas.values()) > 15, formulas
+    none_of((f"{name}: {count}" for name, count in formulas.items()
+             if count and (folder / name).read_text().count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block"') != count),
+            "formulas that are not MathML")
+    assert '<span class="cp">#include</span>' in (folder / "index.html").read_text()
+    assert {"docs/guide/index.html", "docs/performance.html"} <= {link for link in pages["index.html"].links}
+    assert 'class="cards"' in (folder / "index.html").read_text()
+
+
+@test
 def nothing_of_the_site_comes_from_elsewhere():
     folder = pathlib.Path(SCRATCH.name) / "site"
     none_of((f"{name}: {found}" for name in site()

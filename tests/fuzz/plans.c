@@ -1,12 +1,34 @@
-/* Plans of pipelines, and the profiles that they are made from. */
+/* Plans, the profiles that they are made from, and the clusters and devices that they are for. */
+#include <math.h>
 #include <string.h>
 
 #include "base/assert.h"
 #include "base/env_posix.h"
+#include "cost/cluster.h"
+#include "cost/processor.h"
+#include "dist/axes.h"
 #include "plan/plan.h"
 #include "plan/predict.h"
 #include "schedule/schedule.h"
 #include "targets.h"
+
+/* A plan without a mesh is one pipeline of all ranks; else its stages are as many as the mesh and
+ * the chunks say. */
+static void use_settings(const ls_plan *p, int replicas)
+{
+    ls_plan_settings s = {.size = sizeof s};
+    ls__axes axes;
+    LS_ASSERT(ls_plan_get_settings(p, &s) == LS_OK);
+    LS_ASSERT(ls_plan_check_model(p, ls_plan_model(p), NULL, 0) == LS_OK);
+    if (s.mesh == NULL) {
+        LS_ASSERT(replicas == ls_plan_workers(p));
+        return;
+    }
+    LS_ASSERT(ls__axes_parse(s.mesh, ls_plan_workers(p), &axes) == LS_OK);
+    const int pp = ls__axes_find(&axes, "pp", 2), chunks = s.chunks > 0 ? s.chunks : 1;
+    LS_ASSERT(replicas == chunks * (pp >= 0 ? axes.axis[pp].size : 1));
+    LS_ASSERT(s.zero >= 0 && s.zero <= 3 && s.batch >= 0 && s.warm_up >= 0);
+}
 
 /* What a pipeline would take from the plan is consistent in itself. */
 static void use_plan(const ls_plan *p)
@@ -22,7 +44,8 @@ static void use_plan(const ls_plan *p)
     for (const char *at = cut; at != NULL && *at != '\0'; at++) {
         cuts += *at == ' ';
     }
-    LS_ASSERT(sum == ls_plan_workers(p) && cuts == stages - 1);
+    LS_ASSERT(cuts == stages - 1);
+    use_settings(p, sum);
     LS_ASSERT(ls_plan_model(p)[0] != '\0' && ls_plan_schedule(p)[0] != '\0');
 }
 
@@ -66,4 +89,49 @@ bool fuzz_plan(const uint8_t *data, size_t bytes)
     }
     ls_plan_free(plan);
     return accepted;
+}
+
+/* Every pair of some ranks has links, which are listed. */
+static void use_cluster(ls__cluster *c)
+{
+    ls__arena arena;
+    ls__traffic traffic;
+    int count = 0;
+    const int ranks = c->devices < 64 ? c->devices : 64;
+    (void)ls__cluster_extend(c, ranks);
+    ls__arena_init(&arena, ls__env_posix(), 4096);
+    const ls__sim_resource *links = ls__cluster_links(c, ranks, &arena, &count);
+    LS_ASSERT(links != NULL && count > 0 && ls__traffic_init(&traffic, c, ranks, &arena));
+    ls__traffic_clear(&traffic);
+    for (int r = 0; r < ranks; r++) {
+        ls__traffic_add(&traffic, r, (r + 1) % ranks);
+    }
+    const ls__sim_route route = ls__traffic_route(&traffic, 1e6, 1);
+    LS_ASSERT(route.resource[0] < count && route.resource[1] < count);
+    LS_ASSERT(route.resource[0] == LS__SIM_NONE || links[route.resource[0]].rate > 0.0);
+    ls__arena_fini(&arena);
+}
+
+bool fuzz_cluster(const uint8_t *data, size_t bytes)
+{
+    ls__cluster cluster;
+    if (ls__cluster_parse("fuzz", (const char *)data, bytes, &cluster) < 0) {
+        return false;
+    }
+    use_cluster(&cluster);
+    return true;
+}
+
+bool fuzz_device(const uint8_t *data, size_t bytes)
+{
+    static ls__processor device;
+    if (ls__processor_parse("fuzz", (const char *)data, bytes, 4, &device) < 0) {
+        return false;
+    }
+    for (int64_t n = 1; n < (int64_t)1 << 30; n *= 64) {
+        const double seconds = ls__processor_matmul(&device, n, 64, n);
+        LS_ASSERT(isfinite(seconds) && seconds > 0.0);
+    }
+    LS_ASSERT(ls__processor_bytes(&device, 1.0) > 0.0);
+    return true;
 }

@@ -131,6 +131,16 @@ TEST(malformed_profiles_are_refused_and_good_ones_accepted)
     replay("profile", fuzz_profile, 20, 100);
 }
 
+TEST(malformed_clusters_are_refused_and_good_ones_accepted)
+{
+    replay("cluster", fuzz_cluster, 15, 300);
+}
+
+TEST(malformed_devices_are_refused_and_good_ones_accepted)
+{
+    replay("device", fuzz_device, 15, 300);
+}
+
 TEST(malformed_vocabularies_and_merges_are_refused_and_good_ones_accepted)
 {
     ls__split *split = NULL;

@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "base/env_posix.h"
+#include "cost/simulate.h"
 #include "schedule/schedule.h"
 #include "targets.h"
 
@@ -11,14 +12,14 @@ static void use(ls__schedule *s)
 {
     static ls__schedule_peak peaks[LS__SCHEDULE_RANKS_MAX];
     static const ls__stage_times times[LS__SCHEDULE_STAGES_MAX];
-    ls__schedule_cost cost;
+    ls__sim_result cost;
     ls__schedule *again = NULL;
     const char *text = ls__schedule_print(s);
     LS_ASSERT(text != NULL);
     LS_ASSERT(ls__schedule_parse(ls__env_posix(), "fuzz", text, strlen(text), &again) == LS_OK);
     LS_ASSERT(ls__schedule_verify(again) == LS_OK);
     LS_ASSERT(ls__schedule_peaks(again, NULL, peaks) == LS_OK);
-    LS_ASSERT(ls__schedule_cost_of(again, times, 1.0, &cost) == LS_OK);
+    LS_ASSERT(ls__simulate(again, &(ls__sim_spec){.times = times, .latency = 1.0}, &cost) == LS_OK);
     ls__schedule_free(again);
 }
 

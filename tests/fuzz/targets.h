@@ -37,4 +37,8 @@ bool fuzz_schedule(const uint8_t *data, size_t bytes);
 bool fuzz_profile(const uint8_t *data, size_t bytes); /* of the parts of a model */
 bool fuzz_plan(const uint8_t *data, size_t bytes);    /* the file of lockstep/plan.h */
 
+/* What --cluster and --device of lockstep sim and lockstep plan auto read. */
+bool fuzz_cluster(const uint8_t *data, size_t bytes);
+bool fuzz_device(const uint8_t *data, size_t bytes);
+
 #endif

@@ -34,8 +34,9 @@ static ls_status show(void *object, const char *prefix, const ls_state_visitor *
     return number_name != NULL ? visitor->int64(visitor->self, number_name, &number) : LS_OK;
 }
 
-static const ls_checkpoint_item items[] = {{sizeof(ls_checkpoint_item), "", value, show},
-                                           {sizeof(ls_checkpoint_item), "", value, show}};
+static const ls_checkpoint_item items[] = {
+    {.size = sizeof(ls_checkpoint_item), .prefix = "", .object = value, .state = show},
+    {.size = sizeof(ls_checkpoint_item), .prefix = "", .object = value, .state = show}};
 
 static ls_checkpoint *opened(void)
 {
@@ -137,8 +138,12 @@ static ls_status show_another_tensor(void *object, const char *prefix, const ls_
 GOLDEN(state_that_changes_while_it_is_saved)
 {
     ls_checkpoint *c = opened();
-    const ls_checkpoint_item item = {sizeof(ls_checkpoint_item), "", value, show_less_each_time};
-    const ls_checkpoint_item other = {sizeof(ls_checkpoint_item), "", value, show_another_tensor};
+    const ls_checkpoint_item item = {
+        .size = sizeof item, .prefix = "", .object = value, .state = show_less_each_time};
+    const ls_checkpoint_item other = {.size = sizeof(ls_checkpoint_item),
+                                      .prefix = "",
+                                      .object = value,
+                                      .state = show_another_tensor};
     SHOW(ls_checkpoint_save(c, 1, &item, 1));
     walks = 0;
     SHOW(ls_checkpoint_save(c, 1, &other, 1));
@@ -148,7 +153,10 @@ GOLDEN(state_that_changes_while_it_is_saved)
 GOLDEN(state_that_changes_while_it_is_loaded)
 {
     int64_t step;
-    const ls_checkpoint_item item = {sizeof(ls_checkpoint_item), "", value, show_another_tensor};
+    const ls_checkpoint_item item = {.size = sizeof(ls_checkpoint_item),
+                                     .prefix = "",
+                                     .object = value,
+                                     .state = show_another_tensor};
     tensor_name = "first";
     saved(5);
     ls_checkpoint *c = opened();

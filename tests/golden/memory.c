@@ -12,8 +12,7 @@
 #include "comm/runtime/init.h"
 #include "comm/tune/cache.h"
 #include "comm/tune/tune.h"
-#include "job/bootstrap/agent_thread.h"
-#include "job/bootstrap/parent_watch.h"
+#include "job/bootstrap/methods.h"
 #include "tools/trace.h"
 
 static const char *files[3]; /* made before memory gets scarce */
@@ -492,7 +491,8 @@ static ls_status use_an_incomplete_checkpoint(void)
 {
     ls_checkpoint *c = NULL;
     float half[2] = {1, 2};
-    const ls_checkpoint_item item = {sizeof item, "half", half, show_half};
+    const ls_checkpoint_item item = {
+        .size = sizeof item, .prefix = "half", .object = half, .state = show_half};
     ls_status status = ls_checkpoint_new(golden_folder(), ls_world(),
                                          LS_OPTIONS(ls_checkpoint_options, .async = false), &c);
     if (status == LS_OK) {

@@ -98,6 +98,7 @@ GOLDEN(layers)
     SHOW_NULL(ls_linear_new(0, 10, NULL));
     SHOW_NULL(ls_linear_new(4, 10, LS_OPTIONS(ls_linear_options, .activation = (ls_activation)9)));
     SHOW_NULL(ls_lstm_new(8, 0, 2));
+    SHOW_NULL(ls_gru_new(8, 4, 0));
     SHOW_NULL(ls_embedding_new(10, -1));
     SHOW_NULL(ls_dropout_new(2.0));
     SHOW_NULL(ls_gelu_new((ls_gelu_kind)7));
@@ -144,13 +145,31 @@ GOLDEN(running_a_module_with_many_inputs)
     SHOW(ls_forward_many(plain(), x, 2, y, 1));
 }
 
+static ls_status see_gradient(void *arg, ls_tensor *t, ls_tensor *grad)
+{
+    (void)arg, (void)t, (void)grad;
+    return LS_OK;
+}
+
 GOLDEN(hooks)
 {
     ls_tensor *x = ls_set_requires_grad(ls_ones(LS_SHAPE(2, 3), LS_FLOAT32), true);
+    ls_tensor *y = ls_exp(x), *z = ls_exp(x);
     SHOW_NULL(ls_grad_hook_new(x, NULL, NULL));
+    SHOW_NULL(ls_grad_hook_new(ls_detach(y), see_gradient, NULL));
+    SHOW_NULL(ls_grad_hook_new(ls_slice(y, 0, 0, 1), see_gradient, NULL));
+    (void)ls_backward(ls_sum(z));
+    SHOW_NULL(ls_grad_hook_new(z, see_gradient, NULL));
     SHOW_NULL(ls_forward_hook_new(NULL, NULL, NULL));
     SHOW_NULL(ls_forward_pre_hook_new(plain(), NULL, NULL));
     SHOW(ls_backward_weighted(ls_mean(x), 2));
+}
+
+GOLDEN(losses_of_modules)
+{
+    SHOW(ls_module_set_loss(NULL, NULL));
+    SHOW(ls_module_set_loss(plain(), ls_ones(LS_SHAPE(2, 3), LS_FLOAT32)));
+    SHOW_TENSOR(ls_module_loss(NULL));
 }
 
 GOLDEN(parts_by_name)
@@ -291,6 +310,14 @@ GOLDEN(making_optimizers)
     SHOW_NULL(ls_adam_new(net, LS_OPTIONS(ls_adam_options, .beta1 = 1)));
     SHOW_NULL(ls_adamw_new(plain(), NULL));
     SHOW_NULL(ls_adamw_new(NULL, NULL));
+    SHOW_NULL(ls_rmsprop_new(net, LS_OPTIONS(ls_rmsprop_options, .alpha = -0.5)));
+    ls_optim *optim = ls_rmsprop_new(net, NULL);
+    SHOW(ls_optim_add_module(optim, "", ls_linear_new(2, 2, NULL)));
+    SHOW(ls_optim_add_module(optim, "critic", NULL));
+    SHOW(ls_optim_add_module(optim, "critic", ls_linear_new(2, 2, NULL)));
+    SHOW(ls_optim_add_module(optim, "critic", ls_linear_new(2, 2, NULL)));
+    SHOW(ls_optim_step(optim));
+    SHOW(ls_optim_add_module(optim, "late", ls_linear_new(2, 2, NULL)));
 }
 
 static bool select_none(void *arg, const char *name, const ls_tensor *param)

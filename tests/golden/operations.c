@@ -43,6 +43,32 @@ GOLDEN(picking_by_index)
     SHOW_TENSOR(ls_index_select(a, 0, ls_reshape(i, LS_SHAPE(-1))));
 }
 
+GOLDEN(adding_rows)
+{
+    const int64_t index[] = {0, 4};
+    ls_tensor *a = f32(4, 3), *i = ls_from_data(index, LS_SHAPE(2), LS_INT64);
+    SHOW_TENSOR(ls_index_add(a, 0, i, f32(2, 3)));
+    SHOW_TENSOR(ls_index_add(a, 1, i, f32(2, 3)));
+    SHOW_TENSOR(ls_index_add(a, 0, f32(2), f32(2, 3)));
+}
+
+GOLDEN(integers)
+{
+    ls_tensor *a = ls_zeros(LS_SHAPE(4, 3), LS_INT64), *b = ls_cast(a, LS_INT32), *x = f32(4, 3);
+    SHOW_TENSOR(ls_add(a, b));
+    SHOW_TENSOR(ls_add(a, x));
+    SHOW_TENSOR(ls_mul(a, ls_zeros(LS_SHAPE(2), LS_INT64)));
+    SHOW_TENSOR(ls_div(a, a));
+    SHOW_TENSOR(ls_floor_div(a, a));
+    SHOW_TENSOR(ls_remainder(x, x));
+    SHOW_TENSOR(ls_scale(a, 0.5));
+    SHOW_TENSOR(ls_add_scalar(ls_cast(a, LS_UINT8), 256.0));
+    SHOW_TENSOR(ls_mean(a));
+    SHOW_TENSOR(ls_bincount(a, -1));
+    SHOW_TENSOR(ls_bincount(a, 0));
+    SHOW_TENSOR(ls_bincount(x, 2));
+}
+
 GOLDEN(sums_over_dimensions)
 {
     ls_tensor *a = f32(4, 3), *none = f32(2, 0);
@@ -52,6 +78,8 @@ GOLDEN(sums_over_dimensions)
     SHOW_TENSOR(ls_var_dims(none, LS_SCALAR, true, false));
     SHOW_TENSOR(ls_max_dim(none, 1, false));
     SHOW_TENSOR(ls_cumsum(a, 5));
+    SHOW_TENSOR(ls_logsumexp(a, 2, false));
+    SHOW_TENSOR(ls_logsumexp(none, 1, false));
 }
 
 GOLDEN(parts_of_transformers)
@@ -78,6 +106,14 @@ GOLDEN(targets_and_shares)
     SHOW_TENSOR(ls_cross_entropy(x, t, NULL));
     SHOW_TENSOR(
         ls_cross_entropy(x, t, LS_OPTIONS(ls_cross_entropy_options, .label_smoothing = 1.5)));
+    SHOW_TENSOR(ls_cross_entropy(x, t, LS_OPTIONS(ls_cross_entropy_options, .weight = f32(4))));
+    ls_tensor *learned = ls_set_requires_grad(f32(5), true);
+    SHOW_TENSOR(ls_cross_entropy(x, t, LS_OPTIONS(ls_cross_entropy_options, .weight = learned)));
+    double weight = 0.0;
+    SHOW(ls_cross_entropy_weight(x, NULL, &weight));
+    SHOW(ls_cross_entropy_weight(t, LS_OPTIONS(ls_cross_entropy_options, .weight = f32(5)),
+                                 &weight));
+    SHOW(ls_cross_entropy_weight(t, LS_OPTIONS(ls_cross_entropy_options, .weight = t), &weight));
     SHOW_TENSOR(ls_nll_loss(x, x));
     SHOW_TENSOR(ls_bce_with_logits(x, f32(5)));
 }

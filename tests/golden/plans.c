@@ -43,7 +43,7 @@ GOLDEN(files_that_are_no_plans)
     SHOW(ls_plan_read(NULL, &plan));
     show_plan("an empty file", "");
     show_plan("another format", "{\"format\": \"lockstep profile\"}");
-    show_plan("a later version", PLAN("2", PARTS, "2", "1f1b", "8", STAGE("0", "2")));
+    show_plan("a later version", PLAN("3", PARTS, "2", "1f1b", "8", STAGE("0", "2")));
     show_plan("no version", "{\"format\": \"lockstep plan\"}");
     show_plan("a part with a space", PLAN("1", "\"a b\"", "2", "1f1b", "8", STAGE("a b", "2")));
     show_plan("a part twice", PLAN("1", "\"0\", \"0\"", "2", "1f1b", "8", STAGE("0", "2")));
@@ -60,6 +60,40 @@ GOLDEN(files_that_are_no_plans)
     show_plan("fewer micro-batches than replicas",
               PLAN("1", PARTS, "4", "1f1b", "2", STAGE("0", "3") ", " STAGE("2", "1")));
     show_plan("an unknown schedule", PLAN("1", PARTS, "2", "2f2b", "8", STAGE("0", "2")));
+}
+
+/* A plan of version 2 for two stages of two ranks. */
+#define MESH(shape, mesh, workers, more)                                                           \
+    "{\"format\": \"lockstep plan\", \"version\": 2, \"model\": \"gpt\", \"shape\": " shape        \
+    ", \"mesh\": " mesh ", \"workers\": " workers ", \"parts\": [" PARTS                           \
+    "], \"schedule\": \"1f1b\", \"micro_batches\": 8, " more                                       \
+    "\"stages\": [" STAGE("0", "1") ", " STAGE("2", "1") "]}"
+#define SHAPE "{\"layers\": 1, \"dim\": 64}"
+
+GOLDEN(plans_with_a_mesh_that_are_refused)
+{
+    show_plan("no mesh", MESH(SHAPE, "null", "4", ""));
+    show_plan("a mesh without sizes", MESH(SHAPE, "\"pp,dp\"", "4", ""));
+    show_plan("workers that are not the mesh", MESH(SHAPE, "\"pp=2,dp=2\"", "2", ""));
+    show_plan("stages that are not the mesh", MESH(SHAPE, "\"dp=4\"", "4", ""));
+    show_plan("no shape", MESH("{}", "\"pp=2,dp=2\"", "4", ""));
+    show_plan("a size as text", MESH("{\"layers\": \"1\"}", "\"pp=2,dp=2\"", "4", ""));
+    show_plan("zero 4", MESH(SHAPE, "\"pp=2,dp=2\"", "4", "\"zero\": 4, "));
+    show_plan("a number as words", MESH(SHAPE, "\"pp=2,dp=2\"", "4", "\"tensor_plan\": 1, "));
+    show_plan("a number as a switch", MESH(SHAPE, "\"pp=2,dp=2\"", "4", "\"recompute\": 1, "));
+}
+
+GOLDEN(a_plan_for_other_sizes)
+{
+    ls_plan *plan = NULL;
+    ls_plan_settings settings = {.size = 3};
+    MUST(ls_plan_read(text_file(MESH(SHAPE, "\"pp=2,dp=2\"", "4", "")), &plan));
+    SHOW(ls_plan_check_model(plan, "gpt2", NULL, 0));
+    SHOW(ls_plan_check_model(plan, "gpt", (ls_plan_size[]){{"layers", 2}}, 1));
+    SHOW(ls_plan_check_model(plan, NULL, NULL, 0));
+    SHOW(ls_plan_get_settings(plan, &settings));
+    SHOW(ls_plan_get_settings(NULL, &settings));
+    ls_plan_free(plan);
 }
 
 GOLDEN(a_plan_for_another_model)

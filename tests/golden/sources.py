@@ -20,7 +20,7 @@ SILENT_FILES = (
     "src/comm/program/check",  # the checker of programs, which only tests call
     "bench/dev/",         # for the developers of the library; tests/docs/test_algorithms.py reads its tables
     "bench/report.c",
-    "paper/arithmetic.c", "paper/breakdown.c", "paper/buckets.c", "paper/backends.c", "paper/call_sizes.c", "paper/convergence.c", "paper/cs336.c",
+    "paper/alpa.c", "paper/alpa_resnet.c", "paper/arithmetic.c", "paper/breakdown.c", "paper/buckets.c", "paper/backends.c", "paper/call_sizes.c", "paper/convergence.c", "paper/cs336.c",
     "paper/question_buckets.c", "paper/question_ranks.c", "paper/questions.c",
     "paper/scaling.c", "paper/taxonomy.c",  # results
     "paper/round_robin.c", "paper/skipping.c", "paper/variance.c",  # the same
@@ -28,6 +28,8 @@ SILENT_FILES = (
     "paper/page.c",           # HTML
     "tools/info_backends.c",  # a table on stdout
     "tools/plan_svg.c",       # a picture
+    "src/plan/auto_file.c",   # words of a plan along tp
+    "tools/report_page.c", "tools/report_plot.c",  # HTML and its pictures
     "bench/peers/",       # programs that answer compare.py
     "bench/training/",    # a program that answers compare_training.py
 )

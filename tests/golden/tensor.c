@@ -26,6 +26,10 @@ GOLDEN(shapes_that_do_not_fit)
     SHOW_TENSOR(ls_lstm(c, a, NULL));
     SHOW_TENSOR(ls_lstm(c, f32(LS_SHAPE(16, 4)), NULL));
     SHOW_TENSOR(ls_lstm(f32(LS_SHAPE(5, 2, 16)), f32(LS_SHAPE(16, 4)), f32(LS_SHAPE(2, 4))));
+    SHOW_TENSOR(ls_gru(c, a, NULL, NULL));
+    SHOW_TENSOR(ls_gru(c, f32(LS_SHAPE(12, 4)), NULL, NULL));
+    SHOW_TENSOR(ls_gru(f32(LS_SHAPE(5, 2, 12)), f32(LS_SHAPE(12, 4)), f32(LS_SHAPE(4)), NULL));
+    SHOW_TENSOR(ls_gru(f32(LS_SHAPE(5, 2, 12)), f32(LS_SHAPE(12, 4)), NULL, f32(LS_SHAPE(2, 4))));
     SHOW_TENSOR(ls_softmax(ls_full(LS_SCALAR, LS_FLOAT32, 1), 0));
     SHOW_TENSOR(ls_mean_dim(f32(LS_SHAPE(2, 0)), 1, false));
     SHOW_TENSOR(ls_argmax(f32(LS_SHAPE(2, 0)), 1));
@@ -132,6 +136,9 @@ GOLDEN(backward_twice)
     ls_tensor *loss = ls_mean(ls_relu(leaf()));
     MUST(ls_backward(loss));
     SHOW(ls_backward(loss));
+    LS_RETAIN_GRAPH;
+    loss = ls_mean(ls_relu(leaf()));
+    SHOW(ls_backward_input_part(&loss, NULL, 1, NULL));
 }
 
 GOLDEN(changed_in_place_after_the_forward_pass)

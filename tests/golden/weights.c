@@ -32,7 +32,8 @@ static ls_status show(void *object, const char *prefix, const ls_state_visitor *
     return visitor->tensor(visitor->self, second, &of_b);
 }
 
-static const ls_checkpoint_item item = {sizeof(ls_checkpoint_item), "", a, show};
+static const ls_checkpoint_item item = {
+    .size = sizeof item, .prefix = "", .object = a, .state = show};
 
 static void show_load(const char *what, const char *path)
 {
@@ -144,7 +145,8 @@ static ls_status show_another(void *object, const char *prefix, const ls_state_v
 GOLDEN(state_that_weights_cannot_meet)
 {
     char name[5000];
-    const ls_checkpoint_item changing = {sizeof(ls_checkpoint_item), "", a, show_another};
+    const ls_checkpoint_item changing = {
+        .size = sizeof changing, .prefix = "", .object = a, .state = show_another};
     const char *path = good("m.safetensors");
     golden_show("a walk that changes, loading", ls_safetensors_load(path, &changing, 1, NULL));
     walks = 0;

@@ -51,12 +51,13 @@ static void run_under_mpirun(const test_case *test, const char *mpi)
     const bool open = strcmp(mpi, "openmpi") == 0;
     snprintf(command, sizeof command,
              "unset TEST_MPI; export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
-             "OMPI_MCA_mpi_yield_when_idle=1 LOCKSTEP_DATA_PLANE=mpi TEST_RANK_OF=%s "
+             "OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_orte_execute_quiet=1 LOCKSTEP_DATA_PLANE=mpi "
+             "TEST_RANK_OF=%s "
              "LOCKSTEP_MPI=%s; exec mpirun.%s %s -n %d /proc/%d/exe",
              test->name,
              test_build_path(open ? "src/comm/mpi/ls_backend_mpi_openmpi.so"
                                   : "src/comm/mpi/ls_backend_mpi_mpich.so"),
-             mpi, open ? "-q --oversubscribe" : "", test->ranks, (int)getppid());
+             mpi, open ? "--oversubscribe" : "", test->ranks, (int)getppid());
     (void)execl("/bin/sh", "sh", "-c", command, NULL);
     _exit(127);
 }

@@ -9,7 +9,8 @@
 
 #define UNDER_MPI_SECONDS 60
 
-/* `under MPI N PROGRAM ARGUMENT…` runs PROGRAM_MPI of this folder on N ranks. */
+/* `under MPI N PROGRAM ARGUMENT…` runs PROGRAM_MPI of this folder on N ranks. What a rank says is
+ * kept apart until the end, since mpirun may tear the lines of two ranks. */
 static inline test_output under_mpi(const char *text)
 {
     char definitions[4096], folder[2048];
@@ -17,12 +18,14 @@ static inline test_output under_mpi(const char *text)
     snprintf(
         definitions, sizeof definitions,
         "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
-        "export OMPI_MCA_mpi_yield_when_idle=1\n"
+        "export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_orte_execute_quiet=1\n"
         "B=%s; F=%s; export B\n"
+        "printf '#!/bin/sh\\nexec \"$@\" >said.$$ 2>&1\\n' >apart; chmod +x apart\n"
         "under() { m=$1; n=$2; p=$3; shift 3; "
         "[ -z \"$LOCKSTEP_DATA_PLANE\" ] || "
         "export LOCKSTEP_MPI=$B/src/comm/mpi/ls_backend_mpi_$m.so; mpirun.$m "
-        "$([ $m = mpich ] || echo -q --oversubscribe) $MPIRUN -n $n $PRE $F/${p}_$m \"$@\"; }\n"
+        "$([ $m = mpich ] || echo --oversubscribe) $MPIRUN -n $n ./apart $PRE $F/${p}_$m \"$@\"; "
+        "set -- $?; cat said.*; rm said.*; return $1; }\n"
         "exec 2>&1",
         test_build_path(""), folder);
     return script_with(definitions, text, UNDER_MPI_SECONDS);

@@ -154,6 +154,13 @@ def each_example_copied_out_compiles_against_the_installed_library():
 
 
 @test
+def each_model_copied_out_compiles_against_the_installed_headers():
+    models = sorted((prefix() / "share/doc/lockstep/models").glob("*.c"))
+    assert [p.name for p in models] == sorted(p.name for p in (SOURCE / "models").glob("*.c"))
+    command("gcc", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", *models, *pkg_config("--cflags").split())
+
+
+@test
 def a_program_is_linked_statically_and_runs_without_the_shared_library():
     program = pathlib.Path(SCRATCH.name) / "static"
     flags = pkg_config("--static", "--cflags", "--libs").split()
@@ -414,6 +421,30 @@ def any_target_alone_builds_in_a_fresh_folder():
     """No file is compiled before the headers that it includes are generated."""
     said = command("ninja", "-C", BUILD, "-t", "missingdeps")
     assert "No missing dependencies" in said, said
+
+
+# ---- removing it ---------------------------------------------------------------------------------
+
+
+def uninstall(*settings, status=0):
+    done = subprocess.run(["make", "--no-print-directory", "uninstall", f"BUILD={BUILD}", *settings], cwd=SOURCE, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert (done.returncode == 0) == (status == 0), done.stdout
+    return done.stdout
+
+
+@test
+def what_was_installed_is_removed_and_nothing_else():
+    """The last test: it takes the installation of the others away."""
+    where = f"/{prefix().relative_to(ROOT)}"
+    said = uninstall(f"PREFIX={where}/other", f"DESTDIR={ROOT}", status=1)
+    assert "which is not below" in said and "give the PREFIX" in said, said
+    assert one("lockstep.h").exists()
+    kept = prefix() / "share/man/man1/other.1"
+    kept.write_text("another program's\n")
+    uninstall(f"PREFIX={where}", f"DESTDIR={ROOT}")
+    assert [p for p in ROOT.rglob("*") if not p.is_dir()] == [kept], list(ROOT.rglob("*"))
+    none_of((p for p in ROOT.rglob("*") if p.is_dir() and p not in kept.parents), "empty folders are left")
 
 
 run()

@@ -1,17 +1,16 @@
 """python/examples/ddp_by_hand.py over Lockstep and over gloo: its tables, and equal parameters at the end."""
 
 import pathlib
-import subprocess
 import sys
 import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
-from jobs import DEADLINE, LONG, SOURCE, environment, pythons_with, skipped
+from jobs import LONG, SOURCE, Warm, environment, pythons_with, skipped
 from tap import run, test
 
 KEYS = ("model backend world_size global_batch_size warmup_steps benchmark_steps bucket_size step_time_avg_s "
         "step_time_std_s comm_time_avg_s comm_time_std_s comm_frac_avg comm_frac_std").split()
-# Each process imports most of PyTorch: seconds.
+# With fewer processes and buckets the test takes half a minute.
 WORLD = "4" if LONG else "2"
 PROCESSES = {"lockstep": "2,4,6" if LONG else "2", "gloo": "2"}
 BUCKETS = ("0.01", "1", "10", "100", "1000") if LONG else ("0.01", "1000")
@@ -47,11 +46,11 @@ def tables_of(text):
 
 def program(python, backend, folder):
     """Its tables; its parameters are in the folder."""
-    done = subprocess.run([python, SOURCE / "python/examples/ddp_by_hand.py", "--backend", backend, "--processes",
-                           PROCESSES[backend], *SMALL, "--export", f"{folder}/{backend}"], env=environment(PYTHONWARNINGS="ignore"), text=True,
-                          timeout=DEADLINE, stdin=subprocess.DEVNULL, capture_output=True)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    return tables_of(done.stdout)
+    (status, said), = Warm.of(python, "torch", "torch.distributed").run(
+        ([SOURCE / "python/examples/ddp_by_hand.py", "--backend", backend, "--processes", PROCESSES[backend], *SMALL, "--export",
+          f"{folder}/{backend}"], environment(PYTHONWARNINGS="ignore")))
+    assert status == 0, said
+    return tables_of(said)
 
 
 def check_tables(backend, tables):
@@ -78,9 +77,9 @@ def tests_with(python, version):
         with tempfile.TemporaryDirectory(prefix="lockstep-by-hand-") as folder:
             for backend in ("lockstep", "gloo"):
                 check_tables(backend, program(python, backend, folder))
-            done = subprocess.run([python, "-W", "ignore", "-c", COMPARE, f"{folder}/lockstep", f"{folder}/gloo"],
-                                  text=True, capture_output=True)
-            assert done.returncode == 0 and "parameters 3" in done.stdout, done.stdout + done.stderr
+            (status, said), = Warm.of(python, "torch", "torch.distributed").run(
+                (["-c", COMPARE, f"{folder}/lockstep", f"{folder}/gloo"], environment()))
+            assert status == 0 and "parameters 3" in said, said
 
 
 # Hooks that run after a gradient is accumulated came with 2.1.

@@ -3,6 +3,8 @@ Lockstep, starts ranks and trains. And the notes in the source archive."""
 
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -44,6 +46,15 @@ def environment_with(python, folder):
     return pathlib.Path(folder) / "bin"
 
 
+def check_by_auditwheel(wheel):
+    """It finds the same tag, or an older one, by the symbols of all files, where it is installed."""
+    if shutil.which("auditwheel") is None:
+        return
+    said = " ".join(subprocess.run(["auditwheel", "show", wheel], check=True, text=True, capture_output=True).stdout.split())
+    tag = re.search(r'consistent with the following platform tag: "(manylinux_\d+_\d+\w+)"', said)
+    assert tag and tag.group(1) in wheel.name, said
+
+
 def clean():
     return {k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_", "PYTHON"))}
 
@@ -64,6 +75,7 @@ if PYTHONS and LONG:
     def one_file_is_all_that_has_to_be_installed():
         with tempfile.TemporaryDirectory(prefix="lockstep-wheel-") as folder:
             wheel = pathlib.Path(folder) / make_wheel.build_binary_wheel(folder, BUILD / "wheel")
+            check_by_auditwheel(wheel)
             bin = environment_with(PYTHONS[0][0], pathlib.Path(folder) / "venv")
             subprocess.run([bin / "pip", "install", "-q", "--no-deps", "--no-index", wheel], check=True,
                            env=clean())

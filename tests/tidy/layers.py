@@ -9,8 +9,9 @@ ARROWS = {
     "base": [],
     "kernel/reduce": ["base"],
     "trace": ["base"],  # the file of LOCKSTEP_TRACE
+    "events": ["base"],  # event logs
     "job": ["trace"],  # membership: store, links, nodes, bootstrap, board
-    "comm": ["job", "kernel/reduce"],
+    "comm": ["job", "kernel/reduce", "cost"],
     "dist": ["comm"],  # meshes: ranks in a grid with named axes; what ranks must have alike
     "reduce": ["dist"],
     "compress": ["reduce"],  # hooks that send less than the gradients
@@ -24,13 +25,16 @@ ARROWS = {
     "data": ["autograd", "comm"],  # rank 0 may feed the others
     "tokenizer": ["base"],
     "ddp": ["nn", "optim", "reduce"],
+    "server": ["ddp"],  # parameter servers: a wrapper of ddp whose gradients are sent to servers
     "checkpoint": ["comm"],  # it sees state visitors and groups only
     "schedule": ["base"],  # pipeline schedules as tables: no tensors, no network
+    "cost": ["schedule"],  # what a job takes by a model, simulated
     "parallel": ["schedule", "ddp"],  # pipelines: an executor of schedules
-    "plan": ["parallel"],  # profiles and plans of pipelines
+    "plan": ["parallel", "cost"],  # profiles and plans of pipelines; which matrices ranks share
+    "cuda": ["device"],  # the device cuda: a plug-in, outside the library
     "launch": ["job"],  # the agent behind `lockstep run`
     # functions that need several of the layers above: a module's weights as a file, defaults by name
-    "umbrella": ["nn", "optim", "data", "tokenizer", "placement", "parallel", "plan", "checkpoint", "compress"],
+    "umbrella": ["events", "nn", "optim", "data", "tokenizer", "placement", "parallel", "plan", "checkpoint", "compress", "server"],
 }
 
 # First part of a library's header -> the files (or folders) that may include it: its wrappers.
@@ -44,9 +48,9 @@ LIBRARIES = {
 # Public header -> the folder it belongs to.
 HEADERS = {
     "types.h": "base", "status.h": "base", "runtime.h": "base", "random.h": "base",
-    "version.h": "base", "state.h": "base", "comm.h": "comm", "mesh.h": "dist", "backend.h": "comm", "mpi.h": "comm", "store.h": "job",
-    "ops.h": "tensor", "placement.h": "tensor", "sharded.h": "placement", "vision.h": "tensor", "checkpoint.h": "checkpoint", "comm_hook.h": "reduce", "compression.h": "compress", "reducer.h": "reduce", "tensor.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "function.h": "autograd", "nn.h": "nn", "parts.h": "nn", "pipeline.h": "parallel", "context.h": "placement", "tensor_parallel.h": "nn", "plan.h": "plan",
-    "optim.h": "optim", "data.h": "data", "ddp.h": "ddp", "tokenizer.h": "tokenizer",
+    "version.h": "base", "state.h": "base", "event_log.h": "events", "comm.h": "comm", "mesh.h": "dist", "backend.h": "comm", "mpi.h": "comm", "store.h": "job",
+    "ops.h": "tensor", "placement.h": "tensor", "sharded.h": "placement", "vision.h": "tensor", "checkpoint.h": "checkpoint", "comm_hook.h": "reduce", "compression.h": "compress", "reducer.h": "reduce", "tensor.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "function.h": "autograd", "nn.h": "nn", "moe.h": "nn", "parts.h": "nn", "pipeline.h": "parallel", "context.h": "placement", "tensor_parallel.h": "nn", "plan.h": "plan",
+    "optim.h": "optim", "data.h": "data", "ddp.h": "ddp", "server.h": "server", "tokenizer.h": "tokenizer",
     "lockstep.h": "umbrella",
 }
 

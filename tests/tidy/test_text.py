@@ -199,7 +199,6 @@ NOTES = {
 LEFT = {
     "src/autograd/gradcheck.c": 4,  # a check of rules on the processor
     "src/ddp/average.c": 1,  # collectives in place
-    "src/ddp/values.c": 1,  # whether a parameter lies in its place
     "src/ddp/zero.c": 1,  # collectives in place
     "src/nn/check_parts.c": 2,  # a check on the processor
     "src/nn/init.c": 1,  # for its message
@@ -209,6 +208,7 @@ LEFT = {
     "src/tensor/cast.c": 1,  # of a view for the host
     "src/tensor/convert.c": 7,  # the conversions themselves
     "src/tensor/create.c": 3,  # staged
+    "src/tensor/integers.c": 2,  # of views for the host
     "src/tensor/pad.c": 1,  # staged
     "src/tensor/print.c": 2,  # of a view for the host
 }
