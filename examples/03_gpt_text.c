@@ -3,6 +3,7 @@
  *
  *     lockstep run -n 4 ./03_gpt_text --data book.txt          four workers
  *     ./03_gpt_text --data book.txt --batch 32                 one process, the same steps
+ *     … --log gpt.jsonl; lockstep report gpt.jsonl             a page with its loss and speed
  *
  * A tenth of each file is held out. In the end the loss on it stands beside that of a trigram model
  * fitted to the same training text: below it, the model has learned more than which byte follows
@@ -20,19 +21,26 @@
 #define REPORTS 36 /* lines of a whole run */
 
 typedef struct settings {
-    const char *data, *prompt;
+    const char *data, *prompt, *log;
     int64_t steps, batch, context, layers, dim, heads, seed, sample_bytes;
     double lr, temperature;
 } settings;
 
 /* ---- the training loop -------------------------------------------------------------------- */
 
-/* Means of all ranks since the last line. */
-static void report(int64_t step, const settings *s, double loss, int64_t steps, double seconds)
+/* Means of all ranks since the last line, printed and, with --log, written. */
+static void report(int64_t step, const settings *s, double loss, int64_t steps, double seconds,
+                   ls_event_log *log)
 {
+    const double tokens = (double)(steps * s->batch * s->context * ls_world_size());
     LS_CHECK(ls_all_reduce(ls_world(), &loss, &loss, 1, LS_FLOAT64, LS_AVG, NULL, NULL));
+    if (log != NULL) {
+        const ls_event_value values[] = {{"loss", .number = loss / (double)steps},
+                                         {"seconds", .number = seconds / (double)steps},
+                                         {"tokens_per_second", .number = tokens / seconds}};
+        LS_CHECK(ls_event_log_add_all(log, step, "train", values, 3));
+    }
     if (ls_rank() == 0) {
-        const double tokens = (double)(steps * s->batch * s->context * ls_world_size());
         printf("step %5lld/%lld  loss %.3f  %6.0f tokens/s\n", (long long)step, (long long)s->steps,
                loss / (double)steps, tokens / seconds);
         fflush(stdout);
@@ -46,6 +54,10 @@ static void train(const settings *s, ls_module *net, ls_optim *optim, ls_loader 
                    .min_lr = s->lr / 10, .warmup = s->steps / 12, .total = s->steps);
     const int64_t every = s->steps / REPORTS > 0 ? s->steps / REPORTS : 1;
     double sum = 0.0, since = ls_time();
+    ls_event_log *log = NULL;
+    if (s->log != NULL) {
+        LS_CHECK(log = ls_event_log_new(s->log, NULL)); /* of other ranks: writes nothing */
+    }
     for (int64_t step = 0; step < s->steps && !ls_stop_requested(); step++) {
         ls_batch batch = {
             .size =
@@ -67,11 +79,12 @@ static void train(const settings *s, ls_module *net, ls_optim *optim, ls_loader 
         LS_CHECK(ls_item(loss, &value));
         sum += value;
         if ((step + 1) % every == 0) {
-            report(step + 1, s, sum, every, ls_time() - since);
+            report(step + 1, s, sum, every, ls_time() - since, log);
             sum = 0.0;
             since = ls_time();
         }
     }
+    LS_CHECK(ls_event_log_free(log));
 }
 
 /* ---- judging ------------------------------------------------------------------------------ */
@@ -304,6 +317,7 @@ static settings read_flags(int argc, char **argv)
         {"--prompt", "start of the sample; default \"It is a truth\"", .text = &s.prompt},
         {"--temperature", "of the sample; below 1 likely bytes become likelier; default 0.8",
          .number = &s.temperature},
+        {"--log", "writes loss and speed to a file, for lockstep report", .text = &s.log},
         {"--sample-bytes", "length of the sample; default 400", .count = &s.sample_bytes},
         {0}};
     parse(flags, argc, argv);

@@ -290,6 +290,25 @@ def planner():
     return p
 
 
+def simulator():
+    """Two hosts of a cluster, 4:200gbyte,2:25gbyte, and equal ranks that share the link between them."""
+    p = Picture(170)
+    p.text(8, 18, "4:200gbyte,2:25gbyte with dp=2,pp=2,tp=2: what is equal is simulated once, and counts as often as it is")
+    for h in range(2):
+        x = 20 + 350 * h
+        p.box(x, 34, 290, 84, "", PALE)
+        p.text(x + 8, 50, f"host {h}: dp {h}")
+        for k in range(4):
+            p.box(x + 10 + 70 * k, 60, 60, 26, f"{4 * h + k}", ORANGE if k < 2 else GREEN)
+        p.text(x + 75, 106, "stage 0", "middle")
+        p.text(x + 215, 106, "stage 1", "middle")
+    p.line(310, 76, 370, 76, RED)
+    p.text(340, 68, "25", "middle", RED)
+    p.text(8, 142, "stage 0 to 1: 200 GB/s of each rank; sums over dp: ranks 0 and 1 share 25 GB/s with each other,")
+    p.text(8, 160, "and with ranks 2 and 3 while both stages sum")
+    return p
+
+
 def tensor():
     p = Picture(200)
     p.text(8, 18, "x, equal on both ranks; A cut by columns, B by rows; f and g meet the other rank")
@@ -336,26 +355,62 @@ def compression():
 
 
 def zero():
-    p = Picture(250)
+    p = Picture(320)
     rows = (("parameters", BLUE, 4), ("gradients", ORANGE, 4), ("AdamW", GREEN, 8))
-    for k, stage in enumerate(("zero 0", "zero 1", "zero 2")):
+    for k, stage in enumerate(("zero 0", "zero 1", "zero 2", "zero 3")):
         y = 30 + 70 * k
         p.text(8, y + 22, stage)
         x = 70
         for name, color, width in rows:
-            divided = (name == "AdamW" and k > 0) or (name == "gradients" and k > 1)
+            divided = k > ("AdamW", "gradients", "parameters").index(name)
             for part in range(4):
                 mine = not divided or part == 1
                 p.box(x + part * 10.5 * width, y, 10.5 * width, 36, fill=color if mine else PALE)
             if k == 0:
                 p.text(x, 22, f"{name}, {width} N bytes")
             x += 42 * width + 8
-    p.text(8, 240, "rank 1 of 4, between two steps; pale: kept by other ranks")
+    p.text(8, 310, "rank 1 of 4, between two steps; pale: kept by other ranks")
     return p
 
 
-PICTURES = (accumulation, api, bucketing, collectives, compression, costs, evaluation, implementation, naive, overlap, parallelism,
-            parameter_server, pipeline, planner, tensor, why, zero)
+def experts():
+    p = Picture(236)
+    tokens = (("t0", 0, 2), ("t1", 1, 3), ("t2", 0, 3), ("u0", 2, 3), ("u1", 0, 1), ("u2", 3, 2))
+    colors = (BLUE, ORANGE, GREEN, YELLOW)
+    for k, (name, first, second) in enumerate(tokens):
+        y = 28 + 32 * k + (8 if k > 2 else 0)
+        p.box(60, y, 34, 26, name, GRAY)
+        p.box(100, y, 26, 26, f"{first}", colors[first])
+        p.box(128, y, 26, 26, f"{second}", colors[second])
+    p.text(8, 76, "rank 0")
+    p.text(8, 180, "rank 1")
+    p.text(60, 18, "tokens, their experts")
+    p.text(300, 18, "rows at their expert, by (rank, token)")
+    for e, color in enumerate(colors):
+        y = 34 + 50 * e
+        rows = [name for name, *chosen in tokens if e in chosen]
+        p.box(300, y, 74, 30, f"expert {e}", color)
+        for k, name in enumerate(rows):
+            p.box(384 + 40 * k, y, 36, 30, name, GRAY)
+    p.text(620, 80, "rank 0")
+    p.text(620, 180, "rank 1")
+    p.arrow(166, 70, 288, 70)
+    p.arrow(166, 96, 288, 150)
+    p.arrow(166, 180, 288, 180)
+    p.arrow(166, 154, 288, 100)
+    return p
+
+
+def devices():
+    return timeline([("program", [(0, 4, "forward", BLUE), (4, 5, "backward", ORANGE), (9, 1.5, "step", GREEN), (10.5, 8.5, "waits", PALE),
+                                  (19, 4, "forward", BLUE)]),
+                     ("stream", [(0.5, 6.5, "forward", BLUE), (7, 9, "backward", ORANGE), (16, 2.5, "step", GREEN),
+                                 (19.5, 5, "forward", BLUE)])],
+                    25, (19, "ls_item: the loss"))
+
+
+PICTURES = (accumulation, api, bucketing, collectives, compression, costs, devices, evaluation, experts, implementation, naive, overlap,
+            parallelism, parameter_server, pipeline, planner, simulator, tensor, why, zero)
 
 
 def draw():

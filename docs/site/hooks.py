@@ -1,4 +1,4 @@
-"""What MkDocs does not do by itself: pages outside docs/, public headers as pages, names of the code as links.
+"""What MkDocs does not do by itself: pages outside docs/, public headers as pages, names of the code as links, formulas.
 
 Doxygen reads only comments that are marked for it, and the headers' are plain. A header is prose and declarations in
 turns, so it becomes a page by taking the comments out of the code: a heading for each block, with its names as anchors.
@@ -8,12 +8,23 @@ import html
 import pathlib
 import re
 
+import latex2mathml.converter
 from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADERS = sorted((ROOT / "include/lockstep").rglob("*.h"))
 PAGES = [ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "STYLE", "SECURITY", "CHANGELOG")]
 PAGES += sorted((ROOT / "docs").rglob("*.md")) + [ROOT / "python/README.md", ROOT / "examples/data/README.md"]
+CARDS = (  # of the landing page, which is the README: where a reader may want to go first
+    ("Install", "docs/install.md", "packages, containers, tested systems"),
+    ("Guide", "docs/guide/README.md", "the paper and the lectures, a command for each figure"),
+    ("Models", "docs/models.md", "GPT, BERT, ResNets: training and generating from the command line"),
+    ("Data parallelism", "docs/ddp.md", "uneven data, local steps, sizes of buckets"),
+    ("All axes", "docs/parallelism.md", "pipelines, tensors, sequences, experts, ZeRO in one mesh"),
+    ("Interface", "docs/api.md", "errors, ownership, options, threads, C++"),
+    ("Failures", "docs/troubleshooting.md", "how to read a report; the mistakes of other systems"),
+    ("Performance", "docs/performance.md", "measurements, and the command that repeats each"),
+)
 LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 DECLARED = re.compile(r"^(?:LS_API|static inline)[^;{]*?\b(ls_\w+)\(|^\} (ls_\w+);|^typedef \w+ (?:\w+ )?(ls_\w+);|"
                       r"^#define (LS_\w+)|^typedef [^;{]*\(\*(ls_\w+)\)", re.MULTILINE)
@@ -83,6 +94,23 @@ def header_page(path):
     return "\n".join(parts)
 
 
+# ---- pages -------------------------------------------------------------------------------------
+
+
+def landing(markdown):
+    """The README with cards after its first sentence."""
+    title, sentence, rest = markdown.split("\n\n", 2)
+    cards = "\n".join(f"- **[{name}]({page})**<br>{about}" for name, page, about in CARDS)
+    return f'{title}\n\n{sentence}\n\n<div class="cards" markdown="1">\n\n{cards}\n\n</div>\n\n{rest}'
+
+
+def typeset(markdown):
+    """Blocks of ```math, which GitHub typesets in the browser, as MathML."""
+    def formula(block):
+        return f'<div class="formula">{latex2mathml.converter.convert(block.group(1).strip(), display="block")}</div>'
+    return re.sub(r"^```math\n(.*?)^```$", formula, markdown, flags=re.MULTILINE | re.DOTALL)
+
+
 # ---- what MkDocs calls -------------------------------------------------------------------------
 
 
@@ -123,6 +151,7 @@ def on_page_markdown(markdown, page, config, files):
     def named(match):
         target = anchors.get(match.group(1))
         return f"[{match.group(0)}]({up}{target}#{match.group(1)})" if target else match.group(0)
+    markdown = typeset(landing(markdown) if here == "README.md" else markdown)
     markdown = markdown.replace("<details>", '<details markdown="1">')
     markdown = re.sub(r"(\]\([\w./-]*include/lockstep/[\w/]+\.h)\)", r"\1.md)", markdown)
     parts = re.split(r"(^```.*?^```$|^ {4}[^\n]*$|^#[^\n]*$|\[[^\]]*\]\()", markdown, flags=re.MULTILINE | re.DOTALL)
