@@ -18,7 +18,7 @@ ARGS      ?=
 TESTS_ONLY = $(ONLY:%=--only %)
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets compare-overlap compare-ddp compare-pipeline compare-tensor compare-pmpi compare-busy docs install clean format tidy sanitize sanitize-fast variants fuzz mutate images
+.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets compare-overlap compare-ddp compare-pipeline compare-tensor compare-zero compare-experts compare-sim compare-plan compare-pmpi compare-busy docs gpu-check install uninstall wheel clean format tidy sanitize sanitize-fast variants fuzz mutate images
 
 all: build
 
@@ -26,6 +26,8 @@ help:
 	@echo "make build              library, command, programs, tests"
 	@echo "make demo               trains a small GPT with 4 workers (N=, DATA=, ARGS=)"
 	@echo "make install            library, command, programs, headers, pages (PREFIX=, DESTDIR=); no tests"
+	@echo "make uninstall          removes what was installed last (PREFIX=, DESTDIR=)"
+	@echo "make wheel              one file for pip: library, command, Python's interfaces; installs nothing"
 	@echo "make test | test-long   the tests (ONLY=NAME: some); with the random, slow and violent ones, and other builds"
 	@echo "make tidy | format      the tests of form; clang-format"
 	@echo "make bench | bench-network | bench-dev      measurements; those for developers"
@@ -35,11 +37,16 @@ help:
 	@echo "make compare-ddp                            DDP beside PyTorch's over gloo: shared memory, TCP, 1 Gbit/s (root)"
 	@echo "make compare-pipeline                       pipelines beside PyTorch's over gloo, on the same links (1 Gbit/s: root)"
 	@echo "make compare-tensor                         tensor parallelism beside PyTorch's over gloo, on the same links (1 Gbit/s: root)"
+	@echo "make compare-zero                           zero 1, 2, 3 beside PyTorch's optimizer and FSDP2 over gloo: time, memory"
+	@echo "make compare-experts                        a layer of experts beside PyTorch's all_to_all_single over gloo (1 Gbit/s: root)"
+	@echo "make compare-sim                            predictions of lockstep sim beside measured steps (1 Gbit/s: root)"
+	@echo "make compare-plan                           every runnable plan of a small GPT on 4 ranks beside that of lockstep plan auto"
 	@echo "make compare-pmpi                           MPI_Allreduce of an unchanged program with and without the interposer"
 	@echo "make compare-busy                           a step beside busy processes, and with threads that never spin"
 	@echo "make sanitize | sanitize-fast | variants | fuzz      other builds"
 	@echo "make mutate             plants changes in the sources, one at a time, and looks whether a test notices (ARGS=)"
 	@echo "make images             both of README's commands in bare Debian systems; aarch64 (root)"
+	@echo "make gpu-check          on a machine with an NVIDIA GPU: what the other tests see over fakes only (ARGS=)"
 	@echo "make docs               README, pages, guide and headers as a site: BUILD/site/index.html"
 	@echo "make clean"
 
@@ -119,6 +126,26 @@ compare-tensor: build
 	ninja -C $(BUILD) bench/contender_parallel
 	bench/compare_tensor.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) $(if $(ROW),--row $(ROW)) $(ARGS)
 
+# ZeRO on two ranks beside ZeroRedundancyOptimizer and FSDP2, in turns; installs PyTorch where there is none.
+compare-zero: build
+	ninja -C $(BUILD) bench/contender_parallel
+	bench/compare_zero.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) $(if $(ROW),--row $(ROW)) $(ARGS)
+
+# A layer of experts on two ranks beside one with all_to_all_single, in turns; installs PyTorch where there is none.
+compare-experts: build
+	ninja -C $(BUILD) bench/contender_parallel
+	bench/compare_experts.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) $(if $(ROW),--row $(ROW)) $(ARGS)
+
+# What lockstep sim predicts for steps on 1 to 8 ranks of this machine, beside what they take.
+compare-sim: build
+	ninja -C $(BUILD) bench/dev/kernels
+	bench/compare_sim.py --build $(BUILD) $(if $(ROW),--row $(ROW)) $(ARGS)
+
+# Every runnable plan of a small GPT on 4 ranks beside the one that lockstep plan auto finds: some hours; ARGS="--every 100".
+compare-plan: build
+	ninja -C $(BUILD) bench/dev/kernels bench/dev/plans
+	bench/plan_regret.py --build $(BUILD) $(ARGS)
+
 # A step beside busy processes, and the same step with threads that never spin.
 compare-busy: build
 	bench/compare_busy.py --build $(BUILD) $(ARGS)
@@ -144,6 +171,18 @@ install: $(BUILD)/build.ninja
 	meson install -C $(BUILD) --no-rebuild
 	@[ -n "$(DESTDIR)" ] || [ -z "$(STRIP)" ] || $(STRIP) --strip-debug $$(scripts/installed $(BUILD) --code)
 	@[ -n "$(DESTDIR)" ] || ldconfig 2>/dev/null || true # so that the library is found at once
+
+uninstall:
+	@scripts/uninstall $(BUILD) $(PREFIX) $(DESTDIR)
+	@[ -n "$(DESTDIR)" ] || ldconfig 2>/dev/null || true
+
+# Prints its name. It needs glibc of the machine that builds it or newer, and nothing else; `auditwheel show` agrees.
+wheel:
+	@python3 python/make_wheel.py $(BUILD)
+
+# On a machine with an NVIDIA GPU; results, with device, driver and commit, go to gpu-check.json.
+gpu-check: build
+	scripts/gpu-check --build $(BUILD) $(ARGS)
 
 # By MkDocs, which it installs below BUILD where there is none. A link that leads nowhere is an error.
 docs:
@@ -204,7 +243,7 @@ build-asan-fast/build.ninja:
 	meson setup build-asan-fast --buildtype=plain -Doptimization=1 -Ddebug=false -Db_sanitize=address,undefined
 
 # Parsers of files under libFuzzer, SECONDS each; what they find is left in build-fuzz.
-FUZZERS = safetensors manifest handshake npy shard cifar idx tokenizer merges schedule plan profile
+FUZZERS = safetensors manifest handshake npy shard cifar idx tokenizer merges schedule plan profile cluster device
 SECONDS ?= 60
 build-fuzz/build.ninja:
 	CC=clang-14 meson setup build-fuzz --buildtype=debugoptimized -Db_sanitize=address,undefined \
