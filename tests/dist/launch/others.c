@@ -57,9 +57,11 @@ TEST(a_program_runs_under_open_mpis_mpirun)
     }
     check("mpirun.openmpi --oversubscribe -np 3 $M join", ": joined\n", 3);
     check("mpirun.openmpi --oversubscribe -np 3 $E/01_hello_all_reduce", "3 of 3 ranks hold", 1);
-    check("mpirun.openmpi --oversubscribe -np 2 $M join & mpirun.openmpi --oversubscribe -np 2 $M "
-          "join; "
-          "wait",
+    /* Two at once, with a session folder each, which mpirun itself makes and removes in a race. */
+    check("A=$(mktemp -d) B=$(mktemp -d)\n"
+          "two() { OMPI_MCA_orte_tmpdir_base=$1 PRTE_MCA_prte_tmpdir_base=$1 "
+          "mpirun.openmpi --oversubscribe -np 2 $M join; }\n"
+          "two $A & two $B; wait; rm -r $A $B",
           " of 2, local ", 4);
 }
 
