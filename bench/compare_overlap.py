@@ -132,7 +132,7 @@ def inside(options):
     """On node 1."""
     for k in (1, 2):
         subprocess.run([os.environ["TWO_NODES"] + f"/on", str(k), *f"tc qdisc add dev tn{k} root tbf rate {RATE} "
-                        "burst 256k latency 20ms".split()], check=True)
+                        "burst 32k latency 20ms".split()], check=True)
     folder = pathlib.Path(os.environ["TWO_NODES"])
     mpis = [mpi for mpi in MPIS if build_programs(options, folder, mpi)]
     rows, watch = rows_of(options.part, mpis), conditions.Watch()

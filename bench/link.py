@@ -14,6 +14,8 @@ import tempfile
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 PORT = 29417
+# What passes at once after a rest: small beside a message, and large enough to reach the rate.
+BURSTS = {"100mbit": "16k", "10gbit": "128k"}
 
 
 class Refused(Exception):
@@ -114,7 +116,7 @@ class Wire:
             run(["ip", "-n", name, "addr", "add", f"10.98.2.{k + 1}/24", "dev", "wire"])
             run(["ip", "-n", name, "link", "set", "wire", "up"])
             run(["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "wire", "root", "tbf", "rate", self.rate,
-                 "burst", "256k", "latency", "20ms"])
+                 "burst", BURSTS.get(self.rate, "32k"), "latency", "20ms"])
 
     def __exit__(self, *_):
         for name in self.names:

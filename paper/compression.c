@@ -170,7 +170,7 @@ bool paper_compression(paper *p)
         "rate of plain DDP.");
     paper_note(p, "Measured by `lockstep bench learn` with --comm \"%s\".", hooks);
     paper_note(p, "Limits: a link is a pair of network namespaces of this host, with `tc tbf` at "
-                  "both ends: its rate, bursts of 256 KB (64 KB at 100 Mbit/s) that pass at once, "
+                  "both ends: its rate, bursts of 32 KB (16 KB at 100 Mbit/s) that pass at once, "
                   "20 ms of queue. Data between hosts are encrypted. Both ranks share the cores of "
                   "this host. The networks are small: a step computes for some milliseconds.");
     return true;

@@ -107,11 +107,11 @@ static bool configure(const char *format, ...)
     return false;
 }
 
-/* A burst passes at once, so it has to be small beside what a step sends; too small a one does not
- * reach the rate. */
+/* A burst passes at once whenever the link has rested, so it has to be small beside a message; too
+ * small a one does not reach the rate. */
 static const char *burst_of(const char *rate)
 {
-    return strcmp(rate, "100mbit") == 0 ? "64k" : "256k";
+    return strcmp(rate, "100mbit") == 0 ? "16k" : strcmp(rate, "1gbit") == 0 ? "32k" : "128k";
 }
 
 /* This end sends at the rate. */

@@ -25,8 +25,8 @@ ip -n ${name}h1 addr add 10.98.1.2/24 dev wire
 ip -n ${name}h0 link set wire up
 ip -n ${name}h1 link set wire up
 if [ "$rate" != none ]; then
-    ip netns exec ${name}h0 tc qdisc add dev wire root tbf rate "$rate" burst 256k latency 20ms
-    ip netns exec ${name}h1 tc qdisc add dev wire root tbf rate "$rate" burst 256k latency 20ms
+    ip netns exec ${name}h0 tc qdisc add dev wire root tbf rate "$rate" burst 32k latency 20ms
+    ip netns exec ${name}h1 tc qdisc add dev wire root tbf rate "$rate" burst 32k latency 20ms
 fi
 "$lockstep" secret "$dir/secret"
 

@@ -275,7 +275,7 @@ def a_hook_that_does_not_reach_the_loss_has_no_time_and_sends_what_it_says():
                   "the loss in that many steps. The clock stops while held-out losses are computed, every 5 steps. All hooks have "
                   "the learning rate of plain DDP.")
     says(limits, "Limits: a link is a pair of network namespaces of this host, with `tc tbf` at both ends: its rate, bursts of "
-                 "256 KB (64 KB at 100 Mbit/s) that pass at once, 20 ms of queue. Data between hosts are encrypted. Both ranks "
+                 "32 KB (16 KB at 100 Mbit/s) that pass at once, 20 ms of queue. Data between hosts are encrypted. Both ranks "
                  "share the cores of this host. The networks are small: a step computes for some milliseconds.")
 
 
