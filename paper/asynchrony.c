@@ -8,7 +8,7 @@
 
 #define PLAIN "ddp"
 #define CLAIMED "async"
-enum { SEEDS = 3, STEPS = 300, WORKERS = 4, PACE_MS = 10 };
+enum { SEEDS = 3, STEPS = 600, WORKERS = 4, PACE_MS = 10 };
 
 static const char modes[] = PLAIN " sync backup=1 " CLAIMED " stale=2 local=8 diloco=8";
 static const double slowness[] = {2.0, 1.0};
