@@ -51,9 +51,9 @@ static const cli_command command = {
     .options = options,
     .count = (int)(sizeof options / sizeof *options),
     .more = "digits: an MLP of 302 thousand parameters on images of 8 x 8 pixels, SGD with\n"
-            "momentum. text: a GPT of 437 thousand parameters on the bytes of the pages of docs/,\n"
-            "AdamW. A fifth of the data is held out. seconds leaves out the computing of the\n"
-            "held-out loss; sent is that of a rank's step, the mean over the steps.\n"};
+            "momentum. text: a GPT of 235 thousand parameters on the bytes of a novel, AdamW. A\n"
+            "fifth of the data is held out. seconds leaves out the computing of the held-out\n"
+            "loss; sent is that of a rank's step, the mean over the steps.\n"};
 
 /* Checks each word of --comm before the ranks start. 0, or the status to end with. */
 static int read_comms(void)

@@ -11,7 +11,7 @@
 
 /* ---- digits -------------------------------------------------------------------------------- */
 
-enum { HELD_OUT = 5, HIDDEN = 512 }; /* every fifth digit, and page, is held out */
+enum { HELD_OUT = 5, HIDDEN = 512 }; /* of the digits every fifth one */
 
 /* A line: the label, a blank, a character for each pixel from '0' to 'g'. */
 ls__digits *ls__digits_read(void)
@@ -59,40 +59,32 @@ static ls_optim *digits_optim(ls_module *net)
 
 /* ---- text ---------------------------------------------------------------------------------- */
 
-enum { CONTEXT = 32, VOCAB = 128 }; /* bytes; those of other alphabets are told apart no further */
+enum { CONTEXT = 32, VOCAB = 128, WINDOWS = 64 }; /* bytes; a larger one loses its highest bit */
 
 typedef struct text {
-    size_t bytes[2]; /* to train on; held out */
-    char *at[2];
-    char all[];
+    const char *at[2]; /* to train on; the last fifth, held out */
+    size_t bytes[2];
 } text;
 
-/* The last fifth of every page is held out. */
 static void *text_read(void)
 {
-    size_t bytes = 0;
-    for (int i = 0; i < ls__pages_text_count; i++) {
-        bytes += ls__pages_texts[i].bytes;
-    }
-    text *t = calloc(1, sizeof *t + bytes);
-    for (int part = 0; part < 2 && t != NULL; part++) {
-        t->at[part] = t->all + t->bytes[0];
-        for (int i = 0; i < ls__pages_text_count; i++) {
-            const ls__timeline_text *page = &ls__pages_texts[i];
-            const size_t kept = page->bytes - page->bytes / HELD_OUT;
-            const size_t count = part == 0 ? kept : page->bytes - kept;
-            memcpy(t->at[part] + t->bytes[part], page->text + (part == 0 ? 0 : kept), count);
-            t->bytes[part] += count;
-        }
+    text *t = calloc(1, sizeof *t);
+    const ls__timeline_text *novel = &ls__novel_texts[0];
+    if (t != NULL) {
+        t->bytes[1] = novel->bytes / HELD_OUT;
+        t->bytes[0] = novel->bytes - t->bytes[1];
+        t->at[0] = novel->text;
+        t->at[1] = novel->text + t->bytes[0];
     }
     return t;
 }
 
-/* A window anywhere, and the byte after each of its bytes. */
+/* A window anywhere, and the byte after each of its bytes. Those held out are spread evenly. */
 static void text_sample(const void *data, bool held_out, uint64_t k, void *x, int32_t *y)
 {
     const text *t = data;
-    const char *at = t->at[held_out] + k % (t->bytes[held_out] - CONTEXT);
+    const size_t places = t->bytes[held_out] - CONTEXT;
+    const char *at = t->at[held_out] + (held_out ? k * places / WINDOWS : k % places);
     for (int i = 0; i < CONTEXT; i++) {
         ((int32_t *)x)[i] = at[i] & (VOCAB - 1);
         y[i] = at[i + 1] & (VOCAB - 1);
@@ -130,7 +122,7 @@ static const ls__task tasks[] = {
      .build = text_build,
      .optim = text_optim,
      .batch = 8,
-     .held_out = 64,
+     .held_out = WINDOWS,
      .inputs = CONTEXT,
      .dtype = LS_INT32,
      .targets = CONTEXT,

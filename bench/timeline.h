@@ -47,8 +47,8 @@ extern const ls__timeline_text ls__timeline_texts[]; /* made by timelines/embed.
 extern const int ls__timeline_text_count;
 extern const ls__timeline_text ls__digits_texts[]; /* one: digits/digits.txt */
 extern const int ls__digits_text_count;
-extern const ls__timeline_text ls__pages_texts[]; /* of docs/ */
-extern const int ls__pages_text_count;
+extern const ls__timeline_text ls__novel_texts[]; /* one, of examples/data */
+extern const int ls__novel_text_count;
 
 typedef struct ls__recording ls__recording;
 /* NULL without memory. */
