@@ -31,6 +31,7 @@
 #define LS__BENCH_SIZES_MAX 64
 #define LS__BENCH_RANKS_MAX 64
 #define LS__BENCH_SAMPLES_MAX 1000
+#define LS__BENCH_SHOWN_MAX 16 /* of them in a row of JSON */
 
 /* ---- operations ---------------------------------------------------------------------------- */
 
@@ -140,6 +141,10 @@ struct json_t *ls__bench_machine(void); /* jansson's; of a row */
 /* Takes the list. A NULL path: nothing is written. False after it printed the error, also where
  * memory for the `count` rows was missing. */
 bool ls__bench_dump(struct json_t *rows, int count, const char *path);
+/* The rows of the turns so far, while more are measured, so that what is cut short leaves them.
+ * Takes the list; a NULL path: nothing is written. Nothing is said of an error: the last turn's
+ * ls__bench_dump meets it again. */
+void ls__bench_keep(struct json_t *rows, const char *path);
 /* Memory, zeroed, that ranks to be spawned and this process see alike; NULL: there is none. */
 void *ls__bench_share(size_t bytes);
 
@@ -222,6 +227,8 @@ typedef struct ls__bench_row {
     int64_t wrong; /* elements of all ranks and samples that were not the result */
     const char *algorithm;
     uint64_t sent, received; /* bytes of one operation, of this rank, as ls_counters has them */
+    int shown;               /* the first samples, in their order: */
+    double samples_ms[LS__BENCH_SHOWN_MAX];
 } ls__bench_row;
 
 /* Measures one size on all ranks of `group`; collective. `shared` holds ranks * bytes that all
@@ -242,5 +249,7 @@ void ls__bench_print_header(const ls__bench_options *options);
 void ls__bench_print_row(const ls__bench_options *options, const ls__bench_row *row);
 /* false after it printed why. */
 bool ls__bench_write_json(const ls__bench_options *options, const ls__bench_row *rows, int count);
+/* ls__bench_keep of them. */
+void ls__bench_keep_json(const ls__bench_options *options, const ls__bench_row *rows, int count);
 
 #endif

@@ -32,6 +32,7 @@ static ls_status measure_all(const job *j, ls__bench_row *rows, int *measured)
         *measured = i + 1;
         if (speaks) {
             ls__bench_print_row(options, &rows[i]);
+            ls__bench_keep_json(options, rows, *measured);
         }
     }
     return LS_OK;

@@ -34,6 +34,7 @@ typedef struct ls__bench_ddp_contender {
     ls_reducer *reducer;                /* NULL: no communication */
     int taken;                          /* timed steps so far */
     int samples;                        /* of them: means over `skip` steps */
+    double (*own)[BENCH_DDP_PARTS];     /* [samples] of this rank */
     double (*seconds)[BENCH_DDP_PARTS]; /* [samples] means over the ranks */
     double mean[BENCH_DDP_PARTS], deviation[BENCH_DDP_PARTS];
     double medians[BENCH_DDP_STEPS]; /* [rounds] of a step */
@@ -133,5 +134,6 @@ const char *ls__bench_ddp_size(const ls__bench_ddp_contender *c, char out[32]);
 
 void ls__bench_ddp_print(const ls__bench_ddp *b);
 bool ls__bench_ddp_write(const ls__bench_ddp *b); /* false after it printed why */
+void ls__bench_ddp_keep(const ls__bench_ddp *b);  /* those of the turns so far: ls__bench_keep */
 
 #endif

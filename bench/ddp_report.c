@@ -138,12 +138,22 @@ static json_t *row_of(const ls__bench_ddp *b, const ls__bench_ddp_contender *c, 
     return row;
 }
 
-bool ls__bench_ddp_write(const ls__bench_ddp *b)
+static json_t *rows_of(const ls__bench_ddp *b)
 {
     json_t *list = json_array(), *machine = ls__bench_machine();
     for (int i = 0; i < b->count; i++) {
         json_array_append_new(list, row_of(b, &b->contender[i], machine));
     }
     json_decref(machine);
-    return ls__bench_dump(list, b->count, b->json);
+    return list;
+}
+
+bool ls__bench_ddp_write(const ls__bench_ddp *b)
+{
+    return ls__bench_dump(rows_of(b), b->count, b->json);
+}
+
+void ls__bench_ddp_keep(const ls__bench_ddp *b)
+{
+    ls__bench_keep(rows_of(b), b->json);
 }

@@ -56,7 +56,7 @@ static ls_status turn(const ls__bench_ddp *b, ls__bench_ddp_contender *c)
         LS_TRY(b->of->step(b, c, true, unused));
     }
     for (int s = samples_of_turn(b, c); s > 0; s--) {
-        LS_TRY(sample(b, c, c->seconds[c->samples++]));
+        LS_TRY(sample(b, c, c->own[c->samples++]));
         if (b->of->note != NULL) {
             LS_TRY(b->of->note(b, c));
         }
@@ -74,13 +74,14 @@ static ls_status warm_up(const ls__bench_ddp *b, ls__bench_ddp_contender *c)
 }
 
 /* Of the steps of each turn. */
-static void medians_of(const ls__bench_ddp *b, const ls__bench_ddp_contender *c, double *medians)
+static void medians_of(const ls__bench_ddp *b, const ls__bench_ddp_contender *c,
+                       double (*seconds)[BENCH_DDP_PARTS], double *medians)
 {
     const int count = samples_of_turn(b, c);
     double sorted[1000];
     for (int round = 0; round < b->rounds; round++) {
         for (int s = 0; s < count; s++) {
-            sorted[s] = c->seconds[round * count + s][0];
+            sorted[s] = seconds[round * count + s][0];
         }
         medians[round] = ls__bench_median(sorted, count);
     }
@@ -90,16 +91,13 @@ static void medians_of(const ls__bench_ddp *b, const ls__bench_ddp_contender *c,
 static ls_status find_slowest(const ls__bench_ddp *b, ls__bench_ddp_contender *c)
 {
     const int64_t count = (int64_t)c->samples * BENCH_DDP_PARTS;
-    double(*own)[BENCH_DDP_PARTS] = c->seconds;
     double(*most)[BENCH_DDP_PARTS] = malloc((size_t)count * sizeof(double));
     if (most == NULL) {
         return ls_fail(LS_ERR_MEMORY, "no memory");
     }
     const ls_status status =
-        ls_all_reduce(ls_world(), own, most, count, LS_FLOAT64, LS_MAX, NULL, NULL);
-    c->seconds = most;
-    medians_of(b, c, c->slowest);
-    c->seconds = own;
+        ls_all_reduce(ls_world(), c->own, most, count, LS_FLOAT64, LS_MAX, NULL, NULL);
+    medians_of(b, c, most, c->slowest);
     free(most);
     return status;
 }
@@ -108,7 +106,7 @@ static ls_status find_slowest(const ls__bench_ddp *b, ls__bench_ddp_contender *c
 static ls_status sum_up(const ls__bench_ddp *b, ls__bench_ddp_contender *c)
 {
     LS_TRY(find_slowest(b, c));
-    LS_TRY(ls_all_reduce(ls_world(), c->seconds, c->seconds, (int64_t)c->samples * BENCH_DDP_PARTS,
+    LS_TRY(ls_all_reduce(ls_world(), c->own, c->seconds, (int64_t)c->samples * BENCH_DDP_PARTS,
                          LS_FLOAT64, LS_AVG, NULL, NULL));
     for (int p = 0; p < BENCH_DDP_PARTS; p++) {
         double sum = 0.0, squares = 0.0;
@@ -121,7 +119,7 @@ static ls_status sum_up(const ls__bench_ddp *b, ls__bench_ddp_contender *c)
         }
         c->deviation[p] = c->samples > 1 ? sqrt(squares / (c->samples - 1)) : 0.0;
     }
-    medians_of(b, c, c->medians);
+    medians_of(b, c, c->seconds, c->medians);
     ls_reducer_stats stats = {.size = sizeof stats};
     if (c->reducer != NULL) {
         LS_TRY(ls_reducer_get_stats(c->reducer, &stats));
@@ -166,28 +164,57 @@ static ls_status wait_for_turn(const ls__bench_ddp *b)
     return LS_OK;
 }
 
-static ls_status measure(ls__bench_ddp *b)
+static ls_status sum_up_all(ls__bench_ddp *b)
+{
+    for (int i = 0; i < b->count; i++) {
+        LS_TRY(sum_up(b, &b->contender[i]));
+    }
+    return LS_OK;
+}
+
+/* The rows of the turns so far, in case there are no more of them. */
+static ls_status keep(ls__bench_ddp *b, int rounds)
+{
+    const int asked = b->rounds;
+    if (rounds == asked) {
+        return LS_OK;
+    }
+    b->rounds = rounds;
+    const ls_status status = sum_up_all(b);
+    if (status == LS_OK && ls_rank() == 0 && b->json != NULL) {
+        ls__bench_ddp_keep(b);
+    }
+    b->rounds = asked;
+    return status;
+}
+
+static ls_status open_all(ls__bench_ddp *b)
 {
     for (int i = 0; i < b->count; i++) {
         ls__bench_ddp_contender *c = &b->contender[i];
+        c->own = calloc((size_t)(b->steps * b->rounds), sizeof *c->own);
         c->seconds = calloc((size_t)(b->steps * b->rounds), sizeof *c->seconds);
-        if (c->seconds == NULL) {
+        if (c->own == NULL || c->seconds == NULL) {
             return ls_fail(LS_ERR_MEMORY, "no memory");
         }
         LS_TRY(b->of->open(b, c));
         LS_TRY(warm_up(b, c));
     }
+    return LS_OK;
+}
+
+static ls_status measure(ls__bench_ddp *b)
+{
+    LS_TRY(open_all(b));
     for (int round = 0; round < b->rounds; round++) {
         LS_TRY(wait_for_turn(b));
         for (int i = 0; i < b->count; i++) {
             LS_TRY(turn(b, &b->contender[(i + round) % b->count]));
         }
+        LS_TRY(keep(b, round + 1));
     }
     LS_TRY(wait_for_turn(b));
-    for (int i = 0; i < b->count; i++) {
-        LS_TRY(sum_up(b, &b->contender[i]));
-    }
-    return LS_OK;
+    return sum_up_all(b);
 }
 
 /* One rank. Returns its exit status. */
@@ -208,6 +235,7 @@ static int run_rank(void *arg)
         written = written && (b->of->end == NULL || b->of->end(b));
     }
     for (int i = 0; i < b->count; i++) {
+        free(b->contender[i].own);
         free(b->contender[i].seconds);
         LS_CHECK(b->of->close(&b->contender[i]));
     }

@@ -187,9 +187,21 @@ static json_t *row_of(const run *r, int c, int64_t seed, json_t *machine)
         "times", ls__bench_list(r->seconds, r->points), "machine", machine);
 }
 
-static bool report(const run *runs)
+/* Those of the first `seeds_done` seeds. */
+static json_t *rows_of(const run *runs, int64_t seeds_done)
 {
     json_t *list = json_array(), *machine = ls__bench_machine();
+    for (int c = 0; c < comm_count; c++) {
+        for (int64_t s = 0; s < seeds_done; s++) {
+            json_array_append_new(list, row_of(&runs[c * seeds + s], c, s + 1, machine));
+        }
+    }
+    json_decref(machine);
+    return list;
+}
+
+static bool report(const run *runs)
+{
     printf("# %s: %s; to a held-out loss of %g, %d ranks\n", task->name, task->about, target,
            (int)ranks);
     printf("# %-30s %5s %9s %6s %9s %10s\n", "comm", "seed", "seconds", "steps", "loss",
@@ -200,11 +212,9 @@ static bool report(const run *runs)
             printf("  %-30s %5d %9.3f %6d %9.4f %10.3f%s\n", comm[c], s + 1,
                    r->seconds[r->points - 1], (int)r->steps, r->loss[r->points - 1],
                    r->sent / (double)r->steps * 1e-3, r->reached ? "" : "  not reached");
-            json_array_append_new(list, row_of(r, c, s + 1, machine));
         }
     }
-    json_decref(machine);
-    return ls__bench_dump(list, comm_count * (int)seeds, json);
+    return ls__bench_dump(rows_of(runs, seeds), comm_count * (int)seeds, json);
 }
 
 /* One rank. Returns its exit status. */
@@ -224,6 +234,9 @@ static int run_rank(void *arg)
         for (int i = 0; i < comm_count; i++) {
             const int64_t c = (i + s) % comm_count;
             LS_CHECK(measure(data, comm[c], s + 1, steps, &runs[c * seeds + s]));
+        }
+        if (ls_rank() == 0) {
+            ls__bench_keep(rows_of(runs, s + 1), json);
         }
     }
     const bool written = ls_rank() != 0 || report(runs);

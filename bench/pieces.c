@@ -123,6 +123,45 @@ static ls_status turn(pieces *p, int64_t piece, double *ms)
                                 (long long)wrong, (long long)piece);
 }
 
+/* ---- rows ---------------------------------------------------------------------------------- */
+
+/* Of the first turns. */
+static json_t *row_of(const pieces *p, int s, int turns, json_t *machine)
+{
+    return json_pack("{s:s, s:I, s:I, s:i, s:i, s:s, s:s, s:f, s:o, s:O}", "name", "pieces",
+                     "total", (json_int_t)total, "elements", (json_int_t)given.sizes[s], "calls",
+                     (int)((total - 1) / given.sizes[s] + 1), "ranks", given.ranks, "buffers",
+                     p->registered ? "registered" : "private", "algorithm",
+                     given.algorithm != NULL ? given.algorithm : "chosen", "time_ms",
+                     ls__bench_median(p->ms[s], turns), "round_ms",
+                     ls__bench_list(p->ms[s], turns), "machine", machine);
+}
+
+static json_t *rows_of(const pieces *p, int turns)
+{
+    json_t *list = json_array(), *machine = ls__bench_machine();
+    for (int s = 0; s < given.size_count; s++) {
+        json_array_append_new(list, row_of(p, s, turns, machine));
+    }
+    json_decref(machine);
+    return list;
+}
+
+static bool report(const pieces *p)
+{
+    printf("# all-reduce of %lld float32 in pieces, %d ranks, %s buffers; medians of %d turns\n",
+           (long long)total, given.ranks, p->registered ? "registered" : "private", (int)rounds);
+    printf("# %10s %8s %12s\n# %10s %8s %12s\n", "elements", "calls", "time", "a call", "", "(ms)");
+    for (int s = 0; s < given.size_count; s++) {
+        printf("  %10lld %8lld %12.3f\n", (long long)given.sizes[s],
+               (long long)((total - 1) / given.sizes[s] + 1),
+               ls__bench_median(p->ms[s], (int)rounds));
+    }
+    return ls__bench_dump(rows_of(p, (int)rounds), given.size_count, given.json);
+}
+
+/* ---- turns --------------------------------------------------------------------------------- */
+
 static ls_status measure(pieces *p)
 {
     double unused;
@@ -134,37 +173,11 @@ static ls_status measure(pieces *p)
             const int at = (s + r) % given.size_count; /* another is first each time */
             LS_TRY(turn(p, given.sizes[at], &p->ms[at][r]));
         }
+        if (ls_rank() == 0) {
+            ls__bench_keep(rows_of(p, r + 1), given.json);
+        }
     }
     return LS_OK;
-}
-
-/* ---- rows ---------------------------------------------------------------------------------- */
-
-static json_t *row_of(const pieces *p, int s, json_t *machine)
-{
-    return json_pack("{s:s, s:I, s:I, s:i, s:i, s:s, s:s, s:f, s:o, s:O}", "name", "pieces",
-                     "total", (json_int_t)total, "elements", (json_int_t)given.sizes[s], "calls",
-                     (int)((total - 1) / given.sizes[s] + 1), "ranks", given.ranks, "buffers",
-                     p->registered ? "registered" : "private", "algorithm",
-                     given.algorithm != NULL ? given.algorithm : "chosen", "time_ms",
-                     ls__bench_median(p->ms[s], (int)rounds), "round_ms",
-                     ls__bench_list(p->ms[s], (int)rounds), "machine", machine);
-}
-
-static bool report(const pieces *p)
-{
-    json_t *list = json_array(), *machine = ls__bench_machine();
-    printf("# all-reduce of %lld float32 in pieces, %d ranks, %s buffers; medians of %d turns\n",
-           (long long)total, given.ranks, p->registered ? "registered" : "private", (int)rounds);
-    printf("# %10s %8s %12s\n# %10s %8s %12s\n", "elements", "calls", "time", "a call", "", "(ms)");
-    for (int s = 0; s < given.size_count; s++) {
-        printf("  %10lld %8lld %12.3f\n", (long long)given.sizes[s],
-               (long long)((total - 1) / given.sizes[s] + 1),
-               ls__bench_median(p->ms[s], (int)rounds));
-        json_array_append_new(list, row_of(p, s, machine));
-    }
-    json_decref(machine);
-    return ls__bench_dump(list, given.size_count, given.json);
 }
 
 /* One rank. Returns its exit status. */

@@ -239,13 +239,14 @@ static json_t *number_or_null(double number)
 static json_t *row_of(const row *r, json_t *machine)
 {
     return json_pack(
-        "{s:s, s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:f, s:o, s:O}", "name",
-        "pipeline", "schedule", r->name, "ranks", r->schedule->ranks, "micro_batches",
+        "{s:s, s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:f, s:o, s:o, s:O}",
+        "name", "pipeline", "schedule", r->name, "ranks", r->schedule->ranks, "micro_batches",
         (int)micro_batches, "chunks", r->schedule->stages / r->schedule->ranks, "forward_ms",
         forward_ms, "input_ms", input_ms, "weight_ms", weight_ms, "step_ms", median(r->step_ms),
         "work_ms", median(r->work_ms), "bubble_ms", median(r->bubble_ms), "formula_ms",
         number_or_null(r->formula.bubble), "ratio", number_or_null(ratio(r)), "spread", spread(r),
-        "round_ms", ls__bench_list(r->bubble_ms, (int)rounds), "machine", machine);
+        "round_ms", ls__bench_list(r->bubble_ms, (int)rounds), "steps_ms",
+        ls__bench_list(r->step_ms, (int)rounds), "machine", machine);
 }
 
 static void print_row(const row *r)

@@ -80,7 +80,7 @@ static json_t *row_json(const ls__bench_options *options, const ls__bench_row *r
 {
     json_t *out = json_pack(
         "{s:s, s:I, s:I, s:i, s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:I, s:i, s:i, s:I, "
-        "s:I, s:O}",
+        "s:I, s:o, s:O}",
         "name", ls__operation_name(options->operation->operation), "bytes", (json_int_t)row->bytes,
         "count", (json_int_t)row->count, "ranks", options->ranks, "dtype",
         ls_dtype_name(options->dtype), "op", op_name(options), "buffers",
@@ -89,7 +89,8 @@ static json_t *row_json(const ls__bench_options *options, const ls__bench_row *r
         "spread", row->time_spread, "algbw", algorithm_bandwidth(row), "busbw",
         bus_bandwidth(options, row), "wrong", (json_int_t)row->wrong, "samples", options->samples,
         "calls", row->calls, "sent_bytes", (json_int_t)row->sent, "received_bytes",
-        (json_int_t)row->received, "machine", machine);
+        (json_int_t)row->received, "samples_ms", ls__bench_list(row->samples_ms, row->shown),
+        "machine", machine);
     if (out != NULL && ls__bench_has_floor(options)) {
         json_object_set_new(out, "floor_ms", json_real(row->floor_ms));
         json_object_set_new(out, "floor_spread", json_real(row->floor_spread));
@@ -109,12 +110,30 @@ bool ls__bench_dump(json_t *rows, int count, const char *path)
     return written;
 }
 
-bool ls__bench_write_json(const ls__bench_options *options, const ls__bench_row *rows, int count)
+void ls__bench_keep(json_t *rows, const char *path)
+{
+    if (path != NULL && json_array_size(rows) > 0) {
+        (void)cli_write_json(rows, path, JSON_INDENT(2));
+    }
+    json_decref(rows);
+}
+
+static json_t *rows_json(const ls__bench_options *options, const ls__bench_row *rows, int count)
 {
     json_t *list = json_array(), *machine = ls__bench_machine();
     for (int i = 0; i < count; i++) {
         json_array_append_new(list, row_json(options, &rows[i], machine));
     }
     json_decref(machine);
-    return ls__bench_dump(list, count, options->json);
+    return list;
+}
+
+bool ls__bench_write_json(const ls__bench_options *options, const ls__bench_row *rows, int count)
+{
+    return ls__bench_dump(rows_json(options, rows, count), count, options->json);
+}
+
+void ls__bench_keep_json(const ls__bench_options *options, const ls__bench_row *rows, int count)
+{
+    ls__bench_keep(rows_json(options, rows, count), options->json);
 }

@@ -407,9 +407,21 @@ static double stale_mean(const run *r)
     return r->pushes > 0 ? sum / (double)r->pushes : 0.0;
 }
 
-static bool report(const run *runs)
+/* Those of the first `seeds_done` seeds. */
+static json_t *rows_of(const run *runs, int64_t seeds_done)
 {
     json_t *rows = json_array(), *machine = ls__bench_machine();
+    for (int c = 0; c < count; c++) {
+        for (int64_t s = 0; s < seeds_done; s++) {
+            json_array_append_new(rows, row_of(&runs[c * seeds + s], &list[c], s + 1, machine));
+        }
+    }
+    json_decref(machine);
+    return rows;
+}
+
+static bool report(const run *runs)
+{
     printf("# %s: %s; to a held-out loss of %g, %d workers, the last %g times as slow\n",
            task->name, task->about, target, worker_count(), slow);
     printf("# %-10s %5s %9s %9s %9s %9s\n", "mode", "seed", "seconds", "steps/s", "stale", "loss");
@@ -419,11 +431,9 @@ static bool report(const run *runs)
             printf("  %-10s %5d %9.3f %9.1f %9.2f %9.4f%s\n", list[c].name, s + 1, r->at,
                    r->steps / r->seconds[r->points - 1], stale_mean(r), r->loss[r->points - 1],
                    r->reached ? "" : "  not reached");
-            json_array_append_new(rows, row_of(r, &list[c], s + 1, machine));
         }
     }
-    json_decref(machine);
-    return ls__bench_dump(rows, count * (int)seeds, json);
+    return ls__bench_dump(rows_of(runs, seeds), count * (int)seeds, json);
 }
 
 /* Of all ranks but the last. */
@@ -453,6 +463,9 @@ static int run_rank(void *arg)
         for (int i = 0; i < count; i++) {
             const int64_t c = (i + s) % count;
             LS_CHECK(measure(data, workers, &list[c], s + 1, &runs[c * seeds + s]));
+        }
+        if (ls_rank() == 0) {
+            ls__bench_keep(rows_of(runs, s + 1), json);
         }
     }
     const bool written = ls_rank() != 0 || report(runs);

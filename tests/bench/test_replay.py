@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from sentences import says, sentence
@@ -268,6 +269,24 @@ def what_cannot_be_replayed_is_refused():
     assert status == 2 and "--timeline records the first mode, but local has no timeline; begin --mode with another one" in errors
     status, _, errors = bench("ddp", "--model", "mlp-tiny", "--timeline", "/dev/null/file")
     assert status == 1 and "cannot write to /dev/null/file" in errors
+
+
+@test
+def what_is_cut_short_leaves_the_turns_before():
+    for arguments, key in ((("replay", written(timeline()), "--steps", "40", "--rounds", "10"), "round_ms"),
+                           (("pieces", "--total", "4M", "--pieces", "1K", "--rounds", "100"), "round_ms")):
+        path = pathlib.Path(SCRATCH.name) / "cut.json"
+        path.unlink(missing_ok=True)
+        process = subprocess.Popen([BUILD / "lockstep", "bench", *arguments, "--json", path], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        while not path.exists():
+            assert process.poll() is None, arguments
+            time.sleep(0.01)
+        process.terminate()
+        process.wait(60)
+        rows = json.loads(path.read_text())
+        turns = {len(row[key]) for row in rows}
+        assert len(turns) == 1 and 1 <= turns.pop() < int(arguments[-1]), (arguments, [row[key] for row in rows])
 
 
 run()

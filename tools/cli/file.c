@@ -70,11 +70,22 @@ int cli_keep_input(const cli_command *command, const char *option, const char *w
                            option, read);
 }
 
+/* Beside it first, so that there is always a whole file. */
 bool cli_write_json(const json_t *root, const char *path, size_t flags)
 {
-    FILE *file = cli_create(path);
-    const bool written = file != NULL && json_dumpf(root, file, flags) == 0;
-    return file != NULL && fclose(file) == 0 && written;
+    char beside[4200];
+    const bool device = is_device(path);
+    (void)snprintf(beside, sizeof beside, "%.4096s.%d.part", path, (int)getpid());
+    FILE *file = cli_create(device ? path : beside);
+    bool written = file != NULL && json_dumpf(root, file, flags) == 0;
+    written = file != NULL && fclose(file) == 0 && written;
+    if (device || file == NULL || (written && rename(beside, path) == 0)) {
+        return written;
+    }
+    const int error = errno;
+    (void)unlink(beside);
+    errno = error;
+    return false;
 }
 
 FILE *cli_open(const char *path, const char *mode)
