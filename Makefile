@@ -97,7 +97,7 @@ compare-torch-backend: build
 	bench/compare_torch_backend.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) \
 	    $(if $(RANKS),--ranks $(RANKS)) $(ARGS)
 
-# A training step in one process beside PyTorch eager; installs PyTorch where there is none.
+# A training step in one process beside PyTorch, eager and compiled; installs PyTorch where there is none.
 compare-training: build
 	ninja -C $(BUILD) bench/contender_training
 	bench/compare_training.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) \

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A training step in one process beside PyTorch eager, in turns in one run: forward, loss, backward and
+"""A training step in one process beside PyTorch, in turns in one run: forward, loss, backward and
 update of the same network from the same weights over the same batch (formulas: nets.c). All contenders
 of a row are alive, those whose turn it is not are asleep. A turn counts with the median of its steps;
 the ratio, the peer's time by ours, is made within each pair of turns that follow each other. Printed are
@@ -7,9 +7,10 @@ the median, the range of the ratios (their quartiles if there are at least 9 tur
 highest) and the number of turns, with the CPU time of a step and the most memory a process had while it
 trained (its libraries included). Contenders whose first losses differ are not compared.
 
-PyTorch runs with its defaults and tuned (the fused optimizer where it has one, huge pages), image networks
-in both memory formats as well; the fastest of these counts. Variants whose first steps take more than 1.3
-times as long as the fastest one's take no turns.
+PyTorch runs with its defaults and tuned (the fused optimizer where it has one, huge pages), each eagerly and
+compiled (torch.compile, which needs a C++ compiler), image networks in both memory formats as well; the fastest
+of these counts. Variants whose first steps take more than 1.3 times as long as the fastest one's take no turns.
+Compiling takes 20 s and more for each variant: --eager leaves it out.
 
     bench/compare_training.py --build build [--python PYTHON] [--old PYTHON] [--rows mlp,gpt] [--threads 1,2]
 
@@ -27,7 +28,7 @@ import sys
 import time
 
 import conditions
-from pages import QUARTILES, range_of, range_text
+from pages import QUARTILES, range_of, range_text, write_rows
 from torch_venv import find_peers
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
@@ -69,7 +70,8 @@ class Refused(Exception):
 class Contender:
     def __init__(self, name, command, threads, more=()):
         env = dict(os.environ, OMP_NUM_THREADS=str(threads), LOCKSTEP_THREADS=str(threads),
-                   OPENBLAS_CORETYPE="SkylakeX", PYTHONWARNINGS="ignore", **dict(more))
+                   OPENBLAS_CORETYPE="SkylakeX", PYTHONWARNINGS="ignore", TORCHINDUCTOR_COMPILE_THREADS="1",
+                   **dict(more))
         self.name, self.turns, self.cpu = name, [], []
         begin = time.perf_counter()
         self.process = subprocess.Popen(command, env=env, text=True, stdin=subprocess.PIPE,
@@ -112,12 +114,14 @@ def command_of(options, row, start, python=None, threads=None, flags=()):
             str(threads), *flags]
 
 
-def variants_of(row, version):
-    """{name: (flags, variables)} of a peer: its defaults and tuned, images in both memory formats."""
+def variants_of(row, version, eager=False):
+    """{name: (flags, variables)} of a peer: its defaults and tuned, compiled if it can be (from 2.0 on), images in both
+    memory formats."""
     layouts = ((), ("channels_last",)) if row[0].startswith("resnet") else ((),)
-    return {f"PyTorch {version}" + (", NHWC" if layout else "") + (", tuned" if tuned else ""):
-            (layout + (("fused",) if tuned else ()), HUGE_PAGES if tuned else {})
-            for layout in layouts for tuned in (False, True)}
+    ways = ((),) if eager or int(version.split(".")[0]) < 2 else ((), ("compiled",))
+    return {f"PyTorch {version}" + (", NHWC" if layout else "") + (", compiled" if way else "") + (", tuned" if tuned else ""):
+            (layout + way + (("fused",) if tuned else ()), HUGE_PAGES if tuned else {})
+            for layout in layouts for way in ways for tuned in (False, True)}
 
 
 def without_slow(group):
@@ -135,7 +139,7 @@ def launch(options, row, threads, peers):
     others = []
     for python, version in peers.items():
         group = []
-        for name, (flags, variables) in variants_of(row, version).items():
+        for name, (flags, variables) in variants_of(row, version, options.eager).items():
             command = command_of(options, row, "formula", python, threads, flags)
             try:
                 group.append(Contender(name, command, threads, variables))
@@ -269,6 +273,7 @@ def parse():
     parser.add_argument("--turns", type=int, default=11, help="at most, of each contender")
     parser.add_argument("--seconds", type=float, default=25, help="for the turns of a row")
     parser.add_argument("--no-starts", action="store_true")
+    parser.add_argument("--eager", action="store_true", help="leave torch.compile out")
     options = parser.parse_args()
     options.build = options.build.resolve()
     options.rows = [row for name in options.rows.split(",") for row in (SIZES if name == "sizes" else [name])]
@@ -276,6 +281,13 @@ def parse():
     if unknown:
         parser.error(f"--rows: {unknown[0]} is unknown; choose from {', '.join(ROWS)}, sizes")
     return options
+
+
+def write(options, watch, rows):
+    """After each row, so that a run that is cut short leaves those that it has; the conditions so far."""
+    about = watch.conditions()
+    write_rows(options.build / "compare-training.json", [{**row, "eager": options.eager, "conditions": about} for row in rows], False)
+    return about
 
 
 def main():
@@ -290,6 +302,7 @@ def main():
             except Refused as refused:
                 found, why = [], [f"{name}: {refused}"]
             rows, problems = rows + found, problems + why
+            write(options, watch, rows)
             for text in [line_of(r) for r in found] + why:
                 print(text, flush=True)
     if not options.no_starts:
@@ -297,9 +310,7 @@ def main():
         for r in starts(options, options.rows, peers):
             print(start_line_of(r), flush=True)
             rows += with_peer([r])
-    about = watch.conditions()
-    (options.build / "compare-training.json").write_text(
-        json.dumps([{**row, "conditions": about} for row in rows], indent=1) + "\n")
+    about = write(options, watch, rows)
     print(f"\n{about['minutes']} minutes; other programs kept {about['others_cores']:.2f} processors busy", flush=True)
     sys.exit("\n".join(problems) if problems else 0)
 

@@ -1,9 +1,10 @@
-"""PyTorch eager as a contender of bench/compare_training.py: the networks, batches and optimizers of
+"""PyTorch as a contender of bench/compare_training.py: the networks, batches and optimizers of
 ../nets.c, and the answers of ours.c. Works with 1.13 and 2.x.
 
-    contender_torch.py NAME BATCH float32|bfloat16 formula|own THREADS [channels_last] [fused]
+    contender_torch.py NAME BATCH float32|bfloat16 formula|own THREADS [channels_last] [compiled] [fused]
 
-"fused" takes the optimizer's fused kernel, where it has one for the CPU.
+"fused" takes the optimizer's fused kernel, where it has one for the CPU; "compiled" compiles forward and backward with
+torch.compile, in the first step.
 
 Parameters have the names they have there (torchvision's, Hugging Face's), and by these their values.
 """
@@ -350,6 +351,9 @@ def main():
     x, y = net.batch(int(count))
     if channels_last:
         x = x.contiguous(memory_format=torch.channels_last)
+    compiled = "compiled" in flags
+    if compiled:
+        net.loss = torch.compile(net.loss)
     reset_peak()
     print("ready", sum(p.numel() for p in net.p.values()), "parameters", flush=True)
     for line in sys.stdin:
@@ -362,6 +366,9 @@ def main():
             times.append((time.perf_counter() - begin) * 1e3)
         print(json.dumps({"ms": times, "losses": losses, "peak_mb": peak_mb(),
                           "cpu_ms": (time.process_time() - cpu) * 1e3 / steps}), flush=True)
+        if compiled:
+            reset_peak()  # of the steps alone: compiling was a part of the first
+            compiled = False
 
 
 if __name__ == "__main__":

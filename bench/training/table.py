@@ -20,8 +20,12 @@ LONG = ["a training step", "threads", "Lockstep ms", "peer ms", "peer", "ratio",
         "CPU ms, ours / peer", "peak MB, ours / peer"]
 SHORT = ["a training step", "1 thread, ms", "PyTorch ms", "ratio", "2 threads, ms", "PyTorch ms", "ratio",
          "peak MB, ours / PyTorch"]
-RULE = ("PyTorch ran with its defaults and tuned (fused optimizer, huge pages), image networks in both memory formats as "
-        "well; the fastest counts and is named. ")
+
+
+def rule(rows):
+    ways = "" if rows[0].get("eager", True) else ", each eagerly and compiled (torch.compile)"
+    return (f"PyTorch ran with its defaults and tuned (fused optimizer, huge pages){ways}, image networks in both memory formats "
+            "as well; the fastest counts and is named. ")
 
 
 def ms(value):
@@ -44,7 +48,7 @@ def long_page(rows):
               f"{r['ours_peak_mb']:.0f} / {r['peer_peak_mb']:.0f}"] for r in rows if is_step(r)]
     starts = [[r["name"].split(": ")[1], f"{r['ours_ms']:.0f}", f"{r['peer_ms']:.0f}", r["peer"],
                f"{r['starts'][0]}, {r['starts'][1]}"] for r in rows if not is_step(r)]
-    page = conditions(rows) + RULE + ("Medians of the turns; ratio = peer's time / Lockstep's time in each pair of turns; "
+    page = conditions(rows) + rule(rows) + ("Medians of the turns; ratio = peer's time / Lockstep's time in each pair of turns; "
                                       "range: the quartiles of the ratios, or (*) with fewer than 9 turns the lowest "
                                       "and the highest.\n\n") + pages.table([LONG, *steps])
     if starts:
@@ -68,7 +72,7 @@ def short_page(rows):
         last = cells[1] or cells[0]
         lines.append(line + [f"{last['ours_peak_mb']:.0f} / {last['peer_peak_mb']:.0f}" if last else ""])
     turns = [r["turns"] for r in steps]
-    return (conditions(rows) + f"Compared with {newest}. " + RULE + "Ratio = PyTorch's time / Lockstep's time, the median "
+    return (conditions(rows) + f"Compared with {newest}. " + rule(rows) + "Ratio = PyTorch's time / Lockstep's time, the median "
             f"of {min(turns)} to {max(turns)} pairs of turns.\n\n" + pages.table(lines))
 
 

@@ -38,7 +38,8 @@ OPERATIONS = ["all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to
               "reduce", "gather", "scatter", "barrier", "all-gather-v", "reduce-scatter-v", "gather-v",
               "scatter-v", "all-to-all-v"]
 KEYS = {"name", "bytes", "count", "ranks", "dtype", "op", "buffers", "algorithm", "transport", "time_ms",
-        "spread", "algbw", "busbw", "wrong", "samples", "calls", "sent_bytes", "received_bytes", "machine"}
+        "spread", "algbw", "busbw", "wrong", "samples", "calls", "sent_bytes", "received_bytes", "samples_ms",
+        "machine"}
 
 
 def bench(*arguments):
@@ -57,6 +58,8 @@ def every_operation_gives_a_row_a_size():
             problems.append(f"{name}: {rows}")
         if any(set(row) - {"floor_ms", "floor_spread", "ratio"} != KEYS for row in rows):
             problems.append(f"{name}: keys {rows}")
+        if any(row["samples_ms"] != [row["time_ms"]] for row in rows):  # of one sample
+            problems.append(f"{name}: samples {rows}")
         if len([line for line in output.splitlines() if not line.startswith("#")]) != len(sizes):
             problems.append(f"{name}: {output}")
     none_of(problems, "rows that are not as they should be")
@@ -503,13 +506,18 @@ def training_is_compared_in_pairs_of_turns():
 
 
 @test
-def a_peer_runs_with_its_defaults_and_tuned():
-    assert list(compare_training.variants_of(compare_training.ROWS["gpt"], "2")) == ["PyTorch 2", "PyTorch 2, tuned"]
-    images = compare_training.variants_of(compare_training.ROWS["resnet50"], "2")
-    assert list(images) == ["PyTorch 2", "PyTorch 2, tuned", "PyTorch 2, NHWC", "PyTorch 2, NHWC, tuned"]
-    assert images["PyTorch 2, NHWC"] == (("channels_last",), {})
-    flags, variables = images["PyTorch 2, NHWC, tuned"]
-    assert flags == ("channels_last", "fused") and "THP_MEM_ALLOC_ENABLE" in variables
+def a_peer_runs_with_its_defaults_and_tuned_eagerly_and_compiled():
+    gpt, resnet = (compare_training.ROWS[name] for name in ("gpt", "resnet50"))
+    ways = ["", ", tuned", ", compiled", ", compiled, tuned"]
+    assert list(compare_training.variants_of(gpt, "2.13")) == ["PyTorch 2.13" + way for way in ways]
+    images = compare_training.variants_of(resnet, "2.13")
+    assert list(images) == [f"PyTorch 2.13{layout}{way}" for layout in ("", ", NHWC") for way in ways]
+    assert images["PyTorch 2.13, NHWC"] == (("channels_last",), {})
+    flags, variables = images["PyTorch 2.13, NHWC, compiled, tuned"]
+    assert flags == ("channels_last", "compiled", "fused") and "THP_MEM_ALLOC_ENABLE" in variables
+    eager = ["PyTorch 2.13", "PyTorch 2.13, tuned"]
+    assert list(compare_training.variants_of(gpt, "2.13", eager=True)) == eager
+    assert list(compare_training.variants_of(gpt, "1.13.1")) == ["PyTorch 1.13.1", "PyTorch 1.13.1, tuned"]  # has no compiler
 
 
 @test
@@ -549,6 +557,9 @@ def rows_of_training_become_two_tables():
     assert "3 to 9 pairs of turns" in short, short
     assert long.count("| 1.20 to 1.30 | 9 |") == 4 and long.count("| 1.20 to 1.30 * | 3 |") == 4, long
     assert "| GPT | 42 | 4200 | PyTorch 2 | 5, 3 |" in long, long
+    assert "compiled" not in short + long
+    for page in (training.short_page, training.long_page):
+        assert "eagerly and compiled (torch.compile)" in page([{**row, "eager": False} for row in rows])
     for name, kind in SHOWN:
         assert "new" in pages.put_into((SOURCE / name).read_text(), training.NAME, kind, "new")
 
