@@ -248,6 +248,7 @@ static bool add_family(paper *p, int family)
                                     .table = table,
                                     .x = "devices",
                                     .y = {"rate"},
+                                    .says = "predicted by the cost model: without spread",
                                     .group = "curve",
                                     .x_label = "devices",
                                     .y_label = "PFLOP/s",

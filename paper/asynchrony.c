@@ -8,7 +8,7 @@
 
 #define PLAIN "ddp"
 #define CLAIMED "async"
-enum { SEEDS = 3, STEPS = 600, WORKERS = 4, PACE_MS = 10 };
+enum { SEEDS = 3, QUICK_SEEDS = 2, STEPS = 600, WORKERS = 4, PACE_MS = 10 };
 
 static const char modes[] = PLAIN " sync backup=1 " CLAIMED " stale=2 local=8 diloco=8";
 static const double slowness[] = {2.0, 1.0};
@@ -22,7 +22,8 @@ static const paper_column columns[] = {
 };
 /* Shares of the pushes; only plotted. */
 static const paper_column stale_columns[] = {
-    {"missed", "", "list"}, {CLAIMED, "", "list"}, {"stale=2", "", "list"}};
+    {"missed", "", "list"}, {CLAIMED, "", "list"}, {"stale=2", "", "list"},
+    {"its seeds", "", "list"}, {"the other's seeds", "", "list"}};
 
 /* ---- staleness ------------------------------------------------------------------------------ */
 
@@ -57,23 +58,39 @@ static double mean_of(const histogram *h)
     return h->all > 0.0 ? sum / h->all : 0.0;
 }
 
+/* The share of the pushes of each seed that missed i versions. */
+static json_t *shares_of(const paper_trainings *t, int i)
+{
+    json_t *list = json_array();
+    for (int k = 0; k < t->count; k++) {
+        const paper_trainings one = {.row = {t->row[k]}, .count = 1};
+        const histogram h = histogram_of(&one);
+        json_array_append_new(list, json_real(h.pushes[i] / (h.all > 0.0 ? h.all : 1.0)));
+    }
+    return list;
+}
+
 static void draw_staleness(paper *p, const json_t *rows, const char *title)
 {
     histogram h[2];
-    json_t *table = paper_table(p, title, stale_columns, 3);
+    paper_trainings t[2];
+    json_t *table = paper_table(p, title, stale_columns, 5);
     for (int m = 0; m < 2; m++) {
-        const paper_trainings t = paper_trainings_of(rows, "mode", stale_columns[m + 1].key);
-        h[m] = histogram_of(&t);
+        t[m] = paper_trainings_of(rows, "mode", stale_columns[m + 1].key);
+        h[m] = histogram_of(&t[m]);
     }
     for (int i = 0; i < h[0].count || i < h[1].count; i++) {
-        paper_row(table, "[i, f, f]", i, h[0].pushes[i] / (h[0].all > 0.0 ? h[0].all : 1.0),
-                  h[1].pushes[i] / (h[1].all > 0.0 ? h[1].all : 1.0));
+        paper_row(table, "[i, f, f, o, o]", i, h[0].pushes[i] / (h[0].all > 0.0 ? h[0].all : 1.0),
+                  h[1].pushes[i] / (h[1].all > 0.0 ? h[1].all : 1.0), shares_of(&t[0], i),
+                  shares_of(&t[1], i));
     }
     paper_plot_add(p, &(paper_plot){.title = title,
                                     .kind = "bars",
                                     .table = table,
                                     .x = "missed",
                                     .y = {CLAIMED, "stale=2"},
+                                    .spread = {"its seeds", "the other's seeds"},
+                                    .says = "all seeds together; bars: lowest to highest seed",
                                     .x_label = "versions between the read and the push",
                                     .y_label = "share of the pushes",
                                     .log = ""});
@@ -151,7 +168,10 @@ static json_t *train(paper *p, double slow)
     (void)snprintf(pace, sizeof pace, "%d", PACE_MS);
     (void)snprintf(seconds, sizeof seconds, "%g",
                    1e-3 * PACE_MS * (o->steps > 0 ? o->steps : STEPS) * (slow > 1.0 ? 1.0 : 0.5));
-    (void)snprintf(seeds, sizeof seeds, "%d", o->turns > 0 ? o->turns : SEEDS);
+    (void)snprintf(seeds, sizeof seeds, "%d",
+                   o->turns > 0 ? o->turns
+                   : o->quick   ? QUICK_SEEDS
+                                : SEEDS);
     const char *const arguments[] = {"straggler", task_of(p), "--modes", modes,       "--slow",
                                      slower,      "--pace",   pace,      "--seconds", seconds,
                                      "--seeds",   seeds,      NULL};

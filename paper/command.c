@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/suggest.h"
 #include "paper.h"
 #include "tools/cli/cli.h"
@@ -17,15 +18,15 @@ const paper_experiment paper_experiments[] = {
     {"fig8", "figure 8, section 5.2", "step time against bucket size, 4 ranks", paper_buckets},
     {"fig9", "figure 9, section 5.3",
      "a step on 1 to 8 ranks, replayed, and on 16 to 256, modelled", paper_scaling},
-    {"fig10", "figure 10, section 5.4", "step time when only every n-th step synchronises",
+    {"fig10", "figure 10, section 5.3", "step time when only every n-th step synchronises",
      paper_skipping},
-    {"fig11", "figure 11, section 5.4", "training loss where synchronisation is skipped, on digits",
+    {"fig11", "figure 11, section 5.3", "training loss where synchronisation is skipped, on digits",
      paper_convergence},
-    {"fig12", "figure 12, section 5.5", "step time with 1, 3 and 5 groups in turns",
+    {"fig12", "figure 12, section 5.4", "step time with 1, 3 and 5 groups in turns",
      paper_round_robin},
     {"variance", "section 5, the shared entitlement", "step times of ranks that are slow at random",
      paper_variance},
-    {"compression", "section 7 and the lectures",
+    {"compression", "section 6.2.3 and the lectures",
      "time to a held-out loss with each communication hook", paper_compression},
     {"asynchrony", "the lectures",
      "time to a held-out loss with one slow worker, in each mode of training", paper_asynchrony},
@@ -50,6 +51,8 @@ const paper_experiment paper_experiments[] = {
      paper_taxonomy},
 };
 const int paper_experiment_count = (int)(sizeof paper_experiments / sizeof *paper_experiments);
+
+enum { ENTRIES_MAX = 32 };
 
 static paper_options given;
 static int64_t steps, turns, workers;
@@ -86,6 +89,8 @@ static const cli_option options[] = {
      .help = "replay: forward and backward are sleeps as recorded (lockstep bench replay)"},
     {"speed", CLI_NUMBER, &given.speed, .low = 1e-3, .high = 1e6, .fallback = "as recorded",
      .help = "a replayed network computes this many times as fast"},
+    {"quick", CLI_SWITCH, &given.quick,
+     .help = "two minutes at most: one medium, fewer turns, less data"},
     {"full", CLI_SWITCH, &given.full,
      .help = "the paper's networks, ResNet-50 and BERT, instead of ResNet-18 and a GPT"},
 };
@@ -98,8 +103,10 @@ static const cli_command command = {
     .count = (int)(sizeof options / sizeof *options),
     .more =
         "`lockstep paper list` prints the names. Each experiment prints its table and the paper's\n"
-        "claims as inequalities that hold or fail here, with their ratio: the median over turns,\n"
-        "and the lowest and highest turn. `all` needs --out and also writes DIR/index.html.\n"
+        "claims as inequalities with their ratio: the median over turns, and the lowest and highest\n"
+        "turn. One holds if it does in every turn, fails if it does in none, else it is undecided,\n"
+        "as it is after one turn. `all` needs --out and also writes DIR/index.html, anew after each\n"
+        "experiment. What is interrupted keeps the turns that it has measured.\n"
         "Without --transport and --link, fig2 and fig6 to fig9 measure shared memory, TCP at\n"
         "1 Gbit/s (as root) and MPI (where one is installed), fig10 and fig12 shared memory and\n"
         "TCP of this host, compression shared memory, 1 Gbit/s and 100 Mbit/s (as root), server\n"
@@ -140,7 +147,8 @@ static void add_number(char line[512], const char *name, int64_t value)
 /* As a user would write it again. */
 static const char *line_of(const paper_experiment *e, char out[512])
 {
-    (void)snprintf(out, 512, "lockstep paper %s%s", e->name, given.full ? " --full" : "");
+    (void)snprintf(out, 512, "lockstep paper %s%s%s", e->name, given.quick ? " --quick" : "",
+                   given.full ? " --full" : "");
     add_option(out, "transport", given.transport);
     add_option(out, "link", given.link);
     add_option(out, "model", given.model);
@@ -164,55 +172,93 @@ static bool has_mpi(paper *p)
     const bool asked = p->transport != NULL && strcmp(p->transport, "mpi") == 0;
     if (asked && !paper_mpi_find(&p->mpi, why)) {
         fprintf(stderr, "lockstep paper: --transport mpi: %s\n", why);
+        paper_set_reason(why);
         return false;
     }
     return true;
 }
 
-/* A result, which is printed and written; NULL after it was said why. */
-static json_t *run_experiment(const paper_experiment *e)
+/* Runs it; false after it was said why it has no result, or not all of it. */
+static bool measure_all_of(paper *p)
 {
     char line[512];
+    paper_set_reason("");
+    if (!has_mpi(p) || !p->experiment->run(p)) {
+        const char *why = paper_reason();
+        paper_set_incomplete(p->result, why[0] != '\0' ? why : "failed");
+    }
+    if (json_object_get(p->result, "incomplete") == NULL) {
+        return true;
+    }
+    if (paper_has_rows(p->result)) {
+        fprintf(stderr, "lockstep paper: %s is incomplete (%s); measure it again: %s\n",
+                p->experiment->name, paper_text(p->result, "incomplete"),
+                line_of(p->experiment, line));
+    } else {
+        fprintf(stderr, "lockstep paper: %s has no result\n", p->experiment->name);
+    }
+    return false;
+}
+
+/* The result is printed and written as far as it was measured; false unless it is whole. */
+static bool run_experiment(paper_entry *entry)
+{
+    char line[512];
+    const paper_experiment *e = entry->experiment;
     paper p = {.experiment = e,
                .options = &given,
                .transport = given.transport,
                .link = given.link,
                .result = paper_result_new(e, &given, line_of(e, line))};
-    if (p.result == NULL || !has_mpi(&p) || !e->run(&p) ||
-        (given.out != NULL && !paper_write(p.result, given.out))) {
+    bool good = p.result != NULL && measure_all_of(&p);
+    if (!good && (p.result == NULL || !paper_has_rows(p.result))) {
+        (void)snprintf(entry->why, sizeof entry->why, "%s", paper_text(p.result, "incomplete"));
+        json_decref(p.result);
+        return false;
+    }
+    if (given.out != NULL && !paper_write(p.result, given.out)) {
+        (void)snprintf(entry->why, sizeof entry->why, "its files could not be written");
         fprintf(stderr, "lockstep paper: %s has no result\n", e->name);
         json_decref(p.result);
-        return NULL;
+        return false;
     }
     paper_print(p.result, given.format);
     (void)fflush(stdout);
-    return p.result;
+    entry->result = p.result;
+    return good;
 }
 
+/* The report is written after each experiment, so that it says at any time what there is. */
 static int run_all(void)
 {
-    json_t *results[32] = {NULL};
+    LS_ASSERT(paper_experiment_count <= ENTRIES_MAX);
+    static paper_entry entries[ENTRIES_MAX];
     char path[512];
-    int count = 0, failed = 0;
+    int whole = 0, without = 0;
+    bool written = true;
     if (given.out == NULL) {
         return cli_wrong(&command, "all: say where to: --out DIR");
     }
-    for (int i = 0; i < paper_experiment_count && count < 32 && !paper_stopped(); i++) {
-        json_t *result = run_experiment(&paper_experiments[i]);
-        failed += result == NULL;
-        results[count] = result;
-        count += result != NULL;
-    }
     (void)snprintf(path, sizeof path, "%s/index.html", given.out);
-    const bool written = paper_page(results, count, path);
-    for (int i = 0; i < count; i++) {
-        json_decref(results[i]);
+    for (int i = 0; i < paper_experiment_count; i++) {
+        entries[i].experiment = &paper_experiments[i];
+        (void)snprintf(entries[i].why, sizeof entries[i].why, "not measured yet");
+    }
+    for (int i = 0; i < paper_experiment_count && !paper_stopped() && written; i++) {
+        whole += run_experiment(&entries[i]);
+        written = paper_page(entries, paper_experiment_count, path);
+    }
+    for (int i = 0; i < paper_experiment_count; i++) {
+        without += entries[i].result == NULL;
+        json_decref(entries[i].result);
     }
     if (written) {
-        fprintf(stderr, "lockstep paper: %d experiments, %d without a result: %s\n", count + failed,
-                failed, path);
+        fprintf(stderr,
+                "lockstep paper: %d experiments are whole, %d incomplete, %d without a result: "
+                "%s\n",
+                whole, paper_experiment_count - whole - without, without, path);
     }
-    return written && failed == 0 ? 0 : 1;
+    return written && whole == paper_experiment_count ? 0 : 1;
 }
 
 static int unknown(const char *name)
@@ -259,9 +305,10 @@ int cmd_paper(int argc, char **argv)
     }
     for (int i = 0; i < paper_experiment_count; i++) {
         if (strcmp(paper_experiments[i].name, argv[first]) == 0) {
-            json_t *result = run_experiment(&paper_experiments[i]);
-            json_decref(result);
-            return result != NULL ? 0 : 1;
+            paper_entry entry = {.experiment = &paper_experiments[i]};
+            const bool whole = run_experiment(&entry);
+            json_decref(entry.result);
+            return whole ? 0 : 1;
         }
     }
     return unknown(argv[first]);

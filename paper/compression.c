@@ -6,7 +6,7 @@
 #include "to_loss.h"
 
 #define CLAIMED "powersgd:rank=4"
-enum { SEEDS = 3, STEPS = 300, RANKS = 2 };
+enum { SEEDS = 3, QUICK_SEEDS = 2, STEPS = 300, RANKS = 2 };
 
 static const char hooks[] = "plain bf16 fp16 int8 one_bit:start=50 powersgd:rank=4 "
                             "top_k:density=0.05 random_k:density=0.1";
@@ -83,7 +83,10 @@ static json_t *train(paper *p, const char *task)
     char steps[16], seeds[16];
     const paper_options *o = p->options;
     (void)snprintf(steps, sizeof steps, "%d", o->steps > 0 ? o->steps : STEPS);
-    (void)snprintf(seeds, sizeof seeds, "%d", o->turns > 0 ? o->turns : SEEDS);
+    (void)snprintf(seeds, sizeof seeds, "%d",
+                   o->turns > 0 ? o->turns
+                   : o->quick   ? QUICK_SEEDS
+                                : SEEDS);
     const char *const arguments[] = {"learn", task,      "--comm", hooks, "--steps",
                                      steps,   "--seeds", seeds,    NULL};
     return paper_bench(p, RANKS, task, arguments);
@@ -153,7 +156,8 @@ static bool over_links(paper *p)
 
 bool paper_compression(paper *p)
 {
-    const bool asked = p->transport != NULL || p->link != NULL, links = !asked && paper_can_link();
+    const bool asked = p->transport != NULL || p->link != NULL || p->options->quick,
+               links = !asked && paper_can_link();
     if (!over(p) || (links && !over_links(p))) {
         return false;
     }

@@ -27,7 +27,8 @@ static const paper_column columns[] = {
 static const paper_column curve_columns[] = {/* only plotted */
                                              {"iteration", "", "list"},
                                              {"loss", "", "list"},
-                                             {"every", "", "list"}};
+                                             {"every", "", "list"},
+                                             {"seeds", "", "list"}};
 
 /* The skip-th rows of all seeds. */
 typedef struct runs {
@@ -60,18 +61,27 @@ static void add(json_t *table, const char *pair, const runs *r, int s)
               accuracy * 100.0, finals);
 }
 
-/* The first seed's losses, means over a fortieth of the iterations: single ones hide each other. */
-static void add_curve(json_t *table, const json_t *row, const char *skip)
+/* Means over a fortieth of the iterations, as single ones hide each other: of each seed, and over
+ * the seeds. */
+static void add_curve(json_t *table, const runs *r, int s)
 {
-    const json_t *losses = json_object_get(row, "losses");
-    const size_t count = json_array_size(losses), width = count > POINTS ? count / POINTS : 1;
+    const json_t *first = json_object_get(json_array_get(r->rows[0], (size_t)s), "losses");
+    const size_t count = json_array_size(first), width = count > POINTS ? count / POINTS : 1;
     for (size_t at = 0; at + width <= count; at += width) {
-        double sum = 0.0;
-        for (size_t i = 0; i < width; i++) {
-            sum += json_number_value(json_array_get(losses, at + i));
+        json_t *seeds = json_array();
+        double all = 0.0;
+        for (int k = 0; k < r->count; k++) {
+            const json_t *losses =
+                json_object_get(json_array_get(r->rows[k], (size_t)s), "losses");
+            double sum = 0.0;
+            for (size_t i = 0; i < width; i++) {
+                sum += json_number_value(json_array_get(losses, at + i));
+            }
+            json_array_append_new(seeds, json_real(sum / (double)width));
+            all += sum / (double)width;
         }
-        paper_row(table, "[f, f, s]", (double)at + 0.5 * (double)(width + 1), sum / (double)width,
-                  skip);
+        paper_row(table, "[f, f, s, o]", (double)at + 0.5 * (double)(width + 1), all / r->count,
+                  skips[s], seeds);
     }
 }
 
@@ -105,34 +115,46 @@ static json_t *train(paper *p, int pair, int seed)
     return paper_bench(p, 2, pairs[pair].title, arguments);
 }
 
+static void tabulate(paper *p, json_t *table, int pair, const runs *r)
+{
+    char title[128];
+    json_t *curves = paper_table(p, pairs[pair].title, curve_columns, 4);
+    for (int s = 0; s < SKIPS; s++) {
+        add(table, pairs[pair].title, r, s);
+        add_curve(curves, r, s);
+    }
+    claim(p, pairs[pair].title, r, pair == 1);
+    (void)snprintf(title, sizeof title, "%s, synchronised every n-th iteration", pairs[pair].title);
+    paper_plot_add(p, &(paper_plot){.title = title,
+                                    .kind = "lines",
+                                    .table = curves,
+                                    .x = "iteration",
+                                    .y = {"loss"},
+                                    .area = "seeds",
+                                    .says = "lines: means over the seeds; areas: lowest to highest",
+                                    .group = "every",
+                                    .x_label = "iteration",
+                                    .y_label = "training loss",
+                                    .log = "y"});
+}
+
+/* With the seeds that were trained, where not all were. */
 static bool measure(paper *p, json_t *table, int pair)
 {
     runs r = {.count = 0};
-    const int seeds = p->options->turns > 0 ? p->options->turns : SEEDS;
+    const int asked = p->options->turns, seeds = asked > 0 ? asked : SEEDS;
     bool good = true;
     while (good && r.count < seeds && r.count < SEEDS_MAX) {
-        r.rows[r.count] = train(p, pair, r.count + 1);
-        good = json_array_size(r.rows[r.count++]) == SKIPS;
-    }
-    if (good) {
-        json_t *curves = paper_table(p, pairs[pair].title, curve_columns, 3);
-        for (int s = 0; s < SKIPS; s++) {
-            add(table, pairs[pair].title, &r, s);
-            add_curve(curves, json_array_get(r.rows[0], (size_t)s), skips[s]);
+        json_t *rows = train(p, pair, r.count + 1);
+        good = json_array_size(rows) == SKIPS;
+        if (good) {
+            r.rows[r.count++] = rows;
+        } else {
+            json_decref(rows);
         }
-        claim(p, pairs[pair].title, &r, pair == 1);
-        char title[128];
-        (void)snprintf(title, sizeof title, "%s, synchronised every n-th iteration",
-                       pairs[pair].title);
-        paper_plot_add(p, &(paper_plot){.title = title,
-                                        .kind = "lines",
-                                        .table = curves,
-                                        .x = "iteration",
-                                        .y = {"loss"},
-                                        .group = "every",
-                                        .x_label = "iteration",
-                                        .y_label = "training loss",
-                                        .log = "y"});
+    }
+    if (r.count > 0) {
+        tabulate(p, table, pair, &r);
     }
     for (int k = 0; k < r.count; k++) {
         json_decref(r.rows[k]);

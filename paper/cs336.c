@@ -9,11 +9,14 @@
 
 #include "ddp_rows.h"
 
+#define QUICK_BYTES 100e6 /* of the largest all_reduce with --quick */
+
 /* ---- all-reduce ------------------------------------------------------------------------------ */
 
 static const paper_column all_reduce_columns[] = {
     {"backend", "", NULL},   {"world_size", "", "%.0f"}, {"size_mb", "", "%.6g"},
     {"time_ms", "", "%.3f"}, {"algbw", "GB/s", "%.2f"},  {"busbw", "GB/s", "%.2f"},
+    {"samples", "", "list"},
 };
 
 /* "64K", "10M" or "1G" in bytes; lockstep bench refuses what is not a size. */
@@ -34,6 +37,9 @@ static const char *that_fit(paper *p, int ranks, char out[256])
     out[0] = '\0';
     while ((size = strtok_r(rest, ",", &rest)) != NULL) {
         const double needed = 3.0 * ranks * bytes_of(size);
+        if (p->options->quick && bytes_of(size) > QUICK_BYTES) {
+            continue;
+        }
         if (available >= 0.0 && needed > 0.9 * available) {
             paper_note(p,
                        "Left out: %s with %d ranks needs %.1f GB of memory; %.1f GB are available.",
@@ -58,9 +64,10 @@ static bool all_reduce(paper *p, json_t *table, int ranks)
     json_t *rows = paper_bench(p, ranks, "all_reduce", arguments);
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
-        paper_row(table, "[s, i, f, f, f, f]", paper_medium(p, medium), ranks,
+        paper_row(table, "[s, i, f, f, f, f, O]", paper_medium(p, medium), ranks,
                   paper_number(row, "bytes") * 1e-6, paper_number(row, "time_ms"),
-                  paper_number(row, "algbw"), paper_number(row, "busbw"));
+                  paper_number(row, "algbw"), paper_number(row, "busbw"),
+                  json_object_get(row, "samples_ms"));
     }
     json_decref(rows);
     return rows != NULL;
@@ -233,6 +240,17 @@ bool paper_cs336(paper *p)
     json_t *table =
         paper_table(p, "all_reduce of float32, private buffers; medians", all_reduce_columns,
                     (int)(sizeof all_reduce_columns / sizeof *all_reduce_columns));
+    paper_plot_add(p, &(paper_plot){.title = "all_reduce",
+                                    .kind = "lines",
+                                    .table = table,
+                                    .x = "size_mb",
+                                    .y = {"time_ms"},
+                                    .spread = {"samples"},
+                                    .says = "medians; bars: lowest to highest sample",
+                                    .group = "world_size",
+                                    .x_label = "MB",
+                                    .y_label = "ms",
+                                    .log = "xy"});
     for (int ranks = 2; ranks <= 6; ranks += 2) {
         if (!all_reduce(p, table, ranks)) {
             return false;
@@ -247,15 +265,6 @@ bool paper_cs336(paper *p)
         return false;
     }
     add_model(p);
-    paper_plot_add(p, &(paper_plot){.title = "all_reduce",
-                                    .kind = "lines",
-                                    .table = table,
-                                    .x = "size_mb",
-                                    .y = {"time_ms"},
-                                    .group = "world_size",
-                                    .x_label = "MB",
-                                    .y_label = "ms",
-                                    .log = "xy"});
     paper_note(p, "`= flat`: all gradients fit into such a bucket; the first 1 MiB of them still "
                   "goes ahead. comm_time is the exposed wait, as in the notebook; "
                   "wire_time is the time "

@@ -64,8 +64,8 @@ static json_t *rows_of(paper *p, const paper_network *n, int ranks, const char *
     char steps[16], turns[16];
     const char *words[WORDS + 1] = {NULL};
     const paper_options *o = p->options;
-    const bool few =
-        p->link != NULL || (p->medium > 0 && o->transport == NULL); /* 5 minutes are to suffice */
+    const bool few = o->quick || p->link != NULL ||
+                     (p->medium > 0 && o->transport == NULL); /* 5 minutes are to suffice */
     /* The networks above are larger than caches: a turn's first step takes no longer than the
      * next. */
     const bool large = n->batch != NULL && strcmp(first[0], "ddp") == 0;
@@ -111,7 +111,8 @@ json_t *paper_ddp_rows(paper *p, const paper_network *n, int ranks, const char *
 bool paper_over_medium(const paper *p, int k, int turns, paper_over *out)
 {
     static const char *const media[] = {"shm", "tcp"};
-    const bool asked = p->transport != NULL || p->link != NULL;
+    const bool asked = p->transport != NULL || p->link != NULL, one = asked || p->options->quick;
+    turns = p->options->quick ? 3 : turns;
     out->options = *p->options;
     out->options.turns = out->options.turns > 0 ? out->options.turns : turns;
     out->p = *p;
@@ -119,7 +120,7 @@ bool paper_over_medium(const paper *p, int k, int turns, paper_over *out)
     if (!asked && k < 2) {
         out->p.transport = media[k];
     }
-    return k < (asked ? 1 : 2);
+    return k < (one ? 1 : 2) && !paper_stopped();
 }
 
 bool paper_over_media(const paper *p, int turns, bool (*run)(paper *p))

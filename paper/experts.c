@@ -22,6 +22,8 @@ static const paper_column columns[] = {
     {"experts parameters", "", "%.0f"},
     {"sent", "KB a step", "%.1f"},
     {"load", "", "%.2f"},
+    {"dense turns", "", "list"},
+    {"experts turns", "", "list"},
 };
 
 static void claim(paper *p, int ranks, const json_t *dense, const json_t *experts)
@@ -39,6 +41,19 @@ static void claim(paper *p, int ranks, const json_t *dense, const json_t *expert
                                       .factor = MORE});
 }
 
+/* Tokens a second of each step. */
+static json_t *rates_of(const json_t *row)
+{
+    const json_t *rounds = json_object_get(row, "round_ms");
+    const double tokens_ms = paper_number(row, "tokens_per_second") * paper_number(row, "step_ms");
+    json_t *list = json_array();
+    for (size_t i = 0; i < json_array_size(rounds); i++) {
+        json_array_append_new(
+            list, json_real(tokens_ms / json_number_value(json_array_get(rounds, i))));
+    }
+    return list;
+}
+
 static bool measure(paper *p, json_t *table, int ranks)
 {
     char rounds[16];
@@ -50,10 +65,11 @@ static bool measure(paper *p, json_t *table, int ranks)
     if (dense != NULL && experts != NULL) {
         const double plain = paper_number(dense, "tokens_per_second"),
                      mixed = paper_number(experts, "tokens_per_second");
-        paper_row(table, "[i, f, f, f, f, f, f, f, f, f]", ranks, plain, mixed, mixed / plain,
+        paper_row(table, "[i, f, f, f, f, f, f, f, f, f, o, o]", ranks, plain, mixed, mixed / plain,
                   paper_number(dense, "step_ms"), paper_number(experts, "step_ms"),
                   paper_number(dense, "parameters"), paper_number(experts, "parameters"),
-                  1e-3 * paper_number(experts, "sent_bytes"), paper_number(experts, "load"));
+                  1e-3 * paper_number(experts, "sent_bytes"), paper_number(experts, "load"),
+                  rates_of(dense), rates_of(experts));
         claim(p, ranks, dense, experts);
     }
     const bool good = experts != NULL;
@@ -72,6 +88,16 @@ bool paper_experts(paper *p)
                    "one without; %s",
                    paper_medium(&on, medium));
     json_t *table = paper_table(p, title, columns, (int)(sizeof columns / sizeof *columns));
+    paper_plot_add(p, &(paper_plot){.title = "Throughput with and without experts",
+                                    .kind = "lines",
+                                    .table = table,
+                                    .x = "ranks",
+                                    .y = {"dense", "experts"},
+                                    .spread = {"dense turns", "experts turns"},
+                                    .says = "medians; bars: slowest to fastest step",
+                                    .x_label = "ranks",
+                                    .y_label = "tokens a second",
+                                    .log = "x 2"});
     for (int i = 0; i < (asked > 0 ? 1 : COUNTS); i++) {
         const int ranks = asked > 0 ? asked : counts[i];
         if (ranks == 1 && p->link != NULL) {
@@ -81,14 +107,6 @@ bool paper_experts(paper *p)
             return false;
         }
     }
-    paper_plot_add(p, &(paper_plot){.title = "Throughput with and without experts",
-                                    .kind = "lines",
-                                    .table = table,
-                                    .x = "ranks",
-                                    .y = {"dense", "experts"},
-                                    .x_label = "ranks",
-                                    .y_label = "tokens a second",
-                                    .log = "x 2"});
     paper_note(p, "Every rank has its own tokens, so the batch grows with the ranks. load: rows of "
                   "the busiest expert by their mean. sent: by rank 0 along ep, in shared memory "
                   "what it passed to its peers. Ranks share the cores of this machine, dense and "

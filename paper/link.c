@@ -38,13 +38,17 @@ bool paper_stopped(void)
     return stop_signal != 0;
 }
 
-int paper_start(const char *const *argv)
+int paper_start(const char *const *argv, const char *said)
 {
     posix_spawn_file_actions_t files;
     pid_t pid = -1;
     watch_signals();
     (void)posix_spawn_file_actions_init(&files);
     (void)posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    if (said != NULL) {
+        (void)posix_spawn_file_actions_addopen(&files, STDERR_FILENO, said,
+                                               O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    }
     const int failed = posix_spawnp(&pid, argv[0], &files, NULL, (char *const *)argv, environ);
     (void)posix_spawn_file_actions_destroy(&files);
     if (failed != 0) {
@@ -72,8 +76,17 @@ int paper_wait(int pid)
 
 int paper_run(const char *const *argv)
 {
-    const int pid = paper_start(argv);
+    const int pid = paper_start(argv, NULL);
     return pid > 0 ? paper_wait(pid) : -1;
+}
+
+int paper_finish(const char *const *argv)
+{
+    const int pid = paper_start(argv, NULL);
+    int status = -1;
+    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    return pid > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 /* ---- links ----------------------------------------------------------------------------------- */
@@ -195,10 +208,7 @@ void paper_link_remove(paper_link *link)
 {
     for (int k = 0; k <= PAPER_HOSTS_MAX && link->names[k][0] != '\0'; k++) {
         const char *const argv[] = {"ip", "netns", "del", link->names[k], NULL};
-        const int pid = paper_start(argv);
-        int status;
-        while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-        }
+        (void)paper_finish(argv);
     }
     memset(link, 0, sizeof *link);
 }

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "paper.h"
@@ -35,8 +34,22 @@ static void add_bench(words *w, const char *self, const char *const *arguments, 
     add(w, json);
 }
 
+static const char *said_by(const char *folder, int k, char out[160])
+{
+    (void)snprintf(out, 160, "%s/said-%d", folder, k);
+    return out;
+}
+
+/* Runs the words to their end; what they say goes to a file, see tell. */
+static bool run_words(const words *w, const char *folder)
+{
+    char said[160];
+    const int pid = paper_start(w->argv, said_by(folder, 0, said));
+    return pid > 0 && paper_wait(pid) == 0;
+}
+
 static bool here(const paper *p, int ranks, const char *self, const char *const *arguments,
-                 const char *json)
+                 const char *folder, const char *json)
 {
     char count[16];
     words w = {.count = 0};
@@ -48,13 +61,13 @@ static bool here(const paper *p, int ranks, const char *self, const char *const 
         add(&w, "--transport");
         add(&w, p->transport);
     }
-    return paper_run(w.argv) == 0;
+    return run_words(&w, folder);
 }
 
 /* A job of mpirun on this host. Ranks that wait yield the core: there may be more of them than
  * cores. */
 static bool over_mpi(const paper *p, int ranks, const char *self, const char *const *arguments,
-                     const char *json)
+                     const char *folder, const char *json)
 {
     static const char *const start[] = {
         "env",
@@ -77,7 +90,7 @@ static bool over_mpi(const paper *p, int ranks, const char *self, const char *co
     add(&w, "-n");
     add(&w, count);
     add_bench(&w, self, arguments, json);
-    return paper_run(w.argv) == 0;
+    return run_words(&w, folder);
 }
 
 static bool is_mpi(const paper *p)
@@ -85,14 +98,13 @@ static bool is_mpi(const paper *p)
     return p->transport != NULL && strcmp(p->transport, "mpi") == 0;
 }
 
-/* The k-th node, in its namespace. What it says goes to a file: see over_link. Around a switch all
- * hosts share this one's cores, so nothing is encrypted there. */
+/* The k-th node, in its namespace. Around a switch all hosts share this one's cores, so nothing is
+ * encrypted there. */
 static int start_node(const paper *p, const paper_link *link, int k, int ranks, const char *self,
                       const char *const *arguments, const char *folder, const char *json)
 {
     char space[96], nodes[16], rank[16], count[16], secret[128], unused[128], said[160];
     words w = {.count = 0};
-    (void)snprintf(said, sizeof said, "exec \"$0\" \"$@\" 2>%s/said-%d", folder, k);
     (void)snprintf(space, sizeof space, "--net=/run/netns/%s", link->names[k]);
     (void)snprintf(rank, sizeof rank, "%d", k);
     (void)snprintf(nodes, sizeof nodes, "%d", link->hosts);
@@ -101,9 +113,6 @@ static int start_node(const paper *p, const paper_link *link, int k, int ranks, 
     (void)snprintf(unused, sizeof unused, "%s/rows-%d.json", folder, k);
     const char *const run[] = {"nsenter",
                                space,
-                               "sh",
-                               "-c",
-                               said,
                                self,
                                "run",
                                "--nnodes",
@@ -122,7 +131,7 @@ static int start_node(const paper *p, const paper_link *link, int k, int ranks, 
         add(&w, run[i]);
     }
     add_bench(&w, self, arguments, k == 0 ? json : unused);
-    return paper_start(w.argv);
+    return paper_start(w.argv, said_by(folder, k, said));
 }
 
 static bool over_link(const paper *p, int ranks, const char *self, const char *const *arguments,
@@ -145,45 +154,108 @@ static bool over_link(const paper *p, int ranks, const char *self, const char *c
         good = nodes[k] > 0 && paper_wait(nodes[k]) == 0 && good;
     }
     paper_link_remove(&link);
-    if (!good) {
-        const char *const print[] = {"sh", "-c", "echo >&2; cat \"$0\"/said-* >&2", folder, NULL};
-        (void)paper_run(print);
-    }
     return good;
 }
 
-static json_t *read_rows(const char *path)
+/* ---- what a measurement says ----------------------------------------------------------------- */
+
+static char reason[512];
+
+const char *paper_reason(void)
+{
+    return reason;
+}
+
+void paper_set_reason(const char *why)
+{
+    (void)snprintf(reason, sizeof reason, "%s", why);
+}
+
+/* The first line that is not empty, of printable characters. */
+static void keep_reason(const char *line)
+{
+    if (reason[0] == '\0' && strcspn(line, "\n") > 0) {
+        (void)snprintf(reason, sizeof reason, "%.*s", (int)strcspn(line, "\n"), line);
+        for (char *at = reason; *at != '\0'; at++) {
+            *at = (unsigned char)*at < ' ' ? ' ' : *at;
+        }
+    }
+}
+
+/* Prints what the processes said: of nodes behind a link, which say much, only after a failure. */
+static void tell(const char *folder, bool failed, bool linked)
+{
+    char path[160], line[1024];
+    for (int k = 0; (failed || !linked) && k < PAPER_HOSTS_MAX; k++) {
+        FILE *file = fopen(said_by(folder, k, path), "re");
+        for (bool first = true; file != NULL && fgets(line, sizeof line, file) != NULL; first = false) {
+            fprintf(stderr, first && failed ? "\n%s" : "%s", line);
+            if (failed) {
+                keep_reason(line);
+            }
+        }
+        if (file != NULL) {
+            (void)fclose(file);
+        }
+    }
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* Those of a measurement that a signal ended are of the turns before it, if there are any. */
+static json_t *read_rows(const char *path, bool whole)
 {
     json_error_t error;
     json_t *rows = json_load_file(path, 0, &error); /* in a folder made here */
-    if (rows == NULL) {
+    if (rows == NULL && whole) {
         fprintf(stderr, "lockstep paper: the rows of lockstep bench cannot be read: %s\n",
                 error.text);
     }
     return rows;
 }
 
+/* Measures into a folder; the rows. */
+static json_t *measure(paper *p, int ranks, const char *const *arguments, const char *self,
+                       const char *folder)
+{
+    char json[128];
+    (void)snprintf(json, sizeof json, "%s/rows.json", folder);
+    const paper_watch watch = paper_watch_begin();
+    const bool measured = p->link != NULL ? over_link(p, ranks, self, arguments, folder, json)
+                          : is_mpi(p)     ? over_mpi(p, ranks, self, arguments, folder, json)
+                                          : here(p, ranks, self, arguments, folder, json);
+    const double seconds = paper_watch_end(&watch, p->result);
+    fprintf(stderr,
+            measured          ? " %lld s\n"
+            : paper_stopped() ? " interrupted after %lld s\n"
+                              : " failed after %lld s\n",
+            (long long)seconds);
+    tell(folder, !measured && !paper_stopped(), p->link != NULL);
+    return measured || paper_stopped() ? read_rows(json, measured) : NULL;
+}
+
 json_t *paper_bench(paper *p, int ranks, const char *what, const char *const *arguments)
 {
-    char self[512] = "", folder[] = "/tmp/lockstep-paper-XXXXXX", json[128], medium[64];
-    struct timespec begin, end;
+    char self[512] = "", folder[] = "/tmp/lockstep-paper-XXXXXX", medium[64];
+    if (paper_stopped()) {
+        paper_set_incomplete(p->result, "interrupted");
+        return NULL;
+    }
+    if (p->options->out != NULL) {
+        paper_keep(p->result, p->options->out);
+    }
     if (readlink("/proc/self/exe", self, sizeof self - 1) < 0 || mkdtemp(folder) == NULL) {
         perror("lockstep paper");
         return NULL;
     }
     fprintf(stderr, "%s: %s, %d ranks, %s …", p->experiment->name, what, ranks,
             paper_medium(p, medium));
-    (void)clock_gettime(CLOCK_MONOTONIC, &begin);
-    (void)snprintf(json, sizeof json, "%s/rows.json", folder);
-    const bool measured = p->link != NULL ? over_link(p, ranks, self, arguments, folder, json)
-                          : is_mpi(p)     ? over_mpi(p, ranks, self, arguments, json)
-                                          : here(p, ranks, self, arguments, json);
-    (void)clock_gettime(CLOCK_MONOTONIC, &end);
-    fprintf(stderr, measured ? " %lld s\n" : " failed after %lld s\n",
-            (long long)(end.tv_sec - begin.tv_sec));
-    json_t *rows = measured ? read_rows(json) : NULL;
+    json_t *rows = measure(p, ranks, arguments, self, folder);
+    if (paper_stopped()) {
+        paper_set_incomplete(p->result, "interrupted");
+    }
     const char *const clean[] = {"rm", "-rf", folder, NULL};
-    (void)paper_run(clean);
+    (void)paper_finish(clean);
     return rows;
 }
 
@@ -233,4 +305,20 @@ const char *paper_text(const json_t *row, const char *key)
 {
     const char *text = json_string_value(json_object_get(row, key));
     return text != NULL ? text : "";
+}
+
+json_t *paper_turns(const json_t *row, const char *part)
+{
+    const json_t *samples = json_object_get(json_object_get(row, "samples_ms"), part);
+    const size_t turns = (size_t)paper_number(row, "rounds");
+    const size_t each = turns > 0 ? json_array_size(samples) / turns : 0;
+    json_t *list = json_array();
+    for (size_t t = 0; t < turns && each > 0; t++) {
+        double sum = 0.0;
+        for (size_t s = 0; s < each; s++) {
+            sum += json_number_value(json_array_get(samples, t * each + s));
+        }
+        json_array_append_new(list, json_real(sum / (double)each));
+    }
+    return list;
 }

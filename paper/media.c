@@ -115,6 +115,12 @@ bool paper_next_medium(paper *p)
     if (o->transport != NULL || o->link != NULL) {
         return p->medium++ == 0;
     }
+    if (paper_stopped() || (o->quick && p->medium > 0)) {
+        return false;
+    }
+    if (o->quick) {
+        paper_note(p, "Shared memory alone (--quick).");
+    }
     bool usable = false;
     while (!usable) {
         if (!set(p, p->medium++, &usable)) {

@@ -73,7 +73,7 @@ static void table_to(FILE *out, const json_t *table)
 {
     const json_t *columns = json_object_get(table, "columns");
     char cell[64];
-    if (is_only_plotted(columns)) {
+    if (is_only_plotted(columns) || json_array_size(json_object_get(table, "rows")) == 0) {
         return;
     }
     element(out, "h3", paper_text(table, "title"));
@@ -102,9 +102,8 @@ static void table_to(FILE *out, const json_t *table)
 
 static void claim_to(FILE *out, const json_t *claim)
 {
-    const bool holds = json_is_true(json_object_get(claim, "holds"));
-    fprintf(out, "<p class=\"%s\"><b>%s</b>: ", holds ? "holds" : "fails",
-            holds ? "holds" : "fails");
+    const char *verdict = paper_text(claim, "verdict");
+    fprintf(out, "<p class=\"%s\"><b>%s</b>: ", verdict, verdict);
     escaped(out, paper_text(claim, "claim"));
     fputs(" (", out);
     escaped(out, paper_text(claim, "left"));
@@ -113,9 +112,15 @@ static void claim_to(FILE *out, const json_t *claim)
         fprintf(out, "%g &times; ", paper_number(claim, "factor"));
     }
     escaped(out, paper_text(claim, "right"));
-    fprintf(out, ": ratio %.3f, %.3f to %.3f in %.0f turns)</p>\n", paper_number(claim, "ratio"),
-            paper_number(claim, "lowest"), paper_number(claim, "highest"),
-            paper_number(claim, "turns"));
+    fprintf(out, ": ratio %.3f", paper_number(claim, "ratio"));
+    if (json_is_true(json_object_get(claim, "counted"))) {
+        fputs(", counted)</p>\n", out);
+    } else if (paper_number(claim, "turns") > 1.0) {
+        fprintf(out, ", %.3f to %.3f in %.0f turns)</p>\n", paper_number(claim, "lowest"),
+                paper_number(claim, "highest"), paper_number(claim, "turns"));
+    } else {
+        fputs(" in one turn, which decides nothing)</p>\n", out);
+    }
 }
 
 /* The SVG itself, so that the page needs no other file. */
@@ -140,6 +145,7 @@ static void plot_to(FILE *out, const json_t *plot, const char *folder)
 
 static void result_to(FILE *out, const json_t *result, const char *folder)
 {
+    char conditions[PAPER_CONDITIONS];
     size_t i;
     const json_t *item;
     fprintf(out, "<section id=\"%s\">\n<h2>%s: ", paper_text(result, "experiment"),
@@ -148,6 +154,14 @@ static void result_to(FILE *out, const json_t *result, const char *folder)
     fputs("</h2>\n", out);
     element(out, "p", paper_text(result, "place"));
     element(out, "pre", paper_text(result, "command"));
+    if (json_object_get(result, "incomplete") != NULL) {
+        fputs("<p class=\"fails\"><b>incomplete</b>: ", out);
+        escaped(out, paper_text(result, "incomplete"));
+        fputs("</p>\n", out);
+    }
+    fputs(paper_is_quiet(result) ? "<p>" : "<p class=\"fails\"><b>", out);
+    escaped(out, paper_conditions(result, conditions));
+    fputs(paper_is_quiet(result) ? "</p>\n" : "</b></p>\n", out);
     json_array_foreach(json_object_get(result, "plots"), i, item)
     {
         plot_to(out, item, folder);
@@ -167,30 +181,79 @@ static void result_to(FILE *out, const json_t *result, const char *folder)
     fputs("</section>\n", out);
 }
 
-/* A line for each experiment: what it is, and how many of its claims hold here. */
-static void contents_to(FILE *out, json_t *const *results, int count)
+/* Its claims by their verdicts, or why there are none. */
+static void verdicts_to(FILE *out, const paper_entry *entry)
 {
-    fputs("<table>\n<tr><th>experiment</th><th></th><th>claims that hold here</th></tr>\n", out);
-    for (int i = 0; i < count; i++) {
-        const json_t *claims = json_object_get(results[i], "claims"), *claim;
-        const char *name = paper_text(results[i], "experiment");
-        size_t k, hold = 0;
-        json_array_foreach(claims, k, claim)
-        {
-            hold += json_is_true(json_object_get(claim, "holds"));
-        }
-        fprintf(out, "<tr><td><a href=\"#%s\">%s</a></td><td>", name, name);
-        escaped(out, paper_text(results[i], "about"));
-        if (json_array_size(claims) > 0) {
-            fprintf(out, "</td><td>%zu of %zu</td></tr>\n", hold, json_array_size(claims));
+    static const char *const verdicts[] = {"holds", "fails", "undecided"};
+    const json_t *result = entry->result;
+    if (result == NULL) {
+        fputs("<td colspan=\"3\" class=\"fails\"><b>no result</b>: ", out);
+        escaped(out, entry->why);
+        fputs("</td><td></td>", out);
+        return;
+    }
+    const bool any = json_array_size(json_object_get(result, "claims")) > 0;
+    for (int v = 0; v < 3; v++) {
+        const int count = paper_verdicts(result, verdicts[v]);
+        if (any) {
+            fprintf(out, "<td class=\"n\">%d</td>", count);
         } else {
-            fputs("</td><td>none</td></tr>\n", out);
+            fputs("<td class=\"n\">-</td>", out);
         }
     }
-    fputs(
-        "</table>\n<p>A claim holds if the median of the ratios of its turns does. One whose range "
-        "has turns on both sides is undecided: measure more turns (<code>--turns</code>).</p>\n",
-        out);
+    fprintf(out, "<td>%s%s</td>",
+            json_object_get(result, "incomplete") != NULL ? "<b>incomplete</b> " : "",
+            paper_is_quiet(result) ? "" : "<b>not quiet</b>");
+}
+
+/* A line for each experiment, whether it has a result or not. */
+static void contents_to(FILE *out, const paper_entry *entries, int count)
+{
+    fputs("<table>\n<tr><th>experiment</th><th></th><th>claims that hold here</th><th>that "
+          "fail</th><th>undecided</th><th></th></tr>\n",
+          out);
+    for (int i = 0; i < count; i++) {
+        const char *name = entries[i].experiment->name;
+        if (entries[i].result != NULL) {
+            fprintf(out, "<tr><td><a href=\"#%s\">%s</a></td><td>", name, name);
+        } else {
+            fprintf(out, "<tr><td>%s</td><td>", name);
+        }
+        escaped(out, entries[i].experiment->about);
+        fputs("</td>", out);
+        verdicts_to(out, &entries[i]);
+        fputs("</tr>\n", out);
+    }
+    fputs("</table>\n<p>A claim holds if it does in every turn, and fails if it does in none. Where "
+          "turns differ, or there is one alone, it is undecided: measure more turns "
+          "(<code>--turns</code>) while nothing else runs.</p>\n",
+          out);
+}
+
+/* The machine of the first result, the versions and the dates. */
+static void machine_to(FILE *out, const paper_entry *entries, int count)
+{
+    const json_t *first = NULL, *last = NULL;
+    int busy = 0;
+    for (int i = 0; i < count; i++) {
+        const json_t *result = entries[i].result;
+        first = first == NULL ? result : first;
+        last = result != NULL ? result : last;
+        busy += result != NULL && !paper_is_quiet(result);
+    }
+    if (first == NULL) {
+        return;
+    }
+    const json_t *machine = json_object_get(first, "machine");
+    fprintf(out, "<p>Lockstep %s on ", paper_text(first, "version"));
+    escaped(out, paper_text(machine, "cpu"));
+    fprintf(out, ", %.0f cores, %s %s; %s to %s.", paper_number(machine, "cores"),
+            paper_text(machine, "system"), paper_text(machine, "release"),
+            paper_text(first, "date"), paper_text(last, "date"));
+    if (busy > 0) {
+        fprintf(out, " <b>Other programs ran during %d of the experiments.</b>", busy);
+    }
+    fputs("</p>\n", out);
 }
 
 static const char head[] =
@@ -201,31 +264,27 @@ static const char head[] =
     "table{border-collapse:collapse}td,th{padding:.15em .6em;border-bottom:1px solid "
     "#ddd;text-align:left}\n"
     ".n{text-align:right}.n,.s{white-space:nowrap}.wide{overflow-x:auto}.holds b{color:#070}.fails "
-    "b{color:#a00}svg{max-width:100%;height:auto}\n"
+    "b{color:#a00}.undecided b{color:#850}svg{max-width:100%;height:auto}\n"
     "</style></head><body>\n<h1>PyTorch Distributed (Li et al., VLDB 2020) on this machine</h1>\n";
 
-bool paper_page(json_t *const *results, int count, const char *path)
+bool paper_page(const paper_entry *entries, int count, const char *path)
 {
-    char folder[512];
-    FILE *out = cli_create(path);
-    if (out == NULL) {
-        fprintf(stderr, "lockstep paper: \"%s\" cannot be written: %s\n", path, strerror(errno));
-        return false;
-    }
+    char folder[512], beside[520];
     (void)snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
-    fputs(head, out);
-    if (count > 0) {
-        const json_t *machine = json_object_get(results[0], "machine");
-        fprintf(out, "<p>%s, %.0f cores, %s %s</p>\n", paper_text(machine, "cpu"),
-                paper_number(machine, "cores"), paper_text(machine, "system"),
-                paper_text(machine, "release"));
+    (void)snprintf(beside, sizeof beside, "%.510s.part", path);
+    FILE *out = cli_create(beside);
+    if (out != NULL) {
+        fputs(head, out);
+        machine_to(out, entries, count);
+        contents_to(out, entries, count);
+        for (int i = 0; i < count; i++) {
+            if (entries[i].result != NULL) {
+                result_to(out, entries[i].result, folder);
+            }
+        }
+        fputs("</body></html>\n", out);
     }
-    contents_to(out, results, count);
-    for (int i = 0; i < count; i++) {
-        result_to(out, results[i], folder);
-    }
-    fputs("</body></html>\n", out);
-    if (fclose(out) != 0) {
+    if (out == NULL || fclose(out) != 0 || rename(beside, path) != 0) {
         fprintf(stderr, "lockstep paper: \"%s\" cannot be written: %s\n", path, strerror(errno));
         return false;
     }

@@ -9,7 +9,7 @@
  *                                     ▸  page.c (the report of `paper all`)
  *
  * Experiments do not measure themselves: measure.c runs `lockstep bench` and returns its rows, over
- * a link of link.c if one is asked for.
+ * a link of link.c if one is asked for, and conditions.c watches what else runs meanwhile.
  */
 #ifndef PAPER_PAPER_H
 #define PAPER_PAPER_H
@@ -33,6 +33,7 @@ typedef struct paper_options {
     const char *transport; /* "shm", "tcp", "mpi"; NULL: the experiment's own */
     const char *link;      /* "100mbit", "1gbit", "10gbit"; NULL: none */
     bool full;             /* the paper's networks instead of smaller ones */
+    bool quick;            /* one medium, fewer turns and data: two minutes at most */
     const char *model;     /* only this network, of `lockstep bench ddp`; NULL: the experiment's */
     const char *sizes;     /* of all_reduce: "1M,10M" */
     const char *compute;   /* "measured", "replay"; NULL: the experiment's own */
@@ -67,6 +68,10 @@ typedef struct paper_column {
 } paper_column;
 
 json_t *paper_result_new(const paper_experiment *e, const paper_options *o, const char *command);
+/* Whether any table has a row. */
+bool paper_has_rows(const json_t *result);
+/* Why it is not all that the experiment measures: "interrupted". The first reason stays. */
+void paper_set_incomplete(json_t *result, const char *why);
 /* Returns the table, which belongs to the result. */
 json_t *paper_table(paper *p, const char *title, const paper_column *columns, int count);
 /* Rows become columns where the table is printed, as the course's notebook prints it. */
@@ -75,22 +80,32 @@ void paper_transpose(json_t *table);
 void paper_row(json_t *table, const char *format, ...);
 void paper_note(paper *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* A claim of the paper, as an inequality of two rows of measured times: the median over turns of
- * left / right is below (or above) `factor`. The lists have a number for each turn. */
+/* A claim of the paper, as an inequality of two rows of measured times: left / right is below (or
+ * above) `factor`. The lists have a number for each turn. It holds if it does in every turn, fails
+ * if it does in none, and is undecided if turns differ or if there is one alone. */
 typedef struct paper_claim {
     const char *text; /* "overlap makes a step faster (section 5.1)" */
     const char *left, *right;
     const json_t *left_turns, *right_turns;
     bool above;
     double factor;
+    bool counted; /* bytes: they have no spread, so one number decides */
 } paper_claim;
 void paper_claim_add(paper *p, const paper_claim *claim);
+/* How many claims have this verdict: "holds", "fails", "undecided". */
+int paper_verdicts(const json_t *result, const char *verdict);
 
 typedef struct paper_plot {
     const char *title;
     const char *kind;     /* "lines", "boxes" (y is a list), "stacks" or "bars" beside each other */
     const json_t *table;  /* of this result */
     const char *x, *y[6]; /* keys of columns; NULL ends them */
+    /* Of each y a column of lists, drawn as a bar from the lowest to the highest number; of stacks
+     * the first one is that of the whole. NULL: none. */
+    const char *spread[6];
+    const char *area; /* lines: a column of lists, drawn as an area around the last y */
+    const char *part; /* lines: a curve is a line for each value of this column ("seed") */
+    const char *says; /* of its spread, or why there is none; NULL: bars, or boxes, are turns */
     const char *group;    /* lines, boxes: a curve for each value of this column; NULL: one */
     const char *x_label, *y_label;
     const char *log; /* axes with a logarithmic scale, and its base if not 10: "x", "xy", "x 2",
@@ -106,19 +121,46 @@ const char *paper_cell(const json_t *table, size_t row, size_t column, char out[
 /* ---- what is made from a result -------------------------------------------------------------- */
 
 void paper_print(const json_t *result, const char *format); /* print.c */
-/* Writes the plot to a file; false: it cannot be written. script.c */
-bool paper_script(const json_t *plot, const json_t *table, const char *path);
+/* Writes the plot to a file, with `below` under it; false: it cannot be written. script.c */
+bool paper_script(const json_t *plot, const json_t *table, const char *below, const char *path);
 /* False after it printed why. */
 bool paper_make_folder(const char *out); /* plot.c */
 /* Writes OUT/NAME.json and the plots; names the files in the result. False after it printed why. */
-bool paper_write(json_t *result, const char *out);                    /* plot.c */
-bool paper_page(json_t *const *results, int count, const char *path); /* page.c */
+bool paper_write(json_t *result, const char *out); /* plot.c */
+/* Writes OUT/NAME.json with the rows so far, if there are any, in case nothing more is written. */
+void paper_keep(json_t *result, const char *out); /* plot.c */
+
+typedef struct paper_entry { /* of the report */
+    const paper_experiment *experiment;
+    json_t *result; /* NULL: none */
+    char why[512];  /* there is none */
+} paper_entry;
+bool paper_page(const paper_entry *entries, int count, const char *path); /* page.c */
+
+/* ---- conditions (conditions.c) --------------------------------------------------------------- */
+
+typedef struct paper_watch {
+    double at, busy, own; /* seconds: the clock's, of all cores, of this program and its children */
+} paper_watch;
+paper_watch paper_watch_begin(void);
+/* Adds what has passed since then to the conditions of the result; the seconds. */
+double paper_watch_end(const paper_watch *w, json_t *result);
+json_t *paper_date(void);
+bool paper_is_quiet(const json_t *result); /* other programs kept no core busy */
+/* "Measured 2026-11-29 20:04 UTC in 62 s by Lockstep 0.2.0; nothing else ran". */
+enum { PAPER_CONDITIONS = 256 };
+const char *paper_conditions(const json_t *result, char out[PAPER_CONDITIONS]);
 
 /* ---- measuring (measure.c) ------------------------------------------------------------------- */
 
 /* `lockstep bench ARGS… -n RANKS`, whose rows are returned (a new reference); NULL after it printed
- * why. `what` is shown while it runs. The last argument is NULL. */
+ * why. `what` is shown while it runs. The last argument is NULL. Where a signal ends it, the rows
+ * of the turns that it had measured, and from then on NULL; the result says that it is incomplete.
+ */
 json_t *paper_bench(paper *p, int ranks, const char *what, const char *const *arguments);
+/* Why an experiment failed: what the measurement said first, or what was set; "": not known. */
+const char *paper_reason(void);
+void paper_set_reason(const char *why);
 /* The row in which all of these keys have these values, numbers as "%.9g"; NULL: there is none. The
  * last is NULL. */
 const json_t *paper_find(const json_t *rows, const char *key, const char *value, ...);
@@ -127,6 +169,8 @@ double paper_mean(const json_t *row, const char *key);
 double paper_deviation(const json_t *row, const char *key);
 double paper_number(const json_t *row, const char *key);
 const char *paper_text(const json_t *row, const char *key);
+/* Means of a part ("step") over the steps of each turn of a row; a new list. */
+json_t *paper_turns(const json_t *row, const char *part);
 
 /* ---- results of earlier experiments (earlier.c) ---------------------------------------------- */
 
@@ -167,9 +211,12 @@ void paper_link_remove(paper_link *link);
 /* Runs a program and waits: its exit status, -1 after it printed why it could not be started or was
  * stopped by a signal. Its standard output goes nowhere. argv[argc] is NULL. */
 int paper_run(const char *const *argv);
-/* Starts one; -1 after it printed why. */
-int paper_start(const char *const *argv);
+/* Starts one; -1 after it printed why. Its standard error goes to the file `said`; NULL: to that of
+ * this program. */
+int paper_start(const char *const *argv, const char *said);
 int paper_wait(int pid);
+/* Runs one to its end, whatever signal has come: its exit status, -1. */
+int paper_finish(const char *const *argv);
 /* A signal asked this program to end. */
 bool paper_stopped(void);
 

@@ -22,7 +22,8 @@ static const paper_column columns[] = {
     {"minibatches", "", "%.0f"},         {"gpipe", "ms", "%.1f"},
     {"pipedream", "ms", "%.1f"},         {"gpipe idle", "%", "%.1f"},
     {"pipedream idle", "%", "%.1f"},     {"gpipe expected", "%", "%.1f"},
-    {"pipedream expected", "%", "%.1f"},
+    {"pipedream expected", "%", "%.1f"}, {"gpipe turns", "", "list"},
+    {"pipedream turns", "", "list"},
 };
 static const paper_column memory_columns[] = {
     {"rank", "", "%.0f"},
@@ -137,10 +138,33 @@ static double idle(const json_t *row)
     return 100.0 * paper_number(row, "bubble_ms") / paper_number(row, "step_ms");
 }
 
-static void claim(paper *p, int count, double gpipe_ms, double dream_ms)
+/* The same of each step. */
+static json_t *idles_of(const json_t *row)
+{
+    const json_t *bubbles = json_object_get(row, "round_ms"), *steps = json_object_get(row, "steps_ms");
+    json_t *list = json_array();
+    for (size_t i = 0; i < json_array_size(steps); i++) {
+        json_array_append_new(list, json_real(100.0 * json_number_value(json_array_get(bubbles, i)) /
+                                              json_number_value(json_array_get(steps, i))));
+    }
+    return list;
+}
+
+/* `count` times each step. */
+static json_t *steps_of(const json_t *row, int count)
+{
+    const json_t *steps = json_object_get(row, "steps_ms");
+    json_t *list = json_array();
+    for (size_t i = 0; i < json_array_size(steps); i++) {
+        json_array_append_new(list, json_real(count * json_number_value(json_array_get(steps, i))));
+    }
+    return list;
+}
+
+static void claim(paper *p, int count, const json_t *gpipe, const json_t *dream)
 {
     char left[64];
-    json_t *lefts = json_pack("[f]", dream_ms), *rights = json_pack("[f]", gpipe_ms);
+    json_t *lefts = steps_of(dream, 1), *rights = steps_of(gpipe, count);
     (void)snprintf(left, sizeof left, "PipeDream, %d minibatches", count);
     paper_claim_add(p, &(paper_claim){.text = "without a flush a pipeline idles less (Narayanan et "
                                               "al. 2019, figure 4)",
@@ -165,10 +189,11 @@ static bool measure(paper *p, json_t *table)
         if (good) {
             const double ms = count * paper_number(gpipe, "step_ms"),
                          other = paper_number(dream, "step_ms");
-            paper_row(table, "[i, f, f, f, f, f, f]", count, ms, other, idle(gpipe), idle(dream),
-                      expected_idle(MICRO), expected_idle(count * MICRO));
+            paper_row(table, "[i, f, f, f, f, f, f, o, o]", count, ms, other, idle(gpipe),
+                      idle(dream), expected_idle(MICRO), expected_idle(count * MICRO),
+                      idles_of(gpipe), idles_of(dream));
             if (count > 1) {
-                claim(p, count, ms, other);
+                claim(p, count, gpipe, dream);
             }
         }
         json_decref(dream);
@@ -187,18 +212,21 @@ bool paper_pipeline(paper *p)
     }
     json_t *table = paper_table(p, "Minibatches of 4 micro-batches through 4 stages", columns,
                                 (int)(sizeof columns / sizeof *columns));
-    if (!measure(p, table)) {
-        return false;
-    }
     paper_plot_add(p, &(paper_plot){.title = "Idle time of a pipeline",
                                     .kind = "lines",
                                     .table = table,
                                     .x = "minibatches",
                                     .y = {"gpipe idle", "pipedream idle", "gpipe expected",
                                           "pipedream expected"},
+                                    .spread = {"gpipe turns", "pipedream turns"},
+                                    .says = "medians; bars: lowest to highest step; expected: by "
+                                            "the formula",
                                     .x_label = "minibatches",
                                     .y_label = "idle share, %",
                                     .log = "x 2"});
+    if (!measure(p, table)) {
+        return false;
+    }
     json_t *memory =
         paper_table(p,
                     "Kept at most: micro-batches' activations, versions of weights beside the "

@@ -66,8 +66,8 @@ static void print_table(const json_t *table, bool markdown)
 {
     const grid g = grid_of(table);
     char cell[64];
-    if (g.columns == 0) {
-        return; /* it is only plotted */
+    if (g.columns == 0 || json_array_size(json_object_get(table, "rows")) == 0) {
+        return; /* it is only plotted, or nothing of it was measured */
     }
     printf(markdown ? "\n### %s\n\n" : "\n%s\n", paper_text(table, "title"));
     for (size_t r = 0; r < g.rows; r++) {
@@ -125,22 +125,29 @@ static void print_csv(const json_t *table)
 
 static void print_claim(const json_t *claim)
 {
-    const double factor = paper_number(claim, "factor");
-    char times[32] = "";
+    const double factor = paper_number(claim, "factor"), turns = paper_number(claim, "turns");
+    char times[32] = "", in[64];
     if (factor != 1.0) {
         (void)snprintf(times, sizeof times, "%g x ", factor);
     }
-    printf("\nclaim: %s\n       %s %s %s%s: %s, ratio %.3f (%.3f to %.3f in %.0f turns)\n",
-           paper_text(claim, "claim"), paper_text(claim, "left"), paper_text(claim, "relation"),
-           times, paper_text(claim, "right"),
-           json_is_true(json_object_get(claim, "holds")) ? "holds" : "fails",
-           paper_number(claim, "ratio"), paper_number(claim, "lowest"),
-           paper_number(claim, "highest"), paper_number(claim, "turns"));
+    if (json_is_true(json_object_get(claim, "counted"))) {
+        (void)snprintf(in, sizeof in, "counted");
+    } else if (turns > 1.0) {
+        (void)snprintf(in, sizeof in, "%.3f to %.3f in %.0f turns", paper_number(claim, "lowest"),
+                       paper_number(claim, "highest"), turns);
+    } else {
+        (void)snprintf(in, sizeof in, "one turn, which decides nothing");
+    }
+    printf("\nclaim: %s\n       %s %s %s%s: %s, ratio %.3f (%s)\n", paper_text(claim, "claim"),
+           paper_text(claim, "left"), paper_text(claim, "relation"), times,
+           paper_text(claim, "right"), paper_text(claim, "verdict"), paper_number(claim, "ratio"),
+           in);
 }
 
 void paper_print(const json_t *result, const char *format)
 {
     const bool markdown = strcmp(format, "markdown") == 0;
+    char conditions[PAPER_CONDITIONS];
     size_t i;
     const json_t *item;
     if (strcmp(format, "json") == 0) {
@@ -162,6 +169,10 @@ void paper_print(const json_t *result, const char *format)
     printf("%sMachine: %s, %.0f cores, %s %s\n", markdown ? "\n" : "", paper_text(machine, "cpu"),
            paper_number(machine, "cores"), paper_text(machine, "system"),
            paper_text(machine, "release"));
+    printf("%s%s\n", markdown ? "\n" : "", paper_conditions(result, conditions));
+    if (json_object_get(result, "incomplete") != NULL) {
+        printf("%sINCOMPLETE: %s\n", markdown ? "\n" : "", paper_text(result, "incomplete"));
+    }
     json_array_foreach(json_object_get(result, "tables"), i, item)
     {
         print_table(item, markdown);

@@ -8,6 +8,7 @@ static const paper_column columns[] = {
     {"network", "", NULL},  {"ranks", "", "%.0f"},       {"every", "steps", "%.0f"},
     {"step", "ms", "%.2f"}, {"deviation", "ms", "%.2f"}, {"exposed", "ms", "%.2f"},
     {"saved", "%", "%.1f"}, {"series", "", "list"},      {"steps", "", "list"},
+    {"turns", "", "list"},
 };
 static const char *const intervals[] = {"1", "2", "4", "8"};
 enum { INTERVALS = sizeof intervals / sizeof *intervals, RANKS_MAX = 8 };
@@ -35,10 +36,10 @@ static bool measure(paper *p, json_t *table, const paper_network *n, int ranks)
     (void)snprintf(series, sizeof series, "%s, %d ranks", n->title, ranks);
     for (int i = 0; i < INTERVALS && rows != NULL; i++) {
         row = paper_find(rows, "skip", intervals[i], NULL);
-        paper_row(table, "[s, i, f, f, f, f, f, s, o]", n->title, ranks, paper_number(row, "skip"),
+        paper_row(table, "[s, i, f, f, f, f, f, s, o, o]", n->title, ranks, paper_number(row, "skip"),
                   paper_mean(row, "step"), paper_deviation(row, "step"), paper_mean(row, "exposed"),
                   100.0 * (1.0 - paper_mean(row, "step") / paper_mean(each, "step")), series,
-                  paper_list(row, "step"));
+                  paper_list(row, "step"), paper_turns(row, "step"));
     }
     if (row != NULL && ranks == RANKS_MAX) {
         claim(p, n, row, each);
@@ -55,6 +56,17 @@ static bool over(paper *p)
                    "Mean step, synchronised every n-th step, %s, replayed; buckets of 25 MB",
                    paper_medium(p, medium));
     json_t *table = paper_table(p, title, columns, (int)(sizeof columns / sizeof *columns));
+    (void)snprintf(title, sizeof title, "Mean step, %s, replayed", medium);
+    paper_plot_add(p, &(paper_plot){.title = title,
+                                    .kind = "lines",
+                                    .table = table,
+                                    .x = "every",
+                                    .y = {"step"},
+                                    .spread = {"turns"},
+                                    .group = "series",
+                                    .x_label = "every n-th step synchronises",
+                                    .y_label = "ms a step",
+                                    .log = "x 2"});
     for (int k = 0; (network = paper_network_at(p, k)) != NULL; k++) {
         for (int ranks = 2; ranks <= RANKS_MAX; ranks *= 2) {
             if (!measure(p, table, network, ranks)) {
@@ -62,16 +74,6 @@ static bool over(paper *p)
             }
         }
     }
-    (void)snprintf(title, sizeof title, "Mean step, %s, replayed", medium);
-    paper_plot_add(p, &(paper_plot){.title = title,
-                                    .kind = "lines",
-                                    .table = table,
-                                    .x = "every",
-                                    .y = {"step"},
-                                    .group = "series",
-                                    .x_label = "every n-th step synchronises",
-                                    .y_label = "ms a step",
-                                    .log = "x 2"});
     return true;
 }
 
@@ -82,8 +84,8 @@ bool paper_skipping(paper *p)
     }
     paper_note(p,
                "Times are means over n steps, n - 1 of which send nothing; every step has its "
-               "optimizer. `saved` is against every step. The paper (ResNet-50, 256 GPUs, quoted "
-               "from memory): with n = 8 a step is about 38 %% cheaper over NCCL and 57 %% over "
-               "Gloo. What is saved is what backward does not hide: `exposed` of every step.");
+               "optimizer. `saved` is against every step. The paper (section 5.3, figure 10): the "
+               "mean step becomes shorter with every n up to 8, over Gloo more than over NCCL. What "
+               "is saved is what backward does not hide: `exposed` of every step.");
     return true;
 }

@@ -62,9 +62,10 @@ paper_beside paper_compare(const paper_trainings *t, const char *name, const pap
     }
     paper_beside out = {.both = t->reached && other->reached,
                         .ratio = paper_at_share(ratios, t->count, 0.5)};
-    out.sooner = !out.both                                     ? (t->reached       ? name
-                                                                  : other->reached ? other_name
-                                                                                   : "-")
+    const bool any = t->reached || other->reached;
+    out.sooner = !any            ? "-"
+                 : t->count == 1 ? "undecided" /* one seed decides nothing */
+                 : !out.both     ? (t->reached ? name : other_name)
                  : paper_at_share(ratios, t->count, 1.0) < 1.0 ? name
                  : paper_at_share(ratios, t->count, 0.0) > 1.0 ? other_name
                                                                : "undecided";
@@ -76,17 +77,20 @@ json_t *paper_curves(paper *p, const char *title, const char *key)
     const paper_column columns[] = {/* only plotted */
                                     {"seconds", "", "list"},
                                     {"loss", "", "list"},
-                                    {key, "", "list"}};
-    return paper_table(p, title, columns, 3);
+                                    {key, "", "list"},
+                                    {"seed", "", "list"}};
+    return paper_table(p, title, columns, 4);
 }
 
 void paper_curve_add(json_t *table, const paper_trainings *t, const char *name)
 {
-    const json_t *losses = json_object_get(t->row[0], "losses"),
-                 *times = json_object_get(t->row[0], "times");
-    for (size_t i = 0; i < json_array_size(losses); i++) {
-        paper_row(table, "[f, O, s]", json_number_value(json_array_get(times, i)),
-                  json_array_get(losses, i), name);
+    for (int k = 0; k < t->count; k++) {
+        const json_t *losses = json_object_get(t->row[k], "losses"),
+                     *times = json_object_get(t->row[k], "times");
+        for (size_t i = 0; i < json_array_size(losses); i++) {
+            paper_row(table, "[f, O, s, i]", json_number_value(json_array_get(times, i)),
+                      json_array_get(losses, i), name, k + 1);
+        }
     }
 }
 
@@ -98,6 +102,8 @@ void paper_curves_plot(paper *p, const json_t *table, const char *title, const c
                                     .x = "seconds",
                                     .y = {"loss"},
                                     .group = key,
+                                    .part = "seed",
+                                    .says = "a line for each seed",
                                     .x_label = "seconds",
                                     .y_label = "held-out loss",
                                     .log = ""});

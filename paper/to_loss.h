@@ -25,7 +25,7 @@ json_t *paper_seconds_of(const paper_trainings *t);
 json_t *paper_number_if(bool there, double value); /* else null */
 
 /* Beside others, with the same seeds: the ratios of the seconds, and who is sooner with all seeds,
- * else "undecided"; "-": neither reaches the loss. */
+ * of which there are several, else "undecided"; "-": neither reaches the loss. */
 typedef struct paper_beside {
     bool both;    /* reach the loss */
     double ratio; /* the median */
@@ -34,7 +34,7 @@ typedef struct paper_beside {
 paper_beside paper_compare(const paper_trainings *t, const char *name, const paper_trainings *other,
                            const char *other_name);
 
-/* The held-out losses of the first seed: a table of its own, and rows of it. */
+/* The held-out losses of each seed: a table of its own, and rows of it. */
 json_t *paper_curves(paper *p, const char *title, const char *key);
 void paper_curve_add(json_t *table, const paper_trainings *t, const char *name);
 void paper_curves_plot(paper *p, const json_t *table, const char *title, const char *key);

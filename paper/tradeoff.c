@@ -82,16 +82,21 @@ static void add(json_t *table, int mesh, const json_t *here, const json_t *linke
               number_if(linked, 100.0 * (over / predicted - 1.0)));
 }
 
-static void claim(paper *p, const char *text, const char *left, const char *right, json_t *lefts,
+/* Of bytes, which are counted, or of idle times. */
+static void claim(paper *p, bool counted, const char *left, const char *right, json_t *lefts,
                   json_t *rights)
 {
-    paper_claim_add(p, &(paper_claim){.text = text,
+    static const char idles[] = "division between operators idles more than division within them",
+                      sends[] = "division between operators communicates less than division within "
+                                "them";
+    paper_claim_add(p, &(paper_claim){.text = counted ? sends : idles,
                                       .left = left,
                                       .right = right,
                                       .left_turns = lefts,
                                       .right_turns = rights,
                                       .above = false,
-                                      .factor = 1.0});
+                                      .factor = 1.0,
+                                      .counted = counted});
     json_decref(lefts);
     json_decref(rights);
 }
@@ -99,18 +104,15 @@ static void claim(paper *p, const char *text, const char *left, const char *righ
 static void claim_all(paper *p, const json_t *const here[MESHES],
                       const json_t *const linked[MESHES])
 {
-    static const char idles[] = "division between operators idles more than division within them",
-                      sends[] = "division between operators communicates less than division within "
-                                "them";
-    claim(p, idles, "idle time with tp=4", "with pp=2,tp=2", idle_of(here[WITHIN]),
+    claim(p, false, "idle time with tp=4", "with pp=2,tp=2", idle_of(here[WITHIN]),
           idle_of(here[MIXED]));
-    claim(p, idles, "idle time with pp=2,tp=2", "with pp=4", idle_of(here[MIXED]),
+    claim(p, false, "idle time with pp=2,tp=2", "with pp=4", idle_of(here[MIXED]),
           idle_of(here[BETWEEN]));
     if (linked[BETWEEN] != NULL) {
-        claim(p, sends, "bytes sent with pp=4", "with pp=2,tp=2",
+        claim(p, true, "bytes sent with pp=4", "with pp=2,tp=2",
               json_pack("[f]", paper_number(linked[BETWEEN], "sent_bytes")),
               json_pack("[f]", paper_number(linked[MIXED], "sent_bytes")));
-        claim(p, sends, "bytes sent with pp=2,tp=2", "with tp=4",
+        claim(p, true, "bytes sent with pp=2,tp=2", "with tp=4",
               json_pack("[f]", paper_number(linked[MIXED], "sent_bytes")),
               json_pack("[f]", paper_number(linked[WITHIN], "sent_bytes")));
     }

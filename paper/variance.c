@@ -93,11 +93,6 @@ bool paper_variance(paper *p)
     (void)snprintf(title, sizeof title, "Step times under noise, %d ranks, %s, replayed", RANKS,
                    paper_medium(&of.p, medium));
     json_t *table = paper_table(p, title, columns, (int)(sizeof columns / sizeof *columns));
-    for (int k = 0; (network = paper_network_at(p, k)) != NULL; k++) {
-        if (!measure(&of.p, table, network)) {
-            return false;
-        }
-    }
     (void)snprintf(title, sizeof title, "Step time, %d ranks, %s, replayed", RANKS, medium);
     paper_plot_add(p, &(paper_plot){.title = title,
                                     .kind = "boxes",
@@ -108,6 +103,11 @@ bool paper_variance(paper *p)
                                     .x_label = "reduction, mean noise",
                                     .y_label = "ms a step",
                                     .log = ""});
+    for (int k = 0; (network = paper_network_at(p, k)) != NULL; k++) {
+        if (!measure(&of.p, table, network)) {
+            return false;
+        }
+    }
     paper_note(p,
                "Noise is made: forward and backward of each step of each rank are longer by a "
                "random share, exponentially distributed with the mean shown (--seed 1), the same "

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -35,11 +36,11 @@ def fake():
 ENVIRONMENT = fake()
 
 
-def figure(name, *arguments):
+def figure(name, *arguments, **environment):
     """(the result, the rows that were measured)"""
     (FOLDER / "rows").write_text("")
     done = subprocess.run([BUILD / "lockstep", "paper", name, "--transport", "mpi", "--format", "json", *arguments],
-                          text=True, capture_output=True, timeout=120, env=ENVIRONMENT)
+                          text=True, capture_output=True, timeout=120, env=ENVIRONMENT | environment)
     assert done.returncode == 0, done.stderr
     jobs = [json.loads(line) for line in (FOLDER / "rows").read_text().splitlines()]
     rows = [{**row, "asked": job["options"], "command": job["command"]} for job in jobs for row in job["rows"]]
@@ -78,7 +79,30 @@ def check_claims(result, *expected):
         assert (claim["relation"], claim["factor"], claim["turns"]) == (relation, factor, len(ratios)), claim
         for key, value in (("lowest", ratios[0]), ("ratio", statistics.median(ratios)), ("highest", ratios[-1])):
             assert near(claim[key], value), (claim, key, value)
-        assert claim["holds"] == (claim["ratio"] < factor if relation == "<" else claim["ratio"] > factor), claim
+        assert claim["verdict"] == verdict_of(ratios, relation, factor) and claim["holds"] == (claim["verdict"] == "holds"), claim
+
+
+def verdict_of(ratios, relation, factor):
+    agree = {ratio < factor if relation == "<" else ratio > factor for ratio in ratios}
+    return "undecided" if len(agree) == 2 or len(ratios) == 1 else "holds" if agree == {True} else "fails"
+
+
+def means_of_turns(row):
+    steps = row["samples_ms"]["step"]
+    each = len(steps) // row["rounds"]
+    return [statistics.mean(steps[i:i + each]) for i in range(0, len(steps), each)]
+
+
+def check_turns(shown, row):
+    assert len(shown["turns"]) == row["rounds"] and all(map(near, shown["turns"], means_of_turns(row))), (shown, row)
+
+
+def drawn(name, plot, *arguments):
+    """(the result, the numbers of each curve of its plot: x, y and the ends of the bar or area)"""
+    out = FOLDER / f"drawn-{name}"
+    result, _ = figure(name, "--out", str(out), *arguments)
+    blocks = re.findall(r"\$d(\d*) << EOD\n(.*?)EOD\n", (out / plot).read_text(), re.DOTALL)
+    return result, [[[float(word) for word in line.split()] for line in block.splitlines() if line] for _, block in blocks]
 
 
 @test
@@ -105,8 +129,9 @@ def figure_2_finds_the_knee_and_compares_it_with_the_smallest_calls():
         # The tree is measured over TCP of this host, with the same sizes as what is chosen.
         chosen, tree = ([row for row in rows_of(result["tables"][0]) if row["algorithm"] == kind and row["ranks"] == 4]
                         for kind in ("chosen", "tree_stages"))
-        check_claims({"claims": result["claims"][1:]}, ("tree_stages, largest calls", "chosen", tree[-1]["turns"],
-                                                        chosen[-1]["turns"], ">", 1))
+        ends = (("largest", -1), ("smallest", 0))[:len(tree)]  # one size: one claim
+        check_claims({"claims": result["claims"][1:]}, *((f"tree_stages, {which} calls", "chosen", tree[at]["turns"],
+                                                          chosen[at]["turns"], ">", 1) for which, at in ends))
     # The right half: each twentieth of the recorded network's parameters. Gradients may be ready at the same time.
     rows = rows_of(result["tables"][2])
     gradients = json.loads((SOURCE / "bench/timelines/resnet152.json").read_text())["gradients"]
@@ -128,8 +153,9 @@ def figure_6_shows_the_parts_and_compares_overlap_with_the_same_buckets_after_ba
     for network, model in NETWORKS.items():
         by_mode = {mode: the(measured, model=model, mode=mode) for mode in ("bucketed", "overlap", "local")}
         for title, row in zip(("after backward", "overlapped", "local"), by_mode.values()):
-            check_steps(the(rows_of(table), network=network, reduction=title), row, row=f"{network}, {title}",
-                        medium="MPI (Open MPI)")
+            shown = the(rows_of(table), network=network, reduction=title)
+            check_steps(shown, row, row=f"{network}, {title}", medium="MPI (Open MPI)")
+            check_turns(shown, row)
         expected.append((f"{network}, overlapped", "after backward", by_mode["overlap"]["round_ms"],
                          by_mode["bucketed"]["round_ms"], "<", 1))
         mean = {part: by_mode["bucketed"][part]["mean_ms"] for part in ("exposed", "backward", "step")}
@@ -145,6 +171,38 @@ def figure_6_shows_the_parts_and_compares_overlap_with_the_same_buckets_after_ba
     assert [row["buckets"] for row in measured] == ["25", "25", "-"] * 2
     plot, = result["plots"]
     assert plot["y"] == ["forward", "backward", "exposed", "optimizer"] and "MPI (Open MPI)" in plot["title"]
+    assert plot["spread"][0] == "turns", plot
+    result, (values,) = drawn("fig6", "fig6.gnuplot")
+    for numbers, row in zip(values, rows_of(result["tables"][0]), strict=True):
+        assert numbers[::3] == [float(f"{row[part]:.9g}") for part in plot["y"]], (numbers, row)
+        assert numbers[1:3] == [float(f"{end:.9g}") for end in (min(row["turns"]), max(row["turns"]))], (numbers, row)
+
+
+@test
+def a_claim_holds_or_fails_only_if_all_turns_agree():
+    for factor, verdict in ((0.01, "holds"), (1, "undecided"), (100, "fails")):
+        result, _ = figure("fig6", FAKE_FACTORS=json.dumps({"overlap": factor}))
+        assert [claim["verdict"] for claim in result["claims"]] == [verdict] * 2, result["claims"]
+        assert [claim["holds"] for claim in result["claims"]] == [verdict == "holds"] * 2
+    result, _ = figure("fig6", "--turns", "1", FAKE_FACTORS=json.dumps({"overlap": 0.01}))
+    assert [(claim["verdict"], claim["turns"]) for claim in result["claims"]] == [("undecided", 1)] * 2, result["claims"]
+    printed = subprocess.run([BUILD / "lockstep", "paper", "fig6", "--transport", "mpi", "--turns", "1"], text=True,
+                             capture_output=True, env=ENVIRONMENT).stdout
+    assert "): undecided, ratio " not in printed and ": undecided, ratio " in printed, printed
+    says(printed, "one turn, which decides nothing")
+
+
+@test
+def every_plot_shows_a_spread_or_says_why_it_has_none():
+    for name in ("fig2", "fig6", "fig7", "fig9", "fig10", "fig12", "variance", "cs336"):
+        result, _ = figure(name, *(("--parameters", "20000") if name == "fig2" else ()), "--sizes", "1M,10M")
+        assert result["plots"] and all(plot["says"] for plot in result["plots"]), name
+        for plot in result["plots"]:
+            shown = plot["kind"] == "boxes" or any(plot["spread"])
+            assert shown != (plot["says"] == "the recording has medians of steps, without spread"), plot
+            if plot["kind"] == "boxes":
+                says(plot["says"], "boxes: quartiles of the steps; whiskers: 1.5 times as far; points: beyond")
+    says(figure("fig10")[0]["plots"][0]["says"], "bars: lowest to highest turn")
 
 
 @test
@@ -195,8 +253,13 @@ def figure_9_models_buckets_by_the_costs_of_two_all_reduces():
         for scaling in ("weak", "strong"):
             def model_of(ranks):
                 return modelled_ms(timeline, ranks, 2 * (1 if scaling == "weak" else ranks / 4), alpha, beta)
+            off = [1]
             for ranks in (2**k for k in range(9)):
                 shown = the(rows_of(result["tables"][0]), network=network, scaling=scaling, ranks=ranks)
+                replayed = 1 < ranks <= 8
+                assert shown["step is"] == ("recorded" if ranks == 1 else "replayed" if replayed else "modelled"), shown
+                assert shown["replayed"] == (shown["step"] if replayed else None) and bool(shown["turns"]) == replayed, shown
+                off += [shown["step"] / shown["model"]] * replayed
                 assert near(shown["model"], model_of(ranks)), (shown, model_of(ranks))
                 speed = 2 * (1 if scaling == "weak" else ranks / 4)
                 step = shown["model"] if ranks in (1, 16, 32, 64, 128, 256) else the(
@@ -206,12 +269,24 @@ def figure_9_models_buckets_by_the_costs_of_two_all_reduces():
                                      and ("local" in row["asked"]["mode"]) == (scaling == "weak" and ranks == 8))}
                 )["step"]["mean_ms"]
                 assert near(shown["step"], step), (shown, step)
-                assert shown["model is off by"] == ("-" if ranks > 8 else f"{100 * (shown['model'] / step - 1):+.0f}"), shown
+                assert shown["model is off by"] == (f"{100 * (shown['model'] / step - 1):+.0f}" if replayed else "-"), shown
                 assert near(shown["speedup"], model_of(1) / step * (ranks if scaling == "weak" else 1)), shown
+            for row in rows_of(result["tables"][0]):  # as far as it was off where steps were replayed
+                if (row["network"], row["scaling"]) == (network, scaling):
+                    assert all(map(near, row["model's error"], (row["model"] * min(off), row["model"] * max(off)))), (row, off)
         weak = [row for row in measured if row.get("model") == model and row["ranks"] == 8 and "local" in row["asked"]["mode"]]
         expected.append((f"{network}, 8 ranks", "without communication", the(weak, mode="overlap")["round_ms"],
                          the(weak, mode="local")["round_ms"], "<", 2))
     check_claims(result, *expected)
+    result, curves = drawn("fig9", "fig9.gnuplot")
+    rows = rows_of(result["tables"][0])
+    assert [len(curve) for curve in curves] == [3, 9] * 4, curves  # 2, 4, 8 ranks replayed; the model from 1 to 256
+    weak = [row for row in rows if (row["network"], row["scaling"]) == ("ResNet-18", "weak")]
+    for numbers, row in zip(curves[0], weak[1:4], strict=True):
+        assert numbers == [float(f"{n:.9g}") for n in (row["ranks"], row["step"], min(row["turns"]), max(row["turns"]))], numbers
+    for numbers, row in zip(curves[1], weak, strict=True):
+        assert numbers == [float(f"{n:.9g}") for n in (row["ranks"], row["model"], *row["model's error"])], numbers
+    says(result["plots"][0]["says"], "bars: lowest to highest turn; areas: the model, off by as much as where steps were replayed")
 
 
 @test
@@ -224,6 +299,7 @@ def figure_10_compares_every_eighth_step_with_every_step():
             for every, row in rows.items():
                 shown = the(rows_of(result["tables"][0]), network=network, ranks=ranks, every=every)
                 check_steps(shown, row, series=f"{network}, {ranks} ranks")
+                check_turns(shown, row)
                 assert near(shown["saved"], 100 * (1 - row["step"]["mean_ms"] / rows[1]["step"]["mean_ms"])), shown
         expected.append((f"{network}, 8 ranks, every 8th", "every step", rows[8]["round_ms"], rows[1]["round_ms"], "<", 1))
     check_claims(result, *expected)
@@ -274,6 +350,7 @@ def the_notebooks_keys_have_the_notebooks_meaning():
             shown = the(calls, world_size=ranks, size_mb=size)
             assert [shown[key] for key in ("backend", "time_ms", "algbw", "busbw")] == [
                 "MPI (Open MPI)", row["time_ms"], row["algbw"], row["busbw"]], shown
+            assert shown["samples"] == row["samples_ms"] and len(shown["samples"]) == 5, shown
             assert row["asked"]["buffers"] == "private"
     rows = {row["buckets"] if row["mode"] == "overlap" else row["mode"]: row for row in measured if row["command"] == "ddp"}
     assert list(rows) == ["naive", "flat", "1e-06", "1", "10", "100", "1000"]
@@ -312,11 +389,14 @@ def asynchrony_compares_each_mode_with_ddp_by_the_seeds():
             times = {mode: [row["seconds"] for row in seeds] for mode, seeds in by_mode.items()}
             for shown, (mode, seeds) in zip(rows_of(table), by_mode.items(), strict=True):
                 check_mode(shown, mode, seeds, times)
-            first = by_mode["ddp"][0]
-            assert [row[:2] for row in curves["rows"] if row[2] == "ddp"] == [list(pair) for pair in zip(first["times"], first["losses"])]
+            assert [row[:2] + row[3:] for row in curves["rows"] if row[2] == "ddp"] == [
+                [*pair, seed] for seed, one in enumerate(by_mode["ddp"], 1) for pair in zip(one["times"], one["losses"])]
             pushes = {mode: [sum(row["stale"][i] for row in by_mode[mode]) for i in range(4)] for mode in ("async", "stale=2")}
             for i, row in enumerate(histogram["rows"]):
                 assert row[0] == i and all(near(row[1 + m], counts[i] / sum(counts)) for m, counts in enumerate(pushes.values()))
+                for m, mode in enumerate(pushes):
+                    shares = [one["stale"][i] / sum(one["stale"]) for one in by_mode[mode]]
+                    assert all(map(near, row[3 + m], shares)), (row, shares)
             expected.append((f"async, the last worker {slow} times as slow", "ddp", times["async"], times["ddp"], "<>"[k], 1))
         check_claims(result, *expected)
         says(result["claims"][0]["claim"],
@@ -334,8 +414,22 @@ def asynchrony_compares_each_mode_with_ddp_by_the_seeds():
              "Limits: workers compute little and sleep %d ms in a step, the slow one longer, so that they do not compete for the "
              "cores of this host; on networks that compute for as long, communication is a smaller part of a step.")
         assert [plot["kind"] for plot in result["plots"]] == ["lines", "bars"] * 2
+        says(result["plots"][1]["says"], "all seeds together; bars: lowest to highest seed")
+        keys = str([column["key"] for column in result["tables"][2]["columns"]])
+        says(keys, "its seeds")
+        says(keys, "the other's seeds")
         says(result["plots"][1]["x_label"], "versions between the read and the push")
         says(result["plots"][1]["y_label"], "share of the pushes")
+
+
+@test
+def one_seed_says_of_no_mode_that_it_is_sooner():
+    result, _ = figure("asynchrony", "--model", "mlp-tiny", "--steps", "40", "--turns", "1")
+    for table in result["tables"][::3]:
+        assert {row["mode"]: row["sooner"] for row in rows_of(table)} == {
+            mode: "-" if mode == "ddp" else "undecided"
+            for mode in ("ddp", "sync", "backup=1", "async", "stale=2", "local=8", "diloco=8")}, table
+    assert {claim["verdict"] for claim in result["claims"]} == {"undecided"}
 
 
 def check_mode(shown, mode, seeds, times):
