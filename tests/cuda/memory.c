@@ -6,7 +6,7 @@
 #include "cuda/memory.h"
 #include "device/device.h"
 
-#include "fake.h"
+#include "../fake_cuda/fake.h"
 
 const ls__device_plugin *ls__device_plugin_table(void);
 

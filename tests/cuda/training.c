@@ -12,7 +12,7 @@
 #include <lockstep/models/gpt.h>
 #include <lockstep/models/lstm.h>
 
-#include "fake.h"
+#include "../fake_cuda/fake.h"
 #include "says.h"
 
 /* Plug-ins are looked for beside the library, which tests do not link; and a library that is loaded
@@ -20,7 +20,7 @@
 __attribute__((constructor)) static void prepare(void)
 {
     setenv("LOCKSTEP_BACKEND_PATH", test_build_path("src/cuda"), 1);
-    (void)dlopen(test_build_path("tests/cuda/libcublasLt.so.13"), RTLD_NOW | RTLD_GLOBAL);
+    (void)dlopen(test_build_path("tests/fake_cuda/libcublasLt.so.13"), RTLD_NOW | RTLD_GLOBAL);
 }
 
 enum { STEPS = 4, VOCAB = 13, CONTEXT = 6, BATCH = 3 };

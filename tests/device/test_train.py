@@ -1,5 +1,5 @@
 """lockstep train --device: on the loop device (loop.h) it writes the losses of the processor, to the bit, on one rank and on
-two; and on the CUDA device over the fake driver of tests/cuda, to the digits of other sums."""
+two; and on the CUDA device over the fake driver of tests/fake_cuda, to the digits of other sums."""
 
 import os
 import pathlib
@@ -48,8 +48,8 @@ def checkpoints_of_a_device_go_on_on_the_processor():
 
 @test
 def cuda_over_the_fake_driver_has_its_losses_but_for_the_order_of_sums():
-    fake = BUILD / "tests/cuda"
-    if not (fake / "libcuda.so.1").exists():
+    fake = BUILD / "tests/fake_cuda"
+    if not (fake / "kernels.fatbin").exists():
         raise Skip("this build has no emulated kernels")
     cpu, _ = losses("cpu")
     cuda, _ = losses("cuda", LD_LIBRARY_PATH=str(fake))

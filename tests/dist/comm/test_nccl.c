@@ -1,4 +1,4 @@
-/* The backend `nccl` over a fake CUDA and a fake NCCL (tests/fake_cuda, tests/fake_nccl):
+/* The backend `nccl` over a fake CUDA and a fake NCCL (tests/fake_cuda):
  * operations, order in streams, refusals, failures. Streams are threads with random pauses, so what
  * is not waited for is seen as poison. */
 #include "nccl_fakes.h"

@@ -1,5 +1,5 @@
 /* See reduce.h. */
-#include "fake_nccl/reduce.h"
+#include "reduce.h"
 
 #include <stdint.h>
 #include <string.h>

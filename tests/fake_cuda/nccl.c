@@ -1,5 +1,5 @@
 /* NCCL of the same ABI for processes of one host without a GPU, over the fake CUDA
- * (tests/fake_cuda). Collectives go through a file in shared memory that the communicator's id
+ * (fake.h). Collectives go through a file in shared memory that the communicator's id
  * names; they run in the stream, as kernels do, and end early when the communicator is aborted.
  * Communicators are non-blocking: a call returns ncclInProgress, and some looks later it is done.
  *
@@ -25,9 +25,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "fake_nccl/reduce.h"
+#include "fake.h"
+#include "reduce.h"
 
-#define EXPORT __attribute__((visibility("default")))
 #define RANKS_MAX 8
 #define PIECE ((size_t)1 << 20) /* bytes that go through a slot at a time */
 #define NAP_US 30
@@ -36,7 +36,8 @@ enum { LOOKS = 3 }; /* at ncclCommGetAsyncError until a call is done */
 
 typedef struct CUstream_st *stream;
 int cuLaunchHostFunc(stream s, void (*call)(void *), void *arg);
-int cuMemAlloc_v2(uintptr_t *out, size_t bytes);
+int cuMemAlloc_v2(uint64_t *out, size_t bytes);
+int cuMemFree_v2(uint64_t memory);
 
 typedef struct slot { /* what a rank shows to all */
     _Atomic uint64_t shown, read;
@@ -346,6 +347,8 @@ static int add(call k, stream s)
         k.made = c->op[k.op - FAKE_MADE];
         k.op = FAKE_SUM;
     }
+    k.in = fake_cuda_reach(k.in);
+    k.out = fake_cuda_reach(k.out);
     b->comm = c;
     b->in = s;
     b->calls[b->count++] = k;
@@ -353,15 +356,13 @@ static int add(call k, stream s)
     return depth > 0 ? OK : launch(b);
 }
 
-EXPORT int ncclGroupStart(void);
-int ncclGroupStart(void)
+FAKE_PUBLIC int ncclGroupStart(void)
 {
     depth++;
     return OK;
 }
 
-EXPORT int ncclGroupEnd(void);
-int ncclGroupEnd(void)
+FAKE_PUBLIC int ncclGroupEnd(void)
 {
     batch *b = open_batch;
     if (--depth > 0) {
@@ -373,57 +374,50 @@ int ncclGroupEnd(void)
 
 #define CALL(...) add((call){__VA_ARGS__}, s)
 
-EXPORT int ncclAllReduce(const void *in, void *out, size_t n, int type, int op, comm_t c, stream s);
-int ncclAllReduce(const void *in, void *out, size_t n, int type, int op, comm_t c, stream s)
+FAKE_PUBLIC int ncclAllReduce(const void *in, void *out, size_t n, int type, int op, comm_t c,
+                              stream s)
 {
     return CALL(ALL_REDUCE, .comm = c, .in = in, .out = out, .count = n, .type = type, .op = op);
 }
 
-EXPORT int ncclReduceScatter(const void *in, void *out, size_t n, int type, int op, comm_t c,
-                             stream s);
-int ncclReduceScatter(const void *in, void *out, size_t n, int type, int op, comm_t c, stream s)
+FAKE_PUBLIC int ncclReduceScatter(const void *in, void *out, size_t n, int type, int op, comm_t c,
+                                  stream s)
 {
     return CALL(REDUCE_SCATTER, .comm = c, .in = in, .out = out, .count = n, .type = type,
                 .op = op);
 }
 
-EXPORT int ncclAllGather(const void *in, void *out, size_t n, int type, comm_t c, stream s);
-int ncclAllGather(const void *in, void *out, size_t n, int type, comm_t c, stream s)
+FAKE_PUBLIC int ncclAllGather(const void *in, void *out, size_t n, int type, comm_t c, stream s)
 {
     return CALL(ALL_GATHER, .comm = c, .in = in, .out = out, .count = n, .type = type);
 }
 
-EXPORT int ncclBroadcast(const void *in, void *out, size_t n, int type, int root, comm_t c,
-                         stream s);
-int ncclBroadcast(const void *in, void *out, size_t n, int type, int root, comm_t c, stream s)
+FAKE_PUBLIC int ncclBroadcast(const void *in, void *out, size_t n, int type, int root, comm_t c,
+                              stream s)
 {
     return CALL(BROADCAST, .comm = c, .in = in, .out = out, .count = n, .type = type, .root = root);
 }
 
-EXPORT int ncclReduce(const void *in, void *out, size_t n, int type, int op, int root, comm_t c,
-                      stream s);
-int ncclReduce(const void *in, void *out, size_t n, int type, int op, int root, comm_t c, stream s)
+FAKE_PUBLIC int ncclReduce(const void *in, void *out, size_t n, int type, int op, int root,
+                           comm_t c, stream s)
 {
     return CALL(REDUCE, .comm = c, .in = in, .out = out, .count = n, .type = type, .op = op,
                 .root = root);
 }
 
-EXPORT int ncclSend(const void *in, size_t n, int type, int peer, comm_t c, stream s);
-int ncclSend(const void *in, size_t n, int type, int peer, comm_t c, stream s)
+FAKE_PUBLIC int ncclSend(const void *in, size_t n, int type, int peer, comm_t c, stream s)
 {
     return CALL(SEND, .comm = c, .in = in, .count = n, .type = type, .root = peer);
 }
 
-EXPORT int ncclRecv(void *out, size_t n, int type, int peer, comm_t c, stream s);
-int ncclRecv(void *out, size_t n, int type, int peer, comm_t c, stream s)
+FAKE_PUBLIC int ncclRecv(void *out, size_t n, int type, int peer, comm_t c, stream s)
 {
     return CALL(RECV, .comm = c, .out = out, .count = n, .type = type, .root = peer);
 }
 
 /* ---- operators, memory --------------------------------------------------------------------- */
 
-EXPORT int ncclRedOpCreatePreMulSum(int *op, void *scalar, int type, int residence, comm_t c);
-int ncclRedOpCreatePreMulSum(int *op, void *scalar, int type, int residence, comm_t c)
+FAKE_PUBLIC int ncclRedOpCreatePreMulSum(int *op, void *scalar, int type, int residence, comm_t c)
 {
     (void)residence;
     for (int i = 0; i < 8; i++) {
@@ -436,32 +430,30 @@ int ncclRedOpCreatePreMulSum(int *op, void *scalar, int type, int residence, com
     return INVALID;
 }
 
-EXPORT int ncclRedOpDestroy(int op, comm_t c);
-int ncclRedOpDestroy(int op, comm_t c)
+FAKE_PUBLIC int ncclRedOpDestroy(int op, comm_t c)
 {
     c->op[op - FAKE_MADE].used = false;
     return OK;
 }
 
 #ifndef FAKE_HALF /* half a library: tests/dist/comm/test_nccl.c */
-EXPORT int ncclMemAlloc(void **out, size_t bytes);
-int ncclMemAlloc(void **out, size_t bytes)
+FAKE_PUBLIC int ncclMemAlloc(void **out, size_t bytes)
 {
-    return cuMemAlloc_v2((uintptr_t *)out, bytes) == 0 ? OK : INTERNAL;
+    uint64_t at = 0;
+    const int error = cuMemAlloc_v2(&at, bytes);
+    *out = (void *)at;
+    return error == 0 ? OK : INTERNAL;
 }
 #endif
 
-EXPORT int ncclMemFree(void *memory);
-int ncclMemFree(void *memory)
+FAKE_PUBLIC int ncclMemFree(void *memory)
 {
-    (void)memory;
-    return OK;
+    return cuMemFree_v2((uintptr_t)memory) == 0 ? OK : INVALID;
 }
 
 static _Atomic int enrolled;
 
-EXPORT int ncclCommRegister(comm_t c, void *memory, size_t bytes, void **handle);
-int ncclCommRegister(comm_t c, void *memory, size_t bytes, void **handle)
+FAKE_PUBLIC int ncclCommRegister(comm_t c, void *memory, size_t bytes, void **handle)
 {
     (void)bytes;
     (void)c;
@@ -470,8 +462,7 @@ int ncclCommRegister(comm_t c, void *memory, size_t bytes, void **handle)
     return OK;
 }
 
-EXPORT int ncclCommDeregister(comm_t c, void *handle);
-int ncclCommDeregister(comm_t c, void *handle)
+FAKE_PUBLIC int ncclCommDeregister(comm_t c, void *handle)
 {
     (void)c;
     (void)handle;
@@ -479,39 +470,34 @@ int ncclCommDeregister(comm_t c, void *handle)
     return OK;
 }
 
-EXPORT int fake_nccl_enrolled(void); /* for tests */
-int fake_nccl_enrolled(void)
+FAKE_PUBLIC int fake_nccl_enrolled(void)
 {
     return atomic_load(&enrolled);
 }
 
 /* ---- communicators ------------------------------------------------------------------------- */
 
-EXPORT int ncclGetVersion(int *version);
-int ncclGetVersion(int *version)
+FAKE_PUBLIC int ncclGetVersion(int *version)
 {
     const char *asked = getenv("FAKE_NCCL_VERSION");
     *version = asked != NULL ? atoi(asked) : 23007;
     return OK;
 }
 
-EXPORT const char *ncclGetErrorString(int result);
-const char *ncclGetErrorString(int result)
+FAKE_PUBLIC const char *ncclGetErrorString(int result)
 {
     return result == REMOTE    ? "remote process exited or there was a network error"
            : result == INVALID ? "invalid argument"
                                : "internal error";
 }
 
-EXPORT const char *ncclGetLastError(comm_t c);
-const char *ncclGetLastError(comm_t c)
+FAKE_PUBLIC const char *ncclGetLastError(comm_t c)
 {
     return c != NULL && atomic_load(&c->failed) == INVALID ? "ranks called different collectives"
                                                            : "";
 }
 
-EXPORT int ncclGetUniqueId(id_t_ *id);
-int ncclGetUniqueId(id_t_ *id)
+FAKE_PUBLIC int ncclGetUniqueId(id_t_ *id)
 {
     static _Atomic int made;
     memset(id, 0, sizeof *id);
@@ -543,8 +529,7 @@ typedef struct config {
     int blocking;
 } config;
 
-EXPORT int ncclCommInitRankConfig(comm_t *out, int ranks, id_t_ id, int rank, config *given);
-int ncclCommInitRankConfig(comm_t *out, int ranks, id_t_ id, int rank, config *given)
+FAKE_PUBLIC int ncclCommInitRankConfig(comm_t *out, int ranks, id_t_ id, int rank, config *given)
 {
     pthread_t thread;
     if (given->magic != 0xcafebeefu || given->blocking != 0 || ranks > RANKS_MAX) {
@@ -574,8 +559,7 @@ int ncclCommInitRankConfig(comm_t *out, int ranks, id_t_ id, int rank, config *g
     return IN_PROGRESS;
 }
 
-EXPORT int ncclCommGetAsyncError(comm_t c, int *result);
-int ncclCommGetAsyncError(comm_t c, int *result)
+FAKE_PUBLIC int ncclCommGetAsyncError(comm_t c, int *result)
 {
     if (c == NULL) {
         return INVALID;
@@ -589,8 +573,7 @@ int ncclCommGetAsyncError(comm_t c, int *result)
     return OK;
 }
 
-EXPORT int ncclCommFinalize(comm_t c);
-int ncclCommFinalize(comm_t c)
+FAKE_PUBLIC int ncclCommFinalize(comm_t c)
 {
     atomic_store(&c->looks, LOOKS);
     return IN_PROGRESS;
@@ -602,8 +585,7 @@ static void leave(comm_t c)
     c->shared = NULL;
 }
 
-EXPORT int ncclCommDestroy(comm_t c);
-int ncclCommDestroy(comm_t c)
+FAKE_PUBLIC int ncclCommDestroy(comm_t c)
 {
     while (atomic_load(&c->running) > 0) {
         usleep(NAP_US);
@@ -613,8 +595,7 @@ int ncclCommDestroy(comm_t c)
 }
 
 /* Ends kernels in flight, and returns when they have. */
-EXPORT int ncclCommAbort(comm_t c);
-int ncclCommAbort(comm_t c)
+FAKE_PUBLIC int ncclCommAbort(comm_t c)
 {
     if (has_fault("stuck", c->rank, atomic_load(&c->calls))) {
         never_return();

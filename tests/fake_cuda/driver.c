@@ -1,8 +1,8 @@
 /* See fake.h. Memory is mapped twice, as the loop device's is (tests/device/loop.c): at its address
- * the program may not touch it, and what runs on a stream uses the second mapping. Memory that is
- * taken or given back is filled with ones, which are NaN. */
+ * the program may not touch it, and what runs on a stream uses the second mapping. */
 #include "fake.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -15,40 +15,48 @@
 #include "emulator.h"
 
 #define MEMORY_BYTES ((size_t)8 << 30) /* of addresses */
+#define FILLED_BYTES ((size_t)4 << 20) /* of new memory: the tests' blocks are smaller */
 #define ALIGN 4096
 #define BLOCKS_MAX 4096
-#define DELAYED 16
-#define DELAY_NS 100000
+#define DEVICES_MAX 16
+#define DELAY_US 200
 #define NAMES "cuda_" /* in front of the names of kernels */
 
 enum {
     SUCCESS,
     INVALID = 1,
     OUT_OF_MEMORY = 2,
-    NO_FILE = 301,
+    NO_DEVICE = 100,
     NO_CONTEXT = 201,
+    NO_FILE = 301,
     NOT_FOUND = 500,
-    NOT_READY = 600
+    NOT_READY = 600,
+    ILLEGAL_ADDRESS = 700
 };
+
+enum { MEMORY_TYPE = 2, IS_MANAGED = 8, OF_DEVICE = 2 }; /* CUpointer_attribute, CUmemorytype */
 
 typedef struct work {
     struct work *next;
     void (*run)(void *args);
-    size_t bytes;
     _Alignas(16) char args[];
 } work;
 
 typedef struct stream {
+    struct stream *older;
     pthread_t thread;
     pthread_mutex_t lock; /* of everything below */
     pthread_cond_t changed;
     work *first, **last;
-    bool running, held;
+    uint64_t put, ended;
+    bool held;
     uint64_t random;
+    long delay_us;
 } stream;
 
-typedef struct event {
-    pthread_mutex_t lock;
+typedef struct event { /* a number for each record */
+    struct event *older;
+    pthread_mutex_t lock; /* of what follows */
     pthread_cond_t changed;
     uint64_t recorded, reached;
 } event;
@@ -58,15 +66,27 @@ typedef struct block {
     bool used;
 } block;
 
+typedef struct context {
+    int device;
+} context;
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of everything below */
 static char *seen, *own;
 static size_t end, used, limit = MEMORY_BYTES;
 static block blocks[BLOCKS_MAX];
 static int block_count, fail_code;
 static uint64_t launched;
-static stream *streams[16];
-static int stream_count;
-static _Thread_local bool has_context;
+static stream *streams; /* the newest */
+static event *events;
+static context contexts[DEVICES_MAX];
+static const emulated_module *module_loaded;
+static _Thread_local context *current;
+
+static long setting(const char *name, long otherwise)
+{
+    const char *text = getenv(name);
+    return text != NULL ? strtol(text, NULL, 10) : otherwise;
+}
 
 /* ---- control --------------------------------------------------------------------------------- */
 
@@ -111,6 +131,11 @@ static void *translated(uintptr_t address)
     return (void *)(is_seen(address) ? address - (uintptr_t)seen + (uintptr_t)own : address);
 }
 
+void *fake_cuda_reach(const void *memory)
+{
+    return translated((uintptr_t)memory);
+}
+
 /* Any word that is an address of the device: no number of an argument is as large. */
 static void translate(void *args, size_t bytes)
 {
@@ -123,12 +148,13 @@ static void translate(void *args, size_t bytes)
 /* Under lock. */
 static void map_memory(void)
 {
+    const int access = setting("FAKE_CUDA_OPEN", 0) != 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
     const int file = memfd_create("fake CUDA", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, (off_t)MEMORY_BYTES) != 0) {
         abort();
     }
     own = mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    seen = mmap(NULL, MEMORY_BYTES, PROT_NONE, MAP_SHARED, file, 0);
+    seen = mmap(NULL, MEMORY_BYTES, access, MAP_SHARED, file, 0);
     if (seen == MAP_FAILED || own == MAP_FAILED) {
         abort();
     }
@@ -154,7 +180,7 @@ static block *find_block(size_t bytes)
 FAKE_PUBLIC int cuMemAlloc_v2(uint64_t *memory, size_t bytes)
 {
     const size_t size = (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    if (!has_context) {
+    if (current == NULL) {
         return NO_CONTEXT;
     }
     pthread_mutex_lock(&lock);
@@ -162,7 +188,7 @@ FAKE_PUBLIC int cuMemAlloc_v2(uint64_t *memory, size_t bytes)
     if (b != NULL) {
         b->used = true;
         used += size;
-        memset(own + b->at, 0xff, size < ((size_t)4 << 20) ? size : (size_t)4 << 20);
+        memset(own + b->at, 0xff, size < FILLED_BYTES ? size : FILLED_BYTES);
         *memory = (uintptr_t)(seen + b->at);
     }
     pthread_mutex_unlock(&lock);
@@ -171,12 +197,16 @@ FAKE_PUBLIC int cuMemAlloc_v2(uint64_t *memory, size_t bytes)
 
 static void drain(stream *s);
 
+/* Waits for the device, as CUDA's does. */
 FAKE_PUBLIC int cuMemFree_v2(uint64_t memory)
 {
-    for (int i = 0; i < stream_count; i++) {
-        drain(streams[i]);
-    }
     int code = INVALID;
+    pthread_mutex_lock(&lock);
+    stream *newest = streams;
+    pthread_mutex_unlock(&lock);
+    for (stream *s = newest; s != NULL; s = s->older) {
+        drain(s);
+    }
     pthread_mutex_lock(&lock);
     for (int i = 0; i < block_count; i++) {
         if (blocks[i].used && memory == (uintptr_t)(seen + blocks[i].at)) {
@@ -190,12 +220,25 @@ FAKE_PUBLIC int cuMemFree_v2(uint64_t memory)
     return code;
 }
 
+FAKE_PUBLIC int cuPointerGetAttribute(void *out, int attribute, uint64_t memory)
+{
+    if (!is_seen(memory) && setting("FAKE_CUDA_ALL", 0) == 0) {
+        return INVALID;
+    }
+    const unsigned type = OF_DEVICE, managed = 0;
+    if (attribute != MEMORY_TYPE && attribute != IS_MANAGED) {
+        return INVALID;
+    }
+    memcpy(out, attribute == MEMORY_TYPE ? &type : &managed, sizeof type);
+    return SUCCESS;
+}
+
 /* ---- streams --------------------------------------------------------------------------------- */
 
-static uint64_t draw(stream *s)
+static long draw_delay(stream *s)
 {
     s->random ^= s->random << 13, s->random ^= s->random >> 7, s->random ^= s->random << 17;
-    return s->random;
+    return s->delay_us > 0 ? (long)((s->random >> 33) % (uint64_t)s->delay_us) : 0;
 }
 
 static void *run_stream(void *arg)
@@ -210,25 +253,22 @@ static void *run_stream(void *arg)
         }
         s->first = w->next;
         s->last = s->first != NULL ? s->last : &s->first;
-        s->running = true;
-        const long delay = draw(s) % DELAYED == 0 ? (long)(draw(s) % DELAY_NS) : 0;
         pthread_mutex_unlock(&s->lock);
-        if (delay > 0) {
-            nanosleep(&(struct timespec){.tv_nsec = delay}, NULL);
-        }
+        nanosleep(&(struct timespec){.tv_nsec = draw_delay(s) * 1000}, NULL);
         w->run(w->args);
         free(w);
         pthread_mutex_lock(&s->lock);
-        s->running = false;
+        s->ended++;
         pthread_cond_broadcast(&s->changed);
     }
     return NULL;
 }
 
+/* Waits for what is in the stream now. */
 static void drain(stream *s)
 {
     pthread_mutex_lock(&s->lock);
-    while (s->first != NULL || s->running) {
+    for (const uint64_t last = s->put; s->ended < last;) {
         pthread_cond_wait(&s->changed, &s->lock);
     }
     pthread_mutex_unlock(&s->lock);
@@ -244,9 +284,10 @@ static void enqueue(void *to, void (*run)(void *args), const void *args, size_t 
         abort();
     }
     w->run = run;
-    w->bytes = bytes;
     memcpy(w->args, args, bytes);
-    memcpy(w->args + bytes, more, more_bytes);
+    if (more_bytes > 0) {
+        memcpy(w->args + bytes, more, more_bytes);
+    }
     if (s == NULL) {
         run(w->args);
         free(w);
@@ -255,6 +296,7 @@ static void enqueue(void *to, void (*run)(void *args), const void *args, size_t 
     pthread_mutex_lock(&s->lock);
     *s->last = w;
     s->last = &w->next;
+    s->put++;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
 }
@@ -270,20 +312,46 @@ void fake_cuda_enqueue(void *to, void (*run)(void *args), const void *args, size
 
 FAKE_PUBLIC int cuStreamCreate(void **out, unsigned flags)
 {
+    static uint64_t count;
     (void)flags;
     stream *s = calloc(1, sizeof *s);
-    if (s == NULL || stream_count == 16) {
-        return OUT_OF_MEMORY;
+    if (s == NULL || current == NULL) {
+        free(s);
+        return current == NULL ? NO_CONTEXT : OUT_OF_MEMORY;
     }
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     s->last = &s->first;
-    s->random = (uint64_t)getpid() * 2 + 1;
-    if (pthread_create(&s->thread, NULL, run_stream, s) != 0) {
-        return OUT_OF_MEMORY;
-    }
-    streams[stream_count++] = s;
+    s->delay_us = setting("FAKE_CUDA_DELAY_US", DELAY_US);
+    pthread_mutex_lock(&lock);
+    s->random =
+        ((uint64_t)setting("FAKE_CUDA_SEED", 1) * 7919 + (uint64_t)getpid() + count++ * 104729) *
+            2 +
+        1;
+    s->older = streams;
+    streams = s;
+    pthread_mutex_unlock(&lock);
     *out = s;
+    return pthread_create(&s->thread, NULL, run_stream, s) == 0 ? SUCCESS : OUT_OF_MEMORY;
+}
+
+FAKE_PUBLIC int cuStreamCreateWithPriority(void **out, unsigned flags, int priority)
+{
+    (void)priority;
+    return cuStreamCreate(out, flags);
+}
+
+FAKE_PUBLIC int cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -5;
+    return SUCCESS;
+}
+
+/* Its thread sleeps until the process ends. */
+FAKE_PUBLIC int cuStreamDestroy_v2(void *s)
+{
+    (void)s;
     return SUCCESS;
 }
 
@@ -306,7 +374,18 @@ FAKE_PUBLIC int cuEventCreate(void **out, unsigned flags)
     }
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->changed, NULL);
+    pthread_mutex_lock(&lock);
+    e->older = events;
+    events = e;
+    pthread_mutex_unlock(&lock);
     *out = e;
+    return SUCCESS;
+}
+
+/* A stream may still wait for it. */
+FAKE_PUBLIC int cuEventDestroy_v2(void *of)
+{
+    (void)of;
     return SUCCESS;
 }
 
@@ -324,13 +403,38 @@ static void reach(void *args)
     pthread_mutex_unlock(&m->of->lock);
 }
 
+static void wait_for(void *args)
+{
+    const mark *m = args;
+    pthread_mutex_lock(&m->of->lock);
+    while (m->of->reached < m->number) {
+        pthread_cond_wait(&m->of->changed, &m->of->lock);
+    }
+    pthread_mutex_unlock(&m->of->lock);
+}
+
+/* The last record; `more`: and one more. */
+static mark mark_of(event *e, int more)
+{
+    pthread_mutex_lock(&e->lock);
+    e->recorded += (uint64_t)more;
+    const mark m = {e, e->recorded};
+    pthread_mutex_unlock(&e->lock);
+    return m;
+}
+
 FAKE_PUBLIC int cuEventRecord(void *of, void *s)
 {
-    event *e = of;
-    pthread_mutex_lock(&e->lock);
-    const mark m = {e, ++e->recorded};
-    pthread_mutex_unlock(&e->lock);
+    const mark m = mark_of(of, 1);
     enqueue(s, reach, &m, sizeof m, NULL, 0);
+    return SUCCESS;
+}
+
+FAKE_PUBLIC int cuStreamWaitEvent(void *s, void *of, unsigned flags)
+{
+    const mark m = mark_of(of, 0);
+    (void)flags;
+    enqueue(s, wait_for, &m, sizeof m, NULL, 0);
     return SUCCESS;
 }
 
@@ -345,18 +449,8 @@ FAKE_PUBLIC int cuEventQuery(void *of)
 
 FAKE_PUBLIC int cuEventSynchronize(void *of)
 {
-    event *e = of;
-    pthread_mutex_lock(&e->lock);
-    while (e->reached != e->recorded) {
-        pthread_cond_wait(&e->changed, &e->lock);
-    }
-    pthread_mutex_unlock(&e->lock);
-    return SUCCESS;
-}
-
-FAKE_PUBLIC int cuEventDestroy_v2(void *of)
-{
-    free(of);
+    mark m = mark_of(of, 0);
+    wait_for(&m);
     return SUCCESS;
 }
 
@@ -380,25 +474,50 @@ static void run_copy(void *args)
     }
 }
 
+static int enqueue_copy(const copy *c, const void *staged, void *s)
+{
+    if (current == NULL) {
+        return NO_CONTEXT;
+    }
+    enqueue(s, run_copy, c, sizeof *c, staged, staged != NULL ? c->bytes : 0);
+    return SUCCESS;
+}
+
 /* Memory of the program is read before the call returns, and written late. */
 FAKE_PUBLIC int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *s)
 {
     const bool staged = !is_seen(from);
     const copy c = {.to = translated(to), .from = staged ? NULL : translated(from), .bytes = bytes};
-    if (!has_context) {
-        return NO_CONTEXT;
-    }
-    enqueue(s, run_copy, &c, sizeof c, (const void *)from, staged ? bytes : 0);
-    return SUCCESS;
+    return enqueue_copy(&c, staged ? (const void *)from : NULL, s);
+}
+
+FAKE_PUBLIC int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *s)
+{
+    const copy c = {.to = translated(to), .from = translated(from), .bytes = bytes};
+    return enqueue_copy(&c, NULL, s);
 }
 
 FAKE_PUBLIC int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void *s)
 {
     const copy c = {.to = translated(to), .bytes = bytes, .value = value, .fills = true};
-    if (!has_context) {
-        return NO_CONTEXT;
-    }
-    enqueue(s, run_copy, &c, sizeof c, NULL, 0);
+    return enqueue_copy(&c, NULL, s);
+}
+
+typedef struct host_call {
+    void (*run)(void *arg);
+    void *arg;
+} host_call;
+
+static void run_host_call(void *args)
+{
+    const host_call *c = args;
+    c->run(c->arg);
+}
+
+FAKE_PUBLIC int cuLaunchHostFunc(void *s, void (*run)(void *arg), void *arg)
+{
+    const host_call c = {run, arg};
+    enqueue(s, run_host_call, &c, sizeof c, NULL, 0);
     return SUCCESS;
 }
 
@@ -410,7 +529,7 @@ typedef struct start {
 static void run_kernel(void *args)
 {
     const start *l = args;
-    emulated_launch(l->kernel, l + 1, l->blocks, l->threads);
+    module_loaded->launch(l->kernel, l + 1, l->blocks, l->threads);
 }
 
 FAKE_PUBLIC int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
@@ -422,7 +541,7 @@ FAKE_PUBLIC int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y,
     const int failed = fail_code;
     fail_code = SUCCESS;
     (void)extra;
-    if (failed != SUCCESS || !has_context) {
+    if (failed != SUCCESS || current == NULL) {
         return failed != SUCCESS ? failed : NO_CONTEXT;
     }
     if (grid_x == 0 || grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1 ||
@@ -438,13 +557,49 @@ FAKE_PUBLIC int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y,
     return SUCCESS;
 }
 
-/* ---- the rest -------------------------------------------------------------------------------- */
+/* ---- modules --------------------------------------------------------------------------------- */
 
-static int number_of(const char *name, int otherwise)
+/* The emulated kernels, for whichever file of compiled ones; NULL: they are not built. */
+static const emulated_module *open_kernels(void)
 {
-    const char *text = getenv(name);
-    return text != NULL ? atoi(text) : otherwise;
+    Dl_info self = {0};
+    char path[4096];
+    (void)dladdr((const void *)&lock, &self);
+    const char *slash = strrchr(self.dli_fname, '/');
+    snprintf(path, sizeof path, "%.*s/kernels.fatbin",
+             slash != NULL ? (int)(slash - self.dli_fname) : 1,
+             slash != NULL ? self.dli_fname : ".");
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    return library != NULL ? dlsym(library, EMULATED_MODULE) : NULL;
 }
+
+FAKE_PUBLIC int cuModuleLoad(void **module, const char *path)
+{
+    static char loaded;
+    pthread_mutex_lock(&lock);
+    module_loaded = module_loaded != NULL ? module_loaded : open_kernels();
+    const bool found = module_loaded != NULL;
+    pthread_mutex_unlock(&lock);
+    *module = &loaded;
+    return found && strstr(path, ".fatbin") != NULL && setting("FAKE_CUDA_KERNELS", 1) != 0
+               ? SUCCESS
+               : NO_FILE;
+}
+
+FAKE_PUBLIC int cuModuleGetFunction(void **function, void *module, const char *name)
+{
+    (void)module;
+    for (const emulated_kernel *k = module_loaded->kernels; k->name != NULL; k++) {
+        if (strncmp(name, NAMES, strlen(NAMES)) == 0 &&
+            strcmp(name + strlen(NAMES), k->name) == 0) {
+            *function = (void *)(uintptr_t)k;
+            return SUCCESS;
+        }
+    }
+    return NOT_FOUND;
+}
+
+/* ---- devices and contexts -------------------------------------------------------------------- */
 
 FAKE_PUBLIC int cuInit(unsigned flags)
 {
@@ -454,64 +609,71 @@ FAKE_PUBLIC int cuInit(unsigned flags)
         map_memory();
     }
     pthread_mutex_unlock(&lock);
-    return SUCCESS;
+    return setting("FAKE_CUDA_DEVICES", 8) < 0 ? NO_DEVICE : SUCCESS;
 }
 
 FAKE_PUBLIC int cuDriverGetVersion(int *version)
 {
-    *version = number_of("FAKE_CUDA_VERSION", 13000);
+    *version = (int)setting("FAKE_CUDA_VERSION", 13000);
+    return SUCCESS;
+}
+
+FAKE_PUBLIC int cuGetErrorName(int error, const char **name)
+{
+    *name = error == NOT_READY       ? "CUDA_ERROR_NOT_READY"
+            : error == NO_DEVICE     ? "CUDA_ERROR_NO_DEVICE"
+            : error == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
+                                     : "CUDA_ERROR_INVALID_VALUE";
+    return SUCCESS;
+}
+
+FAKE_PUBLIC int cuGetErrorString(int error, const char **text)
+{
+    *text = error == OUT_OF_MEMORY     ? "out of memory"
+            : error == ILLEGAL_ADDRESS ? "an illegal memory access was encountered"
+                                       : "invalid argument";
     return SUCCESS;
 }
 
 FAKE_PUBLIC int cuDeviceGetCount(int *count)
 {
-    *count = number_of("FAKE_CUDA_DEVICES", 2);
+    *count = (int)setting("FAKE_CUDA_DEVICES", 8);
     return SUCCESS;
 }
 
 FAKE_PUBLIC int cuDeviceGet(int *device, int number)
 {
     *device = number;
+    return number >= 0 && number < DEVICES_MAX ? SUCCESS : INVALID;
+}
+
+FAKE_PUBLIC int cuDeviceGetPCIBusId(char *out, int bytes, int device)
+{
+    snprintf(out, (size_t)bytes, "0000:%02x:00.0", (unsigned)device);
     return SUCCESS;
 }
 
-FAKE_PUBLIC int cuGetErrorString(int error, const char **text)
+FAKE_PUBLIC int cuDevicePrimaryCtxRetain(void **out, int device)
 {
-    *text = error == OUT_OF_MEMORY ? "out of memory"
-            : error == 700         ? "an illegal memory access was encountered"
-                                   : "invalid argument";
+    contexts[device].device = device;
+    *out = &contexts[device];
     return SUCCESS;
 }
 
-FAKE_PUBLIC int cuDevicePrimaryCtxRetain(void **context, int device)
+FAKE_PUBLIC int cuCtxGetCurrent(void **out)
 {
-    static char of[16];
-    *context = &of[device];
+    *out = current;
     return SUCCESS;
 }
 
-FAKE_PUBLIC int cuCtxSetCurrent(void *context)
+FAKE_PUBLIC int cuCtxSetCurrent(void *of)
 {
-    has_context = context != NULL;
+    current = of;
     return SUCCESS;
 }
 
-FAKE_PUBLIC int cuModuleLoad(void **module, const char *path)
+FAKE_PUBLIC int cuCtxGetDevice(int *out)
 {
-    static char loaded;
-    *module = &loaded;
-    return strstr(path, ".fatbin") != NULL && number_of("FAKE_CUDA_KERNELS", 1) ? SUCCESS : NO_FILE;
-}
-
-FAKE_PUBLIC int cuModuleGetFunction(void **function, void *module, const char *name)
-{
-    (void)module;
-    for (const emulated_kernel *k = emulated_kernels; k->name != NULL; k++) {
-        if (strncmp(name, NAMES, strlen(NAMES)) == 0 &&
-            strcmp(name + strlen(NAMES), k->name) == 0) {
-            *function = (void *)(uintptr_t)k;
-            return SUCCESS;
-        }
-    }
-    return NOT_FOUND;
+    *out = current != NULL ? current->device : 0;
+    return current != NULL ? SUCCESS : INVALID;
 }

@@ -30,7 +30,7 @@ thread_local emulated_index threadIdx, blockIdx, blockDim, gridDim;
 CUDA_KERNELS(X)
 #undef X
 
-const emulated_kernel emulated_kernels[] = {
+static const emulated_kernel kernels[] = {
 #define X(name, together) {#name, run_##name, sizeof(struct cuda_##name##_args), together},
     CUDA_KERNELS(X)
 #undef X
@@ -93,8 +93,8 @@ static void run_together(block *b, unsigned threads)
     running = NULL;
 }
 
-void emulated_launch(const emulated_kernel *kernel, const void *args, unsigned blocks,
-                     unsigned threads)
+static void launch(const emulated_kernel *kernel, const void *args, unsigned blocks,
+                   unsigned threads)
 {
     own.kernel = kernel;
     own.args = args;
@@ -120,4 +120,9 @@ void emulated_launch(const emulated_kernel *kernel, const void *args, unsigned b
             kernel->run(args);
         }
     }
+}
+
+extern "C" {
+extern const emulated_module emulated;
+const emulated_module emulated = {kernels, launch};
 }

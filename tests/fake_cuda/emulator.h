@@ -1,8 +1,8 @@
-/* A grid of CUDA on the processor, for kernels without instructions of a warp: blocks run one
- * after the other. The threads of a block run one after the other, too, or, where they wait for
+/* A grid of CUDA on the processor, for kernels without instructions of a warp, as a module that the
+ * fake driver loads in place of compiled kernels: blocks run one after the other. The threads of a block run one after the other, too, or, where they wait for
  * each other, in turns as fibers, from one __syncthreads() to the next. */
-#ifndef TEST_CUDA_EMULATOR_H
-#define TEST_CUDA_EMULATOR_H
+#ifndef TEST_FAKE_CUDA_EMULATOR_H
+#define TEST_FAKE_CUDA_EMULATOR_H
 
 #include <stddef.h>
 
@@ -30,11 +30,14 @@ typedef struct emulated_kernel {
     int together;                  /* threads of a block wait for each other */
 } emulated_kernel;
 
-extern const emulated_kernel emulated_kernels[]; /* the end has no name */
+#define EMULATED_MODULE "emulated" /* what the module exports, an emulated_module */
 
-/* Runs the grid, on the calling thread. */
-void emulated_launch(const emulated_kernel *kernel, const void *args, unsigned blocks,
-                     unsigned threads);
+typedef struct emulated_module {
+    const emulated_kernel *kernels; /* the end has no name */
+    /* Runs the grid, on the calling thread. */
+    void (*launch)(const emulated_kernel *kernel, const void *args, unsigned blocks,
+                   unsigned threads);
+} emulated_module;
 
 #ifdef __cplusplus
 }

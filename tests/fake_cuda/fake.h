@@ -1,0 +1,40 @@
+/* A CUDA driver for tests, libcuda.so.1 by its name, and cuBLASLt and NCCL for it: what the device
+ * `cuda` and the backend `nccl` call, of the same ABI, on the processor.
+ *
+ * Memory is full of ones, which are NaN, when it is taken and when it is given back. The program
+ * may not touch it: that traps, as on a GPU. A stream is a thread that runs what is put into it in
+ * order, each after a random pause, so that a missing wait is seen within a few operations; the
+ * driver's own stream, NULL, runs at once. Kernels are the emulated ones (emulator.h), a module
+ * beside this library, or functions of the program's (cuLaunchHostFunc).
+ *
+ *     FAKE_CUDA_DEVICES     how many there are; default 8, -1: cuInit fails
+ *     FAKE_CUDA_VERSION     of the driver; default 13000
+ *     FAKE_CUDA_KERNELS=0   modules are not found
+ *     FAKE_CUDA_OPEN=1      the program may touch memory of the device, also as a kernel
+ *     FAKE_CUDA_ALL=1       all memory counts as the device's
+ *     FAKE_CUDA_DELAY_US    the longest pause of streams to come; default 200
+ *     FAKE_CUDA_SEED        of the pauses
+ *
+ * Events and streams are never freed: tests are short. */
+#ifndef TEST_FAKE_CUDA_H
+#define TEST_FAKE_CUDA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define FAKE_PUBLIC __attribute__((visibility("default")))
+
+FAKE_PUBLIC void fake_cuda_limit(size_t bytes); /* of memory; from now on */
+FAKE_PUBLIC size_t fake_cuda_used(void);        /* bytes that were taken and not given back */
+FAKE_PUBLIC uint64_t fake_cuda_launched(void);  /* kernels so far, and products */
+FAKE_PUBLIC void fake_cuda_fail_next(int code); /* the next start of a kernel fails so */
+/* Holds what was put into `stream` back until it is released. */
+FAKE_PUBLIC void fake_cuda_hold(void *stream, int holds);
+
+/* For the other fakes: where what runs on a stream reaches this memory; and a product, whose
+ * arguments are copied and such addresses put in place. */
+FAKE_PUBLIC void *fake_cuda_reach(const void *memory);
+FAKE_PUBLIC void fake_cuda_enqueue(void *stream, void (*run)(void *args), const void *args,
+                                   size_t bytes);
+
+#endif
