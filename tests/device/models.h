@@ -1,0 +1,117 @@
+/* Small models, their losses and one training loop, for tests that train on a device what they
+ * train on the processor. */
+#ifndef TEST_DEVICE_MODELS_H
+#define TEST_DEVICE_MODELS_H
+
+#include <lockstep/lockstep.h>
+#include <lockstep/models/cnn.h>
+#include <lockstep/models/gpt.h>
+#include <lockstep/models/lstm.h>
+
+#include "test.h"
+
+enum { STEPS = 4, ROWS = 5, VOCAB = 13, CONTEXT = 6, BATCH = 3 };
+
+/* ---- data ----------------------------------------------------------------------------------- */
+
+static inline ls_tensor *floats(int64_t rows, int64_t n, int seed)
+{
+    float x[1024];
+    CHECK(rows * n <= 1024);
+    for (int64_t i = 0; i < rows * n; i++) {
+        x[i] = (float)((i * 37 + seed * 11) % 101 - 50) / 25.0f;
+    }
+    return ls_from_data(x, LS_SHAPE(rows, n), LS_FLOAT32);
+}
+
+static inline ls_tensor *integers(int64_t rows, int64_t n, int64_t below, int seed, ls_dtype dtype)
+{
+    int64_t x[1024];
+    int32_t narrow[1024];
+    CHECK(rows * n <= 1024);
+    for (int64_t i = 0; i < rows * n; i++) {
+        x[i] = (i * 7 + seed * 3) % below;
+        narrow[i] = (int32_t)x[i];
+    }
+    return ls_from_data(dtype == LS_INT64 ? (void *)x : narrow,
+                        n == 1 ? LS_SHAPE(rows) : LS_SHAPE(rows, n), dtype);
+}
+
+/* ---- models --------------------------------------------------------------------------------- */
+
+typedef ls_tensor *loss_fn(ls_module *net, int seed); /* of the data */
+
+static inline ls_module *make_gpt(void)
+{
+    return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = 2, .heads = 2, .dim = 16,
+                                 .context = CONTEXT, .vocab = VOCAB, .dropout = 0.1));
+}
+
+static inline ls_tensor *language(ls_module *net, int seed)
+{
+    ls_tensor *y = ls_forward(net, integers(BATCH, CONTEXT, VOCAB, seed, LS_INT32));
+    return ls_cross_entropy(y, integers(BATCH, CONTEXT, VOCAB, seed + 1, LS_INT64), NULL);
+}
+
+static inline ls_tensor *language_bf16(ls_module *net, int seed)
+{
+    LS_AUTOCAST(true);
+    return language(net, seed);
+}
+
+static inline ls_module *make_lstm(void)
+{
+    return ls_lstm_model_new(LS_OPTIONS(ls_lstm_model_options, .layers = 2, .dim = 8, .hidden = 8,
+                                        .vocab = VOCAB, .dropout = 0.1));
+}
+
+/* Convolutions and batch norm with running statistics. */
+static inline ls_module *make_cnn(void)
+{
+    ls_module *layers[] = {ls_cnn_new(2, 12), ls_dropout_new(0.1), ls_linear_new(12, 4, NULL)};
+    return ls_sequential_new(layers, 3);
+}
+
+static inline ls_tensor *image_loss(ls_module *net, int seed)
+{
+    ls_tensor *x = ls_reshape(floats(ROWS, 2 * 8 * 8, seed), LS_SHAPE(ROWS, 2, 8, 8));
+    return ls_cross_entropy(ls_forward(net, x), integers(ROWS, 1, 4, seed, LS_INT64), NULL);
+}
+
+/* ---- training ------------------------------------------------------------------------------- */
+
+typedef struct training {
+    ls_module *(*make)(void);
+    loss_fn *loss;
+    bool adam, clips;
+    double close; /* relative difference of losses and norms to those of the processor */
+} training;
+
+/* On the device where tensors are made; over a group (NULL: none) in a ddp, and with data of each
+ * rank's own. values: the loss and the norm of each step. The caller frees the module. */
+static inline ls_module *train(const training *t, ls_group *group, double values[2 * STEPS])
+{
+    const int rank = group != NULL ? ls_group_rank(group) : 0;
+    ls_module *net = t->make();
+    net = group != NULL ? ls_ddp_new(net, group, NULL) : net;
+    CHECK_OK(ls_module_status(net));
+    ls_optim *optim =
+        t->adam ? ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.02))
+                : ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.05, .momentum = 0.9));
+    for (int step = 0; step < STEPS; step++) {
+        double *loss = &values[2 * step], *norm = loss + 1;
+        LS_SCOPE;
+        *norm = 0.0;
+        ls_step_begin((ls_step_context){.step = (uint64_t)step, .sample_offset = rank * ROWS});
+        ls_tensor *y = t->loss(net, step + 10 * rank);
+        CHECK_OK(ls_backward(y));
+        CHECK_OK(ls_item(y, loss));
+        CHECK_OK(t->clips ? ls_clip_grad_norm(net, 0.5, NULL, norm) : LS_OK);
+        CHECK_OK(ls_optim_step(optim));
+        ls_optim_zero_grad(optim);
+    }
+    ls_optim_free(optim);
+    return net;
+}
+
+#endif
