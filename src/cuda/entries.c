@@ -419,21 +419,27 @@ static void finish(struct cuda_finish_product_args k, const ls__activation *then
     }
 }
 
+/* Of one matrix, in float32. */
+static ls__cuda_product product_of(const ls__gemm *g)
+{
+    return (ls__cuda_product){.trans_a = g->trans_a,
+                              .trans_b = g->trans_b,
+                              .m = g->m,
+                              .n = g->n,
+                              .k = g->k,
+                              .lda = g->lda,
+                              .ldb = g->ldb,
+                              .ldc = g->ldc,
+                              .batch = 1,
+                              .a = g->a,
+                              .b = g->b,
+                              .c = g->c,
+                              .beta = g->beta};
+}
+
 void ls__cuda_gemm(const ls__gemm *g, ls_stream *stream)
 {
-    const ls__cuda_product p = {.trans_a = g->trans_a,
-                                .trans_b = g->trans_b,
-                                .m = g->m,
-                                .n = g->n,
-                                .k = g->k,
-                                .lda = g->lda,
-                                .ldb = g->ldb,
-                                .ldc = g->ldc,
-                                .batch = 1,
-                                .a = g->a,
-                                .b = g->b,
-                                .c = g->c,
-                                .beta = g->beta};
+    const ls__cuda_product p = product_of(g);
     if (g->m > 0 && g->n > 0) {
         (void)begin();
         product(&p, stream);
@@ -448,22 +454,9 @@ void ls__cuda_gemm(const ls__gemm *g, ls_stream *stream)
 void ls__cuda_gemm_batch(const ls__gemm *g, int64_t batch, int64_t stride_a, int64_t stride_b,
                          int64_t stride_c, ls_stream *stream)
 {
-    const ls__cuda_product p = {.trans_a = g->trans_a,
-                                .trans_b = g->trans_b,
-                                .m = g->m,
-                                .n = g->n,
-                                .k = g->k,
-                                .lda = g->lda,
-                                .ldb = g->ldb,
-                                .ldc = g->ldc,
-                                .batch = batch,
-                                .stride_a = stride_a,
-                                .stride_b = stride_b,
-                                .stride_c = stride_c,
-                                .a = g->a,
-                                .b = g->b,
-                                .c = g->c,
-                                .beta = g->beta};
+    ls__cuda_product p = product_of(g);
+    p.batch = batch;
+    p.stride_a = stride_a, p.stride_b = stride_b, p.stride_c = stride_c;
     if (g->m > 0 && g->n > 0 && batch > 0) {
         (void)begin();
         product(&p, stream);
