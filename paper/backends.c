@@ -42,7 +42,7 @@ bool paper_backends(paper *p)
         p,
         "As each backend promises (lockstep info --backends); comm_test_backend runs all that is "
         "promised and compares it with native. Barriers work on every backend.");
-    paper_note_nccl(p);
+    (void)paper_note_nccl(p);
     paper_note(p, "The lecture's table: NCCL has all_reduce, broadcast, reduce, all_gather and "
                   "reduce_scatter, of GPU memory; Gloo has most functions, of CPU memory; MPI has "
                   "all, of CPU memory.");

@@ -1,5 +1,5 @@
 /* Media: what carries the data of a measurement. An experiment that was asked for none goes through
- * all that this machine has, and notes why it left one out. */
+ * all that this machine has; a table and notes say which it left out, and why. */
 #include <stdio.h>
 #include <string.h>
 
@@ -67,17 +67,30 @@ bool paper_can_link(void)
     return made;
 }
 
-void paper_note_nccl(paper *p)
+const char *paper_note_nccl(paper *p)
 {
-    ls__plugin plugin;
-    if (ls__plugin_load("nccl", &plugin) != LS_OK) {
+    if (!loads("nccl")) {
         paper_note(p, "NCCL: skipped: no GPU here: %s.", ls_error_message());
-        return;
+        return "no GPU here";
     }
-    ls__plugin_unload(&plugin, false);
     paper_note(p,
                "NCCL: skipped: networks here compute on the processor; `make gpu-check` measures "
                "NCCL.");
+    return "see make gpu-check";
+}
+
+static void skip(paper *p, const char *backend, const char *why)
+{
+    static const paper_column columns[] = {{"backend", "", NULL}, {"why", "", NULL}};
+    if (p->skipped == NULL) {
+        p->skipped = paper_table(p, "Not measured", columns, 2);
+    }
+    paper_row(p->skipped, "[s, s]", backend, why);
+}
+
+void paper_skip_nccl(paper *p)
+{
+    skip(p, "NCCL", paper_note_nccl(p));
 }
 
 /* Sets the k-th of all; false after the last. *usable: whether this machine has it. */
@@ -93,6 +106,7 @@ static bool set(paper *p, int k, bool *usable)
     case 1:
         *usable = paper_can_link();
         if (!*usable) {
+            skip(p, "TCP at 1 Gbit/s", "no link here");
             paper_note(p, "TCP at 1 Gbit/s: skipped: network namespaces cannot be made here; it "
                           "needs root, ip, tc and nsenter.");
         }
@@ -100,11 +114,12 @@ static bool set(paper *p, int k, bool *usable)
     case 2:
         *usable = paper_mpi_find(&p->mpi, why);
         if (!*usable) {
+            skip(p, "MPI", "no MPI here");
             paper_note(p, "MPI: skipped: %s.", why);
         }
         return true;
     default:
-        paper_note_nccl(p);
+        paper_skip_nccl(p);
         return false;
     }
 }

@@ -55,6 +55,7 @@ struct paper { /* an experiment in progress */
     bool star;                    /* with a link: each rank on a host of its own, at a switch */
     paper_mpi mpi;                /* of the transport "mpi" */
     int medium;                   /* how many paper_next_medium has seen */
+    json_t *skipped;              /* the table of media that are not measured; NULL: none yet */
     json_t *result;
 };
 
@@ -192,7 +193,9 @@ const char *paper_medium(const paper *p, char out[64]);
 bool paper_can_link(void);
 /* False with the reason. */
 bool paper_mpi_find(paper_mpi *out, char why[256]);
-void paper_note_nccl(paper *p); /* why there are no rows of NCCL */
+/* Why NCCL is not measured: notes it, and returns a word of it for a cell. */
+const char *paper_note_nccl(paper *p);
+void paper_skip_nccl(paper *p); /* the same as a row of the table of what is not measured */
 
 /* ---- links (link.c) -------------------------------------------------------------------------- */
 

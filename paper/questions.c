@@ -127,9 +127,8 @@ static bool from_parts(paper *p, json_t *table, question q,
 bool paper_questions(paper *p)
 {
     json_t *table = paper_table(p, "Questions and answers", columns, 5);
-    paper_note(p, "The paper's answers are in our words (section 6.1). NCCL: this version has no "
-                  "CUDA backend. Figures are "
-                  "those of the files, which `from` names:");
+    paper_note(p, "The paper's answers are in our words (section 6.1). NCCL has no figures: no GPU "
+                  "here. Figures are those of the files, which `from` names:");
     return from_parts(p, table, BACKEND, compare_media) && question_buckets(p, table) &&
            from_parts(p, table, RESOURCES, compare_link) && question_ranks(p, table);
 }

@@ -341,7 +341,8 @@ def under_noise_the_claims_are_about_the_strongest_one():
 @test
 def the_notebooks_keys_have_the_notebooks_meaning():
     result, measured = figure("cs336", "--sizes", "1M,10M")
-    calls, steps, modelled = map(rows_of, result["tables"])
+    calls, steps, modelled, absent = map(rows_of, result["tables"])
+    assert [row["backend"] for row in absent] == ["NCCL"], absent
     assert [row["bucket_size"] for row in modelled] == ["overlap", "1", "10", "100", "1000"], modelled
     assert min(modelled, key=lambda row: row["model"])["bucket_size"] == "100", modelled
     for ranks in (2, 4, 6):

@@ -235,7 +235,8 @@ def the_notebooks_table_has_its_keys_in_markdown_and_csv():
     assert [name.strip() for name in lines[at][1:]] == [
         "naive", "flat", "overlap", "1 = flat", "10 = flat", "100 = flat", "1000 = flat"], lines[at]
     status, output, _ = paper("cs336", *TINY, "--format", "csv")
-    first, second, third = output.split("\n\n")
+    first, second, third, fourth = output.split("\n\n")
+    assert fourth.split() == ["backend,why", "NCCL,no", "GPU", "here"], fourth
     assert all(abs(float(row[-1])) <= 3.0 for row in list(csv.reader(io.StringIO(third)))[1:]), third  # off by at most 3 %
     table = list(csv.DictReader(io.StringIO(first)))
     assert [(row["world_size"], row["size_mb"]) for row in table] == [
@@ -682,7 +683,11 @@ def all_media_are_measured_or_said_to_be_skipped():
     status, output, errors = paper("fig6", *TINY, "--format", "json", env=environment_with("sh", "rm", "grep"))
     assert status == 0, errors
     result = json.loads(output)
-    assert {row["medium"] for table in result["tables"] for row in rows_of(table)} == {"shared memory"}
+    measured = [table for table in result["tables"] if table["title"] != "Not measured"]
+    assert {row["medium"] for table in measured for row in rows_of(table)} == {"shared memory"}
+    skipped = [rows_of(table) for table in result["tables"] if table not in measured]
+    assert skipped == [[{"backend": "TCP at 1 Gbit/s", "why": "no link here"}, {"backend": "MPI", "why": "no MPI here"},
+                        {"backend": "NCCL", "why": "no GPU here"}]], skipped
     says("\n".join(result["notes"]), "TCP at 1 Gbit/s: skipped: network namespaces cannot be made here; it needs root, ip, "
                                      "tc and nsenter.")
     says("\n".join(result["notes"]), "MPI: skipped: %s.")
