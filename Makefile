@@ -1,5 +1,6 @@
 # The front door; meson and ninja do the work. `make help` lists what there is.
 #   BUILD=build BUILDTYPE=release   where and how (debug, release …)
+#   OPTIONS=-Dcuda=enabled          further options of meson_options.txt, when BUILD is made
 #   ONLY=NAME                       of `make test`, `sanitize`, `variants`: only tests whose name contains it, or one of these
 #   DATA=PATH N=4 ARGS=…            what `make demo` trains on, with how many workers, further flags
 #   RANKS=2,4 SIZES=1M,10M          of `make compare-collectives`; without them everything, 15 minutes
@@ -15,6 +16,7 @@ LIBDIR    ?= lib
 STRIP     ?= strip
 DATA      ?= examples/data/pride_and_prejudice.txt
 ARGS      ?=
+OPTIONS   ?=
 TESTS_ONLY = $(ONLY:%=--only %)
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
@@ -51,7 +53,7 @@ help:
 	@echo "make clean"
 
 $(BUILD)/build.ninja:
-	meson setup $(BUILD) --buildtype=$(BUILDTYPE) --prefix=$(PREFIX) --libdir=$(LIBDIR)
+	meson setup $(BUILD) --buildtype=$(BUILDTYPE) --prefix=$(PREFIX) --libdir=$(LIBDIR) $(OPTIONS)
 
 build: $(BUILD)/build.ninja
 	ninja -C $(BUILD)

@@ -1,4 +1,4 @@
-"""The Dockerfile: its commands exist, and are those that scripts/bare-image runs in a bare system of the same suite.
+"""The Dockerfiles: their commands exist, and are those that scripts/bare-image runs in a bare system of the same suite.
 Where root may make namespaces, `lockstep run` is process 1 in one of its own, as in a container."""
 
 import os
@@ -11,8 +11,14 @@ import sys
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from tap import BUILD, SOURCE, Skip, run, test
 
-TEXT = (SOURCE / "Dockerfile").read_text()
-LINES = [line.split(" ", 1) for line in TEXT.splitlines() if line and not line.startswith("#")]
+TEXT, OF_CUDA = [(SOURCE / name).read_text() for name in ("Dockerfile", "Dockerfile.cuda")]
+
+
+def lines_of(text):
+    return [line.split(" ", 1) for line in text.splitlines() if line and not line.startswith("#")]
+
+
+LINES = lines_of(TEXT)
 
 
 def of(word):
@@ -43,6 +49,17 @@ def the_dockerfile_does_what_a_bare_image_is_tested_with():
     order = [first for first, _ in LINES]
     assert order.index("USER") < len(order) - 1 - order[::-1].index("RUN"), order  # what builds is no root
     assert of("USER") == ["somebody"] and "useradd --create-home --shell /bin/sh somebody" in " ".join(of("RUN"))
+
+
+@test
+def the_variant_for_cuda_differs_in_its_base_and_an_option_that_there_is():
+    changed = [pair for pair in zip(LINES, lines_of(OF_CUDA), strict=True) if pair[0] != pair[1]]
+    assert [words[0] for words, _ in changed] == ["FROM", "RUN", "CMD"], changed
+    assert changed[1][1][1] == "make OPTIONS=-Dcuda=enabled" and of("RUN")[-1] == "make", changed
+    assert "option('cuda'" in (SOURCE / "meson_options.txt").read_text()
+    assert "meson setup" in (SOURCE / "Makefile").read_text().split("$(OPTIONS)")[0].splitlines()[-1]
+    for command in re.findall(r"^#.* --gpus all lockstep-cuda (.+)$", OF_CUDA, re.MULTILINE):
+        assert command == "make gpu-check" or command.startswith("lockstep train gpt "), command
 
 
 @test
