@@ -16,6 +16,9 @@
  * Parameters that only some ranks have alike, as the experts of a mixture, are placed in a group of
  * their own (ls_ddp_options.place); the group given to ls_ddp_new has all of their ranks.
  *
+ * A module on a device (lockstep.h) takes a group of the backend of its memory, "nccl" for "cuda",
+ * to have its gradients averaged there, in streams; over other groups they pass through the host.
+ *
  * The first synchronised backward moves gradients and parameters once, into memory in the order in
  * which gradients become ready, so do not keep a pointer from ls_data of a parameter across it.
  */

@@ -1,11 +1,19 @@
-/* Devices whose kernels do not reach memory of the program. Backward then writes gradients to
- * memory of the device; each is copied to its bucket when it is final, and its average back. */
+/* Modules on a device whose kernels do not reach memory of the program. Over a backend that moves
+ * memory of the device (`nccl`) buckets lie there as well: backward writes gradients to them, and
+ * the reducer follows the device's stream, for which nobody waits. Else backward writes gradients
+ * to memory of the device; each is copied to its bucket when it is final, and its average back. */
 #ifndef LS_DDP_APART_H
 #define LS_DDP_APART_H
 
 #include "ddp/wrapper.h"
 
 bool ls__ddp_is_apart(const ls_tensor *param);
+/* Refuses parameters that the group's backend does not reach. */
+ls_status ls__ddp_check_memory(const ls__ddp *d);
+/* The stream of the device in whose memory the buckets lie; NULL: they lie in the program's. */
+ls_stream *ls__ddp_stream(const ls__ddp *d);
+/* Whether the gradient lies in memory of its own, and not in its bucket. */
+bool ls__ddp_copies(const ls__ddp *d, const ls_tensor *param);
 /* The gradient of parameter i, if it is present, to its bucket. */
 ls_status ls__ddp_carry_out(const ls__ddp *d, int i);
 /* From the buckets, those of params[count], or of all for NULL, that are present there. */

@@ -17,6 +17,7 @@
 #include "base/hash.h"
 #include "base/options.h"
 #include "comm/api/control.h"
+#include "ddp/apart.h"
 #include "ddp/wrapper.h"
 #include "dist/agree.h"
 #include "kernel/reduce/reduce.h"
@@ -348,6 +349,12 @@ ls_status ls_ddp_set_local(ls_module *module, bool local)
                                          "ls_ddp_set_local: with zero a rank steps its part of the "
                                          "parameters only, so it cannot train by itself; make the "
                                          "ddp without zero"));
+    }
+    if (local && d->param_count > 0 && ls__ddp_is_apart(d->params[0].value)) {
+        return ls__fail_at_site(ls__fail(LS_ERR_UNSUPPORTED,
+                                         "ls_ddp_set_local: parameters are averaged in memory that "
+                                         "kernels of their device do not reach; train on the "
+                                         "processor, or synchronise every step"));
     }
     if (!local && d->diverged) {
         return ls__fail_at_site(ls__fail(

@@ -137,6 +137,7 @@ ls_status ls__buffers_start(ls__buffers *b, int root)
                                  .dtype = LS_UINT8,
                                  .root = root,
                                  .anywhere = true, /* ls_backward or ls_ddp_join */
+                                 .control = !ls__group_on_host(b->group), /* the pack is there */
                                  .options = &options};
     return ls__collective_start(b->group, &args, &b->work);
 }

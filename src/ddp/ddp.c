@@ -52,7 +52,7 @@ static ls__ddp *ddp_of_observer(ls__observer *observer)
 static ls_status bind_grad(ls__ddp *d, int i, void *memory)
 {
     ls_tensor *value = d->params[i].value;
-    return ls__param_bind_grad(value, ls__ddp_is_apart(value) ? NULL : memory,
+    return ls__param_bind_grad(value, ls__ddp_copies(d, value) ? NULL : memory,
                                ls__reducer_present(d->reducer, i));
 }
 
@@ -225,12 +225,13 @@ ls_status ls__ddp_begin(ls__ddp *d, const ls_reducer_begin_options *options)
         LS_TRY(ls__buffers_start(&d->buffers, ls__reducer_first_live(d->reducer)));
     }
     undo_divide_local(d);
-    LS_TRY(ls__reducer_begin(d->reducer, options));
+    ls_reducer_begin_options given = *options;
+    given.stream = ls__ddp_stream(d);
+    LS_TRY(ls__reducer_begin(d->reducer, &given));
     ls__unshard_backward_begin(d, d->synchronising);
     return pushes(d) ? d->remote->begin(d, options->used) : LS_OK;
 }
 
-/* Kernels write gradients, parameters and buffers that the reducer reads and writes on the host. */
 static void wait_for_device(const ls__ddp *d)
 {
     if (d->param_count > 0) {
@@ -238,11 +239,20 @@ static void wait_for_device(const ls__ddp *d)
     }
 }
 
+/* Kernels write gradients that the reducer reads and writes on the host, unless it follows their
+ * stream. */
+static void wait_for_gradients(const ls__ddp *d)
+{
+    if (ls__ddp_stream(d) == NULL) {
+        wait_for_device(d);
+    }
+}
+
 /* Runs before anything is computed. */
 static ls_status on_begin(ls__observer *self, const ls__backward_info *info)
 {
     ls__ddp *d = ddp_of_observer(self);
-    wait_for_device(d);
+    wait_for_gradients(d);
     const bool local = d->remote != NULL || (d->shards ? !ls__shards_last(d->reducer) : !d->sync);
     const bool divided = d->divided > 0.0;
     LS_TRY(ls__ddp_begin(d, LS_OPTIONS(ls_reducer_begin_options, .local = local, .used = info->used,
@@ -250,13 +260,13 @@ static ls_status on_begin(ls__observer *self, const ls__backward_info *info)
     return divided ? ls__ddp_carry_back(d, NULL, d->param_count) : LS_OK;
 }
 
-/* The gradient lies in its bucket already, and nothing is copied, unless the device is apart. */
+/* The gradient lies in its bucket already, and nothing is copied, unless ls__ddp_copies says so. */
 static ls_status on_ready(ls__observer *self, int index)
 {
     const ls__ddp *d = ddp_of_observer(self);
-    ls__tensor_wait(d->params[index].value); /* the reducer takes no stream yet */
+    wait_for_gradients(d);
     LS_TRY(ls__ddp_carry_out(d, index));
-    LS_TRY(ls_reducer_ready(d->reducer, index, NULL));
+    LS_TRY(ls_reducer_ready(d->reducer, index, ls__ddp_stream(d)));
     return pushes(d) ? d->remote->ready(ddp_of_observer(self), index)
                      : ls__reducer_poll(d->reducer);
 }
@@ -277,6 +287,7 @@ ls_status ls__ddp_lay_out(ls__ddp *d)
     }
     d->planned = true;
     LS_TRY(ls_memory_release_cached());
+    wait_for_device(d); /* the memory of the former layout is given back */
     LS_TRY(ls__reducer_replan(d->reducer, move_grad, d));
     LS_TRY(ls__ddp_values_move(&d->values, d->env, d->reducer, d->params, d->param_count));
     return ls__ddp_zero_begin(d);
@@ -311,7 +322,7 @@ ls_status ls__ddp_end(ls__ddp *d)
 
 static ls_status on_end(ls__observer *self)
 {
-    wait_for_device(ddp_of_observer(self));
+    wait_for_gradients(ddp_of_observer(self));
     return ls__ddp_end(ddp_of_observer(self));
 }
 
@@ -399,10 +410,10 @@ static wrapper_name name_of(const ls__ddp *d)
     return out;
 }
 
-/* The number of rows of a table, else 0. */
-static int64_t row_count(const ls_tensor *param)
+/* Of a table whose rows the host can pick out, else 0. */
+static int64_t rows_of(const ls__ddp *d, const ls_tensor *param)
 {
-    return ls__param_is_table(param) ? ls_shape_of(param).dim[0] : 0;
+    return ls__param_is_table(param) && ls__group_on_host(d->group) ? ls_shape_of(param).dim[0] : 0;
 }
 
 /* Registers the parameters with a new reducer. Collective; it fails on every rank when the models
@@ -437,7 +448,7 @@ static ls_status make_reducer(ls__ddp *d, const ls_ddp_options *options)
                                         .batch_group = place.batch_group,
                                         .divisor = place.divisor,
                                         .bucket = place.bucket,
-                                        .rows = row_count(d->params[i].value)};
+                                        .rows = rows_of(d, d->params[i].value)};
     }
     const wrapper_name numbered = name_of(d);
     const char *name = options->name != NULL ? options->name : numbered.text;
@@ -529,6 +540,7 @@ static ls_status set_up(ls__ddp *d, const ls_ddp_options *options)
         return built;
     }
     LS_TRY(list_params(d));
+    LS_TRY(ls__ddp_check_memory(d));
     d->number = next_number(d);
     LS_TRY(ls__ddp_axes_init(d, options));
     LS_TRY(make_reducer(d, options));
@@ -575,6 +587,9 @@ static void tear_down(ls__ddp *d)
         d->remote->free(d);
     }
     ls__runtime_leave(&d->guest);
+    if (d->observing) {
+        wait_for_device(d); /* buckets are given back */
+    }
     ls__in_backward_drop(d);
     ls__unshard_close(d);
     ls__ddp_zero_drop(d);
@@ -633,10 +648,6 @@ ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *
             "it is added",
             ls__module_name(module), module->entries->parent->cls->name);
         (void)ls__fail_at_site(LS_ERR_STATE);
-        return NULL;
-    }
-    if (ls__promise_host("ls_ddp_new", group) < 0) { /* parameters lie there */
-        (void)ls__fail_at_site(LS_ERR_UNSUPPORTED);
         return NULL;
     }
     LS__OPTIONS_OR(NULL, ls_ddp_options, given, options);

@@ -144,6 +144,16 @@ static ls_status check_alike(broadcaster *b)
     return status;
 }
 
+/* The pack lies in memory of the program. */
+static ls_status send_bundle(const bundle *part)
+{
+    const ls_collective_options *options = LS_OPTIONS(ls_collective_options, .tag = "the model");
+    const int64_t bytes = (int64_t)part->bytes;
+    return ls__group_on_host(part->group)
+               ? ls_broadcast(part->group, part->memory, bytes, LS_UINT8, 0, options, NULL)
+               : ls__control_broadcast(part->group, part->memory, bytes, LS_UINT8, 0, options);
+}
+
 /* One operation for each group. */
 static ls_status broadcast_bundles(broadcaster *b, ls_module *module)
 {
@@ -158,11 +168,7 @@ static ls_status broadcast_bundles(broadcaster *b, ls_module *module)
     }
     LS_TRY(walk(b, module, PACK));
     for (int d = 0; d < count; d++) {
-        const bundle *part = &b->bundles[d];
-        if (part->bytes > 0) {
-            LS_TRY(ls_broadcast(part->group, part->memory, (int64_t)part->bytes, LS_UINT8, 0,
-                                LS_OPTIONS(ls_collective_options, .tag = "the model"), NULL));
-        }
+        LS_TRY(b->bundles[d].bytes > 0 ? send_bundle(&b->bundles[d]) : LS_OK);
     }
     return walk(b, module, UNPACK);
 }

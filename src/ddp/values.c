@@ -39,9 +39,6 @@ bool ls__ddp_values_has(const ls__ddp_values *v, const ls_reducer *reducer, cons
  * it is, which costs only the gathering in place. */
 static ls_status move(const ls__ddp_values *v, const ls_reducer *reducer, ls_tensor *param, int i)
 {
-    if (ls__ddp_is_apart(param)) {
-        return LS_OK; /* its kernels would not reach the place */
-    }
     const ls_status status = ls__param_bind_value(param, ls__ddp_values_place(v, reducer, i));
     return status == LS_ERR_UNSUPPORTED ? LS_OK : status;
 }
@@ -52,6 +49,9 @@ ls_status ls__ddp_values_move(ls__ddp_values *v, const ls__env *env, const ls_re
     const int regions = ls__reducer_regions(reducer);
     size_t moved = 0;
     LS_ASSERT(v->memory == NULL && v->regions == 0); /* once for each wrapper */
+    if (count > 0 && ls__ddp_is_apart(params[0].value)) {
+        return LS_OK; /* its kernels would not reach the places */
+    }
     *v = (ls__ddp_values){.env = env, .table_bytes = ((size_t)regions + 1) * sizeof *v->memory};
     v->memory = env->allocate(env, v->table_bytes);
     if (v->memory == NULL) {

@@ -20,8 +20,24 @@ static ls_group *group_of(const ls_reducer *r, const ls__reduce_bucket *bucket)
     return r->domains[r->plan.regions[bucket->region].key.domain].group;
 }
 
+/* Regions lie in memory of their groups' backends, and what is done to gradients there differs. */
+static ls_status check_group(const ls_reducer *r, const ls_reducer_param *param)
+{
+    const ls_group *group = param->reduce_group;
+    if (group == NULL || ls__group_on_host(group) != r->on_device) {
+        return LS_OK;
+    }
+    return ls__fail(
+        LS_ERR_UNSUPPORTED,
+        "reducer \"%s\": parameter %s is added over group \"%s\" of backend \"%s\", and "
+        "backend \"%s\" keeps gradients in other memory; give groups of one backend",
+        r->name, param->name, ls_group_name(group), ls__backend_name(group),
+        ls__backend_name(r->group));
+}
+
 ls_status ls__device_check_param(const ls_reducer *r, const ls_reducer_param *param)
 {
+    LS_TRY(check_group(r, param));
     if (!r->on_device || (param->grad == NULL && param->rows == 0)) {
         return LS_OK;
     }
@@ -42,7 +58,8 @@ ls_status ls__device_check_begin(const ls_reducer *r, const ls_reducer_begin_opt
         if (r->params[i].present && !r->params[i].local) {
             return ls__fail(LS_ERR_UNSUPPORTED,
                             "reducer \"%s\": parameter %s still holds an average, and backend "
-                            "\"%s\" cannot set it aside; call ls_reducer_zero after each step",
+                            "\"%s\" cannot set it aside; zero gradients after each step "
+                            "(ls_optim_zero_grad, ls_reducer_zero)",
                             r->name, r->params[i].name, ls__backend_name(r->group));
         }
     }

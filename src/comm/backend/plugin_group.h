@@ -111,6 +111,8 @@ ls_status ls__promise_memory(const ls_group *group);
 ls_status ls__promise_streams(const char *what, const ls_group *group);
 /* For functions that read or write buffers themselves. */
 ls_status ls__promise_host(const char *what, const ls_group *group);
+/* Whether an operation may use this memory, as far as the backend can tell. */
+bool ls__group_reaches(const ls_group *group, const void *memory);
 
 /* When the thread that holds the progress lock must look again; `end_ns` if nothing is in
  * flight. */

@@ -150,6 +150,15 @@ ls_status ls__promise_host(const char *what, const ls_group *group)
                      what, group->name, ls__backend_name(group));
 }
 
+bool ls__group_reaches(const ls_group *group, const void *memory)
+{
+    const ls__plugin_group *part = group->plugin;
+    char error[LS_BACKEND_ERROR_MAX] = "";
+    return part == NULL || part->group == NULL || part->plugin->table->accepts == NULL ||
+           part->plugin->table->accepts(part->group, LS_BACKEND_ALL_REDUCE, memory, memory,
+                                        error) == LS_OK;
+}
+
 ls_status ls__promise_abort(const char *what, const ls_group *group)
 {
     return (group->can->flags & LS_BACKEND_ABORTABLE) != 0

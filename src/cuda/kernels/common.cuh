@@ -1,6 +1,6 @@
-/* What all kernels use. They are compiled by nvcc, and as C++ with tests/fake_cuda/emulator.h, which
- * runs a grid on the processor: so no kernel uses instructions of a warp, and all that threads share
- * passes through __shared__ memory and __syncthreads().
+/* What all kernels use. They are compiled by nvcc, and as C++ with tests/fake_cuda/emulator.h,
+ * which runs a grid on the processor: so no kernel uses instructions of a warp, and all that
+ * threads share passes through __shared__ memory and __syncthreads().
  *
  *   EACH(i, n)    the elements of this thread, of all threads of the grid
  *   ROWS(r, n)    the rows of this block

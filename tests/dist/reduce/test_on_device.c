@@ -187,12 +187,15 @@ DIST_TEST(what_the_host_would_compute_is_refused, 2)
     CHECK_STATUS(ls_reducer_begin(r, NULL), LS_ERR_UNSUPPORTED);
     CHECK_SAYS(ls_error_message(),
                "reducer \"%s\": parameter %s still holds an average, and backend \"%s\" cannot set "
-               "it aside; call ls_reducer_zero after each step");
+               "it aside; zero gradients after each step (ls_optim_zero_grad, ls_reducer_zero)");
     CHECK_OK(ls_reducer_free(r));
     ls_module *net = ls_linear_new(3, 2, NULL);
     CHECK(ls_ddp_new(net, nccl, NULL) == NULL);
-    CHECK_CONTAINS(ls_error_message(), "ls_ddp_new on group \"refusing\": backend \"nccl\" has "
-                                       "memory of a device only");
+    CHECK_SAYS(ls_error_message(),
+               "parameter %.200s is on device \"%s\", whose memory backend \"%s\" of group \"%s\" "
+               "does not carry; move the module to the backend's device before it is wrapped "
+               "(ls_module_to), or give a group of backend \"native\"");
+    CHECK_CONTAINS(ls_error_message(), "ls_ddp_new: parameter weight is on device \"cpu\"");
     ls_module_free(net);
 }
 
@@ -206,6 +209,13 @@ DIST_TEST(gradients_of_the_programs_own_are_refused, 2)
     CHECK_SAYS(ls_error_message(), "reducer \"%s\": parameter %s has %s, and backend \"%s\" has "
                                    "memory of a device only; leave `grad` NULL and `rows` 0");
     CHECK_SAYS(ls_error_message(), "a gradient of its own");
+    ls_group *other = group_over_nccl("other");
+    param = (ls_reducer_param){
+        .name = "w", .count = 10, .dtype = LS_FLOAT32, .reduce_group = ls_world()};
+    CHECK_STATUS(refused(other, param, NULL), LS_ERR_UNSUPPORTED);
+    CHECK_SAYS(ls_error_message(),
+               "reducer \"%s\": parameter %s is added over group \"%s\" of backend \"%s\", and "
+               "backend \"%s\" keeps gradients in other memory; give groups of one backend");
 }
 
 TEST_MAIN

@@ -1,0 +1,238 @@
+/* Data parallelism of a module on the device `cuda` over a group of the backend `nccl`, both over
+ * their fakes. Gradients lie in buckets of the device and are averaged in streams; the host reads
+ * none of them, which would trap. */
+#include <dlfcn.h>
+#include <math.h>
+#include <string.h>
+
+#include "../device/models.h"
+#include "../dist/comm/nccl_fakes.h"
+#include "../fake_cuda/fake.h"
+#include "says.h"
+#include "tensor/tensor.h"
+
+enum { IN = 7, OUT = 3 };
+
+/* The fakes are found by their names: the driver because this program links it. */
+static ls_group *begin(const char *name)
+{
+    name_fakes();
+    (void)dlopen(test_build_path("tests/fake_cuda/libcublasLt.so.13"), RTLD_NOW | RTLD_GLOBAL);
+    CHECK_OK(ls_device_use("cuda"));
+    return group_over_nccl(name);
+}
+
+static void check_close(const double *got, const double *want, double close)
+{
+    for (int i = 0; i < 2 * STEPS; i++) {
+        if (!(fabs(got[i] - want[i]) <= close * fabs(want[i]))) {
+            test_fail(__FILE__, __LINE__, "number %d: %.9g, on the processor %.9g", i, got[i],
+                      want[i]);
+        }
+    }
+}
+
+static void check_replicas(ls_module *net)
+{
+    int identical = 0;
+    uint64_t hash = 0;
+    CHECK_OK(ls_replicas_identical(net, ls_world(), &identical, &hash));
+    CHECK_INT(identical, ls_world_size());
+}
+
+/* ---- training ------------------------------------------------------------------------------- */
+
+/* Sums of two are those of buckets on the host, to the bit; those of three have another order. */
+static void check_training(ls_group *nccl, const training *t)
+{
+    double cpu[2 * STEPS], host[2 * STEPS], gpus[2 * STEPS];
+    CHECK_OK(ls_device_use("cpu"));
+    ls_module_free(train(t, ls_world(), cpu));
+    CHECK_OK(ls_device_use("cuda"));
+    ls_module_free(train(t, ls_world(), host));
+    ls_module *net = train(t, nccl, gpus);
+    check_close(gpus, cpu, t->close);
+    CHECK(ls_world_size() != 2 || memcmp(gpus, host, sizeof host) == 0);
+    check_replicas(net);
+    ls_module_free(net);
+}
+
+DIST_TESTS(replicas_on_, _gpus_learn_what_they_learn_on_processors, 1, 2, 3)
+{
+    ls_group *nccl = begin("gpus");
+    check_training(nccl, &(training){make_gpt, language, true, true, 2e-5});
+    check_training(nccl, &(training){make_gpt, language_bf16, false, true, 2e-2});
+    check_training(nccl, &(training){make_cnn, image_loss, true, true, 2e-4});
+    CHECK_OK(ls_group_free(nccl));
+}
+
+/* ---- micro-batches, parameters that are not reached, ranks without data --------------------- */
+
+typedef struct branches {
+    ls_module base;
+    ls_module *layer[2];
+} branches;
+
+static bool takes_second; /* of the branches, in the forward pass */
+
+static ls_tensor *branches_forward(ls_module *m, ls_tensor *x)
+{
+    branches *self = (branches *)m;
+    ls_tensor *y = ls_forward(self->layer[0], x);
+    return takes_second ? ls_add(y, ls_forward(self->layer[1], x)) : y;
+}
+
+static ls_module *make_branches(void)
+{
+    static const ls_module_class cls =
+        LS_MODULE_CLASS(.name = "branches", .forward = branches_forward);
+    branches *self = ls_module_new(sizeof *self, &cls);
+    self->layer[0] = ls_module_add(&self->base, "0", ls_linear_new(IN, OUT, NULL));
+    self->layer[1] = ls_module_add(&self->base, "1", ls_linear_new(IN, OUT, NULL));
+    return &self->base;
+}
+
+static ls_tensor *branches_loss(ls_module *net, int seed)
+{
+    return ls_mse_loss(ls_forward(net, floats(ROWS, IN, seed)), floats(ROWS, OUT, seed + 50));
+}
+
+/* In odd steps only rank 0 takes the second branch; in the last one rank 1 has no data. */
+static void backward_unevenly(ls_module *net, int step, double *loss)
+{
+    const int rank = ls_rank(), seed = 20 * step + rank;
+    bool more = false;
+    takes_second = step % 2 == 0 || rank == 0;
+    if (step == STEPS - 1 && rank == 1) {
+        CHECK_OK(ls_ddp_join(net, NULL, &more));
+        CHECK(more);
+        return;
+    }
+    if (step != 1) {
+        LS_NO_SYNC(net);
+        CHECK_OK(ls_backward(branches_loss(net, seed + 10)));
+    }
+    ls_tensor *y = branches_loss(net, seed);
+    CHECK_OK(ls_backward(y));
+    CHECK_OK(ls_item(y, loss));
+}
+
+static void train_unevenly(ls_group *group, bool steps_in_backward, double values[2 * STEPS])
+{
+    bool more = true;
+    ls_module *net = ls_ddp_new(make_branches(), group, NULL);
+    ls_optim *optim = ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.05));
+    CHECK_OK(ls_module_status(net));
+    CHECK_OK(steps_in_backward ? ls_ddp_step_in_backward(net, optim) : LS_OK);
+    memset(values, 0, 2 * STEPS * sizeof *values);
+    for (int step = 0; step < STEPS; step++) {
+        LS_SCOPE;
+        backward_unevenly(net, step, &values[2 * step]);
+        if (!steps_in_backward) {
+            CHECK_OK(ls_clip_grad_norm(net, 0.5, NULL, &values[2 * step + 1]));
+            CHECK_OK(ls_optim_step(optim));
+            ls_optim_zero_grad(optim);
+        }
+    }
+    CHECK_OK(ls_ddp_join(net, NULL, &more));
+    CHECK(!more);
+    check_replicas(net);
+    ls_optim_free(optim);
+    ls_module_free(net);
+}
+
+DIST_TEST(uneven_steps_are_those_of_the_processor, 2)
+{
+    double cpu[2 * STEPS], gpus[2 * STEPS];
+    ls_group *nccl = begin("uneven");
+    for (int in_backward = 0; in_backward < 2; in_backward++) {
+        CHECK_OK(ls_device_use("cpu"));
+        train_unevenly(ls_world(), in_backward == 1, cpu);
+        CHECK_OK(ls_device_use("cuda"));
+        train_unevenly(nccl, in_backward == 1, gpus);
+        check_close(gpus, cpu, 2e-5);
+    }
+    CHECK_OK(ls_group_free(nccl));
+}
+
+/* ---- the host ------------------------------------------------------------------------------- */
+
+static void *stream_of(ls_module *net)
+{
+    ls_param param;
+    ls__pool *on = NULL;
+    (void)ls_module_params(net, &param, 1);
+    CHECK(ls__tensor_place(param.value, &on) != NULL);
+    return on->stream;
+}
+
+/* The third and fourth step return while the GPU is held up before their first kernel. The first
+ * one compares the replicas and lays buckets out. */
+DIST_TEST(a_step_waits_for_nothing_on_the_gpu, 2)
+{
+    double before = INFINITY, value = 0.0;
+    ls_group *nccl = begin("ahead");
+    LS_SCOPE;
+    ls_tensor *x = floats(ROWS, IN, ls_rank()), *target = floats(ROWS, OUT, 50);
+    ls_module *net = ls_ddp_new(ls_linear_new(IN, OUT, NULL), nccl, NULL);
+    CHECK_OK(ls_module_status(net));
+    ls_optim *optim = ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.05));
+    void *stream = stream_of(net);
+    for (int step = 0; step < 4; step++) {
+        LS_SCOPE;
+        fake_cuda_hold(stream, step >= 2);
+        ls_tensor *loss = ls_mse_loss(ls_forward(net, x), target);
+        CHECK_OK(ls_backward(loss));
+        CHECK_OK(ls_optim_step(optim));
+        ls_optim_zero_grad(optim);
+        fake_cuda_hold(stream, 0);
+        CHECK_OK(ls_item(loss, &value));
+        CHECK(value < before);
+        before = value;
+    }
+    check_replicas(net);
+    ls_optim_free(optim);
+    ls_module_free(net);
+    CHECK_OK(ls_group_free(nccl));
+}
+
+/* ---- refusals ------------------------------------------------------------------------------- */
+
+static void refused(ls_module *net, ls_group *group, const ls_ddp_options *options)
+{
+    CHECK(ls_ddp_new(net, group, options) == NULL);
+    CHECK_INT(ls_error_status(), LS_ERR_UNSUPPORTED);
+}
+
+DIST_TEST(what_needs_buckets_on_the_host_is_refused, 2)
+{
+    ls_group *nccl = begin("refusing");
+    ls_comm_hook hook = {.size = sizeof hook};
+    ls_module *net = ls_linear_new(IN, OUT, NULL);
+    refused(net, nccl, LS_OPTIONS(ls_ddp_options, .zero = 1));
+    CHECK_SAYS(ls_error_message(), "zero: parameters are gathered in memory that kernels of their "
+                                   "device do not reach; leave zero out");
+    refused(net, nccl, LS_OPTIONS(ls_ddp_options, .shards = 2));
+    CHECK_CONTAINS(ls_error_message(), "shards: backend \"nccl\" adds in an order of its own");
+    refused(net, nccl, LS_OPTIONS(ls_ddp_options, .wire_dtype = LS_BFLOAT16));
+    CHECK_CONTAINS(ls_error_message(), "backend \"nccl\" has memory of a device only");
+    net = ls_ddp_new(net, nccl, NULL);
+    CHECK_OK(ls_module_status(net));
+    CHECK_OK(ls_comm_hook_parse("int8", &hook));
+    CHECK_STATUS(ls_ddp_set_hook(net, &hook), LS_ERR_UNSUPPORTED);
+    CHECK_CONTAINS(ls_error_message(), "backend \"nccl\" has memory of a device only");
+    CHECK_STATUS(ls_ddp_set_local(net, true), LS_ERR_UNSUPPORTED);
+    CHECK_SAYS(ls_error_message(),
+               "ls_ddp_set_local: parameters are averaged in memory that kernels of their device "
+               "do not reach; train on the processor, or synchronise every step");
+    {
+        LS_SCOPE;
+        CHECK_OK(ls_backward(branches_loss(net, 0)));
+        CHECK_STATUS(ls_backward(branches_loss(net, 1)), LS_ERR_UNSUPPORTED);
+        CHECK_CONTAINS(ls_error_message(), "still holds an average");
+    }
+    ls_module_free(net);
+    CHECK_OK(ls_group_free(nccl));
+}
+
+TEST_MAIN
