@@ -2,11 +2,11 @@
 
 import pathlib
 import re
-import subprocess
 import sys
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from tap import SOURCE, none_of, run, test
+from trees import source_files as files
 
 PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "STYLE.md", "SECURITY.md",
          *(p.relative_to(SOURCE).as_posix() for p in sorted((SOURCE / "docs").rglob("*.md"))))
@@ -16,15 +16,6 @@ PAGES_OF_NOW = tuple(name for name in PAGES if name != "STYLE.md")
 
 def page(name):
     return (SOURCE / name).read_text()
-
-
-def files():
-    done = subprocess.run(["git", "-C", str(SOURCE), "ls-files", "-co", "--exclude-standard"],
-                          text=True, capture_output=True)
-    if done.returncode != 0:  # not a checkout
-        found = [p.relative_to(SOURCE).as_posix() for p in SOURCE.rglob("*") if p.is_file()]
-        return [f for f in found if not f.startswith((".git/", "build"))]
-    return [f for f in done.stdout.splitlines() if (SOURCE / f).is_file()]
 
 
 def exists(name, known):

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sources as a whole: their files, a copy for tests that build elsewhere, their version and options."""
+
+import pathlib
+import re
+import shutil
+import subprocess
+
+from tap import SOURCE
+
+VERSION = re.search(r"version: '([\d.]+)'", (SOURCE / "meson.build").read_text())[1]
+
+
+def build_options():
+    """{name: type} of meson_options.txt"""
+    return dict(re.findall(r"option\('(\w+)', type: '(\w+)'", (SOURCE / "meson_options.txt").read_text()))
+
+
+def source_files():
+    """From the root: what git knows or would add; without git all but builds and caches."""
+    done = subprocess.run(["git", "-C", str(SOURCE), "ls-files", "-co", "--exclude-standard"], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    if done.returncode == 0:
+        names = done.stdout.splitlines()
+    else:
+        names = [p.relative_to(SOURCE).as_posix() for p in SOURCE.rglob("*") if "__pycache__" not in p.parts]
+    return sorted(name for name in names if (SOURCE / name).is_file() and not name.startswith((".git/", "build")))
+
+
+def copy_of_the_sources(folder):
+    folder = pathlib.Path(folder)
+    for name in source_files():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(SOURCE / name, folder / name)
+    return folder
