@@ -44,13 +44,14 @@ ENTRY_POINTS = "[torch.backends]\nlockstep = lockstep.torch:register\n"
 COMMAND = "\n[console_scripts]\nlockstep = lockstep._command:main\n"  # where the wheel brings it
 PURE = "py3-none-any"
 
-SETUP = ["--buildtype=release", "-Dprefer_static=true",
+SETUP = ["--buildtype=release", "-Dprefer_static=true", "-Dtests=false",
          "-Dc_link_args=-Wl,--exclude-libs,ALL,-rpath,$ORIGIN,-s", "-Dtls=enabled", "-Dopenmp=disabled",
          "-Donednn=disabled", "-Dpcre2=disabled", "-Dzlib=disabled",
          "-Dutf8proc=disabled"]
 LIBRARY = "liblockstep.so.0.2"  # as _library.py looks for it
 JANSSON = "libjansson.so.4"
-LICENSES = {"openssl": "/usr/share/doc/libssl-dev/copyright",
+LICENSES = {"lockstep": ROOT / "LICENSE",
+            "openssl": "/usr/share/doc/libssl-dev/copyright",
             "jansson": "/usr/share/doc/libjansson-dev/copyright"}
 
 

@@ -1,6 +1,7 @@
 """The wheel that brings the library: one file, installed into an environment that has nothing else of
 Lockstep, starts ranks and trains. And the notes in the source archive."""
 
+import functools
 import os
 import pathlib
 import re
@@ -9,15 +10,25 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
 from jobs import BUILD, LONG, SOURCE, pythons_with, skipped
-from tap import run, test
+from tap import Skip, run, test
 
 sys.path[:0] = [str(SOURCE / "python")]
 import make_wheel
 
 PYTHONS = pythons_with("torch", "numpy")
+SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-wheel-")
+
+GATHER = """
+import lockstep, lockstep.objects
+lockstep.init()
+assert lockstep.objects.all_gather(lockstep.rank()) == [0, 1]
+print("gathered by", lockstep.__file__, flush=True)
+lockstep.finalize()
+"""
 
 TRAIN = """
 import torch, torch.distributed as dist
@@ -46,15 +57,6 @@ def environment_with(python, folder):
     return pathlib.Path(folder) / "bin"
 
 
-def check_by_auditwheel(wheel):
-    """It finds the same tag, or an older one, by the symbols of all files, where it is installed."""
-    if shutil.which("auditwheel") is None:
-        return
-    said = " ".join(subprocess.run(["auditwheel", "show", wheel], check=True, text=True, capture_output=True).stdout.split())
-    tag = re.search(r'consistent with the following platform tag: "(manylinux_\d+_\d+\w+)"', said)
-    assert tag and tag.group(1) in wheel.name, said
-
-
 def clean():
     return {k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_", "PYTHON"))}
 
@@ -70,23 +72,67 @@ def the_source_archive_has_its_notes():
     assert text.startswith("Metadata-Version: ") and f"\nVersion: {make_wheel._version()}\n" in text
 
 
+@functools.lru_cache(None)
+def wheel():
+    """The file, built once; its folder goes with this process."""
+    return pathlib.Path(SCRATCH.name) / make_wheel.build_binary_wheel(SCRATCH.name, BUILD / "wheel")
+
+
+def install_into(bin):
+    subprocess.run([bin / "pip", "install", "-q", "--no-deps", "--no-index", wheel()], check=True, env=clean())
+
+
+def run_on_two(bin, text, folder):
+    """What two ranks of a program print that the installed command starts."""
+    program = pathlib.Path(folder) / "program.py"
+    program.write_text(text)
+    done = subprocess.run([bin / "lockstep", "run", "-n", "2", program.name], text=True, cwd=folder, timeout=120,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          env=dict(clean(), LOCKSTEP_PYTHON=str(bin / "python"), PYTHONWARNINGS="ignore"))
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+if LONG:
+    @test
+    def an_empty_environment_gets_the_command_and_the_library():
+        with tempfile.TemporaryDirectory(prefix="lockstep-wheel-") as folder:
+            subprocess.run([sys.executable, "-m", "venv", f"{folder}/venv"], check=True)
+            bin = pathlib.Path(folder) / "venv/bin"
+            install_into(bin)
+            said = run_on_two(bin, GATHER, folder)
+            assert said.count(f"gathered by {folder}/venv/lib") == 2, said
+            said = subprocess.run([bin / "lockstep", "version"], check=True, text=True, capture_output=True,
+                                  env=clean()).stdout
+            assert make_wheel._version() in said, said
+            subprocess.run([bin / "pip", "check"], check=True, env=clean())
+
+    @test
+    def the_wheel_has_the_licences_of_what_is_in_it():
+        names = zipfile.ZipFile(wheel()).namelist()
+        for name in (name for name, path in make_wheel.LICENSES.items() if pathlib.Path(path).exists()):
+            assert f"lockstep-{make_wheel._version()}.dist-info/licenses/{name}" in names, names
+
+    @test
+    def auditwheel_gives_the_wheel_its_tag():
+        """It finds the same tag, or an older one, by the symbols of all files."""
+        tool = shutil.which("auditwheel")
+        if tool is None:
+            raise Skip("no auditwheel (pip install auditwheel)")
+        said = " ".join(subprocess.run([tool, "show", wheel()], check=True, text=True, capture_output=True).stdout.split())
+        tag = re.search(r'consistent with the following platform tag: "(manylinux_\d+_\d+\w+)"', said)
+        assert tag and tag.group(1) in wheel().name, said
+else:
+    skipped("an_empty_environment_gets_the_command_and_the_library", "compiles the library; part of make test-long")
+
 if PYTHONS and LONG:
     @test
     def one_file_is_all_that_has_to_be_installed():
         with tempfile.TemporaryDirectory(prefix="lockstep-wheel-") as folder:
-            wheel = pathlib.Path(folder) / make_wheel.build_binary_wheel(folder, BUILD / "wheel")
-            check_by_auditwheel(wheel)
             bin = environment_with(PYTHONS[0][0], pathlib.Path(folder) / "venv")
-            subprocess.run([bin / "pip", "install", "-q", "--no-deps", "--no-index", wheel], check=True,
-                           env=clean())
-            program = pathlib.Path(folder) / "train.py"
-            program.write_text(TRAIN)
-            done = subprocess.run([bin / "lockstep", "run", "-n", "2", "train.py"], text=True, cwd=folder,
-                                  timeout=120, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  env=dict(clean(), LOCKSTEP_PYTHON=str(bin / "python"),
-                                           PYTHONWARNINGS="ignore"))
-            assert done.returncode == 0, done.stdout
-            assert done.stdout.count(f"trained with {folder}/venv/lib") == 2, done.stdout
+            install_into(bin)
+            said = run_on_two(bin, TRAIN, folder)
+            assert said.count(f"trained with {folder}/venv/lib") == 2, said
 else:
     skipped("one_file_is_all_that_has_to_be_installed", "compiles the library; part of make test-long, "
                                                         "with a Python that has torch")
