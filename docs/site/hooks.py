@@ -28,7 +28,7 @@ CARDS = (  # of the landing page, which is the README: where a reader may want t
 LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 DECLARED = re.compile(r"^(?:LS_API|static inline)[^;{]*?\b(ls_\w+)\(|^\} (ls_\w+);|^typedef \w+ (?:\w+ )?(ls_\w+);|"
                       r"^#define (LS_\w+)|^typedef [^;{]*\(\*(ls_\w+)\)", re.MULTILINE)
-LEFT_OUT = re.compile(r"#include [^\n]*\n|#ifdef __cplusplus\n.*?#endif\n|#(?:ifndef|define) LOCKSTEP_\w+_H\n|"
+LEFT_OUT = re.compile(r"/\* SPDX-[^\n]*\n|#include [^\n]*\n|#ifdef __cplusplus\n.*?#endif\n|#(?:ifndef|define) LOCKSTEP_\w+_H\n|"
                       r"#if !defined\(LS_NO_SITES\)\n.*?\n#endif\n|#endif\n\Z", re.DOTALL)
 anchors = {}  # "ls_all_reduce": the page of its header
 
