@@ -89,6 +89,17 @@ typedef struct ls__gemm_bf16 { /* C = op(A) op(B) + bias + beta C for each matri
     void *workspace; /* gemm_bf16_workspace bytes, for these plans; aligned to 64 */
 } ls__gemm_bf16;
 
+typedef struct ls__linear_rounded { /* y[m,n] = f(x[m,k] w[n,k]^T + bias), w of few bits; dense */
+    int64_t m, n, k;
+    const float *x;
+    const void *w;      /* bfloat16; with scale: int8 */
+    const float *scale; /* [n]: w[j,p] stands for scale[j] w[j,p]; NULL: w is bfloat16 */
+    const float *bias;  /* [n]; NULL: none */
+    bool activates;     /* else f is none */
+    ls__unary op;       /* f */
+    float *y;
+} ls__linear_rounded;
+
 typedef struct ls__attention { /* q, o [B,H,T,D]; k, v [B,G,S,D], head h reads those of h G/H */
     int64_t batch, heads, kv_heads, time, keys, dim; /* B, H, G, T, S, D */
     /* element (b,h,t,d) of X lies at x + b*X_b + h*X_h + t*X_t + d */
@@ -398,6 +409,8 @@ typedef struct ls__kernels {
                        int64_t stride_c, ls_stream *stream);
     void (*gemm_bf16)(const ls__gemm_bf16 *g, ls_stream *stream);
     size_t (*gemm_bf16_workspace)(const ls__gemm_bf16 *g);
+    /* sums over k are float32, of w as it is; scale, bias and f follow */
+    void (*linear_rounded)(const ls__linear_rounded *args, ls_stream *stream);
     /* y[rows,n] += bias[n] */
     void (*add_rows)(float *y, const float *bias, int64_t rows, int64_t n, ls_stream *stream);
     /* out[n] = sum over rows of x[rows,n] + beta out; rows in order of a fixed tree */

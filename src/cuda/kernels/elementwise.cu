@@ -101,6 +101,32 @@ static __device__ float derivative(ls__unary op, float x, float y)
     return 0.0f;
 }
 
+/* Element [j,p] of the weight, without its scale. */
+static __device__ __inline__ float weight_of(const ls__linear_rounded &l, int64_t at)
+{
+    return l.scale != NULL ? (float)((const int8_t *)l.w)[at] : get((const ls__bfloat16 *)l.w, at);
+}
+
+KERNEL(linear_rounded)
+{
+    ROWS(r, k.args.m * k.args.n)
+    {
+        const ls__linear_rounded &l = k.args;
+        const int64_t i = r / l.n, j = r % l.n;
+        float sum = 0.0f;
+        WITHIN(p, l.k)
+        {
+            sum += l.x[i * l.k + p] * weight_of(l, j * l.k + p);
+        }
+        sum = sum_of(sum);
+        if (threadIdx.x == 0) {
+            sum = l.scale != NULL ? sum * l.scale[j] : sum;
+            sum = l.bias != NULL ? sum + l.bias[j] : sum;
+            l.y[r] = l.activates ? unary_of(l.op, sum) : sum;
+        }
+    }
+}
+
 KERNEL(unary)
 {
     EACH(i, k.count)

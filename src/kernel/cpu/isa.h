@@ -49,6 +49,9 @@ void LS__K(gemm_bf16)(const ls__gemm_bf16 *g, ls_stream *stream);
 size_t LS__K(gemm_bf16_workspace)(const ls__gemm_bf16 *g);
 void LS__K(gemm_bf16_builtin)(const ls__gemm_bf16 *g);
 
+/* linear_rounded.c */
+void LS__K(linear_rounded)(const ls__linear_rounded *args, ls_stream *stream);
+
 /* reduce.c */
 void LS__K(add_rows)(float *y, const float *bias, int64_t rows, int64_t n, ls_stream *stream);
 void LS__K(sum_rows)(float *out, const float *x, int64_t rows, int64_t n, float beta,

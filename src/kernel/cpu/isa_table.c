@@ -12,6 +12,7 @@ static const ls__kernels kernels = {
     .gemm_batch = LS__K(gemm_batch),
     .gemm_bf16 = LS__K(gemm_bf16),
     .gemm_bf16_workspace = LS__K(gemm_bf16_workspace),
+    .linear_rounded = LS__K(linear_rounded),
     .add_rows = LS__K(add_rows),
     .sum_rows = LS__K(sum_rows),
     .sum_cols = LS__K(sum_cols),

@@ -106,3 +106,28 @@ size_t ls__ref_gemm_bf16_workspace(const ls__gemm_bf16 *g)
     (void)g;
     return 0;
 }
+
+/* Weight [j,p], as it stands in the product. */
+static double weight(const ls__linear_rounded *l, int64_t j, int64_t p)
+{
+    const int64_t at = j * l->k + p;
+    return l->scale != NULL ? (double)l->scale[j] * (double)((const int8_t *)l->w)[at]
+                            : (double)ls__bfloat16_widen(((const ls__bfloat16 *)l->w)[at]);
+}
+
+void ls__ref_linear_rounded(const ls__linear_rounded *l, ls_stream *stream)
+{
+    for (int64_t i = 0; i < l->m; i++) {
+        for (int64_t j = 0; j < l->n; j++) {
+            float *y = &l->y[i * l->n + j];
+            double sum = l->bias != NULL ? (double)l->bias[j] : 0.0;
+            for (int64_t p = 0; p < l->k; p++) {
+                sum += (double)l->x[i * l->k + p] * weight(l, j, p);
+            }
+            *y = (float)sum;
+            if (l->activates) {
+                ls__ref_unary(l->op, y, y, 1, stream);
+            }
+        }
+    }
+}

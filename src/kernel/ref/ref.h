@@ -13,6 +13,7 @@ void ls__ref_gemm_batch(const ls__gemm *g, int64_t batch, int64_t stride_a, int6
                         int64_t stride_c, ls_stream *stream);
 void ls__ref_gemm_bf16(const ls__gemm_bf16 *g, ls_stream *stream);
 size_t ls__ref_gemm_bf16_workspace(const ls__gemm_bf16 *g);
+void ls__ref_linear_rounded(const ls__linear_rounded *args, ls_stream *stream);
 
 /* reduce.c */
 void ls__ref_add_rows(float *y, const float *bias, int64_t rows, int64_t n, ls_stream *stream);

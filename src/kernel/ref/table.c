@@ -8,6 +8,7 @@ static const ls__kernels table = {
     .gemm_batch = ls__ref_gemm_batch,
     .gemm_bf16 = ls__ref_gemm_bf16,
     .gemm_bf16_workspace = ls__ref_gemm_bf16_workspace,
+    .linear_rounded = ls__ref_linear_rounded,
     .add_rows = ls__ref_add_rows,
     .sum_rows = ls__ref_sum_rows,
     .sum_cols = ls__ref_sum_cols,
