@@ -160,6 +160,21 @@ LS_API ls_status ls_module_state(ls_module *module, const char *prefix,
 /* A 64-bit hash of the names and bytes of all parameters and buffers; 0 if they cannot be read. */
 LS_API uint64_t ls_module_hash(ls_module *module);
 
+/* Weight-only quantization for inference: from now on ls_linear and the layers made of it read the
+ * matrices of the module in fewer bits, and so in a fraction of the time where x has few rows, as
+ * in generation. `weights` is LS_INT8 (symmetric, a scale for each output: an element is off by
+ * 1/254 of the largest of its row at most), LS_BFLOAT16, or LS_FLOAT32 for the weights as they are.
+ * x, sums and results stay float32, also under autocast.
+ *
+ * The parameters keep their float32 values, which are saved, hashed and looked up (ls_embedding, of
+ * a table that is also the head, too); each matrix is rounded when a product first reads it, and
+ * again after its values have changed, other than through a pointer of ls_data. The copies take a
+ * quarter or a half of the weights' memory in addition. Products by ls_matmul, as those of a
+ * mixture of experts, convolutions and recurrent layers are not affected. ls_linear refuses such
+ * weights where gradients are recorded (LS_ERR_STATE): compute under LS_NO_GRAD. LS_ERR_INVALID for
+ * another type, or NULL. */
+LS_API ls_status ls_module_quantize(ls_module *module, ls_dtype weights);
+
 /* ---- layers; parameters, names, shapes and initial distributions as in PyTorch ------------- */
 
 typedef struct ls_linear_options {

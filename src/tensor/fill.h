@@ -39,6 +39,13 @@ struct ls__keeper {
     int64_t from, count;
 };
 
+/* What products read in place of the elements of a parameter; see quantize.h, under its lock. */
+typedef struct ls__rounding {
+    ls_dtype dtype;   /* LS_FLOAT32: the elements themselves */
+    bool turned;      /* made of a matrix [in,out] */
+    uint32_t version; /* of the elements it was made of */
+} ls__rounding;
+
 typedef struct ls__initial {
     ls__fill fill;                  /* if `noted`. Under the lock of fill.c */
     bool noted;                     /* values are not drawn yet */
@@ -47,6 +54,7 @@ typedef struct ls__initial {
     char name[LS__FILL_NAME_BYTES]; /* within the module */
     bool drawn;                     /* its values come from a fill already */
     bool optimized;                 /* an optimizer was made over it, of this size */
+    ls__rounding rounding;          /* quantize.h */
     bool is_part;                   /* of a larger logical tensor: */
     ls__tensor_part part;
 } ls__initial;

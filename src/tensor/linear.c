@@ -11,8 +11,11 @@
  *
  * Among bfloat16 tensors, and under autocast, the products are of bfloat16 matrices. Autocast's
  * casts are no nodes of the graph: this rule reads the rounded x and W and writes the gradients
- * in the types of the tensors themselves, so that of a float32 weight is not rounded on the way. */
+ * in the types of the tensors themselves, so that of a float32 weight is not rounded on the way.
+ *
+ * A weight that ls_module_quantize marked is read in fewer bits; x, sums and y are float32 then. */
 #include "tensor/half.h"
+#include "tensor/quantize.h"
 
 enum { SAVED_X, SAVED_W, SAVED_Z };
 enum { EDGE_X, EDGE_W, EDGE_B };
@@ -413,6 +416,40 @@ static bool begin_linear(ls__call *call, linear_context *c, ls_shape *shape)
     return true;
 }
 
+/* The weight is read in fewer bits (quantize.h), so that there is no rule for gradients. */
+static ls_tensor *linear_rounded(ls__call *call, const linear_context *c, ls_shape shape)
+{
+    if (call->grad) {
+        return ls__call_fail(call, LS_ERR_STATE,
+                             "the weight %s is rounded to %s for inference, and gradients are "
+                             "recorded; compute under LS_NO_GRAD, or take the weights as they are: "
+                             "ls_module_quantize(module, LS_FLOAT32)",
+                             ls__record_print(call->in[EDGE_W]).text,
+                             ls_dtype_name(ls__call_rounding(call, EDGE_W)));
+    }
+    ls__dense x = ls__call_full(call, EDGE_X), b = ls__call_full(call, EDGE_B);
+    const ls__rounded w = ls__call_rounded(call, EDGE_W, c->transposed);
+    ls__record *out = ls__call_output(call, shape, LS_FLOAT32);
+    if (out != NULL && out->numel > 0) {
+        const ls__linear_rounded l = {.m = c->rows,
+                                      .n = c->out,
+                                      .k = c->in,
+                                      .x = x.data,
+                                      .w = w.w,
+                                      .scale = w.scale,
+                                      .bias = b.data,
+                                      .activates = c->activation != LS_ACTIVATION_NONE,
+                                      .op = kinds[c->activation].op,
+                                      .y = ls__record_floats(out)};
+        call->k->linear_rounded(&l, call->stream);
+    }
+    ls__dense_drop(&x);
+    ls__dense_drop(&b);
+    ls__storage_unref(w.storage);
+    call->follows = LS__CONTRACTS(LINEAR);
+    return ls__call_finish(call, out);
+}
+
 /* An unknown activation is reported under the plain name: kinds[] has none for it. */
 ls_tensor *ls_linear_activation(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                                 ls_activation activation)
@@ -425,6 +462,9 @@ ls_tensor *ls_linear_activation(ls_tensor *x, ls_tensor *weight, ls_tensor *bias
     if (!ls__call_begin_optional(&call, name, 3, (ls_tensor *[]){x, weight, bias}, 1u << EDGE_B) ||
         !begin_linear(&call, &c, &shape)) {
         return call.failed;
+    }
+    if (ls__call_rounding(&call, EDGE_W) != LS_FLOAT32) {
+        return linear_rounded(&call, &c, shape);
     }
     operands o = {.x = c.half ? ls__call_half(&call, EDGE_X) : ls__call_dense(&call, EDGE_X),
                   .w = c.half ? ls__call_half(&call, EDGE_W) : ls__call_dense(&call, EDGE_W),

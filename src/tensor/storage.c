@@ -214,6 +214,7 @@ static void header_init(ls__pool *pool, ls__storage *storage, size_t bytes)
     storage->fini = NULL;
     storage->next = NULL;
     storage->initial = NULL;
+    storage->rounded = NULL;
     atomic_store_explicit(&storage->due, false, memory_order_relaxed);
     atomic_store_explicit(&storage->version, 0, memory_order_relaxed);
     atomic_store_explicit(&storage->refs, 1, memory_order_relaxed);
@@ -277,11 +278,20 @@ ls__storage *ls__storage_borrow(ls__pool *pool, void *data, size_t bytes)
     return storage;
 }
 
+/* The copy is of elements that are no longer here. */
+static void forget_rounded(ls__storage *storage)
+{
+    ls__storage_unref(storage->rounded);
+    storage->rounded = NULL;
+}
+
 void ls__storage_swap(ls__storage *a, ls__storage *b)
 {
     const uint32_t version = ls__storage_version(a);
     const size_t bytes = a->bytes;
     LS_ASSERT(a->pool == b->pool);
+    forget_rounded(a);
+    forget_rounded(b);
     pthread_mutex_lock(&a->pool->tensors->lock);
     swap_memory(a, b);
     a->bytes = b->bytes, b->bytes = bytes;
@@ -329,6 +339,7 @@ ls_status ls__storage_to(ls__storage *storage, ls__pool *on)
     if (other == NULL) {
         return from != on ? ls__self.status : LS_OK;
     }
+    forget_rounded(storage);
     ls__device_carry(on->device, other->data, from->device, storage->data, storage->bytes);
     pthread_mutex_lock(&from->tensors->lock);
     swap_memory(storage, other);
@@ -355,6 +366,7 @@ void ls__storage_unref(ls__storage *storage)
     if (storage->fini != NULL) {
         storage->fini(storage);
     }
+    forget_rounded(storage);
     free(storage->initial);
     storage->initial = NULL;
     ls__pool *pool = storage->pool;

@@ -48,6 +48,7 @@ struct ls__storage {
     void (*fini)(ls__storage *storage); /* before the block is given back; NULL: nothing */
     ls__storage *next;                  /* in the list of free headers */
     struct ls__initial *initial;        /* of a parameter (fill.h); NULL: nothing is known */
+    ls__storage *rounded;               /* elements in fewer bits (quantize.h), held; NULL: none */
 };
 
 #define LS__STORAGE_BORROWED UINT16_MAX
