@@ -20,7 +20,7 @@ OPTIONS   ?=
 TESTS_ONLY = $(ONLY:%=--only %)
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets compare-overlap compare-ddp compare-pipeline compare-tensor compare-zero compare-experts compare-sim compare-plan compare-pmpi compare-busy docs gpu-check install uninstall wheel clean format tidy sanitize sanitize-fast variants fuzz mutate images
+.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets compare-overlap compare-ddp compare-pipeline compare-tensor compare-zero compare-experts compare-generation compare-sim compare-plan compare-pmpi compare-busy docs gpu-check install uninstall wheel clean format tidy sanitize sanitize-fast variants fuzz mutate images
 
 all: build
 
@@ -41,6 +41,7 @@ help:
 	@echo "make compare-tensor                         tensor parallelism beside PyTorch's over gloo, on the same links (1 Gbit/s: root)"
 	@echo "make compare-zero                           zero 1, 2, 3 beside PyTorch's optimizer and FSDP2 over gloo: time, memory"
 	@echo "make compare-experts                        a layer of experts beside PyTorch's all_to_all_single over gloo (1 Gbit/s: root)"
+	@echo "make compare-generation                     tokens/s of lockstep generate beside CTranslate2: float32, bf16, int8"
 	@echo "make compare-sim                            predictions of lockstep sim beside measured steps (1 Gbit/s: root)"
 	@echo "make compare-plan                           every runnable plan of a small GPT on 4 ranks beside that of lockstep plan auto"
 	@echo "make compare-pmpi                           MPI_Allreduce of an unchanged program with and without the interposer"
@@ -137,6 +138,10 @@ compare-zero: build
 compare-experts: build
 	ninja -C $(BUILD) bench/contender_parallel
 	bench/compare_experts.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) $(if $(ROW),--row $(ROW)) $(ARGS)
+
+# lockstep generate with weights of each type beside CTranslate2, which it installs.
+compare-generation: build
+	bench/compare_generation.py --build $(BUILD) $(ARGS)
 
 # What lockstep sim predicts for steps on 1 to 8 ranks of this machine, beside what they take.
 compare-sim: build

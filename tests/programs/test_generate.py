@@ -175,6 +175,14 @@ def a_trained_model_writes_what_it_has_learned():
 
 
 @test
+def a_trained_model_writes_the_same_with_weights_of_fewer_bits():
+    for model in (trained(), ("--weights", "run.safetensors", *SHAPE)):
+        texts = [generate(*model, "--prompt", "hijk", "--greedy", "--tokens", 60, "--dtype", dtype).text
+                 for dtype in ("float32", "bf16", "int8")]
+        assert texts[0][:-1] in TEXT and set(texts) == {texts[0]}, texts
+
+
+@test
 def the_same_seed_gives_the_same_text():
     flags = (*random_gpt(), "--tokens", 50, "--prompt", "a")
     first = generate(*flags, "--seed", 3).text
@@ -207,6 +215,7 @@ def a_text_ends_at_the_stop_token_and_not_behind_it():
     done = generate(*trained(), "--prompt", "hijk", "--greedy", "--tokens", 60, "--stop", "x")
     assert done.text == "hijklmnopqrstuvw\n", done.text
     assert re.search(rb"^12 tokens, ", done.stderr), done.stderr
+    says(done.stderr.decode(), ", %.1f tokens/s after the first, which took %.2f s")
 
 
 @test
@@ -266,6 +275,7 @@ def what_cannot_be_is_refused_in_words():
                          'loaded'), "--checkpoint", "run/step-00000150"),
             (2, 'give --checkpoint the folder above it, "run", of', "--weights", "run/step-00000150//"),
             (2, '--model is "lstm"; give gpt, moe, llama, mixtral, gpt2', "--weights", "a", "--model", "lstm"),
+            (2, '--dtype is "int4"; give float32, bf16 or int8', "--weights", "a", "--dtype", "int4"),
             (2, '--top-p is "2"; give a number from 0 to 1', "--top-p", 2),
             (2, '--temperature is "-1"', "--temperature", -1),
             (2, "--greedy is a switch and takes no value", "--greedy=1"),
