@@ -138,12 +138,13 @@ LS_DEFAULTS_FUNCTION(ddp)
 /* Wraps `module` for data-parallel training over `group`
  * (torch.nn.parallel.DistributedDataParallel). Collective. Takes `module`: free only the returned
  * one. NULL with ls_error_message on failure, and the caller keeps `module`: LS_ERR_MISMATCH names
- * the parameter that differs and both sides; LS_ERR_STATE means that the module is wrapped already
- * or is part of another one. The group, and those of ls_ddp_options.place, are borrowed until the
- * wrapper is freed. Parameters that require no gradients are broadcast and otherwise ignored. A
- * parameter may be frozen later (ls_set_requires_grad, on all ranks alike) and thawed before a
- * forward pass. ls_backward refuses, by name, a parameter that required no gradients here and does
- * later, and one that was added later; see ls_ddp_unwrap. */
+ * the parameter that differs and both sides, or a rank on which alone the call is wrong;
+ * LS_ERR_STATE means that the module is wrapped already or is part of another one. The group, and
+ * those of ls_ddp_options.place, are borrowed until the wrapper is freed. Parameters that require
+ * no gradients are broadcast and otherwise ignored. A parameter may be frozen later
+ * (ls_set_requires_grad, on all ranks alike) and thawed before a forward pass. ls_backward refuses,
+ * by name, a parameter that required no gradients here and does later, and one that was added
+ * later; see ls_ddp_unwrap. */
 LS_API ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *options);
 
 LS_API ls_module *ls_ddp_module(ls_module *ddp); /* the wrapped module; borrowed */
@@ -165,21 +166,24 @@ LS_API ls_module *ls_ddp_unwrap(ls_module *ddp);
 /* Sets whether the next backward passes synchronise (require_backward_grad_sync); initially true.
  * With false gradients accumulate locally; the first backward with true averages all of them. All
  * ranks set the same. A module without a wrapper ignores the call, and ls_ddp_sync returns true for
- * it, so one training loop serves both. */
+ * it, so one training loop serves both; LS_ERR_INVALID for one that has a wrapper below it, or is
+ * below one. */
 LS_API ls_status ls_ddp_set_sync(ls_module *ddp, bool sync);
 LS_API bool ls_ddp_sync(const ls_module *ddp);
 
 /* LS_NO_SYNC(net); disables synchronisation until the end of the block (no_sync). The last backward
- * of a step must be outside the block. A declaration, like LS_SCOPE. */
+ * of a step must be outside the block. A declaration, like LS_SCOPE. A module that ls_ddp_set_sync
+ * refuses ends the process, as by LS_CHECK. */
 #if defined(__GNUC__)
 typedef struct ls_no_sync_ {
     ls_module *ddp;
     bool before;
 } ls_no_sync_;
-static inline ls_no_sync_ ls_no_sync_enter_(ls_module *ddp)
+static inline ls_no_sync_ ls_no_sync_enter_(ls_module *ddp, const char *file, int line)
 {
     const ls_no_sync_ guard = {ddp, ls_ddp_sync(ddp)};
-    (void)ls_ddp_set_sync(ddp, false);
+    ls_site_set(file, line);
+    ls_check_failed(ls_ddp_set_sync(ddp, false), file, line, "LS_NO_SYNC");
     return guard;
 }
 static inline void ls_no_sync_cleanup_(const ls_no_sync_ *guard)
@@ -188,7 +192,7 @@ static inline void ls_no_sync_cleanup_(const ls_no_sync_ *guard)
 }
 #define LS_NO_SYNC(net)                                                                            \
     const ls_no_sync_ LS_ON_LINE(ls_no_sync_here_) LS_UNTIL_END_(ls_no_sync_cleanup_) =            \
-        ls_no_sync_enter_(net)
+        ls_no_sync_enter_(net, __FILE__, __LINE__)
 #endif
 
 /* From now on every synchronising backward steps `optim`, bucket by bucket as averages arrive,
@@ -267,7 +271,8 @@ LS_API ls_status ls_ddp_join(ls_module *ddp, const ls_ddp_join_options *options,
  * Gradients of ls_backward_weighted are divided by the sum of this rank's weights. `false` ends the
  * mode: LS_ERR_STATE unless ls_ddp_average followed the last step. ls_checkpoint_save refuses
  * replicas that differ: average before it, with `optim`, or say in ls_checkpoint_item.replicas what
- * is saved. A module without a wrapper ignores the call. Local call. */
+ * is saved. A module without a wrapper ignores the call; LS_ERR_INVALID for one that has a wrapper
+ * below it, or is below one. Local call. */
 LS_API ls_status ls_ddp_set_local(ls_module *ddp, bool local);
 LS_API bool ls_ddp_local(const ls_module *ddp); /* false for a module without a wrapper */
 
@@ -321,8 +326,9 @@ LS_DEFAULTS_FUNCTION(ddp_average)
  * mode of ls_ddp_set_local, LS_ERR_INVALID for another weight than those, if the sum of all weights
  * is 0, or if a parameter of one rank is not finite, which fails the group and names both;
  * LS_ERR_MISMATCH if the ranks give other options than weight and step, or if the call is wrong on
- * some of them only, which names one. Without a wrapper nothing happens. Collective. One operation
- * for each type of parameters and group. */
+ * some of them only, which names one. Without a wrapper nothing happens; LS_ERR_INVALID for a
+ * module that has a wrapper below it, or is below one. Collective. One operation for each type of
+ * parameters and group. */
 LS_API ls_status ls_ddp_average(ls_module *ddp, const ls_ddp_average_options *options);
 
 /* Takes steps of a worker, with the parameters, buffers and optimizer state that it had, until it
@@ -424,6 +430,9 @@ LS_API ls_status ls_metric_mean(ls_group *group, double value, double weight, do
 #define ls_ddp_new(...) LS_AT(ls_ddp_new(__VA_ARGS__))
 #define ls_ddp_step_in_backward(...) LS_AT(ls_ddp_step_in_backward(__VA_ARGS__))
 #define ls_ddp_gather(...) LS_AT(ls_ddp_gather(__VA_ARGS__))
+#define ls_ddp_release(...) LS_AT(ls_ddp_release(__VA_ARGS__))
+#define ls_ddp_set_sync(...) LS_AT(ls_ddp_set_sync(__VA_ARGS__))
+#define ls_ddp_set_hook(...) LS_AT(ls_ddp_set_hook(__VA_ARGS__))
 #define ls_ddp_join(...) LS_AT(ls_ddp_join(__VA_ARGS__))
 #define ls_ddp_set_local(...) LS_AT(ls_ddp_set_local(__VA_ARGS__))
 #define ls_ddp_average(...) LS_AT(ls_ddp_average(__VA_ARGS__))

@@ -304,7 +304,7 @@ ls_status ls_ddp_average(ls_module *module, const ls_ddp_average_options *option
     LS__OPTIONS(ls_outer_options, outer, given.outer);
     ls__ddp *d = ls__ddp_of(module);
     if (d == NULL) {
-        return LS_OK;
+        return ls__ddp_refuse_beside(module, "ls_ddp_average");
     }
     LS_TRY(ls__ddp_refuse_remote(d, "ls_ddp_average", "leave it out"));
     call c = {.options = &given, .outer = given.outer != NULL ? &outer : NULL, .refused = ""};
@@ -335,7 +335,7 @@ ls_status ls_ddp_set_local(ls_module *module, bool local)
 {
     ls__ddp *d = ls__ddp_of(module);
     if (d == NULL) {
-        return LS_OK;
+        return ls__ddp_refuse_beside(module, "ls_ddp_set_local");
     }
     LS_TRY(ls__ddp_refuse_remote(d, "ls_ddp_set_local",
                                  "workers without a common step are LS_SERVER_ASYNC's"));

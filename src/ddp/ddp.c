@@ -28,6 +28,7 @@
 #include "ddp/buffers.h"
 #include "ddp/values.h"
 #include "ddp/wrapper.h"
+#include "dist/agree.h"
 #include "nn/batch_norm.h"
 #include "nn/module.h"
 #include "reduce/plan.h"
@@ -530,16 +531,71 @@ static ls_status observe(ls__ddp *d)
     return LS_OK;
 }
 
+/* The last error is most likely that of the module's constructor. */
+static ls_status fail_null(const char *what)
+{
+    const bool failed = strcmp(what, "module") == 0 && ls__self.status < 0;
+    return ls__fail(LS_ERR_INVALID,
+                    "the %s is NULL; give the module to replicate and its group (ls_world())"
+                    "%s%s%s",
+                    what, failed ? " (the last error was: " : "", failed ? ls_error_message() : "",
+                    failed ? ")" : "");
+}
+
+static ls_status check_module(ls_module *module)
+{
+    if (module == NULL) {
+        return fail_null("module");
+    }
+    return module->entries->parent == NULL
+               ? LS_OK
+               : ls__fail(LS_ERR_STATE,
+                          "the %s is part of a %s; wrap the whole model, or wrap it before it is "
+                          "added",
+                          ls__module_name(module), module->entries->parent->cls->name);
+}
+
+/* What this rank can say by itself. Lists the parameters. */
+static ls_status check_call(ls__ddp *d, const ls_ddp_options *options)
+{
+    LS_TRY(check_module(d->inner));
+    if (options->check_every < 0) {
+        return ls__fail(LS_ERR_INVALID, "check_every is %d; give a number of steps, or 0 for never",
+                        options->check_every);
+    }
+    return list_params(d);
+}
+
+static void list_call(ls__facts *to, const void *refused)
+{
+    const char *text = refused;
+    ls__facts_text(to, "the arguments", text[0] != '\0' ? text : "right ones",
+                   "give every rank its own copy of the whole model, and the same options");
+}
+
+/* A call that is wrong on all ranks leaves the group usable; one that is wrong on some of them is
+ * named by all, which would wait for those otherwise. */
+static ls_status agree_on_call(const ls__ddp *d, ls_status status)
+{
+    char refused[LS__MESSAGE_MAX] = "";
+    const ls__agree_peers peers = {.group = d->group, .who = "ddp"};
+    if (status < 0) {
+        memcpy(refused, ls_error_message(), sizeof refused);
+    }
+    LS_TRY(ls_group_size(d->group) > 1 ? ls__agree(&peers, list_call, refused) : LS_OK);
+    return status < 0 ? ls__fail_again(status, refused) : LS_OK;
+}
+
 /* Collective. A rank whose module failed to build aborts the group, because its peers already wait
- * in make_reducer. */
+ * for it. */
 static ls_status set_up(ls__ddp *d, const ls_ddp_options *options)
 {
-    ls_status built = ls_module_status(d->inner);
+    const ls_status built = d->inner != NULL ? ls_module_status(d->inner) : LS_OK;
     if (built < 0) {
         (void)ls_group_abort(d->group, ls_error_message());
         return built;
     }
-    LS_TRY(list_params(d));
+    LS_TRY(agree_on_call(d, check_call(d, options)));
     LS_TRY(ls__ddp_check_memory(d));
     d->number = next_number(d);
     LS_TRY(ls__ddp_axes_init(d, options));
@@ -630,35 +686,12 @@ ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *
     if (runtime == NULL) {
         return NULL;
     }
-    if (module == NULL || group == NULL) {
-        /* The last error is most likely that of the module's constructor. */
-        const bool failed = module == NULL && ls__self.status < 0;
-        (void)ls__fail(LS_ERR_INVALID,
-                       "ls_ddp_new: the %s is NULL; give the module to replicate and its group"
-                       " (ls_world())%s%s%s",
-                       module ? "group" : "module", failed ? " (the last error was: " : "",
-                       failed ? ls_error_message() : "", failed ? ")" : "");
+    if (group == NULL) {
+        (void)ls__fail_within(fail_null("group"), "ls_ddp_new");
         (void)ls__fail_at_site(LS_ERR_INVALID);
-        return NULL;
-    }
-    if (module->entries->parent) {
-        (void)ls__fail(
-            LS_ERR_STATE,
-            "ls_ddp_new: the %s is part of a %s; wrap the whole model, or wrap it before "
-            "it is added",
-            ls__module_name(module), module->entries->parent->cls->name);
-        (void)ls__fail_at_site(LS_ERR_STATE);
         return NULL;
     }
     LS__OPTIONS_OR(NULL, ls_ddp_options, given, options);
-    if (given.check_every < 0) {
-        (void)ls__fail(LS_ERR_INVALID,
-                       "ls_ddp_new: check_every is %d; give a number of steps, or 0 "
-                       "for never",
-                       given.check_every);
-        (void)ls__fail_at_site(LS_ERR_INVALID);
-        return NULL;
-    }
     ls__ddp *d = ls_module_new(sizeof *d, &ls__ddp_class);
     if (d == NULL) {
         return NULL;

@@ -95,9 +95,10 @@ ls_module *ls_ddp_unwrap(ls_module *module)
 ls_status ls_ddp_set_sync(ls_module *module, bool sync)
 {
     ls__ddp *d = ls__ddp_of(module);
-    if (d != NULL) {
-        d->sync = sync;
+    if (d == NULL) {
+        return ls__ddp_refuse_beside(module, "ls_ddp_set_sync");
     }
+    d->sync = sync;
     return LS_OK;
 }
 

@@ -553,6 +553,43 @@ DIST_TEST(what_cannot_be_wrapped_is_refused_in_words_and_stays_usable, 2)
     ls_module_free(ddp);
 }
 
+static ls_module *perceptron_in_a_model(ls_module **inner)
+{
+    *inner = perceptron(0.0);
+    return ls_sequential_new(inner, 1);
+}
+
+/* The other ranks would wait for it. */
+static void check_odd_call(ls_module *module, const char *wanted)
+{
+    const double begin = ls_time();
+    CHECK(!ls_ddp_new(module, ls_world(), NULL));
+    CHECK_WITHIN(ls_time() - begin, 3);
+    CHECK_STATUS(ls_error_status(), LS_ERR_MISMATCH);
+    CHECK_CONTAINS(ls_error_message(), "ls_ddp_new: ddp: the ranks differ in the arguments: ");
+    CHECK_CONTAINS(ls_error_message(), wanted);
+    CHECK_SAYS(ls_error_message(),
+               "give every rank its own copy of the whole model, and the same options");
+}
+
+DIST_TEST(a_call_that_is_wrong_on_one_rank_is_named_by_all, 3)
+{
+    ls_module *inner, *whole = perceptron_in_a_model(&inner), *other = perceptron(0.0);
+    check_odd_call(ls_rank() == 1 ? inner : whole,
+                   "rank 0 has right ones, as 2 of 3 ranks, rank 1 has the 0 is part of a "
+                   "Sequential; wrap the whole model, or wrap it before it is added; ");
+    check_odd_call(ls_rank() == 2 ? NULL : whole, "rank 2 has the module is NULL");
+    ls_module *ddp = ls_ddp_new(whole, ls_world(), NULL);
+    CHECK_OK(ls_module_status(ddp));
+    check_odd_call(ls_rank() == 2 ? inner : other, "rank 2 has the 0 is part of a");
+    check_odd_call(ls_rank() == 0 ? ddp : other,
+                   "rank 0 has parameter 0.0.weight belongs to a ddp already");
+    backward_of_ones(ddp, 1.0);
+    check_replicas(ddp);
+    ls_module_free(ddp);
+    ls_module_free(other);
+}
+
 /* ---- after the end ------------------------------------------------------------------------- */
 
 static void leave_behind(ls_module **ddp, ls_module **plain, ls_optim **optim)

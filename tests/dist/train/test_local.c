@@ -340,6 +340,44 @@ DIST_TEST(the_mode_does_not_end_with_replicas_that_differ, 2)
     ls_module_free(ddp);
 }
 
+DIST_TEST(the_mode_is_set_on_the_wrapper_and_on_no_module_beside_it, 2)
+{
+    ls_module *ddp = ls_ddp_new(line_new(), ls_world(), NULL);
+    ls_module *whole = ls_sequential_new(&ddp, 1), *plain = line_new();
+    ls_module *beside[] = {whole, ls_ddp_module(ddp)};
+    for (int i = 0; i < 2; i++) {
+        CHECK_STATUS(ls_ddp_set_local(beside[i], true), LS_ERR_INVALID);
+        CHECK_SAYS(ls_error_message(),
+                   "%s: the %s is not the ddp, but %s; give what ls_ddp_new returned");
+        CHECK_CONTAINS(ls_error_message(), "ls_ddp_set_local: ");
+        CHECK_STATUS(ls_ddp_set_sync(beside[i], false), LS_ERR_INVALID);
+        CHECK_CONTAINS(ls_error_message(), "ls_ddp_set_sync: ");
+        CHECK_STATUS(ls_ddp_average(beside[i], NULL), LS_ERR_INVALID);
+        CHECK_CONTAINS(ls_error_message(), "ls_ddp_average: ");
+    }
+    CHECK(!ls_ddp_local(ddp) && ls_ddp_sync(ddp));
+    CHECK_OK(ls_ddp_set_local(plain, true)); /* one loop serves a module without a wrapper */
+    CHECK_OK(ls_ddp_set_sync(plain, false));
+    CHECK_OK(ls_ddp_average(plain, NULL));
+    ls_module_free(plain);
+    ls_module_free(whole);
+}
+
+static int not_synchronised_beside(void *arg)
+{
+    (void)arg;
+    LS_CHECK(ls_init(NULL));
+    ls_module *ddp = ls_ddp_new(line_new(), ls_world(), NULL);
+    ls_module *whole = ls_sequential_new(&ddp, 1);
+    LS_NO_SYNC(whole); /* a declaration returns no error */
+    return 0;
+}
+
+TEST(a_block_without_synchronisation_takes_no_module_beside_the_wrapper)
+{
+    CHECK(ls_spawn(not_synchronised_beside, NULL, 1) < 0);
+}
+
 DIST_TEST(a_rank_that_has_not_entered_the_mode_is_named, 3)
 {
     ls_module *ddp = ls_ddp_new(line_new(), ls_world(), NULL);
