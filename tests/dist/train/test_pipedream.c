@@ -693,6 +693,31 @@ DIST_TEST(divided_parameters_are_refused, 2)
     CHECK_OK(ls_group_free(own));
 }
 
+/* Also where a call has as many micro-batches as a step. */
+DIST_TEST(a_schedule_that_steps_itself_needs_an_optimizer, 2)
+{
+    static const char *const schedules[] = {"pipedream", "pipedream-2bw"};
+    for (int i = 0; i < 4; i++) {
+        const int count = i < 2 ? i + 1 : MICRO;
+        ls_module *net = make_net();
+        ls_pipeline *pipe = NULL;
+        CHECK_OK(ls_pipeline_new(
+            net, ls_world(),
+            LS_OPTIONS(ls_pipeline_options, .schedule = schedules[i % 2], .micro_batches = count),
+            &pipe));
+        LS_SCOPE;
+        ls_micro_batch micro[MICRO];
+        for (int m = 0; m < count; m++) {
+            micro[m] = micro_of(0, m, 0);
+        }
+        CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+        CHECK(ls_pipeline_backward(pipe, net, micro, NULL) < 0);
+        CHECK_CONTAINS(ls_error_message(), "give it the optimizer with ls_pipeline_set_optim");
+        CHECK(ls_pipeline_free(pipe) < 0);
+        ls_module_free(net);
+    }
+}
+
 /* The user cannot look between the gradient and the step. */
 static void check_nan(const char *schedule)
 {
