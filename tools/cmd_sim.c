@@ -173,6 +173,10 @@ static int read_model(ls__gpt *g)
 static int check_axes(const ls__sim_job *job)
 {
     const ls__gpt *g = &job->use.model;
+    if (sequence && job->tp.size == 1) {
+        return cli_wrong(&command, "--sequence divides activations over the ranks along tp, and "
+                                   "--mesh has none; give it tp, as in --mesh dp=2,tp=2");
+    }
     if (g->context % job->cp.size != 0) {
         return cli_wrong(&command,
                          "--context %" PRId64 " is no multiple of the %d ranks along cp; give one "

@@ -320,6 +320,11 @@ static bool check(const parallel_question *q)
                 (long long)q->top_k, (long long)q->experts, q->capacity);
         return false;
     }
+    if (q->sequence && q->tp == 1) {
+        fprintf(stderr, "lockstep info: --sequence divides activations over the ranks along tp, "
+                        "and --mesh has none; give it tp\n");
+        return false;
+    }
     if (q->regather && !q->sequence) {
         fprintf(stderr, "lockstep info: --regather is about inputs that --sequence gathers; give "
                         "both\n");

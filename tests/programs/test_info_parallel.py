@@ -158,6 +158,8 @@ def what_a_mesh_does_not_divide_is_named():
          "lockstep info: what --zero and --hook send is counted for gpt; leave them out with --model moe")
     says(info("--comm", "--mesh", "tp=3", status=2), "lockstep info: %s %lld is not divisible by %d; give a multiple")
     says(info("--comm", "--mesh", "cp=4", "--context", "4", status=2), "--context 4 is not divisible by 8; give a multiple")
+    says(info("--comm", "--mesh", "dp=2", "--sequence", status=2),
+         "lockstep info: --sequence divides activations over the ranks along tp, and --mesh has none; give it tp")
     says(info("--comm", "--mesh", "tp=2", "--regather", status=2),
          "lockstep info: --regather is about inputs that --sequence gathers; give both")
 

@@ -115,6 +115,9 @@ def what_cannot_be_is_refused():
     says(sim("--mesh", "cp=3", status=2), "--context %lld is no multiple of the %d ranks along cp; give one that is")
     says(sim("--mesh", "ep=3", "--experts", "8", status=2), "--experts %lld cannot be divided over %d ranks along ep; give a "
          "multiple")
+    says(sim("--sequence", "--mesh", "dp=2", status=2),
+         "--sequence divides activations over the ranks along tp, and --mesh has none; give it tp, as in --mesh dp=2,tp=2")
+    sim("--sequence", "--mesh", "dp=2,tp=2")
     says(sim("--experts", "1", status=2), "--top-k %lld is more than --experts %lld")
     says(sim("--mesh", "dp=70000", status=2), "--mesh has %d ranks, %d along pp; at most %d and %d are possible")
     says(sim("--mesh", "pp=300", status=2), "--mesh has %d ranks, %d along pp; at most %d and %d are possible")
