@@ -17,13 +17,13 @@
 #define REPORT_RUNS_MAX 8
 #define REPORT_NUMBER_MAX 1e30 /* a number beyond it counts as missing, which is NAN */
 
-/* A line of a step in the log. Missing numbers are NAN. */
+/* What the log says of a step. Missing numbers are NAN. */
 typedef struct report_row {
     int64_t step;
     double loss, seconds, exposed, per_second;
 } report_row;
 
-/* A line of an evaluation. */
+/* What it says of an evaluation. */
 typedef struct report_score {
     int64_t step;
     double loss, peak_bytes, estimate_bytes;
@@ -69,7 +69,6 @@ const char *report_name(const report_run *run);
 /* ---- the page ------------------------------------------------------------------------------- */
 
 typedef struct report_curve {
-    const char *name;
     const double *x, *y; /* [count]; NAN: nothing is drawn there */
     int64_t count;
     int color;   /* of its run */

@@ -134,12 +134,8 @@ static report_curve curve_of(const report_run *run, int number, value_of *value,
         free(block);
         return (report_curve){.count = 0};
     }
-    return (report_curve){.name = report_name(run),
-                          .x = block,
-                          .y = block + count,
-                          .count = count,
-                          .color = number,
-                          .points = scores};
+    return (report_curve){
+        .x = block, .y = block + count, .count = count, .color = number, .points = scores};
 }
 
 /* `scores` NULL: no points. Nothing is drawn without a value. */

@@ -1,5 +1,6 @@
-/* A plot of curves over steps, as SVG within a page: axes with round numbers, a legend, lines or
- * points. A curve of many steps is drawn as the means of as many pieces as it has pixels. */
+/* A plot of curves over steps, as SVG within a page: axes with round numbers, lines or points, in
+ * the colours of the page's table. A curve of many steps is drawn as the means of as many pieces as
+ * it has pixels. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* Logs of the training programs and traces of LOCKSTEP_TRACE, for `lockstep report`. A job may have
  * died in a line, a disk may have been full, and two runs may have written to one file: lines that
- * cannot be read are counted and left out, and of a step that occurs twice the later line counts,
- * as for TensorBoard. */
+ * cannot be read are counted and left out, and of a number that a step has twice the later one
+ * counts, as for TensorBoard. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -51,42 +51,85 @@ static double per_second_of(const json_t *line, report_run *run)
     return NAN;
 }
 
-static ls_status add_row(report_run *run, int64_t step, const json_t *line)
+static bool is_row(const report_row *r)
 {
-    while (run->count > 0 && run->rows[run->count - 1].step >= step) {
-        run->count--; /* a run that went on from a checkpoint before */
+    return !isnan(r->loss) || !isnan(r->seconds) || !isnan(r->exposed) || !isnan(r->per_second);
+}
+
+static bool is_score(const report_score *s)
+{
+    return !isnan(s->loss) || !isnan(s->peak_bytes) || !isnan(s->estimate_bytes);
+}
+
+/* A number that a later line of the step has not repeated stays. */
+static void keep_known(double *number, double later)
+{
+    *number = isnan(later) ? *number : later;
+}
+
+/* Of a run that went on from a checkpoint before, the later lines count. */
+static ls_status add_row(report_run *run, const report_row *row)
+{
+    while (run->count > 0 && run->rows[run->count - 1].step > row->step) {
+        run->count--;
+    }
+    if (run->count > 0 && run->rows[run->count - 1].step == row->step) {
+        report_row *same = &run->rows[run->count - 1];
+        keep_known(&same->loss, row->loss);
+        keep_known(&same->seconds, row->seconds);
+        keep_known(&same->exposed, row->exposed);
+        keep_known(&same->per_second, row->per_second);
+        return LS_OK;
     }
     report_row *rows = trace_room(run->rows, run->count, &run->room, sizeof *rows);
     if (rows == NULL) {
         return ls__fail(LS_ERR_MEMORY, "no memory for the steps of \"%s\"", run->log);
     }
     run->rows = rows;
-    rows[run->count++] = (report_row){.step = step,
-                                      .loss = number_of(line, "loss"),
-                                      .seconds = number_of(line, "seconds"),
-                                      .exposed = number_of(line, "exposed_seconds"),
-                                      .per_second = per_second_of(line, run)};
+    rows[run->count++] = *row;
     return LS_OK;
 }
 
-static ls_status add_score(report_run *run, int64_t step, const json_t *line)
+static ls_status add_score(report_run *run, const report_score *score)
 {
-    while (run->score_count > 0 && run->scores[run->score_count - 1].step >= step) {
+    while (run->score_count > 0 && run->scores[run->score_count - 1].step > score->step) {
         run->score_count--;
+    }
+    if (run->score_count > 0 && run->scores[run->score_count - 1].step == score->step) {
+        report_score *same = &run->scores[run->score_count - 1];
+        keep_known(&same->loss, score->loss);
+        keep_known(&same->peak_bytes, score->peak_bytes);
+        keep_known(&same->estimate_bytes, score->estimate_bytes);
+        return LS_OK;
     }
     report_score *scores =
         trace_room(run->scores, run->score_count, &run->score_room, sizeof *scores);
     if (scores == NULL) {
         return ls__fail(LS_ERR_MEMORY, "no memory for the evaluations of \"%s\"", run->log);
     }
-    const double held_out = number_of(line, "held_out_loss");
     run->scores = scores;
-    scores[run->score_count++] =
-        (report_score){.step = step,
-                       .loss = isnan(held_out) ? number_of(line, "test_loss") : held_out,
-                       .peak_bytes = number_of(line, "peak_memory_bytes"),
-                       .estimate_bytes = number_of(line, "estimated_memory_bytes")};
+    scores[run->score_count++] = *score;
     return LS_OK;
+}
+
+/* A program may write the numbers of a step in one line or in several. The trainers' line of a step
+ * has a loss, of which null is one that is not finite. */
+static ls_status add_numbers(report_run *run, int64_t step, const json_t *line)
+{
+    const double held_out = number_of(line, "held_out_loss");
+    const report_row row = {.step = step,
+                            .loss = number_of(line, "loss"),
+                            .seconds = number_of(line, "seconds"),
+                            .exposed = number_of(line, "exposed_seconds"),
+                            .per_second = per_second_of(line, run)};
+    const report_score score = {.step = step,
+                                .loss = isnan(held_out) ? number_of(line, "test_loss") : held_out,
+                                .peak_bytes = number_of(line, "peak_memory_bytes"),
+                                .estimate_bytes = number_of(line, "estimated_memory_bytes")};
+    if (json_object_get(line, "loss") != NULL || is_row(&row)) {
+        LS_TRY(add_row(run, &row));
+    }
+    return is_score(&score) ? add_score(run, &score) : LS_OK;
 }
 
 /* One line of the log; damaged ones are counted. */
@@ -103,10 +146,8 @@ static ls_status take_line(report_run *run, const char *text, size_t bytes)
     const int64_t number = json_integer_value(step);
     if (!json_is_integer(step) || number < 0) {
         run->damaged++;
-    } else if (json_object_get(line, "loss") != NULL) {
-        status = add_row(run, number, line);
     } else {
-        status = add_score(run, number, line);
+        status = add_numbers(run, number, line);
     }
     json_decref(line);
     return status;
@@ -132,12 +173,19 @@ static ls_status read_log(FILE *file, report_run *run)
                         "of a job that has",
                         run->log);
     }
+    if (run->damaged == run->lines) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "\"%s\" has no step in %lld lines; give the file that `lockstep train "
+                        "--log` wrote, or a trace of LOCKSTEP_TRACE",
+                        run->log, (long long)run->lines);
+    }
     return run->count + run->score_count > 0
                ? LS_OK
                : ls__fail(LS_ERR_FORMAT,
-                          "\"%s\" has no step in %lld lines; give the file that `lockstep train "
-                          "--log` wrote, or a trace of LOCKSTEP_TRACE",
-                          run->log, (long long)run->lines);
+                          "\"%s\" has steps, but no number that is shown: loss, seconds, "
+                          "exposed_seconds, held_out_loss or one that ends with _per_second; write "
+                          "them with ls_event_log_add",
+                          run->log);
 }
 
 static ls_status read_trace(const char *path, report_run *run)
