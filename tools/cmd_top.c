@@ -1,6 +1,7 @@
 /* `lockstep top`: what the ranks of a running job do, again and again. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -67,6 +68,14 @@ static void wait_interval(void)
     (void)nanosleep(&time, NULL);
 }
 
+/* Of the terminal, so that a row of the table is a line there; 0: of any width. */
+static int width_of_output(void)
+{
+    struct winsize size;
+    const bool known = isatty(STDOUT_FILENO) == 1 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
+    return known ? size.ws_col : 0;
+}
+
 /* Follows the launcher of the first table, also over restarts, until it has no board. */
 static int follow(int pid)
 {
@@ -81,12 +90,12 @@ static int follow(int pid)
         at = shown == 0 ? choose(jobs, count, pid) : at;
         if (at >= 0) {
             fputs(terminal && !once ? "\033[H\033[J" : shown > 0 ? "\n" : "", stdout);
-            top_print(&jobs[at]);
+            top_print(&jobs[at], width_of_output());
             cli_flush(stdout);
             launcher = jobs[at].launcher;
         }
         top_close(jobs, count);
-        if (at < 0 || once) {
+        if (at < 0 || once || ferror(stdout)) {
             printf("%s", at < 0 && shown > 0 ? "the job has ended\n" : "");
             return at < 0 && shown == 0 ? 1 : 0;
         }
@@ -106,7 +115,9 @@ int cmd_top(int argc, char **argv)
     }
     const long pid = first < argc ? strtol(argv[first], &end, 10) : 0;
     if (first < argc && (pid < 1 || pid > INT32_MAX || *end != '\0')) {
-        return cli_wrong(&command, "what of \"%s\"? give the number of a process", argv[first]);
+        return cli_wrong(&command,
+                         "\"%s\" is no process; give the number of the launcher or of a rank",
+                         argv[first]);
     }
     return follow((int)pid);
 }

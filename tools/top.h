@@ -35,6 +35,7 @@ void top_explain(int pid, char *out, size_t bytes);
 
 /* "2 ranks on host h, launcher 1234: ./train" */
 void top_print_name(FILE *out, const top_job *job);
-void top_print(const top_job *job); /* on standard output */
+/* On standard output, rows of `width` bytes at most; 0: of any. */
+void top_print(const top_job *job, int width);
 
 #endif

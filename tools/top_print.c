@@ -94,11 +94,23 @@ static void make_plain(char *text)
     }
 }
 
-static void print_rank(const ls__board *board, int r)
+/* At most `width` bytes, and no part of a character. */
+static void print_cut(const char *row, int width)
+{
+    int bytes = (int)strlen(row);
+    if (width > 0 && bytes > width) {
+        for (bytes = width; bytes > 0 && ((unsigned char)row[bytes] & 0xc0) == 0x80;) {
+            bytes--;
+        }
+    }
+    printf("%.*s\n", bytes, row);
+}
+
+static void print_rank(const ls__board *board, int r, int width)
 {
     const ls__board_rank *rank = &board->rank[r];
     const ls__env *env = ls__env_posix();
-    char last[160], waits[64], step[24] = "-", updates[24] = "-";
+    char row[320], last[160], waits[64], step[24] = "-", updates[24] = "-";
     ls__activity_copy now;
     (void)ls__activity_read(&rank->activity, &now);
     const uint64_t steps = atomic_load_explicit(&rank->activity.step, memory_order_relaxed);
@@ -113,11 +125,13 @@ static void print_rank(const ls__board *board, int r)
     last_operation(rank, last, sizeof last);
     waits_for(rank, waits, sizeof waits);
     make_plain(last);
-    printf("%4d %8d %-8s %7s %7s %-10s %7.1f  %-10s %s\n", rank->world_rank,
-           (int)atomic_load_explicit(&rank->pid, memory_order_relaxed), state_word(board, r), step,
-           updates, now.since_ns > 0 ? phase_word((uint32_t)now.phase) : "-",
-           now.since_ns > 0 && at > now.since_ns ? (double)(at - now.since_ns) * 1e-9 : 0.0,
-           waits[0] != '\0' ? waits : "-", last[0] != '\0' ? last : "-");
+    (void)snprintf(row, sizeof row, "%4d %8d %-8s %7s %7s %-10s %7.1f  %-10s %s", rank->world_rank,
+                   (int)atomic_load_explicit(&rank->pid, memory_order_relaxed),
+                   state_word(board, r), step, updates,
+                   now.since_ns > 0 ? phase_word((uint32_t)now.phase) : "-",
+                   now.since_ns > 0 && at > now.since_ns ? (double)(at - now.since_ns) * 1e-9 : 0.0,
+                   waits[0] != '\0' ? waits : "-", last[0] != '\0' ? last : "-");
+    print_cut(row, width);
 }
 
 /* ---- the job -------------------------------------------------------------------------------- */
@@ -129,9 +143,10 @@ void top_print_name(FILE *out, const top_job *job)
             b->host, job->launcher, job->program[0] != '\0' ? ": " : "", job->program);
 }
 
-void top_print(const top_job *job)
+void top_print(const top_job *job, int width)
 {
     const ls__board *b = job->board;
+    char heads[128];
     top_print_name(stdout, job);
     if (b->nodes > 1) {
         printf("\nhost %d of %d; the job has %d ranks", b->node, b->nodes, b->world_size);
@@ -142,9 +157,12 @@ void top_print(const top_job *job)
         make_plain(cause);
         printf("\nfailed: %s", cause);
     }
-    printf("\n%4s %8s %-8s %7s %7s %-10s %7s  %-10s %s\n", "rank", "process", "state", "step",
-           "updates", "phase", "for s", "waits for", "last operation");
+    (void)snprintf(heads, sizeof heads, "%4s %8s %-8s %7s %7s %-10s %7s  %-10s %s", "rank",
+                   "process", "state", "step", "updates", "phase", "for s", "waits for",
+                   "last operation");
+    printf("\n");
+    print_cut(heads, width);
     for (int r = 0; r < b->ranks; r++) {
-        print_rank(b, r);
+        print_rank(b, r, width);
     }
 }

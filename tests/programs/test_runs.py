@@ -1,17 +1,21 @@
 """Runs are seen: `lockstep report` of logs and traces, also of damaged ones, `lockstep top` of a running job, and what
 `lockstep doctor` says of this machine."""
 
+import fcntl
 import html.parser
 import json
 import os
 import pathlib
+import pty
 import pwd
 import random
 import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
@@ -181,6 +185,20 @@ def lines_that_are_damaged_are_counted_and_left_out():
 
 
 @test
+def numbers_of_a_step_may_have_lines_of_their_own():
+    """As ls_event_log_add writes them."""
+    lines = [{"step": 1, "loss": 4.0}, {"step": 1, "seconds": 0.1}, {"step": 1, "tokens_per_second": 50}, {"step": 1, "lr": 0.1},
+             {"step": 2, "loss": 3.0}, {"step": 2, "seconds": 0.2}, {"step": 2, "exposed_seconds": 0.05},
+             {"step": 2, "tokens_per_second": 70}, {"step": 2, "held_out_loss": 3.5}, {"step": 2, "peak_memory_bytes": 2**21}]
+    said, errors = asked("report", log("single.jsonl", lines))
+    assert said.splitlines()[2].split()[:8] == ["2", "3.0000", "3.5000", "200.00", "70", "25.0", "-", "2.0"], said
+    assert errors == "" and page().count("circle") == 1, errors
+    says(asked("report", log("other.jsonl", [{"step": 1, "train_loss": 4.0}, {"step": 2, "lr": 1}]), status=1)[1],
+         '"%s" has steps, but no number that is shown: loss, seconds, exposed_seconds, held_out_loss or one that ends with '
+         "_per_second; write them with ls_event_log_add")
+
+
+@test
 def no_damage_ends_the_command():
     """Bytes of a log and of a trace are changed or removed; numbers become extreme."""
     draws = random.Random(36)
@@ -267,6 +285,30 @@ def top_follows_a_job_to_its_end():
 
 
 @test
+def a_row_is_a_line_of_a_narrow_terminal():
+    with Job() as job:
+        rows_of(job.pid, lambda rows: all(row[3] not in "-01" for row in rows))
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+        done = subprocess.run([LOCKSTEP, "top", "--once", str(job.pid)], stdout=theirs, timeout=60)
+        said = os.read(ours, 8192).decode()
+        os.close(theirs), os.close(ours)
+    table = said.split("\r\n")[1:]
+    assert done.returncode == 0 and len(table) == 4 and table[-1] == "", said
+    assert [len(row) <= 60 for row in table] == [True] * 4 and table[0].startswith("rank  process state"), said
+
+
+@test
+def top_ends_where_its_output_cannot_be_written():
+    with Job() as job, open("/dev/full", "w") as full:
+        rows_of(job.pid)
+        done = subprocess.run([LOCKSTEP, "top", "--interval", "0.1", str(job.pid)], text=True, stdout=full, stderr=subprocess.PIPE,
+                              timeout=60)
+    assert done.returncode == 1, done
+    says(done.stderr, "error: standard output cannot be written: %s; some of it is missing there")
+
+
+@test
 def several_jobs_are_told_apart():
     with Job() as one, Job() as two:
         rows_of(one.pid), rows_of(two.pid)
@@ -285,7 +327,7 @@ def a_process_without_a_job_of_this_user_is_refused_in_words():
     ended = subprocess.Popen(["true"])
     ended.wait()
     says(asked("top", ended.pid, status=1)[1], "process %d does not run; without a number `lockstep top` lists the jobs")
-    says(asked("top", "x", status=2)[1], 'what of "%s"? give the number of a process')
+    says(asked("top", "x", status=2)[1], '"%s" is no process; give the number of the launcher or of a rank')
     says(asked("top", 1, 2, status=2)[1], "give one process")
     if os.geteuid() != 0:
         _, errors = asked("top", 1, status=1)
