@@ -85,21 +85,28 @@ static void replay(ls_module *served)
     LS_CHECK(ls_group_free(alone));
 }
 
-static ls_server_mode mode_of(const char *name)
+/* -1: there is none of this name. */
+static int mode_of(const char *name)
 {
     return strcmp(name, "sync") == 0    ? LS_SERVER_SYNC
+           : strcmp(name, "async") == 0 ? LS_SERVER_ASYNC
            : strcmp(name, "stale") == 0 ? LS_SERVER_STALE
-                                        : LS_SERVER_ASYNC;
+                                        : -1;
 }
 
 int main(int argc, char **argv)
 {
-    const ls_server_mode mode = mode_of(argc > 1 ? argv[1] : "async");
+    const int mode = mode_of(argc > 1 ? argv[1] : "async");
     const struct timespec pause = {0, 5000000};
+    if (mode < 0) {
+        fprintf(stderr, "mode \"%s\": give sync, async or stale\n", argv[1]);
+        return 2;
+    }
     LS_CHECK(ls_init(LS_OPTIONS(ls_init_options, .seed = 1)));
-    ls_module *net = ls_server_new(make_net(), ls_world(),
-                                   LS_OPTIONS(ls_server_options, .mode = mode, .log = log_path,
-                                              .staleness = mode == LS_SERVER_STALE ? 2 : 0));
+    ls_module *net =
+        ls_server_new(make_net(), ls_world(),
+                      LS_OPTIONS(ls_server_options, .mode = (ls_server_mode)mode, .log = log_path,
+                                 .staleness = mode == LS_SERVER_STALE ? 2 : 0));
     LS_CHECK(ls_module_status(net));
     ls_optim *optim = ls_adamw_new(net, NULL);
     double loss = 0.0;

@@ -148,6 +148,10 @@ TEST(the_other_examples_say_that_all_ranks_agree)
     CHECK_INT(out.status, 2);
     CHECK_SAYS(out.text, "the batch of %d samples does not divide by %d ranks");
     free(out.text);
+    out = run(2, "09_parameter_server", "snyc");
+    CHECK_INT(out.status, 2);
+    CHECK_SAYS(out.text, "mode \"%s\": give sync, async or stale");
+    free(out.text);
     out = run(3, "10_experts", "");
     CHECK_INT(out.status, 2);
     CHECK_SAYS(out.text, "%d experts for %d ranks; start 1, 2, 4 or 8");
