@@ -140,7 +140,7 @@ static void judge_huge_pages(findings *all)
     add(all, "huge pages", never ? DOCTOR_ADVICE : DOCTOR_GOOD,
         "large tensors take more time to map: echo madvise as root into "
         "/sys/kernel/mm/transparent_hugepage/enabled",
-        "%s", now[0] != '\0' ? now : "not in this kernel");
+        "%s", now[0] != '\0' ? now : "unknown: /sys does not say");
 }
 
 /* ---- limits --------------------------------------------------------------------------------- */

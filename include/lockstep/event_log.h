@@ -40,7 +40,8 @@ LS_DEFAULTS_FUNCTION(event_log)
 
 /* Opens a log. What lies at the path of a file is replaced, so nothing is written through a link,
  * and no pipe is waited for. NULL with LS_ERR_SYSTEM or LS_ERR_NOT_FOUND where the file cannot be
- * made, LS_ERR_FORMAT where the file to go on with holds something else. */
+ * made, LS_ERR_FORMAT where the file to go on with holds something else, LS_ERR_INVALID where that
+ * is no regular file. */
 LS_API ls_event_log *ls_event_log_new(const char *path, const ls_event_log_options *options);
 
 /* Adds one number. What precedes the last slash of `name` is its group: TensorBoard draws the

@@ -124,7 +124,9 @@ LS_API ls_status ls_options_defaults(const char *type, void *out);
 #endif
 
 #ifndef LS_NO_SITES
+#define ls_device_use(...) LS_AT(ls_device_use(__VA_ARGS__))
 #define ls_to(...) LS_AT(ls_to(__VA_ARGS__))
+#define ls_module_to(...) LS_AT(ls_module_to(__VA_ARGS__))
 #endif
 
 #endif

@@ -108,7 +108,7 @@ TEST(memory_is_judged)
           SAYS("ranks of one host share a memfd: allow memfd_create and ftruncate in the "
                "container's seccomp profile"));
     FINDS(cores = 4, "shared memory", DOCTOR_GOOD, SAYS("ranks of this host can share a memfd"));
-    FINDS(huge_pages[0] = '\0', "huge pages", DOCTOR_GOOD, SAYS("not in this kernel"));
+    FINDS(huge_pages[0] = '\0', "huge pages", DOCTOR_GOOD, SAYS("unknown: /sys does not say"));
     doctor_facts f = good();
     snprintf(f.huge_pages, sizeof f.huge_pages, "never");
     CHECK_SAYS(line_about(&f, "huge pages", DOCTOR_ADVICE),
