@@ -114,10 +114,15 @@ static bool may_be_best(search *s)
 {
     ls__sim_parts parts;
     const ls__sim_job *j = &s->job;
+    const int64_t layers = j->use.model.layers, mixed = ls__gpt_mixed(&j->use.model, 0, layers);
+    const int64_t count[2] = {layers - mixed, mixed};
+    double seconds = 0.0;
     s->failed = s->failed || ls__sim_parts_of(ls__env_posix(), j, &parts) < 0;
-    return !s->failed && (parts.layer.forward + parts.layer.backward) *
-                                 (double)j->use.model.layers / j->pp.size * j->spec.micro_batches <
-                             s->out->step;
+    for (int k = 0; k < 2 && !s->failed; k++) {
+        const ls__stage_times *t = &parts.layer[k].times;
+        seconds += (double)count[k] * (t->forward + t->backward);
+    }
+    return !s->failed && seconds / j->pp.size * j->spec.micro_batches < s->out->step;
 }
 
 static void try(search *s)

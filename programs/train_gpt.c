@@ -207,13 +207,13 @@ static void introduce(const settings *s, const tokens *data, const trainer *t)
 static void follow_plan(settings *s)
 {
     const decoder_shape *m = &s->shape;
-    const ls_plan_size sizes[] = {{"vocab", m->vocab},
-                                  {"context", m->context},
-                                  {"layers", m->layers},
-                                  {"dim", m->dim},
-                                  {"heads", m->heads}};
+    const ls_plan_size sizes[] = {
+        {"vocab", m->vocab}, {"context", m->context}, {"layers", m->layers}, {"dim", m->dim},
+        {"heads", m->heads}, {"experts", m->experts}, {"top_k", m->top_k}};
     const bool published = decoder_is_gpt2(m->model) && !m->exact;
-    parallel_check_plan(&s->train, m->model, sizes, published ? 2 : 5);
+    const bool experts = decoder_has_experts(m->model);
+    parallel_check_plan(&s->train, m->model, sizes, published ? 2 : experts ? 7 : 5);
+    parallel_check_experts(&s->train, experts ? m->experts : 0);
     s->shape.recompute = parallel_recompute(&s->train, strcmp(m->model, "lstm") != 0);
 }
 

@@ -215,6 +215,7 @@ static int read_job(ls__sim_job *job)
     job->use.tp = job->tp.size;
     job->use.cp = job->cp.size;
     job->use.ep = job->ep.size;
+    job->use.whole = LS__GPT_EXPERTS; /* as in training */
     const bool whole_stages = strcmp(schedule, "gpipe") == 0;
     job->use.recompute = recompute && !whole_stages;
     const int full = job->pp.size > 1 ? FULL * job->pp.size : 1;

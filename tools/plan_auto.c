@@ -14,13 +14,14 @@
 #include "tools/plan.h"
 #include "tools/sim.h"
 
-#define MODELS "gpt|gpt2|gpt2-medium|gpt2-large|gpt2-xl"
+#define MODELS "gpt|moe|gpt2|gpt2-medium|gpt2-large|gpt2-xl"
+#define AXES "dp|pp|ep|cp|tp"
 #define EACH 8       /* sequences for each rank, as `lockstep train gpt` takes without --batch */
 #define RIVALS 4     /* meshes that the best one is compared with */
 #define VISIBLE 0.01 /* of a step: smaller differences are not named */
 
 static const char *cluster, *device = SIM_DEVICE, *dtype = "float32", *mesh, *out, *svg;
-static int64_t ranks, layers, dim, heads, vocab, context, batch;
+static int64_t ranks, layers, dim, heads, vocab, context, experts, top_k, batch;
 static double memory, cores, bucket = 25 << 20;
 
 static int read_bytes(const cli_command *c, const cli_option *o, const char *text);
@@ -44,6 +45,10 @@ static const cli_option options[] = {
      .help = "tokens of the vocabulary"},
     {"context", CLI_COUNT, &context, .low = 1, .high = 1 << 20, .fallback = "the model's; 128",
      .help = "tokens of a sequence"},
+    {"experts", CLI_COUNT, &experts, .low = 1, .high = 1 << 16, .fallback = "8",
+     .help = "of moe: experts of every second layer"},
+    {"top-k", CLI_COUNT, &top_k, .low = 1, .high = 1 << 16, .fallback = "2",
+     .help = "of moe: experts that a token visits"},
     {"mesh", CLI_TEXT, &mesh, .value_name = "AXES", .fallback = "all",
      .help = "only meshes with these sizes, as in pp=2,dp=2; an axis that is missing has 1"},
     {"device", CLI_TEXT, &device, .value_name = "SPEEDS|FILE",
@@ -70,11 +75,12 @@ static const cli_command command = {
         "  lockstep plan auto gpt --layers 12 --dim 768 --heads 12 --cluster 4:10gbit,2:1gbit \\\n"
         "      --memory 2g --out plan.json\n"
         "\n"
-        "Searched are meshes of dp, pp and tp that `lockstep train` runs, the sequences of a\n"
-        "micro-batch, --sequence, the schedule and its warm-up, --zero, --recompute, and by the\n"
-        "program of Alpa (Zheng et al., OSDI 2022, section 5.2) the stages. Each plan is judged "
-        "by\n"
-        "a simulation of its schedule (lockstep sim).\n"};
+        "Searched are meshes of dp, pp and tp that `lockstep train` runs, of gpt and moe with cp,\n"
+        "of moe with ep; the sequences of a micro-batch, --sequence, the schedule and its "
+        "warm-up,\n"
+        "--zero, --recompute, and by the program of Alpa (Zheng et al., OSDI 2022, section 5.2) "
+        "the\n"
+        "stages. Each plan is judged by a simulation of its schedule (lockstep sim).\n"};
 
 /* ---- what was asked -------------------------------------------------------------------------- */
 
@@ -94,6 +100,28 @@ static int read_bytes(const cli_command *c, const cli_option *o, const char *tex
 static int64_t given(int64_t value, int64_t otherwise)
 {
     return value > 0 ? value : otherwise;
+}
+
+static bool has_experts(const char *model)
+{
+    return strcmp(model, "moe") == 0;
+}
+
+static int read_experts(const char *name, ls__gpt *g)
+{
+    if (!has_experts(name)) {
+        return experts == 0 && top_k == 0
+                   ? 0
+                   : cli_wrong(&command, "--%s is for moe, and %s has no experts; leave it out",
+                               experts > 0 ? "experts" : "top-k", name);
+    }
+    g->experts = given(experts, 8);
+    g->top_k = given(top_k, 2);
+    return g->top_k <= g->experts ? 0
+                                  : cli_wrong(&command,
+                                              "--top-k %" PRId64 " is more than --experts %" PRId64
+                                              "; give at most all",
+                                              g->top_k, g->experts);
 }
 
 static int read_model(const char *name, ls__gpt *g)
@@ -119,8 +147,25 @@ static int read_model(const char *name, ls__gpt *g)
                                               g->dim, g->heads);
 }
 
+/* Refuses axes that do not divide the model. */
+static int check_axes(const char *model, const ls__auto_ask *ask)
+{
+    if (ask->cp > 1 && !ask->contexts) {
+        return cli_wrong(&command,
+                         "--mesh has an axis cp, and %s has no ring attention; give gpt "
+                         "or moe, or leave cp out",
+                         model);
+    }
+    return ask->ep <= 1 || ask->job.use.model.experts > 0
+               ? 0
+               : cli_wrong(&command,
+                           "--mesh has an axis ep, and %s has no experts; give moe, or leave ep "
+                           "out",
+                           model);
+}
+
 /* Axes that --mesh leaves out have one rank. */
-static int read_mesh(ls__auto_ask *ask)
+static int read_mesh(const char *model, ls__auto_ask *ask)
 {
     ls__axes axes;
     if (mesh == NULL) {
@@ -129,12 +174,13 @@ static int read_mesh(ls__auto_ask *ask)
     if (ls__axes_parse(mesh, 0, &axes) < 0) {
         return cli_wrong(&command, "%s", ls_error_message());
     }
-    ask->pp = ask->dp = ask->tp = 1;
+    ask->pp = ask->dp = ask->ep = ask->cp = ask->tp = 1;
     for (int a = 0; a < axes.count; a++) {
-        int *const all[] = {&ask->dp, &ask->pp, &ask->tp};
-        const int k = cli_choice("dp|pp|tp", axes.axis[a].name);
+        int *const all[] = {&ask->dp, &ask->pp, &ask->ep, &ask->cp, &ask->tp};
+        const int k = cli_choice(AXES, axes.axis[a].name);
         if (k < 0) {
-            return cli_wrong(&command, "axis \"%s\" of --mesh is not planned; give dp, pp and tp",
+            return cli_wrong(&command,
+                             "axis \"%s\" of --mesh is not planned; give dp, pp, ep, cp and tp",
                              axes.axis[a].name);
         }
         *all[k] = axes.axis[a].size;
@@ -143,7 +189,7 @@ static int read_mesh(ls__auto_ask *ask)
         return cli_wrong(&command, "--mesh \"%s\" has %d ranks, and the job %d; make them equal",
                          mesh, axes.ranks, ask->ranks);
     }
-    return 0;
+    return check_axes(model, ask);
 }
 
 static int read_ask(const char *model, ls__auto_ask *ask)
@@ -156,6 +202,7 @@ static int read_ask(const char *model, ls__auto_ask *ask)
         return cli_wrong(&command, "--cluster is missing; give levels, such as 4:10gbit,2:1gbit");
     }
     int status = read_model(model, &job->use.model);
+    status = status == 0 ? read_experts(model, &job->use.model) : status;
     if (status == 0 && (sim_read_cluster(cluster, job) < 0 || sim_read_device(device, job) < 0)) {
         return fail();
     }
@@ -165,8 +212,9 @@ static int read_ask(const char *model, ls__auto_ask *ask)
     ask->ranks = ranks > 0 ? (int)ranks : job->cluster.devices;
     ask->batch = batch > 0 ? batch : (int64_t)EACH * ask->ranks;
     ask->memory_bytes = memory;
+    ask->contexts = !ls__gpt_find(model, &(ls__gpt){0}); /* GPT-2 has no ring attention */
     (void)ls__cluster_extend(&job->cluster, ask->ranks);
-    return read_mesh(ask);
+    return read_mesh(model, ask);
 }
 
 /* ---- what is printed ------------------------------------------------------------------------- */
@@ -175,9 +223,12 @@ static void print_head(const char *model, const ls__auto_ask *ask)
 {
     const ls__gpt *g = &ask->job.use.model;
     printf("%s: %" PRId64 " layers, dim %" PRId64 ", %" PRId64 " heads, vocabulary %" PRId64
-           ", context %" PRId64 "; %.1f M parameters, %s\n",
-           model, g->layers, g->dim, g->heads, g->vocab, g->context, ls__gpt_parameters(g) * 1e-6,
-           dtype);
+           ", context %" PRId64,
+           model, g->layers, g->dim, g->heads, g->vocab, g->context);
+    if (g->experts > 0) {
+        printf("; %" PRId64 " experts, %" PRId64 " a token", g->experts, g->top_k);
+    }
+    printf("; %.1f M parameters, %s\n", ls__gpt_parameters(g) * 1e-6, dtype);
     printf("%d ranks on %s; %" PRId64 " sequences a step", ask->ranks, cluster, ask->batch);
     if (memory > 0.0) {
         printf("; %.6g MB of memory for each rank", memory * 1e-6);
@@ -190,8 +241,23 @@ static void print_head(const char *model, const ls__auto_ask *ask)
 
 static char *mesh_text(const ls__auto_mesh *m, char text[LS__AUTO_MESH_BYTES])
 {
-    const ls__auto_plan p = {.pp = m->pp, .dp = m->dp, .tp = m->tp};
-    return ls__auto_mesh_text(&p, text);
+    return ls__auto_mesh_text(&m->best, text);
+}
+
+/* The axes along which ranks send, of which models lack some. */
+enum { TP, PP, DP, CP, EP, SENT };
+
+static const char *const sent[SENT] = {"tp", "pp", "dp", "cp", "ep"};
+
+static bool is_searched(const ls__auto_ask *ask, int axis)
+{
+    return axis == CP ? ask->contexts : axis != EP || ask->job.use.model.experts > 0;
+}
+
+static double bytes_along(const ls__auto_plan *p, int axis)
+{
+    const double all[SENT] = {p->tp_bytes, p->pp_bytes, p->dp_bytes, p->cp_bytes, p->ep_bytes};
+    return all[axis];
 }
 
 /* A mesh, its choices of micro-batch, placement, schedule, zero and recomputation, and the cuts. */
@@ -255,11 +321,34 @@ static void print_choice(const ls__auto_plan *p, int64_t all)
     printf("%s%s\n", p->sequence ? ", sequence" : "", p->recompute ? ", recomputed" : "");
 }
 
+static void print_plans_head(const ls__auto_ask *ask)
+{
+    printf("\n%-20s %10s %10s ", "best of each mesh", "step ms", "memory MB");
+    for (int k = 0; k < SENT; k++) {
+        if (is_searched(ask, k)) {
+            printf("%6s MB ", sent[k]);
+        }
+    }
+    printf(" plan\n");
+}
+
+static void print_plans_notes(const ls__auto_ask *ask)
+{
+    const char *between = "memory: of the rank that has most. ";
+    for (int k = 0; k < SENT; k++) {
+        if (is_searched(ask, k)) {
+            printf("%s%s", between, sent[k]);
+            between = ", ";
+        }
+    }
+    printf(": sent by the rank that sends most, in a step.\n"
+           "plan: micro-batches x sequences of each.\n");
+}
+
 static void print_plans(const ls__auto_ask *ask, const ls__auto_result *found)
 {
     char text[LS__AUTO_MESH_BYTES];
-    printf("\n%-20s %10s %10s %9s %9s %9s  %s\n", "best of each mesh", "step ms", "memory MB",
-           "tp MB", "pp MB", "dp MB", "plan");
+    print_plans_head(ask);
     for (int i = 0; i < found->meshes; i++) {
         const ls__auto_plan *p = &found->mesh[i].best;
         printf("  %-18s ", mesh_text(&found->mesh[i], text));
@@ -267,12 +356,16 @@ static void print_plans(const ls__auto_ask *ask, const ls__auto_result *found)
             printf("no plan fits into the memory\n");
             continue;
         }
-        printf("%10.6g %10.6g %9.5g %9.5g %9.5g  ", p->step * 1e3, p->memory * 1e-6,
-               p->tp_bytes * 1e-6, p->pp_bytes * 1e-6, p->dp_bytes * 1e-6);
+        printf("%10.6g %10.6g ", p->step * 1e3, p->memory * 1e-6);
+        for (int k = 0; k < SENT; k++) {
+            if (is_searched(ask, k)) {
+                printf("%9.5g ", bytes_along(p, k) * 1e-6);
+            }
+        }
+        printf(" ");
         print_choice(p, ask->job.use.model.layers);
     }
-    printf("memory: of the rank that has most. tp, pp, dp: sent by the rank that sends most, in a "
-           "step.\nplan: micro-batches x sequences of each.\n");
+    print_plans_notes(ask);
 }
 
 /* The differences between the parts of two steps, in the order of their size in the step. */
@@ -283,6 +376,8 @@ static void print_differences(const ls__auto_plan *best, const ls__auto_plan *ot
         double best, other;
     } parts[] = {{"computation", best->compute, other->compute},
                  {"tp", best->tp_seconds, other->tp_seconds},
+                 {"cp exposed", best->cp_seconds, other->cp_seconds},
+                 {"ep", best->ep_seconds, other->ep_seconds},
                  {"pp exposed", best->pp_seconds, other->pp_seconds},
                  {"bubble", best->bubble, other->bubble},
                  {"dp exposed", best->dp_seconds, other->dp_seconds},
@@ -331,11 +426,15 @@ static void print_command(const char *model, const ls__auto_ask *ask)
         return;
     }
     printf("\nlockstep train gpt -n %d --plan %s", ask->ranks, out);
-    if (strcmp(model, "gpt") == 0) {
+    if (strcmp(model, "gpt") != 0) {
+        printf(" --model %s", model);
+    }
+    if (ask->contexts) { /* it has no sizes of its own */
         printf(" --layers %" PRId64 " --dim %" PRId64 " --heads %" PRId64, g->layers, g->dim,
                g->heads);
-    } else {
-        printf(" --model %s", model);
+    }
+    if (g->experts > 0) {
+        printf(" --experts %" PRId64 " --top-k %" PRId64, g->experts, g->top_k);
     }
     printf(" --context %" PRId64 " --data ...\n", g->context);
 }
@@ -382,7 +481,7 @@ int plan_auto(int argc, char **argv)
         return -1 - first;
     }
     if (argc - first != 1 || cli_choice(MODELS, argv[first]) < 0) {
-        return cli_wrong(&command, "give one model: gpt, or gpt2 to gpt2-xl");
+        return cli_wrong(&command, "give one model: gpt, moe, or gpt2 to gpt2-xl");
     }
     const char *const files[] = {out, svg};
     for (int i = 0; i < 2; i++) {

@@ -13,15 +13,16 @@ typedef struct piece {
     const char *name, *color;
 } piece;
 
-static const piece pieces[] = {{"compute", "#4c78a8"},    {"tp", "#9ecae9"},
-                               {"pp exposed", "#b279a2"}, {"bubble", "#d8d8d8"},
-                               {"dp exposed", "#e45756"}, {"optimizer", "#54a24b"},
-                               {"gather", "#e9a23b"}};
+static const piece pieces[] = {
+    {"compute", "#4c78a8"},    {"tp", "#9ecae9"},         {"cp exposed", "#72b7b2"},
+    {"ep", "#9d755d"},         {"pp exposed", "#b279a2"}, {"bubble", "#d8d8d8"},
+    {"dp exposed", "#e45756"}, {"optimizer", "#54a24b"},  {"gather", "#e9a23b"}};
 #define PIECES ((int)(sizeof pieces / sizeof *pieces))
 
 static double seconds_of(const ls__auto_plan *p, int index)
 {
-    const double all[PIECES] = {p->compute,    p->tp_seconds, p->pp_seconds, p->bubble,
+    const double all[PIECES] = {p->compute,    p->tp_seconds, p->cp_seconds,
+                                p->ep_seconds, p->pp_seconds, p->bubble,
                                 p->dp_seconds, p->optimizer,  p->gather};
     return all[index];
 }
@@ -29,7 +30,7 @@ static double seconds_of(const ls__auto_plan *p, int index)
 static void write_legend(FILE *out)
 {
     for (int k = 0; k < PIECES; k++) {
-        const int x = LEFT + k * 100;
+        const int x = LEFT + k * 80;
         fprintf(out,
                 "<rect x=\"%d\" y=\"34\" width=\"14\" height=\"14\" fill=\"%s\"/>"
                 "<text x=\"%d\" y=\"46\">%s</text>\n",

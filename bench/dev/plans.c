@@ -81,7 +81,7 @@ static void every_cut(every *e, int known)
 static void every_memory(every *e)
 {
     ls__auto_plan *p = &e->plan;
-    const int most = p->dp.size == 1 ? 0 : p->pp.size == 1 && p->tp.size == 1 ? 3 : 2;
+    const int most = p->dp.size * p->cp.size == 1 ? 0 : p->pp.size == 1 && p->tp.size == 1 ? 3 : 2;
     for (int recompute = 0; recompute <= 1; recompute++) {
         for (p->zero = 0; p->zero <= most; p->zero++) {
             p->recompute = recompute == 1;
@@ -113,8 +113,8 @@ static bool divides(const every *e, int whole, bool sequence)
     return (whole & LS__GPT_ATTENTION || g->heads % tp == 0) &&
            (whole & LS__GPT_MLP || 4 * g->dim % tp == 0) &&
            ((whole & LS__GPT_TOKENS && whole & LS__GPT_HEAD) || VOCABULARY % tp == 0) &&
-           (!sequence ||
-            ((whole & (LS__GPT_ATTENTION | LS__GPT_MLP)) == 0 && tp > 1 && g->context % tp == 0));
+           (!sequence || ((whole & (LS__GPT_ATTENTION | LS__GPT_MLP)) == 0 && tp > 1 &&
+                          g->context % (tp * e->plan.cp.size) == 0));
 }
 
 static void every_placement(every *e)
@@ -142,18 +142,31 @@ static void every_micro_batch(every *e)
     }
 }
 
+/* In both orders of pp and dp. */
+static void every_order(every *e, int pp, int dp, int cp)
+{
+    const int tp = e->ask.ranks / (pp * dp * cp), within = cp * tp;
+    if (e->ask.batch % dp != 0 || (cp > 1 && e->ask.job.use.model.context % (2 * cp) != 0)) {
+        return;
+    }
+    for (int inside = 0; inside <= (pp > 1 && dp > 1); inside++) {
+        e->plan.pp = (ls__sim_axis){pp, inside ? within : dp * within};
+        e->plan.dp = (ls__sim_axis){dp, inside ? pp * within : within};
+        e->plan.ep = (ls__sim_axis){1, within};
+        e->plan.cp = (ls__sim_axis){cp, tp};
+        e->plan.tp = (ls__sim_axis){tp, 1};
+        every_micro_batch(e);
+    }
+}
+
 static void every_mesh(every *e)
 {
     const int n = e->ask.ranks;
     for (int pp = 1; pp <= n; pp++) {
         for (int dp = 1; n % pp == 0 && dp <= n / pp; dp++) {
-            const int tp = n / pp / dp;
-            for (int inside = 0; inside <= (pp > 1 && dp > 1); inside++) {
-                e->plan.pp = (ls__sim_axis){pp, inside ? tp : dp * tp};
-                e->plan.dp = (ls__sim_axis){dp, inside ? pp * tp : tp};
-                e->plan.tp = (ls__sim_axis){tp, 1};
-                if (pp * dp * tp == n && e->ask.batch % dp == 0) {
-                    every_micro_batch(e);
+            for (int cp = 1; n / pp % dp == 0 && cp <= n / pp / dp; cp++) {
+                if (n / pp / dp % cp == 0) {
+                    every_order(e, pp, dp, cp);
                 }
             }
         }

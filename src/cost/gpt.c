@@ -91,13 +91,18 @@ double ls__gpt_activation(const ls__gpt_use *u)
     return (double)tokens(u) * (double)u->model.dim;
 }
 
+/* Ranks that divide the MLP of a layer, or its experts. */
+static int mlp_ranks(const ls__gpt_use *u, bool experts)
+{
+    return ls__gpt_ranks(u, experts ? LS__GPT_EXPERTS : LS__GPT_MLP);
+}
+
 /* Norms and sums of residuals read and write 10 elements of each token's dim, the activation
  * function 2 elements of each of the MLP's width; their backwards read the gradients besides. */
 static double pointwise(const ls__gpt_use *u, const ls__processor *d, double between, double within)
 {
     const double n = ls__gpt_activation(u) * u->width;
-    return ls__processor_bytes(
-        d, n * (between / (u->sequence ? u->tp : 1) + within / ls__gpt_ranks(u, LS__GPT_MLP)));
+    return ls__processor_bytes(d, n * (between / (u->sequence ? u->tp : 1) + within));
 }
 
 double ls__gpt_attention_time(const ls__gpt_use *u, const ls__processor *d)
@@ -112,8 +117,7 @@ double ls__gpt_attention_time(const ls__gpt_use *u, const ls__processor *d)
 static double mlp_time(const ls__gpt_use *u, const ls__processor *d, bool experts)
 {
     const ls__gpt *g = &u->model;
-    const int64_t n = tokens(u), h = g->dim,
-                  wide = divided(mlp_of(g) * h, ls__gpt_ranks(u, LS__GPT_MLP));
+    const int64_t n = tokens(u), h = g->dim, wide = divided(mlp_of(g) * h, mlp_ranks(u, experts));
     if (!experts) {
         return ls__processor_matmul(d, n, wide, h) + ls__processor_matmul(d, n, h, wide);
     }
@@ -134,7 +138,8 @@ ls__stage_times ls__gpt_layer_times(const ls__gpt_use *u, const ls__processor *d
     const double weights = ls__processor_matmul(d, n, 3 * own, h) +
                            ls__processor_matmul(d, n, h, own) + mlp_time(u, d, experts);
     const double attention = ls__gpt_attention_time(u, d);
-    const double wide = (double)mlp_of(g) * (experts ? (double)g->top_k : 1.0);
+    const double wide =
+        (double)mlp_of(g) * (experts ? (double)g->top_k : 1.0) / mlp_ranks(u, experts);
     ls__stage_times t = {.forward = weights + attention + pointwise(u, d, 10.0, 2.0 * wide),
                          .input = weights + 2.0 * attention + pointwise(u, d, 12.0, 3.0 * wide),
                          .weight = weights};
@@ -184,7 +189,7 @@ double ls__gpt_flops(const ls__gpt_use *u)
 static double experts_kept(const ls__gpt_use *u)
 {
     return (double)(u->model.top_k - 1) * ls__gpt_activation(u) * u->width *
-           (2.0 + 2.0 * (double)mlp_of(&u->model) / ls__gpt_ranks(u, LS__GPT_MLP));
+           (2.0 + 2.0 * (double)mlp_of(&u->model) / mlp_ranks(u, true));
 }
 
 /* Of q, k, v and the result of attention, and of what is before and after the activation function.
@@ -193,8 +198,7 @@ static double layer_kept(const ls__gpt_use *u, bool experts)
 {
     const double n = (double)tokens(u), sbh = ls__gpt_activation(u), t = u->sequence ? u->tp : 1;
     const double heads = ls__gpt_ranks(u, LS__GPT_ATTENTION);
-    const double within =
-        1.0 / heads + (double)mlp_of(&u->model) / 2.0 / ls__gpt_ranks(u, LS__GPT_MLP);
+    const double within = 1.0 / heads + (double)mlp_of(&u->model) / 2.0 / mlp_ranks(u, experts);
     const double statistics = 4.0 * (double)u->model.heads * n / heads; /* of the rows of scores */
     const double more = experts ? experts_kept(u) : 0.0;
     if (u->width != 4) {

@@ -23,15 +23,28 @@ static inline bool ls__gpt_has_experts(const ls__gpt *g, int64_t i)
     return g->experts > 0 && i % 2 == 1;
 }
 
+/* Of the layers from `first` to before `end`, those that have. */
+static inline int64_t ls__gpt_mixed(const ls__gpt *g, int64_t first, int64_t end)
+{
+    return g->experts > 0 ? end / 2 - first / 2 : 0;
+}
+
 double ls__gpt_layer_parameters(const ls__gpt *g);
 double ls__gpt_expert_parameters(const ls__gpt *g); /* of one expert */
 /* Of a layer with experts, without them: attention, norms and the gate. */
 double ls__gpt_around_experts(const ls__gpt *g);
 double ls__gpt_parameters(const ls__gpt *g);
 
-/* What tp divides, as bits: heads, the width of the MLP, and the tokens of embedding and head. */
-enum { LS__GPT_ATTENTION = 1, LS__GPT_MLP = 2, LS__GPT_TOKENS = 4, LS__GPT_HEAD = 8 };
-#define LS__GPT_DIVISIONS 4
+/* What tp divides, as bits: heads, the width of the MLP, the tokens of embedding and head, and the
+ * width of the experts, which ls_tensor_parallel leaves whole: each rank computes them. */
+enum {
+    LS__GPT_ATTENTION = 1,
+    LS__GPT_MLP = 2,
+    LS__GPT_TOKENS = 4,
+    LS__GPT_HEAD = 8,
+    LS__GPT_EXPERTS = 16
+};
+#define LS__GPT_DIVISIONS 4 /* those of a model without experts */
 
 /* How a micro-batch is computed. */
 typedef struct ls__gpt_use {

@@ -115,7 +115,7 @@ static double sent_for_gradients(const ls__job_building *b, int rank)
 {
     const ls__job_parameters all = ls__job_rank_parameters(b, rank);
     const int dense = ls__job_size(b->job, LS__ALONG_DATA),
-              expert = ls__job_size(b->job, LS__ALONG_CP | LS__ALONG_DP);
+              expert = ls__job_size(b->job, LS__ALONG_EXPERTS);
     const double halves = b->job->zero == 3 ? 3.0 : 2.0;
     return halves * b->job->use.width *
            (all.dense * ls__collective_half(dense).sent +
@@ -127,7 +127,7 @@ static void count_bytes(ls__job_building *b)
     const double times = b->s->micro_batches;
     ls__sim_step *out = b->out;
     for (int r = 0; r < b->s->ranks; r++) {
-        double messages = 0.0, layers = 0.0, mixed = 0.0, ends = 0.0;
+        double messages = 0.0, layers = 0.0, mixed = 0.0, ends = 0.0; /* layers: of both kinds */
         for (int i = 0; i < b->s->stages; i++) {
             if (b->s->rank_of[i] != r) {
                 continue;
@@ -136,12 +136,12 @@ static void count_bytes(ls__job_building *b)
             layers += ls__job_layers(b, i);
             ends += i == 0 ? b->tp_ends[0] : 0.0;
             ends += i == b->s->stages - 1 ? b->tp_ends[1] : 0.0;
-            for (int k = ls__job_first_layer(b, i); k < ls__job_first_layer(b, i + 1); k++) {
-                mixed += ls__gpt_has_experts(&b->job->use.model, k);
-            }
+            mixed += (double)ls__gpt_mixed(&b->job->use.model, ls__job_first_layer(b, i),
+                                           ls__job_first_layer(b, i + 1));
         }
         out->dp_bytes = fmax(out->dp_bytes, sent_for_gradients(b, r));
-        out->tp_bytes = fmax(out->tp_bytes, times * (layers * b->tp_bytes + ends));
+        const double sums = (layers - mixed) * b->tp_bytes[0] + mixed * b->tp_bytes[1];
+        out->tp_bytes = fmax(out->tp_bytes, times * (sums + ends));
         out->cp_bytes = fmax(out->cp_bytes, times * layers * b->cp_bytes);
         out->ep_bytes = fmax(out->ep_bytes, times * mixed * b->ep_bytes);
         out->pp_bytes = fmax(out->pp_bytes, times * messages * ls__job_boundary_bytes(b));

@@ -48,7 +48,8 @@ typedef struct ls__sim_job {
     int zero;               /* 0 to 3 */
     double bucket_bytes;
     /* Of a component of the lowest level, one for each rank at most. They compute, and move what
-     * stays within it. 0: enough, and links besides. */
+     * stays within it, and over links what these say (cluster.h). 0: one for each rank, and links
+     * within a host. */
     double cores;
     bool records;
     ls__collective_count *count; /* NULL: closed forms */
@@ -86,17 +87,25 @@ static inline int ls__sim_zero_kept(int zero, int micro_batches)
 /* Ranks of all axes. */
 int ls__sim_job_ranks(const ls__sim_job *job);
 
-/* Memory and times of a rank for a layer without experts, the embedding and the head, for any
- * stages. Times are those of a micro-batch, with the communication of tp and cp. */
+/* Of a layer, on a rank, for a micro-batch. */
+typedef struct ls__sim_layer {
+    ls__stage_times times; /* with the communication of tp, cp and ep */
+    double parameters, expert_parameters;
+    double kept; /* bytes, from forward to backward */
+} ls__sim_layer;
+
+/* Memory and times of a rank for a layer, the embedding and the head, for any stages. */
 typedef struct ls__sim_parts {
-    ls__stage_times layer, embedding, head;
-    double layer_parameters, embedding_parameters, head_parameters;
-    double tied;                  /* of the head's: the embedding's, which one stage has once */
-    double layer_kept, head_kept; /* bytes of a micro-batch, from forward to backward */
-    double again;                 /* bytes, with `recompute` of blocks */
-    double boundary;              /* bytes between two stages */
-    double cut;                   /* seconds of it over the slowest cut, there and back */
-    double sum;                   /* seconds for a parameter, in the sum of gradients over dp */
+    ls__sim_layer layer[2]; /* without experts, and with them */
+    ls__stage_times embedding, head;
+    double embedding_parameters, head_parameters;
+    double tied;             /* of the head's: the embedding's, which one stage has once */
+    double head_kept;        /* as a layer's */
+    double again;            /* bytes, with `recompute` of blocks */
+    double boundary;         /* bytes between two stages */
+    double cut;              /* seconds of it over the slowest cut, there and back */
+    double sum, expert_sum;  /* seconds for a parameter, in the sum of gradients */
+    int ranks, expert_ranks; /* … which has so many */
 } ls__sim_parts;
 
 /* LS_ERR_MEMORY. The job's schedule does not matter. */

@@ -14,6 +14,7 @@
 /* Axes of the ranks of a stage, as bits. */
 enum { LS__ALONG_TP = 1, LS__ALONG_CP = 2, LS__ALONG_EP = 4, LS__ALONG_DP = 8 };
 #define LS__ALONG_DATA (LS__ALONG_CP | LS__ALONG_EP | LS__ALONG_DP)
+#define LS__ALONG_EXPERTS (LS__ALONG_CP | LS__ALONG_DP) /* which sum the gradients of an expert */
 #define LS__ALONG_AXES 4
 
 /* The parts of a computation's time. */
@@ -36,12 +37,13 @@ typedef struct ls__job_building {
     const ls__sim_resource *resources;
     int resource_count, links;
     ls__sim_route *activation, *gradient;
-    double tp_sum;                                      /* seconds of an all-reduce over tp */
-    double tp_layer, cp_forward, cp_backward, ep_layer; /* seconds, of one direction */
-    double tp_bytes, cp_bytes, ep_bytes;                /* of a layer, both directions */
-    double tp_ends[2];                                  /* bytes, of the embedding and the head */
-    ls__stage_times tp_end[2];                          /* seconds of them */
-    ls__stage_times *part[LS__JOB_PARTS];               /* [stages] */
+    double tp_sum; /* seconds of an all-reduce over tp */
+    /* Of a layer; of tp without experts, and with them. Seconds of one direction, bytes of both. */
+    double tp_layer[2], cp_forward, cp_backward, ep_layer;
+    double tp_bytes[2], cp_bytes, ep_bytes;
+    double tp_ends[2];                    /* bytes, of the embedding and the head */
+    ls__stage_times tp_end[2];            /* seconds of them */
+    ls__stage_times *part[LS__JOB_PARTS]; /* [stages] */
     int *processor;
     double *sharing;
     int reduction_count;

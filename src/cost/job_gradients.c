@@ -22,14 +22,14 @@ static double end_parameters(const ls__job_building *b, int stage)
 ls__job_parameters ls__job_layer_parameters(const ls__job_building *b, int layer)
 {
     const ls__gpt *g = &b->job->use.model;
-    const double tp = b->job->use.tp;
     const int ep = ls__job_size(b->job, LS__ALONG_EP);
     if (!ls__gpt_has_experts(g, layer)) {
         return (ls__job_parameters){ls__gpt_layer_share(&b->job->use), 0.0};
     }
     const double own = (double)((g->experts + ep - 1) / ep);
-    return (ls__job_parameters){ls__gpt_around_experts(g) / tp,
-                                own * ls__gpt_expert_parameters(g) / tp};
+    return (ls__job_parameters){
+        ls__gpt_around_experts(g) / ls__gpt_ranks(&b->job->use, LS__GPT_ATTENTION),
+        own * ls__gpt_expert_parameters(g) / ls__gpt_ranks(&b->job->use, LS__GPT_EXPERTS)};
 }
 
 ls__job_parameters ls__job_rank_parameters(const ls__job_building *b, int rank)
@@ -50,7 +50,7 @@ ls__job_parameters ls__job_rank_parameters(const ls__job_building *b, int rank)
 /* The ranks that sum the gradients of experts, and all others. */
 static int axes_of(bool experts)
 {
-    return experts ? LS__ALONG_CP | LS__ALONG_DP : LS__ALONG_DATA;
+    return experts ? LS__ALONG_EXPERTS : LS__ALONG_DATA;
 }
 
 /* ---- sums of gradients ----------------------------------------------------------------------- */

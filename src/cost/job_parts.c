@@ -17,16 +17,26 @@ static double slowest_cut(ls__job_building *b, double bytes)
 }
 
 /* Of the pipeline rank whose ring has the slowest links; without the latency of its messages. */
-static double slowest_sum(ls__job_building *b)
+static double slowest_sum(ls__job_building *b, int along)
 {
     const ls__sim_job *job = b->job;
-    const double sent = ls__job_all_reduce(b, LS__ALONG_DATA).sent;
+    const double sent = ls__job_all_reduce(b, along).sent;
     double most = 0.0;
     for (int p = 0; p < job->pp.size; p++) {
-        ls__job_add_rings(b, p, LS__ALONG_DATA);
+        ls__job_add_rings(b, p, along);
         most = fmax(most, ls__traffic_seconds(&b->traffic, sent * job->use.width, 0));
     }
     return most;
+}
+
+static ls__sim_layer describe_layer(const ls__job_building *b, int layer)
+{
+    const ls__gpt_use *u = &b->job->use;
+    const ls__job_parameters parameters = ls__job_layer_parameters(b, layer);
+    return (ls__sim_layer){.times = ls__job_layer_times(b, layer),
+                           .parameters = parameters.dense,
+                           .expert_parameters = parameters.expert,
+                           .kept = ls__gpt_layer_kept(u, ls__gpt_has_experts(&u->model, layer))};
 }
 
 static void describe_parts(ls__job_building *b, ls__sim_parts *out)
@@ -36,21 +46,22 @@ static void describe_parts(ls__job_building *b, ls__sim_parts *out)
     const double h = (double)g->dim, tokens = ls__gpt_table_share(u, LS__GPT_TOKENS);
     const double head = ls__gpt_table_share(u, LS__GPT_HEAD);
     ls__job_measure_axes(b);
-    *out = (ls__sim_parts){.layer = ls__job_layer_times(b, 0),
+    *out = (ls__sim_parts){.layer = {describe_layer(b, 0), describe_layer(b, 1)},
                            .embedding = ls__gpt_embedding_times(u, &b->job->device),
                            .head = ls__gpt_head_times(u, &b->job->device),
-                           .layer_parameters = ls__job_layer_parameters(b, 0).dense,
                            .embedding_parameters = tokens + (double)g->context * h,
                            .head_parameters = 2.0 * h + head,
                            .tied = g->untied ? 0.0 : tokens,
-                           .layer_kept = ls__gpt_layer_kept(u, false),
                            .head_kept = ls__gpt_head_kept(u),
-                           .again = ls__gpt_layer_again(u, false),
-                           .boundary = ls__job_boundary_bytes(b)};
+                           .again = ls__gpt_layer_again(u, g->experts > 0),
+                           .boundary = ls__job_boundary_bytes(b),
+                           .ranks = ls__job_size(b->job, LS__ALONG_DATA),
+                           .expert_ranks = ls__job_size(b->job, LS__ALONG_EXPERTS)};
     ls__job_add_times(&out->embedding, &b->tp_end[0], 1.0);
     ls__job_add_times(&out->head, &b->tp_end[1], 1.0);
     out->cut = slowest_cut(b, out->boundary);
-    out->sum = slowest_sum(b);
+    out->sum = slowest_sum(b, LS__ALONG_DATA);
+    out->expert_sum = slowest_sum(b, LS__ALONG_EXPERTS);
 }
 
 ls_status ls__sim_parts_of(const ls__env *env, const ls__sim_job *job, ls__sim_parts *out)

@@ -58,17 +58,29 @@ static void measure_ends(ls__job_building *b, double bytes)
     }
 }
 
+/* All-reduces of a layer in one direction. Experts that are whole on each rank are computed from
+ * whole sequences: where these are divided, they are gathered before, and their gradients after. */
+static double sums_of_layer(const ls__gpt_use *u, bool experts)
+{
+    const double attention = ls__gpt_ranks(u, LS__GPT_ATTENTION) > 1;
+    if (ls__gpt_ranks(u, experts ? LS__GPT_EXPERTS : LS__GPT_MLP) > 1) {
+        return attention + 1.0;
+    }
+    return attention + (experts && u->sequence ? 0.5 : 0.0);
+}
+
 static void measure_tp(ls__job_building *b)
 {
     const ls__sim_job *job = b->job;
     const double bytes = ls__gpt_activation(&job->use) * job->use.width;
     const ls__collective_cost cost = ls__job_all_reduce(b, LS__ALONG_TP);
-    const int sums = (ls__gpt_ranks(&job->use, LS__GPT_ATTENTION) > 1) +
-                     (ls__gpt_ranks(&job->use, LS__GPT_MLP) > 1);
     ls__job_add_rings(b, -1, LS__ALONG_TP);
     b->tp_sum = ls__traffic_seconds(&b->traffic, cost.sent * bytes, cost.messages);
-    b->tp_layer = sums * b->tp_sum;
-    b->tp_bytes = sums * (1.0 + forward_count(job)) * cost.sent * bytes;
+    for (int experts = 0; experts <= 1; experts++) {
+        const double sums = sums_of_layer(&job->use, experts == 1);
+        b->tp_layer[experts] = sums * b->tp_sum;
+        b->tp_bytes[experts] = sums * (1.0 + forward_count(job)) * cost.sent * bytes;
+    }
     measure_ends(b, cost.sent * bytes);
 }
 
@@ -78,8 +90,12 @@ static void measure_cp(ls__job_building *b)
 {
     const ls__sim_job *job = b->job;
     const int n = ls__job_size(job, LS__ALONG_CP);
-    const double bytes = 2.0 * ls__gpt_activation(&job->use) / job->use.tp * job->use.width;
-    const double part = ls__gpt_attention_time(&job->use, &job->device) / n;
+    const double bytes = 2.0 * ls__gpt_activation(&job->use) /
+                         ls__gpt_ranks(&job->use, LS__GPT_ATTENTION) * job->use.width;
+    const bool within = ls__cluster_level_of(&job->cluster, 0, (n - 1) * job->cp.stride) == 0;
+    const double part = job->cores > 0.0 && within /* the cores themselves send */
+                            ? 0.0
+                            : ls__gpt_attention_time(&job->use, &job->device) / n;
     ls__job_add_rings(b, -1, LS__ALONG_CP);
     const double there = ls__traffic_seconds(&b->traffic, bytes, 1),
                  back = ls__traffic_seconds(&b->traffic, 2.0 * bytes, 1);
@@ -124,7 +140,7 @@ static ls__stage_times part_of_layer(const ls__job_building *b, int part, int la
     case LS__JOB_COMPUTE:
         return ls__gpt_layer_times(&b->job->use, &b->job->device, experts);
     case LS__JOB_TP:
-        return layer_waits(b, b->tp_layer, b->tp_layer);
+        return layer_waits(b, b->tp_layer[experts], b->tp_layer[experts]);
     case LS__JOB_CP:
         return layer_waits(b, b->cp_forward, b->cp_backward);
     case LS__JOB_EP:

@@ -32,7 +32,12 @@ typedef struct search {
      * of both kinds (try_plan). Another one may be best after their cuts were moved. */
     ls__auto_plan start[STARTS];
     bool started[STARTS];
+    double least; /* the shortest step of this mesh */
+    /* Of the micro-batch and the placement that are tried; with recomputed blocks in [1]. */
+    ls__sim_parts parts[2];
+    bool described[2];
     ls__inter_plan cuts; /* of the plan that is tried */
+    double *cut;         /* [layers + 1] seconds of its cuts */
     int moves;
     bool no_memory;
 } search;
@@ -60,28 +65,48 @@ static bool place(const ls__auto_ask *ask, ls__auto_plan *p, int choice)
     }
     const bool alike = !(p->whole & LS__GPT_TOKENS) == !(p->whole & LS__GPT_HEAD);
     return possible && (g->untied || alike) &&
-           (!p->sequence || ((p->whole & layer) == 0 && g->context % tp == 0));
+           (!p->sequence || ((p->whole & layer) == 0 && g->context % (tp * p->cp.size) == 0));
+}
+
+/* Ranks with other samples. */
+static int replicas(const ls__auto_plan *p)
+{
+    return p->dp.size * p->ep.size;
+}
+
+/* A rank of cp has two chunks of a sequence (lockstep/context.h). */
+static bool divides_context(const ls__auto_ask *ask, int cp)
+{
+    return cp == 1 || (ask->contexts && ask->job.use.model.context % (2 * (int64_t)cp) == 0);
+}
+
+static bool divides_experts(const ls__auto_ask *ask, int ep)
+{
+    const ls__gpt *g = &ask->job.use.model;
+    return ep == 1 || (ls__gpt_mixed(g, 0, g->layers) > 0 && g->experts % ep == 0);
 }
 
 /* What `lockstep train` divides in this version. */
-static bool can_run(const ls__auto_ask *ask, int pp, int dp, int tp)
+static bool can_run(const ls__auto_ask *ask, const ls__auto_plan *mesh)
 {
-    ls__auto_plan p = {.tp = {tp, 1}};
+    ls__auto_plan p = *mesh;
     bool divides = false;
     for (int choice = 0; choice < PLACEMENTS && !divides; choice++) {
         divides = place(ask, &p, choice);
     }
-    return divides && pp <= ask->job.use.model.layers + 2 && pp <= LS__SCHEDULE_RANKS_MAX &&
-           ask->batch % dp == 0;
+    return divides && p.pp.size <= ask->job.use.model.layers + 2 &&
+           p.pp.size <= LS__SCHEDULE_RANKS_MAX && ask->batch % replicas(&p) == 0 &&
+           divides_context(ask, p.cp.size) && divides_experts(ask, p.ep.size);
 }
 
-/* Training has 3 along dp alone, and none where stages share an embedding: its gradients are added
- * over the stages, which have other parts of the averages. */
-static int zero_most(const ls__auto_ask *ask, const ls__auto_mesh *m)
+/* Training divides over the ranks that sum a gradient; 3 only where all of them have the same
+ * parameters, and nothing where stages share an embedding: its gradients are added over the stages,
+ * which have other parts of the averages. */
+static int zero_most(const ls__auto_ask *ask, const ls__auto_plan *p)
 {
-    const bool is_shared = m->pp.size > 1 && !ask->job.use.model.untied;
-    const bool alone = m->pp.size == 1 && m->tp.size == 1;
-    return m->dp.size == 1 || is_shared ? 0 : alone ? 3 : 2;
+    const bool is_shared = p->pp.size > 1 && !ask->job.use.model.untied;
+    const bool alike = p->pp.size == 1 && p->tp.size == 1 && p->ep.size == 1;
+    return replicas(p) * p->cp.size == 1 || is_shared ? 0 : alike ? 3 : 2;
 }
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
@@ -91,12 +116,16 @@ ls__sim_job ls__auto_job(const ls__auto_ask *ask, const ls__auto_plan *p)
     ls__sim_job job = ask->job;
     const bool whole_stages = strcmp(p->schedule, "gpipe") == 0;
     job.use.tp = p->tp.size;
-    job.use.whole = p->whole;
+    job.use.cp = p->cp.size;
+    job.use.ep = p->ep.size;
+    job.use.whole = p->whole | LS__GPT_EXPERTS;
     job.use.sequence = p->sequence;
     job.use.batch = p->batch;
     job.use.recompute = p->recompute && !whole_stages;
     job.pp = p->pp;
     job.dp = p->dp;
+    job.ep = p->ep;
+    job.cp = p->cp;
     job.tp = p->tp;
     job.schedule = p->schedule;
     job.spec = (ls__schedule_spec){.ranks = p->pp.size,
@@ -113,10 +142,17 @@ ls__sim_job ls__auto_job(const ls__auto_ask *ask, const ls__auto_plan *p)
 
 typedef struct cutting {
     const ls__auto_plan *plan;
-    ls__sim_parts parts;
+    const ls__gpt *model;
+    const ls__sim_parts *parts;
     int layers, width;
     bool whole_stages; /* are recomputed */
 } cutting;
+
+/* The parts from `first` to before `end`, which are the embedding, the layers and the head. */
+typedef struct extent {
+    bool has_first, has_last;
+    double layers[2]; /* without experts, and with them */
+} extent;
 
 static void add_times(ls__stage_times *sum, const ls__stage_times *more, double count)
 {
@@ -124,39 +160,80 @@ static void add_times(ls__stage_times *sum, const ls__stage_times *more, double 
     sum->backward += count * more->backward;
 }
 
-/* Parts are the embedding, the layers and the head. */
+static extent extent_of(const cutting *c, int first, int end)
+{
+    const int from = first > 0 ? first - 1 : 0, to = end > c->layers ? c->layers : end - 1;
+    const double mixed = (double)ls__gpt_mixed(c->model, from, to);
+    return (extent){first == 0, end == c->layers + 2, {to - from - mixed, mixed}};
+}
+
 static double compute_of(const cutting *c, int first, int end)
 {
-    const ls__sim_parts *p = &c->parts;
-    const bool has_first = first == 0, has_last = end == c->layers + 2;
+    const ls__sim_parts *p = c->parts;
+    const extent e = extent_of(c, first, end);
     ls__stage_times t = {0};
-    add_times(&t, &p->layer, end - first - has_first - has_last);
-    add_times(&t, &p->embedding, has_first);
-    add_times(&t, &p->head, has_last);
+    add_times(&t, &p->layer[0].times, e.layers[0]);
+    add_times(&t, &p->layer[1].times, e.layers[1]);
+    add_times(&t, &p->embedding, e.has_first);
+    add_times(&t, &p->head, e.has_last);
     return t.forward + t.backward + (c->whole_stages ? t.forward : 0.0);
 }
 
-/* The sum of gradients over dp, once a step, is spread over its micro-batches. */
+static double fixed_bytes(const cutting *c, double parameters, int ranks)
+{
+    const int zero = ls__sim_zero_kept(c->plan->zero, c->plan->micro_batches);
+    const ls__state_bytes state = ls__state_bytes_of(parameters, c->width, zero, ranks);
+    return state.parameters + state.gradients + state.optimizer;
+}
+
+/* The sums of gradients, once a step, are spread over its micro-batches. */
 static void cost_of_stage(void *arg, int first, int end, int shape, ls__inter_cost *out)
 {
     const cutting *c = arg;
-    const ls__sim_parts *p = &c->parts;
-    const bool has_first = first == 0, has_last = end == c->layers + 2;
-    const double layers = end - first - has_first - has_last;
-    const double parameters =
-        layers * p->layer_parameters + (has_first ? p->embedding_parameters : 0.0) +
-        (has_last ? p->head_parameters : 0.0) - (has_first && has_last ? p->tied : 0.0);
-    const ls__state_bytes state = ls__state_bytes_of(
-        parameters, c->width, ls__sim_zero_kept(c->plan->zero, c->plan->micro_batches),
-        c->plan->dp.size);
-    const double kept = layers * p->layer_kept + (has_last ? p->head_kept : 0.0);
-    const double seconds = compute_of(c, first, end) + parameters * p->sum / c->plan->micro_batches;
+    const ls__sim_parts *p = c->parts;
+    const extent e = extent_of(c, first, end);
+    const double ends = (e.has_first ? p->embedding_parameters : 0.0) +
+                        (e.has_last ? p->head_parameters : 0.0) -
+                        (e.has_first && e.has_last ? p->tied : 0.0);
+    const double dense =
+        ends + e.layers[0] * p->layer[0].parameters + e.layers[1] * p->layer[1].parameters;
+    const double expert = e.layers[1] * p->layer[1].expert_parameters;
+    const double kept = e.layers[0] * p->layer[0].kept + e.layers[1] * p->layer[1].kept +
+                        (e.has_last ? p->head_kept : 0.0);
+    const double sums = dense * p->sum + expert * p->expert_sum;
+    const double seconds = compute_of(c, first, end) + sums / c->plan->micro_batches;
     (void)shape;
     *out = (ls__inter_cost){.seconds = seconds,
                             .every = seconds,
-                            .fixed = state.parameters + state.gradients + state.optimizer +
-                                     p->again + (c->whole_stages ? kept : 0.0),
+                            .fixed = fixed_bytes(c, dense, p->ranks) +
+                                     fixed_bytes(c, expert, p->expert_ranks) + p->again +
+                                     (c->whole_stages ? kept : 0.0),
                             .kept = c->whole_stages ? p->boundary : kept};
+}
+
+/* False: no memory. */
+static bool begin_cutting(search *s, const ls__auto_plan *p, cutting *out)
+{
+    const ls__sim_job job = ls__auto_job(s->ask, p);
+    const int blocks = job.use.recompute;
+    if (!s->described[blocks]) {
+        s->described[blocks] = ls__sim_parts_of(s->env, &job, &s->parts[blocks]) == LS_OK;
+        s->no_memory = s->no_memory || !s->described[blocks];
+    }
+    *out = (cutting){.plan = p,
+                     .model = &s->ask->job.use.model,
+                     .parts = &s->parts[blocks],
+                     .layers = (int)job.use.model.layers,
+                     .width = job.use.width,
+                     .whole_stages = job.spec.recompute};
+    return s->described[blocks];
+}
+
+/* No cuts are better than stages that are equally long. */
+static double shortest_step(const cutting *c)
+{
+    const ls__auto_plan *p = c->plan;
+    return compute_of(c, 0, c->layers + 2) / p->pp.size * p->micro_batches * (1.0 - 1e-9);
 }
 
 /* The cuts of a plan with a stage for each rank of pp, and the seconds that its longest stage
@@ -166,18 +243,12 @@ static bool find_cuts(search *s, ls__auto_plan *p, bool hidden, double *longest)
 {
     static const int one[] = {1};
     ls__inter_plan *found = &s->cuts;
-    const ls__sim_job job = ls__auto_job(s->ask, p);
-    cutting c = {.plan = p,
-                 .layers = (int)job.use.model.layers,
-                 .width = job.use.width,
-                 .whole_stages = job.spec.recompute};
-    if (ls__sim_parts_of(s->env, &job, &c.parts) < 0) {
-        s->no_memory = true;
+    cutting c;
+    if (!begin_cutting(s, p, &c)) {
         return false;
     }
-    double *cuts = ls__arena_alloc(&s->out->arena, ((size_t)c.layers + 2) * sizeof *cuts);
-    for (int i = 0; cuts != NULL && i < c.layers + 2; i++) {
-        cuts[i] = hidden ? 0.0 : c.parts.cut;
+    for (int i = 0; i < c.layers + 1; i++) {
+        s->cut[i] = hidden ? 0.0 : c.parts->cut;
     }
     const ls__inter_spec spec = {.parts = c.layers + 2,
                                  .devices = p->pp.size,
@@ -185,14 +256,14 @@ static bool find_cuts(search *s, ls__auto_plan *p, bool hidden, double *longest)
                                  .shapes = 1,
                                  .shape = one,
                                  .stages = p->pp.size,
-                                 .cut = cuts,
+                                 .cut = s->cut,
                                  .memory_bytes = s->ask->memory_bytes,
                                  .live = strcmp(p->schedule, "gpipe") == 0 ? LS__LIVE_ALL
                                                                            : LS__LIVE_STAGES,
                                  .warm_up = p->warm_up > 0 ? p->warm_up : 1,
                                  .cost = cost_of_stage,
                                  .arg = &c};
-    const ls_status status = cuts != NULL ? ls__inter_find(s->env, &spec, found) : LS_ERR_MEMORY;
+    const ls_status status = ls__inter_find(s->env, &spec, found);
     s->no_memory = s->no_memory || status == LS_ERR_MEMORY;
     LS_ASSERT(status < 0 || found->stages == p->pp.size);
     *longest = 0.0;
@@ -231,6 +302,8 @@ static bool simulate_plan(search *s, ls__auto_plan *p)
     p->step = step.step;
     p->compute = step.compute;
     p->tp_seconds = step.tp;
+    p->cp_seconds = step.cp;
+    p->ep_seconds = step.ep;
     p->pp_seconds = step.pp;
     p->bubble = step.bubble;
     p->dp_seconds = step.dp;
@@ -238,7 +311,9 @@ static bool simulate_plan(search *s, ls__auto_plan *p)
     p->gather = step.gather;
     p->pp_bytes = step.pp_bytes;
     p->tp_bytes = step.tp_bytes;
-    p->dp_bytes = p->dp.size > 1 ? step.dp_bytes : 0.0;
+    p->cp_bytes = step.cp_bytes;
+    p->ep_bytes = step.ep_bytes;
+    p->dp_bytes = step.dp_bytes;
     p->memory = memory_of(&step, p->pp.size);
     ls__sim_step_free(&step);
     return s->ask->memory_bytes <= 0.0 || p->memory <= s->ask->memory_bytes;
@@ -302,6 +377,7 @@ static void try_cuts(search *s, ls__auto_plan *p, int start, double longest)
     if (simulate_plan(s, p) && (!s->started[start] || is_better(p, best))) {
         *best = *p;
         s->started[start] = true;
+        s->least = fmin(s->least, p->step);
     }
 }
 
@@ -327,6 +403,10 @@ static void try_plan(search *s, ls__auto_plan *p, int schedule)
     const int start = 4 * schedule + (p->recompute ? 2 : 0);
     ls__auto_plan other = *p;
     double longest = 0.0;
+    cutting c;
+    if (!begin_cutting(s, p, &c) || shortest_step(&c) > s->least) {
+        return;
+    }
     if (p->stages != p->pp.size || p->stages == 1) {
         try_cuts(s, p, start, longest);
         return;
@@ -355,7 +435,7 @@ static double binomial(int n, int k)
 static void try_memory(search *s, ls__auto_plan *p, int schedule, double cuts)
 {
     for (int recompute = 0; recompute <= 1; recompute++) {
-        for (p->zero = 0; p->zero <= zero_most(s->ask, s->mesh); p->zero++) {
+        for (p->zero = 0; p->zero <= zero_most(s->ask, p); p->zero++) {
             p->recompute = recompute == 1;
             s->mesh->choices++;
             s->mesh->plans += cuts;
@@ -381,11 +461,14 @@ static void try_schedules(search *s, ls__auto_plan *p)
 
 static void try_mesh(search *s)
 {
-    const ls__auto_mesh *m = s->mesh;
-    const int64_t own = s->ask->batch / m->dp.size;
+    const ls__auto_plan axes = s->mesh->best;
+    s->least = INFINITY;
+    const int64_t own = s->ask->batch / replicas(&axes);
     for (int64_t micro = 1; micro <= own; micro++) {
         for (int choice = 0; choice < PLACEMENTS && own % micro == 0; choice++) {
-            ls__auto_plan p = {.pp = m->pp, .dp = m->dp, .tp = m->tp, .batch = micro};
+            ls__auto_plan p = axes;
+            p.batch = micro;
+            s->described[0] = s->described[1] = false;
             if (place(s->ask, &p, choice) && own / micro <= LS__SCHEDULE_MICRO_BATCHES_MAX) {
                 p.micro_batches = (int)(own / micro);
                 try_schedules(s, &p);
@@ -394,47 +477,79 @@ static void try_mesh(search *s)
     }
 }
 
-static ls_status add_mesh(search *s, int pp, int dp, int tp, bool pp_inside)
+static bool is_asked(int asked, ls__sim_axis axis)
+{
+    return asked == 0 || asked == axis.size;
+}
+
+static ls_status add_mesh(search *s, const ls__auto_plan *p)
 {
     const ls__auto_ask *ask = s->ask;
-    if (!can_run(ask, pp, dp, tp) || (ask->pp > 0 && ask->pp != pp) ||
-        (ask->dp > 0 && ask->dp != dp) || (ask->tp > 0 && ask->tp != tp)) {
+    if (!is_asked(ask->pp, p->pp) || !is_asked(ask->dp, p->dp) || !is_asked(ask->ep, p->ep) ||
+        !is_asked(ask->cp, p->cp) || !is_asked(ask->tp, p->tp) || !can_run(ask, p)) {
         return LS_OK;
     }
     if (s->out->meshes == LS__AUTO_MESHES_MAX) {
         return ls__fail(LS_ERR_LIMIT, "plan: %d ranks have more than %d meshes; give --mesh",
                         ask->ranks, LS__AUTO_MESHES_MAX);
     }
-    s->out->mesh[s->out->meshes++] = (ls__auto_mesh){
-        .pp = {pp, pp_inside ? tp : dp * tp}, .dp = {dp, pp_inside ? pp * tp : tp}, .tp = {tp, 1}};
+    s->out->mesh[s->out->meshes++] = (ls__auto_mesh){.best = *p};
+    return LS_OK;
+}
+
+/* The innermost axes are those that wait longest for messages: tp, then cp, then ep. */
+static ls_status add_orders(search *s, int pp, int dp, int ep, int cp)
+{
+    const int tp = s->ask->ranks / (pp * dp * ep * cp), within = ep * cp * tp;
+    ls__auto_plan p = {.pp = {pp, dp * within},
+                       .dp = {dp, within},
+                       .ep = {ep, cp * tp},
+                       .cp = {cp, tp},
+                       .tp = {tp, 1}};
+    LS_TRY(add_mesh(s, &p));
+    p.pp.stride = within;
+    p.dp.stride = pp * within;
+    return pp > 1 && dp > 1 ? add_mesh(s, &p) : LS_OK;
+}
+
+static ls_status list_within(search *s, int pp, int dp)
+{
+    const int ranks = s->ask->ranks / pp / dp;
+    for (int ep = 1; ep <= ranks; ep++) {
+        for (int cp = 1; ranks % ep == 0 && cp <= ranks / ep; cp++) {
+            LS_TRY(ranks / ep % cp == 0 ? add_orders(s, pp, dp, ep, cp) : LS_OK);
+        }
+    }
     return LS_OK;
 }
 
 static ls_status list_meshes(search *s)
 {
     const int ranks = s->ask->ranks;
-    s->out->mesh = ls__arena_alloc(&s->out->arena, LS__AUTO_MESHES_MAX * sizeof *s->out->mesh);
-    if (s->out->mesh == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "plan: no memory to find it");
-    }
     for (int pp = 1; pp <= ranks; pp++) {
         for (int dp = 1; ranks % pp == 0 && dp <= ranks / pp; dp++) {
-            if (ranks / pp % dp == 0) {
-                const int tp = ranks / pp / dp;
-                LS_TRY(add_mesh(s, pp, dp, tp, false));
-                LS_TRY(pp > 1 && dp > 1 ? add_mesh(s, pp, dp, tp, true) : LS_OK);
-            }
+            LS_TRY(ranks / pp % dp == 0 ? list_within(s, pp, dp) : LS_OK);
         }
     }
     return s->out->meshes > 0
                ? LS_OK
                : ls__fail(
                      LS_ERR_INVALID,
-                     "plan: no mesh of %d ranks trains this model with a batch of %lld: dp "
-                     "divides the batch, tp the heads, the width of the MLP or the vocabulary, "
-                     "and pp is at most the number of layers and 2; give another --batch, or "
-                     "fewer ranks",
+                     "plan: no mesh of %d ranks trains this model with a batch of %lld: dp and ep "
+                     "divide the batch, ep the experts, twice cp the context, tp the heads, the "
+                     "width of the MLP or the vocabulary, and pp is at most the number of layers "
+                     "and 2; give another --batch, or fewer ranks",
                      ranks, (long long)s->ask->batch);
+}
+
+static ls_status allocate_search(search *s)
+{
+    const size_t layers = (size_t)s->ask->job.use.model.layers;
+    s->out->mesh = ls__arena_alloc(&s->out->arena, LS__AUTO_MESHES_MAX * sizeof *s->out->mesh);
+    s->cut = ls__arena_alloc(&s->out->arena, (layers + 1) * sizeof *s->cut);
+    return s->out->mesh != NULL && s->cut != NULL
+               ? LS_OK
+               : ls__fail(LS_ERR_MEMORY, "plan: no memory to find it");
 }
 
 static int compare_meshes(const void *a, const void *b)
@@ -449,6 +564,7 @@ static int compare_meshes(const void *a, const void *b)
 static ls_status find_plan(search *s)
 {
     ls__auto_result *out = s->out;
+    LS_TRY(allocate_search(s));
     LS_TRY(list_meshes(s));
     for (int i = 0; i < out->meshes && !s->no_memory; i++) {
         s->mesh = &out->mesh[i];
@@ -492,11 +608,13 @@ char *ls__auto_mesh_text(const ls__auto_plan *p, char out[LS__AUTO_MESH_BYTES])
         int size;
     } axes[] = {{pp_inside ? "dp" : "pp", pp_inside ? p->dp.size : p->pp.size},
                 {pp_inside ? "pp" : "dp", pp_inside ? p->pp.size : p->dp.size},
+                {"ep", p->ep.size},
+                {"cp", p->cp.size},
                 {"tp", p->tp.size}};
     ls__text text = {out, LS__AUTO_MESH_BYTES};
     const char *between = "";
     out[0] = '\0';
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
         if (axes[i].size > 1) {
             ls__text_add(&text, "%s%s=%d", between, axes[i].name, axes[i].size);
             between = ",";

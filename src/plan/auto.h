@@ -1,6 +1,6 @@
 /* The best plan of a GPT on a cluster: the search of `lockstep plan auto`.
  *
- *     mesh                  dp x pp x tp = ranks, in both orders of pp and dp
+ *     mesh                  dp x pp x ep x cp x tp = ranks, in both orders of pp and dp
  *       micro-batch         what divides a rank's part of the batch
  *         placement         along tp: of attention, MLP, embedding and head some are divided, some
  *                           whole; and with the first two, what is between them by sequence or not
@@ -10,28 +10,29 @@
  *
  * All choices but the cuts are enumerated. The cuts follow from Alpa's program (inter.h), whose
  * only submesh here is that of the mesh, and the plan is judged by a simulation of its schedule
- * (cost/job.h). A choice whose stages alone take longer than the best plan of its mesh, schedule
- * and recomputation is left out; the cuts of that one are moved as long as that makes the simulated
- * step shorter.
+ * (cost/job.h). A choice is left out whose computation alone, in equal stages, takes longer than
+ * the best plan of its mesh, or in its own stages than the best one of the same schedule and
+ * recomputation; the cuts of that one are moved as long as that makes the simulated step shorter.
  */
 #ifndef LS_PLAN_AUTO_H
 #define LS_PLAN_AUTO_H
 
 #include "cost/job.h"
 
-#define LS__AUTO_MESHES_MAX 1024
+#define LS__AUTO_MESHES_MAX 8192
 
 typedef struct ls__auto_ask {
     ls__sim_job job; /* model, width, device, cluster, cores and bucket; the rest is searched */
     int ranks;
-    int64_t batch;       /* sequences of a step, of all ranks */
-    double memory_bytes; /* of a rank; 0: no limit */
-    int pp, dp, tp;      /* 0: any */
+    int64_t batch;          /* sequences of a step, of all ranks */
+    double memory_bytes;    /* of a rank; 0: no limit */
+    int pp, dp, ep, cp, tp; /* 0: any */
+    bool contexts;          /* the model's attention goes over parts of sequences, so cp may be */
 } ls__auto_ask;
 
 typedef struct ls__auto_plan {
-    ls__sim_axis pp, dp, tp;
-    int64_t batch; /* sequences of a micro-batch */
+    ls__sim_axis pp, dp, ep, cp, tp; /* of one rank at least */
+    int64_t batch;                   /* sequences of a micro-batch */
     int micro_batches;
     const char *schedule; /* without pp: "1f1b" */
     int chunks, warm_up;  /* 0: the schedule has none */
@@ -40,17 +41,17 @@ typedef struct ls__auto_plan {
     int whole; /* what tp does not divide (ls__gpt_use) */
     int stages, first_layer[LS__SCHEDULE_RANKS_MAX];
     /* Of a step, as ls__sim_step. */
-    double step, compute, tp_seconds, pp_seconds, bubble, dp_seconds, optimizer, gather;
-    double pp_bytes, tp_bytes, dp_bytes;
+    double step, compute, tp_seconds, cp_seconds, ep_seconds, pp_seconds, bubble, dp_seconds,
+        optimizer, gather;
+    double pp_bytes, tp_bytes, cp_bytes, ep_bytes, dp_bytes;
     double memory; /* of the rank that has most */
 } ls__auto_plan;
 
 typedef struct ls__auto_mesh {
-    ls__sim_axis pp, dp, tp;
     int choices;        /* of all but the cuts */
     double plans;       /* choices times cuts */
     bool exists;        /* a plan fits into the memory */
-    ls__auto_plan best; /* of this mesh */
+    ls__auto_plan best; /* of this mesh; without one, its axes alone */
 } ls__auto_mesh;
 
 typedef struct ls__auto_result {

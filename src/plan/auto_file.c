@@ -30,7 +30,7 @@ static const ls__auto_names gpt2 = {
 
 const ls__auto_names *ls__auto_names_of(const char *model)
 {
-    return strcmp(model, "gpt") == 0 ? &gpt : &gpt2;
+    return strncmp(model, "gpt2", strlen("gpt2")) == 0 ? &gpt2 : &gpt;
 }
 
 char *ls__auto_words(const ls__auto_names *names, const ls__auto_plan *p,
@@ -100,12 +100,26 @@ static json_t *stages_json(const ls__auto_names *names, const ls__auto_plan *p, 
 
 static json_t *predicted_json(const ls__auto_plan *p)
 {
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:{s:f, s:f, s:f}}", "step_ms",
-                     1e3 * p->step, "compute_ms", 1e3 * p->compute, "tp_ms", 1e3 * p->tp_seconds,
-                     "pp_ms", 1e3 * p->pp_seconds, "bubble_ms", 1e3 * p->bubble, "dp_ms",
-                     1e3 * p->dp_seconds, "optimizer_ms", 1e3 * p->optimizer, "gather_ms",
-                     1e3 * p->gather, "memory_bytes", p->memory, "sent_bytes", "tp", p->tp_bytes,
-                     "pp", p->pp_bytes, "dp", p->dp_bytes);
+    return json_pack(
+        "{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:{s:f, s:f, s:f, s:f, s:f}}",
+        "step_ms", 1e3 * p->step, "compute_ms", 1e3 * p->compute, "tp_ms", 1e3 * p->tp_seconds,
+        "cp_ms", 1e3 * p->cp_seconds, "ep_ms", 1e3 * p->ep_seconds, "pp_ms", 1e3 * p->pp_seconds,
+        "bubble_ms", 1e3 * p->bubble, "dp_ms", 1e3 * p->dp_seconds, "optimizer_ms",
+        1e3 * p->optimizer, "gather_ms", 1e3 * p->gather, "memory_bytes", p->memory, "sent_bytes",
+        "tp", p->tp_bytes, "cp", p->cp_bytes, "ep", p->ep_bytes, "pp", p->pp_bytes, "dp",
+        p->dp_bytes);
+}
+
+static json_t *shape_json(const ls__gpt *g)
+{
+    json_t *shape = json_pack("{s:I, s:I, s:I, s:I, s:I}", "layers", (json_int_t)g->layers, "dim",
+                              (json_int_t)g->dim, "heads", (json_int_t)g->heads, "vocab",
+                              (json_int_t)g->vocab, "context", (json_int_t)g->context);
+    if (g->experts > 0) {
+        (void)json_object_set_new(shape, "experts", json_integer((json_int_t)g->experts));
+        (void)json_object_set_new(shape, "top_k", json_integer((json_int_t)g->top_k));
+    }
+    return shape;
 }
 
 ls_status ls__auto_write(const ls__env *env, const ls__auto_ask *ask, const ls__auto_plan *p,
@@ -115,16 +129,15 @@ ls_status ls__auto_write(const ls__env *env, const ls__auto_ask *ask, const ls__
     const ls__auto_names *names = ls__auto_names_of(model);
     const ls__gpt *g = &ask->job.use.model;
     json_t *root = json_pack(
-        "{s:s, s:i, s:s, s:{s:I, s:I, s:I, s:I, s:I}, s:s, s:i, s:I, s:i, s:s, s:i, s:i, s:i, s:b, "
-        "s:b, s:o, s:o, s:s, s:f, s:o}",
-        "format", LS__PLAN_FORMAT, "version", LS__PLAN_VERSION, "model", model, "shape", "layers",
-        (json_int_t)g->layers, "dim", (json_int_t)g->dim, "heads", (json_int_t)g->heads, "vocab",
-        (json_int_t)g->vocab, "context", (json_int_t)g->context, "mesh",
-        ls__auto_mesh_text(p, mesh), "workers", ask->ranks, "batch", (json_int_t)p->batch,
-        "micro_batches", p->micro_batches, "schedule", p->schedule, "chunks", p->chunks, "warm_up",
-        p->warm_up, "zero", p->zero, "recompute", p->recompute, "sequence", p->sequence, "parts",
-        parts_json(names, g->layers), "stages", stages_json(names, p, g->layers), "cluster",
-        cluster, "memory_bytes", ask->memory_bytes, "predicted", predicted_json(p));
+        "{s:s, s:i, s:s, s:o, s:s, s:i, s:I, s:i, s:s, s:i, s:i, s:i, s:b, s:b, s:o, s:o, s:s, "
+        "s:f, s:o}",
+        "format", LS__PLAN_FORMAT, "version", LS__PLAN_VERSION, "model", model, "shape",
+        shape_json(g), "mesh", ls__auto_mesh_text(p, mesh), "workers", ask->ranks, "batch",
+        (json_int_t)p->batch, "micro_batches", p->micro_batches, "schedule", p->schedule, "chunks",
+        p->chunks, "warm_up", p->warm_up, "zero", p->zero, "recompute", p->recompute, "sequence",
+        p->sequence, "parts", parts_json(names, g->layers), "stages",
+        stages_json(names, p, g->layers), "cluster", cluster, "memory_bytes", ask->memory_bytes,
+        "predicted", predicted_json(p));
     if (ls__auto_words(names, p, words)[0] != '\0') {
         (void)json_object_set_new(root, "tensor_plan", json_string(words));
     }

@@ -124,9 +124,9 @@ def shape(layers):
     return ("--layers", layers, "--dim", 32, "--heads", 2, "--context", 16)
 
 
-def auto(layers, *flags):
+def auto(layers, *flags, model="gpt"):
     path = FOLDER / "auto.json"
-    printed = command(LOCKSTEP, "plan", "auto", "gpt", *shape(layers), "--out", path, *flags)
+    printed = command(LOCKSTEP, "plan", "auto", model, *shape(layers), "--out", path, *flags)
     return printed, path, json.loads(path.read_text())
 
 
@@ -152,6 +152,51 @@ def plan_auto_finds_a_plan_that_is_trained_as_printed():
         if "pp" in mesh:
             assert f"2 ranks run {made['schedule']}; " in trained, trained
         assert f" x {made['batch']} windows x {made['micro_batches']}" in trained, (made, trained)
+
+
+EXPERTS = ("--experts", 4, "--top-k", 2)
+MOE = ("--model", "moe", *EXPERTS)
+
+
+@test
+def plans_with_cp_and_ep_are_trained_as_printed():
+    """A gate's loss is that of a pass, so one process has as many passes of as many sequences."""
+    batch = 8
+    for model, mesh, ranks in (("gpt", "cp=2", 2), ("gpt", "pp=2,cp=2", 4), ("moe", "ep=2", 2), ("moe", "pp=2,ep=2", 4),
+                               ("moe", "ep=2,cp=2", 4)):
+        own, train = ((), ()) if model == "gpt" else (EXPERTS, MOE)
+        printed, path, made = auto(4, "--cluster", f"{ranks}:1gbit", "--batch", batch, "--mesh", mesh, *own, model=model)
+        assert made["mesh"] == mesh and made["model"] == model and made["shape"].get("experts") == (4 if own else None), made
+        assert made["predicted"]["sent_bytes"]["cp" if "cp" in mesh else "ep"] > 0, made
+        assert re.search(rf"^  {mesh} +[\d.e-]+ ", printed, re.M) and ("ep MB" in printed) == (model == "moe"), printed
+        trained, got = auto_losses(ranks, 4, "--plan", path, *train)
+        _, want = auto_losses(1, 4, "--batch", made["batch"], "--accum", batch // made["batch"], *train)
+        assert len(got) == STEPS and all(abs(a - b) < 1e-4 * a for a, b in zip(want, got)), (made, want, got)
+        assert f" x {made['batch']} windows x {made['micro_batches']}" in trained, (made, trained)
+
+
+@test
+def a_plan_that_training_refuses_says_why():
+    _, path, made = auto(4, "--cluster", "4:1gbit", "--batch", 8, "--mesh", "dp=2,ep=2", *EXPERTS, model="moe")
+
+    def said(ranks, *flags, **changed):
+        path.write_text(json.dumps(dict(made, **changed)))
+        return refused("train", "gpt", "-n", ranks, "--data", text(), "--plan", path, *shape(4), *MOE, *flags)
+    says(said(4, zero=3), "%s with an axis %s of --mesh: all ranks gather in one order, and those along %s have other parameters; give "
+         "--zero 1 or 2 without --shard-group")
+    says(said(3, mesh="ep=3", workers=3), '--experts %lld cannot be divided over the %lld ranks along ep of --mesh "%s"; give a multiple')
+    says(said(4, "--experts", 6), "ls_plan_check_model: the plan is for a %s with %s %lld, and this one has %lld; plan again for this model")
+    says(said(4, mesh="sp=2,dp=2"), '--mesh is "%s"; training has the axes dp, replicas with other data, pp, the stages of a pipeline, tp, '
+         'parts of each layer, cp, parts of each sequence, and ep, experts, and none that is called "%.*s"')
+
+
+@test
+def axes_that_a_model_lacks_are_refused():
+    for words, said in ((("gpt", "--mesh", "ep=2"), "--mesh has an axis ep, and %s has no experts; give moe, or leave ep out"),
+                        (("gpt2", "--mesh", "cp=2"), "--mesh has an axis cp, and %s has no ring attention; give gpt or moe, or leave cp out"),
+                        (("gpt", "--top-k", 1), "--%s is for moe, and %s has no experts; leave it out"),
+                        (("moe", "--top-k", 9), "--top-k %lld is more than --experts %lld; give at most all")):
+        says(refused("plan", "auto", *words, "--cluster", "2:1gbit"), said)
 
 
 @test

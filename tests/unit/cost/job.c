@@ -427,12 +427,61 @@ TEST(parts_of_a_job_add_up_to_one_rank)
     ls__sim_parts p;
     const ls__sim_step step = step_of(&job);
     CHECK_OK(ls__sim_parts_of(ls__env_posix(), &job, &p));
-    const double each = 8 * (p.layer.forward + p.layer.backward) + p.embedding.forward +
+    const ls__stage_times layer = p.layer[0].times;
+    const double each = 8 * (layer.forward + layer.backward) + p.embedding.forward +
                         p.embedding.backward + p.head.forward + p.head.backward;
     CHECK_NEAR(step.compute, 8 * each, 1e-9);
     CHECK(step.rank[0].parameters ==
-          4.0 * (8 * p.layer_parameters + p.embedding_parameters + p.head_parameters - p.tied));
-    CHECK(p.cut == 0.0 && p.sum == 0.0);
+          4.0 * (8 * p.layer[0].parameters + p.embedding_parameters + p.head_parameters - p.tied));
+    CHECK(p.cut == 0.0 && p.sum == 0.0 && p.ranks == 1);
+}
+
+/* Of 8 layers 4 have experts, of which a rank has a quarter. */
+TEST(parts_with_experts_add_up_to_one_rank)
+{
+    ls__sim_parts p;
+    ls__sim_job job = job_of(1, 1, 1, "4:1gbyte");
+    job.ep = (ls__sim_axis){4, 1};
+    job.use.ep = 4;
+    job.use.model.experts = 8;
+    job.use.model.top_k = 2;
+    job.bucket_bytes = 1e15;
+    const ls__sim_step step = step_of(&job);
+    CHECK_OK(ls__sim_parts_of(ls__env_posix(), &job, &p));
+    const ls__stage_times plain = p.layer[0].times, mixed = p.layer[1].times;
+    const double each = 4 * (plain.forward + plain.backward + mixed.forward + mixed.backward) +
+                        p.embedding.forward + p.embedding.backward + p.head.forward +
+                        p.head.backward;
+    CHECK_NEAR(step.compute + step.ep, 8 * each, 1e-9);
+    const double dense = 4 * (p.layer[0].parameters + p.layer[1].parameters) +
+                         p.embedding_parameters + p.head_parameters - p.tied;
+    CHECK_NEAR(step.rank[0].parameters, 4.0 * (dense + 4 * p.layer[1].expert_parameters), 1e-6);
+    CHECK(p.ranks == 4 && p.expert_ranks == 1 && p.expert_sum == 0.0 && p.layer[0].kept > 0.0);
+    CHECK_NEAR(step.dp, dense * p.sum, 1e-9);
+    CHECK(p.layer[1].kept > p.layer[0].kept);
+    CHECK(ls__gpt_mixed(&job.use.model, 0, 8) == 4 && ls__gpt_mixed(&job.use.model, 1, 2) == 1 &&
+          ls__gpt_mixed(&job.use.model, 2, 3) == 0);
+}
+
+/* ls_tensor_parallel divides attention and MLPs, and each rank computes all of its experts: they
+ * are summed nowhere, and where sequences are divided these are gathered before and after. */
+TEST(experts_that_are_whole_along_tp_are_not_summed)
+{
+    ls__sim_job job = job_of(1, 1, 4, "4:1gbyte");
+    const double ring = 1.5 * 2 * 32 * 64 * 4;
+    job.use.model.experts = 8;
+    job.use.model.top_k = 2;
+    const ls__sim_step divided = step_of(&job);
+    const double parameters = divided.rank[0].parameters;
+    job.use.whole = LS__GPT_EXPERTS;
+    const ls__sim_step whole = step_of(&job);
+    CHECK_NEAR(divided.tp_bytes, 8 * (8 * 4 + 2) * ring, 1e-3);
+    CHECK_NEAR(whole.tp_bytes, 8 * (4 * 4 + 4 * 2 + 2) * ring, 1e-3);
+    CHECK(whole.compute > 1.5 * divided.compute);
+    CHECK_NEAR(whole.rank[0].parameters - parameters,
+               4 * 4 * 8 * 0.75 * ls__gpt_expert_parameters(&job.use.model), 1e-3);
+    job.use.sequence = true;
+    CHECK_NEAR(step_of(&job).tp_bytes, 8 * (4 * 4 + 4 * 3 + 2) * ring, 1e-3);
 }
 
 TEST(ranks_that_share_cores_compute_longer)

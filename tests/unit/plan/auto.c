@@ -22,7 +22,8 @@ static ls__auto_ask ask_of(const char *cluster, const char *device, double memor
     ls__auto_ask ask = {.job = {.use = {.model = {LAYERS, 64, 4, 128, 32, 0, 0, true}, .width = 4},
                                 .bucket_bytes = 1e5},
                         .batch = 8,
-                        .memory_bytes = memory};
+                        .memory_bytes = memory,
+                        .contexts = true};
     CHECK_OK(ls__cluster_parse("test", cluster, strlen(cluster), &ask.job.cluster));
     CHECK_OK(ls__processor_parse("test", device, strlen(device), 4, &ask.job.device));
     ask.ranks = ask.job.cluster.devices;
@@ -81,7 +82,8 @@ static void every_memory(exhaustive *e, ls__sim_job *job, bool even)
 {
     int first[8] = {0};
     const bool gpipe = strcmp(job->schedule, "gpipe") == 0;
-    const int most = job->dp.size == 1 ? 0 : job->pp.size == 1 && job->tp.size == 1 ? 3 : 2;
+    const bool alike = job->pp.size == 1 && job->tp.size == 1 && job->ep.size == 1;
+    const int most = job->dp.size * job->ep.size * job->cp.size == 1 ? 0 : alike ? 3 : 2;
     for (int choice = 0; choice < 8; choice++) {
         job->zero = choice % 4;
         job->use.recompute = choice > 3 && !gpipe;
@@ -125,7 +127,7 @@ static void every_placement(exhaustive *e, ls__sim_job *job)
     for (int whole = 0; whole < (job->tp.size > 1 ? all : 1); whole++) {
         const bool divided = (whole & (LS__GPT_ATTENTION | LS__GPT_MLP)) == 0;
         for (int sequence = 0; sequence <= (divided && job->tp.size > 1); sequence++) {
-            job->use.whole = whole;
+            job->use.whole = whole | LS__GPT_EXPERTS;
             job->use.sequence = sequence == 1;
             job->spec.micro_batches = micro_batches;
             every_schedule(e, job);
@@ -135,7 +137,7 @@ static void every_placement(exhaustive *e, ls__sim_job *job)
 
 static void every_micro_batch(exhaustive *e, ls__sim_job *job)
 {
-    const int own = (int)e->ask->batch / job->dp.size;
+    const int own = (int)e->ask->batch / (job->dp.size * job->ep.size);
     for (int batch = 1; batch <= own; batch++) {
         if (own % batch == 0) {
             job->use.batch = batch;
@@ -145,22 +147,36 @@ static void every_micro_batch(exhaustive *e, ls__sim_job *job)
     }
 }
 
+/* Any order of pp and dp. 4 heads, 8 sequences of 32 tokens; experts are 4 or none. */
+static void every_order(exhaustive *e, int pp, int dp, int ep, int cp, int tp)
+{
+    ls__sim_job job = e->ask->job;
+    const int within = ep * cp * tp;
+    const bool divides = 4 % tp == 0 && 8 % (dp * ep) == 0 && (cp == 1 || 32 % (2 * cp) == 0) &&
+                         (ep == 1 || (job.use.model.experts > 0 && 4 % ep == 0));
+    for (int inside = 0; divides && inside <= (pp > 1 && dp > 1); inside++) {
+        job.pp = (ls__sim_axis){pp, inside ? within : dp * within};
+        job.dp = (ls__sim_axis){dp, inside ? pp * within : within};
+        job.ep = (ls__sim_axis){ep, cp * tp};
+        job.cp = (ls__sim_axis){cp, tp};
+        job.tp = (ls__sim_axis){tp, 1};
+        job.use.ep = ep;
+        job.use.cp = cp;
+        every_micro_batch(e, &job);
+    }
+}
+
 static exhaustive every_plan(const ls__auto_ask *ask)
 {
     exhaustive e = {ask, INFINITY, 0};
-    ls__sim_job job = ask->job;
     const int n = ask->ranks;
     for (int pp = 1; pp <= n; pp++) {
         for (int dp = 1; dp <= n; dp++) {
-            for (int tp = 1; tp <= n; tp++) {
-                if (pp * dp * tp != n || 4 % tp != 0 || 8 % dp != 0) {
-                    continue;
-                }
-                for (int inside = 0; inside <= (pp > 1 && dp > 1); inside++) {
-                    job.pp = (ls__sim_axis){pp, inside ? tp : dp * tp};
-                    job.dp = (ls__sim_axis){dp, inside ? pp * tp : tp};
-                    job.tp = (ls__sim_axis){tp, 1};
-                    every_micro_batch(&e, &job);
+            for (int ep = 1; ep <= n; ep++) {
+                for (int cp = 1; cp <= n; cp++) {
+                    if (n % (pp * dp * ep * cp) == 0) {
+                        every_order(&e, pp, dp, ep, cp, n / (pp * dp * ep * cp));
+                    }
                 }
             }
         }
@@ -182,7 +198,9 @@ TEST(the_best_plan_is_within_5_percent_of_every_plan)
         ls__auto_result found;
         draw_sample(i);
         const double memory = draw(2) * (1e6 + 1e5 * draw(60));
-        const ls__auto_ask ask = ask_of(clusters[draw(5)], devices[draw(3)], memory);
+        ls__auto_ask ask = ask_of(clusters[draw(5)], devices[draw(3)], memory);
+        ask.job.use.model.experts = draw(2) * 4;
+        ask.job.use.model.top_k = 2;
         const exhaustive all = every_plan(&ask);
         const ls_status status = ls__auto_find(ls__env_posix(), &ask, &found);
         CHECK((status == LS_OK) == (all.best < INFINITY));
@@ -208,7 +226,8 @@ TEST(the_best_plan_of_each_mesh_is_what_its_job_takes)
     ls__sim_step step;
     const ls__auto_ask ask = ask_of("2:10gbyte,2:1gbit", "50gflop,20gbyte", 0.0);
     CHECK_OK(ls__auto_find(ls__env_posix(), &ask, &found));
-    CHECK(found.meshes == 7); /* pp 4, 2 with dp 2 (twice) and 1, 1 with dp 4, 2 and 1 */
+    /* Of one axis 4, of two axes with 2 ranks each 6, and pp within dp. */
+    CHECK_INT(found.meshes, 11);
     for (int i = 0; i < found.meshes; i++) {
         const ls__auto_plan *p = &found.mesh[i].best;
         const ls__sim_job job = ls__auto_job(&ask, p);
@@ -216,8 +235,8 @@ TEST(the_best_plan_of_each_mesh_is_what_its_job_takes)
         CHECK(p->micro_batches * p->batch * p->dp.size == ask.batch);
         CHECK_OK(ls__simulate_job(ls__env_posix(), &job, &step));
         CHECK(step.step == p->step);
-        const double sum = p->compute + p->tp_seconds + p->pp_seconds + p->bubble + p->dp_seconds +
-                           p->optimizer + p->gather;
+        const double sum = p->compute + p->tp_seconds + p->cp_seconds + p->ep_seconds +
+                           p->pp_seconds + p->bubble + p->dp_seconds + p->optimizer + p->gather;
         CHECK_NEAR(sum / p->step, 1.0, 1e-12);
         ls__sim_step_free(&step);
     }
@@ -230,7 +249,7 @@ TEST(stages_that_share_an_embedding_have_no_zero)
     ls__auto_result own, shared;
     ls__auto_ask ask = ask_of("4:1gbit", "50gflop,20gbyte", 0.0);
     ask.pp = ask.dp = 2;
-    ask.tp = 1;
+    ask.cp = ask.tp = 1;
     CHECK_OK(ls__auto_find(ls__env_posix(), &ask, &own));
     ask.job.use.model.untied = false;
     CHECK_OK(ls__auto_find(ls__env_posix(), &ask, &shared));
@@ -251,7 +270,7 @@ TEST(a_plan_that_is_written_is_read_as_it_was)
     CHECK_OK(ls_init(NULL));
     ask.pp = 2;
     ask.dp = 2;
-    ask.tp = 1;
+    ask.cp = ask.tp = 1;
     CHECK_OK(ls__auto_find(ls__env_posix(), &ask, &found));
     const ls__auto_plan *best = &found.mesh[0].best;
     (void)snprintf(path, sizeof path, "%s", scratch_at("plan.json"));
@@ -281,6 +300,61 @@ TEST(a_plan_that_is_written_is_read_as_it_was)
     scratch_end();
 }
 
+/* Parts of a sequence where its attention is divided, experts where there are some. */
+TEST(cp_and_ep_are_searched_where_the_model_has_them)
+{
+    ls__auto_result found;
+    ls__auto_ask ask = ask_of("4:10gbyte", "50gflop,20gbyte", 0.0);
+    char text[LS__AUTO_MESH_BYTES];
+    int with[3][2];
+    for (int k = 0; k < 3; k++) {
+        ask.contexts = k > 0;
+        ask.job.use.model.experts = k > 1 ? 4 : 0;
+        ask.job.use.model.top_k = 2;
+        CHECK_OK(ls__auto_find(ls__env_posix(), &ask, &found));
+        with[k][0] = with[k][1] = 0;
+        for (int i = 0; i < found.meshes; i++) {
+            (void)ls__auto_mesh_text(&found.mesh[i].best, text);
+            with[k][0] += strstr(text, "cp=") != NULL;
+            with[k][1] += strstr(text, "ep=") != NULL;
+        }
+        ls__auto_free(&found);
+    }
+    CHECK(with[0][0] == 0 && with[0][1] == 0);
+    CHECK(with[1][0] == 4 && with[1][1] == 0); /* 4; 2 with each of pp, dp, tp */
+    CHECK(with[2][0] == 5 && with[2][1] == 5);
+}
+
+/* A sequence is cut into 2 cp chunks; experts and samples are divided by ep. */
+TEST(cp_and_ep_divide_what_training_divides)
+{
+    ls__auto_result found;
+    ls__auto_ask ask = ask_of("8:10gbyte", "50gflop,20gbyte", 0.0);
+    ask.pp = ask.dp = ask.ep = ask.tp = 1;
+    ask.cp = 8;
+    CHECK_OK(ls__auto_find(ls__env_posix(), &ask, &found));
+    CHECK_STR(found.mesh[0].best.schedule, "1f1b");
+    CHECK(found.mesh[0].best.cp_bytes > 0.0 && found.mesh[0].best.zero <= 3);
+    ls__auto_free(&found);
+    ask.job.use.model.context = 40; /* 8 divides it, 16 does not */
+    CHECK_STATUS(ls__auto_find(ls__env_posix(), &ask, &found), LS_ERR_INVALID);
+    ls__auto_free(&found);
+    ask.job.use.model.context = 32;
+    ask.job.use.model.experts = 12;
+    ask.job.use.model.top_k = 2;
+    ask.cp = 1;
+    ask.ep = 8;
+    CHECK_STATUS(ls__auto_find(ls__env_posix(), &ask, &found), LS_ERR_INVALID);
+    ls__auto_free(&found);
+    ask.job.use.model.experts = 8;
+    CHECK_OK(ls__auto_find(ls__env_posix(), &ask, &found));
+    CHECK(found.mesh[0].best.ep_bytes > 0.0 && found.mesh[0].best.zero <= 2);
+    ls__auto_free(&found);
+    ask.job.use.model.layers = 1; /* the second layer is the first one with experts */
+    CHECK_STATUS(ls__auto_find(ls__env_posix(), &ask, &found), LS_ERR_INVALID);
+    ls__auto_free(&found);
+}
+
 #define LAYER_WORDS "blocks.*.qkv=column(3) blocks.*.proj=row blocks.*.up=column blocks.*.down=row"
 
 static ls__auto_plan tensor_plan_of(const ls__auto_ask *given, int64_t heads, int64_t vocab,
@@ -290,7 +364,7 @@ static ls__auto_plan tensor_plan_of(const ls__auto_ask *given, int64_t heads, in
     ls__auto_ask ask = *given;
     ask.job.use.model.heads = heads;
     ask.job.use.model.vocab = vocab;
-    ask.pp = ask.dp = 1;
+    ask.pp = ask.dp = ask.cp = 1;
     ask.tp = ask.ranks;
     CHECK_OK(ls__auto_find(ls__env_posix(), &ask, &found));
     const ls__auto_plan best = found.mesh[0].best;
@@ -360,7 +434,7 @@ TEST(words_of_a_plan_are_read_as_they_were_written)
     scratch_begin();
     CHECK_OK(ls_init(NULL));
     ask.tp = 4;
-    ask.pp = ask.dp = 1;
+    ask.pp = ask.dp = ask.cp = 1;
     CHECK_OK(ls__auto_find(ls__env_posix(), &ask, &found));
     ls__auto_plan best = found.mesh[0].best;
     (void)snprintf(path, sizeof path, "%s", scratch_at("words.json"));
@@ -393,9 +467,10 @@ TEST(what_cannot_be_planned_is_refused)
     CHECK_STATUS(ls__auto_find(ls__env_posix(), &ask, &found), LS_ERR_INVALID);
     CHECK_SAYS(
         ls_error_message(),
-        SAYS("plan: no mesh of %d ranks trains this model with a batch of %lld: dp divides "
-             "the batch, tp the heads, the width of the MLP or the vocabulary, and pp is at most "
-             "the number of layers and 2; give another --batch, or fewer ranks"));
+        SAYS("plan: no mesh of %d ranks trains this model with a batch of %lld: dp and ep divide "
+             "the batch, ep the experts, twice cp the context, tp the heads, the width of the MLP "
+             "or the vocabulary, and pp is at most the number of layers and 2; give another "
+             "--batch, or fewer ranks"));
     ls__auto_free(&found);
 }
 
