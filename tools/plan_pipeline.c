@@ -86,7 +86,7 @@ static int read_levels(const cli_command *c, const cli_option *o, const char *te
         const size_t length = strcspn(at, ",");
         ls__cluster_level level;
         if (!ls__cluster_parse_level(at, length, &level) || level.count > LS__SCHEDULE_RANKS_MAX ||
-            level.latency > 0.0) {
+            level.latency > 0.0 || level.core > 0.0) {
             break;
         }
         levels[level_count++] = (ls__level){level.count, level.bandwidth};

@@ -22,14 +22,20 @@ bool ls__cluster_parse_level(const char *text, size_t length, ls__cluster_level 
     if (count < 1 || count > LS__CLUSTER_RANKS_MAX) {
         return false;
     }
-    const char *rate = colon + 1, *at = memchr(rate, '@', (size_t)(end - rate));
-    const size_t rate_length = (size_t)((at != NULL ? at : end) - rate);
+    const char *rate = colon + 1, *core = memchr(rate, '/', (size_t)(end - rate));
+    const char *times = core != NULL ? core : end;
+    const char *at = memchr(rate, '@', (size_t)(times - rate));
+    const size_t rate_length = (size_t)((at != NULL ? at : times) - rate);
     *out = (ls__cluster_level){.count = (int)count,
                                .bandwidth = ls__amount_parse(rate, rate_length, true)};
     if (at != NULL) {
-        out->latency = ls__seconds_parse(at + 1, (size_t)(end - at - 1));
+        out->latency = ls__seconds_parse(at + 1, (size_t)(times - at - 1));
     }
-    return out->bandwidth > 0.0 && out->latency >= 0.0 && out->latency <= 1e3;
+    if (core != NULL) {
+        out->core = ls__amount_parse(core + 1, (size_t)(end - core - 1), true);
+    }
+    return out->bandwidth > 0.0 && out->latency >= 0.0 && out->latency <= 1e3 &&
+           (core == NULL || out->core > 0.0);
 }
 
 static ls_status add_level(const char *what, const char *text, size_t length, ls__cluster *out)
@@ -172,7 +178,9 @@ static int slowest_level(const ls__traffic *t, double bytes, int messages, doubl
     *seconds = 0.0;
     for (int k = 0; k < t->cluster->levels; k++) {
         const ls__cluster_level *level = &t->cluster->level[k];
-        const double here = t->most[k] * bytes / level->bandwidth + messages * level->latency;
+        const double core = level->core > 0.0 ? bytes / level->core : 0.0;
+        const double here =
+            fmax(t->most[k] * bytes / level->bandwidth, core) + messages * level->latency;
         if (t->most[k] > 0 && (found < 0 || here > *seconds)) {
             found = k;
             *seconds = here;
@@ -188,11 +196,15 @@ ls__sim_route ls__traffic_route(const ls__traffic *t, double bytes, int messages
     if (k < 0) {
         return (ls__sim_route){.resource = {LS__SIM_NONE, LS__SIM_NONE}, .weight = 1.0};
     }
+    const ls__cluster_level *level = &t->cluster->level[k];
+    const double rate = level->bandwidth / t->most[k];
     return (ls__sim_route){.resource = {link_of(t->cluster, k, t->ranks, t->first[k]),
                                         link_of(t->cluster, k, t->ranks, t->to[k]) + 1},
                            .bytes = bytes,
                            .weight = t->most[k],
-                           .latency = messages * t->cluster->level[k].latency};
+                           .latency = messages * level->latency,
+                           .cores = level->core > 0.0 ? fmin(1.0, rate / level->core) : 0.0,
+                           .moved = fmin(rate, level->core)};
 }
 
 double ls__traffic_seconds(const ls__traffic *t, double bytes, int messages)

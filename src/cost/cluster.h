@@ -4,6 +4,9 @@
  *                                 4 hosts, each with 25 GB/s to the others, which its devices
  *                                 share
  *
+ *     2:1gbit@50us/4gbyte         a core moves 4 GB in a second, and computes nothing meanwhile: at
+ *                                 1 Gbit/s a rank loses 1/32 of it
+ *
  * A level consists of `count` components of the level below (at the lowest, devices). Two ranks use
  * the links of the lowest level on which they are in one component: that of the sender's component
  * out, and that of the receiver's in. Rank r is device r.
@@ -20,6 +23,7 @@ typedef struct ls__cluster_level {
     int count;
     double bandwidth; /* of a component of the level below, in each direction, in bytes a second */
     double latency;   /* seconds, of a message */
+    double core;      /* bytes a second that a core moves; 0: links move them */
 } ls__cluster_level;
 
 typedef struct ls__cluster {

@@ -71,17 +71,29 @@ static ls__flow_event pop_event(ls__flows *f)
 
 /* ---- shares ---------------------------------------------------------------------------------- */
 
-/* The rate of a flow: the least share of its resources. */
+/* The rate of a flow: the least that its shares of its resources give. */
 static double share_of(const ls__flows *f, const ls__flow *flow)
 {
     double least = INFINITY;
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < LS__FLOW_RESOURCES; k++) {
         if (flow->resource[k] != LS__SIM_NONE) {
             const ls__sim_resource *r = &f->resources[flow->resource[k]];
-            least = fmin(least, fmin(r->each, r->rate / f->users[flow->resource[k]].weight));
+            const double share = fmin(r->each, r->rate / f->users[flow->resource[k]].weight);
+            least = fmin(least, flow->speed[k] * share);
         }
     }
     return least;
+}
+
+/* Which of its resources this is. */
+static int place_of(const ls__flow *flow, int resource)
+{
+    int k = 0;
+    while (flow->resource[k] != resource) {
+        k++;
+        LS_ASSERT(k < LS__FLOW_RESOURCES); /* it is in the list of this resource */
+    }
+    return k;
 }
 
 /* An unchanged rate changes nothing, so flows that share nothing have exact times. */
@@ -101,28 +113,37 @@ static void reschedule(ls__flows *f, int index, double rate)
 }
 
 /* After a flow has joined or left: all flows of its resources have new rates. */
-static void reschedule_users(ls__flows *f, const int resource[2])
+static void reschedule_users(ls__flows *f, const int *resource)
 {
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < LS__FLOW_RESOURCES; k++) {
         int at = resource[k] != LS__SIM_NONE ? f->users[resource[k]].first : -1;
         while (at >= 0) {
             const ls__flow *flow = &f->flows[at];
-            const int next = flow->next[flow->resource[1] == resource[k]];
+            const int next = flow->next[place_of(flow, resource[k])];
             reschedule(f, at, share_of(f, flow));
             at = next;
         }
     }
 }
 
+static bool uses_resources(const ls__flow *flow)
+{
+    bool uses = false;
+    for (int k = 0; k < LS__FLOW_RESOURCES; k++) {
+        uses = uses || flow->resource[k] != LS__SIM_NONE;
+    }
+    return uses;
+}
+
 static void join_users(ls__flows *f, int index)
 {
     ls__flow *flow = &f->flows[index];
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < LS__FLOW_RESOURCES; k++) {
         if (flow->resource[k] != LS__SIM_NONE) {
             ls__flow_user *user = &f->users[flow->resource[k]];
             flow->next[k] = user->first;
             user->first = index;
-            user->weight += flow->weight;
+            user->weight += flow->weight[k];
         }
     }
 }
@@ -131,17 +152,17 @@ static void join_users(ls__flows *f, int index)
 static void leave_users(ls__flows *f, int index)
 {
     ls__flow *flow = &f->flows[index];
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < LS__FLOW_RESOURCES; k++) {
         if (flow->resource[k] != LS__SIM_NONE) {
             ls__flow_user *user = &f->users[flow->resource[k]];
             int *link = &user->first;
             while (*link != index) {
                 LS_ASSERT(*link >= 0); /* a moving flow is in the lists of its resources */
                 ls__flow *before = &f->flows[*link];
-                link = &before->next[before->resource[1] == flow->resource[k]];
+                link = &before->next[place_of(before, flow->resource[k])];
             }
             *link = flow->next[k];
-            user->weight = user->first < 0 ? 0.0 : user->weight - flow->weight;
+            user->weight = user->first < 0 ? 0.0 : user->weight - flow->weight[k];
         }
     }
 }
@@ -186,7 +207,7 @@ void ls__flows_add(ls__flows *f, const ls__flow *flow, double alone)
     f->flows[index].begin = f->flows[index].since = f->now;
     f->flows[index].rate = 0.0;
     f->flows[index].moving = true;
-    if (flow->resource[0] == LS__SIM_NONE && flow->resource[1] == LS__SIM_NONE) {
+    if (!uses_resources(flow)) {
         reschedule(f, index, alone);
         return;
     }

@@ -1,19 +1,25 @@
 /* Flows that share resources evenly, in simulated time. A flow has some work; resources divide
- * their rate by the weights of their flows, and a flow goes at the least of its resources' shares.
- * When a flow begins or ends, the flows that share a resource with it are rescheduled. */
+ * their rate by the weights of their flows, and a flow goes at the least speed that its shares of
+ * resources give. When a flow begins or ends, the flows that share a resource with it are
+ * rescheduled. */
 #ifndef LS_COST_FLOW_H
 #define LS_COST_FLOW_H
 
 #include "base/arena.h"
 #include "cost/simulate.h"
 
+#define LS__FLOW_RESOURCES 3
+
 typedef struct ls__flow {
     double left, rate, since; /* work that was left at `since`, and its rate from then on */
-    double weight, latency, begin;
-    int resource[2], next[2]; /* the next flow of the resource */
-    uint32_t version;         /* of its end event; events with an older one are stale */
-    bool moving;              /* it uses its resources: it is not free, and not in its latency */
-    int kind, stage, index;   /* the owner's */
+    double latency, begin;
+    int resource[LS__FLOW_RESOURCES];  /* different ones, or LS__SIM_NONE */
+    double weight[LS__FLOW_RESOURCES]; /* there */
+    double speed[LS__FLOW_RESOURCES];  /* of its work, for each unit that it gets of the resource */
+    int next[LS__FLOW_RESOURCES];      /* the next flow of the resource */
+    uint32_t version;                  /* of its end event; events with an older one are stale */
+    bool moving;            /* it uses its resources: it is not free, and not in its latency */
+    int kind, stage, index; /* the owner's */
 } ls__flow;
 
 typedef struct ls__flow_event {

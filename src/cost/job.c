@@ -100,12 +100,13 @@ static void divide_step(ls__job_building *b, double free)
     out->dp = fmax(0.0, out->result.reduced - out->result.makespan);
 }
 
-/* Measures the parts that come after the sums of gradients: the optimizer and the gathers. */
+/* Measures the parts that come after the sums of gradients, the optimizer and the gathers. All
+ * ranks of a host have them at the same time. */
 static void measure_end(ls__job_building *b)
 {
     ls__sim_step *out = b->out;
     for (int r = 0; r < b->s->ranks && b->s->delay == 0; r++) {
-        out->optimizer = fmax(out->optimizer, ls__job_optimizer(b, r));
+        out->optimizer = fmax(out->optimizer, ls__job_optimizer(b, r) * ls__job_crowding(b));
         out->gather = fmax(out->gather, ls__job_gather(b, r));
     }
 }
@@ -191,7 +192,7 @@ static ls_status build_job(ls__job_building *b)
     }
     ls__job_measure_axes(b);
     LS_TRY(ls__job_make_times(b));
-    LS_TRY(b->job->cores > 0.0 ? ls__job_make_processors(b) : LS_OK);
+    LS_TRY(ls__job_has_processors(b->job) ? ls__job_make_processors(b) : LS_OK);
     LS_TRY(ls__job_make_routes(b));
     return ls__job_make_reductions(b);
 }

@@ -104,13 +104,26 @@ static bool is_alike(const ls__sim_job *job, int along)
                               ls__cluster_level_of(&job->cluster, 0, farthest);
 }
 
-/* A transfer within a host is work of its cores. It takes time from the computation of the ranks
- * that share them, so nothing hides it. */
+bool ls__job_is_within(const ls__job_building *b, const ls__sim_route *route)
+{
+    const int within = 2 * ls__sim_job_ranks(b->job); /* links of the lowest level come first */
+    return route->resource[0] != LS__SIM_NONE && route->resource[0] < within;
+}
+
+/* A transfer within a host is work of its cores, and one over a link may need them besides. That
+ * takes time from the computation of the ranks that share them, so nothing hides it. */
 ls__sim_route ls__job_on_cores(const ls__job_building *b, int p, ls__sim_route route)
 {
     const ls__cluster_level *level = &b->job->cluster.level[0];
-    const int within = 2 * ls__sim_job_ranks(b->job); /* links of the lowest level come first */
-    if (b->processor == NULL || route.resource[0] == LS__SIM_NONE || route.resource[0] >= within) {
+    if (b->processor == NULL || route.resource[0] == LS__SIM_NONE) {
+        return route;
+    }
+    if (route.cores > 0.0) {
+        route.processor = b->processor[p];
+        route.cores *= b->sharing[p];
+        return route;
+    }
+    if (!ls__job_is_within(b, &route)) {
         return route;
     }
     return (ls__sim_route){.resource = {b->processor[p], LS__SIM_NONE},
@@ -150,6 +163,22 @@ ls_status ls__job_make_routes(ls__job_building *b)
     return LS_OK;
 }
 
+double ls__job_crowding(const ls__job_building *b)
+{
+    const int ranks = ls__sim_job_ranks(b->job), host = b->job->cluster.level[0].count;
+    const double here = ranks < host ? ranks : host;
+    return b->job->cores > 0.0 && here > b->job->cores ? here / b->job->cores : 1.0;
+}
+
+bool ls__job_has_processors(const ls__sim_job *job)
+{
+    bool has = job->cores > 0.0;
+    for (int k = 0; k < job->cluster.levels; k++) {
+        has = has || job->cluster.level[k].core > 0.0;
+    }
+    return has;
+}
+
 /* The processors of hosts follow the links. */
 ls_status ls__job_make_processors(ls__job_building *b)
 {
@@ -167,7 +196,7 @@ ls_status ls__job_make_processors(ls__job_building *b)
     }
     memcpy(all, b->resources, (size_t)b->links * sizeof *all);
     for (int i = 0; i < hosts; i++) {
-        all[b->links + i] = (ls__sim_resource){job->cores, 1.0};
+        all[b->links + i] = (ls__sim_resource){job->cores > 0.0 ? job->cores : host, 1.0};
     }
     for (int p = 0; p < b->s->ranks; p++) {
         memset(on, 0, (size_t)hosts * sizeof *on);

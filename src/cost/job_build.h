@@ -66,6 +66,11 @@ ls__sim_route ls__job_on_cores(const ls__job_building *b, int p, ls__sim_route r
 ls__collective_cost ls__job_all_reduce(const ls__job_building *b, int along);
 ls__collective_cost ls__job_half(const ls__job_building *b, int along);
 ls_status ls__job_make_routes(ls__job_building *b);
+/* Whether the route has links within hosts. */
+bool ls__job_is_within(const ls__job_building *b, const ls__sim_route *route);
+/* How many ranks of a host share a core where all of them work; 1 at least. */
+double ls__job_crowding(const ls__job_building *b);
+bool ls__job_has_processors(const ls__sim_job *job);
 ls_status ls__job_make_processors(ls__job_building *b);
 
 /* ---- job_times.c ----------------------------------------------------------------------------- */

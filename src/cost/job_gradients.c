@@ -122,9 +122,9 @@ ls_status ls__job_make_reductions(ls__job_building *b)
         add_buckets(b, i);
         if (i == 0 && b->s->ranks > 1 && !job->use.model.untied) {
             const double bytes = ls__gpt_table_share(&job->use, LS__GPT_TOKENS) * job->use.width;
-            add_reduction(
-                b, 0, 1.0,
-                ls__job_route_between(b, b->s->rank_of[0], b->s->rank_of[b->s->stages - 1], bytes));
+            const int here = b->s->rank_of[0], there = b->s->rank_of[b->s->stages - 1];
+            const ls__sim_route route = ls__job_route_between(b, here, there, bytes);
+            add_reduction(b, 0, 1.0, ls__job_on_cores(b, here, route));
         }
     }
     return LS_OK;
@@ -149,7 +149,10 @@ static double gather_seconds(ls__job_building *b, int rank, double parameters, b
         return 0.0;
     }
     ls__job_add_rings(b, rank, along);
-    return ls__traffic_seconds(&b->traffic, c.sent * parameters * b->job->use.width, c.messages);
+    const double bytes = c.sent * parameters * b->job->use.width;
+    const ls__sim_route route = ls__traffic_route(&b->traffic, bytes, c.messages);
+    return ls__traffic_seconds(&b->traffic, bytes, c.messages) *
+           (ls__job_is_within(b, &route) ? ls__job_crowding(b) : 1.0);
 }
 
 static double gather_layer(ls__job_building *b, int rank, int layer)

@@ -70,10 +70,12 @@ static ls__sim_route route_of(const engine *e, int kind, int stage, int index)
 static void send_message(engine *e, int kind, int stage, int index)
 {
     const ls__sim_route route = route_of(e, kind, stage, index);
+    const int processor = route.cores > 0.0 ? route.processor : LS__SIM_NONE;
     const ls__flow flow = {.left = route.bytes,
-                           .weight = route.weight,
                            .latency = route.latency,
-                           .resource = {route.resource[0], route.resource[1]},
+                           .resource = {route.resource[0], route.resource[1], processor},
+                           .weight = {route.weight, route.weight, route.cores},
+                           .speed = {1.0, 1.0, route.moved},
                            .kind = kind,
                            .stage = stage,
                            .index = index};
@@ -128,8 +130,9 @@ static void begin_segment(engine *e, int rank, double from)
     const bool shares = e->spec->processor != NULL;
     const ls__flow flow = {
         .left = ls__action_time(a, &e->spec->times[a->stage]) * (to - from),
-        .weight = shares ? e->spec->sharing[rank] : 1.0,
-        .resource = {shares ? e->spec->processor[rank] : LS__SIM_NONE, LS__SIM_NONE},
+        .resource = {shares ? e->spec->processor[rank] : LS__SIM_NONE, LS__SIM_NONE, LS__SIM_NONE},
+        .weight = {shares ? e->spec->sharing[rank] : 1.0},
+        .speed = {1.0},
         .kind = COMPUTATION,
         .index = rank};
     e->computes[rank] = true;

@@ -30,6 +30,10 @@ typedef struct ls__sim_route {
     double bytes;
     double weight;  /* equal messages of collapsed ranks that use these links at the same time */
     double latency; /* from the last byte until the result can be used */
+    /* What moves the bytes besides: `cores` of the processor, at the speed of the links, with which
+     * each of the equal messages moves `moved` bytes a second. cores 0: none. */
+    int processor;
+    double cores, moved;
 } ls__sim_route;
 
 typedef struct ls__sim_reduction {

@@ -1,6 +1,7 @@
 """`make compare-sim`: what calibrates the model, what is judged, and rows. Nothing here decides on how long something took."""
 
 import pathlib
+import re
 import sys
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
@@ -15,15 +16,25 @@ qkv forward                             100.0 us     78.6 GF/s
 qkv dX                                  200.0 us     39.3 GF/s
 ff2 dW                                  400.0 us     26.2 GF/s
 attention forward                        50.0 us     10.0 GF/s
-add [rows,dim]                          100.0 us
+gelu erf forward                        800.0 us
+gelu erf backward                      1200.0 us
+add [rows,dim]                          300.0 us
+add [8] (call overhead)                   0.1 us
+layer norm                              200.0 us
+layer norm backward                     300.0 us
+AdamW [rows*4dim]                      2800.0 us
 """
 
 
 @test
 def the_device_is_what_kernels_of_another_network_took():
-    lines = compare_sim.device_text(KERNELS, 1024, 128).splitlines()
-    assert lines[0] == "1007.640gflop" and lines[1] == "15.729gbyte", lines
+    """Of copies that ran at the same time. An element of [rows,dim] takes 100 us each time it is read or written."""
+    slower = re.sub(r"(\d+\.\d) us", lambda found: f"{3 * float(found[1]):.1f} us", KERNELS)
+    lines = compare_sim.device_text([KERNELS], 1024, 128).splitlines()
+    assert lines[0] == "1007.640gflop" and lines[1] == "5.243gbyte", lines
     assert lines[2:] == ["matmul 1024 384 128 100.000us", "matmul 1024 128 384 200.000us", "matmul 128 512 1024 400.000us"], lines
+    lines = compare_sim.device_text([KERNELS, slower], 1024, 128).splitlines()
+    assert lines[1:3] == ["2.621gbyte", "matmul 1024 384 128 200.000us"], lines
     assert compare_sim.MODEL["dim"] // 2 == 128, "products of the network that is judged calibrate nothing"
 
 
@@ -37,11 +48,18 @@ def a_link_is_two_all_reduces():
 
 
 @test
+def a_core_moves_what_a_computation_loses():
+    said = "".join(f"ROUND 70.0 90.0 {both} 0.1\n" for both in (94.0, 98.388608, 200.0))
+    assert compare_sim.moved_text(said) == "/1.0000gbyte", compare_sim.moved_text(said)
+    assert compare_sim.moved_text("ROUND 70.0 90.0 89.0 0.1\n") == "", "noise is no core's work"
+
+
+@test
 def what_is_judged_is_what_is_predicted():
     options = compare_sim.job_options("pp", 4)
     assert options[-4:] == ["--mesh", "pp=4", "--micro-batches", 16], options
     assert compare_sim.seconds_of('{"step": 1, "seconds": 0.5}') == 0.5
-    said = command(BUILD / "lockstep", "sim", "--model", "gpt", *options, "--vocab", 256, "--cluster", "4:1gbyte@1us", "--cores", 2)
+    said = command(BUILD / "lockstep", "sim", "--model", "gpt", *options, "--vocab", 256, "--cluster", "4:1gbyte@1us/2gbyte", "--cores", 2)
     assert "pp=4" in said and "16 micro-batches of 8" in said, said
 
 

@@ -488,10 +488,24 @@ TEST(ranks_that_share_cores_compute_longer)
 {
     ls__sim_job job = job_of(8, 1, 1, "8:1000gbyte");
     const double enough = step_of(&job).compute;
+    const double optimizer = step_of(&job).optimizer;
     job.cores = 2.0;
     CHECK_NEAR(step_of(&job).compute / enough, 4.0, 1e-4); /* sums need the cores a little */
+    CHECK_NEAR(step_of(&job).optimizer / optimizer, 4.0, 1e-9);
     job.cores = 8.0;
     CHECK_NEAR(step_of(&job).compute / enough, 1.0, 1e-4);
+    CHECK_NEAR(step_of(&job).optimizer, optimizer, 0.0);
+}
+
+/* A gather within a host is work of its cores, and one between hosts is not. */
+TEST(ranks_that_share_cores_gather_parameters_with_them)
+{
+    ls__sim_job job = job_of(8, 1, 1, "8:1mbyte"), apart = job_of(8, 1, 1, "1:1gbyte,8:1mbyte");
+    job.zero = apart.zero = 1;
+    const double alone = step_of(&job).gather;
+    job.cores = apart.cores = 2.0;
+    CHECK_NEAR(step_of(&job).gather / alone, 4.0, 1e-9);
+    CHECK_NEAR(step_of(&apart).gather, alone, 1e-9);
 }
 
 /* Sums within a host are work of its cores: they take what they take, times what shares the cores,
@@ -509,6 +523,37 @@ TEST(ranks_that_share_cores_sum_their_gradients_with_them)
     const double apart = step_of(&job).step;
     job.cores = 1.0;
     CHECK_NEAR(step_of(&job).step, apart, 1e-9);
+}
+
+/* Between hosts a core may move what the link carries: the computation beside it takes longer by
+ * the time that this needs (7 of 8 layers have some), and where a core is slower than the link, all
+ * that is sent takes its time. */
+TEST(a_core_that_moves_messages_computes_less)
+{
+    ls__sim_job job = job_of(2, 1, 1, "1:1000gbyte,2:1gbyte");
+    const double bytes = 4 * ls__gpt_parameters(&job.use.model), last = 4 * (256 + 32) * 64.0;
+    job.cores = 1.0;
+    const ls__sim_step link = step_of(&job);
+    job.cluster.level[1].core = 4e9;
+    const ls__sim_step fast = step_of(&job);
+    CHECK_NEAR((fast.step - link.step) / ((bytes - last) / 4e9), 0.94, 0.07);
+    job.cluster.level[1].core = 1e8;
+    const ls__sim_step slow = step_of(&job);
+    CHECK_NEAR((slow.step - link.step + link.dp) / (bytes / 1e8), 1.0, 0.01);
+    CHECK(slow.dp > last / 1e8 && slow.compute > link.compute);
+    job.cores = 0.0; /* one for each rank */
+    CHECK_NEAR(step_of(&job).step, slow.step, 1e-9);
+}
+
+/* Messages between stages, the sum of a tied embedding and those of gradients. */
+TEST(a_core_moves_messages_of_every_axis)
+{
+    ls__sim_job job = job_of(2, 4, 2, "4:1gbyte,4:100mbyte");
+    const ls__sim_step links = step_of(&job);
+    job.cluster.level[0].core = job.cluster.level[1].core = 1e8;
+    const ls__sim_step cores = step_of(&job);
+    CHECK(cores.step > links.step && cores.tp > 5 * links.tp);
+    CHECK(cores.dp_bytes == links.dp_bytes && cores.pp_bytes == links.pp_bytes);
 }
 
 /* Narayanan et al. 2021, table 1, the largest row. */

@@ -34,6 +34,27 @@ TEST(a_cluster_is_levels_from_the_innermost_on)
     CHECK_NEAR(c.level[1].latency, 5e-6, 1e-20);
 }
 
+/* The second number of a level: at 2 GB/s a core moves what four ranks share of 25 Gbit/s. */
+TEST(a_core_may_move_what_a_link_carries)
+{
+    const ls__cluster c = cluster_of("4:200gbyte/20gbyte,2:25gbit@5us/2gbyte");
+    CHECK(c.level[0].core == 20e9 && c.level[1].core == 2e9);
+    CHECK(c.level[1].bandwidth == 25e9 / 8 && cluster_of("8:1gbit").level[0].core == 0.0);
+    ls__arena arena;
+    ls__traffic t;
+    ls__arena_init(&arena, ls__env_posix(), 4096);
+    CHECK(ls__traffic_init(&t, &c, 8, &arena));
+    ls__traffic_add(&t, 0, 4);
+    const ls__sim_route alone = ls__traffic_route(&t, 2e9, 1);
+    CHECK(alone.cores == 1.0 && alone.moved == 2e9);
+    CHECK_NEAR(ls__traffic_seconds(&t, 2e9, 0), 1.0, 1e-12);
+    ls__traffic_add(&t, 1, 5);
+    const ls__sim_route two = ls__traffic_route(&t, 2e9, 1);
+    CHECK_NEAR(two.cores, 25e9 / 16 / 2e9, 1e-12);
+    CHECK(two.moved == 25e9 / 16);
+    ls__arena_fini(&arena);
+}
+
 TEST(a_file_of_a_cluster_has_lines_and_comments)
 {
     const ls__cluster c = cluster_of("# 4 hosts, 8 devices each\n\n  8:200gbyte  # within\r\n"
@@ -101,6 +122,10 @@ TEST(clusters_that_are_none_are_refused_with_the_level_that_is_wrong)
                                       "8:-1gbyte",
                                       "8:nangbyte",
                                       "8:25gbyte@",
+                                      "8:25gbyte/",
+                                      "8:25gbyte/0gbyte",
+                                      "8:25gbyte/2gbyte@5us",
+                                      "8:/2gbyte",
                                       "8:25gbyte@5",
                                       "8:25gbyte@-1us",
                                       "8:25gbyte,",
