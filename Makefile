@@ -145,7 +145,7 @@ compare-generation: build
 
 # What lockstep sim predicts for steps on 1 to 8 ranks of this machine, beside what they take.
 compare-sim: build
-	ninja -C $(BUILD) bench/dev/kernels
+	ninja -C $(BUILD) bench/dev/kernels bench/dev/overlap
 	bench/compare_sim.py --build $(BUILD) $(if $(ROW),--row $(ROW)) $(ARGS)
 
 # Every runnable plan of a small GPT on 4 ranks beside the one that lockstep plan auto finds: some hours; ARGS="--every 100".

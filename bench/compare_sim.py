@@ -4,11 +4,12 @@ TCP, and on two ranks over 1 Gbit/s.
 
     bench/compare_sim.py --build build [--row dp-2/shm,tp-2/tcp,...] [--rounds 5] [--json FILE]
 
-What the model needs is measured first, and on other things than those that are judged: matrix products of a smaller GPT by one
-thread (the device's efficiency by size), the traffic of its optimizer and norms (its memory), two sizes of an all-reduce of two
-ranks on the same link (latency and bandwidth). Cores that ranks share are part of the model (--cores). Each round measures
-once more, in turns, and a row is the median; an error is the prediction's part of the measured step, and the range is over
-rounds. 1 Gbit/s is a link between two network namespaces, which needs root.
+What the model needs is measured first, and on other things than those that are judged, in as many processes at the same time as
+the row has ranks: matrix products of a smaller GPT by one thread (the device's efficiency by size), its norms, sums, GELU and
+optimizer (its memory). Of the link: two sizes of an all-reduce of two ranks (latency and bandwidth), and over TCP how much longer
+a computation takes beside one (the bytes that a core moves in a second). Cores that ranks share are part of the model (--cores).
+Each round measures once more, in turns, and a row is the median; an error is the prediction's part of the measured step, and the
+range is over rounds. 1 Gbit/s is a link between two network namespaces, which needs root.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -31,7 +33,7 @@ STEPS = 10
 VOCABULARY = 256  # of bytes
 DATA = SOURCE / "examples" / "data" / "pride_and_prejudice.txt"
 ROWS = ["dp-1/shm", "dp-2/shm", "dp-4/shm", "dp-8/shm", "dp-2/tcp", "dp-4/tcp", "dp-8/tcp", "tp-2/shm", "tp-4/shm", "tp-2/tcp",
-        "pp-2/shm", "pp-2/tcp", "dp-2/1gbit"]
+        "cp-2/shm", "pp-2/shm", "pp-2/tcp", "dp-2/1gbit"]
 
 
 # ---- calibration --------------------------------------------------------------------------------
@@ -47,37 +49,54 @@ def run(command):
 LAYERS = {"qkv": (1, 3), "proj": (1, 1), "ff1": (1, 4), "ff2": (4, 1)}
 
 
-def device_text(said, rows, dim):
-    """The lines of --device from what bench/dev/kernels prints: products, no product's speed exceeded, and memory by a sum."""
+# Pointwise kernels of a layer, forward and backward, and its optimizer: how often, and elements of [rows,dim] or bytes that each
+# moves by the formula of src/cost/gpt.c.
+POINTWISE = {"layer norm": (2, 2), "layer norm backward": (2, 3), "add [rows,dim]": (4, 3), "gelu erf forward": (1, 8),
+             "gelu erf backward": (1, 12), "AdamW [rows*4dim]": (1, 28)}
+
+
+def times_of(said):
+    """Seconds of each kernel that bench/dev/kernels prints."""
+    return {name.strip(): float(us) * 1e-6 for name, us in re.findall(r"^(\w.{0,33}?) +([\d.]+) us", said, re.M)}
+
+
+def device_text(printed, rows, dim):
+    """The lines of --device from what copies of bench/dev/kernels print: products, no product's speed exceeded, and memory."""
+    copies = [times_of(said) for said in printed]
+    if any(name not in times for times in copies for name in (*POINTWISE, "qkv forward")):
+        raise Refused("bench/dev/kernels prints no products, or no pointwise kernels")
+    times = {name: statistics.median(times[name] for times in copies) for name in copies[0]}
     products = []
-    for layer, part, us in re.findall(r"^(\w+) (forward|dX|dW) +([\d.]+) us", said, re.M):
-        if layer in LAYERS:
-            inputs, outputs = (dim * factor for factor in LAYERS[layer])
-            sizes = {"forward": (rows, outputs, inputs), "dX": (rows, inputs, outputs), "dW": (outputs, inputs, rows)}
-            products.append((*sizes[part], float(us) * 1e-6))
-    add = re.search(r"^add \[rows,dim\] +([\d.]+) us", said, re.M)
-    if not products or add is None:
-        raise Refused("bench/dev/kernels prints no products, or no sum")
+    for layer, factors in LAYERS.items():
+        inputs, outputs = (dim * factor for factor in factors)
+        sizes = {"forward": (rows, outputs, inputs), "dX": (rows, inputs, outputs), "dW": (outputs, inputs, rows)}
+        products += [(*size, times[f"{layer} {part}"]) for part, size in sizes.items() if f"{layer} {part}" in times]
     speed = max(2 * m * n * k / seconds for m, n, k, seconds in products)
-    memory = 12 * rows * dim / (float(add[1]) * 1e-6)
+    moved = 4 * rows * dim * sum(count * elements for count, elements in POINTWISE.values())
+    memory = moved / sum(count * times[name] for name, (count, _) in POINTWISE.items())
     lines = [f"{speed * 1.001e-9:.3f}gflop", f"{memory * 1e-9:.3f}gbyte"]
     return "\n".join(lines + [f"matmul {m} {n} {k} {seconds * 1e6:.3f}us" for m, n, k, seconds in products]) + "\n"
 
 
-def device_of(options, folder):
-    rows, dim = BATCH * MODEL["context"], MODEL["dim"] // 2
+def device_of(options, folder, ranks):
+    """Of a rank beside the others. Activations have as many bytes as those of the network that is judged."""
+    rows, dim = 2 * BATCH * MODEL["context"], MODEL["dim"] // 2
+    command = list(map(str, [options.build / "bench" / "dev" / "kernels", rows, dim, MODEL["context"]]))
+    copies = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(ranks)]
+    printed = [copy.communicate()[0] for copy in copies]
     path = folder / "device"
-    path.write_text(device_text(run([options.build / "bench" / "dev" / "kernels", rows, dim, MODEL["context"]]), rows, dim))
+    path.write_text(device_text(printed, rows, dim))
     return path
 
 
 def link_cluster(options, link, folder):
-    """One level whose latency and bandwidth explain two all-reduces of two ranks: 2 α + S β."""
+    """One level whose latency and bandwidth explain two all-reduces of two ranks, 2 α + S β, and over TCP a core's speed."""
     path = folder / "link.json"
     command = [options.build / "lockstep", "bench", "all-reduce", "--sizes", "4K,8M", "--samples", 5, "--json", path]
     with Job(link.jobs(options.build, command)) as job:
         job.wait()
-    return cluster_text(*json.loads(path.read_text()))
+    within = not isinstance(link, Wire) and link.transport == "shm"
+    return cluster_text(*json.loads(path.read_text())) + ("" if within else core_text(options, link, folder))
 
 
 def cluster_text(small, large):
@@ -86,12 +105,39 @@ def cluster_text(small, large):
     return f"{1e-9 / byte:.4f}gbyte@{latency * 1e6:.3f}us"
 
 
+MOVED = 8 << 20  # bytes of an all-reduce beside a computation
+
+
+def core_text(options, link, folder):
+    """A computation beside an all-reduce of two ranks takes longer by the time in which the core moves bytes."""
+    path = folder / "overlap"
+    path.unlink(missing_ok=True)
+    command = ["sh", "-c", f'exec "$0" "$@" >> {shlex.quote(str(path))}', options.build / "bench" / "dev" / "overlap", 1, MOVED, 1.25, 9]
+    with launched(options, link, command, 2) as job:
+        job.wait()
+    return moved_text(path.read_text())
+
+
+def moved_text(said):
+    rounds = [tuple(map(float, line.split()[1:])) for line in said.splitlines() if line.startswith("ROUND ")]
+    longer = statistics.median(both - alone for _, alone, both, _ in rounds) * 1e-3
+    return f"/{MOVED / longer * 1e-9:.4f}gbyte" if longer > 0 else ""
+
+
 # ---- judged rows --------------------------------------------------------------------------------
 
 def job_options(axis, ranks):
     """Of the training program and of the simulator."""
     shape = [word for name, value in MODEL.items() for word in (f"--{name}", value)]
     return [*shape, "--batch", BATCH, "--mesh", f"{axis}={ranks}", *(["--micro-batches", 4 * ranks] if axis == "pp" else [])]
+
+
+def launched(options, link, command, ranks):
+    """The job of a program on this link; a rank computes with one thread."""
+    hosts = {} if isinstance(link, Wire) or link.transport == "shm" else {"LOCKSTEP_HOSTS": "64"}
+    commands = (link.jobs(options.build, command) if isinstance(link, Wire)
+                else [[options.build / "lockstep", "run", "-n", ranks, *command]])
+    return Job(commands, dict(os.environ, LOCKSTEP_THREADS="1", **hosts))
 
 
 def seconds_of(line):
@@ -105,10 +151,7 @@ def step_ms(options, link, axis, ranks, folder):
     log.unlink(missing_ok=True)
     command = [options.build / "programs" / "train_gpt", "--data", DATA, *job_options(axis, ranks), "--steps", STEPS, "--eval-every", 0,
                "--clip", 0, "--log", log]
-    hosts = {} if isinstance(link, Wire) or link.transport == "shm" else {"LOCKSTEP_HOSTS": "64"}
-    commands = (link.jobs(options.build, command) if isinstance(link, Wire)
-                else [[options.build / "lockstep", "run", "-n", ranks, *command]])
-    with Job(commands, dict(os.environ, LOCKSTEP_THREADS="1", **hosts)) as job:
+    with launched(options, link, command, ranks) as job:
         job.wait()
     return 1e3 * statistics.median([seconds_of(line) for line in log.read_text().splitlines() if '"seconds"' in line][2:])
 
@@ -130,7 +173,7 @@ def measure(options, folder, row):
     pairs = []
     with link_of(name) as link:
         for _ in range(options.rounds):
-            device = device_of(options, folder)
+            device = device_of(options, folder, int(ranks))
             cluster = cluster_of(int(ranks), link_cluster(options, link, folder), isinstance(link, Wire))
             pairs.append((predicted_ms(options, axis, int(ranks), *cluster, device), step_ms(options, link, axis, int(ranks), folder)))
     return row_of(row, pairs)

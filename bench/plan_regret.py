@@ -155,7 +155,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="lockstep-plan-regret-") as name, link_of("shm") as link:
         folder = pathlib.Path(name)
         cluster, cores = cluster_of(options.ranks, link_cluster(options, link, folder), False)
-        plans = every_plan(options, folder, cluster, cores, device_of(options, folder))
+        plans = every_plan(options, folder, cluster, cores, device_of(options, folder, options.ranks))
         print(f"{len(plans) - 1} plans and the search's on {cluster}, {cores} cores", flush=True)
         base = train(options, NARROW, folder, "--batch", 1)[1]
         rows, refused = measure_all(options, folder, plans, base)

@@ -1,8 +1,8 @@
-/* How much of an all-reduce a computation hides. Built twice by compare_overlap.py: over the
+/* How much of an all-reduce a computation hides. Built by compare_overlap.py as well: over the
  * library, and with -DOVER_MPI by an mpicc, where nothing calls MPI between MPI_Iallreduce and
- * MPI_Waitall.
+ * MPI_Waitall. compare_sim.py takes from it how much longer the computation takes.
  *
- *     overlap BUCKETS BYTES FACTOR ROUNDS     started by mpirun
+ *     overlap BUCKETS BYTES FACTOR ROUNDS     started by mpirun, or by lockstep run
  *
  * In turns, ROUNDS times: BUCKETS all-reduces of BYTES of float32 alone; a computation alone; and
  * the computation between their start and their end. The computation is FACTOR times as long as the
