@@ -133,8 +133,8 @@ static json_t *row_of(const pieces *p, int s, int turns, json_t *machine)
                      (int)((total - 1) / given.sizes[s] + 1), "ranks", given.ranks, "buffers",
                      p->registered ? "registered" : "private", "algorithm",
                      given.algorithm != NULL ? given.algorithm : "chosen", "time_ms",
-                     ls__bench_median(p->ms[s], turns), "round_ms",
-                     ls__bench_list(p->ms[s], turns), "machine", machine);
+                     ls__bench_median(p->ms[s], turns), "round_ms", ls__bench_list(p->ms[s], turns),
+                     "machine", machine);
 }
 
 static json_t *rows_of(const pieces *p, int turns)

@@ -174,8 +174,7 @@ static ls_status measure(const sampler *s, ls__bench_row *row)
     LS_TRY(ls_all_reduce(s->call.group, &wrong, &wrong, 1, LS_INT64, LS_SUM, NULL, NULL));
     row->wrong = wrong;
     row->calls = s->calls;
-    row->shown =
-        options->samples < LS__BENCH_SHOWN_MAX ? options->samples : LS__BENCH_SHOWN_MAX;
+    row->shown = options->samples < LS__BENCH_SHOWN_MAX ? options->samples : LS__BENCH_SHOWN_MAX;
     memcpy(row->samples_ms, times, (size_t)row->shown * sizeof *times);
     summarise(times, options->samples, &row->time_ms, &row->time_spread);
     summarise(floors, options->samples, &row->floor_ms, &row->floor_spread);

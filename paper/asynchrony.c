@@ -21,9 +21,11 @@ static const paper_column columns[] = {
     {"times", "", "list"},
 };
 /* Shares of the pushes; only plotted. */
-static const paper_column stale_columns[] = {
-    {"missed", "", "list"}, {CLAIMED, "", "list"}, {"stale=2", "", "list"},
-    {"its seeds", "", "list"}, {"the other's seeds", "", "list"}};
+static const paper_column stale_columns[] = {{"missed", "", "list"},
+                                             {CLAIMED, "", "list"},
+                                             {"stale=2", "", "list"},
+                                             {"its seeds", "", "list"},
+                                             {"the other's seeds", "", "list"}};
 
 /* ---- staleness ------------------------------------------------------------------------------ */
 

@@ -102,17 +102,16 @@ static bool over(paper *p, json_t *regimes)
                    paper_medium(p, named), paper_computed(p));
     json_t *table = paper_table(p, title, columns, (int)(sizeof columns / sizeof *columns));
     (void)snprintf(title, sizeof title, "Parts of a training step, %s", named);
-    paper_plot_add(p,
-                   &(paper_plot){.title = title,
-                                 .kind = "stacks",
-                                 .table = table,
-                                 .x = "row",
-                                 .y = {"forward", "backward", "exposed", "optimizer"},
-                                 .spread = {"turns"},
-                                 .says = "bars: lowest to highest turn of the whole step",
-                                 .x_label = "",
-                                 .y_label = "ms",
-                                 .log = ""});
+    paper_plot_add(p, &(paper_plot){.title = title,
+                                    .kind = "stacks",
+                                    .table = table,
+                                    .x = "row",
+                                    .y = {"forward", "backward", "exposed", "optimizer"},
+                                    .spread = {"turns"},
+                                    .says = "bars: lowest to highest turn of the whole step",
+                                    .x_label = "",
+                                    .y_label = "ms",
+                                    .log = ""});
     const paper_network *network;
     for (int k = 0; (network = paper_network_at(p, k)) != NULL; k++) {
         if (!measure(p, table, regimes, network)) {

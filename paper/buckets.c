@@ -140,9 +140,10 @@ bool paper_buckets(paper *p)
             return false;
         }
     }
-    paper_note(p, "0 MB: a bucket for each parameter; auto: Lockstep's choice, measured over the "
-                  "first medium. fig8 measures 1 MB and auto only with --transport or --link. "
-                  "The paper (section 5.2): ResNet-50 over NCCL is fastest with 10 to 25 MB; (section "
-                  "6.1): the best size lies between the extremes and grows with the network.");
+    paper_note(p,
+               "0 MB: a bucket for each parameter; auto: Lockstep's choice, measured over the "
+               "first medium. fig8 measures 1 MB and auto only with --transport or --link. "
+               "The paper (section 5.2): ResNet-50 over NCCL is fastest with 10 to 25 MB; (section "
+               "6.1): the best size lies between the extremes and grows with the network.");
     return true;
 }

@@ -46,8 +46,9 @@ static const char *sizes_up_to(int64_t parameters, bool few, char out[256])
 
 static json_t *rows_of(paper *p, int ranks, const char *algorithm, const char *what)
 {
-    const int64_t asked = p->options->parameters,
-                  parameters = asked > 0 ? asked : p->options->quick ? QUICK : PARAMETERS;
+    const int64_t asked = p->options->parameters, parameters = asked > 0           ? asked
+                                                               : p->options->quick ? QUICK
+                                                                                   : PARAMETERS;
     char total[32], sizes[256], turns[16];
     (void)snprintf(total, sizeof total, "%lld", (long long)parameters);
     (void)snprintf(turns, sizeof turns, "%d", p->options->turns > 0 ? p->options->turns : 3);

@@ -103,9 +103,12 @@ static const cli_command command = {
     .count = (int)(sizeof options / sizeof *options),
     .more =
         "`lockstep paper list` prints the names. Each experiment prints its table and the paper's\n"
-        "claims as inequalities with their ratio: the median over turns, and the lowest and highest\n"
-        "turn. One holds if it does in every turn, fails if it does in none, else it is undecided,\n"
-        "as it is after one turn. `all` needs --out and also writes DIR/index.html, anew after each\n"
+        "claims as inequalities with their ratio: the median over turns, and the lowest and "
+        "highest\n"
+        "turn. One holds if it does in every turn, fails if it does in none, else it is "
+        "undecided,\n"
+        "as it is after one turn. `all` needs --out and also writes DIR/index.html, anew after "
+        "each\n"
         "experiment. What is interrupted keeps the turns that it has measured.\n"
         "Without --transport and --link, fig2 and fig6 to fig9 measure shared memory, TCP at\n"
         "1 Gbit/s (as root) and MPI (where one is installed), fig10 and fig12 shared memory and\n"

@@ -27,9 +27,9 @@ static double busy_s(void)
 {
     unsigned long long user = 0, nice = 0, system = 0, idle, wait, irq = 0, soft = 0, stolen = 0;
     FILE *file = fopen("/proc/stat", "re");
-    const bool known = file != NULL &&
-                       fscanf(file, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &user, &nice,
-                              &system, &idle, &wait, &irq, &soft, &stolen) == 8;
+    const bool known =
+        file != NULL && fscanf(file, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &user, &nice,
+                               &system, &idle, &wait, &irq, &soft, &stolen) == 8;
     if (file != NULL) {
         (void)fclose(file);
     }
@@ -60,7 +60,8 @@ double paper_watch_end(const paper_watch *w, json_t *result)
     const double passed = now_s() - w->at, busy = busy_s() - w->busy, own = own_s() - w->own;
     const json_t *old = json_object_get(result, "conditions");
     const double before = paper_number(old, "seconds"), seconds = before + passed;
-    const double others = (busy > own ? busy - own : 0.0) + before * paper_number(old, "others_cores");
+    const double others =
+        (busy > own ? busy - own : 0.0) + before * paper_number(old, "others_cores");
     json_t *conditions = json_pack("{s:f}", "seconds", seconds);
     if (w->busy >= 0.0 && seconds > 0.0) {
         json_object_set_new(conditions, "others_cores", json_real(others / seconds));
@@ -89,19 +90,20 @@ const char *paper_conditions(const json_t *result, char out[PAPER_CONDITIONS])
     const double others = paper_number(conditions, "others_cores");
     char load[96] = "";
     if (!paper_is_quiet(result)) {
-        (void)snprintf(load, sizeof load, "NOT QUIET: other programs kept %.1f of %.0f cores busy", others,
-                       paper_number(json_object_get(result, "machine"), "cores"));
+        (void)snprintf(load, sizeof load, "NOT QUIET: other programs kept %.1f of %.0f cores busy",
+                       others, paper_number(json_object_get(result, "machine"), "cores"));
     } else if (json_object_get(conditions, "others_cores") != NULL) {
         (void)snprintf(load, sizeof load, "nothing else ran");
     } else {
         (void)snprintf(load, sizeof load, "the machine's load is not known");
     }
     if (conditions == NULL) {
-        (void)snprintf(out, PAPER_CONDITIONS, "Made %s by Lockstep %s; nothing was measured", paper_text(result, "date"),
-                       paper_text(result, "version"));
+        (void)snprintf(out, PAPER_CONDITIONS, "Made %s by Lockstep %s; nothing was measured",
+                       paper_text(result, "date"), paper_text(result, "version"));
     } else {
-        (void)snprintf(out, PAPER_CONDITIONS, "Measured %s in %.0f s by Lockstep %s; %s", paper_text(result, "date"),
-                       paper_number(conditions, "seconds"), paper_text(result, "version"), load);
+        (void)snprintf(out, PAPER_CONDITIONS, "Measured %s in %.0f s by Lockstep %s; %s",
+                       paper_text(result, "date"), paper_number(conditions, "seconds"),
+                       paper_text(result, "version"), load);
     }
     return out;
 }

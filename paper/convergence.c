@@ -71,8 +71,7 @@ static void add_curve(json_t *table, const runs *r, int s)
         json_t *seeds = json_array();
         double all = 0.0;
         for (int k = 0; k < r->count; k++) {
-            const json_t *losses =
-                json_object_get(json_array_get(r->rows[k], (size_t)s), "losses");
+            const json_t *losses = json_object_get(json_array_get(r->rows[k], (size_t)s), "losses");
             double sum = 0.0;
             for (size_t i = 0; i < width; i++) {
                 sum += json_number_value(json_array_get(losses, at + i));

@@ -48,8 +48,8 @@ static json_t *rates_of(const json_t *row)
     const double tokens_ms = paper_number(row, "tokens_per_second") * paper_number(row, "step_ms");
     json_t *list = json_array();
     for (size_t i = 0; i < json_array_size(rounds); i++) {
-        json_array_append_new(
-            list, json_real(tokens_ms / json_number_value(json_array_get(rounds, i))));
+        json_array_append_new(list,
+                              json_real(tokens_ms / json_number_value(json_array_get(rounds, i))));
     }
     return list;
 }

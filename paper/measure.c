@@ -188,7 +188,8 @@ static void tell(const char *folder, bool failed, bool linked)
     char path[160], line[1024];
     for (int k = 0; (failed || !linked) && k < PAPER_HOSTS_MAX; k++) {
         FILE *file = fopen(said_by(folder, k, path), "re");
-        for (bool first = true; file != NULL && fgets(line, sizeof line, file) != NULL; first = false) {
+        for (bool first = true; file != NULL && fgets(line, sizeof line, file) != NULL;
+             first = false) {
             fprintf(stderr, first && failed ? "\n%s" : "%s", line);
             if (failed) {
                 keep_reason(line);

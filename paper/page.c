@@ -224,10 +224,11 @@ static void contents_to(FILE *out, const paper_entry *entries, int count)
         verdicts_to(out, &entries[i]);
         fputs("</tr>\n", out);
     }
-    fputs("</table>\n<p>A claim holds if it does in every turn, and fails if it does in none. Where "
-          "turns differ, or there is one alone, it is undecided: measure more turns "
-          "(<code>--turns</code>) while nothing else runs.</p>\n",
-          out);
+    fputs(
+        "</table>\n<p>A claim holds if it does in every turn, and fails if it does in none. Where "
+        "turns differ, or there is one alone, it is undecided: measure more turns "
+        "(<code>--turns</code>) while nothing else runs.</p>\n",
+        out);
 }
 
 /* The machine of the first result, the versions and the dates. */

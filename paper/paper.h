@@ -104,10 +104,10 @@ typedef struct paper_plot {
     /* Of each y a column of lists, drawn as a bar from the lowest to the highest number; of stacks
      * the first one is that of the whole. NULL: none. */
     const char *spread[6];
-    const char *area; /* lines: a column of lists, drawn as an area around the last y */
-    const char *part; /* lines: a curve is a line for each value of this column ("seed") */
-    const char *says; /* of its spread, or why there is none; NULL: bars, or boxes, are turns */
-    const char *group;    /* lines, boxes: a curve for each value of this column; NULL: one */
+    const char *area;  /* lines: a column of lists, drawn as an area around the last y */
+    const char *part;  /* lines: a curve is a line for each value of this column ("seed") */
+    const char *says;  /* of its spread, or why there is none; NULL: bars, or boxes, are turns */
+    const char *group; /* lines, boxes: a curve for each value of this column; NULL: one */
     const char *x_label, *y_label;
     const char *log; /* axes with a logarithmic scale, and its base if not 10: "x", "xy", "x 2",
                         "" */

@@ -141,11 +141,13 @@ static double idle(const json_t *row)
 /* The same of each step. */
 static json_t *idles_of(const json_t *row)
 {
-    const json_t *bubbles = json_object_get(row, "round_ms"), *steps = json_object_get(row, "steps_ms");
+    const json_t *bubbles = json_object_get(row, "round_ms"),
+                 *steps = json_object_get(row, "steps_ms");
     json_t *list = json_array();
     for (size_t i = 0; i < json_array_size(steps); i++) {
-        json_array_append_new(list, json_real(100.0 * json_number_value(json_array_get(bubbles, i)) /
-                                              json_number_value(json_array_get(steps, i))));
+        json_array_append_new(list,
+                              json_real(100.0 * json_number_value(json_array_get(bubbles, i)) /
+                                        json_number_value(json_array_get(steps, i))));
     }
     return list;
 }

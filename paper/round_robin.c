@@ -74,9 +74,9 @@ bool paper_round_robin(paper *p)
     if (!paper_over_media(p, 5, over)) {
         return false;
     }
-    paper_note(p,
-               "The paper (section 5.4, figure 12): three groups do not change ResNet-50 over NCCL, "
-               "and make it faster over Gloo, and BERT over NCCL. Groups help where one all-reduce "
-               "cannot fill the link; here one processor's copies often do.");
+    paper_note(
+        p, "The paper (section 5.4, figure 12): three groups do not change ResNet-50 over NCCL, "
+           "and make it faster over Gloo, and BERT over NCCL. Groups help where one all-reduce "
+           "cannot fill the link; here one processor's copies often do.");
     return true;
 }

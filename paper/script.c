@@ -109,8 +109,7 @@ static bool is_new_part(const curve *c, size_t row, char part[64])
     if (key[0] == '\0') {
         return false;
     }
-    const bool changed =
-        part[0] != '\0' && strcmp(label_of(c->table, row, key, label), part) != 0;
+    const bool changed = part[0] != '\0' && strcmp(label_of(c->table, row, key, label), part) != 0;
     (void)label_of(c->table, row, key, part);
     return changed;
 }
@@ -127,7 +126,8 @@ static void curve_to(FILE *out, const curve *c)
         const json_t *y = cell_of(c->table, r, key);
         if (in_group(c->plot, c->table, r, c->group) && json_is_number(x) && json_is_number(y)) {
             double ends[2];
-            ends_of(list[0] != '\0' ? cell_of(c->table, r, list) : NULL, json_number_value(y), ends);
+            ends_of(list[0] != '\0' ? cell_of(c->table, r, list) : NULL, json_number_value(y),
+                    ends);
             fprintf(out, "%s%.9g %.9g %.9g %.9g\n", is_new_part(c, r, part) ? "\n" : "",
                     json_number_value(x), json_number_value(y), ends[0], ends[1]);
         }
@@ -172,8 +172,8 @@ static void lines(FILE *out, const json_t *plot, const json_t *table, const grou
     for (int pass = 0; pass < 2; pass++) { /* data, then what is drawn of it */
         for (int i = 0; i < g->count * (int)ys; i++) {
             const int group = i / (int)ys, k = i % (int)ys;
-            const curve c = {plot,      table, g->names[group], (size_t)k, ys, i,
-                             g->count > 1 ? group + 1 : k + 1};
+            const curve c = {
+                plot, table, g->names[group], (size_t)k, ys, i, g->count > 1 ? group + 1 : k + 1};
             if (pass == 0) {
                 curve_to(out, &c);
             } else {
@@ -336,7 +336,8 @@ static void frame_to(FILE *out, const json_t *plot, const json_t *table, const g
           "set size 1,0.9\nset origin 0,0.1\nset label 1 \"",
           out);
     text_to(out, below);
-    fputs("\" at screen 0.01,0.06 font \",9\" textcolor rgb '#555555' noenhanced\nset title \"", out);
+    fputs("\" at screen 0.01,0.06 font \",9\" textcolor rgb '#555555' noenhanced\nset title \"",
+          out);
     text_to(out, paper_text(plot, "title"));
     fprintf(out,
             "\" noenhanced\nset xlabel \"%s%s\"\nset ylabel \"%s\"\nset grid ytics\n"

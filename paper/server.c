@@ -91,15 +91,14 @@ static void claim(paper *p, int k, json_t *const rows[PARTS], double expected)
     char left[64];
     json_t *servers = served_of(rows);
     (void)snprintf(left, sizeof left, "a server for %d workers", k);
-    paper_claim_add(
-        p, &(paper_claim){.text = "a server takes K^2/(K-1) times as long as a ring, "
-                                  "less a tenth at most",
-                          .left = left,
-                          .right = "a ring",
-                          .left_turns = servers,
-                          .right_turns = json_object_get(rows[RING], "samples_ms"),
-                          .above = true,
-                          .factor = (1.0 - CLOSE) * expected});
+    paper_claim_add(p, &(paper_claim){.text = "a server takes K^2/(K-1) times as long as a ring, "
+                                              "less a tenth at most",
+                                      .left = left,
+                                      .right = "a ring",
+                                      .left_turns = servers,
+                                      .right_turns = json_object_get(rows[RING], "samples_ms"),
+                                      .above = true,
+                                      .factor = (1.0 - CLOSE) * expected});
     json_decref(servers);
 }
 

@@ -36,8 +36,9 @@ static bool measure(paper *p, json_t *table, const paper_network *n, int ranks)
     (void)snprintf(series, sizeof series, "%s, %d ranks", n->title, ranks);
     for (int i = 0; i < INTERVALS && rows != NULL; i++) {
         row = paper_find(rows, "skip", intervals[i], NULL);
-        paper_row(table, "[s, i, f, f, f, f, f, s, o, o]", n->title, ranks, paper_number(row, "skip"),
-                  paper_mean(row, "step"), paper_deviation(row, "step"), paper_mean(row, "exposed"),
+        paper_row(table, "[s, i, f, f, f, f, f, s, o, o]", n->title, ranks,
+                  paper_number(row, "skip"), paper_mean(row, "step"), paper_deviation(row, "step"),
+                  paper_mean(row, "exposed"),
                   100.0 * (1.0 - paper_mean(row, "step") / paper_mean(each, "step")), series,
                   paper_list(row, "step"), paper_turns(row, "step"));
     }
@@ -82,10 +83,10 @@ bool paper_skipping(paper *p)
     if (!paper_over_media(p, 3, over)) {
         return false;
     }
-    paper_note(p,
-               "Times are means over n steps, n - 1 of which send nothing; every step has its "
-               "optimizer. `saved` is against every step. The paper (section 5.3, figure 10): the "
-               "mean step becomes shorter with every n up to 8, over Gloo more than over NCCL. What "
-               "is saved is what backward does not hide: `exposed` of every step.");
+    paper_note(
+        p, "Times are means over n steps, n - 1 of which send nothing; every step has its "
+           "optimizer. `saved` is against every step. The paper (section 5.3, figure 10): the "
+           "mean step becomes shorter with every n up to 8, over Gloo more than over NCCL. What "
+           "is saved is what backward does not hide: `exposed` of every step.");
     return true;
 }
