@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* DistributedDataParallel: a module around a module, a reducer, and the observer that joins them.
  *
  *   ls_forward(ddp, x)   ──▶ forward of the wrapped module; arms the observer
@@ -568,8 +569,12 @@ static ls_status check_call(ls__ddp *d, const ls_ddp_options *options)
 
 static void list_call(ls__facts *to, const void *refused)
 {
-    const char *text = refused;
-    ls__facts_text(to, "the arguments", text[0] != '\0' ? text : "right ones",
+    const char *why = refused;
+    char text[LS__MESSAGE_MAX + 16] = "right ones";
+    if (why[0] != '\0') {
+        (void)snprintf(text, sizeof text, "wrong ones (%s)", why);
+    }
+    ls__facts_text(to, "the arguments", text,
                    "give every rank its own copy of the whole model, and the same options");
 }
 

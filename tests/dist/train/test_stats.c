@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What DDP knows about a run: where the time of a step goes, which rank the others wait for, the
  * timeline of gradients, and whether the replicas are still equal. */
 #include <math.h>
@@ -291,8 +292,7 @@ DIST_TEST(ranks_that_compare_at_other_steps_are_a_mismatch, 3)
     ls_module_free(ddp);
     ls_module *plain = ls_linear_new(IN, OUT, NULL);
     CHECK(ls_ddp_new(plain, ls_world(), LS_OPTIONS(ls_ddp_options, .check_every = -1)) == NULL);
-    CHECK_SAYS(ls_error_message(),
-               "ls_ddp_new: check_every is %d; give a number of steps, or 0 for never");
+    CHECK_SAYS(ls_error_message(), "check_every is %d; give a number of steps, or 0 for never");
     ls_module_free(plain);
 }
 
